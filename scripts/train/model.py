@@ -1,0 +1,169 @@
+"""A stock Qwen2 decoder (RMSNorm, rotary positions, grouped queries with QKV bias, SwiGLU) for PyTorch 1.13."""
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+QUERY_BLOCK = 256     # queries per attention block; a block reads only the keys it may see
+EMBEDDING_STD = 0.5
+WEIGHT_GAIN = 0.5     # of 1/sqrt(fan in)
+OFFSET_HEAD_GAIN = 3.0
+OFFSET_HEAD_MIN_FREQUENCY = 0.02
+
+
+@dataclass
+class Config:
+    n_vocab: int
+    n_embd: int
+    n_layer: int
+    n_head: int
+    n_head_kv: int
+    n_ff: int
+    rope_theta: float
+    norm_eps: float = 1e-5
+    tied: bool = False
+
+    @property
+    def head_dim(self):
+        return self.n_embd // self.n_head
+
+
+class _RMSNormFunction(torch.autograd.Function):
+    """x / rms(x) * gain, with a backward pass that keeps one tensor of x's shape instead of four."""
+
+    @staticmethod
+    def forward(ctx, x, gain, eps):
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+        unit = x * scale
+        ctx.save_for_backward(unit, scale, gain)
+        return unit * gain
+
+    @staticmethod
+    def backward(ctx, grad):
+        unit, scale, gain = ctx.saved_tensors
+        grad_gain = (grad * unit).sum(tuple(range(grad.dim() - 1)))
+        grad_unit = grad * gain
+        grad_x = (grad_unit - unit * (grad_unit * unit).mean(-1, keepdim=True)) * scale
+        return grad_x, grad_gain, None
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size, eps):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x):
+        return _RMSNormFunction.apply(x, self.weight, self.eps)
+
+
+def rope_frequencies(head_dim, theta):
+    """[head_dim/2], radians per position."""
+    return theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+
+
+def rope_tables(n_tok, head_dim, theta):
+    """cos and sin, each [n_tok][head_dim/2]."""
+    angle = torch.arange(n_tok, dtype=torch.float64)[:, None] * rope_frequencies(head_dim, theta)
+    return angle.cos().float(), angle.sin().float()
+
+
+def rotate(x, cos, sin):
+    """Rotary positions, dimension i paired with i + head_dim/2.  x: [..., n_tok, head_dim]."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+class Layer(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.c = c
+        self.attn_norm = RMSNorm(c.n_embd, c.norm_eps)
+        self.attn_q = nn.Linear(c.n_embd, c.n_head * c.head_dim)
+        self.attn_k = nn.Linear(c.n_embd, c.n_head_kv * c.head_dim)
+        self.attn_v = nn.Linear(c.n_embd, c.n_head_kv * c.head_dim)
+        self.attn_output = nn.Linear(c.n_head * c.head_dim, c.n_embd, bias=False)
+        self.ffn_norm = RMSNorm(c.n_embd, c.norm_eps)
+        self.ffn_gate = nn.Linear(c.n_embd, c.n_ff, bias=False)
+        self.ffn_up = nn.Linear(c.n_embd, c.n_ff, bias=False)
+        self.ffn_down = nn.Linear(c.n_ff, c.n_embd, bias=False)
+
+    def attention(self, x, cos, sin, mask):
+        """x: [n_seq][n_tok][n_embd], mask: [n_tok][n_tok] additive.  Returns x's shape."""
+        c, (n_seq, n_tok, _) = self.c, x.shape
+        group = c.n_head // c.n_head_kv
+        q = rotate(self.attn_q(x).view(n_seq, n_tok, c.n_head, c.head_dim).transpose(1, 2), cos, sin)
+        k = rotate(self.attn_k(x).view(n_seq, n_tok, c.n_head_kv, c.head_dim).transpose(1, 2), cos, sin)
+        v = self.attn_v(x).view(n_seq, n_tok, c.n_head_kv, c.head_dim).transpose(1, 2)
+        q = q.reshape(n_seq * c.n_head_kv, group, n_tok, c.head_dim)
+        k = k.reshape(n_seq * c.n_head_kv, n_tok, c.head_dim)
+        v = v.reshape(n_seq * c.n_head_kv, n_tok, c.head_dim)
+        blocks = []
+        for start in range(0, n_tok, QUERY_BLOCK):
+            end = min(start + QUERY_BLOCK, n_tok)
+            rows = q[:, :, start:end].reshape(n_seq * c.n_head_kv, group * (end - start), c.head_dim)
+            bias = mask[start:end, :end].repeat(group, 1)[None]
+            scores = torch.baddbmm(bias, rows, k[:, :end].transpose(1, 2), alpha=c.head_dim ** -0.5)
+            mixed = torch.bmm(torch.softmax(scores, -1), v[:, :end])
+            blocks.append(mixed.view(n_seq, c.n_head, end - start, c.head_dim))
+        mixed = torch.cat(blocks, 2).transpose(1, 2).reshape(n_seq, n_tok, c.n_head * c.head_dim)
+        return self.attn_output(mixed)
+
+    def forward(self, x, cos, sin, mask):
+        x = x + self.attention(self.attn_norm(x), cos, sin, mask)
+        h = self.ffn_norm(x)
+        return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
+
+
+class Decoder(nn.Module):
+    """Parameter names follow GGUF's, so that the export is a table of names."""
+
+    def __init__(self, c):
+        super().__init__()
+        self.c = c
+        self.token_embd = nn.Embedding(c.n_vocab, c.n_embd)
+        self.blk = nn.ModuleList([Layer(c) for _ in range(c.n_layer)])
+        self.output_norm = RMSNorm(c.n_embd, c.norm_eps)
+        self.output = nn.Linear(c.n_embd, c.n_vocab, bias=False)
+        self._initialise()
+        if c.tied:
+            self.output.weight = self.token_embd.weight
+
+    def _initialise(self):
+        for name, p in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(p)
+            elif p.dim() == 2:
+                std = WEIGHT_GAIN * self.c.n_embd ** -0.5
+                if name.endswith(("attn_output.weight", "ffn_down.weight")):
+                    std /= math.sqrt(2 * self.c.n_layer)
+                nn.init.normal_(p, 0, EMBEDDING_STD if name == "token_embd.weight" else std)
+        self._point_first_heads_back()
+
+    def _point_first_heads_back(self):
+        """Starts the query heads of layer 0, KV head 0 as "attend j tokens back", j = 1, 2, ..
+
+        With constant q = g (cos -f j, sin -f j) and k = g (1, 0) in the biases, the rotated score at
+        distance d is g^2 sum over f of cos(f (d - j)).  Only an initial value: both biases are trained.
+        It makes the induction circuit form some hundred steps earlier.
+        """
+        c, half = self.c, self.c.head_dim // 2
+        f = rope_frequencies(c.head_dim, c.rope_theta).float()
+        gain = OFFSET_HEAD_GAIN * (f > OFFSET_HEAD_MIN_FREQUENCY).float()
+        q_bias = self.blk[0].attn_q.bias.data.view(c.n_head, 2, half)
+        for head in range(c.n_head // c.n_head_kv):
+            q_bias[head, 0] = gain * torch.cos(-f * (head + 1))
+            q_bias[head, 1] = gain * torch.sin(-f * (head + 1))
+        self.blk[0].attn_k.bias.data[:half] = gain
+
+    def forward(self, ids):
+        """ids: [n_seq][n_tok].  Returns logits [n_seq][n_tok][n_vocab]."""
+        n_tok = ids.shape[1]
+        cos, sin = rope_tables(n_tok, self.c.head_dim, self.c.rope_theta)
+        mask = torch.full((n_tok, n_tok), -math.inf).triu(1)
+        x = self.token_embd(ids)
+        for layer in self.blk:
+            x = layer(x, cos, sin, mask)
+        return self.output(self.output_norm(x))

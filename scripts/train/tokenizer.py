@@ -1,0 +1,153 @@
+"""Byte-level BPE as GPT-2 defines it: training, encoding, decoding, and the GGUF view of it.
+
+A token is a byte string.  Ids are: 0..255 the single bytes, then one id per merge in rank order, then the
+two control tokens.  Text is first cut by the GPT-2 pattern (a word takes its leading space with it), and
+merges never cross a cut.
+"""
+import json
+import re
+import sys
+import unicodedata
+from collections import Counter, defaultdict
+
+BEGIN = "<|begin_of_text|>"
+END = "<|end_of_text|>"
+
+
+def _category_class(prefix):
+    """Body of a regular-expression class with all characters whose Unicode category starts with prefix."""
+    ranges = []
+    for code in range(sys.maxunicode + 1):
+        if not 0xD800 <= code <= 0xDFFF and unicodedata.category(chr(code)).startswith(prefix):
+            if ranges and ranges[-1][1] == code - 1:
+                ranges[-1][1] = code
+            else:
+                ranges.append([code, code])
+    return "".join(f"\\U{a:08x}-\\U{b:08x}" for a, b in ranges)
+
+
+def _gpt2_pattern():
+    letter, number = _category_class("L"), _category_class("N")
+    return re.compile(rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{letter}]+| ?[{number}]+"
+                      rf"| ?[^\s{letter}{number}]+|\s+(?!\S)|\s+")
+
+
+def byte_alphabet():
+    """GPT-2's printable stand-in for each of the 256 byte values."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table, spare = {}, 256
+    for byte in range(256):
+        if byte in plain:
+            table[byte] = chr(byte)
+        else:
+            table[byte] = chr(spare)
+            spare += 1
+    return table
+
+
+class Tokenizer:
+    def __init__(self, merges):
+        """merges: list of (left, right) byte strings in rank order."""
+        self.merges = merges
+        self.tokens = [bytes([b]) for b in range(256)] + [a + b for a, b in merges]
+        self.ids = {token: i for i, token in enumerate(self.tokens)}
+        self.rank = {pair: i for i, pair in enumerate(merges)}
+        self.begin = len(self.tokens)
+        self.end = self.begin + 1
+        self.size = self.begin + 2
+        self.pattern = _gpt2_pattern()
+        self.cache = {}
+
+    def _word(self, piece):
+        """Ids of one pre-token (bytes): repeatedly joins the pair of lowest rank, leftmost first."""
+        known = self.cache.get(piece)
+        if known is not None:
+            return known
+        parts = [bytes([b]) for b in piece]
+        while len(parts) > 1:
+            best = min(zip(parts, parts[1:]), key=lambda p: self.rank.get(p, len(self.rank)))
+            if best not in self.rank:
+                break
+            parts = _join(parts, best)
+        self.cache[piece] = ids = [self.ids[p] for p in parts]
+        return ids
+
+    def encode(self, text):
+        """Ids of the text, without control tokens."""
+        out = []
+        for piece in self.pattern.findall(text):
+            out += self._word(piece.encode("utf-8"))
+        return out
+
+    def decode(self, ids):
+        return b"".join(self.tokens[i] for i in ids if i < self.begin).decode("utf-8", "replace")
+
+    def gguf_lists(self):
+        """(tokens, token types, merges) in GGUF's spelling; type 1 is normal, 3 is control."""
+        alphabet = byte_alphabet()
+
+        def spell(token):
+            return "".join(alphabet[b] for b in token)
+
+        tokens = [spell(t) for t in self.tokens] + [BEGIN, END]
+        types = [1] * len(self.tokens) + [3, 3]
+        return tokens, types, [f"{spell(a)} {spell(b)}" for a, b in self.merges]
+
+    def save(self, path):
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump([[a.hex(), b.hex()] for a, b in self.merges], f)
+
+    @classmethod
+    def load(cls, path):
+        with open(path, encoding="utf-8") as f:
+            return cls([(bytes.fromhex(a), bytes.fromhex(b)) for a, b in json.load(f)])
+
+
+def _join(parts, pair):
+    """parts with every non-overlapping occurrence of the pair replaced by its concatenation."""
+    out, i = [], 0
+    while i < len(parts):
+        if i + 1 < len(parts) and parts[i] == pair[0] and parts[i + 1] == pair[1]:
+            out.append(pair[0] + pair[1])
+            i += 2
+        else:
+            out.append(parts[i])
+            i += 1
+    return out
+
+
+def count_words(texts):
+    """Counter of pre-tokens (bytes) over an iterable of strings."""
+    pattern = _gpt2_pattern()
+    counts = Counter()
+    for text in texts:
+        counts.update(pattern.findall(text))
+    return Counter({word.encode("utf-8"): n for word, n in counts.items()})
+
+
+def train(counts, n_merges=None):
+    """Merges learnt from pre-token counts; without n_merges it goes on until every word is one token.
+
+    Ties are broken by the pair's bytes, so the result depends on the counts alone.
+    """
+    words = [[bytes([b]) for b in word] for word in counts]
+    weight = list(counts.values())
+    pairs, where = Counter(), defaultdict(set)
+    for w, parts in enumerate(words):
+        for pair in zip(parts, parts[1:]):
+            pairs[pair] += weight[w]
+            where[pair].add(w)
+    merges = []
+    while pairs and (n_merges is None or len(merges) < n_merges):
+        best = max(pairs, key=lambda p: (pairs[p], p))
+        merges.append(best)
+        for w in where.pop(best):
+            for pair in zip(words[w], words[w][1:]):
+                pairs[pair] -= weight[w]
+                if pairs[pair] == 0:
+                    del pairs[pair]
+            words[w] = _join(words[w], best)
+            for pair in zip(words[w], words[w][1:]):
+                pairs[pair] += weight[w]
+                where[pair].add(w)
+    return merges

@@ -1,0 +1,114 @@
+/*
+ * mem.c - allocation with tags, exact counters and failure on demand. Each block carries a 64-byte
+ * head with its size and tag, so that freeing needs neither. Invariant: the counters equal the
+ * blocks that are alive.
+ */
+#define _GNU_SOURCE
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/mem.h"
+
+#define HEAD_SIZE 64 /* keeps the payload on a cache line */
+
+struct head {
+    size_t size; /* payload bytes */
+    enum pi_mem_tag tag;
+};
+
+static _Atomic int64_t used[PI_MEM_N_TAG];
+static _Atomic int64_t n_alloc;
+static _Atomic int64_t fail_at; /* 0: never */
+static _Atomic bool fail_for_ever;
+
+static bool must_fail(void)
+{
+    int64_t n = atomic_fetch_add(&n_alloc, 1) + 1;
+    int64_t at = atomic_load(&fail_at);
+    return at != 0 && (n == at || (n > at && atomic_load(&fail_for_ever)));
+}
+
+void *pi_mem_alloc(enum pi_mem_tag tag, size_t size)
+{
+    if (size > SIZE_MAX - 2 * HEAD_SIZE || must_fail())
+        return NULL;
+    size_t whole = pi_align(HEAD_SIZE + size, HEAD_SIZE);
+    char *base = aligned_alloc(HEAD_SIZE, whole);
+    if (base == NULL)
+        return NULL;
+    memset(base, 0, whole);
+    struct head *head = (struct head *)base;
+    head->size = size;
+    head->tag = tag;
+    atomic_fetch_add(&used[tag], (int64_t)size);
+    return base + HEAD_SIZE;
+}
+
+void *pi_mem_alloc_n(enum pi_mem_tag tag, size_t n, size_t size)
+{
+    size_t whole;
+    return pi_mul_size(n, size, &whole) ? pi_mem_alloc(tag, whole) : NULL;
+}
+
+void *pi_mem_grow(enum pi_mem_tag tag, void *old, size_t n, size_t size)
+{
+    void *block = pi_mem_alloc_n(tag, n, size);
+    if (block == NULL || old == NULL)
+        return block;
+    size_t old_size = ((struct head *)((char *)old - HEAD_SIZE))->size;
+    memcpy(block, old, old_size < n * size ? old_size : n * size);
+    pi_mem_free(old);
+    return block;
+}
+
+char *pi_mem_strndup(enum pi_mem_tag tag, const char *text, size_t len)
+{
+    if (len == SIZE_MAX)
+        return NULL;
+    char *copy = pi_mem_alloc(tag, len + 1);
+    if (copy != NULL && len > 0)
+        memcpy(copy, text, len);
+    return copy;
+}
+
+void pi_mem_free(void *block)
+{
+    if (block == NULL)
+        return;
+    struct head *head = (struct head *)((char *)block - HEAD_SIZE);
+    atomic_fetch_sub(&used[head->tag], (int64_t)head->size);
+    free(head);
+}
+
+void *pi_mem_map(enum pi_mem_tag tag, size_t size)
+{
+    if (size == 0 || must_fail())
+        return NULL;
+    void *block = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (block == MAP_FAILED)
+        return NULL;
+#if defined(MADV_HUGEPAGE)
+    madvise(block, size, MADV_HUGEPAGE); /* a hint: weights and pages are read in long streams */
+#endif
+    atomic_fetch_add(&used[tag], (int64_t)size);
+    return block;
+}
+
+void pi_mem_unmap(enum pi_mem_tag tag, void *block, size_t size)
+{
+    if (block == NULL)
+        return;
+    munmap(block, size);
+    atomic_fetch_sub(&used[tag], (int64_t)size);
+}
+
+int64_t pi_mem_used(enum pi_mem_tag tag) { return atomic_load(&used[tag]); }
+
+int64_t pi_mem_fail_at(int64_t n, bool for_ever)
+{
+    atomic_store(&fail_at, n);
+    atomic_store(&fail_for_ever, for_ever);
+    return atomic_exchange(&n_alloc, 0);
+}

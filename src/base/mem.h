@@ -1,0 +1,47 @@
+/*
+ * mem.h - every byte the library allocates, with a tag. The only caller of malloc.
+ * Blocks are zeroed and aligned to 64 bytes (a cache line, an AVX-512 register).
+ */
+#ifndef PI_MEM_H
+#define PI_MEM_H
+
+#include "base/base.h"
+
+enum pi_mem_tag {
+    PI_MEM_MODEL,   /* metadata, vocabulary */
+    PI_MEM_WEIGHTS, /* packed weights */
+    PI_MEM_KV,      /* the page pool */
+    PI_MEM_TABLE,   /* lanes and page tables */
+    PI_MEM_SCRATCH, /* buffers of a pass */
+    PI_MEM_OTHER,
+    PI_MEM_N_TAG
+};
+
+/* Returns size zeroed bytes (size 0: a valid block), or NULL. Thread-safe, as all of these. */
+void *pi_mem_alloc(enum pi_mem_tag tag, size_t size);
+
+/* n * size bytes, NULL also when the product overflows. */
+void *pi_mem_alloc_n(enum pi_mem_tag tag, size_t n, size_t size);
+
+/* Like realloc of n * size bytes: keeps the contents, zeroes what is new; on failure returns NULL
+   and leaves the old block. old may be NULL. */
+void *pi_mem_grow(enum pi_mem_tag tag, void *old, size_t n, size_t size);
+
+/* A terminated copy of len bytes. */
+char *pi_mem_strndup(enum pi_mem_tag tag, const char *text, size_t len);
+
+void pi_mem_free(void *block);
+
+/* size zeroed bytes straight from the system, in huge pages where it has them, touched only when
+   used: weights and the page pool. Not a pi_mem_alloc block: free with pi_mem_unmap. */
+void *pi_mem_map(enum pi_mem_tag tag, size_t size);
+void pi_mem_unmap(enum pi_mem_tag tag, void *block, size_t size);
+
+/* Bytes in use now under a tag. */
+int64_t pi_mem_used(enum pi_mem_tag tag);
+
+/* For tests: the n-th allocation from now (1 = the next) fails, and all later ones too when
+   for_ever; n 0 switches it off. Returns the allocations counted since the last call. */
+int64_t pi_mem_fail_at(int64_t n, bool for_ever);
+
+#endif

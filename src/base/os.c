@@ -1,0 +1,124 @@
+/*
+ * os.c - POSIX calls of the library, in one place. A file that is replaced keeps its old contents
+ * until the new ones are whole on disk.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+
+pith_status pi_file_map(const char *path, struct pi_file *file, pith_error *err)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return pi_fail(err, PITH_IO, "%s: cannot open: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return pi_fail(err, PITH_IO, "%s: not a regular file", path);
+    }
+    if (st.st_size == 0) {
+        close(fd);
+        return pi_fail(err, PITH_FORMAT, "%s: the file is empty", path);
+    }
+    void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    int map_errno = errno;
+    close(fd);
+    if (data == MAP_FAILED)
+        return pi_fail(err, PITH_IO, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size,
+                       strerror(map_errno));
+    file->data = data;
+    file->size = (size_t)st.st_size;
+    return PITH_OK;
+}
+
+void pi_file_unmap(struct pi_file *file)
+{
+    if (file->data != NULL)
+        munmap((void *)file->data, file->size);
+    *file = (struct pi_file){0};
+}
+
+void pi_file_drop(const struct pi_file *file, size_t offset, size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t begin = pi_align(offset, page);
+    size_t end = (offset + size) / page * page;
+    if (begin < end && end <= file->size)
+        madvise((void *)(file->data + begin), end - begin, MADV_DONTNEED);
+}
+
+pith_status pi_new_file_open(const char *path, struct pi_new_file *file, pith_error *err)
+{
+    char suffix[32];
+    int n = snprintf(suffix, sizeof(suffix), ".tmp-%ld", (long)getpid());
+    size_t len = strlen(path);
+    *file = (struct pi_new_file){0};
+    file->path = pi_mem_strndup(PI_MEM_OTHER, path, len);
+    file->tmp_path = pi_mem_alloc(PI_MEM_OTHER, len + (size_t)n + 1);
+    if (file->path == NULL || file->tmp_path == NULL) {
+        pi_new_file_discard(file);
+        return pi_fail(err, PITH_NOMEM, "%s: no memory for the file's name", path);
+    }
+    memcpy(file->tmp_path, path, len);
+    memcpy(file->tmp_path + len, suffix, (size_t)n + 1);
+    file->stream = fopen(file->tmp_path, "wb");
+    if (file->stream == NULL) {
+        pith_status status =
+            pi_fail(err, PITH_IO, "%s: cannot create: %s", file->tmp_path, strerror(errno));
+        pi_new_file_discard(file);
+        return status;
+    }
+    return PITH_OK;
+}
+
+pith_status pi_new_file_write(struct pi_new_file *file, const void *data, size_t size,
+                              pith_error *err)
+{
+    if (size > 0 && fwrite(data, 1, size, file->stream) != size)
+        return pi_fail(err, PITH_IO, "%s: cannot write: %s", file->path, strerror(errno));
+    return PITH_OK;
+}
+
+pith_status pi_new_file_commit(struct pi_new_file *file, pith_error *err)
+{
+    pith_status status = PITH_OK;
+    if (fflush(file->stream) != 0 || fsync(fileno(file->stream)) != 0)
+        status = pi_fail(err, PITH_IO, "%s: cannot write: %s", file->path, strerror(errno));
+    if (fclose(file->stream) != 0 && status == PITH_OK)
+        status = pi_fail(err, PITH_IO, "%s: cannot write: %s", file->path, strerror(errno));
+    file->stream = NULL;
+    if (status == PITH_OK && rename(file->tmp_path, file->path) != 0)
+        status = pi_fail(err, PITH_IO, "%s: cannot rename: %s", file->path, strerror(errno));
+    if (status == PITH_OK) {
+        pi_mem_free(file->tmp_path);
+        file->tmp_path = NULL;
+    }
+    pi_new_file_discard(file);
+    return status;
+}
+
+void pi_new_file_discard(struct pi_new_file *file)
+{
+    if (file->stream != NULL)
+        fclose(file->stream);
+    if (file->tmp_path != NULL)
+        unlink(file->tmp_path);
+    pi_mem_free(file->path);
+    pi_mem_free(file->tmp_path);
+    *file = (struct pi_new_file){0};
+}
+
+double pi_time_s(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}

@@ -1,0 +1,41 @@
+/* os.h - the operating system: file mappings, atomic file replacement, clock, memory size. */
+#ifndef PI_OS_H
+#define PI_OS_H
+
+#include <stdio.h>
+
+#include "base/base.h"
+
+/* A read-only mapping of a whole file. Zero it before pi_file_map. */
+struct pi_file {
+    const uint8_t *data; /* [size] */
+    size_t size;
+};
+
+/* IO (names the path and the reason), FORMAT (an empty file). */
+pith_status pi_file_map(const char *path, struct pi_file *file, pith_error *err);
+void pi_file_unmap(struct pi_file *file);
+
+/* Gives the pages of a range of the mapping back to the system; reading them again reads the file. */
+void pi_file_drop(const struct pi_file *file, size_t offset, size_t size);
+
+/* A file that appears under its name only when it is whole: written beside it as path.tmp-PID. */
+struct pi_new_file {
+    FILE *stream;
+    char *path;     /* owned */
+    char *tmp_path; /* owned */
+};
+
+pith_status pi_new_file_open(const char *path, struct pi_new_file *file, pith_error *err);
+/* IO names the reason (a full disk, a lost file system). */
+pith_status pi_new_file_write(struct pi_new_file *file, const void *data, size_t size,
+                              pith_error *err);
+/* Flushes, syncs and renames; on failure the temporary file is removed and the old one stays. */
+pith_status pi_new_file_commit(struct pi_new_file *file, pith_error *err);
+/* Removes the temporary file; harmless after a commit or a failed open. */
+void pi_new_file_discard(struct pi_new_file *file);
+
+/* Seconds of a monotonic clock. */
+double pi_time_s(void);
+
+#endif

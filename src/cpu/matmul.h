@@ -1,0 +1,75 @@
+/*
+ * matmul.h - weight matrices packed for the processor, and their product with activations.
+ *
+ * A matrix has n_row output features and n_col input features. Packing interleaves groups of
+ * PI_GROUP rows, so that one register holds the same input position of 16 rows: products need no
+ * sum across a register, every output is accumulated over the input in ascending order, and so the
+ * same bits come out whatever the number of tokens multiplied together.
+ */
+#ifndef PI_MATMUL_H
+#define PI_MATMUL_H
+
+#include "base/base.h"
+#include "model/dtype.h"
+
+#define PI_GROUP 16   /* rows of a packed group */
+#define PI_ACT_BLOCK 32 /* activations that share a scale */
+
+struct pi_matrix {
+    enum pi_dtype type;
+    int32_t n_row;
+    int32_t n_col;
+    int32_t n_group;    /* ceil(n_row / PI_GROUP); the last group's missing rows are zero */
+    size_t group_bytes;
+    uint8_t *data;      /* [n_group][group_bytes], 64-byte aligned */
+};
+
+/*
+ * Activations of n_tok tokens. Matrices of float types (F32, F16, BF16) read x; quantised ones read
+ * the int8 copy, made once per input by vec.h's quantise kernel:
+ *   x[t][c] ~ scale[t][c / 32] * q[t][c],  q in [-127, 127]
+ *   sum16[t][c / 16] = sum of q over those 16 (for types whose scales span 16 or 32 weights)
+ * n_col is padded with zeros to a multiple of 32 in q.
+ */
+struct pi_act {
+    int32_t n_tok;
+    int32_t n_col;
+    const float *x;       /* [n_tok][n_col] */
+    const int8_t *q;      /* [n_tok][ceil(n_col/32)*32] */
+    const float *scale;   /* [n_tok][ceil(n_col/32)] */
+    const int16_t *sum16; /* [n_tok][ceil(n_col/32)*2] */
+};
+
+/* out[t][row] = dot(w[row], x[t]) for the rows of groups [group_begin, group_end) and all tokens;
+   out has out_stride floats per token and only rows < n_row are written. scratch is per thread,
+   pi_matmul_scratch_bytes() long, 64-byte aligned. */
+typedef void pi_matmul_fn(const struct pi_matrix *w, const struct pi_act *a, int32_t group_begin,
+                          int32_t group_end, float *out, size_t out_stride, void *scratch);
+
+/* One entry per weight type: matmul[type index], see pi_matmul_index. */
+enum { PI_MATMUL_N_TYPE = 13 };
+
+struct pi_matmul_kernels {
+    pi_matmul_fn *mul[PI_MATMUL_N_TYPE];
+};
+
+/* Place of a type in the table, -1 for a type that has no kernels. */
+int32_t pi_matmul_index(enum pi_dtype type);
+
+/* True when the product reads pi_act's x rather than q, scale and sum16. */
+bool pi_matmul_is_float(enum pi_dtype type);
+
+/* Bytes of a packed group for a matrix of n_col columns; 0 when n_col does not fit the type's block. */
+size_t pi_matmul_group_bytes(enum pi_dtype type, int32_t n_col);
+
+/* Packs n_row_here <= 16 consecutive rows, stored as the GGUF file has them, into one group; missing
+   rows become zero. Lossless: pi_matmul_unpack_row gives back exactly the values of dtype decode. */
+void pi_matmul_pack_group(enum pi_dtype type, int32_t n_col, const void *rows, int32_t n_row_here,
+                          void *group);
+
+/* The values of one row, [n_col] (embedding look-up). */
+void pi_matmul_unpack_row(const struct pi_matrix *w, int32_t row, float *out);
+
+size_t pi_matmul_scratch_bytes(int32_t n_col_max);
+
+#endif

@@ -1,0 +1,31 @@
+/*
+ * vec.h - kernels on rows of activations. Arrays may start at any float; n is any count >= 1.
+ * Element-wise kernels agree with scalar within 2 units in the last place times the named bound,
+ * reductions within n * 2^-24 relative to the sum of magnitudes.
+ */
+#ifndef PI_VEC_H
+#define PI_VEC_H
+
+#include "base/base.h"
+
+struct pi_vec_kernels {
+    /* out[i] = x[i] * gain[i] / sqrt(mean(x^2) + eps); out may be x. The mean is taken in double. */
+    void (*rms_norm)(const float *x, const float *gain, float *out, int32_t n, float eps);
+    /* x[i] += y[i] */
+    void (*add)(float *x, const float *y, int32_t n);
+    /* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]; error below 1e-6 relative */
+    void (*silu_mul)(float *gate, const float *up, int32_t n);
+    /* Rotary positions of one head, in place: pairs (x[2i], x[2i+1]) when adjacent, else
+       (x[i], x[i + n_pair]): (a, b) -> (a c - b s, a s + b c) with c = cs[2i], s = cs[2i+1]. */
+    void (*rope)(float *x, const float *cs, int32_t n_pair, bool adjacent);
+    /* Blocks of 32: scale = max|x| / 127, q = round to nearest even of x / scale (0 when scale is 0),
+       sum16 per 16. n is the row's length; q is padded with zeros to a multiple of 32. */
+    void (*quantize)(const float *x, int32_t n, int8_t *q, float *scale, int16_t *sum16);
+    /* f16 <-> f32 rows */
+    void (*f16_from_f32)(const float *x, uint16_t *out, int32_t n);
+    void (*f32_from_f16)(const uint16_t *x, float *out, int32_t n);
+    /* sum of x[i] * y[i] */
+    float (*dot)(const float *x, const float *y, int32_t n);
+};
+
+#endif

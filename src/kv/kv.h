@@ -1,0 +1,129 @@
+/*
+ * kv.h - the KV store: one pool of pages, lanes that point into it, and attention over a lane.
+ * Only files of kv/ change the cache. ARCHITECTURE.md, "The store", defines page and lane.
+ *
+ * Owner: the thread that runs the engine. Append and attend on different lanes may run at the same
+ * time; everything else may not.
+ */
+#ifndef PI_KV_H
+#define PI_KV_H
+
+#include "base/base.h"
+#include "model/rope.h"
+
+enum kv_type { KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0, KV_N_TYPE };
+
+struct kv_geometry {
+    int32_t n_layer;
+    int32_t n_head; /* KV heads */
+    int32_t dim_k;  /* of one head */
+    int32_t dim_v;
+    int32_t page_len; /* 16, 32 or 64 entries */
+    enum kv_type type_k;
+    enum kv_type type_v;
+};
+
+struct kv_cache; /* the pool and its geometry */
+struct kv_seq;   /* one sequence: n_layer * n_head lanes */
+
+/* KV_N_TYPE for an unknown name. */
+enum kv_type kv_type_find(const char *name);
+const char *kv_type_name(enum kv_type type);
+
+/* UNSUPPORTED with a sentence when the geometry cannot be stored (q8_0 needs a head size that is a
+   multiple of 32), INVALID for a page length other than 16, 32, 64. */
+pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err);
+size_t kv_page_bytes(const struct kv_geometry *g);
+/* Bytes of pages for n_token tokens of one sequence in every lane. */
+int64_t kv_bytes_for_tokens(const struct kv_geometry *g, int64_t n_token);
+
+/* budget_bytes: the pool holds floor(budget / page) pages. INVALID when not one token fits. */
+pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
+                            struct kv_cache **out, pith_error *err);
+void kv_cache_free(struct kv_cache *cache); /* every sequence is freed before */
+const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache);
+void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out);
+
+pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_error *err);
+void kv_seq_free(struct kv_seq *seq);
+pith_status kv_seq_fork(const struct kv_seq *seq, struct kv_seq **out, pith_error *err);
+
+/* Makes room so that n more entries can be appended to every lane (pages and a private tail page).
+   KV_FULL or NOMEM leaves everything as it was. */
+pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err);
+/* Gives back pages beyond what the lanes hold (after a reservation that was not used). */
+void kv_seq_trim(struct kv_seq *seq);
+
+/* Appends n entries at positions pos0, pos0 + 1, ... to one lane; room was reserved.
+   k: [n] rows of dim_k floats, k_stride floats apart, after rope; v alike. */
+void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
+                   const float *k, size_t k_stride, const float *v, size_t v_stride);
+
+/* Drops every entry at a position >= pos from every lane. Copies a shared tail page only when it is
+   written to later (a lane's length alone hides the rest). */
+void kv_seq_truncate(struct kv_seq *seq, int32_t pos);
+
+/* Keeps the entries at the given slots (ascending, n of them) of one lane and gives whole pages
+   back. Shared pages are copied before they change. KV_FULL, NOMEM: lane unchanged. */
+pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, const int32_t *slots,
+                           int32_t n, pith_error *err);
+
+/* Points table entry `page_index` of a lane at the page of entry `from_index` of (from_seq, same
+   layer and head), read as if written delta positions later; counts go up and down, nothing is
+   copied. Both pages must be full. */
+pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, int32_t page_index,
+                              const struct kv_seq *from_seq, int32_t from_index, int32_t delta,
+                              pith_error *err);
+
+int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
+int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head);
+/* Position of a slot, its page's delta included. */
+int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
+/* The stored key or value of a slot, decoded to f32. */
+void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out);
+void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out);
+
+/* The logits of one attention call, for whoever asks (zeroed: nobody does). */
+struct kv_attend_tap {
+    float *logits;  /* [n_tok][n_group][row_stride] scaled logits q.k, -INFINITY where not visible */
+    size_t row_stride; /* at least the lane's length */
+    float *max;     /* [n_tok][n_group] */
+    float *sum;     /* [n_tok][n_group] sum of exp(logit - max): weight = exp(logit - max) / sum */
+};
+
+/* One attention call: n_tok queries times the n_group query heads that share one KV head. */
+struct kv_attend_job {
+    const struct kv_seq *seq;
+    int32_t layer;
+    int32_t head; /* KV head */
+    int32_t n_tok;
+    int32_t n_group;
+    int32_t pos0;          /* position of the first query; query t sees entries at <= pos0 + t */
+    const float *q;        /* query (t, g) at q + t * q_stride + g * dim_k; after rope */
+    size_t q_stride;
+    float scale;           /* multiplies q.k */
+    float *out;            /* output (t, g) at out + t * out_stride + g * dim_v */
+    size_t out_stride;
+    const struct pi_rope *rope; /* rotates queries for pages with a delta; may be NULL without any */
+    struct kv_attend_tap *tap;  /* may be NULL */
+};
+
+/* Bytes of scratch of one thread for calls with at most n_tok * n_group rows. */
+size_t kv_attend_scratch_bytes(const struct kv_geometry *g, int32_t n_row);
+
+/* Exact softmax attention over the lane. Each query's bits depend only on the entries it sees and
+   on their slots, not on n_tok: a prompt read in chunks of any size gives the same output. */
+void kv_attend(const struct kv_attend_job *job, void *scratch);
+
+/* Tokens of queries that one call should take at least to run at full speed, given n_group. */
+int32_t kv_attend_tile(int32_t n_group);
+
+/* Snapshot of a sequence: docs/snapshot.md describes the format. extra [extra_size] is the caller's
+   (tokens), stored and checksummed along. */
+pith_status kv_seq_save(const struct kv_seq *seq, const void *extra, size_t extra_size,
+                        const char *path, pith_error *err);
+/* *extra is a pi_mem block of *extra_size bytes that the caller frees. */
+pith_status kv_seq_load(struct kv_cache *cache, const char *path, struct kv_seq **out, void **extra,
+                        size_t *extra_size, pith_error *err);
+
+#endif

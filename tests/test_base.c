@@ -1,0 +1,99 @@
+/* test_base.c - allocation counters and failure on demand, half floats, the parallel loops. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/half.h"
+#include "base/mem.h"
+#include "base/threads.h"
+#include "testing.h"
+
+static void test_mem_counts_and_zeroes(void **state)
+{
+    (void)state;
+    int64_t before = pi_mem_used(PI_MEM_OTHER);
+    unsigned char *p = pi_mem_alloc(PI_MEM_OTHER, 1000);
+    assert_non_null(p);
+    assert_int_equal((uintptr_t)p % 64, 0);
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(p[i], 0);
+    p[999] = 7;
+    assert_int_equal(pi_mem_used(PI_MEM_OTHER) - before, 1000);
+    p = pi_mem_grow(PI_MEM_OTHER, p, 3000, 1);
+    assert_int_equal(p[999], 7);
+    assert_int_equal(p[2999], 0);
+    assert_int_equal(pi_mem_used(PI_MEM_OTHER) - before, 3000);
+    pi_mem_free(p);
+    assert_int_equal(pi_mem_used(PI_MEM_OTHER) - before, 0);
+    assert_null(pi_mem_alloc_n(PI_MEM_OTHER, SIZE_MAX / 2, 3));
+}
+
+static void test_mem_fails_on_demand(void **state)
+{
+    (void)state;
+    pi_mem_fail_at(2, false);
+    void *a = pi_mem_alloc(PI_MEM_OTHER, 8);
+    void *b = pi_mem_alloc(PI_MEM_OTHER, 8);
+    void *c = pi_mem_alloc(PI_MEM_OTHER, 8);
+    assert_int_equal(pi_mem_fail_at(0, false), 3);
+    assert_non_null(a);
+    assert_null(b);
+    assert_non_null(c);
+    pi_mem_free(a);
+    pi_mem_free(c);
+}
+
+/* Every finite half survives the round trip; every float rounds to its nearest half, ties to even. */
+static void test_f16_exact(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        float f = pi_f32_from_f16((uint16_t)h);
+        if ((h & 0x7c00) == 0x7c00 && (h & 0x3ff)) {
+            assert_true(isnan(f));
+            continue;
+        }
+        assert_int_equal(pi_f16_from_f32(f), h);
+    }
+    for (uint32_t h = 0; h < 0x7bff; h++) {
+        float lo = pi_f32_from_f16((uint16_t)h), hi = pi_f32_from_f16((uint16_t)(h + 1));
+        float mid = (float)(((double)lo + (double)hi) / 2);
+        assert_int_equal(pi_f16_from_f32(mid), h & 1 ? h + 1 : h);
+        assert_int_equal(pi_f16_from_f32(nextafterf(mid, hi)), h + 1);
+        assert_int_equal(pi_f16_from_f32(-nextafterf(mid, lo)), h | 0x8000);
+    }
+    assert_int_equal(pi_f16_from_f32(65519.0f), 0x7bff);
+    assert_int_equal(pi_f16_from_f32(65520.0f), 0x7c00);
+    assert_int_equal(pi_f16_from_f32(-INFINITY), 0xfc00);
+}
+
+static void count_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    int *seen = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        seen[i]++;
+}
+
+static void test_parallel_visits_each_once(void **state)
+{
+    (void)state;
+    for (int n_thread = 1; n_thread <= 5; n_thread++)
+        for (int n = 0; n < 20; n++) {
+            int seen[20] = {0};
+            pi_parallel_ranges(n_thread, n, count_items, seen);
+            pi_parallel_items(n_thread, n, count_items, seen);
+            for (int i = 0; i < 20; i++)
+                assert_int_equal(seen[i], i < n ? 2 : 0);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mem_counts_and_zeroes),
+        cmocka_unit_test(test_mem_fails_on_demand),
+        cmocka_unit_test(test_f16_exact),
+        cmocka_unit_test(test_parallel_visits_each_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
