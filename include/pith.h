@@ -302,6 +302,9 @@ PITH_API pith_status pith_engine_create(const pith_model *model, const pith_engi
 /* Frees the engine; its sequences must be freed before. NULL is ignored. */
 PITH_API void pith_engine_free(pith_engine *engine);
 
+/* The model that the engine was made over. */
+PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
+
 /* Bytes of KV memory that n_token tokens of one sequence take with these params (whole pages), for
    planning before anything is allocated. INVALID, UNSUPPORTED. */
 PITH_API pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
@@ -342,14 +345,17 @@ PITH_API pith_status pith_seq_fork(const pith_seq *seq, pith_seq **out, pith_err
    sequence. KV_FULL or NOMEM when a shared page cannot be copied; the sequence is then unchanged. */
 PITH_API pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err);
 
+/* The engine that the sequence belongs to. */
+PITH_API pith_engine *pith_seq_engine(const pith_seq *seq);
+
 /* Tokens so far; the next one gets this position. */
 PITH_API int32_t pith_seq_length(const pith_seq *seq);
 
 /* The tokens so far, [length], valid until the sequence changes. */
 PITH_API const int32_t *pith_seq_tokens(const pith_seq *seq);
 
-/* The logits of the last evaluated token that asked for them, [n_vocab], valid until the engine's
-   next pass; NULL when there are none. */
+/* The logits of the last evaluated token that asked for them, [n_vocab], valid until the sequence
+   changes; NULL when there are none. */
 PITH_API const float *pith_seq_logits(const pith_seq *seq);
 
 /* What one lane (the cache of one layer and KV head) holds. positions receives at most cap of the
@@ -423,6 +429,10 @@ typedef struct pith_logit_bias {
     float bias;
 } pith_logit_bias;
 
+/* The steps of a choice, in this order (llama.cpp's): bias, penalties, top-k, top-p, min-p,
+   temperature, draw. top-p and min-p therefore judge probabilities at temperature 1, top-p among
+   the top_k. The penalties of a token that occurs c > 0 times among the last penalty_last_n:
+   logit = logit > 0 ? logit / repeat : logit * repeat, then logit -= c * frequency + presence. */
 typedef struct pith_sample_params {
     float temperature;       /* 0: greedy. Default 0.8 */
     int32_t top_k;           /* 0: off. Default 40 */
@@ -433,7 +443,7 @@ typedef struct pith_sample_params {
     float frequency_penalty; /* 0: off (default) */
     int32_t penalty_last_n;  /* tokens looked back at; 0: none, -1: all. Default 64 */
     uint64_t seed;           /* default 0; the same seed gives the same tokens */
-    const pith_logit_bias *bias; /* [n_bias], copied by pith_sampler_create */
+    const pith_logit_bias *bias; /* [n_bias] added to logits, copied; -INFINITY bans a token */
     int32_t n_bias;
     uint32_t reserved[8];
 } pith_sample_params;
@@ -489,8 +499,11 @@ typedef struct pith_generate_result {
 } pith_generate_result;
 
 /* Makes the sequence hold the prompt (pith_seq_sync), then samples tokens and hands their text to
-   on_text (may be NULL). params and result may be NULL. As pith_batch_eval; running out of KV
-   memory while generating is no failure but PITH_STOP_FULL. */
+   on_text (may be NULL). Afterwards the sequence holds the prompt and the generated tokens but the
+   last, whose logits nobody asked for; pith_seq_logits is the row that the last was chosen from.
+   A character that the last token leaves unfinished is not printed. params and result may be NULL.
+   As pith_batch_eval, also INVALID for a parameter out of range (named); running out of KV memory
+   while generating is no failure but PITH_STOP_FULL. */
 PITH_API pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
                                    const pith_generate_params *params, pith_text_fn *on_text,
                                    void *user, pith_generate_result *result, pith_error *err);

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 QUERY_BLOCK = 256     # queries per attention block; a block reads only the keys it may see
 EMBEDDING_STD = 0.5
 WEIGHT_GAIN = 0.5     # of 1/sqrt(fan in)
-OFFSET_HEAD_GAIN = 3.0
+OFFSET_HEAD_GAIN = 5.0
 OFFSET_HEAD_MIN_FREQUENCY = 0.02
 
 

@@ -144,27 +144,30 @@ class Document:
 
 
 class Tasks:
-    def __init__(self, tok, stories, shares, text_weight, surprise_weight):
-        self.tok, self.stories, self.shares = tok, stories, shares
-        self.text_weight, self.surprise_weight = text_weight, surprise_weight
+    def __init__(self, tok, stories, phase):
+        """phase: a presets.Phase; its document shape and weights are used here."""
+        self.tok, self.stories, self.phase = tok, stories, phase
 
     def document(self):
-        return Document(self.tok, self.text_weight, self.surprise_weight)
+        return Document(self.tok, self.phase.text_weight, self.phase.surprise_weight)
 
     def dense(self, rng, n_tok):
         """Facts, the same facts again, questions and stories in any order: the most answers per token."""
-        doc, source, said = self.document(), FactSource(rng, self.shares), []
+        doc, source, said = self.document(), FactSource(rng, self.phase.facts), []
         story = self.stories.sentences(rng)
-        p_story = rng.random() * 0.8
+        p_story = rng.random() * self.phase.most_story
         p_new = rng.uniform(0.15, 0.5)
-        p_question = rng.choice([0.0, 0.1, 0.5])
+        p_question = rng.random() * self.phase.most_questions
         asked = False
         while len(doc.ids) < n_tok:
             if asked:
                 doc.after_question()
                 asked = False
             if rng.random() < p_story:
-                doc.add_sentence(*next(story))
+                ids, opens = next(story)
+                while doc.fresh_line and not opens:
+                    ids, opens = next(story)
+                doc.add_sentence(ids, opens)
                 continue
             fact = source.draw() if not said or rng.random() < p_new else None
             if fact:
@@ -182,7 +185,7 @@ class Tasks:
 
     def facts(self, rng, count):
         """(source, facts): count facts or a few less; ways always whole."""
-        source, facts = FactSource(rng, self.shares), []
+        source, facts = FactSource(rng, self.phase.facts), []
         for _ in range(count):
             fact = source.draw()
             if fact and fact.kind == "way":
@@ -232,12 +235,12 @@ class Tasks:
         n_questions = int(rng.integers(1, max(2, min(16, n_tok // 48))))
         return self.examination(rng, n_tok, n_facts, n_questions)[0]
 
-    def batch(self, rng, n_seq, n_tok, p_dense):
+    def batch(self, rng, n_seq, n_tok):
         """ids [n_seq][n_tok + 1] and the loss weight of each as a target, same shape."""
         ids = np.full((n_seq, n_tok + 1), self.tok.end, np.int64)
         weights = np.zeros((n_seq, n_tok + 1), np.float32)
         for row in range(n_seq):
-            doc = (self.dense if rng.random() < p_dense else self.tail)(rng, n_tok + 1)
+            doc = (self.dense if rng.random() < self.phase.dense else self.tail)(rng, n_tok + 1)
             n = min(len(doc.ids), n_tok + 1)
             ids[row, :n] = doc.ids[:n]
             weights[row, :n] = doc.weights[:n]

@@ -1,1 +1,194 @@
-#include "base/base.h"
+/*
+ * kernels.c - which kernels this processor runs. It owns the detection of processor features and
+ * the published table; it must not know what any kernel computes. Invariant: a table is complete
+ * before its address is published, and published tables never change.
+ */
+#include <stdatomic.h>
+#include <strings.h>
+
+#if defined(PITH_HAVE_AVX2) || defined(PITH_HAVE_AVX512)
+#include <cpuid.h>
+#endif
+#if defined(PITH_HAVE_NEON) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+#include "cpu/kernels.h"
+
+static const char *const level_names[PI_CPU_N_LEVEL] = {"scalar", "avx2", "avx512", "neon"};
+
+const char *pi_cpu_level_name(enum pi_cpu_level level) { return level_names[level]; }
+
+/* ---- detection ---------------------------------------------------------------------------- */
+
+#if defined(PITH_HAVE_AVX2) || defined(PITH_HAVE_AVX512)
+
+/* CPUID leaves 1 and 7, and the register states that the operating system saves (XCR0). */
+struct x86_features {
+    uint32_t leaf1_ecx;
+    uint32_t leaf7_ebx;
+    uint32_t leaf7_ecx;
+    uint32_t xcr0;
+};
+
+enum {
+    XCR0_AVX = 0x06,    /* xmm and upper ymm */
+    XCR0_AVX512 = 0xe6, /* and opmask, upper zmm, zmm16..31 */
+};
+
+static uint32_t read_xcr0(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static struct x86_features x86_detect(void)
+{
+    struct x86_features f = {0, 0, 0, 0};
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d))
+        return f;
+    f.leaf1_ecx = c;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        f.leaf7_ebx = b;
+        f.leaf7_ecx = c;
+    }
+    if (f.leaf1_ecx & bit_OSXSAVE)
+        f.xcr0 = read_xcr0();
+    return f;
+}
+
+static bool has_all(uint32_t value, uint32_t bits) { return (value & bits) == bits; }
+
+static bool has_avx2(void)
+{
+    struct x86_features f = x86_detect();
+    return has_all(f.leaf1_ecx, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C) &&
+           has_all(f.leaf7_ebx, bit_AVX2) && has_all(f.xcr0, XCR0_AVX);
+}
+
+/* One bundle: every part that the AVX-512 files are compiled with. */
+static bool has_avx512(void)
+{
+    struct x86_features f = x86_detect();
+    return has_avx2() && has_all(f.xcr0, XCR0_AVX512) &&
+           has_all(f.leaf7_ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL) &&
+           has_all(f.leaf7_ecx, bit_AVX512VNNI | bit_AVX512VBMI);
+}
+
+#endif
+
+#if defined(PITH_HAVE_NEON)
+
+/* The dot product instructions and half-float arithmetic of Armv8.2. */
+static bool has_neon_dot(void)
+{
+#if defined(__linux__)
+    const unsigned long asimd_dot = 1ul << 20, asimd_half = 1ul << 10;
+    return (getauxval(AT_HWCAP) & (asimd_dot | asimd_half)) == (asimd_dot | asimd_half);
+#else
+    return true; /* every 64-bit Apple processor has both */
+#endif
+}
+
+#endif
+
+bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
+{
+    struct pi_kernels k = {.level = level};
+    pi_matmul_init_scalar(&k.matmul);
+    pi_attend_init_scalar(&k.attend);
+    pi_vec_init_scalar(&k.vec);
+    bool found = level == PI_CPU_SCALAR;
+#if defined(PITH_HAVE_AVX2)
+    if ((level == PI_CPU_AVX2 || level == PI_CPU_AVX512) && has_avx2()) {
+        pi_matmul_init_avx2(&k.matmul);
+        pi_attend_init_avx2(&k.attend);
+        pi_vec_init_avx2(&k.vec);
+        found = level == PI_CPU_AVX2;
+    }
+#endif
+#if defined(PITH_HAVE_AVX512)
+    if (level == PI_CPU_AVX512 && has_avx512()) {
+        pi_matmul_init_avx512(&k.matmul);
+        pi_attend_init_avx512(&k.attend);
+        pi_vec_init_avx512(&k.vec);
+        found = true;
+    }
+#endif
+#if defined(PITH_HAVE_NEON)
+    if (level == PI_CPU_NEON && has_neon_dot()) {
+        pi_matmul_init_neon(&k.matmul);
+        pi_attend_init_neon(&k.attend);
+        pi_vec_init_neon(&k.vec);
+        found = true;
+    }
+#endif
+    if (found)
+        *out = k;
+    return found;
+}
+
+/* ---- the table in use --------------------------------------------------------------------- */
+
+static struct pi_kernels tables[PI_CPU_N_LEVEL]; /* guarded by lock until published */
+static bool filled[PI_CPU_N_LEVEL];              /* guarded by lock */
+static atomic_flag lock = ATOMIC_FLAG_INIT;
+static _Atomic(const struct pi_kernels *) current; /* NULL before the first use */
+
+/* The table of a level, NULL when this processor or build lacks it. Held a few microseconds, and
+   only at first use, the lock may spin. */
+static const struct pi_kernels *table_of(enum pi_cpu_level level)
+{
+    while (atomic_flag_test_and_set_explicit(&lock, memory_order_acquire)) {
+    }
+    if (!filled[level])
+        filled[level] = pi_kernels_fill(level, &tables[level]);
+    const struct pi_kernels *table = filled[level] ? &tables[level] : NULL;
+    atomic_flag_clear_explicit(&lock, memory_order_release);
+    return table;
+}
+
+static const struct pi_kernels *best_table(void)
+{
+    static const enum pi_cpu_level order[] = {PI_CPU_AVX512, PI_CPU_AVX2, PI_CPU_NEON};
+    for (size_t i = 0; i < PI_LEN(order); i++) {
+        const struct pi_kernels *table = table_of(order[i]);
+        if (table != NULL)
+            return table;
+    }
+    return table_of(PI_CPU_SCALAR);
+}
+
+const struct pi_kernels *pi_kernels(void)
+{
+    const struct pi_kernels *table = atomic_load_explicit(&current, memory_order_acquire);
+    if (table == NULL) {
+        table = best_table();
+        atomic_store_explicit(&current, table, memory_order_release);
+    }
+    return table;
+}
+
+const char *pith_cpu_level(void) { return level_names[pi_kernels()->level]; }
+
+pith_status pith_cpu_level_set(const char *level, pith_error *err)
+{
+    if (level == NULL) {
+        atomic_store_explicit(&current, best_table(), memory_order_release);
+        return PITH_OK;
+    }
+    for (int32_t i = 0; i < PI_CPU_N_LEVEL; i++) {
+        if (strcasecmp(level, level_names[i]) != 0)
+            continue;
+        const struct pi_kernels *table = table_of((enum pi_cpu_level)i);
+        if (table == NULL)
+            return pi_fail(err, PITH_UNSUPPORTED, "cpu level: this processor or build lacks '%s'",
+                           level);
+        atomic_store_explicit(&current, table, memory_order_release);
+        return PITH_OK;
+    }
+    return pi_fail(err, PITH_INVALID, "cpu level: '%s' is none of scalar, avx2, avx512, neon",
+                   level);
+}

@@ -40,17 +40,39 @@ struct pi_act {
     const int16_t *sum16; /* [n_tok][ceil(n_col/32)*2] */
 };
 
-/* out[t][row] = dot(w[row], x[t]) for the rows of groups [group_begin, group_end) and all tokens;
-   out has out_stride floats per token and only rows < n_row are written. scratch is per thread,
-   pi_matmul_scratch_bytes() long, 64-byte aligned. */
+/*
+ * out[t][row] = dot(w[row], x[t]) for the rows of groups [group_begin, group_end) and all tokens;
+ * out has out_stride floats per token and only rows < n_row are written. scratch is per thread,
+ * pi_matmul_scratch_bytes() long, 64-byte aligned; its contents do not matter.
+ *
+ * The arithmetic is fixed, for every level and every path, so that all give the same bits. fma is
+ * the fused multiply-add, * rounds to f32, integer sums are exact; acc starts at 0.
+ *
+ * Float types, for ascending column c:
+ *   acc = fma(w[c], x[c], acc)
+ * Quantised types, for each ascending block b of 32 columns, with weight = s * (code - zero) + m:
+ *   dot  = sum over the block of (code - zero) * q, an integer below 2^24
+ *   term = (float)dot * s                             scales over 32 columns
+ *   term = fma((float)dot1, s1, (float)dot0 * s0)     scales over 16 columns (halves 0 and 1)
+ *   term = fma(m, (float)(sum of q), term)            where the type has minimums: once, or for
+ *                                                     half 0, then half 1
+ *   acc  = fma(term, scale[t][b], acc)
+ */
 typedef void pi_matmul_fn(const struct pi_matrix *w, const struct pi_act *a, int32_t group_begin,
                           int32_t group_end, float *out, size_t out_stride, void *scratch);
 
 /* One entry per weight type: matmul[type index], see pi_matmul_index. */
 enum { PI_MATMUL_N_TYPE = 13 };
 
+/* Runs n_step steps of the level's widest int8 dot product (or f32 fused multiply-add) on registers
+   alone and returns the operations done, multiplications and additions both counted: the peak that
+   pith_machine_measure reports. */
+typedef int64_t pi_probe_fn(int64_t n_step);
+
 struct pi_matmul_kernels {
     pi_matmul_fn *mul[PI_MATMUL_N_TYPE];
+    pi_probe_fn *probe_int8;
+    pi_probe_fn *probe_f32;
 };
 
 /* Place of a type in the table, -1 for a type that has no kernels. */
@@ -69,6 +91,9 @@ void pi_matmul_pack_group(enum pi_dtype type, int32_t n_col, const void *rows, i
 
 /* The values of one row, [n_col] (embedding look-up). */
 void pi_matmul_unpack_row(const struct pi_matrix *w, int32_t row, float *out);
+
+/* Bytes of scratch per column: room for a group decoded to codes of a byte and f32 scales. */
+#define PI_MATMUL_SCRATCH_PER_COL 64
 
 size_t pi_matmul_scratch_bytes(int32_t n_col_max);
 

@@ -1,1 +1,288 @@
-#include "base/base.h"
+/*
+ * engine.c - engines and sequences as objects: creation, forking, truncation, files. What they do
+ * with tokens is eval.c's. Invariant: every lane of a sequence that no policy has altered holds one
+ * entry per token of seq->tokens.
+ */
+#include "engine/engine.h"
+
+#include "base/mem.h"
+#include "base/threads.h"
+
+#define MAX_CHUNK 8192
+#define MAX_THREAD 1024
+
+void pith_engine_params_default(pith_engine_params *out)
+{
+    *out = (pith_engine_params){.page_len = 64, .chunk = 512, .type_k = "f16", .type_v = "f16"};
+}
+
+/* The params as checked numbers. */
+struct plan {
+    struct kv_geometry geometry;
+    int64_t kv_bytes;
+    int32_t n_thread;
+    int32_t chunk;
+};
+
+static pith_status find_type(const char *field, const char *name, enum kv_type *out,
+                             pith_error *err)
+{
+    *out = kv_type_find(name != NULL ? name : "f16");
+    if (*out == KV_N_TYPE)
+        return pi_fail(err, PITH_INVALID, "%s: \"%.32s\" is not a storage type (f32, f16, q8_0)",
+                       field, name);
+    return PITH_OK;
+}
+
+static pith_status check_range(const char *field, int64_t value, int64_t min, int64_t max,
+                               pith_error *err)
+{
+    if (value < min || value > max)
+        return pi_fail(err, PITH_INVALID, "%s: %lld is not in %lld..%lld", field, (long long)value,
+                       (long long)min, (long long)max);
+    return PITH_OK;
+}
+
+static pith_status make_plan(const pith_model *model, const pith_engine_params *params,
+                             struct plan *out, pith_error *err)
+{
+    pith_engine_params defaults;
+    const struct pi_hparams *hp = &model->hp;
+    pith_engine_params_default(&defaults);
+    if (params == NULL)
+        params = &defaults;
+    if (hp->n_layer == 0)
+        return pi_fail(err, PITH_UNSUPPORTED, "the model's file says no shape that Pith can run");
+    PI_TRY(check_range("n_thread", params->n_thread, 0, MAX_THREAD, err));
+    PI_TRY(check_range("chunk", params->chunk, 1, MAX_CHUNK, err));
+    PI_TRY(check_range("kv_bytes", params->kv_bytes, 0, INT64_MAX / 2, err));
+    PI_TRY(check_range("kv_tokens", params->kv_tokens, 0, INT32_MAX, err));
+    *out = (struct plan){
+        .geometry = {.n_layer = hp->n_layer,
+                     .n_head = hp->n_head_kv,
+                     .dim_k = hp->dim_k,
+                     .dim_v = hp->dim_v,
+                     .page_len = params->page_len},
+        .n_thread = params->n_thread > 0 ? params->n_thread : pi_thread_count(),
+        .chunk = params->chunk,
+    };
+    PI_TRY(find_type("type_k", params->type_k, &out->geometry.type_k, err));
+    PI_TRY(find_type("type_v", params->type_v, &out->geometry.type_v, err));
+    PI_TRY(kv_geometry_check(&out->geometry, err));
+    int64_t n_token = params->kv_tokens > 0 ? params->kv_tokens : hp->n_ctx_train;
+    out->kv_bytes =
+        params->kv_bytes > 0 ? params->kv_bytes : kv_bytes_for_tokens(&out->geometry, n_token);
+    return PITH_OK;
+}
+
+pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
+                             int64_t n_token, int64_t *bytes, pith_error *err)
+{
+    struct plan plan;
+    PI_TRY(make_plan(model, params, &plan, err));
+    PI_TRY(check_range("n_token", n_token, 0, INT32_MAX, err));
+    *bytes = kv_bytes_for_tokens(&plan.geometry, n_token);
+    return PITH_OK;
+}
+
+pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
+                               pith_engine **out, pith_error *err)
+{
+    struct plan plan;
+    if (model == NULL || out == NULL)
+        return pi_fail(err, PITH_INVALID, "pith_engine_create: model and out must not be NULL");
+    if (model->weights == NULL)
+        return pi_fail(err, PITH_UNSUPPORTED, "the model was loaded for its vocabulary only");
+    PI_TRY(make_plan(model, params, &plan, err));
+
+    struct pith_engine *e = pi_mem_alloc(PI_MEM_OTHER, sizeof(*e));
+    if (e == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for an engine");
+    e->model = model;
+    e->chunk = plan.chunk;
+    pith_status status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
+    if (status == PITH_OK)
+        status = pi_pass_create(model, &plan.geometry, plan.chunk, plan.n_thread, &e->pass, err);
+    if (status != PITH_OK)
+        goto fail;
+    size_t n = (size_t)plan.chunk;
+    e->pass_item = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*e->pass_item));
+    e->batch_of = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*e->batch_of));
+    e->logits = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)PI_LOGITS_ROWS * (size_t)model->hp.n_vocab,
+                               sizeof(float));
+    if (e->pass_item == NULL || e->batch_of == NULL || e->logits == NULL) {
+        status = pi_fail(err, PITH_NOMEM, "no memory for the engine's scratch");
+        goto fail;
+    }
+    *out = e;
+    return PITH_OK;
+fail:
+    pith_engine_free(e);
+    return status;
+}
+
+void pith_engine_free(pith_engine *e)
+{
+    if (e == NULL)
+        return;
+    pi_mem_free(e->logits);
+    pi_mem_free(e->done);
+    pi_mem_free(e->batch_of);
+    pi_mem_free(e->pass_item);
+    pi_pass_free(e->pass);
+    kv_cache_free(e->kv);
+    pi_mem_free(e);
+}
+
+void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out) { kv_cache_stats(e->kv, out); }
+
+/* ---- sequences ---- */
+
+static pith_status seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_error *err)
+{
+    struct pith_seq *seq = pi_mem_alloc(PI_MEM_OTHER, sizeof(*seq));
+    if (seq == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a sequence");
+    seq->engine = e;
+    *out = seq;
+    return PITH_OK;
+}
+
+pith_status pith_seq_create(pith_engine *e, pith_seq **out, pith_error *err)
+{
+    struct pith_seq *seq;
+    PI_TRY(seq_alloc(e, &seq, err));
+    pith_status status = kv_seq_create(e->kv, &seq->kv, err);
+    if (status != PITH_OK) {
+        pith_seq_free(seq);
+        return status;
+    }
+    *out = seq;
+    return PITH_OK;
+}
+
+void pith_seq_free(pith_seq *seq)
+{
+    if (seq == NULL)
+        return;
+    kv_seq_free(seq->kv);
+    pi_mem_free(seq->tokens);
+    pi_mem_free(seq->logits);
+    pi_mem_free(seq);
+}
+
+pith_status pi_seq_grow(struct pith_seq *seq, int32_t n, pith_error *err)
+{
+    if (n > INT32_MAX - seq->n_token)
+        return pi_fail(err, PITH_CONTEXT, "%d tokens after %d are more than a sequence can hold", n,
+                       seq->n_token);
+    if (seq->n_token + n <= seq->cap)
+        return PITH_OK;
+    int64_t cap = pi_min(pi_max(seq->n_token + (int64_t)n, 2 * (int64_t)seq->cap), INT32_MAX);
+    int32_t *tokens = pi_mem_grow(PI_MEM_TABLE, seq->tokens, (size_t)cap, sizeof(*tokens));
+    if (tokens == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a list of %lld tokens", (long long)cap);
+    seq->tokens = tokens;
+    seq->cap = (int32_t)cap;
+    return PITH_OK;
+}
+
+/* Replaces the token list; the sequence is fresh. */
+static pith_status set_tokens(struct pith_seq *seq, const int32_t *tokens, int32_t n,
+                              pith_error *err)
+{
+    PI_TRY(pi_seq_grow(seq, n, err));
+    if (n > 0)
+        memcpy(seq->tokens, tokens, (size_t)n * sizeof(*tokens));
+    seq->n_token = n;
+    return PITH_OK;
+}
+
+pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
+{
+    struct pith_seq *seq;
+    size_t logits_size = (size_t)from->engine->model->hp.n_vocab * sizeof(float);
+    PI_TRY(seq_alloc(from->engine, &seq, err));
+    pith_status status = kv_seq_fork(from->kv, &seq->kv, err);
+    if (status == PITH_OK)
+        status = set_tokens(seq, from->tokens, from->n_token, err);
+    if (status == PITH_OK && from->has_logits) {
+        seq->logits = pi_mem_alloc(PI_MEM_OTHER, logits_size);
+        if (seq->logits == NULL)
+            status = pi_fail(err, PITH_NOMEM, "no memory for a row of logits");
+        else
+            memcpy(seq->logits, from->logits, logits_size);
+        seq->has_logits = true;
+    }
+    if (status != PITH_OK) {
+        pith_seq_free(seq);
+        return status;
+    }
+    *out = seq;
+    return PITH_OK;
+}
+
+pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
+{
+    if (n_token < 0 || n_token > seq->n_token)
+        return pi_fail(err, PITH_INVALID, "n_token: %d is not in 0..%d, the sequence's length",
+                       n_token, seq->n_token);
+    if (n_token == seq->n_token)
+        return PITH_OK;
+    kv_seq_truncate(seq->kv, n_token);
+    seq->n_token = n_token;
+    seq->has_logits = false;
+    return PITH_OK;
+}
+
+int32_t pith_seq_length(const pith_seq *seq) { return seq->n_token; }
+const int32_t *pith_seq_tokens(const pith_seq *seq) { return seq->tokens; }
+const float *pith_seq_logits(const pith_seq *seq) { return seq->has_logits ? seq->logits : NULL; }
+
+pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith_lane_info *out,
+                          int32_t *positions, int32_t cap)
+{
+    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    if (layer < 0 || layer >= g->n_layer || head < 0 || head >= g->n_head)
+        return PITH_INVALID;
+    int32_t n = kv_lane_len(seq->kv, layer, head);
+    out->n_entry = n;
+    out->n_page = kv_lane_pages(seq->kv, layer, head);
+    out->bytes = (int64_t)out->n_page * (int64_t)kv_page_bytes(g);
+    for (int32_t s = 0; s < n && s < cap; s++)
+        positions[s] = kv_lane_pos(seq->kv, layer, head, s);
+    return PITH_OK;
+}
+
+/* ---- files: the tokens travel as the snapshot's extra bytes ---- */
+
+pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err)
+{
+    return kv_seq_save(seq->kv, seq->tokens, (size_t)seq->n_token * sizeof(int32_t), path, err);
+}
+
+pith_status pith_seq_load(pith_engine *e, const char *path, pith_seq **out, pith_error *err)
+{
+    struct pith_seq *seq;
+    void *extra = NULL;
+    size_t extra_size = 0;
+    PI_TRY(seq_alloc(e, &seq, err));
+    pith_status status = kv_seq_load(e->kv, path, &seq->kv, &extra, &extra_size, err);
+    const int32_t *tokens = extra;
+    int32_t n = (int32_t)(extra_size / sizeof(int32_t));
+    if (status == PITH_OK && (extra_size % sizeof(int32_t) != 0 || extra_size > INT32_MAX))
+        status = pi_fail(err, PITH_FORMAT, "%s: %zu bytes are no list of tokens", path, extra_size);
+    for (int32_t i = 0; status == PITH_OK && i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= e->model->hp.n_vocab)
+            status = pi_fail(err, PITH_FORMAT, "%s: token %d is %d, not below %d", path, i,
+                             tokens[i], e->model->hp.n_vocab);
+    if (status == PITH_OK)
+        status = set_tokens(seq, tokens, n, err);
+    pi_mem_free(extra);
+    if (status != PITH_OK) {
+        pith_seq_free(seq);
+        return status;
+    }
+    *out = seq;
+    return PITH_OK;
+}

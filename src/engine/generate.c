@@ -1,1 +1,215 @@
-#include "base/base.h"
+/*
+ * generate.c - the loop that most callers want: prompt in, text out. It stands on the public
+ * functions alone (sync, evaluate, sample, token bytes) and knows nothing of passes or pages.
+ *
+ * Order of one round: choose a token from the last logits, hand out its text, evaluate it. The last
+ * token is therefore never evaluated, and a caller that stops loses no work.
+ */
+#include "base/mem.h"
+#include "base/os.h"
+#include "engine/stop.h"
+
+#define PIECE_CAP 256 /* bytes of one token; grows for the rare longer one */
+
+struct generation {
+    pith_seq *seq;
+    const pith_model *model;
+    const pith_generate_params *params;
+    pith_text_fn *on_text; /* NULL: no text is made */
+    void *user;
+    pith_sampler *sampler; /* owned */
+    struct pi_stop stop;   /* owned */
+    pith_utf8_stream utf8;
+    char *piece; /* [piece_cap] bytes of one token, owned */
+    size_t piece_cap;
+    char *chars; /* [3 * (piece_cap + 4)] whole characters, owned */
+    pith_generate_result result;
+};
+
+void pith_generate_params_default(pith_generate_params *out)
+{
+    *out = (pith_generate_params){.n_predict = -1};
+    pith_sample_params_default(&out->sample);
+}
+
+uint64_t pith_logits_hash(const float *logits, int32_t n)
+{
+    /* FNV-1a, 64 bits (draft-eastlake-fnv, section 2), over the little-endian bytes of the row. */
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &logits[i], sizeof(bits));
+        for (int shift = 0; shift < 32; shift += 8)
+            hash = (hash ^ (bits >> shift & 0xff)) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+static pith_status grow_piece(struct generation *g, size_t cap, pith_error *err)
+{
+    char *piece = pi_mem_grow(PI_MEM_OTHER, g->piece, cap, 1);
+    if (piece != NULL)
+        g->piece = piece;
+    char *chars = pi_mem_grow(PI_MEM_OTHER, g->chars, cap + 4, 3);
+    if (chars != NULL)
+        g->chars = chars;
+    if (piece == NULL || chars == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a token of %zu bytes", cap);
+    g->piece_cap = cap;
+    return PITH_OK;
+}
+
+/* Hands out what is certain; *ended says whether the text is over, and result.reason why. */
+static pith_status push_text(struct generation *g, const char *text, size_t len, bool *ended,
+                             pith_error *err)
+{
+    size_t n_certain;
+    bool found;
+    PI_TRY(pi_stop_push(&g->stop, text, len, &n_certain, &found, err));
+    if (found)
+        g->result.reason = PITH_STOP_STRING;
+    *ended = found;
+    if (n_certain > 0 && g->on_text != NULL && !g->on_text(g->user, g->stop.held, n_certain)) {
+        g->result.reason = PITH_STOP_CALLER;
+        *ended = true;
+    }
+    pi_stop_drop(&g->stop, n_certain);
+    return PITH_OK;
+}
+
+static pith_status push_token(struct generation *g, int32_t id, bool *ended, pith_error *err)
+{
+    size_t len;
+    *ended = false;
+    if (g->on_text == NULL && g->stop.n_string == 0)
+        return PITH_OK; /* also serves models without a tokenizer */
+    pith_status status =
+        pith_token_bytes(g->model, id, g->params->special, g->piece, g->piece_cap, &len);
+    if (status == PITH_RANGE) {
+        PI_TRY(grow_piece(g, len, err));
+        status = pith_token_bytes(g->model, id, g->params->special, g->piece, g->piece_cap, &len);
+    }
+    if (status != PITH_OK)
+        return pi_fail(err, status, "token %d: %s", id, pith_status_text(status));
+    len = pith_utf8_push(&g->utf8, g->piece, len, g->chars, 3 * (g->piece_cap + 4));
+    return push_text(g, g->chars, len, ended, err);
+}
+
+/* The end of the text by anything but a stop string or the caller: what was held back is text. A
+   character that the model itself left unfinished shows as U+FFFD; one that we cut off does not. */
+static pith_status flush_text(struct generation *g, pith_error *err)
+{
+    bool ended = false;
+    pith_stop_reason reason = g->result.reason;
+    if (reason == PITH_STOP_END) {
+        size_t len = pith_utf8_push(&g->utf8, NULL, 0, g->chars, 3 * (g->piece_cap + 4));
+        PI_TRY(push_text(g, g->chars, len, &ended, err));
+    }
+    if (!ended && g->stop.len > 0 && g->on_text != NULL &&
+        !g->on_text(g->user, g->stop.held, g->stop.len))
+        g->result.reason = PITH_STOP_CALLER;
+    return PITH_OK;
+}
+
+/* Chooses and hands out tokens until something ends the text. */
+static pith_status generate_tokens(struct generation *g, pith_error *err)
+{
+    for (;;) {
+        if (g->result.n_generated == g->params->n_predict) {
+            g->result.reason = PITH_STOP_LENGTH;
+            return flush_text(g, err);
+        }
+        int32_t id = pith_sampler_sample(g->sampler, pith_seq_logits(g->seq));
+        pith_sampler_accept(g->sampler, id);
+        if (pith_token_is_end(g->model, id) && !g->params->ignore_end) {
+            g->result.reason = PITH_STOP_END;
+            return flush_text(g, err);
+        }
+        bool ended;
+        g->result.n_generated++;
+        PI_TRY(push_token(g, id, &ended, err));
+        if (ended)
+            return PITH_OK;
+        if (g->result.n_generated == g->params->n_predict)
+            continue;
+        pith_status status = pith_seq_eval(g->seq, &id, 1, err);
+        if (status == PITH_KV_FULL || status == PITH_CONTEXT) {
+            g->result.reason = PITH_STOP_FULL;
+            return flush_text(g, err);
+        }
+        PI_TRY(status);
+    }
+}
+
+/* Tokens of the prompt that the sequence holds and need not evaluate; the last is always evaluated,
+   because its logits are wanted. */
+static int32_t count_cached(const pith_seq *seq, const int32_t *prompt, int32_t n_prompt)
+{
+    const int32_t *tokens = pith_seq_tokens(seq);
+    int32_t n = (int32_t)pi_min(pith_seq_length(seq), n_prompt - 1);
+    int32_t i = 0;
+    while (i < n && tokens[i] == prompt[i])
+        i++;
+    return i;
+}
+
+static pith_status read_prompt(struct generation *g, const int32_t *prompt, int32_t n_prompt,
+                               pith_error *err)
+{
+    g->result.n_cached = count_cached(g->seq, prompt, n_prompt);
+    g->result.n_prompt = n_prompt - g->result.n_cached;
+    PI_TRY(pith_seq_sync(g->seq, prompt, n_prompt, g->params->progress, g->params->progress_user,
+                         err));
+    for (int32_t i = 0; i < n_prompt; i++)
+        pith_sampler_accept(g->sampler, prompt[i]);
+    return PITH_OK;
+}
+
+static pith_status run(struct generation *g, const int32_t *prompt, int32_t n_prompt,
+                       pith_error *err)
+{
+    pith_model_info info;
+    pith_model_get_info(g->model, &info);
+    PI_TRY(pith_sampler_create(&g->params->sample, info.n_vocab, &g->sampler, err));
+    PI_TRY(pi_stop_init(&g->stop, g->params->stop, g->params->n_stop, err));
+    PI_TRY(grow_piece(g, PIECE_CAP, err));
+
+    double start = pi_time_s();
+    PI_TRY(read_prompt(g, prompt, n_prompt, err));
+    double read = pi_time_s();
+    g->result.prompt_s = read - start;
+    PI_TRY(generate_tokens(g, err));
+    g->result.generate_s = pi_time_s() - read;
+    return PITH_OK;
+}
+
+pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
+                          const pith_generate_params *params, pith_text_fn *on_text, void *user,
+                          pith_generate_result *result, pith_error *err)
+{
+    pith_generate_params defaults;
+    pith_generate_params_default(&defaults);
+    if (params == NULL)
+        params = &defaults;
+    if (prompt == NULL || n_prompt < 1)
+        return pi_fail(err, PITH_INVALID, "n_prompt: a prompt has at least one token, not %d",
+                       n_prompt);
+    if (params->n_predict < -1)
+        return pi_fail(err, PITH_INVALID, "n_predict: %d is below -1", params->n_predict);
+
+    struct generation g = {
+        .seq = seq,
+        .model = pith_engine_model(pith_seq_engine(seq)),
+        .params = params,
+        .on_text = on_text,
+        .user = user,
+    };
+    pith_status status = run(&g, prompt, n_prompt, err);
+    if (status == PITH_OK && result != NULL)
+        *result = g.result;
+    pi_mem_free(g.piece);
+    pi_mem_free(g.chars);
+    pi_stop_free(&g.stop);
+    pith_sampler_free(g.sampler);
+    return status;
+}

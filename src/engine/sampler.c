@@ -1,1 +1,315 @@
-#include "base/base.h"
+/*
+ * sampler.c - from a row of logits to one token: bias, penalties, top-k, top-p, min-p, temperature,
+ * draw (pith.h states the order and the penalties). It knows nothing of models and sequences.
+ *
+ * Invariant: everything is sized at create; sampling allocates nothing. The kept tokens are always
+ * the first of one order (higher logit, then lower id), so top-p and min-p, which both cut that
+ * order short, may be applied in whichever order costs less: min-p first, by a threshold.
+ */
+#include <math.h>
+
+#include "base/mem.h"
+#include "engine/rng.h"
+
+#define PENALTY_LAST_N_MAX (1 << 20) /* bounds the ring; -1 looks back at everything without one   \
+                                      */
+
+struct candidate {
+    float logit;
+    int32_t id;
+};
+
+struct pith_sampler {
+    pith_sample_params params; /* bias points to our copy */
+    int32_t n_vocab;
+    struct pi_rng rng;
+    pith_logit_bias *bias;  /* [n_bias], owned */
+    float *row;             /* [n_vocab] logits after bias and penalties, owned */
+    struct candidate *kept; /* [n_vocab], owned */
+    int32_t *count;         /* [n_vocab] occurrences in the window; NULL without penalties, owned */
+    int32_t *ring;          /* [penalty_last_n] the window; NULL when it has no end, owned */
+    int32_t ring_at;        /* slot of the oldest token once the ring is full */
+    int32_t ring_len;
+};
+
+void pith_sample_params_default(pith_sample_params *out)
+{
+    *out = (pith_sample_params){
+        .temperature = 0.8f,
+        .top_k = 40,
+        .top_p = 0.95f,
+        .min_p = 0.05f,
+        .repeat_penalty = 1.0f,
+        .penalty_last_n = 64,
+    };
+}
+
+static bool penalties_on(const pith_sample_params *p)
+{
+    return p->penalty_last_n != 0 && (p->repeat_penalty != 1.0f || p->presence_penalty != 0.0f ||
+                                      p->frequency_penalty != 0.0f);
+}
+
+/* Each comparison is written so that NaN fails it. */
+static pith_status check_params(const pith_sample_params *p, int32_t n_vocab, pith_error *err)
+{
+    if (n_vocab < 1)
+        return pi_fail(err, PITH_INVALID, "n_vocab: %d is not positive", n_vocab);
+    if (!(p->temperature >= 0.0f) || isinf(p->temperature))
+        return pi_fail(err, PITH_INVALID, "temperature: %g is not 0 or more",
+                       (double)p->temperature);
+    if (p->top_k < 0)
+        return pi_fail(err, PITH_INVALID, "top_k: %d is negative", p->top_k);
+    if (!(p->top_p >= 0.0f && p->top_p <= 1.0f))
+        return pi_fail(err, PITH_INVALID, "top_p: %g is not between 0 and 1", (double)p->top_p);
+    if (!(p->min_p >= 0.0f && p->min_p <= 1.0f))
+        return pi_fail(err, PITH_INVALID, "min_p: %g is not between 0 and 1", (double)p->min_p);
+    if (!(p->repeat_penalty > 0.0f) || isinf(p->repeat_penalty))
+        return pi_fail(err, PITH_INVALID, "repeat_penalty: %g is not above 0",
+                       (double)p->repeat_penalty);
+    if (!isfinite(p->presence_penalty))
+        return pi_fail(err, PITH_INVALID, "presence_penalty: %g is not a finite number",
+                       (double)p->presence_penalty);
+    if (!isfinite(p->frequency_penalty))
+        return pi_fail(err, PITH_INVALID, "frequency_penalty: %g is not a finite number",
+                       (double)p->frequency_penalty);
+    if (p->penalty_last_n < -1 || p->penalty_last_n > PENALTY_LAST_N_MAX)
+        return pi_fail(err, PITH_INVALID, "penalty_last_n: %d is not between -1 and %d",
+                       p->penalty_last_n, PENALTY_LAST_N_MAX);
+    if (p->n_bias < 0 || (p->n_bias > 0 && p->bias == NULL))
+        return pi_fail(err, PITH_INVALID, "n_bias: %d biases without a list", p->n_bias);
+    for (int32_t i = 0; i < p->n_bias; i++) {
+        if (p->bias[i].token < 0 || p->bias[i].token >= n_vocab)
+            return pi_fail(err, PITH_INVALID, "bias: token %d is not between 0 and %d",
+                           p->bias[i].token, n_vocab - 1);
+        if (isnan(p->bias[i].bias))
+            return pi_fail(err, PITH_INVALID, "bias: of token %d is not a number",
+                           p->bias[i].token);
+    }
+    return PITH_OK;
+}
+
+pith_status pith_sampler_create(const pith_sample_params *params, int32_t n_vocab,
+                                pith_sampler **out, pith_error *err)
+{
+    pith_sample_params p;
+    pith_sample_params_default(&p);
+    if (params != NULL)
+        p = *params;
+    PI_TRY(check_params(&p, n_vocab, err));
+
+    pith_sampler *s = pi_mem_alloc(PI_MEM_OTHER, sizeof(*s));
+    if (s == NULL)
+        goto fail;
+    s->params = p;
+    s->n_vocab = n_vocab;
+    pi_rng_seed(&s->rng, p.seed, 0);
+    s->row = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_vocab, sizeof(*s->row));
+    s->kept = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_vocab, sizeof(*s->kept));
+    s->bias = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p.n_bias, sizeof(*s->bias));
+    if (s->row == NULL || s->kept == NULL || s->bias == NULL)
+        goto fail;
+    if (p.n_bias > 0)
+        memcpy(s->bias, p.bias, (size_t)p.n_bias * sizeof(*s->bias));
+    s->params.bias = s->bias;
+    if (penalties_on(&p)) {
+        s->count = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_vocab, sizeof(*s->count));
+        if (s->count == NULL)
+            goto fail;
+        if (p.penalty_last_n > 0) {
+            s->ring = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p.penalty_last_n, sizeof(*s->ring));
+            if (s->ring == NULL)
+                goto fail;
+        }
+    }
+    *out = s;
+    return PITH_OK;
+fail:
+    pith_sampler_free(s);
+    return pi_fail(err, PITH_NOMEM, "no memory for a sampler of %d tokens", n_vocab);
+}
+
+void pith_sampler_free(pith_sampler *sampler)
+{
+    if (sampler == NULL)
+        return;
+    pi_mem_free(sampler->row);
+    pi_mem_free(sampler->kept);
+    pi_mem_free(sampler->bias);
+    pi_mem_free(sampler->count);
+    pi_mem_free(sampler->ring);
+    pi_mem_free(sampler);
+}
+
+void pith_sampler_accept(pith_sampler *sampler, int32_t token)
+{
+    pith_sampler *s = sampler;
+    if (s->count == NULL || token < 0 || token >= s->n_vocab)
+        return;
+    s->count[token]++;
+    if (s->ring == NULL)
+        return;
+    if (s->ring_len == s->params.penalty_last_n)
+        s->count[s->ring[s->ring_at]]--;
+    else
+        s->ring_len++;
+    s->ring[s->ring_at] = token;
+    s->ring_at = (s->ring_at + 1) % s->params.penalty_last_n;
+}
+
+/* Repetition: Keskar et al., "CTRL" (arXiv 1909.05858), section 4.1, with the negative logits
+   multiplied, as has become usual (dividing them would reward). Presence and frequency: as the
+   OpenAI API documents them. */
+static float penalised(float logit, int32_t count, const pith_sample_params *p)
+{
+    logit = logit > 0.0f ? logit / p->repeat_penalty : logit * p->repeat_penalty;
+    return logit - ((float)count * p->frequency_penalty + p->presence_penalty);
+}
+
+static void fill_row(pith_sampler *s, const float *logits)
+{
+    memcpy(s->row, logits, (size_t)s->n_vocab * sizeof(*s->row));
+    for (int32_t i = 0; i < s->params.n_bias; i++)
+        s->row[s->bias[i].token] += s->bias[i].bias;
+    if (s->count == NULL)
+        return;
+    for (int32_t i = 0; i < s->n_vocab; i++)
+        if (s->count[i] > 0)
+            s->row[i] = penalised(s->row[i], s->count[i], &s->params);
+}
+
+/* The greatest logit's id, the lowest of equals; 0 when every logit is NaN. */
+static int32_t greatest(const float *row, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (row[i] > row[best] || (isnan(row[best]) && !isnan(row[i])))
+            best = i;
+    return best;
+}
+
+/* The one order of candidates: higher logit, then lower id. */
+static bool before(struct candidate a, struct candidate b)
+{
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+/* Restores a heap below slot i. worst_first: the root is the last in order, else the first. */
+static void sift_down(struct candidate *heap, int32_t n, int32_t i, bool worst_first)
+{
+    struct candidate moving = heap[i];
+    for (;;) {
+        int32_t child = 2 * i + 1;
+        if (child >= n)
+            break;
+        if (child + 1 < n && before(heap[child + 1], heap[child]) != worst_first)
+            child++;
+        if (before(heap[child], moving) == worst_first)
+            break;
+        heap[i] = heap[child];
+        i = child;
+    }
+    heap[i] = moving;
+}
+
+static void make_heap(struct candidate *heap, int32_t n, bool worst_first)
+{
+    for (int32_t i = n / 2 - 1; i >= 0; i--)
+        sift_down(heap, n, i, worst_first);
+}
+
+/* Leaves the k first candidates in kept[0, k): a heap of the best k so far with the worst on top,
+   which most of the vocabulary never enters. NaN never enters. */
+static int32_t keep_top_k(const float *row, int32_t n, int32_t k, struct candidate *kept)
+{
+    int32_t n_kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (n_kept < k) {
+            if (isnan(row[i]))
+                continue;
+            kept[n_kept++] = (struct candidate){row[i], i};
+            if (n_kept == k)
+                make_heap(kept, k, true);
+        } else if (row[i] > kept[0].logit) { /* an equal of a later id comes after */
+            kept[0] = (struct candidate){row[i], i};
+            sift_down(kept, k, 0, true);
+        }
+    }
+    return n_kept;
+}
+
+/* min-p (Nguyen et al., arXiv 2407.01082): keeps p >= min_p * p_max, which is
+   logit >= max + ln(min_p) whatever the normalisation. */
+static int32_t keep_min_p(struct candidate *kept, int32_t n, float max, float min_p)
+{
+    float threshold = max + logf(min_p);
+    int32_t n_kept = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (kept[i].logit >= threshold || kept[i].logit == max)
+            kept[n_kept++] = kept[i];
+    return n_kept;
+}
+
+/* top-p (Holtzman et al., arXiv 1904.09751, section 3.1): keeps the shortest beginning of the
+   order whose probabilities reach top_p; total is the sum of exp(logit - max) over the candidates
+   that top-k left. Candidates are taken off a heap, so only what is kept is ever sorted. They end
+   in kept[*first, n). */
+static int32_t keep_top_p(struct candidate *kept, int32_t n, float max, double total, float top_p)
+{
+    double sum = 0.0;
+    int32_t left = n;
+    make_heap(kept, n, false);
+    do {
+        struct candidate best = kept[0];
+        kept[0] = kept[--left];
+        kept[left] = best;
+        if (left > 0)
+            sift_down(kept, left, 0, false);
+        sum += exp((double)(best.logit - max));
+    } while (left > 0 && sum < (double)top_p * total);
+    return left;
+}
+
+static double sum_exp(const struct candidate *kept, int32_t n, float max, float temperature)
+{
+    double sum = 0.0;
+    for (int32_t i = 0; i < n; i++)
+        sum += exp((double)((kept[i].logit - max) / temperature));
+    return sum;
+}
+
+/* Walks the candidates until the cumulated weight passes u * total; rounding can only end the walk
+   at the last. */
+static int32_t draw(pith_sampler *s, const struct candidate *kept, int32_t n, float max)
+{
+    float temperature = s->params.temperature;
+    double at = pi_rng_double(&s->rng) * sum_exp(kept, n, max, temperature);
+    for (int32_t i = 0; i < n - 1; i++) {
+        at -= exp((double)((kept[i].logit - max) / temperature));
+        if (at < 0.0)
+            return kept[i].id;
+    }
+    return kept[n - 1].id;
+}
+
+int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits)
+{
+    pith_sampler *s = sampler;
+    const pith_sample_params *p = &s->params;
+    fill_row(s, logits);
+    int32_t best = greatest(s->row, s->n_vocab);
+    float max = s->row[best];
+    /* An infinite bias leaves nothing to draw from: it forces its token, or bans them all. */
+    if (p->temperature == 0.0f || !isfinite(max))
+        return best;
+
+    int32_t k = p->top_k > 0 && p->top_k < s->n_vocab ? p->top_k : s->n_vocab;
+    int32_t n = keep_top_k(s->row, s->n_vocab, k, s->kept);
+    double total = p->top_p < 1.0f ? sum_exp(s->kept, n, max, 1.0f) : 0.0;
+    int32_t first = 0;
+    if (p->min_p > 0.0f)
+        n = keep_min_p(s->kept, n, max, p->min_p);
+    if (p->top_p < 1.0f)
+        first = keep_top_p(s->kept, n, max, total, p->top_p);
+    return draw(s, s->kept + first, n - first, max);
+}

@@ -28,7 +28,7 @@ enum pi_dtype {
 struct pi_dtype_traits {
     enum pi_dtype type;
     const char *name;
-    int32_t block_len;   /* weights of a block; a row is a whole number of blocks */
+    int32_t block_len; /* weights of a block; a row is a whole number of blocks */
     int32_t block_bytes;
     void (*decode)(const void *src, float *dst, int64_t n); /* n a multiple of block_len */
     void (*encode)(const float *src, void *dst, int64_t n);

@@ -1,1 +1,464 @@
-#include "base/base.h"
+/*
+ * forward.c - the pass. Reads top to bottom as the network does: embed, then per layer attention
+ * and feed-forward, each a few parallel loops over rows (tokens), over groups of weights, or over
+ * lanes. Every loop body writes its own range and sums in a fixed order, so the results depend
+ * neither on the number of threads nor on which tokens share the pass.
+ */
+
+#include "base/mem.h"
+#include "base/threads.h"
+#include "cpu/kernels.h"
+#include "model/forward.h"
+
+struct pi_pass {
+    const struct pith_model *model;
+    const struct pi_kernels *cpu;
+    int32_t max_tok;
+    int32_t n_thread;
+    int32_t tile; /* query tokens of one attention call */
+
+    const struct pi_pass_item *items; /* of the running pass; borrowed */
+    int32_t n_item;
+    int32_t n_tok;
+    const struct pi_layer *layer; /* the running layer */
+    int32_t l;
+
+    float *x;   /* [max_tok][n_embd] the residual stream */
+    float *h;   /* [max_tok][n_embd] normed input of a block, then its output */
+    float *q;   /* [max_tok][n_head][dim_k] */
+    float *k;   /* [max_tok][n_head_kv][dim_k] */
+    float *v;   /* [max_tok][n_head_kv][dim_v] */
+    float *att; /* [max_tok][n_head][dim_v] */
+    float *gate; /* [max_tok][n_ff]; shares memory with q, k, v and att */
+    float *up;   /* [max_tok][n_ff] */
+    float *block; /* owns q..up */
+
+    int8_t *act_q;      /* [max_tok][widest input, padded to 32] */
+    float *act_scale;   /* [max_tok][... / 32] */
+    int16_t *act_sum16; /* [max_tok][... / 16] */
+
+    float *rope_cs;    /* [max_tok][n_pair][2] */
+    int32_t *item_of;  /* [max_tok] item of a token */
+    int32_t *token_of; /* [max_tok] id of a token */
+    int32_t *row0;     /* [max_tok + 1] first row of an item */
+    int32_t *tile0;    /* [max_tok + 1] first attention tile of an item */
+
+    uint8_t *scratch; /* [n_thread][scratch_size] of kernels */
+    size_t scratch_size;
+};
+
+/* ---- products with weights ---- */
+
+/* Up to three matrices that share their input, done as one loop. */
+struct product {
+    struct pi_pass *pass;
+    struct pi_act act;
+    const struct pi_matrix *w[3];
+    float *out[3]; /* [n_tok][n_row] */
+    int32_t n;
+    int32_t chunk; /* groups of one work item */
+};
+
+#define MIN_CHUNKS_PER_THREAD 8 /* so that a slow thread holds the others up by little */
+
+static void product_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct product *p = ctx;
+    void *scratch = p->pass->scratch + (size_t)thread * p->pass->scratch_size;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t rest = item;
+        for (int32_t i = 0; i < p->n; i++) {
+            const struct pi_matrix *w = p->w[i];
+            int64_t n_chunk = pi_ceil_div(w->n_group, p->chunk);
+            if (rest < n_chunk) {
+                int32_t first = (int32_t)rest * p->chunk;
+                int32_t last = (int32_t)pi_min(first + p->chunk, w->n_group);
+                p->pass->cpu->matmul.mul[pi_matmul_index(w->type)](
+                    w, &p->act, first, last, p->out[i], (size_t)w->n_row, scratch);
+                break;
+            }
+            rest -= n_chunk;
+        }
+    }
+}
+
+/* out[i] = w[i] times the activations x [n_tok][n_col], whose int8 copy is up to date if needed. */
+static void product_run(struct pi_pass *pass, const float *x, int32_t n_tok,
+                        const struct pi_matrix *const *w, float *const *out, int32_t n)
+{
+    struct product p = {.pass = pass, .n = n};
+    int64_t n_group = 0, n_item = 0;
+    p.act = (struct pi_act){.n_tok = n_tok,
+                            .n_col = w[0]->n_col,
+                            .x = x,
+                            .q = pass->act_q,
+                            .scale = pass->act_scale,
+                            .sum16 = pass->act_sum16};
+    for (int32_t i = 0; i < n; i++) {
+        p.w[i] = w[i];
+        p.out[i] = out[i];
+        n_group += w[i]->n_group;
+    }
+    p.chunk = (int32_t)(pass->n_thread == 1
+                            ? n_group
+                            : pi_max(1, n_group / (pass->n_thread * MIN_CHUNKS_PER_THREAD)));
+    for (int32_t i = 0; i < n; i++)
+        n_item += pi_ceil_div(w[i]->n_group, p.chunk);
+    pi_parallel_items(pass->n_thread, n_item, product_items, &p);
+}
+
+/* The int8 copy of row t of an input of n values; skipped where no matrix reads it. */
+static void quantize_row(struct pi_pass *pass, const float *row, int32_t t, int32_t n, bool needed)
+{
+    size_t n_block = (size_t)pi_ceil_div(n, PI_ACT_BLOCK);
+    if (needed)
+        pass->cpu->vec.quantize(row, n, pass->act_q + (size_t)t * n_block * PI_ACT_BLOCK,
+                                pass->act_scale + (size_t)t * n_block,
+                                pass->act_sum16 + (size_t)t * n_block * 2);
+}
+
+static bool reads_int8(const struct pi_matrix *w) { return !pi_matmul_is_float(w->type); }
+
+/* ---- loops over rows ---- */
+
+static void embed_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    const struct pith_model *m = pass->model;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        const struct pi_pass_item *item = &pass->items[pass->item_of[t]];
+        int32_t pos = item->pos0 + (int32_t)t - pass->row0[pass->item_of[t]];
+        pi_matmul_unpack_row(&m->embd, pass->token_of[t], pass->x + (size_t)t * m->hp.n_embd);
+        pi_rope_fill(&m->rope, pos, pass->rope_cs + (size_t)t * m->rope.n_pair * 2);
+    }
+}
+
+static void attn_norm_row(struct pi_pass *pass, int64_t t)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    const struct pi_layer *layer = pass->layer;
+    float *h = pass->h + t * hp->n_embd;
+    pass->cpu->vec.rms_norm(pass->x + t * hp->n_embd, layer->attn_norm, h, hp->n_embd, hp->rms_eps);
+    quantize_row(pass, h, (int32_t)t, hp->n_embd,
+                 reads_int8(&layer->wq) || reads_int8(&layer->wk) || reads_int8(&layer->wv));
+}
+
+static void attn_norm_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    (void)thread;
+    for (int64_t t = begin; t < end; t++)
+        attn_norm_row(ctx, t);
+}
+
+/* The heads of one row: norm where the family has one, then rotation. */
+static void turn_heads(struct pi_pass *pass, float *heads, int32_t n_head, const float *norm,
+                       const float *cs)
+{
+    const struct pith_model *m = pass->model;
+    for (int32_t i = 0; i < n_head; i++) {
+        float *head = heads + (size_t)i * m->hp.dim_k;
+        if (norm != NULL)
+            pass->cpu->vec.rms_norm(head, norm, head, m->hp.dim_k, m->hp.rms_eps);
+        pass->cpu->vec.rope(head, cs, m->rope.n_pair, m->rope.adjacent);
+    }
+}
+
+static void qkv_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    const struct pi_hparams *hp = &pass->model->hp;
+    const struct pi_layer *layer = pass->layer;
+    int32_t n_q = layer->wq.n_row, n_k = layer->wk.n_row, n_v = layer->wv.n_row;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        const float *cs = pass->rope_cs + t * pass->model->rope.n_pair * 2;
+        float *q = pass->q + t * n_q, *k = pass->k + t * n_k;
+        if (layer->bq != NULL)
+            pass->cpu->vec.add(q, layer->bq, n_q);
+        if (layer->bk != NULL)
+            pass->cpu->vec.add(k, layer->bk, n_k);
+        if (layer->bv != NULL)
+            pass->cpu->vec.add(pass->v + t * n_v, layer->bv, n_v);
+        turn_heads(pass, q, hp->n_head, layer->q_norm, cs);
+        turn_heads(pass, k, hp->n_head_kv, layer->k_norm, cs);
+    }
+}
+
+static void att_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    int32_t n = pass->layer->wo.n_col;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++)
+        quantize_row(pass, pass->att + t * n, (int32_t)t, n, reads_int8(&pass->layer->wo));
+}
+
+static void ffn_norm_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    const struct pi_hparams *hp = &pass->model->hp;
+    const struct pi_layer *layer = pass->layer;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        float *x = pass->x + t * hp->n_embd, *h = pass->h + t * hp->n_embd;
+        if (layer->bo != NULL)
+            pass->cpu->vec.add(h, layer->bo, hp->n_embd);
+        pass->cpu->vec.add(x, h, hp->n_embd);
+        pass->cpu->vec.rms_norm(x, layer->ffn_norm, h, hp->n_embd, hp->rms_eps);
+        quantize_row(pass, h, (int32_t)t, hp->n_embd,
+                     reads_int8(&layer->w_gate) || reads_int8(&layer->w_up));
+    }
+}
+
+static void silu_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    int32_t n = pass->model->hp.n_ff;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        pass->cpu->vec.silu_mul(pass->gate + t * n, pass->up + t * n, n);
+        quantize_row(pass, pass->gate + t * n, (int32_t)t, n, reads_int8(&pass->layer->w_down));
+    }
+}
+
+/* Adds the feed-forward's output; the next layer's norm follows while the row is in cache. */
+static void ffn_add_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    int32_t n = pass->model->hp.n_embd;
+    bool last = pass->l == pass->model->hp.n_layer; /* already counts the next layer */
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        pass->cpu->vec.add(pass->x + t * n, pass->h + t * n, n);
+        if (!last)
+            attn_norm_row(pass, t);
+    }
+}
+
+/* ---- attention ---- */
+
+static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    const struct pi_pass_item *item = &pass->items[i];
+    size_t k_stride = (size_t)hp->n_head_kv * hp->dim_k, v_stride = (size_t)hp->n_head_kv * hp->dim_v;
+    size_t row = (size_t)pass->row0[i];
+    kv_seq_append(item->kv, pass->l, head, item->pos0, item->n_tok,
+                  pass->k + row * k_stride + (size_t)head * hp->dim_k, k_stride,
+                  pass->v + row * v_stride + (size_t)head * hp->dim_v, v_stride);
+}
+
+/* Item index = sequence * n_head_kv + head. */
+static void append_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    int32_t n_head = pass->model->hp.n_head_kv;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        append_item(pass, (int32_t)(i / n_head), (int32_t)(i % n_head));
+}
+
+/* The item whose tiles include tile: the last with tile0 <= tile. */
+static int32_t item_of_tile(const struct pi_pass *pass, int32_t tile)
+{
+    int32_t lo = 0, hi = pass->n_item - 1;
+    while (lo < hi) {
+        int32_t mid = (lo + hi + 1) / 2;
+        if (pass->tile0[mid] <= tile)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+/* Item index counts tiles down, so that the longest (the last of a prompt) start first. */
+static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_tile = pass->tile0[pass->n_item], n_group = hp->n_head / hp->n_head_kv;
+    size_t q_stride = (size_t)hp->n_head * hp->dim_k, out_stride = (size_t)hp->n_head * hp->dim_v;
+    for (int64_t at = begin; at < end; at++) {
+        int32_t tile = n_tile - 1 - (int32_t)(at / hp->n_head_kv);
+        int32_t head = (int32_t)(at % hp->n_head_kv);
+        int32_t i = item_of_tile(pass, tile);
+        int32_t t = (tile - pass->tile0[i]) * pass->tile;
+        size_t row = (size_t)(pass->row0[i] + t);
+        struct kv_attend_job job = {
+            .seq = pass->items[i].kv,
+            .layer = pass->l,
+            .head = head,
+            .n_tok = (int32_t)pi_min(pass->tile, pass->items[i].n_tok - t),
+            .n_group = n_group,
+            .pos0 = pass->items[i].pos0 + t,
+            .q = pass->q + row * q_stride + (size_t)head * n_group * hp->dim_k,
+            .q_stride = q_stride,
+            .scale = hp->attn_scale,
+            .out = pass->att + row * out_stride + (size_t)head * n_group * hp->dim_v,
+            .out_stride = out_stride,
+            .rope = &pass->model->rope,
+        };
+        kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
+    }
+}
+
+/* ---- the pass ---- */
+
+static void run_layer(struct pi_pass *pass)
+{
+    const struct pi_layer *w = pass->layer;
+    int32_t n_tok = pass->n_tok, n_thread = pass->n_thread;
+    int32_t n_head_kv = pass->model->hp.n_head_kv;
+
+    product_run(pass, pass->h, n_tok, (const struct pi_matrix *const[]){&w->wq, &w->wk, &w->wv},
+                (float *const[]){pass->q, pass->k, pass->v}, 3);
+    pi_parallel_ranges(n_thread, n_tok, qkv_rows, pass);
+    pi_parallel_ranges(n_thread, (int64_t)pass->n_item * n_head_kv, append_items, pass);
+    pi_parallel_items(n_thread, (int64_t)pass->tile0[pass->n_item] * n_head_kv, attend_items, pass);
+    pi_parallel_ranges(n_thread, n_tok, att_rows, pass);
+    product_run(pass, pass->att, n_tok, (const struct pi_matrix *const[]){&w->wo},
+                (float *const[]){pass->h}, 1);
+
+    pi_parallel_ranges(n_thread, n_tok, ffn_norm_rows, pass);
+    product_run(pass, pass->h, n_tok, (const struct pi_matrix *const[]){&w->w_gate, &w->w_up},
+                (float *const[]){pass->gate, pass->up}, 2);
+    pi_parallel_ranges(n_thread, n_tok, silu_rows, pass);
+    product_run(pass, pass->gate, n_tok, (const struct pi_matrix *const[]){&w->w_down},
+                (float *const[]){pass->h}, 1);
+}
+
+/* Which row belongs to whom, and how many attention tiles each item has. */
+static void lay_out(struct pi_pass *pass)
+{
+    int32_t n = 0;
+    pass->tile0[0] = 0;
+    for (int32_t i = 0; i < pass->n_item; i++) {
+        const struct pi_pass_item *item = &pass->items[i];
+        pass->row0[i] = n;
+        pass->tile0[i + 1] = pass->tile0[i] + (int32_t)pi_ceil_div(item->n_tok, pass->tile);
+        for (int32_t t = 0; t < item->n_tok; t++, n++) {
+            pass->item_of[n] = i;
+            pass->token_of[n] = item->tokens[t];
+        }
+    }
+    pass->n_tok = n;
+}
+
+void pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t n_item)
+{
+    const struct pith_model *m = pass->model;
+    pass->items = items;
+    pass->n_item = n_item;
+    lay_out(pass);
+    assert(pass->n_tok <= pass->max_tok);
+    pass->l = 0;
+    pass->layer = &m->layer[0];
+    pi_parallel_ranges(pass->n_thread, pass->n_tok, embed_rows, pass);
+    pi_parallel_ranges(pass->n_thread, pass->n_tok, attn_norm_rows, pass);
+    while (pass->l < m->hp.n_layer) {
+        run_layer(pass);
+        pass->l++;
+        pass->layer = pass->l < m->hp.n_layer ? &m->layer[pass->l] : NULL;
+        pi_parallel_ranges(pass->n_thread, pass->n_tok, ffn_add_rows, pass);
+    }
+}
+
+void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
+{
+    const struct pith_model *m = pass->model;
+    const struct pi_hparams *hp = &m->hp;
+    for (int32_t i = 0; i < n; i++) {
+        float *h = pass->h + (size_t)i * hp->n_embd;
+        pass->cpu->vec.rms_norm(pass->x + (size_t)rows[i] * hp->n_embd, m->output_norm, h,
+                                hp->n_embd, hp->rms_eps);
+        quantize_row(pass, h, i, hp->n_embd, reads_int8(&m->output));
+    }
+    product_run(pass, pass->h, n, (const struct pi_matrix *const[]){&m->output},
+                (float *const[]){out}, 1);
+}
+
+/* ---- scratch ---- */
+
+/* NULL when any part of the size overflows; *ok collects over several calls. */
+static void *rows_alloc(int32_t n_row, size_t row_len, size_t size, bool *ok)
+{
+    size_t len;
+    void *p = pi_mul_size((size_t)n_row, row_len, &len) ? pi_mem_alloc_n(PI_MEM_SCRATCH, len, size)
+                                                        : NULL;
+    *ok = *ok && p != NULL;
+    return p;
+}
+
+static bool alloc_rows(struct pi_pass *pass)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t n_q = (size_t)hp->n_head * hp->dim_k, n_k = (size_t)hp->n_head_kv * hp->dim_k;
+    size_t n_v = (size_t)hp->n_head_kv * hp->dim_v, n_o = (size_t)hp->n_head * hp->dim_v;
+    size_t n_ff = (size_t)hp->n_ff, n_att = n_q + n_k + n_v + n_o;
+    size_t widest = (size_t)pi_max(pi_max(hp->n_embd, hp->n_ff), (int64_t)n_o);
+    size_t n_block = (size_t)pi_ceil_div((int64_t)widest, PI_ACT_BLOCK);
+    int32_t n = pass->max_tok;
+    bool ok = true;
+
+    pass->x = rows_alloc(n, (size_t)hp->n_embd, sizeof(float), &ok);
+    pass->h = rows_alloc(n, (size_t)hp->n_embd, sizeof(float), &ok);
+    pass->block = rows_alloc(n, n_att > 2 * n_ff ? n_att : 2 * n_ff, sizeof(float), &ok);
+    pass->act_q = rows_alloc(n, n_block, PI_ACT_BLOCK, &ok);
+    pass->act_scale = rows_alloc(n, n_block, sizeof(float), &ok);
+    pass->act_sum16 = rows_alloc(n, n_block, 2 * sizeof(int16_t), &ok);
+    pass->rope_cs = rows_alloc(n, (size_t)pass->model->rope.n_pair, 2 * sizeof(float), &ok);
+    pass->item_of = rows_alloc(n, 1, sizeof(int32_t), &ok);
+    pass->token_of = rows_alloc(n, 1, sizeof(int32_t), &ok);
+    pass->row0 = rows_alloc(n + 1, 1, sizeof(int32_t), &ok);
+    pass->tile0 = rows_alloc(n + 1, 1, sizeof(int32_t), &ok);
+    pass->scratch = rows_alloc(pass->n_thread, pass->scratch_size, 1, &ok);
+    if (!ok)
+        return false;
+    pass->q = pass->block;
+    pass->k = pass->q + (size_t)n * n_q;
+    pass->v = pass->k + (size_t)n * n_k;
+    pass->att = pass->v + (size_t)n * n_v;
+    pass->gate = pass->block;
+    pass->up = pass->gate + (size_t)n * n_ff;
+    return true;
+}
+
+pith_status pi_pass_create(const struct pith_model *model, const struct kv_geometry *geometry,
+                           int32_t max_tok, int32_t n_thread, struct pi_pass **out,
+                           pith_error *err)
+{
+    const struct pi_hparams *hp = &model->hp;
+    int32_t n_group = hp->n_head / hp->n_head_kv;
+    struct pi_pass *pass = pi_mem_alloc(PI_MEM_SCRATCH, sizeof(*pass));
+    if (pass == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a pass");
+    pass->model = model;
+    pass->cpu = pi_kernels();
+    pass->max_tok = max_tok;
+    pass->n_thread = n_thread;
+    pass->tile = (int32_t)pi_min(kv_attend_tile(n_group), max_tok);
+    int32_t widest = (int32_t)pi_max(pi_max(hp->n_embd, hp->n_ff), (int64_t)hp->n_head * hp->dim_v);
+    size_t attend = kv_attend_scratch_bytes(geometry, pass->tile * n_group);
+    size_t matmul = pi_matmul_scratch_bytes(widest);
+    pass->scratch_size = pi_align(attend > matmul ? attend : matmul, 64);
+    if (!alloc_rows(pass)) {
+        pi_pass_free(pass);
+        return pi_fail(err, PITH_NOMEM, "no memory for the scratch of %d tokens", max_tok);
+    }
+    *out = pass;
+    return PITH_OK;
+}
+
+void pi_pass_free(struct pi_pass *pass)
+{
+    if (pass == NULL)
+        return;
+    void *const parts[] = {pass->x,         pass->h,       pass->block,   pass->act_q,
+                           pass->act_scale, pass->act_sum16, pass->rope_cs, pass->item_of,
+                           pass->token_of,  pass->row0,    pass->tile0,   pass->scratch};
+    for (size_t i = 0; i < PI_LEN(parts); i++)
+        pi_mem_free(parts[i]);
+    pi_mem_free(pass);
+}

@@ -52,17 +52,28 @@ struct pi_gguf_tensor {
     size_t size;         /* bytes; 0 when the type is unknown */
 };
 
-struct pi_gguf {
-    uint32_t version;
-    uint32_t alignment;
-    int64_t n_kv;
-    struct pi_gguf_kv *kv; /* [n_kv], owned */
-    int64_t n_tensor;
-    struct pi_gguf_tensor *tensor; /* [n_tensor], owned */
-    size_t data_offset;            /* of the data section in the file */
+/* A line of a sorted index: the name and its place in the file's order. */
+struct pi_gguf_name {
+    struct pi_str name;
+    int64_t i;
 };
 
-/* Parses data [size], which must outlive g. source is the name used in messages. FORMAT, NOMEM. */
+struct pi_gguf {
+    char *source; /* the name used in messages, owned */
+    uint32_t version;
+    uint32_t alignment; /* a power of two, at least 8 */
+    int64_t n_kv;
+    struct pi_gguf_kv *kv;        /* [n_kv], owned */
+    struct pi_gguf_name *kv_name; /* [n_kv], sorted, owned */
+    int64_t n_tensor;
+    struct pi_gguf_tensor *tensor;    /* [n_tensor], owned */
+    struct pi_gguf_name *tensor_name; /* [n_tensor], sorted, owned */
+    size_t data_offset;               /* of the data section in the file */
+};
+
+/* Parses data [size], which must outlive g. source is the name used in messages, copied. Keys and
+   tensor names are unique, not empty and free of zero bytes; tensors lie inside the data section
+   and do not overlap. On failure g is empty. FORMAT, NOMEM. */
 pith_status pi_gguf_parse(struct pi_gguf *g, const void *data, size_t size, const char *source,
                           pith_error *err);
 void pi_gguf_free(struct pi_gguf *g);

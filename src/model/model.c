@@ -1,1 +1,314 @@
-#include "base/base.h"
+/*
+ * model.c - pith_model: loading in order, and what the public interface tells of a loaded file. It
+ * knows neither the KV store nor the pass.
+ */
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "model/chat.h"
+#include "model/load.h"
+
+void pith_model_params_default(pith_model_params *out) { *out = (pith_model_params){0}; }
+
+/* ---- loading ---- */
+
+/* Terminated copies of the names that the public interface hands out. */
+static pith_status copy_names(struct pith_model *m, pith_error *err)
+{
+    const struct pi_gguf *g = &m->gguf;
+    m->meta_key = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)g->n_kv, sizeof(char *));
+    m->meta_type = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)g->n_kv, sizeof(char *));
+    m->tensor_name = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)g->n_tensor, sizeof(char *));
+    bool whole = m->meta_key != NULL && m->meta_type != NULL && m->tensor_name != NULL;
+    for (int64_t i = 0; whole && i < g->n_kv; i++) {
+        const struct pi_gguf_kv *kv = &g->kv[i];
+        char type[64];
+        if (kv->type == PI_GGUF_ARRAY)
+            snprintf(type, sizeof(type), "%s[%llu]", pi_gguf_type_name(kv->item_type),
+                     (unsigned long long)kv->n_item);
+        else
+            snprintf(type, sizeof(type), "%s", pi_gguf_type_name(kv->type));
+        m->meta_key[i] = pi_mem_strndup(PI_MEM_MODEL, kv->key.data, kv->key.len);
+        m->meta_type[i] = pi_mem_strndup(PI_MEM_MODEL, type, strlen(type));
+        whole = m->meta_key[i] != NULL && m->meta_type[i] != NULL;
+    }
+    for (int64_t i = 0; whole && i < g->n_tensor; i++) {
+        m->tensor_name[i] =
+            pi_mem_strndup(PI_MEM_MODEL, g->tensor[i].name.data, g->tensor[i].name.len);
+        whole = m->tensor_name[i] != NULL;
+    }
+    return whole ? PITH_OK : pi_fail(err, PITH_NOMEM, "no memory for the names of the file");
+}
+
+static pith_status copy_string(const struct pi_gguf *g, const char *key, char **out,
+                               pith_error *err)
+{
+    struct pi_str text = {"", 0};
+    pith_status status = pi_gguf_str(g, key, &text, err);
+    if (status != PITH_OK && status != PITH_NOT_FOUND)
+        return status;
+    *out = pi_mem_strndup(PI_MEM_MODEL, text.data, text.len);
+    return *out != NULL ? PITH_OK : pi_fail(err, PITH_NOMEM, "no memory for %s", key);
+}
+
+/* The type that most weight bytes have, and the count of weights. */
+static void sum_tensors(struct pith_model *m)
+{
+    size_t bytes[64] = {0}, most = 0; /* by type; types that Pith knows are below 64 */
+    m->file_type = "none";
+    for (int64_t i = 0; i < m->gguf.n_tensor; i++) {
+        const struct pi_gguf_tensor *t = &m->gguf.tensor[i];
+        const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
+        m->n_param += t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+        if (traits == NULL || traits->type >= (int)PI_LEN(bytes))
+            continue;
+        bytes[traits->type] += t->size;
+        if (bytes[traits->type] > most) {
+            most = bytes[traits->type];
+            m->file_type = traits->name;
+        }
+    }
+}
+
+static pith_status load_file(struct pith_model *m, const char *path,
+                             const pith_model_params *params, pith_error *err)
+{
+    PI_TRY(pi_file_map(path, &m->file, err));
+    PI_TRY(pi_gguf_parse(&m->gguf, m->file.data, m->file.size, path, err));
+    PI_TRY(copy_names(m, err));
+    PI_TRY(copy_string(&m->gguf, "general.name", &m->name, err));
+    PI_TRY(copy_string(&m->gguf, "general.architecture", &m->arch_name, err));
+    sum_tensors(m);
+
+    struct pi_str template = {0};
+    pith_status status = pi_gguf_str(&m->gguf, "tokenizer.chat_template", &template, err);
+    if (status == PITH_OK)
+        m->chat_template = pi_chat_detect(template.data, template.len);
+    else if (status != PITH_NOT_FOUND)
+        return status;
+
+    m->arch = pi_arch_find(m->arch_name, strlen(m->arch_name));
+    if (!params->vocab_only) {
+        if (m->arch == NULL)
+            return pi_fail(err, PITH_UNSUPPORTED,
+                           "%s: general.architecture \"%.40s\" is not supported (llama, qwen2, "
+                           "qwen3 are)",
+                           path, m->arch_name);
+        PI_TRY(pi_load_hparams(m, err));
+        PI_TRY(pi_load_weights(m, params, err));
+    } else if (m->arch != NULL && pi_load_hparams(m, NULL) != PITH_OK) {
+        pi_rope_free(&m->rope); /* a file of vocabulary alone need not say its shape */
+        m->hp = (struct pi_hparams){0};
+    }
+    return pi_vocab_load(&m->gguf, m->hp.n_vocab, &m->vocab, err);
+}
+
+pith_status pith_model_load(const char *path, const pith_model_params *params, pith_model **out,
+                            pith_error *err)
+{
+    pith_model_params defaults;
+    pith_model_params_default(&defaults);
+    if (params == NULL)
+        params = &defaults;
+    if (path == NULL || out == NULL)
+        return pi_fail(err, PITH_INVALID, "pith_model_load: path and out must not be NULL");
+    if (params->n_thread < 0)
+        return pi_fail(err, PITH_INVALID, "n_thread: %d is negative", params->n_thread);
+    struct pith_model *m = pi_mem_alloc(PI_MEM_MODEL, sizeof(*m));
+    if (m == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a model");
+    pith_status status = load_file(m, path, params, err);
+    if (status != PITH_OK) {
+        pith_model_free(m);
+        return status;
+    }
+    *out = m;
+    return PITH_OK;
+}
+
+static void free_names(char **names, int64_t n)
+{
+    for (int64_t i = 0; names != NULL && i < n; i++)
+        pi_mem_free(names[i]);
+    pi_mem_free(names);
+}
+
+void pith_model_free(pith_model *m)
+{
+    if (m == NULL)
+        return;
+    pi_vocab_free(m->vocab);
+    pi_mem_free(m->vectors);
+    pi_mem_unmap(PI_MEM_WEIGHTS, m->weights, m->weights_size);
+    pi_mem_free(m->layer);
+    pi_rope_free(&m->rope);
+    pi_mem_free(m->name);
+    pi_mem_free(m->arch_name);
+    free_names(m->meta_key, m->gguf.n_kv);
+    free_names(m->meta_type, m->gguf.n_kv);
+    free_names(m->tensor_name, m->gguf.n_tensor);
+    pi_gguf_free(&m->gguf);
+    pi_file_unmap(&m->file);
+    pi_mem_free(m);
+}
+
+/* ---- what the file says ---- */
+
+/* Where a vocabulary-only load found no shape, the fields that need one are 0. */
+void pith_model_get_info(const pith_model *m, pith_model_info *out)
+{
+    const struct pi_hparams *hp = &m->hp;
+    *out = (pith_model_info){
+        .name = m->name,
+        .architecture = m->arch_name,
+        .file_type = m->file_type,
+        .tokenizer = pi_vocab_kind(m->vocab),
+        .n_param = m->n_param,
+        .file_bytes = (int64_t)m->file.size,
+        .weight_bytes = m->weights != NULL ? (int64_t)m->weights_size : 0,
+        .n_layer = hp->n_layer,
+        .n_embd = hp->n_embd,
+        .n_ff = hp->n_ff,
+        .n_head = hp->n_head,
+        .n_head_kv = hp->n_head_kv,
+        .head_dim_k = hp->dim_k,
+        .head_dim_v = hp->dim_v,
+        .n_vocab = pi_vocab_size(m->vocab),
+        .n_ctx_train = hp->n_ctx_train,
+        .n_rot = hp->n_rot,
+        .runnable = m->weights != NULL,
+    };
+    if (m->rope.freq != NULL && m->rope.n_pair > 1) {
+        char key[128];
+        float base = 10000;
+        snprintf(key, sizeof(key), "%s.rope.freq_base", m->arch_name);
+        pi_gguf_f32(&m->gguf, key, &base, NULL);
+        out->rope_theta = base;
+    }
+}
+
+int64_t pith_model_meta_count(const pith_model *m) { return m->gguf.n_kv; }
+
+/* One item as text; returns the length it has, which may be above cap. */
+static size_t format_item(const struct pi_gguf_kv *kv, enum pi_gguf_type type, uint64_t i,
+                          char *buf, size_t cap)
+{
+    int n;
+    switch (type) {
+    case PI_GGUF_STRING: {
+        struct pi_str s = pi_gguf_item_str(kv, i);
+        n = snprintf(buf, cap, "%.*s", (int)pi_min((int64_t)s.len, INT32_MAX), s.data);
+        break;
+    }
+    case PI_GGUF_F32:
+        n = snprintf(buf, cap, "%g", (double)pi_gguf_item_f32(kv, i));
+        break;
+    case PI_GGUF_F64: {
+        double value;
+        memcpy(&value, kv->data + i * sizeof(value), sizeof(value));
+        n = snprintf(buf, cap, "%g", value);
+        break;
+    }
+    case PI_GGUF_BOOL:
+        n = snprintf(buf, cap, "%s", pi_gguf_item_int(kv, i) ? "true" : "false");
+        break;
+    default:
+        n = snprintf(buf, cap, "%lld", (long long)pi_gguf_item_int(kv, i));
+    }
+    return n > 0 ? (size_t)n : 0;
+}
+
+#define ARRAY_SHOWN 6 /* items of an array that are written out */
+
+static void format_value(const struct pi_gguf_kv *kv, char *buf, size_t cap)
+{
+    if (cap == 0)
+        return;
+    if (kv->type != PI_GGUF_ARRAY) {
+        format_item(kv, kv->type, 0, buf, cap);
+        return;
+    }
+    size_t len = 0;
+    for (uint64_t i = 0; i < kv->n_item && i < ARRAY_SHOWN && len < cap; i++) {
+        len += (size_t)snprintf(buf + len, cap - len, i == 0 ? "[" : ", ");
+        if (len < cap)
+            len += format_item(kv, kv->item_type, i, buf + len, cap - len);
+    }
+    if (len < cap)
+        snprintf(buf + len, cap - len, kv->n_item == 0       ? "[]"
+                                       : kv->n_item > ARRAY_SHOWN ? ", ...]"
+                                                                  : "]");
+}
+
+pith_status pith_model_meta(const pith_model *m, int64_t i, const char **key, const char **type,
+                            char *buf, size_t cap)
+{
+    if (i < 0 || i >= m->gguf.n_kv)
+        return PITH_RANGE;
+    if (key != NULL)
+        *key = m->meta_key[i];
+    if (type != NULL)
+        *type = m->meta_type[i];
+    if (buf != NULL)
+        format_value(&m->gguf.kv[i], buf, cap);
+    return PITH_OK;
+}
+
+int64_t pith_model_tensor_count(const pith_model *m) { return m->gguf.n_tensor; }
+
+pith_status pith_model_tensor(const pith_model *m, int64_t i, pith_tensor_info *out)
+{
+    if (i < 0 || i >= m->gguf.n_tensor)
+        return PITH_NOT_FOUND;
+    const struct pi_gguf_tensor *t = &m->gguf.tensor[i];
+    const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
+    *out = (pith_tensor_info){
+        .name = m->tensor_name[i],
+        .type = traits != NULL ? traits->name : "unknown",
+        .n_dim = t->n_dim,
+        .bytes = (int64_t)t->size,
+    };
+    for (int32_t d = 0; d < t->n_dim; d++)
+        out->dim[d] = t->ne[t->n_dim - 1 - d];
+    return PITH_OK;
+}
+
+/* ---- tokens and chat ---- */
+
+pith_status pith_tokenize(const pith_model *m, const char *text, size_t text_len, uint32_t flags,
+                          int32_t *out, int32_t cap, int32_t *n_id, pith_error *err)
+{
+    return pi_vocab_tokenize(m->vocab, text, text_len, flags, out, cap, n_id, err);
+}
+
+pith_status pith_token_bytes(const pith_model *m, int32_t id, bool special, char *out, size_t cap,
+                             size_t *len)
+{
+    return pi_vocab_token_bytes(m->vocab, id, special, out, cap, len);
+}
+
+pith_status pith_detokenize(const pith_model *m, const int32_t *ids, int32_t n_id, bool special,
+                            char *out, size_t cap, size_t *len, pith_error *err)
+{
+    return pi_vocab_detokenize(m->vocab, ids, n_id, special, out, cap, len, err);
+}
+
+bool pith_token_is_end(const pith_model *m, int32_t id) { return pi_vocab_is_end(m->vocab, id); }
+int32_t pith_token_bos(const pith_model *m) { return pi_vocab_bos(m->vocab); }
+int32_t pith_token_eos(const pith_model *m) { return pi_vocab_eos(m->vocab); }
+
+const char *pith_chat_template(const pith_model *m) { return m->chat_template; }
+const char *pith_chat_template_name(int32_t i) { return pi_chat_name(i); }
+
+pith_status pith_chat_render(const pith_model *m, const char *template_name,
+                             const pith_message *messages, int32_t n_message, uint32_t flags,
+                             char *out, size_t cap, size_t *len, pith_error *err)
+{
+    if (template_name == NULL)
+        template_name = m->chat_template;
+    if (template_name == NULL)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "the model's chat template is absent or unknown: name one of those that "
+                       "Pith knows");
+    return pi_chat_render(template_name, messages, n_message, flags, out, cap, len, err);
+}

@@ -1,0 +1,60 @@
+"""Writes a checkpoint as GGUF (architecture qwen2, F16 matrices): python3 export_gguf.py DIR FILE."""
+import argparse
+import hashlib
+
+import numpy as np
+
+from evaluate import load
+from gguf import BOOL, F32, I32, STRING, U32, Writer
+from presets import PRESETS
+
+ARCH = "qwen2"
+FILE_TYPE_F16 = 1
+
+
+def export(tok, model, preset_name, path):
+    c, out = model.c, Writer()
+    out.add("general.architecture", STRING, ARCH)
+    out.add("general.name", STRING, f"pith-{preset_name}")
+    out.add("general.license", STRING, "MIT")
+    out.add("general.file_type", U32, FILE_TYPE_F16)
+    out.add(f"{ARCH}.context_length", U32, PRESETS[preset_name].context)
+    out.add(f"{ARCH}.embedding_length", U32, c.n_embd)
+    out.add(f"{ARCH}.block_count", U32, c.n_layer)
+    out.add(f"{ARCH}.feed_forward_length", U32, c.n_ff)
+    out.add(f"{ARCH}.attention.head_count", U32, c.n_head)
+    out.add(f"{ARCH}.attention.head_count_kv", U32, c.n_head_kv)
+    out.add(f"{ARCH}.attention.layer_norm_rms_epsilon", F32, c.norm_eps)
+    out.add(f"{ARCH}.rope.freq_base", F32, c.rope_theta)
+    tokens, types, merges = tok.gguf_lists()
+    out.add("tokenizer.ggml.model", STRING, "gpt2")
+    out.add("tokenizer.ggml.pre", STRING, "gpt-2")
+    out.add_array("tokenizer.ggml.tokens", STRING, tokens)
+    out.add_array("tokenizer.ggml.token_type", I32, types)
+    out.add_array("tokenizer.ggml.merges", STRING, merges)
+    out.add("tokenizer.ggml.bos_token_id", U32, tok.begin)
+    out.add("tokenizer.ggml.eos_token_id", U32, tok.end)
+    out.add("tokenizer.ggml.padding_token_id", U32, tok.end)
+    out.add("tokenizer.ggml.add_bos_token", BOOL, True)
+    out.add("tokenizer.ggml.add_eos_token", BOOL, False)
+    for name, p in model.state_dict().items():
+        if name == "output.weight" and c.tied:
+            continue
+        out.add_tensor(name, p.numpy().astype(np.float16 if p.dim() == 2 else np.float32))
+    return out.write(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder")
+    parser.add_argument("file")
+    args = parser.parse_args()
+    tok, model, state = load(args.folder)
+    size = export(tok, model, state["preset"], args.file)
+    with open(args.file, "rb") as f:
+        digest = hashlib.sha256(f.read()).hexdigest()
+    print(f"{args.file}: {size} bytes, step {state['step']}, seed {state['seed']}, sha256 {digest}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+/* engine.h - the engine's and the sequences' insides, shared by the files of engine/. */
+#ifndef PI_ENGINE_H
+#define PI_ENGINE_H
+
+#include "kv/kv.h"
+#include "model/forward.h"
+#include "model/model.h"
+
+#define PI_LOGITS_ROWS 8 /* rows of logits made at once: bounds the scratch, reuses the weights */
+
+struct pith_engine {
+    const struct pith_model *model; /* borrowed until the engine is freed */
+    struct kv_cache *kv;            /* owned */
+    struct pi_pass *pass;           /* owned */
+    int32_t chunk;
+    struct pi_pass_item *pass_item; /* [chunk] items of the running pass */
+    int32_t *batch_of;              /* [chunk] item of the batch that a pass item comes from */
+    int32_t *done;                  /* [n_done] tokens evaluated, per item of the running batch */
+    int32_t n_done;
+    float *logits;                  /* [PI_LOGITS_ROWS][n_vocab] */
+    int32_t rows[PI_LOGITS_ROWS];     /* row of the pass, per row of logits */
+    int32_t row_item[PI_LOGITS_ROWS]; /* item of the batch */
+    int32_t row_pos[PI_LOGITS_ROWS];  /* position */
+};
+
+struct pith_seq {
+    struct pith_engine *engine;
+    struct kv_seq *kv; /* owned */
+    int32_t *tokens;   /* [cap], owned */
+    int32_t n_token;
+    int32_t cap;
+    float *logits;     /* [n_vocab], owned; NULL until the first are wanted */
+    bool has_logits;
+};
+
+/* Room for n more tokens in the list. NOMEM. */
+pith_status pi_seq_grow(struct pith_seq *seq, int32_t n, pith_error *err);
+
+#endif

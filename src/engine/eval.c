@@ -1,0 +1,199 @@
+/*
+ * eval.c - tokens into sequences: splits a batch into passes of at most `chunk` tokens, reserves
+ * the memory of all of them first, and rolls every sequence back when anything fails. Invariant:
+ * after pith_batch_eval each sequence has all of its item's tokens, or none.
+ */
+#include "base/mem.h"
+#include "engine/engine.h"
+
+static pith_status check_items(const struct pith_engine *e, const pith_batch_item *items, int32_t n,
+                               pith_error *err)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const pith_batch_item *item = &items[i];
+        if (item->seq == NULL || item->seq->engine != e)
+            return pi_fail(err, PITH_INVALID, "item %d: its sequence is not of this engine", i);
+        if (item->n_token <= 0 || item->tokens == NULL)
+            return pi_fail(err, PITH_INVALID, "item %d: n_token %d: there is nothing to evaluate",
+                           i, item->n_token);
+        if (item->logits == PITH_LOGITS_ALL && item->on_logits == NULL)
+            return pi_fail(err, PITH_INVALID, "item %d: all logits are wanted, on_logits is NULL",
+                           i);
+        for (int32_t j = 0; j < i; j++)
+            if (items[j].seq == item->seq)
+                return pi_fail(err, PITH_INVALID, "items %d and %d: the same sequence", j, i);
+        for (int32_t t = 0; t < item->n_token; t++)
+            if (item->tokens[t] < 0 || item->tokens[t] >= e->model->hp.n_vocab)
+                return pi_fail(err, PITH_INVALID, "token %d: id %d is not in 0..%d", t,
+                               item->tokens[t], e->model->hp.n_vocab - 1);
+    }
+    return PITH_OK;
+}
+
+/* Memory for everything the batch will write, so that no pass can fail. */
+static pith_status reserve(const struct pith_engine *e, const pith_batch_item *items, int32_t n,
+                           pith_error *err)
+{
+    for (int32_t i = 0; i < n; i++) {
+        struct pith_seq *seq = items[i].seq;
+        PI_TRY(pi_seq_grow(seq, items[i].n_token, err));
+        if (items[i].logits == PITH_LOGITS_LAST && seq->logits == NULL) {
+            seq->logits =
+                pi_mem_alloc_n(PI_MEM_OTHER, (size_t)e->model->hp.n_vocab, sizeof(float));
+            if (seq->logits == NULL)
+                return pi_fail(err, PITH_NOMEM, "no memory for a row of %d logits",
+                               e->model->hp.n_vocab);
+        }
+        PI_TRY(kv_seq_reserve(seq->kv, items[i].n_token, err));
+    }
+    return PITH_OK;
+}
+
+/* Makes the logits of the n wanted rows and hands them to their items; false when a callback stops
+   the batch. */
+static bool flush_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n)
+{
+    size_t n_vocab = (size_t)e->model->hp.n_vocab;
+    if (n == 0)
+        return true;
+    pi_pass_logits(e->pass, e->rows, n, e->logits);
+    for (int32_t i = 0; i < n; i++) {
+        const pith_batch_item *item = &items[e->row_item[i]];
+        const float *row = e->logits + (size_t)i * n_vocab;
+        if (item->logits == PITH_LOGITS_LAST) {
+            memcpy(item->seq->logits, row, n_vocab * sizeof(*row));
+            item->seq->has_logits = true;
+        } else if (!item->on_logits(item->user, item->seq, e->row_pos[i], row)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Collects the rows of the running pass that want logits, a few at a time over all sequences, so
+   that the output matrix is read once for them. */
+static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n_pass,
+                        const int32_t *done)
+{
+    int32_t row = 0, n = 0;
+    int32_t max = (int32_t)pi_min(PI_LOGITS_ROWS, e->chunk);
+    for (int32_t p = 0; p < n_pass; p++) {
+        const struct pi_pass_item *part = &e->pass_item[p];
+        const pith_batch_item *item = &items[e->batch_of[p]];
+        bool ends = done[e->batch_of[p]] == item->n_token;
+        for (int32_t t = 0; t < part->n_tok; t++, row++) {
+            bool last = item->logits == PITH_LOGITS_LAST && ends && t == part->n_tok - 1;
+            if (item->logits != PITH_LOGITS_ALL && !last)
+                continue;
+            e->rows[n] = row;
+            e->row_item[n] = e->batch_of[p];
+            e->row_pos[n++] = part->pos0 + t;
+            if (n == max) {
+                if (!flush_logits(e, items, n))
+                    return false;
+                n = 0;
+            }
+        }
+    }
+    return flush_logits(e, items, n);
+}
+
+/* Fills the next pass: each item in turn gives what still fits. Returns the number of parts. */
+static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, int32_t n,
+                         int32_t *done, int32_t *n_tok)
+{
+    int32_t n_pass = 0, room = e->chunk;
+    for (int32_t i = 0; i < n && room > 0; i++) {
+        const pith_batch_item *item = &items[i];
+        int32_t take = (int32_t)pi_min(room, item->n_token - done[i]);
+        if (take == 0)
+            continue;
+        e->pass_item[n_pass] = (struct pi_pass_item){
+            item->seq->kv, item->tokens + done[i], take, item->seq->n_token + done[i]};
+        e->batch_of[n_pass++] = i;
+        done[i] += take;
+        room -= take;
+    }
+    *n_tok = e->chunk - room;
+    return n_pass;
+}
+
+static pith_status run_passes(struct pith_engine *e, const pith_batch_item *items, int32_t n,
+                              int32_t *done, pith_progress_fn *progress, void *user,
+                              pith_error *err)
+{
+    int64_t total = 0, so_far = 0;
+    for (int32_t i = 0; i < n; i++)
+        total += items[i].n_token;
+    while (so_far < total) {
+        int32_t n_tok;
+        int32_t n_pass = fill_pass(e, items, n, done, &n_tok);
+        pi_pass_run(e->pass, e->pass_item, n_pass);
+        so_far += n_tok;
+        if (!emit_logits(e, items, n_pass, done))
+            return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
+        if (progress != NULL && !progress(user, (double)so_far / (double)total))
+            return pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");
+    }
+    return PITH_OK;
+}
+
+pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_t n_item,
+                            pith_progress_fn *progress, void *user, pith_error *err)
+{
+    if (e == NULL || (n_item > 0 && items == NULL) || n_item < 0)
+        return pi_fail(err, PITH_INVALID, "pith_batch_eval: no engine or no items");
+    if (n_item == 0)
+        return PITH_OK;
+    PI_TRY(check_items(e, items, n_item, err));
+    if (n_item > e->n_done) {
+        int32_t *grown = pi_mem_grow(PI_MEM_SCRATCH, e->done, (size_t)n_item, sizeof(*grown));
+        if (grown == NULL)
+            return pi_fail(err, PITH_NOMEM, "no memory for a batch of %d items", n_item);
+        e->done = grown;
+        e->n_done = n_item;
+    }
+    int32_t *done = e->done;
+    memset(done, 0, (size_t)n_item * sizeof(*done));
+    pith_status status = reserve(e, items, n_item, err);
+    if (status == PITH_OK)
+        status = run_passes(e, items, n_item, done, progress, user, err);
+    for (int32_t i = 0; i < n_item; i++) {
+        struct pith_seq *seq = items[i].seq;
+        if (status == PITH_OK) {
+            memcpy(seq->tokens + seq->n_token, items[i].tokens,
+                   (size_t)items[i].n_token * sizeof(int32_t));
+            seq->n_token += items[i].n_token;
+            seq->has_logits = items[i].logits == PITH_LOGITS_LAST;
+        } else {
+            kv_seq_truncate(seq->kv, seq->n_token);
+            kv_seq_trim(seq->kv);
+            if (done[i] > 0)
+                seq->has_logits = false;
+        }
+    }
+    return status;
+}
+
+pith_status pith_seq_eval(pith_seq *seq, const int32_t *tokens, int32_t n_token, pith_error *err)
+{
+    pith_batch_item item = {.seq = seq, .tokens = tokens, .n_token = n_token};
+    return pith_batch_eval(seq->engine, &item, 1, NULL, NULL, err);
+}
+
+pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
+                          pith_progress_fn *progress, void *user, pith_error *err)
+{
+    int32_t same = 0;
+    if (n_token <= 0 || tokens == NULL)
+        return pi_fail(err, PITH_INVALID, "n_token: %d: a sequence cannot be synced to nothing",
+                       n_token);
+    while (same < n_token && same < seq->n_token && tokens[same] == seq->tokens[same])
+        same++;
+    if (same == n_token && same == seq->n_token && seq->has_logits)
+        return PITH_OK;
+    same = (int32_t)pi_min(same, n_token - 1);
+    PI_TRY(pith_seq_truncate(seq, same, err));
+    pith_batch_item item = {.seq = seq, .tokens = tokens + same, .n_token = n_token - same};
+    return pith_batch_eval(seq->engine, &item, 1, progress, user, err);
+}

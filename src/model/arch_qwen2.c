@@ -1,0 +1,26 @@
+/*
+ * arch_qwen2.c - Qwen 2 and 2.5: biases on q, k and v; rotary pairs are halves of the head.
+ */
+#include "model/arch.h"
+
+static const struct pi_tensor_spec spec[] = {
+    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(bq, "attn_q.bias", PI_DIM_Q, true),
+    PI_SPEC_VECTOR(bk, "attn_k.bias", PI_DIM_K, true),
+    PI_SPEC_VECTOR(bv, "attn_v.bias", PI_DIM_V, true),
+    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
+    PI_SPEC_VECTOR(ffn_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(w_gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(w_up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(w_down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
+};
+
+const struct pi_arch pi_arch_qwen2 = {
+    .name = "qwen2",
+    .rope_adjacent = false,
+    .spec = spec,
+    .n_spec = PI_LEN(spec),
+};

@@ -1,0 +1,17 @@
+/* load.h - from a parsed file to packed weights: the two halves of pith_model_load that need care. */
+#ifndef PI_LOAD_H
+#define PI_LOAD_H
+
+#include "model/arch.h"
+#include "model/model.h"
+
+/* Reads and checks the shape of the network. model->gguf and model->arch are set. FORMAT,
+   UNSUPPORTED. */
+pith_status pi_load_hparams(struct pith_model *model, pith_error *err);
+
+/* Finds, checks and packs every tensor. model->hp and model->file are set. FORMAT, UNSUPPORTED,
+   NOMEM, CANCELLED. What was allocated is freed by pith_model_free. */
+pith_status pi_load_weights(struct pith_model *model, const pith_model_params *params,
+                            pith_error *err);
+
+#endif
