@@ -156,7 +156,7 @@ class Tasks:
         doc, source, said = self.document(), FactSource(rng, self.phase.facts), []
         story = self.stories.sentences(rng)
         p_story = rng.random() * self.phase.most_story
-        p_new = rng.uniform(0.15, 0.5)
+        n_facts = rng.integers(2, max(4, n_tok // TOKENS_PER_FACT) + 1)
         p_question = rng.random() * self.phase.most_questions
         asked = False
         while len(doc.ids) < n_tok:
@@ -169,7 +169,9 @@ class Tasks:
                     ids, opens = next(story)
                 doc.add_sentence(ids, opens)
                 continue
-            fact = source.draw() if not said or rng.random() < p_new else None
+            # Two facts come first: of one alone, the answer would be whatever value stood last.
+            new = len(said) < 2 or (len(said) < n_facts and rng.random() < 0.5)
+            fact = source.draw() if new else None
             if fact:
                 doc.add_fact(fact, known=False)
                 said.append(fact)

@@ -1,1 +1,101 @@
-#include "base/base.h"
+/*
+ * machine.c - what this machine can do, measured: read and copy bandwidth of memory, peak arithmetic
+ * of the kernel level in use. It owns the measuring buffers for the time of the call. Each figure is
+ * the best of several rounds: disturbances only ever slow a round down.
+ */
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/threads.h"
+#include "cpu/kernels.h"
+
+#define BUFFER_BYTES ((size_t)128 << 20) /* several times the largest caches */
+#define N_ROUND 8
+#define PROBE_STEPS 2000000
+
+struct measure {
+    uint8_t *from; /* [BUFFER_BYTES] */
+    uint8_t *to;   /* [BUFFER_BYTES] */
+    pi_probe_fn *probe;
+    int64_t *result; /* [n_thread] keeps the work from being optimised away; operations of probes */
+};
+
+/* Items are cache lines. */
+static void read_lines(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct measure *m = ctx;
+    const uint64_t *words = (const uint64_t *)(const void *)m->from;
+    uint64_t sum[8] = {0};
+    for (int64_t i = begin * 8; i < end * 8; i += 8)
+        for (int32_t j = 0; j < 8; j++)
+            sum[j] += words[i + j];
+    for (int32_t j = 1; j < 8; j++)
+        sum[0] += sum[j];
+    m->result[thread] = (int64_t)sum[0];
+}
+
+static void copy_lines(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct measure *m = ctx;
+    (void)thread;
+    memcpy(m->to + begin * 64, m->from + begin * 64, (size_t)(end - begin) * 64);
+}
+
+static void probe(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct measure *m = ctx;
+    (void)begin;
+    (void)end;
+    m->result[thread] = m->probe(PROBE_STEPS);
+}
+
+/* Units per second in the best round, where work(n items) does `units` or, if 0, sums the results. */
+static double best_rate(struct measure *m, pi_job_fn *work, int64_t n, double units,
+                        int32_t n_thread)
+{
+    double best = 0.0;
+    for (int32_t round = 0; round < N_ROUND; round++) {
+        double start = pi_time_s();
+        pi_parallel_ranges(n_thread, n, work, m);
+        double seconds = pi_time_s() - start;
+        double done = units;
+        for (int32_t t = 0; units == 0.0 && t < n_thread; t++)
+            done += (double)m->result[t];
+        if (done > best * seconds)
+            best = done / seconds;
+    }
+    return best;
+}
+
+pith_status pith_machine_measure(int32_t n_thread, pith_machine *out, pith_error *err)
+{
+    if (n_thread < 0 || n_thread > 1024)
+        return pi_fail(err, PITH_INVALID, "n_thread: %d is not between 0 and 1024", n_thread);
+    if (n_thread == 0)
+        n_thread = pi_thread_count();
+    struct measure m = {0};
+    m.from = pi_mem_map(PI_MEM_OTHER, BUFFER_BYTES);
+    m.to = pi_mem_map(PI_MEM_OTHER, BUFFER_BYTES);
+    m.result = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_thread, sizeof(*m.result));
+    pith_status status = PITH_OK;
+    if (m.from == NULL || m.to == NULL || m.result == NULL) {
+        status = pi_fail(err, PITH_NOMEM, "no memory for two measuring buffers of %zu bytes",
+                         BUFFER_BYTES);
+    } else {
+        const struct pi_kernels *cpu = pi_kernels();
+        pith_machine machine = {.n_thread = n_thread};
+        int64_t n_line = (int64_t)(BUFFER_BYTES / 64);
+        memset(m.from, 1, BUFFER_BYTES); /* real pages, not the shared page of zeros */
+        memset(m.to, 1, BUFFER_BYTES);
+        machine.read_bytes_per_s = best_rate(&m, read_lines, n_line, BUFFER_BYTES, n_thread);
+        machine.copy_bytes_per_s = best_rate(&m, copy_lines, n_line, 2.0 * BUFFER_BYTES, n_thread);
+        m.probe = cpu->matmul.probe_f32;
+        machine.f32_flop_per_s = best_rate(&m, probe, n_thread, 0.0, n_thread);
+        m.probe = cpu->matmul.probe_int8;
+        machine.int8_op_per_s = best_rate(&m, probe, n_thread, 0.0, n_thread);
+        *out = machine;
+    }
+    pi_mem_free(m.result);
+    pi_mem_unmap(PI_MEM_OTHER, m.to, BUFFER_BYTES);
+    pi_mem_unmap(PI_MEM_OTHER, m.from, BUFFER_BYTES);
+    return status;
+}

@@ -1,7 +1,6 @@
 /*
- * vec.h - kernels on rows of activations. Arrays may start at any float; n is any count >= 1.
- * Element-wise kernels agree with scalar within 2 units in the last place times the named bound,
- * reductions within n * 2^-24 relative to the sum of magnitudes.
+ * vec.h - kernels on rows of activations. Arrays may start at any float; n is any count >= 1. All
+ * levels give the same bits: vec_body.h holds the one text that every level is compiled from.
  */
 #ifndef PI_VEC_H
 #define PI_VEC_H
@@ -18,14 +17,13 @@ struct pi_vec_kernels {
     /* Rotary positions of one head, in place: pairs (x[2i], x[2i+1]) when adjacent, else
        (x[i], x[i + n_pair]): (a, b) -> (a c - b s, a s + b c) with c = cs[2i], s = cs[2i+1]. */
     void (*rope)(float *x, const float *cs, int32_t n_pair, bool adjacent);
-    /* Blocks of 32: scale = max|x| / 127, q = round to nearest even of x / scale (0 when scale is 0),
-       sum16 per 16. n is the row's length; q is padded with zeros to a multiple of 32. */
+    /* Blocks of 32: scale = max|x| / 127, q = x * (127 / max|x|) rounded to nearest even (0 when all
+       are 0), sum16 = sums of q over 16. n is the row's length; q is padded with zeros to a multiple
+       of 32. x is finite. */
     void (*quantize)(const float *x, int32_t n, int8_t *q, float *scale, int16_t *sum16);
-    /* f16 <-> f32 rows */
+    /* Rows of IEEE half floats, rounded to nearest even; beyond 65,504 infinity. */
     void (*f16_from_f32)(const float *x, uint16_t *out, int32_t n);
     void (*f32_from_f16)(const uint16_t *x, float *out, int32_t n);
-    /* sum of x[i] * y[i] */
-    float (*dot)(const float *x, const float *y, int32_t n);
 };
 
 #endif

@@ -150,7 +150,7 @@ static pith_status seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_
 
 pith_status pith_seq_create(pith_engine *e, pith_seq **out, pith_error *err)
 {
-    struct pith_seq *seq;
+    struct pith_seq *seq = NULL;
     PI_TRY(seq_alloc(e, &seq, err));
     pith_status status = kv_seq_create(e->kv, &seq->kv, err);
     if (status != PITH_OK) {
@@ -200,7 +200,7 @@ static pith_status set_tokens(struct pith_seq *seq, const int32_t *tokens, int32
 
 pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
 {
-    struct pith_seq *seq;
+    struct pith_seq *seq = NULL;
     size_t logits_size = (size_t)from->engine->model->hp.n_vocab * sizeof(float);
     PI_TRY(seq_alloc(from->engine, &seq, err));
     pith_status status = kv_seq_fork(from->kv, &seq->kv, err);
@@ -261,9 +261,23 @@ pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err
     return kv_seq_save(seq->kv, seq->tokens, (size_t)seq->n_token * sizeof(int32_t), path, err);
 }
 
+/* No entry may stand where the next token goes, or beyond. */
+static pith_status check_positions(const struct kv_seq *kv, const struct kv_geometry *g, int32_t n,
+                                   const char *path, pith_error *err)
+{
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            for (int32_t s = 0; s < kv_lane_len(kv, l, h); s++)
+                if (kv_lane_pos(kv, l, h, s) >= n)
+                    return pi_fail(err, PITH_FORMAT,
+                                   "%s: layer %d, head %d: an entry at position %d of %d tokens",
+                                   path, l, h, kv_lane_pos(kv, l, h, s), n);
+    return PITH_OK;
+}
+
 pith_status pith_seq_load(pith_engine *e, const char *path, pith_seq **out, pith_error *err)
 {
-    struct pith_seq *seq;
+    struct pith_seq *seq = NULL;
     void *extra = NULL;
     size_t extra_size = 0;
     PI_TRY(seq_alloc(e, &seq, err));
@@ -276,6 +290,8 @@ pith_status pith_seq_load(pith_engine *e, const char *path, pith_seq **out, pith
         if (tokens[i] < 0 || tokens[i] >= e->model->hp.n_vocab)
             status = pi_fail(err, PITH_FORMAT, "%s: token %d is %d, not below %d", path, i,
                              tokens[i], e->model->hp.n_vocab);
+    if (status == PITH_OK)
+        status = check_positions(seq->kv, kv_cache_geometry(e->kv), n, path, err);
     if (status == PITH_OK)
         status = set_tokens(seq, tokens, n, err);
     pi_mem_free(extra);

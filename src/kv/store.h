@@ -19,7 +19,8 @@
  *             value = scale * code; a block is 32 consecutive dimensions of one entry
  *   then      positions int32 [P]
  *
- * Every part starts at a multiple of 64 bytes. Slots that hold no entry contain finite values.
+ * Every part starts at a multiple of 64 bytes. Entries fill a page from its first slot on, in
+ * ascending order of position. Slots that hold no entry contain finite values.
  */
 struct kv_page_layout {
     size_t k;       /* offset of K or its codes; always 0 */
@@ -28,21 +29,30 @@ struct kv_page_layout {
     size_t v_scale;
     size_t pos;
     size_t bytes; /* of a page, a multiple of 64 */
+    size_t entry; /* bytes of one entry in all parts, without padding */
 };
 
 void kv_page_layout_make(const struct kv_geometry *g, struct kv_page_layout *out);
 
+/*
+ * n is the table entry's own: two lanes that share a page may see different numbers of its entries.
+ * Entries of different deltas cannot live in one page, because their keys were rotated at other
+ * positions than they are read at; so a page before the last may hold fewer than P entries.
+ */
 struct kv_page_ref {
     int32_t page;  /* index into the pool */
     int32_t delta; /* the entries are read as if written that many positions later */
+    int32_t n;     /* entries, the first n of the page; 0 in a page that is only reserved */
 };
 
-/* The cache of one layer and KV head. Slot s lies in entry s % P of table[s / P]. */
+/* The cache of one layer and KV head. Slots count its entries in table order: slot 0 is the first
+   entry of table[0], and table[i] begins where table[i - 1] ends. */
 struct kv_lane {
-    struct kv_page_ref *table; /* [cap], [n_page] in use; owned */
-    int32_t n_page;            /* >= ceil(len / P): pages may be reserved beyond the entries */
-    int32_t cap;
-    int32_t len; /* entries */
+    struct kv_page_ref *table; /* [cap], [n_page] in use; a part of the sequence's block */
+    int32_t n_page;            /* pages held; [n_live, n_page) are reserved beyond the entries */
+    int32_t n_live;            /* pages with entries: table[0 .. n_live) */
+    int32_t len;               /* entries, the sum of n */
+    bool ragged;               /* a page before the last with entries holds fewer than P */
 };
 
 struct kv_cache {
@@ -51,13 +61,17 @@ struct kv_cache {
     uint8_t *pool; /* [n_page][layout.bytes], one mapping; owned */
     size_t pool_size;
     int32_t n_page;
-    int32_t *free_list; /* [n_page], [n_free] in use, lowest page on top; owned */
     int32_t n_free;
-    int32_t *n_ref; /* [n_page] table entries that point to the page; owned */
+    void *lists; /* one mapping that holds the three arrays; owned */
+    size_t lists_size;
+    uint64_t *taken;  /* [ceil(n_page / 64)] bit p % 64 of word p / 64 is set when p is in use */
+    int32_t *n_ref;   /* [n_page] table entries that point to the page */
+    uint8_t *n_entry; /* [n_page] scratch of kv_cache_stats: entries that some lane sees */
+    int32_t low_word; /* no word of `taken` below it has a clear bit */
     int32_t n_page_peak;
     int32_t n_page_shared;  /* pages with n_ref > 1 */
     int64_t n_ref_extra;    /* sum of n_ref - 1 over those */
-    int64_t table_bytes;    /* of all sequences */
+    int64_t table_bytes;    /* lists, and the lane heads and tables of all sequences */
     int32_t n_seq;
     struct kv_seq *first; /* all sequences, for the account of live entries */
 };
@@ -66,6 +80,8 @@ struct kv_seq {
     struct kv_cache *cache;
     struct kv_seq *prev, *next; /* the cache's list */
     struct kv_lane *lane;       /* [n_layer][n_head]; owned */
+    struct kv_page_ref *table;  /* [n_layer][n_head][cap], one block for all lanes; owned */
+    int32_t cap;                /* table entries of a lane */
 };
 
 static inline struct kv_lane *kv_lane_at(const struct kv_seq *seq, int32_t layer, int32_t head)
@@ -78,15 +94,40 @@ static inline uint8_t *kv_page_at(const struct kv_cache *cache, int32_t page)
     return cache->pool + (size_t)page * cache->layout.bytes;
 }
 
-/* pool.c. Takes a page with one reference; -1 when none is free. */
+static inline int32_t kv_lane_count(const struct kv_cache *cache)
+{
+    return cache->g.n_layer * cache->g.n_head;
+}
+
+static inline int32_t *kv_page_pos(const struct kv_cache *cache, int32_t page)
+{
+    return (int32_t *)(void *)(kv_page_at(cache, page) + cache->layout.pos);
+}
+
+/* pool.c. Takes the lowest free page, with one reference; -1 when none is free. */
 int32_t kv_page_take(struct kv_cache *cache);
 void kv_page_ref_add(struct kv_cache *cache, int32_t page);
 /* Gives one reference back; the page is free when it was the last. */
 void kv_page_drop(struct kv_cache *cache, int32_t page);
 
+/* Gives table entry `index` of a lane a page of its own where others point to it too; keep: with
+   the entries it holds. A page is free for it. */
+void kv_page_unshare(struct kv_cache *cache, struct kv_page_ref *ref, bool keep);
+
+/* lane.c. The table index of a slot's page, 0 <= slot < len; *entry receives its place there. */
+int32_t kv_lane_find(const struct kv_cache *cache, const struct kv_lane *lane, int32_t slot,
+                     int32_t *entry);
+/* Gives back the pages from table index `begin` on; entries in them are lost. */
+void kv_lane_drop_from(struct kv_cache *cache, struct kv_lane *lane, int32_t begin);
+/* Recomputes len, n_live and ragged from the table. */
+void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
+
 /* codec.c. One per storage type; page is the page's first byte. */
 struct kv_codec {
     const char *name;
+    int32_t block;               /* the head size must be a multiple of it */
+    size_t (*row)(int32_t dim);  /* bytes of the values or codes of one entry */
+    size_t (*scale)(int32_t dim); /* bytes of its scales, 0 where it has none */
     /* Writes n entries from slot `slot` of the page on; rows are stride floats apart. */
     void (*k_write)(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
                     const float *rows, size_t stride);

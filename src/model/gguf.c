@@ -18,7 +18,6 @@
 #define DEFAULT_ALIGNMENT 32
 #define MIN_ALIGNMENT 8 /* the format asks for a multiple of 8; F32 rows rely on it */
 #define MAX_KEY_LEN 65535
-#define MAX_TENSOR_NAME_LEN 64
 #define MAX_DIM 4
 /* The least a key takes: length, one byte, type, value; a tensor: length, one byte, number of
    dimensions, one dimension, type, offset. */
@@ -325,7 +324,7 @@ static pith_status read_tensors(struct reader *r, struct pi_gguf *g)
     for (r->i = 0; r->i < g->n_tensor; r->i++) {
         struct pi_gguf_tensor *t = &g->tensor[r->i];
         r->name = (struct pi_str){0};
-        PI_TRY(read_name(r, MAX_TENSOR_NAME_LEN, &t->name));
+        PI_TRY(read_name(r, PI_GGUF_MAX_TENSOR_NAME, &t->name));
         PI_TRY(read_shape(r, t));
         PI_TRY(read_int(r, "the weight type", 4, &type));
         t->type = (uint32_t)type;

@@ -9,6 +9,8 @@
 #include "base/base.h"
 #include "base/os.h"
 
+#define PI_GGUF_MAX_TENSOR_NAME 64 /* bytes of a tensor's name */
+
 enum pi_gguf_type {
     PI_GGUF_U8 = 0,
     PI_GGUF_I8,
@@ -102,7 +104,9 @@ const char *pi_gguf_type_name(enum pi_gguf_type type);
 
 /* ---- writing ---- */
 
-/* Collects metadata and tensor heads, then writes the file in one go. Zero it before use. */
+/* Collects metadata and tensor heads; the head of the file and then each tensor's data are written
+   in that order. Zero it before use. Additions fail with NOMEM, or INVALID for what no reader would
+   take (named at each), and then change nothing; unique names are the caller's care. */
 struct pi_gguf_writer {
     uint8_t *head; /* encoded key-value pairs, owned */
     size_t head_len, head_cap;
@@ -110,24 +114,30 @@ struct pi_gguf_writer {
     uint8_t *info; /* encoded tensor heads, owned */
     size_t info_len, info_cap;
     int64_t n_tensor;
-    uint64_t data_len; /* bytes of the data section so far, padding included */
-    uint32_t alignment;
+    uint64_t data_len;  /* bytes of the data section so far, padding included */
+    uint32_t alignment; /* 0 until the key general.alignment is added: the default of 32 */
 };
 
+/* INVALID: an empty key; general.alignment that is no u32, no power of two of at least 8, or that
+   comes after a tensor. */
 pith_status pi_gguf_add_u32(struct pi_gguf_writer *w, const char *key, uint32_t value);
 pith_status pi_gguf_add_f32(struct pi_gguf_writer *w, const char *key, float value);
 pith_status pi_gguf_add_str(struct pi_gguf_writer *w, const char *key, const char *value);
-/* Copies an entry as another file has it. */
+/* Copies an entry as another file has it (key, type, item_type, n_item, data and size). */
 pith_status pi_gguf_add_kv(struct pi_gguf_writer *w, const struct pi_gguf_kv *kv);
-/* Declares a tensor; data follows in the same order through pi_gguf_write_tensor. */
+/* Declares a tensor of size bytes; data follows in the same order. INVALID: an empty or too long
+   name, dimensions outside 1 to 4, one below 1, a data section of more than 2^63 bytes. */
 pith_status pi_gguf_add_tensor(struct pi_gguf_writer *w, struct pi_str name, int32_t n_dim,
                                const int64_t *ne, uint32_t type, size_t size);
-/* Writes everything before the data section. */
+/* Writes everything before the data section. IO. */
 pith_status pi_gguf_write_head(const struct pi_gguf_writer *w, struct pi_new_file *file,
                                pith_error *err);
-/* Writes one tensor's data and its padding. */
+/* Writes one tensor's data and its padding. IO. */
 pith_status pi_gguf_write_tensor(const struct pi_gguf_writer *w, struct pi_new_file *file,
                                  const void *data, size_t size, pith_error *err);
+/* Writes the padding alone, after the tensor's size bytes went through pi_new_file_write. IO. */
+pith_status pi_gguf_write_padding(const struct pi_gguf_writer *w, struct pi_new_file *file,
+                                  size_t size, pith_error *err);
 void pi_gguf_writer_free(struct pi_gguf_writer *w);
 
 #endif

@@ -1,0 +1,141 @@
+/*
+ * vec_body.h - the kernels of vec.h as plain loops. Each vec_LEVEL.c includes this file and is
+ * compiled with its level's flags, so that the compiler makes the level's instructions out of one
+ * text. The loops leave it no freedom: every sum has its order written out, every fused operation is
+ * an fmaf, contraction is off. All levels therefore give the same bits.
+ */
+#include <math.h>
+
+#include "base/half.h"
+#include "cpu/expf.h"
+#include "cpu/kernels.h"
+
+#define VEC_LANES 16 /* partial sums of a reduction: a register of the widest level */
+
+/* Partial sum j takes x[j], x[j + 16], ...; then halves are added: 8, 4, 2, 1. Squares of floats are
+   exact in double. */
+static double vec_sum_squares(const float *x, int32_t n)
+{
+    double s[VEC_LANES] = {0};
+    int32_t i = 0;
+    for (; i + VEC_LANES <= n; i += VEC_LANES)
+        for (int32_t j = 0; j < VEC_LANES; j++)
+            s[j] += (double)x[i + j] * (double)x[i + j];
+    for (int32_t j = 0; i + j < n; j++)
+        s[j] += (double)x[i + j] * (double)x[i + j];
+    for (int32_t half = VEC_LANES / 2; half > 0; half /= 2)
+        for (int32_t j = 0; j < half; j++)
+            s[j] += s[j + half];
+    return s[0];
+}
+
+static void vec_rms_norm(const float *x, const float *gain, float *out, int32_t n, float eps)
+{
+    float r = (float)(1.0 / sqrt(vec_sum_squares(x, n) / n + (double)eps));
+    for (int32_t i = 0; i < n; i++)
+        out[i] = x[i] * r * gain[i];
+}
+
+static void vec_add(float *restrict x, const float *restrict y, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        x[i] += y[i];
+}
+
+static void vec_silu_mul(float *restrict gate, const float *restrict up, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        gate[i] = gate[i] / (1.0f + pi_expf(-gate[i])) * up[i];
+}
+
+static void vec_rope_adjacent(float *x, const float *cs, int32_t n_pair)
+{
+    for (int32_t i = 0; i < n_pair; i++) {
+        float a = x[2 * i], b = x[2 * i + 1], c = cs[2 * i], s = cs[2 * i + 1];
+        x[2 * i] = fmaf(a, c, -(b * s));
+        x[2 * i + 1] = fmaf(a, s, b * c);
+    }
+}
+
+static void vec_rope_halves(float *restrict lo, float *restrict hi, const float *restrict cs,
+                            int32_t n_pair)
+{
+    for (int32_t i = 0; i < n_pair; i++) {
+        float a = lo[i], b = hi[i], c = cs[2 * i], s = cs[2 * i + 1];
+        lo[i] = fmaf(a, c, -(b * s));
+        hi[i] = fmaf(a, s, b * c);
+    }
+}
+
+static void vec_rope(float *x, const float *cs, int32_t n_pair, bool adjacent)
+{
+    if (adjacent)
+        vec_rope_adjacent(x, cs, n_pair);
+    else
+        vec_rope_halves(x, x + n_pair, cs, n_pair);
+}
+
+/* One block of 32. Adding and subtracting 1.5 * 2^23 rounds to the nearest even integer. */
+static void vec_quantize_block(const float *restrict x, int8_t *restrict q, float *restrict scale,
+                               int16_t *restrict sum16)
+{
+    const float round = 12582912.0f;
+    float m[VEC_LANES];
+    int32_t code[PI_ACT_BLOCK];
+    for (int32_t j = 0; j < VEC_LANES; j++) {
+        float a = fabsf(x[j]), b = fabsf(x[j + VEC_LANES]);
+        m[j] = a > b ? a : b;
+    }
+    for (int32_t half = VEC_LANES / 2; half > 0; half /= 2)
+        for (int32_t j = 0; j < half; j++)
+            m[j] = m[j] > m[j + half] ? m[j] : m[j + half];
+    float inverse = m[0] > 0.0f ? 127.0f / m[0] : 0.0f;
+    *scale = m[0] / 127.0f;
+    for (int32_t j = 0; j < PI_ACT_BLOCK; j++)
+        code[j] = (int32_t)(x[j] * inverse + round - round);
+    for (int32_t j = 0; j < PI_ACT_BLOCK; j++)
+        q[j] = (int8_t)code[j];
+    int32_t sum[2] = {0, 0};
+    for (int32_t j = 0; j < VEC_LANES; j++)
+        sum[0] += code[j];
+    for (int32_t j = 0; j < VEC_LANES; j++)
+        sum[1] += code[j + VEC_LANES];
+    sum16[0] = (int16_t)sum[0];
+    sum16[1] = (int16_t)sum[1];
+}
+
+static void vec_quantize(const float *x, int32_t n, int8_t *q, float *scale, int16_t *sum16)
+{
+    int32_t n_whole = n / PI_ACT_BLOCK;
+    for (int32_t b = 0; b < n_whole; b++)
+        vec_quantize_block(x + b * PI_ACT_BLOCK, q + b * PI_ACT_BLOCK, scale + b, sum16 + 2 * b);
+    if (n % PI_ACT_BLOCK != 0) {
+        float tail[PI_ACT_BLOCK] = {0};
+        memcpy(tail, x + n_whole * PI_ACT_BLOCK,
+               (size_t)(n % PI_ACT_BLOCK) * sizeof(float));
+        vec_quantize_block(tail, q + n_whole * PI_ACT_BLOCK, scale + n_whole, sum16 + 2 * n_whole);
+    }
+}
+
+static void vec_f16_from_f32(const float *restrict x, uint16_t *restrict out, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        out[i] = pi_f16_from_f32(x[i]);
+}
+
+static void vec_f32_from_f16(const uint16_t *restrict x, float *restrict out, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        out[i] = pi_f32_from_f16(x[i]);
+}
+
+static void vec_init(struct pi_vec_kernels *k)
+{
+    k->rms_norm = vec_rms_norm;
+    k->add = vec_add;
+    k->silu_mul = vec_silu_mul;
+    k->rope = vec_rope;
+    k->quantize = vec_quantize;
+    k->f16_from_f32 = vec_f16_from_f32;
+    k->f32_from_f16 = vec_f32_from_f16;
+}

@@ -1,0 +1,411 @@
+/*
+ * model_maker.c - the tensors and metadata of a random model, in the order of a real file.
+ *
+ * A matrix of n_col input features has weights of standard deviation gain / sqrt(n_col), so that an
+ * input of variance 1 gives an output of variance gain^2. Every tensor has its own stream of random
+ * numbers, named by the seed and the tensor, so that a tensor's bytes do not depend on what else
+ * the file holds.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "model/dtype.h"
+#include "model/gguf.h"
+#include "model_blocks.h"
+#include "model_maker.h"
+
+#define GAIN_SCORE 1.5  /* of q and k: attention scores then spread by GAIN_SCORE^2 */
+#define GAIN_LOGITS 3.0 /* of the output projection: the spread of the logits */
+#define STD_BIAS 0.3
+#define STD_NORM 0.15 /* of norm weights, about 1 */
+
+/* ---- the words of a spec ---- */
+
+enum word_kind { WORD_TEXT, WORD_INT, WORD_NUMBER };
+
+static const struct word {
+    const char *key;
+    enum word_kind kind;
+    size_t offset, size;
+    double low, high; /* the range of a number */
+} words_known[] = {
+#define TEXT(key) {#key, WORD_TEXT, offsetof(struct model_spec, key), \
+                   sizeof(((struct model_spec *)0)->key), 0, 0}
+#define INT(key, low, high) {#key, WORD_INT, offsetof(struct model_spec, key), 0, low, high}
+#define NUMBER(key, low, high) {#key, WORD_NUMBER, offsetof(struct model_spec, key), 0, low, high}
+    TEXT(arch),
+    TEXT(type),
+    TEXT(scaling),
+    TEXT(vocab_file),
+    INT(layers, 1, 1000),
+    INT(width, 1, 1 << 20),
+    INT(heads, 1, 1 << 16),
+    INT(kv_heads, 1, 1 << 16),
+    INT(head_dim, 2, 1 << 16),
+    INT(ff, 1, 1 << 20),
+    INT(vocab, 1, 1 << 24),
+    INT(ctx, 1, 1 << 30),
+    INT(ctx_orig, 0, 1 << 30),
+    INT(tied, 0, 1),
+    INT(bias, 0, 1),
+    INT(seed, 0, 1 << 30),
+    NUMBER(theta, 1, 1e12),
+    NUMBER(eps, 0, 1),
+    NUMBER(factor, 1, 1e6),
+#undef TEXT
+#undef INT
+#undef NUMBER
+};
+
+void model_spec_default(struct model_spec *spec)
+{
+    *spec = (struct model_spec){
+        .arch = "llama",
+        .type = "F32",
+        .scaling = "none",
+        .layers = 2,
+        .width = 128,
+        .heads = 4,
+        .kv_heads = 2,
+        .head_dim = 64,
+        .ff = 352,
+        .vocab = 333,
+        .ctx = 2048,
+        .theta = 10000,
+        .eps = 1e-5,
+        .factor = 1,
+    };
+}
+
+static pith_status set_word(struct model_spec *spec, const char *key, size_t key_len,
+                            const char *value, pith_error *err)
+{
+    const struct word *w = NULL;
+    for (size_t i = 0; i < PI_LEN(words_known) && w == NULL; i++)
+        if (strlen(words_known[i].key) == key_len && !memcmp(words_known[i].key, key, key_len))
+            w = &words_known[i];
+    if (w == NULL)
+        return pi_fail(err, PITH_INVALID, "%.*s is no known key", (int)key_len, key);
+    char *field = (char *)spec + w->offset, *end = NULL;
+    if (w->kind == WORD_TEXT) {
+        if (strlen(value) >= w->size)
+            return pi_fail(err, PITH_INVALID, "%s: \"%s\" is too long", w->key, value);
+        strcpy(field, value);
+        return PITH_OK;
+    }
+    double number = strtod(value, &end);
+    if (end == value || *end != '\0' || !(number >= w->low && number <= w->high))
+        return pi_fail(err, PITH_INVALID, "%s: \"%s\" is not in %g..%g", w->key, value, w->low,
+                       w->high);
+    if (w->kind == WORD_INT) {
+        int32_t n = (int32_t)number;
+        memcpy(field, &n, sizeof(n));
+    } else {
+        memcpy(field, &number, sizeof(number));
+    }
+    return PITH_OK;
+}
+
+pith_status model_spec_parse(struct model_spec *spec, const char *words, pith_error *err)
+{
+    while (*(words += strspn(words, " ")) != '\0') {
+        size_t len = strcspn(words, " ");
+        const char *equals = memchr(words, '=', len);
+        char value[512];
+        if (equals == NULL)
+            return pi_fail(err, PITH_INVALID, "\"%.*s\" is not KEY=VALUE", (int)len, words);
+        snprintf(value, sizeof(value), "%.*s", (int)(words + len - equals - 1), equals + 1);
+        PI_TRY(set_word(spec, words, (size_t)(equals - words), value, err));
+        words += len;
+    }
+    return PITH_OK;
+}
+
+/* ---- the tensors ---- */
+
+struct maker {
+    const struct model_spec *spec;
+    struct pi_gguf_writer writer;
+    struct pi_new_file file;
+    bool writing; /* the second walk over the tensors: heads are out, data follows */
+    pith_status status;
+    pith_error *err;
+};
+
+/* FNV-1a of the name, started from the seed. */
+static uint64_t stream_of(const struct maker *m, const char *name)
+{
+    uint64_t hash = 0xcbf29ce484222325u ^ ((uint64_t)m->spec->seed * 0x9e3779b97f4a7c15u);
+    for (; *name != '\0'; name++)
+        hash = (hash ^ (uint8_t)*name) * 0x100000001b3u;
+    return hash;
+}
+
+static void declare(struct maker *m, const char *name, const int64_t *ne, int32_t n_dim,
+                    enum pi_dtype type, size_t size)
+{
+    struct pi_str text = {name, strlen(name)};
+    m->status = pi_gguf_add_tensor(&m->writer, text, n_dim, ne, type, size);
+    if (m->status != PITH_OK)
+        pi_fail(m->err, m->status, "no memory for the head of tensor %s", name);
+}
+
+static void write_data(struct maker *m, void *data, size_t size)
+{
+    m->status = pi_gguf_write_tensor(&m->writer, &m->file, data, size, m->err);
+    pi_mem_free(data);
+}
+
+/* The weight type of a matrix. Q4_K_M is llama.cpp's mix: Q6_K for the output matrix and, in the
+   first and last eighth of the layers and every third between, for v and down; Q4_K elsewhere. */
+static const char *type_of(const struct model_spec *s, const char *name, int32_t layer)
+{
+    if (strcmp(s->type, "Q4_K_M") != 0)
+        return s->type;
+    int32_t eighth = s->layers / 8;
+    bool more = layer < eighth || layer >= 7 * s->layers / 8 || (layer - eighth) % 3 == 2;
+    bool wide = strcmp(name, "attn_v") == 0 || strcmp(name, "ffn_down") == 0;
+    bool output = strcmp(name, "output") == 0 || (strcmp(name, "token_embd") == 0 && s->tied);
+    return output || (wide && layer >= 0 && more) ? "Q6_K" : "Q4_K";
+}
+
+/* layer -1: a tensor of the whole model. */
+static void full_name(char out[64], const char *name, int32_t layer)
+{
+    if (layer < 0)
+        snprintf(out, 64, "%s", name);
+    else
+        snprintf(out, 64, "blk.%d.%s", layer, name);
+}
+
+static void matrix(struct maker *m, const char *name, int32_t layer, int64_t n_row, int64_t n_col,
+                   double gain)
+{
+    char weight[48], full[64];
+    if (m->status != PITH_OK)
+        return;
+    snprintf(weight, sizeof(weight), "%s.weight", name);
+    full_name(full, weight, layer);
+    const struct pi_dtype_traits *type = pi_dtype_find_name(type_of(m->spec, name, layer));
+    if (type == NULL || n_col % type->block_len != 0) {
+        m->status = pi_fail(m->err, PITH_INVALID, "%s: rows of %lld do not fit blocks of %s", full,
+                            (long long)n_col, type_of(m->spec, name, layer));
+        return;
+    }
+    size_t size = (size_t)n_row * pi_dtype_row_bytes(type, n_col);
+    if (!m->writing) {
+        declare(m, full, (int64_t[]){n_col, n_row, 1, 1}, 2, type->type, size);
+        return;
+    }
+    uint8_t *data = pi_mem_alloc(PI_MEM_OTHER, size);
+    if (data == NULL) {
+        m->status = pi_fail(m->err, PITH_NOMEM, "no memory for tensor %s", full);
+        return;
+    }
+    blocks_fill(type, stream_of(m, full), gain / sqrt((double)n_col), data, size);
+    write_data(m, data, size);
+}
+
+static float *vector_begin(struct maker *m, const char *full, int32_t n)
+{
+    if (m->status != PITH_OK)
+        return NULL;
+    if (!m->writing) {
+        declare(m, full, (int64_t[]){n, 1, 1, 1}, 1, PI_DTYPE_F32, (size_t)n * sizeof(float));
+        return NULL;
+    }
+    float *data = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n, sizeof(float));
+    if (data == NULL)
+        m->status = pi_fail(m->err, PITH_NOMEM, "no memory for tensor %s", full);
+    return data;
+}
+
+static void vector(struct maker *m, const char *name, int32_t layer, int32_t n, double mean,
+                   double std)
+{
+    char full[64];
+    full_name(full, name, layer);
+    float *data = vector_begin(m, full, n);
+    if (data == NULL)
+        return;
+    blocks_vector(stream_of(m, full), mean, std, data, n);
+    write_data(m, data, (size_t)n * sizeof(float));
+}
+
+/* What rope_freqs.weight holds in Llama 3.1 and later: divisors of the rotary frequencies
+   (transformers' rope_type "llama3"). Wavelengths beyond ctx_orig are stretched by the factor, those
+   below a quarter of it are kept, and between them the frequency is interpolated. */
+static void rope_factors(struct maker *m)
+{
+    const struct model_spec *s = m->spec;
+    int32_t n = s->head_dim / 2;
+    float *data = vector_begin(m, "rope_freqs.weight", n);
+    if (data == NULL)
+        return;
+    for (int32_t i = 0; i < n; i++) {
+        double wavelength = 6.283185307179586 * pow(s->theta, (double)i / n);
+        double smooth = fmin(fmax((s->ctx_orig / wavelength - 1) / 3, 0), 1);
+        data[i] = (float)(1 / ((1 - smooth) / s->factor + smooth));
+    }
+    write_data(m, data, (size_t)n * sizeof(float));
+}
+
+static void layer_tensors(struct maker *m, int32_t l)
+{
+    const struct model_spec *s = m->spec;
+    int32_t n_q = s->heads * s->head_dim, n_kv = s->kv_heads * s->head_dim;
+    vector(m, "attn_norm.weight", l, s->width, 1, STD_NORM);
+    matrix(m, "attn_q", l, n_q, s->width, GAIN_SCORE);
+    matrix(m, "attn_k", l, n_kv, s->width, GAIN_SCORE);
+    matrix(m, "attn_v", l, n_kv, s->width, 1);
+    if (s->bias || strcmp(s->arch, "qwen2") == 0) {
+        vector(m, "attn_q.bias", l, n_q, 0, STD_BIAS);
+        vector(m, "attn_k.bias", l, n_kv, 0, STD_BIAS);
+        vector(m, "attn_v.bias", l, n_kv, 0, STD_BIAS);
+    }
+    if (strcmp(s->arch, "qwen3") == 0) {
+        vector(m, "attn_q_norm.weight", l, s->head_dim, GAIN_SCORE, STD_NORM);
+        vector(m, "attn_k_norm.weight", l, s->head_dim, GAIN_SCORE, STD_NORM);
+    }
+    matrix(m, "attn_output", l, s->width, n_q, 1);
+    vector(m, "ffn_norm.weight", l, s->width, 1, STD_NORM);
+    matrix(m, "ffn_gate", l, s->ff, s->width, 1);
+    matrix(m, "ffn_up", l, s->ff, s->width, 1);
+    matrix(m, "ffn_down", l, s->width, s->ff, 1);
+}
+
+/* Called twice: once to declare the tensors, once to write their data in the same order. */
+static void all_tensors(struct maker *m)
+{
+    const struct model_spec *s = m->spec;
+    /* A tied embedding is the output projection as well, and takes its scale. */
+    matrix(m, "token_embd", -1, s->vocab, s->width, s->tied ? GAIN_LOGITS : sqrt(s->width));
+    if (strcmp(s->scaling, "factors") == 0)
+        rope_factors(m);
+    for (int32_t l = 0; l < s->layers; l++)
+        layer_tensors(m, l);
+    vector(m, "output_norm.weight", -1, s->width, 1, STD_NORM);
+    if (!s->tied)
+        matrix(m, "output", -1, s->vocab, s->width, GAIN_LOGITS);
+}
+
+/* ---- the metadata ---- */
+
+static pith_status add_count(struct maker *m, const char *name, int32_t value)
+{
+    char key[64];
+    snprintf(key, sizeof(key), "%s.%s", m->spec->arch, name);
+    return pi_gguf_add_u32(&m->writer, key, (uint32_t)value);
+}
+
+static pith_status add_number(struct maker *m, const char *name, double value)
+{
+    char key[64];
+    snprintf(key, sizeof(key), "%s.%s", m->spec->arch, name);
+    return pi_gguf_add_f32(&m->writer, key, (float)value);
+}
+
+static pith_status add_scaling(struct maker *m)
+{
+    const struct model_spec *s = m->spec;
+    char key[64];
+    if (strcmp(s->scaling, "linear") != 0 && strcmp(s->scaling, "yarn") != 0)
+        return PITH_OK;
+    snprintf(key, sizeof(key), "%s.rope.scaling.type", s->arch);
+    PI_TRY(pi_gguf_add_str(&m->writer, key, s->scaling));
+    PI_TRY(add_number(m, "rope.scaling.factor", s->factor));
+    if (s->ctx_orig > 0)
+        PI_TRY(add_count(m, "rope.scaling.original_context_length", s->ctx_orig));
+    return PITH_OK;
+}
+
+static pith_status add_vocab(struct maker *m, const struct pi_gguf *vocab)
+{
+    if (vocab->n_kv == 0)
+        return pi_gguf_add_str(&m->writer, "tokenizer.ggml.model", "none");
+    for (int64_t i = 0; i < vocab->n_kv; i++) {
+        const struct pi_gguf_kv *kv = &vocab->kv[i];
+        if (kv->key.len > 10 && memcmp(kv->key.data, "tokenizer.", 10) == 0)
+            PI_TRY(pi_gguf_add_kv(&m->writer, kv));
+    }
+    return PITH_OK;
+}
+
+static pith_status add_metadata(struct maker *m, const struct pi_gguf *vocab)
+{
+    const struct model_spec *s = m->spec;
+    const struct {
+        const char *name;
+        int32_t value;
+    } counts[] = {
+        {"block_count", s->layers},
+        {"context_length", s->ctx},
+        {"embedding_length", s->width},
+        {"feed_forward_length", s->ff},
+        {"attention.head_count", s->heads},
+        {"attention.head_count_kv", s->kv_heads},
+        {"attention.key_length", s->head_dim},
+        {"attention.value_length", s->head_dim},
+        {"rope.dimension_count", s->head_dim},
+        {"vocab_size", s->vocab},
+    };
+    char name[96];
+    snprintf(name, sizeof(name), "random %s %s %d", s->arch, s->type, s->seed);
+    PI_TRY(pi_gguf_add_str(&m->writer, "general.architecture", s->arch));
+    PI_TRY(pi_gguf_add_str(&m->writer, "general.name", name));
+    for (size_t i = 0; i < PI_LEN(counts); i++)
+        PI_TRY(add_count(m, counts[i].name, counts[i].value));
+    PI_TRY(add_number(m, "attention.layer_norm_rms_epsilon", s->eps));
+    PI_TRY(add_number(m, "rope.freq_base", s->theta));
+    PI_TRY(add_scaling(m));
+    return add_vocab(m, vocab);
+}
+
+/* ---- the file ---- */
+
+static pith_status write_file(struct maker *m, const struct pi_gguf *vocab, const char *path)
+{
+    if (add_metadata(m, vocab) != PITH_OK)
+        return pi_fail(m->err, PITH_NOMEM, "no memory for the metadata of %s", path);
+    all_tensors(m);
+    PI_TRY(m->status);
+    PI_TRY(pi_new_file_open(path, &m->file, m->err));
+    m->status = pi_gguf_write_head(&m->writer, &m->file, m->err);
+    m->writing = true;
+    all_tensors(m);
+    PI_TRY(m->status);
+    return pi_new_file_commit(&m->file, m->err);
+}
+
+/* Sets *n to the number of tokens of the vocabulary file. */
+static pith_status read_vocab(const char *path, struct pi_file *file, struct pi_gguf *vocab,
+                              int32_t *n, pith_error *err)
+{
+    const struct pi_gguf_kv *tokens;
+    PI_TRY(pi_file_map(path, file, err));
+    PI_TRY(pi_gguf_parse(vocab, file->data, file->size, path, err));
+    PI_TRY(pi_gguf_array(vocab, "tokenizer.ggml.tokens", PI_GGUF_STRING, &tokens, err));
+    *n = (int32_t)tokens->n_item;
+    return PITH_OK;
+}
+
+pith_status model_make(const struct model_spec *spec, const char *path, pith_error *err)
+{
+    struct model_spec own = *spec;
+    struct maker m = {.spec = &own, .err = err};
+    struct pi_file file = {0};
+    struct pi_gguf vocab = {0};
+    pith_status status = PITH_OK;
+    m.writer.alignment = 32;
+    if (spec->vocab_file[0] != '\0')
+        status = read_vocab(spec->vocab_file, &file, &vocab, &own.vocab, err);
+    if (status == PITH_OK)
+        status = write_file(&m, &vocab, path);
+    pi_new_file_discard(&m.file);
+    pi_gguf_writer_free(&m.writer);
+    pi_gguf_free(&vocab);
+    pi_file_unmap(&file);
+    return status;
+}

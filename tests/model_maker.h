@@ -1,0 +1,47 @@
+/*
+ * model_maker.h - GGUF models with random weights, for tests and benchmarks: any shape of the
+ * families llama, qwen2 and qwen3, any weight type, the same bytes on every machine. Quantised
+ * weights are written as random blocks with chosen scales, so nothing is ever quantised and the
+ * files are made as fast as they can be written.
+ *
+ * The weights are scaled so that a pass looks like one of a trained model: activations stay of
+ * order one, attention scores spread by two to three units, logits by about three.
+ */
+#ifndef MODEL_MAKER_H
+#define MODEL_MAKER_H
+
+#include "base/base.h"
+
+struct model_spec {
+    char arch[16];        /* "llama" (default), "qwen2", "qwen3" */
+    char type[16];        /* of the matrices: "F32" (default) ... "Q6_K", or the mix "Q4_K_M" */
+    char scaling[16];     /* rope: "none" (default), "linear", "yarn", "factors" (Llama 3.1's) */
+    char vocab_file[512]; /* a GGUF file whose tokenizer is copied; "": no tokenizer */
+    int32_t layers;
+    int32_t width;
+    int32_t heads;
+    int32_t kv_heads;
+    int32_t head_dim;
+    int32_t ff;
+    int32_t vocab;    /* tokens; of vocab_file when there is one */
+    int32_t ctx;      /* positions the model claims to be trained for */
+    int32_t ctx_orig; /* positions before rope scaling */
+    int32_t tied;     /* 1: the output projection is the embedding */
+    int32_t bias;     /* 1: biases on q, k and v also in the llama family (qwen2 always has them) */
+    int32_t seed;
+    double theta;
+    double eps;
+    double factor; /* of the rope scaling */
+};
+
+void model_spec_default(struct model_spec *spec);
+
+/* Sets what words like "arch=qwen3 layers=2" say, separated by spaces. INVALID names a word that is
+   no known key or has a value out of range. */
+pith_status model_spec_parse(struct model_spec *spec, const char *words, pith_error *err);
+
+/* Writes the model. IO, NOMEM, INVALID (a width that the type's blocks do not divide), and the
+   failures of reading vocab_file. */
+pith_status model_make(const struct model_spec *spec, const char *path, pith_error *err);
+
+#endif

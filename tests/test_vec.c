@@ -1,0 +1,218 @@
+/* Rows of activations: the scalar level against plain double arithmetic, every other level against
+   scalar bit for bit, over all lengths 1..130 and unaligned starts. */
+#include <math.h>
+#include <string.h>
+
+#include "testing.h"
+
+#include "base/half.h"
+#include "cpu/expf.h"
+#include "cpu/kernels.h"
+
+#define MAX_N 130
+#define ROOM (MAX_N + 64)
+
+static struct pi_vec_kernels scalar;
+
+/* Calls check for every level that this processor has, and every length and start. */
+static void for_each(void (*check)(const struct pi_vec_kernels *k, int32_t n, int32_t start,
+                                   uint64_t *rng))
+{
+    for (int32_t level = 0; level < PI_CPU_N_LEVEL; level++) {
+        struct pi_kernels k;
+        uint64_t rng = 7;
+        if (!pi_kernels_fill((enum pi_cpu_level)level, &k))
+            continue;
+        for (int32_t n = 1; n <= MAX_N; n++)
+            for (int32_t start = 0; start < 4; start++)
+                check(&k.vec, n, start, &rng);
+    }
+}
+
+static void fill(float *x, int32_t n, float size, uint64_t *rng)
+{
+    for (int32_t i = 0; i < n; i++)
+        x[i] = rng_float(rng) * size;
+}
+
+/* Bits are compared, so that -0 and NaN count. */
+static void assert_same(const void *a, const void *b, size_t size)
+{
+    assert_memory_equal(a, b, size);
+}
+
+static void assert_close(double got, double want, double bound)
+{
+    if (!(fabs(got - want) <= bound))
+        fail_msg("got %.9g, want %.9g, bound %.3g", got, want, bound);
+}
+
+static void check_rms_norm(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float x[ROOM], gain[ROOM], want[ROOM], got[ROOM];
+    fill(x, ROOM, 3.0f, rng);
+    fill(gain, ROOM, 2.0f, rng);
+    memcpy(got, x, sizeof(got));
+    memcpy(want, x, sizeof(want));
+    scalar.rms_norm(x + start, gain + start, want + start, n, 1e-5f);
+    k->rms_norm(got + start, gain + start, got + start, n, 1e-5f); /* in place */
+    assert_same(got, want, sizeof(got));
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += (double)x[start + i] * x[start + i];
+    for (int32_t i = 0; i < n; i++) {
+        double y = x[start + i] * (double)gain[start + i] / sqrt(sum / n + 1e-5);
+        assert_close(got[start + i], y, 3e-7 * fabs(y) + 1e-30);
+    }
+}
+
+static void check_add(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float x[ROOM], y[ROOM], got[ROOM];
+    fill(x, ROOM, 3.0f, rng);
+    fill(y, ROOM, 2.0f, rng);
+    memcpy(got, x, sizeof(got));
+    k->add(got + start, y + start, n);
+    for (int32_t i = 0; i < ROOM; i++)
+        x[i] = i >= start && i < start + n ? x[i] + y[i] : x[i];
+    assert_same(got, x, sizeof(got));
+}
+
+static void check_silu_mul(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float gate[ROOM], up[ROOM], want[ROOM], got[ROOM];
+    fill(gate, ROOM, rng_below(rng, 8) == 0 ? 300.0f : 8.0f, rng);
+    fill(up, ROOM, 2.0f, rng);
+    memcpy(got, gate, sizeof(got));
+    memcpy(want, gate, sizeof(want));
+    scalar.silu_mul(want + start, up + start, n);
+    k->silu_mul(got + start, up + start, n);
+    assert_same(got, want, sizeof(got));
+    for (int32_t i = start; i < start + n; i++) {
+        double y = gate[i] / (1.0 + exp(-(double)gate[i])) * up[i];
+        assert_close(got[i], y, 1e-6 * fabs(y) + 1e-30);
+    }
+}
+
+static void check_rope(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    int32_t n_pair = (n + 1) / 2;
+    float x[ROOM], cs[ROOM], want[ROOM], got[ROOM];
+    fill(x, ROOM, 3.0f, rng);
+    for (int32_t i = 0; i < n_pair; i++) {
+        double angle = rng_float(rng) * 9.0;
+        cs[2 * i] = (float)cos(angle);
+        cs[2 * i + 1] = (float)sin(angle);
+    }
+    for (int32_t adjacent = 0; adjacent < 2; adjacent++) {
+        memcpy(got, x, sizeof(got));
+        memcpy(want, x, sizeof(want));
+        scalar.rope(want + start, cs, n_pair, adjacent);
+        k->rope(got + start, cs, n_pair, adjacent);
+        assert_same(got, want, sizeof(got));
+        for (int32_t i = 0; i < n_pair; i++) {
+            int32_t lo = start + (adjacent ? 2 * i : i);
+            int32_t hi = start + (adjacent ? 2 * i + 1 : i + n_pair);
+            double c = cs[2 * i], s = cs[2 * i + 1];
+            assert_close(got[lo], x[lo] * c - x[hi] * s, 1e-6);
+            assert_close(got[hi], x[lo] * s + x[hi] * c, 1e-6);
+        }
+    }
+}
+
+static void check_quantize(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    enum { N_BLOCK = (MAX_N + 31) / 32 };
+    float x[ROOM], scale[2][N_BLOCK] = {{0}};
+    int8_t q[2][N_BLOCK * 32] = {{0}};
+    int16_t sum[2][N_BLOCK * 2] = {{0}};
+    int32_t n_block = (n + 31) / 32;
+    fill(x, ROOM, 5.0f, rng);
+    if (rng_below(rng, 4) == 0)
+        memset(x + start, 0, (size_t)(n < 32 ? n : 32) * sizeof(float));
+    scalar.quantize(x + start, n, q[0], scale[0], sum[0]);
+    k->quantize(x + start, n, q[1], scale[1], sum[1]);
+    assert_same(q[0], q[1], sizeof(q[0]));
+    assert_same(scale[0], scale[1], sizeof(scale[0]));
+    assert_same(sum[0], sum[1], sizeof(sum[0]));
+    for (int32_t b = 0; b < n_block; b++) {
+        int32_t half[2] = {0, 0};
+        for (int32_t i = 0; i < 32; i++) {
+            float value = b * 32 + i < n ? x[start + b * 32 + i] : 0.0f;
+            half[i / 16] += q[1][b * 32 + i];
+            assert_close(q[1][b * 32 + i] * (double)scale[1][b], value, 0.501 * scale[1][b]);
+        }
+        assert_int_equal(sum[1][2 * b], half[0]);
+        assert_int_equal(sum[1][2 * b + 1], half[1]);
+    }
+}
+
+static void check_halves(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float x[ROOM], back[ROOM] = {0};
+    uint16_t half[ROOM] = {0};
+    fill(x, ROOM, rng_below(rng, 4) == 0 ? 1e-5f : 100.0f, rng);
+    k->f16_from_f32(x + start, half + start, n);
+    k->f32_from_f16(half + start, back + start, n);
+    for (int32_t i = start; i < start + n; i++) {
+        assert_int_equal(half[i], pi_f16_from_f32(x[i]));
+        assert_true(back[i] == pi_f32_from_f16(half[i]));
+        assert_close(back[i], x[i], fabs(x[i]) / 2048 + 3e-8);
+    }
+    assert_int_equal(half[start + n], 0);
+    assert_true(back[start + n] == 0.0f);
+}
+
+static void test_rms_norm(void **state) { (void)state; for_each(check_rms_norm); }
+static void test_add(void **state) { (void)state; for_each(check_add); }
+static void test_silu_mul(void **state) { (void)state; for_each(check_silu_mul); }
+static void test_rope(void **state) { (void)state; for_each(check_rope); }
+static void test_quantize(void **state) { (void)state; for_each(check_quantize); }
+static void test_halves(void **state) { (void)state; for_each(check_halves); }
+
+/* Every half float, both ways: the level's instructions against the portable conversion. */
+static void test_every_half(void **state)
+{
+    (void)state;
+    static uint16_t all[65536], back[65536];
+    static float value[65536];
+    for (int32_t i = 0; i < 65536; i++)
+        all[i] = (uint16_t)i;
+    for (int32_t level = 0; level < PI_CPU_N_LEVEL; level++) {
+        struct pi_kernels k;
+        if (!pi_kernels_fill((enum pi_cpu_level)level, &k))
+            continue;
+        k.vec.f32_from_f16(all, value, 65536);
+        k.vec.f16_from_f32(value, back, 65536);
+        for (int32_t i = 0; i < 65536; i++) {
+            bool nan = (i & 0x7c00) == 0x7c00 && (i & 0x3ff) != 0;
+            assert_true(nan ? value[i] != value[i] : back[i] == i);
+        }
+    }
+}
+
+static void test_exp(void **state)
+{
+    (void)state;
+    for (double x = -86.9; x < 87.9; x += 0.00137) {
+        double want = exp((float)x);
+        assert_close(pi_expf((float)x), want, 1.5e-7 * want);
+    }
+    assert_true(pi_expf(0.0f) == 1.0f);
+    assert_true(pi_expf(-1000.0f) < 2e-38f && pi_expf(-1000.0f) > 0.0f);
+    assert_true(pi_expf(1000.0f) > 1e38f && isfinite(pi_expf(1000.0f)));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rms_norm), cmocka_unit_test(test_add),
+        cmocka_unit_test(test_silu_mul), cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_quantize), cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_every_half), cmocka_unit_test(test_exp),
+    };
+    struct pi_kernels k;
+    pi_kernels_fill(PI_CPU_SCALAR, &k);
+    scalar = k.vec;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
