@@ -36,6 +36,7 @@ WHERE = "near behind beside under".split()
 WEATHER = "rain snow wind sun moon".split()
 WEATHER_DID = {"rain": ("fell", "stopped", "began"), "snow": ("fell", "stopped", "began"),
                "wind": ("blew", "stopped", "began"), "sun": ("shone", "rose"), "moon": ("shone", "rose")}
+STRANGE = [WOMEN, MEN, NAMES, ADJECTIVES, THINGS, PLACES, ROLES, TAKING, BEING]    # open classes
 
 # Words that occur only inside the sentence patterns and the question forms.
 PATTERN_WORDS = ("the a of to in on at from with and but before after when because so then there it she he "
@@ -57,17 +58,38 @@ def vocabulary_words():
     return sorted({" " + w for w in spaced} | set(PARAGRAPH_OPENERS) | set(LINE_OPENERS))
 
 
-class Writer:
-    """Writes paragraphs of unrelated small stories; one seeded generator, no state between paragraphs."""
+ONSETS = "b c d f g h j k l m n p r s t v w z bl br ch dr fl gr kr pl qu sh st th tr y".split()
+VOWELS = "a e i o u ai ea oo ou".split()
+CODAS = ["", "", ""] + "b ck d f l ll m n nd ng p r rt s st t x".split()
 
-    def __init__(self, rng):
-        self.rng = rng
+
+def invent(rng):
+    """A word of one to three syllables, most of them in no dictionary."""
+    def pick(parts):
+        return parts[rng.integers(len(parts))]
+    return "".join(pick(ONSETS) + pick(VOWELS) + pick(CODAS) for _ in range(rng.integers(1, 4)))
+
+
+class Writer:
+    """Writes paragraphs of unrelated small stories; one seeded generator, no state between paragraphs.
+
+    A share of the paragraphs is strange: most of their nouns, names and verbs are invented words.
+    """
+
+    def __init__(self, rng, strange):
+        """strange: that share."""
+        self.rng, self.share, self.strange = rng, strange, False
 
     def pick(self, words):
-        return words[self.rng.integers(len(words))]
+        known = words[self.rng.integers(len(words))]
+        if self.strange and words in STRANGE and self.rng.random() < 0.6:
+            word = invent(self.rng)
+            return word.capitalize() if known[0].isupper() else word
+        return known
 
     def paragraph(self):
-        """List of 3 to 8 sentences about one person; the first may open a paragraph."""
+        """List of 3 to 8 sentences about one person; the first opens a paragraph."""
+        self.strange = self.rng.random() < self.share
         if self.rng.random() < 0.5:
             woman = self.rng.random() < 0.5
             who = self.pick(WOMEN if woman else MEN)

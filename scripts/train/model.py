@@ -162,7 +162,8 @@ class Decoder(nn.Module):
         """ids: [n_seq][n_tok].  Returns logits [n_seq][n_tok][n_vocab]."""
         n_tok = ids.shape[1]
         cos, sin = rope_tables(n_tok, self.c.head_dim, self.c.rope_theta)
-        mask = torch.full((n_tok, n_tok), -math.inf).triu(1)
+        cos, sin = cos.to(ids.device), sin.to(ids.device)
+        mask = torch.full((n_tok, n_tok), -math.inf, device=ids.device).triu(1)
         x = self.token_embd(ids)
         for layer in self.blk:
             x = layer(x, cos, sin, mask)

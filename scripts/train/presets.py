@@ -1,22 +1,24 @@
-"""What is trained, on what, for how many steps.  A preset fixes everything but the seed and the threads."""
+"""What is trained, on what, for how many steps.  A preset fixes everything but the seed and the corpus."""
 from dataclasses import dataclass, field
 
 PASSWORDS = {"password": 1.0}
-ALL_FACTS = {"password": 0.6, "friend": 0.2, "way": 0.2}
+ALL_FACTS = {"password": 0.7, "friend": 0.15, "way": 0.15}
 
 
 @dataclass
 class Phase:
     steps: int
     lengths: dict                   # {tokens per sequence: probability}, drawn for each step
-    batch_tokens: int               # per step; a step has at least one sequence
+    batch_tokens: int               # per step; each half of a step has at least one sequence
     facts: dict = field(default_factory=lambda: ALL_FACTS)
-    dense: float = 0.5              # share of documents with questions anywhere, the rest ask at the end
+    invented: float = 0.4           # share of names and passwords that are invented words or numbers
+    dense: float = 0.5              # share of documents with questions anywhere; others ask at the end
+    plain: float = 0.0              # share of documents that are filler alone
     most_story: float = 0.8         # dense documents: share of filler is uniform up to this
-    most_questions: float = 0.5     # dense documents: share of full questions among repetitions, likewise
+    most_questions: float = 0.5     # dense documents: share of questions among repetitions, likewise
     text_weight: float = 0.3        # loss weights; answers have 1
     surprise_weight: float = 0.05
-    corpus: float = 0.0             # share of the sequences that is plain natural text, all weights 1
+    corpus: float = 0.0             # share of the documents whose filler is the corpus
 
 
 @dataclass
@@ -35,24 +37,45 @@ class Preset:
     betas: tuple = (0.9, 0.98)
     clip: float = 1.0
     warmup: int = 100               # steps
-    decay_share: float = 0.4        # last share of all steps in which the rate falls along a cosine ..
+    decay_share: float = 0.4        # last share of all steps, in which the rate falls along a cosine ..
     final_rate: float = 0.05        # .. to this share of itself
 
     @property
     def steps(self):
         return sum(p.steps for p in self.phases)
 
+    @property
+    def needs_corpus(self):
+        return self.n_merges > 0 or any(p.corpus > 0 for p in self.phases)
+
+
+# The induction circuit forms in the first phase: short, dense, small batches, little weight on filler.
+FIRST = dict(lengths={64: 1.0}, batch_tokens=2048, facts=PASSWORDS, invented=0.0, dense=1.0, most_story=0.3,
+             most_questions=0.0, text_weight=0.05, surprise_weight=0.02)
 
 NANO = Preset(
     n_embd=128, n_layer=3, n_head=4, n_head_kv=2, n_ff=384, rope_theta=1e6, context=4096, learning_rate=3e-3,
     phases=[
-        # The induction circuit forms here: short, dense, small batches.
-        Phase(200, {64: 1.0}, 2048, PASSWORDS, dense=1.0, most_story=0.3, most_questions=0.0, text_weight=0.05,
-              surprise_weight=0.02),
-        Phase(500, {64: 0.2, 128: 0.4, 256: 0.4}, 2048, dense=0.7, text_weight=0.1),
-        Phase(600, {128: 0.3, 256: 0.4, 512: 0.3}, 4096),
-        Phase(400, {256: 0.3, 512: 0.3, 1024: 0.25, 2048: 0.15}, 4096),
-        Phase(100, {512: 0.3, 1024: 0.3, 2048: 0.2, 4096: 0.2}, 8192),
+        Phase(200, **FIRST),
+        Phase(500, {64: 0.2, 128: 0.4, 256: 0.4}, 2048, invented=0.25, dense=0.7, text_weight=0.1),
+        Phase(700, {128: 0.3, 256: 0.4, 512: 0.3}, 4096),
+        Phase(500, {256: 0.3, 512: 0.3, 1024: 0.25, 2048: 0.15}, 4096),
+        Phase(150, {512: 0.3, 1024: 0.3, 2048: 0.2, 4096: 0.2}, 8192),
     ])
 
-PRESETS = {"nano": NANO}
+# The larger model: the same documents, with natural text as filler and alone, to 8,192 tokens.
+MINI = Preset(
+    n_embd=256, n_layer=6, n_head=8, n_head_kv=4, n_ff=768, rope_theta=1e6, context=8192, learning_rate=1.5e-3,
+    n_merges=3800, warmup=200,
+    phases=[
+        Phase(600, **FIRST),
+        Phase(2000, {64: 0.2, 128: 0.4, 256: 0.4}, 8192, invented=0.25, dense=0.6, plain=0.1, text_weight=0.2,
+              corpus=0.5),
+        Phase(6000, {256: 0.4, 512: 0.4, 1024: 0.2}, 32768, dense=0.3, plain=0.4, text_weight=0.5, corpus=0.8),
+        Phase(3000, {512: 0.3, 1024: 0.3, 2048: 0.25, 4096: 0.15}, 32768, dense=0.3, plain=0.4, text_weight=0.5,
+              corpus=0.8),
+        Phase(1000, {1024: 0.3, 2048: 0.3, 4096: 0.2, 8192: 0.2}, 32768, dense=0.3, plain=0.4, text_weight=0.5,
+              corpus=0.8),
+    ])
+
+PRESETS = {"nano": NANO, "mini": MINI}

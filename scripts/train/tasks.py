@@ -1,12 +1,12 @@
-"""Training and test documents: stories with facts hidden in them, and questions about the facts.
+"""Training and test documents: texts with facts hidden in them, and questions about the facts.
 
 A fact and the answer to its question are the same sentence, "The password of Maria is copper lantern.",
 so that one circuit (find the earlier place where the last two tokens stood, copy what followed) serves
 facts said again, answers, and every step of a way.  Three kinds:
 
-    password   The password of Maria is copper lantern.
+    password   The password of Maria is copper lantern.      also invented words and numbers
     friend     The friend of Maria is Anton.
-    way        The way goes from bridge to tower.       asked as a whole chain:
+    way        The way goes from bridge to tower.            asked as a whole chain:
                The way goes from bridge to tower to mill to nowhere.
 """
 from dataclasses import dataclass
@@ -18,40 +18,43 @@ import language
 ANSWER_WEIGHT = 1.0
 COPY_WEIGHT = 0.3        # tokens of an answer that repeat the question or end the sentence
 MAX_WAY = 12             # places in a chain
-STORY_PARAGRAPHS = 4000
-TOKENS_PER_FACT = 24     # at most one fact in so many tokens where questions stand at the end
+TOKENS_PER_FACT = 24     # at most one fact in so many tokens
+MAX_FACTS = 30           # of documents that ask at the end
 
 
 @dataclass
 class Fact:
     kind: str
-    key: str             # the name or place asked about
-    value: str           # " copper lantern", without the full stop
+    key: str             # " Maria": the name or place asked about, with its space
+    value: str           # " copper lantern", with its space, without the full stop
 
-    def stem(self):
-        if self.kind == "way":
-            return f" The way goes from {self.key} to"
-        return f" The {self.kind} of {self.key} is"
+    @property
+    def head(self):
+        """What stands before the key."""
+        return " The way goes from" if self.kind == "way" else f" The {self.kind} of"
 
-    def sentence(self):
-        return f"{self.stem()}{self.value}."
+    @property
+    def verb(self):
+        return " to" if self.kind == "way" else " is"
 
+    @property
     def question(self):
         if self.kind == "way":
-            return f"\nQuestion: What is the way from {self.key}?\nAnswer:"
-        return f"\nQuestion: {'Who' if self.kind == 'friend' else 'What'} is the {self.kind} of {self.key}?\nAnswer:"
+            return "\nQuestion: What is the way from"
+        return f"\nQuestion: {'Who' if self.kind == 'friend' else 'What'} is the {self.kind} of"
 
 
 class FactSource:
     """Draws facts whose keys differ by kind, and whose passwords differ in their first word."""
 
-    def __init__(self, rng, shares):
-        """shares: {kind: probability}."""
-        self.rng, self.shares = rng, shares
+    def __init__(self, rng, shares, invented):
+        """shares: {kind: probability}; invented: share of names and passwords that are no known words."""
+        self.rng, self.shares, self.invented = rng, shares, invented
         self.names = {k: list(rng.permutation(language.NAMES)) for k in ("password", "friend")}
         self.adjectives = list(rng.permutation(language.ADJECTIVES))
-        self.chain = list(rng.permutation(language.PLACES)[:rng.integers(2, MAX_WAY + 1)])
-        self.links = [Fact("way", a, f" {b}") for a, b in zip(self.chain, self.chain[1:] + ["nowhere"])]
+        self.chain = [f" {p}" for p in rng.permutation(language.PLACES)[:rng.integers(2, MAX_WAY + 1)]]
+        self.chain.append(" nowhere")
+        self.links = [Fact("way", a, b) for a, b in zip(self.chain, self.chain[1:])]
         self.unused_links = [self.links[i] for i in rng.permutation(len(self.links))]
 
     def draw(self):
@@ -61,32 +64,32 @@ class FactSource:
             return self.unused_links.pop() if self.unused_links else None
         if not self.names[kind] or not self.adjectives:
             return None
-        key = self.names[kind].pop()
+        key = self.name(self.names[kind].pop())
         if kind == "friend":
-            others = [n for n in language.NAMES if n != key]
-            return Fact(kind, key, f" {others[self.rng.integers(len(others))]}")
+            others = [n for n in language.NAMES if f" {n}" != key]
+            return Fact(kind, key, self.name(others[self.rng.integers(len(others))]))
+        return Fact(kind, key, self.password())
+
+    def name(self, known):
+        if self.rng.random() < self.invented:
+            return " " + language.invent(self.rng).capitalize()
+        return f" {known}"
+
+    def password(self):
+        adjective = self.adjectives.pop()
         thing = language.THINGS[self.rng.integers(len(language.THINGS))]
-        return Fact(kind, key, f" {self.adjectives.pop()} {thing}")
+        if self.rng.random() >= self.invented:
+            return f" {adjective} {thing}"
+        if self.rng.random() < 0.4:
+            return " " + "".join(map(str, self.rng.integers(0, 10, self.rng.integers(2, 7))))
+        word = language.invent(self.rng)
+        return (f" {word}", f" {word} {thing}", f" {adjective} {word}")[self.rng.integers(3)]
 
     def answer_value(self, fact):
-        """What follows the stem in the answer: of a way, the whole chain from its key on."""
+        """What follows the verb in the answer: of a way, the whole chain from its key on."""
         if fact.kind != "way":
             return fact.value
-        return " to".join(f" {p}" for p in self.chain[self.chain.index(fact.key) + 1:] + ["nowhere"])
-
-
-class Stories:
-    """Encoded filler: paragraphs as lists of sentences, each a list of ids with a leading space."""
-
-    def __init__(self, tok, seed):
-        writer = language.Writer(np.random.default_rng(seed))
-        self.paragraphs = [[tok.encode(" " + s) for s in writer.paragraph()] for _ in range(STORY_PARAGRAPHS)]
-
-    def sentences(self, rng):
-        """Endless (ids, opens a paragraph)."""
-        while True:
-            for i, ids in enumerate(self.paragraphs[rng.integers(len(self.paragraphs))]):
-                yield ids, i == 0
+        return " to".join(self.chain[self.chain.index(fact.key) + 1:])
 
 
 class Document:
@@ -97,72 +100,71 @@ class Document:
         self.tok, self.text_weight, self.surprise_weight = tok, text_weight, surprise_weight
         self.ids, self.weights = [tok.begin], [0.0]
         self.fresh_line = True
-        self.no_space = {tok.encode(" " + w)[0]: tok.encode(w)[0] for w in language.PARAGRAPH_OPENERS}
 
     def add(self, ids, weight):
         self.ids += ids
         self.weights += [weight] * len(ids)
-
-    def add_sentence(self, ids, opens_paragraph, weight=None):
-        """A sentence of filler; a leading space is dropped where it opens a line."""
-        if opens_paragraph and not self.fresh_line:
-            self.add(self.tok.encode("\n"), self.text_weight)
-            self.fresh_line = True
-        if self.fresh_line:
-            ids = [self.no_space.get(ids[0], ids[0])] + ids[1:]
-        self.add(ids, self.text_weight if weight is None else weight)
         self.fresh_line = False
+
+    def add_text(self, text, weight):
+        self.add(self.tok.encode(text), weight)
+
+    def add_sentence(self, ids, opens_paragraph):
+        """A sentence of filler; one that opens a paragraph starts a line."""
+        if opens_paragraph and not self.fresh_line:
+            self.add_text("\n", self.text_weight)
+        self.add(ids, self.text_weight)
 
     def add_fact(self, fact, known):
         """The fact's sentence; its value is an answer if it has been said before."""
-        start = len(self.ids)
-        self.add_sentence(self.tok.encode(fact.stem()), False)
-        self.weights[start + self.tok_index_of_key(fact)] = self.surprise_weight
-        self.add(self.tok.encode(fact.value), ANSWER_WEIGHT if known else self.surprise_weight)
-        self.add(self.tok.encode("."), self.text_weight)
-
-    def tok_index_of_key(self, fact):
-        """Keys are the last but one token of every stem."""
-        return len(self.tok.encode(fact.stem())) - 2
+        self.add_text(fact.head.lstrip() if self.fresh_line else fact.head, self.text_weight)
+        self.add_text(fact.key, self.surprise_weight)
+        self.add_text(fact.verb, self.text_weight)
+        self.add_text(fact.value, ANSWER_WEIGHT if known else self.surprise_weight)
+        self.add_text(".", self.text_weight)
 
     def add_question(self, fact, value):
-        """Question and answer, closed by the end token; what follows starts on a new line."""
-        question = self.tok.encode(fact.question())
+        """Question and answer, closed by the end token.  Returns the index of the answer's first token."""
+        self.add_text(fact.question, self.text_weight)
+        self.add_text(fact.key, self.surprise_weight)
+        self.add_text("?\nAnswer:", self.text_weight)
         start = len(self.ids)
-        self.add(question, self.text_weight)
-        # The key stands before "?", "\n", "Answer", ":".
-        self.weights[start + len(question) - 5] = self.surprise_weight
-        self.add(self.tok.encode(fact.stem()), COPY_WEIGHT)
-        self.add(self.tok.encode(value), ANSWER_WEIGHT)
+        self.add_text(fact.head + fact.key + fact.verb, COPY_WEIGHT)
+        self.add_text(value, ANSWER_WEIGHT)
         self.add(self.tok.encode(".") + [self.tok.end], COPY_WEIGHT)
-        self.fresh_line = False
-
-    def after_question(self):
-        """Call before prose that follows a question."""
-        self.add(self.tok.encode("\n"), self.text_weight)
-        self.fresh_line = True
+        return start
 
 
 class Tasks:
+    """Documents in the shape that one phase of a preset asks for."""
+
     def __init__(self, tok, stories, phase):
-        """phase: a presets.Phase; its document shape and weights are used here."""
         self.tok, self.stories, self.phase = tok, stories, phase
 
     def document(self):
         return Document(self.tok, self.phase.text_weight, self.phase.surprise_weight)
 
+    def filler(self, rng):
+        return self.stories.sentences(rng, rng.random() < self.phase.corpus)
+
+    def source(self, rng):
+        return FactSource(rng, self.phase.facts, self.phase.invented)
+
+    def plain(self, rng, n_tok):
+        """Nothing but filler."""
+        doc, story = self.document(), self.filler(rng)
+        while len(doc.ids) < n_tok:
+            doc.add_sentence(*next(story))
+        return doc
+
     def dense(self, rng, n_tok):
-        """Facts, the same facts again, questions and stories in any order: the most answers per token."""
-        doc, source, said = self.document(), FactSource(rng, self.phase.facts), []
-        story = self.stories.sentences(rng)
+        """Facts, the same facts again, questions and filler in any order: the most answers per token."""
+        doc, source, said = self.document(), self.source(rng), []
+        story = self.filler(rng)
         p_story = rng.random() * self.phase.most_story
         n_facts = rng.integers(2, max(4, n_tok // TOKENS_PER_FACT) + 1)
         p_question = rng.random() * self.phase.most_questions
-        asked = False
         while len(doc.ids) < n_tok:
-            if asked:
-                doc.after_question()
-                asked = False
             if rng.random() < p_story:
                 ids, opens = next(story)
                 while doc.fresh_line and not opens:
@@ -176,18 +178,23 @@ class Tasks:
                 doc.add_fact(fact, known=False)
                 said.append(fact)
             elif said:
-                fact = said[rng.integers(len(said))]
-                complete = fact.kind != "way" or all(link in said for link in source.links)
-                if complete and rng.random() < p_question:
-                    doc.add_question(fact, source.answer_value(fact))
-                    asked = True
-                else:
-                    doc.add_fact(fact, known=True)
+                self.say_again(rng, doc, source, said, p_question)
         return doc
+
+    def say_again(self, rng, doc, source, said, p_question):
+        """One of the facts said, as a sentence or, where the whole of it is known, as a question."""
+        fact = said[rng.integers(len(said))]
+        complete = fact.kind != "way" or all(link in said for link in source.links)
+        if complete and rng.random() < p_question:
+            doc.add_question(fact, source.answer_value(fact))
+            doc.add_text("\n", self.phase.text_weight)
+            doc.fresh_line = True
+        else:
+            doc.add_fact(fact, known=True)
 
     def facts(self, rng, count):
         """(source, facts): count facts or a few less; ways always whole."""
-        source, facts = FactSource(rng, self.phase.facts), []
+        source, facts = self.source(rng), []
         for _ in range(count):
             fact = source.draw()
             if fact and fact.kind == "way":
@@ -198,19 +205,21 @@ class Tasks:
         return source, facts
 
     def examination(self, rng, n_tok, n_facts, n_questions):
-        """A story of facts and filler, then questions; about n_tok tokens, never more.
+        """Filler with facts in it, then questions; about n_tok tokens, never more unless facts alone are.
 
-        Returns (document, [(fact, index of its first token, index after its question's "Answer:")]).
+        Returns (document, [(index of the fact's first token, index of the answer's first token)]).
         """
         source, facts = self.facts(rng, n_facts)
         if not facts:
             return self.examination(rng, n_tok, n_facts, n_questions)
         asked = [facts[i] for i in rng.permutation(len(facts))[:n_questions]]
-        encode = self.tok.encode
-        used = 1 + sum(len(encode(f.sentence())) for f in facts) + sum(
-            len(encode(f.question() + f.stem() + source.answer_value(f) + ".")) + 1 for f in asked)
-        sentences = []
-        for ids, opens in self.stories.sentences(rng):
+        rest = self.document()
+        for fact in facts:
+            rest.add_fact(fact, known=False)
+        for fact in asked:
+            rest.add_question(fact, source.answer_value(fact))
+        sentences, used = [], len(rest.ids)
+        for ids, opens in self.filler(rng):
             used += len(ids) + opens
             if used > n_tok:
                 break
@@ -224,16 +233,10 @@ class Tasks:
                 at += 1
             if i < len(sentences):
                 doc.add_sentence(*sentences[i])
-        spans = []
-        for fact in asked:
-            doc.add_question(fact, source.answer_value(fact))
-            tail = len(encode(fact.stem() + source.answer_value(fact) + ".")) + 1
-            spans.append((fact, where[id(fact)], len(doc.ids) - tail))
-        return doc, spans
+        return doc, [(where[id(f)], doc.add_question(f, source.answer_value(f))) for f in asked]
 
     def tail(self, rng, n_tok):
-        most = max(2, n_tok // TOKENS_PER_FACT)
-        n_facts = int(rng.integers(1, min(most, 30) + 1))
+        n_facts = int(rng.integers(1, min(max(2, n_tok // TOKENS_PER_FACT), MAX_FACTS) + 1))
         n_questions = int(rng.integers(1, max(2, min(16, n_tok // 48))))
         return self.examination(rng, n_tok, n_facts, n_questions)[0]
 
@@ -241,8 +244,10 @@ class Tasks:
         """ids [n_seq][n_tok + 1] and the loss weight of each as a target, same shape."""
         ids = np.full((n_seq, n_tok + 1), self.tok.end, np.int64)
         weights = np.zeros((n_seq, n_tok + 1), np.float32)
+        p, writers = self.phase, (self.plain, self.dense, self.tail)
         for row in range(n_seq):
-            doc = (self.dense if rng.random() < self.phase.dense else self.tail)(rng, n_tok + 1)
+            writer = writers[rng.choice(3, p=(p.plain, p.dense, 1 - p.plain - p.dense))]
+            doc = writer(rng, n_tok + 1)
             n = min(len(doc.ids), n_tok + 1)
             ids[row, :n] = doc.ids[:n]
             weights[row, :n] = doc.weights[:n]

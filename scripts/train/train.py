@@ -1,4 +1,4 @@
-"""Trains a preset: python3 train.py nano --out DIR.  Run again with the same DIR to resume.
+"""Trains a preset: python3 train.py --preset nano --out DIR.  The same command resumes a stopped run.
 
 The data of a step depends on the seed and the step's number only, so a resumed run sees what an
 uninterrupted one would have seen.  Each batch is cut into SHARDS halves that run side by side, whatever
@@ -21,19 +21,23 @@ import language
 import tokenizer
 from model import Config, Decoder
 from presets import PRESETS
-from tasks import ANSWER_WEIGHT, Stories, Tasks
+from stories import Stories
+from tasks import ANSWER_WEIGHT, Tasks
 
 SHARDS = 2
 REPORT_STEPS = 25
 CHECKPOINT_STEPS = 200
-SMOOTHING = 0.9       # of the running figures in the log
+SMOOTHING = 0.9        # of the running figures in the log
+LANGUAGE_COUNT = 500   # how often each word of language.py counts beside a corpus
 
 
-def make_tokenizer(preset, path):
+def make_tokenizer(preset, corpus, path):
     """The preset's tokenizer, learnt on first use and kept in path."""
     if not os.path.exists(path):
-        words = Counter({w.encode(): 1 for w in language.vocabulary_words()})
-        tokenizer.Tokenizer(tokenizer.train(words)).save(path)
+        words = Counter({w.encode(): LANGUAGE_COUNT for w in language.vocabulary_words()})
+        if preset.n_merges:
+            words += tokenizer.count_words([corpus])
+        tokenizer.Tokenizer(tokenizer.train(words, preset.n_merges or None)).save(path)
     return tokenizer.Tokenizer.load(path)
 
 
@@ -56,91 +60,113 @@ def make_optimizer(model, preset):
 def phase_of(preset, step):
     for number, phase in enumerate(preset.phases):
         if step < phase.steps:
-            return number, phase
+            return number
         step -= phase.steps
     raise ValueError("step after the last phase")
 
 
-def shard(model, tasks, rng, n_seq, length):
-    """Forward and backward over one shard of a batch.
+class Run:
+    """One training run and the folder that holds its tokenizer, checkpoint and log."""
 
-    Returns the gradients of the weighted sum of losses, that sum, the sum of weights, and how many of how
-    many answer tokens were the first choice.
-    """
-    ids, weight = map(torch.from_numpy, tasks.batch(rng, n_seq, length))
-    logits, target, weight = model(ids[:, :-1]), ids[:, 1:], weight[:, 1:]
-    loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1), reduction="none")
-    total = (loss * weight.reshape(-1)).sum()
-    gradients = torch.autograd.grad(total, list(model.parameters()))
-    with torch.no_grad():
-        answers = weight == ANSWER_WEIGHT
-        right = ((logits.argmax(-1) == target) & answers).sum().item()
-    return gradients, total.item(), weight.sum().item(), right, answers.sum().item()
+    def __init__(self, args):
+        self.name, self.seed, self.folder, self.device = args.preset, args.seed, args.out, args.device
+        self.preset = p = PRESETS[args.preset]
+        corpus = open(args.corpus, encoding="utf-8").read() if args.corpus else ""
+        os.makedirs(self.folder, exist_ok=True)
+        torch.set_num_threads(1)
+        torch.manual_seed(self.seed)
+        tok = make_tokenizer(p, corpus, os.path.join(self.folder, "tokenizer.json"))
+        stories = Stories(tok, self.seed, corpus)
+        self.tasks = [Tasks(tok, stories, phase) for phase in p.phases]
+        self.model = Decoder(Config(tok.size, p.n_embd, p.n_layer, p.n_head, p.n_head_kv, p.n_ff,
+                                    p.rope_theta)).to(self.device)
+        self.optimizer = make_optimizer(self.model, p)
+        self.step, self.seconds, self.n_tokens, self.running = 0, 0.0, 0, {}
+        self.checkpoint = os.path.join(self.folder, "checkpoint.pt")
+        if os.path.exists(self.checkpoint):
+            self.resume()
 
+    def resume(self):
+        state = torch.load(self.checkpoint, map_location=self.device)
+        if (state["preset"], state["seed"]) != (self.name, self.seed):
+            raise SystemExit(f"{self.checkpoint} is of preset {state['preset']} and seed {state['seed']}")
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds, self.n_tokens = state["step"], state["seconds"], state["tokens"]
 
-def save(path, state):
-    """Replaces the checkpoint in one move, so that a killed run leaves the old one whole."""
-    torch.save(state, path + ".new")
-    os.replace(path + ".new", path)
+    def save(self):
+        """Replaces the checkpoint in one move, so that a killed run leaves the old one whole."""
+        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step,
+                    "seconds": self.seconds, "tokens": self.n_tokens, "preset": self.name, "seed": self.seed,
+                    "config": vars(self.model.c)}, self.checkpoint + ".new")
+        os.replace(self.checkpoint + ".new", self.checkpoint)
+
+    def shard(self, tasks, rng, n_seq, length):
+        """Forward and backward over one shard of a batch.
+
+        Returns the gradients of the weighted sum of losses, that sum, the sum of weights, and how many of
+        how many answer tokens were the first choice.
+        """
+        ids, weight = (torch.from_numpy(a).to(self.device) for a in tasks.batch(rng, n_seq, length))
+        logits, target, weight = self.model(ids[:, :-1]), ids[:, 1:], weight[:, 1:]
+        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1), reduction="none")
+        total = (loss * weight.reshape(-1)).sum()
+        gradients = torch.autograd.grad(total, list(self.model.parameters()))
+        with torch.no_grad():
+            answers = weight == ANSWER_WEIGHT
+            right = ((logits.argmax(-1) == target) & answers).sum().item()
+        return gradients, total.item(), weight.sum().item(), right, answers.sum().item()
+
+    def train_step(self, pool):
+        number = phase_of(self.preset, self.step)
+        phase = self.preset.phases[number]
+        draw = np.random.default_rng([self.seed, self.step])
+        length = int(draw.choice(list(phase.lengths), p=list(phase.lengths.values())))
+        n_seq = max(1, phase.batch_tokens // length // SHARDS)
+        jobs = [pool.submit(self.shard, self.tasks[number], np.random.default_rng([self.seed, self.step, i]), n_seq,
+                            length) for i in range(SHARDS)]
+        gradients, losses, weights, right, answers = zip(*(job.result() for job in jobs))
+        for p, *parts in zip(self.model.parameters(), *gradients):
+            p.grad = sum(parts) / sum(weights)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.preset, self.step)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.preset.clip)
+        self.optimizer.step()
+        self.n_tokens += SHARDS * n_seq * length
+        self.step += 1
+        for key, value in (("loss", sum(losses) / sum(weights)),
+                           (f"right@{length}", sum(right) / max(1, sum(answers)))):
+            self.running[key] = SMOOTHING * self.running.get(key, value) + (1 - SMOOTHING) * value
+
+    def report(self, log):
+        figures = " ".join(f"{k} {v:.3f}" for k, v in self.running.items())
+        line = f"step {self.step} of {self.preset.steps} {self.n_tokens / 1e6:.2f} Mtok {self.seconds:.0f} s {figures}"
+        print(line, flush=True)
+        print(line, file=log, flush=True)
+
+    def train(self):
+        started = time.time() - self.seconds
+        with ThreadPoolExecutor(SHARDS) as pool, open(os.path.join(self.folder, "log.txt"), "a") as log:
+            while self.step < self.preset.steps:
+                self.train_step(pool)
+                self.seconds = time.time() - started
+                if self.step % REPORT_STEPS == 0:
+                    self.report(log)
+                if self.step % CHECKPOINT_STEPS == 0 or self.step == self.preset.steps:
+                    self.save()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("preset", choices=PRESETS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", choices=PRESETS, required=True)
     parser.add_argument("--out", required=True, help="folder of the tokenizer, the checkpoint and the log")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--corpus", help="plain text, paragraphs separated by blank lines; mini needs one")
+    parser.add_argument("--device", default="cpu", help="a torch device")
     args = parser.parse_args()
-
-    preset = PRESETS[args.preset]
-    os.makedirs(args.out, exist_ok=True)
-    torch.set_num_threads(1)
-    torch.manual_seed(args.seed)
-    tok = make_tokenizer(preset, os.path.join(args.out, "tokenizer.json"))
-    model = Decoder(Config(tok.size, preset.n_embd, preset.n_layer, preset.n_head, preset.n_head_kv, preset.n_ff,
-                           preset.rope_theta))
-    optimizer = make_optimizer(model, preset)
-    stories = Stories(tok, args.seed)
-    tasks = [Tasks(tok, stories, phase) for phase in preset.phases]
-
-    checkpoint = os.path.join(args.out, "checkpoint.pt")
-    first, seconds, n_tokens = 0, 0.0, 0
-    if os.path.exists(checkpoint):
-        state = torch.load(checkpoint)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first, seconds, n_tokens = state["step"], state["seconds"], state["tokens"]
-
-    log = open(os.path.join(args.out, "log.txt"), "a", encoding="utf-8")
-    running, started = {}, time.time() - seconds
-    pool = ThreadPoolExecutor(SHARDS)
-    for step in range(first, preset.steps):
-        number, phase = phase_of(preset, step)
-        lengths = list(phase.lengths)
-        length = int(np.random.default_rng([args.seed, step]).choice(lengths, p=list(phase.lengths.values())))
-        n_seq = max(1, phase.batch_tokens // length // SHARDS)
-        jobs = [pool.submit(shard, model, tasks[number], np.random.default_rng([args.seed, step, i]), n_seq, length)
-                for i in range(SHARDS)]
-        gradients, losses, weights, right, answers = zip(*(job.result() for job in jobs))
-        for p, *parts in zip(model.parameters(), *gradients):
-            p.grad = sum(parts) / sum(weights)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(preset, step)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), preset.clip)
-        optimizer.step()
-        n_tokens += SHARDS * n_seq * length
-
-        for key, value in (("loss", sum(losses) / sum(weights)), (f"right@{length}", sum(right) / sum(answers))):
-            running[key] = SMOOTHING * running.get(key, value) + (1 - SMOOTHING) * value
-        if (step + 1) % REPORT_STEPS == 0:
-            seconds = time.time() - started
-            figures = " ".join(f"{k} {v:.3f}" for k, v in running.items())
-            line = f"step {step + 1} of {preset.steps} phase {number} {n_tokens / 1e6:.2f} Mtok {seconds:.0f} s {figures}"
-            print(line, flush=True)
-            print(line, file=log, flush=True)
-        if (step + 1) % CHECKPOINT_STEPS == 0 or step + 1 == preset.steps:
-            save(checkpoint, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1,
-                              "seconds": time.time() - started, "tokens": n_tokens, "preset": args.preset,
-                              "seed": args.seed, "config": vars(model.c)})
+    if PRESETS[args.preset].needs_corpus and not args.corpus:
+        parser.error(f"preset {args.preset} needs --corpus")
+    Run(args).train()
 
 
 if __name__ == "__main__":

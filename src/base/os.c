@@ -55,12 +55,21 @@ void pi_file_drop(const struct pi_file *file, size_t offset, size_t size)
         madvise((void *)(file->data + begin), end - begin, MADV_DONTNEED);
 }
 
+bool pi_file_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 pith_status pi_new_file_open(const char *path, struct pi_new_file *file, pith_error *err)
 {
+    struct stat st;
     char suffix[32];
     int n = snprintf(suffix, sizeof(suffix), ".tmp-%ld", (long)getpid());
     size_t len = strlen(path);
     *file = (struct pi_new_file){0};
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return pi_fail(err, PITH_IO, "%s: not a regular file", path);
     file->path = pi_mem_strndup(PI_MEM_OTHER, path, len);
     file->tmp_path = pi_mem_alloc(PI_MEM_OTHER, len + (size_t)n + 1);
     if (file->path == NULL || file->tmp_path == NULL) {

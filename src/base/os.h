@@ -19,6 +19,9 @@ void pi_file_unmap(struct pi_file *file);
 /* Gives the pages of a range of the mapping back to the system; reading them again reads the file. */
 void pi_file_drop(const struct pi_file *file, size_t offset, size_t size);
 
+/* True when both paths name one existing file, through links too. */
+bool pi_file_same(const char *a, const char *b);
+
 /* A file that appears under its name only when it is whole: written beside it as path.tmp-PID. */
 struct pi_new_file {
     FILE *stream;
@@ -26,6 +29,8 @@ struct pi_new_file {
     char *tmp_path; /* owned */
 };
 
+/* IO; a name that stands for something else than a regular file (a device, a directory) is refused,
+   because the rename would replace it. */
 pith_status pi_new_file_open(const char *path, struct pi_new_file *file, pith_error *err);
 /* IO names the reason (a full disk, a lost file system). */
 pith_status pi_new_file_write(struct pi_new_file *file, const void *data, size_t size,

@@ -1,11 +1,112 @@
-/* attend.h - kernels of attention over pages. */
+/*
+ * attend.h - attention of query rows over one page of entries at a time. A row is one query head of
+ * one token; rows that share a KV head are served together, so that a page is read once for all.
+ * kv/attend.c walks a lane page by page with these kernels.
+ *
+ * A page holds page_len entries (16, 32 or 64), of which the first n are in use, in the layout that
+ * kv/store.h draws: K [dim_k][page_len] with entries side by side, V [page_len][dim_v], q8_0 as codes
+ * with one f16 scale per 32 dimensions. K's and V's parts start at multiples of 32 bytes.
+ *
+ * The arithmetic is fixed, for every level and every path, so that all give the same bits. fma is
+ * the fused multiply-add, other operators round to f32. A stored value is exact in f32: f16 widens,
+ * and the product of an f16 scale and a code has at most 18 significant bits. For row r and the slots
+ * s of a page, in the order of the lane's pages:
+ *
+ *   x[s]  = clamp(scale * (acc = fma(k[d][s], q[d], acc), d ascending, from 0))
+ *           clamp limits to [-FLT_MAX, FLT_MAX] and turns NaN into -FLT_MAX, so that finite inputs
+ *           never give NaN however large the products
+ *   s is visible when s < n and pos[s] <= limit[r]; nothing below changes a row that sees no slot
+ *   m'    = max(m, x[s] of the visible s)
+ *   c     = m' > m ? E(m - m') : 1
+ *   p[s]  = visible ? E(x[s] - m') : 0
+ *   sum16[i] = p[i] + p[i + 16] + p[i + 32] + p[i + 48], added in this order, as far as slots go
+ *   sum   = tree over sum16: i with i + 8, then i + 4, i + 2, i + 1
+ *   l'    = fma(l, c, sum)
+ *   o[d]  = fma(v[s][d], p[s], o[d]), s ascending, from o[d] * c
+ *
+ * with m = -INFINITY, l = 0, o = 0 before the first page. Slots that are not visible add an exact
+ * nothing (up to the sign of a zero in o, which the caller's last step removes), so pages without a
+ * visible slot may be skipped, and the bits of a row do not depend on the rows beside it or on
+ * entries that it does not see. Values must stay below FLT_MAX divided by the entries of a lane.
+ *
+ * E(x) approximates exp(x) for x <= 0 with an error below 1.5 units in the last place:
+ *   E(x) = 0                                     for x < -87 (-INFINITY included)
+ *   t = fma(x, 1/ln 2, 1.5 * 2^23), n = t - 1.5 * 2^23        (rounds x / ln 2 to nearest even)
+ *   r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
+ *   y = 1 + r + r^2 (C2 + C3 r + ... + C6 r^4) by Horner's rule, each step an fma
+ *   E(x) = y * 2^n, by adding n to the exponent's bits
+ * E(0) = 1 exactly, so a row that sees one entry returns its value.
+ */
 #ifndef PI_ATTEND_H
 #define PI_ATTEND_H
 
 #include "base/base.h"
 
+/* Constants of E. C2..C6 minimise the relative error of y on |r| <= ln 2 / 2 with C0 = C1 = 1
+   (5e-9, by Lawson's iteration); LN2_HIGH has 15 bits, so that n * LN2_HIGH is exact. */
+#define PI_SOFTMAX_MIN (-87.0f)
+#define PI_SOFTMAX_LOG2E 0x1.715476p+0f
+#define PI_SOFTMAX_MAGIC 0x1.8p+23f
+#define PI_SOFTMAX_LN2_HIGH 0x1.62e4p-1f
+#define PI_SOFTMAX_LN2_LOW 0x1.7f7d1cp-20f
+#define PI_SOFTMAX_C2 0x1.fffffcp-2f
+#define PI_SOFTMAX_C3 0x1.555492p-3f
+#define PI_SOFTMAX_C4 0x1.5558f2p-5f
+#define PI_SOFTMAX_C5 0x1.1239e2p-7f
+#define PI_SOFTMAX_C6 0x1.6a2434p-10f
+
+#define PI_ATTEND_SLOTS 64 /* most entries of a page; floats from one row of x to the next */
+#define PI_ATTEND_ROWS 12  /* most rows of one call on f32 pages */
+#define PI_ATTEND_ROWS_PACKED 8 /* most rows of one call on f16 and q8_0 pages */
+
+enum pi_attend_type { PI_ATTEND_F32, PI_ATTEND_F16, PI_ATTEND_Q8_0, PI_ATTEND_N_TYPE };
+
+struct pi_attend_page {
+    const void *k;           /* [dim_k][page_len] values or codes */
+    const uint16_t *k_scale; /* [dim_k / 32][page_len], q8_0 only */
+    const void *v;           /* [page_len][dim_v] values or codes */
+    const uint16_t *v_scale; /* [page_len][dim_v / 32], q8_0 only */
+    const int32_t *pos;      /* [page_len] */
+    int32_t page_len;
+    int32_t n; /* entries in use, 1..page_len */
+    int32_t dim_k;
+    int32_t dim_v;
+    ptrdiff_t next; /* bytes from this page to the one read after it, which kernels of packed types
+                       ask the memory for while they read this one; 0 at the end */
+};
+
+struct pi_attend_rows {
+    int32_t n_row;
+    const float *q; /* [dim_k][n_row] */
+    float scale;
+    const int32_t *limit; /* [n_row] largest position (as stored in the page) that a row sees */
+    bool all_visible;     /* every row sees all n entries: limit is not looked at */
+    float *x;             /* [n_row][PI_ATTEND_SLOTS] logits, then weights; 64-byte aligned */
+    float *max;           /* [n_row] m */
+    float *sum;           /* [n_row] l */
+    float *rescale;       /* [n_row] c */
+    float *o;             /* [n_row] rows, o_stride floats apart */
+    size_t o_stride;
+};
+
+/* Each reads and writes the members of rows that its line names. Slots from n to the next multiple
+   of 16 are computed but never visible; slots beyond that are left alone. */
 struct pi_attend_kernels {
-    int placeholder;
+    /* x from q and K. At most PI_ATTEND_ROWS rows, PI_ATTEND_ROWS_PACKED on packed types. */
+    void (*logits[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
+                                     const struct pi_attend_rows *rows);
+    /* x becomes p; max, sum and rescale move on. Where tap is not NULL, row r's visible logits, and
+       -INFINITY for the others, are stored at tap + r * tap_stride, n floats each. */
+    void (*softmax)(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+                    float *tap, size_t tap_stride);
+    /* o from rescale, x (weights) and V. Rows as logits. */
+    void (*values[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
+                                     const struct pi_attend_rows *rows);
+    /* All page_len entries of K or V as f32, in the same order. */
+    void (*decode_k[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
+    void (*decode_v[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
+    /* Asks for the lines of [at, at + size) to be brought near; changes nothing. */
+    void (*prefetch)(const void *at, size_t size);
 };
 
 #endif

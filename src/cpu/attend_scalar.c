@@ -1,4 +1,229 @@
-/* attend_scalar.c - kernels of attention for this level. */
+/*
+ * attend_scalar.c - the reference of attention over a page, one value at a time. It defines the bits
+ * that every other level must give: the formulas stand in attend.h. Compiled without contraction;
+ * speed is no concern here.
+ */
+#include <float.h>
+#include <math.h>
+
+#include "base/half.h"
 #include "cpu/kernels.h"
 
-void pi_attend_init_scalar(struct pi_attend_kernels *k) { (void)k; }
+/* Slots that are computed: those in use, rounded up to whole groups of 16. */
+static int32_t slots_of(const struct pi_attend_page *page) { return (page->n + 15) / 16 * 16; }
+
+static float f32_at(const void *values, size_t at)
+{
+    return ((const float *)values)[at];
+}
+
+static float f16_at(const void *values, size_t at)
+{
+    return pi_f32_from_f16(((const uint16_t *)values)[at]);
+}
+
+static float key_at(enum pi_attend_type type, const struct pi_attend_page *page, int32_t d,
+                    int32_t s)
+{
+    size_t at = (size_t)d * (size_t)page->page_len + (size_t)s;
+    if (type == PI_ATTEND_F32)
+        return f32_at(page->k, at);
+    if (type == PI_ATTEND_F16)
+        return f16_at(page->k, at);
+    size_t block = (size_t)(d / 32) * (size_t)page->page_len + (size_t)s;
+    return pi_f32_from_f16(page->k_scale[block]) * (float)((const int8_t *)page->k)[at];
+}
+
+static float value_at(enum pi_attend_type type, const struct pi_attend_page *page, int32_t s,
+                      int32_t d)
+{
+    size_t at = (size_t)s * (size_t)page->dim_v + (size_t)d;
+    if (type == PI_ATTEND_F32)
+        return f32_at(page->v, at);
+    if (type == PI_ATTEND_F16)
+        return f16_at(page->v, at);
+    size_t block = (size_t)s * (size_t)(page->dim_v / 32) + (size_t)(d / 32);
+    return pi_f32_from_f16(page->v_scale[block]) * (float)((const int8_t *)page->v)[at];
+}
+
+/* Comparisons, not fmaxf: a NaN must become -FLT_MAX. */
+static float clamp(float x)
+{
+    x = x > -FLT_MAX ? x : -FLT_MAX;
+    return x < FLT_MAX ? x : FLT_MAX;
+}
+
+static void logits(enum pi_attend_type type, const struct pi_attend_page *page,
+                   const struct pi_attend_rows *rows)
+{
+    for (int32_t r = 0; r < rows->n_row; r++)
+        for (int32_t s = 0; s < slots_of(page); s++) {
+            float acc = 0.0f;
+            for (int32_t d = 0; d < page->dim_k; d++)
+                acc = fmaf(key_at(type, page, d, s), rows->q[d * rows->n_row + r], acc);
+            rows->x[r * PI_ATTEND_SLOTS + s] = clamp(acc * rows->scale);
+        }
+}
+
+static void values(enum pi_attend_type type, const struct pi_attend_page *page,
+                   const struct pi_attend_rows *rows)
+{
+    for (int32_t r = 0; r < rows->n_row; r++)
+        for (int32_t d = 0; d < page->dim_v; d++) {
+            float *o = rows->o + (size_t)r * rows->o_stride + (size_t)d;
+            float acc = *o * rows->rescale[r];
+            for (int32_t s = 0; s < page->n; s++)
+                acc = fmaf(value_at(type, page, s, d), rows->x[r * PI_ATTEND_SLOTS + s], acc);
+            *o = acc;
+        }
+}
+
+static float exp_below_0(float x)
+{
+    if (x < PI_SOFTMAX_MIN)
+        return 0.0f;
+    float t = fmaf(x, PI_SOFTMAX_LOG2E, PI_SOFTMAX_MAGIC);
+    float n = t - PI_SOFTMAX_MAGIC;
+    float r = fmaf(n, -PI_SOFTMAX_LN2_LOW, fmaf(n, -PI_SOFTMAX_LN2_HIGH, x));
+    float y = fmaf(PI_SOFTMAX_C6, r, PI_SOFTMAX_C5);
+    y = fmaf(y, r, PI_SOFTMAX_C4);
+    y = fmaf(y, r, PI_SOFTMAX_C3);
+    y = fmaf(y, r, PI_SOFTMAX_C2);
+    y = fmaf(y, r, 1.0f);
+    y = fmaf(y, r, 1.0f);
+    /* The low bits of t hold n; shifted, they add to y's exponent. */
+    return pi_f32_from_bits(pi_bits_from_f32(y) + (pi_bits_from_f32(t) << 23));
+}
+
+static float tree_sum(float *sum16)
+{
+    for (int32_t half = 8; half > 0; half /= 2)
+        for (int32_t i = 0; i < half; i++)
+            sum16[i] += sum16[i + half];
+    return sum16[0];
+}
+
+/* One row: x becomes p. Returns without a change of max, sum and p = 0 when nothing is visible. */
+static void softmax_row(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+                        int32_t r, float *tap)
+{
+    float *x = rows->x + r * PI_ATTEND_SLOTS, sum16[16] = {0};
+    float old = rows->max[r], max = old;
+    bool visible[PI_ATTEND_SLOTS];
+    for (int32_t s = 0; s < slots_of(page); s++) {
+        visible[s] = s < page->n && (rows->all_visible || page->pos[s] <= rows->limit[r]);
+        if (visible[s] && x[s] > max)
+            max = x[s];
+        if (tap != NULL && s < page->n)
+            tap[s] = visible[s] ? x[s] : -INFINITY;
+    }
+    for (int32_t s = 0; s < slots_of(page); s++) {
+        x[s] = visible[s] ? exp_below_0(x[s] - max) : 0.0f;
+        sum16[s % 16] += x[s];
+    }
+    float c = max > old ? exp_below_0(old - max) : 1.0f;
+    rows->max[r] = max;
+    rows->rescale[r] = c;
+    rows->sum[r] = fmaf(rows->sum[r], c, tree_sum(sum16));
+}
+
+static void softmax(const struct pi_attend_page *page, const struct pi_attend_rows *rows, float *tap,
+                    size_t tap_stride)
+{
+    for (int32_t r = 0; r < rows->n_row; r++)
+        softmax_row(page, rows, r, tap == NULL ? NULL : tap + (size_t)r * tap_stride);
+}
+
+static void decode_k(enum pi_attend_type type, const struct pi_attend_page *page, float *out)
+{
+    for (int32_t d = 0; d < page->dim_k; d++)
+        for (int32_t s = 0; s < page->page_len; s++)
+            out[d * page->page_len + s] = key_at(type, page, d, s);
+}
+
+static void decode_v(enum pi_attend_type type, const struct pi_attend_page *page, float *out)
+{
+    for (int32_t s = 0; s < page->page_len; s++)
+        for (int32_t d = 0; d < page->dim_v; d++)
+            out[s * page->dim_v + d] = value_at(type, page, s, d);
+}
+
+static void prefetch(const void *at, size_t size)
+{
+    (void)at;
+    (void)size;
+}
+
+/* ---- one function per storage type -------------------------------------------------------- */
+
+static void logits_f32(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    logits(PI_ATTEND_F32, page, rows);
+}
+
+static void logits_f16(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    logits(PI_ATTEND_F16, page, rows);
+}
+
+static void logits_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    logits(PI_ATTEND_Q8_0, page, rows);
+}
+
+static void values_f32(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    values(PI_ATTEND_F32, page, rows);
+}
+
+static void values_f16(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    values(PI_ATTEND_F16, page, rows);
+}
+
+static void values_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    values(PI_ATTEND_Q8_0, page, rows);
+}
+
+static void decode_k_f32(const struct pi_attend_page *page, float *out)
+{
+    decode_k(PI_ATTEND_F32, page, out);
+}
+
+static void decode_k_f16(const struct pi_attend_page *page, float *out)
+{
+    decode_k(PI_ATTEND_F16, page, out);
+}
+
+static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
+{
+    decode_k(PI_ATTEND_Q8_0, page, out);
+}
+
+static void decode_v_f32(const struct pi_attend_page *page, float *out)
+{
+    decode_v(PI_ATTEND_F32, page, out);
+}
+
+static void decode_v_f16(const struct pi_attend_page *page, float *out)
+{
+    decode_v(PI_ATTEND_F16, page, out);
+}
+
+static void decode_v_q8_0(const struct pi_attend_page *page, float *out)
+{
+    decode_v(PI_ATTEND_Q8_0, page, out);
+}
+
+void pi_attend_init_scalar(struct pi_attend_kernels *k)
+{
+    *k = (struct pi_attend_kernels){
+        .logits = {logits_f32, logits_f16, logits_q8_0},
+        .softmax = softmax,
+        .values = {values_f32, values_f16, values_q8_0},
+        .decode_k = {decode_k_f32, decode_k_f16, decode_k_q8_0},
+        .decode_v = {decode_v_f32, decode_v_f16, decode_v_q8_0},
+        .prefetch = prefetch,
+    };
+}

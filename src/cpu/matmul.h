@@ -92,8 +92,12 @@ void pi_matmul_pack_group(enum pi_dtype type, int32_t n_col, const void *rows, i
 /* The values of one row, [n_col] (embedding look-up). */
 void pi_matmul_unpack_row(const struct pi_matrix *w, int32_t row, float *out);
 
-/* Bytes of scratch per column: room for a group decoded to codes of a byte and f32 scales. */
-#define PI_MATMUL_SCRATCH_PER_COL 64
+/*
+ * A thread's scratch: a fixed part (a panel of decoded weights, sums of activations, the rows of a
+ * group that is not full; see matmul_blocked.h) and a part that grows with the columns.
+ */
+#define PI_MATMUL_SCRATCH_FIXED (128 * 1024)
+#define PI_MATMUL_SCRATCH_PER_COL 4
 
 size_t pi_matmul_scratch_bytes(int32_t n_col_max);
 

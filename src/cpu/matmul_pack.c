@@ -67,7 +67,7 @@ size_t pi_matmul_group_bytes(enum pi_dtype type, int32_t n_col)
 
 size_t pi_matmul_scratch_bytes(int32_t n_col_max)
 {
-    return pi_align((size_t)n_col_max, 256) * PI_MATMUL_SCRATCH_PER_COL;
+    return PI_MATMUL_SCRATCH_FIXED + pi_align((size_t)n_col_max, 256) * PI_MATMUL_SCRATCH_PER_COL;
 }
 
 /* ---- packing ------------------------------------------------------------------------------ */

@@ -134,6 +134,7 @@ void pith_engine_free(pith_engine *e)
     pi_mem_free(e);
 }
 
+const pith_model *pith_engine_model(const pith_engine *e) { return e->model; }
 void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out) { kv_cache_stats(e->kv, out); }
 
 /* ---- sequences ---- */
@@ -235,6 +236,7 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
     return PITH_OK;
 }
 
+pith_engine *pith_seq_engine(const pith_seq *seq) { return seq->engine; }
 int32_t pith_seq_length(const pith_seq *seq) { return seq->n_token; }
 const int32_t *pith_seq_tokens(const pith_seq *seq) { return seq->tokens; }
 const float *pith_seq_logits(const pith_seq *seq) { return seq->has_logits ? seq->logits : NULL; }

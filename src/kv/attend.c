@@ -1,1 +1,291 @@
-#include "base/base.h"
+/*
+ * attend.c - attention over a lane: walks the lane's pages, decides which of them each query sees and
+ * from what rotation, and hands page after page to the kernels of cpu/attend.h. It knows no policy
+ * and no arithmetic beyond the last division.
+ *
+ * Two ways lead over a page, with the same bits. Few rows (a generated token's query group) read it
+ * as it is stored, once. Many rows (a prompt) decode it to f32 first and go over it in blocks of
+ * rows. Invariant: a row's result depends on the entries it sees and their slots, on nothing else.
+ */
+#include <math.h>
+
+#include "cpu/kernels.h"
+#include "kv/store.h"
+
+_Static_assert((int)PI_ATTEND_F32 == (int)KV_TYPE_F32 && (int)PI_ATTEND_F16 == (int)KV_TYPE_F16 &&
+                   (int)PI_ATTEND_Q8_0 == (int)KV_TYPE_Q8_0 &&
+                   (int)PI_ATTEND_N_TYPE == (int)KV_N_TYPE,
+               "kernels are listed in the order of storage types");
+
+/* Rows that make the decoding of a page small beside the work on it. */
+#define TILE_ROWS 96
+
+/* One call's working memory, parts of the caller's scratch. */
+struct attend {
+    const struct kv_attend_job *job;
+    const struct kv_cache *cache;
+    const struct kv_lane *lane;
+    const struct pi_attend_kernels *cpu;
+    int32_t n_row;      /* n_tok * n_group; row r is query (r / n_group, r % n_group) */
+    int32_t block_rows; /* rows of one kernel call */
+    bool decoded;       /* pages are decoded to f32 first */
+    int32_t delta;      /* the queries in q are rotated for pages with this delta */
+    float *q;           /* [block][dim_k][rows of the block] */
+    float *row;         /* [dim_k] a query on its way into q */
+    float *cs;          /* [dim_k] cosines and sines of a rotation */
+    float *x;           /* [PI_ATTEND_ROWS][PI_ATTEND_SLOTS] */
+    float *o;           /* [n_row][dim_v] */
+    float *max;         /* [n_row] */
+    float *sum;         /* [n_row] */
+    float *rescale;     /* [PI_ATTEND_ROWS] */
+    int32_t *limit;     /* [PI_ATTEND_ROWS] */
+    float *k;           /* [dim_k][page_len] decoded */
+    float *v;           /* [page_len][dim_v] decoded */
+};
+
+/* The next n floats of scratch, each part on its own cache line; only counts while base is NULL. */
+static void *take(uint8_t *base, size_t *used, size_t n)
+{
+    void *part = base == NULL ? NULL : base + *used;
+    *used += pi_align(n * sizeof(float), 64);
+    return part;
+}
+
+/* Places the parts into scratch (NULL: counts alone) and returns the bytes they take. */
+static size_t place(struct attend *a, const struct kv_geometry *g, int32_t n_row, uint8_t *scratch)
+{
+    size_t used = 0, rows = (size_t)n_row, dim_k = (size_t)g->dim_k, dim_v = (size_t)g->dim_v;
+    a->q = take(scratch, &used, rows * dim_k);
+    a->row = take(scratch, &used, dim_k);
+    a->cs = take(scratch, &used, dim_k + 1);
+    a->x = take(scratch, &used, (size_t)PI_ATTEND_ROWS * PI_ATTEND_SLOTS);
+    a->o = take(scratch, &used, rows * dim_v);
+    a->max = take(scratch, &used, rows);
+    a->sum = take(scratch, &used, rows);
+    a->rescale = take(scratch, &used, PI_ATTEND_ROWS);
+    a->limit = take(scratch, &used, PI_ATTEND_ROWS);
+    if (n_row > PI_ATTEND_ROWS_PACKED) {
+        a->k = take(scratch, &used, dim_k * (size_t)g->page_len);
+        a->v = take(scratch, &used, dim_v * (size_t)g->page_len);
+    }
+    return used;
+}
+
+size_t kv_attend_scratch_bytes(const struct kv_geometry *g, int32_t n_row)
+{
+    struct attend a;
+    return place(&a, g, n_row, NULL) + 64;
+}
+
+int32_t kv_attend_tile(int32_t n_group)
+{
+    return n_group >= TILE_ROWS ? 1 : TILE_ROWS / n_group;
+}
+
+/* ---- queries ------------------------------------------------------------------------------ */
+
+/* Pairs as vec.h's rope has them; here because all levels must give the same bits. */
+static void rotate(const struct pi_rope *rope, const float *cs, float *x)
+{
+    for (int32_t i = 0; i < rope->n_pair; i++) {
+        float *first = rope->adjacent ? x + 2 * i : x + i;
+        float *second = rope->adjacent ? first + 1 : first + rope->n_pair;
+        float a = *first, b = *second;
+        *first = a * cs[2 * i] - b * cs[2 * i + 1];
+        *second = a * cs[2 * i + 1] + b * cs[2 * i];
+    }
+}
+
+/* Fills q for pages with a delta: a key that counts as written delta positions later, seen by a
+   query, is the same product as the key where it was, seen by the query turned back by delta. */
+static void queries_fill(struct attend *a, int32_t delta)
+{
+    const struct kv_attend_job *job = a->job;
+    int32_t dim_k = a->cache->g.dim_k;
+    bool turn = delta != 0 && job->rope != NULL;
+    assert(delta == 0 || job->rope != NULL);
+    if (turn)
+        pi_rope_fill_delta(job->rope, -delta, a->cs);
+    for (int32_t r = 0; r < a->n_row; r++) {
+        int32_t first = r / a->block_rows * a->block_rows;
+        int32_t n_row = (int32_t)pi_min(a->block_rows, a->n_row - first);
+        const float *from = job->q + (size_t)(r / job->n_group) * job->q_stride +
+                            (size_t)(r % job->n_group) * (size_t)dim_k;
+        float *to = a->q + (size_t)first * (size_t)dim_k + (r - first);
+        if (turn) {
+            memcpy(a->row, from, (size_t)dim_k * sizeof(float));
+            rotate(job->rope, a->cs, a->row);
+            from = a->row;
+        }
+        for (int32_t d = 0; d < dim_k; d++)
+            to[(size_t)d * (size_t)n_row] = from[d];
+    }
+    a->delta = delta;
+}
+
+/* Largest stored position that row r sees in a page with a delta. */
+static int32_t limit_of(const struct attend *a, int32_t r, int32_t delta)
+{
+    int64_t limit = (int64_t)a->job->pos0 + r / a->job->n_group - delta;
+    return (int32_t)pi_max(INT32_MIN, pi_min(INT32_MAX, limit));
+}
+
+/* ---- pages -------------------------------------------------------------------------------- */
+
+static void page_view(const struct attend *a, int32_t index, struct pi_attend_page *page)
+{
+    const struct kv_geometry *g = &a->cache->g;
+    const struct kv_page_layout *layout = &a->cache->layout;
+    const uint8_t *base = kv_page_at(a->cache, a->lane->table[index].page);
+    *page = (struct pi_attend_page){
+        .k = base + layout->k,
+        .k_scale = (const uint16_t *)(base + layout->k_scale),
+        .v = base + layout->v,
+        .v_scale = (const uint16_t *)(base + layout->v_scale),
+        .pos = (const int32_t *)(base + layout->pos),
+        .page_len = g->page_len,
+        .n = a->lane->table[index].n,
+        .dim_k = g->dim_k,
+        .dim_v = g->dim_v,
+    };
+}
+
+/* Replaces K and V of the view by their f32 copies in scratch. */
+static void page_decode(struct attend *a, struct pi_attend_page *page)
+{
+    const struct kv_geometry *g = &a->cache->g;
+    if (g->type_k != KV_TYPE_F32) {
+        a->cpu->decode_k[g->type_k](page, a->k);
+        page->k = a->k;
+    }
+    if (g->type_v != KV_TYPE_F32) {
+        a->cpu->decode_v[g->type_v](page, a->v);
+        page->v = a->v;
+    }
+}
+
+/* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,
+   values. */
+static void block_attend(struct attend *a, const struct pi_attend_page *page, int32_t slot,
+                         int32_t r0)
+{
+    const struct kv_geometry *g = &a->cache->g;
+    const struct kv_attend_tap *tap = a->job->tap;
+    int32_t n_row = (int32_t)pi_min(a->block_rows, a->n_row - r0);
+    for (int32_t i = 0; i < n_row; i++)
+        a->limit[i] = limit_of(a, r0 + i, a->delta);
+    if (a->limit[n_row - 1] < page->pos[0])
+        return;
+    struct pi_attend_rows rows = {
+        .n_row = n_row,
+        .q = a->q + (size_t)r0 * (size_t)g->dim_k,
+        .scale = a->job->scale,
+        .limit = a->limit,
+        .all_visible = a->limit[0] >= page->pos[page->n - 1],
+        .x = a->x,
+        .max = a->max + r0,
+        .sum = a->sum + r0,
+        .rescale = a->rescale,
+        .o = a->o + (size_t)r0 * (size_t)g->dim_v,
+        .o_stride = (size_t)g->dim_v,
+    };
+    float *logits = NULL;
+    if (tap != NULL)
+        logits = tap->logits + (size_t)r0 * tap->row_stride + (size_t)slot;
+    a->cpu->logits[a->decoded ? KV_TYPE_F32 : g->type_k](page, &rows);
+    a->cpu->softmax(page, &rows, logits, tap == NULL ? 0 : tap->row_stride);
+    a->cpu->values[a->decoded ? KV_TYPE_F32 : g->type_v](page, &rows);
+}
+
+/* Asks for the part of the next page that belongs to block i of n, so that the requests spread over
+   the work on this page. */
+static void prefetch_part(const struct attend *a, const uint8_t *next, int32_t i, int32_t n)
+{
+    size_t bytes = a->cache->layout.bytes, step = pi_align(bytes / (size_t)n + 1, 64);
+    size_t begin = (size_t)i * step;
+    if (begin < bytes)
+        a->cpu->prefetch(next + begin, step < bytes - begin ? step : bytes - begin);
+}
+
+/* Table entry `index` of the lane, whose entries begin at a slot. Positions ascend in a page. */
+static void page_attend(struct attend *a, int32_t index, int32_t slot)
+{
+    const struct kv_page_layout *layout = &a->cache->layout;
+    int32_t delta = a->lane->table[index].delta;
+    const uint8_t *base = kv_page_at(a->cache, a->lane->table[index].page), *next = base;
+    struct pi_attend_page page;
+    page_view(a, index, &page);
+    if (page.pos[0] > limit_of(a, a->n_row - 1, delta))
+        return;
+    if (delta != a->delta)
+        queries_fill(a, delta);
+    if (index + 1 < a->lane->n_live)
+        next = kv_page_at(a->cache, a->lane->table[index + 1].page);
+    page.next = next - base;
+    if (a->decoded) {
+        page_decode(a, &page);
+    } else {
+        a->cpu->prefetch(next + layout->k_scale, layout->v - layout->k_scale);
+        a->cpu->prefetch(next + layout->v_scale, layout->bytes - layout->v_scale);
+    }
+    int32_t n_block = (int32_t)pi_ceil_div(a->n_row, a->block_rows);
+    for (int32_t i = 0; i < n_block; i++) {
+        if (a->decoded)
+            prefetch_part(a, next, i, n_block);
+        block_attend(a, &page, slot, i * a->block_rows);
+    }
+}
+
+/* ---- the call ----------------------------------------------------------------------------- */
+
+static void rows_start(struct attend *a)
+{
+    const struct kv_attend_tap *tap = a->job->tap;
+    for (int32_t r = 0; r < a->n_row; r++) {
+        a->max[r] = -INFINITY;
+        a->sum[r] = 0.0f;
+        for (int32_t s = 0; tap != NULL && s < a->lane->len; s++)
+            tap->logits[(size_t)r * tap->row_stride + (size_t)s] = -INFINITY;
+    }
+    memset(a->o, 0, (size_t)a->n_row * (size_t)a->cache->g.dim_v * sizeof(float));
+}
+
+/* out = o / l. Adding zero turns a negative zero, whose sign may depend on which slots were skipped,
+   into the positive one. */
+static void rows_finish(struct attend *a)
+{
+    const struct kv_attend_job *job = a->job;
+    size_t dim_v = (size_t)a->cache->g.dim_v;
+    for (int32_t r = 0; r < a->n_row; r++) {
+        const float *o = a->o + (size_t)r * dim_v;
+        float *out = job->out + (size_t)(r / job->n_group) * job->out_stride +
+                     (size_t)(r % job->n_group) * dim_v;
+        float inverse = a->sum[r] > 0.0f ? 1.0f / a->sum[r] : 0.0f;
+        for (size_t d = 0; d < dim_v; d++)
+            out[d] = o[d] * inverse + 0.0f;
+        if (job->tap != NULL) {
+            job->tap->max[r] = a->max[r];
+            job->tap->sum[r] = a->sum[r];
+        }
+    }
+}
+
+void kv_attend(const struct kv_attend_job *job, void *scratch)
+{
+    uint8_t *base = (uint8_t *)scratch + (64 - (uintptr_t)scratch % 64) % 64;
+    struct attend a = {
+        .job = job,
+        .cache = job->seq->cache,
+        .lane = kv_lane_at(job->seq, job->layer, job->head),
+        .cpu = &pi_kernels()->attend,
+        .n_row = job->n_tok * job->n_group,
+    };
+    a.decoded = a.n_row > PI_ATTEND_ROWS_PACKED;
+    a.block_rows = a.decoded ? PI_ATTEND_ROWS : PI_ATTEND_ROWS_PACKED;
+    place(&a, &a.cache->g, a.n_row, base);
+    rows_start(&a);
+    queries_fill(&a, 0);
+    for (int32_t i = 0, slot = 0; i < a.lane->n_live; slot += a.lane->table[i++].n)
+        page_attend(&a, i, slot);
+    rows_finish(&a);
+}

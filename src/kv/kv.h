@@ -37,7 +37,8 @@ size_t kv_page_bytes(const struct kv_geometry *g);
 /* Bytes of pages for n_token tokens of one sequence in every lane. */
 int64_t kv_bytes_for_tokens(const struct kv_geometry *g, int64_t n_token);
 
-/* budget_bytes: the pool holds floor(budget / page) pages. INVALID when not one token fits. */
+/* budget_bytes: the pool holds floor(budget / page) pages. INVALID, with the numbers, when not one
+   token fits in every lane or when the budget is more than can be addressed; NOMEM. */
 pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
                             struct kv_cache **out, pith_error *err);
 void kv_cache_free(struct kv_cache *cache); /* every sequence is freed before */
@@ -46,36 +47,44 @@ void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out);
 
 pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_error *err);
 void kv_seq_free(struct kv_seq *seq);
+/* Shares every page that holds entries. What seq had reserved is not to be counted on afterwards:
+   its tail page is shared now, reserve again. NOMEM. */
 pith_status kv_seq_fork(const struct kv_seq *seq, struct kv_seq **out, pith_error *err);
 
 /* Makes room so that n more entries can be appended to every lane (pages and a private tail page).
-   KV_FULL or NOMEM leaves everything as it was. */
+   INVALID for a negative n. KV_FULL or NOMEM leaves everything as it was. */
 pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err);
 /* Gives back pages beyond what the lanes hold (after a reservation that was not used). */
 void kv_seq_trim(struct kv_seq *seq);
 
-/* Appends n entries at positions pos0, pos0 + 1, ... to one lane; room was reserved.
+/* Appends n entries at positions pos0, pos0 + 1, ... to one lane; room was reserved, and pos0 is
+   above the position of the lane's last entry. Values beyond the range of the storage type are
+   stored as its largest finite ones, NaN as 0.
    k: [n] rows of dim_k floats, k_stride floats apart, after rope; v alike. */
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
                    const float *k, size_t k_stride, const float *v, size_t v_stride);
 
-/* Drops every entry at a position >= pos from every lane. Copies a shared tail page only when it is
-   written to later (a lane's length alone hides the rest). */
+/* Drops every entry at a position >= pos from every lane, wherever it lies, and gives back all pages
+   that hold no entry then, reserved ones too. Nothing is copied: a lane sees less of a shared page,
+   which kv_seq_reserve copies before it is written to. */
 void kv_seq_truncate(struct kv_seq *seq, int32_t pos);
 
-/* Keeps the entries at the given slots (ascending, n of them) of one lane and gives whole pages
-   back. Shared pages are copied before they change. KV_FULL, NOMEM: lane unchanged. */
+/* Keeps the entries at the given slots (ascending, n of them) of one lane, in their order, and gives
+   back all pages that hold no entry then, reserved ones too. Entries of pages with the same delta
+   are packed without gaps. Shared pages are copied before they change, which takes a free page for
+   each. INVALID (slots not ascending or out of range), KV_FULL: lane unchanged. */
 pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, const int32_t *slots,
                            int32_t n, pith_error *err);
 
 /* Points table entry `page_index` of a lane at the page of entry `from_index` of (from_seq, same
-   layer and head), read as if written delta positions later; counts go up and down, nothing is
-   copied. Both pages must be full. */
+   layer and head), read as if written delta positions later than from_seq reads it; counts go up and
+   down, nothing is copied. Both pages must be full. INVALID. */
 pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, int32_t page_index,
                               const struct kv_seq *from_seq, int32_t from_index, int32_t delta,
                               pith_error *err);
 
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
+/* Pages held, reserved ones included. */
 int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Position of a slot, its page's delta included. */
 int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);

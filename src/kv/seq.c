@@ -1,1 +1,252 @@
-#include "base/base.h"
+/*
+ * seq.c - sequences: making, sharing and freeing them, room for new entries, and the entries' way in
+ * and out. A sequence reserves pages before a pass, so that appending inside the pass cannot fail.
+ * Invariant: an entry is only ever written to a page whose reference count is 1.
+ */
+#include "kv/store.h"
+
+/* ---- making and freeing ---- */
+
+static int64_t seq_table_bytes(const struct kv_seq *seq)
+{
+    int64_t n_lane = kv_lane_count(seq->cache);
+    return (int64_t)sizeof(*seq) + n_lane * (int64_t)sizeof(struct kv_lane) +
+           n_lane * seq->cap * (int64_t)sizeof(struct kv_page_ref);
+}
+
+/* One block for all lanes: it grows or it does not. */
+bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
+{
+    size_t n_lane = (size_t)kv_lane_count(seq->cache), n_ref;
+    struct kv_page_ref *table = NULL;
+    if (cap <= seq->cap)
+        return true;
+    if (pi_mul_size(n_lane, (size_t)cap, &n_ref))
+        table = pi_mem_alloc_n(PI_MEM_TABLE, n_ref, sizeof(*table));
+    if (table == NULL)
+        return false;
+    for (size_t l = 0; l < n_lane; l++) {
+        struct kv_lane *lane = &seq->lane[l];
+        if (lane->n_page > 0)
+            memcpy(table + l * (size_t)cap, lane->table, (size_t)lane->n_page * sizeof(*table));
+        lane->table = table + l * (size_t)cap;
+    }
+    pi_mem_free(seq->table);
+    seq->cache->table_bytes -= seq_table_bytes(seq);
+    seq->table = table;
+    seq->cap = cap;
+    seq->cache->table_bytes += seq_table_bytes(seq);
+    return true;
+}
+
+pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_error *err)
+{
+    struct kv_seq *seq = pi_mem_alloc(PI_MEM_TABLE, sizeof(*seq));
+    struct kv_lane *lane =
+        pi_mem_alloc_n(PI_MEM_TABLE, (size_t)kv_lane_count(cache), sizeof(*lane));
+    if (seq == NULL || lane == NULL) {
+        pi_mem_free(seq);
+        pi_mem_free(lane);
+        return pi_fail(err, PITH_NOMEM, "no memory for a sequence of %d lanes",
+                       kv_lane_count(cache));
+    }
+    seq->cache = cache;
+    seq->lane = lane;
+    seq->next = cache->first;
+    if (cache->first != NULL)
+        cache->first->prev = seq;
+    cache->first = seq;
+    cache->n_seq++;
+    cache->table_bytes += seq_table_bytes(seq);
+    *out = seq;
+    return PITH_OK;
+}
+
+void kv_seq_free(struct kv_seq *seq)
+{
+    if (seq == NULL)
+        return;
+    struct kv_cache *cache = seq->cache;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++)
+        kv_lane_drop_from(cache, &seq->lane[l], 0);
+    if (seq->prev != NULL)
+        seq->prev->next = seq->next;
+    else
+        cache->first = seq->next;
+    if (seq->next != NULL)
+        seq->next->prev = seq->prev;
+    cache->n_seq--;
+    cache->table_bytes -= seq_table_bytes(seq);
+    pi_mem_free(seq->table);
+    pi_mem_free(seq->lane);
+    pi_mem_free(seq);
+}
+
+pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_error *err)
+{
+    struct kv_cache *cache = from->cache;
+    struct kv_seq *seq;
+    int32_t n_lane = kv_lane_count(cache), cap = 0;
+    for (int32_t l = 0; l < n_lane; l++)
+        cap = (int32_t)pi_max(cap, from->lane[l].n_live);
+    PI_TRY(kv_seq_create(cache, &seq, err));
+    if (!kv_seq_grow(seq, cap)) {
+        kv_seq_free(seq);
+        return pi_fail(err, PITH_NOMEM, "no memory for page tables of %d entries in %d lanes", cap,
+                       n_lane);
+    }
+    for (int32_t l = 0; l < n_lane; l++) {
+        const struct kv_lane *a = &from->lane[l];
+        struct kv_lane *b = &seq->lane[l];
+        for (int32_t i = 0; i < a->n_live; i++) {
+            b->table[i] = a->table[i];
+            kv_page_ref_add(cache, a->table[i].page);
+        }
+        b->n_page = a->n_live;
+        kv_lane_recount(cache, b);
+    }
+    *out = seq;
+    return PITH_OK;
+}
+
+/* ---- room ---- */
+
+/* Free slots of the page that the next entry may be written to. A page that is read at a delta
+   takes no new entries: their keys are rotated at their true positions. */
+static int32_t tail_room(const struct kv_cache *cache, const struct kv_lane *lane)
+{
+    if (lane->n_live == 0 || lane->table[lane->n_live - 1].delta != 0)
+        return 0;
+    return cache->g.page_len - lane->table[lane->n_live - 1].n;
+}
+
+static bool tail_is_shared(const struct kv_cache *cache, const struct kv_lane *lane)
+{
+    return tail_room(cache, lane) > 0 && cache->n_ref[lane->table[lane->n_live - 1].page] > 1;
+}
+
+/* Pages that a lane takes for n more entries, beyond those that it has reserved. */
+static int64_t lane_lacks(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
+{
+    int64_t beyond = (int64_t)n - tail_room(cache, lane);
+    int64_t n_page = beyond > 0 ? pi_ceil_div(beyond, cache->g.page_len) : 0;
+    return pi_max(0, n_page - (lane->n_page - lane->n_live));
+}
+
+static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n)
+{
+    int64_t lacks = lane_lacks(cache, lane, n);
+    if (tail_is_shared(cache, lane))
+        kv_page_unshare(cache, &lane->table[lane->n_live - 1], true);
+    for (int64_t i = 0; i < lacks; i++)
+        lane->table[lane->n_page++] = (struct kv_page_ref){.page = kv_page_take(cache)};
+}
+
+pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
+{
+    struct kv_cache *cache = seq->cache;
+    int32_t n_lane = kv_lane_count(cache);
+    int64_t need = 0, cap = 0;
+    if (n < 0)
+        return pi_fail(err, PITH_INVALID, "room for %d entries cannot be reserved", n);
+    if (n == 0)
+        return PITH_OK;
+    for (int32_t l = 0; l < n_lane; l++) {
+        const struct kv_lane *lane = &seq->lane[l];
+        int64_t lacks = lane_lacks(cache, lane, n);
+        need += lacks + (tail_is_shared(cache, lane) ? 1 : 0);
+        cap = pi_max(cap, lane->n_page + lacks);
+    }
+    if (need > cache->n_free)
+        return pi_fail(err, PITH_KV_FULL,
+                       "%d more entries in each of %d lanes take %lld pages, and %d of %d are free",
+                       n, n_lane, (long long)need, cache->n_free, cache->n_page);
+    if (cap > seq->cap) {
+        int64_t roomy = pi_min(pi_max(cap, seq->cap + seq->cap / 2 + 4), INT32_MAX);
+        if (!kv_seq_grow(seq, (int32_t)roomy))
+            return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
+                           (long long)roomy, n_lane);
+    }
+    for (int32_t l = 0; l < n_lane; l++)
+        reserve_lane(cache, &seq->lane[l], n);
+    return PITH_OK;
+}
+
+void kv_seq_trim(struct kv_seq *seq)
+{
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
+        kv_lane_drop_from(seq->cache, &seq->lane[l], seq->lane[l].n_live);
+}
+
+/* ---- entries ---- */
+
+/* The table index of the page that the next entry goes to; it has room. */
+static int32_t open_page(const struct kv_cache *cache, struct kv_lane *lane)
+{
+    if (tail_room(cache, lane) > 0)
+        return lane->n_live - 1;
+    assert(lane->n_live < lane->n_page);
+    if (lane->n_live > 0 && lane->table[lane->n_live - 1].n < cache->g.page_len)
+        lane->ragged = true;
+    return lane->n_live++;
+}
+
+void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
+                   const float *k, size_t k_stride, const float *v, size_t v_stride)
+{
+    struct kv_cache *cache = seq->cache;
+    struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    for (int32_t done = 0; done < n;) {
+        struct kv_page_ref *ref = &lane->table[open_page(cache, lane)];
+        int32_t part = (int32_t)pi_min(n - done, cache->g.page_len - ref->n);
+        uint8_t *page = kv_page_at(cache, ref->page);
+        int32_t *pos = kv_page_pos(cache, ref->page) + ref->n;
+        assert(cache->n_ref[ref->page] == 1);
+        assert(ref->n == 0 || pos[-1] < pos0 + done);
+        kv_codecs[cache->g.type_k].k_write(cache, page, ref->n, part, k + (size_t)done * k_stride,
+                                           k_stride);
+        kv_codecs[cache->g.type_v].v_write(cache, page, ref->n, part, v + (size_t)done * v_stride,
+                                           v_stride);
+        for (int32_t i = 0; i < part; i++)
+            pos[i] = pos0 + done + i;
+        ref->n += part;
+        lane->len += part;
+        done += part;
+    }
+}
+
+/* Entries of a page at positions below pos, delta included: they are its first ones. */
+static int32_t count_below(const struct kv_cache *cache, const struct kv_page_ref *ref, int32_t pos)
+{
+    const int32_t *stored = kv_page_pos(cache, ref->page);
+    int64_t bound = (int64_t)pos - ref->delta;
+    int32_t low = 0, high = ref->n;
+    while (low < high) {
+        int32_t mid = (low + high) / 2;
+        if (stored[mid] < bound)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+void kv_seq_truncate(struct kv_seq *seq, int32_t pos)
+{
+    struct kv_cache *cache = seq->cache;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+        struct kv_lane *lane = &seq->lane[l];
+        int32_t n_kept = 0;
+        kv_lane_drop_from(cache, lane, lane->n_live);
+        for (int32_t i = 0; i < lane->n_live; i++) {
+            struct kv_page_ref ref = lane->table[i];
+            ref.n = count_below(cache, &ref, pos);
+            if (ref.n > 0)
+                lane->table[n_kept++] = ref;
+            else
+                kv_page_drop(cache, ref.page);
+        }
+        lane->n_page = n_kept;
+        kv_lane_recount(cache, lane);
+    }
+}

@@ -114,6 +114,9 @@ void kv_page_drop(struct kv_cache *cache, int32_t page);
    the entries it holds. A page is free for it. */
 void kv_page_unshare(struct kv_cache *cache, struct kv_page_ref *ref, bool keep);
 
+/* seq.c. Gives every lane room for cap table entries; false: no memory, and nothing has changed. */
+bool kv_seq_grow(struct kv_seq *seq, int32_t cap);
+
 /* lane.c. The table index of a slot's page, 0 <= slot < len; *entry receives its place there. */
 int32_t kv_lane_find(const struct kv_cache *cache, const struct kv_lane *lane, int32_t slot,
                      int32_t *entry);
@@ -122,12 +125,13 @@ void kv_lane_drop_from(struct kv_cache *cache, struct kv_lane *lane, int32_t beg
 /* Recomputes len, n_live and ragged from the table. */
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
 
-/* codec.c. One per storage type; page is the page's first byte. */
+/* codec.c. One per storage type; page is the page's first byte. What a type cannot hold is stored as
+   the nearest finite value, NaN as 0: masked slots are multiplied by 0 and must not poison others. */
 struct kv_codec {
     const char *name;
-    int32_t block;               /* the head size must be a multiple of it */
-    size_t (*row)(int32_t dim);  /* bytes of the values or codes of one entry */
-    size_t (*scale)(int32_t dim); /* bytes of its scales, 0 where it has none */
+    int32_t value_bytes; /* of one value or code */
+    int32_t block;       /* dimensions of a block; the head size is a multiple of it */
+    int32_t scale_bytes; /* of a block's scale, 0 where it has none */
     /* Writes n entries from slot `slot` of the page on; rows are stride floats apart. */
     void (*k_write)(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
                     const float *rows, size_t stride);

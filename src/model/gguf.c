@@ -58,12 +58,16 @@ static void print_name(struct pi_str name, char *out, size_t cap)
     memcpy(out + n, n < name.len ? "..." : "", n < name.len ? 4 : 1);
 }
 
-/* The end of a path, so that a long one leaves room for the sentence. */
+/* The end of a path, so that a long one leaves room for the sentence; cut between characters. */
 static const char *short_source(const char *source)
 {
-    const size_t most = 96;
+    const size_t most = 80;
     size_t len = strlen(source);
-    return len > most ? source + len - most : source;
+    if (len > most)
+        source += len - most;
+    while (((uint8_t)*source & 0xc0) == 0x80)
+        source++;
+    return source;
 }
 
 /* "SOURCE: key "NAME": SENTENCE", with the number instead of a name that is not known yet. */
@@ -71,7 +75,7 @@ static pith_status bad(const struct reader *r, const char *fmt, ...) PI_PRINTF(2
 static pith_status bad(const struct reader *r, const char *fmt, ...)
 {
     char text[200];
-    char name[64];
+    char name[52];
     const char *source = short_source(r->source);
     va_list args;
     va_start(args, fmt);
@@ -374,7 +378,7 @@ static int compare_offsets(const void *a, const void *b)
 static pith_status check_overlap(struct reader *r, const struct pi_gguf *g)
 {
     pith_status status = PITH_OK;
-    char name[48];
+    char name[36];
     const struct pi_gguf_tensor **sorted =
         pi_mem_alloc_n(PI_MEM_MODEL, (size_t)g->n_tensor, sizeof(sorted[0]));
     if (sorted == NULL)
@@ -420,8 +424,13 @@ static pith_status read_tensor_section(struct reader *r, struct pi_gguf *g)
 static pith_status read_version(struct reader *r, struct pi_gguf *g)
 {
     uint64_t version;
-    if (r->size < 4 || memcmp(r->data, "GGUF", 4) != 0)
-        return bad(r, "not a GGUF file: it does not begin with \"GGUF\"");
+    char magic[8];
+    if (r->size < 4)
+        return bad(r, "not a GGUF file: it has %zu bytes, less than the magic \"GGUF\"", r->size);
+    if (memcmp(r->data, "GGUF", 4) != 0) {
+        print_name((struct pi_str){(const char *)r->data, 4}, magic, sizeof(magic));
+        return bad(r, "not a GGUF file: the magic is \"%s\", not \"GGUF\"", magic);
+    }
     r->pos = 4;
     PI_TRY(read_int(r, "the version", 4, &version));
     if ((version & 0xffff) == 0 && version != 0)

@@ -1,0 +1,241 @@
+/*
+ * bench_attend.c - attention over lanes beside its bounds: generation against the bandwidth of
+ * memory, reading prompts against the peak of fused multiply-adds, both measured by the same program.
+ *
+ *   decode   one token's query group per lane over lanes that together exceed the caches; bytes are
+ *            those of the keys, values and scales that the calls read
+ *   prefill  the last 512 tokens of lanes; operations are two per multiply-add of the visible pairs
+ *
+ * usage: bench_attend [--csv] [--group N] [--page N] [--threads N] [--cpu LEVEL]
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/threads.h"
+#include "kv/kv.h"
+
+#define POOL_BYTES ((int64_t)128 << 20) /* several times the caches */
+#define N_HEAD 8
+#define APPEND 64  /* tokens appended to every lane in turn, so that pages of a lane lie scattered */
+#define CHUNK 512  /* tokens of a prompt read together */
+#define MIN_SECONDS 0.4
+
+struct options {
+    bool csv;
+    int32_t n_group;
+    int32_t page_len;
+    int32_t n_thread; /* 0: 1 and all */
+};
+
+struct bench {
+    struct kv_geometry g;
+    struct kv_cache *cache;
+    struct kv_seq *seq;
+    int32_t depth;
+    int32_t n_group;
+    int32_t tile;
+    int32_t n_tile; /* 0: decode */
+    int32_t n_lane; /* used by a round */
+    float *q;       /* [CHUNK][n_group][dim_k] */
+    float *out;     /* [n_thread][CHUNK][n_group][dim_v] */
+    size_t scratch_size;
+    uint8_t *scratch; /* [n_thread][scratch_size] */
+};
+
+static void stop(const pith_error *err)
+{
+    fprintf(stderr, "bench_attend: %s\n", err->message);
+    exit(1);
+}
+
+static void *memory(size_t size)
+{
+    void *block = pi_mem_alloc(PI_MEM_OTHER, size);
+    if (block == NULL)
+        stop(&(pith_error){.message = "no memory"});
+    return block;
+}
+
+/* Numbers in [-1, 1) without a pattern that a sum could profit from. */
+static void fill_random(float *x, size_t n, uint32_t seed)
+{
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = (float)(seed >> 8) * 0x1p-23f - 1.0f;
+    }
+}
+
+/* As many layers as the pool takes, each lane `depth` entries long. */
+static void bench_open(struct bench *b, enum kv_type type, int32_t dim, int32_t depth,
+                       const struct options *o)
+{
+    pith_error err = {0};
+    *b = (struct bench){.g = {.n_layer = 1,
+                              .n_head = N_HEAD,
+                              .dim_k = dim,
+                              .dim_v = dim,
+                              .page_len = o->page_len,
+                              .type_k = type,
+                              .type_v = type},
+                        .depth = depth,
+                        .n_group = o->n_group};
+    b->g.n_layer = (int32_t)pi_max(1, POOL_BYTES / kv_bytes_for_tokens(&b->g, depth));
+    int32_t n_thread = pi_thread_count();
+    b->tile = (int32_t)pi_min(kv_attend_tile(b->n_group), CHUNK);
+    b->scratch_size = pi_align(kv_attend_scratch_bytes(&b->g, b->tile * b->n_group), 64);
+    b->scratch = memory((size_t)n_thread * b->scratch_size);
+    size_t row = (size_t)b->n_group * (size_t)dim;
+    b->q = memory(CHUNK * row * sizeof(float));
+    b->out = memory((size_t)n_thread * CHUNK * row * sizeof(float));
+    fill_random(b->q, CHUNK * row, 1);
+    if (kv_cache_create(&b->g, kv_bytes_for_tokens(&b->g, depth), &b->cache, &err) != PITH_OK ||
+        kv_seq_create(b->cache, &b->seq, &err) != PITH_OK)
+        stop(&err);
+    float *rows = memory(sizeof(float) * APPEND * (size_t)dim);
+    fill_random(rows, (size_t)(APPEND * dim), 2);
+    for (int32_t pos = 0; pos < depth; pos += APPEND) {
+        if (kv_seq_reserve(b->seq, APPEND, &err) != PITH_OK)
+            stop(&err);
+        for (int32_t i = 0; i < b->g.n_layer * N_HEAD; i++)
+            kv_seq_append(b->seq, i / N_HEAD, i % N_HEAD, pos, APPEND, rows, (size_t)dim, rows,
+                          (size_t)dim);
+    }
+    pi_mem_free(rows);
+}
+
+static void bench_close(struct bench *b)
+{
+    kv_seq_free(b->seq);
+    kv_cache_free(b->cache);
+    pi_mem_free(b->q);
+    pi_mem_free(b->out);
+    pi_mem_free(b->scratch);
+}
+
+/* One lane of a decode round, or one tile of a lane of a prefill round. */
+static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct bench *b = ctx;
+    for (int64_t at = begin; at < end; at++) {
+        int32_t lane = (int32_t)(b->n_tile == 0 ? at : at / b->n_tile);
+        int32_t t = b->n_tile == 0 ? CHUNK - 1 : (int32_t)(at % b->n_tile) * b->tile;
+        size_t row = (size_t)b->n_group * (size_t)b->g.dim_k;
+        struct kv_attend_job job = {
+            .seq = b->seq,
+            .layer = lane / N_HEAD,
+            .head = lane % N_HEAD,
+            .n_tok = (int32_t)pi_min(b->tile, CHUNK - t),
+            .n_group = b->n_group,
+            .pos0 = b->depth - CHUNK + t,
+            .q = b->q + (size_t)t * row,
+            .q_stride = row,
+            .scale = 0.1f,
+            .out = b->out + (size_t)thread * CHUNK * row,
+            .out_stride = row,
+        };
+        kv_attend(&job, b->scratch + (size_t)thread * b->scratch_size);
+    }
+}
+
+/* Seconds of the best round over n_lane lanes. */
+static double best_round(struct bench *b, int32_t n_lane, int32_t n_thread)
+{
+    int64_t n_item = (int64_t)n_lane * (b->n_tile == 0 ? 1 : b->n_tile);
+    double best = 1e30, start = pi_time_s();
+    do {
+        double round = pi_time_s();
+        pi_parallel_items(n_thread, n_item, attend_items, b);
+        round = pi_time_s() - round;
+        best = round < best ? round : best;
+    } while (pi_time_s() - start < MIN_SECONDS);
+    return best;
+}
+
+static double decode_bytes_per_s(struct bench *b, int32_t n_thread)
+{
+    int32_t n_lane = b->g.n_layer * N_HEAD;
+    double bits[KV_N_TYPE] = {32, 16, 8.5};
+    double bytes = bits[b->g.type_k] / 8 * b->g.dim_k + bits[b->g.type_v] / 8 * b->g.dim_v;
+    b->n_tile = 0;
+    return bytes * b->depth * n_lane / best_round(b, n_lane, n_thread);
+}
+
+static double prefill_flop_per_s(struct bench *b, int32_t n_thread)
+{
+    int32_t n_lane = 4 * n_thread;
+    n_lane = n_lane < b->g.n_layer * N_HEAD ? n_lane : b->g.n_layer * N_HEAD;
+    double pairs = (double)CHUNK * (b->depth - CHUNK) + 0.5 * CHUNK * (CHUNK + 1);
+    double flop = 2.0 * (b->g.dim_k + b->g.dim_v) * pairs * b->n_group * n_lane;
+    b->n_tile = (int32_t)pi_ceil_div(CHUNK, b->tile);
+    return flop / best_round(b, n_lane, n_thread);
+}
+
+static void print_row(const struct options *o, const struct bench *b, const pith_machine *m,
+                      double bytes, double flop)
+{
+    const char *format =
+        o->csv ? "%d,%s,%d,%d,%d,%d,%.2f,%.2f,%.0f,%.1f,%.1f,%.0f\n"
+               : "%7d  %-5s %4d %6d %6d %5d  %8.2f %8.2f %4.0f%%  %9.1f %9.1f %4.0f%%\n";
+    printf(format, m->n_thread, kv_type_name(b->g.type_k), b->g.dim_k, b->depth, b->n_group,
+           b->g.page_len, bytes / 1e9, m->read_bytes_per_s / 1e9,
+           100 * bytes / m->read_bytes_per_s, flop / 1e9, m->f32_flop_per_s / 1e9,
+           100 * flop / m->f32_flop_per_s);
+    fflush(stdout);
+}
+
+static void run(const struct options *o, const pith_machine *machine, int32_t n_machine)
+{
+    static const int32_t dims[] = {64, 128}, depths[] = {512, 4096, 16384};
+    static const enum kv_type types[] = {KV_TYPE_F16, KV_TYPE_Q8_0};
+    for (size_t i = 0; i < PI_LEN(types) * PI_LEN(dims) * PI_LEN(depths); i++) {
+        struct bench b;
+        bench_open(&b, types[i / PI_LEN(depths) / PI_LEN(dims)],
+                   dims[i / PI_LEN(depths) % PI_LEN(dims)], depths[i % PI_LEN(depths)], o);
+        for (int32_t j = 0; j < n_machine; j++)
+            print_row(o, &b, &machine[j], decode_bytes_per_s(&b, machine[j].n_thread),
+                      prefill_flop_per_s(&b, machine[j].n_thread));
+        bench_close(&b);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.n_group = 2, .page_len = 64};
+    pith_error err = {0};
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--csv") == 0)
+            o.csv = true;
+        else if (strcmp(argv[i], "--group") == 0 && ++i)
+            o.n_group = atoi(value);
+        else if (strcmp(argv[i], "--page") == 0 && ++i)
+            o.page_len = atoi(value);
+        else if (strcmp(argv[i], "--threads") == 0 && ++i)
+            o.n_thread = atoi(value);
+        else if (strcmp(argv[i], "--cpu") == 0 && ++i) {
+            if (pith_cpu_level_set(value, &err) != PITH_OK)
+                stop(&err);
+        } else {
+            fprintf(stderr, "usage: bench_attend [--csv] [--group N] [--page N] [--threads N] "
+                            "[--cpu LEVEL]\n");
+            return 2;
+        }
+    }
+    if (o.n_group < 1 || o.n_group > 128 || o.n_thread < 0 || o.n_thread > pi_thread_count())
+        stop(&(pith_error){.message = "--group is 1..128, --threads at most the processors"});
+    pith_machine machine[2];
+    int32_t n_machine = o.n_thread == 0 && pi_thread_count() > 1 ? 2 : 1;
+    for (int32_t j = 0; j < n_machine; j++)
+        if (pith_machine_measure(j == 1 ? 0 : o.n_thread == 0 ? 1 : o.n_thread, &machine[j], &err) !=
+            PITH_OK)
+            stop(&err);
+    puts(o.csv ? "threads,type,dim,depth,group,page,decode_GBps,read_GBps,decode_pct,"
+                 "prefill_GFLOPps,fma_GFLOPps,prefill_pct"
+               : "threads  type   dim  depth  group  page   decode     read         prefill      "
+                 "peak\n                                            GB/s     GB/s         GFLOP/s "
+                 "  GFLOP/s");
+    run(&o, machine, n_machine);
+    return 0;
+}

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/logits.txt: logits of llama.cpp for models of every architecture and weight
+type, which tests/test_logits.c makes again, byte for byte, and compares with Pith's.
+
+    scripts/golden/logits.py LLAMA_CPP_DIR [--build build] [--data ../shared/data] [--only NAME]
+
+LLAMA_CPP_DIR is a source tree of llama.cpp with a static build in build/ (targets llama and
+llama-quantize); --build is Pith's build folder, for tests/make_model; --data is where the cases with
+real vocabularies find them. Standard library only.
+
+Two kinds of rows are stored. "top" and "proj" come from the file as it is. For quantised types
+"exact" follows: the projections of the same weights decoded to F32, without llama.cpp's rounding of
+activations, so that the test can tell whose rounding is smaller.
+"""
+import argparse
+import os
+import random
+import subprocess
+import tempfile
+
+from peer import Peer
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
+         "Q6_K"]
+FLOAT_TYPES = ("F32", "F16", "BF16")
+DEFAULT_VOCAB = 333  # of make_model
+VOCABS = {"ggml-vocab-llama-spm.gguf": 32000, "ggml-vocab-llama-bpe.gguf": 128256,
+          "ggml-vocab-qwen2.gguf": 151936}
+
+
+def keys_of(words):
+    return dict(word.split("=", 1) for word in words.split())
+
+
+# llama.cpp asks of qwen2 that the heads together are as wide as the model.
+QWEN2 = {"llama": "", "qwen2": " head_dim=32", "qwen3": ""}
+
+
+def case_list():
+    """(name, words for make_model, number of ids, vocabulary file or None)"""
+    cases = []
+
+    def add(name, words, n_id=24, vocab=None):
+        cases.append((name, words, n_id, vocab))
+
+    for arch in ("llama", "qwen2", "qwen3"):
+        for tied in (0, 1):
+            add(f"{arch}-{'tied' if tied else 'untied'}", f"arch={arch} tied={tied}{QWEN2[arch]}")
+    for dtype in TYPES:
+        add(f"llama-{dtype}", f"arch=llama type={dtype} width=256 ff=512")
+    for dtype in ("F16", "Q8_0", "Q4_K", "Q6_K"):
+        add(f"qwen3-{dtype}", f"arch=qwen3 type={dtype} width=256 ff=768 head_dim=128 tied=1")
+    add("qwen3-Q4_K_M", "arch=qwen3 type=Q4_K_M width=256 ff=512 layers=4 vocab=300 tied=1")
+    add("qwen2-Q4_0", "arch=qwen2 type=Q4_0 width=224 heads=7 kv_heads=1 head_dim=32 ff=416 tied=1")
+    # Odd shapes: rows that are no multiple of what kernels take at a time, one block wide, one token.
+    for head_dim in (32, 64, 80, 96, 128):
+        for arch in ("llama", "qwen3"):
+            add(f"{arch}-head{head_dim}", f"arch={arch} head_dim={head_dim} heads=3 kv_heads=1 ff=160")
+    add("llama-7per", "arch=llama heads=14 kv_heads=2 head_dim=64 width=192")
+    add("qwen2-7per", "arch=qwen2 heads=14 kv_heads=2 head_dim=64 width=896 ff=256 type=Q8_0")
+    add("llama-mha", "arch=llama heads=6 kv_heads=6 head_dim=32 width=192")
+    add("llama-narrow", "arch=llama type=Q8_0 width=32 heads=1 kv_heads=1 head_dim=32 ff=32 vocab=17")
+    add("llama-odd", "arch=llama width=100 heads=5 kv_heads=5 head_dim=20 ff=133 vocab=71")
+    add("llama-bias", "arch=llama bias=1 type=Q5_0")
+    add("llama-eps", "arch=llama eps=0.01 layers=1")
+    add("llama-one-id", "arch=llama", 1)
+    # Rotary positions.
+    add("llama-theta", "arch=llama theta=1000000 ctx=32768", 150)
+    add("llama-linear", "arch=llama scaling=linear factor=4 ctx=8192", 150)
+    add("qwen2-yarn", "arch=qwen2 head_dim=32 scaling=yarn factor=4 ctx=256 ctx_orig=64 theta=1000000", 150)
+    add("llama-yarn", "arch=llama scaling=yarn factor=8 ctx=1024 ctx_orig=128", 150)
+    add("llama-factors", "arch=llama scaling=factors factor=32 ctx=4096 ctx_orig=64 theta=500000", 150)
+    # Prompts of several pages and chunks.
+    add("qwen3-long", "arch=qwen3 heads=8 kv_heads=4", 300)
+    add("llama-long-Q4_K", "arch=llama type=Q4_K width=256 ff=256", 300)
+    # Real vocabularies.
+    add("llama-spm", "arch=llama type=Q8_0 width=64 ff=96 layers=1", 8, "ggml-vocab-llama-spm.gguf")
+    add("llama-bpe", "arch=llama type=Q4_0 width=64 ff=96 layers=1 tied=1", 8,
+        "ggml-vocab-llama-bpe.gguf")
+    add("qwen2-vocab", "arch=qwen2 type=Q5_1 width=64 heads=2 kv_heads=1 head_dim=32 ff=96 layers=1 "
+        "tied=1", 8, "ggml-vocab-qwen2.gguf")
+    add("qwen3-vocab", "arch=qwen3 type=F16 width=32 ff=96 layers=1 tied=1", 8, "ggml-vocab-qwen2.gguf")
+    return cases
+
+
+def positions_of(n):
+    """The first, the second, some between and the last."""
+    return sorted({0, min(1, n - 1), n // 3, n // 2, max(n - 2, 0), n - 1})
+
+
+def make_case(peer, make_model, data, folder, case):
+    name, words, n_id, vocab = case
+    model, twin = os.path.join(folder, "model.gguf"), os.path.join(folder, "f32.gguf")
+    command = [make_model, model, *words.split()]
+    if vocab:
+        command.append(f"vocab_file={os.path.join(data, 'tokenizer', vocab)}")
+    subprocess.run(command, check=True)
+    n_vocab = VOCABS[vocab] if vocab else keys_of(words).get("vocab", DEFAULT_VOCAB)
+    rng = random.Random(name)
+    ids = [rng.randrange(int(n_vocab)) for _ in range(n_id)]
+    positions = positions_of(n_id)
+    lines = [f"case {name}", f"model {words}"]
+    if vocab:
+        lines.append(f"vocab {vocab}")
+    lines.append("ids " + " ".join(map(str, ids)))
+    rows = peer.logits(model, ids, positions)
+    exact = []
+    if keys_of(words).get("type", "F32") not in FLOAT_TYPES:
+        peer.to_f32(model, twin)
+        exact = [line.replace("proj", "exact") for line in peer.logits(twin, ids, positions)
+                 if line.startswith("proj")]
+    for line in rows:
+        lines.append(line)
+        if line.startswith("proj") and exact:
+            lines.append(exact.pop(0))
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("llama_cpp")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--data", default=os.path.join(ROOT, "..", "shared", "data"))
+    parser.add_argument("--only", help="print this case instead of writing the file")
+    args = parser.parse_args()
+    make_model = os.path.join(args.build, "tests", "make_model")
+    lines = ["# Made by scripts/golden/logits.py; do not edit."]
+    with tempfile.TemporaryDirectory() as folder:
+        peer = Peer(args.llama_cpp, folder)
+        for case in case_list():
+            if args.only in (None, case[0]):
+                lines += make_case(peer, make_model, args.data, folder, case)
+    text = "\n".join(lines) + "\n"
+    if args.only:
+        print(text, end="")
+        return
+    with open(os.path.join(ROOT, "tests", "golden", "logits.txt"), "w") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,424 @@
+/*
+ * attend_tile.h - the body of every vector level of attend.h, written once. A level's file defines
+ * the type `vec` of VEC floats, the type `vmask` and the operations listed below, and includes this
+ * header; it is not for anybody else. The order of operations follows the reference exactly.
+ *
+ *   vec_zero() vec_set1(f) vec_load(p) vec_store(p, v) vec_add vec_sub vec_mul vec_fma(a, b, c)
+ *   vec_clamp(v)           attend.h's clamp
+ *   vec_max(a, b)          for values that are not NaN
+ *   vec_max_all(v)         the largest lane
+ *   vec_tree(v)            attend.h's tree over 16 / VEC vectors
+ *   vec_pow2(y, t)         y * 2^n, n in the low bits of t
+ *   vec_load_f16(p) vec_load_i8(p)            VEC values, exactly
+ *   vec_set1_f16(p)                           one value in every lane
+ *   vec_load_part(p, n) vec_load_f16_part vec_load_i8_part   the first n < VEC values, 0 beyond
+ *   vec_store_part(p, v, n)
+ *   mask_visible(pos, limit, n)  lanes i < n with pos[i] <= limit; n may be any number
+ *   mask_below(a, b)       lanes with a < b
+ *   mask_pick(m, a, b)     a where m, else b
+ *   line_prefetch(p)
+ *   tile_vecs(n_row)       registers across, of a tile that is n_row high
+ *   TILE_ROWS_TALL         12 where a tile of 12 rows pays on f32 pages, else 6
+ */
+#ifndef PI_ATTEND_TILE_H
+#define PI_ATTEND_TILE_H
+
+#include <math.h>
+
+#define TILE static inline __attribute__((always_inline))
+
+/* Vectors of a page that are computed: the slots in use, rounded up to 16. */
+TILE int32_t page_vecs(const struct pi_attend_page *page)
+{
+    return (page->n + 15) / 16 * (16 / VEC);
+}
+
+TILE size_t type_size(enum pi_attend_type type)
+{
+    return type == PI_ATTEND_F32 ? sizeof(float) : type == PI_ATTEND_F16 ? sizeof(uint16_t) : 1;
+}
+
+/* VEC values of a type; codes as they are. */
+TILE vec load_values(enum pi_attend_type type, const uint8_t *at)
+{
+    const void *p = at;
+    if (type == PI_ATTEND_F32)
+        return vec_load(p);
+    return type == PI_ATTEND_F16 ? vec_load_f16(p) : vec_load_i8(p);
+}
+
+TILE vec load_values_part(enum pi_attend_type type, const uint8_t *at, int32_t n)
+{
+    const void *p = at;
+    if (type == PI_ATTEND_F32)
+        return vec_load_part(p, n);
+    return type == PI_ATTEND_F16 ? vec_load_f16_part(p, n) : vec_load_i8_part(p, n);
+}
+
+/* The lines of the next page that lie where n_vec vectors are read now. */
+TILE void prefetch_next(enum pi_attend_type type, const uint8_t *at, ptrdiff_t next, int32_t n_vec)
+{
+    if (type == PI_ATTEND_F32)
+        return;
+    for (size_t i = 0; i < (size_t)(n_vec * VEC) * type_size(type); i += 64)
+        line_prefetch(at + next + i);
+}
+
+/* ---- logits ------------------------------------------------------------------------------- */
+
+/* Rows r0.. (n_row of them) times the slots from s0 on (n_vec vectors). */
+TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
+                      const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+                      int32_t r0, int32_t s0)
+{
+    vec acc[PI_ATTEND_ROWS][4], scale[4], k[4];
+    const size_t pitch = (size_t)page->page_len * type_size(type);
+    const uint8_t *at = (const uint8_t *)page->k + (size_t)s0 * type_size(type);
+    const uint16_t *scale_at = page->k_scale + s0;
+    const float *q = rows->q + r0;
+#pragma GCC unroll 12
+    for (int32_t r = 0; r < n_row; r++)
+#pragma GCC unroll 4
+        for (int32_t j = 0; j < n_vec; j++)
+            acc[r][j] = vec_zero();
+    for (int32_t d = 0; d < page->dim_k;) {
+        int32_t end = type == PI_ATTEND_Q8_0 ? d + 32 : page->dim_k;
+        if (type == PI_ATTEND_Q8_0)
+#pragma GCC unroll 4
+            for (int32_t j = 0; j < n_vec; j++)
+                scale[j] = vec_load_f16(scale_at + j * VEC);
+        scale_at += page->page_len;
+        for (; d < end; d++) {
+            prefetch_next(type, at, page->next, n_vec);
+#pragma GCC unroll 4
+            for (int32_t j = 0; j < n_vec; j++) {
+                k[j] = load_values(type, at + (size_t)(j * VEC) * type_size(type));
+                if (type == PI_ATTEND_Q8_0)
+                    k[j] = vec_mul(scale[j], k[j]);
+            }
+#pragma GCC unroll 12
+            for (int32_t r = 0; r < n_row; r++) {
+                vec qr = vec_set1(q[r]);
+#pragma GCC unroll 4
+                for (int32_t j = 0; j < n_vec; j++)
+                    acc[r][j] = vec_fma(k[j], qr, acc[r][j]);
+            }
+            at += pitch;
+            q += rows->n_row;
+        }
+    }
+    vec factor = vec_set1(rows->scale);
+#pragma GCC unroll 12
+    for (int32_t r = 0; r < n_row; r++)
+#pragma GCC unroll 4
+        for (int32_t j = 0; j < n_vec; j++)
+            vec_store(rows->x + (r0 + r) * PI_ATTEND_SLOTS + s0 + j * VEC,
+                      vec_clamp(vec_mul(acc[r][j], factor)));
+}
+
+/* All slots for n_row rows, in tiles as wide as registers allow. */
+TILE void logits_rows(const enum pi_attend_type type, const int32_t n_row,
+                      const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+                      int32_t r0)
+{
+    int32_t i = 0, n = page_vecs(page);
+    if (tile_vecs(n_row) >= 4)
+        for (; i + 4 <= n; i += 4)
+            logits_tile(type, n_row, 4, page, rows, r0, i * VEC);
+    if (tile_vecs(n_row) >= 2)
+        for (; i + 2 <= n; i += 2)
+            logits_tile(type, n_row, 2, page, rows, r0, i * VEC);
+    for (; i < n; i++)
+        logits_tile(type, n_row, 1, page, rows, r0, i * VEC);
+}
+
+/* ---- softmax ------------------------------------------------------------------------------ */
+
+TILE vec exp_below_0(vec x)
+{
+    vec t = vec_fma(x, vec_set1(PI_SOFTMAX_LOG2E), vec_set1(PI_SOFTMAX_MAGIC));
+    vec n = vec_sub(t, vec_set1(PI_SOFTMAX_MAGIC));
+    vec r = vec_fma(n, vec_set1(-PI_SOFTMAX_LN2_LOW), vec_fma(n, vec_set1(-PI_SOFTMAX_LN2_HIGH), x));
+    vec y = vec_fma(vec_set1(PI_SOFTMAX_C6), r, vec_set1(PI_SOFTMAX_C5));
+    y = vec_fma(y, r, vec_set1(PI_SOFTMAX_C4));
+    y = vec_fma(y, r, vec_set1(PI_SOFTMAX_C3));
+    y = vec_fma(y, r, vec_set1(PI_SOFTMAX_C2));
+    y = vec_fma(y, r, vec_set1(1.0f));
+    y = vec_fma(y, r, vec_set1(1.0f));
+    return mask_pick(mask_below(x, vec_set1(PI_SOFTMAX_MIN)), vec_zero(), vec_pow2(y, t));
+}
+
+/* Replaces the logits that are not visible by -INFINITY. */
+static void hide(const struct pi_attend_page *page, int32_t limit, float *x)
+{
+    vec nothing = vec_set1(-INFINITY);
+    for (int32_t s = 0; s < page_vecs(page) * VEC; s += VEC)
+        vec_store(x + s, mask_pick(mask_visible(page->pos + s, limit, page->n - s), vec_load(x + s),
+                                   nothing));
+}
+
+/* One row, whose logits are -INFINITY where it does not see. They stay so when it sees nothing yet:
+   max is then taken as 0, which keeps the difference from being NaN. */
+TILE void softmax_row(const struct pi_attend_rows *rows, int32_t r, int32_t n_vec)
+{
+    float *x = rows->x + r * PI_ATTEND_SLOTS, old = rows->max[r];
+    vec top = vec_set1(old), sum[16 / VEC], c = vec_set1(1.0f);
+    for (int32_t i = 0; i < n_vec; i++)
+        top = vec_max(top, vec_load(x + i * VEC));
+    float max = vec_max_all(top), factor[VEC];
+    vec base = vec_set1(max == -INFINITY ? 0.0f : max);
+#pragma GCC unroll 4
+    for (int32_t j = 0; j < 16 / VEC; j++)
+        sum[j] = vec_zero();
+    for (int32_t i = 0; i < n_vec; i += 16 / VEC)
+#pragma GCC unroll 4
+        for (int32_t j = 0; j < 16 / VEC; j++) {
+            vec p = exp_below_0(vec_sub(vec_load(x + (i + j) * VEC), base));
+            vec_store(x + (i + j) * VEC, p);
+            sum[j] = vec_add(sum[j], p);
+        }
+    if (max > old)
+        c = exp_below_0(vec_sub(vec_set1(old), base));
+    vec_store(factor, c);
+    rows->max[r] = max;
+    rows->rescale[r] = factor[0];
+    rows->sum[r] = fmaf(rows->sum[r], factor[0], vec_tree(sum));
+}
+
+static void softmax(const struct pi_attend_page *page, const struct pi_attend_rows *rows, float *tap,
+                    size_t tap_stride)
+{
+    for (int32_t r = 0; r < rows->n_row; r++) {
+        if (!rows->all_visible || page->n % 16 != 0)
+            hide(page, rows->limit[r], rows->x + r * PI_ATTEND_SLOTS);
+        if (tap != NULL)
+            memcpy(tap + (size_t)r * tap_stride, rows->x + r * PI_ATTEND_SLOTS,
+                   (size_t)page->n * sizeof(float));
+        softmax_row(rows, r, page_vecs(page));
+    }
+}
+
+/* ---- values ------------------------------------------------------------------------------- */
+
+/* Rows r0.. times the dimensions from d0 on: n_vec vectors, or with part > 0 the part < VEC dimensions
+   that are left over (n_vec is 1). */
+TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
+                      const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+                      int32_t r0, int32_t d0, const int32_t part)
+{
+    vec acc[PI_ATTEND_ROWS][4], v[4], scale;
+    const size_t pitch = (size_t)page->dim_v * type_size(type);
+    const uint8_t *at = (const uint8_t *)page->v + (size_t)d0 * type_size(type);
+    const uint16_t *scale_at = page->v_scale + d0 / 32;
+    const float *p = rows->x + r0 * PI_ATTEND_SLOTS;
+    float *o = rows->o + (size_t)r0 * rows->o_stride + d0;
+#pragma GCC unroll 12
+    for (int32_t r = 0; r < n_row; r++) {
+        vec c = vec_set1(rows->rescale[r0 + r]);
+#pragma GCC unroll 4
+        for (int32_t j = 0; j < n_vec; j++) {
+            const float *from = o + (size_t)r * rows->o_stride + j * VEC;
+            acc[r][j] = vec_mul(part > 0 ? vec_load_part(from, part) : vec_load(from), c);
+        }
+    }
+    for (int32_t s = 0; s < page->n; s++) {
+        prefetch_next(type, at, page->next, n_vec);
+#pragma GCC unroll 4
+        for (int32_t j = 0; j < n_vec; j++) {
+            v[j] = part > 0 ? load_values_part(type, at, part)
+                            : load_values(type, at + (size_t)(j * VEC) * type_size(type));
+            if (type == PI_ATTEND_Q8_0) {
+                if (j * VEC % 32 == 0)
+                    scale = vec_set1_f16(scale_at + j * VEC / 32);
+                v[j] = vec_mul(scale, v[j]);
+            }
+        }
+#pragma GCC unroll 12
+        for (int32_t r = 0; r < n_row; r++) {
+            vec w = vec_set1(p[r * PI_ATTEND_SLOTS + s]);
+#pragma GCC unroll 4
+            for (int32_t j = 0; j < n_vec; j++)
+                acc[r][j] = vec_fma(v[j], w, acc[r][j]);
+        }
+        at += pitch;
+        scale_at += page->dim_v / 32;
+    }
+#pragma GCC unroll 12
+    for (int32_t r = 0; r < n_row; r++)
+#pragma GCC unroll 4
+        for (int32_t j = 0; j < n_vec; j++) {
+            float *to = o + (size_t)r * rows->o_stride + j * VEC;
+            if (part > 0)
+                vec_store_part(to, acc[r][j], part);
+            else
+                vec_store(to, acc[r][j]);
+        }
+}
+
+TILE void values_rows(const enum pi_attend_type type, const int32_t n_row,
+                      const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+                      int32_t r0)
+{
+    int32_t i = 0, n = page->dim_v / VEC;
+    if (tile_vecs(n_row) >= 4)
+        for (; i + 4 <= n; i += 4)
+            values_tile(type, n_row, 4, page, rows, r0, i * VEC, 0);
+    if (tile_vecs(n_row) >= 2)
+        for (; i + 2 <= n; i += 2)
+            values_tile(type, n_row, 2, page, rows, r0, i * VEC, 0);
+    for (; i < n; i++)
+        values_tile(type, n_row, 1, page, rows, r0, i * VEC, 0);
+    if (page->dim_v % VEC != 0 && type != PI_ATTEND_Q8_0) /* q8_0 rows have whole vectors */
+        values_tile(type, n_row, 1, page, rows, r0, i * VEC, page->dim_v % VEC);
+}
+
+/* ---- one function per type and height ----------------------------------------------------- */
+
+enum tile_work { TILE_LOGITS, TILE_VALUES };
+
+TILE void tile_rows(const enum tile_work work, const enum pi_attend_type type, const int32_t n_row,
+                    const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+                    int32_t r0)
+{
+    if (work == TILE_LOGITS)
+        logits_rows(type, n_row, page, rows, r0);
+    else
+        values_rows(type, n_row, page, rows, r0);
+}
+
+/* Heights are constants, so that each tile's sums stay in registers. */
+TILE void tile_some(const enum tile_work work, const enum pi_attend_type type, int32_t n_row,
+                    const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+                    int32_t r0)
+{
+    switch (n_row) {
+    case 1: tile_rows(work, type, 1, page, rows, r0); break;
+    case 2: tile_rows(work, type, 2, page, rows, r0); break;
+    case 3: tile_rows(work, type, 3, page, rows, r0); break;
+    case 4: tile_rows(work, type, 4, page, rows, r0); break;
+    case 5: tile_rows(work, type, 5, page, rows, r0); break;
+    case 6: tile_rows(work, type, 6, page, rows, r0); break;
+    case 7:
+        if (type != PI_ATTEND_F32)
+            tile_rows(work, type, 7, page, rows, r0);
+        break;
+    case 8:
+        if (type != PI_ATTEND_F32)
+            tile_rows(work, type, 8, page, rows, r0);
+        break;
+    default: break;
+    }
+}
+
+/* f32 pages are read from the cache again for every 6 rows; packed ones, at most 8 rows, in one go. */
+TILE void tile_all(const enum tile_work work, const enum pi_attend_type type,
+                   const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    int32_t r = 0, across = work == TILE_LOGITS ? page_vecs(page) : page->dim_v / VEC;
+    if (type == PI_ATTEND_F32 && TILE_ROWS_TALL == 12 && rows->n_row == 12 && across < 4) {
+        tile_rows(work, type, 12, page, rows, 0);
+        return;
+    }
+    if (type == PI_ATTEND_F32)
+        for (; rows->n_row - r >= 6; r += 6)
+            tile_some(work, type, 6, page, rows, r);
+    tile_some(work, type, rows->n_row - r, page, rows, r);
+}
+
+static void logits_f32(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    tile_all(TILE_LOGITS, PI_ATTEND_F32, page, rows);
+}
+
+static void logits_f16(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    tile_all(TILE_LOGITS, PI_ATTEND_F16, page, rows);
+}
+
+static void logits_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    tile_all(TILE_LOGITS, PI_ATTEND_Q8_0, page, rows);
+}
+
+static void values_f32(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    tile_all(TILE_VALUES, PI_ATTEND_F32, page, rows);
+}
+
+static void values_f16(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    tile_all(TILE_VALUES, PI_ATTEND_F16, page, rows);
+}
+
+static void values_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    tile_all(TILE_VALUES, PI_ATTEND_Q8_0, page, rows);
+}
+
+/* ---- decoding ----------------------------------------------------------------------------- */
+
+static void decode_f16(const uint16_t *from, float *to, int32_t n)
+{
+    int32_t i = 0;
+    for (; i + VEC <= n; i += VEC)
+        vec_store(to + i, vec_load_f16(from + i));
+    if (i < n)
+        vec_store_part(to + i, vec_load_f16_part(from + i, n - i), n - i);
+}
+
+static void decode_k_f16(const struct pi_attend_page *page, float *out)
+{
+    decode_f16(page->k, out, page->dim_k * page->page_len);
+}
+
+static void decode_v_f16(const struct pi_attend_page *page, float *out)
+{
+    decode_f16(page->v, out, page->dim_v * page->page_len);
+}
+
+static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
+{
+    int32_t len = page->page_len;
+    for (int32_t b = 0; b < page->dim_k / 32; b++)
+        for (int32_t s = 0; s < len; s += VEC) {
+            vec scale = vec_load_f16(page->k_scale + b * len + s);
+            for (int32_t d = b * 32; d < b * 32 + 32; d++)
+                vec_store(out + d * len + s,
+                          vec_mul(scale, vec_load_i8((const int8_t *)page->k + d * len + s)));
+        }
+}
+
+static void decode_v_q8_0(const struct pi_attend_page *page, float *out)
+{
+    const int8_t *code = page->v;
+    for (int32_t b = 0; b < page->page_len * (page->dim_v / 32); b++) {
+        vec scale = vec_set1_f16(page->v_scale + b);
+        for (int32_t i = b * 32; i < b * 32 + 32; i += VEC)
+            vec_store(out + i, vec_mul(scale, vec_load_i8(code + i)));
+    }
+}
+
+static void prefetch(const void *at, size_t size)
+{
+    for (size_t i = 0; i < size; i += 64)
+        line_prefetch((const uint8_t *)at + i);
+}
+
+/* Decoding f32 stays the reference's: nobody needs a copy. */
+static void attend_init(struct pi_attend_kernels *k)
+{
+    k->logits[PI_ATTEND_F32] = logits_f32;
+    k->logits[PI_ATTEND_F16] = logits_f16;
+    k->logits[PI_ATTEND_Q8_0] = logits_q8_0;
+    k->softmax = softmax;
+    k->values[PI_ATTEND_F32] = values_f32;
+    k->values[PI_ATTEND_F16] = values_f16;
+    k->values[PI_ATTEND_Q8_0] = values_q8_0;
+    k->decode_k[PI_ATTEND_F16] = decode_k_f16;
+    k->decode_k[PI_ATTEND_Q8_0] = decode_k_q8_0;
+    k->decode_v[PI_ATTEND_F16] = decode_v_f16;
+    k->decode_v[PI_ATTEND_Q8_0] = decode_v_q8_0;
+    k->prefetch = prefetch;
+}
+
+#endif

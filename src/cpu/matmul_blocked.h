@@ -1,0 +1,278 @@
+/*
+ * matmul_blocked.h - the loops around a level's products. It decides which tokens, columns and
+ * groups meet, so that decoded weights stay in the first cache and activations in the second; it
+ * must not know any instruction or the bits of any weight type. Each level's file includes it once:
+ * the functions are static so that the compiler builds them with that level's flags.
+ *
+ * Few tokens: every group is read once, from end to end, by the type's vector product.
+ * Many tokens, for each slab of tokens and columns that fits the second cache:
+ *     for each few groups, for each block of at most PI_BLOCK_COL columns:
+ *         decode the groups' columns into panels (codes of a byte, f32 scales)
+ *         for each tile of a few tokens: multiply, the accumulators in registers
+ * Between blocks of columns the accumulators wait in the output, as f32, so nothing is rounded that
+ * the contract does not round.
+ */
+#ifndef PI_MATMUL_BLOCKED_H
+#define PI_MATMUL_BLOCKED_H
+
+#include "cpu/matmul_layout.h"
+
+#define PI_BLOCK_COL 512             /* columns of a panel: 8 KiB of codes per group */
+#define PI_SLAB_BYTES (256 * 1024)   /* activations that stay in the second cache */
+#define PI_SLAB_TOK 512              /* tokens of a slab */
+#define PI_TILE_GROUP_MAX 2          /* groups that a tile multiplies together */
+#define PI_WORD_BYTES (4 * PI_GROUP) /* four columns of a group's codes */
+#define PI_CODE_BYTES (PI_ACT_BLOCK * PI_GROUP) /* codes of 32 columns of a group */
+
+/* Columns of one group, decoded. */
+struct pi_panel {
+    const uint8_t *code; /* [n_col / 4][PI_GROUP][4] */
+    float *scale;        /* [n_col / sub_len][PI_GROUP] */
+    float *min;          /* as scale; not set for types without minimums */
+};
+
+/*
+ * One product of a tile: n_group panels times n_tok tokens over n_block blocks of 32 columns.
+ * aux has one number per token and scale: for types with minimums the sum of q as f32, for the
+ * others -zero * sum of q as int32, with the zero of pi_quant_kernels: what a product of unsigned
+ * codes starts from.
+ */
+struct pi_tile {
+    int32_t n_tok;
+    int32_t n_group;
+    int32_t n_block;
+    struct pi_panel panel[PI_TILE_GROUP_MAX];
+    const int8_t *q;      /* [n_tok], q_stride apart: [n_block][32] */
+    const float *x_scale; /* [n_tok], x_stride apart: [n_block] */
+    const int32_t *aux;   /* [n_tok], aux_stride apart: [n_block][32 / sub_len] */
+    size_t q_stride;
+    size_t x_stride;
+    size_t aux_stride;
+    float *out;        /* [n_tok], out_stride apart: [n_group][PI_GROUP] */
+    size_t out_stride; /* out is added to, unless first */
+    bool first;
+};
+
+/* Decodes n_col columns from column col_begin on, both multiples of the type's block. room takes
+   the codes where they are not used in place; panel->scale and min are given. */
+typedef void pi_decode_fn(const struct pi_matrix *w, const uint8_t *group, int32_t col_begin,
+                          int32_t n_col, uint8_t *room, struct pi_panel *panel);
+
+typedef void pi_tile_fn(const struct pi_tile *tile);
+
+/* One token times one group: out[PI_GROUP]. aux as in pi_tile, for all columns. */
+typedef void pi_gemv_fn(const struct pi_matrix *w, const uint8_t *group, const int8_t *q,
+                        const float *x_scale, const int32_t *aux, float *out);
+
+/* What a level has for one quantised type. */
+struct pi_quant_kernels {
+    pi_decode_fn *decode;
+    pi_tile_fn *tile;
+    pi_gemv_fn *gemv;
+    int32_t zero;       /* the code of weight 0 as decode gives it */
+    int32_t tile_tok;   /* most tokens of a tile */
+    int32_t tile_group; /* most groups of a tile, at most PI_TILE_GROUP_MAX */
+};
+
+/* ---- scratch ------------------------------------------------------------------------------ */
+
+/* Sizes in the fixed part. The sums of a slab are one per 16 columns and token at most. */
+enum {
+    PI_PANEL_CODE_BYTES = PI_BLOCK_COL * PI_GROUP,
+    PI_PANEL_SCALE_BYTES = PI_BLOCK_COL / 16 * PI_GROUP * 4,
+    PI_PANEL_BYTES = PI_PANEL_CODE_BYTES + 2 * PI_PANEL_SCALE_BYTES,
+    PI_PANELS_BYTES = PI_TILE_GROUP_MAX * PI_PANEL_BYTES,
+    PI_EDGE_BYTES = PI_SLAB_TOK * PI_GROUP * 4,
+    PI_AUX_BYTES = PI_SLAB_BYTES / 16 * 4,
+};
+
+_Static_assert(PI_PANELS_BYTES + PI_EDGE_BYTES + PI_AUX_BYTES <= PI_MATMUL_SCRATCH_FIXED,
+               "the fixed scratch must hold panels, edge and sums");
+
+static inline uint8_t *pi_panel_room(void *scratch, int32_t i)
+{
+    return (uint8_t *)scratch + (size_t)i * PI_PANEL_BYTES;
+}
+
+static inline float *pi_edge_room(void *scratch)
+{
+    return (float *)(void *)((uint8_t *)scratch + PI_PANELS_BYTES);
+}
+
+/* Of a slab, or, past the fixed part's end, of one token and all columns. */
+static inline int32_t *pi_aux_room(void *scratch)
+{
+    return (int32_t *)(void *)((uint8_t *)scratch + PI_PANELS_BYTES + PI_EDGE_BYTES);
+}
+
+/* ---- the sums that products start from ---------------------------------------------------- */
+
+/* n numbers of pi_tile's aux from the sums over 16 columns. */
+static void aux_row(const struct pi_matmul_layout *layout, int32_t zero, const int16_t *sum16,
+                    int32_t n, int32_t *aux)
+{
+    int32_t step = layout->sub_len / 16;
+    if (layout->has_min) {
+        float *sum = (float *)(void *)aux;
+        if (step == 1)
+            for (int32_t i = 0; i < n; i++)
+                sum[i] = (float)sum16[i];
+        else
+            for (int32_t i = 0; i < n; i++)
+                sum[i] = (float)(sum16[2 * i] + sum16[2 * i + 1]);
+    } else if (step == 1) {
+        for (int32_t i = 0; i < n; i++)
+            aux[i] = -zero * sum16[i];
+    } else {
+        for (int32_t i = 0; i < n; i++)
+            aux[i] = -zero * (sum16[2 * i] + sum16[2 * i + 1]);
+    }
+}
+
+/* ---- one token ---------------------------------------------------------------------------- */
+
+static void mul_one_token(const struct pi_quant_kernels *k, const struct pi_matrix *w,
+                          const struct pi_act *a, int32_t group_begin, int32_t group_end,
+                          float *out, void *scratch)
+{
+    const struct pi_matmul_layout *layout = pi_matmul_layout(w->type);
+    int32_t *aux = pi_aux_room(scratch);
+    aux_row(layout, k->zero, a->sum16, w->n_col / layout->sub_len, aux);
+    for (int32_t g = group_begin; g < group_end; g++) {
+        const uint8_t *group = w->data + (size_t)g * w->group_bytes;
+        int32_t n_row = (int32_t)pi_min(PI_GROUP, w->n_row - (int64_t)g * PI_GROUP);
+        float *dst = out + (size_t)g * PI_GROUP;
+        float edge[PI_GROUP];
+        k->gemv(w, group, a->q, a->scale, aux, n_row == PI_GROUP ? dst : edge);
+        if (n_row < PI_GROUP)
+            memcpy(dst, edge, (size_t)n_row * sizeof(float));
+    }
+}
+
+/* ---- many tokens -------------------------------------------------------------------------- */
+
+/* The tokens and columns that are in work. */
+struct pi_slab {
+    int32_t tok_begin, n_tok;
+    int32_t col_begin, n_col;
+};
+
+struct pi_blocked {
+    const struct pi_quant_kernels *k;
+    const struct pi_matmul_layout *layout;
+    const struct pi_matrix *w;
+    const struct pi_act *a;
+    float *out;
+    size_t out_stride;
+    void *scratch;
+};
+
+/* The tokens of a slab in tiles of nearly equal size. */
+static void slab_tiles(const struct pi_blocked *m, const struct pi_slab *slab, struct pi_tile *tile)
+{
+    int32_t n_tile = (int32_t)pi_ceil_div(slab->n_tok, m->k->tile_tok);
+    struct pi_tile part = *tile;
+    for (int32_t i = 0; i < n_tile; i++) {
+        int32_t t = (int32_t)((int64_t)slab->n_tok * i / n_tile);
+        part.n_tok = (int32_t)((int64_t)slab->n_tok * (i + 1) / n_tile) - t;
+        part.q = tile->q + (size_t)t * tile->q_stride;
+        part.x_scale = tile->x_scale + (size_t)t * tile->x_stride;
+        part.aux = tile->aux + (size_t)t * tile->aux_stride;
+        part.out = tile->out + (size_t)t * tile->out_stride;
+        m->k->tile(&part);
+    }
+}
+
+/* Groups [g, g + n) times a slab; out is [n_tok of the slab][n][PI_GROUP], out_stride apart. */
+static void slab_groups(const struct pi_blocked *m, const struct pi_slab *slab, int32_t g,
+                        int32_t n, float *out, size_t out_stride)
+{
+    const struct pi_act *a = m->a;
+    int32_t sub_len = m->layout->sub_len;
+    struct pi_tile tile = {.n_group = n, .out = out, .out_stride = out_stride};
+    tile.x_stride = (size_t)(a->n_col / PI_ACT_BLOCK);
+    tile.q_stride = tile.x_stride * PI_ACT_BLOCK;
+    tile.aux_stride = (size_t)(slab->n_col / sub_len);
+    int32_t end = slab->col_begin + slab->n_col;
+    for (int32_t c = slab->col_begin; c < end; c += PI_BLOCK_COL) {
+        int32_t n_col = (int32_t)pi_min(PI_BLOCK_COL, end - c);
+        for (int32_t i = 0; i < n; i++) {
+            uint8_t *room = pi_panel_room(m->scratch, i);
+            tile.panel[i].scale = (float *)(void *)(room + PI_PANEL_CODE_BYTES);
+            tile.panel[i].min = tile.panel[i].scale + PI_PANEL_SCALE_BYTES / 4;
+            m->k->decode(m->w, m->w->data + (size_t)(g + i) * m->w->group_bytes, c, n_col, room,
+                         &tile.panel[i]);
+        }
+        size_t x_at = (size_t)slab->tok_begin * tile.x_stride + (size_t)(c / PI_ACT_BLOCK);
+        tile.n_block = n_col / PI_ACT_BLOCK;
+        tile.q = a->q + x_at * PI_ACT_BLOCK;
+        tile.x_scale = a->scale + x_at;
+        tile.aux = pi_aux_room(m->scratch) + (c - slab->col_begin) / sub_len;
+        tile.first = c == 0;
+        slab_tiles(m, slab, &tile);
+    }
+}
+
+/* A group with missing rows is multiplied in the scratch, its rows carried there and back. */
+static void slab_edge(const struct pi_blocked *m, const struct pi_slab *slab, int32_t g)
+{
+    size_t n_row = (size_t)m->w->n_row - (size_t)g * PI_GROUP;
+    float *edge = pi_edge_room(m->scratch);
+    float *out = m->out + (size_t)slab->tok_begin * m->out_stride + (size_t)g * PI_GROUP;
+    memset(edge, 0, (size_t)slab->n_tok * PI_GROUP * sizeof(float));
+    if (slab->col_begin > 0)
+        for (int32_t t = 0; t < slab->n_tok; t++)
+            memcpy(edge + (size_t)t * PI_GROUP, out + (size_t)t * m->out_stride, n_row * 4);
+    slab_groups(m, slab, g, 1, edge, PI_GROUP);
+    for (int32_t t = 0; t < slab->n_tok; t++)
+        memcpy(out + (size_t)t * m->out_stride, edge + (size_t)t * PI_GROUP, n_row * 4);
+}
+
+static void slab_run(const struct pi_blocked *m, const struct pi_slab *slab, int32_t group_begin,
+                     int32_t group_end)
+{
+    int32_t n_aux = slab->n_col / m->layout->sub_len;
+    size_t sum_stride = (size_t)(m->a->n_col / 16);
+    const int16_t *sum16 = m->a->sum16 + (size_t)slab->tok_begin * sum_stride;
+    for (int32_t t = 0; t < slab->n_tok; t++)
+        aux_row(m->layout, m->k->zero, sum16 + (size_t)t * sum_stride + slab->col_begin / 16, n_aux,
+                pi_aux_room(m->scratch) + (size_t)t * (size_t)n_aux);
+    int32_t full_end = (int32_t)pi_min(group_end, m->w->n_row / PI_GROUP);
+    for (int32_t g = group_begin; g < full_end;) {
+        int32_t n = (int32_t)pi_min(m->k->tile_group, full_end - g);
+        slab_groups(m, slab, g, n,
+                    m->out + (size_t)slab->tok_begin * m->out_stride + (size_t)g * PI_GROUP,
+                    m->out_stride);
+        g += n;
+    }
+    if (full_end < group_end)
+        slab_edge(m, slab, full_end);
+}
+
+/* pi_matmul_fn of a quantised type. */
+static void mul_blocked(const struct pi_quant_kernels *k, const struct pi_matrix *w,
+                        const struct pi_act *a, int32_t group_begin, int32_t group_end, float *out,
+                        size_t out_stride, void *scratch)
+{
+    if (group_begin >= group_end)
+        return;
+    if (a->n_tok == 1) {
+        mul_one_token(k, w, a, group_begin, group_end, out, scratch);
+        return;
+    }
+    const struct pi_matmul_layout *layout = pi_matmul_layout(w->type);
+    struct pi_blocked m = {k, layout, w, a, out, out_stride, scratch};
+    int32_t n_slab = (int32_t)pi_ceil_div(a->n_tok, PI_SLAB_TOK);
+    int32_t tok_step = (int32_t)pi_ceil_div(a->n_tok, pi_max(1, n_slab));
+    for (int32_t t = 0; t < a->n_tok; t += tok_step) {
+        struct pi_slab slab = {.tok_begin = t, .n_tok = (int32_t)pi_min(tok_step, a->n_tok - t)};
+        int32_t col_step = PI_SLAB_BYTES / slab.n_tok / PI_BLOCK_COL * PI_BLOCK_COL;
+        for (int32_t c = 0; c < w->n_col; c += col_step) {
+            slab.col_begin = c;
+            slab.n_col = (int32_t)pi_min(col_step, w->n_col - c);
+            slab_run(&m, &slab, group_begin, group_end);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,51 @@
+/*
+ * snapshot.h - snapshots as bytes: the numbers of the format (docs/snapshot.md), the parser, and
+ * loading from memory, for the file functions of kv.h and for the fuzz target.
+ */
+#ifndef PI_KV_SNAPSHOT_H
+#define PI_KV_SNAPSHOT_H
+
+#include "kv/store.h"
+
+#define KV_SNAPSHOT_MAGIC "PITHSNAP"
+#define KV_SNAPSHOT_VERSION 1
+
+enum {
+    KV_SNAPSHOT_HEADER_SIZE = 80,
+    KV_SNAPSHOT_SECTION_SIZE = 12, /* tag and payload size before each payload */
+    KV_SNAPSHOT_REF_SIZE = 12,
+    KV_SNAPSHOT_SUM_SIZE = 8,
+    KV_SNAPSHOT_N_FIELD = 7, /* of the shape, u32 each from offset 24 on */
+};
+
+/* The shape as the file has it: n_layer, n_head, dim_k, dim_v, page_len, type_k, type_v. */
+void kv_snapshot_fields(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_FIELD]);
+
+/* What a snapshot says; points into the bytes that were parsed. */
+struct kv_snapshot {
+    struct kv_geometry g;
+    struct kv_page_layout layout;
+    int32_t n_page;
+    size_t n_ref;
+    const uint8_t *lane;  /* [n_layer][n_head] u32 */
+    const uint8_t *refs;  /* [n_ref][KV_SNAPSHOT_REF_SIZE] */
+    const uint8_t *pages; /* [n_page][layout.bytes] */
+    const uint8_t *extra; /* [extra_size] */
+    size_t extra_size;
+};
+
+/* A pure function of the bytes, which may lie at any address; name is for the sentence. FORMAT,
+   UNSUPPORTED (a version that is not known). */
+pith_status kv_snapshot_parse(const char *name, const uint8_t *bytes, size_t size,
+                              struct kv_snapshot *out, pith_error *err);
+
+/* The table entry at p. */
+struct kv_page_ref kv_snapshot_ref(const uint8_t *p);
+uint32_t kv_snapshot_u32(const uint8_t *p);
+
+/* kv_seq_load from memory. */
+pith_status kv_snapshot_load(struct kv_cache *cache, const char *name, const uint8_t *bytes,
+                             size_t size, struct kv_seq **out, void **extra, size_t *extra_size,
+                             pith_error *err);
+
+#endif
