@@ -40,6 +40,7 @@ class Writer:
         self.tensors.append((name, kind, tuple(shape), data))
 
     def write(self, path):
+        """Returns the file's size in bytes."""
         heads, offset = b"", 0
         for name, kind, shape, data in self.tensors:
             heads += _string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
@@ -52,4 +53,5 @@ class Writer:
             file.write(head)
             for _, _, _, data in self.tensors:
                 file.write(data + bytes(-len(data) % ALIGNMENT))
+        return len(head) + offset
         return len(head) + offset

@@ -3,6 +3,7 @@
  * the fallbacks, the metadata, and what may go wrong on the way: cancelling, no memory, a full disk.
  * After each failure the folder must hold what it held before.
  */
+#define _GNU_SOURCE
 #include <dirent.h>
 #include <signal.h>
 #include <string.h>

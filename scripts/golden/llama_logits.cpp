@@ -133,20 +133,26 @@ static void print_ids(const char *name, const std::vector<llama_token> &ids)
     printf("\n");
 }
 
-// Prints the ids of the prompt, the ids of its greedy continuation, and the text of both.
+// Prints the ids of the prompt, the ids of its greedy continuation, by how much each was ahead of the
+// second choice at least, and the text of both.
 static void print_story(llama_context *context, const llama_vocab *vocab, const char *text, int n)
 {
     std::vector<llama_token> prompt = tokenize(vocab, text), ids;
     int n_vocab = llama_vocab_n_tokens(vocab);
     llama_pos pos = (llama_pos)prompt.size();
+    float gap = INFINITY;
     evaluate(context, prompt.data(), prompt.size(), 0, false);
     while ((int)ids.size() < n) {
-        const float *row = llama_get_logits_ith(context, -1);
+        float *row = llama_get_logits_ith(context, -1);
         ids.push_back((llama_token)(std::max_element(row, row + n_vocab) - row));
+        float best = row[ids.back()];
+        row[ids.back()] = -INFINITY;
+        gap = std::min(gap, best - *std::max_element(row, row + n_vocab));
         evaluate(context, &ids.back(), 1, pos++, false);
     }
     print_ids("prompt", prompt);
     print_ids("ids", ids);
+    printf("gap %.3g\n", gap);
     ids.insert(ids.begin(), prompt.begin(), prompt.end());
     std::vector<char> out(ids.size() * 64);
     int len = llama_detokenize(vocab, ids.data(), (int32_t)ids.size(), out.data(),

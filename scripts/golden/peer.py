@@ -27,7 +27,8 @@ class Peer:
                        ",".join(map(str, positions))]).splitlines()
 
     def story(self, model, text, n):
-        """Lines "prompt ID ...", "ids ID ...", "text" and the whole text, n greedy tokens after the prompt."""
+        """Lines "prompt ID ...", "ids ID ...", "gap LOGITS", "text" and text:
+        the prompt and n greedy tokens."""
         return output([self.program, model, text, "story", str(n)])
 
     def to_f32(self, model, out):

@@ -13,7 +13,7 @@ import tempfile
 from peer import Peer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROMPT = "Once upon a time, Lily and her cat Tom"
+PROMPT = "Sara and Ben"  # no choice of their story is closer than 0.02 logits
 N_TOKEN = 400
 
 

@@ -1,12 +1,16 @@
 """Writes a checkpoint as GGUF (architecture qwen2, F16 matrices): python3 export_gguf.py DIR FILE."""
 import argparse
 import hashlib
+import os
+import sys
 
 import numpy as np
 
 from evaluate import load
-from gguf import BOOL, F32, I32, STRING, U32, Writer
 from presets import PRESETS
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from gguf import BOOL, F32, I32, STRING, TENSOR_F16, TENSOR_F32, U32, Writer  # noqa: E402
 
 ARCH = "qwen2"
 FILE_TYPE_F16 = 1
@@ -40,7 +44,8 @@ def export(tok, model, preset_name, path):
     for name, p in model.state_dict().items():
         if name == "output.weight" and c.tied:
             continue
-        out.add_tensor(name, p.numpy().astype(np.float16 if p.dim() == 2 else np.float32))
+        kind, dtype = (TENSOR_F16, np.float16) if p.dim() == 2 else (TENSOR_F32, np.float32)
+        out.add_tensor(name, kind, p.shape, p.numpy().astype(dtype).tobytes())
     return out.write(path)
 
 

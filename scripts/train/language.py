@@ -36,6 +36,12 @@ WHERE = "near behind beside under".split()
 WEATHER = "rain snow wind sun moon".split()
 WEATHER_DID = {"rain": ("fell", "stopped", "began"), "snow": ("fell", "stopped", "began"),
                "wind": ("blew", "stopped", "began"), "sun": ("shone", "rose"), "moon": ("shone", "rose")}
+# Parts of invented words.
+CONSONANTS = "b c d f g h j k l m n p r s t v w z".split()
+ONSETS = CONSONANTS + "bl br ch dr fl gr kr pl qu sh st th tr y".split()
+VOWELS = "a e i o u".split()
+CODAS = ["", "", ""] + "b ck d f l ll m n nd ng p r rt s st t x".split()
+
 STRANGE = [WOMEN, MEN, NAMES, ADJECTIVES, THINGS, PLACES, ROLES, TAKING, BEING]    # open classes
 
 # Words that occur only inside the sentence patterns and the question forms.
@@ -51,16 +57,12 @@ LINE_OPENERS = "Question Answer".split()
 
 
 def vocabulary_words():
-    """All pre-tokens of nano's language, as they stand in a text."""
+    """What is to be one token: nano's words as they stand in a text, and parts of other words and numbers."""
     spaced = (NAMES + ADJECTIVES + THINGS + PLACES + ROLES + MOODS + TIMES + GOING + TAKING + BEING + WHERE
               + WEATHER + [w for v in WEATHER_DID.values() for w in v] + PATTERN_WORDS + OPENERS
               + QUESTION_WORDS)
-    return sorted({" " + w for w in spaced} | set(PARAGRAPH_OPENERS) | set(LINE_OPENERS))
-
-
-ONSETS = "b c d f g h j k l m n p r s t v w z bl br ch dr fl gr kr pl qu sh st th tr y".split()
-VOWELS = "a e i o u ai ea oo ou".split()
-CODAS = ["", "", ""] + "b ck d f l ll m n nd ng p r rt s st t x".split()
+    parts = [c + v for c in CONSONANTS for v in VOWELS] + [f"{n:02}" for n in range(100)]
+    return sorted({" " + w for w in spaced} | set(PARAGRAPH_OPENERS) | set(LINE_OPENERS) | set(parts))
 
 
 def invent(rng):

@@ -59,8 +59,8 @@ NANO = Preset(
         Phase(200, **FIRST),
         Phase(500, {64: 0.2, 128: 0.4, 256: 0.4}, 2048, invented=0.25, dense=0.7, text_weight=0.1),
         Phase(700, {128: 0.3, 256: 0.4, 512: 0.3}, 4096),
-        Phase(500, {256: 0.3, 512: 0.3, 1024: 0.25, 2048: 0.15}, 4096),
-        Phase(150, {512: 0.3, 1024: 0.3, 2048: 0.2, 4096: 0.2}, 8192),
+        Phase(400, {256: 0.3, 512: 0.3, 1024: 0.25, 2048: 0.15}, 4096),
+        Phase(250, {512: 0.25, 1024: 0.25, 2048: 0.25, 4096: 0.25}, 8192),
     ])
 
 # The larger model: the same documents, with natural text as filler and alone, to 8,192 tokens.

@@ -6,7 +6,7 @@ import numpy as np
 import language
 
 PARAGRAPHS = 4000
-STRANGE_SHARE = 0.15
+STRANGE_SHARE = 0.1
 SENTENCE_END = re.compile(r"(?<=[.!?]) +")
 
 

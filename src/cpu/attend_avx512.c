@@ -91,7 +91,13 @@ static inline vmask mask_visible(const int32_t *pos, int32_t limit, int32_t n)
 
 static inline vmask mask_below(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 static inline vec mask_pick(vmask m, vec a, vec b) { return _mm512_mask_blend_ps(m, b, a); }
-static inline void line_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
+
+/* To the second level: the next page would push this one out of the first. As assembly because GCC
+   takes functions that only prefetch for pure and drops the calls. */
+static inline void line_prefetch(const void *p)
+{
+    __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)p));
+}
 
 /* Up to 24 sums, 4 values, a broadcast and the scales of q8_0 share 32 registers. */
 static inline int32_t tile_vecs(int32_t n_row) { return n_row <= 6 ? 4 : 2; }

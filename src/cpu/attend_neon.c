@@ -1,4 +1,117 @@
-/* attend_neon.c - kernels of attention for this level. */
+/*
+ * attend_neon.c - attention over a page with registers of 4 floats. Only the operations stand here;
+ * their order is attend_tile.h's.
+ */
+#include <arm_neon.h>
+#include <float.h>
+
 #include "cpu/kernels.h"
 
-void pi_attend_init_neon(struct pi_attend_kernels *k) { (void)k; }
+enum { VEC = 4, TILE_ROWS_TALL = 12 };
+
+typedef float32x4_t vec;
+typedef uint32x4_t vmask;
+
+static inline vec vec_zero(void) { return vdupq_n_f32(0.0f); }
+static inline vec vec_set1(float f) { return vdupq_n_f32(f); }
+static inline vec vec_load(const float *p) { return vld1q_f32(p); }
+static inline void vec_store(float *p, vec v) { vst1q_f32(p, v); }
+static inline vec vec_add(vec a, vec b) { return vaddq_f32(a, b); }
+static inline vec vec_sub(vec a, vec b) { return vsubq_f32(a, b); }
+static inline vec vec_mul(vec a, vec b) { return vmulq_f32(a, b); }
+static inline vec vec_fma(vec a, vec b, vec c) { return vfmaq_f32(c, a, b); }
+static inline vec vec_max(vec a, vec b) { return vmaxq_f32(a, b); }
+static inline float vec_max_all(vec v) { return vmaxvq_f32(v); }
+
+/* These instructions return the number when the other operand is NaN. */
+static inline vec vec_clamp(vec v)
+{
+    return vminnmq_f32(vmaxnmq_f32(v, vdupq_n_f32(-FLT_MAX)), vdupq_n_f32(FLT_MAX));
+}
+
+static inline float vec_tree(const vec *v)
+{
+    vec four = vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]));
+    float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+    return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+
+static inline vec vec_pow2(vec y, vec t)
+{
+    uint32x4_t n = vshlq_n_u32(vreinterpretq_u32_f32(t), 23);
+    return vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(y), n));
+}
+
+static inline vec vec_load_f16(const uint16_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+
+static inline vec vec_load_i8(const int8_t *p)
+{
+    uint32_t codes;
+    memcpy(&codes, p, sizeof(codes));
+    int16x8_t wide = vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(codes)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+}
+
+static inline vec vec_set1_f16(const uint16_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(*p)));
+}
+
+static inline vec vec_load_part(const float *p, int32_t n)
+{
+    float all[4] = {0};
+    for (int32_t i = 0; i < n; i++)
+        all[i] = p[i];
+    return vld1q_f32(all);
+}
+
+static inline vec vec_load_f16_part(const uint16_t *p, int32_t n)
+{
+    uint16_t all[4] = {0};
+    for (int32_t i = 0; i < n; i++)
+        all[i] = p[i];
+    return vec_load_f16(all);
+}
+
+static inline vec vec_load_i8_part(const int8_t *p, int32_t n)
+{
+    int8_t all[4] = {0};
+    for (int32_t i = 0; i < n; i++)
+        all[i] = p[i];
+    return vec_load_i8(all);
+}
+
+static inline void vec_store_part(float *p, vec v, int32_t n)
+{
+    float all[4];
+    vst1q_f32(all, v);
+    for (int32_t i = 0; i < n; i++)
+        p[i] = all[i];
+}
+
+static inline vmask mask_visible(const int32_t *pos, int32_t limit, int32_t n)
+{
+    static const int32_t lanes[4] = {0, 1, 2, 3};
+    uint32x4_t used = vcltq_s32(vld1q_s32(lanes), vdupq_n_s32(n));
+    return vandq_u32(used, vcleq_s32(vld1q_s32(pos), vdupq_n_s32(limit)));
+}
+
+static inline vmask mask_below(vec a, vec b) { return vcltq_f32(a, b); }
+static inline vec mask_pick(vmask m, vec a, vec b) { return vbslq_f32(m, a, b); }
+
+/* To the second level. As assembly because GCC takes functions that only prefetch for pure and drops
+   the calls. */
+static inline void line_prefetch(const void *p)
+{
+    __asm__ volatile("prfm pldl2keep, %0" : : "Q"(*(const char *)p));
+}
+
+/* Up to 24 sums, 4 values and a broadcast share 32 registers. */
+static inline int32_t tile_vecs(int32_t n_row) { return n_row <= 6 ? 4 : 2; }
+
+#include "cpu/attend_tile.h"
+
+void pi_attend_init_neon(struct pi_attend_kernels *k) { attend_init(k); }

@@ -141,16 +141,17 @@ static pith_status generate_tokens(struct generation *g, pith_error *err)
     }
 }
 
-/* Tokens of the prompt that the sequence holds and need not evaluate; the last is always evaluated,
-   because its logits are wanted. */
+/* Tokens of the prompt that the sequence holds and need not evaluate: its last one only where the
+   sequence ends there and has its logits, as pith_seq_sync sees it. */
 static int32_t count_cached(const pith_seq *seq, const int32_t *prompt, int32_t n_prompt)
 {
     const int32_t *tokens = pith_seq_tokens(seq);
-    int32_t n = (int32_t)pi_min(pith_seq_length(seq), n_prompt - 1);
-    int32_t i = 0;
-    while (i < n && tokens[i] == prompt[i])
+    int32_t length = pith_seq_length(seq), i = 0;
+    while (i < length && i < n_prompt && tokens[i] == prompt[i])
         i++;
-    return i;
+    if (i == n_prompt && i == length && pith_seq_logits(seq) != NULL)
+        return i;
+    return (int32_t)pi_min(i, n_prompt - 1);
 }
 
 static pith_status read_prompt(struct generation *g, const int32_t *prompt, int32_t n_prompt,

@@ -11,8 +11,7 @@
 #include "base/mem.h"
 #include "engine/rng.h"
 
-#define PENALTY_LAST_N_MAX (1 << 20) /* bounds the ring; -1 looks back at everything without one   \
-                                      */
+#define PENALTY_LAST_N_MAX (1 << 20) /* bounds the ring; -1 looks back at all without one */
 
 struct candidate {
     float logit;
@@ -278,18 +277,23 @@ static double sum_exp(const struct candidate *kept, int32_t n, float max, float 
     return sum;
 }
 
-/* Walks the candidates until the cumulated weight passes u * total; rounding can only end the walk
-   at the last. */
+/* Walks the candidates until the cumulated weight passes u * total. Rounding can end the walk
+   without a choice: then the last that has any weight is taken, never a banned one. */
 static int32_t draw(pith_sampler *s, const struct candidate *kept, int32_t n, float max)
 {
     float temperature = s->params.temperature;
-    double at = pi_rng_double(&s->rng) * sum_exp(kept, n, max, temperature);
-    for (int32_t i = 0; i < n - 1; i++) {
-        at -= exp((double)((kept[i].logit - max) / temperature));
-        if (at < 0.0)
-            return kept[i].id;
+    double target = pi_rng_double(&s->rng) * sum_exp(kept, n, max, temperature);
+    double sum = 0.0;
+    int32_t id = kept[n - 1].id;
+    for (int32_t i = 0; i < n; i++) {
+        double weight = exp((double)((kept[i].logit - max) / temperature));
+        if (weight > 0.0)
+            id = kept[i].id;
+        sum += weight;
+        if (sum > target)
+            break;
     }
-    return kept[n - 1].id;
+    return id;
 }
 
 int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits)

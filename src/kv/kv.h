@@ -70,8 +70,8 @@ void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0
 void kv_seq_truncate(struct kv_seq *seq, int32_t pos);
 
 /* Keeps the entries at the given slots (ascending, n of them) of one lane, in their order, and gives
-   back all pages that hold no entry then, reserved ones too. Entries of pages with the same delta
-   are packed without gaps. Shared pages are copied before they change, which takes a free page for
+   back all pages that hold no entry then, reserved ones too. Pages are packed without gaps but where
+   the delta changes or, after sharing, positions fall. Shared pages are copied before they change, which takes a free page for
    each. INVALID (slots not ascending or out of range), KV_FULL: lane unchanged. */
 pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, const int32_t *slots,
                            int32_t n, pith_error *err);

@@ -85,7 +85,7 @@ void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_
 
 /* Walks kept slots and the places they move to. An entry never moves back in the table, nor up
    within a page that it stays in, so moving them in order overwrites nothing that is still to be
-   read. A new page is opened when the last is full or the delta changes. */
+   read. A new page is opened when the last is full, the delta changes or the position falls. */
 struct packer {
     const struct kv_cache *cache;
     const struct kv_lane *lane;
@@ -94,6 +94,7 @@ struct packer {
     int32_t from_end;
     int32_t delta;
     int32_t entry; /* of the slot in its page */
+    int32_t pos;   /* as stored */
     int32_t to;    /* table index of the destination, -1 before the first slot */
     int32_t to_entry;
     int32_t to_delta;
@@ -117,9 +118,12 @@ static void packer_next(struct packer *p, int32_t slot)
         p->from_end += ref->n;
         p->delta = ref->delta;
     }
+    int32_t before = p->pos;
     p->entry = slot - p->from_begin;
+    p->pos = kv_page_pos(p->cache, p->lane->table[p->from].page)[p->entry];
     p->to_entry++;
-    p->opened = p->to < 0 || p->to_entry == p->cache->g.page_len || p->delta != p->to_delta;
+    p->opened = p->to < 0 || p->to_entry == p->cache->g.page_len || p->delta != p->to_delta ||
+                p->pos <= before;
     if (p->opened) {
         p->to++;
         p->to_entry = 0;

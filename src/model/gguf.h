@@ -126,7 +126,7 @@ pith_status pi_gguf_add_str(struct pi_gguf_writer *w, const char *key, const cha
 /* Copies an entry as another file has it (key, type, item_type, n_item, data and size). */
 pith_status pi_gguf_add_kv(struct pi_gguf_writer *w, const struct pi_gguf_kv *kv);
 /* Declares a tensor of size bytes; data follows in the same order. INVALID: an empty or too long
-   name, dimensions outside 1 to 4, one below 1, a data section of more than 2^63 bytes. */
+   name, dimensions outside 1 to 4, one below 1, a data section of more than 2^62 bytes. */
 pith_status pi_gguf_add_tensor(struct pi_gguf_writer *w, struct pi_str name, int32_t n_dim,
                                const int64_t *ne, uint32_t type, size_t size);
 /* Writes everything before the data section. IO. */

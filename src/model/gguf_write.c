@@ -11,6 +11,7 @@
 #define DEFAULT_ALIGNMENT 32
 #define MIN_ALIGNMENT 8
 #define MAX_DIM 4
+#define MAX_DATA_BYTES ((uint64_t)1 << 62) /* leaves room for any padding */
 #define HEADER_BYTES (4 + 4 + 8 + 8)
 
 /* ---- bytes ---- */
@@ -164,7 +165,7 @@ pith_status pi_gguf_add_tensor(struct pi_gguf_writer *w, struct pi_str name, int
 {
     const struct buffer b = info_of(w);
     if (name.len == 0 || name.len > PI_GGUF_MAX_TENSOR_NAME || n_dim < 1 || n_dim > MAX_DIM ||
-        size > INT64_MAX - alignment_of(w) || w->data_len > INT64_MAX - size - alignment_of(w))
+        size > MAX_DATA_BYTES || w->data_len > MAX_DATA_BYTES - size)
         return PITH_INVALID;
     for (int32_t d = 0; d < n_dim; d++)
         if (ne[d] < 1)

@@ -23,10 +23,17 @@ enum pi_token_attr {
     PI_TOKEN_USER = 4,    /* user-defined: its text always becomes it */
     PI_TOKEN_BYTE = 8,    /* "<0x0A>" */
     PI_TOKEN_END = 16,    /* ends a generation */
-    PI_TOKEN_LSTRIP = 32, /* swallows white space in front of it */
-    PI_TOKEN_RSTRIP = 64, /* swallows white space behind it */
+    PI_TOKEN_RSTRIP = 32, /* in text, swallows the white space behind it */
 };
 #define PI_TOKEN_SPECIAL (PI_TOKEN_CONTROL | PI_TOKEN_UNKNOWN | PI_TOKEN_USER)
+
+/* Control and unknown tokens are read from text only when the caller asks. */
+static inline bool pi_token_user_only(uint8_t attr)
+{
+    return (attr & PI_TOKEN_SPECIAL) == PI_TOKEN_USER;
+}
+
+enum { PI_STARTS_USER = 1, PI_STARTS_CONTROL = 2 };
 
 /* Offsets into pi_vocab.text. piece is what the token prints; key is the input that merging can
    turn into it: decoded bytes, with U+2581 as a space. key_len 0: merging never makes it. */
@@ -55,12 +62,10 @@ struct pi_pre;
 struct pi_vocab {
     enum pi_vocab_type type;
     char *kind;        /* owned */
-    int32_t n_token;   /* listed by the file */
-    int32_t n_id;      /* n_token, or more where the embedding has more rows */
-    int32_t n_base;    /* of them, the count of tokens read so far while loading */
-    struct pi_token *token; /* [n_token], owned */
-    uint8_t *attr;          /* [n_token] bits of pi_token_attr, owned */
-    float *score;           /* [n_token] SentencePiece only, owned */
+    int32_t n_token;        /* listed by the file */
+    int32_t n_id;           /* n_token, or more where the embedding has more rows */
+    struct pi_token *token; /* [n_id], owned */
+    uint8_t *attr;          /* [n_id] bits of pi_token_attr, owned */
     char *text;             /* owned */
     size_t text_len;
     uint64_t *slot;  /* [slot_mask + 1] keys -> ids: hash tag << 32 | id + 1, 0 is empty; owned */
@@ -75,14 +80,13 @@ struct pi_vocab {
     struct pi_pre *pre; /* BPE only, owned */
     bool ignore_merges; /* a word that is a token whole is not merged */
 
+    uint32_t *priority;    /* [n_token] SentencePiece only: smaller for a higher score; owned */
     bool add_space_prefix; /* SentencePiece only */
     bool space_leads;      /* no token has a space behind another character: words split there */
 
     struct pi_trie_node *trie; /* [n_trie], owned */
     uint32_t n_trie;
-    bool first[256];      /* bytes that special tokens start with */
-    bool first_user[256]; /* the same of user-defined ones */
-    bool has_user;
+    uint8_t starts[256]; /* the PI_STARTS_ bits of special tokens that start with a byte */
 };
 
 /* ---- lookups ---- */
@@ -90,7 +94,6 @@ struct pi_vocab {
 /* The token whose key is text, or -1. */
 int32_t pi_vocab_find(const struct pi_vocab *v, const char *text, size_t len);
 
-/* What BPE is made of; -1 ranks mean the pair never merges. */
 static inline const char *pi_token_key(const struct pi_vocab *v, int32_t id)
 {
     return v->text + v->token[id].key;
@@ -191,6 +194,11 @@ struct pi_session {
     size_t buffer_cap;
     struct pi_pre_scratch pre;
 };
+
+/* Zero the session and set out and cap before. NOMEM; end it in any case. */
+pith_status pi_session_begin(struct pi_session *s, const struct pi_vocab *v, size_t text_len,
+                             pith_error *err);
+void pi_session_end(struct pi_session *s);
 
 static inline void pi_session_emit(struct pi_session *s, int32_t id)
 {

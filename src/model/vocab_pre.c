@@ -312,7 +312,7 @@ static pith_status split_piece(const struct split *s, int32_t i, const char *tex
         return s->fn(s->user, text, len, s->err);
     size_t done = 0;
     while (done < len) {
-        size_t at = done, end;
+        size_t at = done, end = len;
         PI_TRY(next_match(s, i, text, len, &at, &end));
         if (at > done)
             PI_TRY(split_piece(s, i + 1, text + done, at - done));

@@ -27,7 +27,7 @@ bool pi_spm_pair(const struct pi_vocab *v, const char *text, size_t len, uint32_
     *id = pi_vocab_find(v, text, len);
     if (*id < 0)
         return false;
-    *priority = priority_of(v->score[*id]);
+    *priority = v->priority[*id];
     return true;
 }
 
@@ -60,8 +60,8 @@ pith_status pi_vocab_load_spm(struct pi_vocab *v, const struct pi_gguf *g, pith_
 {
     const char *key = "tokenizer.ggml.scores";
     const struct pi_gguf_kv *scores = NULL;
-    v->score = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)v->n_token, sizeof(*v->score));
-    if (v->score == NULL)
+    v->priority = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)v->n_token, sizeof(*v->priority));
+    if (v->priority == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %s", key);
     pith_status status = pi_gguf_array(g, key, PI_GGUF_F32, &scores, err);
     if (status != PITH_OK && status != PITH_NOT_FOUND)
@@ -70,7 +70,7 @@ pith_status pi_vocab_load_spm(struct pi_vocab *v, const struct pi_gguf *g, pith_
         return pi_fail(err, PITH_FORMAT, "%s: %llu scores for %d tokens", key,
                        (unsigned long long)scores->n_item, v->n_token);
     for (int32_t id = 0; scores != NULL && id < v->n_token; id++)
-        v->score[id] = pi_gguf_item_f32(scores, (uint64_t)id);
+        v->priority[id] = priority_of(pi_gguf_item_f32(scores, (uint64_t)id));
     find_bytes(v);
     v->space_leads = spaces_lead(v);
     return PITH_OK;

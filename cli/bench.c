@@ -1,0 +1,400 @@
+/*
+ * bench.c - `pith bench`: speed of reading a prompt and of generating at given depths, beside what
+ * this machine could do at best.
+ *
+ * The bounds. Generating a token reads every weight and every stored key and value once:
+ *   tokens/s <= read bandwidth / (weight bytes + KV bytes at that depth)
+ * Reading n tokens at depth d multiplies every weight with every token, and every query with every
+ * key and value before it:
+ *   seconds >= 2 * weights * n / peak + 2 * (dim_k + dim_v) * heads * layers * pairs / f32 peak
+ *   pairs = n * d + n * (n + 1) / 2
+ * where the peak of the first term is that of int8 for quantised weights and of f32 for others; it
+ * cannot be faster than reading the weights once per chunk either.
+ */
+#define _DEFAULT_SOURCE
+#define _POSIX_C_SOURCE 200809L
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "command.h"
+#include "session.h"
+
+#define WARM_UP 32 /* tokens */
+
+struct bench_options {
+    int32_t n_prompt;
+    int32_t n_generate;
+    struct option_ints depths;
+    int32_t n_repeat;
+    const char *format;
+};
+
+struct options {
+    struct model_options model;
+    struct bench_options bench;
+    struct memory_options memory;
+};
+
+static const char *const formats[] = {"table", "csv", "json", NULL};
+
+#define AT(member) .offset = offsetof(struct bench_options, member)
+static const struct option bench_option_table[] = {
+    {"--n-prompt", "-p", "N", OPTION_INT, AT(n_prompt), .max = INT32_MAX,
+     .help = "tokens of the prompt; 0: do not measure it"},
+    {"--n-gen", "-n", "N", OPTION_INT, AT(n_generate), .max = INT32_MAX,
+     .help = "tokens to generate; 0: do not measure it"},
+    {"--n-depth", "-d", "N,N", OPTION_INTS, AT(depths), .max = INT32_MAX,
+     .help = "tokens that the sequence holds before"},
+    {"--repetitions", "-r", "N", OPTION_INT, AT(n_repeat), .min = 1, .max = 1000,
+     .help = "measurements of each"},
+    {"--output", "-o", "FORMAT", OPTION_CHOICE, AT(format), .choices = formats,
+     .help = "what to print"},
+    {0},
+};
+#undef AT
+
+static const struct option_group groups[] = {
+    {"Model", model_option_table, offsetof(struct options, model)},
+    {"Measurement", bench_option_table, offsetof(struct options, bench)},
+    {"KV memory", memory_option_table, offsetof(struct options, memory)},
+    {0},
+};
+
+static void defaults(void *options)
+{
+    struct options *o = options;
+    o->bench = (struct bench_options){
+        .n_prompt = 512, .n_generate = 128, .depths = {{0}, 1}, .n_repeat = 3, .format = "table"};
+    memory_options_default(&o->memory);
+}
+
+/* One measured speed. */
+struct row {
+    const char *test; /* "prompt" or "generate" */
+    int32_t n;        /* tokens */
+    int32_t depth;
+    double sum; /* of tokens/s, over the repetitions */
+    double sum_squares;
+    double best;
+    double bound; /* tokens/s */
+};
+
+struct bench {
+    const struct options *options;
+    struct session s;
+    struct row *rows; /* [n_row] */
+    int32_t n_row;
+    int32_t *tokens;          /* [most tokens of a sequence] */
+    int64_t matmul_weights;   /* weights that every token is multiplied with */
+    int64_t generation_bytes; /* weight bytes read per generated token */
+    double kv_bytes_per_token;
+    int64_t peak_rss;
+    int64_t kv_peak;
+    pith_machine machine;
+};
+
+/* ---- measuring ---- */
+
+static void evaluate(struct bench *b, const int32_t *tokens, int32_t n, pith_logits_mode logits)
+{
+    pith_error err;
+    pith_batch_item item = {.seq = b->s.seq, .tokens = tokens, .n_token = n, .logits = logits};
+    if (n == 0)
+        return;
+    cli_check(pith_batch_eval(b->s.engine, &item, 1, NULL, NULL, &err), &err);
+}
+
+static void go_to_depth(struct bench *b, int32_t depth)
+{
+    pith_error err;
+    int32_t length = pith_seq_length(b->s.seq);
+    if (length > depth)
+        cli_check(pith_seq_truncate(b->s.seq, depth, &err), &err);
+    else
+        evaluate(b, b->tokens + length, depth - length, PITH_LOGITS_NONE);
+}
+
+static void add_sample(struct row *row, double seconds)
+{
+    double speed = row->n / seconds;
+    row->sum += speed;
+    row->sum_squares += speed * speed;
+    if (speed > row->best)
+        row->best = speed;
+}
+
+static void measure_row(struct bench *b, struct row *row)
+{
+    go_to_depth(b, row->depth);
+    const int32_t *tokens = b->tokens + row->depth;
+    double start = clock_s();
+    if (strcmp(row->test, "prompt") == 0)
+        evaluate(b, tokens, row->n, PITH_LOGITS_LAST);
+    else
+        for (int32_t i = 0; i < row->n; i++)
+            evaluate(b, tokens + i, 1, PITH_LOGITS_LAST);
+    add_sample(row, clock_s() - start);
+}
+
+/* Repetitions go round the rows of a depth, so that a slow moment does not fall on one of them. */
+static void measure(struct bench *b)
+{
+    const struct bench_options *o = &b->options->bench;
+    evaluate(b, b->tokens, WARM_UP, PITH_LOGITS_LAST);
+    evaluate(b, b->tokens, 1, PITH_LOGITS_LAST);
+    go_to_depth(b, 0);
+    for (int32_t first = 0; first < b->n_row;) {
+        int32_t end = first;
+        while (end < b->n_row && b->rows[end].depth == b->rows[first].depth)
+            end++;
+        for (int32_t r = 0; r < o->n_repeat; r++)
+            for (int32_t i = first; i < end; i++) {
+                if (cli_interrupted())
+                    exit(EXIT_INTERRUPTED);
+                measure_row(b, &b->rows[i]);
+            }
+        first = end;
+    }
+}
+
+/* ---- bounds ---- */
+
+static bool is_quantised(const char *type)
+{
+    return type[0] == 'Q';
+}
+
+/* The embedding is read by row and, where it is not tied, not as a matrix; the output matrix
+   counts for generation, but reads one row of a prompt only. */
+static void count_work(struct bench *b)
+{
+    pith_tensor_info t;
+    pith_error err;
+    bool tied = true;
+    int64_t embedding_bytes = 0, bytes;
+    pith_engine_params p = engine_params(&b->options->model, &b->options->memory);
+    for (int64_t i = 0; pith_model_tensor(b->s.model, i, &t) == PITH_OK; i++) {
+        bool embedding = strcmp(t.name, "token_embd.weight") == 0;
+        bool output = strcmp(t.name, "output.weight") == 0;
+        if (output)
+            tied = false;
+        if (embedding)
+            embedding_bytes = t.bytes;
+        if (t.n_dim == 2 && !embedding && !output)
+            b->matmul_weights += t.dim[0] * t.dim[1];
+    }
+    b->generation_bytes = b->s.info.weight_bytes - (tied ? 0 : embedding_bytes);
+    cli_check(pith_kv_estimate(b->s.model, &p, p.page_len, &bytes, &err), &err);
+    b->kv_bytes_per_token = (double)bytes / p.page_len;
+}
+
+static double generation_bound(const struct bench *b, const struct row *row)
+{
+    double kv = b->kv_bytes_per_token * (row->depth + 0.5 * row->n);
+    return b->machine.read_bytes_per_s / ((double)b->generation_bytes + kv);
+}
+
+static double prompt_bound(const struct bench *b, const struct row *row)
+{
+    const pith_model_info *i = &b->s.info;
+    double n = row->n;
+    double peak = is_quantised(i->file_type) ? b->machine.int8_op_per_s : b->machine.f32_flop_per_s;
+    double pairs = n * row->depth + 0.5 * n * (n + 1.0);
+    double attention =
+        2.0 * (i->head_dim_k + i->head_dim_v) * (double)i->n_head * i->n_layer * pairs;
+    double compute =
+        2.0 * (double)b->matmul_weights * n / peak + attention / b->machine.f32_flop_per_s;
+    double passes = ceil(n / b->options->memory.chunk);
+    double reading = passes * (double)b->generation_bytes / b->machine.read_bytes_per_s;
+    return n / (compute > reading ? compute : reading);
+}
+
+/* After the runs, because the measurement's own buffers would count in the peak of memory. */
+static void measure_machine(struct bench *b)
+{
+    pith_error err;
+    struct rusage usage;
+    pith_kv_stats kv;
+    getrusage(RUSAGE_SELF, &usage);
+    b->peak_rss = (int64_t)usage.ru_maxrss * 1024;
+    pith_engine_kv_stats(b->s.engine, &kv);
+    b->kv_peak = kv.peak_bytes;
+    cli_check(pith_machine_measure(b->options->model.n_thread, &b->machine, &err), &err);
+    for (int32_t i = 0; i < b->n_row; i++) {
+        struct row *row = &b->rows[i];
+        bool prompt = strcmp(row->test, "prompt") == 0;
+        row->bound = prompt ? prompt_bound(b, row) : generation_bound(b, row);
+    }
+}
+
+/* ---- printing ---- */
+
+static double mean_of(const struct bench *b, const struct row *row)
+{
+    return row->sum / b->options->bench.n_repeat;
+}
+
+static double deviation_of(const struct bench *b, const struct row *row)
+{
+    int32_t n = b->options->bench.n_repeat;
+    double mean = mean_of(b, row);
+    double variance = n > 1 ? (row->sum_squares - n * mean * mean) / (n - 1) : 0.0;
+    return variance > 0.0 ? sqrt(variance) : 0.0;
+}
+
+static void print_table(const struct bench *b)
+{
+    char weights[32], rss[32], kv[32];
+    const pith_machine *m = &b->machine;
+    const struct memory_options *o = &b->options->memory;
+    printf("%s, %s, %s of weights, loaded in %.2f s\n",
+           b->s.info.name[0] != '\0' ? b->s.info.name : b->options->model.path, b->s.info.file_type,
+           cli_bytes(b->s.info.weight_bytes, weights), b->s.load_s);
+    printf("kernels %s, %d threads, KV %s/%s, chunk %d; Pith %s\n", pith_cpu_level(), m->n_thread,
+           o->type_k, o->type_v, o->chunk, pith_version());
+    printf("machine: read %.1f GB/s, copy %.1f GB/s, f32 %.0f GFLOP/s, int8 %.0f GOP/s\n",
+           1e-9 * m->read_bytes_per_s, 1e-9 * m->copy_bytes_per_s, 1e-9 * m->f32_flop_per_s,
+           1e-9 * m->int8_op_per_s);
+    printf("memory: peak %s, of it KV %s\n\n", cli_bytes(b->peak_rss, rss),
+           cli_bytes(b->kv_peak, kv));
+    printf("%-8s %7s %8s %12s %8s %10s %10s %8s\n", "test", "tokens", "depth", "tokens/s", "+-",
+           "best", "bound", "of bound");
+    for (int32_t i = 0; i < b->n_row; i++) {
+        const struct row *r = &b->rows[i];
+        double mean = mean_of(b, r);
+        printf("%-8s %7d %8d %12.2f %8.2f %10.2f %10.2f %7.0f%%\n", r->test, r->n, r->depth, mean,
+               deviation_of(b, r), r->best, r->bound, 100.0 * mean / r->bound);
+    }
+}
+
+static void print_csv(const struct bench *b)
+{
+    const pith_machine *m = &b->machine;
+    const struct memory_options *o = &b->options->memory;
+    printf("type,n_param,weight_bytes,level,threads,type_k,type_v,chunk,test,n,depth,tokens_per_s,"
+           "deviation,best,bound,read_bytes_per_s,f32_flop_per_s,int8_op_per_s,load_s,"
+           "peak_rss_bytes,kv_peak_bytes\n");
+    for (int32_t i = 0; i < b->n_row; i++) {
+        const struct row *r = &b->rows[i];
+        printf("%s,%lld,%lld,%s,%d,%s,%s,%d,%s,%d,%d,%.3f,%.3f,%.3f,%.3f,%.4g,%.4g,%.4g,%.3f,%lld,"
+               "%lld\n",
+               b->s.info.file_type, (long long)b->s.info.n_param, (long long)b->s.info.weight_bytes,
+               pith_cpu_level(), m->n_thread, o->type_k, o->type_v, o->chunk, r->test, r->n,
+               r->depth, mean_of(b, r), deviation_of(b, r), r->best, r->bound, m->read_bytes_per_s,
+               m->f32_flop_per_s, m->int8_op_per_s, b->s.load_s, (long long)b->peak_rss,
+               (long long)b->kv_peak);
+    }
+}
+
+static void print_json(const struct bench *b)
+{
+    const pith_machine *m = &b->machine;
+    const struct memory_options *o = &b->options->memory;
+    const char *path = b->options->model.path;
+    json_t *rows = json_array();
+    for (int32_t i = 0; i < b->n_row; i++) {
+        const struct row *r = &b->rows[i];
+        json_array_append_new(
+            rows, json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f}", "test", r->test, "n", (int)r->n,
+                            "depth", (int)r->depth, "tokens_per_s", mean_of(b, r), "deviation",
+                            deviation_of(b, r), "best", r->best, "bound", r->bound));
+    }
+    json_t *machine = json_pack("{s:f, s:f, s:f, s:f}", "read_bytes_per_s", m->read_bytes_per_s,
+                                "copy_bytes_per_s", m->copy_bytes_per_s, "f32_flop_per_s",
+                                m->f32_flop_per_s, "int8_op_per_s", m->int8_op_per_s);
+    cli_json_print(
+        json_pack("{s:s, s:o, s:s, s:I, s:I, s:f, s:s, s:i, s:s, s:s, s:i, s:I, s:I, s:o, s:o}",
+                  "version", pith_version(), "model", cli_json_text(path, strlen(path)), "type",
+                  b->s.info.file_type, "n_param", (json_int_t)b->s.info.n_param, "weight_bytes",
+                  (json_int_t)b->s.info.weight_bytes, "load_s", b->s.load_s, "level",
+                  pith_cpu_level(), "threads", (int)m->n_thread, "type_k", o->type_k, "type_v",
+                  o->type_v, "chunk", (int)o->chunk, "peak_rss_bytes", (json_int_t)b->peak_rss,
+                  "kv_peak_bytes", (json_int_t)b->kv_peak, "machine", machine, "rows", rows),
+        JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+}
+
+/* ---- the whole ---- */
+
+static void make_rows(struct bench *b)
+{
+    const struct bench_options *o = &b->options->bench;
+    b->rows = cli_alloc(2 * (size_t)o->depths.n, sizeof(*b->rows));
+    for (int32_t i = 0; i < o->depths.n; i++) {
+        int32_t depth = o->depths.value[i];
+        if (o->n_prompt > 0)
+            b->rows[b->n_row++] = (struct row){"prompt", o->n_prompt, depth, 0, 0, 0, 0};
+        if (o->n_generate > 0)
+            b->rows[b->n_row++] = (struct row){"generate", o->n_generate, depth, 0, 0, 0, 0};
+    }
+    if (b->n_row == 0)
+        cli_fail_usage("-p 0 and -n 0 leave nothing to measure");
+}
+
+static int64_t most_tokens(const struct bench *b)
+{
+    int64_t most = WARM_UP + 1;
+    for (int32_t i = 0; i < b->n_row; i++) {
+        int64_t n = (int64_t)b->rows[i].depth + b->rows[i].n;
+        most = n > most ? n : most;
+    }
+    if (most > INT32_MAX)
+        cli_fail_usage("-d and -p or -n together are %lld tokens, more than a sequence can have",
+                       (long long)most);
+    return most;
+}
+
+/* Random tokens: the speed of a pass does not depend on which they are. */
+static void make_tokens(struct bench *b, int64_t n)
+{
+    uint64_t state = 1;
+    b->tokens = cli_alloc((size_t)n, sizeof(*b->tokens));
+    for (int64_t i = 0; i < n; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        b->tokens[i] = (int32_t)((state >> 33) % (uint64_t)b->s.info.n_vocab);
+    }
+}
+
+static int run(void *options)
+{
+    struct bench b = {.options = options};
+    const char *format = b.options->bench.format;
+    (void)engine_params(&b.options->model, &b.options->memory);
+    make_rows(&b);
+    int64_t n = most_tokens(&b);
+    session_load(&b.s, &b.options->model, false);
+    make_tokens(&b, n);
+    session_start(&b.s, &b.options->model, &b.options->memory, n);
+    cli_interrupt_catch();
+    measure(&b);
+    count_work(&b);
+    measure_machine(&b);
+    if (strcmp(format, "csv") == 0)
+        print_csv(&b);
+    else if (strcmp(format, "json") == 0)
+        print_json(&b);
+    else
+        print_table(&b);
+    free(b.tokens);
+    free(b.rows);
+    session_free(&b.s);
+    return EXIT_SUCCESS;
+}
+
+const struct command command_bench = {
+    .name = "bench",
+    .summary = "measure a model's speed beside what the machine could do",
+    .synopsis = "-m MODEL [-p 512] [-n 128] [-d 0,4096]",
+    .notes =
+        "Bounds: generation cannot be faster than reading the weights and the stored keys and\n"
+        "values once per token; a prompt not faster than its multiplications at the measured\n"
+        "peak. The KV memory is as large as the deepest row needs unless -c or --kv-memory\n"
+        "is given.",
+    .groups = groups,
+    .options_size = sizeof(struct options),
+    .defaults = defaults,
+    .run = run,
+};

@@ -1,0 +1,27 @@
+/* command.h - what a verb of `pith` is, and the list of them. One verb, one file. */
+#ifndef CLI_COMMAND_H
+#define CLI_COMMAND_H
+
+#include "options.h"
+
+struct command {
+    const char *name;
+    const char *summary;               /* half a line for `pith help` */
+    const char *synopsis;              /* "-m MODEL [-p TEXT]" */
+    const char *notes;                 /* help's last paragraphs; NULL: none */
+    const struct option_group *groups; /* what may stand on the command line */
+    size_t options_size;               /* bytes of the struct that groups fill */
+    void (*defaults)(void *options);   /* fills a zeroed struct; NULL: zeros are the defaults */
+    int (*run)(void *options);         /* returns the exit status */
+};
+
+extern const struct command command_run;
+extern const struct command command_chat;
+extern const struct command command_demo;
+extern const struct command command_logits;
+extern const struct command command_bench;
+extern const struct command command_tokenize;
+extern const struct command command_info;
+extern const struct command command_quantize;
+
+#endif

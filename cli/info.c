@@ -1,0 +1,257 @@
+/*
+ * info.c - `pith info`: what is in a model file, and what its KV memory will cost.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "session.h"
+
+struct options {
+    const char *path;
+    bool verbose;
+    bool json;
+    int64_t memory;
+    const char *page_len;
+};
+
+#define VALUE_CAP 4096 /* bytes of a metadata value as text; the library abridges arrays */
+
+static const char *const page_lens[] = {"16", "32", "64", NULL};
+static const char *const kv_types[] = {"f32", "f16", "q8_0"};
+#define N_KV_TYPE (sizeof(kv_types) / sizeof(kv_types[0]))
+
+#define AT(member) .offset = offsetof(struct options, member)
+static const struct option table[] = {
+    {"MODEL", NULL, NULL, OPTION_TEXT, AT(path), .required = true,
+     .help = "the model, a GGUF file"},
+    {"--model", "-m", "FILE", OPTION_TEXT, AT(path), .help = "the same"},
+    {"--verbose", "-v", NULL, OPTION_FLAG, AT(verbose), .help = "list the tensors too"},
+    {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print JSON"},
+    {"--memory", NULL, "SIZE", OPTION_BYTES, AT(memory), .min = 1, .max = 0x1p62,
+     .absent = "what is available now", .help = "memory for weights and KV, as 8GiB"},
+    {"--page", NULL, "N", OPTION_CHOICE, AT(page_len), .choices = page_lens,
+     .help = "tokens of a page of KV memory"},
+    {0},
+};
+#undef AT
+
+static const struct option_group groups[] = {{NULL, table, 0}, {0}};
+
+static void defaults(void *options)
+{
+    struct options *o = options;
+    pith_engine_params p;
+    pith_engine_params_default(&p);
+    o->page_len = page_lens[p.page_len == 16 ? 0 : p.page_len == 32 ? 1 : 2];
+}
+
+/* The KV memory of a model with one pair of storage types. */
+struct kv_cost {
+    bool possible;      /* the types fit the head size */
+    int64_t page_bytes; /* of one page of every lane */
+    double per_token;   /* bytes, whole pages shared out */
+    int64_t fits;       /* tokens in the memory that the weights leave */
+};
+
+static struct kv_cost kv_cost(const struct options *o, const pith_model *model,
+                              const pith_model_info *info, const char *type_k, const char *type_v,
+                              int64_t memory)
+{
+    pith_engine_params p;
+    struct kv_cost cost = {0};
+    pith_engine_params_default(&p);
+    p.page_len = atoi(o->page_len);
+    p.type_k = type_k;
+    p.type_v = type_v;
+    if (pith_kv_estimate(model, &p, p.page_len, &cost.page_bytes, NULL) != PITH_OK)
+        return cost;
+    cost.possible = true;
+    cost.per_token = (double)cost.page_bytes / p.page_len;
+    /* A vocabulary-only load packs no weights; the tensors' bytes in the file are close. */
+    int64_t left = memory - info->file_bytes;
+    cost.fits = left > 0 ? left / cost.page_bytes * p.page_len : 0;
+    return cost;
+}
+
+/* ---- text ---- */
+
+static void print_shape(const pith_model_info *i)
+{
+    char bytes[32];
+    printf("name          %s\n", i->name[0] != '\0' ? i->name : "-");
+    printf("architecture  %s\n", i->architecture);
+    printf("parameters    %lld\n", (long long)i->n_param);
+    printf("file          %s, mostly %s\n", cli_bytes(i->file_bytes, bytes), i->file_type);
+    printf("tokenizer     %s, %d tokens\n", i->tokenizer, i->n_vocab);
+    printf("layers        %d, width %d, feed-forward %d\n", i->n_layer, i->n_embd, i->n_ff);
+    printf("heads         %d, %d for KV, of %d (K) and %d (V)\n", i->n_head, i->n_head_kv,
+           i->head_dim_k, i->head_dim_v);
+    printf("context       %d tokens, rope %d dimensions at base %g\n", i->n_ctx_train, i->n_rot,
+           (double)i->rope_theta);
+}
+
+static void print_kv(const struct options *o, const pith_model *model, const pith_model_info *info,
+                     int64_t memory)
+{
+    char bytes[32];
+    if (info->n_layer == 0)
+        return;
+    printf("\nKV memory in pages of %s tokens, and the tokens that fit beside the weights in %s:\n",
+           o->page_len, cli_bytes(memory, bytes));
+    printf("  %-6s %-6s %14s %14s\n", "K", "V", "bytes/token", "tokens");
+    for (size_t k = 0; k < N_KV_TYPE; k++)
+        for (size_t v = 0; v < N_KV_TYPE; v++) {
+            struct kv_cost c = kv_cost(o, model, info, kv_types[k], kv_types[v], memory);
+            if (c.possible)
+                printf("  %-6s %-6s %14.1f %14lld\n", kv_types[k], kv_types[v], c.per_token,
+                       (long long)c.fits);
+        }
+}
+
+static void print_meta(const pith_model *model)
+{
+    char *value = cli_alloc(VALUE_CAP, 1);
+    printf("\nMetadata:\n");
+    for (int64_t i = 0; i < pith_model_meta_count(model); i++) {
+        const char *key, *type;
+        if (pith_model_meta(model, i, &key, &type, value, VALUE_CAP) != PITH_OK)
+            continue;
+        /* As JSON writes it, so that newlines and control characters stay visible. */
+        json_t *text = cli_json_text(value, strlen(value));
+        char *line = text != NULL ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
+        if (line == NULL)
+            cli_fail("no memory for the metadata");
+        size_t len = strlen(line) - 2; /* without the quotes */
+        int shown = len > 100 ? 100 : (int)len;
+        printf("  %-42s %-14s %.*s%s\n", key, type, shown, line + 1, len > 100 ? "..." : "");
+        free(line);
+        json_decref(text);
+    }
+    free(value);
+}
+
+static void format_shape(const pith_tensor_info *t, char *buf, size_t cap)
+{
+    size_t len = 0;
+    buf[0] = '\0';
+    for (int32_t d = 0; d < t->n_dim && len < cap; d++)
+        len += (size_t)snprintf(buf + len, cap - len, "[%lld]", (long long)t->dim[d]);
+}
+
+static void print_tensors(const pith_model *model)
+{
+    char shape[96];
+    pith_tensor_info t;
+    printf("\nTensors:\n");
+    for (int64_t i = 0; pith_model_tensor(model, i, &t) == PITH_OK; i++) {
+        format_shape(&t, shape, sizeof(shape));
+        printf("  %-36s %-6s %-24s %lld bytes\n", t.name, t.type, shape, (long long)t.bytes);
+    }
+}
+
+/* ---- JSON ---- */
+
+static json_t *json_shape(const pith_model_info *i)
+{
+    return json_pack("{s:o, s:o, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, "
+                     "s:i, s:f}",
+                     "name", cli_json_text(i->name, strlen(i->name)), "architecture",
+                     cli_json_text(i->architecture, strlen(i->architecture)), "n_param",
+                     (json_int_t)i->n_param, "file_bytes", (json_int_t)i->file_bytes, "file_type",
+                     i->file_type, "tokenizer", i->tokenizer, "n_vocab", (int)i->n_vocab, "n_layer",
+                     (int)i->n_layer, "n_embd", (int)i->n_embd, "n_ff", (int)i->n_ff, "n_head",
+                     (int)i->n_head, "n_head_kv", (int)i->n_head_kv, "head_dim_k",
+                     (int)i->head_dim_k, "head_dim_v", (int)i->head_dim_v, "n_ctx_train",
+                     (int)i->n_ctx_train, "n_rot", (int)i->n_rot, "rope_theta",
+                     (double)i->rope_theta);
+}
+
+static json_t *json_kv(const struct options *o, const pith_model *model,
+                       const pith_model_info *info, int64_t memory)
+{
+    json_t *list = json_array();
+    for (size_t k = 0; info->n_layer > 0 && k < N_KV_TYPE; k++)
+        for (size_t v = 0; v < N_KV_TYPE; v++) {
+            struct kv_cost c = kv_cost(o, model, info, kv_types[k], kv_types[v], memory);
+            if (c.possible)
+                json_array_append_new(list,
+                                      json_pack("{s:s, s:s, s:f, s:I}", "type_k", kv_types[k],
+                                                "type_v", kv_types[v], "bytes_per_token",
+                                                c.per_token, "fits_tokens", (json_int_t)c.fits));
+        }
+    return list;
+}
+
+static json_t *json_meta(const pith_model *model)
+{
+    json_t *list = json_array();
+    char *value = cli_alloc(VALUE_CAP, 1);
+    for (int64_t i = 0; i < pith_model_meta_count(model); i++) {
+        const char *key, *type;
+        if (pith_model_meta(model, i, &key, &type, value, VALUE_CAP) != PITH_OK)
+            continue;
+        json_t *entry = json_object();
+        json_object_set_new(entry, "key", cli_json_text(key, strlen(key)));
+        json_object_set_new(entry, "type", json_string(type));
+        json_object_set_new(entry, "value", cli_json_text(value, strlen(value)));
+        json_array_append_new(list, entry);
+    }
+    free(value);
+    return list;
+}
+
+static json_t *json_tensors(const pith_model *model)
+{
+    json_t *list = json_array();
+    pith_tensor_info t;
+    for (int64_t i = 0; pith_model_tensor(model, i, &t) == PITH_OK; i++) {
+        json_t *entry = json_object(), *shape = json_array();
+        for (int32_t d = 0; d < t.n_dim; d++)
+            json_array_append_new(shape, json_integer(t.dim[d]));
+        json_object_set_new(entry, "name", cli_json_text(t.name, strlen(t.name)));
+        json_object_set_new(entry, "type", json_string(t.type));
+        json_object_set_new(entry, "shape", shape);
+        json_object_set_new(entry, "bytes", json_integer(t.bytes));
+        json_array_append_new(list, entry);
+    }
+    return list;
+}
+
+static int run(void *options)
+{
+    const struct options *o = options;
+    struct session s = {0};
+    struct model_options model = {.path = o->path};
+    session_load(&s, &model, true);
+    int64_t memory = o->memory > 0 ? o->memory : available_memory();
+    if (o->json) {
+        json_t *out = json_shape(&s.info);
+        json_object_set_new(out, "memory_bytes", json_integer(memory));
+        json_object_set_new(out, "kv", json_kv(o, s.model, &s.info, memory));
+        json_object_set_new(out, "metadata", json_meta(s.model));
+        if (o->verbose)
+            json_object_set_new(out, "tensors", json_tensors(s.model));
+        cli_json_print(out, JSON_INDENT(1));
+    } else {
+        print_shape(&s.info);
+        print_kv(o, s.model, &s.info, memory);
+        print_meta(s.model);
+        if (o->verbose)
+            print_tensors(s.model);
+    }
+    session_free(&s);
+    return EXIT_SUCCESS;
+}
+
+const struct command command_info = {
+    .name = "info",
+    .summary = "tell what is in a model file and what its KV memory costs",
+    .synopsis = "MODEL [-v] [--memory 8GiB]",
+    .notes = "The weights are not loaded. Tokens that fit are a whole number of pages.",
+    .groups = groups,
+    .options_size = sizeof(struct options),
+    .defaults = defaults,
+    .run = run,
+};

@@ -1,0 +1,207 @@
+/*
+ * run.c - `pith run`: one prompt in, the text that follows out. Standard output carries generated
+ * text and nothing else; everything about it goes to standard error.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "picture.h"
+#include "session.h"
+
+struct output_options {
+    int32_t n_predict;
+    struct option_texts stop;
+    bool ignore_end;
+    bool special;
+    bool echo;
+    bool progress;
+    bool quiet;
+    bool json;
+    bool show_kv;
+    bool chat;
+};
+
+struct run_options {
+    struct model_options model;
+    struct prompt_options prompt;
+    struct chat_options chat;
+    struct output_options output;
+    struct sample_options sample;
+    struct memory_options memory;
+};
+
+#define AT(member) .offset = offsetof(struct output_options, member)
+static const struct option output_option_table[] = {
+    {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
+     .absent = "until the model ends the text", .help = "most tokens to generate"},
+    {"--stop", "-r", "TEXT", OPTION_TEXTS, AT(stop),
+     .help = "end before this text; repeatable; -e applies to it"},
+    {"--ignore-eos", NULL, NULL, OPTION_FLAG, AT(ignore_end),
+     .help = "go on where the model ends the text"},
+    {"--special", NULL, NULL, OPTION_FLAG, AT(special), .help = "print special tokens"},
+    {"--echo", NULL, NULL, OPTION_FLAG, AT(echo), .help = "print the prompt first"},
+    {"--chat", NULL, NULL, OPTION_FLAG, AT(chat),
+     .help = "the text is a user's message: apply the chat template"},
+    {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
+     .help = "show how much of a long prompt is read"},
+    {"--quiet", "-q", NULL, OPTION_FLAG, AT(quiet), .help = "print no statistics at the end"},
+    {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print the statistics as a line of JSON"},
+    {"--show-kv", NULL, NULL, OPTION_FLAG, AT(show_kv),
+     .help = "draw the KV memory at the end, on standard error"},
+    {0},
+};
+#undef AT
+
+static const struct option_group groups[] = {
+    {"Model", model_option_table, offsetof(struct run_options, model)},
+    {"Prompt", prompt_option_table, offsetof(struct run_options, prompt)},
+    {"Output", output_option_table, offsetof(struct run_options, output)},
+    {"Chat template (with --chat)", chat_option_table, offsetof(struct run_options, chat)},
+    {"Sampling", sample_option_table, offsetof(struct run_options, sample)},
+    {"KV memory", memory_option_table, offsetof(struct run_options, memory)},
+    {0},
+};
+
+static void defaults(void *options)
+{
+    struct run_options *o = options;
+    o->output.n_predict = -1;
+    sample_options_default(&o->sample);
+    memory_options_default(&o->memory);
+}
+
+static bool print_text(void *user, const char *text, size_t len)
+{
+    (void)user;
+    return cli_write(text, len) && !cli_interrupted();
+}
+
+/* The prompt's text: what was given, within the chat template where asked. */
+static struct cli_text make_prompt(const struct run_options *o, const pith_model *model)
+{
+    struct cli_text text = prompt_read(&o->prompt);
+    if (o->prompt.text == NULL)
+        cli_chomp(&text);
+    if (!o->output.chat)
+        return text;
+    session_check_template(model, &o->chat);
+    pith_message messages[2];
+    int32_t n = 0;
+    if (o->chat.system != NULL)
+        messages[n++] = (pith_message){"system", o->chat.system};
+    messages[n++] = (pith_message){"user", text.data};
+    struct cli_text rendered = session_render(model, &o->chat, messages, n);
+    free(text.data);
+    return rendered;
+}
+
+/* Stop strings, unescaped with -e; the caller frees each. */
+static void make_stops(const struct run_options *o, char **stops)
+{
+    for (int32_t i = 0; i < o->output.stop.n; i++) {
+        const char *text = o->output.stop.text[i];
+        if (text[0] == '\0')
+            cli_fail_usage("--stop: an empty text would end everything");
+        struct cli_text copy = o->prompt.escape ? cli_unescape(text, strlen(text))
+                                                : (struct cli_text){strdup(text), 0};
+        if (copy.data == NULL)
+            cli_fail("no memory for a stop string");
+        stops[i] = copy.data;
+    }
+}
+
+static int report(const struct run_options *o, const struct session *s,
+                  const pith_generate_result *result)
+{
+    if (cli_is_terminal(STDOUT_FILENO) && result->n_generated > 0)
+        cli_write("\n", 1);
+    cli_finish_output();
+    if (result->reason == PITH_STOP_FULL)
+        session_explain_full(s);
+    if (!o->output.quiet)
+        session_report(s, result, o->output.json);
+    if (o->output.show_kv)
+        picture_print(stderr, s, NULL);
+    return cli_interrupted() ? EXIT_INTERRUPTED : EXIT_SUCCESS;
+}
+
+static int generate(const struct run_options *o, struct session *s, const struct cli_ids *ids)
+{
+    pith_error err;
+    pith_logit_bias *bias;
+    char *stops[OPTION_TEXTS_MAX];
+    pith_generate_result result;
+    pith_generate_params params;
+    struct cli_progress progress = {
+        .what = "reading the prompt",
+        .on = (o->output.progress || cli_is_terminal(STDERR_FILENO)) && ids->n > o->memory.chunk,
+    };
+    make_stops(o, stops);
+    pith_generate_params_default(&params);
+    params.n_predict = o->output.n_predict;
+    params.sample = sample_params(&o->sample, &bias);
+    params.stop = (const char *const *)stops;
+    params.n_stop = o->output.stop.n;
+    params.ignore_end = o->output.ignore_end;
+    params.special = o->output.special;
+    params.progress = cli_progress_step;
+    params.progress_user = &progress;
+
+    pith_status status =
+        pith_generate(s->seq, ids->data, ids->n, &params, print_text, NULL, &result, &err);
+    cli_progress_end(&progress);
+    free(bias);
+    for (int32_t i = 0; i < o->output.stop.n; i++)
+        free(stops[i]);
+    if (status == PITH_CANCELLED)
+        return EXIT_INTERRUPTED;
+    cli_check(status, &err);
+    return report(o, s, &result);
+}
+
+static int run(void *options)
+{
+    const struct run_options *o = options;
+    struct session s = {0};
+    (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
+    session_load(&s, &o->model, false);
+    struct cli_text prompt = make_prompt(o, s.model);
+    uint32_t flags = prompt_flags(&o->prompt) | (o->output.chat ? PITH_TOKENIZE_SPECIAL : 0);
+    struct cli_ids ids = session_tokenize(s.model, prompt.data, prompt.len, flags);
+    if (ids.n == 0)
+        cli_fail_usage("the prompt is empty, and the model has no token to begin a text with");
+
+    int64_t most = (int64_t)ids.n + o->output.n_predict;
+    if (o->output.n_predict < 0 || most > s.info.n_ctx_train)
+        most = 0;
+    session_start(&s, &o->model, &o->memory, most);
+    cli_interrupt_catch();
+    if (o->output.echo)
+        cli_write(prompt.data, prompt.len);
+    int status = generate(o, &s, &ids);
+    free(ids.data);
+    free(prompt.data);
+    session_free(&s);
+    return status;
+}
+
+const struct command command_run = {
+    .name = "run",
+    .summary = "continue a text",
+    .synopsis = "-m MODEL [-p TEXT | -f FILE]",
+    .notes = "Standard output carries the generated text only; speeds and KV bytes follow on\n"
+             "standard error. One newline at the end of a file or of standard input is dropped.\n"
+             "Ctrl-C ends the text, a second one the program.\n"
+             "\n"
+             "  pith run -m model.gguf -p 'Once upon a time' -n 100\n"
+             "  pith run -m model.gguf --chat -f question.txt --kv-memory 256MiB -ctk q8_0",
+    .groups = groups,
+    .options_size = sizeof(struct run_options),
+    .defaults = defaults,
+    .run = run,
+};

@@ -1,0 +1,452 @@
+/*
+ * session.c - from options to a loaded model, an engine and a prompt.
+ *
+ * Invariant: names and defaults of an option that several verbs have stand here once.
+ */
+#define _DEFAULT_SOURCE
+#define _POSIX_C_SOURCE 200809L
+
+#include "session.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- the groups ---- */
+
+static const char *const cpu_levels[] = {"scalar", "avx2", "avx512", "neon", NULL};
+static const char *const kv_types[] = {"f32", "f16", "q8_0", NULL};
+static const char *const page_lens[] = {"16", "32", "64", NULL};
+
+#define AT(member) .offset = offsetof(struct model_options, member)
+const struct option model_option_table[] = {
+    {"--model", "-m", "FILE", OPTION_TEXT, AT(path), .required = true,
+     .help = "the model, a GGUF file"},
+    {"MODEL", NULL, NULL, OPTION_TEXT, AT(path), .help = "the same, without -m"},
+    {"--threads", "-t", "N", OPTION_INT, AT(n_thread), .max = 1024, .absent = "all processors",
+     .help = "threads that compute"},
+    {"--cpu-level", NULL, "LEVEL", OPTION_CHOICE, AT(cpu_level), .choices = cpu_levels,
+     .absent = "the best there is", .help = "kernels to use"},
+    {0},
+};
+#undef AT
+
+#define AT(member) .offset = offsetof(struct memory_options, member)
+const struct option memory_option_table[] = {
+    {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .max = INT32_MAX,
+     .absent = "the model's context, or what half of the free memory holds",
+     .help = "KV memory in tokens"},
+    {"--kv-memory", NULL, "SIZE", OPTION_BYTES, AT(kv_bytes), .max = 0x1p62, .absent = "from -c",
+     .help = "KV memory in bytes, as 512MiB or 2G"},
+    {"--cache-type-k", "-ctk", "TYPE", OPTION_CHOICE, AT(type_k), .choices = kv_types,
+     .help = "storage type of keys"},
+    {"--cache-type-v", "-ctv", "TYPE", OPTION_CHOICE, AT(type_v), .choices = kv_types,
+     .help = "storage type of values"},
+    {"--chunk", NULL, "N", OPTION_INT, AT(chunk), .min = 1, .max = 8192,
+     .help = "most tokens of one pass over a prompt"},
+    {"--page", NULL, "N", OPTION_CHOICE, AT(page_len), .choices = page_lens,
+     .help = "tokens of a page of KV memory"},
+    {0},
+};
+#undef AT
+
+#define AT(member) .offset = offsetof(struct sample_options, member)
+const struct option sample_option_table[] = {
+    {"--seed", "-s", "N", OPTION_LONG, AT(seed), .min = -1, .max = 0x1p62,
+     .help = "seed of the random numbers; -1: from the clock"},
+    {"--temp", NULL, "X", OPTION_FLOAT, AT(params.temperature), .max = 1e6,
+     .help = "temperature; 0 takes the likeliest token"},
+    {"--top-k", NULL, "N", OPTION_INT, AT(params.top_k), .max = INT32_MAX,
+     .help = "choose among the N likeliest; 0: all"},
+    {"--top-p", NULL, "X", OPTION_FLOAT, AT(params.top_p), .max = 1,
+     .help = "choose among the likeliest that reach probability X; 1: all"},
+    {"--min-p", NULL, "X", OPTION_FLOAT, AT(params.min_p), .max = 1,
+     .help = "choose among those at least X times as likely as the likeliest; 0: all"},
+    {"--repeat-penalty", NULL, "X", OPTION_FLOAT, AT(params.repeat_penalty), .min = 1e-6,
+     .max = 1e6, .help = "divides the logits of recent tokens; 1: off"},
+    {"--presence-penalty", NULL, "X", OPTION_FLOAT, AT(params.presence_penalty), .min = -1e6,
+     .max = 1e6, .help = "taken from the logits of recent tokens"},
+    {"--frequency-penalty", NULL, "X", OPTION_FLOAT, AT(params.frequency_penalty), .min = -1e6,
+     .max = 1e6, .help = "the same, once for each time a token occurred"},
+    {"--repeat-last-n", NULL, "N", OPTION_INT, AT(params.penalty_last_n), .min = -1, .max = 1 << 20,
+     .help = "tokens that count as recent; 0: none, -1: all"},
+    {"--logit-bias", "-l", "ID+X", OPTION_TEXTS, AT(bias),
+     .help = "add X to a token's logit, as 15043+1, 29905-0.5, 2-inf; repeatable"},
+    {0},
+};
+#undef AT
+
+#define AT(member) .offset = offsetof(struct prompt_options, member)
+const struct option prompt_option_table[] = {
+    {"--prompt", "-p", "TEXT", OPTION_TEXT, AT(text), .absent = "standard input",
+     .help = "the text"},
+    {"--file", "-f", "FILE", OPTION_TEXT, AT(file), .absent = "",
+     .help = "read the text from a file; - is standard input"},
+    {"--escape", "-e", NULL, OPTION_FLAG, AT(escape),
+     .help = "read \\n, \\t, \\\\, \\xHH in the text as what they stand for"},
+    {"--parse-special", NULL, NULL, OPTION_FLAG, AT(parse_special),
+     .help = "read the names of special tokens in the text as those tokens"},
+    {"--no-bos", NULL, NULL, OPTION_FLAG, AT(no_bos),
+     .help = "do not add the tokens that the model wants around a text"},
+    {0},
+};
+#undef AT
+
+#define AT(member) .offset = offsetof(struct chat_options, member)
+const struct option chat_option_table[] = {
+    {"--chat-template", NULL, "NAME", OPTION_TEXT, AT(template_name), .absent = "the model's own",
+     .help = "how messages become a prompt: chatml, llama3, ..."},
+    {"--system", "-sys", "TEXT", OPTION_TEXT, AT(system), .absent = "none",
+     .help = "the system message"},
+    {"--no-thinking", NULL, NULL, OPTION_FLAG, AT(no_thinking),
+     .help = "ask a reasoning model to answer at once"},
+    {0},
+};
+#undef AT
+
+void memory_options_default(struct memory_options *o)
+{
+    pith_engine_params p;
+    pith_engine_params_default(&p);
+    *o = (struct memory_options){.chunk = p.chunk, .type_k = p.type_k, .type_v = p.type_v};
+    o->page_len = page_lens[p.page_len == 16 ? 0 : p.page_len == 32 ? 1 : 2];
+}
+
+void sample_options_default(struct sample_options *o)
+{
+    *o = (struct sample_options){0};
+    pith_sample_params_default(&o->params);
+}
+
+/* ---- params ---- */
+
+/* "15043+1.5", "2-inf". */
+static bool parse_bias(const char *text, pith_logit_bias *out)
+{
+    char *end;
+    errno = 0;
+    long id = strtol(text, &end, 10);
+    if (end == text || errno != 0 || id < 0 || id > INT32_MAX || (*end != '+' && *end != '-'))
+        return false;
+    const char *value = end;
+    double bias = strtod(value, &end);
+    if (end == value || *end != '\0' || isnan(bias))
+        return false;
+    *out = (pith_logit_bias){(int32_t)id, (float)bias};
+    return true;
+}
+
+pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias **bias)
+{
+    pith_sample_params p = o->params;
+    *bias = cli_alloc((size_t)o->bias.n, sizeof(**bias));
+    for (int32_t i = 0; i < o->bias.n; i++)
+        if (!parse_bias(o->bias.text[i], &(*bias)[i]))
+            cli_fail_usage("--logit-bias: \"%s\" is not a token and its bias, as 15043+1 or 2-inf",
+                           o->bias.text[i]);
+    p.bias = *bias;
+    p.n_bias = o->bias.n;
+    p.seed = o->seed >= 0 ? (uint64_t)o->seed : (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid();
+    return p;
+}
+
+pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o)
+{
+    pith_engine_params p;
+    if (o->n_ctx > 0 && o->kv_bytes > 0)
+        cli_fail_usage("-c %d and --kv-memory %lld both size the KV memory: give one", o->n_ctx,
+                       (long long)o->kv_bytes);
+    pith_engine_params_default(&p);
+    p.n_thread = m->n_thread;
+    p.kv_bytes = o->kv_bytes;
+    p.kv_tokens = o->n_ctx;
+    p.page_len = atoi(o->page_len);
+    p.chunk = o->chunk;
+    p.type_k = o->type_k;
+    p.type_v = o->type_v;
+    return p;
+}
+
+int64_t available_memory(void)
+{
+    FILE *file = fopen("/proc/meminfo", "r");
+    long long kib = 0;
+    char line[128];
+    if (file != NULL) {
+        while (fgets(line, sizeof(line), file) != NULL)
+            if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1)
+                break;
+        fclose(file);
+    }
+    if (kib > 0)
+        return (int64_t)kib * 1024;
+#ifdef _SC_AVPHYS_PAGES
+    return (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
+#else
+    return 0;
+#endif
+}
+
+/* ---- session ---- */
+
+double clock_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void print_warning(void *user, pith_log_level level, const char *line)
+{
+    (void)user;
+    if (level == PITH_LOG_WARN)
+        cli_note("warning: %s", line);
+}
+
+void session_load(struct session *s, const struct model_options *o, bool vocab_only)
+{
+    pith_error err;
+    pith_log_set(print_warning, NULL);
+    if (o->cpu_level != NULL)
+        cli_check(pith_cpu_level_set(o->cpu_level, &err), &err);
+
+    struct cli_progress progress = {.what = "loading the model",
+                                    .on = cli_is_terminal(STDERR_FILENO)};
+    pith_model_params params;
+    pith_model_params_default(&params);
+    params.vocab_only = vocab_only;
+    params.n_thread = o->n_thread;
+    params.progress = cli_progress_step;
+    params.progress_user = &progress;
+    double start = clock_s();
+    pith_status status = pith_model_load(o->path, &params, &s->model, &err);
+    cli_progress_end(&progress);
+    if (status == PITH_CANCELLED)
+        exit(EXIT_INTERRUPTED);
+    cli_check(status, &err);
+    s->load_s = clock_s() - start;
+    pith_model_get_info(s->model, &s->info);
+}
+
+void session_start(struct session *s, const struct model_options *m, const struct memory_options *o,
+                   int64_t most_tokens)
+{
+    pith_error err;
+    pith_engine_params p = engine_params(m, o);
+    s->page_len = p.page_len;
+    if (p.kv_tokens == 0 && p.kv_bytes == 0) {
+        int64_t bytes, n = most_tokens > 0 ? most_tokens : s->info.n_ctx_train;
+        if (n > INT32_MAX)
+            n = INT32_MAX;
+        cli_check(pith_kv_estimate(s->model, &p, n, &bytes, &err), &err);
+        int64_t most = available_memory() / 2;
+        p.kv_tokens = (int32_t)n;
+        if (most > 0 && bytes > most) {
+            p.kv_bytes = most;
+            s->kv_limited = true;
+        }
+    }
+    cli_check(pith_engine_create(s->model, &p, &s->engine, &err), &err);
+    cli_check(pith_seq_create(s->engine, &s->seq, &err), &err);
+}
+
+void session_free(struct session *s)
+{
+    pith_seq_free(s->seq);
+    pith_engine_free(s->engine);
+    pith_model_free(s->model);
+    *s = (struct session){0};
+}
+
+/* ---- tokens ---- */
+
+struct cli_ids session_tokenize(const pith_model *model, const char *text, size_t len,
+                                uint32_t flags)
+{
+    pith_error err;
+    if (len > INT32_MAX - 16)
+        cli_fail("the text has %zu bytes, more than can be tokens", len);
+    int32_t cap = (int32_t)len + 16; /* usually enough: few tokens are shorter than a byte */
+    struct cli_ids ids = {.data = cli_alloc((size_t)cap, sizeof(int32_t))};
+    pith_status status = pith_tokenize(model, text, len, flags, ids.data, cap, &ids.n, &err);
+    if (status == PITH_RANGE) {
+        cap = ids.n;
+        free(ids.data);
+        ids.data = cli_alloc((size_t)cap, sizeof(int32_t));
+        status = pith_tokenize(model, text, len, flags, ids.data, cap, &ids.n, &err);
+    }
+    cli_check(status, &err);
+    return ids;
+}
+
+struct cli_text prompt_read(const struct prompt_options *o)
+{
+    struct cli_text text;
+    if (o->text != NULL && o->file != NULL)
+        cli_fail_usage("-p and -f both give the text (-f %s): give one", o->file);
+    if (o->text != NULL) {
+        text = (struct cli_text){strdup(o->text), strlen(o->text)};
+        if (text.data == NULL)
+            cli_fail("no memory for %zu bytes of text", text.len);
+    } else {
+        if (o->file == NULL && cli_is_terminal(STDIN_FILENO))
+            cli_fail_usage("no text: give -p TEXT, -f FILE or standard input");
+        text = cli_read_file(o->file != NULL ? o->file : "-");
+    }
+    if (o->escape) {
+        struct cli_text plain = cli_unescape(text.data, text.len);
+        free(text.data);
+        text = plain;
+    }
+    return text;
+}
+
+uint32_t prompt_flags(const struct prompt_options *o)
+{
+    return (o->no_bos ? 0 : PITH_TOKENIZE_BOS) | (o->parse_special ? PITH_TOKENIZE_SPECIAL : 0);
+}
+
+struct cli_ids ids_parse(const char *what, const char *text, int32_t n_vocab)
+{
+    static const char between[] = ", \t\r\n[]";
+    size_t cap = strlen(text) / 2 + 1; /* a digit and a separator each */
+    struct cli_ids ids = {.data = cli_alloc(cap, sizeof(int32_t))};
+    for (const char *at = text + strspn(text, between); *at != '\0'; at += strspn(at, between)) {
+        char *end;
+        errno = 0;
+        long long id = strtoll(at, &end, 10);
+        if (end == at || errno != 0 || (*end != '\0' && strchr(between, *end) == NULL))
+            cli_fail_usage("%s: \"%.20s\" is not a token id", what, at);
+        if (id < 0 || id >= n_vocab)
+            cli_fail_usage("%s: token id %lld is not between 0 and %d", what, id, n_vocab - 1);
+        ids.data[ids.n++] = (int32_t)id;
+        at = end;
+    }
+    return ids;
+}
+
+struct cli_text session_render(const pith_model *model, const struct chat_options *o,
+                               const pith_message *messages, int32_t n)
+{
+    pith_error err;
+    uint32_t flags = PITH_CHAT_GENERATE | (o->no_thinking ? PITH_CHAT_NO_THINKING : 0);
+    struct cli_text text = {0};
+    pith_status status =
+        pith_chat_render(model, o->template_name, messages, n, flags, NULL, 0, &text.len, &err);
+    if (status != PITH_RANGE)
+        cli_check(status, &err);
+    text.data = cli_alloc(text.len + 1, 1);
+    cli_check(pith_chat_render(model, o->template_name, messages, n, flags, text.data, text.len,
+                               &text.len, &err),
+              &err);
+    return text;
+}
+
+/* The names of the templates as "a, b, c" into buf. */
+static void list_templates(char *buf, size_t cap)
+{
+    size_t len = 0;
+    buf[0] = '\0';
+    for (int32_t i = 0; pith_chat_template_name(i) != NULL && len + 1 < cap; i++)
+        len += (size_t)snprintf(buf + len, cap - len, "%s%s", i > 0 ? ", " : "",
+                                pith_chat_template_name(i));
+}
+
+void session_check_template(const pith_model *model, const struct chat_options *o)
+{
+    char names[512];
+    list_templates(names, sizeof(names));
+    if (o->template_name == NULL) {
+        if (pith_chat_template(model) == NULL)
+            cli_fail("the model has no chat template that Pith knows: name one with "
+                     "--chat-template (%s)",
+                     names);
+        return;
+    }
+    for (int32_t i = 0; pith_chat_template_name(i) != NULL; i++)
+        if (strcmp(pith_chat_template_name(i), o->template_name) == 0)
+            return;
+    cli_fail_usage("--chat-template: \"%s\" is not one of %s", o->template_name, names);
+}
+
+/* ---- reports ---- */
+
+static const char *stop_name(pith_stop_reason reason)
+{
+    static const char *const names[] = {
+        [PITH_STOP_END] = "end",       [PITH_STOP_LENGTH] = "length", [PITH_STOP_STRING] = "string",
+        [PITH_STOP_CALLER] = "caller", [PITH_STOP_FULL] = "full",
+    };
+    return names[reason];
+}
+
+/* Tokens per second; 0 where nothing was measured. */
+static double speed(int32_t n, double seconds)
+{
+    return seconds > 0.0 ? n / seconds : 0.0;
+}
+
+static uint64_t last_hash(const struct session *s)
+{
+    const float *logits = pith_seq_logits(s->seq);
+    return logits != NULL ? pith_logits_hash(logits, s->info.n_vocab) : 0;
+}
+
+static void report_json(const struct session *s, const pith_generate_result *r,
+                        const pith_kv_stats *kv)
+{
+    char hash[24];
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)last_hash(s));
+    json_t *o = json_pack(
+        "{s:s, s:f, s:i, s:i, s:f, s:i, s:f, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "stop",
+        stop_name(r->reason), "load_s", s->load_s, "prompt_tokens", (int)r->n_prompt,
+        "cached_tokens", (int)r->n_cached, "prompt_s", r->prompt_s, "generated_tokens",
+        (int)r->n_generated, "generate_s", r->generate_s, "length", (int)pith_seq_length(s->seq),
+        "weight_bytes", (json_int_t)s->info.weight_bytes, "kv_reserved_bytes",
+        (json_int_t)kv->reserved_bytes, "kv_used_bytes", (json_int_t)kv->used_bytes,
+        "kv_peak_bytes", (json_int_t)kv->peak_bytes, "kv_live_bytes", (json_int_t)kv->live_bytes,
+        "kv_table_bytes", (json_int_t)kv->table_bytes, "logits_hash", hash);
+    if (o == NULL)
+        cli_fail("no memory for the statistics");
+    json_dumpf(o, stderr, JSON_COMPACT);
+    fputc('\n', stderr);
+    json_decref(o);
+}
+
+void session_report(const struct session *s, const pith_generate_result *r, bool json)
+{
+    pith_kv_stats kv;
+    char used[32], reserved[32], weights[32];
+    pith_engine_kv_stats(s->engine, &kv);
+    if (json) {
+        report_json(s, r, &kv);
+        return;
+    }
+    fprintf(stderr, "load     %8.3f s   %s of weights\n", s->load_s,
+            cli_bytes(s->info.weight_bytes, weights));
+    fprintf(stderr, "prompt   %8.3f s   %d tokens, %.1f tokens/s", r->prompt_s, r->n_prompt,
+            speed(r->n_prompt, r->prompt_s));
+    if (r->n_cached > 0)
+        fprintf(stderr, ", %d more were cached", r->n_cached);
+    fprintf(stderr, "\ngenerate %8.3f s   %d tokens, %.1f tokens/s\n", r->generate_s,
+            r->n_generated, speed(r->n_generated, r->generate_s));
+    fprintf(stderr, "kv       %s of %s: %d tokens, %lld of %lld pages, %lld bytes live\n",
+            cli_bytes(kv.used_bytes, used), cli_bytes(kv.reserved_bytes, reserved),
+            pith_seq_length(s->seq), (long long)kv.n_page_used, (long long)kv.n_page,
+            (long long)kv.live_bytes);
+    fprintf(stderr, "logits   %016llx\n", (unsigned long long)last_hash(s));
+}
+
+void session_explain_full(const struct session *s)
+{
+    pith_kv_stats kv;
+    char reserved[32];
+    pith_engine_kv_stats(s->engine, &kv);
+    cli_note("the text ends at %d tokens because the KV memory (%s) or the context (%d) is full; "
+             "-c or --kv-memory size the memory",
+             pith_seq_length(s->seq), cli_bytes(kv.reserved_bytes, reserved), s->info.n_ctx_train);
+}

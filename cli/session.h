@@ -1,0 +1,119 @@
+/*
+ * session.h - what most verbs begin with: the option groups of model, memory and sampling, and the
+ * objects that they make. Everything here fails with a sentence, so a verb never sees half.
+ */
+#ifndef CLI_SESSION_H
+#define CLI_SESSION_H
+
+#include "io.h"
+#include "options.h"
+
+struct model_options {
+    const char *path;
+    int32_t n_thread;
+    const char *cpu_level;
+};
+
+struct memory_options {
+    int32_t n_ctx; /* tokens; 0: not given */
+    int64_t kv_bytes;
+    int32_t chunk;
+    const char *page_len;
+    const char *type_k;
+    const char *type_v;
+};
+
+struct sample_options {
+    pith_sample_params params; /* without seed and bias */
+    int64_t seed;              /* -1: from the clock */
+    struct option_texts bias;
+};
+
+struct prompt_options {
+    const char *text;
+    const char *file;
+    bool escape;
+    bool parse_special;
+    bool no_bos;
+};
+
+struct chat_options {
+    const char *template_name;
+    const char *system;
+    bool no_thinking;
+};
+
+extern const struct option model_option_table[];
+extern const struct option memory_option_table[];
+extern const struct option sample_option_table[];
+extern const struct option prompt_option_table[];
+extern const struct option chat_option_table[];
+
+void memory_options_default(struct memory_options *o);
+void sample_options_default(struct sample_options *o);
+
+/* The library's params; the biases are parsed into *bias, which the caller frees after the last
+   use. Fails (usage) for a bias that is no ID+VALUE. */
+pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias **bias);
+
+/* The library's params; kv_tokens and kv_bytes as given, n_thread from the model's options. */
+pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o);
+
+/* Bytes of memory that the system could give now without swapping; 0 when it does not say. */
+int64_t available_memory(void);
+
+struct session {
+    pith_model *model;   /* owned */
+    pith_engine *engine; /* owned */
+    pith_seq *seq;       /* owned */
+    pith_model_info info;
+    double load_s;
+    int32_t page_len;
+    bool kv_limited; /* the KV memory is smaller than the trained context for want of memory */
+};
+
+/* Selects the kernel level and loads the model, with a progress line on a terminal. */
+void session_load(struct session *s, const struct model_options *o, bool vocab_only);
+/* Makes the engine and an empty sequence. Without -c and --kv-memory the KV memory is that of
+   most_tokens tokens (0: the trained context), but at most half of what is available. */
+void session_start(struct session *s, const struct model_options *m, const struct memory_options *o,
+                   int64_t most_tokens);
+void session_free(struct session *s);
+
+/* Seconds of a monotonic clock. */
+double clock_s(void);
+
+/* ---- tokens ---- */
+
+struct cli_ids {
+    int32_t *data; /* [n], freed by the caller */
+    int32_t n;
+};
+
+struct cli_ids session_tokenize(const pith_model *model, const char *text, size_t len,
+                                uint32_t flags);
+/* The prompt of -p, -f or standard input, unescaped if asked. Fails (usage) when there is none or
+   both are given. */
+struct cli_text prompt_read(const struct prompt_options *o);
+uint32_t prompt_flags(const struct prompt_options *o);
+/* Ids as "1,2,3", separated by commas or white space, optionally within brackets. Fails (usage)
+   naming what and the first thing that is no id of the model. */
+struct cli_ids ids_parse(const char *what, const char *text, int32_t n_vocab);
+
+/* The messages as the text of a prompt that ends where the answer begins. */
+struct cli_text session_render(const pith_model *model, const struct chat_options *o,
+                               const pith_message *messages, int32_t n);
+
+/* Fails where messages cannot become a prompt: --chat-template names none that Pith knows (usage),
+   or the model's own is not known and none is named. */
+void session_check_template(const pith_model *model, const struct chat_options *o);
+
+/* ---- reports ---- */
+
+/* Speeds, KV bytes and the hash of the last logits on standard error: for people, or as one line
+   of JSON. */
+void session_report(const struct session *s, const pith_generate_result *result, bool json);
+/* Says on standard error why a text ended early, where the reason is the KV memory. */
+void session_explain_full(const struct session *s);
+
+#endif

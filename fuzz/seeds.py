@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Writes the files that fuzzing starts from: DIR/TARGET/NAME for each target that wants some. Small,
+valid and different: the fuzzer does the rest. Standard library only.
+
+    fuzz/seeds.py DIR
+"""
+import os
+import struct
+import sys
+
+U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
+FORMS = {U8: "<B", I8: "<b", U16: "<H", I16: "<h", U32: "<I", I32: "<i", F32: "<f", BOOL: "<?",
+         U64: "<Q", I64: "<q", F64: "<d"}
+DTYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q8_0": (8, 32, 34), "Q4_0": (2, 32, 18),
+          "Q6_K": (14, 256, 210), "unknown": (99, 1, 0)}
+ALIGNMENT = 32
+
+
+def string(text):
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def value(kind, v):
+    return string(v) if kind == STRING else struct.pack(FORMS[kind], v)
+
+
+def key(name, kind, v):
+    return string(name) + struct.pack("<I", kind) + value(kind, v)
+
+
+def array(name, kind, values):
+    head = string(name) + struct.pack("<IIQ", ARRAY, kind, len(values))
+    return head + b"".join(value(kind, v) for v in values)
+
+
+def gguf(keys, tensors=(), version=3):
+    """keys: encoded entries. tensors: (name, type, dimensions fastest first)."""
+    heads, data = b"", b""
+    for name, dtype, ne in tensors:
+        number, block_len, block_bytes = DTYPES[dtype]
+        heads += string(name) + struct.pack(f"<I{len(ne)}Q", len(ne), *ne)
+        heads += struct.pack("<IQ", number, len(data))
+        n = 1
+        for dim in ne:
+            n *= dim
+        size = n // block_len * block_bytes
+        data += bytes((i * 37 + len(data)) % 64 for i in range(size)) + bytes(-size % ALIGNMENT)
+    out = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys)) + b"".join(keys) + heads
+    return out + bytes(-len(out) % ALIGNMENT) + data if tensors else out
+
+
+def scalars():
+    keys = [key(f"k{kind}", kind, 1) for kind in FORMS]
+    keys += [array(f"a{kind}", kind, [1, 0]) for kind in FORMS]
+    keys += [key("s", STRING, "text"), array("as", STRING, ["a", "", "bc"])]
+    return gguf(keys, [("x", "F32", [4, 2]), ("y", "unknown", [3])], version=2)
+
+
+def shape(arch, rope=()):
+    """The metadata of a network that fits the tensors of network()."""
+    counts = {"block_count": 1, "embedding_length": 32, "feed_forward_length": 32,
+              "context_length": 64, "attention.head_count": 2, "attention.head_count_kv": 1}
+    keys = [key("general.architecture", STRING, arch)]
+    keys += [key(f"{arch}.{name}", U32, n) for name, n in counts.items()]
+    keys.append(key(f"{arch}.attention.layer_norm_rms_epsilon", F32, 1e-5))
+    return keys + [key(f"{arch}.rope.{name}", kind, v) for name, kind, v in rope]
+
+
+def network(n_vocab, dtype, arch):
+    tensors = [("token_embd.weight", dtype, [32, n_vocab]), ("output_norm.weight", "F32", [32])]
+    for name, ne in {"attn_norm": [32], "attn_q": [32, 32], "attn_k": [32, 16], "attn_v": [32, 16],
+                     "attn_output": [32, 32], "ffn_norm": [32], "ffn_gate": [32, 32],
+                     "ffn_up": [32, 32], "ffn_down": [32, 32]}.items():
+        tensors.append((f"blk.0.{name}.weight", "F32" if len(ne) == 1 else dtype, ne))
+    if arch == "qwen2":
+        tensors += [(f"blk.0.{name}.bias", "F32", [n])
+                    for name, n in (("attn_q", 32), ("attn_k", 16), ("attn_v", 16))]
+    if arch == "qwen3":
+        tensors += [(f"blk.0.{name}.weight", "F32", [16]) for name in ("attn_q_norm", "attn_k_norm")]
+    return tensors
+
+
+def spm_vocab():
+    """SentencePiece: unknown, control, byte and normal tokens."""
+    texts = ["<unk>", "<s>", "</s>", "<0x0A>", "<0x41>", "\u2581", "a", "b", "ab", "\u2581ab"]
+    return [key("tokenizer.ggml.model", STRING, "llama"),
+            array("tokenizer.ggml.tokens", STRING, texts),
+            array("tokenizer.ggml.scores", F32, [float(-i) for i in range(len(texts))]),
+            array("tokenizer.ggml.token_type", I32, [2, 3, 3, 6, 6] + [1] * 5),
+            key("tokenizer.ggml.bos_token_id", U32, 1), key("tokenizer.ggml.eos_token_id", U32, 2),
+            key("tokenizer.ggml.add_bos_token", BOOL, True),
+            key("tokenizer.ggml.add_space_prefix", BOOL, True)], len(texts)
+
+
+def bpe_vocab(pre):
+    texts = ["a", "b", "c", "\u0120", "ab", "\u0120a", "abc", "<|im_start|>", "<|im_end|>"]
+    return [key("tokenizer.ggml.model", STRING, "gpt2"), key("tokenizer.ggml.pre", STRING, pre),
+            array("tokenizer.ggml.tokens", STRING, texts),
+            array("tokenizer.ggml.token_type", I32, [1] * 7 + [3] * 2),
+            array("tokenizer.ggml.merges", STRING, ["a b", "\u0120 a", "ab c"]),
+            key("tokenizer.ggml.eos_token_id", U32, 8),
+            key("tokenizer.chat_template", STRING, "{{ '<|im_start|>' + role }}")], len(texts)
+
+
+def models():
+    yarn = [("freq_base", F32, 1e4), ("scaling.type", STRING, "yarn"), ("scaling.factor", F32, 4.0),
+            ("scaling.original_context_length", U32, 16)]
+    spm, n_spm = spm_vocab()
+    bpe, n_bpe = bpe_vocab("qwen2")
+    llama = network(n_spm, "F32", "llama") + [("rope_freqs.weight", "F32", [8])]
+    return {
+        "llama.gguf": gguf(shape("llama", yarn) + spm, llama),
+        "qwen2.gguf": gguf(shape("qwen2") + bpe, network(n_bpe, "Q8_0", "qwen2")),
+        "qwen3.gguf": gguf(shape("qwen3") + bpe, network(n_bpe, "Q4_0", "qwen3")),
+        "vocab.gguf": gguf(shape("llama")[:1] + bpe_vocab("llama-bpe")[0]),
+    }
+
+
+def main():
+    files = models()
+    seeds = {"fuzz_model": files,
+             "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
+    for target, contents in seeds.items():
+        folder = os.path.join(sys.argv[1], target)
+        os.makedirs(folder, exist_ok=True)
+        for name, data in contents.items():
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The programs that are measured: how each is asked for the same work, and how its answer is read.
+
+An engine measures one place: a model, a number of threads and a depth (tokens already in the
+cache). It returns tokens per second of a prompt of N_PROMPT tokens and of generating N_GEN there,
+with f16 keys and values. Standard library only.
+"""
+import json
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+
+N_PROMPT, N_GEN = 512, 32
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished program: what it printed, its wall time and its peak resident memory."""
+    text: str
+    seconds: float
+    peak_bytes: int
+
+
+def run(command):
+    begin = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True) as child:
+        text = child.stdout.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: exit status {child.returncode}")
+    return Run(text, time.monotonic() - begin, usage.ru_maxrss * 1024)
+
+
+class Pith:
+    name = "pith"
+    settings = [("default", [])]
+
+    def __init__(self, program, commit):
+        self.program, self.commit, self.answer = program, commit, None
+
+    def version(self):
+        return self.commit
+
+    def measure(self, model, threads, depth, options):
+        """Keeps the whole answer: bounds, memory and what the machine can do stand in it."""
+        text = run([self.program, "bench", "-m", model, "-t", str(threads), "-p", str(N_PROMPT), "-n",
+                    str(N_GEN), "-d", str(depth), "-r", "1", "-o", "json", *options]).text
+        self.answer = json.loads(text)
+        return {row["test"]: row["tokens_per_s"] for row in self.answer["rows"]}
+
+    def bounds(self):
+        """test -> tokens per second that the machine allows at the place measured last."""
+        return {row["test"]: row["bound"] for row in self.answer["rows"]}
+
+    def memory_above(self):
+        """Peak bytes of the last measurement above the weights and the KV pages in use."""
+        answer = self.answer
+        return answer["peak_rss_bytes"] - answer["weight_bytes"] - answer["kv_peak_bytes"]
+
+    def start(self, model, threads):
+        """A process that loads the model, evaluates three tokens and ends."""
+        return run([self.program, "logits", "-m", model, "-t", str(threads), "--ids", "1,2,3"])
+
+
+class LlamaBench:
+    """What llama.cpp's bench program and that of its forks share."""
+
+    def __init__(self, program):
+        self.program = program
+
+    def version(self):
+        return self.commit
+
+    def rows(self, model, threads, options):
+        text = run([self.program, "-m", model, "-t", str(threads), "-r", "1", "-o", "json",
+                    *options]).text
+        rows = json.loads(text[text.index("["):])
+        self.commit = rows[0]["build_commit"]
+        return rows
+
+    def start(self, model, threads):
+        """A process that loads the model, evaluates three tokens and ends."""
+        return run([self.program, "-m", model, "-t", str(threads), "-r", "1", "-p", "3", "-n", "0",
+                    *self.no_warmup])
+
+
+class LlamaCpp(LlamaBench):
+    name = "llama.cpp"
+    commit = "unknown"
+    settings = [("fa=1", ["-fa", "on"]), ("fa=0", ["-fa", "off"])]
+    no_warmup = ["--no-warmup"]
+
+    def measure(self, model, threads, depth, options):
+        rows = self.rows(model, threads, ["-p", str(N_PROMPT), "-n", str(N_GEN), "-d", str(depth),
+                                          *options])
+        return {"prompt" if row["n_prompt"] else "generate": row["avg_ts"] for row in rows}
+
+
+class IkLlamaCpp(LlamaBench):
+    """Its bench program knows no depth: generation after a prompt is asked for by -gp, and a prompt
+    at a depth is the difference of two prompts."""
+    name = "ik_llama.cpp"
+    commit = "unknown"
+    settings = [(f"fa={fa},rtr={rtr}", ["-fa", str(fa), "-rtr", str(rtr)])
+                for fa in (1, 0) for rtr in (0, 1)]
+    no_warmup = ["-w", "0"]
+
+    def measure(self, model, threads, depth, options):
+        if depth == 0:
+            rows = self.rows(model, threads, ["-p", str(N_PROMPT), "-n", str(N_GEN), *options])
+            return {"prompt" if row["n_prompt"] else "generate": row["avg_ts"] for row in rows}
+        prompts = f"{depth},{depth + N_PROMPT}"
+        rows = self.rows(model, threads, ["-p", prompts, "-n", "0", "-gp", f"{depth},{N_GEN}",
+                                          *options])
+        seconds = {row["n_prompt"]: row["avg_ns"] / 1e9 for row in rows if row["n_gen"] == 0}
+        generate = [row["avg_ts"] for row in rows if row["n_gen"] == N_GEN]
+        return {"prompt": N_PROMPT / (seconds[depth + N_PROMPT] - seconds[depth]),
+                "generate": generate[0]}
+
+
+def open_peer(folder):
+    """The engine whose llama-bench lies in folder, folder/bin or folder/build/bin."""
+    for place in ("", "bin", "build/bin"):
+        program = os.path.join(folder, place, "llama-bench")
+        if os.access(program, os.X_OK):
+            text = run([program, "--help"]).text
+            return (LlamaCpp if "--n-depth" in text else IkLlamaCpp)(program)
+    raise SystemExit(f"{folder}: no llama-bench in it, its bin or its build/bin")

@@ -1,0 +1,196 @@
+"""Measures Pith and its peers on the same files, in interleaved rounds, and prints the table with
+the machine's bound beside each number. See docs/benchmarks.md. Standard library only."""
+import argparse
+import csv
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+
+from engines import N_GEN, N_PROMPT, Pith, open_peer
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Qwen3-0.6B, with random weights: speed does not depend on their values.
+SHAPE = ("arch=qwen3 layers=28 width=1024 heads=16 kv_heads=8 head_dim=128 ff=3072 vocab=151936 "
+         "ctx=40960 theta=1000000 eps=1e-6 tied=1").split()
+TESTS = {"prompt": f"prompt {N_PROMPT}", "generate": "generation"}
+TYPES = ["Q8_0", "Q4_K_M"]
+COLUMNS = ["time", "machine", "threads", "engine", "version", "setting", "model", "test", "depth",
+           "round", "value", "unit"]
+
+
+def model_path(args, dtype):
+    return os.path.join(args.models, f"qwen3-0.6b-{dtype}.gguf")
+
+
+def make_model(args, dtype):
+    path = model_path(args, dtype)
+    if not os.path.exists(path):
+        os.makedirs(args.models, exist_ok=True)
+        print(f"making {path}", file=sys.stderr)
+        subprocess.run([os.path.join(args.build, "tests", "make_model"), path, f"type={dtype}", *SHAPE],
+                       check=True)
+
+
+def machine_name():
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    name = line.split(":", 1)[1].strip()
+                    break
+    except OSError:
+        pass
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def git_commit():
+    result = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"],
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return result.stdout.strip() or "unknown"
+
+
+class Log:
+    """Every number that was measured, kept and written as it comes."""
+
+    def __init__(self, path, machine):
+        self.rows, self.machine, self.file = [], machine, None
+        self.bounds = {}    # place -> test -> tokens/s
+        self.machines = {}  # threads -> what `pith bench` measured of the machine
+        self.memory = {}    # (type, depth) -> bytes above weights and KV pages
+        if path:
+            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            fresh = not os.path.exists(path)
+            self.file = open(path, "a", newline="")
+            self.writer = csv.DictWriter(self.file, COLUMNS)
+            if fresh:
+                self.writer.writeheader()
+
+    def add(self, engine, version, **values):
+        row = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "machine": self.machine,
+               "engine": engine, "version": version, "unit": "tokens/s", **values}
+        self.rows.append(row)
+        if self.file:
+            self.writer.writerow(row)
+            self.file.flush()
+        print(f"{engine:13s} {values.get('setting', ''):12s} {values['model']:7s} "
+              f"t={values['threads']} {values['test']:8s} depth {values['depth']:5d}: "
+              f"{values['value']:8.2f}", file=sys.stderr)
+
+
+def measure_round(args, log, engines, place, number):
+    """One round at a place: each engine once, every setting in the first round, later the best."""
+    dtype, threads, depth = place
+    for engine in engines:
+        for setting, options in engine.settings:
+            if number > 0 and setting not in best_settings(log, engine.name, place):
+                continue
+            result = engine.measure(model_path(args, dtype), threads, depth, options)
+            for test, value in result.items():
+                log.add(engine.name, engine.version(), setting=setting, model=dtype,
+                        threads=threads, test=test, depth=depth, round=number, value=value)
+        if engine.name == "pith":
+            log.bounds[place] = engine.bounds()
+            log.machines[threads] = engine.answer["machine"]
+            log.memory[dtype, depth] = engine.memory_above()
+
+
+def values_of(log, engine, place, test):
+    """setting -> values measured."""
+    dtype, threads, depth = place
+    values = {}
+    for row in log.rows:
+        if (row["engine"], row["model"], row["threads"], row["depth"], row["test"]) == \
+                (engine, dtype, threads, depth, test):
+            values.setdefault(row["setting"], []).append(row["value"])
+    return values
+
+
+def best_of(log, engine, place, test):
+    """The setting with the highest median, and that median."""
+    medians = {s: statistics.median(v) for s, v in values_of(log, engine, place, test).items()}
+    return max(medians.items(), key=lambda item: item[1]) if medians else (None, None)
+
+
+def best_settings(log, engine, place):
+    return {best_of(log, engine, place, test)[0] for test in ("prompt", "generate")}
+
+
+def print_table(args, log, engines, places):
+    peers = [engine.name for engine in engines if engine.name != "pith"]
+    for threads, machine in log.machines.items():
+        print(f"\n{threads} threads: read {machine['read_bytes_per_s'] / 1e9:.1f} GB/s, f32 "
+              f"{machine['f32_flop_per_s'] / 1e9:.0f} GFLOP/s, int8 "
+              f"{machine['int8_op_per_s'] / 1e9:.0f} GOP/s")
+    head = ["tokens/s", "threads", "pith", *peers, "pith / best peer", "bound", "pith / bound"]
+    print("\n| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for place in places:
+        dtype, threads, depth = place
+        for test, words in TESTS.items():
+            own, bound = best_of(log, "pith", place, test)[1], log.bounds[place][test]
+            best = [best_of(log, peer, place, test) for peer in peers]
+            cells = [f"{value:.1f} ({setting})" if value else "-" for setting, value in best]
+            others = [value for _, value in best if value]
+            ratio = f"{own / max(others):.2f}" if others else "-"
+            print("| " + " | ".join([f"{dtype} {words}, depth {depth:,}", str(threads), f"{own:.1f}",
+                                     *cells, ratio, f"{bound:.0f}", f"{own / bound:.2f}"]) + " |")
+
+
+def print_start(args, log, engines):
+    """Starting is a whole process: load, evaluate three tokens, end, with the file in the system's
+    cache."""
+    threads = args.threads[0]
+    print("\n| start | seconds | peak memory, MiB |\n|---|---|---|")
+    for dtype in args.types:
+        for engine in engines:
+            runs = [engine.start(model_path(args, dtype), threads) for _ in range(args.rounds)]
+            seconds = statistics.median(r.seconds for r in runs)
+            peak = statistics.median(r.peak_bytes for r in runs) / 2**20
+            for test, value, unit in (("start", seconds, "s"), ("peak", peak, "MiB")):
+                log.add(engine.name, engine.version(), setting="", model=dtype, threads=threads,
+                        test=test, depth=0, round=0, value=value, unit=unit)
+            print(f"| {engine.name} {dtype} | {seconds:.2f} | {peak:.0f} |")
+    for (dtype, depth), size in log.memory.items():
+        print(f"pith {dtype}, depth {depth:,}: {size / 2**20:.1f} MiB above weights and KV pages")
+
+
+def parse_arguments():
+    numbers = (lambda text: [int(word) for word in text.split(",")])
+    parser = argparse.ArgumentParser(prog="scripts/bench.sh", description=__doc__)
+    parser.add_argument("--peer", action="append", default=[], metavar="DIR",
+                        help="build folder of llama.cpp or ik_llama.cpp; may be repeated")
+    parser.add_argument("--threads", "-t", type=numbers, default=[os.cpu_count()], metavar="N,...")
+    parser.add_argument("--depths", "-d", type=numbers, default=[0, 4096], metavar="N,...")
+    parser.add_argument("--types", type=lambda text: text.split(","), default=TYPES)
+    parser.add_argument("--rounds", "-r", type=int, default=3)
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--models", help="folder of the model files (default BUILD/bench-models)")
+    parser.add_argument("--csv", metavar="FILE", help="append every number to FILE")
+    args = parser.parse_args()
+    args.models = args.models or os.path.join(args.build, "bench-models")
+    return args
+
+
+def main():
+    args = parse_arguments()
+    log = Log(args.csv, machine_name())
+    engines = [Pith(os.path.join(args.build, "cli", "pith"), git_commit())]
+    engines += [open_peer(folder) for folder in args.peer]
+    for dtype in args.types:
+        make_model(args, dtype)
+    places = [(dtype, threads, depth) for dtype in args.types for threads in args.threads
+              for depth in args.depths]
+    for number in range(args.rounds):
+        for place in places:
+            measure_round(args, log, engines, place, number)
+    print(f"\nQwen3-0.6B shape, f16 KV, {log.machine}, commit {git_commit()}, median of "
+          f"{args.rounds} rounds")
+    print_table(args, log, engines, places)
+    print_start(args, log, engines)
+
+
+if __name__ == "__main__":
+    main()

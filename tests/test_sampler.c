@@ -1,0 +1,441 @@
+/*
+ * The sampler against the definition in pith.h, written down a second time in the plainest way:
+ * sort everything, cut, normalise. Which tokens can be drawn is compared exactly, how often by a
+ * chi-square test with fixed seeds.
+ */
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "testing.h"
+
+#include "base/mem.h"
+#include "pith.h"
+
+#define N_SMALL 24
+#define N_DRAW 20000
+#define N_LARGE 151936
+
+/* ---- the definition ---- */
+
+struct choice {
+    float logit;
+    int32_t id;
+    double weight; /* probability of being drawn */
+};
+
+static int by_order(const void *a, const void *b)
+{
+    const struct choice *x = a, *y = b;
+    if (x->logit != y->logit)
+        return x->logit > y->logit ? -1 : 1;
+    return x->id < y->id ? -1 : 1;
+}
+
+static float penalised(float logit, const int32_t *history, int32_t n_history, int32_t id,
+                       const pith_sample_params *p)
+{
+    int32_t last = p->penalty_last_n < 0 ? n_history : p->penalty_last_n, count = 0;
+    for (int32_t i = n_history > last ? n_history - last : 0; i < n_history; i++)
+        count += history[i] == id;
+    if (count == 0)
+        return logit;
+    logit = logit > 0 ? logit / p->repeat_penalty : logit * p->repeat_penalty;
+    return logit - ((float)count * p->frequency_penalty + p->presence_penalty);
+}
+
+/* Fills out [n] with the candidates that are left, likeliest first; returns how many. */
+static int32_t define(const float *logits, int32_t n, const int32_t *history, int32_t n_history,
+                      const pith_sample_params *p, struct choice *out)
+{
+    int32_t n_left = 0;
+    for (int32_t id = 0; id < n; id++) {
+        float logit = logits[id];
+        for (int32_t b = 0; b < p->n_bias; b++)
+            if (p->bias[b].token == id)
+                logit += p->bias[b].bias;
+        logit = penalised(logit, history, n_history, id, p);
+        if (!isnan(logit))
+            out[n_left++] = (struct choice){logit, id, 0.0};
+    }
+    qsort(out, (size_t)n_left, sizeof(*out), by_order);
+    if (p->temperature == 0.0f)
+        n_left = 1;
+    if (p->top_k > 0 && p->top_k < n_left)
+        n_left = p->top_k;
+
+    double total = 0.0, sum = 0.0;
+    for (int32_t i = 0; i < n_left; i++)
+        total += exp((double)(out[i].logit - out[0].logit));
+    int32_t kept = 0;
+    while (kept < n_left && (kept == 0 || p->top_p == 1.0f || sum < (double)p->top_p * total))
+        sum += exp((double)(out[kept++].logit - out[0].logit));
+    while (kept > 1 && p->min_p > 0.0f && out[kept - 1].logit != out[0].logit &&
+           out[kept - 1].logit < out[0].logit + logf(p->min_p))
+        kept--;
+
+    double mass = 0.0;
+    for (int32_t i = 0; i < kept; i++) {
+        float t = p->temperature > 0.0f ? p->temperature : 1.0f;
+        mass += out[i].weight = exp((double)((out[i].logit - out[0].logit) / t));
+    }
+    for (int32_t i = 0; i < kept; i++)
+        out[i].weight /= mass;
+    return kept;
+}
+
+/* ---- helpers ---- */
+
+static pith_sample_params plain(void)
+{
+    pith_sample_params p;
+    pith_sample_params_default(&p);
+    p.temperature = 1.0f;
+    p.top_k = 0;
+    p.top_p = 1.0f;
+    p.min_p = 0.0f;
+    p.seed = 7;
+    return p;
+}
+
+static pith_sampler *make(const pith_sample_params *p, int32_t n)
+{
+    pith_error err;
+    pith_sampler *s = NULL;
+    if (pith_sampler_create(p, n, &s, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    return s;
+}
+
+static void random_logits(uint64_t *rng, float *logits, int32_t n, float spread)
+{
+    for (int32_t i = 0; i < n; i++)
+        logits[i] = spread * rng_float(rng);
+}
+
+static int32_t once(const pith_sample_params *p, const float *logits, int32_t n)
+{
+    pith_sampler *s = make(p, n);
+    int32_t id = pith_sampler_sample(s, logits);
+    pith_sampler_free(s);
+    return id;
+}
+
+/* Draws often and compares with the definition: nothing outside of it, and chi-square within
+   five standard deviations (variance 2 per degree of freedom) of its mean. */
+static void compare(const float *logits, int32_t n, const int32_t *history, int32_t n_history,
+                    const pith_sample_params *p)
+{
+    struct choice *expected = calloc((size_t)n, sizeof(*expected));
+    int32_t *count = calloc((size_t)n, sizeof(*count));
+    int32_t n_left = define(logits, n, history, n_history, p, expected), inside = 0, df = -1;
+    pith_sampler *s = make(p, n);
+    for (int32_t i = 0; i < n_history; i++)
+        pith_sampler_accept(s, history[i]);
+    for (int32_t i = 0; i < N_DRAW; i++) {
+        int32_t id = pith_sampler_sample(s, logits);
+        assert_in_range(id, 0, n - 1);
+        count[id]++;
+    }
+    double chi = 0.0;
+    for (int32_t i = 0; i < n_left; i++) {
+        double mean = expected[i].weight * N_DRAW;
+        inside += count[expected[i].id];
+        if (mean < 5.0) /* too few for the test's approximation */
+            continue;
+        chi += (count[expected[i].id] - mean) * (count[expected[i].id] - mean) / mean;
+        df++;
+    }
+    assert_int_equal(inside, N_DRAW);
+    if (df > 0 && chi > df + 5.0 * sqrt(2.0 * df))
+        fail_msg("chi-square %g with %d degrees of freedom", chi, df);
+    pith_sampler_free(s);
+    free(count);
+    free(expected);
+}
+
+/* ---- tests ---- */
+
+static void test_distributions(void **state)
+{
+    float logits[N_SMALL];
+    uint64_t rng = 1;
+    (void)state;
+    for (int round = 0; round < 12; round++) {
+        pith_sample_params p = plain();
+        random_logits(&rng, logits, N_SMALL, 3.0f);
+        p.seed = (uint64_t)round;
+        if (round % 2 == 1)
+            p.temperature = 0.4f + 0.2f * (float)round;
+        if (round % 3 == 1)
+            p.top_k = 1 + (int32_t)rng_below(&rng, N_SMALL + 4);
+        if (round % 4 >= 2)
+            p.top_p = 0.3f + 0.05f * (float)round;
+        if (round >= 6)
+            p.min_p = 0.02f * (float)round;
+        compare(logits, N_SMALL, NULL, 0, &p);
+    }
+}
+
+static void test_penalties(void **state)
+{
+    static const int32_t history[] = {3, 3, 5, 1, 9, 3, 5, 5, 0, 2, 3};
+    static const int32_t windows[] = {-1, 1, 3, 64, 0};
+    float logits[N_SMALL];
+    uint64_t rng = 2;
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        pith_sample_params p = plain();
+        random_logits(&rng, logits, N_SMALL, 2.0f);
+        p.penalty_last_n = windows[i];
+        p.repeat_penalty = 1.7f;
+        p.presence_penalty = i % 2 == 0 ? 0.6f : -0.4f;
+        p.frequency_penalty = 0.3f;
+        compare(logits, N_SMALL, history, 11, &p);
+    }
+}
+
+/* The formulas by hand: positive logits are divided, negative multiplied, counts subtracted. */
+static void test_penalty_arithmetic(void **state)
+{
+    pith_sample_params p = plain();
+    (void)state;
+    p.temperature = 0.0f;
+    p.repeat_penalty = 2.0f;
+    pith_sampler *s = make(&p, 3);
+    pith_sampler_accept(s, 0);
+    assert_int_equal(pith_sampler_sample(s, (float[]){3.0f, 1.6f, 0.0f}), 1);    /* 1.5 < 1.6 */
+    assert_int_equal(pith_sampler_sample(s, (float[]){3.4f, 1.6f, 0.0f}), 0);    /* 1.7 > 1.6 */
+    assert_int_equal(pith_sampler_sample(s, (float[]){-1.0f, -1.9f, -9.0f}), 1); /* -2 < -1.9 */
+    assert_int_equal(pith_sampler_sample(s, (float[]){-1.0f, -2.1f, -9.0f}), 0);
+    pith_sampler_free(s);
+
+    p.repeat_penalty = 1.0f;
+    p.frequency_penalty = 0.5f;
+    p.presence_penalty = 0.25f;
+    s = make(&p, 2);
+    pith_sampler_accept(s, 0);
+    pith_sampler_accept(s, 0);
+    pith_sampler_accept(s, -1); /* no token: ignored */
+    pith_sampler_accept(s, 2);
+    assert_int_equal(pith_sampler_sample(s, (float[]){2.0f, 0.7f}), 0); /* 2 - 1.25 = 0.75 */
+    assert_int_equal(pith_sampler_sample(s, (float[]){2.0f, 0.8f}), 1);
+    pith_sampler_free(s);
+}
+
+static void test_greedy_and_ties(void **state)
+{
+    pith_sample_params p = plain();
+    (void)state;
+    p.temperature = 0.0f;
+    assert_int_equal(once(&p, (float[]){1, 3, 3, 2}, 4), 1);
+    assert_int_equal(once(&p, (float[]){-INFINITY, -5, -INFINITY}, 3), 1);
+    assert_int_equal(once(&p, (float[]){5}, 1), 0);
+    /* Cuts that leave one leave the lower id of equals. */
+    p = plain();
+    p.top_k = 1;
+    assert_int_equal(once(&p, (float[]){1, 3, 3, 3}, 4), 1);
+    p = plain();
+    p.top_p = 0.0f;
+    assert_int_equal(once(&p, (float[]){1, 3, 3, 3}, 4), 1);
+    p = plain();
+    p.temperature = 1e-30f;
+    assert_int_equal(once(&p, (float[]){1, 2, 4, 3}, 4), 2);
+    /* min-p 1 leaves every token that is as likely as the likeliest. */
+    p = plain();
+    p.min_p = 1.0f;
+    compare((float[]){1, 3, 3, 2, 3}, 5, NULL, 0, &p);
+}
+
+static void test_not_numbers_and_infinities(void **state)
+{
+    pith_sample_params p = plain();
+    float logits[N_SMALL];
+    uint64_t rng = 4;
+    (void)state;
+    random_logits(&rng, logits, N_SMALL, 2.0f);
+    logits[0] = logits[7] = logits[N_SMALL - 1] = NAN;
+    logits[3] = logits[N_SMALL - 2] = -INFINITY;
+    compare(logits, N_SMALL, NULL, 0, &p);
+    p.top_k = 20;
+    p.top_p = 0.9f;
+    compare(logits, N_SMALL, NULL, 0, &p);
+    p.temperature = 0.0f;
+    compare(logits, N_SMALL, NULL, 0, &p);
+    /* Nothing to choose from still gives a token. */
+    assert_int_equal(once(&p, (float[]){NAN, NAN}, 2), 0);
+    p = plain();
+    assert_int_equal(once(&p, (float[]){NAN, NAN}, 2), 0);
+    assert_int_equal(once(&p, (float[]){-INFINITY, -INFINITY}, 2), 0);
+    assert_int_equal(once(&p, (float[]){1, INFINITY, 2}, 3), 1);
+}
+
+static void test_bias(void **state)
+{
+    pith_logit_bias bias[] = {{2, 5.0f}, {0, -INFINITY}, {1, -0.5f}};
+    pith_sample_params p = plain();
+    float logits[] = {9.0f, 1.0f, 0.0f, 2.0f};
+    (void)state;
+    p.bias = bias;
+    p.n_bias = 3;
+    compare(logits, 4, NULL, 0, &p);
+    pith_sampler *s = make(&p, 4);
+    bias[0].bias = bias[1].bias = INFINITY; /* the sampler has its own copy */
+    for (int i = 0; i < 1000; i++)
+        assert_int_not_equal(pith_sampler_sample(s, logits), 0);
+    pith_sampler_free(s);
+    p.n_bias = 1;
+    assert_int_equal(once(&p, logits, 4), 2);
+}
+
+static void test_seed_decides(void **state)
+{
+    pith_sample_params p = plain();
+    float logits[N_SMALL] = {0};
+    int32_t first[64];
+    int same = 0;
+    (void)state;
+    pith_sampler *s = make(&p, N_SMALL);
+    for (int i = 0; i < 64; i++)
+        first[i] = pith_sampler_sample(s, logits);
+    pith_sampler_free(s);
+    s = make(&p, N_SMALL);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(pith_sampler_sample(s, logits), first[i]);
+    pith_sampler_free(s);
+    p.seed++;
+    s = make(&p, N_SMALL);
+    for (int i = 0; i < 64; i++)
+        same += pith_sampler_sample(s, logits) == first[i];
+    pith_sampler_free(s);
+    assert_in_range(same, 0, 16);
+}
+
+static void expect_invalid(pith_sample_params p, const char *field)
+{
+    pith_sampler *s = NULL;
+    pith_error err = {0};
+    assert_int_equal(pith_sampler_create(&p, 10, &s, &err), PITH_INVALID);
+    assert_int_equal(err.status, PITH_INVALID);
+    assert_null(s);
+    if (strstr(err.message, field) == NULL)
+        fail_msg("\"%s\" does not name %s", err.message, field);
+}
+
+#define INVALID(field, value)                                                                      \
+    do {                                                                                           \
+        pith_sample_params p_ = plain();                                                           \
+        p_.field = (value);                                                                        \
+        expect_invalid(p_, #field);                                                                \
+    } while (0)
+
+static void test_invalid_params_are_named(void **state)
+{
+    pith_sampler *s = NULL;
+    (void)state;
+    INVALID(temperature, -1.0f);
+    INVALID(temperature, NAN);
+    INVALID(temperature, INFINITY);
+    INVALID(top_k, -1);
+    INVALID(top_p, 1.5f);
+    INVALID(top_p, NAN);
+    INVALID(min_p, -0.1f);
+    INVALID(repeat_penalty, 0.0f);
+    INVALID(presence_penalty, INFINITY);
+    INVALID(frequency_penalty, NAN);
+    INVALID(penalty_last_n, -2);
+    INVALID(n_bias, 1);
+    pith_sample_params p = plain();
+    p.n_bias = 1;
+    p.bias = &(pith_logit_bias){10, 0.0f};
+    expect_invalid(p, "bias: token 10");
+    p.bias = &(pith_logit_bias){1, NAN};
+    expect_invalid(p, "bias: of token 1");
+    assert_int_equal(pith_sampler_create(NULL, 0, &s, NULL), PITH_INVALID);
+}
+
+static void test_allocations(void **state)
+{
+    pith_logit_bias bias = {0, 1.0f};
+    pith_sample_params p = plain();
+    pith_sampler *s = NULL;
+    pith_error err;
+    int64_t before = pi_mem_used(PI_MEM_OTHER);
+    (void)state;
+    p.repeat_penalty = 1.1f;
+    p.bias = &bias;
+    p.n_bias = 1;
+    int n_failed = 0;
+    for (int nth = 1;; nth++) {
+        pi_mem_fail_at(nth, false);
+        pith_status status = pith_sampler_create(&p, 100, &s, &err);
+        pi_mem_fail_at(0, false);
+        if (status == PITH_OK)
+            break;
+        assert_int_equal(status, PITH_NOMEM);
+        assert_null(s);
+        assert_int_equal(pi_mem_used(PI_MEM_OTHER), before);
+        n_failed++;
+    }
+    assert_int_equal(n_failed, 6);
+    float logits[100] = {0};
+    pi_mem_fail_at(0, false);
+    for (int i = 0; i < 100; i++)
+        pith_sampler_accept(s, pith_sampler_sample(s, logits));
+    assert_int_equal(pi_mem_fail_at(0, false), 0); /* none in the loop over tokens */
+    pith_sampler_free(s);
+    pith_sampler_free(NULL);
+    assert_int_equal(pi_mem_used(PI_MEM_OTHER), before);
+}
+
+/* A real vocabulary: the same candidates, and the time, which the eye may judge. */
+static void test_large_vocabulary(void **state)
+{
+    float *logits = calloc(N_LARGE, sizeof(*logits));
+    struct choice *expected = calloc(N_LARGE, sizeof(*expected));
+    uint64_t rng = 5;
+    (void)state;
+    for (int32_t i = 0; i < N_LARGE; i++)
+        logits[i] = 3.0f * (rng_float(&rng) + rng_float(&rng) + rng_float(&rng));
+    for (int round = 0; round < 4; round++) {
+        pith_sample_params p;
+        pith_sample_params_default(&p);
+        if (round & 1)
+            p.top_k = 0;
+        if (round & 2)
+            p.min_p = 0.0f;
+        int32_t n_left = define(logits, N_LARGE, NULL, 0, &p, expected);
+        pith_sampler *s = make(&p, N_LARGE);
+        clock_t start = clock();
+        for (int i = 0; i < 20; i++) {
+            int32_t id = pith_sampler_sample(s, logits);
+            int32_t at = 0;
+            while (at < n_left && expected[at].id != id)
+                at++;
+            if (at == n_left)
+                fail_msg("token %d is not among the %d that are left", id, n_left);
+        }
+        printf("top_k %d, min_p %g: %d candidates, %.2f ms per token\n", p.top_k, (double)p.min_p,
+               n_left, 1e3 * (double)(clock() - start) / CLOCKS_PER_SEC / 20);
+        pith_sampler_free(s);
+    }
+    free(expected);
+    free(logits);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_distributions),
+        cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_penalty_arithmetic),
+        cmocka_unit_test(test_greedy_and_ties),
+        cmocka_unit_test(test_not_numbers_and_infinities),
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_seed_decides),
+        cmocka_unit_test(test_invalid_params_are_named),
+        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_large_vocabulary),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

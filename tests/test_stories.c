@@ -1,0 +1,160 @@
+/*
+ * test_stories.c - a trained model end to end: stories260K, converted by scripts/convert_llama2c.py,
+ * tells the same greedy story as llama.cpp does from that file (golden/story.txt, made by
+ * scripts/golden/story.py). Tokenizer, pass, sampler, stream and detokenizer must all agree.
+ *
+ * CMake's test convert_stories writes the file before, where the shared data is there.
+ */
+#include <string.h>
+
+#include "pith.h"
+#include "testing.h"
+
+#define GOLDEN PITH_SOURCE_DIR "/tests/golden/story.txt"
+#define MAX_IDS 512
+#define MAX_TEXT 8192
+
+#define MODEL "stories260K.gguf" /* in the folder of the test programs, where tests run */
+
+static struct {
+    char opening[256];
+    int32_t prompt[MAX_IDS], ids[MAX_IDS];
+    int32_t n_prompt, n_id;
+    char text[MAX_TEXT]; /* opening and story */
+} golden;
+
+static void must(pith_status status, const pith_error *err)
+{
+    if (status != PITH_OK)
+        fail_msg("%s: %s", pith_status_name(status), err->message);
+}
+
+static int32_t read_ids(char *text, int32_t *ids)
+{
+    int32_t n = 0;
+    for (char *word = strtok(text, " \n"); word != NULL; word = strtok(NULL, " \n")) {
+        assert_true(n < MAX_IDS);
+        ids[n++] = (int32_t)strtol(word, NULL, 10);
+    }
+    return n;
+}
+
+/* llama.cpp's detokenizer leaves the space that its tokenizer put before the first word. */
+static int read_golden(void **state)
+{
+    static char line[MAX_TEXT];
+    FILE *file = fopen(GOLDEN, "r");
+    (void)state;
+    if (file == NULL)
+        return -1;
+    while (fgets(line, sizeof(line), file) != NULL && strcmp(line, "text\n") != 0) {
+        if (strncmp(line, "opening ", 8) == 0)
+            snprintf(golden.opening, sizeof(golden.opening), "%.*s",
+                     (int)strcspn(line + 8, "\n"), line + 8);
+        else if (strncmp(line, "prompt ", 7) == 0)
+            golden.n_prompt = read_ids(line + 7, golden.prompt);
+        else if (strncmp(line, "ids ", 4) == 0)
+            golden.n_id = read_ids(line + 4, golden.ids);
+    }
+    size_t len = fread(golden.text, 1, sizeof(golden.text) - 1, file);
+    fclose(file);
+    if (golden.text[0] == ' ')
+        memmove(golden.text, golden.text + 1, len);
+    return 0;
+}
+
+struct told {
+    char text[MAX_TEXT];
+    size_t len;
+};
+
+static bool take_text(void *user, const char *text, size_t len)
+{
+    struct told *told = user;
+    assert_true(told->len + len < sizeof(told->text));
+    memcpy(told->text + told->len, text, len);
+    told->len += len;
+    return true;
+}
+
+static void tell(const pith_model *model, const char *type, int32_t n_thread)
+{
+    static struct told told;
+    pith_error err = {0};
+    pith_engine *engine;
+    pith_seq *seq;
+    pith_engine_params params;
+    pith_generate_params generate;
+    memset(&told, 0, sizeof(told));
+    pith_engine_params_default(&params);
+    params.type_k = params.type_v = type;
+    params.n_thread = n_thread;
+    must(pith_engine_create(model, &params, &engine, &err), &err);
+    must(pith_seq_create(engine, &seq, &err), &err);
+    pith_generate_params_default(&generate);
+    generate.n_predict = golden.n_id;
+    generate.ignore_end = true;
+    generate.sample.temperature = 0;
+    must(pith_generate(seq, golden.prompt, golden.n_prompt, &generate, take_text, &told, NULL,
+                       &err),
+         &err);
+
+    /* The last token was chosen but not evaluated. */
+    const int32_t *ids = pith_seq_tokens(seq);
+    assert_int_equal(pith_seq_length(seq), golden.n_prompt + golden.n_id - 1);
+    for (int32_t i = 0; i < golden.n_id - 1; i++)
+        if (ids[golden.n_prompt + i] != golden.ids[i])
+            fail_msg("%s cache, token %d: %d, llama.cpp %d", type, i, ids[golden.n_prompt + i],
+                     golden.ids[i]);
+    assert_string_equal(told.text, golden.text + strlen(golden.opening));
+    pith_seq_free(seq);
+    pith_engine_free(engine);
+}
+
+static void test_story(void **state)
+{
+    pith_error err = {0};
+    pith_model *model;
+    int32_t ids[MAX_IDS], n = 0;
+    (void)state;
+    SKIP_WITHOUT(MODEL);
+    assert_true(golden.n_id >= 200);
+    must(pith_model_load(MODEL, NULL, &model, &err), &err);
+    must(pith_tokenize(model, golden.opening, strlen(golden.opening), PITH_TOKENIZE_BOS, ids,
+                       MAX_IDS, &n, &err),
+         &err);
+    assert_int_equal(n, golden.n_prompt);
+    assert_memory_equal(ids, golden.prompt, (size_t)n * sizeof(*ids));
+    tell(model, "f32", 2);
+    tell(model, "f16", 1);
+    pith_model_free(model);
+}
+
+static void test_detokenize(void **state)
+{
+    pith_error err = {0};
+    pith_model *model;
+    char text[MAX_TEXT];
+    int32_t ids[2 * MAX_IDS];
+    size_t len = 0;
+    (void)state;
+    SKIP_WITHOUT(MODEL);
+    must(pith_model_load(MODEL, NULL, &model, &err), &err);
+    memcpy(ids, golden.prompt, (size_t)golden.n_prompt * sizeof(*ids));
+    memcpy(ids + golden.n_prompt, golden.ids, (size_t)golden.n_id * sizeof(*ids));
+    must(pith_detokenize(model, ids, golden.n_prompt + golden.n_id, false, text, sizeof(text), &len,
+                         &err),
+         &err);
+    assert_int_equal(len, strlen(golden.text));
+    assert_memory_equal(text, golden.text, len);
+    pith_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_story),
+        cmocka_unit_test(test_detokenize),
+    };
+    return cmocka_run_group_tests(tests, read_golden, NULL);
+}
