@@ -105,7 +105,7 @@ static void evaluate(struct bench *b, const int32_t *tokens, int32_t n, pith_log
     pith_batch_item item = {.seq = b->s.seq, .tokens = tokens, .n_token = n, .logits = logits};
     if (n == 0)
         return;
-    cli_check(pith_batch_eval(b->s.engine, &item, 1, NULL, NULL, &err), &err);
+    session_check(pith_batch_eval(b->s.engine, &item, 1, NULL, NULL, &err), &err);
 }
 
 static void go_to_depth(struct bench *b, int32_t depth)

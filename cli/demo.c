@@ -388,7 +388,7 @@ static int answer(const struct page *p, const struct session *s, const struct st
     free(ids.data);
     if (status == PITH_CANCELLED || cli_interrupted())
         return EXIT_INTERRUPTED;
-    cli_check(status, &err);
+    session_check(status, &err);
     bool right = is_right(&a, story);
     show_result(p, s, story, &result, right);
     return right ? EXIT_SUCCESS : EXIT_FAILURE;

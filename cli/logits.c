@@ -160,7 +160,7 @@ static void evaluate(struct session *s, struct collector *c, const struct cli_id
     if (status == PITH_CANCELLED && !c->out_failed)
         exit(EXIT_INTERRUPTED);
     if (!c->out_failed)
-        cli_check(status, &err);
+        session_check(status, &err);
 }
 
 static int run(void *options)

@@ -160,7 +160,7 @@ static int generate(const struct run_options *o, struct session *s, const struct
         free(stops[i]);
     if (status == PITH_CANCELLED)
         return EXIT_INTERRUPTED;
-    cli_check(status, &err);
+    session_check(status, &err);
     return report(o, s, &result);
 }
 

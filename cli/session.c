@@ -262,6 +262,14 @@ void session_free(struct session *s)
     *s = (struct session){0};
 }
 
+void session_check(pith_status status, const pith_error *err)
+{
+    if (status == PITH_KV_FULL)
+        cli_fail("the tokens do not fit the KV memory, which -c or --kv-memory size: %s",
+                 err->message);
+    cli_check(status, err);
+}
+
 /* ---- tokens ---- */
 
 struct cli_ids session_tokenize(const pith_model *model, const char *text, size_t len,

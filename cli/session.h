@@ -79,6 +79,8 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
 void session_start(struct session *s, const struct model_options *m, const struct memory_options *o,
                    int64_t most_tokens);
 void session_free(struct session *s);
+/* Fails unless an evaluation succeeded; where it wants more KV memory, says how to give it. */
+void session_check(pith_status status, const pith_error *err);
 
 /* Seconds of a monotonic clock. */
 double clock_s(void);

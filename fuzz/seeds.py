@@ -117,9 +117,31 @@ def models():
     }
 
 
+def snapshot(shape, page, lanes, n_page, extra=b""):
+    """docs/snapshot.md; the target makes the checksum right. lanes: per lane (page, delta, n)."""
+    refs = [ref for lane in lanes for ref in lane]
+    sections = {"LANE": b"".join(struct.pack("<I", len(lane)) for lane in lanes),
+                "REFS": b"".join(struct.pack("<IiI", *ref) for ref in refs),
+                "PAGE": page * n_page, "EXTR": extra}
+    body = b"".join(tag.encode() + struct.pack("<Q", len(data)) + data
+                    for tag, data in sections.items())
+    head = b"PITHSNAP" + struct.pack("<IIQ7I", 1, 80, 80 + len(body) + 8, *shape)
+    return head + struct.pack("<IQQQ", n_page, len(refs), len(page), len(extra)) + body + bytes(8)
+
+
+def snapshots():
+    """The shapes of fuzz_snapshot.c: f16 keys with q8_0 values, f32 keys with f16 values."""
+    a = bytes(2 * 32 * 16 + 64 * 16 + 2 * 2 * 16) + struct.pack("<16i", *range(0, 32, 2))
+    b = bytes(4 * 3 * 32 + 2 * 5 * 32) + struct.pack("<32i", *range(32))
+    lanes = [[(0, 0, 16), (1, 16, 16), (0, 40, 7)], [(2, 0, 3)]]
+    return {"a.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, lanes, 3, b"tokens"),
+            "b.snapshot": snapshot((2, 1, 3, 5, 32, 0, 1), b, [[(0, 3, 32)], []], 1),
+            "empty.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, [[], []], 0)}
+
+
 def main():
     files = models()
-    seeds = {"fuzz_model": files,
+    seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)

@@ -3,8 +3,9 @@
  * batch, the processor level or the history of the sequence, the same tokens give the same bits; and
  * whatever fails, nothing is lost and nothing leaks.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include <string.h>
-#include <sys/stat.h>
 
 #include "testing.h"
 
@@ -112,17 +113,19 @@ static int free_model(void **state)
 static void test_chunks_and_threads(void **state)
 {
     (void)state;
-    static const int32_t chunks[] = {1, 7, 64, 100, 512}, threads[] = {1, 2, 3};
-    for (size_t c = 0; c < sizeof(chunks) / sizeof(*chunks); c++)
-        for (size_t t = 0; t < sizeof(threads) / sizeof(*threads); t++) {
-            uint64_t hashes[N_TOKEN] = {0};
-            pith_engine *e = engine_make(chunks[c], threads[t], 1024);
-            eval_all(e, hashes);
-            pith_engine_free(e);
-            for (int32_t i = 0; i < N_TOKEN; i++)
-                if (hashes[i] != reference[i])
-                    fail_msg("chunk %d, %d threads: position %d differs", chunks[c], threads[t], i);
-        }
+    static const struct {
+        int32_t chunk, n_thread;
+    } cases[] = {{1, 2}, {7, 1}, {64, 2}, {64, 3}, {100, 1}, {512, 2}};
+    for (size_t c = 0; c < sizeof(cases) / sizeof(*cases); c++) {
+        uint64_t hashes[N_TOKEN] = {0};
+        pith_engine *e = engine_make(cases[c].chunk, cases[c].n_thread, 1024);
+        eval_all(e, hashes);
+        pith_engine_free(e);
+        for (int32_t i = 0; i < N_TOKEN; i++)
+            if (hashes[i] != reference[i])
+                fail_msg("chunk %d, %d threads: position %d differs", cases[c].chunk,
+                         cases[c].n_thread, i);
+    }
 }
 
 static void test_levels(void **state)
@@ -374,6 +377,7 @@ static pith_status live(const char *path, pith_error *err)
     pith_engine_params_default(&params);
     params.kv_tokens = 256;
     params.chunk = 32;
+    params.page_len = 16;
     params.n_thread = 1;
     pith_generate_params_default(&generate);
     generate.n_predict = 3;
@@ -418,18 +422,23 @@ static void test_every_allocation_fails(void **state)
     check(live(path, &err), &err);
     int64_t n = pi_mem_fail_at(0, false);
     assert_true(n > 20);
+    int64_t n_tolerated = 0;
     for (int64_t i = 1; i <= 2 * n; i++) {
         memset(&err, 0, sizeof(err));
         pi_mem_fail_at((i + 1) / 2, i % 2 == 0); /* that one; that one and all after it */
         pith_status status = live(path, &err);
         pi_mem_fail_at(0, false);
-        if (status != PITH_NOMEM)
+        /* Patterns are matched more slowly, but as well, where their compiler got no memory; live()
+           has then checked the result. */
+        n_tolerated += status == PITH_OK;
+        if (status != PITH_NOMEM && status != PITH_OK)
             fail_msg("allocation %lld of %lld: %s, \"%s\"", (long long)i, (long long)n,
                      pith_status_name(status), err.message);
-        assert_true(strlen(err.message) > 10);
+        assert_true(status == PITH_OK || strlen(err.message) > 10);
         for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
             assert_int_equal(pi_mem_used((enum pi_mem_tag)tag), before[tag]);
     }
+    assert_true(n_tolerated < n / 4);
     remove(path);
 }
 

@@ -72,8 +72,8 @@ def case_list():
     add("llama-yarn", "arch=llama scaling=yarn factor=8 ctx=1024 ctx_orig=128", 150)
     add("llama-factors", "arch=llama scaling=factors factor=32 ctx=4096 ctx_orig=64 theta=500000", 150)
     # Prompts of several pages and chunks.
-    add("qwen3-long", "arch=qwen3 heads=8 kv_heads=4", 300)
-    add("llama-long-Q4_K", "arch=llama type=Q4_K width=256 ff=256", 300)
+    add("qwen3-long", "arch=qwen3 heads=8 kv_heads=4", 200)
+    add("llama-long-Q4_K", "arch=llama type=Q4_K width=256 ff=256", 200)
     # Real vocabularies.
     add("llama-spm", "arch=llama type=Q8_0 width=64 ff=96 layers=1", 8, "ggml-vocab-llama-spm.gguf")
     add("llama-bpe", "arch=llama type=Q4_0 width=64 ff=96 layers=1 tied=1", 8,

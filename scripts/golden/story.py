@@ -13,8 +13,8 @@ import tempfile
 from peer import Peer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROMPT = "Sara and Ben"  # no choice of their story is closer than 0.02 logits
-N_TOKEN = 400
+PROMPT = "Lucy was sad because"  # no choice of this story is closer than 0.02 logits
+N_TOKEN = 300
 
 
 def main():

@@ -19,11 +19,12 @@ enum system_place {
 /* What happens to an assistant's message that has a thinking block. */
 enum thinking {
     KEEP,       /* nothing: the model does not think */
-    DROP,       /* past thoughts are left out */
-    DROP_QWEN3, /* the same, but an answer behind the last question shows its thoughts */
+    DROP,       /* thoughts are left out */
+    DROP_PAST,  /* the same, but not those of the last message */
+    DROP_QWEN3, /* the same, and the last message always has a block of thoughts */
 };
 
-#define MARK_MAX 3
+#define MARK_MAX 4
 
 struct chat_template {
     const char *name;
@@ -39,7 +40,8 @@ struct chat_template {
     const char *next_open;      /* open[USER] of later turns; NULL: the same */
     enum system_place system;
     enum thinking thinking;
-    bool trim[N_ROLE]; /* white space around messages goes */
+    bool trim[N_ROLE]; /* white space around messages goes... */
+    bool trim_joined;  /* ...but not between a system message and the user's that carries it */
 };
 
 #define CHATML_OPEN {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"}
@@ -51,7 +53,8 @@ struct chat_template {
      "<|start_header_id|>assistant<|end_header_id|>\n\n"}
 #define LLAMA3_CLOSE {"<|eot_id|>", "<|eot_id|>", "<|eot_id|>"}
 #define LLAMA3_GENERATE "<|start_header_id|>assistant<|end_header_id|>\n\n"
-#define EMPTY_THOUGHT "<think>\n\n</think>\n\n"
+#define END_THOUGHT "\n</think>\n\n"
+#define EMPTY_THOUGHT "<think>\n" END_THOUGHT
 
 /* U+FF5C and U+2581 stand in the names of DeepSeek's tokens. */
 #define DEEPSEEK_TOKEN(name) "<\xef\xbd\x9c" name "\xef\xbd\x9c>"
@@ -72,12 +75,32 @@ static const struct chat_template templates[] = {
     {
         .name = "qwen3",
         .with = {"<|im_start|>", "last_query_index", "enable_thinking is false"},
-        .without = {"reasoning_effort", "'<think>\\n' }}", "|trim"},
+        .without = {"{{- '<think>\\n' }}"},
         .open = CHATML_OPEN,
         .close = CHATML_CLOSE,
         .generate = CHATML_GENERATE,
         .no_thinking = EMPTY_THOUGHT,
         .thinking = DROP_QWEN3,
+    },
+    {
+        .name = "qwen3-thinking",
+        .with = {"<|im_start|>", "last_query_index", "<|im_start|>assistant\\n<think>\\n'"},
+        .without = {"enable_thinking"},
+        .open = CHATML_OPEN,
+        .close = CHATML_CLOSE,
+        .generate = CHATML_GENERATE "<think>\n",
+        .no_thinking = END_THOUGHT,
+        .thinking = DROP_QWEN3,
+    },
+    {
+        .name = "qwq",
+        .with = {"<|im_start|>assistant\\n<think>\\n'", "split('</think>')[-1]"},
+        .without = {"last_query_index", "reasoning_content"},
+        .open = CHATML_OPEN,
+        .close = CHATML_CLOSE,
+        .generate = CHATML_GENERATE "<think>\n",
+        .no_thinking = END_THOUGHT,
+        .thinking = DROP_PAST,
     },
     {
         .name = "qwen2.5",
@@ -118,6 +141,7 @@ static const struct chat_template templates[] = {
     {
         .name = "llama3.1",
         .with = {"<|start_header_id|>", "<|eot_id|>", "Cutting Knowledge Date: December 2023"},
+        .without = {"{# version="},
         .open = LLAMA3_OPEN,
         .close = LLAMA3_CLOSE,
         .generate = LLAMA3_GENERATE,
@@ -129,6 +153,7 @@ static const struct chat_template templates[] = {
     {
         .name = "llama3",
         .with = {"<|start_header_id|>", "<|eot_id|>"},
+        .without = {"{# version=", "message_roles"},
         .open = LLAMA3_OPEN,
         .close = LLAMA3_CLOSE,
         .generate = LLAMA3_GENERATE,
@@ -143,6 +168,7 @@ static const struct chat_template templates[] = {
         .next_open = "<s>[INST] ",
         .system = FIRST_USER,
         .trim = {false, true, true},
+        .trim_joined = true,
     },
     {
         .name = "mistral-v7-tekken",
@@ -203,7 +229,7 @@ static const struct chat_template templates[] = {
     {
         .name = "phi3",
         .with = {"<|assistant|>", "<|end|>"},
-        .without = {"<think>", "<|start|>", "<|begin|>"},
+        .without = {"<think>", "<|begin", "available_tools_string"},
         .open = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
         .close = {"<|end|>\n", "<|end|>\n", "<|end|>\n"},
         .generate = "<|assistant|>\n",
@@ -218,22 +244,32 @@ static const struct chat_template templates[] = {
     },
     {
         .name = "deepseek-r1",
-        .with = {DEEPSEEK_USER, DEEPSEEK_ASSISTANT "<think>\\n", "'</think>' in content"},
+        .with = {DEEPSEEK_USER "' + message['content']}}", DEEPSEEK_ASSISTANT "<think>\\n",
+                 "'</think>' in content"},
         .open = {"", DEEPSEEK_USER, DEEPSEEK_ASSISTANT},
         .close = {"", "", DEEPSEEK_END},
         .generate = DEEPSEEK_ASSISTANT "<think>\n",
-        .no_thinking = "\n</think>\n\n",
+        .no_thinking = END_THOUGHT,
         .thinking = DROP,
     },
     {
-        .name = "deepseek",
-        .with = {DEEPSEEK_USER, DEEPSEEK_ASSISTANT, DEEPSEEK_END},
-        .without = {"thinking", "<think>"},
+        /* The first text of R1, which leaves it to the model to start thinking. */
+        .name = "deepseek-r1-2501",
+        .with = {DEEPSEEK_USER, DEEPSEEK_ASSISTANT, DEEPSEEK_END, "'</think>' in content"},
+        .without = {"<think>"},
         .open = {"", DEEPSEEK_USER, DEEPSEEK_ASSISTANT},
         .close = {"", "", DEEPSEEK_END},
         .generate = DEEPSEEK_ASSISTANT,
         .no_thinking = EMPTY_THOUGHT,
         .thinking = DROP,
+    },
+    {
+        .name = "deepseek",
+        .with = {DEEPSEEK_USER, DEEPSEEK_ASSISTANT, DEEPSEEK_END},
+        .without = {"think>"},
+        .open = {"", DEEPSEEK_USER, DEEPSEEK_ASSISTANT},
+        .close = {"", "", DEEPSEEK_END},
+        .generate = DEEPSEEK_ASSISTANT,
     },
     {
         .name = "deepseek-v2",
@@ -315,25 +351,20 @@ struct span {
 };
 
 static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+static bool is_line_end(char c) { return c == '\n'; }
 
-static struct span trim(struct span s)
+static struct span trim_left(struct span s, bool (*drop)(char))
 {
-    while (s.len > 0 && is_space(s.text[0])) {
+    while (s.len > 0 && drop(s.text[0])) {
         s.text++;
         s.len--;
     }
-    while (s.len > 0 && is_space(s.text[s.len - 1]))
-        s.len--;
     return s;
 }
 
-static struct span trim_lines(struct span s)
+static struct span trim_right(struct span s, bool (*drop)(char))
 {
-    while (s.len > 0 && s.text[0] == '\n') {
-        s.text++;
-        s.len--;
-    }
-    while (s.len > 0 && s.text[s.len - 1] == '\n')
+    while (s.len > 0 && drop(s.text[s.len - 1]))
         s.len--;
     return s;
 }
@@ -371,26 +402,21 @@ static void put_qwen3_answer(struct output *out, const struct chat *chat, int32_
 {
     const char *content = chat->messages[i].content;
     struct span answer = {content, strlen(content)}, thoughts = {"", 0};
-    if (split_thoughts(content, &thoughts, &answer)) {
-        while (answer.len > 0 && answer.text[0] == '\n') {
-            answer.text++;
-            answer.len--;
-        }
-    }
-    thoughts = trim_lines(thoughts);
+    if (split_thoughts(content, &thoughts, &answer))
+        answer = trim_left(answer, is_line_end);
+    thoughts = trim_right(trim_left(thoughts, is_line_end), is_line_end);
     if (i > chat->last_question && (i == chat->n - 1 || thoughts.len > 0)) {
         put_text(out, "<think>\n");
         put(out, thoughts.text, thoughts.len);
-        put_text(out, "\n</think>\n\n");
-        while (answer.len > 0 && answer.text[0] == '\n') {
-            answer.text++;
-            answer.len--;
-        }
+        put_text(out, END_THOUGHT);
+        answer = trim_left(answer, is_line_end);
     }
     put(out, answer.text, answer.len);
 }
 
-static void put_content(struct output *out, const struct chat *chat, int32_t i, enum role role)
+/* carried: behind a system message in the same turn. */
+static void put_content(struct output *out, const struct chat *chat, int32_t i, enum role role,
+                        bool carried)
 {
     const struct chat_template *t = chat->t;
     const char *content = chat->messages[i].content;
@@ -401,8 +427,14 @@ static void put_content(struct output *out, const struct chat *chat, int32_t i, 
     }
     if (role == ASSISTANT && t->thinking == DROP)
         split_thoughts(content, &thoughts, &whole);
+    if (role == ASSISTANT && t->thinking == DROP_PAST && i < chat->n - 1) {
+        split_thoughts(content, &thoughts, &whole);
+        whole = trim_left(whole, is_line_end);
+    }
+    if (t->trim[role] && !(carried && t->trim_joined))
+        whole = trim_left(whole, is_space);
     if (t->trim[role])
-        whole = trim(whole);
+        whole = trim_right(whole, is_space);
     put(out, whole.text, whole.len);
 }
 
@@ -431,21 +463,21 @@ static bool carries_system(const struct chat *chat, int32_t i)
 static void put_turn(struct output *out, const struct chat *chat, int32_t i, enum role role)
 {
     const struct chat_template *t = chat->t;
-    bool carried = role == SYSTEM && t->system != OWN_TURN;
-    if (carried)
+    if (role == SYSTEM && t->system != OWN_TURN)
         return;
+    bool carries = role == USER && carries_system(chat, i);
     if (role == USER && i > 1 && t->next_open != NULL)
         put_text(out, t->next_open);
     else
         put_text(out, t->open[role]);
-    if (role == USER && carries_system(chat, i)) {
+    if (carries) {
         put_text(out, t->open[SYSTEM]);
-        put_content(out, chat, 0, SYSTEM);
+        put_content(out, chat, 0, SYSTEM, false);
         put_text(out, t->close[SYSTEM]);
     }
     if (role == SYSTEM)
         put_text(out, t->system_head);
-    put_content(out, chat, i, role);
+    put_content(out, chat, i, role, carries);
     put_text(out, t->close[role]);
 }
 
@@ -469,10 +501,19 @@ static pith_status check(const struct chat *chat, pith_error *err)
     return PITH_OK;
 }
 
+static bool is_tool_response(const char *content)
+{
+    const char *open = "<tool_response>", *close = "</tool_response>";
+    size_t len = strlen(content), close_len = strlen(close);
+    return strncmp(content, open, strlen(open)) == 0 && len >= close_len &&
+           strcmp(content + len - close_len, close) == 0;
+}
+
+/* What a tool answered is no question, though it comes as the user's message. */
 static int32_t last_question(const pith_message *messages, int32_t n)
 {
     for (int32_t i = n - 1; i >= 0; i--) {
-        if (strcmp(messages[i].role, "user") == 0)
+        if (strcmp(messages[i].role, "user") == 0 && !is_tool_response(messages[i].content))
             return i;
     }
     return n;

@@ -1,0 +1,93 @@
+/* command.c - starts `pith` with files as its standard streams, so nothing can block. */
+#define _POSIX_C_SOURCE 200809L
+
+#include "command.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/wait.h>
+
+#include "testing.h"
+
+#define WORDS_MAX 64
+
+pid_t command_start(const char *const *words, int in, int out, int err)
+{
+    char *argv[WORDS_MAX + 2];
+    int n = 0;
+    argv[n++] = "pith";
+    while (words[n - 1] != NULL && n <= WORDS_MAX) {
+        argv[n] = (char *)words[n - 1];
+        n++;
+    }
+    argv[n] = NULL;
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dup2(in, STDIN_FILENO);
+        dup2(out, STDOUT_FILENO);
+        dup2(err, STDERR_FILENO);
+        execv(PITH_COMMAND, argv);
+        _exit(127);
+    }
+    return pid;
+}
+
+int command_wait(pid_t pid)
+{
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static char *read_back(FILE *file, size_t *len)
+{
+    fseek(file, 0, SEEK_END);
+    *len = (size_t)ftell(file);
+    rewind(file);
+    char *text = calloc(*len + 1, 1);
+    assert_non_null(text);
+    assert_int_equal(fread(text, 1, *len, file), *len);
+    fclose(file);
+    return text;
+}
+
+struct said command_list(const char *input, const char *out_path, const char *const *words)
+{
+    struct said said = {0};
+    FILE *in = tmpfile(), *err = tmpfile();
+    FILE *out = out_path != NULL ? fopen(out_path, "w") : tmpfile();
+    assert_true(in != NULL && out != NULL && err != NULL);
+    if (input != NULL)
+        fputs(input, in);
+    rewind(in);
+    said.status = command_wait(command_start(words, fileno(in), fileno(out), fileno(err)));
+    fclose(in);
+    if (out_path == NULL)
+        said.out = read_back(out, &said.out_len);
+    else
+        fclose(out);
+    said.err = read_back(err, &said.err_len);
+    return said;
+}
+
+struct said command(const char *input, ...)
+{
+    const char *words[WORDS_MAX];
+    int n = 0;
+    va_list args;
+    va_start(args, input);
+    do
+        words[n] = va_arg(args, const char *);
+    while (words[n++] != NULL && n < WORDS_MAX);
+    va_end(args);
+    return command_list(input, NULL, words);
+}
+
+void said_free(struct said *said)
+{
+    free(said->out);
+    free(said->err);
+    *said = (struct said){0};
+}

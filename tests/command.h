@@ -1,0 +1,32 @@
+/*
+ * command.h - runs the `pith` command as a user does, and keeps what it said. PITH_COMMAND is its
+ * path, from CMake.
+ */
+#ifndef TEST_COMMAND_H
+#define TEST_COMMAND_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+struct said {
+    int status; /* exit status; 128 + N when signal N ended it */
+    char *out;  /* standard output, [out_len], terminated */
+    size_t out_len;
+    char *err; /* standard error, [err_len], terminated */
+    size_t err_len;
+};
+
+/* Runs the command with these words, ended by NULL, and input as its standard input (NULL: empty).
+   The caller frees with said_free. */
+struct said command(const char *input, ...);
+/* The same with words in a list, and standard output opened on a file of the caller's (NULL: kept
+   in out). */
+struct said command_list(const char *input, const char *out_path, const char *const *words);
+void said_free(struct said *said);
+
+/* Starts the command with descriptors of the caller's as standard input, output and error. */
+pid_t command_start(const char *const *words, int in, int out, int err);
+/* Waits; the status as in struct said. */
+int command_wait(pid_t pid);
+
+#endif

@@ -1,0 +1,688 @@
+/*
+ * The `pith` command from outside: what it prints where, what it refuses and in which words, and
+ * its exit status. Every verb runs on the model of the repository. Conversations are in
+ * test_cli_chat.c.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "testing.h"
+
+#include "command.h"
+#include "pith.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define DEMO PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
+#define PROMPT                                                                                     \
+    "The password of Maria is copper lantern.\nQuestion: What is the password of Maria?\nAnswer:"
+#define ANSWER " The password of Maria is copper lantern."
+/* One thread: the tests of a build run side by side. */
+#define ON_MODEL "-m", MODEL, "-t", "1"
+
+static const char *const verbs[] = {"run",      "chat", "demo",     "bench",
+                                    "tokenize", "info", "quantize", "logits"};
+#define N_VERB (sizeof(verbs) / sizeof(verbs[0]))
+
+static char folder[64]; /* for the files of this run */
+
+static int set_up(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/pith-test-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+static int tear_down(void **state)
+{
+    char line[128];
+    (void)state;
+    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
+    return system(line);
+}
+
+static const char *in_folder(const char *name, char *buf)
+{
+    snprintf(buf, 128, "%s/%s", folder, name);
+    return buf;
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void expect_status(const struct said *s, int status)
+{
+    if (s->status != status)
+        fail_msg("exit status %d instead of %d; it said: %s", s->status, status, s->err);
+}
+
+static void expect_word(const char *text, const char *word)
+{
+    if (strstr(text, word) == NULL)
+        fail_msg("\"%s\" does not have \"%s\"", text, word);
+}
+
+/* A failure is one sentence on standard error. */
+static void expect_failure(const struct said *s, int status, const char *word)
+{
+    expect_status(s, status);
+    expect_word(s->err, word);
+    assert_int_equal(strncmp(s->err, "pith", 4), 0);
+    assert_ptr_equal(strchr(s->err, '\n'), s->err + s->err_len - 1);
+}
+
+static json_t *parse(const char *text)
+{
+    json_error_t err;
+    json_t *value = json_loads(text, JSON_DECODE_ANY, &err);
+    if (value == NULL)
+        fail_msg("no JSON: %s in \"%.200s\"", err.text, text);
+    return value;
+}
+
+static int64_t number(const json_t *object, const char *key)
+{
+    json_t *value = json_object_get(object, key);
+    if (!json_is_number(value))
+        fail_msg("no number named %s", key);
+    return (int64_t)json_number_value(value);
+}
+
+/* ---- help and refusals ---- */
+
+static void test_help(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, "help", NULL), t;
+    expect_status(&s, 0);
+    for (size_t i = 0; i < N_VERB; i++) {
+        expect_word(s.out, verbs[i]);
+        struct said a = command(NULL, "help", verbs[i], NULL);
+        struct said b = command(NULL, verbs[i], "--help", NULL);
+        expect_status(&a, 0);
+        expect_status(&b, 0);
+        assert_string_equal(a.out, b.out);
+        assert_int_equal(strncmp(a.out, "usage: pith ", 12), 0);
+        assert_int_equal(a.err_len + b.err_len, 0);
+        said_free(&a);
+        said_free(&b);
+    }
+    t = command(NULL, "--help", NULL);
+    expect_status(&t, 0);
+    assert_string_equal(s.out, t.out);
+    said_free(&s);
+    said_free(&t);
+    s = command(NULL, NULL);
+    expect_status(&s, 2);
+    assert_int_equal(s.out_len, 0);
+    said_free(&s);
+    s = command(NULL, "--version", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, pith_version());
+    said_free(&s);
+}
+
+/* The help of `run` names each option with its default, which comes from the library. */
+static void test_help_tells_defaults(void **state)
+{
+    static const char *const lines[] = {
+        "--temp X",
+        "(default 0.8)",
+        "--top-k N",
+        "(default 40)",
+        "-ctk, --cache-type-k TYPE",
+        "(default f16)",
+        "--chunk N",
+        "(default 512)",
+        "-m, --model FILE",
+        "--kv-memory SIZE",
+    };
+    (void)state;
+    struct said s = command(NULL, "help", "run", NULL);
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+        expect_word(s.out, lines[i]);
+    said_free(&s);
+}
+
+static void test_wrong_command_lines(void **state)
+{
+    static const struct {
+        const char *words[8];
+        const char *expected; /* in the sentence */
+    } cases[] = {
+        {{"rnu"}, "did you mean \"pith run\"?"},
+        {{"frobnicate"}, "frobnicate: there is no such command"},
+        {{"--nothing"}, "--nothing: there is no such option"},
+        {{"help", "rnu"}, "did you mean"},
+        {{"help", "run", "twice"}, "\"twice\": one argument too many"},
+        {{"run", "--tmep", "1"}, "--tmep: there is no such option; did you mean --temp?"},
+        {{"run", "--temp", "hot"}, "--temp: \"hot\" is not a number"},
+        {{"run", "--temp=nan"}, "--temp: \"nan\" is not a number"},
+        {{"run", "--temp", "-1"}, "--temp: -1 is not between 0 and"},
+        {{"run", "--top-k", "1.5"}, "--top-k: \"1.5\" is not a whole number"},
+        {{"run", "--top-k", "99999999999"}, "--top-k: \"99999999999\" is not a whole number"},
+        {{"run", "--top-k", "-3"}, "--top-k: -3 is not 0 or more"},
+        {{"run", "--top-p", "1.01"}, "--top-p: 1.01 is not between 0 and 1"},
+        {{"run", "-ctk", "q9"}, "-ctk: \"q9\" is not one of f32, f16, q8_0"},
+        {{"run", "--kv-memory", "5X"}, "--kv-memory: \"5X\" is not a size"},
+        {{"run", "--kv-memory", "-5"}, "--kv-memory: \"-5\" is not a size"},
+        {{"run", "--chunk", "0"}, "--chunk: 0 is not between 1 and"},
+        {{"run", "--page", "17"}, "--page: \"17\" is not one of 16, 32, 64"},
+        {{"run", "--echo=1"}, "--echo: takes no value, \"1\" was given"},
+        {{"run", "-n"}, "-n: its value (N) is missing"},
+        {{"run", "a", "b"}, "\"b\": one argument too many"},
+        {{"run", "-p", "x"}, "-m FILE is missing"},
+        {{"run", "-m", MODEL, "-p", "x", "-f", "y"}, "-p and -f both give the text"},
+        {{"run", "-m", MODEL, "-c", "5", "--kv-memory", "1M"}, "-c 5 and --kv-memory 1000000"},
+        {{"run", "-m", MODEL, "-p", "x", "-l", "5"}, "--logit-bias: \"5\" is not"},
+        {{"run", "-m", MODEL, "-p", "x", "-r", ""}, "--stop: an empty text"},
+        {{"chat", "-m", MODEL, "--chat-template", "none"}, "--chat-template: \"none\" is not one"},
+        {{"logits", "-m", MODEL}, "--ids IDS is missing"},
+        {{"logits", "-m", MODEL, "--ids", "1,x"}, "--ids: \"x\" is not a token id"},
+        {{"logits", "-m", MODEL, "--ids", "5,99999"}, "--ids: token id 99999 is not between"},
+        {{"logits", "-m", MODEL, "--ids", ""}, "--ids: \"\" holds no token id"},
+        {{"bench", "-m", MODEL, "-d", "1,,2"}, "-d: \"1,,2\" is not a list of whole numbers"},
+        {{"bench", "-m", MODEL, "-o", "xml"}, "-o: \"xml\" is not one of table, csv, json"},
+        {{"bench", "-m", MODEL, "-p", "0", "-n", "0"}, "nothing to measure"},
+        {{"quantize", "a", "b"}, "TYPE is missing"},
+        {{"quantize", "a", "b", "Q7"}, "TYPE: \"Q7\" is not one of"},
+        {{"tokenize", "-m", MODEL, "--ids", "1"}, "--ids: ids are not tokenized"},
+        {{"info"}, "MODEL is missing"},
+        {{"info", MODEL, "--memory", "0"}, "--memory: 0 is not 1 or more"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct said s = command_list(NULL, NULL, cases[i].words);
+        expect_failure(&s, 2, cases[i].expected);
+        assert_int_equal(s.out_len, 0);
+        said_free(&s);
+    }
+}
+
+static void test_missing_files_are_named(void **state)
+{
+    static const char *const cases[][8] = {
+        {"run", "-m", "/no/model", "-p", "x"},
+        {"chat", "-m", "/no/model"},
+        {"info", "/no/model"},
+        {"tokenize", "-m", "/no/model", "-p", "x"},
+        {"logits", "-m", "/no/model", "--ids", "1"},
+        {"bench", "-m", "/no/model"},
+        {"quantize", "/no/model", "/tmp/out", "F16"},
+        {"quantize", MODEL, "/no/model", "F16"},
+        {"run", ON_MODEL, "-f", "/no/model"},
+        {"logits", ON_MODEL, "--ids", "@/no/model"},
+        {"logits", "-m", MODEL, "--ids", "1", "-o", "/no/model"},
+        {"demo", "-m", "/no/model", "-f", MODEL, "--answer", MODEL},
+        {"demo", "-f", "/no/model"},
+        {"run", PITH_SOURCE_DIR, "-p", "x"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct said s = command_list(NULL, NULL, cases[i]);
+        expect_failure(&s, 1, i == 13 ? PITH_SOURCE_DIR : "/no/model");
+        assert_int_equal(s.out_len, 0);
+        said_free(&s);
+    }
+}
+
+/* ---- run ---- */
+
+static void test_run_prints_the_text_only(void **state)
+{
+    char path[128];
+    (void)state;
+    struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", NULL);
+    expect_status(&s, 0);
+    assert_string_equal(s.out, ANSWER);
+    expect_word(s.err, "tokens/s");
+    expect_word(s.err, "pages");
+    said_free(&s);
+
+    s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "--echo", "-q", NULL);
+    assert_string_equal(s.out, PROMPT ANSWER);
+    assert_string_equal(s.err, "");
+    said_free(&s);
+
+    /* The same prompt from a file and from standard input, whose last newline goes. */
+    write_file(in_folder("prompt.txt", path), PROMPT "\n");
+    s = command(NULL, "run", ON_MODEL, "-f", path, "--temp", "0", "-q", NULL);
+    assert_string_equal(s.out, ANSWER);
+    said_free(&s);
+    s = command(PROMPT "\n", "run", MODEL, "-t", "1", "--temp", "0", "-q", NULL);
+    assert_string_equal(s.out, ANSWER);
+    said_free(&s);
+    s = command(PROMPT, "run", ON_MODEL, "-f", "-", "--temp=0", "-q", "-n", "0", NULL);
+    expect_status(&s, 0);
+    assert_string_equal(s.out, "");
+    said_free(&s);
+
+    s = command(NULL, "run", ON_MODEL, "-e", "-p", "a\\nb\\x41\\\\", "-n", "0", "--echo", "-q",
+                NULL);
+    assert_string_equal(s.out, "a\nbA\\");
+    said_free(&s);
+}
+
+static void test_run_options_act(void **state)
+{
+    (void)state;
+    struct said s =
+        command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-r", "is cop", "-q", NULL);
+    assert_string_equal(s.out, " The password of Maria ");
+    said_free(&s);
+    s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "3", "-q", NULL);
+    expect_word(ANSWER, s.out);
+    assert_true(s.out_len > 0 && s.out_len < strlen(ANSWER));
+    said_free(&s);
+    s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-q", "-ctk", "q8_0", "-ctv",
+                "f32", "--page", "16", "--chunk", "7", "--kv-memory", "1MiB", "--show-kv", NULL);
+    assert_string_equal(s.out, ANSWER);
+    expect_word(s.err, "layer 2 head 0");
+    expect_word(s.err, " = the pool's ");
+    said_free(&s);
+}
+
+static void test_run_seed_and_threads(void **state)
+{
+    struct said s[4];
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        s[i] = command(NULL, "run", "-m", MODEL, "-t", i == 1 ? "2" : "1", "-p", "The", "-n", "24",
+                       "-s", i == 2 ? "5" : "4", "--temp", "1.5", "--top-k", "0", "-q",
+                       "--cpu-level", i == 3 ? "scalar" : pith_cpu_level(), NULL);
+        expect_status(&s[i], 0);
+    }
+    assert_string_equal(s[0].out, s[1].out);
+    assert_string_not_equal(s[0].out, s[2].out);
+    assert_true(s[3].out_len > 0);
+    for (int i = 0; i < 4; i++)
+        said_free(&s[i]);
+}
+
+static void test_run_statistics(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "4", "--json",
+                            "-c", "64", NULL);
+    json_t *o = parse(s.err);
+    assert_int_equal(number(o, "generated_tokens"), 4);
+    assert_int_equal(number(o, "length"), number(o, "prompt_tokens") + 3);
+    assert_true(number(o, "kv_used_bytes") <= number(o, "kv_reserved_bytes"));
+    assert_string_equal(json_string_value(json_object_get(o, "stop")), "length");
+    assert_int_equal(strlen(json_string_value(json_object_get(o, "logits_hash"))), 16);
+    json_decref(o);
+    said_free(&s);
+}
+
+static void test_run_memory_is_full(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, "run", ON_MODEL, "-p", "The", "-c", "16", "--page", "16",
+                            "--ignore-eos", "-q", NULL);
+    expect_status(&s, 0);
+    assert_true(s.out_len > 0);
+    expect_word(s.err, "ends at 16 tokens because");
+    said_free(&s);
+    s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-c", "16", "--page", "16", NULL);
+    expect_failure(&s, 1, "do not fit the KV memory, which -c or --kv-memory size");
+    assert_int_equal(s.out_len, 0);
+    said_free(&s);
+}
+
+/* ---- logits ---- */
+
+static bool keep_row(void *user, pith_seq *seq, int32_t pos, const float *logits)
+{
+    float **rows = user;
+    pith_model_info info;
+    pith_model_get_info(pith_engine_model(pith_seq_engine(seq)), &info);
+    memcpy(rows[0] + (size_t)pos * (size_t)info.n_vocab, logits,
+           (size_t)info.n_vocab * sizeof(*logits));
+    return true;
+}
+
+/* The rows of logits through the library. Returns the size of a row; the caller frees. */
+static int32_t library_rows(const int32_t *ids, int32_t n, float **rows)
+{
+    pith_model *model;
+    pith_engine *engine;
+    pith_seq *seq;
+    pith_model_info info;
+    assert_int_equal(pith_model_load(MODEL, NULL, &model, NULL), PITH_OK);
+    assert_int_equal(pith_engine_create(model, NULL, &engine, NULL), PITH_OK);
+    assert_int_equal(pith_seq_create(engine, &seq, NULL), PITH_OK);
+    pith_model_get_info(model, &info);
+    *rows = calloc((size_t)n * (size_t)info.n_vocab, sizeof(float));
+    pith_batch_item item = {seq, ids, n, PITH_LOGITS_ALL, keep_row, rows};
+    assert_int_equal(pith_batch_eval(engine, &item, 1, NULL, NULL, NULL), PITH_OK);
+    pith_seq_free(seq);
+    pith_engine_free(engine);
+    pith_model_free(model);
+    return info.n_vocab;
+}
+
+static void check_position(json_t *position, int32_t pos, const float *row, int32_t n_vocab)
+{
+    char hash[24];
+    json_t *top = json_object_get(position, "top");
+    double last = INFINITY;
+    assert_int_equal(number(position, "pos"), pos);
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)pith_logits_hash(row, n_vocab));
+    assert_string_equal(json_string_value(json_object_get(position, "hash")), hash);
+    assert_int_equal(json_array_size(top), 5);
+    for (size_t i = 0; i < 5; i++) {
+        int64_t id = json_integer_value(json_array_get(json_array_get(top, i), 0));
+        double logit = json_real_value(json_array_get(json_array_get(top, i), 1));
+        int32_t above = 0;
+        assert_in_range(id, 0, n_vocab - 1);
+        assert_true((float)logit == row[id]);
+        assert_true(logit <= last);
+        for (int32_t t = 0; t < n_vocab; t++)
+            above += row[t] > row[id];
+        assert_true(above <= (int32_t)i);
+        last = logit;
+    }
+}
+
+static void test_logits(void **state)
+{
+    static const int32_t ids[] = {980, 4, 300, 77, 512, 0, 981};
+    char path[128], raw[128];
+    float *rows;
+    (void)state;
+    int32_t n_vocab = library_rows(ids, 7, &rows);
+    write_file(in_folder("ids.txt", path), "@ignored");
+    char argument[160];
+    write_file(path, " 980, 4\n300 77,512\t0 981\n");
+    snprintf(argument, sizeof(argument), "@%s", path);
+    for (int round = 0; round < 3; round++) {
+        struct said s =
+            command(NULL, "logits", ON_MODEL, "--ids",
+                    round == 0 ? "980,4,300,77,512,0,981" : argument, "--top", "5", "--chunk",
+                    round == 1 ? "2" : "512", "--json", "--out", in_folder("raw", raw), NULL);
+        expect_status(&s, 0);
+        assert_int_equal(s.err_len, 0);
+        json_t *o = parse(s.out), *positions = json_object_get(o, "positions");
+        assert_int_equal(json_array_size(positions), 7);
+        for (int32_t i = 0; i < 7; i++)
+            check_position(json_array_get(positions, (size_t)i), i, rows + i * n_vocab, n_vocab);
+        json_decref(o);
+        said_free(&s);
+        struct stat st;
+        assert_int_equal(stat(raw, &st), 0);
+        assert_int_equal(st.st_size, 7 * (long)n_vocab * 4);
+    }
+    struct said s = command(NULL, "logits", ON_MODEL, "--ids", "[1, 2]", "--top", "0", NULL);
+    expect_status(&s, 0);
+    assert_true(strchr(s.out, ':') == NULL && s.out[0] == '0');
+    said_free(&s);
+    free(rows);
+}
+
+/* ---- tokenize, info, quantize, bench ---- */
+
+static void test_tokenize(void **state)
+{
+    static const char text[] = "The password of Maria: \xe2\x82\xac!\n";
+    int32_t ids[128], n;
+    pith_model *model;
+    (void)state;
+    assert_int_equal(pith_model_load(MODEL, NULL, &model, NULL), PITH_OK);
+    for (int round = 0; round < 2; round++) {
+        uint32_t flags = round == 0 ? PITH_TOKENIZE_BOS : 0;
+        assert_int_equal(pith_tokenize(model, text, strlen(text), flags, ids, 128, &n, NULL),
+                         PITH_OK);
+        struct said s =
+            command(text, "tokenize", "-m", MODEL, "--json", round == 0 ? NULL : "--no-bos", NULL);
+        expect_status(&s, 0);
+        json_t *list = parse(s.out);
+        assert_int_equal(json_array_size(list), n);
+        for (int32_t i = 0; i < n; i++)
+            assert_int_equal(json_integer_value(json_array_get(list, (size_t)i)), ids[i]);
+        json_decref(list);
+        /* And back, from the JSON as it is. */
+        struct said back = command(s.out, "tokenize", "-m", MODEL, "--detokenize", NULL);
+        expect_status(&back, 0);
+        assert_string_equal(back.out, text);
+        said_free(&back);
+        said_free(&s);
+    }
+    pith_model_free(model);
+    struct said s = command("", "tokenize", "-m", MODEL, "--json", "--no-bos", NULL);
+    assert_string_equal(s.out, "[]\n");
+    said_free(&s);
+    s = command(NULL, "tokenize", "-m", MODEL, "-p", "The end", NULL);
+    expect_word(s.out, "\"The\"");
+    expect_word(s.out, "\" \"");
+    said_free(&s);
+}
+
+static void test_info(void **state)
+{
+    int64_t n_param = 0;
+    size_t i, k;
+    json_t *tensor, *dim;
+    (void)state;
+    struct said s = command(NULL, "info", MODEL, "-v", "--json", "--memory", "1GiB", NULL);
+    expect_status(&s, 0);
+    json_t *o = parse(s.out);
+    assert_string_equal(json_string_value(json_object_get(o, "architecture")), "qwen2");
+    json_array_foreach(json_object_get(o, "tensors"), i, tensor)
+    {
+        int64_t n = 1;
+        json_array_foreach(json_object_get(tensor, "shape"), k, dim) n *= json_integer_value(dim);
+        n_param += n;
+    }
+    assert_int_equal(n_param, number(o, "n_param"));
+    assert_int_equal(json_array_size(json_object_get(o, "kv")), 9);
+    json_t *f32 = json_array_get(json_object_get(o, "kv"), 0);
+    int64_t entries = number(o, "n_layer") * number(o, "n_head_kv");
+    int64_t row = 4 * (number(o, "head_dim_k") + number(o, "head_dim_v"));
+    assert_true(json_real_value(json_object_get(f32, "bytes_per_token")) >=
+                (double)(entries * row));
+    assert_true(number(f32, "fits_tokens") > 0 &&
+                number(f32, "fits_tokens") * entries * row < (int64_t)1 << 30);
+    json_decref(o);
+    said_free(&s);
+    s = command(NULL, "info", MODEL, "-v", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "token_embd.weight");
+    expect_word(s.out, "bytes/token");
+    expect_word(s.out, "qwen2.block_count");
+    said_free(&s);
+}
+
+static void test_quantize(void **state)
+{
+    char path[128], odd[128];
+    struct stat st;
+    (void)state;
+    struct said s = command(NULL, "quantize", MODEL, in_folder("q8.gguf", path), "Q8_0", "-t", "1",
+                            "--progress", NULL);
+    expect_status(&s, 0);
+    assert_int_equal(s.out_len, 0);
+    expect_word(s.err, "quantizing: 100 %");
+    said_free(&s);
+    s = command(NULL, "run", "-m", path, "-t", "1", "-p", PROMPT, "--temp", "0", "-q", NULL);
+    assert_string_equal(s.out, ANSWER);
+    said_free(&s);
+    s = command(NULL, "info", path, "--json", NULL);
+    json_t *o = parse(s.out);
+    assert_string_equal(json_string_value(json_object_get(o, "file_type")), "Q8_0");
+    json_decref(o);
+    said_free(&s);
+    /* A failure leaves no file. */
+    s = command(NULL, "quantize", path, in_folder("none/x.gguf", odd), "Q4_0", "-q", NULL);
+    expect_failure(&s, 1, "x.gguf");
+    said_free(&s);
+    s = command(NULL, "quantize", PITH_SOURCE_DIR "/LICENSE", in_folder("x.gguf", odd), "Q4_0",
+                NULL);
+    expect_failure(&s, 1, "LICENSE");
+    assert_int_equal(stat(odd, &st), -1);
+    said_free(&s);
+}
+
+static void test_bench(void **state)
+{
+    size_t i;
+    json_t *row;
+    (void)state;
+    struct said s = command(NULL, "bench", ON_MODEL, "-p", "16", "-n", "4", "-d", "0,40", "-r", "2",
+                            "-o", "json", NULL);
+    expect_status(&s, 0);
+    json_t *o = parse(s.out), *rows = json_object_get(o, "rows");
+    assert_int_equal(json_array_size(rows), 4);
+    assert_int_equal(number(o, "threads"), 1);
+    assert_true(number(json_object_get(o, "machine"), "read_bytes_per_s") > 0);
+    json_array_foreach(rows, i, row)
+    {
+        assert_int_equal(number(row, "depth"), i < 2 ? 0 : 40);
+        assert_int_equal(number(row, "n"), i % 2 == 0 ? 16 : 4);
+        assert_true(number(row, "tokens_per_s") > 0 && number(row, "bound") > 0);
+        assert_true(number(row, "best") >= number(row, "tokens_per_s"));
+    }
+    json_decref(o);
+    said_free(&s);
+
+    /* As many fields in each line of CSV as in its head. */
+    s = command(NULL, "bench", ON_MODEL, "-p", "16", "-n", "0", "-r", "1", "-o", "csv", NULL);
+    expect_status(&s, 0);
+    int commas[2] = {0}, line = 0;
+    for (const char *c = s.out; *c != '\0' && line < 2; c++) {
+        commas[line] += *c == ',';
+        line += *c == '\n';
+    }
+    assert_int_equal(line, 2);
+    assert_int_equal(commas[0], commas[1]);
+    said_free(&s);
+}
+
+/* ---- demo ---- */
+
+static void test_demo(void **state)
+{
+    char path[128];
+    (void)state;
+    SKIP_WITHOUT(DEMO);
+    struct said s = command(NULL, "demo", "-t", "1", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "Right.");
+    expect_word(s.out, "layer 2 head 0");
+    expect_word(s.out, " = the pool's ");
+    assert_null(strchr(s.out, '\033')); /* no colours where there is no terminal */
+    said_free(&s);
+    write_file(in_folder("wrong.txt", path), "The password of nobody.\n");
+    s = command(NULL, "demo", "-t", "1", "--answer", path, NULL);
+    expect_status(&s, 1);
+    expect_word(s.out, "Wrong: the text says \"The password of nobody.\"");
+    said_free(&s);
+}
+
+/* ---- output that does not arrive ---- */
+
+static void test_full_disk(void **state)
+{
+    static const char *const cases[][12] = {
+        {"run", ON_MODEL, "-p", "The", "-n", "8", "-q"},
+        {"logits", ON_MODEL, "--ids", "1,2,3", "--json"},
+        {"logits", ON_MODEL, "--ids", "1,2,3"},
+        {"info", MODEL},
+        {"info", MODEL, "--json"},
+        {"tokenize", "-m", MODEL, "-p", "The end", "--json"},
+        {"help", "run"},
+        {"--version"},
+        {"bench", ON_MODEL, "-p", "4", "-n", "0", "-r", "1"},
+    };
+    (void)state;
+    SKIP_WITHOUT("/dev/full");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct said s = command_list(NULL, "/dev/full", cases[i]);
+        expect_failure(&s, 1, "standard output: No space left on device");
+        said_free(&s);
+    }
+}
+
+/* The reader takes the first piece and leaves. The command ends by itself, without a word. */
+static void test_reader_leaves(void **state)
+{
+    static const char *const words[] = {"run",    ON_MODEL, "-p",           "The", "-n",
+                                        "100000", "-q",     "--ignore-eos", NULL};
+    int ends[2], in = open("/dev/null", O_RDONLY);
+    char first;
+    (void)state;
+    FILE *err = tmpfile();
+    assert_int_equal(pipe(ends), 0);
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    pid_t pid = command_start(words, in, ends[1], fileno(err));
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &first, 1), 1);
+    close(ends[0]);
+    assert_int_equal(command_wait(pid), 1);
+    fseek(err, 0, SEEK_END);
+    assert_int_equal(ftell(err), 0);
+    fclose(err);
+    close(in);
+}
+
+/* Ctrl-C ends the text; what was said stays, and the statistics follow. */
+static void test_interrupt(void **state)
+{
+    static const char *const words[] = {"run",    ON_MODEL,       "-p",     "The", "-n",
+                                        "100000", "--ignore-eos", "--json", NULL};
+    int ends[2], in = open("/dev/null", O_RDONLY);
+    char buf[4096];
+    (void)state;
+    FILE *err = tmpfile();
+    assert_int_equal(pipe(ends), 0);
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    pid_t pid = command_start(words, in, ends[1], fileno(err));
+    close(ends[1]);
+    assert_true(read(ends[0], buf, 1) == 1);
+    kill(pid, SIGINT);
+    while (read(ends[0], buf, sizeof(buf)) > 0)
+        continue;
+    close(ends[0]);
+    assert_int_equal(command_wait(pid), 130);
+    rewind(err);
+    json_t *o = json_loadf(err, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(o, "stop")), "caller");
+    json_decref(o);
+    fclose(err);
+    close(in);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help_tells_defaults),
+        cmocka_unit_test(test_wrong_command_lines),
+        cmocka_unit_test(test_missing_files_are_named),
+        cmocka_unit_test(test_run_prints_the_text_only),
+        cmocka_unit_test(test_run_options_act),
+        cmocka_unit_test(test_run_seed_and_threads),
+        cmocka_unit_test(test_run_statistics),
+        cmocka_unit_test(test_run_memory_is_full),
+        cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_tokenize),
+        cmocka_unit_test(test_info),
+        cmocka_unit_test(test_quantize),
+        cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_reader_leaves),
+        cmocka_unit_test(test_interrupt),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

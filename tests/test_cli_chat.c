@@ -1,0 +1,289 @@
+/*
+ * Conversations with `pith chat`: through a pipe, and on a terminal of our own making, where
+ * Ctrl-C must stop the answer and leave the program.
+ */
+#define _XOPEN_SOURCE 700
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "testing.h"
+
+#include "command.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define ON_MODEL "-m", MODEL, "-t", "1", "--chat-template", "chatml"
+#define END_TOKEN "981-inf" /* banned, the model's answers do not end */
+#define PATIENCE_S 60
+
+static char folder[64];
+
+static int set_up(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/pith-test-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+static int tear_down(void **state)
+{
+    char line[128];
+    (void)state;
+    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
+    return system(line);
+}
+
+static void expect_word(const char *text, const char *word)
+{
+    if (strstr(text, word) == NULL)
+        fail_msg("\"%s\" does not have \"%s\"", text, word);
+}
+
+/* ---- through a pipe ---- */
+
+/* The answers of a conversation are those that `run` gives to the same prompts rendered whole: what
+   the sequence kept from turn to turn changed nothing. */
+static void test_turns_equal_whole_prompts(void **state)
+{
+    char prompt[1024], expected[1024];
+    (void)state;
+    struct said s = command("Where is Maria?\nWho is Anton?\n", "chat", ON_MODEL, "--temp", "0",
+                            "-n", "12", NULL);
+    assert_int_equal(s.status, 0);
+    struct said first = command(NULL, "run", ON_MODEL, "--chat", "-p", "Where is Maria?", "--temp",
+                                "0", "-n", "12", "-q", NULL);
+    snprintf(prompt, sizeof(prompt),
+             "<|im_start|>user\nWhere is Maria?<|im_end|>\n<|im_start|>assistant\n%s<|im_end|>\n"
+             "<|im_start|>user\nWho is Anton?<|im_end|>\n<|im_start|>assistant\n",
+             first.out);
+    struct said second = command(NULL, "run", "-m", MODEL, "-t", "1", "-p", prompt,
+                                 "--parse-special", "--temp", "0", "-n", "12", "-q", NULL);
+    assert_true(first.out_len > 0 && second.out_len > 0);
+    snprintf(expected, sizeof(expected), "%s\n%s\n", first.out, second.out);
+    assert_string_equal(s.out, expected);
+    said_free(&s);
+    said_free(&first);
+    said_free(&second);
+}
+
+static void test_slashes(void **state)
+{
+    (void)state;
+    struct said s =
+        command("/help\n/kv\n/rest\n/save\n/reset now\n\nHello \\\nthere\n/reset\n/quit\n"
+                "never read\n",
+                "chat", ON_MODEL, "--temp", "0", "-n", "4", "--stats", NULL);
+    assert_int_equal(s.status, 0);
+    expect_word(s.err, "/save  FILE");
+    expect_word(s.err, "KV memory");
+    expect_word(s.err, "/rest: there is no such command; did you mean /reset");
+    expect_word(s.err, "/save takes the name of a file");
+    expect_word(s.err, "/reset takes no argument");
+    expect_word(s.err, "tokens/s");
+    expect_word(s.err, "starts over");
+    assert_null(strstr(s.err, "never"));
+    assert_ptr_equal(strchr(s.out, '\n'), s.out + s.out_len - 1); /* one answer */
+    said_free(&s);
+}
+
+static void test_save_and_load(void **state)
+{
+    char path[128], kv[140], input[512];
+    struct stat st;
+    (void)state;
+    snprintf(path, sizeof(path), "%s/talk.json", folder);
+    snprintf(kv, sizeof(kv), "%s.kv", path);
+    snprintf(input, sizeof(input), "Where is Maria?\n/save %s\nWho is Anton?\n", path);
+    struct said a = command(input, "chat", ON_MODEL, "--temp", "0", "-n", "12", NULL);
+    assert_int_equal(a.status, 0);
+    expect_word(a.err, "saved 2 messages");
+    json_t *list = json_load_file(path, 0, NULL);
+    assert_int_equal(json_array_size(list), 2);
+    json_decref(list);
+    assert_int_equal(stat(kv, &st), 0);
+
+    snprintf(input, sizeof(input), "/load %s\nWho is Anton?\n", path);
+    for (int round = 0; round < 3; round++) {
+        struct said b = command(input, "chat", ON_MODEL, "--temp", "0", "-n", "12", NULL);
+        assert_int_equal(b.status, 0);
+        expect_word(b.err, round == 0 ? "and the KV of" : "to be read again");
+        expect_word(a.out, b.out); /* the second answer, as if nothing had happened */
+        said_free(&b);
+        if (round == 0) { /* a damaged snapshot, then none, cost time only */
+            FILE *file = fopen(kv, "r+b");
+            fseek(file, st.st_size / 2, SEEK_SET);
+            fputs("damage", file);
+            fclose(file);
+        } else {
+            remove(kv);
+        }
+    }
+    said_free(&a);
+
+    FILE *file = fopen(path, "w");
+    fputs("[{\"role\": \"user\"}]", file);
+    fclose(file);
+    a = command(input, "chat", ON_MODEL, "--temp", "0", "-n", "2", NULL);
+    expect_word(a.err, "message 0 has no role or no content");
+    assert_int_equal(a.status, 0);
+    said_free(&a);
+}
+
+static void test_memory_is_full(void **state)
+{
+    (void)state;
+    struct said s = command("Hello\n", "chat", ON_MODEL, "-c", "16", "--page", "16", NULL);
+    assert_int_equal(s.status, 0);
+    expect_word(s.err, "/reset starts over");
+    said_free(&s);
+}
+
+/* ---- on a terminal ---- */
+
+struct terminal {
+    int fd;
+    pid_t pid;
+    char text[1 << 16]; /* what it showed since the last wait */
+    size_t len;
+};
+
+static void terminal_open(struct terminal *t, const char *const *words)
+{
+    t->fd = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(t->fd >= 0);
+    assert_int_equal(grantpt(t->fd), 0);
+    assert_int_equal(unlockpt(t->fd), 0);
+    t->len = 0;
+    t->pid = fork();
+    assert_true(t->pid >= 0);
+    if (t->pid == 0) {
+        char *argv[32] = {"pith"};
+        int n = 0;
+        while (words[n] != NULL && n < 30) {
+            argv[n + 1] = (char *)words[n];
+            n++;
+        }
+        argv[n + 1] = NULL;
+        setsid();
+        int slave = open(ptsname(t->fd), O_RDWR); /* becomes the session's terminal */
+        for (int i = 0; i < 3; i++)
+            dup2(slave, i);
+        setenv("TERM", "vt100", 1);
+        execv(PITH_COMMAND, argv);
+        _exit(127);
+    }
+}
+
+/* Reads until the terminal shows word; forgets what came until then. */
+static void terminal_wait(struct terminal *t, const char *word)
+{
+    time_t end = time(NULL) + PATIENCE_S;
+    for (;;) {
+        t->text[t->len] = '\0';
+        char *at = strstr(t->text, word);
+        if (at != NULL) {
+            size_t gone = (size_t)(at - t->text) + strlen(word);
+            memmove(t->text, t->text + gone, t->len - gone + 1);
+            t->len -= gone;
+            return;
+        }
+        struct pollfd p = {.fd = t->fd, .events = POLLIN};
+        if (time(NULL) > end || t->len + 1 >= sizeof(t->text))
+            fail_msg("waiting for \"%s\", the terminal shows \"%s\"", word, t->text);
+        if (poll(&p, 1, 1000) <= 0)
+            continue;
+        ssize_t n = read(t->fd, t->text + t->len, sizeof(t->text) - 1 - t->len);
+        if (n <= 0)
+            fail_msg("waiting for \"%s\", the program ended with \"%s\"", word, t->text);
+        t->len += (size_t)n;
+    }
+}
+
+static void terminal_type(struct terminal *t, const char *text)
+{
+    assert_int_equal(write(t->fd, text, strlen(text)), strlen(text));
+}
+
+/* Waits for the end; the status as in struct said. */
+static int terminal_close(struct terminal *t)
+{
+    char rest[4096];
+    while (read(t->fd, rest, sizeof(rest)) > 0)
+        continue;
+    int status = command_wait(t->pid);
+    close(t->fd);
+    return status;
+}
+
+static void test_interrupt_stops_the_answer(void **state)
+{
+    static struct terminal t;
+    char history[128];
+    (void)state;
+    snprintf(history, sizeof(history), "%s/history", folder);
+    const char *const words[] = {"chat", ON_MODEL, "-l", END_TOKEN, "--history", history, NULL};
+    terminal_open(&t, words);
+    terminal_wait(&t, "/help lists the commands");
+    terminal_wait(&t, "> ");
+    terminal_type(&t, "Hello\r");
+    terminal_wait(&t, "Hello");
+    terminal_wait(&t, "\n");
+    terminal_wait(&t, " "); /* a first word of the answer, which has no end */
+    terminal_type(&t, "\003");
+    terminal_wait(&t, "> ");
+    terminal_type(&t, "/kv\r");
+    terminal_wait(&t, "layer 2 head 0");
+    terminal_wait(&t, "> ");
+
+    /* At the prompt Ctrl-C gives the line up, and only that. */
+    terminal_type(&t, "half a line\003");
+    terminal_wait(&t, "Ctrl-C again or /quit leaves");
+    terminal_wait(&t, "> ");
+    terminal_type(&t, "/help\r");
+    terminal_wait(&t, "Ctrl-C stops an answer");
+    terminal_wait(&t, "> ");
+    terminal_type(&t, "/quit\r");
+    assert_int_equal(terminal_close(&t), 0);
+
+    FILE *file = fopen(history, "r");
+    assert_non_null(file);
+    size_t n = fread(t.text, 1, sizeof(t.text) - 1, file);
+    fclose(file);
+    t.text[n] = '\0';
+    expect_word(t.text, "Hello");
+    expect_word(t.text, "/kv");
+}
+
+static void test_interrupt_twice_or_end_leaves(void **state)
+{
+    static struct terminal t;
+    const char *const words[] = {"chat", ON_MODEL, "--history", "", NULL};
+    (void)state;
+    terminal_open(&t, words);
+    terminal_wait(&t, "> ");
+    terminal_type(&t, "\003");
+    terminal_wait(&t, "> ");
+    terminal_type(&t, "\003");
+    assert_int_equal(terminal_close(&t), 0);
+    terminal_open(&t, words);
+    terminal_wait(&t, "> ");
+    terminal_type(&t, "\004");
+    assert_int_equal(terminal_close(&t), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_turns_equal_whole_prompts),
+        cmocka_unit_test(test_slashes),
+        cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_memory_is_full),
+        cmocka_unit_test(test_interrupt_stops_the_answer),
+        cmocka_unit_test(test_interrupt_twice_or_end_leaves),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
