@@ -171,8 +171,17 @@ static struct span find_question(const struct cli_text *text)
     return question;
 }
 
-/* The fact is the longest beginning of the answer, in whole words, that the text has: all of it
-   where one sentence answers, its first step where several must be put together. */
+/* The sentence that a span lies in, from its beginning. */
+static struct span whole_sentence(const struct cli_text *text, struct span s)
+{
+    while (s.begin > 0 && text->data[s.begin - 1] != '\n' &&
+           !(s.begin > 1 && text->data[s.begin - 1] == ' ' && text->data[s.begin - 2] == '.'))
+        s.begin--;
+    return s;
+}
+
+/* The fact is the sentence with the longest beginning of the answer, in whole words, that the text
+   has: all of it where one sentence answers, its first step where several must be put together. */
 static struct span find_fact(const struct story *s)
 {
     struct span fact = {0, 0};
@@ -184,7 +193,7 @@ static struct span find_fact(const struct story *s)
         if (len > 0)
             len--;
     }
-    return fact;
+    return fact.end > 0 ? whole_sentence(&s->text, fact) : fact;
 }
 
 static struct story read_story(const struct options *o)

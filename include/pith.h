@@ -315,10 +315,11 @@ typedef struct pith_kv_stats {
     int64_t reserved_bytes; /* the budget: bytes of the whole pool */
     int64_t used_bytes;     /* pages in use */
     int64_t peak_bytes;     /* most pages ever in use */
-    int64_t live_bytes;     /* of used: entries that hold a token (the rest is page slack) */
-    int64_t shared_bytes;   /* of used: pages that more than one lane points to */
-    int64_t saved_bytes;    /* what the shared pages would cost more if each lane had its own */
-    int64_t table_bytes;    /* page tables and lane heads, beside the pool */
+    int64_t live_bytes;     /* of used: key, value, scales and position of each entry that some lane
+                               sees, once per page; the rest is slots without entry and alignment */
+    int64_t shared_bytes;   /* of used: pages that more than one page table entry points to */
+    int64_t saved_bytes;    /* what they would cost more if each entry had a page of its own */
+    int64_t table_bytes;    /* page tables, lane heads and the pool's lists, beside the pool */
     int64_t page_bytes;     /* one page */
     int64_t n_page;
     int64_t n_page_used;
@@ -341,8 +342,8 @@ PITH_API void pith_seq_free(pith_seq *seq);
 /* Makes a copy that shares every page; pages are copied when one side writes to them. NOMEM. */
 PITH_API pith_status pith_seq_fork(const pith_seq *seq, pith_seq **out, pith_error *err);
 
-/* Forgets all tokens at positions >= n_token. INVALID when n_token is negative or beyond the
-   sequence. KV_FULL or NOMEM when a shared page cannot be copied; the sequence is then unchanged. */
+/* Forgets all tokens at positions >= n_token and gives their pages back. INVALID when n_token is
+   negative or beyond the sequence, which is then unchanged. */
 PITH_API pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err);
 
 /* The engine that the sequence belongs to. */
@@ -374,7 +375,8 @@ PITH_API pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t h
 PITH_API pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err);
 
 /* Reads such a file into a new sequence. The engine must have the same model shape, page length
-   and storage types. IO, FORMAT (damaged), INVALID (other model or types), KV_FULL, NOMEM. */
+   and storage types. IO, FORMAT (damaged), UNSUPPORTED (a later version of the format), INVALID
+   (other model or types, named with both values), KV_FULL, NOMEM; nothing has changed then. */
 PITH_API pith_status pith_seq_load(pith_engine *engine, const char *path, pith_seq **out,
                                    pith_error *err);
 

@@ -89,6 +89,8 @@ def main():
         for messages in CONVERSATIONS:
             if has_default and messages[0][0] != "system":
                 continue
+            if modes == ALWAYS and messages[-1][0] == "assistant":
+                continue
             for generate in modes:
                 for thinking in (True, False) if thinks and generate else (True,):
                     try:

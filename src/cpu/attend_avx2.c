@@ -110,6 +110,11 @@ static inline vec mask_pick(vmask m, vec a, vec b) { return _mm256_blendv_ps(b, 
 /* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
 static inline void line_prefetch(const void *p)
 {
+    __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)p));
+}
+
+static inline void line_prefetch_far(const void *p)
+{
     __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)p));
 }
 

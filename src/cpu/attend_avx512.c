@@ -92,9 +92,13 @@ static inline vmask mask_visible(const int32_t *pos, int32_t limit, int32_t n)
 static inline vmask mask_below(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 static inline vec mask_pick(vmask m, vec a, vec b) { return _mm512_mask_blend_ps(m, b, a); }
 
-/* To the second level: the next page would push this one out of the first. As assembly because GCC
-   takes functions that only prefetch for pure and drops the calls. */
+/* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
 static inline void line_prefetch(const void *p)
+{
+    __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)p));
+}
+
+static inline void line_prefetch_far(const void *p)
 {
     __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)p));
 }

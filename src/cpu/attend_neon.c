@@ -102,9 +102,13 @@ static inline vmask mask_visible(const int32_t *pos, int32_t limit, int32_t n)
 static inline vmask mask_below(vec a, vec b) { return vcltq_f32(a, b); }
 static inline vec mask_pick(vmask m, vec a, vec b) { return vbslq_f32(m, a, b); }
 
-/* To the second level. As assembly because GCC takes functions that only prefetch for pure and drops
-   the calls. */
+/* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
 static inline void line_prefetch(const void *p)
+{
+    __asm__ volatile("prfm pldl1keep, %0" : : "Q"(*(const char *)p));
+}
+
+static inline void line_prefetch_far(const void *p)
 {
     __asm__ volatile("prfm pldl2keep, %0" : : "Q"(*(const char *)p));
 }

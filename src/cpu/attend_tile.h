@@ -16,7 +16,7 @@
  *   mask_visible(pos, limit, n)  lanes i < n with pos[i] <= limit; n may be any number
  *   mask_below(a, b)       lanes with a < b
  *   mask_pick(m, a, b)     a where m, else b
- *   line_prefetch(p)
+ *   line_prefetch(p)       brings a line to the first level of cache, _far to the second
  *   tile_vecs(n_row)       registers across, of a tile that is n_row high
  *   TILE_ROWS_TALL         12 where a tile of 12 rows pays on f32 pages, else 6
  */
@@ -401,7 +401,7 @@ static void decode_v_q8_0(const struct pi_attend_page *page, float *out)
 static void prefetch(const void *at, size_t size)
 {
     for (size_t i = 0; i < size; i += 64)
-        line_prefetch((const uint8_t *)at + i);
+        line_prefetch_far((const uint8_t *)at + i);
 }
 
 /* Decoding f32 stays the reference's: nobody needs a copy. */

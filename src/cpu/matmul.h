@@ -97,7 +97,7 @@ void pi_matmul_unpack_row(const struct pi_matrix *w, int32_t row, float *out);
  * group that is not full; see matmul_blocked.h) and a part that grows with the columns.
  */
 #define PI_MATMUL_SCRATCH_FIXED (128 * 1024)
-#define PI_MATMUL_SCRATCH_PER_COL 4
+#define PI_MATMUL_SCRATCH_PER_COL 8
 
 size_t pi_matmul_scratch_bytes(int32_t n_col_max);
 

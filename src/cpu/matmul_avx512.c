@@ -31,6 +31,7 @@ INLINE __m512 load_bf16(const uint8_t *group, size_t col)
 
 INLINE void tile(const struct pi_float_tile *p, load_fn *load, int32_t n_tok, int32_t n_group)
 {
+    const size_t col_bytes = load == load_f32 ? 64 : 32;
     __m512 acc[TILE_GROUP][TILE_TOK];
 #pragma GCC unroll 6
     for (int32_t t = 0; t < n_tok; t++)
@@ -42,8 +43,10 @@ INLINE void tile(const struct pi_float_tile *p, load_fn *load, int32_t n_tok, in
     for (size_t c = 0; c < (size_t)p->n_col; c++) {
         __m512 w[TILE_GROUP];
 #pragma GCC unroll 4
-        for (int32_t g = 0; g < n_group; g++)
+        for (int32_t g = 0; g < n_group; g++) {
+            _mm_prefetch((const char *)p->ahead[g] + c * col_bytes, _MM_HINT_T0);
             w[g] = load(p->group[g], c);
+        }
 #pragma GCC unroll 6
         for (int32_t t = 0; t < n_tok; t++) {
             __m512 x = _mm512_set1_ps(p->x[(size_t)t * p->x_stride + c]);

@@ -10,9 +10,7 @@
 
 #define TILE_TOK 6 /* 2 groups x 6 tokens: 12 integer and 12 float accumulators of 32 registers */
 
-#ifndef PREFETCH_BYTES
-#define PREFETCH_BYTES 4096
-#endif
+#define PREFETCH_BYTES 8192 /* between words that are read and words that are asked for */
 
 /* Four activations, to every row. */
 INLINE __m512i four(const int8_t *q)
@@ -219,6 +217,18 @@ INLINE const uint16_t *block_halves(const struct shape *s, const uint8_t *group,
     return (const uint16_t *)(const void *)end + (size_t)block * (size_t)(s->n_half * PI_GROUP);
 }
 
+/* Bytes of a group that 32 columns take. */
+INLINE int32_t block_step(const struct shape *s)
+{
+    return (s->block_word * PI_WORD_BYTES + s->n_half * PI_GROUP * 2) * 32 / s->block_len;
+}
+
+INLINE void prefetch_lines(const char *from, int32_t n_byte)
+{
+    for (int32_t i = 0; i < n_byte; i += 64)
+        _mm_prefetch(from + i, _MM_HINT_T0);
+}
+
 INLINE void decode(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
                    int32_t col_begin, int32_t n_col, uint8_t *room, struct pi_panel *panel)
 {
@@ -239,11 +249,11 @@ INLINE void decode(const struct shape s, const struct pi_matrix *w, const uint8_
     }
 }
 
-/* ---- one token ---------------------------------------------------------------------------- */
+/* ---- few tokens --------------------------------------------------------------------------- */
 
 /* Codes [begin, end) of 32 columns times one token, in two chains. */
-INLINE __m512 gemv_dot(const __m512i code[8], int32_t begin, int32_t end, const int8_t *q,
-                       __m512i start)
+INLINE __m512 few_dot(const __m512i code[8], int32_t begin, int32_t end, const int8_t *q,
+                      __m512i start)
 {
     __m512i even = start, odd = _mm512_setzero_si512();
     for (int32_t i = begin; i < end; i += 2) {
@@ -253,51 +263,94 @@ INLINE __m512 gemv_dot(const __m512i code[8], int32_t begin, int32_t end, const 
     return _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
 }
 
+/* What 32 columns give for one token, before the activations' scale. */
+INLINE __m512 few_term(const struct shape *s, const __m512i code[8], const float *scale,
+                       const float *min, const int8_t *q, const int32_t *aux)
+{
+    __m512 d = _mm512_load_ps(scale);
+    if (s->sub_len == 32) {
+        __m512 term = _mm512_mul_ps(few_dot(code, 0, 8, q, dot_start(aux, s->has_min)), d);
+        return s->has_min ? _mm512_fmadd_ps(_mm512_load_ps(min), sum_of(aux), term) : term;
+    }
+    __m512 term = _mm512_mul_ps(few_dot(code, 0, 4, q, dot_start(aux, s->has_min)), d);
+    term = _mm512_fmadd_ps(few_dot(code, 4, 8, q, dot_start(aux + 1, s->has_min)),
+                           _mm512_load_ps(scale + PI_GROUP), term);
+    if (!s->has_min)
+        return term;
+    term = _mm512_fmadd_ps(_mm512_load_ps(min), sum_of(aux), term);
+    return _mm512_fmadd_ps(_mm512_load_ps(min + PI_GROUP), sum_of(aux + 1), term);
+}
+
 /* Streams a group from memory. The processor's own prefetching does not keep up with the groups'
    short runs of words and halves, so lines are asked for here: of the words some distance ahead, of
    the halves those of the next group. */
-INLINE void gemv(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
-                 const int8_t *q, const float *x_scale, const int32_t *aux, float *out)
+INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
+                const struct pi_tile *p, const int32_t n_tok)
 {
-    int32_t n_block = w->n_col / s.block_len;
-    int32_t step = (s.block_word * PI_WORD_BYTES + s.n_half * PI_GROUP * 2) * 32 / s.block_len;
+    const int32_t n_block = w->n_col / s.block_len, n_sub = 32 / s.sub_len;
+    const int32_t step = block_step(&s);
     _Alignas(64) float scale[PI_SUB_MAX * PI_GROUP], min[PI_SUB_MAX * PI_GROUP];
-    const uint8_t *ahead = group + PREFETCH_BYTES;
-    __m512 acc = _mm512_setzero_ps();
+    const char *ahead = (const char *)group + PREFETCH_BYTES;
+    int32_t at = 0; /* blocks of 32 columns done */
+    __m512 acc[PI_FEW_PART_MAX];
+#pragma GCC unroll 8
+    for (int32_t t = 0; t < n_tok; t++)
+        acc[t] = _mm512_setzero_ps();
     for (int32_t b = 0; b < n_block; b++) {
         const __m512i *words = block_words(&s, group, b);
         const uint16_t *halves = block_halves(&s, group, n_block, b);
         _mm_prefetch((const char *)halves + w->group_bytes, _MM_HINT_T1);
         s.scales(words, halves, scale, min);
-        for (int32_t i = 0; i < s.block_len / 32; i++) {
+        for (int32_t i = 0; i < s.block_len / 32; i++, at++) {
             __m512i code[8];
-            const float *d = scale + i * 32 / s.sub_len * PI_GROUP;
-            const float *m = min + i * 32 / s.sub_len * PI_GROUP;
-            for (int32_t j = 0; j < step; j += 64)
-                _mm_prefetch((const char *)ahead + j, _MM_HINT_T0);
+            prefetch_lines(ahead, step);
             ahead += step;
             s.codes(words, i, code);
-            __m512 term;
-            if (s.sub_len == 32) {
-                term = _mm512_mul_ps(gemv_dot(code, 0, 8, q, dot_start(aux, s.has_min)),
-                                     _mm512_load_ps(d));
-            } else {
-                term = _mm512_mul_ps(gemv_dot(code, 0, 4, q, dot_start(aux, s.has_min)),
-                                     _mm512_load_ps(d));
-                term = _mm512_fmadd_ps(gemv_dot(code, 4, 8, q, dot_start(aux + 1, s.has_min)),
-                                       _mm512_load_ps(d + PI_GROUP), term);
+#pragma GCC unroll 8
+            for (int32_t t = 0; t < n_tok; t++) {
+                __m512 term = few_term(&s, code, scale + i * n_sub * PI_GROUP,
+                                       min + i * n_sub * PI_GROUP,
+                                       p->q + (size_t)t * p->q_stride + at * PI_ACT_BLOCK,
+                                       p->aux + (size_t)t * p->aux_stride + at * n_sub);
+                __m512 x_scale = _mm512_set1_ps(p->x_scale[(size_t)t * p->x_stride + (size_t)at]);
+                acc[t] = _mm512_fmadd_ps(term, x_scale, acc[t]);
             }
-            if (s.has_min)
-                term = _mm512_fmadd_ps(_mm512_load_ps(m), sum_of(aux), term);
-            if (s.has_min && s.sub_len == 16)
-                term = _mm512_fmadd_ps(_mm512_load_ps(m + PI_GROUP), sum_of(aux + 1), term);
-            acc = _mm512_fmadd_ps(term, _mm512_set1_ps(*x_scale), acc);
-            q += PI_ACT_BLOCK;
-            x_scale++;
-            aux += 32 / s.sub_len;
         }
     }
-    _mm512_storeu_ps(out, acc);
+#pragma GCC unroll 8
+    for (int32_t t = 0; t < n_tok; t++)
+        _mm512_storeu_ps(p->out + (size_t)t * p->out_stride, acc[t]);
+}
+
+INLINE void few_enter(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
+                      const struct pi_tile *p)
+{
+    switch (p->n_tok) {
+    case 1:
+        few(s, w, group, p, 1);
+        break;
+    case 2:
+        few(s, w, group, p, 2);
+        break;
+    case 3:
+        few(s, w, group, p, 3);
+        break;
+    case 4:
+        few(s, w, group, p, 4);
+        break;
+    case 5:
+        few(s, w, group, p, 5);
+        break;
+    case 6:
+        few(s, w, group, p, 6);
+        break;
+    case 7:
+        few(s, w, group, p, 7);
+        break;
+    default:
+        few(s, w, group, p, 8);
+        break;
+    }
 }
 
 /* ---- the types ---------------------------------------------------------------------------- */
@@ -309,10 +362,10 @@ INLINE void gemv(const struct shape s, const struct pi_matrix *w, const uint8_t 
     {                                                                                              \
         decode((struct shape){__VA_ARGS__}, w, group, col_begin, n_col, room, panel);              \
     }                                                                                              \
-    static void gemv_##name(const struct pi_matrix *w, const uint8_t *group, const int8_t *q,      \
-                            const float *x_scale, const int32_t *aux, float *out)                  \
+    static void few_##name(const struct pi_matrix *w, const uint8_t *group,                        \
+                           const struct pi_tile *p)                                                \
     {                                                                                              \
-        gemv((struct shape){__VA_ARGS__}, w, group, q, x_scale, aux, out);                         \
+        few_enter((struct shape){__VA_ARGS__}, w, group, p);                                       \
     }
 
 QUANT_TYPE(q8_0, 32, 8, 1, 32, false, codes_q8_0, scales_plain)
@@ -327,8 +380,8 @@ QUANT_TYPE(q5_k, 256, 43, 2, 32, true, codes_q5_k, scales_q45_k)
 QUANT_TYPE(q6_k, 256, 52, 1, 16, false, codes_q6_k, scales_q6_k)
 
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
-    {.decode = decode_##name, .tile = tile_fn, .gemv = gemv_##name, .zero = zero_code,             \
-     .tile_tok = TILE_TOK, .tile_group = 2}
+    {.decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,               \
+     .few_part = PI_FEW_PART_MAX, .tile_tok = TILE_TOK, .tile_group = PI_TILE_GROUP_MAX}
 
 /* In the order of pi_matmul_index; the float types before have none. */
 static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = {

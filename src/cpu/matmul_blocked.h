@@ -4,7 +4,7 @@
  * must not know any instruction or the bits of any weight type. Each level's file includes it once:
  * the functions are static so that the compiler builds them with that level's flags.
  *
- * Few tokens: every group is read once, from end to end, by the type's vector product.
+ * Few tokens: every group is read once, from end to end, and decoded in registers.
  * Many tokens, for each slab of tokens and columns that fits the second cache:
  *     for each few groups, for each block of at most PI_BLOCK_COL columns:
  *         decode the groups' columns into panels (codes of a byte, f32 scales)
@@ -20,6 +20,8 @@
 #define PI_BLOCK_COL 512             /* columns of a panel: 8 KiB of codes per group */
 #define PI_SLAB_BYTES (256 * 1024)   /* activations that stay in the second cache */
 #define PI_SLAB_TOK 512              /* tokens of a slab */
+#define PI_FEW_TOK 24                /* up to here, tokens are multiplied without panels, */
+#define PI_FEW_PART_MAX 8            /* at most so many in one run over a group */
 #define PI_TILE_GROUP_MAX 2          /* groups that a tile multiplies together */
 #define PI_WORD_BYTES (4 * PI_GROUP) /* four columns of a group's codes */
 #define PI_CODE_BYTES (PI_ACT_BLOCK * PI_GROUP) /* codes of 32 columns of a group */
@@ -60,16 +62,17 @@ typedef void pi_decode_fn(const struct pi_matrix *w, const uint8_t *group, int32
 
 typedef void pi_tile_fn(const struct pi_tile *tile);
 
-/* One token times one group: out[PI_GROUP]. aux as in pi_tile, for all columns. */
-typedef void pi_gemv_fn(const struct pi_matrix *w, const uint8_t *group, const int8_t *q,
-                        const float *x_scale, const int32_t *aux, float *out);
+/* A few tokens times one group, all columns, without panels: what pi_tile says of q, x_scale, aux
+   and out holds with one group and as the first block. n_tok is at most few_part. */
+typedef void pi_few_fn(const struct pi_matrix *w, const uint8_t *group, const struct pi_tile *tile);
 
 /* What a level has for one quantised type. */
 struct pi_quant_kernels {
     pi_decode_fn *decode;
     pi_tile_fn *tile;
-    pi_gemv_fn *gemv;
-    int32_t zero;       /* the code of weight 0 as decode gives it */
+    pi_few_fn *few;
+    int32_t zero;       /* the code of weight 0 as decode and few read it */
+    int32_t few_part;   /* most tokens of few, at most PI_FEW_PART_MAX */
     int32_t tile_tok;   /* most tokens of a tile */
     int32_t tile_group; /* most groups of a tile, at most PI_TILE_GROUP_MAX */
 };
@@ -99,7 +102,7 @@ static inline float *pi_edge_room(void *scratch)
     return (float *)(void *)((uint8_t *)scratch + PI_PANELS_BYTES);
 }
 
-/* Of a slab, or, past the fixed part's end, of one token and all columns. */
+/* Of a slab, or, past the fixed part's end, of few tokens and all columns. */
 static inline int32_t *pi_aux_room(void *scratch)
 {
     return (int32_t *)(void *)((uint8_t *)scratch + PI_PANELS_BYTES + PI_EDGE_BYTES);
@@ -129,24 +132,61 @@ static void aux_row(const struct pi_matmul_layout *layout, int32_t zero, const i
     }
 }
 
-/* ---- one token ---------------------------------------------------------------------------- */
+/* ---- few tokens --------------------------------------------------------------------------- */
 
-static void mul_one_token(const struct pi_quant_kernels *k, const struct pi_matrix *w,
-                          const struct pi_act *a, int32_t group_begin, int32_t group_end,
-                          float *out, void *scratch)
+_Static_assert(PI_FEW_TOK * 4 / 16 <= PI_MATMUL_SCRATCH_PER_COL, "sums of few tokens must fit");
+
+/* A few tokens times one group, in parts of nearly equal size: the group comes from memory for the
+   first part and from the caches for the others. */
+static void few_group(const struct pi_quant_kernels *k, const struct pi_matrix *w, int32_t g,
+                      const struct pi_tile *all)
+{
+    const uint8_t *group = w->data + (size_t)g * w->group_bytes;
+    size_t n_row = (size_t)pi_min(PI_GROUP, w->n_row - (int64_t)g * PI_GROUP);
+    bool full = n_row == PI_GROUP;
+    float edge[PI_FEW_PART_MAX * PI_GROUP];
+    int32_t n_part = (int32_t)pi_ceil_div(all->n_tok, k->few_part);
+    for (int32_t i = 0; i < n_part; i++) {
+        size_t t = (size_t)(all->n_tok * i / n_part);
+        struct pi_tile part = *all;
+        part.n_tok = all->n_tok * (i + 1) / n_part - (int32_t)t;
+        part.q = all->q + t * all->q_stride;
+        part.x_scale = all->x_scale + t * all->x_stride;
+        part.aux = all->aux + t * all->aux_stride;
+        float *out = all->out + t * all->out_stride + (size_t)g * PI_GROUP;
+        part.out = full ? out : edge;
+        part.out_stride = full ? all->out_stride : PI_GROUP;
+        k->few(w, group, &part);
+        for (int32_t j = 0; !full && j < part.n_tok; j++)
+            memcpy(out + (size_t)j * all->out_stride, edge + j * PI_GROUP, n_row * sizeof(float));
+    }
+}
+
+static void mul_few(const struct pi_quant_kernels *k, const struct pi_matrix *w,
+                    const struct pi_act *a, int32_t group_begin, int32_t group_end, float *out,
+                    size_t out_stride, void *scratch)
 {
     const struct pi_matmul_layout *layout = pi_matmul_layout(w->type);
+    int32_t n_aux = w->n_col / layout->sub_len;
+    size_t n_block = (size_t)(w->n_col / PI_ACT_BLOCK);
     int32_t *aux = pi_aux_room(scratch);
-    aux_row(layout, k->zero, a->sum16, w->n_col / layout->sub_len, aux);
-    for (int32_t g = group_begin; g < group_end; g++) {
-        const uint8_t *group = w->data + (size_t)g * w->group_bytes;
-        int32_t n_row = (int32_t)pi_min(PI_GROUP, w->n_row - (int64_t)g * PI_GROUP);
-        float *dst = out + (size_t)g * PI_GROUP;
-        float edge[PI_GROUP];
-        k->gemv(w, group, a->q, a->scale, aux, n_row == PI_GROUP ? dst : edge);
-        if (n_row < PI_GROUP)
-            memcpy(dst, edge, (size_t)n_row * sizeof(float));
-    }
+    for (int32_t t = 0; t < a->n_tok; t++)
+        aux_row(layout, k->zero, a->sum16 + (size_t)t * n_block * 2, n_aux,
+                aux + (size_t)t * (size_t)n_aux);
+    struct pi_tile all = {.n_tok = a->n_tok,
+                          .n_group = 1,
+                          .n_block = (int32_t)n_block,
+                          .q = a->q,
+                          .x_scale = a->scale,
+                          .aux = aux,
+                          .q_stride = n_block * PI_ACT_BLOCK,
+                          .x_stride = n_block,
+                          .aux_stride = (size_t)n_aux,
+                          .out = out,
+                          .out_stride = out_stride,
+                          .first = true};
+    for (int32_t g = group_begin; g < group_end; g++)
+        few_group(k, w, g, &all);
 }
 
 /* ---- many tokens -------------------------------------------------------------------------- */
@@ -167,8 +207,51 @@ struct pi_blocked {
     void *scratch;
 };
 
+/* Packed bytes that will be read after the columns in work: words and halves of a few groups. */
+struct pi_ahead {
+    const char *from[2 * PI_TILE_GROUP_MAX];
+    int32_t n_line; /* cache lines of each */
+    int32_t n;
+};
+
+/* The next block of columns of groups [g, g + n), or, after the slab's last, the first of the
+   groups behind them. */
+static struct pi_ahead slab_ahead(const struct pi_blocked *m, const struct pi_slab *slab, int32_t g,
+                                  int32_t n, int32_t col)
+{
+    const struct pi_matmul_layout *layout = m->layout;
+    struct pi_ahead ahead = {.n = 0};
+    int32_t end = slab->col_begin + slab->n_col, n_col = (int32_t)pi_min(PI_BLOCK_COL, end - col);
+    if (col >= end) {
+        g += n;
+        col = slab->col_begin;
+        n_col = (int32_t)pi_min(PI_BLOCK_COL, slab->n_col);
+    }
+    size_t block = (size_t)(col / layout->block_len);
+    ahead.n_line = n_col / layout->block_len * layout->payload_bytes * PI_GROUP / 64;
+    for (int32_t i = 0; i < n && g + i < m->w->n_group; i++) {
+        const uint8_t *group = m->w->data + (size_t)(g + i) * m->w->group_bytes;
+        const uint16_t *halves = pi_matmul_halves(layout, m->w->n_col, group);
+        ahead.from[ahead.n++] =
+            (const char *)group + block * (size_t)layout->payload_bytes * PI_GROUP;
+        __builtin_prefetch(halves + block * (size_t)layout->n_half * PI_GROUP);
+    }
+    return ahead;
+}
+
+/* Asks for part i of n_part of the lines. */
+static void ahead_fetch(const struct pi_ahead *ahead, int32_t i, int32_t n_part)
+{
+    int32_t begin = (int32_t)((int64_t)ahead->n_line * i / n_part);
+    int32_t end = (int32_t)((int64_t)ahead->n_line * (i + 1) / n_part);
+    for (int32_t j = 0; j < ahead->n; j++)
+        for (int32_t line = begin; line < end; line++)
+            __builtin_prefetch(ahead->from[j] + (size_t)line * 64, 0, 2);
+}
+
 /* The tokens of a slab in tiles of nearly equal size. */
-static void slab_tiles(const struct pi_blocked *m, const struct pi_slab *slab, struct pi_tile *tile)
+static void slab_tiles(const struct pi_blocked *m, const struct pi_slab *slab, struct pi_tile *tile,
+                       const struct pi_ahead *ahead)
 {
     int32_t n_tile = (int32_t)pi_ceil_div(slab->n_tok, m->k->tile_tok);
     struct pi_tile part = *tile;
@@ -179,6 +262,7 @@ static void slab_tiles(const struct pi_blocked *m, const struct pi_slab *slab, s
         part.x_scale = tile->x_scale + (size_t)t * tile->x_stride;
         part.aux = tile->aux + (size_t)t * tile->aux_stride;
         part.out = tile->out + (size_t)t * tile->out_stride;
+        ahead_fetch(ahead, i, n_tile);
         m->k->tile(&part);
     }
 }
@@ -209,7 +293,8 @@ static void slab_groups(const struct pi_blocked *m, const struct pi_slab *slab, 
         tile.x_scale = a->scale + x_at;
         tile.aux = pi_aux_room(m->scratch) + (c - slab->col_begin) / sub_len;
         tile.first = c == 0;
-        slab_tiles(m, slab, &tile);
+        struct pi_ahead ahead = slab_ahead(m, slab, g, n, c + n_col);
+        slab_tiles(m, slab, &tile, &ahead);
     }
 }
 
@@ -256,8 +341,8 @@ static void mul_blocked(const struct pi_quant_kernels *k, const struct pi_matrix
 {
     if (group_begin >= group_end)
         return;
-    if (a->n_tok == 1) {
-        mul_one_token(k, w, a, group_begin, group_end, out, scratch);
+    if (a->n_tok <= PI_FEW_TOK) {
+        mul_few(k, w, a, group_begin, group_end, out, out_stride, scratch);
         return;
     }
     const struct pi_matmul_layout *layout = pi_matmul_layout(w->type);

@@ -1,7 +1,7 @@
 /*
  * matmul_blocked_float.h - the loops around a level's products with float weights, as
- * matmul_blocked.h has them for quantised ones. Weights are read in place; a tile of few tokens
- * reads its groups from end to end.
+ * matmul_blocked.h has them for quantised ones. Weights are read in place; the first tile of each
+ * block of columns asks memory for the block that follows.
  */
 #ifndef PI_MATMUL_BLOCKED_FLOAT_H
 #define PI_MATMUL_BLOCKED_FLOAT_H
@@ -19,6 +19,7 @@ struct pi_float_tile {
     int32_t n_group;
     int32_t n_col;
     const uint8_t *group[PI_FLOAT_TILE_GROUP_MAX]; /* each [n_col][PI_GROUP] */
+    const uint8_t *ahead[PI_FLOAT_TILE_GROUP_MAX]; /* what to ask memory for meanwhile, as long */
     const float *x;                                /* [n_tok], x_stride apart: [n_col] */
     size_t x_stride;
     float *out;        /* [n_tok], out_stride apart: [n_group][PI_GROUP] */
@@ -43,28 +44,47 @@ struct pi_float_blocked {
     int32_t col_begin, n_col;
 };
 
+/* The columns from c on of groups [g, g + n) and, as what lies ahead, the block that follows them:
+   of the same groups or, at the slab's end, the first of the groups behind. */
+static void float_columns(const struct pi_float_blocked *m, int32_t g, int32_t n, int32_t c,
+                          struct pi_float_tile *tile)
+{
+    size_t col_bytes = (size_t)m->k->elem_bytes * PI_GROUP;
+    int32_t next_group = g, next_col = c + tile->n_col;
+    if (next_col == m->col_begin + m->n_col) {
+        next_group = g + n;
+        next_col = m->col_begin;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        const uint8_t *group = m->w->data + (size_t)(g + i) * m->w->group_bytes;
+        int32_t next = next_group + i < m->w->n_group ? next_group + i : g + i;
+        tile->group[i] = group + (size_t)c * col_bytes;
+        tile->ahead[i] =
+            m->w->data + (size_t)next * m->w->group_bytes + (size_t)next_col * col_bytes;
+    }
+}
+
 /* Groups [g, g + n) times a slab, tile by tile and block of columns by block. */
 static void float_groups(const struct pi_float_blocked *m, int32_t g, int32_t n, float *out,
                          size_t out_stride)
 {
     const struct pi_float_kernels *k = m->k;
-    size_t col_bytes = (size_t)k->elem_bytes * PI_GROUP;
     int32_t n_tile = (int32_t)pi_ceil_div(m->n_tok, k->tile_tok);
-    int32_t step = n_tile == 1 ? m->n_col : PI_FLOAT_BLOCK_BYTES / (int32_t)col_bytes;
+    int32_t step = PI_FLOAT_BLOCK_BYTES / (k->elem_bytes * PI_GROUP);
     int32_t end = m->col_begin + m->n_col;
     struct pi_float_tile tile = {.n_group = n, .x_stride = (size_t)m->a->n_col};
     tile.out_stride = out_stride;
     for (int32_t c = m->col_begin; c < end; c += step) {
         tile.n_col = (int32_t)pi_min(step, end - c);
         tile.first = c == 0;
-        for (int32_t i = 0; i < n; i++)
-            tile.group[i] = m->w->data + (size_t)(g + i) * m->w->group_bytes + (size_t)c * col_bytes;
+        float_columns(m, g, n, c, &tile);
         for (int32_t i = 0; i < n_tile; i++) {
             int32_t t = (int32_t)((int64_t)m->n_tok * i / n_tile);
             tile.n_tok = (int32_t)((int64_t)m->n_tok * (i + 1) / n_tile) - t;
             tile.x = m->a->x + (size_t)(m->tok_begin + t) * tile.x_stride + c;
             tile.out = out + (size_t)t * out_stride;
             k->tile(&tile);
+            memcpy(tile.ahead, tile.group, sizeof(tile.ahead)); /* asked for; now the cached ones */
         }
     }
 }

@@ -20,6 +20,10 @@ _Static_assert((int)PI_ATTEND_F32 == (int)KV_TYPE_F32 && (int)PI_ATTEND_F16 == (
 /* Rows that make the decoding of a page small beside the work on it. */
 #define TILE_ROWS 96
 
+/* Pages are asked for this many bytes before they are read: at the speed of memory, longer than its
+   latency, and small enough that two such stretches fit in the first level of cache. */
+#define LOOK_AHEAD_BYTES 16384
+
 /* One call's working memory, parts of the caller's scratch. */
 struct attend {
     const struct kv_attend_job *job;
@@ -29,6 +33,7 @@ struct attend {
     int32_t n_row;      /* n_tok * n_group; row r is query (r / n_group, r % n_group) */
     int32_t block_rows; /* rows of one kernel call */
     bool decoded;       /* pages are decoded to f32 first */
+    int32_t look_ahead; /* pages between the one that is read and the one that is asked for */
     int32_t delta;      /* the queries in q are rotated for pages with this delta */
     float *q;           /* [block][dim_k][rows of the block] */
     float *row;         /* [dim_k] a query on its way into q */
@@ -197,14 +202,14 @@ static void block_attend(struct attend *a, const struct pi_attend_page *page, in
     a->cpu->values[a->decoded ? KV_TYPE_F32 : g->type_v](page, &rows);
 }
 
-/* Asks for the part of the next page that belongs to block i of n, so that the requests spread over
+/* Asks for the part of a page that belongs to block i of n, so that the requests spread over
    the work on this page. */
-static void prefetch_part(const struct attend *a, const uint8_t *next, int32_t i, int32_t n)
+static void prefetch_part(const struct attend *a, const uint8_t *page, int32_t i, int32_t n)
 {
     size_t bytes = a->cache->layout.bytes, step = pi_align(bytes / (size_t)n + 1, 64);
     size_t begin = (size_t)i * step;
     if (begin < bytes)
-        a->cpu->prefetch(next + begin, step < bytes - begin ? step : bytes - begin);
+        a->cpu->prefetch(page + begin, step < bytes - begin ? step : bytes - begin);
 }
 
 /* Table entry `index` of the lane, whose entries begin at a slot. Positions ascend in a page. */
@@ -219,8 +224,8 @@ static void page_attend(struct attend *a, int32_t index, int32_t slot)
         return;
     if (delta != a->delta)
         queries_fill(a, delta);
-    if (index + 1 < a->lane->n_live)
-        next = kv_page_at(a->cache, a->lane->table[index + 1].page);
+    if (index + a->look_ahead < a->lane->n_live)
+        next = kv_page_at(a->cache, a->lane->table[index + a->look_ahead].page);
     page.next = next - base;
     if (a->decoded) {
         page_decode(a, &page);
@@ -282,9 +287,12 @@ void kv_attend(const struct kv_attend_job *job, void *scratch)
     };
     a.decoded = a.n_row > PI_ATTEND_ROWS_PACKED;
     a.block_rows = a.decoded ? PI_ATTEND_ROWS : PI_ATTEND_ROWS_PACKED;
+    a.look_ahead = (int32_t)pi_ceil_div(LOOK_AHEAD_BYTES, (int64_t)a.cache->layout.bytes);
     place(&a, &a.cache->g, a.n_row, base);
     rows_start(&a);
     queries_fill(&a, 0);
+    for (int32_t i = 0; i < a.look_ahead && i < a.lane->n_live; i++)
+        prefetch_part(&a, kv_page_at(a.cache, a.lane->table[i].page), 0, 1);
     for (int32_t i = 0, slot = 0; i < a.lane->n_live; slot += a.lane->table[i++].n)
         page_attend(&a, i, slot);
     rows_finish(&a);

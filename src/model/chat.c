@@ -237,7 +237,8 @@ static const struct chat_template templates[] = {
     },
     {
         .name = "zephyr",
-        .with = {"'<|user|>\n' + message['content'] + eos_token", "<|assistant|>"},
+        .with = {"'<|user|>", "message['content'] + eos_token", "<|assistant|>"},
+        .without = {"<|end|>"},
         .open = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
         .close = {"</s>\n", "</s>\n", "</s>\n"},
         .generate = "<|assistant|>\n",

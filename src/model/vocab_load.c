@@ -32,7 +32,7 @@ static const struct known_text known_texts[] = {
     {"<eos>", STOP},
     {"</s>", STOP},              /* Llama 2, Mistral */
     {"<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>", STOP}, /* DeepSeek */
-    {"<|EOT|>", STOP},
+    {"<|EOT|>", PI_TOKEN_END},   /* DeepSeek Coder: user-defined, read from text always */
     {"<EOT>", STOP},
     {"_<EOT>", STOP},
     {"[EOT]", STOP},

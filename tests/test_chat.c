@@ -1,0 +1,269 @@
+/*
+ * test_chat.c - chat templates: prompts equal to what the published templates give (golden file,
+ * see scripts/golden/chat.py), recognition by marks, and what is refused. With arguments it prints
+ * which template each named file is recognised as.
+ */
+#include <string.h>
+
+#include "model/chat.h"
+#include "testing.h"
+
+#define GOLDEN PITH_SOURCE_DIR "/tests/golden/chat.txt"
+#define TEXT_MAX 4096
+#define MESSAGE_MAX 8
+
+struct test_case {
+    char name[64];
+    uint32_t flags;
+    pith_message messages[MESSAGE_MAX];
+    char role[MESSAGE_MAX][16];
+    char content[MESSAGE_MAX][256];
+    int32_t n;
+};
+
+/* Copies what stands between the bars of a golden line, with its escapes undone. */
+static void read_text(const char *line, char *out, size_t cap)
+{
+    const char *begin = strchr(line, '|'), *end = strrchr(line, '|');
+    assert_non_null(begin);
+    assert_true(end > begin);
+    size_t n = 0;
+    for (const char *p = begin + 1; p < end; p++) {
+        assert_true(n + 1 < cap);
+        if (*p == '\\')
+            out[n++] = *++p == 'n' ? '\n' : *p;
+        else
+            out[n++] = *p;
+    }
+    out[n] = 0;
+}
+
+static void check_case(const struct test_case *c, const char *want)
+{
+    char got[TEXT_MAX];
+    size_t len = 0, needed = 0;
+    pith_error err = {0};
+    pith_status status = pi_chat_render(c->name, c->messages, c->n, c->flags, got, sizeof(got) - 1,
+                                        &len, &err);
+    if (status != PITH_OK)
+        fail_msg("%s: %s", c->name, err.message);
+    got[len] = 0;
+    if (strcmp(got, want) != 0)
+        fail_msg("%s, flags %u:\nis     \"%s\"\nshould \"%s\"", c->name, c->flags, got, want);
+    assert_int_equal(
+        pi_chat_render(c->name, c->messages, c->n, c->flags, NULL, 0, &needed, NULL),
+        len > 0 ? PITH_RANGE : PITH_OK);
+    assert_int_equal(needed, len);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    FILE *file = fopen(GOLDEN, "rb");
+    assert_non_null(file);
+    static char line[TEXT_MAX], want[TEXT_MAX];
+    static struct test_case c;
+    int n_case = 0;
+    while (fgets(line, sizeof(line), file) != NULL) {
+        if (sscanf(line, "case %63s %u", c.name, &c.flags) == 2) {
+            c.n = 0;
+        } else if (line[0] == '=') {
+            read_text(line, want, sizeof(want));
+            check_case(&c, want);
+            n_case++;
+        } else {
+            assert_true(c.n < MESSAGE_MAX);
+            assert_int_equal(sscanf(line, "%15s", c.role[c.n]), 1);
+            read_text(line, c.content[c.n], sizeof(c.content[c.n]));
+            c.messages[c.n] = (pith_message){c.role[c.n], c.content[c.n]};
+            c.n++;
+        }
+    }
+    fclose(file);
+    assert_true(n_case > 200);
+}
+
+/* What the golden templates have no switch for. */
+static void test_no_thinking(void **state)
+{
+    (void)state;
+    const pith_message ask = {"user", "Hi"};
+    struct test_case c = {.flags = PITH_CHAT_GENERATE | PITH_CHAT_NO_THINKING, .n = 1};
+    c.messages[0] = ask;
+    static const char *const expected[][2] = {
+        {"deepseek-r1", "<\xef\xbd\x9cUser\xef\xbd\x9c>Hi<\xef\xbd\x9c"
+                        "Assistant\xef\xbd\x9c><think>\n\n</think>\n\n"},
+        {"deepseek-r1-2501", "<\xef\xbd\x9cUser\xef\xbd\x9c>Hi<\xef\xbd\x9c"
+                             "Assistant\xef\xbd\x9c><think>\n\n</think>\n\n"},
+        {"deepseek", "<\xef\xbd\x9cUser\xef\xbd\x9c>Hi<\xef\xbd\x9c"
+                     "Assistant\xef\xbd\x9c>"},
+        {"qwq", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+                "<think>\n\n</think>\n\n"},
+        {"qwen3-thinking", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+                           "<think>\n\n</think>\n\n"},
+        {"chatml", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
+    };
+    for (size_t i = 0; i < PI_LEN(expected); i++) {
+        snprintf(c.name, sizeof(c.name), "%s", expected[i][0]);
+        check_case(&c, expected[i][1]);
+    }
+}
+
+struct mark {
+    const char *text;
+    const char *name; /* NULL: unknown */
+};
+
+/* Short texts with the marks that templates have. */
+static const struct mark marks[] = {
+    {"{{'<|im_start|>' + message['role']}}<|im_end|>", "chatml"},
+    {"<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+     "qwen2.5"},
+    {"<|im_start|>system\\nYou are a helpful assistant.<|im_end|>", "qwen2"},
+    {"<|im_start|>...named SmolLM, trained by Hugging Face<|im_end|>", "smollm2"},
+    {"<|im_start|>{% set ns.last_query_index %}{% if enable_thinking is false %}"
+     "'<think>\\n\\n</think>\\n\\n'",
+     "qwen3"},
+    {"<|im_start|>{% set ns.last_query_index %}'<|im_start|>assistant\\n<think>\\n' }}",
+     "qwen3-thinking"},
+    {"split('</think>')[-1] '<|im_start|>assistant\\n<think>\\n' }}", "qwq"},
+    {"'<|im_start|>assistant<|im_sep|>'", "phi4"},
+    {"<|start_header_id|> <|end_header_id|> <|eot_id|>", "llama3"},
+    {"<|start_header_id|> <|eot_id|> Cutting Knowledge Date: December 2023\\n", "llama3.1"},
+    {"'[INST] ' + '<<SYS>>\\n' ' [/INST]'", "llama2"},
+    {"'[INST] ' + message['content'] + ' [/INST]'", "mistral"},
+    {"' [INST] ' + message['content'] + ' [/INST]'", "mistral-v1"},
+    {"\"[AVAILABLE_TOOLS] [\" \"[INST] \" + message[\"content\"] + \"[/INST]\"", "mistral-v3"},
+    {"\"[AVAILABLE_TOOLS][\" \"[INST]\" + message[\"content\"] + \"[/INST]\"",
+     "mistral-v3-tekken"},
+    {"'[INST] ' '[SYSTEM_PROMPT] ' + message['content'] + '[/SYSTEM_PROMPT]'", "mistral-v7"},
+    {"'[INST]' '[SYSTEM_PROMPT]' + message['content'] + '[/SYSTEM_PROMPT]'", "mistral-v7-tekken"},
+    {"'<start_of_turn>' + role + '<end_of_turn>\\n'", "gemma"},
+    {"'<|user|>\\n' '<|end|>\\n' '<|assistant|>\\n'", "phi3"},
+    {"'<|user|>\\n' + message['content'] + eos_token '<|assistant|>'", "zephyr"},
+    {"'User: ' + message['content'] 'Assistant: ' + message['content'] + eos_token",
+     "deepseek-v2"},
+    {"", NULL},
+    {"no marks at all", NULL},
+    {"<|im_start|", NULL},
+    {"<|im_start|>user<end_of_utterance>", NULL},
+};
+
+static void test_detect(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(marks); i++) {
+        const char *name = pi_chat_detect(marks[i].text, strlen(marks[i].text));
+        if ((name == NULL) != (marks[i].name == NULL) ||
+            (name != NULL && strcmp(name, marks[i].name) != 0))
+            fail_msg("\"%s\" is taken for %s, not %s", marks[i].text, name != NULL ? name : "none",
+                     marks[i].name != NULL ? marks[i].name : "none");
+    }
+    /* The text is not terminated: what lies behind its end does not count. */
+    assert_null(pi_chat_detect("<start_of_turn><end_of_turn>", 20));
+}
+
+#define BAR "\xef\xbd\x9c"
+
+static void test_detect_deepseek(void **state)
+{
+    (void)state;
+    static const char base[] = "{{'<" BAR "User" BAR ">' + message['content']}}{{'<" BAR
+                               "Assistant" BAR ">' + content + '<" BAR
+                               "end\xe2\x96\x81of\xe2\x96\x81sentence" BAR ">'}}";
+    char text[512];
+    assert_string_equal(pi_chat_detect(base, strlen(base)), "deepseek");
+    snprintf(text, sizeof(text), "%s{%% if '</think>' in content %%}", base);
+    assert_string_equal(pi_chat_detect(text, strlen(text)), "deepseek-r1-2501");
+    snprintf(text, sizeof(text), "%s{%% if '</think>' in content %%}{{'<" BAR "Assistant" BAR
+                                 "><think>\\n'}}", base);
+    assert_string_equal(pi_chat_detect(text, strlen(text)), "deepseek-r1");
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    int32_t n = 0;
+    for (; pi_chat_name(n) != NULL; n++) {
+        for (int32_t i = 0; i < n; i++)
+            assert_string_not_equal(pi_chat_name(i), pi_chat_name(n));
+    }
+    assert_true(n >= 8);
+    assert_null(pi_chat_name(-1));
+    assert_null(pi_chat_name(n));
+}
+
+static void refuse(const char *name, const pith_message *messages, int32_t n, const char *says)
+{
+    char out[256];
+    size_t len = 77;
+    pith_error err = {0};
+    assert_int_equal(pi_chat_render(name, messages, n, 0, out, sizeof(out), &len, &err),
+                     PITH_INVALID);
+    if (strstr(err.message, says) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", err.message, says);
+    assert_int_equal(len, 77);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    const pith_message odd = {"tool", "x"}, null = {"user", NULL}, nobody = {NULL, "x"};
+    const pith_message late[] = {{"user", "x"}, {"system", "y"}};
+    refuse("nothing", NULL, 0, "\"nothing\"");
+    refuse(NULL, NULL, 0, "NULL");
+    refuse("chatml", &odd, 1, "messages[0].role: \"tool\"");
+    refuse("chatml", &nobody, 1, "messages[0].role");
+    refuse("chatml", &null, 1, "messages[0].content");
+    refuse("gemma", late, 2, "messages[1].role");
+    refuse("chatml", NULL, 1, "n_message 1");
+    refuse("chatml", late, -1, "n_message -1");
+}
+
+/* Nothing is written beyond cap. */
+static void test_cap(void **state)
+{
+    (void)state;
+    const pith_message ask = {"user", "Hello"};
+    char whole[256], part[256];
+    size_t len, needed;
+    assert_int_equal(pi_chat_render("chatml", &ask, 1, PITH_CHAT_GENERATE, whole, sizeof(whole),
+                                    &len, NULL),
+                     PITH_OK);
+    for (size_t cap = 0; cap < len; cap++) {
+        memset(part, '#', sizeof(part));
+        assert_int_equal(
+            pi_chat_render("chatml", &ask, 1, PITH_CHAT_GENERATE, part, cap, &needed, NULL),
+            PITH_RANGE);
+        assert_int_equal(needed, len);
+        assert_int_equal(part[cap], '#');
+    }
+}
+
+static int detect_files(int n, char **paths)
+{
+    static char text[1 << 20];
+    for (int i = 0; i < n; i++) {
+        FILE *file = fopen(paths[i], "rb");
+        if (file == NULL)
+            return 1;
+        size_t len = fread(text, 1, sizeof(text), file);
+        fclose(file);
+        const char *name = pi_chat_detect(text, len);
+        printf("%s\t%s\n", paths[i], name != NULL ? name : "-");
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        return detect_files(argc - 1, argv + 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),   cmocka_unit_test(test_no_thinking),
+        cmocka_unit_test(test_detect),   cmocka_unit_test(test_detect_deepseek),
+        cmocka_unit_test(test_names),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_cap),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

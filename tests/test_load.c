@@ -1,0 +1,342 @@
+/*
+ * test_load.c - pith_model_load on a small network made here: whole, with one mistake at a time in
+ * its metadata or tensors (each has its own sentence), damaged at random, and with every allocation
+ * failing in turn. Mistakes of the container itself are in test_gguf_bad.c.
+ */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+
+#include "base/mem.h"
+#include "gguf_bytes.h"
+#include "model/gguf.h"
+
+#define N_MUTATION 2000
+#define N_TOKEN 10
+
+/* ---- the file ---- */
+
+/* What differs from a right file. Zero: nothing. */
+struct mistake {
+    const char *drop;   /* the key or tensor of this name is left out */
+    const char *key;    /* this key has another value, */
+    uint64_t value;     /* of 4 or 8 bytes, */
+    uint32_t type;      /* of this type; 0: u32 */
+    const char *text;   /* or this text */
+    const char *tensor; /* this tensor has */
+    uint64_t ne[2];     /* other dimensions, 0: as it should, */
+    uint32_t dtype;     /* and another type */
+};
+
+struct counts {
+    uint64_t n_key, n_tensor;
+};
+
+static bool is(const char *a, const char *b) { return a != NULL && strcmp(a, b) == 0; }
+
+/* Puts a key with its value, or what the mistake makes of it. */
+static void put_number(struct bytes *b, const struct mistake *m, struct counts *n, const char *key,
+                       uint32_t type, uint64_t value)
+{
+    if (is(m->drop, key))
+        return;
+    n->n_key++;
+    if (is(m->key, key) && m->text != NULL) {
+        put_key(b, key, PI_GGUF_STRING);
+        put_text(b, m->text);
+        return;
+    }
+    if (is(m->key, key)) {
+        value = m->value;
+        type = m->type != 0 ? m->type : type;
+    }
+    put_key(b, key, type);
+    put_int(b, value, type == PI_GGUF_U64 ? 8 : 4);
+}
+
+static void put_shape(struct bytes *b, const struct mistake *m, struct counts *n)
+{
+    if (!is(m->drop, "general.architecture")) {
+        put_key(b, "general.architecture", PI_GGUF_STRING);
+        put_text(b, is(m->key, "general.architecture") ? m->text : "llama");
+        n->n_key++;
+    }
+    put_number(b, m, n, "llama.block_count", PI_GGUF_U32, 1);
+    put_number(b, m, n, "llama.embedding_length", PI_GGUF_U32, 32);
+    put_number(b, m, n, "llama.feed_forward_length", PI_GGUF_U32, 64);
+    put_number(b, m, n, "llama.context_length", PI_GGUF_U32, 128);
+    put_number(b, m, n, "llama.attention.head_count", PI_GGUF_U32, 4);
+    put_number(b, m, n, "llama.attention.head_count_kv", PI_GGUF_U32, 2);
+    put_number(b, m, n, "llama.attention.layer_norm_rms_epsilon", PI_GGUF_F32, 0x3727c5ac);
+    put_number(b, m, n, "llama.rope.dimension_count", PI_GGUF_U32, 8);
+    put_number(b, m, n, "llama.rope.freq_base", PI_GGUF_F32, 0x461c4000); /* 10000 */
+    if (is(m->key, "llama.expert_count") || is(m->key, "llama.rope.scaling.type"))
+        put_number(b, m, n, m->key, PI_GGUF_U32, 0);
+}
+
+static void put_vocab(struct bytes *b, struct counts *n)
+{
+    static const char *const texts[N_TOKEN] = {"<unk>", "<s>", "</s>", "<0x0A>", "<0x41>", "a",
+                                               "b",     "ab",  "c",    "abc"};
+    static const uint32_t types[N_TOKEN] = {2, 3, 3, 6, 6, 1, 1, 1, 1, 1};
+    put_key(b, "tokenizer.ggml.model", PI_GGUF_STRING);
+    put_text(b, "llama");
+    put_key(b, "tokenizer.ggml.tokens", PI_GGUF_ARRAY);
+    put_u32(b, PI_GGUF_STRING);
+    put_u64(b, N_TOKEN);
+    for (int i = 0; i < N_TOKEN; i++)
+        put_text(b, texts[i]);
+    put_key(b, "tokenizer.ggml.scores", PI_GGUF_ARRAY);
+    put_u32(b, PI_GGUF_F32);
+    put_u64(b, N_TOKEN);
+    put_zeros(b, 4 * N_TOKEN);
+    put_key(b, "tokenizer.ggml.token_type", PI_GGUF_ARRAY);
+    put_u32(b, PI_GGUF_I32);
+    put_u64(b, N_TOKEN);
+    for (int i = 0; i < N_TOKEN; i++)
+        put_u32(b, types[i]);
+    n->n_key += 4;
+}
+
+static void put_tensors(struct bytes *b, const struct mistake *m, struct counts *n, size_t *data)
+{
+    static const struct {
+        const char *name;
+        uint64_t ne0, ne1;
+    } tensors[] = {
+        {"token_embd.weight", 32, N_TOKEN},
+        {"output_norm.weight", 32, 0},
+        {"blk.0.attn_norm.weight", 32, 0},
+        {"blk.0.attn_q.weight", 32, 32},
+        {"blk.0.attn_k.weight", 32, 16},
+        {"blk.0.attn_v.weight", 32, 16},
+        {"blk.0.attn_output.weight", 32, 32},
+        {"blk.0.ffn_norm.weight", 32, 0},
+        {"blk.0.ffn_gate.weight", 32, 64},
+        {"blk.0.ffn_up.weight", 32, 64},
+        {"blk.0.ffn_down.weight", 64, 32},
+    };
+    *data = 0;
+    for (size_t i = 0; i < PI_LEN(tensors); i++) {
+        const bool wrong = is(m->tensor, tensors[i].name);
+        uint64_t ne0 = wrong && m->ne[0] != 0 ? m->ne[0] : tensors[i].ne0;
+        uint64_t ne1 = wrong && m->ne[1] != 0 ? m->ne[1] : tensors[i].ne1;
+        if (is(m->drop, tensors[i].name))
+            continue;
+        put_tensor(b, tensors[i].name, ne0, ne1, wrong ? m->dtype : 0, *data);
+        *data += pi_align((size_t)(4 * ne0 * pi_max(1, (int64_t)ne1)), 32);
+        n->n_tensor++;
+    }
+}
+
+static void put_model(struct bytes *b, const struct mistake *m)
+{
+    struct counts n = {0};
+    struct bytes head;
+    size_t data;
+    put_header(b, 3, 0, 0);
+    put_shape(b, m, &n);
+    put_vocab(b, &n);
+    put_tensors(b, m, &n, &data);
+    put_header(&head, 3, n.n_tensor, n.n_key);
+    memcpy(b->data, head.data, head.len);
+    put_padding(b, 32);
+    put_zeros(b, data);
+}
+
+/* ---- loading ---- */
+
+static int64_t memory_used(void)
+{
+    int64_t sum = 0;
+    for (int tag = 0; tag < PI_MEM_N_TAG; tag++)
+        sum += pi_mem_used((enum pi_mem_tag)tag);
+    return sum;
+}
+
+/* Loads the bytes through a file in memory and frees the model again. */
+static pith_status load(const struct bytes *b, bool vocab_only, pith_error *err)
+{
+    char path[64];
+    pith_model *model = NULL;
+    pith_model_params params;
+    const int fd = memfd_create("model", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, b->data, b->len), b->len);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    pith_model_params_default(&params);
+    params.n_thread = 1;
+    params.vocab_only = vocab_only;
+    *err = (pith_error){0};
+    const pith_status status = pith_model_load(path, &params, &model, err);
+    if (status == PITH_OK)
+        pith_model_free(model);
+    close(fd);
+    return status;
+}
+
+static void whole_model_loads(void **state)
+{
+    static struct bytes b;
+    pith_error err;
+    (void)state;
+    put_model(&b, &(struct mistake){0});
+    for (int vocab_only = 0; vocab_only <= 1; vocab_only++)
+        if (load(&b, vocab_only, &err) != PITH_OK)
+            fail_msg("%s", err.message);
+}
+
+/* ---- mistakes ---- */
+
+static const struct {
+    struct mistake m;
+    pith_status status;
+    const char *sentence;
+} mistakes[] = {
+    {{.key = "general.architecture", .text = "mamba"}, PITH_UNSUPPORTED,
+     "general.architecture \"mamba\" is not supported (llama, qwen2, qwen3 are)"},
+    {{.drop = "general.architecture"}, PITH_UNSUPPORTED,
+     "general.architecture \"\" is not supported (llama, qwen2, qwen3 are)"},
+    {{.drop = "llama.block_count"}, PITH_FORMAT, "llama.block_count is missing"},
+    {{.drop = "llama.attention.head_count"}, PITH_FORMAT, "llama.attention.head_count is missing"},
+    {{.drop = "llama.attention.layer_norm_rms_epsilon"}, PITH_FORMAT,
+     "llama.attention.layer_norm_rms_epsilon is missing"},
+    {{.key = "llama.block_count", .value = 0}, PITH_FORMAT, "llama.block_count: 0 is not in 1..4096"},
+    {{.key = "llama.block_count", .value = 4000000000u}, PITH_FORMAT,
+     "llama.block_count: 4000000000 is not in 1..4096"},
+    {{.key = "llama.block_count", .value = 2}, PITH_FORMAT,
+     "tensor \"blk.1.attn_norm.weight\" is missing"},
+    {{.key = "llama.block_count", .value = 1ull << 40, .type = PI_GGUF_U64}, PITH_FORMAT,
+     "key \"llama.block_count\": the value 1099511627776 is too large"},
+    {{.key = "llama.block_count", .text = "1"}, PITH_FORMAT,
+     "key \"llama.block_count\": the type is string, not an integer"},
+    {{.key = "llama.embedding_length", .value = 64}, PITH_FORMAT,
+     "shape [10][32] where the metadata asks for [10][64]"},
+    {{.key = "llama.attention.head_count", .value = 3}, PITH_FORMAT,
+     "head_count_kv: 2 does not divide the 3 query heads"},
+    {{.key = "llama.attention.head_count_kv", .value = 1}, PITH_FORMAT,
+     "shape [16][32] where the metadata asks for [8][32]"},
+    {{.key = "llama.rope.dimension_count", .value = 7}, PITH_FORMAT,
+     "llama.rope.dimension_count: 7 is odd or above the head size 8"},
+    {{.key = "llama.rope.freq_base", .value = 0}, PITH_FORMAT, "base 0 and scaling factor"},
+    {{.key = "llama.rope.freq_base", .value = 0x7f800000}, PITH_FORMAT,
+     "key \"llama.rope.freq_base\": the value inf is not finite"},
+    {{.key = "llama.rope.scaling.type", .text = "longrope"}, PITH_UNSUPPORTED,
+     "\"longrope\" is not supported (none, linear, yarn are)"},
+    {{.key = "llama.expert_count", .value = 8}, PITH_UNSUPPORTED,
+     "llama.expert_count: a mixture of 8 experts is not supported"},
+    {{.drop = "token_embd.weight"}, PITH_FORMAT, "tensor \"token_embd.weight\" is missing"},
+    {{.drop = "output_norm.weight"}, PITH_FORMAT, "tensor \"output_norm.weight\" is missing"},
+    {{.drop = "blk.0.ffn_up.weight"}, PITH_FORMAT, "tensor \"blk.0.ffn_up.weight\" is missing"},
+    {{.tensor = "blk.0.ffn_down.weight", .ne = {32, 64}}, PITH_FORMAT,
+     "tensor \"blk.0.ffn_down.weight\": shape [64][32] where the metadata asks for [32][64]"},
+    {{.tensor = "blk.0.attn_norm.weight", .ne = {16, 0}}, PITH_FORMAT,
+     "tensor \"blk.0.attn_norm.weight\": shape"},
+    {{.tensor = "blk.0.attn_q.weight", .dtype = 99}, PITH_UNSUPPORTED,
+     "tensor \"blk.0.attn_q.weight\": weight type 99 is not supported"},
+    {{.tensor = "blk.0.ffn_norm.weight", .dtype = 8}, PITH_UNSUPPORTED,
+     "tensor \"blk.0.ffn_norm.weight\": type 8 is not supported for a vector (F32, F16, BF16 are)"},
+};
+
+static void each_mistake_has_its_sentence(void **state)
+{
+    static struct bytes b;
+    pith_error err;
+    const int64_t used = memory_used();
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(mistakes); i++) {
+        put_model(&b, &mistakes[i].m);
+        pith_status status = load(&b, false, &err);
+        if (strstr(err.message, mistakes[i].sentence) == NULL)
+            fail_msg("\"%s\" does not say \"%s\"", err.message, mistakes[i].sentence);
+        assert_int_equal(status, mistakes[i].status);
+        assert_int_equal(err.status, status);
+        assert_int_equal(memory_used(), used);
+    }
+}
+
+/* ---- damage and memory ---- */
+
+/* One to three acts of damage, three of four in the part before the weights. */
+static void damage(struct bytes *b, size_t head_len, uint64_t *rng)
+{
+    for (uint64_t n = 1 + rng_below(rng, 3); n > 0; n--) {
+        const size_t at = (size_t)rng_below(rng, rng_below(rng, 4) ? head_len : b->len);
+        switch (rng_below(rng, 4)) {
+        case 0:
+            b->data[at] ^= (uint8_t)(1u << rng_below(rng, 8));
+            break;
+        case 1:
+            b->data[at] = (uint8_t)rng_next(rng);
+            break;
+        case 2:
+            memset(b->data + at, rng_below(rng, 2) ? 0xff : 0, (size_t)pi_min(4, (int64_t)(b->len - at)));
+            break;
+        default:
+            memmove(b->data + at, b->data + rng_below(rng, at + 1),
+                    (size_t)pi_min(16, (int64_t)(b->len - at)));
+        }
+    }
+    if (rng_below(rng, 8) == 0)
+        b->len = 1 + (size_t)rng_below(rng, b->len);
+}
+
+static void damaged_models_are_safe(void **state)
+{
+    static struct bytes whole, b;
+    struct pi_gguf g;
+    pith_error err;
+    uint64_t rng = 11;
+    int n_refused = 0;
+    const int64_t used = memory_used();
+    (void)state;
+    put_model(&whole, &(struct mistake){0});
+    assert_int_equal(pi_gguf_parse(&g, whole.data, whole.len, "whole", &err), PITH_OK);
+    const size_t head_len = g.data_offset;
+    pi_gguf_free(&g);
+    for (int i = 0; i < N_MUTATION; i++) {
+        b = whole;
+        damage(&b, head_len, &rng);
+        const pith_status status = load(&b, i % 8 == 0, &err);
+        if (status != PITH_OK) {
+            n_refused++;
+            assert_int_equal(err.status, status);
+            assert_true(strlen(err.message) > 10);
+        }
+        assert_int_equal(memory_used(), used);
+    }
+    assert_in_range(n_refused, N_MUTATION / 10, N_MUTATION - N_MUTATION / 10);
+}
+
+static void each_allocation_may_fail(void **state)
+{
+    static struct bytes b;
+    pith_error err;
+    const int64_t used = memory_used();
+    pith_status status = PITH_NOMEM;
+    int64_t n = 0;
+    (void)state;
+    put_model(&b, &(struct mistake){0});
+    while (status == PITH_NOMEM) {
+        n++;
+        pi_mem_fail_at(n, n % 2 == 0);
+        status = load(&b, false, &err);
+        pi_mem_fail_at(0, false);
+        assert_int_equal(memory_used(), used);
+        if (status == PITH_NOMEM)
+            assert_non_null(strstr(err.message, "no memory"));
+    }
+    if (status != PITH_OK)
+        fail_msg("allocation %lld: %s", (long long)n, err.message);
+    assert_true(n > 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whole_model_loads),
+        cmocka_unit_test(each_mistake_has_its_sentence),
+        cmocka_unit_test(damaged_models_are_safe),
+        cmocka_unit_test(each_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,575 @@
+/*
+ * test_vocab.c - text to ids and back: against slow reference algorithms on made vocabularies,
+ * against the reference ids of real ones (shared data), and the rules for special tokens, spaces
+ * and ends.
+ */
+#include <string.h>
+
+#include "base/os.h"
+#include "base/utf8.h"
+#include "testing.h"
+#include "vocab_maker.h"
+
+#define ID_MAX 4096
+
+/* Tokenizes into ids [ID_MAX]; returns the count. */
+static int32_t tokenize(const struct pi_vocab *v, const char *text, size_t len, uint32_t flags,
+                        int32_t *ids)
+{
+    int32_t n = -1;
+    pith_error err = {0};
+    if (pi_vocab_tokenize(v, text, len, flags, ids, ID_MAX, &n, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    return n;
+}
+
+/* Checks the ids of a text, given as the texts of the tokens they should be; NULL ends them. */
+static void expect(const struct pi_vocab *v, const struct made_vocab *m, const char *text,
+                   uint32_t flags, const char *const *tokens)
+{
+    int32_t ids[ID_MAX], n = tokenize(v, text, strlen(text), flags, ids), i = 0;
+    for (; tokens[i] != NULL && i < n; i++) {
+        if (ids[i] != made_find(m, tokens[i]))
+            fail_msg("\"%s\": id %d is %s, not %s", text, i, m->token[ids[i]].text, tokens[i]);
+    }
+    if (i != n || tokens[i] != NULL)
+        fail_msg("\"%s\": %d ids, not %d", text, n, i);
+}
+
+#define EXPECT(v, m, text, flags, ...)                                                             \
+    expect(v, m, text, flags, (const char *const[]){__VA_ARGS__, NULL})
+
+/* Detokenizes into out [cap]; returns the length. */
+static size_t detokenize(const struct pi_vocab *v, const int32_t *ids, int32_t n, bool special,
+                         char *out, size_t cap)
+{
+    size_t len = 0;
+    pith_error err = {0};
+    if (pi_vocab_detokenize(v, ids, n, special, out, cap, &len, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    return len;
+}
+
+static void expect_text(const struct pi_vocab *v, const int32_t *ids, int32_t n, bool special,
+                        const char *want)
+{
+    char out[1024];
+    size_t len = detokenize(v, ids, n, special, out, sizeof(out) - 1);
+    out[len] = 0;
+    assert_string_equal(out, want);
+}
+
+/* ---- merging, against the obvious algorithm ---- */
+
+struct symbols {
+    char text[64][64];
+    int32_t n;
+};
+
+static void join_at(struct symbols *s, int32_t i)
+{
+    strcat(s->text[i], s->text[i + 1]);
+    memmove(s->text[i + 1], s->text[i + 2], (size_t)(s->n - i - 2) * sizeof(s->text[0]));
+    s->n--;
+}
+
+/* Joins the pair of the best rank, the leftmost of equals, until there is none. */
+static void merge_bpe(struct symbols *s, const struct made_vocab *m)
+{
+    for (;;) {
+        int32_t best = -1, best_rank = INT32_MAX;
+        for (int32_t i = 0; i + 1 < s->n; i++) {
+            char pair[136];
+            snprintf(pair, sizeof(pair), "%s %s", s->text[i], s->text[i + 1]);
+            for (int32_t rank = 0; m->merge[rank] != NULL && rank < best_rank; rank++) {
+                if (strcmp(pair, m->merge[rank]) == 0) {
+                    best = i;
+                    best_rank = rank;
+                }
+            }
+        }
+        if (best < 0)
+            return;
+        join_at(s, best);
+    }
+}
+
+static void merge_spm(struct symbols *s, const struct made_vocab *m)
+{
+    for (;;) {
+        int32_t best = -1;
+        float best_score = 0;
+        for (int32_t i = 0; i + 1 < s->n; i++) {
+            char pair[136];
+            snprintf(pair, sizeof(pair), "%s%s", s->text[i], s->text[i + 1]);
+            int32_t id = made_find(m, pair);
+            if (id >= 0 && m->token[id].type == NORMAL &&
+                (best < 0 || m->token[id].score > best_score)) {
+                best = i;
+                best_score = m->token[id].score;
+            }
+        }
+        if (best < 0)
+            return;
+        join_at(s, best);
+    }
+}
+
+static void compare_symbols(const struct symbols *s, const struct made_vocab *m, const char *text,
+                            const int32_t *ids, int32_t n)
+{
+    if (n != s->n)
+        fail_msg("\"%s\": %d ids, not %d", text, n, s->n);
+    for (int32_t i = 0; i < n; i++) {
+        if (ids[i] != made_find(m, s->text[i]))
+            fail_msg("\"%s\": id %d is %s, not %s", text, i, m->token[ids[i]].text, s->text[i]);
+    }
+}
+
+static void test_bpe_reference(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_bpe(&m, "gpt-2");
+    struct pi_vocab *v = vocab_made(&m);
+    static const char letters[] = "aaabbhelorwd";
+    uint64_t rng = 3;
+    for (int round = 0; round < 3000; round++) {
+        char text[48] = {0};
+        static struct symbols s;
+        int32_t ids[ID_MAX];
+        s.n = 1 + (int32_t)rng_below(&rng, 40);
+        for (int32_t i = 0; i < s.n; i++) {
+            text[i] = letters[rng_below(&rng, sizeof(letters) - 1)];
+            snprintf(s.text[i], sizeof(s.text[i]), "%c", text[i]);
+        }
+        int32_t n = tokenize(v, text, strlen(text), 0, ids);
+        merge_bpe(&s, &m);
+        compare_symbols(&s, &m, text, ids, n);
+    }
+    pi_vocab_free(v);
+}
+
+static void test_spm_reference(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_spm(&m);
+    struct pi_vocab *v = vocab_made(&m);
+    static const char *const chars[] = {"a", "a", "b", " ", " ", "h", "e", "l", "o", "w", "r", "d",
+                                        "\xe4\xbd\xa0", "\xc3\xa9"};
+    uint64_t rng = 4;
+    for (int round = 0; round < 3000; round++) {
+        char text[256] = {0};
+        static struct symbols s;
+        int32_t ids[ID_MAX];
+        s.n = 1 + (int32_t)rng_below(&rng, 40);
+        snprintf(s.text[0], sizeof(s.text[0]), "\xe2\x96\x81"); /* the prefix */
+        for (int32_t i = 1; i < s.n; i++) {
+            const char *c = chars[rng_below(&rng, PI_LEN(chars))];
+            strcat(text, c);
+            snprintf(s.text[i], sizeof(s.text[i]), "%s", *c == ' ' ? "\xe2\x96\x81" : c);
+        }
+        if (s.n == 1)
+            continue; /* no text, no prefix */
+        int32_t n = tokenize(v, text, strlen(text), 0, ids);
+        merge_spm(&s, &m);
+        compare_symbols(&s, &m, text, ids, n);
+    }
+    pi_vocab_free(v);
+}
+
+static void test_bpe_words(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_bpe(&m, "gpt-2");
+    struct pi_vocab *v = vocab_made(&m);
+    assert_string_equal(pi_vocab_kind(v), "bpe/gpt-2");
+    assert_int_equal(pi_vocab_size(v), m.n_token);
+    EXPECT(v, &m, "hello world", 0, "hello", "\xc4\xa0world");
+    EXPECT(v, &m, "aaaab", 0, "aaaa", "b");
+    EXPECT(v, &m, "he he", 0, "he", "\xc4\xa0", "he");
+    EXPECT(v, &m, "\xe5\xbd\xbc", 0, "\xc3\xa5\xc2\xbd", "\xc2\xbc");
+    expect(v, &m, "", 0, (const char *const[]){NULL});
+    pi_vocab_free(v);
+}
+
+/* Words that are tokens stay whole where the pre-tokenizer says so: merging alone would make
+   "12" + "3" of "123", and 1 + 23 has no merge. */
+static void test_ignore_merges(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_bpe(&m, "llama-bpe");
+    made_add(&m, "rod", NORMAL, 0); /* no merge makes it */
+    struct pi_vocab *v = vocab_made(&m);
+    EXPECT(v, &m, "rod", 0, "rod");
+    EXPECT(v, &m, "rodd", 0, "r", "o", "d", "d");
+    pi_vocab_free(v);
+    m.pre = "qwen2";
+    v = vocab_made(&m);
+    EXPECT(v, &m, "rod", 0, "r", "o", "d");
+    pi_vocab_free(v);
+}
+
+/* ---- special tokens and flags ---- */
+
+static void test_special(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_bpe(&m, "gpt-2");
+    struct pi_vocab *v = vocab_made(&m);
+    const uint32_t special = PITH_TOKENIZE_SPECIAL;
+    /* Control tokens only when asked for, user-defined ones always, the longest first. */
+    EXPECT(v, &m, "a<|stop|>b", special, "a", "<|stop|>", "b");
+    EXPECT(v, &m, "a<|stop|>", 0, "a", "<", "|", "s", "t", "o", "p", "|", ">");
+    EXPECT(v, &m, "a<user tag>b<user>", 0, "a", "<user tag>", "b", "<user", ">");
+    EXPECT(v, &m, "<|im_end|><|im_end|><|im_end|>", special, "<|im_end|><|im_end|>",
+           "<|im_end|>");
+    EXPECT(v, &m, "<|begin|><|stop", special, "<|begin|>", "<", "|", "s", "t", "o", "p");
+    /* The file calls it user-defined; its text says that it is a control token. */
+    EXPECT(v, &m, "<|fim_prefix|>", special, "<|fim_prefix|>");
+    int32_t ids[ID_MAX];
+    assert_true(tokenize(v, "<|fim_prefix|>", 14, 0, ids) > 1);
+    pi_vocab_free(v);
+}
+
+static void test_bos_eos(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_bpe(&m, "gpt-2");
+    const uint32_t bos = PITH_TOKENIZE_BOS;
+    struct pi_vocab *v = vocab_made(&m);
+    EXPECT(v, &m, "a", bos, "a");
+    pi_vocab_free(v);
+    m.add_bos = m.add_eos = 1;
+    v = vocab_made(&m);
+    EXPECT(v, &m, "a", bos, "<|begin|>", "a", "<|stop|>");
+    EXPECT(v, &m, "", bos, "<|begin|>", "<|stop|>");
+    EXPECT(v, &m, "a", 0, "a");
+    assert_int_equal(pi_vocab_bos(v), m.bos);
+    assert_int_equal(pi_vocab_eos(v), m.eos);
+    pi_vocab_free(v);
+    m.bos = m.eos = -1;
+    v = vocab_made(&m);
+    EXPECT(v, &m, "a", bos, "a");
+    assert_int_equal(pi_vocab_bos(v), -1);
+    pi_vocab_free(v);
+    made_bpe(&m, "llama-bpe"); /* has BOS unless the file says no */
+    v = vocab_made(&m);
+    EXPECT(v, &m, "a", bos, "<|begin|>", "a");
+    pi_vocab_free(v);
+    made_spm(&m);
+    v = vocab_made(&m);
+    EXPECT(v, &m, "a", bos, "<s>", "\xe2\x96\x81" "a");
+    pi_vocab_free(v);
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_bpe(&m, "gpt-2");
+    static const char *const ends[] = {"<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "<|end|>",
+                                       "<|eom_id|>", "</s>", "<|EOT|>",
+                                       "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence"
+                                       "\xef\xbd\x9c>"};
+    for (size_t i = 0; i < PI_LEN(ends); i++)
+        made_add(&m, ends[i], CONTROL, 0);
+    struct pi_vocab *v = vocab_made(&m);
+    for (size_t i = 0; i < PI_LEN(ends); i++)
+        assert_true(pi_vocab_is_end(v, made_find(&m, ends[i])));
+    assert_true(pi_vocab_is_end(v, made_find(&m, "<|im_end|>")));
+    assert_true(pi_vocab_is_end(v, m.eos));
+    assert_false(pi_vocab_is_end(v, m.bos));
+    assert_false(pi_vocab_is_end(v, made_find(&m, "a")));
+    assert_false(pi_vocab_is_end(v, -1));
+    assert_false(pi_vocab_is_end(v, m.n_token));
+    pi_vocab_free(v);
+}
+
+/* Phi-3's special tokens swallow the white space behind them. */
+static void test_strip(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_spm(&m);
+    const uint32_t special = PITH_TOKENIZE_SPECIAL;
+    struct pi_vocab *v = vocab_made(&m);
+    EXPECT(v, &m, "<|end|> \n a", special, "<|end|>", "\xe2\x96\x81\xe2\x96\x81", "<0x0A>",
+           "\xe2\x96\x81" "a");
+    pi_vocab_free(v);
+    m.name = "My Phi-3 mini";
+    v = vocab_made(&m);
+    EXPECT(v, &m, "<|end|> \n a<|user|>\n\n", special, "<|end|>", "\xe2\x96\x81" "a", "<|user|>");
+    EXPECT(v, &m, "<s>  a", special, "<s>", "\xe2\x96\x81\xe2\x96\x81", "\xe2\x96\x81" "a");
+    pi_vocab_free(v);
+}
+
+/* ---- back to text ---- */
+
+static void test_spm_spaces(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_spm(&m);
+    struct pi_vocab *v = vocab_made(&m);
+    assert_string_equal(pi_vocab_kind(v), "spm");
+    EXPECT(v, &m, "hello world", 0, "\xe2\x96\x81hello", "\xe2\x96\x81world");
+    EXPECT(v, &m, "a<|user|>a", 0, "\xe2\x96\x81" "a", "<|user|>", "\xe2\x96\x81" "a");
+    EXPECT(v, &m, "\xe2\x96\x81" "a\n", 0, "\xe2\x96\x81\xe2\x96\x81", "a", "<0x0A>");
+    EXPECT(v, &m, "\xe2\x96", 0, "\xe2\x96\x81", "<0xE2>", "<0x96>");
+    int32_t ids[] = {1, made_find(&m, "\xe2\x96\x81hello"), 2, made_find(&m, "\xe2\x96\x81world")};
+    expect_text(v, ids, 4, false, "hello world");
+    expect_text(v, ids, 4, true, "<s>hello</s> world");
+    expect_text(v, ids + 1, 1, true, "hello");
+    char bytes[16];
+    size_t len;
+    assert_int_equal(pi_vocab_token_bytes(v, ids[1], false, bytes, sizeof(bytes), &len), PITH_OK);
+    assert_int_equal(len, 6); /* one token knows nothing of its place: the space stays */
+    assert_memory_equal(bytes, " hello", 6);
+    pi_vocab_free(v);
+    m.add_space_prefix = 0;
+    v = vocab_made(&m);
+    EXPECT(v, &m, "hello world", 0, "hello", "\xe2\x96\x81world");
+    expect_text(v, ids, 4, false, " hello world");
+    pi_vocab_free(v);
+}
+
+/* Any bytes come back; the pieces of a stream are the same text with U+FFFD for what is no text. */
+static void round_trip(const struct pi_vocab *v, uint64_t *rng)
+{
+    char text[200], back[400], streamed[2048], whole[2048];
+    int32_t ids[ID_MAX];
+    size_t len = rng_below(rng, sizeof(text));
+    for (size_t i = 0; i < len;) {
+        if (rng_below(rng, 3) == 0) {
+            text[i++] = (char)rng_next(rng);
+            continue;
+        }
+        char c[4];
+        uint32_t point = (uint32_t)rng_below(rng, rng_below(rng, 2) == 0 ? 0x80 : 0x11000);
+        size_t n = pi_utf8_encode(point == 0x2581 ? 'x' : point, c);
+        for (size_t k = 0; k < n && i < len; k++)
+            text[i++] = c[k];
+    }
+    int32_t n = tokenize(v, text, len, 0, ids);
+    assert_int_equal(detokenize(v, ids, n, false, back, sizeof(back)), len);
+    assert_memory_equal(back, text, len);
+
+    pith_utf8_stream one = {0}, all = {0};
+    size_t n_streamed = 0, n_whole = pith_utf8_push(&all, back, len, whole, sizeof(whole));
+    for (int32_t i = 0; i < n; i++) {
+        char piece[64];
+        size_t piece_len;
+        assert_int_equal(pi_vocab_token_bytes(v, ids[i], false, piece, sizeof(piece), &piece_len),
+                         PITH_OK);
+        n_streamed += pith_utf8_push(&one, piece, piece_len, streamed + n_streamed,
+                                     sizeof(streamed) - n_streamed);
+        assert_int_equal(pi_utf8_span(streamed, n_streamed), n_streamed);
+    }
+    n_streamed +=
+        pith_utf8_push(&one, NULL, 0, streamed + n_streamed, sizeof(streamed) - n_streamed);
+    n_whole += pith_utf8_push(&all, NULL, 0, whole + n_whole, sizeof(whole) - n_whole);
+    size_t prefix = n_streamed - n_whole; /* SentencePiece's space in front */
+    assert_true(prefix <= 1);
+    assert_memory_equal(streamed + prefix, whole, n_whole);
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    uint64_t rng = 5;
+    static const char *const pres[] = {NULL, "gpt-2", "qwen2", "deepseek-llm", "tekken"};
+    for (size_t i = 0; i <= PI_LEN(pres); i++) {
+        if (i < PI_LEN(pres))
+            made_bpe(&m, pres[i]);
+        else
+            made_spm(&m);
+        struct pi_vocab *v = vocab_made(&m);
+        for (int round = 0; round < 300; round++)
+            round_trip(v, &rng);
+        pi_vocab_free(v);
+    }
+}
+
+static void test_detokenize_special(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_bpe(&m, "gpt-2");
+    struct pi_vocab *v = vocab_made(&m);
+    int32_t ids[] = {m.bos, made_find(&m, "hello"), made_find(&m, "<user tag>"), m.eos};
+    expect_text(v, ids, 4, false, "hello<user tag>");
+    expect_text(v, ids, 4, true, "<|begin|>hello<user tag><|stop|>");
+    pi_vocab_free(v);
+}
+
+/* ---- sizes ---- */
+
+static void test_caps(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_bpe(&m, "gpt-2");
+    struct pi_vocab *v = vocab_made(&m);
+    const char *text = "hello world, abab aaaa 123";
+    size_t len = strlen(text), text_len;
+    int32_t whole[64], part[64], n, needed;
+    pith_error err;
+    assert_int_equal(pi_vocab_tokenize(v, text, len, 0, whole, 64, &n, NULL), PITH_OK);
+    for (int32_t cap = 0; cap < n; cap++) {
+        memset(part, 0x55, sizeof(part));
+        assert_int_equal(pi_vocab_tokenize(v, text, len, 0, cap > 0 ? part : NULL, cap, &needed,
+                                           &err),
+                         PITH_RANGE);
+        assert_int_equal(needed, n);
+        assert_memory_equal(part, whole, (size_t)cap * sizeof(*part));
+        assert_int_equal(part[cap], 0x55555555);
+    }
+    for (size_t cap = 0; cap < len; cap++) {
+        char out[64];
+        memset(out, '#', sizeof(out));
+        assert_int_equal(pi_vocab_detokenize(v, whole, n, false, out, cap, &text_len, &err),
+                         PITH_RANGE);
+        assert_int_equal(text_len, len);
+        assert_int_equal(out[cap], '#');
+    }
+    assert_int_equal(pi_vocab_token_bytes(v, whole[0], false, NULL, 0, &text_len), PITH_RANGE);
+    assert_int_equal(text_len, 5);
+    assert_int_equal(pi_vocab_token_bytes(v, m.n_token, false, NULL, 0, &text_len), PITH_INVALID);
+    assert_int_equal(pi_vocab_token_bytes(v, -1, false, NULL, 0, &text_len), PITH_INVALID);
+    int32_t bad = m.n_token;
+    assert_int_equal(pi_vocab_detokenize(v, &bad, 1, false, NULL, 0, &text_len, &err),
+                     PITH_INVALID);
+    assert_int_equal(pi_vocab_tokenize(v, NULL, 3, 0, whole, 64, &n, &err), PITH_INVALID);
+    assert_int_equal(pi_vocab_tokenize(v, text, len, 0, NULL, 4, &n, &err), PITH_INVALID);
+    pi_vocab_free(v);
+}
+
+/* Where the embedding has more rows than the file has tokens, the ids behind are valid, empty. */
+static void test_more_rows(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    static struct bytes b;
+    made_bpe(&m, "gpt-2");
+    vocab_write(&m, &b);
+    struct pi_gguf g;
+    struct pi_vocab *v;
+    size_t len = 9;
+    assert_int_equal(pi_gguf_parse(&g, b.data, b.len, "made", NULL), PITH_OK);
+    assert_int_equal(pi_vocab_load(&g, m.n_token + 50, &v, NULL), PITH_OK);
+    assert_int_equal(pi_vocab_size(v), m.n_token + 50);
+    assert_int_equal(pi_vocab_token_bytes(v, m.n_token + 49, true, NULL, 0, &len), PITH_OK);
+    assert_int_equal(len, 0);
+    assert_false(pi_vocab_is_end(v, m.n_token + 49));
+    pi_vocab_free(v);
+    pi_gguf_free(&g);
+}
+
+/* ---- real vocabularies ---- */
+
+#define SEPARATOR "\n__ggml_vocab_test__\n"
+
+static char *read_file(const char *path, size_t *len)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    static char text[4][1 << 16];
+    static int at;
+    char *out = text[at++ % 4];
+    *len = fread(out, 1, sizeof(text[0]) - 1, file);
+    assert_true(*len < sizeof(text[0]) - 1);
+    out[*len] = 0;
+    fclose(file);
+    return out;
+}
+
+/* Compares the ids of one case with its line; returns the start of the next line. */
+static const char *check_line(const struct pi_vocab *v, const char *text, size_t len,
+                              const char *line)
+{
+    int32_t ids[ID_MAX], n = tokenize(v, text, len, 0, ids), i = 0;
+    for (; *line != '\n' && *line != 0; i++) {
+        char *end;
+        long want = strtol(line, &end, 10);
+        assert_ptr_not_equal(end, line);
+        if (i >= n || ids[i] != want)
+            fail_msg("\"%.*s\": id %d is %d, not %ld", (int)len, text, i, i < n ? ids[i] : -1,
+                     want);
+        for (line = end; *line == ' '; line++)
+            ;
+    }
+    assert_int_equal(i, n);
+    char back[4096];
+    assert_int_equal(detokenize(v, ids, n, false, back, sizeof(back)), len);
+    assert_memory_equal(back, text, len);
+    return *line == '\n' ? line + 1 : line;
+}
+
+static int check_pairs(const struct pi_vocab *v, const char *path)
+{
+    char name[512];
+    size_t len, out_len;
+    snprintf(name, sizeof(name), "%s.inp", path);
+    const char *text = read_file(name, &len), *end = text + len;
+    snprintf(name, sizeof(name), "%s.out", path);
+    const char *line = read_file(name, &out_len);
+    int n = 0;
+    for (; text <= end; n++) {
+        const char *next = strstr(text, SEPARATOR);
+        size_t case_len = next != NULL ? (size_t)(next - text) : (size_t)(end - text);
+        if (next == NULL && case_len == 0)
+            break;
+        line = check_line(v, text, case_len, line);
+        if (next == NULL)
+            break;
+        text = next + strlen(SEPARATOR);
+    }
+    assert_int_equal(*line, 0);
+    return n;
+}
+
+static void test_shared(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gpt-2",    "llama-bpe",    "qwen2",          "starcoder",
+                                        "llama-spm", "deepseek-llm", "deepseek-coder", "phi-3"};
+    SKIP_WITHOUT(SHARED_DATA "/tokenizer/ggml-vocab-gpt-2.gguf");
+    for (size_t i = 0; i < PI_LEN(names); i++) {
+        char path[512];
+        snprintf(path, sizeof(path), SHARED_DATA "/tokenizer/ggml-vocab-%s.gguf", names[i]);
+        struct pi_file file = {0};
+        struct pi_gguf g;
+        struct pi_vocab *v;
+        pith_error err = {0};
+        if (pi_file_map(path, &file, &err) != PITH_OK ||
+            pi_gguf_parse(&g, file.data, file.size, path, &err) != PITH_OK ||
+            pi_vocab_load(&g, 0, &v, &err) != PITH_OK)
+            fail_msg("%s", err.message);
+        pi_gguf_free(&g);
+        pi_file_unmap(&file);
+        printf("%s: %s, %d tokens, %d cases\n", names[i], pi_vocab_kind(v), pi_vocab_size(v),
+               check_pairs(v, path));
+        pi_vocab_free(v);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bpe_reference), cmocka_unit_test(test_spm_reference),
+        cmocka_unit_test(test_bpe_words),     cmocka_unit_test(test_ignore_merges),
+        cmocka_unit_test(test_special),       cmocka_unit_test(test_bos_eos),
+        cmocka_unit_test(test_ends),          cmocka_unit_test(test_strip),
+        cmocka_unit_test(test_spm_spaces),    cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_detokenize_special), cmocka_unit_test(test_caps),
+        cmocka_unit_test(test_more_rows),     cmocka_unit_test(test_shared),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
