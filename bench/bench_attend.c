@@ -1,6 +1,7 @@
 /*
  * bench_attend.c - attention over lanes beside its bounds: generation against the bandwidth of
- * memory, reading prompts against the peak of fused multiply-adds, both measured by the same program.
+ * memory, reading prompts against the peak of fused multiply-adds, both measured by the same
+ * program.
  *
  *   decode   one token's query group per lane over lanes that together exceed the caches; bytes are
  *            those of the keys, values and scales that the calls read
@@ -18,8 +19,9 @@
 
 #define POOL_BYTES ((int64_t)128 << 20) /* several times the caches */
 #define N_HEAD 8
-#define APPEND 64  /* tokens appended to every lane in turn, so that pages of a lane lie scattered */
-#define CHUNK 512  /* tokens of a prompt read together */
+#define APPEND 64 /* tokens appended to every lane in turn, so that pages of a lane lie scattered  \
+                   */
+#define CHUNK 512 /* tokens of a prompt read together */
 #define MIN_SECONDS 0.4
 
 struct options {
@@ -164,7 +166,7 @@ static double decode_bytes_per_s(struct bench *b, int32_t n_thread)
 
 static double prefill_flop_per_s(struct bench *b, int32_t n_thread)
 {
-    int32_t n_lane = 4 * n_thread;
+    int32_t n_lane = n_thread; /* a short round has a better chance of an undisturbed processor */
     n_lane = n_lane < b->g.n_layer * N_HEAD ? n_lane : b->g.n_layer * N_HEAD;
     double pairs = (double)CHUNK * (b->depth - CHUNK) + 0.5 * CHUNK * (CHUNK + 1);
     double flop = 2.0 * (b->g.dim_k + b->g.dim_v) * pairs * b->n_group * n_lane;
@@ -179,9 +181,8 @@ static void print_row(const struct options *o, const struct bench *b, const pith
         o->csv ? "%d,%s,%d,%d,%d,%d,%.2f,%.2f,%.0f,%.1f,%.1f,%.0f\n"
                : "%7d  %-5s %4d %6d %6d %5d  %8.2f %8.2f %4.0f%%  %9.1f %9.1f %4.0f%%\n";
     printf(format, m->n_thread, kv_type_name(b->g.type_k), b->g.dim_k, b->depth, b->n_group,
-           b->g.page_len, bytes / 1e9, m->read_bytes_per_s / 1e9,
-           100 * bytes / m->read_bytes_per_s, flop / 1e9, m->f32_flop_per_s / 1e9,
-           100 * flop / m->f32_flop_per_s);
+           b->g.page_len, bytes / 1e9, m->read_bytes_per_s / 1e9, 100 * bytes / m->read_bytes_per_s,
+           flop / 1e9, m->f32_flop_per_s / 1e9, 100 * flop / m->f32_flop_per_s);
     fflush(stdout);
 }
 
@@ -228,8 +229,10 @@ int main(int argc, char **argv)
     pith_machine machine[2];
     int32_t n_machine = o.n_thread == 0 && pi_thread_count() > 1 ? 2 : 1;
     for (int32_t j = 0; j < n_machine; j++)
-        if (pith_machine_measure(j == 1 ? 0 : o.n_thread == 0 ? 1 : o.n_thread, &machine[j], &err) !=
-            PITH_OK)
+        if (pith_machine_measure(j == 1            ? 0
+                                 : o.n_thread == 0 ? 1
+                                                   : o.n_thread,
+                                 &machine[j], &err) != PITH_OK)
             stop(&err);
     puts(o.csv ? "threads,type,dim,depth,group,page,decode_GBps,read_GBps,decode_pct,"
                  "prefill_GFLOPps,fma_GFLOPps,prefill_pct"

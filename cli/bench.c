@@ -154,7 +154,7 @@ static void measure(struct bench *b)
         for (int32_t r = 0; r < o->n_repeat; r++)
             for (int32_t i = first; i < end; i++) {
                 if (cli_interrupted())
-                    exit(EXIT_INTERRUPTED);
+                    cli_exit(EXIT_INTERRUPTED);
                 measure_row(b, &b->rows[i]);
             }
         first = end;
@@ -392,7 +392,7 @@ const struct command command_bench = {
         "Bounds: generation cannot be faster than reading the weights and the stored keys and\n"
         "values once per token; a prompt not faster than its multiplications at the measured\n"
         "peak. The KV memory is as large as the deepest row needs unless -c or --kv-memory\n"
-        "is given.",
+        "is given. A model that fits the processor's caches can pass the bound of reading.",
     .groups = groups,
     .options_size = sizeof(struct options),
     .defaults = defaults,

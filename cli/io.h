@@ -21,6 +21,8 @@
 /* The verb that failures name. Borrowed for ever. */
 void cli_set_verb(const char *verb);
 
+/* Ends the command at once, from any depth. */
+_Noreturn void cli_exit(int status);
 _Noreturn void cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void cli_fail_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Fails with the error's sentence unless status is PITH_OK. */

@@ -158,7 +158,7 @@ static void evaluate(struct session *s, struct collector *c, const struct cli_id
                             .user = c};
     pith_status status = pith_batch_eval(s->engine, &item, 1, NULL, NULL, &err);
     if (status == PITH_CANCELLED && !c->out_failed)
-        exit(EXIT_INTERRUPTED);
+        cli_exit(EXIT_INTERRUPTED);
     if (!c->out_failed)
         session_check(status, &err);
 }

@@ -226,7 +226,7 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     pith_status status = pith_model_load(o->path, &params, &s->model, &err);
     cli_progress_end(&progress);
     if (status == PITH_CANCELLED)
-        exit(EXIT_INTERRUPTED);
+        cli_exit(EXIT_INTERRUPTED);
     cli_check(status, &err);
     s->load_s = clock_s() - start;
     pith_model_get_info(s->model, &s->info);

@@ -1,7 +1,8 @@
 /*
  * fuzz_snapshot.c - the snapshot reader on any bytes, as they are and with size and checksum made
- * right, and the store's operations on what it accepts. A finding is a sanitizer's report, a leak, a
- * refusal without a sentence, or a byte of the account that differs after a sequence came and went.
+ * right, and the store's operations on what it accepts. A finding is a sanitizer's report, a leak,
+ * a refusal without a sentence, or a byte of the account that differs after a sequence came and
+ * went.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -114,8 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     memcpy(sealed, data, size);
     put_le(sealed + 16, size);
-    put_le(sealed + size - KV_SNAPSHOT_SUM_SIZE,
-           kv_hash_of(sealed, size - KV_SNAPSHOT_SUM_SIZE));
+    put_le(sealed + size - KV_SNAPSHOT_SUM_SIZE, kv_hash_of(sealed, size - KV_SNAPSHOT_SUM_SIZE));
     for (size_t i = 0; i < PI_LEN(shapes); i++)
         load(&shapes[i], sealed, size);
     free(sealed);

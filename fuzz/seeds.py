@@ -139,9 +139,19 @@ def snapshots():
             "empty.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, [[], []], 0)}
 
 
+def vocabularies():
+    """fuzz_vocab.c: the length of the text, a vocabulary file, the text."""
+    text = "abc ab <s><|im_start|>user\n'll 12\u4f60 \u2581".encode() + b"\xff\xe4\xbd\nsystem"
+    files = {"spm": spm_vocab()[0]}
+    for pre in ("default", "gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "gpt-4o", "tekken"):
+        files[pre] = bpe_vocab(pre)[0]
+    return {name: struct.pack("<H", len(text)) + gguf(keys) + text for name, keys in files.items()}
+
+
 def main():
     files = models()
     seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
+             "fuzz_vocab": vocabularies(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)

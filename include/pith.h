@@ -195,9 +195,11 @@ PITH_API pith_status pith_model_tensor(const pith_model *model, int64_t i, pith_
 
 /* Rewrites a GGUF file with its matrices in another type: "F32", "F16", "BF16", "Q8_0", "Q4_0",
    "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K" or the mix "Q4_K_M". Vectors
-   stay F32; a matrix whose row length does not fit the type falls back to one that does, which
-   the log says. out_path is written beside and renamed at the end, so a failure leaves no half
-   file. progress may be NULL. IO, FORMAT, INVALID (unknown type), NOMEM, CANCELLED. */
+   and norms stay as they are; a matrix whose row length does not fit the type falls back to one
+   that does, which the log says. The bytes do not depend on n_thread (0: all processors).
+   out_path is written beside and renamed at the end, so a failure leaves no half file. progress
+   may be NULL. IO, FORMAT, INVALID (unknown type, the output is the input), UNSUPPORTED (a tensor
+   of a type that Pith does not know), NOMEM, CANCELLED. */
 PITH_API pith_status pith_quantize(const char *in_path, const char *out_path, const char *type,
                                    int32_t n_thread, pith_progress_fn *progress, void *user,
                                    pith_error *err);
@@ -222,8 +224,9 @@ PITH_API pith_status pith_tokenize(const pith_model *model, const char *text, si
 PITH_API pith_status pith_token_bytes(const pith_model *model, int32_t id, bool special, char *out,
                                       size_t cap, size_t *len);
 
-/* Detokenizes n_id ids to text; not terminated. RANGE when cap is too small, *len is then the size
-   needed. Thread-safe. */
+/* Detokenizes n_id ids to text: the bytes of the tokens one after the other, without the space that
+   SentencePiece puts in front of a text. Not terminated. RANGE when cap is too small, *len is then
+   the size needed. Thread-safe. */
 PITH_API pith_status pith_detokenize(const pith_model *model, const int32_t *ids, int32_t n_id,
                                      bool special, char *out, size_t cap, size_t *len,
                                      pith_error *err);
@@ -260,15 +263,16 @@ typedef enum pith_chat_flag {
 } pith_chat_flag;
 
 /* Returns the name of the template that the model's own chat template is recognised as ("chatml",
-   "llama2", "llama3", "mistral", "gemma", "phi3", "deepseek", "qwen3"), or NULL when the model has
-   none or it is unknown. */
+   "llama2", "llama3", "mistral", "gemma", "phi3", "deepseek", "qwen3" and their variants, which
+   pith_chat_template_name lists), or NULL when the model has none or it is unknown. */
 PITH_API const char *pith_chat_template(const pith_model *model);
 
 /* Returns the name of template i of those that Pith knows, NULL past the last. */
 PITH_API const char *pith_chat_template_name(int32_t i);
 
-/* Renders messages to the text of a prompt (tokenize it with PITH_TOKENIZE_SPECIAL); template NULL
-   means the model's own. Not terminated; *len receives the bytes. RANGE when cap is too small,
+/* Renders messages to the text of a prompt; template_name NULL means the model's own. Tokenize it
+   with PITH_TOKENIZE_BOS and PITH_TOKENIZE_SPECIAL: a BOS that a template starts with is not part
+   of the text. Not terminated; *len receives the bytes. RANGE when cap is too small,
    *len is then the size needed; UNSUPPORTED when the model's template is unknown or absent;
    INVALID for an unknown template name or role. Thread-safe. */
 PITH_API pith_status pith_chat_render(const pith_model *model, const char *template_name,

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <stdarg.h>
+#include <string.h>
 #include <sys/wait.h>
 
 #include "testing.h"
@@ -90,4 +91,59 @@ void said_free(struct said *said)
     free(said->out);
     free(said->err);
     *said = (struct said){0};
+}
+
+/* ---- expectations ---- */
+
+void expect_status(const struct said *said, int status)
+{
+    if (said->status != status)
+        fail_msg("exit status %d instead of %d; it said: %s", said->status, status, said->err);
+}
+
+void expect_word(const char *text, const char *word)
+{
+    if (strstr(text, word) == NULL)
+        fail_msg("\"%s\" does not have \"%s\"", text, word);
+}
+
+void expect_failure(const struct said *said, int status, const char *word)
+{
+    expect_status(said, status);
+    expect_word(said->err, word);
+    assert_int_equal(strncmp(said->err, "pith", 4), 0);
+    assert_ptr_equal(strchr(said->err, '\n'), said->err + said->err_len - 1);
+}
+
+/* ---- files ---- */
+
+static char folder[64];
+
+int folder_make(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/pith-test-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+int folder_remove(void **state)
+{
+    char line[128];
+    (void)state;
+    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
+    return system(line);
+}
+
+const char *in_folder(const char *name, char *buf)
+{
+    snprintf(buf, 128, "%s/%s", folder, name);
+    return buf;
+}
+
+void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
 }

@@ -24,6 +24,19 @@ struct said command(const char *input, ...);
 struct said command_list(const char *input, const char *out_path, const char *const *words);
 void said_free(struct said *said);
 
+/* Fail the test unless the command said so. */
+void expect_status(const struct said *said, int status);
+void expect_word(const char *text, const char *word);
+/* A failure: this exit status, and one sentence on standard error that has the word. */
+void expect_failure(const struct said *said, int status, const char *word);
+
+/* A folder for the files of a test program: cmocka's group fixtures, and the path of a file in it
+   (buf [128]). */
+int folder_make(void **state);
+int folder_remove(void **state);
+const char *in_folder(const char *name, char *buf);
+void write_file(const char *path, const char *text);
+
 /* Starts the command with descriptors of the caller's as standard input, output and error. */
 pid_t command_start(const char *const *words, int in, int out, int err);
 /* Waits; the status as in struct said. */

@@ -29,8 +29,14 @@ static inline void put_int(struct bytes *b, uint64_t v, size_t size)
     }
 }
 
-static inline void put_u32(struct bytes *b, uint64_t v) { put_int(b, v, 4); }
-static inline void put_u64(struct bytes *b, uint64_t v) { put_int(b, v, 8); }
+static inline void put_u32(struct bytes *b, uint64_t v)
+{
+    put_int(b, v, 4);
+}
+static inline void put_u64(struct bytes *b, uint64_t v)
+{
+    put_int(b, v, 8);
+}
 
 static inline void put_text(struct bytes *b, const char *text)
 {

@@ -4,6 +4,10 @@
  */
 #include "kv_check.h"
 
+#include <float.h>
+#include <math.h>
+
+#include "base/half.h"
 #include "kv/hash.h"
 #include "testing.h"
 
@@ -177,4 +181,42 @@ void kv_check_same(const struct kv_seq *a, const struct kv_seq *b)
                 assert_memory_equal(row_a, row_b, (size_t)g->dim_v * sizeof(float));
             }
         }
+}
+
+struct kv_cache *kv_check_cache(const struct kv_geometry *g, int32_t n_page)
+{
+    struct kv_cache *cache = NULL;
+    int64_t budget = n_page * (int64_t)kv_page_bytes(g);
+    assert_int_equal(kv_cache_create(g, budget, &cache, NULL), PITH_OK);
+    assert_int_equal(cache->n_page, n_page);
+    return cache;
+}
+
+static float saturate(float x, float limit)
+{
+    if (isnan(x))
+        return 0.0f;
+    return x > limit ? limit : x < -limit ? -limit : x;
+}
+
+void kv_check_stored(enum kv_type type, const float *row, int32_t n, float *out)
+{
+    for (int32_t b = 0; b < n; b += 32) {
+        float max = 0.0f, d, inverse;
+        int32_t end = b + 32 < n ? b + 32 : n;
+        if (type == KV_TYPE_Q8_0) {
+            for (int32_t i = b; i < end; i++)
+                max = fmaxf(max, fabsf(saturate(row[i], 65504.0f * 127.0f)));
+            d = max / 127.0f;
+            inverse = pi_f16_from_f32(d) != 0 ? 1.0f / d : 0.0f;
+            for (int32_t i = b; i < end; i++)
+                out[i] = pi_f32_from_f16(pi_f16_from_f32(d)) *
+                         (float)(int)roundf(saturate(row[i], 65504.0f * 127.0f) * inverse);
+        } else {
+            for (int32_t i = b; i < end; i++)
+                out[i] = type == KV_TYPE_F32
+                             ? saturate(row[i], FLT_MAX)
+                             : pi_f32_from_f16(pi_f16_from_f32(saturate(row[i], 65504.0f)));
+        }
+    }
 }

@@ -7,6 +7,12 @@
 
 #include "kv/store.h"
 
+/* A cache of exactly n_page pages. */
+struct kv_cache *kv_check_cache(const struct kv_geometry *g, int32_t n_page);
+
+/* What a row of n floats is after it was stored and read: the storage types, written down again. */
+void kv_check_stored(enum kv_type type, const float *row, int32_t n, float *out);
+
 /* Asserts that every counter of the cache and its statistics agree with the tables of its
    sequences. other_table_bytes: what else is allocated with the tag of tables. */
 void kv_check_account(const struct kv_cache *cache, int64_t other_table_bytes);
@@ -17,8 +23,8 @@ uint64_t kv_check_digest(const struct kv_cache *cache);
 /* Fills a row of n floats that only key decides, of magnitude 1 or so. */
 void kv_check_row(uint64_t key, float *row, int32_t n);
 
-/* Reserves and appends n entries from position pos0 on to every lane; rows follow from key, lane and
-   position. Returns the status of the reservation. */
+/* Reserves and appends n entries from position pos0 on to every lane; rows follow from key, lane
+   and position. Returns the status of the reservation. */
 pith_status kv_check_append(struct kv_seq *seq, uint64_t key, int32_t pos0, int32_t n);
 
 /* Asserts that two sequences, perhaps of different caches, hold the same entries in the same pages

@@ -49,14 +49,17 @@ struct block_rule {
 };
 
 static const struct block_rule rules[] = {
-    {PI_DTYPE_Q8_0, 0, -1, 0, -128, 256, 1, 1},     {PI_DTYPE_Q4_0, 0, -1, 0, -8, 16, 1, 1},
-    {PI_DTYPE_Q5_0, 0, -1, 0, -16, 32, 1, 1},       {PI_DTYPE_Q3_K, 108, -1, 0, -4, 8, -32, 64},
+    {PI_DTYPE_Q8_0, 0, -1, 0, -128, 256, 1, 1},      {PI_DTYPE_Q4_0, 0, -1, 0, -8, 16, 1, 1},
+    {PI_DTYPE_Q5_0, 0, -1, 0, -16, 32, 1, 1},        {PI_DTYPE_Q3_K, 108, -1, 0, -4, 8, -32, 64},
     {PI_DTYPE_Q6_K, 208, -1, 0, -32, 64, -128, 256}, {PI_DTYPE_Q4_1, 0, 2, 1, 0, 16, 1, 1},
-    {PI_DTYPE_Q5_1, 0, 2, 1, 0, 32, 1, 1},          {PI_DTYPE_Q2_K, 80, 82, -1, 0, 4, 0, 16},
-    {PI_DTYPE_Q4_K, 0, 2, -1, 0, 16, 0, 64},        {PI_DTYPE_Q5_K, 0, 2, -1, 0, 32, 0, 64},
+    {PI_DTYPE_Q5_1, 0, 2, 1, 0, 32, 1, 1},           {PI_DTYPE_Q2_K, 80, 82, -1, 0, 4, 0, 16},
+    {PI_DTYPE_Q4_K, 0, 2, -1, 0, 16, 0, 64},         {PI_DTYPE_Q5_K, 0, 2, -1, 0, 32, 0, 64},
 };
 
-static double mean_of(int32_t low, int32_t n) { return low + (n - 1) / 2.0; }
+static double mean_of(int32_t low, int32_t n)
+{
+    return low + (n - 1) / 2.0;
+}
 
 static double mean_square_of(int32_t low, int32_t n)
 {

@@ -25,38 +25,34 @@
 
 enum word_kind { WORD_TEXT, WORD_INT, WORD_NUMBER };
 
+#define FIELD(key) #key, offsetof(struct model_spec, key)
+#define ROOM(key) (sizeof(((struct model_spec *)0)->key) - 1)
+
 static const struct word {
     const char *key;
+    size_t offset;
     enum word_kind kind;
-    size_t offset, size;
-    double low, high; /* the range of a number */
+    double low, high; /* of a number; of the length of a text */
 } words_known[] = {
-#define TEXT(key) {#key, WORD_TEXT, offsetof(struct model_spec, key), \
-                   sizeof(((struct model_spec *)0)->key), 0, 0}
-#define INT(key, low, high) {#key, WORD_INT, offsetof(struct model_spec, key), 0, low, high}
-#define NUMBER(key, low, high) {#key, WORD_NUMBER, offsetof(struct model_spec, key), 0, low, high}
-    TEXT(arch),
-    TEXT(type),
-    TEXT(scaling),
-    TEXT(vocab_file),
-    INT(layers, 1, 1000),
-    INT(width, 1, 1 << 20),
-    INT(heads, 1, 1 << 16),
-    INT(kv_heads, 1, 1 << 16),
-    INT(head_dim, 2, 1 << 16),
-    INT(ff, 1, 1 << 20),
-    INT(vocab, 1, 1 << 24),
-    INT(ctx, 1, 1 << 30),
-    INT(ctx_orig, 0, 1 << 30),
-    INT(tied, 0, 1),
-    INT(bias, 0, 1),
-    INT(seed, 0, 1 << 30),
-    NUMBER(theta, 1, 1e12),
-    NUMBER(eps, 0, 1),
-    NUMBER(factor, 1, 1e6),
-#undef TEXT
-#undef INT
-#undef NUMBER
+    {FIELD(arch), WORD_TEXT, 1, ROOM(arch)},
+    {FIELD(type), WORD_TEXT, 1, ROOM(type)},
+    {FIELD(scaling), WORD_TEXT, 1, ROOM(scaling)},
+    {FIELD(vocab_file), WORD_TEXT, 0, ROOM(vocab_file)},
+    {FIELD(layers), WORD_INT, 1, 1000},
+    {FIELD(width), WORD_INT, 1, 1 << 20},
+    {FIELD(heads), WORD_INT, 1, 1 << 16},
+    {FIELD(kv_heads), WORD_INT, 1, 1 << 16},
+    {FIELD(head_dim), WORD_INT, 2, 1 << 16},
+    {FIELD(ff), WORD_INT, 1, 1 << 20},
+    {FIELD(vocab), WORD_INT, 1, 1 << 24},
+    {FIELD(ctx), WORD_INT, 1, 1 << 30},
+    {FIELD(ctx_orig), WORD_INT, 0, 1 << 30},
+    {FIELD(tied), WORD_INT, 0, 1},
+    {FIELD(bias), WORD_INT, 0, 1},
+    {FIELD(seed), WORD_INT, 0, 1 << 30},
+    {FIELD(theta), WORD_NUMBER, 1, 1e12},
+    {FIELD(eps), WORD_NUMBER, 0, 1},
+    {FIELD(factor), WORD_NUMBER, 1, 1e6},
 };
 
 void model_spec_default(struct model_spec *spec)
@@ -90,8 +86,9 @@ static pith_status set_word(struct model_spec *spec, const char *key, size_t key
         return pi_fail(err, PITH_INVALID, "%.*s is no known key", (int)key_len, key);
     char *field = (char *)spec + w->offset, *end = NULL;
     if (w->kind == WORD_TEXT) {
-        if (strlen(value) >= w->size)
-            return pi_fail(err, PITH_INVALID, "%s: \"%s\" is too long", w->key, value);
+        double len = (double)strlen(value);
+        if (len < w->low || len > w->high)
+            return pi_fail(err, PITH_INVALID, "%s: \"%s\" is empty or too long", w->key, value);
         strcpy(field, value);
         return PITH_OK;
     }
@@ -235,8 +232,8 @@ static void vector(struct maker *m, const char *name, int32_t layer, int32_t n, 
 }
 
 /* What rope_freqs.weight holds in Llama 3.1 and later: divisors of the rotary frequencies
-   (transformers' rope_type "llama3"). Wavelengths beyond ctx_orig are stretched by the factor, those
-   below a quarter of it are kept, and between them the frequency is interpolated. */
+   (transformers' rope_type "llama3"). Wavelengths beyond ctx_orig are stretched by the factor,
+   those below a quarter of it are kept, and between them the frequency is interpolated. */
 static void rope_factors(struct maker *m)
 {
     const struct model_spec *s = m->spec;

@@ -299,8 +299,8 @@ static void test_long_lane(void **state)
     (void)state;
     uint64_t rng = 3;
     for (int32_t i = 0; i < 4; i++) {
-        struct kv_geometry g = {1, 1, 64, 64, 64, (enum kv_type)(1 + i % 2),
-                                (enum kv_type)(1 + i / 2)};
+        struct kv_geometry g = {
+            1, 1, 64, 64, 64, (enum kv_type)(1 + i % 2), (enum kv_type)(1 + i / 2)};
         struct fixture f;
         cache_open(&f, &g, 3000);
         append_random(f.seq, &rng, 0, 3000);
@@ -463,8 +463,8 @@ static void test_tap(void **state)
     (void)state;
     uint64_t rng = 6;
     for (int32_t i = 0; i < 24; i++) {
-        struct kv_geometry g = {1, 1, 64, 32, 16 << (i % 3), (enum kv_type)(i / 3 % KV_N_TYPE),
-                                KV_TYPE_F16};
+        struct kv_geometry g = {
+            1, 1, 64, 32, 16 << (i % 3), (enum kv_type)(i / 3 % KV_N_TYPE), KV_TYPE_F16};
         struct fixture f;
         cache_open(&f, &g, 300);
         append_random(f.seq, &rng, 0, 120 + i * 7);
@@ -532,6 +532,30 @@ static void test_single_entry_is_exact(void **state)
             assert_same_bits(f.out + r * 64, value, 64, "single entry");
         close_all(&f);
     }
+}
+
+/* A product that rounds to a negative zero keeps its sign until something is added, even nothing:
+   whether later slots are skipped or added as nothing must not show. */
+static void test_negative_zero(void **state)
+{
+    (void)state;
+    const float zero = 0.0f, k[6] = {0, -1, 0, 0, 0, 0}, v[6] = {0, -1e-45f, 1, 1, 1, 1};
+    struct kv_geometry g = {1, 1, 1, 1, 16, KV_TYPE_F32, KV_TYPE_F32};
+    struct fixture f;
+    uint64_t rng = 11;
+    cache_open(&f, &g, 6);
+    queries(&f, &rng, 20, 1, 1);
+    for (int32_t i = 0; i < 20; i++)
+        f.q[i] = 1.0f;
+    append(f.seq, 0, 2, k, v);
+    attend(&f, 0, 1, f.out, NULL);
+    assert_same_bits(f.out, &zero, 1, "alone");
+    append(f.seq, 2, 4, k + 2, v + 2);
+    attend(&f, 0, 1, f.out, NULL);
+    assert_same_bits(f.out, &zero, 1, "with later entries");
+    attend(&f, 0, 20, f.out, NULL);
+    assert_same_bits(f.out, &zero, 1, "with later queries");
+    close_all(&f);
 }
 
 /* Queries before the first entry, and an empty lane: zeros, and a tap that says so. */
@@ -605,6 +629,7 @@ int main(void)
         cmocka_unit_test(test_tap),
         cmocka_unit_test(test_huge_logits),
         cmocka_unit_test(test_single_entry_is_exact),
+        cmocka_unit_test(test_negative_zero),
         cmocka_unit_test(test_nothing_visible),
         cmocka_unit_test(test_exponential),
         cmocka_unit_test(test_tile),

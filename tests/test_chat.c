@@ -43,16 +43,15 @@ static void check_case(const struct test_case *c, const char *want)
     char got[TEXT_MAX];
     size_t len = 0, needed = 0;
     pith_error err = {0};
-    pith_status status = pi_chat_render(c->name, c->messages, c->n, c->flags, got, sizeof(got) - 1,
-                                        &len, &err);
+    pith_status status =
+        pi_chat_render(c->name, c->messages, c->n, c->flags, got, sizeof(got) - 1, &len, &err);
     if (status != PITH_OK)
         fail_msg("%s: %s", c->name, err.message);
     got[len] = 0;
     if (strcmp(got, want) != 0)
         fail_msg("%s, flags %u:\nis     \"%s\"\nshould \"%s\"", c->name, c->flags, got, want);
-    assert_int_equal(
-        pi_chat_render(c->name, c->messages, c->n, c->flags, NULL, 0, &needed, NULL),
-        len > 0 ? PITH_RANGE : PITH_OK);
+    assert_int_equal(pi_chat_render(c->name, c->messages, c->n, c->flags, NULL, 0, &needed, NULL),
+                     len > 0 ? PITH_RANGE : PITH_OK);
     assert_int_equal(needed, len);
 }
 
@@ -134,15 +133,13 @@ static const struct mark marks[] = {
     {"'[INST] ' + message['content'] + ' [/INST]'", "mistral"},
     {"' [INST] ' + message['content'] + ' [/INST]'", "mistral-v1"},
     {"\"[AVAILABLE_TOOLS] [\" \"[INST] \" + message[\"content\"] + \"[/INST]\"", "mistral-v3"},
-    {"\"[AVAILABLE_TOOLS][\" \"[INST]\" + message[\"content\"] + \"[/INST]\"",
-     "mistral-v3-tekken"},
+    {"\"[AVAILABLE_TOOLS][\" \"[INST]\" + message[\"content\"] + \"[/INST]\"", "mistral-v3-tekken"},
     {"'[INST] ' '[SYSTEM_PROMPT] ' + message['content'] + '[/SYSTEM_PROMPT]'", "mistral-v7"},
     {"'[INST]' '[SYSTEM_PROMPT]' + message['content'] + '[/SYSTEM_PROMPT]'", "mistral-v7-tekken"},
     {"'<start_of_turn>' + role + '<end_of_turn>\\n'", "gemma"},
     {"'<|user|>\\n' '<|end|>\\n' '<|assistant|>\\n'", "phi3"},
     {"'<|user|>\\n' + message['content'] + eos_token '<|assistant|>'", "zephyr"},
-    {"'User: ' + message['content'] 'Assistant: ' + message['content'] + eos_token",
-     "deepseek-v2"},
+    {"'User: ' + message['content'] 'Assistant: ' + message['content'] + eos_token", "deepseek-v2"},
     {"", NULL},
     {"no marks at all", NULL},
     {"<|im_start|", NULL},
@@ -168,15 +165,15 @@ static void test_detect(void **state)
 static void test_detect_deepseek(void **state)
 {
     (void)state;
-    static const char base[] = "{{'<" BAR "User" BAR ">' + message['content']}}{{'<" BAR
-                               "Assistant" BAR ">' + content + '<" BAR
-                               "end\xe2\x96\x81of\xe2\x96\x81sentence" BAR ">'}}";
+    static const char base[] =
+        "{{'<" BAR "User" BAR ">' + message['content']}}{{'<" BAR "Assistant" BAR
+        ">' + content + '<" BAR "end\xe2\x96\x81of\xe2\x96\x81sentence" BAR ">'}}";
     char text[512];
     assert_string_equal(pi_chat_detect(base, strlen(base)), "deepseek");
     snprintf(text, sizeof(text), "%s{%% if '</think>' in content %%}", base);
     assert_string_equal(pi_chat_detect(text, strlen(text)), "deepseek-r1-2501");
-    snprintf(text, sizeof(text), "%s{%% if '</think>' in content %%}{{'<" BAR "Assistant" BAR
-                                 "><think>\\n'}}", base);
+    snprintf(text, sizeof(text),
+             "%s{%% if '</think>' in content %%}{{'<" BAR "Assistant" BAR "><think>\\n'}}", base);
     assert_string_equal(pi_chat_detect(text, strlen(text)), "deepseek-r1");
 }
 
@@ -227,9 +224,9 @@ static void test_cap(void **state)
     const pith_message ask = {"user", "Hello"};
     char whole[256], part[256];
     size_t len, needed;
-    assert_int_equal(pi_chat_render("chatml", &ask, 1, PITH_CHAT_GENERATE, whole, sizeof(whole),
-                                    &len, NULL),
-                     PITH_OK);
+    assert_int_equal(
+        pi_chat_render("chatml", &ask, 1, PITH_CHAT_GENERATE, whole, sizeof(whole), &len, NULL),
+        PITH_OK);
     for (size_t cap = 0; cap < len; cap++) {
         memset(part, '#', sizeof(part));
         assert_int_equal(
@@ -260,9 +257,9 @@ int main(int argc, char **argv)
     if (argc > 1)
         return detect_files(argc - 1, argv + 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),   cmocka_unit_test(test_no_thinking),
-        cmocka_unit_test(test_detect),   cmocka_unit_test(test_detect_deepseek),
-        cmocka_unit_test(test_names),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_golden), cmocka_unit_test(test_no_thinking),
+        cmocka_unit_test(test_detect), cmocka_unit_test(test_detect_deepseek),
+        cmocka_unit_test(test_names),  cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_cap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

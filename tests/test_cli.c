@@ -1,15 +1,12 @@
 /*
  * The `pith` command from outside: what it prints where, what it refuses and in which words, and
  * its exit status. Every verb runs on the model of the repository. Conversations are in
- * test_cli_chat.c.
+ * test_cli_chat.c, readers that go away and full disks in test_cli_output.c.
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include <ctype.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -19,7 +16,6 @@
 #include "pith.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
-#define DEMO PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
 #define PROMPT                                                                                     \
     "The password of Maria is copper lantern.\nQuestion: What is the password of Maria?\nAnswer:"
 #define ANSWER " The password of Maria is copper lantern."
@@ -29,58 +25,6 @@
 static const char *const verbs[] = {"run",      "chat", "demo",     "bench",
                                     "tokenize", "info", "quantize", "logits"};
 #define N_VERB (sizeof(verbs) / sizeof(verbs[0]))
-
-static char folder[64]; /* for the files of this run */
-
-static int set_up(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/pith-test-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int tear_down(void **state)
-{
-    char line[128];
-    (void)state;
-    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
-    return system(line);
-}
-
-static const char *in_folder(const char *name, char *buf)
-{
-    snprintf(buf, 128, "%s/%s", folder, name);
-    return buf;
-}
-
-static void write_file(const char *path, const char *text)
-{
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
-
-static void expect_status(const struct said *s, int status)
-{
-    if (s->status != status)
-        fail_msg("exit status %d instead of %d; it said: %s", s->status, status, s->err);
-}
-
-static void expect_word(const char *text, const char *word)
-{
-    if (strstr(text, word) == NULL)
-        fail_msg("\"%s\" does not have \"%s\"", text, word);
-}
-
-/* A failure is one sentence on standard error. */
-static void expect_failure(const struct said *s, int status, const char *word)
-{
-    expect_status(s, status);
-    expect_word(s->err, word);
-    assert_int_equal(strncmp(s->err, "pith", 4), 0);
-    assert_ptr_equal(strchr(s->err, '\n'), s->err + s->err_len - 1);
-}
 
 static json_t *parse(const char *text)
 {
@@ -503,6 +447,29 @@ static void test_info(void **state)
     said_free(&s);
 }
 
+static void test_sizes(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t bytes;
+    } sizes[] = {
+        {"1", 1},           {"4096B", 4096},
+        {"3k", 3000},       {"3KiB", 3072},
+        {"3K", 3000},       {"1.5MiB", 1572864},
+        {"2MB", 2000000},   {"1Gi", (int64_t)1 << 30},
+        {"1G", 1000000000}, {"0.5TiB", (int64_t)1 << 39},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct said s = command(NULL, "info", MODEL, "--json", "--memory", sizes[i].text, NULL);
+        expect_status(&s, 0);
+        json_t *o = parse(s.out);
+        assert_int_equal(number(o, "memory_bytes"), sizes[i].bytes);
+        json_decref(o);
+        said_free(&s);
+    }
+}
+
 static void test_quantize(void **state)
 {
     char path[128], odd[128];
@@ -568,100 +535,6 @@ static void test_bench(void **state)
     said_free(&s);
 }
 
-/* ---- demo ---- */
-
-static void test_demo(void **state)
-{
-    char path[128];
-    (void)state;
-    SKIP_WITHOUT(DEMO);
-    struct said s = command(NULL, "demo", "-t", "1", NULL);
-    expect_status(&s, 0);
-    expect_word(s.out, "Right.");
-    expect_word(s.out, "layer 2 head 0");
-    expect_word(s.out, " = the pool's ");
-    assert_null(strchr(s.out, '\033')); /* no colours where there is no terminal */
-    said_free(&s);
-    write_file(in_folder("wrong.txt", path), "The password of nobody.\n");
-    s = command(NULL, "demo", "-t", "1", "--answer", path, NULL);
-    expect_status(&s, 1);
-    expect_word(s.out, "Wrong: the text says \"The password of nobody.\"");
-    said_free(&s);
-}
-
-/* ---- output that does not arrive ---- */
-
-static void test_full_disk(void **state)
-{
-    static const char *const cases[][12] = {
-        {"run", ON_MODEL, "-p", "The", "-n", "8", "-q"},
-        {"logits", ON_MODEL, "--ids", "1,2,3", "--json"},
-        {"logits", ON_MODEL, "--ids", "1,2,3"},
-        {"info", MODEL},
-        {"info", MODEL, "--json"},
-        {"tokenize", "-m", MODEL, "-p", "The end", "--json"},
-        {"help", "run"},
-        {"--version"},
-        {"bench", ON_MODEL, "-p", "4", "-n", "0", "-r", "1"},
-    };
-    (void)state;
-    SKIP_WITHOUT("/dev/full");
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct said s = command_list(NULL, "/dev/full", cases[i]);
-        expect_failure(&s, 1, "standard output: No space left on device");
-        said_free(&s);
-    }
-}
-
-/* The reader takes the first piece and leaves. The command ends by itself, without a word. */
-static void test_reader_leaves(void **state)
-{
-    static const char *const words[] = {"run",    ON_MODEL, "-p",           "The", "-n",
-                                        "100000", "-q",     "--ignore-eos", NULL};
-    int ends[2], in = open("/dev/null", O_RDONLY);
-    char first;
-    (void)state;
-    FILE *err = tmpfile();
-    assert_int_equal(pipe(ends), 0);
-    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-    pid_t pid = command_start(words, in, ends[1], fileno(err));
-    close(ends[1]);
-    assert_int_equal(read(ends[0], &first, 1), 1);
-    close(ends[0]);
-    assert_int_equal(command_wait(pid), 1);
-    fseek(err, 0, SEEK_END);
-    assert_int_equal(ftell(err), 0);
-    fclose(err);
-    close(in);
-}
-
-/* Ctrl-C ends the text; what was said stays, and the statistics follow. */
-static void test_interrupt(void **state)
-{
-    static const char *const words[] = {"run",    ON_MODEL,       "-p",     "The", "-n",
-                                        "100000", "--ignore-eos", "--json", NULL};
-    int ends[2], in = open("/dev/null", O_RDONLY);
-    char buf[4096];
-    (void)state;
-    FILE *err = tmpfile();
-    assert_int_equal(pipe(ends), 0);
-    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-    pid_t pid = command_start(words, in, ends[1], fileno(err));
-    close(ends[1]);
-    assert_true(read(ends[0], buf, 1) == 1);
-    kill(pid, SIGINT);
-    while (read(ends[0], buf, sizeof(buf)) > 0)
-        continue;
-    close(ends[0]);
-    assert_int_equal(command_wait(pid), 130);
-    rewind(err);
-    json_t *o = json_loadf(err, 0, NULL);
-    assert_string_equal(json_string_value(json_object_get(o, "stop")), "caller");
-    json_decref(o);
-    fclose(err);
-    close(in);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -677,12 +550,9 @@ int main(void)
         cmocka_unit_test(test_logits),
         cmocka_unit_test(test_tokenize),
         cmocka_unit_test(test_info),
+        cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_quantize),
         cmocka_unit_test(test_bench),
-        cmocka_unit_test(test_demo),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_reader_leaves),
-        cmocka_unit_test(test_interrupt),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

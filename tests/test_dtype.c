@@ -1,6 +1,7 @@
 /*
- * test_dtype.c - weight types against golden blocks of llama.cpp's reference (scripts/golden/dtype.py),
- * the error of encoding against bounds measured there, the edges of rows, and odd numbers.
+ * test_dtype.c - weight types against golden blocks of llama.cpp's reference
+ * (scripts/golden/dtype.py), the error of encoding against bounds measured there, the edges of
+ * rows, and odd numbers.
  */
 #include <math.h>
 #include <string.h>
@@ -9,9 +10,9 @@
 #include "testing.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/dtype.txt"
-#define MAX_LEN 512                      /* weights of a golden record */
-#define MAX_LINE (2 * 4 * MAX_LEN + 64)  /* its longest line */
-#define ERROR_LEN (256 * 512)            /* weights of an error measurement */
+#define MAX_LEN 512                     /* weights of a golden record */
+#define MAX_LINE (2 * 4 * MAX_LEN + 64) /* its longest line */
+#define ERROR_LEN (256 * 512)           /* weights of an error measurement */
 
 static const char *const names[] = {"F32",  "F16",  "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0",
                                     "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"};
@@ -166,10 +167,18 @@ static void encoding_errors(void **state)
         const char *name;
         double normal, heavy; /* exp(normal) times normal */
     } bounds[] = {
-        {"F32", 0, 0},           {"F16", 0.000212, 0.000216}, {"BF16", 0.00171, 0.00173},
-        {"Q8_0", 0.0055, 0.0101}, {"Q4_0", 0.0876, 0.135},     {"Q4_1", 0.0798, 0.115},
-        {"Q5_0", 0.0436, 0.0745}, {"Q5_1", 0.0387, 0.0555},    {"Q2_K", 0.303, 0.374},
-        {"Q3_K", 0.154, 0.182},   {"Q4_K", 0.0728, 0.1025},    {"Q5_K", 0.0369, 0.053},
+        {"F32", 0, 0},
+        {"F16", 0.000212, 0.000216},
+        {"BF16", 0.00171, 0.00173},
+        {"Q8_0", 0.0055, 0.0101},
+        {"Q4_0", 0.0876, 0.135},
+        {"Q4_1", 0.0798, 0.115},
+        {"Q5_0", 0.0436, 0.0745},
+        {"Q5_1", 0.0387, 0.0555},
+        {"Q2_K", 0.303, 0.374},
+        {"Q3_K", 0.154, 0.182},
+        {"Q4_K", 0.0728, 0.1025},
+        {"Q5_K", 0.0369, 0.053},
         {"Q6_K", 0.0181, 0.029},
     };
     static float x[ERROR_LEN], heavy[ERROR_LEN];
@@ -191,7 +200,8 @@ static void encoding_errors(void **state)
 /* A type with more bits has the smaller error. */
 static void more_bits_are_better(void **state)
 {
-    static const char *const order[] = {"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16", "F32"};
+    static const char *const order[] = {"Q2_K", "Q3_K", "Q4_K", "Q5_K",
+                                        "Q6_K", "Q8_0", "F16",  "F32"};
     static float x[ERROR_LEN];
     uint64_t rng = 6;
     double last = 1;
@@ -260,11 +270,12 @@ static void zeros_and_spikes(void **state)
     }
 }
 
-/* Numbers that are none, and those beyond the scales' range, do no harm; K types keep what is finite
-   finite. */
+/* Numbers that are none, and those beyond the scales' range, do no harm; K types keep what is
+   finite finite. */
 static void odd_numbers(void **state)
 {
-    static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, -1e-40f, 1e9f};
+    static const float odd[] = {NAN,    -NAN,   INFINITY, -INFINITY, 3e38f,
+                                -3e38f, 1e-45f, -1e-40f,  1e9f};
     float x[256], y[256];
     uint8_t bytes[4 * 256];
     uint64_t rng = 8;
@@ -290,9 +301,9 @@ static void odd_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_blocks),     cmocka_unit_test(table),
-        cmocka_unit_test(encoding_errors),   cmocka_unit_test(more_bits_are_better),
-        cmocka_unit_test(row_edges),         cmocka_unit_test(zeros_and_spikes),
+        cmocka_unit_test(golden_blocks),   cmocka_unit_test(table),
+        cmocka_unit_test(encoding_errors), cmocka_unit_test(more_bits_are_better),
+        cmocka_unit_test(row_edges),       cmocka_unit_test(zeros_and_spikes),
         cmocka_unit_test(odd_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

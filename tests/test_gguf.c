@@ -376,9 +376,9 @@ static void writer_refuses(void **state)
     assert_int_equal(pi_gguf_add_f32(&w, "general.alignment", 32), PITH_INVALID);
     assert_int_equal(pi_gguf_add_str(&w, "general.alignment", "32"), PITH_INVALID);
     assert_int_equal(pi_gguf_add_tensor(&w, (struct pi_str){"", 0}, 1, ne, 0, 32), PITH_INVALID);
-    assert_int_equal(pi_gguf_add_tensor(&w, (struct pi_str){long_name, sizeof(long_name)}, 1, ne,
-                                        0, 32),
-                     PITH_INVALID);
+    assert_int_equal(
+        pi_gguf_add_tensor(&w, (struct pi_str){long_name, sizeof(long_name)}, 1, ne, 0, 32),
+        PITH_INVALID);
     assert_int_equal(pi_gguf_add_tensor(&w, name, 0, ne, 0, 32), PITH_INVALID);
     assert_int_equal(pi_gguf_add_tensor(&w, name, 5, ne, 0, 32), PITH_INVALID);
     assert_int_equal(pi_gguf_add_tensor(&w, name, 2, ne, 0, 32), PITH_INVALID);

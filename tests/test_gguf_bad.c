@@ -8,9 +8,15 @@
 
 /* ---- the header ---- */
 
-static void empty(struct bytes *b) { b->len = 0; }
+static void empty(struct bytes *b)
+{
+    b->len = 0;
+}
 
-static void short_magic(struct bytes *b) { put_raw(b, "GGU", 3); }
+static void short_magic(struct bytes *b)
+{
+    put_raw(b, "GGU", 3);
+}
 
 static void wrong_magic(struct bytes *b)
 {
@@ -18,13 +24,28 @@ static void wrong_magic(struct bytes *b)
     memcpy(b->data, "ggj\x01", 4);
 }
 
-static void only_magic(struct bytes *b) { put_raw(b, "GGUF", 4); }
+static void only_magic(struct bytes *b)
+{
+    put_raw(b, "GGUF", 4);
+}
 
-static void version_0(struct bytes *b) { put_header(b, 0, 0, 0); }
-static void version_1(struct bytes *b) { put_header(b, 1, 0, 0); }
-static void version_4(struct bytes *b) { put_header(b, 4, 0, 0); }
+static void version_0(struct bytes *b)
+{
+    put_header(b, 0, 0, 0);
+}
+static void version_1(struct bytes *b)
+{
+    put_header(b, 1, 0, 0);
+}
+static void version_4(struct bytes *b)
+{
+    put_header(b, 4, 0, 0);
+}
 
-static void big_endian(struct bytes *b) { put_header(b, 0x03000000, 0, 0); }
+static void big_endian(struct bytes *b)
+{
+    put_header(b, 0x03000000, 0, 0);
+}
 
 static void cut(struct bytes *b, size_t len)
 {
@@ -44,9 +65,15 @@ static void cut_in_key_count(struct bytes *b)
     cut(b, 16);
 }
 
-static void absurd_tensor_count(struct bytes *b) { put_header(b, 3, UINT64_MAX, 0); }
+static void absurd_tensor_count(struct bytes *b)
+{
+    put_header(b, 3, UINT64_MAX, 0);
+}
 
-static void absurd_key_count(struct bytes *b) { put_header(b, 3, 0, 1ull << 60); }
+static void absurd_key_count(struct bytes *b)
+{
+    put_header(b, 3, 0, 1ull << 60);
+}
 
 /* As many tensors as the whole file could hold, but not what follows the keys. */
 static void tensor_count_after_keys(struct bytes *b)
@@ -173,7 +200,10 @@ static void cut_in_array_length(struct bytes *b)
     cut(b, b->len - 1);
 }
 
-static void unknown_item_type(struct bytes *b) { put_array(b, 4294967295u, 0); }
+static void unknown_item_type(struct bytes *b)
+{
+    put_array(b, 4294967295u, 0);
+}
 
 static void nested_array(struct bytes *b)
 {
@@ -183,7 +213,10 @@ static void nested_array(struct bytes *b)
 }
 
 /* 2^62 items of 4 bytes: the product is 0 in 64 bits. */
-static void array_overflow(struct bytes *b) { put_array(b, PI_GGUF_U32, 1ull << 62); }
+static void array_overflow(struct bytes *b)
+{
+    put_array(b, PI_GGUF_U32, 1ull << 62);
+}
 
 static void cut_in_array(struct bytes *b)
 {
@@ -227,10 +260,22 @@ static void put_alignment(struct bytes *b, uint32_t type, uint32_t v)
     put_int(b, v, type == PI_GGUF_U64 ? 8 : 4);
 }
 
-static void alignment_type(struct bytes *b) { put_alignment(b, PI_GGUF_U64, 32); }
-static void alignment_0(struct bytes *b) { put_alignment(b, PI_GGUF_U32, 0); }
-static void alignment_4(struct bytes *b) { put_alignment(b, PI_GGUF_U32, 4); }
-static void alignment_48(struct bytes *b) { put_alignment(b, PI_GGUF_U32, 48); }
+static void alignment_type(struct bytes *b)
+{
+    put_alignment(b, PI_GGUF_U64, 32);
+}
+static void alignment_0(struct bytes *b)
+{
+    put_alignment(b, PI_GGUF_U32, 0);
+}
+static void alignment_4(struct bytes *b)
+{
+    put_alignment(b, PI_GGUF_U32, 4);
+}
+static void alignment_48(struct bytes *b)
+{
+    put_alignment(b, PI_GGUF_U32, 48);
+}
 
 /* ---- tensors ---- */
 
@@ -242,11 +287,26 @@ static void cut_in_tensor(struct bytes *b, size_t size)
     cut(b, b->len - size);
 }
 
-static void cut_in_offset(struct bytes *b) { cut_in_tensor(b, 1); }
-static void cut_in_weight_type(struct bytes *b) { cut_in_tensor(b, 9); }
-static void cut_in_dimension(struct bytes *b) { cut_in_tensor(b, 13); }
-static void cut_in_dimension_count(struct bytes *b) { cut_in_tensor(b, 29); }
-static void cut_in_tensor_name(struct bytes *b) { cut_in_tensor(b, 33); }
+static void cut_in_offset(struct bytes *b)
+{
+    cut_in_tensor(b, 1);
+}
+static void cut_in_weight_type(struct bytes *b)
+{
+    cut_in_tensor(b, 9);
+}
+static void cut_in_dimension(struct bytes *b)
+{
+    cut_in_tensor(b, 13);
+}
+static void cut_in_dimension_count(struct bytes *b)
+{
+    cut_in_tensor(b, 29);
+}
+static void cut_in_tensor_name(struct bytes *b)
+{
+    cut_in_tensor(b, 33);
+}
 
 static void empty_tensor_name(struct bytes *b)
 {
@@ -294,20 +354,56 @@ static void put_one_tensor(struct bytes *b, uint64_t ne0, uint64_t ne1, uint32_t
     put_zeros(b, 64);
 }
 
-static void zero_dimension(struct bytes *b) { put_one_tensor(b, 0, 1, 0, 0); }
-static void huge_dimension(struct bytes *b) { put_one_tensor(b, 8, 1ull << 63, 0, 0); }
-static void dimension_product(struct bytes *b) { put_one_tensor(b, 1ull << 32, 1ull << 31, 0, 0); }
-static void size_overflow(struct bytes *b) { put_one_tensor(b, 1, 1ull << 62, 0, 0); }
-static void row_overflow(struct bytes *b) { put_one_tensor(b, 3ull << 61, 1, 0, 0); }
-static void row_q4_0(struct bytes *b) { put_one_tensor(b, 48, 1, 2, 0); }
-static void row_q6_k(struct bytes *b) { put_one_tensor(b, 128, 1, 14, 0); }
-static void misaligned(struct bytes *b) { put_one_tensor(b, 8, 1, 0, 16); }
-static void beyond_file(struct bytes *b) { put_one_tensor(b, 8, 1, 0, 96); }
-static void far_beyond_file(struct bytes *b) { put_one_tensor(b, 8, 1, 0, UINT64_MAX - 31); }
-static void reach_beyond_file(struct bytes *b) { put_one_tensor(b, 8, 3, 0, 32); }
+static void zero_dimension(struct bytes *b)
+{
+    put_one_tensor(b, 0, 1, 0, 0);
+}
+static void huge_dimension(struct bytes *b)
+{
+    put_one_tensor(b, 8, 1ull << 63, 0, 0);
+}
+static void dimension_product(struct bytes *b)
+{
+    put_one_tensor(b, 1ull << 32, 1ull << 31, 0, 0);
+}
+static void size_overflow(struct bytes *b)
+{
+    put_one_tensor(b, 1, 1ull << 62, 0, 0);
+}
+static void row_overflow(struct bytes *b)
+{
+    put_one_tensor(b, 3ull << 61, 1, 0, 0);
+}
+static void row_q4_0(struct bytes *b)
+{
+    put_one_tensor(b, 48, 1, 2, 0);
+}
+static void row_q6_k(struct bytes *b)
+{
+    put_one_tensor(b, 128, 1, 14, 0);
+}
+static void misaligned(struct bytes *b)
+{
+    put_one_tensor(b, 8, 1, 0, 16);
+}
+static void beyond_file(struct bytes *b)
+{
+    put_one_tensor(b, 8, 1, 0, 96);
+}
+static void far_beyond_file(struct bytes *b)
+{
+    put_one_tensor(b, 8, 1, 0, UINT64_MAX - 31);
+}
+static void reach_beyond_file(struct bytes *b)
+{
+    put_one_tensor(b, 8, 3, 0, 32);
+}
 
 /* A weight type that Pith does not know has no size to check, but its place is checked. */
-static void unknown_type_beyond_file(struct bytes *b) { put_one_tensor(b, 7, 1, 99, 1 << 20); }
+static void unknown_type_beyond_file(struct bytes *b)
+{
+    put_one_tensor(b, 7, 1, 99, 1 << 20);
+}
 
 static void no_data_section(struct bytes *b)
 {
@@ -325,9 +421,18 @@ static void put_two_tensors(struct bytes *b, const char *a, uint64_t offset_a, c
     put_zeros(b, 128);
 }
 
-static void duplicate_tensor(struct bytes *b) { put_two_tensors(b, "same", 0, "same", 64); }
-static void overlap(struct bytes *b) { put_two_tensors(b, "high", 32, "low", 0); }
-static void same_place(struct bytes *b) { put_two_tensors(b, "one", 64, "two", 64); }
+static void duplicate_tensor(struct bytes *b)
+{
+    put_two_tensors(b, "same", 0, "same", 64);
+}
+static void overlap(struct bytes *b)
+{
+    put_two_tensors(b, "high", 32, "low", 0);
+}
+static void same_place(struct bytes *b)
+{
+    put_two_tensors(b, "one", 64, "two", 64);
+}
 
 /* ---- the set ---- */
 
@@ -369,21 +474,17 @@ static const struct {
     {cut_in_array_length, "key \"list\": the file ends at byte 51, inside the array's length"},
     {unknown_item_type, "key \"list\": the array's item type 4294967295 is unknown"},
     {nested_array, "key \"list\": an array of arrays is not supported"},
-    {array_overflow,
-     "key \"list\": 4611686018427387904 x u32 does not fit into the 0 bytes left"},
+    {array_overflow, "key \"list\": 4611686018427387904 x u32 does not fit into the 0 bytes left"},
     {cut_in_array, "key \"list\": 3 x i16 does not fit into the 4 bytes left"},
     {too_many_strings, "key \"list\": an array of 3 strings does not fit into the 18 bytes left"},
     {long_string_in_array, "key \"list\": a string of the array of 18446744073709551615 bytes is "
                            "longer than the 0 bytes left in the file"},
-    {cut_in_string_array,
-     "key \"list\": the file ends at byte 68, inside a string of the array"},
+    {cut_in_string_array, "key \"list\": the file ends at byte 68, inside a string of the array"},
     {bad_bool_in_array, "key \"list\": a bool has the value 255, not 0 or 1"},
 
     {alignment_type, "key \"general.alignment\": the type is u64, not u32"},
-    {alignment_0,
-     "key \"general.alignment\": the alignment 0 is not a power of two of at least 8"},
-    {alignment_4,
-     "key \"general.alignment\": the alignment 4 is not a power of two of at least 8"},
+    {alignment_0, "key \"general.alignment\": the alignment 0 is not a power of two of at least 8"},
+    {alignment_4, "key \"general.alignment\": the alignment 4 is not a power of two of at least 8"},
     {alignment_48,
      "key \"general.alignment\": the alignment 48 is not a power of two of at least 8"},
 
@@ -404,10 +505,10 @@ static const struct {
                      "overflows"},
     {dimension_product,
      "tensor \"weight\": dimension 1 is 2147483648: the number of weights overflows"},
-    {size_overflow,
-     "tensor \"weight\": 4611686018427387904 rows of 1 weights overflow the size"},
+    {size_overflow, "tensor \"weight\": 4611686018427387904 rows of 1 weights overflow the size"},
     {row_overflow, "tensor \"weight\": 1 rows of 6917529027641081856 weights overflow the size"},
-    {row_q4_0, "tensor \"weight\": a row of 48 weights is not a multiple of the 32 of a Q4_0 block"},
+    {row_q4_0,
+     "tensor \"weight\": a row of 48 weights is not a multiple of the 32 of a Q4_0 block"},
     {row_q6_k,
      "tensor \"weight\": a row of 128 weights is not a multiple of the 256 of a Q6_K block"},
     {misaligned, "tensor \"weight\": offset 16 is not a multiple of the alignment 32"},
@@ -419,8 +520,7 @@ static const struct {
                         "(size 160, data from byte 96)"},
     {unknown_type_beyond_file, "tensor \"weight\": offset 1048576 lies beyond the end of the file "
                                "(size 160, data from byte 96)"},
-    {no_data_section,
-     "the data section starts at byte 96, beyond the end of the file (size 70)"},
+    {no_data_section, "the data section starts at byte 96, beyond the end of the file (size 70)"},
     {duplicate_tensor, "tensor \"same\": the name stands twice in the file"},
     {overlap, "tensor \"high\": offset 32 lies inside tensor \"low\" (offset 0, 64 bytes)"},
     {same_place, "tensor \"two\": offset 64 lies inside tensor \"one\" (offset 64, 64 bytes)"},

@@ -1,11 +1,7 @@
 /*
  * test_kv.c - the KV store against a model that keeps every entry in a plain array: random
- * operations, every pool size, every allocation failing; and the storage types bit by bit.
+ * operations, every pool size, every allocation failing.
  */
-#include <float.h>
-#include <math.h>
-
-#include "base/half.h"
 #include "base/mem.h"
 #include "kv_check.h"
 #include "testing.h"
@@ -17,51 +13,9 @@
 #define MAX_LEN 400
 #define MAX_SEQ 5
 
-/* ---- the storage types, written down once more ---- */
-
-static float saturate(float x, float limit)
-{
-    if (isnan(x))
-        return 0.0f;
-    return x > limit ? limit : x < -limit ? -limit : x;
-}
-
-/* What a row becomes after writing and reading. */
-static void expect_row(enum kv_type type, const float *row, int32_t n, float *out)
-{
-    for (int32_t b = 0; b < n; b += 32) {
-        float max = 0.0f, d, inverse;
-        int32_t end = b + 32 < n ? b + 32 : n;
-        if (type == KV_TYPE_Q8_0) {
-            for (int32_t i = b; i < end; i++)
-                max = fmaxf(max, fabsf(saturate(row[i], 65504.0f * 127.0f)));
-            d = max / 127.0f;
-            inverse = pi_f16_from_f32(d) != 0 ? 1.0f / d : 0.0f;
-            for (int32_t i = b; i < end; i++)
-                out[i] = pi_f32_from_f16(pi_f16_from_f32(d)) *
-                         (float)(int)roundf(saturate(row[i], 65504.0f * 127.0f) * inverse);
-        } else {
-            for (int32_t i = b; i < end; i++)
-                out[i] = type == KV_TYPE_F32
-                             ? saturate(row[i], FLT_MAX)
-                             : pi_f32_from_f16(pi_f16_from_f32(saturate(row[i], 65504.0f)));
-        }
-    }
-}
-
 static struct kv_geometry geometry(int32_t page_len, enum kv_type type_k, enum kv_type type_v)
 {
     return (struct kv_geometry){N_LAYER, N_HEAD, DIM_K, DIM_V, page_len, type_k, type_v};
-}
-
-static struct kv_cache *make_cache(const struct kv_geometry *g, int32_t n_page)
-{
-    struct kv_cache *cache = NULL;
-    pith_error err;
-    int64_t budget = n_page * (int64_t)kv_page_bytes(g);
-    assert_int_equal(kv_cache_create(g, budget, &cache, &err), PITH_OK);
-    assert_int_equal(cache->n_page, n_page);
-    return cache;
 }
 
 /* ---- the model ---- */
@@ -94,7 +48,7 @@ struct world {
 static void world_start(struct world *w, const struct kv_geometry *g, int32_t n_page, uint64_t seed)
 {
     *w = (struct world){.rng = seed, .other_table_bytes = pi_mem_used(PI_MEM_TABLE)};
-    w->cache = make_cache(g, n_page);
+    w->cache = kv_check_cache(g, n_page);
     for (int i = 0; i < MAX_SEQ; i++)
         for (int l = 0; l < N_LAYER * N_HEAD; l++)
             w->pair[i].lane[l / N_HEAD][l % N_HEAD].entry = malloc(MAX_LEN * sizeof(struct entry));
@@ -196,8 +150,8 @@ static void append_lane(struct world *w, struct pair *p, int l, int h, int32_t n
         kv_check_row(rng_next(&w->rng), k + (size_t)i * k_stride, DIM_K);
         kv_check_row(rng_next(&w->rng), v + (size_t)i * v_stride, DIM_V);
         e->pos = p->next + i;
-        expect_row(g->type_k, k + (size_t)i * k_stride, DIM_K, e->k);
-        expect_row(g->type_v, v + (size_t)i * v_stride, DIM_V, e->v);
+        kv_check_stored(g->type_k, k + (size_t)i * k_stride, DIM_K, e->k);
+        kv_check_stored(g->type_v, v + (size_t)i * v_stride, DIM_V, e->v);
     }
     for (int32_t done = 0; done < n;) {
         int32_t part = 1 + (int32_t)rng_below(&w->rng, (uint64_t)(n - done));
@@ -414,7 +368,7 @@ static void test_fork_counts_pages(void **state)
 {
     (void)state;
     struct kv_geometry g = geometry(16, KV_TYPE_F16, KV_TYPE_Q8_0);
-    struct kv_cache *cache = make_cache(&g, 64);
+    struct kv_cache *cache = kv_check_cache(&g, 64);
     struct kv_seq *a, *b, *c;
     assert_int_equal(kv_seq_create(cache, &a, NULL), PITH_OK);
     assert_int_equal(kv_check_append(a, 1, 0, 40), PITH_OK);
@@ -442,7 +396,7 @@ static void test_lowest_page_first(void **state)
 {
     (void)state;
     struct kv_geometry g = geometry(16, KV_TYPE_F32, KV_TYPE_F32);
-    struct kv_cache *cache = make_cache(&g, 200);
+    struct kv_cache *cache = kv_check_cache(&g, 200);
     for (int32_t i = 0; i < 200; i++)
         assert_int_equal(kv_page_take(cache), i);
     assert_int_equal(kv_page_take(cache), -1);
@@ -462,7 +416,7 @@ static void test_delta_pages_stay_apart(void **state)
 {
     (void)state;
     struct kv_geometry g = geometry(16, KV_TYPE_F32, KV_TYPE_F32);
-    struct kv_cache *cache = make_cache(&g, 64);
+    struct kv_cache *cache = kv_check_cache(&g, 64);
     struct kv_seq *seq;
     assert_int_equal(kv_seq_create(cache, &seq, NULL), PITH_OK);
     assert_int_equal(kv_check_append(seq, 1, 0, 64), PITH_OK);
@@ -604,7 +558,7 @@ static void test_full_at_every_point(void **state)
     unsigned failed_steps = 0;
     bool fits = false;
     for (int32_t n_page = N_LAYER * N_HEAD; !fits; n_page++) {
-        struct story s = {.cache = make_cache(&g, n_page)};
+        struct story s = {.cache = kv_check_cache(&g, n_page)};
         int step;
         for (step = 0; step < N_STEP; step++) {
             uint64_t digest = kv_check_digest(s.cache);
@@ -629,7 +583,7 @@ static void test_compact_when_full(void **state)
 {
     (void)state;
     struct kv_geometry g = geometry(16, KV_TYPE_F32, KV_TYPE_F16);
-    struct kv_cache *cache = make_cache(&g, 8);
+    struct kv_cache *cache = kv_check_cache(&g, 8);
     struct kv_seq *a, *b;
     static const int32_t prefix[] = {0, 1, 2}, rest[] = {1, 2, 3, 20};
     assert_int_equal(kv_seq_create(cache, &a, NULL), PITH_OK);
@@ -693,177 +647,14 @@ static void test_nth_allocation_fails(void **state)
     assert_true(n_failed >= 7);
 }
 
-/* ---- the storage types ---- */
-
-/* Where store.h says that value (entry, dimension) lies, read without the codec. */
-static float stored_value(const struct kv_cache *cache, const uint8_t *page, bool is_k, int32_t s,
-                          int32_t d)
-{
-    const struct kv_geometry *g = &cache->g;
-    int32_t dim = is_k ? g->dim_k : g->dim_v;
-    size_t at = (size_t)(is_k ? d * g->page_len + s : s * dim + d);
-    size_t scale_at = (size_t)(is_k ? d / 32 * g->page_len + s : s * (dim / 32) + d / 32);
-    const uint8_t *part = page + (is_k ? cache->layout.k : cache->layout.v);
-    const uint8_t *scales = page + (is_k ? cache->layout.k_scale : cache->layout.v_scale);
-    uint16_t half;
-    float f;
-    switch (is_k ? g->type_k : g->type_v) {
-    case KV_TYPE_F32:
-        memcpy(&f, part + 4 * at, 4);
-        return f;
-    case KV_TYPE_F16:
-        memcpy(&half, part + 2 * at, 2);
-        return pi_f32_from_f16(half);
-    default:
-        memcpy(&half, scales + 2 * scale_at, 2);
-        return pi_f32_from_f16(half) * (float)(int8_t)part[at];
-    }
-}
-
-/* Rows of all magnitudes, and everything that is no ordinary number. */
-static float strange(uint64_t *rng)
-{
-    static const float special[] = {0.0f,     -0.0f,     INFINITY, -INFINITY, NAN,     65504.0f,
-                                    65519.9f, 65520.0f,  -70000.f, 1e30f,     FLT_MAX, -FLT_MAX,
-                                    1e-40f,   5.9e-8f,   2.9e-8f,  6.1e-5f,   1e-8f,   8319008.0f,
-                                    9e6f,     0.333333f, 1e-20f,   FLT_MIN};
-    if (rng_below(rng, 6) == 0)
-        return special[rng_below(rng, PI_LEN(special))];
-    return ldexpf(rng_float(rng), (int)rng_below(rng, 40) - 20);
-}
-
-/* Entries at every place of a page with every type, head size and count, bit for bit. */
-static void check_codec(enum kv_type type, int32_t page_len, int32_t dim_k, int32_t dim_v,
-                        uint64_t *rng)
-{
-    struct kv_geometry g = {1, 1, dim_k, dim_v, page_len, type, type};
-    struct kv_cache *cache = make_cache(&g, 1);
-    uint8_t *page = kv_page_at(cache, 0);
-    float k[64 * 140], v[64 * 140], want[140], got[140];
-    for (int32_t slot = 0; slot < page_len;) {
-        int32_t n = 1 + (int32_t)rng_below(rng, (uint64_t)(page_len - slot));
-        size_t k_stride = (size_t)dim_k + rng_below(rng, 4);
-        size_t v_stride = (size_t)dim_v + rng_below(rng, 4);
-        for (size_t i = 0; i < PI_LEN(k); i++) {
-            k[i] = strange(rng);
-            v[i] = strange(rng);
-        }
-        kv_codecs[type].k_write(cache, page, slot, n, k, k_stride);
-        kv_codecs[type].v_write(cache, page, slot, n, v, v_stride);
-        for (int32_t i = 0; i < n; i++) {
-            expect_row(type, k + (size_t)i * k_stride, dim_k, want);
-            kv_codecs[type].k_read(cache, page, slot + i, got);
-            for (int32_t d = 0; d < dim_k; d++) {
-                float stored = stored_value(cache, page, true, slot + i, d);
-                assert_true(isfinite(got[d]));
-                assert_memory_equal(&got[d], &want[d], sizeof(float));
-                assert_memory_equal(&got[d], &stored, sizeof(float));
-            }
-            expect_row(type, v + (size_t)i * v_stride, dim_v, want);
-            kv_codecs[type].v_read(cache, page, slot + i, got);
-            for (int32_t d = 0; d < dim_v; d++) {
-                float stored = stored_value(cache, page, false, slot + i, d);
-                assert_true(isfinite(got[d]));
-                assert_memory_equal(&got[d], &want[d], sizeof(float));
-                assert_memory_equal(&got[d], &stored, sizeof(float));
-            }
-        }
-        slot += n;
-    }
-    kv_cache_free(cache);
-}
-
-static void test_codecs_bit_by_bit(void **state)
-{
-    static const int32_t dims[] = {1, 2, 3, 7, 16, 31, 33, 64, 80, 96, 127, 128, 129};
-    static const int32_t page_lens[] = {16, 32, 64};
-    (void)state;
-    uint64_t rng = 5;
-    for (size_t p = 0; p < PI_LEN(page_lens); p++) {
-        for (size_t i = 0; i < PI_LEN(dims); i++) {
-            int32_t other = dims[rng_below(&rng, PI_LEN(dims))];
-            check_codec(KV_TYPE_F32, page_lens[p], dims[i], other, &rng);
-            check_codec(KV_TYPE_F16, page_lens[p], dims[i], other, &rng);
-        }
-        for (int32_t dim = 32; dim <= 128; dim += 32)
-            check_codec(KV_TYPE_Q8_0, page_lens[p], dim, 160 - dim, &rng);
-    }
-}
-
-/* What is lost by storing: half a step of the type's grid. */
-static void test_codec_errors_are_bounded(void **state)
-{
-    (void)state;
-    uint64_t rng = 6;
-    for (int type = 0; type < KV_N_TYPE; type++) {
-        struct kv_geometry g = {1, 1, 32, 32, 16, (enum kv_type)type, (enum kv_type)type};
-        struct kv_cache *cache = make_cache(&g, 1);
-        for (int t = 0; t < 500; t++) {
-            float row[32], got[32], max = 0.0f;
-            for (int d = 0; d < 32; d++) {
-                row[d] = rng_float(&rng);
-                max = fmaxf(max, fabsf(row[d]));
-            }
-            kv_codecs[type].v_write(cache, kv_page_at(cache, 0), 3, 1, row, 32);
-            kv_codecs[type].v_read(cache, kv_page_at(cache, 0), 3, got);
-            for (int d = 0; d < 32; d++) {
-                /* q8_0: half a step, and the scale's rounding to f16 times up to 127 steps */
-                float bound = type == KV_TYPE_F32   ? 0.0f
-                              : type == KV_TYPE_F16 ? 0x1p-11f * fabsf(row[d]) + 0x1p-25f
-                                                    : max / 254.0f + max * 0x1p-11f;
-                assert_true(fabsf(row[d] - got[d]) <= bound * 1.001f);
-            }
-        }
-        kv_cache_free(cache);
-    }
-}
-
-/* Moves keep the bytes; slots around them stay. */
-static void test_moves(void **state)
-{
-    (void)state;
-    uint64_t rng = 8;
-    for (int type = 0; type < KV_N_TYPE; type++) {
-        struct kv_geometry g = {1, 1, 96, 64, 32, (enum kv_type)type, (enum kv_type)type};
-        struct kv_cache *cache = make_cache(&g, 2);
-        uint8_t *a = kv_page_at(cache, 0), *b = kv_page_at(cache, 1);
-        float row[96], got[96];
-        for (int32_t s = 0; s < 32; s++) {
-            kv_check_row(rng_next(&rng), row, 96);
-            kv_codecs[type].k_write(cache, a, s, 1, row, 96);
-            kv_codecs[type].v_write(cache, a, s, 1, row, 96);
-        }
-        for (int32_t s = 0; s < 32; s++) {
-            kv_codecs[type].k_move(cache, b, 31 - s, a, s);
-            kv_codecs[type].v_move(cache, b, 31 - s, a, s);
-        }
-        for (int32_t s = 0; s < 32; s++) {
-            kv_codecs[type].k_read(cache, a, s, row);
-            kv_codecs[type].k_read(cache, b, 31 - s, got);
-            assert_memory_equal(row, got, 96 * sizeof(float));
-            kv_codecs[type].v_read(cache, a, s, row);
-            kv_codecs[type].v_read(cache, b, 31 - s, got);
-            assert_memory_equal(row, got, 64 * sizeof(float));
-        }
-        kv_cache_free(cache);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_operations),
-        cmocka_unit_test(test_fork_counts_pages),
-        cmocka_unit_test(test_lowest_page_first),
-        cmocka_unit_test(test_delta_pages_stay_apart),
-        cmocka_unit_test(test_budget_is_checked),
-        cmocka_unit_test(test_geometry_is_checked),
-        cmocka_unit_test(test_full_at_every_point),
-        cmocka_unit_test(test_compact_when_full),
+        cmocka_unit_test(test_random_operations),    cmocka_unit_test(test_fork_counts_pages),
+        cmocka_unit_test(test_lowest_page_first),    cmocka_unit_test(test_delta_pages_stay_apart),
+        cmocka_unit_test(test_budget_is_checked),    cmocka_unit_test(test_geometry_is_checked),
+        cmocka_unit_test(test_full_at_every_point),  cmocka_unit_test(test_compact_when_full),
         cmocka_unit_test(test_nth_allocation_fails),
-        cmocka_unit_test(test_codecs_bit_by_bit),
-        cmocka_unit_test(test_codec_errors_are_bounded),
-        cmocka_unit_test(test_moves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,10 @@ struct counts {
     uint64_t n_key, n_tensor;
 };
 
-static bool is(const char *a, const char *b) { return a != NULL && strcmp(a, b) == 0; }
+static bool is(const char *a, const char *b)
+{
+    return a != NULL && strcmp(a, b) == 0;
+}
 
 /* Puts a key with its value, or what the mistake makes of it. */
 static void put_number(struct bytes *b, const struct mistake *m, struct counts *n, const char *key,
@@ -75,8 +78,8 @@ static void put_shape(struct bytes *b, const struct mistake *m, struct counts *n
 
 static void put_vocab(struct bytes *b, struct counts *n)
 {
-    static const char *const texts[N_TOKEN] = {"<unk>", "<s>", "</s>", "<0x0A>", "<0x41>", "a",
-                                               "b",     "ab",  "c",    "abc"};
+    static const char *const texts[N_TOKEN] = {"<unk>", "<s>", "</s>", "<0x0A>", "<0x41>",
+                                               "a",     "b",   "ab",   "c",      "abc"};
     static const uint32_t types[N_TOKEN] = {2, 3, 3, 6, 6, 1, 1, 1, 1, 1};
     put_key(b, "tokenizer.ggml.model", PI_GGUF_STRING);
     put_text(b, "llama");
@@ -103,16 +106,11 @@ static void put_tensors(struct bytes *b, const struct mistake *m, struct counts 
         const char *name;
         uint64_t ne0, ne1;
     } tensors[] = {
-        {"token_embd.weight", 32, N_TOKEN},
-        {"output_norm.weight", 32, 0},
-        {"blk.0.attn_norm.weight", 32, 0},
-        {"blk.0.attn_q.weight", 32, 32},
-        {"blk.0.attn_k.weight", 32, 16},
-        {"blk.0.attn_v.weight", 32, 16},
-        {"blk.0.attn_output.weight", 32, 32},
-        {"blk.0.ffn_norm.weight", 32, 0},
-        {"blk.0.ffn_gate.weight", 32, 64},
-        {"blk.0.ffn_up.weight", 32, 64},
+        {"token_embd.weight", 32, N_TOKEN},   {"output_norm.weight", 32, 0},
+        {"blk.0.attn_norm.weight", 32, 0},    {"blk.0.attn_q.weight", 32, 32},
+        {"blk.0.attn_k.weight", 32, 16},      {"blk.0.attn_v.weight", 32, 16},
+        {"blk.0.attn_output.weight", 32, 32}, {"blk.0.ffn_norm.weight", 32, 0},
+        {"blk.0.ffn_gate.weight", 32, 64},    {"blk.0.ffn_up.weight", 32, 64},
         {"blk.0.ffn_down.weight", 64, 32},
     };
     *data = 0;
@@ -192,48 +190,68 @@ static const struct {
     pith_status status;
     const char *sentence;
 } mistakes[] = {
-    {{.key = "general.architecture", .text = "mamba"}, PITH_UNSUPPORTED,
+    {{.key = "general.architecture", .text = "mamba"},
+     PITH_UNSUPPORTED,
      "general.architecture \"mamba\" is not supported (llama, qwen2, qwen3 are)"},
-    {{.drop = "general.architecture"}, PITH_UNSUPPORTED,
+    {{.drop = "general.architecture"},
+     PITH_UNSUPPORTED,
      "general.architecture \"\" is not supported (llama, qwen2, qwen3 are)"},
     {{.drop = "llama.block_count"}, PITH_FORMAT, "llama.block_count is missing"},
     {{.drop = "llama.attention.head_count"}, PITH_FORMAT, "llama.attention.head_count is missing"},
-    {{.drop = "llama.attention.layer_norm_rms_epsilon"}, PITH_FORMAT,
+    {{.drop = "llama.attention.layer_norm_rms_epsilon"},
+     PITH_FORMAT,
      "llama.attention.layer_norm_rms_epsilon is missing"},
-    {{.key = "llama.block_count", .value = 0}, PITH_FORMAT, "llama.block_count: 0 is not in 1..4096"},
-    {{.key = "llama.block_count", .value = 4000000000u}, PITH_FORMAT,
+    {{.key = "llama.block_count", .value = 0},
+     PITH_FORMAT,
+     "llama.block_count: 0 is not in 1..4096"},
+    {{.key = "llama.block_count", .value = 4000000000u},
+     PITH_FORMAT,
      "llama.block_count: 4000000000 is not in 1..4096"},
-    {{.key = "llama.block_count", .value = 2}, PITH_FORMAT,
+    {{.key = "llama.block_count", .value = 2},
+     PITH_FORMAT,
      "tensor \"blk.1.attn_norm.weight\" is missing"},
-    {{.key = "llama.block_count", .value = 1ull << 40, .type = PI_GGUF_U64}, PITH_FORMAT,
+    {{.key = "llama.block_count", .value = 1ull << 40, .type = PI_GGUF_U64},
+     PITH_FORMAT,
      "key \"llama.block_count\": the value 1099511627776 is too large"},
-    {{.key = "llama.block_count", .text = "1"}, PITH_FORMAT,
+    {{.key = "llama.block_count", .text = "1"},
+     PITH_FORMAT,
      "key \"llama.block_count\": the type is string, not an integer"},
-    {{.key = "llama.embedding_length", .value = 64}, PITH_FORMAT,
+    {{.key = "llama.embedding_length", .value = 64},
+     PITH_FORMAT,
      "shape [10][32] where the metadata asks for [10][64]"},
-    {{.key = "llama.attention.head_count", .value = 3}, PITH_FORMAT,
+    {{.key = "llama.attention.head_count", .value = 3},
+     PITH_FORMAT,
      "head_count_kv: 2 does not divide the 3 query heads"},
-    {{.key = "llama.attention.head_count_kv", .value = 1}, PITH_FORMAT,
+    {{.key = "llama.attention.head_count_kv", .value = 1},
+     PITH_FORMAT,
      "shape [16][32] where the metadata asks for [8][32]"},
-    {{.key = "llama.rope.dimension_count", .value = 7}, PITH_FORMAT,
+    {{.key = "llama.rope.dimension_count", .value = 7},
+     PITH_FORMAT,
      "llama.rope.dimension_count: 7 is odd or above the head size 8"},
     {{.key = "llama.rope.freq_base", .value = 0}, PITH_FORMAT, "base 0 and scaling factor"},
-    {{.key = "llama.rope.freq_base", .value = 0x7f800000}, PITH_FORMAT,
+    {{.key = "llama.rope.freq_base", .value = 0x7f800000},
+     PITH_FORMAT,
      "key \"llama.rope.freq_base\": the value inf is not finite"},
-    {{.key = "llama.rope.scaling.type", .text = "longrope"}, PITH_UNSUPPORTED,
+    {{.key = "llama.rope.scaling.type", .text = "longrope"},
+     PITH_UNSUPPORTED,
      "\"longrope\" is not supported (none, linear, yarn are)"},
-    {{.key = "llama.expert_count", .value = 8}, PITH_UNSUPPORTED,
+    {{.key = "llama.expert_count", .value = 8},
+     PITH_UNSUPPORTED,
      "llama.expert_count: a mixture of 8 experts is not supported"},
     {{.drop = "token_embd.weight"}, PITH_FORMAT, "tensor \"token_embd.weight\" is missing"},
     {{.drop = "output_norm.weight"}, PITH_FORMAT, "tensor \"output_norm.weight\" is missing"},
     {{.drop = "blk.0.ffn_up.weight"}, PITH_FORMAT, "tensor \"blk.0.ffn_up.weight\" is missing"},
-    {{.tensor = "blk.0.ffn_down.weight", .ne = {32, 64}}, PITH_FORMAT,
+    {{.tensor = "blk.0.ffn_down.weight", .ne = {32, 64}},
+     PITH_FORMAT,
      "tensor \"blk.0.ffn_down.weight\": shape [64][32] where the metadata asks for [32][64]"},
-    {{.tensor = "blk.0.attn_norm.weight", .ne = {16, 0}}, PITH_FORMAT,
+    {{.tensor = "blk.0.attn_norm.weight", .ne = {16, 0}},
+     PITH_FORMAT,
      "tensor \"blk.0.attn_norm.weight\": shape"},
-    {{.tensor = "blk.0.attn_q.weight", .dtype = 99}, PITH_UNSUPPORTED,
+    {{.tensor = "blk.0.attn_q.weight", .dtype = 99},
+     PITH_UNSUPPORTED,
      "tensor \"blk.0.attn_q.weight\": weight type 99 is not supported"},
-    {{.tensor = "blk.0.ffn_norm.weight", .dtype = 8}, PITH_UNSUPPORTED,
+    {{.tensor = "blk.0.ffn_norm.weight", .dtype = 8},
+     PITH_UNSUPPORTED,
      "tensor \"blk.0.ffn_norm.weight\": type 8 is not supported for a vector (F32, F16, BF16 are)"},
 };
 
@@ -269,7 +287,8 @@ static void damage(struct bytes *b, size_t head_len, uint64_t *rng)
             b->data[at] = (uint8_t)rng_next(rng);
             break;
         case 2:
-            memset(b->data + at, rng_below(rng, 2) ? 0xff : 0, (size_t)pi_min(4, (int64_t)(b->len - at)));
+            memset(b->data + at, rng_below(rng, 2) ? 0xff : 0,
+                   (size_t)pi_min(4, (int64_t)(b->len - at)));
             break;
         default:
             memmove(b->data + at, b->data + rng_below(rng, at + 1),

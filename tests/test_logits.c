@@ -1,8 +1,8 @@
 /*
  * test_logits.c - Pith's logits against llama.cpp's for the same weights: every architecture, every
- * weight type, odd shapes, rotary scalings, real vocabularies. golden/logits.txt holds the rows; the
- * models are made again from the words it names (model_maker.h). scripts/golden/logits.py makes the
- * file and says what its lines mean.
+ * weight type, odd shapes, rotary scalings, real vocabularies. golden/logits.txt holds the rows;
+ * the models are made again from the words it names (model_maker.h). scripts/golden/logits.py makes
+ * the file and says what its lines mean.
  *
  * Tolerances, as 1 - cosine of a row:
  *   F32     1e-8   both sides compute in F32; sums run in another order

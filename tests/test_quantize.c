@@ -1,7 +1,7 @@
 /*
- * test_quantize.c - pith_quantize from end to end on a small file made here: every type, the mix and
- * the fallbacks, the metadata, and what may go wrong on the way: cancelling, no memory, a full disk.
- * After each failure the folder must hold what it held before.
+ * test_quantize.c - pith_quantize from end to end on a small file made here: every type, the mix
+ * and the fallbacks, the metadata, and what may go wrong on the way: cancelling, no memory, a full
+ * disk. After each failure the folder must hold what it held before.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -167,7 +167,8 @@ static void check_weights(const struct result *r, int i)
     static uint8_t source[4 * 512 * 97], expected[4 * 512 * 97];
     static float x[512 * 97];
     const struct pi_gguf_tensor *t = &r->g.tensor[i];
-    const struct pi_dtype_traits *from = pi_dtype_find(tensors[i].type), *to = pi_dtype_find(t->type);
+    const struct pi_dtype_traits *from = pi_dtype_find(tensors[i].type),
+                                 *to = pi_dtype_find(t->type);
     const int64_t n = tensor_len(&tensors[i]);
     assert_memory_equal(t->name.data, tensors[i].name, t->name.len);
     source_bytes(i, source);
@@ -187,10 +188,10 @@ static const struct {
     const char *name, *narrow, *odd; /* of rows of 256, 96 and 40 */
     uint32_t file_type;
 } types[] = {
-    {"F32", "F32", "F32", 0},     {"F16", "F16", "F16", 1},   {"BF16", "BF16", "BF16", 32},
-    {"Q8_0", "Q8_0", "F16", 7},   {"Q4_0", "Q4_0", "F16", 2}, {"Q4_1", "Q4_1", "F16", 3},
-    {"Q5_0", "Q5_0", "F16", 8},   {"Q5_1", "Q5_1", "F16", 9}, {"Q2_K", "Q4_0", "F16", 10},
-    {"Q3_K", "Q4_0", "F16", 11},  {"Q4_K", "Q5_0", "F16", 14}, {"Q5_K", "Q5_1", "F16", 16},
+    {"F32", "F32", "F32", 0},    {"F16", "F16", "F16", 1},    {"BF16", "BF16", "BF16", 32},
+    {"Q8_0", "Q8_0", "F16", 7},  {"Q4_0", "Q4_0", "F16", 2},  {"Q4_1", "Q4_1", "F16", 3},
+    {"Q5_0", "Q5_0", "F16", 8},  {"Q5_1", "Q5_1", "F16", 9},  {"Q2_K", "Q4_0", "F16", 10},
+    {"Q3_K", "Q4_0", "F16", 11}, {"Q4_K", "Q5_0", "F16", 14}, {"Q5_K", "Q5_1", "F16", 16},
     {"Q6_K", "Q8_0", "F16", 18},
 };
 
@@ -465,10 +466,14 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type),          cmocka_unit_test(metadata_is_kept),
-        cmocka_unit_test(mix),                 cmocka_unit_test(threads_make_no_difference),
-        cmocka_unit_test(progress_and_cancel), cmocka_unit_test(each_allocation_may_fail),
-        cmocka_unit_test(full_disk),           cmocka_unit_test(refusals),
+        cmocka_unit_test(every_type),
+        cmocka_unit_test(metadata_is_kept),
+        cmocka_unit_test(mix),
+        cmocka_unit_test(threads_make_no_difference),
+        cmocka_unit_test(progress_and_cancel),
+        cmocka_unit_test(each_allocation_may_fail),
+        cmocka_unit_test(full_disk),
+        cmocka_unit_test(refusals),
         cmocka_unit_test(refuses_unknown_types),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -20,14 +20,6 @@
 
 static const struct kv_geometry base_geometry = {2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0};
 
-static struct kv_cache *make_cache(const struct kv_geometry *g, int32_t n_page)
-{
-    struct kv_cache *cache = NULL;
-    int64_t budget = n_page * (int64_t)kv_page_bytes(g);
-    assert_int_equal(kv_cache_create(g, budget, &cache, NULL), PITH_OK);
-    return cache;
-}
-
 /* A path of this process, in a directory that is its own. */
 static const char *scratch_dir(void)
 {
@@ -44,11 +36,13 @@ static void scratch_path(char *path, size_t size, const char *name)
     snprintf(path, size, "%s/%s", scratch_dir(), name);
 }
 
-/* Two sequences that met everything: *a shares pages with the other, was compacted in one lane, reads
-   pages at a delta in another, one page twice; a third lane is empty, and pages are reserved. */
+/* Two sequences that met everything: *a shares pages with the other, was compacted in one lane,
+   reads pages at a delta in another, one page twice; a third lane is empty, and pages are reserved.
+ */
 static void make_pair(struct kv_cache *cache, struct kv_seq **a, struct kv_seq **b)
 {
-    static const int32_t some[] = {0, 2, 3, 4, 8, 16, 20, 21, 30, 31, 33, 40, 50, 51, 52, 53, 60, 66};
+    static const int32_t some[] = {0,  2,  3,  4,  8,  16, 20, 21, 30,
+                                   31, 33, 40, 50, 51, 52, 53, 60, 66};
     assert_int_equal(kv_seq_create(cache, a, NULL), PITH_OK);
     assert_int_equal(kv_check_append(*a, 7, 0, 70), PITH_OK);
     assert_int_equal(kv_seq_fork(*a, b, NULL), PITH_OK);
@@ -77,7 +71,7 @@ static uint8_t *read_bytes(const char *path, size_t *size)
 static uint8_t *sample_bytes(const struct kv_geometry *g, size_t *size)
 {
     char path[128];
-    struct kv_cache *cache = make_cache(g, N_PAGE);
+    struct kv_cache *cache = kv_check_cache(g, N_PAGE);
     struct kv_seq *a, *b;
     scratch_path(path, sizeof(path), "sample");
     make_pair(cache, &a, &b);
@@ -144,7 +138,7 @@ static void test_round_trips(void **state)
         struct kv_geometry g = base_geometry;
         g.type_k = (enum kv_type)(t % KV_N_TYPE);
         g.type_v = (enum kv_type)(t / KV_N_TYPE);
-        struct kv_cache *cache = make_cache(&g, N_PAGE), *other = make_cache(&g, N_PAGE);
+        struct kv_cache *cache = kv_check_cache(&g, N_PAGE), *other = kv_check_cache(&g, N_PAGE);
         struct kv_seq *a, *b;
         make_pair(cache, &a, &b);
         round_trip(a, other, path, again);
@@ -158,7 +152,7 @@ static void test_round_trips(void **state)
     for (size_t i = 0; i < PI_LEN(page_lens); i++) {
         struct kv_geometry g = base_geometry;
         g.page_len = page_lens[i];
-        struct kv_cache *cache = make_cache(&g, N_PAGE);
+        struct kv_cache *cache = kv_check_cache(&g, N_PAGE);
         struct kv_seq *seq;
         assert_int_equal(kv_seq_create(cache, &seq, NULL), PITH_OK);
         round_trip(seq, cache, path, again); /* empty */
@@ -179,7 +173,7 @@ static void test_file_holds_no_more_than_the_sequence(void **state)
     char path[128];
     scratch_path(path, sizeof(path), "sizes");
     struct kv_geometry g = {1, 1, 32, 32, 16, KV_TYPE_F32, KV_TYPE_F32};
-    struct kv_cache *cache = make_cache(&g, 8);
+    struct kv_cache *cache = kv_check_cache(&g, 8);
     struct kv_seq *seq;
     size_t size, fixed = KV_SNAPSHOT_HEADER_SIZE + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 + 8;
     assert_int_equal(kv_seq_create(cache, &seq, NULL), PITH_OK);
@@ -207,8 +201,8 @@ static void test_file_holds_no_more_than_the_sequence(void **state)
 
 /* ---- files that must be refused ---- */
 
-/* Loads the bytes into the cache; when that fails, asserts that the cache is as it was, else that the
-   account is right and that the sequence can be worked with. */
+/* Loads the bytes into the cache; when that fails, asserts that the cache is as it was, else that
+   the account is right and that the sequence can be worked with. */
 static pith_status try_load(struct kv_cache *cache, const uint8_t *bytes, size_t size,
                             pith_error *err)
 {
@@ -253,7 +247,7 @@ static void test_foreign_shape_is_named(void **state)
     uint8_t *bytes = sample_bytes(&base_geometry, &size);
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         pith_error err = {0};
-        struct kv_cache *cache = make_cache(&cases[i].g, 60);
+        struct kv_cache *cache = kv_check_cache(&cases[i].g, 60);
         assert_int_equal(try_load(cache, bytes, size, &err), PITH_INVALID);
         assert_non_null(strstr(err.message, cases[i].names));
         kv_cache_free(cache);
@@ -269,10 +263,10 @@ static void test_full_pool_and_no_memory(void **state)
     struct kv_snapshot s;
     pith_error err;
     assert_int_equal(kv_snapshot_parse("file", bytes, size, &s, NULL), PITH_OK);
-    struct kv_cache *cache = make_cache(&base_geometry, s.n_page - 1);
+    struct kv_cache *cache = kv_check_cache(&base_geometry, s.n_page - 1);
     assert_int_equal(try_load(cache, bytes, size, &err), PITH_KV_FULL);
     kv_cache_free(cache);
-    cache = make_cache(&base_geometry, s.n_page);
+    cache = kv_check_cache(&base_geometry, s.n_page);
     int n_failed = 0;
     pith_status status;
     do {
@@ -344,7 +338,7 @@ static void test_forged_numbers(void **state)
         {pages + s.layout.bytes + s.layout.v_scale, 0x7c00, 2, PITH_FORMAT, "page 1: its values"},
         {extra - 12, 'T', 1, PITH_FORMAT, "section EXTR is not where"},
     };
-    struct kv_cache *cache = make_cache(&base_geometry, N_PAGE);
+    struct kv_cache *cache = kv_check_cache(&base_geometry, N_PAGE);
     assert_int_equal(try_load(cache, good, size, NULL), PITH_OK);
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         uint8_t *bytes = malloc(size);
@@ -361,8 +355,8 @@ static void test_forged_numbers(void **state)
     free(good);
 }
 
-/* One change to a copy of the bytes: a bit, a byte, a number, a cut, an insertion, a swap of ranges.
-   Returns the new size, at most size + 64. */
+/* One change to a copy of the bytes: a bit, a byte, a number, a cut, an insertion, a swap of
+   ranges. Returns the new size, at most size + 64. */
 static size_t mutate(uint8_t *bytes, size_t size, uint64_t *rng)
 {
     static const uint64_t numbers[] = {0, 1, 0x7fffffff, 0x80000000, 0xffffffff, UINT64_MAX, 16};
@@ -391,14 +385,14 @@ static size_t mutate(uint8_t *bytes, size_t size, uint64_t *rng)
     }
 }
 
-/* A thousand damaged files, none of which may load; then a thousand whose size and checksum are made
-   right again, which may load only as a sound sequence. */
+/* A thousand damaged files, none of which may load; then a thousand whose size and checksum are
+   made right again, which may load only as a sound sequence. */
 static void test_mutations(void **state)
 {
     (void)state;
     size_t size;
     uint8_t *good = sample_bytes(&base_geometry, &size);
-    struct kv_cache *cache = make_cache(&base_geometry, N_PAGE);
+    struct kv_cache *cache = kv_check_cache(&base_geometry, N_PAGE);
     uint64_t rng = 11;
     int n_loaded = 0;
     for (int i = 0; i < 2000; i++) {
@@ -431,7 +425,7 @@ static void test_every_cut(void **state)
     struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F16, KV_TYPE_F16};
     char path[128];
     scratch_path(path, sizeof(path), "cut");
-    struct kv_cache *cache = make_cache(&g, 4);
+    struct kv_cache *cache = kv_check_cache(&g, 4);
     struct kv_seq *seq;
     assert_int_equal(kv_seq_create(cache, &seq, NULL), PITH_OK);
     assert_int_equal(kv_check_append(seq, 1, 0, 20), PITH_OK);
@@ -482,7 +476,7 @@ static void test_full_disk(void **state)
     size_t size, size_after;
     struct rlimit old, low;
     scratch_path(path, sizeof(path), "disk");
-    struct kv_cache *cache = make_cache(&base_geometry, N_PAGE);
+    struct kv_cache *cache = kv_check_cache(&base_geometry, N_PAGE);
     struct kv_seq *a, *b;
     make_pair(cache, &a, &b);
     assert_int_equal(kv_seq_save(a, NULL, 0, path, NULL), PITH_OK);
@@ -520,7 +514,7 @@ static void test_save_without_memory(void **state)
     (void)state;
     char path[128];
     scratch_path(path, sizeof(path), "memory");
-    struct kv_cache *cache = make_cache(&base_geometry, N_PAGE);
+    struct kv_cache *cache = kv_check_cache(&base_geometry, N_PAGE);
     struct kv_seq *a, *b;
     make_pair(cache, &a, &b);
     int64_t before = pi_mem_used(PI_MEM_OTHER);

@@ -1,7 +1,8 @@
 /*
- * test_stories.c - a trained model end to end: stories260K, converted by scripts/convert_llama2c.py,
- * tells the same greedy story as llama.cpp does from that file (golden/story.txt, made by
- * scripts/golden/story.py). Tokenizer, pass, sampler, stream and detokenizer must all agree.
+ * test_stories.c - a trained model end to end: stories260K, converted by
+ * scripts/convert_llama2c.py, tells the same greedy story as llama.cpp does from that file
+ * (golden/story.txt, made by scripts/golden/story.py). Tokenizer, pass, sampler, stream and
+ * detokenizer must all agree.
  *
  * CMake's test convert_stories writes the file before, where the shared data is there.
  */
@@ -49,8 +50,8 @@ static int read_golden(void **state)
         return -1;
     while (fgets(line, sizeof(line), file) != NULL && strcmp(line, "text\n") != 0) {
         if (strncmp(line, "opening ", 8) == 0)
-            snprintf(golden.opening, sizeof(golden.opening), "%.*s",
-                     (int)strcspn(line + 8, "\n"), line + 8);
+            snprintf(golden.opening, sizeof(golden.opening), "%.*s", (int)strcspn(line + 8, "\n"),
+                     line + 8);
         else if (strncmp(line, "prompt ", 7) == 0)
             golden.n_prompt = read_ids(line + 7, golden.prompt);
         else if (strncmp(line, "ids ", 4) == 0)
@@ -95,9 +96,9 @@ static void tell(const pith_model *model, const char *type, int32_t n_thread)
     generate.n_predict = golden.n_id;
     generate.ignore_end = true;
     generate.sample.temperature = 0;
-    must(pith_generate(seq, golden.prompt, golden.n_prompt, &generate, take_text, &told, NULL,
-                       &err),
-         &err);
+    must(
+        pith_generate(seq, golden.prompt, golden.n_prompt, &generate, take_text, &told, NULL, &err),
+        &err);
 
     /* The last token was chosen but not evaluated. */
     const int32_t *ids = pith_seq_tokens(seq);

@@ -26,8 +26,8 @@ struct made_vocab {
     const char *pre;   /* NULL: absent */
     struct made_token token[MADE_MAX];
     int32_t n_token;
-    const char *const *merge; /* NULL-terminated; NULL: none */
-    int32_t bos, eos;         /* -1: absent */
+    const char *const *merge;                   /* NULL-terminated; NULL: none */
+    int32_t bos, eos;                           /* -1: absent */
     int32_t add_bos, add_eos, add_space_prefix; /* -1: absent */
     const char *name;                           /* general.name; NULL: absent */
 };
@@ -77,10 +77,26 @@ static inline void made_byte_char(int byte, char *out)
     }
 }
 
-static const char *const made_merges[] = {
-    "h e", "l l", "he ll", "hell o", "\xc4\xa0 w", "o r", "or l", "\xc4\xa0w orl", "\xc4\xa0worl d",
-    "a a", "aa aa", "a b", "b a", "ab ab", "aa b", "\xc4\xa0 \xc4\xa0", "\xc3\xa5 \xc2\xbd",
-    "1 2", "12 3", NULL};
+static const char *const made_merges[] = {"h e",
+                                          "l l",
+                                          "he ll",
+                                          "hell o",
+                                          "\xc4\xa0 w",
+                                          "o r",
+                                          "or l",
+                                          "\xc4\xa0w orl",
+                                          "\xc4\xa0worl d",
+                                          "a a",
+                                          "aa aa",
+                                          "a b",
+                                          "b a",
+                                          "ab ab",
+                                          "aa b",
+                                          "\xc4\xa0 \xc4\xa0",
+                                          "\xc3\xa5 \xc2\xbd",
+                                          "1 2",
+                                          "12 3",
+                                          NULL};
 
 /* 256 bytes, the results of the merges, then special tokens. */
 static inline void made_bpe(struct made_vocab *m, const char *pre)
@@ -111,11 +127,37 @@ static inline void made_bpe(struct made_vocab *m, const char *pre)
     made_add(m, "<|fim_prefix|>", USER, 0);
 }
 
-static const char *const made_pieces[] = {
-    "\xe2\x96\x81", "a", "b", "h", "e", "l", "o", "w", "r", "d", "he", "ll", "hell", "hello",
-    "\xe2\x96\x81hello", "\xe2\x96\x81w", "or", "ld", "orld", "\xe2\x96\x81world", "aa", "ab",
-    "aab", "aaaa", "\xe2\x96\x81\xe2\x96\x81", "\xe2\x96\x81" "a", "\xe4\xbd\xa0", "ba", "\xc3\xa9",
-    NULL};
+static const char *const made_pieces[] = {"\xe2\x96\x81",
+                                          "a",
+                                          "b",
+                                          "h",
+                                          "e",
+                                          "l",
+                                          "o",
+                                          "w",
+                                          "r",
+                                          "d",
+                                          "he",
+                                          "ll",
+                                          "hell",
+                                          "hello",
+                                          "\xe2\x96\x81hello",
+                                          "\xe2\x96\x81w",
+                                          "or",
+                                          "ld",
+                                          "orld",
+                                          "\xe2\x96\x81world",
+                                          "aa",
+                                          "ab",
+                                          "aab",
+                                          "aaaa",
+                                          "\xe2\x96\x81\xe2\x96\x81",
+                                          "\xe2\x96\x81"
+                                          "a",
+                                          "\xe4\xbd\xa0",
+                                          "ba",
+                                          "\xc3\xa9",
+                                          NULL};
 
 /* <unk> <s> </s>, 256 bytes, pieces with scores, special tokens. */
 static inline void made_spm(struct made_vocab *m)

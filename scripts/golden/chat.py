@@ -21,35 +21,40 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 GENERATE, NO_THINKING = 1, 2
 BOTH, ALWAYS = (True, False), (True,)  # ALWAYS: the template opens the answer unasked
-DEEPSEEK_BOS, DEEPSEEK_EOS = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
+PLAIN = ("", "")
+LLAMA2 = ("<s>", "</s>")
+LLAMA3 = ("<|begin_of_text|>", "")
+DEEPSEEK = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>")
 
-# name: published with, bos, eos, generate modes, whether it knows how to switch thinking off,
-# whether a conversation without system message gets one that depends on the model
+# name: published with, (bos, eos), whether the answer is opened when asked for or always
 TEMPLATES = {
-    "chatml": ("teknium/OpenHermes-2.5-Mistral-7B", "", "", BOTH, False, False),
-    "qwen2": ("Qwen/Qwen2-7B-Instruct", "", "", BOTH, False, False),
-    "qwen2.5": ("Qwen/Qwen2.5-7B-Instruct", "", "", BOTH, False, False),
-    "qwen3": ("Qwen/Qwen3-0.6B", "", "", BOTH, True, False),
-    "qwq": ("Qwen/QwQ-32B", "", "", BOTH, False, False),
-    "smollm2": ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "", "", BOTH, False, False),
-    "llama2": ("meta-llama/Llama-2-7b-chat-hf", "<s>", "</s>", BOTH, False, False),
-    "llama3": ("meta-llama/Meta-Llama-3-8B-Instruct", "<|begin_of_text|>", "", ALWAYS, False, False),
-    "llama3.1": ("meta-llama/Llama-3.1-8B-Instruct", "<|begin_of_text|>", "", BOTH, False, False),
-    "mistral": ("mistralai/Mistral-7B-Instruct-v0.2 (2023)", "<s>", "</s>", BOTH, False, False),
-    "mistral-v1": ("mistralai/Mistral-7B-Instruct-v0.2", "<s>", "</s>", BOTH, False, False),
-    "mistral-v3": ("mistralai/Mistral-Large-Instruct-2407", "<s>", "</s>", BOTH, False, False),
-    "mistral-v3-tekken": ("mistralai/Mistral-Nemo-Instruct-2407", "<s>", "</s>", BOTH, False, False),
-    "mistral-v7": ("mistralai/Mistral-Large-Instruct-2411", "<s>", "</s>", BOTH, False, False),
-    "mistral-v7-tekken": ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", "<s>", "</s>", BOTH, False, True),
-    "gemma": ("google/gemma-3-1b-it", "<bos>", "<eos>", BOTH, False, False),
-    "phi3": ("microsoft/Phi-3.5-mini-instruct", "", "<|endoftext|>", BOTH, False, False),
-    "phi4": ("microsoft/phi-4", "", "", ALWAYS, False, False),
-    "zephyr": ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "<s>", "</s>", BOTH, False, False),
-    "deepseek": ("deepseek-ai/DeepSeek-V3", DEEPSEEK_BOS, DEEPSEEK_EOS, BOTH, False, False),
-    "deepseek-r1": ("deepseek-ai/DeepSeek-R1", DEEPSEEK_BOS, DEEPSEEK_EOS, BOTH, False, False),
-    "deepseek-r1-2501": ("deepseek-ai/DeepSeek-R1 (January 2025)", DEEPSEEK_BOS, DEEPSEEK_EOS, BOTH, False, False),
-    "deepseek-v2": ("deepseek-ai/DeepSeek-V2-Lite-Chat", DEEPSEEK_BOS, DEEPSEEK_EOS, BOTH, False, False),
+    "chatml": ("teknium/OpenHermes-2.5-Mistral-7B", PLAIN, BOTH),
+    "qwen2": ("Qwen/Qwen2-7B-Instruct", PLAIN, BOTH),
+    "qwen2.5": ("Qwen/Qwen2.5-7B-Instruct", PLAIN, BOTH),
+    "qwen3": ("Qwen/Qwen3-0.6B", PLAIN, BOTH),
+    "qwq": ("Qwen/QwQ-32B", PLAIN, BOTH),
+    "smollm2": ("HuggingFaceTB/SmolLM2-1.7B-Instruct", PLAIN, BOTH),
+    "llama2": ("meta-llama/Llama-2-7b-chat-hf", LLAMA2, BOTH),
+    "llama3": ("meta-llama/Meta-Llama-3-8B-Instruct", LLAMA3, ALWAYS),
+    "llama3.1": ("meta-llama/Llama-3.1-8B-Instruct", LLAMA3, BOTH),
+    "mistral": ("mistralai/Mistral-7B-Instruct-v0.2 (2023)", LLAMA2, BOTH),
+    "mistral-v1": ("mistralai/Mistral-7B-Instruct-v0.2", LLAMA2, BOTH),
+    "mistral-v3": ("mistralai/Mistral-Large-Instruct-2407", LLAMA2, BOTH),
+    "mistral-v3-tekken": ("mistralai/Mistral-Nemo-Instruct-2407", LLAMA2, BOTH),
+    "mistral-v7": ("mistralai/Mistral-Large-Instruct-2411", LLAMA2, BOTH),
+    "mistral-v7-tekken": ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", LLAMA2, BOTH),
+    "gemma": ("google/gemma-3-1b-it", ("<bos>", "<eos>"), BOTH),
+    "phi3": ("microsoft/Phi-3.5-mini-instruct", ("", "<|endoftext|>"), BOTH),
+    "phi4": ("microsoft/phi-4", PLAIN, ALWAYS),
+    "zephyr": ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", LLAMA2, BOTH),
+    "deepseek": ("deepseek-ai/DeepSeek-V3", DEEPSEEK, BOTH),
+    "deepseek-r1": ("deepseek-ai/DeepSeek-R1", DEEPSEEK, BOTH),
+    "deepseek-r1-2501": ("deepseek-ai/DeepSeek-R1 (January 2025)", DEEPSEEK, BOTH),
+    "deepseek-v2": ("deepseek-ai/DeepSeek-V2-Lite-Chat", DEEPSEEK, BOTH),
 }
+THINKS = ("qwen3",)  # their templates know enable_thinking
+# Without a system message they add one about themselves and the date, which Pith leaves out.
+HAS_SYSTEM = ("mistral-v7-tekken",)
 
 SYSTEM = ("system", "You are terse. ")
 ASK = ("user", " Hello\n")
@@ -79,7 +84,7 @@ def main():
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     env.globals["raise_exception"] = raise_exception
     env.globals["strftime_now"] = lambda text: "2026-01-01"
-    for name, (_, bos, eos, modes, thinks, has_default) in TEMPLATES.items():
+    for name, (_, (bos, eos), modes) in TEMPLATES.items():
         path = os.path.join(sys.argv[1], name + ".jinja")
         with open(path, encoding="utf-8") as file:
             source = file.read()
@@ -87,12 +92,12 @@ def main():
             source = source.replace("strftime_now is defined", "false")
         template = env.from_string(source)
         for messages in CONVERSATIONS:
-            if has_default and messages[0][0] != "system":
+            if name in HAS_SYSTEM and messages[0][0] != "system":
                 continue
             if modes == ALWAYS and messages[-1][0] == "assistant":
                 continue
             for generate in modes:
-                for thinking in (True, False) if thinks and generate else (True,):
+                for thinking in (True, False) if name in THINKS and generate else (True,):
                     try:
                         text = template.render(
                             messages=[dict(role=r, content=c) for r, c in messages],

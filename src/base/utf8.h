@@ -7,6 +7,12 @@
 
 #include "base/base.h"
 
+/* White space of ASCII, as the C locale has it. */
+static inline bool pi_is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
 /* What stands at the start of some bytes. */
 struct pi_utf8_char {
     uint8_t len; /* bytes of the character, or of the ill-formed part; at least 1 */

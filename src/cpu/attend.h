@@ -4,13 +4,14 @@
  * kv/attend.c walks a lane page by page with these kernels.
  *
  * A page holds page_len entries (16, 32 or 64), of which the first n are in use, in the layout that
- * kv/store.h draws: K [dim_k][page_len] with entries side by side, V [page_len][dim_v], q8_0 as codes
- * with one f16 scale per 32 dimensions. K's and V's parts start at multiples of 32 bytes.
+ * kv/store.h draws: K [dim_k][page_len] with entries side by side, V [page_len][dim_v], q8_0 as
+ * codes with one f16 scale per 32 dimensions. Parts may start anywhere that suits their type.
+ * Entries beyond n hold finite values, which are read and multiplied by zero.
  *
  * The arithmetic is fixed, for every level and every path, so that all give the same bits. fma is
  * the fused multiply-add, other operators round to f32. A stored value is exact in f32: f16 widens,
- * and the product of an f16 scale and a code has at most 18 significant bits. For row r and the slots
- * s of a page, in the order of the lane's pages:
+ * and the product of an f16 scale and a code has at most 18 significant bits. For row r and the
+ * slots s of a page, in the order of the lane's pages:
  *
  *   x[s]  = clamp(scale * (acc = fma(k[d][s], q[d], acc), d ascending, from 0))
  *           clamp limits to [-FLT_MAX, FLT_MAX] and turns NaN into -FLT_MAX, so that finite inputs
@@ -55,8 +56,8 @@
 #define PI_SOFTMAX_C5 0x1.1239e2p-7f
 #define PI_SOFTMAX_C6 0x1.6a2434p-10f
 
-#define PI_ATTEND_SLOTS 64 /* most entries of a page; floats from one row of x to the next */
-#define PI_ATTEND_ROWS 12  /* most rows of one call on f32 pages */
+#define PI_ATTEND_SLOTS 64      /* most entries of a page; floats from one row of x to the next */
+#define PI_ATTEND_ROWS 12       /* most rows of one call on f32 pages */
 #define PI_ATTEND_ROWS_PACKED 8 /* most rows of one call on f16 and q8_0 pages */
 
 enum pi_attend_type { PI_ATTEND_F32, PI_ATTEND_F16, PI_ATTEND_Q8_0, PI_ATTEND_N_TYPE };
@@ -71,7 +72,7 @@ struct pi_attend_page {
     int32_t n; /* entries in use, 1..page_len */
     int32_t dim_k;
     int32_t dim_v;
-    ptrdiff_t next; /* bytes from this page to the one read after it, which kernels of packed types
+    ptrdiff_t next; /* bytes from this page to one that is read later, which kernels of packed types
                        ask the memory for while they read this one; 0 at the end */
 };
 
@@ -105,7 +106,7 @@ struct pi_attend_kernels {
     /* All page_len entries of K or V as f32, in the same order. */
     void (*decode_k[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
     void (*decode_v[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
-    /* Asks for the lines of [at, at + size) to be brought near; changes nothing. */
+    /* Asks for the lines of [at, at + size) to be brought into the caches; changes nothing. */
     void (*prefetch)(const void *at, size_t size);
 };
 

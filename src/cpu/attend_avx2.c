@@ -12,15 +12,42 @@ enum { VEC = 8, TILE_ROWS_TALL = 6 };
 typedef __m256 vec;
 typedef __m256 vmask;
 
-static inline vec vec_zero(void) { return _mm256_setzero_ps(); }
-static inline vec vec_set1(float f) { return _mm256_set1_ps(f); }
-static inline vec vec_load(const float *p) { return _mm256_loadu_ps(p); }
-static inline void vec_store(float *p, vec v) { _mm256_storeu_ps(p, v); }
-static inline vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
-static inline vec vec_sub(vec a, vec b) { return _mm256_sub_ps(a, b); }
-static inline vec vec_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
-static inline vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
-static inline vec vec_max(vec a, vec b) { return _mm256_max_ps(a, b); }
+static inline vec vec_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+static inline vec vec_set1(float f)
+{
+    return _mm256_set1_ps(f);
+}
+static inline vec vec_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+static inline void vec_store(float *p, vec v)
+{
+    _mm256_storeu_ps(p, v);
+}
+static inline vec vec_add(vec a, vec b)
+{
+    return _mm256_add_ps(a, b);
+}
+static inline vec vec_sub(vec a, vec b)
+{
+    return _mm256_sub_ps(a, b);
+}
+static inline vec vec_mul(vec a, vec b)
+{
+    return _mm256_mul_ps(a, b);
+}
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+static inline vec vec_max(vec a, vec b)
+{
+    return _mm256_max_ps(a, b);
+}
 
 static inline float vec_max_all(vec v)
 {
@@ -104,8 +131,14 @@ static inline vmask mask_visible(const int32_t *pos, int32_t limit, int32_t n)
     return _mm256_castsi256_ps(_mm256_andnot_si256(later, first(n)));
 }
 
-static inline vmask mask_below(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
-static inline vec mask_pick(vmask m, vec a, vec b) { return _mm256_blendv_ps(b, a, m); }
+static inline vmask mask_below(vec a, vec b)
+{
+    return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
+}
+static inline vec mask_pick(vmask m, vec a, vec b)
+{
+    return _mm256_blendv_ps(b, a, m);
+}
 
 /* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
 static inline void line_prefetch(const void *p)
@@ -119,8 +152,14 @@ static inline void line_prefetch_far(const void *p)
 }
 
 /* Up to 12 sums, the values and a broadcast share 16 registers. */
-static inline int32_t tile_vecs(int32_t n_row) { return n_row <= 3 ? 4 : n_row <= 6 ? 2 : 1; }
+static inline int32_t tile_vecs(int32_t n_row)
+{
+    return n_row <= 2 ? 4 : n_row <= 6 ? 2 : 1;
+}
 
 #include "cpu/attend_tile.h"
 
-void pi_attend_init_avx2(struct pi_attend_kernels *k) { attend_init(k); }
+void pi_attend_init_avx2(struct pi_attend_kernels *k)
+{
+    attend_init(k);
+}

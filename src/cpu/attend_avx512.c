@@ -12,16 +12,46 @@ enum { VEC = 16, TILE_ROWS_TALL = 12 };
 typedef __m512 vec;
 typedef __mmask16 vmask;
 
-static inline vec vec_zero(void) { return _mm512_setzero_ps(); }
-static inline vec vec_set1(float f) { return _mm512_set1_ps(f); }
-static inline vec vec_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline void vec_store(float *p, vec v) { _mm512_storeu_ps(p, v); }
-static inline vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
-static inline vec vec_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
-static inline vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
-static inline vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
-static inline float vec_max_all(vec v) { return _mm512_reduce_max_ps(v); }
+static inline vec vec_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+static inline vec vec_set1(float f)
+{
+    return _mm512_set1_ps(f);
+}
+static inline vec vec_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+static inline void vec_store(float *p, vec v)
+{
+    _mm512_storeu_ps(p, v);
+}
+static inline vec vec_add(vec a, vec b)
+{
+    return _mm512_add_ps(a, b);
+}
+static inline vec vec_sub(vec a, vec b)
+{
+    return _mm512_sub_ps(a, b);
+}
+static inline vec vec_mul(vec a, vec b)
+{
+    return _mm512_mul_ps(a, b);
+}
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+static inline vec vec_max(vec a, vec b)
+{
+    return _mm512_max_ps(a, b);
+}
+static inline float vec_max_all(vec v)
+{
+    return _mm512_reduce_max_ps(v);
+}
 
 /* The instruction returns its second operand when the first is NaN. */
 static inline vec vec_clamp(vec v)
@@ -86,11 +116,18 @@ static inline void vec_store_part(float *p, vec v, int32_t n)
 
 static inline vmask mask_visible(const int32_t *pos, int32_t limit, int32_t n)
 {
-    return _mm512_mask_cmple_epi32_mask(first(n), _mm512_loadu_si512(pos), _mm512_set1_epi32(limit));
+    return _mm512_mask_cmple_epi32_mask(first(n), _mm512_loadu_si512(pos),
+                                        _mm512_set1_epi32(limit));
 }
 
-static inline vmask mask_below(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-static inline vec mask_pick(vmask m, vec a, vec b) { return _mm512_mask_blend_ps(m, b, a); }
+static inline vmask mask_below(vec a, vec b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+static inline vec mask_pick(vmask m, vec a, vec b)
+{
+    return _mm512_mask_blend_ps(m, b, a);
+}
 
 /* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
 static inline void line_prefetch(const void *p)
@@ -104,8 +141,14 @@ static inline void line_prefetch_far(const void *p)
 }
 
 /* Up to 24 sums, 4 values, a broadcast and the scales of q8_0 share 32 registers. */
-static inline int32_t tile_vecs(int32_t n_row) { return n_row <= 6 ? 4 : 2; }
+static inline int32_t tile_vecs(int32_t n_row)
+{
+    return n_row <= 6 ? 4 : 2;
+}
 
 #include "cpu/attend_tile.h"
 
-void pi_attend_init_avx512(struct pi_attend_kernels *k) { attend_init(k); }
+void pi_attend_init_avx512(struct pi_attend_kernels *k)
+{
+    attend_init(k);
+}

@@ -12,16 +12,46 @@ enum { VEC = 4, TILE_ROWS_TALL = 12 };
 typedef float32x4_t vec;
 typedef uint32x4_t vmask;
 
-static inline vec vec_zero(void) { return vdupq_n_f32(0.0f); }
-static inline vec vec_set1(float f) { return vdupq_n_f32(f); }
-static inline vec vec_load(const float *p) { return vld1q_f32(p); }
-static inline void vec_store(float *p, vec v) { vst1q_f32(p, v); }
-static inline vec vec_add(vec a, vec b) { return vaddq_f32(a, b); }
-static inline vec vec_sub(vec a, vec b) { return vsubq_f32(a, b); }
-static inline vec vec_mul(vec a, vec b) { return vmulq_f32(a, b); }
-static inline vec vec_fma(vec a, vec b, vec c) { return vfmaq_f32(c, a, b); }
-static inline vec vec_max(vec a, vec b) { return vmaxq_f32(a, b); }
-static inline float vec_max_all(vec v) { return vmaxvq_f32(v); }
+static inline vec vec_zero(void)
+{
+    return vdupq_n_f32(0.0f);
+}
+static inline vec vec_set1(float f)
+{
+    return vdupq_n_f32(f);
+}
+static inline vec vec_load(const float *p)
+{
+    return vld1q_f32(p);
+}
+static inline void vec_store(float *p, vec v)
+{
+    vst1q_f32(p, v);
+}
+static inline vec vec_add(vec a, vec b)
+{
+    return vaddq_f32(a, b);
+}
+static inline vec vec_sub(vec a, vec b)
+{
+    return vsubq_f32(a, b);
+}
+static inline vec vec_mul(vec a, vec b)
+{
+    return vmulq_f32(a, b);
+}
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+    return vfmaq_f32(c, a, b);
+}
+static inline vec vec_max(vec a, vec b)
+{
+    return vmaxq_f32(a, b);
+}
+static inline float vec_max_all(vec v)
+{
+    return vmaxvq_f32(v);
+}
 
 /* These instructions return the number when the other operand is NaN. */
 static inline vec vec_clamp(vec v)
@@ -99,8 +129,14 @@ static inline vmask mask_visible(const int32_t *pos, int32_t limit, int32_t n)
     return vandq_u32(used, vcleq_s32(vld1q_s32(pos), vdupq_n_s32(limit)));
 }
 
-static inline vmask mask_below(vec a, vec b) { return vcltq_f32(a, b); }
-static inline vec mask_pick(vmask m, vec a, vec b) { return vbslq_f32(m, a, b); }
+static inline vmask mask_below(vec a, vec b)
+{
+    return vcltq_f32(a, b);
+}
+static inline vec mask_pick(vmask m, vec a, vec b)
+{
+    return vbslq_f32(m, a, b);
+}
 
 /* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
 static inline void line_prefetch(const void *p)
@@ -114,8 +150,14 @@ static inline void line_prefetch_far(const void *p)
 }
 
 /* Up to 24 sums, 4 values and a broadcast share 32 registers. */
-static inline int32_t tile_vecs(int32_t n_row) { return n_row <= 6 ? 4 : 2; }
+static inline int32_t tile_vecs(int32_t n_row)
+{
+    return n_row <= 6 ? 4 : 2;
+}
 
 #include "cpu/attend_tile.h"
 
-void pi_attend_init_neon(struct pi_attend_kernels *k) { attend_init(k); }
+void pi_attend_init_neon(struct pi_attend_kernels *k)
+{
+    attend_init(k);
+}

@@ -1,7 +1,7 @@
 /*
- * attend_scalar.c - the reference of attention over a page, one value at a time. It defines the bits
- * that every other level must give: the formulas stand in attend.h. Compiled without contraction;
- * speed is no concern here.
+ * attend_scalar.c - the reference of attention over a page, one value at a time. It defines the
+ * bits that every other level must give: the formulas stand in attend.h. Compiled without
+ * contraction; speed is no concern here.
  */
 #include <float.h>
 #include <math.h>
@@ -10,7 +10,10 @@
 #include "cpu/kernels.h"
 
 /* Slots that are computed: those in use, rounded up to whole groups of 16. */
-static int32_t slots_of(const struct pi_attend_page *page) { return (page->n + 15) / 16 * 16; }
+static int32_t slots_of(const struct pi_attend_page *page)
+{
+    return (page->n + 15) / 16 * 16;
+}
 
 static float f32_at(const void *values, size_t at)
 {
@@ -127,8 +130,8 @@ static void softmax_row(const struct pi_attend_page *page, const struct pi_atten
     rows->sum[r] = fmaf(rows->sum[r], c, tree_sum(sum16));
 }
 
-static void softmax(const struct pi_attend_page *page, const struct pi_attend_rows *rows, float *tap,
-                    size_t tap_stride)
+static void softmax(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+                    float *tap, size_t tap_stride)
 {
     for (int32_t r = 0; r < rows->n_row; r++)
         softmax_row(page, rows, r, tap == NULL ? NULL : tap + (size_t)r * tap_stride);

@@ -138,7 +138,8 @@ TILE vec exp_below_0(vec x)
 {
     vec t = vec_fma(x, vec_set1(PI_SOFTMAX_LOG2E), vec_set1(PI_SOFTMAX_MAGIC));
     vec n = vec_sub(t, vec_set1(PI_SOFTMAX_MAGIC));
-    vec r = vec_fma(n, vec_set1(-PI_SOFTMAX_LN2_LOW), vec_fma(n, vec_set1(-PI_SOFTMAX_LN2_HIGH), x));
+    vec r =
+        vec_fma(n, vec_set1(-PI_SOFTMAX_LN2_LOW), vec_fma(n, vec_set1(-PI_SOFTMAX_LN2_HIGH), x));
     vec y = vec_fma(vec_set1(PI_SOFTMAX_C6), r, vec_set1(PI_SOFTMAX_C5));
     y = vec_fma(y, r, vec_set1(PI_SOFTMAX_C4));
     y = vec_fma(y, r, vec_set1(PI_SOFTMAX_C3));
@@ -157,51 +158,109 @@ static void hide(const struct pi_attend_page *page, int32_t limit, float *x)
                                    nothing));
 }
 
-/* One row, whose logits are -INFINITY where it does not see. They stay so when it sees nothing yet:
-   max is then taken as 0, which keeps the difference from being NaN. */
-TILE void softmax_row(const struct pi_attend_rows *rows, int32_t r, int32_t n_vec)
+/* Loads and stores for n values, of which only a last vector may be partial. */
+TILE vec load_some(const float *p, int32_t n)
 {
-    float *x = rows->x + r * PI_ATTEND_SLOTS, old = rows->max[r];
-    vec top = vec_set1(old), sum[16 / VEC], c = vec_set1(1.0f);
-    for (int32_t i = 0; i < n_vec; i++)
+    return n < VEC ? vec_load_part(p, n) : vec_load(p);
+}
+
+TILE void store_some(float *p, vec v, int32_t n)
+{
+    if (n < VEC)
+        vec_store_part(p, v, n);
+    else
+        vec_store(p, v);
+}
+
+/* The largest logit of a row so far. */
+TILE float row_max(const float *x, int32_t n_vec, float old)
+{
+    vec top = vec_max(vec_set1(old), vec_load(x));
+    for (int32_t i = 1; i < n_vec; i++)
         top = vec_max(top, vec_load(x + i * VEC));
-    float max = vec_max_all(top), factor[VEC];
-    vec base = vec_set1(max == -INFINITY ? 0.0f : max);
+    return vec_max_all(top);
+}
+
+/* x becomes E(x - base); returns the sum. */
+TILE float row_weights(float *x, int32_t n_vec, float base)
+{
+    vec sum[16 / VEC], shift = vec_set1(base);
 #pragma GCC unroll 4
     for (int32_t j = 0; j < 16 / VEC; j++)
         sum[j] = vec_zero();
     for (int32_t i = 0; i < n_vec; i += 16 / VEC)
 #pragma GCC unroll 4
         for (int32_t j = 0; j < 16 / VEC; j++) {
-            vec p = exp_below_0(vec_sub(vec_load(x + (i + j) * VEC), base));
+            vec p = exp_below_0(vec_sub(vec_load(x + (i + j) * VEC), shift));
             vec_store(x + (i + j) * VEC, p);
             sum[j] = vec_add(sum[j], p);
         }
-    if (max > old)
-        c = exp_below_0(vec_sub(vec_set1(old), base));
-    vec_store(factor, c);
-    rows->max[r] = max;
-    rows->rescale[r] = factor[0];
-    rows->sum[r] = fmaf(rows->sum[r], factor[0], vec_tree(sum));
+    return vec_tree(sum);
 }
 
-static void softmax(const struct pi_attend_page *page, const struct pi_attend_rows *rows, float *tap,
-                    size_t tap_stride)
+/* Rows whose logits are -INFINITY where they do not see. A row that has seen nothing yet takes 0
+   for its maximum in the differences, which keeps them from being NaN. */
+TILE float row_base(float max)
+{
+    return max == -INFINITY ? 0.0f : max;
+}
+
+/* Few rows: one after the other, and the rescale, mostly 1, only where the maximum moved. */
+static void softmax_few(const struct pi_attend_rows *rows, int32_t n_vec)
 {
     for (int32_t r = 0; r < rows->n_row; r++) {
-        if (!rows->all_visible || page->n % 16 != 0)
+        float *x = rows->x + r * PI_ATTEND_SLOTS, old = rows->max[r], c[VEC] = {1.0f};
+        float max = row_max(x, n_vec, old), base = row_base(max);
+        if (max > old)
+            vec_store(c, exp_below_0(vec_sub(vec_set1(old), vec_set1(base))));
+        rows->max[r] = max;
+        rows->rescale[r] = c[0];
+        rows->sum[r] = fmaf(rows->sum[r], c[0], row_weights(x, n_vec, base));
+    }
+}
+
+/* Many rows: the steps on one number per row are taken for all at once. The rescale is computed
+   throughout: E(0) = 1 where the maximum stays, and 0 instead of 1, times zeros, for a row that has
+   seen nothing yet. */
+static void softmax_many(const struct pi_attend_rows *rows, int32_t n_vec)
+{
+    float max[16], base[16] = {0}, sum[16] = {0};
+    for (int32_t r = 0; r < rows->n_row; r++) {
+        max[r] = row_max(rows->x + r * PI_ATTEND_SLOTS, n_vec, rows->max[r]);
+        base[r] = row_base(max[r]);
+    }
+    for (int32_t r = 0; r < rows->n_row; r++)
+        sum[r] = row_weights(rows->x + r * PI_ATTEND_SLOTS, n_vec, base[r]);
+    for (int32_t r = 0; r < rows->n_row; r += VEC) {
+        int32_t n = rows->n_row - r;
+        vec c = exp_below_0(vec_sub(load_some(rows->max + r, n), vec_load(base + r)));
+        vec l = vec_fma(load_some(rows->sum + r, n), c, vec_load(sum + r));
+        store_some(rows->rescale + r, c, n);
+        store_some(rows->sum + r, l, n);
+    }
+    memcpy(rows->max, max, (size_t)rows->n_row * sizeof(float));
+}
+
+static void softmax(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+                    float *tap, size_t tap_stride)
+{
+    if (!rows->all_visible || page->n % 16 != 0)
+        for (int32_t r = 0; r < rows->n_row; r++)
             hide(page, rows->limit[r], rows->x + r * PI_ATTEND_SLOTS);
-        if (tap != NULL)
+    if (tap != NULL)
+        for (int32_t r = 0; r < rows->n_row; r++)
             memcpy(tap + (size_t)r * tap_stride, rows->x + r * PI_ATTEND_SLOTS,
                    (size_t)page->n * sizeof(float));
-        softmax_row(rows, r, page_vecs(page));
-    }
+    if (rows->n_row <= PI_ATTEND_ROWS_PACKED)
+        softmax_few(rows, page_vecs(page));
+    else
+        softmax_many(rows, page_vecs(page));
 }
 
 /* ---- values ------------------------------------------------------------------------------- */
 
-/* Rows r0.. times the dimensions from d0 on: n_vec vectors, or with part > 0 the part < VEC dimensions
-   that are left over (n_vec is 1). */
+/* Rows r0.. times the dimensions from d0 on: n_vec vectors, or with part > 0 the part < VEC
+   dimensions that are left over (n_vec is 1). */
 TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
                       const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                       int32_t r0, int32_t d0, const int32_t part)
@@ -292,12 +351,24 @@ TILE void tile_some(const enum tile_work work, const enum pi_attend_type type, i
                     int32_t r0)
 {
     switch (n_row) {
-    case 1: tile_rows(work, type, 1, page, rows, r0); break;
-    case 2: tile_rows(work, type, 2, page, rows, r0); break;
-    case 3: tile_rows(work, type, 3, page, rows, r0); break;
-    case 4: tile_rows(work, type, 4, page, rows, r0); break;
-    case 5: tile_rows(work, type, 5, page, rows, r0); break;
-    case 6: tile_rows(work, type, 6, page, rows, r0); break;
+    case 1:
+        tile_rows(work, type, 1, page, rows, r0);
+        break;
+    case 2:
+        tile_rows(work, type, 2, page, rows, r0);
+        break;
+    case 3:
+        tile_rows(work, type, 3, page, rows, r0);
+        break;
+    case 4:
+        tile_rows(work, type, 4, page, rows, r0);
+        break;
+    case 5:
+        tile_rows(work, type, 5, page, rows, r0);
+        break;
+    case 6:
+        tile_rows(work, type, 6, page, rows, r0);
+        break;
     case 7:
         if (type != PI_ATTEND_F32)
             tile_rows(work, type, 7, page, rows, r0);
@@ -306,11 +377,13 @@ TILE void tile_some(const enum tile_work work, const enum pi_attend_type type, i
         if (type != PI_ATTEND_F32)
             tile_rows(work, type, 8, page, rows, r0);
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
-/* f32 pages are read from the cache again for every 6 rows; packed ones, at most 8 rows, in one go. */
+/* f32 pages are read from the cache again for every 6 rows; packed ones, at most 8 rows, in one go.
+ */
 TILE void tile_all(const enum tile_work work, const enum pi_attend_type type,
                    const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {

@@ -1,7 +1,7 @@
 /*
- * attend.c - attention over a lane: walks the lane's pages, decides which of them each query sees and
- * from what rotation, and hands page after page to the kernels of cpu/attend.h. It knows no policy
- * and no arithmetic beyond the last division.
+ * attend.c - attention over a lane: walks the lane's pages, decides which of them each query sees
+ * and from what rotation, and hands page after page to the kernels of cpu/attend.h. It knows no
+ * policy and no arithmetic beyond the last division.
  *
  * Two ways lead over a page, with the same bits. Few rows (a generated token's query group) read it
  * as it is stored, once. Many rows (a prompt) decode it to f32 first and go over it in blocks of
@@ -169,24 +169,33 @@ static void page_decode(struct attend *a, struct pi_attend_page *page)
     }
 }
 
+/* Entries of a page, from the first on, at positions <= limit: ascending, so the rest are not. */
+static int32_t count_visible(const struct pi_attend_page *page, int32_t limit)
+{
+    int32_t n = page->n;
+    while (n > 0 && page->pos[n - 1] > limit)
+        n--;
+    return n;
+}
+
 /* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,
-   values. */
-static void block_attend(struct attend *a, const struct pi_attend_page *page, int32_t slot,
-                         int32_t r0)
+   values of the entries that its last row sees. */
+static void block_attend(struct attend *a, struct pi_attend_page page, int32_t slot, int32_t r0)
 {
     const struct kv_geometry *g = &a->cache->g;
     const struct kv_attend_tap *tap = a->job->tap;
     int32_t n_row = (int32_t)pi_min(a->block_rows, a->n_row - r0);
     for (int32_t i = 0; i < n_row; i++)
         a->limit[i] = limit_of(a, r0 + i, a->delta);
-    if (a->limit[n_row - 1] < page->pos[0])
+    page.n = count_visible(&page, a->limit[n_row - 1]);
+    if (page.n == 0)
         return;
     struct pi_attend_rows rows = {
         .n_row = n_row,
         .q = a->q + (size_t)r0 * (size_t)g->dim_k,
         .scale = a->job->scale,
         .limit = a->limit,
-        .all_visible = a->limit[0] >= page->pos[page->n - 1],
+        .all_visible = a->limit[0] >= page.pos[page.n - 1],
         .x = a->x,
         .max = a->max + r0,
         .sum = a->sum + r0,
@@ -197,9 +206,9 @@ static void block_attend(struct attend *a, const struct pi_attend_page *page, in
     float *logits = NULL;
     if (tap != NULL)
         logits = tap->logits + (size_t)r0 * tap->row_stride + (size_t)slot;
-    a->cpu->logits[a->decoded ? KV_TYPE_F32 : g->type_k](page, &rows);
-    a->cpu->softmax(page, &rows, logits, tap == NULL ? 0 : tap->row_stride);
-    a->cpu->values[a->decoded ? KV_TYPE_F32 : g->type_v](page, &rows);
+    a->cpu->logits[a->decoded ? KV_TYPE_F32 : g->type_k](&page, &rows);
+    a->cpu->softmax(&page, &rows, logits, tap == NULL ? 0 : tap->row_stride);
+    a->cpu->values[a->decoded ? KV_TYPE_F32 : g->type_v](&page, &rows);
 }
 
 /* Asks for the part of a page that belongs to block i of n, so that the requests spread over
@@ -237,7 +246,7 @@ static void page_attend(struct attend *a, int32_t index, int32_t slot)
     for (int32_t i = 0; i < n_block; i++) {
         if (a->decoded)
             prefetch_part(a, next, i, n_block);
-        block_attend(a, &page, slot, i * a->block_rows);
+        block_attend(a, page, slot, i * a->block_rows);
     }
 }
 
@@ -255,8 +264,8 @@ static void rows_start(struct attend *a)
     memset(a->o, 0, (size_t)a->n_row * (size_t)a->cache->g.dim_v * sizeof(float));
 }
 
-/* out = o / l. Adding zero turns a negative zero, whose sign may depend on which slots were skipped,
-   into the positive one. */
+/* out = o / l. Adding zero turns a negative zero, whose sign may depend on which slots were
+   skipped, into the positive one. */
 static void rows_finish(struct attend *a)
 {
     const struct kv_attend_job *job = a->job;

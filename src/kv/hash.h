@@ -6,8 +6,8 @@
 
 struct kv_hash {
     uint64_t lane[4];
-    uint64_t size;     /* bytes so far */
-    uint8_t part[32];  /* [size % 32] bytes that wait for a whole stripe */
+    uint64_t size;    /* bytes so far */
+    uint8_t part[32]; /* [size % 32] bytes that wait for a whole stripe */
 };
 
 void kv_hash_start(struct kv_hash *hash);

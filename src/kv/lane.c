@@ -70,7 +70,7 @@ void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t 
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
     int32_t entry, i = kv_lane_find(seq->cache, lane, slot, &entry);
     const uint8_t *page = kv_page_at(seq->cache, lane->table[i].page);
-    kv_codecs[seq->cache->g.type_k].k_read(seq->cache, page, entry, out);
+    kv_page_read_key(seq->cache, page, entry, out);
 }
 
 void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out)
@@ -78,7 +78,7 @@ void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
     int32_t entry, i = kv_lane_find(seq->cache, lane, slot, &entry);
     const uint8_t *page = kv_page_at(seq->cache, lane->table[i].page);
-    kv_codecs[seq->cache->g.type_v].v_read(seq->cache, page, entry, out);
+    kv_page_read_value(seq->cache, page, entry, out);
 }
 
 /* ---- keeping some entries ---- */
@@ -157,16 +157,6 @@ static int32_t count_copies(const struct kv_cache *cache, const struct kv_lane *
     return n_copy;
 }
 
-static void move_entry(struct kv_cache *cache, int32_t to, int32_t to_entry, int32_t from,
-                       int32_t from_entry)
-{
-    uint8_t *to_page = kv_page_at(cache, to);
-    const uint8_t *from_page = kv_page_at(cache, from);
-    kv_codecs[cache->g.type_k].k_move(cache, to_page, to_entry, from_page, from_entry);
-    kv_codecs[cache->g.type_v].v_move(cache, to_page, to_entry, from_page, from_entry);
-    kv_page_pos(cache, to)[to_entry] = kv_page_pos(cache, from)[from_entry];
-}
-
 /* Moves the kept entries to their places; the pages for copies are free. */
 static void pack(struct kv_cache *cache, struct kv_lane *lane, const int32_t *slots, int32_t n)
 {
@@ -179,7 +169,8 @@ static void pack(struct kv_cache *cache, struct kv_lane *lane, const int32_t *sl
             /* The old contents matter when entries before this one stayed, or when this and later
                ones come from the same page. */
             kv_page_unshare(cache, to, !p.opened || p.from == p.to);
-            move_entry(cache, to->page, p.to_entry, lane->table[p.from].page, p.entry);
+            kv_page_move(cache, kv_page_at(cache, to->page), p.to_entry,
+                         kv_page_at(cache, lane->table[p.from].page), p.entry);
         }
         to->delta = p.to_delta;
         to->n = p.to_entry + 1;
@@ -246,8 +237,8 @@ pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, i
     int64_t whole = (int64_t)ref.delta + delta;
     if (pos[0] + whole < 0 || pos[ref.n - 1] + whole > INT32_MAX || whole < INT32_MIN ||
         whole > INT32_MAX)
-        return pi_fail(err, PITH_INVALID, "delta: %d moves positions %lld..%lld out of range", delta,
-                       (long long)pos[0] + ref.delta, (long long)pos[ref.n - 1] + ref.delta);
+        return pi_fail(err, PITH_INVALID, "delta: %d moves positions %lld..%lld out of range",
+                       delta, (long long)pos[0] + ref.delta, (long long)pos[ref.n - 1] + ref.delta);
     ref.delta = (int32_t)whole;
     kv_page_ref_add(cache, ref.page);
     kv_page_drop(cache, lane->table[page_index].page);

@@ -1,7 +1,8 @@
 /*
  * pool.c - the pool of pages: one mapping, which page is free, who points to it, and the account of
- * bytes. It knows neither what an entry is worth nor what an attention call reads. Invariant: a page
- * is taken exactly when its reference count is positive, so that used bytes never exceed the budget.
+ * bytes. It knows neither what an entry is worth nor what an attention call reads. Invariant: a
+ * page is taken exactly when its reference count is positive, so that used bytes never exceed the
+ * budget.
  */
 #include "kv/store.h"
 
@@ -101,11 +102,11 @@ static pith_status count_pages(const struct kv_geometry *g, int64_t budget, int3
 {
     int64_t page = (int64_t)kv_page_bytes(g), least = kv_bytes_for_tokens(g, 1);
     if (budget < least)
-        return pi_fail(err, PITH_INVALID,
-                       "KV budget: %lld bytes are less than the %lld that one token takes (%d lanes "
-                       "with a page of %lld bytes each)",
-                       (long long)budget, (long long)least, g->n_layer * g->n_head,
-                       (long long)page);
+        return pi_fail(
+            err, PITH_INVALID,
+            "KV budget: %lld bytes are less than the %lld that one token takes (%d lanes "
+            "with a page of %lld bytes each)",
+            (long long)budget, (long long)least, g->n_layer * g->n_head, (long long)page);
     if (budget > MAX_BUDGET || budget / page > INT32_MAX)
         return pi_fail(err, PITH_INVALID,
                        "KV budget: %lld bytes are more than the %lld that can be addressed",
@@ -145,8 +146,8 @@ pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
     cache->pool_size = (size_t)n_page * cache->layout.bytes;
     cache->pool = pi_mem_map(PI_MEM_KV, cache->pool_size);
     if (cache->pool == NULL || !map_lists(cache)) {
-        pith_status status = pi_fail(err, PITH_NOMEM, "no memory for a KV pool of %zu bytes",
-                                     cache->pool_size);
+        pith_status status =
+            pi_fail(err, PITH_NOMEM, "no memory for a KV pool of %zu bytes", cache->pool_size);
         kv_cache_free(cache);
         return status;
     }
@@ -165,7 +166,10 @@ void kv_cache_free(struct kv_cache *cache)
     pi_mem_free(cache);
 }
 
-const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache) { return &cache->g; }
+const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache)
+{
+    return &cache->g;
+}
 
 /* ---- pages ---- */
 

@@ -1,7 +1,7 @@
 /*
- * seq.c - sequences: making, sharing and freeing them, room for new entries, and the entries' way in
- * and out. A sequence reserves pages before a pass, so that appending inside the pass cannot fail.
- * Invariant: an entry is only ever written to a page whose reference count is 1.
+ * seq.c - sequences: making, sharing and freeing them, room for new entries, and the entries' way
+ * in and out. A sequence reserves pages before a pass, so that appending inside the pass cannot
+ * fail. Invariant: an entry is only ever written to a page whose reference count is 1.
  */
 #include "kv/store.h"
 
@@ -203,10 +203,8 @@ void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0
         int32_t *pos = kv_page_pos(cache, ref->page) + ref->n;
         assert(cache->n_ref[ref->page] == 1);
         assert(ref->n == 0 || pos[-1] < pos0 + done);
-        kv_codecs[cache->g.type_k].k_write(cache, page, ref->n, part, k + (size_t)done * k_stride,
-                                           k_stride);
-        kv_codecs[cache->g.type_v].v_write(cache, page, ref->n, part, v + (size_t)done * v_stride,
-                                           v_stride);
+        kv_page_write_keys(cache, page, ref->n, part, k + (size_t)done * k_stride, k_stride);
+        kv_page_write_values(cache, page, ref->n, part, v + (size_t)done * v_stride, v_stride);
         for (int32_t i = 0; i < part; i++)
             pos[i] = pos0 + done + i;
         ref->n += part;

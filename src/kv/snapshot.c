@@ -1,7 +1,7 @@
 /*
  * snapshot.c - a sequence to a file and back; docs/snapshot.md describes the bytes. What the caller
- * adds (tokens) is bytes to it. Invariant: a file appears whole or not at all, and a load that fails
- * has changed nothing, not even the account's peak.
+ * adds (tokens) is bytes to it. Invariant: a file appears whole or not at all, and a load that
+ * fails has changed nothing, not even the account's peak.
  */
 #include "base/os.h"
 #include "kv/hash.h"
@@ -10,14 +10,14 @@
 _Static_assert(KV_TYPE_F32 == 0 && KV_TYPE_F16 == 1 && KV_TYPE_Q8_0 == 2,
                "the numbers of storage types are part of the file format");
 
-static const char *const field_name[KV_SNAPSHOT_N_FIELD] = {
-    "n_layer", "n_head", "dim_k", "dim_v", "page_len", "type_k", "type_v"};
+static const char *const field_name[KV_SNAPSHOT_N_FIELD] = {"n_layer",  "n_head", "dim_k", "dim_v",
+                                                            "page_len", "type_k", "type_v"};
 
 void kv_snapshot_fields(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_FIELD])
 {
-    const int32_t fields[KV_SNAPSHOT_N_FIELD] = {
-        g->n_layer, g->n_head, g->dim_k, g->dim_v, g->page_len, (int32_t)g->type_k,
-        (int32_t)g->type_v};
+    const int32_t fields[KV_SNAPSHOT_N_FIELD] = {g->n_layer,        g->n_head,   g->dim_k,
+                                                 g->dim_v,          g->page_len, (int32_t)g->type_k,
+                                                 (int32_t)g->type_v};
     memcpy(out, fields, sizeof(fields));
 }
 

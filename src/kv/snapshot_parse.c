@@ -1,7 +1,7 @@
 /*
  * snapshot_parse.c - reads snapshots as bytes, after docs/snapshot.md. It trusts no number: each is
- * checked before it is used, whether or not the checksum is right. It knows no pool. Invariant: what
- * kv_snapshot_parse accepts can be loaded into a cache of that shape without another check.
+ * checked before it is used, whether or not the checksum is right. It knows no pool. Invariant:
+ * what kv_snapshot_parse accepts can be loaded into a cache of that shape without another check.
  */
 #include "kv/hash.h"
 #include "kv/snapshot.h"
@@ -69,8 +69,13 @@ static pith_status parse_header(const char *name, const uint8_t *bytes, struct k
     if (field[5] < 0 || field[5] >= KV_N_TYPE || field[6] < 0 || field[6] >= KV_N_TYPE)
         return pi_fail(err, PITH_FORMAT, "%s: type_k and type_v: %d and %d are not both below %d",
                        name, field[5], field[6], KV_N_TYPE);
-    out->g = (struct kv_geometry){field[0], field[1], field[2], field[3], field[4],
-                                  (enum kv_type)field[5], (enum kv_type)field[6]};
+    out->g = (struct kv_geometry){field[0],
+                                  field[1],
+                                  field[2],
+                                  field[3],
+                                  field[4],
+                                  (enum kv_type)field[5],
+                                  (enum kv_type)field[6]};
     pith_error shape;
     if (kv_geometry_check(&out->g, &shape) != PITH_OK)
         return pi_fail(err, PITH_FORMAT, "%s: %s", name, shape.message);
@@ -241,10 +246,10 @@ static pith_status check_pages(const char *name, const struct kv_snapshot *s, pi
 {
     for (int32_t i = 0; i < s->n_page; i++) {
         const uint8_t *page = s->pages + (size_t)i * s->layout.bytes;
-        bool k = part_is_sound(s, s->g.type_k, s->g.dim_k, page + s->layout.k,
-                               page + s->layout.k_scale);
-        bool v = part_is_sound(s, s->g.type_v, s->g.dim_v, page + s->layout.v,
-                               page + s->layout.v_scale);
+        bool k =
+            part_is_sound(s, s->g.type_k, s->g.dim_k, page + s->layout.k, page + s->layout.k_scale);
+        bool v =
+            part_is_sound(s, s->g.type_v, s->g.dim_v, page + s->layout.v, page + s->layout.v_scale);
         if (!k || !v)
             return pi_fail(err, PITH_FORMAT, "%s: page %d: its %s hold a number out of range", name,
                            i, k ? "values" : "keys");

@@ -1,6 +1,6 @@
 /*
- * store.h - the inside of the KV store, for the files of kv/ alone: what a page looks like in memory,
- * what a lane is, and who counts the references.
+ * store.h - the inside of the KV store, for the files of kv/ alone: what a page looks like in
+ * memory, what a lane is, and who counts the references.
  */
 #ifndef PI_KV_STORE_H
 #define PI_KV_STORE_H
@@ -69,9 +69,9 @@ struct kv_cache {
     uint8_t *n_entry; /* [n_page] scratch of kv_cache_stats: entries that some lane sees */
     int32_t low_word; /* no word of `taken` below it has a clear bit */
     int32_t n_page_peak;
-    int32_t n_page_shared;  /* pages with n_ref > 1 */
-    int64_t n_ref_extra;    /* sum of n_ref - 1 over those */
-    int64_t table_bytes;    /* lists, and the lane heads and tables of all sequences */
+    int32_t n_page_shared; /* pages with n_ref > 1 */
+    int64_t n_ref_extra;   /* sum of n_ref - 1 over those */
+    int64_t table_bytes;   /* lists, and the lane heads and tables of all sequences */
     int32_t n_seq;
     struct kv_seq *first; /* all sequences, for the account of live entries */
 };
@@ -125,26 +125,32 @@ void kv_lane_drop_from(struct kv_cache *cache, struct kv_lane *lane, int32_t beg
 /* Recomputes len, n_live and ragged from the table. */
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
 
-/* codec.c. One per storage type; page is the page's first byte. What a type cannot hold is stored as
-   the nearest finite value, NaN as 0: masked slots are multiplied by 0 and must not poison others. */
+/* page.c. Entries of a page, at its first byte. n rows of floats, stride apart, become the keys or
+   values of entries slot, slot + 1, ... */
+void kv_page_write_keys(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
+                        const float *rows, size_t stride);
+void kv_page_write_values(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
+                          const float *rows, size_t stride);
+void kv_page_read_key(const struct kv_cache *cache, const uint8_t *page, int32_t slot, float *out);
+void kv_page_read_value(const struct kv_cache *cache, const uint8_t *page, int32_t slot,
+                        float *out);
+/* Copies an entry as stored, its position too, to another slot of the same or another page. */
+void kv_page_move(const struct kv_cache *cache, uint8_t *to, int32_t to_slot, const uint8_t *from,
+                  int32_t from_slot);
+
+enum { KV_CODEC_MAX = 128 }; /* most values that one call encodes */
+
+/* codec.c. One per storage type. What a type cannot hold is stored as the nearest finite value, NaN
+   as 0: masked slots are multiplied by 0 and must not poison others. */
 struct kv_codec {
     const char *name;
     int32_t value_bytes; /* of one value or code */
     int32_t block;       /* dimensions of a block; the head size is a multiple of it */
     int32_t scale_bytes; /* of a block's scale, 0 where it has none */
-    /* Writes n entries from slot `slot` of the page on; rows are stride floats apart. */
-    void (*k_write)(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
-                    const float *rows, size_t stride);
-    void (*v_write)(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
-                    const float *rows, size_t stride);
-    /* Decodes one entry. */
-    void (*k_read)(const struct kv_cache *cache, const uint8_t *page, int32_t slot, float *out);
-    void (*v_read)(const struct kv_cache *cache, const uint8_t *page, int32_t slot, float *out);
-    /* Copies an entry as stored, for compaction. */
-    void (*k_move)(const struct kv_cache *cache, uint8_t *to, int32_t to_slot, const uint8_t *from,
-                   int32_t from_slot);
-    void (*v_move)(const struct kv_cache *cache, uint8_t *to, int32_t to_slot, const uint8_t *from,
-                   int32_t from_slot);
+    /* n <= KV_CODEC_MAX dimensions of one row, a multiple of block; scales [n / block]. */
+    void (*encode)(const float *x, int32_t n, void *values, uint16_t *scales);
+    /* Any n that is a multiple of block. */
+    void (*decode)(const void *values, const uint16_t *scales, int32_t n, float *out);
 };
 
 extern const struct kv_codec kv_codecs[KV_N_TYPE];

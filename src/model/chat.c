@@ -4,7 +4,7 @@
  * the templates that the models' authors published, for messages without tools; BOS is left out
  * where a template starts with it, because the tokenizer adds it where the model wants one.
  */
-#include "base/mem.h"
+#include "base/utf8.h"
 #include "model/chat.h"
 
 enum role { SYSTEM, USER, ASSISTANT, N_ROLE };
@@ -44,14 +44,25 @@ struct chat_template {
     bool trim_joined;  /* ...but not between a system message and the user's that carries it */
 };
 
-#define CHATML_OPEN {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"}
-#define CHATML_CLOSE {"<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n"}
+#define CHATML_OPEN                                                                                \
+    {                                                                                              \
+        "<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"                    \
+    }
+#define CHATML_CLOSE                                                                               \
+    {                                                                                              \
+        "<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n"                                             \
+    }
 #define CHATML_GENERATE "<|im_start|>assistant\n"
 #define LLAMA3_OPEN                                                                                \
-    {"<|start_header_id|>system<|end_header_id|>\n\n",                                             \
-     "<|start_header_id|>user<|end_header_id|>\n\n",                                               \
-     "<|start_header_id|>assistant<|end_header_id|>\n\n"}
-#define LLAMA3_CLOSE {"<|eot_id|>", "<|eot_id|>", "<|eot_id|>"}
+    {                                                                                              \
+        "<|start_header_id|>system<|end_header_id|>\n\n",                                          \
+            "<|start_header_id|>user<|end_header_id|>\n\n",                                        \
+            "<|start_header_id|>assistant<|end_header_id|>\n\n"                                    \
+    }
+#define LLAMA3_CLOSE                                                                               \
+    {                                                                                              \
+        "<|eot_id|>", "<|eot_id|>", "<|eot_id|>"                                                   \
+    }
 #define LLAMA3_GENERATE "<|start_header_id|>assistant<|end_header_id|>\n\n"
 #define END_THOUGHT "\n</think>\n\n"
 #define EMPTY_THOUGHT "<think>\n" END_THOUGHT
@@ -127,8 +138,7 @@ static const struct chat_template templates[] = {
         .open = CHATML_OPEN,
         .close = CHATML_CLOSE,
         .generate = CHATML_GENERATE,
-        .default_system =
-            "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+        .default_system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
     },
     {
         .name = "chatml",
@@ -351,8 +361,10 @@ struct span {
     size_t len;
 };
 
-static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-static bool is_line_end(char c) { return c == '\n'; }
+static bool is_line_end(char c)
+{
+    return c == '\n';
+}
 
 static struct span trim_left(struct span s, bool (*drop)(char))
 {
@@ -433,9 +445,9 @@ static void put_content(struct output *out, const struct chat *chat, int32_t i, 
         whole = trim_left(whole, is_line_end);
     }
     if (t->trim[role] && !(carried && t->trim_joined))
-        whole = trim_left(whole, is_space);
+        whole = trim_left(whole, pi_is_space);
     if (t->trim[role])
-        whole = trim_right(whole, is_space);
+        whole = trim_right(whole, pi_is_space);
     put(out, whole.text, whole.len);
 }
 

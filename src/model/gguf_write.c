@@ -92,8 +92,8 @@ static pith_status take_alignment(struct pi_gguf_writer *w, enum pi_gguf_type ty
 {
     if (type != PI_GGUF_U32 || w->n_tensor > 0)
         return PITH_INVALID;
-    uint32_t v = data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 |
-                 (uint32_t)data[3] << 24;
+    uint32_t v =
+        data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
     if (v < MIN_ALIGNMENT || (v & (v - 1)) != 0)
         return PITH_INVALID;
     w->alignment = v;

@@ -1,9 +1,9 @@
 /*
- * quantize.c - pith_quantize: a GGUF file with its matrices in another weight type. It decides which
- * tensor gets which type, then streams: a slab of weights is decoded to f32 and encoded again by all
- * threads, written, and its source given back. Invariants: memory does not grow with the model; the
- * bytes written do not depend on the number of threads (every piece is encoded on its own); the new
- * file appears whole or not at all.
+ * quantize.c - pith_quantize: a GGUF file with its matrices in another weight type. It decides
+ * which tensor gets which type, then streams: a slab of weights is decoded to f32 and encoded again
+ * by all threads, written, and its source given back. Invariants: memory does not grow with the
+ * model; the bytes written do not depend on the number of threads (every piece is encoded on its
+ * own); the new file appears whole or not at all.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -127,7 +127,8 @@ static bool is_more_bits(int32_t layer, int32_t n_layer)
 }
 
 /* Q4_K_M as llama.cpp mixes it: the output matrix and, in the layers above, attn_v and ffn_down are
-   Q6_K. Models of 80 layers share few V heads among many queries and give the others' attn_v Q5_K. */
+   Q6_K. Models of 80 layers share few V heads among many queries and give the others' attn_v Q5_K.
+ */
 static enum pi_dtype mix_type(const struct quantizer *q, const struct pi_gguf_tensor *t)
 {
     const int32_t layer = layer_of(t->name);
@@ -200,8 +201,8 @@ static pith_status plan_tensor(struct quantizer *q, int64_t i)
         status = pi_gguf_add_tensor(&q->writer, t->name, t->n_dim, t->ne, q->to[i]->type, size);
     if (status == PITH_INVALID)
         return pi_fail(q->err, PITH_UNSUPPORTED,
-                       "tensor \"%.*s\": %" PRId64 " weights are too many for %s",
-                       (int)t->name.len, t->name.data, tensor_len(t), q->to[i]->name);
+                       "tensor \"%.*s\": %" PRId64 " weights are too many for %s", (int)t->name.len,
+                       t->name.data, tensor_len(t), q->to[i]->name);
     q->size += t->size;
     return status == PITH_OK ? PITH_OK : no_memory(q, "the heads of the tensors");
 }
@@ -221,9 +222,8 @@ static pith_status plan_metadata(struct quantizer *q)
         size_t k = 0;
         while (k < PI_LEN(own) && !name_is(kv->key, own[k].key))
             k++;
-        pith_status status = k < PI_LEN(own)
-                                 ? pi_gguf_add_u32(&q->writer, own[k].key, own[k].value)
-                                 : pi_gguf_add_kv(&q->writer, kv);
+        pith_status status = k < PI_LEN(own) ? pi_gguf_add_u32(&q->writer, own[k].key, own[k].value)
+                                             : pi_gguf_add_kv(&q->writer, kv);
         if (k < PI_LEN(own))
             own[k].written = true;
         if (status != PITH_OK)
@@ -251,7 +251,8 @@ static pith_status plan(struct quantizer *q)
 
 /* ---- converting ---- */
 
-/* A run of pieces of one tensor. Rows are whole blocks of both types, so a tensor is one long row. */
+/* A run of pieces of one tensor. Rows are whole blocks of both types, so a tensor is one long row.
+ */
 struct slab {
     const struct pi_dtype_traits *from, *to;
     const uint8_t *src;
@@ -327,7 +328,8 @@ pith_status pith_quantize(const char *in_path, const char *out_path, const char 
 {
     struct quantizer q = {.progress = progress, .progress_user = user, .err = err};
     if (in_path == NULL || out_path == NULL || type == NULL)
-        return pi_fail(err, PITH_INVALID, "pith_quantize: in_path, out_path and type must be given");
+        return pi_fail(err, PITH_INVALID,
+                       "pith_quantize: in_path, out_path and type must be given");
     if (n_thread < 0)
         return pi_fail(err, PITH_INVALID, "n_thread: %" PRId32 " is negative", n_thread);
     for (size_t i = 0; i < PI_LEN(targets) && q.target == NULL; i++)

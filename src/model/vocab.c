@@ -3,13 +3,28 @@
  * here changes the vocabulary, so any number of threads may use one; the state of a call lives in
  * its session.
  */
-#include "base/mem.h"
+#include "base/utf8.h"
 #include "model/vocab_internal.h"
 
-int32_t pi_vocab_size(const struct pi_vocab *v) { return v->n_id; }
-const char *pi_vocab_kind(const struct pi_vocab *v) { return v->kind; }
-int32_t pi_vocab_bos(const struct pi_vocab *v) { return v->bos; }
-int32_t pi_vocab_eos(const struct pi_vocab *v) { return v->eos; }
+int32_t pi_vocab_size(const struct pi_vocab *v)
+{
+    return v->n_id;
+}
+
+const char *pi_vocab_kind(const struct pi_vocab *v)
+{
+    return v->kind;
+}
+
+int32_t pi_vocab_bos(const struct pi_vocab *v)
+{
+    return v->bos;
+}
+
+int32_t pi_vocab_eos(const struct pi_vocab *v)
+{
+    return v->eos;
+}
 
 bool pi_vocab_is_end(const struct pi_vocab *v, int32_t id)
 {
@@ -20,9 +35,6 @@ bool pi_vocab_is_end(const struct pi_vocab *v, int32_t id)
 
 /* Words and special tokens count in 32 bits; a text of this size is far beyond any context. */
 #define TEXT_MAX ((size_t)1 << 30)
-
-/* The white space that special tokens may swallow, as the C locale has it. */
-static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 /* Tokenizes what lies between two special tokens. */
 static pith_status plain_text(struct pi_session *s, const char *text, size_t len,
@@ -54,7 +66,7 @@ static pith_status whole_text(struct pi_session *s, const char *text, size_t len
         pi_session_emit(s, id);
         after_special = true;
         at += v->token[id].piece_len;
-        while ((v->attr[id] & PI_TOKEN_RSTRIP) != 0 && at < len && is_space(text[at]))
+        while ((v->attr[id] & PI_TOKEN_RSTRIP) != 0 && at < len && pi_is_space(text[at]))
             at++;
         done = at;
     }

@@ -82,8 +82,8 @@ static void insert_merge(struct pi_vocab *v, uint64_t pair, uint32_t rank, int32
 
 /* Reads "left right" of a merge. Returns false when a part or the whole is no token. decoded has
    room for the text. */
-static bool read_merge(const struct pi_vocab *v, struct pi_str text, char *decoded,
-                       uint64_t *pair, int32_t *id)
+static bool read_merge(const struct pi_vocab *v, struct pi_str text, char *decoded, uint64_t *pair,
+                       int32_t *id)
 {
     /* The first character belongs to the left part even if it is a space. */
     const char *space = text.len > 1 ? memchr(text.data + 1, ' ', text.len - 1) : NULL;
@@ -101,8 +101,7 @@ static bool read_merge(const struct pi_vocab *v, struct pi_str text, char *decod
     return left >= 0 && right >= 0 && *id >= 0;
 }
 
-static pith_status fill_merges(struct pi_vocab *v, const struct pi_gguf_kv *merges,
-                               pith_error *err)
+static pith_status fill_merges(struct pi_vocab *v, const struct pi_gguf_kv *merges, pith_error *err)
 {
     size_t longest = 0;
     for (uint64_t i = 0; i < merges->n_item; i++) {
@@ -131,8 +130,7 @@ static pith_status fill_merges(struct pi_vocab *v, const struct pi_gguf_kv *merg
 pith_status pi_vocab_load_bpe(struct pi_vocab *v, const struct pi_gguf *g, pith_error *err)
 {
     const struct pi_gguf_kv *merges;
-    pith_status status =
-        pi_gguf_array(g, "tokenizer.ggml.merges", PI_GGUF_STRING, &merges, err);
+    pith_status status = pi_gguf_array(g, "tokenizer.ggml.merges", PI_GGUF_STRING, &merges, err);
     if (status == PITH_NOT_FOUND)
         return pi_fail(err, PITH_FORMAT,
                        "tokenizer.ggml.merges: absent, but tokenizer.ggml.model is \"gpt2\"");

@@ -61,14 +61,14 @@ struct pi_pre;
 
 struct pi_vocab {
     enum pi_vocab_type type;
-    char *kind;        /* owned */
+    char *kind;             /* owned */
     int32_t n_token;        /* listed by the file */
     int32_t n_id;           /* n_token, or more where the embedding has more rows */
     struct pi_token *token; /* [n_id], owned */
     uint8_t *attr;          /* [n_id] bits of pi_token_attr, owned */
     char *text;             /* owned */
     size_t text_len;
-    uint64_t *slot;  /* [slot_mask + 1] keys -> ids: hash tag << 32 | id + 1, 0 is empty; owned */
+    uint64_t *slot; /* [slot_mask + 1] keys -> ids: hash tag << 32 | id + 1, 0 is empty; owned */
     uint32_t slot_mask;
     uint32_t max_key_len;
     int32_t bos, eos, unk; /* -1 where absent */
@@ -147,15 +147,13 @@ typedef pith_status pi_word_fn(void *user, const char *word, size_t len, pith_er
 pith_status pi_pre_create(const char *name, size_t len, struct pi_pre **out,
                           struct pi_pre_traits *traits, pith_error *err);
 void pi_pre_free(struct pi_pre *pre);
-pith_status pi_pre_begin(const struct pi_pre *pre, struct pi_pre_scratch *scratch,
-                         pith_error *err);
+pith_status pi_pre_begin(const struct pi_pre *pre, struct pi_pre_scratch *scratch, pith_error *err);
 void pi_pre_end(struct pi_pre_scratch *scratch);
 
 /* Calls fn with the words of text in order; together they are the whole text. Bytes that are not
    well-formed UTF-8 are words of their own. */
-pith_status pi_pre_split(const struct pi_pre *pre, struct pi_pre_scratch *scratch,
-                         const char *text, size_t len, pi_word_fn *fn, void *user,
-                         pith_error *err);
+pith_status pi_pre_split(const struct pi_pre *pre, struct pi_pre_scratch *scratch, const char *text,
+                         size_t len, pi_word_fn *fn, void *user, pith_error *err);
 
 /* ---- one call of tokenize ---- */
 
@@ -185,9 +183,9 @@ struct pi_session {
     const struct pi_vocab *vocab;
     int32_t *out; /* [cap], the caller's */
     int64_t cap;
-    int64_t n_out;                /* ids so far, those beyond cap too */
-    struct pi_symbol *symbol;     /* [symbol_cap], owned */
-    struct pi_bigram *heap;       /* [2 * symbol_cap], owned */
+    int64_t n_out;            /* ids so far, those beyond cap too */
+    struct pi_symbol *symbol; /* [symbol_cap], owned */
+    struct pi_bigram *heap;   /* [2 * symbol_cap], owned */
     size_t symbol_cap;
     struct pi_cached_word *cache; /* NULL for short texts; owned */
     char *buffer;                 /* SentencePiece: a fragment with its spaces in place; owned */

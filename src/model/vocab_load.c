@@ -22,17 +22,19 @@ struct known_text {
    texts are those that published models use. The last group is for filling in the middle: a model
    that writes the name of another file or repository has left the text it was asked for. */
 static const struct known_text known_texts[] = {
-    {"<|eot_id|>", STOP},        /* Llama 3 */
+    {"<|eot_id|>", STOP}, /* Llama 3 */
     {"<|eom_id|>", STOP},
     {"<|end_of_text|>", STOP},
-    {"<|im_end|>", STOP},        /* ChatML */
-    {"<|endoftext|>", STOP},     /* GPT-2, Qwen, Phi */
-    {"<|end|>", STOP},           /* Phi-3 */
-    {"<end_of_turn>", STOP},     /* Gemma */
+    {"<|im_end|>", STOP},    /* ChatML */
+    {"<|endoftext|>", STOP}, /* GPT-2, Qwen, Phi */
+    {"<|end|>", STOP},       /* Phi-3 */
+    {"<end_of_turn>", STOP}, /* Gemma */
     {"<eos>", STOP},
-    {"</s>", STOP},              /* Llama 2, Mistral */
-    {"<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>", STOP}, /* DeepSeek */
-    {"<|EOT|>", PI_TOKEN_END},   /* DeepSeek Coder: user-defined, read from text always */
+    {"</s>", STOP}, /* Llama 2, Mistral */
+    {"<\xef\xbd\x9c"
+     "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+     STOP},                    /* DeepSeek */
+    {"<|EOT|>", PI_TOKEN_END}, /* DeepSeek Coder: user-defined, read from text always */
     {"<EOT>", STOP},
     {"_<EOT>", STOP},
     {"[EOT]", STOP},
@@ -57,9 +59,17 @@ static const struct known_text known_texts[] = {
     {"<|fim_middle|>", PI_TOKEN_CONTROL},
     {"<fim-middle>", PI_TOKEN_CONTROL},
     {"<fim_middle>", PI_TOKEN_CONTROL},
-    {"<\xef\xbd\x9c" "fim\xe2\x96\x81" "begin\xef\xbd\x9c>", PI_TOKEN_CONTROL},
-    {"<\xef\xbd\x9c" "fim\xe2\x96\x81hole\xef\xbd\x9c>", PI_TOKEN_CONTROL},
-    {"<\xef\xbd\x9c" "fim\xe2\x96\x81" "end\xef\xbd\x9c>", PI_TOKEN_CONTROL},
+    {"<\xef\xbd\x9c"
+     "fim\xe2\x96\x81"
+     "begin\xef\xbd\x9c>",
+     PI_TOKEN_CONTROL},
+    {"<\xef\xbd\x9c"
+     "fim\xe2\x96\x81hole\xef\xbd\x9c>",
+     PI_TOKEN_CONTROL},
+    {"<\xef\xbd\x9c"
+     "fim\xe2\x96\x81"
+     "end\xef\xbd\x9c>",
+     PI_TOKEN_CONTROL},
 };
 
 static uint8_t known_attr(struct pi_str text)
@@ -168,7 +178,8 @@ static void add_token(struct pi_vocab *v, int32_t id, struct pi_str text)
     if ((attr & PI_TOKEN_SPECIAL) == 0) {
         bool found = make_key(v, text, out, &len);
         if (!found && v->type == PI_VOCAB_BPE) {
-            memcpy(out, text.data, text.len); /* a text outside of the alphabet is printed as it is */
+            memcpy(out, text.data,
+                   text.len); /* a text outside of the alphabet is printed as it is */
             len = text.len;
         }
         token->piece_len = (uint32_t)len;
@@ -188,7 +199,10 @@ static void add_token(struct pi_vocab *v, int32_t id, struct pi_str text)
 
 /* ---- the table of keys ---- */
 
-static uint64_t slot_tag(uint64_t hash) { return hash & 0xffffffff00000000u; }
+static uint64_t slot_tag(uint64_t hash)
+{
+    return hash & 0xffffffff00000000u;
+}
 
 int32_t pi_vocab_find(const struct pi_vocab *v, const char *text, size_t len)
 {
@@ -290,7 +304,8 @@ static pith_status read_tokens(struct pi_vocab *v, const struct pi_gguf *g, int3
     for (int32_t id = 0; id < v->n_token; id++)
         add_token(v, id, pi_gguf_item_str(tokens, (uint64_t)id));
     PI_TRY(index_keys(v, err));
-    /* What the text says about a token comes after the index: it does not change how text merges. */
+    /* What the text says about a token comes after the index: it does not change how text merges.
+     */
     for (int32_t id = 0; id < v->n_token; id++)
         v->attr[id] |= known_attr(pi_gguf_item_str(tokens, (uint64_t)id));
     return PITH_OK;
@@ -322,8 +337,7 @@ static pith_status read_id(const struct pi_vocab *v, const struct pi_gguf *g, co
 
 static pith_status read_ids(struct pi_vocab *v, const struct pi_gguf *g, pith_error *err)
 {
-    static const char *const ends[] = {"eos",     "eot",     "eom",
-                                       "fim_pad", "fim_rep", "fim_sep"};
+    static const char *const ends[] = {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"};
     /* SentencePiece puts its three first; other vocabularies have none unless the file says so. */
     bool spm = v->type == PI_VOCAB_SPM && v->n_token > 2;
     v->unk = spm ? 0 : -1;

@@ -35,8 +35,7 @@ struct pi_pre {
 #define LETTERS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
 #define SYMBOLS " ?[^" S "\\p{L}\\p{N}]+"
 
-#define GPT2                                                                                       \
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" SYMBOLS "|[" S "]+(?![^" S "])|[" S "]+"
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" SYMBOLS "|[" S "]+(?![^" S "])|[" S "]+"
 #define LLAMA3 CONTRACTION "|" LETTERS "|\\p{N}{1,3}|" SYMBOLS "[\\r\\n]*" TAIL
 #define QWEN2 CONTRACTION "|" LETTERS "|\\p{N}|" SYMBOLS "[\\r\\n]*" TAIL
 #define QWEN35                                                                                     \
@@ -47,11 +46,10 @@ struct pi_pre {
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LEAD "[^\\r\\n\\p{L}\\p{N}]?"
-#define TEKKEN                                                                                     \
-    LEAD UPPER "*" LOWER "+|" LEAD UPPER "+" LOWER "*|\\p{N}|" SYMBOLS "[\\r\\n/]*" TAIL
+#define TEKKEN LEAD UPPER "*" LOWER "+|" LEAD UPPER "+" LOWER "*|\\p{N}|" SYMBOLS "[\\r\\n/]*" TAIL
 #define GPT4O                                                                                      \
     LEAD UPPER "*" LOWER "+" CONTRACTION "?|" LEAD UPPER "+" LOWER "*" CONTRACTION                 \
-         "?|\\p{N}{1,3}|" SYMBOLS "[\\r\\n/]*" TAIL
+               "?|\\p{N}{1,3}|" SYMBOLS "[\\r\\n/]*" TAIL
 
 /* The lookbehind changes no match: it keeps the search from trying every place of a long run. */
 #define TRAILING_SPACE "(?<![" S "])[" S "]+$"
@@ -77,7 +75,7 @@ struct pi_pre {
     "\\x{104b0}-\\x{104d3}\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}"         \
     "\\x{118a0}-\\x{118df}\\x{1e900}-\\x{1e943}"
 #define DEEPSEEK_PUNCTUATION                                                                       \
-    "[" S "]?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}"                      \
+    "[" S "]?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}"                     \
     "\\x{3000}-\\x{3002}]+"
 #define DEEPSEEK3                                                                                  \
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+"                                        \
@@ -93,10 +91,13 @@ static const char *const patterns_tekken[] = {TEKKEN, NULL};
 static const char *const patterns_gpt4o[] = {GPT4O, NULL};
 static const char *const patterns_starcoder[] = {"\\p{N}", GPT2, NULL};
 static const char *const patterns_falcon[] = {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]", NULL};
-static const char *const patterns_deepseek_llm[] = {
-    "[\\r\\n]",     "[" S "]?[" DEEPSEEK_LETTERS "]+", DEEPSEEK_PUNCTUATION,
-    TRAILING_SPACE, DEEPSEEK_CJK,                      "\\p{N}+",
-    NULL};
+static const char *const patterns_deepseek_llm[] = {"[\\r\\n]",
+                                                    "[" S "]?[" DEEPSEEK_LETTERS "]+",
+                                                    DEEPSEEK_PUNCTUATION,
+                                                    TRAILING_SPACE,
+                                                    DEEPSEEK_CJK,
+                                                    "\\p{N}+",
+                                                    NULL};
 static const char *const patterns_deepseek_coder[] = {
     "[\\r\\n]", "[" S "]?\\p{L}+", "[" S "]?\\p{P}+", DEEPSEEK_CJK, "\\p{N}", NULL};
 static const char *const patterns_deepseek3[] = {
@@ -110,8 +111,14 @@ struct pre_name {
     struct pi_pre_traits traits;
 };
 
-#define PLAIN {false, false}
-#define WHOLE_BOS {true, true} /* words that are tokens stay whole; BOS unless the file says no */
+#define PLAIN                                                                                      \
+    {                                                                                              \
+        false, false                                                                               \
+    }
+#define WHOLE_BOS                                                                                  \
+    {                                                                                              \
+        true, true                                                                                 \
+    } /* words that are tokens stay whole; BOS unless the file says no */
 
 /* Every value of tokenizer.ggml.pre that stands for one of the patterns above. */
 static const struct pre_name names[] = {
@@ -198,19 +205,19 @@ static pith_status compile(struct pi_pre *pre, const char *const *patterns, pith
     for (; patterns[pre->n_code] != NULL && status == PITH_OK; pre->n_code++) {
         int code;
         PCRE2_SIZE at;
-        pcre2_code *made =
-            pcre2_compile((PCRE2_SPTR)patterns[pre->n_code], PCRE2_ZERO_TERMINATED,
-                          PCRE2_UTF | PCRE2_DOLLAR_ENDONLY, &code, &at, context);
+        pcre2_code *made = pcre2_compile((PCRE2_SPTR)patterns[pre->n_code], PCRE2_ZERO_TERMINATED,
+                                         PCRE2_UTF | PCRE2_DOLLAR_ENDONLY, &code, &at, context);
         if (made == NULL) {
-            status = code == PCRE2_ERROR_HEAP_FAILED
-                         ? pi_fail(err, PITH_NOMEM, "no memory for a pre-tokenizer")
-                         : pi_fail(err, PITH_INTERNAL,
-                                   "pre-tokenizer pattern %d: error %d at byte %zu", pre->n_code,
-                                   code, (size_t)at);
+            status =
+                code == PCRE2_ERROR_HEAP_FAILED
+                    ? pi_fail(err, PITH_NOMEM, "no memory for a pre-tokenizer")
+                    : pi_fail(err, PITH_INTERNAL, "pre-tokenizer pattern %d: error %d at byte %zu",
+                              pre->n_code, code, (size_t)at);
             break;
         }
         pre->code[pre->n_code] = made;
-        /* Where the system forbids code made at run time, matching falls back to the interpreter. */
+        /* Where the system forbids code made at run time, matching falls back to the interpreter.
+         */
         pcre2_jit_compile(made, PCRE2_JIT_COMPLETE);
     }
     pcre2_compile_context_free(context);
@@ -253,8 +260,7 @@ void pi_pre_free(struct pi_pre *pre)
 
 /* ---- splitting ---- */
 
-pith_status pi_pre_begin(const struct pi_pre *pre, struct pi_pre_scratch *scratch,
-                         pith_error *err)
+pith_status pi_pre_begin(const struct pi_pre *pre, struct pi_pre_scratch *scratch, pith_error *err)
 {
     for (; scratch->n_match < pre->n_code; scratch->n_match++) {
         /* One pair is enough: only the bounds of the whole match are asked for. */
@@ -285,8 +291,8 @@ static pith_status next_match(const struct split *s, int32_t i, const char *text
                               size_t *at, size_t *end)
 {
     pcre2_match_data *match = s->scratch->match[i];
-    int rc = pcre2_match(s->pre->code[i], (PCRE2_SPTR)text, len, *at, PCRE2_NO_UTF_CHECK, match,
-                         NULL);
+    int rc =
+        pcre2_match(s->pre->code[i], (PCRE2_SPTR)text, len, *at, PCRE2_NO_UTF_CHECK, match, NULL);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
         rc = pcre2_match(s->pre->code[i], (PCRE2_SPTR)text, len, *at,
                          PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match, NULL);
@@ -323,9 +329,8 @@ static pith_status split_piece(const struct split *s, int32_t i, const char *tex
     return PITH_OK;
 }
 
-pith_status pi_pre_split(const struct pi_pre *pre, struct pi_pre_scratch *scratch,
-                         const char *text, size_t len, pi_word_fn *fn, void *user,
-                         pith_error *err)
+pith_status pi_pre_split(const struct pi_pre *pre, struct pi_pre_scratch *scratch, const char *text,
+                         size_t len, pi_word_fn *fn, void *user, pith_error *err)
 {
     struct split s = {pre, scratch, fn, user, err};
     while (len > 0) {

@@ -22,9 +22,8 @@ static void insert(struct pi_vocab *v, const char *text, size_t len, int32_t id)
         uint32_t child = find_child(v, node, byte);
         if (child == 0) {
             child = v->n_trie++;
-            v->trie[child] = (struct pi_trie_node){.next = v->trie[node].child,
-                                                   .id = -1,
-                                                   .byte = byte};
+            v->trie[child] =
+                (struct pi_trie_node){.next = v->trie[node].child, .id = -1, .byte = byte};
             v->trie[node].child = child;
         }
         node = child;

@@ -1,0 +1,405 @@
+/*
+ * matmul_quant.h - what the levels share of products with quantised weights: the bits of every
+ * packed type, the decoding of panels, and products of a few tokens. All of it is written in
+ * `lanes`, a register of 32-bit lanes that are rows of a group, so that a level brings only its
+ * instructions; a level's file includes it once, after defining
+ *
+ *   lanes, flanes                 the registers, of integers and of f32
+ *   N_PART                        registers that hold 16 rows
+ *   FEW_PART                      tokens that few takes together, 4 or 8
+ *   CODES_IN_PLACE                Q8_0's packed words are the level's operands as they are
+ *   lanes_load/store, flanes_load/store/set1/mul/fma/neg, flanes_half (f16), flanes_int
+ *   lanes_q8_0(x)                 Q8_0's codes as the level multiplies them
+ *   lanes_field(x, n, mask)       each row's word shifted right by n, then masked per byte
+ *   lanes_with_high(c, x, n, m)   c | (word rotated right by n, by -n left if negative; masked)
+ *   lanes_with_bits(c, x, i)      c + 16 in each byte k whose bit 4 i + k is set in the row's word
+ *   lanes_byte(x, i), lanes_sbyte byte i of each row's word, as a number, unsigned and signed
+ *   lanes_plus(x, n)              n added to each row
+ *   lanes_prefetch(p)             asks memory for a line
+ *   dot(shape, code, begin, end, q)  codes [begin, end) of 8 times q: four columns each
+ *
+ * The bits are those that matmul_pack.c's functions for one row describe.
+ */
+#ifndef PI_MATMUL_QUANT_H
+#define PI_MATMUL_QUANT_H
+
+#include "cpu/matmul_blocked.h"
+
+#define PREFETCH_BYTES 8192 /* between words that are read and words that are asked for */
+
+/*
+ * A type as constants. On a block of a group, codes gives the 8 registers of the columns
+ * [32 sub, 32 sub + 32) of one part of the rows, scales the block's scales and minimums, each
+ * [block_len / sub_len][PI_GROUP].
+ */
+typedef void codes_fn(const uint8_t *words, int32_t sub, int32_t part, lanes code[8]);
+typedef void scales_fn(const uint8_t *words, const uint16_t *halves, float *scale, float *min);
+
+struct shape {
+    int32_t block_len;
+    int32_t block_word; /* 32-bit words of a block's payload */
+    int32_t n_half;
+    int32_t sub_len;
+    bool has_min;
+    int32_t max_code; /* the largest magnitude of a code */
+    codes_fn *codes;
+    scales_fn *scales;
+};
+
+/* ---- pieces ------------------------------------------------------------------------------- */
+
+INLINE lanes word_at(const uint8_t *words, int32_t i, int32_t part)
+{
+    return lanes_load(words + (size_t)i * PI_WORD_BYTES + (size_t)part * sizeof(lanes));
+}
+
+INLINE float *part_of(float *rows, int32_t sub, int32_t part)
+{
+    return rows + sub * PI_GROUP + part * (PI_GROUP / N_PART);
+}
+
+INLINE flanes half_at(const uint16_t *halves, int32_t i, int32_t part)
+{
+    return flanes_half(halves + i * PI_GROUP + part * (PI_GROUP / N_PART));
+}
+
+INLINE void store_product(float *dst, flanes d, lanes n)
+{
+    flanes_store(dst, flanes_mul(d, flanes_int(n)));
+}
+
+/* ---- blocks of 32 ------------------------------------------------------------------------- */
+
+INLINE void codes_q8_0(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+{
+    (void)sub;
+#pragma GCC unroll 8
+    for (int32_t i = 0; i < 8; i++)
+        code[i] = lanes_q8_0(word_at(words, i, part));
+}
+
+INLINE void codes_q4(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+{
+    (void)sub;
+#pragma GCC unroll 4
+    for (int32_t i = 0; i < 4; i++) {
+        code[i] = lanes_field(word_at(words, i, part), 0, 15);
+        code[i + 4] = lanes_field(word_at(words, i, part), 4, 15);
+    }
+}
+
+/* The first word has a row's 32 high bits, one per column. */
+INLINE void codes_q5(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+{
+    lanes high = word_at(words, 0, part);
+    codes_q4(words + PI_WORD_BYTES, sub, part, code);
+#pragma GCC unroll 8
+    for (int32_t i = 0; i < 8; i++)
+        code[i] = lanes_with_bits(code[i], high, i);
+}
+
+INLINE void scales_plain(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+{
+    (void)words;
+    (void)min;
+    for (int32_t p = 0; p < N_PART; p++)
+        flanes_store(part_of(scale, 0, p), half_at(halves, 0, p));
+}
+
+INLINE void scales_with_min(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+{
+    scales_plain(words, halves, scale, min);
+    scales_plain(words, halves + PI_GROUP, min, NULL);
+}
+
+/* ---- blocks of 256 ------------------------------------------------------------------------ */
+
+INLINE void codes_q2_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+{
+#pragma GCC unroll 8
+    for (int32_t i = 0; i < 8; i++)
+        code[i] = lanes_field(word_at(words, 4 + sub / 4 * 8 + i, part), sub % 4 * 2, 3);
+}
+
+INLINE void scales_q2_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+{
+    for (int32_t p = 0; p < N_PART; p++) {
+        flanes d = half_at(halves, 0, p), neg_dmin = flanes_neg(half_at(halves, 1, p));
+        for (int32_t i = 0; i < 16; i++) {
+            lanes word = word_at(words, i / 4, p);
+            store_product(part_of(scale, i, p), d, lanes_byte(lanes_field(word, 0, 15), i % 4));
+            store_product(part_of(min, i, p), neg_dmin,
+                          lanes_byte(lanes_field(word, 4, 15), i % 4));
+        }
+    }
+}
+
+INLINE void codes_q3_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+{
+#pragma GCC unroll 8
+    for (int32_t i = 0; i < 8; i++) {
+        lanes low = lanes_field(word_at(words, 8 + sub / 4 * 8 + i, part), sub % 4 * 2, 3);
+        code[i] = lanes_with_high(low, word_at(words, i, part), sub - 2, 4);
+    }
+}
+
+/* 12 bytes: the low nibbles of scales 0..7 and 8..15, then the high 2 bits of scales 4 j + i at bit
+   2 j of byte i. */
+INLINE void scales_q3_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+{
+    (void)min;
+    for (int32_t p = 0; p < N_PART; p++) {
+        flanes d = half_at(halves, 0, p);
+        for (int32_t j = 0; j < 4; j++) {
+            lanes low = lanes_field(word_at(words, 24 + j % 2, p), j / 2 * 4, 15);
+            lanes four = lanes_with_high(low, word_at(words, 26, p), j * 2 - 4, 48);
+            for (int32_t i = 0; i < 4; i++)
+                store_product(part_of(scale, 4 * j + i, p), d,
+                              lanes_plus(lanes_byte(four, i), -32));
+        }
+    }
+}
+
+/* 12 bytes: scales 0..3 and minimums 0..3 in the low 6 bits of the first eight, those of 4..7 in
+   the nibbles of the last four and the high 2 bits of the first eight. */
+INLINE void scales_q45_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+{
+    for (int32_t p = 0; p < N_PART; p++) {
+        flanes d = half_at(halves, 0, p), neg_dmin = flanes_neg(half_at(halves, 1, p));
+        lanes w0 = word_at(words, 0, p), w1 = word_at(words, 1, p), w2 = word_at(words, 2, p);
+        lanes scales[2], mins[2];
+        scales[0] = lanes_field(w0, 0, 63);
+        mins[0] = lanes_field(w1, 0, 63);
+        scales[1] = lanes_with_high(lanes_field(w2, 0, 15), w0, 2, 48);
+        mins[1] = lanes_with_high(lanes_field(w2, 4, 15), w1, 2, 48);
+#pragma GCC unroll 8
+        for (int32_t i = 0; i < 8; i++) {
+            store_product(part_of(scale, i, p), d, lanes_byte(scales[i / 4], i % 4));
+            store_product(part_of(min, i, p), neg_dmin, lanes_byte(mins[i / 4], i % 4));
+        }
+    }
+}
+
+INLINE void codes_q4_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+{
+#pragma GCC unroll 8
+    for (int32_t i = 0; i < 8; i++)
+        code[i] = lanes_field(word_at(words, 3 + sub / 2 * 8 + i, part), sub % 2 * 4, 15);
+}
+
+INLINE void codes_q5_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+{
+#pragma GCC unroll 8
+    for (int32_t i = 0; i < 8; i++) {
+        lanes low = lanes_field(word_at(words, 11 + sub / 2 * 8 + i, part), sub % 2 * 4, 15);
+        code[i] = lanes_with_high(low, word_at(words, 3 + i, part), sub - 4, 16);
+    }
+}
+
+INLINE void codes_q6_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+{
+#pragma GCC unroll 8
+    for (int32_t i = 0; i < 8; i++) {
+        int32_t at = sub / 4 * 16 + sub % 2 * 8 + i;
+        lanes low = lanes_field(word_at(words, at, part), sub % 4 / 2 * 4, 15);
+        lanes high = word_at(words, 32 + sub / 4 * 8 + i, part);
+        code[i] = lanes_with_high(low, high, sub % 4 * 2 - 4, 48);
+    }
+}
+
+INLINE void scales_q6_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+{
+    (void)min;
+    for (int32_t p = 0; p < N_PART; p++) {
+        flanes d = half_at(halves, 0, p);
+        for (int32_t i = 0; i < 16; i++)
+            store_product(part_of(scale, i, p), d,
+                          lanes_sbyte(word_at(words, 48 + i / 4, p), i % 4));
+    }
+}
+
+/* ---- blocks and panels -------------------------------------------------------------------- */
+
+INLINE const uint8_t *block_words(const struct shape *s, const uint8_t *group, int32_t block)
+{
+    return group + (size_t)block * (size_t)(s->block_word * PI_WORD_BYTES);
+}
+
+INLINE const uint16_t *block_halves(const struct shape *s, const uint8_t *group, int32_t n_block,
+                                    int32_t block)
+{
+    const uint8_t *end = block_words(s, group, n_block);
+    return (const uint16_t *)(const void *)end + (size_t)block * (size_t)(s->n_half * PI_GROUP);
+}
+
+/* pi_decode_fn of a shape. */
+INLINE void decode(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
+                   int32_t col_begin, int32_t n_col, uint8_t *room, struct pi_panel *panel)
+{
+    int32_t n_block = w->n_col / s.block_len, first = col_begin / s.block_len;
+    int32_t n_sub = s.block_len / s.sub_len;
+    bool in_place = CODES_IN_PLACE && s.codes == codes_q8_0;
+    panel->code = in_place ? block_words(&s, group, first) : room;
+    for (int32_t b = 0; b < n_col / s.block_len; b++) {
+        const uint8_t *words = block_words(&s, group, first + b);
+        s.scales(words, block_halves(&s, group, n_block, first + b),
+                 panel->scale + b * n_sub * PI_GROUP, panel->min + b * n_sub * PI_GROUP);
+        for (int32_t i = 0; i < s.block_len / 32 && !in_place; i++, room += PI_CODE_BYTES)
+            for (int32_t p = 0; p < N_PART; p++) {
+                lanes code[8];
+                s.codes(words, i, p, code);
+#pragma GCC unroll 8
+                for (int32_t j = 0; j < 8; j++)
+                    lanes_store(room + (size_t)j * PI_WORD_BYTES + (size_t)p * sizeof(lanes),
+                                code[j]);
+            }
+    }
+}
+
+/* ---- few tokens --------------------------------------------------------------------------- */
+
+/* (float)dot of codes [begin, end) for one token; aux as in pi_tile. */
+INLINE flanes few_dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
+                      const int8_t *q, const int32_t *aux)
+{
+    lanes sum = dot(s, code, begin, end, q);
+    return flanes_int(s->has_min ? sum : lanes_plus(sum, *aux));
+}
+
+INLINE flanes sum_of(const int32_t *aux) { return flanes_set1((const float *)(const void *)aux); }
+
+/* What 32 columns give for one token, before the activations' scale. */
+INLINE flanes few_term(const struct shape *s, const lanes code[8], const float *scale,
+                       const float *min, const int8_t *q, const int32_t *aux)
+{
+    flanes d = flanes_load(scale);
+    if (s->sub_len == 32) {
+        flanes term = flanes_mul(few_dot(s, code, 0, 8, q, aux), d);
+        return s->has_min ? flanes_fma(flanes_load(min), sum_of(aux), term) : term;
+    }
+    flanes term = flanes_mul(few_dot(s, code, 0, 4, q, aux), d);
+    term = flanes_fma(few_dot(s, code, 4, 8, q, aux + 1), flanes_load(scale + PI_GROUP), term);
+    if (!s->has_min)
+        return term;
+    term = flanes_fma(flanes_load(min), sum_of(aux), term);
+    return flanes_fma(flanes_load(min + PI_GROUP), sum_of(aux + 1), term);
+}
+
+/*
+ * pi_few_fn of a shape and a number of tokens. Processors' own prefetching does not keep up with
+ * the groups' short runs of words and halves, so lines are asked for here: of the words some
+ * distance ahead, of the halves those of the next group.
+ */
+INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
+                const struct pi_tile *p, const int32_t n_tok)
+{
+    const int32_t n_block = w->n_col / s.block_len, n_sub = 32 / s.sub_len;
+    const int32_t step = (s.block_word * PI_WORD_BYTES + s.n_half * PI_GROUP * 2) * 32 / s.block_len;
+    _Alignas(64) float scale[PI_SUB_MAX * PI_GROUP], min[PI_SUB_MAX * PI_GROUP];
+    const char *ahead = (const char *)group + PREFETCH_BYTES;
+    int32_t at = 0; /* blocks of 32 columns done */
+    flanes acc[FEW_PART][N_PART];
+#pragma GCC unroll 8
+    for (int32_t t = 0; t < n_tok; t++)
+#pragma GCC unroll 4
+        for (int32_t r = 0; r < N_PART; r++)
+            acc[t][r] = flanes_int(lanes_zero());
+    for (int32_t b = 0; b < n_block; b++) {
+        const uint8_t *words = block_words(&s, group, b);
+        const uint16_t *halves = block_halves(&s, group, n_block, b);
+        lanes_prefetch((const char *)halves + w->group_bytes);
+        s.scales(words, halves, scale, min);
+        for (int32_t i = 0; i < s.block_len / 32; i++, at++) {
+            for (int32_t j = 0; j < step; j += 64)
+                lanes_prefetch(ahead + j);
+            ahead += step;
+#pragma GCC unroll 4
+            for (int32_t r = 0; r < N_PART; r++) {
+                lanes code[8];
+                s.codes(words, i, r, code);
+#pragma GCC unroll 8
+                for (int32_t t = 0; t < n_tok; t++) {
+                    flanes term = few_term(&s, code, part_of(scale, i * n_sub, r),
+                                           part_of(min, i * n_sub, r),
+                                           p->q + (size_t)t * p->q_stride + at * PI_ACT_BLOCK,
+                                           p->aux + (size_t)t * p->aux_stride + at * n_sub);
+                    const float *x_scale = p->x_scale + (size_t)t * p->x_stride + at;
+                    acc[t][r] = flanes_fma(term, flanes_set1(x_scale), acc[t][r]);
+                }
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int32_t t = 0; t < n_tok; t++)
+#pragma GCC unroll 4
+        for (int32_t r = 0; r < N_PART; r++)
+            flanes_store(part_of(p->out + (size_t)t * p->out_stride, 0, r), acc[t][r]);
+}
+
+/* ---- the types ---------------------------------------------------------------------------- */
+
+static const struct shape shape_q8_0 = {32, 8, 1, 32, false, 128, codes_q8_0, scales_plain};
+static const struct shape shape_q4_0 = {32, 4, 1, 32, false, 15, codes_q4, scales_plain};
+static const struct shape shape_q4_1 = {32, 4, 2, 32, true, 15, codes_q4, scales_with_min};
+static const struct shape shape_q5_0 = {32, 5, 1, 32, false, 31, codes_q5, scales_plain};
+static const struct shape shape_q5_1 = {32, 5, 2, 32, true, 31, codes_q5, scales_with_min};
+static const struct shape shape_q2_k = {256, 20, 2, 16, true, 3, codes_q2_k, scales_q2_k};
+static const struct shape shape_q3_k = {256, 27, 1, 16, false, 7, codes_q3_k, scales_q3_k};
+static const struct shape shape_q4_k = {256, 35, 2, 32, true, 15, codes_q4_k, scales_q45_k};
+static const struct shape shape_q5_k = {256, 43, 2, 32, true, 31, codes_q5_k, scales_q45_k};
+static const struct shape shape_q6_k = {256, 52, 1, 16, false, 63, codes_q6_k, scales_q6_k};
+
+/* Enter the version with the number of tokens as a constant. */
+INLINE void few_many(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
+                     const struct pi_tile *p)
+{
+    if (p->n_tok == 5)
+        few(s, w, group, p, 5);
+    else if (p->n_tok == 6)
+        few(s, w, group, p, 6);
+    else if (p->n_tok == 7)
+        few(s, w, group, p, 7);
+    else
+        few(s, w, group, p, 8);
+}
+
+INLINE void few_enter(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
+                      const struct pi_tile *p)
+{
+    if (p->n_tok == 1)
+        few(s, w, group, p, 1);
+    else if (p->n_tok == 2)
+        few(s, w, group, p, 2);
+    else if (p->n_tok == 3)
+        few(s, w, group, p, 3);
+    else if (p->n_tok == 4)
+        few(s, w, group, p, 4);
+    else if (FEW_PART > 4)
+        few_many(s, w, group, p);
+}
+
+/* The functions of a type, built by the compiler from its constants. */
+#define QUANT_TYPE(name)                                                                           \
+    static void decode_##name(const struct pi_matrix *w, const uint8_t *group, int32_t col_begin,  \
+                              int32_t n_col, uint8_t *room, struct pi_panel *panel)                \
+    {                                                                                              \
+        decode(shape_##name, w, group, col_begin, n_col, room, panel);                             \
+    }                                                                                              \
+    static void few_##name(const struct pi_matrix *w, const uint8_t *group,                        \
+                           const struct pi_tile *p)                                                \
+    {                                                                                              \
+        few_enter(shape_##name, w, group, p);                                                      \
+    }
+
+QUANT_TYPE(q8_0)
+QUANT_TYPE(q4_0)
+QUANT_TYPE(q4_1)
+QUANT_TYPE(q5_0)
+QUANT_TYPE(q5_1)
+QUANT_TYPE(q2_k)
+QUANT_TYPE(q3_k)
+QUANT_TYPE(q4_k)
+QUANT_TYPE(q5_k)
+QUANT_TYPE(q6_k)
+
+#endif

@@ -1,0 +1,123 @@
+/*
+ * What becomes of the output of `pith`: the demo as it is read through a pipe, a disk that is full,
+ * a reader that goes away, Ctrl-C.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <string.h>
+
+#include "testing.h"
+
+#include "command.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define DEMO PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
+#define ON_MODEL "-m", MODEL, "-t", "1"
+
+/* ---- demo ---- */
+
+static void test_demo(void **state)
+{
+    char path[128];
+    (void)state;
+    SKIP_WITHOUT(DEMO);
+    struct said s = command(NULL, "demo", "-t", "1", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "Right.");
+    expect_word(s.out, "layer 2 head 0");
+    expect_word(s.out, " = the pool's ");
+    assert_null(strchr(s.out, '\033')); /* no colours where there is no terminal */
+    said_free(&s);
+    write_file(in_folder("wrong.txt", path), "The password of nobody.\n");
+    s = command(NULL, "demo", "-t", "1", "--answer", path, NULL);
+    expect_status(&s, 1);
+    expect_word(s.out, "Wrong: the text says \"The password of nobody.\"");
+    said_free(&s);
+}
+
+/* ---- output that does not arrive ---- */
+
+static void test_full_disk(void **state)
+{
+    static const char *const cases[][12] = {
+        {"run", ON_MODEL, "-p", "The", "-n", "8", "-q"},
+        {"logits", ON_MODEL, "--ids", "1,2,3", "--json"},
+        {"logits", ON_MODEL, "--ids", "1,2,3"},
+        {"info", MODEL},
+        {"info", MODEL, "--json"},
+        {"tokenize", "-m", MODEL, "-p", "The end", "--json"},
+        {"help", "run"},
+        {"--version"},
+        {"bench", ON_MODEL, "-p", "4", "-n", "0", "-r", "1"},
+    };
+    (void)state;
+    SKIP_WITHOUT("/dev/full");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct said s = command_list(NULL, "/dev/full", cases[i]);
+        expect_failure(&s, 1, "standard output: No space left on device");
+        said_free(&s);
+    }
+}
+
+/* The reader takes the first piece and leaves. The command ends by itself, without a word. */
+static void test_reader_leaves(void **state)
+{
+    static const char *const words[] = {"run",    ON_MODEL, "-p",           "The", "-n",
+                                        "100000", "-q",     "--ignore-eos", NULL};
+    int ends[2], in = open("/dev/null", O_RDONLY);
+    char first;
+    (void)state;
+    FILE *err = tmpfile();
+    assert_int_equal(pipe(ends), 0);
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    pid_t pid = command_start(words, in, ends[1], fileno(err));
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &first, 1), 1);
+    close(ends[0]);
+    assert_int_equal(command_wait(pid), 1);
+    fseek(err, 0, SEEK_END);
+    assert_int_equal(ftell(err), 0);
+    fclose(err);
+    close(in);
+}
+
+/* Ctrl-C ends the text; what was said stays, and the statistics follow. */
+static void test_interrupt(void **state)
+{
+    static const char *const words[] = {"run",    ON_MODEL,       "-p",     "The", "-n",
+                                        "100000", "--ignore-eos", "--json", NULL};
+    int ends[2], in = open("/dev/null", O_RDONLY);
+    char buf[4096];
+    (void)state;
+    FILE *err = tmpfile();
+    assert_int_equal(pipe(ends), 0);
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    pid_t pid = command_start(words, in, ends[1], fileno(err));
+    close(ends[1]);
+    assert_true(read(ends[0], buf, 1) == 1);
+    kill(pid, SIGINT);
+    while (read(ends[0], buf, sizeof(buf)) > 0)
+        continue;
+    close(ends[0]);
+    assert_int_equal(command_wait(pid), 130);
+    rewind(err);
+    json_t *o = json_loadf(err, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(o, "stop")), "caller");
+    json_decref(o);
+    fclose(err);
+    close(in);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_reader_leaves),
+        cmocka_unit_test(test_interrupt),
+    };
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}

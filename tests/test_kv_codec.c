@@ -1,0 +1,178 @@
+/*
+ * test_kv_codec.c - the storage types bit by bit: every page length, many head sizes, every place
+ * in a page, and numbers that no type can hold.
+ */
+#include <float.h>
+#include <math.h>
+
+#include "base/half.h"
+#include "kv_check.h"
+#include "testing.h"
+
+#define MAX_ROW 260 /* head size and stride */
+
+/* Where store.h says that value (entry, dimension) lies, read without the codec. */
+static float stored_value(const struct kv_cache *cache, const uint8_t *page, bool is_k, int32_t s,
+                          int32_t d)
+{
+    const struct kv_geometry *g = &cache->g;
+    int32_t dim = is_k ? g->dim_k : g->dim_v;
+    size_t at = (size_t)(is_k ? d * g->page_len + s : s * dim + d);
+    size_t scale_at = (size_t)(is_k ? d / 32 * g->page_len + s : s * (dim / 32) + d / 32);
+    const uint8_t *part = page + (is_k ? cache->layout.k : cache->layout.v);
+    const uint8_t *scales = page + (is_k ? cache->layout.k_scale : cache->layout.v_scale);
+    uint16_t half;
+    float f;
+    switch (is_k ? g->type_k : g->type_v) {
+    case KV_TYPE_F32:
+        memcpy(&f, part + 4 * at, 4);
+        return f;
+    case KV_TYPE_F16:
+        memcpy(&half, part + 2 * at, 2);
+        return pi_f32_from_f16(half);
+    default:
+        memcpy(&half, scales + 2 * scale_at, 2);
+        return pi_f32_from_f16(half) * (float)(int8_t)part[at];
+    }
+}
+
+/* Rows of all magnitudes, and everything that is no ordinary number. */
+static float strange(uint64_t *rng)
+{
+    static const float special[] = {0.0f,     -0.0f,     INFINITY, -INFINITY, NAN,     65504.0f,
+                                    65519.9f, 65520.0f,  -70000.f, 1e30f,     FLT_MAX, -FLT_MAX,
+                                    1e-40f,   5.9e-8f,   2.9e-8f,  6.1e-5f,   1e-8f,   8319008.0f,
+                                    9e6f,     0.333333f, 1e-20f,   FLT_MIN};
+    if (rng_below(rng, 6) == 0)
+        return special[rng_below(rng, PI_LEN(special))];
+    return ldexpf(rng_float(rng), (int)rng_below(rng, 40) - 20);
+}
+
+/* Entries at every place of a page with every type, head size and count, bit for bit. */
+static void check_codec(enum kv_type type, int32_t page_len, int32_t dim_k, int32_t dim_v,
+                        uint64_t *rng)
+{
+    struct kv_geometry g = {1, 1, dim_k, dim_v, page_len, type, type};
+    struct kv_cache *cache = kv_check_cache(&g, 1);
+    uint8_t *page = kv_page_at(cache, 0);
+    static float k[64 * MAX_ROW], v[64 * MAX_ROW];
+    float want[MAX_ROW], got[MAX_ROW];
+    for (int32_t slot = 0; slot < page_len;) {
+        int32_t n = 1 + (int32_t)rng_below(rng, (uint64_t)(page_len - slot));
+        size_t k_stride = (size_t)dim_k + rng_below(rng, 4);
+        size_t v_stride = (size_t)dim_v + rng_below(rng, 4);
+        for (size_t i = 0; i < PI_LEN(k); i++) {
+            k[i] = strange(rng);
+            v[i] = strange(rng);
+        }
+        kv_page_write_keys(cache, page, slot, n, k, k_stride);
+        kv_page_write_values(cache, page, slot, n, v, v_stride);
+        for (int32_t i = 0; i < n; i++) {
+            kv_check_stored(type, k + (size_t)i * k_stride, dim_k, want);
+            kv_page_read_key(cache, page, slot + i, got);
+            for (int32_t d = 0; d < dim_k; d++) {
+                float stored = stored_value(cache, page, true, slot + i, d);
+                assert_true(isfinite(got[d]));
+                assert_memory_equal(&got[d], &want[d], sizeof(float));
+                assert_memory_equal(&got[d], &stored, sizeof(float));
+            }
+            kv_check_stored(type, v + (size_t)i * v_stride, dim_v, want);
+            kv_page_read_value(cache, page, slot + i, got);
+            for (int32_t d = 0; d < dim_v; d++) {
+                float stored = stored_value(cache, page, false, slot + i, d);
+                assert_true(isfinite(got[d]));
+                assert_memory_equal(&got[d], &want[d], sizeof(float));
+                assert_memory_equal(&got[d], &stored, sizeof(float));
+            }
+        }
+        slot += n;
+    }
+    kv_cache_free(cache);
+}
+
+static void test_codecs_bit_by_bit(void **state)
+{
+    static const int32_t dims[] = {1, 2, 3, 7, 16, 31, 33, 64, 80, 96, 127, 128, 129, 256};
+    static const int32_t page_lens[] = {16, 32, 64};
+    (void)state;
+    uint64_t rng = 5;
+    for (size_t p = 0; p < PI_LEN(page_lens); p++) {
+        for (size_t i = 0; i < PI_LEN(dims); i++) {
+            int32_t other = dims[rng_below(&rng, PI_LEN(dims))];
+            check_codec(KV_TYPE_F32, page_lens[p], dims[i], other, &rng);
+            check_codec(KV_TYPE_F16, page_lens[p], dims[i], other, &rng);
+        }
+        for (int32_t dim = 32; dim <= 256; dim += 32)
+            check_codec(KV_TYPE_Q8_0, page_lens[p], dim, 288 - dim, &rng);
+    }
+}
+
+/* What is lost by storing: half a step of the type's grid. */
+static void test_codec_errors_are_bounded(void **state)
+{
+    (void)state;
+    uint64_t rng = 6;
+    for (int type = 0; type < KV_N_TYPE; type++) {
+        struct kv_geometry g = {1, 1, 32, 32, 16, (enum kv_type)type, (enum kv_type)type};
+        struct kv_cache *cache = kv_check_cache(&g, 1);
+        for (int t = 0; t < 500; t++) {
+            float row[32], got[32], max = 0.0f;
+            for (int d = 0; d < 32; d++) {
+                row[d] = rng_float(&rng);
+                max = fmaxf(max, fabsf(row[d]));
+            }
+            kv_page_write_values(cache, kv_page_at(cache, 0), 3, 1, row, 32);
+            kv_page_read_value(cache, kv_page_at(cache, 0), 3, got);
+            for (int d = 0; d < 32; d++) {
+                /* q8_0: half a step, and the scale's rounding to f16 times up to 127 steps */
+                float bound = type == KV_TYPE_F32   ? 0.0f
+                              : type == KV_TYPE_F16 ? 0x1p-11f * fabsf(row[d]) + 0x1p-25f
+                                                    : max / 254.0f + max * 0x1p-11f;
+                assert_true(fabsf(row[d] - got[d]) <= bound * 1.001f);
+            }
+        }
+        kv_cache_free(cache);
+    }
+}
+
+/* Moves keep the bytes; slots around them stay. */
+static void test_moves(void **state)
+{
+    (void)state;
+    uint64_t rng = 8;
+    for (int type = 0; type < KV_N_TYPE; type++) {
+        struct kv_geometry g = {1, 1, 96, 64, 32, (enum kv_type)type, (enum kv_type)type};
+        struct kv_cache *cache = kv_check_cache(&g, 2);
+        uint8_t *a = kv_page_at(cache, 0), *b = kv_page_at(cache, 1);
+        float row[96], got[96];
+        for (int32_t s = 0; s < 32; s++) {
+            kv_check_row(rng_next(&rng), row, 96);
+            kv_page_write_keys(cache, a, s, 1, row, 96);
+            kv_page_write_values(cache, a, s, 1, row, 96);
+        }
+        for (int32_t s = 0; s < 32; s++) {
+            kv_page_pos(cache, 0)[s] = 100 + s;
+            kv_page_move(cache, b, 31 - s, a, s);
+            assert_int_equal(kv_page_pos(cache, 1)[31 - s], 100 + s);
+        }
+        for (int32_t s = 0; s < 32; s++) {
+            kv_page_read_key(cache, a, s, row);
+            kv_page_read_key(cache, b, 31 - s, got);
+            assert_memory_equal(row, got, 96 * sizeof(float));
+            kv_page_read_value(cache, a, s, row);
+            kv_page_read_value(cache, b, 31 - s, got);
+            assert_memory_equal(row, got, 64 * sizeof(float));
+        }
+        kv_cache_free(cache);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_codecs_bit_by_bit),
+        cmocka_unit_test(test_codec_errors_are_bounded),
+        cmocka_unit_test(test_moves),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
