@@ -47,6 +47,24 @@ struct pi_pass {
     size_t scratch_size;
 };
 
+/* ---- how many threads ---- */
+
+/* Multiplications below which waking and awaiting other threads costs more than they save. */
+#define MIN_WORK 500000
+
+/* Threads for a loop of this many multiplications. */
+static int32_t threads_for(const struct pi_pass *pass, int64_t work)
+{
+    return work < MIN_WORK ? 1 : pass->n_thread;
+}
+
+/* A loop over the rows of the pass, each of about n floats. */
+static void run_rows(struct pi_pass *pass, pi_job_fn *fn, int64_t n)
+{
+    const int64_t work_per_float = 8; /* norms, exponentials and rounding take several operations */
+    pi_parallel_ranges(threads_for(pass, pass->n_tok * n * work_per_float), pass->n_tok, fn, pass);
+}
+
 /* ---- products with weights ---- */
 
 /* Up to three matrices that share their input, done as one loop. */
@@ -99,12 +117,12 @@ static void product_run(struct pi_pass *pass, const float *x, int32_t n_tok,
         p.out[i] = out[i];
         n_group += w[i]->n_group;
     }
-    p.chunk = (int32_t)(pass->n_thread == 1
-                            ? n_group
-                            : pi_max(1, n_group / (pass->n_thread * MIN_CHUNKS_PER_THREAD)));
+    int32_t n_thread = threads_for(pass, n_group * PI_GROUP * w[0]->n_col * n_tok);
+    p.chunk = (int32_t)(n_thread == 1 ? n_group
+                                      : pi_max(1, n_group / (n_thread * MIN_CHUNKS_PER_THREAD)));
     for (int32_t i = 0; i < n; i++)
         n_item += pi_ceil_div(w[i]->n_group, p.chunk);
-    pi_parallel_items(pass->n_thread, n_item, product_items, &p);
+    pi_parallel_items(n_thread, n_item, product_items, &p);
 }
 
 /* The int8 copy of row t of an input of n values; skipped where no matrix reads it. */
@@ -306,25 +324,38 @@ static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 
 /* ---- the pass ---- */
 
+static void run_attention(struct pi_pass *pass)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    int64_t n_key = 0; /* pairs of query and key, at most */
+    for (int32_t i = 0; i < pass->n_item; i++)
+        n_key += (int64_t)pass->items[i].n_tok * kv_lane_len(pass->items[i].kv, pass->l, 0);
+    int64_t append_work = (int64_t)pass->n_tok * hp->n_head_kv * (hp->dim_k + hp->dim_v) * 8;
+    int64_t attend_work = (n_key + pass->n_tok) * hp->n_head * (hp->dim_k + hp->dim_v);
+    pi_parallel_ranges(threads_for(pass, append_work), (int64_t)pass->n_item * hp->n_head_kv,
+                       append_items, pass);
+    pi_parallel_items(threads_for(pass, attend_work),
+                      (int64_t)pass->tile0[pass->n_item] * hp->n_head_kv, attend_items, pass);
+}
+
 static void run_layer(struct pi_pass *pass)
 {
     const struct pi_layer *w = pass->layer;
-    int32_t n_tok = pass->n_tok, n_thread = pass->n_thread;
-    int32_t n_head_kv = pass->model->hp.n_head_kv;
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_tok = pass->n_tok;
 
     product_run(pass, pass->h, n_tok, (const struct pi_matrix *const[]){&w->wq, &w->wk, &w->wv},
                 (float *const[]){pass->q, pass->k, pass->v}, 3);
-    pi_parallel_ranges(n_thread, n_tok, qkv_rows, pass);
-    pi_parallel_ranges(n_thread, (int64_t)pass->n_item * n_head_kv, append_items, pass);
-    pi_parallel_items(n_thread, (int64_t)pass->tile0[pass->n_item] * n_head_kv, attend_items, pass);
-    pi_parallel_ranges(n_thread, n_tok, att_rows, pass);
+    run_rows(pass, qkv_rows, w->wq.n_row + w->wk.n_row);
+    run_attention(pass);
+    run_rows(pass, att_rows, w->wo.n_col);
     product_run(pass, pass->att, n_tok, (const struct pi_matrix *const[]){&w->wo},
                 (float *const[]){pass->h}, 1);
 
-    pi_parallel_ranges(n_thread, n_tok, ffn_norm_rows, pass);
+    run_rows(pass, ffn_norm_rows, hp->n_embd);
     product_run(pass, pass->h, n_tok, (const struct pi_matrix *const[]){&w->w_gate, &w->w_up},
                 (float *const[]){pass->gate, pass->up}, 2);
-    pi_parallel_ranges(n_thread, n_tok, silu_rows, pass);
+    run_rows(pass, silu_rows, hp->n_ff);
     product_run(pass, pass->gate, n_tok, (const struct pi_matrix *const[]){&w->w_down},
                 (float *const[]){pass->h}, 1);
 }
@@ -355,13 +386,13 @@ void pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     assert(pass->n_tok <= pass->max_tok);
     pass->l = 0;
     pass->layer = &m->layer[0];
-    pi_parallel_ranges(pass->n_thread, pass->n_tok, embed_rows, pass);
-    pi_parallel_ranges(pass->n_thread, pass->n_tok, attn_norm_rows, pass);
+    run_rows(pass, embed_rows, m->hp.n_embd);
+    run_rows(pass, attn_norm_rows, m->hp.n_embd);
     while (pass->l < m->hp.n_layer) {
         run_layer(pass);
         pass->l++;
         pass->layer = pass->l < m->hp.n_layer ? &m->layer[pass->l] : NULL;
-        pi_parallel_ranges(pass->n_thread, pass->n_tok, ffn_add_rows, pass);
+        run_rows(pass, ffn_add_rows, m->hp.n_embd);
     }
 }
 
