@@ -2,6 +2,7 @@
 BUILD ?= build
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
 
 .PHONY: all deps demo test bench fuzz install format clean
 
@@ -22,10 +23,10 @@ test:
 	scripts/test.sh
 
 bench: all
-	scripts/bench.sh $(if $(PEER),--peer $(PEER))
+	scripts/bench.sh --build $(BUILD) $(foreach peer,$(PEER),--peer $(peer))
 
 fuzz:
-	scripts/fuzz.sh
+	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 install: all
 	cmake --install $(BUILD)

@@ -276,6 +276,24 @@ static void test_types_dims_groups(void **state)
     }
 }
 
+/* Every tail of a head size, in both ways over a page. */
+static void test_every_dim(void **state)
+{
+    (void)state;
+    uint64_t rng = 12;
+    for (int32_t dim = 1; dim <= 130; dim++)
+        for (int32_t i = 0; i < 4; i++) {
+            enum kv_type type = i % 2 ? KV_TYPE_F16 : KV_TYPE_F32;
+            struct kv_geometry g = {1, 1, dim, dim, 32, type, type};
+            struct fixture f;
+            cache_open(&f, &g, 40);
+            append_random(f.seq, &rng, 0, 40);
+            queries(&f, &rng, i < 2 ? 1 : 5, 1 + dim % 5, 35);
+            check(&f, &rng);
+            close_all(&f);
+        }
+}
+
 /* A lane that grows by one entry, each step a generated token. */
 static void test_every_length(void **state)
 {
@@ -622,6 +640,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_types_dims_groups),
+        cmocka_unit_test(test_every_dim),
         cmocka_unit_test(test_every_length),
         cmocka_unit_test(test_long_lane),
         cmocka_unit_test(test_later_entries_do_not_matter),

@@ -11,6 +11,11 @@ import time
 from dataclasses import dataclass
 
 N_PROMPT, N_GEN = 512, 32
+DEEP = 4096  # beyond it only generation is measured: reading a prompt there takes a peer an hour
+
+
+def prompt_at(depth):
+    return N_PROMPT if depth <= DEEP else 0
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,9 @@ class Pith:
 
     def measure(self, model, threads, depth, options):
         """Keeps the whole answer: bounds, memory and what the machine can do stand in it."""
-        text = run([self.program, "bench", "-m", model, "-t", str(threads), "-p", str(N_PROMPT), "-n",
-                    str(N_GEN), "-d", str(depth), "-r", "1", "-o", "json", *options]).text
+        text = run([self.program, "bench", "-m", model, "-t", str(threads), "-p",
+                    str(prompt_at(depth)), "-n", str(N_GEN), "-d", str(depth), "-r", "1", "-o",
+                    "json", *options]).text
         self.answer = json.loads(text)
         return {row["test"]: row["tokens_per_s"] for row in self.answer["rows"]}
 
@@ -93,8 +99,8 @@ class LlamaCpp(LlamaBench):
     no_warmup = ["--no-warmup"]
 
     def measure(self, model, threads, depth, options):
-        rows = self.rows(model, threads, ["-p", str(N_PROMPT), "-n", str(N_GEN), "-d", str(depth),
-                                          *options])
+        rows = self.rows(model, threads, ["-p", str(prompt_at(depth)), "-n", str(N_GEN), "-d",
+                                          str(depth), *options])
         return {"prompt" if row["n_prompt"] else "generate": row["avg_ts"] for row in rows}
 
 
@@ -111,13 +117,15 @@ class IkLlamaCpp(LlamaBench):
         if depth == 0:
             rows = self.rows(model, threads, ["-p", str(N_PROMPT), "-n", str(N_GEN), *options])
             return {"prompt" if row["n_prompt"] else "generate": row["avg_ts"] for row in rows}
-        prompts = f"{depth},{depth + N_PROMPT}"
+        prompts = f"{depth},{depth + N_PROMPT}" if prompt_at(depth) else "0"
         rows = self.rows(model, threads, ["-p", prompts, "-n", "0", "-gp", f"{depth},{N_GEN}",
                                           *options])
         seconds = {row["n_prompt"]: row["avg_ns"] / 1e9 for row in rows if row["n_gen"] == 0}
         generate = [row["avg_ts"] for row in rows if row["n_gen"] == N_GEN]
-        return {"prompt": N_PROMPT / (seconds[depth + N_PROMPT] - seconds[depth]),
-                "generate": generate[0]}
+        result = {"generate": generate[0]}
+        if seconds:
+            result["prompt"] = N_PROMPT / (seconds[depth + N_PROMPT] - seconds[depth])
+        return result
 
 
 def open_peer(folder):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from engines import N_GEN, N_PROMPT, Pith, open_peer
+from engines import DEEP, N_PROMPT, Pith, open_peer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Qwen3-0.6B, with random weights: speed does not depend on their values.
@@ -30,8 +30,8 @@ def make_model(args, dtype):
     if not os.path.exists(path):
         os.makedirs(args.models, exist_ok=True)
         print(f"making {path}", file=sys.stderr)
-        subprocess.run([os.path.join(args.build, "tests", "make_model"), path, f"type={dtype}", *SHAPE],
-                       check=True)
+        subprocess.run([os.path.join(args.build, "tests", "make_model"), path, f"type={dtype}",
+                        *SHAPE], check=True)
 
 
 def machine_name():
@@ -81,13 +81,24 @@ class Log:
               f"{values['value']:8.2f}", file=sys.stderr)
 
 
+def settings_for(log, engine, place, number):
+    """Every setting in the first round, those that were best in later ones. A deep place is too
+    slow for that: it takes those of the depth before, if there is one."""
+    known = place
+    if place[2] > DEEP:
+        depths = [row["depth"] for row in log.rows if row["model"] == place[0]
+                  and row["depth"] < place[2]]
+        known = (*place[:2], max(depths, default=place[2]))
+    best = best_settings(log, engine.name, known) - {None}
+    if not best or (number == 0 and known == place):
+        return engine.settings
+    return [(setting, options) for setting, options in engine.settings if setting in best]
+
+
 def measure_round(args, log, engines, place, number):
-    """One round at a place: each engine once, every setting in the first round, later the best."""
     dtype, threads, depth = place
     for engine in engines:
-        for setting, options in engine.settings:
-            if number > 0 and setting not in best_settings(log, engine.name, place):
-                continue
+        for setting, options in settings_for(log, engine, place, number):
             result = engine.measure(model_path(args, dtype), threads, depth, options)
             for test, value in result.items():
                 log.add(engine.name, engine.version(), setting=setting, model=dtype,
@@ -130,13 +141,16 @@ def print_table(args, log, engines, places):
     for place in places:
         dtype, threads, depth = place
         for test, words in TESTS.items():
+            if test not in log.bounds[place]:
+                continue
             own, bound = best_of(log, "pith", place, test)[1], log.bounds[place][test]
             best = [best_of(log, peer, place, test) for peer in peers]
             cells = [f"{value:.1f} ({setting})" if value else "-" for setting, value in best]
             others = [value for _, value in best if value]
             ratio = f"{own / max(others):.2f}" if others else "-"
-            print("| " + " | ".join([f"{dtype} {words}, depth {depth:,}", str(threads), f"{own:.1f}",
-                                     *cells, ratio, f"{bound:.0f}", f"{own / bound:.2f}"]) + " |")
+            cells = [f"{dtype} {words}, depth {depth:,}", str(threads), f"{own:.1f}", *cells,
+                     ratio, f"{bound:.0f}", f"{own / bound:.2f}"]
+            print("| " + " | ".join(cells) + " |")
 
 
 def print_start(args, log, engines):
@@ -185,6 +199,8 @@ def main():
               for depth in args.depths]
     for number in range(args.rounds):
         for place in places:
+            if number > 0 and place[2] > DEEP:
+                continue
             measure_round(args, log, engines, place, number)
     print(f"\nQwen3-0.6B shape, f16 KV, {log.machine}, commit {git_commit()}, median of "
           f"{args.rounds} rounds")

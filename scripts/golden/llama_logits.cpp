@@ -1,5 +1,5 @@
-// llama_logits.cpp - evaluates token ids with llama.cpp on the CPU and prints what tests compare, or
-// continues a text greedily. Compiled by peer.py against a build of llama.cpp; no part of Pith.
+// llama_logits.cpp - evaluates token ids with llama.cpp on the CPU and prints what tests compare,
+// or continues a text greedily. Compiled by peer.py against a build of llama.cpp; no part of Pith.
 //
 //     llama_logits MODEL ID,ID,... logits POS,POS,...   the rows of these positions, abridged
 //     llama_logits MODEL TEXT story N                   the prompt's ids, N greedy ids, the text
@@ -50,7 +50,8 @@ static llama_context *open_context(llama_model *model, uint32_t n_ctx)
     return llama_init_from_model(model, params);
 }
 
-static void evaluate(llama_context *context, const llama_token *ids, size_t n, llama_pos pos, bool all)
+static void evaluate(llama_context *context, const llama_token *ids, size_t n, llama_pos pos,
+                     bool all)
 {
     llama_batch batch = llama_batch_init((int32_t)n, 0, 1);
     batch.n_tokens = (int32_t)n;
@@ -117,8 +118,8 @@ static void print_logits(llama_context *context, const std::vector<llama_token> 
 static std::vector<llama_token> tokenize(const llama_vocab *vocab, const char *text)
 {
     std::vector<llama_token> ids(strlen(text) + 8);
-    int n = llama_tokenize(vocab, text, (int32_t)strlen(text), ids.data(), (int32_t)ids.size(), true,
-                           false);
+    int n = llama_tokenize(vocab, text, (int32_t)strlen(text), ids.data(), (int32_t)ids.size(),
+                           true, false);
     if (n < 0)
         fail("the text cannot be tokenized");
     ids.resize((size_t)n);
@@ -133,8 +134,8 @@ static void print_ids(const char *name, const std::vector<llama_token> &ids)
     printf("\n");
 }
 
-// Prints the ids of the prompt, the ids of its greedy continuation, by how much each was ahead of the
-// second choice at least, and the text of both.
+// Prints the ids of the prompt, the ids of its greedy continuation, by how much each was ahead of
+// the second choice at least, and the text of both.
 static void print_story(llama_context *context, const llama_vocab *vocab, const char *text, int n)
 {
     std::vector<llama_token> prompt = tokenize(vocab, text), ids;

@@ -2,11 +2,11 @@
 """Makes tests/golden/logits.txt: logits of llama.cpp for models of every architecture and weight
 type, which tests/test_logits.c makes again, byte for byte, and compares with Pith's.
 
-    scripts/golden/logits.py LLAMA_CPP_DIR [--build build] [--data ../shared/data] [--only NAME]
+    scripts/golden/logits.py LLAMA_CPP_DIR [--label TEXT] [--build build] [--data ../shared/data] [--only NAME]
 
 LLAMA_CPP_DIR is a source tree of llama.cpp with a static build in build/ (targets llama and
-llama-quantize); --build is Pith's build folder, for tests/make_model; --data is where the cases with
-real vocabularies find them. Standard library only.
+llama-quantize); --build is Pith's build folder, for tests/make_model; --data is where the cases
+with real vocabularies find them. Standard library only.
 
 Two kinds of rows are stored. "top" and "proj" come from the file as it is. For quantised types
 "exact" follows: the projections of the same weights decoded to F32, without llama.cpp's rounding of
@@ -21,8 +21,8 @@ import tempfile
 from peer import Peer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
-         "Q6_K"]
+TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K",
+         "Q5_K", "Q6_K"]
 FLOAT_TYPES = ("F32", "F16", "BF16")
 DEFAULT_VOCAB = 333  # of make_model
 VOCABS = {"ggml-vocab-llama-spm.gguf": 32000, "ggml-vocab-llama-bpe.gguf": 128256,
@@ -53,14 +53,16 @@ def case_list():
         add(f"qwen3-{dtype}", f"arch=qwen3 type={dtype} width=256 ff=768 head_dim=128 tied=1")
     add("qwen3-Q4_K_M", "arch=qwen3 type=Q4_K_M width=256 ff=512 layers=4 vocab=300 tied=1")
     add("qwen2-Q4_0", "arch=qwen2 type=Q4_0 width=224 heads=7 kv_heads=1 head_dim=32 ff=416 tied=1")
-    # Odd shapes: rows that are no multiple of what kernels take at a time, one block wide, one token.
+    # Odd shapes: rows that are no multiple of what kernels take at a time, one block wide, one id.
     for head_dim in (32, 64, 80, 96, 128):
         for arch in ("llama", "qwen3"):
-            add(f"{arch}-head{head_dim}", f"arch={arch} head_dim={head_dim} heads=3 kv_heads=1 ff=160")
+            add(f"{arch}-head{head_dim}",
+                f"arch={arch} head_dim={head_dim} heads=3 kv_heads=1 ff=160")
     add("llama-7per", "arch=llama heads=14 kv_heads=2 head_dim=64 width=192")
     add("qwen2-7per", "arch=qwen2 heads=14 kv_heads=2 head_dim=64 width=896 ff=256 type=Q8_0")
     add("llama-mha", "arch=llama heads=6 kv_heads=6 head_dim=32 width=192")
-    add("llama-narrow", "arch=llama type=Q8_0 width=32 heads=1 kv_heads=1 head_dim=32 ff=32 vocab=17")
+    add("llama-narrow", "arch=llama type=Q8_0 width=32 heads=1 kv_heads=1 head_dim=32 ff=32 "
+        "vocab=17")
     add("llama-odd", "arch=llama width=100 heads=5 kv_heads=5 head_dim=20 ff=133 vocab=71")
     add("llama-bias", "arch=llama bias=1 type=Q5_0")
     add("llama-eps", "arch=llama eps=0.01 layers=1")
@@ -68,9 +70,11 @@ def case_list():
     # Rotary positions.
     add("llama-theta", "arch=llama theta=1000000 ctx=32768", 150)
     add("llama-linear", "arch=llama scaling=linear factor=4 ctx=8192", 150)
-    add("qwen2-yarn", "arch=qwen2 head_dim=32 scaling=yarn factor=4 ctx=256 ctx_orig=64 theta=1000000", 150)
+    add("qwen2-yarn", "arch=qwen2 head_dim=32 scaling=yarn factor=4 ctx=256 ctx_orig=64 "
+        "theta=1000000", 150)
     add("llama-yarn", "arch=llama scaling=yarn factor=8 ctx=1024 ctx_orig=128", 150)
-    add("llama-factors", "arch=llama scaling=factors factor=32 ctx=4096 ctx_orig=64 theta=500000", 150)
+    add("llama-factors", "arch=llama scaling=factors factor=32 ctx=4096 ctx_orig=64 "
+        "theta=500000", 150)
     # Prompts of several pages and chunks.
     add("qwen3-long", "arch=qwen3 heads=8 kv_heads=4", 200)
     add("llama-long-Q4_K", "arch=llama type=Q4_K width=256 ff=256", 200)
@@ -78,9 +82,10 @@ def case_list():
     add("llama-spm", "arch=llama type=Q8_0 width=64 ff=96 layers=1", 8, "ggml-vocab-llama-spm.gguf")
     add("llama-bpe", "arch=llama type=Q4_0 width=64 ff=96 layers=1 tied=1", 8,
         "ggml-vocab-llama-bpe.gguf")
-    add("qwen2-vocab", "arch=qwen2 type=Q5_1 width=64 heads=2 kv_heads=1 head_dim=32 ff=96 layers=1 "
-        "tied=1", 8, "ggml-vocab-qwen2.gguf")
-    add("qwen3-vocab", "arch=qwen3 type=F16 width=32 ff=96 layers=1 tied=1", 8, "ggml-vocab-qwen2.gguf")
+    add("qwen2-vocab", "arch=qwen2 type=Q5_1 width=64 heads=2 kv_heads=1 head_dim=32 ff=96 "
+        "layers=1 tied=1", 8, "ggml-vocab-qwen2.gguf")
+    add("qwen3-vocab", "arch=qwen3 type=F16 width=32 ff=96 layers=1 tied=1", 8,
+        "ggml-vocab-qwen2.gguf")
     return cases
 
 
@@ -121,12 +126,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llama_cpp")
+    parser.add_argument("--label", default="unknown version", help="which llama.cpp it is")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--data", default=os.path.join(ROOT, "..", "shared", "data"))
     parser.add_argument("--only", help="print this case instead of writing the file")
     args = parser.parse_args()
     make_model = os.path.join(args.build, "tests", "make_model")
-    lines = ["# Made by scripts/golden/logits.py; do not edit."]
+    lines = ["# Made by scripts/golden/logits.py; do not edit.", f"# llama.cpp: {args.label}"]
     with tempfile.TemporaryDirectory() as folder:
         peer = Peer(args.llama_cpp, folder)
         for case in case_list():

@@ -12,14 +12,14 @@ def output(command):
 
 
 class Peer:
-    """llama.cpp: folder is its source tree, with a static build (BUILD_SHARED_LIBS=OFF) in build/."""
+    """llama.cpp. folder: its source tree, with a static build (BUILD_SHARED_LIBS=OFF) in build/."""
 
     def __init__(self, folder, work):
         self.folder, self.program = folder, os.path.join(work, "llama_logits")
         libraries = [os.path.join(folder, "build", name) for name in LIBRARIES]
-        subprocess.run(["c++", "-O2", "-std=c++17", f"-I{folder}/include", f"-I{folder}/ggml/include",
-                        SOURCE, "-o", self.program, *libraries, "-fopenmp", "-lpthread", "-ldl"],
-                       check=True)
+        subprocess.run(["c++", "-O2", "-std=c++17", f"-I{folder}/include",
+                        f"-I{folder}/ggml/include", SOURCE, "-o", self.program, *libraries,
+                        "-fopenmp", "-lpthread", "-ldl"], check=True)
 
     def logits(self, model, ids, positions):
         """Lines "pos P", "top ID:LOGIT ...", "proj VALUE ..." for each position."""

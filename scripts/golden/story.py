@@ -2,7 +2,7 @@
 """Makes tests/golden/story.txt: what llama.cpp tells, greedily, from stories260K, which
 tests/test_stories.c compares with Pith's story.
 
-    scripts/golden/story.py LLAMA_CPP_DIR [--data ../shared/data]
+    scripts/golden/story.py LLAMA_CPP_DIR [--label TEXT] [--data ../shared/data]
 """
 import argparse
 import os
@@ -21,17 +21,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llama_cpp")
+    parser.add_argument("--label", default="unknown version", help="which llama.cpp it is")
     parser.add_argument("--data", default=os.path.join(ROOT, "..", "shared", "data"))
     args = parser.parse_args()
     weights = os.path.join(args.data, "weights")
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "stories.gguf")
         subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "convert_llama2c.py"),
-                        os.path.join(weights, "stories260K.bin"), os.path.join(weights, "tok512.bin"),
-                        model], check=True)
+                        os.path.join(weights, "stories260K.bin"),
+                        os.path.join(weights, "tok512.bin"), model], check=True)
         story = Peer(args.llama_cpp, folder).story(model, PROMPT, N_TOKEN)
     with open(os.path.join(ROOT, "tests", "golden", "story.txt"), "w") as file:
-        file.write(f"# Made by scripts/golden/story.py; do not edit.\nopening {PROMPT}\n{story}")
+        file.write(f"# Made by scripts/golden/story.py; do not edit.\n# llama.cpp: {args.label}\n"
+                   f"opening {PROMPT}\n{story}")
 
 
 if __name__ == "__main__":

@@ -265,7 +265,7 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
                       const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                       int32_t r0, int32_t d0, const int32_t part)
 {
-    vec acc[PI_ATTEND_ROWS][4], v[4], scale;
+    vec acc[PI_ATTEND_ROWS][4], v[4], scale = vec_zero();
     const size_t pitch = (size_t)page->dim_v * type_size(type);
     const uint8_t *at = (const uint8_t *)page->v + (size_t)d0 * type_size(type);
     const uint16_t *scale_at = page->v_scale + d0 / 32;

@@ -100,11 +100,11 @@ static void mul_quantised(const struct pi_matrix *w, const struct pi_act *a, int
 
 static int64_t probe_int8(int64_t n_step)
 {
-    volatile int32_t x = 3;
-    int32_t v = x, acc[4] = {0, 1, 2, 3};
+    volatile uint32_t x = 3;
+    uint32_t v = x, acc[4] = {0, 1, 2, 3};
     for (int64_t i = 0; i < n_step; i++)
         for (int32_t j = 0; j < 4; j++)
-            acc[j] = (int32_t)((uint32_t)acc[j] * (uint32_t)v + 1u);
+            acc[j] = acc[j] * v + 1;
     x = acc[0] + acc[1] + acc[2] + acc[3];
     return n_step * 8;
 }
