@@ -19,7 +19,8 @@
 
 #define POOL_BYTES ((int64_t)128 << 20) /* several times the caches */
 #define N_HEAD 8
-#define APPEND 64 /* tokens appended to every lane in turn, so that pages of a lane lie scattered  \
+#define APPEND                                                                                     \
+    64            /* tokens appended to every lane in turn, so that pages of a lane lie scattered  \
                    */
 #define CHUNK 512 /* tokens of a prompt read together */
 #define MIN_SECONDS 0.4

@@ -2,7 +2,7 @@
 """Makes tests/golden/logits.txt: logits of llama.cpp for models of every architecture and weight
 type, which tests/test_logits.c makes again, byte for byte, and compares with Pith's.
 
-    scripts/golden/logits.py LLAMA_CPP_DIR [--label TEXT] [--build build] [--data ../shared/data] [--only NAME]
+    scripts/golden/logits.py LLAMA_CPP_DIR [--label TEXT] [--build DIR] [--data DIR] [--only NAME]
 
 LLAMA_CPP_DIR is a source tree of llama.cpp with a static build in build/ (targets llama and
 llama-quantize); --build is Pith's build folder, for tests/make_model; --data is where the cases

@@ -1,9 +1,10 @@
 """Scores a checkpoint on held-out documents: python3 evaluate.py DIR.
 
-An answer counts if every token of it, the end token included, is the model's first choice given the ones
-before, which is the same as: greedy generation gives exactly this answer.  Depth is the third of the
-document before the question in which the fact stands.
+An answer counts if every token of it, the end token included, is the model's first choice given
+the ones before, which is the same as: greedy generation gives exactly this answer.  Depth is the
+third of the document before the question in which the fact stands.
 """
+
 import argparse
 import os
 from collections import defaultdict
@@ -17,13 +18,19 @@ from presets import Phase
 from stories import Stories
 from tasks import Tasks
 
-TEST_SEED = 90001        # training seeds are small numbers
+TEST_SEED = 90001  # training seeds are small numbers
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 DEPTHS = ("start", "middle", "end")
 PASSWORD, FRIEND, WAY = {"password": 1.0}, {"friend": 1.0}, {"way": 1.0}
-# Name of the row, kinds of facts, share of invented words, facts in the document (None: one per 40 tokens, 4 to 24).
-ROWS = (("password", PASSWORD, 0.0, 1), ("password", PASSWORD, 0.0, None), ("password, invented", PASSWORD, 1.0, 4),
-        ("friend", FRIEND, 0.0, 4), ("way", WAY, 0.0, 1))
+# Name of the row, kinds of facts, share of invented words, facts in the document (None: one per 40
+# tokens, 4 to 24).
+ROWS = (
+    ("password", PASSWORD, 0.0, 1),
+    ("password", PASSWORD, 0.0, None),
+    ("password, invented", PASSWORD, 1.0, 4),
+    ("friend", FRIEND, 0.0, 4),
+    ("way", WAY, 0.0, 1),
+)
 
 
 def load(folder):
@@ -37,7 +44,7 @@ def load(folder):
 @torch.no_grad()
 def is_right(model, ids, answer_start):
     """Whether ids[answer_start:] is what the model would write after ids[:answer_start]."""
-    choice = model(torch.tensor([ids[:-1]]))[0, answer_start - 1:].argmax(-1)
+    choice = model(torch.tensor([ids[:-1]]))[0, answer_start - 1 :].argmax(-1)
     return choice.tolist() == ids[answer_start:]
 
 
@@ -53,7 +60,9 @@ def score(model, tasks, n_tok, n_facts, count):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder")
     parser.add_argument("--count", type=int, default=100, help="documents per row")
     parser.add_argument("--shortest", type=int, default=128)
@@ -63,7 +72,9 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     tok, model, _ = load(args.folder)
-    stories = Stories(tok, TEST_SEED, open(args.corpus, encoding="utf-8").read() if args.corpus else "")
+    stories = Stories(
+        tok, TEST_SEED, open(args.corpus, encoding="utf-8").read() if args.corpus else ""
+    )
     print("| tokens | kind | facts | documents | right | " + " | ".join(DEPTHS) + " |")
     print("|---|---|---|---|---|---|---|---|")
     for n_tok in (n for n in LENGTHS if args.shortest <= n <= args.longest):
@@ -72,9 +83,15 @@ def main():
             phase = Phase(0, {}, 0, facts=kinds, invented=invented, corpus=float(bool(args.corpus)))
             results = score(model, Tasks(tok, stories, phase), n_tok, n_facts, args.count)
             every = [r for rs in results.values() for r in rs]
-            cells = [f"{np.mean(results[d]):.2f} ({len(results[d])})" if results[d] else "-" for d in DEPTHS]
-            print(f"| {n_tok} | {name} | {n_facts} | {len(every)} | {np.mean(every):.3f} | {' | '.join(cells)} |",
-                  flush=True)
+            cells = [
+                f"{np.mean(results[d]):.2f} ({len(results[d])})" if results[d] else "-"
+                for d in DEPTHS
+            ]
+            print(
+                f"| {n_tok} | {name} | {n_facts} | {len(every)} | {np.mean(every):.3f} | "
+                + f"{' | '.join(cells)} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

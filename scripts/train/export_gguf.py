@@ -1,4 +1,5 @@
-"""Writes a checkpoint as GGUF (architecture qwen2, F16 matrices): python3 export_gguf.py DIR FILE."""
+"""Writes a checkpoint as GGUF (qwen2, F16 matrices): python3 export_gguf.py DIR FILE."""
+
 import argparse
 import hashlib
 import os

@@ -1,54 +1,84 @@
 """The small English that pith-nano reads: word lists and a generator of paragraphs.
 
-Every word below becomes one token of nano's vocabulary.  The words of the answers (ADJECTIVES, THINGS,
-PLACES, NAMES) are also the words of the filler, so that no word gives a fact away by itself.
+Every word below becomes one token of nano's vocabulary.  The words of the answers (ADJECTIVES,
+THINGS, PLACES, NAMES) are also the words of the filler, so that no word gives a fact away by
+itself.
 """
 
-WOMEN = ("Maria Clara Elena Greta Irene Karla Marta Nora Paula Sara Anna Diana Flora Helen Julia Lena "
-         "Nina Rosa Vera Emma").split()
-MEN = ("Anton David Felix Hugo Jonas Leon Oscar Robert Thomas Victor Walter Bruno Carl Emil Martin Otto "
-       "Peter Simon Paul Henry").split()
+WOMEN = (
+    "Maria Clara Elena Greta Irene Karla Marta Nora Paula Sara Anna Diana Flora Helen "
+    "Julia Lena Nina Rosa Vera Emma"
+).split()
+MEN = (
+    "Anton David Felix Hugo Jonas Leon Oscar Robert Thomas Victor Walter Bruno Carl "
+    "Emil Martin Otto Peter Simon Paul Henry"
+).split()
 NAMES = WOMEN + MEN
 
-QUALITIES = "green blue red white black yellow silent quiet bright dark small large long round cold warm".split()
-ADJECTIVES = QUALITIES + ("copper silver golden purple wooden iron stone glass paper heavy light soft hard sweet bitter "
-                          "broken hidden narrow gentle proud strong clean rare plain").split()
+QUALITIES = (
+    "green blue red white black yellow silent quiet bright dark small large long "
+    "round cold warm"
+).split()
+ADJECTIVES = (
+    QUALITIES
+    + (
+        "copper silver golden purple wooden iron stone glass paper heavy light soft hard "
+        "sweet bitter broken hidden narrow gentle proud strong clean rare plain"
+    ).split()
+)
 
-THINGS = ("lantern ladder window bottle candle mirror basket hammer needle ribbon feather button pencil letter "
-          "blanket carpet kettle spoon knife bucket barrel wagon saddle compass trumpet violin drum pepper "
-          "cherry honey bread cheese butter horse goat rabbit fox raven turtle beetle spider salmon flower "
-          "leaf shell rope crown coin key door chair table book box hat coat boat").split()
+THINGS = (
+    "lantern ladder window bottle candle mirror basket hammer needle ribbon feather "
+    "button pencil letter blanket carpet kettle spoon knife bucket barrel wagon "
+    "saddle compass trumpet violin drum pepper cherry honey bread cheese butter horse "
+    "goat rabbit fox raven turtle beetle spider salmon flower leaf shell rope crown "
+    "coin key door chair table book box hat coat boat"
+).split()
 
-PLACES = ("bridge tower mill harbor market village castle station school church library bakery stable cellar "
-          "kitchen attic gate shore chapel inn farm field orchard valley cave dock square garden wall "
-          "well").split()
+PLACES = (
+    "bridge tower mill harbor market village castle station school church library "
+    "bakery stable cellar kitchen attic gate shore chapel inn farm field orchard "
+    "valley cave dock square garden wall well"
+).split()
 
-ROLES = ("baker farmer miller sailor teacher doctor painter soldier hunter tailor captain gardener shepherd "
-         "smith merchant widow").split()
+ROLES = (
+    "baker farmer miller sailor teacher doctor painter soldier hunter tailor captain "
+    "gardener shepherd smith merchant widow"
+).split()
 
 AGES = "old young tired happy hungry".split()
 MOODS = "tired happy hungry afraid alone late ready sick calm".split()
 TIMES = "morning evening afternoon night winter summer spring autumn".split()
 GOING = "walked went came ran rode".split()
-TAKING = "bought sold found lost carried took made saw kept cleaned painted washed opened wanted hid".split()
+TAKING = (
+    "bought sold found lost carried took made saw kept cleaned painted washed opened "
+    "wanted hid"
+).split()
 BEING = "waited slept sat stood talked laughed sang worked read".split()
 WHERE = "near behind beside under".split()
 WEATHER = "rain snow wind sun moon".split()
-WEATHER_DID = {"rain": ("fell", "stopped", "began"), "snow": ("fell", "stopped", "began"),
-               "wind": ("blew", "stopped", "began"), "sun": ("shone", "rose"), "moon": ("shone", "rose")}
+WEATHER_DID = {
+    "rain": ("fell", "stopped", "began"),
+    "snow": ("fell", "stopped", "began"),
+    "wind": ("blew", "stopped", "began"),
+    "sun": ("shone", "rose"),
+    "moon": ("shone", "rose"),
+}
 # Parts of invented words.
 CONSONANTS = "b c d f g h j k l m n p r s t v w z".split()
 ONSETS = CONSONANTS + "bl br ch dr fl gr kr pl qu sh st th tr y".split()
 VOWELS = "a e i o u".split()
 CODAS = ["", "", ""] + "b ck d f l ll m n nd ng p r rt s st t x".split()
 
-STRANGE = [WOMEN, MEN, NAMES, ADJECTIVES, THINGS, PLACES, ROLES, TAKING, BEING]    # open classes
+STRANGE = [WOMEN, MEN, NAMES, ADJECTIVES, THINGS, PLACES, ROLES, TAKING, BEING]  # open classes
 
 # Words that occur only inside the sentence patterns and the question forms.
-PATTERN_WORDS = ("the a of to in on at from with and but before after when because so then there it she he "
-                 "they her his was were had is not very old young still "
-                 "told gave about friend password way goes "
-                 "nowhere").split()
+PATTERN_WORDS = (
+    "the a of to in on at from with and but before after when because so then there it she he "
+    "they her his was were had is not very old young still "
+    "told gave about friend password way goes "
+    "nowhere"
+).split()
 # Words that can follow a full stop, or open a paragraph (there without a leading space).
 OPENERS = "The In At One When After Then But It She He They There".split()
 PARAGRAPH_OPENERS = "The In At One When After".split()
@@ -57,23 +87,42 @@ LINE_OPENERS = "Question Answer".split()
 
 
 def vocabulary_words():
-    """What is to be one token: nano's words as they stand in a text, and parts of other words and numbers."""
-    spaced = (NAMES + ADJECTIVES + THINGS + PLACES + ROLES + MOODS + TIMES + GOING + TAKING + BEING + WHERE
-              + WEATHER + [w for v in WEATHER_DID.values() for w in v] + PATTERN_WORDS + OPENERS
-              + QUESTION_WORDS)
+    """What is to be one token: words as they stand in a text, parts of other words and numbers."""
+    spaced = (
+        NAMES
+        + ADJECTIVES
+        + THINGS
+        + PLACES
+        + ROLES
+        + MOODS
+        + TIMES
+        + GOING
+        + TAKING
+        + BEING
+        + WHERE
+        + WEATHER
+        + [w for v in WEATHER_DID.values() for w in v]
+        + PATTERN_WORDS
+        + OPENERS
+        + QUESTION_WORDS
+    )
     parts = [c + v for c in CONSONANTS for v in VOWELS] + [f"{n:02}" for n in range(100)]
-    return sorted({" " + w for w in spaced} | set(PARAGRAPH_OPENERS) | set(LINE_OPENERS) | set(parts))
+    return sorted(
+        {" " + w for w in spaced} | set(PARAGRAPH_OPENERS) | set(LINE_OPENERS) | set(parts)
+    )
 
 
 def invent(rng):
     """A word of one to three syllables, most of them in no dictionary."""
+
     def pick(parts):
         return parts[rng.integers(len(parts))]
+
     return "".join(pick(ONSETS) + pick(VOWELS) + pick(CODAS) for _ in range(rng.integers(1, 4)))
 
 
 class Writer:
-    """Writes paragraphs of unrelated small stories; one seeded generator, no state between paragraphs.
+    """Writes paragraphs of unrelated small stories from one seeded generator.
 
     A share of the paragraphs is strange: most of their nouns, names and verbs are invented words.
     """
@@ -156,15 +205,19 @@ class Writer:
         if kind == 2:
             return f"But {subject} was not {self.pick(MOODS)}, because {self.weather()}."
         if kind == 3:
-            return f"The {self.pick(THINGS)} was {self.pick(('very', 'still', 'not'))} {self.pick(QUALITIES)}."
+            degree = ("very", "still", "not")
+            return f"The {self.pick(THINGS)} was {self.pick(degree)} {self.pick(QUALITIES)}."
         if kind == 4:
             return f"It was a {self.pick(QUALITIES)} {self.pick(TIMES)}, and {self.weather()}."
         if kind == 5:
-            return f"{subject[0].upper()}{subject[1:]} told {self.pick(NAMES)} about {self.thing()}."
+            return (
+                f"{subject[0].upper()}{subject[1:]} told {self.pick(NAMES)} about {self.thing()}."
+            )
         if kind == 6:
             return f"{subject[0].upper()}{subject[1:]} {self.action()} before {self.weather()}."
         if kind == 7:
             return f"The {self.pick(ROLES)} and the {self.pick(ROLES)} {self.pick(BEING)} there."
         if kind == 8:
-            return f"{subject[0].upper()}{subject[1:]} {self.action()}, and {self.pick(NAMES)} {self.action()}."
+            opening = f"{subject[0].upper()}{subject[1:]} {self.action()}"
+            return f"{opening}, and {self.pick(NAMES)} {self.action()}."
         return f"{subject[0].upper()}{subject[1:]} {self.action()}."

@@ -1,4 +1,5 @@
-"""A stock Qwen2 decoder (RMSNorm, rotary positions, grouped queries with QKV bias, SwiGLU) for PyTorch 1.13."""
+"""A stock Qwen2 decoder (RMSNorm, RoPE, grouped queries with bias, SwiGLU) for PyTorch 1.13."""
+
 import math
 from dataclasses import dataclass
 
@@ -6,9 +7,9 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-QUERY_BLOCK = 256     # queries per attention block; a block reads only the keys it may see
+QUERY_BLOCK = 256  # queries per attention block; a block reads only the keys it may see
 EMBEDDING_STD = 0.5
-WEIGHT_GAIN = 0.5     # of 1/sqrt(fan in)
+WEIGHT_GAIN = 0.5  # of 1/sqrt(fan in)
 OFFSET_HEAD_GAIN = 5.0
 OFFSET_HEAD_MIN_FREQUENCY = 0.02
 
@@ -31,7 +32,7 @@ class Config:
 
 
 class _RMSNormFunction(torch.autograd.Function):
-    """x / rms(x) * gain, with a backward pass that keeps one tensor of x's shape instead of four."""
+    """x / rms(x) * gain; its backward pass keeps one tensor of x's shape instead of four."""
 
     @staticmethod
     def forward(ctx, x, gain, eps):
@@ -94,8 +95,12 @@ class Layer(nn.Module):
         """x: [n_seq][n_tok][n_embd], mask: [n_tok][n_tok] additive.  Returns x's shape."""
         c, (n_seq, n_tok, _) = self.c, x.shape
         group = c.n_head // c.n_head_kv
-        q = rotate(self.attn_q(x).view(n_seq, n_tok, c.n_head, c.head_dim).transpose(1, 2), cos, sin)
-        k = rotate(self.attn_k(x).view(n_seq, n_tok, c.n_head_kv, c.head_dim).transpose(1, 2), cos, sin)
+        q = rotate(
+            self.attn_q(x).view(n_seq, n_tok, c.n_head, c.head_dim).transpose(1, 2), cos, sin
+        )
+        k = rotate(
+            self.attn_k(x).view(n_seq, n_tok, c.n_head_kv, c.head_dim).transpose(1, 2), cos, sin
+        )
         v = self.attn_v(x).view(n_seq, n_tok, c.n_head_kv, c.head_dim).transpose(1, 2)
         q = q.reshape(n_seq * c.n_head_kv, group, n_tok, c.head_dim)
         k = k.reshape(n_seq * c.n_head_kv, n_tok, c.head_dim)
@@ -103,9 +108,11 @@ class Layer(nn.Module):
         blocks = []
         for start in range(0, n_tok, QUERY_BLOCK):
             end = min(start + QUERY_BLOCK, n_tok)
-            rows = q[:, :, start:end].reshape(n_seq * c.n_head_kv, group * (end - start), c.head_dim)
+            rows = q[:, :, start:end].reshape(
+                n_seq * c.n_head_kv, group * (end - start), c.head_dim
+            )
             bias = mask[start:end, :end].repeat(group, 1)[None]
-            scores = torch.baddbmm(bias, rows, k[:, :end].transpose(1, 2), alpha=c.head_dim ** -0.5)
+            scores = torch.baddbmm(bias, rows, k[:, :end].transpose(1, 2), alpha=c.head_dim**-0.5)
             mixed = torch.bmm(torch.softmax(scores, -1), v[:, :end])
             blocks.append(mixed.view(n_seq, c.n_head, end - start, c.head_dim))
         mixed = torch.cat(blocks, 2).transpose(1, 2).reshape(n_seq, n_tok, c.n_head * c.head_dim)
@@ -136,7 +143,7 @@ class Decoder(nn.Module):
             if name.endswith("bias"):
                 nn.init.zeros_(p)
             elif p.dim() == 2:
-                std = WEIGHT_GAIN * self.c.n_embd ** -0.5
+                std = WEIGHT_GAIN * self.c.n_embd**-0.5
                 if name.endswith(("attn_output.weight", "ffn_down.weight")):
                     std /= math.sqrt(2 * self.c.n_layer)
                 nn.init.normal_(p, 0, EMBEDDING_STD if name == "token_embd.weight" else std)
@@ -145,9 +152,9 @@ class Decoder(nn.Module):
     def _point_first_heads_back(self):
         """Starts the query heads of layer 0, KV head 0 as "attend j tokens back", j = 1, 2, ..
 
-        With constant q = g (cos -f j, sin -f j) and k = g (1, 0) in the biases, the rotated score at
-        distance d is g^2 sum over f of cos(f (d - j)).  Only an initial value: both biases are trained.
-        It makes the induction circuit form some hundred steps earlier.
+        With constant q = g (cos -f j, sin -f j) and k = g (1, 0) in the biases, the rotated score
+        at distance d is g^2 sum over f of cos(f (d - j)).  Only an initial value: both biases are
+        trained. It makes the induction circuit form some hundred steps earlier.
         """
         c, half = self.c, self.c.head_dim // 2
         f = rope_frequencies(c.head_dim, c.rope_theta).float()

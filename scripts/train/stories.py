@@ -1,4 +1,5 @@
 """Filler: paragraphs as lists of encoded sentences, written by language.py or cut from a corpus."""
+
 import re
 
 import numpy as np
@@ -24,7 +25,7 @@ class Stories:
         self.cut = [_encoded(tok, SENTENCE_END.split(p)) for p in paragraphs if p]
 
     def sentences(self, rng, from_corpus):
-        """Endless (ids, opens a paragraph): written paragraphs at random, the corpus in its order."""
+        """Endless (ids, opens a paragraph): written ones at random, the corpus in its order."""
         at = rng.integers(len(self.cut)) if from_corpus else 0
         while True:
             if from_corpus:

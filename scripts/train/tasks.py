@@ -1,14 +1,15 @@
 """Training and test documents: texts with facts hidden in them, and questions about the facts.
 
-A fact and the answer to its question are the same sentence, "The password of Maria is copper lantern.",
-so that one circuit (find the earlier place where the last two tokens stood, copy what followed) serves
-facts said again, answers, and every step of a way.  Three kinds:
+A fact and the answer to its question are the same sentence, "The password of Maria is copper
+lantern.", so that one circuit (find the earlier place where the last two tokens stood, copy what
+followed) serves facts said again, answers, and every step of a way.  Three kinds:
 
     password   The password of Maria is copper lantern.      also invented words and numbers
     friend     The friend of Maria is Anton.
     way        The way goes from bridge to tower.            asked as a whole chain:
                The way goes from bridge to tower to mill to nowhere.
 """
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,17 +17,17 @@ import numpy as np
 import language
 
 ANSWER_WEIGHT = 1.0
-COPY_WEIGHT = 0.3        # tokens of an answer that repeat the question or end the sentence
-MAX_WAY = 12             # places in a chain
-TOKENS_PER_FACT = 24     # at most one fact in so many tokens
-MAX_FACTS = 30           # of documents that ask at the end
+COPY_WEIGHT = 0.3  # tokens of an answer that repeat the question or end the sentence
+MAX_WAY = 12  # places in a chain
+TOKENS_PER_FACT = 24  # at most one fact in so many tokens
+MAX_FACTS = 30  # of documents that ask at the end
 
 
 @dataclass
 class Fact:
     kind: str
-    key: str             # " Maria": the name or place asked about, with its space
-    value: str           # " copper lantern", with its space, without the full stop
+    key: str  # " Maria": the name or place asked about, with its space
+    value: str  # " copper lantern", with its space, without the full stop
 
     @property
     def head(self):
@@ -48,11 +49,13 @@ class FactSource:
     """Draws facts whose keys differ by kind, and whose passwords differ in their first word."""
 
     def __init__(self, rng, shares, invented):
-        """shares: {kind: probability}; invented: share of names and passwords that are no known words."""
+        """shares: {kind: probability}; invented: share of unknown names and passwords."""
         self.rng, self.shares, self.invented = rng, shares, invented
         self.names = {k: list(rng.permutation(language.NAMES)) for k in ("password", "friend")}
         self.adjectives = list(rng.permutation(language.ADJECTIVES))
-        self.chain = [f" {p}" for p in rng.permutation(language.PLACES)[:rng.integers(2, MAX_WAY + 1)]]
+        self.chain = [
+            f" {p}" for p in rng.permutation(language.PLACES)[: rng.integers(2, MAX_WAY + 1)]
+        ]
         self.chain.append(" nowhere")
         self.links = [Fact("way", a, b) for a, b in zip(self.chain, self.chain[1:])]
         self.unused_links = [self.links[i] for i in rng.permutation(len(self.links))]
@@ -89,7 +92,7 @@ class FactSource:
         """What follows the verb in the answer: of a way, the whole chain from its key on."""
         if fact.kind != "way":
             return fact.value
-        return " to".join(self.chain[self.chain.index(fact.key) + 1:])
+        return " to".join(self.chain[self.chain.index(fact.key) + 1 :])
 
 
 class Document:
@@ -124,7 +127,7 @@ class Document:
         self.add_text(".", self.text_weight)
 
     def add_question(self, fact, value):
-        """Question and answer, closed by the end token.  Returns the index of the answer's first token."""
+        """Question and answer, closed by the end token.  Returns the answer's first index."""
         self.add_text(fact.question, self.text_weight)
         self.add_text(fact.key, self.surprise_weight)
         self.add_text("?\nAnswer:", self.text_weight)
@@ -158,7 +161,7 @@ class Tasks:
         return doc
 
     def dense(self, rng, n_tok):
-        """Facts, the same facts again, questions and filler in any order: the most answers per token."""
+        """Facts, the same again, questions and filler in any order: the most answers per token."""
         doc, source, said = self.document(), self.source(rng), []
         story = self.filler(rng)
         p_story = rng.random() * self.phase.most_story
@@ -182,7 +185,7 @@ class Tasks:
         return doc
 
     def say_again(self, rng, doc, source, said, p_question):
-        """One of the facts said, as a sentence or, where the whole of it is known, as a question."""
+        """One of the facts said: a sentence or, where the whole of it is known, a question."""
         fact = said[rng.integers(len(said))]
         complete = fact.kind != "way" or all(link in said for link in source.links)
         if complete and rng.random() < p_question:
@@ -205,7 +208,7 @@ class Tasks:
         return source, facts
 
     def examination(self, rng, n_tok, n_facts, n_questions):
-        """Filler with facts in it, then questions; about n_tok tokens, never more unless facts alone are.
+        """Filler with facts in it, then questions; n_tok tokens or a little less.
 
         Returns (document, [(index of the fact's first token, index of the answer's first token)]).
         """

@@ -1,9 +1,10 @@
 """Byte-level BPE as GPT-2 defines it: training, encoding, decoding, and the GGUF view of it.
 
-A token is a byte string.  Ids are: 0..255 the single bytes, then one id per merge in rank order, then the
-two control tokens.  Text is first cut by the GPT-2 pattern (a word takes its leading space with it), and
-merges never cross a cut.
+A token is a byte string.  Ids are: 0..255 the single bytes, then one id per merge in rank order,
+then the two control tokens.  Text is first cut by the GPT-2 pattern (a word takes its leading
+space with it), and merges never cross a cut.
 """
+
 import json
 import re
 import sys
@@ -15,7 +16,7 @@ END = "<|end_of_text|>"
 
 
 def _category_class(prefix):
-    """Body of a regular-expression class with all characters whose Unicode category starts with prefix."""
+    """Body of a regular-expression class: the characters whose category starts with prefix."""
     ranges = []
     for code in range(sys.maxunicode + 1):
         if not 0xD800 <= code <= 0xDFFF and unicodedata.category(chr(code)).startswith(prefix):
@@ -28,8 +29,10 @@ def _category_class(prefix):
 
 def _gpt2_pattern():
     letter, number = _category_class("L"), _category_class("N")
-    return re.compile(rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{letter}]+| ?[{number}]+"
-                      rf"| ?[^\s{letter}{number}]+|\s+(?!\S)|\s+")
+    return re.compile(
+        rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{letter}]+| ?[{number}]+"
+        rf"| ?[^\s{letter}{number}]+|\s+(?!\S)|\s+"
+    )
 
 
 def byte_alphabet():
@@ -59,7 +62,7 @@ class Tokenizer:
         self.cache = {}
 
     def _word(self, piece):
-        """Ids of one pre-token (bytes): repeatedly joins the pair of lowest rank, leftmost first."""
+        """Ids of one pre-token (bytes): again and again joins the pair of lowest rank."""
         known = self.cache.get(piece)
         if known is not None:
             return known
@@ -126,7 +129,7 @@ def count_words(texts):
 
 
 def train(counts, n_merges=None):
-    """Merges learnt from pre-token counts; without n_merges it goes on until every word is one token.
+    """Merges learnt from pre-token counts; without n_merges until every word is one token.
 
     Ties are broken by the pair's bytes, so the result depends on the counts alone.
     """

@@ -27,6 +27,14 @@
 
 #define TILE static inline __attribute__((always_inline))
 
+/* Loops over the rows and registers of a tile have constant ends and must disappear, so that the
+   sums live in registers. */
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 /* Vectors of a page that are computed: the slots in use, rounded up to 16. */
 TILE int32_t page_vecs(const struct pi_attend_page *page)
 {
@@ -55,7 +63,8 @@ TILE vec load_values_part(enum pi_attend_type type, const uint8_t *at, int32_t n
     return type == PI_ATTEND_F16 ? vec_load_f16_part(p, n) : vec_load_i8_part(p, n);
 }
 
-/* The lines of the next page that lie where n_vec vectors are read now. */
+/* The lines of the next page that lie where n_vec vectors are read now. f32 pages are mostly
+   decoded ones, in the caches already. */
 TILE void prefetch_next(enum pi_attend_type type, const uint8_t *at, ptrdiff_t next, int32_t n_vec)
 {
     if (type == PI_ATTEND_F32)
@@ -76,30 +85,30 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
     const uint8_t *at = (const uint8_t *)page->k + (size_t)s0 * type_size(type);
     const uint16_t *scale_at = page->k_scale + s0;
     const float *q = rows->q + r0;
-#pragma GCC unroll 12
-    for (int32_t r = 0; r < n_row; r++)
-#pragma GCC unroll 4
+    UNROLL
+    for (int32_t r = 0; r < n_row; r++) {
+        UNROLL
         for (int32_t j = 0; j < n_vec; j++)
             acc[r][j] = vec_zero();
+    }
     for (int32_t d = 0; d < page->dim_k;) {
         int32_t end = type == PI_ATTEND_Q8_0 ? d + 32 : page->dim_k;
-        if (type == PI_ATTEND_Q8_0)
-#pragma GCC unroll 4
-            for (int32_t j = 0; j < n_vec; j++)
-                scale[j] = vec_load_f16(scale_at + j * VEC);
+        UNROLL
+        for (int32_t j = 0; type == PI_ATTEND_Q8_0 && j < n_vec; j++)
+            scale[j] = vec_load_f16(scale_at + j * VEC);
         scale_at += page->page_len;
         for (; d < end; d++) {
             prefetch_next(type, at, page->next, n_vec);
-#pragma GCC unroll 4
+            UNROLL
             for (int32_t j = 0; j < n_vec; j++) {
                 k[j] = load_values(type, at + (size_t)(j * VEC) * type_size(type));
                 if (type == PI_ATTEND_Q8_0)
                     k[j] = vec_mul(scale[j], k[j]);
             }
-#pragma GCC unroll 12
+            UNROLL
             for (int32_t r = 0; r < n_row; r++) {
                 vec qr = vec_set1(q[r]);
-#pragma GCC unroll 4
+                UNROLL
                 for (int32_t j = 0; j < n_vec; j++)
                     acc[r][j] = vec_fma(k[j], qr, acc[r][j]);
             }
@@ -108,12 +117,13 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
         }
     }
     vec factor = vec_set1(rows->scale);
-#pragma GCC unroll 12
-    for (int32_t r = 0; r < n_row; r++)
-#pragma GCC unroll 4
+    UNROLL
+    for (int32_t r = 0; r < n_row; r++) {
+        UNROLL
         for (int32_t j = 0; j < n_vec; j++)
             vec_store(rows->x + (r0 + r) * PI_ATTEND_SLOTS + s0 + j * VEC,
                       vec_clamp(vec_mul(acc[r][j], factor)));
+    }
 }
 
 /* All slots for n_row rows, in tiles as wide as registers allow. */
@@ -185,16 +195,17 @@ TILE float row_max(const float *x, int32_t n_vec, float old)
 TILE float row_weights(float *x, int32_t n_vec, float base)
 {
     vec sum[16 / VEC], shift = vec_set1(base);
-#pragma GCC unroll 4
+    UNROLL
     for (int32_t j = 0; j < 16 / VEC; j++)
         sum[j] = vec_zero();
-    for (int32_t i = 0; i < n_vec; i += 16 / VEC)
-#pragma GCC unroll 4
+    for (int32_t i = 0; i < n_vec; i += 16 / VEC) {
+        UNROLL
         for (int32_t j = 0; j < 16 / VEC; j++) {
             vec p = exp_below_0(vec_sub(vec_load(x + (i + j) * VEC), shift));
             vec_store(x + (i + j) * VEC, p);
             sum[j] = vec_add(sum[j], p);
         }
+    }
     return vec_tree(sum);
 }
 
@@ -271,10 +282,10 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
     const uint16_t *scale_at = page->v_scale + d0 / 32;
     const float *p = rows->x + r0 * PI_ATTEND_SLOTS;
     float *o = rows->o + (size_t)r0 * rows->o_stride + d0;
-#pragma GCC unroll 12
+    UNROLL
     for (int32_t r = 0; r < n_row; r++) {
         vec c = vec_set1(rows->rescale[r0 + r]);
-#pragma GCC unroll 4
+        UNROLL
         for (int32_t j = 0; j < n_vec; j++) {
             const float *from = o + (size_t)r * rows->o_stride + j * VEC;
             acc[r][j] = vec_mul(part > 0 ? vec_load_part(from, part) : vec_load(from), c);
@@ -282,7 +293,7 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
     }
     for (int32_t s = 0; s < page->n; s++) {
         prefetch_next(type, at, page->next, n_vec);
-#pragma GCC unroll 4
+        UNROLL
         for (int32_t j = 0; j < n_vec; j++) {
             v[j] = part > 0 ? load_values_part(type, at, part)
                             : load_values(type, at + (size_t)(j * VEC) * type_size(type));
@@ -292,19 +303,19 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
                 v[j] = vec_mul(scale, v[j]);
             }
         }
-#pragma GCC unroll 12
+        UNROLL
         for (int32_t r = 0; r < n_row; r++) {
             vec w = vec_set1(p[r * PI_ATTEND_SLOTS + s]);
-#pragma GCC unroll 4
+            UNROLL
             for (int32_t j = 0; j < n_vec; j++)
                 acc[r][j] = vec_fma(v[j], w, acc[r][j]);
         }
         at += pitch;
         scale_at += page->dim_v / 32;
     }
-#pragma GCC unroll 12
-    for (int32_t r = 0; r < n_row; r++)
-#pragma GCC unroll 4
+    UNROLL
+    for (int32_t r = 0; r < n_row; r++) {
+        UNROLL
         for (int32_t j = 0; j < n_vec; j++) {
             float *to = o + (size_t)r * rows->o_stride + j * VEC;
             if (part > 0)
@@ -312,6 +323,7 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
             else
                 vec_store(to, acc[r][j]);
         }
+    }
 }
 
 TILE void values_rows(const enum pi_attend_type type, const int32_t n_row,

@@ -221,10 +221,20 @@ static void prefetch_part(const struct attend *a, const uint8_t *page, int32_t i
         a->cpu->prefetch(page + begin, step < bytes - begin ? step : bytes - begin);
 }
 
+/* Asks for what the kernels of few rows do not: values of f32 at once, and the small parts. */
+static void prefetch_rest(const struct attend *a, const uint8_t *page)
+{
+    const struct kv_geometry *g = &a->cache->g;
+    const struct kv_page_layout *layout = &a->cache->layout;
+    size_t k = g->type_k == KV_TYPE_F32 ? layout->k : layout->k_scale;
+    size_t v = g->type_v == KV_TYPE_F32 ? layout->v : layout->v_scale;
+    a->cpu->prefetch(page + k, layout->v - k);
+    a->cpu->prefetch(page + v, layout->bytes - v);
+}
+
 /* Table entry `index` of the lane, whose entries begin at a slot. Positions ascend in a page. */
 static void page_attend(struct attend *a, int32_t index, int32_t slot)
 {
-    const struct kv_page_layout *layout = &a->cache->layout;
     int32_t delta = a->lane->table[index].delta;
     const uint8_t *base = kv_page_at(a->cache, a->lane->table[index].page), *next = base;
     struct pi_attend_page page;
@@ -236,12 +246,10 @@ static void page_attend(struct attend *a, int32_t index, int32_t slot)
     if (index + a->look_ahead < a->lane->n_live)
         next = kv_page_at(a->cache, a->lane->table[index + a->look_ahead].page);
     page.next = next - base;
-    if (a->decoded) {
+    if (a->decoded)
         page_decode(a, &page);
-    } else {
-        a->cpu->prefetch(next + layout->k_scale, layout->v - layout->k_scale);
-        a->cpu->prefetch(next + layout->v_scale, layout->bytes - layout->v_scale);
-    }
+    else
+        prefetch_rest(a, next);
     int32_t n_block = (int32_t)pi_ceil_div(a->n_row, a->block_rows);
     for (int32_t i = 0; i < n_block; i++) {
         if (a->decoded)
