@@ -1,8 +1,8 @@
 /*
- * bench_matmul.c - products with packed weights beside their bounds: one token against the bandwidth
- * of memory, a prompt against the peak of the processor's dot products, both measured by the same
- * program. Weights are larger than the caches and are read as a pass reads them: in chunks of
- * groups that threads take from a common loop.
+ * bench_matmul.c - products with packed weights beside their bounds: one token against the
+ * bandwidth of memory, a prompt against the peak of the processor's dot products, both measured by
+ * the same program. Weights are larger than the caches and are read as a pass reads them: in chunks
+ * of groups that threads take from a common loop.
  *
  * usage: bench_matmul [--csv] [--threads N] [--cols N] [--tokens N] [--cpu LEVEL] [--type NAME]
  */
@@ -63,7 +63,10 @@ static void *memory(size_t size)
     return block;
 }
 
-static uint32_t random_u32(uint32_t *seed) { return *seed = *seed * 1664525u + 1013904223u; }
+static uint32_t random_u32(uint32_t *seed)
+{
+    return *seed = *seed * 1664525u + 1013904223u;
+}
 
 /* One group of random codes with scales near 1/64, 16 rows as a file has them. */
 static void random_rows(const struct pi_matmul_layout *layout, int32_t n_col, uint8_t *rows)
@@ -159,8 +162,8 @@ static struct result measure(enum pi_dtype type, int32_t n_thread, const struct 
         r.few_ratio[i] = best_seconds(&b, few_tokens[i], n_thread) / (one * few_tokens[i]);
     b.w.n_group = (int32_t)pi_min(b.w.n_group, PROMPT_ROWS / PI_GROUP);
     b.w.n_row = b.w.n_group * PI_GROUP;
-    r.prompt_ops_per_s = 2.0 * b.w.n_row * (double)o->n_col * o->n_tok /
-                         best_seconds(&b, o->n_tok, n_thread);
+    r.prompt_ops_per_s =
+        2.0 * b.w.n_row * (double)o->n_col * o->n_tok / best_seconds(&b, o->n_tok, n_thread);
     size_t n = (size_t)max_tok * (size_t)o->n_col;
     pi_mem_unmap(PI_MEM_OTHER, b.scratch, scratch_bytes);
     pi_mem_unmap(PI_MEM_OTHER, b.w.data, weight_bytes);

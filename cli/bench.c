@@ -23,7 +23,6 @@
 #include "command.h"
 #include "session.h"
 
-#define WARM_UP 32 /* tokens */
 
 struct bench_options {
     int32_t n_prompt;
@@ -140,17 +139,24 @@ static void measure_row(struct bench *b, struct row *row)
     add_sample(row, clock_s() - start);
 }
 
+/* Touches the memory that the rows of a depth will use: its first use is the system's work. */
+static void warm_up(struct bench *b, const struct row *rows, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        go_to_depth(b, rows[i].depth);
+        evaluate(b, b->tokens + rows[i].depth, rows[i].n, PITH_LOGITS_LAST);
+    }
+}
+
 /* Repetitions go round the rows of a depth, so that a slow moment does not fall on one of them. */
 static void measure(struct bench *b)
 {
     const struct bench_options *o = &b->options->bench;
-    evaluate(b, b->tokens, WARM_UP, PITH_LOGITS_LAST);
-    evaluate(b, b->tokens, 1, PITH_LOGITS_LAST);
-    go_to_depth(b, 0);
     for (int32_t first = 0; first < b->n_row;) {
         int32_t end = first;
         while (end < b->n_row && b->rows[end].depth == b->rows[first].depth)
             end++;
+        warm_up(b, &b->rows[first], end - first);
         for (int32_t r = 0; r < o->n_repeat; r++)
             for (int32_t i = first; i < end; i++) {
                 if (cli_interrupted())
@@ -336,7 +342,7 @@ static void make_rows(struct bench *b)
 
 static int64_t most_tokens(const struct bench *b)
 {
-    int64_t most = WARM_UP + 1;
+    int64_t most = 1;
     for (int32_t i = 0; i < b->n_row; i++) {
         int64_t n = (int64_t)b->rows[i].depth + b->rows[i].n;
         most = n > most ? n : most;

@@ -311,7 +311,8 @@ static void fixture_check(const struct fixture *f, const struct pi_matrix *m, in
     f->mul(m, &act, begin, end, f->got + 16, out_stride, f->scratch);
     int32_t row_begin = begin * PI_GROUP, row_end = (int32_t)pi_min(end * PI_GROUP, m->n_row);
     for (size_t i = 0; i < used; i++) {
-        size_t t = i < 16 ? 0 : (i - 16) / out_stride, r = i < 16 ? SIZE_MAX : (i - 16) % out_stride;
+        size_t t = i < 16 ? 0 : (i - 16) / out_stride,
+               r = i < 16 ? SIZE_MAX : (i - 16) % out_stride;
         bool inside = i >= 16 && t < (size_t)n_tok && r >= (size_t)row_begin && r < (size_t)row_end;
         uint32_t want = GUARD;
         if (inside)
@@ -381,7 +382,7 @@ static void check_ranges(enum pi_cpu_level level, const struct pi_kernels *k, en
     fixture_free(&f);
 }
 
-/* More tokens and columns than stay in a cache. */
+/* More tokens and columns than stay in a cache; long rows, whose sums fill the scratch. */
 static void check_slabs(enum pi_cpu_level level, const struct pi_kernels *k, enum pi_dtype type)
 {
     int32_t block = pi_matmul_layout(type)->block_len;
@@ -390,6 +391,12 @@ static void check_slabs(enum pi_cpu_level level, const struct pi_kernels *k, enu
     struct pi_matrix m = pack(&f.w, 18);
     fixture_check(&f, &m, 515, 0, m.n_group, 18);
     fixture_check(&f, &m, 300, 0, m.n_group, 20);
+    free(m.data);
+    fixture_free(&f);
+    f = fixture_new(level, k, type, 3, 16384, 30, CONTENT_RANDOM);
+    m = pack(&f.w, 3);
+    for (int32_t n_tok = 24; n_tok <= 30; n_tok += 3)
+        fixture_check(&f, &m, n_tok, 0, m.n_group, 3);
     free(m.data);
     fixture_free(&f);
 }

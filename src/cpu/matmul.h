@@ -12,16 +12,16 @@
 #include "base/base.h"
 #include "model/dtype.h"
 
-#define PI_GROUP 16   /* rows of a packed group */
+#define PI_GROUP 16     /* rows of a packed group */
 #define PI_ACT_BLOCK 32 /* activations that share a scale */
 
 struct pi_matrix {
     enum pi_dtype type;
     int32_t n_row;
     int32_t n_col;
-    int32_t n_group;    /* ceil(n_row / PI_GROUP); the last group's missing rows are zero */
+    int32_t n_group; /* ceil(n_row / PI_GROUP); the last group's missing rows are zero */
     size_t group_bytes;
-    uint8_t *data;      /* [n_group][group_bytes], 64-byte aligned */
+    uint8_t *data; /* [n_group][group_bytes], 64-byte aligned */
 };
 
 /*
@@ -81,11 +81,13 @@ int32_t pi_matmul_index(enum pi_dtype type);
 /* True when the product reads pi_act's x rather than q, scale and sum16. */
 bool pi_matmul_is_float(enum pi_dtype type);
 
-/* Bytes of a packed group for a matrix of n_col columns; 0 when n_col does not fit the type's block. */
+/* Bytes of a packed group for a matrix of n_col columns; 0 when n_col does not fit the type's
+ * block. */
 size_t pi_matmul_group_bytes(enum pi_dtype type, int32_t n_col);
 
-/* Packs n_row_here <= 16 consecutive rows, stored as the GGUF file has them, into one group; missing
-   rows become zero. Lossless: pi_matmul_unpack_row gives back exactly the values of dtype decode. */
+/* Packs n_row_here <= 16 consecutive rows, stored as the GGUF file has them, into one group;
+   missing rows become zero. Lossless: pi_matmul_unpack_row gives back exactly the values of dtype
+   decode. */
 void pi_matmul_pack_group(enum pi_dtype type, int32_t n_col, const void *rows, int32_t n_row_here,
                           void *group);
 

@@ -9,84 +9,93 @@
 #include "cpu/matmul_avx2.h"
 #include "cpu/matmul_layout.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* ---- instructions for matmul_quant.h ------------------------------------------------------ */
 
 typedef __m256i lanes;
 typedef __m256 flanes;
 enum { N_PART = 2, FEW_PART = 4, CODES_IN_PLACE = false };
 
-INLINE lanes bytes(int value) { return _mm256_set1_epi8((char)value); }
-INLINE lanes lanes_zero(void) { return _mm256_setzero_si256(); }
-INLINE void lanes_store(uint8_t *p, lanes x) { _mm256_store_si256((__m256i *)(void *)p, x); }
-INLINE flanes flanes_load(const float *p) { return _mm256_load_ps(p); }
-INLINE void flanes_store(float *p, flanes x) { _mm256_storeu_ps(p, x); }
-INLINE flanes flanes_set1(const float *p) { return _mm256_set1_ps(*p); }
-INLINE flanes flanes_mul(flanes a, flanes b) { return _mm256_mul_ps(a, b); }
-INLINE flanes flanes_fma(flanes a, flanes b, flanes c) { return _mm256_fmadd_ps(a, b, c); }
-INLINE flanes flanes_int(lanes x) { return _mm256_cvtepi32_ps(x); }
-INLINE flanes flanes_neg(flanes x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
-INLINE lanes lanes_plus(lanes x, int32_t n) { return _mm256_add_epi32(x, _mm256_set1_epi32(n)); }
-INLINE lanes lanes_q8_0(lanes x) { return _mm256_xor_si256(x, bytes(0x80)); } /* signed again */
-INLINE void lanes_prefetch(const char *p) { _mm_prefetch(p, _MM_HINT_T0); }
+/* clang-format off */
+PI_INLINE lanes bytes(int value) { return _mm256_set1_epi8((char)value); }
+PI_INLINE lanes lanes_zero(void) { return _mm256_setzero_si256(); }
+PI_INLINE void lanes_store(uint8_t *p, lanes x) { _mm256_store_si256((__m256i *)(void *)p, x); }
+PI_INLINE flanes flanes_load(const float *p) { return _mm256_load_ps(p); }
+PI_INLINE void flanes_store(float *p, flanes x) { _mm256_storeu_ps(p, x); }
+PI_INLINE flanes flanes_set1(const float *p) { return _mm256_set1_ps(*p); }
+PI_INLINE flanes flanes_mul(flanes a, flanes b) { return _mm256_mul_ps(a, b); }
+PI_INLINE flanes flanes_fma(flanes a, flanes b, flanes c) { return _mm256_fmadd_ps(a, b, c); }
+PI_INLINE flanes flanes_int(lanes x) { return _mm256_cvtepi32_ps(x); }
+PI_INLINE flanes flanes_neg(flanes x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
+PI_INLINE lanes lanes_plus(lanes x, int32_t n) { return _mm256_add_epi32(x, _mm256_set1_epi32(n)); }
+/* clang-format on */
 
-INLINE lanes lanes_load(const uint8_t *p)
+/* Signed again. */
+PI_INLINE lanes lanes_q8_0(lanes x)
+{
+    return _mm256_xor_si256(x, bytes(0x80));
+}
+
+PI_INLINE void lanes_prefetch(const char *p)
+{
+    _mm_prefetch(p, _MM_HINT_T0);
+}
+
+PI_INLINE lanes lanes_load(const uint8_t *p)
 {
     return _mm256_load_si256((const __m256i *)(const void *)p);
 }
 
-INLINE flanes flanes_half(const uint16_t *p)
+PI_INLINE flanes flanes_half(const uint16_t *p)
 {
     return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(const void *)p));
 }
 
-INLINE lanes lanes_field(lanes x, int32_t n, int mask)
+PI_INLINE lanes lanes_field(lanes x, int32_t n, int mask)
 {
     return _mm256_and_si256(_mm256_srlv_epi32(x, _mm256_set1_epi32(n)), bytes(mask));
 }
 
 /* A shift by a negative number, as unsigned, gives 0. */
-INLINE lanes lanes_with_high(lanes code, lanes x, int32_t n, int mask)
+PI_INLINE lanes lanes_with_high(lanes code, lanes x, int32_t n, int mask)
 {
     lanes right = _mm256_srlv_epi32(x, _mm256_set1_epi32(n));
     lanes left = _mm256_sllv_epi32(x, _mm256_set1_epi32(-n));
     return _mm256_or_si256(code, _mm256_and_si256(_mm256_or_si256(right, left), bytes(mask)));
 }
 
-INLINE lanes lanes_with_bits(lanes code, lanes x, int32_t i)
+PI_INLINE lanes lanes_with_bits(lanes code, lanes x, int32_t i)
 {
     /* Byte i / 2 of each row's word, four times. */
-    lanes pick = _mm256_add_epi32(_mm256_set1_epi32(i / 2 * 0x01010101),
-                                  _mm256_setr_epi32(0x00000000, 0x04040404, 0x08080808, 0x0c0c0c0c,
-                                                    0x00000000, 0x04040404, 0x08080808,
-                                                    0x0c0c0c0c));
+    lanes pick =
+        _mm256_add_epi32(_mm256_set1_epi32(i / 2 * 0x01010101),
+                         _mm256_setr_epi32(0x00000000, 0x04040404, 0x08080808, 0x0c0c0c0c,
+                                           0x00000000, 0x04040404, 0x08080808, 0x0c0c0c0c));
     lanes bit = _mm256_set1_epi32(i % 2 == 0 ? 0x08040201 : (int32_t)0x80402010u);
     lanes set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(x, pick), bit), bit);
     return _mm256_or_si256(code, _mm256_and_si256(set, bytes(16)));
 }
 
-INLINE lanes lanes_byte(lanes x, int32_t i)
+PI_INLINE lanes lanes_byte(lanes x, int32_t i)
 {
     return _mm256_and_si256(_mm256_srlv_epi32(x, _mm256_set1_epi32(i * 8)), _mm256_set1_epi32(255));
 }
 
-INLINE lanes lanes_sbyte(lanes x, int32_t i)
+PI_INLINE lanes lanes_sbyte(lanes x, int32_t i)
 {
     return _mm256_srai_epi32(_mm256_sllv_epi32(x, _mm256_set1_epi32(24 - i * 8)), 24);
 }
 
 /* Four activations, to every row. */
-INLINE lanes four(const int8_t *q)
+PI_INLINE lanes four(const int8_t *q)
 {
     int32_t v;
     memcpy(&v, q, sizeof(v));
     return _mm256_set1_epi32(v);
 }
 
-/* Products of codes and activations, added in pairs to 16 bits. They cannot overflow: unsigned codes
-   are below 64; Q8_0's signed ones give at most 2 * 128 * 127 < 2^15. */
-INLINE lanes pairs(lanes code, lanes q, int32_t max_code)
+/* Products of codes and activations, added in pairs to 16 bits. They cannot overflow: unsigned
+   codes are below 64; Q8_0's signed ones give at most 2 * 128 * 127 < 2^15. */
+PI_INLINE lanes pairs(lanes code, lanes q, int32_t max_code)
 {
     if (max_code < 128)
         return _mm256_maddubs_epi16(code, q);
@@ -94,25 +103,28 @@ INLINE lanes pairs(lanes code, lanes q, int32_t max_code)
 }
 
 /* How many registers of pairs may be added in 16 bits; a power of two, at most 8. */
-INLINE int32_t pairs_max(int32_t max_code)
+PI_INLINE int32_t pairs_max(int32_t max_code)
 {
     return max_code <= 15 ? 8 : max_code <= 31 ? 4 : max_code <= 63 ? 2 : 1;
 }
 
-INLINE lanes widen(lanes sums) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
+PI_INLINE lanes widen(lanes sums)
+{
+    return _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+}
 
 struct shape;
-INLINE int32_t shape_max_code(const struct shape *s);
+PI_INLINE int32_t shape_max_code(const struct shape *s);
 
-INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
-                 const int8_t *q)
+PI_INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
+                    const int8_t *q)
 {
     int32_t max_code = shape_max_code(s), step = (int32_t)pi_min(pairs_max(max_code), end - begin);
     lanes sum = lanes_zero();
-#pragma GCC unroll 8
+    PI_UNROLL
     for (int32_t i = begin; i < end; i += step) {
         lanes sums = pairs(code[i], four(q + 4 * i), max_code);
-#pragma GCC unroll 8
+        PI_UNROLL
         for (int32_t j = i + 1; j < i + step; j++)
             sums = _mm256_add_epi16(sums, pairs(code[j], four(q + 4 * j), max_code));
         sum = _mm256_add_epi32(sum, widen(sums));
@@ -122,7 +134,10 @@ INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int3
 
 #include "cpu/matmul_quant.h"
 
-INLINE int32_t shape_max_code(const struct shape *s) { return s->max_code; }
+PI_INLINE int32_t shape_max_code(const struct shape *s)
+{
+    return s->max_code;
+}
 
 /* ---- tiles -------------------------------------------------------------------------------- */
 
@@ -130,35 +145,38 @@ INLINE int32_t shape_max_code(const struct shape *s) { return s->max_code; }
 
 /* dot32 += codes [begin, end) of 32 columns times the tile's tokens. The loop over codes stays a
    loop: unrolled, the compiler would hold many products at once and spill them. */
-INLINE void tile_dots(const struct pi_tile *p, const uint8_t *code, const int8_t *q, int32_t begin,
-                      int32_t end, int32_t n_tok, int32_t max_code, lanes dot32[TILE_TOK][N_PART])
+PI_INLINE void tile_dots(const struct pi_tile *p, const uint8_t *code, const int8_t *q,
+                         int32_t begin, int32_t end, int32_t n_tok, int32_t max_code,
+                         lanes dot32[TILE_TOK][N_PART])
 {
     int32_t step = (int32_t)pi_min(pairs_max(max_code), end - begin);
     for (int32_t i = begin; i < end; i += step) {
         lanes sums[TILE_TOK][N_PART];
-#pragma GCC unroll 4
+        PI_UNROLL
         for (int32_t t = 0; t < n_tok; t++)
             sums[t][0] = sums[t][1] = lanes_zero();
 #pragma GCC unroll 1
         for (int32_t j = i; j < i + step; j++) {
             lanes low = word_at(code, j, 0), high = word_at(code, j, 1);
-#pragma GCC unroll 4
+            PI_UNROLL
             for (int32_t t = 0; t < n_tok; t++) {
                 lanes x = four(q + (size_t)t * p->q_stride + j * 4);
                 sums[t][0] = _mm256_add_epi16(sums[t][0], pairs(low, x, max_code));
                 sums[t][1] = _mm256_add_epi16(sums[t][1], pairs(high, x, max_code));
             }
         }
-#pragma GCC unroll 4
-        for (int32_t t = 0; t < n_tok; t++)
-#pragma GCC unroll 2
+        PI_UNROLL
+        for (int32_t t = 0; t < n_tok; t++) {
+            PI_UNROLL
             for (int32_t r = 0; r < N_PART; r++)
                 dot32[t][r] = _mm256_add_epi32(dot32[t][r], widen(sums[t][r]));
+        }
     }
 }
 
 /* One block of 32 columns; the accumulators live in the output. */
-INLINE void tile_block(const struct pi_tile *p, size_t block, const struct shape s, int32_t n_tok)
+PI_INLINE void tile_block(const struct pi_tile *p, size_t block, const struct shape s,
+                          int32_t n_tok)
 {
     const uint8_t *code = p->panel[0].code + block * PI_CODE_BYTES;
     const int8_t *q = p->q + block * PI_ACT_BLOCK;
@@ -167,30 +185,30 @@ INLINE void tile_block(const struct pi_tile *p, size_t block, const struct shape
     const float *min = p->panel[0].min + block * n_sub * PI_GROUP;
     const int32_t *aux = p->aux + block * n_sub;
     flanes term[TILE_TOK][N_PART];
-#pragma GCC unroll 2
+    PI_UNROLL
     for (size_t i = 0; i < n_sub; i++) {
         lanes dot32[TILE_TOK][N_PART];
-#pragma GCC unroll 4
+        PI_UNROLL
         for (int32_t t = 0; t < n_tok; t++)
-            dot32[t][0] = dot32[t][1] =
-                s.has_min || s.max_code == 128
-                    ? lanes_zero()
-                    : _mm256_set1_epi32(aux[(size_t)t * p->aux_stride + i]);
+            dot32[t][0] = dot32[t][1] = s.has_min || s.max_code == 128
+                                            ? lanes_zero()
+                                            : _mm256_set1_epi32(aux[(size_t)t * p->aux_stride + i]);
         int32_t n_word = s.sub_len / 4, first = (int32_t)i * n_word;
         tile_dots(p, code, q, first, first + n_word, n_tok, s.max_code, dot32);
-#pragma GCC unroll 4
-        for (int32_t t = 0; t < n_tok; t++)
-#pragma GCC unroll 2
+        PI_UNROLL
+        for (int32_t t = 0; t < n_tok; t++) {
+            PI_UNROLL
             for (int32_t r = 0; r < N_PART; r++) {
                 flanes d = flanes_load(scale + i * PI_GROUP + (size_t)r * 8);
                 flanes value = flanes_int(dot32[t][r]);
                 term[t][r] = i == 0 ? flanes_mul(value, d) : flanes_fma(value, d, term[t][r]);
             }
+        }
     }
-#pragma GCC unroll 4
+    PI_UNROLL
     for (int32_t t = 0; t < n_tok; t++) {
         flanes x_scale = flanes_set1(p->x_scale + (size_t)t * p->x_stride + block);
-#pragma GCC unroll 2
+        PI_UNROLL
         for (int32_t r = 0; r < N_PART; r++) {
             float *out = p->out + (size_t)t * p->out_stride + r * 8;
             for (size_t i = 0; i < n_sub && s.has_min; i++)
@@ -202,7 +220,7 @@ INLINE void tile_block(const struct pi_tile *p, size_t block, const struct shape
     }
 }
 
-INLINE void tile_tokens(const struct pi_tile *p, const struct shape s, int32_t n_tok)
+PI_INLINE void tile_tokens(const struct pi_tile *p, const struct shape s, int32_t n_tok)
 {
     const struct pi_tile tile = *p; /* stores to the output cannot change this copy */
     for (size_t b = 0; b < (size_t)tile.n_block; b++)
@@ -210,7 +228,7 @@ INLINE void tile_tokens(const struct pi_tile *p, const struct shape s, int32_t n
 }
 
 /* Enters the version with the number of tokens as a constant. */
-INLINE void tile_enter(const struct pi_tile *p, const struct shape s)
+PI_INLINE void tile_enter(const struct pi_tile *p, const struct shape s)
 {
     if (p->n_tok == 1)
         tile_tokens(p, s, 1);
@@ -223,6 +241,7 @@ INLINE void tile_enter(const struct pi_tile *p, const struct shape s)
 }
 
 /* Types that differ in their bits only share a tile: those of a panel count. */
+/* clang-format off */
 static void tile_8(const struct pi_tile *p) { tile_enter(p, shape_q8_0); }
 static void tile_4(const struct pi_tile *p) { tile_enter(p, shape_q4_0); }
 static void tile_4_min(const struct pi_tile *p) { tile_enter(p, shape_q4_1); }
@@ -231,12 +250,15 @@ static void tile_5_min(const struct pi_tile *p) { tile_enter(p, shape_q5_1); }
 static void tile_2_min(const struct pi_tile *p) { tile_enter(p, shape_q2_k); }
 static void tile_3(const struct pi_tile *p) { tile_enter(p, shape_q3_k); }
 static void tile_6(const struct pi_tile *p) { tile_enter(p, shape_q6_k); }
+/* clang-format on */
 
 /* ---- the types ---------------------------------------------------------------------------- */
 
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
-    {.decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,               \
-     .few_part = FEW_PART, .tile_tok = TILE_TOK, .tile_group = 1}
+    {                                                                                              \
+        .decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,            \
+        .few_part = FEW_PART, .tile_tok = TILE_TOK, .tile_group = 1                                \
+    }
 
 /* In the order of pi_matmul_index; the float types before have none. */
 static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = {

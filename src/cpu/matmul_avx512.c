@@ -9,60 +9,63 @@
 #include "cpu/matmul_avx512.h"
 #include "cpu/matmul_blocked_float.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 enum { TILE_TOK = 6, TILE_GROUP = PI_FLOAT_TILE_GROUP_MAX }; /* 24 accumulators of 32 registers */
 
 /* The weights of 16 rows at one column. */
 typedef __m512 load_fn(const uint8_t *group, size_t col);
 
-INLINE __m512 load_f32(const uint8_t *group, size_t col) { return _mm512_load_ps(group + col * 64); }
+PI_INLINE __m512 load_f32(const uint8_t *group, size_t col)
+{
+    return _mm512_load_ps(group + col * 64);
+}
 
-INLINE __m512 load_f16(const uint8_t *group, size_t col)
+PI_INLINE __m512 load_f16(const uint8_t *group, size_t col)
 {
     return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)(group + col * 32)));
 }
 
-INLINE __m512 load_bf16(const uint8_t *group, size_t col)
+PI_INLINE __m512 load_bf16(const uint8_t *group, size_t col)
 {
     __m256i half = _mm256_load_si256((const __m256i *)(const void *)(group + col * 32));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-INLINE void tile(const struct pi_float_tile *p, load_fn *load, int32_t n_tok, int32_t n_group)
+PI_INLINE void tile(const struct pi_float_tile *p, load_fn *load, int32_t n_tok, int32_t n_group)
 {
     const size_t col_bytes = load == load_f32 ? 64 : 32;
     __m512 acc[TILE_GROUP][TILE_TOK];
-#pragma GCC unroll 6
-    for (int32_t t = 0; t < n_tok; t++)
-#pragma GCC unroll 4
+    PI_UNROLL
+    for (int32_t t = 0; t < n_tok; t++) {
+        PI_UNROLL
         for (int32_t g = 0; g < n_group; g++)
             acc[g][t] = p->first
                             ? _mm512_setzero_ps()
                             : _mm512_loadu_ps(p->out + (size_t)t * p->out_stride + g * PI_GROUP);
+    }
     for (size_t c = 0; c < (size_t)p->n_col; c++) {
         __m512 w[TILE_GROUP];
-#pragma GCC unroll 4
+        PI_UNROLL
         for (int32_t g = 0; g < n_group; g++) {
             _mm_prefetch((const char *)p->ahead[g] + c * col_bytes, _MM_HINT_T0);
             w[g] = load(p->group[g], c);
         }
-#pragma GCC unroll 6
+        PI_UNROLL
         for (int32_t t = 0; t < n_tok; t++) {
             __m512 x = _mm512_set1_ps(p->x[(size_t)t * p->x_stride + c]);
-#pragma GCC unroll 4
+            PI_UNROLL
             for (int32_t g = 0; g < n_group; g++)
                 acc[g][t] = _mm512_fmadd_ps(w[g], x, acc[g][t]);
         }
     }
-#pragma GCC unroll 6
-    for (int32_t t = 0; t < n_tok; t++)
-#pragma GCC unroll 4
+    PI_UNROLL
+    for (int32_t t = 0; t < n_tok; t++) {
+        PI_UNROLL
         for (int32_t g = 0; g < n_group; g++)
             _mm512_storeu_ps(p->out + (size_t)t * p->out_stride + g * PI_GROUP, acc[g][t]);
+    }
 }
 
-INLINE void tile_groups(const struct pi_float_tile *p, load_fn *load, int32_t n_tok)
+PI_INLINE void tile_groups(const struct pi_float_tile *p, load_fn *load, int32_t n_tok)
 {
     if (p->n_group == 4)
         tile(p, load, n_tok, 4);
@@ -75,7 +78,7 @@ INLINE void tile_groups(const struct pi_float_tile *p, load_fn *load, int32_t n_
 }
 
 /* Enters the version with the tile's numbers as constants. */
-INLINE void tile_enter(const struct pi_float_tile *p, load_fn *load)
+PI_INLINE void tile_enter(const struct pi_float_tile *p, load_fn *load)
 {
     switch (p->n_tok) {
     case 1:
@@ -99,9 +102,11 @@ INLINE void tile_enter(const struct pi_float_tile *p, load_fn *load)
     }
 }
 
+/* clang-format off */
 static void tile_f32(const struct pi_float_tile *p) { tile_enter(p, load_f32); }
 static void tile_f16(const struct pi_float_tile *p) { tile_enter(p, load_f16); }
 static void tile_bf16(const struct pi_float_tile *p) { tile_enter(p, load_bf16); }
+/* clang-format on */
 
 static const struct pi_float_kernels kernels_f32 = {tile_f32, TILE_TOK, TILE_GROUP, 4};
 static const struct pi_float_kernels kernels_f16 = {tile_f16, TILE_TOK, TILE_GROUP, 2};
@@ -133,14 +138,15 @@ static int64_t probe_int8(int64_t n_step)
 {
     volatile int32_t seed = 1;
     __m512i u = _mm512_set1_epi32(seed), s = _mm512_set1_epi32(seed), acc[PROBE_CHAINS];
-#pragma GCC unroll 16
+    PI_UNROLL
     for (int32_t j = 0; j < PROBE_CHAINS; j++)
         acc[j] = _mm512_set1_epi32(j);
-    for (int64_t i = 0; i < n_step; i++)
-#pragma GCC unroll 16
+    for (int64_t i = 0; i < n_step; i++) {
+        PI_UNROLL
         for (int32_t j = 0; j < PROBE_CHAINS; j++)
             acc[j] = _mm512_dpbusd_epi32(acc[j], u, s);
-#pragma GCC unroll 16
+    }
+    PI_UNROLL
     for (int32_t j = 1; j < PROBE_CHAINS; j++)
         acc[0] = _mm512_add_epi32(acc[0], acc[j]);
     seed = _mm512_reduce_add_epi32(acc[0]);
@@ -151,14 +157,15 @@ static int64_t probe_f32(int64_t n_step)
 {
     volatile float seed = 0.5f;
     __m512 x = _mm512_set1_ps(seed), acc[PROBE_CHAINS];
-#pragma GCC unroll 16
+    PI_UNROLL
     for (int32_t j = 0; j < PROBE_CHAINS; j++)
         acc[j] = _mm512_set1_ps((float)j);
-    for (int64_t i = 0; i < n_step; i++)
-#pragma GCC unroll 16
+    for (int64_t i = 0; i < n_step; i++) {
+        PI_UNROLL
         for (int32_t j = 0; j < PROBE_CHAINS; j++)
             acc[j] = _mm512_fmadd_ps(acc[j], x, x);
-#pragma GCC unroll 16
+    }
+    PI_UNROLL
     for (int32_t j = 1; j < PROBE_CHAINS; j++)
         acc[0] = _mm512_add_ps(acc[0], acc[j]);
     seed = _mm512_reduce_add_ps(acc[0]);

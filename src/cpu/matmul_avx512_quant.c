@@ -1,15 +1,13 @@
 /*
- * matmul_avx512_quant.c - products with quantised weights on AVX-512 with VNNI. The 32-bit lanes of a
- * register are the 16 rows of a group; codes are unsigned bytes, multiplied by four activations that
- * are broadcast to all lanes. It must not know the loops around tiles (matmul_blocked.h) nor the
- * bits of any type (matmul_quant.h). Invariant: the arithmetic is exactly matmul.h's.
+ * matmul_avx512_quant.c - products with quantised weights on AVX-512 with VNNI. The 32-bit lanes of
+ * a register are the 16 rows of a group; codes are unsigned bytes, multiplied by four activations
+ * that are broadcast to all lanes. It must not know the loops around tiles (matmul_blocked.h) nor
+ * the bits of any type (matmul_quant.h). Invariant: the arithmetic is exactly matmul.h's.
  */
 #include <immintrin.h>
 
 #include "cpu/matmul_avx512.h"
 #include "cpu/matmul_layout.h"
-
-#define INLINE static inline __attribute__((always_inline))
 
 /* ---- instructions for matmul_quant.h ------------------------------------------------------ */
 
@@ -17,33 +15,38 @@ typedef __m512i lanes;
 typedef __m512 flanes;
 enum { N_PART = 1, FEW_PART = 8, CODES_IN_PLACE = true };
 
-INLINE lanes lanes_zero(void) { return _mm512_setzero_si512(); }
-INLINE lanes lanes_load(const uint8_t *p) { return _mm512_load_si512(p); }
-INLINE void lanes_store(uint8_t *p, lanes x) { _mm512_store_si512(p, x); }
-INLINE flanes flanes_load(const float *p) { return _mm512_load_ps(p); }
-INLINE void flanes_store(float *p, flanes x) { _mm512_storeu_ps(p, x); }
-INLINE flanes flanes_set1(const float *p) { return _mm512_set1_ps(*p); }
-INLINE flanes flanes_mul(flanes a, flanes b) { return _mm512_mul_ps(a, b); }
-INLINE flanes flanes_fma(flanes a, flanes b, flanes c) { return _mm512_fmadd_ps(a, b, c); }
-INLINE flanes flanes_int(lanes x) { return _mm512_cvtepi32_ps(x); }
-INLINE flanes flanes_neg(flanes x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.0f)); }
-INLINE lanes lanes_plus(lanes x, int32_t n) { return _mm512_add_epi32(x, _mm512_set1_epi32(n)); }
-INLINE lanes lanes_q8_0(lanes x) { return x; }
-INLINE void lanes_prefetch(const char *p) { _mm_prefetch(p, _MM_HINT_T0); }
+/* clang-format off */
+PI_INLINE lanes lanes_zero(void) { return _mm512_setzero_si512(); }
+PI_INLINE lanes lanes_load(const uint8_t *p) { return _mm512_load_si512(p); }
+PI_INLINE void lanes_store(uint8_t *p, lanes x) { _mm512_store_si512(p, x); }
+PI_INLINE flanes flanes_load(const float *p) { return _mm512_load_ps(p); }
+PI_INLINE void flanes_store(float *p, flanes x) { _mm512_storeu_ps(p, x); }
+PI_INLINE flanes flanes_set1(const float *p) { return _mm512_set1_ps(*p); }
+PI_INLINE flanes flanes_mul(flanes a, flanes b) { return _mm512_mul_ps(a, b); }
+PI_INLINE flanes flanes_fma(flanes a, flanes b, flanes c) { return _mm512_fmadd_ps(a, b, c); }
+PI_INLINE flanes flanes_int(lanes x) { return _mm512_cvtepi32_ps(x); }
+PI_INLINE flanes flanes_neg(flanes x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.0f)); }
+PI_INLINE lanes lanes_plus(lanes x, int32_t n) { return _mm512_add_epi32(x, _mm512_set1_epi32(n)); }
+PI_INLINE lanes lanes_q8_0(lanes x) { return x; }
+PI_INLINE void lanes_prefetch(const char *p) { _mm_prefetch(p, _MM_HINT_T0); }
+/* clang-format on */
 
-INLINE flanes flanes_half(const uint16_t *p)
+PI_INLINE flanes flanes_half(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)p));
 }
 
-INLINE lanes bytes(int value) { return _mm512_set1_epi8((char)value); }
+PI_INLINE lanes bytes(int value)
+{
+    return _mm512_set1_epi8((char)value);
+}
 
-INLINE lanes lanes_field(lanes x, int32_t n, int mask)
+PI_INLINE lanes lanes_field(lanes x, int32_t n, int mask)
 {
     return _mm512_and_si512(_mm512_srlv_epi32(x, _mm512_set1_epi32(n)), bytes(mask));
 }
 
-INLINE lanes lanes_with_high(lanes code, lanes x, int32_t n, int mask)
+PI_INLINE lanes lanes_with_high(lanes code, lanes x, int32_t n, int mask)
 {
     lanes high = _mm512_rorv_epi32(x, _mm512_set1_epi32(n));
     return _mm512_ternarylogic_epi32(code, high, bytes(mask), 0xf8); /* a | (b & c) */
@@ -51,25 +54,25 @@ INLINE lanes lanes_with_high(lanes code, lanes x, int32_t n, int mask)
 
 /* For each byte of the result, a field of 8 bits is cut out of the 64 bits of two rows so that the
    column's bit comes to lie at bit 4; the constant has the places of columns 0..3, less 4. */
-INLINE lanes lanes_with_bits(lanes code, lanes x, int32_t i)
+PI_INLINE lanes lanes_with_bits(lanes code, lanes x, int32_t i)
 {
     lanes cut = _mm512_add_epi8(_mm512_set1_epi64(0x1f1e1d1c3f3e3d3cll), bytes(4 * i));
     lanes high = _mm512_multishift_epi64_epi8(cut, x);
     return _mm512_ternarylogic_epi32(code, high, bytes(16), 0xf8);
 }
 
-INLINE lanes lanes_byte(lanes x, int32_t i)
+PI_INLINE lanes lanes_byte(lanes x, int32_t i)
 {
     return _mm512_and_si512(_mm512_srlv_epi32(x, _mm512_set1_epi32(i * 8)), _mm512_set1_epi32(255));
 }
 
-INLINE lanes lanes_sbyte(lanes x, int32_t i)
+PI_INLINE lanes lanes_sbyte(lanes x, int32_t i)
 {
     return _mm512_srai_epi32(_mm512_sllv_epi32(x, _mm512_set1_epi32(24 - i * 8)), 24);
 }
 
 /* Four activations, to every row. */
-INLINE __m512i four(const int8_t *q)
+PI_INLINE __m512i four(const int8_t *q)
 {
     int32_t v;
     memcpy(&v, q, sizeof(v));
@@ -79,12 +82,12 @@ INLINE __m512i four(const int8_t *q)
 struct shape;
 
 /* In two chains, against the instruction's latency. */
-INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
-                 const int8_t *q)
+PI_INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
+                    const int8_t *q)
 {
     (void)s;
     lanes even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
-#pragma GCC unroll 4
+    PI_UNROLL
     for (int32_t i = begin; i < end; i += 2) {
         even = _mm512_dpbusd_epi32(even, code[i], four(q + 4 * i));
         odd = _mm512_dpbusd_epi32(odd, code[i + 1], four(q + 4 * i + 4));
@@ -97,7 +100,7 @@ INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int3
 #define TILE_TOK 6 /* 2 groups x 6 tokens: 12 integer and 12 float accumulators of 32 registers */
 
 /* What the product of a token and a scale's columns starts from. */
-INLINE __m512i dot_start(const int32_t *aux, bool has_min)
+PI_INLINE __m512i dot_start(const int32_t *aux, bool has_min)
 {
     return has_min ? _mm512_setzero_si512() : _mm512_set1_epi32(*aux);
 }
@@ -105,17 +108,17 @@ INLINE __m512i dot_start(const int32_t *aux, bool has_min)
 /* ---- tiles -------------------------------------------------------------------------------- */
 
 /* Codes [word_begin, word_end) of a block of 32 columns times the tile's activations. */
-INLINE void tile_dots(const struct pi_tile *p, int32_t block, int32_t word_begin, int32_t word_end,
-                      int32_t n_tok, int32_t n_group,
-                      __m512i dot[PI_TILE_GROUP_MAX][TILE_TOK])
+PI_INLINE void tile_dots(const struct pi_tile *p, int32_t block, int32_t word_begin,
+                         int32_t word_end, int32_t n_tok, int32_t n_group,
+                         __m512i dot[PI_TILE_GROUP_MAX][TILE_TOK])
 {
-#pragma GCC unroll 8
+    PI_UNROLL
     for (int32_t i = word_begin; i < word_end; i++) {
         size_t at = (size_t)block * PI_CODE_BYTES + (size_t)i * PI_WORD_BYTES;
         __m512i code[PI_TILE_GROUP_MAX];
         for (int32_t g = 0; g < n_group; g++)
             code[g] = _mm512_load_si512(p->panel[g].code + at);
-#pragma GCC unroll 6
+        PI_UNROLL
         for (int32_t t = 0; t < n_tok; t++) {
             __m512i q = four(p->q + (size_t)t * p->q_stride + block * PI_ACT_BLOCK + i * 4);
             for (int32_t g = 0; g < n_group; g++)
@@ -125,23 +128,23 @@ INLINE void tile_dots(const struct pi_tile *p, int32_t block, int32_t word_begin
 }
 
 /* A scale over 32 columns: the accumulators stay in registers. */
-INLINE void tile_32(const struct pi_tile *p, int32_t n_tok, int32_t n_group, bool has_min)
+PI_INLINE void tile_32(const struct pi_tile *p, int32_t n_tok, int32_t n_group, bool has_min)
 {
     __m512 acc[PI_TILE_GROUP_MAX][TILE_TOK];
     __m512i dot[PI_TILE_GROUP_MAX][TILE_TOK];
-#pragma GCC unroll 6
+    PI_UNROLL
     for (int32_t t = 0; t < n_tok; t++)
         for (int32_t g = 0; g < n_group; g++)
             acc[g][t] = p->first
                             ? _mm512_setzero_ps()
                             : _mm512_loadu_ps(p->out + (size_t)t * p->out_stride + g * PI_GROUP);
     for (int32_t b = 0; b < p->n_block; b++) {
-#pragma GCC unroll 6
+        PI_UNROLL
         for (int32_t t = 0; t < n_tok; t++)
             for (int32_t g = 0; g < n_group; g++)
                 dot[g][t] = dot_start(p->aux + (size_t)t * p->aux_stride + b, has_min);
         tile_dots(p, b, 0, 8, n_tok, n_group, dot);
-#pragma GCC unroll 6
+        PI_UNROLL
         for (int32_t t = 0; t < n_tok; t++) {
             __m512 x_scale = _mm512_set1_ps(p->x_scale[(size_t)t * p->x_stride + (size_t)b]);
             for (int32_t g = 0; g < n_group; g++) {
@@ -154,29 +157,29 @@ INLINE void tile_32(const struct pi_tile *p, int32_t n_tok, int32_t n_group, boo
             }
         }
     }
-#pragma GCC unroll 6
+    PI_UNROLL
     for (int32_t t = 0; t < n_tok; t++)
         for (int32_t g = 0; g < n_group; g++)
             _mm512_storeu_ps(p->out + (size_t)t * p->out_stride + g * PI_GROUP, acc[g][t]);
 }
 
 /* Two scales per 32 columns: the terms take the registers, the accumulators live in the output. */
-INLINE void tile_16(const struct pi_tile *p, int32_t n_tok, int32_t n_group, bool has_min)
+PI_INLINE void tile_16(const struct pi_tile *p, int32_t n_tok, int32_t n_group, bool has_min)
 {
     const struct pi_tile tile = *p; /* stores to the output cannot change this copy */
     p = &tile;
     __m512 term[PI_TILE_GROUP_MAX][TILE_TOK];
     __m512i dot[PI_TILE_GROUP_MAX][TILE_TOK];
     for (int32_t b = 0; b < p->n_block; b++) {
-#pragma GCC unroll 2
+        PI_UNROLL
         for (int32_t half = 0; half < 2; half++) {
             int32_t sub = 2 * b + half;
-#pragma GCC unroll 6
+            PI_UNROLL
             for (int32_t t = 0; t < n_tok; t++)
                 for (int32_t g = 0; g < n_group; g++)
                     dot[g][t] = dot_start(p->aux + (size_t)t * p->aux_stride + sub, has_min);
             tile_dots(p, b, half * 4, half * 4 + 4, n_tok, n_group, dot);
-#pragma GCC unroll 6
+            PI_UNROLL
             for (int32_t t = 0; t < n_tok; t++)
                 for (int32_t g = 0; g < n_group; g++) {
                     __m512 scale = _mm512_load_ps(p->panel[g].scale + sub * PI_GROUP);
@@ -185,7 +188,7 @@ INLINE void tile_16(const struct pi_tile *p, int32_t n_tok, int32_t n_group, boo
                                            : _mm512_fmadd_ps(value, scale, term[g][t]);
                 }
         }
-#pragma GCC unroll 6
+        PI_UNROLL
         for (int32_t t = 0; t < n_tok; t++) {
             __m512 x_scale = _mm512_set1_ps(p->x_scale[(size_t)t * p->x_stride + (size_t)b]);
             const int32_t *aux = p->aux + (size_t)t * p->aux_stride + 2 * b;
@@ -204,8 +207,8 @@ INLINE void tile_16(const struct pi_tile *p, int32_t n_tok, int32_t n_group, boo
     }
 }
 
-INLINE void tile_of(const struct pi_tile *p, int32_t n_tok, int32_t n_group, int32_t sub_len,
-                    bool has_min)
+PI_INLINE void tile_of(const struct pi_tile *p, int32_t n_tok, int32_t n_group, int32_t sub_len,
+                       bool has_min)
 {
     if (sub_len == 32)
         tile_32(p, n_tok, n_group, has_min);
@@ -214,7 +217,7 @@ INLINE void tile_of(const struct pi_tile *p, int32_t n_tok, int32_t n_group, int
 }
 
 /* Enters the version with the tile's numbers as constants. */
-INLINE void tile_enter(const struct pi_tile *p, int32_t sub_len, bool has_min)
+PI_INLINE void tile_enter(const struct pi_tile *p, int32_t sub_len, bool has_min)
 {
     switch ((p->n_group - 1) * TILE_TOK + p->n_tok - 1) {
     case 0:
@@ -256,16 +259,20 @@ INLINE void tile_enter(const struct pi_tile *p, int32_t sub_len, bool has_min)
     }
 }
 
+/* clang-format off */
 static void tile_32_zero(const struct pi_tile *p) { tile_enter(p, 32, false); }
 static void tile_32_min(const struct pi_tile *p) { tile_enter(p, 32, true); }
 static void tile_16_zero(const struct pi_tile *p) { tile_enter(p, 16, false); }
 static void tile_16_min(const struct pi_tile *p) { tile_enter(p, 16, true); }
+/* clang-format on */
 
 /* ---- the types ---------------------------------------------------------------------------- */
 
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
-    {.decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,               \
-     .few_part = FEW_PART, .tile_tok = TILE_TOK, .tile_group = PI_TILE_GROUP_MAX}
+    {                                                                                              \
+        .decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,            \
+        .few_part = FEW_PART, .tile_tok = TILE_TOK, .tile_group = PI_TILE_GROUP_MAX                \
+    }
 
 /* In the order of pi_matmul_index; the float types before have none. */
 static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = {

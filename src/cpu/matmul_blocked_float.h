@@ -9,7 +9,7 @@
 #include "cpu/matmul_layout.h"
 
 #define PI_FLOAT_TILE_GROUP_MAX 4
-#define PI_FLOAT_BLOCK_BYTES (4 * 1024)  /* of one group, that stay in the first cache */
+#define PI_FLOAT_BLOCK_COL 64            /* columns whose weights stay in the first cache */
 #define PI_FLOAT_SLAB_BYTES (256 * 1024) /* of activations, that stay in the second */
 #define PI_FLOAT_SLAB_TOK 512
 
@@ -70,12 +70,11 @@ static void float_groups(const struct pi_float_blocked *m, int32_t g, int32_t n,
 {
     const struct pi_float_kernels *k = m->k;
     int32_t n_tile = (int32_t)pi_ceil_div(m->n_tok, k->tile_tok);
-    int32_t step = PI_FLOAT_BLOCK_BYTES / (k->elem_bytes * PI_GROUP);
     int32_t end = m->col_begin + m->n_col;
     struct pi_float_tile tile = {.n_group = n, .x_stride = (size_t)m->a->n_col};
     tile.out_stride = out_stride;
-    for (int32_t c = m->col_begin; c < end; c += step) {
-        tile.n_col = (int32_t)pi_min(step, end - c);
+    for (int32_t c = m->col_begin; c < end; c += PI_FLOAT_BLOCK_COL) {
+        tile.n_col = (int32_t)pi_min(PI_FLOAT_BLOCK_COL, end - c);
         tile.first = c == 0;
         float_columns(m, g, n, c, &tile);
         for (int32_t i = 0; i < n_tile; i++) {

@@ -1,18 +1,18 @@
 /*
- * matmul_layout.h - the packed form of a weight matrix, shared by the matmul_* files and nobody else.
+ * matmul_layout.h - the packed form of a weight matrix, shared by the matmul_* files and nobody
+ * else.
  *
  * A packed group holds 16 rows in exactly the bytes of the file's format, so packing is nothing but
  * a transposition of 32-bit words:
  *
- *   quantised types   A block of the file is its payload (codes, high bits, small scales) and one or
- *                     two f16. The group is  words [n_block][payload_words][16 rows] of 32 bits,
- *                     followed by  halves [n_block][n_half][16 rows]  of f16.
- *   float types       [n_col][16 rows] of the float type.
+ *   quantised types   A block of the file is its payload (codes, high bits, small scales) and one
+ * or two f16. The group is  words [n_block][payload_words][16 rows] of 32 bits, followed by  halves
+ * [n_block][n_half][16 rows]  of f16. float types       [n_col][16 rows] of the float type.
  *
- * A word of four one-byte codes, 16 times over, is one register of AVX-512 whose 32-bit lanes are the
- * rows: the operand of an int8 dot product. Bits inside a word keep the file's meaning; `flip` is
- * xored into the payload, which turns Q8_0's signed codes into codes with zero point 128.
- * The group is padded with zeros to a multiple of 64 bytes.
+ * A word of four one-byte codes, 16 times over, is one register of AVX-512 whose 32-bit lanes are
+ * the rows: the operand of an int8 dot product. Bits inside a word keep the file's meaning; `flip`
+ * is xored into the payload, which turns Q8_0's signed codes into codes with zero point 128. The
+ * group is padded with zeros to a multiple of 64 bytes.
  *
  * Every quantised type means, with per-row scale and minimum over `sub_len` columns,
  *   weight = scale * (code - zero) + minimum          (minimum only where has_min)
@@ -22,6 +22,19 @@
 #define PI_MATMUL_LAYOUT_H
 
 #include "cpu/matmul.h"
+
+/*
+ * Kernels are written once, as functions of counts that become constants when the compiler puts
+ * them into their callers: PI_INLINE functions always are, and a loop under PI_UNROLL is written
+ * out, so that arrays of registers are registers. The two compilers disagree about the pragma's
+ * meaning where the number is not the loop's own.
+ */
+#define PI_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define PI_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define PI_UNROLL _Pragma("GCC unroll 32")
+#endif
 
 #define PI_BLOCK_LEN_MAX 256 /* weights of a block */
 #define PI_PAYLOAD_MAX 208   /* payload bytes of a block and row, of Q6_K */
@@ -61,8 +74,8 @@ static inline const uint16_t *pi_matmul_halves(const struct pi_matmul_layout *la
                                                const uint8_t *group)
 {
     size_t n_block = (size_t)(n_col / layout->block_len);
-    return (const uint16_t *)(const void *)(group + n_block * (size_t)layout->payload_bytes *
-                                                        PI_GROUP);
+    return (const uint16_t *)(const void *)(group +
+                                            n_block * (size_t)layout->payload_bytes * PI_GROUP);
 }
 
 #endif

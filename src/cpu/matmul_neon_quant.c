@@ -1,16 +1,14 @@
 /*
- * matmul_neon_quant.c - products with quantised weights on NEON with the dot product instructions of
- * Armv8.2. The 32-bit lanes of four registers are the 16 rows of a group; codes are signed bytes,
- * multiplied by four activations that the instruction picks out of a register of sixteen. It must
- * not know the loops around tiles (matmul_blocked.h) nor the bits of any type (matmul_quant.h).
- * Invariant: the arithmetic is exactly matmul.h's.
+ * matmul_neon_quant.c - products with quantised weights on NEON with the dot product instructions
+ * of Armv8.2. The 32-bit lanes of four registers are the 16 rows of a group; codes are signed
+ * bytes, multiplied by four activations that the instruction picks out of a register of sixteen. It
+ * must not know the loops around tiles (matmul_blocked.h) nor the bits of any type
+ * (matmul_quant.h). Invariant: the arithmetic is exactly matmul.h's.
  */
 #include <arm_neon.h>
 
 #include "cpu/matmul_layout.h"
 #include "cpu/matmul_neon.h"
-
-#define INLINE static inline __attribute__((always_inline))
 
 /* ---- instructions for matmul_quant.h ------------------------------------------------------ */
 
@@ -18,38 +16,49 @@ typedef uint32x4_t lanes;
 typedef float32x4_t flanes;
 enum { N_PART = 4, FEW_PART = 4, CODES_IN_PLACE = false };
 
-INLINE lanes bytes(int value) { return vreinterpretq_u32_u8(vdupq_n_u8((uint8_t)value)); }
-INLINE lanes lanes_zero(void) { return vdupq_n_u32(0); }
-INLINE lanes lanes_load(const uint8_t *p) { return vreinterpretq_u32_u8(vld1q_u8(p)); }
-INLINE void lanes_store(uint8_t *p, lanes x) { vst1q_u8(p, vreinterpretq_u8_u32(x)); }
-INLINE flanes flanes_load(const float *p) { return vld1q_f32(p); }
-INLINE void flanes_store(float *p, flanes x) { vst1q_f32(p, x); }
-INLINE flanes flanes_set1(const float *p) { return vld1q_dup_f32(p); }
-INLINE flanes flanes_mul(flanes a, flanes b) { return vmulq_f32(a, b); }
-INLINE flanes flanes_fma(flanes a, flanes b, flanes c) { return vfmaq_f32(c, a, b); }
-INLINE flanes flanes_int(lanes x) { return vcvtq_f32_s32(vreinterpretq_s32_u32(x)); }
-INLINE flanes flanes_neg(flanes x) { return vnegq_f32(x); }
-INLINE lanes lanes_plus(lanes x, int32_t n) { return vaddq_u32(x, vdupq_n_u32((uint32_t)n)); }
-INLINE lanes lanes_q8_0(lanes x) { return veorq_u32(x, bytes(0x80)); } /* signed again */
-INLINE void lanes_prefetch(const char *p) { __builtin_prefetch(p); }
+/* clang-format off */
+PI_INLINE lanes bytes(int value) { return vreinterpretq_u32_u8(vdupq_n_u8((uint8_t)value)); }
+PI_INLINE lanes lanes_zero(void) { return vdupq_n_u32(0); }
+PI_INLINE lanes lanes_load(const uint8_t *p) { return vreinterpretq_u32_u8(vld1q_u8(p)); }
+PI_INLINE void lanes_store(uint8_t *p, lanes x) { vst1q_u8(p, vreinterpretq_u8_u32(x)); }
+PI_INLINE flanes flanes_load(const float *p) { return vld1q_f32(p); }
+PI_INLINE void flanes_store(float *p, flanes x) { vst1q_f32(p, x); }
+PI_INLINE flanes flanes_set1(const float *p) { return vld1q_dup_f32(p); }
+PI_INLINE flanes flanes_mul(flanes a, flanes b) { return vmulq_f32(a, b); }
+PI_INLINE flanes flanes_fma(flanes a, flanes b, flanes c) { return vfmaq_f32(c, a, b); }
+PI_INLINE flanes flanes_int(lanes x) { return vcvtq_f32_s32(vreinterpretq_s32_u32(x)); }
+PI_INLINE flanes flanes_neg(flanes x) { return vnegq_f32(x); }
+PI_INLINE lanes lanes_plus(lanes x, int32_t n) { return vaddq_u32(x, vdupq_n_u32((uint32_t)n)); }
+/* clang-format on */
 
-INLINE flanes flanes_half(const uint16_t *p)
+/* Signed again. */
+PI_INLINE lanes lanes_q8_0(lanes x)
+{
+    return veorq_u32(x, bytes(0x80));
+}
+
+PI_INLINE void lanes_prefetch(const char *p)
+{
+    __builtin_prefetch(p);
+}
+
+PI_INLINE flanes flanes_half(const uint16_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
 
 /* A shift by -n goes right, by n left. */
-INLINE lanes lanes_field(lanes x, int32_t n, int mask)
+PI_INLINE lanes lanes_field(lanes x, int32_t n, int mask)
 {
     return vandq_u32(vshlq_u32(x, vdupq_n_s32(-n)), bytes(mask));
 }
 
-INLINE lanes lanes_with_high(lanes code, lanes x, int32_t n, int mask)
+PI_INLINE lanes lanes_with_high(lanes code, lanes x, int32_t n, int mask)
 {
     return vorrq_u32(code, lanes_field(x, n, mask));
 }
 
-INLINE lanes lanes_with_bits(lanes code, lanes x, int32_t i)
+PI_INLINE lanes lanes_with_bits(lanes code, lanes x, int32_t i)
 {
     static const uint32_t rows[4] = {0x00000000u, 0x04040404u, 0x08080808u, 0x0c0c0c0cu};
     /* Byte i / 2 of each row's word, four times. */
@@ -60,19 +69,19 @@ INLINE lanes lanes_with_bits(lanes code, lanes x, int32_t i)
     return vorrq_u32(code, vandq_u32(vreinterpretq_u32_u8(set), bytes(16)));
 }
 
-INLINE lanes lanes_byte(lanes x, int32_t i)
+PI_INLINE lanes lanes_byte(lanes x, int32_t i)
 {
     return vandq_u32(vshlq_u32(x, vdupq_n_s32(-i * 8)), vdupq_n_u32(255));
 }
 
-INLINE lanes lanes_sbyte(lanes x, int32_t i)
+PI_INLINE lanes lanes_sbyte(lanes x, int32_t i)
 {
     int32x4_t up = vreinterpretq_s32_u32(vshlq_u32(x, vdupq_n_s32(24 - i * 8)));
     return vreinterpretq_u32_s32(vshrq_n_s32(up, 24));
 }
 
 /* sum + code times activations 4 n .. 4 n + 3 of q; the instruction wants n as a literal. */
-INLINE lanes add_dot(lanes sum, lanes code, int8x16_t q, int32_t n)
+PI_INLINE lanes add_dot(lanes sum, lanes code, int8x16_t q, int32_t n)
 {
     int32x4_t s = vreinterpretq_s32_u32(sum);
     int8x16_t c = vreinterpretq_s8_u32(code);
@@ -89,15 +98,15 @@ INLINE lanes add_dot(lanes sum, lanes code, int8x16_t q, int32_t n)
 
 struct shape;
 
-INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
-                 const int8_t *q)
+PI_INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
+                    const int8_t *q)
 {
     (void)s;
     lanes sum[2] = {lanes_zero(), lanes_zero()};
-#pragma GCC unroll 2
+    PI_UNROLL
     for (int32_t half = begin / 4; half < end / 4; half++) {
         int8x16_t x = vld1q_s8(q + half * 16);
-#pragma GCC unroll 4
+        PI_UNROLL
         for (int32_t i = 0; i < 4; i++)
             sum[half] = add_dot(sum[half], code[half * 4 + i], x, i);
     }
@@ -112,27 +121,29 @@ INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int3
 
 /* sums += codes of 16 columns, from word first on, times the tile's tokens, for n_part parts of the
    rows from part on. */
-INLINE void tile_dots(const struct pi_tile *p, const uint8_t *code, const int8_t *q, int32_t half,
-                      int32_t part, int32_t n_part, int32_t n_tok, lanes sums[TILE_TOK][N_PART])
+PI_INLINE void tile_dots(const struct pi_tile *p, const uint8_t *code, const int8_t *q,
+                         int32_t half, int32_t part, int32_t n_part, int32_t n_tok,
+                         lanes sums[TILE_TOK][N_PART])
 {
     int8x16_t x[TILE_TOK];
-#pragma GCC unroll 4
+    PI_UNROLL
     for (int32_t t = 0; t < n_tok; t++)
         x[t] = vld1q_s8(q + (size_t)t * p->q_stride + half * 16);
-#pragma GCC unroll 4
-    for (int32_t i = 0; i < 4; i++)
-#pragma GCC unroll 4
+    PI_UNROLL
+    for (int32_t i = 0; i < 4; i++) {
+        PI_UNROLL
         for (int32_t r = 0; r < n_part; r++) {
             lanes c = word_at(code, half * 4 + i, part + r);
-#pragma GCC unroll 4
+            PI_UNROLL
             for (int32_t t = 0; t < n_tok; t++)
                 sums[t][r] = add_dot(sums[t][r], c, x[t], i);
         }
+    }
 }
 
 /* One block of 32 columns of n_part parts of the rows; the accumulators live in the output. */
-INLINE void tile_block(const struct pi_tile *p, size_t block, const struct shape s, int32_t part,
-                       int32_t n_part, int32_t n_tok)
+PI_INLINE void tile_block(const struct pi_tile *p, size_t block, const struct shape s, int32_t part,
+                          int32_t n_part, int32_t n_tok)
 {
     const uint8_t *code = p->panel[0].code + block * PI_CODE_BYTES;
     const int8_t *q = p->q + block * PI_ACT_BLOCK;
@@ -141,33 +152,35 @@ INLINE void tile_block(const struct pi_tile *p, size_t block, const struct shape
     const float *min = p->panel[0].min + block * n_sub * PI_GROUP + row;
     const int32_t *aux = p->aux + block * n_sub;
     flanes term[TILE_TOK][N_PART];
-#pragma GCC unroll 2
+    PI_UNROLL
     for (size_t i = 0; i < n_sub; i++) {
         lanes sums[TILE_TOK][N_PART];
-#pragma GCC unroll 4
-        for (int32_t t = 0; t < n_tok; t++)
-#pragma GCC unroll 4
+        PI_UNROLL
+        for (int32_t t = 0; t < n_tok; t++) {
+            PI_UNROLL
             for (int32_t r = 0; r < n_part; r++)
                 sums[t][r] =
-                    s.has_min ? lanes_zero()
-                              : vreinterpretq_u32_s32(
-                                    vld1q_dup_s32(aux + (size_t)t * p->aux_stride + i));
+                    s.has_min
+                        ? lanes_zero()
+                        : vreinterpretq_u32_s32(vld1q_dup_s32(aux + (size_t)t * p->aux_stride + i));
+        }
         tile_dots(p, code, q, (int32_t)i, part, n_part, n_tok, sums);
         if (n_sub == 1)
             tile_dots(p, code, q, 1, part, n_part, n_tok, sums);
-#pragma GCC unroll 4
-        for (int32_t t = 0; t < n_tok; t++)
-#pragma GCC unroll 4
+        PI_UNROLL
+        for (int32_t t = 0; t < n_tok; t++) {
+            PI_UNROLL
             for (int32_t r = 0; r < n_part; r++) {
                 flanes d = flanes_load(scale + i * PI_GROUP + (size_t)r * 4);
                 flanes value = flanes_int(sums[t][r]);
                 term[t][r] = i == 0 ? flanes_mul(value, d) : flanes_fma(value, d, term[t][r]);
             }
+        }
     }
-#pragma GCC unroll 4
+    PI_UNROLL
     for (int32_t t = 0; t < n_tok; t++) {
         flanes x_scale = flanes_set1(p->x_scale + (size_t)t * p->x_stride + block);
-#pragma GCC unroll 4
+        PI_UNROLL
         for (int32_t r = 0; r < n_part; r++) {
             float *out = p->out + (size_t)t * p->out_stride + row + (size_t)r * 4;
             for (size_t i = 0; i < n_sub && s.has_min; i++)
@@ -180,7 +193,7 @@ INLINE void tile_block(const struct pi_tile *p, size_t block, const struct shape
 }
 
 /* Two scales per block leave registers for half of the rows. */
-INLINE void tile_tokens(const struct pi_tile *p, const struct shape s, int32_t n_tok)
+PI_INLINE void tile_tokens(const struct pi_tile *p, const struct shape s, int32_t n_tok)
 {
     const struct pi_tile tile = *p; /* stores to the output cannot change this copy */
     const int32_t n_part = s.sub_len == 32 ? N_PART : N_PART / 2;
@@ -190,7 +203,7 @@ INLINE void tile_tokens(const struct pi_tile *p, const struct shape s, int32_t n
 }
 
 /* Enters the version with the number of tokens as a constant. */
-INLINE void tile_enter(const struct pi_tile *p, const struct shape s)
+PI_INLINE void tile_enter(const struct pi_tile *p, const struct shape s)
 {
     if (p->n_tok == 1)
         tile_tokens(p, s, 1);
@@ -203,16 +216,20 @@ INLINE void tile_enter(const struct pi_tile *p, const struct shape s)
 }
 
 /* Types that differ in their bits only share a tile. */
+/* clang-format off */
 static void tile_32(const struct pi_tile *p) { tile_enter(p, shape_q8_0); }
 static void tile_32_min(const struct pi_tile *p) { tile_enter(p, shape_q4_1); }
 static void tile_16(const struct pi_tile *p) { tile_enter(p, shape_q6_k); }
 static void tile_16_min(const struct pi_tile *p) { tile_enter(p, shape_q2_k); }
+/* clang-format on */
 
 /* ---- the types ---------------------------------------------------------------------------- */
 
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
-    {.decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,               \
-     .few_part = FEW_PART, .tile_tok = TILE_TOK, .tile_group = 1}
+    {                                                                                              \
+        .decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,            \
+        .few_part = FEW_PART, .tile_tok = TILE_TOK, .tile_group = 1                                \
+    }
 
 /* In the order of pi_matmul_index; the float types before have none. */
 static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = {

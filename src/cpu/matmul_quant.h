@@ -11,7 +11,8 @@
  *   lanes_load/store, flanes_load/store/set1/mul/fma/neg, flanes_half (f16), flanes_int
  *   lanes_q8_0(x)                 Q8_0's codes as the level multiplies them
  *   lanes_field(x, n, mask)       each row's word shifted right by n, then masked per byte
- *   lanes_with_high(c, x, n, m)   c | (word rotated right by n, by -n left if negative; masked)
+ *   lanes_with_high(c, x, n, m)   c | (word shifted right by n, or left by -n; masked per byte);
+ *                                 what the mask keeps has not left its byte
  *   lanes_with_bits(c, x, i)      c + 16 in each byte k whose bit 4 i + k is set in the row's word
  *   lanes_byte(x, i), lanes_sbyte byte i of each row's word, as a number, unsigned and signed
  *   lanes_plus(x, n)              n added to each row
@@ -48,40 +49,40 @@ struct shape {
 
 /* ---- pieces ------------------------------------------------------------------------------- */
 
-INLINE lanes word_at(const uint8_t *words, int32_t i, int32_t part)
+PI_INLINE lanes word_at(const uint8_t *words, int32_t i, int32_t part)
 {
     return lanes_load(words + (size_t)i * PI_WORD_BYTES + (size_t)part * sizeof(lanes));
 }
 
-INLINE float *part_of(float *rows, int32_t sub, int32_t part)
+PI_INLINE float *part_of(float *rows, int32_t sub, int32_t part)
 {
     return rows + sub * PI_GROUP + part * (PI_GROUP / N_PART);
 }
 
-INLINE flanes half_at(const uint16_t *halves, int32_t i, int32_t part)
+PI_INLINE flanes half_at(const uint16_t *halves, int32_t i, int32_t part)
 {
     return flanes_half(halves + i * PI_GROUP + part * (PI_GROUP / N_PART));
 }
 
-INLINE void store_product(float *dst, flanes d, lanes n)
+PI_INLINE void store_product(float *dst, flanes d, lanes n)
 {
     flanes_store(dst, flanes_mul(d, flanes_int(n)));
 }
 
 /* ---- blocks of 32 ------------------------------------------------------------------------- */
 
-INLINE void codes_q8_0(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+PI_INLINE void codes_q8_0(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
 {
     (void)sub;
-#pragma GCC unroll 8
+    PI_UNROLL
     for (int32_t i = 0; i < 8; i++)
         code[i] = lanes_q8_0(word_at(words, i, part));
 }
 
-INLINE void codes_q4(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+PI_INLINE void codes_q4(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
 {
     (void)sub;
-#pragma GCC unroll 4
+    PI_UNROLL
     for (int32_t i = 0; i < 4; i++) {
         code[i] = lanes_field(word_at(words, i, part), 0, 15);
         code[i + 4] = lanes_field(word_at(words, i, part), 4, 15);
@@ -89,16 +90,16 @@ INLINE void codes_q4(const uint8_t *words, int32_t sub, int32_t part, lanes code
 }
 
 /* The first word has a row's 32 high bits, one per column. */
-INLINE void codes_q5(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+PI_INLINE void codes_q5(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
 {
     lanes high = word_at(words, 0, part);
     codes_q4(words + PI_WORD_BYTES, sub, part, code);
-#pragma GCC unroll 8
+    PI_UNROLL
     for (int32_t i = 0; i < 8; i++)
         code[i] = lanes_with_bits(code[i], high, i);
 }
 
-INLINE void scales_plain(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+PI_INLINE void scales_plain(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
 {
     (void)words;
     (void)min;
@@ -106,7 +107,8 @@ INLINE void scales_plain(const uint8_t *words, const uint16_t *halves, float *sc
         flanes_store(part_of(scale, 0, p), half_at(halves, 0, p));
 }
 
-INLINE void scales_with_min(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+PI_INLINE void scales_with_min(const uint8_t *words, const uint16_t *halves, float *scale,
+                               float *min)
 {
     scales_plain(words, halves, scale, min);
     scales_plain(words, halves + PI_GROUP, min, NULL);
@@ -114,14 +116,14 @@ INLINE void scales_with_min(const uint8_t *words, const uint16_t *halves, float 
 
 /* ---- blocks of 256 ------------------------------------------------------------------------ */
 
-INLINE void codes_q2_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+PI_INLINE void codes_q2_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
 {
-#pragma GCC unroll 8
+    PI_UNROLL
     for (int32_t i = 0; i < 8; i++)
         code[i] = lanes_field(word_at(words, 4 + sub / 4 * 8 + i, part), sub % 4 * 2, 3);
 }
 
-INLINE void scales_q2_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+PI_INLINE void scales_q2_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
 {
     for (int32_t p = 0; p < N_PART; p++) {
         flanes d = half_at(halves, 0, p), neg_dmin = flanes_neg(half_at(halves, 1, p));
@@ -134,9 +136,9 @@ INLINE void scales_q2_k(const uint8_t *words, const uint16_t *halves, float *sca
     }
 }
 
-INLINE void codes_q3_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+PI_INLINE void codes_q3_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
 {
-#pragma GCC unroll 8
+    PI_UNROLL
     for (int32_t i = 0; i < 8; i++) {
         lanes low = lanes_field(word_at(words, 8 + sub / 4 * 8 + i, part), sub % 4 * 2, 3);
         code[i] = lanes_with_high(low, word_at(words, i, part), sub - 2, 4);
@@ -145,7 +147,7 @@ INLINE void codes_q3_k(const uint8_t *words, int32_t sub, int32_t part, lanes co
 
 /* 12 bytes: the low nibbles of scales 0..7 and 8..15, then the high 2 bits of scales 4 j + i at bit
    2 j of byte i. */
-INLINE void scales_q3_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+PI_INLINE void scales_q3_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
 {
     (void)min;
     for (int32_t p = 0; p < N_PART; p++) {
@@ -162,7 +164,7 @@ INLINE void scales_q3_k(const uint8_t *words, const uint16_t *halves, float *sca
 
 /* 12 bytes: scales 0..3 and minimums 0..3 in the low 6 bits of the first eight, those of 4..7 in
    the nibbles of the last four and the high 2 bits of the first eight. */
-INLINE void scales_q45_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+PI_INLINE void scales_q45_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
 {
     for (int32_t p = 0; p < N_PART; p++) {
         flanes d = half_at(halves, 0, p), neg_dmin = flanes_neg(half_at(halves, 1, p));
@@ -172,7 +174,7 @@ INLINE void scales_q45_k(const uint8_t *words, const uint16_t *halves, float *sc
         mins[0] = lanes_field(w1, 0, 63);
         scales[1] = lanes_with_high(lanes_field(w2, 0, 15), w0, 2, 48);
         mins[1] = lanes_with_high(lanes_field(w2, 4, 15), w1, 2, 48);
-#pragma GCC unroll 8
+        PI_UNROLL
         for (int32_t i = 0; i < 8; i++) {
             store_product(part_of(scale, i, p), d, lanes_byte(scales[i / 4], i % 4));
             store_product(part_of(min, i, p), neg_dmin, lanes_byte(mins[i / 4], i % 4));
@@ -180,25 +182,25 @@ INLINE void scales_q45_k(const uint8_t *words, const uint16_t *halves, float *sc
     }
 }
 
-INLINE void codes_q4_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+PI_INLINE void codes_q4_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
 {
-#pragma GCC unroll 8
+    PI_UNROLL
     for (int32_t i = 0; i < 8; i++)
         code[i] = lanes_field(word_at(words, 3 + sub / 2 * 8 + i, part), sub % 2 * 4, 15);
 }
 
-INLINE void codes_q5_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+PI_INLINE void codes_q5_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
 {
-#pragma GCC unroll 8
+    PI_UNROLL
     for (int32_t i = 0; i < 8; i++) {
         lanes low = lanes_field(word_at(words, 11 + sub / 2 * 8 + i, part), sub % 2 * 4, 15);
         code[i] = lanes_with_high(low, word_at(words, 3 + i, part), sub - 4, 16);
     }
 }
 
-INLINE void codes_q6_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+PI_INLINE void codes_q6_k(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
 {
-#pragma GCC unroll 8
+    PI_UNROLL
     for (int32_t i = 0; i < 8; i++) {
         int32_t at = sub / 4 * 16 + sub % 2 * 8 + i;
         lanes low = lanes_field(word_at(words, at, part), sub % 4 / 2 * 4, 15);
@@ -207,7 +209,7 @@ INLINE void codes_q6_k(const uint8_t *words, int32_t sub, int32_t part, lanes co
     }
 }
 
-INLINE void scales_q6_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+PI_INLINE void scales_q6_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
 {
     (void)min;
     for (int32_t p = 0; p < N_PART; p++) {
@@ -220,21 +222,21 @@ INLINE void scales_q6_k(const uint8_t *words, const uint16_t *halves, float *sca
 
 /* ---- blocks and panels -------------------------------------------------------------------- */
 
-INLINE const uint8_t *block_words(const struct shape *s, const uint8_t *group, int32_t block)
+PI_INLINE const uint8_t *block_words(const struct shape *s, const uint8_t *group, int32_t block)
 {
     return group + (size_t)block * (size_t)(s->block_word * PI_WORD_BYTES);
 }
 
-INLINE const uint16_t *block_halves(const struct shape *s, const uint8_t *group, int32_t n_block,
-                                    int32_t block)
+PI_INLINE const uint16_t *block_halves(const struct shape *s, const uint8_t *group, int32_t n_block,
+                                       int32_t block)
 {
     const uint8_t *end = block_words(s, group, n_block);
     return (const uint16_t *)(const void *)end + (size_t)block * (size_t)(s->n_half * PI_GROUP);
 }
 
 /* pi_decode_fn of a shape. */
-INLINE void decode(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
-                   int32_t col_begin, int32_t n_col, uint8_t *room, struct pi_panel *panel)
+PI_INLINE void decode(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
+                      int32_t col_begin, int32_t n_col, uint8_t *room, struct pi_panel *panel)
 {
     int32_t n_block = w->n_col / s.block_len, first = col_begin / s.block_len;
     int32_t n_sub = s.block_len / s.sub_len;
@@ -248,7 +250,7 @@ INLINE void decode(const struct shape s, const struct pi_matrix *w, const uint8_
             for (int32_t p = 0; p < N_PART; p++) {
                 lanes code[8];
                 s.codes(words, i, p, code);
-#pragma GCC unroll 8
+                PI_UNROLL
                 for (int32_t j = 0; j < 8; j++)
                     lanes_store(room + (size_t)j * PI_WORD_BYTES + (size_t)p * sizeof(lanes),
                                 code[j]);
@@ -259,18 +261,21 @@ INLINE void decode(const struct shape s, const struct pi_matrix *w, const uint8_
 /* ---- few tokens --------------------------------------------------------------------------- */
 
 /* (float)dot of codes [begin, end) for one token; aux as in pi_tile. */
-INLINE flanes few_dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
-                      const int8_t *q, const int32_t *aux)
+PI_INLINE flanes few_dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
+                         const int8_t *q, const int32_t *aux)
 {
     lanes sum = dot(s, code, begin, end, q);
     return flanes_int(s->has_min ? sum : lanes_plus(sum, *aux));
 }
 
-INLINE flanes sum_of(const int32_t *aux) { return flanes_set1((const float *)(const void *)aux); }
+PI_INLINE flanes sum_of(const int32_t *aux)
+{
+    return flanes_set1((const float *)(const void *)aux);
+}
 
 /* What 32 columns give for one token, before the activations' scale. */
-INLINE flanes few_term(const struct shape *s, const lanes code[8], const float *scale,
-                       const float *min, const int8_t *q, const int32_t *aux)
+PI_INLINE flanes few_term(const struct shape *s, const lanes code[8], const float *scale,
+                          const float *min, const int8_t *q, const int32_t *aux)
 {
     flanes d = flanes_load(scale);
     if (s->sub_len == 32) {
@@ -290,20 +295,22 @@ INLINE flanes few_term(const struct shape *s, const lanes code[8], const float *
  * the groups' short runs of words and halves, so lines are asked for here: of the words some
  * distance ahead, of the halves those of the next group.
  */
-INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
-                const struct pi_tile *p, const int32_t n_tok)
+PI_INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
+                   const struct pi_tile *p, const int32_t n_tok)
 {
     const int32_t n_block = w->n_col / s.block_len, n_sub = 32 / s.sub_len;
-    const int32_t step = (s.block_word * PI_WORD_BYTES + s.n_half * PI_GROUP * 2) * 32 / s.block_len;
+    const int32_t step =
+        (s.block_word * PI_WORD_BYTES + s.n_half * PI_GROUP * 2) * 32 / s.block_len;
     _Alignas(64) float scale[PI_SUB_MAX * PI_GROUP], min[PI_SUB_MAX * PI_GROUP];
     const char *ahead = (const char *)group + PREFETCH_BYTES;
     int32_t at = 0; /* blocks of 32 columns done */
     flanes acc[FEW_PART][N_PART];
-#pragma GCC unroll 8
-    for (int32_t t = 0; t < n_tok; t++)
-#pragma GCC unroll 4
+    PI_UNROLL
+    for (int32_t t = 0; t < n_tok; t++) {
+        PI_UNROLL
         for (int32_t r = 0; r < N_PART; r++)
             acc[t][r] = flanes_int(lanes_zero());
+    }
     for (int32_t b = 0; b < n_block; b++) {
         const uint8_t *words = block_words(&s, group, b);
         const uint16_t *halves = block_halves(&s, group, n_block, b);
@@ -313,27 +320,28 @@ INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_t *
             for (int32_t j = 0; j < step; j += 64)
                 lanes_prefetch(ahead + j);
             ahead += step;
-#pragma GCC unroll 4
+            PI_UNROLL
             for (int32_t r = 0; r < N_PART; r++) {
                 lanes code[8];
                 s.codes(words, i, r, code);
-#pragma GCC unroll 8
+                PI_UNROLL
                 for (int32_t t = 0; t < n_tok; t++) {
-                    flanes term = few_term(&s, code, part_of(scale, i * n_sub, r),
-                                           part_of(min, i * n_sub, r),
-                                           p->q + (size_t)t * p->q_stride + at * PI_ACT_BLOCK,
-                                           p->aux + (size_t)t * p->aux_stride + at * n_sub);
+                    flanes term =
+                        few_term(&s, code, part_of(scale, i * n_sub, r), part_of(min, i * n_sub, r),
+                                 p->q + (size_t)t * p->q_stride + at * PI_ACT_BLOCK,
+                                 p->aux + (size_t)t * p->aux_stride + at * n_sub);
                     const float *x_scale = p->x_scale + (size_t)t * p->x_stride + at;
                     acc[t][r] = flanes_fma(term, flanes_set1(x_scale), acc[t][r]);
                 }
             }
         }
     }
-#pragma GCC unroll 8
-    for (int32_t t = 0; t < n_tok; t++)
-#pragma GCC unroll 4
+    PI_UNROLL
+    for (int32_t t = 0; t < n_tok; t++) {
+        PI_UNROLL
         for (int32_t r = 0; r < N_PART; r++)
             flanes_store(part_of(p->out + (size_t)t * p->out_stride, 0, r), acc[t][r]);
+    }
 }
 
 /* ---- the types ---------------------------------------------------------------------------- */
@@ -350,8 +358,8 @@ static const struct shape shape_q5_k = {256, 43, 2, 32, true, 31, codes_q5_k, sc
 static const struct shape shape_q6_k = {256, 52, 1, 16, false, 63, codes_q6_k, scales_q6_k};
 
 /* Enter the version with the number of tokens as a constant. */
-INLINE void few_many(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
-                     const struct pi_tile *p)
+PI_INLINE void few_many(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
+                        const struct pi_tile *p)
 {
     if (p->n_tok == 5)
         few(s, w, group, p, 5);
@@ -363,8 +371,8 @@ INLINE void few_many(const struct shape s, const struct pi_matrix *w, const uint
         few(s, w, group, p, 8);
 }
 
-INLINE void few_enter(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
-                      const struct pi_tile *p)
+PI_INLINE void few_enter(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
+                         const struct pi_tile *p)
 {
     if (p->n_tok == 1)
         few(s, w, group, p, 1);

@@ -20,9 +20,10 @@ _Static_assert((int)PI_ATTEND_F32 == (int)KV_TYPE_F32 && (int)PI_ATTEND_F16 == (
 /* Rows that make the decoding of a page small beside the work on it. */
 #define TILE_ROWS 96
 
-/* Pages are asked for this many bytes before they are read: at the speed of memory, longer than its
-   latency, and small enough that two such stretches fit in the first level of cache. */
-#define LOOK_AHEAD_BYTES 16384
+/* Pages are asked for at least this many bytes before they are read: at the speed of memory, longer
+   than its latency. More is worse: it fills the first level of cache, and at the end of a lane the
+   memory rests that much longer. */
+#define LOOK_AHEAD_BYTES 8192
 
 /* One call's working memory, parts of the caller's scratch. */
 struct attend {
@@ -306,10 +307,10 @@ void kv_attend(const struct kv_attend_job *job, void *scratch)
     a.block_rows = a.decoded ? PI_ATTEND_ROWS : PI_ATTEND_ROWS_PACKED;
     a.look_ahead = (int32_t)pi_ceil_div(LOOK_AHEAD_BYTES, (int64_t)a.cache->layout.bytes);
     place(&a, &a.cache->g, a.n_row, base);
-    rows_start(&a);
-    queries_fill(&a, 0);
     for (int32_t i = 0; i < a.look_ahead && i < a.lane->n_live; i++)
         prefetch_part(&a, kv_page_at(a.cache, a.lane->table[i].page), 0, 1);
+    rows_start(&a);
+    queries_fill(&a, 0);
     for (int32_t i = 0, slot = 0; i < a.lane->n_live; slot += a.lane->table[i++].n)
         page_attend(&a, i, slot);
     rows_finish(&a);

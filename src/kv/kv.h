@@ -64,21 +64,22 @@ void kv_seq_trim(struct kv_seq *seq);
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
                    const float *k, size_t k_stride, const float *v, size_t v_stride);
 
-/* Drops every entry at a position >= pos from every lane, wherever it lies, and gives back all pages
-   that hold no entry then, reserved ones too. Nothing is copied: a lane sees less of a shared page,
-   which kv_seq_reserve copies before it is written to. */
+/* Drops every entry at a position >= pos from every lane, wherever it lies, and gives back all
+   pages that hold no entry then, reserved ones too. Nothing is copied: a lane sees less of a shared
+   page, which kv_seq_reserve copies before it is written to. */
 void kv_seq_truncate(struct kv_seq *seq, int32_t pos);
 
-/* Keeps the entries at the given slots (ascending, n of them) of one lane, in their order, and gives
-   back all pages that hold no entry then, reserved ones too. Pages are packed without gaps but where
-   the delta changes or, after sharing, positions fall. Shared pages are copied before they change, which takes a free page for
-   each. INVALID (slots not ascending or out of range), KV_FULL: lane unchanged. */
+/* Keeps the entries at the given slots (ascending, n of them) of one lane, in their order, and
+   gives back all pages that hold no entry then, reserved ones too. Pages are packed without gaps
+   but where the delta changes or, after sharing, positions fall. Shared pages are copied before
+   they change, which takes a free page for each. INVALID (slots not ascending or out of range),
+   KV_FULL: lane unchanged. */
 pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, const int32_t *slots,
                            int32_t n, pith_error *err);
 
 /* Points table entry `page_index` of a lane at the page of entry `from_index` of (from_seq, same
-   layer and head), read as if written delta positions later than from_seq reads it; counts go up and
-   down, nothing is copied. Both pages must be full. INVALID. */
+   layer and head), read as if written delta positions later than from_seq reads it; counts go up
+   and down, nothing is copied. Both pages must be full. INVALID. */
 pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, int32_t page_index,
                               const struct kv_seq *from_seq, int32_t from_index, int32_t delta,
                               pith_error *err);
@@ -94,10 +95,10 @@ void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_
 
 /* The logits of one attention call, for whoever asks (zeroed: nobody does). */
 struct kv_attend_tap {
-    float *logits;  /* [n_tok][n_group][row_stride] scaled logits q.k, -INFINITY where not visible */
+    float *logits; /* [n_tok][n_group][row_stride] scaled logits q.k, -INFINITY where not visible */
     size_t row_stride; /* at least the lane's length */
-    float *max;     /* [n_tok][n_group] */
-    float *sum;     /* [n_tok][n_group] sum of exp(logit - max): weight = exp(logit - max) / sum */
+    float *max;        /* [n_tok][n_group] */
+    float *sum; /* [n_tok][n_group] sum of exp(logit - max): weight = exp(logit - max) / sum */
 };
 
 /* One attention call: n_tok queries times the n_group query heads that share one KV head. */
@@ -107,14 +108,15 @@ struct kv_attend_job {
     int32_t head; /* KV head */
     int32_t n_tok;
     int32_t n_group;
-    int32_t pos0;          /* position of the first query; query t sees entries at <= pos0 + t */
-    const float *q;        /* query (t, g) at q + t * q_stride + g * dim_k; after rope */
+    int32_t pos0;   /* position of the first query; query t sees entries at <= pos0 + t */
+    const float *q; /* query (t, g) at q + t * q_stride + g * dim_k; after rope */
     size_t q_stride;
-    float scale;           /* multiplies q.k */
-    float *out;            /* output (t, g) at out + t * out_stride + g * dim_v */
+    float scale; /* multiplies q.k */
+    float *out;  /* output (t, g) at out + t * out_stride + g * dim_v */
     size_t out_stride;
-    const struct pi_rope *rope; /* rotates queries for pages with a delta; may be NULL without any */
-    struct kv_attend_tap *tap;  /* may be NULL */
+    const struct pi_rope
+        *rope;                 /* rotates queries for pages with a delta; may be NULL without any */
+    struct kv_attend_tap *tap; /* may be NULL */
 };
 
 /* Bytes of scratch of one thread for calls with at most n_tok * n_group rows. */
