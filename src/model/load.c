@@ -14,7 +14,9 @@
 
 #define MAX_DIM (1 << 24)   /* of any width: keeps products of two inside int64 */
 #define MAX_LAYER 4096
-#define PACK_GROUPS 64      /* groups that one work item packs before it drops their source */
+#define PACK_GROUPS 12      /* groups that one work item packs */
+#define DROP_ITEMS 32       /* items after which their source is given back: each time costs a stop
+                               of all threads */
 
 /* ---- shape ---- */
 
@@ -242,6 +244,16 @@ struct pack_job {
     size_t row_bytes; /* in the file */
 };
 
+/* Gives the file's pages back from an item's first group to group `last`. Whoever still reads there
+   gets them from the file again. */
+static void drop_source(const struct pack_job *job, int64_t item, int32_t last)
+{
+    size_t base = (size_t)(job->tensor->data - job->model->file.data);
+    size_t from = (size_t)item * PACK_GROUPS * PI_GROUP * job->row_bytes;
+    size_t to = (size_t)pi_min((int64_t)last * PI_GROUP, job->matrix->n_row) * job->row_bytes;
+    pi_file_drop(&job->model->file, base + from, to - from);
+}
+
 static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct pack_job *job = ctx;
@@ -256,10 +268,8 @@ static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
             pi_matmul_pack_group(m->type, m->n_col, rows, n_row,
                                  m->data + (size_t)g * m->group_bytes);
         }
-        size_t from = (size_t)first * PI_GROUP * job->row_bytes;
-        size_t to = (size_t)pi_min((int64_t)last * PI_GROUP, m->n_row) * job->row_bytes;
-        pi_file_drop(&job->model->file, (size_t)(job->tensor->data - job->model->file.data) + from,
-                     to - from);
+        if ((item + 1) % DROP_ITEMS == 0 || last == m->n_group)
+            drop_source(job, item - item % DROP_ITEMS, last);
     }
 }
 
