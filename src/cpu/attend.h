@@ -30,31 +30,14 @@
  * visible slot may be skipped, and the bits of a row do not depend on the rows beside it or on
  * entries that it does not see. Values must stay below FLT_MAX divided by the entries of a lane.
  *
- * E(x) approximates exp(x) for x <= 0 with an error below 1.5 units in the last place:
- *   E(x) = 0                                     for x < -87 (-INFINITY included)
- *   t = fma(x, 1/ln 2, 1.5 * 2^23), n = t - 1.5 * 2^23        (rounds x / ln 2 to nearest even)
- *   r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
- *   y = 1 + r + r^2 (C2 + C3 r + ... + C6 r^4) by Horner's rule, each step an fma
- *   E(x) = y * 2^n, by adding n to the exponent's bits
+ * E(x) is expf.h's exponential for x >= -87 and 0 below (-INFINITY included).
  * E(0) = 1 exactly, so a row that sees one entry returns its value.
  */
 #ifndef PI_ATTEND_H
 #define PI_ATTEND_H
 
 #include "base/base.h"
-
-/* Constants of E. C2..C6 minimise the relative error of y on |r| <= ln 2 / 2 with C0 = C1 = 1
-   (5e-9, by Lawson's iteration); LN2_HIGH has 15 bits, so that n * LN2_HIGH is exact. */
-#define PI_SOFTMAX_MIN (-87.0f)
-#define PI_SOFTMAX_LOG2E 0x1.715476p+0f
-#define PI_SOFTMAX_MAGIC 0x1.8p+23f
-#define PI_SOFTMAX_LN2_HIGH 0x1.62e4p-1f
-#define PI_SOFTMAX_LN2_LOW 0x1.7f7d1cp-20f
-#define PI_SOFTMAX_C2 0x1.fffffcp-2f
-#define PI_SOFTMAX_C3 0x1.555492p-3f
-#define PI_SOFTMAX_C4 0x1.5558f2p-5f
-#define PI_SOFTMAX_C5 0x1.1239e2p-7f
-#define PI_SOFTMAX_C6 0x1.6a2434p-10f
+#include "cpu/expf.h"
 
 #define PI_ATTEND_SLOTS 64      /* most entries of a page; floats from one row of x to the next */
 #define PI_ATTEND_ROWS 12       /* most rows of one call on f32 pages */

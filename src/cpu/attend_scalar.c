@@ -81,22 +81,7 @@ static void values(enum pi_attend_type type, const struct pi_attend_page *page,
         }
 }
 
-static float exp_below_0(float x)
-{
-    if (x < PI_SOFTMAX_MIN)
-        return 0.0f;
-    float t = fmaf(x, PI_SOFTMAX_LOG2E, PI_SOFTMAX_MAGIC);
-    float n = t - PI_SOFTMAX_MAGIC;
-    float r = fmaf(n, -PI_SOFTMAX_LN2_LOW, fmaf(n, -PI_SOFTMAX_LN2_HIGH, x));
-    float y = fmaf(PI_SOFTMAX_C6, r, PI_SOFTMAX_C5);
-    y = fmaf(y, r, PI_SOFTMAX_C4);
-    y = fmaf(y, r, PI_SOFTMAX_C3);
-    y = fmaf(y, r, PI_SOFTMAX_C2);
-    y = fmaf(y, r, 1.0f);
-    y = fmaf(y, r, 1.0f);
-    /* The low bits of t hold n; shifted, they add to y's exponent. */
-    return pi_f32_from_bits(pi_bits_from_f32(y) + (pi_bits_from_f32(t) << 23));
-}
+static float exp_below_0(float x) { return x < PI_EXP_MIN ? 0.0f : pi_expf(x); }
 
 static float tree_sum(float *sum16)
 {

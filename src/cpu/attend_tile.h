@@ -146,17 +146,17 @@ TILE void logits_rows(const enum pi_attend_type type, const int32_t n_row,
 
 TILE vec exp_below_0(vec x)
 {
-    vec t = vec_fma(x, vec_set1(PI_SOFTMAX_LOG2E), vec_set1(PI_SOFTMAX_MAGIC));
-    vec n = vec_sub(t, vec_set1(PI_SOFTMAX_MAGIC));
+    vec t = vec_fma(x, vec_set1(PI_EXP_LOG2E), vec_set1(PI_EXP_MAGIC));
+    vec n = vec_sub(t, vec_set1(PI_EXP_MAGIC));
     vec r =
-        vec_fma(n, vec_set1(-PI_SOFTMAX_LN2_LOW), vec_fma(n, vec_set1(-PI_SOFTMAX_LN2_HIGH), x));
-    vec y = vec_fma(vec_set1(PI_SOFTMAX_C6), r, vec_set1(PI_SOFTMAX_C5));
-    y = vec_fma(y, r, vec_set1(PI_SOFTMAX_C4));
-    y = vec_fma(y, r, vec_set1(PI_SOFTMAX_C3));
-    y = vec_fma(y, r, vec_set1(PI_SOFTMAX_C2));
+        vec_fma(n, vec_set1(-PI_EXP_LN2_LOW), vec_fma(n, vec_set1(-PI_EXP_LN2_HIGH), x));
+    vec y = vec_fma(vec_set1(PI_EXP_C6), r, vec_set1(PI_EXP_C5));
+    y = vec_fma(y, r, vec_set1(PI_EXP_C4));
+    y = vec_fma(y, r, vec_set1(PI_EXP_C3));
+    y = vec_fma(y, r, vec_set1(PI_EXP_C2));
     y = vec_fma(y, r, vec_set1(1.0f));
     y = vec_fma(y, r, vec_set1(1.0f));
-    return mask_pick(mask_below(x, vec_set1(PI_SOFTMAX_MIN)), vec_zero(), vec_pow2(y, t));
+    return mask_pick(mask_below(x, vec_set1(PI_EXP_MIN)), vec_zero(), vec_pow2(y, t));
 }
 
 /* Replaces the logits that are not visible by -INFINITY. */

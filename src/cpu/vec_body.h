@@ -42,10 +42,15 @@ static void vec_add(float *restrict x, const float *restrict y, int32_t n)
         x[i] += y[i];
 }
 
+/* Beyond the exponential's range its ends will do: the quotient is 0 or gate[i] there. */
 static void vec_silu_mul(float *restrict gate, const float *restrict up, int32_t n)
 {
-    for (int32_t i = 0; i < n; i++)
-        gate[i] = gate[i] / (1.0f + pi_expf(-gate[i])) * up[i];
+    for (int32_t i = 0; i < n; i++) {
+        float x = -gate[i];
+        x = x < PI_EXP_MIN ? PI_EXP_MIN : x;
+        x = x > PI_EXP_MAX ? PI_EXP_MAX : x;
+        gate[i] = gate[i] / (1.0f + pi_expf(x)) * up[i];
+    }
 }
 
 static void vec_rope_adjacent(float *x, const float *cs, int32_t n_pair)
