@@ -297,6 +297,7 @@ static pith_status pack_all(const struct plan *plan, struct pith_model *model,
                                pi_dtype_row_bytes(traits, m->n_col)};
         m->data = weights;
         pi_parallel_items(n_thread, pi_ceil_div(m->n_group, PACK_GROUPS), pack_items, &job);
+        drop_source(&job, 0, m->n_group); /* what was read again after it had been given back */
         weights += pi_align((size_t)m->n_group * m->group_bytes, 64);
         if (params->progress != NULL &&
             !params->progress(params->progress_user,
