@@ -211,7 +211,8 @@ void kv_check_stored(enum kv_type type, const float *row, int32_t n, float *out)
             inverse = pi_f16_from_f32(d) != 0 ? 1.0f / d : 0.0f;
             for (int32_t i = b; i < end; i++)
                 out[i] = pi_f32_from_f16(pi_f16_from_f32(d)) *
-                         (float)(int)roundf(saturate(row[i], 65504.0f * 127.0f) * inverse);
+                         /* a code has no negative zero, whatever the compiler folds */
+                         (0.0f + roundf(saturate(row[i], 65504.0f * 127.0f) * inverse));
         } else {
             for (int32_t i = b; i < end; i++)
                 out[i] = type == KV_TYPE_F32
