@@ -7,8 +7,10 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <time.h>
 
 #include "testing.h"
@@ -126,6 +128,7 @@ struct terminal {
     pid_t pid;
     char text[1 << 16]; /* what it showed since the last wait */
     size_t len;
+    bool at_prompt; /* what was waited for last is the editor's prompt */
 };
 
 static void terminal_open(struct terminal *t, const char *const *words)
@@ -169,6 +172,7 @@ static void terminal_wait(struct terminal *t, const char *word)
             size_t gone = (size_t)(at - t->text) + strlen(word);
             memmove(t->text, t->text + gone, t->len - gone + 1);
             t->len -= gone;
+            t->at_prompt = strcmp(word, "> ") == 0;
             return;
         }
         struct pollfd p = {.fd = t->fd, .events = POLLIN};
@@ -183,8 +187,14 @@ static void terminal_wait(struct terminal *t, const char *word)
     }
 }
 
+/* Types once the line editor reads single keys: before, the terminal would make a signal of ^C. */
 static void terminal_type(struct terminal *t, const char *text)
 {
+    time_t end = time(NULL) + PATIENCE_S;
+    struct termios mode;
+    while (text[0] < ' ' && time(NULL) <= end && tcgetattr(t->fd, &mode) == 0 &&
+           (mode.c_lflag & ICANON) != 0 && t->at_prompt)
+        poll(NULL, 0, 5);
     assert_int_equal(write(t->fd, text, strlen(text)), strlen(text));
 }
 
