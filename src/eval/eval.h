@@ -1,0 +1,209 @@
+/*
+ * eval.h - the measuring tasks of `pith eval`. Every task takes the same setup and gives the same
+ * shape of result, so that one printer, one sweep and one report serve all of them.
+ *
+ * The tasks stand on the public header alone: what they measure is what a user of the library gets.
+ */
+#ifndef PI_EVAL_H
+#define PI_EVAL_H
+
+#include <jansson.h>
+#include <pith.h>
+
+/* Called between items: fraction in [0,1] of the task, what is being done ("4096 tokens, depth
+   0.50"). Return false to cancel. */
+typedef bool eval_progress_fn(void *user, double fraction, const char *what);
+
+struct eval_setup {
+    const pith_model *model;   /* borrowed */
+    pith_engine_params engine; /* of the measured run; its policy is what is measured */
+    uint64_t seed;             /* of everything that a task draws */
+    bool chat;                 /* prompts go through the model's chat template */
+    bool keep_text;            /* rows carry prompt and answer texts */
+    eval_progress_fn *progress; /* may be NULL */
+    void *progress_user;
+};
+
+/*
+ * A result is a JSON object:
+ *   "task"     name
+ *   "model"    general.name
+ *   "policy"   the policy options as given, "full" without any
+ *   "settings" object: what the task was asked, enough to repeat it
+ *   "summary"  object: the figures; "score" (0..1, more is better) where the task has one, and
+ *              always "n" (items), "prompt_tokens", "generated_tokens", "seconds",
+ *              "tokens_per_s" (generated), "prompt_tokens_per_s", "kv_peak_bytes",
+ *              "evicted" (entries, summed over lanes and sequences), "rounds"
+ *   "rows"     array of objects with the same keys in the same order, one per item or cell
+ */
+
+/* One generated answer and what it cost. */
+struct eval_answer {
+    char *text; /* owned, terminated; freed by eval_answer_free */
+    size_t len;
+    int32_t n_prompt;
+    int32_t n_generated;
+    pith_stop_reason reason;
+    double prompt_s;
+    double generate_s;
+    int64_t kv_peak_bytes;
+    int64_t evicted;
+    int64_t rounds;
+};
+void eval_answer_free(struct eval_answer *a);
+
+/* The engine of a running task and its totals. */
+struct eval_run; /* run.c */
+
+/* n_token: the most tokens one item takes, prompt and answer: KV memory is sized for it unless
+   setup->engine says otherwise. */
+pith_status eval_run_create(const struct eval_setup *setup, int32_t n_token, struct eval_run **out,
+                            pith_error *err);
+void eval_run_free(struct eval_run *run); /* NULL is ignored */
+
+/* Tokens of a prompt text, BOS as the model asks. *ids is malloc'ed, the caller frees. With
+   setup->chat, text is a user's message and prefix opens the answer; otherwise prefix follows text
+   directly. prefix may be NULL. */
+pith_status eval_encode(const struct eval_setup *setup, const char *text, const char *prefix,
+                        int32_t **ids, int32_t *n_id, pith_error *err);
+
+/* Reads the prompt into a fresh sequence and generates at most n_predict tokens, greedily unless
+   sample is given; stops at an end token or at one of stop [n_stop]. Adds to the run's totals. */
+pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, int32_t n_predict,
+                     const pith_sample_params *sample, const char *const *stop, int32_t n_stop,
+                     struct eval_answer *out, pith_error *err);
+
+/* Tells the setup's progress callback; CANCELLED when it returned false. */
+pith_status eval_progress(struct eval_run *run, double fraction, pith_error *err,
+                          const char *what, ...) __attribute__((format(printf, 4, 5)));
+
+/* A result with "task", "model", "policy", "settings" (stolen), "rows" (stolen) and a "summary"
+   that holds n and the run's totals; the task adds its own figures. NULL when out of memory. */
+json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, json_t *settings,
+                    json_t *rows);
+
+/* ---- random numbers: the same on every machine ---- */
+
+struct eval_rng {
+    uint64_t state;
+};
+/* Any mix of numbers: the stream depends on all of them. */
+struct eval_rng eval_rng_make(uint64_t seed, uint64_t a, uint64_t b);
+uint64_t eval_rng_next(struct eval_rng *rng);
+int32_t eval_rng_below(struct eval_rng *rng, int32_t n); /* uniform in [0, n), n > 0 */
+double eval_rng_unit(struct eval_rng *rng);              /* [0, 1) */
+void eval_rng_shuffle(struct eval_rng *rng, void *items, size_t n, size_t item_size);
+
+/* ---- text under construction ---- */
+
+struct eval_text {
+    char *data; /* owned, terminated; NULL while empty */
+    size_t len;
+    size_t cap;
+    bool failed; /* out of memory: later calls do nothing */
+};
+void eval_text_add(struct eval_text *t, const char *s);
+void eval_text_add_n(struct eval_text *t, const char *s, size_t len);
+void eval_text_printf(struct eval_text *t, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void eval_text_clear(struct eval_text *t); /* keeps the memory */
+void eval_text_free(struct eval_text *t);
+
+/* A whole file, terminated; the caller frees. IO, NOMEM. */
+pith_status eval_read_file(const char *path, char **text, size_t *len, pith_error *err);
+
+/* Mean and half width of the 95 % interval (Wilson's for a share of successes). */
+struct eval_interval {
+    double mean, low, high;
+};
+struct eval_interval eval_wilson(double successes, double n);
+
+/* Puts value by its printf-like conversion into err and returns status. */
+pith_status eval_fail(pith_error *err, pith_status status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- tasks ---- */
+
+struct eval_perplexity_params {
+    const char *text; /* [text_len] */
+    size_t text_len;
+    int32_t n_ctx;    /* -c: tokens of a chunk */
+    int32_t n_batch;  /* -b: tokens evaluated at once: below n_ctx, or a multiple of it */
+    int32_t n_chunk;  /* 0: all */
+    bool paired;      /* also against the full cache, token by token, in the same run */
+};
+pith_status eval_perplexity(const struct eval_setup *setup,
+                            const struct eval_perplexity_params *params, json_t **result,
+                            pith_error *err);
+
+struct eval_divergence_params {
+    const char *text; /* [text_len] */
+    size_t text_len;
+    int32_t n_ctx;
+    int32_t n_chunk;
+};
+pith_status eval_divergence(const struct eval_setup *setup,
+                            const struct eval_divergence_params *params, json_t **result,
+                            pith_error *err);
+
+struct eval_needle_params {
+    const char *haystack; /* [haystack_len] */
+    size_t haystack_len;
+    const char *needle;   /* sentence */
+    const char *question;
+    const char *prefix;   /* opening of the answer, or NULL */
+    const char *word;     /* the two parts of what must be answered: "PURPLE ELEPHANT" .. */
+    const char *number;   /* .. and "7742" */
+    const int32_t *lengths; /* [n_length] tokens */
+    int32_t n_length;
+    const double *depths; /* [n_depth] in [0,1] */
+    int32_t n_depth;
+    int32_t n_needle;     /* facts in the text, one of them asked about; 1: the needle alone */
+    int32_t n_repeat;     /* texts per cell */
+    int32_t n_predict;
+};
+pith_status eval_needle(const struct eval_setup *setup, const struct eval_needle_params *params,
+                        json_t **result, pith_error *err);
+
+enum eval_haystack { EVAL_HAYSTACK_TASK, EVAL_HAYSTACK_NOISE, EVAL_HAYSTACK_TEXT,
+                     EVAL_HAYSTACK_NEEDLES };
+
+struct eval_ruler_params {
+    const char *const *tasks; /* [n_task] names; "all" stands for every one */
+    int32_t n_task;
+    const int32_t *lengths;   /* [n_length] tokens, those of the answer included */
+    int32_t n_length;
+    int32_t n_sample;         /* per task and length */
+    enum eval_haystack haystack; /* TASK: as RULER has it for each task */
+    const char *text;         /* [text_len] prose for text haystacks, or NULL */
+    size_t text_len;
+};
+pith_status eval_ruler(const struct eval_setup *setup, const struct eval_ruler_params *params,
+                       json_t **result, pith_error *err);
+
+struct eval_recursion_params {
+    const char *path;   /* a file of the benchmark's format, or NULL: generated */
+    int32_t min_steps;
+    int32_t max_steps;
+    int32_t step_stride;
+    int32_t n_sample;   /* per number of steps */
+    int32_t n_predict;
+    bool trace;         /* the trace format that pith-mini is trained on, not the paper's prompt */
+};
+pith_status eval_recursion(const struct eval_setup *setup,
+                           const struct eval_recursion_params *params, json_t **result,
+                           pith_error *err);
+
+struct eval_questions_params {
+    const char *path;      /* JSONL */
+    int32_t n_question;    /* 0: all */
+    int32_t n_draw;        /* answers per question */
+    int32_t n_predict;
+    pith_sample_params sample;
+    const char *instruction; /* appended to each problem, or NULL */
+};
+pith_status eval_questions(const struct eval_setup *setup,
+                           const struct eval_questions_params *params, json_t **result,
+                           pith_error *err);
+
+#endif
