@@ -170,6 +170,20 @@ typedef struct pith_model_info {
 
 PITH_API void pith_model_get_info(const pith_model *model, pith_model_info *out);
 
+/* How queries and keys meet: logit = attn_scale * q . k, both rotated by their positions. Pair i of
+   a head at position p is turned by the angle p * freq[i] and multiplied by magnitude; dimensions
+   2 * n_pair and above are left alone. All zero for a vocab_only load whose file says no shape. */
+typedef struct pith_attention_info {
+    const double *freq; /* [n_pair] radians per position, scaling included; owned by the model */
+    int32_t n_pair;
+    bool adjacent;      /* pairs are dimensions (2i, 2i + 1); otherwise (i, i + n_pair) */
+    float magnitude;    /* 1 but for YaRN */
+    float attn_scale;
+    uint32_t reserved[8];
+} pith_attention_info;
+
+PITH_API void pith_model_get_attention(const pith_model *model, pith_attention_info *out);
+
 /* Metadata of the file, in file order. */
 PITH_API int64_t pith_model_meta_count(const pith_model *model);
 
@@ -404,6 +418,33 @@ typedef struct pith_batch_item {
     pith_logits_fn *on_logits; /* for PITH_LOGITS_ALL */
     void *user;
 } pith_batch_item;
+
+/* What one pass computed in one layer for the tokens of one sequence, before its keys and values are
+   stored: rows of heads, every pointer valid during the call only. */
+typedef struct pith_tap_rows {
+    const pith_seq *seq;   /* its length is that before the evaluation */
+    int32_t layer;
+    int32_t n_token;
+    int32_t pos0;          /* position of the first; the others follow one by one */
+    const int32_t *tokens; /* [n_token] */
+    const float *q_pre;    /* [n_token][n_head][head_dim_k] after bias and norm, before rotation */
+    const float *q;        /* [n_token][n_head][head_dim_k] after rotation, not yet scaled */
+    const float *k;        /* [n_token][n_head_kv][head_dim_k] after rotation */
+    const float *v;        /* [n_token][n_head_kv][head_dim_v] */
+    uint32_t reserved[8];
+} pith_tap_rows;
+
+/* Called on the thread that evaluates, which must not call the engine or its sequences meanwhile.
+   Return false to stop: the evaluation then fails as CANCELLED. */
+typedef bool pith_tap_fn(void *user, const pith_tap_rows *rows);
+
+/* From now on fn sees every layer of every evaluation: in a pass layers ascend, and within a layer
+   the items of the batch. Each token is seen once per layer, however the batch is cut into passes
+   (of an evaluation that fails, what was seen no longer counts), and nothing that is computed
+   changes. NULL ends it. Without a tap there is no cost; with one, the memory of `chunk` rows of
+   queries and a copy of them. INVALID; NOMEM leaves what was set. */
+PITH_API pith_status pith_engine_set_tap(pith_engine *engine, pith_tap_fn *fn, void *user,
+                                         pith_error *err);
 
 /* Appends the tokens of every item (distinct sequences of this engine) in passes of at most
    `chunk` tokens. Results do not depend on the company in the batch, the chunk or the threads.

@@ -33,7 +33,7 @@ def export(tok, model, preset_name, path):
     out.add(f"{ARCH}.rope.freq_base", F32, c.rope_theta)
     tokens, types, merges = tok.gguf_lists()
     out.add("tokenizer.ggml.model", STRING, "gpt2")
-    out.add("tokenizer.ggml.pre", STRING, "gpt-2")
+    out.add("tokenizer.ggml.pre", STRING, tok.pre)
     out.add_array("tokenizer.ggml.tokens", STRING, tokens)
     out.add_array("tokenizer.ggml.token_type", I32, types)
     out.add_array("tokenizer.ggml.merges", STRING, merges)

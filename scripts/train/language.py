@@ -112,6 +112,25 @@ def vocabulary_words():
     )
 
 
+# Words of the prompts of reading.py and reasoning.py.
+PROMPT_WORDS = (
+    " special magic number numbers uuid uuids word words hidden within following text Make sure"
+    " memorize quiz afterwards mentioned provided secret code earlier Answer nothing else"
+    " Memorize track chain variable variables assignment Find assigned value above According"
+    " VAR Below numbered list appear common Question Read coded frequency three frequently"
+    " appeared explanation Please ignore dots under new old end Back Step Stack Visited State"
+    " Search steps Graph Part Total Sums modulo # green sky yellow grass"
+).split()
+LINE_WORDS = "Graph Search Step State Part Sums Answer Question VAR Some One What".split()
+
+
+def task_words():
+    """What is to be one token of mini's vocabulary beside what its corpus teaches."""
+    known = {w for w in vocabulary_words() if not any(c.isdigit() for c in w)}
+    things = {"-" + w for w in THINGS}
+    return sorted(known | things | {" " + w for w in PROMPT_WORDS} | set(LINE_WORDS))
+
+
 def invent(rng):
     """A word of one to three syllables, most of them in no dictionary."""
 

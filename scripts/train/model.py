@@ -1,4 +1,8 @@
-"""A stock Qwen2 decoder (RMSNorm, RoPE, grouped queries with bias, SwiGLU) for PyTorch 1.13."""
+"""A stock Qwen2 decoder (RMSNorm, RoPE, grouped queries with bias, SwiGLU).
+
+Two ways through attention, equal but for rounding: `attention` for PyTorch 1.13 without a compiler,
+`attention_compiled` whose masks and softmax torch.compile fuses.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,6 +12,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 QUERY_BLOCK = 256  # queries per attention block; a block reads only the keys it may see
+HIDDEN = -1e30  # a logit that softmax makes 0
 EMBEDDING_STD = 0.5
 WEIGHT_GAIN = 0.5  # of 1/sqrt(fan in)
 OFFSET_HEAD_GAIN = 5.0
@@ -118,8 +123,41 @@ class Layer(nn.Module):
         mixed = torch.cat(blocks, 2).transpose(1, 2).reshape(n_seq, n_tok, c.n_head * c.head_dim)
         return self.attn_output(mixed)
 
+    def attention_compiled(self, x, cos, sin):
+        """As attention, causal by comparing positions; products in autocast's type."""
+        c, (n_seq, n_tok, _) = self.c, x.shape
+        group, n_lane = c.n_head // c.n_head_kv, n_seq * c.n_head_kv
+
+        def heads(y, n_head):
+            return y.view(n_seq, n_tok, n_head, c.head_dim).transpose(1, 2)
+
+        v = heads(self.attn_v(x), c.n_head_kv).reshape(n_lane, n_tok, c.head_dim)
+        q = rotate(heads(self.attn_q(x), c.n_head), cos, sin).to(v.dtype)
+        k = rotate(heads(self.attn_k(x), c.n_head_kv), cos, sin).to(v.dtype)
+        q = q.reshape(n_lane, group, n_tok, c.head_dim)
+        k = k.reshape(n_lane, n_tok, c.head_dim)
+        pos = torch.arange(n_tok, device=x.device)
+        block = max(QUERY_BLOCK, n_tok // 8)  # few blocks: each is compiled
+        mixed = []
+        for start in range(0, n_tok, block):
+            end = min(start + block, n_tok)
+            rows = q[:, :, start:end].reshape(n_lane, group * (end - start), c.head_dim)
+            scores = torch.bmm(rows, k[:, :end].transpose(1, 2)).float() * c.head_dim**-0.5
+            scores = scores.view(n_lane, group, end - start, end)
+            hidden = pos[None, :end] > pos[start:end, None]
+            weights = torch.softmax(scores.masked_fill(hidden, HIDDEN), -1).to(v.dtype)
+            part = torch.bmm(weights.view(n_lane, group * (end - start), end), v[:, :end])
+            mixed.append(part.view(n_seq, c.n_head, end - start, c.head_dim))
+        mixed = torch.cat(mixed, 2).transpose(1, 2).reshape(n_seq, n_tok, c.n_head * c.head_dim)
+        return self.attn_output(mixed)
+
     def forward(self, x, cos, sin, mask):
-        x = x + self.attention(self.attn_norm(x), cos, sin, mask)
+        """mask None: the compiled way."""
+        h = self.attn_norm(x)
+        if mask is None:
+            x = x + self.attention_compiled(h, cos, sin)
+        else:
+            x = x + self.attention(h, cos, sin, mask)
         h = self.ffn_norm(x)
         return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
 
@@ -129,7 +167,7 @@ class Decoder(nn.Module):
 
     def __init__(self, c):
         super().__init__()
-        self.c = c
+        self.c, self.compiled = c, False
         self.token_embd = nn.Embedding(c.n_vocab, c.n_embd)
         self.blk = nn.ModuleList([Layer(c) for _ in range(c.n_layer)])
         self.output_norm = RMSNorm(c.n_embd, c.norm_eps)
@@ -165,13 +203,26 @@ class Decoder(nn.Module):
             q_bias[head, 1] = gain * torch.sin(-f * (head + 1))
         self.blk[0].attn_k.bias.data[:half] = gain
 
-    def forward(self, ids):
-        """ids: [n_seq][n_tok].  Returns logits [n_seq][n_tok][n_vocab]."""
+    def compile(self, lengths):
+        """From now on runs compiled layers on sequences of these lengths."""
+        torch._dynamo.config.automatic_dynamic_shapes = False
+        torch._dynamo.config.cache_size_limit = 4 * len(lengths)
+        self.compiled = True
+        for layer in self.blk:
+            layer.compile()
+
+    def hidden(self, ids):
+        """ids: [n_seq][n_tok].  Returns what the output matrix multiplies, [n_seq][n_tok][n_embd]."""
         n_tok = ids.shape[1]
         cos, sin = rope_tables(n_tok, self.c.head_dim, self.c.rope_theta)
-        cos, sin = cos.to(ids.device), sin.to(ids.device)
-        mask = torch.full((n_tok, n_tok), -math.inf, device=ids.device).triu(1)
+        cos, sin, mask = cos.to(ids.device), sin.to(ids.device), None
+        if not self.compiled:
+            mask = torch.full((n_tok, n_tok), -math.inf, device=ids.device).triu(1)
         x = self.token_embd(ids)
         for layer in self.blk:
             x = layer(x, cos, sin, mask)
-        return self.output(self.output_norm(x))
+        return self.output_norm(x)
+
+    def forward(self, ids):
+        """ids: [n_seq][n_tok].  Returns logits [n_seq][n_tok][n_vocab]."""
+        return self.output(self.hidden(ids))

@@ -19,7 +19,8 @@ class Phase:
     most_questions: float = 0.5  # dense documents: share of questions among repetitions, likewise
     text_weight: float = 0.3  # loss weights; answers have 1
     surprise_weight: float = 0.05
-    corpus: float = 0.0  # share of the documents whose filler is the corpus
+    corpus: float = 0.0  # share of the documents whose filler is another text (evaluate.py)
+    kinds: dict = field(default_factory=dict)  # {kind of document: share}, of mixture.py
 
 
 @dataclass
@@ -33,7 +34,9 @@ class Preset:
     context: int
     phases: list
     learning_rate: float
-    n_merges: int = 0  # 0: merge until every word of language.py is one token
+    n_vocab: int = 0  # 0: merge until every word of language.py is one token; else needs a corpus
+    matrix_rate: float = 0.0  # learning rate of Muon for the layers' matrices; 0: AdamW for all
+    compiled: bool = False  # layers go through torch.compile, products in bfloat16
     weight_decay: float = 0.05
     betas: tuple = (0.9, 0.98)
     clip: float = 1.0
@@ -46,8 +49,8 @@ class Preset:
         return sum(p.steps for p in self.phases)
 
     @property
-    def needs_corpus(self):
-        return self.n_merges > 0 or any(p.corpus > 0 for p in self.phases)
+    def lengths(self):
+        return sorted({length for p in self.phases for length in p.lengths})
 
 
 # The induction circuit forms in the first phase: short, dense, small batches, light filler.
@@ -63,8 +66,9 @@ FIRST = dict(
     surprise_weight=0.02,
 )
 
-# Later phases of a model that is to read natural text.
-NATURAL = dict(dense=0.3, plain=0.4, text_weight=0.5, corpus=0.8)
+LIGHT = dict(text_weight=0.1, surprise_weight=0.02)
+MIDDLE = dict(text_weight=0.4, surprise_weight=0.05)
+HEAVY = dict(text_weight=0.9, surprise_weight=0.3)  # nearly the plain loss of a language model
 
 NANO = Preset(
     n_embd=128,
@@ -84,24 +88,53 @@ NANO = Preset(
     ],
 )
 
-# The larger model: the same documents, with natural text as filler and alone, to 8,192 tokens.
+# Shares of mini's documents (reading.py, reasoning.py), without natural text.
+TASKS = {
+    "facts": 0.16,
+    "niah": 0.36,
+    "code_word": 0.04,
+    "variables": 0.09,
+    "common_words": 0.06,
+    "coded_words": 0.05,
+    "trace": 0.15,
+    "derivation": 0.09,
+}
+
+
+def kinds(text, dense):
+    """Shares with this much natural text and this much of dense facts; the tasks have the rest."""
+    rest = 1 - text - dense
+    return {"text": text, "dense": dense, **{k: rest * v for k, v in TASKS.items()}}
+
+
+# The larger model: natural text, and questions about far facts in it, to 8,192 tokens.
 MINI = Preset(
     n_embd=256,
     n_layer=6,
-    n_head=8,
-    n_head_kv=4,
+    n_head=4,
+    n_head_kv=2,
     n_ff=768,
     rope_theta=1e6,
     context=8192,
-    learning_rate=1.5e-3,
-    n_merges=3800,
-    warmup=200,
+    learning_rate=3e-3,
+    matrix_rate=0.012,
+    n_vocab=5120,
+    warmup=100,
+    decay_share=0.3,
+    compiled=True,
     phases=[
-        Phase(600, **FIRST),
-        Phase(2000, {64: 0.2, 128: 0.4, 256: 0.4}, 8192, plain=0.1, corpus=0.5),
-        Phase(6000, {256: 0.4, 512: 0.4, 1024: 0.2}, 32768, **NATURAL),
-        Phase(3000, {512: 0.3, 1024: 0.3, 2048: 0.25, 4096: 0.15}, 32768, **NATURAL),
-        Phase(1000, {1024: 0.3, 2048: 0.3, 4096: 0.2, 8192: 0.2}, 32768, **NATURAL),
+        Phase(300, {64: 1.0}, 4096, PASSWORDS, 0.0, kinds=kinds(0.1, 0.9), **LIGHT),
+        Phase(700, {128: 0.5, 256: 0.5}, 8192, kinds=kinds(0.2, 0.25), **MIDDLE),
+        Phase(700, {256: 0.4, 512: 0.6}, 16384, kinds=kinds(0.25, 0.1), **MIDDLE),
+        Phase(600, {512: 0.4, 1024: 0.6}, 16384, kinds=kinds(0.3, 0.03), **HEAVY),
+        Phase(500, {512: 0.2, 1024: 0.4, 2048: 0.4}, 16384, kinds=kinds(0.3, 0.0), **HEAVY),
+        Phase(
+            500,
+            {1024: 0.3, 2048: 0.35, 4096: 0.25, 8192: 0.1},
+            16384,
+            kinds=kinds(0.3, 0.0),
+            **HEAVY,
+        ),
     ],
 )
 

@@ -1,10 +1,13 @@
-"""Byte-level BPE as GPT-2 defines it: training, encoding, decoding, and the GGUF view of it.
+"""Byte-level BPE: training, encoding, decoding, and the GGUF view of it.
 
 A token is a byte string.  Ids are: 0..255 the single bytes, then one id per merge in rank order,
-then the two control tokens.  Text is first cut by the GPT-2 pattern (a word takes its leading
-space with it), and merges never cross a cut.
+then whole pieces that no merge makes, then the two control tokens.  Text is first cut by a pattern
+(a word takes its leading space with it), and merges never cross a cut.  Two patterns, by the names
+that GGUF has for them: "gpt-2", and "llama-bpe" (Llama 3), which cuts numbers into groups of three
+digits and takes a piece that is a token as that token whatever the merges say.
 """
 
+import functools
 import json
 import re
 import sys
@@ -27,11 +30,17 @@ def _category_class(prefix):
     return "".join(f"\\U{a:08x}-\\U{b:08x}" for a, b in ranges)
 
 
-def _gpt2_pattern():
+@functools.lru_cache
+def _pattern(name):
     letter, number = _category_class("L"), _category_class("N")
+    if name == "gpt-2":
+        return re.compile(
+            rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{letter}]+| ?[{number}]+"
+            rf"| ?[^\s{letter}{number}]+|\s+(?!\S)|\s+"
+        )
     return re.compile(
-        rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{letter}]+| ?[{number}]+"
-        rf"| ?[^\s{letter}{number}]+|\s+(?!\S)|\s+"
+        rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n{letter}{number}]?[{letter}]+|[{number}]{{1,3}}"
+        rf"| ?[^\s{letter}{number}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
 
 
@@ -49,17 +58,20 @@ def byte_alphabet():
 
 
 class Tokenizer:
-    def __init__(self, merges):
-        """merges: list of (left, right) byte strings in rank order."""
-        self.merges = merges
-        self.tokens = [bytes([b]) for b in range(256)] + [a + b for a, b in merges]
+    def __init__(self, merges, pieces=(), pre="gpt-2"):
+        """merges: list of (left, right) byte strings in rank order; pieces: byte strings that are
+        tokens without a merge (llama-bpe only); pre: the pattern's name."""
+        self.merges, self.pieces, self.pre = merges, list(pieces), pre
+        self.tokens = [bytes([b]) for b in range(256)] + [a + b for a, b in merges] + self.pieces
         self.ids = {token: i for i, token in enumerate(self.tokens)}
         self.rank = {pair: i for i, pair in enumerate(merges)}
         self.begin = len(self.tokens)
         self.end = self.begin + 1
         self.size = self.begin + 2
-        self.pattern = _gpt2_pattern()
+        self.pattern = _pattern(pre)
         self.cache = {}
+        if pre == "llama-bpe":
+            self.cache = {token: [i] for token, i in self.ids.items()}
 
     def _word(self, piece):
         """Ids of one pre-token (bytes): again and again joins the pair of lowest rank."""
@@ -97,13 +109,17 @@ class Tokenizer:
         return tokens, types, [f"{spell(a)} {spell(b)}" for a, b in self.merges]
 
     def save(self, path):
+        merges = [[a.hex(), b.hex()] for a, b in self.merges]
+        pieces = [p.hex() for p in self.pieces]
         with open(path, "w", encoding="utf-8") as f:
-            json.dump([[a.hex(), b.hex()] for a, b in self.merges], f)
+            json.dump({"pre": self.pre, "merges": merges, "pieces": pieces}, f)
 
     @classmethod
     def load(cls, path):
         with open(path, encoding="utf-8") as f:
-            return cls([(bytes.fromhex(a), bytes.fromhex(b)) for a, b in json.load(f)])
+            kept = json.load(f)
+        merges = [(bytes.fromhex(a), bytes.fromhex(b)) for a, b in kept["merges"]]
+        return cls(merges, [bytes.fromhex(p) for p in kept["pieces"]], kept["pre"])
 
 
 def _join(parts, pair):
@@ -119,9 +135,9 @@ def _join(parts, pair):
     return out
 
 
-def count_words(texts):
+def count_words(texts, pre="gpt-2"):
     """Counter of pre-tokens (bytes) over an iterable of strings."""
-    pattern = _gpt2_pattern()
+    pattern = _pattern(pre)
     counts = Counter()
     for text in texts:
         counts.update(pattern.findall(text))

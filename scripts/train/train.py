@@ -22,7 +22,10 @@ import torch.nn.functional as F
 
 import language
 import tokenizer
+from corpus import Corpus, read
+from mixture import Mixture
 from model import Config, Decoder
+from muon import Muon
 from presets import PRESETS
 from stories import Stories
 from tasks import ANSWER_WEIGHT, Tasks
@@ -31,38 +34,60 @@ SHARDS = 2
 REPORT_STEPS = 25
 CHECKPOINT_STEPS = 200
 SMOOTHING = 0.9  # of the running figures in the log
-LANGUAGE_COUNT = 500  # how often each word of language.py counts beside a corpus
+LANGUAGE_COUNT = 3000  # how often each word of the tasks counts beside a corpus
+RARE = 3  # pieces of the corpus that occur less often teach the tokenizer nothing
+GGUF_SPECIALS = 2  # begin and end of a text
+
+
+def natural_tokenizer(n_vocab, folder):
+    """Byte-level BPE of a corpus; the words of the tasks and all numbers below 1000 are tokens."""
+    words = tokenizer.count_words(read(folder), "llama-bpe")
+    words = Counter(
+        {w: n for w, n in words.items() if n >= RARE and not any(0x30 <= c < 0x3A for c in w)}
+    )
+    for word in language.task_words():
+        words[word.encode()] += LANGUAGE_COUNT
+    numbers = [f"{n:0{width}}".encode() for width in (2, 3) for n in range(10**width)]
+    n_merges = n_vocab - 256 - len(numbers) - GGUF_SPECIALS
+    return tokenizer.Tokenizer(tokenizer.train(words, n_merges), numbers, "llama-bpe")
 
 
 def make_tokenizer(preset, corpus, path):
     """The preset's tokenizer, learnt on first use and kept in path."""
     if not os.path.exists(path):
-        words = Counter({w.encode(): LANGUAGE_COUNT for w in language.vocabulary_words()})
-        if preset.n_merges:
-            words += tokenizer.count_words([corpus])
-        tokenizer.Tokenizer(tokenizer.train(words, preset.n_merges or None)).save(path)
+        if preset.n_vocab:
+            tok = natural_tokenizer(preset.n_vocab, corpus)
+        else:
+            words = Counter({w.encode(): 1 for w in language.vocabulary_words()})
+            tok = tokenizer.Tokenizer(tokenizer.train(words))
+        tok.save(path)
     return tokenizer.Tokenizer.load(path)
 
 
-def learning_rate(preset, step):
-    rate = preset.learning_rate * min(1.0, (step + 1) / preset.warmup)
+def rate_share(preset, step):
+    """What the learning rates are multiplied with."""
+    rate = min(1.0, (step + 1) / preset.warmup)
     left = (preset.steps - step) / (preset.steps * preset.decay_share)
     if left < 1:
         rate *= preset.final_rate + (1 - preset.final_rate) * 0.5 * (1 - math.cos(math.pi * left))
     return rate
 
 
-def make_optimizer(model, preset):
-    matrices = [p for p in model.parameters() if p.dim() == 2]
+def make_optimizers(model, preset):
+    def adam(groups):
+        return torch.optim.AdamW(groups, lr=preset.learning_rate, betas=preset.betas)
+
+    matrices = [p for n, p in model.named_parameters() if p.dim() == 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
-    return torch.optim.AdamW(
-        [
-            {"params": matrices, "weight_decay": preset.weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
-        ],
-        lr=preset.learning_rate,
-        betas=preset.betas,
-    )
+    if preset.matrix_rate == 0:
+        decay = {"params": matrices, "weight_decay": preset.weight_decay}
+        return [adam([decay, {"params": vectors, "weight_decay": 0.0}])]
+    layers = [p for n, p in model.named_parameters() if p.dim() == 2 and n.startswith("blk.")]
+    ends = [p for n, p in model.named_parameters() if p.dim() == 2 and not n.startswith("blk.")]
+    return [
+        adam([{"params": ends + vectors, "weight_decay": 0.0}]),
+        Muon(layers, preset.matrix_rate, weight_decay=preset.weight_decay),
+    ]
 
 
 def phase_of(preset, step):
@@ -84,18 +109,25 @@ class Run:
             args.device,
         )
         self.preset = p = PRESETS[args.preset]
-        corpus = open(args.corpus, encoding="utf-8").read() if args.corpus else ""
         os.makedirs(self.folder, exist_ok=True)
         torch.set_num_threads(1)
         torch.manual_seed(self.seed)
-        tok = make_tokenizer(p, corpus, os.path.join(self.folder, "tokenizer.json"))
-        stories = Stories(tok, self.seed, corpus)
-        self.tasks = [Tasks(tok, stories, phase) for phase in p.phases]
+        tok = make_tokenizer(p, args.corpus, os.path.join(self.folder, "tokenizer.json"))
+        if p.n_vocab:
+            corpus = Corpus.load(tok, args.corpus, os.path.join(self.folder, "corpus.npy"))
+            self.tasks = [Mixture(tok, corpus, phase) for phase in p.phases]
+        else:
+            stories = Stories(tok, self.seed)
+            self.tasks = [Tasks(tok, stories, phase) for phase in p.phases]
         self.model = Decoder(
             Config(tok.size, p.n_embd, p.n_layer, p.n_head, p.n_head_kv, p.n_ff, p.rope_theta)
         ).to(self.device)
-        self.optimizer = make_optimizer(self.model, p)
+        self.optimizers = make_optimizers(self.model, p)
+        self.initial_rates = [g["lr"] for o in self.optimizers for g in o.param_groups]
+        if p.compiled:
+            self.model.compile(p.lengths)
         self.step, self.seconds, self.n_tokens, self.running = 0, 0.0, 0, {}
+        self.seen = set()  # shapes (sequences, tokens) of shards that have run
         self.checkpoint = os.path.join(self.folder, "checkpoint.pt")
         if os.path.exists(self.checkpoint):
             self.resume()
@@ -107,7 +139,8 @@ class Run:
                 f"{self.checkpoint} is of preset {state['preset']} and seed {state['seed']}"
             )
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, kept in zip(self.optimizers, state["optimizers"]):
+            optimizer.load_state_dict(kept)
         self.step, self.seconds, self.n_tokens = state["step"], state["seconds"], state["tokens"]
 
     def save(self):
@@ -115,7 +148,7 @@ class Run:
         torch.save(
             {
                 "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
+                "optimizers": [o.state_dict() for o in self.optimizers],
                 "step": self.step,
                 "seconds": self.seconds,
                 "tokens": self.n_tokens,
@@ -130,20 +163,30 @@ class Run:
     def shard(self, tasks, rng, n_seq, length):
         """Forward and backward over one shard of a batch.
 
-        Returns the gradients of the weighted sum of losses, that sum, the sum of weights, and how
-        many of how many answer tokens were the first choice.
+        Returns the gradients of the weighted sum of losses, that sum, the sum of weights, and
+        {kind of row: (answer tokens that were the first choice, answer tokens)}.
         """
-        ids, weight = (torch.from_numpy(a).to(self.device) for a in tasks.batch(rng, n_seq, length))
-        logits, target, weight = self.model(ids[:, :-1]), ids[:, 1:], weight[:, 1:]
+        *arrays, kinds = tasks.batch(rng, n_seq, length)
+        ids, weight = (torch.from_numpy(a).to(self.device) for a in arrays)
+        target, weight = ids[:, 1:], weight[:, 1:]
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.preset.compiled):
+            logits = self.model(ids[:, :-1])
         loss = F.cross_entropy(
-            logits.reshape(-1, logits.shape[-1]), target.reshape(-1), reduction="none"
+            logits.float().reshape(-1, logits.shape[-1]), target.reshape(-1), reduction="none"
         )
         total = (loss * weight.reshape(-1)).sum()
         gradients = torch.autograd.grad(total, list(self.model.parameters()))
         with torch.no_grad():
             answers = weight == ANSWER_WEIGHT
-            right = ((logits.argmax(-1) == target) & answers).sum().item()
-        return gradients, total.item(), weight.sum().item(), right, answers.sum().item()
+            right = ((logits.argmax(-1) == target) & answers).sum(1).tolist()
+            counts = answers.sum(1).tolist()
+        scores = Counter(), Counter()
+        for kind, r, n in zip(kinds, right, counts):
+            scores[0][kind] += r
+            scores[1][kind] += n
+        plain = (loss.detach().view(weight.shape)[[k == "text" for k in kinds]]).flatten()
+        scores[0]["text"], scores[1]["text"] = plain.sum().item(), plain.numel()
+        return gradients, total.item(), weight.sum().item(), *scores
 
     def train_step(self, pool):
         number = phase_of(self.preset, self.step)
@@ -151,33 +194,33 @@ class Run:
         draw = np.random.default_rng([self.seed, self.step])
         length = int(draw.choice(list(phase.lengths), p=list(phase.lengths.values())))
         n_seq = max(1, phase.batch_tokens // length // SHARDS)
-        jobs = [
-            pool.submit(
-                self.shard,
-                self.tasks[number],
-                np.random.default_rng([self.seed, self.step, i]),
-                n_seq,
-                length,
-            )
-            for i in range(SHARDS)
-        ]
-        gradients, losses, weights, right, answers = zip(*(job.result() for job in jobs))
+
+        def shard(i):
+            rng = np.random.default_rng([self.seed, self.step, i])
+            return self.shard(self.tasks[number], rng, n_seq, length)
+
+        # What is compiled for a shape is compiled by one thread.
+        each = pool.map if (n_seq, length) in self.seen else map
+        self.seen.add((n_seq, length))
+        gradients, losses, weights, right, answers = zip(*each(shard, range(SHARDS)))
         for p, *parts in zip(self.model.parameters(), *gradients):
             p.grad = sum(parts) / sum(weights)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.preset, self.step)
+        groups = [g for o in self.optimizers for g in o.param_groups]
+        for group, initial in zip(groups, self.initial_rates):
+            group["lr"] = initial * rate_share(self.preset, self.step)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.preset.clip)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         self.n_tokens += SHARDS * n_seq * length
         self.step += 1
-        for key, value in (
-            ("loss", sum(losses) / sum(weights)),
-            (f"right@{length}", sum(right) / max(1, sum(answers))),
-        ):
+        figures = {"loss": sum(losses) / sum(weights)}
+        right, answers = sum(right, Counter()), sum(answers, Counter())
+        figures.update({f"{k}@{length}": right[k] / n for k, n in answers.items() if n})
+        for key, value in figures.items():
             self.running[key] = SMOOTHING * self.running.get(key, value) + (1 - SMOOTHING) * value
 
     def report(self, log):
-        figures = " ".join(f"{k} {v:.3f}" for k, v in self.running.items())
+        figures = " ".join(f"{k} {v:.3f}" for k, v in sorted(self.running.items()))
         done = f"step {self.step} of {self.preset.steps} {self.n_tokens / 1e6:.2f} Mtok"
         line = f"{done} {self.seconds:.0f} s {figures}"
         print(line, flush=True)
@@ -207,11 +250,11 @@ def main():
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--corpus", help="plain text, paragraphs separated by blank lines; mini needs one"
+        "--corpus", help="folder of .txt or .txt.xz files, works separated by form feeds (mini)"
     )
     parser.add_argument("--device", default="cpu", help="a torch device")
     args = parser.parse_args()
-    if PRESETS[args.preset].needs_corpus and not args.corpus:
+    if PRESETS[args.preset].n_vocab and not args.corpus:
         parser.error(f"preset {args.preset} needs --corpus")
     Run(args).train()
 

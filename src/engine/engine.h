@@ -21,6 +21,9 @@ struct pith_engine {
     int32_t rows[PI_LOGITS_ROWS];     /* row of the pass, per row of logits */
     int32_t row_item[PI_LOGITS_ROWS]; /* item of the batch */
     int32_t row_pos[PI_LOGITS_ROWS];  /* position */
+    pith_tap_fn *tap;                 /* NULL: nobody listens */
+    void *tap_user;
+    bool tap_stopped; /* the tap returned false in the running batch */
 };
 
 struct pith_seq {

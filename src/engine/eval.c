@@ -109,7 +109,7 @@ static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, in
         if (take == 0)
             continue;
         e->pass_item[n_pass] = (struct pi_pass_item){
-            item->seq->kv, item->tokens + done[i], take, item->seq->n_token + done[i]};
+            item->seq->kv, item->tokens + done[i], take, item->seq->n_token + done[i], item->seq};
         e->batch_of[n_pass++] = i;
         done[i] += take;
         room -= take;
@@ -129,6 +129,8 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
         int32_t n_tok;
         int32_t n_pass = fill_pass(e, items, n, done, &n_tok);
         pi_pass_run(e->pass, e->pass_item, n_pass);
+        if (e->tap_stopped)
+            return pi_fail(err, PITH_CANCELLED, "the tap stopped the evaluation");
         so_far += n_tok;
         if (!emit_logits(e, items, n_pass, done))
             return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
@@ -155,6 +157,7 @@ pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_
     }
     int32_t *done = e->done;
     memset(done, 0, (size_t)n_item * sizeof(*done));
+    e->tap_stopped = false;
     pith_status status = reserve(e, items, n_item, err);
     if (status == PITH_OK)
         status = run_passes(e, items, n_item, done, progress, user, err);

@@ -32,6 +32,9 @@ struct pi_pass {
     float *gate; /* [max_tok][n_ff]; shares memory with q, k, v and att */
     float *up;   /* [max_tok][n_ff] */
     float *block; /* owns q..up */
+    float *q_pre; /* [max_tok][n_head][dim_k] queries before rope; NULL without a tap */
+    pi_pass_tap_fn *tap; /* NULL: nobody listens */
+    void *tap_user;
 
     int8_t *act_q;      /* [max_tok][widest input, padded to 32] */
     float *act_scale;   /* [max_tok][... / 32] */
@@ -169,15 +172,18 @@ static void attn_norm_rows(void *ctx, int64_t begin, int64_t end, int32_t thread
         attn_norm_row(ctx, t);
 }
 
-/* The heads of one row: norm where the family has one, then rotation. */
+/* The heads of one row: norm where the family has one, then rotation. before [n_head][dim_k]
+   receives them as they were between the two, unless it is NULL. */
 static void turn_heads(struct pi_pass *pass, float *heads, int32_t n_head, const float *norm,
-                       const float *cs)
+                       const float *cs, float *before)
 {
     const struct pith_model *m = pass->model;
     for (int32_t i = 0; i < n_head; i++) {
         float *head = heads + (size_t)i * m->hp.dim_k;
         if (norm != NULL)
             pass->cpu->vec.rms_norm(head, norm, head, m->hp.dim_k, m->hp.rms_eps);
+        if (before != NULL)
+            memcpy(before + (size_t)i * m->hp.dim_k, head, (size_t)m->hp.dim_k * sizeof(*head));
         pass->cpu->vec.rope(head, cs, m->rope.n_pair, m->rope.adjacent);
     }
 }
@@ -192,14 +198,15 @@ static void qkv_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
     for (int64_t t = begin; t < end; t++) {
         const float *cs = pass->rope_cs + t * pass->model->rope.n_pair * 2;
         float *q = pass->q + t * n_q, *k = pass->k + t * n_k;
+        float *q_pre = pass->q_pre != NULL ? pass->q_pre + t * n_q : NULL;
         if (layer->bq != NULL)
             pass->cpu->vec.add(q, layer->bq, n_q);
         if (layer->bk != NULL)
             pass->cpu->vec.add(k, layer->bk, n_k);
         if (layer->bv != NULL)
             pass->cpu->vec.add(pass->v + t * n_v, layer->bv, n_v);
-        turn_heads(pass, q, hp->n_head, layer->q_norm, cs);
-        turn_heads(pass, k, hp->n_head_kv, layer->k_norm, cs);
+        turn_heads(pass, q, hp->n_head, layer->q_norm, cs, q_pre);
+        turn_heads(pass, k, hp->n_head_kv, layer->k_norm, cs, NULL);
     }
 }
 
@@ -324,6 +331,26 @@ static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 
 /* ---- the pass ---- */
 
+/* Shows the running layer's rows to the tap. */
+static void call_tap(struct pi_pass *pass)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t n_q = (size_t)hp->n_head * hp->dim_k, n_k = (size_t)hp->n_head_kv * hp->dim_k;
+    size_t n_v = (size_t)hp->n_head_kv * hp->dim_v;
+    for (int32_t i = 0; i < pass->n_item; i++) {
+        size_t row = (size_t)pass->row0[i];
+        struct pi_pass_tap_rows rows = {
+            .item = &pass->items[i],
+            .layer = pass->l,
+            .q_pre = pass->q_pre + row * n_q,
+            .q = pass->q + row * n_q,
+            .k = pass->k + row * n_k,
+            .v = pass->v + row * n_v,
+        };
+        pass->tap(pass->tap_user, &rows);
+    }
+}
+
 static void run_attention(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
@@ -347,6 +374,8 @@ static void run_layer(struct pi_pass *pass)
     product_run(pass, pass->h, n_tok, (const struct pi_matrix *const[]){&w->wq, &w->wk, &w->wv},
                 (float *const[]){pass->q, pass->k, pass->v}, 3);
     run_rows(pass, qkv_rows, w->wq.n_row + w->wk.n_row);
+    if (pass->tap != NULL)
+        call_tap(pass);
     run_attention(pass);
     run_rows(pass, att_rows, w->wo.n_col);
     product_run(pass, pass->att, n_tok, (const struct pi_matrix *const[]){&w->wo},
@@ -488,8 +517,30 @@ void pi_pass_free(struct pi_pass *pass)
         return;
     void *const parts[] = {pass->x,         pass->h,       pass->block,   pass->act_q,
                            pass->act_scale, pass->act_sum16, pass->rope_cs, pass->item_of,
-                           pass->token_of,  pass->row0,    pass->tile0,   pass->scratch};
+                           pass->token_of,  pass->row0,    pass->tile0,   pass->scratch,
+                           pass->q_pre};
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
     pi_mem_free(pass);
+}
+
+pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user, pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t n_q = (size_t)hp->n_head * (size_t)hp->dim_k;
+    bool ok = true;
+    if (fn != NULL && pass->q_pre == NULL) {
+        float *rows = rows_alloc(pass->max_tok, n_q, sizeof(float), &ok);
+        if (!ok)
+            return pi_fail(err, PITH_NOMEM, "no memory for the queries of %d tokens",
+                           pass->max_tok);
+        pass->q_pre = rows;
+    }
+    if (fn == NULL) {
+        pi_mem_free(pass->q_pre);
+        pass->q_pre = NULL;
+    }
+    pass->tap = fn;
+    pass->tap_user = user;
+    return PITH_OK;
 }

@@ -187,6 +187,17 @@ void pith_model_get_info(const pith_model *m, pith_model_info *out)
     }
 }
 
+void pith_model_get_attention(const pith_model *m, pith_attention_info *out)
+{
+    *out = (pith_attention_info){
+        .freq = m->rope.freq,
+        .n_pair = m->rope.n_pair,
+        .adjacent = m->rope.adjacent,
+        .magnitude = m->rope.magnitude,
+        .attn_scale = m->hp.attn_scale,
+    };
+}
+
 int64_t pith_model_meta_count(const pith_model *m) { return m->gguf.n_kv; }
 
 /* One item as text; returns the length it has, which may be above cap. */

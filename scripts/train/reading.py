@@ -1,0 +1,381 @@
+"""Documents that mini reads and is asked about: RULER's retrieval, tracking and counting tasks and
+the code word of the TriAttention V3 report, in the wording of `pith eval ruler` and `needle`.
+
+A document is a list of parts (text, loss weight), END among the texts: what nothing predicts has
+the surprise weight, what must be remembered has ANSWER_WEIGHT, the rest the text weight.
+"""
+
+import re
+
+import numpy as np
+
+import language
+from tasks import ANSWER_WEIGHT, COPY_WEIGHT, FactSource
+
+END = None  # the text of a part that is the end token
+
+NOISE = (
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+)
+NOISE_WEIGHT = 0.02
+SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+PLAIN_WORDS = language.ADJECTIVES + language.THINGS + language.PLACES + language.ROLES
+
+
+def pick(rng, items):
+    return items[rng.integers(len(items))]
+
+
+def number(rng):
+    return str(rng.integers(1000000, 10000000))
+
+
+def uuid(rng):
+    digits = "".join("0123456789abcdef"[d] for d in rng.integers(0, 16, 32))
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def pair(rng):
+    return f"{pick(rng, language.ADJECTIVES)}-{pick(rng, language.THINGS)}"
+
+
+def letters(rng, count, alphabet):
+    return "".join(pick(rng, alphabet) for _ in range(count))
+
+
+def unlike(rng, make, taken):
+    """A value of make(rng) that is not in the set taken, which it joins."""
+    while True:
+        value = make(rng)
+        if value not in taken:
+            taken.add(value)
+            return value
+
+
+def join_words(words):
+    """a; a and b; a, b, and c: the way a question lists its keys."""
+    if len(words) < 3:
+        return " and ".join(words)
+    return ", ".join(words[:-1]) + ", and " + words[-1]
+
+
+class Reading:
+    """Writes documents of at most n_tok tokens with one tokenizer, one corpus, one weighting."""
+
+    def __init__(self, tok, corpus, text_weight, surprise_weight):
+        self.tok, self.corpus = tok, corpus
+        self.text_weight, self.surprise_weight = text_weight, surprise_weight
+
+    def length(self, parts):
+        return len(self.tok.encode("".join(text for text, _ in parts if text is not END)))
+
+    def question(self, text, prefix, answers, joint=", "):
+        """Parts of a question and its answer, closed by the end token."""
+        parts = [(text + prefix, self.text_weight)]
+        for i, answer in enumerate(answers):
+            lead = " " if i == 0 else joint
+            parts.append((lead + answer, ANSWER_WEIGHT))
+        return parts + [(".", self.text_weight), (END, self.text_weight)]
+
+    def prose(self, rng, n_tok):
+        return self.corpus.text(rng, max(n_tok, 8))
+
+    def woven(self, rng, room, sentences):
+        """Prose of about room tokens with the sentences [(parts)] in it, each after a full stop."""
+        pieces = SENTENCE_END.split(self.prose(rng, room))
+        places = np.sort(rng.integers(0, len(pieces), len(sentences)))
+        parts, start = [], 0
+        for place, sentence in zip(places, sentences):
+            before = "".join(pieces[start : place + 1])
+            start = max(start, place + 1)
+            parts += [(before, self.text_weight), (" ", self.text_weight)] + sentence
+        return parts + [("".join(pieces[start:]), self.text_weight)]
+
+    def lined(self, rng, room, line, sentences):
+        """Copies of a line with the sentences at random lines among them; line None: none."""
+        lines = list(sentences)
+        if line:
+            each = len(self.tok.encode(line + "\n"))
+            lines += [[(line, NOISE_WEIGHT)]] * max(0, room // each)
+            lines = [lines[i] for i in rng.permutation(len(lines))]
+        return [part for line in lines for part in line + [("\n", self.text_weight)]]
+
+    # ---- facts ----
+
+    def fact(self, fact, known):
+        """The fact's sentence; its value is an answer if it has been said before."""
+        return [
+            (fact.head.lstrip(), self.text_weight),
+            (fact.key, self.surprise_weight),
+            (fact.verb, self.text_weight),
+            (fact.value, ANSWER_WEIGHT if known else self.surprise_weight),
+            (".", self.text_weight),
+        ]
+
+    def fact_question(self, fact, value):
+        return [
+            (fact.question, self.text_weight),
+            (fact.key, self.surprise_weight),
+            ("?\nAnswer:", self.text_weight),
+            (fact.head + fact.key + fact.verb, COPY_WEIGHT),
+            (value, ANSWER_WEIGHT),
+            (".", COPY_WEIGHT),
+            (END, COPY_WEIGHT),
+        ]
+
+    def dense(self, rng, n_tok, shares, invented):
+        """Facts and the same again, with and without prose between them: the most answers per
+        token, from which the circuit of recall forms."""
+        source, said, parts = FactSource(rng, shares, invented), [], []
+        prose = SENTENCE_END.split(self.prose(rng, n_tok))
+        p_prose = rng.random() * 0.6
+        n_fact = int(rng.integers(2, max(4, n_tok // 24) + 1))
+        for _ in range(n_tok // 5):
+            if prose and rng.random() < p_prose:
+                sentence = prose.pop(0)
+                lead = " " if parts and not sentence[:1].isspace() else ""
+                parts.append((lead + sentence, self.text_weight))
+                continue
+            fresh = len(said) < 2 or (len(said) < n_fact and rng.random() < 0.5)
+            fact = source.draw() if fresh else None
+            if fact:
+                said.append(fact)
+            elif not said:
+                continue
+            now = fact or said[rng.integers(len(said))]
+            parts += [(" ", self.text_weight)] if parts else []
+            parts += self.fact(now, known=fact is None)
+        return parts
+
+    def facts(self, rng, n_tok, shares, invented):
+        """Facts in prose, then questions about them."""
+        source, facts = FactSource(rng, shares, invented), []
+        for _ in range(int(rng.integers(1, min(max(2, n_tok // 24), 30) + 1))):
+            fact = source.draw()
+            if fact and fact.kind == "way":
+                facts += [fact] + source.unused_links
+                source.unused_links = []
+            elif fact:
+                facts.append(fact)
+        if not facts:
+            return []
+        facts = [facts[i] for i in rng.permutation(len(facts))]
+        n_question = int(rng.integers(1, max(2, min(16, n_tok // 48))))
+        asked = [facts[i] for i in rng.permutation(len(facts))[:n_question]]
+        tail = [p for f in asked for p in self.fact_question(f, source.answer_value(f))]
+        sentences = [self.fact(f, known=False) for f in facts]
+        room = n_tok - self.length(tail) - sum(self.length(s) + 1 for s in sentences)
+        return self.woven(rng, room, sentences) + tail
+
+    # ---- needles ----
+
+    def niah(self, rng, n_tok):
+        """RULER's needle in a haystack, any mix of keys, values and queries, asked repeatedly."""
+        kinds = (("number", number), ("number", number), ("uuid", uuid), ("word", pair))
+        kind, make_value = kinds[rng.choice(4, p=(0.4, 0.25, 0.15, 0.2))]
+        make_key = uuid if kind == "uuid" and rng.random() < 0.4 else pair
+        haystack = rng.choice(3, p=(0.6, 0.15, 0.25))
+        cost = 16 + (24 if make_key is uuid else 3) + (26 if kind == "uuid" else 5)
+        room = n_tok - 80
+        most = max(1, min(room // (2 * cost), 12))
+        n_value = int(rng.integers(2, 5)) if most >= 4 and rng.random() < 0.25 else 1
+        n_key = max(1, int(rng.integers(1, most + 1)) // n_value)
+        if haystack == 2:
+            n_key, n_value = max(1, room // (cost + 2)), 1
+        taken, keys = set(), {}
+        for _ in range(n_key):
+            keys[unlike(rng, make_key, taken)] = [
+                unlike(rng, make_value, taken) for _ in range(n_value)
+            ]
+        sentences = [
+            self.needle(kind, key, value) for key, values in keys.items() for value in values
+        ]
+        sentences = [sentences[i] for i in rng.permutation(len(sentences))]
+        asked = self.niah_questions(rng, kind, keys, sentences, n_tok)
+        one = len(asked[0][1]) == 1
+        some, s, its = ("A", "", "is") if one else ("Some", "s", "are")
+        parts = [
+            (
+                f"{some} special magic {kind}{s} {its} hidden within the following text. Make sure"
+                f" to memorize it. I will quiz you about the {kind}{s} afterwards.\n",
+                self.text_weight,
+            )
+        ]
+        tail = [p for _, _, question in asked for p in question]
+        room = n_tok - self.length(parts + tail) - sum(self.length(s) + 2 for s in sentences)
+        if haystack == 0 and room > 16:
+            parts += self.woven(rng, room, sentences)
+        else:
+            parts += self.lined(rng, room, NOISE if haystack == 1 else None, sentences)
+        return parts + tail
+
+    def needle(self, kind, key, value):
+        return [
+            (f"One of the special magic {kind}s for", self.text_weight),
+            (f" {key}", self.surprise_weight),
+            (" is:", self.text_weight),
+            (f" {value}", self.surprise_weight),
+            (".", self.text_weight),
+        ]
+
+    def niah_questions(self, rng, kind, keys, sentences, n_tok):
+        """[(keys, answers, parts)]: several questions, the first with the shape of the document."""
+        order = [s[3][0][1:] for s in sentences]
+        names = list(keys)
+        questions, spent = [], 0
+        n_query = int(rng.integers(2, 5)) if len(names) >= 4 and rng.random() < 0.25 else 1
+        while not questions or (spent < n_tok // 4 and len(questions) < 24):
+            queries = [names[i] for i in rng.choice(len(names), min(n_query, len(names)), False)]
+            answers = [v for q in queries for v in sorted(keys[q], key=order.index)]
+            s, its, all_ = ("", "is", "") if len(answers) == 1 else ("s", "are", " all")
+            text = (
+                f"\nWhat {its}{all_} the special magic {kind}{s} for {join_words(queries)}"
+                " mentioned in the provided text?"
+            )
+            prefix = (
+                f" The special magic {kind}{s} for {join_words(queries)} mentioned in the"
+                f" provided text {its}"
+            )
+            parts = self.question(text, prefix, answers)
+            questions.append((queries, answers, parts))
+            spent += self.length(parts)
+        return questions
+
+    def code_word(self, rng, n_tok):
+        """The secret code word in prose, two capitalised words and a number."""
+        word = f"{pick(rng, language.ADJECTIVES)} {pick(rng, language.THINGS)}".upper()
+        answer = f"{word} {rng.integers(1000, 10000)}"
+        sentence = [
+            ("The secret code word is", self.text_weight),
+            (f" {answer}", self.surprise_weight),
+            (".", self.text_weight),
+        ]
+        ask = self.question(
+            " What is the secret code word mentioned earlier? Answer with just the code word and"
+            " number, nothing else:",
+            "",
+            [answer],
+        )
+        room = n_tok - self.length(ask + sentence) - 2
+        return self.woven(rng, room, [sentence]) + ask
+
+    # ---- tracking and counting ----
+
+    def variables(self, rng, n_tok):
+        """RULER's vt: chains of assignments in noise; the answer names the whole chain."""
+        taken, hops = set(), int(rng.integers(2, 6))
+        plain = rng.random() < 0.3
+
+        def name(r):
+            return pick(r, language.NAMES).upper() if plain else letters(r, 5, LETTERS)
+
+        sentences, chains = [], []
+        for _ in range(int(rng.integers(1, 4)) if n_tok >= 256 else 1):
+            chain = [unlike(rng, name, taken) for _ in range(hops)]
+            value = unlike(rng, lambda r: str(r.integers(10000, 99999)), taken)
+            lines = [[("VAR", self.text_weight), (f" {chain[0]} =", 0.05), (f" {value}", 0.05)]]
+            for a, b in zip(chain, chain[1:]):
+                lines.append(
+                    [("VAR", self.text_weight), (f" {b} =", 0.05), (f" VAR {a} ", 0.3)]
+                )
+            chains.append((value, chain))
+            sentences.append(lines)
+        asked = [chains[i] for i in rng.permutation(len(chains))]
+        head = [
+            (
+                "Memorize and track the chain(s) of variable assignment hidden in the following"
+                " text.\n\n",
+                self.text_weight,
+            )
+        ]
+        tail = []
+        for value, chain in asked:
+            tail += self.question(
+                f"\nQuestion: Find all variables that are assigned the value {value} in the text"
+                " above.",
+                " Answer: According to the chain(s) of variable assignment in the text above,"
+                f" {len(chain)} variables are assgined the value {value}, they are:",
+                chain,
+                " ",
+            )
+        lines = self.merged(rng, sentences)
+        used = self.length(head + tail) + sum(self.length(s) + 2 for s in lines)
+        each = len(self.tok.encode(NOISE + "\n"))
+        noise = [None] * max(0, (n_tok - used) // each)
+        order = self.merged(rng, [noise, lines])
+        parts = list(head)
+        for line in order:
+            parts += (line or [(NOISE, NOISE_WEIGHT)]) + [("\n", self.text_weight)]
+        return parts + tail
+
+    @staticmethod
+    def merged(rng, lists):
+        """The lists' items in a random order that keeps the order within each list."""
+        owner = np.repeat(np.arange(len(lists)), [len(x) for x in lists])
+        at = [iter(x) for x in lists]
+        return [next(at[i]) for i in rng.permutation(owner)]
+
+    def common_words(self, rng, n_tok):
+        """RULER's cwe: a numbered list; ten words (fewer in short lists) stand there far oftener
+        than the others."""
+        rooms = (n_tok - 70) // 5
+        n_common = 10 if rooms >= 250 else max(2, rooms // 25)
+        often, rarely = (30, 3) if rooms > 600 else (max(3, rooms // (2 * n_common)), 1)
+        words = [PLAIN_WORDS[i] for i in rng.permutation(len(PLAIN_WORDS))]
+        taken = set(words)
+        words += [unlike(rng, language.invent, taken) for _ in range(rooms // 10)]
+        n_rare = max(1, (rooms - n_common * often) // rarely)
+        common = words[:n_common]
+        listed = common * often + words[n_common : n_common + n_rare] * rarely
+        listed = [listed[i] for i in rng.permutation(len(listed))]
+        parts = [
+            (
+                "Below is a numbered list of words. In these words, some appear more often than"
+                " others. Memorize the ones that appear most often.\n",
+                self.text_weight,
+            )
+        ]
+        lines = " ".join(f"{i + 1}. {w}" for i, w in enumerate(listed))
+        parts.append((lines, NOISE_WEIGHT))
+        first = sorted(common, key=listed.index)
+        numbered = [f"{i + 1}. {w}" for i, w in enumerate(first)]
+        return parts + self.question(
+            f"\nQuestion: What are the {n_common} most common words in the above list?",
+            f" Answer: The top {n_common} words that appear most often in the list are:",
+            numbered,
+            " ",
+        )
+
+    def coded_words(self, rng, n_tok):
+        """RULER's fwe: random words with Zipf's frequencies, exponent 2; the most frequent is
+        dots, the next three are asked for."""
+        rooms = max(20, (n_tok - 90) // 5)
+        taken = set()
+        words = [
+            unlike(rng, lambda r: letters(r, 6, LETTERS.lower()), taken)
+            for _ in range(max(6, n_tok // 50))
+        ]
+        words[0] = "..."
+        share = np.arange(1, len(words) + 1, dtype=float) ** -2
+        counts = np.maximum((rooms * share / share.sum()).astype(int), 0)
+        counts[3] = max(counts[3], 1)
+        counts[2] = max(counts[2], counts[3] + 1)
+        counts[1] = max(counts[1], counts[2] + 1)
+        listed = [w for w, c in zip(words, counts) for _ in range(c)]
+        listed = [listed[i] for i in rng.permutation(len(listed))]
+        parts = [
+            (
+                "Read the following coded text and track the frequency of each coded word. Find"
+                " the three most frequently appeared coded words. ",
+                self.text_weight,
+            ),
+            (" ".join(listed), NOISE_WEIGHT),
+        ]
+        return parts + self.question(
+            "\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are"
+            " the three most frequently appeared words in the above coded text?",
+            " Answer: According to the coded text above, the three most frequently appeared words"
+            " are:",
+            words[1:4],
+        )

@@ -1,0 +1,36 @@
+/*
+ * tap.c - hands what the pass computed to the caller's tap: recording and calibration read queries,
+ * keys and values here. It must not know what they are read for. Invariant: what a tap sees is what
+ * the pass goes on with, and a tap that stops ends the evaluation after the pass, where the engine
+ * rolls the sequences back.
+ */
+#include "engine/engine.h"
+
+static void show_rows(void *user, const struct pi_pass_tap_rows *in)
+{
+    struct pith_engine *e = user;
+    const struct pith_seq *seq = in->item->owner;
+    pith_tap_rows rows = {
+        .seq = seq,
+        .layer = in->layer,
+        .n_token = in->item->n_tok,
+        .pos0 = in->item->pos0,
+        .tokens = in->item->tokens,
+        .q_pre = in->q_pre,
+        .q = in->q,
+        .k = in->k,
+        .v = in->v,
+    };
+    if (!e->tap_stopped)
+        e->tap_stopped = !e->tap(e->tap_user, &rows);
+}
+
+pith_status pith_engine_set_tap(pith_engine *e, pith_tap_fn *fn, void *user, pith_error *err)
+{
+    if (e == NULL)
+        return pi_fail(err, PITH_INVALID, "pith_engine_set_tap: engine must not be NULL");
+    PI_TRY(pi_pass_set_tap(e->pass, fn != NULL ? show_rows : NULL, e, err));
+    e->tap = fn;
+    e->tap_user = user;
+    return PITH_OK;
+}

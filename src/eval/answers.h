@@ -1,0 +1,71 @@
+/*
+ * answers.h - checkers: pure functions of what a model wrote and what it should have written.
+ *
+ * All of them judge the visible answer. Of a reasoning model that is what follows the thinking
+ * block; a block that is still open at the end has no answer behind it.
+ */
+#ifndef PI_EVAL_ANSWERS_H
+#define PI_EVAL_ANSWERS_H
+
+#include "prompt.h"
+
+/* Returns the part of text behind its last "</think>"; its end, an empty string, when a "<think>"
+   is open at the end; text itself when there is neither. Points into text. */
+const char *eval_visible(const char *text);
+
+/* Returns the part of text behind the last occurrence of question, text itself when it has none:
+   a model that repeats its prompt is judged by what it says afterwards. Space around question does
+   not count; an empty or NULL question occurs nowhere. Points into text. */
+const char *eval_after_echo(const char *text, const char *question);
+
+/* ---- needle (TriAttention V3 report, section 3.3) ---- */
+
+enum eval_verdict {
+    EVAL_PASS,           /* "WORD NUMBER" stands in the answer, letter by letter */
+    EVAL_PARTIAL_WORD,   /* the word in whatever case, the number wrong, cut or elsewhere */
+    EVAL_PARTIAL_NUMBER, /* the number without the word */
+    EVAL_FAIL,
+    EVAL_N_VERDICT,
+};
+
+/* "PASS", "PARTIAL_WORD", "PARTIAL_NUMBER", "FAIL". */
+const char *eval_verdict_name(enum eval_verdict verdict);
+
+struct eval_needle_key {
+    const char *word;
+    const char *number;
+    const char *question; /* of the prompt */
+    const char *needle;   /* the whole sentence */
+    const char *before;   /* text that precedes the sentence in the prompt, "" at its start */
+    const char *after;    /* text that follows it, "" where the question does */
+};
+
+/* Words and numbers count only when they stand alone: neither 17742 nor 77420 nor 7742.5 is 7742.
+   An answer that repeats the needle together with the text around it repeats the prompt and has
+   failed, unless it repeats the question as well: then what follows the question counts. */
+enum eval_verdict eval_needle_check(const char *answer, const struct eval_needle_key *key);
+
+/* ---- RULER ---- */
+
+/* The share of references that occur in the answer, whatever the case; 0 without references. */
+double eval_share_found(const char *answer, const struct eval_strings *refs);
+
+/* ---- questions ---- */
+
+/* The final answer of a solution: what the last complete \boxed{...} holds, else the number on the
+   last line "#### 18", else the last number. *out is a string that the caller frees, "" when there
+   is none. question is the problem's text, for eval_after_echo. cut: the generation ran out of
+   tokens, so a number at the very end may be half of one and is not taken. NOMEM. */
+pith_status eval_final_answer(const char *answer, const char *question, bool cut, char **out,
+                              pith_error *err);
+
+/* Normalises TeX that prints the same, or means the same number, to one text: spacing, \left and
+   \right, \dfrac and a/b and \frac12, units, degrees, percent and dollar signs, commas in numbers,
+   a leading "x=", a full stop. The caller frees *out. NOMEM. */
+pith_status eval_normalise(const char *answer, char **out, pith_error *err);
+
+/* Sets *equal: the same text after eval_normalise, or the same number (18.0 and 18, 0.5 and 1/2),
+   or a list of such; an answer of letters only may differ in case. Nothing equals "". NOMEM. */
+pith_status eval_answers_equal(const char *a, const char *b, bool *equal, pith_error *err);
+
+#endif

@@ -1,0 +1,256 @@
+/*
+ * prompt.c - prompts, their fitting to a length, and asking them. It knows no task.
+ *
+ * Invariant: what eval_fit returns was counted as it stands and takes no more than it may.
+ */
+#include "prompt.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- lists of strings ---- */
+
+static char *copy_text(const char *text)
+{
+    size_t size = strlen(text) + 1;
+    char *copy = malloc(size);
+    if (copy != NULL)
+        memcpy(copy, text, size);
+    return copy;
+}
+
+void eval_strings_add(struct eval_strings *s, const char *text)
+{
+    if (s->failed)
+        return;
+    if (s->n == s->cap) {
+        int32_t cap = s->cap > 0 ? 2 * s->cap : 8;
+        char **at = realloc(s->at, (size_t)cap * sizeof(*at));
+        s->failed = at == NULL;
+        if (s->failed)
+            return;
+        s->at = at;
+        s->cap = cap;
+    }
+    char *copy = copy_text(text);
+    s->failed = copy == NULL;
+    if (!s->failed)
+        s->at[s->n++] = copy;
+}
+
+void eval_strings_printf(struct eval_strings *s, const char *fmt, ...)
+{
+    char text[512]; /* longer strings are cut: no caller has such */
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    eval_strings_add(s, text);
+}
+
+bool eval_strings_has(const struct eval_strings *s, const char *text)
+{
+    for (int32_t i = 0; i < s->n; i++) {
+        if (strcmp(s->at[i], text) == 0)
+            return true;
+    }
+    return false;
+}
+
+void eval_strings_clear(struct eval_strings *s)
+{
+    for (int32_t i = 0; i < s->n; i++)
+        free(s->at[i]);
+    s->n = 0;
+    s->failed = false;
+}
+
+void eval_strings_free(struct eval_strings *s)
+{
+    eval_strings_clear(s);
+    free(s->at);
+    *s = (struct eval_strings){0};
+}
+
+/* ---- prompts ---- */
+
+void eval_prompt_clear(struct eval_prompt *p)
+{
+    eval_text_clear(&p->text);
+    eval_text_clear(&p->prefix);
+    eval_strings_clear(&p->refs);
+    p->n_token = 0;
+}
+
+void eval_prompt_free(struct eval_prompt *p)
+{
+    eval_text_free(&p->text);
+    eval_text_free(&p->prefix);
+    eval_strings_free(&p->refs);
+    p->n_token = 0;
+}
+
+pith_status eval_prompt_check(const struct eval_prompt *p, pith_error *err)
+{
+    if (p->text.failed || p->prefix.failed || p->refs.failed)
+        return eval_fail(err, PITH_NOMEM, "eval: no memory for a prompt");
+    return PITH_OK;
+}
+
+static const char *text_of(const struct eval_prompt *p)
+{
+    return p->text.data != NULL ? p->text.data : "";
+}
+
+static const char *prefix_of(const struct eval_prompt *p)
+{
+    return p->prefix.len > 0 ? p->prefix.data : NULL;
+}
+
+static pith_status count_encoded(void *user, const char *text, const char *prefix, int32_t *n,
+                                 pith_error *err)
+{
+    int32_t *ids = NULL;
+    pith_status status = eval_encode(user, text, prefix, &ids, n, err);
+    free(ids);
+    return status;
+}
+
+struct eval_counter eval_counter_of(const struct eval_setup *setup)
+{
+    /* eval_encode takes the setup as const; the counter's user pointer cannot say so. */
+    return (struct eval_counter){count_encoded, (void *)setup};
+}
+
+/* ---- fitting ---- */
+
+struct fit {
+    eval_build_fn *build;
+    void *user;
+    const struct eval_counter *counter;
+    struct eval_prompt *out;
+};
+
+static pith_status measure(const struct fit *f, int32_t size, pith_error *err)
+{
+    eval_prompt_clear(f->out);
+    pith_status status = f->build(f->user, size, f->out, err);
+    if (status == PITH_OK)
+        status = eval_prompt_check(f->out, err);
+    if (status != PITH_OK)
+        return status;
+    return f->counter->count(f->counter->user, text_of(f->out), prefix_of(f->out),
+                             &f->out->n_token, err);
+}
+
+/* A size strictly between lo and hi, where a straight line through both reaches n_token; bisection
+   in every third round, so that a bent curve cannot make the search slow. */
+static int32_t guess(int64_t lo, int64_t lo_token, int64_t hi, int64_t hi_token, int64_t n_token,
+                     int round)
+{
+    int64_t mid = (lo + hi) / 2;
+    if (round % 3 != 2 && hi_token > lo_token)
+        mid = lo + (n_token - lo_token) * (hi - lo) / (hi_token - lo_token);
+    return (int32_t)(mid <= lo ? lo + 1 : mid >= hi ? hi - 1 : mid);
+}
+
+pith_status eval_fit(const char *name, eval_build_fn *build, void *user, int32_t min_size,
+                     int32_t max_size, int32_t n_token, const struct eval_counter *counter,
+                     struct eval_prompt *out, pith_error *err)
+{
+    struct fit f = {build, user, counter, out};
+    pith_status status = measure(&f, min_size, err);
+    if (status != PITH_OK)
+        return status;
+    if (out->n_token > n_token)
+        return eval_fail(err, PITH_INVALID, "%s: %d tokens are too few, its own text takes %d",
+                         name, (int)n_token, (int)out->n_token);
+
+    int64_t lo = min_size, lo_token = out->n_token, hi = lo, hi_token = -1;
+    for (int64_t step = 1; hi < max_size; step *= 4) {
+        hi = lo + step < max_size ? lo + step : max_size;
+        status = measure(&f, (int32_t)hi, err);
+        if (status != PITH_OK)
+            return status;
+        hi_token = out->n_token;
+        if (hi_token > n_token)
+            break;
+        lo = hi;
+        lo_token = hi_token;
+    }
+    if (hi_token <= n_token) /* the largest fits; it is what was built last */
+        return PITH_OK;
+
+    for (int round = 0; hi - lo > 1; round++) {
+        int32_t mid = guess(lo, lo_token, hi, hi_token, n_token, round);
+        status = measure(&f, mid, err);
+        if (status != PITH_OK)
+            return status;
+        if (out->n_token <= n_token) {
+            lo = mid;
+            lo_token = out->n_token;
+        } else {
+            hi = mid;
+            hi_token = out->n_token;
+        }
+    }
+    return measure(&f, (int32_t)lo, err);
+}
+
+/* ---- asking ---- */
+
+pith_status eval_prompt_ask(struct eval_run *run, const struct eval_setup *setup,
+                            const struct eval_prompt *p, int32_t n_predict,
+                            const pith_sample_params *sample, const char *const *stop,
+                            int32_t n_stop, struct eval_answer *out, pith_error *err)
+{
+    int32_t *ids = NULL, n_id = 0;
+    pith_status status = eval_encode(setup, text_of(p), prefix_of(p), &ids, &n_id, err);
+    if (status == PITH_OK)
+        status = eval_ask(run, ids, n_id, n_predict, sample, stop, n_stop, out, err);
+    free(ids);
+    return status;
+}
+
+pith_status eval_prompt_room(const struct eval_prompt *p, const char *text,
+                             const struct eval_counter *counter, int32_t *n, pith_error *err)
+{
+    struct eval_text with = {0};
+    int32_t without = 0, all = 0;
+    eval_text_add(&with, p->prefix.len > 0 ? p->prefix.data : "");
+    eval_text_add(&with, text);
+    pith_status status = with.failed ? eval_fail(err, PITH_NOMEM, "eval: no memory for an answer")
+                                     : PITH_OK;
+    if (status == PITH_OK)
+        status = counter->count(counter->user, text_of(p), prefix_of(p), &without, err);
+    if (status == PITH_OK)
+        status = counter->count(counter->user, text_of(p), with.data, &all, err);
+    eval_text_free(&with);
+    if (status == PITH_OK)
+        *n = all > without ? all - without : 0;
+    return status;
+}
+
+bool eval_keep_text(json_t *texts, const struct eval_prompt *p, const char *answer,
+                    const char *verdict, double score)
+{
+    json_t *entry = json_object();
+    /* A model may write bytes that are no UTF-8 only through the library's stream, which repairs
+       them; a haystack may hold any bytes, and what JSON cannot hold is null. */
+    bool ok = entry != NULL;
+    json_t *text = json_string(text_of(p));
+    ok = ok && json_object_set_new(entry, "prompt", text != NULL ? text : json_null()) == 0;
+    ok = ok && json_object_set_new(entry, "prefix",
+                                   json_string(p->prefix.len > 0 ? p->prefix.data : "")) == 0;
+    json_t *said = json_string(answer);
+    ok = ok && json_object_set_new(entry, "answer", said != NULL ? said : json_null()) == 0;
+    ok = ok && (verdict != NULL ? json_object_set_new(entry, "verdict", json_string(verdict))
+                                : json_object_set_new(entry, "score", json_real(score))) == 0;
+    if (!ok) {
+        json_decref(entry);
+        return false;
+    }
+    return json_array_append_new(texts, entry) == 0;
+}

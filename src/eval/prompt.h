@@ -1,0 +1,78 @@
+/*
+ * prompt.h - what the generators of the tasks make (a prompt, the opening of its answer, what the
+ * answer must hold), and how a prompt is fitted to a number of tokens.
+ *
+ * A generator is a pure function of its parameters, the seed and the index of the item; it learns
+ * the lengths of texts from a counter, so it runs without a model in the tests.
+ */
+#ifndef PI_EVAL_PROMPT_H
+#define PI_EVAL_PROMPT_H
+
+#include "eval.h"
+
+/* Copies of strings. Zero it before use. */
+struct eval_strings {
+    char **at; /* [n] owned */
+    int32_t n;
+    int32_t cap;
+    bool failed; /* out of memory: later calls do nothing */
+};
+void eval_strings_add(struct eval_strings *s, const char *text);
+void eval_strings_printf(struct eval_strings *s, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+bool eval_strings_has(const struct eval_strings *s, const char *text);
+void eval_strings_clear(struct eval_strings *s); /* keeps the memory of the list */
+void eval_strings_free(struct eval_strings *s);
+
+/* Zero it before use. */
+struct eval_prompt {
+    struct eval_text text;    /* the user's message */
+    struct eval_text prefix;  /* opening of the answer; empty: none */
+    struct eval_strings refs; /* what the answer must hold, in this order */
+    int32_t n_token;          /* of text and prefix together, as eval_fit counted them */
+};
+void eval_prompt_clear(struct eval_prompt *p);
+void eval_prompt_free(struct eval_prompt *p);
+
+/* NOMEM when a part of the prompt could not be stored, else PITH_OK. */
+pith_status eval_prompt_check(const struct eval_prompt *p, pith_error *err);
+
+/* Sets *n to the tokens of a whole prompt, the chat template's and BOS included. */
+typedef pith_status eval_count_fn(void *user, const char *text, const char *prefix, int32_t *n,
+                                  pith_error *err);
+struct eval_counter {
+    eval_count_fn *count;
+    void *user;
+};
+
+/* The counter of a setup's model; setup is borrowed as long as the counter is used. */
+struct eval_counter eval_counter_of(const struct eval_setup *setup);
+
+/* Appends nothing to *out (it is cleared first) but the prompt of this size. Must make the same of
+   the same size, and no shorter text of a larger one. */
+typedef pith_status eval_build_fn(void *user, int32_t size, struct eval_prompt *out,
+                                  pith_error *err);
+
+/* Builds the prompt of the largest size in [min_size, max_size] that takes at most n_token tokens
+   and sets out->n_token. INVALID when min_size takes more; name says of what. NOMEM, and what the
+   counter or the builder fails with. */
+pith_status eval_fit(const char *name, eval_build_fn *build, void *user, int32_t min_size,
+                     int32_t max_size, int32_t n_token, const struct eval_counter *counter,
+                     struct eval_prompt *out, pith_error *err);
+
+/* Encodes the prompt and asks it: eval_ask of its tokens. */
+pith_status eval_prompt_ask(struct eval_run *run, const struct eval_setup *setup,
+                            const struct eval_prompt *p, int32_t n_predict,
+                            const pith_sample_params *sample, const char *const *stop,
+                            int32_t n_stop, struct eval_answer *out, pith_error *err);
+
+/* Sets *n to the tokens that text adds behind the prompt, what a right answer takes. */
+pith_status eval_prompt_room(const struct eval_prompt *p, const char *text,
+                             const struct eval_counter *counter, int32_t *n, pith_error *err);
+
+/* Appends {"prompt", "prefix", "answer", "verdict" or "score"} to texts, a JSON array; verdict NULL
+   means the score is given. False when out of memory. */
+bool eval_keep_text(json_t *texts, const struct eval_prompt *p, const char *answer,
+                    const char *verdict, double score);
+
+#endif

@@ -1,0 +1,88 @@
+/*
+ * results.c - reads files of results, of which the last line may be half written.
+ *
+ * A file that a sweep was killed over is the usual case, not an error: whole lines are taken, the
+ * rest is reported to the caller, who decides what to do about it.
+ */
+#include "results.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+double results_number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+const char *results_text(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
+
+static bool is_result(const json_t *line)
+{
+    return results_text(line, "task") != NULL &&
+           json_is_object(json_object_get(line, "summary")) &&
+           json_is_array(json_object_get(line, "rows"));
+}
+
+static bool is_blank(const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if (strchr(" \t\r", text[i]) == NULL)
+            return false;
+    return true;
+}
+
+/* One whole line; false when out of memory. A line that Jansson cannot read is no result. */
+static bool take_line(struct results *r, const char *text, size_t len, int32_t number)
+{
+    json_t *line = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
+    if (is_result(line))
+        return json_array_append_new(r->lines, line) == 0;
+    json_decref(line);
+    if (is_blank(text, len))
+        return true;
+    if (r->n_ignored++ == 0)
+        r->first_ignored = number;
+    return true;
+}
+
+pith_status results_read(const char *path, struct results *out, pith_error *err)
+{
+    char *text = NULL;
+    size_t len = 0;
+    int32_t number = 0;
+    struct results r = {0};
+    pith_status status = eval_read_file(path, &text, &len, err);
+    if (status != PITH_OK)
+        return status;
+    r.lines = json_array();
+    bool ok = r.lines != NULL;
+    for (size_t at = 0; ok && at < len;) {
+        const char *end = memchr(text + at, '\n', len - at);
+        if (end == NULL) {
+            r.cut = true;
+            break;
+        }
+        size_t line_len = (size_t)(end - (text + at));
+        ok = take_line(&r, text + at, line_len, ++number);
+        at += line_len + 1;
+        r.whole_bytes = (int64_t)at;
+    }
+    free(text);
+    if (!ok) {
+        results_free(&r);
+        return eval_fail(err, PITH_NOMEM, "%s: no memory for its results", path);
+    }
+    *out = r;
+    return PITH_OK;
+}
+
+void results_free(struct results *r)
+{
+    json_decref(r->lines);
+    *r = (struct results){0};
+}

@@ -1,0 +1,295 @@
+/*
+ * options.c - "NAME:key=value,..." to checked values. It knows no rule and no policy by name: what
+ * a key means stands in its row. A pure function of the text.
+ */
+#include <stdio.h>
+
+#include "keep/keep.h"
+
+/* A piece of the option text; not terminated. */
+struct piece {
+    const char *at;
+    int32_t len;
+};
+
+static bool piece_is(struct piece p, const char *word)
+{
+    return strlen(word) == (size_t)p.len && memcmp(p.at, word, (size_t)p.len) == 0;
+}
+
+/* Takes what stands before the next `end` off *rest. */
+static struct piece next_piece(const char **rest, char end)
+{
+    const char *stop = strchr(*rest, end);
+    size_t len = stop != NULL ? (size_t)(stop - *rest) : strlen(*rest);
+    struct piece p = {*rest, (int32_t)pi_min((int64_t)len, INT32_MAX)};
+    *rest += len + (stop != NULL);
+    return p;
+}
+
+/* ---- values ---- */
+
+/* Reads digits with at most `places` decimals as a number of units of 10^-places, and takes them
+   off *p. False: no digit, too many decimals, or beyond 2^62. */
+static bool read_decimal(struct piece *p, int32_t places, int64_t *out)
+{
+    int64_t value = 0;
+    int32_t i = 0, n_digit = 0, decimals = -1;
+    for (; i < p->len; i++) {
+        char c = p->at[i];
+        if (c == '.' && decimals < 0 && n_digit > 0) {
+            decimals = 0;
+            continue;
+        }
+        if (c < '0' || c > '9')
+            break;
+        if (value > (INT64_MAX >> 1) / 10 - 1 || decimals == places)
+            return false;
+        value = 10 * value + (c - '0');
+        n_digit++;
+        decimals += decimals >= 0;
+    }
+    if (n_digit == 0 || decimals == 0)
+        return false;
+    for (decimals = decimals < 0 ? 0 : decimals; decimals < places; decimals++) {
+        if (value > (INT64_MAX >> 1) / 10)
+            return false;
+        value *= 10;
+    }
+    *out = value;
+    p->at += i;
+    p->len -= i;
+    return true;
+}
+
+static pith_status check_count(const struct keep_param *param, int64_t value, pith_error *err)
+{
+    if (value < param->min || value > param->max)
+        return pi_fail(err, PITH_INVALID, "keep: %s: %lld is not in %d..%d", param->key,
+                       (long long)value, param->min, param->max);
+    return PITH_OK;
+}
+
+static pith_status set_count(const struct keep_param *param, struct piece text, void *field,
+                             pith_error *err)
+{
+    int64_t value;
+    struct piece rest = text;
+    if (!read_decimal(&rest, 0, &value) || rest.len > 0)
+        return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is not a whole number", param->key,
+                       (int)pi_min(text.len, 32), text.at);
+    PI_TRY(check_count(param, value, err));
+    *(int32_t *)field = (int32_t)value;
+    return PITH_OK;
+}
+
+/* Units end in B, so that nobody takes "4k" for tokens. */
+static const struct {
+    const char *name;
+    int64_t bytes;
+} byte_units[] = {
+    {"B", 1},
+    {"kB", 1000},
+    {"MB", 1000000},
+    {"GB", 1000000000},
+    {"KiB", 1 << 10},
+    {"MiB", 1 << 20},
+    {"GiB", 1 << 30},
+};
+
+#define MILLIONTHS_DECIMALS 4 /* a percent is 10^4 millionths */
+
+static bool read_bytes(struct piece text, int64_t *out)
+{
+    int64_t thousandths;
+    if (!read_decimal(&text, 3, &thousandths))
+        return false;
+    for (size_t i = 0; i < PI_LEN(byte_units); i++)
+        if (piece_is(text, byte_units[i].name)) {
+            if (thousandths > INT64_MAX / 2 / byte_units[i].bytes)
+                return false;
+            *out = thousandths * byte_units[i].bytes / 1000;
+            return true;
+        }
+    return false;
+}
+
+static pith_status set_budget(const struct keep_param *param, struct piece text, void *field,
+                              pith_error *err)
+{
+    struct keep_budget *out = field;
+    struct piece rest = text;
+    int64_t value;
+    if (read_decimal(&rest, 0, &value) && rest.len == 0) {
+        PI_TRY(check_count(param, value, err));
+        *out = (struct keep_budget){KEEP_UNIT_TOKENS, value};
+        return PITH_OK;
+    }
+    rest = text;
+    if (read_decimal(&rest, MILLIONTHS_DECIMALS, &value) && piece_is(rest, "%")) {
+        if (value < 1 || value > 1000000)
+            return pi_fail(err, PITH_INVALID, "keep: %s: %.*s is not above 0%% and at most 100%%",
+                           param->key, (int)pi_min(text.len, 32), text.at);
+        *out = (struct keep_budget){KEEP_UNIT_SHARE, value};
+        return PITH_OK;
+    }
+    if (read_bytes(text, &value)) {
+        *out = (struct keep_budget){KEEP_UNIT_BYTES, value};
+        return PITH_OK;
+    }
+    return pi_fail(err, PITH_INVALID,
+                   "keep: %s: \"%.*s\" is no number of tokens (512), share of them (50%%) or size "
+                   "(64MiB; B, kB, MB, GB, KiB, MiB, GiB)",
+                   param->key, (int)pi_min(text.len, 32), text.at);
+}
+
+static pith_status set_value(const struct keep_param *param, struct piece text, void *fields,
+                             pith_error *err)
+{
+    static pith_status (*const set[])(const struct keep_param *, struct piece, void *,
+                                      pith_error *) = {
+        [KEEP_TYPE_COUNT] = set_count,
+        [KEEP_TYPE_BUDGET] = set_budget,
+    };
+    return set[param->type](param, text, (uint8_t *)fields + param->offset, err);
+}
+
+/* ---- keys ---- */
+
+/* Appends ", word" (the first without comma) to a terminated list, as far as it fits. */
+static void list_add(char *list, size_t cap, const char *word)
+{
+    size_t len = strlen(list);
+    snprintf(list + len, cap - len, "%s%s", len > 0 ? ", " : "", word);
+}
+
+static void list_keys(char *list, size_t cap, const struct keep_param *params)
+{
+    for (; params != NULL && params->key != NULL; params++)
+        list_add(list, cap, params->key);
+}
+
+static const struct keep_param *find_in(const struct keep_param *params, struct piece key)
+{
+    for (; params != NULL && params->key != NULL; params++)
+        if (piece_is(key, params->key))
+            return params;
+    return NULL;
+}
+
+/* One "key=value" of a policy: a rule's key or one of its own. */
+static pith_status set_option(struct keep_config *c, struct piece option, pith_error *err)
+{
+    const char *equals = memchr(option.at, '=', (size_t)option.len);
+    if (equals == NULL)
+        return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is not key=value", c->policy->name,
+                       (int)pi_min(option.len, 32), option.at);
+    struct piece key = {option.at, (int32_t)(equals - option.at)};
+    struct piece value = {equals + 1, option.len - key.len - 1};
+    const struct keep_param *param = find_in(keep_rule_params, key);
+    if (param != NULL)
+        return set_value(param, value, &c->rules, err);
+    param = find_in(c->policy->params, key);
+    if (param != NULL)
+        return set_value(param, value, &c->params, err);
+    char keys[160] = "";
+    list_keys(keys, sizeof(keys), keep_rule_params);
+    list_keys(keys, sizeof(keys), c->policy->params);
+    return pi_fail(err, PITH_INVALID, "keep: %s has no option \"%.*s\" (%s)", c->policy->name,
+                   (int)pi_min(key.len, 32), key.at, keys);
+}
+
+/* Whether the key of `option` also stands in what follows. */
+static bool key_repeats(struct piece option, const char *rest)
+{
+    const char *equals = memchr(option.at, '=', (size_t)option.len);
+    size_t len = equals != NULL ? (size_t)(equals - option.at) + 1 : 0;
+    while (len > 0 && *rest != '\0') {
+        struct piece later = next_piece(&rest, ',');
+        if ((size_t)later.len >= len && memcmp(later.at, option.at, len) == 0)
+            return true;
+    }
+    return false;
+}
+
+static pith_status set_options(struct keep_config *c, const char *options, pith_error *err)
+{
+    while (options != NULL && *options != '\0') {
+        struct piece option = next_piece(&options, ',');
+        if (*options == '\0' && options[-1] == ',')
+            return pi_fail(err, PITH_INVALID, "keep: %s: nothing follows the last comma",
+                           c->policy->name);
+        if (key_repeats(option, options))
+            return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is followed by another value",
+                           c->policy->name, (int)pi_min(option.len, 64), option.at);
+        PI_TRY(set_option(c, option, err));
+    }
+    return PITH_OK;
+}
+
+static pith_status set_fallbacks(const struct keep_param *params, void *fields, pith_error *err)
+{
+    for (; params != NULL && params->key != NULL; params++) {
+        struct piece text = {params->fallback, (int32_t)strlen(params->fallback)};
+        PI_TRY(set_value(params, text, fields, err));
+    }
+    return PITH_OK;
+}
+
+pith_status keep_config_set(const struct keep_policy *policy, const char *options,
+                            struct keep_config *out, pith_error *err)
+{
+    struct keep_config c = {.policy = policy};
+    assert(policy->params_size <= KEEP_PARAMS_SIZE);
+    PI_TRY(set_fallbacks(keep_rule_params, &c.rules, err));
+    PI_TRY(set_fallbacks(policy->params, &c.params, err));
+    PI_TRY(set_options(&c, policy->defaults, err));
+    PI_TRY(set_options(&c, options, err));
+    *out = c;
+    return PITH_OK;
+}
+
+void keep_param_fallback(const struct keep_policy *policy, const struct keep_param *param, char *out,
+                         size_t cap)
+{
+    const char *rest = policy->defaults;
+    size_t len = strlen(param->key);
+    snprintf(out, cap, "%s", param->fallback);
+    while (rest != NULL && *rest != '\0') {
+        struct piece option = next_piece(&rest, ',');
+        if ((size_t)option.len > len && option.at[len] == '=' &&
+            memcmp(option.at, param->key, len) == 0)
+            snprintf(out, cap, "%.*s", option.len - (int)len - 1, option.at + len + 1);
+    }
+}
+
+/* ---- policies ---- */
+
+pith_status keep_config_parse(const char *text, struct keep_config *out, pith_error *err)
+{
+    const char *rest = text;
+    if (text == NULL) {
+        *out = (struct keep_config){0};
+        return PITH_OK;
+    }
+    bool has_options = strchr(text, ':') != NULL;
+    struct piece name = next_piece(&rest, ':');
+    if (piece_is(name, "none") && !has_options) {
+        *out = (struct keep_config){0};
+        return PITH_OK;
+    }
+    for (int32_t i = 0; keep_policy_at(i) != NULL; i++)
+        if (piece_is(name, keep_policy_at(i)->name)) {
+            if (has_options && *rest == '\0')
+                return pi_fail(err, PITH_INVALID, "keep: \"%.64s\" ends where options should begin",
+                               text);
+            return keep_config_set(keep_policy_at(i), rest, out, err);
+        }
+    if (piece_is(name, "none"))
+        return pi_fail(err, PITH_INVALID, "keep: none has no options, as in \"%.64s\"", text);
+    char names[160] = "none";
+    for (int32_t i = 0; keep_policy_at(i) != NULL; i++)
+        list_add(names, sizeof(names), keep_policy_at(i)->name);
+    return pi_fail(err, PITH_INVALID, "keep: \"%.*s\" is not a policy (%s)",
+                   (int)pi_min(name.len, 32), name.at, names);
+}
