@@ -14,11 +14,12 @@ SENTENCE_START = re.compile(r"(?<=[.!?])\s+(?=\S)")
 SEARCHED = 24  # tokens: the usual distance to the next sentence
 
 
-def read(folder):
-    """The works of a folder's files in the order of their names; heldout.* is left for tests."""
+def read(folder, heldout=False):
+    """The works of a folder's files in the order of their names: of heldout.*, which is for tests,
+    or of all others."""
     works = []
     for path in sorted(glob.glob(os.path.join(folder, "*.txt*"))):
-        if os.path.basename(path).startswith("heldout"):
+        if os.path.basename(path).startswith("heldout") != heldout:
             continue
         opened = lzma.open if path.endswith(".xz") else open
         with opened(path, "rt", encoding="utf-8") as f:
@@ -33,11 +34,11 @@ class Corpus:
         self.tok, self.ids = tok, ids
 
     @classmethod
-    def load(cls, tok, folder, path):
+    def load(cls, tok, folder, path, heldout=False):
         """Encoded on first use and kept in path."""
         if not os.path.exists(path):
-            works = [np.array(tok.encode(work) + [tok.end], np.uint16) for work in read(folder)]
-            np.save(path, np.concatenate(works))
+            works = read(folder, heldout)
+            np.save(path, np.concatenate([np.array(tok.encode(w) + [tok.end], np.uint16) for w in works]))
         return cls(tok, np.load(path))
 
     def passage(self, rng, n_tok):

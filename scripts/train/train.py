@@ -110,7 +110,7 @@ class Run:
         )
         self.preset = p = PRESETS[args.preset]
         os.makedirs(self.folder, exist_ok=True)
-        torch.set_num_threads(1)
+        torch.set_num_threads(SHARDS if p.compiled else 1)  # of the optimizer's step
         torch.manual_seed(self.seed)
         tok = make_tokenizer(p, args.corpus, os.path.join(self.folder, "tokenizer.json"))
         if p.n_vocab:
@@ -199,10 +199,13 @@ class Run:
             rng = np.random.default_rng([self.seed, self.step, i])
             return self.shard(self.tasks[number], rng, n_seq, length)
 
-        # What is compiled for a shape is compiled by one thread.
-        each = pool.map if (n_seq, length) in self.seen else map
+        jobs = []
+        for i in range(SHARDS):
+            jobs.append(pool.submit(shard, i))
+            if (n_seq, length) not in self.seen:
+                jobs[i].result()  # a shape is compiled by one thread while no other computes
         self.seen.add((n_seq, length))
-        gradients, losses, weights, right, answers = zip(*each(shard, range(SHARDS)))
+        gradients, losses, weights, right, answers = zip(*(job.result() for job in jobs))
         for p, *parts in zip(self.model.parameters(), *gradients):
             p.grad = sum(parts) / sum(weights)
         groups = [g for o in self.optimizers for g in o.param_groups]
@@ -228,9 +231,11 @@ class Run:
 
     def train(self):
         started = time.time() - self.seconds
-        with ThreadPoolExecutor(SHARDS) as pool, open(
-            os.path.join(self.folder, "log.txt"), "a"
-        ) as log:
+        log_path = os.path.join(self.folder, "log.txt")
+        one_thread = (1,)  # each worker's own setting, which compiled code depends on
+        with ThreadPoolExecutor(
+            SHARDS, initializer=torch.set_num_threads, initargs=one_thread
+        ) as pool, open(log_path, "a") as log:
             while self.step < self.preset.steps:
                 self.train_step(pool)
                 self.seconds = time.time() - started
