@@ -7,7 +7,7 @@
  * Reading n tokens at depth d multiplies every weight with every token, and every query with every
  * key and value before it:
  *   seconds >= 2 * weights * n / peak + 2 * (dim_k + dim_v) * heads * layers * pairs / f32 peak
- *   pairs = n * d + n * (n + 1) / 2
+ *   pairs = n * d + n * (n + 1) / 2, fewer where a keep policy's budget is reached
  * where the peak of the first term is that of int8 for quantised weights and of f32 for others; it
  * cannot be faster than reading the weights once per chunk either.
  */
@@ -76,6 +76,7 @@ struct row {
     const char *test; /* "prompt" or "generate" */
     int32_t n;        /* tokens */
     int32_t depth;
+    double entries; /* live in a lane, on average over the row's tokens, at least */
     double sum; /* of tokens/s, over the repetitions */
     double sum_squares;
     double best;
@@ -107,14 +108,33 @@ static void evaluate(struct bench *b, const int32_t *tokens, int32_t n, pith_log
     session_check(pith_batch_eval(b->s.engine, &item, 1, NULL, NULL, &err), &err);
 }
 
+/* What was evicted does not come back when tokens are forgotten: then all is read again. */
 static void go_to_depth(struct bench *b, int32_t depth)
 {
     pith_error err;
+    pith_keep_stats keep;
     int32_t length = pith_seq_length(b->s.seq);
-    if (length > depth)
-        cli_check(pith_seq_truncate(b->s.seq, depth, &err), &err);
-    else
-        evaluate(b, b->tokens + length, depth - length, PITH_LOGITS_NONE);
+    pith_seq_keep_stats(b->s.seq, &keep);
+    if (length > depth) {
+        length = keep.rounds > 0 ? 0 : depth;
+        cli_check(pith_seq_truncate(b->s.seq, length, &err), &err);
+    }
+    evaluate(b, b->tokens + length, depth - length, PITH_LOGITS_NONE);
+}
+
+/* The least entries of a lane while the row's tokens follow: those at its depth, and one more per
+   token until a keep policy's budget is reached. */
+static void count_entries(const struct bench *b, struct row *row)
+{
+    pith_keep_stats keep;
+    pith_seq_keep_stats(b->s.seq, &keep);
+    double n = row->n, at_depth = (double)keep.live / (b->s.info.n_layer * b->s.info.n_head_kv);
+    double grows = n;
+    if (keep.budget >= 0) {
+        at_depth = at_depth < keep.budget ? at_depth : keep.budget;
+        grows = keep.budget - at_depth < n ? keep.budget - at_depth : n;
+    }
+    row->entries = at_depth + (n > 0.0 ? grows * (1.0 - 0.5 * grows / n) : 0.0);
 }
 
 static void add_sample(struct row *row, double seconds)
@@ -129,6 +149,7 @@ static void add_sample(struct row *row, double seconds)
 static void measure_row(struct bench *b, struct row *row)
 {
     go_to_depth(b, row->depth);
+    count_entries(b, row);
     const int32_t *tokens = b->tokens + row->depth;
     double start = clock_s();
     if (strcmp(row->test, "prompt") == 0)
@@ -183,6 +204,7 @@ static void count_work(struct bench *b)
     bool tied = true;
     int64_t embedding_bytes = 0, bytes;
     pith_engine_params p = engine_params(&b->options->model, &b->options->memory);
+    p.keep = NULL; /* of what is stored, not of what stays */
     for (int64_t i = 0; pith_model_tensor(b->s.model, i, &t) == PITH_OK; i++) {
         bool embedding = strcmp(t.name, "token_embd.weight") == 0;
         bool output = strcmp(t.name, "output.weight") == 0;
@@ -200,7 +222,7 @@ static void count_work(struct bench *b)
 
 static double generation_bound(const struct bench *b, const struct row *row)
 {
-    double kv = b->kv_bytes_per_token * (row->depth + 0.5 * row->n);
+    double kv = b->kv_bytes_per_token * row->entries;
     return b->machine.read_bytes_per_s / ((double)b->generation_bytes + kv);
 }
 
@@ -209,7 +231,7 @@ static double prompt_bound(const struct bench *b, const struct row *row)
     const pith_model_info *i = &b->s.info;
     double n = row->n;
     double peak = is_quantised(i->file_type) ? b->machine.int8_op_per_s : b->machine.f32_flop_per_s;
-    double pairs = n * row->depth + 0.5 * n * (n + 1.0);
+    double pairs = n * (row->entries + 0.5);
     double attention =
         2.0 * (i->head_dim_k + i->head_dim_v) * (double)i->n_head * i->n_layer * pairs;
     double compute =
@@ -265,6 +287,8 @@ static void print_table(const struct bench *b)
     printf("machine: read %.1f GB/s, copy %.1f GB/s, f32 %.0f GFLOP/s, int8 %.0f GOP/s\n",
            1e-9 * m->read_bytes_per_s, 1e-9 * m->copy_bytes_per_s, 1e-9 * m->f32_flop_per_s,
            1e-9 * m->int8_op_per_s);
+    if (o->keep != NULL)
+        printf("keep: %s\n", o->keep);
     printf("memory: peak %s, of it KV %s\n\n", cli_bytes(b->peak_rss, rss),
            cli_bytes(b->kv_peak, kv));
     printf("%-8s %7s %8s %12s %8s %10s %10s %8s\n", "test", "tokens", "depth", "tokens/s", "+-",
@@ -281,15 +305,16 @@ static void print_csv(const struct bench *b)
 {
     const pith_machine *m = &b->machine;
     const struct memory_options *o = &b->options->memory;
-    printf("type,n_param,weight_bytes,level,threads,type_k,type_v,chunk,test,n,depth,tokens_per_s,"
+    printf("type,n_param,weight_bytes,level,threads,type_k,type_v,keep,chunk,test,n,depth,tokens_per_s,"
            "deviation,best,bound,read_bytes_per_s,f32_flop_per_s,int8_op_per_s,load_s,"
            "peak_rss_bytes,kv_peak_bytes\n");
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
-        printf("%s,%lld,%lld,%s,%d,%s,%s,%d,%s,%d,%d,%.3f,%.3f,%.3f,%.3f,%.4g,%.4g,%.4g,%.3f,%lld,"
+        printf("%s,%lld,%lld,%s,%d,%s,%s,\"%s\",%d,%s,%d,%d,%.3f,%.3f,%.3f,%.3f,%.4g,%.4g,%.4g,%.3f,%lld,"
                "%lld\n",
                b->s.info.file_type, (long long)b->s.info.n_param, (long long)b->s.info.weight_bytes,
-               pith_cpu_level(), m->n_thread, o->type_k, o->type_v, o->chunk, r->test, r->n,
+               pith_cpu_level(), m->n_thread, o->type_k, o->type_v,
+               o->keep != NULL ? o->keep : "none", o->chunk, r->test, r->n,
                r->depth, mean_of(b, r), deviation_of(b, r), r->best, r->bound, m->read_bytes_per_s,
                m->f32_flop_per_s, m->int8_op_per_s, b->s.load_s, (long long)b->peak_rss,
                (long long)b->kv_peak);
@@ -300,7 +325,7 @@ static void print_json(const struct bench *b)
 {
     const pith_machine *m = &b->machine;
     const struct memory_options *o = &b->options->memory;
-    const char *path = b->options->model.path;
+    const char *path = b->options->model.path, *keep = o->keep != NULL ? o->keep : "none";
     json_t *rows = json_array();
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
@@ -313,12 +338,12 @@ static void print_json(const struct bench *b)
                                 "copy_bytes_per_s", m->copy_bytes_per_s, "f32_flop_per_s",
                                 m->f32_flop_per_s, "int8_op_per_s", m->int8_op_per_s);
     cli_json_print(
-        json_pack("{s:s, s:o, s:s, s:I, s:I, s:f, s:s, s:i, s:s, s:s, s:i, s:I, s:I, s:o, s:o}",
+        json_pack("{s:s, s:o, s:s, s:I, s:I, s:f, s:s, s:i, s:s, s:s, s:s, s:i, s:I, s:I, s:o, s:o}",
                   "version", pith_version(), "model", cli_json_text(path, strlen(path)), "type",
                   b->s.info.file_type, "n_param", (json_int_t)b->s.info.n_param, "weight_bytes",
                   (json_int_t)b->s.info.weight_bytes, "load_s", b->s.load_s, "level",
                   pith_cpu_level(), "threads", (int)m->n_thread, "type_k", o->type_k, "type_v",
-                  o->type_v, "chunk", (int)o->chunk, "peak_rss_bytes", (json_int_t)b->peak_rss,
+                  o->type_v, "keep", keep, "chunk", (int)o->chunk, "peak_rss_bytes", (json_int_t)b->peak_rss,
                   "kv_peak_bytes", (json_int_t)b->kv_peak, "machine", machine, "rows", rows),
         JSON_INDENT(1) | JSON_REAL_PRECISION(9));
 }
@@ -332,9 +357,10 @@ static void make_rows(struct bench *b)
     for (int32_t i = 0; i < o->depths.n; i++) {
         int32_t depth = o->depths.value[i];
         if (o->n_prompt > 0)
-            b->rows[b->n_row++] = (struct row){"prompt", o->n_prompt, depth, 0, 0, 0, 0};
+            b->rows[b->n_row++] = (struct row){.test = "prompt", .n = o->n_prompt, .depth = depth};
         if (o->n_generate > 0)
-            b->rows[b->n_row++] = (struct row){"generate", o->n_generate, depth, 0, 0, 0, 0};
+            b->rows[b->n_row++] = 
+                (struct row){.test = "generate", .n = o->n_generate, .depth = depth};
     }
     if (b->n_row == 0)
         cli_fail_usage("-p 0 and -n 0 leave nothing to measure");

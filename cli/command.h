@@ -13,6 +13,9 @@ struct command {
     size_t options_size;               /* bytes of the struct that groups fill */
     void (*defaults)(void *options);   /* fills a zeroed struct; NULL: zeros are the defaults */
     int (*run)(void *options);         /* returns the exit status */
+    /* The verbs below this one, ended by NULL; of what stands above, only name, summary and notes
+       then count. */
+    const struct command *const *subcommands;
 };
 
 extern const struct command command_run;
@@ -22,6 +25,7 @@ extern const struct command command_logits;
 extern const struct command command_bench;
 extern const struct command command_tokenize;
 extern const struct command command_info;
+extern const struct command command_eval;
 extern const struct command command_quantize;
 
 #endif

@@ -11,31 +11,46 @@
 #include "io.h"
 
 static const struct command *const commands[] = {
-    &command_run,      &command_chat, &command_demo,     &command_bench,
-    &command_tokenize, &command_info, &command_quantize, &command_logits,
+    &command_run,  &command_chat,     &command_demo,   &command_bench, &command_eval, &command_tokenize,
+    &command_info, &command_quantize, &command_logits, NULL,
 };
-#define N_COMMAND (sizeof(commands) / sizeof(commands[0]))
 
-static const struct command *find_command(const char *name)
+#define VERB_LEN 64 /* of "eval perplexity" and the like */
+
+/* A verb and those above it, as they are typed. */
+struct verb {
+    const struct command *command;
+    char name[VERB_LEN];
+};
+
+/* Finds the verb among list, ended by NULL; above is the verb that the list belongs to, "" for the
+   first. Fails (usage) when there is none. */
+static struct verb need_command(const struct command *const *list, const char *above,
+                                const char *name)
 {
-    for (size_t i = 0; i < N_COMMAND; i++)
-        if (strcmp(commands[i]->name, name) == 0)
-            return commands[i];
-    return NULL;
+    const char *names[32];
+    struct verb verb = {0};
+    const char *space = above[0] != '\0' ? " " : "";
+    size_t n = 0;
+    for (; list[n] != NULL && n < sizeof(names) / sizeof(names[0]); n++) {
+        names[n] = list[n]->name;
+        if (strcmp(name, names[n]) == 0)
+            verb.command = list[n];
+    }
+    snprintf(verb.name, sizeof(verb.name), "%s%s%s", above, space, name);
+    if (verb.command != NULL)
+        return verb;
+    const char *near = options_nearest(name, names, n);
+    if (near != NULL)
+        cli_fail_usage("%s: there is no such command; did you mean \"pith %s%s%s\"?", name, above,
+                       space, near);
+    cli_fail_usage("%s: there is no such command; \"pith help%s%s\" lists them", name, space, above);
 }
 
-static const struct command *need_command(const char *name)
+static void print_list(FILE *out, const struct command *const *list)
 {
-    const char *names[N_COMMAND];
-    const struct command *c = find_command(name);
-    if (c != NULL)
-        return c;
-    for (size_t i = 0; i < N_COMMAND; i++)
-        names[i] = commands[i]->name;
-    const char *near = options_nearest(name, names, N_COMMAND);
-    if (near != NULL)
-        cli_fail_usage("%s: there is no such command; did you mean \"pith %s\"?", name, near);
-    cli_fail_usage("%s: there is no such command; \"pith help\" lists them", name);
+    for (size_t i = 0; list[i] != NULL; i++)
+        fprintf(out, "  %-11s %s\n", list[i]->name, list[i]->summary);
 }
 
 static void print_commands(FILE *out)
@@ -44,10 +59,19 @@ static void print_commands(FILE *out)
             "Pith %s runs language models on a KV cache that is a managed memory.\n\n"
             "usage: pith COMMAND [options]\n\n",
             pith_version());
-    for (size_t i = 0; i < N_COMMAND; i++)
-        fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    print_list(out, commands);
     fprintf(out, "\n\"pith help COMMAND\" tells the options of a command, \"pith --version\" the "
                  "version.\nBegin with \"pith demo\".\n");
+}
+
+static void print_subcommands(FILE *out, const struct verb *verb)
+{
+    fprintf(out, "usage: pith %s TASK [options]\n\nTo %s.\n\n", verb->name,
+            verb->command->summary);
+    print_list(out, verb->command->subcommands);
+    fprintf(out, "\n\"pith %s TASK --help\" tells the options of a task.\n", verb->name);
+    if (verb->command->notes != NULL)
+        fprintf(out, "\n%s\n", verb->command->notes);
 }
 
 /* The options' struct with the defaults; the caller frees. */
@@ -59,42 +83,82 @@ static void *make_options(const struct command *c)
     return options;
 }
 
-static void print_help(const struct command *c)
+static void print_help(const struct verb *verb)
 {
+    const struct command *c = verb->command;
+    if (c->subcommands != NULL) {
+        print_subcommands(stdout, verb);
+        return;
+    }
     void *options = make_options(c);
-    printf("usage: pith %s %s\n\nTo %s.\n", c->name, c->synopsis, c->summary);
+    printf("usage: pith %s %s\n\nTo %s.\n", verb->name, c->synopsis, c->summary);
     options_print(c->groups, options);
     if (c->notes != NULL)
         printf("\n%s\n", c->notes);
     free(options);
 }
 
-static int run_command(const struct command *c, int argc, char **argv)
+static bool is_help(const char *word)
 {
+    return strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+static int run_help(int argc, char **argv)
+{
+    struct verb verb = {0};
+    const struct command *const *list = commands;
+    if (argc == 0) {
+        print_commands(stdout);
+        return EXIT_SUCCESS;
+    }
+    for (int i = 0; i < argc; i++) {
+        if (list == NULL)
+            cli_fail_usage("help: \"%s\": one argument too many", argv[i]);
+        char above[VERB_LEN];
+        memcpy(above, verb.name, sizeof(above));
+        verb = need_command(list, above, argv[i]);
+        list = verb.command->subcommands;
+    }
+    print_help(&verb);
+    return EXIT_SUCCESS;
+}
+
+static int run_leaf(const struct verb *verb, int argc, char **argv)
+{
+    const struct command *c = verb->command;
     struct option_error err;
     bool help;
     void *options = make_options(c);
-    cli_set_verb(c->name);
+    cli_set_verb(verb->name);
     if (!options_parse(c->groups, options, argc, argv, &help, &err))
         cli_fail_usage("%s", err.message);
     int status = EXIT_SUCCESS;
     if (help)
-        print_help(c);
+        print_help(verb);
     else
         status = c->run(options);
     free(options);
     return status;
 }
 
-static int run_help(int argc, char **argv)
+static int run_verb(const struct verb *verb, int argc, char **argv)
 {
-    if (argc == 0)
-        print_commands(stdout);
-    else if (argc == 1)
-        print_help(need_command(argv[0]));
-    else
-        cli_fail_usage("help: \"%s\": one argument too many", argv[1]);
-    return EXIT_SUCCESS;
+    const struct command *c = verb->command;
+    if (c->subcommands == NULL)
+        return run_leaf(verb, argc, argv);
+    if (argc == 0) {
+        print_subcommands(stderr, verb);
+        return EXIT_USAGE;
+    }
+    if (is_help(argv[0])) {
+        print_help(verb);
+        return EXIT_SUCCESS;
+    }
+    if (argv[0][0] == '-')
+        cli_fail_usage("%s: the task comes before the options: \"pith %s TASK %s\"", argv[0],
+                       verb->name, argv[0]);
+    struct verb below = need_command(c->subcommands, verb->name, argv[0]);
+    return run_leaf(&below, argc - 1, argv + 1);
 }
 
 static int dispatch(int argc, char **argv)
@@ -104,7 +168,7 @@ static int dispatch(int argc, char **argv)
         return EXIT_USAGE;
     }
     const char *verb = argv[1];
-    if (strcmp(verb, "help") == 0 || strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0)
+    if (is_help(verb))
         return run_help(argc - 2, argv + 2);
     if (strcmp(verb, "--version") == 0 || strcmp(verb, "version") == 0) {
         printf("pith %s (%s)\n", pith_version(), pith_cpu_level());
@@ -112,7 +176,8 @@ static int dispatch(int argc, char **argv)
     }
     if (verb[0] == '-')
         cli_fail_usage("%s: there is no such option; \"pith help\" lists the commands", verb);
-    return run_command(need_command(verb), argc - 2, argv + 2);
+    struct verb found = need_command(commands, "", verb);
+    return run_verb(&found, argc - 2, argv + 2);
 }
 
 int main(int argc, char **argv)

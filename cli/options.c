@@ -215,7 +215,7 @@ static struct found find_operand(const struct option_group *groups, void *values
 {
     for (const struct option_group *g = groups; g->options != NULL; g++)
         for (const struct option *o = g->options; o->name != NULL; o++)
-            if (is_operand(o) && index-- == 0)
+            if (is_operand(o) && (o->type == OPTION_TEXTS || index-- == 0))
                 return (struct found){o, field_of(g, o, values)};
     return (struct found){0};
 }

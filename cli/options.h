@@ -39,8 +39,8 @@ struct option_ints {
 };
 
 struct option {
-    const char *name;  /* "--model"; "FILE" without a dash is an operand, taken in order; NULL ends
-                          the table */
+    const char *name;  /* "--model"; "FILE" without a dash is an operand, taken in order, one
+                          of OPTION_TEXTS takes all that are left; NULL ends the table */
     const char *alias; /* "-m"; NULL: none */
     const char *value; /* what help calls the value, "FILE"; NULL for flags and operands */
     enum option_type type;

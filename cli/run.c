@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <record.h>
+
 #include "command.h"
 #include "picture.h"
 #include "session.h"
@@ -24,6 +26,7 @@ struct output_options {
     bool json;
     bool show_kv;
     bool chat;
+    const char *record;
 };
 
 struct run_options {
@@ -53,6 +56,8 @@ static const struct option output_option_table[] = {
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print the statistics as a line of JSON"},
     {"--show-kv", NULL, NULL, OPTION_FLAG, AT(show_kv),
      .help = "draw the KV memory at the end, on standard error"},
+    {"--record", NULL, "FILE", OPTION_TEXT, AT(record), .absent = "",
+     .help = "write queries, keys and values of every token as safetensors"},
     {0},
 };
 #undef AT
@@ -130,7 +135,27 @@ static int report(const struct run_options *o, const struct session *s,
     return cli_interrupted() ? EXIT_INTERRUPTED : EXIT_SUCCESS;
 }
 
-static int generate(const struct run_options *o, struct session *s, const struct cli_ids *ids)
+/* NULL where nothing is to be recorded. */
+static struct eval_recorder *start_recorder(const struct run_options *o, const struct session *s)
+{
+    pith_error err;
+    struct eval_recorder *recorder = NULL;
+    if (o->output.record != NULL)
+        cli_check(eval_recorder_create(s->seq, o->output.record, &recorder, &err), &err);
+    return recorder;
+}
+
+/* What was evaluated when the text ended or Ctrl-C ended it; of nothing there is no file. */
+static void finish_recorder(struct eval_recorder *recorder, const struct session *s)
+{
+    pith_error err;
+    if (recorder != NULL && pith_seq_length(s->seq) > 0)
+        cli_check(eval_recorder_write(recorder, &err), &err);
+    eval_recorder_free(recorder);
+}
+
+static int generate(const struct run_options *o, struct session *s, const struct cli_ids *ids,
+                    const struct eval_recorder *recorder)
 {
     pith_error err;
     pith_logit_bias *bias;
@@ -158,6 +183,8 @@ static int generate(const struct run_options *o, struct session *s, const struct
     free(bias);
     for (int32_t i = 0; i < o->output.stop.n; i++)
         free(stops[i]);
+    if (recorder != NULL)
+        cli_check(eval_recorder_status(recorder, &err), &err);
     if (status == PITH_CANCELLED)
         return EXIT_INTERRUPTED;
     session_check(status, &err);
@@ -180,10 +207,12 @@ static int run(void *options)
     if (o->output.n_predict < 0 || most > s.info.n_ctx_train)
         most = 0;
     session_start(&s, &o->model, &o->memory, most);
+    struct eval_recorder *recorder = start_recorder(o, &s);
     cli_interrupt_catch();
     if (o->output.echo)
         cli_write(prompt.data, prompt.len);
-    int status = generate(o, &s, &ids);
+    int status = generate(o, &s, &ids, recorder);
+    finish_recorder(recorder, &s);
     free(ids.data);
     free(prompt.data);
     session_free(&s);

@@ -50,6 +50,8 @@ const struct option memory_option_table[] = {
      .help = "most tokens of one pass over a prompt"},
     {"--page", NULL, "N", OPTION_CHOICE, AT(page_len), .choices = page_lens,
      .help = "tokens of a page of KV memory"},
+    {"--keep", NULL, "POLICY", OPTION_TEXT, AT(keep), .absent = "none",
+     .help = "evict entries, as streaming:budget=1024"},
     {0},
 };
 #undef AT
@@ -157,6 +159,9 @@ pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias
 pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o)
 {
     pith_engine_params p;
+    pith_error err;
+    if (pith_keep_check(o->keep, &err) != PITH_OK)
+        cli_fail_usage("--%s", err.message);
     if (o->n_ctx > 0 && o->kv_bytes > 0)
         cli_fail_usage("-c %d and --kv-memory %lld both size the KV memory: give one", o->n_ctx,
                        (long long)o->kv_bytes);
@@ -168,6 +173,7 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
     p.chunk = o->chunk;
     p.type_k = o->type_k;
     p.type_v = o->type_v;
+    p.keep = o->keep;
     return p;
 }
 
@@ -238,17 +244,15 @@ void session_start(struct session *s, const struct model_options *m, const struc
     pith_error err;
     pith_engine_params p = engine_params(m, o);
     s->page_len = p.page_len;
+    s->keep = p.keep;
     if (p.kv_tokens == 0 && p.kv_bytes == 0) {
         int64_t bytes, n = most_tokens > 0 ? most_tokens : s->info.n_ctx_train;
         if (n > INT32_MAX)
             n = INT32_MAX;
         cli_check(pith_kv_estimate(s->model, &p, n, &bytes, &err), &err);
         int64_t most = available_memory() / 2;
-        p.kv_tokens = (int32_t)n;
-        if (most > 0 && bytes > most) {
-            p.kv_bytes = most;
-            s->kv_limited = true;
-        }
+        s->kv_limited = most > 0 && bytes > most;
+        p.kv_bytes = s->kv_limited ? most : bytes;
     }
     cli_check(pith_engine_create(s->model, &p, &s->engine, &err), &err);
     cli_check(pith_seq_create(s->engine, &s->seq, &err), &err);
@@ -405,19 +409,24 @@ static uint64_t last_hash(const struct session *s)
 }
 
 static void report_json(const struct session *s, const pith_generate_result *r,
-                        const pith_kv_stats *kv)
+                        const pith_kv_stats *kv, const pith_keep_stats *keep)
 {
     char hash[24];
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)last_hash(s));
     json_t *o = json_pack(
-        "{s:s, s:f, s:i, s:i, s:f, s:i, s:f, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "stop",
+        "{s:s, s:f, s:i, s:i, s:f, s:i, s:f, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I, "
+        "s:i, s:f, s:s}",
+        "stop",
         stop_name(r->reason), "load_s", s->load_s, "prompt_tokens", (int)r->n_prompt,
         "cached_tokens", (int)r->n_cached, "prompt_s", r->prompt_s, "generated_tokens",
         (int)r->n_generated, "generate_s", r->generate_s, "length", (int)pith_seq_length(s->seq),
         "weight_bytes", (json_int_t)s->info.weight_bytes, "kv_reserved_bytes",
         (json_int_t)kv->reserved_bytes, "kv_used_bytes", (json_int_t)kv->used_bytes,
         "kv_peak_bytes", (json_int_t)kv->peak_bytes, "kv_live_bytes", (json_int_t)kv->live_bytes,
-        "kv_table_bytes", (json_int_t)kv->table_bytes, "logits_hash", hash);
+        "kv_table_bytes", (json_int_t)kv->table_bytes, "keep", s->keep != NULL ? s->keep : "none",
+        "keep_rounds", (json_int_t)keep->rounds, "keep_evicted", (json_int_t)keep->evicted,
+        "keep_bytes_freed", (json_int_t)keep->bytes_freed, "keep_first_round_at",
+        (int)keep->first_round_at, "keep_s", keep->seconds, "logits_hash", hash);
     if (o == NULL)
         cli_fail("no memory for the statistics");
     json_dumpf(o, stderr, JSON_COMPACT);
@@ -425,13 +434,35 @@ static void report_json(const struct session *s, const pith_generate_result *r,
     json_decref(o);
 }
 
+static void print_keep(const struct session *s, const pith_keep_stats *k)
+{
+    char freed[32], live[32] = "";
+    int64_t n_lane = (int64_t)s->info.n_layer * s->info.n_head_kv;
+    if (k->budget < 0)
+        return;
+    if (k->live % n_lane == 0)
+        snprintf(live, sizeof(live), ", %lld per lane", (long long)(k->live / n_lane));
+    fprintf(stderr, "keep     %8.3f s   ", k->seconds);
+    if (k->rounds == 0)
+        fprintf(stderr, "%s: no round yet, the fullest lane holds %d entries\n", s->keep,
+                k->longest);
+    else
+        fprintf(stderr,
+                "%s: %lld rounds, the first at %d tokens, evicted %lld entries (%s); "
+                "%lld live%s\n",
+                s->keep, (long long)k->rounds, k->first_round_at, (long long)k->evicted,
+                cli_bytes(k->bytes_freed, freed), (long long)k->live, live);
+}
+
 void session_report(const struct session *s, const pith_generate_result *r, bool json)
 {
     pith_kv_stats kv;
+    pith_keep_stats keep;
     char used[32], reserved[32], weights[32];
     pith_engine_kv_stats(s->engine, &kv);
+    pith_seq_keep_stats(s->seq, &keep);
     if (json) {
-        report_json(s, r, &kv);
+        report_json(s, r, &kv, &keep);
         return;
     }
     fprintf(stderr, "load     %8.3f s   %s of weights\n", s->load_s,
@@ -446,6 +477,7 @@ void session_report(const struct session *s, const pith_generate_result *r, bool
             cli_bytes(kv.used_bytes, used), cli_bytes(kv.reserved_bytes, reserved),
             pith_seq_length(s->seq), (long long)kv.n_page_used, (long long)kv.n_page,
             (long long)kv.live_bytes);
+    print_keep(s, &keep);
     fprintf(stderr, "logits   %016llx\n", (unsigned long long)last_hash(s));
 }
 

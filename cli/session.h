@@ -21,6 +21,7 @@ struct memory_options {
     const char *page_len;
     const char *type_k;
     const char *type_v;
+    const char *keep;
 };
 
 struct sample_options {
@@ -56,7 +57,8 @@ void sample_options_default(struct sample_options *o);
    use. Fails (usage) for a bias that is no ID+VALUE. */
 pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias **bias);
 
-/* The library's params; kv_tokens and kv_bytes as given, n_thread from the model's options. */
+/* The library's params; kv_tokens and kv_bytes as given, n_thread from the model's options. Fails
+   (usage) for a --keep that cannot be read. */
 pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o);
 
 /* Bytes of memory that the system could give now without swapping; 0 when it does not say. */
@@ -69,13 +71,15 @@ struct session {
     pith_model_info info;
     double load_s;
     int32_t page_len;
+    const char *keep; /* as given; NULL: none */
     bool kv_limited; /* the KV memory is smaller than the trained context for want of memory */
 };
 
 /* Selects the kernel level and loads the model, with a progress line on a terminal. */
 void session_load(struct session *s, const struct model_options *o, bool vocab_only);
 /* Makes the engine and an empty sequence. Without -c and --kv-memory the KV memory is that of
-   most_tokens tokens (0: the trained context), but at most half of what is available. */
+   most_tokens tokens (0: the trained context) under the keep policy, but at most half of what is
+   available. */
 void session_start(struct session *s, const struct model_options *m, const struct memory_options *o,
                    int64_t most_tokens);
 void session_free(struct session *s);

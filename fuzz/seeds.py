@@ -4,6 +4,7 @@ valid and different: the fuzzer does the rest. Standard library only.
 
     fuzz/seeds.py DIR
 """
+import json
 import os
 import struct
 import sys
@@ -139,6 +140,31 @@ def snapshots():
             "empty.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, [[], []], 0)}
 
 
+def safetensors(arrays, meta=None):
+    """arrays: name -> (dtype, shape, bytes)."""
+    header, data = {"__metadata__": meta} if meta else {}, b""
+    for name, (dtype, dims, raw) in arrays.items():
+        header[name] = {"dtype": dtype, "shape": dims,
+                        "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def records():
+    """docs/record.md: one layer, two query heads on one KV head, three tokens."""
+    rows = {f"layers.0.{name}": ("F32", [3, heads, dim], bytes(4 * 3 * heads * dim))
+            for name, heads, dim in (("q_pre", 2, 2), ("q", 2, 2), ("k", 1, 2), ("v", 1, 1))}
+    rows["layers.0.v"] = ("BF16", [3, 1, 1], bytes(6))
+    lists = {name: ("I32", [3], struct.pack("<3i", 0, 1, 2)) for name in ("positions", "tokens")}
+    meta = {"format": "pith.record", "version": "1", "n_layer": "1", "n_head": "2", "n_head_kv": "1",
+            "head_dim_k": "2", "head_dim_v": "1", "attn_scale": "0.5", "model": "m"}
+    odd = {"z": ("U8", [], b"x"), "e": ("F64", [0, 2], b""), "a": ("I64", [1], bytes(8)),
+           "h": ("F16", [2], bytes(4))}
+    return {"record.safetensors": safetensors({**lists, **rows}, meta),
+            "odd.safetensors": safetensors(odd), "empty.safetensors": safetensors({})}
+
+
 def vocabularies():
     """fuzz_vocab.c: the length of the text, a vocabulary file, the text."""
     text = "abc ab <s><|im_start|>user\n'll 12\u4f60 \u2581".encode() + b"\xff\xe4\xbd\nsystem"
@@ -151,7 +177,7 @@ def vocabularies():
 def main():
     files = models()
     seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
-             "fuzz_vocab": vocabularies(),
+             "fuzz_vocab": vocabularies(), "fuzz_safetensors": records(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)

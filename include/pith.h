@@ -306,13 +306,18 @@ typedef struct pith_engine_params {
     int32_t chunk;       /* most tokens of one pass (default 512) */
     const char *type_k;  /* "f32", "f16" (default), "q8_0" */
     const char *type_v;  /* the same */
-    uint32_t reserved[8];
+    const char *keep;    /* which entries stay: "NAME:key=value,..."; NULL (default) or "none": all.
+                            With a policy and neither kv_bytes nor kv_tokens, the KV memory is what
+                            one sequence of the trained context takes under it */
+    uint32_t reserved[6];
 } pith_engine_params;
 
 PITH_API void pith_engine_params_default(pith_engine_params *out);
 
 /* Makes an engine over model, which must outlive it. The KV pool is reserved here, never grown.
-   INVALID (a value out of range), UNSUPPORTED (a storage type that does not fit the head size, a
+   The strings of params are not needed afterwards.
+   INVALID (a value out of range, a keep policy or option that there is not, a budget below what is
+   protected), UNSUPPORTED (a storage type that does not fit the head size, a
    vocab_only model), NOMEM. */
 PITH_API pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
                                         pith_engine **out, pith_error *err);
@@ -323,8 +328,9 @@ PITH_API void pith_engine_free(pith_engine *engine);
 /* The model that the engine was made over. */
 PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
 
-/* Bytes of KV memory that n_token tokens of one sequence take with these params (whole pages), for
-   planning before anything is allocated. INVALID, UNSUPPORTED. */
+/* Bytes of KV memory that n_token tokens of one sequence take with these params (whole pages; the
+   most they take on the way, where a keep policy evicts), for planning before anything is allocated.
+   INVALID, UNSUPPORTED. */
 PITH_API pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
                                       int64_t n_token, int64_t *bytes, pith_error *err);
 
@@ -347,6 +353,52 @@ typedef struct pith_kv_stats {
 
 PITH_API void pith_engine_kv_stats(const pith_engine *engine, pith_kv_stats *out);
 
+/* From now on peak_bytes counts from what is in use at this moment. */
+PITH_API void pith_engine_kv_reset_peak(pith_engine *engine);
+
+/* ---- keep policies ------------------------------------------------------------------------ */
+
+/*
+ * A keep policy evicts entries of a sequence, so that a lane holds at most a budget. When a lane holds
+ * budget + slack entries, a round brings it back to the budget: the entries that the policy thinks
+ * least of go, whole pages return to the pool, and what stays keeps its position. docs/policies.md
+ * describes the rules and the policies.
+ *
+ * What is promised: a lane that grows holds at most budget + slack entries at any time, fewer than
+ * that when an evaluation returns, and at most the budget right after a round. Rounds come at numbers
+ * of tokens that depend on the sequence alone, so results depend neither on the chunk nor on threads
+ * or company; a sequence that never comes to a round is bit for bit that of the full cache.
+ */
+
+typedef struct pith_policy_info {
+    const char *name;     /* constant strings, all of them */
+    const char *summary;  /* one line */
+    const char *citation; /* where it comes from */
+    int32_t n_param;
+    uint32_t reserved[7];
+} pith_policy_info;
+
+typedef struct pith_param_info {
+    const char *key;
+    const char *type;  /* "count": a whole number; "budget": also a share (50%) or bytes (64MiB) */
+    const char *help;
+    char fallback[32]; /* the value when the option is not given */
+    int64_t min;       /* of whole numbers: min <= value <= max */
+    int64_t max;
+    bool shared;       /* a rule that every keep policy has */
+    uint32_t reserved[7];
+} pith_param_info;
+
+/* Keep policy i of those that there are. NOT_FOUND past the last. */
+PITH_API pith_status pith_keep_policy(int32_t i, pith_policy_info *out);
+
+/* Option j of keep policy i, the shared rules first. NOT_FOUND when i or j is out of range. */
+PITH_API pith_status pith_keep_param(int32_t i, int32_t j, pith_param_info *out);
+
+/* Whether pith_engine_params.keep can be read, before there is a model; that a budget in bytes is
+   enough shows only with one. keep may be NULL. INVALID. */
+PITH_API pith_status pith_keep_check(const char *keep, pith_error *err);
+
 /* ---- sequences ---------------------------------------------------------------------------- */
 
 typedef struct pith_seq pith_seq;
@@ -360,7 +412,9 @@ PITH_API void pith_seq_free(pith_seq *seq);
 /* Makes a copy that shares every page; pages are copied when one side writes to them. NOMEM. */
 PITH_API pith_status pith_seq_fork(const pith_seq *seq, pith_seq **out, pith_error *err);
 
-/* Forgets all tokens at positions >= n_token and gives their pages back. INVALID when n_token is
+/* Forgets all tokens at positions >= n_token and gives their pages back. What a keep policy has
+   evicted below n_token stays away, so the sequence may then remember less than one that was
+   evaluated to n_token; pith_seq_sync does not build on such a rest. INVALID when n_token is
    negative or beyond the sequence, which is then unchanged. */
 PITH_API pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err);
 
@@ -388,12 +442,30 @@ typedef struct pith_lane_info {
 PITH_API pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head,
                                    pith_lane_info *out, int32_t *positions, int32_t cap);
 
+/* What keep rounds did to the tokens that a sequence holds. A fork goes on counting from its
+   origin's numbers, a loaded sequence from zero; forgetting so much that every token left has all
+   its entries (pith_seq_truncate, pith_seq_sync) returns to zero. */
+typedef struct pith_keep_stats {
+    int64_t rounds;
+    int64_t evicted;        /* entries, over all lanes */
+    int64_t live;           /* entries that the lanes hold now, over all lanes */
+    int64_t bytes_freed;    /* of pages that rounds gave back, less copies of shared pages */
+    double seconds;         /* spent in rounds */
+    int32_t first_round_at; /* tokens in the sequence when the first round ran; -1: none */
+    int32_t longest;        /* entries of the lane that holds most */
+    int32_t budget;         /* entries per lane that a round leaves now; -1 without a policy */
+    uint32_t reserved[7];
+} pith_keep_stats;
+
+PITH_API void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out);
+
 /* Writes the sequence (tokens, positions, pages as stored) to a versioned, checksummed file; the
    file appears whole or not at all. IO, NOMEM. */
 PITH_API pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err);
 
 /* Reads such a file into a new sequence. The engine must have the same model shape, page length
-   and storage types. IO, FORMAT (damaged), UNSUPPORTED (a later version of the format), INVALID
+   and storage types; its keep policy may be another: a lane that holds budget + slack entries or more
+   has its round at the beginning of the next evaluation. IO, FORMAT (damaged), UNSUPPORTED (a later version of the format), INVALID
    (other model or types, named with both values), KV_FULL, NOMEM; nothing has changed then. */
 PITH_API pith_status pith_seq_load(pith_engine *engine, const char *path, pith_seq **out,
                                    pith_error *err);
@@ -406,7 +478,8 @@ typedef enum pith_logits_mode {
     PITH_LOGITS_ALL, /* of every token, handed to the item's callback */
 } pith_logits_mode;
 
-/* Called with the logits of one position, [n_vocab], valid during the call. Return false to stop. */
+/* Called with the logits of one position, [n_vocab], valid during the call. It must not change the
+   engine or its sequences. Return false to stop. */
 typedef bool pith_logits_fn(void *user, pith_seq *seq, int32_t pos, const float *logits);
 
 /* Work for one sequence: tokens to append. */
@@ -448,7 +521,11 @@ PITH_API pith_status pith_engine_set_tap(pith_engine *engine, pith_tap_fn *fn, v
 
 /* Appends the tokens of every item (distinct sequences of this engine) in passes of at most
    `chunk` tokens. Results do not depend on the company in the batch, the chunk or the threads.
-   On failure every sequence of the batch is as it was before the call.
+   On failure every sequence of the batch is as it was before the call; but where a keep policy had
+   evicted entries in this call, which only CANCELLED can follow, the sequence holds the tokens of
+   the passes that were done, without logits.
+   With a keep policy the memory for at most budget + slack entries per lane must be free, however
+   many tokens follow; rounds over pages that are shared with a fork may copy them.
    INVALID (token id out of range, a sequence twice), KV_FULL, CONTEXT, CANCELLED (progress or
    on_logits returned false), NOMEM. */
 PITH_API pith_status pith_batch_eval(pith_engine *engine, const pith_batch_item *items,
@@ -460,7 +537,9 @@ PITH_API pith_status pith_seq_eval(pith_seq *seq, const int32_t *tokens, int32_t
                                    pith_error *err);
 
 /* Makes the sequence hold exactly these tokens: keeps the common prefix, truncates and evaluates
-   only the rest (at least the last token, so that logits are there). As pith_batch_eval. */
+   only the rest (at least the last token, so that logits are there). The result is that of a fresh
+   sequence: where truncating would leave gaps of evicted entries, only what lies before the first
+   gap is kept. As pith_batch_eval. */
 PITH_API pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
                                    pith_progress_fn *progress, void *user, pith_error *err);
 

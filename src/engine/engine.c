@@ -22,6 +22,7 @@ struct plan {
     int64_t kv_bytes;
     int32_t n_thread;
     int32_t chunk;
+    struct keep_config keep;
 };
 
 static pith_status find_type(const char *field, const char *name, enum kv_type *out,
@@ -69,7 +70,10 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(find_type("type_k", params->type_k, &out->geometry.type_k, err));
     PI_TRY(find_type("type_v", params->type_v, &out->geometry.type_v, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
-    int64_t n_token = params->kv_tokens > 0 ? params->kv_tokens : hp->n_ctx_train;
+    PI_TRY(keep_config_parse(params->keep, &out->keep, err));
+    PI_TRY(keep_config_fit(&out->keep, &out->geometry, err));
+    int64_t n_token = params->kv_tokens > 0 ? params->kv_tokens
+                                            : keep_most_at(&out->keep, hp->n_ctx_train);
     out->kv_bytes =
         params->kv_bytes > 0 ? params->kv_bytes : kv_bytes_for_tokens(&out->geometry, n_token);
     return PITH_OK;
@@ -81,7 +85,7 @@ pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *
     struct plan plan;
     PI_TRY(make_plan(model, params, &plan, err));
     PI_TRY(check_range("n_token", n_token, 0, INT32_MAX, err));
-    *bytes = kv_bytes_for_tokens(&plan.geometry, n_token);
+    *bytes = kv_bytes_for_tokens(&plan.geometry, keep_most_at(&plan.keep, (int32_t)n_token));
     return PITH_OK;
 }
 
@@ -103,6 +107,8 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     pith_status status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
     if (status == PITH_OK)
         status = pi_pass_create(model, &plan.geometry, plan.chunk, plan.n_thread, &e->pass, err);
+    if (status == PITH_OK)
+        status = keep_create(&plan.keep, &plan.geometry, &e->keep, err);
     if (status != PITH_OK)
         goto fail;
     size_t n = (size_t)plan.chunk;
@@ -126,9 +132,10 @@ void pith_engine_free(pith_engine *e)
     if (e == NULL)
         return;
     pi_mem_free(e->logits);
-    pi_mem_free(e->done);
+    pi_mem_free(e->state);
     pi_mem_free(e->batch_of);
     pi_mem_free(e->pass_item);
+    keep_free(e->keep);
     pi_pass_free(e->pass);
     kv_cache_free(e->kv);
     pi_mem_free(e);
@@ -136,6 +143,7 @@ void pith_engine_free(pith_engine *e)
 
 const pith_model *pith_engine_model(const pith_engine *e) { return e->model; }
 void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out) { kv_cache_stats(e->kv, out); }
+void pith_engine_kv_reset_peak(pith_engine *e) { kv_cache_reset_peak(e->kv); }
 
 /* ---- sequences ---- */
 
@@ -145,6 +153,13 @@ static pith_status seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_
     if (seq == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a sequence");
     seq->engine = e;
+    if (e->keep != NULL && keep_state_size(e->keep) > 0) {
+        seq->keep_state = pi_mem_alloc(PI_MEM_TABLE, keep_state_size(e->keep));
+        if (seq->keep_state == NULL) {
+            pi_mem_free(seq);
+            return pi_fail(err, PITH_NOMEM, "no memory for a keep policy's state");
+        }
+    }
     *out = seq;
     return PITH_OK;
 }
@@ -169,6 +184,7 @@ void pith_seq_free(pith_seq *seq)
     kv_seq_free(seq->kv);
     pi_mem_free(seq->tokens);
     pi_mem_free(seq->logits);
+    pi_mem_free(seq->keep_state);
     pi_mem_free(seq);
 }
 
@@ -219,8 +235,42 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
         pith_seq_free(seq);
         return status;
     }
+    seq->tally = from->tally;
+    if (seq->keep_state != NULL)
+        memcpy(seq->keep_state, from->keep_state, keep_state_size(from->engine->keep));
     *out = seq;
     return PITH_OK;
+}
+
+/* The lowest position that some lane has no entry of; n_token when there is none. Positions ascend,
+   so a lane without a gap below p has position i in slot i up to there. */
+static int32_t first_gap(const struct pith_seq *seq)
+{
+    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    int32_t gap = seq->n_token;
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++) {
+            int32_t low = 0, high = (int32_t)pi_min(gap, kv_lane_len(seq->kv, l, h));
+            while (low < high) {
+                int32_t mid = low + (high - low) / 2;
+                if (kv_lane_pos(seq->kv, l, h, mid) == mid)
+                    low = mid + 1;
+                else
+                    high = mid;
+            }
+            gap = low;
+        }
+    return gap;
+}
+
+int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32_t n)
+{
+    int32_t same = 0;
+    while (same < n && same < seq->n_token && tokens[same] == seq->tokens[same])
+        same++;
+    if (same == seq->n_token && (same < n || seq->has_logits))
+        return same;
+    return (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
 }
 
 pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
@@ -233,6 +283,8 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
     kv_seq_truncate(seq->kv, n_token);
     seq->n_token = n_token;
     seq->has_logits = false;
+    if (first_gap(seq) == n_token) /* nothing of what is left was ever evicted */
+        seq->tally = (struct keep_tally){0};
     return PITH_OK;
 }
 
@@ -251,15 +303,40 @@ pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith
     out->n_entry = n;
     out->n_page = kv_lane_pages(seq->kv, layer, head);
     out->bytes = (int64_t)out->n_page * (int64_t)kv_page_bytes(g);
-    for (int32_t s = 0; s < n && s < cap; s++)
-        positions[s] = kv_lane_pos(seq->kv, layer, head, s);
+    if (cap > 0)
+        kv_lane_positions(seq->kv, layer, head, positions, (int32_t)pi_min(n, cap));
     return PITH_OK;
+}
+
+void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
+{
+    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    const struct keep *keep = seq->engine->keep;
+    const struct keep_tally *t = &seq->tally;
+    *out = (pith_keep_stats){
+        .rounds = t->n_round,
+        .evicted = t->n_evicted,
+        .bytes_freed = t->bytes_freed,
+        .seconds = t->seconds,
+        .first_round_at = t->n_round > 0 ? t->first_at : -1,
+        .budget = keep != NULL ? keep_budget_at(keep_get_config(keep), seq->n_token) : -1,
+    };
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++) {
+            int32_t n = kv_lane_len(seq->kv, l, h);
+            out->live += n;
+            out->longest = (int32_t)pi_max(out->longest, n);
+        }
 }
 
 /* ---- files: the tokens travel as the snapshot's extra bytes ---- */
 
 pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err)
 {
+    if (seq->keep_state != NULL)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "a sequence with the state of keep policy %s cannot be saved",
+                       keep_get_config(seq->engine->keep)->policy->name);
     return kv_seq_save(seq->kv, seq->tokens, (size_t)seq->n_token * sizeof(int32_t), path, err);
 }
 

@@ -1,7 +1,9 @@
 /*
  * eval.c - tokens into sequences: splits a batch into passes of at most `chunk` tokens, reserves
- * the memory of all of them first, and rolls every sequence back when anything fails. Invariant:
- * after pith_batch_eval each sequence has all of its item's tokens, or none.
+ * the memory of all of them first, and rolls every sequence back when anything fails. A pass also
+ * ends where a keep round is due, so that rounds come at the same tokens whatever the chunk and the
+ * company. Invariant: after pith_batch_eval each sequence has all of its item's tokens, or none; or,
+ * where a cancelled evaluation had evicted entries already, those of the passes that were done.
  */
 #include "base/mem.h"
 #include "engine/engine.h"
@@ -30,23 +32,65 @@ static pith_status check_items(const struct pith_engine *e, const pith_batch_ite
     return PITH_OK;
 }
 
-/* Memory for everything the batch will write, so that no pass can fail. */
-static pith_status reserve(const struct pith_engine *e, const pith_batch_item *items, int32_t n,
+/* Tokens of an item that are appended until its next keep round, at most n. */
+static int32_t until_round(const struct pith_engine *e, const struct pith_seq *seq, int32_t n_done,
+                           int32_t n)
+{
+    return e->keep != NULL ? keep_room(e->keep, seq->kv, seq->n_token + n_done, n) : n;
+}
+
+static pith_status reserve_item(struct pith_engine *e, const pith_batch_item *item, pith_error *err)
+{
+    struct pith_seq *seq = item->seq;
+    PI_TRY(pi_seq_grow(seq, item->n_token, err));
+    memmove(seq->tokens + seq->n_token, item->tokens, (size_t)item->n_token * sizeof(int32_t));
+    if (item->logits == PITH_LOGITS_LAST && seq->logits == NULL) {
+        seq->logits = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)e->model->hp.n_vocab, sizeof(float));
+        if (seq->logits == NULL)
+            return pi_fail(err, PITH_NOMEM, "no memory for a row of %d logits",
+                           e->model->hp.n_vocab);
+    }
+    if (e->keep != NULL)
+        PI_TRY(keep_prepare(e->keep, seq->kv, seq->n_token, item->n_token, err));
+    return kv_seq_reserve(seq->kv, until_round(e, seq, 0, item->n_token), err);
+}
+
+/* Memory for everything the batch will write, so that no pass can fail. What a sequence holds until
+   its first keep round is reserved; of what it takes later no more must be free than it gives back
+   itself, and nobody else takes pages meanwhile, so that counting is enough. */
+static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                            pith_error *err)
 {
-    for (int32_t i = 0; i < n; i++) {
-        struct pith_seq *seq = items[i].seq;
-        PI_TRY(pi_seq_grow(seq, items[i].n_token, err));
-        if (items[i].logits == PITH_LOGITS_LAST && seq->logits == NULL) {
-            seq->logits =
-                pi_mem_alloc_n(PI_MEM_OTHER, (size_t)e->model->hp.n_vocab, sizeof(float));
-            if (seq->logits == NULL)
-                return pi_fail(err, PITH_NOMEM, "no memory for a row of %d logits",
-                               e->model->hp.n_vocab);
-        }
-        PI_TRY(kv_seq_reserve(seq->kv, items[i].n_token, err));
-    }
+    int64_t lacks = 0;
+    for (int32_t i = 0; i < n; i++)
+        PI_TRY(reserve_item(e, &items[i], err));
+    if (e->keep == NULL)
+        return PITH_OK;
+    for (int32_t i = 0; i < n; i++)
+        lacks += keep_lacks(e->keep, items[i].seq->kv, items[i].seq->n_token, items[i].n_token);
+    for (int32_t i = 0; i < n; i++)
+        kv_seq_clear_charges(items[i].seq->kv);
+    int64_t n_free = kv_seq_free_pages(items[0].seq->kv);
+    if (lacks > n_free)
+        return pi_fail(err, PITH_KV_FULL,
+                       "keep rounds of this evaluation can take %lld more pages, and %lld are free",
+                       (long long)lacks, (long long)n_free);
     return PITH_OK;
+}
+
+/* The keep round of item i if one is due, and room until the next. Its pages were counted before. */
+static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items, int32_t i,
+                             pith_error *err)
+{
+    struct pith_seq *seq = items[i].seq;
+    struct pi_item_state *state = &e->state[i];
+    int32_t n_token = seq->n_token + state->n_done, left = items[i].n_token - state->n_done;
+    if (e->keep == NULL || keep_room(e->keep, seq->kv, n_token, 1) > 0)
+        return PITH_OK;
+    struct keep_view view = {seq->kv, seq->tokens, n_token, seq->keep_state};
+    state->evicted = true;
+    PI_TRY(keep_round(e->keep, seq->kv, &view, &seq->tally, err));
+    return kv_seq_reserve(seq->kv, until_round(e, seq, state->n_done, left), err);
 }
 
 /* Makes the logits of the n wanted rows and hands them to their items; false when a callback stops
@@ -72,15 +116,14 @@ static bool flush_logits(struct pith_engine *e, const pith_batch_item *items, in
 
 /* Collects the rows of the running pass that want logits, a few at a time over all sequences, so
    that the output matrix is read once for them. */
-static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n_pass,
-                        const int32_t *done)
+static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n_pass)
 {
     int32_t row = 0, n = 0;
     int32_t max = (int32_t)pi_min(PI_LOGITS_ROWS, e->chunk);
     for (int32_t p = 0; p < n_pass; p++) {
         const struct pi_pass_item *part = &e->pass_item[p];
         const pith_batch_item *item = &items[e->batch_of[p]];
-        bool ends = done[e->batch_of[p]] == item->n_token;
+        bool ends = e->state[e->batch_of[p]].n_done == item->n_token;
         for (int32_t t = 0; t < part->n_tok; t++, row++) {
             bool last = item->logits == PITH_LOGITS_LAST && ends && t == part->n_tok - 1;
             if (item->logits != PITH_LOGITS_ALL && !last)
@@ -98,20 +141,23 @@ static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int
     return flush_logits(e, items, n);
 }
 
-/* Fills the next pass: each item in turn gives what still fits. Returns the number of parts. */
+/* Fills the next pass: each item in turn gives what still fits, up to its next keep round. Returns
+   the number of parts. */
 static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, int32_t n,
-                         int32_t *done, int32_t *n_tok)
+                         int32_t *n_tok)
 {
     int32_t n_pass = 0, room = e->chunk;
     for (int32_t i = 0; i < n && room > 0; i++) {
         const pith_batch_item *item = &items[i];
-        int32_t take = (int32_t)pi_min(room, item->n_token - done[i]);
+        int32_t done = e->state[i].n_done;
+        int32_t take = (int32_t)pi_min(room, item->n_token - done);
         if (take == 0)
             continue;
+        take = until_round(e, item->seq, done, take);
         e->pass_item[n_pass] = (struct pi_pass_item){
-            item->seq->kv, item->tokens + done[i], take, item->seq->n_token + done[i], item->seq};
+            item->seq->kv, item->tokens + done, take, item->seq->n_token + done, item->seq};
         e->batch_of[n_pass++] = i;
-        done[i] += take;
+        e->state[i].n_done += take;
         room -= take;
     }
     *n_tok = e->chunk - room;
@@ -119,25 +165,44 @@ static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, in
 }
 
 static pith_status run_passes(struct pith_engine *e, const pith_batch_item *items, int32_t n,
-                              int32_t *done, pith_progress_fn *progress, void *user,
-                              pith_error *err)
+                              pith_progress_fn *progress, void *user, pith_error *err)
 {
     int64_t total = 0, so_far = 0;
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
         total += items[i].n_token;
+        PI_TRY(keep_item(e, items, i, err)); /* a loaded sequence may hold more than the budget */
+    }
     while (so_far < total) {
         int32_t n_tok;
-        int32_t n_pass = fill_pass(e, items, n, done, &n_tok);
+        int32_t n_pass = fill_pass(e, items, n, &n_tok);
         pi_pass_run(e->pass, e->pass_item, n_pass);
+        for (int32_t p = 0; p < n_pass; p++)
+            PI_TRY(keep_item(e, items, e->batch_of[p], err));
         if (e->tap_stopped)
             return pi_fail(err, PITH_CANCELLED, "the tap stopped the evaluation");
         so_far += n_tok;
-        if (!emit_logits(e, items, n_pass, done))
+        if (!emit_logits(e, items, n_pass))
             return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
         if (progress != NULL && !progress(user, (double)so_far / (double)total))
             return pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");
     }
     return PITH_OK;
+}
+
+/* Makes what was evaluated a part of the sequence, or forgets it. */
+static void finish_item(const pith_batch_item *item, const struct pi_item_state *state, bool ok)
+{
+    struct pith_seq *seq = item->seq;
+    if (ok || state->evicted) {
+        seq->n_token += state->n_done;
+        seq->has_logits = ok && item->logits == PITH_LOGITS_LAST;
+    } else {
+        kv_seq_truncate(seq->kv, seq->n_token);
+        if (state->n_done > 0)
+            seq->has_logits = false;
+    }
+    if (!ok)
+        kv_seq_trim(seq->kv);
 }
 
 pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_t n_item,
@@ -148,33 +213,21 @@ pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_
     if (n_item == 0)
         return PITH_OK;
     PI_TRY(check_items(e, items, n_item, err));
-    if (n_item > e->n_done) {
-        int32_t *grown = pi_mem_grow(PI_MEM_SCRATCH, e->done, (size_t)n_item, sizeof(*grown));
+    if (n_item > e->n_state) {
+        struct pi_item_state *grown =
+            pi_mem_grow(PI_MEM_SCRATCH, e->state, (size_t)n_item, sizeof(*grown));
         if (grown == NULL)
             return pi_fail(err, PITH_NOMEM, "no memory for a batch of %d items", n_item);
-        e->done = grown;
-        e->n_done = n_item;
+        e->state = grown;
+        e->n_state = n_item;
     }
-    int32_t *done = e->done;
-    memset(done, 0, (size_t)n_item * sizeof(*done));
+    memset(e->state, 0, (size_t)n_item * sizeof(*e->state));
     e->tap_stopped = false;
     pith_status status = reserve(e, items, n_item, err);
     if (status == PITH_OK)
-        status = run_passes(e, items, n_item, done, progress, user, err);
-    for (int32_t i = 0; i < n_item; i++) {
-        struct pith_seq *seq = items[i].seq;
-        if (status == PITH_OK) {
-            memcpy(seq->tokens + seq->n_token, items[i].tokens,
-                   (size_t)items[i].n_token * sizeof(int32_t));
-            seq->n_token += items[i].n_token;
-            seq->has_logits = items[i].logits == PITH_LOGITS_LAST;
-        } else {
-            kv_seq_truncate(seq->kv, seq->n_token);
-            kv_seq_trim(seq->kv);
-            if (done[i] > 0)
-                seq->has_logits = false;
-        }
-    }
+        status = run_passes(e, items, n_item, progress, user, err);
+    for (int32_t i = 0; i < n_item; i++)
+        finish_item(&items[i], &e->state[i], status == PITH_OK);
     return status;
 }
 
@@ -187,15 +240,12 @@ pith_status pith_seq_eval(pith_seq *seq, const int32_t *tokens, int32_t n_token,
 pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
                           pith_progress_fn *progress, void *user, pith_error *err)
 {
-    int32_t same = 0;
     if (n_token <= 0 || tokens == NULL)
         return pi_fail(err, PITH_INVALID, "n_token: %d: a sequence cannot be synced to nothing",
                        n_token);
-    while (same < n_token && same < seq->n_token && tokens[same] == seq->tokens[same])
-        same++;
-    if (same == n_token && same == seq->n_token && seq->has_logits)
+    int32_t same = pi_seq_reusable(seq, tokens, n_token);
+    if (same == n_token)
         return PITH_OK;
-    same = (int32_t)pi_min(same, n_token - 1);
     PI_TRY(pith_seq_truncate(seq, same, err));
     pith_batch_item item = {.seq = seq, .tokens = tokens + same, .n_token = n_token - same};
     return pith_batch_eval(seq->engine, &item, 1, progress, user, err);

@@ -1,12 +1,14 @@
 /*
  * generate.c - the loop that most callers want: prompt in, text out. It stands on the public
- * functions alone (sync, evaluate, sample, token bytes) and knows nothing of passes or pages.
+ * functions (sync, evaluate, sample, token bytes) and knows nothing of passes or pages; only for the
+ * count of cached tokens it asks what the sync will reuse.
  *
  * Order of one round: choose a token from the last logits, hand out its text, evaluate it. The last
  * token is therefore never evaluated, and a caller that stops loses no work.
  */
 #include "base/mem.h"
 #include "base/os.h"
+#include "engine/engine.h"
 #include "engine/stop.h"
 
 #define PIECE_CAP 256 /* bytes of one token; grows for the rare longer one */
@@ -141,23 +143,10 @@ static pith_status generate_tokens(struct generation *g, pith_error *err)
     }
 }
 
-/* Tokens of the prompt that the sequence holds and need not evaluate: its last one only where the
-   sequence ends there and has its logits, as pith_seq_sync sees it. */
-static int32_t count_cached(const pith_seq *seq, const int32_t *prompt, int32_t n_prompt)
-{
-    const int32_t *tokens = pith_seq_tokens(seq);
-    int32_t length = pith_seq_length(seq), i = 0;
-    while (i < length && i < n_prompt && tokens[i] == prompt[i])
-        i++;
-    if (i == n_prompt && i == length && pith_seq_logits(seq) != NULL)
-        return i;
-    return (int32_t)pi_min(i, n_prompt - 1);
-}
-
 static pith_status read_prompt(struct generation *g, const int32_t *prompt, int32_t n_prompt,
                                pith_error *err)
 {
-    g->result.n_cached = count_cached(g->seq, prompt, n_prompt);
+    g->result.n_cached = pi_seq_reusable(g->seq, prompt, n_prompt);
     g->result.n_prompt = n_prompt - g->result.n_cached;
     PI_TRY(pith_seq_sync(g->seq, prompt, n_prompt, g->params->progress, g->params->progress_user,
                          err));

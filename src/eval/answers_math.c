@@ -256,15 +256,15 @@ static void spell_commands(char *s)
 }
 
 /* 1/2 to \frac{1}{2}, where both are whole numbers. */
-static void spell_quotients(char *s)
+static void spell_quotients(char *text)
 {
-    while (*s != '\0') {
+    for (char *s = text; *s != '\0';) {
         size_t a = 0, b = 0;
         while (is_digit(s[a]))
             a++;
         while (a > 0 && s[a] == '/' && is_digit(s[a + 1 + b]))
             b++;
-        if (b > 0 && s[a + 1 + b] != '.') {
+        if (b > 0 && s[a + 1 + b] != '.' && (s == text || s[-1] != '.')) {
             insert(s + a + 1 + b, "}");
             cut(s + a, 1);
             insert(s + a, "}{");

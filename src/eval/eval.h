@@ -15,7 +15,7 @@
 typedef bool eval_progress_fn(void *user, double fraction, const char *what);
 
 struct eval_setup {
-    const pith_model *model;   /* borrowed */
+    const pith_model *model;   /* borrowed, like everything else here, by a run until it is freed */
     pith_engine_params engine; /* of the measured run; its policy is what is measured */
     uint64_t seed;             /* of everything that a task draws */
     bool chat;                 /* prompts go through the model's chat template */
@@ -67,11 +67,23 @@ void eval_run_free(struct eval_run *run); /* NULL is ignored */
 pith_status eval_encode(const struct eval_setup *setup, const char *text, const char *prefix,
                         int32_t **ids, int32_t *n_id, pith_error *err);
 
+/* pith_tokenize into memory that the caller frees. */
+pith_status eval_tokenize(const pith_model *model, const char *text, size_t len, uint32_t flags,
+                          int32_t **ids, int32_t *n_id, pith_error *err);
+
 /* Reads the prompt into a fresh sequence and generates at most n_predict tokens, greedily unless
    sample is given; stops at an end token or at one of stop [n_stop]. Adds to the run's totals. */
 pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, int32_t n_predict,
                      const pith_sample_params *sample, const char *const *stop, int32_t n_stop,
                      struct eval_answer *out, pith_error *err);
+
+/* What a task that evaluates by itself adds to the run's totals: an answer without a text. */
+void eval_run_add(struct eval_run *run, const struct eval_answer *cost);
+pith_engine *eval_run_engine(struct eval_run *run); /* owned by the run */
+
+/* Makes a pith_progress_fn of the setup's callback, for the passes of one item: it repeats what
+   eval_progress said last, so that a long evaluation can be cancelled. user is the run. */
+bool eval_progress_step(void *run, double fraction);
 
 /* Tells the setup's progress callback; CANCELLED when it returned false. */
 pith_status eval_progress(struct eval_run *run, double fraction, pith_error *err,
@@ -81,6 +93,16 @@ pith_status eval_progress(struct eval_run *run, double fraction, pith_error *err
    that holds n and the run's totals; the task adds its own figures. NULL when out of memory. */
 json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, json_t *settings,
                     json_t *rows);
+
+/* The policy options as a result names them: as given, "full" without any. */
+const char *eval_policy(const pith_engine_params *params);
+bool eval_is_full(const pith_engine_params *params);
+
+/* A number of JSON; null where value is not finite, which JSON cannot say. NULL: out of memory. */
+json_t *eval_number(double value);
+
+/* Seconds of a monotonic clock. */
+double eval_clock_s(void);
 
 /* ---- random numbers: the same on every machine ---- */
 
@@ -128,9 +150,11 @@ struct eval_perplexity_params {
     const char *text; /* [text_len] */
     size_t text_len;
     int32_t n_ctx;    /* -c: tokens of a chunk */
-    int32_t n_batch;  /* -b: tokens evaluated at once: below n_ctx, or a multiple of it */
+    int32_t n_batch;  /* -b: tokens evaluated at once. Beyond n_ctx: as many chunks side by side as
+                         it holds whole */
     int32_t n_chunk;  /* 0: all */
     bool paired;      /* also against the full cache, token by token, in the same run */
+    const char *reference_type; /* the full cache's storage; NULL: as the measured one's */
 };
 pith_status eval_perplexity(const struct eval_setup *setup,
                             const struct eval_perplexity_params *params, json_t **result,
@@ -139,22 +163,33 @@ pith_status eval_perplexity(const struct eval_setup *setup,
 struct eval_divergence_params {
     const char *text; /* [text_len] */
     size_t text_len;
-    int32_t n_ctx;
-    int32_t n_chunk;
+    int32_t n_ctx;   /* tokens of a chunk */
+    int32_t n_chunk; /* 0: all */
+    const char *reference_type; /* as for perplexity */
 };
 pith_status eval_divergence(const struct eval_setup *setup,
                             const struct eval_divergence_params *params, json_t **result,
                             pith_error *err);
 
+/* Texts and values that an eval_needle_params leaves NULL. */
+enum eval_needle_style {
+    EVAL_NEEDLE_PAPER, /* the secret code word PURPLE ELEPHANT 7742 */
+    EVAL_NEEDLE_PITH,  /* "The password of Maria is copper lantern.", drawn anew for each text */
+};
+
 struct eval_needle_params {
-    const char *haystack; /* [haystack_len] */
+    enum eval_needle_style style;
+    const char *haystack; /* [haystack_len]; NULL: RULER's noise */
     size_t haystack_len;
-    const char *needle;   /* sentence */
+    /* Templates: {name}, {word} and {number} stand for what a fact is about and its two parts. With
+       several needles, needle and question must hold {name}, needle also {word} and {number}.
+       NULL: the style's. */
+    const char *needle; /* sentence */
     const char *question;
-    const char *prefix;   /* opening of the answer, or NULL */
+    const char *prefix;   /* opening of the answer; "": none */
     const char *word;     /* the two parts of what must be answered: "PURPLE ELEPHANT" .. */
-    const char *number;   /* .. and "7742" */
-    const int32_t *lengths; /* [n_length] tokens */
+    const char *number;   /* .. and "7742"; NULL: the style's, which may be drawn */
+    const int32_t *lengths; /* [n_length] tokens of the whole prompt */
     int32_t n_length;
     const double *depths; /* [n_depth] in [0,1] */
     int32_t n_depth;
@@ -177,22 +212,33 @@ struct eval_ruler_params {
     enum eval_haystack haystack; /* TASK: as RULER has it for each task */
     const char *text;         /* [text_len] prose for text haystacks, or NULL */
     size_t text_len;
+    bool example;             /* vt and cwe: one worked example before the question, as RULER has */
 };
 pith_status eval_ruler(const struct eval_setup *setup, const struct eval_ruler_params *params,
                        json_t **result, pith_error *err);
 
 struct eval_recursion_params {
     const char *path;   /* a file of the benchmark's format, or NULL: generated */
-    int32_t min_steps;
+    int32_t min_steps;  /* also of the records of a file */
     int32_t max_steps;
     int32_t step_stride;
-    int32_t n_sample;   /* per number of steps */
-    int32_t n_predict;
+    int32_t n_sample;   /* per number of steps; of a file at most, 0: all */
+    int32_t n_predict;  /* 0, of traces only: what a right trace takes and a quarter more */
     bool trace;         /* the trace format that pith-mini is trained on, not the paper's prompt */
 };
 pith_status eval_recursion(const struct eval_setup *setup,
                            const struct eval_recursion_params *params, json_t **result,
                            pith_error *err);
+
+struct eval_derivation_params {
+    const int32_t *parts; /* [n_part] sums of an item, each a row of the result */
+    int32_t n_part;
+    int32_t n_sample;     /* per number of sums */
+    int32_t n_predict;    /* 0: what a right text takes and a quarter more */
+};
+pith_status eval_derivation(const struct eval_setup *setup,
+                            const struct eval_derivation_params *params, json_t **result,
+                            pith_error *err);
 
 struct eval_questions_params {
     const char *path;      /* JSONL */
@@ -205,5 +251,21 @@ struct eval_questions_params {
 pith_status eval_questions(const struct eval_setup *setup,
                            const struct eval_questions_params *params, json_t **result,
                            pith_error *err);
+
+/* Keep policies on recorded tensors; needs no model in the setup, and of its engine params the
+   storage types and the page length. Rows: one per policy, stop, layer and KV head; docs/eval.md
+   describes their figures. With several policies the rows name theirs, and the summary has the
+   figures of each in "policies" in place of a score. */
+struct eval_replay_params {
+    const char *path;            /* a file of docs/record.md */
+    const char *const *policies; /* [n_policy] each as in pith_engine_params.keep */
+    int32_t n_policy;            /* 0: the policy of the setup's engine */
+    const int32_t *at; /* [n_at] stops: tokens read when the lanes are looked at, ascending */
+    int32_t n_at;      /* 0: one stop, before the last n_query tokens */
+    int32_t n_query;   /* tokens after a stop whose queries judge what is gone, at least 1 */
+    int32_t n_missing; /* most evicted positions that a row names */
+};
+pith_status eval_replay(const struct eval_setup *setup, const struct eval_replay_params *params,
+                        json_t **result, pith_error *err);
 
 #endif

@@ -156,6 +156,15 @@ static int32_t guess(int64_t lo, int64_t lo_token, int64_t hi, int64_t hi_token,
     return (int32_t)(mid <= lo ? lo + 1 : mid >= hi ? hi - 1 : mid);
 }
 
+/* How far to go on from a size that fits: four times as far as before until rise tokens over run
+   sizes foretell the end, then a little beyond it. */
+static int64_t next_step(int64_t step, int64_t run, int64_t rise, int64_t left)
+{
+    if (run < 16 || rise < 1)
+        return 4 * step;
+    return left * run / rise * 17 / 16 + 1;
+}
+
 pith_status eval_fit(const char *name, eval_build_fn *build, void *user, int32_t min_size,
                      int32_t max_size, int32_t n_token, const struct eval_counter *counter,
                      struct eval_prompt *out, pith_error *err)
@@ -169,7 +178,9 @@ pith_status eval_fit(const char *name, eval_build_fn *build, void *user, int32_t
                          name, (int)n_token, (int)out->n_token);
 
     int64_t lo = min_size, lo_token = out->n_token, hi = lo, hi_token = -1;
-    for (int64_t step = 1; hi < max_size; step *= 4) {
+    int64_t base = lo, base_token = lo_token; /* of the slope that foretells where the end is */
+    for (int64_t step = 1; hi < max_size; step = next_step(step, lo - base, lo_token - base_token,
+                                                           n_token - lo_token)) {
         hi = lo + step < max_size ? lo + step : max_size;
         status = measure(&f, (int32_t)hi, err);
         if (status != PITH_OK)
@@ -253,4 +264,17 @@ bool eval_keep_text(json_t *texts, const struct eval_prompt *p, const char *answ
         return false;
     }
     return json_array_append_new(texts, entry) == 0;
+}
+
+pith_status eval_scored(json_t *result, struct eval_interval score, json_t **out, pith_error *err)
+{
+    json_t *summary = result != NULL ? json_object_get(result, "summary") : NULL;
+    if (summary == NULL || json_object_set_new(summary, "score", json_real(score.mean)) != 0 ||
+        json_object_set_new(summary, "low", json_real(score.low)) != 0 ||
+        json_object_set_new(summary, "high", json_real(score.high)) != 0) {
+        json_decref(result);
+        return eval_fail(err, PITH_NOMEM, "eval: no memory for a result");
+    }
+    *out = result;
+    return PITH_OK;
 }

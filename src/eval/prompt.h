@@ -75,4 +75,8 @@ pith_status eval_prompt_room(const struct eval_prompt *p, const char *text,
 bool eval_keep_text(json_t *texts, const struct eval_prompt *p, const char *answer,
                     const char *verdict, double score);
 
+/* Adds "score", "low" and "high" to the summary of a result, which may be NULL (out of memory) and is
+   stolen, and sets *out. NOMEM. */
+pith_status eval_scored(json_t *result, struct eval_interval score, json_t **out, pith_error *err);
+
 #endif

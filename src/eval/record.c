@@ -137,7 +137,8 @@ pith_status eval_recorder_status(const struct eval_recorder *r, pith_error *err)
 {
     if (!r->no_memory)
         return PITH_OK;
-    size_t len = r->row_len[ROWS_Q_PRE] + r->row_len[ROWS_Q] + r->row_len[ROWS_K] + r->row_len[ROWS_V];
+    size_t len =
+        r->row_len[ROWS_Q_PRE] + r->row_len[ROWS_Q] + r->row_len[ROWS_K] + r->row_len[ROWS_V];
     return eval_fail(err, PITH_NOMEM, "%s: no memory to record %d tokens of %zu bytes each",
                      r->path, r->cap_wanted, len * sizeof(float) * (size_t)r->info.n_layer);
 }
@@ -277,8 +278,8 @@ pith_status eval_recorder_write(const struct eval_recorder *r, pith_error *err)
     pith_status status = PITH_OK;
     if (w.tensor == NULL || w.name == NULL || w.positions == NULL ||
         !make_meta(r, &attention, &w.meta)) {
-        status = eval_fail(err, PITH_NOMEM, "%s: no memory for the list of %zu arrays", r->path,
-                           n_row);
+        status =
+            eval_fail(err, PITH_NOMEM, "%s: no memory for the list of %zu arrays", r->path, n_row);
     } else {
         for (int32_t i = 0; i < n; i++)
             w.positions[i] = i;
@@ -325,8 +326,9 @@ static pith_status read_shape(const char *path, struct eval_record *record, pith
     if (format == NULL || strcmp(format, FORMAT) != 0)
         return eval_fail(err, PITH_FORMAT, "%s: the metadata's format is not \"" FORMAT "\"", path);
     if (version == NULL || strcmp(version, VERSION) != 0)
-        return eval_fail(err, PITH_UNSUPPORTED, "%s: version \"%.20s\" of the format is not " VERSION,
-                         path, version != NULL ? version : "");
+        return eval_fail(err, PITH_UNSUPPORTED,
+                         "%s: version \"%.20s\" of the format is not " VERSION, path,
+                         version != NULL ? version : "");
     PI_TRY(read_count(path, st, "n_layer", max_layer, &record->n_layer, err));
     PI_TRY(read_count(path, st, "n_head", MAX_SIZE, &record->n_head, err));
     PI_TRY(read_count(path, st, "n_head_kv", MAX_SIZE, &record->n_head_kv, err));
@@ -345,25 +347,42 @@ static pith_status read_shape(const char *path, struct eval_record *record, pith
     return PITH_OK;
 }
 
-static pith_status read_positions(const char *path, struct eval_record *record, pith_error *err)
+/* A list of n_token whole numbers of int32_t, each at least 0; the caller frees *out. */
+static pith_status read_list(const char *path, const struct eval_record *record, const char *name,
+                             int32_t **out, pith_error *err)
+{
+    const struct safetensor *t = safetensors_find(&record->st, name);
+    if (t == NULL || t->n_dim != 1 || t->dim[0] != record->n_token)
+        return eval_fail(err, PITH_FORMAT, "%s: %s is missing or no list of %d numbers", path, name,
+                         record->n_token);
+    *out = malloc((size_t)record->n_token * sizeof(**out));
+    if (*out == NULL)
+        return eval_fail(err, PITH_NOMEM, "%s: no memory for %d %s", path, record->n_token, name);
+    for (int32_t i = 0; i < record->n_token; i++) {
+        int64_t n;
+        if (!safetensor_read_i64(t, i, 1, &n))
+            return eval_fail(err, PITH_FORMAT, "%s: %s are not whole numbers", path, name);
+        if (n < 0 || n > INT32_MAX)
+            return eval_fail(err, PITH_FORMAT, "%s: %s[%d] is %lld, not in 0..%d", path, name, i,
+                             (long long)n, INT32_MAX);
+        (*out)[i] = (int32_t)n;
+    }
+    return PITH_OK;
+}
+
+static pith_status read_lists(const char *path, struct eval_record *record, pith_error *err)
 {
     const struct safetensor *t = safetensors_find(&record->st, "positions");
     if (t == NULL || t->n_dim != 1 || t->dim[0] < 1 || t->dim[0] > INT32_MAX)
-        return eval_fail(err, PITH_FORMAT, "%s: positions is missing or no list of positions", path);
+        return eval_fail(err, PITH_FORMAT, "%s: positions is missing or no list of positions",
+                         path);
     record->n_token = (int32_t)t->dim[0];
-    record->position = malloc((size_t)record->n_token * sizeof(*record->position));
-    if (record->position == NULL)
-        return eval_fail(err, PITH_NOMEM, "%s: no memory for %d positions", path, record->n_token);
-    for (int32_t i = 0; i < record->n_token; i++) {
-        int64_t pos, least = i > 0 ? (int64_t)record->position[i - 1] + 1 : 0;
-        if (!safetensor_read_i64(t, i, 1, &pos))
-            return eval_fail(err, PITH_FORMAT, "%s: positions are not whole numbers", path);
-        if (pos < least || pos > INT32_MAX)
-            return eval_fail(err, PITH_FORMAT, "%s: positions[%d] is %lld, not in %lld..%d", path, i,
-                             (long long)pos, (long long)least, INT32_MAX);
-        record->position[i] = (int32_t)pos;
-    }
-    return PITH_OK;
+    PI_TRY(read_list(path, record, "positions", &record->position, err));
+    for (int32_t i = 1; i < record->n_token; i++)
+        if (record->position[i] <= record->position[i - 1])
+            return eval_fail(err, PITH_FORMAT, "%s: positions[%d] is %d, not above %d", path, i,
+                             record->position[i], record->position[i - 1]);
+    return read_list(path, record, "tokens", &record->token, err);
 }
 
 /* Array "layers.L.NAME" [n_token][n_head][dim] of floats. */
@@ -392,7 +411,7 @@ static pith_status read_rows(const char *path, const struct eval_record *record,
 static pith_status read_record(const char *path, struct eval_record *record, pith_error *err)
 {
     PI_TRY(read_shape(path, record, err));
-    PI_TRY(read_positions(path, record, err));
+    PI_TRY(read_lists(path, record, err));
     record->layer = calloc((size_t)record->n_layer, sizeof(*record->layer));
     if (record->layer == NULL)
         return eval_fail(err, PITH_NOMEM, "%s: no memory for %d layers", path, record->n_layer);
@@ -453,6 +472,7 @@ void eval_record_close(struct eval_record *record)
 {
     safetensors_free(&record->st);
     free(record->position);
+    free(record->token);
     free(record->layer);
     if (record->map != NULL)
         munmap(record->map, record->map_size);

@@ -1,6 +1,6 @@
 /*
- * record.h - tensors of a run as a file, and back: docs/record.md describes its arrays. The recorder
- * collects what the tap of an engine shows; the reader checks a file and gives it a shape.
+ * record.h - tensors of a run as a file, and back: docs/record.md describes its arrays. The
+ * recorder collects what the tap of an engine shows; the reader checks a file and gives it a shape.
  */
 #ifndef PI_EVAL_RECORD_H
 #define PI_EVAL_RECORD_H
@@ -33,7 +33,7 @@ struct eval_record_layer {
     const struct safetensor *v;     /* [n_token][n_head_kv][dim_v] */
 };
 
-/* A checked file: every shape agrees, floats are floats, positions ascend from 0 on or later. */
+/* A checked file: every shape agrees, rows are of floats, positions ascend. */
 struct eval_record {
     struct safetensors st; /* owned */
     void *map;             /* [map_size] the file; owned; NULL for eval_record_parse */
@@ -47,6 +47,7 @@ struct eval_record {
     int32_t dim_v;
     float attn_scale;
     int32_t *position;               /* [n_token], owned */
+    int32_t *token;                  /* [n_token], owned */
     struct eval_record_layer *layer; /* [n_layer], owned */
 };
 

@@ -17,8 +17,8 @@
 #define PLOT_TOP 14.0
 #define PLOT_BOTTOM 282.0
 #define LINE_RIGHT 416.0 /* the names of the lines stand to the right of it */
-#define COST_RIGHT 544.0
-#define NAME_CHARS 20
+#define COST_RIGHT 528.0
+#define NAME_CHARS 17
 #define NAME_STEP 14.0 /* pixels between names */
 #define NAMES_MAX 18   /* as many as there is height for */
 #define DODGE 5.0      /* pixels between the error bars of two policies at one budget */

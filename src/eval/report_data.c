@@ -20,9 +20,9 @@
 
 /* In the order of preference: the first that a result has is what its charts show. */
 static const struct report_metric metrics[] = {
-    {"score", NULL, "score", "more is better", true},
-    {"perplexity", "perplexity_se", "perplexity", "less is better", false},
-    {"kl_mean", "kl_se", "KL divergence", "less is better", false},
+    {"score", NULL, "score", "Accuracy", "more is better", true},
+    {"perplexity", "perplexity_se", "perplexity", "Perplexity", "less is better", false},
+    {"kl_mean", "kl_se", "KL divergence", "KL divergence", "less is better", false},
 };
 #define N_METRIC (sizeof(metrics) / sizeof(metrics[0]))
 
@@ -144,7 +144,7 @@ static char *group_title(const struct report *r, const char *name)
     return strdup(title);
 }
 
-static const struct report_metric *metric_of(const json_t *summary)
+const struct report_metric *report_metric_of(const json_t *summary)
 {
     for (size_t i = 0; i < N_METRIC; i++)
         if (!isnan(results_number(summary, metrics[i].key)))
@@ -167,7 +167,7 @@ static int32_t group_of(struct report *r, const json_t *result, const json_t *ce
     g->task = results_text(result, "task");
     g->model = or_else(results_text(result, "model"), "");
     g->settings = json_object_get(result, "settings");
-    g->metric = metric_of(json_object_get(result, "summary"));
+    g->metric = report_metric_of(json_object_get(result, "summary"));
     g->key = key;
     g->title = group_title(r, or_else(results_text(cell, "task"), g->task));
     /* The group counts even without a title, so that report_free sees its key. */
@@ -208,7 +208,7 @@ static bool take_cell(struct report *r, const json_t *result, const char *file)
         return false;
     struct report_group *g = &r->groups[c.group];
     if (g->metric == NULL)
-        g->metric = metric_of(c.summary);
+        g->metric = report_metric_of(c.summary);
     r->cells[r->n_cell++] = c;
     return true;
 }
@@ -294,16 +294,17 @@ static double mean_value(const struct mean *m)
 /* The interval of the seeds together. A share of n items has Wilson's, which for scores between 0
    and 1 is as wide or wider than needed; a figure with a standard error has the normal one, errors
    added as those of independent means. */
-static void judge(struct report_point *p, const struct report_metric *m,
-                  const struct report_cell *cells)
+static void judge(const struct report_metric *m, const struct report_cell *cells, int32_t n_cell,
+                  struct report_point *p)
 {
     double weighted = 0, n = 0, variance = 0;
     struct mean value = {0};
-    p->value = p->low = p->high = p->n = (double)NAN;
-    for (int32_t i = 0; m != NULL && i < p->n_cell; i++) {
-        double figure = results_number(cells[i].summary, m->key);
+    p->low = p->high = (double)NAN;
+    for (int32_t i = 0; i < n_cell; i++) {
+        double figure = m != NULL ? results_number(cells[i].summary, m->key) : (double)NAN;
         double items = results_number(cells[i].summary, "n");
-        double error = m->error != NULL ? results_number(cells[i].summary, m->error) : (double)NAN;
+        double error = m != NULL && m->error != NULL ? results_number(cells[i].summary, m->error)
+                                                     : (double)NAN;
         mean_add(&value, figure);
         weighted += figure * items;
         n += items;
@@ -316,29 +317,32 @@ static void judge(struct report_point *p, const struct report_metric *m,
         p->value = weighted / n;
         p->low = interval.low;
         p->high = interval.high;
-    } else if (m != NULL && m->error != NULL && value.n > 0) {
+    } else if (variance >= 0 && value.n > 0) {
         double half = Z95 * sqrt(variance) / value.n;
         p->low = p->value - half;
         p->high = p->value + half;
     }
 }
 
-static void fill_point(struct report *r, struct report_point *p, const struct report_cell *cells)
+void report_measure(const struct report_metric *metric, const struct report_cell *cells, int32_t n,
+                    struct report_point *out)
 {
     struct mean speed = {0}, evicted = {0}, rounds = {0};
-    p->kv_bytes = (double)NAN;
-    for (int32_t i = 0; i < p->n_cell; i++) {
+    out->kv_bytes = (double)NAN;
+    for (int32_t i = 0; i < n; i++) {
         double bytes = results_number(cells[i].summary, "kv_peak_bytes");
-        if (!(bytes <= p->kv_bytes))
-            p->kv_bytes = isnan(bytes) ? p->kv_bytes : bytes;
-        mean_add(&speed, results_number(cells[i].summary, "tokens_per_s"));
+        if (!isnan(bytes) && !(bytes <= out->kv_bytes))
+            out->kv_bytes = bytes;
+        /* Nothing per second is no figure where nothing was to be generated. */
+        if (results_number(cells[i].summary, "tokens_per_s") > 0)
+            mean_add(&speed, results_number(cells[i].summary, "tokens_per_s"));
         mean_add(&evicted, results_number(cells[i].summary, "evicted"));
         mean_add(&rounds, results_number(cells[i].summary, "rounds"));
     }
-    p->tokens_per_s = mean_value(&speed);
-    p->evicted = mean_value(&evicted);
-    p->rounds = mean_value(&rounds);
-    judge(p, r->groups[p->group].metric, cells);
+    out->tokens_per_s = mean_value(&speed);
+    out->evicted = mean_value(&evicted);
+    out->rounds = mean_value(&rounds);
+    judge(metric, cells, n, out);
 }
 
 /* Cells stand by place; superseded ones are left out. */
@@ -359,8 +363,8 @@ static void make_points(struct report *r)
             r->cells[j].point = r->n_point;
         p->first_cell = i;
         p->n_cell = j - i;
-        fill_point(r, p, r->cells + i);
         struct report_group *g = &r->groups[p->group];
+        report_measure(g->metric, r->cells + i, p->n_cell, p);
         if (g->n_point++ == 0)
             g->first_point = r->n_point;
         r->n_point++;

@@ -27,7 +27,8 @@ struct report_budget {
 struct report_metric {
     const char *key;   /* in the summary */
     const char *error; /* key of its standard error in the summary, NULL: none */
-    const char *name;  /* "accuracy" */
+    const char *name;  /* "score", of axes and of figures */
+    const char *title; /* "Accuracy", at the beginning of a caption */
     const char *note;  /* "more is better" */
     bool share;        /* lies in [0,1], and n items were judged */
 };
@@ -99,6 +100,13 @@ struct report {
 pith_status report_read(const char *const *paths, int32_t n_path, struct report *out,
                         pith_error *err);
 void report_free(struct report *r);
+
+/* The first figure of a summary that charts show; NULL when it has none. */
+const struct report_metric *report_metric_of(const json_t *summary);
+
+/* The figures of n cells of one place together; place, cells and policy of *out stay. */
+void report_measure(const struct report_metric *metric, const struct report_cell *cells, int32_t n,
+                    struct report_point *out);
 
 /* Splits a policy as given, "streaming:sinks=4,budget=128", into the policy without its budget (at
    most cap bytes with the terminator) and the budget. */

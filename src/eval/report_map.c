@@ -12,18 +12,21 @@
 /* ---- score by depth and length ---- */
 
 #define GRID_MAX 40 /* lengths, depths */
-#define GRID_LEFT 56.0
+#define GRID_LEFT 46.0
+#define GRID_WIDTH_MIN 132.0
 #define GRID_TOP 4.0
-#define GRID_CELL_WIDTH 50.0
-#define GRID_CELL_HEIGHT 27.0
+#define GRID_CELL_HEIGHT 26.0
+#define GRID_CELL_NARROW 34.0 /* as wide as a figure: five maps stand side by side */
+#define GRID_CELL_WIDE 46.0   /* as wide as a length of five digits */
 #define GRID_SHADES 10 /* classes h0 (nothing right) .. h10 (all right) */
 
 struct grid {
     double length[GRID_MAX]; /* [n_length] ascending */
     double depth[GRID_MAX];  /* [n_depth] ascending */
     int32_t n_length, n_depth;
+    double cell_width;
     double sum[GRID_MAX][GRID_MAX]; /* [depth][length] */
-    int32_t n[GRID_MAX][GRID_MAX];
+    double n[GRID_MAX][GRID_MAX];   /* texts */
 };
 
 /* A row's score: the number, or whether the checker's verdict is the full one. */
@@ -92,8 +95,10 @@ static void grid_add(struct grid *g, const json_t *row, bool count)
     int32_t d = index_of(g->depth, g->n_depth, depth);
     if (l < 0 || d < 0)
         return;
-    g->sum[d][l] += row_score(row);
-    g->n[d][l]++;
+    /* A row may sum up several texts. */
+    double n = results_number(row, "n") > 0 ? results_number(row, "n") : 1.0;
+    g->sum[d][l] += n * row_score(row);
+    g->n[d][l] += n;
 }
 
 /* First the axes, then the scores. */
@@ -112,23 +117,23 @@ static void grid_fill(struct grid *g, const struct report *r, const struct repor
 static void draw_grid_cell(struct eval_text *t, const struct grid *g, int32_t d, int32_t l)
 {
     char buf[32], length[32];
-    double x = GRID_LEFT + l * GRID_CELL_WIDTH, y = GRID_TOP + d * GRID_CELL_HEIGHT;
-    int32_t n = g->n[d][l];
+    double x = GRID_LEFT + l * g->cell_width, y = GRID_TOP + d * GRID_CELL_HEIGHT;
+    double n = g->n[d][l];
     double mean = n > 0 ? g->sum[d][l] / n : (double)NAN;
     int shade = n > 0 ? (int)lround(fmin(fmax(mean, 0.0), 1.0) * GRID_SHADES) : -1;
     eval_text_printf(t, "<g><title>%s tokens, depth %g: ", figure_count(g->length[l], length),
                      g->depth[d]);
-    eval_text_printf(t, "%s of %d</title>", figure_plain(mean, buf), n);
+    eval_text_printf(t, "%s of %.0f</title>", figure_plain(mean, buf), n);
     if (shade >= 0)
         eval_text_printf(t, "<rect class=\"h%d\"", shade);
     else
         eval_text_add(t, "<rect class=\"none\"");
     eval_text_printf(t, " x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>", x + 1, y + 1,
-                     GRID_CELL_WIDTH - 2, GRID_CELL_HEIGHT - 2);
+                     g->cell_width - 2, GRID_CELL_HEIGHT - 2);
     if (n > 0)
         snprintf(buf, sizeof(buf), "%.2f", mean);
     /* Both ends of the scale are dark, its middle is light. */
-    svg_text(t, x + GRID_CELL_WIDTH / 2, y + GRID_CELL_HEIGHT / 2 + 4,
+    svg_text(t, x + g->cell_width / 2, y + GRID_CELL_HEIGHT / 2 + 4,
              shade < 0                   ? "grid-figure mid"
              : shade <= 2 || shade >= 8 ? "grid-figure on-dark mid"
                                          : "grid-figure on-light mid",
@@ -145,22 +150,27 @@ void report_grid_map(struct eval_text *t, const struct report *r, const struct r
         return;
     }
     grid_fill(g, r, p);
+    bool wide = g->n_length > 0 && g->length[g->n_length - 1] >= 10000.0;
+    g->cell_width = wide ? GRID_CELL_WIDE : GRID_CELL_NARROW;
     double bottom = GRID_TOP + g->n_depth * GRID_CELL_HEIGHT;
-    double middle = GRID_LEFT + g->n_length * GRID_CELL_WIDTH / 2;
+    double middle = GRID_LEFT + g->n_length * g->cell_width / 2;
     snprintf(label, sizeof(label), "mean score by depth and length, %s",
              report_name(r, p->policy, &p->budget, name, sizeof(name)));
-    svg_begin(t, GRID_LEFT + g->n_length * GRID_CELL_WIDTH + 6, bottom + 40, "map", label);
+    svg_begin(t, fmax(GRID_LEFT + g->n_length * g->cell_width + 2, GRID_WIDTH_MIN), bottom + 40,
+              "map", label);
     for (int32_t d = 0; d < g->n_depth; d++) {
         snprintf(buf, sizeof(buf), "%g", round(g->depth[d] * 1e4) / 1e4);
         svg_text(t, GRID_LEFT - 6, GRID_TOP + (d + 0.5) * GRID_CELL_HEIGHT + 4, "tick end", buf);
         for (int32_t l = 0; l < g->n_length; l++)
             draw_grid_cell(t, g, d, l);
     }
-    for (int32_t l = 0; l < g->n_length; l++)
-        svg_text(t, GRID_LEFT + (l + 0.5) * GRID_CELL_WIDTH, bottom + 15, "tick mid",
-                 figure_count(g->length[l], buf));
-    svg_text(t, middle, bottom + 33, "name mid", g->n_length < 2 ? "tokens" : "length, tokens");
-    eval_text_printf(t, "<g transform=\"translate(12 %.1f) rotate(-90)\">",
+    for (int32_t l = 0; l < g->n_length; l++) {
+        /* Without commas, for want of room. */
+        snprintf(buf, sizeof(buf), "%.0f", g->length[l]);
+        svg_text(t, GRID_LEFT + (l + 0.5) * g->cell_width, bottom + 15, "tick mid", buf);
+    }
+    svg_text(t, middle, bottom + 33, "name mid", g->n_length < 3 ? "tokens" : "length, tokens");
+    eval_text_printf(t, "<g transform=\"translate(9 %.1f) rotate(-90)\">",
                      GRID_TOP + g->n_depth * GRID_CELL_HEIGHT / 2);
     svg_text(t, 0, 0, "name mid", "depth");
     eval_text_add(t, "</g>");
@@ -188,9 +198,11 @@ struct kept {
     double panel_width, panel_height;
 };
 
+/* Rows of several policies, which name theirs, would lie on one another. */
 static bool is_kept_row(const json_t *row)
 {
-    return results_number(row, "tokens") > 0 && results_number(row, "layer") >= 0 &&
+    return json_object_get(row, "policy") == NULL && results_number(row, "tokens") > 0 &&
+           results_number(row, "layer") >= 0 &&
            results_number(row, "layer") < KEPT_LANES_MAX && results_number(row, "head") >= 0 &&
            results_number(row, "head") < KEPT_LANES_MAX && results_text(row, "kept") != NULL;
 }

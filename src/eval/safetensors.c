@@ -40,8 +40,14 @@ static const struct {
     [SAFETENSORS_F64] = {"F64", 8},
 };
 
-const char *safetensors_dtype_name(enum safetensors_dtype dtype) { return dtypes[dtype].name; }
-size_t safetensors_dtype_size(enum safetensors_dtype dtype) { return dtypes[dtype].size; }
+const char *safetensors_dtype_name(enum safetensors_dtype dtype)
+{
+    return dtypes[dtype].name;
+}
+size_t safetensors_dtype_size(enum safetensors_dtype dtype)
+{
+    return dtypes[dtype].size;
+}
 
 __attribute__((format(printf, 3, 4))) static pith_status fail(pith_error *err, pith_status status,
                                                               const char *fmt, ...)
@@ -171,7 +177,8 @@ static pith_status read_meta(const struct reader *r, json_t *object, struct safe
     out->meta = calloc(json_object_size(object) + 1, sizeof(*out->meta));
     if (out->meta == NULL)
         return fail(r->err, PITH_NOMEM, "%s: no memory for the metadata", r->path);
-    json_object_foreach(object, key, value) {
+    json_object_foreach(object, key, value)
+    {
         if (!json_is_string(value))
             return fail(r->err, PITH_FORMAT, "%s: " META_KEY ": \"%s\" is no text", r->path,
                         show(key).text);
@@ -225,7 +232,8 @@ static pith_status read_header(const struct reader *r, json_t *header, struct sa
     out->tensor = calloc(json_object_size(header) + 1, sizeof(*out->tensor));
     if (out->tensor == NULL)
         return fail(r->err, PITH_NOMEM, "%s: no memory for the list of arrays", r->path);
-    json_object_foreach(header, key, value) {
+    json_object_foreach(header, key, value)
+    {
         pith_status status = strcmp(key, META_KEY) == 0
                                  ? read_meta(r, value, out)
                                  : read_tensor(r, key, value, &out->tensor[out->n_tensor++]);
@@ -258,6 +266,19 @@ static size_t header_size(const char *path, const uint8_t *data, size_t size, pi
     return 0;
 }
 
+/* Jansson tells no memory from bad JSON only now and then, so another block of the size is tried.
+ */
+static pith_status fail_json(const char *path, size_t n, const json_error_t *why, pith_error *err)
+{
+    void *probe = malloc(n);
+    bool memory = probe == NULL || why->text[0] == '\0';
+    free(probe);
+    if (memory)
+        return fail(err, PITH_NOMEM, "%s: no memory for a header of %zu bytes", path, n);
+    return fail(err, PITH_FORMAT, "%s: the header is no JSON, at byte %d: %s", path, why->position,
+                show(why->text).text);
+}
+
 pith_status safetensors_parse(const char *path, const uint8_t *data, size_t size,
                               struct safetensors *out, pith_error *err)
 {
@@ -266,13 +287,9 @@ pith_status safetensors_parse(const char *path, const uint8_t *data, size_t size
     size_t n = header_size(path, data, size, err);
     if (n == 0)
         return PITH_FORMAT;
-    json_t *header =
-        json_loadb((const char *)data + LENGTH_SIZE, n, JSON_REJECT_DUPLICATES, &why);
-    if (header == NULL && json_error_code(&why) == json_error_out_of_memory)
-        return fail(err, PITH_NOMEM, "%s: no memory for a header of %zu bytes", path, n);
+    json_t *header = json_loadb((const char *)data + LENGTH_SIZE, n, JSON_REJECT_DUPLICATES, &why);
     if (header == NULL)
-        return fail(err, PITH_FORMAT, "%s: the header is no JSON, at byte %d: %s", path,
-                    why.position, show(why.text).text);
+        return fail_json(path, n, &why, err);
     const struct reader r = {
         .path = path,
         .data = data + LENGTH_SIZE + n,

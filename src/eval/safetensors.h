@@ -36,7 +36,7 @@ size_t safetensors_dtype_size(enum safetensors_dtype dtype);
 struct safetensor {
     const char *name;
     enum safetensors_dtype dtype;
-    int32_t n_dim; /* 0: a single value */
+    int32_t n_dim;                    /* 0: a single value */
     int64_t dim[SAFETENSORS_MAX_DIM]; /* slowest first */
     const void *data; /* little-endian, as it lies in the file: aligned to nothing */
     size_t size;      /* bytes: the product of dim times that of a value */

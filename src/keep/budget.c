@@ -47,6 +47,17 @@ static int32_t count_protected(const struct keep_rules *r)
     return (int32_t)pi_max(r->prefix, r->sinks) + r->window;
 }
 
+pith_status keep_rules_check(const struct keep_rules *r, int32_t n_budget, pith_error *err)
+{
+    if (n_budget < count_protected(r))
+        return pi_fail(err, PITH_INVALID,
+                       "keep: a budget of %d entries is smaller than the %d that are protected: the "
+                       "first %d and the last %d",
+                       n_budget, count_protected(r), (int32_t)pi_max(r->prefix, r->sinks),
+                       r->window);
+    return PITH_OK;
+}
+
 /* Bytes of pages are full at budget + slack, so that the size is kept between rounds, too. */
 static pith_status fit_bytes(struct keep_config *c, const struct kv_geometry *g, pith_error *err)
 {
@@ -65,21 +76,10 @@ static pith_status fit_bytes(struct keep_config *c, const struct kv_geometry *g,
 
 pith_status keep_config_fit(struct keep_config *c, const struct kv_geometry *g, pith_error *err)
 {
-    const struct keep_rules *r = &c->rules;
-    if (c->policy == NULL)
+    if (c->policy == NULL || c->rules.budget.unit != KEEP_UNIT_BYTES)
         return PITH_OK;
-    if (r->budget.unit == KEEP_UNIT_BYTES)
-        PI_TRY(fit_bytes(c, g, err));
-    else
-        c->n_budget = r->budget.unit == KEEP_UNIT_TOKENS ? (int32_t)r->budget.value : 0;
-    /* A share is small while the text is short; it grows from what is protected. */
-    if (r->budget.unit != KEEP_UNIT_SHARE && c->n_budget < count_protected(r))
-        return pi_fail(err, PITH_INVALID,
-                       "keep: a budget of %d entries is smaller than the %d that are protected: the "
-                       "first %d and the last %d",
-                       c->n_budget, count_protected(r), (int32_t)pi_max(r->prefix, r->sinks),
-                       r->window);
-    return PITH_OK;
+    PI_TRY(fit_bytes(c, g, err));
+    return keep_rules_check(&c->rules, c->n_budget, err);
 }
 
 /* ---- how many, and when ---- */

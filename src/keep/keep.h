@@ -94,7 +94,7 @@ extern const struct keep_param keep_rule_params[];
 struct keep_config {
     const struct keep_policy *policy; /* NULL: the full cache */
     struct keep_rules rules;
-    int32_t n_budget; /* entries per lane; 0 where it is a share of the tokens. Set by _fit */
+    int32_t n_budget; /* entries per lane; 0: a share of the tokens, or bytes that are not fitted */
     union {
         max_align_t align;
         uint8_t bytes[KEEP_PARAMS_SIZE];
@@ -102,17 +102,21 @@ struct keep_config {
 };
 
 /* "NAME" or "NAME:key=value,..."; NULL and "none" are the full cache. INVALID with a sentence that
-   lists what there is: an unknown policy or key, a value that cannot be read or is out of range. */
+   lists what there is: an unknown policy or key, a value that cannot be read or is out of range, a
+   budget in tokens that is smaller than what is protected. */
 pith_status keep_config_parse(const char *text, struct keep_config *out, pith_error *err);
 
 /* The same for a policy that is given and options without its name; NULL or "": all defaults. */
 pith_status keep_config_set(const struct keep_policy *policy, const char *options,
                             struct keep_config *out, pith_error *err);
 
-/* What the budget means for lanes of this shape. INVALID, with the numbers, for a budget that is
-   smaller than what is protected, or bytes that hold too little. */
+/* What a budget in bytes means for lanes of this shape. INVALID, with the numbers, for bytes that
+   hold no more than the slack, or less than what is protected. */
 pith_status keep_config_fit(struct keep_config *config, const struct kv_geometry *g,
                             pith_error *err);
+
+/* Whether a budget of n_budget entries holds what is protected; INVALID, with the numbers. */
+pith_status keep_rules_check(const struct keep_rules *rules, int32_t n_budget, pith_error *err);
 
 /* The value that a parameter has when the policy's options are empty, as text. */
 void keep_param_fallback(const struct keep_policy *policy, const struct keep_param *param, char *out,

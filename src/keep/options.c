@@ -245,6 +245,10 @@ pith_status keep_config_set(const struct keep_policy *policy, const char *option
     PI_TRY(set_fallbacks(policy->params, &c.params, err));
     PI_TRY(set_options(&c, policy->defaults, err));
     PI_TRY(set_options(&c, options, err));
+    if (c.rules.budget.unit == KEEP_UNIT_TOKENS) {
+        c.n_budget = (int32_t)c.rules.budget.value;
+        PI_TRY(keep_rules_check(&c.rules, c.n_budget, err));
+    }
     *out = c;
     return PITH_OK;
 }

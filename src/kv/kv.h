@@ -44,6 +44,7 @@ pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
 void kv_cache_free(struct kv_cache *cache); /* every sequence is freed before */
 const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache);
 void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out);
+void kv_cache_reset_peak(struct kv_cache *cache); /* to what is in use now */
 
 pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_error *err);
 void kv_seq_free(struct kv_seq *seq);
@@ -56,6 +57,23 @@ pith_status kv_seq_fork(const struct kv_seq *seq, struct kv_seq **out, pith_erro
 pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err);
 /* Gives back pages beyond what the lanes hold (after a reservation that was not used). */
 void kv_seq_trim(struct kv_seq *seq);
+
+/* What a plan over compactions and reservations must know beforehand. Together the first and the
+   second make sure that later reservations of n entries in all need no memory but pages. */
+
+/* Room for n more entries in every lane's page table, no pages. NOMEM leaves everything as it was. */
+pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err);
+/* Pages that one lane takes for n more entries, beyond those that it has reserved, when nobody
+   shares its last page. */
+int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n);
+/* Pages of the pool that are free. */
+int64_t kv_seq_free_pages(const struct kv_seq *seq);
+/* The most copies of shared pages that compacting and appending to the sequence can take. Each
+   holder of a page may need one, but the last: a series of calls over several sequences charges a
+   page no more often, until kv_seq_clear_charges was called for each of them. No kv_cache_stats in
+   between. */
+int64_t kv_seq_charge_copies(struct kv_seq *seq);
+void kv_seq_clear_charges(struct kv_seq *seq);
 
 /* Appends n entries at positions pos0, pos0 + 1, ... to one lane; room was reserved, and pos0 is
    above the position of the lane's last entry. Values beyond the range of the storage type are
@@ -89,6 +107,9 @@ int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
 int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Position of a slot, its page's delta included. */
 int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
+/* The positions of the first n slots (n <= length), page by page: O(n) whatever the lane is like. */
+void kv_lane_positions(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t *out,
+                       int32_t n);
 /* The stored key or value of a slot, decoded to f32. */
 void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out);
 void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out);

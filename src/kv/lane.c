@@ -65,6 +65,21 @@ int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32
     return kv_page_pos(seq->cache, ref->page)[entry] + ref->delta;
 }
 
+void kv_lane_positions(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t *out,
+                       int32_t n)
+{
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    assert(n <= lane->len);
+    for (int32_t p = 0; n > 0; p++) {
+        const struct kv_page_ref *ref = &lane->table[p];
+        const int32_t *pos = kv_page_pos(seq->cache, ref->page);
+        int32_t part = (int32_t)pi_min(ref->n, n);
+        for (int32_t i = 0; i < part; i++)
+            *out++ = pos[i] + ref->delta;
+        n -= part;
+    }
+}
+
 void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out)
 {
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);

@@ -257,6 +257,11 @@ static int64_t count_entries(const struct kv_cache *cache)
     return n;
 }
 
+void kv_cache_reset_peak(struct kv_cache *cache)
+{
+    cache->n_page_peak = cache->n_page - cache->n_free;
+}
+
 void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out)
 {
     int64_t page = (int64_t)cache->layout.bytes, n_used = cache->n_page - cache->n_free;

@@ -178,6 +178,50 @@ void kv_seq_trim(struct kv_seq *seq)
         kv_lane_drop_from(seq->cache, &seq->lane[l], seq->lane[l].n_live);
 }
 
+/* ---- planning ---- */
+
+int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n)
+{
+    return lane_lacks(seq->cache, kv_lane_at(seq, layer, head), n);
+}
+
+pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err)
+{
+    int64_t cap = 0;
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
+        cap = pi_max(cap, seq->lane[l].n_page + lane_lacks(seq->cache, &seq->lane[l], n));
+    if (cap > INT32_MAX || !kv_seq_grow(seq, (int32_t)cap))
+        return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
+                       (long long)cap, kv_lane_count(seq->cache));
+    return PITH_OK;
+}
+
+int64_t kv_seq_free_pages(const struct kv_seq *seq) { return seq->cache->n_free; }
+
+/* A page's charges stop counting at 255; of one that has more holders each is charged. */
+int64_t kv_seq_charge_copies(struct kv_seq *seq)
+{
+    const struct kv_cache *cache = seq->cache;
+    int64_t n = 0;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++)
+        for (int32_t i = 0; i < seq->lane[l].n_live; i++) {
+            int32_t page = seq->lane[l].table[i].page;
+            uint8_t *mark = &cache->n_entry[page];
+            if (*mark >= cache->n_ref[page] - 1)
+                continue;
+            n++;
+            *mark = (uint8_t)pi_min(*mark + 1, UINT8_MAX);
+        }
+    return n;
+}
+
+void kv_seq_clear_charges(struct kv_seq *seq)
+{
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
+        for (int32_t i = 0; i < seq->lane[l].n_live; i++)
+            seq->cache->n_entry[seq->lane[l].table[i].page] = 0;
+}
+
 /* ---- entries ---- */
 
 /* The table index of the page that the next entry goes to; it has room. */

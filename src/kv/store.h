@@ -66,7 +66,7 @@ struct kv_cache {
     size_t lists_size;
     uint64_t *taken;  /* [ceil(n_page / 64)] bit p % 64 of word p / 64 is set when p is in use */
     int32_t *n_ref;   /* [n_page] table entries that point to the page */
-    uint8_t *n_entry; /* [n_page] scratch of kv_cache_stats: entries that some lane sees */
+    uint8_t *n_entry; /* [n_page] scratch of counts (kv_cache_stats, charges); zero between them */
     int32_t low_word; /* no word of `taken` below it has a clear bit */
     int32_t n_page_peak;
     int32_t n_page_shared; /* pages with n_ref > 1 */

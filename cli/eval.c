@@ -1,0 +1,220 @@
+/*
+ * eval.c - `pith eval`: what all tasks share. A model is loaded, the task measures, the result goes
+ * to standard output as a table, as JSON or as CSV, and to files where asked.
+ *
+ * Invariant: a result that was measured is printed somewhere, even when its file cannot be written.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "task.h"
+
+#include <errno.h>
+#include <print.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DRAW_EVERY_S 0.1
+
+#define AT(member) .offset = offsetof(struct measure_options, member)
+const struct option measure_option_table[] = {
+    {"--seed", "-s", "N", OPTION_LONG, AT(seed), .min = 0, .max = 0x1p53,
+     .help = "seed of everything that a task draws"},
+    {"--chat", NULL, NULL, OPTION_FLAG, AT(chat),
+     .help = "prompts are messages: apply the model's chat template"},
+    {"--text", NULL, NULL, OPTION_FLAG, AT(keep_text),
+     .help = "keep prompts and answers in the result, where the task has them"},
+    {"--json", NULL, "FILE", OPTION_TEXT, AT(json), .absent = "",
+     .help = "write the whole result as JSON; - is standard output"},
+    {"--csv", NULL, "FILE", OPTION_TEXT, AT(csv), .absent = "",
+     .help = "write the rows as CSV; - is standard output"},
+    {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
+     .help = "show what is being done and the time left on standard error"},
+    {0},
+};
+#undef AT
+
+void eval_options_default(struct eval_options *o)
+{
+    memory_options_default(&o->memory);
+    o->measure.seed = 1;
+}
+
+/* ---- progress ---- */
+
+struct ticker {
+    bool on;
+    double start_s;
+    double drawn_s; /* when it was drawn last */
+    int width;      /* characters on the line */
+};
+
+static void format_left(double seconds, char *buf, size_t cap)
+{
+    long s = (long)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(buf, cap, "%ld h %02ld min left", s / 3600, s / 60 % 60);
+    else if (s >= 60)
+        snprintf(buf, cap, "%ld min %02ld s left", s / 60, s % 60);
+    else
+        snprintf(buf, cap, "%ld s left", s);
+}
+
+static bool show_progress(void *user, double fraction, const char *what)
+{
+    struct ticker *t = user;
+    double now = clock_s();
+    char line[256], left[48] = "";
+    if (t->on && now - t->drawn_s >= DRAW_EVERY_S) {
+        if (fraction > 0.0)
+            format_left((now - t->start_s) * (1.0 - fraction) / fraction, left, sizeof(left));
+        int width = snprintf(line, sizeof(line), "%3.0f %%  %s  %s", 100.0 * fraction, left, what);
+        int blank = t->width > width ? t->width - width : 0;
+        fprintf(stderr, "\r%s%*s", line, blank, "");
+        fflush(stderr);
+        t->width = width;
+        t->drawn_s = now;
+    }
+    return !cli_interrupted();
+}
+
+static void clear_progress(struct ticker *t)
+{
+    if (t->width > 0)
+        fprintf(stderr, "\r%*s\r", t->width, "");
+    t->width = 0;
+}
+
+/* ---- output ---- */
+
+static bool is_standard(const char *path)
+{
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
+/* Finds out before hours of measuring whether the file can be written. What was in it stays until
+   there is a result; a file that only the question made is removed again. */
+static void check_output(const char *option, const char *path)
+{
+    if (path == NULL || is_standard(path))
+        return;
+    bool was_there = access(path, F_OK) == 0;
+    FILE *file = fopen(path, "ab");
+    if (file == NULL)
+        cli_fail("%s: cannot write \"%s\": %s", option, path, strerror(errno));
+    fclose(file);
+    if (!was_there)
+        remove(path);
+}
+
+typedef void print_fn(const json_t *result, struct eval_text *out);
+
+static struct eval_text make_text(print_fn *print, const json_t *result)
+{
+    struct eval_text text = {0};
+    eval_text_add(&text, "");
+    print(result, &text);
+    if (text.failed)
+        cli_fail("no memory for the result as text");
+    return text;
+}
+
+/* False when the file could not be written; the text is then on standard output. */
+static bool write_result(print_fn *print, const json_t *result, const char *path)
+{
+    struct eval_text text = make_text(print, result);
+    bool ok = true;
+    if (!is_standard(path)) {
+        errno = 0;
+        FILE *file = fopen(path, "wb");
+        ok = file != NULL && fwrite(text.data, 1, text.len, file) == text.len;
+        if (file != NULL)
+            ok = fclose(file) == 0 && ok;
+        if (!ok)
+            cli_note("cannot write \"%s\": %s; the result goes to standard output", path,
+                     strerror(errno != 0 ? errno : EIO));
+    }
+    if (!ok || is_standard(path))
+        cli_write(text.data, text.len);
+    eval_text_free(&text);
+    return ok;
+}
+
+static int print_result(const struct measure_options *o, const json_t *result)
+{
+    bool ok = true;
+    if (o->json != NULL)
+        ok = write_result(eval_print_json, result, o->json);
+    if (o->csv != NULL)
+        ok = write_result(eval_print_csv, result, o->csv) && ok;
+    if (!is_standard(o->json) && !is_standard(o->csv))
+        write_result(eval_print_table, result, "-");
+    cli_finish_output();
+    return ok ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/* ---- the way through ---- */
+
+static void check_options(const struct eval_options *o)
+{
+    if (is_standard(o->measure.json) && is_standard(o->measure.csv))
+        cli_fail_usage("--json - and --csv - both write to standard output: name a file for one");
+    check_output("--json", o->measure.json);
+    check_output("--csv", o->measure.csv);
+}
+
+static int run_task(const struct eval_options *o, const pith_model *model, measure_fn *measure)
+{
+    pith_error err;
+    json_t *result = NULL;
+    struct ticker ticker = {.on = o->measure.progress || cli_is_terminal(STDERR_FILENO),
+                            .start_s = clock_s()};
+    const struct eval_setup setup = {
+        .model = model,
+        .engine = engine_params(&o->model, &o->memory),
+        .seed = (uint64_t)o->measure.seed,
+        .chat = o->measure.chat,
+        .keep_text = o->measure.keep_text,
+        .progress = show_progress,
+        .progress_user = &ticker,
+    };
+    cli_interrupt_catch();
+    pith_status status = measure(&setup, o, &result, &err);
+    clear_progress(&ticker);
+    if (status == PITH_CANCELLED && cli_interrupted())
+        cli_exit(EXIT_INTERRUPTED);
+    cli_check(status, &err);
+    int exit_status = print_result(&o->measure, result);
+    json_decref(result);
+    return exit_status;
+}
+
+int eval_command_run(const void *options, measure_fn *measure)
+{
+    const struct eval_options *o = options;
+    struct session s = {0};
+    check_options(o);
+    (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
+    session_load(&s, &o->model, false);
+    int status = run_task(o, s.model, measure);
+    session_free(&s);
+    return status;
+}
+
+int eval_command_run_alone(const void *options, measure_fn *measure)
+{
+    check_options(options);
+    return run_task(options, NULL, measure);
+}
+
+const struct command command_eval = {
+    .name = "eval",
+    .summary = "measure what a model keeps of a text under a cache policy",
+    .notes = "Every task takes the options of model and cache, and a result is printed as a table, with\n"
+             "--json - as JSON, with --csv - as CSV. The same options and seed give the same result.\n"
+             "\n"
+             "  pith eval perplexity -m model.gguf -f text.txt -c 512\n"
+             "  pith eval needle -m model.gguf --keep streaming:budget=512 --json needle.json",
+    .subcommands = eval_tasks,
+};

@@ -1,0 +1,244 @@
+/*
+ * eval_sweep.c - the tasks of `pith eval` that work on results: a sweep makes many, kept shows where
+ * a policy's positions go, report draws them all on a page.
+ */
+#include <kept.h>
+#include <report.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sweep.h>
+#include <unistd.h>
+
+#include "task.h"
+
+#define MAX_TOKENS (1 << 24)
+
+/* ---- sweep ---- */
+
+struct sweep_options {
+    const char *path;
+    const char *model;
+    const char *out;
+    bool fresh;
+    int32_t *n_failed; /* no option: where measure_sweep tells run_sweep */
+};
+
+struct sweep_command {
+    struct eval_options shared; /* of which only outputs and progress are options here */
+    struct sweep_options sweep;
+};
+
+#define AT(member) .offset = offsetof(struct sweep_options, member)
+static const struct option sweep_option_table[] = {
+    {"FILE", NULL, NULL, OPTION_TEXT, AT(path), .required = true,
+     .help = "what to measure, a JSON file; docs/eval.md describes it"},
+    {"--output", "-o", "FILE", OPTION_TEXT, AT(out), .absent = "what FILE says, or FILE with .jsonl",
+     .help = "the results, one line each; those that are there are not measured again"},
+    {"--model", "-m", "FILE", OPTION_TEXT, AT(model), .absent = "what FILE says",
+     .help = "the model, a GGUF file"},
+    {"--fresh", NULL, NULL, OPTION_FLAG, AT(fresh), .help = "forget the results that are there"},
+    {0},
+};
+#undef AT
+
+#define AT(member) .offset = offsetof(struct measure_options, member)
+static const struct option output_option_table[] = {
+    {"--json", NULL, "FILE", OPTION_TEXT, AT(json), .absent = "",
+     .help = "write the table as JSON; - is standard output"},
+    {"--csv", NULL, "FILE", OPTION_TEXT, AT(csv), .absent = "",
+     .help = "write the table as CSV; - is standard output"},
+    {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
+     .help = "show what is being done and the time left on standard error"},
+    {0},
+};
+#undef AT
+
+static const struct option_group sweep_groups[] = {
+    {"Task", sweep_option_table, offsetof(struct sweep_command, sweep)},
+    {"Output", output_option_table, offsetof(struct eval_options, measure)},
+    {0},
+};
+
+static void sweep_defaults(void *options)
+{
+    struct sweep_command *c = options;
+    eval_options_default(&c->shared);
+}
+
+static void print_note(void *user, const char *sentence)
+{
+    (void)user;
+    if (cli_is_terminal(STDERR_FILENO))
+        fprintf(stderr, "\r\033[K"); /* the line of progress, which is drawn again */
+    cli_note("%s", sentence);
+}
+
+static pith_status measure_sweep(const struct eval_setup *setup, const void *options,
+                                 json_t **result, pith_error *err)
+{
+    const struct sweep_options *o = &((const struct sweep_command *)options)->sweep;
+    const struct eval_sweep_params params = {
+        .path = o->path,
+        .model = o->model,
+        .out = o->out,
+        .fresh = o->fresh,
+        .note = print_note,
+        .progress = setup->progress,
+        .user = setup->progress_user,
+    };
+    pith_status status = eval_sweep(&params, result, err);
+    if (status == PITH_CANCELLED)
+        print_note(NULL, err->message);
+    if (status == PITH_OK)
+        *o->n_failed = (int32_t)json_integer_value(
+            json_object_get(json_object_get(*result, "summary"), "failed"));
+    return status;
+}
+
+static int run_sweep(void *options)
+{
+    int32_t n_failed = 0;
+    ((struct sweep_command *)options)->sweep.n_failed = &n_failed;
+    int status = eval_command_run_alone(options, measure_sweep);
+    return n_failed > 0 ? EXIT_FAILURE : status;
+}
+
+const struct command task_sweep = {
+    .name = "sweep",
+    .summary = "measure policies x budgets x tasks, and go on where it stopped",
+    .synopsis = "FILE [-o RESULTS]",
+    .notes = "Each result is on the disk before the next begins, so a sweep can be stopped at any\n"
+             "time. The exit status is 1 when a measurement failed; it is tried again next time.\n"
+             "\n"
+             "  pith eval sweep examples/sweep-nano.json -o nano.jsonl\n"
+             "  pith eval report nano.jsonl -o nano.html",
+    .groups = sweep_groups,
+    .options_size = sizeof(struct sweep_command),
+    .defaults = sweep_defaults,
+    .run = run_sweep,
+};
+
+/* ---- report ---- */
+
+struct report_command {
+    struct option_texts files;
+    const char *out;
+};
+
+#define AT(member) .offset = offsetof(struct report_command, member)
+static const struct option report_option_table[] = {
+    {"FILES", NULL, NULL, OPTION_TEXTS, AT(files),
+     .help = "results: what \"pith eval sweep\" wrote, or lines of --json results"},
+    {"--output", "-o", "FILE", OPTION_TEXT, AT(out), .required = true,
+     .help = "the page to write, HTML that needs nothing else"},
+    {0},
+};
+#undef AT
+
+static const struct option_group report_groups[] = {{NULL, report_option_table, 0}, {0}};
+
+static int run_report(void *options)
+{
+    const struct report_command *c = options;
+    struct eval_text page = {0};
+    struct eval_report_notes notes = {0};
+    pith_error err;
+    if (c->files.n == 0)
+        cli_fail_usage("FILES is missing: name a file of results");
+    cli_check(eval_report(c->files.text, c->files.n, &page, &notes, &err), &err);
+    cli_check(eval_write_file(c->out, &page, &err), &err);
+    eval_text_free(&page);
+    if (notes.n_superseded > 0)
+        cli_note("%d results are left out: later ones repeat them", notes.n_superseded);
+    if (notes.n_ignored > 0)
+        cli_note("%d lines are left out: they are no results", notes.n_ignored);
+    if (notes.n_cut > 0)
+        cli_note("%d files end within a line, which is left out", notes.n_cut);
+    printf("%s: %d results\n", c->out, notes.n_result);
+    return EXIT_SUCCESS;
+}
+
+const struct command task_report = {
+    .name = "report",
+    .summary = "draw results on one HTML page",
+    .synopsis = "RESULTS... -o PAGE",
+    .notes = "The page asks the network for nothing and can be mailed, printed, or put on a server.\n"
+             "\n"
+             "  pith eval report nano.jsonl mini.jsonl -o report.html",
+    .groups = report_groups,
+    .options_size = sizeof(struct report_command),
+    .run = run_report,
+};
+
+/* ---- kept ---- */
+
+struct kept_options {
+    const char *file;
+    int32_t n_token;
+    int32_t every;
+    struct cli_text text; /* no option: what file names */
+};
+
+struct kept_command {
+    struct eval_options shared;
+    struct kept_options kept;
+};
+
+#define AT(member) .offset = offsetof(struct kept_options, member)
+static const struct option kept_option_table[] = {
+    {"--file", "-f", "FILE", OPTION_TEXT, AT(file), .required = true, .help = "the text to read"},
+    {"--length", "-n", "N", OPTION_INT, AT(n_token), .min = 1, .max = MAX_TOKENS,
+     .help = "tokens of it"},
+    {"--every", NULL, "N", OPTION_INT, AT(every), .min = 1, .max = MAX_TOKENS,
+     .help = "tokens between two looks at the lanes"},
+    {0},
+};
+#undef AT
+
+static const struct option_group kept_groups[] = {
+    EVAL_MODEL_GROUP,
+    {"Task", kept_option_table, offsetof(struct kept_command, kept)},
+    EVAL_GROUPS,
+    {0},
+};
+
+static void kept_defaults(void *options)
+{
+    struct kept_command *c = options;
+    eval_options_default(&c->shared);
+    c->kept.n_token = 1024;
+    c->kept.every = 64;
+}
+
+static pith_status measure_kept(const struct eval_setup *setup, const void *options,
+                                json_t **result, pith_error *err)
+{
+    const struct kept_options *o = &((const struct kept_command *)options)->kept;
+    const struct eval_kept_params params = {.text = o->text.data,
+                                            .text_len = o->text.len,
+                                            .n_token = o->n_token,
+                                            .every = o->every};
+    return eval_kept(setup, &params, result, err);
+}
+
+static int run_kept(void *options)
+{
+    struct kept_command *c = options;
+    c->kept.text = cli_read_file(c->kept.file);
+    int status = eval_command_run(options, measure_kept);
+    free(c->kept.text.data);
+    return status;
+}
+
+const struct command task_kept = {
+    .name = "kept",
+    .summary = "write down which positions a policy keeps while it reads a text",
+    .synopsis = "-m MODEL -f FILE [--keep POLICY]",
+    .notes = "\"pith eval report\" draws the result as a map by layer and KV head over time.\n"
+             "\n"
+             "  pith eval kept -m model.gguf -f text.txt --keep streaming:budget=128 --json -",
+    .groups = kept_groups,
+    .options_size = sizeof(struct kept_command),
+    .defaults = kept_defaults,
+    .run = run_kept,
+};

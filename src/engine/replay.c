@@ -1,0 +1,154 @@
+/*
+ * replay.c - the keep policy of an engine on recorded keys and values. It must not score or choose
+ * anything itself: it appends what it is given and calls a round where keep/ says that one is due,
+ * as engine/eval.c does after each pass. Invariant: the lanes depend on the tokens that were read,
+ * not on how many calls read them.
+ */
+#include "engine/replay.h"
+
+#include "base/mem.h"
+#include "keep/keep.h"
+
+struct pi_replay {
+    struct kv_geometry g;
+    struct kv_cache *cache; /* owned */
+    struct kv_seq *kv;      /* owned */
+    struct keep *keep;      /* owned; NULL for the full cache */
+    void *state;            /* the policy's block, owned; NULL without */
+    int32_t most;           /* tokens that there is memory for */
+    int32_t n_token;        /* tokens read */
+    struct keep_tally tally;
+};
+
+static pith_status find_type(const char *field, const char *name, enum kv_type *out,
+                             pith_error *err)
+{
+    *out = kv_type_find(name != NULL ? name : "f16");
+    if (*out == KV_N_TYPE)
+        return pi_fail(err, PITH_INVALID, "%s: \"%.32s\" is not a storage type", field, name);
+    return PITH_OK;
+}
+
+static pith_status make_geometry(const struct pi_replay_shape *shape, struct kv_geometry *g,
+                                 pith_error *err)
+{
+    *g = (struct kv_geometry){.n_layer = shape->n_layer,
+                              .n_head = shape->n_head,
+                              .dim_k = shape->dim_k,
+                              .dim_v = shape->dim_v,
+                              .page_len = shape->page_len};
+    PI_TRY(find_type("type_k", shape->type_k, &g->type_k, err));
+    PI_TRY(find_type("type_v", shape->type_v, &g->type_v, err));
+    return kv_geometry_check(g, err);
+}
+
+static pith_status make_parts(struct pi_replay *r, const char *keep, pith_error *err)
+{
+    struct keep_config config;
+    PI_TRY(keep_config_parse(keep, &config, err));
+    PI_TRY(keep_config_fit(&config, &r->g, err));
+    PI_TRY(kv_cache_create(&r->g, kv_bytes_for_tokens(&r->g, r->most), &r->cache, err));
+    PI_TRY(kv_seq_create(r->cache, &r->kv, err));
+    PI_TRY(keep_create(&config, &r->g, &r->keep, err));
+    size_t size = r->keep != NULL ? keep_state_size(r->keep) : 0;
+    if (size == 0)
+        return PITH_OK;
+    r->state = pi_mem_alloc(PI_MEM_OTHER, size);
+    return r->state != NULL
+               ? PITH_OK
+               : pi_fail(err, PITH_NOMEM, "no memory for the policy's %zu bytes", size);
+}
+
+pith_status pi_replay_create(const struct pi_replay_shape *shape, const char *keep,
+                             struct pi_replay **out, pith_error *err)
+{
+    struct kv_geometry g;
+    if (shape->n_token < 1)
+        return pi_fail(err, PITH_INVALID, "n_token: %d tokens cannot be replayed", shape->n_token);
+    PI_TRY(make_geometry(shape, &g, err));
+    struct pi_replay *r = pi_mem_alloc(PI_MEM_OTHER, sizeof(*r));
+    if (r == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a replay");
+    r->g = g;
+    r->most = shape->n_token;
+    pith_status status = make_parts(r, keep, err);
+    if (status != PITH_OK) {
+        pi_replay_free(r);
+        return status;
+    }
+    *out = r;
+    return PITH_OK;
+}
+
+void pi_replay_free(struct pi_replay *r)
+{
+    if (r == NULL)
+        return;
+    keep_free(r->keep);
+    pi_mem_free(r->state);
+    kv_seq_free(r->kv);
+    kv_cache_free(r->cache);
+    pi_mem_free(r);
+}
+
+/* Appends the next n tokens to every lane; room was reserved. */
+static void append(struct pi_replay *r, int32_t n, const float *const *k, const float *const *v)
+{
+    const struct kv_geometry *g = &r->g;
+    size_t k_stride = (size_t)g->n_head * (size_t)g->dim_k;
+    size_t v_stride = (size_t)g->n_head * (size_t)g->dim_v;
+    size_t row = (size_t)r->n_token;
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            kv_seq_append(r->kv, l, h, r->n_token, n,
+                          k[l] + row * k_stride + (size_t)h * (size_t)g->dim_k, k_stride,
+                          v[l] + row * v_stride + (size_t)h * (size_t)g->dim_v, v_stride);
+    r->n_token += n;
+}
+
+/* A round where one is due. */
+static pith_status run_round(struct pi_replay *r, const int32_t *tokens, pith_error *err)
+{
+    struct keep_view view = {
+        .kv = r->kv, .tokens = tokens, .n_token = r->n_token, .state = r->state};
+    if (r->keep == NULL || keep_room(r->keep, r->kv, r->n_token, 1) > 0)
+        return PITH_OK;
+    return keep_round(r->keep, r->kv, &view, &r->tally, err);
+}
+
+pith_status pi_replay_read(struct pi_replay *r, int32_t n_token, const int32_t *tokens,
+                           const float *const *k, const float *const *v, pith_error *err)
+{
+    if (n_token < r->n_token || n_token > r->most)
+        return pi_fail(err, PITH_INVALID, "n_token: %d is not in %d..%d", n_token, r->n_token,
+                       r->most);
+    if (r->keep != NULL)
+        PI_TRY(keep_prepare(r->keep, r->kv, r->n_token, n_token - r->n_token, err));
+    while (r->n_token < n_token) {
+        int32_t n = n_token - r->n_token;
+        if (r->keep != NULL)
+            n = keep_room(r->keep, r->kv, r->n_token, n);
+        PI_TRY(kv_seq_reserve(r->kv, n, err));
+        append(r, n, k, v);
+        PI_TRY(run_round(r, tokens, err));
+    }
+    return PITH_OK;
+}
+
+int32_t pi_replay_lane(const struct pi_replay *r, int32_t layer, int32_t head, int32_t *positions)
+{
+    int32_t n = kv_lane_len(r->kv, layer, head);
+    kv_lane_positions(r->kv, layer, head, positions, n);
+    return n;
+}
+
+void pi_replay_get_stats(const struct pi_replay *r, struct pi_replay_stats *out)
+{
+    pith_kv_stats kv;
+    kv_cache_stats(r->cache, &kv);
+    *out = (struct pi_replay_stats){
+        .n_round = r->tally.n_round,
+        .n_evicted = r->tally.n_evicted,
+        .kv_peak_bytes = kv.peak_bytes,
+    };
+}

@@ -1,0 +1,49 @@
+/*
+ * replay.h - a keep policy at work on keys and values of the caller's, without a model: the very
+ * store, rules and scores of the engine. Not installed and not part of the public interface; its
+ * functions are exported because src/eval, their only user, also stands on a shared library.
+ */
+#ifndef PI_REPLAY_H
+#define PI_REPLAY_H
+
+#include "pith.h"
+
+struct pi_replay;
+
+struct pi_replay_shape {
+    int32_t n_layer;
+    int32_t n_head; /* KV heads */
+    int32_t dim_k;
+    int32_t dim_v;
+    int32_t page_len; /* as in pith_engine_params */
+    const char *type_k;
+    const char *type_v;
+    int32_t n_token; /* most tokens that will be read */
+};
+
+/* keep is the option text of pith_engine_params; NULL is the full cache. INVALID, UNSUPPORTED,
+   NOMEM. */
+PITH_API pith_status pi_replay_create(const struct pi_replay_shape *shape, const char *keep,
+                                      struct pi_replay **out, pith_error *err);
+PITH_API void pi_replay_free(struct pi_replay *r); /* NULL is ignored */
+
+/* Reads the tokens up to number n_token, with the rounds that are due on the way: afterwards the
+   lanes hold what they would after an evaluation of these tokens. tokens [n_token], k and v
+   [n_layer] -> [n_token][n_head][dim] begin with the first token of all, at position 0. INVALID
+   (fewer than were read already, more than the shape says), NOMEM. */
+PITH_API pith_status pi_replay_read(struct pi_replay *r, int32_t n_token, const int32_t *tokens,
+                                    const float *const *k, const float *const *v, pith_error *err);
+
+/* Returns the entries of a lane and writes their positions, ascending, [at most as many as tokens
+   were read]. */
+PITH_API int32_t pi_replay_lane(const struct pi_replay *r, int32_t layer, int32_t head,
+                                int32_t *positions);
+
+struct pi_replay_stats {
+    int64_t n_round;
+    int64_t n_evicted;     /* entries, over all lanes */
+    int64_t kv_peak_bytes; /* most bytes of pages in use at once */
+};
+PITH_API void pi_replay_get_stats(const struct pi_replay *r, struct pi_replay_stats *out);
+
+#endif

@@ -1,0 +1,306 @@
+/*
+ * questions.c - `pith eval questions`: problems with known answers, each asked several times with
+ * sampling; the final answer is taken out of what the model wrote and compared.
+ *
+ * The figure is the mean over problems of the share of right answers. Its interval is Wilson's with
+ * as many trials as there are problems: draws of one problem are not independent, and a mean of
+ * shares varies at most as much as single draws do, so the interval is, if anything, too wide.
+ *
+ * Invariant: what a draw samples depends on the seed, the problem's place in the file and the draw.
+ */
+#include "questions.h"
+
+#include "answers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- files ---- */
+
+static pith_status no_memory(pith_error *err)
+{
+    return eval_fail(err, PITH_NOMEM, "questions: no memory");
+}
+
+static char *copy_text(const char *text)
+{
+    size_t size = strlen(text) + 1;
+    char *copy = malloc(size);
+    if (copy != NULL)
+        memcpy(copy, text, size);
+    return copy;
+}
+
+/* A reference as text: whole numbers without a point, GSM8K's solution without its working. */
+static char *reference(const json_t *answer)
+{
+    char buf[64];
+    if (json_is_integer(answer)) {
+        snprintf(buf, sizeof(buf), "%lld", (long long)json_integer_value(answer));
+        return copy_text(buf);
+    }
+    if (json_is_real(answer)) {
+        snprintf(buf, sizeof(buf), "%.15g", json_real_value(answer));
+        return copy_text(buf);
+    }
+    const char *text = json_string_value(answer);
+    for (const char *mark = strstr(text, "####"); mark != NULL; mark = strstr(text, "####"))
+        text = mark + 4;
+    while (*text == ' ')
+        text++;
+    return copy_text(text);
+}
+
+static pith_status read_line(const json_t *json, int32_t line, struct question *q, pith_error *err)
+{
+    const json_t *problem = json_object_get(json, "problem");
+    const json_t *answer = json_object_get(json, "answer"), *id = json_object_get(json, "id");
+    if (!json_is_string(problem))
+        problem = json_object_get(json, "question");
+    if (!json_is_string(problem))
+        return eval_fail(err, PITH_FORMAT, "questions: line %d has neither problem nor question",
+                         (int)line);
+    if (!json_is_string(answer) && !json_is_number(answer))
+        return eval_fail(err, PITH_FORMAT, "questions: line %d: answer is no text or number",
+                         (int)line);
+    char name[32];
+    if (!json_is_string(id))
+        id = json_object_get(json, "unique_id");
+    snprintf(name, sizeof(name), "line %d", (int)line);
+    q->problem = copy_text(json_string_value(problem));
+    q->answer = reference(answer);
+    q->name = copy_text(json_is_string(id) ? json_string_value(id) : name);
+    return q->problem != NULL && q->answer != NULL && q->name != NULL ? PITH_OK : no_memory(err);
+}
+
+static pith_status add_line(const char *text, size_t len, int32_t line, int32_t *cap,
+                            struct question_file *out, pith_error *err)
+{
+    json_error_t where;
+    size_t blank = 0;
+    while (blank < len && strchr(" \t\r", text[blank]) != NULL && text[blank] != '\0')
+        blank++;
+    if (blank == len)
+        return PITH_OK;
+    if (out->n == *cap) {
+        int32_t more = *cap > 0 ? 2 * *cap : 64;
+        struct question *grown = realloc(out->question, (size_t)more * sizeof(*grown));
+        if (grown == NULL)
+            return no_memory(err);
+        out->question = grown;
+        *cap = more;
+    }
+    json_t *json = json_loadb(text, len, 0, &where);
+    if (json == NULL)
+        return eval_fail(err, PITH_FORMAT, "questions: line %d: %s", (int)line, where.text);
+    out->question[out->n] = (struct question){0};
+    out->n++; /* half a question is freed too */
+    pith_status status = read_line(json, line, &out->question[out->n - 1], err);
+    json_decref(json);
+    return status;
+}
+
+pith_status eval_questions_parse(const char *text, size_t len, struct question_file *out,
+                                 pith_error *err)
+{
+    int32_t cap = 0, line = 1;
+    pith_status status = PITH_OK;
+    *out = (struct question_file){0};
+    for (size_t at = 0; at < len && status == PITH_OK; line++) {
+        const char *end = memchr(text + at, '\n', len - at);
+        size_t n = end != NULL ? (size_t)(end - (text + at)) : len - at;
+        status = add_line(text + at, n, line, &cap, out, err);
+        at += n + 1;
+    }
+    if (status == PITH_OK && out->n == 0)
+        status = eval_fail(err, PITH_FORMAT, "questions: the file holds no line");
+    return status;
+}
+
+void eval_questions_free(struct question_file *f)
+{
+    for (int32_t i = 0; i < f->n; i++) {
+        free(f->question[i].problem);
+        free(f->question[i].answer);
+        free(f->question[i].name);
+    }
+    free(f->question);
+    *f = (struct question_file){0};
+}
+
+/* ---- the run ---- */
+
+struct questions_run {
+    const struct eval_setup *setup;
+    const struct eval_questions_params *params;
+    struct eval_run *run;
+    struct question_file file;
+    int32_t n_question;
+    int32_t n_done; /* draws */
+    double passed;  /* sum of the questions' pass rates */
+    int32_t answered; /* draws from which a final answer could be taken */
+    json_t *rows;
+};
+
+static pith_status make_prompt(const struct questions_run *r, const struct question *q,
+                               struct eval_prompt *out, pith_error *err)
+{
+    eval_text_add(&out->text, q->problem);
+    if (r->params->instruction != NULL && r->params->instruction[0] != '\0')
+        eval_text_printf(&out->text, "\n%s", r->params->instruction);
+    return eval_prompt_check(out, err);
+}
+
+/* One answer; *right and *answered are counted up. */
+static pith_status run_draw(struct questions_run *r, const struct question *q,
+                            const struct eval_prompt *p, int32_t index, int32_t draw,
+                            int32_t *right, json_t *answers, json_t *texts, pith_error *err)
+{
+    struct eval_answer a = {0};
+    pith_sample_params sample = r->params->sample;
+    struct eval_rng rng = eval_rng_make(r->setup->seed, (uint64_t)index, (uint64_t)draw);
+    sample.seed = eval_rng_next(&rng);
+    char *said = NULL;
+    bool equal = false;
+    pith_status status =
+        eval_prompt_ask(r->run, r->setup, p, r->params->n_predict, &sample, NULL, 0, &a, err);
+    bool cut = a.reason == PITH_STOP_LENGTH || a.reason == PITH_STOP_FULL;
+    if (status == PITH_OK)
+        status = eval_final_answer(a.text, q->problem, cut, &said, err);
+    if (status == PITH_OK)
+        status = eval_answers_equal(said, q->answer, &equal, err);
+    if (status == PITH_OK) {
+        *right += equal;
+        r->answered += said[0] != '\0';
+        /* A final answer is a part of a text of whole characters, cut at ASCII. */
+        if (json_array_append_new(answers, json_string(said)) != 0 ||
+            (texts != NULL && !eval_keep_text(texts, p, a.text, NULL, equal ? 1.0 : 0.0)))
+            status = no_memory(err);
+    }
+    free(said);
+    eval_answer_free(&a);
+    return status;
+}
+
+static pith_status add_row(struct questions_run *r, const struct question *q, int32_t right,
+                           json_t *answers, json_t *texts, pith_error *err)
+{
+    int32_t n = r->params->n_draw;
+    json_t *row = json_pack("{s:s, s:i, s:i, s:f, s:s, s:O}", "question", q->name, "n", (int)n,
+                            "right", (int)right, "score", (double)right / n, "answer", q->answer,
+                            "answers", answers);
+    if (row != NULL && texts != NULL && json_object_set(row, "texts", texts) != 0) {
+        json_decref(row);
+        row = NULL;
+    }
+    if (row == NULL || json_array_append_new(r->rows, row) != 0)
+        return no_memory(err);
+    r->passed += (double)right / n;
+    return PITH_OK;
+}
+
+static pith_status run_question(struct questions_run *r, int32_t index, pith_error *err)
+{
+    const struct question *q = &r->file.question[index];
+    struct eval_prompt p = {0};
+    int32_t right = 0;
+    json_t *answers = json_array(), *texts = r->setup->keep_text ? json_array() : NULL;
+    pith_status status = make_prompt(r, q, &p, err);
+    if (status == PITH_OK && (answers == NULL || (r->setup->keep_text && texts == NULL)))
+        status = no_memory(err);
+    double n_item = (double)r->n_question * r->params->n_draw;
+    for (int32_t d = 0; d < r->params->n_draw && status == PITH_OK; d++) {
+        status = eval_progress(r->run, r->n_done / n_item, err, "question %d of %d",
+                               (int)(index + 1), (int)r->n_question);
+        if (status == PITH_OK)
+            status = run_draw(r, q, &p, index, d, &right, answers, texts, err);
+        r->n_done++;
+    }
+    if (status == PITH_OK)
+        status = add_row(r, q, right, answers, texts, err);
+    json_decref(answers);
+    json_decref(texts);
+    eval_prompt_free(&p);
+    return status;
+}
+
+static pith_status measure_prompts(const struct questions_run *r, int32_t *longest, pith_error *err)
+{
+    struct eval_counter counter = eval_counter_of(r->setup);
+    pith_status status = PITH_OK;
+    *longest = 0;
+    for (int32_t i = 0; i < r->n_question && status == PITH_OK; i++) {
+        struct eval_prompt p = {0};
+        int32_t n = 0;
+        status = make_prompt(r, &r->file.question[i], &p, err);
+        if (status == PITH_OK)
+            status = counter.count(counter.user, p.text.data != NULL ? p.text.data : "", NULL, &n,
+                                   err);
+        *longest = n > *longest ? n : *longest;
+        eval_prompt_free(&p);
+    }
+    return status;
+}
+
+static pith_status open_file(struct questions_run *r, pith_error *err)
+{
+    const struct eval_questions_params *p = r->params;
+    char *text = NULL;
+    size_t len = 0;
+    if (p->path == NULL)
+        return eval_fail(err, PITH_INVALID, "questions: no file is given");
+    if (p->n_draw < 1 || p->n_predict < 1 || p->n_question < 0)
+        return eval_fail(err, PITH_INVALID,
+                         "questions: draws = %d and answer tokens = %d must be positive",
+                         (int)p->n_draw, (int)p->n_predict);
+    pith_status status = eval_read_file(p->path, &text, &len, err);
+    if (status == PITH_OK)
+        status = eval_questions_parse(text, len, &r->file, err);
+    free(text);
+    r->n_question = r->file.n;
+    if (p->n_question > 0 && p->n_question < r->n_question)
+        r->n_question = p->n_question;
+    return status;
+}
+
+static json_t *settings_of(const struct questions_run *r)
+{
+    const struct eval_questions_params *p = r->params;
+    return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:i, s:f, s:s?, s:I, s:b}", "file", p->path,
+                     "questions", (int)r->n_question, "draws", (int)p->n_draw, "answer_tokens",
+                     (int)p->n_predict, "temperature", (double)p->sample.temperature, "top_p",
+                     (double)p->sample.top_p, "top_k", (int)p->sample.top_k, "min_p",
+                     (double)p->sample.min_p, "instruction", p->instruction, "seed",
+                     (json_int_t)r->setup->seed, "chat", (int)r->setup->chat);
+}
+
+pith_status eval_questions(const struct eval_setup *setup,
+                           const struct eval_questions_params *params, json_t **result,
+                           pith_error *err)
+{
+    struct questions_run r = {.setup = setup, .params = params, .rows = json_array()};
+    int32_t longest = 0;
+    pith_status status = r.rows != NULL ? open_file(&r, err) : no_memory(err);
+    if (status == PITH_OK)
+        status = measure_prompts(&r, &longest, err);
+    if (status == PITH_OK)
+        status = eval_run_create(setup, longest + params->n_predict, &r.run, err);
+    for (int32_t i = 0; i < r.n_question && status == PITH_OK; i++)
+        status = run_question(&r, i, err);
+    if (status == PITH_OK)
+        status = eval_scored(
+            eval_result(r.run, "questions", r.n_done, settings_of(&r), json_incref(r.rows)),
+            eval_wilson(r.passed, r.n_question), result, err);
+    if (status == PITH_OK &&
+        json_object_set_new(json_object_get(*result, "summary"), "answered",
+                            json_real((double)r.answered / r.n_done)) != 0) {
+        json_decref(*result);
+        *result = NULL;
+        status = no_memory(err);
+    }
+    json_decref(r.rows);
+    eval_questions_free(&r.file);
+    eval_run_free(r.run);
+    return status;
+}

@@ -1,0 +1,27 @@
+/*
+ * questions.h - files of problems with answers, one JSON object per line.
+ */
+#ifndef PI_EVAL_QUESTIONS_H
+#define PI_EVAL_QUESTIONS_H
+
+#include "eval.h"
+
+struct question {
+    char *problem; /* owned */
+    char *answer;  /* owned; TeX or a number */
+    char *name;    /* what the file calls it, or its line; owned */
+};
+
+struct question_file {
+    struct question *question; /* [n] owned */
+    int32_t n;
+};
+
+/* Reads text [len]: "problem" or "question", a text, and "answer", a text or a number, of which
+   what follows the last "####" counts (GSM8K). Empty lines are passed over. FORMAT (which line and
+   field), NOMEM. The caller frees with eval_questions_free, also on failure. */
+pith_status eval_questions_parse(const char *text, size_t len, struct question_file *out,
+                                 pith_error *err);
+void eval_questions_free(struct question_file *f);
+
+#endif

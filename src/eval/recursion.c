@@ -1,0 +1,276 @@
+/*
+ * recursion.c - `pith eval recursion`: asks records of the benchmark, drawn or from a file, or
+ * traces, and sums up by number of steps. Exact match of the stack is the score.
+ *
+ * Invariant: a drawn item depends on the seed, its steps and its sample alone.
+ */
+#include "recursion.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct item {
+    struct recursion_record drawn;         /* owned, unless the record is of a file */
+    const struct recursion_record *record;
+    struct eval_prompt prompt;
+    int32_t n_predict;
+};
+
+struct recursion_run {
+    const struct eval_setup *setup;
+    const struct eval_recursion_params *params;
+    struct eval_run *run;
+    struct eval_counter counter;
+    struct recursion_file file; /* empty: records are drawn */
+    int32_t n_item;             /* of all rows */
+    int32_t n_done;
+    double n_stack; /* right ones so far */
+    json_t *rows;
+};
+
+/* What one row sums up. */
+struct cell {
+    int32_t n;
+    int32_t parsed, node, stack, depth, visited;
+    double f1, lines;
+    json_t *texts; /* NULL unless texts are kept */
+};
+
+static pith_status no_memory(pith_error *err)
+{
+    return eval_fail(err, PITH_NOMEM, "recursion: no memory for results");
+}
+
+static void item_free(struct item *it)
+{
+    eval_record_free(&it->drawn);
+    eval_prompt_free(&it->prompt);
+}
+
+/* Record number sample of those of a file that ask for so many steps, NULL past the last. */
+static const struct recursion_record *file_record(const struct recursion_file *f, int32_t steps,
+                                                  int32_t sample)
+{
+    for (int32_t i = 0; i < f->n; i++) {
+        if (f->record[i].steps == steps && sample-- == 0)
+            return &f->record[i];
+    }
+    return NULL;
+}
+
+/* How many items a row of so many steps has. */
+static int32_t count_items(const struct recursion_run *r, int32_t steps)
+{
+    int32_t most = r->params->n_sample, n = 0;
+    if (r->params->path == NULL)
+        return most;
+    while ((most == 0 || n < most) && file_record(&r->file, steps, n) != NULL)
+        n++;
+    return n;
+}
+
+/* Right traces differ in length; a wrong one may be a little longer before it comes to its end. */
+static pith_status choose_predict(const struct recursion_run *r, struct item *it, pith_error *err)
+{
+    it->n_predict = r->params->n_predict;
+    if (it->n_predict > 0)
+        return PITH_OK;
+    pith_status status = eval_prompt_room(&it->prompt, it->prompt.refs.at[0], &r->counter,
+                                          &it->n_predict, err);
+    it->n_predict += it->n_predict / 4 + 8;
+    return status;
+}
+
+static pith_status make_item(const struct recursion_run *r, int32_t steps, int32_t sample,
+                             struct item *it, pith_error *err)
+{
+    uint64_t seed = r->setup->seed;
+    pith_status status = PITH_OK;
+    it->record = &it->drawn;
+    if (r->params->trace) {
+        status = eval_trace_make(seed, steps, sample, &it->drawn, &it->prompt, err);
+        return status != PITH_OK ? status : choose_predict(r, it, err);
+    }
+    if (r->params->path != NULL)
+        it->record = file_record(&r->file, steps, sample);
+    else
+        status = eval_paper_draw(seed, steps, sample, &it->drawn, err);
+    if (status != PITH_OK)
+        return status;
+    eval_paper_prompt(it->record, &it->prompt);
+    it->n_predict = r->params->n_predict;
+    return eval_prompt_check(&it->prompt, err);
+}
+
+static pith_status run_item(struct recursion_run *r, int32_t steps, int32_t sample,
+                            struct cell *cell, pith_error *err)
+{
+    struct item it = {.record = NULL};
+    struct eval_answer a = {0};
+    struct recursion_score s;
+    /* A model that was trained on traces goes on with the next graph. */
+    static const char *const stop[] = {"\nGraph:"};
+    pith_status status = make_item(r, steps, sample, &it, err);
+    if (status == PITH_OK)
+        status = eval_prompt_ask(r->run, r->setup, &it.prompt, it.n_predict, NULL, stop,
+                                 r->params->trace ? 1 : 0, &a, err);
+    if (status == PITH_OK) {
+        if (r->params->trace)
+            eval_trace_score(a.text, it.prompt.refs.at[0], &s);
+        else
+            eval_paper_score(a.text, it.record, &s);
+        cell->n++;
+        cell->parsed += s.parsed;
+        cell->node += s.node;
+        cell->stack += s.stack;
+        cell->depth += s.depth;
+        cell->visited += s.visited;
+        cell->f1 += s.f1;
+        cell->lines += s.lines;
+        if (cell->texts != NULL &&
+            !eval_keep_text(cell->texts, &it.prompt, a.text, NULL, s.stack ? 1.0 : 0.0))
+            status = no_memory(err);
+    }
+    eval_answer_free(&a);
+    item_free(&it);
+    return status;
+}
+
+static pith_status add_row(struct recursion_run *r, int32_t steps, const struct cell *c,
+                           pith_error *err)
+{
+    struct eval_interval i = eval_wilson(c->stack, c->n);
+    double n = c->n;
+    json_t *row = json_pack("{s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "steps",
+                            (int)steps, "n", (int)c->n, "score", c->stack / n, "low", i.low,
+                            "high", i.high, "node", c->node / n, "depth", c->depth / n, "visited",
+                            c->visited / n, "visited_f1", c->f1 / n, "parsed", c->parsed / n);
+    bool ok = row != NULL;
+    if (ok && r->params->trace)
+        ok = json_object_set_new(row, "step_lines", json_real(c->lines / n)) == 0;
+    if (ok && c->texts != NULL)
+        ok = json_object_set(row, "texts", c->texts) == 0;
+    if (!ok) {
+        json_decref(row);
+        return no_memory(err);
+    }
+    r->n_stack += c->stack;
+    return json_array_append_new(r->rows, row) == 0 ? PITH_OK : no_memory(err);
+}
+
+static pith_status run_row(struct recursion_run *r, int32_t steps, pith_error *err)
+{
+    int32_t n = count_items(r, steps);
+    if (n == 0)
+        return PITH_OK;
+    struct cell cell = {.texts = r->setup->keep_text ? json_array() : NULL};
+    pith_status status = PITH_OK;
+    if (r->setup->keep_text && cell.texts == NULL)
+        status = no_memory(err);
+    for (int32_t i = 0; i < n && status == PITH_OK; i++) {
+        status = eval_progress(r->run, (double)r->n_done / r->n_item, err, "%d steps", (int)steps);
+        if (status == PITH_OK)
+            status = run_item(r, steps, i, &cell, err);
+        r->n_done++;
+    }
+    if (status == PITH_OK)
+        status = add_row(r, steps, &cell, err);
+    json_decref(cell.texts);
+    return status;
+}
+
+/* Makes every item once, to learn how many tokens the longest takes. */
+static pith_status measure_items(struct recursion_run *r, int32_t *longest, pith_error *err)
+{
+    const struct eval_recursion_params *p = r->params;
+    pith_status status = PITH_OK;
+    *longest = 0;
+    for (int32_t steps = p->min_steps; steps <= p->max_steps; steps += p->step_stride) {
+        int32_t n = count_items(r, steps);
+        r->n_item += n;
+        for (int32_t i = 0; i < n && status == PITH_OK; i++) {
+            struct item it = {.record = NULL};
+            int32_t n_token = 0;
+            status = make_item(r, steps, i, &it, err);
+            if (status == PITH_OK)
+                status = r->counter.count(r->counter.user, it.prompt.text.data, NULL, &n_token, err);
+            if (n_token + it.n_predict > *longest)
+                *longest = n_token + it.n_predict;
+            item_free(&it);
+        }
+    }
+    if (status == PITH_OK && r->n_item == 0)
+        return eval_fail(err, PITH_INVALID, "recursion: no record has %d to %d steps",
+                         (int)p->min_steps, (int)p->max_steps);
+    return status;
+}
+
+static pith_status check_params(const struct eval_recursion_params *p, pith_error *err)
+{
+    int32_t most = p->trace ? TRACE_MAX_STEP : RECURSION_MAX_STEP;
+    if (p->path != NULL && p->trace)
+        return eval_fail(err, PITH_INVALID, "recursion: traces are drawn, not read from a file");
+    if (p->n_sample < (p->path != NULL ? 0 : 1))
+        return eval_fail(err, PITH_INVALID, "recursion: samples = %d is too few",
+                         (int)p->n_sample);
+    if (p->n_predict < (p->trace ? 0 : 1))
+        return eval_fail(err, PITH_INVALID, "recursion: answer tokens = %d are too few",
+                         (int)p->n_predict);
+    if (p->path != NULL)
+        most = 2 * GRAPH_MAX_NODE;
+    if (p->min_steps < 1 || p->max_steps < p->min_steps || p->max_steps > most ||
+        p->step_stride < 1)
+        return eval_fail(err, PITH_INVALID,
+                         "recursion: steps %d to %d by %d do not ascend between 1 and %d",
+                         (int)p->min_steps, (int)p->max_steps, (int)p->step_stride, (int)most);
+    return PITH_OK;
+}
+
+static pith_status read_file(struct recursion_run *r, pith_error *err)
+{
+    char *text = NULL;
+    size_t len = 0;
+    pith_status status = eval_read_file(r->params->path, &text, &len, err);
+    if (status == PITH_OK)
+        status = eval_record_file_parse(text, len, &r->file, err);
+    free(text);
+    return status;
+}
+
+static json_t *settings_of(const struct recursion_run *r)
+{
+    const struct eval_recursion_params *p = r->params;
+    return json_pack("{s:s, s:s?, s:i, s:i, s:i, s:i, s:i, s:I, s:b}", "form",
+                     p->trace ? "trace" : "question", "file", p->path, "min_steps",
+                     (int)p->min_steps, "max_steps", (int)p->max_steps, "step_stride",
+                     (int)p->step_stride, "samples", (int)p->n_sample, "answer_tokens",
+                     (int)p->n_predict, "seed", (json_int_t)r->setup->seed, "chat",
+                     (int)r->setup->chat);
+}
+
+pith_status eval_recursion(const struct eval_setup *setup,
+                           const struct eval_recursion_params *params, json_t **result,
+                           pith_error *err)
+{
+    struct recursion_run r = {
+        .setup = setup, .params = params, .counter = eval_counter_of(setup), .rows = json_array()};
+    int32_t longest = 0;
+    pith_status status = r.rows != NULL ? check_params(params, err) : no_memory(err);
+    if (status == PITH_OK && params->path != NULL)
+        status = read_file(&r, err);
+    if (status == PITH_OK)
+        status = measure_items(&r, &longest, err);
+    if (status == PITH_OK)
+        status = eval_run_create(setup, longest, &r.run, err);
+    for (int32_t steps = params->min_steps; steps <= params->max_steps && status == PITH_OK;
+         steps += params->step_stride)
+        status = run_row(&r, steps, err);
+    if (status == PITH_OK)
+        status = eval_scored(
+            eval_result(r.run, "recursion", r.n_done, settings_of(&r), json_incref(r.rows)),
+            eval_wilson(r.n_stack, r.n_done), result, err);
+    json_decref(r.rows);
+    eval_record_file_free(&r.file);
+    eval_run_free(r.run);
+    return status;
+}

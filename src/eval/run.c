@@ -1,0 +1,325 @@
+/*
+ * run.c - the engine of a running task: a prompt in, an answer and its cost out, totals, progress,
+ * and the common shape of results. It knows no task.
+ *
+ * Invariant: every item begins with an empty sequence and leaves no page in use, so no item sees
+ * another and the peak of each is its own.
+ */
+#include "eval.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WHAT_LEN 160
+
+struct totals {
+    int64_t n_prompt;
+    int64_t n_generated;
+    double prompt_s;
+    double generate_s;
+    int64_t kv_peak_bytes; /* of the item that took most */
+    int64_t evicted;
+    int64_t rounds;
+};
+
+struct eval_run {
+    struct eval_setup setup; /* what it points to is borrowed */
+    pith_engine *engine;     /* owned */
+    struct totals total;
+    double start_s;
+    double fraction;     /* of the task, and .. */
+    char what[WHAT_LEN]; /* .. what is being done, as eval_progress said last */
+};
+
+/* ---- the run ---- */
+
+/* KV memory for one sequence of n_token tokens, as the policy leaves them, where nothing else was
+   asked for. */
+static pith_status size_memory(const pith_model *model, int32_t n_token, pith_engine_params *p,
+                               pith_error *err)
+{
+    int64_t bytes;
+    if (n_token <= 0 || p->kv_bytes > 0 || p->kv_tokens > 0)
+        return PITH_OK;
+    pith_status status = pith_kv_estimate(model, p, n_token, &bytes, err);
+    if (status == PITH_OK)
+        p->kv_bytes = bytes;
+    return status;
+}
+
+pith_status eval_run_create(const struct eval_setup *setup, int32_t n_token, struct eval_run **out,
+                            pith_error *err)
+{
+    struct eval_run *run = calloc(1, sizeof(*run));
+    if (run == NULL)
+        return eval_fail(err, PITH_NOMEM, "no memory for a run of a task");
+    run->setup = *setup;
+    run->start_s = eval_clock_s();
+    pith_status status = size_memory(setup->model, n_token, &run->setup.engine, err);
+    if (status == PITH_OK)
+        status = pith_engine_create(setup->model, &run->setup.engine, &run->engine, err);
+    if (status != PITH_OK) {
+        eval_run_free(run);
+        return status;
+    }
+    *out = run;
+    return PITH_OK;
+}
+
+void eval_run_free(struct eval_run *run)
+{
+    if (run == NULL)
+        return;
+    pith_engine_free(run->engine);
+    free(run);
+}
+
+pith_engine *eval_run_engine(struct eval_run *run)
+{
+    return run->engine;
+}
+
+void eval_run_add(struct eval_run *run, const struct eval_answer *cost)
+{
+    struct totals *t = &run->total;
+    t->n_prompt += cost->n_prompt;
+    t->n_generated += cost->n_generated;
+    t->prompt_s += cost->prompt_s;
+    t->generate_s += cost->generate_s;
+    t->evicted += cost->evicted;
+    t->rounds += cost->rounds;
+    if (cost->kv_peak_bytes > t->kv_peak_bytes)
+        t->kv_peak_bytes = cost->kv_peak_bytes;
+}
+
+/* ---- prompts ---- */
+
+/* The user's message within the model's chat template, up to where the answer begins. */
+static pith_status render(const pith_model *model, const char *text, struct eval_text *out,
+                          pith_error *err)
+{
+    const pith_message message = {"user", text};
+    size_t len = 0;
+    pith_status status =
+        pith_chat_render(model, NULL, &message, 1, PITH_CHAT_GENERATE, NULL, 0, &len, err);
+    if (status != PITH_RANGE)
+        return status;
+    char *rendered = malloc(len + 1);
+    if (rendered == NULL)
+        return eval_fail(err, PITH_NOMEM, "no memory for a prompt of %zu bytes", len);
+    status =
+        pith_chat_render(model, NULL, &message, 1, PITH_CHAT_GENERATE, rendered, len, &len, err);
+    if (status == PITH_OK)
+        eval_text_add_n(out, rendered, len);
+    free(rendered);
+    return status;
+}
+
+pith_status eval_tokenize(const pith_model *model, const char *text, size_t len, uint32_t flags,
+                          int32_t **ids, int32_t *n_id, pith_error *err)
+{
+    if (len > INT32_MAX / 2)
+        return eval_fail(err, PITH_INVALID, "text_len: %zu bytes are more than can be tokens", len);
+    int32_t cap = (int32_t)len + 16, n = 0; /* usually enough: few tokens are shorter than a byte */
+    for (int attempt = 0;; attempt++) {
+        int32_t *data = malloc((size_t)cap * sizeof(*data));
+        if (data == NULL)
+            return eval_fail(err, PITH_NOMEM, "no memory for %d tokens", (int)cap);
+        pith_status status = pith_tokenize(model, text, len, flags, data, cap, &n, err);
+        if (status == PITH_OK) {
+            *ids = data;
+            *n_id = n;
+            return PITH_OK;
+        }
+        free(data);
+        if (status != PITH_RANGE || attempt > 0)
+            return status;
+        cap = n;
+    }
+}
+
+pith_status eval_encode(const struct eval_setup *setup, const char *text, const char *prefix,
+                        int32_t **ids, int32_t *n_id, pith_error *err)
+{
+    struct eval_text whole = {0};
+    uint32_t flags = PITH_TOKENIZE_BOS;
+    pith_status status = PITH_OK;
+    if (setup->chat) {
+        flags |= PITH_TOKENIZE_SPECIAL; /* the template's marks are tokens */
+        status = render(setup->model, text, &whole, err);
+    } else {
+        eval_text_add(&whole, text);
+    }
+    if (prefix != NULL)
+        eval_text_add(&whole, prefix);
+    if (status == PITH_OK && whole.failed)
+        status = eval_fail(err, PITH_NOMEM, "no memory for a prompt of %zu bytes", strlen(text));
+    if (status == PITH_OK)
+        status = eval_tokenize(setup->model, whole.data != NULL ? whole.data : "", whole.len, flags,
+                               ids, n_id, err);
+    eval_text_free(&whole);
+    return status;
+}
+
+/* ---- progress ---- */
+
+bool eval_progress_step(void *user, double fraction)
+{
+    struct eval_run *run = user;
+    (void)fraction; /* of the item: how much of the task that is, only the task knows */
+    return run->setup.progress == NULL ||
+           run->setup.progress(run->setup.progress_user, run->fraction, run->what);
+}
+
+pith_status eval_progress(struct eval_run *run, double fraction, pith_error *err, const char *what,
+                          ...)
+{
+    va_list args;
+    va_start(args, what);
+    vsnprintf(run->what, sizeof(run->what), what, args);
+    va_end(args);
+    run->fraction = fraction;
+    if (!eval_progress_step(run, fraction))
+        return eval_fail(err, PITH_CANCELLED, "cancelled at \"%.100s\"", run->what);
+    return PITH_OK;
+}
+
+/* ---- answers ---- */
+
+struct listener {
+    struct eval_run *run;
+    struct eval_text text;
+    bool cancelled;
+};
+
+static bool on_text(void *user, const char *text, size_t len)
+{
+    struct listener *l = user;
+    eval_text_add_n(&l->text, text, len);
+    l->cancelled = !eval_progress_step(l->run, 0.0);
+    return !l->cancelled && !l->text.failed;
+}
+
+/* What the sequence and its memory say of the item that was just done. */
+static void account(struct eval_run *run, const pith_seq *seq, const pith_generate_result *result,
+                    struct eval_answer *out)
+{
+    pith_kv_stats kv;
+    pith_keep_stats keep;
+    pith_engine_kv_stats(run->engine, &kv);
+    pith_seq_keep_stats(seq, &keep);
+    out->n_prompt = result->n_prompt;
+    out->n_generated = result->n_generated;
+    out->reason = result->reason;
+    out->prompt_s = result->prompt_s;
+    out->generate_s = result->generate_s;
+    out->kv_peak_bytes = kv.peak_bytes;
+    out->evicted = keep.evicted;
+    out->rounds = keep.rounds;
+    eval_run_add(run, out);
+}
+
+pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, int32_t n_predict,
+                     const pith_sample_params *sample, const char *const *stop, int32_t n_stop,
+                     struct eval_answer *out, pith_error *err)
+{
+    pith_seq *seq = NULL;
+    pith_generate_params params;
+    pith_generate_result result;
+    struct listener l = {.run = run};
+    struct eval_answer answer = {0};
+    pith_generate_params_default(&params);
+    if (sample != NULL)
+        params.sample = *sample;
+    else
+        params.sample.temperature = 0.0f;
+    params.n_predict = n_predict;
+    params.stop = stop;
+    params.n_stop = n_stop;
+    params.progress = eval_progress_step;
+    params.progress_user = run;
+
+    pith_engine_kv_reset_peak(run->engine);
+    pith_status status = pith_seq_create(run->engine, &seq, err);
+    if (status == PITH_OK)
+        status = pith_generate(seq, ids, n_id, &params, on_text, &l, &result, err);
+    if (status == PITH_OK && l.cancelled)
+        status = eval_fail(err, PITH_CANCELLED, "cancelled at \"%.100s\"", run->what);
+    if (status == PITH_OK) {
+        eval_text_add(&l.text, ""); /* an empty answer is a text, too */
+        if (l.text.failed)
+            status = eval_fail(err, PITH_NOMEM, "no memory for the text of an answer");
+    }
+    if (status == PITH_OK) {
+        account(run, seq, &result, &answer);
+        answer.text = l.text.data;
+        answer.len = l.text.len;
+        *out = answer;
+    } else {
+        eval_text_free(&l.text);
+    }
+    pith_seq_free(seq);
+    return status;
+}
+
+void eval_answer_free(struct eval_answer *a)
+{
+    free(a->text);
+    *a = (struct eval_answer){0};
+}
+
+/* ---- results ---- */
+
+static double rate(int64_t n, double seconds)
+{
+    return seconds > 0.0 ? (double)n / seconds : 0.0;
+}
+
+static json_t *make_summary(const struct eval_run *run, int32_t n)
+{
+    const struct totals *t = &run->total;
+    return json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I}", "n", (int)n, "prompt_tokens",
+                     (json_int_t)t->n_prompt, "generated_tokens", (json_int_t)t->n_generated,
+                     "seconds", eval_clock_s() - run->start_s, "tokens_per_s",
+                     rate(t->n_generated, t->generate_s), "prompt_tokens_per_s",
+                     rate(t->n_prompt, t->prompt_s), "kv_peak_bytes", (json_int_t)t->kv_peak_bytes,
+                     "evicted", (json_int_t)t->evicted, "rounds", (json_int_t)t->rounds);
+}
+
+/* Text of a model's file: what is not UTF-8 becomes U+FFFD, as JSON demands. */
+static json_t *text_value(const char *text)
+{
+    size_t len = strlen(text), cap = 3 * (len + 8);
+    pith_utf8_stream stream = {0};
+    char *whole = malloc(cap);
+    if (whole == NULL)
+        return NULL;
+    size_t n = pith_utf8_push(&stream, text, len, whole, cap);
+    n += pith_utf8_push(&stream, NULL, 0, whole + n, cap - n);
+    json_t *value = json_stringn(whole, n);
+    free(whole);
+    return value;
+}
+
+bool eval_is_full(const pith_engine_params *params)
+{
+    return params->keep == NULL || strcmp(params->keep, "none") == 0;
+}
+
+const char *eval_policy(const pith_engine_params *params)
+{
+    return eval_is_full(params) ? "full" : params->keep;
+}
+
+json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, json_t *settings,
+                    json_t *rows)
+{
+    pith_model_info info;
+    pith_model_get_info(run->setup.model, &info);
+    /* json_pack takes its arguments over even when it fails, so nothing is left behind. */
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "task", task, "model", text_value(info.name),
+                     "policy", text_value(eval_policy(&run->setup.engine)), "settings", settings,
+                     "summary", make_summary(run, n), "rows", rows);
+}

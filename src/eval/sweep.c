@@ -1,0 +1,336 @@
+/*
+ * sweep.c - runs the cells of a plan that have no result yet, and makes the table of all of them.
+ *
+ * A cell is known by its hash alone, so results stay good whatever is renamed or put in another
+ * order, and a changed setting runs anew beside them. The model is loaded only when something is
+ * left to run.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "sweep.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "report_data.h"
+#include "sweep_log.h"
+#include "sweep_plan.h"
+
+struct sweep {
+    const struct eval_sweep_params *params;
+    struct sweep_plan plan;
+    struct sweep_log log;
+    pith_model *model;
+    json_t **lines; /* [n_cell] owned: the results, NULL where there is none yet */
+    bool *ran;      /* [n_cell] in this run, also when it failed */
+    bool *left;     /* [n_cell] had no result when the run began */
+    int32_t n_done; /* before this run */
+    int32_t n_ran;
+    int32_t n_failed;
+    int32_t now; /* the cell that runs */
+};
+
+static void note(const struct sweep *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void note(const struct sweep *s, const char *fmt, ...)
+{
+    char line[512];
+    va_list args;
+    if (s->params->note == NULL)
+        return;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof(line), fmt, args);
+    va_end(args);
+    s->params->note(s->params->user, line);
+}
+
+/* ---- progress ---- */
+
+/* Seconds that a cell takes: the mean of those of its task, or of all, that are known. */
+static double expected_seconds(const struct sweep *s, int32_t task)
+{
+    double sum[2] = {0, 0};
+    int32_t n[2] = {0, 0};
+    for (int32_t i = 0; i < s->plan.n_cell; i++) {
+        double seconds = results_number(json_object_get(s->lines[i], "summary"), "seconds");
+        if (!(seconds > 0))
+            continue;
+        for (int same = 0; same <= (s->plan.cells[i].task == task); same++) {
+            sum[same] += seconds;
+            n[same]++;
+        }
+    }
+    return n[1] > 0 ? sum[1] / n[1] : n[0] > 0 ? sum[0] / n[0] : 1.0;
+}
+
+static bool on_progress(void *user, double fraction, const char *what)
+{
+    char line[256];
+    const struct sweep *s = user;
+    double done = 0, all = 0;
+    int32_t number = 0;
+    if (s->params->progress == NULL)
+        return true;
+    for (int32_t i = 0; i < s->plan.n_cell; i++) {
+        double seconds = s->left[i] ? expected_seconds(s, s->plan.cells[i].task) : 0.0;
+        all += seconds;
+        done += s->ran[i] ? seconds : i == s->now ? fraction * seconds : 0.0;
+        number += s->left[i] && i <= s->now;
+    }
+    snprintf(line, sizeof(line), "%d/%d %s: %s", number, s->plan.n_cell - s->n_done,
+             s->plan.cells[s->now].key, what);
+    return s->params->progress(s->params->user, all > 0 ? fmin(done / all, 1.0) : 1.0, line);
+}
+
+/* ---- what is there ---- */
+
+/* Gives every cell its result, the last of several. */
+static void match_results(struct sweep *s)
+{
+    size_t i;
+    json_t *line;
+    int32_t n_other = 0;
+    json_array_foreach(s->log.results.lines, i, line)
+    {
+        const char *hash = results_text(json_object_get(line, "cell"), "hash");
+        bool known = false;
+        for (int32_t c = 0; hash != NULL && c < s->plan.n_cell; c++) {
+            if (strcmp(s->plan.cells[c].hash, hash) != 0)
+                continue;
+            json_decref(s->lines[c]);
+            s->lines[c] = json_incref(line);
+            known = true;
+        }
+        n_other += !known;
+    }
+    for (int32_t c = 0; c < s->plan.n_cell; c++) {
+        s->left[c] = s->lines[c] == NULL;
+        s->n_done += !s->left[c];
+    }
+    if (s->log.results.cut)
+        note(s, "%s: its last line was half written and is dropped", s->log.path);
+    if (s->log.results.n_ignored > 0)
+        note(s, "%s: line %d is no result and is ignored, as are %d more", s->log.path,
+             s->log.results.first_ignored, s->log.results.n_ignored - 1);
+    if (n_other > 0)
+        note(s, "%s: %d results are of other settings than the sweep's and stay as they are",
+             s->log.path, n_other);
+    if (s->n_done > 0)
+        note(s, "%d of %d cells are there already", s->n_done, s->plan.n_cell);
+}
+
+static pith_status prepare(struct sweep *s, pith_error *err)
+{
+    pith_status status =
+        sweep_plan_read(s->params->path, s->params->model, s->params->out, &s->plan, err);
+    if (status != PITH_OK)
+        return status;
+    size_t n = (size_t)s->plan.n_cell;
+    s->lines = calloc(n, sizeof(*s->lines));
+    s->ran = calloc(n, sizeof(*s->ran));
+    s->left = calloc(n, sizeof(*s->left));
+    if (s->lines == NULL || s->ran == NULL || s->left == NULL)
+        return eval_fail(err, PITH_NOMEM, "no memory for %zu cells", n);
+    status = sweep_log_open(s->plan.out, s->params->fresh, &s->log, err);
+    if (status != PITH_OK)
+        return status;
+    match_results(s);
+    if (s->n_done == s->plan.n_cell)
+        return PITH_OK;
+    return pith_model_load(s->plan.model, NULL, &s->model, err);
+}
+
+/* ---- one cell ---- */
+
+/* What the engine was made with, defaults included. */
+static json_t *describe_engine(const pith_engine_params *p)
+{
+    json_t *engine = json_pack("{s:s, s:s, s:i, s:i}", "type_k", p->type_k, "type_v", p->type_v,
+                               "page", (int)p->page_len, "chunk", (int)p->chunk);
+    bool ok = engine != NULL;
+    if (ok && p->kv_tokens > 0)
+        ok = json_object_set_new(engine, "kv_tokens", json_integer(p->kv_tokens)) == 0;
+    if (ok && p->kv_bytes > 0)
+        ok = json_object_set_new(engine, "kv_bytes", json_integer((json_int_t)p->kv_bytes)) == 0;
+    if (ok)
+        return engine;
+    json_decref(engine);
+    return NULL;
+}
+
+static json_t *describe_cell(const struct sweep *s, const struct sweep_cell *c)
+{
+    const struct sweep_policy *p = &s->plan.policies[c->policy];
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s?, s:I, s:o}", "key", c->key, "hash", c->hash,
+                     "task", s->plan.tasks[c->task].name, "task_hash", s->plan.tasks[c->task].hash,
+                     "policy", p->name, "budget", c->budget[0] != '\0' ? c->budget : NULL, "seed",
+                     (json_int_t)c->seed, "engine", describe_engine(&p->engine));
+}
+
+static json_t *describe_run(const struct sweep_policy *p)
+{
+    char date[32] = "";
+    time_t now = time(NULL);
+    struct tm utc;
+    if (gmtime_r(&now, &utc) != NULL)
+        strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &utc);
+    int n_thread = p->engine.n_thread > 0 ? p->engine.n_thread : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    return json_pack("{s:s, s:s, s:s, s:i}", "date", date, "version", pith_version(), "cpu_level",
+                     pith_cpu_level(), "threads", n_thread);
+}
+
+static pith_status measure(struct sweep *s, const struct sweep_cell *c, json_t **line,
+                           pith_error *err)
+{
+    const struct sweep_task *t = &s->plan.tasks[c->task];
+    const struct sweep_policy *p = &s->plan.policies[c->policy];
+    struct eval_setup setup = {.model = s->model,
+                               .engine = p->engine,
+                               .seed = (uint64_t)c->seed,
+                               .chat = s->plan.chat,
+                               .keep_text = s->plan.keep_text,
+                               .progress = on_progress,
+                               .progress_user = s};
+    setup.engine.keep = c->keep;
+    pith_status status = sweep_kind_run(t->kind, &setup, &t->args, line, err);
+    if (status != PITH_OK)
+        return status;
+    if (json_object_set_new(*line, "cell", describe_cell(s, c)) != 0 ||
+        json_object_set_new(*line, "run", describe_run(p)) != 0) {
+        json_decref(*line);
+        return eval_fail(err, PITH_NOMEM, "no memory for a result");
+    }
+    return PITH_OK;
+}
+
+/* A cell that cannot be measured leaves the others to be; a result that cannot be kept, or a wish
+   to stop, ends the sweep. */
+static pith_status run_cell(struct sweep *s, int32_t index, pith_error *err)
+{
+    pith_error inner = {0};
+    json_t *line = NULL;
+    const struct sweep_cell *c = &s->plan.cells[index];
+    s->now = index;
+    pith_status status = measure(s, c, &line, &inner);
+    s->ran[index] = true;
+    s->n_ran++;
+    if (status == PITH_CANCELLED)
+        return eval_fail(err, status, "cancelled; %d of %d cells are done and will not run again",
+                         s->n_done + s->n_ran - s->n_failed - 1, s->plan.n_cell);
+    if (status != PITH_OK) {
+        s->n_failed++;
+        note(s, "%s: failed: %s", c->key, inner.message);
+        return PITH_OK;
+    }
+    s->lines[index] = line;
+    return sweep_log_append(&s->log, line, err);
+}
+
+/* ---- the table ---- */
+
+static json_t *count(double value)
+{
+    return isnan(value) ? json_null() : json_integer((json_int_t)value);
+}
+
+/* Columns that say the same in every row are left out, so that the table fits a terminal. */
+static json_t *table_row(const struct sweep *s, int32_t index, bool several_seeds,
+                         bool several_measures)
+{
+    const struct sweep_cell *c = &s->plan.cells[index];
+    struct report_point p = {0};
+    struct report_cell cell = {.summary = json_object_get(s->lines[index], "summary")};
+    const struct report_metric *metric = report_metric_of(cell.summary);
+    report_measure(metric, &cell, 1, &p);
+    json_t *row = json_pack("{s:s, s:s, s:s?}", "task", s->plan.tasks[c->task].name, "policy",
+                            s->plan.policies[c->policy].name, "budget",
+                            c->budget[0] != '\0' ? c->budget : NULL);
+    bool ok = row != NULL;
+    if (several_seeds)
+        ok = json_object_set_new(row, "seed", json_integer((json_int_t)c->seed)) == 0;
+    if (several_measures && ok)
+        ok = json_object_set_new(row, "measure",
+                                 metric != NULL ? json_string(metric->name) : json_null()) == 0;
+    json_t *figures =
+        ok ? json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", several_measures ? "value" : "score",
+                       eval_number(p.value), "n", count(p.n), "kv_bytes", count(p.kv_bytes),
+                       "tokens_per_s", eval_number(p.tokens_per_s), "evicted", count(p.evicted),
+                       "rounds", count(p.rounds))
+           : NULL;
+    ok = figures != NULL && json_object_update(row, figures) == 0;
+    json_decref(figures);
+    if (ok)
+        return row;
+    json_decref(row);
+    return NULL;
+}
+
+static const char *model_name(const struct sweep *s)
+{
+    for (int32_t i = 0; i < s->plan.n_cell; i++)
+        if (results_text(s->lines[i], "model") != NULL)
+            return results_text(s->lines[i], "model");
+    return "";
+}
+
+static json_t *make_summary(const struct sweep *s)
+{
+    char note_text[512];
+    snprintf(note_text, sizeof(note_text),
+             "The results stand in %.200s; \"pith eval report %.200s -o report.html\" draws them.",
+             s->plan.out, s->plan.out);
+    return json_pack("{s:i, s:i, s:i, s:i, s:s}", "n", (int)s->plan.n_cell, "done", (int)s->n_done,
+                     "run", (int)(s->n_ran - s->n_failed), "failed", (int)s->n_failed, "note",
+                     note_text);
+}
+
+static pith_status make_table(const struct sweep *s, json_t **result, pith_error *err)
+{
+    json_t *rows = json_array();
+    bool ok = rows != NULL, seeds = false, measures = false;
+    const struct report_metric *score = NULL;
+    for (int32_t i = 0; i < s->plan.n_cell; i++) {
+        const struct report_metric *m =
+            report_metric_of(json_object_get(s->lines[i], "summary"));
+        seeds = seeds || s->plan.cells[i].seed != s->plan.cells[0].seed;
+        score = score == NULL ? m : score;
+        measures = measures || (m != NULL && (m != score || !m->share));
+    }
+    for (int32_t i = 0; i < s->plan.n_cell && ok; i++)
+        ok = json_array_append_new(rows, table_row(s, i, seeds, measures)) == 0;
+    json_t *table = ok ? json_pack("{s:s, s:s, s:s, s:{s:s, s:s}, s:o, s:O}", "task", "sweep",
+                                   "model", model_name(s), "policy", "several", "settings", "file",
+                                   s->params->path, "results", s->plan.out, "summary",
+                                   make_summary(s), "rows", rows)
+                       : NULL;
+    json_decref(rows);
+    if (table == NULL)
+        return eval_fail(err, PITH_NOMEM, "no memory for the table of a sweep");
+    *result = table;
+    return PITH_OK;
+}
+
+pith_status eval_sweep(const struct eval_sweep_params *params, json_t **result, pith_error *err)
+{
+    struct sweep s = {.params = params, .log = {.fd = -1}};
+    pith_status status = prepare(&s, err);
+    for (int32_t i = 0; i < s.plan.n_cell && status == PITH_OK; i++)
+        if (s.left[i])
+            status = run_cell(&s, i, err);
+    if (status == PITH_OK)
+        status = make_table(&s, result, err);
+    for (int32_t i = 0; i < s.plan.n_cell && s.lines != NULL; i++)
+        json_decref(s.lines[i]);
+    free(s.lines);
+    free(s.ran);
+    free(s.left);
+    sweep_log_close(&s.log);
+    sweep_plan_free(&s.plan);
+    pith_model_free(s.model);
+    return status;
+}

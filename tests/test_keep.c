@@ -1,0 +1,719 @@
+/*
+ * Keep policies in the engine, on the model of the repository: which positions stay at which token,
+ * the same bits however the evaluation is cut, memory that falls and is enough, and what is left
+ * when something ends an evaluation half-way.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <string.h>
+
+#include "testing.h"
+
+#include "base/mem.h"
+#include "engine/engine.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define PROSE PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
+#define N_TOKEN 400
+#define PAGE_LEN 16
+#define MAX_LANE 64
+
+/* What most tests run: rounds at 96, 128, 160, ... tokens. */
+#define POLICY "streaming:budget=64,slack=32"
+#define BUDGET 64
+#define SLACK 32
+#define SINKS 4
+
+static pith_model *model;
+static pith_model_info info;
+static int32_t n_lane;
+static int32_t tokens[N_TOKEN];
+static uint64_t reference[N_TOKEN]; /* hash of the logits after each token under POLICY */
+
+static void check(pith_status status, const pith_error *err)
+{
+    if (status != PITH_OK)
+        fail_msg("%s: %s", pith_status_name(status), err->message);
+}
+
+/* kv_tokens 0: what the policy asks for. */
+static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_thread, int32_t kv_tokens)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    pith_engine_params_default(&params);
+    params.chunk = chunk;
+    params.n_thread = n_thread;
+    params.kv_tokens = kv_tokens;
+    params.page_len = PAGE_LEN;
+    params.keep = keep;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    return e;
+}
+
+static pith_seq *seq_make(pith_engine *e)
+{
+    pith_seq *seq = NULL;
+    pith_error err;
+    check(pith_seq_create(e, &seq, &err), &err);
+    return seq;
+}
+
+static void eval(pith_seq *seq, int32_t begin, int32_t end)
+{
+    pith_error err;
+    assert_int_equal(pith_seq_length(seq), begin);
+    check(pith_seq_eval(seq, tokens + begin, end - begin, &err), &err);
+}
+
+static uint64_t hash_of(const pith_seq *seq)
+{
+    assert_non_null(pith_seq_logits(seq));
+    return pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
+}
+
+static bool keep_hash(void *user, pith_seq *seq, int32_t pos, const float *logits)
+{
+    (void)seq;
+    ((uint64_t *)user)[pos] = pith_logits_hash(logits, info.n_vocab);
+    return true;
+}
+
+/* Evaluates all tokens in one call and hands back the sequence. */
+static pith_seq *eval_all(pith_engine *e, uint64_t *hashes)
+{
+    pith_error err;
+    pith_seq *seq = seq_make(e);
+    pith_batch_item item = {.seq = seq, .tokens = tokens, .n_token = N_TOKEN,
+                            .logits = PITH_LOGITS_ALL, .on_logits = keep_hash, .user = hashes};
+    check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);
+    return seq;
+}
+
+static pith_keep_stats stats_of(const pith_seq *seq)
+{
+    pith_keep_stats s;
+    pith_seq_keep_stats(seq, &s);
+    return s;
+}
+
+static int64_t used_pages(pith_engine *e)
+{
+    pith_kv_stats s;
+    pith_engine_kv_stats(e, &s);
+    assert_true(s.used_bytes <= s.reserved_bytes && s.peak_bytes <= s.reserved_bytes);
+    assert_int_equal(s.used_bytes, s.n_page_used * s.page_bytes);
+    return s.n_page_used;
+}
+
+/* Entries of a lane under POLICY. */
+static int32_t entries_at(int32_t n_token)
+{
+    return n_token < BUDGET + SLACK ? n_token : BUDGET + (n_token - BUDGET - SLACK) % SLACK;
+}
+
+/* Every lane holds the first SINKS positions and the last ones, n in all. */
+static void expect_streaming(const pith_seq *seq, int32_t n)
+{
+    int32_t pos[N_TOKEN], n_token = pith_seq_length(seq);
+    for (int32_t l = 0; l < info.n_layer; l++)
+        for (int32_t h = 0; h < info.n_head_kv; h++) {
+            pith_lane_info lane;
+            assert_int_equal(pith_seq_lane(seq, l, h, &lane, pos, N_TOKEN), PITH_OK);
+            assert_int_equal(lane.n_entry, n);
+            assert_int_equal(lane.n_page, (n + PAGE_LEN - 1) / PAGE_LEN);
+            for (int32_t i = 0; i < n; i++)
+                assert_int_equal(pos[i], i < SINKS ? i : n_token - n + i);
+        }
+}
+
+static int load_model(void **state)
+{
+    (void)state;
+    pith_error err;
+    uint64_t rng = 12;
+    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model_get_info(model, &info);
+    n_lane = info.n_layer * info.n_head_kv;
+    assert_true(n_lane <= MAX_LANE);
+    for (int32_t i = 0; i < N_TOKEN; i++)
+        tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
+    pith_engine *e = engine_make(POLICY, 512, 1, 0);
+    pith_seq_free(eval_all(e, reference));
+    pith_engine_free(e);
+    return 0;
+}
+
+static int free_model(void **state)
+{
+    (void)state;
+    pith_model_free(model);
+    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
+        if (pi_mem_used((enum pi_mem_tag)tag) != 0)
+            fail_msg("tag %d: %lld bytes leaked", tag, (long long)pi_mem_used((enum pi_mem_tag)tag));
+    return 0;
+}
+
+/* ---- what stays ---- */
+
+static void test_positions(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make(POLICY, 64, 2, 0);
+    pith_seq *seq = seq_make(e);
+    int64_t freed = 0, before = 0;
+    for (int32_t n = 1; n <= N_TOKEN; n++) {
+        eval(seq, n - 1, n);
+        int32_t want = entries_at(n);
+        int32_t rounds = n < BUDGET + SLACK ? 0 : (n - BUDGET - SLACK) / SLACK + 1;
+        expect_streaming(seq, want);
+        assert_true(hash_of(seq) == reference[n - 1]);
+        assert_int_equal(used_pages(e), n_lane * ((want + PAGE_LEN - 1) / PAGE_LEN));
+        pith_keep_stats s = stats_of(seq);
+        assert_int_equal(s.rounds, rounds);
+        assert_int_equal(s.evicted, (int64_t)rounds * SLACK * n_lane);
+        assert_int_equal(s.live, (int64_t)want * n_lane);
+        assert_int_equal(s.longest, want);
+        assert_int_equal(s.budget, BUDGET);
+        assert_int_equal(s.first_round_at, rounds > 0 ? BUDGET + SLACK : -1);
+        assert_true(s.seconds >= 0.0 && (rounds == 0 || s.seconds > 0.0));
+        if (want == BUDGET && n > BUDGET) /* a round just ran: SLACK entries are two pages */
+            freed += n_lane * (SLACK / PAGE_LEN);
+        before = s.bytes_freed;
+        pith_kv_stats kv;
+        pith_engine_kv_stats(e, &kv);
+        assert_int_equal(before, freed * kv.page_bytes);
+    }
+    pith_seq_free(seq);
+    assert_int_equal(used_pages(e), 0);
+    pith_engine_free(e);
+}
+
+/* The full cache with the same entries taken out by hand gives the same bits. */
+static void test_same_as_by_hand(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make(NULL, 64, 2, 512);
+    pith_seq *seq = seq_make(e);
+    pith_error err;
+    for (int32_t n = 1; n <= N_TOKEN; n++) {
+        eval(seq, n - 1, n);
+        assert_true(hash_of(seq) == reference[n - 1]);
+        if (n < BUDGET + SLACK || (n - BUDGET - SLACK) % SLACK != 0)
+            continue;
+        int32_t slots[BUDGET];
+        for (int32_t i = 0; i < BUDGET; i++)
+            slots[i] = i < SINKS ? i : SLACK + i;
+        for (int32_t l = 0; l < n_lane; l++)
+            check(kv_seq_compact(seq->kv, l / info.n_head_kv, l % info.n_head_kv, slots, BUDGET,
+                                 &err),
+                  &err);
+    }
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+static void test_large_budget_is_full(void **state)
+{
+    (void)state;
+    static const char *const policies[] = {"none", "streaming:budget=400", "streaming:budget=100%",
+                                           "streaming:budget=1GiB", "streaming:budget=369,slack=32"};
+    uint64_t full[N_TOKEN], hashes[N_TOKEN];
+    pith_engine *e = engine_make(NULL, 100, 2, N_TOKEN);
+    pith_seq_free(eval_all(e, full));
+    pith_engine_free(e);
+    assert_memory_equal(full, reference, (BUDGET + SLACK) * sizeof(*full));
+    assert_true(full[N_TOKEN - 1] != reference[N_TOKEN - 1]);
+    for (size_t i = 0; i < PI_LEN(policies); i++) {
+        e = engine_make(policies[i], 100, 2, N_TOKEN);
+        pith_seq *seq = eval_all(e, hashes);
+        assert_int_equal(stats_of(seq).rounds, 0);
+        assert_memory_equal(hashes, full, sizeof(full));
+        pith_seq_free(seq);
+        pith_engine_free(e);
+    }
+}
+
+/* ---- the same bits ---- */
+
+static void test_chunks_and_threads(void **state)
+{
+    (void)state;
+    static const char *const policies[] = {POLICY, "streaming:budget=30%,slack=16,window=8",
+                                           "streaming:budget=48,slack=1,sinks=0",
+                                           "streaming:budget=100,slack=77,prefix=30"};
+    static const struct {
+        int32_t chunk, n_thread;
+    } cases[] = {{512, 2}, {1, 3}, {7, 1}, {32, 2}, {33, 3}, {100, 1}};
+    for (size_t p = 0; p < PI_LEN(policies); p++) {
+        uint64_t want[N_TOKEN];
+        pith_engine *e = engine_make(policies[p], 512, 1, 0);
+        pith_seq *first = eval_all(e, want);
+        assert_true(stats_of(first).rounds >= 3);
+        for (size_t c = 0; c < PI_LEN(cases); c++) {
+            uint64_t hashes[N_TOKEN] = {0};
+            pith_engine *other = engine_make(policies[p], cases[c].chunk, cases[c].n_thread, 0);
+            pith_seq *seq = eval_all(other, hashes);
+            for (int32_t i = 0; i < N_TOKEN; i++)
+                if (hashes[i] != want[i])
+                    fail_msg("%s, chunk %d, %d threads: position %d differs", policies[p],
+                             cases[c].chunk, cases[c].n_thread, i);
+            assert_int_equal(stats_of(seq).rounds, stats_of(first).rounds);
+            pith_seq_free(seq);
+            pith_engine_free(other);
+        }
+        pith_seq_free(first);
+        pith_engine_free(e);
+    }
+}
+
+static void test_company(void **state)
+{
+    (void)state;
+    static const int32_t portion[4] = {1, 40, 110, 133};
+    pith_engine *e = engine_make(POLICY, 50, 2, 4 * (BUDGET + SLACK));
+    pith_seq *seq[4];
+    pith_error err;
+    for (int32_t i = 0; i < 4; i++)
+        seq[i] = seq_make(e);
+    for (int32_t round = 0; round < 3; round++) {
+        pith_batch_item item[4] = {{0}};
+        for (int32_t i = 0; i < 4; i++)
+            item[i] = (pith_batch_item){.seq = seq[i], .tokens = tokens + pith_seq_length(seq[i]),
+                                        .n_token = portion[i]};
+        check(pith_batch_eval(e, item, 4, NULL, NULL, &err), &err);
+        for (int32_t i = 0; i < 4; i++) {
+            assert_true(hash_of(seq[i]) == reference[pith_seq_length(seq[i]) - 1]);
+            expect_streaming(seq[i], entries_at(pith_seq_length(seq[i])));
+        }
+    }
+    for (int32_t i = 0; i < 4; i++)
+        pith_seq_free(seq[i]);
+    pith_engine_free(e);
+}
+
+static void test_fork(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make(POLICY, 64, 2, 2 * (BUDGET + SLACK));
+    pith_error err;
+    pith_seq *a = seq_make(e), *b = NULL;
+    eval(a, 0, 150);
+    int64_t pages = used_pages(e);
+    check(pith_seq_fork(a, &b, &err), &err);
+    assert_int_equal(used_pages(e), pages);
+    assert_int_equal(stats_of(b).rounds, stats_of(a).rounds);
+    eval(b, 150, 300);
+    eval(a, 150, 170);
+    expect_streaming(a, entries_at(170));
+    expect_streaming(b, entries_at(300));
+    assert_true(hash_of(b) == reference[299] && hash_of(a) == reference[169]);
+    pith_batch_item both[2] = {{.seq = a, .tokens = tokens + 170, .n_token = 230},
+                               {.seq = b, .tokens = tokens + 300, .n_token = 100}};
+    check(pith_batch_eval(e, both, 2, NULL, NULL, &err), &err);
+    assert_true(hash_of(a) == reference[N_TOKEN - 1] && hash_of(b) == reference[N_TOKEN - 1]);
+    pith_seq_free(a);
+    pith_seq_free(b);
+    assert_int_equal(used_pages(e), 0);
+    pith_engine_free(e);
+}
+
+/* ---- memory ---- */
+
+static bool watch_memory(void *user, pith_seq *seq, int32_t pos, const float *logits)
+{
+    (void)logits;
+    (void)pos;
+    assert_true(stats_of(seq).longest <= BUDGET + SLACK);
+    assert_true(used_pages(user) <= n_lane * (BUDGET + SLACK) / PAGE_LEN);
+    return true;
+}
+
+/* Four times what the pool holds go through it; with a page less they are refused, and nothing has
+   changed. */
+static void test_small_pool(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make(POLICY, 512, 2, BUDGET + SLACK);
+    pith_error err;
+    pith_seq *seq = seq_make(e);
+    pith_kv_stats kv;
+    pith_engine_kv_stats(e, &kv);
+    assert_true(N_TOKEN >= 4 * (BUDGET + SLACK));
+    assert_int_equal(kv.n_page, n_lane * (BUDGET + SLACK) / PAGE_LEN);
+    pith_batch_item item = {.seq = seq, .tokens = tokens, .n_token = N_TOKEN,
+                            .logits = PITH_LOGITS_ALL, .on_logits = watch_memory, .user = e};
+    check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+
+    pith_engine_params params;
+    pith_engine_params_default(&params);
+    params.page_len = PAGE_LEN;
+    params.kv_bytes = kv.reserved_bytes - kv.page_bytes;
+    params.keep = POLICY;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    seq = seq_make(e);
+    eval(seq, 0, 50);
+    int64_t pages = used_pages(e);
+    assert_int_equal(pith_seq_eval(seq, tokens + 50, 100, &err), PITH_KV_FULL);
+    assert_true(strlen(err.message) > 20);
+    assert_int_equal(pith_seq_length(seq), 50);
+    assert_int_equal(used_pages(e), pages);
+    assert_true(hash_of(seq) == reference[49]);
+    eval(seq, 50, 80);
+    assert_true(hash_of(seq) == reference[79]);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* The pool of an engine that is told no size, and the estimate. */
+static void test_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keep;
+        int32_t n_token; /* entries per lane that the pool holds */
+    } cases[] = {
+        {NULL, 0},
+        {"streaming:budget=200,slack=56", 256},
+        {"streaming:budget=1000000", 0},
+        {"streaming:budget=25%,slack=64", -4},
+    };
+    for (size_t i = 0; i < PI_LEN(cases); i++) {
+        pith_engine_params params;
+        pith_kv_stats kv;
+        pith_error err;
+        int64_t bytes, want = cases[i].n_token > 0    ? cases[i].n_token
+                              : cases[i].n_token == 0 ? info.n_ctx_train
+                                                      : info.n_ctx_train / 4 + 64;
+        pith_engine *e = engine_make(cases[i].keep, 16, 1, 0);
+        pith_engine_kv_stats(e, &kv);
+        assert_int_equal(kv.n_page, (want + PAGE_LEN - 1) / PAGE_LEN * n_lane);
+        pith_engine_params_default(&params);
+        params.page_len = PAGE_LEN;
+        params.keep = cases[i].keep;
+        check(pith_kv_estimate(model, &params, info.n_ctx_train, &bytes, &err), &err);
+        assert_int_equal(bytes, kv.reserved_bytes);
+        pith_engine_free(e);
+    }
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    pith_engine_params_default(&params);
+    params.keep = "streaming:budget=16kB,slack=20";
+    assert_int_equal(pith_engine_create(model, &params, &e, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "16000 bytes"));
+    params.keep = "nonsense";
+    assert_int_equal(pith_engine_create(model, &params, &e, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "\"nonsense\" is not a policy"));
+}
+
+/* A budget in bytes is never exceeded, and used as far as whole pages go. */
+static void test_bytes(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make("streaming:budget=100kB,slack=8", 64, 2, 512);
+    pith_seq *seq = seq_make(e);
+    pith_kv_stats kv;
+    for (int32_t n = 0; n < N_TOKEN; n += 5) {
+        eval(seq, n, n + 5);
+        pith_engine_kv_stats(e, &kv);
+        assert_true(kv.used_bytes <= 100000);
+    }
+    assert_true(stats_of(seq).rounds > 0);
+    assert_true(kv.peak_bytes <= 100000 && kv.peak_bytes > 100000 - n_lane * kv.page_bytes);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* ---- ends half-way ---- */
+
+static bool stop_late(void *user, double fraction)
+{
+    return fraction < *(const double *)user;
+}
+
+static bool stop_tap(void *user, const pith_tap_rows *rows)
+{
+    return rows->pos0 + rows->n_token < *(const int32_t *)user;
+}
+
+/* Before a round a cancelled evaluation leaves nothing, after one the passes that were done; either
+   way the sequence goes on to the same bits. */
+static void test_cancel(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make(POLICY, 16, 2, 512);
+    pith_error err;
+    pith_seq *a = seq_make(e), *b = seq_make(e);
+    eval(a, 0, 60);
+    double fraction = 0.1;
+    pith_batch_item item = {.seq = a, .tokens = tokens + 60, .n_token = 300};
+    assert_int_equal(pith_batch_eval(e, &item, 1, stop_late, &fraction, &err), PITH_CANCELLED);
+    assert_int_equal(pith_seq_length(a), 60);
+    expect_streaming(a, 60);
+
+    fraction = 0.5;
+    eval(b, 0, 10);
+    pith_batch_item both[2] = {item, {.seq = b, .tokens = tokens + 10, .n_token = 50}};
+    assert_int_equal(pith_batch_eval(e, both, 2, stop_late, &fraction, &err), PITH_CANCELLED);
+    assert_int_equal(pith_seq_length(b), 10); /* had no round */
+    expect_streaming(b, 10);
+    int32_t n = pith_seq_length(a);
+    assert_true(n >= 150 && n < 360);
+    assert_memory_equal(pith_seq_tokens(a), tokens, (size_t)n * sizeof(*tokens));
+    assert_null(pith_seq_logits(a));
+    expect_streaming(a, entries_at(n));
+
+    int32_t stop = n + 60;
+    check(pith_engine_set_tap(e, stop_tap, &stop, &err), &err);
+    assert_int_equal(pith_seq_eval(a, tokens + n, N_TOKEN - n, &err), PITH_CANCELLED);
+    check(pith_engine_set_tap(e, NULL, NULL, &err), &err);
+    n = pith_seq_length(a);
+    assert_true(n >= stop && n < stop + 16);
+    expect_streaming(a, entries_at(n));
+    eval(a, n, N_TOKEN);
+    assert_true(hash_of(a) == reference[N_TOKEN - 1]);
+    pith_seq_free(a);
+    pith_seq_free(b);
+    pith_engine_free(e);
+}
+
+static pith_status live(pith_error *err)
+{
+    pith_engine *e = NULL;
+    pith_seq *a = NULL, *b = NULL;
+    pith_engine_params params;
+    pith_engine_params_default(&params);
+    params.kv_tokens = 512;
+    params.chunk = 32;
+    params.page_len = PAGE_LEN;
+    params.n_thread = 1;
+    params.keep = "streaming:budget=50%,slack=8";
+    pith_status status = pith_engine_create(model, &params, &e, err);
+    if (status == PITH_OK)
+        status = pith_seq_create(e, &a, err);
+    /* The second call takes many more pages at its last round than until its first. */
+    for (int32_t n = 0, part = 10; n < 250 && status == PITH_OK; n += part, part = 240) {
+        status = pith_seq_eval(a, tokens + n, part, err);
+        if (status != PITH_OK)
+            assert_int_equal(pith_seq_length(a), n);
+    }
+    if (status == PITH_OK)
+        status = pith_seq_fork(a, &b, err);
+    if (status == PITH_OK)
+        status = pith_seq_eval(b, tokens + 250, 60, err);
+    if (status == PITH_OK)
+        status = pith_seq_sync(a, tokens, 60, NULL, NULL, err);
+    if (status == PITH_OK)
+        assert_true(stats_of(b).rounds > 5);
+    pith_seq_free(b);
+    pith_seq_free(a);
+    pith_engine_free(e);
+    return status;
+}
+
+static void test_every_allocation_fails(void **state)
+{
+    (void)state;
+    int64_t before[PI_MEM_N_TAG];
+    pith_error err;
+    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
+        before[tag] = pi_mem_used((enum pi_mem_tag)tag);
+    pi_mem_fail_at(0, false);
+    check(live(&err), &err);
+    int64_t n = pi_mem_fail_at(0, false);
+    assert_true(n > 20);
+    for (int64_t i = 1; i <= 2 * n; i++) {
+        memset(&err, 0, sizeof(err));
+        pi_mem_fail_at((i + 1) / 2, i % 2 == 0);
+        pith_status status = live(&err);
+        pi_mem_fail_at(0, false);
+        if (status != PITH_NOMEM)
+            fail_msg("allocation %lld of %lld: %s", (long long)i, (long long)n,
+                     pith_status_name(status));
+        assert_true(strlen(err.message) > 10);
+        for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
+            assert_int_equal(pi_mem_used((enum pi_mem_tag)tag), before[tag]);
+    }
+}
+
+/* ---- going back ---- */
+
+static void test_truncate_and_sync(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make(POLICY, 50, 2, 512);
+    pith_error err;
+    pith_seq *seq = seq_make(e);
+    eval(seq, 0, 300);
+
+    /* What was evicted stays away: the sinks, a gap, and what is left of the window. */
+    int32_t n = entries_at(300) - 20;
+    check(pith_seq_truncate(seq, 280, &err), &err);
+    assert_int_equal(stats_of(seq).longest, n);
+    assert_int_equal(stats_of(seq).rounds, 7);
+    expect_streaming(seq, n);
+    check(pith_seq_truncate(seq, SINKS, &err), &err); /* nothing is missing of the first four */
+    assert_int_equal(stats_of(seq).rounds, 0);
+    assert_int_equal(stats_of(seq).first_round_at, -1);
+    eval(seq, SINKS, 300);
+    assert_true(hash_of(seq) == reference[299]);
+
+    /* A sync gives what a fresh sequence gives, from wherever it comes. */
+    static const int32_t lengths[] = {299, 250, 300, 301, 96, 95, 94, 130, 4, 3, 399, 1, 200};
+    for (size_t i = 0; i < PI_LEN(lengths); i++) {
+        check(pith_seq_sync(seq, tokens, lengths[i], NULL, NULL, &err), &err);
+        assert_int_equal(pith_seq_length(seq), lengths[i]);
+        assert_true(hash_of(seq) == reference[lengths[i] - 1]);
+        expect_streaming(seq, entries_at(lengths[i]));
+    }
+    int32_t changed[N_TOKEN];
+    memcpy(changed, tokens, sizeof(changed));
+    changed[190] = (changed[190] + 1) % info.n_vocab;
+    check(pith_seq_sync(seq, changed, 200, NULL, NULL, &err), &err);
+    assert_true(hash_of(seq) != reference[199]);
+    check(pith_seq_sync(seq, tokens, 200, NULL, NULL, &err), &err);
+    assert_true(hash_of(seq) == reference[199]);
+
+    /* What generation says of it. */
+    pith_generate_params params;
+    pith_generate_result result;
+    pith_generate_params_default(&params);
+    params.n_predict = 1;
+    params.sample.temperature = 0.0f;
+    check(pith_generate(seq, tokens, 350, &params, NULL, NULL, &result, &err), &err);
+    assert_int_equal(result.n_cached, 200);
+    check(pith_generate(seq, tokens, 349, &params, NULL, NULL, &result, &err), &err);
+    assert_int_equal(result.n_cached, SINKS);
+    check(pith_generate(seq, tokens, 349, &params, NULL, NULL, &result, &err), &err);
+    assert_int_equal(result.n_cached, 349);
+    assert_int_equal(result.n_prompt, 0);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+static void test_save_and_load(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/pith-test-keep-XXXXXX";
+    close(mkstemp(path));
+    pith_engine *e = engine_make(POLICY, 64, 2, 0), *full = engine_make(NULL, 64, 1, 512);
+    pith_engine *roomy = engine_make(POLICY, 64, 2, 512);
+    pith_error err;
+    pith_seq *a = seq_make(e), *b = NULL;
+    eval(a, 0, 222);
+    check(pith_seq_save(a, path, &err), &err);
+    pith_seq_free(a);
+    check(pith_seq_load(e, path, &b, &err), &err);
+    expect_streaming(b, entries_at(222));
+    assert_int_equal(stats_of(b).rounds, 0); /* since it was loaded */
+    eval(b, 222, N_TOKEN);
+    assert_true(hash_of(b) == reference[N_TOKEN - 1]);
+    pith_seq_free(b);
+
+    /* An engine without policy goes on with what is there, and reads again where it must. */
+    check(pith_seq_load(full, path, &b, &err), &err);
+    eval(b, 222, 223);
+    assert_true(hash_of(b) == reference[222]);
+    assert_int_equal(stats_of(b).budget, -1);
+    check(pith_seq_sync(b, tokens, 96, NULL, NULL, &err), &err);
+    assert_true(hash_of(b) == reference[95]);
+    assert_int_equal(stats_of(b).longest, 96);
+    eval(b, 96, 300);
+    check(pith_seq_save(b, path, &err), &err);
+    pith_seq_free(b);
+
+    /* 300 entries come into an engine that keeps 64. */
+    check(pith_seq_load(roomy, path, &b, &err), &err);
+    assert_int_equal(stats_of(b).longest, 300);
+    eval(b, 300, 301);
+    expect_streaming(b, BUDGET + 1);
+    assert_int_equal(stats_of(b).first_round_at, 300);
+    eval(b, 301, 301 + SLACK);
+    expect_streaming(b, BUDGET + 1);
+    pith_seq_free(b);
+    pith_engine_free(roomy);
+    pith_engine_free(full);
+    pith_engine_free(e);
+    remove(path);
+}
+
+/* ---- what it means ---- */
+
+static char answer[256];
+
+static bool collect(void *user, const char *text, size_t len)
+{
+    (void)user;
+    strncat(answer, text, len < sizeof(answer) - 1 - strlen(answer)
+                              ? len
+                              : sizeof(answer) - 1 - strlen(answer));
+    return true;
+}
+
+/* Asks for a fact that stands before or behind some hundred tokens of stories. */
+static bool answers(const char *keep, bool fact_first)
+{
+    static const char fact[] = "The password of Maria is copper lantern. ";
+    static const char question[] = "\nQuestion: What is the password of Maria?\n";
+    char prose[3000], text[4096];
+    FILE *file = fopen(PROSE, "r");
+    assert_non_null(file);
+    prose[fread(prose, 1, sizeof(prose) - 1, file)] = '\0';
+    fclose(file);
+    assert_true(strlen(prose) > 2500);
+    strrchr(prose, '.')[1] = '\0';
+    snprintf(text, sizeof(text), "%s%s%s%s%s", fact_first ? fact : "", prose, fact_first ? "" : " ",
+             fact_first ? "" : fact, question);
+
+    int32_t ids[2048], n_id;
+    pith_error err;
+    pith_generate_params params;
+    check(pith_tokenize(model, text, strlen(text), PITH_TOKENIZE_BOS, ids, 2048, &n_id, &err), &err);
+    assert_true(n_id > 400);
+    pith_engine *e = engine_make(keep, 512, 2, keep != NULL ? 0 : 2048);
+    pith_seq *seq = seq_make(e);
+    pith_generate_params_default(&params);
+    params.n_predict = 16;
+    params.sample.temperature = 0.0f;
+    answer[0] = '\0';
+    check(pith_generate(seq, ids, n_id, &params, collect, NULL, NULL, &err), &err);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    return strstr(answer, "copper lantern") != NULL;
+}
+
+static void test_facts(void **state)
+{
+    (void)state;
+    const char *keep = "streaming:budget=128,slack=32";
+    assert_true(answers(NULL, true));
+    assert_true(answers(NULL, false));
+    assert_true(answers(keep, false));
+    assert_false(answers(keep, true));
+    assert_true(answers("streaming:budget=128,slack=32,prefix=32", true));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_same_as_by_hand),
+        cmocka_unit_test(test_large_budget_is_full),
+        cmocka_unit_test(test_chunks_and_threads),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_small_pool),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_every_allocation_fails),
+        cmocka_unit_test(test_truncate_and_sync),
+        cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_facts),
+    };
+    return cmocka_run_group_tests(tests, load_model, free_model);
+}

@@ -1,0 +1,951 @@
+/*
+ * Safetensors files and recorded tensors: what is written is read back; each way in which a file
+ * can be wrong has its sentence; a recording of a run is what the model worked on, changes nothing,
+ * and leaves no half file behind.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "testing.h"
+
+#include "alloc_fail.h"
+#include "base/half.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "eval/lost.h"
+#include "eval/record.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define N_TOKEN 150
+
+static pith_model *model;
+static pith_model_info info;
+static int32_t tokens[N_TOKEN];
+static char folder[64];
+
+static void check(pith_status status, const pith_error *err)
+{
+    if (status != PITH_OK)
+        fail_msg("%s: %s", pith_status_name(status), err->message);
+}
+
+static void expect(pith_status status, const pith_error *err, pith_status wanted, const char *word)
+{
+    if (status != wanted || err->status != wanted)
+        fail_msg("%s instead of %s: %s", pith_status_name(status), pith_status_name(wanted),
+                 err->message);
+    if (strstr(err->message, word) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", err->message, word);
+}
+
+static const char *in_folder(const char *name)
+{
+    static char path[8][128];
+    static int turn;
+    turn = (turn + 1) % 8;
+    snprintf(path[turn], sizeof(path[turn]), "%s/%s", folder, name);
+    return path[turn];
+}
+
+/* Files in the folder whose names contain a word. */
+static int count_files(const char *word)
+{
+    char line[256], answer[32] = "";
+    snprintf(line, sizeof(line), "ls '%s' | grep -c '%s'", folder, word);
+    FILE *pipe = popen(line, "r");
+    assert_non_null(pipe);
+    assert_non_null(fgets(answer, sizeof(answer), pipe));
+    pclose(pipe);
+    return atoi(answer);
+}
+
+/* ---- safetensors ---- */
+
+/* A file in memory: header text and n bytes of data. A copy without slack, so that a sanitizer sees
+   a read beyond the end. */
+static pith_status parse(const char *header, size_t n_data, struct safetensors *out,
+                         pith_error *err)
+{
+    size_t len = strlen(header), size = 8 + len + n_data;
+    static uint8_t *bytes;
+    free(bytes);
+    bytes = calloc(size, 1);
+    assert_non_null(bytes);
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)((uint64_t)len >> (8 * i));
+    memcpy(bytes + 8, header, len);
+    for (size_t i = 0; i < n_data; i++)
+        bytes[8 + len + i] = (uint8_t)(i + 1);
+    return safetensors_parse("file", bytes, size, out, err);
+}
+
+#define ENTRY(dtype, shape, offsets)                                                               \
+    "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+
+static void test_bad_headers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *header;
+        size_t n_data;
+        pith_status status;
+        const char *word;
+    } cases[] = {
+        {"[]", 0, PITH_FORMAT, "does not begin with {"},
+        {" {}", 0, PITH_FORMAT, "does not begin with {"},
+        {"", 0, PITH_FORMAT, "does not begin with {"},
+        {"{\"a\":}", 0, PITH_FORMAT, "is no JSON"},
+        {"{} {}", 0, PITH_FORMAT, "is no JSON"},
+        {"{\"a\":1,\"a\":1}", 0, PITH_FORMAT, "duplicate"},
+        {"{\"a\":1}", 0, PITH_FORMAT, "\"a\" is no object"},
+        {"{\"a\":{}}", 0, PITH_FORMAT, "dtype is missing"},
+        {"{\"a\":{\"dtype\":7}}", 0, PITH_FORMAT, "dtype is missing or no text"},
+        {"{\"a\":" ENTRY("F12", "[1]", "[0,4]") "}", 4, PITH_UNSUPPORTED, "\"F12\" is not known"},
+        {"{\"a\":{\"dtype\":\"F32\"}}", 0, PITH_FORMAT, "shape is missing"},
+        {"{\"a\":" ENTRY("F32", "4", "[0,4]") "}", 4, PITH_FORMAT, "shape is missing or no list"},
+        {"{\"a\":" ENTRY("F32", "[-1]", "[0,4]") "}", 4, PITH_FORMAT, "shape[0] is no count"},
+        {"{\"a\":" ENTRY("F32", "[1,1.0]", "[0,4]") "}", 4, PITH_FORMAT, "shape[1] is no count"},
+        {"{\"a\":" ENTRY("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, PITH_UNSUPPORTED,
+         "9 dimensions are more than 8"},
+        {"{\"a\":" ENTRY("F32", "[4294967296,4294967296]", "[0,4]") "}", 4, PITH_FORMAT,
+         "more than memory can hold"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, PITH_FORMAT, "data_offsets is missing"},
+        {"{\"a\":" ENTRY("F32", "[1]", "[0]") "}", 4, PITH_FORMAT, "no [begin, end]"},
+        {"{\"a\":" ENTRY("F32", "[1]", "[0,\"4\"]") "}", 4, PITH_FORMAT, "no [begin, end]"},
+        {"{\"a\":" ENTRY("F32", "[1]", "[0,5]") "}", 4, PITH_FORMAT, "leave the 4 bytes of data"},
+        {"{\"a\":" ENTRY("F32", "[1]", "[4,0]") "}", 4, PITH_FORMAT, "[4, 0] leave the 4 bytes"},
+        {"{\"a\":" ENTRY("F32", "[1]", "[-4,0]") "}", 4, PITH_FORMAT, "[-4, 0] leave the 4 bytes"},
+        {"{\"a\":" ENTRY("F32", "[2]", "[0,4]") "}", 4, PITH_FORMAT,
+         "give 4 bytes, dtype and shape "
+         "need 8"},
+        {"{\"a\":" ENTRY("U8", "[4]", "[0,4]") ",\"b\":" ENTRY("U8", "[4]", "[2,6]") "}", 6,
+         PITH_FORMAT, "\"b\" begins at byte 2, within \"a\""},
+        {"{\"a\":" ENTRY("U8", "[4]", "[0,4]") ",\"b\":" ENTRY("U8", "[4]", "[6,10]") "}", 10,
+         PITH_FORMAT, "the 2 bytes of data before \"b\" belong to no array"},
+        {"{\"a\":" ENTRY("U8", "[4]", "[0,4]") "}", 7, PITH_FORMAT,
+         "the last 3 bytes belong to no"},
+        {"{\"__metadata__\":[]}", 0, PITH_FORMAT, "__metadata__ is no object"},
+        {"{\"__metadata__\":{\"x\":1}}", 0, PITH_FORMAT, "__metadata__: \"x\" is no text"},
+        {"{\"a\\nb\":1}", 0, PITH_FORMAT, "\"a?b\" is no object"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct safetensors st;
+        pith_error err = {0};
+        expect(parse(cases[i].header, cases[i].n_data, &st, &err), &err, cases[i].status,
+               cases[i].word);
+        assert_null(st.tensor);
+        assert_null(st.header);
+    }
+}
+
+static void test_bad_lengths(void **state)
+{
+    (void)state;
+    static const uint8_t seven[7], huge[10] = {3, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
+    static const uint8_t most[9] = {255, 255, 255, 255, 255, 255, 255, 255, '{'};
+    struct safetensors st;
+    pith_error err;
+    expect(safetensors_parse("f", seven, 7, &st, &err), &err, PITH_FORMAT, "7 bytes are too short");
+    expect(safetensors_parse("f", huge, 10, &st, &err), &err, PITH_FORMAT,
+           "a header of 3 bytes does not fit a file of 10");
+    expect(safetensors_parse("f", most, 9, &st, &err), &err, PITH_FORMAT,
+           "a header of 18446744073709551615 bytes does not fit a file of 9");
+}
+
+/* A long name is cut within the sentence, never within a character. */
+static void test_long_names(void **state)
+{
+    (void)state;
+    char header[512] = "{\"";
+    struct safetensors st;
+    pith_error err;
+    for (int i = 0; i < 100; i++)
+        strcat(header, "\xc3\xa9");
+    strcat(header, "\":0}");
+    expect(parse(header, 0, &st, &err), &err, PITH_FORMAT, "\xc3\xa9\" is no object");
+}
+
+static void test_good_headers(void **state)
+{
+    (void)state;
+    struct safetensors st;
+    pith_error err;
+    check(parse("{}   ", 0, &st, &err), &err);
+    assert_int_equal(st.n_tensor, 0);
+    assert_null(safetensors_find(&st, "a"));
+    assert_null(safetensors_meta(&st, "a"));
+    safetensors_free(&st);
+    /* A scalar, an empty array where another begins, and the data in another order than the names.
+     */
+    check(parse("{\"z\":" ENTRY("U8", "[]", "[0,1]") ",\"e\":" ENTRY(
+                    "F32", "[0,7]",
+                    "[1,1]") ",\"a\":" ENTRY("I16", "[2]",
+                                             "[1,5]") ",\"__metadata__\":{\"k\":\"v\"}}",
+                5, &st, &err),
+          &err);
+    assert_int_equal(st.n_tensor, 3);
+    const struct safetensor *z = safetensors_find(&st, "z"), *a = safetensors_find(&st, "a");
+    int64_t n[2];
+    float x;
+    assert_int_equal(z->n_dim, 0);
+    assert_true(safetensor_read_i64(z, 0, 1, n));
+    assert_int_equal(n[0], 1);
+    assert_true(safetensor_read_i64(a, 0, 2, n));
+    assert_int_equal(n[0], 0x0302);
+    assert_int_equal(n[1], 0x0504);
+    assert_false(safetensor_read_i64(a, 1, 2, n));
+    assert_false(safetensor_read_i64(a, -1, 1, n));
+    assert_false(safetensor_read_f32(a, 0, 1, &x));
+    assert_int_equal(safetensors_find(&st, "e")->size, 0);
+    assert_string_equal(safetensors_meta(&st, "k"), "v");
+    safetensors_free(&st);
+    safetensors_free(&st);
+}
+
+/* Every dtype, written and read back. */
+static void test_round_trip(void **state)
+{
+    (void)state;
+    static const float f32[] = {1.5f, -0.0f, 3e38f, 1e-45f};
+    static const double f64[] = {0.1, -1e300};
+    static const int32_t i32[] = {-1, INT32_MIN, INT32_MAX};
+    static const int64_t i64[] = {-1, INT64_MIN, INT64_MAX};
+    static const uint64_t u64[] = {5, UINT64_MAX};
+    static const int8_t i8[] = {-128, 127, -1};
+    const uint16_t f16[] = {pi_f16_from_f32(0.5f), pi_f16_from_f32(-65504.0f)};
+    const uint16_t bf16[] = {pi_bf16_from_f32(1.0f), pi_bf16_from_f32(-3.0f)};
+    const struct safetensor in[] = {
+        {"i8", SAFETENSORS_I8, 1, {3}, i8, 3},
+        {"f32", SAFETENSORS_F32, 2, {2, 2}, f32, 16},
+        {"f64", SAFETENSORS_F64, 1, {2}, f64, 16},
+        {"i32", SAFETENSORS_I32, 1, {3}, i32, 12},
+        {"i64", SAFETENSORS_I64, 1, {3}, i64, 24},
+        {"u64", SAFETENSORS_U64, 1, {2}, u64, 16},
+        {"f16", SAFETENSORS_F16, 1, {2}, f16, 4},
+        {"bf16", SAFETENSORS_BF16, 3, {1, 2, 1}, bf16, 4},
+        {"none", SAFETENSORS_F32, 2, {0, 3}, NULL, 0},
+        {"caf\xc3\xa9 \"\n", SAFETENSORS_U8, 0, {0}, "x", 1},
+    };
+    const struct safetensors_pair meta[] = {{"a", "b"}, {"q\"", "\xe2\x82\xac"}};
+    size_t n = sizeof(in) / sizeof(*in);
+    struct safetensors st;
+    pith_error err;
+    float x[4];
+    double d[2];
+    int64_t i[3];
+    const char *path = in_folder("all.safetensors");
+    check(safetensors_write(path, in, n, meta, 2, &err), &err);
+    FILE *file = fopen(path, "rb");
+    static uint8_t bytes[4096];
+    size_t size = fread(bytes, 1, sizeof(bytes), file);
+    fclose(file);
+    assert_int_equal(bytes[0] % 8, 0); /* the data begin aligned */
+    check(safetensors_parse(path, bytes, size, &st, &err), &err);
+    assert_int_equal(st.n_tensor, n);
+    for (size_t t = 0; t < n; t++) {
+        const struct safetensor *out = safetensors_find(&st, in[t].name);
+        assert_non_null(out);
+        assert_int_equal(out->dtype, in[t].dtype);
+        assert_int_equal(out->n_dim, in[t].n_dim);
+        assert_memory_equal(out->dim, in[t].dim, sizeof(in[t].dim));
+        assert_int_equal(out->size, in[t].size);
+        if (out->size > 0)
+            assert_memory_equal(out->data, in[t].data, out->size);
+    }
+    assert_true(safetensor_read_f32(safetensors_find(&st, "f32"), 0, 4, x));
+    assert_memory_equal(x, f32, sizeof(f32));
+    assert_true(safetensor_read_f64(safetensors_find(&st, "f64"), 0, 2, d));
+    assert_memory_equal(d, f64, sizeof(f64));
+    assert_true(safetensor_read_f32(safetensors_find(&st, "f16"), 0, 2, x));
+    assert_true(x[0] == 0.5f && x[1] == -65504.0f);
+    assert_true(safetensor_read_f32(safetensors_find(&st, "bf16"), 1, 1, x));
+    assert_true(x[0] == -3.0f);
+    assert_true(safetensor_read_i64(safetensors_find(&st, "i8"), 0, 3, i));
+    assert_true(i[0] == -128 && i[1] == 127 && i[2] == -1);
+    assert_true(safetensor_read_i64(safetensors_find(&st, "i32"), 0, 3, i));
+    assert_true(i[0] == -1 && i[1] == INT32_MIN && i[2] == INT32_MAX);
+    assert_true(safetensor_read_i64(safetensors_find(&st, "i64"), 0, 3, i));
+    assert_memory_equal(i, i64, sizeof(i64));
+    assert_true(safetensor_read_i64(safetensors_find(&st, "u64"), 0, 1, i));
+    assert_false(safetensor_read_i64(safetensors_find(&st, "u64"), 0, 2, i));
+    assert_string_equal(safetensors_meta(&st, "q\""), "\xe2\x82\xac");
+    safetensors_free(&st);
+}
+
+static void test_refused_writes(void **state)
+{
+    (void)state;
+    static const uint8_t data[8];
+    const struct safetensor twice[] = {{"a", SAFETENSORS_U8, 1, {1}, data, 1},
+                                       {"a", SAFETENSORS_U8, 1, {1}, data, 1}};
+    const struct safetensor size = {"a", SAFETENSORS_I16, 1, {3}, data, 5};
+    const struct safetensor meta = {"__metadata__", SAFETENSORS_U8, 1, {1}, data, 1};
+    static const char *const not_utf8[] = {"\xff", "\xc0\x80", "\xed\xa0\x80", "\xe2\x82",
+                                           "\xf4\x90\x80\x80"};
+    const char *path = in_folder("refused");
+    pith_error err;
+    expect(safetensors_write(path, twice, 2, NULL, 0, &err), &err, PITH_INVALID, "name is taken");
+    expect(safetensors_write(path, &meta, 1, NULL, 0, &err), &err, PITH_INVALID, "name is taken");
+    expect(safetensors_write(path, &size, 1, NULL, 0, &err), &err, PITH_INVALID, "5 bytes are not");
+    for (size_t i = 0; i < sizeof(not_utf8) / sizeof(*not_utf8); i++) {
+        const struct safetensor name = {not_utf8[i], SAFETENSORS_U8, 1, {1}, data, 1};
+        const struct safetensors_pair text = {"key", not_utf8[i]};
+        expect(safetensors_write(path, &name, 1, NULL, 0, &err), &err, PITH_INVALID, "not UTF-8");
+        expect(safetensors_write(path, NULL, 0, &text, 1, &err), &err, PITH_INVALID, "not UTF-8");
+    }
+    expect(safetensors_write("/dev/full", twice, 1, NULL, 0, &err), &err, PITH_IO,
+           "/dev/full: not a regular file");
+    expect(safetensors_write(in_folder("no/such"), twice, 1, NULL, 0, &err), &err, PITH_IO,
+           "cannot create");
+    expect(safetensors_check_path(in_folder("no/such"), &err), &err, PITH_IO, "cannot create");
+    check(safetensors_check_path(path, &err), &err);
+    assert_int_equal(count_files("refused"), 0);
+}
+
+/* ---- recording ---- */
+
+static pith_engine *engine_make(int32_t chunk, const char *type)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    pith_engine_params_default(&params);
+    params.chunk = chunk;
+    params.n_thread = 2;
+    params.kv_tokens = 1024;
+    params.page_len = 16;
+    params.type_k = params.type_v = type;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    return e;
+}
+
+static pith_seq *seq_make(pith_engine *e)
+{
+    pith_seq *seq = NULL;
+    pith_error err;
+    check(pith_seq_create(e, &seq, &err), &err);
+    return seq;
+}
+
+static uint64_t hash_of(const pith_seq *seq)
+{
+    return pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
+}
+
+/* Evaluates the tokens in two batches beside another sequence, recorded to path unless it is NULL;
+   returns the sequence. */
+static pith_seq *run(pith_engine *e, const char *path)
+{
+    pith_error err;
+    struct eval_recorder *r = NULL;
+    pith_seq *other = seq_make(e), *seq = seq_make(e);
+    if (path != NULL)
+        check(eval_recorder_create(seq, path, &r, &err), &err);
+    pith_batch_item items[2] = {{.seq = other, .tokens = tokens + 7, .n_token = 40},
+                                {.seq = seq, .tokens = tokens, .n_token = 61}};
+    check(pith_batch_eval(e, items, 2, NULL, NULL, &err), &err);
+    check(pith_seq_eval(seq, tokens + 61, N_TOKEN - 61, &err), &err);
+    if (path != NULL)
+        check(eval_recorder_write(r, &err), &err);
+    eval_recorder_free(r);
+    pith_seq_free(other);
+    return seq;
+}
+
+/* All floats of an array; the caller frees. */
+static float *floats(const struct safetensor *t)
+{
+    int64_t n = (int64_t)(t->size / sizeof(float));
+    float *x = malloc(t->size);
+    assert_non_null(x);
+    assert_true(safetensor_read_f32(t, 0, n, x));
+    return x;
+}
+
+/* q after rope is q_pre turned by the file's own frequencies. */
+static void check_rotation(const struct eval_record *rec, const float *q_pre, const float *q)
+{
+    double freq[256];
+    const struct safetensor *t = safetensors_find(&rec->st, "rope.freq");
+    const char *pairing = safetensors_meta(&rec->st, "rope_pairing");
+    double magnitude = strtod(safetensors_meta(&rec->st, "rope_magnitude"), NULL);
+    int32_t n_pair = (int32_t)t->dim[0];
+    assert_true(n_pair > 0 && n_pair <= 256);
+    assert_int_equal(2 * n_pair, atoi(safetensors_meta(&rec->st, "rope_n_rot")));
+    assert_true(safetensor_read_f64(t, 0, n_pair, freq));
+    bool adjacent = strcmp(pairing, "adjacent") == 0;
+    double turned = 0.0;
+    for (int32_t row = 0; row < rec->n_token * rec->n_head; row++)
+        for (int32_t i = 0; i < n_pair; i++) {
+            const float *in = q_pre + (size_t)row * rec->dim_k, *out = q + (size_t)row * rec->dim_k;
+            int32_t a = adjacent ? 2 * i : i, b = adjacent ? a + 1 : i + n_pair;
+            double angle = rec->position[row / rec->n_head] * freq[i];
+            double x = magnitude * (in[a] * cos(angle) - in[b] * sin(angle));
+            double y = magnitude * (in[a] * sin(angle) + in[b] * cos(angle));
+            double most = 1e-5 * (1.0 + fabs(x) + fabs(y));
+            if (fabs(x - out[a]) > most || fabs(y - out[b]) > most)
+                fail_msg("row %d, pair %d: (%g, %g) instead of (%g, %g)", row, i, (double)out[a],
+                         (double)out[b], x, y);
+            turned += fabs(x - in[a]);
+        }
+    assert_true(turned > 1.0);
+}
+
+/* What the lanes hold is what was recorded, in the storage type. */
+static void check_stored(const struct eval_record *rec, const pith_seq *seq, int32_t layer,
+                         const float *k, const float *v)
+{
+    float row[256];
+    for (int32_t h = 0; h < rec->n_head_kv; h++)
+        for (int32_t s = 0; s < rec->n_token; s++) {
+            const float *key = k + ((size_t)s * rec->n_head_kv + h) * rec->dim_k;
+            const float *value = v + ((size_t)s * rec->n_head_kv + h) * rec->dim_v;
+            kv_lane_key(seq->kv, layer, h, s, row);
+            for (int32_t d = 0; d < rec->dim_k; d++)
+                assert_true(row[d] == pi_f32_from_f16(pi_f16_from_f32(key[d])));
+            kv_lane_value(seq->kv, layer, h, s, row);
+            for (int32_t d = 0; d < rec->dim_v; d++)
+                assert_true(row[d] == pi_f32_from_f16(pi_f16_from_f32(value[d])));
+        }
+}
+
+static void test_recording_is_what_the_model_did(void **state)
+{
+    (void)state;
+    pith_error err;
+    struct eval_record rec;
+    const char *path = in_folder("run.safetensors");
+    pith_engine *e = engine_make(32, "f16");
+    pith_seq *seq = run(e, path);
+    check(eval_record_open(path, &rec, &err), &err);
+    assert_int_equal(rec.n_token, N_TOKEN);
+    assert_int_equal(rec.n_layer, info.n_layer);
+    assert_int_equal(rec.n_head, info.n_head);
+    assert_int_equal(rec.n_head_kv, info.n_head_kv);
+    assert_int_equal(rec.dim_k, info.head_dim_k);
+    assert_int_equal(rec.dim_v, info.head_dim_v);
+    assert_string_equal(rec.model, info.name);
+    assert_string_equal(safetensors_meta(&rec.st, "architecture"), info.architecture);
+    assert_string_equal(safetensors_meta(&rec.st, "pith"), pith_version());
+    assert_true(strtof(safetensors_meta(&rec.st, "rope_theta"), NULL) == info.rope_theta);
+    assert_true(rec.attn_scale == model->hp.attn_scale);
+    assert_memory_equal(rec.token, tokens, sizeof(tokens));
+    for (int32_t i = 0; i < N_TOKEN; i++)
+        assert_int_equal(rec.position[i], i);
+    for (int32_t l = 0; l < rec.n_layer; l++) {
+        float *q_pre = floats(rec.layer[l].q_pre), *q = floats(rec.layer[l].q);
+        float *k = floats(rec.layer[l].k), *v = floats(rec.layer[l].v);
+        check_rotation(&rec, q_pre, q);
+        check_stored(&rec, seq, l, k, v);
+        free(q_pre);
+        free(q);
+        free(k);
+        free(v);
+    }
+    eval_record_close(&rec);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* Rows of h [n] floats through w, from its parts in the file's order: y = w x. */
+static double dot(const float *a, const float *b, int32_t n)
+{
+    double sum = 0.0;
+    for (int32_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* The engine's attention over its lanes, given the recorded queries, is softmax attention over the
+   recorded keys and values, computed one by one. */
+static void test_recorded_attention(void **state)
+{
+    (void)state;
+    pith_error err;
+    struct eval_record rec;
+    const char *path = in_folder("attention.safetensors");
+    pith_engine *e = engine_make(512, "f32");
+    pith_seq *seq = run(e, path);
+    check(eval_record_open(path, &rec, &err), &err);
+    int32_t n_group = rec.n_head / rec.n_head_kv, at = N_TOKEN - 1;
+    size_t q_len = (size_t)rec.n_head * rec.dim_k, v_len = (size_t)rec.n_head * rec.dim_v;
+    float *out = malloc(v_len * sizeof(float));
+    void *scratch =
+        aligned_alloc(64, pi_align(kv_attend_scratch_bytes(kv_cache_geometry(e->kv), n_group), 64));
+    for (int32_t l = 0; l < rec.n_layer; l++) {
+        float *q = floats(rec.layer[l].q), *k = floats(rec.layer[l].k), *v = floats(rec.layer[l].v);
+        for (int32_t h = 0; h < rec.n_head; h++) {
+            int32_t kv_head = h / n_group;
+            const float *query = q + (size_t)at * q_len + (size_t)h * rec.dim_k;
+            struct kv_attend_job job = {
+                .seq = seq->kv,
+                .layer = l,
+                .head = kv_head,
+                .n_tok = 1,
+                .n_group = 1,
+                .pos0 = at,
+                .q = query,
+                .scale = rec.attn_scale,
+                .out = out,
+            };
+            double weight[N_TOKEN], sum = 0.0, max = -INFINITY;
+            kv_attend(&job, scratch);
+            for (int32_t i = 0; i <= at; i++) {
+                const float *key = k + ((size_t)i * rec.n_head_kv + kv_head) * rec.dim_k;
+                weight[i] = (double)rec.attn_scale * dot(query, key, rec.dim_k);
+                max = fmax(max, weight[i]);
+            }
+            for (int32_t i = 0; i <= at; i++)
+                sum += weight[i] = exp(weight[i] - max);
+            for (int32_t d = 0; d < rec.dim_v; d++) {
+                double wanted = 0.0;
+                for (int32_t i = 0; i <= at; i++)
+                    wanted += weight[i] / sum *
+                              (double)v[((size_t)i * rec.n_head_kv + kv_head) * rec.dim_v + d];
+                if (fabs(wanted - (double)out[d]) > 2e-5 * (1.0 + fabs(wanted)))
+                    fail_msg("layer %d, head %d, dimension %d: %g instead of %g", l, h, d,
+                             (double)out[d], wanted);
+            }
+        }
+        free(q);
+        free(k);
+        free(v);
+    }
+    free(scratch);
+    free(out);
+    eval_record_close(&rec);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* Whatever the chunk, and with or without a recorder: the same logits, and the same file. */
+static void test_recording_changes_nothing(void **state)
+{
+    (void)state;
+    static const int32_t chunks[] = {512, 1, 9};
+    char line[400];
+    pith_engine *e = engine_make(64, "f16");
+    pith_seq *seq = run(e, NULL);
+    uint64_t hash = hash_of(seq);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); i++) {
+        e = engine_make(chunks[i], "f16");
+        seq = run(e, in_folder(i == 0 ? "first" : "again"));
+        assert_true(hash_of(seq) == hash);
+        pith_seq_free(seq);
+        seq = run(e, NULL);
+        assert_true(hash_of(seq) == hash);
+        pith_seq_free(seq);
+        pith_engine_free(e);
+        snprintf(line, sizeof(line), "cmp '%s' '%s'", in_folder("first"), in_folder("again"));
+        if (i > 0)
+            assert_int_equal(system(line), 0);
+    }
+}
+
+/* A token that is forgotten and evaluated again is recorded once, as it was the last time. */
+static void test_recording_after_truncation(void **state)
+{
+    (void)state;
+    pith_error err;
+    struct eval_recorder *r = NULL;
+    struct eval_record a, b;
+    pith_engine *e = engine_make(64, "f16");
+    pith_seq *seq = seq_make(e);
+    check(eval_recorder_create(seq, in_folder("turned"), &r, &err), &err);
+    check(pith_seq_eval(seq, tokens + 20, 30, &err), &err);
+    check(pith_seq_truncate(seq, 0, &err), &err);
+    check(pith_seq_eval(seq, tokens, 25, &err), &err);
+    check(eval_recorder_write(r, &err), &err);
+    eval_recorder_free(r);
+    pith_seq_free(seq);
+    seq = seq_make(e);
+    check(eval_recorder_create(seq, in_folder("straight"), &r, &err), &err);
+    check(pith_seq_eval(seq, tokens, 25, &err), &err);
+    check(eval_recorder_write(r, &err), &err);
+    eval_recorder_free(r);
+    check(eval_record_open(in_folder("turned"), &a, &err), &err);
+    check(eval_record_open(in_folder("straight"), &b, &err), &err);
+    assert_int_equal(a.map_size, b.map_size);
+    assert_memory_equal(a.map, b.map, a.map_size);
+    eval_record_close(&a);
+    eval_record_close(&b);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* ---- the tap ---- */
+
+struct listener {
+    const pith_seq *seq;
+    int32_t n_call;
+    int32_t stop_after; /* calls; 0: never */
+    int32_t layer;      /* of the last call */
+    int32_t next[64];   /* [n_layer] the position expected next */
+};
+
+static bool listen(void *user, const pith_tap_rows *rows)
+{
+    struct listener *l = user;
+    assert_ptr_equal(rows->seq, l->seq);
+    assert_int_equal(rows->layer, (l->n_call > 0 ? l->layer + 1 : 0) % info.n_layer);
+    assert_int_equal(rows->pos0, l->next[rows->layer]);
+    assert_memory_equal(rows->tokens, tokens + rows->pos0, (size_t)rows->n_token * sizeof(int32_t));
+    l->layer = rows->layer;
+    l->next[rows->layer] += rows->n_token;
+    return ++l->n_call != l->stop_after;
+}
+
+static void test_tap(void **state)
+{
+    (void)state;
+    pith_error err;
+    pith_engine *e = engine_make(16, "f16");
+    pith_seq *seq = seq_make(e);
+    struct listener l = {.seq = seq};
+    check(pith_engine_set_tap(e, listen, &l, &err), &err);
+    check(pith_seq_eval(seq, tokens, 50, &err), &err);
+    assert_int_equal(l.n_call, 4 * info.n_layer); /* 16 + 16 + 16 + 2 tokens */
+    check(pith_seq_eval(seq, tokens + 50, 1, &err), &err);
+    assert_int_equal(l.next[info.n_layer - 1], 51);
+    uint64_t hash = hash_of(seq);
+
+    /* Stopped in the second of three passes: the sequence is as before, and nothing follows. */
+    l = (struct listener){.seq = seq, .stop_after = info.n_layer + 1};
+    for (int32_t i = 0; i < info.n_layer; i++)
+        l.next[i] = 51;
+    expect(pith_seq_eval(seq, tokens + 51, 40, &err), &err, PITH_CANCELLED, "tap");
+    assert_int_equal(l.n_call, info.n_layer + 1);
+    assert_int_equal(pith_seq_length(seq), 51);
+
+    check(pith_engine_set_tap(e, NULL, NULL, &err), &err);
+    check(pith_seq_truncate(seq, 50, &err), &err);
+    check(pith_seq_eval(seq, tokens + 50, 1, &err), &err);
+    assert_true(hash_of(seq) == hash);
+    assert_int_equal(l.n_call, info.n_layer + 1);
+
+    int64_t used = pi_mem_used(PI_MEM_SCRATCH);
+    pi_mem_fail_at(1, false);
+    expect(pith_engine_set_tap(e, listen, &l, &err), &err, PITH_NOMEM, "16 tokens");
+    pi_mem_fail_at(0, false);
+    check(pith_seq_eval(seq, tokens + 51, 3, &err), &err); /* still no tap */
+    assert_int_equal(l.n_call, info.n_layer + 1);
+    assert_int_equal(pi_mem_used(PI_MEM_SCRATCH), used);
+    expect(pith_engine_set_tap(NULL, listen, &l, &err), &err, PITH_INVALID, "engine");
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* ---- what fails ---- */
+
+static void test_recorder_refuses(void **state)
+{
+    (void)state;
+    pith_error err;
+    struct eval_recorder *r = NULL;
+    pith_engine *e = engine_make(64, "f16");
+    pith_seq *seq = seq_make(e);
+    expect(eval_recorder_create(seq, in_folder("no/such"), &r, &err), &err, PITH_IO, "no/such");
+    expect(eval_recorder_create(seq, "/dev/full", &r, &err), &err, PITH_IO, "not a regular file");
+    check(eval_recorder_create(seq, in_folder("empty"), &r, &err), &err);
+    expect(eval_recorder_write(r, &err), &err, PITH_INVALID, "no token was recorded");
+    eval_recorder_free(r);
+    check(pith_seq_eval(seq, tokens, 3, &err), &err);
+    expect(eval_recorder_create(seq, in_folder("late"), &r, &err), &err, PITH_INVALID,
+           "holds 3 tokens already");
+    assert_int_equal(count_files("empty\\|late"), 0);
+    eval_recorder_free(NULL);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* A disk that fills up: here a limit on the size of files. The old file stays. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    pith_error err;
+    struct eval_recorder *r = NULL;
+    struct stat st;
+    struct rlimit limit, small;
+    const char *path = in_folder("full.safetensors");
+    FILE *file = fopen(path, "wb");
+    fputs("old", file);
+    fclose(file);
+    pith_engine *e = engine_make(64, "f16");
+    pith_seq *seq = seq_make(e);
+    check(eval_recorder_create(seq, path, &r, &err), &err);
+    check(pith_seq_eval(seq, tokens, 100, &err), &err);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    small = limit;
+    small.rlim_cur = 100000;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    pith_status status = eval_recorder_write(r, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    expect(status, &err, PITH_IO, "full.safetensors: cannot write: File too large");
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 3);
+    assert_int_equal(count_files("full"), 1);
+    check(eval_recorder_write(r, &err), &err); /* once there is room */
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_size > 100000);
+    eval_recorder_free(r);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* Records 40 tokens; the status of the first step that failed, with its sentence. */
+static pith_status try_recording(pith_engine *e, const char *path, pith_error *err)
+{
+    struct eval_recorder *r = NULL;
+    pith_seq *seq = seq_make(e);
+    pith_status status = eval_recorder_create(seq, path, &r, err);
+    if (status == PITH_OK) {
+        status = pith_seq_eval(seq, tokens, 40, err);
+        if (status == PITH_CANCELLED)
+            status = eval_recorder_status(r, err);
+        else if (eval_recorder_status(r, NULL) != PITH_OK)
+            fail_msg("the recorder failed, the evaluation did not");
+    }
+    if (status == PITH_OK)
+        status = eval_recorder_write(r, err);
+    eval_recorder_free(r);
+    pith_seq_free(seq);
+    return status;
+}
+
+static void test_every_allocation_fails(void **state)
+{
+    (void)state;
+    pith_error err;
+    pith_engine *e = engine_make(64, "f16");
+    alloc_fail_at(0);
+    check(try_recording(e, in_folder("memory"), &err), &err);
+    int64_t n = alloc_fail_at(0);
+    assert_int_equal(remove(in_folder("memory")), 0);
+    int64_t n_nomem = 0;
+    for (int64_t i = 1; i <= n; i++) {
+        memset(&err, 0, sizeof(err));
+        alloc_fail_at(i);
+        pith_status status = try_recording(e, in_folder("memory"), &err);
+        alloc_fail_at(0);
+        if (status == PITH_OK) { /* a buffer of stdio that it can do without */
+            assert_int_equal(remove(in_folder("memory")), 0);
+            continue;
+        }
+        expect(status, &err, PITH_NOMEM, "no memory");
+        assert_int_equal(count_files("memory"), 0);
+        n_nomem++;
+    }
+    assert_true(n > 50 && n_nomem > n / 2);
+
+    struct eval_record rec;
+    check(try_recording(e, in_folder("memory"), &err), &err);
+    alloc_fail_at(0);
+    check(eval_record_open(in_folder("memory"), &rec, &err), &err);
+    n = alloc_fail_at(0);
+    eval_record_close(&rec);
+    assert_true(n > 50);
+    for (int64_t i = 1; i <= n; i++) {
+        alloc_fail_at(i);
+        pith_status status = eval_record_open(in_folder("memory"), &rec, &err);
+        alloc_fail_at(0);
+        expect(status, &err, PITH_NOMEM, "no memory");
+        assert_null(rec.st.header);
+        assert_null(rec.layer);
+    }
+    pith_engine_free(e);
+}
+
+/* ---- files that are no record ---- */
+
+enum { N_GOOD = 5, N_GOOD_META = 8 };
+static const int32_t two[2] = {0, 1};
+static const float zeros[64];
+static const struct safetensor good[N_GOOD] = {
+    {"positions", SAFETENSORS_I32, 1, {2}, two, 8},
+    {"tokens", SAFETENSORS_I32, 1, {2}, two, 8},
+    {"layers.0.q", SAFETENSORS_F32, 3, {2, 2, 4}, zeros, 64},
+    {"layers.0.k", SAFETENSORS_F32, 3, {2, 1, 4}, zeros, 32},
+    {"layers.0.v", SAFETENSORS_F32, 3, {2, 1, 3}, zeros, 24},
+};
+static const struct safetensors_pair good_meta[N_GOOD_META] = {
+    {"format", "pith.record"}, {"version", "1"},    {"n_layer", "1"},    {"n_head", "2"},
+    {"n_head_kv", "1"},        {"head_dim_k", "4"}, {"head_dim_v", "3"}, {"attn_scale", "0.5"},
+};
+
+/* Writes the good file with array i and text j replaced (-1: none) and opens it. */
+static pith_status open_with(int i, const struct safetensor *tensor, int j, const char *value,
+                             pith_error *err)
+{
+    struct safetensor t[N_GOOD];
+    struct safetensors_pair m[N_GOOD_META];
+    struct eval_record rec;
+    pith_error write_err;
+    memcpy(t, good, sizeof(t));
+    memcpy(m, good_meta, sizeof(m));
+    if (i >= 0)
+        t[i] = *tensor;
+    if (j >= 0)
+        m[j] = (struct safetensors_pair){value != NULL ? m[j].key : "other",
+                                         value != NULL ? value : "1"};
+    check(safetensors_write(in_folder("bad"), t, N_GOOD, m, N_GOOD_META, &write_err), &write_err);
+    pith_status status = eval_record_open(in_folder("bad"), &rec, err);
+    eval_record_close(&rec);
+    return status;
+}
+
+static void test_bad_records(void **state)
+{
+    (void)state;
+    static const int32_t falling[2] = {1, 1}, negative[2] = {-1, 0};
+    static const int64_t big[2] = {0, INT64_C(1) << 40};
+    static const struct {
+        int i; /* array */
+        struct safetensor tensor;
+        int j; /* text; value NULL: missing */
+        const char *value;
+        pith_status status;
+        const char *word;
+    } cases[] = {
+        {-1, {0}, 0, NULL, PITH_FORMAT, "format is not \"pith.record\""},
+        {-1, {0}, 0, "numbers", PITH_FORMAT, "format is not \"pith.record\""},
+        {-1, {0}, 1, "2", PITH_UNSUPPORTED, "version \"2\" of the format is not 1"},
+        {-1, {0}, 1, NULL, PITH_UNSUPPORTED, "version \"\" of the format is not 1"},
+        {-1, {0}, 2, NULL, PITH_FORMAT, "n_layer is missing"},
+        {-1, {0}, 2, "0", PITH_FORMAT, "n_layer: \"0\" is not a whole number in 1..5"},
+        {-1, {0}, 2, "6", PITH_FORMAT, "n_layer: \"6\" is not a whole number in 1..5"},
+        {-1, {0}, 2, "2", PITH_FORMAT, "layers.1.q is missing"},
+        {-1, {0}, 3, "2x", PITH_FORMAT, "n_head: \"2x\" is not"},
+        {-1, {0}, 3, "", PITH_FORMAT, "n_head: \"\" is not"},
+        {-1, {0}, 4, "3", PITH_FORMAT, "n_head 2 is no multiple of n_head_kv 3"},
+        {-1, {0}, 5, "99999999999999999999", PITH_FORMAT, "head_dim_k: \"9999"},
+        {-1, {0}, 5, "5", PITH_FORMAT, "layers.0.q: the shape is not [2][2][5]"},
+        {-1, {0}, 6, "1", PITH_FORMAT, "layers.0.v: the shape is not [2][1][1]"},
+        {-1, {0}, 7, "nan", PITH_FORMAT, "attn_scale: \"nan\" is not a number"},
+        {-1, {0}, 7, NULL, PITH_FORMAT, "attn_scale: \"\" is not a number"},
+        {0, {"p", SAFETENSORS_I32, 1, {2}, two, 8}, -1, NULL, PITH_FORMAT, "positions is missing"},
+        {0,
+         {"positions", SAFETENSORS_I32, 1, {0}, two, 0},
+         -1,
+         NULL,
+         PITH_FORMAT,
+         "positions is missing or no list"},
+        {0,
+         {"positions", SAFETENSORS_F32, 1, {2}, zeros, 8},
+         -1,
+         NULL,
+         PITH_FORMAT,
+         "positions are not whole numbers"},
+        {0,
+         {"positions", SAFETENSORS_I32, 1, {2}, falling, 8},
+         -1,
+         NULL,
+         PITH_FORMAT,
+         "positions[1] is 1, not above 1"},
+        {0,
+         {"positions", SAFETENSORS_I32, 1, {2}, negative, 8},
+         -1,
+         NULL,
+         PITH_FORMAT,
+         "positions[0] is -1, not in 0.."},
+        {0,
+         {"positions", SAFETENSORS_I64, 1, {2}, big, 16},
+         -1,
+         NULL,
+         PITH_FORMAT,
+         "positions[1] is 1099511627776, not in 0.."},
+        {1,
+         {"tokens", SAFETENSORS_I32, 1, {1}, two, 4},
+         -1,
+         NULL,
+         PITH_FORMAT,
+         "tokens is missing or no list of 2"},
+        {2,
+         {"layers.0.q", SAFETENSORS_F32, 2, {2, 8}, zeros, 64},
+         -1,
+         NULL,
+         PITH_FORMAT,
+         "layers.0.q: the shape is not"},
+        {3,
+         {"layers.0.k", SAFETENSORS_I32, 3, {2, 1, 4}, zeros, 32},
+         -1,
+         NULL,
+         PITH_FORMAT,
+         "layers.0.k: I32 is not F32"},
+        {4,
+         {"layers.0.w", SAFETENSORS_F32, 3, {2, 1, 3}, zeros, 24},
+         -1,
+         NULL,
+         PITH_FORMAT,
+         "layers.0.v is missing"},
+    };
+    pith_error err;
+    check(open_with(-1, NULL, -1, NULL, &err), &err);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        expect(open_with(cases[i].i, &cases[i].tensor, cases[i].j, cases[i].value, &err), &err,
+               cases[i].status, cases[i].word);
+    struct eval_record rec;
+    expect(eval_record_open(in_folder("none"), &rec, &err), &err, PITH_IO, "cannot open");
+    expect(eval_record_open(folder, &rec, &err), &err, PITH_IO, "not a regular file");
+    fclose(fopen(in_folder("empty"), "wb"));
+    expect(eval_record_open(in_folder("empty"), &rec, &err), &err, PITH_FORMAT, "empty");
+}
+
+/* ---- setup ---- */
+
+static int setup(void **state)
+{
+    (void)state;
+    pith_error err;
+    uint64_t rng = 5;
+    alloc_fail_begin();
+    strcpy(folder, "/tmp/pith-test-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model_get_info(model, &info);
+    for (int32_t i = 0; i < N_TOKEN; i++)
+        tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    char line[128];
+    (void)state;
+    pith_model_free(model);
+    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
+        if (pi_mem_used((enum pi_mem_tag)tag) != 0)
+            fail_msg("tag %d: %lld bytes leaked", tag,
+                     (long long)pi_mem_used((enum pi_mem_tag)tag));
+    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
+    return system(line);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bad_headers),
+        cmocka_unit_test(test_bad_lengths),
+        cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_good_headers),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_refused_writes),
+        cmocka_unit_test(test_recording_is_what_the_model_did),
+        cmocka_unit_test(test_recorded_attention),
+        cmocka_unit_test(test_recording_changes_nothing),
+        cmocka_unit_test(test_recording_after_truncation),
+        cmocka_unit_test(test_tap),
+        cmocka_unit_test(test_recorder_refuses),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_every_allocation_fails),
+        cmocka_unit_test(test_bad_records),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
