@@ -18,6 +18,8 @@ deps:
 
 demo: all
 	$(BUILD)/cli/pith demo
+	@printf '\nThe same model under a shrinking KV memory, every cell of the table a measurement:\n\n'
+	$(BUILD)/cli/pith eval sweep examples/sweep-nano.json --fresh -o $(BUILD)/sweep-nano.jsonl
 
 test:
 	scripts/test.sh

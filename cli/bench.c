@@ -305,19 +305,18 @@ static void print_csv(const struct bench *b)
 {
     const pith_machine *m = &b->machine;
     const struct memory_options *o = &b->options->memory;
-    printf("type,n_param,weight_bytes,level,threads,type_k,type_v,keep,chunk,test,n,depth,tokens_per_s,"
-           "deviation,best,bound,read_bytes_per_s,f32_flop_per_s,int8_op_per_s,load_s,"
+    printf("type,n_param,weight_bytes,level,threads,type_k,type_v,keep,chunk,test,n,depth,"
+           "tokens_per_s,deviation,best,bound,read_bytes_per_s,f32_flop_per_s,int8_op_per_s,load_s,"
            "peak_rss_bytes,kv_peak_bytes\n");
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
-        printf("%s,%lld,%lld,%s,%d,%s,%s,\"%s\",%d,%s,%d,%d,%.3f,%.3f,%.3f,%.3f,%.4g,%.4g,%.4g,%.3f,%lld,"
-               "%lld\n",
+        printf("%s,%lld,%lld,%s,%d,%s,%s,\"%s\",%d,%s,%d,%d,%.3f,%.3f,%.3f,%.3f,%.4g,%.4g,%.4g,"
+               "%.3f,%lld,%lld\n",
                b->s.info.file_type, (long long)b->s.info.n_param, (long long)b->s.info.weight_bytes,
                pith_cpu_level(), m->n_thread, o->type_k, o->type_v,
-               o->keep != NULL ? o->keep : "none", o->chunk, r->test, r->n,
-               r->depth, mean_of(b, r), deviation_of(b, r), r->best, r->bound, m->read_bytes_per_s,
-               m->f32_flop_per_s, m->int8_op_per_s, b->s.load_s, (long long)b->peak_rss,
-               (long long)b->kv_peak);
+               o->keep != NULL ? o->keep : "none", o->chunk, r->test, r->n, r->depth, mean_of(b, r),
+               deviation_of(b, r), r->best, r->bound, m->read_bytes_per_s, m->f32_flop_per_s,
+               m->int8_op_per_s, b->s.load_s, (long long)b->peak_rss, (long long)b->kv_peak);
     }
 }
 
@@ -338,13 +337,14 @@ static void print_json(const struct bench *b)
                                 "copy_bytes_per_s", m->copy_bytes_per_s, "f32_flop_per_s",
                                 m->f32_flop_per_s, "int8_op_per_s", m->int8_op_per_s);
     cli_json_print(
-        json_pack("{s:s, s:o, s:s, s:I, s:I, s:f, s:s, s:i, s:s, s:s, s:s, s:i, s:I, s:I, s:o, s:o}",
-                  "version", pith_version(), "model", cli_json_text(path, strlen(path)), "type",
-                  b->s.info.file_type, "n_param", (json_int_t)b->s.info.n_param, "weight_bytes",
-                  (json_int_t)b->s.info.weight_bytes, "load_s", b->s.load_s, "level",
-                  pith_cpu_level(), "threads", (int)m->n_thread, "type_k", o->type_k, "type_v",
-                  o->type_v, "keep", keep, "chunk", (int)o->chunk, "peak_rss_bytes", (json_int_t)b->peak_rss,
-                  "kv_peak_bytes", (json_int_t)b->kv_peak, "machine", machine, "rows", rows),
+        json_pack(
+            "{s:s, s:o, s:s, s:I, s:I, s:f, s:s, s:i, s:s, s:s, s:s, s:i, s:I, s:I, s:o, s:o}",
+            "version", pith_version(), "model", cli_json_text(path, strlen(path)), "type",
+            b->s.info.file_type, "n_param", (json_int_t)b->s.info.n_param, "weight_bytes",
+            (json_int_t)b->s.info.weight_bytes, "load_s", b->s.load_s, "level", pith_cpu_level(),
+            "threads", (int)m->n_thread, "type_k", o->type_k, "type_v", o->type_v, "keep", keep,
+            "chunk", (int)o->chunk, "peak_rss_bytes", (json_int_t)b->peak_rss, "kv_peak_bytes",
+            (json_int_t)b->kv_peak, "machine", machine, "rows", rows),
         JSON_INDENT(1) | JSON_REAL_PRECISION(9));
 }
 
@@ -359,7 +359,7 @@ static void make_rows(struct bench *b)
         if (o->n_prompt > 0)
             b->rows[b->n_row++] = (struct row){.test = "prompt", .n = o->n_prompt, .depth = depth};
         if (o->n_generate > 0)
-            b->rows[b->n_row++] = 
+            b->rows[b->n_row++] =
                 (struct row){.test = "generate", .n = o->n_generate, .depth = depth};
     }
     if (b->n_row == 0)

@@ -211,10 +211,12 @@ int eval_command_run_alone(const void *options, measure_fn *measure)
 const struct command command_eval = {
     .name = "eval",
     .summary = "measure what a model keeps of a text under a cache policy",
-    .notes = "Every task takes the options of model and cache, and a result is printed as a table, with\n"
-             "--json - as JSON, with --csv - as CSV. The same options and seed give the same result.\n"
-             "\n"
-             "  pith eval perplexity -m model.gguf -f text.txt -c 512\n"
-             "  pith eval needle -m model.gguf --keep streaming:budget=512 --json needle.json",
+    .notes =
+        "Every task takes the options of model and cache, and a result is printed as a table, "
+        "with\n"
+        "--json - as JSON, with --csv - as CSV. The same options and seed give the same result.\n"
+        "\n"
+        "  pith eval perplexity -m model.gguf -f text.txt -c 512\n"
+        "  pith eval needle -m model.gguf --keep streaming:budget=512 --json needle.json",
     .subcommands = eval_tasks,
 };

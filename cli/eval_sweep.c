@@ -1,6 +1,6 @@
 /*
- * eval_sweep.c - the tasks of `pith eval` that work on results: a sweep makes many, kept shows where
- * a policy's positions go, report draws them all on a page.
+ * eval_sweep.c - the tasks of `pith eval` that work on results: a sweep makes many, kept shows
+ * where a policy's positions go, report draws them all on a page.
  */
 #include <kept.h>
 #include <report.h>
@@ -32,7 +32,8 @@ struct sweep_command {
 static const struct option sweep_option_table[] = {
     {"FILE", NULL, NULL, OPTION_TEXT, AT(path), .required = true,
      .help = "what to measure, a JSON file; docs/eval.md describes it"},
-    {"--output", "-o", "FILE", OPTION_TEXT, AT(out), .absent = "what FILE says, or FILE with .jsonl",
+    {"--output", "-o", "FILE", OPTION_TEXT, AT(out),
+     .absent = "what FILE says, or FILE with .jsonl",
      .help = "the results, one line each; those that are there are not measured again"},
     {"--model", "-m", "FILE", OPTION_TEXT, AT(model), .absent = "what FILE says",
      .help = "the model, a GGUF file"},
@@ -162,9 +163,10 @@ const struct command task_report = {
     .name = "report",
     .summary = "draw results on one HTML page",
     .synopsis = "RESULTS... -o PAGE",
-    .notes = "The page asks the network for nothing and can be mailed, printed, or put on a server.\n"
-             "\n"
-             "  pith eval report nano.jsonl mini.jsonl -o report.html",
+    .notes =
+        "The page asks the network for nothing and can be mailed, printed, or put on a server.\n"
+        "\n"
+        "  pith eval report nano.jsonl mini.jsonl -o report.html",
     .groups = report_groups,
     .options_size = sizeof(struct report_command),
     .run = run_report,
@@ -214,10 +216,8 @@ static pith_status measure_kept(const struct eval_setup *setup, const void *opti
                                 json_t **result, pith_error *err)
 {
     const struct kept_options *o = &((const struct kept_command *)options)->kept;
-    const struct eval_kept_params params = {.text = o->text.data,
-                                            .text_len = o->text.len,
-                                            .n_token = o->n_token,
-                                            .every = o->every};
+    const struct eval_kept_params params = {
+        .text = o->text.data, .text_len = o->text.len, .n_token = o->n_token, .every = o->every};
     return eval_kept(setup, &params, result, err);
 }
 

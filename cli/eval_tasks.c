@@ -15,7 +15,8 @@ static struct cli_text read_text(const char *path)
     return path != NULL ? cli_read_file(path) : (struct cli_text){0};
 }
 
-/* A text to be read token by token: one newline at its end is dropped, as llama-perplexity has it. */
+/* A text to be read token by token: one newline at its end is dropped, as llama-perplexity has it.
+ */
 static struct cli_text read_chomped(const char *path)
 {
     struct cli_text text = cli_read_file(path);
@@ -109,7 +110,8 @@ static const struct command task_perplexity = {
     .name = "perplexity",
     .summary = "measure how well a text is foretold, as llama-perplexity does",
     .synopsis = "-m MODEL -f FILE [-c N] [-b N]",
-    .notes = "The second half of every chunk is scored. One newline at the end of the file is dropped.",
+    .notes =
+        "The second half of every chunk is scored. One newline at the end of the file is dropped.",
     .groups = perplexity_groups,
     .options_size = sizeof(struct perplexity_command),
     .defaults = perplexity_defaults,
@@ -186,7 +188,8 @@ static const struct command task_divergence = {
     .name = "divergence",
     .summary = "compare the model's expectations at each position with those of the full cache",
     .synopsis = "-m MODEL -f FILE [-c N] --keep POLICY",
-    .notes = "KL divergence (in nats) and agreement of the likeliest token and of the five likeliest.",
+    .notes =
+        "KL divergence (in nats) and agreement of the likeliest token and of the five likeliest.",
     .groups = divergence_groups,
     .options_size = sizeof(struct divergence_command),
     .defaults = divergence_defaults,
@@ -490,4 +493,7 @@ static const struct command task_replay = {
     .run = run_replay,
 };
 
-const struct command *const eval_tasks[] = {&task_perplexity, &task_divergence, &task_needle, &task_ruler, &task_replay, &task_kept, &task_sweep, &task_report, NULL};
+const struct command *const eval_tasks[] = {&task_perplexity, &task_divergence, &task_needle,
+                                            &task_ruler,      &task_recursion,  &task_derivation,
+                                            &task_questions,  &task_replay,     &task_kept,
+                                            &task_sweep,      &task_report,     NULL};

@@ -11,8 +11,8 @@
 #include "io.h"
 
 static const struct command *const commands[] = {
-    &command_run,  &command_chat,     &command_demo,   &command_bench, &command_eval, &command_tokenize,
-    &command_info, &command_quantize, &command_logits, NULL,
+    &command_run,      &command_chat, &command_demo,     &command_bench,  &command_eval,
+    &command_tokenize, &command_info, &command_quantize, &command_logits, NULL,
 };
 
 #define VERB_LEN 64 /* of "eval perplexity" and the like */
@@ -44,7 +44,8 @@ static struct verb need_command(const struct command *const *list, const char *a
     if (near != NULL)
         cli_fail_usage("%s: there is no such command; did you mean \"pith %s%s%s\"?", name, above,
                        space, near);
-    cli_fail_usage("%s: there is no such command; \"pith help%s%s\" lists them", name, space, above);
+    cli_fail_usage("%s: there is no such command; \"pith help%s%s\" lists them", name, space,
+                   above);
 }
 
 static void print_list(FILE *out, const struct command *const *list)
@@ -66,8 +67,7 @@ static void print_commands(FILE *out)
 
 static void print_subcommands(FILE *out, const struct verb *verb)
 {
-    fprintf(out, "usage: pith %s TASK [options]\n\nTo %s.\n\n", verb->name,
-            verb->command->summary);
+    fprintf(out, "usage: pith %s TASK [options]\n\nTo %s.\n\n", verb->name, verb->command->summary);
     print_list(out, verb->command->subcommands);
     fprintf(out, "\n\"pith %s TASK --help\" tells the options of a task.\n", verb->name);
     if (verb->command->notes != NULL)

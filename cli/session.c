@@ -40,8 +40,8 @@ const struct option memory_option_table[] = {
     {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .max = INT32_MAX,
      .absent = "the model's context, or what half of the free memory holds",
      .help = "KV memory in tokens"},
-    {"--kv-memory", NULL, "SIZE", OPTION_BYTES, AT(kv_bytes), .max = 0x1p62, .absent = "from -c",
-     .help = "KV memory in bytes, as 512MiB or 2G"},
+    {"--kv-memory", NULL, "SIZE", OPTION_BYTES, AT(kv_bytes), .max = 0x1p62,
+     .absent = "what the tokens take", .help = "KV memory in bytes, as 512MiB or 2G"},
     {"--cache-type-k", "-ctk", "TYPE", OPTION_CHOICE, AT(type_k), .choices = kv_types,
      .help = "storage type of keys"},
     {"--cache-type-v", "-ctv", "TYPE", OPTION_CHOICE, AT(type_v), .choices = kv_types,
@@ -414,10 +414,10 @@ static void report_json(const struct session *s, const pith_generate_result *r,
     char hash[24];
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)last_hash(s));
     json_t *o = json_pack(
-        "{s:s, s:f, s:i, s:i, s:f, s:i, s:f, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I, "
+        "{s:s, s:f, s:i, s:i, s:f, s:i, s:f, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, "
+        "s:I, "
         "s:i, s:f, s:s}",
-        "stop",
-        stop_name(r->reason), "load_s", s->load_s, "prompt_tokens", (int)r->n_prompt,
+        "stop", stop_name(r->reason), "load_s", s->load_s, "prompt_tokens", (int)r->n_prompt,
         "cached_tokens", (int)r->n_cached, "prompt_s", r->prompt_s, "generated_tokens",
         (int)r->n_generated, "generate_s", r->generate_s, "length", (int)pith_seq_length(s->seq),
         "weight_bytes", (json_int_t)s->info.weight_bytes, "kv_reserved_bytes",

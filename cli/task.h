@@ -31,7 +31,10 @@ extern const struct option measure_option_table[];
 /* The groups that every task with a model has; they stand in a table of a task whose options
    begin with a struct eval_options. The size of the KV memory in tokens is not among them: a task
    knows how many it takes, and -c is what perplexity calls its chunks. */
-#define EVAL_MODEL_GROUP {"Model", model_option_table, offsetof(struct eval_options, model)}
+#define EVAL_MODEL_GROUP                                                                           \
+    {                                                                                              \
+        "Model", model_option_table, offsetof(struct eval_options, model)                          \
+    }
 #define EVAL_GROUPS                                                                                \
     {"Measuring", measure_option_table, offsetof(struct eval_options, measure)},                   \
     {                                                                                              \
@@ -54,6 +57,9 @@ int eval_command_run_alone(const void *options, measure_fn *measure);
 extern const struct command task_sweep;
 extern const struct command task_report;
 extern const struct command task_kept;
+extern const struct command task_recursion; /* these: eval_reason.c */
+extern const struct command task_derivation;
+extern const struct command task_questions;
 
 extern const struct command *const eval_tasks[]; /* ends with NULL */
 

@@ -137,6 +137,9 @@ static void test_wrong_command_lines(void **state)
         {{"logits", "-m", MODEL, "--ids", "5,99999"}, "--ids: token id 99999 is not between"},
         {{"logits", "-m", MODEL, "--ids", ""}, "--ids: \"\" holds no token id"},
         {{"bench", "-m", MODEL, "-d", "1,,2"}, "-d: \"1,,2\" is not a list of whole numbers"},
+        {{"run", "-m", MODEL, "-p", "a", "--keep", "stream"},
+         "--keep: \"stream\" is not a policy (none, streaming)"},
+        {{"bench", "-m", MODEL, "--keep", "streaming:slack=0"}, "--keep: slack: 0 is not in"},
         {{"bench", "-m", MODEL, "-o", "xml"}, "-o: \"xml\" is not one of table, csv, json"},
         {{"bench", "-m", MODEL, "-p", "0", "-n", "0"}, "nothing to measure"},
         {{"quantize", "a", "b"}, "TYPE is missing"},
@@ -265,6 +268,39 @@ static void test_run_statistics(void **state)
     assert_true(number(o, "kv_used_bytes") <= number(o, "kv_reserved_bytes"));
     assert_string_equal(json_string_value(json_object_get(o, "stop")), "length");
     assert_int_equal(strlen(json_string_value(json_object_get(o, "logits_hash"))), 16);
+    json_decref(o);
+    said_free(&s);
+}
+
+/* A keep policy: what it did is said, and the KV memory is what it needs. */
+static void test_run_keep(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "120",
+                            "--ignore-eos", "--page", "16", "--json", "--keep",
+                            "streaming:budget=32,slack=16", NULL);
+    expect_status(&s, 0);
+    json_t *o = parse(s.err);
+    int64_t rounds = number(o, "keep_rounds"), lanes = 6;
+    assert_int_equal(rounds, (number(o, "length") - 32) / 16);
+    assert_int_equal(number(o, "keep_evicted"), rounds * 16 * lanes);
+    assert_int_equal(number(o, "keep_first_round_at"), 48);
+    assert_true(number(o, "keep_bytes_freed") > 0);
+    json_decref(o);
+    said_free(&s);
+
+    s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-n", "1", "--keep", "streaming", NULL);
+    expect_status(&s, 0);
+    assert_non_null(strstr(s.err, "streaming: no round yet, the fullest lane holds "));
+    said_free(&s);
+
+    s = command(NULL, "bench", ON_MODEL, "-p", "16", "-n", "4", "-d", "200", "-r", "2", "-o", "json",
+                "--keep", "streaming:budget=32,slack=16", NULL);
+    expect_status(&s, 0);
+    o = parse(s.out);
+    assert_string_equal(json_string_value(json_object_get(o, "keep")),
+                        "streaming:budget=32,slack=16");
+    assert_true(number(o, "kv_peak_bytes") > 0);
     json_decref(o);
     said_free(&s);
 }
@@ -546,6 +582,7 @@ int main(void)
         cmocka_unit_test(test_run_options_act),
         cmocka_unit_test(test_run_seed_and_threads),
         cmocka_unit_test(test_run_statistics),
+        cmocka_unit_test(test_run_keep),
         cmocka_unit_test(test_run_memory_is_full),
         cmocka_unit_test(test_logits),
         cmocka_unit_test(test_tokenize),

@@ -1,5 +1,5 @@
-/* The checkers of `pith eval`: what counts as an answer, and the traps that a careless checker falls
-   into. */
+/* The checkers of `pith eval`: what counts as an answer, and the traps that a careless checker
+   falls into. */
 #include "testing.h"
 
 #include <string.h>
@@ -224,10 +224,8 @@ static void test_extract_after_echo_and_cut(void **state)
     check_extractions(echoed, COUNT(echoed), question, false);
     static const struct extraction cut[] = {
         {"the sum is 77", ""}, /* perhaps 774 */
-        {"the sum is 77 ", "77"},
-        {"the sum is 77.", "77"},
-        {"#### 77", ""},
-        {"\\boxed{77}", "77"}, /* closed: whole */
+        {"the sum is 77 ", "77"}, {"the sum is 77.", "77"},
+        {"#### 77", ""},          {"\\boxed{77}", "77"}, /* closed: whole */
     };
     check_extractions(cut, COUNT(cut), NULL, true);
 }

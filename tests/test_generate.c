@@ -41,7 +41,7 @@ static void check(pith_status status, const pith_error *err)
         fail_msg("%s: %s", pith_status_name(status), err->message);
 }
 
-static pith_engine *engine_make(int32_t kv_tokens)
+static pith_engine *engine_make_keep(int32_t kv_tokens, const char *keep)
 {
     pith_engine_params p;
     pith_engine *e = NULL;
@@ -50,8 +50,14 @@ static pith_engine *engine_make(int32_t kv_tokens)
     p.kv_tokens = kv_tokens;
     p.page_len = 16;
     p.n_thread = 1;
+    p.keep = keep;
     check(pith_engine_create(model, &p, &e, &err), &err);
     return e;
+}
+
+static pith_engine *engine_make(int32_t kv_tokens)
+{
+    return engine_make_keep(kv_tokens, NULL);
 }
 
 static pith_seq *seq_make(pith_engine *e)
@@ -331,6 +337,46 @@ static void test_every_allocation_failing(void **state)
     pith_engine_free(e);
 }
 
+/* Asks for a fact that stands before or behind some hundred tokens of stories. */
+static bool remembers(const char *keep, bool fact_first)
+{
+    static const char fact[] = "The password of Maria is copper lantern. ";
+    char prose[2600], text[4096];
+    FILE *file = fopen(PITH_SOURCE_DIR "/models/demo/prompt-2k.txt", "r");
+    assert_non_null(file);
+    prose[fread(prose, 1, sizeof(prose) - 1, file)] = '\0';
+    fclose(file);
+    assert_true(strlen(prose) == sizeof(prose) - 1);
+    strrchr(prose, '.')[1] = '\0';
+    snprintf(text, sizeof(text), "%s%s %s\nQuestion: What is the password of Maria?\n",
+             fact_first ? fact : "", prose, fact_first ? "" : fact);
+
+    int32_t ids[1024], n_id;
+    pith_error err;
+    struct output o = {0};
+    pith_generate_params p = greedy(16);
+    pith_engine *e = engine_make_keep(keep != NULL ? 0 : 1024, keep);
+    pith_seq *seq = seq_make(e);
+    check(pith_tokenize(model, text, strlen(text), PITH_TOKENIZE_BOS, ids, 1024, &n_id, &err),
+          &err);
+    assert_true(n_id > 400);
+    check(pith_generate(seq, ids, n_id, &p, collect, &o, NULL, &err), &err);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    return strstr(o.text, "copper lantern") != NULL;
+}
+
+/* What a keep policy holds is answered, and what it has evicted is not. */
+static void test_facts_that_stay_or_go(void **state)
+{
+    (void)state;
+    assert_true(remembers(NULL, true));
+    assert_true(remembers(NULL, false));
+    assert_true(remembers("streaming:budget=128,slack=32", false));
+    assert_false(remembers("streaming:budget=128,slack=32", true));
+    assert_true(remembers("streaming:budget=128,slack=32,prefix=32", true));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_full_memory_is_no_failure),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_half_characters_wait),
+        cmocka_unit_test(test_facts_that_stay_or_go),
         cmocka_unit_test(test_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

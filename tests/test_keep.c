@@ -13,7 +13,6 @@
 #include "engine/engine.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
-#define PROSE PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
 #define N_TOKEN 400
 #define PAGE_LEN 16
 #define MAX_LANE 64
@@ -37,7 +36,8 @@ static void check(pith_status status, const pith_error *err)
 }
 
 /* kv_tokens 0: what the policy asks for. */
-static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_thread, int32_t kv_tokens)
+static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_thread,
+                                int32_t kv_tokens)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
@@ -85,8 +85,12 @@ static pith_seq *eval_all(pith_engine *e, uint64_t *hashes)
 {
     pith_error err;
     pith_seq *seq = seq_make(e);
-    pith_batch_item item = {.seq = seq, .tokens = tokens, .n_token = N_TOKEN,
-                            .logits = PITH_LOGITS_ALL, .on_logits = keep_hash, .user = hashes};
+    pith_batch_item item = {.seq = seq,
+                            .tokens = tokens,
+                            .n_token = N_TOKEN,
+                            .logits = PITH_LOGITS_ALL,
+                            .on_logits = keep_hash,
+                            .user = hashes};
     check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);
     return seq;
 }
@@ -151,7 +155,8 @@ static int free_model(void **state)
     pith_model_free(model);
     for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
         if (pi_mem_used((enum pi_mem_tag)tag) != 0)
-            fail_msg("tag %d: %lld bytes leaked", tag, (long long)pi_mem_used((enum pi_mem_tag)tag));
+            fail_msg("tag %d: %lld bytes leaked", tag,
+                     (long long)pi_mem_used((enum pi_mem_tag)tag));
     return 0;
 }
 
@@ -218,7 +223,8 @@ static void test_large_budget_is_full(void **state)
 {
     (void)state;
     static const char *const policies[] = {"none", "streaming:budget=400", "streaming:budget=100%",
-                                           "streaming:budget=1GiB", "streaming:budget=369,slack=32"};
+                                           "streaming:budget=1GiB",
+                                           "streaming:budget=369,slack=32"};
     uint64_t full[N_TOKEN], hashes[N_TOKEN];
     pith_engine *e = engine_make(NULL, 100, 2, N_TOKEN);
     pith_seq_free(eval_all(e, full));
@@ -280,8 +286,8 @@ static void test_company(void **state)
     for (int32_t round = 0; round < 3; round++) {
         pith_batch_item item[4] = {{0}};
         for (int32_t i = 0; i < 4; i++)
-            item[i] = (pith_batch_item){.seq = seq[i], .tokens = tokens + pith_seq_length(seq[i]),
-                                        .n_token = portion[i]};
+            item[i] = (pith_batch_item){
+                .seq = seq[i], .tokens = tokens + pith_seq_length(seq[i]), .n_token = portion[i]};
         check(pith_batch_eval(e, item, 4, NULL, NULL, &err), &err);
         for (int32_t i = 0; i < 4; i++) {
             assert_true(hash_of(seq[i]) == reference[pith_seq_length(seq[i]) - 1]);
@@ -342,8 +348,12 @@ static void test_small_pool(void **state)
     pith_engine_kv_stats(e, &kv);
     assert_true(N_TOKEN >= 4 * (BUDGET + SLACK));
     assert_int_equal(kv.n_page, n_lane * (BUDGET + SLACK) / PAGE_LEN);
-    pith_batch_item item = {.seq = seq, .tokens = tokens, .n_token = N_TOKEN,
-                            .logits = PITH_LOGITS_ALL, .on_logits = watch_memory, .user = e};
+    pith_batch_item item = {.seq = seq,
+                            .tokens = tokens,
+                            .n_token = N_TOKEN,
+                            .logits = PITH_LOGITS_ALL,
+                            .on_logits = watch_memory,
+                            .user = e};
     check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);
     pith_seq_free(seq);
     pith_engine_free(e);
@@ -641,62 +651,6 @@ static void test_save_and_load(void **state)
     remove(path);
 }
 
-/* ---- what it means ---- */
-
-static char answer[256];
-
-static bool collect(void *user, const char *text, size_t len)
-{
-    (void)user;
-    strncat(answer, text, len < sizeof(answer) - 1 - strlen(answer)
-                              ? len
-                              : sizeof(answer) - 1 - strlen(answer));
-    return true;
-}
-
-/* Asks for a fact that stands before or behind some hundred tokens of stories. */
-static bool answers(const char *keep, bool fact_first)
-{
-    static const char fact[] = "The password of Maria is copper lantern. ";
-    static const char question[] = "\nQuestion: What is the password of Maria?\n";
-    char prose[3000], text[4096];
-    FILE *file = fopen(PROSE, "r");
-    assert_non_null(file);
-    prose[fread(prose, 1, sizeof(prose) - 1, file)] = '\0';
-    fclose(file);
-    assert_true(strlen(prose) > 2500);
-    strrchr(prose, '.')[1] = '\0';
-    snprintf(text, sizeof(text), "%s%s%s%s%s", fact_first ? fact : "", prose, fact_first ? "" : " ",
-             fact_first ? "" : fact, question);
-
-    int32_t ids[2048], n_id;
-    pith_error err;
-    pith_generate_params params;
-    check(pith_tokenize(model, text, strlen(text), PITH_TOKENIZE_BOS, ids, 2048, &n_id, &err), &err);
-    assert_true(n_id > 400);
-    pith_engine *e = engine_make(keep, 512, 2, keep != NULL ? 0 : 2048);
-    pith_seq *seq = seq_make(e);
-    pith_generate_params_default(&params);
-    params.n_predict = 16;
-    params.sample.temperature = 0.0f;
-    answer[0] = '\0';
-    check(pith_generate(seq, ids, n_id, &params, collect, NULL, NULL, &err), &err);
-    pith_seq_free(seq);
-    pith_engine_free(e);
-    return strstr(answer, "copper lantern") != NULL;
-}
-
-static void test_facts(void **state)
-{
-    (void)state;
-    const char *keep = "streaming:budget=128,slack=32";
-    assert_true(answers(NULL, true));
-    assert_true(answers(NULL, false));
-    assert_true(answers(keep, false));
-    assert_false(answers(keep, true));
-    assert_true(answers("streaming:budget=128,slack=32,prefix=32", true));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -713,7 +667,6 @@ int main(void)
         cmocka_unit_test(test_every_allocation_fails),
         cmocka_unit_test(test_truncate_and_sync),
         cmocka_unit_test(test_save_and_load),
-        cmocka_unit_test(test_facts),
     };
     return cmocka_run_group_tests(tests, load_model, free_model);
 }

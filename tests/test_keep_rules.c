@@ -24,10 +24,12 @@ static const struct keep_param coarse_table[] = {
     {0},
 };
 
-/* Few values, so that there are ties, negative ones and both zeros among them; every lane differs. */
+/* Few values, so that there are ties, negative ones and both zeros among them; every lane differs.
+ */
 static float opinion(const struct coarse_params *p, int32_t layer, int32_t head, int32_t pos)
 {
-    uint64_t key = (uint64_t)pos * 64 + (uint64_t)layer * 8 + (uint64_t)head + 1000003u * (uint64_t)p->twist;
+    uint64_t key =
+        (uint64_t)pos * 64 + (uint64_t)layer * 8 + (uint64_t)head + 1000003u * (uint64_t)p->twist;
     int32_t level = (int32_t)(rng_next(&key) % (uint64_t)p->levels) - p->levels / 2;
     return level == 0 && (pos & 1) != 0 ? -0.0f : (float)level;
 }
@@ -123,26 +125,30 @@ static void test_wrong_options(void **state)
          "keep: streaming has no option \"levels\" (budget, slack, prefix, sinks, window)"},
         {"streaming:slack=0", "keep: slack: 0 is not in 1..536870912"},
         {"streaming:slack=536870913", "keep: slack: 536870913 is not in 1..536870912"},
-        {"streaming:slack=99999999999999999999", "keep: slack: \"99999999999999999999\" is not a whole number"},
+        {"streaming:slack=99999999999999999999",
+         "keep: slack: \"99999999999999999999\" is not a whole number"},
         {"streaming:sinks=-1", "keep: sinks: \"-1\" is not a whole number"},
         {"streaming:sinks=4.5", "keep: sinks: \"4.5\" is not a whole number"},
         {"streaming:sinks=", "keep: sinks: \"\" is not a whole number"},
         {"streaming:budget=0", "keep: budget: 0 is not in 1..536870912"},
         {"streaming:budget=0%", "keep: budget: 0% is not above 0% and at most 100%"},
         {"streaming:budget=100.1%", "keep: budget: 100.1% is not above 0% and at most 100%"},
-        {"streaming:budget=4k", "keep: budget: \"4k\" is no number of tokens (512), share of them (50%) "
-                                "or size (64MiB; B, kB, MB, GB, KiB, MiB, GiB)"},
+        {"streaming:budget=4k",
+         "keep: budget: \"4k\" is no number of tokens (512), share of them (50%) "
+         "or size (64MiB; B, kB, MB, GB, KiB, MiB, GiB)"},
         {"streaming:budget=0.00001%", "keep: budget: \"0.00001%\" is no number of tokens"},
-        {"streaming:budget=9000000000GiB", "keep: budget: \"9000000000GiB\" is no number of tokens"},
+        {"streaming:budget=9000000000GiB",
+         "keep: budget: \"9000000000GiB\" is no number of tokens"},
         {"streaming:budget=.5%", "keep: budget: \".5%\" is no number of tokens"},
         {"streaming:budget=5.%", "keep: budget: \"5.%\" is no number of tokens"},
         {"streaming:sinks=1,sinks=2", "keep: streaming: \"sinks=1\" is followed by another value"},
         {"streaming:budget=100,prefix=60,window=41",
-         "keep: a budget of 100 entries is smaller than the 101 that are protected: the first 60 and "
+         "keep: a budget of 100 entries is smaller than the 101 that are protected: the first 60 "
+         "and "
          "the last 41"},
-        {"streaming:budget=3",
-         "keep: a budget of 3 entries is smaller than the 4 that are protected: the first 4 and the "
-         "last 0"},
+        {"streaming:budget=3", "keep: a budget of 3 entries is smaller than the 4 that are "
+                               "protected: the first 4 and the "
+                               "last 0"},
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct keep_config c = {.n_budget = 77};
@@ -327,8 +333,7 @@ static bool expect_token(struct history *h)
         while (h->n[l] > budget_now(h)) {
             int32_t go = next_to_go(h, l);
             assert_true(go >= 0);
-            memmove(&h->pos[l][go], &h->pos[l][go + 1],
-                    (size_t)(--h->n[l] - go) * sizeof(int32_t));
+            memmove(&h->pos[l][go], &h->pos[l][go + 1], (size_t)(--h->n[l] - go) * sizeof(int32_t));
         }
     return due;
 }
@@ -416,7 +421,8 @@ static void grow_together(int32_t n_seq, const int32_t *which, const int32_t *n)
         more = false;
         for (int32_t i = 0; i < n_seq; i++) {
             if (left[i] > 0)
-                left[i] -= step(&world.h[which[i]], left[i], 1 + (int32_t)rng_below(&world.rng, 30));
+                left[i] -=
+                    step(&world.h[which[i]], left[i], 1 + (int32_t)rng_below(&world.rng, 30));
             more = more || left[i] > 0;
         }
     }
@@ -512,7 +518,8 @@ static void run_histories(const char *options, int32_t n_page, int32_t n_step)
     assert_true(world.n_round > 50);
 }
 
-/* Pools in which everything fits, and tight ones, where a batch is refused or goes through whole. */
+/* Pools in which everything fits, and tight ones, where a batch is refused or goes through whole.
+ */
 static void test_histories(void **state)
 {
     (void)state;

@@ -39,7 +39,7 @@ class Corpus:
         if not os.path.exists(path):
             works = read(folder, heldout)
             np.save(path, np.concatenate([np.array(tok.encode(w) + [tok.end], np.uint16) for w in works]))
-        return cls(tok, np.load(path))
+        return cls(tok, np.load(path, mmap_mode="r"))
 
     def passage(self, rng, n_tok):
         """n_tok ids from anywhere."""

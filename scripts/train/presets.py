@@ -125,11 +125,11 @@ MINI = Preset(
     phases=[
         Phase(300, {64: 1.0}, 4096, PASSWORDS, 0.0, kinds=kinds(0.1, 0.9), **LIGHT),
         Phase(500, {128: 0.5, 256: 0.5}, 8192, kinds=kinds(0.2, 0.25), **MIDDLE),
-        Phase(350, {256: 0.4, 512: 0.6}, 16384, kinds=kinds(0.25, 0.1), **MIDDLE),
-        Phase(300, {512: 0.4, 1024: 0.6}, 16384, kinds=kinds(0.3, 0.03), **HEAVY),
-        Phase(300, {512: 0.2, 1024: 0.4, 2048: 0.4}, 16384, kinds=kinds(0.3, 0.0), **HEAVY),
+        Phase(300, {256: 0.4, 512: 0.6}, 16384, kinds=kinds(0.25, 0.1), **MIDDLE),
+        Phase(250, {512: 0.4, 1024: 0.6}, 16384, kinds=kinds(0.3, 0.03), **HEAVY),
+        Phase(250, {512: 0.2, 1024: 0.4, 2048: 0.4}, 16384, kinds=kinds(0.3, 0.0), **HEAVY),
         Phase(
-            350,
+            300,
             {1024: 0.2, 2048: 0.3, 4096: 0.3, 8192: 0.2},
             16384,
             kinds=kinds(0.3, 0.0),

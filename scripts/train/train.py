@@ -4,12 +4,14 @@ run.
 The data of a step depends on the seed and the step's number only, so a resumed run sees what an
 uninterrupted one would have seen.  Each batch is cut into SHARDS halves that run side by side,
 whatever the number of cores, and their gradients are added in order: the cores change the time,
-not the result.
+not the result.  The halves are threads; with compiled layers, whose kernels hold Python's lock,
+they are processes that hold the same weights and take the same step.
 """
 
 import argparse
 import math
 import os
+import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,8 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the two halves of a batch are the pa
 
 import numpy as np
 import torch
+import torch.distributed
+import torch.multiprocessing
 import torch.nn.functional as F
 
 import language
@@ -32,7 +36,7 @@ from tasks import ANSWER_WEIGHT, Tasks
 
 SHARDS = 2
 REPORT_STEPS = 25
-CHECKPOINT_STEPS = 200
+CHECKPOINT_STEPS = 100
 SMOOTHING = 0.9  # of the running figures in the log
 LANGUAGE_COUNT = 3000  # how often each word of the tasks counts beside a corpus
 RARE = 3  # pieces of the corpus that occur less often teach the tokenizer nothing
@@ -98,19 +102,30 @@ def phase_of(preset, step):
     raise ValueError("step after the last phase")
 
 
+def prepare(args):
+    """Makes what the processes read: the tokenizer and the encoded corpus."""
+    os.makedirs(args.out, exist_ok=True)
+    tok = make_tokenizer(
+        PRESETS[args.preset], args.corpus, os.path.join(args.out, "tokenizer.json")
+    )
+    Corpus.load(tok, args.corpus, os.path.join(args.out, "corpus.npy"))
+
+
 class Run:
     """One training run and the folder that holds its tokenizer, checkpoint and log."""
 
-    def __init__(self, args):
-        self.name, self.seed, self.folder, self.device = (
+    def __init__(self, args, rank=0):
+        """rank: which half of a batch this process works on, where halves are processes."""
+        self.name, self.seed, self.folder, self.device, self.rank = (
             args.preset,
             args.seed,
             args.out,
             args.device,
+            rank,
         )
         self.preset = p = PRESETS[args.preset]
         os.makedirs(self.folder, exist_ok=True)
-        torch.set_num_threads(SHARDS if p.compiled else 1)  # of the optimizer's step
+        torch.set_num_threads(1)
         torch.manual_seed(self.seed)
         tok = make_tokenizer(p, args.corpus, os.path.join(self.folder, "tokenizer.json"))
         if p.n_vocab:
@@ -127,7 +142,6 @@ class Run:
         if p.compiled:
             self.model.compile(p.lengths)
         self.step, self.seconds, self.n_tokens, self.running = 0, 0.0, 0, {}
-        self.seen = set()  # shapes (sequences, tokens) of shards that have run
         self.checkpoint = os.path.join(self.folder, "checkpoint.pt")
         if os.path.exists(self.checkpoint):
             self.resume()
@@ -188,6 +202,17 @@ class Run:
         scores[0]["text"], scores[1]["text"] = plain.sum().item(), plain.numel()
         return gradients, total.item(), weight.sum().item(), *scores
 
+    def summed(self, part):
+        """A shard's results with gradients, loss and weight summed over the processes."""
+        gradients, loss, weight, right, answers = part
+        row = torch.cat([g.flatten() for g in gradients] + [torch.tensor([loss, weight])])
+        torch.distributed.all_reduce(row)
+        sizes = [p.numel() for p in self.model.parameters()]
+        gradients = [
+            g.view_as(p) for g, p in zip(row[:-2].split(sizes), self.model.parameters())
+        ]
+        return gradients, row[-2].item(), row[-1].item(), right, answers
+
     def train_step(self, pool):
         number = phase_of(self.preset, self.step)
         phase = self.preset.phases[number]
@@ -199,13 +224,11 @@ class Run:
             rng = np.random.default_rng([self.seed, self.step, i])
             return self.shard(self.tasks[number], rng, n_seq, length)
 
-        jobs = []
-        for i in range(SHARDS):
-            jobs.append(pool.submit(shard, i))
-            if (n_seq, length) not in self.seen:
-                jobs[i].result()  # a shape is compiled by one thread while no other computes
-        self.seen.add((n_seq, length))
-        gradients, losses, weights, right, answers = zip(*(job.result() for job in jobs))
+        if self.preset.compiled:
+            parts = [self.summed(shard(self.rank))]
+        else:
+            parts = pool.map(shard, range(SHARDS))
+        gradients, losses, weights, right, answers = zip(*parts)
         for p, *parts in zip(self.model.parameters(), *gradients):
             p.grad = sum(parts) / sum(weights)
         groups = [g for o in self.optimizers for g in o.param_groups]
@@ -232,17 +255,23 @@ class Run:
     def train(self):
         started = time.time() - self.seconds
         log_path = os.path.join(self.folder, "log.txt")
-        one_thread = (1,)  # each worker's own setting, which compiled code depends on
-        with ThreadPoolExecutor(
-            SHARDS, initializer=torch.set_num_threads, initargs=one_thread
-        ) as pool, open(log_path, "a") as log:
+        with ThreadPoolExecutor(SHARDS) as pool, open(log_path, "a") as log:
             while self.step < self.preset.steps:
                 self.train_step(pool)
                 self.seconds = time.time() - started
+                if self.rank > 0:
+                    continue
                 if self.step % REPORT_STEPS == 0:
                     self.report(log)
                 if self.step % CHECKPOINT_STEPS == 0 or self.step == self.preset.steps:
                     self.save()
+
+
+def process(rank, args, meeting):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=SHARDS
+    )
+    Run(args, rank).train()
 
 
 def main():
@@ -261,7 +290,13 @@ def main():
     args = parser.parse_args()
     if PRESETS[args.preset].n_vocab and not args.corpus:
         parser.error(f"preset {args.preset} needs --corpus")
-    Run(args).train()
+    if not PRESETS[args.preset].compiled:
+        Run(args).train()
+        return
+    prepare(args)
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = os.path.join(folder, "meeting")
+        torch.multiprocessing.spawn(process, (args, meeting), nprocs=SHARDS)
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(keep_config_parse(params->keep, &out->keep, err));
     PI_TRY(keep_config_fit(&out->keep, &out->geometry, err));
-    int64_t n_token = params->kv_tokens > 0 ? params->kv_tokens
-                                            : keep_most_at(&out->keep, hp->n_ctx_train);
+    int64_t n_token =
+        params->kv_tokens > 0 ? params->kv_tokens : keep_most_at(&out->keep, hp->n_ctx_train);
     out->kv_bytes =
         params->kv_bytes > 0 ? params->kv_bytes : kv_bytes_for_tokens(&out->geometry, n_token);
     return PITH_OK;
@@ -143,7 +143,10 @@ void pith_engine_free(pith_engine *e)
 
 const pith_model *pith_engine_model(const pith_engine *e) { return e->model; }
 void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out) { kv_cache_stats(e->kv, out); }
-void pith_engine_kv_reset_peak(pith_engine *e) { kv_cache_reset_peak(e->kv); }
+void pith_engine_kv_reset_peak(pith_engine *e)
+{
+    kv_cache_reset_peak(e->kv);
+}
 
 /* ---- sequences ---- */
 

@@ -2,8 +2,8 @@
  * eval.c - tokens into sequences: splits a batch into passes of at most `chunk` tokens, reserves
  * the memory of all of them first, and rolls every sequence back when anything fails. A pass also
  * ends where a keep round is due, so that rounds come at the same tokens whatever the chunk and the
- * company. Invariant: after pith_batch_eval each sequence has all of its item's tokens, or none; or,
- * where a cancelled evaluation had evicted entries already, those of the passes that were done.
+ * company. Invariant: after pith_batch_eval each sequence has all of its item's tokens, or none;
+ * or, where a cancelled evaluation had evicted entries already, those of the passes that were done.
  */
 #include "base/mem.h"
 #include "engine/engine.h"
@@ -78,7 +78,7 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
     return PITH_OK;
 }
 
-/* The keep round of item i if one is due, and room until the next. Its pages were counted before. */
+/* The keep round of item i if one is due, and room until the next. Its pages were counted. */
 static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items, int32_t i,
                              pith_error *err)
 {
@@ -154,8 +154,8 @@ static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, in
         if (take == 0)
             continue;
         take = until_round(e, item->seq, done, take);
-        e->pass_item[n_pass] = (struct pi_pass_item){
-            item->seq->kv, item->tokens + done, take, item->seq->n_token + done, item->seq};
+        e->pass_item[n_pass] = (struct pi_pass_item){item->seq->kv, item->tokens + done, take,
+                                                     item->seq->n_token + done, item->seq};
         e->batch_of[n_pass++] = i;
         e->state[i].n_done += take;
         room -= take;

@@ -1,7 +1,7 @@
 /*
  * generate.c - the loop that most callers want: prompt in, text out. It stands on the public
- * functions (sync, evaluate, sample, token bytes) and knows nothing of passes or pages; only for the
- * count of cached tokens it asks what the sync will reuse.
+ * functions (sync, evaluate, sample, token bytes) and knows nothing of passes or pages; only for
+ * the count of cached tokens it asks what the sync will reuse.
  *
  * Order of one round: choose a token from the last logits, hand out its text, evaluate it. The last
  * token is therefore never evaluated, and a caller that stops loses no work.

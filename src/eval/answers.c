@@ -325,8 +325,7 @@ static struct span last_mark(const char *text)
 static struct span last_number(const char *text)
 {
     struct span last = {NULL, 0};
-    for (struct span s = next_number(text, text); s.at != NULL;
-         s = next_number(text, s.at + s.len))
+    for (struct span s = next_number(text, text); s.at != NULL; s = next_number(text, s.at + s.len))
         last = s;
     return last;
 }

@@ -68,7 +68,8 @@ static void trim(char *s)
    sentence. */
 static void strip_sentence(char *s)
 {
-    static const char *const pairs[][2] = {{"$$", "$$"}, {"$", "$"}, {"\\(", "\\)"}, {"\\[", "\\]"}};
+    static const char *const pairs[][2] = {
+        {"$$", "$$"}, {"$", "$"}, {"\\(", "\\)"}, {"\\[", "\\]"}};
     bool changed = true;
     while (changed) {
         changed = false;
@@ -94,8 +95,8 @@ static void strip_sentence(char *s)
 static void drop_marks(char *s)
 {
     static const char *const marks[] = {
-        "\\left", "\\right", "\\displaystyle", "\\!", "\\,", "\\;", "\\:", "\\$", "$", "\\%", "%",
-        "^{\\circ}", "^\\circ", "\\degree", "~",
+        "\\left", "\\right", "\\displaystyle", "\\!",     "\\,",      "\\;", "\\:", "\\$", "$",
+        "\\%",    "%",       "^{\\circ}",      "^\\circ", "\\degree", "~",
     };
     for (char *c = s; *c != '\0';) {
         size_t found = 0;
@@ -124,7 +125,7 @@ static bool ends_unit(const char *after)
 /* \text{cm} behind something is a unit and goes; other \text{...} leave their content. */
 static void unwrap_text(char *s)
 {
-    static const char *const names[] = {"\\textbf{",       "\\textit{", "\\text{", "\\mathrm{",
+    static const char *const names[] = {"\\textbf{",       "\\textit{", "\\text{",  "\\mathrm{",
                                         "\\operatorname{", "\\mbox{",   "\\mathbf{"};
     for (char *c = s; *c != '\0';) {
         size_t head = 0;
@@ -202,7 +203,8 @@ static void drop_script_braces(char *s)
 
 /* ---- passes that add braces, in place: the text has room ---- */
 
-#define ROOM 6 /* bytes that a byte may become: "1/2" is "\frac{1}{2}", and its parts are digits */
+/* Bytes that a byte may become: 1/2 becomes \frac{1}{2}, and its parts are digits. */
+#define ROOM 6
 
 static void insert(char *at, const char *what)
 {
@@ -224,7 +226,8 @@ static size_t argument_len(const char *s)
     return n;
 }
 
-/* The command of a fraction or a root at s: the bytes of its name, and how many arguments it has. */
+/* The command of a fraction or a root at s: the bytes of its name, and how many arguments it has.
+ */
 static size_t command_len(const char *s, int *n_argument)
 {
     bool fraction = starts(s, "\\frac") && !is_letter(s[5]);

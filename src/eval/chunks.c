@@ -47,8 +47,8 @@ pith_status eval_chunks_make(const struct eval_setup *setup, const char *text, s
         return eval_fail(err, PITH_INVALID, "n_chunk: %d is negative", (int)n_chunk);
     pith_status status = find_bos(setup->model, &c.bos, err);
     if (status == PITH_OK)
-        status = eval_tokenize(setup->model, text, text_len, PITH_TOKENIZE_BOS, &c.ids, &c.n_id,
-                               err);
+        status =
+            eval_tokenize(setup->model, text, text_len, PITH_TOKENIZE_BOS, &c.ids, &c.n_id, err);
     if (status == PITH_OK)
         status = count_chunks(&c, n_chunk, at_least, err);
     if (status != PITH_OK) {
@@ -70,6 +70,28 @@ void eval_chunks_read(const struct eval_chunks *c, int32_t i, int32_t *out)
     memcpy(out, c->ids + (size_t)i * (size_t)c->n_ctx, (size_t)c->n_ctx * sizeof(*out));
     if (c->bos >= 0)
         out[0] = c->bos;
+}
+
+bool eval_chunks_note(const struct eval_chunks *c, const struct eval_setup *setup, int64_t evicted,
+                      int64_t n_after, json_t *summary)
+{
+    struct eval_text note = {0};
+    pith_model_info info;
+    pith_model_get_info(setup->model, &info);
+    if (eval_is_full(&setup->engine))
+        eval_text_add(&note, "Nothing was evicted: no keep policy was given.");
+    else if (evicted == 0)
+        eval_text_add(&note, "Nothing was evicted: no chunk was long enough for a round of the "
+                             "policy, so the measured cache is full, too.");
+    else if (n_after == 0)
+        eval_text_add(&note, "Entries were evicted, but only behind the last token that counts.");
+    if (c->n_ctx > info.n_ctx_train)
+        eval_text_printf(&note,
+                         "%sChunks of %d tokens are longer than the %d of the model's training.",
+                         note.len > 0 ? " " : "", (int)c->n_ctx, (int)info.n_ctx_train);
+    bool ok = !note.failed && (note.len == 0 || eval_set(summary, "note", json_string(note.data)));
+    eval_text_free(&note);
+    return ok;
 }
 
 /* ---- the caches ---- */

@@ -1,6 +1,6 @@
 /*
- * chunks.h - what perplexity and divergence share: a text cut into chunks of tokens, two caches that
- * read the same tokens, and means with their errors.
+ * chunks.h - what perplexity and divergence share: a text cut into chunks of tokens, two caches
+ * that read the same tokens, and means with their errors.
  */
 #ifndef PI_EVAL_CHUNKS_H
 #define PI_EVAL_CHUNKS_H
@@ -27,6 +27,12 @@ void eval_chunks_free(struct eval_chunks *c);
 
 /* The tokens of a chunk as the model reads them, [n_ctx]. */
 void eval_chunks_read(const struct eval_chunks *c, int32_t i, int32_t *out);
+
+/* Sets "note" of the summary where something must be said about the run: that nothing was evicted,
+   or nothing before the last token that counts (n_after: tokens that count behind a first round),
+   or that chunks are longer than the model's training. False when out of memory. */
+bool eval_chunks_note(const struct eval_chunks *c, const struct eval_setup *setup, int64_t evicted,
+                      int64_t n_after, json_t *summary);
 
 /* ---- the caches ---- */
 

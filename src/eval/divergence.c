@@ -15,9 +15,9 @@
 #include <string.h>
 
 #define N_TOP 5
-#define N_BUCKET 8                       /* spans of a chunk that have rows of their own */
+#define N_BUCKET 8                      /* spans of a chunk that have rows of their own */
 #define LOGITS_BYTES ((size_t)64 << 20) /* of the full cache that are held at a time */
-#define MAX_STEP 512                     /* more tokens at once read no faster */
+#define MAX_STEP 512                    /* more tokens at once read no faster */
 
 /* What was found at one position. */
 struct found {
@@ -34,7 +34,7 @@ struct task {
     pith_engine *full;    /* owned */
     float *logits;        /* [n_step][n_vocab] of the full cache at positions from .. */
     int32_t from;
-    int32_t n_step;   /* tokens read at once */
+    int32_t n_step; /* tokens read at once */
     int32_t n_vocab;
     int32_t *tokens;     /* [n_ctx] */
     struct found *found; /* [n_chunk][n_ctx] */
@@ -140,7 +140,8 @@ static pith_status read_step(struct task *t, pith_seq *full, pith_seq *measured,
     if (status == PITH_OK) {
         item.seq = measured;
         item.on_logits = judge;
-        status = pith_batch_eval(eval_run_engine(t->run), &item, 1, eval_progress_step, t->run, err);
+        status =
+            pith_batch_eval(eval_run_engine(t->run), &item, 1, eval_progress_step, t->run, err);
     }
     *seconds += eval_clock_s() - start;
     t->from += item.n_token;
@@ -233,8 +234,8 @@ static double quantile_se(const double *sorted, int64_t n, double p)
     if (n < 2)
         return (double)NAN;
     double half = sqrt(p * (1.0 - p) / (double)n);
-    return 0.5 * (quantile(sorted, n, fmin(p + half, 1.0)) -
-                  quantile(sorted, n, fmax(p - half, 0.0)));
+    return 0.5 *
+           (quantile(sorted, n, fmin(p + half, 1.0)) - quantile(sorted, n, fmax(p - half, 0.0)));
 }
 
 static bool set_mean(json_t *o, const char *key, const char *key_se, const struct eval_moments *m)
@@ -284,43 +285,40 @@ static bool add_rows(struct task *t)
     return true;
 }
 
-static bool set_note(const struct task *t, json_t *summary)
+/* Of all positions, or of those behind the first round of their chunk; *n receives how many. */
+static bool set_all(struct task *t, json_t *o, bool behind, int64_t *n)
 {
-    const char *note = NULL;
-    if (eval_is_full(&t->setup->engine))
-        note = "Nothing was evicted: no keep policy was given.";
-    else if (t->evicted == 0)
-        note = "Nothing was evicted: no chunk was long enough for a round of the policy, so both "
-               "caches are full.";
-    return note == NULL || eval_set(summary, "note", json_string(note));
+    struct tally tally = {.sorted = t->sorted};
+    int32_t n_ctx = t->chunks.n_ctx;
+    for (int32_t i = 0; i < t->chunks.n_chunk; i++) {
+        int32_t round = t->first[i] >= 0 && t->first[i] < n_ctx ? t->first[i] : n_ctx;
+        add_span(t, i, behind ? round : 0, n_ctx, &tally);
+    }
+    *n = tally.kl.n;
+    return set_figures(o, &tally) &&
+           eval_set(o, "kl_se_chunks", eval_number(eval_moments_se(&tally.kl_chunk))) &&
+           (behind || eval_set(o, "score", eval_number(eval_moments_mean(&tally.top1))));
 }
 
 static bool set_summary(struct task *t, json_t *summary)
 {
-    struct tally all = {.sorted = t->sorted}, after = {.sorted = t->sorted};
-    int32_t n_ctx = t->chunks.n_ctx;
-    json_t *behind = json_object();
-    for (int32_t i = 0; i < t->chunks.n_chunk; i++)
-        add_span(t, i, 0, n_ctx, &all);
-    bool ok = set_figures(summary, &all) &&
-              eval_set(summary, "kl_se_chunks", eval_number(eval_moments_se(&all.kl_chunk))) &&
-              eval_set(summary, "score", eval_number(eval_moments_mean(&all.top1)));
-    for (int32_t i = 0; i < t->chunks.n_chunk; i++)
-        add_span(t, i, t->first[i] >= 0 && t->first[i] < n_ctx ? t->first[i] : n_ctx, n_ctx,
-                 &after);
-    return eval_set(summary, "after_first_eviction", behind) && ok && set_figures(behind, &after) &&
-           eval_set(behind, "kl_se_chunks", eval_number(eval_moments_se(&after.kl_chunk))) &&
-           set_note(t, summary);
+    int64_t n_all, n_after = 0;
+    bool ok = set_all(t, summary, false, &n_all);
+    if (ok && !eval_is_full(&t->setup->engine)) {
+        json_t *after = json_object();
+        ok = eval_set(summary, "after_first_eviction", after) && set_all(t, after, true, &n_after);
+    }
+    return ok && eval_chunks_note(&t->chunks, t->setup, t->evicted, n_after, summary);
 }
 
 static pith_status make_result(struct task *t, json_t **result, pith_error *err)
 {
     const pith_engine_params *e = &t->setup->engine;
     bool ok = add_rows(t);
-    json_t *settings = json_pack(
-        "{s:i, s:i, s:I, s:s, s:s, s:s*}", "n_ctx", (int)t->chunks.n_ctx, "chunks",
-        (int)t->chunks.n_chunk, "text_bytes", (json_int_t)t->params->text_len, "type_k", e->type_k,
-        "type_v", e->type_v, "reference_type", t->params->reference_type);
+    json_t *settings =
+        json_pack("{s:i, s:i, s:I, s:s?, s:s?, s:s*}", "n_ctx", (int)t->chunks.n_ctx, "chunks",
+                  (int)t->chunks.n_chunk, "text_bytes", (json_int_t)t->params->text_len, "type_k",
+                  e->type_k, "type_v", e->type_v, "reference_type", t->params->reference_type);
     json_t *r =
         eval_result(t->run, "divergence", t->chunks.n_chunk, settings, json_incref(t->rows));
     json_t *summary = json_object_get(r, "summary");

@@ -12,10 +12,10 @@
 struct graph {
     int32_t n_node;
     int32_t n_edge;
-    int32_t cap;         /* of edge, in edges */
-    int32_t (*edge)[2];  /* [n_edge] owned */
-    int32_t *first;      /* [n_node + 1] where a node's neighbours start in to; owned */
-    int32_t *to;         /* [2 * n_edge] neighbours in the order of the search; owned */
+    int32_t cap;        /* of edge, in edges */
+    int32_t (*edge)[2]; /* [n_edge] owned */
+    int32_t *first;     /* [n_node + 1] where a node's neighbours start in to; owned */
+    int32_t *to;        /* [2 * n_edge] neighbours in the order of the search; owned */
 };
 void graph_free(struct graph *g);
 
@@ -34,9 +34,9 @@ struct graph_search {
     const struct graph *g; /* borrowed; ordered */
     int32_t *stack;        /* [n_stack] the path from the start to here; owned, as all below */
     int32_t n_stack;
-    int32_t *visited;      /* [n_visited] in the order of visiting */
+    int32_t *visited; /* [n_visited] in the order of visiting */
     int32_t n_visited;
-    int32_t *number;       /* [n_node] place in visited, from 1; 0: not visited */
+    int32_t *number; /* [n_node] place in visited, from 1; 0: not visited */
 };
 
 /* NOMEM. The caller frees with graph_search_free, also on failure. */

@@ -29,7 +29,7 @@ bool eval_prose_is_empty(const struct eval_prose *prose);
 void eval_prose_take(const struct eval_prose *prose, size_t start, int32_t n_word, bool squeeze,
                      struct eval_text *out);
 
-/* The start of a sentence, drawn from those of the prose; 0 when it has no other. */
+/* The start of a sentence, drawn from those of the prose; 0 when it has no other, or 2 GiB. */
 size_t eval_prose_draw(const struct eval_prose *prose, struct eval_rng *rng);
 
 /* Offsets in a text where a sentence may be inserted. Zero it before use. */
@@ -51,7 +51,8 @@ struct eval_insert {
 };
 
 /* Appends hay [len] with the sentences in it, one space around each; inserts [n] stand in the order
-   of their places. offset[i] (may be NULL) becomes the byte in out->data where sentence i starts. */
+   of their places. offset[i] (may be NULL) becomes the byte in out->data where sentence i starts.
+ */
 void eval_places_insert(const char *hay, size_t len, const struct eval_places *places,
                         const struct eval_insert *inserts, int32_t n, struct eval_text *out,
                         size_t *offset);

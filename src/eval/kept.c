@@ -128,9 +128,9 @@ pith_status eval_kept(const struct eval_setup *setup, const struct eval_kept_par
     if (status == PITH_OK)
         status = read_text(&r, err);
     if (status == PITH_OK) {
-        json_t *settings = json_pack("{s:i, s:i, s:I}", "n_ctx", (int)r.n_id, "every",
-                                     (int)params->every, "text_bytes",
-                                     (json_int_t)params->text_len);
+        json_t *settings =
+            json_pack("{s:i, s:i, s:I}", "n_ctx", (int)r.n_id, "every", (int)params->every,
+                      "text_bytes", (json_int_t)params->text_len);
         out = eval_result(r.run, "kept", r.n_id, settings, r.rows);
         r.rows = NULL;
         status = out != NULL ? PITH_OK : eval_fail(err, PITH_NOMEM, "kept: no memory for results");

@@ -138,8 +138,7 @@ static void draw_fact(const struct eval_needle_params *p, struct eval_rng *rng, 
 }
 
 /* facts[0] is asked about; no two share a name, a word or a number. */
-static void draw_facts(const struct eval_needle_params *p, struct eval_rng *rng,
-                       struct fact *facts)
+static void draw_facts(const struct eval_needle_params *p, struct eval_rng *rng, struct fact *facts)
 {
     for (int32_t i = 0; i < p->n_needle;) {
         draw_fact(p, rng, &facts[i]);
@@ -176,8 +175,8 @@ struct builder {
     const struct eval_needle_params *params;
     const struct needle_item *item;
     const struct eval_counter *counter;
-    size_t start;                              /* of the haystack in the prose */
-    struct eval_text sentence[MAX_NEEDLE];     /* [0] is asked about */
+    size_t start;                          /* of the haystack in the prose */
+    struct eval_text sentence[MAX_NEEDLE]; /* [0] is asked about */
     struct eval_text question;
     struct eval_text prefix;
     struct fact facts[MAX_NEEDLE];
@@ -273,8 +272,8 @@ static pith_status build(void *user, int32_t size, struct eval_prompt *out, pith
     struct eval_insert inserts[MAX_NEEDLE];
     size_t offsets[MAX_NEEDLE];
     set_inserts(b, inserts);
-    eval_places_insert(text_or_empty(&b->hay), b->hay.len, &b->places, inserts,
-                       b->params->n_needle, &out->text, offsets);
+    eval_places_insert(text_or_empty(&b->hay), b->hay.len, &b->places, inserts, b->params->n_needle,
+                       &out->text, offsets);
     for (int32_t i = 0; i < b->params->n_needle; i++) {
         if (inserts[i].sentence == text_or_empty(&b->sentence[0]))
             b->offset = offsets[i];
@@ -310,7 +309,8 @@ static pith_status find_depth(struct builder *b, int32_t *place, double *at, pit
     if (status == PITH_OK)
         status = count_bytes(b, b->hay.len, &all, err);
     double total = all > none ? all - none : 1.0, best = 2.0;
-    int32_t lo = 0, hi = b->places.n - 1; /* the first place at or behind the depth is in [lo, hi] */
+    int32_t lo = 0,
+            hi = b->places.n - 1; /* the first place at or behind the depth is in [lo, hi] */
     *place = 0;
     while (status == PITH_OK && lo <= hi) {
         int32_t mid = lo + (hi - lo) / 2;
@@ -334,8 +334,8 @@ static pith_status find_depth(struct builder *b, int32_t *place, double *at, pit
 static pith_status fit(struct builder *b, struct needle_text *out, pith_error *err)
 {
     b->place = -1;
-    pith_status status = eval_fit("needle", build, b, 0, INT32_MAX / 2, b->item->length,
-                                  b->counter, &out->prompt, err);
+    pith_status status = eval_fit("needle", build, b, 0, INT32_MAX / 2, b->item->length, b->counter,
+                                  &out->prompt, err);
     if (status != PITH_OK)
         return status;
     status = find_depth(b, &b->place, &out->at, err);
@@ -395,8 +395,8 @@ static pith_status set_key(const struct builder *b, struct needle_text *out, pit
     out->needle = copy_bytes(text_or_empty(&b->sentence[0]), b->sentence[0].len);
     out->before = copy_bytes(text->data + b->offset - n_before, n_before);
     out->after = copy_bytes(text->data + end, n_after);
-    if (out->word == NULL || out->number == NULL || out->question == NULL ||
-        out->needle == NULL || out->before == NULL || out->after == NULL)
+    if (out->word == NULL || out->number == NULL || out->question == NULL || out->needle == NULL ||
+        out->before == NULL || out->after == NULL)
         return eval_fail(err, PITH_NOMEM, "needle: no memory for a text");
     return PITH_OK;
 }
@@ -483,11 +483,11 @@ static pith_status add_row(struct needle_run *r, const struct needle_item *item,
     int32_t n = r->params->n_repeat, *v = cell->verdicts;
     struct eval_interval i = eval_wilson(v[EVAL_PASS], n);
     json_t *row = json_pack(
-        "{s:i, s:f, s:i, s:f, s:f, s:i, s:i, s:i, s:i, s:f, s:f, s:f}", "length",
-        (int)item->length, "depth", item->depth, "n", (int)n, "tokens", cell->n_token / n, "at",
-        cell->at / n, "pass", (int)v[EVAL_PASS], "partial_word", (int)v[EVAL_PARTIAL_WORD],
-        "partial_number", (int)v[EVAL_PARTIAL_NUMBER], "fail", (int)v[EVAL_FAIL], "score",
-        (double)v[EVAL_PASS] / n, "low", i.low, "high", i.high);
+        "{s:i, s:f, s:i, s:f, s:f, s:i, s:i, s:i, s:i, s:f, s:f, s:f}", "length", (int)item->length,
+        "depth", item->depth, "n", (int)n, "tokens", cell->n_token / n, "at", cell->at / n, "pass",
+        (int)v[EVAL_PASS], "partial_word", (int)v[EVAL_PARTIAL_WORD], "partial_number",
+        (int)v[EVAL_PARTIAL_NUMBER], "fail", (int)v[EVAL_FAIL], "score", (double)v[EVAL_PASS] / n,
+        "low", i.low, "high", i.high);
     if (row != NULL && cell->texts != NULL && json_object_set(row, "texts", cell->texts) != 0) {
         json_decref(row);
         row = NULL;
@@ -552,8 +552,8 @@ static json_t *settings_of(const struct needle_run *r)
     return json_pack("{s:o, s:o, s:s, s:s, s:s, s:s?, s:s?, s:i, s:i, s:i, s:I, s:I, s:b}",
                      "lengths", lengths, "depths", depths, "needle", p.needle, "question",
                      p.question, "prefix", p.prefix, "word", p.word, "number", p.number, "needles",
-                     (int)p.n_needle, "repeats", (int)p.n_repeat, "answer_tokens",
-                     (int)p.n_predict, "haystack_bytes", (json_int_t)p.haystack_len, "seed",
+                     (int)p.n_needle, "repeats", (int)p.n_repeat, "answer_tokens", (int)p.n_predict,
+                     "haystack_bytes", (json_int_t)p.haystack_len, "seed",
                      (json_int_t)r->setup->seed, "chat", (int)r->setup->chat);
 }
 

@@ -46,10 +46,10 @@ struct task {
     struct eval_run *run; /* of the measured cache */
     pith_engine *full;    /* NULL: not paired */
     struct side measured, reference;
-    struct scorer *scorers;  /* [n_seq] */
-    pith_batch_item *items;  /* [n_seq] */
-    pith_seq **seqs;         /* [n_seq] */
-    int32_t *tokens;         /* [n_seq][n_ctx] as they are read */
+    struct scorer *scorers; /* [n_seq] */
+    pith_batch_item *items; /* [n_seq] */
+    pith_seq **seqs;        /* [n_seq] */
+    int32_t *tokens;        /* [n_seq][n_ctx] as they are read */
     json_t *rows;
     struct tally all, after;
     int32_t n_seq;    /* chunks read side by side */
@@ -133,7 +133,8 @@ static pith_status task_make(struct task *t, pith_error *err)
     if (status != PITH_OK)
         return status;
     if (t->scorers == NULL || t->items == NULL || t->seqs == NULL || t->tokens == NULL ||
-        t->rows == NULL || !side_make(&t->measured, eval_run_engine(t->run), t->n_seq, t->n_scored) ||
+        t->rows == NULL ||
+        !side_make(&t->measured, eval_run_engine(t->run), t->n_seq, t->n_scored) ||
         (t->full != NULL && !side_make(&t->reference, t->full, t->n_seq, t->n_scored)))
         return eval_fail(err, PITH_NOMEM, "no memory for %d chunks of %d tokens", (int)t->n_seq,
                          (int)p->n_ctx);
@@ -181,10 +182,9 @@ static pith_status read_batches(struct task *t, struct side *s, int32_t n, doubl
         to = ends[0];
         for (int i = 1; i < 3; i++)
             to = ends[i] < to ? ends[i] : to;
-        status = eval_progress(t->run, fraction + share * from / t->chunks.n_ctx, err,
-                               "%s, chunks of %d tokens", s == &t->measured ? "reading"
-                                                                            : "the full cache",
-                               (int)t->chunks.n_ctx);
+        status = eval_progress(
+            t->run, fraction + share * from / t->chunks.n_ctx, err, "%s, chunks of %d tokens",
+            s == &t->measured ? "reading" : "the full cache", (int)t->chunks.n_ctx);
         if (status == PITH_OK)
             status = read_span(t, s, n, from, to, err);
     }
@@ -219,8 +219,7 @@ static pith_status read_group(struct task *t, struct side *s, int32_t chunk, int
             .n_ctx = t->chunks.n_ctx,
             .n_vocab = info.n_vocab,
         };
-        eval_chunks_read(&t->chunks, chunk + i,
-                         t->tokens + (size_t)i * (size_t)t->chunks.n_ctx);
+        eval_chunks_read(&t->chunks, chunk + i, t->tokens + (size_t)i * (size_t)t->chunks.n_ctx);
         t->seqs[i] = NULL;
         status = pith_seq_create(s->engine, &t->seqs[i], err);
     }
@@ -322,6 +321,8 @@ static bool set_paired(json_t *o, const struct tally *t)
 
 static bool set_after(const struct task *t, json_t *summary)
 {
+    if (eval_is_full(&t->setup->engine))
+        return true;
     json_t *o = json_object();
     return eval_set(summary, "after_first_eviction", o) &&
            eval_set(o, "tokens", json_integer(t->after.nll.n)) &&
@@ -329,25 +330,12 @@ static bool set_after(const struct task *t, json_t *summary)
            (t->full == NULL || set_paired(o, &t->after));
 }
 
-static bool set_note(const struct task *t, json_t *summary)
-{
-    const char *note = NULL;
-    if (eval_is_full(&t->setup->engine))
-        note = "Nothing was evicted: no keep policy was given.";
-    else if (t->evicted == 0)
-        note = "Nothing was evicted: no chunk was long enough for a round of the policy, so this is "
-               "the figure of the full cache.";
-    else if (t->after.nll.n == 0)
-        note = "Entries were evicted, but only behind the last token that is scored.";
-    return note == NULL || eval_set(summary, "note", json_string(note));
-}
-
 static json_t *make_settings(const struct task *t)
 {
     const struct eval_perplexity_params *p = t->params;
     const pith_engine_params *e = &t->setup->engine;
-    return json_pack("{s:i, s:i, s:i, s:I, s:b, s:s, s:s, s:s*}", "n_ctx", (int)p->n_ctx, "n_batch",
-                     (int)(t->n_seq > 1 ? t->n_seq * p->n_ctx : t->n_batch), "chunks",
+    return json_pack("{s:i, s:i, s:i, s:I, s:b, s:s?, s:s?, s:s*}", "n_ctx", (int)p->n_ctx,
+                     "n_batch", (int)(t->n_seq > 1 ? t->n_seq * p->n_ctx : t->n_batch), "chunks",
                      (int)t->chunks.n_chunk, "text_bytes", (json_int_t)p->text_len, "paired",
                      t->full != NULL, "type_k", e->type_k, "type_v", e->type_v, "reference_type",
                      t->full != NULL ? p->reference_type : NULL);
@@ -355,8 +343,6 @@ static json_t *make_settings(const struct task *t)
 
 static pith_status make_result(struct task *t, json_t **result, pith_error *err)
 {
-    pith_kv_stats kv;
-    pith_engine_kv_stats(t->measured.engine, &kv);
     json_t *r = eval_result(t->run, "perplexity", t->chunks.n_chunk, make_settings(t),
                             json_incref(t->rows));
     json_t *summary = json_object_get(r, "summary");
@@ -365,7 +351,7 @@ static pith_status make_result(struct task *t, json_t **result, pith_error *err)
               eval_set(summary, "nll", eval_number(eval_moments_mean(&t->all.nll))) &&
               eval_set(summary, "nll_se", eval_number(eval_moments_se(&t->all.nll))) &&
               (t->full == NULL || set_paired(summary, &t->all)) && set_after(t, summary) &&
-              set_note(t, summary);
+              eval_chunks_note(&t->chunks, t->setup, t->evicted, t->after.nll.n, summary);
     if (!ok) {
         json_decref(r);
         return eval_fail(err, PITH_NOMEM, "no memory for the result of perplexity");
@@ -383,15 +369,17 @@ static pith_status run_group(struct task *t, int32_t chunk, pith_error *err)
     pith_kv_stats kv;
     if (t->full != NULL)
         share /= 2.0;
+    pith_engine_kv_reset_peak(t->measured.engine);
     pith_status status = read_group(t, &t->measured, chunk, n, fraction, share, err);
     if (status == PITH_OK && t->full != NULL)
         status = read_group(t, &t->reference, chunk, n, fraction + share, share, err);
     if (status != PITH_OK)
         return status;
+    /* The chunks of a group grow alike, so the peak is n times that of one. */
     pith_engine_kv_stats(t->measured.engine, &kv);
     struct eval_answer cost = {.n_prompt = n * t->chunks.n_ctx,
                                .prompt_s = t->measured.seconds - before,
-                               .kv_peak_bytes = kv.peak_bytes};
+                               .kv_peak_bytes = (kv.peak_bytes + n - 1) / n};
     for (int32_t i = 0; i < n && status == PITH_OK; i++) {
         cost.evicted += t->measured.evicted[i];
         cost.rounds += t->measured.rounds[i];

@@ -22,13 +22,13 @@ static json_t *collect_keys(const json_t *rows)
     const json_t *row;
     const char *key;
     json_t *value;
-    json_array_foreach ((json_t *)rows, i, row)
-        json_object_foreach ((json_t *)row, key, value)
-            if (json_object_get(keys, key) == NULL &&
-                json_object_set_new(keys, key, json_integer(0)) != 0) {
-                json_decref(keys);
-                return NULL;
-            }
+    json_array_foreach((json_t *)rows, i, row) json_object_foreach(
+        (json_t *)row, key, value) if (json_object_get(keys, key) == NULL &&
+                                       json_object_set_new(keys, key, json_integer(0)) != 0)
+    {
+        json_decref(keys);
+        return NULL;
+    }
     return keys;
 }
 
@@ -124,10 +124,12 @@ static void measure_columns(const json_t *rows, json_t *keys, struct column *col
     const char *key;
     json_t *unused;
     const json_t *row;
-    json_object_foreach (keys, key, unused) {
+    json_object_foreach(keys, key, unused)
+    {
         struct column *col = &columns[c++];
         *col = (struct column){strlen(key), true};
-        json_array_foreach ((json_t *)rows, i, row) {
+        json_array_foreach((json_t *)rows, i, row)
+        {
             const json_t *value = json_object_get(row, key);
             make_cell(value, cell);
             size_t width = count_characters(cell->data, cell->len);
@@ -159,14 +161,17 @@ static void add_rows(const json_t *rows, json_t *keys, const struct column *colu
     const char *key;
     json_t *unused;
     const json_t *row;
-    json_object_foreach (keys, key, unused) {
+    json_object_foreach(keys, key, unused)
+    {
         add_cell(out, key, strlen(key), &columns[c], c == 0, c + 1 == n);
         c++;
     }
     eval_text_add(out, "\n");
-    json_array_foreach ((json_t *)rows, i, row) {
+    json_array_foreach((json_t *)rows, i, row)
+    {
         c = 0;
-        json_object_foreach (keys, key, unused) {
+        json_object_foreach(keys, key, unused)
+        {
             make_cell(json_object_get(row, key), cell);
             add_cell(out, cell->data, cell->len, &columns[c], c == 0, c + 1 == n);
             c++;
@@ -205,13 +210,13 @@ static size_t longest_name(const json_t *summary)
     size_t longest = 0;
     const char *key, *inner;
     json_t *value, *part;
-    json_object_foreach ((json_t *)summary, key, value) {
+    json_object_foreach((json_t *)summary, key, value)
+    {
         size_t len = strlen(key);
         if (!json_is_object(value) && len > longest)
             longest = len;
-        json_object_foreach (value, inner, part)
-            if (len + 1 + strlen(inner) > longest)
-                longest = len + 1 + strlen(inner);
+        json_object_foreach(value, inner, part) if (len + 1 + strlen(inner) > longest) longest =
+            len + 1 + strlen(inner);
     }
     return longest;
 }
@@ -245,13 +250,13 @@ static void add_summary(const json_t *summary, struct eval_text *out)
     size_t width = longest_name(summary);
     const char *key, *inner;
     json_t *value, *part;
-    json_object_foreach ((json_t *)summary, key, value) {
+    json_object_foreach((json_t *)summary, key, value)
+    {
         if (strcmp(key, "note") == 0)
             continue;
         if (!json_is_object(value))
             add_figure("", key, value, width, out);
-        json_object_foreach (value, inner, part)
-            add_figure(key, inner, part, width, out);
+        json_object_foreach(value, inner, part) add_figure(key, inner, part, width, out);
     }
 }
 
@@ -299,8 +304,7 @@ static void add_csv_value(const json_t *value, struct eval_text *out)
         add_field(json_string_value(value), json_string_length(value), out);
         return;
     }
-    char *text =
-        json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(DIGITS));
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(DIGITS));
     if (text != NULL)
         add_field(text, strlen(text), out);
     else
@@ -319,16 +323,19 @@ void eval_print_csv(const json_t *result, struct eval_text *out)
         return;
     }
     const char *gap = "";
-    json_object_foreach (keys, key, unused) {
+    json_object_foreach(keys, key, unused)
+    {
         eval_text_add(out, gap);
         add_field(key, strlen(key), out);
         gap = ",";
     }
     if (json_object_size(keys) > 0)
         eval_text_add(out, "\r\n");
-    json_array_foreach ((json_t *)rows, i, row) {
+    json_array_foreach((json_t *)rows, i, row)
+    {
         gap = "";
-        json_object_foreach (keys, key, unused) {
+        json_object_foreach(keys, key, unused)
+        {
             eval_text_add(out, gap);
             add_csv_value(json_object_get(row, key), out);
             gap = ",";

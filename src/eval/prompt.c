@@ -141,8 +141,8 @@ static pith_status measure(const struct fit *f, int32_t size, pith_error *err)
         status = eval_prompt_check(f->out, err);
     if (status != PITH_OK)
         return status;
-    return f->counter->count(f->counter->user, text_of(f->out), prefix_of(f->out),
-                             &f->out->n_token, err);
+    return f->counter->count(f->counter->user, text_of(f->out), prefix_of(f->out), &f->out->n_token,
+                             err);
 }
 
 /* A size strictly between lo and hi, where a straight line through both reaches n_token; bisection
@@ -179,8 +179,8 @@ pith_status eval_fit(const char *name, eval_build_fn *build, void *user, int32_t
 
     int64_t lo = min_size, lo_token = out->n_token, hi = lo, hi_token = -1;
     int64_t base = lo, base_token = lo_token; /* of the slope that foretells where the end is */
-    for (int64_t step = 1; hi < max_size; step = next_step(step, lo - base, lo_token - base_token,
-                                                           n_token - lo_token)) {
+    for (int64_t step = 1; hi < max_size;
+         step = next_step(step, lo - base, lo_token - base_token, n_token - lo_token)) {
         hi = lo + step < max_size ? lo + step : max_size;
         status = measure(&f, (int32_t)hi, err);
         if (status != PITH_OK)
@@ -232,8 +232,8 @@ pith_status eval_prompt_room(const struct eval_prompt *p, const char *text,
     int32_t without = 0, all = 0;
     eval_text_add(&with, p->prefix.len > 0 ? p->prefix.data : "");
     eval_text_add(&with, text);
-    pith_status status = with.failed ? eval_fail(err, PITH_NOMEM, "eval: no memory for an answer")
-                                     : PITH_OK;
+    pith_status status =
+        with.failed ? eval_fail(err, PITH_NOMEM, "eval: no memory for an answer") : PITH_OK;
     if (status == PITH_OK)
         status = counter->count(counter->user, text_of(p), prefix_of(p), &without, err);
     if (status == PITH_OK)

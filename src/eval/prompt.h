@@ -48,8 +48,8 @@ struct eval_counter {
 /* The counter of a setup's model; setup is borrowed as long as the counter is used. */
 struct eval_counter eval_counter_of(const struct eval_setup *setup);
 
-/* Appends nothing to *out (it is cleared first) but the prompt of this size. Must make the same of
-   the same size, and no shorter text of a larger one. */
+/* Writes the prompt of this size to *out, which is empty. The same size must give the same prompt,
+   and a larger one no shorter text. */
 typedef pith_status eval_build_fn(void *user, int32_t size, struct eval_prompt *out,
                                   pith_error *err);
 
@@ -75,8 +75,8 @@ pith_status eval_prompt_room(const struct eval_prompt *p, const char *text,
 bool eval_keep_text(json_t *texts, const struct eval_prompt *p, const char *answer,
                     const char *verdict, double score);
 
-/* Adds "score", "low" and "high" to the summary of a result, which may be NULL (out of memory) and is
-   stolen, and sets *out. NOMEM. */
+/* Adds "score", "low" and "high" to the summary of a result, which may be NULL (out of memory) and
+   is stolen, and sets *out. NOMEM. */
 pith_status eval_scored(json_t *result, struct eval_interval score, json_t **out, pith_error *err);
 
 #endif

@@ -137,8 +137,8 @@ struct questions_run {
     struct eval_run *run;
     struct question_file file;
     int32_t n_question;
-    int32_t n_done; /* draws */
-    double passed;  /* sum of the questions' pass rates */
+    int32_t n_done;   /* draws */
+    double passed;    /* sum of the questions' pass rates */
     int32_t answered; /* draws from which a final answer could be taken */
     json_t *rows;
 };
@@ -187,9 +187,9 @@ static pith_status add_row(struct questions_run *r, const struct question *q, in
                            json_t *answers, json_t *texts, pith_error *err)
 {
     int32_t n = r->params->n_draw;
-    json_t *row = json_pack("{s:s, s:i, s:i, s:f, s:s, s:O}", "question", q->name, "n", (int)n,
-                            "right", (int)right, "score", (double)right / n, "answer", q->answer,
-                            "answers", answers);
+    json_t *row =
+        json_pack("{s:s, s:i, s:i, s:f, s:s, s:O}", "question", q->name, "n", (int)n, "right",
+                  (int)right, "score", (double)right / n, "answer", q->answer, "answers", answers);
     if (row != NULL && texts != NULL && json_object_set(row, "texts", texts) != 0) {
         json_decref(row);
         row = NULL;
@@ -235,8 +235,8 @@ static pith_status measure_prompts(const struct questions_run *r, int32_t *longe
         int32_t n = 0;
         status = make_prompt(r, &r->file.question[i], &p, err);
         if (status == PITH_OK)
-            status = counter.count(counter.user, p.text.data != NULL ? p.text.data : "", NULL, &n,
-                                   err);
+            status =
+                counter.count(counter.user, p.text.data != NULL ? p.text.data : "", NULL, &n, err);
         *longest = n > *longest ? n : *longest;
         eval_prompt_free(&p);
     }
@@ -290,11 +290,10 @@ pith_status eval_questions(const struct eval_setup *setup,
         status = run_question(&r, i, err);
     if (status == PITH_OK)
         status = eval_scored(
-            eval_result(r.run, "questions", r.n_done, settings_of(&r), json_incref(r.rows)),
+            eval_result(r.run, "questions", r.n_question, settings_of(&r), json_incref(r.rows)),
             eval_wilson(r.passed, r.n_question), result, err);
-    if (status == PITH_OK &&
-        json_object_set_new(json_object_get(*result, "summary"), "answered",
-                            json_real((double)r.answered / r.n_done)) != 0) {
+    if (status == PITH_OK && json_object_set_new(json_object_get(*result, "summary"), "answered",
+                                                 json_real((double)r.answered / r.n_done)) != 0) {
         json_decref(*result);
         *result = NULL;
         status = no_memory(err);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 struct item {
-    struct recursion_record drawn;         /* owned, unless the record is of a file */
+    struct recursion_record drawn; /* owned, unless the record is of a file */
     const struct recursion_record *record;
     struct eval_prompt prompt;
     int32_t n_predict;
@@ -75,8 +75,8 @@ static pith_status choose_predict(const struct recursion_run *r, struct item *it
     it->n_predict = r->params->n_predict;
     if (it->n_predict > 0)
         return PITH_OK;
-    pith_status status = eval_prompt_room(&it->prompt, it->prompt.refs.at[0], &r->counter,
-                                          &it->n_predict, err);
+    pith_status status =
+        eval_prompt_room(&it->prompt, it->prompt.refs.at[0], &r->counter, &it->n_predict, err);
     it->n_predict += it->n_predict / 4 + 8;
     return status;
 }
@@ -142,8 +142,8 @@ static pith_status add_row(struct recursion_run *r, int32_t steps, const struct 
     struct eval_interval i = eval_wilson(c->stack, c->n);
     double n = c->n;
     json_t *row = json_pack("{s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "steps",
-                            (int)steps, "n", (int)c->n, "score", c->stack / n, "low", i.low,
-                            "high", i.high, "node", c->node / n, "depth", c->depth / n, "visited",
+                            (int)steps, "n", (int)c->n, "score", c->stack / n, "low", i.low, "high",
+                            i.high, "node", c->node / n, "depth", c->depth / n, "visited",
                             c->visited / n, "visited_f1", c->f1 / n, "parsed", c->parsed / n);
     bool ok = row != NULL;
     if (ok && r->params->trace)
@@ -193,7 +193,8 @@ static pith_status measure_items(struct recursion_run *r, int32_t *longest, pith
             int32_t n_token = 0;
             status = make_item(r, steps, i, &it, err);
             if (status == PITH_OK)
-                status = r->counter.count(r->counter.user, it.prompt.text.data, NULL, &n_token, err);
+                status =
+                    r->counter.count(r->counter.user, it.prompt.text.data, NULL, &n_token, err);
             if (n_token + it.n_predict > *longest)
                 *longest = n_token + it.n_predict;
             item_free(&it);
@@ -211,8 +212,7 @@ static pith_status check_params(const struct eval_recursion_params *p, pith_erro
     if (p->path != NULL && p->trace)
         return eval_fail(err, PITH_INVALID, "recursion: traces are drawn, not read from a file");
     if (p->n_sample < (p->path != NULL ? 0 : 1))
-        return eval_fail(err, PITH_INVALID, "recursion: samples = %d is too few",
-                         (int)p->n_sample);
+        return eval_fail(err, PITH_INVALID, "recursion: samples = %d is too few", (int)p->n_sample);
     if (p->n_predict < (p->trace ? 0 : 1))
         return eval_fail(err, PITH_INVALID, "recursion: answer tokens = %d are too few",
                          (int)p->n_predict);
@@ -240,12 +240,11 @@ static pith_status read_file(struct recursion_run *r, pith_error *err)
 static json_t *settings_of(const struct recursion_run *r)
 {
     const struct eval_recursion_params *p = r->params;
-    return json_pack("{s:s, s:s?, s:i, s:i, s:i, s:i, s:i, s:I, s:b}", "form",
-                     p->trace ? "trace" : "question", "file", p->path, "min_steps",
-                     (int)p->min_steps, "max_steps", (int)p->max_steps, "step_stride",
-                     (int)p->step_stride, "samples", (int)p->n_sample, "answer_tokens",
-                     (int)p->n_predict, "seed", (json_int_t)r->setup->seed, "chat",
-                     (int)r->setup->chat);
+    return json_pack(
+        "{s:s, s:s?, s:i, s:i, s:i, s:i, s:i, s:I, s:b}", "form", p->trace ? "trace" : "question",
+        "file", p->path, "min_steps", (int)p->min_steps, "max_steps", (int)p->max_steps,
+        "step_stride", (int)p->step_stride, "samples", (int)p->n_sample, "answer_tokens",
+        (int)p->n_predict, "seed", (json_int_t)r->setup->seed, "chat", (int)r->setup->chat);
 }
 
 pith_status eval_recursion(const struct eval_setup *setup,

@@ -11,13 +11,13 @@
 
 /* One record of the benchmark: its file's fields. Zero it before use. */
 struct recursion_record {
-    struct graph graph;  /* ordered: ascending by label, or as a trace lists it */
-    int32_t *label;      /* [n_node] what the nodes are called, in the order of the file; owned */
-    int32_t start;       /* node */
+    struct graph graph; /* ordered: ascending by label, or as a trace lists it */
+    int32_t *label;     /* [n_node] what the nodes are called, in the order of the file; owned */
+    int32_t start;      /* node */
     int32_t steps;
-    int32_t *stack;      /* [n_stack] nodes, from the start on; the last is the current; owned */
+    int32_t *stack; /* [n_stack] nodes, from the start on; the last is the current; owned */
     int32_t n_stack;
-    int32_t *visited;    /* [n_visited] nodes in the order of visiting; owned */
+    int32_t *visited; /* [n_visited] nodes in the order of visiting; owned */
     int32_t n_visited;
 };
 void eval_record_free(struct recursion_record *r);
@@ -39,7 +39,7 @@ void eval_record_file_free(struct recursion_file *f);
 
 /* How an answer compares with a record. */
 struct recursion_score {
-    bool parsed;  /* a state was found in the answer */
+    bool parsed; /* a state was found in the answer */
     bool node;
     bool stack;   /* exact: the benchmark's primary measure */
     bool depth;   /* as many nodes on the stack */

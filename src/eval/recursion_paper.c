@@ -148,8 +148,7 @@ static bool same_node(const json_t *node, const struct recursion_record *r)
 {
     if (r->n_stack == 0)
         return json_is_null(node);
-    return json_is_integer(node) &&
-           json_integer_value(node) == r->label[r->stack[r->n_stack - 1]];
+    return json_is_integer(node) && json_integer_value(node) == r->label[r->stack[r->n_stack - 1]];
 }
 
 /* Compares a state in the benchmark's form. */

@@ -43,8 +43,8 @@ static const char *name_of(const struct recursion_record *r, int32_t node)
     return eval_names.word[r->label[node]];
 }
 
-static pith_status draw_record(uint64_t seed, int32_t steps, int32_t sample,
-                               struct eval_rng *rng, struct recursion_record *r, pith_error *err)
+static pith_status draw_record(uint64_t seed, int32_t steps, int32_t sample, struct eval_rng *rng,
+                               struct recursion_record *r, pith_error *err)
 {
     if (steps < 1 || steps > TRACE_MAX_STEP)
         return eval_fail(err, PITH_INVALID, "recursion: steps = %d is not between 1 and %d",
@@ -111,8 +111,7 @@ static void write_state(const struct recursion_record *r, struct eval_text *out)
 {
     eval_text_printf(out, "State: at %s. Stack:", name_of(r, r->stack[r->n_stack - 1]));
     for (int32_t i = r->n_stack; i-- > 0;)
-        eval_text_printf(out, "%s %s", i + 1 < r->n_stack ? " under" : "",
-                         name_of(r, r->stack[i]));
+        eval_text_printf(out, "%s %s", i + 1 < r->n_stack ? " under" : "", name_of(r, r->stack[i]));
     eval_text_add(out, ". Visited:");
     for (int32_t i = 0; i < r->n_visited; i++)
         eval_text_printf(out, "%s %d %s", i > 0 ? "," : "", (int)(i + 1),

@@ -343,39 +343,40 @@ static void draw_cost_line(struct eval_text *t, const struct report *r, const st
                            const struct report_point *points, int32_t n, enum report_cost cost)
 {
     int32_t drawn = 0;
+    begin_series(t, r, points[0].policy);
     eval_text_add(t, "<path class=\"line thin\" d=\"M0 0");
     for (int32_t i = 0; i < n; i++)
         if (is_shown(&points[i]) && !isnan(cost_of(&points[i], cost)))
             eval_text_printf(t, "%c%.1f %.1f", drawn++ == 0 ? 'M' : 'L',
                              svg_at(&plot->x, cost_of(&points[i], cost)),
                              svg_at(&plot->y, points[i].value));
-    eval_text_add(t, "\"/>");
-    for (int32_t i = 0; i < n; i++)
-        if (is_shown(&points[i]) && !isnan(cost_of(&points[i], cost)))
-            add_mark(t, r, &points[i], svg_at(&plot->x, cost_of(&points[i], cost)),
-                     svg_at(&plot->y, points[i].value));
+    eval_text_add(t, "\"/></g>");
 }
 
-/* After all marks, so that no label covers one. */
-static void draw_cost_labels(struct eval_text *t, const struct report *r, const struct plot *plot,
-                             const struct report_group *g, enum report_cost cost)
+/* Names first, marks over them: where there is little room a name loses a corner, not a mark. */
+static void draw_cost_marks(struct eval_text *t, const struct report *r, const struct plot *plot,
+                            const struct report_group *g, enum report_cost cost)
 {
+    enum { PLACES, NAMES, MARKS, PASSES };
     struct svg_boxes boxes = {
         .left = PLOT_LEFT, .top = 0, .right = WIDTH, .bottom = PLOT_BOTTOM + 4};
-    for (int pass = 0; pass < 2; pass++)
+    for (int pass = 0; pass < PASSES; pass++)
         for (int32_t i = g->first_point; i < g->first_point + g->n_point; i++) {
             const struct report_point *p = &r->points[i];
             if (!is_shown(p) || isnan(cost_of(p, cost)))
                 continue;
             double x = svg_at(&plot->x, cost_of(p, cost)), y = svg_at(&plot->y, p->value);
-            if (pass == 0) {
+            if (pass == PLACES) {
                 svg_boxes_mark(&boxes, x, y, 5);
                 continue;
             }
             begin_series(t, r, p->policy);
-            svg_boxes_label(&boxes, t, x, y, "mark-name",
-                            p->budget.kind == REPORT_BUDGET_NONE ? r->policies[p->policy].name
-                                                                 : p->budget.text);
+            if (pass == MARKS)
+                add_mark(t, r, p, x, y);
+            else
+                svg_boxes_label(&boxes, t, x, y, "mark-name",
+                                p->budget.kind == REPORT_BUDGET_NONE ? r->policies[p->policy].name
+                                                                     : p->budget.text);
             eval_text_add(t, "</g>");
         }
 }
@@ -390,9 +391,9 @@ void report_cost_chart(struct eval_text *t, const struct report *r, const struct
     for (int32_t i = g->first_point; i < end; i++)
         if (is_shown(&r->points[i]))
             span_add(&span, cost_of(&r->points[i], cost));
-    struct plot plot = {svg_scale_positive(span.low, span.high, PLOT_LEFT, COST_RIGHT,
-                                           cost == REPORT_COST_MEMORY),
-                        value_scale(r, g), g->metric};
+    struct plot plot = {
+        svg_scale_positive(span.low, span.high, PLOT_LEFT, COST_RIGHT, cost == REPORT_COST_MEMORY),
+        value_scale(r, g), g->metric};
     snprintf(label, sizeof(label), "%s of %.100s against %s, one mark per policy and budget",
              g->metric->name, g->title, name);
     svg_begin(t, WIDTH, HEIGHT, "chart", label);
@@ -400,10 +401,8 @@ void report_cost_chart(struct eval_text *t, const struct report *r, const struct
     svg_axis_y(t, &plot.x, &plot.y, figure_value, g->metric->name);
     for (int32_t i = g->first_point, n; i < end; i += n) {
         n = run_length(r, i, end);
-        begin_series(t, r, r->points[i].policy);
         draw_cost_line(t, r, &plot, &r->points[i], n, cost);
-        eval_text_add(t, "</g>");
     }
-    draw_cost_labels(t, r, &plot, g, cost);
+    draw_cost_marks(t, r, &plot, g, cost);
     svg_end(t);
 }

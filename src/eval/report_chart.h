@@ -1,4 +1,5 @@
-/* report_chart.h - the drawings of a report, one function each; report_html.c puts them on a page. */
+/* report_chart.h - the drawings of a report, one function each; report_html.c puts them on a page.
+ */
 #ifndef PI_EVAL_REPORT_CHART_H
 #define PI_EVAL_REPORT_CHART_H
 

@@ -20,9 +20,9 @@
 
 /* In the order of preference: the first that a result has is what its charts show. */
 static const struct report_metric metrics[] = {
-    {"score", NULL, "score", "Accuracy", "more is better", true},
     {"perplexity", "perplexity_se", "perplexity", "Perplexity", "less is better", false},
     {"kl_mean", "kl_se", "KL divergence", "KL divergence", "less is better", false},
+    {"score", NULL, "score", "Accuracy", "more is better", true},
 };
 #define N_METRIC (sizeof(metrics) / sizeof(metrics[0]))
 
@@ -34,7 +34,7 @@ static const struct unit {
     enum report_budget_kind kind;
     double factor;
 } units[] = {
-    {"", REPORT_BUDGET_TOKENS, 1},       {"%", REPORT_BUDGET_SHARE, 0.01},
+    {"", REPORT_BUDGET_TOKENS, 1},        {"%", REPORT_BUDGET_SHARE, 0.01},
     {"KiB", REPORT_BUDGET_BYTES, 0x1p10}, {"MiB", REPORT_BUDGET_BYTES, 0x1p20},
     {"GiB", REPORT_BUDGET_BYTES, 0x1p30}, {"k", REPORT_BUDGET_BYTES, 1e3},
     {"M", REPORT_BUDGET_BYTES, 1e6},      {"G", REPORT_BUDGET_BYTES, 1e9},
@@ -356,9 +356,8 @@ static void make_points(struct report *r)
     for (int32_t i = 0; i < r->n_cell;) {
         int32_t j = i;
         struct report_point *p = &r->points[r->n_point];
-        *p = (struct report_point){.group = r->cells[i].group,
-                                   .policy = r->cells[i].policy,
-                                   .budget = r->cells[i].budget};
+        *p = (struct report_point){
+            .group = r->cells[i].group, .policy = r->cells[i].policy, .budget = r->cells[i].budget};
         for (; j < r->n_cell && compare_place(&r->cells[i], &r->cells[j]) == 0; j++)
             r->cells[j].point = r->n_point;
         p->first_cell = i;
@@ -396,6 +395,8 @@ static pith_status read_files(struct report *r, const char *const *paths, int32_
         return eval_fail(err, PITH_NOMEM, "no memory for a report of %d files", n_path);
     for (int32_t i = 0; i < n_path; i++) {
         pith_status status = results_read(paths[i], &r->files[i], err);
+        if (status == PITH_OK && json_array_size(r->files[i].lines) == 0)
+            status = results_read_one(paths[i], &r->files[i], err);
         if (status != PITH_OK)
             return status;
         r->n_file++;

@@ -46,7 +46,7 @@ struct report_group {
     const char *model;
     const json_t *settings;             /* may be NULL */
     const struct report_metric *metric; /* NULL: the task has no figure that a chart shows */
-    int32_t first_point; /* of points, which stand group by group */
+    int32_t first_point;                /* of points, which stand group by group */
     int32_t n_point;
 };
 

@@ -168,8 +168,7 @@ static void add_facts(struct eval_text *t, const struct report *r)
     if (r->n_superseded > 0)
         eval_text_printf(t, "; left out as repeated later: %d", r->n_superseded);
     if (r->n_ignored + r->n_cut > 0)
-        eval_text_printf(t, "; left out as no whole result: %d",
-                         r->n_ignored + r->n_cut);
+        eval_text_printf(t, "; left out as no whole result: %d", r->n_ignored + r->n_cut);
     eval_text_add(t, "</dd>\n</dl>\n");
 }
 
@@ -395,10 +394,9 @@ static void add_value(struct eval_text *t, const struct report *r, const struct 
 {
     char buf[32];
     const struct report_metric *m = r->groups[c->group].metric;
-    eval_text_printf(t, "<td>%s", figure_plain(p->value, buf));
-    if (m != NULL && !m->share && !isnan(p->value))
-        eval_text_printf(t, " <span class=\"soft\">%s</span>", m->name);
-    eval_text_printf(t, "</td><td class=\"soft\">%s", figure_plain(p->low, buf));
+    eval_text_printf(t, "<td class=\"soft\">%s</td>", m != NULL ? m->name : SVG_DASH);
+    eval_text_printf(t, "<td>%s</td>", figure_plain(p->value, buf));
+    eval_text_printf(t, "<td class=\"soft\">%s", figure_plain(p->low, buf));
     if (!isnan(p->low))
         eval_text_printf(t, " to %s", figure_plain(p->high, buf));
     eval_text_add(t, "</td>");
@@ -428,7 +426,7 @@ static void add_row(struct eval_text *t, const struct report *r, int32_t index)
     eval_text_printf(t, "<td>%s</td>", figure_bytes(p.kv_bytes, buf));
     eval_text_printf(t, "<td>%s</td>", figure_plain(p.tokens_per_s, buf));
     eval_text_printf(t, "<td>%s</td>", figure_count(p.evicted, buf));
-    eval_text_printf(t, "<td>%s</td><td class=\"t\">", figure_count(p.rounds, buf));
+    eval_text_printf(t, "<td>%s</td><td>", figure_count(p.rounds, buf));
     if (has_map(r, c))
         eval_text_printf(t, "<a href=\"#m%d\">map</a>",
                          (report_has_kept(c) ? index : r->points[c->point].first_cell) + 1);
@@ -437,11 +435,12 @@ static void add_row(struct eval_text *t, const struct report *r, int32_t index)
 
 static void add_table(struct eval_text *t, const struct report *r)
 {
-    eval_text_add(t, "<section>\n<h2 id=\"table\">All results</h2>\n<div class=\"table\"><table>\n"
-                     "<thead><tr><th class=\"t\">task</th><th class=\"t\">policy</th>"
-                     "<th>budget</th><th>seed</th><th>items</th><th>score</th><th>95%</th>"
-                     "<th>KV peak</th><th>tokens/s</th><th>evicted</th><th>rounds</th>"
-                     "<th class=\"t\"></th></tr></thead>\n<tbody>\n");
+    eval_text_add(
+        t, "<section>\n<h2 id=\"table\">All results</h2>\n<div class=\"table\"><table>\n"
+           "<thead><tr><th class=\"t\">task</th><th class=\"t\">policy</th>"
+           "<th>budget</th><th>seed</th><th>items</th><th>measure</th><th>value</th><th>95%</th>"
+           "<th>KV peak</th><th>tokens/s</th><th>evicted</th><th>rounds</th>"
+           "<th></th></tr></thead>\n<tbody>\n");
     for (int32_t i = 0; i < r->n_cell; i++)
         add_row(t, r, i);
     eval_text_add(t, "</tbody></table></div>\n"

@@ -18,7 +18,7 @@
 #define GRID_CELL_HEIGHT 26.0
 #define GRID_CELL_NARROW 34.0 /* as wide as a figure: five maps stand side by side */
 #define GRID_CELL_WIDE 46.0   /* as wide as a length of five digits */
-#define GRID_SHADES 10 /* classes h0 (nothing right) .. h10 (all right) */
+#define GRID_SHADES 10        /* classes h0 (nothing right) .. h10 (all right) */
 
 struct grid {
     double length[GRID_MAX]; /* [n_length] ascending */
@@ -109,8 +109,7 @@ static void grid_fill(struct grid *g, const struct report *r, const struct repor
             size_t k;
             json_t *row;
             json_t *rows = json_object_get(r->cells[p->first_cell + i].result, "rows");
-            json_array_foreach(rows, k, row)
-                grid_add(g, row, pass == 1);
+            json_array_foreach(rows, k, row) grid_add(g, row, pass == 1);
         }
 }
 
@@ -134,9 +133,9 @@ static void draw_grid_cell(struct eval_text *t, const struct grid *g, int32_t d,
         snprintf(buf, sizeof(buf), "%.2f", mean);
     /* Both ends of the scale are dark, its middle is light. */
     svg_text(t, x + g->cell_width / 2, y + GRID_CELL_HEIGHT / 2 + 4,
-             shade < 0                   ? "grid-figure mid"
+             shade < 0                  ? "grid-figure mid"
              : shade <= 2 || shade >= 8 ? "grid-figure on-dark mid"
-                                         : "grid-figure on-light mid",
+                                        : "grid-figure on-light mid",
              buf);
     eval_text_add(t, "</g>");
 }
@@ -202,9 +201,9 @@ struct kept {
 static bool is_kept_row(const json_t *row)
 {
     return json_object_get(row, "policy") == NULL && results_number(row, "tokens") > 0 &&
-           results_number(row, "layer") >= 0 &&
-           results_number(row, "layer") < KEPT_LANES_MAX && results_number(row, "head") >= 0 &&
-           results_number(row, "head") < KEPT_LANES_MAX && results_text(row, "kept") != NULL;
+           results_number(row, "layer") >= 0 && results_number(row, "layer") < KEPT_LANES_MAX &&
+           results_number(row, "head") >= 0 && results_number(row, "head") < KEPT_LANES_MAX &&
+           results_text(row, "kept") != NULL;
 }
 
 bool report_has_kept(const struct report_cell *c)
@@ -270,7 +269,8 @@ static void draw_panel(struct eval_text *t, const struct kept *k, const json_t *
     double across = k->panel_width / k->n_token, down = k->panel_height / k->n_token;
     size_t i;
     json_t *row;
-    eval_text_printf(t, "<path class=\"gone\" d=\"M0 0L%.1f %.1fH0z\"/><path class=\"kept %s\" d=\"",
+    eval_text_printf(t,
+                     "<path class=\"gone\" d=\"M0 0L%.1f %.1fH0z\"/><path class=\"kept %s\" d=\"",
                      k->panel_width, k->panel_height, svg_colour(slot, colour));
     json_array_foreach((json_t *)rows, i, row)
     {

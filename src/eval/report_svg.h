@@ -27,16 +27,16 @@ void html_escape_short(struct eval_text *t, const char *s, int32_t n);
 int32_t html_length(const char *s);
 
 /* Figures for people; NAN gives a dash. buf [32]; returns buf. */
-const char *figure_bytes(double bytes, char *buf);  /* "1.5 MiB" */
-const char *figure_count(double n, char *buf);      /* "12,345" */
-const char *figure_plain(double x, char *buf);      /* three digits: "0.982", "12.3", "1,234" */
+const char *figure_bytes(double bytes, char *buf); /* "1.5 MiB" */
+const char *figure_count(double n, char *buf);     /* "12,345" */
+const char *figure_plain(double x, char *buf);     /* "0.982", "12.3", "1,234" */
 
 /* ---- axes ---- */
 
 struct svg_scale {
-    double low, high;   /* values at the ends */
-    double begin, end;  /* pixels at the ends */
-    bool logarithmic;   /* low > 0 */
+    double low, high;  /* values at the ends */
+    double begin, end; /* pixels at the ends */
+    bool logarithmic;  /* low > 0 */
     double tick[SVG_TICKS_MAX];
     int32_t n_tick;
 };

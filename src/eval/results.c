@@ -23,8 +23,7 @@ const char *results_text(const json_t *object, const char *key)
 
 static bool is_result(const json_t *line)
 {
-    return results_text(line, "task") != NULL &&
-           json_is_object(json_object_get(line, "summary")) &&
+    return results_text(line, "task") != NULL && json_is_object(json_object_get(line, "summary")) &&
            json_is_array(json_object_get(line, "rows"));
 }
 
@@ -78,6 +77,29 @@ pith_status results_read(const char *path, struct results *out, pith_error *err)
         return eval_fail(err, PITH_NOMEM, "%s: no memory for its results", path);
     }
     *out = r;
+    return PITH_OK;
+}
+
+pith_status results_read_one(const char *path, struct results *r, pith_error *err)
+{
+    char *text = NULL;
+    size_t len = 0;
+    pith_status status = eval_read_file(path, &text, &len, err);
+    if (status != PITH_OK)
+        return status;
+    json_t *one = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
+    free(text);
+    if (!is_result(one)) {
+        json_decref(one);
+        return PITH_OK;
+    }
+    json_t *lines = json_array();
+    if (json_array_append_new(lines, one) != 0) {
+        json_decref(lines);
+        return eval_fail(err, PITH_NOMEM, "%s: no memory for its result", path);
+    }
+    results_free(r);
+    *r = (struct results){.lines = lines, .whole_bytes = (int64_t)len};
     return PITH_OK;
 }
 

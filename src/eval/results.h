@@ -21,6 +21,10 @@ struct results {
 pith_status results_read(const char *path, struct results *out, pith_error *err);
 void results_free(struct results *r);
 
+/* Reads a file that is one result over many lines, as --json writes it, in place of what *r holds;
+ *r stays as it is when the file is no such thing. IO, NOMEM. */
+pith_status results_read_one(const char *path, struct results *r, pith_error *err);
+
 /* The number at a key, NAN when there is none; object may be NULL. */
 double results_number(const json_t *object, const char *key);
 /* The text at a key, NULL when there is none; object may be NULL. Borrowed from the object. */

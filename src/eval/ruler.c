@@ -1,6 +1,6 @@
 /*
- * ruler.c - the table of RULER's tasks, the making of their items, and `pith eval ruler`, which asks
- * them. What the tasks are made of stands in ruler_niah.c, ruler_track.c and ruler_count.c.
+ * ruler.c - the table of RULER's tasks, the making of their items, and `pith eval ruler`, which
+ * asks them. What the tasks are made of stands in ruler_niah.c, ruler_track.c and ruler_count.c.
  *
  * Invariant: an item depends on seed, task, length and sample alone, besides the texts that are
  * given and the tokenizer that measures them.
@@ -36,8 +36,7 @@ const struct ruler_task *eval_ruler_find(const char *name)
     return NULL;
 }
 
-enum eval_haystack eval_ruler_haystack(const struct ruler_task *task,
-                                       const struct ruler_item *item)
+enum eval_haystack eval_ruler_haystack(const struct ruler_task *task, const struct ruler_item *item)
 {
     struct eval_prose prose = {item->text, item->text_len};
     enum eval_haystack h = task->haystack;
@@ -120,8 +119,7 @@ static pith_status no_memory(pith_error *err)
 }
 
 static pith_status run_item(struct ruler_run *r, const struct ruler_task *task,
-                            const struct ruler_item *item, struct ruler_cell *cell,
-                            pith_error *err)
+                            const struct ruler_item *item, struct ruler_cell *cell, pith_error *err)
 {
     struct eval_prompt p = {0};
     struct eval_answer a = {0};
@@ -151,11 +149,10 @@ static pith_status add_row(struct ruler_run *r, const struct ruler_task *task,
 {
     int32_t n = r->params->n_sample;
     struct eval_interval i = eval_wilson(cell->score, n);
-    json_t *row = json_pack("{s:s, s:i, s:s, s:i, s:f, s:f, s:f, s:f}", "task", task->name,
-                            "length", (int)item->length, "haystack",
-                            haystack_name(eval_ruler_haystack(task, item)), "n", (int)n, "tokens",
-                            cell->n_token / n, "score", cell->score / n, "low", i.low, "high",
-                            i.high);
+    json_t *row = json_pack(
+        "{s:s, s:i, s:s, s:i, s:f, s:f, s:f, s:f}", "task", task->name, "length", (int)item->length,
+        "haystack", haystack_name(eval_ruler_haystack(task, item)), "n", (int)n, "tokens",
+        cell->n_token / n, "score", cell->score / n, "low", i.low, "high", i.high);
     if (row != NULL && cell->texts != NULL && json_object_set(row, "texts", cell->texts) != 0) {
         json_decref(row);
         row = NULL;
@@ -239,11 +236,10 @@ static json_t *settings_of(const struct ruler_run *r)
         json_array_append_new(tasks, json_string(r->tasks[i]->name));
     for (int32_t i = 0; i < p->n_length; i++)
         json_array_append_new(lengths, json_integer(p->lengths[i]));
-    return json_pack("{s:o, s:o, s:i, s:s, s:I, s:b, s:I, s:b}", "tasks", tasks, "lengths",
-                     lengths, "samples", (int)p->n_sample, "haystack",
-                     haystack_name(p->haystack), "text_bytes", (json_int_t)p->text_len, "example",
-                     (int)p->example, "seed", (json_int_t)r->setup->seed, "chat",
-                     (int)r->setup->chat);
+    return json_pack("{s:o, s:o, s:i, s:s, s:I, s:b, s:I, s:b}", "tasks", tasks, "lengths", lengths,
+                     "samples", (int)p->n_sample, "haystack", haystack_name(p->haystack),
+                     "text_bytes", (json_int_t)p->text_len, "example", (int)p->example, "seed",
+                     (json_int_t)r->setup->seed, "chat", (int)r->setup->chat);
 }
 
 pith_status eval_ruler(const struct eval_setup *setup, const struct eval_ruler_params *params,
@@ -264,9 +260,9 @@ pith_status eval_ruler(const struct eval_setup *setup, const struct eval_ruler_p
             status = run_cell(&r, r.tasks[t], params->lengths[i], err);
     }
     if (status == PITH_OK)
-        status = eval_scored(
-            eval_result(r.run, "ruler", r.n_done, settings_of(&r), json_incref(r.rows)),
-            eval_wilson(r.sum, r.n_done), result, err);
+        status =
+            eval_scored(eval_result(r.run, "ruler", r.n_done, settings_of(&r), json_incref(r.rows)),
+                        eval_wilson(r.sum, r.n_done), result, err);
     json_decref(r.rows);
     eval_run_free(r.run);
     return status;

@@ -25,8 +25,8 @@ struct ruler_item {
 struct ruler_build {
     const struct ruler_task *task;
     const struct ruler_item *item;
-    struct eval_strings pool;  /* words of cwe, code words of fwe, most frequent first */
-    struct eval_text example;  /* the worked example, empty without */
+    struct eval_strings pool; /* words of cwe, code words of fwe, most frequent first */
+    struct eval_text example; /* the worked example, empty without */
 };
 
 /* Makes what does not depend on the size; b is zero but for task and item. */
@@ -35,11 +35,11 @@ typedef pith_status ruler_prepare_fn(struct ruler_build *b, const struct eval_co
 
 struct ruler_task {
     const char *name;
-    int32_t n_predict;         /* tokens of the answer */
-    int32_t min_size;          /* of what build makes: lines, words, .. */
+    int32_t n_predict;           /* tokens of the answer */
+    int32_t min_size;            /* of what build makes: lines, words, .. */
     enum eval_haystack haystack; /* what RULER has; TEXT gives way to NOISE without a text */
-    ruler_prepare_fn *prepare; /* may be NULL */
-    eval_build_fn *build;      /* user is a struct ruler_build */
+    ruler_prepare_fn *prepare;   /* may be NULL */
+    eval_build_fn *build;        /* user is a struct ruler_build */
 };
 
 #define RULER_N_TASK 11

@@ -13,8 +13,8 @@
 /* ---- common words ---- */
 
 #define N_COMMON 10
-#define SHORT_LENGTH 4096   /* below, lists have fewer repetitions, as RULER has it */
-#define TOKENS_PER_ENTRY 4  /* at least, of " 12. word" */
+#define SHORT_LENGTH 4096  /* below, lists have fewer repetitions, as RULER has it */
+#define TOKENS_PER_ENTRY 4 /* at least, of " 12. word" */
 
 struct repeats {
     int32_t common;
@@ -83,7 +83,8 @@ static pith_status add_list(const struct eval_strings *pool, int32_t first, int3
     return PITH_OK;
 }
 
-static const char cwe_prefix[] = " Answer: The top 10 words that appear most often in the list are:";
+static const char cwe_prefix[] =
+    " Answer: The top 10 words that appear most often in the list are:";
 
 pith_status eval_build_cwe(void *user, int32_t size, struct eval_prompt *out, pith_error *err)
 {

@@ -37,9 +37,9 @@ static const struct niah_kind kinds[] = {
     {"niah_multiquery", NIAH_WORDS, NIAH_NUMBERS, 4, 1, 4},
 };
 
-#define MAX_FACT 4   /* keys times values of any kind */
+#define MAX_FACT 4 /* keys times values of any kind */
 #define VALUE_SIZE 64
-#define N_DEPTH 40   /* RULER's depths: this many percentages from 0 to 100, equally spaced */
+#define N_DEPTH 40 /* RULER's depths: this many percentages from 0 to 100, equally spaced */
 #define LINE_SIZE 256
 
 static const struct niah_kind *kind_of(const struct ruler_build *b)
@@ -96,9 +96,9 @@ static void pair_key(const struct pairs *p, int32_t i, char *buf)
 static void draw_uuid(struct eval_rng *rng, char *buf)
 {
     uint64_t a = eval_rng_next(rng), b = eval_rng_next(rng);
-    snprintf(buf, VALUE_SIZE, "%08" PRIx64 "-%04" PRIx64 "-4%03" PRIx64 "-%04" PRIx64 "-%012" PRIx64,
-             a >> 32, (a >> 16) & 0xffff, a & 0xfff, 0x8000 | (b >> 48 & 0x3fff),
-             b & 0xffffffffffff);
+    snprintf(buf, VALUE_SIZE,
+             "%08" PRIx64 "-%04" PRIx64 "-4%03" PRIx64 "-%04" PRIx64 "-%012" PRIx64, a >> 32,
+             (a >> 16) & 0xffff, a & 0xfff, 0x8000 | (b >> 48 & 0x3fff), b & 0xffffffffffff);
 }
 
 static void draw_value(enum niah_type type, struct eval_rng *rng, char *buf)

@@ -5,6 +5,10 @@
  * One chain of four hops, five variables of five letters. The worked example before it has names of
  * three letters, so that neither can be taken for the other.
  *
+ * Departure: the opening of the answer ends with "they are:", without the space that RULER has
+ * behind it. Alone, that space is a token that never stands before a word, and the first name would
+ * have to be spelled in a way that no model has seen.
+ *
  * Invariant: the chain does not depend on the size of the haystack.
  */
 #include "ruler.h"
@@ -113,13 +117,12 @@ static void add_question(const struct chain *c, struct eval_text *text, struct e
                      (int)c->value);
     eval_text_printf(prefix,
                      " Answer: According to the chain(s) of variable assignment in the text above,"
-                     " %d variables are assgined the value %d, they are: ",
+                     " %d variables are assgined the value %d, they are:",
                      N_VARIABLE, (int)c->value);
 }
 
 /* The example: its own small text, question and answer. user is the ruler_build. */
-static pith_status build_example(void *user, int32_t size, struct eval_prompt *out,
-                                 pith_error *err)
+static pith_status build_example(void *user, int32_t size, struct eval_prompt *out, pith_error *err)
 {
     (void)err;
     struct eval_rng rng = eval_ruler_rng(user, RULER_EXAMPLE);
@@ -129,7 +132,7 @@ static pith_status build_example(void *user, int32_t size, struct eval_prompt *o
     add_noise(&c, size, rng, &out->text);
     add_question(&c, &out->text, &out->text);
     for (int32_t i = 0; i < N_VARIABLE; i++)
-        eval_text_printf(&out->text, "%s%s", i > 0 ? " " : "", c.name[i]);
+        eval_text_printf(&out->text, " %s", c.name[i]);
     eval_text_add(&out->text, "\n\n");
     return PITH_OK;
 }
@@ -141,8 +144,10 @@ pith_status eval_prepare_vt(struct ruler_build *b, const struct eval_counter *co
         return PITH_OK;
     int32_t room = (b->item->length - b->task->n_predict) / 2;
     struct eval_prompt p = {0};
-    pith_status status = eval_fit("vt", build_example, b, N_VARIABLE, INT32_MAX / 2,
-                                  room < EXAMPLE_TOKENS ? room : EXAMPLE_TOKENS, counter, &p, err);
+    pith_status status =
+        eval_fit("the worked example of vt, for which there are at most half of the tokens",
+                 build_example, b, N_VARIABLE, INT32_MAX / 2,
+                 room < EXAMPLE_TOKENS ? room : EXAMPLE_TOKENS, counter, &p, err);
     if (status == PITH_OK) {
         b->example = p.text;
         p.text = (struct eval_text){0};

@@ -266,13 +266,12 @@ static size_t header_size(const char *path, const uint8_t *data, size_t size, pi
     return 0;
 }
 
-/* Jansson tells no memory from bad JSON only now and then, so another block of the size is tried.
- */
+/* Jansson does not always tell no memory from bad JSON, so it is asked for another object. */
 static pith_status fail_json(const char *path, size_t n, const json_error_t *why, pith_error *err)
 {
-    void *probe = malloc(n);
+    json_t *probe = json_object();
     bool memory = probe == NULL || why->text[0] == '\0';
-    free(probe);
+    json_decref(probe);
     if (memory)
         return fail(err, PITH_NOMEM, "%s: no memory for a header of %zu bytes", path, n);
     return fail(err, PITH_FORMAT, "%s: the header is no JSON, at byte %d: %s", path, why->position,

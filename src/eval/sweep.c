@@ -295,19 +295,18 @@ static pith_status make_table(const struct sweep *s, json_t **result, pith_error
     bool ok = rows != NULL, seeds = false, measures = false;
     const struct report_metric *score = NULL;
     for (int32_t i = 0; i < s->plan.n_cell; i++) {
-        const struct report_metric *m =
-            report_metric_of(json_object_get(s->lines[i], "summary"));
+        const struct report_metric *m = report_metric_of(json_object_get(s->lines[i], "summary"));
         seeds = seeds || s->plan.cells[i].seed != s->plan.cells[0].seed;
         score = score == NULL ? m : score;
         measures = measures || (m != NULL && (m != score || !m->share));
     }
     for (int32_t i = 0; i < s->plan.n_cell && ok; i++)
         ok = json_array_append_new(rows, table_row(s, i, seeds, measures)) == 0;
-    json_t *table = ok ? json_pack("{s:s, s:s, s:s, s:{s:s, s:s}, s:o, s:O}", "task", "sweep",
-                                   "model", model_name(s), "policy", "several", "settings", "file",
-                                   s->params->path, "results", s->plan.out, "summary",
-                                   make_summary(s), "rows", rows)
-                       : NULL;
+    json_t *table =
+        ok ? json_pack("{s:s, s:s, s:s, s:{s:s, s:s}, s:o, s:O}", "task", "sweep", "model",
+                       model_name(s), "policy", "several", "settings", "file", s->params->path,
+                       "results", s->plan.out, "summary", make_summary(s), "rows", rows)
+           : NULL;
     json_decref(rows);
     if (table == NULL)
         return eval_fail(err, PITH_NOMEM, "no memory for the table of a sweep");

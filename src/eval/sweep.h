@@ -12,21 +12,22 @@
 typedef void eval_note_fn(void *user, const char *sentence);
 
 struct eval_sweep_params {
-    const char *path;  /* the sweep file */
-    const char *model; /* instead of the file's; NULL: the file's */
-    const char *out;   /* the results; NULL: what the file says, or its name with .jsonl */
-    bool fresh;        /* forget the results that are there */
+    const char *path;           /* the sweep file */
+    const char *model;          /* instead of the file's; NULL: the file's */
+    const char *out;            /* the results; NULL: what the file says, or its name with .jsonl */
+    bool fresh;                 /* forget the results that are there */
     eval_note_fn *note;         /* may be NULL */
     eval_progress_fn *progress; /* may be NULL; the fraction is of this run, in time */
     void *user;                 /* of both */
 };
 
 /* Runs the cells whose results are not there yet. *result has the shape of a task's. Rows, one per
-   cell: task, policy, budget, seed (where there are several), score (or measure and value, where the
-   tasks measure different things), n (items), kv_bytes (peak), tokens_per_s, evicted, rounds; null
-   where there is no figure. Summary: n (cells), done (before), run, failed, note. A cell that fails
-   is noted and left for the next time. The caller frees with json_decref. IO, FORMAT, INVALID, BUSY
-   (another sweep writes the same results), NOMEM, CANCELLED (what is done stays done). */
+   cell: task, policy, budget, seed (where there are several), score (or measure and value, where
+   the tasks measure different things), n (items), kv_bytes (peak), tokens_per_s, evicted, rounds;
+   null where there is no figure. Summary: n (cells), done (before), run, failed, note. A cell that
+   fails is noted and left for the next time. The caller frees with json_decref. IO, FORMAT,
+   INVALID, BUSY (another sweep writes the same results), NOMEM, CANCELLED (what is done stays
+   done). */
 pith_status eval_sweep(const struct eval_sweep_params *params, json_t **result, pith_error *err);
 
 #endif

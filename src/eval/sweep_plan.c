@@ -2,9 +2,9 @@
  * sweep_plan.c - from a small JSON file to the list of cells.
  *
  * All of it is checked before anything runs, and every sentence begins with the file's name. The
- * hash of a cell covers what its result depends on (the model's bytes, the task with the bytes of its
- * files, policy, budget, seed, engine settings, version), so that a changed setting is another cell
- * and a renamed or moved file is not.
+ * hash of a cell covers what its result depends on (the model's bytes, the task with the bytes of
+ * its files, policy, budget, seed, engine settings, version), so that a changed setting is another
+ * cell and a renamed or moved file is not.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -15,8 +15,8 @@
 #include <string.h>
 
 #define FULL "full"
-#define SAMPLES 64           /* of the model's file, evenly spaced: */
-#define SAMPLE_BYTES 65536   /* a retrained model differs in nearly all of them */
+#define SAMPLES 64         /* of the model's file, evenly spaced: */
+#define SAMPLE_BYTES 65536 /* a retrained model differs in nearly all of them */
 #define CELLS_MAX 100000
 
 struct reader {
@@ -365,10 +365,14 @@ static pith_status check_keys(const json_t *root, pith_error *err)
         json_type type;
         const char *name;
     } keys[] = {
-        {"model", JSON_STRING, "the name of a file"}, {"out", JSON_STRING, "the name of a file"},
-        {"seeds", JSON_ARRAY, "a list"},              {"policies", JSON_ARRAY, "a list"},
-        {"budgets", JSON_ARRAY, "a list"},            {"tasks", JSON_ARRAY, "a list"},
-        {"engine", JSON_OBJECT, "an object"},         {"chat", JSON_TRUE, "true or false"},
+        {"model", JSON_STRING, "the name of a file"},
+        {"out", JSON_STRING, "the name of a file"},
+        {"seeds", JSON_ARRAY, "a list"},
+        {"policies", JSON_ARRAY, "a list"},
+        {"budgets", JSON_ARRAY, "a list"},
+        {"tasks", JSON_ARRAY, "a list"},
+        {"engine", JSON_OBJECT, "an object"},
+        {"chat", JSON_TRUE, "true or false"},
         {"keep_text", JSON_TRUE, "true or false"},
     };
     const size_t n = sizeof(keys) / sizeof(keys[0]);

@@ -17,8 +17,8 @@ struct sweep_task {
 };
 
 struct sweep_policy {
-    const char *name;         /* "full", "streaming:sinks=4" */
-    const char *keep;         /* NULL: everything stays */
+    const char *name;          /* "full", "streaming:sinks=4" */
+    const char *keep;          /* NULL: everything stays */
     pith_engine_params engine; /* the sweep's with the policy's own settings in it */
     json_t *settings;          /* the engine's settings as given; owned */
 };

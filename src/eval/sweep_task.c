@@ -402,10 +402,8 @@ static void derivation_defaults(struct sweep_args *a)
 static pith_status run_derivation(const struct eval_setup *setup, const struct sweep_args *a,
                                   json_t **result, pith_error *err)
 {
-    struct eval_derivation_params p = {.parts = a->ints,
-                                       .n_part = a->n_int,
-                                       .n_sample = a->samples,
-                                       .n_predict = a->predict};
+    struct eval_derivation_params p = {
+        .parts = a->ints, .n_part = a->n_int, .n_sample = a->samples, .n_predict = a->predict};
     return eval_derivation(setup, &p, result, err);
 }
 
@@ -451,6 +449,60 @@ static pith_status run_questions(const struct eval_setup *setup, const struct sw
     return eval_questions(setup, &p, result, err);
 }
 
+/* ---- perplexity and divergence ---- */
+
+static const struct arg perplexity_args[] = {
+    {"file", ARG_FILE, 0, true},
+    {"n_ctx", ARG_INT, AT(n_ctx), false},
+    {"n_batch", ARG_INT, AT(n_batch), false},
+    {"chunks", ARG_INT, AT(chunks), false},
+    {"paired", ARG_BOOL, AT(paired), false},
+    {"reference_type", ARG_TEXT, AT(reference_type), false},
+    {0},
+};
+
+static void perplexity_defaults(struct sweep_args *a)
+{
+    a->n_ctx = 512;
+    a->n_batch = 512;
+}
+
+static pith_status run_perplexity(const struct eval_setup *setup, const struct sweep_args *a,
+                                  json_t **result, pith_error *err)
+{
+    struct eval_perplexity_params p = {
+        .text = a->text,
+        .text_len = a->text_len,
+        .n_ctx = a->n_ctx,
+        .n_batch = a->n_batch,
+        .n_chunk = a->chunks,
+        .paired = a->paired,
+        .reference_type = a->reference_type,
+    };
+    return eval_perplexity(setup, &p, result, err);
+}
+
+static const struct arg divergence_args[] = {
+    {"file", ARG_FILE, 0, true},
+    {"n_ctx", ARG_INT, AT(n_ctx), false},
+    {"chunks", ARG_INT, AT(chunks), false},
+    {"reference_type", ARG_TEXT, AT(reference_type), false},
+    {0},
+};
+
+static pith_status run_divergence(const struct eval_setup *setup, const struct sweep_args *a,
+                                  json_t **result, pith_error *err)
+{
+    struct eval_divergence_params p = {
+        .text = a->text,
+        .text_len = a->text_len,
+        .n_ctx = a->n_ctx,
+        .n_chunk = a->chunks,
+        .reference_type = a->reference_type,
+    };
+    return eval_divergence(setup, &p, result, err);
+}
+
 /* ---- kept ---- */
 
 static const struct arg kept_args[] = {
@@ -479,6 +531,8 @@ static pith_status run_kept(const struct eval_setup *setup, const struct sweep_a
 static const struct sweep_kind kinds[] = {
     {"needle", needle_args, needle_defaults, run_needle},
     {"ruler", ruler_args, ruler_defaults, run_ruler},
+    {"perplexity", perplexity_args, perplexity_defaults, run_perplexity},
+    {"divergence", divergence_args, perplexity_defaults, run_divergence},
     {"recursion", recursion_args, recursion_defaults, run_recursion},
     {"derivation", derivation_args, derivation_defaults, run_derivation},
     {"questions", questions_args, questions_defaults, run_questions},

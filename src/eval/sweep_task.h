@@ -21,6 +21,7 @@ struct sweep_args {
     const char *number;
     const char *haystack;
     const char *instruction;
+    const char *reference_type;
     const char *texts[SWEEP_LIST_MAX];
     int32_t n_text;
     int32_t ints[SWEEP_LIST_MAX]; /* lengths */

@@ -4,8 +4,8 @@
  * changes the cache.
  *
  * Invariant: a lane never holds more than budget + slack entries, and after a round none holds more
- * than its budget. When a round is due depends on the number of tokens and the lanes' lengths alone,
- * and what it drops on the entries alone: not on chunks, threads or other sequences.
+ * than its budget. When a round is due depends on the number of tokens and the lanes' lengths
+ * alone, and what it drops on the entries alone: not on chunks, threads or other sequences.
  */
 #include "base/mem.h"
 #include "base/os.h"
@@ -26,8 +26,8 @@ struct keep {
 #define AT(member) .offset = offsetof(struct keep_rules, member)
 const struct keep_param keep_rule_params[] = {
     {"budget", KEEP_TYPE_BUDGET, AT(budget), 1, KEEP_COUNT_MAX, "1024",
-     "entries of a lane after a round, their share of the tokens so far (50%), or the size that the "
-     "pages of the sequence may have (64MiB)"},
+     "entries of a lane after a round, their share of the tokens so far (50%), or the size of the "
+     "sequence's pages (64MiB)"},
     {"slack", KEEP_TYPE_COUNT, AT(slack), 1, KEEP_COUNT_MAX, "128",
      "entries above the budget at which a round runs: they are what it drops"},
     {"prefix", KEEP_TYPE_COUNT, AT(prefix), 0, KEEP_COUNT_MAX, "0",
@@ -50,11 +50,11 @@ static int32_t count_protected(const struct keep_rules *r)
 pith_status keep_rules_check(const struct keep_rules *r, int32_t n_budget, pith_error *err)
 {
     if (n_budget < count_protected(r))
-        return pi_fail(err, PITH_INVALID,
-                       "keep: a budget of %d entries is smaller than the %d that are protected: the "
-                       "first %d and the last %d",
-                       n_budget, count_protected(r), (int32_t)pi_max(r->prefix, r->sinks),
-                       r->window);
+        return pi_fail(
+            err, PITH_INVALID,
+            "keep: a budget of %d entries is smaller than the %d that are protected: the "
+            "first %d and the last %d",
+            n_budget, count_protected(r), (int32_t)pi_max(r->prefix, r->sinks), r->window);
     return PITH_OK;
 }
 
@@ -89,7 +89,8 @@ int32_t keep_budget_at(const struct keep_config *c, int32_t n_token)
     if (c->n_budget > 0)
         return c->n_budget;
     /* A share means that of the entries which the full cache would have. Of those that are live it
-       would compound from round to round, down to slack * share / (1 - share) whatever the length. */
+       would compound from round to round, down to slack * share / (1 - share) whatever the length.
+     */
     int64_t share = (int64_t)n_token * c->rules.budget.value / 1000000;
     return (int32_t)pi_max(pi_max(share, count_protected(&c->rules)), 1);
 }
@@ -159,8 +160,14 @@ void keep_free(struct keep *k)
     pi_mem_free(k);
 }
 
-const struct keep_config *keep_get_config(const struct keep *k) { return &k->config; }
-size_t keep_state_size(const struct keep *k) { return k->state_size; }
+const struct keep_config *keep_get_config(const struct keep *k)
+{
+    return &k->config;
+}
+size_t keep_state_size(const struct keep *k)
+{
+    return k->state_size;
+}
 
 static bool grow_scratch(struct keep *k, int32_t cap)
 {
@@ -244,8 +251,8 @@ static void rank_entries(const struct keep *k, int32_t n, int32_t n_token)
 {
     const struct keep_rules *r = &k->config.rules;
     for (int32_t i = 0; i < n; i++) {
-        bool stays = i < r->sinks || k->pos[i] < r->prefix ||
-                     k->pos[i] >= (int64_t)n_token - r->window;
+        bool stays =
+            i < r->sinks || k->pos[i] < r->prefix || k->pos[i] >= (int64_t)n_token - r->window;
         k->rank[i] = stays ? UINT32_MAX : rank_of(k->score[i]);
     }
 }

@@ -39,8 +39,8 @@ enum keep_type {
 struct keep_param {
     const char *key; /* NULL ends a table */
     enum keep_type type;
-    size_t offset;        /* of the field in struct keep_rules, or in the policy's own struct */
-    int32_t min;          /* COUNT, and BUDGET in tokens: min <= value <= max */
+    size_t offset; /* of the field in struct keep_rules, or in the policy's own struct */
+    int32_t min;   /* COUNT, and BUDGET in tokens: min <= value <= max */
     int32_t max;
     const char *fallback; /* the value when the option is not given, as text */
     const char *help;
@@ -56,8 +56,8 @@ struct keep_policy {
     /* Bytes of state of one sequence: flat, without pointers, zero in a new sequence, copied by a
        fork. NULL: none. */
     size_t (*state_size)(const void *params, const struct kv_geometry *g);
-    /* out[i], [lane->n]: how much entry i deserves to stay, higher = keep; never NaN. Pure: the same
-       view gives the same numbers. */
+    /* out[i], [lane->n]: how much entry i deserves to stay, higher = keep; never NaN. Pure: the
+       same view gives the same numbers. */
     void (*score)(const void *params, const struct keep_view *view, const struct keep_lane *lane,
                   float *out);
 };
@@ -119,8 +119,8 @@ pith_status keep_config_fit(struct keep_config *config, const struct kv_geometry
 pith_status keep_rules_check(const struct keep_rules *rules, int32_t n_budget, pith_error *err);
 
 /* The value that a parameter has when the policy's options are empty, as text. */
-void keep_param_fallback(const struct keep_policy *policy, const struct keep_param *param, char *out,
-                         size_t cap);
+void keep_param_fallback(const struct keep_policy *policy, const struct keep_param *param,
+                         char *out, size_t cap);
 
 /* ---- rules ---- */
 
@@ -160,9 +160,9 @@ int32_t keep_room(const struct keep *keep, const struct kv_seq *kv, int32_t n_to
 pith_status keep_prepare(struct keep *keep, struct kv_seq *kv, int32_t n_token, int32_t n,
                          pith_error *err);
 
-/* Pages that must be free, beyond those that the lanes hold and have reserved, so that n more tokens
-   with all their rounds can be appended, whatever the policy chooses. It charges the pages that the
-   sequence shares (kv_seq_charge_copies): the counts of several sequences add up, and
+/* Pages that must be free, beyond those that the lanes hold and have reserved, so that n more
+   tokens with all their rounds can be appended, whatever the policy chooses. It charges the pages
+   that the sequence shares (kv_seq_charge_copies): the counts of several sequences add up, and
    kv_seq_clear_charges ends them. */
 int64_t keep_lacks(const struct keep *keep, struct kv_seq *kv, int32_t n_token, int32_t n);
 

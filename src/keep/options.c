@@ -88,13 +88,8 @@ static const struct {
     const char *name;
     int64_t bytes;
 } byte_units[] = {
-    {"B", 1},
-    {"kB", 1000},
-    {"MB", 1000000},
-    {"GB", 1000000000},
-    {"KiB", 1 << 10},
-    {"MiB", 1 << 20},
-    {"GiB", 1 << 30},
+    {"B", 1},         {"kB", 1000},     {"MB", 1000000},  {"GB", 1000000000},
+    {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30},
 };
 
 #define MILLIONTHS_DECIMALS 4 /* a percent is 10^4 millionths */
@@ -253,8 +248,8 @@ pith_status keep_config_set(const struct keep_policy *policy, const char *option
     return PITH_OK;
 }
 
-void keep_param_fallback(const struct keep_policy *policy, const struct keep_param *param, char *out,
-                         size_t cap)
+void keep_param_fallback(const struct keep_policy *policy, const struct keep_param *param,
+                         char *out, size_t cap)
 {
     const char *rest = policy->defaults;
     size_t len = strlen(param->key);

@@ -61,7 +61,7 @@ void kv_seq_trim(struct kv_seq *seq);
 /* What a plan over compactions and reservations must know beforehand. Together the first and the
    second make sure that later reservations of n entries in all need no memory but pages. */
 
-/* Room for n more entries in every lane's page table, no pages. NOMEM leaves everything as it was. */
+/* Room for n more entries in every lane's page table, no pages. NOMEM leaves all as it was. */
 pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err);
 /* Pages that one lane takes for n more entries, beyond those that it has reserved, when nobody
    shares its last page. */
@@ -107,7 +107,7 @@ int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
 int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Position of a slot, its page's delta included. */
 int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
-/* The positions of the first n slots (n <= length), page by page: O(n) whatever the lane is like. */
+/* The positions of the first n slots (n <= length), page by page: O(n) for any lane. */
 void kv_lane_positions(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t *out,
                        int32_t n);
 /* The stored key or value of a slot, decoded to f32. */

@@ -97,7 +97,7 @@ static void write_key_tile(const struct kv_cache *cache, uint8_t *page, int32_t 
                            const float *rows, size_t stride, int32_t d0, int32_t dim)
 {
     const struct kv_codec *codec = &kv_codecs[cache->g.type_k];
-    int32_t len = cache->g.page_len, n_block = dim / codec->block;
+    int32_t len = cache->g.page_len, n_block = codec->scale_bytes > 0 ? dim / codec->block : 0;
     uint32_t values[TILE_ENTRIES * KV_CODEC_MAX]; /* room for the widest type */
     uint16_t scales[TILE_ENTRIES * KV_CODEC_MAX / 32];
     uint8_t *bytes = (uint8_t *)values;

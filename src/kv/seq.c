@@ -196,7 +196,10 @@ pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err)
     return PITH_OK;
 }
 
-int64_t kv_seq_free_pages(const struct kv_seq *seq) { return seq->cache->n_free; }
+int64_t kv_seq_free_pages(const struct kv_seq *seq)
+{
+    return seq->cache->n_free;
+}
 
 /* A page's charges stop counting at 255; of one that has more holders each is charged. */
 int64_t kv_seq_charge_copies(struct kv_seq *seq)

@@ -1,0 +1,271 @@
+/*
+ * test_cli_eval.c - `pith eval` as its users meet it: the list of tasks, where results go, and what
+ * is said when something is wrong.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <jansson.h>
+#include <string.h>
+
+#include "command.h"
+#include "testing.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
+#define EVAL "eval", "perplexity", "-m", MODEL, "-t", "1", "-c", "64", "--chunks", "3"
+
+static json_t *parse(const char *text)
+{
+    json_error_t at;
+    json_t *value = json_loads(text, 0, &at);
+    if (value == NULL)
+        fail_msg("no JSON (%s): %s", at.text, text);
+    return value;
+}
+
+static double figure(const json_t *result, const char *key)
+{
+    const json_t *value = json_object_get(json_object_get(result, "summary"), key);
+    if (!json_is_number(value))
+        fail_msg("the summary has no number \"%s\"", key);
+    return json_number_value(value);
+}
+
+/* ---- help ---- */
+
+static void test_help(void **state)
+{
+    static const char *const ways[][4] = {{"eval", "--help"}, {"eval", "help"}, {"help", "eval"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        struct said s = command_list(NULL, NULL, ways[i]);
+        expect_status(&s, 0);
+        expect_word(s.out, "usage: pith eval TASK");
+        expect_word(s.out, "  perplexity ");
+        expect_word(s.out, "  divergence ");
+        said_free(&s);
+    }
+    struct said s = command(NULL, "eval", "perplexity", "--help", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "usage: pith eval perplexity -m MODEL -f FILE");
+    expect_word(s.out, "--batch-size N");
+    expect_word(s.out, "(default 512)");
+    said_free(&s);
+    s = command(NULL, "help", "eval", "divergence", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "usage: pith eval divergence");
+    said_free(&s);
+    s = command(NULL, "help", NULL);
+    expect_word(s.out, "  eval ");
+    said_free(&s);
+}
+
+/* Every task of the list has a help of its own. */
+static void test_help_of_tasks(void **state)
+{
+    struct said list = command(NULL, "eval", "--help", NULL);
+    char *save = NULL;
+    int n = 0;
+    (void)state;
+    char *rows = strstr(list.out, "\n\n  ");
+    assert_non_null(rows);
+    *strstr(rows + 2, "\n\n") = '\0';
+    for (char *line = strtok_r(rows, "\n", &save); line != NULL;
+         line = strtok_r(NULL, "\n", &save)) {
+        char name[32], usage[64];
+        assert_int_equal(sscanf(line, " %31s", name), 1);
+        struct said s = command(NULL, "eval", name, "--help", NULL);
+        expect_status(&s, 0);
+        snprintf(usage, sizeof(usage), "usage: pith eval %s ", name);
+        expect_word(s.out, usage);
+        said_free(&s);
+        n++;
+    }
+    assert_true(n >= 5);
+    said_free(&list);
+}
+
+/* ---- results ---- */
+
+static void test_table(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, EVAL, "-f", TEXT, NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "perplexity of pith-nano, cache: full\n");
+    expect_word(s.out, "\nperplexity_se ");
+    expect_word(s.out, "Nothing was evicted: no keep policy was given.\n");
+    assert_string_equal(s.err, ""); /* no progress where there is no terminal */
+    said_free(&s);
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    struct said s =
+        command(NULL, EVAL, "-f", TEXT, "--keep", "streaming:budget=16,slack=8,window=8", "--json",
+                "-", "--progress", NULL);
+    expect_status(&s, 0);
+    json_t *result = parse(s.out);
+    assert_true(figure(result, "evicted") > 0);
+    assert_true(figure(result, "n") == 3);
+    assert_true(figure(result, "diff_se") > 0); /* paired by itself */
+    assert_string_equal(json_string_value(json_object_get(result, "policy")),
+                        "streaming:budget=16,slack=8,window=8");
+    expect_word(s.err, " %");
+    json_decref(result);
+    said_free(&s);
+
+    s = command(NULL, EVAL, "-f", TEXT, "--keep", "streaming:budget=16,slack=8,window=8", "--json",
+                "-", "--no-paired", NULL);
+    result = parse(s.out);
+    assert_null(json_object_get(json_object_get(result, "summary"), "diff"));
+    json_decref(result);
+    said_free(&s);
+}
+
+/* Files beside the table, a text from standard input, the same figures everywhere. */
+static void test_files(void **state)
+{
+    char json[128], csv[128], line[64];
+    (void)state;
+    in_folder("out.json", json);
+    in_folder("out.csv", csv);
+    struct said text =
+        command(NULL, "run", "-m", MODEL, "-f", TEXT, "--echo", "-n", "0", "-q", "-t", "1", NULL);
+    struct said s = command(text.out, EVAL, "-f", "-", "--json", json, "--csv", csv, NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "perplexity of pith-nano");
+    json_t *result = json_load_file(json, 0, NULL);
+    assert_non_null(result);
+    snprintf(line, sizeof(line), "%.4f\n", figure(result, "perplexity"));
+    expect_word(s.out, line);
+    json_decref(result);
+    said_free(&s);
+    said_free(&text);
+    FILE *file = fopen(csv, "rb");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof(line), file));
+    assert_memory_equal(line, "chunk,tokens,perplexity,", 24);
+    fclose(file);
+    s = command(NULL, EVAL, "-f", TEXT, "--csv", "-", NULL);
+    expect_status(&s, 0);
+    assert_memory_equal(s.out, "chunk,tokens,perplexity,", 24);
+    assert_null(strstr(s.out, "cache: full"));
+    said_free(&s);
+}
+
+static void test_divergence(void **state)
+{
+    (void)state;
+    struct said s =
+        command(NULL, "eval", "divergence", MODEL, "-t", "1", "-c", "64", "--chunks", "2", "-f",
+                TEXT, "-ctk", "q8_0", "--reference-type", "f16", "--json", "-", NULL);
+    expect_status(&s, 0);
+    json_t *result = parse(s.out);
+    assert_true(figure(result, "kl_mean") > 0.0 && figure(result, "kl_mean") < 0.1);
+    assert_true(figure(result, "tokens") == 128);
+    json_decref(result);
+    said_free(&s);
+}
+
+/* ---- failures ---- */
+
+static void test_usage(void **state)
+{
+    static const struct {
+        const char *words[24];
+        const char *says;
+    } cases[] = {
+        {{"eval", "perplexty"}, "did you mean \"pith eval perplexity\"?"},
+        {{"eval", "-m", MODEL}, "the task comes before the options"},
+        {{"help", "eval", "nothing"}, "nothing: there is no such command"},
+        {{"help", "eval", "needle", "more"}, "one argument too many"},
+        {{"eval", "perplexity", "-m", MODEL}, "-f FILE is missing"},
+        {{"eval", "perplexity", "-f", TEXT}, "-m FILE is missing"},
+        {{EVAL, "-f", TEXT, "--json", "-", "--csv", "-"}, "both write to standard output"},
+        {{EVAL, "-f", TEXT, "--paired", "--no-paired"}, "contradict"},
+        {{EVAL, "-f", TEXT, "--keep", "no-such"}, "no-such"},
+        {{EVAL, "-f", TEXT, "-c", "2"}, "-c: 2"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct said s = command_list(NULL, NULL, cases[i].words);
+        expect_failure(&s, 2, cases[i].says);
+        assert_string_equal(s.out, "");
+        said_free(&s);
+    }
+    struct said s = command(NULL, "eval", NULL);
+    expect_status(&s, 2);
+    expect_word(s.err, "usage: pith eval TASK");
+    said_free(&s);
+}
+
+static void test_failures(void **state)
+{
+    char path[128];
+    (void)state;
+    write_file(in_folder("short.txt", path), "Too short.\n");
+    struct said s = command(NULL, EVAL, "-f", path, NULL);
+    expect_failure(&s, 1, "tokens are fewer than the 128");
+    said_free(&s);
+    s = command(NULL, EVAL, "-f", "/no/such/text", NULL);
+    expect_failure(&s, 1, "/no/such/text");
+    said_free(&s);
+    s = command(NULL, EVAL, "-f", TEXT, "--json", "/no/such/folder/x", NULL);
+    expect_failure(&s, 1, "/no/such/folder/x");
+    said_free(&s);
+}
+
+/* A failure leaves a file of an earlier result as it was, and no empty one. */
+static void test_failure_keeps_files(void **state)
+{
+    char old[128], fresh[128], text[16] = "";
+    (void)state;
+    write_file(in_folder("old.json", old), "kept");
+    in_folder("fresh.csv", fresh);
+    struct said s = command(NULL, "eval", "perplexity", "-m", "/no/such/model", "-f", TEXT,
+                            "--json", old, "--csv", fresh, NULL);
+    expect_failure(&s, 1, "/no/such/model");
+    said_free(&s);
+    FILE *file = fopen(old, "rb");
+    assert_non_null(file);
+    assert_int_equal(fread(text, 1, sizeof(text) - 1, file), 4);
+    assert_string_equal(text, "kept");
+    fclose(file);
+    assert_int_not_equal(access(fresh, F_OK), 0);
+}
+
+/* A result whose file is full in the end goes to standard output, and the command fails. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    SKIP_WITHOUT("/dev/full");
+    struct said s =
+        command(NULL, EVAL, "-f", TEXT, "--json", "/dev/full", "--csv", "/dev/null", NULL);
+    expect_status(&s, 1);
+    expect_word(s.err, "cannot write \"/dev/full\"");
+    expect_word(s.out, "\"perplexity_se\"");
+    said_free(&s);
+    const char *const words[] = {EVAL, "-f", TEXT, NULL};
+    s = command_list(NULL, "/dev/full", words);
+    expect_failure(&s, 1, "standard output: No space left on device");
+    said_free(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help_of_tasks),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_divergence),
+        cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_failure_keeps_files),
+        cmocka_unit_test(test_full_disk),
+    };
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}

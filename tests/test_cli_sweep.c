@@ -1,0 +1,175 @@
+/*
+ * test_cli_sweep.c - `pith eval sweep`, `kept` and `report` as their users meet them: what they
+ * print, their exit statuses, the files they leave.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <jansson.h>
+#include <string.h>
+
+#include "command.h"
+#include "testing.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define NEEDLE "{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": [96], \"depths\": [0, 1]}"
+#define SWEEP(budget)                                                                              \
+    "{\"policies\": [\"full\", \"streaming:slack=8\"], \"budgets\": [" budget                      \
+    "], \"tasks\": [" NEEDLE "]}"
+
+static char *slurp(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    char *text = calloc(1, 1 << 20);
+    assert_non_null(text);
+    assert_true(fread(text, 1, (1 << 20) - 1, file) > 0);
+    fclose(file);
+    return text;
+}
+
+static void test_sweep_and_report(void **state)
+{
+    char sweep[128], out[128], page[128];
+    (void)state;
+    in_folder("sweep.json", sweep);
+    in_folder("sweep.jsonl", out); /* where results go unless something else is said */
+    in_folder("page.html", page);
+    write_file(sweep, SWEEP("48"));
+
+    struct said said = command(NULL, "eval", "sweep", sweep, "-m", MODEL, NULL);
+    expect_status(&said, 0);
+    expect_word(said.out, "policy");
+    expect_word(said.out, "streaming:slack=8  48");
+    expect_word(said.out, out);
+    assert_string_equal(said.err, "");
+    said_free(&said);
+
+    said = command(NULL, "eval", "sweep", sweep, "-m", MODEL, "--csv", "-", NULL);
+    expect_status(&said, 0);
+    expect_word(said.err, "2 of 2 cells are there already");
+    assert_int_equal(strncmp(said.out, "task,policy,budget,score,n,kv_bytes,tokens_per_s,", 49), 0);
+    said_free(&said);
+
+    said = command(NULL, "eval", "sweep", sweep, "-m", MODEL, "--json", "-", "--fresh", NULL);
+    expect_status(&said, 0);
+    json_t *table = json_loads(said.out, 0, NULL);
+    json_t *summary = json_object_get(table, "summary");
+    assert_int_equal(json_integer_value(json_object_get(summary, "run")), 2);
+    assert_int_equal(json_array_size(json_object_get(table, "rows")), 2);
+    json_decref(table);
+    said_free(&said);
+
+    said = command(NULL, "eval", "report", out, "-o", page, NULL);
+    expect_status(&said, 0);
+    expect_word(said.out, "page.html: 2 results");
+    said_free(&said);
+    char *html = slurp(page);
+    expect_word(html, "pith-nano");
+    expect_word(html, "streaming:slack=8");
+    expect_word(html, "</html>");
+    free(html);
+
+    /* The same results twice: each counts once, and the user is told. */
+    said = command(NULL, "eval", "report", out, out, "-o", page, NULL);
+    expect_status(&said, 0);
+    expect_word(said.out, "2 results");
+    expect_word(said.err, "2 results are left out");
+    said_free(&said);
+}
+
+static void test_failed_cell_fails_the_command(void **state)
+{
+    char sweep[128], out[128];
+    (void)state;
+    in_folder("failing.json", sweep);
+    in_folder("failing.out", out);
+    write_file(sweep, SWEEP("\"1KiB\""));
+    struct said said = command(NULL, "eval", "sweep", sweep, "-m", MODEL, "-o", out, NULL);
+    expect_status(&said, 1);
+    expect_word(said.err, "budget 1KiB | seed 1: failed");
+    expect_word(said.out, "full"); /* the table is there all the same */
+    said_free(&said);
+}
+
+static void test_kept(void **state)
+{
+    char text[128], json[128], page[128];
+    (void)state;
+    in_folder("text.txt", text);
+    in_folder("kept.json", json);
+    in_folder("kept.html", page);
+    write_file(text, "In the winter the tired farmer came to the library. There he sang behind the "
+                     "green cellar and was happy. He took a purple door under the orchard.");
+    struct said said = command(NULL, "eval", "kept", "-m", MODEL, "-f", text, "-n", "24", "--every",
+                               "8", "--keep", "streaming:budget=8,slack=2", "--json", json, NULL);
+    expect_status(&said, 0);
+    said_free(&said);
+    said = command(NULL, "eval", "report", json, "-o", page, NULL);
+    expect_status(&said, 0);
+    said_free(&said);
+    char *html = slurp(page);
+    expect_word(html, "KV head 1");
+    expect_word(html, "budget 8");
+    free(html);
+}
+
+static void test_failures(void **state)
+{
+    char page[128], sweep[128];
+    (void)state;
+    in_folder("p.html", page);
+    in_folder("bad.json", sweep);
+    write_file(sweep, "{\"tasks\": 3}");
+    struct said said = command(NULL, "eval", "report", "-o", page, NULL);
+    expect_failure(&said, 2, "FILES");
+    said_free(&said);
+    said = command(NULL, "eval", "report", "no-such.jsonl", "-o", page, NULL);
+    expect_failure(&said, 1, "no-such.jsonl");
+    said_free(&said);
+    said = command(NULL, "eval", "report", "no-such.jsonl", NULL);
+    expect_failure(&said, 2, "-o");
+    said_free(&said);
+    said = command(NULL, "eval", "sweep", NULL);
+    expect_failure(&said, 2, "FILE");
+    said_free(&said);
+    said = command(NULL, "eval", "sweep", sweep, NULL);
+    expect_failure(&said, 1, "tasks: must be a list");
+    said_free(&said);
+}
+
+/* The sweep that the demo ends with is one that can be run. */
+static void test_example(void **state)
+{
+    (void)state;
+    json_error_t reason;
+    json_t *sweep = json_load_file(PITH_SOURCE_DIR "/examples/sweep-nano.json", 0, &reason);
+    if (sweep == NULL)
+        fail_msg("line %d: %s", reason.line, reason.text);
+    json_t *needle = json_array_get(json_object_get(sweep, "tasks"), 0);
+    json_object_set_new(needle, "lengths", json_pack("[i]", 160));
+    json_object_set_new(needle, "depths", json_pack("[f]", 0.5));
+    json_object_set_new(sweep, "model", json_string(MODEL));
+    json_array_remove(json_object_get(sweep, "tasks"), 1);
+    char path[128];
+    assert_int_equal(json_dump_file(sweep, in_folder("nano.json", path), 0), 0);
+    size_t n = json_array_size(json_object_get(sweep, "budgets"));
+    json_decref(sweep);
+    struct said said = command(NULL, "eval", "sweep", path, "--json", "-", NULL);
+    expect_status(&said, 0);
+    json_t *table = json_loads(said.out, 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(table, "rows")), 1 + n);
+    json_decref(table);
+    said_free(&said);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sweep_and_report),
+        cmocka_unit_test(test_failed_cell_fails_the_command),
+        cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_example),
+    };
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}

@@ -1,0 +1,172 @@
+/* The tasks of `pith eval` end to end, on the small model of the repository. */
+#define _POSIX_C_SOURCE 200809L
+#include "testing.h"
+
+#include <string.h>
+
+#include "eval/eval.h"
+#include "eval/ruler.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+
+static pith_model *load_model(void)
+{
+    pith_model *model = NULL;
+    pith_error err;
+    if (pith_model_load(MODEL, NULL, &model, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    return model;
+}
+
+static struct eval_setup setup_of(const pith_model *model)
+{
+    struct eval_setup s = {.model = model, .seed = 11, .keep_text = true};
+    pith_engine_params_default(&s.engine);
+    return s;
+}
+
+static double summary(const json_t *result, const char *key)
+{
+    const json_t *value = json_object_get(json_object_get(result, "summary"), key);
+    assert_true(json_is_number(value));
+    return json_number_value(value);
+}
+
+/* The model answers its own kind of question wherever the fact stands, and the prompt has the
+   tokens that were asked for. */
+static void test_needle_with_model(void **state)
+{
+    (void)state;
+    pith_model *model = load_model();
+    struct eval_setup setup = setup_of(model);
+    static const int32_t lengths[] = {256, 1024};
+    static const double depths[] = {0.0, 0.5, 1.0};
+    struct eval_needle_params p = {.style = EVAL_NEEDLE_PITH, .n_needle = 1};
+    SKIP_WITHOUT(PITH_SOURCE_DIR "/models/demo/prompt-2k.txt");
+    char *hay = NULL;
+    pith_error err;
+    assert_int_equal(
+        eval_read_file(PITH_SOURCE_DIR "/models/demo/prompt-2k.txt", &hay, &p.haystack_len, &err),
+        PITH_OK);
+    p.haystack = hay;
+    p.haystack_len = (size_t)(strstr(hay, "\nQuestion:") - hay); /* facts about others stay */
+    p.lengths = lengths;
+    p.n_length = 2;
+    p.depths = depths;
+    p.n_depth = 3;
+    p.n_repeat = 2;
+    p.n_predict = 24;
+    json_t *result = NULL;
+    if (eval_needle(&setup, &p, &result, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    const json_t *rows = json_object_get(result, "rows");
+    assert_int_equal(json_array_size(rows), 6);
+    for (size_t i = 0; i < 6; i++) {
+        const json_t *row = json_array_get(rows, i);
+        double n = json_number_value(json_object_get(row, "tokens"));
+        double length = json_number_value(json_object_get(row, "length"));
+        assert_true(n <= length && n > length - 8);
+        assert_int_equal(json_array_size(json_object_get(row, "texts")), 2);
+    }
+    assert_int_equal(summary(result, "n"), 12);
+    assert_true(summary(result, "score") >= 0.9);
+    json_decref(result);
+    free(hay);
+    pith_model_free(model);
+}
+
+static void test_ruler_with_model(void **state)
+{
+    (void)state;
+    pith_model *model = load_model();
+    struct eval_setup setup = setup_of(model);
+    static const char *const tasks[] = {"all"};
+    static const int32_t lengths[] = {640};
+    struct eval_ruler_params p = {
+        .tasks = tasks, .n_task = 1, .lengths = lengths, .n_length = 1, .n_sample = 1};
+    json_t *result = NULL;
+    pith_error err;
+    if (eval_ruler(&setup, &p, &result, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(json_array_size(json_object_get(result, "rows")), RULER_N_TASK);
+    assert_int_equal(summary(result, "n"), RULER_N_TASK);
+    json_decref(result);
+    static const char *const none[] = {"niah_single_9"};
+    p.tasks = none;
+    assert_int_equal(eval_ruler(&setup, &p, &result, &err), PITH_INVALID);
+    pith_model_free(model);
+}
+
+static void test_recursion_with_model(void **state)
+{
+    (void)state;
+    pith_model *model = load_model();
+    struct eval_setup setup = setup_of(model);
+    struct eval_recursion_params p = {
+        .min_steps = 6, .max_steps = 8, .step_stride = 2, .n_sample = 2, .trace = true};
+    json_t *result = NULL;
+    pith_error err;
+    if (eval_recursion(&setup, &p, &result, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(summary(result, "n"), 4);
+    json_decref(result);
+    p.trace = false;
+    p.n_predict = 16;
+    if (eval_recursion(&setup, &p, &result, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(json_array_size(json_object_get(result, "rows")), 2);
+    json_decref(result);
+    p.max_steps = 99;
+    assert_int_equal(eval_recursion(&setup, &p, &result, &err), PITH_INVALID);
+
+    static const int32_t parts[] = {4, 6};
+    struct eval_derivation_params d = {.parts = parts, .n_part = 2, .n_sample = 1};
+    if (eval_derivation(&setup, &d, &result, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(summary(result, "n"), 2);
+    json_decref(result);
+    pith_model_free(model);
+}
+
+static void test_questions_with_model(void **state)
+{
+    (void)state;
+    pith_model *model = load_model();
+    struct eval_setup setup = setup_of(model);
+    char path[] = "/tmp/pith-questions-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    FILE *f = fdopen(fd, "wb");
+    fputs("{\"problem\": \"What is 1 + 1?\", \"answer\": 2}\n{\"question\": \"Count to three.\","
+          " \"answer\": \"x\\n#### 3\"}\n",
+          f);
+    fclose(f);
+    struct eval_questions_params p = {.path = path, .n_draw = 3, .n_predict = 12};
+    pith_sample_params_default(&p.sample);
+    json_t *result = NULL, *again = NULL;
+    pith_error err;
+    if (eval_questions(&setup, &p, &result, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(eval_questions(&setup, &p, &again, &err), PITH_OK);
+    assert_int_equal(summary(result, "n"), 2);
+    const json_t *rows = json_object_get(result, "rows");
+    assert_true(json_equal(rows, json_object_get(again, "rows"))); /* seeded */
+    const json_t *texts = json_object_get(json_array_get(rows, 0), "texts");
+    assert_int_equal(json_array_size(texts), 3);
+    assert_false(json_equal(json_array_get(texts, 0), json_array_get(texts, 1))); /* sampled */
+    json_decref(result);
+    json_decref(again);
+    unlink(path);
+    pith_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_needle_with_model),
+        cmocka_unit_test(test_ruler_with_model),
+        cmocka_unit_test(test_recursion_with_model),
+        cmocka_unit_test(test_questions_with_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
