@@ -231,7 +231,7 @@ static const struct option needle_option_table[] = {
      .help = "text that the fact is hidden in"},
     {"--style", NULL, "NAME", OPTION_CHOICE, AT(style), .choices = needle_styles,
      .help = "the fact and the question: the paper's, or what pith's models are trained on"},
-    {"--needles", NULL, "N", OPTION_INT, AT(n_needle), .min = 1, .max = 1024,
+    {"--needles", NULL, "N", OPTION_INT, AT(n_needle), .min = 1, .max = 32,
      .help = "facts in the text; one of them is asked about"},
     {"--repeat", NULL, "N", OPTION_INT, AT(n_repeat), .min = 1, .max = 100000,
      .help = "texts of each length and depth"},

@@ -184,6 +184,9 @@ int main(int argc, char **argv)
 {
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN); /* a write then fails with EPIPE, which cli_finish_output handles */
+#ifdef SIGXFSZ
+    signal(SIGXFSZ, SIG_IGN); /* likewise beyond the limit of a file's size: EFBIG, said in a sentence */
+#endif
     int status = dispatch(argc, argv);
     cli_finish_output();
     return status;
