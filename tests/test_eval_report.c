@@ -415,6 +415,10 @@ static void test_wrong_types(void **state)
         "{\"task\":\"needle\",\"summary\":{\"score\":7.5,\"n\":1e300,\"kv_peak_bytes\":1e308,"
         "\"tokens_per_s\":1e-308},\"rows\":[{\"length\":1e300,\"depth\":-5,\"score\":-1e9}],"
         "\"policy\":\"a:budget=99999999999999999999\"}\n"
+        "{\"task\":\"needle\",\"summary\":{\"score\":0.5,\"n\":1,\"kv_peak_bytes\":5,"
+        "\"tokens_per_s\":1e17},\"rows\":[],\"policy\":\"a:budget=7\"}\n"
+        "{\"task\":\"needle\",\"summary\":{\"score\":0.25,\"n\":1,\"kv_peak_bytes\":1e18,"
+        "\"tokens_per_s\":1e-300},\"rows\":[],\"policy\":\"a:budget=8\"}\n"
         "{\"task\":\"needle\",\"summary\":{\"score\":-7.5,\"n\":2},\"rows\":[],"
         "\"policy\":\"a:budget=0\",\"cell\":{\"engine\":{\"a\":[1]},\"policy\":\"\"}}\n"
         "{\"task\":\"kept\",\"settings\":{\"seed\":1},\"summary\":{},\"rows\":[{\"tokens\":1e300,"
@@ -429,8 +433,12 @@ static void test_wrong_types(void **state)
     struct eval_text page = page_of(in_folder("types.jsonl"), &notes);
     check_well_formed(&page);
     check_alone(&page);
-    assert_int_equal(notes.n_result, 5);
-    assert_null(strstr(page.data, "nan"));
+    assert_int_equal(notes.n_result, 7);
+    static const char *const bad[] = {"nan", "Minf", "hinf", "\"inf", " inf", "-inf"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        if (strstr(page.data, bad[i]) != NULL)
+            fail_msg("%s stands on the page", bad[i]);
+    assert_true(count(page.data, "<svg class=\"chart\"") >= 2);
     eval_text_free(&page);
 }
 

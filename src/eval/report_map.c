@@ -231,33 +231,52 @@ static struct kept measure_kept(const json_t *rows)
     return k;
 }
 
-/* One strip of a panel: "0-3,120-255" as rectangles, ranges that touch on paper as one. */
-static void draw_ranges(struct eval_text *t, const char *text, double scale, double y,
-                        double height)
+/* One strip of a panel. */
+struct strip {
+    double y, height;
+    double scale; /* pixels per position */
+    double limit; /* positions lie below it */
+};
+
+static void draw_rectangle(struct eval_text *t, const struct strip *s, double begin, double end)
 {
-    double begin = -1.0, end = -1.0;
-    while (*text != '\0') {
-        char *rest;
-        double first = strtod(text, &rest), last = first;
-        if (rest == text)
-            break;
-        if (*rest == '-')
-            last = strtod(rest + 1, &rest);
-        if (begin >= 0.0 && first * scale - end > KEPT_MERGE) {
-            eval_text_printf(t, "M%.1f %.2fh%.1fv%.2fh%.1fz", begin, y, end - begin, height,
-                             begin - end);
+    eval_text_printf(t, "M%.1f %.2fh%.1fv%.2fh%.1fz", begin, s->y, end - begin, s->height,
+                     begin - end);
+}
+
+/* Takes "120-255" or "7", and the comma behind it, off *text. False at the end, or where it is not
+   written as it should be. */
+static bool next_range(const char **text, double *first, double *last)
+{
+    char *rest;
+    *first = *last = strtod(*text, &rest);
+    if (rest == *text)
+        return false;
+    if (*rest == '-')
+        *last = strtod(rest + 1, &rest);
+    if (*rest != ',' && *rest != '\0')
+        return false;
+    *text = *rest == ',' ? rest + 1 : rest;
+    return true;
+}
+
+/* "0-3,120-255" as rectangles; ranges that touch on paper are one. */
+static void draw_ranges(struct eval_text *t, const struct strip *s, const char *text)
+{
+    double begin = -1.0, end = -1.0, first, last;
+    while (next_range(&text, &first, &last)) {
+        if (!(first >= 0.0 && first <= last && last < s->limit))
+            continue;
+        if (begin >= 0.0 && first * s->scale - end > KEPT_MERGE) {
+            draw_rectangle(t, s, begin, end);
             begin = -1.0;
         }
         if (begin < 0.0)
-            begin = first * scale;
-        end = fmax((last + 1.0) * scale, begin + 0.5);
-        text = *rest == ',' ? rest + 1 : rest;
-        if (*rest != ',')
-            break;
+            begin = first * s->scale;
+        end = fmax((last + 1.0) * s->scale, begin + 0.5);
     }
     if (begin >= 0.0)
-        eval_text_printf(t, "M%.1f %.2fh%.1fv%.2fh%.1fz", begin, y, end - begin, height,
-                         begin - end);
+        draw_rectangle(t, s, begin, end);
 }
 
 /* The records of one lane, from the first token on: a strip reaches from the record before. */
@@ -280,7 +299,8 @@ static void draw_panel(struct eval_text *t, const struct kept *k, const json_t *
         double now = results_number(row, "tokens");
         if (now <= before)
             continue;
-        draw_ranges(t, results_text(row, "kept"), across, before * down, (now - before) * down);
+        struct strip strip = {before * down, (now - before) * down, across, k->n_token};
+        draw_ranges(t, &strip, results_text(row, "kept"));
         before = now;
         last_entries = results_number(row, "entries");
     }

@@ -14,6 +14,7 @@
 #define CHAR_WIDTH 7.6
 #define LABEL_HEIGHT 13.0
 #define MARK_RADIUS 4.5
+#define SPAN_MIN 1e-30      /* of a scale's ends: what is less lies outside of the plot */
 #define TICK_WIDTH_MIN 46.0 /* pixels between labels of the x axis */
 
 /* ---- text ---- */
@@ -189,6 +190,7 @@ static void add_linear_ticks(struct svg_scale *s, bool bytes)
 struct svg_scale svg_scale_positive(double low, double high, double begin, double end, bool bytes)
 {
     struct svg_scale s = {.begin = begin, .end = end, .logarithmic = high > 4.0 * low};
+    low = fmax(low, SPAN_MIN * high);
     if (s.logarithmic) {
         double margin = pow(high / low, 0.08);
         s.low = low / margin;

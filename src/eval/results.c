@@ -10,10 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NUMBER_MAX 1e18 /* fits int64_t, and sums and products of a few are finite */
+
 double results_number(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+    double number = json_is_number(value) ? json_number_value(value) : (double)NAN;
+    return fabs(number) <= NUMBER_MAX ? number : (double)NAN;
 }
 
 const char *results_text(const json_t *object, const char *key)

@@ -25,7 +25,8 @@ void results_free(struct results *r);
  *r stays as it is when the file is no such thing. IO, NOMEM. */
 pith_status results_read_one(const char *path, struct results *r, pith_error *err);
 
-/* The number at a key, NAN when there is none; object may be NULL. */
+/* The number at a key; NAN when there is none, or one beyond 1e18 on either side, which no task
+   measures. object may be NULL. */
 double results_number(const json_t *object, const char *key);
 /* The text at a key, NULL when there is none; object may be NULL. Borrowed from the object. */
 const char *results_text(const json_t *object, const char *key);
