@@ -160,6 +160,9 @@ static void check_options(const struct eval_options *o)
 {
     if (is_standard(o->measure.json) && is_standard(o->measure.csv))
         cli_fail_usage("--json - and --csv - both write to standard output: name a file for one");
+    if (o->measure.json != NULL && o->measure.csv != NULL &&
+        strcmp(o->measure.json, o->measure.csv) == 0)
+        cli_fail_usage("--json and --csv name the same file, \"%s\"", o->measure.json);
     check_output("--json", o->measure.json);
     check_output("--csv", o->measure.csv);
 }

@@ -4,7 +4,6 @@
  */
 #include "task.h"
 
-#define MAX_TOKENS (1 << 24)
 #define MAX_SAMPLE 100000
 
 /* ---- recursion ---- */
@@ -39,7 +38,7 @@ static const struct option recursion_option_table[] = {
      .help = "from one number of steps to the next"},
     {"--samples", NULL, "N", OPTION_INT, AT(n_sample), .min = 0, .max = MAX_SAMPLE,
      .help = "graphs of each number of steps; 0: all of a file"},
-    {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 0, .max = MAX_TOKENS,
+    {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 0, .max = EVAL_MAX_TOKENS,
      .help =
          "most tokens of an answer; 0: 512, of traces what a right one takes and a quarter more"},
     {0},
@@ -113,7 +112,7 @@ static const struct option derivation_option_table[] = {
      .help = "sums of a derivation"},
     {"--samples", NULL, "N", OPTION_INT, AT(n_sample), .min = 1, .max = MAX_SAMPLE,
      .help = "derivations of each number of sums"},
-    {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 0, .max = MAX_TOKENS,
+    {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 0, .max = EVAL_MAX_TOKENS,
      .help = "most tokens of an answer; 0: what a right one takes and a quarter more"},
     {0},
 };
@@ -189,7 +188,7 @@ static const struct option questions_option_table[] = {
      .help = "how many of them, from the first on; 0: all"},
     {"--draws", NULL, "N", OPTION_INT, AT(n_draw), .min = 1, .max = MAX_SAMPLE,
      .help = "answers that are sampled to each"},
-    {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 1, .max = MAX_TOKENS,
+    {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "most tokens of an answer"},
     {"--temp", NULL, "X", OPTION_FLOAT, AT(temperature), .min = 0, .max = 100,
      .help = "temperature; 0: greedy"},
@@ -222,8 +221,7 @@ static void questions_defaults(void *options)
     c->questions.n_predict = 2048;
     c->questions.temperature = 0.6f;
     c->questions.top_p = 0.95f;
-    c->questions.instruction =
-        "Please reason step by step, and put your final answer within \\boxed{}.";
+    c->questions.instruction = EVAL_QUESTIONS_INSTRUCTION;
 }
 
 static pith_status measure_questions(const struct eval_setup *setup, const void *options,

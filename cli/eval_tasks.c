@@ -6,9 +6,6 @@
 
 #include "task.h"
 
-/* Numbers of tokens, as lengths. */
-#define MAX_TOKENS (1 << 24)
-
 /* The text of a file, borrowed from nothing: it stays until the command ends. */
 static struct cli_text read_text(const char *path)
 {
@@ -48,9 +45,9 @@ static const char *const storage_types[] = {"f32", "f16", "q8_0", NULL};
 static const struct option perplexity_option_table[] = {
     {"--file", "-f", "FILE", OPTION_TEXT, AT(file), .required = true,
      .help = "the text; - is standard input"},
-    {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .min = 4, .max = MAX_TOKENS,
+    {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .min = 4, .max = EVAL_MAX_TOKENS,
      .help = "tokens of a chunk"},
-    {"--batch-size", "-b", "N", OPTION_INT, AT(n_batch), .min = 1, .max = MAX_TOKENS,
+    {"--batch-size", "-b", "N", OPTION_INT, AT(n_batch), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "tokens read at once; beyond -c several chunks side by side"},
     {"--chunks", NULL, "N", OPTION_INT, AT(n_chunk), .min = -1, .max = INT32_MAX, .absent = "all",
      .help = "chunks to read"},
@@ -137,7 +134,7 @@ struct divergence_command {
 static const struct option divergence_option_table[] = {
     {"--file", "-f", "FILE", OPTION_TEXT, AT(file), .required = true,
      .help = "the text; - is standard input"},
-    {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .min = 4, .max = MAX_TOKENS,
+    {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .min = 4, .max = EVAL_MAX_TOKENS,
      .help = "tokens of a chunk"},
     {"--chunks", NULL, "N", OPTION_INT, AT(n_chunk), .min = -1, .max = INT32_MAX, .absent = "all",
      .help = "chunks to read"},
@@ -223,7 +220,7 @@ static const char *const needle_styles[] = {"paper", "pith", NULL};
 
 #define AT(member) .offset = offsetof(struct needle_options, member)
 static const struct option needle_option_table[] = {
-    {"--length", "-n", "LIST", OPTION_INTS, AT(lengths), .min = 1, .max = MAX_TOKENS,
+    {"--length", "-n", "LIST", OPTION_INTS, AT(lengths), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "tokens of the whole prompt"},
     {"--depth", "-d", "LIST", OPTION_INTS, AT(depths), .min = 0, .max = 100,
      .help = "where the fact stands, in percent of the text"},
@@ -235,7 +232,7 @@ static const struct option needle_option_table[] = {
      .help = "facts in the text; one of them is asked about"},
     {"--repeat", NULL, "N", OPTION_INT, AT(n_repeat), .min = 1, .max = 100000,
      .help = "texts of each length and depth"},
-    {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 1, .max = MAX_TOKENS,
+    {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "most tokens of an answer"},
     {"--needle", NULL, "TEXT", OPTION_TEXT, AT(needle), .absent = "the style's",
      .help = "the fact, with {name}, {word} and {number}"},
@@ -341,7 +338,7 @@ static const struct option ruler_option_table[] = {
     {"--task", NULL, "NAME", OPTION_TEXTS, AT(tasks),
      .help = "niah_single_1 .. 3, niah_multikey_1 .. 3, niah_multivalue, niah_multiquery, vt, cwe, "
              "fwe; repeatable (default: all)"},
-    {"--length", "-n", "LIST", OPTION_INTS, AT(lengths), .min = 1, .max = MAX_TOKENS,
+    {"--length", "-n", "LIST", OPTION_INTS, AT(lengths), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "tokens of prompt and answer"},
     {"--samples", NULL, "N", OPTION_INT, AT(n_sample), .min = 1, .max = 100000,
      .help = "texts of each task and length"},
@@ -438,11 +435,11 @@ static const struct option replay_option_table[] = {
      .help = "recorded tensors, as \"pith run --record FILE\" writes them"},
     {"--policy", NULL, "NAME:KEY=VALUE,...", OPTION_TEXTS, AT(policies), .absent = "that of --keep",
      .help = "a keep policy to try; repeatable"},
-    {"--at", NULL, "LIST", OPTION_INTS, AT(at), .min = 1, .max = MAX_TOKENS,
+    {"--at", NULL, "LIST", OPTION_INTS, AT(at), .min = 1, .max = EVAL_MAX_TOKENS,
      .absent = "before the last --queries", .help = "tokens read when the lanes are looked at"},
-    {"--queries", NULL, "N", OPTION_INT, AT(n_query), .min = 1, .max = MAX_TOKENS,
+    {"--queries", NULL, "N", OPTION_INT, AT(n_query), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "tokens behind each stop whose queries judge what is gone"},
-    {"--missing", NULL, "N", OPTION_INT, AT(n_missing), .max = MAX_TOKENS,
+    {"--missing", NULL, "N", OPTION_INT, AT(n_missing), .max = EVAL_MAX_TOKENS,
      .help = "most evicted positions that a row names"},
     {0},
 };

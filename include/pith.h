@@ -329,7 +329,8 @@ PITH_API void pith_engine_free(pith_engine *engine);
 PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
 
 /* Bytes of KV memory that n_token tokens of one sequence take with these params (whole pages; the
-   most they take on the way, where a keep policy evicts), for planning before anything is allocated.
+   most they take on the way, where a keep policy evicts), for planning before anything is
+   allocated.
    INVALID, UNSUPPORTED. */
 PITH_API pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
                                       int64_t n_token, int64_t *bytes, pith_error *err);
@@ -359,15 +360,16 @@ PITH_API void pith_engine_kv_reset_peak(pith_engine *engine);
 /* ---- keep policies ------------------------------------------------------------------------ */
 
 /*
- * A keep policy evicts entries of a sequence, so that a lane holds at most a budget. When a lane holds
- * budget + slack entries, a round brings it back to the budget: the entries that the policy thinks
- * least of go, whole pages return to the pool, and what stays keeps its position. docs/policies.md
- * describes the rules and the policies.
+ * A keep policy evicts entries of a sequence, so that a lane holds at most a budget. When a lane
+ * holds budget + slack entries, a round brings it back to the budget: the entries that the policy
+ * thinks least of go, whole pages return to the pool, and what stays keeps its position.
+ * docs/policies.md describes the rules and the policies.
  *
  * What is promised: a lane that grows holds at most budget + slack entries at any time, fewer than
- * that when an evaluation returns, and at most the budget right after a round. Rounds come at numbers
- * of tokens that depend on the sequence alone, so results depend neither on the chunk nor on threads
- * or company; a sequence that never comes to a round is bit for bit that of the full cache.
+ * that when an evaluation returns, and at most the budget right after a round. Rounds come at
+ * numbers of tokens that depend on the sequence alone, so results depend neither on the chunk nor
+ * on threads or company; a sequence that never comes to a round is bit for bit that of the full
+ * cache.
  */
 
 typedef struct pith_policy_info {
@@ -460,13 +462,15 @@ typedef struct pith_keep_stats {
 PITH_API void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out);
 
 /* Writes the sequence (tokens, positions, pages as stored) to a versioned, checksummed file; the
-   file appears whole or not at all. IO, NOMEM. */
+   file appears whole or not at all. UNSUPPORTED (a keep policy that has state of its own), IO,
+   NOMEM. */
 PITH_API pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err);
 
 /* Reads such a file into a new sequence. The engine must have the same model shape, page length
-   and storage types; its keep policy may be another: a lane that holds budget + slack entries or more
-   has its round at the beginning of the next evaluation. IO, FORMAT (damaged), UNSUPPORTED (a later version of the format), INVALID
-   (other model or types, named with both values), KV_FULL, NOMEM; nothing has changed then. */
+   and storage types; its keep policy may be another: a lane that holds budget + slack entries or
+   more has its round at the beginning of the next evaluation. IO, FORMAT (damaged), UNSUPPORTED (a
+   later version of the format), INVALID (other model or types, named with both values), KV_FULL,
+   NOMEM; nothing has changed then. */
 PITH_API pith_status pith_seq_load(pith_engine *engine, const char *path, pith_seq **out,
                                    pith_error *err);
 
@@ -492,8 +496,8 @@ typedef struct pith_batch_item {
     void *user;
 } pith_batch_item;
 
-/* What one pass computed in one layer for the tokens of one sequence, before its keys and values are
-   stored: rows of heads, every pointer valid during the call only. */
+/* What one pass computed in one layer for the tokens of one sequence, before its keys and values
+   are stored: rows of heads, every pointer valid during the call only. */
 typedef struct pith_tap_rows {
     const pith_seq *seq;   /* its length is that before the evaluation */
     int32_t layer;

@@ -1,6 +1,6 @@
 /*
- * test_answers.c - the models that ship give llama.cpp's greedy answers, token for token, with their
- * weights in F32 and an F32 cache (golden/answers-*.jsonl, made by scripts/golden/answers.py).
+ * test_answers.c - the models that ship give llama.cpp's greedy answers, token for token, with
+ * their weights in F32 and an F32 cache (golden/answers-*.jsonl, made by scripts/golden/answers.py).
  */
 #include <jansson.h>
 #include <string.h>
@@ -114,6 +114,7 @@ static void test_nano(void **state)
 static void test_mini(void **state)
 {
     (void)state;
+    SKIP_WITHOUT(PITH_SOURCE_DIR "/models/pith-mini.gguf");
     check_model("mini");
 }
 

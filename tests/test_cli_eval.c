@@ -184,6 +184,7 @@ static void test_usage(void **state)
         {{"eval", "perplexity", "-m", MODEL}, "-f FILE is missing"},
         {{"eval", "perplexity", "-f", TEXT}, "-m FILE is missing"},
         {{EVAL, "-f", TEXT, "--json", "-", "--csv", "-"}, "both write to standard output"},
+        {{EVAL, "-f", TEXT, "--json", "/tmp/r", "--csv", "/tmp/r"}, "the same file"},
         {{EVAL, "-f", TEXT, "--paired", "--no-paired"}, "contradict"},
         {{EVAL, "-f", TEXT, "--keep", "no-such"}, "no-such"},
         {{EVAL, "-f", TEXT, "-c", "2"}, "-c: 2"},

@@ -117,6 +117,10 @@ static void test_needle_echoed_prompt(void **state)
     assert_string_equal(check("and the band played on all night. " PAPER_NEEDLE " " PAPER_QUESTION
                               " PURPLE ELEPHANT 7742"),
                         "PASS");
+    /* A model that goes round: the question, then the text again. */
+    assert_string_equal(check(PAPER_QUESTION " and the band played on all night. " PAPER_NEEDLE
+                                             " Reception was positive , with reviews"),
+                        "FAIL");
     /* At the start of a text nothing precedes the needle, at its end the question follows. */
     struct eval_needle_key edge = paper;
     edge.before = edge.after = "";

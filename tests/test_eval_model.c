@@ -118,6 +118,9 @@ static void test_recursion_with_model(void **state)
     json_decref(result);
     p.max_steps = 99;
     assert_int_equal(eval_recursion(&setup, &p, &result, &err), PITH_INVALID);
+    p.max_steps = 8;
+    p.step_stride = INT32_MAX; /* 6 and this is no number of steps */
+    assert_int_equal(eval_recursion(&setup, &p, &result, &err), PITH_INVALID);
 
     static const int32_t parts[] = {4, 6};
     struct eval_derivation_params d = {.parts = parts, .n_part = 2, .n_sample = 1};
@@ -126,6 +129,132 @@ static void test_recursion_with_model(void **state)
     assert_int_equal(summary(result, "n"), 2);
     json_decref(result);
     pith_model_free(model);
+}
+
+/* What is asked for may be no UTF-8, and may be beyond the model and beyond all numbers. */
+static void test_needle_settings(void **state)
+{
+    (void)state;
+    pith_model *model = load_model();
+    struct eval_setup setup = setup_of(model);
+    static const int32_t small[] = {96}, beyond[] = {4200}, most[] = {64, INT32_MAX};
+    static const double depths[] = {0.5};
+    struct eval_needle_params p = {.n_needle = 1, .n_repeat = 1, .n_predict = 1};
+    json_t *result = NULL;
+    pith_error err;
+    p.word = "CAF\xc9"; /* Latin-1 */
+    p.lengths = small;
+    p.n_length = 1;
+    p.depths = depths;
+    p.n_depth = 1;
+    if (eval_needle(&setup, &p, &result, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    const json_t *settings = json_object_get(result, "settings");
+    assert_string_equal(json_string_value(json_object_get(settings, "word")), "CAF\xef\xbf\xbd");
+    assert_null(json_object_get(json_object_get(result, "summary"), "note"));
+    json_decref(result);
+
+    p.word = NULL;
+    p.lengths = beyond;
+    if (eval_needle(&setup, &p, &result, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    const char *note =
+        json_string_value(json_object_get(json_object_get(result, "summary"), "note"));
+    assert_non_null(note);
+    assert_non_null(strstr(note, "longer than the 4096 of the model's training"));
+    json_decref(result);
+
+    p.lengths = most;
+    p.n_length = 2;
+    assert_int_equal(eval_needle(&setup, &p, &result, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "2147483647"));
+    p.lengths = small;
+    p.n_length = 1;
+    p.n_predict = INT32_MAX;
+    assert_int_equal(eval_needle(&setup, &p, &result, &err), PITH_INVALID);
+    pith_model_free(model);
+}
+
+/* Writes a copy of the model's file with a chat template. What is put in takes a multiple of 32
+   bytes, so that the tensors stay aligned. */
+static void write_with_template(const char *path, const char *template)
+{
+    static const char key[] = "tokenizer.chat_template";
+    char *file = NULL;
+    size_t len = 0;
+    pith_error err;
+    assert_int_equal(eval_read_file(MODEL, &file, &len, &err), PITH_OK);
+    uint64_t n_kv, n_key = strlen(key), n_text = strlen(template);
+    while ((8 + n_key + 4 + 8 + n_text) % 32 != 0)
+        n_text++;
+    memcpy(&n_kv, file + 16, sizeof(n_kv));
+    n_kv++;
+    memcpy(file + 16, &n_kv, sizeof(n_kv));
+    uint32_t type = 8; /* string */
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    fwrite(file, 1, 24, out);
+    fwrite(&n_key, 1, 8, out);
+    fwrite(key, 1, n_key, out);
+    fwrite(&type, 1, 4, out);
+    fwrite(&n_text, 1, 8, out);
+    fprintf(out, "%-*s", (int)n_text, template);
+    fwrite(file + 24, 1, len - 24, out);
+    assert_int_equal(fclose(out), 0);
+    free(file);
+}
+
+/* A template that opens the thinking block itself: the answer has no "<think>" of its own, and one
+   that never comes to "</think>" is no answer all the same. An opening of the answer closes it. */
+static void test_thinking_template(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/pith-thinking-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    write_with_template(path, "<|im_start|>assistant\\n<think>\\n' split('</think>')[-1]");
+    pith_model *model = NULL;
+    pith_error err;
+    if (pith_model_load(path, NULL, &model, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    struct eval_setup setup = setup_of(model);
+    bool thinks = true;
+    assert_int_equal(eval_thinks(&setup, &thinks, &err), PITH_OK);
+    assert_false(thinks); /* without --chat */
+    setup.chat = true;
+    assert_int_equal(eval_thinks(&setup, &thinks, &err), PITH_OK);
+    assert_true(thinks);
+
+    static const int32_t lengths[] = {128};
+    static const double depths[] = {0.5};
+    struct eval_needle_params p = {.n_needle = 1,
+                                   .n_repeat = 1,
+                                   .n_predict = 4,
+                                   .lengths = lengths,
+                                   .n_length = 1,
+                                   .depths = depths,
+                                   .n_depth = 1};
+    json_t *result = NULL;
+    if (eval_needle(&setup, &p, &result, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    const json_t *row = json_array_get(json_object_get(result, "rows"), 0);
+    const json_t *text = json_array_get(json_object_get(row, "texts"), 0);
+    const char *answer = json_string_value(json_object_get(text, "answer"));
+    assert_memory_equal(answer, "<think>\n", 8);
+    json_decref(result);
+
+    int32_t *ids = NULL, n_id = 0;
+    char said[512];
+    size_t len = 0;
+    assert_int_equal(eval_encode(&setup, "Who?", "It is", &ids, &n_id, &err), PITH_OK);
+    assert_int_equal(pith_detokenize(model, ids, n_id, true, said, sizeof(said) - 1, &len, &err),
+                     PITH_OK);
+    said[len] = '\0';
+    assert_non_null(strstr(said, "</think>\n\nIt is"));
+    free(ids);
+    pith_model_free(model);
+    unlink(path);
 }
 
 static void test_questions_with_model(void **state)
@@ -163,10 +292,9 @@ static void test_questions_with_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_needle_with_model),
-        cmocka_unit_test(test_ruler_with_model),
-        cmocka_unit_test(test_recursion_with_model),
-        cmocka_unit_test(test_questions_with_model),
+        cmocka_unit_test(test_needle_with_model),    cmocka_unit_test(test_ruler_with_model),
+        cmocka_unit_test(test_needle_settings),      cmocka_unit_test(test_thinking_template),
+        cmocka_unit_test(test_recursion_with_model), cmocka_unit_test(test_questions_with_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

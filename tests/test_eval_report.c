@@ -268,6 +268,34 @@ static void test_intervals(void **state)
     eval_text_free(&page);
 }
 
+/* 1 - lost mass is no share of right answers: it has neither their name nor their interval. */
+static void test_replays_are_no_accuracy(void **state)
+{
+    (void)state;
+    json_t *summary = json_pack("{s:f, s:f, s:i}", "score", 0.75, "lost_mass", 0.25, "n", 6);
+    struct report_cell cell = {.summary = summary};
+    struct report_point p = {0};
+    const struct report_metric *metric = report_metric_of(summary);
+    assert_string_equal(metric->key, "lost_mass");
+    report_measure(metric, &cell, 1, &p);
+    assert_float_equal(p.value, 0.25, 0);
+    assert_true(isnan(p.low) && isnan(p.high));
+    json_decref(summary);
+}
+
+/* A divergence of half its error is not below 0 at the lower end of its interval. */
+static void test_intervals_end_at_zero(void **state)
+{
+    (void)state;
+    json_t *summary = json_pack("{s:f, s:f, s:i}", "kl_mean", 0.5, "kl_se", 1.0, "n", 6);
+    struct report_cell cell = {.summary = summary};
+    struct report_point p = {0};
+    report_measure(report_metric_of(summary), &cell, 1, &p);
+    assert_float_equal(p.low, 0.0, 0);
+    assert_float_equal(p.high, 2.459964, 1e-6);
+    json_decref(summary);
+}
+
 static void test_missing_figures_are_dashes(void **state)
 {
     (void)state;
@@ -405,6 +433,24 @@ static void test_texts_are_escaped(void **state)
     eval_text_free(&page);
 }
 
+/* Names of files are any bytes, and a long policy is cut where its bytes end. */
+static void test_texts_that_are_no_utf8(void **state)
+{
+    (void)state;
+    char policy[602] = "x";
+    struct line line = usual[0];
+    for (size_t i = 1; i + 2 < sizeof(policy); i += 2)
+        memcpy(policy + i, "\xc3\xa9", 3);
+    line.policy = policy;
+    write_lines(in_folder("\xff\xc3.jsonl"), &line, 1, "");
+    struct eval_text page = page_of(in_folder("\xff\xc3.jsonl"), NULL);
+    check_well_formed(&page);
+    json_t *read_back = json_stringn(page.data, page.len); /* NULL for what is no UTF-8 */
+    assert_non_null(read_back);
+    json_decref(read_back);
+    eval_text_free(&page);
+}
+
 static void test_wrong_types(void **state)
 {
     (void)state;
@@ -503,6 +549,13 @@ static void test_budgets(void **state)
         {"streaming:budget=128", "streaming", REPORT_BUDGET_TOKENS, 128},
         {"streaming:sinks=4,budget=12.5%", "streaming:sinks=4", REPORT_BUDGET_SHARE, 0.125},
         {"h2o:budget=64MiB,window=8", "h2o:window=8", REPORT_BUDGET_BYTES, 67108864},
+        {"h2o:budget=1500B", "h2o", REPORT_BUDGET_BYTES, 1500},
+        {"h2o:budget=1.5kB", "h2o", REPORT_BUDGET_BYTES, 1500},
+        {"h2o:budget=4MB", "h2o", REPORT_BUDGET_BYTES, 4e6},
+        {"h2o:budget=2GB", "h2o", REPORT_BUDGET_BYTES, 2e9},
+        {"h2o:budget=512KiB", "h2o", REPORT_BUDGET_BYTES, 524288},
+        {"h2o:budget=1GiB", "h2o", REPORT_BUDGET_BYTES, 1073741824},
+        {"h2o:budget=4k", "h2o:budget=4k", REPORT_BUDGET_NONE, 0}, /* nor does --keep read it */
         {"h2o:budget=x", "h2o:budget=x", REPORT_BUDGET_NONE, 0},
         {"h2o:budget=", "h2o:budget=", REPORT_BUDGET_NONE, 0},
         {"h2o:rebudget=5", "h2o:rebudget=5", REPORT_BUDGET_NONE, 0},
@@ -580,12 +633,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_page_is_complete),
         cmocka_unit_test(test_intervals),
+        cmocka_unit_test(test_replays_are_no_accuracy),
+        cmocka_unit_test(test_intervals_end_at_zero),
         cmocka_unit_test(test_missing_figures_are_dashes),
         cmocka_unit_test(test_seeds_are_one_point),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_depth_and_length),
         cmocka_unit_test(test_kept_map),
         cmocka_unit_test(test_texts_are_escaped),
+        cmocka_unit_test(test_texts_that_are_no_utf8),
         cmocka_unit_test(test_wrong_types),
         cmocka_unit_test(test_damaged_lines_are_told),
         cmocka_unit_test(test_one_result_over_many_lines),

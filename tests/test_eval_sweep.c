@@ -354,6 +354,124 @@ static void test_changed_text_file(void **state)
     }
 }
 
+/* The name of a file, and the place that it lies in, are not what is measured. */
+static void test_renamed_text_file(void **state)
+{
+    (void)state;
+    static const char text[] = "Anton came to the village and sang behind the green wall.";
+    static const char *const names[] = {"t.txt", "u.txt"};
+    for (int i = 0; i < 2; i++) {
+        char sweep[512];
+        snprintf(sweep, sizeof(sweep),
+                 SWEEP("[\"full\"]", "[]", "{\"task\": \"kept\", \"file\": \"%s\", \"n_ctx\": 8}"),
+                 names[i]);
+        put(in_folder(names[i]), text, strlen(text));
+        json_t *table = sweep_ok(sweep, NULL, i == 0);
+        assert_int_equal(summary_of(table, "run"), i == 0 ? 1 : 0);
+        json_decref(table);
+    }
+}
+
+/* Seeds of a task that draws nothing would be copies, which a report took for more evidence. */
+static void test_seeds_where_nothing_is_drawn(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *task;
+        int64_t cells;
+    } cases[] = {
+        {"{\"task\": \"kept\", \"file\": \"t.txt\", \"n_ctx\": 16}", 1},
+        {"{\"task\": \"perplexity\", \"file\": \"t.txt\", \"n_ctx\": 8}", 1},
+        {"{\"task\": \"divergence\", \"file\": \"t.txt\", \"n_ctx\": 8}", 1},
+        {"{\"task\": \"questions\", \"file\": \"q.jsonl\", \"predict\": 2}", 2},
+        {"{\"task\": \"questions\", \"file\": \"q.jsonl\", \"predict\": 2, \"temperature\": 0}", 1},
+        {"{\"task\": \"needle\", \"lengths\": 96, \"depths\": 0, \"predict\": 2}", 1},
+        {"{\"task\": \"needle\", \"lengths\": 96, \"depths\": 0, \"predict\": 2, \"repeats\": 2}",
+         2},
+        {"{\"task\": \"derivation\", \"parts\": 4, \"samples\": 1, \"predict\": 2}", 2},
+        {"{\"task\": \"recursion\", \"trace\": true, \"max_steps\": 6, \"samples\": 1, "
+         "\"predict\": 2}",
+         2},
+    };
+    static const char text[] = "Anton came to the village and sang behind the green wall. There he "
+                               "was happy. He took a door.";
+    static const char question[] = "{\"problem\": \"1+1\", \"answer\": \"2\"}\n";
+    put(in_folder("t.txt"), text, strlen(text));
+    put(in_folder("q.jsonl"), question, strlen(question));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char sweep[512];
+        snprintf(sweep, sizeof(sweep),
+                 "{\"model\": \"" MODEL "\", \"seeds\": [3, 4], \"policies\": [\"full\"], "
+                 "\"tasks\": [%s]}",
+                 cases[i].task);
+        json_t *table = sweep_ok(sweep, NULL, true);
+        if (summary_of(table, "run") != cases[i].cells)
+            fail_msg("case %zu: %d cells", i, (int)summary_of(table, "run"));
+        struct results r = read_out();
+        const json_t *seed =
+            json_object_get(json_object_get(json_array_get(r.lines, 0), "cell"), "seed");
+        assert_int_equal(json_is_null(seed), cases[i].cells == 1);
+        results_free(&r);
+        json_decref(table);
+    }
+}
+
+/* Whoever names the wrong file keeps it. */
+static void test_other_files_are_left_alone(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"notes without a newline", "{\n  \"model\": \"x\"\n}",
+                                        "notes\n"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        struct watch w = {0};
+        pith_error err = {0};
+        json_t *result = NULL;
+        char *text = NULL;
+        size_t len = 0;
+        put(in_folder("o.jsonl"), texts[i], strlen(texts[i]));
+        assert_int_equal(sweep_text(USUAL, &w, true, &result, &err), PITH_INVALID);
+        assert_non_null(strstr(err.message, "stays as it is"));
+        if (i < 2)
+            assert_int_equal(sweep_text(USUAL, &w, false, &result, &err), PITH_INVALID);
+        assert_int_equal(eval_read_file(in_folder("o.jsonl"), &text, &len, &err), PITH_OK);
+        assert_string_equal(text, texts[i]);
+        free(text);
+    }
+    put(in_folder("o.jsonl"), "", 0);
+}
+
+/* A long name in any script names the task, whole. */
+static void test_long_names(void **state)
+{
+    (void)state;
+    char name[302] = "x", sweep[1024];
+    for (size_t i = 1; i + 2 < sizeof(name); i += 2)
+        memcpy(name + i, "\xc3\xa9", 3);
+    snprintf(sweep, sizeof(sweep),
+             SWEEP("[\"full\"]", "[]",
+                   "{\"task\": \"needle\", \"name\": \"%s\", \"lengths\": 96, \"depths\": 0, "
+                   "\"predict\": 2}"),
+             name);
+    json_t *table = sweep_ok(sweep, NULL, true);
+    assert_int_equal(summary_of(table, "failed"), 0);
+    assert_string_equal(results_text(json_array_get(json_object_get(table, "rows"), 0), "task"),
+                        name);
+    json_decref(table);
+}
+
+static void test_file_names_of_any_bytes(void **state)
+{
+    (void)state;
+    struct eval_sweep_params p = {.path = in_folder("\xff.json"), .out = in_folder("\xfe.jsonl")};
+    pith_error err = {0};
+    json_t *table = NULL;
+    put(p.path, USUAL, strlen(USUAL));
+    if (eval_sweep(&p, &table, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(summary_of(table, "run"), USUAL_CELLS);
+    json_decref(table);
+}
+
 static void test_one_sweep_at_a_time(void **state)
 {
     (void)state;
@@ -550,6 +668,11 @@ int main(void)
         cmocka_unit_test(test_strange_lines_stay),
         cmocka_unit_test(test_changed_settings),
         cmocka_unit_test(test_changed_text_file),
+        cmocka_unit_test(test_renamed_text_file),
+        cmocka_unit_test(test_seeds_where_nothing_is_drawn),
+        cmocka_unit_test(test_other_files_are_left_alone),
+        cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_file_names_of_any_bytes),
         cmocka_unit_test(test_one_sweep_at_a_time),
         cmocka_unit_test(test_failed_cell_is_tried_again),
         cmocka_unit_test(test_full_disk),

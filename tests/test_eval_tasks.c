@@ -141,7 +141,10 @@ static void test_prose_wraps_and_keeps_space(void **state)
     eval_prose_take(&tight, 0, 4, false, &t);
     assert_string_equal(t.data, "a b a b");
     eval_text_free(&t);
-    assert_true(eval_prose_is_empty(&(struct eval_prose){" \n", 2}));
+    pith_error err;
+    assert_int_equal(eval_prose_check("x", &tight, &err), PITH_OK);
+    assert_int_equal(eval_prose_check("x", &(struct eval_prose){" \n", 2}, &err), PITH_INVALID);
+    assert_string_equal(err.message, "x: the haystack holds no word");
 }
 
 static void test_places_are_sentence_ends(void **state)
@@ -277,6 +280,49 @@ static void test_needle_decoys(void **state)
     free(hay);
 }
 
+/* As count_tokens, but a needle right before the question takes three tokens more. */
+static pith_status count_with_edge(void *user, const char *text, const char *prefix, int32_t *n,
+                                   pith_error *err)
+{
+    pith_status status = count_tokens(user, text, prefix, n, err);
+    *n += strstr(text, "7742. What") != NULL ? 3 : 0;
+    return status;
+}
+
+/* The depth in tokens puts the needle behind the last sentence; that makes the text too long, and
+   the words that are taken off take the end of that sentence with them. */
+static void test_needle_place_goes_away(void **state)
+{
+    (void)state;
+    struct eval_counter edge = {count_with_edge, NULL};
+    struct eval_text hay = {0};
+    for (int i = 0; i < 200; i++)
+        eval_text_add(&hay, "a");
+    eval_text_add(&hay, ". b b b b b b b b b b b b b b b b b b b. ");
+    struct eval_needle_params p = needle_params(EVAL_NEEDLE_PAPER, hay.data);
+    struct needle_item item = {.seed = 5, .depth = 0.9};
+    struct needle_text t = {0};
+    pith_error err;
+    int32_t none = 0;
+    assert_int_equal(count_tokens(NULL,
+                                  "The secret code word is PURPLE ELEPHANT 7742. What is the "
+                                  "secret code word mentioned earlier? Answer with just the code "
+                                  "word and number, nothing else:",
+                                  NULL, &none, &err),
+                     PITH_OK);
+    item.length = none + 22; /* twenty words and two full stops */
+    if (eval_needle_make(&p, &item, &edge, &t, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    const char *at = strstr(t.prompt.text.data, " "
+                                                "The secret code word is PURPLE ELEPHANT 7742. b");
+    assert_non_null(at);
+    assert_int_equal(at - t.prompt.text.data, 201); /* behind the first sentence */
+    assert_true(t.prompt.n_token <= item.length);
+    assert_int_equal(strlen(t.prompt.text.data), t.prompt.text.len);
+    eval_needle_text_free(&t);
+    eval_text_free(&hay);
+}
+
 static void test_needle_items_differ_and_repeat(void **state)
 {
     (void)state;
@@ -310,6 +356,21 @@ static void test_needle_refuses(void **state)
     assert_non_null(strstr(err.message, "{name}"));
     p = needle_params(EVAL_NEEDLE_PAPER, "  \n");
     assert_int_equal(eval_needle_make(&p, &item, &counter, &t, &err), PITH_INVALID);
+    eval_needle_text_free(&t);
+    p = needle_params(EVAL_NEEDLE_PAPER, "one\0two");
+    p.haystack_len = 7; /* behind a zero byte nobody would read the question */
+    assert_int_equal(eval_needle_make(&p, &item, &counter, &t, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "zero byte"));
+    eval_needle_text_free(&t);
+    p = needle_params(EVAL_NEEDLE_PAPER, NULL);
+    p.needle = "The key is RED FOX 12."; /* and asked for is the purple elephant */
+    assert_int_equal(eval_needle_make(&p, &item, &counter, &t, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "does not hold"));
+    eval_needle_text_free(&t);
+    p = needle_params(EVAL_NEEDLE_PAPER, NULL);
+    p.word = "A WORD THAT IS SO LONG THAT NO MODEL WILL EVER SAY THE WHOLE OF IT";
+    assert_int_equal(eval_needle_make(&p, &item, &counter, &t, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "word"));
     eval_needle_text_free(&t);
 }
 
@@ -668,6 +729,7 @@ int main(void)
         cmocka_unit_test(test_needle_paper_prompt),
         cmocka_unit_test(test_needle_prompt_is_no_answer),
         cmocka_unit_test(test_needle_decoys),
+        cmocka_unit_test(test_needle_place_goes_away),
         cmocka_unit_test(test_needle_items_differ_and_repeat),
         cmocka_unit_test(test_needle_refuses),
         cmocka_unit_test(test_ruler_fills_the_length),

@@ -88,23 +88,35 @@ NANO = Preset(
     ],
 )
 
-# Shares of mini's documents (reading.py, reasoning.py), without natural text.
-TASKS = {
-    "facts": 0.16,
-    "niah": 0.36,
-    "code_word": 0.04,
-    "variables": 0.09,
-    "common_words": 0.06,
-    "coded_words": 0.05,
-    "trace": 0.15,
-    "derivation": 0.09,
+# Shares of mini's documents (reading.py, reasoning.py), without natural text: while circuits form,
+# and later.
+EARLY = {
+    "dense": 0.15,
+    "gaps": 0.35,
+    "facts": 0.08,
+    "niah": 0.2,
+    "variables": 0.07,
+    "common_words": 0.05,
+    "coded_words": 0.03,
+    "trace": 0.04,
+    "derivation": 0.03,
+}
+LATER = {
+    "gaps": 0.05,
+    "facts": 0.1,
+    "niah": 0.42,
+    "code_word": 0.05,
+    "variables": 0.1,
+    "common_words": 0.08,
+    "coded_words": 0.06,
+    "trace": 0.09,
+    "derivation": 0.05,
 }
 
 
-def kinds(text, dense):
-    """Shares with this much natural text and this much of dense facts; the tasks have the rest."""
-    rest = 1 - text - dense
-    return {"text": text, "dense": dense, **{k: rest * v for k, v in TASKS.items()}}
+def kinds(text, tasks):
+    """Shares with this much natural text; the tasks have the rest."""
+    return {"text": text, **{k: (1 - text) * v / sum(tasks.values()) for k, v in tasks.items()}}
 
 
 # The larger model: natural text, and questions about far facts in it, to 8,192 tokens.
@@ -123,16 +135,24 @@ MINI = Preset(
     decay_share=0.3,
     compiled=True,
     phases=[
-        Phase(300, {64: 1.0}, 4096, PASSWORDS, 0.0, kinds=kinds(0.1, 0.9), **LIGHT),
-        Phase(500, {128: 0.5, 256: 0.5}, 8192, kinds=kinds(0.2, 0.25), **MIDDLE),
-        Phase(300, {256: 0.4, 512: 0.6}, 16384, kinds=kinds(0.25, 0.1), **MIDDLE),
-        Phase(250, {512: 0.4, 1024: 0.6}, 16384, kinds=kinds(0.3, 0.03), **HEAVY),
-        Phase(250, {512: 0.2, 1024: 0.4, 2048: 0.4}, 16384, kinds=kinds(0.3, 0.0), **HEAVY),
+        Phase(
+            300,
+            {64: 1.0},
+            4096,
+            PASSWORDS,
+            0.0,
+            kinds=kinds(0.1, {"dense": 0.65, "gaps": 0.35}),
+            **LIGHT,
+        ),
+        Phase(600, {128: 0.6, 256: 0.4}, 8192, kinds=kinds(0.15, EARLY), **MIDDLE),
+        Phase(400, {256: 0.4, 512: 0.6}, 16384, kinds=kinds(0.2, LATER), **MIDDLE),
+        Phase(300, {512: 0.4, 1024: 0.6}, 16384, kinds=kinds(0.25, LATER), **HEAVY),
+        Phase(300, {512: 0.2, 1024: 0.4, 2048: 0.4}, 16384, kinds=kinds(0.25, LATER), **HEAVY),
         Phase(
             300,
             {1024: 0.2, 2048: 0.3, 4096: 0.3, 8192: 0.2},
             16384,
-            kinds=kinds(0.3, 0.0),
+            kinds=kinds(0.25, LATER),
             **HEAVY,
         ),
     ],

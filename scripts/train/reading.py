@@ -2,7 +2,8 @@
 the code word of the TriAttention V3 report, in the wording of `pith eval ruler` and `needle`.
 
 A document is a list of parts (text, loss weight), END among the texts: what nothing predicts has
-the surprise weight, what must be remembered has ANSWER_WEIGHT, the rest the text weight.
+the surprise weight, what must be remembered has ANSWER_WEIGHT, or CHOICE_WEIGHT where it says which
+of several answers it is, the rest the text weight.
 """
 
 import re
@@ -13,6 +14,7 @@ import language
 from tasks import ANSWER_WEIGHT, COPY_WEIGHT, FactSource
 
 END = None  # the text of a part that is the end token
+CHOICE_WEIGHT = 3.0  # of the beginning of an answer; what follows can be copied from its place
 
 NOISE = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -21,6 +23,22 @@ NOISE_WEIGHT = 0.02
 SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PLAIN_WORDS = language.ADJECTIVES + language.THINGS + language.PLACES + language.ROLES
+
+
+# What stands between a key and its value, from nothing to RULER's words.
+GAPS = (
+    "",
+    " here",
+    " mentioned",
+    " mentioned here",
+    " mentioned above",
+    " in text",
+    " mentioned in text",
+    " in the text",
+    " mentioned in the text",
+    " mentioned in the provided text",
+    " mentioned in the provided text",
+)
 
 
 def pick(rng, items):
@@ -38,6 +56,13 @@ def uuid(rng):
 
 def pair(rng):
     return f"{pick(rng, language.ADJECTIVES)}-{pick(rng, language.THINGS)}"
+
+
+VALUES = (
+    ("word", lambda rng: pick(rng, PLAIN_WORDS)),
+    ("word", pair),
+    ("number", number),
+)
 
 
 def letters(rng, count, alphabet):
@@ -74,8 +99,11 @@ class Reading:
         """Parts of a question and its answer, closed by the end token."""
         parts = [(text + prefix, self.text_weight)]
         for i, answer in enumerate(answers):
-            lead = " " if i == 0 else joint
-            parts.append((lead + answer, ANSWER_WEIGHT))
+            lead = "" if i == 0 else joint.rstrip()
+            parts += [(lead, self.text_weight)] if lead else []
+            space, first = (" ", "") if answer[0].isdigit() else ("", " ")
+            parts += [(space, self.text_weight)] if space else []
+            parts += [(first + answer[:3], CHOICE_WEIGHT), (answer[3:], ANSWER_WEIGHT)]
         return parts + [(".", self.text_weight), (END, self.text_weight)]
 
     def prose(self, rng, n_tok):
@@ -168,6 +196,36 @@ class Reading:
         room = n_tok - self.length(tail) - sum(self.length(s) + 1 for s in sentences)
         return self.woven(rng, room, sentences) + tail
 
+    def gaps(self, rng, n_tok):
+        """Facts, and the same said again with words between the key and its value, so that the
+        value must be found by a key that stands further back."""
+        kind, make_value = VALUES[rng.integers(len(VALUES))]
+        make_key = pair if rng.random() < 0.6 else lambda r: pick(r, language.NAMES)
+        taken, said = set(), {}
+        for _ in range(int(rng.integers(2, max(2, n_tok // 24) + 1))):
+            said[unlike(rng, make_key, taken)] = unlike(rng, make_value, taken)
+        colon = ":" if rng.random() < 0.6 else ""
+        start = "One of the special magic" if rng.random() < 0.5 else "The special magic"
+        s = "s" if start.startswith("One") else ""
+        parts = []
+        for key, value in said.items():
+            parts += [
+                (f"{start} {kind}{s} for", self.text_weight),
+                (f" {key}", self.surprise_weight),
+                (f" is{colon}", self.text_weight),
+                (f" {value}", self.surprise_weight),
+                (". ", self.text_weight),
+            ]
+        used = self.length(parts)
+        each = used // len(said) + 3
+        for _ in range(max(1, (n_tok - used) // each)):
+            key = pick(rng, list(said))
+            gap = pick(rng, GAPS)
+            parts += self.question(
+                "\n", f"The special magic {kind} for {key}{gap} is", [said[key]]
+            )[:-1]
+        return parts
+
     # ---- needles ----
 
     def niah(self, rng, n_tok):
@@ -225,7 +283,8 @@ class Reading:
         names = list(keys)
         questions, spent = [], 0
         n_query = int(rng.integers(2, 5)) if len(names) >= 4 and rng.random() < 0.25 else 1
-        while not questions or (spent < n_tok // 4 and len(questions) < 24):
+        share = 2 if n_tok <= 512 else 4  # short documents ask more
+        while not questions or (spent < n_tok // share and len(questions) < 24):
             queries = [names[i] for i in rng.choice(len(names), min(n_query, len(names)), False)]
             answers = [v for q in queries for v in sorted(keys[q], key=order.index)]
             s, its, all_ = ("", "is", "") if len(answers) == 1 else ("s", "are", " all")
@@ -237,6 +296,8 @@ class Reading:
                 f" The special magic {kind}{s} for {join_words(queries)} mentioned in the"
                 f" provided text {its}"
             )
+            if rng.random() < (0.4 if n_tok <= 512 else 0.1):  # the key right before its value
+                text, prefix = "\n", f"The special magic {kind}{s} for {join_words(queries)} {its}"
             parts = self.question(text, prefix, answers)
             questions.append((queries, answers, parts))
             spent += self.length(parts)
@@ -320,8 +381,10 @@ class Reading:
         """RULER's cwe: a numbered list; ten words (fewer in short lists) stand there far oftener
         than the others."""
         rooms = (n_tok - 70) // 5
-        n_common = 10 if rooms >= 250 else max(2, rooms // 25)
-        often, rarely = (30, 3) if rooms > 600 else (max(3, rooms // (2 * n_common)), 1)
+        n_common = max(2, min(10, rooms // 15))
+        often = max(3, min(30, rooms // (2 * n_common)))
+        often = often if rng.random() < 0.5 else min(often, 6)
+        rarely = 3 if often == 30 else 1
         words = [PLAIN_WORDS[i] for i in rng.permutation(len(PLAIN_WORDS))]
         taken = set(words)
         words += [unlike(rng, language.invent, taken) for _ in range(rooms // 10)]
@@ -338,14 +401,17 @@ class Reading:
         ]
         lines = " ".join(f"{i + 1}. {w}" for i, w in enumerate(listed))
         parts.append((lines, NOISE_WEIGHT))
-        first = sorted(common, key=listed.index)
-        numbered = [f"{i + 1}. {w}" for i, w in enumerate(first)]
-        return parts + self.question(
-            f"\nQuestion: What are the {n_common} most common words in the above list?",
-            f" Answer: The top {n_common} words that appear most often in the list are:",
-            numbered,
-            " ",
+        parts.append(
+            (
+                f"\nQuestion: What are the {n_common} most common words in the above list? Answer:"
+                f" The top {n_common} words that appear most often in the list are:",
+                self.text_weight,
+            )
         )
+        for i in range(n_common):
+            parts.append((f" {i + 1}.", self.text_weight))
+            parts.append((f" {common[i]}", CHOICE_WEIGHT))
+        return parts + [(".", self.text_weight), (END, self.text_weight)]
 
     def coded_words(self, rng, n_tok):
         """RULER's fwe: random words with Zipf's frequencies, exponent 2; the most frequent is

@@ -244,7 +244,8 @@ class Tasks:
         return self.examination(rng, n_tok, n_facts, n_questions)[0]
 
     def batch(self, rng, n_seq, n_tok):
-        """ids [n_seq][n_tok + 1], the loss weight of each as a target, and the rows' kinds."""
+        """ids [n_seq][n_tok + 1], the loss weight of each as a target, that of each answer and 0
+        for the rest, and the rows' kinds."""
         ids = np.full((n_seq, n_tok + 1), self.tok.end, np.int64)
         weights = np.zeros((n_seq, n_tok + 1), np.float32)
         p, writers = self.phase, (self.plain, self.dense, self.tail)
@@ -254,4 +255,4 @@ class Tasks:
             n = min(len(doc.ids), n_tok + 1)
             ids[row, :n] = doc.ids[:n]
             weights[row, :n] = doc.weights[:n]
-        return ids, weights, ["right"] * n_seq
+        return ids, weights, np.where(weights == ANSWER_WEIGHT, weights, 0), ["right"] * n_seq

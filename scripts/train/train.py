@@ -32,7 +32,7 @@ from model import Config, Decoder
 from muon import Muon
 from presets import PRESETS
 from stories import Stories
-from tasks import ANSWER_WEIGHT, Tasks
+from tasks import Tasks
 
 SHARDS = 2
 REPORT_STEPS = 25
@@ -178,11 +178,12 @@ class Run:
         """Forward and backward over one shard of a batch.
 
         Returns the gradients of the weighted sum of losses, that sum, the sum of weights, and
-        {kind of row: (answer tokens that were the first choice, answer tokens)}.
+        {kind of row: (answer tokens that were the first choice, answer tokens)}; of the answer
+        tokens of a row, those of the largest weight.
         """
         *arrays, kinds = tasks.batch(rng, n_seq, length)
-        ids, weight = (torch.from_numpy(a).to(self.device) for a in arrays)
-        target, weight = ids[:, 1:], weight[:, 1:]
+        ids, weight, answers = (torch.from_numpy(a).to(self.device) for a in arrays)
+        target, weight, answers = ids[:, 1:], weight[:, 1:], answers[:, 1:]
         with torch.autocast(self.device, torch.bfloat16, enabled=self.preset.compiled):
             logits = self.model(ids[:, :-1])
         loss = F.cross_entropy(
@@ -191,7 +192,7 @@ class Run:
         total = (loss * weight.reshape(-1)).sum()
         gradients = torch.autograd.grad(total, list(self.model.parameters()))
         with torch.no_grad():
-            answers = weight == ANSWER_WEIGHT
+            answers = (answers > 0) & (answers == answers.amax(1, keepdim=True))
             right = ((logits.argmax(-1) == target) & answers).sum(1).tolist()
             counts = answers.sum(1).tolist()
         scores = Counter(), Counter()

@@ -25,16 +25,6 @@ struct plan {
     struct keep_config keep;
 };
 
-static pith_status find_type(const char *field, const char *name, enum kv_type *out,
-                             pith_error *err)
-{
-    *out = kv_type_find(name != NULL ? name : "f16");
-    if (*out == KV_N_TYPE)
-        return pi_fail(err, PITH_INVALID, "%s: \"%.32s\" is not a storage type (f32, f16, q8_0)",
-                       field, name);
-    return PITH_OK;
-}
-
 static pith_status check_range(const char *field, int64_t value, int64_t min, int64_t max,
                                pith_error *err)
 {
@@ -67,8 +57,8 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
         .n_thread = params->n_thread > 0 ? params->n_thread : pi_thread_count(),
         .chunk = params->chunk,
     };
-    PI_TRY(find_type("type_k", params->type_k, &out->geometry.type_k, err));
-    PI_TRY(find_type("type_v", params->type_v, &out->geometry.type_v, err));
+    PI_TRY(kv_type_read("type_k", params->type_k, &out->geometry.type_k, err));
+    PI_TRY(kv_type_read("type_v", params->type_v, &out->geometry.type_v, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(keep_config_parse(params->keep, &out->keep, err));
     PI_TRY(keep_config_fit(&out->keep, &out->geometry, err));

@@ -20,15 +20,6 @@ struct pi_replay {
     struct keep_tally tally;
 };
 
-static pith_status find_type(const char *field, const char *name, enum kv_type *out,
-                             pith_error *err)
-{
-    *out = kv_type_find(name != NULL ? name : "f16");
-    if (*out == KV_N_TYPE)
-        return pi_fail(err, PITH_INVALID, "%s: \"%.32s\" is not a storage type", field, name);
-    return PITH_OK;
-}
-
 static pith_status make_geometry(const struct pi_replay_shape *shape, struct kv_geometry *g,
                                  pith_error *err)
 {
@@ -37,8 +28,8 @@ static pith_status make_geometry(const struct pi_replay_shape *shape, struct kv_
                               .dim_k = shape->dim_k,
                               .dim_v = shape->dim_v,
                               .page_len = shape->page_len};
-    PI_TRY(find_type("type_k", shape->type_k, &g->type_k, err));
-    PI_TRY(find_type("type_v", shape->type_v, &g->type_v, err));
+    PI_TRY(kv_type_read("type_k", shape->type_k, &g->type_k, err));
+    PI_TRY(kv_type_read("type_v", shape->type_v, &g->type_v, err));
     return kv_geometry_check(g, err);
 }
 

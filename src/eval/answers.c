@@ -147,7 +147,7 @@ enum eval_verdict eval_needle_check(const char *answer, const struct eval_needle
 {
     const char *text = eval_visible(answer);
     const char *rest = eval_after_echo(text, key->question);
-    if (rest == text && repeats_prompt(text, key))
+    if (repeats_prompt(rest, key))
         return EVAL_FAIL;
     if (has_pair(rest, key->word, key->number))
         return EVAL_PASS;

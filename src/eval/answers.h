@@ -41,8 +41,8 @@ struct eval_needle_key {
 };
 
 /* Words and numbers count only when they stand alone: neither 17742 nor 77420 nor 7742.5 is 7742.
-   An answer that repeats the needle together with the text around it repeats the prompt and has
-   failed, unless it repeats the question as well: then what follows the question counts. */
+   Of an answer that repeats the question, what follows its last repetition counts. One that holds
+   the needle together with the text around it repeats the prompt and has failed. */
 enum eval_verdict eval_needle_check(const char *answer, const struct eval_needle_key *key);
 
 /* ---- RULER ---- */
@@ -52,10 +52,11 @@ double eval_share_found(const char *answer, const struct eval_strings *refs);
 
 /* ---- questions ---- */
 
-/* The final answer of a solution: what the last complete \boxed{...} holds, else the number on the
-   last line "#### 18", else the last number. *out is a string that the caller frees, "" when there
-   is none. question is the problem's text, for eval_after_echo. cut: the generation ran out of
-   tokens, so a number at the very end may be half of one and is not taken. NOMEM. */
+/* The final answer of a solution: what the last complete \boxed{...} holds, else the number
+   behind the last "####", which a heading is not, else the last number. *out is a string that the
+   caller frees, "" when there is none. question is the problem's text, for eval_after_echo. cut:
+   the generation ran out of tokens, so a number at the very end may be half of one and is not
+   taken. NOMEM. */
 pith_status eval_final_answer(const char *answer, const char *question, bool cut, char **out,
                               pith_error *err);
 

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_CTX (1 << 24)
-
 /* ---- the text ---- */
 
 /* BOS if the model's texts begin with it, else -1. */
@@ -40,9 +38,9 @@ pith_status eval_chunks_make(const struct eval_setup *setup, const char *text, s
                              struct eval_chunks *out, pith_error *err)
 {
     struct eval_chunks c = {.n_ctx = n_ctx};
-    if (n_ctx < 4 || n_ctx > MAX_CTX)
+    if (n_ctx < 4 || n_ctx > EVAL_MAX_TOKENS)
         return eval_fail(err, PITH_INVALID, "n_ctx: %d tokens of a chunk are not in 4..%d",
-                         (int)n_ctx, MAX_CTX);
+                         (int)n_ctx, EVAL_MAX_TOKENS);
     if (n_chunk < 0)
         return eval_fail(err, PITH_INVALID, "n_chunk: %d is negative", (int)n_chunk);
     pith_status status = find_bos(setup->model, &c.bos, err);
@@ -95,22 +93,6 @@ bool eval_chunks_note(const struct eval_chunks *c, const struct eval_setup *setu
 }
 
 /* ---- the caches ---- */
-
-pith_status eval_size_memory(const pith_model *model, int32_t n_token, int32_t n_seq,
-                             pith_engine_params *params, pith_error *err)
-{
-    int64_t bytes;
-    if (params->kv_bytes > 0 || params->kv_tokens > 0)
-        return PITH_OK;
-    pith_status status = pith_kv_estimate(model, params, n_token, &bytes, err);
-    if (status != PITH_OK)
-        return status;
-    if (bytes > INT64_MAX / 4 / n_seq)
-        return eval_fail(err, PITH_INVALID, "n_batch: %d sequences of %d tokens are too many",
-                         (int)n_seq, (int)n_token);
-    params->kv_bytes = n_seq * bytes;
-    return PITH_OK;
-}
 
 pith_engine_params eval_full_params(const pith_engine_params *measured, const char *reference_type)
 {

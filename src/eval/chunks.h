@@ -36,10 +36,6 @@ bool eval_chunks_note(const struct eval_chunks *c, const struct eval_setup *setu
 
 /* ---- the caches ---- */
 
-/* KV memory for n_seq sequences of n_token tokens, where the params do not say otherwise. */
-pith_status eval_size_memory(const pith_model *model, int32_t n_token, int32_t n_seq,
-                             pith_engine_params *params, pith_error *err);
-
 /* The params of the full cache that a measured one is compared with: nothing is evicted, its memory
    fits; storage is of reference_type, or as in measured where that is NULL. */
 pith_engine_params eval_full_params(const pith_engine_params *measured, const char *reference_type);

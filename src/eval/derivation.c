@@ -135,9 +135,7 @@ static pith_status make_item(const struct derivation_run *r, int32_t n_part, int
     *n_predict = r->params->n_predict;
     if (status != PITH_OK || *n_predict > 0)
         return status;
-    status = eval_prompt_room(out, out->refs.at[0], &r->counter, n_predict, err);
-    *n_predict += *n_predict / 4 + 8;
-    return status;
+    return eval_prompt_predict(out, &r->counter, n_predict, err);
 }
 
 static pith_status run_item(struct derivation_run *r, int32_t n_part, int32_t sample,
@@ -230,10 +228,7 @@ static pith_status check_params(const struct eval_derivation_params *p, pith_err
     if (p->n_sample < 1)
         return eval_fail(err, PITH_INVALID, "derivation: samples = %d is not positive",
                          (int)p->n_sample);
-    if (p->n_predict < 0)
-        return eval_fail(err, PITH_INVALID, "derivation: answer tokens = %d is negative",
-                         (int)p->n_predict);
-    return PITH_OK;
+    return eval_check_predict("derivation", p->n_predict, 0, err);
 }
 
 static json_t *settings_of(const struct derivation_run *r)

@@ -14,6 +14,9 @@
    0.50"). Return false to cancel. */
 typedef bool eval_progress_fn(void *user, double fraction, const char *what);
 
+/* The most tokens of a text, or of an answer: sums of a few are far within int32_t. */
+#define EVAL_MAX_TOKENS (1 << 24)
+
 struct eval_setup {
     const pith_model *model;   /* borrowed, like everything else here, by a run until it is freed */
     pith_engine_params engine; /* of the measured run; its policy is what is measured */
@@ -33,7 +36,8 @@ struct eval_setup {
  *   "summary"  object: the figures; "score" (0..1, more is better) where the task has one, and
  *              always "n" (items), "prompt_tokens", "generated_tokens", "seconds",
  *              "tokens_per_s" (generated), "prompt_tokens_per_s", "kv_peak_bytes",
- *              "evicted" (entries, summed over lanes and sequences), "rounds"
+ *              "evicted" (entries, summed over lanes and sequences), "rounds"; "note", a text,
+ *              where something must be said about the run
  *   "rows"     array of objects with the same keys in the same order, one per item or cell
  */
 
@@ -55,21 +59,30 @@ void eval_answer_free(struct eval_answer *a);
 /* The engine of a running task and its totals. */
 struct eval_run; /* run.c */
 
+/* KV memory for n_seq sequences of n_token tokens, as the policy leaves them, where the params do
+   not say otherwise. */
+pith_status eval_size_memory(const pith_model *model, int32_t n_token, int32_t n_seq,
+                             pith_engine_params *params, pith_error *err);
+
 /* n_token: the most tokens one item takes, prompt and answer: KV memory is sized for it unless
-   setup->engine says otherwise. */
+   setup->engine says otherwise; 0: it does, or the library chooses. */
 pith_status eval_run_create(const struct eval_setup *setup, int32_t n_token, struct eval_run **out,
                             pith_error *err);
 void eval_run_free(struct eval_run *run); /* NULL is ignored */
 
 /* Tokens of a prompt text, BOS as the model asks. *ids is malloc'ed, the caller frees. With
-   setup->chat, text is a user's message and prefix opens the answer; otherwise prefix follows text
-   directly. prefix may be NULL. */
+   setup->chat, text is a user's message and prefix opens the answer, behind an empty thinking block
+   where the template opens one; otherwise prefix follows text directly. prefix may be NULL. */
 pith_status eval_encode(const struct eval_setup *setup, const char *text, const char *prefix,
                         int32_t **ids, int32_t *n_id, pith_error *err);
 
 /* pith_tokenize into memory that the caller frees. */
 pith_status eval_tokenize(const pith_model *model, const char *text, size_t len, uint32_t flags,
                           int32_t **ids, int32_t *n_id, pith_error *err);
+
+/* Sets *thinks: the model's chat template leaves a thinking block open in front of an answer that
+   has no prefix, so that the answer begins with thoughts and not with the mark of the block. */
+pith_status eval_thinks(const struct eval_setup *setup, bool *thinks, pith_error *err);
 
 /* Reads the prompt into a fresh sequence and generates at most n_predict tokens, greedily unless
    sample is given; stops at an end token or at one of stop [n_stop]. Adds to the run's totals. */
@@ -86,8 +99,8 @@ pith_engine *eval_run_engine(struct eval_run *run); /* owned by the run */
 bool eval_progress_step(void *run, double fraction);
 
 /* Tells the setup's progress callback; CANCELLED when it returned false. */
-pith_status eval_progress(struct eval_run *run, double fraction, pith_error *err,
-                          const char *what, ...) __attribute__((format(printf, 4, 5)));
+pith_status eval_progress(struct eval_run *run, double fraction, pith_error *err, const char *what,
+                          ...) __attribute__((format(printf, 4, 5)));
 
 /* A result with "task", "model", "policy", "settings" (stolen), "rows" (stolen) and a "summary"
    that holds n and the run's totals; the task adds its own figures. NULL when out of memory. */
@@ -100,6 +113,10 @@ bool eval_is_full(const pith_engine_params *params);
 
 /* A number of JSON; null where value is not finite, which JSON cannot say. NULL: out of memory. */
 json_t *eval_number(double value);
+
+/* A text of JSON, null for NULL; what is not UTF-8 becomes U+FFFD, as JSON demands. NULL: out of
+   memory. */
+json_t *eval_json_text(const char *text);
 
 /* Seconds of a monotonic clock. */
 double eval_clock_s(void);
@@ -116,6 +133,9 @@ int32_t eval_rng_below(struct eval_rng *rng, int32_t n); /* uniform in [0, n), n
 double eval_rng_unit(struct eval_rng *rng);              /* [0, 1) */
 void eval_rng_shuffle(struct eval_rng *rng, void *items, size_t n, size_t item_size);
 
+/* Compares two int32_t for qsort, the smaller first. */
+int eval_by_size(const void *a, const void *b);
+
 /* ---- text under construction ---- */
 
 struct eval_text {
@@ -130,6 +150,9 @@ void eval_text_printf(struct eval_text *t, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void eval_text_clear(struct eval_text *t); /* keeps the memory */
 void eval_text_free(struct eval_text *t);
+
+/* A copy in well-formed UTF-8: what is none becomes U+FFFD. The caller frees; NULL: no memory. */
+char *eval_utf8(const char *text);
 
 /* A whole file, terminated; the caller frees. IO, NOMEM. */
 pith_status eval_read_file(const char *path, char **text, size_t *len, pith_error *err);
@@ -149,11 +172,11 @@ pith_status eval_fail(pith_error *err, pith_status status, const char *fmt, ...)
 struct eval_perplexity_params {
     const char *text; /* [text_len] */
     size_t text_len;
-    int32_t n_ctx;    /* -c: tokens of a chunk */
-    int32_t n_batch;  /* -b: tokens evaluated at once. Beyond n_ctx: as many chunks side by side as
-                         it holds whole */
-    int32_t n_chunk;  /* 0: all */
-    bool paired;      /* also against the full cache, token by token, in the same run */
+    int32_t n_ctx;   /* -c: tokens of a chunk */
+    int32_t n_batch; /* -b: tokens evaluated at once. Beyond n_ctx: as many chunks side by side as
+                        it holds whole */
+    int32_t n_chunk; /* 0: all */
+    bool paired;     /* also against the full cache, token by token, in the same run */
     const char *reference_type; /* the full cache's storage; NULL: as the measured one's */
 };
 pith_status eval_perplexity(const struct eval_setup *setup,
@@ -163,8 +186,8 @@ pith_status eval_perplexity(const struct eval_setup *setup,
 struct eval_divergence_params {
     const char *text; /* [text_len] */
     size_t text_len;
-    int32_t n_ctx;   /* tokens of a chunk */
-    int32_t n_chunk; /* 0: all */
+    int32_t n_ctx;              /* tokens of a chunk */
+    int32_t n_chunk;            /* 0: all */
     const char *reference_type; /* as for perplexity */
 };
 pith_status eval_divergence(const struct eval_setup *setup,
@@ -186,45 +209,49 @@ struct eval_needle_params {
        NULL: the style's. */
     const char *needle; /* sentence */
     const char *question;
-    const char *prefix;   /* opening of the answer; "": none */
-    const char *word;     /* the two parts of what must be answered: "PURPLE ELEPHANT" .. */
-    const char *number;   /* .. and "7742"; NULL: the style's, which may be drawn */
+    const char *prefix;     /* opening of the answer; "": none */
+    const char *word;       /* the two parts of what must be answered: "PURPLE ELEPHANT" .. */
+    const char *number;     /* .. and "7742"; NULL: the style's, which may be drawn */
     const int32_t *lengths; /* [n_length] tokens of the whole prompt */
     int32_t n_length;
     const double *depths; /* [n_depth] in [0,1] */
     int32_t n_depth;
-    int32_t n_needle;     /* facts in the text, one of them asked about; 1: the needle alone */
-    int32_t n_repeat;     /* texts per cell */
+    int32_t n_needle; /* facts in the text, one of them asked about; 1: the needle alone */
+    int32_t n_repeat; /* texts per cell */
     int32_t n_predict;
 };
 pith_status eval_needle(const struct eval_setup *setup, const struct eval_needle_params *params,
                         json_t **result, pith_error *err);
 
-enum eval_haystack { EVAL_HAYSTACK_TASK, EVAL_HAYSTACK_NOISE, EVAL_HAYSTACK_TEXT,
-                     EVAL_HAYSTACK_NEEDLES };
+enum eval_haystack {
+    EVAL_HAYSTACK_TASK,
+    EVAL_HAYSTACK_NOISE,
+    EVAL_HAYSTACK_TEXT,
+    EVAL_HAYSTACK_NEEDLES
+};
 
 struct eval_ruler_params {
     const char *const *tasks; /* [n_task] names; "all" stands for every one */
     int32_t n_task;
-    const int32_t *lengths;   /* [n_length] tokens, those of the answer included */
+    const int32_t *lengths; /* [n_length] tokens, those of the answer included */
     int32_t n_length;
-    int32_t n_sample;         /* per task and length */
+    int32_t n_sample;            /* per task and length */
     enum eval_haystack haystack; /* TASK: as RULER has it for each task */
-    const char *text;         /* [text_len] prose for text haystacks, or NULL */
+    const char *text;            /* [text_len] prose for text haystacks, or NULL */
     size_t text_len;
-    bool example;             /* vt and cwe: one worked example before the question, as RULER has */
+    bool example; /* vt and cwe: one worked example before the question, as RULER has */
 };
 pith_status eval_ruler(const struct eval_setup *setup, const struct eval_ruler_params *params,
                        json_t **result, pith_error *err);
 
 struct eval_recursion_params {
-    const char *path;   /* a file of the benchmark's format, or NULL: generated */
-    int32_t min_steps;  /* also of the records of a file */
+    const char *path;  /* a file of the benchmark's format, or NULL: generated */
+    int32_t min_steps; /* also of the records of a file */
     int32_t max_steps;
     int32_t step_stride;
-    int32_t n_sample;   /* per number of steps; of a file at most, 0: all */
-    int32_t n_predict;  /* 0, of traces only: what a right trace takes and a quarter more */
-    bool trace;         /* the trace format that pith-mini is trained on, not the paper's prompt */
+    int32_t n_sample;  /* per number of steps; of a file at most, 0: all */
+    int32_t n_predict; /* 0, of traces only: what a right trace takes and a quarter more */
+    bool trace;        /* the trace format that pith-mini is trained on, not the paper's prompt */
 };
 pith_status eval_recursion(const struct eval_setup *setup,
                            const struct eval_recursion_params *params, json_t **result,
@@ -233,17 +260,20 @@ pith_status eval_recursion(const struct eval_setup *setup,
 struct eval_derivation_params {
     const int32_t *parts; /* [n_part] sums of an item, each a row of the result */
     int32_t n_part;
-    int32_t n_sample;     /* per number of sums */
-    int32_t n_predict;    /* 0: what a right text takes and a quarter more */
+    int32_t n_sample;  /* per number of sums */
+    int32_t n_predict; /* 0: what a right text takes and a quarter more */
 };
 pith_status eval_derivation(const struct eval_setup *setup,
                             const struct eval_derivation_params *params, json_t **result,
                             pith_error *err);
 
+#define EVAL_QUESTIONS_INSTRUCTION                                                                 \
+    "Please reason step by step, and put your final answer within \\boxed{}."
+
 struct eval_questions_params {
-    const char *path;      /* JSONL */
-    int32_t n_question;    /* 0: all */
-    int32_t n_draw;        /* answers per question */
+    const char *path;   /* JSONL */
+    int32_t n_question; /* 0: all */
+    int32_t n_draw;     /* answers per question */
     int32_t n_predict;
     pith_sample_params sample;
     const char *instruction; /* appended to each problem, or NULL */

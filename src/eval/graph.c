@@ -50,12 +50,6 @@ int32_t graph_degree(const struct graph *g, int32_t node)
     return n;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 pith_status graph_order(struct graph *g, struct eval_rng *rng, pith_error *err)
 {
     free(g->first);
@@ -76,7 +70,7 @@ pith_status graph_order(struct graph *g, struct eval_rng *rng, pith_error *err)
         if (rng != NULL)
             eval_rng_shuffle(rng, list, (size_t)len, sizeof(*list));
         else
-            qsort(list, (size_t)len, sizeof(*list), by_size);
+            qsort(list, (size_t)len, sizeof(*list), eval_by_size);
         n += len;
     }
     g->first[g->n_node] = n;

@@ -29,13 +29,16 @@ struct eval_prose eval_prose_noise(void)
     return (struct eval_prose){EVAL_NOISE "\n", sizeof(EVAL_NOISE "\n") - 1};
 }
 
-bool eval_prose_is_empty(const struct eval_prose *prose)
+pith_status eval_prose_check(const char *task, const struct eval_prose *prose, pith_error *err)
 {
-    for (size_t i = 0; i < prose->len; i++) {
-        if (!is_space(prose->text[i]))
-            return false;
-    }
-    return true;
+    size_t i = 0;
+    while (i < prose->len && is_space(prose->text[i]))
+        i++;
+    if (i == prose->len)
+        return eval_fail(err, PITH_INVALID, "%s: the haystack holds no word", task);
+    if (memchr(prose->text, '\0', prose->len) != NULL)
+        return eval_fail(err, PITH_INVALID, "%s: the haystack holds a zero byte", task);
+    return PITH_OK;
 }
 
 void eval_prose_take(const struct eval_prose *prose, size_t start, int32_t n_word, bool squeeze,
@@ -123,6 +126,18 @@ void eval_places_free(struct eval_places *p)
 {
     free(p->at);
     *p = (struct eval_places){0};
+}
+
+pith_status eval_hay_make(const char *task, const struct eval_prose *prose, size_t start,
+                          int32_t n_word, bool squeeze, struct eval_text *hay,
+                          struct eval_places *places, pith_error *err)
+{
+    eval_text_clear(hay);
+    eval_prose_take(prose, start, n_word, squeeze, hay);
+    eval_places_find(hay->data != NULL ? hay->data : "", hay->len, places);
+    if (hay->failed || places->failed)
+        return eval_fail(err, PITH_NOMEM, "%s: no memory for a haystack", task);
+    return PITH_OK;
 }
 
 void eval_places_insert(const char *hay, size_t len, const struct eval_places *places,

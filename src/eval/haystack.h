@@ -20,8 +20,8 @@ struct eval_prose {
 /* The noise as prose: one line after the other. */
 struct eval_prose eval_prose_noise(void);
 
-/* Whether there is a word in it. */
-bool eval_prose_is_empty(const struct eval_prose *prose);
+/* INVALID when there is no word in it, or a zero byte, which would end a prompt; task is named. */
+pith_status eval_prose_check(const char *task, const struct eval_prose *prose, pith_error *err);
 
 /* Appends n_word words from byte start on, with the space between them as it stands there, or with
    single spaces where squeeze is set; no space before the first or behind the last. The prose must
@@ -43,6 +43,12 @@ struct eval_places {
    Where a text has no end of sentence, every end of a word is a place. */
 void eval_places_find(const char *text, size_t len, struct eval_places *out);
 void eval_places_free(struct eval_places *p);
+
+/* Writes n_word words of the prose from byte start on to hay, as eval_prose_take does, and finds
+   its places. NOMEM, with the task named. */
+pith_status eval_hay_make(const char *task, const struct eval_prose *prose, size_t start,
+                          int32_t n_word, bool squeeze, struct eval_text *hay,
+                          struct eval_places *places, pith_error *err);
 
 /* A sentence to insert. */
 struct eval_insert {

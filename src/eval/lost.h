@@ -32,9 +32,10 @@ struct lost_job {
 
 /*
  * Over the n_query * n_group queries, with w the softmax weights over all keys that a query sees
- * and o = sum w v its output, and o' the output of a softmax over those that are left: lost mass
- * sum of w over the evicted keys output error  |o' - o| / |o|; where |o| is 0, 0 if o' is 0 too and
- * else 1
+ * and o = sum w v its output, and o' the output of a softmax over those that are left:
+ *
+ *   lost mass = sum of w over the evicted keys
+ *   output error = |o' - o| / |o|; where |o| is 0, 0 if o' is 0 too and else 1
  */
 struct lost {
     double mass; /* mean lost mass */

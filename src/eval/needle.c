@@ -69,11 +69,20 @@ static struct eval_needle_params resolve(const struct eval_needle_params *params
     return p;
 }
 
+static size_t strlen_or_0(const char *s)
+{
+    return s != NULL ? strlen(s) : 0;
+}
+
 static pith_status check_params(const struct eval_needle_params *p, pith_error *err)
 {
     struct eval_prose prose = {p->haystack, p->haystack_len};
-    if (eval_prose_is_empty(&prose))
-        return eval_fail(err, PITH_INVALID, "needle: the haystack holds no word");
+    pith_status status = eval_prose_check("needle", &prose, err);
+    if (status != PITH_OK)
+        return status;
+    if (strlen_or_0(p->word) >= VALUE_SIZE || strlen_or_0(p->number) >= VALUE_SIZE)
+        return eval_fail(err, PITH_INVALID, "needle: word and number take at most %d bytes each",
+                         VALUE_SIZE - 1);
     if (p->needle[0] == '\0' || p->question[0] == '\0')
         return eval_fail(err, PITH_INVALID, "needle: needle and question may not be empty");
     if (p->n_needle < 1 || p->n_needle > MAX_NEEDLE)
@@ -208,7 +217,15 @@ static pith_status start_builder(struct builder *b, pith_error *err)
     fill(&b->question, b->params->question, &b->facts[0]);
     fill(&b->prefix, b->params->prefix, &b->facts[0]);
     failed = failed || b->question.failed || b->prefix.failed;
-    return failed ? eval_fail(err, PITH_NOMEM, "needle: no memory for a text") : PITH_OK;
+    if (failed)
+        return eval_fail(err, PITH_NOMEM, "needle: no memory for a text");
+    const struct fact *f = &b->facts[0];
+    if (strstr(b->sentence[0].data, f->word) == NULL ||
+        strstr(b->sentence[0].data, f->number) == NULL)
+        return eval_fail(err, PITH_INVALID,
+                         "needle: \"%.100s\" does not hold \"%s\" and \"%s\", which is asked for",
+                         b->sentence[0].data, f->word, f->number);
+    return PITH_OK;
 }
 
 static void end_builder(struct builder *b)
@@ -237,24 +254,23 @@ static int32_t nearest_place(const struct eval_places *places, double byte)
     return best;
 }
 
-static int by_place(const void *a, const void *b)
-{
-    const struct eval_insert *x = a, *y = b;
-    return (x->place > y->place) - (x->place < y->place);
-}
-
-/* Where the sentences go: the needle at its place, the decoys drawn. */
+/* Where the sentences go, in the order of their places: the needle at its own, the decoys drawn.
+   Sentences of one place keep their order, which qsort would not promise. */
 static void set_inserts(const struct builder *b, struct eval_insert *inserts)
 {
     struct eval_rng rng = stream(b->item, 2);
     int32_t place = b->place;
     if (place < 0)
         place = nearest_place(&b->places, b->item->depth * (double)b->hay.len);
+    if (place >= b->places.n) /* words were taken off the end, and its place with them */
+        place = b->places.n - 1;
     for (int32_t i = 0; i < b->params->n_needle; i++) {
-        int32_t drawn = (int32_t)(eval_rng_unit(&rng) * b->places.n);
-        inserts[i] = (struct eval_insert){text_or_empty(&b->sentence[i]), i == 0 ? place : drawn};
+        int32_t drawn = (int32_t)(eval_rng_unit(&rng) * b->places.n), at = i;
+        struct eval_insert it = {text_or_empty(&b->sentence[i]), i == 0 ? place : drawn};
+        for (; at > 0 && inserts[at - 1].place > it.place; at--)
+            inserts[at] = inserts[at - 1];
+        inserts[at] = it;
     }
-    qsort(inserts, (size_t)b->params->n_needle, sizeof(*inserts), by_place);
 }
 
 /* size: words of the haystack. */
@@ -263,11 +279,10 @@ static pith_status build(void *user, int32_t size, struct eval_prompt *out, pith
     struct builder *b = user;
     struct eval_prose prose = {b->params->haystack, b->params->haystack_len};
     b->size = size;
-    eval_text_clear(&b->hay);
-    eval_prose_take(&prose, b->start, size, false, &b->hay);
-    eval_places_find(text_or_empty(&b->hay), b->hay.len, &b->places);
-    if (b->hay.failed || b->places.failed)
-        return eval_fail(err, PITH_NOMEM, "needle: no memory for a haystack");
+    pith_status status =
+        eval_hay_make("needle", &prose, b->start, size, false, &b->hay, &b->places, err);
+    if (status != PITH_OK)
+        return status;
 
     struct eval_insert inserts[MAX_NEEDLE];
     size_t offsets[MAX_NEEDLE];
@@ -354,8 +369,6 @@ static pith_status fit(struct builder *b, struct needle_text *out, pith_error *e
         if (size == 0)
             return eval_fail(err, PITH_INVALID, "needle: %d tokens are too few",
                              (int)b->item->length);
-        if (b->place >= b->places.n)
-            b->place = b->places.n - 1;
     }
 }
 
@@ -522,17 +535,11 @@ static pith_status run_cell(struct needle_run *r, int32_t length, double depth, 
 
 static pith_status check_grid(const struct eval_needle_params *p, pith_error *err)
 {
-    if (p->n_length < 1 || p->n_depth < 1)
-        return eval_fail(err, PITH_INVALID, "needle: no length or no depth is given");
-    if (p->n_repeat < 1 || p->n_predict < 1)
-        return eval_fail(err, PITH_INVALID,
-                         "needle: repeats = %d and answer tokens = %d must be positive",
-                         (int)p->n_repeat, (int)p->n_predict);
-    for (int32_t i = 0; i < p->n_length; i++) {
-        if (p->lengths[i] < 1)
-            return eval_fail(err, PITH_INVALID, "needle: a length of %d tokens is not positive",
-                             (int)p->lengths[i]);
-    }
+    if (p->n_depth < 1)
+        return eval_fail(err, PITH_INVALID, "needle: no depth is given");
+    if (p->n_repeat < 1)
+        return eval_fail(err, PITH_INVALID, "needle: repeats = %d is not positive",
+                         (int)p->n_repeat);
     for (int32_t i = 0; i < p->n_depth; i++) {
         if (!(p->depths[i] >= 0.0 && p->depths[i] <= 1.0))
             return eval_fail(err, PITH_INVALID, "needle: a depth of %g is not between 0 and 1",
@@ -549,9 +556,10 @@ static json_t *settings_of(const struct needle_run *r)
         json_array_append_new(lengths, json_integer(p.lengths[i]));
     for (int32_t i = 0; i < p.n_depth; i++)
         json_array_append_new(depths, json_real(p.depths[i]));
-    return json_pack("{s:o, s:o, s:s, s:s, s:s, s:s?, s:s?, s:i, s:i, s:i, s:I, s:I, s:b}",
-                     "lengths", lengths, "depths", depths, "needle", p.needle, "question",
-                     p.question, "prefix", p.prefix, "word", p.word, "number", p.number, "needles",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:i, s:i, s:I, s:I, s:b}", "lengths",
+                     lengths, "depths", depths, "needle", eval_json_text(p.needle), "question",
+                     eval_json_text(p.question), "prefix", eval_json_text(p.prefix), "word",
+                     eval_json_text(p.word), "number", eval_json_text(p.number), "needles",
                      (int)p.n_needle, "repeats", (int)p.n_repeat, "answer_tokens", (int)p.n_predict,
                      "haystack_bytes", (json_int_t)p.haystack_len, "seed",
                      (json_int_t)r->setup->seed, "chat", (int)r->setup->chat);
@@ -562,10 +570,12 @@ pith_status eval_needle(const struct eval_setup *setup, const struct eval_needle
 {
     struct needle_run r = {
         .setup = setup, .params = params, .counter = eval_counter_of(setup), .rows = json_array()};
-    pith_status status = r.rows != NULL ? check_grid(params, err) : no_memory(err);
     int32_t longest = 0;
-    for (int32_t i = 0; i < params->n_length; i++)
-        longest = params->lengths[i] > longest ? params->lengths[i] : longest;
+    pith_status status = r.rows != NULL ? check_grid(params, err) : no_memory(err);
+    if (status == PITH_OK)
+        status = eval_check_lengths("needle", params->lengths, params->n_length, &longest, err);
+    if (status == PITH_OK)
+        status = eval_check_predict("needle", params->n_predict, 1, err);
     if (status == PITH_OK)
         status = eval_run_create(setup, longest + params->n_predict, &r.run, err);
     for (int32_t l = 0; l < params->n_length && status == PITH_OK; l++) {

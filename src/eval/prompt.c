@@ -12,7 +12,7 @@
 
 /* ---- lists of strings ---- */
 
-static char *copy_text(const char *text)
+char *eval_copy(const char *text)
 {
     size_t size = strlen(text) + 1;
     char *copy = malloc(size);
@@ -34,7 +34,7 @@ void eval_strings_add(struct eval_strings *s, const char *text)
         s->at = at;
         s->cap = cap;
     }
-    char *copy = copy_text(text);
+    char *copy = eval_copy(text);
     s->failed = copy == NULL;
     if (!s->failed)
         s->at[s->n++] = copy;
@@ -212,26 +212,70 @@ pith_status eval_fit(const char *name, eval_build_fn *build, void *user, int32_t
 
 /* ---- asking ---- */
 
+pith_status eval_check_lengths(const char *task, const int32_t *lengths, int32_t n,
+                               int32_t *longest, pith_error *err)
+{
+    *longest = 0;
+    if (n < 1)
+        return eval_fail(err, PITH_INVALID, "%s: no length is given", task);
+    for (int32_t i = 0; i < n; i++) {
+        if (lengths[i] < 1 || lengths[i] > EVAL_MAX_TOKENS)
+            return eval_fail(err, PITH_INVALID, "%s: a length of %d tokens is not between 1 and %d",
+                             task, (int)lengths[i], EVAL_MAX_TOKENS);
+        *longest = lengths[i] > *longest ? lengths[i] : *longest;
+    }
+    return PITH_OK;
+}
+
+pith_status eval_check_predict(const char *task, int32_t n_predict, int32_t least, pith_error *err)
+{
+    if (n_predict >= least && n_predict <= EVAL_MAX_TOKENS)
+        return PITH_OK;
+    return eval_fail(err, PITH_INVALID, "%s: answer tokens = %d is not between %d and %d", task,
+                     (int)n_predict, (int)least, EVAL_MAX_TOKENS);
+}
+
+/* Puts the mark of the thinking block in front of an answer. */
+static pith_status open_thinking(struct eval_answer *a, pith_error *err)
+{
+    struct eval_text t = {0};
+    eval_text_add(&t, "<think>\n");
+    eval_text_add_n(&t, a->text, a->len);
+    if (t.failed) {
+        eval_text_free(&t);
+        return eval_fail(err, PITH_NOMEM, "eval: no memory for an answer");
+    }
+    free(a->text);
+    a->text = t.data;
+    a->len = t.len;
+    return PITH_OK;
+}
+
 pith_status eval_prompt_ask(struct eval_run *run, const struct eval_setup *setup,
                             const struct eval_prompt *p, int32_t n_predict,
                             const pith_sample_params *sample, const char *const *stop,
                             int32_t n_stop, struct eval_answer *out, pith_error *err)
 {
     int32_t *ids = NULL, n_id = 0;
+    bool thinks = false;
     pith_status status = eval_encode(setup, text_of(p), prefix_of(p), &ids, &n_id, err);
+    if (status == PITH_OK && prefix_of(p) == NULL)
+        status = eval_thinks(setup, &thinks, err);
     if (status == PITH_OK)
         status = eval_ask(run, ids, n_id, n_predict, sample, stop, n_stop, out, err);
+    if (status == PITH_OK && thinks)
+        status = open_thinking(out, err);
     free(ids);
     return status;
 }
 
-pith_status eval_prompt_room(const struct eval_prompt *p, const char *text,
-                             const struct eval_counter *counter, int32_t *n, pith_error *err)
+pith_status eval_prompt_predict(const struct eval_prompt *p, const struct eval_counter *counter,
+                                int32_t *n_predict, pith_error *err)
 {
     struct eval_text with = {0};
     int32_t without = 0, all = 0;
     eval_text_add(&with, p->prefix.len > 0 ? p->prefix.data : "");
-    eval_text_add(&with, text);
+    eval_text_add(&with, p->refs.at[0]);
     pith_status status =
         with.failed ? eval_fail(err, PITH_NOMEM, "eval: no memory for an answer") : PITH_OK;
     if (status == PITH_OK)
@@ -239,8 +283,8 @@ pith_status eval_prompt_room(const struct eval_prompt *p, const char *text,
     if (status == PITH_OK)
         status = counter->count(counter->user, text_of(p), with.data, &all, err);
     eval_text_free(&with);
-    if (status == PITH_OK)
-        *n = all > without ? all - without : 0;
+    int32_t n = all > without ? all - without : 0;
+    *n_predict = n + n / 4 + 8;
     return status;
 }
 
@@ -248,15 +292,10 @@ bool eval_keep_text(json_t *texts, const struct eval_prompt *p, const char *answ
                     const char *verdict, double score)
 {
     json_t *entry = json_object();
-    /* A model may write bytes that are no UTF-8 only through the library's stream, which repairs
-       them; a haystack may hold any bytes, and what JSON cannot hold is null. */
-    bool ok = entry != NULL;
-    json_t *text = json_string(text_of(p));
-    ok = ok && json_object_set_new(entry, "prompt", text != NULL ? text : json_null()) == 0;
+    bool ok = json_object_set_new(entry, "prompt", eval_json_text(text_of(p))) == 0;
     ok = ok && json_object_set_new(entry, "prefix",
-                                   json_string(p->prefix.len > 0 ? p->prefix.data : "")) == 0;
-    json_t *said = json_string(answer);
-    ok = ok && json_object_set_new(entry, "answer", said != NULL ? said : json_null()) == 0;
+                                   eval_json_text(p->prefix.len > 0 ? p->prefix.data : "")) == 0;
+    ok = ok && json_object_set_new(entry, "answer", eval_json_text(answer)) == 0;
     ok = ok && (verdict != NULL ? json_object_set_new(entry, "verdict", json_string(verdict))
                                 : json_object_set_new(entry, "score", json_real(score))) == 0;
     if (!ok) {

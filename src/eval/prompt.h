@@ -24,6 +24,9 @@ bool eval_strings_has(const struct eval_strings *s, const char *text);
 void eval_strings_clear(struct eval_strings *s); /* keeps the memory of the list */
 void eval_strings_free(struct eval_strings *s);
 
+/* A copy that the caller frees; NULL: no memory. */
+char *eval_copy(const char *text);
+
 /* Zero it before use. */
 struct eval_prompt {
     struct eval_text text;    /* the user's message */
@@ -60,15 +63,24 @@ pith_status eval_fit(const char *name, eval_build_fn *build, void *user, int32_t
                      int32_t max_size, int32_t n_token, const struct eval_counter *counter,
                      struct eval_prompt *out, pith_error *err);
 
-/* Encodes the prompt and asks it: eval_ask of its tokens. */
+/* INVALID, with the task named, when lengths [n] is empty or one of them is not between 1 and
+   EVAL_MAX_TOKENS; sets *longest. */
+pith_status eval_check_lengths(const char *task, const int32_t *lengths, int32_t n,
+                               int32_t *longest, pith_error *err);
+/* The same for the tokens of an answer, which are between least and EVAL_MAX_TOKENS. */
+pith_status eval_check_predict(const char *task, int32_t n_predict, int32_t least, pith_error *err);
+
+/* Encodes the prompt and asks it: eval_ask of its tokens. Where eval_thinks, the answer begins with
+   the mark of the thinking block that the prompt has opened, so that checkers know it. */
 pith_status eval_prompt_ask(struct eval_run *run, const struct eval_setup *setup,
                             const struct eval_prompt *p, int32_t n_predict,
                             const pith_sample_params *sample, const char *const *stop,
                             int32_t n_stop, struct eval_answer *out, pith_error *err);
 
-/* Sets *n to the tokens that text adds behind the prompt, what a right answer takes. */
-pith_status eval_prompt_room(const struct eval_prompt *p, const char *text,
-                             const struct eval_counter *counter, int32_t *n, pith_error *err);
+/* Sets *n_predict to the tokens that refs[0], a whole right answer, takes behind the prompt, and a
+   quarter and 8 more: a wrong answer may be a little longer before it comes to its end. */
+pith_status eval_prompt_predict(const struct eval_prompt *p, const struct eval_counter *counter,
+                                int32_t *n_predict, pith_error *err);
 
 /* Appends {"prompt", "prefix", "answer", "verdict" or "score"} to texts, a JSON array; verdict NULL
    means the score is given. False when out of memory. */

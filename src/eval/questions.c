@@ -23,33 +23,24 @@ static pith_status no_memory(pith_error *err)
     return eval_fail(err, PITH_NOMEM, "questions: no memory");
 }
 
-static char *copy_text(const char *text)
-{
-    size_t size = strlen(text) + 1;
-    char *copy = malloc(size);
-    if (copy != NULL)
-        memcpy(copy, text, size);
-    return copy;
-}
-
 /* A reference as text: whole numbers without a point, GSM8K's solution without its working. */
 static char *reference(const json_t *answer)
 {
     char buf[64];
     if (json_is_integer(answer)) {
         snprintf(buf, sizeof(buf), "%lld", (long long)json_integer_value(answer));
-        return copy_text(buf);
+        return eval_copy(buf);
     }
     if (json_is_real(answer)) {
         snprintf(buf, sizeof(buf), "%.15g", json_real_value(answer));
-        return copy_text(buf);
+        return eval_copy(buf);
     }
     const char *text = json_string_value(answer);
     for (const char *mark = strstr(text, "####"); mark != NULL; mark = strstr(text, "####"))
         text = mark + 4;
     while (*text == ' ')
         text++;
-    return copy_text(text);
+    return eval_copy(text);
 }
 
 static pith_status read_line(const json_t *json, int32_t line, struct question *q, pith_error *err)
@@ -68,9 +59,9 @@ static pith_status read_line(const json_t *json, int32_t line, struct question *
     if (!json_is_string(id))
         id = json_object_get(json, "unique_id");
     snprintf(name, sizeof(name), "line %d", (int)line);
-    q->problem = copy_text(json_string_value(problem));
+    q->problem = eval_copy(json_string_value(problem));
     q->answer = reference(answer);
-    q->name = copy_text(json_is_string(id) ? json_string_value(id) : name);
+    q->name = eval_copy(json_is_string(id) ? json_string_value(id) : name);
     return q->problem != NULL && q->answer != NULL && q->name != NULL ? PITH_OK : no_memory(err);
 }
 
@@ -250,11 +241,13 @@ static pith_status open_file(struct questions_run *r, pith_error *err)
     size_t len = 0;
     if (p->path == NULL)
         return eval_fail(err, PITH_INVALID, "questions: no file is given");
-    if (p->n_draw < 1 || p->n_predict < 1 || p->n_question < 0)
+    if (p->n_draw < 1 || p->n_question < 0)
         return eval_fail(err, PITH_INVALID,
-                         "questions: draws = %d and answer tokens = %d must be positive",
-                         (int)p->n_draw, (int)p->n_predict);
-    pith_status status = eval_read_file(p->path, &text, &len, err);
+                         "questions: draws = %d must be positive, questions = %d not negative",
+                         (int)p->n_draw, (int)p->n_question);
+    pith_status status = eval_check_predict("questions", p->n_predict, 1, err);
+    if (status == PITH_OK)
+        status = eval_read_file(p->path, &text, &len, err);
     if (status == PITH_OK)
         status = eval_questions_parse(text, len, &r->file, err);
     free(text);
@@ -267,12 +260,13 @@ static pith_status open_file(struct questions_run *r, pith_error *err)
 static json_t *settings_of(const struct questions_run *r)
 {
     const struct eval_questions_params *p = r->params;
-    return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:i, s:f, s:s?, s:I, s:b}", "file", p->path,
-                     "questions", (int)r->n_question, "draws", (int)p->n_draw, "answer_tokens",
-                     (int)p->n_predict, "temperature", (double)p->sample.temperature, "top_p",
-                     (double)p->sample.top_p, "top_k", (int)p->sample.top_k, "min_p",
-                     (double)p->sample.min_p, "instruction", p->instruction, "seed",
-                     (json_int_t)r->setup->seed, "chat", (int)r->setup->chat);
+    return json_pack("{s:o, s:i, s:i, s:i, s:f, s:f, s:i, s:f, s:o, s:I, s:b}", "file",
+                     eval_json_text(p->path), "questions", (int)r->n_question, "draws",
+                     (int)p->n_draw, "answer_tokens", (int)p->n_predict, "temperature",
+                     (double)p->sample.temperature, "top_p", (double)p->sample.top_p, "top_k",
+                     (int)p->sample.top_k, "min_p", (double)p->sample.min_p, "instruction",
+                     eval_json_text(p->instruction), "seed", (json_int_t)r->setup->seed, "chat",
+                     (int)r->setup->chat);
 }
 
 pith_status eval_questions(const struct eval_setup *setup,

@@ -174,26 +174,13 @@ static void add_float(struct meta *m, const char *key, float value)
     add_text(m, key, m->number[m->n]);
 }
 
-/* A copy in well-formed UTF-8, owned by the caller; NULL: no memory. */
-static char *to_utf8(const char *text)
-{
-    pith_utf8_stream stream = {0};
-    size_t len = strlen(text), cap = 3 * (len + 4);
-    char *out = malloc(2 * cap + 1);
-    if (out == NULL)
-        return NULL;
-    size_t n = pith_utf8_push(&stream, text, len, out, cap);
-    n += pith_utf8_push(&stream, NULL, 0, out + n, cap);
-    out[n] = '\0';
-    return out;
-}
-
 /* The caller frees name and architecture; false: no memory. */
 static bool make_meta(const struct eval_recorder *r, const pith_attention_info *attention,
                       struct meta *m)
 {
     const pith_model_info *info = &r->info;
-    *m = (struct meta){.name = to_utf8(info->name), .architecture = to_utf8(info->architecture)};
+    *m =
+        (struct meta){.name = eval_utf8(info->name), .architecture = eval_utf8(info->architecture)};
     if (m->name == NULL || m->architecture == NULL)
         return false;
     add_text(m, "format", FORMAT);

@@ -69,18 +69,6 @@ static int32_t count_items(const struct recursion_run *r, int32_t steps)
     return n;
 }
 
-/* Right traces differ in length; a wrong one may be a little longer before it comes to its end. */
-static pith_status choose_predict(const struct recursion_run *r, struct item *it, pith_error *err)
-{
-    it->n_predict = r->params->n_predict;
-    if (it->n_predict > 0)
-        return PITH_OK;
-    pith_status status =
-        eval_prompt_room(&it->prompt, it->prompt.refs.at[0], &r->counter, &it->n_predict, err);
-    it->n_predict += it->n_predict / 4 + 8;
-    return status;
-}
-
 static pith_status make_item(const struct recursion_run *r, int32_t steps, int32_t sample,
                              struct item *it, pith_error *err)
 {
@@ -89,7 +77,10 @@ static pith_status make_item(const struct recursion_run *r, int32_t steps, int32
     it->record = &it->drawn;
     if (r->params->trace) {
         status = eval_trace_make(seed, steps, sample, &it->drawn, &it->prompt, err);
-        return status != PITH_OK ? status : choose_predict(r, it, err);
+        it->n_predict = r->params->n_predict;
+        if (status != PITH_OK || it->n_predict > 0)
+            return status;
+        return eval_prompt_predict(&it->prompt, &r->counter, &it->n_predict, err);
     }
     if (r->params->path != NULL)
         it->record = file_record(&r->file, steps, sample);
@@ -213,17 +204,14 @@ static pith_status check_params(const struct eval_recursion_params *p, pith_erro
         return eval_fail(err, PITH_INVALID, "recursion: traces are drawn, not read from a file");
     if (p->n_sample < (p->path != NULL ? 0 : 1))
         return eval_fail(err, PITH_INVALID, "recursion: samples = %d is too few", (int)p->n_sample);
-    if (p->n_predict < (p->trace ? 0 : 1))
-        return eval_fail(err, PITH_INVALID, "recursion: answer tokens = %d are too few",
-                         (int)p->n_predict);
     if (p->path != NULL)
         most = 2 * GRAPH_MAX_NODE;
     if (p->min_steps < 1 || p->max_steps < p->min_steps || p->max_steps > most ||
-        p->step_stride < 1)
+        p->step_stride < 1 || p->step_stride > most)
         return eval_fail(err, PITH_INVALID,
                          "recursion: steps %d to %d by %d do not ascend between 1 and %d",
                          (int)p->min_steps, (int)p->max_steps, (int)p->step_stride, (int)most);
-    return PITH_OK;
+    return eval_check_predict("recursion", p->n_predict, p->trace ? 0 : 1, err);
 }
 
 static pith_status read_file(struct recursion_run *r, pith_error *err)
@@ -240,11 +228,12 @@ static pith_status read_file(struct recursion_run *r, pith_error *err)
 static json_t *settings_of(const struct recursion_run *r)
 {
     const struct eval_recursion_params *p = r->params;
-    return json_pack(
-        "{s:s, s:s?, s:i, s:i, s:i, s:i, s:i, s:I, s:b}", "form", p->trace ? "trace" : "question",
-        "file", p->path, "min_steps", (int)p->min_steps, "max_steps", (int)p->max_steps,
-        "step_stride", (int)p->step_stride, "samples", (int)p->n_sample, "answer_tokens",
-        (int)p->n_predict, "seed", (json_int_t)r->setup->seed, "chat", (int)r->setup->chat);
+    return json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:I, s:b}", "form",
+                     p->trace ? "trace" : "question", "file", eval_json_text(p->path), "min_steps",
+                     (int)p->min_steps, "max_steps", (int)p->max_steps, "step_stride",
+                     (int)p->step_stride, "samples", (int)p->n_sample, "answer_tokens",
+                     (int)p->n_predict, "seed", (json_int_t)r->setup->seed, "chat",
+                     (int)r->setup->chat);
 }
 
 pith_status eval_recursion(const struct eval_setup *setup,
@@ -268,6 +257,13 @@ pith_status eval_recursion(const struct eval_setup *setup,
         status = eval_scored(
             eval_result(r.run, "recursion", r.n_done, settings_of(&r), json_incref(r.rows)),
             eval_wilson(r.n_stack, r.n_done), result, err);
+    if (status == PITH_OK && params->path != NULL &&
+        json_object_set_new(json_object_get(*result, "summary"), "file_disagrees",
+                            json_integer(r.file.n_wrong)) != 0) {
+        json_decref(*result);
+        *result = NULL;
+        status = no_memory(err);
+    }
     json_decref(r.rows);
     eval_record_file_free(&r.file);
     eval_run_free(r.run);

@@ -68,12 +68,6 @@ static int32_t node_of(const struct recursion_record *r, const json_t *label)
     return -1;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Labels ascend, so that the order of nodes is that of the search. */
 static pith_status read_nodes(const json_t *nodes, size_t i, struct recursion_record *r,
                               pith_error *err)
@@ -91,7 +85,7 @@ static pith_status read_nodes(const json_t *nodes, size_t i, struct recursion_re
             return bad(err, i, "graph.nodes");
         r->label[k] = (int32_t)value;
     }
-    qsort(r->label, n, sizeof(*r->label), by_size);
+    qsort(r->label, n, sizeof(*r->label), eval_by_size);
     for (size_t k = 1; k < n; k++) {
         if (r->label[k] == r->label[k - 1])
             return bad(err, i, "graph.nodes");

@@ -362,11 +362,11 @@ static json_t *make_settings(const struct replay *r)
             json_decref(at);
             at = NULL;
         }
-    json_t *settings =
-        json_pack("{s:s, s:i, s:O, s:i, s:i, s:s, s:s, s:i}", "file", r->params->path, "n_token",
-                  (int)r->record.n_token, "at", at, "queries", (int)r->params->n_query, "missing",
-                  (int)r->params->n_missing, "type_k", or_default(engine->type_k, "f16"), "type_v",
-                  or_default(engine->type_v, "f16"), "page_len", (int)engine->page_len);
+    json_t *settings = json_pack(
+        "{s:o, s:i, s:O, s:i, s:i, s:s, s:s, s:i}", "file", eval_json_text(r->params->path),
+        "n_token", (int)r->record.n_token, "at", at, "queries", (int)r->params->n_query, "missing",
+        (int)r->params->n_missing, "type_k", or_default(engine->type_k, "f16"), "type_v",
+        or_default(engine->type_v, "f16"), "page_len", (int)engine->page_len);
     json_decref(at);
     return settings;
 }

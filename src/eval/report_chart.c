@@ -13,7 +13,7 @@
 
 #define WIDTH 560.0
 #define HEIGHT 330.0
-#define PLOT_LEFT 58.0
+#define PLOT_LEFT 72.0 /* room for "0.00005" beside the name of the axis */
 #define PLOT_TOP 14.0
 #define PLOT_BOTTOM 282.0
 #define LINE_RIGHT 416.0 /* the names of the lines stand to the right of it */

@@ -22,22 +22,24 @@
 static const struct report_metric metrics[] = {
     {"perplexity", "perplexity_se", "perplexity", "Perplexity", "less is better", false},
     {"kl_mean", "kl_se", "KL divergence", "KL divergence", "less is better", false},
+    {"lost_mass", NULL, "lost mass", "Lost attention", "less is better", false},
     {"score", NULL, "score", "Accuracy", "more is better", true},
 };
 #define N_METRIC (sizeof(metrics) / sizeof(metrics[0]))
 
 /* ---- policies and budgets ---- */
 
-/* What may follow a budget's number, and what it makes of it. */
+/* What may follow a budget's number, the units of --keep, and what it makes of it. */
 static const struct unit {
     const char *text;
     enum report_budget_kind kind;
     double factor;
 } units[] = {
     {"", REPORT_BUDGET_TOKENS, 1},        {"%", REPORT_BUDGET_SHARE, 0.01},
+    {"B", REPORT_BUDGET_BYTES, 1},        {"kB", REPORT_BUDGET_BYTES, 1e3},
+    {"MB", REPORT_BUDGET_BYTES, 1e6},     {"GB", REPORT_BUDGET_BYTES, 1e9},
     {"KiB", REPORT_BUDGET_BYTES, 0x1p10}, {"MiB", REPORT_BUDGET_BYTES, 0x1p20},
-    {"GiB", REPORT_BUDGET_BYTES, 0x1p30}, {"k", REPORT_BUDGET_BYTES, 1e3},
-    {"M", REPORT_BUDGET_BYTES, 1e6},      {"G", REPORT_BUDGET_BYTES, 1e9},
+    {"GiB", REPORT_BUDGET_BYTES, 0x1p30},
 };
 
 struct report_budget report_parse_budget(const char *text)
@@ -319,7 +321,7 @@ static void judge(const struct report_metric *m, const struct report_cell *cells
         p->high = interval.high;
     } else if (variance >= 0 && value.n > 0) {
         double half = Z95 * sqrt(variance) / value.n;
-        p->low = p->value - half;
+        p->low = fmax(p->value - half, 0.0); /* neither perplexity nor divergence is less */
         p->high = p->value + half;
     }
 }

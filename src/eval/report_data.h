@@ -12,7 +12,7 @@
 enum report_budget_kind {
     REPORT_BUDGET_NONE, /* the policy has none, as the full cache */
     REPORT_BUDGET_TOKENS,
-    REPORT_BUDGET_SHARE, /* of what is live, 0.5 for "50%" */
+    REPORT_BUDGET_SHARE, /* of the tokens so far, 0.5 for "50%" */
     REPORT_BUDGET_BYTES,
     REPORT_BUDGET_KINDS,
 };

@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define CHAR_WIDTH 7.6
@@ -58,10 +59,9 @@ int32_t html_length(const char *s)
     return n;
 }
 
-void html_escape_short(struct eval_text *t, const char *s, int32_t n)
+/* s is UTF-8. */
+static void escape_utf8(struct eval_text *t, const char *s, int32_t n)
 {
-    if (s == NULL)
-        s = SVG_DASH;
     int32_t left = html_length(s) > n ? n - 1 : n;
     for (; *s != '\0'; s++) {
         if (starts_character(*s) && left-- == 0)
@@ -75,6 +75,16 @@ void html_escape_short(struct eval_text *t, const char *s, int32_t n)
     }
     if (*s != '\0')
         eval_text_add(t, "\xe2\x80\xa6");
+}
+
+void html_escape_short(struct eval_text *t, const char *s, int32_t n)
+{
+    char *text = eval_utf8(s != NULL ? s : SVG_DASH);
+    if (text != NULL)
+        escape_utf8(t, text, n);
+    else
+        t->failed = true;
+    free(text);
 }
 
 void html_escape(struct eval_text *t, const char *s)

@@ -18,8 +18,8 @@
 
 /* ---- text ---- */
 
-/* Adds s with &, <, >, " and ' as entities; bytes that are no XML character become U+FFFD, s must
-   be UTF-8 (what Jansson read is). NULL adds a dash. */
+/* Adds s with &, <, >, " and ' as entities; what is no UTF-8 (the name of a file, a text that was
+   cut) or no XML character becomes U+FFFD. NULL adds a dash. */
 void html_escape(struct eval_text *t, const char *s);
 /* The same, at most n characters, the last an ellipsis where more follow. */
 void html_escape_short(struct eval_text *t, const char *s, int32_t n);

@@ -52,6 +52,13 @@ static bool take_line(struct results *r, const char *text, size_t len, int32_t n
     return true;
 }
 
+/* Whether a line may have begun as eval_result begins all of them. */
+static bool begins_result(const char *text, size_t len)
+{
+    static const char begin[] = "{\"task\":\"";
+    return memcmp(text, begin, len < strlen(begin) ? len : strlen(begin)) == 0;
+}
+
 pith_status results_read(const char *path, struct results *out, pith_error *err)
 {
     char *text = NULL;
@@ -67,6 +74,7 @@ pith_status results_read(const char *path, struct results *out, pith_error *err)
         const char *end = memchr(text + at, '\n', len - at);
         if (end == NULL) {
             r.cut = true;
+            r.cut_is_result = begins_result(text + at, len - at);
             break;
         }
         size_t line_len = (size_t)(end - (text + at));

@@ -12,7 +12,8 @@ struct results {
     int64_t whole_bytes;   /* of the file up to the end of its last whole line */
     int32_t n_ignored;     /* whole lines that are no result; empty lines are not counted */
     int32_t first_ignored; /* the first of them, counted from 1 */
-    bool cut;              /* the file ends within a line: a write was interrupted */
+    bool cut;              /* the file ends within a line: a write was interrupted .. */
+    bool cut_is_result;    /* .. that of a result, as far as the line tells */
 };
 
 /* Reads a file. A line counts when it ends with a newline and is an object with the task (a text),

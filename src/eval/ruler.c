@@ -38,7 +38,6 @@ const struct ruler_task *eval_ruler_find(const char *name)
 
 enum eval_haystack eval_ruler_haystack(const struct ruler_task *task, const struct ruler_item *item)
 {
-    struct eval_prose prose = {item->text, item->text_len};
     enum eval_haystack h = task->haystack;
     if (h == EVAL_HAYSTACK_TASK)
         return h;
@@ -46,7 +45,7 @@ enum eval_haystack eval_ruler_haystack(const struct ruler_task *task, const stru
         h = item->haystack;
     if (h == EVAL_HAYSTACK_NEEDLES && task->build == eval_build_vt)
         h = EVAL_HAYSTACK_NOISE;
-    if (h == EVAL_HAYSTACK_TEXT && (item->text == NULL || eval_prose_is_empty(&prose)))
+    if (h == EVAL_HAYSTACK_TEXT && item->text == NULL)
         h = EVAL_HAYSTACK_NOISE;
     return h;
 }
@@ -216,15 +215,10 @@ static pith_status check_params(const struct eval_ruler_params *p, pith_error *e
     if (p->n_sample < 1)
         return eval_fail(err, PITH_INVALID, "ruler: samples = %d is not positive",
                          (int)p->n_sample);
-    if (p->n_length < 1)
-        return eval_fail(err, PITH_INVALID, "ruler: no length is given");
-    for (int32_t i = 0; i < p->n_length; i++) {
-        if (p->lengths[i] < 1)
-            return eval_fail(err, PITH_INVALID, "ruler: a length of %d tokens is not positive",
-                             (int)p->lengths[i]);
-    }
-    if (p->haystack == EVAL_HAYSTACK_TEXT && (p->text == NULL || eval_prose_is_empty(&prose)))
-        return eval_fail(err, PITH_INVALID, "ruler: haystack = text needs a file with words in it");
+    if (p->text != NULL)
+        return eval_prose_check("ruler", &prose, err);
+    if (p->haystack == EVAL_HAYSTACK_TEXT)
+        return eval_fail(err, PITH_INVALID, "ruler: haystack = text needs a file");
     return PITH_OK;
 }
 
@@ -247,12 +241,12 @@ pith_status eval_ruler(const struct eval_setup *setup, const struct eval_ruler_p
 {
     struct ruler_run r = {
         .setup = setup, .params = params, .counter = eval_counter_of(setup), .rows = json_array()};
+    int32_t longest = 0;
     pith_status status = r.rows != NULL ? check_params(params, err) : no_memory(err);
     if (status == PITH_OK)
         status = choose_tasks(&r, err);
-    int32_t longest = 0;
-    for (int32_t i = 0; i < params->n_length; i++)
-        longest = params->lengths[i] > longest ? params->lengths[i] : longest;
+    if (status == PITH_OK)
+        status = eval_check_lengths("ruler", params->lengths, params->n_length, &longest, err);
     if (status == PITH_OK)
         status = eval_run_create(setup, longest, &r.run, err);
     for (int32_t t = 0; t < r.n_task && status == PITH_OK; t++) {

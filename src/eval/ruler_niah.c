@@ -141,12 +141,6 @@ static void write_needle(const struct niah_kind *k, const char *key, const char 
 
 /* ---- haystacks ---- */
 
-static int by_size(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* size lines with the needles [n] in front of lines drawn from them. */
 static void add_lines(const struct ruler_build *b, const struct niah_kind *k, bool needles,
                       const struct pairs *pairs, int32_t size, char needle[][LINE_SIZE], int32_t n,
@@ -156,7 +150,7 @@ static void add_lines(const struct ruler_build *b, const struct niah_kind *k, bo
     int32_t at[MAX_FACT], next = 0;
     for (int32_t i = 0; i < n; i++)
         at[i] = eval_rng_below(&places, size);
-    qsort(at, (size_t)n, sizeof(*at), by_size);
+    qsort(at, (size_t)n, sizeof(*at), eval_by_size);
     for (int32_t i = 0; i < size; i++) {
         for (; next < n && at[next] == i; next++)
             eval_text_printf(out, "%s\n", needle[next]);
@@ -181,17 +175,13 @@ static pith_status add_prose(const struct ruler_build *b, int32_t size, char nee
     struct eval_prose prose = {b->item->text, b->item->text_len};
     struct eval_text hay = {0};
     struct eval_places places = {0};
-    eval_prose_take(&prose, 0, size, true, &hay);
-    eval_places_find(hay.data != NULL ? hay.data : "", hay.len, &places);
-    pith_status status = PITH_OK;
-    if (hay.failed || places.failed) {
-        status = eval_fail(err, PITH_NOMEM, "ruler: no memory for a haystack");
-    } else {
+    pith_status status = eval_hay_make(b->task->name, &prose, 0, size, true, &hay, &places, err);
+    if (status == PITH_OK) {
         int32_t depth[N_DEPTH];
         for (int32_t i = 0; i < N_DEPTH; i++)
             depth[i] = i;
         eval_rng_shuffle(&rng, depth, N_DEPTH, sizeof(*depth));
-        qsort(depth, (size_t)n, sizeof(*depth), by_size);
+        qsort(depth, (size_t)n, sizeof(*depth), eval_by_size);
         struct eval_insert inserts[MAX_FACT];
         for (int32_t i = 0; i < n; i++) {
             int64_t place = (int64_t)(places.n - 1) * depth[i] / (N_DEPTH - 1);

@@ -49,12 +49,6 @@ static void draw_chain(struct eval_rng *rng, int32_t name_len, struct chain *c)
         snprintf(c->line[i], LINE_SIZE, "VAR %s = VAR %s ", c->name[i], c->name[i - 1]);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Draws N_VARIABLE distinct numbers below n (n at least as many), in order. */
 static void draw_places(struct eval_rng *rng, int32_t n, int32_t *at)
 {
@@ -65,7 +59,7 @@ static void draw_places(struct eval_rng *rng, int32_t n, int32_t *at)
             taken = taken || at[i] == at[j];
         i += !taken;
     }
-    qsort(at, N_VARIABLE, sizeof(*at), by_size);
+    qsort(at, N_VARIABLE, sizeof(*at), eval_by_size);
 }
 
 /* size lines of noise with the chain in them. */
@@ -88,17 +82,13 @@ static pith_status add_prose(const struct ruler_item *item, const struct chain *
     struct eval_prose prose = {item->text, item->text_len};
     struct eval_text hay = {0};
     struct eval_places places = {0};
-    eval_prose_take(&prose, 0, size, true, &hay);
-    eval_places_find(hay.data != NULL ? hay.data : "", hay.len, &places);
-    pith_status status = PITH_OK;
-    if (hay.failed || places.failed) {
-        status = eval_fail(err, PITH_NOMEM, "vt: no memory for a haystack");
-    } else {
+    pith_status status = eval_hay_make("vt", &prose, 0, size, true, &hay, &places, err);
+    if (status == PITH_OK) {
         struct eval_insert inserts[N_VARIABLE];
         int32_t at[N_VARIABLE];
         for (int32_t i = 0; i < N_VARIABLE; i++)
             at[i] = eval_rng_below(&rng, places.n);
-        qsort(at, N_VARIABLE, sizeof(*at), by_size);
+        qsort(at, N_VARIABLE, sizeof(*at), eval_by_size);
         for (int32_t i = 0; i < N_VARIABLE; i++)
             inserts[i] = (struct eval_insert){c->line[i], at[i]};
         eval_places_insert(hay.data, hay.len, &places, inserts, N_VARIABLE, out, NULL);

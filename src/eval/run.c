@@ -29,24 +29,27 @@ struct eval_run {
     pith_engine *engine;     /* owned */
     struct totals total;
     double start_s;
+    int32_t longest;     /* tokens of an item, prompt and answer */
     double fraction;     /* of the task, and .. */
     char what[WHAT_LEN]; /* .. what is being done, as eval_progress said last */
 };
 
 /* ---- the run ---- */
 
-/* KV memory for one sequence of n_token tokens, as the policy leaves them, where nothing else was
-   asked for. */
-static pith_status size_memory(const pith_model *model, int32_t n_token, pith_engine_params *p,
-                               pith_error *err)
+pith_status eval_size_memory(const pith_model *model, int32_t n_token, int32_t n_seq,
+                             pith_engine_params *params, pith_error *err)
 {
     int64_t bytes;
-    if (n_token <= 0 || p->kv_bytes > 0 || p->kv_tokens > 0)
+    if (params->kv_bytes > 0 || params->kv_tokens > 0)
         return PITH_OK;
-    pith_status status = pith_kv_estimate(model, p, n_token, &bytes, err);
-    if (status == PITH_OK)
-        p->kv_bytes = bytes;
-    return status;
+    pith_status status = pith_kv_estimate(model, params, n_token, &bytes, err);
+    if (status != PITH_OK)
+        return status;
+    if (bytes > INT64_MAX / 4 / n_seq)
+        return eval_fail(err, PITH_INVALID, "n_batch: %d sequences of %d tokens are too many",
+                         (int)n_seq, (int)n_token);
+    params->kv_bytes = n_seq * bytes;
+    return PITH_OK;
 }
 
 pith_status eval_run_create(const struct eval_setup *setup, int32_t n_token, struct eval_run **out,
@@ -57,7 +60,9 @@ pith_status eval_run_create(const struct eval_setup *setup, int32_t n_token, str
         return eval_fail(err, PITH_NOMEM, "no memory for a run of a task");
     run->setup = *setup;
     run->start_s = eval_clock_s();
-    pith_status status = size_memory(setup->model, n_token, &run->setup.engine, err);
+    pith_status status = PITH_OK;
+    if (n_token > 0)
+        status = eval_size_memory(setup->model, n_token, 1, &run->setup.engine, err);
     if (status == PITH_OK)
         status = pith_engine_create(setup->model, &run->setup.engine, &run->engine, err);
     if (status != PITH_OK) {
@@ -97,20 +102,18 @@ void eval_run_add(struct eval_run *run, const struct eval_answer *cost)
 /* ---- prompts ---- */
 
 /* The user's message within the model's chat template, up to where the answer begins. */
-static pith_status render(const pith_model *model, const char *text, struct eval_text *out,
-                          pith_error *err)
+static pith_status render(const pith_model *model, const char *text, uint32_t flags,
+                          struct eval_text *out, pith_error *err)
 {
     const pith_message message = {"user", text};
     size_t len = 0;
-    pith_status status =
-        pith_chat_render(model, NULL, &message, 1, PITH_CHAT_GENERATE, NULL, 0, &len, err);
+    pith_status status = pith_chat_render(model, NULL, &message, 1, flags, NULL, 0, &len, err);
     if (status != PITH_RANGE)
         return status;
     char *rendered = malloc(len + 1);
     if (rendered == NULL)
         return eval_fail(err, PITH_NOMEM, "no memory for a prompt of %zu bytes", len);
-    status =
-        pith_chat_render(model, NULL, &message, 1, PITH_CHAT_GENERATE, rendered, len, &len, err);
+    status = pith_chat_render(model, NULL, &message, 1, flags, rendered, len, &len, err);
     if (status == PITH_OK)
         eval_text_add_n(out, rendered, len);
     free(rendered);
@@ -140,6 +143,23 @@ pith_status eval_tokenize(const pith_model *model, const char *text, size_t len,
     }
 }
 
+pith_status eval_thinks(const struct eval_setup *setup, bool *thinks, pith_error *err)
+{
+    static const char mark[] = "<think>\n"; /* as the templates of all such models have it */
+    struct eval_text t = {0};
+    *thinks = false;
+    if (!setup->chat)
+        return PITH_OK;
+    pith_status status = render(setup->model, "", PITH_CHAT_GENERATE, &t, err);
+    size_t n = strlen(mark);
+    if (status == PITH_OK && t.failed)
+        status = eval_fail(err, PITH_NOMEM, "no memory for a prompt");
+    else if (status == PITH_OK)
+        *thinks = t.len >= n && memcmp(t.data + t.len - n, mark, n) == 0;
+    eval_text_free(&t);
+    return status;
+}
+
 pith_status eval_encode(const struct eval_setup *setup, const char *text, const char *prefix,
                         int32_t **ids, int32_t *n_id, pith_error *err)
 {
@@ -147,8 +167,14 @@ pith_status eval_encode(const struct eval_setup *setup, const char *text, const 
     uint32_t flags = PITH_TOKENIZE_BOS;
     pith_status status = PITH_OK;
     if (setup->chat) {
+        bool thinks = false;
         flags |= PITH_TOKENIZE_SPECIAL; /* the template's marks are tokens */
-        status = render(setup->model, text, &whole, err);
+        if (prefix != NULL)
+            status = eval_thinks(setup, &thinks, err);
+        if (status == PITH_OK)
+            status =
+                render(setup->model, text,
+                       PITH_CHAT_GENERATE | (thinks ? PITH_CHAT_NO_THINKING : 0u), &whole, err);
     } else {
         eval_text_add(&whole, text);
     }
@@ -219,6 +245,8 @@ static void account(struct eval_run *run, const pith_seq *seq, const pith_genera
     out->evicted = keep.evicted;
     out->rounds = keep.rounds;
     eval_run_add(run, out);
+    if (out->n_prompt + out->n_generated > run->longest)
+        run->longest = out->n_prompt + out->n_generated;
 }
 
 pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, int32_t n_predict,
@@ -280,25 +308,28 @@ static double rate(int64_t n, double seconds)
 static json_t *make_summary(const struct eval_run *run, int32_t n)
 {
     const struct totals *t = &run->total;
-    return json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I}", "n", (int)n, "prompt_tokens",
-                     (json_int_t)t->n_prompt, "generated_tokens", (json_int_t)t->n_generated,
-                     "seconds", eval_clock_s() - run->start_s, "tokens_per_s",
-                     rate(t->n_generated, t->generate_s), "prompt_tokens_per_s",
+    pith_model_info info;
+    char note[128] = "";
+    pith_model_get_info(run->setup.model, &info);
+    if (run->longest > info.n_ctx_train)
+        snprintf(note, sizeof(note),
+                 "Items of %d tokens are longer than the %d of the model's training.",
+                 (int)run->longest, (int)info.n_ctx_train);
+    return json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:s*}", "n", (int)n,
+                     "prompt_tokens", (json_int_t)t->n_prompt, "generated_tokens",
+                     (json_int_t)t->n_generated, "seconds", eval_clock_s() - run->start_s,
+                     "tokens_per_s", rate(t->n_generated, t->generate_s), "prompt_tokens_per_s",
                      rate(t->n_prompt, t->prompt_s), "kv_peak_bytes", (json_int_t)t->kv_peak_bytes,
-                     "evicted", (json_int_t)t->evicted, "rounds", (json_int_t)t->rounds);
+                     "evicted", (json_int_t)t->evicted, "rounds", (json_int_t)t->rounds, "note",
+                     note[0] != '\0' ? note : NULL);
 }
 
-/* Text of a model's file: what is not UTF-8 becomes U+FFFD, as JSON demands. */
-static json_t *text_value(const char *text)
+json_t *eval_json_text(const char *text)
 {
-    size_t len = strlen(text), cap = 3 * (len + 8);
-    pith_utf8_stream stream = {0};
-    char *whole = malloc(cap);
-    if (whole == NULL)
-        return NULL;
-    size_t n = pith_utf8_push(&stream, text, len, whole, cap);
-    n += pith_utf8_push(&stream, NULL, 0, whole + n, cap - n);
-    json_t *value = json_stringn(whole, n);
+    if (text == NULL)
+        return json_null();
+    char *whole = eval_utf8(text);
+    json_t *value = json_string(whole); /* NULL of NULL */
     free(whole);
     return value;
 }
@@ -319,7 +350,8 @@ json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, jso
     pith_model_info info;
     pith_model_get_info(run->setup.model, &info);
     /* json_pack takes its arguments over even when it fails, so nothing is left behind. */
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "task", task, "model", text_value(info.name),
-                     "policy", text_value(eval_policy(&run->setup.engine)), "settings", settings,
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "task", task, "model",
+                     eval_json_text(info.name), "policy",
+                     eval_json_text(eval_policy(&run->setup.engine)), "settings", settings,
                      "summary", make_summary(run, n), "rows", rows);
 }

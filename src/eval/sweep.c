@@ -27,12 +27,15 @@ struct sweep {
     struct sweep_log log;
     pith_model *model;
     json_t **lines; /* [n_cell] owned: the results, NULL where there is none yet */
-    bool *ran;      /* [n_cell] in this run, also when it failed */
     bool *left;     /* [n_cell] had no result when the run began */
     int32_t n_done; /* before this run */
     int32_t n_ran;
     int32_t n_failed;
-    int32_t now; /* the cell that runs */
+    int32_t now;    /* the cell that runs */
+    int32_t number; /* of those that were left, from 1 */
+    double passed;  /* expected seconds of the cells before it, .. */
+    double here;    /* .. of itself, .. */
+    double all;     /* .. and of all that were left */
 };
 
 static void note(const struct sweep *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -51,40 +54,57 @@ static void note(const struct sweep *s, const char *fmt, ...)
 
 /* ---- progress ---- */
 
-/* Seconds that a cell takes: the mean of those of its task, or of all, that are known. */
-static double expected_seconds(const struct sweep *s, int32_t task)
+struct seconds {
+    double sum;
+    int32_t n;
+};
+
+static void add_seconds(struct seconds *s, double seconds)
 {
-    double sum[2] = {0, 0};
-    int32_t n[2] = {0, 0};
+    s->sum += seconds;
+    s->n++;
+}
+
+/* Foresees the time of all cells: each takes the mean of those of its task, or of all, that are
+   known. Once per cell, because a cell tells its progress very often. */
+static pith_status foresee(struct sweep *s, pith_error *err)
+{
+    struct seconds all = {0}, *of_task = calloc((size_t)s->plan.n_task, sizeof(*of_task));
+    if (of_task == NULL)
+        return eval_fail(err, PITH_NOMEM, "no memory for the times of %d tasks", s->plan.n_task);
     for (int32_t i = 0; i < s->plan.n_cell; i++) {
-        double seconds = results_number(json_object_get(s->lines[i], "summary"), "seconds");
-        if (!(seconds > 0))
-            continue;
-        for (int same = 0; same <= (s->plan.cells[i].task == task); same++) {
-            sum[same] += seconds;
-            n[same]++;
+        double known = results_number(json_object_get(s->lines[i], "summary"), "seconds");
+        if (known > 0) {
+            add_seconds(&all, known);
+            add_seconds(&of_task[s->plan.cells[i].task], known);
         }
     }
-    return n[1] > 0 ? sum[1] / n[1] : n[0] > 0 ? sum[0] / n[0] : 1.0;
+    s->number = 0;
+    s->passed = s->here = s->all = 0.0;
+    for (int32_t i = 0; i < s->plan.n_cell; i++) {
+        const struct seconds *t = &of_task[s->plan.cells[i].task];
+        double expected = t->n > 0 ? t->sum / t->n : all.n > 0 ? all.sum / all.n : 1.0;
+        if (!s->left[i])
+            continue;
+        s->number += i <= s->now;
+        s->all += expected;
+        s->passed += i < s->now ? expected : 0.0;
+        s->here += i == s->now ? expected : 0.0;
+    }
+    free(of_task);
+    return PITH_OK;
 }
 
 static bool on_progress(void *user, double fraction, const char *what)
 {
     char line[256];
     const struct sweep *s = user;
-    double done = 0, all = 0;
-    int32_t number = 0;
     if (s->params->progress == NULL)
         return true;
-    for (int32_t i = 0; i < s->plan.n_cell; i++) {
-        double seconds = s->left[i] ? expected_seconds(s, s->plan.cells[i].task) : 0.0;
-        all += seconds;
-        done += s->ran[i] ? seconds : i == s->now ? fraction * seconds : 0.0;
-        number += s->left[i] && i <= s->now;
-    }
-    snprintf(line, sizeof(line), "%d/%d %s: %s", number, s->plan.n_cell - s->n_done,
+    snprintf(line, sizeof(line), "%d/%d %s: %s", s->number, s->plan.n_cell - s->n_done,
              s->plan.cells[s->now].key, what);
-    return s->params->progress(s->params->user, all > 0 ? fmin(done / all, 1.0) : 1.0, line);
+    return s->params->progress(s->params->user,
+                               fmin((s->passed + fraction * s->here) / s->all, 1.0), line);
 }
 
 /* ---- what is there ---- */
@@ -132,9 +152,8 @@ static pith_status prepare(struct sweep *s, pith_error *err)
         return status;
     size_t n = (size_t)s->plan.n_cell;
     s->lines = calloc(n, sizeof(*s->lines));
-    s->ran = calloc(n, sizeof(*s->ran));
     s->left = calloc(n, sizeof(*s->left));
-    if (s->lines == NULL || s->ran == NULL || s->left == NULL)
+    if (s->lines == NULL || s->left == NULL)
         return eval_fail(err, PITH_NOMEM, "no memory for %zu cells", n);
     status = sweep_log_open(s->plan.out, s->params->fresh, &s->log, err);
     if (status != PITH_OK)
@@ -163,13 +182,18 @@ static json_t *describe_engine(const pith_engine_params *p)
     return NULL;
 }
 
+static json_t *seed_of(const struct sweep_cell *c)
+{
+    return c->seed != SWEEP_NO_SEED ? json_integer((json_int_t)c->seed) : json_null();
+}
+
 static json_t *describe_cell(const struct sweep *s, const struct sweep_cell *c)
 {
     const struct sweep_policy *p = &s->plan.policies[c->policy];
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s?, s:I, s:o}", "key", c->key, "hash", c->hash,
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s?, s:o, s:o}", "key", c->key, "hash", c->hash,
                      "task", s->plan.tasks[c->task].name, "task_hash", s->plan.tasks[c->task].hash,
                      "policy", p->name, "budget", c->budget[0] != '\0' ? c->budget : NULL, "seed",
-                     (json_int_t)c->seed, "engine", describe_engine(&p->engine));
+                     seed_of(c), "engine", describe_engine(&p->engine));
 }
 
 static json_t *describe_run(const struct sweep_policy *p)
@@ -191,7 +215,7 @@ static pith_status measure(struct sweep *s, const struct sweep_cell *c, json_t *
     const struct sweep_policy *p = &s->plan.policies[c->policy];
     struct eval_setup setup = {.model = s->model,
                                .engine = p->engine,
-                               .seed = (uint64_t)c->seed,
+                               .seed = c->seed != SWEEP_NO_SEED ? (uint64_t)c->seed : 1,
                                .chat = s->plan.chat,
                                .keep_text = s->plan.keep_text,
                                .progress = on_progress,
@@ -216,8 +240,10 @@ static pith_status run_cell(struct sweep *s, int32_t index, pith_error *err)
     json_t *line = NULL;
     const struct sweep_cell *c = &s->plan.cells[index];
     s->now = index;
-    pith_status status = measure(s, c, &line, &inner);
-    s->ran[index] = true;
+    pith_status status = foresee(s, err);
+    if (status != PITH_OK)
+        return status;
+    status = measure(s, c, &line, &inner);
     s->n_ran++;
     if (status == PITH_CANCELLED)
         return eval_fail(err, status, "cancelled; %d of %d cells are done and will not run again",
@@ -252,7 +278,7 @@ static json_t *table_row(const struct sweep *s, int32_t index, bool several_seed
                             c->budget[0] != '\0' ? c->budget : NULL);
     bool ok = row != NULL;
     if (several_seeds)
-        ok = json_object_set_new(row, "seed", json_integer((json_int_t)c->seed)) == 0;
+        ok = json_object_set_new(row, "seed", seed_of(c)) == 0;
     if (several_measures && ok)
         ok = json_object_set_new(row, "measure",
                                  metric != NULL ? json_string(metric->name) : json_null()) == 0;
@@ -278,15 +304,31 @@ static const char *model_name(const struct sweep *s)
     return "";
 }
 
+/* A text of JSON from one that has the name of a file, which may be any bytes. */
+static json_t *any_text(const char *bytes)
+{
+    char *text = eval_utf8(bytes);
+    json_t *value = text != NULL ? json_string(text) : NULL;
+    free(text);
+    return value;
+}
+
+static json_t *make_note(const struct sweep *s)
+{
+    struct eval_text text = {0};
+    eval_text_printf(&text,
+                     "The results stand in %s; \"pith eval report %s -o report.html\" draws them.",
+                     s->plan.out, s->plan.out);
+    json_t *note = text.failed ? NULL : any_text(text.data);
+    eval_text_free(&text);
+    return note;
+}
+
 static json_t *make_summary(const struct sweep *s)
 {
-    char note_text[512];
-    snprintf(note_text, sizeof(note_text),
-             "The results stand in %.200s; \"pith eval report %.200s -o report.html\" draws them.",
-             s->plan.out, s->plan.out);
-    return json_pack("{s:i, s:i, s:i, s:i, s:s}", "n", (int)s->plan.n_cell, "done", (int)s->n_done,
+    return json_pack("{s:i, s:i, s:i, s:i, s:o}", "n", (int)s->plan.n_cell, "done", (int)s->n_done,
                      "run", (int)(s->n_ran - s->n_failed), "failed", (int)s->n_failed, "note",
-                     note_text);
+                     make_note(s));
 }
 
 static pith_status make_table(const struct sweep *s, json_t **result, pith_error *err)
@@ -294,19 +336,22 @@ static pith_status make_table(const struct sweep *s, json_t **result, pith_error
     json_t *rows = json_array();
     bool ok = rows != NULL, seeds = false, measures = false;
     const struct report_metric *score = NULL;
+    int64_t seed = SWEEP_NO_SEED;
     for (int32_t i = 0; i < s->plan.n_cell; i++) {
         const struct report_metric *m = report_metric_of(json_object_get(s->lines[i], "summary"));
-        seeds = seeds || s->plan.cells[i].seed != s->plan.cells[0].seed;
+        int64_t one = s->plan.cells[i].seed;
+        seeds = seeds || (one != SWEEP_NO_SEED && seed != SWEEP_NO_SEED && one != seed);
+        seed = one != SWEEP_NO_SEED ? one : seed;
         score = score == NULL ? m : score;
         measures = measures || (m != NULL && (m != score || !m->share));
     }
     for (int32_t i = 0; i < s->plan.n_cell && ok; i++)
         ok = json_array_append_new(rows, table_row(s, i, seeds, measures)) == 0;
-    json_t *table =
-        ok ? json_pack("{s:s, s:s, s:s, s:{s:s, s:s}, s:o, s:O}", "task", "sweep", "model",
-                       model_name(s), "policy", "several", "settings", "file", s->params->path,
-                       "results", s->plan.out, "summary", make_summary(s), "rows", rows)
-           : NULL;
+    json_t *table = ok ? json_pack("{s:s, s:s, s:s, s:{s:o, s:o}, s:o, s:O}", "task", "sweep",
+                                   "model", model_name(s), "policy", "several", "settings", "file",
+                                   any_text(s->params->path), "results", any_text(s->plan.out),
+                                   "summary", make_summary(s), "rows", rows)
+                       : NULL;
     json_decref(rows);
     if (table == NULL)
         return eval_fail(err, PITH_NOMEM, "no memory for the table of a sweep");
@@ -326,7 +371,6 @@ pith_status eval_sweep(const struct eval_sweep_params *params, json_t **result, 
     for (int32_t i = 0; i < s.plan.n_cell && s.lines != NULL; i++)
         json_decref(s.lines[i]);
     free(s.lines);
-    free(s.ran);
     free(s.left);
     sweep_log_close(&s.log);
     sweep_plan_free(&s.plan);

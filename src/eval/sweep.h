@@ -26,8 +26,8 @@ struct eval_sweep_params {
    the tasks measure different things), n (items), kv_bytes (peak), tokens_per_s, evicted, rounds;
    null where there is no figure. Summary: n (cells), done (before), run, failed, note. A cell that
    fails is noted and left for the next time. The caller frees with json_decref. IO, FORMAT,
-   INVALID, BUSY (another sweep writes the same results), NOMEM, CANCELLED (what is done stays
-   done). */
+   INVALID (also results that are none and would be lost), BUSY (another sweep writes the same
+   results), NOMEM, CANCELLED (what is done stays done). */
 pith_status eval_sweep(const struct eval_sweep_params *params, json_t **result, pith_error *err);
 
 #endif

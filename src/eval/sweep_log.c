@@ -22,17 +22,30 @@ static pith_status system_failure(pith_error *err, const char *path, const char 
     return eval_fail(err, PITH_IO, "%s: %s: %s", path, what, strerror(errno));
 }
 
+/* A wrong name must not cost anybody a file: only results, whole or half written, are cut off or
+   emptied. */
 static pith_status read_back(struct sweep_log *log, bool fresh, pith_error *err)
 {
-    if (fresh && ftruncate(log->fd, 0) != 0)
-        return system_failure(err, log->path, "cannot be emptied");
-    pith_status status = results_read(log->path, &log->results, err);
+    struct results *r = &log->results;
+    pith_status status = results_read(log->path, r, err);
     if (status != PITH_OK)
         return status;
-    log->size = log->results.whole_bytes;
-    if (log->results.cut && ftruncate(log->fd, (off_t)log->size) != 0)
-        return system_failure(err, log->path, "its half written last line cannot be cut off");
-    return PITH_OK;
+    if ((r->cut && !r->cut_is_result) ||
+        (fresh && r->n_ignored > 0 && json_array_size(r->lines) == 0))
+        return eval_fail(err, PITH_INVALID,
+                         "%s: holds something else than the results of a sweep, and stays as it is",
+                         log->path);
+    log->size = fresh ? 0 : r->whole_bytes;
+    if ((fresh || r->cut) && ftruncate(log->fd, (off_t)log->size) != 0)
+        return system_failure(err, log->path,
+                              fresh ? "cannot be emptied"
+                                    : "its half written last line cannot be cut off");
+    if (fresh) {
+        results_free(r);
+        r->lines = json_array();
+    }
+    return r->lines != NULL ? PITH_OK
+                            : eval_fail(err, PITH_NOMEM, "%s: no memory for results", log->path);
 }
 
 pith_status sweep_log_open(const char *path, bool fresh, struct sweep_log *out, pith_error *err)

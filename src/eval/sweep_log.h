@@ -15,8 +15,8 @@ struct sweep_log {
 };
 
 /* Opens or makes the file for this process alone and reads what is there; fresh empties it. A half
-   written line at the end is cut off, which results.cut tells. The caller closes. IO, BUSY (another
-   sweep has it open), NOMEM. */
+   written line at the end is cut off, which results.cut tells. The caller closes. INVALID (what
+   would be cut off or emptied is no result), IO, BUSY (another sweep has it open), NOMEM. */
 pith_status sweep_log_open(const char *path, bool fresh, struct sweep_log *out, pith_error *err);
 /* Appends one line and waits until it is on the disk; a line that could not be written whole is
    taken back. IO, NOMEM. */

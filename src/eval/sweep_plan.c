@@ -30,21 +30,6 @@ static void print_hash(char *buf, uint64_t hash)
     snprintf(buf, SWEEP_HASH_SIZE, "%016llx", (unsigned long long)hash);
 }
 
-static uint64_t hash_text(uint64_t hash, const char *text)
-{
-    /* With its terminator, so that "ab" and "c" are not "a" and "bc". */
-    return text != NULL ? sweep_hash(hash, text, strlen(text) + 1) : sweep_hash(hash, "\xff", 2);
-}
-
-static uint64_t hash_json(uint64_t hash, const json_t *value, bool *ok)
-{
-    char *text = json_dumps(value, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY);
-    *ok = *ok && text != NULL;
-    hash = hash_text(hash, text);
-    free(text);
-    return hash;
-}
-
 static pith_status no_memory(pith_error *err)
 {
     return eval_fail(err, PITH_NOMEM, "no memory for the plan of a sweep");
@@ -173,22 +158,30 @@ static pith_status read_policies(struct reader *r, pith_error *err)
 
 /* ---- tasks ---- */
 
+static bool has_task(const struct sweep_plan *plan, const char *name)
+{
+    for (int32_t i = 0; i < plan->n_task; i++)
+        if (strcmp(plan->tasks[i].name, name) == 0)
+            return true;
+    return false;
+}
+
 /* "needle", and "needle 2" for the second of that name. */
 static char *task_name(const struct sweep_plan *plan, const char *name)
 {
-    char text[160];
-    snprintf(text, sizeof(text), "%.120s", name);
-    for (int32_t i = 0, n = 2; i < plan->n_task; i++)
-        if (strcmp(plan->tasks[i].name, text) == 0) {
-            snprintf(text, sizeof(text), "%.120s %d", name, n++);
-            i = -1;
-        }
-    return strdup(text);
+    struct eval_text text = {0};
+    eval_text_add(&text, name);
+    for (int32_t n = 2; !text.failed && has_task(plan, text.data); n++) {
+        eval_text_clear(&text);
+        eval_text_printf(&text, "%s %d", name, n);
+    }
+    if (text.failed)
+        eval_text_free(&text);
+    return text.data;
 }
 
 static pith_status read_task(struct reader *r, const json_t *value, pith_error *err)
 {
-    bool ok = true;
     struct eval_text names = {0};
     const json_t *task = json_object_get(value, "task"), *name = json_object_get(value, "name");
     if (!json_is_string(task) || (name != NULL && !json_is_string(name)))
@@ -202,17 +195,10 @@ static pith_status read_task(struct reader *r, const json_t *value, pith_error *
         eval_text_free(&names);
         return PITH_INVALID;
     }
-    uint64_t hash = hash_text(SWEEP_HASH_START, sweep_kind_name(t->kind));
-    json_t *options = json_copy((json_t *)value); /* the name of a task is not what it measures */
-    if (options != NULL)
-        json_object_del(options, "name");
-    hash = hash_json(hash, options, &ok);
-    json_decref(options);
+    uint64_t hash = sweep_hash_text(SWEEP_HASH_START, sweep_kind_name(t->kind));
     t->name = task_name(r->plan, name != NULL ? json_string_value(name) : sweep_kind_name(t->kind));
-    if (t->name == NULL || !ok) {
-        free(t->name);
+    if (t->name == NULL)
         return no_memory(err);
-    }
     r->plan->n_task++;
     pith_status status = sweep_args_read(t->kind, value, r->plan->folder, &t->args, &hash, err);
     print_hash(t->hash, hash);
@@ -281,7 +267,6 @@ static pith_status add_cell(struct reader *r, int32_t task, int64_t seed, int32_
     const struct sweep_policy *p = &plan->policies[policy];
     struct sweep_cell *c = &plan->cells[plan->n_cell];
     struct eval_text key = {0};
-    bool ok = true;
     *c = (struct sweep_cell){.task = task, .policy = policy, .seed = seed};
     plan->n_cell++;
     if (budget != NULL && !budget_text(budget, c->budget, sizeof(c->budget)))
@@ -294,11 +279,12 @@ static pith_status add_cell(struct reader *r, int32_t task, int64_t seed, int32_
     eval_text_add(&key, p->name);
     if (c->budget[0] != '\0')
         eval_text_printf(&key, " | budget %s", c->budget);
-    eval_text_printf(&key, " | seed %lld", (long long)seed);
+    if (seed != SWEEP_NO_SEED)
+        eval_text_printf(&key, " | seed %lld", (long long)seed);
     c->key = key.data;
-    uint64_t hash = hash_text(r->hash, plan->tasks[task].hash);
-    hash = hash_text(hash, c->keep);
-    hash = hash_json(hash, p->settings, &ok);
+    uint64_t hash = sweep_hash_text(r->hash, plan->tasks[task].hash);
+    hash = sweep_hash_text(hash, c->keep);
+    bool ok = sweep_hash_json(&hash, p->settings);
     hash = sweep_hash(hash, &seed, sizeof(seed));
     print_hash(c->hash, hash);
     return key.failed || !ok ? no_memory(err) : PITH_OK;
@@ -321,12 +307,40 @@ static pith_status add_budgets(struct reader *r, int32_t task, int64_t seed, int
     return PITH_OK;
 }
 
+/* Seed i of the list. */
+static pith_status read_seed(const json_t *seeds, size_t i, int64_t *out, pith_error *err)
+{
+    const json_t *seed = json_array_get(seeds, i);
+    *out = seeds != NULL ? json_integer_value(seed) : 1;
+    if (seeds != NULL && (!json_is_integer(seed) || *out < 0))
+        return eval_fail(err, PITH_INVALID, "seeds: must be a list of whole numbers");
+    return PITH_OK;
+}
+
+/* All policies with a task and seed i; of a task that draws nothing there is only the first. */
+static pith_status add_seed(struct reader *r, int32_t task, const json_t *seeds, size_t i,
+                            pith_error *err)
+{
+    const struct sweep_task *t = &r->plan->tasks[task];
+    int64_t seed;
+    pith_status status = read_seed(seeds, i, &seed, err);
+    if (!sweep_kind_is_drawn(t->kind, &t->args)) {
+        if (i > 0)
+            return status;
+        seed = SWEEP_NO_SEED;
+    }
+    for (int32_t p = 0; p < r->plan->n_policy && status == PITH_OK; p++)
+        status = add_budgets(r, task, seed, p, err);
+    return status;
+}
+
 static pith_status add_cells(struct reader *r, pith_error *err)
 {
     const json_t *seeds = json_object_get(r->plan->root, "seeds");
     size_t n_seed = seeds != NULL ? json_array_size(seeds) : 1;
     size_t n_budget = json_array_size(json_object_get(r->plan->root, "budgets"));
     double most = (double)n_seed * r->plan->n_task * r->plan->n_policy * (double)(n_budget + 1);
+    pith_status status = PITH_OK;
     if (n_seed == 0)
         return eval_fail(err, PITH_INVALID, "seeds: must be a list of whole numbers");
     if (most > CELLS_MAX)
@@ -335,18 +349,9 @@ static pith_status add_cells(struct reader *r, pith_error *err)
     if (r->plan->cells == NULL)
         return no_memory(err);
     for (int32_t t = 0; t < r->plan->n_task; t++)
-        for (size_t s = 0; s < n_seed; s++) {
-            const json_t *seed = seeds != NULL ? json_array_get(seeds, s) : NULL;
-            if (seeds != NULL && (!json_is_integer(seed) || json_integer_value(seed) < 0))
-                return eval_fail(err, PITH_INVALID, "seeds: must be a list of whole numbers");
-            for (int32_t p = 0; p < r->plan->n_policy; p++) {
-                pith_status status =
-                    add_budgets(r, t, seed != NULL ? json_integer_value(seed) : 1, p, err);
-                if (status != PITH_OK)
-                    return status;
-            }
-        }
-    return PITH_OK;
+        for (size_t s = 0; s < n_seed && status == PITH_OK; s++)
+            status = add_seed(r, t, seeds, s, err);
+    return status;
 }
 
 /* ---- the file ---- */
@@ -487,9 +492,9 @@ static pith_status read_all(struct sweep_plan *plan, const char *path, const cha
         status = read_tasks(&r, err);
     if (status == PITH_OK)
         status = hash_model(plan->model, &r.hash, err);
-    r.hash = hash_text(r.hash, pith_version());
-    r.hash = hash_text(r.hash, plan->chat ? "chat" : "");
-    r.hash = hash_text(r.hash, plan->keep_text ? "text" : "");
+    r.hash = sweep_hash_text(r.hash, pith_version());
+    r.hash = sweep_hash_text(r.hash, plan->chat ? "chat" : "");
+    r.hash = sweep_hash_text(r.hash, plan->keep_text ? "text" : "");
     return status == PITH_OK ? add_cells(&r, err) : status;
 }
 

@@ -7,6 +7,7 @@
 
 #include "sweep_task.h"
 
+#define SWEEP_NO_SEED (-1)
 #define SWEEP_HASH_SIZE 17 /* 16 digits and the terminator */
 
 struct sweep_task {
@@ -27,7 +28,7 @@ struct sweep_cell {
     int32_t task;
     int32_t policy;
     char budget[32]; /* "" without */
-    int64_t seed;
+    int64_t seed; /* SWEEP_NO_SEED: the task draws nothing */
     char *keep; /* owned: with the budget in it; NULL: everything stays */
     char *key;  /* owned: "needle | streaming:sinks=4 | budget 128 | seed 1" */
     char hash[SWEEP_HASH_SIZE];

@@ -50,6 +50,7 @@ struct sweep_kind {
     const char *name;
     const struct arg *args;
     void (*defaults)(struct sweep_args *a);
+    bool (*is_drawn)(const struct sweep_args *a); /* whether the seed matters; NULL: always */
     pith_status (*run)(const struct eval_setup *setup, const struct sweep_args *a, json_t **result,
                        pith_error *err);
 };
@@ -62,6 +63,20 @@ uint64_t sweep_hash(uint64_t hash, const void *bytes, size_t len)
     for (size_t i = 0; i < len; i++)
         hash = (hash ^ b[i]) * 0x100000001b3u;
     return hash;
+}
+
+uint64_t sweep_hash_text(uint64_t hash, const char *text)
+{
+    return text != NULL ? sweep_hash(hash, text, strlen(text) + 1) : sweep_hash(hash, "\xff", 2);
+}
+
+bool sweep_hash_json(uint64_t *hash, const json_t *value)
+{
+    char *text = json_dumps(value, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY);
+    bool ok = text != NULL;
+    *hash = sweep_hash_text(*hash, text);
+    free(text);
+    return ok;
 }
 
 char *sweep_path(const char *folder, const char *path)
@@ -195,6 +210,21 @@ static pith_status read_option(const struct reader *r, const char *key, const js
     return PITH_OK;
 }
 
+/* The name of a task and those of files are not what it measures. */
+static bool hash_options(const struct reader *r, const json_t *options)
+{
+    json_t *asked = json_copy((json_t *)options);
+    if (asked == NULL)
+        return false;
+    json_object_del(asked, "name");
+    for (const struct arg *arg = r->kind->args; arg->key != NULL; arg++)
+        if (arg->type == ARG_PATH || arg->type == ARG_FILE)
+            json_object_del(asked, arg->key);
+    bool ok = sweep_hash_json(r->hash, asked);
+    json_decref(asked);
+    return ok;
+}
+
 pith_status sweep_args_read(const struct sweep_kind *kind, const json_t *options,
                             const char *folder, struct sweep_args *out, uint64_t *hash,
                             pith_error *err)
@@ -205,6 +235,8 @@ pith_status sweep_args_read(const struct sweep_kind *kind, const json_t *options
     *out = (struct sweep_args){0};
     if (kind->defaults != NULL)
         kind->defaults(out);
+    if (!hash_options(&r, options))
+        return eval_fail(err, PITH_NOMEM, "no memory for the options of a task");
     json_object_foreach((json_t *)options, key, value)
     {
         if (strcmp(key, "task") == 0 || strcmp(key, "name") == 0)
@@ -247,6 +279,8 @@ static int choose(const char *task, const char *key, const char *name, const cha
 
 #define AT(member) offsetof(struct sweep_args, member)
 
+/* Defaults are those of `pith eval TASK`. */
+
 /* ---- needle ---- */
 
 static const struct arg needle_args[] = {
@@ -273,7 +307,14 @@ static void needle_defaults(struct sweep_args *a)
     a->style = "paper";
     a->needles = 1;
     a->repeats = 1;
-    a->predict = 32;
+    a->predict = 64;
+}
+
+/* All but the paper's one fact in the text with which the file begins. */
+static bool needle_is_drawn(const struct sweep_args *a)
+{
+    return strcmp(a->style, "paper") != 0 || a->needle != NULL || a->question != NULL ||
+           a->needles > 1 || a->repeats > 1;
 }
 
 static pith_status run_needle(const struct eval_setup *setup, const struct sweep_args *a,
@@ -368,8 +409,12 @@ static void recursion_defaults(struct sweep_args *a)
     a->min_steps = 6;
     a->max_steps = 20;
     a->step_stride = 2;
-    a->samples = 5;
-    a->predict = 2048;
+    a->samples = 10;
+}
+
+static bool recursion_is_drawn(const struct sweep_args *a)
+{
+    return a->path == NULL;
 }
 
 static pith_status run_recursion(const struct eval_setup *setup, const struct sweep_args *a,
@@ -381,7 +426,7 @@ static pith_status run_recursion(const struct eval_setup *setup, const struct sw
         .max_steps = a->max_steps,
         .step_stride = a->step_stride,
         .n_sample = a->samples,
-        .n_predict = a->predict,
+        .n_predict = a->predict == 0 && !a->trace ? 512 : a->predict,
         .trace = a->trace,
     };
     return eval_recursion(setup, &p, result, err);
@@ -418,18 +463,22 @@ static const struct arg questions_args[] = {
     {"temperature", ARG_REAL, AT(temperature), false},
     {"top_k", ARG_INT, AT(top_k), false},
     {"top_p", ARG_REAL, AT(top_p), false},
+    {"min_p", ARG_REAL, AT(min_p), false},
     {0},
 };
 
 static void questions_defaults(struct sweep_args *a)
 {
-    pith_sample_params sample;
-    pith_sample_params_default(&sample);
     a->draws = 1;
-    a->predict = 1024;
-    a->temperature = (double)sample.temperature;
-    a->top_k = sample.top_k;
-    a->top_p = (double)sample.top_p;
+    a->predict = 2048;
+    a->instruction = EVAL_QUESTIONS_INSTRUCTION;
+    a->temperature = 0.6;
+    a->top_p = 0.95;
+}
+
+static bool questions_are_drawn(const struct sweep_args *a)
+{
+    return a->temperature > 0.0;
 }
 
 static pith_status run_questions(const struct eval_setup *setup, const struct sweep_args *a,
@@ -446,6 +495,7 @@ static pith_status run_questions(const struct eval_setup *setup, const struct sw
     p.sample.temperature = (float)a->temperature;
     p.sample.top_k = a->top_k;
     p.sample.top_p = (float)a->top_p;
+    p.sample.min_p = (float)a->min_p;
     return eval_questions(setup, &p, result, err);
 }
 
@@ -464,7 +514,8 @@ static const struct arg perplexity_args[] = {
 static void perplexity_defaults(struct sweep_args *a)
 {
     a->n_ctx = 512;
-    a->n_batch = 512;
+    a->n_batch = 2048;
+    a->paired = true;
 }
 
 static pith_status run_perplexity(const struct eval_setup *setup, const struct sweep_args *a,
@@ -476,7 +527,7 @@ static pith_status run_perplexity(const struct eval_setup *setup, const struct s
         .n_ctx = a->n_ctx,
         .n_batch = a->n_batch,
         .n_chunk = a->chunks,
-        .paired = a->paired,
+        .paired = a->paired && (!eval_is_full(&setup->engine) || a->reference_type != NULL),
         .reference_type = a->reference_type,
     };
     return eval_perplexity(setup, &p, result, err);
@@ -515,7 +566,7 @@ static const struct arg kept_args[] = {
 static void kept_defaults(struct sweep_args *a)
 {
     a->n_ctx = 1024;
-    a->every = 32;
+    a->every = 64;
 }
 
 static pith_status run_kept(const struct eval_setup *setup, const struct sweep_args *a,
@@ -528,15 +579,21 @@ static pith_status run_kept(const struct eval_setup *setup, const struct sweep_a
 
 /* ---- the table ---- */
 
+static bool never_drawn(const struct sweep_args *a)
+{
+    (void)a;
+    return false;
+}
+
 static const struct sweep_kind kinds[] = {
-    {"needle", needle_args, needle_defaults, run_needle},
-    {"ruler", ruler_args, ruler_defaults, run_ruler},
-    {"perplexity", perplexity_args, perplexity_defaults, run_perplexity},
-    {"divergence", divergence_args, perplexity_defaults, run_divergence},
-    {"recursion", recursion_args, recursion_defaults, run_recursion},
-    {"derivation", derivation_args, derivation_defaults, run_derivation},
-    {"questions", questions_args, questions_defaults, run_questions},
-    {"kept", kept_args, kept_defaults, run_kept},
+    {"needle", needle_args, needle_defaults, needle_is_drawn, run_needle},
+    {"ruler", ruler_args, ruler_defaults, NULL, run_ruler},
+    {"perplexity", perplexity_args, perplexity_defaults, never_drawn, run_perplexity},
+    {"divergence", divergence_args, perplexity_defaults, never_drawn, run_divergence},
+    {"recursion", recursion_args, recursion_defaults, recursion_is_drawn, run_recursion},
+    {"derivation", derivation_args, derivation_defaults, NULL, run_derivation},
+    {"questions", questions_args, questions_defaults, questions_are_drawn, run_questions},
+    {"kept", kept_args, kept_defaults, never_drawn, run_kept},
 };
 #define N_KIND (sizeof(kinds) / sizeof(kinds[0]))
 
@@ -553,6 +610,11 @@ const struct sweep_kind *sweep_kind_find(const char *name, struct eval_text *nam
 const char *sweep_kind_name(const struct sweep_kind *kind)
 {
     return kind->name;
+}
+
+bool sweep_kind_is_drawn(const struct sweep_kind *kind, const struct sweep_args *args)
+{
+    return kind->is_drawn == NULL || kind->is_drawn(args);
 }
 
 pith_status sweep_kind_run(const struct sweep_kind *kind, const struct eval_setup *setup,

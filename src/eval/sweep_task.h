@@ -32,7 +32,7 @@ struct sweep_args {
     int32_t n_ctx, n_batch, chunks, every;
     int32_t min_steps, max_steps, step_stride;
     bool trace, paired, example;
-    double temperature, top_p;
+    double temperature, top_p, min_p;
     int32_t top_k;
 };
 
@@ -43,13 +43,16 @@ const struct sweep_kind *sweep_kind_find(const char *name, struct eval_text *nam
 const char *sweep_kind_name(const struct sweep_kind *kind);
 
 /* Reads the options of a task: an object, whose keys "task" and "name" are skipped. folder is put
-   before relative paths, "" for none. Files are read, and mixed into *hash (FNV-1a). The caller
-   frees with sweep_args_free, also after a failure. INVALID: one sentence that names the option,
-   IO, NOMEM. */
+   before relative paths, "" for none. What was asked is mixed into *hash (FNV-1a): the options in
+   whatever order, and of files the bytes instead of the name. The caller frees with
+   sweep_args_free, also after a failure. INVALID: one sentence that names the option, IO, NOMEM. */
 pith_status sweep_args_read(const struct sweep_kind *kind, const json_t *options,
                             const char *folder, struct sweep_args *out, uint64_t *hash,
                             pith_error *err);
 void sweep_args_free(struct sweep_args *args);
+
+/* Whether another seed is another measurement; where it is not, seeds would only repeat it. */
+bool sweep_kind_is_drawn(const struct sweep_kind *kind, const struct sweep_args *args);
 
 pith_status sweep_kind_run(const struct sweep_kind *kind, const struct eval_setup *setup,
                            const struct sweep_args *args, json_t **result, pith_error *err);
@@ -60,5 +63,9 @@ char *sweep_path(const char *folder, const char *path);
 /* FNV-1a, 64 bits, going on from hash. */
 #define SWEEP_HASH_START 0xcbf29ce484222325u
 uint64_t sweep_hash(uint64_t hash, const void *bytes, size_t len);
+/* The same of a text with its terminator, so that "ab" and "c" are not "a" and "bc"; NULL differs
+   from all. Of a value: whatever the order of its keys; false when out of memory. */
+uint64_t sweep_hash_text(uint64_t hash, const char *text);
+bool sweep_hash_json(uint64_t *hash, const json_t *value);
 
 #endif

@@ -79,6 +79,12 @@ void eval_rng_shuffle(struct eval_rng *rng, void *items, size_t n, size_t item_s
     }
 }
 
+int eval_by_size(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
 /* ---- texts ---- */
 
 /* Room for len more bytes and the terminator; false marks the text as failed. */
@@ -153,6 +159,19 @@ void eval_text_free(struct eval_text *t)
     *t = (struct eval_text){0};
 }
 
+char *eval_utf8(const char *text)
+{
+    pith_utf8_stream stream = {0};
+    size_t len = strlen(text), cap = 3 * (len + 4);
+    char *out = malloc(2 * cap + 1);
+    if (out == NULL)
+        return NULL;
+    size_t n = pith_utf8_push(&stream, text, len, out, cap);
+    n += pith_utf8_push(&stream, NULL, 0, out + n, cap);
+    out[n] = '\0';
+    return out;
+}
+
 /* ---- files ---- */
 
 static pith_status read_all(FILE *file, const char *path, struct eval_text *t, pith_error *err)
@@ -206,7 +225,9 @@ struct eval_interval eval_wilson(double successes, double n)
     double p = successes / n, zz = z * z / n;
     double centre = (p + zz / 2.0) / (1.0 + zz);
     double half = z * sqrt(fmax(p * (1.0 - p), 0.0) / n + zz / (4.0 * n)) / (1.0 + zz);
-    return (struct eval_interval){p, fmax(centre - half, 0.0), fmin(centre + half, 1.0)};
+    /* At the ends one bound is exact, which rounding would miss. */
+    return (struct eval_interval){p, p > 0.0 ? fmax(centre - half, 0.0) : 0.0,
+                                  p < 1.0 ? fmin(centre + half, 1.0) : 1.0};
 }
 
 json_t *eval_number(double value)

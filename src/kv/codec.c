@@ -123,6 +123,15 @@ enum kv_type kv_type_find(const char *name)
     return KV_N_TYPE;
 }
 
+pith_status kv_type_read(const char *field, const char *name, enum kv_type *out, pith_error *err)
+{
+    *out = kv_type_find(name != NULL ? name : "f16");
+    if (*out == KV_N_TYPE)
+        return pi_fail(err, PITH_INVALID, "%s: \"%.32s\" is not a storage type (f32, f16, q8_0)",
+                       field, name);
+    return PITH_OK;
+}
+
 const char *kv_type_name(enum kv_type type)
 {
     return kv_codecs[type].name;

@@ -29,6 +29,8 @@ struct kv_seq;   /* one sequence: n_layer * n_head lanes */
 /* KV_N_TYPE for an unknown name. */
 enum kv_type kv_type_find(const char *name);
 const char *kv_type_name(enum kv_type type);
+/* The same for the value of a field; NULL is f16. INVALID names both. */
+pith_status kv_type_read(const char *field, const char *name, enum kv_type *out, pith_error *err);
 
 /* UNSUPPORTED with a sentence when the geometry cannot be stored (q8_0 needs a head size that is a
    multiple of 32), INVALID for a page length other than 16, 32, 64. */
