@@ -11,8 +11,6 @@
 
 #include "task.h"
 
-#define MAX_TOKENS (1 << 24)
-
 /* ---- sweep ---- */
 
 struct sweep_options {
@@ -189,9 +187,9 @@ struct kept_command {
 #define AT(member) .offset = offsetof(struct kept_options, member)
 static const struct option kept_option_table[] = {
     {"--file", "-f", "FILE", OPTION_TEXT, AT(file), .required = true, .help = "the text to read"},
-    {"--length", "-n", "N", OPTION_INT, AT(n_token), .min = 1, .max = MAX_TOKENS,
+    {"--length", "-n", "N", OPTION_INT, AT(n_token), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "tokens of it"},
-    {"--every", NULL, "N", OPTION_INT, AT(every), .min = 1, .max = MAX_TOKENS,
+    {"--every", NULL, "N", OPTION_INT, AT(every), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "tokens between two looks at the lanes"},
     {0},
 };

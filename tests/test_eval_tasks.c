@@ -1,5 +1,6 @@
 /* The haystacks of `pith eval`, needle and RULER: every prompt is read again here, by other means
-   than those that wrote it, and must have the one answer that it is said to have. */
+   than those that wrote it, and must have the one answer that it is said to have. One file,
+   though a long one: both stand on the same counter of tokens and the same prose. */
 #define _POSIX_C_SOURCE 200809L
 #include "testing.h"
 
