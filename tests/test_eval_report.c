@@ -13,35 +13,9 @@
 #include <report_data.h>
 #include <report_svg.h>
 
-#include "testing.h"
+#include "folder.h"
 
 #define DEPTH_MAX 64
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/pith-report-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state)
-{
-    char line[128];
-    (void)state;
-    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
-    return system(line);
-}
-
-static const char *in_folder(const char *name)
-{
-    static char paths[4][160];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof(paths[0]), "%s/%s", folder, name);
-    return path;
-}
 
 /* ---- fixtures ---- */
 
@@ -218,7 +192,7 @@ static int count(const char *text, const char *word)
     return n;
 }
 
-static void expect(const struct eval_text *page, const char *text)
+static void expect_text(const struct eval_text *page, const char *text)
 {
     if (strstr(page->data, text) == NULL)
         fail_msg("the page does not have: %s", text);
@@ -235,25 +209,25 @@ static void test_page_is_complete(void **state)
     assert_int_equal(notes.n_result, N_USUAL);
     assert_int_equal(notes.n_cut + notes.n_ignored + notes.n_superseded, 0);
     /* Policies with their name and a chip, the full cache first. */
-    expect(&page, "<li data-policy=\"0\"");
-    expect(&page, "<span>full");
-    expect(&page, "<span>streaming</span>");
-    expect(&page, "<span>h2o:window=8</span>");
+    expect_text(&page, "<li data-policy=\"0\"");
+    expect_text(&page, "<span>full");
+    expect_text(&page, "<span>streaming</span>");
+    expect_text(&page, "<span>h2o:window=8</span>");
     /* Tokens and shares on axes of their own; memory; speed where it is known. */
     assert_int_equal(count(page.data, "against budget</b>"), 3);
     assert_int_equal(count(page.data, "against memory</b>"), 2);
     assert_int_equal(count(page.data, "against speed</b>"), 1);
-    expect(&page, "budget, tokens");
-    expect(&page, "budget, share of the tokens so far");
-    expect(&page, "50%</text>");
-    expect(&page, "line dashed");
-    expect(&page, "prefers-color-scheme:dark");
-    expect(&page, "@media print");
+    expect_text(&page, "budget, tokens");
+    expect_text(&page, "budget, share of the tokens so far");
+    expect_text(&page, "50%</text>");
+    expect_text(&page, "line dashed");
+    expect_text(&page, "prefers-color-scheme:dark");
+    expect_text(&page, "@media print");
     /* A row per result, with its figures. */
     assert_int_equal(count(page.data, "<tr id=\"r"), N_USUAL);
-    expect(&page, "<td>0.950</td>");
-    expect(&page, "<td>792 KiB</td>");
-    expect(&page, "<td>5,001</td>");
+    expect_text(&page, "<td>0.950</td>");
+    expect_text(&page, "<td>792 KiB</td>");
+    expect_text(&page, "<td>5,001</td>");
     eval_text_free(&page);
 }
 
@@ -263,8 +237,8 @@ static void test_intervals(void **state)
     write_lines(in_folder("usual.jsonl"), usual, N_USUAL, "");
     struct eval_text page = page_of(in_folder("usual.jsonl"), NULL);
     /* Wilson's for 19 of 20; 1.96 standard errors for perplexity. */
-    expect(&page, "<td>0.950</td><td class=\"soft\">0.764 to 0.991</td>");
-    expect(&page, "<td class=\"soft\">8.005 to 8.495</td>");
+    expect_text(&page, "<td>0.950</td><td class=\"soft\">0.764 to 0.991</td>");
+    expect_text(&page, "<td class=\"soft\">8.005 to 8.495</td>");
     eval_text_free(&page);
 }
 
@@ -306,11 +280,11 @@ static void test_missing_figures_are_dashes(void **state)
     write_lines(in_folder("m.jsonl"), lines, 2, "");
     struct eval_text page = page_of(in_folder("m.jsonl"), NULL);
     check_well_formed(&page);
-    expect(&page, "<td>" SVG_DASH "</td><td class=\"soft\">" SVG_DASH "</td><td>" SVG_DASH
-                  "</td><td class=\"soft\">" SVG_DASH "</td><td>" SVG_DASH "</td><td>" SVG_DASH
-                  "</td><td>" SVG_DASH "</td><td>" SVG_DASH "</td>");
-    expect(&page, "<dt>measured</dt><dd>" SVG_DASH "</dd>");
-    expect(&page, "<dt>machine</dt><dd>" SVG_DASH "</dd>");
+    expect_text(&page, "<td>" SVG_DASH "</td><td class=\"soft\">" SVG_DASH "</td><td>" SVG_DASH
+                       "</td><td class=\"soft\">" SVG_DASH "</td><td>" SVG_DASH "</td><td>" SVG_DASH
+                       "</td><td>" SVG_DASH "</td><td>" SVG_DASH "</td>");
+    expect_text(&page, "<dt>measured</dt><dd>" SVG_DASH "</dd>");
+    expect_text(&page, "<dt>machine</dt><dd>" SVG_DASH "</dd>");
     assert_null(strstr(page.data, "nan"));
     assert_null(strstr(page.data, "inf<"));
     assert_int_equal(count(page.data, "<svg class=\"chart\""), 0);
@@ -373,9 +347,9 @@ static void test_depth_and_length(void **state)
     write_lines(in_folder("usual.jsonl"), usual, N_USUAL, "");
     struct eval_text page = page_of(in_folder("usual.jsonl"), NULL);
     assert_int_equal(count(page.data, "<svg class=\"map\""), 2);
-    expect(&page, "<title>512 tokens, depth 0: 0.750 of 4</title><rect class=\"h8\"");
-    expect(&page, "<title>512 tokens, depth 0.5: 0.000 of 1</title><rect class=\"h0\"");
-    expect(&page, "<title>512 tokens, depth 0.5: 0.500 of 2</title><rect class=\"h5\"");
+    expect_text(&page, "<title>512 tokens, depth 0: 0.750 of 4</title><rect class=\"h8\"");
+    expect_text(&page, "<title>512 tokens, depth 0.5: 0.000 of 1</title><rect class=\"h0\"");
+    expect_text(&page, "<title>512 tokens, depth 0.5: 0.500 of 2</title><rect class=\"h5\"");
     eval_text_free(&page);
 }
 
@@ -396,13 +370,13 @@ static void test_kept_map(void **state)
     check_alone(&page);
     assert_int_equal(count(page.data, "class=\"kept c0\""), 2);
     /* 16.25 pixels per position, strips of 58 pixels. */
-    expect(&page, "d=\"M0.0 0.00h130.0v58.00h-130.0zM0.0 58.00h32.5v58.00h-32.5z"
-                  "M195.0 58.00h65.0v58.00h-65.0z\"");
-    expect(&page, "M0.0 58.00h16.2v58.00h-16.2zM243.8 58.00h16.2v58.00h-16.2z\"");
-    expect(&page, ">6 kept</text>");
-    expect(&page, ">2 kept</text>");
-    expect(&page, ">layer 1</text>");
-    expect(&page, ">KV head 0</text>");
+    expect_text(&page, "d=\"M0.0 0.00h130.0v58.00h-130.0zM0.0 58.00h32.5v58.00h-32.5z"
+                       "M195.0 58.00h65.0v58.00h-65.0z\"");
+    expect_text(&page, "M0.0 58.00h16.2v58.00h-16.2zM243.8 58.00h16.2v58.00h-16.2z\"");
+    expect_text(&page, ">6 kept</text>");
+    expect_text(&page, ">2 kept</text>");
+    expect_text(&page, ">layer 1</text>");
+    expect_text(&page, ">KV head 0</text>");
     eval_text_free(&page);
 }
 
@@ -428,8 +402,8 @@ static void test_texts_are_escaped(void **state)
     assert_null(strstr(page.data, "<b onclick"));
     assert_null(strchr(page.data, '\x01'));
     assert_null(strstr(page.data, "\xef\xbf\xbf"));
-    expect(&page, "&lt;script&gt;alert(2)&lt;/script&gt;");
-    expect(&page, "&lt;evil&gt;&amp;.jsonl");
+    expect_text(&page, "&lt;script&gt;alert(2)&lt;/script&gt;");
+    expect_text(&page, "&lt;evil&gt;&amp;.jsonl");
     eval_text_free(&page);
 }
 

@@ -14,7 +14,7 @@
 #include <results.h>
 #include <sweep.h>
 
-#include "testing.h"
+#include "folder.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define NEEDLE "{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": [96], \"depths\": [0, 1]}"
@@ -23,32 +23,6 @@
     ", \"budgets\": " budgets ", \"tasks\": [" tasks "]}"
 #define USUAL SWEEP("[\"streaming\", \"full\"]", "[64, \"50%\"]", NEEDLE)
 #define USUAL_CELLS 3
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/pith-sweep-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state)
-{
-    char line[128];
-    (void)state;
-    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
-    return system(line);
-}
-
-static const char *in_folder(const char *name)
-{
-    static char paths[4][160];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof(paths[0]), "%s/%s", folder, name);
-    return path;
-}
 
 static void put(const char *path, const char *text, size_t len)
 {

@@ -11,7 +11,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "testing.h"
+#include "folder.h"
 
 #include "alloc_fail.h"
 #include "base/half.h"
@@ -25,44 +25,6 @@
 static pith_model *model;
 static pith_model_info info;
 static int32_t tokens[N_TOKEN];
-static char folder[64];
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
-static void expect(pith_status status, const pith_error *err, pith_status wanted, const char *word)
-{
-    if (status != wanted || err->status != wanted)
-        fail_msg("%s instead of %s: %s", pith_status_name(status), pith_status_name(wanted),
-                 err->message);
-    if (strstr(err->message, word) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", err->message, word);
-}
-
-static const char *in_folder(const char *name)
-{
-    static char path[8][128];
-    static int turn;
-    turn = (turn + 1) % 8;
-    snprintf(path[turn], sizeof(path[turn]), "%s/%s", folder, name);
-    return path[turn];
-}
-
-/* Files in the folder whose names contain a word. */
-static int count_files(const char *word)
-{
-    char line[256], answer[32] = "";
-    snprintf(line, sizeof(line), "ls '%s' | grep -c '%s'", folder, word);
-    FILE *pipe = popen(line, "r");
-    assert_non_null(pipe);
-    assert_non_null(fgets(answer, sizeof(answer), pipe));
-    pclose(pipe);
-    return atoi(answer);
-}
-
 /* ---- recording ---- */
 
 static pith_engine *engine_make(int32_t chunk, const char *type)
@@ -657,12 +619,10 @@ static void test_bad_records(void **state)
 
 static int setup(void **state)
 {
-    (void)state;
     pith_error err;
     uint64_t rng = 5;
     alloc_fail_begin();
-    strcpy(folder, "/tmp/pith-test-XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    assert_int_equal(make_folder(state), 0);
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
     for (int32_t i = 0; i < N_TOKEN; i++)
@@ -672,15 +632,12 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    char line[128];
-    (void)state;
     pith_model_free(model);
     for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
         if (pi_mem_used((enum pi_mem_tag)tag) != 0)
             fail_msg("tag %d: %lld bytes leaked", tag,
                      (long long)pi_mem_used((enum pi_mem_tag)tag));
-    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
-    return system(line);
+    return remove_folder(state);
 }
 
 int main(void)

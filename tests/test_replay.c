@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "testing.h"
+#include "folder.h"
 
 #include "alloc_fail.h"
 #include "base/mem.h"
@@ -19,32 +19,6 @@
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/replay.safetensors"
 #define GOLDEN_JSON PITH_SOURCE_DIR "/tests/golden/replay.json"
-
-static char folder[64];
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
-static void expect(pith_status status, const pith_error *err, pith_status wanted, const char *word)
-{
-    if (status != wanted || err->status != wanted)
-        fail_msg("%s instead of %s: %s", pith_status_name(status), pith_status_name(wanted),
-                 err->message);
-    if (strstr(err->message, word) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", err->message, word);
-}
-
-static const char *in_folder(const char *name)
-{
-    static char path[8][128];
-    static int turn;
-    turn = (turn + 1) % 8;
-    snprintf(path[turn], sizeof(path[turn]), "%s/%s", folder, name);
-    return path[turn];
-}
 
 static void expect_near(const char *what, double value, double wanted, double most)
 {
@@ -618,23 +592,18 @@ static void test_replay_reads_forward(void **state)
 
 static int setup(void **state)
 {
-    (void)state;
     alloc_fail_begin();
-    strcpy(folder, "/tmp/pith-test-XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    assert_int_equal(make_folder(state), 0);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    char line[128];
-    (void)state;
     for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
         if (pi_mem_used((enum pi_mem_tag)tag) != 0)
             fail_msg("tag %d: %lld bytes leaked", tag,
                      (long long)pi_mem_used((enum pi_mem_tag)tag));
-    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
-    return system(line);
+    return remove_folder(state);
 }
 
 int main(void)

@@ -6,48 +6,10 @@
 
 #include <string.h>
 
-#include "testing.h"
+#include "folder.h"
 
 #include "base/half.h"
 #include "eval/safetensors.h"
-
-static char folder[64];
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
-static void expect(pith_status status, const pith_error *err, pith_status wanted, const char *word)
-{
-    if (status != wanted || err->status != wanted)
-        fail_msg("%s instead of %s: %s", pith_status_name(status), pith_status_name(wanted),
-                 err->message);
-    if (strstr(err->message, word) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", err->message, word);
-}
-
-static const char *in_folder(const char *name)
-{
-    static char path[8][128];
-    static int turn;
-    turn = (turn + 1) % 8;
-    snprintf(path[turn], sizeof(path[turn]), "%s/%s", folder, name);
-    return path[turn];
-}
-
-/* Files in the folder whose names contain a word. */
-static int count_files(const char *word)
-{
-    char line[256], answer[32] = "";
-    snprintf(line, sizeof(line), "ls '%s' | grep -c '%s'", folder, word);
-    FILE *pipe = popen(line, "r");
-    assert_non_null(pipe);
-    assert_non_null(fgets(answer, sizeof(answer), pipe));
-    pclose(pipe);
-    return atoi(answer);
-}
 
 /* A file in memory: header text and n bytes of data. A copy without slack, so that a sanitizer sees
    a read beyond the end. */
@@ -290,21 +252,6 @@ static void test_refused_writes(void **state)
     assert_int_equal(count_files("refused"), 0);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/pith-test-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int teardown(void **state)
-{
-    char line[128];
-    (void)state;
-    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
-    return system(line);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -312,5 +259,5 @@ int main(void)
         cmocka_unit_test(test_long_names),  cmocka_unit_test(test_good_headers),
         cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_refused_writes),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,0 +1,70 @@
+/*
+ * folder.h - for tests that write files: a folder of their own, and statuses checked with their
+ * sentence. A test includes it once; POSIX.1-2008 must be asked for before.
+ */
+#ifndef TESTS_FOLDER_H
+#define TESTS_FOLDER_H
+
+#include <pith.h>
+#include <string.h>
+
+#include "testing.h"
+
+static char folder[64];
+
+/* Group set-up and its end. */
+static inline int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/pith-test-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+static inline int remove_folder(void **state)
+{
+    char line[128];
+    (void)state;
+    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
+    return system(line);
+}
+
+/* The path of a file in it; the last eight stay valid. */
+static inline const char *in_folder(const char *name)
+{
+    static char path[8][160];
+    static int turn;
+    turn = (turn + 1) % 8;
+    snprintf(path[turn], sizeof(path[turn]), "%s/%s", folder, name);
+    return path[turn];
+}
+
+/* Files in it whose names contain a word. */
+static inline int count_files(const char *word)
+{
+    char line[256], answer[32] = "";
+    snprintf(line, sizeof(line), "ls '%s' | grep -c '%s'", folder, word);
+    FILE *pipe = popen(line, "r");
+    assert_non_null(pipe);
+    assert_non_null(fgets(answer, sizeof(answer), pipe));
+    pclose(pipe);
+    return atoi(answer);
+}
+
+static inline void check(pith_status status, const pith_error *err)
+{
+    if (status != PITH_OK)
+        fail_msg("%s: %s", pith_status_name(status), err->message);
+}
+
+/* A failure of this status whose sentence contains word. */
+static inline void expect(pith_status status, const pith_error *err, pith_status wanted,
+                          const char *word)
+{
+    if (status != wanted || err->status != wanted)
+        fail_msg("%s instead of %s: %s", pith_status_name(status), pith_status_name(wanted),
+                 err->message);
+    if (strstr(err->message, word) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", err->message, word);
+}
+
+#endif
