@@ -38,7 +38,8 @@ class Corpus:
         """Encoded on first use and kept in path."""
         if not os.path.exists(path):
             works = read(folder, heldout)
-            np.save(path, np.concatenate([np.array(tok.encode(w) + [tok.end], np.uint16) for w in works]))
+            encoded = [np.array(tok.encode(work) + [tok.end], np.uint16) for work in works]
+            np.save(path, np.concatenate(encoded))
         return cls(tok, np.load(path, mmap_mode="r"))
 
     def passage(self, rng, n_tok):

@@ -91,7 +91,8 @@ def heads(model, corpus):
             curve = (mean * turn).real.sum(-1)
             rho = []
             for p in passages:
-                q1, k1 = complex_bands(p[i][0][h]), complex_bands(p[i][1][h * c.n_head_kv // c.n_head])
+                q1 = complex_bands(p[i][0][h])
+                k1 = complex_bands(p[i][1][h * c.n_head_kv // c.n_head])
                 for at in rng.integers(N_TEXT // 2 + 1, N_TEXT, 64):
                     s = (q1[at] * k1[at - distances].conj() * turn).real.sum(-1)
                     rho.append(torch.corrcoef(torch.stack([s, curve]))[0, 1].item())

@@ -212,7 +212,7 @@ class Decoder(nn.Module):
             layer.compile()
 
     def hidden(self, ids):
-        """ids: [n_seq][n_tok].  Returns what the output matrix multiplies, [n_seq][n_tok][n_embd]."""
+        """ids: [n_seq][n_tok].  Returns the output matrix's input, [n_seq][n_tok][n_embd]."""
         n_tok = ids.shape[1]
         cos, sin = rope_tables(n_tok, self.c.head_dim, self.c.rope_theta)
         cos, sin, mask = cos.to(ids.device), sin.to(ids.device), None
