@@ -147,10 +147,9 @@ MINI = Preset(
         Phase(200, {128: 0.6, 256: 0.4}, 8192, kinds=kinds(0.15, EARLY), **MIDDLE),
         Phase(300, {128: 1.0}, 4096, kinds=kinds(0.1, {**EARLY, "gaps": 2.0}), **LIGHT),
         Phase(400, {128: 0.3, 256: 0.7}, 8192, kinds=kinds(0.2, {**EARLY, "dense": 0.5}), **MIDDLE),
-        Phase(300, {256: 0.4, 512: 0.6}, 16384, kinds=kinds(0.2, {**LATER, "dense": 0.1}), **MIDDLE),
         Phase(500, {128: 1.0}, 4096, kinds=kinds(0.1, {**EARLY, "gaps": 2.0}), **LIGHT),
-        Phase(300, {256: 0.4, 512: 0.6}, 16384, kinds=kinds(0.2, LATER), **MIDDLE),
-        Phase(300, {512: 0.4, 1024: 0.6}, 16384, kinds=kinds(0.25, LATER), **HEAVY),
+        Phase(500, {256: 0.4, 512: 0.6}, 16384, kinds=kinds(0.2, LATER), **MIDDLE),
+        Phase(400, {512: 0.4, 1024: 0.6}, 16384, kinds=kinds(0.25, LATER), **HEAVY),
         Phase(300, {512: 0.2, 1024: 0.4, 2048: 0.4}, 16384, kinds=kinds(0.25, LATER), **HEAVY),
         Phase(
             300,
