@@ -149,10 +149,10 @@ MINI = Preset(
         Phase(400, {128: 0.3, 256: 0.7}, 8192, kinds=kinds(0.2, {**EARLY, "dense": 0.5}), **MIDDLE),
         Phase(500, {128: 1.0}, 4096, kinds=kinds(0.1, {**EARLY, "gaps": 2.0}), **LIGHT),
         Phase(500, {256: 0.4, 512: 0.6}, 16384, kinds=kinds(0.2, LATER), **MIDDLE),
-        Phase(400, {512: 0.4, 1024: 0.6}, 16384, kinds=kinds(0.25, LATER), **HEAVY),
-        Phase(300, {512: 0.2, 1024: 0.4, 2048: 0.4}, 16384, kinds=kinds(0.25, LATER), **HEAVY),
+        Phase(350, {512: 0.4, 1024: 0.6}, 16384, kinds=kinds(0.25, LATER), **HEAVY),
+        Phase(250, {512: 0.2, 1024: 0.4, 2048: 0.4}, 16384, kinds=kinds(0.25, LATER), **HEAVY),
         Phase(
-            300,
+            250,
             {1024: 0.2, 2048: 0.3, 4096: 0.3, 8192: 0.2},
             16384,
             kinds=kinds(0.25, LATER),

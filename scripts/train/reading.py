@@ -200,9 +200,14 @@ class Reading:
         """Facts, and the same said again with words between the key and its value, so that the
         value must be found by a key that stands further back."""
         kind, make_value = VALUES[rng.integers(len(VALUES))]
-        make_key = pair if rng.random() < 0.6 else lambda r: pick(r, language.NAMES)
+        paired = rng.random() < 0.6
+        n_key = int(rng.integers(2, max(2, n_tok // 24) + 1))
+        paired = paired or n_key > len(language.NAMES)  # there are not so many names
+        make_key = pair if paired else lambda r: pick(r, language.NAMES)
+        if n_key > len(PLAIN_WORDS):
+            kind, make_value = "word", pair
         taken, said = set(), {}
-        for _ in range(int(rng.integers(2, max(2, n_tok // 24) + 1))):
+        for _ in range(n_key):
             said[unlike(rng, make_key, taken)] = unlike(rng, make_value, taken)
         colon = ":" if rng.random() < 0.6 else ""
         start = "One of the special magic" if rng.random() < 0.5 else "The special magic"
