@@ -112,6 +112,30 @@ LATER = {
     "trace": 0.09,
     "derivation": 0.05,
 }
+# Again, with more of what the others left weak: lists of answers, searches, sums, many keys.
+DRILL = {
+    "gaps": 0.14,
+    "lists": 0.2,
+    "facts": 0.04,
+    "niah": 0.14,
+    "variables": 0.08,
+    "common_words": 0.04,
+    "coded_words": 0.03,
+    "trace": 0.15,
+    "derivation": 0.18,
+}
+LAST = {
+    "gaps": 0.16,
+    "lists": 0.14,
+    "facts": 0.06,
+    "niah": 0.27,
+    "code_word": 0.03,
+    "variables": 0.08,
+    "common_words": 0.05,
+    "coded_words": 0.04,
+    "trace": 0.1,
+    "derivation": 0.07,
+}
 
 
 def kinds(text, tasks):
@@ -156,6 +180,22 @@ MINI = Preset(
             {1024: 0.2, 2048: 0.3, 4096: 0.3, 8192: 0.2},
             16384,
             kinds=kinds(0.25, LATER),
+            **HEAVY,
+        ),
+        Phase(500, {128: 0.3, 256: 0.4, 512: 0.3}, 8192, kinds=kinds(0.15, DRILL), **MIDDLE),
+        Phase(500, {256: 0.2, 512: 0.4, 1024: 0.4}, 16384, kinds=kinds(0.2, DRILL), **MIDDLE),
+        Phase(
+            500,
+            {512: 0.2, 1024: 0.3, 2048: 0.3, 4096: 0.2},
+            16384,
+            kinds=kinds(0.25, LAST),
+            **HEAVY,
+        ),
+        Phase(
+            500,
+            {1024: 0.2, 2048: 0.3, 4096: 0.3, 8192: 0.2},
+            16384,
+            kinds=kinds(0.25, LAST),
             **HEAVY,
         ),
     ],

@@ -209,18 +209,7 @@ class Reading:
         taken, said = set(), {}
         for _ in range(n_key):
             said[unlike(rng, make_key, taken)] = unlike(rng, make_value, taken)
-        colon = ":" if rng.random() < 0.6 else ""
-        start = "One of the special magic" if rng.random() < 0.5 else "The special magic"
-        s = "s" if start.startswith("One") else ""
-        parts = []
-        for key, value in said.items():
-            parts += [
-                (f"{start} {kind}{s} for", self.text_weight),
-                (f" {key}", self.surprise_weight),
-                (f" is{colon}", self.text_weight),
-                (f" {value}", self.surprise_weight),
-                (". ", self.text_weight),
-            ]
+        parts = self.said(rng, kind, said.items())
         used = self.length(parts)
         each = used // len(said) + 3
         for _ in range(max(1, (n_tok - used) // each)):
@@ -229,6 +218,46 @@ class Reading:
             parts += self.question(
                 "\n", f"The special magic {kind} for {key}{gap} is", [said[key]]
             )[:-1]
+        return parts
+
+    def said(self, rng, kind, pairs):
+        """Facts one after the other, all in the same words."""
+        colon = ":" if rng.random() < 0.6 else ""
+        start = "One of the special magic" if rng.random() < 0.5 else "The special magic"
+        s = "s" if start.startswith("One") else ""
+        parts = []
+        for key, value in pairs:
+            parts += [
+                (f"{start} {kind}{s} for", self.text_weight),
+                (f" {key}", self.surprise_weight),
+                (f" is{colon}", self.text_weight),
+                (f" {value}", self.surprise_weight),
+                (". ", self.text_weight),
+            ]
+        return parts
+
+    def lists(self, rng, n_tok):
+        """As gaps, with several answers: those of several keys in the order of the question, or all
+        values of one key in the order of the text."""
+        kind, make_value = VALUES[rng.integers(len(VALUES))]
+        n_value = int(rng.integers(2, 5)) if rng.random() < 0.5 else 1
+        n_fact = int(rng.integers(4, max(4, min(100, n_tok // 24)) + 1))
+        taken, pairs = set(), []
+        for _ in range(max(1, n_fact // n_value)):
+            key = unlike(rng, pair, taken)
+            pairs += [(key, unlike(rng, make_value, taken)) for _ in range(n_value)]
+        pairs = [pairs[i] for i in rng.permutation(len(pairs))]
+        keys = list(dict.fromkeys(key for key, _ in pairs))
+        parts = self.said(rng, kind, pairs)
+        room = n_tok - self.length(parts)
+        while room > 0:
+            n_query = min(len(keys), int(rng.integers(2, 5))) if n_value == 1 else 1
+            queries = [keys[i] for i in rng.choice(len(keys), n_query, False)]
+            values = [v for q in queries for k, v in pairs if k == q]
+            asked = f"The special magic {kind}s for {join_words(queries)}{pick(rng, GAPS)} are"
+            question = self.question("\n", asked, values)[:-1]
+            room -= self.length(question)
+            parts += question
         return parts
 
     # ---- needles ----

@@ -36,10 +36,11 @@ def graph(rng, n_node):
 
 
 def search(edges, start):
-    """[(text of the step's lines, (stack, visited) after it)], to the end of the search."""
+    """[(text of the step's lines without its number, (stack, visited) after it)], to the end of the
+    search."""
     stack, visited, steps = [start], [start], []
     while True:
-        here, text = stack[-1], f"Step {len(steps) + 1}: {stack[-1]}:"
+        here, text = stack[-1], f"{stack[-1]}:"
         for neighbour in edges[here]:
             if neighbour not in visited:
                 visited.append(neighbour)
@@ -78,7 +79,8 @@ class Reasoning:
             (f"Search of {count} steps from {start}.\n", self.surprise_weight),
             (f"1 {start}.\n", ANSWER_WEIGHT),
         ]
-        parts += [(text, ANSWER_WEIGHT) for text, _ in steps[:count]]
+        for i, (text, _) in enumerate(steps[:count]):
+            parts.append((f"Step {i + 1} of {count}: {text}", ANSWER_WEIGHT))
         return parts + [(state(*steps[count - 1][1]), ANSWER_WEIGHT), (END, 0.3)]
 
     def derivation(self, rng, n_tok):
