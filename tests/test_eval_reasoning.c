@@ -206,7 +206,7 @@ static void retell(const struct told *g, int n, const char *start, int steps, st
     eval_text_printf(out, "1 %s.\n", start);
     for (int step = 1; step <= steps; step++) {
         const struct told *here = &g[stack[depth - 1]];
-        eval_text_printf(out, "Step %d: %s:", step, here->name);
+        eval_text_printf(out, "Step %d of %d: %s:", step, steps, here->name);
         int found = -1;
         for (int i = 0; i < here->n_next && found < 0; i++) {
             int next = find_told(g, n, here->next[i]);
@@ -273,9 +273,9 @@ static void test_trace_scores(void **state)
 {
     (void)state;
     static const char want[] = "1 Maria.\n"
-                               "Step 1: Maria: Anton new.\n"
+                               "Step 1 of 2: Maria: Anton new.\n"
                                "2 Anton under Maria.\n"
-                               "Step 2: Anton: Maria old, Hugo new.\n"
+                               "Step 2 of 2: Anton: Maria old, Hugo new.\n"
                                "3 Hugo under Anton.\n"
                                "State: at Hugo. Stack: Hugo under Anton under Maria. Visited: 1"
                                " Maria, 2 Anton, 3 Hugo.";
@@ -285,8 +285,8 @@ static void test_trace_scores(void **state)
                      want, &s);
     assert_true(s.stack && s.node && !s.visited && s.lines == 0.0);
     assert_true(fabs(s.f1 - 0.8) < 1e-12);
-    eval_trace_score("Step 2: Anton: Maria old, Hugo new. \nStep 1: Maria: Hugo new.\nState: at"
-                     " Anton. Stack: Anton under Hugo under Maria. Visited:",
+    eval_trace_score("Step 2 of 2: Anton: Maria old, Hugo new. \nStep 1 of 2: Maria: Hugo new.\n"
+                     "State: at Anton. Stack: Anton under Hugo under Maria. Visited:",
                      want, &s);
     assert_true(!s.stack && s.depth && !s.node && s.lines == 0.5 && s.f1 == 0.0);
     /* Cut within the stack: what is there is right so far, but it is no stack. */

@@ -92,7 +92,7 @@ static void write_step(const struct recursion_record *r, struct graph_search *s,
                        struct eval_text *out)
 {
     int32_t here = s->stack[s->n_stack - 1], next = graph_search_next(s);
-    eval_text_printf(out, "Step %d: %s:", (int)step, name_of(r, here));
+    eval_text_printf(out, "Step %d of %d: %s:", (int)step, (int)r->steps, name_of(r, here));
     for (int32_t k = r->graph.first[here]; k < r->graph.first[here + 1]; k++) {
         if (r->graph.to[k] == next)
             break;
@@ -232,7 +232,7 @@ static double share_of_lines(const char *text, const char *expected)
     int32_t n = 0, right = 0;
     for (;; n++) {
         char head[32];
-        snprintf(head, sizeof(head), "Step %d:", (int)(n + 1));
+        snprintf(head, sizeof(head), "Step %d of ", (int)(n + 1));
         struct line want = find_line(expected, head);
         if (want.at == NULL)
             return n > 0 ? (double)right / n : 0.0;
