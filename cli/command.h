@@ -27,5 +27,7 @@ extern const struct command command_tokenize;
 extern const struct command command_info;
 extern const struct command command_eval;
 extern const struct command command_quantize;
+extern const struct command command_calibrate;
+extern const struct command command_policies;
 
 #endif

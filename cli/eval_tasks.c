@@ -490,7 +490,7 @@ static const struct command task_replay = {
     .run = run_replay,
 };
 
-const struct command *const eval_tasks[] = {&task_perplexity, &task_divergence, &task_needle,
-                                            &task_ruler,      &task_recursion,  &task_derivation,
-                                            &task_questions,  &task_replay,     &task_kept,
-                                            &task_sweep,      &task_report,     NULL};
+const struct command *const eval_tasks[] = {
+    &task_perplexity, &task_divergence, &task_needle, &task_ruler,  &task_recursion,
+    &task_derivation, &task_questions,  &task_facts,  &task_replay, &task_kept,
+    &task_sweep,      &task_report,     NULL};

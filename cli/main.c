@@ -11,8 +11,9 @@
 #include "io.h"
 
 static const struct command *const commands[] = {
-    &command_run,      &command_chat, &command_demo,     &command_bench,  &command_eval,
-    &command_tokenize, &command_info, &command_quantize, &command_logits, NULL,
+    &command_run,       &command_chat,     &command_demo,   &command_bench,
+    &command_eval,      &command_tokenize, &command_info,   &command_quantize,
+    &command_calibrate, &command_policies, &command_logits, NULL,
 };
 
 #define VERB_LEN 64 /* of "eval perplexity" and the like */
@@ -185,7 +186,8 @@ int main(int argc, char **argv)
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN); /* a write then fails with EPIPE, which cli_finish_output handles */
 #ifdef SIGXFSZ
-    signal(SIGXFSZ, SIG_IGN); /* likewise beyond the limit of a file's size: EFBIG, said in a sentence */
+    signal(SIGXFSZ,
+           SIG_IGN); /* likewise beyond the limit of a file's size: EFBIG, said in a sentence */
 #endif
     int status = dispatch(argc, argv);
     cli_finish_output();

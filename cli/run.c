@@ -12,6 +12,7 @@
 #include <record.h>
 
 #include "command.h"
+#include "map.h"
 #include "picture.h"
 #include "session.h"
 
@@ -27,6 +28,7 @@ struct output_options {
     bool show_kv;
     bool chat;
     const char *record;
+    const char *map;
 };
 
 struct run_options {
@@ -58,6 +60,8 @@ static const struct option output_option_table[] = {
      .help = "draw the KV memory at the end, on standard error"},
     {"--record", NULL, "FILE", OPTION_TEXT, AT(record), .absent = "",
      .help = "write queries, keys and values of every token as safetensors"},
+    {"--map", NULL, "FILE", OPTION_TEXT, AT(map), .absent = "",
+     .help = "draw which positions each layer and head kept, as SVG"},
     {0},
 };
 #undef AT
@@ -154,6 +158,48 @@ static void finish_recorder(struct eval_recorder *recorder, const struct session
     eval_recorder_free(recorder);
 }
 
+/* ---- the map ---- */
+
+static int32_t lane_positions(void *user, int32_t layer, int32_t head, int32_t *positions)
+{
+    const struct session *s = user;
+    pith_lane_info lane;
+    if (pith_seq_lane(s->seq, layer, head, &lane, positions, pith_seq_length(s->seq)) != PITH_OK)
+        return 0;
+    return lane.n_entry;
+}
+
+/* What the sequence holds when the text ended or Ctrl-C ended it; of nothing there is no map. */
+static void write_map(const struct run_options *o, struct session *s, int32_t n_prompt)
+{
+    pith_error err;
+    char size[32];
+    struct eval_text svg = {0};
+    struct map map = {
+        .model = s->info.name,
+        .keep = s->keep,
+        .n_layer = s->info.n_layer,
+        .n_head = s->info.n_head_kv,
+        .n_token = pith_seq_length(s->seq),
+        .n_prompt = n_prompt,
+        .lane = lane_positions,
+        .user = s,
+    };
+    if (o->output.map == NULL || map.n_token == 0)
+        return;
+    cli_check(pith_keep_get_rules(s->keep, &map.rules, &err), &err);
+    pith_seq_keep_stats(s->seq, &map.stats);
+    cli_check(map_draw(&map, &svg, &err), &err);
+    pith_status status = map_write(o->output.map, &svg, &err);
+    if (status != PITH_OK)
+        cli_fail("--map: %s", err.message);
+    if (!o->output.quiet && !o->output.json)
+        fprintf(stderr, "map      %s in %s\n", cli_bytes((int64_t)svg.len, size), o->output.map);
+    eval_text_free(&svg);
+}
+
+/* ---- the run ---- */
+
 static int generate(const struct run_options *o, struct session *s, const struct cli_ids *ids,
                     const struct eval_recorder *recorder)
 {
@@ -195,7 +241,10 @@ static int run(void *options)
 {
     const struct run_options *o = options;
     struct session s = {0};
+    pith_error err;
     (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
+    if (o->output.map != NULL && map_check(o->output.map, &err) != PITH_OK)
+        cli_fail("--map: %s", err.message);
     session_load(&s, &o->model, false);
     struct cli_text prompt = make_prompt(o, s.model);
     uint32_t flags = prompt_flags(&o->prompt) | (o->output.chat ? PITH_TOKENIZE_SPECIAL : 0);
@@ -213,6 +262,7 @@ static int run(void *options)
         cli_write(prompt.data, prompt.len);
     int status = generate(o, &s, &ids, recorder);
     finish_recorder(recorder, &s);
+    write_map(o, &s, ids.n);
     free(ids.data);
     free(prompt.data);
     session_free(&s);

@@ -243,6 +243,7 @@ void session_start(struct session *s, const struct model_options *m, const struc
 {
     pith_error err;
     pith_engine_params p = engine_params(m, o);
+    s->params = p;
     s->page_len = p.page_len;
     s->keep = p.keep;
     if (p.kv_tokens == 0 && p.kv_bytes == 0) {
@@ -408,10 +409,82 @@ static uint64_t last_hash(const struct session *s)
     return logits != NULL ? pith_logits_hash(logits, s->info.n_vocab) : 0;
 }
 
+/* What rounds did, beside the full cache of as many tokens. */
+struct account {
+    pith_kv_stats kv;
+    pith_keep_stats keep;
+    int32_t n_token;
+    int64_t n_full;          /* entries that the full cache would have */
+    int32_t n_gone;          /* tokens that no lane has an entry of */
+    int64_t full_live_bytes; /* of entries, as pith_kv_stats.live_bytes */
+    int64_t full_bytes;      /* of pages */
+    double share;            /* of the time that rounds took; below 0: not known */
+};
+
+/* Tokens that no lane holds any more. */
+static int32_t count_gone(const struct session *s, int32_t n_token)
+{
+    pith_lane_info lane;
+    bool *held = cli_alloc((size_t)n_token, sizeof(*held));
+    int32_t *positions = cli_alloc((size_t)n_token, sizeof(*positions)), n_gone = 0;
+    for (int32_t l = 0; l < s->info.n_layer; l++)
+        for (int32_t h = 0; h < s->info.n_head_kv; h++) {
+            if (pith_seq_lane(s->seq, l, h, &lane, positions, n_token) != PITH_OK)
+                continue;
+            for (int32_t i = 0; i < lane.n_entry && i < n_token; i++)
+                held[positions[i]] = true;
+        }
+    for (int32_t i = 0; i < n_token; i++)
+        n_gone += !held[i];
+    free(positions);
+    free(held);
+    return n_gone;
+}
+
+static struct account make_account(const struct session *s, const pith_generate_result *r)
+{
+    struct account a = {.n_token = pith_seq_length(s->seq), .share = -1.0};
+    pith_engine_params full = s->params;
+    pith_engine_kv_stats(s->engine, &a.kv);
+    pith_seq_keep_stats(s->seq, &a.keep);
+    if (a.keep.budget < 0)
+        return a;
+    a.n_full = (int64_t)a.n_token * s->info.n_layer * s->info.n_head_kv;
+    a.n_gone = count_gone(s, a.n_token);
+    if (a.keep.live > 0) /* entries are all of one size */
+        a.full_live_bytes = a.kv.live_bytes / a.keep.live * a.n_full;
+    full.keep = NULL;
+    if (pith_kv_estimate(s->model, &full, a.n_token, &a.full_bytes, NULL) != PITH_OK)
+        a.full_bytes = 0;
+    /* Where nothing was cached, this call had all of the sequence's rounds. */
+    if (r->n_cached == 0 && r->prompt_s + r->generate_s > 0.0)
+        a.share = a.keep.seconds / (r->prompt_s + r->generate_s);
+    return a;
+}
+
+static double percent(double part, double whole)
+{
+    return whole > 0.0 ? 100.0 * part / whole : 0.0;
+}
+
+/* What only a keep policy makes worth knowing. */
+static json_t *keep_json(const struct account *a)
+{
+    json_t *o = json_pack("{s:I, s:I, s:i, s:I, s:I}", "keep_live", (json_int_t)a->keep.live,
+                          "keep_full", (json_int_t)a->n_full, "keep_evicted_tokens", (int)a->n_gone,
+                          "kv_full_live_bytes", (json_int_t)a->full_live_bytes, "kv_full_bytes",
+                          (json_int_t)a->full_bytes);
+    if (o != NULL && a->share >= 0.0)
+        json_object_set_new(o, "keep_share_of_time", json_real(a->share));
+    return o;
+}
+
 static void report_json(const struct session *s, const pith_generate_result *r,
-                        const pith_kv_stats *kv, const pith_keep_stats *keep)
+                        const struct account *a)
 {
     char hash[24];
+    const pith_kv_stats *kv = &a->kv;
+    const pith_keep_stats *keep = &a->keep;
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)last_hash(s));
     json_t *o = json_pack(
         "{s:s, s:f, s:i, s:i, s:f, s:i, s:f, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, "
@@ -419,50 +492,63 @@ static void report_json(const struct session *s, const pith_generate_result *r,
         "s:i, s:f, s:s}",
         "stop", stop_name(r->reason), "load_s", s->load_s, "prompt_tokens", (int)r->n_prompt,
         "cached_tokens", (int)r->n_cached, "prompt_s", r->prompt_s, "generated_tokens",
-        (int)r->n_generated, "generate_s", r->generate_s, "length", (int)pith_seq_length(s->seq),
-        "weight_bytes", (json_int_t)s->info.weight_bytes, "kv_reserved_bytes",
-        (json_int_t)kv->reserved_bytes, "kv_used_bytes", (json_int_t)kv->used_bytes,
-        "kv_peak_bytes", (json_int_t)kv->peak_bytes, "kv_live_bytes", (json_int_t)kv->live_bytes,
-        "kv_table_bytes", (json_int_t)kv->table_bytes, "keep", s->keep != NULL ? s->keep : "none",
-        "keep_rounds", (json_int_t)keep->rounds, "keep_evicted", (json_int_t)keep->evicted,
-        "keep_bytes_freed", (json_int_t)keep->bytes_freed, "keep_first_round_at",
-        (int)keep->first_round_at, "keep_s", keep->seconds, "logits_hash", hash);
-    if (o == NULL)
+        (int)r->n_generated, "generate_s", r->generate_s, "length", (int)a->n_token, "weight_bytes",
+        (json_int_t)s->info.weight_bytes, "kv_reserved_bytes", (json_int_t)kv->reserved_bytes,
+        "kv_used_bytes", (json_int_t)kv->used_bytes, "kv_peak_bytes", (json_int_t)kv->peak_bytes,
+        "kv_live_bytes", (json_int_t)kv->live_bytes, "kv_table_bytes", (json_int_t)kv->table_bytes,
+        "keep", s->keep != NULL ? s->keep : "none", "keep_rounds", (json_int_t)keep->rounds,
+        "keep_evicted", (json_int_t)keep->evicted, "keep_bytes_freed",
+        (json_int_t)keep->bytes_freed, "keep_first_round_at", (int)keep->first_round_at, "keep_s",
+        keep->seconds, "logits_hash", hash);
+    json_t *more = keep->budget >= 0 ? keep_json(a) : json_object();
+    if (o == NULL || more == NULL || json_object_update(o, more) != 0)
         cli_fail("no memory for the statistics");
+    json_decref(more);
     json_dumpf(o, stderr, JSON_COMPACT);
     fputc('\n', stderr);
     json_decref(o);
 }
 
-static void print_keep(const struct session *s, const pith_keep_stats *k)
+static void print_keep(const struct session *s, const struct account *a)
 {
-    char freed[32], live[32] = "";
+    char freed[32], live[32], full_live[32], peak[32], full[32], lane[32] = "";
+    const pith_keep_stats *k = &a->keep;
     int64_t n_lane = (int64_t)s->info.n_layer * s->info.n_head_kv;
     if (k->budget < 0)
         return;
-    if (k->live % n_lane == 0)
-        snprintf(live, sizeof(live), ", %lld per lane", (long long)(k->live / n_lane));
     fprintf(stderr, "keep     %8.3f s   ", k->seconds);
-    if (k->rounds == 0)
+    if (k->rounds == 0) {
         fprintf(stderr, "%s: no round yet, the fullest lane holds %d entries\n", s->keep,
                 k->longest);
-    else
-        fprintf(stderr,
-                "%s: %lld rounds, the first at %d tokens, evicted %lld entries (%s); "
-                "%lld live%s\n",
-                s->keep, (long long)k->rounds, k->first_round_at, (long long)k->evicted,
-                cli_bytes(k->bytes_freed, freed), (long long)k->live, live);
+        return;
+    }
+    fprintf(stderr, "%s: %lld rounds, the first at %d tokens", s->keep, (long long)k->rounds,
+            k->first_round_at);
+    if (a->share >= 0.0)
+        fprintf(stderr, ", %.2f ms or %.2f %% of the time", 1e3 * k->seconds, 100.0 * a->share);
+    fprintf(stderr,
+            "\nevicted  %lld of %lld entries, %d of %d tokens from every lane; pages freed %s\n",
+            (long long)k->evicted, (long long)a->n_full, a->n_gone, a->n_token,
+            cli_bytes(k->bytes_freed, freed));
+    if (k->live % n_lane == 0)
+        snprintf(lane, sizeof(lane), ", %lld per lane", (long long)(k->live / n_lane));
+    fprintf(stderr,
+            "live     %s in %lld entries%s: %.1f %% of the full cache's %s; pages at most %s, "
+            "%.1f %% of %s\n",
+            cli_bytes(a->kv.live_bytes, live), (long long)k->live, lane,
+            percent((double)k->live, (double)a->n_full), cli_bytes(a->full_live_bytes, full_live),
+            cli_bytes(a->kv.peak_bytes, peak),
+            percent((double)a->kv.peak_bytes, (double)a->full_bytes),
+            cli_bytes(a->full_bytes, full));
 }
 
 void session_report(const struct session *s, const pith_generate_result *r, bool json)
 {
-    pith_kv_stats kv;
-    pith_keep_stats keep;
     char used[32], reserved[32], weights[32];
-    pith_engine_kv_stats(s->engine, &kv);
-    pith_seq_keep_stats(s->seq, &keep);
+    struct account a = make_account(s, r);
+    const pith_kv_stats *kv = &a.kv;
     if (json) {
-        report_json(s, r, &kv, &keep);
+        report_json(s, r, &a);
         return;
     }
     fprintf(stderr, "load     %8.3f s   %s of weights\n", s->load_s,
@@ -474,10 +560,9 @@ void session_report(const struct session *s, const pith_generate_result *r, bool
     fprintf(stderr, "\ngenerate %8.3f s   %d tokens, %.1f tokens/s\n", r->generate_s,
             r->n_generated, speed(r->n_generated, r->generate_s));
     fprintf(stderr, "kv       %s of %s: %d tokens, %lld of %lld pages, %lld bytes live\n",
-            cli_bytes(kv.used_bytes, used), cli_bytes(kv.reserved_bytes, reserved),
-            pith_seq_length(s->seq), (long long)kv.n_page_used, (long long)kv.n_page,
-            (long long)kv.live_bytes);
-    print_keep(s, &keep);
+            cli_bytes(kv->used_bytes, used), cli_bytes(kv->reserved_bytes, reserved), a.n_token,
+            (long long)kv->n_page_used, (long long)kv->n_page, (long long)kv->live_bytes);
+    print_keep(s, &a);
     fprintf(stderr, "logits   %016llx\n", (unsigned long long)last_hash(s));
 }
 

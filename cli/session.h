@@ -70,9 +70,10 @@ struct session {
     pith_seq *seq;       /* owned */
     pith_model_info info;
     double load_s;
+    pith_engine_params params; /* of the engine; its strings are the options' */
     int32_t page_len;
     const char *keep; /* as given; NULL: none */
-    bool kv_limited; /* the KV memory is smaller than the trained context for want of memory */
+    bool kv_limited;  /* the KV memory is smaller than the trained context for want of memory */
 };
 
 /* Selects the kernel level and loads the model, with a progress line on a terminal. */
@@ -116,8 +117,8 @@ void session_check_template(const pith_model *model, const struct chat_options *
 
 /* ---- reports ---- */
 
-/* Speeds, KV bytes and the hash of the last logits on standard error: for people, or as one line
-   of JSON. */
+/* Speeds, KV bytes, what a keep policy did and the hash of the last logits on standard error: for
+   people, or as one line of JSON. */
 void session_report(const struct session *s, const pith_generate_result *result, bool json);
 /* Says on standard error why a text ended early, where the reason is the KV memory. */
 void session_explain_full(const struct session *s);

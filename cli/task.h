@@ -57,6 +57,7 @@ int eval_command_run_alone(const void *options, measure_fn *measure);
 extern const struct command task_sweep;
 extern const struct command task_report;
 extern const struct command task_kept;
+extern const struct command task_facts;
 extern const struct command task_recursion; /* these: eval_reason.c */
 extern const struct command task_derivation;
 extern const struct command task_questions;

@@ -9,6 +9,7 @@
 
 #include "eval/answers.h"
 #include "eval/derivation.h"
+#include "eval/facts.h"
 #include "eval/questions.h"
 #include "eval/recursion.h"
 
@@ -18,6 +19,7 @@ static void read_files(const char *text, size_t size)
 {
     struct recursion_file records;
     struct question_file questions;
+    struct facts_file facts;
     pith_error err = {0};
     if (eval_record_file_parse(text, size, &records, &err) != PITH_OK && err.message[0] == '\0')
         abort();
@@ -26,6 +28,10 @@ static void read_files(const char *text, size_t size)
     if (eval_questions_parse(text, size, &questions, &err) != PITH_OK && err.message[0] == '\0')
         abort();
     eval_questions_free(&questions);
+    err.message[0] = '\0';
+    if (eval_facts_parse(text, size, &facts, &err) != PITH_OK && err.message[0] == '\0')
+        abort();
+    eval_facts_free(&facts);
 }
 
 static void check_final(const char *text)

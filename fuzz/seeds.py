@@ -4,10 +4,12 @@ valid and different: the fuzzer does the rest. Standard library only.
 
     fuzz/seeds.py DIR
 """
+import io
 import json
 import os
 import struct
 import sys
+import zipfile
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 FORMS = {U8: "<B", I8: "<b", U16: "<H", I16: "<h", U32: "<I", I32: "<i", F32: "<f", BOOL: "<?",
@@ -165,6 +167,42 @@ def records():
             "odd.safetensors": safetensors(odd), "empty.safetensors": safetensors({})}
 
 
+def tria(version):
+    """One layer of two heads with two bands."""
+    head = struct.pack("<7I2f", 0x54524941, version, 1, 2, 1, 4, 2, 10000, 1) + bytes(28)
+    scale = struct.pack("<f", 1) if version == 2 else b""
+    return head + scale + struct.pack("<8f", .5, -1, .5, 0, 1, 1.5, .7, .6) * 2
+
+
+def statistics():
+    """fuzz_stats.c: TRIA files; an archive with one head; its pickle; Pith's format."""
+    def text(word):
+        return b"X" + struct.pack("<I", len(word)) + word
+
+    def tensor(offset):
+        storage = (b"(" + text(b"storage") + b"ctorch\nFloatStorage\n" + text(b"0") + text(b"cpu") +
+                   b"K\x06tQ")
+        return (b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + bytes([75, offset]) +
+                b"K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR")
+
+    parts = b"".join(text(word) + tensor(2 * i) for i, word in
+                     enumerate((b"q_mean_real", b"q_mean_imag", b"q_abs_mean")))
+    pickle = (b"\x80\x02}q\x00(" + text(b"metadata") + b"}" + text(b"rope_style") + text(b"half") + b"s" +
+              text(b"stats") + b"}" + text(b"layer00_head00") + b"}(" + parts + b"usu.")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as out:
+        out.writestr("s/data.pkl", pickle)
+        out.writestr("s/data/0", struct.pack("<6f", 3, 0, 4, -1, 6, 1))
+    counts = (1, 2, 1, 2, 1, 2, 1)
+    own = (b"PITHSTAT" + struct.pack("<2I3Q", 1, 88, 0, 77, 30) + struct.pack("<7I", *counts) +
+           struct.pack("<2HI", 1, 3, 3) + struct.pack("<f2I", 1, 1, 4) + b"mtext" +
+           struct.pack("<2i", 0, 30) + struct.pack("<q", 30) + struct.pack("<2d", 1, .01) +
+           struct.pack("<7f", .5, -1, .5, 0, 1, 1.5, .7) * 3 + struct.pack("<4f", .5, .5, 1, 0) +
+           struct.pack("<7f", .5, -1, .5, 0, 1, 1.5, .7) * 4 + bytes(8))
+    return {"one.tria": tria(1), "two.tria": tria(2), "one.pt": archive.getvalue(),
+            "one.pickle": pickle, "own.stats": own}
+
+
 def vocabularies():
     """fuzz_vocab.c: the length of the text, a vocabulary file, the text."""
     text = "abc ab <s><|im_start|>user\n'll 12\u4f60 \u2581".encode() + b"\xff\xe4\xbd\nsystem"
@@ -178,6 +216,7 @@ def main():
     files = models()
     seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
              "fuzz_vocab": vocabularies(), "fuzz_safetensors": records(),
+             "fuzz_stats": statistics(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)

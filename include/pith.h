@@ -344,7 +344,8 @@ typedef struct pith_kv_stats {
                                sees, once per page; the rest is slots without entry and alignment */
     int64_t shared_bytes;   /* of used: pages that more than one page table entry points to */
     int64_t saved_bytes;    /* what they would cost more if each entry had a page of its own */
-    int64_t table_bytes;    /* page tables, lane heads and the pool's lists, beside the pool */
+    int64_t table_bytes;    /* page tables, lane heads, the pool's lists and what a keep policy
+                               remembers of sequences, beside the pool */
     int64_t page_bytes;     /* one page */
     int64_t n_page;
     int64_t n_page_used;
@@ -377,19 +378,30 @@ typedef struct pith_policy_info {
     const char *summary;  /* one line */
     const char *citation; /* where it comes from */
     int32_t n_param;
-    uint32_t reserved[7];
+    int32_t n_preset;
+    uint32_t reserved[6];
 } pith_policy_info;
 
 typedef struct pith_param_info {
     const char *key;
-    const char *type;  /* "count": a whole number; "budget": also a share (50%) or bytes (64MiB) */
+    const char *type;  /* "count": a whole number; "budget": also a share (50%) or bytes (64MiB);
+                          "real": a number; "choice": one of the words that help lists; "text": a
+                          name without comma, at most 255 bytes */
     const char *help;
     char fallback[32]; /* the value when the option is not given */
-    int64_t min;       /* of whole numbers: min <= value <= max */
+    int64_t min;       /* of whole numbers: min <= value <= max; of "real", in thousandths */
     int64_t max;
     bool shared;       /* a rule that every keep policy has */
     uint32_t reserved[7];
 } pith_param_info;
+
+/* Options under a name, which are read before those that follow it: "POLICY:NAME,key=value". */
+typedef struct pith_preset_info {
+    const char *name; /* constant strings, all of them */
+    const char *options;
+    const char *help;
+    uint32_t reserved[8];
+} pith_preset_info;
 
 /* Keep policy i of those that there are. NOT_FOUND past the last. */
 PITH_API pith_status pith_keep_policy(int32_t i, pith_policy_info *out);
@@ -397,9 +409,29 @@ PITH_API pith_status pith_keep_policy(int32_t i, pith_policy_info *out);
 /* Option j of keep policy i, the shared rules first. NOT_FOUND when i or j is out of range. */
 PITH_API pith_status pith_keep_param(int32_t i, int32_t j, pith_param_info *out);
 
+/* Preset j of keep policy i. NOT_FOUND when i or j is out of range. */
+PITH_API pith_status pith_keep_preset(int32_t i, int32_t j, pith_preset_info *out);
+
 /* Whether pith_engine_params.keep can be read, before there is a model; that a budget in bytes is
    enough shows only with one. keep may be NULL. INVALID. */
 PITH_API pith_status pith_keep_check(const char *keep, pith_error *err);
+
+/* What the options of a keep policy come to, those of its defaults and its preset included. */
+typedef struct pith_keep_rules {
+    const char *policy;      /* constant strings; NULL: the full cache, and the numbers are 0 */
+    const char *granularity; /* "all", "head", "layer", "layer-head"; "" for the full cache */
+    int32_t slack;
+    int32_t prefix;  /* positions below this always stay */
+    int32_t sinks;   /* so many of a lane's oldest entries always stay */
+    int32_t window;  /* the last so many positions always stay */
+    int32_t segments;
+    bool pin_prompt; /* positions that are marked as the prompt always stay */
+    uint32_t reserved[8];
+} pith_keep_rules;
+
+/* The rules of a text as for pith_engine_params.keep, which may be NULL. INVALID as
+   pith_keep_check. */
+PITH_API pith_status pith_keep_get_rules(const char *keep, pith_keep_rules *out, pith_error *err);
 
 /* ---- sequences ---------------------------------------------------------------------------- */
 
@@ -419,6 +451,14 @@ PITH_API pith_status pith_seq_fork(const pith_seq *seq, pith_seq **out, pith_err
    evaluated to n_token; pith_seq_sync does not build on such a rest. INVALID when n_token is
    negative or beyond the sequence, which is then unchanged. */
 PITH_API pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err);
+
+/* Says that the first n_token positions are the prompt, whose entries a keep policy with the option
+   pin-prompt never evicts; 0 takes it back. pith_generate marks the first prompt that it reads, or
+   one that it reads in the place of that; forgetting a part of the prompt takes the mark back, a
+   fork keeps it, a file does not. Mark before the positions are evaluated: what was evicted stays
+   away. INVALID when n_token is negative, or when the policy's budget does not hold so many pinned
+   entries, with the numbers. */
+PITH_API pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err);
 
 /* The engine that the sequence belongs to. */
 PITH_API pith_engine *pith_seq_engine(const pith_seq *seq);
@@ -455,11 +495,20 @@ typedef struct pith_keep_stats {
     double seconds;         /* spent in rounds */
     int32_t first_round_at; /* tokens in the sequence when the first round ran; -1: none */
     int32_t longest;        /* entries of the lane that holds most */
-    int32_t budget;         /* entries per lane that a round leaves now; -1 without a policy */
+    int32_t budget;         /* entries per lane that a round leaves now, their mean where layers or
+                               heads differ; -1 without a policy */
     uint32_t reserved[7];
 } pith_keep_stats;
 
 PITH_API void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out);
+
+/* Runs a round of the keep policy now, whatever the slack: every lane that holds more than its
+   budget is brought to it. With a slack that the sequence never reaches, rounds come only here, so
+   that a text can be read under the full cache and be cut once. Logits stay those that were
+   computed; where there is no policy, or no lane above its budget, nothing happens. INVALID (the
+   budget does not hold the pinned prompt), KV_FULL (pages that a fork shares are copied, and there
+   is no room for the copies), NOMEM leave the sequence as it was. */
+PITH_API pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err);
 
 /* Writes the sequence (tokens, positions, pages as stored) to a versioned, checksummed file; the
    file appears whole or not at all. UNSUPPORTED (a keep policy that has state of its own), IO,
@@ -637,6 +686,137 @@ typedef struct pith_generate_result {
 PITH_API pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
                                    const pith_generate_params *params, pith_text_fn *on_text,
                                    void *user, pith_generate_result *result, pith_error *err);
+
+/* ---- calibration -------------------------------------------------------------------------- */
+
+/*
+ * Statistics of a model's queries before rotation, which the TriAttention policies predict attention
+ * from: per layer, query head and rotated pair (band) the mean as a complex number and the mean
+ * modulus. docs/stats.md describes them and the files.
+ */
+
+typedef struct pith_stats pith_stats;
+
+/* Which tokens' queries count. */
+typedef enum pith_select {
+    PITH_SELECT_UNKNOWN, /* a file that does not say */
+    PITH_SELECT_ALL,
+    PITH_SELECT_GENERATED, /* those that the model wrote after the text */
+    PITH_SELECT_RANGES,
+} pith_select;
+
+/* How dimensions pair up in a file. A band's statistics are the same either way. */
+typedef enum pith_pairing {
+    PITH_PAIRING_UNKNOWN,
+    PITH_PAIRING_HALF,     /* (i, i + n_pair) */
+    PITH_PAIRING_ADJACENT, /* (2i, 2i + 1) */
+} pith_pairing;
+
+/* Tokens [begin, end) of a text. */
+typedef struct pith_range {
+    int32_t begin;
+    int32_t end;
+} pith_range;
+
+typedef struct pith_calibrate_params {
+    pith_select select;       /* default PITH_SELECT_ALL */
+    const pith_range *ranges; /* [n_range] for PITH_SELECT_RANGES, ascending, apart */
+    int32_t n_range;
+    int32_t n_generate; /* tokens that follow each piece for PITH_SELECT_GENERATED. Default 512 */
+    int32_t n_ctx;      /* the text is read in pieces of at most so many tokens, each from position
+                           0; 0: the model's trained context (default) */
+    int32_t n_centre;   /* centres per head. Default 1: the mean alone */
+    int32_t n_sample;   /* queries of each head that centres are found from. Default 8192 */
+    uint64_t seed;      /* of the centres. Default 0 */
+    pith_sample_params sample; /* how tokens are generated */
+    const char *text;          /* what the tokens are, for the file; may be NULL */
+    pith_progress_fn *progress;
+    void *progress_user;
+    uint32_t reserved[8];
+} pith_calibrate_params;
+
+PITH_API void pith_calibrate_params_default(pith_calibrate_params *out);
+
+/* Evaluates the tokens in sequences of its own and gathers statistics; the engine's tap is taken
+   over and is unset afterwards. progress gets what is done of the tokens and, with several centres,
+   of the heads whose centres are found: half of the whole each. The engine should hold all tokens
+   of a piece: one with a keep policy is refused. The same tokens and params give the same bits for
+   any chunk and number of threads. INVALID (a parameter out of range, named; a selection without
+   tokens, or with fewer than centres), FORMAT (queries that are all zero or no numbers), KV_FULL,
+   CANCELLED, NOMEM. */
+PITH_API pith_status pith_calibrate(pith_engine *engine, const int32_t *tokens, int32_t n_token,
+                                    const pith_calibrate_params *params, pith_stats **out,
+                                    pith_error *err);
+
+/* Reads statistics: Pith's format, TRIA 1 and 2, or a PyTorch file of the TriAttention authors, of
+   which nothing is executed. IO, FORMAT (damaged, or no statistics: a sentence with the value),
+   UNSUPPORTED (a later version), NOMEM. */
+PITH_API pith_status pith_stats_load(const char *path, pith_stats **out, pith_error *err);
+
+/* Writes Pith's format; the file appears whole or not at all. IO, NOMEM. */
+PITH_API pith_status pith_stats_save(const pith_stats *stats, const char *path, pith_error *err);
+
+PITH_API void pith_stats_free(pith_stats *stats);
+
+/* Whether the statistics can be of this model: shapes, and the fingerprint where there is one.
+   INVALID names the difference. */
+PITH_API pith_status pith_stats_check(const pith_stats *stats, const pith_model *model,
+                                      pith_error *err);
+
+/* Pointers are owned by the statistics. */
+typedef struct pith_stats_info {
+    const char *format; /* "pith 1", "TRIA 2", "PyTorch" */
+    const char *model;  /* its name, "" where the file does not say */
+    const char *text;   /* what was read, "" where the file does not say */
+    uint64_t fingerprint; /* 0: the file does not say */
+    int64_t n_token;      /* read; 0: the file does not say */
+    pith_select select;
+    const pith_range *range; /* [n_range] what PITH_SELECT_RANGES selected */
+    int32_t n_range;
+    int32_t n_layer;
+    int32_t n_head;
+    int32_t n_head_kv; /* 0: the file does not say */
+    int32_t n_pair;
+    int32_t n_centre;
+    pith_pairing pairing;
+    const double *freq; /* [n_pair] radians per position; NULL: the file does not say */
+    bool has_keys;
+    uint32_t reserved[8];
+} pith_stats_info;
+
+PITH_API void pith_stats_get_info(const pith_stats *stats, pith_stats_info *out);
+
+/* The queries of one head. */
+typedef struct pith_stats_head {
+    int64_t n_query;     /* that were averaged; 0: the layer has no statistics, -1: not known */
+    const float *re;     /* [n_pair] the mean of x_a + i x_b over the pair's dimensions a and b */
+    const float *im;     /* [n_pair] */
+    const float *abs;    /* [n_pair] the mean modulus; R = |re + i im| / abs */
+    const float *weight; /* [n_centre] shares of the centres; NULL with one */
+    const float *key_abs; /* [n_pair] the mean modulus of the keys that it reads, before rotation;
+                             NULL: the file does not say */
+    uint32_t reserved[8];
+} pith_stats_head;
+
+/* NOT_FOUND when layer or head is out of range. */
+PITH_API pith_status pith_stats_get_head(const pith_stats *stats, int32_t layer, int32_t head,
+                                         pith_stats_head *out);
+
+/* The logit that a head's mean query expects of its mean key, for each distance: the curve of
+   attention against distance (TriAttention, Equation 4), without the attention scale but with what
+   rotation multiplies queries and keys by (YaRN). out [n]. INVALID for another model, UNSUPPORTED
+   for statistics without keys, NOT_FOUND. */
+PITH_API pith_status pith_stats_curve(const pith_stats *stats, const pith_model *model,
+                                      int32_t layer, int32_t head, const double *distance,
+                                      int32_t n, double *out, pith_error *err);
+
+/* How well these curves tell the logits of a text: per head the mean over queries of Pearson's
+   correlation between curve and logits at distances 1, 2, 3, ... that grow by half each time
+   (Equations 24 and 25). The tokens must fit in the engine. out [n_layer][n_head]. As
+   pith_calibrate. */
+PITH_API pith_status pith_stats_reconstruct(const pith_stats *stats, pith_engine *engine,
+                                            const int32_t *tokens, int32_t n_token, double *out,
+                                            pith_error *err);
 
 #ifdef __cplusplus
 }

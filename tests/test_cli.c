@@ -23,7 +23,8 @@
 #define ON_MODEL "-m", MODEL, "-t", "1"
 
 static const char *const verbs[] = {"run",      "chat", "demo",     "bench",
-                                    "tokenize", "info", "quantize", "logits"};
+                                    "tokenize", "info", "quantize", "logits",
+                                    "calibrate", "policies"};
 #define N_VERB (sizeof(verbs) / sizeof(verbs[0]))
 
 static json_t *parse(const char *text)
@@ -138,7 +139,7 @@ static void test_wrong_command_lines(void **state)
         {{"logits", "-m", MODEL, "--ids", ""}, "--ids: \"\" holds no token id"},
         {{"bench", "-m", MODEL, "-d", "1,,2"}, "-d: \"1,,2\" is not a list of whole numbers"},
         {{"run", "-m", MODEL, "-p", "a", "--keep", "stream"},
-         "--keep: \"stream\" is not a policy (none, streaming)"},
+         "--keep: \"stream\" is not a policy (none, streaming, random"},
         {{"bench", "-m", MODEL, "--keep", "streaming:slack=0"}, "--keep: slack: 0 is not in"},
         {{"bench", "-m", MODEL, "-o", "xml"}, "-o: \"xml\" is not one of table, csv, json"},
         {{"bench", "-m", MODEL, "-p", "0", "-n", "0"}, "nothing to measure"},

@@ -254,18 +254,41 @@ static void test_full_disk(void **state)
     said_free(&s);
 }
 
+/* One cut per context; what is wrong with a file or a policy is one sentence. */
+static void test_facts(void **state)
+{
+    static const char line[] =
+        "{\"id\": \"a\", \"context\": \"The friend of Maria is Anton. The rain fell. The password "
+        "of Peter is black butter.\", \"questions\": [{\"ask\": \"\\nQuestion: What is the "
+        "password of Peter?\\nAnswer: The password of Peter is\", \"answer\": \" black "
+        "butter.\"}]}\n";
+    char path[128], short_path[128];
+    (void)state;
+    write_file(in_folder("items.jsonl", path), line);
+    write_file(in_folder("short.jsonl", short_path), "{\"context\": \"x\"}\n");
+    struct said s = command(NULL, "eval", "facts", "-m", MODEL, "-f", path, "-t", "1", "--keep",
+                            "streaming:sinks=1,budget=15", "--json", "-", NULL);
+    expect_status(&s, 0);
+    json_t *result = parse(s.out);
+    assert_true(figure(result, "score") == 1.0 && figure(result, "rounds") == 1.0);
+    json_decref(result);
+    said_free(&s);
+    s = command(NULL, "eval", "facts", "-m", MODEL, "-f", path, "--keep", "random:slack=9", NULL);
+    expect_failure(&s, 1, "slack");
+    said_free(&s);
+    s = command(NULL, "eval", "facts", "-m", MODEL, "-f", short_path, NULL);
+    expect_failure(&s, 1, "line 1: questions");
+    said_free(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_help_of_tasks),
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_divergence),
-        cmocka_unit_test(test_usage),
-        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_failure_keeps_files),
+        cmocka_unit_test(test_help),      cmocka_unit_test(test_help_of_tasks),
+        cmocka_unit_test(test_table),     cmocka_unit_test(test_json),
+        cmocka_unit_test(test_files),     cmocka_unit_test(test_divergence),
+        cmocka_unit_test(test_facts),     cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_failures),  cmocka_unit_test(test_failure_keeps_files),
         cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, folder_make, folder_remove);

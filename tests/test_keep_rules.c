@@ -16,11 +16,16 @@
 struct coarse_params {
     int32_t levels;
     int32_t twist;
+    int32_t places;
 };
 
 static const struct keep_param coarse_table[] = {
-    {"levels", KEEP_TYPE_COUNT, offsetof(struct coarse_params, levels), 1, 1000, "5", "values"},
-    {"twist", KEEP_TYPE_COUNT, offsetof(struct coarse_params, twist), 0, 9, "0", "another order"},
+    {"levels", KEEP_TYPE_COUNT, offsetof(struct coarse_params, levels), 1, 1000, "5", "values",
+     NULL},
+    {"twist", KEEP_TYPE_COUNT, offsetof(struct coarse_params, twist), 0, 9, "0", "another order",
+     NULL},
+    {"places", KEEP_TYPE_COUNT, offsetof(struct coarse_params, places), 0, 1, "0",
+     "the first entries are read right before the others", NULL},
     {0},
 };
 
@@ -42,9 +47,15 @@ static void coarse_score(const void *params, const struct keep_view *view,
         out[i] = opinion(params, lane->layer, lane->head, lane->pos[i]);
 }
 
-static size_t coarse_state(const void *params, const struct kv_geometry *g)
+static size_t coarse_state(const void *params, const struct keep_model *model, const void *data)
 {
-    return (size_t)((const struct coarse_params *)params)->levels * (size_t)g->n_layer;
+    assert_null(data);
+    return (size_t)((const struct coarse_params *)params)->levels * (size_t)model->g.n_layer;
+}
+
+static uint32_t coarse_needs(const void *params)
+{
+    return ((const struct coarse_params *)params)->places ? KEEP_NEED_PLACES : 0;
 }
 
 static const struct keep_policy coarse = {
@@ -54,11 +65,16 @@ static const struct keep_policy coarse = {
     .defaults = "twist=3,window=2",
     .params = coarse_table,
     .params_size = sizeof(struct coarse_params),
+    .needs = coarse_needs,
     .state_size = coarse_state,
     .score = coarse_score,
 };
 
 /* ---- options ---- */
+
+#define RULE_KEYS                                                                                  \
+    "budget, slack, prefix, sinks, window, pin-prompt, segments, granularity, combine, batch, "    \
+    "layers, heads"
 
 static void test_options(void **state)
 {
@@ -109,20 +125,21 @@ static void test_wrong_options(void **state)
     static const struct {
         const char *text, *says;
     } cases[] = {
-        {"", "keep: \"\" is not a policy (none, streaming)"},
-        {"stream", "keep: \"stream\" is not a policy (none, streaming)"},
-        {"streamings:budget=3", "keep: \"streamings\" is not a policy (none, streaming)"},
+        {"", "keep: \"\" is not a policy (none, streaming, random"},
+        {"stream", "keep: \"stream\" is not a policy (none, streaming, random"},
+        {"streamings:budget=3", "keep: \"streamings\" is not a policy (none, streaming, random"},
         {"none:budget=3", "keep: none has no options, as in \"none:budget=3\""},
         {"streaming:", "keep: \"streaming:\" ends where options should begin"},
         {"streaming:budget=99,", "keep: streaming: nothing follows the last comma"},
         {"streaming:budget", "keep: streaming: \"budget\" is not key=value"},
         {"streaming:budget=9,,sinks=1", "keep: streaming: \"\" is not key=value"},
-        {"streaming:sink=3",
-         "keep: streaming has no option \"sink\" (budget, slack, prefix, sinks, window)"},
-        {"streaming:=3",
-         "keep: streaming has no option \"\" (budget, slack, prefix, sinks, window)"},
-        {"streaming:levels=3",
-         "keep: streaming has no option \"levels\" (budget, slack, prefix, sinks, window)"},
+        {"streaming:sink=3", "keep: streaming has no option \"sink\" (" RULE_KEYS ", positions)"},
+        {"streaming:=3", "keep: streaming has no option \"\" (" RULE_KEYS ", positions)"},
+        {"knorm:levels=3", "keep: knorm has no option \"levels\" (" RULE_KEYS ")"},
+        {"streaming:positions=rel", "keep: positions: \"rel\" is none of true, cache"},
+        {"streaming:positions=cache,segments=2",
+         "keep: streaming: segments: 2: positions of the cache are for one gap behind the first "
+         "entries, and segments leave several"},
         {"streaming:slack=0", "keep: slack: 0 is not in 1..536870912"},
         {"streaming:slack=536870913", "keep: slack: 536870913 is not in 1..536870912"},
         {"streaming:slack=99999999999999999999",
@@ -177,8 +194,8 @@ static void test_own_options(void **state)
     assert_int_equal(keep_config_set(&coarse, "twist=10", &c, &err), PITH_INVALID);
     assert_string_equal(err.message, "keep: twist: 10 is not in 0..9");
     assert_int_equal(keep_config_set(&coarse, "turn=1", &c, &err), PITH_INVALID);
-    assert_string_equal(err.message, "keep: coarse has no option \"turn\" (budget, slack, prefix, "
-                                     "sinks, window, levels, twist)");
+    assert_string_equal(err.message, "keep: coarse has no option \"turn\" (" RULE_KEYS
+                                     ", levels, twist, places)");
 }
 
 static void test_listing(void **state)
@@ -193,7 +210,10 @@ static void test_listing(void **state)
     assert_true(policy.n_param >= 5);
     for (int32_t j = 0; j < policy.n_param; j++) {
         assert_int_equal(pith_keep_param(0, j, &param), PITH_OK);
-        assert_true(param.shared && strlen(param.help) > 10 && param.max > param.min);
+        assert_true(strlen(param.help) > 10);
+        assert_int_equal(param.shared, strcmp(param.key, "positions") != 0);
+        bool number = strcmp(param.type, "count") == 0 || strcmp(param.type, "budget") == 0;
+        assert_true(number ? param.max > param.min : param.max == 0);
         if (strcmp(param.key, "sinks") == 0) {
             assert_string_equal(param.fallback, "4");
             n_seen++;
@@ -220,6 +240,9 @@ static void test_listing(void **state)
 #define N_LANE (N_LAYER * N_HEAD)
 
 static const struct kv_geometry shape = {N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16};
+
+static const struct keep_model model = {
+    .g = {N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16}, .n_group = 1, .scale = 1.0f};
 
 static struct keep_config config_of(const struct keep_policy *policy, const char *options)
 {
@@ -338,14 +361,34 @@ static bool expect_token(struct history *h)
     return due;
 }
 
+/* What always stays at the beginning is read right before the rest; the rest where it was. */
+static void check_places(const struct history *h, int32_t lane)
+{
+    const struct keep_rules *r = &world.config.rules;
+    int32_t l = lane / N_HEAD, head = lane % N_HEAD, n_first = 0;
+    bool shifted = h->n[lane] > 0 && kv_lane_pos(h->kv, l, head, 0) != h->pos[lane][0];
+    while (n_first < h->n[lane] && (n_first < r->sinks || h->pos[lane][n_first] < r->prefix))
+        n_first++;
+    int32_t next = n_first < h->n[lane] ? h->pos[lane][n_first] : h->n_token;
+    for (int32_t i = 0; i < h->n[lane]; i++) {
+        int32_t want = h->pos[lane][i];
+        if (world.params.places && i < n_first && shifted)
+            want += next - 1 - h->pos[lane][n_first - 1];
+        assert_int_equal(kv_lane_pos(h->kv, l, head, i), want);
+    }
+    if (world.params.places && n_first > 0 && h->tally.n_round > 0 && next < h->n_token)
+        assert_int_equal(shifted, next > h->pos[lane][n_first - 1] + 1);
+}
+
 static void check_lanes(const struct history *h)
 {
     int32_t pos[MAX_LEN];
     for (int32_t l = 0; l < N_LANE; l++) {
         int32_t n = kv_lane_len(h->kv, l / N_HEAD, l % N_HEAD);
         assert_int_equal(n, h->n[l]);
-        kv_lane_positions(h->kv, l / N_HEAD, l % N_HEAD, pos, n);
+        keep_positions(world.keep, h->kv, l / N_HEAD, l % N_HEAD, pos, n);
         assert_memory_equal(pos, h->pos[l], (size_t)n * sizeof(*pos));
+        check_places(h, l);
         float row[8], stored[8], got[8];
         for (int32_t i = 0; i < n; i += 7) { /* the key that belongs to the position */
             kv_check_row((uint64_t)pos[i] * N_LANE + (uint64_t)l, row, 8);
@@ -372,20 +415,26 @@ static void must(pith_status status, const pith_error *err)
         fail_msg("%s: %s", pith_status_name(status), err->message);
 }
 
+static struct keep_point point_of(const struct history *h)
+{
+    return (struct keep_point){h->n_token, 0};
+}
+
 /* A part of a batch: at most `most` of the n tokens that are left. Returns how many. */
 static int32_t step(struct history *h, int32_t n, int32_t most)
 {
     pith_error err;
     int32_t rounds = 0;
-    int32_t take = keep_room(world.keep, h->kv, h->n_token, n < most ? n : most);
+    int32_t take = keep_room(world.keep, h->kv, point_of(h), n < most ? n : most);
     append(h, take);
     for (int32_t i = 0; i < take; i++)
         rounds += expect_token(h);
-    if (keep_room(world.keep, h->kv, h->n_token, 1) == 0) {
+    if (keep_room(world.keep, h->kv, point_of(h), 1) == 0) {
         struct keep_view view = {.kv = h->kv, .n_token = h->n_token};
         assert_int_equal(rounds, 1);
         must(keep_round(world.keep, h->kv, &view, &h->tally, &err), &err);
-        must(kv_seq_reserve(h->kv, keep_room(world.keep, h->kv, h->n_token, n - take), &err), &err);
+        must(kv_seq_reserve(h->kv, keep_room(world.keep, h->kv, point_of(h), n - take), &err),
+             &err);
         world.n_round++;
     } else {
         assert_int_equal(rounds, 0);
@@ -403,11 +452,11 @@ static void grow_together(int32_t n_seq, const int32_t *which, const int32_t *n)
     memcpy(left, n, (size_t)n_seq * sizeof(*n));
     for (int32_t i = 0; i < n_seq && status == PITH_OK; i++) {
         struct history *h = &world.h[which[i]];
-        must(keep_prepare(world.keep, h->kv, h->n_token, n[i], &err), &err);
-        status = kv_seq_reserve(h->kv, keep_room(world.keep, h->kv, h->n_token, n[i]), &err);
+        must(keep_prepare(world.keep, h->kv, point_of(h), n[i], &err), &err);
+        status = kv_seq_reserve(h->kv, keep_room(world.keep, h->kv, point_of(h), n[i]), &err);
     }
     for (int32_t i = 0; i < n_seq && status == PITH_OK; i++)
-        lacks += keep_lacks(world.keep, world.h[which[i]].kv, world.h[which[i]].n_token, n[i]);
+        lacks += keep_lacks(world.keep, world.h[which[i]].kv, point_of(&world.h[which[i]]), n[i]);
     for (int32_t i = 0; i < n_seq; i++)
         kv_seq_clear_charges(world.h[which[i]].kv);
     if (status != PITH_OK || lacks > kv_seq_free_pages(world.h[which[0]].kv)) {
@@ -451,7 +500,7 @@ static void fork_to(const struct history *from, struct history *to)
 static void truncate_at_random(struct history *h)
 {
     int32_t to = (int32_t)rng_below(&world.rng, (uint64_t)h->n_token + 1);
-    kv_seq_truncate(h->kv, to);
+    keep_truncate(world.keep, h->kv, to);
     h->n_token = to;
     for (int32_t l = 0; l < N_LANE; l++)
         while (h->n[l] > 0 && h->pos[l][h->n[l] - 1] >= to)
@@ -494,7 +543,7 @@ static void run_histories(const char *options, int32_t n_page, int32_t n_step)
     world.cache = kv_check_cache(&shape, n_page);
     world.config = config_of(&coarse, options);
     memcpy(&world.params, world.config.params.bytes, sizeof(world.params));
-    must(keep_create(&world.config, &shape, &world.keep, &err), &err);
+    must(keep_create(&world.config, &model, 2, &world.keep, &err), &err);
     assert_int_equal(keep_state_size(world.keep), world.params.levels * N_LAYER);
     for (int32_t i = 0; i < MAX_SEQ; i++)
         restart(&world.h[i]);
@@ -533,6 +582,12 @@ static void test_histories(void **state)
     run_histories("budget=30%,slack=8,window=6,levels=400", 70, 1500);
     assert_true(world.n_full > 20);
     run_histories("budget=1,slack=2,window=0,levels=2", 30, 500);
+    run_histories("budget=40,slack=10,sinks=5,places=1,window=0", 4000, 1500);
+    assert_int_equal(world.n_full, 0);
+    run_histories("budget=40,slack=10,sinks=5,places=1,window=0", 60, 2500);
+    assert_true(world.n_full > 50 && world.n_copy > 10);
+    run_histories("budget=33,slack=1,prefix=20,window=12,places=1", 60, 1500);
+    run_histories("budget=30%,slack=8,prefix=3,levels=400,places=1", 70, 1500);
 }
 
 /* Exactly enough pages for forks that all share and all change every page; not with one less. */
@@ -546,7 +601,7 @@ static void test_fork_needs_exactly(void **state)
         world.cache = kv_check_cache(&shape, 3 * per_seq - less);
         world.config = config_of(&coarse, "budget=20,slack=44,window=0");
         memcpy(&world.params, world.config.params.bytes, sizeof(world.params));
-        must(keep_create(&world.config, &shape, &world.keep, &err), &err);
+        must(keep_create(&world.config, &model, 2, &world.keep, &err), &err);
         restart(&world.h[0]);
         grow_together(1, (int32_t[]){0}, (int32_t[]){63});
         fork_to(&world.h[0], &world.h[1]);

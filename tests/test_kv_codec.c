@@ -152,7 +152,7 @@ static void test_moves(void **state)
         }
         for (int32_t s = 0; s < 32; s++) {
             kv_page_pos(cache, 0)[s] = 100 + s;
-            kv_page_move(cache, b, 31 - s, a, s);
+            kv_page_move(cache, b, &(struct kv_page_part){a, s, 31 - s, 1}, 1);
             assert_int_equal(kv_page_pos(cache, 1)[31 - s], 100 + s);
         }
         for (int32_t s = 0; s < 32; s++) {

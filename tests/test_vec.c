@@ -163,6 +163,91 @@ static void check_halves(const struct pi_vec_kernels *k, int32_t n, int32_t star
     assert_true(back[start + n] == 0.0f);
 }
 
+#define SCORE_ROW (MAX_N + 7)
+#define SCORE_DIM 9
+#define SCORE_QUERY 7
+
+/* Every number of queries and pairs, pairings, moduli or none; out has its neighbours beside it. */
+static void check_score(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    static float key[SCORE_DIM * SCORE_ROW + 4], out[SCORE_QUERY * SCORE_ROW], got[PI_LEN(out)];
+    float w[SCORE_QUERY * SCORE_DIM], e[SCORE_QUERY * SCORE_DIM];
+    int32_t n_pair = (n + start) % 5, dim = 2 * n_pair + start % 2;
+    dim = dim > 0 ? dim : 1;
+    struct pi_vec_score s = {.key = key + start,
+                             .stride = SCORE_ROW,
+                             .n = n,
+                             .dim = dim,
+                             .n_pair = n_pair,
+                             .adjacent = n % 2 == 0,
+                             .n_query = 1 + n % SCORE_QUERY,
+                             .w = w,
+                             .e = n % 3 == 0 ? NULL : e,
+                             .e_stride = n % 4 == 0 ? 0 : (size_t)n_pair,
+                             .out = got + start,
+                             .out_stride = SCORE_ROW - 4};
+    fill(key, (int32_t)PI_LEN(key), 3.0f, rng);
+    fill(w, (int32_t)PI_LEN(w), 3.0f, rng);
+    fill(e, (int32_t)PI_LEN(e), 3.0f, rng);
+    fill(out, (int32_t)PI_LEN(out), 3.0f, rng);
+    memcpy(got, out, sizeof(out));
+    for (int32_t q = 0; q < s.n_query; q++)
+        for (int32_t j = 0; j < n; j++) {
+            float sum = 0.0f;
+            for (int32_t f = 0; f < n_pair; f++) {
+                int32_t a = s.adjacent ? 2 * f : f, b = s.adjacent ? 2 * f + 1 : n_pair + f;
+                float x = s.key[a * SCORE_ROW + j], y = s.key[b * SCORE_ROW + j];
+                float xx = x * x, yy = y * y, term = w[q * dim + a] * x;
+                sum += term;
+                term = w[q * dim + b] * y;
+                sum += term;
+                term = s.e != NULL ? e[(size_t)q * s.e_stride + (size_t)f] * sqrtf(xx + yy) : 0.0f;
+                sum += term;
+            }
+            for (int32_t d = 2 * n_pair; d < dim; d++) {
+                float term = w[q * dim + d] * s.key[d * SCORE_ROW + j];
+                sum += term;
+            }
+            out[start + q * (SCORE_ROW - 4) + j] = sum;
+        }
+    k->score(&s);
+    assert_same(got, out, sizeof(out));
+}
+
+static void check_scores(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float x[ROOM], z[ROOM], got[ROOM];
+    double part[16] = {0}, mean = (double)rng_float(rng), sum = 0.0;
+    bool square = start % 2 == 1;
+    fill(x, ROOM, 3.0f, rng);
+    fill(z, ROOM, 3.0f, rng);
+    for (int32_t i = 0; i < n; i++) {
+        double d = (double)x[start + i] - mean, term = square ? d * d : d;
+        part[i % 16] += term;
+        sum += term;
+    }
+    for (int32_t half = 8; half > 0; half /= 2)
+        for (int32_t j = 0; j < half; j++)
+            part[j] += part[j + half];
+    assert_true(k->sum(x + start, n, mean, square) == part[0]);
+    assert_close(part[0], sum, 1e-12 * n * 16);
+    memcpy(got, x, sizeof(got));
+    k->standardise(got + start, n, mean, 1.75);
+    for (int32_t i = 0; i < n; i++) {
+        double d = ((double)x[start + i] - mean) * 1.75;
+        assert_true(got[start + i] == (float)d);
+        x[start + i] = got[start + i];
+    }
+    assert_same(got, x, sizeof(got)); /* and nothing beside it */
+    memcpy(got, z, sizeof(got));
+    k->take_max(got + start, x + start, n);
+    for (int32_t i = start; i < start + n; i++)
+        z[i] = x[i] > z[i] ? x[i] : z[i];
+    assert_same(got, z, sizeof(got));
+}
+
+static void test_scores(void **state) { (void)state; for_each(check_scores); }
+static void test_score(void **state) { (void)state; for_each(check_score); }
 static void test_rms_norm(void **state) { (void)state; for_each(check_rms_norm); }
 static void test_add(void **state) { (void)state; for_each(check_add); }
 static void test_silu_mul(void **state) { (void)state; for_each(check_silu_mul); }
@@ -207,7 +292,9 @@ int main(void)
         cmocka_unit_test(test_rms_norm), cmocka_unit_test(test_add),
         cmocka_unit_test(test_silu_mul), cmocka_unit_test(test_rope),
         cmocka_unit_test(test_quantize), cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_every_half), cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_score),    cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_every_half),
+        cmocka_unit_test(test_exp),
     };
     struct pi_kernels k;
     pi_kernels_fill(PI_CPU_SCALAR, &k);

@@ -4,6 +4,7 @@ An engine measures one place: a model, a number of threads and a depth (tokens a
 cache). It returns tokens per second of a prompt of N_PROMPT tokens and of generating N_GEN there,
 with f16 keys and values. Standard library only.
 """
+import csv
 import json
 import os
 import subprocess
@@ -68,6 +69,13 @@ class Pith:
     def start(self, model, threads):
         """A process that loads the model, evaluates three tokens and ends."""
         return run([self.program, "logits", "-m", model, "-t", str(threads), "--ids", "1,2,3"])
+
+
+def keep_figures(program, model, threads, rounds):
+    """What a keep policy costs and gives, as bench_keep measures it: rows of its CSV, one for each
+    figure and round and one for each figure's median."""
+    text = run([program, "--csv", "--threads", str(threads), "--rounds", str(rounds), model]).text
+    return list(csv.DictReader(text.splitlines()))
 
 
 class LlamaBench:

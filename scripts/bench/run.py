@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from engines import DEEP, N_PROMPT, Pith, open_peer
+from engines import DEEP, N_PROMPT, Pith, keep_figures, open_peer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Qwen3-0.6B, with random weights: speed does not depend on their values.
@@ -17,6 +17,7 @@ SHAPE = ("arch=qwen3 layers=28 width=1024 heads=16 kv_heads=8 head_dim=128 ff=30
          "ctx=40960 theta=1000000 eps=1e-6 tied=1").split()
 TESTS = {"prompt": f"prompt {N_PROMPT}", "generate": "generation"}
 TYPES = ["Q8_0", "Q4_K_M"]
+PARTS = ["speed", "keep"]
 COLUMNS = ["time", "machine", "threads", "engine", "version", "setting", "model", "test", "depth",
            "round", "value", "unit"]
 
@@ -171,6 +172,23 @@ def print_start(args, log, engines):
         print(f"pith {dtype}, depth {depth:,}: {size / 2**20:.1f} MiB above weights and KV pages")
 
 
+def print_keep(args, log, commit):
+    """What keep policies cost and give; bench_keep takes its rounds in turns itself."""
+    dtype, threads = args.types[0], args.threads[0]
+    program = os.path.join(args.build, "bench", "bench_keep")
+    rows = keep_figures(program, model_path(args, dtype), threads, args.rounds)
+    for row in rows:
+        if row["round"] != "median":
+            log.add("pith", commit, setting="keep", model=dtype, threads=threads, test=row["test"],
+                    depth=0, round=int(row["round"]), value=float(row["value"]), unit=row["unit"])
+    print(f"\n| keep: triattention:v3, {dtype}, {threads} threads | measured | unit | bound "
+          "| measured / bound | goal |\n|---|---|---|---|---|---|")
+    for row in (row for row in rows if row["round"] == "median"):
+        value, bound = float(row["value"]), float(row["bound"])
+        beside = f"{bound:.4g} | {value / bound:.2f}" if bound > 0 else "- | -"
+        print(f"| {row['test']} | {value:.4g} | {row['unit']} | {beside} | {row['goal'] or '-'} |")
+
+
 def parse_arguments():
     numbers = (lambda text: [int(word) for word in text.split(",")])
     parser = argparse.ArgumentParser(prog="scripts/bench.sh", description=__doc__)
@@ -182,19 +200,17 @@ def parse_arguments():
     parser.add_argument("--rounds", "-r", type=int, default=3)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--models", help="folder of the model files (default BUILD/bench-models)")
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS,
+                        help=f"what to measure, of {','.join(PARTS)} (all)")
     parser.add_argument("--csv", metavar="FILE", help="append every number to FILE")
     args = parser.parse_args()
+    if not set(args.parts) <= set(PARTS):
+        parser.error(f"--parts: {','.join(args.parts)} is not of {','.join(PARTS)}")
     args.models = args.models or os.path.join(args.build, "bench-models")
     return args
 
 
-def main():
-    args = parse_arguments()
-    log = Log(args.csv, machine_name())
-    engines = [Pith(os.path.join(args.build, "cli", "pith"), git_commit())]
-    engines += [open_peer(folder) for folder in args.peer]
-    for dtype in args.types:
-        make_model(args, dtype)
+def measure_speed(args, log, engines):
     places = [(dtype, threads, depth) for dtype in args.types for threads in args.threads
               for depth in args.depths]
     for number in range(args.rounds):
@@ -202,10 +218,24 @@ def main():
             if number > 0 and place[2] > DEEP:
                 continue
             measure_round(args, log, engines, place, number)
-    print(f"\nQwen3-0.6B shape, f16 KV, {log.machine}, commit {git_commit()}, median of "
-          f"{args.rounds} rounds")
     print_table(args, log, engines, places)
     print_start(args, log, engines)
+
+
+def main():
+    args = parse_arguments()
+    log = Log(args.csv, machine_name())
+    commit = git_commit()
+    engines = [Pith(os.path.join(args.build, "cli", "pith"), commit)]
+    engines += [open_peer(folder) for folder in args.peer]
+    for dtype in args.types:
+        make_model(args, dtype)
+    print(f"Qwen3-0.6B shape, f16 KV, {log.machine}, commit {commit}, median of {args.rounds} "
+          "rounds", flush=True)
+    if "speed" in args.parts:
+        measure_speed(args, log, engines)
+    if "keep" in args.parts:
+        print_keep(args, log, commit)
 
 
 if __name__ == "__main__":

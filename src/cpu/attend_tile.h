@@ -453,7 +453,13 @@ static void decode_f16(const uint16_t *from, float *to, int32_t n)
 
 static void decode_k_f16(const struct pi_attend_page *page, float *out)
 {
-    decode_f16(page->k, out, page->dim_k * page->page_len);
+    const uint16_t *k = page->k;
+    int32_t len = page->page_len;
+    for (int32_t d = 0; d < page->dim_k; d++, k += len, out += len) {
+        prefetch_next(PI_ATTEND_F16, (const uint8_t *)k, page->next, len / VEC);
+        for (int32_t s = 0; s < len; s += VEC)
+            vec_store(out + s, vec_load_f16(k + s));
+    }
 }
 
 static void decode_v_f16(const struct pi_attend_page *page, float *out)
@@ -463,13 +469,17 @@ static void decode_v_f16(const struct pi_attend_page *page, float *out)
 
 static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
 {
+    const int8_t *code = page->k;
     int32_t len = page->page_len;
     for (int32_t b = 0; b < page->dim_k / 32; b++)
         for (int32_t s = 0; s < len; s += VEC) {
             vec scale = vec_load_f16(page->k_scale + b * len + s);
-            for (int32_t d = b * 32; d < b * 32 + 32; d++)
-                vec_store(out + d * len + s,
-                          vec_mul(scale, vec_load_i8((const int8_t *)page->k + d * len + s)));
+            for (int32_t d = b * 32; d < b * 32 + 32; d++) {
+                if (s == 0)
+                    prefetch_next(PI_ATTEND_Q8_0, (const uint8_t *)code + d * len, page->next,
+                                  len / VEC);
+                vec_store(out + d * len + s, vec_mul(scale, vec_load_i8(code + d * len + s)));
+            }
         }
 }
 

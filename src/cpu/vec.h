@@ -7,6 +7,24 @@
 
 #include "base/base.h"
 
+/* Keys side by side, dimension d of key j at key[d * stride + j], and queries that they are scored
+   by. Pair f of a key is its dimensions (2f, 2f + 1) where they are adjacent, else (f, f + n_pair);
+   dimensions from 2 * n_pair on have no pair. */
+struct pi_vec_score {
+    const float *key; /* [dim][stride] */
+    size_t stride;
+    int32_t n; /* keys */
+    int32_t dim;
+    int32_t n_pair;
+    bool adjacent;
+    int32_t n_query;
+    const float *w;    /* [n_query][dim] of the dimensions */
+    const float *e;    /* of the pairs' moduli, n_pair floats of a query; NULL: they do not count */
+    size_t e_stride;   /* floats from a query's e to the next; 0: all have the same */
+    float *out;        /* [n_query][out_stride] */
+    size_t out_stride; /* at least n */
+};
+
 struct pi_vec_kernels {
     /* out[i] = x[i] * gain[i] / sqrt(mean(x^2) + eps); out may be x. The mean is taken in double. */
     void (*rms_norm)(const float *x, const float *gain, float *out, int32_t n, float eps);
@@ -24,6 +42,17 @@ struct pi_vec_kernels {
     /* Rows of IEEE half floats, rounded to nearest even; beyond 65,504 infinity. */
     void (*f16_from_f32)(const float *x, uint16_t *out, int32_t n);
     void (*f32_from_f16)(const uint16_t *x, float *out, int32_t n);
+    /* out[q][j] = sum over pairs f ascending, of each w[q][a] x_a, then w[q][b] x_b, then
+       e[q][f] sqrt(x_a^2 + x_b^2), and then over dimensions without a pair of w[q][d] x_d, added
+       one by one from 0, nothing fused. out overlaps nothing that is read. */
+    void (*score)(const struct pi_vec_score *s);
+    /* Sum of x[i] - mean, or of its square, in double: sixteen partial sums, part j of x[j],
+       x[j + 16], ..., then their halves are added. */
+    double (*sum)(const float *x, int32_t n, double mean, bool square);
+    /* x[i] = (x[i] - mean) * scale, in double, rounded once. */
+    void (*standardise)(float *x, int32_t n, double mean, double scale);
+    /* z[i] = x[i] where that is greater; neither is NaN. */
+    void (*take_max)(float *z, const float *x, int32_t n);
 };
 
 #endif

@@ -134,6 +134,134 @@ static void vec_f32_from_f16(const uint16_t *restrict x, float *restrict out, in
         out[i] = pi_f32_from_f16(x[i]);
 }
 
+#define VEC_TILE 32 /* keys whose sums stay in registers: two of the widest for each query */
+#define VEC_EACH(i) for (int32_t i = 0; i < n; i++)
+
+/* n keys from j on by 1, 2 or 4 queries. The counts and whether moduli count are constants where
+   this is called, so that every loop over keys becomes registers. Sums are written out one by one:
+   as an array of arrays compilers keep them in memory. */
+static inline __attribute__((always_inline)) void vec_score_tile(const struct pi_vec_score *s,
+                                                                 int32_t query, int32_t j,
+                                                                 const int32_t n_query,
+                                                                 const int32_t n, const bool moduli)
+{
+    float s0[VEC_TILE], s1[VEC_TILE], s2[VEC_TILE], s3[VEC_TILE];
+    size_t dim = (size_t)s->dim, n_pair = (size_t)s->n_pair, next = s->e_stride;
+    size_t step = s->adjacent ? 2 : 1, other = s->adjacent ? 1 : n_pair;
+    const float *w = s->w + (size_t)query * dim;
+    const float *e = moduli ? s->e + (size_t)query * next : w;
+    VEC_EACH(i) s0[i] = s1[i] = s2[i] = s3[i] = 0.0f;
+    for (size_t f = 0; f < n_pair; f++) {
+        const float *restrict a = s->key + f * step * s->stride + j;
+        const float *restrict b = a + other * s->stride;
+        const float *wa = w + f * step, *wb = wa + other, *we = e + (moduli ? f : 0);
+        VEC_EACH(i)
+        {
+            float x = a[i], y = b[i], m = moduli ? sqrtf(x * x + y * y) : 0.0f;
+            s0[i] = s0[i] + wa[0] * x + wb[0] * y;
+            s0[i] = moduli ? s0[i] + we[0] * m : s0[i];
+            if (n_query > 1) {
+                s1[i] = s1[i] + wa[dim] * x + wb[dim] * y;
+                s1[i] = moduli ? s1[i] + we[next] * m : s1[i];
+            }
+            if (n_query > 2) {
+                s2[i] = s2[i] + wa[2 * dim] * x + wb[2 * dim] * y;
+                s2[i] = moduli ? s2[i] + we[2 * next] * m : s2[i];
+                s3[i] = s3[i] + wa[3 * dim] * x + wb[3 * dim] * y;
+                s3[i] = moduli ? s3[i] + we[3 * next] * m : s3[i];
+            }
+        }
+    }
+    for (size_t d = 2 * n_pair; d < dim; d++) {
+        const float *restrict a = s->key + d * s->stride + j;
+        VEC_EACH(i)
+        {
+            s0[i] += w[d] * a[i];
+            s1[i] += n_query > 1 ? w[dim + d] * a[i] : 0.0f;
+            s2[i] += n_query > 2 ? w[2 * dim + d] * a[i] : 0.0f;
+            s3[i] += n_query > 2 ? w[3 * dim + d] * a[i] : 0.0f;
+        }
+    }
+    float *out = s->out + (size_t)query * s->out_stride + j;
+    VEC_EACH(i) out[i] = s0[i];
+    for (int32_t i = 0; n_query > 1 && i < n; i++)
+        out[s->out_stride + (size_t)i] = s1[i];
+    for (int32_t i = 0; n_query > 2 && i < n; i++) {
+        out[2 * s->out_stride + (size_t)i] = s2[i];
+        out[3 * s->out_stride + (size_t)i] = s3[i];
+    }
+}
+
+/* All queries on n keys. */
+static inline __attribute__((always_inline)) void
+vec_score_keys(const struct pi_vec_score *s, int32_t j, const int32_t n, const bool moduli)
+{
+    int32_t q = 0;
+    for (; q + 4 <= s->n_query; q += 4)
+        vec_score_tile(s, q, j, 4, n, moduli);
+    for (; q + 2 <= s->n_query; q += 2)
+        vec_score_tile(s, q, j, 2, n, moduli);
+    if (q < s->n_query)
+        vec_score_tile(s, q, j, 1, n, moduli);
+}
+
+static inline __attribute__((always_inline)) void vec_score_all(const struct pi_vec_score *s,
+                                                                const bool moduli)
+{
+    int32_t j = 0;
+    for (; j + VEC_TILE <= s->n; j += VEC_TILE)
+        vec_score_keys(s, j, VEC_TILE, moduli);
+    for (; j + VEC_LANES <= s->n; j += VEC_LANES)
+        vec_score_keys(s, j, VEC_LANES, moduli);
+    for (; j < s->n; j++)
+        vec_score_keys(s, j, 1, moduli);
+}
+
+static void vec_score(const struct pi_vec_score *s)
+{
+    if (s->e != NULL)
+        vec_score_all(s, true);
+    else
+        vec_score_all(s, false);
+}
+
+static inline __attribute__((always_inline)) double vec_sum_of(const float *x, int32_t n,
+                                                               double mean, const bool square)
+{
+    double s[VEC_LANES] = {0};
+    int32_t i = 0;
+    for (; i + VEC_LANES <= n; i += VEC_LANES)
+        for (int32_t j = 0; j < VEC_LANES; j++) {
+            double d = (double)x[i + j] - mean;
+            s[j] += square ? d * d : d;
+        }
+    for (int32_t j = 0; i + j < n; j++) {
+        double d = (double)x[i + j] - mean;
+        s[j] += square ? d * d : d;
+    }
+    for (int32_t half = VEC_LANES / 2; half > 0; half /= 2)
+        for (int32_t j = 0; j < half; j++)
+            s[j] += s[j + half];
+    return s[0];
+}
+
+static double vec_sum(const float *x, int32_t n, double mean, bool square)
+{
+    return square ? vec_sum_of(x, n, mean, true) : vec_sum_of(x, n, mean, false);
+}
+
+static void vec_standardise(float *x, int32_t n, double mean, double scale)
+{
+    for (int32_t i = 0; i < n; i++)
+        x[i] = (float)(((double)x[i] - mean) * scale);
+}
+
+static void vec_take_max(float *restrict z, const float *restrict x, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        z[i] = x[i] > z[i] ? x[i] : z[i];
+}
+
 static void vec_init(struct pi_vec_kernels *k)
 {
     k->rms_norm = vec_rms_norm;
@@ -143,4 +271,8 @@ static void vec_init(struct pi_vec_kernels *k)
     k->quantize = vec_quantize;
     k->f16_from_f32 = vec_f16_from_f32;
     k->f32_from_f16 = vec_f32_from_f16;
+    k->score = vec_score;
+    k->sum = vec_sum;
+    k->standardise = vec_standardise;
+    k->take_max = vec_take_max;
 }

@@ -62,10 +62,11 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(keep_config_parse(params->keep, &out->keep, err));
     PI_TRY(keep_config_fit(&out->keep, &out->geometry, err));
-    int64_t n_token =
-        params->kv_tokens > 0 ? params->kv_tokens : keep_most_at(&out->keep, hp->n_ctx_train);
-    out->kv_bytes =
-        params->kv_bytes > 0 ? params->kv_bytes : kv_bytes_for_tokens(&out->geometry, n_token);
+    out->kv_bytes = keep_bytes_at(&out->keep, &out->geometry, hp->n_ctx_train);
+    if (params->kv_tokens > 0)
+        out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens);
+    if (params->kv_bytes > 0)
+        out->kv_bytes = params->kv_bytes;
     return PITH_OK;
 }
 
@@ -75,8 +76,21 @@ pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *
     struct plan plan;
     PI_TRY(make_plan(model, params, &plan, err));
     PI_TRY(check_range("n_token", n_token, 0, INT32_MAX, err));
-    *bytes = kv_bytes_for_tokens(&plan.geometry, keep_most_at(&plan.keep, (int32_t)n_token));
+    *bytes = keep_bytes_at(&plan.keep, &plan.geometry, (int32_t)n_token);
     return PITH_OK;
+}
+
+static pith_status make_keep(struct pith_engine *e, const struct plan *plan, pith_error *err)
+{
+    struct keep_model model = {
+        .g = plan->geometry,
+        .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
+        .scale = e->model->hp.attn_scale,
+        .rope = &e->model->rope,
+        .model = e->model,
+    };
+    PI_TRY(keep_create(&plan->keep, &model, plan->n_thread, &e->keep, err));
+    return pi_engine_update_tap(e, NULL, NULL, err);
 }
 
 pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
@@ -94,11 +108,12 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
         return pi_fail(err, PITH_NOMEM, "no memory for an engine");
     e->model = model;
     e->chunk = plan.chunk;
+    e->n_thread = plan.n_thread;
     pith_status status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
     if (status == PITH_OK)
         status = pi_pass_create(model, &plan.geometry, plan.chunk, plan.n_thread, &e->pass, err);
     if (status == PITH_OK)
-        status = keep_create(&plan.keep, &plan.geometry, &e->keep, err);
+        status = make_keep(e, &plan, err);
     if (status != PITH_OK)
         goto fail;
     size_t n = (size_t)plan.chunk;
@@ -123,6 +138,7 @@ void pith_engine_free(pith_engine *e)
         return;
     pi_mem_free(e->logits);
     pi_mem_free(e->state);
+    pi_mem_free(e->keep_states);
     pi_mem_free(e->batch_of);
     pi_mem_free(e->pass_item);
     keep_free(e->keep);
@@ -131,8 +147,16 @@ void pith_engine_free(pith_engine *e)
     pi_mem_free(e);
 }
 
-const pith_model *pith_engine_model(const pith_engine *e) { return e->model; }
-void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out) { kv_cache_stats(e->kv, out); }
+const pith_model *pith_engine_model(const pith_engine *e)
+{
+    return e->model;
+}
+void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out)
+{
+    kv_cache_stats(e->kv, out);
+    if (e->keep != NULL) /* what the policy remembers of each sequence */
+        out->table_bytes += out->n_seq * (int64_t)keep_state_size(e->keep);
+}
 void pith_engine_kv_reset_peak(pith_engine *e)
 {
     kv_cache_reset_peak(e->kv);
@@ -229,6 +253,7 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
         return status;
     }
     seq->tally = from->tally;
+    seq->n_prompt = from->n_prompt;
     if (seq->keep_state != NULL)
         memcpy(seq->keep_state, from->keep_state, keep_state_size(from->engine->keep));
     *out = seq;
@@ -246,7 +271,7 @@ static int32_t first_gap(const struct pith_seq *seq)
             int32_t low = 0, high = (int32_t)pi_min(gap, kv_lane_len(seq->kv, l, h));
             while (low < high) {
                 int32_t mid = low + (high - low) / 2;
-                if (kv_lane_pos(seq->kv, l, h, mid) == mid)
+                if (keep_position(seq->engine->keep, seq->kv, l, h, mid) == mid)
                     low = mid + 1;
                 else
                     high = mid;
@@ -263,6 +288,8 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
         same++;
     if (same == seq->n_token && (same < n || seq->has_logits))
         return same;
+    if (seq->keep_state != NULL)
+        return 0;
     return (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
 }
 
@@ -273,18 +300,44 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
                        n_token, seq->n_token);
     if (n_token == seq->n_token)
         return PITH_OK;
-    kv_seq_truncate(seq->kv, n_token);
+    keep_truncate(seq->engine->keep, seq->kv, n_token);
     seq->n_token = n_token;
     seq->has_logits = false;
+    if (n_token < seq->n_prompt)
+        seq->n_prompt = 0;
+    if (n_token == 0 && seq->keep_state != NULL)
+        memset(seq->keep_state, 0, keep_state_size(seq->engine->keep));
     if (first_gap(seq) == n_token) /* nothing of what is left was ever evicted */
         seq->tally = (struct keep_tally){0};
     return PITH_OK;
 }
 
-pith_engine *pith_seq_engine(const pith_seq *seq) { return seq->engine; }
-int32_t pith_seq_length(const pith_seq *seq) { return seq->n_token; }
-const int32_t *pith_seq_tokens(const pith_seq *seq) { return seq->tokens; }
-const float *pith_seq_logits(const pith_seq *seq) { return seq->has_logits ? seq->logits : NULL; }
+pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err)
+{
+    if (n_token < 0)
+        return pi_fail(err, PITH_INVALID, "n_token: %d tokens cannot be a prompt", n_token);
+    if (seq->engine->keep != NULL)
+        PI_TRY(keep_check_prompt(seq->engine->keep, n_token, err));
+    seq->n_prompt = n_token;
+    return PITH_OK;
+}
+
+pith_engine *pith_seq_engine(const pith_seq *seq)
+{
+    return seq->engine;
+}
+int32_t pith_seq_length(const pith_seq *seq)
+{
+    return seq->n_token;
+}
+const int32_t *pith_seq_tokens(const pith_seq *seq)
+{
+    return seq->tokens;
+}
+const float *pith_seq_logits(const pith_seq *seq)
+{
+    return seq->has_logits ? seq->logits : NULL;
+}
 
 pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith_lane_info *out,
                           int32_t *positions, int32_t cap)
@@ -297,7 +350,7 @@ pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith
     out->n_page = kv_lane_pages(seq->kv, layer, head);
     out->bytes = (int64_t)out->n_page * (int64_t)kv_page_bytes(g);
     if (cap > 0)
-        kv_lane_positions(seq->kv, layer, head, positions, (int32_t)pi_min(n, cap));
+        keep_positions(seq->engine->keep, seq->kv, layer, head, positions, (int32_t)pi_min(n, cap));
     return PITH_OK;
 }
 
@@ -339,11 +392,10 @@ static pith_status check_positions(const struct kv_seq *kv, const struct kv_geom
 {
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            for (int32_t s = 0; s < kv_lane_len(kv, l, h); s++)
-                if (kv_lane_pos(kv, l, h, s) >= n)
-                    return pi_fail(err, PITH_FORMAT,
-                                   "%s: layer %d, head %d: an entry at position %d of %d tokens",
-                                   path, l, h, kv_lane_pos(kv, l, h, s), n);
+            if (kv_lane_last(kv, l, h) >= n)
+                return pi_fail(err, PITH_FORMAT,
+                               "%s: layer %d, head %d: an entry at position %d of %d tokens", path,
+                               l, h, kv_lane_last(kv, l, h), n);
     return PITH_OK;
 }
 

@@ -32,11 +32,17 @@ static pith_status check_items(const struct pith_engine *e, const pith_batch_ite
     return PITH_OK;
 }
 
+/* Where a sequence stands after the first n_done tokens of its item. */
+static struct keep_point point_at(const struct pith_seq *seq, int32_t n_done)
+{
+    return (struct keep_point){seq->n_token + n_done, seq->n_prompt};
+}
+
 /* Tokens of an item that are appended until its next keep round, at most n. */
 static int32_t until_round(const struct pith_engine *e, const struct pith_seq *seq, int32_t n_done,
                            int32_t n)
 {
-    return e->keep != NULL ? keep_room(e->keep, seq->kv, seq->n_token + n_done, n) : n;
+    return e->keep != NULL ? keep_room(e->keep, seq->kv, point_at(seq, n_done), n) : n;
 }
 
 static pith_status reserve_item(struct pith_engine *e, const pith_batch_item *item, pith_error *err)
@@ -51,7 +57,7 @@ static pith_status reserve_item(struct pith_engine *e, const pith_batch_item *it
                            e->model->hp.n_vocab);
     }
     if (e->keep != NULL)
-        PI_TRY(keep_prepare(e->keep, seq->kv, seq->n_token, item->n_token, err));
+        PI_TRY(keep_prepare(e->keep, seq->kv, point_at(seq, 0), item->n_token, err));
     return kv_seq_reserve(seq->kv, until_round(e, seq, 0, item->n_token), err);
 }
 
@@ -67,7 +73,7 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
     if (e->keep == NULL)
         return PITH_OK;
     for (int32_t i = 0; i < n; i++)
-        lacks += keep_lacks(e->keep, items[i].seq->kv, items[i].seq->n_token, items[i].n_token);
+        lacks += keep_lacks(e->keep, items[i].seq->kv, point_at(items[i].seq, 0), items[i].n_token);
     for (int32_t i = 0; i < n; i++)
         kv_seq_clear_charges(items[i].seq->kv);
     int64_t n_free = kv_seq_free_pages(items[0].seq->kv);
@@ -84,10 +90,15 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
 {
     struct pith_seq *seq = items[i].seq;
     struct pi_item_state *state = &e->state[i];
-    int32_t n_token = seq->n_token + state->n_done, left = items[i].n_token - state->n_done;
-    if (e->keep == NULL || keep_room(e->keep, seq->kv, n_token, 1) > 0)
+    int32_t left = items[i].n_token - state->n_done;
+    struct keep_point at = point_at(seq, state->n_done);
+    if (e->keep == NULL || !keep_due(e->keep, seq->kv, at, left))
         return PITH_OK;
-    struct keep_view view = {seq->kv, seq->tokens, n_token, seq->keep_state};
+    struct keep_view view = {.kv = seq->kv,
+                             .tokens = seq->tokens,
+                             .n_token = at.n_token,
+                             .n_prompt = at.n_prompt,
+                             .state = seq->keep_state};
     state->evicted = true;
     PI_TRY(keep_round(e->keep, seq->kv, &view, &seq->tally, err));
     return kv_seq_reserve(seq->kv, until_round(e, seq, state->n_done, left), err);
@@ -198,11 +209,42 @@ static void finish_item(const pith_batch_item *item, const struct pi_item_state 
         seq->has_logits = ok && item->logits == PITH_LOGITS_LAST;
     } else {
         kv_seq_truncate(seq->kv, seq->n_token);
+        if (state->keep_state != NULL)
+            memcpy(seq->keep_state, state->keep_state, keep_state_size(seq->engine->keep));
         if (state->n_done > 0)
             seq->has_logits = false;
     }
     if (!ok)
         kv_seq_trim(seq->kv);
+}
+
+/* Room for the batch's items, and a copy of what their policy remembers, for the way back. */
+static pith_status start_items(struct pith_engine *e, const pith_batch_item *items, int32_t n_item,
+                               pith_error *err)
+{
+    size_t size = e->keep != NULL ? keep_state_size(e->keep) : 0;
+    if (n_item > e->n_state) {
+        struct pi_item_state *grown =
+            pi_mem_grow(PI_MEM_SCRATCH, e->state, (size_t)n_item, sizeof(*grown));
+        if (grown == NULL)
+            return pi_fail(err, PITH_NOMEM, "no memory for a batch of %d items", n_item);
+        e->state = grown;
+        uint8_t *states = NULL;
+        if (size > 0) {
+            states = pi_mem_grow(PI_MEM_SCRATCH, e->keep_states, (size_t)n_item, size);
+            if (states == NULL)
+                return pi_fail(err, PITH_NOMEM, "no memory for the policy's state of %d items",
+                               n_item);
+        }
+        e->keep_states = states;
+        e->n_state = n_item;
+    }
+    memset(e->state, 0, (size_t)n_item * sizeof(*e->state));
+    for (int32_t i = 0; size > 0 && i < n_item; i++) {
+        e->state[i].keep_state = e->keep_states + (size_t)i * size;
+        memcpy(e->state[i].keep_state, items[i].seq->keep_state, size);
+    }
+    return PITH_OK;
 }
 
 pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_t n_item,
@@ -213,15 +255,7 @@ pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_
     if (n_item == 0)
         return PITH_OK;
     PI_TRY(check_items(e, items, n_item, err));
-    if (n_item > e->n_state) {
-        struct pi_item_state *grown =
-            pi_mem_grow(PI_MEM_SCRATCH, e->state, (size_t)n_item, sizeof(*grown));
-        if (grown == NULL)
-            return pi_fail(err, PITH_NOMEM, "no memory for a batch of %d items", n_item);
-        e->state = grown;
-        e->n_state = n_item;
-    }
-    memset(e->state, 0, (size_t)n_item * sizeof(*e->state));
+    PI_TRY(start_items(e, items, n_item, err));
     e->tap_stopped = false;
     pith_status status = reserve(e, items, n_item, err);
     if (status == PITH_OK)

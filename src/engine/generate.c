@@ -148,8 +148,21 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
 {
     g->result.n_cached = pi_seq_reusable(g->seq, prompt, n_prompt);
     g->result.n_prompt = n_prompt - g->result.n_cached;
-    PI_TRY(pith_seq_sync(g->seq, prompt, n_prompt, g->params->progress, g->params->progress_user,
-                         err));
+    int32_t marked = g->seq->n_prompt;
+    if (marked == 0 || marked > g->result.n_cached) {
+        /* The first prompt, or one in place of it. */
+        if (g->seq->engine->keep != NULL)
+            PI_TRY(keep_check_prompt(g->seq->engine->keep, n_prompt, err));
+        PI_TRY(pith_seq_truncate(g->seq, g->result.n_cached, err));
+        marked = g->seq->n_prompt; /* 0 where a part of the old prompt went */
+        g->seq->n_prompt = n_prompt;
+    }
+    pith_status status =
+        pith_seq_sync(g->seq, prompt, n_prompt, g->params->progress, g->params->progress_user, err);
+    if (status != PITH_OK) {
+        g->seq->n_prompt = marked;
+        return status;
+    }
     for (int32_t i = 0; i < n_prompt; i++)
         pith_sampler_accept(g->sampler, prompt[i]);
     return PITH_OK;

@@ -6,7 +6,10 @@
  */
 #include "engine/replay.h"
 
+#include <math.h>
+
 #include "base/mem.h"
+#include "base/threads.h"
 #include "keep/keep.h"
 
 struct pi_replay {
@@ -18,6 +21,7 @@ struct pi_replay {
     int32_t most;           /* tokens that there is memory for */
     int32_t n_token;        /* tokens read */
     struct keep_tally tally;
+    struct pi_rope rope; /* freq owned */
 };
 
 static pith_status make_geometry(const struct pi_replay_shape *shape, struct kv_geometry *g,
@@ -33,14 +37,49 @@ static pith_status make_geometry(const struct pi_replay_shape *shape, struct kv_
     return kv_geometry_check(g, err);
 }
 
-static pith_status make_parts(struct pi_replay *r, const char *keep, pith_error *err)
+/* What the policy is told of the model. */
+static pith_status make_model(struct pi_replay *r, const struct pi_replay_shape *shape,
+                              struct keep_model *out, pith_error *err)
+{
+    if (shape->n_group < 0 || shape->n_pair < 0 || shape->n_pair > shape->dim_k / 2 ||
+        (shape->n_pair > 0 && shape->freq == NULL))
+        return pi_fail(err, PITH_INVALID,
+                       "n_group %d, n_pair %d: no heads of %d dimensions are like that",
+                       shape->n_group, shape->n_pair, shape->dim_k);
+    *out = (struct keep_model){
+        .g = r->g,
+        .n_group = shape->n_group > 0 ? shape->n_group : 1,
+        .scale = shape->scale > 0.0f ? shape->scale : 1.0f / sqrtf((float)shape->dim_k),
+    };
+    if (shape->n_pair == 0)
+        return PITH_OK;
+    r->rope =
+        (struct pi_rope){.n_pair = shape->n_pair, .adjacent = shape->adjacent, .magnitude = 1.0f};
+    r->rope.freq = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)shape->n_pair, sizeof(double));
+    if (r->rope.freq == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for %d frequencies", shape->n_pair);
+    memcpy(r->rope.freq, shape->freq, (size_t)shape->n_pair * sizeof(double));
+    out->rope = &r->rope;
+    return PITH_OK;
+}
+
+static pith_status make_parts(struct pi_replay *r, const struct pi_replay_shape *shape,
+                              const char *keep, pith_error *err)
 {
     struct keep_config config;
+    struct keep_model model;
     PI_TRY(keep_config_parse(keep, &config, err));
     PI_TRY(keep_config_fit(&config, &r->g, err));
-    PI_TRY(kv_cache_create(&r->g, kv_bytes_for_tokens(&r->g, r->most), &r->cache, err));
+    PI_TRY(make_model(r, shape, &model, err));
+    /* Where the first entries get pages of their own, a lane takes one more. */
+    int64_t most = (int64_t)r->most + (keep_config_places(&config) ? r->g.page_len : 0);
+    PI_TRY(kv_cache_create(&r->g, kv_bytes_for_tokens(&r->g, most), &r->cache, err));
     PI_TRY(kv_seq_create(r->cache, &r->kv, err));
-    PI_TRY(keep_create(&config, &r->g, &r->keep, err));
+    PI_TRY(keep_create(&config, &model, pi_thread_count(), &r->keep, err));
+    if (r->keep != NULL && (keep_needs(r->keep) & KEEP_NEED_ROWS) != 0)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep policy %s learns from queries while it runs, which are not replayed",
+                       config.policy->name);
     size_t size = r->keep != NULL ? keep_state_size(r->keep) : 0;
     if (size == 0)
         return PITH_OK;
@@ -62,7 +101,7 @@ pith_status pi_replay_create(const struct pi_replay_shape *shape, const char *ke
         return pi_fail(err, PITH_NOMEM, "no memory for a replay");
     r->g = g;
     r->most = shape->n_token;
-    pith_status status = make_parts(r, keep, err);
+    pith_status status = make_parts(r, shape, keep, err);
     if (status != PITH_OK) {
         pi_replay_free(r);
         return status;
@@ -79,6 +118,7 @@ void pi_replay_free(struct pi_replay *r)
     pi_mem_free(r->state);
     kv_seq_free(r->kv);
     kv_cache_free(r->cache);
+    pi_mem_free(r->rope.freq);
     pi_mem_free(r);
 }
 
@@ -97,12 +137,18 @@ static void append(struct pi_replay *r, int32_t n, const float *const *k, const 
     r->n_token += n;
 }
 
+static struct keep_point point_of(const struct pi_replay *r)
+{
+    return (struct keep_point){r->n_token, 0};
+}
+
 /* A round where one is due. */
-static pith_status run_round(struct pi_replay *r, const int32_t *tokens, pith_error *err)
+static pith_status run_round(struct pi_replay *r, const int32_t *tokens, int32_t n_left,
+                             pith_error *err)
 {
     struct keep_view view = {
         .kv = r->kv, .tokens = tokens, .n_token = r->n_token, .state = r->state};
-    if (r->keep == NULL || keep_room(r->keep, r->kv, r->n_token, 1) > 0)
+    if (r->keep == NULL || !keep_due(r->keep, r->kv, point_of(r), n_left))
         return PITH_OK;
     return keep_round(r->keep, r->kv, &view, &r->tally, err);
 }
@@ -114,14 +160,15 @@ pith_status pi_replay_read(struct pi_replay *r, int32_t n_token, const int32_t *
         return pi_fail(err, PITH_INVALID, "n_token: %d is not in %d..%d", n_token, r->n_token,
                        r->most);
     if (r->keep != NULL)
-        PI_TRY(keep_prepare(r->keep, r->kv, r->n_token, n_token - r->n_token, err));
+        PI_TRY(keep_prepare(r->keep, r->kv, point_of(r), n_token - r->n_token, err));
+    PI_TRY(run_round(r, tokens, n_token - r->n_token, err));
     while (r->n_token < n_token) {
         int32_t n = n_token - r->n_token;
         if (r->keep != NULL)
-            n = keep_room(r->keep, r->kv, r->n_token, n);
+            n = keep_room(r->keep, r->kv, point_of(r), n);
         PI_TRY(kv_seq_reserve(r->kv, n, err));
         append(r, n, k, v);
-        PI_TRY(run_round(r, tokens, err));
+        PI_TRY(run_round(r, tokens, n_token - r->n_token, err));
     }
     return PITH_OK;
 }
@@ -129,7 +176,7 @@ pith_status pi_replay_read(struct pi_replay *r, int32_t n_token, const int32_t *
 int32_t pi_replay_lane(const struct pi_replay *r, int32_t layer, int32_t head, int32_t *positions)
 {
     int32_t n = kv_lane_len(r->kv, layer, head);
-    kv_lane_positions(r->kv, layer, head, positions, n);
+    keep_positions(r->keep, r->kv, layer, head, positions, n);
     return n;
 }
 

@@ -19,10 +19,16 @@ struct pi_replay_shape {
     const char *type_k;
     const char *type_v;
     int32_t n_token; /* most tokens that will be read */
+    /* What policies want to know of the model; zero where nobody knows. */
+    int32_t n_group;    /* query heads that share a KV head; 0: 1 */
+    float scale;        /* multiplies q.k; 0: 1 / sqrt(dim_k) */
+    int32_t n_pair;     /* rotated pairs of a head; 0: keys are taken for not rotated */
+    bool adjacent;      /* pairs (2i, 2i+1); otherwise (i, i + n_pair) */
+    const double *freq; /* [n_pair] radians per position, copied */
 };
 
-/* keep is the option text of pith_engine_params; NULL is the full cache. INVALID, UNSUPPORTED,
-   NOMEM. */
+/* keep is the option text of pith_engine_params; NULL is the full cache. INVALID, UNSUPPORTED (a
+   policy that learns from queries while it runs, which are not replayed), NOMEM. */
 PITH_API pith_status pi_replay_create(const struct pi_replay_shape *shape, const char *keep,
                                       struct pi_replay **out, pith_error *err);
 PITH_API void pi_replay_free(struct pi_replay *r); /* NULL is ignored */

@@ -1,15 +1,15 @@
 /*
- * tap.c - hands what the pass computed to the caller's tap: recording and calibration read queries,
- * keys and values here. It must not know what they are read for. Invariant: what a tap sees is what
- * the pass goes on with, and a tap that stops ends the evaluation after the pass, where the engine
- * rolls the sequences back.
+ * tap.c - hands what the pass computed to whoever wants it: the caller's tap (recording and
+ * calibration read queries, keys and values here) and the keep policy. It must not know what they
+ * are read for. Invariant: what a tap sees is what the pass goes on with, and a tap that stops ends
+ * the evaluation after the pass, where the engine rolls the sequences back.
  */
 #include "engine/engine.h"
 
 static void show_rows(void *user, const struct pi_pass_tap_rows *in)
 {
     struct pith_engine *e = user;
-    const struct pith_seq *seq = in->item->owner;
+    struct pith_seq *seq = in->item->owner;
     pith_tap_rows rows = {
         .seq = seq,
         .layer = in->layer,
@@ -21,16 +21,32 @@ static void show_rows(void *user, const struct pi_pass_tap_rows *in)
         .k = in->k,
         .v = in->v,
     };
-    if (!e->tap_stopped)
+    if (e->keep != NULL && (keep_needs(e->keep) & KEEP_NEED_ROWS) != 0) {
+        struct keep_view view = {.kv = seq->kv,
+                                 .tokens = seq->tokens,
+                                 .n_token = in->item->pos0,
+                                 .n_prompt = seq->n_prompt,
+                                 .state = seq->keep_state};
+        keep_observe(e->keep, &view, in);
+    }
+    if (e->tap != NULL && !e->tap_stopped)
         e->tap_stopped = !e->tap(e->tap_user, &rows);
+}
+
+pith_status pi_engine_update_tap(struct pith_engine *e, pith_tap_fn *fn, void *user,
+                                 pith_error *err)
+{
+    bool learns = e->keep != NULL && (keep_needs(e->keep) & KEEP_NEED_ROWS) != 0;
+    bool wanted = fn != NULL || learns;
+    PI_TRY(pi_pass_set_tap(e->pass, wanted ? show_rows : NULL, e, err));
+    e->tap = fn;
+    e->tap_user = user;
+    return PITH_OK;
 }
 
 pith_status pith_engine_set_tap(pith_engine *e, pith_tap_fn *fn, void *user, pith_error *err)
 {
     if (e == NULL)
         return pi_fail(err, PITH_INVALID, "pith_engine_set_tap: engine must not be NULL");
-    PI_TRY(pi_pass_set_tap(e->pass, fn != NULL ? show_rows : NULL, e, err));
-    e->tap = fn;
-    e->tap_user = user;
-    return PITH_OK;
+    return pi_engine_update_tap(e, fn, user, err);
 }

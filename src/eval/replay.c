@@ -218,11 +218,36 @@ static pith_status make_scratch(struct replay *r, pith_error *err)
     return PITH_OK;
 }
 
+/* How the record's keys were rotated, where it says; the caller frees *freq. */
+static pith_status read_rotation(const struct replay *r, struct pi_replay_shape *shape,
+                                 double **freq, pith_error *err)
+{
+    const struct safetensor *t = safetensors_find(&r->record.st, "rope.freq");
+    const char *pairing = safetensors_meta(&r->record.st, "rope_pairing");
+    if (t == NULL || pairing == NULL)
+        return PITH_OK;
+    if (t->n_dim != 1 || t->dim[0] < 1 || t->dim[0] > r->record.dim_k / 2)
+        return eval_fail(err, PITH_FORMAT, "replay: %s: rope.freq is no array of at most %d",
+                         r->params->path, r->record.dim_k / 2);
+    *freq = malloc((size_t)t->dim[0] * sizeof(**freq));
+    if (*freq == NULL)
+        return eval_fail(err, PITH_NOMEM, "replay: no memory for %lld frequencies",
+                         (long long)t->dim[0]);
+    if (!safetensor_read_f64(t, 0, t->dim[0], *freq))
+        return eval_fail(err, PITH_FORMAT, "replay: %s: rope.freq is not of floats",
+                         r->params->path);
+    shape->n_pair = (int32_t)t->dim[0];
+    shape->adjacent = strcmp(pairing, "adjacent") == 0;
+    shape->freq = *freq;
+    return PITH_OK;
+}
+
 static pith_status make_policy(struct replay *r, pith_error *err)
 {
     const struct eval_record *rec = &r->record;
     const pith_engine_params *engine = &r->setup->engine;
-    const struct pi_replay_shape shape = {
+    double *freq = NULL;
+    struct pi_replay_shape shape = {
         .n_layer = rec->n_layer,
         .n_head = rec->n_head_kv,
         .dim_k = rec->dim_k,
@@ -231,8 +256,14 @@ static pith_status make_policy(struct replay *r, pith_error *err)
         .type_k = engine->type_k,
         .type_v = engine->type_v,
         .n_token = r->n_need,
+        .n_group = rec->n_head / rec->n_head_kv,
+        .scale = rec->attn_scale,
     };
-    return pi_replay_create(&shape, r->names[r->p], &r->policy, err);
+    pith_status status = read_rotation(r, &shape, &freq, err);
+    if (status == PITH_OK)
+        status = pi_replay_create(&shape, r->names[r->p], &r->policy, err);
+    free(freq);
+    return status;
 }
 
 /* ---- rows ---- */

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "facts.h"
 #include "kept.h"
 
 enum arg_type {
@@ -499,6 +500,21 @@ static pith_status run_questions(const struct eval_setup *setup, const struct sw
     return eval_questions(setup, &p, result, err);
 }
 
+/* ---- facts ---- */
+
+static const struct arg facts_args[] = {
+    {"file", ARG_PATH, 0, true},
+    {"contexts", ARG_INT, AT(samples), false},
+    {0},
+};
+
+static pith_status run_facts(const struct eval_setup *setup, const struct sweep_args *a,
+                             json_t **result, pith_error *err)
+{
+    struct eval_facts_params p = {.path = a->path, .n_context = a->samples};
+    return eval_facts(setup, &p, result, err);
+}
+
 /* ---- perplexity and divergence ---- */
 
 static const struct arg perplexity_args[] = {
@@ -593,6 +609,7 @@ static const struct sweep_kind kinds[] = {
     {"recursion", recursion_args, recursion_defaults, recursion_is_drawn, run_recursion},
     {"derivation", derivation_args, derivation_defaults, NULL, run_derivation},
     {"questions", questions_args, questions_defaults, questions_are_drawn, run_questions},
+    {"facts", facts_args, NULL, never_drawn, run_facts},
     {"kept", kept_args, kept_defaults, never_drawn, run_kept},
 };
 #define N_KIND (sizeof(kinds) / sizeof(kinds[0]))

@@ -1,140 +1,35 @@
 /*
- * budget.c - the rules that every keep policy shares: how many entries go, when, and which never
- * do. The only file that decides this; what an entry is worth is the policy's opinion, and only kv/
- * changes the cache.
+ * budget.c - when a round runs, and the memory that it takes. What an entry is worth is the
+ * policy's opinion, which entries go is round.c's, and only kv/ changes the cache.
  *
- * Invariant: a lane never holds more than budget + slack entries, and after a round none holds more
- * than its budget. When a round is due depends on the number of tokens and the lanes' lengths
- * alone, and what it drops on the entries alone: not on chunks, threads or other sequences.
+ * Invariant: a lane never holds more than budget + slack entries (where rounds wait for a batch,
+ * not more than a batch above that), and after a round none holds more than its budget. When a
+ * round is due depends on the number of tokens and the lanes' lengths alone: not on chunks, threads
+ * or other sequences.
  */
 #include "base/mem.h"
-#include "base/os.h"
-#include "keep/keep.h"
+#include "keep/rounds.h"
 
-struct keep {
-    struct keep_config config;
-    struct kv_geometry g;
-    size_t state_size;
-    int32_t cap;    /* entries that the scratch has room for */
-    int32_t *pos;   /* [cap] positions of the lane, then the slots that stay; owned */
-    float *score;   /* [cap] owned */
-    uint32_t *rank; /* [cap] scores as integers in the same order; owned */
-};
+/* ---- a policy and its memory ---- */
 
-/* ---- the options ---- */
-
-#define AT(member) .offset = offsetof(struct keep_rules, member)
-const struct keep_param keep_rule_params[] = {
-    {"budget", KEEP_TYPE_BUDGET, AT(budget), 1, KEEP_COUNT_MAX, "1024",
-     "entries of a lane after a round, their share of the tokens so far (50%), or the size of the "
-     "sequence's pages (64MiB)"},
-    {"slack", KEEP_TYPE_COUNT, AT(slack), 1, KEEP_COUNT_MAX, "128",
-     "entries above the budget at which a round runs: they are what it drops"},
-    {"prefix", KEEP_TYPE_COUNT, AT(prefix), 0, KEEP_COUNT_MAX, "0",
-     "positions at the beginning whose entries always stay"},
-    {"sinks", KEEP_TYPE_COUNT, AT(sinks), 0, KEEP_COUNT_MAX, "0",
-     "oldest entries of a lane that always stay"},
-    {"window", KEEP_TYPE_COUNT, AT(window), 0, KEEP_COUNT_MAX, "0",
-     "positions at the end whose entries always stay"},
-    {0},
-};
-#undef AT
-
-/* Entries that stay whatever they score. The prefix and the sinks are both the oldest entries, so
-   the larger includes the other. */
-static int32_t count_protected(const struct keep_rules *r)
+static pith_status make_parts(struct keep *k, pith_error *err)
 {
-    return (int32_t)pi_max(r->prefix, r->sinks) + r->window;
-}
-
-pith_status keep_rules_check(const struct keep_rules *r, int32_t n_budget, pith_error *err)
-{
-    if (n_budget < count_protected(r))
-        return pi_fail(
-            err, PITH_INVALID,
-            "keep: a budget of %d entries is smaller than the %d that are protected: the "
-            "first %d and the last %d",
-            n_budget, count_protected(r), (int32_t)pi_max(r->prefix, r->sinks), r->window);
+    const struct keep_policy *p = k->config.policy;
+    size_t n_head = (size_t)k->model.g.n_head;
+    k->set = pi_mem_alloc_n(PI_MEM_OTHER, n_head, sizeof(*k->set));
+    k->part = pi_mem_alloc_n(PI_MEM_OTHER, n_head, sizeof(*k->part));
+    k->cut = pi_mem_alloc_n(PI_MEM_OTHER, n_head * (size_t)k->model.g.n_layer, sizeof(*k->cut));
+    if (k->set == NULL || k->part == NULL || k->cut == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a keep policy");
+    if (p->open != NULL)
+        PI_TRY(p->open(&k->config.params, &k->model, &k->data, err));
+    if (p->state_size != NULL)
+        k->state_size = p->state_size(&k->config.params, &k->model, k->data);
     return PITH_OK;
 }
 
-/* Bytes of pages are full at budget + slack, so that the size is kept between rounds, too. */
-static pith_status fit_bytes(struct keep_config *c, const struct kv_geometry *g, pith_error *err)
-{
-    int64_t n_lane = (int64_t)g->n_layer * g->n_head;
-    int64_t n_page = c->rules.budget.value / (n_lane * (int64_t)kv_page_bytes(g));
-    int64_t n = pi_min(n_page, KEEP_COUNT_MAX / g->page_len) * g->page_len;
-    if (n <= c->rules.slack)
-        return pi_fail(err, PITH_INVALID,
-                       "keep: a budget of %lld bytes holds %lld entries in each of %lld lanes, not "
-                       "more than the slack of %d",
-                       (long long)c->rules.budget.value, (long long)n, (long long)n_lane,
-                       c->rules.slack);
-    c->n_budget = (int32_t)n - c->rules.slack;
-    return PITH_OK;
-}
-
-pith_status keep_config_fit(struct keep_config *c, const struct kv_geometry *g, pith_error *err)
-{
-    if (c->policy == NULL || c->rules.budget.unit != KEEP_UNIT_BYTES)
-        return PITH_OK;
-    PI_TRY(fit_bytes(c, g, err));
-    return keep_rules_check(&c->rules, c->n_budget, err);
-}
-
-/* ---- how many, and when ---- */
-
-int32_t keep_budget_at(const struct keep_config *c, int32_t n_token)
-{
-    if (c->n_budget > 0)
-        return c->n_budget;
-    /* A share means that of the entries which the full cache would have. Of those that are live it
-       would compound from round to round, down to slack * share / (1 - share) whatever the length.
-     */
-    int64_t share = (int64_t)n_token * c->rules.budget.value / 1000000;
-    return (int32_t)pi_max(pi_max(share, count_protected(&c->rules)), 1);
-}
-
-/* Entries at which a lane is due. */
-static int64_t due_at(const struct keep_config *c, int32_t n_token)
-{
-    return (int64_t)keep_budget_at(c, n_token) + c->rules.slack;
-}
-
-int32_t keep_most_at(const struct keep_config *c, int32_t n_token)
-{
-    return c->policy != NULL ? (int32_t)pi_min(n_token, due_at(c, n_token)) : n_token;
-}
-
-static int32_t longest_lane(const struct keep *k, const struct kv_seq *kv)
-{
-    int64_t longest = 0;
-    for (int32_t l = 0; l < k->g.n_layer; l++)
-        for (int32_t h = 0; h < k->g.n_head; h++)
-            longest = pi_max(longest, kv_lane_len(kv, l, h));
-    return (int32_t)longest;
-}
-
-int32_t keep_room(const struct keep *k, const struct kv_seq *kv, int32_t n_token, int32_t most)
-{
-    int64_t len = longest_lane(k, kv);
-    /* The smallest n with len + n >= due_at(n_token + n). A budget grows by at most one per token,
-       so that what is short only falls. */
-    int32_t low = 0, high = most;
-    while (low < high) {
-        int32_t n = low + (high - low) / 2;
-        if (len + n >= due_at(&k->config, n_token + n))
-            high = n;
-        else
-            low = n + 1;
-    }
-    return low;
-}
-
-/* ---- memory ---- */
-
-pith_status keep_create(const struct keep_config *config, const struct kv_geometry *g,
-                        struct keep **out, pith_error *err)
+pith_status keep_create(const struct keep_config *config, const struct keep_model *model,
+                        int32_t n_thread, struct keep **out, pith_error *err)
 {
     *out = NULL;
     if (config->policy == NULL)
@@ -143,9 +38,14 @@ pith_status keep_create(const struct keep_config *config, const struct kv_geomet
     if (k == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a keep policy");
     k->config = *config;
-    k->g = *g;
-    if (config->policy->state_size != NULL)
-        k->state_size = config->policy->state_size(&config->params, g);
+    k->model = *model;
+    k->n_thread = n_thread;
+    k->n_scorer = (int32_t)pi_min(n_thread, model->g.n_head);
+    pith_status status = make_parts(k, err);
+    if (status != PITH_OK) {
+        keep_free(k);
+        return status;
+    }
     *out = k;
     return PITH_OK;
 }
@@ -154,9 +54,12 @@ void keep_free(struct keep *k)
 {
     if (k == NULL)
         return;
-    pi_mem_free(k->pos);
-    pi_mem_free(k->score);
-    pi_mem_free(k->rank);
+    if (k->data != NULL && k->config.policy->close != NULL)
+        k->config.policy->close(k->data);
+    pi_mem_free(k->set);
+    pi_mem_free(k->part);
+    pi_mem_free(k->cut);
+    pi_mem_free(k->block);
     pi_mem_free(k);
 }
 
@@ -169,161 +72,311 @@ size_t keep_state_size(const struct keep *k)
     return k->state_size;
 }
 
-static bool grow_scratch(struct keep *k, int32_t cap)
+uint32_t keep_needs(const struct keep *k)
 {
-    if (cap <= k->cap)
+    const struct keep_policy *p = k->config.policy;
+    return p->needs != NULL ? p->needs(&k->config.params) : 0;
+}
+
+/* The next n elements of the block; only counts while base is NULL. */
+static void *take(uint8_t *base, size_t *used, size_t n, size_t size)
+{
+    void *part = base == NULL ? NULL : base + *used;
+    *used += pi_align(n * size, 64);
+    return part;
+}
+
+/* Places the arrays into base (NULL: counts alone) and returns the bytes they take. */
+static size_t place(struct keep *k, int32_t cap, int32_t cap_set, size_t scratch_size,
+                    uint8_t *base)
+{
+    size_t used = 0, n = (size_t)cap, n_set = (size_t)cap_set;
+    for (int32_t h = 0; h < k->model.g.n_head; h++) {
+        struct keep_part *part = &k->part[h];
+        part->pos = take(base, &used, n, sizeof(*part->pos));
+        part->score = take(base, &used, n, sizeof(*part->score));
+        part->evictable = take(base, &used, n, sizeof(*part->evictable));
+    }
+    for (int32_t s = 0; s < keep_n_set(k); s++) {
+        struct keep_set *set = &k->set[s];
+        set->pos = take(base, &used, n_set, sizeof(*set->pos));
+        set->score = take(base, &used, n_set, sizeof(*set->score));
+        set->n_of = take(base, &used, n_set, sizeof(*set->n_of));
+        set->slots = take(base, &used, n_set, sizeof(*set->slots));
+    }
+    k->rank = take(base, &used, n_set, sizeof(*k->rank));
+    k->merged = take(base, &used, n_set, sizeof(*k->merged));
+    k->scratch = take(base, &used, (size_t)k->n_scorer, scratch_size);
+    return used;
+}
+
+/* A larger block in place of the old; its contents need not last from round to round. */
+static bool grow_scratch(struct keep *k, int32_t cap, int32_t cap_set)
+{
+    const struct keep_policy *p = k->config.policy;
+    if (cap <= k->cap && cap_set <= k->cap_set)
         return true;
-    /* A block that grew before another failed stays, with more room than cap says. */
-    int32_t *pos = pi_mem_grow(PI_MEM_SCRATCH, k->pos, (size_t)cap, sizeof(*pos));
-    if (pos == NULL)
+    cap = (int32_t)pi_max(cap, k->cap);
+    cap_set = (int32_t)pi_max(pi_max(cap_set, cap), k->cap_set);
+    size_t scratch_size = 0;
+    if (p->scratch_size != NULL)
+        scratch_size = pi_align(p->scratch_size(&k->config.params, &k->model, k->data, cap), 64);
+    struct keep trial = *k;
+    size_t size = place(k, cap, cap_set, scratch_size, NULL);
+    uint8_t *block = pi_mem_alloc(PI_MEM_SCRATCH, size);
+    if (block == NULL) {
+        /* The old arrays, where there were any, at their old places. */
+        place(k, trial.cap, trial.cap_set, trial.scratch_size, trial.block);
         return false;
-    k->pos = pos;
-    float *score = pi_mem_grow(PI_MEM_SCRATCH, k->score, (size_t)cap, sizeof(*score));
-    if (score == NULL)
-        return false;
-    k->score = score;
-    uint32_t *rank = pi_mem_grow(PI_MEM_SCRATCH, k->rank, (size_t)cap, sizeof(*rank));
-    if (rank == NULL)
-        return false;
-    k->rank = rank;
+    }
+    pi_mem_free(k->block);
+    k->block = block;
     k->cap = cap;
+    k->cap_set = cap_set;
+    k->scratch_size = scratch_size;
+    place(k, cap, cap_set, scratch_size, block);
     return true;
 }
 
-/* The most entries that a lane of len entries reaches while n tokens follow. */
-static int64_t most_of_lane(const struct keep *k, int32_t len, int32_t n_token, int32_t n)
+/* ---- when ---- */
+
+/* Entries at which a lane is due. */
+static int64_t due_at(const struct keep *k, int32_t layer, int32_t head, int64_t n_token,
+                      int32_t n_prompt)
 {
-    return pi_max(len, pi_min((int64_t)len + n, due_at(&k->config, n_token + n)));
+    struct keep_point at = {(int32_t)pi_min(n_token, INT32_MAX), n_prompt};
+    const struct keep_rules *r = &k->config.rules;
+    return (int64_t)keep_lane_budget_at(&k->config, layer, head, at) + r->slack + (r->batch > 0);
 }
 
-/* What is short of a round only falls, so that the last token decides. */
-static bool round_within(const struct keep *k, const struct kv_seq *kv, int32_t n_token, int32_t n)
+/* The smallest n below most with len + n >= due_at(n_token + n), or most. A budget grows by at most
+   one per token, so that what is short of a round only falls. */
+static int64_t lane_room(const struct keep *k, int32_t layer, int32_t head, int64_t len,
+                         struct keep_point at, int64_t most)
 {
-    return longest_lane(k, kv) + (int64_t)n >= due_at(&k->config, n_token + n);
+    int64_t low = 0, high = most;
+    while (low < high) {
+        int64_t n = low + (high - low) / 2;
+        if (len + n >= due_at(k, layer, head, at.n_token + n, at.n_prompt))
+            high = n;
+        else
+            low = n + 1;
+    }
+    return low;
 }
 
-pith_status keep_prepare(struct keep *k, struct kv_seq *kv, int32_t n_token, int32_t n,
-                         pith_error *err)
+static int32_t longest_lane(const struct keep *k, const struct kv_seq *kv)
 {
-    if (!round_within(k, kv, n_token, n))
+    int64_t longest = 0;
+    for (int32_t l = 0; l < k->model.g.n_layer; l++)
+        for (int32_t h = 0; h < k->model.g.n_head; h++)
+            longest = pi_max(longest, kv_lane_len(kv, l, h));
+    return (int32_t)longest;
+}
+
+static int64_t room(const struct keep *k, const struct kv_seq *kv, struct keep_point at,
+                    int64_t most)
+{
+    int64_t left = most, batch = k->config.rules.batch;
+    if (!k->config.split) {
+        left = lane_room(k, 0, 0, longest_lane(k, kv), at, most);
+    } else {
+        for (int32_t l = 0; l < k->model.g.n_layer; l++)
+            for (int32_t h = 0; h < k->model.g.n_head; h++) {
+                int64_t len = kv_lane_len(kv, l, h);
+                if (left > 0 &&
+                    len + left - 1 >= due_at(k, l, h, at.n_token + left - 1, at.n_prompt))
+                    left = lane_room(k, l, h, len, at, left);
+            }
+    }
+    if (batch > 0 && left < most)
+        left = pi_min(pi_ceil_div(at.n_token + left, batch) * batch - at.n_token, most);
+    return left;
+}
+
+int32_t keep_room(const struct keep *k, const struct kv_seq *kv, struct keep_point at, int32_t most)
+{
+    return (int32_t)room(k, kv, at, most);
+}
+
+bool keep_due(const struct keep *k, const struct kv_seq *kv, struct keep_point at, int32_t n_left)
+{
+    /* A round that waits for a batch runs before its first token: at the end of an evaluation
+       nobody knows whether there will be one. */
+    if (k->config.rules.batch > 0 && n_left == 0)
+        return false;
+    return room(k, kv, at, 1) == 0;
+}
+
+static bool round_within(const struct keep *k, const struct kv_seq *kv, struct keep_point at,
+                         int32_t n)
+{
+    return room(k, kv, at, (int64_t)n + 1) <= n;
+}
+
+/* ---- memory ---- */
+
+/* The most entries that a lane reaches while n tokens follow. */
+static int64_t most_of_lane(const struct keep *k, const struct kv_seq *kv, int32_t layer,
+                            int32_t head, struct keep_point at, int32_t n)
+{
+    int64_t len = kv_lane_len(kv, layer, head), batch = k->config.rules.batch;
+    int64_t most = due_at(k, layer, head, (int64_t)at.n_token + n, at.n_prompt);
+    if (batch > 0) {
+        /* Just not due at a multiple, or anything until the first. */
+        int64_t first = pi_ceil_div(at.n_token, batch) * batch - at.n_token;
+        most = pi_max(most - 1 + batch, len + first);
+    }
+    return pi_max(len, pi_min(len + n, most));
+}
+
+/* Whether the lanes of every set hold the same positions. */
+static bool sets_agree(const struct keep *k, const struct kv_seq *kv)
+{
+    int32_t n_layer = keep_stage_layers(k), n_head = k->model.g.n_head;
+    if (k->config.rules.granularity == KEEP_LAYER_HEAD)
+        return true;
+    for (int32_t l = 0; l < k->model.g.n_layer; l++)
+        for (int32_t h = 0; h < n_head; h++) {
+            int32_t from_l = l / n_layer * n_layer, from_h = keep_n_set(k) == 1 ? 0 : h;
+            if ((l != from_l || h != from_h) && !kv_lane_agrees(kv, l, h, from_l, from_h))
+                return false;
+        }
+    return true;
+}
+
+pith_status keep_check_prompt(const struct keep *k, int32_t n_prompt, pith_error *err)
+{
+    const struct kv_geometry *g = &k->model.g;
+    if (k->config.n_budget == 0 || !k->config.rules.pin_prompt)
         return PITH_OK;
-    int32_t len = longest_lane(k, kv);
-    int64_t most = most_of_lane(k, len, n_token, n);
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++) {
+            int32_t n = keep_lane_budget_at(&k->config, l, h, (struct keep_point){0, n_prompt});
+            PI_TRY(keep_rules_check(&k->config.rules, n, n_prompt, err));
+            if (!k->config.split)
+                return PITH_OK;
+        }
+    return PITH_OK;
+}
+
+/* Scratch for rounds over lanes of at most `most` entries while n tokens follow. */
+static pith_status prepare_scratch(struct keep *k, const struct kv_seq *kv, struct keep_point at,
+                                   int32_t n, int64_t most, pith_error *err)
+{
     if (most > INT32_MAX)
         return pi_fail(err, PITH_CONTEXT, "%lld entries are more than a lane can hold",
                        (long long)most);
     /* Room for more than asked, where the budget is a share and rises with the text. */
     int64_t cap = k->config.n_budget > 0 ? most : pi_min(most + most / 2, INT32_MAX);
-    if (!grow_scratch(k, (int32_t)cap))
+    int64_t cap_set = sets_agree(k, kv) ? cap : (int64_t)at.n_token + n;
+    if (!grow_scratch(k, (int32_t)cap, (int32_t)pi_max(cap, cap_set)))
         return pi_fail(err, PITH_NOMEM, "no memory for a keep round over %lld entries",
-                       (long long)cap);
-    return kv_seq_reserve_table(kv, (int32_t)(most - len), err);
-}
-
-int64_t keep_lacks(const struct keep *k, struct kv_seq *kv, int32_t n_token, int32_t n)
-{
-    int64_t lacks = 0;
-    if (!round_within(k, kv, n_token, n))
-        return 0;
-    for (int32_t l = 0; l < k->g.n_layer; l++)
-        for (int32_t h = 0; h < k->g.n_head; h++) {
-            int32_t len = kv_lane_len(kv, l, h);
-            int64_t most = most_of_lane(k, len, n_token, n);
-            lacks += kv_lane_lacks(kv, l, h, (int32_t)(most - len));
-        }
-    return lacks + kv_seq_charge_copies(kv);
-}
-
-/* ---- which ---- */
-
-/* Integers in the order of the floats; both zeros are one. */
-static uint32_t rank_of(float score)
-{
-    float x = score + 0.0f;
-    uint32_t bits;
-    assert(x == x);
-    memcpy(&bits, &x, sizeof(bits));
-    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-
-/* Ranks the lane's entries; those that always stay stand above every score. */
-static void rank_entries(const struct keep *k, int32_t n, int32_t n_token)
-{
-    const struct keep_rules *r = &k->config.rules;
-    for (int32_t i = 0; i < n; i++) {
-        bool stays =
-            i < r->sinks || k->pos[i] < r->prefix || k->pos[i] >= (int64_t)n_token - r->window;
-        k->rank[i] = stays ? UINT32_MAX : rank_of(k->score[i]);
-    }
-}
-
-/* The k-th lowest of n ranks (k >= 1), found byte by byte from the top; *n_tie receives how many of
-   those that equal it are among the k lowest. Takes the same time for every input. */
-static uint32_t find_rank(const uint32_t *rank, int32_t n, int32_t k, int32_t *n_tie)
-{
-    uint32_t found = 0, known = 0; /* bits of the answer so far, and which they are */
-    for (int32_t shift = 24; shift >= 0; shift -= 8) {
-        int32_t count[256] = {0};
-        uint32_t byte = 0;
-        for (int32_t i = 0; i < n; i++)
-            if ((rank[i] & known) == found)
-                count[rank[i] >> shift & 0xff]++;
-        while (k > count[byte])
-            k -= count[byte++];
-        found |= byte << shift;
-        known |= 0xffu << shift;
-    }
-    *n_tie = k;
-    return found;
-}
-
-/* Writes the slots that stay, ascending, over the positions: all but the n_evict lowest, of equals
-   the older first. Returns their number. */
-static int32_t choose(const struct keep *k, int32_t n, int32_t n_evict, int32_t *slots)
-{
-    int32_t n_tie, n_kept = 0;
-    uint32_t last = find_rank(k->rank, n, n_evict, &n_tie);
-    for (int32_t i = 0; i < n; i++) {
-        bool goes = k->rank[i] < last || (k->rank[i] == last && n_tie-- > 0);
-        if (!goes)
-            slots[n_kept++] = i;
-    }
-    return n_kept;
-}
-
-/* ---- a round ---- */
-
-static pith_status round_of_lane(struct keep *k, struct kv_seq *kv, const struct keep_view *view,
-                                 int32_t layer, int32_t head, int64_t *n_evicted, pith_error *err)
-{
-    struct keep_lane lane = {layer, head, kv_lane_len(kv, layer, head), k->pos};
-    int32_t n_evict = lane.n - keep_budget_at(&k->config, view->n_token);
-    if (n_evict <= 0)
-        return PITH_OK;
-    assert(lane.n <= k->cap);
-    kv_lane_positions(kv, layer, head, k->pos, lane.n);
-    k->config.policy->score(&k->config.params, view, &lane, k->score);
-    rank_entries(k, lane.n, view->n_token);
-    int32_t n_kept = choose(k, lane.n, n_evict, k->pos);
-    PI_TRY(kv_seq_compact(kv, layer, head, k->pos, n_kept, err));
-    *n_evicted += lane.n - n_kept;
+                       (long long)pi_max(cap, cap_set));
     return PITH_OK;
 }
 
-pith_status keep_round(struct keep *k, struct kv_seq *kv, const struct keep_view *view,
-                       struct keep_tally *tally, pith_error *err)
+int32_t keep_count_shifted(const struct kv_seq *kv, int32_t layer, int32_t head)
 {
-    double start = pi_time_s();
+    int32_t n = 0;
+    for (int32_t i = 0; i < kv_lane_runs(kv, layer, head); i++) {
+        struct kv_run run = kv_lane_run(kv, layer, head, i);
+        if (run.delta == 0)
+            break;
+        n += run.n;
+    }
+    return n;
+}
+
+/* A page that the lane's first entries take for themselves when a round closes the gap behind them:
+   at the first round, and where other entries are the first since a prompt was marked. */
+static int32_t to_split(const struct keep *k, const struct kv_seq *kv, int32_t layer, int32_t head,
+                        struct keep_point at)
+{
+    const struct keep_rules *r = &k->config.rules;
+    int64_t lo = pi_max(r->prefix, r->pin_prompt ? at.n_prompt : 0);
+    int32_t n_shifted = keep_count_shifted(kv, layer, head), len = kv_lane_len(kv, layer, head);
+    if (!keep_config_places(&k->config))
+        return 0;
+    if (n_shifted == 0)
+        return lo > 0 || r->sinks > 0;
+    int32_t low = (int32_t)pi_min(r->sinks, len), high = len;
+    while (low < high) {
+        int32_t mid = low + (high - low) / 2;
+        if (keep_position(k, kv, layer, head, mid) < lo)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low != n_shifted;
+}
+
+/* Page tables for n more entries in every lane, and for a split. */
+static pith_status reserve_table(const struct keep *k, struct kv_seq *kv, int64_t n,
+                                 pith_error *err)
+{
+    n += keep_config_places(&k->config) ? k->model.g.page_len : 0;
+    return kv_seq_reserve_table(kv, (int32_t)pi_min(n, INT32_MAX), err);
+}
+
+pith_status keep_prepare(struct keep *k, struct kv_seq *kv, struct keep_point at, int32_t n,
+                         pith_error *err)
+{
+    int64_t most = 0, grows = 0;
+    PI_TRY(keep_check_prompt(k, at.n_prompt, err));
+    if (!round_within(k, kv, at, n))
+        return PITH_OK;
+    for (int32_t l = 0; l < k->model.g.n_layer; l++)
+        for (int32_t h = 0; h < k->model.g.n_head; h++) {
+            int64_t of_lane = most_of_lane(k, kv, l, h, at, n);
+            most = pi_max(most, of_lane);
+            grows = pi_max(grows, of_lane - kv_lane_len(kv, l, h));
+        }
+    PI_TRY(prepare_scratch(k, kv, at, n, most, err));
+    return reserve_table(k, kv, grows, err);
+}
+
+bool keep_over_budget(const struct keep *k, const struct kv_seq *kv, struct keep_point at)
+{
+    for (int32_t l = 0; l < k->model.g.n_layer; l++)
+        for (int32_t h = 0; h < k->model.g.n_head; h++)
+            if (kv_lane_len(kv, l, h) > keep_lane_budget_at(&k->config, l, h, at))
+                return true;
+    return false;
+}
+
+pith_status keep_prepare_round(struct keep *k, struct kv_seq *kv, struct keep_point at,
+                               pith_error *err)
+{
+    PI_TRY(keep_check_prompt(k, at.n_prompt, err));
+    PI_TRY(prepare_scratch(k, kv, at, 0, longest_lane(k, kv), err));
+    PI_TRY(reserve_table(k, kv, 0, err));
     kv_seq_trim(kv);
-    int64_t n_free = kv_seq_free_pages(kv), n_evicted = 0;
-    pith_status status = PITH_OK;
-    for (int32_t l = 0; l < k->g.n_layer && status == PITH_OK; l++)
-        for (int32_t h = 0; h < k->g.n_head && status == PITH_OK; h++)
-            status = round_of_lane(k, kv, view, l, h, &n_evicted, err);
-    if (tally->n_round++ == 0)
-        tally->first_at = view->n_token;
-    tally->n_evicted += n_evicted;
-    tally->bytes_freed += (kv_seq_free_pages(kv) - n_free) * (int64_t)kv_page_bytes(&k->g);
-    tally->seconds += pi_time_s() - start;
-    return status;
+    int64_t lacks = kv_seq_charge_copies(kv), n_free = kv_seq_free_pages(kv);
+    kv_seq_clear_charges(kv);
+    for (int32_t l = 0; l < k->model.g.n_layer; l++)
+        for (int32_t h = 0; h < k->model.g.n_head; h++)
+            lacks += to_split(k, kv, l, h, at);
+    if (lacks > n_free)
+        return pi_fail(err, PITH_KV_FULL,
+                       "a keep round can take %lld more pages, and %lld are free", (long long)lacks,
+                       (long long)n_free);
+    return PITH_OK;
+}
+
+int64_t keep_lacks(const struct keep *k, struct kv_seq *kv, struct keep_point at, int32_t n)
+{
+    int64_t lacks = 0;
+    if (!round_within(k, kv, at, n))
+        return 0;
+    for (int32_t l = 0; l < k->model.g.n_layer; l++)
+        for (int32_t h = 0; h < k->model.g.n_head; h++) {
+            int64_t most = most_of_lane(k, kv, l, h, at, n);
+            /* Each place that packing cannot close leaves a page with one entry at worst. */
+            int64_t apart = kv_lane_breaks(kv, l, h) + to_split(k, kv, l, h, at);
+            int64_t n_page = apart + pi_ceil_div(pi_max(0, most - apart), k->model.g.page_len);
+            lacks += pi_max(kv_lane_lacks(kv, l, h, (int32_t)(most - kv_lane_len(kv, l, h))),
+                            n_page - kv_lane_pages(kv, l, h));
+        }
+    return lacks + kv_seq_charge_copies(kv);
 }

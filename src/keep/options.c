@@ -3,6 +3,7 @@
  * a key means stands in its row. A pure function of the text.
  */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "keep/keep.h"
 
@@ -28,6 +29,13 @@ static struct piece next_piece(const char **rest, char end)
 }
 
 /* ---- values ---- */
+
+/* Appends ", word" (the first without comma) to a terminated list, as far as it fits. */
+static void list_add(char *list, size_t cap, const char *word)
+{
+    size_t len = strlen(list);
+    snprintf(list + len, cap - len, "%s%s", len > 0 ? ", " : "", word);
+}
 
 /* Reads digits with at most `places` decimals as a number of units of 10^-places, and takes them
    off *p. False: no digit, too many decimals, or beyond 2^62. */
@@ -138,25 +146,66 @@ static pith_status set_budget(const struct keep_param *param, struct piece text,
                    param->key, (int)pi_min(text.len, 32), text.at);
 }
 
+/* Limits in thousandths. */
+static pith_status set_real(const struct keep_param *param, struct piece text, void *field,
+                            pith_error *err)
+{
+    char number[40], *end;
+    int32_t len = (int32_t)pi_min(text.len, (int64_t)sizeof(number) - 1);
+    memcpy(number, text.at, (size_t)len);
+    number[len] = '\0';
+    double value = strtod(number, &end);
+    bool plain = len == text.len && len > 0 && strspn(number, "+-.0123456789eE") == (size_t)len;
+    if (!plain || *end != '\0')
+        return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is not a number", param->key,
+                       (int)pi_min(text.len, 32), text.at);
+    if (!(value >= param->min / 1000.0 && value <= param->max / 1000.0))
+        return pi_fail(err, PITH_INVALID, "keep: %s: %g is not in %g..%g", param->key, value,
+                       param->min / 1000.0, param->max / 1000.0);
+    *(double *)field = value;
+    return PITH_OK;
+}
+
+static pith_status set_choice(const struct keep_param *param, struct piece text, void *field,
+                              pith_error *err)
+{
+    char words[160] = "";
+    for (int32_t i = 0; param->words[i] != NULL; i++) {
+        if (piece_is(text, param->words[i])) {
+            *(int32_t *)field = i;
+            return PITH_OK;
+        }
+        list_add(words, sizeof(words), param->words[i]);
+    }
+    return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is none of %s", param->key,
+                   (int)pi_min(text.len, 32), text.at, words);
+}
+
+static pith_status set_text(const struct keep_param *param, struct piece text, void *field,
+                            pith_error *err)
+{
+    char *out = field;
+    if (text.len >= KEEP_TEXT_SIZE)
+        return pi_fail(err, PITH_INVALID, "keep: %s: a text of %d bytes is longer than %d",
+                       param->key, text.len, KEEP_TEXT_SIZE - 1);
+    memcpy(out, text.at, (size_t)text.len);
+    out[text.len] = '\0';
+    return PITH_OK;
+}
+
 static pith_status set_value(const struct keep_param *param, struct piece text, void *fields,
                              pith_error *err)
 {
     static pith_status (*const set[])(const struct keep_param *, struct piece, void *,
                                       pith_error *) = {
-        [KEEP_TYPE_COUNT] = set_count,
-        [KEEP_TYPE_BUDGET] = set_budget,
+        [KEEP_TYPE_COUNT] = set_count, [KEEP_TYPE_BUDGET] = set_budget,
+        [KEEP_TYPE_REAL] = set_real,   [KEEP_TYPE_CHOICE] = set_choice,
+        [KEEP_TYPE_TEXT] = set_text,
     };
     return set[param->type](param, text, (uint8_t *)fields + param->offset, err);
 }
 
 /* ---- keys ---- */
-
-/* Appends ", word" (the first without comma) to a terminated list, as far as it fits. */
-static void list_add(char *list, size_t cap, const char *word)
-{
-    size_t len = strlen(list);
-    snprintf(list + len, cap - len, "%s%s", len > 0 ? ", " : "", word);
-}
 
 static void list_keys(char *list, size_t cap, const struct keep_param *params)
 {
@@ -187,7 +236,7 @@ static pith_status set_option(struct keep_config *c, struct piece option, pith_e
     param = find_in(c->policy->params, key);
     if (param != NULL)
         return set_value(param, value, &c->params, err);
-    char keys[160] = "";
+    char keys[480] = "";
     list_keys(keys, sizeof(keys), keep_rule_params);
     list_keys(keys, sizeof(keys), c->policy->params);
     return pi_fail(err, PITH_INVALID, "keep: %s has no option \"%.*s\" (%s)", c->policy->name,
@@ -222,6 +271,31 @@ static pith_status set_options(struct keep_config *c, const char *options, pith_
     return PITH_OK;
 }
 
+/* The preset that the options begin with, if any, is read and taken off them. */
+static pith_status set_preset(struct keep_config *c, const char **options, pith_error *err)
+{
+    const char *rest = *options;
+    const struct keep_preset *preset = c->policy->presets;
+    if (rest == NULL || preset == NULL)
+        return PITH_OK;
+    struct piece first = next_piece(&rest, ',');
+    if (first.len == 0 || memchr(first.at, '=', (size_t)first.len) != NULL)
+        return PITH_OK;
+    char names[160] = "";
+    for (; preset->name != NULL; preset++) {
+        if (piece_is(first, preset->name)) {
+            if (*rest == '\0' && rest[-1] == ',')
+                return pi_fail(err, PITH_INVALID, "keep: %s: nothing follows the last comma",
+                               c->policy->name);
+            *options = rest;
+            return set_options(c, preset->options, err);
+        }
+        list_add(names, sizeof(names), preset->name);
+    }
+    return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is neither key=value nor one of %s",
+                   c->policy->name, (int)pi_min(first.len, 32), first.at, names);
+}
+
 static pith_status set_fallbacks(const struct keep_param *params, void *fields, pith_error *err)
 {
     for (; params != NULL && params->key != NULL; params++) {
@@ -239,10 +313,17 @@ pith_status keep_config_set(const struct keep_policy *policy, const char *option
     PI_TRY(set_fallbacks(keep_rule_params, &c.rules, err));
     PI_TRY(set_fallbacks(policy->params, &c.params, err));
     PI_TRY(set_options(&c, policy->defaults, err));
+    PI_TRY(set_preset(&c, &options, err));
     PI_TRY(set_options(&c, options, err));
+    PI_TRY(keep_rules_agree(&c.rules, err));
+    if (keep_config_places(&c) && c.rules.segments > 0)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: %s: segments: %d: positions of the cache are for one gap behind the "
+                       "first entries, and segments leave several",
+                       policy->name, c.rules.segments);
     if (c.rules.budget.unit == KEEP_UNIT_TOKENS) {
         c.n_budget = (int32_t)c.rules.budget.value;
-        PI_TRY(keep_rules_check(&c.rules, c.n_budget, err));
+        PI_TRY(keep_rules_check(&c.rules, c.n_budget, 0, err));
     }
     *out = c;
     return PITH_OK;
@@ -286,7 +367,7 @@ pith_status keep_config_parse(const char *text, struct keep_config *out, pith_er
         }
     if (piece_is(name, "none"))
         return pi_fail(err, PITH_INVALID, "keep: none has no options, as in \"%.64s\"", text);
-    char names[160] = "none";
+    char names[240] = "none";
     for (int32_t i = 0; keep_policy_at(i) != NULL; i++)
         list_add(names, sizeof(names), keep_policy_at(i)->name);
     return pi_fail(err, PITH_INVALID, "keep: \"%.*s\" is not a policy (%s)",

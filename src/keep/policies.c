@@ -6,6 +6,11 @@
 
 static const struct keep_policy *const policies[] = {
     &keep_streaming,
+    &keep_random,
+    &keep_knorm,
+    &keep_keydiff,
+    &keep_vnorm,
+    &keep_triattention,
 };
 
 const struct keep_policy *keep_policy_at(int32_t i)
@@ -21,6 +26,14 @@ static int32_t count_params(const struct keep_param *params)
     return n;
 }
 
+static int32_t count_presets(const struct keep_preset *presets)
+{
+    int32_t n = 0;
+    while (presets != NULL && presets[n].name != NULL)
+        n++;
+    return n;
+}
+
 pith_status pith_keep_policy(int32_t i, pith_policy_info *out)
 {
     const struct keep_policy *p = keep_policy_at(i);
@@ -31,6 +44,7 @@ pith_status pith_keep_policy(int32_t i, pith_policy_info *out)
         .summary = p->summary,
         .citation = p->citation,
         .n_param = count_params(keep_rule_params) + count_params(p->params),
+        .n_preset = count_presets(p->presets),
     };
     return PITH_OK;
 }
@@ -38,8 +52,8 @@ pith_status pith_keep_policy(int32_t i, pith_policy_info *out)
 pith_status pith_keep_param(int32_t i, int32_t j, pith_param_info *out)
 {
     static const char *const types[] = {
-        [KEEP_TYPE_COUNT] = "count",
-        [KEEP_TYPE_BUDGET] = "budget",
+        [KEEP_TYPE_COUNT] = "count",   [KEEP_TYPE_BUDGET] = "budget", [KEEP_TYPE_REAL] = "real",
+        [KEEP_TYPE_CHOICE] = "choice", [KEEP_TYPE_TEXT] = "text",
     };
     const struct keep_policy *p = keep_policy_at(i);
     int32_t n_rule = count_params(keep_rule_params);
@@ -55,6 +69,17 @@ pith_status pith_keep_param(int32_t i, int32_t j, pith_param_info *out)
         .shared = j < n_rule,
     };
     keep_param_fallback(p, param, out->fallback, sizeof(out->fallback));
+    return PITH_OK;
+}
+
+pith_status pith_keep_preset(int32_t i, int32_t j, pith_preset_info *out)
+{
+    const struct keep_policy *p = keep_policy_at(i);
+    if (p == NULL || j < 0 || j >= count_presets(p->presets))
+        return PITH_NOT_FOUND;
+    const struct keep_preset *preset = &p->presets[j];
+    *out = (pith_preset_info){
+        .name = preset->name, .options = preset->options, .help = preset->help};
     return PITH_OK;
 }
 

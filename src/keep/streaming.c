@@ -3,13 +3,34 @@
  * "Efficient Streaming Language Models with Attention Sinks", ICLR 2024 (arXiv 2309.17453), section
  * 3.2: four initial tokens, which the softmax needs to put its surplus on, and a rolling window.
  *
- * Departure: the paper rotates keys by their place within the cache, so that distances never exceed
- * its size. Pith keeps the original positions, as for every policy: a stored key is never rotated
- * again, so that pages can be shared and forked, and a distance means the same with and without
- * eviction. Beyond the length that a model was trained for, the distance to the sinks is therefore
- * one that it has never seen.
+ * The paper counts positions within the cache, so that distances never exceed its size:
+ * positions=cache. It rotates keys anew for that; here a stored key is never rotated again. Only
+ * differences of positions count, and the window and the next token keep theirs, so that it is
+ * enough to read the sinks as if they stood right before the window: the same angles, at the cost
+ * of one turned query. With positions=true, the default, a distance means the same with and without
+ * eviction, and the one to the sinks grows beyond what a model was trained for.
  */
 #include "keep/keep.h"
+
+enum { POSITIONS_TRUE, POSITIONS_CACHE };
+
+struct streaming_params {
+    int32_t positions;
+};
+
+static const char *const positions_words[] = {"true", "cache", NULL};
+
+static const struct keep_param params_table[] = {
+    {"positions", KEEP_TYPE_CHOICE, offsetof(struct streaming_params, positions), 0, 0, "true",
+     "distances are those of the text (true), or of places within the cache", positions_words},
+    {0},
+};
+
+static uint32_t needs(const void *params)
+{
+    const struct streaming_params *p = params;
+    return p->positions == POSITIONS_CACHE ? KEEP_NEED_PLACES : 0;
+}
 
 /* score(i) = position(i). The sinks are the rules' business. Positions above 2^24 share floats with
    their neighbours; the order holds, because of equals the older goes first. */
@@ -28,5 +49,8 @@ const struct keep_policy keep_streaming = {
     .citation = "Xiao et al., Efficient Streaming Language Models with Attention Sinks, ICLR 2024, "
                 "arXiv 2309.17453",
     .defaults = "sinks=4",
+    .params = params_table,
+    .params_size = sizeof(struct streaming_params),
+    .needs = needs,
     .score = score,
 };

@@ -160,6 +160,7 @@ static void page_view(const struct attend *a, int32_t index, struct pi_attend_pa
 static void page_decode(struct attend *a, struct pi_attend_page *page)
 {
     const struct kv_geometry *g = &a->cache->g;
+    page->next = 0; /* what comes next is asked for part by part, while rows are served */
     if (g->type_k != KV_TYPE_F32) {
         a->cpu->decode_k[g->type_k](page, a->k);
         page->k = a->k;

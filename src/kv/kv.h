@@ -63,11 +63,16 @@ void kv_seq_trim(struct kv_seq *seq);
 /* What a plan over compactions and reservations must know beforehand. Together the first and the
    second make sure that later reservations of n entries in all need no memory but pages. */
 
-/* Room for n more entries in every lane's page table, no pages. NOMEM leaves all as it was. */
+/* Room for n more entries in every lane's page table, also with compactions between, no pages.
+   NOMEM leaves all as it was. */
 pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err);
 /* Pages that one lane takes for n more entries, beyond those that it has reserved, when nobody
    shares its last page. */
 int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n);
+/* How many pages more than its entries fill a lane can come to hold, whatever is kept of it and
+   appended: the places that packing closes no gap over (kv_seq_compact), and a last page with a
+   delta, which takes no new entries. 0 for a lane that shares nothing at other positions. */
+int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Pages of the pool that are free. */
 int64_t kv_seq_free_pages(const struct kv_seq *seq);
 /* The most copies of shared pages that compacting and appending to the sequence can take. Each
@@ -97,6 +102,30 @@ void kv_seq_truncate(struct kv_seq *seq, int32_t pos);
 pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, const int32_t *slots,
                            int32_t n, pith_error *err);
 
+/* What is to stay of a lane. */
+struct kv_cut {
+    int32_t layer;
+    int32_t head;
+    const int32_t *slots; /* [n] ascending; lanes may share the array */
+    int32_t n;
+};
+
+/* The same for n_cut different lanes, which are packed by at most n_thread threads at the same
+   time; which pages come free does not depend on them. INVALID, KV_FULL: no lane has changed. */
+pith_status kv_seq_compact_lanes(struct kv_seq *seq, const struct kv_cut *cut, int32_t n_cut,
+                                 int32_t n_thread, pith_error *err);
+
+/* Lets a lane's entries before a slot, which begins a page or is the lane's end, be read as if
+   written delta positions later than they were, whatever they are read at now. They must stay in
+   order and below the entries that follow. Nothing is copied. */
+void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, int32_t delta);
+
+/* Lets a slot of a lane, 0 <= slot <= length, begin a page. Where it does not yet, that takes one
+   page, and another where the slot's page is shared, and kv_seq_reserve_table had room for one.
+   KV_FULL leaves the lane as it was. */
+pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
+                         pith_error *err);
+
 /* Points table entry `page_index` of a lane at the page of entry `from_index` of (from_seq, same
    layer and head), read as if written delta positions later than from_seq reads it; counts go up
    and down, nothing is copied. Both pages must be full. INVALID. */
@@ -112,9 +141,32 @@ int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32
 /* The positions of the first n slots (n <= length), page by page: O(n) for any lane. */
 void kv_lane_positions(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t *out,
                        int32_t n);
+/* The same without the deltas: where the entries were written. */
+int32_t kv_lane_written_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
+void kv_lane_written(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t *out,
+                     int32_t n);
+/* Whether two lanes hold the same positions, slot by slot, read and written. */
+bool kv_lane_agrees(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t other_layer,
+                    int32_t other_head);
+/* The largest position of a lane; -1 when it is empty. */
+int32_t kv_lane_last(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* The stored key or value of a slot, decoded to f32. */
 void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out);
 void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out);
+
+/* A lane page by page: the runs 0, 1, ... of a lane, one after the other, are its slots. */
+struct kv_run {
+    int32_t slot;  /* of its first entry */
+    int32_t n;     /* entries, 1..page_len */
+    int32_t delta; /* read as if written that many positions later */
+};
+int32_t kv_lane_runs(const struct kv_seq *seq, int32_t layer, int32_t head);
+struct kv_run kv_lane_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
+/* The stored keys of run i decoded to f32 with entries side by side, out [dim_k][page_len], and its
+   values, out [page_len][dim_v]; entries beyond the run are finite. */
+void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i, float *out);
+void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
+                        float *out);
 
 /* The logits of one attention call, for whoever asks (zeroed: nobody does). */
 struct kv_attend_tap {

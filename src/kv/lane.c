@@ -3,6 +3,7 @@
  * decides nothing about which entries are worth keeping. Invariant: len, n_live and ragged agree
  * with the table, and positions ascend within every page.
  */
+#include "base/threads.h"
 #include "kv/store.h"
 
 /* ---- the table ---- */
@@ -45,7 +46,30 @@ void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane)
     }
 }
 
+/* Entries of two pages one after the other that may not share one. */
+static bool stay_apart(const struct kv_cache *cache, const struct kv_page_ref *a,
+                       const struct kv_page_ref *b)
+{
+    return a->delta != b->delta ||
+           kv_page_pos(cache, b->page)[0] <= kv_page_pos(cache, a->page)[a->n - 1];
+}
+
+int32_t kv_lane_count_breaks(const struct kv_cache *cache, const struct kv_lane *lane)
+{
+    int32_t n = 0;
+    if (lane->n_live == 0)
+        return 0;
+    for (int32_t i = 1; i < lane->n_live; i++)
+        n += stay_apart(cache, &lane->table[i - 1], &lane->table[i]);
+    return n + (lane->table[lane->n_live - 1].delta != 0);
+}
+
 /* ---- queries ---- */
+
+int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    return kv_lane_count_breaks(seq->cache, kv_lane_at(seq, layer, head));
+}
 
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
@@ -78,6 +102,59 @@ void kv_lane_positions(const struct kv_seq *seq, int32_t layer, int32_t head, in
             *out++ = pos[i] + ref->delta;
         n -= part;
     }
+}
+
+int32_t kv_lane_written_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
+{
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    int32_t entry, i = kv_lane_find(seq->cache, lane, slot, &entry);
+    return kv_page_pos(seq->cache, lane->table[i].page)[entry];
+}
+
+void kv_lane_written(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t *out, int32_t n)
+{
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    assert(n <= lane->len);
+    for (int32_t p = 0; n > 0; p++) {
+        int32_t part = (int32_t)pi_min(lane->table[p].n, n);
+        memcpy(out, kv_page_pos(seq->cache, lane->table[p].page), (size_t)part * sizeof(*out));
+        out += part;
+        n -= part;
+    }
+}
+
+bool kv_lane_agrees(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t other_layer,
+                    int32_t other_head)
+{
+    const struct kv_lane *a = kv_lane_at(seq, layer, head);
+    const struct kv_lane *b = kv_lane_at(seq, other_layer, other_head);
+    if (a->len != b->len)
+        return false;
+    for (int32_t slot = 0, i = 0, j = 0, at = 0, bt = 0; slot < a->len;) {
+        const struct kv_page_ref *x = &a->table[i], *y = &b->table[j];
+        const int32_t *p = kv_page_pos(seq->cache, x->page) + at;
+        const int32_t *q = kv_page_pos(seq->cache, y->page) + bt;
+        int32_t n = (int32_t)pi_min(x->n - at, y->n - bt);
+        if (x->delta != y->delta || memcmp(p, q, (size_t)n * sizeof(*p)) != 0)
+            return false;
+        slot += n;
+        at = at + n < x->n ? at + n : 0;
+        bt = bt + n < y->n ? bt + n : 0;
+        i += at == 0;
+        j += bt == 0;
+    }
+    return true;
+}
+
+int32_t kv_lane_last(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    int32_t last = -1;
+    for (int32_t i = 0; i < lane->n_live; i++) {
+        const struct kv_page_ref *ref = &lane->table[i];
+        last = (int32_t)pi_max(last, kv_page_pos(seq->cache, ref->page)[ref->n - 1] + ref->delta);
+    }
+    return last;
 }
 
 void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out)
@@ -172,26 +249,76 @@ static int32_t count_copies(const struct kv_cache *cache, const struct kv_lane *
     return n_copy;
 }
 
-/* Moves the kept entries to their places; the pages for copies are free. */
-static void pack(struct kv_cache *cache, struct kv_lane *lane, const int32_t *slots, int32_t n)
+/* Entries that wait to be moved into one page: parts cost less than entries one by one. */
+struct moves {
+    int32_t to; /* table index */
+    int32_t n;
+    struct kv_page_part part[KV_PAGE_LEN_MAX];
+};
+
+static void moves_run(const struct kv_cache *cache, const struct kv_lane *lane, struct moves *m)
+{
+    if (m->n > 0)
+        kv_page_move(cache, kv_page_at(cache, lane->table[m->to].page), m->part, m->n);
+    m->n = 0;
+}
+
+static void moves_add(const struct kv_cache *cache, const struct kv_lane *lane, struct moves *m,
+                      const struct packer *p)
+{
+    const uint8_t *from = kv_page_at(cache, lane->table[p->from].page);
+    if (m->to != p->to)
+        moves_run(cache, lane, m);
+    struct kv_page_part *last = m->n > 0 ? &m->part[m->n - 1] : NULL;
+    if (last != NULL && last->from == from && last->from_slot + last->n == p->entry) {
+        last->n++;
+        return;
+    }
+    m->to = p->to;
+    m->part[m->n++] = (struct kv_page_part){from, p->entry, p->to_entry, 1};
+}
+
+/* Gives the lane pages of its own where keeping the slots writes to shared ones; they are free.
+   They hold what the shared ones did, because entries of them are still to be moved. */
+static void claim(struct kv_cache *cache, const struct kv_lane *lane, const int32_t *slots,
+                  int32_t n)
 {
     struct packer p;
     packer_start(cache, lane, &p);
     for (int32_t j = 0; j < n; j++) {
         packer_next(&p, slots[j]);
+        if (!packer_stays(&p))
+            kv_page_unshare(cache, &lane->table[p.to]);
+    }
+}
+
+/* Moves the kept entries to their places, in pages that the lane owns alone. What the lane holds
+   beyond n_live afterwards is still to be given back: this touches no counts of the pool, so that
+   lanes can be packed at the same time. */
+static void pack(const struct kv_cache *cache, struct kv_lane *lane, const int32_t *slots,
+                 int32_t n)
+{
+    struct packer p;
+    struct moves moves = {.to = -1};
+    packer_start(cache, lane, &p);
+    for (int32_t j = 0; j < n; j++) {
+        packer_next(&p, slots[j]);
         struct kv_page_ref *to = &lane->table[p.to];
-        if (!packer_stays(&p)) {
-            /* The old contents matter when entries before this one stayed, or when this and later
-               ones come from the same page. */
-            kv_page_unshare(cache, to, !p.opened || p.from == p.to);
-            kv_page_move(cache, kv_page_at(cache, to->page), p.to_entry,
-                         kv_page_at(cache, lane->table[p.from].page), p.entry);
-        }
+        if (!packer_stays(&p))
+            moves_add(cache, lane, &moves, &p);
         to->delta = p.to_delta;
         to->n = p.to_entry + 1;
     }
-    kv_lane_drop_from(cache, lane, p.to + 1);
-    kv_lane_recount(cache, lane);
+    moves_run(cache, lane, &moves);
+    lane->n_live = p.to + 1;
+}
+
+static bool lane_shares(const struct kv_cache *cache, const struct kv_lane *lane)
+{
+    for (int32_t i = 0; i < lane->n_live; i++)
+        if (cache->n_ref[lane->table[i].page] > 1)
+            return true;
+    return false;
 }
 
 static pith_status check_slots(const struct kv_lane *lane, const int32_t *slots, int32_t n,
@@ -208,18 +335,100 @@ static pith_status check_slots(const struct kv_lane *lane, const int32_t *slots,
     return PITH_OK;
 }
 
+/* What a thread packs. */
+struct packing {
+    struct kv_seq *seq;
+    const struct kv_cut *cut;
+};
+
+static void pack_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct packing *job = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const struct kv_cut *cut = &job->cut[i];
+        pack(job->seq->cache, kv_lane_at(job->seq, cut->layer, cut->head), cut->slots, cut->n);
+    }
+}
+
+pith_status kv_seq_compact_lanes(struct kv_seq *seq, const struct kv_cut *cut, int32_t n_cut,
+                                 int32_t n_thread, pith_error *err)
+{
+    struct kv_cache *cache = seq->cache;
+    struct packing job = {seq, cut};
+    int64_t n_copy = 0, n_entry = 0, n = 0;
+    for (int32_t i = 0; i < n_cut; i++) {
+        const struct kv_lane *lane = kv_lane_at(seq, cut[i].layer, cut[i].head);
+        PI_TRY(check_slots(lane, cut[i].slots, cut[i].n, err));
+        if (lane_shares(cache, lane))
+            n_copy += count_copies(cache, lane, cut[i].slots, cut[i].n);
+        n_entry += lane->len;
+        n += cut[i].n;
+    }
+    if (n_copy > cache->n_free)
+        return pi_fail(err, PITH_KV_FULL,
+                       "keeping %lld of %lld entries copies %lld shared pages, and %d of %d are "
+                       "free",
+                       (long long)n, (long long)n_entry, (long long)n_copy, cache->n_free,
+                       cache->n_page);
+    for (int32_t i = 0; n_copy > 0 && i < n_cut; i++)
+        claim(cache, kv_lane_at(seq, cut[i].layer, cut[i].head), cut[i].slots, cut[i].n);
+    pi_parallel_items(n_thread, n_cut, pack_lanes, &job);
+    for (int32_t i = 0; i < n_cut; i++) {
+        struct kv_lane *lane = kv_lane_at(seq, cut[i].layer, cut[i].head);
+        kv_lane_drop_from(cache, lane, lane->n_live);
+        kv_lane_recount(cache, lane);
+    }
+    return PITH_OK;
+}
+
 pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, const int32_t *slots,
                            int32_t n, pith_error *err)
 {
+    const struct kv_cut cut = {layer, head, slots, n};
+    return kv_seq_compact_lanes(seq, &cut, 1, 1, err);
+}
+
+/* ---- reading the first entries elsewhere ---- */
+
+void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, int32_t delta)
+{
+    struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    for (int32_t i = 0; slot > 0; i++) {
+        assert(i < lane->n_live && lane->table[i].n <= slot);
+        lane->table[i].delta = delta;
+        slot -= lane->table[i].n;
+    }
+}
+
+pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
+                         pith_error *err)
+{
     struct kv_cache *cache = seq->cache;
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    PI_TRY(check_slots(lane, slots, n, err));
-    int32_t n_copy = count_copies(cache, lane, slots, n);
-    if (n_copy > cache->n_free)
-        return pi_fail(err, PITH_KV_FULL,
-                       "keeping %d of %d entries copies %d shared pages, and %d of %d are free", n,
-                       lane->len, n_copy, cache->n_free, cache->n_page);
-    pack(cache, lane, slots, n);
+    int32_t entry, i = 0;
+    if (slot == 0 || slot == lane->len)
+        return PITH_OK;
+    i = kv_lane_find(cache, lane, slot, &entry);
+    if (entry == 0)
+        return PITH_OK;
+    bool shared = cache->n_ref[lane->table[i].page] > 1;
+    if (cache->n_free < 1 + shared || lane->n_page == seq->cap)
+        return pi_fail(err, PITH_KV_FULL, "no page for the entries before slot %d of %d", slot,
+                       lane->len);
+    kv_page_unshare(cache, &lane->table[i]);
+    struct kv_page_ref first = {kv_page_take(cache), lane->table[i].delta, entry};
+    uint8_t *page = kv_page_at(cache, lane->table[i].page);
+    const struct kv_page_part before = {page, 0, 0, entry};
+    const struct kv_page_part after = {page, entry, 0, lane->table[i].n - entry};
+    kv_page_move(cache, kv_page_at(cache, first.page), &before, 1);
+    kv_page_move(cache, page, &after, 1);
+    lane->table[i].n -= entry;
+    memmove(&lane->table[i + 1], &lane->table[i],
+            (size_t)(lane->n_page - i) * sizeof(*lane->table));
+    lane->table[i] = first;
+    lane->n_page++;
+    kv_lane_recount(cache, lane);
     return PITH_OK;
 }
 

@@ -1,5 +1,5 @@
 /*
- * page.c - entries in a page: writing rows, reading them back, moving an entry as stored. Keys lie
+ * page.c - entries in a page: writing rows, reading them back, moving entries as stored. Keys lie
  * with entries side by side, so writing them is a transposition, done in tiles that stay in the
  * first level of cache. It knows no lanes and no counts; the caller owns the page alone.
  */
@@ -183,37 +183,32 @@ void kv_page_read_value(const struct kv_cache *cache, const uint8_t *page, int32
 
 /* ---- moving ---- */
 
-/* Copies one entry's part of n rows, in each of which P entries lie side by side. */
-static void move_column(uint8_t *to, int32_t to_slot, const uint8_t *from, int32_t from_slot,
-                        int32_t n, size_t len, size_t value_bytes)
+/* Copies the parts of n rows, in each of which P entries of `size` bytes lie side by side. A row is
+   done with before the next: entries that move a little stay in the cache's lines. */
+static void move_columns(uint8_t *to, const struct kv_page_part *part, int32_t n_part,
+                         size_t offset, int32_t n, size_t len, size_t size)
 {
-    to += (size_t)to_slot * value_bytes;
-    from += (size_t)from_slot * value_bytes;
-    for (int32_t r = 0; r < n; r++)
-        memcpy(to + (size_t)r * len * value_bytes, from + (size_t)r * len * value_bytes,
-               value_bytes);
+    for (int32_t r = 0; r < n && size > 0; r++) {
+        size_t row = offset + (size_t)r * len * size;
+        for (int32_t i = 0; i < n_part; i++)
+            memmove(to + row + (size_t)part[i].to_slot * size,
+                    part[i].from + row + (size_t)part[i].from_slot * size,
+                    (size_t)part[i].n * size);
+    }
 }
 
-/* Copies one entry's row of `size` bytes. */
-static void move_row(uint8_t *to, int32_t to_slot, const uint8_t *from, int32_t from_slot,
-                     size_t size)
-{
-    memcpy(to + (size_t)to_slot * size, from + (size_t)from_slot * size, size);
-}
-
-void kv_page_move(const struct kv_cache *cache, uint8_t *to, int32_t to_slot, const uint8_t *from,
-                  int32_t from_slot)
+void kv_page_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
+                  int32_t n_part)
 {
     const struct kv_geometry *g = &cache->g;
     const struct kv_page_layout *at = &cache->layout;
     const struct kv_codec *k = &kv_codecs[g->type_k], *v = &kv_codecs[g->type_v];
     size_t len = (size_t)g->page_len;
-    move_column(to + at->k, to_slot, from + at->k, from_slot, g->dim_k, len,
-                (size_t)k->value_bytes);
-    move_column(to + at->k_scale, to_slot, from + at->k_scale, from_slot, g->dim_k / k->block, len,
-                (size_t)k->scale_bytes);
-    move_row(to + at->v, to_slot, from + at->v, from_slot, (size_t)(g->dim_v * v->value_bytes));
-    move_row(to + at->v_scale, to_slot, from + at->v_scale, from_slot,
-             (size_t)(g->dim_v / v->block * v->scale_bytes));
-    move_row(to + at->pos, to_slot, from + at->pos, from_slot, sizeof(int32_t));
+    move_columns(to, part, n_part, at->k, g->dim_k, len, (size_t)k->value_bytes);
+    move_columns(to, part, n_part, at->k_scale, g->dim_k / k->block, len, (size_t)k->scale_bytes);
+    /* Values and positions are one row of whole entries. */
+    move_columns(to, part, n_part, at->v, 1, len, (size_t)(g->dim_v * v->value_bytes));
+    move_columns(to, part, n_part, at->v_scale, 1, len,
+                 (size_t)(g->dim_v / v->block * v->scale_bytes));
+    move_columns(to, part, n_part, at->pos, 1, len, sizeof(int32_t));
 }

@@ -225,14 +225,13 @@ void kv_page_drop(struct kv_cache *cache, int32_t page)
     cache->n_free++;
 }
 
-void kv_page_unshare(struct kv_cache *cache, struct kv_page_ref *ref, bool keep)
+void kv_page_unshare(struct kv_cache *cache, struct kv_page_ref *ref)
 {
     if (cache->n_ref[ref->page] == 1)
         return;
     int32_t own = kv_page_take(cache);
     assert(own >= 0);
-    if (keep)
-        memcpy(kv_page_at(cache, own), kv_page_at(cache, ref->page), cache->layout.bytes);
+    memcpy(kv_page_at(cache, own), kv_page_at(cache, ref->page), cache->layout.bytes);
     kv_page_drop(cache, ref->page);
     ref->page = own;
 }

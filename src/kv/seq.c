@@ -137,7 +137,7 @@ static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n
 {
     int64_t lacks = lane_lacks(cache, lane, n);
     if (tail_is_shared(cache, lane))
-        kv_page_unshare(cache, &lane->table[lane->n_live - 1], true);
+        kv_page_unshare(cache, &lane->table[lane->n_live - 1]);
     for (int64_t i = 0; i < lacks; i++)
         lane->table[lane->n_page++] = (struct kv_page_ref){.page = kv_page_take(cache)};
 }
@@ -188,8 +188,11 @@ int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int
 pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err)
 {
     int64_t cap = 0;
-    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
-        cap = pi_max(cap, seq->lane[l].n_page + lane_lacks(seq->cache, &seq->lane[l], n));
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++) {
+        const struct kv_lane *lane = &seq->lane[l];
+        cap = pi_max(cap, lane->n_page + lane_lacks(seq->cache, lane, n) +
+                              kv_lane_count_breaks(seq->cache, lane));
+    }
     if (cap > INT32_MAX || !kv_seq_grow(seq, (int32_t)cap))
         return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
                        (long long)cap, kv_lane_count(seq->cache));

@@ -110,9 +110,9 @@ void kv_page_ref_add(struct kv_cache *cache, int32_t page);
 /* Gives one reference back; the page is free when it was the last. */
 void kv_page_drop(struct kv_cache *cache, int32_t page);
 
-/* Gives table entry `index` of a lane a page of its own where others point to it too; keep: with
-   the entries it holds. A page is free for it. */
-void kv_page_unshare(struct kv_cache *cache, struct kv_page_ref *ref, bool keep);
+/* Gives a table entry a page of its own, with the entries it holds, where others point to it too. A
+   page is free for it. */
+void kv_page_unshare(struct kv_cache *cache, struct kv_page_ref *ref);
 
 /* seq.c. Gives every lane room for cap table entries; false: no memory, and nothing has changed. */
 bool kv_seq_grow(struct kv_seq *seq, int32_t cap);
@@ -122,6 +122,8 @@ int32_t kv_lane_find(const struct kv_cache *cache, const struct kv_lane *lane, i
                      int32_t *entry);
 /* Gives back the pages from table index `begin` on; entries in them are lost. */
 void kv_lane_drop_from(struct kv_cache *cache, struct kv_lane *lane, int32_t begin);
+/* As kv_lane_breaks. */
+int32_t kv_lane_count_breaks(const struct kv_cache *cache, const struct kv_lane *lane);
 /* Recomputes len, n_live and ragged from the table. */
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
 
@@ -134,9 +136,20 @@ void kv_page_write_values(const struct kv_cache *cache, uint8_t *page, int32_t s
 void kv_page_read_key(const struct kv_cache *cache, const uint8_t *page, int32_t slot, float *out);
 void kv_page_read_value(const struct kv_cache *cache, const uint8_t *page, int32_t slot,
                         float *out);
-/* Copies an entry as stored, its position too, to another slot of the same or another page. */
-void kv_page_move(const struct kv_cache *cache, uint8_t *to, int32_t to_slot, const uint8_t *from,
-                  int32_t from_slot);
+enum { KV_PAGE_LEN_MAX = 64 }; /* of those that kv_geometry_check lets through */
+
+/* Entries next to each other on their way to another place. */
+struct kv_page_part {
+    const uint8_t *from; /* their page */
+    int32_t from_slot;
+    int32_t to_slot;
+    int32_t n;
+};
+
+/* Copies entries as stored, their positions too, into a page. Parts may come from the page itself,
+   from further up than they go and in ascending order. */
+void kv_page_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
+                  int32_t n_part);
 
 enum { KV_CODEC_MAX = 128 }; /* most values that one call encodes */
 

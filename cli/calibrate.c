@@ -1,0 +1,615 @@
+/*
+ * calibrate.c - `pith calibrate`: gathers the statistics of a model's queries over a text, and
+ * draws what is in a file of them: how narrow the queries of each head are, which bands they lie
+ * in, and the attention against distance that they predict.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "session.h"
+
+#define PLOT_HEIGHT 9
+#define PLOT_WIDTH 64
+#define N_DOMINANT 2         /* bands of a head that are called dominant, as the paper does */
+#define NARROW 0.95          /* R of dominant bands from which a head counts as concentrated */
+#define MAX_CHECK_TOKEN 1024 /* of the text that --inspect compares curves with */
+
+struct options {
+    struct model_options model;
+    struct memory_options memory;
+    const char *text;
+    const char *tokens;
+    const char *out;
+    const char *select;
+    const char *inspect;
+    int32_t n_piece;
+    int32_t n_generate;
+    int32_t n_centre;
+    int32_t n_sample;
+    int64_t seed;
+    float temperature;
+    int32_t layer;
+    int32_t head;
+    bool progress;
+    bool quiet;
+};
+
+#define AT(member) .offset = offsetof(struct options, member)
+static const struct option table[] = {
+    {"--model", "-m", "FILE", OPTION_TEXT, AT(model.path), .absent = "none",
+     .help = "the model, a GGUF file"},
+    {"--file", "-f", "FILE", OPTION_TEXT, AT(text), .absent = "none",
+     .help = "the text to read; - is standard input"},
+    {"--tokens", NULL, "FILE", OPTION_TEXT, AT(tokens), .absent = "none",
+     .help = "instead of a text: token ids, separated by white space or commas, as they are"},
+    {"--output", "-o", "STATS", OPTION_TEXT, AT(out), .absent = "none",
+     .help = "the file of statistics to write"},
+    {"--select", NULL, "WHICH", OPTION_TEXT, AT(select),
+     .help = "whose queries count: all, generated (of tokens that the model writes after the "
+             "text), or a file of ranges of tokens, \"BEGIN END\" on each line"},
+    {"--ctx-size", "-c", "N", OPTION_INT, AT(n_piece), .min = 1, .max = INT32_MAX,
+     .absent = "the model's context",
+     .help = "tokens of a piece: a longer text is read in pieces, each from the first position"},
+    {"--predict", "-n", "N", OPTION_INT, AT(n_generate), .min = 1, .max = 1 << 24,
+     .help = "tokens that the model writes after each piece, with --select generated"},
+    {"--temp", NULL, "T", OPTION_FLOAT, AT(temperature), .min = 0, .max = 100,
+     .help = "temperature of those tokens"},
+    {"--centres", NULL, "K", OPTION_INT, AT(n_centre), .min = 1, .max = 1024,
+     .help = "centres of each head (k-means); 1: the mean alone"},
+    {"--samples", NULL, "N", OPTION_INT, AT(n_sample), .min = 1, .max = 1 << 24,
+     .help = "queries of each head that centres are found from, evenly spaced"},
+    {"--seed", "-s", "N", OPTION_LONG, AT(seed), .max = 0x1p62,
+     .help = "of the centres and of the tokens written"},
+    {"--inspect", NULL, "STATS", OPTION_TEXT, AT(inspect), .absent = "none",
+     .help = "draw a file of statistics; with -m and -f also its curves against a text"},
+    {"--layer", NULL, "L", OPTION_INT, AT(layer), .min = -1, .max = 1 << 20,
+     .absent = "that of the curve that tells most",
+     .help = "layer of the curve that --inspect draws"},
+    {"--head", NULL, "H", OPTION_INT, AT(head), .min = -1, .max = 1 << 20,
+     .absent = "that of the curve that tells most", .help = "its query head"},
+    {"--threads", "-t", "N", OPTION_INT, AT(model.n_thread), .max = 1024,
+     .absent = "all processors", .help = "threads that compute"},
+    {"--chunk", NULL, "N", OPTION_INT, AT(memory.chunk), .min = 1, .max = 8192,
+     .help = "most tokens of one pass"},
+    {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
+     .help = "show how much is done"},
+    {"--quiet", "-q", NULL, OPTION_FLAG, AT(quiet), .help = "say nothing"},
+    {0},
+};
+#undef AT
+
+static const struct option_group groups[] = {{NULL, table, 0}, {0}};
+
+static void defaults(void *options)
+{
+    struct options *o = options;
+    pith_calibrate_params p;
+    pith_calibrate_params_default(&p);
+    memory_options_default(&o->memory);
+    o->select = "all";
+    o->n_generate = p.n_generate;
+    o->n_centre = p.n_centre;
+    o->n_sample = p.n_sample;
+    o->temperature = p.sample.temperature;
+    o->layer = o->head = -1;
+}
+
+/* ---- gathering ---- */
+
+/* A file of numbers, which a zero byte would end early. */
+static struct cli_text read_numbers(const char *path)
+{
+    struct cli_text text = cli_read_file(path);
+    size_t len = strlen(text.data);
+    if (len != text.len)
+        cli_fail("%s: byte %zu is zero, and no part of a number", path, len);
+    if (len > INT32_MAX)
+        cli_fail("%s: %zu bytes of numbers are more than %d", path, len, INT32_MAX);
+    return text;
+}
+
+/* The ranges of a file; "#" begins a comment. Fails with the line that is none. */
+static pith_range *read_ranges(const char *path, int32_t *n)
+{
+    struct cli_text text = read_numbers(path);
+    size_t cap = 16;
+    pith_range *ranges = cli_alloc(cap, sizeof(*ranges));
+    int32_t line_number = 0;
+    *n = 0;
+    for (char *line = text.data, *next; line != NULL; line = next) {
+        long long begin, end;
+        char rest;
+        next = strchr(line, '\n');
+        if (next != NULL)
+            *next++ = '\0';
+        line[strcspn(line, "#")] = '\0';
+        line_number++;
+        if (line[strspn(line, " \t\r")] == '\0')
+            continue;
+        if (sscanf(line, "%lld %lld %c", &begin, &end, &rest) != 2 || begin < 0 || end <= begin ||
+            end > INT32_MAX)
+            cli_fail("%s, line %d: \"%.60s\" is not the first token of a range and the one behind "
+                     "its last",
+                     path, line_number, line);
+        if ((size_t)*n == cap) {
+            ranges = realloc(ranges, (cap *= 2) * sizeof(*ranges));
+            if (ranges == NULL)
+                cli_fail("no memory for the ranges of %s", path);
+        }
+        ranges[(*n)++] = (pith_range){(int32_t)begin, (int32_t)end};
+    }
+    free(text.data);
+    return ranges;
+}
+
+/* The file's name without its folders. */
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+/* The file that is read, of text or of tokens. */
+static const char *source(const struct options *o)
+{
+    return o->tokens != NULL ? o->tokens : o->text;
+}
+
+static struct cli_ids read_tokens(const struct options *o, const struct session *s)
+{
+    struct cli_text text = o->tokens != NULL ? read_numbers(o->tokens) : cli_read_file(source(o));
+    struct cli_ids ids;
+    if (text.len == 0)
+        cli_fail("%s: the file is empty", source(o));
+    if (o->tokens != NULL)
+        ids = ids_parse(o->tokens, text.data, s->info.n_vocab);
+    else
+        ids = session_tokenize(s->model, text.data, text.len, PITH_TOKENIZE_BOS);
+    free(text.data);
+    if (ids.n == 0)
+        cli_fail("%s: there are no tokens in the file", source(o));
+    return ids;
+}
+
+static bool same_file(const struct stat *a, const char *path)
+{
+    struct stat b;
+    return path != NULL && stat(path, &b) == 0 && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
+}
+
+/* What a long calibration would find out at its end: that its file cannot be written. */
+static void check_output(const struct options *o)
+{
+    struct stat st;
+    const char *name = base_name(o->out);
+    size_t n = (size_t)(name - o->out);
+    char *folder = cli_alloc(n + 2, 1);
+    memcpy(folder, n > 0 ? o->out : ".", n > 0 ? n : 1);
+    if (access(folder, W_OK | X_OK) != 0)
+        cli_fail("%s: cannot write in \"%s\": %s", o->out, folder, strerror(errno));
+    free(folder);
+    if (stat(o->out, &st) != 0)
+        return;
+    if (!S_ISREG(st.st_mode))
+        cli_fail("%s: not a regular file", o->out);
+    if (same_file(&st, o->model.path) || same_file(&st, source(o)) || same_file(&st, o->select))
+        cli_fail("%s: the statistics would replace a file that they are made from", o->out);
+}
+
+/* Fails where the KV memory of a piece and the queries for the centres, at most n_query of a head,
+   would not fit. */
+static void check_memory(const struct options *o, const struct session *s, int64_t n_query)
+{
+    pith_engine_params p = engine_params(&o->model, &o->memory);
+    pith_error err;
+    char kv_text[32], query_text[32], free_text[32];
+    int64_t kv, queries = 0, available = available_memory();
+    cli_check(pith_kv_estimate(s->model, &p, o->memory.n_ctx, &kv, &err), &err);
+    if (o->n_centre > 1)
+        queries = (int64_t)s->info.n_layer * s->info.n_head * s->info.head_dim_k * 4 *
+                  (o->n_sample < n_query ? o->n_sample : n_query);
+    if (available > 0 && kv + queries > available)
+        cli_fail("%s of KV memory for %d tokens (-c) and %s of queries to find centres from "
+                 "(--samples) are more than the %s of memory that are available",
+                 cli_bytes(kv, kv_text), o->memory.n_ctx, cli_bytes(queries, query_text),
+                 cli_bytes(available, free_text));
+}
+
+/* The tokens of a piece; starts the engine that holds them and what the model writes after them. */
+static int32_t start_engine(struct options *o, struct session *s, int32_t n_token)
+{
+    bool more = strcmp(o->select, "generated") == 0;
+    int32_t n_more = more ? o->n_generate : 0, n_fit = s->info.n_ctx_train - n_more;
+    int32_t n_piece = o->n_piece > 0 ? o->n_piece : n_fit;
+    if (n_piece < 1)
+        cli_fail("-n %d leaves none of the model's context of %d tokens", o->n_generate,
+                 s->info.n_ctx_train);
+    n_piece = n_piece < n_token ? n_piece : n_token;
+    if ((int64_t)n_piece + n_more > INT32_MAX)
+        cli_fail("-c %d and -n %d are more tokens than %d", n_piece, n_more, INT32_MAX);
+    if (n_piece > n_fit && !o->quiet)
+        cli_note("pieces of %d tokens go beyond the model's context of %d, where its queries are "
+                 "not what it was trained for",
+                 n_piece + n_more, s->info.n_ctx_train);
+    o->memory.n_ctx = n_piece + n_more;
+    int64_t n_pieces = ((int64_t)n_token + n_piece - 1) / n_piece;
+    check_memory(o, s, more ? n_pieces * n_more : n_token);
+    session_start(s, &o->model, &o->memory, 0);
+    return n_piece;
+}
+
+static pith_calibrate_params calibrate_params(const struct options *o,
+                                              struct cli_progress *progress)
+{
+    pith_calibrate_params p;
+    pith_calibrate_params_default(&p);
+    p.select = strcmp(o->select, "all") == 0         ? PITH_SELECT_ALL
+               : strcmp(o->select, "generated") == 0 ? PITH_SELECT_GENERATED
+                                                     : PITH_SELECT_RANGES;
+    p.n_generate = o->n_generate;
+    p.n_centre = o->n_centre;
+    p.n_sample = o->n_sample;
+    p.seed = p.sample.seed = (uint64_t)o->seed;
+    p.sample.temperature = o->temperature;
+    p.text = base_name(source(o));
+    p.progress = cli_progress_step;
+    p.progress_user = progress;
+    return p;
+}
+
+static void report(const struct options *o, const pith_stats *stats, double seconds)
+{
+    pith_stats_info i;
+    pith_stats_head head;
+    pith_stats_get_info(stats, &i);
+    pith_stats_get_head(stats, 0, 0, &head);
+    if (!o->quiet)
+        fprintf(stderr,
+                "%s: %d layers, %d heads, %d centre%s, from %lld of %lld tokens in %.1f s\n",
+                o->out, i.n_layer, i.n_head, i.n_centre, i.n_centre == 1 ? "" : "s",
+                (long long)head.n_query, (long long)i.n_token, seconds);
+}
+
+static int gather(struct options *o)
+{
+    struct session s = {0};
+    pith_stats *stats = NULL;
+    pith_error err;
+    struct cli_progress progress = {
+        .what = "calibrating", .on = !o->quiet && (o->progress || cli_is_terminal(STDERR_FILENO))};
+    pith_range *ranges = NULL;
+    pith_calibrate_params p = calibrate_params(o, &progress);
+    check_output(o);
+    if (p.select == PITH_SELECT_RANGES)
+        ranges = read_ranges(o->select, &p.n_range);
+    p.ranges = ranges;
+    session_load(&s, &o->model, false);
+    struct cli_ids ids = read_tokens(o, &s);
+    p.n_ctx = start_engine(o, &s, ids.n);
+    cli_interrupt_catch();
+    double start = clock_s();
+    pith_status status = pith_calibrate(s.engine, ids.data, ids.n, &p, &stats, &err);
+    cli_progress_end(&progress);
+    if (status == PITH_CANCELLED)
+        cli_exit(EXIT_INTERRUPTED);
+    session_check(status, &err);
+    cli_check(pith_stats_save(stats, o->out, &err), &err);
+    report(o, stats, clock_s() - start);
+    pith_stats_free(stats);
+    free(ids.data);
+    free(ranges);
+    session_free(&s);
+    return EXIT_SUCCESS;
+}
+
+/* ---- drawing ---- */
+
+static double resultant(const pith_stats_head *h, int32_t f)
+{
+    return h->abs[f] > 0.0f ? hypot((double)h->re[f], (double)h->im[f]) / (double)h->abs[f] : 0.0;
+}
+
+/* What a band is expected to contribute: mean |query| mean |key| (TriAttention, Equation 26), or
+   the first alone where the file does not know the keys. */
+static double contribution(const pith_stats_head *h, int32_t f)
+{
+    return (double)h->abs[f] * (h->key_abs != NULL ? (double)h->key_abs[f] : 1.0);
+}
+
+/* The bands that contribute most. */
+static void dominant(const pith_stats_head *h, int32_t n_pair, int32_t *out)
+{
+    for (int32_t i = 0; i < N_DOMINANT; i++) {
+        out[i] = -1;
+        for (int32_t f = 0; f < n_pair; f++) {
+            bool taken = false;
+            for (int32_t j = 0; j < i; j++)
+                taken |= out[j] == f;
+            if (!taken && (out[i] < 0 || contribution(h, f) > contribution(h, out[i])))
+                out[i] = f;
+        }
+    }
+}
+
+static double dominant_r(const pith_stats_head *h, int32_t n_pair)
+{
+    int32_t band[N_DOMINANT], n = n_pair < N_DOMINANT ? n_pair : N_DOMINANT;
+    double sum = 0.0;
+    dominant(h, n_pair, band);
+    for (int32_t i = 0; i < n; i++)
+        sum += resultant(h, band[i]);
+    return sum / n;
+}
+
+/* Queries that the means of a head are of; -1: not known. Layers differ only in having none. */
+static int64_t query_count(const pith_stats *stats, const pith_stats_info *info)
+{
+    int64_t n = -1;
+    for (int32_t l = 0; l < info->n_layer; l++) {
+        pith_stats_head h;
+        if (pith_stats_get_head(stats, l, 0, &h) == PITH_OK && h.n_query > n)
+            n = h.n_query;
+    }
+    return n;
+}
+
+static void print_origin(const pith_stats *stats, const pith_stats_info *i)
+{
+    static const char *const selections[] = {"not known", "all tokens", "generated tokens",
+                                             "ranges of tokens"};
+    static const char *const pairings[] = {"not known", "halves", "adjacent"};
+    printf("format        %s\n", i->format);
+    printf("model         %s\n", i->model[0] != '\0' ? i->model : "not known");
+    if (i->fingerprint != 0)
+        printf("fingerprint   %016llx\n", (unsigned long long)i->fingerprint);
+    printf("text          %s\n", i->text[0] != '\0' ? i->text : "not known");
+    if (i->n_token > 0)
+        printf("tokens        %lld read, queries of %s\n", (long long)i->n_token,
+               selections[i->select]);
+    else
+        printf("tokens        not known\n");
+    for (int32_t r = 0; r < i->n_range && r < 8; r++)
+        printf("              %d to %d%s\n", i->range[r].begin, i->range[r].end,
+               r == 7 && i->n_range > 8 ? " ..." : "");
+    if (query_count(stats, i) > 0)
+        printf("queries       %lld of each head\n", (long long)query_count(stats, i));
+    printf("shape         %d layers, %d query heads, %d bands, pairs %s\n", i->n_layer, i->n_head,
+           i->n_pair, pairings[i->pairing]);
+    printf("centres       %d\n", i->n_centre);
+    printf("keys          %s\n", i->has_keys ? "yes" : "no");
+}
+
+/* A grid of layers and heads: 0 the lightest, 1 the darkest. */
+static void print_cell(double value)
+{
+    static const char *const blocks[] = {" ", "\u2591", "\u2592", "\u2593", "\u2588"};
+    static const char *const letters[] = {".", ":", "+", "*", "#"};
+    int32_t level = (int32_t)(value * 5.0);
+    level = level < 0 ? 0 : level > 4 ? 4 : level;
+    printf("%s", cli_is_utf8() ? blocks[level] : letters[level]);
+}
+
+static void print_resultants(const pith_stats *stats, const pith_stats_info *info)
+{
+    double all = 0.0;
+    int64_t n_band = 0, n_head = 0, n_narrow = 0;
+    printf("\nR = |mean query| / mean |query|, a column per head, light 0, dark 1: over all bands, "
+           "then "
+           "over the %d\nwith the largest mean |query|%s\n",
+           N_DOMINANT, info->has_keys ? " mean |key|" : "");
+    for (int32_t l = 0; l < info->n_layer; l++) {
+        double sum = 0.0;
+        pith_stats_head h;
+        if (pith_stats_get_head(stats, l, 0, &h) != PITH_OK || h.n_query == 0)
+            continue;
+        printf("  layer %3d  |", l);
+        for (int32_t i = 0; i < info->n_head; i++) {
+            double mean = 0.0;
+            pith_stats_get_head(stats, l, i, &h);
+            for (int32_t f = 0; f < info->n_pair; f++)
+                mean += resultant(&h, f) / info->n_pair;
+            print_cell(mean);
+            sum += mean;
+        }
+        printf("| %.3f  |", sum / info->n_head);
+        all += sum * info->n_pair;
+        n_band += (int64_t)info->n_head * info->n_pair;
+        sum = 0.0;
+        for (int32_t i = 0; i < info->n_head; i++) {
+            pith_stats_get_head(stats, l, i, &h);
+            double r = dominant_r(&h, info->n_pair);
+            print_cell(r);
+            sum += r;
+            n_head++;
+            n_narrow += r > NARROW;
+        }
+        printf("| %.3f\n", sum / info->n_head);
+    }
+    printf("mean R over bands %.3f; heads whose dominant bands have R > %.2f: %.1f %%\n",
+           all / (double)n_band, NARROW, 100.0 * (double)n_narrow / (double)n_head);
+}
+
+/* How often each band is dominant, per layer the most frequent ones. */
+static void print_dominant(const pith_stats *stats, const pith_stats_info *info)
+{
+    int32_t *count = cli_alloc((size_t)info->n_pair, sizeof(*count));
+    printf("\nDominant bands (heads that they dominate%s)\n",
+           info->freq != NULL ? "; their wavelength in tokens" : "");
+    for (int32_t l = 0; l < info->n_layer; l++) {
+        pith_stats_head h;
+        memset(count, 0, (size_t)info->n_pair * sizeof(*count));
+        if (pith_stats_get_head(stats, l, 0, &h) != PITH_OK || h.n_query == 0)
+            continue;
+        for (int32_t i = 0; i < info->n_head; i++) {
+            int32_t band[N_DOMINANT];
+            pith_stats_get_head(stats, l, i, &h);
+            dominant(&h, info->n_pair, band);
+            for (int32_t j = 0; j < N_DOMINANT; j++)
+                if (band[j] >= 0)
+                    count[band[j]]++;
+        }
+        printf("  layer %3d ", l);
+        for (int32_t n = 0; n < 4; n++) {
+            int32_t best = 0;
+            for (int32_t f = 1; f < info->n_pair; f++)
+                if (count[f] > count[best])
+                    best = f;
+            if (count[best] == 0)
+                break;
+            printf("  %d (%d", best, count[best]);
+            if (info->freq != NULL && info->freq[best] > 0.0)
+                printf("; %.4g", 6.283185307179586 / info->freq[best]);
+            printf(")");
+            count[best] = 0;
+        }
+        printf("\n");
+    }
+    free(count);
+}
+
+/* y [PLOT_WIDTH] over distances x, which grow evenly in their logarithm. */
+static void print_plot(const double *x, const double *y)
+{
+    double lo = y[0], hi = y[0];
+    for (int32_t i = 1; i < PLOT_WIDTH; i++) {
+        lo = fmin(lo, y[i]);
+        hi = fmax(hi, y[i]);
+    }
+    for (int32_t row = PLOT_HEIGHT - 1; row >= 0; row--) {
+        double from = lo + (hi - lo) * row / PLOT_HEIGHT;
+        printf("  %10.3g |", row == PLOT_HEIGHT - 1 ? hi : from);
+        for (int32_t i = 0; i < PLOT_WIDTH; i++) {
+            int32_t at = hi > lo ? (int32_t)((y[i] - lo) / (hi - lo) * PLOT_HEIGHT) : 0;
+            putchar((at < PLOT_HEIGHT ? at : PLOT_HEIGHT - 1) == row ? '*' : ' ');
+        }
+        putchar('\n');
+    }
+    printf("             %-*.0f%*.0f\n", PLOT_WIDTH / 2, x[0], PLOT_WIDTH / 2, x[PLOT_WIDTH - 1]);
+}
+
+static void print_curve(const pith_stats *stats, const struct session *s, int32_t layer,
+                        int32_t head)
+{
+    double x[PLOT_WIDTH], y[PLOT_WIDTH];
+    pith_error err;
+    double most = s->info.n_ctx_train > 2 ? s->info.n_ctx_train : 2;
+    for (int32_t i = 0; i < PLOT_WIDTH; i++)
+        x[i] = exp(log(most) * i / (PLOT_WIDTH - 1));
+    cli_check(pith_stats_curve(stats, s->model, layer, head, x, PLOT_WIDTH, y, &err), &err);
+    printf("\nThe logit that the mean query of layer %d, head %d expects of the mean key, against "
+           "distance in tokens\n",
+           layer, head);
+    print_plot(x, y);
+}
+
+/* Correlations of all curves with the text; the head with the highest goes to *layer and *head. */
+static void print_reconstruction(const struct options *o, const pith_stats *stats,
+                                 const pith_stats_info *info, struct session *s, int32_t *layer,
+                                 int32_t *head)
+{
+    size_t n_head = (size_t)info->n_head, n = (size_t)info->n_layer * n_head, best = 0;
+    double *r = cli_alloc(n, sizeof(*r)), mean = 0.0;
+    struct cli_ids ids = read_tokens(o, s);
+    pith_error err;
+    int32_t n_token = ids.n < MAX_CHECK_TOKEN ? ids.n : MAX_CHECK_TOKEN;
+    n_token = n_token < s->info.n_ctx_train ? n_token : s->info.n_ctx_train;
+    session_check(pith_stats_reconstruct(stats, s->engine, ids.data, n_token, r, &err), &err);
+    printf("\nCorrelation of these curves with the logits of %d tokens, a column per head\n",
+           n_token);
+    for (size_t l = 0; l < (size_t)info->n_layer; l++) {
+        double sum = 0.0;
+        printf("  layer %3zu  |", l);
+        for (size_t h = 0; h < n_head; h++) {
+            print_cell(r[l * n_head + h]);
+            sum += r[l * n_head + h];
+            if (r[l * n_head + h] > r[best])
+                best = l * n_head + h;
+        }
+        printf("| %.3f\n", sum / (double)n_head);
+        mean += sum;
+    }
+    printf("mean correlation %.3f; the highest %.3f\n", mean / (double)n, r[best]);
+    *layer = (int32_t)(best / n_head);
+    *head = (int32_t)(best % n_head);
+    free(ids.data);
+    free(r);
+}
+
+static int inspect(struct options *o)
+{
+    pith_stats *stats = NULL;
+    pith_stats_info info;
+    pith_error err;
+    struct session s = {0};
+    int32_t layer = 0, head = 0;
+    cli_check(pith_stats_load(o->inspect, &stats, &err), &err);
+    pith_stats_get_info(stats, &info);
+    if (o->model.path != NULL) {
+        session_load(&s, &o->model, false);
+        cli_check(pith_stats_check(stats, s.model, &err), &err);
+    }
+    print_origin(stats, &info);
+    print_resultants(stats, &info);
+    print_dominant(stats, &info);
+    if (s.model != NULL && info.has_keys) {
+        if (source(o) != NULL) {
+            o->memory.n_ctx = MAX_CHECK_TOKEN;
+            session_start(&s, &o->model, &o->memory, 0);
+            print_reconstruction(o, stats, &info, &s, &layer, &head);
+        }
+        print_curve(stats, &s, o->layer >= 0 ? o->layer : layer, o->head >= 0 ? o->head : head);
+    } else if (s.model != NULL)
+        printf(
+            "\nWithout statistics of keys there is no curve: gather them with pith calibrate.\n");
+    pith_stats_free(stats);
+    session_free(&s);
+    return EXIT_SUCCESS;
+}
+
+static int run(void *options)
+{
+    struct options *o = options;
+    if (o->text != NULL && o->tokens != NULL)
+        cli_fail_usage("-f reads a text, --tokens the tokens themselves: give one of them");
+    if (o->inspect != NULL) {
+        if (o->model.path == NULL && (o->layer >= 0 || o->head >= 0))
+            cli_fail_usage("--layer and --head choose a curve, which --inspect draws where -m "
+                           "names the model");
+        if (o->out != NULL)
+            cli_fail_usage("--inspect reads a file, -o writes one: give one of them");
+        if (source(o) != NULL && o->model.path == NULL)
+            cli_fail_usage("--inspect compares with a text only where -m names the model");
+        return inspect(o);
+    }
+    if (o->model.path == NULL || source(o) == NULL || o->out == NULL)
+        cli_fail_usage(
+            "-m MODEL, -f TEXT (or --tokens FILE) and -o STATS are wanted, or --inspect STATS");
+    if (o->n_sample < o->n_centre)
+        cli_fail_usage("--samples %d are fewer than --centres %d", o->n_sample, o->n_centre);
+    return gather(o);
+}
+
+const struct command command_calibrate = {
+    .name = "calibrate",
+    .summary = "gather the statistics of a model's queries that TriAttention predicts from",
+    .synopsis = "-m MODEL -f TEXT|--tokens FILE -o STATS [--select WHICH] [--centres K]",
+    .notes =
+        "Which tokens count can decide how a policy does: the file says which they were. Inspect\n"
+        "reads Pith's files, TRIA and the authors' .pt.\n"
+        "\n"
+        "  pith calibrate -m model.gguf -f text.txt -o model.stats --centres 16\n"
+        "  pith calibrate --inspect model.stats -m model.gguf -f other.txt\n"
+        "  pith run -m model.gguf --keep triattention:v3,stats=model.stats,budget=1024 -p ...",
+    .groups = groups,
+    .options_size = sizeof(struct options),
+    .defaults = defaults,
+    .run = run,
+};

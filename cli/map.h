@@ -1,0 +1,46 @@
+/*
+ * map.h - which positions each layer and KV head kept, drawn as SVG: one row per lane, time from
+ * left to right. The drawing needs no script and no other file, and follows the reader's choice of
+ * light or dark.
+ *
+ * What a program can read from it: the paths of row "l3h1" (layer 3, KV head 1) are rectangles in
+ * units of positions, "M0 4h4m250 0h36": entries 0 to 3 and 254 to 289 are there. Class k8 is kept
+ * whole; k1 .. k7 are columns of several positions of which a part is kept.
+ */
+#ifndef CLI_MAP_H
+#define CLI_MAP_H
+
+#include <eval.h>
+
+/* The positions that a lane holds, each below map.n_token, into positions [map.n_token]; returns
+   their number. */
+typedef int32_t map_lane_fn(void *user, int32_t layer, int32_t head, int32_t *positions);
+
+/* What is drawn. Strings are borrowed for the call. */
+struct map {
+    const char *model;     /* its name; "" for none */
+    const char *keep;      /* the policy as it was given; NULL: none */
+    pith_keep_rules rules; /* what that means */
+    pith_keep_stats stats;
+    int32_t n_layer;
+    int32_t n_head;  /* KV heads */
+    int32_t n_token; /* at least 1 */
+    int32_t n_prompt;
+    map_lane_fn *lane; /* called several times for each lane */
+    void *user;
+};
+
+#define MAP_BYTES_MAX 300000 /* of a drawing: more makes its columns wider, down to 64 of them */
+
+/* Adds the drawing to *svg. INVALID for a map without lanes or tokens; NOMEM. */
+pith_status map_draw(const struct map *map, struct eval_text *svg, pith_error *err);
+
+/* Whether a file can be written there, before anything is computed for it: leaves what there is as
+   it is. IO names the path and the reason. */
+pith_status map_check(const char *path, pith_error *err);
+
+/* Writes the drawing to a file that appears whole or not at all; where the path is a device, to the
+   device. IO names the path and the reason, NOMEM. */
+pith_status map_write(const char *path, const struct eval_text *svg, pith_error *err);
+
+#endif

@@ -1,0 +1,200 @@
+/*
+ * policies.c - `pith policies`: what --keep takes, from the library's own tables.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "io.h"
+
+#define WIDTH 100 /* columns of a line, where words allow it */
+
+struct options {
+    const char *name;
+    bool json;
+};
+
+#define AT(member) .offset = offsetof(struct options, member)
+static const struct option table[] = {
+    {"NAME", NULL, NULL, OPTION_TEXT, AT(name), .absent = "all",
+     .help = "one policy, with its options"},
+    {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print JSON"},
+    {0},
+};
+#undef AT
+
+static const struct option_group groups[] = {{NULL, table, 0}, {0}};
+
+/* ---- text ---- */
+
+/* Prints text from column `at` on and breaks it behind spaces and commas; later lines begin at
+   `indent`. */
+static void print_wrapped(const char *text, size_t at, size_t indent)
+{
+    while (*text != '\0') {
+        size_t len = strcspn(text, " ,");
+        size_t word = text[len] == ',' ? len + 1 : len;
+        if (at > indent && at + word > WIDTH) {
+            printf("\n%*s", (int)indent, "");
+            at = indent;
+        }
+        printf("%.*s", (int)word, text);
+        at += word;
+        text += word;
+        size_t next = 1 + strcspn(text + (*text == ' '), " ,");
+        if (*text == ' ' && at + next <= WIDTH)
+            putchar(' ');
+        at += *text == ' ';
+        text += *text == ' ';
+    }
+    putchar('\n');
+}
+
+/* "  left   text", the text in its own column. */
+static void print_entry(const char *left, size_t column, const char *text)
+{
+    size_t len = strlen(left) + 2;
+    printf("  %s", left);
+    if (len + 2 > column) {
+        putchar('\n');
+        len = 0;
+    }
+    printf("%*s", (int)(column - len), "");
+    print_wrapped(text, column, column);
+}
+
+/* The options of policy i that are rules, or those that are not; with its defaults. */
+static void print_params(int32_t i, bool shared, bool defaults)
+{
+    pith_param_info p;
+    for (int32_t j = 0; pith_keep_param(i, j, &p) == PITH_OK; j++) {
+        char left[64];
+        if (p.shared != shared)
+            continue;
+        snprintf(left, sizeof(left), "%s%s%s", p.key, defaults ? "=" : "",
+                 !defaults                     ? ""
+                 : p.fallback[0] != '\0'       ? p.fallback
+                 : strcmp(p.type, "text") == 0 ? "FILE"
+                                               : "");
+        print_entry(left, 26, p.help);
+    }
+}
+
+static void print_presets(const pith_policy_info *policy, int32_t i)
+{
+    pith_preset_info preset;
+    for (int32_t j = 0; pith_keep_preset(i, j, &preset) == PITH_OK; j++) {
+        char left[64];
+        snprintf(left, sizeof(left), "%s:%s", policy->name, preset.name);
+        print_entry(left, 26, preset.help);
+        printf("%*s", 26, "");
+        print_wrapped(preset.options, 26, 26);
+    }
+}
+
+static void print_policy(const pith_policy_info *policy, int32_t i)
+{
+    printf("%s: %s\n", policy->name, policy->summary);
+    if (policy->citation[0] != '\0')
+        print_wrapped(policy->citation, 0, 0);
+    if (policy->n_preset > 0) {
+        printf("\nPresets, which later options change:\n");
+        print_presets(policy, i);
+    }
+    pith_param_info last;
+    bool own = pith_keep_param(i, policy->n_param - 1, &last) == PITH_OK && !last.shared;
+    if (own) {
+        printf("\nIts own options:\n");
+        print_params(i, false, true);
+    }
+    printf("\nThe rules, which every policy has, with its defaults:\n");
+    print_params(i, true, true);
+}
+
+static void print_all(void)
+{
+    pith_policy_info policy;
+    printf("Entries of the KV cache that stay, as --keep NAME:key=value,... or "
+           "NAME:PRESET,key=value,...\n\n");
+    for (int32_t i = 0; pith_keep_policy(i, &policy) == PITH_OK; i++) {
+        pith_preset_info preset;
+        print_entry(policy.name, 18, policy.summary);
+        if (policy.citation[0] != '\0') {
+            printf("%*s", 18, "");
+            print_wrapped(policy.citation, 18, 18);
+        }
+        for (int32_t j = 0; pith_keep_preset(i, j, &preset) == PITH_OK; j++) {
+            char left[64];
+            snprintf(left, sizeof(left), "  :%s", preset.name);
+            print_entry(left, 18, preset.help);
+        }
+    }
+    printf("  none            every entry (the default)\n");
+    printf("\nThe rules, which every policy has:\n");
+    print_params(0, true, false);
+    printf("\n\"pith policies NAME\" tells the options of one. docs/policies.md explains them.\n");
+}
+
+/* ---- JSON ---- */
+
+static json_t *json_policy(const pith_policy_info *policy, int32_t i)
+{
+    pith_preset_info preset;
+    pith_param_info p;
+    json_t *presets = json_array(), *params = json_array();
+    for (int32_t j = 0; pith_keep_preset(i, j, &preset) == PITH_OK; j++)
+        json_array_append_new(presets, json_pack("{s:s, s:s, s:s}", "name", preset.name, "options",
+                                                 preset.options, "help", preset.help));
+    for (int32_t j = 0; pith_keep_param(i, j, &p) == PITH_OK; j++)
+        json_array_append_new(params, json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:b}", "key", p.key,
+                                                "type", p.type, "default", p.fallback, "help",
+                                                p.help, "min", (json_int_t)p.min, "max",
+                                                (json_int_t)p.max, "shared", (int)p.shared));
+    return json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", policy->name, "summary", policy->summary,
+                     "citation", policy->citation, "presets", presets, "params", params);
+}
+
+static int run(void *options)
+{
+    const struct options *o = options;
+    const char *names[32] = {0};
+    pith_policy_info policy;
+    size_t n = 0;
+    json_t *list = json_array();
+    bool found = o->name == NULL;
+    for (int32_t i = 0; pith_keep_policy(i, &policy) == PITH_OK; i++) {
+        if (n < sizeof(names) / sizeof(names[0]))
+            names[n++] = policy.name;
+        if (o->name != NULL && strcmp(o->name, policy.name) != 0)
+            continue;
+        if (o->json)
+            json_array_append_new(list, json_policy(&policy, i));
+        else if (o->name != NULL)
+            print_policy(&policy, i);
+        found = true;
+    }
+    if (!found) {
+        const char *near = options_nearest(o->name, names, n);
+        if (near != NULL)
+            cli_fail_usage("%s: there is no such policy; did you mean \"%s\"?", o->name, near);
+        cli_fail_usage("%s: there is no such policy; \"pith policies\" lists them", o->name);
+    }
+    if (o->json)
+        cli_json_print(json_pack("{s:o}", "keep", list), JSON_INDENT(1));
+    else
+        json_decref(list);
+    if (!o->json && o->name == NULL)
+        print_all();
+    return EXIT_SUCCESS;
+}
+
+const struct command command_policies = {
+    .name = "policies",
+    .summary = "list what --keep takes: policies, presets and options",
+    .synopsis = "[NAME] [--json]",
+    .notes = "  pith policies triattention",
+    .groups = groups,
+    .options_size = sizeof(struct options),
+    .run = run,
+};

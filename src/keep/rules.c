@@ -1,0 +1,256 @@
+/*
+ * rules.c - what the rules that every keep policy shares mean in numbers: the table of their
+ * options, what contradicts what, and how many entries a lane may hold. Pure functions of the
+ * options; when a round runs is budget.c's, which entries go is choose.c's and round.c's.
+ */
+#include "keep/keep.h"
+
+/* ---- the options ---- */
+
+static const char *const switch_words[] = {"off", "on", NULL};
+static const char *const granularity_words[] = {
+    [KEEP_ALL] = "all",
+    [KEEP_HEAD] = "head",
+    [KEEP_LAYER] = "layer",
+    [KEEP_LAYER_HEAD] = "layer-head",
+    NULL,
+};
+static const char *const combine_words[] = {[KEEP_MEAN] = "mean", [KEEP_MAX] = "max", NULL};
+
+#define AT(member) .offset = offsetof(struct keep_rules, member)
+const struct keep_param keep_rule_params[] = {
+    {"budget", KEEP_TYPE_BUDGET, AT(budget), 1, KEEP_COUNT_MAX, "1024",
+     "entries of a lane after a round, their share of the tokens so far (50%), or the size of the "
+     "sequence's pages (64MiB)",
+     NULL},
+    {"slack", KEEP_TYPE_COUNT, AT(slack), 1, KEEP_COUNT_MAX, "128",
+     "entries above the budget at which a round runs: they are what it drops", NULL},
+    {"prefix", KEEP_TYPE_COUNT, AT(prefix), 0, KEEP_COUNT_MAX, "0",
+     "positions at the beginning whose entries always stay", NULL},
+    {"sinks", KEEP_TYPE_COUNT, AT(sinks), 0, KEEP_COUNT_MAX, "0",
+     "oldest entries of a lane that always stay", NULL},
+    {"window", KEEP_TYPE_COUNT, AT(window), 0, KEEP_COUNT_MAX, "0",
+     "positions at the end whose entries always stay", NULL},
+    {"pin-prompt", KEEP_TYPE_CHOICE, AT(pin_prompt), 0, 0, "off",
+     "the entries of the prompt always stay: off or on", switch_words},
+    {"segments", KEEP_TYPE_COUNT, AT(segments), 0, 4096, "0",
+     "parts of equal length of what may go; each loses its share of what goes (0: no parts)", NULL},
+    {"granularity", KEEP_TYPE_CHOICE, AT(granularity), 0, 0, "layer-head",
+     "lanes that keep the same positions: all, head (those of a KV head in every layer), layer, or "
+     "layer-head (each for itself)",
+     granularity_words},
+    {"combine", KEEP_TYPE_CHOICE, AT(combine), 0, 0, "mean",
+     "the score of several lanes that keep the same positions: mean or max", combine_words},
+    {"batch", KEEP_TYPE_COUNT, AT(batch), 0, KEEP_COUNT_MAX, "0",
+     "rounds only before tokens whose number is a multiple of this, where a lane holds more than "
+     "budget + slack (0: as soon as it holds as many)",
+     NULL},
+    {"layers", KEEP_TYPE_TEXT, AT(layers), 0, 0, "even",
+     "how the layers share the budget: even, pyramid:BETA, numbers like 2/1/1, or a file of them",
+     NULL},
+    {"heads", KEEP_TYPE_TEXT, AT(heads), 0, 0, "even", "the same for the KV heads of each layer",
+     NULL},
+    {0},
+};
+#undef AT
+
+/* ---- what is protected ---- */
+
+/* Entries that stay whatever they score. The prefix, the prompt and the sinks are all the oldest
+   entries, so that the largest includes the others. */
+static int64_t count_first(const struct keep_rules *r, int32_t n_prompt)
+{
+    int64_t first = pi_max(r->prefix, r->sinks);
+    return r->pin_prompt ? pi_max(first, n_prompt) : first;
+}
+
+static int64_t count_protected(const struct keep_rules *r, int32_t n_prompt)
+{
+    return count_first(r, n_prompt) + r->window;
+}
+
+pith_status keep_rules_check(const struct keep_rules *r, int32_t n_budget, int32_t n_prompt,
+                             pith_error *err)
+{
+    int64_t first = count_first(r, n_prompt), n = count_protected(r, n_prompt);
+    if (n_budget < n)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: a budget of %d entries is smaller than the %lld that are protected: "
+                       "the first %lld and the last %d",
+                       n_budget, (long long)n, (long long)first, r->window);
+    return PITH_OK;
+}
+
+/* ---- how many ---- */
+
+/* Of a mean budget, to the lane of a weight. The small number is for products like 3 * (1/3). */
+static int32_t weigh(int32_t n_budget, double weight)
+{
+    return (int32_t)pi_min((int64_t)((double)n_budget * weight + 1e-6),
+                           2 * (int64_t)KEEP_COUNT_MAX);
+}
+
+static double weight_of(const struct keep_config *c, int32_t layer, int32_t head)
+{
+    return c->split ? c->layer_weight[layer] * c->head_weight[head] : 1.0;
+}
+
+static int32_t weighed_budget(const struct keep_config *c, double weight, struct keep_point at)
+{
+    if (c->n_budget > 0)
+        return weigh(c->n_budget, weight);
+    /* A share means that of the entries which the full cache would have. Of those that are live it
+       would compound from round to round, down to slack * share / (1 - share) whatever the length.
+       More than all tokens are not needed; so limited, it grows by at most one per token. */
+    double slope = (double)c->rules.budget.value * 1000.0 * weight + 1e-3;
+    int64_t billionths = slope < 1e9 ? (int64_t)slope : 1000000000;
+    int64_t share = at.n_token * billionths / 1000000000;
+    return (int32_t)pi_min(pi_max(pi_max(share, count_protected(&c->rules, at.n_prompt)), 1),
+                           INT32_MAX);
+}
+
+int32_t keep_lane_budget_at(const struct keep_config *c, int32_t layer, int32_t head,
+                            struct keep_point at)
+{
+    return weighed_budget(c, weight_of(c, layer, head), at);
+}
+
+int32_t keep_budget_at(const struct keep_config *c, int32_t n_token)
+{
+    return weighed_budget(c, 1.0, (struct keep_point){n_token, 0});
+}
+
+/* What a lane of a budget ever holds. Where rounds wait for a multiple of `batch` tokens, as many
+   as that can follow a moment at which it was just not due. */
+static int64_t most_of(const struct keep_config *c, int64_t n_budget, int32_t n_token)
+{
+    return pi_min(n_token, n_budget + c->rules.slack + c->rules.batch);
+}
+
+int32_t keep_most_at(const struct keep_config *c, int32_t n_token)
+{
+    return c->policy != NULL ? (int32_t)most_of(c, keep_budget_at(c, n_token), n_token) : n_token;
+}
+
+bool keep_config_places(const struct keep_config *c)
+{
+    return c->policy != NULL && c->policy->needs != NULL &&
+           (c->policy->needs(&c->params) & KEEP_NEED_PLACES) != 0;
+}
+
+/* The entries that fill the pages which such a lane ever holds: the first entries have pages of
+   their own once a round came, which is a page more. */
+static int64_t filled_by(const struct keep_config *c, const struct kv_geometry *g, int64_t n_budget,
+                         int32_t n_token)
+{
+    bool apart = keep_config_places(c) && n_token >= n_budget + c->rules.slack;
+    return most_of(c, n_budget, n_token) + (apart ? g->page_len : 0);
+}
+
+int64_t keep_bytes_at(const struct keep_config *c, const struct kv_geometry *g, int32_t n_token)
+{
+    if (c->policy == NULL)
+        return kv_bytes_for_tokens(g, n_token);
+    if (!c->split)
+        return kv_bytes_for_tokens(g, filled_by(c, g, keep_budget_at(c, n_token), n_token));
+    int64_t n_page = 0;
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++) {
+            int32_t budget = keep_lane_budget_at(c, l, h, (struct keep_point){n_token, 0});
+            n_page += (filled_by(c, g, budget, n_token) + g->page_len - 1) / g->page_len;
+        }
+    return n_page * (int64_t)kv_page_bytes(g);
+}
+
+/* ---- fitting ---- */
+
+pith_status keep_rules_agree(const struct keep_rules *r, pith_error *err)
+{
+    bool layers = r->granularity == KEEP_LAYER || r->granularity == KEEP_LAYER_HEAD;
+    bool heads = r->granularity == KEEP_HEAD || r->granularity == KEEP_LAYER_HEAD;
+    if (!layers && strcmp(r->layers, "even") != 0)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: layers: %.64s: with granularity %s every layer keeps the same "
+                       "positions, so that their budgets are equal",
+                       r->layers, granularity_words[r->granularity]);
+    if (!heads && strcmp(r->heads, "even") != 0)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: heads: %.64s: with granularity %s every KV head keeps the same "
+                       "positions, so that their budgets are equal",
+                       r->heads, granularity_words[r->granularity]);
+    return PITH_OK;
+}
+
+/* Bytes of pages are full where every lane holds all that it ever does, so that the size is kept
+   between rounds, too. An even split is exact; of another the largest budget that fits is found. */
+static pith_status fit_bytes(struct keep_config *c, const struct kv_geometry *g, pith_error *err)
+{
+    int64_t n_lane = (int64_t)g->n_layer * g->n_head, bytes = c->rules.budget.value;
+    int64_t over = (int64_t)c->rules.slack + c->rules.batch;
+    int64_t n_page = bytes / (n_lane * (int64_t)kv_page_bytes(g)) - keep_config_places(c);
+    int64_t n = pi_max(0, pi_min(n_page, KEEP_COUNT_MAX / g->page_len)) * g->page_len;
+    if (n <= over)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: a budget of %lld bytes holds %lld entries in each of %lld lanes, not "
+                       "more than the slack of %lld",
+                       (long long)bytes, (long long)n, (long long)n_lane, (long long)over);
+    int64_t low = 1, high = n - over;
+    c->n_budget = (int32_t)high;
+    while (c->split && low < high) {
+        c->n_budget = (int32_t)(low + (high - low + 1) / 2);
+        if (keep_bytes_at(c, g, INT32_MAX) <= bytes)
+            low = c->n_budget;
+        else
+            high = c->n_budget - 1;
+        c->n_budget = (int32_t)low;
+    }
+    return PITH_OK;
+}
+
+static pith_status read_split(struct keep_config *c, const struct kv_geometry *g, pith_error *err)
+{
+    if (g->n_layer > KEEP_SPLIT_MAX || g->n_head > KEEP_SPLIT_MAX) {
+        if (strcmp(c->rules.layers, "even") == 0 && strcmp(c->rules.heads, "even") == 0)
+            return PITH_OK;
+        return pi_fail(err, PITH_INVALID,
+                       "keep: a budget cannot be split over %d layers of %d KV heads: at most %d",
+                       g->n_layer, g->n_head, KEEP_SPLIT_MAX);
+    }
+    PI_TRY(keep_split_read("layers", c->rules.layers, g->n_layer, c->layer_weight, err));
+    PI_TRY(keep_split_read("heads", c->rules.heads, g->n_head, c->head_weight, err));
+    for (int32_t l = 0; l < g->n_layer; l++)
+        c->split = c->split || c->layer_weight[l] != 1.0;
+    for (int32_t h = 0; h < g->n_head; h++)
+        c->split = c->split || c->head_weight[h] != 1.0;
+    return PITH_OK;
+}
+
+/* Every lane must hold what is protected, and something. A share is never less. */
+static pith_status check_lanes(const struct keep_config *c, const struct kv_geometry *g,
+                               pith_error *err)
+{
+    for (int32_t l = 0; c->n_budget > 0 && l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++) {
+            int32_t n = keep_lane_budget_at(c, l, h, (struct keep_point){0, 0});
+            if (n < 1)
+                return pi_fail(err, PITH_INVALID,
+                               "keep: layer %d, KV head %d: its part of a budget of %d entries is "
+                               "less than one",
+                               l, h, c->n_budget);
+            PI_TRY(keep_rules_check(&c->rules, n, 0, err));
+            if (!c->split)
+                return PITH_OK;
+        }
+    return PITH_OK;
+}
+
+pith_status keep_config_fit(struct keep_config *c, const struct kv_geometry *g, pith_error *err)
+{
+    if (c->policy == NULL)
+        return PITH_OK;
+    c->split = false;
+    PI_TRY(read_split(c, g, err));
+    if (c->rules.budget.unit == KEEP_UNIT_BYTES)
+        PI_TRY(fit_bytes(c, g, err));
+    return check_lanes(c, g, err);
+}

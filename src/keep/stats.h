@@ -1,0 +1,142 @@
+/*
+ * stats.h - calibration statistics: what the queries of a model are like before they are rotated,
+ * per layer and query head. In memory, checked, and as files: Pith's own (docs/stats.md), TRIA, and
+ * PyTorch's. Each reader is a pure function of (bytes, length).
+ *
+ * Of n_pair rotated pairs, band f of a vector x is the complex number z_f = x_a + i x_b with (a, b)
+ * the pair's dimensions. A row holds, one after the other:
+ *   re [n_pair], im [n_pair]   the mean of z_f
+ *   abs [n_pair]               the mean of |z_f|
+ *   flat [n_flat]              the mean of the dimensions that are not rotated
+ * R_f = |mean z_f| / mean |z_f| (TriAttention, Equation 23) is 1 where a band's queries all point
+ * one way and 0 where they cancel.
+ */
+#ifndef PI_KEEP_STATS_H
+#define PI_KEEP_STATS_H
+
+#include "base/base.h"
+
+struct pith_stats {
+    int32_t n_layer;
+    int32_t n_head;    /* query heads */
+    int32_t n_head_kv; /* 0: the file does not say */
+    int32_t n_pair;
+    int32_t n_flat; /* dimensions of a head that are not rotated and that the rows hold; 0: none */
+    int32_t n_centre; /* of a head; 1: the mean alone, and centre and weight are NULL */
+    pith_pairing pairing;
+    pith_select select;
+    uint64_t fingerprint; /* of the model; 0: the file does not say */
+    int64_t n_token;      /* evaluated; 0: the file does not say */
+    float magnitude;      /* that rotation multiplies by; 1 but for YaRN */
+    char *model;          /* owned; its name, "" where there is none */
+    char *text;           /* owned; what the tokens were, "" where there is none */
+    double *freq;         /* [n_pair] radians per position; NULL: the file does not say, or lies */
+    int64_t *count;       /* [n_layer] queries; 0: no statistics; -1: the file does not say */
+    pith_range *range;    /* [n_range] tokens that were selected, where select is RANGES */
+    int32_t n_range;
+    float *q;      /* [n_layer][n_head][row] */
+    float *k;      /* [n_layer][n_head_kv][row] keys, before rotation; NULL: none */
+    float *centre; /* [n_layer][n_head][n_centre][row] */
+    float *weight; /* [n_layer][n_head][n_centre] share of the queries, summing to 1 per head */
+    const char *format; /* where it comes from, a constant string */
+};
+
+/* Limits of every reader: beyond any model, and so that products of a few fit in int64_t. */
+#define STATS_MAX_LAYER 4096
+#define STATS_MAX_HEAD 4096
+#define STATS_MAX_PAIR 4096
+#define STATS_MAX_FLAT 8192
+#define STATS_MAX_CENTRE 1024
+#define STATS_MAX_TEXT 4096
+#define STATS_MAX_RANGE (1 << 20)
+
+static inline size_t stats_row_len(const struct pith_stats *s)
+{
+    return 3 * (size_t)s->n_pair + (size_t)s->n_flat;
+}
+
+/* The parts of a row. */
+struct stats_row {
+    const float *re;   /* [n_pair] */
+    const float *im;   /* [n_pair] */
+    const float *abs;  /* [n_pair] */
+    const float *flat; /* [n_flat] */
+};
+
+struct stats_row stats_row_at(const struct pith_stats *s, const float *rows, size_t i);
+static inline struct stats_row stats_q(const struct pith_stats *s, int32_t layer, int32_t head)
+{
+    return stats_row_at(s, s->q, (size_t)layer * (size_t)s->n_head + (size_t)head);
+}
+/* The keys that a query head reads; there must be keys. */
+static inline struct stats_row stats_k(const struct pith_stats *s, int32_t layer, int32_t head)
+{
+    int32_t group = s->n_head / s->n_head_kv;
+    return stats_row_at(s, s->k, (size_t)layer * (size_t)s->n_head_kv + (size_t)(head / group));
+}
+/* Centre c of a head; of statistics without centres there is one, the mean. */
+struct stats_row stats_centre(const struct pith_stats *s, int32_t layer, int32_t head, int32_t c);
+
+/* R of a band; 0 where its queries are all zero. */
+double stats_resultant(const struct stats_row *row, int32_t f);
+
+/* Adds a vector before rotation to the sums of a row, [3 * n_pair + n_flat]. */
+struct pi_rope;
+void stats_add(const struct pi_rope *rope, int32_t n_flat, const float *x, double *sum);
+
+/* A copy of a name of n bytes for people to read: control characters become '?', so that a file
+   cannot steer a terminal. A pi_mem block that the caller frees; NULL: no memory. */
+char *stats_name(const char *name, size_t n);
+
+/* Allocates the arrays for the counts that *s already holds; k: keys too. The caller frees *s with
+   pith_stats_free, which takes it at any stage. NOMEM. */
+pith_status stats_alloc(struct pith_stats *s, bool has_freq, bool has_k, pith_error *err);
+
+/* A new empty object. NOMEM. */
+pith_status stats_new(struct pith_stats **out, pith_error *err);
+
+/* Checks the counts against the limits. FORMAT names the field and the value. */
+pith_status stats_check_shape(const struct pith_stats *s, pith_error *err);
+
+/* Everything that statistics of any origin must be: finite, some layer present, |mean| <= mean of
+   |.| in every band (to the rounding of single precision), so that R is in [0, 1], the shares of
+   the centres of a head 1 together. Marks layers whose rows are all zero as absent (count 0).
+   FORMAT with layer, head, band and value. */
+pith_status stats_check(struct pith_stats *s, pith_error *err);
+
+/* Identifies a model, whatever its weights are stored as: shape, frequencies and norms, which
+   quantising leaves alone. Never 0. */
+uint64_t stats_fingerprint(const struct pith_model *model);
+
+/* ---- files ---- */
+
+/* Each reads one format into a new object, checked. FORMAT, UNSUPPORTED, NOMEM. */
+pith_status stats_parse_own(const uint8_t *data, size_t size, struct pith_stats **out,
+                            pith_error *err);
+pith_status stats_parse_tria(const uint8_t *data, size_t size, struct pith_stats **out,
+                             pith_error *err);
+pith_status stats_parse_pt(const uint8_t *data, size_t size, struct pith_stats **out,
+                           pith_error *err);
+/* Whichever it is, by its first bytes. */
+pith_status stats_parse(const uint8_t *data, size_t size, struct pith_stats **out, pith_error *err);
+
+/* Bytes of Pith's format, a pi_mem block that the caller frees. NOMEM. */
+pith_status stats_format(const struct pith_stats *s, uint8_t **out, size_t *size, pith_error *err);
+
+/* ---- what statistics say ---- */
+
+/* The logit that a mean query expects of a mean key at a distance (Equation 4), without the model's
+   attention scale: sum over f of |q_f| |k_f| cos(freq_f distance + arg q_f - arg k_f), and the dot
+   product of the dimensions that are not rotated. */
+double stats_predict(const struct stats_row *q, const struct stats_row *k, const double *freq,
+                     int32_t n_pair, int32_t n_flat, double distance);
+
+/* Pearson's correlation; 0 where one side does not vary. */
+double stats_correlate(const double *x, const double *y, int32_t n);
+
+/* The bands by their expected contribution mean |q_f| mean |k_f| (Equation 26), the greatest first;
+   k NULL: by mean |q_f|. order [n_pair]. */
+void stats_dominant(const struct stats_row *q, const struct stats_row *k, int32_t n_pair,
+                    int32_t *order);
+
+#endif

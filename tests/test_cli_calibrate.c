@@ -1,0 +1,253 @@
+/*
+ * `pith calibrate` as its users meet it: a file is written, drawn, and used; what cannot be is said
+ * in a sentence.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "testing.h"
+
+#include "command.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
+
+static void gather_and_use(void **state)
+{
+    (void)state;
+    char path[128], keep[256];
+    in_folder("a.stats", path);
+    struct said s =
+        command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--centres", "3", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "3 centres, from 1991 of 1991 tokens");
+    said_free(&s);
+    s = command(NULL, "calibrate", "--inspect", path, "-m", MODEL, "-f", TEXT, NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "pith-nano");
+    expect_word(s.out, "prompt-2k.txt");
+    expect_word(s.out, "1991 read, queries of all tokens");
+    expect_word(s.out, "mean R over bands");
+    expect_word(s.out, "mean correlation");
+    expect_word(s.out, "against distance");
+    expect_word(s.out, "with the largest mean |query| mean |key|");
+    said_free(&s);
+    s = command(NULL, "calibrate", "--inspect", path, "-m", MODEL, "--layer", "2", "--head", "1",
+                NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "layer 2, head 1");
+    said_free(&s);
+    s = command(NULL, "calibrate", "--inspect", path, "-m", MODEL, "--layer", "9", NULL);
+    expect_failure(&s, 1, "layer 9");
+    said_free(&s);
+    snprintf(keep, sizeof(keep), "triattention:v3,stats=%s,budget=512", path);
+    s = command(NULL, "run", "-m", MODEL, "-f", TEXT, "--temp", "0", "-n", "4", "--keep", keep,
+                NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "evicted");
+    said_free(&s);
+}
+
+static void selections(void **state)
+{
+    (void)state;
+    char path[128], ranges[128];
+    in_folder("b.stats", path);
+    in_folder("ranges", ranges);
+    write_file(ranges, "# two\n10 20\n\n 30\t31 # and one\n");
+    struct said s =
+        command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--select", ranges, NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "from 11 of 1991 tokens");
+    said_free(&s);
+    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "30 to 31");
+    expect_word(s.out, "queries       11 of each head");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--select", "generated",
+                "-n", "8", "-c", "1000", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "from 16 of 2007 tokens");
+    said_free(&s);
+    write_file(ranges, "10 20\n12 ten\n");
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--select", ranges, NULL);
+    expect_failure(&s, 1, "line 2");
+    said_free(&s);
+    write_file(ranges, "10 20\n12 30\n");
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--select", ranges, NULL);
+    expect_failure(&s, 1, "range 1");
+    said_free(&s);
+}
+
+/* Token ids are read as they are: those of the text give its statistics, and ranges count them. */
+static void tokens(void **state)
+{
+    (void)state;
+    char text[128], ids[128], path[128], other[128];
+    in_folder("text", text);
+    in_folder("ids", ids);
+    in_folder("d.stats", path);
+    in_folder("e.stats", other);
+    write_file(text, "A text that is short: the quick brown fox jumps over the lazy dog.\n");
+    struct said s = command(NULL, "tokenize", "-m", MODEL, "-f", text, "--json", NULL);
+    expect_status(&s, 0);
+    write_file(ids, s.out);
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", text, "-o", path, NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "1 centre, from ");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
+    expect_status(&s, 0);
+    said_free(&s);
+    struct said a = command(NULL, "calibrate", "--inspect", path, NULL);
+    struct said b = command(NULL, "calibrate", "--inspect", other, NULL);
+    assert_string_equal(strstr(a.out, "shape"), strstr(b.out, "shape"));
+    expect_word(b.out, "text          ids");
+    said_free(&a);
+    said_free(&b);
+    s = command(NULL, "calibrate", "--inspect", path, "-m", MODEL, "--tokens", ids, NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "mean correlation");
+    said_free(&s);
+
+    write_file(ids, "1 2 99999\n");
+    s = command(NULL, "calibrate", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
+    expect_failure(&s, 2, "token id 99999");
+    said_free(&s);
+    write_file(ids, " \n");
+    s = command(NULL, "calibrate", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
+    expect_failure(&s, 1, "no tokens");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "--tokens", ids, "-f", TEXT, "-o", other, NULL);
+    expect_failure(&s, 2, "one of them");
+    said_free(&s);
+}
+
+/* A model without a tokenizer is calibrated from tokens, and from nothing else. */
+static void no_tokenizer(void **state)
+{
+    (void)state;
+    const char *model = SHARED_DATA "/weights/prototype-needle-722k.gguf";
+    char ids[128], ranges[128], path[128];
+    SKIP_WITHOUT(model);
+    in_folder("ids", ids);
+    in_folder("ranges", ranges);
+    in_folder("f.stats", path);
+    write_file(ids, "1 2 3 4\n5,6\t7 8 511 0\n");
+    write_file(ranges, "0 2\n8 10\n");
+    struct said s = command(NULL, "calibrate", "-m", model, "--tokens", ids, "-o", path, "--select",
+                            ranges, NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "from 4 of 10 tokens");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", model, "-f", ids, "-o", path, NULL);
+    expect_failure(&s, 1, "no tokenizer");
+    said_free(&s);
+}
+
+/* Ctrl-C ends it, and leaves the file that was there. */
+static void interrupt(void **state)
+{
+    (void)state;
+    char path[128], byte;
+    struct stat st;
+    int ends[2], in = open("/dev/null", O_RDONLY), out = open("/dev/null", O_WRONLY);
+    in_folder("g.stats", path);
+    write_file(path, "as it was");
+    const char *const words[] = {"calibrate", "-m",        MODEL, "-f",   TEXT,         "-o", path,
+                                 "--select",  "generated", "-n",  "2000", "--progress", NULL};
+    assert_int_equal(pipe(ends), 0);
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    pid_t pid = command_start(words, in, out, ends[1]);
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    kill(pid, SIGINT);
+    while (read(ends[0], &byte, 1) > 0)
+        continue;
+    assert_int_equal(command_wait(pid), 130);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, strlen("as it was"));
+    close(ends[0]);
+    close(in);
+    close(out);
+}
+
+/* Texts that are none, and places where no file can be: said before anything is computed. */
+static void places(void **state)
+{
+    (void)state;
+    char path[128], text[128], own[128];
+    in_folder("h.stats", path);
+    in_folder("text", text);
+    in_folder("own", own);
+    write_file(text, "");
+    write_file(own, "A text that stays.");
+    const struct {
+        const char *text, *out, *word;
+    } cases[] = {
+        {text, path, "text: the file is empty"},  {"/", path, "Is a directory"},
+        {"no-such-file", path, "no-such-file"},   {TEXT, "/", "not a regular file"},
+        {TEXT, "no-such-folder/x", "no-such-fo"}, {own, own, "made from"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct said s =
+            command(NULL, "calibrate", "-m", MODEL, "-f", cases[i].text, "-o", cases[i].out, NULL);
+        expect_failure(&s, 1, cases[i].word);
+        said_free(&s);
+    }
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    char path[128];
+    in_folder("c.stats", path);
+    struct said s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, NULL);
+    expect_failure(&s, 2, "-o STATS");
+    said_free(&s);
+    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    expect_failure(&s, 1, "c.stats");
+    said_free(&s);
+    write_file(path, "no statistics");
+    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    expect_failure(&s, 1, "begins like none");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "-n", "9000", "--select",
+                "generated", NULL);
+    expect_failure(&s, 1, "-n 9000");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--centres", "64",
+                "--samples", "10", NULL);
+    expect_failure(&s, 2, "--samples 10");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--centres", "64",
+                "--select", "generated", "-n", "3", NULL);
+    expect_failure(&s, 1, "64 centres of 3 queries");
+    said_free(&s);
+    s = command(NULL, "calibrate", "--inspect", path, "--layer", "1", NULL);
+    expect_failure(&s, 2, "-m");
+    said_free(&s);
+    if (access(SHARED_DATA "/stats/qwen3-1.7b.tria.bin", R_OK) == 0) {
+        s = command(NULL, "calibrate", "--inspect", SHARED_DATA "/stats/qwen3-1.7b.tria.bin", "-m",
+                    MODEL, NULL);
+        expect_failure(&s, 1, "28 layers");
+        said_free(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gather_and_use), cmocka_unit_test(selections), cmocka_unit_test(tokens),
+        cmocka_unit_test(no_tokenizer),   cmocka_unit_test(interrupt),  cmocka_unit_test(places),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}

@@ -1,0 +1,122 @@
+/*
+ * `pith policies`: what it lists is what --keep takes.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <jansson.h>
+#include <string.h>
+
+#include "testing.h"
+
+#include "command.h"
+#include "pith.h"
+
+static void lists_all(void **state)
+{
+    (void)state;
+    pith_policy_info policy;
+    pith_preset_info preset;
+    struct said s = command(NULL, "policies", NULL);
+    expect_status(&s, 0);
+    for (int32_t i = 0; pith_keep_policy(i, &policy) == PITH_OK; i++) {
+        expect_word(s.out, policy.name);
+        for (int32_t j = 0; pith_keep_preset(i, j, &preset) == PITH_OK; j++) {
+            char name[64];
+            snprintf(name, sizeof(name), "\n    :%s ", preset.name);
+            expect_word(s.out, name);
+        }
+    }
+    expect_word(s.out, "arXiv 2309.17453");
+    expect_word(s.out, "granularity");
+    for (const char *line = s.out, *end; (end = strchr(line, '\n')) != NULL; line = end + 1)
+        assert_true(end - line <= 100);
+    said_free(&s);
+}
+
+static void tells_one(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, "policies", "triattention", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "Mao et al.");
+    expect_word(s.out, "triattention:v3-fork");
+    expect_word(s.out, "offset-max=65536");
+    expect_word(s.out, "pin-prompt=on"); /* its own default of a rule */
+    expect_word(s.out, "stats=FILE");
+    for (const char *line = s.out, *end; (end = strchr(line, '\n')) != NULL; line = end + 1)
+        assert_true(end - line <= 100);
+    said_free(&s);
+    s = command(NULL, "policies", "random", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "seed=0");
+    assert_null(strstr(s.out, "Presets"));
+    said_free(&s);
+}
+
+/* Every preset and default that JSON has can be given to --keep. */
+static void json_is_what_keep_takes(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, "policies", "--json", NULL);
+    expect_status(&s, 0);
+    json_t *root = json_loads(s.out, 0, NULL), *policy, *preset, *param;
+    size_t i, j;
+    int32_t n_preset = 0, n_param = 0;
+    assert_non_null(root);
+    json_array_foreach(json_object_get(root, "keep"), i, policy)
+    {
+        const char *name = json_string_value(json_object_get(policy, "name"));
+        char keep[256];
+        pith_error err;
+        json_array_foreach(json_object_get(policy, "presets"), j, preset)
+        {
+            snprintf(keep, sizeof(keep), "%s:%s", name,
+                     json_string_value(json_object_get(preset, "name")));
+            assert_int_equal(pith_keep_check(keep, &err), PITH_OK);
+            snprintf(keep, sizeof(keep), "%s:%s", name,
+                     json_string_value(json_object_get(preset, "options")));
+            assert_int_equal(pith_keep_check(keep, &err), PITH_OK);
+            n_preset++;
+        }
+        json_array_foreach(json_object_get(policy, "params"), j, param)
+        {
+            snprintf(keep, sizeof(keep), "%s:%s=%s", name,
+                     json_string_value(json_object_get(param, "key")),
+                     json_string_value(json_object_get(param, "default")));
+            assert_int_equal(pith_keep_check(keep, &err), PITH_OK);
+            n_param++;
+        }
+    }
+    assert_int_equal(n_preset, 5);
+    assert_true(n_param > 60);
+    assert_int_equal(json_array_size(json_object_get(root, "keep")), i);
+    assert_true(i >= 6);
+    json_decref(root);
+    said_free(&s);
+}
+
+static void refuses(void **state)
+{
+    (void)state;
+    pith_preset_info preset;
+    struct said s = command(NULL, "policies", "triatention", NULL);
+    expect_failure(&s, 2, "did you mean \"triattention\"?");
+    said_free(&s);
+    s = command(NULL, "policies", "zzzzzz", NULL);
+    expect_failure(&s, 2, "there is no such policy");
+    said_free(&s);
+    assert_int_equal(pith_keep_preset(0, 0, &preset), PITH_NOT_FOUND);
+    assert_int_equal(pith_keep_preset(-1, 0, &preset), PITH_NOT_FOUND);
+    assert_int_equal(pith_keep_preset(999, 0, &preset), PITH_NOT_FOUND);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lists_all),
+        cmocka_unit_test(tells_one),
+        cmocka_unit_test(json_is_what_keep_takes),
+        cmocka_unit_test(refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,407 @@
+/*
+ * test_map.c - the drawing of which positions were kept: what the rows say is what the lanes hold,
+ * in files of a bounded size, for any shape and any name; a file is written whole or not at all.
+ */
+#define _DEFAULT_SOURCE
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <map.h>
+
+#include "testing.h"
+
+#include "alloc_fail.h"
+#include "svg_check.h"
+
+#define PIECES_MAX 4000
+
+/* ---- made-up lanes ---- */
+
+enum pattern { NOTHING, EVERYTHING, ENDS, RANDOM, STRIPES };
+
+struct lanes {
+    struct map map;
+    enum pattern pattern;
+    double share; /* of RANDOM */
+};
+
+static bool holds(const struct lanes *l, int32_t layer, int32_t head, int32_t position)
+{
+    uint64_t seed = ((uint64_t)layer << 52) ^ ((uint64_t)head << 40) ^ (uint64_t)position;
+    switch (l->pattern) {
+    case NOTHING:
+        return false;
+    case EVERYTHING:
+        return true;
+    case ENDS:
+        return position < 4 || position >= l->map.n_token - 100 - head;
+    case RANDOM:
+        return (double)rng_below(&seed, 1 << 20) < l->share * (1 << 20);
+    case STRIPES:
+        return position % 2 == layer % 2;
+    }
+    return false;
+}
+
+static int32_t lane(void *user, int32_t layer, int32_t head, int32_t *positions)
+{
+    const struct lanes *l = user;
+    int32_t n = 0;
+    for (int32_t i = 0; i < l->map.n_token; i++)
+        if (holds(l, layer, head, i))
+            positions[n++] = i;
+    return n;
+}
+
+static struct eval_text draw(struct lanes *l)
+{
+    pith_error err = {0};
+    struct eval_text svg = {0};
+    l->map.user = l;
+    l->map.lane = lane;
+    if (l->map.model == NULL)
+        l->map.model = "made up";
+    if (map_draw(&l->map, &svg, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    svg_check(svg.data, svg.len);
+    return svg;
+}
+
+/* Positions of a column, as the drawing says it. */
+static int32_t bin_of(const char *svg)
+{
+    const char *at = strstr(svg, ">a column is ");
+    return at != NULL ? atoi(at + strlen(">a column is ")) : 1;
+}
+
+/* Every column of a row is at the level that the entries of its lanes say. */
+static void check_row(const struct lanes *l, const char *svg, const char *id, int32_t layer,
+                      int32_t head, int32_t n_head)
+{
+    static struct svg_piece pieces[PIECES_MAX];
+    int32_t n = svg_row(svg, id, pieces, PIECES_MAX), bin = bin_of(svg), n_token = l->map.n_token;
+    int *level = calloc((size_t)n_token, sizeof(*level));
+    assert_non_null(level);
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t p = pieces[i].begin; p < pieces[i].end; p++) {
+            assert_true(p < n_token && level[p] == 0);
+            level[p] = pieces[i].level;
+        }
+    for (int32_t begin = 0; begin < n_token; begin += bin) {
+        int32_t kept = 0, end = begin + bin < n_token ? begin + bin : n_token;
+        for (int32_t p = begin; p < end; p++) {
+            assert_int_equal(level[p], level[begin]);
+            for (int32_t h = head; h < head + n_head; h++)
+                kept += holds(l, layer, h, p);
+        }
+        int32_t most = (end - begin) * n_head;
+        int want = kept == 0 ? 0 : kept == most ? 8 : 1 + 7 * kept / most;
+        if (level[begin] != want)
+            fail_msg("%s: positions %d to %d: %d of %d entries are drawn as %d, not %d", id, begin,
+                     end - 1, kept, most, level[begin], want);
+    }
+    free(level);
+}
+
+static void check_rows(const struct lanes *l, const char *svg)
+{
+    char id[32];
+    for (int32_t layer = 0; layer < l->map.n_layer; layer++)
+        for (int32_t head = 0; head < l->map.n_head; head++) {
+            snprintf(id, sizeof(id), "l%dh%d", layer, head);
+            check_row(l, svg, id, layer, head, 1);
+        }
+}
+
+/* ---- shapes ---- */
+
+static void test_exact(void **state)
+{
+    (void)state;
+    static const enum pattern patterns[] = {NOTHING, EVERYTHING, ENDS, RANDOM, STRIPES};
+    static const int32_t lengths[] = {1, 2, 7, 101, 500, 1100};
+    for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++)
+        for (size_t j = 0; j < sizeof(lengths) / sizeof(lengths[0]); j++) {
+            struct lanes l = {.map = {.n_layer = 3, .n_head = 2, .n_token = lengths[j]},
+                              .pattern = patterns[i],
+                              .share = 0.4};
+            struct eval_text svg = draw(&l);
+            assert_int_equal(bin_of(svg.data), 1);
+            check_rows(&l, svg.data);
+            eval_text_free(&svg);
+        }
+}
+
+/* Columns of several positions, the last one narrower. */
+static void test_columns(void **state)
+{
+    (void)state;
+    static const int32_t lengths[] = {1101, 2203, 5000, 100003};
+    for (size_t j = 0; j < sizeof(lengths) / sizeof(lengths[0]); j++)
+        for (int pattern = ENDS; pattern <= STRIPES; pattern++) {
+            struct lanes l = {.map = {.n_layer = 2, .n_head = 3, .n_token = lengths[j]},
+                              .pattern = (enum pattern)pattern,
+                              .share = 0.3};
+            struct eval_text svg = draw(&l);
+            assert_true(bin_of(svg.data) > 1);
+            check_rows(&l, svg.data);
+            eval_text_free(&svg);
+        }
+}
+
+/* A file of any policy stays small; one that keeps long stretches is far from the limit. */
+static void test_size(void **state)
+{
+    (void)state;
+    for (int pattern = ENDS; pattern <= STRIPES; pattern++) {
+        struct lanes l = {.map = {.n_layer = 28, .n_head = 8, .n_token = 32768, .n_prompt = 30000},
+                          .pattern = (enum pattern)pattern,
+                          .share = 0.25};
+        struct eval_text svg = draw(&l);
+        if (svg.len > MAP_BYTES_MAX)
+            fail_msg("pattern %d: %zu bytes", pattern, svg.len);
+        if (pattern == ENDS) {
+            assert_true(svg.len < 100000);
+            assert_int_equal(bin_of(svg.data), 30);
+        }
+        check_row(&l, svg.data, "l27h7", 27, 7, 1);
+        check_row(&l, svg.data, "l0h3", 0, 3, 1);
+        eval_text_free(&svg);
+    }
+}
+
+/* More lanes than rows: heads next to each other share one. */
+static void test_many_heads(void **state)
+{
+    (void)state;
+    struct lanes l = {
+        .map = {.n_layer = 100, .n_head = 33, .n_token = 300}, .pattern = RANDOM, .share = 0.5};
+    struct eval_text svg = draw(&l);
+    check_row(&l, svg.data, "l0h0-3", 0, 0, 4);
+    check_row(&l, svg.data, "l99h28-31", 99, 28, 4);
+    check_row(&l, svg.data, "l99h32", 99, 32, 1);
+    eval_text_free(&svg);
+    l = (struct lanes){.map = {.n_layer = 2000, .n_head = 2, .n_token = 3}, .pattern = ENDS};
+    svg = draw(&l);
+    check_row(&l, svg.data, "l1999h0-1", 1999, 0, 2);
+    eval_text_free(&svg);
+}
+
+static void test_nothing_to_draw(void **state)
+{
+    (void)state;
+    pith_error err;
+    struct eval_text svg = {0};
+    struct map map = {.model = "", .n_layer = 1, .n_head = 1, .lane = lane};
+    assert_int_equal(map_draw(&map, &svg, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "0 tokens"));
+    assert_int_equal(svg.len, 0);
+}
+
+/* ---- words ---- */
+
+static void expect_words(const struct eval_text *svg, const char *const *words)
+{
+    for (; *words != NULL; words++)
+        if (strstr(svg->data, *words) == NULL)
+            fail_msg("the map does not have \"%s\"", *words);
+}
+
+static void test_legend(void **state)
+{
+    (void)state;
+    static const char *const words[] = {
+        "<title id=\"map-title\">Entries of the KV cache that stayed, by layer and head: made up<",
+        "--keep triattention:v3,budget=400<",
+        "budget 400 entries per lane",
+        "slack 128",
+        "8 segments",
+        "all layers and heads keep the same positions",
+        ">1,000 tokens",
+        "10.4 % of the entries kept (627 of 6,000)", /* 3 * (104 + 105) */
+        "895 tokens (89.5 %) evicted from every lane",
+        "5 rounds, the first at 528 tokens",
+        ">prompt: 900 tokens<",
+        ">generated: 100 tokens<",
+        ">prefix: the first 128 always stay<",
+        ">window: the last 128 always stay<",
+        "layer 2, KV head 1: 105 of 1,000",
+        "position in the text, tokens",
+        "@media (prefers-color-scheme:dark){",
+        NULL,
+    };
+    struct lanes l = {.map = {.keep = "triattention:v3,budget=400",
+                              .n_layer = 3,
+                              .n_head = 2,
+                              .n_token = 1000,
+                              .n_prompt = 900},
+                      .pattern = ENDS};
+    pith_error err;
+    assert_int_equal(pith_keep_get_rules(l.map.keep, &l.map.rules, &err), PITH_OK);
+    l.map.stats = (pith_keep_stats){.rounds = 5, .first_round_at = 528, .budget = 400};
+    struct eval_text svg = draw(&l);
+    expect_words(&svg, words);
+    eval_text_free(&svg);
+}
+
+static void test_full_cache(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"--keep none<", "the full cache: nothing is evicted",
+                                        "100.0 % of the entries kept (60 of 60)", NULL};
+    struct lanes l = {.map = {.n_layer = 3, .n_head = 2, .n_token = 10, .n_prompt = 10},
+                      .pattern = EVERYTHING};
+    struct eval_text svg = draw(&l);
+    expect_words(&svg, words);
+    assert_null(strstr(svg.data, "always stay"));
+    assert_null(strstr(svg.data, ">generated"));
+    eval_text_free(&svg);
+}
+
+/* Names that are no XML, and a policy longer than the page is wide. */
+static void test_hostile_names(void **state)
+{
+    (void)state;
+    char keep[600] = "triattention:stats=", file[580];
+    memset(file, 'x', sizeof(file) - 1);
+    file[sizeof(file) - 1] = '\0';
+    strcat(keep, file);
+    struct lanes l = {.map = {.model = "<a & \"b\" 'c'>\x01\xff\xc3",
+                              .keep = keep,
+                              .n_layer = 1,
+                              .n_head = 1,
+                              .n_token = 5},
+                      .pattern = EVERYTHING};
+    struct eval_text svg = draw(&l);
+    static const char *const words[] = {"&lt;a &amp; &quot;b&quot; &#39;c&#39;&gt;", NULL};
+    expect_words(&svg, words);
+    eval_text_free(&svg);
+}
+
+/* ---- memory ---- */
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    pith_error err;
+    struct lanes l = {.map = {.model = "made up", .n_layer = 2, .n_head = 2, .n_token = 400},
+                      .pattern = RANDOM,
+                      .share = 0.5};
+    l.map.user = &l;
+    l.map.lane = lane;
+    int64_t n = 1;
+    for (;; n++) {
+        struct eval_text svg = {0};
+        alloc_fail_at(n);
+        pith_status status = map_draw(&l.map, &svg, &err);
+        alloc_fail_at(0);
+        eval_text_free(&svg);
+        if (status == PITH_OK)
+            break;
+        assert_int_equal(status, PITH_NOMEM);
+    }
+    assert_true(n > 5);
+}
+
+/* ---- files ---- */
+
+static char folder[64];
+
+static int folder_make(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/pith-map-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+static int folder_remove(void **state)
+{
+    char line[128];
+    (void)state;
+    snprintf(line, sizeof(line), "rm -rf '%s'", folder);
+    return system(line);
+}
+
+static const char *in_folder(const char *name, char *buf)
+{
+    snprintf(buf, 128, "%s/%s", folder, name);
+    return buf;
+}
+
+static void expect_file(const char *path, const char *text)
+{
+    char *found;
+    size_t len;
+    pith_error err;
+    assert_int_equal(eval_read_file(path, &found, &len, &err), PITH_OK);
+    assert_string_equal(found, text);
+    free(found);
+}
+
+static void test_file(void **state)
+{
+    (void)state;
+    char path[128], wrong[160];
+    pith_error err;
+    struct eval_text text = {0}, other = {0};
+    eval_text_add(&text, "one");
+    eval_text_add(&other, "another");
+    in_folder("a.svg", path);
+    assert_int_equal(map_check(path, &err), PITH_OK);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(map_write(path, &text, &err), PITH_OK);
+    expect_file(path, "one");
+    assert_int_equal(map_check(path, &err), PITH_OK);
+    expect_file(path, "one");
+    assert_int_equal(map_write(path, &other, &err), PITH_OK);
+    expect_file(path, "another");
+    assert_int_equal(rmdir(folder), -1);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(folder), 0); /* nothing else was left there */
+    assert_int_equal(mkdir(folder, 0700), 0);
+
+    snprintf(wrong, sizeof(wrong), "%s/no/a.svg", folder);
+    assert_int_equal(map_check(wrong, &err), PITH_IO);
+    assert_non_null(strstr(err.message, "No such file or directory"));
+    assert_int_equal(map_write(wrong, &text, &err), PITH_IO);
+    assert_int_equal(map_check(folder, &err), PITH_IO);
+    assert_non_null(strstr(err.message, "is a folder"));
+    assert_int_equal(map_write(folder, &text, &err), PITH_IO);
+    eval_text_free(&text);
+    eval_text_free(&other);
+}
+
+static void test_full_disk(void **state)
+{
+    (void)state;
+    pith_error err;
+    struct eval_text text = {0};
+    SKIP_WITHOUT("/dev/full");
+    eval_text_add(&text, "one");
+    assert_int_equal(map_check("/dev/full", &err), PITH_OK);
+    assert_int_equal(map_write("/dev/full", &text, &err), PITH_IO);
+    assert_non_null(strstr(err.message, "\"/dev/full\": No space left on device"));
+    eval_text_free(&text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_size),
+        cmocka_unit_test(test_many_heads),
+        cmocka_unit_test(test_nothing_to_draw),
+        cmocka_unit_test(test_legend),
+        cmocka_unit_test(test_full_cache),
+        cmocka_unit_test(test_hostile_names),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_full_disk),
+    };
+    alloc_fail_begin();
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}

@@ -1,0 +1,632 @@
+/*
+ * Files of calibration statistics: the vector of the TRIA format and the published files, where
+ * they are there; each format read back, or refused with a sentence that names what is wrong; disks
+ * that are full and memory that is not there.
+ */
+#define _DEFAULT_SOURCE
+#define _POSIX_C_SOURCE 200809L
+
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "testing.h"
+
+#include "base/mem.h"
+#include "base/os.h"
+#include "keep/stats.h"
+#include "kv/hash.h"
+
+#define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"
+#define STATS SHARED_DATA "/stats/"
+
+static void check(pith_status status, const pith_error *err)
+{
+    if (status != PITH_OK)
+        fail_msg("%s: %s", pith_status_name(status), err->message);
+}
+
+static void expect(pith_status status, const pith_error *err, pith_status wanted, const char *word)
+{
+    if (status != wanted || err->status != wanted || strstr(err->message, word) == NULL)
+        fail_msg("%s (%s) instead of %s with \"%s\"", pith_status_name(status), err->message,
+                 pith_status_name(wanted), word);
+}
+
+static void near(double a, double b, double tolerance)
+{
+    if (!(fabs(a - b) <= tolerance))
+        fail_msg("%.9g is not %.9g within %g", a, b, tolerance);
+}
+
+/* ---- TRIA ---- */
+
+static json_t *part(const char *side, const char *key)
+{
+    static json_t *root;
+    if (root == NULL)
+        root = json_load_file(VECTORS, 0, NULL);
+    assert_non_null(root);
+    json_t *v = json_array_get(json_object_get(root, "vectors"), 11);
+    json_t *out = json_object_get(json_object_get(v, side), key);
+    assert_non_null(out);
+    return out;
+}
+
+static size_t from_hex(const char *hex, uint8_t *out)
+{
+    size_t n = strlen(hex) / 2;
+    for (size_t i = 0; i < n; i++) {
+        unsigned byte;
+        assert_int_equal(sscanf(hex + 2 * i, "%2x", &byte), 1);
+        out[i] = (uint8_t)byte;
+    }
+    return n;
+}
+
+static void vector_12_tria(void **state)
+{
+    (void)state;
+    SKIP_WITHOUT(VECTORS);
+    uint8_t data[256], bad[256];
+    struct pith_stats *s = NULL;
+    pith_error err;
+    size_t n = from_hex(json_string_value(part("inputs", "hex")), data);
+    assert_int_equal(n, json_integer_value(part("expected", "size")));
+    check(stats_parse(data, n, &s, &err), &err);
+    assert_int_equal(s->n_layer, json_integer_value(part("expected", "layers")));
+    assert_int_equal(s->n_head, json_integer_value(part("expected", "q_heads")));
+    assert_int_equal(s->n_head_kv, json_integer_value(part("expected", "kv_heads")));
+    assert_int_equal(s->n_pair, json_integer_value(part("expected", "bands")));
+    assert_null(s->freq); /* the base in the header is not to be believed */
+    assert_string_equal(s->format, "TRIA 2");
+    for (size_t f = 0; f < 4; f++)
+        near((double)stats_q(s, 0, 0).abs[f],
+             json_number_value(json_array_get(part("expected", "head0_q_abs_mean"), f)), 0);
+    pith_stats_free(s);
+
+    for (size_t cut = 0; cut < n; cut++) /* every shorter file */
+        assert_int_equal(stats_parse(data, cut, &s, &err), PITH_FORMAT);
+    const struct {
+        size_t at;
+        uint8_t byte;
+        pith_status status;
+        const char *word;
+    } damage[] = {
+        {4, 3, PITH_UNSUPPORTED, "version 3"},    {8, 0, PITH_FORMAT, "layers: 0"},
+        {12, 0, PITH_FORMAT, "query heads: 0"},   {20, 10, PITH_FORMAT, "10 rotated dimensions"},
+        {24, 5, PITH_FORMAT, "not two for each"}, {9, 1, PITH_FORMAT, "should have"},
+        {71, 0x42, PITH_FORMAT, "no R in 0..1"},  {71, 0x7f, PITH_FORMAT, "no number"},
+    };
+    for (size_t i = 0; i < PI_LEN(damage); i++) {
+        memcpy(bad, data, n);
+        bad[damage[i].at] = damage[i].byte;
+        expect(stats_parse(bad, n, &s, &err), &err, damage[i].status, damage[i].word);
+    }
+    memset(bad + 64, 0, n - 64);
+    memcpy(bad, data, 64);
+    expect(stats_parse(bad, n, &s, &err), &err, PITH_FORMAT, "none of the 1 layers");
+}
+
+/* ---- published files ---- */
+
+static void published(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int32_t n_layer, n_head;
+        double mean_r, narrow; /* of all bands; percent of heads with top-2 R above .95 */
+    } file[] = {
+        {"aime24_qwen3_8b.pt", 36, 32, 0.643, 89.8},
+        {"aime24_ds_llama8b.pt", 32, 32, 0.640, 97.9},
+        {"qwen3-8b.tria.bin", 36, 32, 0.595, 93.1},
+        {"qwen3-1.7b.tria.bin", 28, 16, 0.595, 71.0},
+    };
+    SKIP_WITHOUT(STATS "qwen3-8b.tria.bin");
+    for (size_t i = 0; i < PI_LEN(file); i++) {
+        char path[512];
+        pith_stats *s = NULL;
+        pith_error err;
+        double sum = 0.0;
+        int32_t n_narrow = 0, order[64];
+        snprintf(path, sizeof(path), "%s%s", STATS, file[i].name);
+        check(pith_stats_load(path, &s, &err), &err);
+        assert_int_equal(s->n_layer, file[i].n_layer);
+        assert_int_equal(s->n_head, file[i].n_head);
+        assert_int_equal(s->n_pair, 64);
+        for (int32_t l = 0; l < s->n_layer; l++)
+            for (int32_t h = 0; h < s->n_head; h++) {
+                struct stats_row row = stats_q(s, l, h);
+                for (int32_t f = 0; f < 64; f++)
+                    sum += stats_resultant(&row, f);
+                stats_dominant(&row, NULL, 64, order);
+                n_narrow +=
+                    stats_resultant(&row, order[0]) + stats_resultant(&row, order[1]) > 2 * 0.95;
+            }
+        double n = (double)s->n_layer * s->n_head;
+        near(sum / n / 64, file[i].mean_r, 5e-4);
+        near(100.0 * n_narrow / n, file[i].narrow, 0.05);
+        pith_stats_free(s);
+    }
+}
+
+/* Bytes that are damaged in a published .pt are noticed: by the pickle, the directory or a CRC. */
+static void published_damage(void **state)
+{
+    (void)state;
+    const char *path = STATS "aime24_ds_llama8b.pt";
+    struct pi_file file = {0};
+    struct pith_stats *s = NULL;
+    pith_error err;
+    uint64_t rng = 5;
+    SKIP_WITHOUT(path);
+    check(pi_file_map(path, &file, &err), &err);
+    uint8_t *copy = malloc(file.size);
+    assert_non_null(copy);
+    int n_refused = 0, n = 40;
+    for (int i = 0; i < n; i++) {
+        memcpy(copy, file.data, file.size);
+        copy[rng_below(&rng, file.size)] ^= (uint8_t)(1 << rng_below(&rng, 8));
+        if (stats_parse(copy, file.size, &s, &err) == PITH_OK)
+            pith_stats_free(s); /* padding, names and dates do not count */
+        else
+            n_refused += err.message[0] != '\0';
+    }
+    assert_true(n_refused > n / 2);
+    for (int i = 0; i < 20; i++)
+        assert_int_not_equal(stats_parse(file.data, rng_below(&rng, file.size), &s, &err), PITH_OK);
+    free(copy);
+    pi_file_unmap(&file);
+}
+
+/* ---- pickles ---- */
+
+static void put(uint8_t *zip, size_t *at, const char *form, ...)
+{
+    va_list args;
+    va_start(args, form);
+    for (; *form != '\0'; form++) {
+        uint32_t value = va_arg(args, uint32_t);
+        for (int i = 0; i < *form - '0'; i++)
+            zip[(*at)++] = (uint8_t)(value >> (8 * i));
+    }
+    va_end(args);
+}
+
+static uint32_t crc_of(const void *data, size_t n)
+{
+    uint32_t c = 0xffffffffu;
+    for (size_t i = 0; i < n; i++) {
+        c ^= ((const uint8_t *)data)[i];
+        for (int b = 0; b < 8; b++)
+            c = (c & 1) != 0 ? 0xedb88320u ^ (c >> 1) : c >> 1;
+    }
+    return c ^ 0xffffffffu;
+}
+
+/* An archive of two stored entries, "a/data.pkl" and "a/data/0". */
+static size_t make_zip(uint8_t *zip, const void *pickle, size_t n, const void *floats,
+                       size_t n_float, uint32_t method)
+{
+    const char *names[] = {"a/data.pkl", "a/data/0"};
+    const void *bodies[] = {pickle, floats};
+    size_t size[] = {n, n_float}, at = 0, begin[2];
+    for (int i = 0; i < 2; i++) {
+        begin[i] = at;
+        put(zip, &at, "42222244422", 0x04034b50u, 20u, 0u, method, 0u, 0u, 0u, 0u, 0u,
+            (uint32_t)strlen(names[i]), 0u);
+        memcpy(zip + at, names[i], strlen(names[i]));
+        at += strlen(names[i]);
+        memcpy(zip + at, bodies[i], size[i]);
+        at += size[i];
+    }
+    size_t dir = at;
+    for (int i = 0; i < 2; i++) {
+        put(zip, &at, "4222222444222224", 0x02014b50u, 20u, 20u, 0u, method, 0u, 0u,
+            crc_of(bodies[i], size[i]), (uint32_t)size[i], (uint32_t)size[i],
+            (uint32_t)strlen(names[i]), 0u, 0u, 0u, 0u, 0u);
+        put(zip, &at, "4", (uint32_t)begin[i]);
+        memcpy(zip + at, names[i], strlen(names[i]));
+        at += strlen(names[i]);
+    }
+    put(zip, &at, "42222442", 0x06054b50u, 0u, 0u, 2u, 2u, (uint32_t)(at - dir), (uint32_t)dir, 0u);
+    return at;
+}
+
+/* One head of two bands: three tensors in one storage of six floats. */
+#define TENSOR(offset)                                                                             \
+    "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0"         \
+    "0X\3\0\0\0"                                                                                   \
+    "cpuK\6tQK" offset "K\2\x85K\1\x85\x89"                                                        \
+    "ccollections\nOrderedDict\n)RtR"
+#define HEAD                                                                                       \
+    "X\x0b\0\0\0q_mean_real" TENSOR("\0") "X\x0b\0\0\0q_mean_imag" TENSOR(                         \
+        "\2") "X\x0a\0\0\0"                                                                        \
+              "q_abs_mean" TENSOR("\4")
+#define GOOD "\x80\2}X\5\0\0\0stats}X\x0e\0\0\0layer00_head00}(" HEAD "uss."
+
+static pith_status parse_pickle(const void *pickle, size_t n, uint32_t method,
+                                struct pith_stats **s, pith_error *err)
+{
+    static const float values[6] = {3.0f, 0.0f, 4.0f, -1.0f, 6.0f, 1.0f};
+    uint8_t zip[2048];
+    size_t size = make_zip(zip, pickle, n, values, sizeof(values), method);
+    return stats_parse(zip, size, s, err);
+}
+
+static void pickles(void **state)
+{
+    (void)state;
+    struct pith_stats *s = NULL;
+    pith_error err;
+    check(parse_pickle(GOOD, sizeof(GOOD) - 1, 0, &s, &err), &err);
+    struct stats_row row = stats_q(s, 0, 0);
+    assert_int_equal(s->n_pair, 2);
+    near((double)row.re[0], 3.0, 0);
+    near((double)row.im[1], -1.0, 0);
+    near((double)row.abs[0], 6.0, 0);
+    pith_stats_free(s);
+    s = NULL;
+
+#define BAD(pickle, status, word)                                                                  \
+    expect(parse_pickle(pickle, sizeof(pickle) - 1, 0, &s, &err), &err, status, word)
+    BAD("\x80\2cos\nsystem\n(X\4\0\0\0truetR.", PITH_UNSUPPORTED, "os.system");
+    BAD("\x80\2cposix\nsystem\n.", PITH_UNSUPPORTED, "posix");
+    BAD("\x80\2}b.", PITH_UNSUPPORTED, "0x62");                       /* BUILD */
+    BAD("\x80\2(X\1\0\0\0aos\nsystem\ni.", PITH_UNSUPPORTED, "0x6f"); /* OBJ */
+    BAD("\x80\2", PITH_FORMAT, "end");
+    BAD(".", PITH_FORMAT, "value is missing");
+    BAD("\x80\2}.", PITH_FORMAT, "no \"stats\"");
+    BAD("t.", PITH_FORMAT, "mark");
+    BAD("(h\0.", PITH_FORMAT, "not remembered");
+    BAD("}q\7.", PITH_FORMAT, "out of turn");
+    BAD("X\xff\xff\xff\x7f.", PITH_FORMAT, "within a text");
+    BAD("}(K\1u.", PITH_FORMAT, "takes none");   /* a key without a value */
+    BAD("]K\1K\2s.", PITH_FORMAT, "takes none"); /* an item of a list */
+    BAD("(\x85.", PITH_FORMAT, "tuple");
+    BAD("]q\0(h\0e.", PITH_FORMAT, "no \"stats\""); /* a list in itself */
+    BAD("\x80\2}X\5\0\0\0stats}X\3\0\0\0abc}ss.", PITH_FORMAT, "layer00_head00");
+    BAD("\x80\2}X\5\0\0\0stats}X\x0e\0\0\0layer00_head00}ss.", PITH_FORMAT, "bands");
+    BAD("\x80\2}X\5\0\0\0stats}X\x0e\0\0\0layer01_head00}(" HEAD "uss.", PITH_FORMAT, "not all");
+#undef BAD
+    for (size_t cut = 0; cut + 1 < sizeof(GOOD); cut++)
+        assert_int_not_equal(parse_pickle(GOOD, cut, 0, &s, &err), PITH_OK);
+    expect(parse_pickle(GOOD, sizeof(GOOD) - 1, 8, &s, &err), &err, PITH_UNSUPPORTED, "compressed");
+    assert_null(s);
+}
+/* Archives that are none of a PyTorch file, or not whole. */
+static void archives(void **state)
+{
+    (void)state;
+    static const float values[6] = {3.0f, 0.0f, 4.0f, -1.0f, 6.0f, 1.0f};
+    uint8_t zip[2048], bad[2048];
+    struct pith_stats *s = NULL;
+    pith_error err;
+    size_t n_pickle = sizeof(GOOD) - 1;
+    size_t n = make_zip(zip, GOOD, n_pickle, values, sizeof(values), 0);
+    size_t at_floats = 30 + 10 + n_pickle + 30 + 8, first = at_floats + sizeof(values);
+    size_t second = first + 46 + 10, end = second + 46 + 8;
+    assert_int_equal(n, end + 22);
+    for (size_t cut = 0; cut < n; cut++)
+        assert_int_not_equal(stats_parse(zip, cut, &s, &err), PITH_OK);
+    const struct {
+        size_t at;
+        uint8_t byte;
+        pith_status status;
+        const char *word;
+    } damage[] = {
+        {30 + 10 + 3, 0xff, PITH_FORMAT, "data.pkl: its CRC"},
+        {at_floats, 1, PITH_FORMAT, "q_mean_real: data/0: its CRC"},
+        {first, 0, PITH_FORMAT, "entry 0 of the archive's directory"},
+        {first + 8, 1, PITH_UNSUPPORTED, "entry 0 of the archive is compressed or encrypted"},
+        {first + 46 + 9, 'm', PITH_FORMAT, "no data.pkl"},
+        {second + 28, 200, PITH_FORMAT, "entry 1 of the archive's directory"},
+        {second + 42, 1, PITH_FORMAT, "no header at byte"},
+        {second + 45, 1, PITH_FORMAT, "no header at byte 1677"},
+        {second + 46 + 7, '7', PITH_FORMAT, "data/0 is absent"},
+        {end + 10, 9, PITH_FORMAT, "directory of 9 entries"},
+        {end + 19, 9, PITH_FORMAT, "directory of 2 entries"},
+        {end + 1, 0, PITH_FORMAT, "no end record"},
+    };
+    for (size_t i = 0; i < PI_LEN(damage); i++) {
+        memcpy(bad, zip, n);
+        bad[damage[i].at] = damage[i].byte;
+        expect(stats_parse(bad, n, &s, &err), &err, damage[i].status, damage[i].word);
+    }
+    memcpy(bad, zip, n); /* both sizes of the floats: beyond the end, then over the directory */
+    bad[second + 21] = bad[second + 25] = 0x7f;
+    expect(stats_parse(bad, n, &s, &err), &err, PITH_FORMAT, "reaches beyond its end");
+    memcpy(bad, zip, n); /* the floats' entry is the pickle's bytes: together more than the file */
+    for (size_t i = 0; i < 4; i++)
+        bad[second + 42 + i] = 0;
+    size_t most = n - 40;
+    bad[second + 20] = bad[second + 24] = (uint8_t)most;
+    bad[second + 21] = bad[second + 25] = (uint8_t)(most >> 8);
+    expect(stats_parse(bad, n, &s, &err), &err, PITH_FORMAT, "overlaps");
+    memcpy(bad, zip, n);
+    bad[end + 10] = bad[end + 11] = 0xff;
+    expect(stats_parse(bad, n, &s, &err), &err, PITH_UNSUPPORTED, "ZIP64");
+    assert_null(s);
+    assert_int_equal(pi_mem_used(PI_MEM_OTHER), 0);
+}
+
+/* ---- Pith's own file ---- */
+
+static void seal(uint8_t *bytes, size_t n)
+{
+    uint64_t sum = kv_hash_of(bytes, n - 8);
+    for (int i = 0; i < 8; i++)
+        bytes[n - 8 + (size_t)i] = (uint8_t)(sum >> (8 * i));
+}
+
+static void fill_rows(float *rows, size_t n_row, size_t n_pair, size_t n_flat, uint64_t *rng)
+{
+    for (size_t i = 0; i < n_row; i++, rows += 3 * n_pair + n_flat) {
+        for (size_t f = 0; f < n_pair; f++) {
+            rows[f] = rng_float(rng);
+            rows[n_pair + f] = rng_float(rng);
+            rows[2 * n_pair + f] = 2.0f + rng_float(rng) / 4;
+        }
+        for (size_t d = 0; d < n_flat; d++)
+            rows[3 * n_pair + d] = rng_float(rng);
+    }
+}
+
+/* Statistics of everything that there can be: 2 layers, of which the second has none, 4 query and
+   2 KV heads, 3 bands, 2 dimensions that are not rotated, 3 centres, 2 ranges. */
+static struct pith_stats *make_stats(void)
+{
+    enum { LAYERS = 2, HEADS = 4, HEADS_KV = 2, PAIRS = 3, FLAT = 2, CENTRES = 3 };
+    struct pith_stats *s = NULL;
+    pith_error err;
+    uint64_t rng = 4;
+    check(stats_new(&s, &err), &err);
+    s->n_layer = LAYERS;
+    s->n_head = HEADS;
+    s->n_head_kv = HEADS_KV;
+    s->n_pair = PAIRS;
+    s->n_flat = FLAT;
+    s->n_centre = CENTRES;
+    s->n_range = 2;
+    s->pairing = PITH_PAIRING_ADJACENT;
+    s->select = PITH_SELECT_RANGES;
+    s->fingerprint = 0x123456789abcdef0u;
+    s->n_token = 211;
+    s->magnitude = 1.25f;
+    check(stats_alloc(s, true, true, &err), &err);
+    s->model = stats_name("a model\x1b[2J", 11);
+    s->text = stats_name("", 0);
+    s->range[0] = (pith_range){3, 200};
+    s->range[1] = (pith_range){210, 211};
+    s->count[0] = 198;
+    for (int f = 0; f < PAIRS; f++)
+        s->freq[f] = 1.0 / (1 + f);
+    fill_rows(s->q, HEADS, PAIRS, FLAT, &rng); /* of the first layer */
+    fill_rows(s->k, HEADS_KV, PAIRS, FLAT, &rng);
+    fill_rows(s->centre, (size_t)HEADS * CENTRES, PAIRS, FLAT, &rng);
+    for (int i = 0; i < HEADS * CENTRES; i++)
+        s->weight[i] = i % CENTRES == 0 ? 0.0f : 0.5f;
+    check(stats_check(s, &err), &err);
+    return s;
+}
+
+static uint8_t *bytes_of(const struct pith_stats *s, size_t *n)
+{
+    uint8_t *out = NULL;
+    pith_error err;
+    check(stats_format(s, &out, n, &err), &err);
+    return out;
+}
+
+/* Offsets of the parts of make_stats's file, from docs/stats.md. */
+enum {
+    AT_RANGES = 88 + 11,
+    AT_COUNTS = AT_RANGES + 2 * 8,
+    AT_FREQ = AT_COUNTS + 2 * 8,
+    AT_QUERIES = AT_FREQ + 3 * 8,
+    AT_KEYS = AT_QUERIES + 2 * 4 * 11 * 4,
+    AT_SHARES = AT_KEYS + 2 * 2 * 11 * 4,
+    AT_CENTRES = AT_SHARES + 2 * 4 * 3 * 4,
+    AT_SUM = AT_CENTRES + 2 * 4 * 3 * 11 * 4,
+};
+
+static void own_file(void **state)
+{
+    (void)state;
+    struct pith_stats *first = make_stats(), *s = NULL;
+    pith_error err;
+    size_t n, n_again;
+    uint8_t *bytes = bytes_of(first, &n);
+    assert_int_equal(n, AT_SUM + 8);
+    assert_string_equal(first->model, "a model?[2J"); /* nothing that steers a terminal */
+    check(stats_parse(bytes, n, &s, &err), &err);
+    uint8_t *again = bytes_of(s, &n_again);
+    assert_int_equal(n, n_again);
+    assert_memory_equal(bytes, again, n);
+    assert_int_equal(s->count[0], 198);
+    assert_int_equal(s->count[1], 0);
+    assert_string_equal(s->model, "a model?[2J");
+    near((double)stats_k(s, 0, 3).abs[2], (double)first->k[11 + 8], 0);
+    pith_stats_free(s);
+    pith_stats_free(first);
+    pi_mem_free(bytes);
+    pi_mem_free(again);
+}
+
+static void own_file_damage(void **state)
+{
+    (void)state;
+    struct pith_stats *first = make_stats(), *s = NULL;
+    pith_error err;
+    size_t n;
+    uint8_t *bytes = bytes_of(first, &n), *again = bytes_of(first, &n);
+    pith_stats_free(first);
+    for (size_t cut = 0; cut < n; cut++)
+        assert_int_equal(stats_parse(bytes, cut, &s, &err), PITH_FORMAT);
+    for (size_t i = 0; i < n; i++) { /* every byte matters */
+        memcpy(again, bytes, n);
+        again[i] ^= 0x40;
+        assert_int_not_equal(stats_parse(again, n, &s, &err), PITH_OK);
+    }
+    const struct {
+        size_t at;
+        uint8_t byte;
+        pith_status status;
+        const char *word;
+    } damage[] = {
+        {8, 2, PITH_UNSUPPORTED, "version 2"},
+        {12, 99, PITH_FORMAT, "header size: 99"},
+        {16, 1, PITH_FORMAT, "should have"},
+        {39, 0x80, PITH_FORMAT, "tokens"},
+        {40, 0, PITH_FORMAT, "layers: 0"},
+        {43, 0xff, PITH_FORMAT, "layers: 2147483647"},
+        {44, 5, PITH_FORMAT, "5 query heads"},
+        {48, 0, PITH_FORMAT, "no KV head"},
+        {52, 15, PITH_FORMAT, "its counts make"},
+        {60, 0, PITH_FORMAT, "centres: 0"},
+        {66, 0xff, PITH_FORMAT, "ranges: 16711682"},
+        {68, 3, PITH_FORMAT, "pairing: 3"},
+        {70, 4, PITH_FORMAT, "selection: 4"},
+        {70, 1, PITH_FORMAT, "selection: 1 does not go with 2 ranges"},
+        {72, 4, PITH_FORMAT, "flags: 4"},
+        {79, 0xbf, PITH_FORMAT, "magnitude: -"},
+        {81, 0xff, PITH_FORMAT, "model's name: 65291"},
+        {88, 0, PITH_FORMAT, "zero byte"},
+        {AT_RANGES + 8, 100, PITH_FORMAT, "range 1: tokens 100"},
+        {AT_COUNTS + 7, 0x80, PITH_FORMAT, "layer 0: -9223372036854775610 queries"},
+        {AT_FREQ + 7, 0xbf, PITH_FORMAT, "band 0: -"},
+        {AT_QUERIES + 3, 0x7f, PITH_FORMAT, "layer 0, head 0"},
+        {AT_KEYS + 4 * 8 + 3, 0xc0, PITH_FORMAT, "of the keys: the mean's modulus"},
+        {AT_SHARES + 3, 0x3f, PITH_FORMAT, "1.5 together"},
+        {AT_SHARES + 7, 0xbf, PITH_FORMAT, "share -0.5"},
+    };
+    for (size_t i = 0; i < PI_LEN(damage); i++) {
+        memcpy(again, bytes, n);
+        again[damage[i].at] = damage[i].byte;
+        if (damage[i].at == AT_SHARES + 3)
+            again[AT_SHARES + 2] = 0; /* 0.5 */
+        seal(again, n);
+        expect(stats_parse(again, n, &s, &err), &err, damage[i].status, damage[i].word);
+        assert_null(s);
+    }
+    pi_mem_free(bytes);
+    pi_mem_free(again);
+}
+
+/* ---- files on a disk ---- */
+
+static void folder_path(const char *folder, const char *name, char *path, size_t cap)
+{
+    assert_true((size_t)snprintf(path, cap, "%s/%s", folder, name) < cap);
+}
+
+/* What cannot be written whole leaves the file that was there, and nothing else. */
+static void full_disk(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/pith-stats-XXXXXX", path[64], text[64];
+    struct rlimit old, small;
+    struct pith_stats *s = make_stats(), *again = NULL;
+    pith_error err;
+    assert_non_null(mkdtemp(folder));
+    folder_path(folder, "a.stats", path, sizeof(path));
+    check(pith_stats_save(s, path, &err), &err);
+    s->text[0] = '\0';
+    s->n_token = 999;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = old;
+    small.rlim_cur = 100;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    pith_status status = pith_stats_save(s, path, &err);
+    setrlimit(RLIMIT_FSIZE, &old);
+    expect(status, &err, PITH_IO, "a.stats: cannot write");
+    check(pith_stats_load(path, &again, &err), &err);
+    assert_int_equal(again->n_token, 211);
+    pith_stats_free(again);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0); /* so nothing lay beside it */
+
+    folder_path(folder, "b", path, sizeof(path)); /* the folder is gone */
+    expect(pith_stats_save(s, path, &err), &err, PITH_IO, "cannot create");
+    expect(pith_stats_load(path, &again, &err), &err, PITH_IO, "cannot open");
+    snprintf(text, sizeof(text), "%s", "/");
+    expect(pith_stats_load(text, &again, &err), &err, PITH_IO, "regular");
+    expect(pith_stats_save(s, text, &err), &err, PITH_IO, "regular");
+    pith_stats_free(s);
+}
+
+/* ---- memory that is not there ---- */
+
+static void fail_each(const uint8_t *bytes, size_t n)
+{
+    int64_t used = pi_mem_used(PI_MEM_OTHER);
+    struct pith_stats *s = NULL;
+    pith_error err;
+    for (int64_t i = 1;; i++) {
+        assert_true(i < 100);
+        pi_mem_fail_at(i, true);
+        pith_status status = stats_parse(bytes, n, &s, &err);
+        pi_mem_fail_at(0, false);
+        if (status == PITH_OK) {
+            assert_true(i > 3);
+            break;
+        }
+        expect(status, &err, PITH_NOMEM, "no memory");
+        assert_null(s);
+        assert_int_equal(pi_mem_used(PI_MEM_OTHER), used);
+    }
+    pith_stats_free(s);
+    assert_int_equal(pi_mem_used(PI_MEM_OTHER), used);
+}
+
+/* Every allocation that fails is said, and leaves nothing behind. */
+static void no_memory(void **state)
+{
+    (void)state;
+    static const float values[6] = {3.0f, 0.0f, 4.0f, -1.0f, 6.0f, 1.0f};
+    struct pith_stats *s = make_stats();
+    pith_error err;
+    size_t n;
+    uint8_t zip[2048], tria[64 + 16] = {'A', 'I', 'R', 'T', 1, 0, 0, 0, 1, 0, 0, 0, 1,
+                                        0,   0,   0,   1,   0, 0, 0, 2, 0, 0, 0, 1};
+    uint8_t *bytes = bytes_of(s, &n);
+    fail_each(bytes, n);
+    pi_mem_free(bytes);
+    tria[64 + 3] = tria[64 + 8 + 3] = 0x40; /* 2 + 0i of modulus 2 */
+    fail_each(tria, sizeof(tria));
+    fail_each(zip, make_zip(zip, GOOD, sizeof(GOOD) - 1, values, sizeof(values), 0));
+
+    char folder[] = "/tmp/pith-stats-XXXXXX", path[64];
+    int64_t used = pi_mem_used(PI_MEM_OTHER);
+    assert_non_null(mkdtemp(folder));
+    folder_path(folder, "a.stats", path, sizeof(path));
+    for (int64_t i = 1;; i++) {
+        pi_mem_fail_at(i, true);
+        pith_status status = pith_stats_save(s, path, &err);
+        pi_mem_fail_at(0, false);
+        assert_int_equal(pi_mem_used(PI_MEM_OTHER), used);
+        if (status == PITH_OK)
+            break;
+        expect(status, &err, PITH_NOMEM, "no memory");
+        assert_int_not_equal(access(path, F_OK), 0);
+    }
+    unlink(path);
+    assert_int_equal(rmdir(folder), 0);
+    pith_stats_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(vector_12_tria),   cmocka_unit_test(published),
+        cmocka_unit_test(published_damage), cmocka_unit_test(pickles),
+        cmocka_unit_test(archives),         cmocka_unit_test(own_file),
+        cmocka_unit_test(own_file_damage),  cmocka_unit_test(full_disk),
+        cmocka_unit_test(no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
