@@ -41,6 +41,7 @@
 
 struct options {
     const char *model;
+    const char *policy;
     const char *parts; /* names of those that run; NULL: all */
     int32_t n_thread;  /* 0: all processors */
     int32_t n_round;
@@ -279,7 +280,7 @@ static pith_engine_params side_params(const struct bench *b, const char *budget,
     p.type_k = p.type_v = type;
     if (budget == NULL)
         return p;
-    snprintf(keep, cap, "triattention:v3,stats=%s,budget=%s", b->stats, budget);
+    snprintf(keep, cap, "%s,stats=%s,budget=%s", b->o.policy, b->stats, budget);
     p.keep = keep;
     return p;
 }
@@ -589,6 +590,7 @@ static void usage(void)
           "  --depth N         of decoding (16384)\n"
           "  --budget N        entries of a lane (2048)\n"
           "  --fixed MIB       KV memory of `fixed` (1024)\n"
+          "  --keep POLICY     any of triattention's (triattention:v3)\n"
           "  --csv             every number\n",
           stderr);
     exit(2);
@@ -605,8 +607,12 @@ static int32_t number(const char *text, int32_t min, int32_t max)
 
 static struct options read_options(int argc, char **argv)
 {
-    struct options o = {
-        .n_round = 3, .prefill = 32768, .depth = 16384, .budget = 2048, .fixed_mib = 1024};
+    struct options o = {.policy = "triattention:v3",
+                        .n_round = 3,
+                        .prefill = 32768,
+                        .depth = 16384,
+                        .budget = 2048,
+                        .fixed_mib = 1024};
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--csv") == 0)
@@ -627,6 +633,8 @@ static struct options read_options(int argc, char **argv)
             o.budget = number(value, 512, 1 << 20);
         else if (strcmp(argv[i], "--fixed") == 0 && ++i)
             o.fixed_mib = number(value, 1, 1 << 20);
+        else if (strcmp(argv[i], "--keep") == 0 && ++i && *value != '\0')
+            o.policy = value;
         else if (argv[i][0] != '-' && o.model == NULL)
             o.model = argv[i];
         else

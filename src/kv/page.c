@@ -183,6 +183,39 @@ void kv_page_read_value(const struct kv_cache *cache, const uint8_t *page, int32
 
 /* ---- moving ---- */
 
+/* memmove of at most 2 * size bytes and at least size, read as a whole before anything is written.
+ */
+#define MOVE_ENDS(size)                                                                            \
+    do {                                                                                           \
+        uint8_t first[size], last[size];                                                           \
+        memcpy(first, from, size);                                                                 \
+        memcpy(last, from + n - (size), size);                                                     \
+        memcpy(to, first, size);                                                                   \
+        memcpy(to + n - (size), last, size);                                                       \
+    } while (0)
+
+/* memmove, quicker for the short pieces of a row: they are so many that calls would cost as much as
+   the bytes. */
+static inline void move_piece(uint8_t *to, const uint8_t *from, size_t n)
+{
+    if (n > 128)
+        memmove(to, from, n);
+    else if (n >= 64)
+        MOVE_ENDS(64);
+    else if (n >= 32)
+        MOVE_ENDS(32);
+    else if (n >= 16)
+        MOVE_ENDS(16);
+    else if (n >= 8)
+        MOVE_ENDS(8);
+    else if (n >= 4)
+        MOVE_ENDS(4);
+    else if (n >= 2)
+        MOVE_ENDS(2);
+    else if (n == 1)
+        *to = *from;
+}
+
 /* Copies the parts of n rows, in each of which P entries of `size` bytes lie side by side. A row is
    done with before the next: entries that move a little stay in the cache's lines. */
 static void move_columns(uint8_t *to, const struct kv_page_part *part, int32_t n_part,
@@ -191,9 +224,9 @@ static void move_columns(uint8_t *to, const struct kv_page_part *part, int32_t n
     for (int32_t r = 0; r < n && size > 0; r++) {
         size_t row = offset + (size_t)r * len * size;
         for (int32_t i = 0; i < n_part; i++)
-            memmove(to + row + (size_t)part[i].to_slot * size,
-                    part[i].from + row + (size_t)part[i].from_slot * size,
-                    (size_t)part[i].n * size);
+            move_piece(to + row + (size_t)part[i].to_slot * size,
+                       part[i].from + row + (size_t)part[i].from_slot * size,
+                       (size_t)part[i].n * size);
     }
 }
 
