@@ -9,6 +9,7 @@
  */
 #include "facts.h"
 
+#include "lines.h"
 #include "prompt.h"
 
 #include <math.h>
@@ -119,52 +120,30 @@ static pith_status read_item(const json_t *json, int32_t line, struct facts_item
     return status;
 }
 
-static bool is_blank(const char *text, size_t len)
-{
-    size_t n = 0;
-    while (n < len && text[n] != '\0' && strchr(" \t\r", text[n]) != NULL)
-        n++;
-    return n == len;
-}
+/* A file that is being read. */
+struct reading {
+    struct facts_file *file;
+    int32_t cap;
+};
 
-static pith_status add_line(const char *text, size_t len, int32_t line, int32_t *cap,
-                            struct facts_file *out, pith_error *err)
+static pith_status add_item(void *user, const json_t *json, int32_t line, pith_error *err)
 {
-    json_error_t where;
-    if (is_blank(text, len))
-        return PITH_OK;
-    if (out->n == *cap) {
-        int32_t more = *cap > 0 ? 2 * *cap : 64;
-        struct facts_item *grown = realloc(out->item, (size_t)more * sizeof(*grown));
-        if (grown == NULL)
-            return no_memory(err);
-        out->item = grown;
-        *cap = more;
-    }
-    json_t *json = json_loadb(text, len, 0, &where);
-    if (json == NULL)
-        return eval_fail(err, PITH_FORMAT, "facts: line %d: %s", (int)line, where.text);
-    out->item[out->n] = (struct facts_item){0};
-    out->n++; /* half an item is freed too */
-    pith_status status = read_item(json, line, &out->item[out->n - 1], err);
-    json_decref(json);
-    return status;
+    struct reading *r = user;
+    struct facts_file *f = r->file;
+    struct facts_item *grown = eval_lines_grow(f->item, f->n, &r->cap, sizeof(*grown));
+    if (grown == NULL)
+        return no_memory(err);
+    f->item = grown;
+    f->item[f->n] = (struct facts_item){0};
+    f->n++; /* half an item is freed too */
+    return read_item(json, line, &f->item[f->n - 1], err);
 }
 
 pith_status eval_facts_parse(const char *text, size_t len, struct facts_file *out, pith_error *err)
 {
-    int32_t cap = 0, line = 1;
-    pith_status status = PITH_OK;
+    struct reading r = {.file = out};
     *out = (struct facts_file){0};
-    for (size_t at = 0; at < len && status == PITH_OK; line++) {
-        const char *end = memchr(text + at, '\n', len - at);
-        size_t n = end != NULL ? (size_t)(end - (text + at)) : len - at;
-        status = add_line(text + at, n, line, &cap, out, err);
-        at += n + 1;
-    }
-    if (status == PITH_OK && out->n == 0)
-        status = eval_fail(err, PITH_FORMAT, "facts: the file holds no line");
-    return status;
+    return eval_lines_read(text, len, "facts", add_item, &r, err);
 }
 
 static void free_part(struct facts_part *p)

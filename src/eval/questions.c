@@ -11,6 +11,7 @@
 #include "questions.h"
 
 #include "answers.h"
+#include "lines.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,48 +66,31 @@ static pith_status read_line(const json_t *json, int32_t line, struct question *
     return q->problem != NULL && q->answer != NULL && q->name != NULL ? PITH_OK : no_memory(err);
 }
 
-static pith_status add_line(const char *text, size_t len, int32_t line, int32_t *cap,
-                            struct question_file *out, pith_error *err)
+/* A file that is being read. */
+struct reading {
+    struct question_file *file;
+    int32_t cap;
+};
+
+static pith_status add_question(void *user, const json_t *json, int32_t line, pith_error *err)
 {
-    json_error_t where;
-    size_t blank = 0;
-    while (blank < len && strchr(" \t\r", text[blank]) != NULL && text[blank] != '\0')
-        blank++;
-    if (blank == len)
-        return PITH_OK;
-    if (out->n == *cap) {
-        int32_t more = *cap > 0 ? 2 * *cap : 64;
-        struct question *grown = realloc(out->question, (size_t)more * sizeof(*grown));
-        if (grown == NULL)
-            return no_memory(err);
-        out->question = grown;
-        *cap = more;
-    }
-    json_t *json = json_loadb(text, len, 0, &where);
-    if (json == NULL)
-        return eval_fail(err, PITH_FORMAT, "questions: line %d: %s", (int)line, where.text);
-    out->question[out->n] = (struct question){0};
-    out->n++; /* half a question is freed too */
-    pith_status status = read_line(json, line, &out->question[out->n - 1], err);
-    json_decref(json);
-    return status;
+    struct reading *r = user;
+    struct question_file *f = r->file;
+    struct question *grown = eval_lines_grow(f->question, f->n, &r->cap, sizeof(*grown));
+    if (grown == NULL)
+        return no_memory(err);
+    f->question = grown;
+    f->question[f->n] = (struct question){0};
+    f->n++; /* half a question is freed too */
+    return read_line(json, line, &f->question[f->n - 1], err);
 }
 
 pith_status eval_questions_parse(const char *text, size_t len, struct question_file *out,
                                  pith_error *err)
 {
-    int32_t cap = 0, line = 1;
-    pith_status status = PITH_OK;
+    struct reading r = {.file = out};
     *out = (struct question_file){0};
-    for (size_t at = 0; at < len && status == PITH_OK; line++) {
-        const char *end = memchr(text + at, '\n', len - at);
-        size_t n = end != NULL ? (size_t)(end - (text + at)) : len - at;
-        status = add_line(text + at, n, line, &cap, out, err);
-        at += n + 1;
-    }
-    if (status == PITH_OK && out->n == 0)
-        status = eval_fail(err, PITH_FORMAT, "questions: the file holds no line");
-    return status;
+    return eval_lines_read(text, len, "questions", add_question, &r, err);
 }
 
 void eval_questions_free(struct question_file *f)
