@@ -1,7 +1,7 @@
 /*
  * The engine on the model of the repository: whatever the chunk, the threads, the company in the
- * batch, the processor level or the history of the sequence, the same tokens give the same bits; and
- * whatever fails, nothing is lost and nothing leaks.
+ * batch, the processor level or the history of the sequence, the same tokens give the same bits;
+ * and whatever fails, nothing is lost and nothing leaks.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "pith.h"
+#include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 333
@@ -18,14 +19,8 @@
 
 static pith_model *model;
 static int32_t n_vocab;
-static int32_t tokens[N_TOKEN];      /* a prompt */
-static uint64_t reference[N_TOKEN];  /* hash of the logits after each of its tokens */
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
+static int32_t tokens[N_TOKEN];     /* a prompt */
+static uint64_t reference[N_TOKEN]; /* hash of the logits after each of its tokens */
 
 static pith_engine *engine_make(int32_t chunk, int32_t n_thread, int32_t kv_tokens)
 {
@@ -75,8 +70,12 @@ static void eval_all(pith_engine *e, uint64_t *hashes)
 {
     pith_error err;
     pith_seq *seq = seq_make(e);
-    pith_batch_item item = {.seq = seq, .tokens = tokens, .n_token = N_TOKEN,
-                            .logits = PITH_LOGITS_ALL, .on_logits = keep_hash, .user = hashes};
+    pith_batch_item item = {.seq = seq,
+                            .tokens = tokens,
+                            .n_token = N_TOKEN,
+                            .logits = PITH_LOGITS_ALL,
+                            .on_logits = keep_hash,
+                            .user = hashes};
     check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);
     assert_int_equal(pith_seq_length(seq), N_TOKEN);
     assert_memory_equal(pith_seq_tokens(seq), tokens, sizeof(tokens));
@@ -106,7 +105,8 @@ static int free_model(void **state)
     pith_model_free(model);
     for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
         if (pi_mem_used((enum pi_mem_tag)tag) != 0)
-            fail_msg("tag %d: %lld bytes leaked", tag, (long long)pi_mem_used((enum pi_mem_tag)tag));
+            fail_msg("tag %d: %lld bytes leaked", tag,
+                     (long long)pi_mem_used((enum pi_mem_tag)tag));
     return 0;
 }
 
@@ -163,8 +163,8 @@ static void test_company(void **state)
     for (int32_t round = 0; round < 3; round++) {
         pith_batch_item item[MAX_SEQ] = {{0}};
         for (int32_t i = 0; i < MAX_SEQ; i++)
-            item[i] = (pith_batch_item){.seq = seq[i], .tokens = tokens + pith_seq_length(seq[i]),
-                                        .n_token = portion[i]};
+            item[i] = (pith_batch_item){
+                .seq = seq[i], .tokens = tokens + pith_seq_length(seq[i]), .n_token = portion[i]};
         check(pith_batch_eval(e, item, MAX_SEQ, NULL, NULL, &err), &err);
         for (int32_t i = 0; i < MAX_SEQ; i++)
             assert_true(hash_of(seq[i]) == reference[pith_seq_length(seq[i]) - 1]);
@@ -224,7 +224,8 @@ static void test_truncate_and_sync(void **state)
     assert_true(hash_of(seq) != reference[149]);
     check(pith_seq_sync(seq, tokens, 150, NULL, NULL, &err), &err);
     assert_true(hash_of(seq) == reference[149]);
-    check(pith_seq_sync(seq, tokens, 20, NULL, NULL, &err), &err); /* only forgets, but has logits */
+    check(pith_seq_sync(seq, tokens, 20, NULL, NULL, &err),
+          &err); /* only forgets, but has logits */
     assert_true(hash_of(seq) == reference[19]);
     assert_int_equal(pith_seq_truncate(seq, 21, &err), PITH_INVALID);
     assert_int_equal(pith_seq_truncate(seq, -1, &err), PITH_INVALID);

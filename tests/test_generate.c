@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "pith.h"
+#include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define PROMPT                                                                                     \
@@ -33,12 +34,6 @@ static bool collect(void *user, const char *text, size_t len)
     memcpy(o->text + o->len, text, len);
     o->len += len;
     return ++o->n_call != o->stop_at;
-}
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
 }
 
 static pith_engine *engine_make_keep(int32_t kv_tokens, const char *keep)

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 400
@@ -28,12 +29,6 @@ static pith_model_info info;
 static int32_t n_lane;
 static int32_t tokens[N_TOKEN];
 static uint64_t reference[N_TOKEN]; /* hash of the logits after each token under POLICY */
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
 
 /* kv_tokens 0: what the policy asks for. */
 static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_thread,

@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 260
@@ -32,12 +33,6 @@ static int32_t tokens[N_TOKEN];
 static uint64_t reference[N_POLICY][N_TOKEN]; /* hash of the logits after each token */
 static uint8_t *last_state[N_POLICY];         /* the block after all of them */
 static size_t state_size;
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
 
 static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_thread,
                                 int32_t kv_tokens)

@@ -15,23 +15,11 @@
 #include "engine/engine.h"
 #include "keep/calibrate.h"
 #include "keep/centres.h"
+#include "status.h"
 
 #define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 300
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
-static void expect(pith_status status, const pith_error *err, pith_status wanted, const char *word)
-{
-    if (status != wanted || err->status != wanted || strstr(err->message, word) == NULL)
-        fail_msg("%s (%s) instead of %s with \"%s\"", pith_status_name(status), err->message,
-                 pith_status_name(wanted), word);
-}
 
 static void near(double a, double b, double tolerance)
 {

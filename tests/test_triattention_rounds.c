@@ -18,15 +18,10 @@
 #include "keep/stats.h"
 #include "kv_check.h"
 #include "model/rope.h"
+#include "status.h"
 
 #define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
 
 static void near(double a, double b, double tolerance)
 {
