@@ -13,6 +13,7 @@
 #include "base/threads.h"
 #include "keep/keep.h"
 #include "model/rope.h"
+#include "noise.h"
 
 #define POOL_BYTES ((int64_t)128 << 20) /* several times the caches */
 #define N_HEAD 8
@@ -57,15 +58,6 @@ static void *memory(size_t size)
     if (block == NULL)
         stop(&(pith_error){.message = "no memory"});
     return block;
-}
-
-/* Numbers in [-1, 1) without a pattern that a sum could profit from. */
-static void fill_random(float *x, size_t n, uint32_t seed)
-{
-    for (size_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        x[i] = (float)(seed >> 8) * 0x1p-23f - 1.0f;
-    }
 }
 
 static void fill_cache(struct bench *b)

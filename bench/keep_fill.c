@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
+#include "noise.h"
 
 #define FILL_NOISE (1 << 20)
 #define APPEND                                                                                     \
@@ -14,7 +15,6 @@
 
 pith_status fill_open(struct fill *f, int32_t most_tokens, pith_error *err)
 {
-    uint32_t seed = 1;
     *f = (struct fill){.cap = most_tokens};
     f->noise = pi_mem_alloc_n(PI_MEM_OTHER, FILL_NOISE, sizeof(float));
     f->pos = pi_mem_alloc_n(PI_MEM_OTHER, 2 * (size_t)most_tokens, sizeof(int32_t));
@@ -22,10 +22,7 @@ pith_status fill_open(struct fill *f, int32_t most_tokens, pith_error *err)
         fill_close(f);
         return pi_fail(err, PITH_NOMEM, "no memory for random keys");
     }
-    for (size_t i = 0; i < FILL_NOISE; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        f->noise[i] = (float)(seed >> 8) * 0x1p-23f - 1.0f;
-    }
+    fill_random(f->noise, FILL_NOISE, 1);
     return PITH_OK;
 }
 
