@@ -15,7 +15,8 @@ static void require(bool holds)
         abort();
 }
 
-/* A budget holds what is protected, and is never passed by more than the slack. */
+/* A budget holds what is protected, and is never passed by more than the slack, nor, where rounds
+   wait for a multiple of `batch` tokens, by more than both. */
 static void check_rules(const struct keep_config *c)
 {
     const struct keep_rules *r = &c->rules;
@@ -24,7 +25,8 @@ static void check_rules(const struct keep_config *c)
     for (int64_t n = 1; n <= INT32_MAX; n *= 3) {
         int64_t budget = keep_budget_at(c, (int32_t)n), most = keep_most_at(c, (int32_t)n);
         require(budget >= 1 && budget >= protects);
-        require(most <= n && most <= budget + r->slack && (most == n || most >= budget));
+        require(most <= n && (most == n || most >= budget));
+        require(most <= budget + r->slack + r->batch);
     }
 }
 
