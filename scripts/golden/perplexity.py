@@ -31,6 +31,9 @@ CASES = [
 ]
 
 
+N_TRY = 50
+
+
 def text_path(name, data):
     demo = os.path.join(ROOT, "models", "demo", name)
     return demo if os.path.exists(demo) else os.path.join(data, "text", name)
@@ -58,12 +61,17 @@ def make_model(name, args, folder):
 
 def estimate(args, model, text, n_ctx, n_batch, n_chunk):
     """PPL and its error as llama-perplexity prints them."""
-    run = subprocess.run([os.path.join(args.llama_cpp, "build/bin/llama-perplexity"), "-m", model,
-                          "-f", text, "-c", str(n_ctx), "-b", str(n_batch), "--chunks",
-                          str(n_chunk), "-t", "1", "-ctk", "f32", "-ctv", "f32", "-fa", "off"],
-                         check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    found = re.search(r"Final estimate: PPL = ([0-9.]+) \+/- ([0-9.]+)", run.stdout)
-    if found is None:
+    command = [os.path.join(args.llama_cpp, "build/bin/llama-perplexity"), "-m", model,
+               "-f", text, "-c", str(n_ctx), "-b", str(n_batch), "--chunks", str(n_chunk),
+               "-t", "1", "-ctk", "f32", "-ctv", "f32", "-fa", "off"]
+    # A thread of its own writes the program's log, and on a busy machine the end gets lost at times.
+    for _ in range(N_TRY):
+        run = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT)
+        found = re.search(r"Final estimate: PPL = ([0-9.]+) \+/- ([0-9.]+)", run.stdout)
+        if found is not None:
+            break
+    else:
         sys.exit(f"llama-perplexity gave no final estimate:\n{run.stdout}")
     return found.groups()
 

@@ -37,6 +37,7 @@ class Preset:
     n_vocab: int = 0  # 0: merge until every word of language.py is one token; else needs a corpus
     matrix_rate: float = 0.0  # learning rate of Muon for the layers' matrices; 0: AdamW for all
     compiled: bool = False  # layers go through torch.compile, products in bfloat16
+    first_shard: int = 0  # number of the first of a step's shards, in their seeds
     weight_decay: float = 0.05
     betas: tuple = (0.9, 0.98)
     clip: float = 1.0
@@ -143,6 +144,21 @@ def kinds(text, tasks):
     return {"text": text, **{k: (1 - text) * v / sum(tasks.values()) for k, v in tasks.items()}}
 
 
+# The longest texts, and whom of many to ask.
+FAR = {
+    "gaps": 0.14,
+    "lists": 0.14,
+    "facts": 0.1,
+    "niah": 0.38,
+    "code_word": 0.04,
+    "variables": 0.06,
+    "common_words": 0.03,
+    "coded_words": 0.02,
+    "trace": 0.06,
+    "derivation": 0.03,
+}
+
+
 # The larger model: natural text, and questions about far facts in it, to 8,192 tokens.
 MINI = Preset(
     n_embd=256,
@@ -156,8 +172,9 @@ MINI = Preset(
     matrix_rate=0.012,
     n_vocab=5120,
     warmup=100,
-    decay_share=0.3,
+    decay_share=0.15,
     compiled=True,
+    first_shard=1,
     phases=[
         Phase(
             300,
@@ -198,6 +215,7 @@ MINI = Preset(
             kinds=kinds(0.25, LAST),
             **HEAVY,
         ),
+        Phase(130, {2048: 0.15, 4096: 0.25, 8192: 0.6}, 16384, kinds=kinds(0.2, FAR), **HEAVY),
     ],
 )
 

@@ -222,7 +222,9 @@ class Run:
         n_seq = max(1, phase.batch_tokens // length // SHARDS)
 
         def shard(i):
-            rng = np.random.default_rng([self.seed, self.step, i])
+            # NumPy fills a short seed up with zeros, so that shard 0 draws what the length was
+            # drawn with, unless it counts from 1: nano's file was made with the former.
+            rng = np.random.default_rng([self.seed, self.step, i + self.preset.first_shard])
             return self.shard(self.tasks[number], rng, n_seq, length)
 
         if self.preset.compiled:
