@@ -18,17 +18,15 @@
  *
  * usage: bench_keep [options] MODEL.gguf; see usage()
  */
-#define _POSIX_C_SOURCE 200809L
-
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/os.h"
-#include "keep/stats.h"
 #include "keep_fill.h"
+#include "random_stats.h"
+#include "weights.h"
 
 #define MAX_ROUND 32
 #define MAX_ROW 40
@@ -167,58 +165,6 @@ static void print_table(const struct bench *b)
 
 /* ---- what is measured on ---- */
 
-/* Statistics of the model's shape with directions and R at random: a score's time does not depend
-   on them. The file is removed at the end. */
-static void write_stats(struct bench *b)
-{
-    pith_error err = {0};
-    struct pith_stats *s = NULL;
-    uint32_t seed = 1;
-    snprintf(b->stats, sizeof(b->stats), "/tmp/bench_keep-XXXXXX");
-    int file = mkstemp(b->stats);
-    if (file < 0)
-        check(PITH_IO, &(pith_error){.message = "/tmp: no file for the statistics can be made"});
-    close(file);
-    check(stats_new(&s, &err), &err);
-    s->n_layer = b->info.n_layer;
-    s->n_head = b->info.n_head;
-    s->n_head_kv = b->info.n_head_kv;
-    s->n_pair = b->info.n_rot / 2;
-    s->fingerprint = stats_fingerprint(b->model);
-    check(stats_alloc(s, false, false, &err), &err);
-    size_t n_lane = (size_t)s->n_layer * (size_t)s->n_head, n = (size_t)s->n_pair;
-    for (int32_t l = 0; l < s->n_layer; l++)
-        s->count[l] = 1;
-    for (size_t i = 0; i < n_lane; i++)
-        for (size_t f = 0; f < n; f++) {
-            float *row = s->q + i * stats_row_len(s), part[2];
-            for (int32_t j = 0; j < 2; j++) {
-                seed = seed * 1664525u + 1013904223u;
-                part[j] = (float)(seed >> 8) * 0x1p-23f - 1.0f;
-            }
-            row[f] = part[0];
-            row[n + f] = part[1];
-            row[2 * n + f] = 1.5f; /* above the modulus of any mean */
-        }
-    check(pith_stats_save(s, b->stats, &err), &err);
-    pith_stats_free(s);
-}
-
-/* Bytes of weights that a generated token reads: an embedding that is no output matrix, too, is
-   read by row. */
-static double generation_bytes(const struct bench *b)
-{
-    pith_tensor_info t;
-    double embedding = 0.0, output = 0.0;
-    for (int64_t i = 0; pith_model_tensor(b->model, i, &t) == PITH_OK; i++) {
-        if (strcmp(t.name, "token_embd.weight") == 0)
-            embedding = (double)t.bytes;
-        if (strcmp(t.name, "output.weight") == 0)
-            output = (double)t.bytes;
-    }
-    return (double)b->info.weight_bytes - (output > 0.0 ? embedding : 0.0);
-}
-
 static void bench_open(struct bench *b)
 {
     pith_error err = {0};
@@ -229,12 +175,12 @@ static void bench_open(struct bench *b)
     params.n_thread = b->o.n_thread;
     check(pith_model_load(b->o.model, &params, &b->model, &err), &err);
     pith_model_get_info(b->model, &b->info);
-    b->weight_bytes = generation_bytes(b);
+    b->weight_bytes = generation_bytes(b->model);
     check(fill_open(&b->fill, most, &err), &err);
     b->tokens = calloc((size_t)most, sizeof(*b->tokens));
     if (b->tokens == NULL)
         check(PITH_NOMEM, &(pith_error){.message = "no memory for a list of tokens"});
-    write_stats(b);
+    check(random_stats_write(b->model, b->stats, sizeof(b->stats), &err), &err);
 }
 
 static void bench_close(struct bench *b)

@@ -9,7 +9,6 @@
 #include "base/threads.h"
 #include "noise.h"
 
-#define FILL_NOISE (1 << 20)
 #define APPEND                                                                                     \
     64 /* tokens that each lane gets in turn, so that the pages of a lane lie scattered */
 
@@ -146,5 +145,16 @@ pith_status fill_to(struct fill *f, struct pith_seq *seq, int32_t n_token,
         if (keep != NULL && keep_due(keep, seq->kv, point_of(seq), n_token - seq->n_token))
             PI_TRY(run_round(f, seq, rounds, err));
     }
+    return PITH_OK;
+}
+
+pith_status fill_without_rounds(struct fill *f, struct pith_seq *seq, int32_t n, pith_error *err)
+{
+    struct keep *keep = seq->engine->keep;
+    if (keep != NULL && keep_room(keep, seq->kv, point_of(seq), n + 1) <= n)
+        return pi_fail(err, PITH_INVALID, "a keep round is due within %d tokens", n);
+    PI_TRY(pi_seq_grow(seq, n, err));
+    for (int32_t left = n; left > 0; left -= (int32_t)pi_min(left, APPEND))
+        PI_TRY(append(f, seq, (int32_t)pi_min(left, APPEND), err));
     return PITH_OK;
 }

@@ -9,6 +9,8 @@
 
 #include "engine/engine.h"
 
+#define FILL_NOISE (1 << 20) /* random numbers of a fill */
+
 /* What the keep rounds on the way did. Bytes are those of the stored keys that were scored, and of
    the keys, values and positions that changed their slot, counted once read and once written. */
 struct fill_rounds {
@@ -19,7 +21,7 @@ struct fill_rounds {
 };
 
 struct fill {
-    float *noise; /* random numbers in [-1, 1), owned */
+    float *noise; /* [FILL_NOISE] random numbers in [-1, 1), owned */
     int32_t *pos; /* [2][cap] positions of a lane before and after a round, owned */
     int32_t cap;
 };
@@ -33,6 +35,11 @@ void fill_close(struct fill *f);
    (granularity=all): INVALID otherwise, and beyond most_tokens. KV_FULL, NOMEM. */
 pith_status fill_to(struct fill *f, struct pith_seq *seq, int32_t n_token,
                     struct fill_rounds *rounds, pith_error *err);
+
+/* Appends n tokens to the sequence, whatever its policy: none must come to be due for a round on
+   the way. What a policy remembers of tokens (marks, queries) is that of tokens nobody looked at.
+   INVALID where a round would be due; KV_FULL, NOMEM. */
+pith_status fill_without_rounds(struct fill *f, struct pith_seq *seq, int32_t n, pith_error *err);
 
 /* Bytes that one entry takes in all lanes: as stored, positions included; and of its keys alone. */
 double fill_entry_bytes(const struct kv_geometry *g);

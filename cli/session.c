@@ -489,7 +489,7 @@ static void report_json(const struct session *s, const pith_generate_result *r,
     json_t *o = json_pack(
         "{s:s, s:f, s:i, s:i, s:f, s:i, s:f, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, "
         "s:I, "
-        "s:i, s:f, s:s}",
+        "s:i, s:I, s:i, s:f, s:s}",
         "stop", stop_name(r->reason), "load_s", s->load_s, "prompt_tokens", (int)r->n_prompt,
         "cached_tokens", (int)r->n_cached, "prompt_s", r->prompt_s, "generated_tokens",
         (int)r->n_generated, "generate_s", r->generate_s, "length", (int)a->n_token, "weight_bytes",
@@ -498,8 +498,9 @@ static void report_json(const struct session *s, const pith_generate_result *r,
         "kv_live_bytes", (json_int_t)kv->live_bytes, "kv_table_bytes", (json_int_t)kv->table_bytes,
         "keep", s->keep != NULL ? s->keep : "none", "keep_rounds", (json_int_t)keep->rounds,
         "keep_evicted", (json_int_t)keep->evicted, "keep_bytes_freed",
-        (json_int_t)keep->bytes_freed, "keep_first_round_at", (int)keep->first_round_at, "keep_s",
-        keep->seconds, "logits_hash", hash);
+        (json_int_t)keep->bytes_freed, "keep_first_round_at", (int)keep->first_round_at,
+        "keep_overwritten", (json_int_t)keep->overwritten, "keep_first_overwrite_at",
+        (int)keep->first_overwrite_at, "keep_s", keep->seconds, "logits_hash", hash);
     json_t *more = keep->budget >= 0 ? keep_json(a) : json_object();
     if (o == NULL || more == NULL || json_object_update(o, more) != 0)
         cli_fail("no memory for the statistics");
@@ -517,15 +518,21 @@ static void print_keep(const struct session *s, const struct account *a)
     if (k->budget < 0)
         return;
     fprintf(stderr, "keep     %8.3f s   ", k->seconds);
-    if (k->rounds == 0) {
+    if (k->evicted == 0 && k->rounds == 0) {
         fprintf(stderr, "%s: no round yet, the fullest lane holds %d entries\n", s->keep,
                 k->longest);
         return;
     }
-    fprintf(stderr, "%s: %lld rounds, the first at %d tokens", s->keep, (long long)k->rounds,
-            k->first_round_at);
-    if (a->share >= 0.0)
+    if (k->rounds == 0)
+        fprintf(stderr, "%s: no round", s->keep);
+    else
+        fprintf(stderr, "%s: %lld rounds, the first at %d tokens", s->keep, (long long)k->rounds,
+                k->first_round_at);
+    if (a->share >= 0.0 && k->rounds > 0)
         fprintf(stderr, ", %.2f ms or %.2f %% of the time", 1e3 * k->seconds, 100.0 * a->share);
+    if (k->overwritten > 0)
+        fprintf(stderr, "; %lld entries overwritten from token %d on", (long long)k->overwritten,
+                k->first_overwrite_at);
     fprintf(stderr,
             "\nevicted  %lld of %lld entries, %d of %d tokens from every lane; pages freed %s\n",
             (long long)k->evicted, (long long)a->n_full, a->n_gone, a->n_token,

@@ -15,18 +15,41 @@ static void require(bool holds)
         abort();
 }
 
-/* A budget holds what is protected, and is never passed by more than the slack, nor, where rounds
-   wait for a multiple of `batch` tokens, by more than both. */
-static void check_rules(const struct keep_config *c)
+/* Entries that a budget must have a place for: the first, the window, which can be a part of the
+   budget itself, and with overwriting the one that goes. */
+static int64_t protects(const struct keep_rules *r, int32_t budget)
+{
+    return pi_max(r->prefix, r->sinks) + (int64_t)keep_window_at(r, budget) + r->overwrite;
+}
+
+/* Whoever is overwritten was chosen in its own layer, by a score for steps, and at once. */
+static void check_overwrite(const struct keep_config *c)
 {
     const struct keep_rules *r = &c->rules;
-    int64_t protects = pi_max(r->prefix, r->sinks) + (int64_t)r->window;
+    require(r->overwrite == 0 || r->overwrite == 1);
+    require(!r->overwrite || (c->policy->step != NULL && r->batch == 0 && !keep_config_places(c) &&
+                              (r->granularity == KEEP_LAYER || r->granularity == KEEP_LAYER_HEAD)));
+}
+
+/* A lane's budget holds what is protected, and its mean is never passed by more than the slack,
+   nor, where rounds wait for a multiple of `batch` tokens, by more than both. */
+static void check_rules(const struct keep_config *c, const struct kv_geometry *g)
+{
+    const struct keep_rules *r = &c->rules;
     require(r->slack >= 1 && r->prefix >= 0 && r->sinks >= 0 && r->window >= 0);
+    require(r->recent >= 0.0 && r->recent < 1.0 && r->batch >= 0);
+    check_overwrite(c);
     for (int64_t n = 1; n <= INT32_MAX; n *= 3) {
-        int64_t budget = keep_budget_at(c, (int32_t)n), most = keep_most_at(c, (int32_t)n);
-        require(budget >= 1 && budget >= protects);
+        struct keep_point at = {(int32_t)n, 0};
+        int64_t budget = keep_budget_at(c, at.n_token), most = keep_most_at(c, at.n_token);
+        require(budget >= 1 && budget >= protects(r, (int32_t)budget));
         require(most <= n && (most == n || most >= budget));
         require(most <= budget + r->slack + r->batch);
+        require(keep_bytes_at(c, g, at.n_token) >= 0);
+        for (int32_t i = 0; i < g->n_layer * g->n_head; i++) {
+            int32_t own = keep_lane_budget_at(c, i / g->n_head, i % g->n_head, at);
+            require(own >= 1 && own >= protects(r, own));
+        }
     }
 }
 
@@ -50,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(status == PITH_OK ||
             ((status == PITH_INVALID || status == PITH_IO) && err.message[0] != '\0'));
     if (status == PITH_OK && c.policy != NULL)
-        check_rules(&c);
+        check_rules(&c, &g);
     free(text);
     return 0;
 }

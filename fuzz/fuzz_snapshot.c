@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "engine/files.h"
 #include "kv/hash.h"
 #include "kv/snapshot.h"
 
@@ -15,6 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define N_PAGE 24
 #define MAX_DIM 64
+
+static volatile uint64_t seen; /* so that bytes which are only looked at are read */
 
 /* The shapes of fuzz/seeds.py. */
 static const struct kv_geometry shapes[] = {
@@ -47,7 +50,54 @@ static void touch_lane(const struct kv_seq *seq, int32_t layer, int32_t head)
     }
 }
 
-/* Keeps every other entry of a lane, then appends to all. */
+/* Attention with weights of a query that sees the entries up to a position. */
+static void attend(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos)
+{
+    const struct kv_geometry *g = kv_cache_geometry(seq->cache);
+    static const float q[MAX_DIM] = {1.0f, -1.0f, 0.5f};
+    const struct pi_rope rope = {0};
+    float out[MAX_DIM];
+    size_t stride = pi_align((size_t)kv_lane_len(seq, layer, head), 16);
+    float *weight = malloc((stride + 1) * sizeof(*weight));
+    void *scratch = malloc(kv_attend_scratch_bytes(g, 1));
+    struct kv_attend_tap tap = {.weight = weight, .row_stride = stride};
+    struct kv_attend_job job = {.seq = seq,
+                                .layer = layer,
+                                .head = head,
+                                .n_tok = 1,
+                                .n_group = 1,
+                                .pos0 = pos,
+                                .q = q,
+                                .scale = 1.0f,
+                                .out = out,
+                                .rope = &rope,
+                                .tap = &tap};
+    if (weight == NULL || scratch == NULL)
+        abort();
+    kv_attend(&job, scratch);
+    for (int32_t d = 0; d < g->dim_v; d++)
+        if (!isfinite(out[d]))
+            abort();
+    for (int32_t s = 0; s < kv_lane_len(seq, layer, head); s++)
+        if (!(weight[s] >= 0.0f && weight[s] <= 1.001f) ||
+            (weight[s] > 0.0f && kv_lane_pos(seq, layer, head, s) > pos))
+            abort();
+    free(weight);
+    free(scratch);
+}
+
+/* The entry before the last of a lane is the next to be overwritten, if its page takes entries. */
+static void aim(struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    int32_t n_run = kv_lane_runs(seq, layer, head), slot = kv_lane_len(seq, layer, head) - 2;
+    for (int32_t i = 0; slot >= 0 && i < n_run; i++) {
+        struct kv_run run = kv_lane_run(seq, layer, head, i);
+        if (run.delta == 0 && slot >= run.slot && slot < run.slot + run.n)
+            kv_seq_aim(seq, layer, head, slot);
+    }
+}
+
+/* Keeps every other entry of a lane, then appends to all, over old entries too. */
 static void use(struct kv_seq *seq)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->cache);
@@ -57,8 +107,14 @@ static void use(struct kv_seq *seq)
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
             touch_lane(seq, l, h);
+            int32_t top = -1;
             for (int32_t s = 0; s < kv_lane_len(seq, l, h); s++)
-                last = (int32_t)pi_max(last, kv_lane_pos(seq, l, h, s));
+                top = (int32_t)pi_max(top, kv_lane_pos(seq, l, h, s));
+            if (kv_lane_last(seq, l, h) != top)
+                abort();
+            last = (int32_t)pi_max(last, top);
+            attend(seq, l, h, top);
+            attend(seq, l, h, top / 2);
         }
     if (kv_seq_fork(seq, &fork, NULL) != PITH_OK)
         abort();
@@ -67,14 +123,43 @@ static void use(struct kv_seq *seq)
     pith_status status = kv_seq_compact(fork, 0, 0, slots, n, NULL);
     if (status != PITH_OK && status != PITH_KV_FULL)
         abort();
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            aim(fork, l, h);
     if (last < INT32_MAX - 2 && kv_seq_reserve(fork, 2, NULL) == PITH_OK)
         for (int32_t l = 0; l < g->n_layer; l++)
-            for (int32_t h = 0; h < g->n_head; h++)
+            for (int32_t h = 0; h < g->n_head; h++) {
                 kv_seq_append(fork, l, h, last + 1, 2, row, 0, row, 0);
+                attend(fork, l, h, last + 1);
+            }
     kv_seq_truncate(seq, last / 2);
     touch_lane(seq, 0, 0);
     touch_lane(fork, 0, 0);
     kv_seq_free(fork);
+}
+
+/* What the engine reads in the caller's bytes; every byte of every part is looked at. */
+static void read_rest(const struct kv_seq *seq, const struct kv_geometry *g, const uint8_t *extra,
+                      size_t size)
+{
+    struct pi_memory m;
+    pith_error err = {0};
+    pith_status status = pi_memory_read(seq, g, "file", extra, size, &m, &err);
+    if (status != PITH_OK) {
+        if (err.message[0] == 0 || err.status != status)
+            abort();
+        return;
+    }
+    size_t n_lane = (size_t)g->n_layer * (size_t)g->n_head, n_entry = 0;
+    for (size_t l = 0; l < n_lane; l++)
+        n_entry += (size_t)kv_lane_len(seq, (int32_t)l / g->n_head, (int32_t)l % g->n_head);
+    uint64_t sum = kv_hash_of((const uint8_t *)m.tokens, m.head.n_token * sizeof(*m.tokens));
+    if (m.aim != NULL)
+        sum ^= kv_hash_of((const uint8_t *)m.aim, n_lane * sizeof(*m.aim)) ^
+               kv_hash_of((const uint8_t *)m.mark, n_entry * m.head.n_mark * sizeof(*m.mark)) ^
+               kv_hash_of(m.state, m.head.state_size) ^
+               kv_hash_of((const uint8_t *)m.text, m.head.text_size);
+    seen = sum;
 }
 
 static void load(const struct kv_geometry *g, const uint8_t *data, size_t size)
@@ -87,12 +172,14 @@ static void load(const struct kv_geometry *g, const uint8_t *data, size_t size)
     pith_error err = {0};
     if (kv_cache_create(g, N_PAGE * (int64_t)kv_page_bytes(g), &cache, NULL) != PITH_OK)
         abort();
+    kv_cache_set_marks(cache, 2, true);
     kv_cache_stats(cache, &before);
     pith_status status =
         kv_snapshot_load(cache, "file", data, size, &seq, &extra, &extra_size, &err);
-    if (status == PITH_OK)
+    if (status == PITH_OK) {
+        read_rest(seq, g, extra, extra_size);
         use(seq);
-    else if (err.message[0] == 0 || err.status != status || seq != NULL || extra != NULL)
+    } else if (err.message[0] == 0 || err.status != status || seq != NULL || extra != NULL)
         abort();
     kv_seq_free(seq);
     pi_mem_free(extra);

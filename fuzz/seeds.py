@@ -120,15 +120,16 @@ def models():
     }
 
 
-def snapshot(shape, page, lanes, n_page, extra=b""):
+def snapshot(shape, page, lanes, n_page, extra=b"", version=1):
     """docs/snapshot.md; the target makes the checksum right. lanes: per lane (page, delta, n)."""
+    bits = 1 << 31 if version == 2 else 0
     refs = [ref for lane in lanes for ref in lane]
-    sections = {"LANE": b"".join(struct.pack("<I", len(lane)) for lane in lanes),
+    sections = {"LANE": b"".join(struct.pack("<I", len(lane) | bits) for lane in lanes),
                 "REFS": b"".join(struct.pack("<IiI", *ref) for ref in refs),
                 "PAGE": page * n_page, "EXTR": extra}
     body = b"".join(tag.encode() + struct.pack("<Q", len(data)) + data
                     for tag, data in sections.items())
-    head = b"PITHSNAP" + struct.pack("<IIQ7I", 1, 80, 80 + len(body) + 8, *shape)
+    head = b"PITHSNAP" + struct.pack("<IIQ7I", version, 80, 80 + len(body) + 8, *shape)
     return head + struct.pack("<IQQQ", n_page, len(refs), len(page), len(extra)) + body + bytes(8)
 
 
@@ -136,9 +137,16 @@ def snapshots():
     """The shapes of fuzz_snapshot.c: f16 keys with q8_0 values, f32 keys with f16 values."""
     a = bytes(2 * 32 * 16 + 64 * 16 + 2 * 2 * 16) + struct.pack("<16i", *range(0, 32, 2))
     b = bytes(4 * 3 * 32 + 2 * 5 * 32) + struct.pack("<32i", *range(32))
+    c = b[:-128] + struct.pack("<32i", *range(20, 52, 2), *range(1, 32, 2))
     lanes = [[(0, 0, 16), (1, 16, 16), (0, 40, 7)], [(2, 0, 3)]]
-    return {"a.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, lanes, 3, b"tokens"),
+    keep = b"h2o:budget=8"
+    memory = (struct.pack("<i5IQ", -1, 1, 5, 2, len(keep), 2, 8) + struct.pack("<5i", *range(5)) +
+              struct.pack("<2i", 3, -1) + bytes(4 * 2 * 42) + bytes(8) + keep)
+    return {"memory.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, lanes, 3, memory),
+            "a.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, lanes, 3, b"tokens"),
             "b.snapshot": snapshot((2, 1, 3, 5, 32, 0, 1), b, [[(0, 3, 32)], []], 1),
+            "fallen.snapshot": snapshot((2, 1, 3, 5, 32, 0, 1), c, [[(0, 0, 32)], [(1, 4, 9)]], 2,
+                                        version=2),
             "empty.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, [[], []], 0)}
 
 
@@ -212,11 +220,22 @@ def vocabularies():
     return {name: struct.pack("<H", len(text)) + gguf(keys) + text for name, keys in files.items()}
 
 
+def options():
+    """fuzz_keep.c: two bytes of a shape, options that it accepts."""
+    texts = ("longflow:budget=64,score=exact,newest=on", "longflow:budget=25%,overwrite=off",
+             "tova:budget=40,window=3,sinks=2,granularity=layer-head", "h2o:budget=64,recent=0.5",
+             "vatp:budget=10%,recent=0.9,sinks=4", "h2o:budget=4MiB,overwrite=on,granularity=layer",
+             "pyramidkv:budget=256,slack=1", "adakv:budget=50%", "snapkv:budget=64,segments=4",
+             "streaming:budget=8MiB,positions=cache", "random:budget=99,layers=pyramid:3,heads=2/1",
+             "raas:budget=80,prefix=9", "triattention:v1,budget=512,batch=128", "none")
+    return {f"options-{i}": bytes([79, i % 3]) + text.encode() for i, text in enumerate(texts)}
+
+
 def main():
     files = models()
     seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
              "fuzz_vocab": vocabularies(), "fuzz_safetensors": records(),
-             "fuzz_stats": statistics(),
+             "fuzz_stats": statistics(), "fuzz_keep": options(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)

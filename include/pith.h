@@ -371,6 +371,12 @@ PITH_API void pith_engine_kv_reset_peak(pith_engine *engine);
  * numbers of tokens that depend on the sequence alone, so results depend neither on the chunk nor
  * on threads or company; a sequence that never comes to a round is bit for bit that of the full
  * cache.
+ *
+ * With the option overwrite=on an evaluation of one token is a step: in a lane that holds its
+ * budget the token takes the place of the entry that the last step's attention made least of, so
+ * that no page is taken or given back however many steps follow. Longer evaluations have rounds,
+ * and one at their end where the budget is reached: how tokens are cut into evaluations matters
+ * then.
  */
 
 typedef struct pith_policy_info {
@@ -423,9 +429,11 @@ typedef struct pith_keep_rules {
     int32_t slack;
     int32_t prefix;  /* positions below this always stay */
     int32_t sinks;   /* so many of a lane's oldest entries always stay */
-    int32_t window;  /* the last so many positions always stay */
+    int32_t window;  /* the last so many positions always stay; of a budget that is a share or a
+                        size, without its recent part */
     int32_t segments;
     bool pin_prompt; /* positions that are marked as the prompt always stay */
+    bool overwrite;  /* a token that is evaluated alone takes an entry's place in a full lane */
     uint32_t reserved[8];
 } pith_keep_rules;
 
@@ -449,15 +457,16 @@ PITH_API pith_status pith_seq_fork(const pith_seq *seq, pith_seq **out, pith_err
 /* Forgets all tokens at positions >= n_token and gives their pages back. What a keep policy has
    evicted below n_token stays away, so the sequence may then remember less than one that was
    evaluated to n_token; pith_seq_sync does not build on such a rest. INVALID when n_token is
-   negative or beyond the sequence, which is then unchanged. */
+   negative or beyond the sequence; KV_FULL when a policy overwrote entries in pages that a fork
+   shares, and none is free to copy one to. The sequence is then unchanged. */
 PITH_API pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err);
 
 /* Says that the first n_token positions are the prompt, whose entries a keep policy with the option
    pin-prompt never evicts; 0 takes it back. pith_generate marks the first prompt that it reads, or
    one that it reads in the place of that; forgetting a part of the prompt takes the mark back, a
-   fork keeps it, a file does not. Mark before the positions are evaluated: what was evicted stays
-   away. INVALID when n_token is negative, or when the policy's budget does not hold so many pinned
-   entries, with the numbers. */
+   fork keeps it, and so does a file for an engine with the same policy that pins. Mark before the
+   positions are evaluated: what was evicted stays away. INVALID when n_token is negative, or when
+   the policy's budget does not hold so many pinned entries, with the numbers. */
 PITH_API pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err);
 
 /* The engine that the sequence belongs to. */
@@ -474,7 +483,8 @@ PITH_API const int32_t *pith_seq_tokens(const pith_seq *seq);
 PITH_API const float *pith_seq_logits(const pith_seq *seq);
 
 /* What one lane (the cache of one layer and KV head) holds. positions receives at most cap of the
-   stored positions, in slot order, and may be NULL when cap is 0. INVALID. */
+   stored positions, in slot order, and may be NULL when cap is 0: ascending, but in a lane that was
+   overwritten. INVALID. */
 typedef struct pith_lane_info {
     int32_t n_entry;
     int32_t n_page;
@@ -497,7 +507,10 @@ typedef struct pith_keep_stats {
     int32_t longest;        /* entries of the lane that holds most */
     int32_t budget;         /* entries per lane that a round leaves now, their mean where layers or
                                heads differ; -1 without a policy */
-    uint32_t reserved[7];
+    int32_t first_overwrite_at; /* tokens in the sequence when a token first took the place of an
+                                   entry (the option overwrite); -1: none did */
+    int64_t overwritten;        /* of evicted: entries whose place a token took */
+    uint32_t reserved[4];
 } pith_keep_stats;
 
 PITH_API void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out);
@@ -510,14 +523,16 @@ PITH_API void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out);
    is no room for the copies), NOMEM leave the sequence as it was. */
 PITH_API pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err);
 
-/* Writes the sequence (tokens, positions, pages as stored) to a versioned, checksummed file; the
-   file appears whole or not at all. UNSUPPORTED (a keep policy that has state of its own), IO,
-   NOMEM. */
+/* Writes the sequence (tokens, positions, pages as stored, what the keep policy remembers of it) to a
+   versioned, checksummed file; the file appears whole or not at all. IO, NOMEM. */
 PITH_API pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err);
 
-/* Reads such a file into a new sequence. The engine must have the same model shape, page length
-   and storage types; its keep policy may be another: a lane that holds budget + slack entries or
-   more has its round at the beginning of the next evaluation. IO, FORMAT (damaged), UNSUPPORTED (a
+/* Reads such a file into a new sequence, which goes on as the one that was saved would have, bit
+   for bit, where the keep policy and all its options are the same. The engine must have the same
+   model shape, page length and storage types; its keep policy may be another: then what the one in
+   the file remembered is left out, the engine's begins with entries that it knows nothing of, and
+   a lane that holds budget + slack entries or more has its round at the beginning of the next
+   evaluation. IO, FORMAT (damaged), UNSUPPORTED (a
    later version of the format), INVALID (other model or types, named with both values), KV_FULL,
    NOMEM; nothing has changed then. */
 PITH_API pith_status pith_seq_load(pith_engine *engine, const char *path, pith_seq **out,

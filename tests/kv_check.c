@@ -16,6 +16,7 @@
 static void check_lane(const struct kv_cache *cache, const struct kv_lane *lane)
 {
     int32_t len = 0, n_live = 0;
+    int32_t top = -1;
     bool ragged = false;
     for (int32_t i = 0; i < lane->n_page; i++) {
         const struct kv_page_ref *ref = &lane->table[i];
@@ -24,7 +25,8 @@ static void check_lane(const struct kv_cache *cache, const struct kv_lane *lane)
         assert_in_range(ref->n, 0, cache->g.page_len);
         for (int32_t e = 0; e < ref->n; e++) {
             assert_true((int64_t)pos[e] + ref->delta >= 0);
-            assert_true(e == 0 || pos[e - 1] < pos[e]);
+            assert_true(e == 0 || pos[e - 1] < pos[e] || lane->unordered);
+            top = (int32_t)pi_max(top, pos[e] + ref->delta);
         }
         if (ref->n == 0) {
             assert_int_equal(cache->n_ref[ref->page], 1);
@@ -39,6 +41,9 @@ static void check_lane(const struct kv_cache *cache, const struct kv_lane *lane)
     assert_int_equal(lane->len, len);
     assert_int_equal(lane->n_live, n_live);
     assert_int_equal(lane->ragged, ragged);
+    assert_in_range(lane->aim, 0, len);
+    if (lane->unordered)
+        assert_int_equal(lane->top, top);
 }
 
 /* References and visible entries per page, from the tables. */
@@ -126,7 +131,8 @@ uint64_t kv_check_digest(const struct kv_cache *cache)
     for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
         for (int32_t l = 0; l < kv_lane_count(cache); l++) {
             const struct kv_lane *lane = &seq->lane[l];
-            const int32_t counts[] = {lane->n_page, lane->n_live, lane->len, lane->ragged};
+            const int32_t counts[] = {lane->n_page, lane->n_live,    lane->len,
+                                      lane->ragged, lane->unordered, lane->aim};
             kv_hash_add(&hash, counts, sizeof(counts));
             kv_hash_add(&hash, lane->table, (size_t)lane->n_page * sizeof(*lane->table));
             for (int32_t i = 0; i < lane->n_live; i++)

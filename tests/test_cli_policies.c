@@ -87,7 +87,7 @@ static void json_is_what_keep_takes(void **state)
             n_param++;
         }
     }
-    assert_int_equal(n_preset, 5);
+    assert_int_equal(n_preset, 8);
     assert_true(n_param > 60);
     assert_int_equal(json_array_size(json_object_get(root, "keep")), i);
     assert_true(i >= 6);

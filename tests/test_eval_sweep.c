@@ -632,6 +632,46 @@ static void test_kept_positions(void **state)
     json_decref(table);
 }
 
+/* A policy that overwrites holds its budget at every token that is read alone, and one less behind
+   a turn of a prompt; what is left over, a token, belongs to the last. Its slots are in no order.
+ */
+static void test_kept_overwritten(void **state)
+{
+    (void)state;
+    json_t *row;
+    size_t i;
+#define KEPT(every)                                                                                \
+    "{\"task\": \"kept\", \"file\": \"" PITH_SOURCE_DIR                                            \
+    "/models/demo/prompt-2k.txt\", \"n_ctx\": 61, \"every\": " every "}"
+    json_decref(sweep_ok(SWEEP("[\"longflow:prompt-window=8\"]", "[24]", KEPT("1") "," KEPT("20")),
+                         NULL, true));
+#undef KEPT
+    struct results r = read_out();
+    assert_int_equal(json_array_size(r.lines), 2);
+    for (size_t k = 0; k < 2; k++) {
+        static const int turns[] = {20, 40, 61};
+        json_t *rows = json_object_get(json_array_get(r.lines, k), "rows");
+        assert_int_equal(json_array_size(rows), (k == 0 ? 61 : 3) * 3 * 2);
+        json_array_foreach(rows, i, row)
+        {
+            int now = k == 0 ? (int)(1 + i / 6) : turns[i / 6], n = 0, last = -1;
+            int most = k == 0 ? 24 : 23;
+            assert_int_equal((int)results_number(row, "tokens"), now);
+            assert_int_equal((int)results_number(row, "entries"), now < most ? now : most);
+            for (char *at = (char *)results_text(row, "kept"); *at != '\0'; at += *at == ',') {
+                int first = (int)strtol(at, &at, 10), end = first;
+                if (*at == '-')
+                    end = (int)strtol(at + 1, &at, 10);
+                assert_true(first > last && end >= first && end < now);
+                n += end - first + 1;
+                last = end;
+            }
+            assert_int_equal(n, (int)results_number(row, "entries"));
+        }
+    }
+    results_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -654,6 +694,7 @@ int main(void)
         cmocka_unit_test(test_bad_choice_names_the_others),
         cmocka_unit_test(test_kept_ranges),
         cmocka_unit_test(test_kept_positions),
+        cmocka_unit_test(test_kept_overwritten),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -9,13 +9,9 @@
 
 #include "testing.h"
 
-#include "base/mem.h"
-#include "engine/engine.h"
-#include "status.h"
+#include "keep_engine.h"
 
-#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 400
-#define PAGE_LEN 16
 #define MAX_LANE 64
 
 /* What most tests run: rounds at 96, 128, 160, ... tokens. */
@@ -24,87 +20,7 @@
 #define SLACK 32
 #define SINKS 4
 
-static pith_model *model;
-static pith_model_info info;
-static int32_t n_lane;
-static int32_t tokens[N_TOKEN];
 static uint64_t reference[N_TOKEN]; /* hash of the logits after each token under POLICY */
-
-/* kv_tokens 0: what the policy asks for. */
-static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_thread,
-                                int32_t kv_tokens)
-{
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = kv_tokens;
-    params.page_len = PAGE_LEN;
-    params.keep = keep;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
-}
-
-static pith_seq *seq_make(pith_engine *e)
-{
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
-    return seq;
-}
-
-static void eval(pith_seq *seq, int32_t begin, int32_t end)
-{
-    pith_error err;
-    assert_int_equal(pith_seq_length(seq), begin);
-    check(pith_seq_eval(seq, tokens + begin, end - begin, &err), &err);
-}
-
-static uint64_t hash_of(const pith_seq *seq)
-{
-    assert_non_null(pith_seq_logits(seq));
-    return pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
-}
-
-static bool keep_hash(void *user, pith_seq *seq, int32_t pos, const float *logits)
-{
-    (void)seq;
-    ((uint64_t *)user)[pos] = pith_logits_hash(logits, info.n_vocab);
-    return true;
-}
-
-/* Evaluates all tokens in one call and hands back the sequence. */
-static pith_seq *eval_all(pith_engine *e, uint64_t *hashes)
-{
-    pith_error err;
-    pith_seq *seq = seq_make(e);
-    pith_batch_item item = {.seq = seq,
-                            .tokens = tokens,
-                            .n_token = N_TOKEN,
-                            .logits = PITH_LOGITS_ALL,
-                            .on_logits = keep_hash,
-                            .user = hashes};
-    check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);
-    return seq;
-}
-
-static pith_keep_stats stats_of(const pith_seq *seq)
-{
-    pith_keep_stats s;
-    pith_seq_keep_stats(seq, &s);
-    return s;
-}
-
-static int64_t used_pages(pith_engine *e)
-{
-    pith_kv_stats s;
-    pith_engine_kv_stats(e, &s);
-    assert_true(s.used_bytes <= s.reserved_bytes && s.peak_bytes <= s.reserved_bytes);
-    assert_int_equal(s.used_bytes, s.n_page_used * s.page_bytes);
-    return s.n_page_used;
-}
 
 /* Entries of a lane under POLICY. */
 static int32_t entries_at(int32_t n_token)
@@ -130,16 +46,10 @@ static void expect_streaming(const pith_seq *seq, int32_t n)
 static int load_model(void **state)
 {
     (void)state;
-    pith_error err;
-    uint64_t rng = 12;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
-    pith_model_get_info(model, &info);
-    n_lane = info.n_layer * info.n_head_kv;
+    model_load(12);
     assert_true(n_lane <= MAX_LANE);
-    for (int32_t i = 0; i < N_TOKEN; i++)
-        tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
     pith_engine *e = engine_make(POLICY, 512, 1, 0);
-    pith_seq_free(eval_all(e, reference));
+    pith_seq_free(eval_all(e, N_TOKEN, reference));
     pith_engine_free(e);
     return 0;
 }
@@ -147,11 +57,7 @@ static int load_model(void **state)
 static int free_model(void **state)
 {
     (void)state;
-    pith_model_free(model);
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        if (pi_mem_used((enum pi_mem_tag)tag) != 0)
-            fail_msg("tag %d: %lld bytes leaked", tag,
-                     (long long)pi_mem_used((enum pi_mem_tag)tag));
+    model_free();
     return 0;
 }
 
@@ -222,13 +128,13 @@ static void test_large_budget_is_full(void **state)
                                            "streaming:budget=369,slack=32"};
     uint64_t full[N_TOKEN], hashes[N_TOKEN];
     pith_engine *e = engine_make(NULL, 100, 2, N_TOKEN);
-    pith_seq_free(eval_all(e, full));
+    pith_seq_free(eval_all(e, N_TOKEN, full));
     pith_engine_free(e);
     assert_memory_equal(full, reference, (BUDGET + SLACK) * sizeof(*full));
     assert_true(full[N_TOKEN - 1] != reference[N_TOKEN - 1]);
     for (size_t i = 0; i < PI_LEN(policies); i++) {
         e = engine_make(policies[i], 100, 2, N_TOKEN);
-        pith_seq *seq = eval_all(e, hashes);
+        pith_seq *seq = eval_all(e, N_TOKEN, hashes);
         assert_int_equal(stats_of(seq).rounds, 0);
         assert_memory_equal(hashes, full, sizeof(full));
         pith_seq_free(seq);
@@ -250,12 +156,12 @@ static void test_chunks_and_threads(void **state)
     for (size_t p = 0; p < PI_LEN(policies); p++) {
         uint64_t want[N_TOKEN];
         pith_engine *e = engine_make(policies[p], 512, 1, 0);
-        pith_seq *first = eval_all(e, want);
+        pith_seq *first = eval_all(e, N_TOKEN, want);
         assert_true(stats_of(first).rounds >= 3);
         for (size_t c = 0; c < PI_LEN(cases); c++) {
             uint64_t hashes[N_TOKEN] = {0};
             pith_engine *other = engine_make(policies[p], cases[c].chunk, cases[c].n_thread, 0);
-            pith_seq *seq = eval_all(other, hashes);
+            pith_seq *seq = eval_all(other, N_TOKEN, hashes);
             for (int32_t i = 0; i < N_TOKEN; i++)
                 if (hashes[i] != want[i])
                     fail_msg("%s, chunk %d, %d threads: position %d differs", policies[p],
@@ -547,6 +453,44 @@ static void test_every_allocation_fails(void **state)
 
 /* ---- going back ---- */
 
+/* Where entries were overwritten, what is forgotten lies in any slot, so that pages which a fork
+   shares must be copied: with none free nothing is forgotten. */
+static void test_truncate_needs_pages(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make("tova:budget=40,slack=8", 64, 2, 48); /* 3 pages of every lane */
+    pith_seq *a = seq_make(e), *b = NULL;
+    pith_lane_info lane;
+    pith_error err;
+    int32_t before[48], after[48];
+    eval(a, 0, 30);
+    for (int32_t t = 30; t < 100; t++)
+        eval(a, t, t + 1);
+    check(pith_seq_fork(a, &b, &err), &err);
+    uint64_t hash = hash_of(a);
+    int64_t n_page = used_pages(e);
+    assert_int_equal(n_page, 3 * n_lane);
+    assert_int_equal(pith_seq_lane(a, 0, 0, &lane, before, 48), PITH_OK);
+    expect(pith_seq_truncate(a, 70, &err), &err, PITH_KV_FULL, "shared pages, and 0 are free");
+    assert_int_equal(pith_seq_length(a), 100);
+    assert_true(hash_of(a) == hash);
+    assert_int_equal(pith_seq_lane(a, 0, 0, &lane, after, 48), PITH_OK);
+    assert_int_equal(lane.n_entry, 40);
+    assert_memory_equal(before, after, 40 * sizeof(*before));
+    assert_int_equal(used_pages(e), n_page);
+
+    pith_seq_free(b); /* the pages are its own now */
+    check(pith_seq_truncate(a, 70, &err), &err);
+    assert_int_equal(pith_seq_length(a), 70);
+    assert_int_equal(pith_seq_lane(a, 0, 0, &lane, after, 48), PITH_OK);
+    assert_true(lane.n_entry > 0 && lane.n_entry < 40);
+    for (int32_t i = 0; i < lane.n_entry; i++)
+        assert_true(after[i] < 70);
+    eval(a, 70, 71);
+    pith_seq_free(a);
+    pith_engine_free(e);
+}
+
 static void test_truncate_and_sync(void **state)
 {
     (void)state;
@@ -660,6 +604,7 @@ int main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_every_allocation_fails),
+        cmocka_unit_test(test_truncate_needs_pages),
         cmocka_unit_test(test_truncate_and_sync),
         cmocka_unit_test(test_save_and_load),
     };

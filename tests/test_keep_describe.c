@@ -60,6 +60,11 @@ static void test_rules(void **state)
     assert_int_equal(r.slack, 7);
     assert_int_equal(r.sinks, 3);
     assert_true(r.pin_prompt);
+
+    r = rules_of("h2o:budget=301");
+    assert_int_equal(r.window, 150);
+    r = rules_of("h2o:budget=301,window=160");
+    assert_int_equal(r.window, 160);
 }
 
 static void test_refusals(void **state)

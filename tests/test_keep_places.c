@@ -11,15 +11,11 @@
 
 #include "testing.h"
 
-#include "base/mem.h"
-#include "engine/engine.h"
 #include "engine/replay.h"
+#include "keep_engine.h"
 #include "kv_check.h"
-#include "status.h"
 
-#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 300
-#define PAGE_LEN 16
 
 /* Rounds at 96, 128, 160, ... tokens. */
 #define POLICY "streaming:budget=64,slack=32,positions=cache"
@@ -27,70 +23,13 @@
 #define SLACK 32
 #define SINKS 4
 
-static pith_model *model;
-static pith_model_info info;
-static int32_t n_lane;
-static int32_t tokens[N_TOKEN];
 static uint64_t reference[N_TOKEN]; /* hash of the logits after each token */
 
-/* kv_tokens 0: what the policy asks for. */
-static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_thread,
-                                int32_t kv_tokens)
+/* Keys and values as they are. */
+static pith_engine *exact_engine(const char *keep, int32_t chunk, int32_t n_thread,
+                                 int32_t kv_tokens)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = kv_tokens;
-    params.page_len = PAGE_LEN;
-    params.keep = keep;
-    params.type_k = params.type_v = "f32";
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
-}
-
-static pith_seq *seq_make(pith_engine *e)
-{
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
-    return seq;
-}
-
-static void eval(pith_seq *seq, int32_t begin, int32_t end)
-{
-    pith_error err;
-    assert_int_equal(pith_seq_length(seq), begin);
-    check(pith_seq_eval(seq, tokens + begin, end - begin, &err), &err);
-}
-
-static uint64_t hash_of(const pith_seq *seq)
-{
-    assert_non_null(pith_seq_logits(seq));
-    return pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
-}
-
-static bool keep_hash(void *user, pith_seq *seq, int32_t pos, const float *logits)
-{
-    (void)seq;
-    ((uint64_t *)user)[pos] = pith_logits_hash(logits, info.n_vocab);
-    return true;
-}
-
-static void eval_all(pith_engine *e, uint64_t *hashes)
-{
-    pith_error err;
-    pith_seq *seq = seq_make(e);
-    pith_batch_item item = {.seq = seq,
-                            .tokens = tokens,
-                            .n_token = N_TOKEN,
-                            .logits = PITH_LOGITS_ALL,
-                            .on_logits = keep_hash,
-                            .user = hashes};
-    check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);
-    pith_seq_free(seq);
+    return engine_make_typed(keep, "f32", chunk, n_thread, kv_tokens);
 }
 
 /* Entries of a lane after n tokens. */
@@ -122,15 +61,9 @@ static void expect_places(const pith_seq *seq, int32_t n)
 static int load_model(void **state)
 {
     (void)state;
-    pith_error err;
-    uint64_t rng = 12;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
-    pith_model_get_info(model, &info);
-    n_lane = info.n_layer * info.n_head_kv;
-    for (int32_t i = 0; i < N_TOKEN; i++)
-        tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
-    pith_engine *e = engine_make(POLICY, 512, 1, 0);
-    eval_all(e, reference);
+    model_load(12);
+    pith_engine *e = exact_engine(POLICY, 512, 1, 0);
+    pith_seq_free(eval_all(e, N_TOKEN, reference));
     pith_engine_free(e);
     return 0;
 }
@@ -138,9 +71,7 @@ static int load_model(void **state)
 static int free_model(void **state)
 {
     (void)state;
-    pith_model_free(model);
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        assert_int_equal(pi_mem_used((enum pi_mem_tag)tag), 0);
+    model_free();
     return 0;
 }
 
@@ -206,7 +137,7 @@ static void check_attention(const pith_seq *seq, int32_t l, int32_t h, uint8_t *
 static void test_attention(void **state)
 {
     (void)state;
-    pith_engine *e = engine_make(POLICY, 64, 2, 0);
+    pith_engine *e = exact_engine(POLICY, 64, 2, 0);
     uint8_t *scratch =
         pi_mem_alloc(PI_MEM_OTHER, kv_attend_scratch_bytes(kv_cache_geometry(e->kv), 1));
     pith_seq *seq = seq_make(e);
@@ -224,12 +155,12 @@ static void test_places(void **state)
 {
     (void)state;
     uint64_t text[N_TOKEN];
-    pith_engine *e = engine_make("streaming:budget=64,slack=32,positions=true", 64, 2, 0);
-    eval_all(e, text);
+    pith_engine *e = exact_engine("streaming:budget=64,slack=32,positions=true", 64, 2, 0);
+    pith_seq_free(eval_all(e, N_TOKEN, text));
     pith_engine_free(e);
     assert_memory_equal(text, reference, (BUDGET + SLACK) * sizeof(*text));
     assert_true(text[N_TOKEN - 1] != reference[N_TOKEN - 1]);
-    e = engine_make(POLICY, 64, 2, 0);
+    e = exact_engine(POLICY, 64, 2, 0);
     pith_seq *seq = seq_make(e);
     for (int32_t n = 1; n <= N_TOKEN; n++) {
         eval(seq, n - 1, n);
@@ -240,11 +171,11 @@ static void test_places(void **state)
     pith_engine_free(e);
     /* Without first entries there is no gap. */
     uint64_t a[N_TOKEN], b[N_TOKEN];
-    e = engine_make("streaming:budget=64,slack=32,sinks=0,positions=cache", 64, 2, 0);
-    eval_all(e, a);
+    e = exact_engine("streaming:budget=64,slack=32,sinks=0,positions=cache", 64, 2, 0);
+    pith_seq_free(eval_all(e, N_TOKEN, a));
     pith_engine_free(e);
-    e = engine_make("streaming:budget=64,slack=32,sinks=0", 64, 2, 0);
-    eval_all(e, b);
+    e = exact_engine("streaming:budget=64,slack=32,sinks=0", 64, 2, 0);
+    pith_seq_free(eval_all(e, N_TOKEN, b));
     pith_engine_free(e);
     assert_memory_equal(a, b, sizeof(a));
 }
@@ -260,8 +191,8 @@ static void test_chunks_and_threads(void **state)
     for (size_t p = 0; p < PI_LEN(same); p++)
         for (size_t c = 0; c < PI_LEN(chunks); c++) {
             uint64_t hashes[N_TOKEN] = {0};
-            pith_engine *e = engine_make(same[p], chunks[c], 1 + (int32_t)c, 0);
-            eval_all(e, hashes);
+            pith_engine *e = exact_engine(same[p], chunks[c], 1 + (int32_t)c, 0);
+            pith_seq_free(eval_all(e, N_TOKEN, hashes));
             assert_memory_equal(hashes, reference, sizeof(hashes));
             pith_engine_free(e);
         }
@@ -273,7 +204,7 @@ static void test_fork(void **state)
     (void)state;
     static const int32_t at[] = {90, 150};
     for (size_t i = 0; i < PI_LEN(at); i++) {
-        pith_engine *e = engine_make(POLICY, 64, 2, 2 * (BUDGET + SLACK + PAGE_LEN));
+        pith_engine *e = exact_engine(POLICY, 64, 2, 2 * (BUDGET + SLACK + PAGE_LEN));
         pith_error err;
         pith_seq *a = seq_make(e), *b = NULL;
         eval(a, 0, at[i]);
@@ -302,7 +233,7 @@ static void test_going_back(void **state)
 {
     (void)state;
     static const int32_t lengths[] = {279, 250, 96, 95, 130, 4, 3, 299, 1, 200};
-    pith_engine *e = engine_make(POLICY, 50, 2, 512);
+    pith_engine *e = exact_engine(POLICY, 50, 2, 512);
     pith_error err;
     pith_seq *seq = seq_make(e);
     eval(seq, 0, 290);
@@ -346,7 +277,7 @@ static void test_files(void **state)
     (void)state;
     char path[] = "/tmp/pith-test-places-XXXXXX";
     close(mkstemp(path));
-    pith_engine *e = engine_make(POLICY, 64, 2, 512), *full = engine_make(NULL, 64, 1, 512);
+    pith_engine *e = exact_engine(POLICY, 64, 2, 512), *full = exact_engine(NULL, 64, 1, 512);
     pith_error err;
     pith_seq *a = seq_make(e), *b = NULL;
     eval(a, 0, 222);
@@ -395,14 +326,14 @@ static bool watch_bytes(void *user, pith_seq *seq, int32_t pos, const float *log
 static void test_memory(void **state)
 {
     (void)state;
-    pith_engine *e = engine_make(POLICY, 64, 2, 0);
+    pith_engine *e = exact_engine(POLICY, 64, 2, 0);
     pith_kv_stats kv;
     pith_error err;
     pith_engine_params params;
     pith_engine_kv_stats(e, &kv);
     assert_int_equal(kv.n_page, n_lane * ((BUDGET + SLACK) / PAGE_LEN + 1));
     uint64_t hashes[N_TOKEN];
-    eval_all(e, hashes);
+    pith_seq_free(eval_all(e, N_TOKEN, hashes));
     assert_memory_equal(hashes, reference, sizeof(hashes));
     pith_engine_free(e);
     pith_engine_params_default(&params);
@@ -423,7 +354,7 @@ static void test_memory(void **state)
     char text[96];
     snprintf(text, sizeof(text), "streaming:slack=20,positions=cache,budget=%lldB",
              (long long)bytes);
-    e = engine_make(text, 32, 2, 1000);
+    e = exact_engine(text, 32, 2, 1000);
     seq = seq_make(e);
     pith_batch_item item = {.seq = seq,
                             .tokens = tokens,
@@ -445,8 +376,8 @@ static void test_round_by_hand(void **state)
 {
     (void)state;
     for (int32_t more = 0; more < 2; more++) {
-        pith_engine *e = engine_make("streaming:budget=64,slack=1000,positions=cache", 64, 2,
-                                     200 + more * PAGE_LEN);
+        pith_engine *e = exact_engine("streaming:budget=64,slack=1000,positions=cache", 64, 2,
+                                      200 + more * PAGE_LEN);
         pith_seq *seq = seq_make(e);
         pith_error err;
         eval(seq, 0, 200);
@@ -469,7 +400,7 @@ static void test_late_prompt(void **state)
     (void)state;
     for (int32_t more = 0; more < 2; more++) {
         pith_engine *e =
-            engine_make(POLICY ",pin-prompt=on", 64, 2, BUDGET + SLACK + (1 + more) * PAGE_LEN);
+            exact_engine(POLICY ",pin-prompt=on", 64, 2, BUDGET + SLACK + (1 + more) * PAGE_LEN);
         pith_seq *seq = seq_make(e);
         pith_error err;
         eval(seq, 0, 100); /* sinks, and 36 .. 99 */

@@ -10,13 +10,10 @@
 
 #include "testing.h"
 
-#include "base/mem.h"
-#include "engine/engine.h"
-#include "status.h"
+#include "keep_engine.h"
+#include "kv_check.h"
 
-#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 260
-#define PAGE_LEN 16
 
 /* Rounds at 88, 112, ... tokens, most of them before the warm-up is over; after it the second goes
    on learning. */
@@ -27,92 +24,16 @@ static const char *const policies[] = {FROZEN, ADAPTIVE};
 #define N_POLICY 2
 #define FIRST_ROUND 88
 
-static pith_model *model;
-static pith_model_info info;
-static int32_t tokens[N_TOKEN];
 static uint64_t reference[N_POLICY][N_TOKEN]; /* hash of the logits after each token */
 static uint8_t *last_state[N_POLICY];         /* the block after all of them */
 static size_t state_size;
-
-static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_thread,
-                                int32_t kv_tokens)
-{
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = kv_tokens;
-    params.page_len = PAGE_LEN;
-    params.keep = keep;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
-}
-
-static pith_seq *seq_make(pith_engine *e)
-{
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
-    assert_non_null(seq->keep_state);
-    return seq;
-}
-
-static void eval(pith_seq *seq, const int32_t *ids, int32_t begin, int32_t end)
-{
-    pith_error err;
-    assert_int_equal(pith_seq_length(seq), begin);
-    check(pith_seq_eval(seq, ids + begin, end - begin, &err), &err);
-}
-
-static uint64_t hash_of(const pith_seq *seq)
-{
-    assert_non_null(pith_seq_logits(seq));
-    return pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
-}
-
-static bool keep_hash(void *user, pith_seq *seq, int32_t pos, const float *logits)
-{
-    (void)seq;
-    ((uint64_t *)user)[pos] = pith_logits_hash(logits, info.n_vocab);
-    return true;
-}
-
-static pith_seq *eval_all(pith_engine *e, uint64_t *hashes)
-{
-    pith_error err;
-    pith_seq *seq = seq_make(e);
-    pith_batch_item item = {.seq = seq,
-                            .tokens = tokens,
-                            .n_token = N_TOKEN,
-                            .logits = PITH_LOGITS_ALL,
-                            .on_logits = keep_hash,
-                            .user = hashes};
-    check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);
-    return seq;
-}
-
-static int64_t rounds_of(const pith_seq *seq)
-{
-    pith_keep_stats s;
-    pith_seq_keep_stats(seq, &s);
-    return s.rounds;
-}
-
-static int64_t pages_of(pith_engine *e)
-{
-    pith_kv_stats s;
-    pith_engine_kv_stats(e, &s);
-    return s.n_page_used;
-}
 
 /* The sequence's block is that of a fresh one after the first n of ids. */
 static void expect_fresh_state(const pith_seq *seq, const char *keep, const int32_t *ids, int32_t n)
 {
     pith_engine *e = engine_make(keep, 512, 1, 512);
     pith_seq *fresh = seq_make(e);
-    eval(fresh, ids, 0, n);
+    eval_ids(fresh, ids, 0, n);
     assert_int_equal(pith_seq_length(seq), n);
     assert_memory_equal(seq->keep_state, fresh->keep_state, state_size);
     pith_seq_free(fresh);
@@ -122,17 +43,13 @@ static void expect_fresh_state(const pith_seq *seq, const char *keep, const int3
 static int load_model(void **state)
 {
     (void)state;
-    pith_error err;
-    uint64_t rng = 31;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
-    pith_model_get_info(model, &info);
-    for (int32_t i = 0; i < N_TOKEN; i++)
-        tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
+    model_load(31);
     for (size_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 512, 1, 0);
         state_size = keep_state_size(e->keep);
-        pith_seq *seq = eval_all(e, reference[p]);
-        assert_true(rounds_of(seq) >= 7);
+        assert_true(state_size > 0);
+        pith_seq *seq = eval_all(e, N_TOKEN, reference[p]);
+        assert_true(stats_of(seq).rounds >= 7);
         last_state[p] = malloc(state_size);
         memcpy(last_state[p], seq->keep_state, state_size);
         pith_seq_free(seq);
@@ -145,13 +62,9 @@ static int load_model(void **state)
 static int free_model(void **state)
 {
     (void)state;
-    pith_model_free(model);
     for (size_t p = 0; p < N_POLICY; p++)
         free(last_state[p]);
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        if (pi_mem_used((enum pi_mem_tag)tag) != 0)
-            fail_msg("tag %d: %lld bytes leaked", tag,
-                     (long long)pi_mem_used((enum pi_mem_tag)tag));
+    model_free();
     return 0;
 }
 
@@ -167,7 +80,7 @@ static void test_chunks_and_threads(void **state)
         for (size_t c = 0; c < PI_LEN(cases); c++) {
             uint64_t hashes[N_TOKEN] = {0};
             pith_engine *e = engine_make(policies[p], cases[c].chunk, cases[c].n_thread, 0);
-            pith_seq *seq = eval_all(e, hashes);
+            pith_seq *seq = eval_all(e, N_TOKEN, hashes);
             for (int32_t i = 0; i < N_TOKEN; i++)
                 if (hashes[i] != reference[p][i])
                     fail_msg("%s, chunk %d, %d threads: position %d differs", policies[p],
@@ -220,7 +133,7 @@ static void test_fork(void **state)
         pith_engine *e = engine_make(policies[p], 64, 2, 512);
         pith_error err;
         pith_seq *a = seq_make(e), *b = NULL;
-        eval(a, tokens, 0, 120);
+        eval(a, 0, 120);
         check(pith_seq_fork(a, &b, &err), &err);
         assert_memory_equal(a->keep_state, b->keep_state, state_size);
         pith_batch_item both[2] = {{.seq = b, .tokens = other + 120, .n_token = 100},
@@ -228,11 +141,11 @@ static void test_fork(void **state)
         check(pith_batch_eval(e, both, 2, NULL, NULL, &err), &err);
         assert_memory_not_equal(a->keep_state, b->keep_state, state_size);
         expect_fresh_state(b, policies[p], other, 220);
-        eval(a, tokens, 180, N_TOKEN);
+        eval(a, 180, N_TOKEN);
         assert_true(hash_of(a) == reference[p][N_TOKEN - 1]);
         assert_memory_equal(a->keep_state, last_state[p], state_size);
         pith_seq *fresh = seq_make(e);
-        eval(fresh, other, 0, 220);
+        eval_ids(fresh, other, 0, 220);
         assert_true(hash_of(fresh) == hash_of(b));
         pith_seq_free(fresh);
         pith_seq_free(b);
@@ -262,7 +175,7 @@ static void test_cancel(void **state)
         pith_engine *e = engine_make(policies[p], 8, 2, 512);
         pith_error err;
         pith_seq *a = seq_make(e), *b = seq_make(e);
-        eval(a, tokens, 0, 30);
+        eval(a, 0, 30);
         int32_t stop = 70;
         check(pith_engine_set_tap(e, stop_tap, &stop, &err), &err);
         assert_int_equal(pith_seq_eval(a, tokens + 30, 100, &err), PITH_CANCELLED);
@@ -270,17 +183,17 @@ static void test_cancel(void **state)
         expect_fresh_state(a, policies[p], tokens, 30);
 
         double fraction = 0.5;
-        eval(b, tokens, 0, 10);
+        eval(b, 0, 10);
         pith_batch_item both[2] = {{.seq = a, .tokens = tokens + 30, .n_token = 200},
                                    {.seq = b, .tokens = tokens + 10, .n_token = 50}};
         assert_int_equal(pith_batch_eval(e, both, 2, stop_late, &fraction, &err), PITH_CANCELLED);
-        assert_true(rounds_of(b) == 0 && rounds_of(a) > 0);
+        assert_true(stats_of(b).rounds == 0 && stats_of(a).rounds > 0);
         expect_fresh_state(b, policies[p], tokens, 10);
         int32_t n = pith_seq_length(a);
         assert_true(n >= FIRST_ROUND && n < 230);
         expect_fresh_state(a, policies[p], tokens, n);
-        eval(a, tokens, n, N_TOKEN);
-        eval(b, tokens, 10, N_TOKEN);
+        eval(a, n, N_TOKEN);
+        eval(b, 10, N_TOKEN);
         assert_true(hash_of(a) == reference[p][N_TOKEN - 1]);
         assert_true(hash_of(b) == reference[p][N_TOKEN - 1]);
         assert_memory_equal(a->keep_state, last_state[p], state_size);
@@ -297,17 +210,17 @@ static void test_refused(void **state)
     pith_engine *e = engine_make(FROZEN, 64, 2, FIRST_ROUND + 2 * PAGE_LEN);
     pith_error err;
     pith_seq *a = seq_make(e), *b = seq_make(e);
-    eval(a, tokens, 0, 40);
-    eval(b, tokens, 0, 20);
-    int64_t pages = pages_of(e);
+    eval(a, 0, 40);
+    eval(b, 0, 20);
+    int64_t pages = used_pages(e);
     pith_batch_item both[2] = {{.seq = a, .tokens = tokens + 40, .n_token = 100},
                                {.seq = b, .tokens = tokens + 20, .n_token = 100}};
     assert_int_equal(pith_batch_eval(e, both, 2, NULL, NULL, &err), PITH_KV_FULL);
-    assert_int_equal(pages_of(e), pages);
+    assert_int_equal(used_pages(e), pages);
     expect_fresh_state(a, FROZEN, tokens, 40);
     expect_fresh_state(b, FROZEN, tokens, 20);
     pith_seq_free(b);
-    eval(a, tokens, 40, N_TOKEN);
+    eval(a, 40, N_TOKEN);
     assert_true(hash_of(a) == reference[0][N_TOKEN - 1]);
     pith_seq_free(a);
     pith_engine_free(e);
@@ -324,7 +237,7 @@ static void test_sync(void **state)
         pith_engine *e = engine_make(policies[p], 50, 2, 512);
         pith_error err;
         pith_seq *seq = seq_make(e);
-        eval(seq, tokens, 0, 230);
+        eval(seq, 0, 230);
         for (size_t i = 0; i < PI_LEN(lengths); i++) {
             check(pith_seq_sync(seq, tokens, lengths[i], NULL, NULL, &err), &err);
             assert_true(hash_of(seq) == reference[p][lengths[i] - 1]);
@@ -342,7 +255,7 @@ static void test_sync(void **state)
         check(pith_seq_truncate(seq, 0, &err), &err);
         for (size_t i = 0; i < state_size; i++)
             assert_int_equal(((const uint8_t *)seq->keep_state)[i], 0);
-        eval(seq, tokens, 0, 130);
+        eval(seq, 0, 130);
         assert_true(hash_of(seq) == reference[p][129]);
         pith_seq_free(seq);
         pith_engine_free(e);
@@ -377,36 +290,206 @@ static void test_generate(void **state)
 
 /* ---- files and accounts ---- */
 
+#define N_PROMPT 50
+#define N_SAVED 131
+#define N_STEPPED 170 /* the rest is read in one call */
+
+/* Every kind of memory: states, marks, marks that are bits, aims, and a pinned prompt; the same
+   options said twice. */
+static const struct {
+    const char *keep, *again;
+} saved[] = {
+    {FROZEN, "triattention:warmup=170,slack=24,budget=64"},
+    {ADAPTIVE, ADAPTIVE},
+    {"snapkv:budget=64,slack=24", "snapkv:slack=24,budget=64"},
+    {"h2o:budget=64,slack=24", "h2o:budget=64,slack=24,sinks=0"},
+    {"scissorhands:budget=64,slack=24", "scissorhands:budget=64,slack=24"},
+    {"longflow:budget=64", "longflow:budget=64"},
+    {"streaming:budget=64,slack=24,pin-prompt=on", "streaming:pin-prompt=on,slack=24,budget=64"},
+};
+
+static const char *file_path(void)
+{
+    static char path[64];
+    snprintf(path, sizeof(path), "/tmp/pith-test-state-%d", (int)getpid());
+    return path;
+}
+
+/* Tokens one by one, as they are generated. */
+static void step(pith_seq *seq, int32_t begin, int32_t end)
+{
+    for (int32_t i = begin; i < end; i++)
+        eval(seq, i, i + 1);
+}
+
+/* A sequence that was prompted, went on by steps and was saved. */
+static pith_seq *save_one(pith_engine *e)
+{
+    pith_error err;
+    pith_seq *seq = seq_make(e);
+    check(pith_seq_mark_prompt(seq, N_PROMPT, &err), &err);
+    eval(seq, 0, N_PROMPT);
+    step(seq, N_PROMPT, N_SAVED);
+    check(pith_seq_save(seq, file_path(), &err), &err);
+    return seq;
+}
+
+static pith_seq *load_one(pith_engine *e)
+{
+    pith_error err;
+    pith_seq *seq = NULL;
+    check(pith_seq_load(e, file_path(), &seq, &err), &err);
+    assert_int_equal(pith_seq_length(seq), N_SAVED);
+    return seq;
+}
+
+/* The same entries, marks, aims and state. */
+static void expect_same(const pith_seq *a, const pith_seq *b)
+{
+    const struct keep *keep = a->engine->keep;
+    assert_int_equal(a->n_prompt, b->n_prompt);
+    kv_check_same(a->kv, b->kv);
+    if (a->keep_state != NULL)
+        assert_memory_equal(a->keep_state, b->keep_state, keep_state_size(keep));
+    for (int32_t l = 0; l < info.n_layer; l++)
+        for (int32_t h = 0; h < info.n_head_kv; h++) {
+            size_t size = (size_t)kv_lane_len(a->kv, l, h) * sizeof(float);
+            assert_int_equal(kv_lane_aim(a->kv, l, h), kv_lane_aim(b->kv, l, h));
+            for (int32_t i = 0; i < keep_n_mark(keep); i++)
+                assert_memory_equal(kv_lane_marks(a->kv, l, h, i), kv_lane_marks(b->kv, l, h, i),
+                                    size);
+        }
+}
+
+/* A loaded sequence goes on as the one that was saved: by steps, and by another prompt. */
 static void test_files(void **state)
 {
     (void)state;
-    char path[] = "/tmp/pith-test-state-XXXXXX";
-    close(mkstemp(path));
+    int32_t n_aim = 0, n_mark = 0, n_state = 0;
+    for (size_t p = 0; p < PI_LEN(saved); p++) {
+        pith_engine *e = engine_make(saved[p].keep, 64, 2, 512);
+        pith_engine *other = engine_make(saved[p].again, 17, 1, 512);
+        pith_seq *a = save_one(e), *b = load_one(other);
+        expect_same(a, b);
+        n_aim += kv_lane_aim(b->kv, 0, 0) >= 0;
+        n_mark += keep_n_mark(e->keep) > 0;
+        n_state += b->keep_state != NULL;
+        assert_int_equal(b->n_prompt, N_PROMPT);
+        for (int32_t i = N_SAVED; i < N_STEPPED; i++) {
+            step(a, i, i + 1);
+            step(b, i, i + 1);
+            if (hash_of(a) != hash_of(b))
+                fail_msg("%s: token %d differs", saved[p].keep, i);
+        }
+        eval(a, N_STEPPED, N_TOKEN);
+        eval(b, N_STEPPED, N_TOKEN);
+        assert_true(hash_of(a) == hash_of(b));
+        expect_same(a, b);
+        pith_seq_free(a);
+        pith_seq_free(b);
+        pith_engine_free(other);
+        pith_engine_free(e);
+    }
+    assert_true(n_aim > 0 && n_mark > 1 && n_state > 2);
+    remove(file_path());
+}
+
+/* Another policy, other options or none: entries and tokens alone, and what is learned anew. */
+static void test_files_elsewhere(void **state)
+{
+    (void)state;
     pith_engine *e = engine_make(FROZEN, 64, 2, 512), *full = engine_make(NULL, 64, 2, 512);
+    pith_engine *wider = engine_make("triattention:budget=64,slack=24,warmup=171", 64, 2, 512);
     pith_error err;
-    pith_seq *a = seq_make(e), *b = NULL;
-    eval(a, tokens, 0, 100);
-    assert_int_equal(pith_seq_save(a, path, &err), PITH_UNSUPPORTED);
-    assert_string_equal(err.message,
-                        "a sequence with the state of keep policy triattention cannot be saved");
+    pith_seq *a = save_one(e), *b = load_one(full);
+    assert_null(b->keep_state);
+    kv_check_same(a->kv, b->kv);
+    eval(b, N_SAVED, N_TOKEN);
+    pith_seq_free(b);
+    b = load_one(wider);
+    kv_check_same(a->kv, b->kv);
+    assert_int_equal(b->n_prompt, 0);
+    for (size_t i = 0; i < state_size; i++)
+        assert_int_equal(((const uint8_t *)b->keep_state)[i], 0);
+    pith_seq_free(b);
     pith_seq_free(a);
 
     /* What was read without the policy, it has learned nothing from. */
-    check(pith_seq_create(full, &a, &err), &err);
-    check(pith_seq_eval(a, tokens, 100, &err), &err);
-    check(pith_seq_save(a, path, &err), &err);
-    check(pith_seq_load(e, path, &b, &err), &err);
+    a = seq_make(full);
+    eval(a, 0, 100);
+    check(pith_seq_save(a, file_path(), &err), &err);
+    check(pith_seq_load(e, file_path(), &b, &err), &err);
     for (size_t i = 0; i < state_size; i++)
         assert_int_equal(((const uint8_t *)b->keep_state)[i], 0);
-    eval(b, tokens, 100, 130);
-    assert_int_equal(rounds_of(b), 2); /* one at once, one of 24 tokens later */
+    eval(b, 100, 130);
+    assert_int_equal(stats_of(b).rounds, 2); /* one at once, one of 24 tokens later */
     check(pith_seq_sync(b, tokens, 120, NULL, NULL, &err), &err);
     assert_true(hash_of(b) == reference[0][119]);
     pith_seq_free(b);
     pith_seq_free(a);
+    pith_engine_free(wider);
     pith_engine_free(full);
     pith_engine_free(e);
-    remove(path);
+    remove(file_path());
+}
+
+/* Writes the file anew with other bytes of the caller's, and loads it. */
+static pith_status load_changed(pith_engine *e, const struct kv_seq *kv, const void *extra,
+                                size_t size, pith_error *err)
+{
+    pith_seq *seq = NULL;
+    check(kv_seq_save(kv, extra, size, file_path(), err), err);
+    pith_status status = pith_seq_load(e, file_path(), &seq, err);
+    if (status == PITH_OK)
+        pith_seq_free(seq);
+    return status;
+}
+
+/* No bytes do harm: each is refused, or they are what some sequence has. */
+static void test_damaged_files(void **state)
+{
+    (void)state;
+    static const char *const keeps[] = {FROZEN, "longflow:budget=64"};
+    for (size_t p = 0; p < PI_LEN(keeps); p++) {
+        pith_engine *e = engine_make(keeps[p], 64, 2, 512);
+        pith_error err;
+        struct kv_seq *kv = NULL;
+        void *extra = NULL;
+        size_t size;
+        uint64_t rng = 9;
+        int32_t n_refused = 0;
+        pith_seq_free(save_one(e));
+        check(kv_seq_load(e->kv, file_path(), &kv, &extra, &size, &err), &err);
+        uint8_t *bytes = malloc(size + 8);
+        for (size_t i = 0; i < 32; i++) { /* the head */
+            memcpy(bytes, extra, size);
+            bytes[i] ^= (uint8_t)(1u << rng_below(&rng, 8));
+            pith_status status = load_changed(e, kv, bytes, size, &err);
+            assert_true(status == PITH_OK || status == PITH_FORMAT || status == PITH_UNSUPPORTED);
+            assert_true(status != PITH_OK || (i >= 12 && i < 16)); /* n_prompt may be smaller */
+        }
+        for (int32_t i = 0; i < 60; i++) {
+            size_t at = 32 + rng_below(&rng, i % 2 == 0 ? size - 32 : 600);
+            memcpy(bytes, extra, size);
+            bytes[at] ^= (uint8_t)(1u << rng_below(&rng, 8));
+            pith_status status = load_changed(e, kv, bytes, size, &err);
+            assert_true(status == PITH_OK || status == PITH_FORMAT);
+            n_refused += status != PITH_OK;
+        }
+        assert_true(n_refused > 0);
+        static const int32_t cuts[] = {-1, 1, 4, 8, -4, -32};
+        for (size_t i = 0; i < PI_LEN(cuts); i++) {
+            memcpy(bytes, extra, size);
+            memset(bytes + size, 0, 8);
+            pith_status status = load_changed(e, kv, bytes, size + (size_t)cuts[i], &err);
+            expect(status, &err, PITH_FORMAT, "bytes");
+        }
+        free(bytes);
+        pi_mem_free(extra);
+        kv_seq_free(kv);
+        pith_engine_free(e);
+    }
+    remove(file_path());
 }
 
 static void test_account(void **state)
@@ -443,6 +526,12 @@ static pith_status live(pith_error *err)
         status = pith_seq_create(e, &a, err);
     if (status == PITH_OK)
         status = pith_seq_eval(a, tokens, 100, err);
+    if (status == PITH_OK)
+        status = pith_seq_save(a, file_path(), err);
+    if (status == PITH_OK)
+        status = pith_seq_load(e, file_path(), &b, err);
+    pith_seq_free(b);
+    b = NULL;
     if (status == PITH_OK)
         status = pith_seq_fork(a, &b, err);
     pith_batch_item both[2] = {{.seq = a, .tokens = tokens + 100, .n_token = 20},
@@ -483,6 +572,7 @@ static void test_every_allocation_fails(void **state)
         for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
             assert_int_equal(pi_mem_used((enum pi_mem_tag)tag), before[tag]);
     }
+    remove(file_path());
 }
 
 int main(void)
@@ -496,6 +586,8 @@ int main(void)
         cmocka_unit_test(test_sync),
         cmocka_unit_test(test_generate),
         cmocka_unit_test(test_files),
+        cmocka_unit_test(test_files_elsewhere),
+        cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_account),
         cmocka_unit_test(test_every_allocation_fails),
     };

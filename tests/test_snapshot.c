@@ -299,7 +299,7 @@ static void test_forged_numbers(void **state)
     } cases[] = {
         {0, 'p', 1, PITH_FORMAT, "not a snapshot"},
         {8, 0, 4, PITH_UNSUPPORTED, "version 0"},
-        {8, 2, 4, PITH_UNSUPPORTED, "version 2"},
+        {8, 3, 4, PITH_UNSUPPORTED, "version 3"},
         {12, 81, 4, PITH_FORMAT, "header_size: 81"},
         {24, 0, 4, PITH_FORMAT, "n_layer: 0"},
         {28, 0xffffffff, 4, PITH_FORMAT, "n_head: -1"},

@@ -15,17 +15,12 @@
 #include "engine/engine.h"
 #include "keep/calibrate.h"
 #include "keep/centres.h"
+#include "near.h"
 #include "status.h"
 
 #define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 300
-
-static void near(double a, double b, double tolerance)
-{
-    if (!(fabs(a - b) <= tolerance))
-        fail_msg("%.9g is not %.9g within %g", a, b, tolerance);
-}
 
 /* ---- vectors ---- */
 

@@ -18,16 +18,11 @@
 #include "base/os.h"
 #include "keep/stats.h"
 #include "kv/hash.h"
+#include "near.h"
 #include "status.h"
 
 #define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"
 #define STATS SHARED_DATA "/stats/"
-
-static void near(double a, double b, double tolerance)
-{
-    if (!(fabs(a - b) <= tolerance))
-        fail_msg("%.9g is not %.9g within %g", a, b, tolerance);
-}
 
 /* ---- TRIA ---- */
 

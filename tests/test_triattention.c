@@ -10,6 +10,8 @@
 
 #include "testing.h"
 
+#include "near.h"
+
 #include "keep/keep.h"
 #include "keep/triattention_score.h"
 #include "kv/store.h"
@@ -19,12 +21,6 @@
 #define MAX_KEYS 16
 #define MAX_DIM 16
 #define MAX_PAIR 8
-
-static void near(double a, double b, double tolerance)
-{
-    if (!(fabs(a - b) <= tolerance))
-        fail_msg("%.9g is not %.9g within %g", a, b, tolerance);
-}
 
 /* ---- vectors ---- */
 

@@ -18,16 +18,11 @@
 #include "keep/stats.h"
 #include "kv_check.h"
 #include "model/rope.h"
+#include "near.h"
 #include "status.h"
 
 #define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
-
-static void near(double a, double b, double tolerance)
-{
-    if (!(fabs(a - b) <= tolerance))
-        fail_msg("%.9g is not %.9g within %g", a, b, tolerance);
-}
 
 /* ---- in an engine ---- */
 

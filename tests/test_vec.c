@@ -246,6 +246,114 @@ static void check_scores(const struct pi_vec_kernels *k, int32_t n, int32_t star
     assert_same(got, z, sizeof(got));
 }
 
+/* Any number of rows, those with text of their own among them. */
+static void check_weigh(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float w[9 * ROOM], c[9], factor[ROOM], out[ROOM], want[ROOM];
+    fill(w, 9 * ROOM, 1.0f, rng);
+    fill(c, 9, 2.0f, rng);
+    fill(factor, ROOM, 3.0f, rng);
+    for (int32_t n_row = 1; n_row <= 9; n_row++) {
+        memset(out, 0, sizeof(out));
+        memset(want, 0, sizeof(want));
+        for (int32_t i = 0; i < n; i++) {
+            float sum = c[0] * w[start + i];
+            for (int32_t r = 1; r < n_row; r++)
+                sum = fmaf(c[r], w[r * ROOM + start + i], sum);
+            want[start + i] = sum * factor[start + i];
+        }
+        k->weigh(w + start, ROOM, c, n_row, factor + start, out + start, n);
+        assert_same(out, want, sizeof(out));
+    }
+}
+
+/* As vec.h has it, one after the other. */
+static int32_t single_lowest(const float *x, int32_t n)
+{
+    int32_t best = 0, n_equal = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (isnan(x[i]) || signbit(x[i]))
+            return -1;
+        n_equal = x[i] < x[best] || i == 0 ? 1 : n_equal + (x[i] == x[best]);
+        best = x[i] < x[best] ? i : best;
+    }
+    return n_equal == 1 && isfinite(x[best]) && x[best] > 0.0f ? best : -1;
+}
+
+/* Scores with ties, infinities of both signs and NaN, ages in no order. */
+static void check_lowest(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float x[ROOM];
+    int32_t age[ROOM];
+    static const float odd[] = {INFINITY, -INFINITY, NAN, 0.0f, -0.0f};
+    for (int32_t round = 0; round < 4; round++) {
+        int32_t lo = (int32_t)rng_below(rng, 40), hi = (int32_t)rng_below(rng, 200), best = -1;
+        for (int32_t i = 0; i < ROOM; i++) {
+            x[i] = round == 3 ? INFINITY : (float)rng_below(rng, 6) - (round == 1 ? 0.0f : 2.0f);
+            if (round == 2 && rng_below(rng, 4) == 0)
+                x[i] = odd[rng_below(rng, 5)];
+            age[i] = i;
+        }
+        for (int32_t i = ROOM - 1; i > 0; i--) {
+            int32_t j = (int32_t)rng_below(rng, (uint64_t)i + 1), a = age[i];
+            age[i] = age[j];
+            age[j] = a;
+        }
+        for (int32_t i = 0; i < n; i++) {
+            float y = isnan(x[start + i]) ? 0.0f : x[start + i];
+            float z = best < 0 || isnan(x[start + best]) ? 0.0f : x[start + best];
+            if (age[start + i] >= lo && age[start + i] < hi &&
+                (best < 0 || y < z || (y == z && age[start + i] < age[start + best])))
+                best = i;
+        }
+        assert_int_equal(k->lowest(x + start, age + start, n, lo, hi), best);
+        assert_int_equal(k->single_lowest(x + start, n), single_lowest(x + start, n));
+        for (int32_t i = start; round != 2 && i < start + n; i++)
+            x[i] = fabsf(x[i]) + 1.0f;
+        assert_int_equal(k->single_lowest(x + start, n), single_lowest(x + start, n));
+        x[start + (int32_t)rng_below(rng, (uint64_t)n)] = 0.5f;
+        int32_t single = single_lowest(x + start, n);
+        assert_true(round == 2 || x[start + single] == 0.5f);
+        assert_int_equal(k->single_lowest(x + start, n), single);
+    }
+}
+
+/* Rows longer than a block, with the lowest number anywhere, once and twice. */
+static void check_long_lowest(const struct pi_vec_kernels *k, int32_t n, int32_t start,
+                              uint64_t *rng)
+{
+    enum { LONG = 1100 };
+    static const float odd[] = {NAN, -1.0f, -0.0f, 0.0f};
+    float x[LONG];
+    int32_t len = 250 + 6 * n, at = (int32_t)rng_below(rng, (uint64_t)(len - start));
+    int32_t other = (int32_t)rng_below(rng, (uint64_t)(len - start));
+    for (int32_t i = 0; i < LONG; i++)
+        x[i] = i < start || i >= len ? 0.25f : 1.0f + (float)rng_below(rng, 1000);
+    x[start + at] = 0.5f;
+    assert_int_equal(k->single_lowest(x + start, len - start), at);
+    x[start + other] = 0.5f;
+    assert_int_equal(k->single_lowest(x + start, len - start), at == other ? at : -1);
+    x[start + other] = odd[rng_below(rng, 4)];
+    assert_int_equal(k->single_lowest(x + start, len - start), -1);
+}
+
+static void check_distance(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float x[ROOM], y[ROOM];
+    double want = 0.0;
+    fill(x, ROOM, 3.0f, rng);
+    fill(y, ROOM, 2.0f, rng);
+    for (int32_t i = start; i < start + n; i++)
+        want += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+    float got = k->distance(x + start, y + start, n);
+    assert_true(got == scalar.distance(x + start, y + start, n));
+    assert_close((double)got, want, 1e-6 * want);
+}
+
+static void test_weigh(void **state) { (void)state; for_each(check_weigh); }
+static void test_lowest(void **state) { (void)state; for_each(check_lowest); }
+static void test_long_lowest(void **state) { (void)state; for_each(check_long_lowest); }
+static void test_distance(void **state) { (void)state; for_each(check_distance); }
 static void test_scores(void **state) { (void)state; for_each(check_scores); }
 static void test_score(void **state) { (void)state; for_each(check_score); }
 static void test_rms_norm(void **state) { (void)state; for_each(check_rms_norm); }
@@ -293,7 +401,9 @@ int main(void)
         cmocka_unit_test(test_silu_mul), cmocka_unit_test(test_rope),
         cmocka_unit_test(test_quantize), cmocka_unit_test(test_halves),
         cmocka_unit_test(test_score),    cmocka_unit_test(test_scores),
-        cmocka_unit_test(test_every_half),
+        cmocka_unit_test(test_weigh),    cmocka_unit_test(test_lowest),
+        cmocka_unit_test(test_long_lowest),
+        cmocka_unit_test(test_distance), cmocka_unit_test(test_every_half),
         cmocka_unit_test(test_exp),
     };
     struct pi_kernels k;

@@ -71,11 +71,15 @@ class Pith:
         return run([self.program, "logits", "-m", model, "-t", str(threads), "--ids", "1,2,3"])
 
 
+def figures(program, options):
+    """Rows of the CSV that a program of bench/ prints."""
+    return list(csv.DictReader(run([program, *options]).text.splitlines()))
+
+
 def keep_figures(program, model, threads, rounds):
     """What a keep policy costs and gives, as bench_keep measures it: rows of its CSV, one for each
     figure and round and one for each figure's median."""
-    text = run([program, "--csv", "--threads", str(threads), "--rounds", str(rounds), model]).text
-    return list(csv.DictReader(text.splitlines()))
+    return figures(program, ["--csv", "--threads", str(threads), "--rounds", str(rounds), model])
 
 
 class LlamaBench:

@@ -9,30 +9,35 @@ import subprocess
 import sys
 import time
 
-from engines import DEEP, N_PROMPT, Pith, keep_figures, open_peer
+from engines import DEEP, N_PROMPT, Pith, figures, keep_figures, open_peer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Qwen3-0.6B, with random weights: speed does not depend on their values.
 SHAPE = ("arch=qwen3 layers=28 width=1024 heads=16 kv_heads=8 head_dim=128 ff=3072 vocab=151936 "
          "ctx=40960 theta=1000000 eps=1e-6 tied=1").split()
+# A seventh of its layers and of its vocabulary, so that weights, products and KV memory are each a
+# seventh: what the part longflow-tokens needs of memory and time, and no ratio, depends on it.
+SEVENTH = ["layers=4" if word.startswith("layers=") else
+           "vocab=21705" if word.startswith("vocab=") else word for word in SHAPE]
 TESTS = {"prompt": f"prompt {N_PROMPT}", "generate": "generation"}
 TYPES = ["Q8_0", "Q4_K_M"]
-PARTS = ["speed", "keep"]
+PARTS = ["speed", "keep", "longflow", "longflow-tokens"]
 COLUMNS = ["time", "machine", "threads", "engine", "version", "setting", "model", "test", "depth",
            "round", "value", "unit"]
 
 
-def model_path(args, dtype):
-    return os.path.join(args.models, f"qwen3-0.6b-{dtype}.gguf")
+def model_path(args, dtype, name="qwen3-0.6b"):
+    return os.path.join(args.models, f"{name}-{dtype}.gguf")
 
 
-def make_model(args, dtype):
-    path = model_path(args, dtype)
+def make_model(args, dtype, name="qwen3-0.6b", shape=None):
+    path = model_path(args, dtype, name)
     if not os.path.exists(path):
         os.makedirs(args.models, exist_ok=True)
         print(f"making {path}", file=sys.stderr)
         subprocess.run([os.path.join(args.build, "tests", "make_model"), path, f"type={dtype}",
-                        *SHAPE], check=True)
+                        *(shape or SHAPE)], check=True)
+    return path
 
 
 def machine_name():
@@ -189,6 +194,47 @@ def print_keep(args, log, commit):
         print(f"| {row['test']} | {value:.4g} | {row['unit']} | {beside} | {row['goal'] or '-'} |")
 
 
+def print_longflow(args, log, commit):
+    """What choosing a victim adds to attention; bench_longflow takes its turns itself."""
+    threads = args.threads[0]
+    program, rows = os.path.join(args.build, "bench", "bench_longflow"), []
+    for lanes, n in [("one", 1)] + [("many", n) for n in sorted({1, threads})]:
+        rows += figures(program, ["--csv", "--rounds", str(min(101, 4 * args.rounds - 1)),
+                                  "--lanes", lanes, "--threads", str(n)])
+    print("\n| lanes, threads, type, head size, group, B | plain, us | fused, us | two, us "
+          "| fused / plain, goal 1.05 | two / fused, goal 1.5 | plain, GB/s | fused, GB/s "
+          "| read, GB/s |\n|" + "---|" * 9)
+    for row in rows:
+        place = [row[key] for key in ("lanes", "threads", "type", "dim", "group", "entries")]
+        print("| " + " | ".join([", ".join(place)] + [row[key] for key in (
+            "plain_us", "fused_us", "two_us", "fused_to_plain", "two_to_fused", "plain_GBps",
+            "fused_GBps", "read_GBps")]) + " |")
+        for way in ("plain", "fused", "two"):
+            log.add("pith", commit, setting=way, model="-", threads=int(row["threads"]),
+                    test="longflow " + " ".join(place[:1] + place[2:5]), depth=int(row["entries"]),
+                    round=0, value=float(row[f"{way}_us"]), unit="us/lane")
+
+
+def print_tokens(args, log, commit):
+    """Tokens per second in one KV memory; bench_tokens takes its turns itself."""
+    dtype, threads = args.types[0], args.threads[0]
+    model = make_model(args, dtype, "qwen3-0.6b-seventh", SEVENTH)
+    rows = figures(os.path.join(args.build, "bench", "bench_tokens"),
+                   ["--csv", "--threads", str(threads), "--rounds", str(args.rounds), model])
+    print(f"\n| 512 : 16,000 : 3,200, {dtype}, {threads} threads | sequences | ms of a step "
+          "| ms of rounds | tokens/s | roofline | part of it | with products | part of it | x full "
+          "| roofline's |\n|" + "---|" * 11)
+    for row in rows:
+        speed, bound, reach = (float(row[key]) for key in ("tokens_per_s", "roofline",
+                                                           "with_products"))
+        cells = [row["test"], row["sequences"], row["step_ms"], row["rounds_ms"], f"{speed:.1f}",
+                 f"{bound:.1f}", f"{speed / bound:.2f}", f"{reach:.1f}", f"{speed / reach:.2f}",
+                 row["to_full"], row["roofline_to_full"]]
+        print("| " + " | ".join(cells) + " |")
+        log.add("pith", commit, setting=row["test"], model=dtype, threads=threads,
+                test="longflow-tokens", depth=0, round=0, value=speed)
+
+
 def parse_arguments():
     numbers = (lambda text: [int(word) for word in text.split(",")])
     parser = argparse.ArgumentParser(prog="scripts/bench.sh", description=__doc__)
@@ -228,14 +274,19 @@ def main():
     commit = git_commit()
     engines = [Pith(os.path.join(args.build, "cli", "pith"), commit)]
     engines += [open_peer(folder) for folder in args.peer]
-    for dtype in args.types:
-        make_model(args, dtype)
+    if {"speed", "keep"} & set(args.parts):
+        for dtype in args.types:
+            make_model(args, dtype)
     print(f"Qwen3-0.6B shape, f16 KV, {log.machine}, commit {commit}, median of {args.rounds} "
           "rounds", flush=True)
     if "speed" in args.parts:
         measure_speed(args, log, engines)
     if "keep" in args.parts:
         print_keep(args, log, commit)
+    if "longflow" in args.parts:
+        print_longflow(args, log, commit)
+    if "longflow-tokens" in args.parts:
+        print_tokens(args, log, commit)
 
 
 if __name__ == "__main__":

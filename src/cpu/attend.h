@@ -43,6 +43,14 @@
 #define PI_ATTEND_ROWS 12       /* most rows of one call on f32 pages */
 #define PI_ATTEND_ROWS_PACKED 8 /* most rows of one call on f16 and q8_0 pages */
 
+/* What a call hands out beside its result. A page's slots begin at the pointers. */
+struct pi_attend_tap {
+    float *logits; /* row r's visible x, and -INFINITY for the others: n floats; NULL: not wanted */
+    float *weight; /* row r's p, 0 where nothing is visible: n floats and those up to the next
+                      multiple of 16; NULL: not wanted */
+    size_t stride; /* floats from one row to the next */
+};
+
 enum pi_attend_type { PI_ATTEND_F32, PI_ATTEND_F16, PI_ATTEND_Q8_0, PI_ATTEND_N_TYPE };
 
 struct pi_attend_page {
@@ -79,16 +87,20 @@ struct pi_attend_kernels {
     /* x from q and K. At most PI_ATTEND_ROWS rows, PI_ATTEND_ROWS_PACKED on packed types. */
     void (*logits[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
                                      const struct pi_attend_rows *rows);
-    /* x becomes p; max, sum and rescale move on. Where tap is not NULL, row r's visible logits, and
-       -INFINITY for the others, are stored at tap + r * tap_stride, n floats each. */
+    /* x becomes p; max, sum and rescale move on; tap (may be NULL) gets what it wants. */
     void (*softmax)(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
-                    float *tap, size_t tap_stride);
+                    const struct pi_attend_tap *tap);
     /* o from rescale, x (weights) and V. Rows as logits. */
     void (*values[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
                                      const struct pi_attend_rows *rows);
     /* All page_len entries of K or V as f32, in the same order. */
     void (*decode_k[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
     void (*decode_v[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
+    /* x[i] *= factor for i < n: weights of pages on their way to the row's last maximum. */
+    void (*scale)(float *x, int32_t n, float factor);
+    /* x[i] = E(x[i] - max) * factor for i < n: what such weights are multiplied by, x being the
+       maxima that they were stored relative to. */
+    void (*decay)(float *x, int32_t n, float max, float factor);
     /* Asks for the lines of [at, at + size) to be brought into the caches; changes nothing. */
     void (*prefetch)(const void *at, size_t size);
 };

@@ -81,7 +81,10 @@ static void values(enum pi_attend_type type, const struct pi_attend_page *page,
         }
 }
 
-static float exp_below_0(float x) { return x < PI_EXP_MIN ? 0.0f : pi_expf(x); }
+static float exp_below_0(float x)
+{
+    return x < PI_EXP_MIN ? 0.0f : pi_expf(x);
+}
 
 static float tree_sum(float *sum16)
 {
@@ -93,7 +96,7 @@ static float tree_sum(float *sum16)
 
 /* One row: x becomes p. Returns without a change of max, sum and p = 0 when nothing is visible. */
 static void softmax_row(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
-                        int32_t r, float *tap)
+                        int32_t r, float *logit, float *weight)
 {
     float *x = rows->x + r * PI_ATTEND_SLOTS, sum16[16] = {0};
     float old = rows->max[r], max = old;
@@ -102,12 +105,14 @@ static void softmax_row(const struct pi_attend_page *page, const struct pi_atten
         visible[s] = s < page->n && (rows->all_visible || page->pos[s] <= rows->limit[r]);
         if (visible[s] && x[s] > max)
             max = x[s];
-        if (tap != NULL && s < page->n)
-            tap[s] = visible[s] ? x[s] : -INFINITY;
+        if (logit != NULL && s < page->n)
+            logit[s] = visible[s] ? x[s] : -INFINITY;
     }
     for (int32_t s = 0; s < slots_of(page); s++) {
         x[s] = visible[s] ? exp_below_0(x[s] - max) : 0.0f;
         sum16[s % 16] += x[s];
+        if (weight != NULL)
+            weight[s] = x[s];
     }
     float c = max > old ? exp_below_0(old - max) : 1.0f;
     rows->max[r] = max;
@@ -116,10 +121,25 @@ static void softmax_row(const struct pi_attend_page *page, const struct pi_atten
 }
 
 static void softmax(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
-                    float *tap, size_t tap_stride)
+                    const struct pi_attend_tap *tap)
 {
-    for (int32_t r = 0; r < rows->n_row; r++)
-        softmax_row(page, rows, r, tap == NULL ? NULL : tap + (size_t)r * tap_stride);
+    for (int32_t r = 0; r < rows->n_row; r++) {
+        size_t at = tap == NULL ? 0 : (size_t)r * tap->stride;
+        softmax_row(page, rows, r, tap == NULL || tap->logits == NULL ? NULL : tap->logits + at,
+                    tap == NULL || tap->weight == NULL ? NULL : tap->weight + at);
+    }
+}
+
+static void multiply(float *x, int32_t n, float factor)
+{
+    for (int32_t i = 0; i < n; i++)
+        x[i] *= factor;
+}
+
+static void decay(float *x, int32_t n, float max, float factor)
+{
+    for (int32_t i = 0; i < n; i++)
+        x[i] = exp_below_0(x[i] - max) * factor;
 }
 
 static void decode_k(enum pi_attend_type type, const struct pi_attend_page *page, float *out)
@@ -212,6 +232,8 @@ void pi_attend_init_scalar(struct pi_attend_kernels *k)
         .values = {values_f32, values_f16, values_q8_0},
         .decode_k = {decode_k_f32, decode_k_f16, decode_k_q8_0},
         .decode_v = {decode_v_f32, decode_v_f16, decode_v_q8_0},
+        .scale = multiply,
+        .decay = decay,
         .prefetch = prefetch,
     };
 }

@@ -148,8 +148,7 @@ TILE vec exp_below_0(vec x)
 {
     vec t = vec_fma(x, vec_set1(PI_EXP_LOG2E), vec_set1(PI_EXP_MAGIC));
     vec n = vec_sub(t, vec_set1(PI_EXP_MAGIC));
-    vec r =
-        vec_fma(n, vec_set1(-PI_EXP_LN2_LOW), vec_fma(n, vec_set1(-PI_EXP_LN2_HIGH), x));
+    vec r = vec_fma(n, vec_set1(-PI_EXP_LN2_LOW), vec_fma(n, vec_set1(-PI_EXP_LN2_HIGH), x));
     vec y = vec_fma(vec_set1(PI_EXP_C6), r, vec_set1(PI_EXP_C5));
     y = vec_fma(y, r, vec_set1(PI_EXP_C4));
     y = vec_fma(y, r, vec_set1(PI_EXP_C3));
@@ -191,8 +190,8 @@ TILE float row_max(const float *x, int32_t n_vec, float old)
     return vec_max_all(top);
 }
 
-/* x becomes E(x - base); returns the sum. */
-TILE float row_weights(float *x, int32_t n_vec, float base)
+/* x becomes E(x - base), stored in copy, too, where that is not NULL; returns the sum. */
+TILE float row_weights(float *x, int32_t n_vec, float base, float *copy)
 {
     vec sum[16 / VEC], shift = vec_set1(base);
     UNROLL
@@ -203,6 +202,8 @@ TILE float row_weights(float *x, int32_t n_vec, float base)
         for (int32_t j = 0; j < 16 / VEC; j++) {
             vec p = exp_below_0(vec_sub(vec_load(x + (i + j) * VEC), shift));
             vec_store(x + (i + j) * VEC, p);
+            if (copy != NULL)
+                vec_store(copy + (i + j) * VEC, p);
             sum[j] = vec_add(sum[j], p);
         }
     }
@@ -217,7 +218,8 @@ TILE float row_base(float max)
 }
 
 /* Few rows: one after the other, and the rescale, mostly 1, only where the maximum moved. */
-static void softmax_few(const struct pi_attend_rows *rows, int32_t n_vec)
+static void softmax_few(const struct pi_attend_rows *rows, int32_t n_vec, float *weight,
+                        size_t stride)
 {
     for (int32_t r = 0; r < rows->n_row; r++) {
         float *x = rows->x + r * PI_ATTEND_SLOTS, old = rows->max[r], c[VEC] = {1.0f};
@@ -226,22 +228,26 @@ static void softmax_few(const struct pi_attend_rows *rows, int32_t n_vec)
             vec_store(c, exp_below_0(vec_sub(vec_set1(old), vec_set1(base))));
         rows->max[r] = max;
         rows->rescale[r] = c[0];
-        rows->sum[r] = fmaf(rows->sum[r], c[0], row_weights(x, n_vec, base));
+        rows->sum[r] = fmaf(rows->sum[r], c[0], row_weights(x, n_vec, base, weight));
+        weight = weight == NULL ? NULL : weight + stride;
     }
 }
 
 /* Many rows: the steps on one number per row are taken for all at once. The rescale is computed
    throughout: E(0) = 1 where the maximum stays, and 0 instead of 1, times zeros, for a row that has
    seen nothing yet. */
-static void softmax_many(const struct pi_attend_rows *rows, int32_t n_vec)
+static void softmax_many(const struct pi_attend_rows *rows, int32_t n_vec, float *weight,
+                         size_t stride)
 {
     float max[16], base[16] = {0}, sum[16] = {0};
     for (int32_t r = 0; r < rows->n_row; r++) {
         max[r] = row_max(rows->x + r * PI_ATTEND_SLOTS, n_vec, rows->max[r]);
         base[r] = row_base(max[r]);
     }
-    for (int32_t r = 0; r < rows->n_row; r++)
-        sum[r] = row_weights(rows->x + r * PI_ATTEND_SLOTS, n_vec, base[r]);
+    for (int32_t r = 0; r < rows->n_row; r++) {
+        sum[r] = row_weights(rows->x + r * PI_ATTEND_SLOTS, n_vec, base[r], weight);
+        weight = weight == NULL ? NULL : weight + stride;
+    }
     for (int32_t r = 0; r < rows->n_row; r += VEC) {
         int32_t n = rows->n_row - r;
         vec c = exp_below_0(vec_sub(load_some(rows->max + r, n), vec_load(base + r)));
@@ -253,19 +259,38 @@ static void softmax_many(const struct pi_attend_rows *rows, int32_t n_vec)
 }
 
 static void softmax(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
-                    float *tap, size_t tap_stride)
+                    const struct pi_attend_tap *tap)
 {
+    float *weight = tap == NULL ? NULL : tap->weight;
+    size_t stride = tap == NULL ? 0 : tap->stride;
     if (!rows->all_visible || page->n % 16 != 0)
         for (int32_t r = 0; r < rows->n_row; r++)
             hide(page, rows->limit[r], rows->x + r * PI_ATTEND_SLOTS);
-    if (tap != NULL)
+    if (tap != NULL && tap->logits != NULL)
         for (int32_t r = 0; r < rows->n_row; r++)
-            memcpy(tap + (size_t)r * tap_stride, rows->x + r * PI_ATTEND_SLOTS,
+            memcpy(tap->logits + (size_t)r * stride, rows->x + r * PI_ATTEND_SLOTS,
                    (size_t)page->n * sizeof(float));
     if (rows->n_row <= PI_ATTEND_ROWS_PACKED)
-        softmax_few(rows, page_vecs(page));
+        softmax_few(rows, page_vecs(page), weight, stride);
     else
-        softmax_many(rows, page_vecs(page));
+        softmax_many(rows, page_vecs(page), weight, stride);
+}
+
+static void multiply(float *x, int32_t n, float factor)
+{
+    vec f = vec_set1(factor);
+    int32_t i = 0;
+    for (; i + VEC <= n; i += VEC)
+        vec_store(x + i, vec_mul(vec_load(x + i), f));
+    if (i < n)
+        vec_store_part(x + i, vec_mul(vec_load_part(x + i, n - i), f), n - i);
+}
+
+static void decay(float *x, int32_t n, float max, float factor)
+{
+    vec m = vec_set1(max), f = vec_set1(factor);
+    for (int32_t i = 0; i < n; i += VEC)
+        store_some(x + i, vec_mul(exp_below_0(vec_sub(load_some(x + i, n - i), m)), f), n - i);
 }
 
 /* ---- values ------------------------------------------------------------------------------- */
@@ -513,6 +538,8 @@ static void attend_init(struct pi_attend_kernels *k)
     k->decode_k[PI_ATTEND_Q8_0] = decode_k_q8_0;
     k->decode_v[PI_ATTEND_F16] = decode_v_f16;
     k->decode_v[PI_ATTEND_Q8_0] = decode_v_q8_0;
+    k->scale = multiply;
+    k->decay = decay;
     k->prefetch = prefetch;
 }
 

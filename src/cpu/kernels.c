@@ -100,6 +100,7 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
     pi_matmul_init_scalar(&k.matmul);
     pi_attend_init_scalar(&k.attend);
     pi_vec_init_scalar(&k.vec);
+    pi_move_init_scalar(&k.move);
     bool found = level == PI_CPU_SCALAR;
 #if defined(PITH_HAVE_AVX2)
     if ((level == PI_CPU_AVX2 || level == PI_CPU_AVX512) && has_avx2()) {
@@ -114,6 +115,7 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
         pi_matmul_init_avx512(&k.matmul);
         pi_attend_init_avx512(&k.attend);
         pi_vec_init_avx512(&k.vec);
+        pi_move_init_avx512(&k.move);
         found = true;
     }
 #endif

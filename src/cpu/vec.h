@@ -26,7 +26,8 @@ struct pi_vec_score {
 };
 
 struct pi_vec_kernels {
-    /* out[i] = x[i] * gain[i] / sqrt(mean(x^2) + eps); out may be x. The mean is taken in double. */
+    /* out[i] = x[i] * gain[i] / sqrt(mean(x^2) + eps); out may be x. The mean is taken in double.
+     */
     void (*rms_norm)(const float *x, const float *gain, float *out, int32_t n, float eps);
     /* x[i] += y[i] */
     void (*add)(float *x, const float *y, int32_t n);
@@ -35,9 +36,9 @@ struct pi_vec_kernels {
     /* Rotary positions of one head, in place: pairs (x[2i], x[2i+1]) when adjacent, else
        (x[i], x[i + n_pair]): (a, b) -> (a c - b s, a s + b c) with c = cs[2i], s = cs[2i+1]. */
     void (*rope)(float *x, const float *cs, int32_t n_pair, bool adjacent);
-    /* Blocks of 32: scale = max|x| / 127, q = x * (127 / max|x|) rounded to nearest even (0 when all
-       are 0), sum16 = sums of q over 16. n is the row's length; q is padded with zeros to a multiple
-       of 32. x is finite. */
+    /* Blocks of 32: scale = max|x| / 127, q = x * (127 / max|x|) rounded to nearest even (0 when
+       all are 0), sum16 = sums of q over 16. n is the row's length; q is padded with zeros to a
+       multiple of 32. x is finite. */
     void (*quantize)(const float *x, int32_t n, int8_t *q, float *scale, int16_t *sum16);
     /* Rows of IEEE half floats, rounded to nearest even; beyond 65,504 infinity. */
     void (*f16_from_f32)(const float *x, uint16_t *out, int32_t n);
@@ -53,6 +54,19 @@ struct pi_vec_kernels {
     void (*standardise)(float *x, int32_t n, double mean, double scale);
     /* z[i] = x[i] where that is greater; neither is NaN. */
     void (*take_max)(float *z, const float *x, int32_t n);
+    /* out[i] = factor[i] * (c[0] w[0][i] + c[1] w[1][i] + ...), products added in the order of the
+       n_row rows, which lie stride floats apart, each by a fused multiply-add. out overlaps
+       nothing. */
+    void (*weigh)(const float *w, size_t stride, const float *c, int32_t n_row, const float *factor,
+                  float *out, int32_t n);
+    /* The index of the lowest x among those with lo <= age < hi, of equals that of the lowest age,
+       which is the only one of its value in that range; -1 where there is none. NaN counts as 0. */
+    int32_t (*lowest)(const float *x, const int32_t *age, int32_t n, int32_t lo, int32_t hi);
+    /* The index of the lowest x where that is one alone, finite and above 0; else, and where some x
+       is NaN or has the sign of less than 0, -1. */
+    int32_t (*single_lowest)(const float *x, int32_t n);
+    /* Sum of (x[i] - y[i])^2: sixteen partial sums as in sum, but in float. */
+    float (*distance)(const float *x, const float *y, int32_t n);
 };
 
 #endif

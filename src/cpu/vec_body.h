@@ -262,6 +262,183 @@ static void vec_take_max(float *restrict z, const float *restrict x, int32_t n)
         z[i] = x[i] > z[i] ? x[i] : z[i];
 }
 
+/* More rows than have a loop of their own below: a few results at a time stay in registers. */
+static void vec_weigh_many(const float *restrict w, size_t stride, const float *restrict c,
+                           int32_t n_row, const float *restrict factor, float *restrict out,
+                           int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        out[i] = c[0] * w[i];
+    for (int32_t r = 1; r < n_row; r++)
+        for (int32_t i = 0; i < n; i++)
+            out[i] = fmaf(c[r], w[(size_t)r * stride + (size_t)i], out[i]);
+    for (int32_t i = 0; i < n; i++)
+        out[i] = out[i] * factor[i];
+}
+
+/* 1 to 4 rows: the count is a constant where this is called. */
+static inline __attribute__((always_inline)) void
+vec_weigh_few(const float *restrict w, size_t stride, const float *restrict c, const int32_t n_row,
+              const float *restrict factor, float *restrict out, int32_t n)
+{
+    const float *w1 = w + (n_row > 1 ? stride : 0), *w2 = w1 + (n_row > 2 ? stride : 0);
+    const float *w3 = w2 + (n_row > 3 ? stride : 0);
+    float c0 = c[0], c1 = n_row > 1 ? c[1] : 0.0f, c2 = n_row > 2 ? c[2] : 0.0f;
+    float c3 = n_row > 3 ? c[3] : 0.0f;
+    for (int32_t i = 0; i < n; i++) {
+        float s = c0 * w[i];
+        s = n_row > 1 ? fmaf(c1, w1[i], s) : s;
+        s = n_row > 2 ? fmaf(c2, w2[i], s) : s;
+        s = n_row > 3 ? fmaf(c3, w3[i], s) : s;
+        out[i] = s * factor[i];
+    }
+}
+
+static void vec_weigh(const float *w, size_t stride, const float *c, int32_t n_row,
+                      const float *factor, float *out, int32_t n)
+{
+    switch (n_row) {
+    case 1:
+        vec_weigh_few(w, stride, c, 1, factor, out, n);
+        break;
+    case 2:
+        vec_weigh_few(w, stride, c, 2, factor, out, n);
+        break;
+    case 3:
+        vec_weigh_few(w, stride, c, 3, factor, out, n);
+        break;
+    case 4:
+        vec_weigh_few(w, stride, c, 4, factor, out, n);
+        break;
+    default:
+        vec_weigh_many(w, stride, c, n_row, factor, out, n);
+    }
+}
+
+/* x where its age is in range, else infinity, which is what no entry that may go is above; NaN is 0. */
+static inline __attribute__((always_inline)) float vec_in_range(float x, int32_t age, int32_t lo,
+                                                                int32_t hi)
+{
+    float y = x == x ? x : 0.0f;
+    return (age >= lo) & (age < hi) ? y : INFINITY;
+}
+
+/* Three passes over what is in the first cache, each of which is a few instructions of a register:
+   the lowest x, the lowest age that has it, and where that is. */
+static int32_t vec_lowest(const float *x, const int32_t *age, int32_t n, int32_t lo, int32_t hi)
+{
+    float least[VEC_LANES];
+    int32_t oldest[VEC_LANES], i = 0, whole = n / VEC_LANES * VEC_LANES;
+    for (int32_t j = 0; j < VEC_LANES; j++) {
+        least[j] = INFINITY;
+        oldest[j] = INT32_MAX;
+    }
+    for (i = 0; i < whole; i += VEC_LANES)
+        for (int32_t j = 0; j < VEC_LANES; j++) {
+            float y = vec_in_range(x[i + j], age[i + j], lo, hi);
+            least[j] = y < least[j] ? y : least[j];
+        }
+    for (; i < n; i++) {
+        float y = vec_in_range(x[i], age[i], lo, hi);
+        least[0] = y < least[0] ? y : least[0];
+    }
+    for (int32_t j = 1; j < VEC_LANES; j++)
+        least[0] = least[j] < least[0] ? least[j] : least[0];
+    float lowest = least[0];
+    for (i = 0; i < whole; i += VEC_LANES)
+        for (int32_t j = 0; j < VEC_LANES; j++) {
+            bool same = vec_in_range(x[i + j], age[i + j], lo, hi) == lowest;
+            int32_t a = same & (age[i + j] >= lo) & (age[i + j] < hi) ? age[i + j] : INT32_MAX;
+            oldest[j] = a < oldest[j] ? a : oldest[j];
+        }
+    for (; i < n; i++) {
+        bool same = vec_in_range(x[i], age[i], lo, hi) == lowest;
+        int32_t a = same & (age[i] >= lo) & (age[i] < hi) ? age[i] : INT32_MAX;
+        oldest[0] = a < oldest[0] ? a : oldest[0];
+    }
+    for (int32_t j = 1; j < VEC_LANES; j++)
+        oldest[0] = oldest[j] < oldest[0] ? oldest[j] : oldest[0];
+    if (oldest[0] == INT32_MAX)
+        return -1;
+    for (i = 0; i + VEC_LANES <= n; i += VEC_LANES) {
+        int32_t found = 0;
+        for (int32_t j = 0; j < VEC_LANES; j++)
+            found |= age[i + j] == oldest[0];
+        if (found)
+            break;
+    }
+    while (age[i] != oldest[0])
+        i++;
+    return i;
+}
+
+/* Numbers from 0 on, the infinite one included, are in the order of their bits, above which those of
+   all others lie; and of whole numbers compilers find extremes in any order. */
+static inline uint32_t vec_bits(const float *x)
+{
+    uint32_t bits;
+    memcpy(&bits, x, sizeof(bits));
+    return bits;
+}
+
+static inline __attribute__((always_inline)) uint32_t vec_low_bits(const float *x, const int32_t n,
+                                                                   uint32_t *high)
+{
+    uint32_t low = UINT32_MAX, top = *high;
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t bits = vec_bits(x + i);
+        low = bits < low ? bits : low;
+        top = bits > top ? bits : top;
+    }
+    *high = top;
+    return low;
+}
+
+/* Where the lowest is is looked for in the block that has it. */
+#define VEC_BLOCK 256
+
+static int32_t vec_single_lowest(const float *x, int32_t n)
+{
+    uint32_t lowest = UINT32_MAX, high = 0, infinite = 0x7f800000u;
+    int32_t begin = 0, n_low = 0, at = 0;
+    bool twice = false;
+    for (int32_t i = 0; i < n; i += VEC_BLOCK) {
+        uint32_t low = n - i >= VEC_BLOCK ? vec_low_bits(x + i, VEC_BLOCK, &high)
+                                          : vec_low_bits(x + i, n - i, &high);
+        twice = low < lowest ? false : twice || low == lowest;
+        begin = low < lowest ? i : begin;
+        lowest = low < lowest ? low : lowest;
+    }
+    if (twice || lowest == 0 || lowest == infinite || high > infinite)
+        return -1;
+    n = n - begin < VEC_BLOCK ? n - begin : VEC_BLOCK;
+    for (int32_t i = 0; i < n; i++) {
+        bool same = vec_bits(x + begin + i) == lowest;
+        n_low += same;
+        at += same ? i : 0;
+    }
+    return n_low == 1 ? begin + at : -1;
+}
+
+static float vec_distance(const float *x, const float *y, int32_t n)
+{
+    float s[VEC_LANES] = {0};
+    int32_t i = 0;
+    for (; i + VEC_LANES <= n; i += VEC_LANES)
+        for (int32_t j = 0; j < VEC_LANES; j++) {
+            float d = x[i + j] - y[i + j];
+            s[j] += d * d;
+        }
+    for (int32_t j = 0; i + j < n; j++) {
+        float d = x[i + j] - y[i + j];
+        s[j] += d * d;
+    }
+    for (int32_t half = VEC_LANES / 2; half > 0; half /= 2)
+        for (int32_t j = 0; j < half; j++)
+            s[j] += s[j + half];
+    return s[0];
+}
+
 static void vec_init(struct pi_vec_kernels *k)
 {
     k->rms_norm = vec_rms_norm;
@@ -275,4 +452,8 @@ static void vec_init(struct pi_vec_kernels *k)
     k->sum = vec_sum;
     k->standardise = vec_standardise;
     k->take_max = vec_take_max;
+    k->weigh = vec_weigh;
+    k->lowest = vec_lowest;
+    k->single_lowest = vec_single_lowest;
+    k->distance = vec_distance;
 }

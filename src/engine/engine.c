@@ -1,7 +1,7 @@
 /*
- * engine.c - engines and sequences as objects: creation, forking, truncation, files. What they do
- * with tokens is eval.c's. Invariant: every lane of a sequence that no policy has altered holds one
- * entry per token of seq->tokens.
+ * engine.c - engines and sequences as objects: creation, forking, truncation. What they do with
+ * tokens is eval.c's, and their files are files.c's. Invariant: every lane of a sequence that no
+ * policy has altered holds one entry per token of seq->tokens.
  */
 #include "engine/engine.h"
 
@@ -90,6 +90,10 @@ static pith_status make_keep(struct pith_engine *e, const struct plan *plan, pit
         .model = e->model,
     };
     PI_TRY(keep_create(&plan->keep, &model, plan->n_thread, &e->keep, err));
+    if (e->keep != NULL)
+        kv_cache_set_marks(e->kv, keep_n_mark(e->keep),
+                           (keep_needs(e->keep) & KEEP_NEED_VALUE_NORM) != 0);
+    PI_TRY(pi_engine_start_watch(e, err));
     return pi_engine_update_tap(e, NULL, NULL, err);
 }
 
@@ -112,6 +116,10 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     pith_status status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
     if (status == PITH_OK)
         status = pi_pass_create(model, &plan.geometry, plan.chunk, plan.n_thread, &e->pass, err);
+    const char *keep = params != NULL && params->keep != NULL ? params->keep : "";
+    e->keep_text = pi_mem_strndup(PI_MEM_OTHER, keep, strlen(keep));
+    if (status == PITH_OK && e->keep_text == NULL)
+        status = pi_fail(err, PITH_NOMEM, "no memory for the options of a keep policy");
     if (status == PITH_OK)
         status = make_keep(e, &plan, err);
     if (status != PITH_OK)
@@ -119,9 +127,10 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     size_t n = (size_t)plan.chunk;
     e->pass_item = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*e->pass_item));
     e->batch_of = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*e->batch_of));
+    e->step_of = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*e->step_of));
     e->logits = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)PI_LOGITS_ROWS * (size_t)model->hp.n_vocab,
                                sizeof(float));
-    if (e->pass_item == NULL || e->batch_of == NULL || e->logits == NULL) {
+    if (e->pass_item == NULL || e->batch_of == NULL || e->step_of == NULL || e->logits == NULL) {
         status = pi_fail(err, PITH_NOMEM, "no memory for the engine's scratch");
         goto fail;
     }
@@ -139,9 +148,12 @@ void pith_engine_free(pith_engine *e)
     pi_mem_free(e->logits);
     pi_mem_free(e->state);
     pi_mem_free(e->keep_states);
+    pi_mem_free(e->marks);
+    pi_mem_free(e->step_of);
     pi_mem_free(e->batch_of);
     pi_mem_free(e->pass_item);
     keep_free(e->keep);
+    pi_mem_free(e->keep_text);
     pi_pass_free(e->pass);
     kv_cache_free(e->kv);
     pi_mem_free(e);
@@ -164,7 +176,7 @@ void pith_engine_kv_reset_peak(pith_engine *e)
 
 /* ---- sequences ---- */
 
-static pith_status seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_error *err)
+pith_status pi_seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_error *err)
 {
     struct pith_seq *seq = pi_mem_alloc(PI_MEM_OTHER, sizeof(*seq));
     if (seq == NULL)
@@ -184,7 +196,7 @@ static pith_status seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_
 pith_status pith_seq_create(pith_engine *e, pith_seq **out, pith_error *err)
 {
     struct pith_seq *seq = NULL;
-    PI_TRY(seq_alloc(e, &seq, err));
+    PI_TRY(pi_seq_alloc(e, &seq, err));
     pith_status status = kv_seq_create(e->kv, &seq->kv, err);
     if (status != PITH_OK) {
         pith_seq_free(seq);
@@ -221,8 +233,7 @@ pith_status pi_seq_grow(struct pith_seq *seq, int32_t n, pith_error *err)
     return PITH_OK;
 }
 
-/* Replaces the token list; the sequence is fresh. */
-static pith_status set_tokens(struct pith_seq *seq, const int32_t *tokens, int32_t n,
+pith_status pi_seq_set_tokens(struct pith_seq *seq, const int32_t *tokens, int32_t n,
                               pith_error *err)
 {
     PI_TRY(pi_seq_grow(seq, n, err));
@@ -236,10 +247,10 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
 {
     struct pith_seq *seq = NULL;
     size_t logits_size = (size_t)from->engine->model->hp.n_vocab * sizeof(float);
-    PI_TRY(seq_alloc(from->engine, &seq, err));
+    PI_TRY(pi_seq_alloc(from->engine, &seq, err));
     pith_status status = kv_seq_fork(from->kv, &seq->kv, err);
     if (status == PITH_OK)
-        status = set_tokens(seq, from->tokens, from->n_token, err);
+        status = pi_seq_set_tokens(seq, from->tokens, from->n_token, err);
     if (status == PITH_OK && from->has_logits) {
         seq->logits = pi_mem_alloc(PI_MEM_OTHER, logits_size);
         if (seq->logits == NULL)
@@ -254,24 +265,30 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
     }
     seq->tally = from->tally;
     seq->n_prompt = from->n_prompt;
+    seq->uneven = from->uneven;
     if (seq->keep_state != NULL)
         memcpy(seq->keep_state, from->keep_state, keep_state_size(from->engine->keep));
     *out = seq;
     return PITH_OK;
 }
 
-/* The lowest position that some lane has no entry of; n_token when there is none. Positions ascend,
-   so a lane without a gap below p has position i in slot i up to there. */
+/* The lowest position that some lane has no entry of; n_token when there is none. A lane without a
+   gap below p has position i in slot i up to there: positions ascend, but where one was
+   overwritten, and then it is the slot of a gap. */
 static int32_t first_gap(const struct pith_seq *seq)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    const struct keep *keep = seq->engine->keep;
     int32_t gap = seq->n_token;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
             int32_t low = 0, high = (int32_t)pi_min(gap, kv_lane_len(seq->kv, l, h));
-            while (low < high) {
+            bool unordered = kv_lane_unordered(seq->kv, l, h);
+            while (unordered && low < high && keep_position(keep, seq->kv, l, h, low) == low)
+                low++;
+            while (!unordered && low < high) {
                 int32_t mid = low + (high - low) / 2;
-                if (keep_position(seq->engine->keep, seq->kv, l, h, mid) == mid)
+                if (keep_position(keep, seq->kv, l, h, mid) == mid)
                     low = mid + 1;
                 else
                     high = mid;
@@ -288,7 +305,7 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
         same++;
     if (same == seq->n_token && (same < n || seq->has_logits))
         return same;
-    if (seq->keep_state != NULL)
+    if (pi_seq_remembers(seq))
         return 0;
     return (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
 }
@@ -300,6 +317,12 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
                        n_token, seq->n_token);
     if (n_token == seq->n_token)
         return PITH_OK;
+    int64_t n_copy = kv_seq_truncate_copies(seq->kv, n_token);
+    if (n_copy > kv_seq_free_pages(seq->kv))
+        return pi_fail(err, PITH_KV_FULL,
+                       "forgetting what follows token %d copies %lld shared pages, and %lld are "
+                       "free",
+                       n_token, (long long)n_copy, (long long)kv_seq_free_pages(seq->kv));
     keep_truncate(seq->engine->keep, seq->kv, n_token);
     seq->n_token = n_token;
     seq->has_logits = false;
@@ -307,6 +330,7 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
         seq->n_prompt = 0;
     if (n_token == 0 && seq->keep_state != NULL)
         memset(seq->keep_state, 0, keep_state_size(seq->engine->keep));
+    seq->uneven = seq->uneven && n_token > 0;
     if (first_gap(seq) == n_token) /* nothing of what is left was ever evicted */
         seq->tally = (struct keep_tally){0};
     return PITH_OK;
@@ -366,6 +390,8 @@ void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
         .seconds = t->seconds,
         .first_round_at = t->n_round > 0 ? t->first_at : -1,
         .budget = keep != NULL ? keep_budget_at(keep_get_config(keep), seq->n_token) : -1,
+        .overwritten = t->n_overwritten,
+        .first_overwrite_at = t->n_overwritten > 0 ? t->first_overwrite_at : -1,
     };
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
@@ -373,56 +399,4 @@ void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
             out->live += n;
             out->longest = (int32_t)pi_max(out->longest, n);
         }
-}
-
-/* ---- files: the tokens travel as the snapshot's extra bytes ---- */
-
-pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err)
-{
-    if (seq->keep_state != NULL)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "a sequence with the state of keep policy %s cannot be saved",
-                       keep_get_config(seq->engine->keep)->policy->name);
-    return kv_seq_save(seq->kv, seq->tokens, (size_t)seq->n_token * sizeof(int32_t), path, err);
-}
-
-/* No entry may stand where the next token goes, or beyond. */
-static pith_status check_positions(const struct kv_seq *kv, const struct kv_geometry *g, int32_t n,
-                                   const char *path, pith_error *err)
-{
-    for (int32_t l = 0; l < g->n_layer; l++)
-        for (int32_t h = 0; h < g->n_head; h++)
-            if (kv_lane_last(kv, l, h) >= n)
-                return pi_fail(err, PITH_FORMAT,
-                               "%s: layer %d, head %d: an entry at position %d of %d tokens", path,
-                               l, h, kv_lane_last(kv, l, h), n);
-    return PITH_OK;
-}
-
-pith_status pith_seq_load(pith_engine *e, const char *path, pith_seq **out, pith_error *err)
-{
-    struct pith_seq *seq = NULL;
-    void *extra = NULL;
-    size_t extra_size = 0;
-    PI_TRY(seq_alloc(e, &seq, err));
-    pith_status status = kv_seq_load(e->kv, path, &seq->kv, &extra, &extra_size, err);
-    const int32_t *tokens = extra;
-    int32_t n = (int32_t)(extra_size / sizeof(int32_t));
-    if (status == PITH_OK && (extra_size % sizeof(int32_t) != 0 || extra_size > INT32_MAX))
-        status = pi_fail(err, PITH_FORMAT, "%s: %zu bytes are no list of tokens", path, extra_size);
-    for (int32_t i = 0; status == PITH_OK && i < n; i++)
-        if (tokens[i] < 0 || tokens[i] >= e->model->hp.n_vocab)
-            status = pi_fail(err, PITH_FORMAT, "%s: token %d is %d, not below %d", path, i,
-                             tokens[i], e->model->hp.n_vocab);
-    if (status == PITH_OK)
-        status = check_positions(seq->kv, kv_cache_geometry(e->kv), n, path, err);
-    if (status == PITH_OK)
-        status = set_tokens(seq, tokens, n, err);
-    pi_mem_free(extra);
-    if (status != PITH_OK) {
-        pith_seq_free(seq);
-        return status;
-    }
-    *out = seq;
-    return PITH_OK;
 }

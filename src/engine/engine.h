@@ -14,7 +14,8 @@ struct pi_item_state {
     int32_t n_done;      /* tokens evaluated */
     bool evicted;        /* a keep round ran: there is no way back */
     uint8_t *keep_state; /* [keep_state_size] the policy's block as it was before, a part of
-                            pith_engine.keep_states; NULL where it has none */
+                            pith_engine.keep_states; NULL where it was not copied */
+    size_t marks; /* where the entries' marks as they were before begin in pith_engine.marks */
 };
 
 struct pith_engine {
@@ -22,13 +23,19 @@ struct pith_engine {
     struct kv_cache *kv;            /* owned */
     struct pi_pass *pass;           /* owned */
     struct keep *keep;              /* owned; NULL: the full cache */
+    char *keep_text;                /* the policy as it was given, owned; "" for the full cache */
     int32_t chunk;
     int32_t n_thread;
     struct pi_pass_item *pass_item; /* [chunk] items of the running pass */
     int32_t *batch_of;              /* [chunk] item of the batch that a pass item comes from */
+    int32_t *step_of;               /* [chunk] number of a pass item among its steps, -1: no step */
     struct pi_item_state *state;    /* [n_state] per item of the running batch */
     int32_t n_state;
-    uint8_t *keep_states;             /* [n_state][keep_state_size] owned */
+    uint8_t *keep_states; /* [n_keep_state][keep_state_size] owned; NULL until a copy is made */
+    int32_t n_keep_state;
+    float *marks; /* of the batch's entries, for the way back; owned */
+    size_t cap_marks;
+    bool has_marks;                   /* the running batch's are in it */
     float *logits;                    /* [PI_LOGITS_ROWS][n_vocab] */
     int32_t rows[PI_LOGITS_ROWS];     /* row of the pass, per row of logits */
     int32_t row_item[PI_LOGITS_ROWS]; /* item of the batch */
@@ -49,6 +56,7 @@ struct pith_seq {
     int32_t n_prompt; /* the first positions, marked as the prompt; 0: nothing is */
     struct keep_tally tally;
     void *keep_state; /* [keep_state_size] the policy's block, owned; NULL where it has none */
+    bool uneven;      /* keep_lanes_agree may not hold: it was loaded */
 };
 
 /* Installs the pass's tap where somebody wants to see rows (the caller's tap or the keep policy),
@@ -56,13 +64,45 @@ struct pith_seq {
 pith_status pi_engine_update_tap(struct pith_engine *e, pith_tap_fn *fn, void *user,
                                  pith_error *err);
 
+/* Lets the pass show attention weights to the keep policy where that wants them. NOMEM. */
+pith_status pi_engine_start_watch(struct pith_engine *e, pith_error *err);
+
+/* Whether the watch is shown the attention of an item of n_token tokens. */
+bool pi_engine_watches(const struct pith_engine *e, int32_t n_token);
+
+/* Memory for what a batch's watched items are shown, before its first pass. NOMEM. */
+pith_status pi_engine_reserve_watch(struct pith_engine *e, const pith_batch_item *items, int32_t n,
+                                    pith_error *err);
+
+/* Copies what the policy changes of the batch's sequences (their blocks, their entries' marks) for
+   the way back of an evaluation that can be stopped. NOMEM. */
+pith_status pi_engine_save(struct pith_engine *e, const pith_batch_item *items, int32_t n,
+                           pith_error *err);
+
+/* Gives a sequence the copy back, where one was made. Its entries are those of before again. */
+void pi_engine_restore(struct pith_engine *e, struct pith_seq *seq,
+                       const struct pi_item_state *state);
+
+/* Whether the keep policy remembers more of the sequence than the entries that are there. */
+bool pi_seq_remembers(const struct pith_seq *seq);
+
+/* Where a sequence stands after the first n_done tokens of its item. */
+struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done);
+
+/* A sequence with a policy's empty state and no cache yet. NOMEM. */
+pith_status pi_seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_error *err);
+
+/* Replaces the token list of a sequence that is fresh. NOMEM. */
+pith_status pi_seq_set_tokens(struct pith_seq *seq, const int32_t *tokens, int32_t n,
+                              pith_error *err);
+
 /* Room for n more tokens in the list. NOMEM. */
 pith_status pi_seq_grow(struct pith_seq *seq, int32_t n, pith_error *err);
 
 /* Tokens of the beginning of tokens [n] that the sequence holds and a sync need not evaluate again,
    so that the result is that of a fresh sequence. All of them where the sequence goes on from its
    end; where it must forget, no more than every lane still has the entries of, and nothing where
-   the keep policy has a state, which saw what is forgotten. */
+   the keep policy remembers something (pi_seq_remembers), which saw what is forgotten. */
 int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32_t n);
 
 #endif

@@ -32,17 +32,23 @@ static pith_status check_items(const struct pith_engine *e, const pith_batch_ite
     return PITH_OK;
 }
 
-/* Where a sequence stands after the first n_done tokens of its item. */
-static struct keep_point point_at(const struct pith_seq *seq, int32_t n_done)
+/* Whether an item is a step of a sequence whose entries are overwritten: it depends on the call
+   alone, not on the chunk that its token came in. */
+static bool is_step(const struct pith_engine *e, const pith_batch_item *item)
 {
-    return (struct keep_point){seq->n_token + n_done, seq->n_prompt};
+    return item->n_token == 1 && e->keep != NULL && keep_overwrites(e->keep);
 }
 
 /* Tokens of an item that are appended until its next keep round, at most n. */
-static int32_t until_round(const struct pith_engine *e, const struct pith_seq *seq, int32_t n_done,
+static int32_t until_round(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done,
                            int32_t n)
 {
-    return e->keep != NULL ? keep_room(e->keep, seq->kv, point_at(seq, n_done), n) : n;
+    struct keep_point at = pi_seq_point(item->seq, n_done);
+    if (e->keep == NULL)
+        return n;
+    if (is_step(e, item))
+        return n_done == 0 && keep_step_due(e->keep, item->seq->kv, at) ? 0 : n;
+    return keep_room(e->keep, item->seq->kv, at, n);
 }
 
 static pith_status reserve_item(struct pith_engine *e, const pith_batch_item *item, pith_error *err)
@@ -57,8 +63,8 @@ static pith_status reserve_item(struct pith_engine *e, const pith_batch_item *it
                            e->model->hp.n_vocab);
     }
     if (e->keep != NULL)
-        PI_TRY(keep_prepare(e->keep, seq->kv, point_at(seq, 0), item->n_token, err));
-    return kv_seq_reserve(seq->kv, until_round(e, seq, 0, item->n_token), err);
+        PI_TRY(keep_prepare(e->keep, seq->kv, pi_seq_point(seq, 0), item->n_token, err));
+    return kv_seq_reserve(seq->kv, until_round(e, item, 0, item->n_token), err);
 }
 
 /* Memory for everything the batch will write, so that no pass can fail. What a sequence holds until
@@ -73,7 +79,8 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
     if (e->keep == NULL)
         return PITH_OK;
     for (int32_t i = 0; i < n; i++)
-        lacks += keep_lacks(e->keep, items[i].seq->kv, point_at(items[i].seq, 0), items[i].n_token);
+        lacks +=
+            keep_lacks(e->keep, items[i].seq->kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
     for (int32_t i = 0; i < n; i++)
         kv_seq_clear_charges(items[i].seq->kv);
     int64_t n_free = kv_seq_free_pages(items[0].seq->kv);
@@ -81,7 +88,7 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
         return pi_fail(err, PITH_KV_FULL,
                        "keep rounds of this evaluation can take %lld more pages, and %lld are free",
                        (long long)lacks, (long long)n_free);
-    return PITH_OK;
+    return pi_engine_reserve_watch(e, items, n, err);
 }
 
 /* The keep round of item i if one is due, and room until the next. Its pages were counted. */
@@ -91,8 +98,10 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
     struct pith_seq *seq = items[i].seq;
     struct pi_item_state *state = &e->state[i];
     int32_t left = items[i].n_token - state->n_done;
-    struct keep_point at = point_at(seq, state->n_done);
-    if (e->keep == NULL || !keep_due(e->keep, seq->kv, at, left))
+    struct keep_point at = pi_seq_point(seq, state->n_done);
+    bool step = is_step(e, &items[i]);
+    if (e->keep == NULL || (step && (left == 0 || !keep_step_due(e->keep, seq->kv, at))) ||
+        (!step && !keep_due(e->keep, seq->kv, at, left)))
         return PITH_OK;
     struct keep_view view = {.kv = seq->kv,
                              .tokens = seq->tokens,
@@ -101,7 +110,7 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
                              .state = seq->keep_state};
     state->evicted = true;
     PI_TRY(keep_round(e->keep, seq->kv, &view, &seq->tally, err));
-    return kv_seq_reserve(seq->kv, until_round(e, seq, state->n_done, left), err);
+    return kv_seq_reserve(seq->kv, until_round(e, &items[i], state->n_done, left), err);
 }
 
 /* Makes the logits of the n wanted rows and hands them to their items; false when a callback stops
@@ -152,21 +161,38 @@ static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int
     return flush_logits(e, items, n);
 }
 
+/* The first token of a part takes the place of entries that are gone then. */
+static void note_overwritten(const struct pith_engine *e, const pith_batch_item *item,
+                             struct pi_item_state *state)
+{
+    int32_t n_lane = e->keep != NULL ? keep_count_aims(e->keep, item->seq->kv) : 0;
+    state->evicted = state->evicted || n_lane > 0;
+    keep_tally_overwritten(&item->seq->tally, n_lane,
+                           pi_seq_point(item->seq, state->n_done).n_token);
+}
+
 /* Fills the next pass: each item in turn gives what still fits, up to its next keep round. Returns
    the number of parts. */
 static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                          int32_t *n_tok)
 {
-    int32_t n_pass = 0, room = e->chunk;
+    int32_t n_pass = 0, n_step = 0, room = e->chunk;
     for (int32_t i = 0; i < n && room > 0; i++) {
         const pith_batch_item *item = &items[i];
         int32_t done = e->state[i].n_done;
         int32_t take = (int32_t)pi_min(room, item->n_token - done);
         if (take == 0)
             continue;
-        take = until_round(e, item->seq, done, take);
-        e->pass_item[n_pass] = (struct pi_pass_item){item->seq->kv, item->tokens + done, take,
-                                                     item->seq->n_token + done, item->seq};
+        take = until_round(e, item, done, take);
+        note_overwritten(e, item, &e->state[i]);
+        e->pass_item[n_pass] =
+            (struct pi_pass_item){.kv = item->seq->kv,
+                                  .tokens = item->tokens + done,
+                                  .n_tok = take,
+                                  .pos0 = item->seq->n_token + done,
+                                  .owner = item->seq,
+                                  .watched = pi_engine_watches(e, item->n_token)};
+        e->step_of[n_pass] = is_step(e, item) ? n_step++ : -1;
         e->batch_of[n_pass++] = i;
         e->state[i].n_done += take;
         room -= take;
@@ -200,51 +226,47 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
     return PITH_OK;
 }
 
-/* Makes what was evaluated a part of the sequence, or forgets it. */
+/* Makes what was evaluated a part of the sequence, or forgets it. What was not begun is as it was,
+   and knows still whom to overwrite, which a truncated sequence forgets. */
 static void finish_item(const pith_batch_item *item, const struct pi_item_state *state, bool ok)
 {
     struct pith_seq *seq = item->seq;
     if (ok || state->evicted) {
         seq->n_token += state->n_done;
         seq->has_logits = ok && item->logits == PITH_LOGITS_LAST;
-    } else {
+    } else if (state->n_done > 0) {
         kv_seq_truncate(seq->kv, seq->n_token);
-        if (state->keep_state != NULL)
-            memcpy(seq->keep_state, state->keep_state, keep_state_size(seq->engine->keep));
-        if (state->n_done > 0)
-            seq->has_logits = false;
+        pi_engine_restore(seq->engine, seq, state);
+        seq->has_logits = false;
     }
     if (!ok)
         kv_seq_trim(seq->kv);
 }
 
-/* Room for the batch's items, and a copy of what their policy remembers, for the way back. */
-static pith_status start_items(struct pith_engine *e, const pith_batch_item *items, int32_t n_item,
-                               pith_error *err)
+/* Room for what the batch does with each of its items. */
+static pith_status start_items(struct pith_engine *e, int32_t n_item, pith_error *err)
 {
-    size_t size = e->keep != NULL ? keep_state_size(e->keep) : 0;
     if (n_item > e->n_state) {
         struct pi_item_state *grown =
             pi_mem_grow(PI_MEM_SCRATCH, e->state, (size_t)n_item, sizeof(*grown));
         if (grown == NULL)
             return pi_fail(err, PITH_NOMEM, "no memory for a batch of %d items", n_item);
         e->state = grown;
-        uint8_t *states = NULL;
-        if (size > 0) {
-            states = pi_mem_grow(PI_MEM_SCRATCH, e->keep_states, (size_t)n_item, size);
-            if (states == NULL)
-                return pi_fail(err, PITH_NOMEM, "no memory for the policy's state of %d items",
-                               n_item);
-        }
-        e->keep_states = states;
         e->n_state = n_item;
     }
     memset(e->state, 0, (size_t)n_item * sizeof(*e->state));
-    for (int32_t i = 0; size > 0 && i < n_item; i++) {
-        e->state[i].keep_state = e->keep_states + (size_t)i * size;
-        memcpy(e->state[i].keep_state, items[i].seq->keep_state, size);
-    }
     return PITH_OK;
+}
+
+/* Whether somebody is asked on the way, who can stop the evaluation. Nothing else can, so that only
+   then what the policy remembers is copied: it can be megabytes, of which a step changes little. */
+static bool can_stop(const struct pith_engine *e, const pith_batch_item *items, int32_t n_item,
+                     pith_progress_fn *progress)
+{
+    bool asked = progress != NULL || e->tap != NULL;
+    for (int32_t i = 0; i < n_item; i++)
+        asked = asked || items[i].logits == PITH_LOGITS_ALL;
+    return asked;
 }
 
 pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_t n_item,
@@ -255,8 +277,11 @@ pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_
     if (n_item == 0)
         return PITH_OK;
     PI_TRY(check_items(e, items, n_item, err));
-    PI_TRY(start_items(e, items, n_item, err));
+    PI_TRY(start_items(e, n_item, err));
     e->tap_stopped = false;
+    e->has_marks = false;
+    if (can_stop(e, items, n_item, progress))
+        PI_TRY(pi_engine_save(e, items, n_item, err));
     pith_status status = reserve(e, items, n_item, err);
     if (status == PITH_OK)
         status = run_passes(e, items, n_item, progress, user, err);

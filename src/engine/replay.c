@@ -74,12 +74,15 @@ static pith_status make_parts(struct pi_replay *r, const struct pi_replay_shape 
     /* Where the first entries get pages of their own, a lane takes one more. */
     int64_t most = (int64_t)r->most + (keep_config_places(&config) ? r->g.page_len : 0);
     PI_TRY(kv_cache_create(&r->g, kv_bytes_for_tokens(&r->g, most), &r->cache, err));
-    PI_TRY(kv_seq_create(r->cache, &r->kv, err));
     PI_TRY(keep_create(&config, &model, pi_thread_count(), &r->keep, err));
-    if (r->keep != NULL && (keep_needs(r->keep) & KEEP_NEED_ROWS) != 0)
+    uint32_t needs = r->keep != NULL ? keep_needs(r->keep) : 0;
+    if ((needs & (KEEP_NEED_ROWS | KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS)) != 0)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "keep policy %s learns from queries while it runs, which are not replayed",
                        config.policy->name);
+    if (r->keep != NULL)
+        kv_cache_set_marks(r->cache, keep_n_mark(r->keep), (needs & KEEP_NEED_VALUE_NORM) != 0);
+    PI_TRY(kv_seq_create(r->cache, &r->kv, err));
     size_t size = r->keep != NULL ? keep_state_size(r->keep) : 0;
     if (size == 0)
         return PITH_OK;

@@ -1,8 +1,11 @@
 /*
  * kept.c - reads a text through a policy and writes down what every lane holds on the way.
  *
- * Rounds of a policy depend on the sequence alone, not on how many tokens are evaluated at once, so
- * looking more often shows more and changes nothing.
+ * Rounds depend on the sequence alone, not on how many tokens are evaluated at once: looking more
+ * often shows more and changes nothing. Other with policies that tell a token which is evaluated
+ * alone, as generated ones are, from those of a prompt (overwrite=on, a sum over steps alone). They
+ * see a text as generated where it is read a token at a time, and as turns of a prompt where not:
+ * no part of several is then of one token.
  */
 #include "kept.h"
 
@@ -43,6 +46,8 @@ static pith_status add_row(struct kept_run *r, int32_t layer, int32_t head, pith
     if (status != PITH_OK)
         return eval_fail(err, status, "kept: layer %d, head %d: %s", (int)layer, (int)head,
                          pith_status_text(status));
+    /* Slots of a lane that was overwritten are in no order. */
+    qsort(r->positions, (size_t)lane.n_entry, sizeof(*r->positions), eval_by_size);
     eval_text_clear(&r->text);
     eval_kept_ranges(&r->text, r->positions, lane.n_entry);
     json_t *row = NULL;
@@ -64,13 +69,19 @@ static pith_status record(struct kept_run *r, pith_error *err)
     return status;
 }
 
+/* Tokens that are evaluated next, of n that are left. One that would be left over comes along. */
+static int32_t portion(int32_t n, int32_t every)
+{
+    return n <= every || (every > 1 && n == every + 1) ? n : every;
+}
+
 static pith_status read_text(struct kept_run *r, pith_error *err)
 {
     pith_keep_stats stats;
     pith_kv_stats kv;
     pith_status status = PITH_OK;
     for (int32_t at = 0; at < r->n_id && status == PITH_OK;) {
-        int32_t n = r->n_id - at < r->params->every ? r->n_id - at : r->params->every;
+        int32_t n = portion(r->n_id - at, r->params->every);
         double start = eval_clock_s();
         status = pith_seq_eval(r->seq, r->ids + at, n, err);
         r->cost.prompt_s += eval_clock_s() - start;

@@ -4,8 +4,8 @@
  *
  * Invariant: a lane never holds more than budget + slack entries (where rounds wait for a batch,
  * not more than a batch above that), and after a round none holds more than its budget. When a
- * round is due depends on the number of tokens and the lanes' lengths alone: not on chunks, threads
- * or other sequences.
+ * round is due depends on the number of tokens, the lanes' lengths and whether they have an aim
+ * (steps.c) alone: not on chunks, threads or other sequences.
  */
 #include "base/mem.h"
 #include "keep/rounds.h"
@@ -19,7 +19,8 @@ static pith_status make_parts(struct keep *k, pith_error *err)
     k->set = pi_mem_alloc_n(PI_MEM_OTHER, n_head, sizeof(*k->set));
     k->part = pi_mem_alloc_n(PI_MEM_OTHER, n_head, sizeof(*k->part));
     k->cut = pi_mem_alloc_n(PI_MEM_OTHER, n_head * (size_t)k->model.g.n_layer, sizeof(*k->cut));
-    if (k->set == NULL || k->part == NULL || k->cut == NULL)
+    k->agrees = pi_mem_alloc_n(PI_MEM_OTHER, n_head * (size_t)k->model.g.n_layer, sizeof(bool));
+    if (k->set == NULL || k->part == NULL || k->cut == NULL || k->agrees == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a keep policy");
     if (p->open != NULL)
         PI_TRY(p->open(&k->config.params, &k->model, &k->data, err));
@@ -59,7 +60,9 @@ void keep_free(struct keep *k)
     pi_mem_free(k->set);
     pi_mem_free(k->part);
     pi_mem_free(k->cut);
+    pi_mem_free(k->agrees);
     pi_mem_free(k->block);
+    pi_mem_free(k->steps.block);
     pi_mem_free(k);
 }
 
@@ -75,7 +78,19 @@ size_t keep_state_size(const struct keep *k)
 uint32_t keep_needs(const struct keep *k)
 {
     const struct keep_policy *p = k->config.policy;
-    return p->needs != NULL ? p->needs(&k->config.params) : 0;
+    uint32_t needs = p->needs != NULL ? p->needs(&k->config.params) : 0;
+    return keep_overwrites(k) ? needs | KEEP_NEED_STEP_WEIGHTS : needs;
+}
+
+int32_t keep_n_mark(const struct keep *k)
+{
+    const struct keep_policy *p = k->config.policy;
+    return p->n_mark != NULL ? p->n_mark(&k->config.params) : 0;
+}
+
+bool keep_overwrites(const struct keep *k)
+{
+    return k->config.rules.overwrite != 0;
 }
 
 /* The next n elements of the block; only counts while base is NULL. */
@@ -150,7 +165,8 @@ static int64_t due_at(const struct keep *k, int32_t layer, int32_t head, int64_t
 }
 
 /* The smallest n below most with len + n >= due_at(n_token + n), or most. A budget grows by at most
-   one per token, so that what is short of a round only falls. */
+   one per token, so that what is short of a round only falls. len is that of the entries which
+   stay: the first of n takes the place of one that does not. */
 static int64_t lane_room(const struct keep *k, int32_t layer, int32_t head, int64_t len,
                          struct keep_point at, int64_t most)
 {
@@ -163,6 +179,23 @@ static int64_t lane_room(const struct keep *k, int32_t layer, int32_t head, int6
             low = n + 1;
     }
     return low;
+}
+
+/* Entries of a lane that stay, as far as its budget is concerned: of lanes that share a layer's,
+   the mean. */
+static int64_t staying(const struct keep *k, const struct kv_seq *kv, int32_t layer, int32_t head)
+{
+    return keep_config_allots(&k->config) ? keep_allot_len(kv, layer, k->model.g.n_head)
+                                          : keep_staying(kv, layer, head);
+}
+
+static int64_t most_staying(const struct keep *k, const struct kv_seq *kv)
+{
+    int64_t most = 0;
+    for (int32_t l = 0; l < k->model.g.n_layer; l++)
+        for (int32_t h = 0; h < k->model.g.n_head; h++)
+            most = pi_max(most, staying(k, kv, l, h));
+    return most;
 }
 
 static int32_t longest_lane(const struct keep *k, const struct kv_seq *kv)
@@ -179,11 +212,11 @@ static int64_t room(const struct keep *k, const struct kv_seq *kv, struct keep_p
 {
     int64_t left = most, batch = k->config.rules.batch;
     if (!k->config.split) {
-        left = lane_room(k, 0, 0, longest_lane(k, kv), at, most);
+        left = lane_room(k, 0, 0, most_staying(k, kv), at, most);
     } else {
         for (int32_t l = 0; l < k->model.g.n_layer; l++)
             for (int32_t h = 0; h < k->model.g.n_head; h++) {
-                int64_t len = kv_lane_len(kv, l, h);
+                int64_t len = staying(k, kv, l, h);
                 if (left > 0 &&
                     len + left - 1 >= due_at(k, l, h, at.n_token + left - 1, at.n_prompt))
                     left = lane_room(k, l, h, len, at, left);
@@ -192,6 +225,18 @@ static int64_t room(const struct keep *k, const struct kv_seq *kv, struct keep_p
     if (batch > 0 && left < most)
         left = pi_min(pi_ceil_div(at.n_token + left, batch) * batch - at.n_token, most);
     return left;
+}
+
+/* Whether some lane holds the budget of the token behind the next n, if these come without a round:
+   then that token has no place in it. */
+static bool is_full(const struct keep *k, const struct kv_seq *kv, struct keep_point at, int32_t n)
+{
+    struct keep_point end = {(int32_t)pi_min((int64_t)at.n_token + n + 1, INT32_MAX), at.n_prompt};
+    for (int32_t l = 0; l < k->model.g.n_layer; l++)
+        for (int32_t h = 0; h < k->model.g.n_head; h++)
+            if ((int64_t)keep_staying(kv, l, h) + n >= keep_lane_budget_at(&k->config, l, h, end))
+                return true;
+    return false;
 }
 
 int32_t keep_room(const struct keep *k, const struct kv_seq *kv, struct keep_point at, int32_t most)
@@ -205,33 +250,70 @@ bool keep_due(const struct keep *k, const struct kv_seq *kv, struct keep_point a
        nobody knows whether there will be one. */
     if (k->config.rules.batch > 0 && n_left == 0)
         return false;
+    if (keep_overwrites(k) && n_left == 0 && is_full(k, kv, at, 0))
+        return true;
     return room(k, kv, at, 1) == 0;
+}
+
+/* A lane with an aim has its budget also where that was lowered since (a prompt that is pinned no
+   longer). */
+bool keep_step_due(const struct keep *k, const struct kv_seq *kv, struct keep_point at)
+{
+    return keep_overwrites(k) && is_full(k, kv, at, 0);
 }
 
 static bool round_within(const struct keep *k, const struct kv_seq *kv, struct keep_point at,
                          int32_t n)
 {
+    if (keep_overwrites(k) && n == 1)
+        return keep_step_due(k, kv, at);
+    if (keep_overwrites(k) && is_full(k, kv, at, n))
+        return true;
     return room(k, kv, at, (int64_t)n + 1) <= n;
 }
 
 /* ---- memory ---- */
 
+/* Entries of a lane that holds len at which rounds stop it while n tokens follow. */
+static int64_t most_at(const struct keep *k, int32_t layer, int32_t head, struct keep_point at,
+                       int32_t n, int64_t len)
+{
+    int64_t most = due_at(k, layer, head, (int64_t)at.n_token + n, at.n_prompt);
+    int64_t batch = k->config.rules.batch;
+    if (batch == 0)
+        return most;
+    /* Just not due at a multiple, or anything until the first. */
+    int64_t first = pi_ceil_div(at.n_token, batch) * batch - at.n_token;
+    return pi_max(most - 1 + batch, len + first);
+}
+
 /* The most entries that a lane reaches while n tokens follow. */
 static int64_t most_of_lane(const struct keep *k, const struct kv_seq *kv, int32_t layer,
                             int32_t head, struct keep_point at, int32_t n)
 {
-    int64_t len = kv_lane_len(kv, layer, head), batch = k->config.rules.batch;
-    int64_t most = due_at(k, layer, head, (int64_t)at.n_token + n, at.n_prompt);
-    if (batch > 0) {
-        /* Just not due at a multiple, or anything until the first. */
-        int64_t first = pi_ceil_div(at.n_token, batch) * batch - at.n_token;
-        most = pi_max(most - 1 + batch, len + first);
-    }
-    return pi_max(len, pi_min(len + n, most));
+    int64_t len = kv_lane_len(kv, layer, head), stays = keep_staying(kv, layer, head);
+    if (keep_overwrites(k) && n == 1)
+        return pi_max(
+            len, pi_min(stays + 1, due_at(k, layer, head, (int64_t)at.n_token + 1, at.n_prompt)));
+    int64_t most = most_at(
+        k, layer, head, at, n,
+        keep_config_allots(&k->config) ? keep_allot_len(kv, layer, k->model.g.n_head) : len);
+    /* Of lanes that share a layer's budget one may come to have it all. */
+    if (keep_config_allots(&k->config))
+        most *= k->model.g.n_head;
+    return pi_max(len, pi_min(stays + n, most));
 }
 
-/* Whether the lanes of every set hold the same positions. */
-static bool sets_agree(const struct keep *k, const struct kv_seq *kv)
+int64_t keep_longest(const struct keep *k, const struct kv_seq *kv, struct keep_point at, int32_t n)
+{
+    int64_t longest = 0;
+    for (int32_t l = 0; l < k->model.g.n_layer; l++)
+        for (int32_t h = 0; h < k->model.g.n_head; h++)
+            longest = pi_max(longest, most_of_lane(k, kv, l, h, at, n));
+    return longest;
+}
+
+bool keep_lanes_agree(const struct keep *k, const struct kv_seq *kv)
 {
     int32_t n_layer = keep_stage_layers(k), n_head = k->model.g.n_head;
     if (k->config.rules.granularity == KEEP_LAYER_HEAD)
@@ -269,7 +351,7 @@ static pith_status prepare_scratch(struct keep *k, const struct kv_seq *kv, stru
                        (long long)most);
     /* Room for more than asked, where the budget is a share and rises with the text. */
     int64_t cap = k->config.n_budget > 0 ? most : pi_min(most + most / 2, INT32_MAX);
-    int64_t cap_set = sets_agree(k, kv) ? cap : (int64_t)at.n_token + n;
+    int64_t cap_set = keep_lanes_agree(k, kv) ? cap : (int64_t)at.n_token + n;
     if (!grow_scratch(k, (int32_t)cap, (int32_t)pi_max(cap, cap_set)))
         return pi_fail(err, PITH_NOMEM, "no memory for a keep round over %lld entries",
                        (long long)pi_max(cap, cap_set));
@@ -338,10 +420,16 @@ pith_status keep_prepare(struct keep *k, struct kv_seq *kv, struct keep_point at
 
 bool keep_over_budget(const struct keep *k, const struct kv_seq *kv, struct keep_point at)
 {
+    if (keep_step_due(k, kv, at))
+        return true;
     for (int32_t l = 0; l < k->model.g.n_layer; l++)
-        for (int32_t h = 0; h < k->model.g.n_head; h++)
-            if (kv_lane_len(kv, l, h) > keep_lane_budget_at(&k->config, l, h, at))
+        for (int32_t h = 0; h < k->model.g.n_head; h++) {
+            int64_t len = kv_lane_len(kv, l, h);
+            if (keep_config_allots(&k->config))
+                len = keep_allot_len(kv, l, k->model.g.n_head);
+            if (len > keep_lane_budget_at(&k->config, l, h, at))
                 return true;
+        }
     return false;
 }
 
@@ -364,11 +452,34 @@ pith_status keep_prepare_round(struct keep *k, struct kv_seq *kv, struct keep_po
     return PITH_OK;
 }
 
+/* keep_lacks of a layer whose lanes share its budget: what they take until the next round, or at
+   most after it, whatever it leaves to which of them. */
+static int64_t layer_lacks(const struct keep *k, const struct kv_seq *kv, int32_t layer,
+                           struct keep_point at, int32_t n)
+{
+    int32_t n_head = k->model.g.n_head, until = (int32_t)room(k, kv, at, n);
+    int64_t len = keep_allot_len(kv, layer, n_head), sum = 0, apart = 0, held = 0, grows = 0;
+    for (int32_t h = 0; h < n_head; h++) {
+        sum += kv_lane_len(kv, layer, h);
+        apart += kv_lane_breaks(kv, layer, h);
+        held += kv_lane_pages(kv, layer, h);
+        grows += kv_lane_lacks(kv, layer, h, until);
+    }
+    int64_t most = n_head * pi_min(len + n, most_at(k, layer, 0, at, n, len));
+    int64_t n_page = keep_allot_pages(&k->model.g, pi_max(sum, most), apart);
+    return pi_max(grows, n_page - held);
+}
+
 int64_t keep_lacks(const struct keep *k, struct kv_seq *kv, struct keep_point at, int32_t n)
 {
     int64_t lacks = 0;
     if (!round_within(k, kv, at, n))
         return 0;
+    if (keep_config_allots(&k->config)) {
+        for (int32_t l = 0; l < k->model.g.n_layer; l++)
+            lacks += layer_lacks(k, kv, l, at, n);
+        return lacks + kv_seq_charge_copies(kv);
+    }
     for (int32_t l = 0; l < k->model.g.n_layer; l++)
         for (int32_t h = 0; h < k->model.g.n_head; h++) {
             int64_t most = most_of_lane(k, kv, l, h, at, n);

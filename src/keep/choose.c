@@ -3,18 +3,9 @@
  * function of numbers; takes the same time for every order of them.
  */
 #include "keep/keep.h"
+#include "keep/rank.h"
 
 #define GONE UINT32_MAX /* no number has this rank */
-
-/* Integers in the order of the floats; both zeros are one. */
-static uint32_t rank_of(float score)
-{
-    float x = score + 0.0f;
-    uint32_t bits;
-    assert(x == x);
-    memcpy(&bits, &x, sizeof(bits));
-    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
 
 /* The k-th lowest of n ranks (k >= 1), found byte by byte from the top; *n_tie receives how many of
    those that equal it are among the k lowest. */
@@ -92,7 +83,7 @@ int32_t keep_choose(const int32_t *pos, const float *score, int32_t n, struct ke
     int32_t n_gone = 0, n_kept = 0;
     assert(n_evict >= 0 && n_evict <= last - first);
     for (int32_t i = first; i < last; i++)
-        rank[i] = rank_of(score[i]);
+        rank[i] = keep_rank_of(score[i]);
     if (segments > 0 && n_evict > 0)
         n_gone = drop_quotas(pos + first, rank + first, last - first, span, segments, n_evict);
     drop_lowest(rank + first, last - first, n_evict - n_gone);

@@ -29,9 +29,10 @@ pith_status pith_keep_get_rules(const char *keep, pith_keep_rules *out, pith_err
         .slack = r->slack,
         .prefix = r->prefix,
         .sinks = r->sinks,
-        .window = r->window,
+        .window = keep_window_at(r, config.n_budget),
         .segments = r->segments,
         .pin_prompt = r->pin_prompt != 0,
+        .overwrite = r->overwrite != 0,
     };
     return PITH_OK;
 }

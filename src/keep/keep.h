@@ -41,7 +41,8 @@ struct keep_view {
 struct keep_lane {
     int32_t layer;
     int32_t head;          /* KV head */
-    int32_t n;             /* entries; slots 0 .. n - 1, the older before the younger */
+    int32_t n;             /* entries; slots 0 .. n - 1, the older before the younger unless the
+                              lane was overwritten: then positions are in any order */
     const int32_t *pos;    /* [n] */
     const bool *evictable; /* [n] */
     int32_t n_evictable;   /* how many of them are; at least 1 */
@@ -68,6 +69,29 @@ void keep_run_keys(const struct keep_view *view, const struct keep_lane *lane, i
    are written. */
 void keep_run_values(const struct keep_view *view, const struct keep_lane *lane, int32_t i,
                      float *value);
+
+/* Mark i of the lane's entries, [length]: kv_lane_marks. */
+float *keep_marks(const struct keep_view *view, int32_t layer, int32_t head, int32_t i);
+
+/* The last queries of a sequence, of every layer and query head, after rope: what a policy whose
+   state begins with them recomputes attention from (queries.c). */
+
+/* Bytes of the last n_query queries at the beginning of a policy's state, a multiple of 64. */
+size_t keep_queries_size(const struct keep_model *model, int32_t n_query);
+/* For observe, with KEEP_NEED_ROWS: remembers the rows' queries. */
+void keep_queries_observe(const struct keep_view *view, int32_t n_query,
+                          const struct pi_pass_tap_rows *rows);
+/* How many of the last n_query there are: fewer at the beginning of a sequence, and never more than
+   its tokens. */
+int32_t keep_queries_count(const struct keep_view *view, int32_t n_query);
+/* Bytes of scratch of keep_queries_weights for n_query queries and a lane of n entries. */
+size_t keep_queries_scratch(const struct keep_model *model, int32_t n_query, int32_t n);
+/* What the last count queries of the lane's group give to each of its entries: *weight
+   [count][n_group][*stride], a part of scratch, the oldest query first. Softmax over what a query
+   sees, or with logits true the scaled logits, -INFINITY for what it does not. */
+void keep_queries_weights(const struct keep_view *view, const struct keep_lane *lane,
+                          int32_t n_query, bool logits, void *scratch, const float **weight,
+                          size_t *stride);
 
 /* ---- policies ---- */
 
@@ -106,7 +130,38 @@ enum keep_need {
     KEEP_NEED_PLACES = 1 << 1, /* distances are those of places within the lane: entries that always
                                   stay because they are the first are read as if they stood right
                                   before the oldest of the others */
+    KEEP_NEED_WEIGHTS = 1 << 2,      /* attended: what every token's queries gave to each entry */
+    KEEP_NEED_STEP_WEIGHTS = 1 << 3, /* attended: the same, of evaluations of a single token only */
+    KEEP_NEED_VALUE_NORM = 1 << 4,   /* mark 0 of every entry is the L1 norm of its stored value */
+    KEEP_NEED_PARTS = 1 << 5,        /* weights may come in parts, which step and attended bring
+                                        together, wherever a->part is not NULL */
 };
+
+/* What a query group of one KV head gave to each entry of the lane, the token's own included, right
+   after its attention. */
+struct keep_attention {
+    int32_t layer;
+    int32_t head; /* KV head */
+    int32_t n;    /* entries that the token may see: the lane's first, behind which stand only those
+                     of later tokens of its pass */
+    int32_t pos;  /* of the token */
+    int32_t n_group;
+    const float *weight; /* [n_group][stride] softmax weights, 0 for what is not visible */
+    size_t stride;
+    const struct kv_weight_part *part; /* [n_group][KV_WEIGHT_PARTS] NULL: weight is what it says;
+                                          else it is to be multiplied by the parts' factors */
+    const int32_t *n_part;             /* [n_group] */
+    const float *out; /* [n_group][dim_v] what the queries got: the weighted sum of values */
+    int32_t slot;     /* of the token's own entry */
+    const float *max; /* [n_group] largest logit, and the sum of exp(logit - max) */
+    const float *sum; /* [n_group]: weight = exp(logit - max) / sum */
+    void *scratch;    /* [step_scratch] for step: of this call alone, aligned for any type */
+    float *log_scale; /* for step: its scores are out * exp(*log_scale), which is 0 until it says
+                         otherwise: where numbers of several KV heads that are to be combined are
+                         beyond what a float holds */
+};
+
+struct keep_rules;
 
 /* NULL is for "does not apply", but score is always there. params is the policy's own struct. */
 struct keep_policy {
@@ -124,10 +179,19 @@ struct keep_policy {
     void (*close)(void *data);
     /* A set of keep_need. */
     uint32_t (*needs)(const void *params);
+    /* Whether the options can work with a lane's budget of n_budget entries, not where it is a
+       share of the tokens; INVALID, with the numbers. NULL: with any that the rules allow. */
+    pith_status (*check)(const void *params, const struct keep_rules *rules, int32_t n_budget,
+                         pith_error *err);
     /* Bytes of state of one sequence: flat, without pointers, zero in a new sequence, copied by a
-       fork, as before where an evaluation fails. A policy with state makes a sequence start anew
-       where one without would go on from a shorter prefix (pith_seq_sync), and cannot be saved. */
+       fork, saved and loaded (pith_seq_save), as before where an evaluation fails. A policy with
+       state makes a sequence start anew where one without would go on from a shorter prefix
+       (pith_seq_sync). */
     size_t (*state_size)(const void *params, const struct keep_model *model, const void *data);
+    /* Whether a block of state_size bytes, from a file, can be a state. NULL: the policy makes do
+       with any bytes. */
+    bool (*sound)(const void *params, const struct keep_model *model, const void *data,
+                  const void *state);
     /* Bytes of scratch for a score over n entries; it does not fall with n. */
     size_t (*scratch_size)(const void *params, const struct keep_model *model, const void *data,
                            int32_t n);
@@ -136,6 +200,24 @@ struct keep_policy {
        to view->state must not depend on how tokens are cut into passes: add token by token. */
     void (*observe)(const void *params, const struct keep_view *view,
                     const struct pi_pass_tap_rows *rows);
+    /* Floats that every entry carries along (keep_marks), 0 in a new one, those of
+       KEEP_NEED_VALUE_NORM included; NULL: none. A sequence with marks has a state. */
+    int32_t (*n_mark)(const void *params);
+    /* With KEEP_NEED_WEIGHTS or KEEP_NEED_STEP_WEIGHTS: called for every layer, KV head and token,
+       those of one lane in the order of tokens. KV heads are served at the same time by several
+       threads: it writes to the marks of that lane, and to such parts of view->state as belong to
+       it alone. view->n_token is the token's position + 1. */
+    void (*attended)(const void *params, const struct keep_view *view,
+                     const struct keep_attention *a);
+    /* Scores of a lane for the rule overwrite=on (rules.c): out[i], [a->n], how much entry i
+       deserves to stay, right after the attention of a token that was evaluated alone, and after
+       attended. Higher = keep; never NaN, and not negative where it sets *a->log_scale. Writes to
+       out, a->scratch and *a->log_scale alone. NULL: the policy cannot overwrite. */
+    void (*step)(const void *params, const struct keep_view *view, const struct keep_attention *a,
+                 float *out);
+    /* Bytes of a->scratch for a step over n entries; it does not fall with n. NULL: none. */
+    size_t (*step_scratch)(const void *params, const struct keep_model *model, const void *data,
+                           int32_t n);
     /* Called once before the scores of a round; may change view->state. */
     void (*begin)(const void *params, const struct keep_view *view);
     /* Whether nothing is known of a layer (statistics without it), asked after begin; NULL: never.
@@ -147,9 +229,23 @@ struct keep_policy {
        that it writes to out and lane->scratch alone. */
     void (*score)(const void *params, const struct keep_view *view, const struct keep_lane *lane,
                   float *out);
+    /* Where the KV heads of a layer share its budget by their scores (allot.c): the part of an even
+       share that each is sure of, 0..1. NULL: each lane has its own budget. */
+    double (*allot_floor)(const void *params);
 };
 
 extern const struct keep_policy keep_streaming;
+extern const struct keep_policy keep_longflow;
+extern const struct keep_policy keep_snapkv;
+extern const struct keep_policy keep_pyramidkv;
+extern const struct keep_policy keep_adakv;
+extern const struct keep_policy keep_tova;
+extern const struct keep_policy keep_rkv;
+extern const struct keep_policy keep_h2o;
+extern const struct keep_policy keep_vatp;
+extern const struct keep_policy keep_scissorhands;
+extern const struct keep_policy keep_raas;
+extern const struct keep_policy keep_lazyeviction;
 extern const struct keep_policy keep_random;
 extern const struct keep_policy keep_knorm;
 extern const struct keep_policy keep_keydiff;
@@ -190,11 +286,14 @@ struct keep_rules {
     int32_t prefix;
     int32_t sinks;
     int32_t window;
+    double recent;       /* a window of this part of the lane's budget, where that is more */
     int32_t pin_prompt;  /* 1: the positions marked as the prompt are a prefix, too */
     int32_t segments;    /* 0: none */
     int32_t granularity; /* enum keep_granularity */
     int32_t combine;     /* enum keep_combine */
     int32_t batch;       /* 0: rounds as soon as they are due */
+    int32_t overwrite;   /* 1: a full lane takes a token that is evaluated alone by overwriting the
+                            entry of lowest score (policies with step) */
     char layers[KEEP_TEXT_SIZE];
     char heads[KEEP_TEXT_SIZE];
 };
@@ -210,6 +309,7 @@ struct keep_config {
     double layer_weight[KEEP_SPLIT_MAX]; /* fitted: [n_layer] of the mean budget, their mean is 1 */
     double head_weight[KEEP_SPLIT_MAX];  /* [n_head] */
     bool split;                          /* fitted: not all weights are 1 */
+    int32_t n_unsplit; /* fitted: entries of each lane's budget that are not weighed (pyramidkv) */
     union {
         max_align_t align;
         uint8_t bytes[KEEP_PARAMS_SIZE];
@@ -226,18 +326,43 @@ pith_status keep_config_parse(const char *text, struct keep_config *out, pith_er
 pith_status keep_config_set(const struct keep_policy *policy, const char *options,
                             struct keep_config *out, pith_error *err);
 
+/* Whether two texts that were read, and not fitted yet, say the same: the policy and every option.
+ */
+bool keep_config_same(const struct keep_config *a, const struct keep_config *b);
+
 /* What the options mean for lanes of this shape: a budget in bytes, its split over layers and heads
    (reads the file that it is in). INVALID, with the numbers: bytes that hold no more than the
    slack, a lane's budget that is less than what is protected, a split for another shape. IO. */
 pith_status keep_config_fit(struct keep_config *config, const struct kv_geometry *g,
                             pith_error *err);
 
+/* The last positions of a lane with a budget of n_budget entries that are protected. */
+int32_t keep_window_at(const struct keep_rules *rules, int32_t n_budget);
+
 /* Whether a budget of n_budget entries holds what is protected; INVALID, with the numbers. */
 pith_status keep_rules_check(const struct keep_rules *rules, int32_t n_budget, int32_t n_prompt,
                              pith_error *err);
 
+/* The same, and that the policy can work with it. */
+pith_status keep_config_check(const struct keep_config *config, int32_t n_budget, pith_error *err);
+
 /* Whether a split of the budget and the granularity can go together; INVALID. */
 pith_status keep_rules_agree(const struct keep_rules *rules, pith_error *err);
+
+/* Whether the policy and the other rules allow overwrite=on, where it is; INVALID with the reason.
+ */
+pith_status keep_overwrite_check(const struct keep_config *config, pith_error *err);
+
+/* Whether lanes of a layer share its budget by their scores: then the budget of one lane is the
+   mean of its layer's, which the sum of their entries keeps to. */
+bool keep_config_allots(const struct keep_config *config);
+
+/* Whether that goes together with the rules; INVALID. */
+pith_status keep_allot_check(const struct keep_config *config, pith_error *err);
+
+/* The most pages that such a layer's lanes of n_entry entries in all fill, where packing leaves
+   n_apart places that are not closed (kv_lane_breaks). */
+int64_t keep_allot_pages(const struct kv_geometry *g, int64_t n_entry, int64_t n_apart);
 
 /* Whether the policy wants distances to be those of places within the lane (KEEP_NEED_PLACES). */
 bool keep_config_places(const struct keep_config *config);
@@ -246,8 +371,8 @@ bool keep_config_places(const struct keep_config *config);
 void keep_param_fallback(const struct keep_policy *policy, const struct keep_param *param,
                          char *out, size_t cap);
 
-/* Fills weight [n], their mean 1, from "even", "pyramid:BETA", numbers "1/2/1", or the name of a
-   file of n numbers. INVALID names the key; IO. */
+/* Fills weight [n], their mean 1, from "even", "pyramid:BETA" ("pyramidkv:BETA"), numbers "1/2/1",
+   or the name of a file of n numbers. INVALID names the key; IO. */
 pith_status keep_split_read(const char *key, const char *text, int32_t n, double *weight,
                             pith_error *err);
 
@@ -293,10 +418,13 @@ int32_t keep_choose(const int32_t *pos, const float *score, int32_t n, struct ke
 /* What rounds did to a sequence. */
 struct keep_tally {
     int64_t n_round;
-    int64_t n_evicted;   /* entries, over all lanes */
-    int64_t bytes_freed; /* of pages that rounds gave back, less the copies that they took */
-    int32_t first_at;    /* tokens in the sequence at the first round; valid when n_round > 0 */
-    double seconds;      /* spent in rounds */
+    int64_t n_evicted;     /* entries, over all lanes */
+    int64_t bytes_freed;   /* of pages that rounds gave back, less the copies that they took */
+    int32_t first_at;      /* tokens in the sequence at the first round; valid when n_round > 0 */
+    double seconds;        /* spent in rounds */
+    int64_t n_overwritten; /* of n_evicted: those whose place a token took */
+    int32_t first_overwrite_at; /* tokens in the sequence before the first of them went; valid when
+                                   n_overwritten > 0 */
 };
 
 /* The policy of an engine, with the scratch of a round. One thread at a time uses it. */
@@ -311,11 +439,24 @@ void keep_free(struct keep *keep); /* NULL is ignored */
 const struct keep_config *keep_get_config(const struct keep *keep);
 /* Bytes of the block that each sequence has for the policy; 0: none. */
 size_t keep_state_size(const struct keep *keep);
-/* A set of keep_need. */
+/* Whether such a block from a file can be a state. */
+bool keep_state_sound(const struct keep *keep, const void *state);
+/* A set of keep_need; overwriting needs weights where the policy does not. */
 uint32_t keep_needs(const struct keep *keep);
+/* Floats that every entry carries along for the policy (kv_cache_set_marks). */
+int32_t keep_n_mark(const struct keep *keep);
+/* Whether full lanes are overwritten (rule overwrite). */
+bool keep_overwrites(const struct keep *keep);
 
 /* INVALID, with the numbers, when the prompt is pinned and some lane's budget does not hold it. */
 pith_status keep_check_prompt(const struct keep *keep, int32_t n_prompt, pith_error *err);
+
+/* With overwrite=on an evaluation of a single token is a step, one of more is part of a prompt. A
+   prompt has rounds as ever, and another behind its last token where a lane holds its budget then;
+   a step has one before it where a lane that holds its budget does not know whom to overwrite.
+   These rounds leave a lane one entry less than its budget. The functions below take an evaluation
+   of one token for a step; keep_room and keep_due are asked about prompts alone, and keep_step_due
+   about steps. */
 
 /* How many of the next `most` tokens can be appended to a sequence until a round is due: 0 when one
    is due now. It depends on the tokens' number and the lanes' lengths alone, so a sequence has its
@@ -326,6 +467,13 @@ int32_t keep_room(const struct keep *keep, const struct kv_seq *kv, struct keep_
 /* Whether a round is to run now, with n_left more tokens to come in this evaluation. */
 bool keep_due(const struct keep *keep, const struct kv_seq *kv, struct keep_point at,
               int32_t n_left);
+
+/* Whether a step must wait for a round; false where nothing is overwritten. */
+bool keep_step_due(const struct keep *keep, const struct kv_seq *kv, struct keep_point at);
+
+/* The most entries that a lane comes to hold while n tokens follow. */
+int64_t keep_longest(const struct keep *keep, const struct kv_seq *kv, struct keep_point at,
+                     int32_t n);
 
 /* Makes sure that n more tokens with all their rounds need no memory but pages: page tables, and
    the scratch of a round. INVALID as keep_check_prompt; NOMEM, CONTEXT leave what was. */
@@ -338,13 +486,46 @@ pith_status keep_prepare(struct keep *keep, struct kv_seq *kv, struct keep_point
    kv_seq_clear_charges ends them. */
 int64_t keep_lacks(const struct keep *keep, struct kv_seq *kv, struct keep_point at, int32_t n);
 
-/* Whether some lane holds more than its budget, so that a round now would evict. */
+/* Whether some lane holds more than its budget, so that a round is worth while; with overwrite=on
+   also where one holds its budget and does not know whom to overwrite. */
 bool keep_over_budget(const struct keep *keep, const struct kv_seq *kv, struct keep_point at);
 
 /* Makes sure that a round now, which nothing is due for, can run: scratch, and pages for copies of
    what the sequence shares. INVALID as keep_check_prompt; NOMEM, KV_FULL leave what was. */
 pith_status keep_prepare_round(struct keep *keep, struct kv_seq *kv, struct keep_point at,
                                pith_error *err);
+
+/* ---- overwriting (steps.c) ---- */
+
+/* Whether the lanes that keep the same positions hold the same ones, slot by slot: always, but in a
+   sequence that comes from a file. */
+bool keep_lanes_agree(const struct keep *keep, const struct kv_seq *kv);
+
+/* Rows of scores for n_item steps in one pass, of lanes of at most `longest` entries; uneven: where
+   some sequence's lanes do not agree. NOMEM leaves what was. */
+pith_status keep_steps_reserve(struct keep *keep, int32_t n_item, int64_t longest, bool uneven,
+                               pith_error *err);
+
+/* Shows the policy what a token's queries gave to a lane, where it needs it; of a step (the item-th
+   of its pass; -1: no step) its scores are taken. One thread for each lane, and of it the tokens in
+   order; thread is below the number that keep_create was told. view as for keep_round, with the
+   token counted; a->scratch and a->log_scale are filled in here. */
+void keep_attended(const struct keep *keep, const struct keep_view *view,
+                   const struct keep_attention *a, int32_t item, int32_t thread);
+
+/* After keep_attended for all KV heads of a layer: chooses what the next step overwrites in each
+   lane that holds its budget, and aims there (kv_seq_aim). uneven: keep_lanes_agree does not hold.
+   Different items at the same time. */
+void keep_choose_victims(const struct keep *keep, struct kv_seq *kv, const struct keep_view *view,
+                         int32_t layer, int32_t item, bool uneven);
+
+/* Lanes whose next entry overwrites one. */
+int32_t keep_count_aims(const struct keep *keep, const struct kv_seq *kv);
+
+/* Adds the entries that a token overwrote in n_lane lanes of a sequence of n_token tokens. */
+void keep_tally_overwritten(struct keep_tally *tally, int32_t n_lane, int32_t n_token);
+
+/* ---- rounds ---- */
 
 /* Shows the policy what a pass computed; only where it needs it. view as for keep_round. */
 void keep_observe(const struct keep *keep, const struct keep_view *view,
@@ -361,10 +542,10 @@ int32_t keep_position(const struct keep *keep, const struct kv_seq *kv, int32_t 
 /* Drops every entry of a token at or above n_token (kv_seq_truncate). keep NULL: the full cache. */
 void keep_truncate(struct keep *keep, struct kv_seq *kv, int32_t n_token);
 
-/* One round: brings every lane that holds more than its budget to the budget and gives whole pages
-   back. Lanes that keep the same positions are brought to one set of them, also where they held
-   different ones before. What keep_lacks asked for is free, so that it succeeds. Of the view, model
-   and data are filled in here. Adds to *tally. */
+/* One round: brings every lane that holds more than its budget to the budget, with overwrite=on to
+   one entry less, and gives whole pages back. Lanes that keep the same positions are brought to one
+   set of them, also where they held different ones before. What keep_lacks asked for is free, so
+   that it succeeds. Of the view, model and data are filled in here. Adds to *tally. */
 pith_status keep_round(struct keep *keep, struct kv_seq *kv, const struct keep_view *view,
                        struct keep_tally *tally, pith_error *err);
 

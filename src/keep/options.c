@@ -3,8 +3,8 @@
  * a key means stands in its row. A pure function of the text.
  */
 #include <stdio.h>
-#include <stdlib.h>
 
+#include "base/number.h"
 #include "keep/keep.h"
 
 /* A piece of the option text; not terminated. */
@@ -150,13 +150,8 @@ static pith_status set_budget(const struct keep_param *param, struct piece text,
 static pith_status set_real(const struct keep_param *param, struct piece text, void *field,
                             pith_error *err)
 {
-    char number[40], *end;
-    int32_t len = (int32_t)pi_min(text.len, (int64_t)sizeof(number) - 1);
-    memcpy(number, text.at, (size_t)len);
-    number[len] = '\0';
-    double value = strtod(number, &end);
-    bool plain = len == text.len && len > 0 && strspn(number, "+-.0123456789eE") == (size_t)len;
-    if (!plain || *end != '\0')
+    double value;
+    if (!pi_number_read(text.at, (size_t)text.len, &value))
         return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is not a number", param->key,
                        (int)pi_min(text.len, 32), text.at);
     if (!(value >= param->min / 1000.0 && value <= param->max / 1000.0))
@@ -316,6 +311,8 @@ pith_status keep_config_set(const struct keep_policy *policy, const char *option
     PI_TRY(set_preset(&c, &options, err));
     PI_TRY(set_options(&c, options, err));
     PI_TRY(keep_rules_agree(&c.rules, err));
+    PI_TRY(keep_overwrite_check(&c, err));
+    PI_TRY(keep_allot_check(&c, err));
     if (keep_config_places(&c) && c.rules.segments > 0)
         return pi_fail(err, PITH_INVALID,
                        "keep: %s: segments: %d: positions of the cache are for one gap behind the "
@@ -323,7 +320,7 @@ pith_status keep_config_set(const struct keep_policy *policy, const char *option
                        policy->name, c.rules.segments);
     if (c.rules.budget.unit == KEEP_UNIT_TOKENS) {
         c.n_budget = (int32_t)c.rules.budget.value;
-        PI_TRY(keep_rules_check(&c.rules, c.n_budget, 0, err));
+        PI_TRY(keep_config_check(&c, c.n_budget, err));
     }
     *out = c;
     return PITH_OK;

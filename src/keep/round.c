@@ -34,8 +34,8 @@ static bool ascends(const int32_t *pos, int32_t n)
     return true;
 }
 
-/* Shell's sort: pages that others wrote can make positions fall, which is rare and nearly sorted.
- */
+/* Shell's sort: pages that others wrote can make positions fall, which is rare and nearly sorted,
+   and overwriting leaves them in any order: after a prompt that follows steps. */
 static void sort(int32_t *x, int32_t n)
 {
     for (int32_t gap = n / 2; gap > 0; gap /= 2)
@@ -96,9 +96,33 @@ static struct keep_part *read_lane(const struct round *r, int32_t layer, int32_t
     return part;
 }
 
+/* Whether work on n entries is worth waking other threads up. */
+static bool is_large(const struct keep *k, int64_t n)
+{
+    return n * k->model.g.dim_k >= PARALLEL_MIN;
+}
+
+/* Compares lanes of the stage that begins at the round's layer with the first of their set, which
+   is that of its first layer and of the head that has the set's number. */
+static void compare_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct round *r = ctx;
+    int32_t n_head = r->k->model.g.n_head;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        int32_t layer = r->layer + (int32_t)(i / n_head), head = (int32_t)(i % n_head);
+        int32_t first = keep_set_of(r->k, head);
+        r->k->agrees[i] = (layer == r->layer && head == first) ||
+                          kv_lane_agrees(r->kv, layer, head, r->layer, first);
+    }
+}
+
 static void add_lane(const struct round *r, struct keep_set *set, bool first, int32_t layer,
                      int32_t head)
 {
+    int32_t number = (layer - r->layer) * r->k->model.g.n_head + head;
+    if (!first && set->agree && r->k->agrees[number])
+        return; /* what is known already */
     const struct keep_part *part = read_lane(r, layer, head);
     size_t size = (size_t)part->n * sizeof(*part->pos);
     set->longest = (int32_t)pi_max(set->longest, part->n);
@@ -114,22 +138,46 @@ static void add_lane(const struct round *r, struct keep_set *set, bool first, in
 
 /* What may go: neither the oldest entries that are protected nor the last positions. */
 static struct keep_span span_of(const struct keep_rules *rules, const struct keep_set *set,
-                                const struct keep_view *view)
+                                const struct keep_view *view, int32_t budget)
 {
     int32_t n_sink = (int32_t)pi_min(rules->sinks, set->n);
     int64_t lo = pi_max(rules->prefix, rules->pin_prompt ? view->n_prompt : 0);
     if (n_sink > 0)
         lo = pi_max(lo, (int64_t)set->pos[n_sink - 1] + 1);
-    int64_t hi = pi_max((int64_t)view->n_token - rules->window, lo + 1);
+    int64_t hi = pi_max((int64_t)view->n_token - keep_window_at(rules, budget), lo + 1);
     return (struct keep_span){(int32_t)pi_min(lo, INT32_MAX - 1), (int32_t)pi_min(hi, INT32_MAX)};
 }
 
+/* Entries that a round leaves in a layer whose lanes share its budget. */
+static int64_t total_budget(const struct round *r, int32_t layer)
+{
+    struct keep_point at = {r->view->n_token, r->view->n_prompt};
+    int32_t n_head = r->k->model.g.n_head;
+    return (int64_t)n_head * keep_lane_budget_at(&r->k->config, layer, 0, at);
+}
+
+/* Lanes that share a layer's budget are due together, when they hold more than all of it. */
+static bool gather_allotted(const struct round *r, int32_t layer)
+{
+    const struct keep *k = r->k;
+    int64_t n = 0;
+    for (int32_t s = 0; s < keep_n_set(k); s++)
+        n += pi_max(k->set[s].n, k->set[s].longest);
+    for (int32_t s = 0; s < keep_n_set(k); s++)
+        k->set[s].due = n > total_budget(r, layer);
+    return k->set[0].due;
+}
+
 /* The sets of a stage that begins at a layer: their positions, and whether they are due. */
-static bool gather_sets(const struct round *r, int32_t begin, int32_t end)
+static bool gather_sets(struct round *r, int32_t begin, int32_t end)
 {
     const struct keep *k = r->k;
     struct keep_point at = {r->view->n_token, r->view->n_prompt};
+    int32_t n_lane = (end - begin) * k->model.g.n_head;
+    int64_t n_entry = (int64_t)n_lane * kv_lane_len(r->kv, begin, 0);
     bool due = false;
+    r->layer = begin;
+    pi_parallel_items(is_large(k, n_entry) ? k->n_thread : 1, n_lane, compare_lanes, r);
     for (int32_t s = 0; s < keep_n_set(k); s++) {
         struct keep_set *set = &k->set[s];
         set->n = 0;
@@ -142,21 +190,23 @@ static bool gather_sets(const struct round *r, int32_t begin, int32_t end)
                     add_lane(r, set, first, l, h);
                     first = false;
                 }
-        set->span = span_of(&k->config.rules, set, r->view);
-        set->due = pi_max(set->n, set->longest) > keep_lane_budget_at(&k->config, begin, s, at);
+        int32_t budget = keep_lane_budget_at(&k->config, begin, s, at);
+        set->span = span_of(&k->config.rules, set, r->view, budget);
+        set->budget = keep_round_budget(k, begin, s, at);
+        set->due = pi_max(set->n, set->longest) > set->budget;
         due = due || set->due;
     }
-    return due;
+    return keep_config_allots(&k->config) ? gather_allotted(r, begin) : due;
 }
 
 /* ---- scores ---- */
 
 /* Which entries of a lane may go. */
-static void mark_evictable(const struct keep_set *set, struct keep_part *part)
+static void mark_evictable(const struct keep_set *set, const int32_t *pos, struct keep_part *part)
 {
     part->n_evictable = 0;
     for (int32_t i = 0; i < part->n; i++) {
-        part->evictable[i] = part->pos[i] >= set->span.lo && part->pos[i] < set->span.hi;
+        part->evictable[i] = pos[i] >= set->span.lo && pos[i] < set->span.hi;
         part->n_evictable += part->evictable[i];
     }
 }
@@ -170,13 +220,17 @@ static void score_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
         const struct keep_set *set = &k->set[keep_set_of(k, h)];
         if (!set->due)
             continue;
-        struct keep_part *part = read_lane(r, r->layer, h);
-        mark_evictable(set, part);
+        struct keep_part *part = &k->part[h];
+        const int32_t *pos = set->pos;
+        part->n = set->n;
+        if (!set->agree)
+            pos = read_lane(r, r->layer, h)->pos;
+        mark_evictable(set, pos, part);
         struct keep_lane lane = {
             .layer = r->layer,
             .head = h,
             .n = part->n,
-            .pos = part->pos,
+            .pos = pos,
             .evictable = part->evictable,
             .n_evictable = part->n_evictable,
             .scratch = k->scratch + (size_t)thread * k->scratch_size,
@@ -186,14 +240,35 @@ static void score_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
+/* Combines a lane's scores into those of a set whose lanes agree: what may go lies next to each
+   other, and as many lanes have had a say in each of it. */
+static void fold_agreeing(struct keep_set *set, const struct keep_part *part, bool mean)
+{
+    int32_t lo = find_first(set->pos, set->n, set->span.lo);
+    int32_t hi = find_first(set->pos, set->n, set->span.hi);
+    bool first = lo < hi && set->n_of[lo] == 0;
+    for (int32_t i = lo; i < hi; i++)
+        set->n_of[i]++;
+    for (int32_t i = lo; i < hi && first; i++)
+        set->score[i] = part->score[i];
+    for (int32_t i = lo; i < hi && !first && mean; i++)
+        set->score[i] += part->score[i];
+    for (int32_t i = lo; i < hi && !first && !mean; i++)
+        set->score[i] = part->score[i] > set->score[i] ? part->score[i] : set->score[i];
+}
+
 /* Combines a lane's scores of evictable entries into its set's. */
 static void fold(const struct keep *k, struct keep_set *set, const struct keep_part *part)
 {
     bool mean = k->config.rules.combine == KEEP_MEAN;
+    if (set->agree) {
+        fold_agreeing(set, part, mean);
+        return;
+    }
     for (int32_t i = 0; i < part->n; i++) {
         if (!part->evictable[i])
             continue;
-        int32_t at = set->agree ? i : find(set->pos, set->n, part->pos[i]);
+        int32_t at = find(set->pos, set->n, part->pos[i]);
         float x = part->score[i];
         if (set->n_of[at]++ == 0)
             set->score[at] = x;
@@ -222,12 +297,6 @@ static bool is_silent(const struct round *r)
     return c->policy->silent != NULL && c->policy->silent(&c->params, r->view, r->layer);
 }
 
-/* Whether work on n entries is worth waking other threads up. */
-static bool is_large(const struct keep *k, int64_t n)
-{
-    return n * k->model.g.dim_k >= PARALLEL_MIN;
-}
-
 static void score_sets(struct round *r, int32_t begin, int32_t end)
 {
     const struct keep *k = r->k;
@@ -251,10 +320,10 @@ static void score_sets(struct round *r, int32_t begin, int32_t end)
 
 /* ---- choosing and dropping ---- */
 
-static void choose(const struct round *r, struct keep_set *set, int32_t budget)
+static void choose(const struct round *r, struct keep_set *set)
 {
     const struct keep *k = r->k;
-    int32_t n_evict = (int32_t)pi_max(0, set->n - budget);
+    int32_t n_evict = (int32_t)pi_max(0, set->n - set->budget);
     set->n_kept = keep_choose(set->pos, set->score, set->n, set->span, k->config.rules.segments,
                               n_evict, k->rank, set->slots);
 }
@@ -336,30 +405,23 @@ static pith_status drop(struct round *r, int32_t begin, int32_t end, pith_error 
 static pith_status run_stage(struct round *r, int32_t begin, int32_t end, pith_error *err)
 {
     const struct keep *k = r->k;
-    struct keep_point at = {r->view->n_token, r->view->n_prompt};
     if (!gather_sets(r, begin, end))
         return PITH_OK;
     score_sets(r, begin, end);
+    if (keep_config_allots(&k->config))
+        keep_allot(&k->config, k->set, keep_n_set(k), total_budget(r, begin));
     for (int32_t s = 0; s < keep_n_set(k); s++)
         if (k->set[s].due)
-            choose(r, &k->set[s], keep_lane_budget_at(&k->config, begin, s, at));
+            choose(r, &k->set[s]);
     return drop(r, begin, end, err);
 }
 
 /* ---- for the engine ---- */
 
-static struct keep_view complete(const struct keep *k, const struct keep_view *view)
-{
-    struct keep_view whole = *view;
-    whole.model = &k->model;
-    whole.data = k->data;
-    return whole;
-}
-
 void keep_observe(const struct keep *k, const struct keep_view *view,
                   const struct pi_pass_tap_rows *rows)
 {
-    struct keep_view whole = complete(k, view);
+    struct keep_view whole = keep_view_complete(k, view);
     if ((keep_needs(k) & KEEP_NEED_ROWS) != 0)
         k->config.policy->observe(&k->config.params, &whole, rows);
 }
@@ -407,7 +469,7 @@ pith_status keep_round(struct keep *k, struct kv_seq *kv, const struct keep_view
                        struct keep_tally *tally, pith_error *err)
 {
     double start = pi_time_s();
-    struct keep_view whole = complete(k, view);
+    struct keep_view whole = keep_view_complete(k, view);
     struct round r = {.k = k, .kv = kv, .view = &whole};
     kv_seq_trim(kv);
     int64_t n_free = kv_seq_free_pages(kv);

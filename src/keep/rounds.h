@@ -1,4 +1,5 @@
-/* rounds.h - the inside of struct keep, for budget.c (when, and the memory) and round.c alone. */
+/* rounds.h - the inside of struct keep, for budget.c (when, and the memory), round.c and steps.c
+   alone. */
 #ifndef PI_KEEP_ROUNDS_H
 #define PI_KEEP_ROUNDS_H
 
@@ -16,6 +17,12 @@ struct keep_set {
     int32_t *n_of;  /* [cap_set] lanes whose scores are in score */
     int32_t *slots; /* [cap_set] chosen: ascending indices into pos */
     struct keep_span span;
+    int32_t budget; /* positions that stay */
+    /* Of allot.c: */
+    int32_t n_may_go;
+    int32_t n_top;   /* how many of its layer's highest scores are its own */
+    int32_t n_equal; /* and are as high as the lowest of those */
+    double wish;     /* positions of those that may go that it should keep */
 };
 
 /* One lane at a time of each KV head, during a round. */
@@ -25,6 +32,22 @@ struct keep_part {
     int32_t *pos;    /* [cap] */
     float *score;    /* [cap] */
     bool *evictable; /* [cap] */
+};
+
+/* What the steps of a pass are chosen by, one layer at a time (steps.c). */
+struct keep_steps {
+    void *block; /* owned; the arrays below */
+    int32_t n_item;
+    int32_t cap; /* entries of a lane that there is memory for */
+    bool uneven; /* there is memory for lanes that do not agree */
+    size_t scratch_size;
+    float *score;     /* [n_item][n_head][cap] of the running layer */
+    float *log_scale; /* [n_item][n_head] */
+    int32_t *pos;     /* [n_item][cap] of one lane */
+    int32_t *all;     /* [n_item][n_head * cap] positions that some lane has; uneven only */
+    float *all_score; /* [n_item][n_head * cap] combined; uneven only */
+    int32_t *n_of;    /* [n_item][n_head * cap] lanes whose scores are in it; uneven only */
+    uint8_t *scratch; /* [n_thread][scratch_size] of calls to the policy */
 };
 
 struct keep {
@@ -40,11 +63,38 @@ struct keep {
     struct keep_set *set;   /* [n_head] those of the running stage, owned */
     struct keep_part *part; /* [n_head] owned */
     struct kv_cut *cut;     /* [n_layer * n_head] what stays of the stage's lanes, owned */
-    void *block;            /* the arrays above, and .. owned */
-    uint32_t *rank;         /* [cap_set] */
-    int32_t *merged;        /* [cap_set] */
-    uint8_t *scratch;       /* [n_scorer][scratch_size] */
+    bool *agrees;     /* [n_layer * n_head] the stage's lanes that hold what the first of their
+                         set does; owned */
+    void *block;      /* the arrays above, and .. owned */
+    uint32_t *rank;   /* [cap_set] */
+    int32_t *merged;  /* [cap_set] */
+    uint8_t *scratch; /* [n_scorer][scratch_size] */
+    struct keep_steps steps;
 };
+
+/* The view with what the policy is to see of the engine. */
+static inline struct keep_view keep_view_complete(const struct keep *k,
+                                                  const struct keep_view *view)
+{
+    struct keep_view whole = *view;
+    whole.model = &k->model;
+    whole.data = k->data;
+    return whole;
+}
+
+/* Entries that a round leaves in a lane: overwriting keeps one place free, so that the budget holds
+   while the next token is there, too. */
+static inline int32_t keep_round_budget(const struct keep *k, int32_t layer, int32_t head,
+                                        struct keep_point at)
+{
+    return keep_lane_budget_at(&k->config, layer, head, at) - k->config.rules.overwrite;
+}
+
+/* Entries of a lane that stay when the next one comes. */
+static inline int32_t keep_staying(const struct kv_seq *kv, int32_t layer, int32_t head)
+{
+    return kv_lane_len(kv, layer, head) - (kv_lane_aim(kv, layer, head) >= 0);
+}
 
 /* Sets of the lanes of one layer, and which of them a head's lane belongs to. */
 static inline int32_t keep_n_set(const struct keep *k)
@@ -67,5 +117,12 @@ static inline int32_t keep_stage_layers(const struct keep *k)
 
 /* Entries of a lane that are read elsewhere than they were written: its first ones, or 0. */
 int32_t keep_count_shifted(const struct kv_seq *kv, int32_t layer, int32_t head);
+
+/* allot.c. budget of each of a layer's sets, one per KV head, gathered and scored: their sum is
+   total, or all that they hold and what is protected. */
+void keep_allot(const struct keep_config *config, struct keep_set *set, int32_t n_set,
+                int64_t total);
+/* Entries per lane of a layer, rounded up. */
+int64_t keep_allot_len(const struct kv_seq *kv, int32_t layer, int32_t n_head);
 
 #endif

@@ -3,6 +3,8 @@
  * options, what contradicts what, and how many entries a lane may hold. Pure functions of the
  * options; when a round runs is budget.c's, which entries go is choose.c's and round.c's.
  */
+#include <math.h>
+
 #include "keep/keep.h"
 
 /* ---- the options ---- */
@@ -31,6 +33,8 @@ const struct keep_param keep_rule_params[] = {
      "oldest entries of a lane that always stay", NULL},
     {"window", KEEP_TYPE_COUNT, AT(window), 0, KEEP_COUNT_MAX, "0",
      "positions at the end whose entries always stay", NULL},
+    {"recent", KEEP_TYPE_REAL, AT(recent), 0, 900, "0",
+     "part of a lane's budget that is such a window, where that is more (0.5: half of it)", NULL},
     {"pin-prompt", KEEP_TYPE_CHOICE, AT(pin_prompt), 0, 0, "off",
      "the entries of the prompt always stay: off or on", switch_words},
     {"segments", KEEP_TYPE_COUNT, AT(segments), 0, 4096, "0",
@@ -45,8 +49,14 @@ const struct keep_param keep_rule_params[] = {
      "rounds only before tokens whose number is a multiple of this, where a lane holds more than "
      "budget + slack (0: as soon as it holds as many)",
      NULL},
+    {"overwrite", KEEP_TYPE_CHOICE, AT(overwrite), 0, 0, "off",
+     "whether a token that is evaluated alone takes the place of the entry of lowest score in a "
+     "lane "
+     "that holds its budget: off or on",
+     switch_words},
     {"layers", KEEP_TYPE_TEXT, AT(layers), 0, 0, "even",
-     "how the layers share the budget: even, pyramid:BETA, numbers like 2/1/1, or a file of them",
+     "how the layers share the budget: even, pyramid:BETA, pyramidkv:BETA (of what is beyond the "
+     "window), numbers like 2/1/1, or a file of them",
      NULL},
     {"heads", KEEP_TYPE_TEXT, AT(heads), 0, 0, "even", "the same for the KV heads of each layer",
      NULL},
@@ -64,20 +74,41 @@ static int64_t count_first(const struct keep_rules *r, int32_t n_prompt)
     return r->pin_prompt ? pi_max(first, n_prompt) : first;
 }
 
-static int64_t count_protected(const struct keep_rules *r, int32_t n_prompt)
+int32_t keep_window_at(const struct keep_rules *r, int32_t n_budget)
 {
-    return count_first(r, n_prompt) + r->window;
+    /* The small number is for products like 0.29 * 100. */
+    return (int32_t)pi_max(r->window, (int64_t)(r->recent * n_budget + 1e-6));
+}
+
+/* The smallest budget that holds what is protected of it, and with overwriting the entry that is
+   overwritten. */
+static int64_t least_budget(const struct keep_rules *r, int32_t n_prompt)
+{
+    int64_t first = count_first(r, n_prompt) + r->overwrite;
+    int64_t least = (int64_t)ceil((double)first / (1.0 - r->recent));
+    if (first + r->window > least)
+        return first + r->window;
+    /* Its window is the whole number below its part, which an entry or two less can hold. */
+    while (least > first && least - 1 >= first + keep_window_at(r, (int32_t)(least - 1)))
+        least--;
+    return least;
 }
 
 pith_status keep_rules_check(const struct keep_rules *r, int32_t n_budget, int32_t n_prompt,
                              pith_error *err)
 {
-    int64_t first = count_first(r, n_prompt), n = count_protected(r, n_prompt);
-    if (n_budget < n)
+    int64_t first = count_first(r, n_prompt);
+    int32_t window = keep_window_at(r, n_budget);
+    if (n_budget < first + window)
         return pi_fail(err, PITH_INVALID,
                        "keep: a budget of %d entries is smaller than the %lld that are protected: "
                        "the first %lld and the last %d",
-                       n_budget, (long long)n, (long long)first, r->window);
+                       n_budget, (long long)(first + window), (long long)first, window);
+    if (n_budget < first + window + r->overwrite)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: a budget of %d entries leaves none to overwrite: the first %lld and "
+                       "the last %d are protected",
+                       n_budget, (long long)first, window);
     return PITH_OK;
 }
 
@@ -97,15 +128,18 @@ static double weight_of(const struct keep_config *c, int32_t layer, int32_t head
 
 static int32_t weighed_budget(const struct keep_config *c, double weight, struct keep_point at)
 {
-    if (c->n_budget > 0)
-        return weigh(c->n_budget, weight);
+    if (c->n_budget > 0) {
+        int32_t n_unsplit = (int32_t)pi_min(c->n_unsplit, c->n_budget);
+        return n_unsplit + weigh(c->n_budget - n_unsplit, weight);
+    }
     /* A share means that of the entries which the full cache would have. Of those that are live it
        would compound from round to round, down to slack * share / (1 - share) whatever the length.
        More than all tokens are not needed; so limited, it grows by at most one per token. */
     double slope = (double)c->rules.budget.value * 1000.0 * weight + 1e-3;
     int64_t billionths = slope < 1e9 ? (int64_t)slope : 1000000000;
     int64_t share = at.n_token * billionths / 1000000000;
-    return (int32_t)pi_min(pi_max(pi_max(share, count_protected(&c->rules, at.n_prompt)), 1),
+    share += (int64_t)floor(c->n_unsplit * (1.0 - weight) + 1e-6);
+    return (int32_t)pi_min(pi_max(pi_max(share, least_budget(&c->rules, at.n_prompt)), 1),
                            INT32_MAX);
 }
 
@@ -147,14 +181,27 @@ static int64_t filled_by(const struct keep_config *c, const struct kv_geometry *
     return most_of(c, n_budget, n_token) + (apart ? g->page_len : 0);
 }
 
+/* Pages of a layer whose lanes share its budget: equally long until its first round. */
+static int64_t allotted_pages(const struct keep_config *c, const struct kv_geometry *g,
+                              int32_t layer, int32_t n_token)
+{
+    int32_t budget = keep_lane_budget_at(c, layer, 0, (struct keep_point){n_token, 0});
+    int64_t n = most_of(c, budget, n_token);
+    if (n_token < (int64_t)budget + c->rules.slack)
+        return g->n_head * pi_ceil_div(n, g->page_len);
+    return keep_allot_pages(g, n * g->n_head, 0);
+}
+
 int64_t keep_bytes_at(const struct keep_config *c, const struct kv_geometry *g, int32_t n_token)
 {
     if (c->policy == NULL)
         return kv_bytes_for_tokens(g, n_token);
-    if (!c->split)
+    if (!c->split && !keep_config_allots(c))
         return kv_bytes_for_tokens(g, filled_by(c, g, keep_budget_at(c, n_token), n_token));
     int64_t n_page = 0;
-    for (int32_t l = 0; l < g->n_layer; l++)
+    for (int32_t l = 0; keep_config_allots(c) && l < g->n_layer; l++)
+        n_page += allotted_pages(c, g, l, n_token);
+    for (int32_t l = 0; !keep_config_allots(c) && l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
             int32_t budget = keep_lane_budget_at(c, l, h, (struct keep_point){n_token, 0});
             n_page += (filled_by(c, g, budget, n_token) + g->page_len - 1) / g->page_len;
@@ -181,6 +228,42 @@ pith_status keep_rules_agree(const struct keep_rules *r, pith_error *err)
     return PITH_OK;
 }
 
+/* A lane's victim is known when its attention is done, or that of its layer: not before other
+   layers have read theirs. */
+pith_status keep_overwrite_check(const struct keep_config *c, pith_error *err)
+{
+    const struct keep_rules *r = &c->rules;
+    if (!r->overwrite)
+        return PITH_OK;
+    if (c->policy->step == NULL)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: overwrite: on: %s has no score for single steps, only for rounds",
+                       c->policy->name);
+    if (r->granularity != KEEP_LAYER && r->granularity != KEEP_LAYER_HEAD)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: overwrite: on: an entry is overwritten in one layer at a time, so "
+                       "that with granularity %s layers cannot keep the same positions (layer, "
+                       "layer-head)",
+                       granularity_words[r->granularity]);
+    if (r->batch > 0)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: batch: %d: rounds that wait leave no place for what overwrites",
+                       r->batch);
+    if (keep_config_places(c))
+        return pi_fail(err, PITH_INVALID,
+                       "keep: overwrite: on: %s reads entries elsewhere than they were written, "
+                       "which are not overwritten",
+                       c->policy->name);
+    return PITH_OK;
+}
+
+pith_status keep_config_check(const struct keep_config *c, int32_t n_budget, pith_error *err)
+{
+    PI_TRY(keep_rules_check(&c->rules, n_budget, 0, err));
+    return c->policy->check == NULL ? PITH_OK
+                                    : c->policy->check(&c->params, &c->rules, n_budget, err);
+}
+
 /* Bytes of pages are full where every lane holds all that it ever does, so that the size is kept
    between rounds, too. An even split is exact; of another the largest budget that fits is found. */
 static pith_status fit_bytes(struct keep_config *c, const struct kv_geometry *g, pith_error *err)
@@ -196,7 +279,7 @@ static pith_status fit_bytes(struct keep_config *c, const struct kv_geometry *g,
                        (long long)bytes, (long long)n, (long long)n_lane, (long long)over);
     int64_t low = 1, high = n - over;
     c->n_budget = (int32_t)high;
-    while (c->split && low < high) {
+    while ((c->split || keep_config_allots(c)) && low < high) {
         c->n_budget = (int32_t)(low + (high - low + 1) / 2);
         if (keep_bytes_at(c, g, INT32_MAX) <= bytes)
             low = c->n_budget;
@@ -218,6 +301,9 @@ static pith_status read_split(struct keep_config *c, const struct kv_geometry *g
     }
     PI_TRY(keep_split_read("layers", c->rules.layers, g->n_layer, c->layer_weight, err));
     PI_TRY(keep_split_read("heads", c->rules.heads, g->n_head, c->head_weight, err));
+    if (strncmp(c->rules.layers, "pyramidkv:", 10) == 0 ||
+        strncmp(c->rules.heads, "pyramidkv:", 10) == 0)
+        c->n_unsplit = c->rules.window;
     for (int32_t l = 0; l < g->n_layer; l++)
         c->split = c->split || c->layer_weight[l] != 1.0;
     for (int32_t h = 0; h < g->n_head; h++)
@@ -237,7 +323,7 @@ static pith_status check_lanes(const struct keep_config *c, const struct kv_geom
                                "keep: layer %d, KV head %d: its part of a budget of %d entries is "
                                "less than one",
                                l, h, c->n_budget);
-            PI_TRY(keep_rules_check(&c->rules, n, 0, err));
+            PI_TRY(keep_config_check(c, n, err));
             if (!c->split)
                 return PITH_OK;
         }
@@ -249,6 +335,7 @@ pith_status keep_config_fit(struct keep_config *c, const struct kv_geometry *g, 
     if (c->policy == NULL)
         return PITH_OK;
     c->split = false;
+    c->n_unsplit = 0;
     PI_TRY(read_split(c, g, err));
     if (c->rules.budget.unit == KEEP_UNIT_BYTES)
         PI_TRY(fit_bytes(c, g, err));

@@ -1,5 +1,5 @@
 /*
- * run.c - a policy's way to keys and values: the store's runs, with keys as attention sees them.
+ * run.c - a policy's way to keys, values and marks: the store's, with keys as attention sees them.
  */
 #include <math.h>
 
@@ -41,4 +41,9 @@ void keep_run_values(const struct keep_view *view, const struct keep_lane *lane,
                      float *value)
 {
     kv_lane_run_values(view->kv, lane->layer, lane->head, i, value);
+}
+
+float *keep_marks(const struct keep_view *view, int32_t layer, int32_t head, int32_t i)
+{
+    return kv_lane_marks(view->kv, layer, head, i);
 }

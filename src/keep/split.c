@@ -2,23 +2,18 @@
  * split.c - shares of a budget from text: even, a pyramid, or numbers. It knows neither what is
  * shared nor among whom. A pure function of the text, or of the file that the text names.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
+#include "base/number.h"
 #include "base/os.h"
+#include "base/utf8.h"
 #include "keep/keep.h"
-
-#define NUMBER_MAX 32 /* characters of a number in a file */
 
 /* Cai et al., "PyramidKV", 2024 (arXiv 2406.02069), section 3.2: budgets that fall by equal steps
    from 2 - 1 / beta of the mean in the first layer to 1 / beta of it in the last. */
 static pith_status fill_pyramid(const char *key, const char *text, int32_t n, double *weight,
                                 pith_error *err)
 {
-    char *end;
-    double beta = strtod(text, &end);
-    if (end == text || *end != '\0' || !(beta >= 1.0) || !(beta <= 1e6))
+    double beta;
+    if (!pi_number_read(text, strlen(text), &beta) || !(beta >= 1.0) || !(beta <= 1e6))
         return pi_fail(err, PITH_INVALID, "keep: %s: \"pyramid:%.32s\" has no number in 1..1e6",
                        key, text);
     for (int32_t i = 0; i < n; i++)
@@ -36,33 +31,28 @@ static void normalise(int32_t n, double *weight)
         weight[i] *= n / sum;
 }
 
-/* A number at the beginning of text [len] that ends there or before one of `ends`; *used characters
-   with what ends it. False: none, or not above zero. */
-static bool read_number(const char *text, size_t len, const char *ends, size_t *used, double *out)
+/* A number at the beginning of text [len], behind blanks, that ends there or before `end`; *used
+   characters with what ends it. False: none, or not above zero. */
+static bool read_number(const char *text, size_t len, char end, size_t *used, double *out)
 {
-    char number[NUMBER_MAX];
-    size_t n = 0;
-    while (n < len && strchr(ends, text[n]) == NULL)
+    size_t n = 0, blank = 0;
+    while (n < len && text[n] != end)
         n++;
-    if (n == 0 || n >= sizeof(number))
-        return false;
-    memcpy(number, text, n);
-    number[n] = '\0';
-    char *end;
-    *out = strtod(number, &end);
+    while (blank < n && pi_is_space(text[blank]))
+        blank++;
     *used = n < len ? n + 1 : n;
-    return *end == '\0' && *out > 0.0 && *out <= 1e9;
+    return pi_number_read(text + blank, n - blank, out) && *out > 0.0 && *out <= 1e9;
 }
 
-/* Exactly n numbers, each ended by one of `ends` or the text. */
-static pith_status read_numbers(const char *key, const char *text, size_t len, const char *ends,
-                                int32_t n, double *weight, pith_error *err)
+/* Exactly n numbers, each ended by `end` or the text. */
+static pith_status read_numbers(const char *key, const char *text, size_t len, char end, int32_t n,
+                                double *weight, pith_error *err)
 {
     size_t at = 0, used;
     int32_t i = 0;
     for (; at < len; i++) {
         double x;
-        if (!read_number(text + at, len - at, ends, &used, &x))
+        if (!read_number(text + at, len - at, end, &used, &x))
             return pi_fail(err, PITH_INVALID, "keep: %s: number %d, at \"%.*s\", is not above zero",
                            key, i + 1, (int)pi_min((int64_t)(len - at), 16), text + at);
         if (i < n)
@@ -83,7 +73,7 @@ static pith_status read_file(const char *key, const char *path, int32_t n, doubl
     struct pi_file file = {0};
     PI_TRY(pi_file_map(path, &file, err));
     pith_status status =
-        read_numbers(key, (const char *)file.data, file.size, "\n", n, weight, err);
+        read_numbers(key, (const char *)file.data, file.size, '\n', n, weight, err);
     pi_file_unmap(&file);
     return status;
 }
@@ -91,7 +81,7 @@ static pith_status read_file(const char *key, const char *path, int32_t n, doubl
 pith_status keep_split_read(const char *key, const char *text, int32_t n, double *weight,
                             pith_error *err)
 {
-    static const char pyramid[] = "pyramid:";
+    static const char pyramid[] = "pyramid:", beyond[] = "pyramidkv:";
     if (strcmp(text, "even") == 0) {
         for (int32_t i = 0; i < n; i++)
             weight[i] = 1.0;
@@ -99,7 +89,9 @@ pith_status keep_split_read(const char *key, const char *text, int32_t n, double
     }
     if (strncmp(text, pyramid, sizeof(pyramid) - 1) == 0)
         return fill_pyramid(key, text + sizeof(pyramid) - 1, n, weight, err);
+    if (strncmp(text, beyond, sizeof(beyond) - 1) == 0)
+        return fill_pyramid(key, text + sizeof(beyond) - 1, n, weight, err);
     if (text[0] >= '0' && text[0] <= '9')
-        return read_numbers(key, text, strlen(text), "/", n, weight, err);
+        return read_numbers(key, text, strlen(text), '/', n, weight, err);
     return read_file(key, text, n, weight, err);
 }

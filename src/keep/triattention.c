@@ -211,6 +211,19 @@ static struct state state_at(const struct data *d, void *block)
     return s;
 }
 
+/* Counts that no sequence reaches could not go on counting. */
+static bool sound(const void *params, const struct keep_model *model, const void *data,
+                  const void *state)
+{
+    const int64_t *count = state;
+    (void)params;
+    (void)data;
+    for (int32_t l = 0; l < model->g.n_layer; l++)
+        if (count[l] < 0 || count[l] > INT64_MAX / 2)
+            return false;
+    return true;
+}
+
 static uint32_t needs(const void *params)
 {
     const struct params *p = params;
@@ -490,6 +503,7 @@ const struct keep_policy keep_triattention = {
     .close = close_data,
     .needs = needs,
     .state_size = state_size,
+    .sound = sound,
     .scratch_size = scratch_size,
     .observe = observe,
     .begin = begin,

@@ -1,7 +1,7 @@
 /*
  * attend.c - attention over a lane: walks the lane's pages, decides which of them each query sees
  * and from what rotation, and hands page after page to the kernels of cpu/attend.h. It knows no
- * policy and no arithmetic beyond the last division.
+ * policy and no arithmetic beyond the last division, of outputs and of weights (see there).
  *
  * Two ways lead over a page, with the same bits. Few rows (a generated token's query group) read it
  * as it is stored, once. Many rows (a prompt) decode it to f32 first and go over it in blocks of
@@ -25,6 +25,18 @@ _Static_assert((int)PI_ATTEND_F32 == (int)KV_TYPE_F32 && (int)PI_ATTEND_F16 == (
    memory rests that much longer. */
 #define LOOK_AHEAD_BYTES 8192
 
+/* Stretches of a row of weights that wait for the row's last maximum. The maximum of random logits
+   moves about as often as the logarithm of the pages; more stretches than these are joined. */
+#define MAX_STRETCH KV_WEIGHT_PARTS
+
+/* Weights of a row that were stored relative to the same maximum: those from a slot on, up to where
+   the next stretch begins. */
+struct stretches {
+    int32_t n;
+    int32_t slot[MAX_STRETCH];
+    float max[MAX_STRETCH];
+};
+
 /* One call's working memory, parts of the caller's scratch. */
 struct attend {
     const struct kv_attend_job *job;
@@ -45,8 +57,9 @@ struct attend {
     float *sum;         /* [n_row] */
     float *rescale;     /* [PI_ATTEND_ROWS] */
     int32_t *limit;     /* [PI_ATTEND_ROWS] */
-    float *k;           /* [dim_k][page_len] decoded */
-    float *v;           /* [page_len][dim_v] decoded */
+    struct stretches *stretch; /* [n_row] of rows whose weights are wanted */
+    float *k;                  /* [dim_k][page_len] decoded */
+    float *v;                  /* [page_len][dim_v] decoded */
 };
 
 /* The next n floats of scratch, each part on its own cache line; only counts while base is NULL. */
@@ -70,6 +83,7 @@ static size_t place(struct attend *a, const struct kv_geometry *g, int32_t n_row
     a->sum = take(scratch, &used, rows);
     a->rescale = take(scratch, &used, PI_ATTEND_ROWS);
     a->limit = take(scratch, &used, PI_ATTEND_ROWS);
+    a->stretch = take(scratch, &used, rows * (sizeof(*a->stretch) / sizeof(float)));
     if (n_row > PI_ATTEND_ROWS_PACKED) {
         a->k = take(scratch, &used, dim_k * (size_t)g->page_len);
         a->v = take(scratch, &used, dim_v * (size_t)g->page_len);
@@ -156,7 +170,7 @@ static void page_view(const struct attend *a, int32_t index, struct pi_attend_pa
     };
 }
 
-/* Replaces K and V of the view by their f32 copies in scratch. */
+/* Replaces K and V, where it is wanted, of the view by their f32 copies in scratch. */
 static void page_decode(struct attend *a, struct pi_attend_page *page)
 {
     const struct kv_geometry *g = &a->cache->g;
@@ -165,7 +179,7 @@ static void page_decode(struct attend *a, struct pi_attend_page *page)
         a->cpu->decode_k[g->type_k](page, a->k);
         page->k = a->k;
     }
-    if (g->type_v != KV_TYPE_F32) {
+    if (a->job->out != NULL && g->type_v != KV_TYPE_F32) {
         a->cpu->decode_v[g->type_v](page, a->v);
         page->v = a->v;
     }
@@ -180,16 +194,141 @@ static int32_t count_visible(const struct pi_attend_page *page, int32_t limit)
     return n;
 }
 
+/* ---- weights ------------------------------------------------------------------------------ */
+
+/*
+ * The kernels compute p[s] = E(x[s] - m) with m the row's maximum after the page of s. A row of
+ * weights keeps these p, and with them where m moved; when the last page is done, with M the
+ * row's last maximum and l its sum,
+ *
+ *   weight[s] = p[s] * (E(m - M) * (1 / l))
+ *
+ * each product rounded. So no exponential is computed twice and K and V are read once; the second
+ * look at the row is what softmax(x) costs over the output alone. Where m moved so often that the
+ * list of a row is full, what is stored is first multiplied by E(m - M), M the maximum so far, and
+ * the list begins anew: that, too, depends on the row's own logits alone. Whoever takes weights in
+ * parts gets p and the factors, and multiplies where the row is read anyway.
+ */
+
+static float *weights_of(const struct attend *a, int32_t r)
+{
+    return a->job->tap->weight + (size_t)r * a->job->tap->row_stride;
+}
+
+/* Multiplies the row's weights before a slot by E(m - max) * factor, which takes the place of m. */
+static void weights_scale(struct attend *a, int32_t r, int32_t end, float max, float factor)
+{
+    struct stretches *s = &a->stretch[r];
+    a->cpu->decay(s->max, s->n, max, factor);
+    for (int32_t i = 0; i < s->n; i++) {
+        int32_t stop = i + 1 < s->n ? s->slot[i + 1] : end;
+        a->cpu->scale(weights_of(a, r) + s->slot[i], stop - s->slot[i], s->max[i]);
+    }
+}
+
+/* After rows r0.. have seen the page that begins at a slot. */
+static void weights_note(struct attend *a, int32_t r0, int32_t n_row, int32_t slot)
+{
+    for (int32_t r = r0; r < r0 + n_row; r++) {
+        struct stretches *s = &a->stretch[r];
+        float max = a->max[r];
+        if (max == (s->n > 0 ? s->max[s->n - 1] : -INFINITY))
+            continue;
+        if (s->n == MAX_STRETCH) {
+            weights_scale(a, r, slot, max, 1.0f);
+            s->n = 0; /* slot[0] stays */
+        } else {
+            s->slot[s->n] = slot;
+        }
+        s->max[s->n++] = max;
+    }
+}
+
+/* Rows r0.. see nothing of the n entries from a slot on. */
+static void weights_clear(struct attend *a, int32_t r0, int32_t n_row, int32_t slot, int32_t n)
+{
+    for (int32_t r = r0; n > 0 && r < r0 + n_row; r++)
+        memset(weights_of(a, r) + slot, 0, (size_t)n * sizeof(float));
+}
+
+/* Before a row's first stretch it sees nothing, so that its weights are 0 by any factor. */
+static void weights_part(struct attend *a, int32_t r, float inverse)
+{
+    struct stretches *s = &a->stretch[r];
+    struct kv_weight_part *part = a->job->tap->part + (size_t)r * KV_WEIGHT_PARTS;
+    part[0].factor = 0.0f;
+    a->cpu->decay(s->max, s->n, a->max[r], inverse);
+    for (int32_t i = 0; i < s->n; i++)
+        part[i] = (struct kv_weight_part){s->slot[i], s->max[i]};
+    part[0].slot = 0;
+    a->job->tap->n_part[r] = (int32_t)pi_max(s->n, 1);
+}
+
+static void weights_finish(struct attend *a)
+{
+    int32_t len = a->lane->len;
+    for (int32_t r = 0; r < a->n_row; r++) {
+        float inverse = a->sum[r] > 0.0f ? 1.0f / a->sum[r] : 0.0f;
+        if (a->job->tap->part != NULL)
+            weights_part(a, r, inverse);
+        else
+            weights_scale(a, r, len, a->max[r], inverse);
+        weights_clear(a, r, 1, len, (16 - len % 16) % 16);
+    }
+}
+
+/* ---- one page ----------------------------------------------------------------------------- */
+
+static bool weights_wanted(const struct attend *a)
+{
+    return a->job->tap != NULL && a->job->tap->weight != NULL;
+}
+
+/* Where a page's logits and weights go. Kernels write whole groups of 16 weights, which go beyond
+   the end of the row where pages with a delta let the last one begin at an odd slot: then none. */
+static struct pi_attend_tap tap_of_page(const struct attend *a, int32_t n, int32_t slot, int32_t r0)
+{
+    const struct kv_attend_tap *tap = a->job->tap;
+    if (tap == NULL)
+        return (struct pi_attend_tap){0};
+    size_t at = (size_t)r0 * tap->row_stride + (size_t)slot;
+    bool fits = pi_align((size_t)n, 16) + (size_t)slot <= pi_align((size_t)a->lane->len, 16);
+    return (struct pi_attend_tap){.logits = tap->logits == NULL ? NULL : tap->logits + at,
+                                  .weight = tap->weight == NULL || !fits ? NULL : tap->weight + at,
+                                  .stride = tap->row_stride};
+}
+
+/* The weights of such a page, which the kernels left in x. */
+static void weights_copy(const struct attend *a, int32_t r0, int32_t n_row, int32_t slot, int32_t n)
+{
+    for (int32_t i = 0; i < n_row; i++)
+        memcpy(weights_of(a, r0 + i) + slot, a->x + (size_t)i * PI_ATTEND_SLOTS,
+               (size_t)n * sizeof(float));
+}
+
+/* Whether the first of a block's rows, and with it all, sees all entries of a page. In a lane that
+   was overwritten the largest position of all stands for that of the page: a generated token comes
+   after it. */
+static bool sees_all(const struct attend *a, const struct pi_attend_page *page, int32_t r0)
+{
+    if (a->lane->unordered)
+        return a->lane->top <= a->job->pos0 + r0 / a->job->n_group;
+    return page->pos[page->n - 1] <= a->limit[0];
+}
+
 /* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,
-   values of the entries that its last row sees. */
+   values of the entries that its last row sees, or where positions do not ascend of all, those that
+   a row does not see adding nothing. */
 static void block_attend(struct attend *a, struct pi_attend_page page, int32_t slot, int32_t r0)
 {
     const struct kv_geometry *g = &a->cache->g;
-    const struct kv_attend_tap *tap = a->job->tap;
-    int32_t n_row = (int32_t)pi_min(a->block_rows, a->n_row - r0);
+    int32_t n_row = (int32_t)pi_min(a->block_rows, a->n_row - r0), n_all = page.n;
     for (int32_t i = 0; i < n_row; i++)
         a->limit[i] = limit_of(a, r0 + i, a->delta);
-    page.n = count_visible(&page, a->limit[n_row - 1]);
+    if (!a->lane->unordered)
+        page.n = count_visible(&page, a->limit[n_row - 1]);
+    if (weights_wanted(a))
+        weights_clear(a, r0, n_row, slot + page.n, n_all - page.n);
     if (page.n == 0)
         return;
     struct pi_attend_rows rows = {
@@ -197,7 +336,7 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         .q = a->q + (size_t)r0 * (size_t)g->dim_k,
         .scale = a->job->scale,
         .limit = a->limit,
-        .all_visible = a->limit[0] >= page.pos[page.n - 1],
+        .all_visible = sees_all(a, &page, r0),
         .x = a->x,
         .max = a->max + r0,
         .sum = a->sum + r0,
@@ -205,19 +344,24 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         .o = a->o + (size_t)r0 * (size_t)g->dim_v,
         .o_stride = (size_t)g->dim_v,
     };
-    float *logits = NULL;
-    if (tap != NULL)
-        logits = tap->logits + (size_t)r0 * tap->row_stride + (size_t)slot;
+    struct pi_attend_tap page_tap = tap_of_page(a, page.n, slot, r0);
     a->cpu->logits[a->decoded ? KV_TYPE_F32 : g->type_k](&page, &rows);
-    a->cpu->softmax(&page, &rows, logits, tap == NULL ? 0 : tap->row_stride);
-    a->cpu->values[a->decoded ? KV_TYPE_F32 : g->type_v](&page, &rows);
+    a->cpu->softmax(&page, &rows, &page_tap);
+    if (weights_wanted(a) && page_tap.weight == NULL)
+        weights_copy(a, r0, n_row, slot, page.n);
+    if (weights_wanted(a))
+        weights_note(a, r0, n_row, slot);
+    if (a->job->out != NULL)
+        a->cpu->values[a->decoded ? KV_TYPE_F32 : g->type_v](&page, &rows);
 }
 
 /* Asks for the part of a page that belongs to block i of n, so that the requests spread over
    the work on this page. */
 static void prefetch_part(const struct attend *a, const uint8_t *page, int32_t i, int32_t n)
 {
-    size_t bytes = a->cache->layout.bytes, step = pi_align(bytes / (size_t)n + 1, 64);
+    const struct kv_page_layout *layout = &a->cache->layout;
+    size_t bytes = a->job->out != NULL ? layout->bytes : layout->v;
+    size_t step = pi_align(bytes / (size_t)n + 1, 64);
     size_t begin = (size_t)i * step;
     if (begin < bytes)
         a->cpu->prefetch(page + begin, step < bytes - begin ? step : bytes - begin);
@@ -230,19 +374,24 @@ static void prefetch_rest(const struct attend *a, const uint8_t *page)
     const struct kv_page_layout *layout = &a->cache->layout;
     size_t k = g->type_k == KV_TYPE_F32 ? layout->k : layout->k_scale;
     size_t v = g->type_v == KV_TYPE_F32 ? layout->v : layout->v_scale;
+    v = a->job->out != NULL ? v : layout->pos;
     a->cpu->prefetch(page + k, layout->v - k);
     a->cpu->prefetch(page + v, layout->bytes - v);
 }
 
-/* Table entry `index` of the lane, whose entries begin at a slot. Positions ascend in a page. */
+/* Table entry `index` of the lane, whose entries begin at a slot. Where positions ascend in a page
+   its first one says whether any row sees something of it. */
 static void page_attend(struct attend *a, int32_t index, int32_t slot)
 {
     int32_t delta = a->lane->table[index].delta;
     const uint8_t *base = kv_page_at(a->cache, a->lane->table[index].page), *next = base;
     struct pi_attend_page page;
     page_view(a, index, &page);
-    if (page.pos[0] > limit_of(a, a->n_row - 1, delta))
+    if (!a->lane->unordered && page.pos[0] > limit_of(a, a->n_row - 1, delta)) {
+        if (weights_wanted(a))
+            weights_clear(a, 0, a->n_row, slot, page.n);
         return;
+    }
     if (delta != a->delta)
         queries_fill(a, delta);
     if (index + a->look_ahead < a->lane->n_live)
@@ -268,10 +417,12 @@ static void rows_start(struct attend *a)
     for (int32_t r = 0; r < a->n_row; r++) {
         a->max[r] = -INFINITY;
         a->sum[r] = 0.0f;
-        for (int32_t s = 0; tap != NULL && s < a->lane->len; s++)
+        a->stretch[r].n = 0;
+        for (int32_t s = 0; tap != NULL && tap->logits != NULL && s < a->lane->len; s++)
             tap->logits[(size_t)r * tap->row_stride + (size_t)s] = -INFINITY;
     }
-    memset(a->o, 0, (size_t)a->n_row * (size_t)a->cache->g.dim_v * sizeof(float));
+    if (a->job->out != NULL)
+        memset(a->o, 0, (size_t)a->n_row * (size_t)a->cache->g.dim_v * sizeof(float));
 }
 
 /* out = o / l. Adding zero turns a negative zero, whose sign may depend on which slots were
@@ -280,18 +431,20 @@ static void rows_finish(struct attend *a)
 {
     const struct kv_attend_job *job = a->job;
     size_t dim_v = (size_t)a->cache->g.dim_v;
-    for (int32_t r = 0; r < a->n_row; r++) {
+    for (int32_t r = 0; job->out != NULL && r < a->n_row; r++) {
         const float *o = a->o + (size_t)r * dim_v;
         float *out = job->out + (size_t)(r / job->n_group) * job->out_stride +
                      (size_t)(r % job->n_group) * dim_v;
         float inverse = a->sum[r] > 0.0f ? 1.0f / a->sum[r] : 0.0f;
         for (size_t d = 0; d < dim_v; d++)
             out[d] = o[d] * inverse + 0.0f;
-        if (job->tap != NULL) {
-            job->tap->max[r] = a->max[r];
-            job->tap->sum[r] = a->sum[r];
-        }
     }
+    if (weights_wanted(a))
+        weights_finish(a);
+    if (job->tap != NULL && job->tap->max != NULL)
+        memcpy(job->tap->max, a->max, (size_t)a->n_row * sizeof(float));
+    if (job->tap != NULL && job->tap->sum != NULL)
+        memcpy(job->tap->sum, a->sum, (size_t)a->n_row * sizeof(float));
 }
 
 void kv_attend(const struct kv_attend_job *job, void *scratch)

@@ -48,14 +48,25 @@ const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache);
 void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out);
 void kv_cache_reset_peak(struct kv_cache *cache); /* to what is in use now */
 
+/* Every entry of the sequences that are made from now on has n_mark floats beside it, its marks: 0
+   when it is appended, changed by whoever asked for them, and they stay with the entry wherever it
+   is packed to, until it is dropped or overwritten; a fork gets a copy, and so does a sequence that
+   shares another's page, while a snapshot has none: after a load they are 0. With value_norm mark 0
+   is set on the way in and never changes, also by a load: the L1 norm of the value as it is stored,
+   summed over the dimensions in ascending order. Their bytes count as those of page tables. n_mark
+   is at least 0, with value_norm 1; no sequence exists yet. */
+void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm);
+
 pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_error *err);
 void kv_seq_free(struct kv_seq *seq);
 /* Shares every page that holds entries. What seq had reserved is not to be counted on afterwards:
-   its tail page is shared now, reserve again. NOMEM. */
+   its tail page is shared now, reserve again. Aims are copied, so that both go on alike. NOMEM. */
 pith_status kv_seq_fork(const struct kv_seq *seq, struct kv_seq **out, pith_error *err);
 
-/* Makes room so that n more entries can be appended to every lane (pages and a private tail page).
-   INVALID for a negative n. KV_FULL or NOMEM leaves everything as it was. */
+/* Makes room so that n more entries can be appended to every lane: pages, and pages of its own for
+   those that it writes to, the last one and the one that an aim points into. The first entry of a
+   lane with an aim takes no room: where the aim is forgotten before, reserve again. INVALID for a
+   negative n. KV_FULL or NOMEM leaves everything as it was. */
 pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err);
 /* Gives back pages beyond what the lanes hold (after a reservation that was not used). */
 void kv_seq_trim(struct kv_seq *seq);
@@ -66,37 +77,54 @@ void kv_seq_trim(struct kv_seq *seq);
 /* Room for n more entries in every lane's page table, also with compactions between, no pages.
    NOMEM leaves all as it was. */
 pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err);
-/* Pages that one lane takes for n more entries, beyond those that it has reserved, when nobody
+/* Pages that one lane takes to grow by n entries, beyond those that it has reserved, when nobody
    shares its last page. */
 int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n);
 /* How many pages more than its entries fill a lane can come to hold, whatever is kept of it and
-   appended: the places that packing closes no gap over (kv_seq_compact), and a last page with a
-   delta, which takes no new entries. 0 for a lane that shares nothing at other positions. */
+   appended or overwritten: the places that packing closes no gap over (kv_seq_compact), and a last
+   page with a delta, which takes no new entries. 0 for a lane that shares nothing at other
+   positions. */
 int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Pages of the pool that are free. */
 int64_t kv_seq_free_pages(const struct kv_seq *seq);
-/* The most copies of shared pages that compacting and appending to the sequence can take. Each
+/* The most copies of shared pages that compacting, appending and overwriting can take. Each
    holder of a page may need one, but the last: a series of calls over several sequences charges a
    page no more often, until kv_seq_clear_charges was called for each of them. No kv_cache_stats in
    between. */
 int64_t kv_seq_charge_copies(struct kv_seq *seq);
 void kv_seq_clear_charges(struct kv_seq *seq);
 
-/* Appends n entries at positions pos0, pos0 + 1, ... to one lane; room was reserved, and pos0 is
-   above the position of the lane's last entry. Values beyond the range of the storage type are
-   stored as its largest finite ones, NaN as 0.
+/* Appends n entries at positions pos0, pos0 + 1, ... to one lane, the first to where the lane is
+   aimed at; room was reserved, and pos0 is above the position of the lane's last entry, in a lane
+   that was overwritten above all. Values beyond the range of the storage type are stored as its
+   largest finite ones, NaN as 0.
    k: [n] rows of dim_k floats, k_stride floats apart, after rope; v alike. */
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
                    const float *k, size_t k_stride, const float *v, size_t v_stride);
 
+/* Lets the next entry that is appended to a lane take the place of the one at a slot, 0 <= slot <
+   length, instead of going to the end (-1, and what a new lane has): nothing else moves, the lane
+   does not grow, and its positions ascend no longer, until a compaction or a truncation leaves them
+   in order. One append of n entries overwrites one and adds n - 1. An append, a compaction and a
+   truncation that drops an entry of the lane forget the aim; so do a shift and a shared page that
+   its entry is touched by. A page that others point to is copied by the next kv_seq_reserve;
+   kv_seq_charge_copies counts it. Not for the entries of a page with a delta. */
+void kv_seq_aim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
+int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head);
+
 /* Drops every entry at a position >= pos from every lane, wherever it lies, and gives back all
    pages that hold no entry then, reserved ones too. Nothing is copied: a lane sees less of a shared
-   page, which kv_seq_reserve copies before it is written to. */
+   page, which kv_seq_reserve copies before it is written to. Only in a lane that was overwritten
+   gaps within a page are closed, which copies a shared one; where no page is free for that the
+   entries of the page behind the first gap go, too. */
 void kv_seq_truncate(struct kv_seq *seq, int32_t pos);
+/* The pages that are to be free so that kv_seq_truncate drops nothing below pos; mostly 0. */
+int64_t kv_seq_truncate_copies(const struct kv_seq *seq, int32_t pos);
 
 /* Keeps the entries at the given slots (ascending, n of them) of one lane, in their order, and
    gives back all pages that hold no entry then, reserved ones too. Pages are packed without gaps
-   but where the delta changes or, after sharing, positions fall. Shared pages are copied before
+   but where the delta changes or, after sharing, positions fall; in a lane that was overwritten,
+   where they fall anyway, only where the delta changes. Shared pages are copied before
    they change, which takes a free page for each. INVALID (slots not ascending or out of range),
    KV_FULL: lane unchanged. */
 pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, const int32_t *slots,
@@ -117,7 +145,8 @@ pith_status kv_seq_compact_lanes(struct kv_seq *seq, const struct kv_cut *cut, i
 
 /* Lets a lane's entries before a slot, which begins a page or is the lane's end, be read as if
    written delta positions later than they were, whatever they are read at now. They must stay in
-   order and below the entries that follow. Nothing is copied. */
+   order and below the entries that follow, but in a lane that was overwritten. Nothing is copied.
+   */
 void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, int32_t delta);
 
 /* Lets a slot of a lane, 0 <= slot <= length, begin a page. Where it does not yet, that takes one
@@ -136,8 +165,11 @@ pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, i
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Pages held, reserved ones included. */
 int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head);
-/* Position of a slot, its page's delta included. */
+/* Position of a slot, its page's delta included. Positions ascend with slots but where pages were
+   shared at other positions and in lanes that were overwritten (kv_seq_aim). */
 int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
+/* Whether the lane was overwritten, so that its positions may fall from slot to slot. */
+bool kv_lane_unordered(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* The positions of the first n slots (n <= length), page by page: O(n) for any lane. */
 void kv_lane_positions(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t *out,
                        int32_t n);
@@ -148,8 +180,13 @@ void kv_lane_written(const struct kv_seq *seq, int32_t layer, int32_t head, int3
 /* Whether two lanes hold the same positions, slot by slot, read and written. */
 bool kv_lane_agrees(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t other_layer,
                     int32_t other_head);
-/* The largest position of a lane; -1 when it is empty. */
+/* The largest position of a lane; -1 when it is empty. O(pages), O(1) for one that was overwritten.
+ */
 int32_t kv_lane_last(const struct kv_seq *seq, int32_t layer, int32_t head);
+/* Mark i of every slot, [length]; kv_cache_set_marks. Whoever has the lane may write. Valid until
+   the sequence gets more room (reserve, fork, load) or the lane's slots change. */
+float *kv_lane_marks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
+
 /* The stored key or value of a slot, decoded to f32. */
 void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out);
 void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out);
@@ -168,12 +205,30 @@ void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int
 void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                         float *out);
 
-/* The logits of one attention call, for whoever asks (zeroed: nobody does). */
+/* Weights of a row as its pass wrote them: from a slot on, up to where the next part begins, the
+   softmax weight is what is stored times the factor. Slots ascend from 0; there is at least one. */
+struct kv_weight_part {
+    int32_t slot;
+    float factor;
+};
+
+#define KV_WEIGHT_PARTS 32 /* most parts of a row */
+
+/* The logits and the weights of one attention call, for whoever asks: NULL is not wanted. Weights
+   have the guarantees of the output: bits that depend only on what the query sees and where; and
+   they leave the output's bits alone. */
 struct kv_attend_tap {
     float *logits; /* [n_tok][n_group][row_stride] scaled logits q.k, -INFINITY where not visible */
-    size_t row_stride; /* at least the lane's length */
-    float *max;        /* [n_tok][n_group] */
-    float *sum; /* [n_tok][n_group] sum of exp(logit - max): weight = exp(logit - max) / sum */
+    float *weight; /* [n_tok][n_group][row_stride] softmax of the logits over what the query sees, 0
+                      where it does not and from the lane's length to the next multiple of 16
+                      (attend.c has the arithmetic) */
+    size_t row_stride; /* at least the lane's length; for weights its next multiple of 16 */
+    struct kv_weight_part *part; /* [n_tok][n_group][KV_WEIGHT_PARTS] where weights are wanted in
+                                    parts, which spares another pass over them; else NULL */
+    int32_t *n_part;             /* [n_tok][n_group], likewise */
+    float *max;        /* [n_tok][n_group] -INFINITY for a query that sees nothing */
+    float *sum;        /* [n_tok][n_group] sum of exp(logit - max), 0 likewise:
+                          weight = exp(logit - max) / sum */
 };
 
 /* One attention call: n_tok queries times the n_group query heads that share one KV head. */
@@ -187,7 +242,8 @@ struct kv_attend_job {
     const float *q; /* query (t, g) at q + t * q_stride + g * dim_k; after rope */
     size_t q_stride;
     float scale; /* multiplies q.k */
-    float *out;  /* output (t, g) at out + t * out_stride + g * dim_v */
+    float *out;  /* output (t, g) at out + t * out_stride + g * dim_v; NULL: only the tap is wanted,
+                    and no value is read */
     size_t out_stride;
     const struct pi_rope
         *rope;                 /* rotates queries for pages with a delta; may be NULL without any */

@@ -1,7 +1,7 @@
 /*
  * lane.c - one lane: where a slot lies, keeping some of its entries, pointing at another page. It
  * decides nothing about which entries are worth keeping. Invariant: len, n_live and ragged agree
- * with the table, and positions ascend within every page.
+ * with the table, and positions ascend within every page of a lane that is not unordered.
  */
 #include "base/threads.h"
 #include "kv/store.h"
@@ -33,6 +33,32 @@ void kv_lane_drop_from(struct kv_cache *cache, struct kv_lane *lane, int32_t beg
         kv_lane_recount(cache, lane);
 }
 
+/* Entries of two pages one after the other that positions keep apart: they fall. */
+static bool falls(const struct kv_cache *cache, const struct kv_page_ref *a,
+                  const struct kv_page_ref *b)
+{
+    return kv_page_pos(cache, b->page)[0] <= kv_page_pos(cache, a->page)[a->n - 1];
+}
+
+/* What is left of an unordered lane is ordered again where positions ascend as far as a delta goes.
+   Where they only do so within pages it stays unordered: else packing would leave gaps that
+   kv_lane_breaks did not tell of before. */
+static void find_order(const struct kv_cache *cache, struct kv_lane *lane)
+{
+    lane->unordered = false;
+    lane->top = -1;
+    for (int32_t i = 0; i < lane->n_live; i++) {
+        const struct kv_page_ref *ref = &lane->table[i], *before = ref - (i > 0);
+        const int32_t *pos = kv_page_pos(cache, ref->page);
+        if (i > 0 && before->delta == ref->delta && falls(cache, before, ref))
+            lane->unordered = true;
+        for (int32_t e = 0; e < ref->n; e++) {
+            lane->top = (int32_t)pi_max(lane->top, pos[e] + ref->delta);
+            lane->unordered = lane->unordered || (e > 0 && pos[e] <= pos[e - 1]);
+        }
+    }
+}
+
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane)
 {
     lane->len = 0;
@@ -44,14 +70,8 @@ void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane)
         lane->len += lane->table[i].n;
         lane->n_live++;
     }
-}
-
-/* Entries of two pages one after the other that may not share one. */
-static bool stay_apart(const struct kv_cache *cache, const struct kv_page_ref *a,
-                       const struct kv_page_ref *b)
-{
-    return a->delta != b->delta ||
-           kv_page_pos(cache, b->page)[0] <= kv_page_pos(cache, a->page)[a->n - 1];
+    if (lane->unordered)
+        find_order(cache, lane);
 }
 
 int32_t kv_lane_count_breaks(const struct kv_cache *cache, const struct kv_lane *lane)
@@ -60,7 +80,8 @@ int32_t kv_lane_count_breaks(const struct kv_cache *cache, const struct kv_lane 
     if (lane->n_live == 0)
         return 0;
     for (int32_t i = 1; i < lane->n_live; i++)
-        n += stay_apart(cache, &lane->table[i - 1], &lane->table[i]);
+        n += lane->table[i - 1].delta != lane->table[i].delta ||
+             (!lane->unordered && falls(cache, &lane->table[i - 1], &lane->table[i]));
     return n + (lane->table[lane->n_live - 1].delta != 0);
 }
 
@@ -87,6 +108,11 @@ int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32
     int32_t entry;
     const struct kv_page_ref *ref = &lane->table[kv_lane_find(seq->cache, lane, slot, &entry)];
     return kv_page_pos(seq->cache, ref->page)[entry] + ref->delta;
+}
+
+bool kv_lane_unordered(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    return kv_lane_at(seq, layer, head)->unordered;
 }
 
 void kv_lane_positions(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t *out,
@@ -149,8 +175,8 @@ bool kv_lane_agrees(const struct kv_seq *seq, int32_t layer, int32_t head, int32
 int32_t kv_lane_last(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    int32_t last = -1;
-    for (int32_t i = 0; i < lane->n_live; i++) {
+    int32_t last = lane->unordered ? lane->top : -1;
+    for (int32_t i = 0; !lane->unordered && i < lane->n_live; i++) {
         const struct kv_page_ref *ref = &lane->table[i];
         last = (int32_t)pi_max(last, kv_page_pos(seq->cache, ref->page)[ref->n - 1] + ref->delta);
     }
@@ -177,7 +203,8 @@ void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_
 
 /* Walks kept slots and the places they move to. An entry never moves back in the table, nor up
    within a page that it stays in, so moving them in order overwrites nothing that is still to be
-   read. A new page is opened when the last is full, the delta changes or the position falls. */
+   read. A new page is opened when the last is full, the delta changes or, in an ordered lane, the
+   position falls. */
 struct packer {
     const struct kv_cache *cache;
     const struct kv_lane *lane;
@@ -215,12 +242,43 @@ static void packer_next(struct packer *p, int32_t slot)
     p->pos = kv_page_pos(p->cache, p->lane->table[p->from].page)[p->entry];
     p->to_entry++;
     p->opened = p->to < 0 || p->to_entry == p->cache->g.page_len || p->delta != p->to_delta ||
-                p->pos <= before;
+                (p->pos <= before && !p->lane->unordered);
     if (p->opened) {
         p->to++;
         p->to_entry = 0;
         p->to_delta = p->delta;
     }
+}
+
+/* How many of n > 0 ascending slots, from the first on, have no gap between them. */
+static int32_t count_adjacent(const int32_t *slots, int32_t n)
+{
+    int32_t fit = 1, beyond = n + 1;
+    if (slots[n - 1] - slots[0] == n - 1)
+        return n;
+    while (beyond - fit > 1) {
+        int32_t mid = fit + (beyond - fit) / 2;
+        if (slots[mid - 1] - slots[0] == mid - 1)
+            fit = mid;
+        else
+            beyond = mid;
+    }
+    return fit;
+}
+
+/* How many of n slots, from that of the packer on, lie and go next to each other. */
+static int32_t packer_stretch(const struct packer *p, const int32_t *slots, int32_t n)
+{
+    int64_t most = pi_min(p->from_end - slots[0], p->cache->g.page_len - p->to_entry);
+    return count_adjacent(slots, (int32_t)pi_min(n, most));
+}
+
+/* Goes on within a stretch. */
+static void packer_skip(struct packer *p, int32_t n)
+{
+    p->entry += n;
+    p->to_entry += n;
+    p->pos = kv_page_pos(p->cache, p->lane->table[p->from].page)[p->entry];
 }
 
 static bool packer_stays(const struct packer *p)
@@ -249,7 +307,7 @@ static int32_t count_copies(const struct kv_cache *cache, const struct kv_lane *
     return n_copy;
 }
 
-/* Entries that wait to be moved into one page: parts cost less than entries one by one. */
+/* Stretches that wait to be moved into one page, all at once. */
 struct moves {
     int32_t to; /* table index */
     int32_t n;
@@ -264,18 +322,13 @@ static void moves_run(const struct kv_cache *cache, const struct kv_lane *lane, 
 }
 
 static void moves_add(const struct kv_cache *cache, const struct kv_lane *lane, struct moves *m,
-                      const struct packer *p)
+                      const struct packer *p, int32_t n)
 {
     const uint8_t *from = kv_page_at(cache, lane->table[p->from].page);
     if (m->to != p->to)
         moves_run(cache, lane, m);
-    struct kv_page_part *last = m->n > 0 ? &m->part[m->n - 1] : NULL;
-    if (last != NULL && last->from == from && last->from_slot + last->n == p->entry) {
-        last->n++;
-        return;
-    }
     m->to = p->to;
-    m->part[m->n++] = (struct kv_page_part){from, p->entry, p->to_entry, 1};
+    m->part[m->n++] = (struct kv_page_part){from, p->entry, p->to_entry, n};
 }
 
 /* Gives the lane pages of its own where keeping the slots writes to shared ones; they are free.
@@ -301,11 +354,13 @@ static void pack(const struct kv_cache *cache, struct kv_lane *lane, const int32
     struct packer p;
     struct moves moves = {.to = -1};
     packer_start(cache, lane, &p);
-    for (int32_t j = 0; j < n; j++) {
+    for (int32_t j = 0, n_next; j < n; j += n_next) {
         packer_next(&p, slots[j]);
+        n_next = packer_stretch(&p, slots + j, n - j);
         struct kv_page_ref *to = &lane->table[p.to];
         if (!packer_stays(&p))
-            moves_add(cache, lane, &moves, &p);
+            moves_add(cache, lane, &moves, &p, n_next);
+        packer_skip(&p, n_next - 1);
         to->delta = p.to_delta;
         to->n = p.to_entry + 1;
     }
@@ -335,6 +390,14 @@ static pith_status check_slots(const struct kv_lane *lane, const int32_t *slots,
     return PITH_OK;
 }
 
+/* Whether the slots of a cut are those of the one before, in a lane of the same length. */
+static bool is_checked(const struct kv_seq *seq, const struct kv_cut *cut, int32_t i)
+{
+    const struct kv_cut *a = &cut[i - (i > 0)], *b = &cut[i];
+    return i > 0 && a->slots == b->slots && a->n == b->n &&
+           kv_lane_at(seq, a->layer, a->head)->len == kv_lane_at(seq, b->layer, b->head)->len;
+}
+
 /* What a thread packs. */
 struct packing {
     struct kv_seq *seq;
@@ -347,7 +410,9 @@ static void pack_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         const struct kv_cut *cut = &job->cut[i];
-        pack(job->seq->cache, kv_lane_at(job->seq, cut->layer, cut->head), cut->slots, cut->n);
+        struct kv_lane *lane = kv_lane_at(job->seq, cut->layer, cut->head);
+        pack(job->seq->cache, lane, cut->slots, cut->n);
+        kv_marks_keep(job->seq, lane, cut->slots, cut->n);
     }
 }
 
@@ -359,7 +424,8 @@ pith_status kv_seq_compact_lanes(struct kv_seq *seq, const struct kv_cut *cut, i
     int64_t n_copy = 0, n_entry = 0, n = 0;
     for (int32_t i = 0; i < n_cut; i++) {
         const struct kv_lane *lane = kv_lane_at(seq, cut[i].layer, cut[i].head);
-        PI_TRY(check_slots(lane, cut[i].slots, cut[i].n, err));
+        if (!is_checked(seq, cut, i))
+            PI_TRY(check_slots(lane, cut[i].slots, cut[i].n, err));
         if (lane_shares(cache, lane))
             n_copy += count_copies(cache, lane, cut[i].slots, cut[i].n);
         n_entry += lane->len;
@@ -378,6 +444,7 @@ pith_status kv_seq_compact_lanes(struct kv_seq *seq, const struct kv_cut *cut, i
         struct kv_lane *lane = kv_lane_at(seq, cut[i].layer, cut[i].head);
         kv_lane_drop_from(cache, lane, lane->n_live);
         kv_lane_recount(cache, lane);
+        lane->aim = 0;
     }
     return PITH_OK;
 }
@@ -394,11 +461,14 @@ pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, cons
 void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, int32_t delta)
 {
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    lane->aim = lane->aim <= slot ? 0 : lane->aim;
     for (int32_t i = 0; slot > 0; i++) {
         assert(i < lane->n_live && lane->table[i].n <= slot);
         lane->table[i].delta = delta;
         slot -= lane->table[i].n;
     }
+    if (lane->unordered)
+        find_order(seq->cache, lane);
 }
 
 pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
@@ -445,6 +515,18 @@ static pith_status check_full(const struct kv_cache *cache, const struct kv_lane
     return PITH_OK;
 }
 
+/* The lowest and the highest stored position of a page. */
+static void find_span(const struct kv_cache *cache, const struct kv_page_ref *ref, int32_t *low,
+                      int32_t *high)
+{
+    const int32_t *pos = kv_page_pos(cache, ref->page);
+    *low = *high = pos[0];
+    for (int32_t i = 1; i < ref->n; i++) {
+        *low = (int32_t)pi_min(*low, pos[i]);
+        *high = (int32_t)pi_max(*high, pos[i]);
+    }
+}
+
 pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, int32_t page_index,
                               const struct kv_seq *from_seq, int32_t from_index, int32_t delta,
                               pith_error *err)
@@ -457,15 +539,25 @@ pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, i
     PI_TRY(check_full(cache, lane, page_index, "page_index", err));
     PI_TRY(check_full(cache, from, from_index, "from_index", err));
     struct kv_page_ref ref = from->table[from_index];
-    const int32_t *pos = kv_page_pos(cache, ref.page);
     int64_t whole = (int64_t)ref.delta + delta;
-    if (pos[0] + whole < 0 || pos[ref.n - 1] + whole > INT32_MAX || whole < INT32_MIN ||
-        whole > INT32_MAX)
+    int32_t low, high;
+    find_span(cache, &ref, &low, &high);
+    if (low + whole < 0 || high + whole > INT32_MAX || whole < INT32_MIN || whole > INT32_MAX)
         return pi_fail(err, PITH_INVALID, "delta: %d moves positions %lld..%lld out of range",
-                       delta, (long long)pos[0] + ref.delta, (long long)pos[ref.n - 1] + ref.delta);
+                       delta, (long long)low + ref.delta, (long long)high + ref.delta);
+    int32_t slot = kv_lane_run(seq, layer, head, page_index).slot;
+    int32_t from_slot = kv_lane_run(from_seq, layer, head, from_index).slot;
+    for (int32_t i = 0; i < cache->n_mark; i++)
+        memmove(kv_lane_marks(seq, layer, head, i) + slot,
+                kv_lane_marks(from_seq, layer, head, i) + from_slot, (size_t)ref.n * sizeof(float));
     ref.delta = (int32_t)whole;
     kv_page_ref_add(cache, ref.page);
     kv_page_drop(cache, lane->table[page_index].page);
     lane->table[page_index] = ref;
+    if (lane->aim > slot && lane->aim <= slot + ref.n)
+        lane->aim = 0;
+    lane->unordered = lane->unordered || from->unordered;
+    if (lane->unordered)
+        find_order(cache, lane);
     return PITH_OK;
 }

@@ -3,6 +3,7 @@
  * with entries side by side, so writing them is a transposition, done in tiles that stay in the
  * first level of cache. It knows no lanes and no counts; the caller owns the page alone.
  */
+#include "cpu/kernels.h"
 #include "kv/store.h"
 
 #define TILE_ENTRIES 16
@@ -183,51 +184,30 @@ void kv_page_read_value(const struct kv_cache *cache, const uint8_t *page, int32
 
 /* ---- moving ---- */
 
-/* memmove of at most 2 * size bytes and at least size, read as a whole before anything is written.
- */
-#define MOVE_ENDS(size)                                                                            \
-    do {                                                                                           \
-        uint8_t first[size], last[size];                                                           \
-        memcpy(first, from, size);                                                                 \
-        memcpy(last, from + n - (size), size);                                                     \
-        memcpy(to, first, size);                                                                   \
-        memcpy(to + n - (size), last, size);                                                       \
-    } while (0)
-
-/* memmove, quicker for the short pieces of a row: they are so many that calls would cost as much as
-   the bytes. */
-static inline void move_piece(uint8_t *to, const uint8_t *from, size_t n)
-{
-    if (n > 128)
-        memmove(to, from, n);
-    else if (n >= 64)
-        MOVE_ENDS(64);
-    else if (n >= 32)
-        MOVE_ENDS(32);
-    else if (n >= 16)
-        MOVE_ENDS(16);
-    else if (n >= 8)
-        MOVE_ENDS(8);
-    else if (n >= 4)
-        MOVE_ENDS(4);
-    else if (n >= 2)
-        MOVE_ENDS(2);
-    else if (n == 1)
-        *to = *from;
-}
-
-/* Copies the parts of n rows, in each of which P entries of `size` bytes lie side by side. A row is
-   done with before the next: entries that move a little stay in the cache's lines. */
+/* Moves the parts of n rows, in each of which P entries of `size` bytes lie side by side. */
 static void move_columns(uint8_t *to, const struct kv_page_part *part, int32_t n_part,
                          size_t offset, int32_t n, size_t len, size_t size)
 {
-    for (int32_t r = 0; r < n && size > 0; r++) {
-        size_t row = offset + (size_t)r * len * size;
-        for (int32_t i = 0; i < n_part; i++)
-            move_piece(to + row + (size_t)part[i].to_slot * size,
-                       part[i].from + row + (size_t)part[i].from_slot * size,
-                       (size_t)part[i].n * size);
-    }
+    struct pi_move_part parts[KV_PAGE_LEN_MAX];
+    const struct pi_move m = {to + offset, parts, n_part, n, len * size};
+    for (int32_t i = 0; i < n_part; i++)
+        parts[i] = (struct pi_move_part){
+            .from = part[i].from + offset,
+            .from_at = (size_t)part[i].from_slot * size,
+            .to_at = (size_t)part[i].to_slot * size,
+            .n = (size_t)part[i].n * size,
+        };
+    if (size > 0)
+        pi_kernels()->move.columns(&m);
+}
+
+/* The same of entries that lie one after the other. */
+static void move_entries(uint8_t *to, const struct kv_page_part *part, int32_t n_part,
+                         size_t offset, size_t size)
+{
+    for (int32_t i = 0; i < n_part && size > 0; i++)
+        memmove(to + offset + (size_t)part[i].to_slot * size,
+                part[i].from + offset + (size_t)part[i].from_slot * size, (size_t)part[i].n * size);
 }
 
 void kv_page_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
@@ -239,9 +219,7 @@ void kv_page_move(const struct kv_cache *cache, uint8_t *to, const struct kv_pag
     size_t len = (size_t)g->page_len;
     move_columns(to, part, n_part, at->k, g->dim_k, len, (size_t)k->value_bytes);
     move_columns(to, part, n_part, at->k_scale, g->dim_k / k->block, len, (size_t)k->scale_bytes);
-    /* Values and positions are one row of whole entries. */
-    move_columns(to, part, n_part, at->v, 1, len, (size_t)(g->dim_v * v->value_bytes));
-    move_columns(to, part, n_part, at->v_scale, 1, len,
-                 (size_t)(g->dim_v / v->block * v->scale_bytes));
-    move_columns(to, part, n_part, at->pos, 1, len, sizeof(int32_t));
+    move_entries(to, part, n_part, at->v, (size_t)(g->dim_v * v->value_bytes));
+    move_entries(to, part, n_part, at->v_scale, (size_t)(g->dim_v / v->block * v->scale_bytes));
+    move_entries(to, part, n_part, at->pos, sizeof(int32_t));
 }

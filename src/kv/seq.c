@@ -11,20 +11,29 @@ static int64_t seq_table_bytes(const struct kv_seq *seq)
 {
     int64_t n_lane = kv_lane_count(seq->cache);
     return (int64_t)sizeof(*seq) + n_lane * (int64_t)sizeof(struct kv_lane) +
-           n_lane * seq->cap * (int64_t)sizeof(struct kv_page_ref);
+           n_lane * seq->cap * (int64_t)sizeof(struct kv_page_ref) +
+           n_lane * seq->cap * seq->cache->g.page_len * seq->cache->n_mark * (int64_t)sizeof(float);
 }
 
-/* One block for all lanes: it grows or it does not. */
+/* One block of tables for all lanes, and one of marks: both grow or none does. */
 bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
 {
-    size_t n_lane = (size_t)kv_lane_count(seq->cache), n_ref;
+    size_t n_lane = (size_t)kv_lane_count(seq->cache), n_ref, n_mark = 0;
     struct kv_page_ref *table = NULL;
+    float *marks = NULL;
     if (cap <= seq->cap)
         return true;
-    if (pi_mul_size(n_lane, (size_t)cap, &n_ref))
-        table = pi_mem_alloc_n(PI_MEM_TABLE, n_ref, sizeof(*table));
-    if (table == NULL)
+    if (!pi_mul_size(n_lane, (size_t)cap, &n_ref) || !kv_marks_size(seq->cache, cap, &n_mark))
         return false;
+    table = pi_mem_alloc_n(PI_MEM_TABLE, n_ref, sizeof(*table));
+    if (n_mark > 0)
+        marks = pi_mem_alloc_n(PI_MEM_TABLE, n_mark, sizeof(*marks));
+    if (table == NULL || (n_mark > 0 && marks == NULL)) {
+        pi_mem_free(table);
+        pi_mem_free(marks);
+        return false;
+    }
+    kv_marks_copy(seq, marks, cap);
     for (size_t l = 0; l < n_lane; l++) {
         struct kv_lane *lane = &seq->lane[l];
         if (lane->n_page > 0)
@@ -32,8 +41,10 @@ bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
         lane->table = table + l * (size_t)cap;
     }
     pi_mem_free(seq->table);
+    pi_mem_free(seq->marks);
     seq->cache->table_bytes -= seq_table_bytes(seq);
     seq->table = table;
+    seq->marks = marks;
     seq->cap = cap;
     seq->cache->table_bytes += seq_table_bytes(seq);
     return true;
@@ -78,6 +89,7 @@ void kv_seq_free(struct kv_seq *seq)
     cache->n_seq--;
     cache->table_bytes -= seq_table_bytes(seq);
     pi_mem_free(seq->table);
+    pi_mem_free(seq->marks);
     pi_mem_free(seq->lane);
     pi_mem_free(seq);
 }
@@ -103,8 +115,11 @@ pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_err
             kv_page_ref_add(cache, a->table[i].page);
         }
         b->n_page = a->n_live;
+        b->unordered = a->unordered;
+        b->aim = a->aim;
         kv_lane_recount(cache, b);
     }
+    kv_marks_copy(from, seq->marks, seq->cap);
     *out = seq;
     return PITH_OK;
 }
@@ -133,11 +148,37 @@ static int64_t lane_lacks(const struct kv_cache *cache, const struct kv_lane *la
     return pi_max(0, n_page - (lane->n_page - lane->n_live));
 }
 
+/* The table entry that the next entry of an aimed lane is written to; NULL without an aim. */
+static struct kv_page_ref *aimed_ref(const struct kv_cache *cache, const struct kv_lane *lane)
+{
+    int32_t entry;
+    return lane->aim > 0 ? &lane->table[kv_lane_find(cache, lane, lane->aim - 1, &entry)] : NULL;
+}
+
+/* Of n more entries those that the lane grows by. */
+static int32_t added(const struct kv_lane *lane, int32_t n)
+{
+    return n - (lane->aim > 0);
+}
+
+/* Pages that n more entries of a lane take, copies included. */
+static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
+{
+    const struct kv_page_ref *aimed = aimed_ref(cache, lane);
+    bool tail = added(lane, n) > 0 && tail_is_shared(cache, lane);
+    bool other = aimed != NULL && cache->n_ref[aimed->page] > 1 &&
+                 !(tail && aimed == &lane->table[lane->n_live - 1]);
+    return lane_lacks(cache, lane, added(lane, n)) + tail + other;
+}
+
 static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n)
 {
-    int64_t lacks = lane_lacks(cache, lane, n);
-    if (tail_is_shared(cache, lane))
+    struct kv_page_ref *aimed = aimed_ref(cache, lane);
+    int64_t lacks = lane_lacks(cache, lane, added(lane, n));
+    if (added(lane, n) > 0 && tail_is_shared(cache, lane))
         kv_page_unshare(cache, &lane->table[lane->n_live - 1]);
+    if (aimed != NULL)
+        kv_page_unshare(cache, aimed);
     for (int64_t i = 0; i < lacks; i++)
         lane->table[lane->n_page++] = (struct kv_page_ref){.page = kv_page_take(cache)};
 }
@@ -153,9 +194,8 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
         return PITH_OK;
     for (int32_t l = 0; l < n_lane; l++) {
         const struct kv_lane *lane = &seq->lane[l];
-        int64_t lacks = lane_lacks(cache, lane, n);
-        need += lacks + (tail_is_shared(cache, lane) ? 1 : 0);
-        cap = pi_max(cap, lane->n_page + lacks);
+        need += lane_takes(cache, lane, n);
+        cap = pi_max(cap, lane->n_page + lane_lacks(cache, lane, added(lane, n)));
     }
     if (need > cache->n_free)
         return pi_fail(err, PITH_KV_FULL,
@@ -241,22 +281,60 @@ static int32_t open_page(const struct kv_cache *cache, struct kv_lane *lane)
     return lane->n_live++;
 }
 
+/* Writes an entry over the one that the lane is aimed at, if it is; returns how many it wrote. It
+   stays behind all that are older, so that only the lane's last slot keeps the order. */
+static int32_t overwrite(struct kv_seq *seq, struct kv_lane *lane, int32_t pos, const float *k,
+                         const float *v)
+{
+    struct kv_cache *cache = seq->cache;
+    int32_t slot = lane->aim - 1, entry;
+    if (slot < 0)
+        return 0;
+    struct kv_page_ref *ref = &lane->table[kv_lane_find(cache, lane, slot, &entry)];
+    uint8_t *page = kv_page_at(cache, ref->page);
+    assert(cache->n_ref[ref->page] == 1 && ref->delta == 0);
+    kv_page_write_keys(cache, page, entry, 1, k, 0);
+    kv_page_write_values(cache, page, entry, 1, v, 0);
+    kv_page_pos(cache, ref->page)[entry] = pos;
+    kv_marks_start(seq, lane, slot, ref, entry, 1);
+    lane->unordered = lane->unordered || slot != lane->len - 1;
+    lane->top = pos;
+    lane->aim = 0;
+    return 1;
+}
+
+void kv_seq_aim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
+{
+    struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    assert(slot >= -1 && slot < lane->len);
+    lane->aim = slot + 1;
+    assert(slot < 0 || aimed_ref(seq->cache, lane)->delta == 0);
+}
+
+int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    return kv_lane_at(seq, layer, head)->aim - 1;
+}
+
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
                    const float *k, size_t k_stride, const float *v, size_t v_stride)
 {
     struct kv_cache *cache = seq->cache;
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    for (int32_t done = 0; done < n;) {
+    assert(!lane->unordered || n == 0 || lane->top < pos0);
+    for (int32_t done = n > 0 ? overwrite(seq, lane, pos0, k, v) : 0; done < n;) {
         struct kv_page_ref *ref = &lane->table[open_page(cache, lane)];
         int32_t part = (int32_t)pi_min(n - done, cache->g.page_len - ref->n);
         uint8_t *page = kv_page_at(cache, ref->page);
         int32_t *pos = kv_page_pos(cache, ref->page) + ref->n;
         assert(cache->n_ref[ref->page] == 1);
-        assert(ref->n == 0 || pos[-1] < pos0 + done);
+        assert(lane->unordered || ref->n == 0 || pos[-1] < pos0 + done);
         kv_page_write_keys(cache, page, ref->n, part, k + (size_t)done * k_stride, k_stride);
         kv_page_write_values(cache, page, ref->n, part, v + (size_t)done * v_stride, v_stride);
         for (int32_t i = 0; i < part; i++)
             pos[i] = pos0 + done + i;
+        kv_marks_start(seq, lane, lane->len, ref, ref->n, part);
+        lane->top = pos0 + done + part - 1;
         ref->n += part;
         lane->len += part;
         done += part;
@@ -279,16 +357,96 @@ static int32_t count_below(const struct kv_cache *cache, const struct kv_page_re
     return low;
 }
 
+/* Entries of a page at positions below a bound, as parts that close the gaps between them. */
+struct below {
+    int32_t n;
+    int32_t n_part;
+    struct kv_page_part part[KV_PAGE_LEN_MAX];
+};
+
+static void find_below(const struct kv_cache *cache, const struct kv_lane *lane,
+                       const struct kv_page_ref *ref, int32_t pos, struct below *out)
+{
+    const uint8_t *page = kv_page_at(cache, ref->page);
+    const int32_t *stored = kv_page_pos(cache, ref->page);
+    int64_t bound = (int64_t)pos - ref->delta;
+    out->n = out->n_part = 0;
+    if (!lane->unordered) {
+        out->n = count_below(cache, ref, pos);
+        out->n_part = out->n > 0;
+        out->part[0] = (struct kv_page_part){page, 0, 0, out->n};
+        return;
+    }
+    for (int32_t i = 0; i < ref->n; i++) {
+        struct kv_page_part *last = out->n_part > 0 ? &out->part[out->n_part - 1] : NULL;
+        if (stored[i] >= bound)
+            continue;
+        if (last != NULL && last->from_slot + last->n == i)
+            last->n++;
+        else
+            out->part[out->n_part++] = (struct kv_page_part){page, i, out->n, 1};
+        out->n++;
+    }
+}
+
+/* Whether those are the first ones of the page, so that nothing is to be written. */
+static bool is_prefix(const struct below *b)
+{
+    return b->n_part == 0 || (b->n_part == 1 && b->part[0].from_slot == 0);
+}
+
+int64_t kv_seq_truncate_copies(const struct kv_seq *seq, int32_t pos)
+{
+    const struct kv_cache *cache = seq->cache;
+    struct below below;
+    int64_t n = 0;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+        const struct kv_lane *lane = &seq->lane[l];
+        for (int32_t i = 0; lane->unordered && i < lane->n_live; i++) {
+            find_below(cache, lane, &lane->table[i], pos, &below);
+            n += cache->n_ref[lane->table[i].page] > 1 && !is_prefix(&below);
+        }
+    }
+    return n;
+}
+
+/* Leaves in a page, whose entries begin at slot `from` and will at slot `to`, those below pos. */
+static void truncate_page(struct kv_seq *seq, const struct kv_lane *lane, struct kv_page_ref *ref,
+                          int32_t from, int32_t to, int32_t pos)
+{
+    struct kv_cache *cache = seq->cache;
+    struct below below;
+    find_below(cache, lane, ref, pos, &below);
+    if (!is_prefix(&below) && cache->n_ref[ref->page] > 1 && cache->n_free == 0) {
+        below.n_part = below.part[0].from_slot == 0;
+        below.n = below.n_part > 0 ? below.part[0].n : 0;
+    }
+    if (!is_prefix(&below)) {
+        int32_t first = below.part[0].from_slot == 0; /* that part stays where it is */
+        kv_page_unshare(cache, ref);
+        for (int32_t i = 0; i < below.n_part; i++)
+            below.part[i].from = kv_page_at(cache, ref->page);
+        kv_page_move(cache, kv_page_at(cache, ref->page), below.part + first, below.n_part - first);
+    }
+    for (int32_t i = 0; i < below.n_part; i++)
+        kv_marks_move(seq, lane, to + below.part[i].to_slot, from + below.part[i].from_slot,
+                      below.part[i].n);
+    ref->n = below.n;
+}
+
 void kv_seq_truncate(struct kv_seq *seq, int32_t pos)
 {
     struct kv_cache *cache = seq->cache;
     for (int32_t l = 0; l < kv_lane_count(cache); l++) {
         struct kv_lane *lane = &seq->lane[l];
-        int32_t n_kept = 0;
+        int32_t n_kept = 0, before = lane->len;
         kv_lane_drop_from(cache, lane, lane->n_live);
-        for (int32_t i = 0; i < lane->n_live; i++) {
+        for (int32_t i = 0, from = 0, to = 0; i < lane->n_live; i++) {
             struct kv_page_ref ref = lane->table[i];
-            ref.n = count_below(cache, &ref, pos);
+            int32_t n = ref.n;
+            truncate_page(seq, lane, &ref, from, to, pos);
+            from += n;
+            to += ref.n;
             if (ref.n > 0)
                 lane->table[n_kept++] = ref;
             else
@@ -296,5 +454,7 @@ void kv_seq_truncate(struct kv_seq *seq, int32_t pos)
         }
         lane->n_page = n_kept;
         kv_lane_recount(cache, lane);
+        if (lane->len != before)
+            lane->aim = 0;
     }
 }

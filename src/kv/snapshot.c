@@ -71,6 +71,15 @@ static void note_pages(struct writer *w, const struct kv_seq *seq)
     }
 }
 
+/* The lowest version that says what there is to say, for readers that know no other. */
+static uint32_t version_of(const struct kv_seq *seq)
+{
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
+        if (seq->lane[l].unordered)
+            return KV_SNAPSHOT_VERSION_UNORDERED;
+    return KV_SNAPSHOT_VERSION;
+}
+
 static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_size)
 {
     const struct kv_cache *cache = seq->cache;
@@ -79,7 +88,7 @@ static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_
                     4 * (uint64_t)kv_lane_count(cache) + KV_SNAPSHOT_REF_SIZE * w->n_ref +
                     (uint64_t)w->n_page * cache->layout.bytes + extra_size + KV_SNAPSHOT_SUM_SIZE;
     put(w, KV_SNAPSHOT_MAGIC, 8);
-    put_int(w, KV_SNAPSHOT_VERSION, 4);
+    put_int(w, version_of(seq), 4);
     put_int(w, KV_SNAPSHOT_HEADER_SIZE, 4);
     put_int(w, size, 8);
     kv_snapshot_fields(&cache->g, field);
@@ -102,7 +111,9 @@ static void put_tables(struct writer *w, const struct kv_seq *seq)
     int32_t n_lane = kv_lane_count(seq->cache);
     put_section(w, "LANE", 4 * (uint64_t)n_lane);
     for (int32_t l = 0; l < n_lane; l++)
-        put_int(w, (uint64_t)seq->lane[l].n_live, 4);
+        put_int(
+            w, (uint32_t)seq->lane[l].n_live | (seq->lane[l].unordered ? KV_SNAPSHOT_UNORDERED : 0),
+            4);
     put_section(w, "REFS", KV_SNAPSHOT_REF_SIZE * w->n_ref);
     for (int32_t l = 0; l < n_lane; l++)
         for (int32_t i = 0; i < seq->lane[l].n_live; i++) {
@@ -220,9 +231,12 @@ static pith_status check_shape(const struct kv_geometry *file, const struct kv_g
 
 /* Fills an empty lane with n table entries. pages [n_page] receives the pool's page for each of the
    file's, which come in ascending order. */
-static void load_lane(struct kv_cache *cache, struct kv_lane *lane, const struct kv_snapshot *s,
-                      const uint8_t *refs, int32_t n, int32_t *pages, int32_t *n_taken)
+static void load_lane(struct kv_seq *seq, struct kv_lane *lane, const struct kv_snapshot *s,
+                      const uint8_t *refs, struct kv_snapshot_lane from, int32_t *pages,
+                      int32_t *n_taken)
 {
+    struct kv_cache *cache = seq->cache;
+    int32_t n = (int32_t)from.n;
     for (int32_t i = 0; i < n; i++) {
         struct kv_page_ref ref = kv_snapshot_ref(refs + (size_t)i * KV_SNAPSHOT_REF_SIZE);
         if (ref.page == *n_taken) {
@@ -237,7 +251,9 @@ static void load_lane(struct kv_cache *cache, struct kv_lane *lane, const struct
         lane->table[i] = ref;
     }
     lane->n_page = n;
+    lane->unordered = from.unordered;
     kv_lane_recount(cache, lane);
+    kv_marks_start_lane(seq, lane);
 }
 
 /* Everything that can fail: the sequence, its tables, the list of pages, the caller's block. */
@@ -247,7 +263,7 @@ static pith_status load_prepare(struct kv_cache *cache, const struct kv_snapshot
 {
     int32_t cap = 0;
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
-        cap = (int32_t)pi_max(cap, kv_snapshot_u32(s->lane + 4 * (size_t)l));
+        cap = (int32_t)pi_max(cap, kv_snapshot_lane_at(s, (size_t)l).n);
     if (s->n_page > cache->n_free)
         return pi_fail(err, PITH_KV_FULL, "%s: %d pages, and %d of %d are free", name, s->n_page,
                        cache->n_free, cache->n_page);
@@ -275,9 +291,9 @@ pith_status kv_snapshot_load(struct kv_cache *cache, const char *name, const uin
         goto fail;
     const uint8_t *refs = s.refs;
     for (int32_t l = 0; l < kv_lane_count(cache); l++) {
-        int32_t n = (int32_t)kv_snapshot_u32(s.lane + 4 * (size_t)l);
-        load_lane(cache, &seq->lane[l], &s, refs, n, pages, &n_taken);
-        refs += (size_t)n * KV_SNAPSHOT_REF_SIZE;
+        struct kv_snapshot_lane lane = kv_snapshot_lane_at(&s, (size_t)l);
+        load_lane(seq, &seq->lane[l], &s, refs, lane, pages, &n_taken);
+        refs += (size_t)lane.n * KV_SNAPSHOT_REF_SIZE;
     }
     if (s.extra_size > 0)
         memcpy(block, s.extra, s.extra_size);

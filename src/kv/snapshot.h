@@ -8,7 +8,9 @@
 #include "kv/store.h"
 
 #define KV_SNAPSHOT_MAGIC "PITHSNAP"
-#define KV_SNAPSHOT_VERSION 1
+#define KV_SNAPSHOT_VERSION 1             /* positions ascend within every page */
+#define KV_SNAPSHOT_VERSION_UNORDERED 2   /* lanes say whether they do */
+#define KV_SNAPSHOT_UNORDERED 0x80000000u /* of a lane's u32, version 2: they need not */
 
 enum {
     KV_SNAPSHOT_HEADER_SIZE = 80,
@@ -25,6 +27,7 @@ void kv_snapshot_fields(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_F
 struct kv_snapshot {
     struct kv_geometry g;
     struct kv_page_layout layout;
+    uint32_t version;
     int32_t n_page;
     size_t n_ref;
     const uint8_t *lane;  /* [n_layer][n_head] u32 */
@@ -38,6 +41,13 @@ struct kv_snapshot {
    UNSUPPORTED (a version that is not known). */
 pith_status kv_snapshot_parse(const char *name, const uint8_t *bytes, size_t size,
                               struct kv_snapshot *out, pith_error *err);
+
+/* What is said of lane number l. */
+struct kv_snapshot_lane {
+    uint32_t n; /* table entries */
+    bool unordered;
+};
+struct kv_snapshot_lane kv_snapshot_lane_at(const struct kv_snapshot *s, size_t l);
 
 /* The table entry at p. */
 struct kv_page_ref kv_snapshot_ref(const uint8_t *p);

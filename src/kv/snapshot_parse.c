@@ -31,6 +31,15 @@ struct kv_page_ref kv_snapshot_ref(const uint8_t *p)
     return (struct kv_page_ref){get_i32(p), get_i32(p + 4), get_i32(p + 8)};
 }
 
+struct kv_snapshot_lane kv_snapshot_lane_at(const struct kv_snapshot *s, size_t l)
+{
+    uint32_t bits = kv_snapshot_u32(s->lane + 4 * l);
+    if (s->version < KV_SNAPSHOT_VERSION_UNORDERED)
+        return (struct kv_snapshot_lane){bits, false};
+    return (struct kv_snapshot_lane){bits & ~KV_SNAPSHOT_UNORDERED,
+                                     (bits & KV_SNAPSHOT_UNORDERED) != 0};
+}
+
 /* ---- header ---- */
 
 static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t size,
@@ -39,9 +48,9 @@ static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t
     if (size < 12 || memcmp(bytes, KV_SNAPSHOT_MAGIC, 8) != 0)
         return pi_fail(err, PITH_FORMAT, "%s: not a snapshot of a sequence", name);
     uint32_t version = kv_snapshot_u32(bytes + 8);
-    if (version != KV_SNAPSHOT_VERSION)
-        return pi_fail(err, PITH_UNSUPPORTED, "%s: snapshot version %u; this build reads %d", name,
-                       version, KV_SNAPSHOT_VERSION);
+    if (version < KV_SNAPSHOT_VERSION || version > KV_SNAPSHOT_VERSION_UNORDERED)
+        return pi_fail(err, PITH_UNSUPPORTED, "%s: snapshot version %u; this build reads %d and %d",
+                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_UNORDERED);
     if (size < KV_SNAPSHOT_HEADER_SIZE + KV_SNAPSHOT_SUM_SIZE)
         return pi_fail(err, PITH_FORMAT, "%s: %zu bytes hold no whole header", name, size);
     uint64_t file_size = get_u64(bytes + 16);
@@ -84,6 +93,7 @@ static pith_status parse_header(const char *name, const uint8_t *bytes, struct k
     if (page_bytes != out->layout.bytes)
         return pi_fail(err, PITH_FORMAT, "%s: page_bytes: %llu is not the %zu of its shape", name,
                        (unsigned long long)page_bytes, out->layout.bytes);
+    out->version = kv_snapshot_u32(bytes + 8);
     out->n_page = get_i32(bytes + 52);
     if (out->n_page < 0)
         return pi_fail(err, PITH_FORMAT, "%s: n_page: %u is too large", name,
@@ -138,9 +148,10 @@ static pith_status take_sections(struct reader *r, const uint8_t *header, struct
 
 /* ---- tables ---- */
 
-/* The positions of a table entry's entries: ascending, and in range with and without the delta. */
+/* The positions of a table entry's entries: ascending, but in an unordered lane, and in range with
+   and without the delta. */
 static pith_status check_positions(const char *name, const struct kv_snapshot *s, size_t index,
-                                   struct kv_page_ref ref, pith_error *err)
+                                   struct kv_page_ref ref, bool unordered, pith_error *err)
 {
     const uint8_t *pos = s->pages + (size_t)ref.page * s->layout.bytes + s->layout.pos;
     int64_t before = pi_max(0, -(int64_t)ref.delta) - 1;
@@ -151,19 +162,19 @@ static pith_status check_positions(const char *name, const struct kv_snapshot *s
             return pi_fail(err, PITH_FORMAT,
                            "%s: table entry %zu: position %d of entry %d is out of order or range",
                            name, index, p, i);
-        before = p;
+        before = unordered ? before : p;
     }
     return PITH_OK;
 }
 
 /* Table entries of one lane. Pages come in the order in which they are first named; first is the
    first of this lane, *next the next new one. */
-static pith_status check_lane(const char *name, const struct kv_snapshot *s, size_t begin, size_t n,
-                              int32_t *next, pith_error *err)
+static pith_status check_lane(const char *name, const struct kv_snapshot *s, size_t begin,
+                              struct kv_snapshot_lane lane, int32_t *next, pith_error *err)
 {
     int32_t first = *next;
     int64_t len = 0;
-    for (size_t i = begin; i < begin + n; i++) {
+    for (size_t i = begin; i < begin + lane.n; i++) {
         struct kv_page_ref ref = kv_snapshot_ref(s->refs + i * KV_SNAPSHOT_REF_SIZE);
         if (ref.page < first || ref.page > *next || ref.page >= s->n_page)
             return pi_fail(err, PITH_FORMAT, "%s: table entry %zu: page %d is out of order", name,
@@ -171,7 +182,7 @@ static pith_status check_lane(const char *name, const struct kv_snapshot *s, siz
         if (ref.n < 1 || ref.n > s->g.page_len)
             return pi_fail(err, PITH_FORMAT, "%s: table entry %zu: %d entries are not in 1..%d",
                            name, i, ref.n, s->g.page_len);
-        PI_TRY(check_positions(name, s, i, ref, err));
+        PI_TRY(check_positions(name, s, i, ref, lane.unordered, err));
         *next += ref.page == *next;
         len += ref.n;
         if (len > INT32_MAX)
@@ -186,12 +197,12 @@ static pith_status check_tables(const char *name, const struct kv_snapshot *s, p
     size_t begin = 0;
     int32_t next = 0;
     for (size_t l = 0; l < (size_t)s->g.n_layer * (size_t)s->g.n_head; l++) {
-        uint32_t n = kv_snapshot_u32(s->lane + 4 * l);
-        if (n > INT32_MAX || n > s->n_ref - begin)
+        struct kv_snapshot_lane lane = kv_snapshot_lane_at(s, l);
+        if (lane.n > INT32_MAX || lane.n > s->n_ref - begin)
             return pi_fail(err, PITH_FORMAT, "%s: lane %zu: %u table entries, and %zu are left",
-                           name, l, n, s->n_ref - begin);
-        PI_TRY(check_lane(name, s, begin, n, &next, err));
-        begin += n;
+                           name, l, lane.n, s->n_ref - begin);
+        PI_TRY(check_lane(name, s, begin, lane, &next, err));
+        begin += lane.n;
     }
     if (begin != s->n_ref || next != s->n_page)
         return pi_fail(err, PITH_FORMAT,

@@ -20,7 +20,8 @@
  *   then      positions int32 [P]
  *
  * Every part starts at a multiple of 64 bytes. Entries fill a page from its first slot on, in
- * ascending order of position. Slots that hold no entry contain finite values.
+ * ascending order of position but in lanes that were overwritten. Slots that hold no entry contain
+ * finite values.
  */
 struct kv_page_layout {
     size_t k;       /* offset of K or its codes; always 0 */
@@ -53,6 +54,10 @@ struct kv_lane {
     int32_t n_live;            /* pages with entries: table[0 .. n_live) */
     int32_t len;               /* entries, the sum of n */
     bool ragged;               /* a page before the last with entries holds fewer than P */
+    bool unordered; /* an entry was overwritten, and since then positions fall within a page, or
+                       between pages of one delta; else they ascend in every page */
+    int32_t top;    /* the largest position, delta included, of an unordered lane */
+    int32_t aim;    /* 1 + the slot that the next entry overwrites; 0: none */
 };
 
 struct kv_cache {
@@ -71,7 +76,9 @@ struct kv_cache {
     int32_t n_page_peak;
     int32_t n_page_shared; /* pages with n_ref > 1 */
     int64_t n_ref_extra;   /* sum of n_ref - 1 over those */
-    int64_t table_bytes;   /* lists, and the lane heads and tables of all sequences */
+    int64_t table_bytes;   /* lists, and the lane heads, tables and marks of all sequences */
+    int32_t n_mark;        /* floats beside every entry */
+    bool value_norm;       /* mark 0 is the L1 norm of the value */
     int32_t n_seq;
     struct kv_seq *first; /* all sequences, for the account of live entries */
 };
@@ -81,7 +88,9 @@ struct kv_seq {
     struct kv_seq *prev, *next; /* the cache's list */
     struct kv_lane *lane;       /* [n_layer][n_head]; owned */
     struct kv_page_ref *table;  /* [n_layer][n_head][cap], one block for all lanes; owned */
-    int32_t cap;                /* table entries of a lane */
+    float *marks; /* [n_layer][n_head][n_mark][cap * page_len] by slot, one block; NULL without
+                     marks or room; owned */
+    int32_t cap;  /* table entries of a lane */
 };
 
 static inline struct kv_lane *kv_lane_at(const struct kv_seq *seq, int32_t layer, int32_t head)
@@ -97,6 +106,13 @@ static inline uint8_t *kv_page_at(const struct kv_cache *cache, int32_t page)
 static inline int32_t kv_lane_count(const struct kv_cache *cache)
 {
     return cache->g.n_layer * cache->g.n_head;
+}
+
+/* Mark i of the slots of lane number l. */
+static inline float *kv_marks_at(const struct kv_seq *seq, size_t l, int32_t i)
+{
+    size_t row = (size_t)seq->cap * (size_t)seq->cache->g.page_len;
+    return seq->marks + (l * (size_t)seq->cache->n_mark + (size_t)i) * row;
 }
 
 static inline int32_t *kv_page_pos(const struct kv_cache *cache, int32_t page)
@@ -124,8 +140,26 @@ int32_t kv_lane_find(const struct kv_cache *cache, const struct kv_lane *lane, i
 void kv_lane_drop_from(struct kv_cache *cache, struct kv_lane *lane, int32_t begin);
 /* As kv_lane_breaks. */
 int32_t kv_lane_count_breaks(const struct kv_cache *cache, const struct kv_lane *lane);
-/* Recomputes len, n_live and ragged from the table. */
+/* Recomputes len, n_live and ragged from the table, and of an unordered lane top and whether it
+   still is one. */
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
+
+/* marks.c. The floats of a sequence's marks with room for cap table entries; false: too many. */
+bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *n);
+/* Copies the marks of all entries into a block with room for cap table entries. */
+void kv_marks_copy(const struct kv_seq *from, float *to, int32_t cap);
+/* Sets the marks of slots slot .. slot + n as those of entries that are new, whose values were
+   written to places entry .. entry + n of a page. */
+void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
+                    const struct kv_page_ref *ref, int32_t entry, int32_t n);
+/* The same for every entry of a lane. */
+void kv_marks_start_lane(const struct kv_seq *seq, const struct kv_lane *lane);
+/* Packs the marks of the given slots, n of them, ascending, into the first ones. */
+void kv_marks_keep(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
+                   int32_t n);
+/* Moves the marks of n slots next to each other. */
+void kv_marks_move(const struct kv_seq *seq, const struct kv_lane *lane, int32_t to, int32_t from,
+                   int32_t n);
 
 /* page.c. Entries of a page, at its first byte. n rows of floats, stride apart, become the keys or
    values of entries slot, slot + 1, ... */

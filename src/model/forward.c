@@ -48,7 +48,18 @@ struct pi_pass {
 
     uint8_t *scratch; /* [n_thread][scratch_size] of kernels */
     size_t scratch_size;
+
+    struct pi_pass_watch watch; /* attended NULL: nobody watches */
+    int32_t watch_tile;         /* tokens of a watched item in one attention call */
+    int32_t *watched;           /* [max_tok] items that are watched; NULL without a watch */
+    int32_t n_watched;
+    int32_t *slot;      /* [max_tok][n_head_kv] of an item's first token in the running layer */
+    float *watch_rows;  /* [n_thread][rows of a tile][watch_stride + WATCH_BESIDE] */
+    size_t watch_stride;
 };
+
+/* Numbers of a watched row beside its weights: maximum, sum, how many parts, and the parts. */
+#define WATCH_BESIDE (3 + KV_WEIGHT_PARTS * sizeof(struct kv_weight_part) / sizeof(float))
 
 /* ---- how many threads ---- */
 
@@ -269,6 +280,11 @@ static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
     const struct pi_pass_item *item = &pass->items[i];
     size_t k_stride = (size_t)hp->n_head_kv * hp->dim_k, v_stride = (size_t)hp->n_head_kv * hp->dim_v;
     size_t row = (size_t)pass->row0[i];
+    if (pass->n_watched > 0) {
+        int32_t aim = kv_lane_aim(item->kv, pass->l, head);
+        pass->slot[(size_t)i * (size_t)hp->n_head_kv + (size_t)head] =
+            aim >= 0 ? aim : kv_lane_len(item->kv, pass->l, head);
+    }
     kv_seq_append(item->kv, pass->l, head, item->pos0, item->n_tok,
                   pass->k + row * k_stride + (size_t)head * hp->dim_k, k_stride,
                   pass->v + row * v_stride + (size_t)head * hp->dim_v, v_stride);
@@ -298,35 +314,111 @@ static int32_t item_of_tile(const struct pi_pass *pass, int32_t tile)
     return lo;
 }
 
-/* Item index counts tiles down, so that the longest (the last of a prompt) start first. */
+/* Attention of up to n_tok tokens of item i, from token t on, in one KV head's lane. */
+static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_t head, int32_t t,
+                                   int32_t n_tok)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_group = hp->n_head / hp->n_head_kv;
+    size_t q_stride = (size_t)hp->n_head * hp->dim_k, out_stride = (size_t)hp->n_head * hp->dim_v;
+    size_t row = (size_t)(pass->row0[i] + t);
+    return (struct kv_attend_job){
+        .seq = pass->items[i].kv,
+        .layer = pass->l,
+        .head = head,
+        .n_tok = (int32_t)pi_min(n_tok, pass->items[i].n_tok - t),
+        .n_group = n_group,
+        .pos0 = pass->items[i].pos0 + t,
+        .q = pass->q + row * q_stride + (size_t)head * n_group * hp->dim_k,
+        .q_stride = q_stride,
+        .scale = hp->attn_scale,
+        .out = pass->att + row * out_stride + (size_t)head * n_group * hp->dim_v,
+        .out_stride = out_stride,
+        .rope = &pass->model->rope,
+    };
+}
+
+/* Shows the tokens of a tile, from token t0 of item i on, to the watch. */
+static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
+                      const struct kv_attend_job *job, int32_t thread)
+{
+    const struct pi_pass_item *item = &pass->items[i];
+    const struct kv_attend_tap *tap = job->tap;
+    size_t n_head = (size_t)pass->model->hp.n_head_kv, n_group = (size_t)job->n_group;
+    int32_t len = kv_lane_len(item->kv, job->layer, job->head);
+    for (int32_t t = t0; t < t0 + job->n_tok; t++) {
+        size_t row = (size_t)(t - t0) * n_group;
+        int32_t n = len - (item->n_tok - 1 - t);
+        struct pi_pass_attention a = {
+            .item = item,
+            .layer = job->layer,
+            .head = job->head,
+            .t = t,
+            .n = n,
+            .slot = t == 0 ? pass->slot[(size_t)i * n_head + (size_t)job->head] : n - 1,
+            .weight = tap->weight + row * tap->row_stride,
+            .stride = tap->row_stride,
+            .part = tap->part == NULL ? NULL : tap->part + row * KV_WEIGHT_PARTS,
+            .n_part = tap->part == NULL ? NULL : tap->n_part + row,
+            .max = tap->max + row,
+            .sum = tap->sum + row,
+            .out = job->out + (size_t)(t - t0) * job->out_stride,
+        };
+        pass->watch.attended(pass->watch.user, &a, thread);
+    }
+}
+
+/* One lane of a watched item, its tokens in order. */
+static void attend_watched(const struct pi_pass *pass, int32_t i, int32_t head, int32_t thread)
+{
+    size_t n_row = (size_t)pass->watch_tile * (size_t)(pass->model->hp.n_head /
+                                                       pass->model->hp.n_head_kv);
+    size_t stride = pass->watch_stride;
+    float *rows =
+        pass->watch_rows + (size_t)thread * pi_align(n_row * (stride + WATCH_BESIDE), 16);
+    struct kv_attend_tap tap = {.weight = rows,
+                                .row_stride = stride,
+                                .max = rows + n_row * stride,
+                                .sum = rows + n_row * (stride + 1)};
+    if (pass->watch.parts) {
+        tap.n_part = (int32_t *)(void *)(rows + n_row * (stride + 2));
+        tap.part = (struct kv_weight_part *)(void *)(rows + n_row * (stride + 3));
+    }
+    assert((size_t)kv_lane_len(pass->items[i].kv, pass->l, head) <= pass->watch_stride);
+    for (int32_t t = 0; t < pass->items[i].n_tok; t += pass->watch_tile) {
+        struct kv_attend_job job = job_of(pass, i, head, t, pass->watch_tile);
+        job.tap = &tap;
+        kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
+        show_tile(pass, i, t, &job, thread);
+    }
+}
+
+/* Watched items come first, then item index counts tiles down, so that the longest (the last of a
+   prompt) start first. */
 static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct pi_pass *pass = ctx;
-    const struct pi_hparams *hp = &pass->model->hp;
-    int32_t n_tile = pass->tile0[pass->n_item], n_group = hp->n_head / hp->n_head_kv;
-    size_t q_stride = (size_t)hp->n_head * hp->dim_k, out_stride = (size_t)hp->n_head * hp->dim_v;
+    int32_t n_tile = pass->tile0[pass->n_item], n_head = pass->model->hp.n_head_kv;
     for (int64_t at = begin; at < end; at++) {
-        int32_t tile = n_tile - 1 - (int32_t)(at / hp->n_head_kv);
-        int32_t head = (int32_t)(at % hp->n_head_kv);
+        int32_t rank = (int32_t)(at / n_head), head = (int32_t)(at % n_head);
+        if (rank < pass->n_watched) {
+            attend_watched(pass, pass->watched[rank], head, thread);
+            continue;
+        }
+        int32_t tile = n_tile - 1 - (rank - pass->n_watched);
         int32_t i = item_of_tile(pass, tile);
-        int32_t t = (tile - pass->tile0[i]) * pass->tile;
-        size_t row = (size_t)(pass->row0[i] + t);
-        struct kv_attend_job job = {
-            .seq = pass->items[i].kv,
-            .layer = pass->l,
-            .head = head,
-            .n_tok = (int32_t)pi_min(pass->tile, pass->items[i].n_tok - t),
-            .n_group = n_group,
-            .pos0 = pass->items[i].pos0 + t,
-            .q = pass->q + row * q_stride + (size_t)head * n_group * hp->dim_k,
-            .q_stride = q_stride,
-            .scale = hp->attn_scale,
-            .out = pass->att + row * out_stride + (size_t)head * n_group * hp->dim_v,
-            .out_stride = out_stride,
-            .rope = &pass->model->rope,
-        };
+        struct kv_attend_job job =
+            job_of(pass, i, head, (tile - pass->tile0[i]) * pass->tile, pass->tile);
         kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
     }
+}
+
+static void finish_watched(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    (void)thread;
+    for (int64_t at = begin; at < end; at++)
+        pass->watch.finished(pass->watch.user, &pass->items[pass->watched[at]], pass->l);
 }
 
 /* ---- the pass ---- */
@@ -362,7 +454,11 @@ static void run_attention(struct pi_pass *pass)
     pi_parallel_ranges(threads_for(pass, append_work), (int64_t)pass->n_item * hp->n_head_kv,
                        append_items, pass);
     pi_parallel_items(threads_for(pass, attend_work),
-                      (int64_t)pass->tile0[pass->n_item] * hp->n_head_kv, attend_items, pass);
+                      ((int64_t)pass->tile0[pass->n_item] + pass->n_watched) * hp->n_head_kv,
+                      attend_items, pass);
+    if (pass->n_watched > 0)
+        pi_parallel_items(threads_for(pass, attend_work / hp->dim_v), pass->n_watched,
+                          finish_watched, pass);
 }
 
 static void run_layer(struct pi_pass *pass)
@@ -389,15 +485,20 @@ static void run_layer(struct pi_pass *pass)
                 (float *const[]){pass->h}, 1);
 }
 
-/* Which row belongs to whom, and how many attention tiles each item has. */
+/* Which row belongs to whom, and how many attention tiles each item has: one that is watched none. */
 static void lay_out(struct pi_pass *pass)
 {
     int32_t n = 0;
     pass->tile0[0] = 0;
+    pass->n_watched = 0;
     for (int32_t i = 0; i < pass->n_item; i++) {
         const struct pi_pass_item *item = &pass->items[i];
         pass->row0[i] = n;
-        pass->tile0[i + 1] = pass->tile0[i] + (int32_t)pi_ceil_div(item->n_tok, pass->tile);
+        bool watched = item->watched && pass->watch.attended != NULL;
+        pass->tile0[i + 1] =
+            pass->tile0[i] + (watched ? 0 : (int32_t)pi_ceil_div(item->n_tok, pass->tile));
+        if (watched)
+            pass->watched[pass->n_watched++] = i;
         for (int32_t t = 0; t < item->n_tok; t++, n++) {
             pass->item_of[n] = i;
             pass->token_of[n] = item->tokens[t];
@@ -518,7 +619,7 @@ void pi_pass_free(struct pi_pass *pass)
     void *const parts[] = {pass->x,         pass->h,       pass->block,   pass->act_q,
                            pass->act_scale, pass->act_sum16, pass->rope_cs, pass->item_of,
                            pass->token_of,  pass->row0,    pass->tile0,   pass->scratch,
-                           pass->q_pre};
+                           pass->q_pre,     pass->watched, pass->slot,    pass->watch_rows};
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
     pi_mem_free(pass);
@@ -542,5 +643,54 @@ pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user
     }
     pass->tap = fn;
     pass->tap_user = user;
+    return PITH_OK;
+}
+
+/* Rows of weights of one attention call: enough that a page of many is decoded for several of them,
+   few enough that they stay in a cache beside what they are made of. */
+#define WATCH_ROWS 32
+
+pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *watch,
+                              pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    bool ok = true;
+    if (watch != NULL && pass->watched == NULL) {
+        int32_t *watched = rows_alloc(pass->max_tok, 1, sizeof(int32_t), &ok);
+        int32_t *slot = rows_alloc(pass->max_tok, (size_t)hp->n_head_kv, sizeof(int32_t), &ok);
+        if (!ok) {
+            pi_mem_free(watched);
+            pi_mem_free(slot);
+            return pi_fail(err, PITH_NOMEM, "no memory for what is watched of %d tokens",
+                           pass->max_tok);
+        }
+        pass->watched = watched;
+        pass->slot = slot;
+    }
+    pass->watch = watch != NULL ? *watch : (struct pi_pass_watch){0};
+    pass->watch_tile = (int32_t)pi_max(1, WATCH_ROWS / (hp->n_head / hp->n_head_kv));
+    pass->watch_tile = (int32_t)pi_min(pass->watch_tile, pass->tile);
+    return PITH_OK;
+}
+
+pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_row = pass->watch_tile * (hp->n_head / hp->n_head_kv);
+    if (longest <= (int64_t)pass->watch_stride)
+        return PITH_OK;
+    /* Whole pages, and more than asked: a lane may grow with every pass. */
+    int64_t stride = pi_ceil_div(longest + longest / 2, 64) * 64;
+    size_t len;
+    float *rows = NULL;
+    if (pi_mul_size((size_t)n_row, (size_t)stride + WATCH_BESIDE, &len) && len < SIZE_MAX - 16)
+        rows = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)pass->n_thread,
+                              pi_align(len, 16) * sizeof(*rows));
+    if (rows == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for attention weights over %lld entries",
+                       (long long)longest);
+    pi_mem_free(pass->watch_rows);
+    pass->watch_rows = rows;
+    pass->watch_stride = (size_t)stride;
     return PITH_OK;
 }

@@ -14,7 +14,8 @@ struct pi_pass_item {
     const int32_t *tokens; /* [n_tok] */
     int32_t n_tok;
     int32_t pos0; /* position of the first */
-    void *owner;  /* whoever asked, for the tap; the pass does not look at it */
+    void *owner;  /* whoever asked, for the tap and the watch; the pass does not look at it */
+    bool watched; /* the watch, where there is one, is shown the item's attention weights */
 };
 
 /* What one layer computed for the tokens of one item, before keys and values are stored. */
@@ -30,6 +31,38 @@ struct pi_pass_tap_rows {
 /* Called on the thread that runs the pass; the rows are valid during the call. */
 typedef void pi_pass_tap_fn(void *user, const struct pi_pass_tap_rows *rows);
 
+/* What the queries of one token gave to the entries of one lane, right after its attention. */
+struct pi_pass_attention {
+    const struct pi_pass_item *item;
+    int32_t layer;
+    int32_t head; /* KV head */
+    int32_t t;    /* the token, of the item's */
+    int32_t
+        n; /* the lane's first entries, which the token may see; its others are of later tokens */
+    int32_t slot;        /* of the token's own entry */
+    const float *weight; /* [n_group][stride] softmax weights, or what they are the parts of */
+    size_t stride;
+    const struct kv_weight_part *part; /* [n_group][KV_WEIGHT_PARTS] where the watch wants parts;
+                                          else NULL */
+    const int32_t *n_part;             /* [n_group], likewise */
+    const float *max; /* [n_group] largest logit */
+    const float *sum; /* [n_group] weight = exp(logit - max) / sum */
+    const float *out; /* [n_group][dim_v] */
+};
+
+/* Whoever wants to see the weights of watched items. */
+struct pi_pass_watch {
+    void *user;
+    /* Called for every layer, KV head and token of a watched item, the tokens of one lane in order
+       and by one thread, those of several lanes at the same time; thread is below the pass's
+       n_thread. What a points to is valid during the call. */
+    void (*attended)(void *user, const struct pi_pass_attention *a, int32_t thread);
+    /* Called for every layer and watched item when all of the item's lanes in the layer have been
+       shown, different items at the same time. */
+    void (*finished)(void *user, const struct pi_pass_item *item, int32_t layer);
+    bool parts; /* weights come in parts (kv.h) */
+};
+
 /* Scratch of one pass; one thread at a time uses it, and its workers through it. */
 struct pi_pass;
 
@@ -43,6 +76,16 @@ void pi_pass_free(struct pi_pass *pass);
    NULL ends it. What queries were before rope costs memory of its own meanwhile: NOMEM, and nothing
    has changed then. No pass may be running. */
 pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user, pith_error *err);
+
+/* From now on watched items are shown to *watch, which is copied; NULL ends it. Without one, or for
+   items that are not watched, there is no cost and the bits are the same. No pass may be running.
+   NOMEM: nothing has changed. */
+pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *watch,
+                              pith_error *err);
+
+/* Room for the weights of lanes of at most `longest` entries, which a pass with watched items needs
+   to be there. NOMEM leaves what was. */
+pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err);
 
 /* Appends the items' keys and values to their lanes and leaves the hidden states of all tokens, in
    item order, for pi_pass_logits. Token ids are in range, the sum of n_tok is at most max_tok. */

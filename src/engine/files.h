@@ -1,0 +1,39 @@
+/*
+ * files.h - the caller's bytes of a snapshot (docs/snapshot.md), read, for files.c and for the fuzz
+ * target.
+ */
+#ifndef PI_ENGINE_FILES_H
+#define PI_ENGINE_FILES_H
+
+#include "kv/kv.h"
+
+#define PI_MEMORY_LAYOUT 1
+
+/* What stands before the tokens where a policy remembers something. */
+struct pi_memory_head {
+    int32_t no_token; /* -1: a list of tokens alone begins with a token */
+    uint32_t layout;
+    uint32_t n_token;
+    uint32_t n_prompt;
+    uint32_t text_size;
+    uint32_t n_mark;
+    uint64_t state_size;
+};
+
+/* The arrays lie in the bytes that were read; without memory all but the tokens are NULL. */
+struct pi_memory {
+    struct pi_memory_head head;
+    const int32_t *tokens; /* [n_token] any numbers */
+    const int32_t *aim;    /* [n_layer][n_head] any numbers */
+    const float *mark;     /* lane by lane [n_mark][entries] any numbers */
+    const uint8_t *state;  /* [state_size] */
+    const char *text;      /* [text_size] the policy as the engine was given it; not terminated */
+};
+
+/* Cuts bytes, at a multiple of 4, into their parts for a sequence whose entries are there. FORMAT
+   where sizes do not add up, UNSUPPORTED (a layout that is not known). */
+pith_status pi_memory_read(const struct kv_seq *kv, const struct kv_geometry *g, const char *path,
+                           const uint8_t *bytes, size_t size, struct pi_memory *out,
+                           pith_error *err);
+
+#endif

@@ -1,0 +1,105 @@
+/*
+ * marks.c - floats beside the entries of a lane, for whoever keeps a record of them: where they
+ * lie, and how they follow the entries' slots. They stand outside of pages, which sequences share:
+ * what one sequence notes about an entry is not another's. It knows nothing of what they mean, but
+ * the norm of a value. Invariant: marks of slots at and beyond a lane's length are arbitrary, an
+ * entry's are set when it is written.
+ */
+#include <math.h>
+
+#include "kv/store.h"
+
+void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm)
+{
+    assert(cache->first == NULL && n_mark >= (value_norm ? 1 : 0));
+    cache->n_mark = n_mark;
+    cache->value_norm = value_norm;
+}
+
+float *kv_lane_marks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i)
+{
+    assert(i >= 0 && i < seq->cache->n_mark);
+    if (seq->marks == NULL) /* no lane has had room for an entry yet */
+        return NULL;
+    return kv_marks_at(seq, (size_t)(kv_lane_at(seq, layer, head) - seq->lane), i);
+}
+
+/* ---- the block ---- */
+
+bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *n)
+{
+    return pi_mul_size((size_t)kv_lane_count(cache), (size_t)cap, n) &&
+           pi_mul_size(*n, (size_t)cache->g.page_len, n) &&
+           pi_mul_size(*n, (size_t)cache->n_mark, n) && *n <= SIZE_MAX / sizeof(float);
+}
+
+void kv_marks_copy(const struct kv_seq *from, float *to, int32_t cap)
+{
+    const struct kv_cache *cache = from->cache;
+    size_t row = (size_t)cap * (size_t)cache->g.page_len;
+    for (size_t l = 0; l < (size_t)kv_lane_count(cache); l++)
+        for (int32_t i = 0; i < cache->n_mark && from->lane[l].len > 0; i++)
+            memcpy(to + (l * (size_t)cache->n_mark + (size_t)i) * row, kv_marks_at(from, l, i),
+                   (size_t)from->lane[l].len * sizeof(float));
+}
+
+/* ---- entries ---- */
+
+/* The L1 norm of the value at a place of a page, summed in ascending order. */
+static float value_norm(const struct kv_cache *cache, const uint8_t *page, int32_t entry)
+{
+    const struct kv_codec *codec = &kv_codecs[cache->g.type_v];
+    const uint16_t *scales = (const uint16_t *)(const void *)(page + cache->layout.v_scale);
+    int32_t dim = cache->g.dim_v;
+    float row[KV_CODEC_MAX], sum = 0.0f;
+    for (int32_t d = 0; d < dim; d += KV_CODEC_MAX) {
+        int32_t n = (int32_t)pi_min(KV_CODEC_MAX, dim - d), at = entry * dim + d;
+        codec->decode(page + cache->layout.v + (size_t)at * (size_t)codec->value_bytes,
+                      scales + at / codec->block, n, row);
+        for (int32_t i = 0; i < n; i++)
+            sum += fabsf(row[i]);
+    }
+    return sum;
+}
+
+void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
+                    const struct kv_page_ref *ref, int32_t entry, int32_t n)
+{
+    const struct kv_cache *cache = seq->cache;
+    size_t at = (size_t)(lane - seq->lane);
+    for (int32_t i = cache->value_norm ? 1 : 0; i < cache->n_mark; i++)
+        memset(kv_marks_at(seq, at, i) + slot, 0, (size_t)n * sizeof(float));
+    for (int32_t j = 0; cache->value_norm && j < n; j++)
+        kv_marks_at(seq, at, 0)[slot + j] =
+            value_norm(cache, kv_page_at(cache, ref->page), entry + j);
+}
+
+void kv_marks_start_lane(const struct kv_seq *seq, const struct kv_lane *lane)
+{
+    int32_t slot = 0;
+    for (int32_t i = 0; i < lane->n_live && seq->cache->n_mark > 0; i++) {
+        kv_marks_start(seq, lane, slot, &lane->table[i], 0, lane->table[i].n);
+        slot += lane->table[i].n;
+    }
+}
+
+void kv_marks_keep(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
+                   int32_t n)
+{
+    size_t at = (size_t)(lane - seq->lane);
+    for (int32_t i = 0; n > 0 && i < seq->cache->n_mark; i++) {
+        float *mark = kv_marks_at(seq, at, i);
+        for (int32_t j = 0; j < n; j++)
+            mark[j] = mark[slots[j]];
+    }
+}
+
+void kv_marks_move(const struct kv_seq *seq, const struct kv_lane *lane, int32_t to, int32_t from,
+                   int32_t n)
+{
+    size_t at = (size_t)(lane - seq->lane);
+    for (int32_t i = 0; i < seq->cache->n_mark && to != from && n > 0; i++) {
+        float *mark = kv_marks_at(seq, at, i);
+        memmove(mark + to, mark + from, (size_t)n * sizeof(float));
+    }
+}

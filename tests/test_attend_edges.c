@@ -1,0 +1,157 @@
+/*
+ * test_attend_edges.c - attention where its numbers are extreme: logits beyond a float, one entry
+ * or none that a query sees, negative zeros, and the exponential over all of its range.
+ */
+#include "attend_check.h"
+
+static void assert_finite(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            fail_msg("value %zu is %g", i, (double)x[i]);
+}
+
+/* Products far beyond the range of a float, of either sign and mixed. */
+static void test_huge_logits(void **state)
+{
+    (void)state;
+    uint64_t rng = 7;
+    static const float sizes[] = {1e4f, 1e20f, 3e38f};
+    for (int32_t i = 0; i < 36; i++) {
+        enum kv_type type = (enum kv_type)(i % KV_N_TYPE);
+        struct kv_geometry g = {1, 1, 32, 32, 16, type, type};
+        float size = sizes[i / 3 % 3];
+        struct fixture f;
+        cache_open(&f, &g, 60);
+        float *k = random_rows(&rng, 60 * 32, size), *v = random_rows(&rng, 60 * 32, 1.0f);
+        append(f.seq, 0, 60, k, v);
+        queries(&f, &rng, i % 2 ? 1 : 20, 2, i < 18 ? 59 : 20);
+        for (size_t j = 0; j < (size_t)(f.n_tok * f.n_group * 32); j++)
+            f.q[j] *= size / 4.0f;
+        f.scale = i % 5 == 4 ? 1e10f : 1.0f;
+        assert_levels_agree(&f, &rng);
+        assert_finite(f.out, out_len(&f));
+        for (size_t j = 0; j < out_len(&f); j++)
+            assert_true(fabsf(f.out[j]) <= 1.001f);
+        test_free(k);
+        test_free(v);
+        close_all(&f);
+    }
+}
+
+/* A row that sees one entry returns its value, bit for bit. */
+static void test_single_entry_is_exact(void **state)
+{
+    (void)state;
+    uint64_t rng = 8;
+    for (int32_t i = 0; i < 3 * KV_N_TYPE; i++) {
+        enum kv_type type = (enum kv_type)(i % KV_N_TYPE);
+        struct kv_geometry g = {1, 1, 64, 64, 16 << (i / KV_N_TYPE), type, type};
+        struct fixture f;
+        float value[64];
+        cache_open(&f, &g, 80);
+        append_random(f.seq, &rng, 5, 70);
+        queries(&f, &rng, 1, 1 + i, 5);
+        attend(&f, 0, 1, f.out, NULL);
+        kv_lane_value(f.seq, 0, 0, 0, value);
+        for (int32_t r = 0; r <= i; r++)
+            assert_same_bits(f.out + r * 64, value, 64, "single entry");
+        close_all(&f);
+    }
+}
+
+/* A product that rounds to a negative zero keeps its sign until something is added, even nothing:
+   whether later slots are skipped or added as nothing must not show. */
+static void test_negative_zero(void **state)
+{
+    (void)state;
+    const float zero = 0.0f, k[6] = {0, -1, 0, 0, 0, 0}, v[6] = {0, -1e-45f, 1, 1, 1, 1};
+    struct kv_geometry g = {1, 1, 1, 1, 16, KV_TYPE_F32, KV_TYPE_F32};
+    struct fixture f;
+    uint64_t rng = 11;
+    cache_open(&f, &g, 6);
+    queries(&f, &rng, 20, 1, 1);
+    for (int32_t i = 0; i < 20; i++)
+        f.q[i] = 1.0f;
+    append(f.seq, 0, 2, k, v);
+    attend(&f, 0, 1, f.out, NULL);
+    assert_same_bits(f.out, &zero, 1, "alone");
+    append(f.seq, 2, 4, k + 2, v + 2);
+    attend(&f, 0, 1, f.out, NULL);
+    assert_same_bits(f.out, &zero, 1, "with later entries");
+    attend(&f, 0, 20, f.out, NULL);
+    assert_same_bits(f.out, &zero, 1, "with later queries");
+    close_all(&f);
+}
+
+/* Queries before the first entry, and an empty lane: zeros, and a tap that says so. */
+static void test_nothing_visible(void **state)
+{
+    (void)state;
+    uint64_t rng = 9;
+    for (int32_t n_tok = 1; n_tok <= 21; n_tok += 20)
+        for (int32_t len = 0; len <= 40; len += 40) {
+            struct kv_geometry g = {1, 1, 32, 40, 16, KV_TYPE_Q8_0, KV_TYPE_F16};
+            struct fixture f;
+            float logits[21 * 40], max[21], sum[21];
+            cache_open(&f, &g, 40);
+            if (len > 0)
+                append_random(f.seq, &rng, 100, len);
+            queries(&f, &rng, n_tok, 1, 100 - n_tok);
+            memset(f.out, 0xff, out_len(&f) * sizeof(float));
+            attend(&f, 0, n_tok, f.out,
+                   &(struct kv_attend_tap){
+                       .logits = logits, .row_stride = 40, .max = max, .sum = sum});
+            for (size_t i = 0; i < out_len(&f); i++)
+                assert_true(f.out[i] == 0.0f);
+            for (int32_t r = 0; r < n_tok; r++) {
+                assert_true(max[r] == -INFINITY && sum[r] == 0.0f);
+                for (int32_t s = 0; s < len; s++)
+                    assert_true(logits[r * 40 + s] == -INFINITY);
+            }
+            close_all(&f);
+        }
+}
+
+/* Values 0 and 1 under logits 0 and x make the output E(x) / (1 + E(x)). */
+static void test_exponential(void **state)
+{
+    (void)state;
+    struct kv_geometry g = {1, 1, 1, 1, 16, KV_TYPE_F32, KV_TYPE_F32};
+    struct fixture f;
+    uint64_t rng = 10;
+    enum { N = 20000 };
+    cache_open(&f, &g, 2);
+    append(f.seq, 0, 2, (float[]){0.0f, 1.0f}, (float[]){0.0f, 1.0f});
+    queries(&f, &rng, N, 1, 1);
+    f.scale = 1.0f;
+    for (int32_t i = 0; i < N; i++)
+        f.q[i] = i < N / 2 ? -87.0f * (float)i / (N / 2) : -(float)i / N;
+    assert_levels_agree(&f, &rng);
+    for (int32_t i = 0; i < N; i++) {
+        double e = exp((double)f.q[i]), want = e / (1 + e);
+        if (fabs(f.out[i] - want) > 4 * 0x1p-24 * want)
+            fail_msg("exp(%.9g): %.9g, expected %.9g", (double)f.q[i], (double)f.out[i], want);
+    }
+    close_all(&f);
+}
+
+static void test_tile(void **state)
+{
+    (void)state;
+    for (int32_t n_group = 1; n_group <= 200; n_group++) {
+        int32_t tile = kv_attend_tile(n_group);
+        assert_true(tile >= 1);
+        assert_true(tile == 1 || (tile * n_group >= 32 && tile * n_group <= 128));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_huge_logits),   cmocka_unit_test(test_single_entry_is_exact),
+        cmocka_unit_test(test_negative_zero), cmocka_unit_test(test_nothing_visible),
+        cmocka_unit_test(test_exponential),   cmocka_unit_test(test_tile),
+    };
+    return cmocka_run_group_tests_name("attend_edges", tests, NULL, NULL);
+}
