@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the library for 64-bit Arm and runs its kernel tests under qemu-user; with --all, every
-# test. Needs Debian or Ubuntu: the cross compiler is installed, the two libraries that the build
-# links (PCRE2, cmocka) are unpacked into the build directory, so the system stays as it is.
+# test. Needs Debian or Ubuntu: the cross compiler is installed, the three libraries that the build
+# links (PCRE2, Jansson, cmocka) are unpacked into the build directory, so the system stays as it is.
 set -eu
 cd "$(dirname "$0")/.."
 targets="test_base test_dtype test_matmul test_attend test_vec"
@@ -23,7 +23,8 @@ if [ ! -e "$root/usr/lib/aarch64-linux-gnu/libpcre2-8.so" ]; then
         -o APT::Sandbox::User=root"
     # shellcheck disable=SC2086
     if ! (apt-get $options -qq update && cd "$apt/packages" &&
-        apt-get $options -qq download libcmocka0 libcmocka-dev libpcre2-8-0 libpcre2-dev); then
+        apt-get $options -qq download libcmocka0 libcmocka-dev libpcre2-8-0 libpcre2-dev \
+            libjansson4 libjansson-dev); then
         echo "test-neon.sh: this system's package sources have no arm64 packages" >&2
         exit 1
     fi
