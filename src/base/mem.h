@@ -32,6 +32,15 @@ char *pi_mem_strndup(enum pi_mem_tag tag, const char *text, size_t len);
 
 void pi_mem_free(void *block);
 
+/* The next n elements of a block that holds several arrays, each on cache lines of its own; *used
+   counts its bytes. With base NULL they are only counted. */
+static inline void *pi_mem_part(uint8_t *base, size_t *used, size_t n, size_t size)
+{
+    void *part = base == NULL ? NULL : base + *used;
+    *used += pi_align(n * size, 64);
+    return part;
+}
+
 /* size zeroed bytes straight from the system, in huge pages where it has them, touched only when
    used: weights and the page pool. Not a pi_mem_alloc block: free with pi_mem_unmap. */
 void *pi_mem_map(enum pi_mem_tag tag, size_t size);

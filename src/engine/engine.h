@@ -89,6 +89,9 @@ bool pi_seq_remembers(const struct pith_seq *seq);
 /* Where a sequence stands after the first n_done tokens of its item. */
 struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done);
 
+/* What a policy is shown of a sequence whose next token gets position n_token. */
+struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token);
+
 /* A sequence with a policy's empty state and no cache yet. NOMEM. */
 pith_status pi_seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_error *err);
 

@@ -103,11 +103,7 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
     if (e->keep == NULL || (step && (left == 0 || !keep_step_due(e->keep, seq->kv, at))) ||
         (!step && !keep_due(e->keep, seq->kv, at, left)))
         return PITH_OK;
-    struct keep_view view = {.kv = seq->kv,
-                             .tokens = seq->tokens,
-                             .n_token = at.n_token,
-                             .n_prompt = at.n_prompt,
-                             .state = seq->keep_state};
+    struct keep_view view = pi_seq_view(seq, at.n_token);
     state->evicted = true;
     PI_TRY(keep_round(e->keep, seq->kv, &view, &seq->tally, err));
     return kv_seq_reserve(seq->kv, until_round(e, &items[i], state->n_done, left), err);

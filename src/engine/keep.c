@@ -16,17 +16,22 @@ pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err)
     if (keep == NULL || !keep_over_budget(keep, seq->kv, at))
         return PITH_OK;
     PI_TRY(keep_prepare_round(keep, seq->kv, at, err));
-    struct keep_view view = {.kv = seq->kv,
-                             .tokens = seq->tokens,
-                             .n_token = at.n_token,
-                             .n_prompt = at.n_prompt,
-                             .state = seq->keep_state};
+    struct keep_view view = pi_seq_view(seq, at.n_token);
     return keep_round(keep, seq->kv, &view, &seq->tally, err);
 }
 
 struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done)
 {
     return (struct keep_point){seq->n_token + n_done, seq->n_prompt};
+}
+
+struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
+{
+    return (struct keep_view){.kv = seq->kv,
+                              .tokens = seq->tokens,
+                              .n_token = n_token,
+                              .n_prompt = seq->n_prompt,
+                              .state = seq->keep_state};
 }
 
 bool pi_seq_remembers(const struct pith_seq *seq)
@@ -37,20 +42,11 @@ bool pi_seq_remembers(const struct pith_seq *seq)
 
 /* ---- attention weights ---- */
 
-static struct keep_view view_of(const struct pith_seq *seq, int32_t n_token)
-{
-    return (struct keep_view){.kv = seq->kv,
-                              .tokens = seq->tokens,
-                              .n_token = n_token,
-                              .n_prompt = seq->n_prompt,
-                              .state = seq->keep_state};
-}
-
 static void show_attention(void *user, const struct pi_pass_attention *in, int32_t thread)
 {
     const struct pith_engine *e = user;
     int32_t pos = in->item->pos0 + in->t;
-    struct keep_view view = view_of(in->item->owner, pos + 1);
+    struct keep_view view = pi_seq_view(in->item->owner, pos + 1);
     struct keep_attention a = {
         .layer = in->layer,
         .head = in->head,
@@ -73,7 +69,7 @@ static void finish_layer(void *user, const struct pi_pass_item *item, int32_t la
 {
     const struct pith_engine *e = user;
     const struct pith_seq *seq = item->owner;
-    struct keep_view view = view_of(seq, item->pos0 + item->n_tok);
+    struct keep_view view = pi_seq_view(seq, item->pos0 + item->n_tok);
     int32_t step = e->step_of[item - e->pass_item];
     if (step >= 0)
         keep_choose_victims(e->keep, seq->kv, &view, layer, step, seq->uneven);

@@ -22,11 +22,7 @@ static void show_rows(void *user, const struct pi_pass_tap_rows *in)
         .v = in->v,
     };
     if (e->keep != NULL && (keep_needs(e->keep) & KEEP_NEED_ROWS) != 0) {
-        struct keep_view view = {.kv = seq->kv,
-                                 .tokens = seq->tokens,
-                                 .n_token = in->item->pos0,
-                                 .n_prompt = seq->n_prompt,
-                                 .state = seq->keep_state};
+        struct keep_view view = pi_seq_view(seq, in->item->pos0);
         keep_observe(e->keep, &view, in);
     }
     if (e->tap != NULL && !e->tap_stopped)

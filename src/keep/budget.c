@@ -93,14 +93,6 @@ bool keep_overwrites(const struct keep *k)
     return k->config.rules.overwrite != 0;
 }
 
-/* The next n elements of the block; only counts while base is NULL. */
-static void *take(uint8_t *base, size_t *used, size_t n, size_t size)
-{
-    void *part = base == NULL ? NULL : base + *used;
-    *used += pi_align(n * size, 64);
-    return part;
-}
-
 /* Places the arrays into base (NULL: counts alone) and returns the bytes they take. */
 static size_t place(struct keep *k, int32_t cap, int32_t cap_set, size_t scratch_size,
                     uint8_t *base)
@@ -108,20 +100,20 @@ static size_t place(struct keep *k, int32_t cap, int32_t cap_set, size_t scratch
     size_t used = 0, n = (size_t)cap, n_set = (size_t)cap_set;
     for (int32_t h = 0; h < k->model.g.n_head; h++) {
         struct keep_part *part = &k->part[h];
-        part->pos = take(base, &used, n, sizeof(*part->pos));
-        part->score = take(base, &used, n, sizeof(*part->score));
-        part->evictable = take(base, &used, n, sizeof(*part->evictable));
+        part->pos = pi_mem_part(base, &used, n, sizeof(*part->pos));
+        part->score = pi_mem_part(base, &used, n, sizeof(*part->score));
+        part->evictable = pi_mem_part(base, &used, n, sizeof(*part->evictable));
     }
     for (int32_t s = 0; s < keep_n_set(k); s++) {
         struct keep_set *set = &k->set[s];
-        set->pos = take(base, &used, n_set, sizeof(*set->pos));
-        set->score = take(base, &used, n_set, sizeof(*set->score));
-        set->n_of = take(base, &used, n_set, sizeof(*set->n_of));
-        set->slots = take(base, &used, n_set, sizeof(*set->slots));
+        set->pos = pi_mem_part(base, &used, n_set, sizeof(*set->pos));
+        set->score = pi_mem_part(base, &used, n_set, sizeof(*set->score));
+        set->n_of = pi_mem_part(base, &used, n_set, sizeof(*set->n_of));
+        set->slots = pi_mem_part(base, &used, n_set, sizeof(*set->slots));
     }
-    k->rank = take(base, &used, n_set, sizeof(*k->rank));
-    k->merged = take(base, &used, n_set, sizeof(*k->merged));
-    k->scratch = take(base, &used, (size_t)k->n_scorer, scratch_size);
+    k->rank = pi_mem_part(base, &used, n_set, sizeof(*k->rank));
+    k->merged = pi_mem_part(base, &used, n_set, sizeof(*k->merged));
+    k->scratch = pi_mem_part(base, &used, (size_t)k->n_scorer, scratch_size);
     return used;
 }
 

@@ -3,6 +3,7 @@
  * function of numbers; takes the same time for every order of them.
  */
 #include "keep/keep.h"
+#include "keep/positions.h"
 #include "keep/rank.h"
 
 #define GONE UINT32_MAX /* no number has this rank */
@@ -39,20 +40,6 @@ static void drop_lowest(uint32_t *rank, int32_t n, int32_t k)
             rank[i] = GONE;
 }
 
-/* The first of n ascending positions that is >= at. */
-static int32_t find_position(const int32_t *pos, int32_t n, int32_t at)
-{
-    int32_t low = 0, high = n;
-    while (low < high) {
-        int32_t mid = low + (high - low) / 2;
-        if (pos[mid] < at)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
-}
-
 /* Quotas of triattention-v3 (docs/policies.md): the span's positions fall into parts of equal
    length, part of position p = (p - lo) * segments / (hi - lo), and a part that holds n of all
    n_all entries loses n * n_evict / n_all of them, both rounded down. In whole numbers, where the
@@ -78,8 +65,8 @@ static int32_t drop_quotas(const int32_t *pos, uint32_t *rank, int32_t n, struct
 int32_t keep_choose(const int32_t *pos, const float *score, int32_t n, struct keep_span span,
                     int32_t segments, int32_t n_evict, uint32_t *rank, int32_t *slots)
 {
-    int32_t first = find_position(pos, n, span.lo);
-    int32_t last = (int32_t)pi_max(first, find_position(pos, n, span.hi));
+    int32_t first = keep_first_from(pos, n, span.lo);
+    int32_t last = (int32_t)pi_max(first, keep_first_from(pos, n, span.hi));
     int32_t n_gone = 0, n_kept = 0;
     assert(n_evict >= 0 && n_evict <= last - first);
     for (int32_t i = first; i < last; i++)

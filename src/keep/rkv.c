@@ -24,6 +24,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "base/mem.h"
 #include "cpu/kernels.h"
 #include "keep/keep.h"
 #include "keep/pool.h"
@@ -60,30 +61,23 @@ struct work {
     void *queries;   /* of keep_queries_weights */
 };
 
-static void *take(uint8_t *base, size_t *used, size_t n, size_t size)
-{
-    void *part = base == NULL ? NULL : base + *used;
-    *used += pi_align(n * size, 64);
-    return part;
-}
-
 static size_t place(const struct params *p, const struct keep_model *m, int32_t n_entry, void *base,
                     struct work *w)
 {
     size_t used = 0, dim = (size_t)m->g.dim_k, n = (size_t)n_entry;
-    w->unit = take(base, &used, pi_align(n, BLOCK) * dim, sizeof(float));
-    w->key = take(base, &used, dim * (size_t)m->g.page_len, sizeof(float));
-    w->row = take(base, &used, dim * PI_ATTEND_ROWS, sizeof(float));
-    w->cosine = take(base, &used, (size_t)PI_ATTEND_ROWS * BLOCK, sizeof(float));
-    w->sum = take(base, &used, dim, sizeof(double));
-    w->mean = take(base, &used, n, sizeof(double));
-    w->softmax = take(base, &used, n, sizeof(float));
-    w->vote = take(base, &used, n, sizeof(float));
-    w->pooled = take(base, &used, n, sizeof(float));
-    w->order = take(base, &used, n, sizeof(int32_t));
-    w->place = take(base, &used, n, sizeof(int32_t));
-    w->active = take(base, &used, n, sizeof(int32_t));
-    w->queries = take(base, &used, keep_queries_scratch(m, p->n_query, n_entry), 1);
+    w->unit = pi_mem_part(base, &used, pi_align(n, BLOCK) * dim, sizeof(float));
+    w->key = pi_mem_part(base, &used, dim * (size_t)m->g.page_len, sizeof(float));
+    w->row = pi_mem_part(base, &used, dim * PI_ATTEND_ROWS, sizeof(float));
+    w->cosine = pi_mem_part(base, &used, (size_t)PI_ATTEND_ROWS * BLOCK, sizeof(float));
+    w->sum = pi_mem_part(base, &used, dim, sizeof(double));
+    w->mean = pi_mem_part(base, &used, n, sizeof(double));
+    w->softmax = pi_mem_part(base, &used, n, sizeof(float));
+    w->vote = pi_mem_part(base, &used, n, sizeof(float));
+    w->pooled = pi_mem_part(base, &used, n, sizeof(float));
+    w->order = pi_mem_part(base, &used, n, sizeof(int32_t));
+    w->place = pi_mem_part(base, &used, n, sizeof(int32_t));
+    w->active = pi_mem_part(base, &used, n, sizeof(int32_t));
+    w->queries = pi_mem_part(base, &used, keep_queries_scratch(m, p->n_query, n_entry), 1);
     return used;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/os.h"
 #include "base/threads.h"
+#include "keep/positions.h"
 #include "keep/rounds.h"
 
 /* Numbers of keys that make waking other threads up worth it. */
@@ -34,37 +35,10 @@ static bool ascends(const int32_t *pos, int32_t n)
     return true;
 }
 
-/* Shell's sort: pages that others wrote can make positions fall, which is rare and nearly sorted,
-   and overwriting leaves them in any order: after a prompt that follows steps. */
-static void sort(int32_t *x, int32_t n)
-{
-    for (int32_t gap = n / 2; gap > 0; gap /= 2)
-        for (int32_t i = gap; i < n; i++) {
-            int32_t value = x[i], j = i;
-            for (; j >= gap && x[j - gap] > value; j -= gap)
-                x[j] = x[j - gap];
-            x[j] = value;
-        }
-}
-
-/* The index of the first of n ascending positions that is not below at. */
-static int32_t find_first(const int32_t *pos, int32_t n, int32_t at)
-{
-    int32_t low = 0, high = n;
-    while (low < high) {
-        int32_t mid = low + (high - low) / 2;
-        if (pos[mid] < at)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
-}
-
 /* The index of a position among n ascending ones, or -1. */
 static int32_t find(const int32_t *pos, int32_t n, int32_t at)
 {
-    int32_t i = find_first(pos, n, at);
+    int32_t i = keep_first_from(pos, n, at);
     return i < n && pos[i] == at ? i : -1;
 }
 
@@ -73,7 +47,7 @@ static void merge(const struct keep *k, struct keep_set *set, int32_t *pos, int3
 {
     int32_t n_merged = 0;
     if (!ascends(pos, n))
-        sort(pos, n);
+        keep_sort_positions(pos, n);
     for (int32_t i = 0, j = 0; i < set->n || j < n;) {
         int32_t next = j == n || (i < set->n && set->pos[i] <= pos[j]) ? set->pos[i] : pos[j];
         i += i < set->n && set->pos[i] == next;
@@ -244,8 +218,8 @@ static void score_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
    other, and as many lanes have had a say in each of it. */
 static void fold_agreeing(struct keep_set *set, const struct keep_part *part, bool mean)
 {
-    int32_t lo = find_first(set->pos, set->n, set->span.lo);
-    int32_t hi = find_first(set->pos, set->n, set->span.hi);
+    int32_t lo = keep_first_from(set->pos, set->n, set->span.lo);
+    int32_t hi = keep_first_from(set->pos, set->n, set->span.hi);
     bool first = lo < hi && set->n_of[lo] == 0;
     for (int32_t i = lo; i < hi; i++)
         set->n_of[i]++;
@@ -333,7 +307,7 @@ static void choose(const struct round *r, struct keep_set *set)
 static pith_status close_gap(struct round *r, const struct kv_cut *cut, const int32_t *pos,
                              int32_t n, int32_t lo, pith_error *err)
 {
-    int32_t n_first = find_first(pos, n, lo);
+    int32_t n_first = keep_first_from(pos, n, lo);
     if (!keep_config_places(&r->k->config) || n_first == 0)
         return PITH_OK;
     int32_t next = cut->n > n_first ? pos[cut->slots[n_first]] : r->view->n_token;

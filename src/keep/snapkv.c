@@ -18,6 +18,7 @@
  */
 #include <float.h>
 
+#include "base/mem.h"
 #include "cpu/expf.h"
 #include "keep/snapkv.h"
 
@@ -33,23 +34,16 @@ struct work {
     void *queries;  /* of keep_queries_weights */
 };
 
-static void *take(uint8_t *base, size_t *used, size_t size)
-{
-    void *part = base == NULL ? NULL : base + *used;
-    *used += pi_align(size, 64);
-    return part;
-}
-
 static size_t place(const struct snapkv_form *form, const struct keep_model *model, int32_t n,
                     void *base, struct work *w)
 {
-    size_t used = 0, size = (size_t)n * sizeof(float);
-    w->vote = take(base, &used, size);
-    w->all = take(base, &used, size);
-    w->sorted = take(base, &used, size);
-    w->pooled = take(base, &used, size);
-    w->order = take(base, &used, (size_t)n * sizeof(int32_t));
-    w->queries = take(base, &used, keep_queries_scratch(model, form->n_query, n));
+    size_t used = 0, count = (size_t)n;
+    w->vote = pi_mem_part(base, &used, count, sizeof(float));
+    w->all = pi_mem_part(base, &used, count, sizeof(float));
+    w->sorted = pi_mem_part(base, &used, count, sizeof(float));
+    w->pooled = pi_mem_part(base, &used, count, sizeof(float));
+    w->order = pi_mem_part(base, &used, count, sizeof(int32_t));
+    w->queries = pi_mem_part(base, &used, keep_queries_scratch(model, form->n_query, n), 1);
     return used;
 }
 

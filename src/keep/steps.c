@@ -12,30 +12,23 @@
 #include "base/mem.h"
 #include "cpu/expf.h"
 #include "cpu/kernels.h"
+#include "keep/positions.h"
 #include "keep/rounds.h"
 
 /* ---- memory ---- */
-
-/* The next n elements of the block; only counts while base is NULL. */
-static void *take(uint8_t *base, size_t *used, size_t n, size_t size)
-{
-    void *part = base == NULL ? NULL : base + *used;
-    *used += pi_align(n * size, 64);
-    return part;
-}
 
 /* Places the arrays into base (NULL: counts alone) and returns the bytes they take. */
 static size_t place(const struct keep *k, struct keep_steps *s, uint8_t *base)
 {
     size_t used = 0, n_item = (size_t)s->n_item, n_head = (size_t)k->model.g.n_head;
     size_t n = n_item * (size_t)s->cap, n_all = s->uneven ? n * n_head : 0;
-    s->score = take(base, &used, n * n_head, sizeof(*s->score));
-    s->log_scale = take(base, &used, n_item * n_head, sizeof(*s->log_scale));
-    s->pos = take(base, &used, n, sizeof(*s->pos));
-    s->all = take(base, &used, n_all, sizeof(*s->all));
-    s->all_score = take(base, &used, n_all, sizeof(*s->all_score));
-    s->n_of = take(base, &used, n_all, sizeof(*s->n_of));
-    s->scratch = take(base, &used, (size_t)k->n_thread, s->scratch_size);
+    s->score = pi_mem_part(base, &used, n * n_head, sizeof(*s->score));
+    s->log_scale = pi_mem_part(base, &used, n_item * n_head, sizeof(*s->log_scale));
+    s->pos = pi_mem_part(base, &used, n, sizeof(*s->pos));
+    s->all = pi_mem_part(base, &used, n_all, sizeof(*s->all));
+    s->all_score = pi_mem_part(base, &used, n_all, sizeof(*s->all_score));
+    s->n_of = pi_mem_part(base, &used, n_all, sizeof(*s->n_of));
+    s->scratch = pi_mem_part(base, &used, (size_t)k->n_thread, s->scratch_size);
     return used;
 }
 
@@ -90,6 +83,7 @@ void keep_attended(const struct keep *k, const struct keep_view *view,
 {
     const struct keep_policy *p = k->config.policy;
     struct keep_view whole = keep_view_complete(k, view);
+    /* What the policy asks for itself: keep_needs adds what overwriting does. */
     uint32_t needs = p->needs != NULL ? p->needs(&k->config.params) : 0;
     if ((needs & KEEP_NEED_WEIGHTS) != 0 || ((needs & KEEP_NEED_STEP_WEIGHTS) != 0 && item >= 0))
         p->attended(&k->config.params, &whole, a);
@@ -267,35 +261,15 @@ static void choose_together(const struct keep *k, struct kv_seq *kv, const struc
 }
 
 /* Sorts positions and drops what is there twice, and those that cannot be overwritten; returns how
-   many are left. Shell's sort: rare, and lanes of one layer are much alike. */
+   many are left. */
 static int32_t sort_unique(int32_t *x, int32_t n)
 {
     int32_t n_left = 0;
-    for (int32_t gap = n / 2; gap > 0; gap /= 2)
-        for (int32_t i = gap; i < n; i++) {
-            int32_t value = x[i], j = i;
-            for (; j >= gap && x[j - gap] > value; j -= gap)
-                x[j] = x[j - gap];
-            x[j] = value;
-        }
+    keep_sort_positions(x, n);
     for (int32_t i = 0; i < n; i++)
         if (x[i] >= 0 && (n_left == 0 || x[n_left - 1] != x[i]))
             x[n_left++] = x[i];
     return n_left;
-}
-
-/* The index of a position among n ascending ones, which it is one of. */
-static int32_t find(const int32_t *pos, int32_t n, int32_t at)
-{
-    int32_t low = 0, high = n;
-    while (low < high) {
-        int32_t mid = low + (high - low) / 2;
-        if (pos[mid] < at)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
 }
 
 /* The lanes of a layer that are to keep the same positions and do not yet: those of a file that was
@@ -326,7 +300,7 @@ static void gather(const struct keep *k, const struct kv_seq *kv, int32_t layer,
         const float *score = row_of(k, item, h);
         read_positions(kv, layer, h, u->pos);
         for (int32_t i = 0; i < kv_lane_len(kv, layer, h); i++) {
-            int32_t at = u->pos[i] < 0 ? -1 : find(u->all, u->n, u->pos[i]);
+            int32_t at = u->pos[i] < 0 ? -1 : keep_first_from(u->all, u->n, u->pos[i]);
             if (at < 0)
                 continue;
             if (u->n_of[at]++ == 0)

@@ -65,9 +65,7 @@ struct attend {
 /* The next n floats of scratch, each part on its own cache line; only counts while base is NULL. */
 static void *take(uint8_t *base, size_t *used, size_t n)
 {
-    void *part = base == NULL ? NULL : base + *used;
-    *used += pi_align(n * sizeof(float), 64);
-    return part;
+    return pi_mem_part(base, used, n, sizeof(float));
 }
 
 /* Places the parts into scratch (NULL: counts alone) and returns the bytes they take. */
