@@ -67,7 +67,7 @@ struct worker {
 };
 
 struct bench {
-    struct keep_model model;
+    struct policy_model model;
     struct keep_config config;
     struct keep *keep;
     struct kv_cache *cache;
@@ -315,7 +315,7 @@ static void bench_open(struct bench *b, struct kv_geometry g, int32_t n_group, i
     char text[512];
     *b = (struct bench){.n = n, .stride = (size_t)n + 16, .n_thread = n_thread};
     b->model =
-        (struct keep_model){.g = g, .n_group = n_group, .scale = 1.0f / sqrtf((float)g.dim_k)};
+        (struct policy_model){.g = g, .n_group = n_group, .scale = 1.0f / sqrtf((float)g.dim_k)};
     snprintf(text, sizeof(text), "longflow:budget=%d%s%s", n, options != NULL ? "," : "",
              options != NULL ? options : "");
     check(keep_config_parse(text, &b->config, &err), &err);

@@ -31,7 +31,7 @@ struct options {
 };
 
 struct bench {
-    struct keep_model model;
+    struct policy_model model;
     struct pi_rope rope;
     struct keep_config config;
     struct keep_view view;
@@ -106,7 +106,8 @@ static void bench_open(struct bench *b, enum kv_type type, int32_t dim, const st
     b->rope.freq = memory((size_t)b->rope.n_pair * sizeof(double));
     for (int32_t f = 0; f < b->rope.n_pair; f++)
         b->rope.freq[f] = 1.0 / (1.0 + 37.0 * f);
-    b->model = (struct keep_model){.g = g, .n_group = o->n_group, .scale = 1.0f, .rope = &b->rope};
+    b->model =
+        (struct policy_model){.g = g, .n_group = o->n_group, .scale = 1.0f, .rope = &b->rope};
     if (keep_config_set(&keep_triattention, o->keep, &b->config, &err) != PITH_OK ||
         kv_cache_create(&g, kv_bytes_for_tokens(&g, DEPTH), &b->cache, &err) != PITH_OK ||
         kv_seq_create(b->cache, &b->seq, &err) != PITH_OK ||

@@ -1,7 +1,8 @@
 /*
  * calibrate.c - `pith calibrate`: gathers the statistics of a model's queries over a text, and
  * draws what is in a file of them: how narrow the queries of each head are, which bands they lie
- * in, and the attention against distance that they predict.
+ * in, and the attention against distance that they predict. With --loki it gathers the bases of the
+ * model's keys instead (calibrate_loki.c).
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -13,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "calibrate_loki.h"
 #include "command.h"
 #include "session.h"
 
@@ -28,6 +30,8 @@ struct options {
     const char *text;
     const char *tokens;
     const char *out;
+    const char *loki;
+    const char *keys;
     const char *select;
     const char *inspect;
     int32_t n_piece;
@@ -52,6 +56,12 @@ static const struct option table[] = {
      .help = "instead of a text: token ids, separated by white space or commas, as they are"},
     {"--output", "-o", "STATS", OPTION_TEXT, AT(out), .absent = "none",
      .help = "the file of statistics to write"},
+    {"--loki", NULL, "BASES", OPTION_TEXT, AT(loki), .absent = "none",
+     .help = "instead of statistics: write the bases of the model's keys, for --read loki"},
+    {"--keys", NULL, "WHICH", OPTION_TEXT, AT(keys),
+     .help =
+         "of which keys --loki finds bases: rotated, as they are stored, or plain, as they were "
+         "before rotation"},
     {"--select", NULL, "WHICH", OPTION_TEXT, AT(select),
      .help = "whose queries count: all, generated (of tokens that the model writes after the "
              "text), or a file of ranges of tokens, \"BEGIN END\" on each line"},
@@ -95,6 +105,7 @@ static void defaults(void *options)
     pith_calibrate_params_default(&p);
     memory_options_default(&o->memory);
     o->select = "all";
+    o->keys = "rotated";
     o->n_generate = p.n_generate;
     o->n_centre = p.n_centre;
     o->n_sample = p.n_sample;
@@ -306,6 +317,23 @@ static int gather(struct options *o)
     pith_stats_free(stats);
     free(ids.data);
     free(ranges);
+    session_free(&s);
+    return EXIT_SUCCESS;
+}
+
+/* The bases of the keys. */
+static int gather_bases(struct options *o)
+{
+    struct session s = {0};
+    o->out = o->loki;
+    loki_keys(o->keys);
+    check_output(o);
+    session_load(&s, &o->model, false);
+    struct cli_ids ids = read_tokens(o, &s);
+    struct loki_source from = {&ids, base_name(source(o)), o->keys, start_engine(o, &s, ids.n)};
+    loki_write(&s, &from, !o->quiet && (o->progress || cli_is_terminal(STDERR_FILENO)), o->quiet,
+               o->out);
+    free(ids.data);
     session_free(&s);
     return EXIT_SUCCESS;
 }
@@ -550,6 +578,13 @@ static int inspect(struct options *o)
     pith_error err;
     struct session s = {0};
     int32_t layer = 0, head = 0;
+    if (loki_is_file(o->inspect)) {
+        if (o->model.path != NULL)
+            session_load(&s, &o->model, false);
+        loki_inspect(o->inspect, s.model);
+        session_free(&s);
+        return EXIT_SUCCESS;
+    }
     cli_check(pith_stats_load(o->inspect, &stats, &err), &err);
     pith_stats_get_info(stats, &info);
     if (o->model.path != NULL) {
@@ -583,15 +618,21 @@ static int run(void *options)
         if (o->model.path == NULL && (o->layer >= 0 || o->head >= 0))
             cli_fail_usage("--layer and --head choose a curve, which --inspect draws where -m "
                            "names the model");
-        if (o->out != NULL)
-            cli_fail_usage("--inspect reads a file, -o writes one: give one of them");
+        if (o->out != NULL || o->loki != NULL)
+            cli_fail_usage("--inspect reads a file, -o and --loki write one: give one of them");
         if (source(o) != NULL && o->model.path == NULL)
             cli_fail_usage("--inspect compares with a text only where -m names the model");
         return inspect(o);
     }
-    if (o->model.path == NULL || source(o) == NULL || o->out == NULL)
-        cli_fail_usage(
-            "-m MODEL, -f TEXT (or --tokens FILE) and -o STATS are wanted, or --inspect STATS");
+    if (o->loki != NULL && o->out != NULL)
+        cli_fail_usage("-o writes statistics, --loki bases: give one of them");
+    if (o->model.path == NULL || source(o) == NULL || (o->out == NULL && o->loki == NULL))
+        cli_fail_usage("-m MODEL, -f TEXT (or --tokens FILE) and -o STATS or --loki BASES are "
+                       "wanted, or --inspect FILE");
+    if (o->loki != NULL && strcmp(o->select, "all") != 0)
+        cli_fail_usage("--loki takes the keys of all tokens: leave out --select");
+    if (o->loki != NULL)
+        return gather_bases(o);
     if (o->n_sample < o->n_centre)
         cli_fail_usage("--samples %d are fewer than --centres %d", o->n_sample, o->n_centre);
     return gather(o);
@@ -599,15 +640,19 @@ static int run(void *options)
 
 const struct command command_calibrate = {
     .name = "calibrate",
-    .summary = "gather the statistics of a model's queries that TriAttention predicts from",
-    .synopsis = "-m MODEL -f TEXT|--tokens FILE -o STATS [--select WHICH] [--centres K]",
+    .summary = "gather what TriAttention predicts from, or what Loki scores keys in",
+    .synopsis =
+        "-m MODEL -f TEXT|--tokens FILE -o STATS|--loki BASES [--select WHICH] [--centres K]",
     .notes =
         "Which tokens count can decide how a policy does: the file says which they were. Inspect\n"
         "reads Pith's files, TRIA and the authors' .pt.\n"
         "\n"
         "  pith calibrate -m model.gguf -f text.txt -o model.stats --centres 16\n"
         "  pith calibrate --inspect model.stats -m model.gguf -f other.txt\n"
-        "  pith run -m model.gguf --keep triattention:v3,stats=model.stats,budget=1024 -p ...",
+        "  pith run -m model.gguf --keep triattention:v3,stats=model.stats,budget=1024 -p ...\n"
+        "\n"
+        "  pith calibrate -m model.gguf -f text.txt --loki model.loki\n"
+        "  pith run -m model.gguf --read loki:projection=model.loki,budget=1024 -p ...",
     .groups = groups,
     .options_size = sizeof(struct options),
     .defaults = defaults,

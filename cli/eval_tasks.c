@@ -51,7 +51,7 @@ static const struct option perplexity_option_table[] = {
      .help = "tokens read at once; beyond -c several chunks side by side"},
     {"--chunks", NULL, "N", OPTION_INT, AT(n_chunk), .min = -1, .max = INT32_MAX, .absent = "all",
      .help = "chunks to read"},
-    {"--paired", NULL, NULL, OPTION_FLAG, AT(paired), .absent = "with a keep policy",
+    {"--paired", NULL, NULL, OPTION_FLAG, AT(paired), .absent = "with a policy",
      .help = "read the text under the full cache, too, and compare token by token"},
     {"--no-paired", NULL, NULL, OPTION_FLAG, AT(not_paired), .help = "do not"},
     {"--reference-type", NULL, "TYPE", OPTION_CHOICE, AT(reference_type), .choices = storage_types,
@@ -79,7 +79,7 @@ static pith_status measure_perplexity(const struct eval_setup *setup, const void
                                       json_t **result, pith_error *err)
 {
     const struct perplexity_options *o = &((const struct perplexity_command *)options)->perplexity;
-    bool compared = !eval_is_full(&setup->engine) || o->reference_type != NULL;
+    bool compared = !eval_is_plain(&setup->engine) || o->reference_type != NULL;
     const struct eval_perplexity_params params = {
         .text = o->text.data,
         .text_len = o->text.len,
@@ -419,6 +419,7 @@ static const struct command task_ruler = {
 struct replay_options {
     const char *path;
     struct option_texts policies;
+    struct option_texts readers;
     struct option_ints at;
     int32_t n_query;
     int32_t n_missing;
@@ -435,6 +436,8 @@ static const struct option replay_option_table[] = {
      .help = "recorded tensors, as \"pith run --record FILE\" writes them"},
     {"--policy", NULL, "NAME:KEY=VALUE,...", OPTION_TEXTS, AT(policies), .absent = "that of --keep",
      .help = "a keep policy to try; repeatable"},
+    {"--read-policy", NULL, "NAME:KEY=VALUE,...", OPTION_TEXTS, AT(readers),
+     .absent = "that of --read", .help = "a read policy to try; repeatable"},
     {"--at", NULL, "LIST", OPTION_INTS, AT(at), .min = 1, .max = EVAL_MAX_TOKENS,
      .absent = "before the last --queries", .help = "tokens read when the lanes are looked at"},
     {"--queries", NULL, "N", OPTION_INT, AT(n_query), .min = 1, .max = EVAL_MAX_TOKENS,
@@ -467,6 +470,8 @@ static pith_status measure_replay(const struct eval_setup *setup, const void *op
         .path = o->path,
         .policies = o->policies.text,
         .n_policy = o->policies.n,
+        .readers = o->readers.text,
+        .n_reader = o->readers.n,
         .at = o->at.value,
         .n_at = o->at.n,
         .n_query = o->n_query,

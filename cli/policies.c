@@ -1,5 +1,5 @@
 /*
- * policies.c - `pith policies`: what --keep takes, from the library's own tables.
+ * policies.c - `pith policies`: what --keep and --read take, from the library's own tables.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +25,26 @@ static const struct option table[] = {
 #undef AT
 
 static const struct option_group groups[] = {{NULL, table, 0}, {0}};
+
+/* What the library says of one verb's policies. */
+struct verb {
+    const char *name; /* "keep", of the option and in JSON */
+    const char *what; /* what is chosen */
+    const char *none; /* what happens without a policy */
+    const char *docs;
+    pith_status (*policy)(int32_t i, pith_policy_info *out);
+    pith_status (*param)(int32_t i, int32_t j, pith_param_info *out);
+    pith_status (*preset)(int32_t i, int32_t j, pith_preset_info *out);
+};
+
+static const struct verb verbs[] = {
+    {"keep", "Entries of the KV cache that stay", "every entry (the default)", "docs/policies.md",
+     pith_keep_policy, pith_keep_param, pith_keep_preset},
+    {"read", "Entries that attention looks at", "everything (the default)", "docs/read.md",
+     pith_read_policy, pith_read_param, pith_read_preset},
+};
+
+#define N_VERB (sizeof(verbs) / sizeof(verbs[0]))
 
 /* ---- text ---- */
 
@@ -65,10 +85,10 @@ static void print_entry(const char *left, size_t column, const char *text)
 }
 
 /* The options of policy i that are rules, or those that are not; with its defaults. */
-static void print_params(int32_t i, bool shared, bool defaults)
+static void print_params(const struct verb *v, int32_t i, bool shared, bool defaults)
 {
     pith_param_info p;
-    for (int32_t j = 0; pith_keep_param(i, j, &p) == PITH_OK; j++) {
+    for (int32_t j = 0; v->param(i, j, &p) == PITH_OK; j++) {
         char left[64];
         if (p.shared != shared)
             continue;
@@ -81,10 +101,10 @@ static void print_params(int32_t i, bool shared, bool defaults)
     }
 }
 
-static void print_presets(const pith_policy_info *policy, int32_t i)
+static void print_presets(const struct verb *v, const pith_policy_info *policy, int32_t i)
 {
     pith_preset_info preset;
-    for (int32_t j = 0; pith_keep_preset(i, j, &preset) == PITH_OK; j++) {
+    for (int32_t j = 0; v->preset(i, j, &preset) == PITH_OK; j++) {
         char left[64];
         snprintf(left, sizeof(left), "%s:%s", policy->name, preset.name);
         print_entry(left, 26, preset.help);
@@ -93,60 +113,59 @@ static void print_presets(const pith_policy_info *policy, int32_t i)
     }
 }
 
-static void print_policy(const pith_policy_info *policy, int32_t i)
+static void print_policy(const struct verb *v, const pith_policy_info *policy, int32_t i)
 {
     printf("%s: %s\n", policy->name, policy->summary);
     if (policy->citation[0] != '\0')
         print_wrapped(policy->citation, 0, 0);
     if (policy->n_preset > 0) {
         printf("\nPresets, which later options change:\n");
-        print_presets(policy, i);
+        print_presets(v, policy, i);
     }
     pith_param_info last;
-    bool own = pith_keep_param(i, policy->n_param - 1, &last) == PITH_OK && !last.shared;
+    bool own = v->param(i, policy->n_param - 1, &last) == PITH_OK && !last.shared;
     if (own) {
         printf("\nIts own options:\n");
-        print_params(i, false, true);
+        print_params(v, i, false, true);
     }
     printf("\nThe rules, which every policy has, with its defaults:\n");
-    print_params(i, true, true);
+    print_params(v, i, true, true);
 }
 
-static void print_all(void)
+static void print_all(const struct verb *v)
 {
     pith_policy_info policy;
-    printf("Entries of the KV cache that stay, as --keep NAME:key=value,... or "
-           "NAME:PRESET,key=value,...\n\n");
-    for (int32_t i = 0; pith_keep_policy(i, &policy) == PITH_OK; i++) {
+    printf("%s, as --%s NAME:key=value,... or NAME:PRESET,key=value,...\n\n", v->what, v->name);
+    for (int32_t i = 0; v->policy(i, &policy) == PITH_OK; i++) {
         pith_preset_info preset;
         print_entry(policy.name, 18, policy.summary);
         if (policy.citation[0] != '\0') {
             printf("%*s", 18, "");
             print_wrapped(policy.citation, 18, 18);
         }
-        for (int32_t j = 0; pith_keep_preset(i, j, &preset) == PITH_OK; j++) {
+        for (int32_t j = 0; v->preset(i, j, &preset) == PITH_OK; j++) {
             char left[64];
             snprintf(left, sizeof(left), "  :%s", preset.name);
             print_entry(left, 18, preset.help);
         }
     }
-    printf("  none            every entry (the default)\n");
-    printf("\nThe rules, which every policy has:\n");
-    print_params(0, true, false);
-    printf("\n\"pith policies NAME\" tells the options of one. docs/policies.md explains them.\n");
+    print_entry("none", 18, v->none);
+    printf("\nThe rules, which every one of them has:\n");
+    print_params(v, 0, true, false);
+    printf("\n\"pith policies NAME\" tells the options of one. %s explains them.\n", v->docs);
 }
 
 /* ---- JSON ---- */
 
-static json_t *json_policy(const pith_policy_info *policy, int32_t i)
+static json_t *json_policy(const struct verb *v, const pith_policy_info *policy, int32_t i)
 {
     pith_preset_info preset;
     pith_param_info p;
     json_t *presets = json_array(), *params = json_array();
-    for (int32_t j = 0; pith_keep_preset(i, j, &preset) == PITH_OK; j++)
+    for (int32_t j = 0; v->preset(i, j, &preset) == PITH_OK; j++)
         json_array_append_new(presets, json_pack("{s:s, s:s, s:s}", "name", preset.name, "options",
                                                  preset.options, "help", preset.help));
-    for (int32_t j = 0; pith_keep_param(i, j, &p) == PITH_OK; j++)
+    for (int32_t j = 0; v->param(i, j, &p) == PITH_OK; j++)
         json_array_append_new(params, json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:b}", "key", p.key,
                                                 "type", p.type, "default", p.fallback, "help",
                                                 p.help, "min", (json_int_t)p.min, "max",
@@ -155,43 +174,73 @@ static json_t *json_policy(const pith_policy_info *policy, int32_t i)
                      "citation", policy->citation, "presets", presets, "params", params);
 }
 
+/* The policies of a verb that a name, or NULL for all, is of. */
+static json_t *json_verb(const struct verb *v, const char *name)
+{
+    pith_policy_info policy;
+    json_t *list = json_array();
+    for (int32_t i = 0; v->policy(i, &policy) == PITH_OK; i++)
+        if (name == NULL || strcmp(name, policy.name) == 0)
+            json_array_append_new(list, json_policy(v, &policy, i));
+    return list;
+}
+
+/* A name can be that of a policy of several verbs. */
+static void print_named(const char *name)
+{
+    int n = 0;
+    pith_policy_info policy;
+    for (size_t k = 0; k < N_VERB; k++)
+        for (int32_t i = 0; verbs[k].policy(i, &policy) == PITH_OK; i++)
+            if (strcmp(name, policy.name) == 0) {
+                printf("%s--%s ", n++ > 0 ? "\n" : "", verbs[k].name);
+                print_policy(&verbs[k], &policy, i);
+            }
+}
+
+/* Fails where no policy has the name. */
+static void check_name(const char *name)
+{
+    const char *names[64] = {0};
+    pith_policy_info policy;
+    size_t n = 0;
+    for (size_t k = 0; k < N_VERB; k++)
+        for (int32_t i = 0; verbs[k].policy(i, &policy) == PITH_OK; i++) {
+            if (strcmp(name, policy.name) == 0)
+                return;
+            if (n < sizeof(names) / sizeof(names[0]))
+                names[n++] = policy.name;
+        }
+    const char *near = options_nearest(name, names, n);
+    if (near != NULL)
+        cli_fail_usage("%s: there is no such policy; did you mean \"%s\"?", name, near);
+    cli_fail_usage("%s: there is no such policy; \"pith policies\" lists them", name);
+}
+
 static int run(void *options)
 {
     const struct options *o = options;
-    const char *names[32] = {0};
-    pith_policy_info policy;
-    size_t n = 0;
-    json_t *list = json_array();
-    bool found = o->name == NULL;
-    for (int32_t i = 0; pith_keep_policy(i, &policy) == PITH_OK; i++) {
-        if (n < sizeof(names) / sizeof(names[0]))
-            names[n++] = policy.name;
-        if (o->name != NULL && strcmp(o->name, policy.name) != 0)
-            continue;
-        if (o->json)
-            json_array_append_new(list, json_policy(&policy, i));
-        else if (o->name != NULL)
-            print_policy(&policy, i);
-        found = true;
+    if (o->name != NULL)
+        check_name(o->name);
+    if (o->json) {
+        json_t *all = json_object();
+        for (size_t k = 0; k < N_VERB; k++)
+            json_object_set_new(all, verbs[k].name, json_verb(&verbs[k], o->name));
+        cli_json_print(all, JSON_INDENT(1));
+    } else if (o->name != NULL) {
+        print_named(o->name);
+    } else {
+        for (size_t k = 0; k < N_VERB; k++) {
+            printf("%s", k > 0 ? "\n" : "");
+            print_all(&verbs[k]);
+        }
     }
-    if (!found) {
-        const char *near = options_nearest(o->name, names, n);
-        if (near != NULL)
-            cli_fail_usage("%s: there is no such policy; did you mean \"%s\"?", o->name, near);
-        cli_fail_usage("%s: there is no such policy; \"pith policies\" lists them", o->name);
-    }
-    if (o->json)
-        cli_json_print(json_pack("{s:o}", "keep", list), JSON_INDENT(1));
-    else
-        json_decref(list);
-    if (!o->json && o->name == NULL)
-        print_all();
     return EXIT_SUCCESS;
 }
 
 const struct command command_policies = {
     .name = "policies",
-    .summary = "list what --keep takes: policies, presets and options",
+    .summary = "list what --keep and --read take: policies, presets and options",
     .synopsis = "[NAME] [--json]",
     .notes = "  pith policies triattention",
     .groups = groups,

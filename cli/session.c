@@ -52,6 +52,8 @@ const struct option memory_option_table[] = {
      .help = "tokens of a page of KV memory"},
     {"--keep", NULL, "POLICY", OPTION_TEXT, AT(keep), .absent = "none",
      .help = "evict entries, as streaming:budget=1024"},
+    {"--read", NULL, "POLICY", OPTION_TEXT, AT(read), .absent = "none",
+     .help = "attend to a part of what is stored, as quoka:budget=1024"},
     {0},
 };
 #undef AT
@@ -162,6 +164,8 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
     pith_error err;
     if (pith_keep_check(o->keep, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
+    if (pith_read_check(o->read, &err) != PITH_OK)
+        cli_fail_usage("--%s", err.message);
     if (o->n_ctx > 0 && o->kv_bytes > 0)
         cli_fail_usage("-c %d and --kv-memory %lld both size the KV memory: give one", o->n_ctx,
                        (long long)o->kv_bytes);
@@ -174,6 +178,7 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
     p.type_k = o->type_k;
     p.type_v = o->type_v;
     p.keep = o->keep;
+    p.read = o->read;
     return p;
 }
 
@@ -246,6 +251,7 @@ void session_start(struct session *s, const struct model_options *m, const struc
     s->params = p;
     s->page_len = p.page_len;
     s->keep = p.keep;
+    s->read = p.read;
     if (p.kv_tokens == 0 && p.kv_bytes == 0) {
         int64_t bytes, n = most_tokens > 0 ? most_tokens : s->info.n_ctx_train;
         if (n > INT32_MAX)
@@ -413,6 +419,7 @@ static uint64_t last_hash(const struct session *s)
 struct account {
     pith_kv_stats kv;
     pith_keep_stats keep;
+    pith_read_stats read;
     int32_t n_token;
     int64_t n_full;          /* entries that the full cache would have */
     int32_t n_gone;          /* tokens that no lane has an entry of */
@@ -447,6 +454,7 @@ static struct account make_account(const struct session *s, const pith_generate_
     pith_engine_params full = s->params;
     pith_engine_kv_stats(s->engine, &a.kv);
     pith_seq_keep_stats(s->seq, &a.keep);
+    pith_seq_read_stats(s->seq, &a.read);
     if (a.keep.budget < 0)
         return a;
     a.n_full = (int64_t)a.n_token * s->info.n_layer * s->info.n_head_kv;
@@ -479,6 +487,16 @@ static json_t *keep_json(const struct account *a)
     return o;
 }
 
+static json_t *read_json(const struct session *s, const pith_read_stats *r)
+{
+    if (s->read == NULL)
+        return json_pack("{s:s}", "read", "none");
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f}", "read", s->read, "read_chunks",
+                     (json_int_t)r->chunks, "read_sparse", (json_int_t)r->sparse, "read_stored",
+                     (json_int_t)r->stored, "read_entries", (json_int_t)r->read, "read_s",
+                     r->seconds);
+}
+
 static void report_json(const struct session *s, const pith_generate_result *r,
                         const struct account *a)
 {
@@ -502,9 +520,11 @@ static void report_json(const struct session *s, const pith_generate_result *r,
         "keep_overwritten", (json_int_t)keep->overwritten, "keep_first_overwrite_at",
         (int)keep->first_overwrite_at, "keep_s", keep->seconds, "logits_hash", hash);
     json_t *more = keep->budget >= 0 ? keep_json(a) : json_object();
-    if (o == NULL || more == NULL || json_object_update(o, more) != 0)
+    json_t *read = read_json(s, &a->read);
+    if (o == NULL || json_object_update(o, more) != 0 || json_object_update(o, read) != 0)
         cli_fail("no memory for the statistics");
     json_decref(more);
+    json_decref(read);
     json_dumpf(o, stderr, JSON_COMPACT);
     fputc('\n', stderr);
     json_decref(o);
@@ -549,6 +569,41 @@ static void print_keep(const struct session *s, const struct account *a)
             cli_bytes(a->full_bytes, full));
 }
 
+/* The name of a policy without its options. */
+static int name_len(const char *policy)
+{
+    return (int)strcspn(policy, ":");
+}
+
+/* A large number in a few digits. */
+static const char *short_count(double n, char out[16])
+{
+    static const char units[] = {'k', 'M', 'G', 'T'};
+    size_t unit = 0;
+    if (n < 1e4) {
+        snprintf(out, 16, "%.0f", n);
+        return out;
+    }
+    for (n /= 1e3; n >= 999.95 && unit + 1 < sizeof(units); unit++)
+        n /= 1e3;
+    snprintf(out, 16, "%.1f%c", n, units[unit]);
+    return out;
+}
+
+static void print_read(const struct session *s, const pith_read_stats *r)
+{
+    char stored[16];
+    if (s->read == NULL || strcmp(s->read, "none") == 0)
+        return;
+    fprintf(stderr, "read     %8.3f s   %.*s: ", r->seconds, name_len(s->read), s->read);
+    if (r->chunks == 0)
+        fprintf(stderr, "no chunk that it chooses for\n");
+    else
+        fprintf(stderr, "%.1f %% of %s entries; %lld of %lld lane chunks read a part\n",
+                percent((double)r->read, (double)r->stored), short_count((double)r->stored, stored),
+                (long long)r->sparse, (long long)r->chunks);
+}
+
 void session_report(const struct session *s, const pith_generate_result *r, bool json)
 {
     char used[32], reserved[32], weights[32];
@@ -570,6 +625,7 @@ void session_report(const struct session *s, const pith_generate_result *r, bool
             cli_bytes(kv->used_bytes, used), cli_bytes(kv->reserved_bytes, reserved), a.n_token,
             (long long)kv->n_page_used, (long long)kv->n_page, (long long)kv->live_bytes);
     print_keep(s, &a);
+    print_read(s, &a.read);
     fprintf(stderr, "logits   %016llx\n", (unsigned long long)last_hash(s));
 }
 

@@ -19,10 +19,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static volatile uint64_t seen; /* so that bytes which are only looked at are read */
 
-/* The shapes of fuzz/seeds.py. */
+/* Made anew of whatever a file holds. */
+#define INDEX (KV_INDEX_NORM | KV_INDEX_UNIT8 | KV_INDEX_COLUMNS | KV_INDEX_BOUNDS)
+
+/* The shapes of fuzz/seeds.py, one with an index. */
 static const struct kv_geometry shapes[] = {
-    {1, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0},
-    {2, 1, 3, 5, 32, KV_TYPE_F32, KV_TYPE_F16},
+    {1, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0},
+    {2, 1, 3, 5, 32, KV_TYPE_F32, KV_TYPE_F16, INDEX | KV_INDEX_VALUE_SUM, 0},
 };
 
 static void put_le(uint8_t *p, uint64_t value)

@@ -120,9 +120,9 @@ def models():
     }
 
 
-def snapshot(shape, page, lanes, n_page, extra=b"", version=1):
+def snapshot(shape, page, lanes, n_page, extra=b"", version=3):
     """docs/snapshot.md; the target makes the checksum right. lanes: per lane (page, delta, n)."""
-    bits = 1 << 31 if version == 2 else 0
+    bits = 1 << 31 if version == 4 else 0
     refs = [ref for lane in lanes for ref in lane]
     sections = {"LANE": b"".join(struct.pack("<I", len(lane) | bits) for lane in lanes),
                 "REFS": b"".join(struct.pack("<IiI", *ref) for ref in refs),
@@ -146,7 +146,7 @@ def snapshots():
             "a.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, lanes, 3, b"tokens"),
             "b.snapshot": snapshot((2, 1, 3, 5, 32, 0, 1), b, [[(0, 3, 32)], []], 1),
             "fallen.snapshot": snapshot((2, 1, 3, 5, 32, 0, 1), c, [[(0, 0, 32)], [(1, 4, 9)]], 2,
-                                        version=2),
+                                        version=4),
             "empty.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, [[], []], 0)}
 
 
@@ -211,6 +211,21 @@ def statistics():
             "one.pickle": pickle, "own.stats": own}
 
 
+def projections():
+    """fuzz_projection.c: bases of one, two and three dimensions; the target makes size and checksum
+    right."""
+    def bases(n_layer, n_head, dim, values, vectors, names=(b"", b"")):
+        head = b"PITHLOKI" + struct.pack("<2I3Q", 1, 72, 0, 77, 30)
+        head += struct.pack("<6IQ", n_layer, n_head, dim, 1 + dim % 2, *map(len, names), 0)
+        return head + b"".join(names) + struct.pack(f"<{len(values)}f", *values) + struct.pack(
+            f"<{len(vectors)}f", *vectors) + bytes(8)
+
+    turned = [.8, .6, -.6, .8]
+    return {"one.loki": bases(3, 2, 1, [4, 3, 2, 1, .5, 0], [1, -1, 1, 1, 1, 1]),
+            "two.loki": bases(1, 2, 2, [2, 1, 1, 0], turned + [0, 1, 1, 0], (b"model", b"text")),
+            "three.loki": bases(1, 1, 3, [2, 2, 1], [1, 0, 0, 0, .8, .6, 0, -.6, .8])}
+
+
 def vocabularies():
     """fuzz_vocab.c: the length of the text, a vocabulary file, the text."""
     text = "abc ab <s><|im_start|>user\n'll 12\u4f60 \u2581".encode() + b"\xff\xe4\xbd\nsystem"
@@ -231,11 +246,20 @@ def options():
     return {f"options-{i}": bytes([79, i % 3]) + text.encode() for i, text in enumerate(texts)}
 
 
+def read_options():
+    """fuzz_read.c: two bytes of a shape, options that it accepts."""
+    texts = ("quoka:budget=25%,queries=8,pair=token,gate=1", "quoka:index=int8,phase=decode",
+             "sampleattention:budget=64,chunk=32", "snapkv:sinks=4,recent=60", "keydiff:tail=64",
+             "sparq:quoka,budget=512", "quest:quoka,budget=12.5%", "tidaldecode:source=3", "none")
+    return {f"read-{i}": bytes([79, i % 3]) + text.encode() for i, text in enumerate(texts)}
+
+
 def main():
     files = models()
     seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
              "fuzz_vocab": vocabularies(), "fuzz_safetensors": records(),
-             "fuzz_stats": statistics(), "fuzz_keep": options(),
+             "fuzz_stats": statistics(), "fuzz_keep": options(), "fuzz_read": read_options(),
+             "fuzz_projection": projections(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)

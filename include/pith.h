@@ -309,15 +309,17 @@ typedef struct pith_engine_params {
     const char *keep;    /* which entries stay: "NAME:key=value,..."; NULL (default) or "none": all.
                             With a policy and neither kv_bytes nor kv_tokens, the KV memory is what
                             one sequence of the trained context takes under it */
-    uint32_t reserved[6];
+    const char *read;    /* which entries attention looks at: "NAME:key=value,..."; NULL (default) or
+                            "none": all that are stored */
+    uint32_t reserved[4];
 } pith_engine_params;
 
 PITH_API void pith_engine_params_default(pith_engine_params *out);
 
 /* Makes an engine over model, which must outlive it. The KV pool is reserved here, never grown.
    The strings of params are not needed afterwards.
-   INVALID (a value out of range, a keep policy or option that there is not, a budget below what is
-   protected), UNSUPPORTED (a storage type that does not fit the head size, a
+   INVALID (a value out of range, a keep or read policy or option that there is not, policies that do
+   not go together, a budget below what is protected), UNSUPPORTED (a storage type that does not fit the head size, a
    vocab_only model), NOMEM. */
 PITH_API pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
                                         pith_engine **out, pith_error *err);
@@ -441,6 +443,33 @@ typedef struct pith_keep_rules {
    pith_keep_check. */
 PITH_API pith_status pith_keep_get_rules(const char *keep, pith_keep_rules *out, pith_error *err);
 
+/* ---- read policies ------------------------------------------------------------------------ */
+
+/*
+ * A read policy evicts nothing: each chunk of a prompt, and each token that is evaluated alone,
+ * attends to a part of what is stored, which the policy chooses anew for every layer, KV head and
+ * chunk, and to the chunk's own tokens. docs/read.md describes the rules and the policies.
+ *
+ * What is promised: with a budget of at least the stored entries the results are bit for bit those
+ * of full attention. Chunks are counted from the first token of an evaluation, and from the last
+ * keep round in it, so results depend neither on the engine's chunk, which must be at least the
+ * policy's, nor on threads or company; how a text is cut into evaluations matters. What a policy
+ * keeps beside entries to choose by is a part of pages and counted with them.
+ */
+
+/* Read policy i of those that there are. NOT_FOUND past the last. */
+PITH_API pith_status pith_read_policy(int32_t i, pith_policy_info *out);
+
+/* Option j of read policy i, the shared rules first. NOT_FOUND when i or j is out of range. */
+PITH_API pith_status pith_read_param(int32_t i, int32_t j, pith_param_info *out);
+
+/* Preset j of read policy i. NOT_FOUND when i or j is out of range. */
+PITH_API pith_status pith_read_preset(int32_t i, int32_t j, pith_preset_info *out);
+
+/* Whether pith_engine_params.read can be read, before there is a model. read may be NULL.
+   INVALID. */
+PITH_API pith_status pith_read_check(const char *read, pith_error *err);
+
 /* ---- sequences ---------------------------------------------------------------------------- */
 
 typedef struct pith_seq pith_seq;
@@ -515,6 +544,20 @@ typedef struct pith_keep_stats {
 
 PITH_API void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out);
 
+/* What a read policy did for the tokens that the sequence holds, over all layers, KV heads and
+   chunks. Forks and files as for pith_keep_stats; forgetting so much that no token is left that read
+   a part returns to zero. */
+typedef struct pith_read_stats {
+    int64_t chunks; /* chunks times lanes, generated tokens included */
+    int64_t sparse; /* of them: those that read a part */
+    int64_t stored; /* entries that the lanes of all those chunks held */
+    int64_t read;   /* of them: those that were read */
+    double seconds; /* spent choosing, over all threads */
+    uint32_t reserved[8];
+} pith_read_stats;
+
+PITH_API void pith_seq_read_stats(const pith_seq *seq, pith_read_stats *out);
+
 /* Runs a round of the keep policy now, whatever the slack: every lane that holds more than its
    budget is brought to it. With a slack that the sequence never reaches, rounds come only here, so
    that a text can be read under the full cache and be cut once. Logits stay those that were
@@ -532,7 +575,8 @@ PITH_API pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_e
    model shape, page length and storage types; its keep policy may be another: then what the one in
    the file remembered is left out, the engine's begins with entries that it knows nothing of, and
    a lane that holds budget + slack entries or more has its round at the beginning of the next
-   evaluation. IO, FORMAT (damaged), UNSUPPORTED (a
+   evaluation. Its read policy may be another, too; that tokens read a part is in their entries and
+   not said in the file. IO, FORMAT (damaged), UNSUPPORTED (a
    later version of the format), INVALID (other model or types, named with both values), KV_FULL,
    NOMEM; nothing has changed then. */
 PITH_API pith_status pith_seq_load(pith_engine *engine, const char *path, pith_seq **out,
@@ -607,7 +651,8 @@ PITH_API pith_status pith_seq_eval(pith_seq *seq, const int32_t *tokens, int32_t
 /* Makes the sequence hold exactly these tokens: keeps the common prefix, truncates and evaluates
    only the rest (at least the last token, so that logits are there). The result is that of a fresh
    sequence: where truncating would leave gaps of evicted entries, only what lies before the first
-   gap is kept. As pith_batch_eval. */
+   gap is kept, and of an engine with a read policy only tokens that no evaluation reads in part. As
+   pith_batch_eval. */
 PITH_API pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
                                    pith_progress_fn *progress, void *user, pith_error *err);
 
@@ -755,7 +800,7 @@ PITH_API void pith_calibrate_params_default(pith_calibrate_params *out);
 /* Evaluates the tokens in sequences of its own and gathers statistics; the engine's tap is taken
    over and is unset afterwards. progress gets what is done of the tokens and, with several centres,
    of the heads whose centres are found: half of the whole each. The engine should hold all tokens
-   of a piece: one with a keep policy is refused. The same tokens and params give the same bits for
+   of a piece: one with a keep or a read policy is refused. The same tokens and params give the same bits for
    any chunk and number of threads. INVALID (a parameter out of range, named; a selection without
    tokens, or with fewer than centres), FORMAT (queries that are all zero or no numbers), KV_FULL,
    CANCELLED, NOMEM. */
@@ -832,6 +877,76 @@ PITH_API pith_status pith_stats_curve(const pith_stats *stats, const pith_model 
 PITH_API pith_status pith_stats_reconstruct(const pith_stats *stats, pith_engine *engine,
                                             const int32_t *tokens, int32_t n_token, double *out,
                                             pith_error *err);
+
+/* ---- projections -------------------------------------------------------------------------- */
+
+/*
+ * The bases that the read policy Loki scores keys in: per layer and KV head the eigenvectors of the
+ * covariance of a text's keys. docs/projection.md describes them and the file.
+ */
+
+typedef struct pith_projection pith_projection;
+
+/* Which keys the bases are of. They are applied to rotated keys either way. */
+typedef enum pith_projection_keys {
+    PITH_KEYS_ROTATED = 1, /* as they are stored */
+    PITH_KEYS_PLAIN = 2,   /* as they were before rotation */
+} pith_projection_keys;
+
+typedef struct pith_projection_params {
+    pith_projection_keys keys; /* default PITH_KEYS_ROTATED */
+    int32_t n_ctx;    /* the text is read in pieces of at most so many tokens, each from position 0;
+                         0: the model's trained context (default) */
+    const char *text; /* what the tokens are, for the file; may be NULL */
+    pith_progress_fn *progress;
+    void *progress_user;
+    uint32_t reserved[8];
+} pith_projection_params;
+
+PITH_API void pith_projection_params_default(pith_projection_params *out);
+
+/* Evaluates the tokens in sequences of its own and finds the bases of their keys; the engine's tap
+   is taken over and is unset afterwards. progress gets what is done of the tokens and of the bases.
+   An engine with a keep or a read policy is refused. The same tokens and params give the same bits
+   for any chunk and number of threads. params may be NULL. INVALID (a parameter out of range,
+   named; fewer than two tokens), FORMAT (keys that are no numbers), KV_FULL, CANCELLED, NOMEM. */
+PITH_API pith_status pith_projection_fit(pith_engine *engine, const int32_t *tokens,
+                                         int32_t n_token, const pith_projection_params *params,
+                                         pith_projection **out, pith_error *err);
+
+/* IO, FORMAT (damaged, or no projection: a sentence with field and value), UNSUPPORTED (a later
+   version), NOMEM. */
+PITH_API pith_status pith_projection_load(const char *path, pith_projection **out,
+                                          pith_error *err);
+/* The file appears whole or not at all. IO, NOMEM. */
+PITH_API pith_status pith_projection_save(const pith_projection *projection, const char *path,
+                                          pith_error *err);
+PITH_API void pith_projection_free(pith_projection *projection); /* NULL is ignored */
+
+/* Whether the bases are of this model: shape and fingerprint. INVALID names the difference. */
+PITH_API pith_status pith_projection_check(const pith_projection *projection,
+                                           const pith_model *model, pith_error *err);
+
+/* Pointers are owned by the projection. */
+typedef struct pith_projection_info {
+    const char *model; /* its name, "" where it has none */
+    const char *text;  /* what was read, "" where nobody said */
+    uint64_t fingerprint;
+    int64_t n_token; /* read */
+    pith_projection_keys keys;
+    int32_t n_layer;
+    int32_t n_head; /* KV heads */
+    int32_t dim;    /* of a head */
+    uint32_t reserved[8];
+} pith_projection_info;
+
+PITH_API void pith_projection_get_info(const pith_projection *projection,
+                                       pith_projection_info *out);
+
+/* The fewest dimensions in which the keys of a layer and KV head have the share (0 to 1) of their
+   variance; layer or head -1: the most of any. 0 where there is no such layer or head. */
+PITH_API int32_t pith_projection_rank(const pith_projection *projection, int32_t layer,
+                                      int32_t head, double share);
 
 #ifdef __cplusplus
 }

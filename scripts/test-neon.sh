@@ -4,7 +4,7 @@
 # links (PCRE2, Jansson, cmocka) are unpacked into the build directory, so the system stays as it is.
 set -eu
 cd "$(dirname "$0")/.."
-targets="test_base test_dtype test_matmul test_attend test_vec"
+targets="test_base test_dtype test_matmul test_attend test_kv_score test_kv_gather test_vec"
 tests="^($(echo "$targets" | tr ' ' '|'))\$"
 if [ "${1:-}" = --all ]; then
     targets=all

@@ -78,14 +78,25 @@ static int64_t sum_of_entry_bytes(const struct kv_geometry *g)
             bytes += dim + dim / 32 * 2;
         }
     }
+    bytes += (g->index & KV_INDEX_NORM) != 0 ? 4 : 0;
+    bytes += (g->index & KV_INDEX_UNIT8) != 0 ? (g->dim_k + 3) / 4 * 4 + 4 : 0;
+    bytes += (g->index & KV_INDEX_COLUMNS) != 0 ? 2 * g->dim_k : 0;
+    bytes += (g->index & KV_INDEX_PROJ) != 0 ? 2 * g->index_dim : 0;
     return bytes;
+}
+
+/* What a full page has beyond its entries. */
+static int64_t sum_of_page_bytes(const struct kv_geometry *g)
+{
+    int64_t bytes = (g->index & KV_INDEX_BOUNDS) != 0 ? 8 * g->dim_k : 0;
+    return bytes + ((g->index & KV_INDEX_VALUE_SUM) != 0 ? 4 * g->dim_v : 0);
 }
 
 void kv_check_account(const struct kv_cache *cache, int64_t other_table_bytes)
 {
     int32_t *n_ref = calloc((size_t)cache->n_page, sizeof(*n_ref));
     int32_t *n_entry = calloc((size_t)cache->n_page, sizeof(*n_entry));
-    int64_t n_used = 0, n_shared = 0, n_extra = 0, n_live = 0;
+    int64_t n_used = 0, n_shared = 0, n_extra = 0, n_live = 0, n_full = 0;
     int64_t page = (int64_t)kv_page_bytes(&cache->g);
     pith_kv_stats stats;
     kv_cache_stats(cache, &stats);
@@ -103,13 +114,15 @@ void kv_check_account(const struct kv_cache *cache, int64_t other_table_bytes)
         n_shared += n_ref[p] > 1;
         n_extra += n_ref[p] > 1 ? n_ref[p] - 1 : 0;
         n_live += n_entry[p];
+        n_full += n_entry[p] == cache->g.page_len;
     }
     assert_int_equal(stats.page_bytes, page);
     assert_int_equal(stats.n_page, cache->n_page);
     assert_int_equal(stats.n_page_used, n_used);
     assert_int_equal(stats.reserved_bytes, cache->n_page * page);
     assert_int_equal(stats.used_bytes, n_used * page);
-    assert_int_equal(stats.live_bytes, n_live * sum_of_entry_bytes(&cache->g));
+    assert_int_equal(stats.live_bytes, n_live * sum_of_entry_bytes(&cache->g) +
+                                           n_full * sum_of_page_bytes(&cache->g));
     assert_int_equal(stats.shared_bytes, n_shared * page);
     assert_int_equal(stats.saved_bytes, n_extra * page);
     assert_int_equal(stats.table_bytes, pi_mem_used(PI_MEM_TABLE) - other_table_bytes);

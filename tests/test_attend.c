@@ -243,6 +243,7 @@ static void test_types_dims_groups(void **state)
         struct kv_geometry g = {.n_layer = 1, .n_head = 1, .page_len = 16 << (i % 3)};
         g.type_k = (enum kv_type)(i / 3 % KV_N_TYPE);
         g.type_v = (enum kv_type)(i / 9 % KV_N_TYPE);
+        g.index = i / 2 % 2 ? KV_INDEX_ROWS : 0; /* keys in either order */
         g.dim_k = dims[rng_below(&rng, PI_LEN(dims))];
         g.dim_v = i % 4 ? g.dim_k : dims[rng_below(&rng, PI_LEN(dims))];
         if (g.type_k == KV_TYPE_Q8_0)
@@ -270,16 +271,56 @@ static void test_every_dim(void **state)
     (void)state;
     uint64_t rng = 12;
     for (int32_t dim = 1; dim <= 130; dim++)
-        for (int32_t i = 0; i < 4; i++) {
+        for (int32_t i = 0; i < 8; i++) {
             enum kv_type type = i % 2 ? KV_TYPE_F16 : KV_TYPE_F32;
-            struct kv_geometry g = {1, 1, dim, dim, 32, type, type};
+            uint32_t index = i / 4 ? KV_INDEX_ROWS : 0;
+            struct kv_geometry g = {1, 1, dim, dim, 32, type, type, index, 0};
             struct fixture f;
             cache_open(&f, &g, 40);
             append_random(f.seq, &rng, 0, 40);
-            queries(&f, &rng, i < 2 ? 1 : 5, 1 + dim % 5, 35);
+            queries(&f, &rng, i % 4 < 2 ? 1 : 5, 1 + dim % 5, 35);
             check(&f, &rng);
             close_all(&f);
         }
+}
+
+/* A page of keys put side by side, at every level, is the keys one by one: all types, lengths of a
+   page and tails of a head size, pages that are full and that are not. */
+static void test_keys_side_by_side(void **state)
+{
+    (void)state;
+    uint64_t rng = 14;
+    for (int32_t i = 0; i < 2 * 3 * 160; i++) {
+        enum kv_type type = (enum kv_type)(i % KV_N_TYPE);
+        int32_t turn = i / 3 % 160, dim = type == KV_TYPE_Q8_0 ? turn % 9 * 32 + 32 : turn + 1;
+        uint32_t index = i / (3 * 160) ? KV_INDEX_ROWS : 0;
+        struct kv_geometry g = {1, 1, dim, 1, 16 << (turn % 3), type, KV_TYPE_F32, index, 0};
+        struct fixture f;
+        cache_open(&f, &g, 100);
+        append_random(f.seq, &rng, 0, 100);
+        float *out = test_calloc((size_t)(dim * g.page_len), sizeof(float));
+        float *key = test_calloc((size_t)dim, sizeof(float));
+        for (int level = 0; level < PI_CPU_N_LEVEL; level++) {
+            if (pith_cpu_level_set(pi_cpu_level_name((enum pi_cpu_level)level), NULL) != PITH_OK)
+                continue;
+            for (int32_t r = 0; r < kv_lane_runs(f.seq, 0, 0); r++) {
+                struct kv_run run = kv_lane_run(f.seq, 0, 0, r);
+                memset(out, 0xff, (size_t)(dim * g.page_len) * sizeof(float));
+                kv_lane_run_keys(f.seq, 0, 0, r, out);
+                for (int32_t j = 0; j < run.n; j++) {
+                    kv_lane_key(f.seq, 0, 0, run.slot + j, key);
+                    for (int32_t d = 0; d < dim; d++)
+                        assert_same_bits(out + d * g.page_len + j, key + d, 1, "key");
+                }
+                for (int32_t j = 0; j < dim * g.page_len; j++)
+                    assert_true(isfinite(out[j]));
+            }
+        }
+        assert_int_equal(pith_cpu_level_set(NULL, NULL), PITH_OK);
+        test_free(out);
+        test_free(key);
+        close_all(&f);
+    }
 }
 
 /* A lane that grows by one entry, each step a generated token. */
@@ -288,7 +329,8 @@ static void test_every_length(void **state)
     (void)state;
     uint64_t rng = 2;
     for (int32_t type = 0; type < KV_N_TYPE; type++) {
-        struct kv_geometry g = {1, 1, 32, 32, 16 << type, (enum kv_type)type, (enum kv_type)type};
+        struct kv_geometry g = {1, 1, 32, 32, 16 << type, (enum kv_type)type, (enum kv_type)type,
+                                0, 0};
         struct fixture f;
         cache_open(&f, &g, 200);
         queries(&f, &rng, 1, 2, 0);
@@ -306,7 +348,7 @@ static void test_long_lane(void **state)
     uint64_t rng = 3;
     for (int32_t i = 0; i < 4; i++) {
         struct kv_geometry g = {
-            1, 1, 64, 64, 64, (enum kv_type)(1 + i % 2), (enum kv_type)(1 + i / 2)};
+            1, 1, 64, 64, 64, (enum kv_type)(1 + i % 2), (enum kv_type)(1 + i / 2), 0, 0};
         struct fixture f;
         cache_open(&f, &g, 3000);
         append_random(f.seq, &rng, 0, 3000);
@@ -323,7 +365,7 @@ static void test_later_entries_do_not_matter(void **state)
 {
     (void)state;
     uint64_t rng = 4;
-    struct kv_geometry g = {1, 1, 80, 80, 32, KV_TYPE_F16, KV_TYPE_F16};
+    struct kv_geometry g = {1, 1, 80, 80, 32, KV_TYPE_F16, KV_TYPE_F16, 0, 0};
     struct fixture f;
     cache_open(&f, &g, 300);
     queries(&f, &rng, 150, 3, 0);
@@ -375,7 +417,7 @@ static void check_delta(bool adjacent, int32_t n_pair, enum kv_type type, double
     for (int32_t i = 0; i < n_pair; i++)
         freq[i] = pow(10000, -(double)i / n_pair);
     struct pi_rope rope = {.n_pair = n_pair, .adjacent = adjacent, .freq = freq, .magnitude = 1};
-    struct kv_geometry g = {1, 1, DIM, DIM, P, type, type};
+    struct kv_geometry g = {1, 1, DIM, DIM, P, type, type, 0, 0};
     float *k = random_rows(&rng, N * DIM, 1.0f), *v = random_rows(&rng, N * DIM, 1.0f);
     struct fixture f;
     cache_open(&f, &g, 4 * N);
@@ -470,7 +512,8 @@ static void test_tap(void **state)
     uint64_t rng = 6;
     for (int32_t i = 0; i < 24; i++) {
         struct kv_geometry g = {
-            1, 1, 64, 32, 16 << (i % 3), (enum kv_type)(i / 3 % KV_N_TYPE), KV_TYPE_F16};
+            1, 1, 64, 32, 16 << (i % 3), (enum kv_type)(i / 3 % KV_N_TYPE), KV_TYPE_F16, 0, 0};
+        g.index = i / 2 % 2 ? KV_INDEX_ROWS : 0;
         struct fixture f;
         cache_open(&f, &g, 300);
         append_random(f.seq, &rng, 0, 120 + i * 7);
@@ -490,7 +533,8 @@ static void test_rising_logits(void **state)
     uint64_t rng = 13;
     enum { N = 16 * 131 + 5, DIM = 16 };
     for (int32_t i = 0; i < 6; i++) {
-        struct kv_geometry g = {1, 1, DIM, DIM, 16, KV_TYPE_F32, i % 2 ? KV_TYPE_F16 : KV_TYPE_F32};
+        struct kv_geometry g = {1, 1, DIM, DIM, 16, KV_TYPE_F32, i % 2 ? KV_TYPE_F16 : KV_TYPE_F32,
+                                0, 0};
         float *k = random_rows(&rng, N * DIM, 1.0f), *v = random_rows(&rng, N * DIM, 1.0f);
         struct fixture f;
         cache_open(&f, &g, N);
@@ -512,6 +556,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_types_dims_groups),
         cmocka_unit_test(test_every_dim),
+        cmocka_unit_test(test_keys_side_by_side),
         cmocka_unit_test(test_every_length),
         cmocka_unit_test(test_long_lane),
         cmocka_unit_test(test_later_entries_do_not_matter),

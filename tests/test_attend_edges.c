@@ -19,7 +19,7 @@ static void test_huge_logits(void **state)
     static const float sizes[] = {1e4f, 1e20f, 3e38f};
     for (int32_t i = 0; i < 36; i++) {
         enum kv_type type = (enum kv_type)(i % KV_N_TYPE);
-        struct kv_geometry g = {1, 1, 32, 32, 16, type, type};
+        struct kv_geometry g = {1, 1, 32, 32, 16, type, type, 0, 0};
         float size = sizes[i / 3 % 3];
         struct fixture f;
         cache_open(&f, &g, 60);
@@ -46,7 +46,7 @@ static void test_single_entry_is_exact(void **state)
     uint64_t rng = 8;
     for (int32_t i = 0; i < 3 * KV_N_TYPE; i++) {
         enum kv_type type = (enum kv_type)(i % KV_N_TYPE);
-        struct kv_geometry g = {1, 1, 64, 64, 16 << (i / KV_N_TYPE), type, type};
+        struct kv_geometry g = {1, 1, 64, 64, 16 << (i / KV_N_TYPE), type, type, 0, 0};
         struct fixture f;
         float value[64];
         cache_open(&f, &g, 80);
@@ -66,7 +66,7 @@ static void test_negative_zero(void **state)
 {
     (void)state;
     const float zero = 0.0f, k[6] = {0, -1, 0, 0, 0, 0}, v[6] = {0, -1e-45f, 1, 1, 1, 1};
-    struct kv_geometry g = {1, 1, 1, 1, 16, KV_TYPE_F32, KV_TYPE_F32};
+    struct kv_geometry g = {1, 1, 1, 1, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0};
     struct fixture f;
     uint64_t rng = 11;
     cache_open(&f, &g, 6);
@@ -91,7 +91,7 @@ static void test_nothing_visible(void **state)
     uint64_t rng = 9;
     for (int32_t n_tok = 1; n_tok <= 21; n_tok += 20)
         for (int32_t len = 0; len <= 40; len += 40) {
-            struct kv_geometry g = {1, 1, 32, 40, 16, KV_TYPE_Q8_0, KV_TYPE_F16};
+            struct kv_geometry g = {1, 1, 32, 40, 16, KV_TYPE_Q8_0, KV_TYPE_F16, 0, 0};
             struct fixture f;
             float logits[21 * 40], max[21], sum[21];
             cache_open(&f, &g, 40);
@@ -117,7 +117,7 @@ static void test_nothing_visible(void **state)
 static void test_exponential(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, 1, 1, 1, 16, KV_TYPE_F32, KV_TYPE_F32};
+    struct kv_geometry g = {1, 1, 1, 1, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0};
     struct fixture f;
     uint64_t rng = 10;
     enum { N = 20000 };

@@ -52,6 +52,67 @@ static void gather_and_use(void **state)
     said_free(&s);
 }
 
+static void bases_of_keys(void **state)
+{
+    (void)state;
+    char path[128], read[256];
+    in_folder("a.loki", path);
+    struct said s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", path, NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "bases of 3 layers, 2 KV heads, 32 dimensions");
+    expect_word(s.err, "from 1991 tokens");
+    said_free(&s);
+    s = command(NULL, "calibrate", "--inspect", path, "-m", MODEL, NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "pith-nano");
+    expect_word(s.out, "prompt-2k.txt");
+    expect_word(s.out, "1991 read, keys as they are stored");
+    expect_word(s.out, "layer   2");
+    said_free(&s);
+    snprintf(read, sizeof(read), "loki:projection=%s,r=16,budget=256", path);
+    s = command(NULL, "run", "-m", MODEL, "-f", TEXT, "--temp", "0", "-n", "4", "--read", read,
+                NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "loki");
+    said_free(&s);
+    s = command(NULL, "run", "-m", MODEL, "-p", "a", "--read", "loki", NULL);
+    expect_failure(&s, 1, "pith calibrate --loki");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", path, "--keys", "plain", "-c",
+                "500", NULL);
+    expect_status(&s, 0);
+    said_free(&s);
+    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "keys before rotation");
+    said_free(&s);
+}
+
+static void bases_refused(void **state)
+{
+    (void)state;
+    char path[128];
+    in_folder("b.loki", path);
+    struct said s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", path, "--keys",
+                            "rotten", NULL);
+    expect_failure(&s, 2, "rotten is neither rotated nor plain");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", path, "-o", path, NULL);
+    expect_failure(&s, 2, "give one of them");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", path, "--select", "generated",
+                NULL);
+    expect_failure(&s, 2, "leave out --select");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", TEXT, NULL);
+    expect_failure(&s, 1, "would replace");
+    said_free(&s);
+    write_file(path, "PITHLOKI and no more");
+    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    expect_failure(&s, 1, "version");
+    said_free(&s);
+}
+
 static void selections(void **state)
 {
     (void)state;
@@ -245,8 +306,10 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gather_and_use), cmocka_unit_test(selections), cmocka_unit_test(tokens),
-        cmocka_unit_test(no_tokenizer),   cmocka_unit_test(interrupt),  cmocka_unit_test(places),
+        cmocka_unit_test(gather_and_use), cmocka_unit_test(bases_of_keys),
+        cmocka_unit_test(bases_refused),  cmocka_unit_test(selections),
+        cmocka_unit_test(tokens),         cmocka_unit_test(no_tokenizer),
+        cmocka_unit_test(interrupt),      cmocka_unit_test(places),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, folder_make, folder_remove);

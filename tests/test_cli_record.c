@@ -65,6 +65,20 @@ static void test_record_and_replay(void **state)
     assert_string_equal(json_string_value(json_object_get(result, "model")), "pith-nano");
     json_decref(result);
     said_free(&s);
+
+    s = command(NULL, "eval", "replay", path, "--read-policy", "none", "--read-policy",
+                "quoka:budget=6,gate=1", "--keep", "streaming:budget=10,slack=4", "--queries", "5",
+                "--json", "-", NULL);
+    expect_status(&s, 0);
+    result = json_of(s.out);
+    list = json_object_get(json_object_get(result, "summary"), "policies");
+    assert_int_equal(json_array_size(list), 2);
+    assert_true(json_real_value(json_object_get(json_array_get(list, 0), "read_share")) == 1.0);
+    assert_true(json_real_value(json_object_get(json_array_get(list, 1), "read_share")) < 1.0);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(list, 1), "policy")),
+                        "streaming:budget=10,slack=4, read quoka:budget=6,gate=1");
+    json_decref(result);
+    said_free(&s);
 }
 
 static void test_failures(void **state)
@@ -94,6 +108,10 @@ static void test_failures(void **state)
     said_free(&s);
     s = command(NULL, "eval", "replay", PITH_SOURCE_DIR "/tests/golden/replay.safetensors",
                 "--policy", "best:budget=1", NULL);
+    expect_failure(&s, 1, "best");
+    said_free(&s);
+    s = command(NULL, "eval", "replay", PITH_SOURCE_DIR "/tests/golden/replay.safetensors",
+                "--read-policy", "best:budget=1", NULL);
     expect_failure(&s, 1, "best");
     said_free(&s);
 }

@@ -21,7 +21,7 @@ struct hand {
     struct kv_cache *cache;
     struct kv_seq *kv;
     struct keep_config config;
-    struct keep_model model;
+    struct policy_model model;
     struct keep_view view;
     int32_t pos[MAX_LEN]; /* of what the lane holds */
     int32_t n;
@@ -32,7 +32,7 @@ static void make(struct hand *t, const struct keep_policy *policy, const char *o
 {
     pith_error err;
     memset(t, 0, sizeof(*t));
-    t->model = (struct keep_model){
+    t->model = (struct policy_model){
         .g = {1, 1, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32}, .n_group = n_group, .scale = 0.5f};
     check(keep_config_set(policy, options, &t->config, &err), &err);
     t->cache = kv_check_cache(&t->model.g, MAX_LEN / 16 + 2);
@@ -616,9 +616,9 @@ static void test_options(void **state)
     check(keep_config_parse("vatp:budget=39,overwrite=off", &c, &err), &err);
     /* A share is never below what is protected of it. */
     check(keep_config_parse("vatp:budget=50%,overwrite=off", &c, &err), &err);
-    check(
-        keep_config_fit(&c, &(struct kv_geometry){1, 1, 4, 4, 16, KV_TYPE_F32, KV_TYPE_F32}, &err),
-        &err);
+    check(keep_config_fit(&c, &(struct kv_geometry){1, 1, 4, 4, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0},
+                          &err),
+          &err);
     assert_int_equal(keep_budget_at(&c, 10), 39);
     assert_int_equal(keep_budget_at(&c, 1000), 500);
     expect(keep_config_parse("h2o:recent=0.95", &c, &err), &err, PITH_INVALID, "recent");

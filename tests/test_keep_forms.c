@@ -232,7 +232,7 @@ static void test_as_if_masked(void **state)
     check(pith_seq_eval(full, tokens, N, &err), &err);
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     uint8_t *scratch = pi_mem_alloc(PI_MEM_OTHER, kv_attend_scratch_bytes(g, 1));
-    struct keep_model facts = {.g = *g, .n_group = 1, .scale = 0.3f, .rope = &model->rope};
+    struct policy_model facts = {.g = *g, .n_group = 1, .scale = 0.3f, .rope = &model->rope};
     for (size_t p = 0; p < PI_LEN(forms) * PI_LEN(granularities); p++) {
         char text[160];
         struct keep_config config;

@@ -17,7 +17,7 @@
 #define N_LANE (N_LAYER * N_HEAD)
 #define PAGE_LEN 16
 
-static const struct keep_model model = {
+static const struct policy_model model = {
     .g = {N_LAYER, N_HEAD, 8, 4, PAGE_LEN, KV_TYPE_F32, KV_TYPE_F16}, .n_group = 1, .scale = 1.0f};
 
 static const char *const granularities[] = {"all", "head", "layer", "layer-head"};
@@ -29,7 +29,7 @@ static void must(pith_status status, const pith_error *err)
 }
 
 static struct keep *make(const struct keep_policy *p, const char *options,
-                         const struct keep_model *m, int32_t n_thread)
+                         const struct policy_model *m, int32_t n_thread)
 {
     struct keep_config config;
     struct keep *keep = NULL;
@@ -163,8 +163,8 @@ static void test_rounds_by_threads(void **state)
 {
     (void)state;
     enum { N = 700, BUDGET = 410 };
-    struct keep_model wide = model;
-    wide.g = (struct kv_geometry){3, 8, 64, 32, 64, KV_TYPE_F16, KV_TYPE_Q8_0};
+    struct policy_model wide = model;
+    wide.g = (struct kv_geometry){3, 8, 64, 32, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0};
     for (size_t g = 0; g < PI_LEN(granularities); g++) {
         struct kv_cache *cache[2];
         struct kv_seq *kv[2];

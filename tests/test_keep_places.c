@@ -443,7 +443,7 @@ static void test_replay(void **state)
     struct pi_replay *r = NULL;
     pith_error err;
     int32_t pos[BUDGET + SLACK];
-    check(pi_replay_create(&shape, POLICY, &r, &err), &err);
+    check(pi_replay_create(&shape, POLICY, NULL, &r, &err), &err);
     check(pi_replay_read(r, BUDGET + SLACK, ids, layers, layers, &err), &err);
     assert_int_equal(pi_replay_lane(r, 0, 0, pos), BUDGET);
     for (int32_t i = 0; i < BUDGET; i++)

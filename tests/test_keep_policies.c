@@ -30,8 +30,8 @@ static const float keys_b[10][DIM] = {
 static void score_keys(const struct keep_policy *policy, const float *keys, int32_t n, int32_t dim,
                        enum kv_type type, float *out)
 {
-    struct kv_geometry g = {1, 1, dim, dim, 16, type, KV_TYPE_F32};
-    struct keep_model facts = {.g = g, .n_group = 1, .scale = 1.0f};
+    struct kv_geometry g = {1, 1, dim, dim, 16, type, KV_TYPE_F32, 0, 0};
+    struct policy_model facts = {.g = g, .n_group = 1, .scale = 1.0f};
     struct kv_cache *cache = kv_check_cache(&g, n / 16 + 2);
     struct kv_seq *kv;
     struct keep_config config;
@@ -163,7 +163,7 @@ static void test_lots(void **state)
 struct seen_params {
     double level;
     int32_t mode;
-    char file[KEEP_TEXT_SIZE];
+    char file[POLICY_TEXT_SIZE];
 };
 
 /* A sequence's block. */
@@ -174,7 +174,7 @@ struct seen_state {
 
 static int32_t n_open, n_close, n_score;
 
-static pith_status seen_open(const void *params, const struct keep_model *m, void **data,
+static pith_status seen_open(const void *params, const struct policy_model *m, void **data,
                              pith_error *err)
 {
     const struct seen_params *p = params;
@@ -197,7 +197,7 @@ static uint32_t seen_needs(const void *params)
     return ((const struct seen_params *)params)->mode == 1 ? KEEP_NEED_ROWS : 0;
 }
 
-static size_t seen_state(const void *params, const struct keep_model *m, const void *data)
+static size_t seen_state(const void *params, const struct policy_model *m, const void *data)
 {
     (void)params;
     (void)m;
@@ -205,7 +205,7 @@ static size_t seen_state(const void *params, const struct keep_model *m, const v
     return sizeof(struct seen_state);
 }
 
-static size_t seen_scratch(const void *params, const struct keep_model *m, const void *data,
+static size_t seen_scratch(const void *params, const struct policy_model *m, const void *data,
                            int32_t n)
 {
     (void)params;
@@ -243,15 +243,15 @@ static void seen_score(const void *params, const struct keep_view *view,
 }
 
 static const char *const seen_modes[] = {"blind", "watching", NULL};
-static const struct keep_param seen_table[] = {
-    {"level", KEEP_TYPE_REAL, offsetof(struct seen_params, level), -2000, 2500, "-1.5", "a number",
-     NULL},
-    {"mode", KEEP_TYPE_CHOICE, offsetof(struct seen_params, mode), 0, 0, "blind", "what it does",
+static const struct policy_param seen_table[] = {
+    {"level", POLICY_TYPE_REAL, offsetof(struct seen_params, level), -2000, 2500, "-1.5",
+     "a number", NULL},
+    {"mode", POLICY_TYPE_CHOICE, offsetof(struct seen_params, mode), 0, 0, "blind", "what it does",
      seen_modes},
-    {"file", KEEP_TYPE_TEXT, offsetof(struct seen_params, file), 0, 0, "", "a file", NULL},
+    {"file", POLICY_TYPE_TEXT, offsetof(struct seen_params, file), 0, 0, "", "a file", NULL},
     {0},
 };
-static const struct keep_preset seen_presets[] = {
+static const struct policy_preset seen_presets[] = {
     {"quiet", "level=1,window=3", "a preset"},
     {"loud", "level=2.5,mode=watching,budget=20,slack=4", "another"},
     {0},
@@ -302,8 +302,8 @@ static void test_policy_options(void **state)
         assert_int_equal(keep_config_set(&seen, cases[i][0], &c, &err), PITH_INVALID);
         assert_string_equal(err.message, cases[i][1]);
     }
-    char text[KEEP_TEXT_SIZE + 6] = "file=";
-    memset(text + 5, 'x', KEEP_TEXT_SIZE);
+    char text[POLICY_TEXT_SIZE + 6] = "file=";
+    memset(text + 5, 'x', POLICY_TEXT_SIZE);
     assert_int_equal(keep_config_set(&seen, text, &c, &err), PITH_INVALID);
     assert_string_equal(err.message, "keep: file: a text of 256 bytes is longer than 255");
 }
@@ -311,7 +311,7 @@ static void test_policy_options(void **state)
 static void test_policy_calls(void **state)
 {
     (void)state;
-    struct keep_model m = {.g = {2, 2, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16}, .n_group = 3};
+    struct policy_model m = {.g = {2, 2, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16}, .n_group = 3};
     struct keep_config c;
     struct keep *keep = NULL;
     struct kv_seq *kv;

@@ -19,12 +19,12 @@ struct coarse_params {
     int32_t places;
 };
 
-static const struct keep_param coarse_table[] = {
-    {"levels", KEEP_TYPE_COUNT, offsetof(struct coarse_params, levels), 1, 1000, "5", "values",
+static const struct policy_param coarse_table[] = {
+    {"levels", POLICY_TYPE_COUNT, offsetof(struct coarse_params, levels), 1, 1000, "5", "values",
      NULL},
-    {"twist", KEEP_TYPE_COUNT, offsetof(struct coarse_params, twist), 0, 9, "0", "another order",
+    {"twist", POLICY_TYPE_COUNT, offsetof(struct coarse_params, twist), 0, 9, "0", "another order",
      NULL},
-    {"places", KEEP_TYPE_COUNT, offsetof(struct coarse_params, places), 0, 1, "0",
+    {"places", POLICY_TYPE_COUNT, offsetof(struct coarse_params, places), 0, 1, "0",
      "the first entries are read right before the others", NULL},
     {0},
 };
@@ -47,7 +47,7 @@ static void coarse_score(const void *params, const struct keep_view *view,
         out[i] = opinion(params, lane->layer, lane->head, lane->pos[i]);
 }
 
-static size_t coarse_state(const void *params, const struct keep_model *model, const void *data)
+static size_t coarse_state(const void *params, const struct policy_model *model, const void *data)
 {
     assert_null(data);
     return (size_t)((const struct coarse_params *)params)->levels * (size_t)model->g.n_layer;
@@ -81,21 +81,21 @@ static void test_options(void **state)
     (void)state;
     static const struct {
         const char *text;
-        enum keep_unit unit;
+        enum policy_unit unit;
         int64_t value;
         int32_t slack, prefix, sinks, window;
     } cases[] = {
-        {"streaming", KEEP_UNIT_TOKENS, 1024, 128, 0, 4, 0},
-        {"streaming:budget=256", KEEP_UNIT_TOKENS, 256, 128, 0, 4, 0},
-        {"streaming:window=7,sinks=0,budget=50%", KEEP_UNIT_SHARE, 500000, 128, 0, 0, 7},
-        {"streaming:budget=0.0001%", KEEP_UNIT_SHARE, 1, 128, 0, 4, 0},
-        {"streaming:budget=12.5%,slack=1", KEEP_UNIT_SHARE, 125000, 1, 0, 4, 0},
-        {"streaming:budget=100%", KEEP_UNIT_SHARE, 1000000, 128, 0, 4, 0},
-        {"streaming:budget=64MiB,prefix=128", KEEP_UNIT_BYTES, 64 << 20, 128, 128, 4, 0},
-        {"streaming:budget=1.5kB", KEEP_UNIT_BYTES, 1500, 128, 0, 4, 0},
-        {"streaming:budget=4096B", KEEP_UNIT_BYTES, 4096, 128, 0, 4, 0},
-        {"streaming:budget=2GB", KEEP_UNIT_BYTES, 2000000000, 128, 0, 4, 0},
-        {"streaming:budget=4", KEEP_UNIT_TOKENS, 4, 128, 0, 4, 0},
+        {"streaming", POLICY_UNIT_TOKENS, 1024, 128, 0, 4, 0},
+        {"streaming:budget=256", POLICY_UNIT_TOKENS, 256, 128, 0, 4, 0},
+        {"streaming:window=7,sinks=0,budget=50%", POLICY_UNIT_SHARE, 500000, 128, 0, 0, 7},
+        {"streaming:budget=0.0001%", POLICY_UNIT_SHARE, 1, 128, 0, 4, 0},
+        {"streaming:budget=12.5%,slack=1", POLICY_UNIT_SHARE, 125000, 1, 0, 4, 0},
+        {"streaming:budget=100%", POLICY_UNIT_SHARE, 1000000, 128, 0, 4, 0},
+        {"streaming:budget=64MiB,prefix=128", POLICY_UNIT_BYTES, 64 << 20, 128, 128, 4, 0},
+        {"streaming:budget=1.5kB", POLICY_UNIT_BYTES, 1500, 128, 0, 4, 0},
+        {"streaming:budget=4096B", POLICY_UNIT_BYTES, 4096, 128, 0, 4, 0},
+        {"streaming:budget=2GB", POLICY_UNIT_BYTES, 2000000000, 128, 0, 4, 0},
+        {"streaming:budget=4", POLICY_UNIT_TOKENS, 4, 128, 0, 4, 0},
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct keep_config c;
@@ -239,9 +239,9 @@ static void test_listing(void **state)
 #define N_HEAD 2
 #define N_LANE (N_LAYER * N_HEAD)
 
-static const struct kv_geometry shape = {N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16};
+static const struct kv_geometry shape = {N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16, 0, 0};
 
-static const struct keep_model model = {
+static const struct policy_model model = {
     .g = {N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16}, .n_group = 1, .scale = 1.0f};
 
 static struct keep_config config_of(const struct keep_policy *policy, const char *options)
@@ -337,7 +337,7 @@ static int32_t next_to_go(const struct history *h, int32_t lane)
 static int32_t budget_now(const struct history *h)
 {
     const struct keep_rules *r = &world.config.rules;
-    if (r->budget.unit == KEEP_UNIT_TOKENS)
+    if (r->budget.unit == POLICY_UNIT_TOKENS)
         return (int32_t)r->budget.value;
     int32_t share = (int32_t)((int64_t)h->n_token * r->budget.value / 1000000);
     int32_t least = (r->sinks > r->prefix ? r->sinks : r->prefix) + r->window;

@@ -136,7 +136,7 @@ static void test_splits(void **state)
 #define N_HEAD 2
 #define N_LANE (N_LAYER * N_HEAD)
 
-static const struct keep_model model = {
+static const struct policy_model model = {
     .g = {N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16}, .n_group = 1, .scale = 1.0f};
 
 /* Small whole numbers, so that means are exact and there are ties. */
@@ -164,7 +164,7 @@ static const struct keep_policy policy = {
     .name = "whole", .summary = "whole numbers", .citation = "", .score = score};
 
 static struct keep *make(const struct keep_policy *p, const char *options,
-                         const struct keep_model *m, struct keep_config *config)
+                         const struct policy_model *m, struct keep_config *config)
 {
     struct keep *keep = NULL;
     pith_error err;
@@ -231,7 +231,7 @@ static void matrix_score(const void *params, const struct keep_view *view,
             lane->pos[i] < 2 ? 0.0f : fmaxf(row[0][lane->pos[i] - 2], row[1][lane->pos[i] - 2]);
 }
 
-static void append(struct kv_seq *kv, const struct keep_model *m, int32_t pos0, int32_t n)
+static void append(struct kv_seq *kv, const struct policy_model *m, int32_t pos0, int32_t n)
 {
     pith_error err;
     must(kv_seq_reserve(kv, n, &err), &err);
@@ -297,7 +297,7 @@ static void test_selection_modes(void **state)
 static int32_t run_lane(const char *options, int32_t n_prompt, int32_t n_token, int32_t first,
                         int32_t *at_token, int32_t *dropped)
 {
-    static const struct keep_model one = {.g = {1, 1, 8, 4, 64, KV_TYPE_F32, KV_TYPE_F16}};
+    static const struct policy_model one = {.g = {1, 1, 8, 4, 64, KV_TYPE_F32, KV_TYPE_F16}};
     struct keep_config config;
     struct keep_tally tally = {0};
     struct kv_seq *kv;
@@ -544,7 +544,7 @@ static void grow(struct history *h, int32_t n)
             bytes +=
                 kv_lane_pages(h->kv, l / N_HEAD, l % N_HEAD) * (int64_t)kv_page_bytes(&model.g);
         }
-        if (r->budget.unit == KEEP_UNIT_BYTES)
+        if (r->budget.unit == POLICY_UNIT_BYTES)
             world.n_over += bytes > r->budget.value;
     }
 }

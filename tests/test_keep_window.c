@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 #include "keep/keep.h"
-#include "keep/pool.h"
+#include "policy/pool.h"
 #include "kv_check.h"
 
 static void must(pith_status status, const pith_error *err)
@@ -25,7 +25,7 @@ static void must(pith_status status, const pith_error *err)
 
 /* One layer of a sequence, its policy and what that remembers. */
 struct world {
-    struct keep_model model;
+    struct policy_model model;
     struct keep_config config;
     struct keep *keep;
     struct kv_cache *cache;
@@ -41,7 +41,7 @@ static void world_open(struct world *w, const struct keep_policy *policy, const 
     pith_error err;
     memset(w, 0, sizeof(*w));
     w->model =
-        (struct keep_model){.g = *g, .n_group = n_group, .scale = 1.0f / sqrtf((float)g->dim_k)};
+        (struct policy_model){.g = *g, .n_group = n_group, .scale = 1.0f / sqrtf((float)g->dim_k)};
     w->n = n;
     must(keep_config_set(policy, options, &w->config, &err), &err);
     must(keep_config_fit(&w->config, g, &err), &err);
@@ -138,8 +138,8 @@ static void expect_kept(const struct world *w, int32_t head, const int32_t *want
 /* ---- vectors ---- */
 
 #define DIM 4
-static const struct kv_geometry one = {1, 1, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32};
-static const struct kv_geometry two = {1, 2, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32};
+static const struct kv_geometry one = {1, 1, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0};
+static const struct kv_geometry two = {1, 2, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0};
 
 static const float snap_keys[2][12][DIM] = {
     {
@@ -342,7 +342,7 @@ static void test_pool(void **state)
             for (int32_t kind = 0; kind < 2; kind++) {
                 for (int32_t i = 0; i < n; i++)
                     x[i] = (float)rng_below(&rng, 64) - 40.0f;
-                keep_pool((enum keep_pool_kind)kind, kernel, x, n, got);
+                policy_pool((enum policy_pool_kind)kind, kernel, x, n, got);
                 for (int32_t i = 0; i < n; i++) {
                     double sum = 0.0, max = -INFINITY;
                     for (int32_t j = i - kernel / 2; j < i - kernel / 2 + kernel; j++)
@@ -350,13 +350,13 @@ static void test_pool(void **state)
                             sum += (double)x[j];
                             max = fmax(max, (double)x[j]);
                         }
-                    double want = kind == KEEP_POOL_AVG ? (double)(float)(sum / kernel) : max;
+                    double want = kind == POLICY_POOL_AVG ? (double)(float)(sum / kernel) : max;
                     assert_true((double)got[i] == want);
                 }
             }
     static const int32_t pos[8] = {5, 9, 2, 2, 100, 0, 9, 7}, want[8] = {5, 2, 3, 0, 7, 1, 6, 4};
     int32_t order[8];
-    keep_pool_order(pos, 8, order);
+    policy_pool_order(pos, 8, order);
     assert_memory_equal(order, want, sizeof(want));
 }
 
@@ -443,7 +443,7 @@ static void test_queries(void **state)
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};
     fill_ring_world();
     for (int32_t n_query = 1; n_query <= 37; n_query += 9) {
-        struct kv_geometry g = {1, HEADS, WIDE, WIDE, 16, types[n_query % 3], KV_TYPE_F16};
+        struct kv_geometry g = {1, HEADS, WIDE, WIDE, 16, types[n_query % 3], KV_TYPE_F16, 0, 0};
         char options[48];
         struct world a, b;
         uint64_t rng = (uint64_t)n_query;
@@ -483,7 +483,7 @@ static void test_any_order(void **state)
 {
     (void)state;
     static const int32_t slots[] = {0, 3, 4, 8, 15, 16, 17, 30, 31, 47, 60, 61, 62, 63};
-    struct kv_geometry g = {1, HEADS, WIDE, WIDE, 16, KV_TYPE_F32, KV_TYPE_F16};
+    struct kv_geometry g = {1, HEADS, WIDE, WIDE, 16, KV_TYPE_F32, KV_TYPE_F16, 0, 0};
     struct world a, b;
     pith_error err;
     fill_ring_world();
@@ -583,7 +583,7 @@ static void test_rkv_matrix(void **state)
     memset(keys[77], 0, sizeof(keys[77]));
     for (int32_t page_len = 16; page_len <= 64; page_len *= 2)
         for (size_t f = 0; f < PI_LEN(forms); f++) {
-            struct kv_geometry g = {1, 1, WIDE, WIDE, page_len, KV_TYPE_F32, KV_TYPE_F32};
+            struct kv_geometry g = {1, 1, WIDE, WIDE, page_len, KV_TYPE_F32, KV_TYPE_F32, 0, 0};
             struct world w;
             char options[64];
             float got[N];

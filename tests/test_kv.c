@@ -15,7 +15,7 @@
 
 static struct kv_geometry geometry(int32_t page_len, enum kv_type type_k, enum kv_type type_v)
 {
-    return (struct kv_geometry){N_LAYER, N_HEAD, DIM_K, DIM_V, page_len, type_k, type_v};
+    return (struct kv_geometry){N_LAYER, N_HEAD, DIM_K, DIM_V, page_len, type_k, type_v, 0, 0};
 }
 
 /* ---- the model ---- */
@@ -340,6 +340,7 @@ static void test_random_operations(void **state)
     for (int t = 0; t < 3 * KV_N_TYPE * KV_N_TYPE; t++) {
         struct kv_geometry g = geometry(page_lens[t % 3], (enum kv_type)(t / 3 % KV_N_TYPE),
                                         (enum kv_type)(t / 3 / KV_N_TYPE));
+        g.index = t % 2 ? KV_INDEX_ROWS : 0; /* keys in either order */
         struct world w;
         world_start(&w, &g, 2000 / g.page_len + 20, (uint64_t)t + 1);
         for (int i = 0; i < 240; i++) {
@@ -481,15 +482,17 @@ static void test_geometry_is_checked(void **state)
         pith_status status;
         const char *names;
     } cases[] = {
-        {{1, 1, 32, 32, 48, KV_TYPE_F16, KV_TYPE_F16}, PITH_INVALID, "page_len: 48"},
-        {{0, 1, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16}, PITH_INVALID, "n_layer: 0"},
-        {{1, -3, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16}, PITH_INVALID, "n_head: -3"},
-        {{1, 1, 0, 32, 64, KV_TYPE_F16, KV_TYPE_F16}, PITH_INVALID, "dim_k: 0"},
-        {{1, 1, 32, 1 << 30, 64, KV_TYPE_F16, KV_TYPE_F16}, PITH_INVALID, "dim_v: 1073741824"},
-        {{1, 1, 80, 80, 64, KV_TYPE_Q8_0, KV_TYPE_F16}, PITH_UNSUPPORTED, "type_k: q8_0"},
-        {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_TYPE_Q8_0}, PITH_UNSUPPORTED, "type_v: q8_0"},
-        {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_N_TYPE}, PITH_INVALID, "type_v: 3"},
-        {{1, 1, 80, 96, 16, KV_TYPE_F32, KV_TYPE_Q8_0}, PITH_OK, ""},
+        {{1, 1, 32, 32, 48, KV_TYPE_F16, KV_TYPE_F16, 0, 0}, PITH_INVALID, "page_len: 48"},
+        {{0, 1, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0}, PITH_INVALID, "n_layer: 0"},
+        {{1, -3, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0}, PITH_INVALID, "n_head: -3"},
+        {{1, 1, 0, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0}, PITH_INVALID, "dim_k: 0"},
+        {{1, 1, 32, 1 << 30, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0},
+         PITH_INVALID,
+         "dim_v: 1073741824"},
+        {{1, 1, 80, 80, 64, KV_TYPE_Q8_0, KV_TYPE_F16, 0, 0}, PITH_UNSUPPORTED, "type_k: q8_0"},
+        {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0}, PITH_UNSUPPORTED, "type_v: q8_0"},
+        {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_N_TYPE, 0, 0}, PITH_INVALID, "type_v: 3"},
+        {{1, 1, 80, 96, 16, KV_TYPE_F32, KV_TYPE_Q8_0, 0, 0}, PITH_OK, ""},
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         pith_error err = {0};

@@ -40,7 +40,7 @@ static void aim_all(struct kv_seq *seq, int32_t slot)
 static void test_aim(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16};
+    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = filled(cache, 4);
     assert_int_equal(kv_lane_aim(seq, 0, 0), -1);
@@ -77,7 +77,7 @@ static void test_aim(void **state)
 static void test_aim_pages(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16};
+    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 10);
     struct kv_seq *seq = filled(cache, 64), *fork;
     assert_int_equal(cache->n_free, 2);
@@ -106,7 +106,7 @@ static void test_aim_pages(void **state)
 static void test_truncate_without_pages(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16};
+    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 2 * N_HEAD);
     struct kv_seq *seq = filled(cache, 32), *fork;
     aim_all(seq, 3);
@@ -156,21 +156,21 @@ static void load_bytes(struct kv_cache *cache, uint8_t *bytes, size_t size, cons
     kv_seq_free(seq);
 }
 
-/* Only a lane that says so may have positions that fall, and only version 2 can say it. */
+/* Only a lane that says so may have positions that fall, and only version 4 can say it. */
 static void test_snapshot(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16};
+    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = filled(cache, 20);
     struct pi_file file = {0};
     char path[64];
     snprintf(path, sizeof(path), "/tmp/pith-marks-%d", (int)getpid());
-    for (int version = 1; version <= 2; version++) {
+    for (int version = 3; version <= 4; version++) {
         assert_int_equal(kv_seq_save(seq, "x", 1, path, NULL), PITH_OK);
         assert_int_equal(pi_file_map(path, &file, NULL), PITH_OK);
         assert_int_equal(((const uint8_t *)file.data)[8], version);
-        if (version == 1) {
+        if (version == 3) {
             pi_file_unmap(&file);
             kv_seq_aim(seq, 0, 0, 5);
             assert_int_equal(kv_check_append(seq, 1, 20, 1), PITH_OK);
@@ -184,7 +184,7 @@ static void test_snapshot(void **state)
     put_le(lane, 0x80000003, 4);
     load_bytes(cache, bytes, file.size, "lane 1: 2 table entries, and 1 are left");
     put_le(lane, 0x80000002, 4);
-    put_le(bytes + 8, 1, 4);
+    put_le(bytes + 8, 3, 4);
     load_bytes(cache, bytes, file.size, "lane 0: 2147483650 table entries");
     pi_file_unmap(&file);
     assert_int_equal(unlink(path), 0);
@@ -282,7 +282,7 @@ static void test_attention(void **state)
     uint64_t rng = 5;
     for (int t = 0; t < 9; t++) {
         enum kv_type type = (enum kv_type)(t % KV_N_TYPE);
-        struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16 << t / 3, type, type};
+        struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16 << t / 3, type, type, 0, 0};
         check_overwritten(&g, 40 + t * 13, &rng);
     }
 }

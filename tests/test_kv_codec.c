@@ -17,13 +17,18 @@ static float stored_value(const struct kv_cache *cache, const uint8_t *page, boo
 {
     const struct kv_geometry *g = &cache->g;
     int32_t dim = is_k ? g->dim_k : g->dim_v;
-    size_t at = (size_t)(is_k ? d * g->page_len + s : s * dim + d);
-    size_t scale_at = (size_t)(is_k ? d / 32 * g->page_len + s : s * (dim / 32) + d / 32);
+    enum kv_type type = is_k ? g->type_k : g->type_v;
+    size_t at = (size_t)(s * dim + d), scale_at = (size_t)(s * (dim / 32) + d / 32);
+    if (is_k && g->index == 0) { /* side by side, codes four at a time */
+        at = (size_t)(type == KV_TYPE_Q8_0 ? (d / 4 * g->page_len + s) * 4 + d % 4
+                                           : d * g->page_len + s);
+        scale_at = (size_t)(d / 32 * g->page_len + s);
+    }
     const uint8_t *part = page + (is_k ? cache->layout.k : cache->layout.v);
     const uint8_t *scales = page + (is_k ? cache->layout.k_scale : cache->layout.v_scale);
     uint16_t half;
     float f;
-    switch (is_k ? g->type_k : g->type_v) {
+    switch (type) {
     case KV_TYPE_F32:
         memcpy(&f, part + 4 * at, 4);
         return f;
@@ -50,9 +55,9 @@ static float strange(uint64_t *rng)
 
 /* Entries at every place of a page with every type, head size and count, bit for bit. */
 static void check_codec(enum kv_type type, int32_t page_len, int32_t dim_k, int32_t dim_v,
-                        uint64_t *rng)
+                        uint32_t index, uint64_t *rng)
 {
-    struct kv_geometry g = {1, 1, dim_k, dim_v, page_len, type, type};
+    struct kv_geometry g = {1, 1, dim_k, dim_v, page_len, type, type, index, 0};
     struct kv_cache *cache = kv_check_cache(&g, 1);
     uint8_t *page = kv_page_at(cache, 0);
     static float k[64 * MAX_ROW], v[64 * MAX_ROW];
@@ -96,14 +101,15 @@ static void test_codecs_bit_by_bit(void **state)
     static const int32_t page_lens[] = {16, 32, 64};
     (void)state;
     uint64_t rng = 5;
-    for (size_t p = 0; p < PI_LEN(page_lens); p++) {
+    for (size_t p = 0; p < 2 * PI_LEN(page_lens); p++) {
+        uint32_t index = p % 2 == 0 ? 0 : KV_INDEX_ROWS;
         for (size_t i = 0; i < PI_LEN(dims); i++) {
             int32_t other = dims[rng_below(&rng, PI_LEN(dims))];
-            check_codec(KV_TYPE_F32, page_lens[p], dims[i], other, &rng);
-            check_codec(KV_TYPE_F16, page_lens[p], dims[i], other, &rng);
+            check_codec(KV_TYPE_F32, page_lens[p / 2], dims[i], other, index, &rng);
+            check_codec(KV_TYPE_F16, page_lens[p / 2], dims[i], other, index, &rng);
         }
         for (int32_t dim = 32; dim <= 256; dim += 32)
-            check_codec(KV_TYPE_Q8_0, page_lens[p], dim, 288 - dim, &rng);
+            check_codec(KV_TYPE_Q8_0, page_lens[p / 2], dim, 288 - dim, index, &rng);
     }
 }
 
@@ -113,7 +119,7 @@ static void test_codec_errors_are_bounded(void **state)
     (void)state;
     uint64_t rng = 6;
     for (int type = 0; type < KV_N_TYPE; type++) {
-        struct kv_geometry g = {1, 1, 32, 32, 16, (enum kv_type)type, (enum kv_type)type};
+        struct kv_geometry g = {1, 1, 32, 32, 16, (enum kv_type)type, (enum kv_type)type, 0, 0};
         struct kv_cache *cache = kv_check_cache(&g, 1);
         for (int t = 0; t < 500; t++) {
             float row[32], got[32], max = 0.0f;
@@ -141,7 +147,7 @@ static void test_moves(void **state)
     (void)state;
     uint64_t rng = 8;
     for (int type = 0; type < KV_N_TYPE; type++) {
-        struct kv_geometry g = {1, 1, 96, 64, 32, (enum kv_type)type, (enum kv_type)type};
+        struct kv_geometry g = {1, 1, 96, 64, 32, (enum kv_type)type, (enum kv_type)type, 0, 0};
         struct kv_cache *cache = kv_check_cache(&g, 2);
         uint8_t *a = kv_page_at(cache, 0), *b = kv_page_at(cache, 1);
         float row[96], got[96];

@@ -39,7 +39,7 @@ struct world {
 static void world_make(struct world *w, const char *options)
 {
     pith_error err;
-    struct keep_model model = {.g = w->g, .n_group = w->n_group, .scale = w->scale};
+    struct policy_model model = {.g = w->g, .n_group = w->n_group, .scale = w->scale};
     check(keep_config_set(&keep_longflow, options, &w->config, &err), &err);
     check(keep_config_fit(&w->config, &w->g, &err), &err);
     check(kv_cache_create(&w->g, kv_bytes_for_tokens(&w->g, 1024), &w->cache, &err), &err);

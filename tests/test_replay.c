@@ -414,11 +414,12 @@ static void test_same_as_the_engine(void **state)
 
 /* ---- what is refused ---- */
 
-static pith_status try_replay(const char *path, const char *keep, const int32_t *at, int32_t n_at,
-                              int32_t n_query, int32_t n_missing, pith_error *err)
+static pith_status try_both(const char *path, const char *keep, const char *read, const int32_t *at,
+                            int32_t n_at, int32_t n_query, int32_t n_missing, pith_error *err)
 {
     json_t *result = NULL;
-    const struct eval_setup setup = setup_of(keep);
+    struct eval_setup setup = setup_of(keep);
+    setup.engine.read = read;
     const struct eval_replay_params params = {
         .path = path, .at = at, .n_at = n_at, .n_query = n_query, .n_missing = n_missing};
     memset(err, 0, sizeof(*err));
@@ -427,6 +428,12 @@ static pith_status try_replay(const char *path, const char *keep, const int32_t 
         fail_msg("%s, and %s result", pith_status_name(status), result != NULL ? "a" : "no");
     json_decref(result);
     return status;
+}
+
+static pith_status try_replay(const char *path, const char *keep, const int32_t *at, int32_t n_at,
+                              int32_t n_query, int32_t n_missing, pith_error *err)
+{
+    return try_both(path, keep, NULL, at, n_at, n_query, n_missing, err);
 }
 
 static void test_refusals(void **state)
@@ -516,29 +523,35 @@ static void test_cancel(void **state)
     assert_null(result);
 }
 
-static void test_every_allocation_fails(void **state)
+static void fail_allocations(const char *read)
 {
-    (void)state;
     static const char keep[] = "streaming:budget=16,slack=4,sinks=2";
     static const int32_t at[] = {20, 53};
     pith_error err;
     alloc_fail_at(0);
     pi_mem_fail_at(0, false);
-    check(try_replay(GOLDEN, keep, at, 2, 7, 3, &err), &err);
+    check(try_both(GOLDEN, keep, read, at, 2, 7, 3, &err), &err);
     int64_t n = alloc_fail_at(0), n_mem = pi_mem_fail_at(0, false);
     assert_true(n > 100 && n_mem > 5);
     for (int64_t i = 1; i <= n; i++) {
         alloc_fail_at(i);
-        pith_status status = try_replay(GOLDEN, keep, at, 2, 7, 3, &err);
+        pith_status status = try_both(GOLDEN, keep, read, at, 2, 7, 3, &err);
         alloc_fail_at(0);
         expect(status, &err, PITH_NOMEM, "no memory");
     }
     for (int64_t i = 1; i <= n_mem; i++) {
         pi_mem_fail_at(i, true);
-        pith_status status = try_replay(GOLDEN, keep, at, 2, 7, 3, &err);
+        pith_status status = try_both(GOLDEN, keep, read, at, 2, 7, 3, &err);
         pi_mem_fail_at(0, false);
         expect(status, &err, PITH_NOMEM, "no memory");
     }
+}
+
+static void test_every_allocation_fails(void **state)
+{
+    (void)state;
+    fail_allocations(NULL);
+    fail_allocations("quoka:budget=4");
 }
 
 /* ---- the library's half ---- */
@@ -562,7 +575,7 @@ static void test_replay_reads_forward(void **state)
                                     .type_k = "f16",
                                     .type_v = NULL,
                                     .n_token = N};
-    check(pi_replay_create(&shape, "streaming:budget=8,slack=2,sinks=1", &r, &err), &err);
+    check(pi_replay_create(&shape, "streaming:budget=8,slack=2,sinks=1", NULL, &r, &err), &err);
     check(pi_replay_read(r, 9, tokens, k, v, &err), &err);
     assert_int_equal(pi_replay_lane(r, 0, 0, positions), 9);
     check(pi_replay_read(r, 9, tokens, k, v, &err), &err);
@@ -580,12 +593,12 @@ static void test_replay_reads_forward(void **state)
     pi_replay_free(r);
     pi_replay_free(NULL);
     shape.type_k = "f11";
-    expect(pi_replay_create(&shape, NULL, &r, &err), &err, PITH_INVALID, "type_k: \"f11\"");
+    expect(pi_replay_create(&shape, NULL, NULL, &r, &err), &err, PITH_INVALID, "type_k: \"f11\"");
     shape.type_k = "q8_0";
-    expect(pi_replay_create(&shape, NULL, &r, &err), &err, PITH_UNSUPPORTED, "q8_0");
+    expect(pi_replay_create(&shape, NULL, NULL, &r, &err), &err, PITH_UNSUPPORTED, "q8_0");
     shape.type_k = "f16";
     shape.n_token = 0;
-    expect(pi_replay_create(&shape, NULL, &r, &err), &err, PITH_INVALID, "n_token: 0");
+    expect(pi_replay_create(&shape, NULL, NULL, &r, &err), &err, PITH_INVALID, "n_token: 0");
 }
 
 /* ---- setup ---- */

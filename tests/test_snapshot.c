@@ -18,7 +18,7 @@
 
 #define N_PAGE 120
 
-static const struct kv_geometry base_geometry = {2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0};
+static const struct kv_geometry base_geometry = {2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0};
 
 /* A path of this process, in a directory that is its own. */
 static const char *scratch_dir(void)
@@ -172,7 +172,7 @@ static void test_file_holds_no_more_than_the_sequence(void **state)
     (void)state;
     char path[128];
     scratch_path(path, sizeof(path), "sizes");
-    struct kv_geometry g = {1, 1, 32, 32, 16, KV_TYPE_F32, KV_TYPE_F32};
+    struct kv_geometry g = {1, 1, 32, 32, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 8);
     struct kv_seq *seq;
     size_t size, fixed = KV_SNAPSHOT_HEADER_SIZE + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 + 8;
@@ -187,7 +187,7 @@ static void test_file_holds_no_more_than_the_sequence(void **state)
     assert_int_equal(kv_snapshot_parse("file", bytes, size, &s, NULL), PITH_OK);
     const uint8_t *tail = s.pages + cache->layout.bytes;
     for (size_t i = 0; i < cache->layout.bytes; i++) {
-        size_t slot = i < cache->layout.v     ? i / 4 % 16
+        size_t slot = i < cache->layout.v     ? i / 128
                       : i < cache->layout.pos ? (i - cache->layout.v) / 128
                                               : (i - cache->layout.pos) / 4;
         if (slot > 0)
@@ -235,13 +235,19 @@ static void test_foreign_shape_is_named(void **state)
         struct kv_geometry g;
         const char *names;
     } cases[] = {
-        {{4, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0}, "n_layer is 2, and the engine's is 4"},
-        {{2, 1, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0}, "n_head is 2, and the engine's is 1"},
-        {{2, 2, 33, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0}, "dim_k is 32, and the engine's is 33"},
-        {{2, 2, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0}, "dim_v is 64, and the engine's is 32"},
-        {{2, 2, 32, 64, 64, KV_TYPE_F16, KV_TYPE_Q8_0}, "page_len is 16, and the engine's is 64"},
-        {{2, 2, 32, 64, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0}, "type_k is f16, and the engine's is q8_0"},
-        {{2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_F32}, "type_v is q8_0, and the engine's is f32"},
+        {{4, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0},
+         "n_layer is 2, and the engine's is 4"},
+        {{2, 1, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0}, "n_head is 2, and the engine's is 1"},
+        {{2, 2, 33, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0},
+         "dim_k is 32, and the engine's is 33"},
+        {{2, 2, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0},
+         "dim_v is 64, and the engine's is 32"},
+        {{2, 2, 32, 64, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0},
+         "page_len is 16, and the engine's is 64"},
+        {{2, 2, 32, 64, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, 0, 0},
+         "type_k is f16, and the engine's is q8_0"},
+        {{2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_F32, 0, 0},
+         "type_v is q8_0, and the engine's is f32"},
     };
     size_t size;
     uint8_t *bytes = sample_bytes(&base_geometry, &size);
@@ -299,7 +305,9 @@ static void test_forged_numbers(void **state)
     } cases[] = {
         {0, 'p', 1, PITH_FORMAT, "not a snapshot"},
         {8, 0, 4, PITH_UNSUPPORTED, "version 0"},
-        {8, 3, 4, PITH_UNSUPPORTED, "version 3"},
+        {8, 1, 4, PITH_UNSUPPORTED, "version 1, whose keys"},
+        {8, 2, 4, PITH_UNSUPPORTED, "version 2, whose keys"},
+        {8, 5, 4, PITH_UNSUPPORTED, "version 5"},
         {12, 81, 4, PITH_FORMAT, "header_size: 81"},
         {24, 0, 4, PITH_FORMAT, "n_layer: 0"},
         {28, 0xffffffff, 4, PITH_FORMAT, "n_head: -1"},
@@ -422,7 +430,7 @@ static void test_every_cut(void **state)
 {
     (void)state;
     size_t size;
-    struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F16, KV_TYPE_F16};
+    struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0};
     char path[128];
     scratch_path(path, sizeof(path), "cut");
     struct kv_cache *cache = kv_check_cache(&g, 4);

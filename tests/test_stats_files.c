@@ -380,8 +380,8 @@ static struct pith_stats *make_stats(void)
     s->n_token = 211;
     s->magnitude = 1.25f;
     check(stats_alloc(s, true, true, &err), &err);
-    s->model = stats_name("a model\x1b[2J", 11);
-    s->text = stats_name("", 0);
+    s->model = policy_name("a model\x1b[2J", 11);
+    s->text = policy_name("", 0);
     s->range[0] = (pith_range){3, 200};
     s->range[1] = (pith_range){210, 211};
     s->count[0] = 198;

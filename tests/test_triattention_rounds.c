@@ -385,7 +385,7 @@ static double freq[] = {1.0, 0.1, 0.01};
    with one query head. */
 struct bare {
     struct pi_rope rope;
-    struct keep_model model;
+    struct policy_model model;
     struct keep_config config;
     struct kv_cache *cache;
     struct keep_view view;
@@ -396,10 +396,10 @@ struct bare {
 static void bare_shape(struct bare *b, int32_t n_pair)
 {
     *b = (struct bare){.rope = {.n_pair = n_pair, .freq = freq, .magnitude = 1.0f}};
-    b->model = (struct keep_model){.g = {LAYERS, 1, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F16},
-                                   .n_group = 1,
-                                   .scale = 1.0f,
-                                   .rope = &b->rope};
+    b->model = (struct policy_model){.g = {LAYERS, 1, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F16},
+                                     .n_group = 1,
+                                     .scale = 1.0f,
+                                     .rope = &b->rope};
     b->cache = kv_check_cache(&b->model.g, 2 * LAYERS * (N_KEY / 16 + 1));
 }
 

@@ -10,6 +10,7 @@ import sys
 import time
 
 from engines import DEEP, N_PROMPT, Pith, figures, keep_figures, open_peer
+from read import print_read
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Qwen3-0.6B, with random weights: speed does not depend on their values.
@@ -21,7 +22,7 @@ SEVENTH = ["layers=4" if word.startswith("layers=") else
            "vocab=21705" if word.startswith("vocab=") else word for word in SHAPE]
 TESTS = {"prompt": f"prompt {N_PROMPT}", "generate": "generation"}
 TYPES = ["Q8_0", "Q4_K_M"]
-PARTS = ["speed", "keep", "longflow", "longflow-tokens"]
+PARTS = ["speed", "keep", "longflow", "longflow-tokens", "read"]
 COLUMNS = ["time", "machine", "threads", "engine", "version", "setting", "model", "test", "depth",
            "round", "value", "unit"]
 
@@ -248,6 +249,9 @@ def parse_arguments():
     parser.add_argument("--models", help="folder of the model files (default BUILD/bench-models)")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS,
                         help=f"what to measure, of {','.join(PARTS)} (all)")
+    parser.add_argument("--first-token", type=numbers, default=[16384], metavar="N,...",
+                        help="prompts whose first token the part read waits for (16384; 32768 takes "
+                        "minutes each)")
     parser.add_argument("--csv", metavar="FILE", help="append every number to FILE")
     args = parser.parse_args()
     if not set(args.parts) <= set(PARTS):
@@ -287,6 +291,8 @@ def main():
         print_longflow(args, log, commit)
     if "longflow-tokens" in args.parts:
         print_tokens(args, log, commit)
+    if "read" in args.parts:
+        print_read(args, log, commit, lambda: make_model(args, args.types[0]))
 
 
 if __name__ == "__main__":

@@ -125,6 +125,26 @@ void pi_new_file_discard(struct pi_new_file *file)
     *file = (struct pi_new_file){0};
 }
 
+pith_status pi_new_file_save(const char *path, const void *data, size_t size, pith_error *err)
+{
+    struct pi_new_file file = {0};
+    pith_status status = pi_new_file_open(path, &file, err);
+    if (status == PITH_OK)
+        status = pi_new_file_write(&file, data, size, err);
+    if (status == PITH_OK)
+        status = pi_new_file_commit(&file, err);
+    pi_new_file_discard(&file);
+    return status;
+}
+
+pith_status pi_file_fail(const char *path, pith_status status, const pith_error *why,
+                         pith_error *err)
+{
+    const size_t shown = 80, len = strlen(path); /* of the path: its end */
+    return pi_fail(err, status, "%s%s: %s", len > shown ? "..." : "",
+                   len > shown ? path + len - shown : path, why->message);
+}
+
 double pi_time_s(void)
 {
     struct timespec ts;

@@ -39,6 +39,11 @@ pith_status pi_new_file_write(struct pi_new_file *file, const void *data, size_t
 pith_status pi_new_file_commit(struct pi_new_file *file, pith_error *err);
 /* Removes the temporary file; harmless after a commit or a failed open. */
 void pi_new_file_discard(struct pi_new_file *file);
+/* All of it in one call: the file has these bytes, or is as it was. */
+pith_status pi_new_file_save(const char *path, const void *data, size_t size, pith_error *err);
+/* Fails with a sentence about what a file holds, behind the end of its path. */
+pith_status pi_file_fail(const char *path, pith_status status, const pith_error *why,
+                         pith_error *err);
 
 /* Seconds of a monotonic clock. */
 double pi_time_s(void);

@@ -4,9 +4,14 @@
  * kv/attend.c walks a lane page by page with these kernels.
  *
  * A page holds page_len entries (16, 32 or 64), of which the first n are in use, in the layout that
- * kv/store.h draws: K [dim_k][page_len] with entries side by side, V [page_len][dim_v], q8_0 as
- * codes with one f16 scale per 32 dimensions. Parts may start anywhere that suits their type.
- * Entries beyond n hold finite values, which are read and multiplied by zero.
+ * kv/store.h draws: K [page_len][dim_k] or side by side, V [page_len][dim_v], q8_0 as codes with one
+ * f16 scale per 32 dimensions of an entry. Parts may start anywhere that suits their type. Entries beyond n hold finite values, which are read and multiplied by zero.
+ *
+ * A logit is a sum over the dimensions in ascending order, and a lane of a register forms it alone,
+ * beside those of other entries. So kernels put keys side by side on their way, where they are not
+ * stored so: those of few rows as they go, once; for many rows decode_k leaves a page of keys side by side in f32, once for all,
+ * which has kernels of its own (logits_decoded). Values need no such thing: there the lanes are
+ * dimensions, as they are stored.
  *
  * The arithmetic is fixed, for every level and every path, so that all give the same bits. fma is
  * the fused multiply-add, other operators round to f32. A stored value is exact in f32: f16 widens,
@@ -40,8 +45,8 @@
 #include "cpu/expf.h"
 
 #define PI_ATTEND_SLOTS 64      /* most entries of a page; floats from one row of x to the next */
-#define PI_ATTEND_ROWS 12       /* most rows of one call on f32 pages */
-#define PI_ATTEND_ROWS_PACKED 8 /* most rows of one call on f16 and q8_0 pages */
+#define PI_ATTEND_ROWS 12       /* most rows of one call on decoded pages */
+#define PI_ATTEND_ROWS_STORED 8 /* most rows of one call on pages as stored */
 
 /* What a call hands out beside its result. A page's slots begin at the pointers. */
 struct pi_attend_tap {
@@ -54,17 +59,21 @@ struct pi_attend_tap {
 enum pi_attend_type { PI_ATTEND_F32, PI_ATTEND_F16, PI_ATTEND_Q8_0, PI_ATTEND_N_TYPE };
 
 struct pi_attend_page {
-    const void *k;           /* [dim_k][page_len] values or codes */
-    const uint16_t *k_scale; /* [dim_k / 32][page_len], q8_0 only */
+    const void *k;           /* [page_len][dim_k] values or codes; with columns [dim_k][page_len], of
+                                q8_0 [dim_k / 4][page_len][4]; what logits_decoded reads is f32
+                                [dim_k][page_len] */
+    const uint16_t *k_scale; /* [page_len][dim_k / 32], with columns [dim_k / 32][page_len]; q8_0
+                                only */
     const void *v;           /* [page_len][dim_v] values or codes */
     const uint16_t *v_scale; /* [page_len][dim_v / 32], q8_0 only */
     const int32_t *pos;      /* [page_len] */
     int32_t page_len;
-    int32_t n; /* entries in use, 1..page_len */
+    int32_t n;    /* entries in use, 1..page_len */
+    bool columns; /* keys lie side by side */
     int32_t dim_k;
     int32_t dim_v;
-    ptrdiff_t next; /* bytes from this page to one that is read later, which kernels of packed types
-                       ask the memory for while they read this one; 0 at the end */
+    ptrdiff_t next; /* bytes from this page to one that is read later, which kernels ask the memory
+                       for while they read this one, but for values of f32; 0 at the end */
 };
 
 struct pi_attend_rows {
@@ -84,17 +93,21 @@ struct pi_attend_rows {
 /* Each reads and writes the members of rows that its line names. Slots from n to the next multiple
    of 16 are computed but never visible; slots beyond that are left alone. */
 struct pi_attend_kernels {
-    /* x from q and K. At most PI_ATTEND_ROWS rows, PI_ATTEND_ROWS_PACKED on packed types. */
+    /* x from q and K as stored. At most PI_ATTEND_ROWS_STORED rows. */
     void (*logits[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
                                      const struct pi_attend_rows *rows);
+    /* x from q and K as decode_k leaves it. At most PI_ATTEND_ROWS rows. */
+    void (*logits_decoded)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
     /* x becomes p; max, sum and rescale move on; tap (may be NULL) gets what it wants. */
     void (*softmax)(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                     const struct pi_attend_tap *tap);
-    /* o from rescale, x (weights) and V. Rows as logits. */
+    /* o from rescale, x (weights) and V. At most PI_ATTEND_ROWS rows on f32, PI_ATTEND_ROWS_STORED
+       on the other types. */
     void (*values[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
                                      const struct pi_attend_rows *rows);
-    /* All page_len entries of K or V as f32, in the same order. */
+    /* All page_len entries of K as f32 and side by side, out [dim_k][page_len]. */
     void (*decode_k[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
+    /* All page_len entries of V as f32, out [page_len][dim_v]. */
     void (*decode_v[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
     /* x[i] *= factor for i < n: weights of pages on their way to the row's last maximum. */
     void (*scale)(float *x, int32_t n, float factor);

@@ -2,32 +2,14 @@
  * attend_avx2.c - attention over a page with registers of 8 floats. Only the operations stand here;
  * their order is attend_tile.h's.
  */
-#include <float.h>
-#include <immintrin.h>
-
 #include "cpu/kernels.h"
+#include "cpu/lanes_avx2.h"
 
-enum { VEC = 8, TILE_ROWS_TALL = 6 };
+enum { VEC = 8, LANES = 2, TILE_ROWS_TALL = 6 };
 
-typedef __m256 vec;
+typedef __m256i bits;
 typedef __m256 vmask;
 
-static inline vec vec_zero(void)
-{
-    return _mm256_setzero_ps();
-}
-static inline vec vec_set1(float f)
-{
-    return _mm256_set1_ps(f);
-}
-static inline vec vec_load(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-static inline void vec_store(float *p, vec v)
-{
-    _mm256_storeu_ps(p, v);
-}
 static inline vec vec_add(vec a, vec b)
 {
     return _mm256_add_ps(a, b);
@@ -36,38 +18,11 @@ static inline vec vec_sub(vec a, vec b)
 {
     return _mm256_sub_ps(a, b);
 }
-static inline vec vec_mul(vec a, vec b)
-{
-    return _mm256_mul_ps(a, b);
-}
-static inline vec vec_fma(vec a, vec b, vec c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-static inline vec vec_max(vec a, vec b)
-{
-    return _mm256_max_ps(a, b);
-}
-
 static inline float vec_max_all(vec v)
 {
     __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
-}
-
-/* The instruction returns its second operand when the first is NaN. */
-static inline vec vec_clamp(vec v)
-{
-    return _mm256_min_ps(_mm256_max_ps(v, _mm256_set1_ps(-FLT_MAX)), _mm256_set1_ps(FLT_MAX));
-}
-
-static inline float vec_tree(const vec *v)
-{
-    __m256 eight = _mm256_add_ps(v[0], v[1]);
-    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
 static inline vec vec_pow2(vec y, vec t)
@@ -76,20 +31,20 @@ static inline vec vec_pow2(vec y, vec t)
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), n));
 }
 
-static inline vec vec_load_f16(const uint16_t *p)
+static inline vec vec_load_f16_step(const uint16_t *p, int32_t step)
 {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_cvtph_ps(_mm_setr_epi16(
+        (short)p[0], (short)p[step], (short)p[2 * step], (short)p[3 * step], (short)p[4 * step],
+        (short)p[5 * step], (short)p[6 * step], (short)p[7 * step]));
 }
 
-static inline vec vec_load_i8(const int8_t *p)
+static inline vec vec_load_code(const uint8_t *p, int32_t i)
 {
-    __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)p);
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
-}
-
-static inline vec vec_set1_f16(const uint16_t *p)
-{
-    return _mm256_cvtph_ps(_mm_set1_epi16((short)*p));
+    const __m256i first = _mm256_setr_epi32(0x00808080, 0x04808080, 0x08808080, 0x0c808080,
+                                            0x00808080, 0x04808080, 0x08808080, 0x0c808080);
+    __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    __m256i places = _mm256_add_epi32(first, _mm256_set1_epi32(i << 24));
+    return _mm256_cvtepi32_ps(_mm256_shuffle_epi8(words, places));
 }
 
 /* Lanes below n, for a head size that is no multiple of 8. */
@@ -140,15 +95,43 @@ static inline vec mask_pick(vmask m, vec a, vec b)
     return _mm256_blendv_ps(b, a, m);
 }
 
+static inline bits bits_load(const uint8_t *p, size_t step)
+{
+    (void)step;
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+static inline __attribute__((always_inline)) bits bits_zip_low(const int32_t size, bits a, bits b)
+{
+    return size == 4 ? _mm256_unpacklo_epi32(a, b) : _mm256_unpacklo_epi16(a, b);
+}
+
+static inline __attribute__((always_inline)) bits bits_zip_high(const int32_t size, bits a, bits b)
+{
+    return size == 4 ? _mm256_unpackhi_epi32(a, b) : _mm256_unpackhi_epi16(a, b);
+}
+
+static inline bits bits_even(bits a, bits b)
+{
+    return _mm256_permute2x128_si256(a, b, 0x20);
+}
+static inline bits bits_odd(bits a, bits b)
+{
+    return _mm256_permute2x128_si256(a, b, 0x31);
+}
+
+static inline __attribute__((always_inline)) void bits_store(uint8_t *p, bits x, const int32_t n)
+{
+    if (n == 2)
+        _mm256_storeu_si256((__m256i *)(void *)p, x);
+    else
+        _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(x));
+}
+
 /* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
 static inline void line_prefetch(const void *p)
 {
     __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)p));
-}
-
-static inline void line_prefetch_far(const void *p)
-{
-    __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)p));
 }
 
 /* Up to 12 sums, the values and a broadcast share 16 registers. */

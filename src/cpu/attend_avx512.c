@@ -2,32 +2,14 @@
  * attend_avx512.c - attention over a page with registers of 16 floats. Only the operations stand
  * here; their order is attend_tile.h's.
  */
-#include <float.h>
-#include <immintrin.h>
-
 #include "cpu/kernels.h"
+#include "cpu/lanes_avx512.h"
 
-enum { VEC = 16, TILE_ROWS_TALL = 12 };
+enum { VEC = 16, LANES = 4, TILE_ROWS_TALL = 12 };
 
-typedef __m512 vec;
+typedef __m512i bits;
 typedef __mmask16 vmask;
 
-static inline vec vec_zero(void)
-{
-    return _mm512_setzero_ps();
-}
-static inline vec vec_set1(float f)
-{
-    return _mm512_set1_ps(f);
-}
-static inline vec vec_load(const float *p)
-{
-    return _mm512_loadu_ps(p);
-}
-static inline void vec_store(float *p, vec v)
-{
-    _mm512_storeu_ps(p, v);
-}
 static inline vec vec_add(vec a, vec b)
 {
     return _mm512_add_ps(a, b);
@@ -36,35 +18,9 @@ static inline vec vec_sub(vec a, vec b)
 {
     return _mm512_sub_ps(a, b);
 }
-static inline vec vec_mul(vec a, vec b)
-{
-    return _mm512_mul_ps(a, b);
-}
-static inline vec vec_fma(vec a, vec b, vec c)
-{
-    return _mm512_fmadd_ps(a, b, c);
-}
-static inline vec vec_max(vec a, vec b)
-{
-    return _mm512_max_ps(a, b);
-}
 static inline float vec_max_all(vec v)
 {
     return _mm512_reduce_max_ps(v);
-}
-
-/* The instruction returns its second operand when the first is NaN. */
-static inline vec vec_clamp(vec v)
-{
-    return _mm512_min_ps(_mm512_max_ps(v, _mm512_set1_ps(-FLT_MAX)), _mm512_set1_ps(FLT_MAX));
-}
-
-static inline float vec_tree(const vec *v)
-{
-    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v[0]), _mm512_extractf32x8_ps(v[0], 1));
-    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
 static inline vec vec_pow2(vec y, vec t)
@@ -73,20 +29,31 @@ static inline vec vec_pow2(vec y, vec t)
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), n));
 }
 
-static inline vec vec_load_f16(const uint16_t *p)
+/* Steps 2 and 4 are those of the usual head sizes. A masked load touches no byte behind the last
+   value. */
+static inline vec vec_load_f16_step(const uint16_t *p, int32_t step)
 {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    if (step == 2) {
+        __m512i all = _mm512_maskz_loadu_epi16(0x7fffffff, p);
+        return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(all));
+    }
+    if (step == 4) {
+        __m512i low = _mm512_loadu_si512(p), high = _mm512_maskz_loadu_epi16(0x1fffffff, p + 32);
+        __m128i a = _mm512_cvtepi64_epi16(low), b = _mm512_cvtepi64_epi16(high);
+        return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1));
+    }
+    uint16_t all[16];
+    for (int32_t i = 0; i < 16; i++)
+        all[i] = p[i * step];
+    return vec_load_f16(all);
 }
 
-static inline vec vec_load_i8(const int8_t *p)
+static inline vec vec_load_code(const uint8_t *p, int32_t i)
 {
-    __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)p);
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
-}
-
-static inline vec vec_set1_f16(const uint16_t *p)
-{
-    return _mm512_cvtph_ps(_mm256_set1_epi16((short)*p));
+    const __m512i first =
+        _mm512_broadcast_i32x4(_mm_setr_epi32(0x00808080, 0x04808080, 0x08808080, 0x0c808080));
+    __m512i places = _mm512_add_epi32(first, _mm512_set1_epi32(i << 24));
+    return _mm512_cvtepi32_ps(_mm512_shuffle_epi8(_mm512_loadu_si512(p), places));
 }
 
 static inline __mmask16 first(int32_t n)
@@ -129,15 +96,44 @@ static inline vec mask_pick(vmask m, vec a, vec b)
     return _mm512_mask_blend_ps(m, b, a);
 }
 
+static inline bits bits_load(const uint8_t *p, size_t step)
+{
+    __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(p + step));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+
+static inline __attribute__((always_inline)) bits bits_zip_low(const int32_t size, bits a, bits b)
+{
+    return size == 4 ? _mm512_unpacklo_epi32(a, b) : _mm512_unpacklo_epi16(a, b);
+}
+
+static inline __attribute__((always_inline)) bits bits_zip_high(const int32_t size, bits a, bits b)
+{
+    return size == 4 ? _mm512_unpackhi_epi32(a, b) : _mm512_unpackhi_epi16(a, b);
+}
+
+static inline bits bits_even(bits a, bits b)
+{
+    return _mm512_shuffle_i64x2(a, b, 0x88);
+}
+static inline bits bits_odd(bits a, bits b)
+{
+    return _mm512_shuffle_i64x2(a, b, 0xdd);
+}
+
+static inline __attribute__((always_inline)) void bits_store(uint8_t *p, bits x, const int32_t n)
+{
+    if (n == 4)
+        _mm512_storeu_si512(p, x);
+    else
+        _mm256_storeu_si256((__m256i *)(void *)p, _mm512_castsi512_si256(x));
+}
+
 /* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
 static inline void line_prefetch(const void *p)
 {
     __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)p));
-}
-
-static inline void line_prefetch_far(const void *p)
-{
-    __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)p));
 }
 
 /* Up to 24 sums, 4 values, a broadcast and the scales of q8_0 share 32 registers. */

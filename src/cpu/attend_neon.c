@@ -2,32 +2,14 @@
  * attend_neon.c - attention over a page with registers of 4 floats. Only the operations stand here;
  * their order is attend_tile.h's.
  */
-#include <arm_neon.h>
-#include <float.h>
-
 #include "cpu/kernels.h"
+#include "cpu/lanes_neon.h"
 
-enum { VEC = 4, TILE_ROWS_TALL = 12 };
+enum { VEC = 4, LANES = 1, TILE_ROWS_TALL = 12 };
 
-typedef float32x4_t vec;
+typedef uint8x16_t bits;
 typedef uint32x4_t vmask;
 
-static inline vec vec_zero(void)
-{
-    return vdupq_n_f32(0.0f);
-}
-static inline vec vec_set1(float f)
-{
-    return vdupq_n_f32(f);
-}
-static inline vec vec_load(const float *p)
-{
-    return vld1q_f32(p);
-}
-static inline void vec_store(float *p, vec v)
-{
-    vst1q_f32(p, v);
-}
 static inline vec vec_add(vec a, vec b)
 {
     return vaddq_f32(a, b);
@@ -36,27 +18,9 @@ static inline vec vec_sub(vec a, vec b)
 {
     return vsubq_f32(a, b);
 }
-static inline vec vec_mul(vec a, vec b)
-{
-    return vmulq_f32(a, b);
-}
-static inline vec vec_fma(vec a, vec b, vec c)
-{
-    return vfmaq_f32(c, a, b);
-}
-static inline vec vec_max(vec a, vec b)
-{
-    return vmaxq_f32(a, b);
-}
 static inline float vec_max_all(vec v)
 {
     return vmaxvq_f32(v);
-}
-
-/* These instructions return the number when the other operand is NaN. */
-static inline vec vec_clamp(vec v)
-{
-    return vminnmq_f32(vmaxnmq_f32(v, vdupq_n_f32(-FLT_MAX)), vdupq_n_f32(FLT_MAX));
 }
 
 static inline float vec_tree(const vec *v)
@@ -72,9 +36,13 @@ static inline vec vec_pow2(vec y, vec t)
     return vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(y), n));
 }
 
-static inline vec vec_load_f16(const uint16_t *p)
+static inline vec vec_load_f16_step(const uint16_t *p, int32_t step)
 {
-    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+    uint16x4_t all = vdup_n_u16(p[0]);
+    all = vld1_lane_u16(p + step, all, 1);
+    all = vld1_lane_u16(p + 2 * step, all, 2);
+    all = vld1_lane_u16(p + 3 * step, all, 3);
+    return vcvt_f32_f16(vreinterpret_f16_u16(all));
 }
 
 static inline vec vec_load_i8(const int8_t *p)
@@ -85,9 +53,12 @@ static inline vec vec_load_i8(const int8_t *p)
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 }
 
-static inline vec vec_set1_f16(const uint16_t *p)
+static inline vec vec_load_code(const uint8_t *p, int32_t i)
 {
-    return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(*p)));
+    uint8x16_t words = vld1q_u8(p);
+    uint32x4_t places = {0x00ffffffu, 0x04ffffffu, 0x08ffffffu, 0x0cffffffu};
+    places = vaddq_u32(places, vdupq_n_u32((uint32_t)i << 24));
+    return vcvtq_f32_s32(vreinterpretq_s32_u8(vqtbl1q_u8(words, vreinterpretq_u8_u32(places))));
 }
 
 static inline vec vec_load_part(const float *p, int32_t n)
@@ -136,6 +107,46 @@ static inline vmask mask_below(vec a, vec b)
 static inline vec mask_pick(vmask m, vec a, vec b)
 {
     return vbslq_f32(m, a, b);
+}
+
+static inline bits bits_load(const uint8_t *p, size_t step)
+{
+    (void)step;
+    return vld1q_u8(p);
+}
+
+static inline __attribute__((always_inline)) bits bits_zip_low(const int32_t size, bits a, bits b)
+{
+    uint32x4_t a4 = vreinterpretq_u32_u8(a), b4 = vreinterpretq_u32_u8(b);
+    uint16x8_t a2 = vreinterpretq_u16_u8(a), b2 = vreinterpretq_u16_u8(b);
+    return size == 4 ? vreinterpretq_u8_u32(vzip1q_u32(a4, b4))
+                     : vreinterpretq_u8_u16(vzip1q_u16(a2, b2));
+}
+
+static inline __attribute__((always_inline)) bits bits_zip_high(const int32_t size, bits a, bits b)
+{
+    uint32x4_t a4 = vreinterpretq_u32_u8(a), b4 = vreinterpretq_u32_u8(b);
+    uint16x8_t a2 = vreinterpretq_u16_u8(a), b2 = vreinterpretq_u16_u8(b);
+    return size == 4 ? vreinterpretq_u8_u32(vzip2q_u32(a4, b4))
+                     : vreinterpretq_u8_u16(vzip2q_u16(a2, b2));
+}
+
+/* A register is one lane: never asked for. */
+static inline bits bits_even(bits a, bits b)
+{
+    (void)b;
+    return a;
+}
+static inline bits bits_odd(bits a, bits b)
+{
+    (void)b;
+    return a;
+}
+
+static inline void bits_store(uint8_t *p, bits x, int32_t n)
+{
+    (void)n;
+    vst1q_u8(p, x);
 }
 
 /* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */

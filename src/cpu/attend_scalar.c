@@ -28,12 +28,15 @@ static float f16_at(const void *values, size_t at)
 static float key_at(enum pi_attend_type type, const struct pi_attend_page *page, int32_t d,
                     int32_t s)
 {
-    size_t at = (size_t)d * (size_t)page->page_len + (size_t)s;
+    size_t len = (size_t)page->page_len, dim = (size_t)page->dim_k;
+    size_t slot = (size_t)s, i = (size_t)d;
+    size_t at = page->columns ? i * len + slot : slot * dim + i;
+    size_t block = page->columns ? i / 32 * len + slot : slot * (dim / 32) + i / 32;
     if (type == PI_ATTEND_F32)
         return f32_at(page->k, at);
     if (type == PI_ATTEND_F16)
         return f16_at(page->k, at);
-    size_t block = (size_t)(d / 32) * (size_t)page->page_len + (size_t)s;
+    at = page->columns ? (i / 4 * len + slot) * 4 + i % 4 : at;
     return pi_f32_from_f16(page->k_scale[block]) * (float)((const int8_t *)page->k)[at];
 }
 
@@ -64,6 +67,19 @@ static void logits(enum pi_attend_type type, const struct pi_attend_page *page,
             float acc = 0.0f;
             for (int32_t d = 0; d < page->dim_k; d++)
                 acc = fmaf(key_at(type, page, d, s), rows->q[d * rows->n_row + r], acc);
+            rows->x[r * PI_ATTEND_SLOTS + s] = clamp(acc * rows->scale);
+        }
+}
+
+/* The same from keys that lie side by side. */
+static void logits_decoded(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    const float *k = page->k;
+    for (int32_t r = 0; r < rows->n_row; r++)
+        for (int32_t s = 0; s < slots_of(page); s++) {
+            float acc = 0.0f;
+            for (int32_t d = 0; d < page->dim_k; d++)
+                acc = fmaf(k[d * page->page_len + s], rows->q[d * rows->n_row + r], acc);
             rows->x[r * PI_ATTEND_SLOTS + s] = clamp(acc * rows->scale);
         }
 }
@@ -228,6 +244,7 @@ void pi_attend_init_scalar(struct pi_attend_kernels *k)
 {
     *k = (struct pi_attend_kernels){
         .logits = {logits_f32, logits_f16, logits_q8_0},
+        .logits_decoded = logits_decoded,
         .softmax = softmax,
         .values = {values_f32, values_f16, values_q8_0},
         .decode_k = {decode_k_f32, decode_k_f16, decode_k_q8_0},

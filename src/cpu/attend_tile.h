@@ -10,6 +10,8 @@
  *   vec_tree(v)            attend.h's tree over 16 / VEC vectors
  *   vec_pow2(y, t)         y * 2^n, n in the low bits of t
  *   vec_load_f16(p) vec_load_i8(p)            VEC values, exactly
+ *   vec_load_f16_step(p, step)                the same of values `step` apart
+ *   vec_load_code(p, i)                       of VEC words of four codes each, code i * 2^24
  *   vec_set1_f16(p)                           one value in every lane
  *   vec_load_part(p, n) vec_load_f16_part vec_load_i8_part   the first n < VEC values, 0 beyond
  *   vec_store_part(p, v, n)
@@ -19,6 +21,7 @@
  *   line_prefetch(p)       brings a line to the first level of cache, _far to the second
  *   tile_vecs(n_row)       registers across, of a tile that is n_row high
  *   TILE_ROWS_TALL         12 where a tile of 12 rows pays on f32 pages, else 6
+ *   LANES, bits and the operations on them, which attend_transpose.h lists
  */
 #ifndef PI_ATTEND_TILE_H
 #define PI_ATTEND_TILE_H
@@ -34,6 +37,14 @@
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
+
+TILE void prefetch_lines(const uint8_t *at, size_t size)
+{
+    for (size_t i = 0; i < size; i += 64)
+        line_prefetch(at + i);
+}
+
+#include "cpu/attend_transpose.h"
 
 /* Vectors of a page that are computed: the slots in use, rounded up to 16. */
 TILE int32_t page_vecs(const struct pi_attend_page *page)
@@ -67,79 +78,206 @@ TILE vec load_values_part(enum pi_attend_type type, const uint8_t *at, int32_t n
    decoded ones, in the caches already. */
 TILE void prefetch_next(enum pi_attend_type type, const uint8_t *at, ptrdiff_t next, int32_t n_vec)
 {
-    if (type == PI_ATTEND_F32)
-        return;
-    for (size_t i = 0; i < (size_t)(n_vec * VEC) * type_size(type); i += 64)
-        line_prefetch(at + next + i);
+    if (type != PI_ATTEND_F32)
+        prefetch_lines(at + next, (size_t)(n_vec * VEC) * type_size(type));
 }
 
 /* ---- logits ------------------------------------------------------------------------------- */
 
-/* Rows r0.. (n_row of them) times the slots from s0 on (n_vec vectors). */
-TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
-                      const struct pi_attend_page *page, const struct pi_attend_rows *rows,
-                      int32_t r0, int32_t s0)
+enum {
+    SCALE_LEN = 32, /* dimensions that share a scale of q8_0 */
+    KEY_WHOLE = 95, /* dimensions of keys that are put side by side all at once */
+    KEY_BLOCK = 32, /* of longer keys: more would push what was asked for out of the cache */
+};
+
+/* The last dimensions, where they are no multiple, go with those before, so that there are enough
+   of them for whole units of a transposition. */
+TILE int32_t key_block_len(const struct pi_attend_page *page, int32_t d0)
 {
-    vec acc[PI_ATTEND_ROWS][4], scale[4], k[4];
-    const size_t pitch = (size_t)page->page_len * type_size(type);
-    const uint8_t *at = (const uint8_t *)page->k + (size_t)s0 * type_size(type);
-    const uint16_t *scale_at = page->k_scale + s0;
-    const float *q = rows->q + r0;
+    int32_t left = page->dim_k - d0;
+    return page->dim_k <= KEY_WHOLE || (left < 2 * KEY_BLOCK && left % KEY_BLOCK != 0) ? left
+                                                                                       : KEY_BLOCK;
+}
+
+/* Of q8_0, for the slots of a page and two blocks of dimensions, as f32. */
+struct scales {
+    float of[2][PI_ATTEND_SLOTS];
+};
+
+/* Scale b of slot s, s < n rounded up to 16, b < n_block, is from[s * step + b]; it is multiplied
+   by a power of two, exactly. */
+TILE void scales_load(const uint16_t *from, int32_t step, int32_t n, int32_t n_block, float power,
+                      struct scales *to)
+{
+    for (int32_t b = 0; b < n_block; b++)
+        for (int32_t s = 0; s < (n + 15) / 16 * 16; s += VEC)
+            vec_store(to->of[b] + s,
+                      vec_mul(vec_load_f16_step(from + s * step + b, step), vec_set1(power)));
+}
+
+/* Keys are put side by side in elements: a value, or of q8_0 a word of four codes, which kernels
+   take apart as they read it. So nothing smaller than two bytes has to be sorted. */
+TILE int32_t element_len(enum pi_attend_type type)
+{
+    return type == PI_ATTEND_Q8_0 ? 4 : 1;
+}
+
+TILE int32_t element_size(enum pi_attend_type type)
+{
+    return type == PI_ATTEND_F16 ? 2 : 4;
+}
+
+/* Dimensions of keys side by side, and which of all they are. */
+struct keys {
+    const uint8_t *at; /* [n_dim / element_len] rows of elements, pitch bytes apart */
+    size_t pitch;
+    const struct scales *scales; /* times 2^-24, of the slots and up to two blocks, q8_0 only */
+    const uint16_t *scale_at;    /* or those of columns as they are stored, [dim / 32][scale_pitch];
+                                    NULL: not these */
+    int32_t scale_pitch;
+    int32_t d0;
+    int32_t n_dim;
+    const uint8_t *next; /* of a page that is read later: what the transposition did not ask for;
+                            NULL: nothing is */
+    int32_t asked;       /* bytes to ask for there, for each element */
+    size_t next_pitch;   /* from one row of elements to the next */
+};
+
+/* Scales of a block of dimensions and VEC slots, q8_0 only. */
+TILE vec scale_of(const struct keys *keys, int32_t block, int32_t s)
+{
+    if (keys->scale_at == NULL)
+        return vec_load(keys->scales->of[block % 2] + s);
+    return vec_mul(vec_load_f16(keys->scale_at + block * keys->scale_pitch + s),
+                   vec_set1(0x1p-24f));
+}
+
+/* Dimension i of VEC elements. The scales of q8_0 undo the 2^24 of its codes, so that the product
+   is that of scale and code, as exact as they are. */
+TILE vec load_keys(enum pi_attend_type type, const uint8_t *at, int32_t i, vec scale)
+{
+    return type == PI_ATTEND_Q8_0 ? vec_mul(scale, vec_load_code(at, i)) : load_values(type, at);
+}
+
+/* Rows r0.. (n_row of them) times the slots from s0 on (n_vec vectors). The sums wait in x from one
+   call to the one with the next dimensions. */
+TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
+                      const struct pi_attend_page *page, const struct keys *keys,
+                      const struct pi_attend_rows *rows, int32_t r0, int32_t s0)
+{
+    const int32_t size = element_size(type);
+    const size_t asked = (size_t)keys->asked;
+    vec acc[PI_ATTEND_ROWS][4], scale[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()}, k[4];
+    const uint8_t *at = keys->at + s0 * size;
+    const uint8_t *next = keys->next == NULL ? NULL : keys->next + (size_t)s0 * asked;
+    const float *q = rows->q + (size_t)keys->d0 * (size_t)rows->n_row + r0;
+    float *x = rows->x + r0 * PI_ATTEND_SLOTS + s0;
     UNROLL
     for (int32_t r = 0; r < n_row; r++) {
         UNROLL
         for (int32_t j = 0; j < n_vec; j++)
-            acc[r][j] = vec_zero();
+            acc[r][j] = keys->d0 == 0 ? vec_zero() : vec_load(x + r * PI_ATTEND_SLOTS + j * VEC);
     }
-    for (int32_t d = 0; d < page->dim_k;) {
-        int32_t end = type == PI_ATTEND_Q8_0 ? d + 32 : page->dim_k;
+    for (int32_t d = 0; d < keys->n_dim;) {
+        int32_t end = type == PI_ATTEND_Q8_0 ? d + SCALE_LEN : keys->n_dim;
         UNROLL
         for (int32_t j = 0; type == PI_ATTEND_Q8_0 && j < n_vec; j++)
-            scale[j] = vec_load_f16(scale_at + j * VEC);
-        scale_at += page->page_len;
-        for (; d < end; d++) {
-            prefetch_next(type, at, page->next, n_vec);
+            scale[j] = scale_of(keys, d / SCALE_LEN, s0 + j * VEC);
+        for (; d < end; d += element_len(type)) {
+            if (next != NULL)
+                prefetch_lines(next, (size_t)(n_vec * VEC) * asked);
             UNROLL
-            for (int32_t j = 0; j < n_vec; j++) {
-                k[j] = load_values(type, at + (size_t)(j * VEC) * type_size(type));
-                if (type == PI_ATTEND_Q8_0)
-                    k[j] = vec_mul(scale[j], k[j]);
-            }
-            UNROLL
-            for (int32_t r = 0; r < n_row; r++) {
-                vec qr = vec_set1(q[r]);
+            for (int32_t i = 0; i < element_len(type); i++) {
                 UNROLL
                 for (int32_t j = 0; j < n_vec; j++)
-                    acc[r][j] = vec_fma(k[j], qr, acc[r][j]);
+                    k[j] = load_keys(type, at + j * VEC * size, i, scale[j]);
+                UNROLL
+                for (int32_t r = 0; r < n_row; r++) {
+                    vec qr = vec_set1(q[r]);
+                    UNROLL
+                    for (int32_t j = 0; j < n_vec; j++)
+                        acc[r][j] = vec_fma(k[j], qr, acc[r][j]);
+                }
+                q += rows->n_row;
             }
-            at += pitch;
-            q += rows->n_row;
+            at += keys->pitch;
+            next = next == NULL ? NULL : next + keys->next_pitch;
         }
     }
+    bool last = keys->d0 + keys->n_dim == page->dim_k;
     vec factor = vec_set1(rows->scale);
     UNROLL
     for (int32_t r = 0; r < n_row; r++) {
         UNROLL
         for (int32_t j = 0; j < n_vec; j++)
-            vec_store(rows->x + (r0 + r) * PI_ATTEND_SLOTS + s0 + j * VEC,
-                      vec_clamp(vec_mul(acc[r][j], factor)));
+            vec_store(x + r * PI_ATTEND_SLOTS + j * VEC,
+                      last ? vec_clamp(vec_mul(acc[r][j], factor)) : acc[r][j]);
     }
 }
 
 /* All slots for n_row rows, in tiles as wide as registers allow. */
 TILE void logits_rows(const enum pi_attend_type type, const int32_t n_row,
-                      const struct pi_attend_page *page, const struct pi_attend_rows *rows,
-                      int32_t r0)
+                      const struct pi_attend_page *page, const struct keys *keys,
+                      const struct pi_attend_rows *rows, int32_t r0)
 {
     int32_t i = 0, n = page_vecs(page);
     if (tile_vecs(n_row) >= 4)
         for (; i + 4 <= n; i += 4)
-            logits_tile(type, n_row, 4, page, rows, r0, i * VEC);
+            logits_tile(type, n_row, 4, page, keys, rows, r0, i * VEC);
     if (tile_vecs(n_row) >= 2)
         for (; i + 2 <= n; i += 2)
-            logits_tile(type, n_row, 2, page, rows, r0, i * VEC);
+            logits_tile(type, n_row, 2, page, keys, rows, r0, i * VEC);
     for (; i < n; i++)
-        logits_tile(type, n_row, 1, page, rows, r0, i * VEC);
+        logits_tile(type, n_row, 1, page, keys, rows, r0, i * VEC);
+}
+
+/* Room for the dimensions of a page's keys that are side by side at a time. */
+struct key_block {
+    _Alignas(64) uint8_t values[KEY_WHOLE * PI_ATTEND_SLOTS * sizeof(float)];
+    struct scales scales;
+};
+
+/* Puts dimensions d0.. of the first n slots (a multiple of 16) side by side. */
+TILE struct keys keys_turn(const enum pi_attend_type type, const struct pi_attend_page *page,
+                           int32_t n, int32_t d0, struct key_block *block)
+{
+    const int32_t size = element_size(type), n_dim = key_block_len(page, d0);
+    const int32_t n_element = n_dim / element_len(type);
+    const size_t pitch = (size_t)(PI_ATTEND_SLOTS * size);
+    const size_t row = (size_t)page->dim_k * type_size(type);
+    const uint8_t *k = (const uint8_t *)page->k + (size_t)d0 * type_size(type);
+    const uint8_t *next =
+        (const uint8_t *)page->k + page->next + (size_t)(d0 * n) * type_size(type);
+    if (size == 4)
+        transpose_4(k, row, block->values, pitch, n, n_element, next);
+    else
+        transpose_2(k, row, block->values, pitch, n, n_element, next);
+    if (type == PI_ATTEND_Q8_0)
+        scales_load(page->k_scale + d0 / SCALE_LEN, page->dim_k / SCALE_LEN, n, n_dim / SCALE_LEN,
+                    0x1p-24f, &block->scales);
+    return (struct keys){.at = block->values,
+                         .pitch = pitch,
+                         .scales = &block->scales,
+                         .d0 = d0,
+                         .n_dim = n_dim,
+                         .next = next + n_element * n * ASKED(size),
+                         .asked = size - ASKED(size),
+                         .next_pitch = (size_t)(n * (size - ASKED(size)))};
+}
+
+/* All keys of a page that lie side by side already. */
+TILE struct keys keys_stored(const enum pi_attend_type type, const struct pi_attend_page *page)
+{
+    const int32_t size = element_size(type);
+    const size_t pitch = (size_t)(page->page_len * size);
+    return (struct keys){.at = page->k,
+                         .pitch = pitch,
+                         .scale_at = page->k_scale,
+                         .scale_pitch = page->page_len,
+                         .n_dim = page->dim_k,
+                         .next = (const uint8_t *)page->k + page->next,
+                         .asked = size,
+                         .next_pitch = pitch};
 }
 
 /* ---- softmax ------------------------------------------------------------------------------ */
@@ -270,7 +408,7 @@ static void softmax(const struct pi_attend_page *page, const struct pi_attend_ro
         for (int32_t r = 0; r < rows->n_row; r++)
             memcpy(tap->logits + (size_t)r * stride, rows->x + r * PI_ATTEND_SLOTS,
                    (size_t)page->n * sizeof(float));
-    if (rows->n_row <= PI_ATTEND_ROWS_PACKED)
+    if (rows->n_row <= PI_ATTEND_ROWS_STORED)
         softmax_few(rows, page_vecs(page), weight, stride);
     else
         softmax_many(rows, page_vecs(page), weight, stride);
@@ -301,10 +439,10 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
                       const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                       int32_t r0, int32_t d0, const int32_t part)
 {
-    vec acc[PI_ATTEND_ROWS][4], v[4], scale = vec_zero();
+    vec acc[PI_ATTEND_ROWS][4], v[4];
     const size_t pitch = (size_t)page->dim_v * type_size(type);
     const uint8_t *at = (const uint8_t *)page->v + (size_t)d0 * type_size(type);
-    const uint16_t *scale_at = page->v_scale + d0 / 32;
+    struct scales scales;
     const float *p = rows->x + r0 * PI_ATTEND_SLOTS;
     float *o = rows->o + (size_t)r0 * rows->o_stride + d0;
     UNROLL
@@ -316,17 +454,17 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
             acc[r][j] = vec_mul(part > 0 ? vec_load_part(from, part) : vec_load(from), c);
         }
     }
+    if (type == PI_ATTEND_Q8_0)
+        scales_load(page->v_scale + d0 / SCALE_LEN, page->dim_v / SCALE_LEN, page->n,
+                    (n_vec * VEC + SCALE_LEN - 1) / SCALE_LEN, 1.0f, &scales);
     for (int32_t s = 0; s < page->n; s++) {
         prefetch_next(type, at, page->next, n_vec);
         UNROLL
         for (int32_t j = 0; j < n_vec; j++) {
             v[j] = part > 0 ? load_values_part(type, at, part)
                             : load_values(type, at + (size_t)(j * VEC) * type_size(type));
-            if (type == PI_ATTEND_Q8_0) {
-                if (j * VEC % 32 == 0)
-                    scale = vec_set1_f16(scale_at + j * VEC / 32);
-                v[j] = vec_mul(scale, v[j]);
-            }
+            if (type == PI_ATTEND_Q8_0)
+                v[j] = vec_mul(vec_set1(scales.of[j * VEC / SCALE_LEN][s]), v[j]);
         }
         UNROLL
         for (int32_t r = 0; r < n_row; r++) {
@@ -336,7 +474,6 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
                 acc[r][j] = vec_fma(v[j], w, acc[r][j]);
         }
         at += pitch;
-        scale_at += page->dim_v / 32;
     }
     UNROLL
     for (int32_t r = 0; r < n_row; r++) {
@@ -370,99 +507,120 @@ TILE void values_rows(const enum pi_attend_type type, const int32_t n_row,
 
 /* ---- one function per type and height ----------------------------------------------------- */
 
-enum tile_work { TILE_LOGITS, TILE_VALUES };
-
-TILE void tile_rows(const enum tile_work work, const enum pi_attend_type type, const int32_t n_row,
-                    const struct pi_attend_page *page, const struct pi_attend_rows *rows,
-                    int32_t r0)
+/* What is done with rows r0..: logits of keys side by side (keys != NULL), or values. */
+TILE void tile_rows(const enum pi_attend_type type, const int32_t n_row,
+                    const struct pi_attend_page *page, const struct keys *keys,
+                    const struct pi_attend_rows *rows, int32_t r0)
 {
-    if (work == TILE_LOGITS)
-        logits_rows(type, n_row, page, rows, r0);
+    if (keys != NULL)
+        logits_rows(type, n_row, page, keys, rows, r0);
     else
         values_rows(type, n_row, page, rows, r0);
 }
 
 /* Heights are constants, so that each tile's sums stay in registers. */
-TILE void tile_some(const enum tile_work work, const enum pi_attend_type type, int32_t n_row,
-                    const struct pi_attend_page *page, const struct pi_attend_rows *rows,
-                    int32_t r0)
+TILE void tile_some(const enum pi_attend_type type, int32_t n_row,
+                    const struct pi_attend_page *page, const struct keys *keys,
+                    const struct pi_attend_rows *rows, int32_t r0)
 {
     switch (n_row) {
     case 1:
-        tile_rows(work, type, 1, page, rows, r0);
+        tile_rows(type, 1, page, keys, rows, r0);
         break;
     case 2:
-        tile_rows(work, type, 2, page, rows, r0);
+        tile_rows(type, 2, page, keys, rows, r0);
         break;
     case 3:
-        tile_rows(work, type, 3, page, rows, r0);
+        tile_rows(type, 3, page, keys, rows, r0);
         break;
     case 4:
-        tile_rows(work, type, 4, page, rows, r0);
+        tile_rows(type, 4, page, keys, rows, r0);
         break;
     case 5:
-        tile_rows(work, type, 5, page, rows, r0);
+        tile_rows(type, 5, page, keys, rows, r0);
         break;
     case 6:
-        tile_rows(work, type, 6, page, rows, r0);
+        tile_rows(type, 6, page, keys, rows, r0);
         break;
     case 7:
         if (type != PI_ATTEND_F32)
-            tile_rows(work, type, 7, page, rows, r0);
+            tile_rows(type, 7, page, keys, rows, r0);
         break;
     case 8:
         if (type != PI_ATTEND_F32)
-            tile_rows(work, type, 8, page, rows, r0);
+            tile_rows(type, 8, page, keys, rows, r0);
         break;
     default:
         break;
     }
 }
 
-/* f32 pages are read from the cache again for every 6 rows; packed ones, at most 8 rows, in one go.
- */
-TILE void tile_all(const enum tile_work work, const enum pi_attend_type type,
-                   const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+/* f32 is read from the cache again for every 6 rows; packed types, at most 8 rows, in one go. */
+TILE void tile_all(const enum pi_attend_type type, const struct pi_attend_page *page,
+                   const struct keys *keys, const struct pi_attend_rows *rows)
 {
-    int32_t r = 0, across = work == TILE_LOGITS ? page_vecs(page) : page->dim_v / VEC;
+    int32_t r = 0, across = keys != NULL ? page_vecs(page) : page->dim_v / VEC;
     if (type == PI_ATTEND_F32 && TILE_ROWS_TALL == 12 && rows->n_row == 12 && across < 4) {
-        tile_rows(work, type, 12, page, rows, 0);
+        tile_rows(type, 12, page, keys, rows, 0);
         return;
     }
     if (type == PI_ATTEND_F32)
         for (; rows->n_row - r >= 6; r += 6)
-            tile_some(work, type, 6, page, rows, r);
-    tile_some(work, type, rows->n_row - r, page, rows, r);
+            tile_some(type, 6, page, keys, rows, r);
+    tile_some(type, rows->n_row - r, page, keys, rows, r);
+}
+
+/* Keys as stored, KEY_BLOCK dimensions at a time where they are put side by side. */
+TILE void logits_stored(const enum pi_attend_type type, const struct pi_attend_page *page,
+                        const struct pi_attend_rows *rows)
+{
+    struct key_block block;
+    if (page->columns) {
+        const struct keys keys = keys_stored(type, page);
+        tile_all(type, page, &keys, rows);
+        return;
+    }
+    for (int32_t d = 0; d < page->dim_k; d += key_block_len(page, d)) {
+        const struct keys keys = keys_turn(type, page, page_vecs(page) * VEC, d, &block);
+        tile_all(type, page, &keys, rows);
+    }
 }
 
 static void logits_f32(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
-    tile_all(TILE_LOGITS, PI_ATTEND_F32, page, rows);
+    logits_stored(PI_ATTEND_F32, page, rows);
 }
 
 static void logits_f16(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
-    tile_all(TILE_LOGITS, PI_ATTEND_F16, page, rows);
+    logits_stored(PI_ATTEND_F16, page, rows);
 }
 
 static void logits_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
-    tile_all(TILE_LOGITS, PI_ATTEND_Q8_0, page, rows);
+    logits_stored(PI_ATTEND_Q8_0, page, rows);
+}
+
+static void logits_decoded(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    const struct keys keys = {
+        .at = page->k, .pitch = (size_t)page->page_len * sizeof(float), .n_dim = page->dim_k};
+    tile_all(PI_ATTEND_F32, page, &keys, rows);
 }
 
 static void values_f32(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
-    tile_all(TILE_VALUES, PI_ATTEND_F32, page, rows);
+    tile_all(PI_ATTEND_F32, page, NULL, rows);
 }
 
 static void values_f16(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
-    tile_all(TILE_VALUES, PI_ATTEND_F16, page, rows);
+    tile_all(PI_ATTEND_F16, page, NULL, rows);
 }
 
 static void values_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
-    tile_all(TILE_VALUES, PI_ATTEND_Q8_0, page, rows);
+    tile_all(PI_ATTEND_Q8_0, page, NULL, rows);
 }
 
 /* ---- decoding ----------------------------------------------------------------------------- */
@@ -476,36 +634,60 @@ static void decode_f16(const uint16_t *from, float *to, int32_t n)
         vec_store_part(to + i, vec_load_f16_part(from + i, n - i), n - i);
 }
 
+/* Keys side by side as f32, out [n_dim][len]. */
+TILE void decode_block(const enum pi_attend_type type, const struct keys *keys, int32_t len,
+                       float *out)
+{
+    const int32_t size = element_size(type);
+    const uint8_t *next = keys->next, *at = keys->at;
+    for (int32_t d = 0; d < keys->n_dim; d += element_len(type)) {
+        prefetch_lines(next, (size_t)(len * keys->asked));
+        UNROLL
+        for (int32_t i = 0; i < element_len(type); i++, out += len)
+            for (int32_t s = 0; s < len; s += VEC)
+                vec_store(out + s,
+                          load_keys(type, at + s * size, i,
+                                    type == PI_ATTEND_Q8_0 ? scale_of(keys, d / SCALE_LEN, s)
+                                                           : vec_zero()));
+        next += keys->next_pitch;
+        at += keys->pitch;
+    }
+}
+
+/* The values stay as they are, but that they are side by side and f32. */
+TILE void decode_keys(const enum pi_attend_type type, const struct pi_attend_page *page, float *out)
+{
+    const int32_t len = page->page_len;
+    struct key_block block;
+    if (page->columns) {
+        const struct keys keys = keys_stored(type, page);
+        decode_block(type, &keys, len, out);
+        return;
+    }
+    for (int32_t d0 = 0; d0 < page->dim_k; d0 += key_block_len(page, d0)) {
+        const struct keys keys = keys_turn(type, page, len, d0, &block);
+        decode_block(type, &keys, len, out + (size_t)d0 * (size_t)len);
+    }
+}
+
+static void decode_k_f32(const struct pi_attend_page *page, float *out)
+{
+    decode_keys(PI_ATTEND_F32, page, out);
+}
+
 static void decode_k_f16(const struct pi_attend_page *page, float *out)
 {
-    const uint16_t *k = page->k;
-    int32_t len = page->page_len;
-    for (int32_t d = 0; d < page->dim_k; d++, k += len, out += len) {
-        prefetch_next(PI_ATTEND_F16, (const uint8_t *)k, page->next, len / VEC);
-        for (int32_t s = 0; s < len; s += VEC)
-            vec_store(out + s, vec_load_f16(k + s));
-    }
+    decode_keys(PI_ATTEND_F16, page, out);
+}
+
+static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
+{
+    decode_keys(PI_ATTEND_Q8_0, page, out);
 }
 
 static void decode_v_f16(const struct pi_attend_page *page, float *out)
 {
     decode_f16(page->v, out, page->dim_v * page->page_len);
-}
-
-static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
-{
-    const int8_t *code = page->k;
-    int32_t len = page->page_len;
-    for (int32_t b = 0; b < page->dim_k / 32; b++)
-        for (int32_t s = 0; s < len; s += VEC) {
-            vec scale = vec_load_f16(page->k_scale + b * len + s);
-            for (int32_t d = b * 32; d < b * 32 + 32; d++) {
-                if (s == 0)
-                    prefetch_next(PI_ATTEND_Q8_0, (const uint8_t *)code + d * len, page->next,
-                                  len / VEC);
-                vec_store(out + d * len + s, vec_mul(scale, vec_load_i8(code + d * len + s)));
-            }
-        }
 }
 
 static void decode_v_q8_0(const struct pi_attend_page *page, float *out)
@@ -524,16 +706,18 @@ static void prefetch(const void *at, size_t size)
         line_prefetch_far((const uint8_t *)at + i);
 }
 
-/* Decoding f32 stays the reference's: nobody needs a copy. */
+/* Decoding values of f32 stays the reference's: nobody needs a copy. */
 static void attend_init(struct pi_attend_kernels *k)
 {
     k->logits[PI_ATTEND_F32] = logits_f32;
     k->logits[PI_ATTEND_F16] = logits_f16;
     k->logits[PI_ATTEND_Q8_0] = logits_q8_0;
+    k->logits_decoded = logits_decoded;
     k->softmax = softmax;
     k->values[PI_ATTEND_F32] = values_f32;
     k->values[PI_ATTEND_F16] = values_f16;
     k->values[PI_ATTEND_Q8_0] = values_q8_0;
+    k->decode_k[PI_ATTEND_F32] = decode_k_f32;
     k->decode_k[PI_ATTEND_F16] = decode_k_f16;
     k->decode_k[PI_ATTEND_Q8_0] = decode_k_q8_0;
     k->decode_v[PI_ATTEND_F16] = decode_v_f16;

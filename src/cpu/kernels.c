@@ -100,6 +100,7 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
     pi_matmul_init_scalar(&k.matmul);
     pi_attend_init_scalar(&k.attend);
     pi_vec_init_scalar(&k.vec);
+    pi_score_init_scalar(&k.score);
     pi_move_init_scalar(&k.move);
     bool found = level == PI_CPU_SCALAR;
 #if defined(PITH_HAVE_AVX2)
@@ -107,6 +108,7 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
         pi_matmul_init_avx2(&k.matmul);
         pi_attend_init_avx2(&k.attend);
         pi_vec_init_avx2(&k.vec);
+        pi_score_init_avx2(&k.score);
         found = level == PI_CPU_AVX2;
     }
 #endif
@@ -115,6 +117,7 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
         pi_matmul_init_avx512(&k.matmul);
         pi_attend_init_avx512(&k.attend);
         pi_vec_init_avx512(&k.vec);
+        pi_score_init_avx512(&k.score);
         pi_move_init_avx512(&k.move);
         found = true;
     }
@@ -124,6 +127,7 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
         pi_matmul_init_neon(&k.matmul);
         pi_attend_init_neon(&k.attend);
         pi_vec_init_neon(&k.vec);
+        pi_score_init_neon(&k.score);
         found = true;
     }
 #endif

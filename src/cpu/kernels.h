@@ -1,8 +1,9 @@
 /*
- * kernels.h - the one kernel table, chosen at first use. Four domains, each with its own header
+ * kernels.h - the one kernel table, chosen at first use. Five domains, each with its own header
  * that states every kernel's contract (formula, shapes, alignment, tails, error bound):
  *   matmul.h  packed weight matrices times activations
  *   attend.h  attention over pages
+ *   score.h   scores of keys
  *   move.h    packing entries within pages
  *   vec.h     rows of activations: norms, rotary positions, activation functions, quantising
  * Levels: the scalar table is filled first, higher levels overwrite entries. Callers never test CPU
@@ -14,6 +15,7 @@
 #include "cpu/attend.h"
 #include "cpu/matmul.h"
 #include "cpu/move.h"
+#include "cpu/score.h"
 #include "cpu/vec.h"
 
 enum pi_cpu_level { PI_CPU_SCALAR, PI_CPU_AVX2, PI_CPU_AVX512, PI_CPU_NEON, PI_CPU_N_LEVEL };
@@ -23,6 +25,7 @@ struct pi_kernels {
     struct pi_matmul_kernels matmul;
     struct pi_attend_kernels attend;
     struct pi_vec_kernels vec;
+    struct pi_score_kernels score;
     struct pi_move_kernels move;
 };
 
@@ -43,11 +46,15 @@ void pi_attend_init_scalar(struct pi_attend_kernels *k);
 void pi_attend_init_avx2(struct pi_attend_kernels *k);
 void pi_attend_init_avx512(struct pi_attend_kernels *k);
 void pi_attend_init_neon(struct pi_attend_kernels *k);
+void pi_score_init_scalar(struct pi_score_kernels *k);
+void pi_score_init_avx2(struct pi_score_kernels *k);
+void pi_score_init_avx512(struct pi_score_kernels *k);
+void pi_score_init_neon(struct pi_score_kernels *k);
+void pi_move_init_scalar(struct pi_move_kernels *k);
+void pi_move_init_avx512(struct pi_move_kernels *k);
 void pi_vec_init_scalar(struct pi_vec_kernels *k);
 void pi_vec_init_avx2(struct pi_vec_kernels *k);
 void pi_vec_init_avx512(struct pi_vec_kernels *k);
 void pi_vec_init_neon(struct pi_vec_kernels *k);
-void pi_move_init_scalar(struct pi_move_kernels *k);
-void pi_move_init_avx512(struct pi_move_kernels *k);
 
 #endif

@@ -116,9 +116,10 @@ static pith_status check_engine(const pith_engine *e, const int32_t *tokens, int
 {
     if (e == NULL || tokens == NULL)
         return pi_fail(err, PITH_INVALID, "engine and tokens must not be NULL");
-    if (e->keep != NULL)
+    if (e->keep != NULL || e->read != NULL)
         return pi_fail(err, PITH_INVALID,
-                       "an engine with a keep policy does not show what full attention sees");
+                       "an engine with a %s policy does not show what full attention sees",
+                       e->keep != NULL ? "keep" : "read");
     if (n_token < 1)
         return pi_fail(err, PITH_INVALID, "n_token: %d tokens say nothing", n_token);
     return PITH_OK;
@@ -205,8 +206,8 @@ static pith_status set_names(const struct run *r, struct pith_stats *s, pith_err
     const pith_calibrate_params *p = r->params;
     const char *text = p->text != NULL ? p->text : "";
     const char *model = r->engine->model->name;
-    s->model = stats_name(model, (size_t)pi_min((int64_t)strlen(model), STATS_MAX_TEXT));
-    s->text = stats_name(text, strlen(text));
+    s->model = policy_name(model, (size_t)pi_min((int64_t)strlen(model), STATS_MAX_TEXT));
+    s->text = policy_name(text, strlen(text));
     s->select = p->select;
     s->n_token = r->n_done;
     if (p->select == PITH_SELECT_RANGES) {

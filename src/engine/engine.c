@@ -23,6 +23,7 @@ struct plan {
     int32_t n_thread;
     int32_t chunk;
     struct keep_config keep;
+    struct read_config read;
 };
 
 static pith_status check_range(const char *field, int64_t value, int64_t min, int64_t max,
@@ -60,6 +61,8 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(kv_type_read("type_k", params->type_k, &out->geometry.type_k, err));
     PI_TRY(kv_type_read("type_v", params->type_v, &out->geometry.type_v, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
+    PI_TRY(read_config_parse(params->read, &out->read, err));
+    PI_TRY(read_config_fit(&out->read, &out->geometry, err)); /* pages hold its index, too */
     PI_TRY(keep_config_parse(params->keep, &out->keep, err));
     PI_TRY(keep_config_fit(&out->keep, &out->geometry, err));
     out->kv_bytes = keep_bytes_at(&out->keep, &out->geometry, hp->n_ctx_train);
@@ -80,9 +83,9 @@ pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *
     return PITH_OK;
 }
 
-static pith_status make_keep(struct pith_engine *e, const struct plan *plan, pith_error *err)
+static pith_status make_policies(struct pith_engine *e, const struct plan *plan, pith_error *err)
 {
-    struct keep_model model = {
+    struct policy_model model = {
         .g = plan->geometry,
         .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
         .scale = e->model->hp.attn_scale,
@@ -94,6 +97,7 @@ static pith_status make_keep(struct pith_engine *e, const struct plan *plan, pit
         kv_cache_set_marks(e->kv, keep_n_mark(e->keep),
                            (keep_needs(e->keep) & KEEP_NEED_VALUE_NORM) != 0);
     PI_TRY(pi_engine_start_watch(e, err));
+    PI_TRY(pi_engine_start_read(e, &plan->read, &model, err));
     return pi_engine_update_tap(e, NULL, NULL, err);
 }
 
@@ -121,7 +125,7 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     if (status == PITH_OK && e->keep_text == NULL)
         status = pi_fail(err, PITH_NOMEM, "no memory for the options of a keep policy");
     if (status == PITH_OK)
-        status = make_keep(e, &plan, err);
+        status = make_policies(e, &plan, err);
     if (status != PITH_OK)
         goto fail;
     size_t n = (size_t)plan.chunk;
@@ -156,6 +160,7 @@ void pith_engine_free(pith_engine *e)
     pi_mem_free(e->keep_text);
     pi_pass_free(e->pass);
     kv_cache_free(e->kv);
+    read_free(e->read); /* the cache borrowed its projection */
     pi_mem_free(e);
 }
 
@@ -264,6 +269,8 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
         return status;
     }
     seq->tally = from->tally;
+    seq->read = from->read;
+    seq->foreign = from->foreign;
     seq->n_prompt = from->n_prompt;
     seq->uneven = from->uneven;
     if (seq->keep_state != NULL)
@@ -305,9 +312,10 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
         same++;
     if (same == seq->n_token && (same < n || seq->has_logits))
         return same;
-    if (pi_seq_remembers(seq))
+    if (pi_seq_remembers(seq) || (seq->engine->read != NULL && seq->foreign))
         return 0;
-    return (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
+    same = (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
+    return seq->engine->read != NULL ? read_reusable(seq->engine->read, &seq->read, same, n) : same;
 }
 
 pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
@@ -331,6 +339,9 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
     if (n_token == 0 && seq->keep_state != NULL)
         memset(seq->keep_state, 0, keep_state_size(seq->engine->keep));
     seq->uneven = seq->uneven && n_token > 0;
+    seq->foreign = seq->foreign && n_token > 0;
+    if (seq->read.n_sparse == 0 || n_token <= seq->read.first_at) /* all that is left read all */
+        seq->read = (struct read_tally){0};
     if (first_gap(seq) == n_token) /* nothing of what is left was ever evicted */
         seq->tally = (struct keep_tally){0};
     return PITH_OK;

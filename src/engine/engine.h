@@ -6,6 +6,7 @@
 #include "kv/kv.h"
 #include "model/forward.h"
 #include "model/model.h"
+#include "read/read.h"
 
 #define PI_LOGITS_ROWS 8 /* rows of logits made at once: bounds the scratch, reuses the weights */
 
@@ -16,6 +17,7 @@ struct pi_item_state {
     uint8_t *keep_state; /* [keep_state_size] the policy's block as it was before, a part of
                             pith_engine.keep_states; NULL where it was not copied */
     size_t marks; /* where the entries' marks as they were before begin in pith_engine.marks */
+    struct read_tally read; /* the sequence's as it was before */
 };
 
 struct pith_engine {
@@ -23,6 +25,7 @@ struct pith_engine {
     struct kv_cache *kv;            /* owned */
     struct pi_pass *pass;           /* owned */
     struct keep *keep;              /* owned; NULL: the full cache */
+    struct read *read;              /* owned; NULL: everything is read */
     char *keep_text;                /* the policy as it was given, owned; "" for the full cache */
     int32_t chunk;
     int32_t n_thread;
@@ -55,8 +58,10 @@ struct pith_seq {
     bool has_logits;
     int32_t n_prompt; /* the first positions, marked as the prompt; 0: nothing is */
     struct keep_tally tally;
+    struct read_tally read;
     void *keep_state; /* [keep_state_size] the policy's block, owned; NULL where it has none */
     bool uneven;      /* keep_lanes_agree may not hold: it was loaded */
+    bool foreign; /* nobody knows what its tokens read: it was loaded */
 };
 
 /* Installs the pass's tap where somebody wants to see rows (the caller's tap or the keep policy),
@@ -83,6 +88,20 @@ pith_status pi_engine_save(struct pith_engine *e, const pith_batch_item *items, 
 void pi_engine_restore(struct pith_engine *e, struct pith_seq *seq,
                        const struct pi_item_state *state);
 
+/* Opens the read policy and lets the pass ask it, where the options have one. INVALID: an engine
+   chunk that is shorter than the policy's, a keep policy that must see all weights. Its statuses. */
+pith_status pi_engine_start_read(struct pith_engine *e, const struct read_config *config,
+                                 const struct policy_model *model, pith_error *err);
+
+/* Memory for what a batch reads, before its first pass. NOMEM. */
+pith_status pi_engine_reserve_read(struct pith_engine *e, const pith_batch_item *items, int32_t n,
+                                   pith_error *err);
+
+/* Tokens that an item gives to a pass with room for `most`, until its next keep round is due after
+   `until` tokens; *n_read receives how many of them are read in chunks. May be 0. */
+int32_t pi_engine_take(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done,
+                       int32_t most, int32_t until, int32_t *n_read);
+
 /* Whether the keep policy remembers more of the sequence than the entries that are there. */
 bool pi_seq_remembers(const struct pith_seq *seq);
 
@@ -104,8 +123,9 @@ pith_status pi_seq_grow(struct pith_seq *seq, int32_t n, pith_error *err);
 
 /* Tokens of the beginning of tokens [n] that the sequence holds and a sync need not evaluate again,
    so that the result is that of a fresh sequence. All of them where the sequence goes on from its
-   end; where it must forget, no more than every lane still has the entries of, and nothing where
-   the keep policy remembers something (pi_seq_remembers), which saw what is forgotten. */
+   end; where it must forget, no more than every lane still has the entries of, nothing where the
+   keep policy remembers something (pi_seq_remembers), which saw what is forgotten, and with a read
+   policy only what it has read whole and would again. */
 int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32_t n);
 
 #endif

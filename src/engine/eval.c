@@ -76,6 +76,7 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
     int64_t lacks = 0;
     for (int32_t i = 0; i < n; i++)
         PI_TRY(reserve_item(e, &items[i], err));
+    PI_TRY(pi_engine_reserve_read(e, items, n, err));
     if (e->keep == NULL)
         return PITH_OK;
     for (int32_t i = 0; i < n; i++)
@@ -176,10 +177,13 @@ static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, in
     for (int32_t i = 0; i < n && room > 0; i++) {
         const pith_batch_item *item = &items[i];
         int32_t done = e->state[i].n_done;
-        int32_t take = (int32_t)pi_min(room, item->n_token - done);
-        if (take == 0)
+        int32_t left = item->n_token - done, n_read = 0;
+        if (left == 0)
             continue;
-        take = until_round(e, item, done, take);
+        int32_t take = pi_engine_take(e, item, done, room, until_round(e, item, done, left),
+                                      &n_read);
+        if (take == 0) /* its next chunk does not fit */
+            continue;
         note_overwritten(e, item, &e->state[i]);
         e->pass_item[n_pass] =
             (struct pi_pass_item){.kv = item->seq->kv,
@@ -187,7 +191,8 @@ static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, in
                                   .n_tok = take,
                                   .pos0 = item->seq->n_token + done,
                                   .owner = item->seq,
-                                  .watched = pi_engine_watches(e, item->n_token)};
+                                  .watched = pi_engine_watches(e, item->n_token),
+                                  .n_read = n_read};
         e->step_of[n_pass] = is_step(e, item) ? n_step++ : -1;
         e->batch_of[n_pass++] = i;
         e->state[i].n_done += take;
@@ -209,6 +214,8 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
         int32_t n_tok;
         int32_t n_pass = fill_pass(e, items, n, &n_tok);
         pi_pass_run(e->pass, e->pass_item, n_pass);
+        for (int32_t p = 0; p < n_pass && e->read != NULL; p++)
+            read_add_tally(e->read, &e->pass_item[p], &items[e->batch_of[p]].seq->read);
         for (int32_t p = 0; p < n_pass; p++)
             PI_TRY(keep_item(e, items, e->batch_of[p], err));
         if (e->tap_stopped)
@@ -233,6 +240,7 @@ static void finish_item(const pith_batch_item *item, const struct pi_item_state 
     } else if (state->n_done > 0) {
         kv_seq_truncate(seq->kv, seq->n_token);
         pi_engine_restore(seq->engine, seq, state);
+        seq->read = state->read;
         seq->has_logits = false;
     }
     if (!ok)
@@ -274,6 +282,8 @@ pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_
         return PITH_OK;
     PI_TRY(check_items(e, items, n_item, err));
     PI_TRY(start_items(e, n_item, err));
+    for (int32_t i = 0; i < n_item; i++)
+        e->state[i].read = items[i].seq->read;
     e->tap_stopped = false;
     e->has_marks = false;
     if (can_stop(e, items, n_item, progress))

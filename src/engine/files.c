@@ -267,6 +267,7 @@ static pith_status load_rest(struct pith_seq *seq, const char *path, const void 
         pi_log(PITH_LOG_INFO, "snapshot=%s keep_memory=left_out keep=%.*s", path,
                (int)pi_min(m.head.text_size, 128), m.text);
     seq->uneven = e->keep != NULL && !keep_lanes_agree(e->keep, seq->kv);
+    seq->foreign = m.head.n_token > 0;
     return PITH_OK;
 }
 

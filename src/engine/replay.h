@@ -1,7 +1,7 @@
 /*
- * replay.h - a keep policy at work on keys and values of the caller's, without a model: the very
- * store, rules and scores of the engine. Not installed and not part of the public interface; its
- * functions are exported because src/eval, their only user, also stands on a shared library.
+ * replay.h - policies at work on queries, keys and values of the caller's, without a model: the
+ * very store, rules and scores of the engine. Not installed and not part of the public interface;
+ * its functions are exported because src/eval, their only user, also stands on a shared library.
  */
 #ifndef PI_REPLAY_H
 #define PI_REPLAY_H
@@ -27,10 +27,11 @@ struct pi_replay_shape {
     const double *freq; /* [n_pair] radians per position, copied */
 };
 
-/* keep is the option text of pith_engine_params; NULL is the full cache. INVALID, UNSUPPORTED (a
-   policy that learns from queries while it runs, which are not replayed), NOMEM. */
+/* keep and read are the option texts of pith_engine_params; NULL is the full cache, of which
+   everything is read. INVALID, UNSUPPORTED (a policy that learns from queries while it runs, which
+   are not replayed), NOMEM, and what a read policy says that opens files. */
 PITH_API pith_status pi_replay_create(const struct pi_replay_shape *shape, const char *keep,
-                                      struct pi_replay **out, pith_error *err);
+                                      const char *read, struct pi_replay **out, pith_error *err);
 PITH_API void pi_replay_free(struct pi_replay *r); /* NULL is ignored */
 
 /* Reads the tokens up to number n_token, with the rounds that are due on the way: afterwards the
@@ -44,6 +45,22 @@ PITH_API pith_status pi_replay_read(struct pi_replay *r, int32_t n_token, const 
    were read]. */
 PITH_API int32_t pi_replay_lane(const struct pi_replay *r, int32_t layer, int32_t head,
                                 int32_t *positions);
+
+/* What the read policy makes of the tokens that follow those that were read. They are one chunk of
+   a prompt, whose entries are stored for as long as it is looked at: the replay goes on as if it
+   had never been. */
+
+/* Begins to look at the next n_token tokens, which end what was looked at before. k and v as for
+   pi_replay_read. INVALID (more tokens than the policy lets choose together, or than the shape
+   says), NOMEM. */
+PITH_API pith_status pi_replay_look(struct pi_replay *r, int32_t n_token, const float *const *k,
+                                    const float *const *v, pith_error *err);
+/* Lets the lanes of a layer choose; layers in order, each once. q: the chunk's queries after rope,
+   [n_token][n_head * n_group][dim_k]. */
+PITH_API void pi_replay_choose(struct pi_replay *r, int32_t layer, const float *q);
+/* Entries of a lane of that layer that the chunk reads beside its own, and their positions,
+   ascending, [as pi_replay_lane]; without a read policy all. */
+PITH_API int32_t pi_replay_chosen(const struct pi_replay *r, int32_t head, int32_t *positions);
 
 struct pi_replay_stats {
     int64_t n_round;

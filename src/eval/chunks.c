@@ -76,8 +76,10 @@ bool eval_chunks_note(const struct eval_chunks *c, const struct eval_setup *setu
     struct eval_text note = {0};
     pith_model_info info;
     pith_model_get_info(setup->model, &info);
-    if (eval_is_full(&setup->engine))
+    if (eval_is_plain(&setup->engine))
         eval_text_add(&note, "Nothing was evicted: no keep policy was given.");
+    else if (eval_is_full(&setup->engine))
+        eval_text_add(&note, "Nothing was evicted: a read policy chooses what is looked at.");
     else if (evicted == 0)
         eval_text_add(&note, "Nothing was evicted: no chunk was long enough for a round of the "
                              "policy, so the measured cache is full, too.");
@@ -98,6 +100,7 @@ pith_engine_params eval_full_params(const pith_engine_params *measured, const ch
 {
     pith_engine_params p = *measured;
     p.keep = NULL;
+    p.read = NULL;
     p.kv_bytes = 0;
     p.kv_tokens = 0;
     if (reference_type != NULL) {

@@ -172,8 +172,7 @@ static pith_status read_chunk(struct task *t, int32_t chunk, pith_error *err)
         pith_engine_kv_stats(eval_run_engine(t->run), &kv);
         t->first[chunk] = keep.first_round_at;
         t->evicted += keep.evicted;
-        cost.evicted = keep.evicted;
-        cost.rounds = keep.rounds;
+        eval_account(measured, &cost);
         cost.kv_peak_bytes = kv.peak_bytes;
         eval_run_add(t->run, &cost);
     }

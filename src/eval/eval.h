@@ -31,13 +31,15 @@ struct eval_setup {
  * A result is a JSON object:
  *   "task"     name
  *   "model"    general.name
- *   "policy"   the policy options as given, "full" without any
+ *   "policy"   the options of the keep policy as given, "full" without any
+ *   "read"     those of the read policy; absent without any
  *   "settings" object: what the task was asked, enough to repeat it
  *   "summary"  object: the figures; "score" (0..1, more is better) where the task has one, and
  *              always "n" (items), "prompt_tokens", "generated_tokens", "seconds",
  *              "tokens_per_s" (generated), "prompt_tokens_per_s", "kv_peak_bytes",
- *              "evicted" (entries, summed over lanes and sequences), "rounds"; "note", a text,
- *              where something must be said about the run
+ *              "evicted" (entries, summed over lanes and sequences), "rounds", "read_share" (of
+ *              the entries that lanes held when they were attended to: those that were read);
+ *              "note", a text, where something must be said about the run
  *   "rows"     array of objects with the same keys in the same order, one per item or cell
  */
 
@@ -53,6 +55,8 @@ struct eval_answer {
     int64_t kv_peak_bytes;
     int64_t evicted;
     int64_t rounds;
+    int64_t stored; /* entries of lanes, summed over everything that attended to them, .. */
+    int64_t read;   /* .. and those of them that were read */
 };
 void eval_answer_free(struct eval_answer *a);
 
@@ -102,14 +106,21 @@ bool eval_progress_step(void *run, double fraction);
 pith_status eval_progress(struct eval_run *run, double fraction, pith_error *err, const char *what,
                           ...) __attribute__((format(printf, 4, 5)));
 
-/* A result with "task", "model", "policy", "settings" (stolen), "rows" (stolen) and a "summary"
-   that holds n and the run's totals; the task adds its own figures. NULL when out of memory. */
+/* A result with "task", "model", "policy", perhaps "read", "settings" (stolen), "rows" (stolen) and
+   a "summary" that holds n and the run's totals; the task adds its own figures. NULL when out of
+   memory. */
 json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, json_t *settings,
                     json_t *rows);
 
-/* The policy options as a result names them: as given, "full" without any. */
+/* The options of the keep policy as a result names them: as given, "full" without any. */
 const char *eval_policy(const pith_engine_params *params);
-bool eval_is_full(const pith_engine_params *params);
+/* The options of the read policy as given, NULL without any. */
+const char *eval_read(const pith_engine_params *params);
+bool eval_is_full(const pith_engine_params *params);  /* nothing is evicted */
+bool eval_is_plain(const pith_engine_params *params); /* and everything is read */
+
+/* Adds to *cost what a sequence says of its policies. */
+void eval_account(const pith_seq *seq, struct eval_answer *cost);
 
 /* A number of JSON; null where value is not finite, which JSON cannot say. NULL: out of memory. */
 json_t *eval_number(double value);
@@ -282,18 +293,23 @@ pith_status eval_questions(const struct eval_setup *setup,
                            const struct eval_questions_params *params, json_t **result,
                            pith_error *err);
 
-/* Keep policies on recorded tensors; needs no model in the setup, and of its engine params the
-   storage types and the page length. Rows: one per policy, stop, layer and KV head; docs/eval.md
-   describes their figures. With several policies the rows name theirs, and the summary has the
-   figures of each in "policies" in place of a score. */
+/* Policies on recorded tensors; needs no model in the setup, and of its engine params the storage
+   types and the page length. Rows: one per policy, stop, layer and KV head; docs/eval.md describes
+   their figures. With several policies the rows name theirs, and the summary has the figures of
+   each in "policies" in place of a score. */
 struct eval_replay_params {
-    const char *path;            /* a file of docs/record.md */
+    const char *path; /* a file of docs/record.md */
+    /* Tried one after the other: every keep policy with the setup's read policy, then every read
+       policy with the setup's keep policy; without any of either the setup's. */
     const char *const *policies; /* [n_policy] each as in pith_engine_params.keep */
-    int32_t n_policy;            /* 0: the policy of the setup's engine */
+    int32_t n_policy;
+    const char *const *readers; /* [n_reader] each as in pith_engine_params.read */
+    int32_t n_reader;
     const int32_t *at; /* [n_at] stops: tokens read when the lanes are looked at, ascending */
     int32_t n_at;      /* 0: one stop, before the last n_query tokens */
-    int32_t n_query;   /* tokens after a stop whose queries judge what is gone, at least 1 */
-    int32_t n_missing; /* most evicted positions that a row names */
+    int32_t n_query;   /* tokens after a stop whose queries judge what is gone, at least 1; a read
+                          policy sees them as one chunk */
+    int32_t n_missing; /* most evicted or unread positions that a row names */
 };
 pith_status eval_replay(const struct eval_setup *setup, const struct eval_replay_params *params,
                         json_t **result, pith_error *err);

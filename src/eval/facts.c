@@ -428,14 +428,13 @@ static pith_status run_context(struct facts_run *r, int32_t index, pith_error *e
         status = read_context(r, item, seq, &cost, err);
     if (status == PITH_OK) {
         pith_seq_keep_stats(seq, &keep);
+        eval_account(seq, &cost);
         status = ask_all(r, item, seq, &cost, &r->of[index], said, err);
     }
     if (status == PITH_OK)
         status = add_row(r, item, &r->of[index], keep.longest, said, err);
     pith_engine_kv_stats(eval_run_engine(r->run), &kv);
     cost.kv_peak_bytes = kv.peak_bytes;
-    cost.evicted = keep.evicted;
-    cost.rounds = keep.rounds;
     eval_run_add(r->run, &cost);
     pith_seq_free(seq);
     json_decref(said);

@@ -77,7 +77,6 @@ static int32_t portion(int32_t n, int32_t every)
 
 static pith_status read_text(struct kept_run *r, pith_error *err)
 {
-    pith_keep_stats stats;
     pith_kv_stats kv;
     pith_status status = PITH_OK;
     for (int32_t at = 0; at < r->n_id && status == PITH_OK;) {
@@ -92,11 +91,9 @@ static pith_status read_text(struct kept_run *r, pith_error *err)
             status = eval_progress(r->run, (double)at / r->n_id, err, "%d of %d tokens", (int)at,
                                    (int)r->n_id);
     }
-    pith_seq_keep_stats(r->seq, &stats);
     pith_engine_kv_stats(eval_run_engine(r->run), &kv);
     r->cost.n_prompt = pith_seq_length(r->seq);
-    r->cost.evicted = stats.evicted;
-    r->cost.rounds = stats.rounds;
+    eval_account(r->seq, &r->cost);
     r->cost.kv_peak_bytes = kv.peak_bytes;
     eval_run_add(r->run, &r->cost);
     return status;

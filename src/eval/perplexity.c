@@ -14,12 +14,13 @@
 
 /* One cache and what it thinks of the running group of chunks. */
 struct side {
-    pith_engine *engine; /* borrowed */
-    double *nll;         /* [n_seq][n_scored] owned */
-    int32_t *first;      /* [n_seq] tokens at the first round, -1: none; owned */
-    int64_t *evicted;    /* [n_seq] owned */
-    int64_t *rounds;     /* [n_seq] owned */
-    double seconds;      /* of evaluation, all groups */
+    pith_engine *engine;        /* borrowed */
+    double *nll;                /* [n_seq][n_scored] owned */
+    int32_t *first;             /* [n_seq] tokens at the first round, -1: none; owned */
+    int64_t *evicted;           /* [n_seq] owned */
+    int64_t *rounds;            /* [n_seq] owned */
+    struct eval_answer account; /* of the running group: what its policies did */
+    double seconds;             /* of evaluation, all groups */
 };
 
 /* What one sequence of a group listens with. */
@@ -191,11 +192,13 @@ static pith_status read_batches(struct task *t, struct side *s, int32_t n, doubl
     return status;
 }
 
-/* What the policy did to each sequence of the group. */
+/* What the policies did to each sequence of the group. */
 static void read_keep(struct task *t, struct side *s, int32_t n)
 {
     pith_keep_stats keep;
+    s->account = (struct eval_answer){0};
     for (int32_t i = 0; i < n; i++) {
+        eval_account(t->seqs[i], &s->account);
         pith_seq_keep_stats(t->seqs[i], &keep);
         s->first[i] = keep.first_round_at;
         s->evicted[i] = keep.evicted;
@@ -377,14 +380,12 @@ static pith_status run_group(struct task *t, int32_t chunk, pith_error *err)
         return status;
     /* The chunks of a group grow alike, so the peak is n times that of one. */
     pith_engine_kv_stats(t->measured.engine, &kv);
-    struct eval_answer cost = {.n_prompt = n * t->chunks.n_ctx,
-                               .prompt_s = t->measured.seconds - before,
-                               .kv_peak_bytes = (kv.peak_bytes + n - 1) / n};
-    for (int32_t i = 0; i < n && status == PITH_OK; i++) {
-        cost.evicted += t->measured.evicted[i];
-        cost.rounds += t->measured.rounds[i];
+    struct eval_answer cost = t->measured.account;
+    cost.n_prompt = n * t->chunks.n_ctx;
+    cost.prompt_s = t->measured.seconds - before;
+    cost.kv_peak_bytes = (kv.peak_bytes + n - 1) / n;
+    for (int32_t i = 0; i < n && status == PITH_OK; i++)
         status = take_chunk(t, chunk + i, i, err);
-    }
     eval_run_add(t->run, &cost);
     return status;
 }

@@ -1,8 +1,8 @@
 /*
- * replay.c - `replay`: what a keep policy does to recorded tensors, and what attention loses by it.
- * The policy runs in the library's own store (engine/replay.h); the queries that come after a stop
- * judge what is left, by the reference arithmetic of lost.c on the recorded numbers. It must not
- * choose entries itself.
+ * replay.c - `replay`: what policies do to recorded tensors, and what attention loses by it. They
+ * run in the library's own store (engine/replay.h); the queries that come after a stop are those
+ * that a read policy chooses for, and judge what is left, by the reference arithmetic of lost.c on
+ * the recorded numbers. It must not choose entries itself.
  */
 #include <math.h>
 #include <stdio.h>
@@ -21,8 +21,14 @@
 /* Figures of one policy: sums over its rows. */
 struct totals {
     double mass, error, share;
-    double n; /* rows */
+    double read; /* entries that were read of those that are left, a share */
+    double n;    /* rows */
     struct pi_replay_stats stats;
+};
+
+/* What is tried: options of pith_engine_params. */
+struct variant {
+    const char *keep, *read; /* NULL: none; borrowed */
 };
 
 /* Everything of one call. Zero it before use; freed at any stage. */
@@ -30,7 +36,7 @@ struct replay {
     const struct eval_setup *setup;
     const struct eval_replay_params *params;
     struct eval_record record;
-    const char *const *names; /* [n_policy] options of the policies */
+    struct variant *variants; /* [n_policy], owned */
     int32_t n_policy;
     struct totals *totals;    /* [n_policy], owned */
     int32_t p;                /* the running policy, and .. */
@@ -65,6 +71,7 @@ static void replay_free(struct replay *r)
     free(r->mean);
     free(r->scratch);
     free(r->totals);
+    free(r->variants);
     json_decref(r->rows);
     pi_replay_free(r->policy);
     eval_record_close(&r->record);
@@ -72,11 +79,30 @@ static void replay_free(struct replay *r)
 
 /* ---- what is asked ---- */
 
+static pith_status list_variants(struct replay *r, pith_error *err)
+{
+    const struct eval_replay_params *p = r->params;
+    const pith_engine_params *engine = &r->setup->engine;
+    int32_t n = p->n_policy + p->n_reader;
+    r->n_policy = n > 0 ? n : 1;
+    r->variants = calloc((size_t)r->n_policy, sizeof(*r->variants));
+    if (r->variants == NULL)
+        return eval_fail(err, PITH_NOMEM, "replay: no memory for %d policies", r->n_policy);
+    for (int32_t i = 0; i < r->n_policy; i++) {
+        struct variant *v = &r->variants[i];
+        v->keep = i < p->n_policy ? p->policies[i] : engine->keep;
+        v->read = i >= p->n_policy && i < n ? p->readers[i - p->n_policy] : engine->read;
+    }
+    return PITH_OK;
+}
+
 static pith_status check_params(const struct replay *r, pith_error *err)
 {
     const struct eval_replay_params *p = r->params;
-    for (int32_t i = 0; i < r->n_policy; i++)
-        PI_TRY(pith_keep_check(r->names[i], err));
+    for (int32_t i = 0; i < r->n_policy; i++) {
+        PI_TRY(pith_keep_check(r->variants[i].keep, err));
+        PI_TRY(pith_read_check(r->variants[i].read, err));
+    }
     if (p->path == NULL)
         return eval_fail(err, PITH_INVALID, "replay: no file of recorded tensors is given");
     if (p->n_query < 1)
@@ -261,20 +287,42 @@ static pith_status make_policy(struct replay *r, pith_error *err)
     };
     pith_status status = read_rotation(r, &shape, &freq, err);
     if (status == PITH_OK)
-        status = pi_replay_create(&shape, r->names[r->p], &r->policy, err);
+        status = pi_replay_create(&shape, r->variants[r->p].keep, r->variants[r->p].read,
+                                  &r->policy, err);
     free(freq);
     return status;
 }
 
 /* ---- rows ---- */
 
-static const char *policy_name(const char *keep)
+/* "full", "streaming:budget=8", "read quoka:budget=8", or both with a comma. */
+static void add_name(struct eval_text *t, const struct variant *v)
 {
-    const pith_engine_params params = {.keep = keep};
-    return eval_policy(&params);
+    const pith_engine_params params = {.keep = v->keep, .read = v->read};
+    const char *read = eval_read(&params);
+    if (read == NULL || !eval_is_full(&params))
+        eval_text_add(t, eval_policy(&params));
+    if (read != NULL)
+        eval_text_printf(t, "%sread %s", eval_is_full(&params) ? "" : ", ", read);
 }
 
-/* The kept positions as "0-3,7,120-255"; NULL: no memory. */
+/* NULL: no memory. */
+static json_t *variant_name(const struct variant *v)
+{
+    struct eval_text text = {0};
+    add_name(&text, v);
+    json_t *name = text.failed ? NULL : eval_json_text(text.data);
+    eval_text_free(&text);
+    return name;
+}
+
+static bool reads_part(const struct variant *v)
+{
+    const pith_engine_params params = {.read = v->read};
+    return eval_read(&params) != NULL;
+}
+
+/* The n positions in r->pos as "0-3,7,120-255"; NULL: no memory. */
 static json_t *make_ranges(const struct replay *r, int32_t n_kept)
 {
     struct eval_text text = {0};
@@ -284,8 +332,9 @@ static json_t *make_ranges(const struct replay *r, int32_t n_kept)
     return ranges;
 }
 
-/* The evicted positions that had the most mass, heaviest first; of equals the older first. n is
-   small, so the next is searched each time. Sets their mean to 0: nobody reads it afterwards. */
+/* The evicted or unread positions that had the most mass, heaviest first; of equals the older
+   first. n is small, so the next is searched each time. Sets their mean to 0: nobody reads it
+   afterwards. */
 static json_t *make_missing(struct replay *r, int32_t at)
 {
     json_t *list = json_array();
@@ -310,21 +359,28 @@ static pith_status add_row(struct replay *r, int32_t layer, int32_t head, int32_
                            pith_error *err)
 {
     struct lost lost;
-    int32_t n_kept = pi_replay_lane(r->policy, layer, head, r->pos);
+    const struct variant *v = &r->variants[r->p];
+    int32_t n_kept = pi_replay_lane(r->policy, layer, head, r->pos), n_read = n_kept;
+    json_t *ranges = make_ranges(r, n_kept), *chosen = NULL;
+    if (reads_part(v)) {
+        n_read = pi_replay_chosen(r->policy, head, r->pos);
+        chosen = make_ranges(r, n_read);
+    }
     memset(r->kept, 0, (size_t)at * sizeof(*r->kept));
-    for (int32_t i = 0; i < n_kept; i++)
+    for (int32_t i = 0; i < n_read; i++)
         r->kept[r->pos[i]] = true;
     const struct lost_job job = make_job(r, layer, head, at);
     lost_measure(&job, r->scratch, r->mean, &lost);
-    json_t *ranges = make_ranges(r, n_kept), *missing = make_missing(r, at);
+    json_t *missing = make_missing(r, at);
     json_t *row =
-        json_pack("{s:s*, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:O, s:O}", "policy",
-                  r->n_policy > 1 ? policy_name(r->names[r->p]) : NULL, "tokens", (int)at,
-                  "queries", (int)job.n_query, "layer", (int)layer, "head", (int)head, "entries",
-                  (int)n_kept, "lost_mass", lost.mass, "lost_mass_max", lost.mass_max,
-                  "lost_mass_best", lost.mass_best, "output_error", lost.error, "output_error_max",
-                  lost.error_max, "kept", ranges, "missing", missing);
+        json_pack("{s:o*, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:O, s:O*, s:O}",
+                  "policy", r->n_policy > 1 ? variant_name(v) : NULL, "tokens", (int)at, "queries",
+                  (int)job.n_query, "layer", (int)layer, "head", (int)head, "entries", (int)n_kept,
+                  "lost_mass", lost.mass, "lost_mass_max", lost.mass_max, "lost_mass_best",
+                  lost.mass_best, "output_error", lost.error, "output_error_max", lost.error_max,
+                  "kept", ranges, "read", chosen, "missing", missing);
     json_decref(ranges);
+    json_decref(chosen);
     json_decref(missing);
     if (json_array_append_new(r->rows, row) != 0)
         return eval_fail(err, PITH_NOMEM, "replay: no memory for a row");
@@ -332,6 +388,7 @@ static pith_status add_row(struct replay *r, int32_t layer, int32_t head, int32_
     totals->mass += lost.mass;
     totals->error += lost.error;
     totals->share += (double)n_kept / at;
+    totals->read += n_kept > 0 ? (double)n_read / n_kept : 1.0;
     totals->n += 1.0;
     return PITH_OK;
 }
@@ -356,9 +413,12 @@ static pith_status run_stop(struct replay *r, int32_t stop, pith_error *err)
     size_t q_len = (size_t)rec->n_head * (size_t)rec->dim_k;
     PI_TRY(pi_replay_read(r->policy, at, rec->token, (const float *const *)r->k,
                           (const float *const *)r->v, err));
+    PI_TRY(pi_replay_look(r->policy, n_query_at(r, at), (const float *const *)r->k,
+                          (const float *const *)r->v, err));
     for (int32_t l = 0; l < rec->n_layer; l++) {
         PI_TRY(tell_progress(r, stop, l, err));
         PI_TRY(read_rows(r, rec->layer[l].q, at, n_query_at(r, at), q_len, r->q, err));
+        pi_replay_choose(r->policy, l, r->q);
         for (int32_t h = 0; h < rec->n_head_kv; h++)
             PI_TRY(add_row(r, l, h, at, err));
     }
@@ -402,13 +462,14 @@ static json_t *make_settings(const struct replay *r)
     return settings;
 }
 
-static json_t *make_figures(const struct totals *t, const char *policy)
+/* policy, which is taken over, may be NULL. */
+static json_t *make_figures(const struct totals *t, json_t *policy)
 {
-    return json_pack("{s:s*, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "policy", policy, "score",
+    return json_pack("{s:o*, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "policy", policy, "score",
                      1.0 - t->mass / t->n, "lost_mass", t->mass / t->n, "output_error",
-                     t->error / t->n, "kept_share", t->share / t->n, "kv_peak_bytes",
-                     (json_int_t)t->stats.kv_peak_bytes, "evicted", (json_int_t)t->stats.n_evicted,
-                     "rounds", (json_int_t)t->stats.n_round);
+                     t->error / t->n, "kept_share", t->share / t->n, "read_share", t->read / t->n,
+                     "kv_peak_bytes", (json_int_t)t->stats.kv_peak_bytes, "evicted",
+                     (json_int_t)t->stats.n_evicted, "rounds", (json_int_t)t->stats.n_round);
 }
 
 /* The figures of each policy; NULL: no memory. */
@@ -416,8 +477,8 @@ static json_t *make_list(const struct replay *r)
 {
     json_t *list = json_array();
     for (int32_t p = 0; p < r->n_policy; p++)
-        if (json_array_append_new(list, make_figures(&r->totals[p], policy_name(r->names[p]))) !=
-            0) {
+        if (json_array_append_new(
+                list, make_figures(&r->totals[p], variant_name(&r->variants[p]))) != 0) {
             json_decref(list);
             return NULL;
         }
@@ -453,12 +514,22 @@ static json_t *make_summary(const struct replay *r, double seconds)
     return summary;
 }
 
-/* "full", or the policies' options with " | " between them. */
+/* The keep policy's options, "full" without; of several policies their names with " | " between
+   them. */
 static json_t *make_name(const struct replay *r)
 {
     struct eval_text text = {0};
-    for (int32_t p = 0; p < r->n_policy; p++)
-        eval_text_printf(&text, "%s%s", p > 0 ? " | " : "", policy_name(r->names[p]));
+    if (r->n_policy == 1) {
+        const pith_engine_params params = {.keep = r->variants[0].keep};
+        return eval_json_text(eval_policy(&params));
+    }
+    for (int32_t p = 0; p < r->n_policy; p++) {
+        struct eval_text one = {0};
+        add_name(&one, &r->variants[p]);
+        eval_text_printf(&text, "%s%s", p > 0 ? " | " : "", one.data != NULL ? one.data : "");
+        text.failed = text.failed || one.failed;
+        eval_text_free(&one);
+    }
     json_t *name = text.failed ? NULL : json_string(text.data);
     eval_text_free(&text);
     return name;
@@ -467,6 +538,7 @@ static json_t *make_name(const struct replay *r)
 static pith_status run(struct replay *r, json_t **result, pith_error *err)
 {
     double start = eval_clock_s();
+    PI_TRY(list_variants(r, err));
     PI_TRY(check_params(r, err));
     PI_TRY(eval_record_open(r->params->path, &r->record, err));
     PI_TRY(check_stops(r, err));
@@ -474,9 +546,13 @@ static pith_status run(struct replay *r, json_t **result, pith_error *err)
     PI_TRY(make_scratch(r, err));
     for (int32_t p = 0; p < r->n_policy; p++)
         PI_TRY(run_policy(r, p, err));
-    *result = json_pack("{s:s, s:s, s:o, s:o, s:o, s:O}", "task", "replay", "model",
-                        r->record.model, "policy", make_name(r), "settings", make_settings(r),
-                        "summary", make_summary(r, eval_clock_s() - start), "rows", r->rows);
+    json_t *read = r->n_policy == 1 && reads_part(&r->variants[0])
+                       ? eval_json_text(r->variants[0].read)
+                       : NULL;
+    *result = json_pack("{s:s, s:s, s:o, s:o*, s:o, s:o, s:O}", "task", "replay", "model",
+                        r->record.model, "policy", make_name(r), "read", read, "settings",
+                        make_settings(r), "summary", make_summary(r, eval_clock_s() - start),
+                        "rows", r->rows);
     if (*result == NULL)
         return eval_fail(err, PITH_NOMEM, "replay: no memory for the result, or %s is not UTF-8",
                          r->params->path);
@@ -487,8 +563,6 @@ pith_status eval_replay(const struct eval_setup *setup, const struct eval_replay
                         json_t **result, pith_error *err)
 {
     struct replay r = {.setup = setup, .params = params};
-    r.names = params->n_policy > 0 ? params->policies : &setup->engine.keep;
-    r.n_policy = params->n_policy > 0 ? params->n_policy : 1;
     json_t *made = NULL;
     pith_status status = run(&r, &made, err);
     if (status == PITH_OK)

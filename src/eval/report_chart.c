@@ -323,20 +323,31 @@ void report_budget_chart(struct eval_text *t, const struct report *r, const stru
 
 /* ---- against cost ---- */
 
+static const struct {
+    const char *name;
+    svg_figure_fn *figure;
+    bool binary; /* ticks are powers of two */
+} cost_axes[REPORT_COSTS] = {
+    [REPORT_COST_MEMORY] = {"KV memory, peak", figure_bytes, true},
+    [REPORT_COST_SPEED] = {"generated tokens/s", figure_value, false},
+    [REPORT_COST_READ] = {"share of the cache that was read", figure_share, false},
+};
+
 static double cost_of(const struct report_point *p, enum report_cost cost)
 {
-    double value = cost == REPORT_COST_MEMORY ? p->kv_bytes : p->tokens_per_s;
-    return value > 0 ? value : (double)NAN;
+    const double values[REPORT_COSTS] = {p->kv_bytes, p->tokens_per_s, p->read_share};
+    return values[cost] > 0 ? values[cost] : (double)NAN;
 }
 
 bool report_has_cost(const struct report *r, const struct report_group *g, enum report_cost cost)
 {
-    int32_t n = 0;
+    struct span span = {0};
     for (int32_t i = 0; i < g->n_point; i++) {
         const struct report_point *p = &r->points[g->first_point + i];
-        n += is_shown(p) && !isnan(cost_of(p, cost));
+        if (is_shown(p))
+            span_add(&span, cost_of(p, cost));
     }
-    return n >= 2;
+    return span.n >= 2 && (cost != REPORT_COST_READ || span.low < span.high);
 }
 
 static void draw_cost_line(struct eval_text *t, const struct report *r, const struct plot *plot,
@@ -385,19 +396,19 @@ void report_cost_chart(struct eval_text *t, const struct report *r, const struct
                        enum report_cost cost)
 {
     char label[256];
-    const char *name = cost == REPORT_COST_MEMORY ? "KV memory, peak" : "generated tokens/s";
+    const char *name = cost_axes[cost].name;
     struct span span = {0};
     int32_t end = g->first_point + g->n_point;
     for (int32_t i = g->first_point; i < end; i++)
         if (is_shown(&r->points[i]))
             span_add(&span, cost_of(&r->points[i], cost));
     struct plot plot = {
-        svg_scale_positive(span.low, span.high, PLOT_LEFT, COST_RIGHT, cost == REPORT_COST_MEMORY),
+        svg_scale_positive(span.low, span.high, PLOT_LEFT, COST_RIGHT, cost_axes[cost].binary),
         value_scale(r, g), g->metric};
     snprintf(label, sizeof(label), "%s of %.100s against %s, one mark per policy and budget",
              g->metric->name, g->title, name);
     svg_begin(t, WIDTH, HEIGHT, "chart", label);
-    svg_axis_x(t, &plot.x, &plot.y, cost == REPORT_COST_MEMORY ? figure_bytes : figure_value, name);
+    svg_axis_x(t, &plot.x, &plot.y, cost_axes[cost].figure, name);
     svg_axis_y(t, &plot.x, &plot.y, figure_value, g->metric->name);
     for (int32_t i = g->first_point, n; i < end; i += n) {
         n = run_length(r, i, end);

@@ -14,9 +14,10 @@ bool report_has_budget(const struct report *r, const struct report_group *g,
 void report_budget_chart(struct eval_text *t, const struct report *r, const struct report_group *g,
                          enum report_budget_kind kind);
 
-enum report_cost { REPORT_COST_MEMORY, REPORT_COST_SPEED };
+enum report_cost { REPORT_COST_MEMORY, REPORT_COST_SPEED, REPORT_COST_READ, REPORT_COSTS };
 
-/* Whether two of a group's points at least have a figure and that cost. */
+/* Whether two of a group's points at least have a figure and that cost; of the share that was read
+   two that differ. */
 bool report_has_cost(const struct report *r, const struct report_group *g, enum report_cost cost);
 /* A group's figure against what it cost: a mark per point, named by its budget. */
 void report_cost_chart(struct eval_text *t, const struct report *r, const struct report_group *g,

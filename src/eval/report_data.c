@@ -83,6 +83,29 @@ void report_split_policy(const char *text, char *policy, size_t cap, struct repo
     snprintf(policy, cap, "%.*s%s", (int)before, text, rest);
 }
 
+void report_policy_name(const char *keep, const char *read, char *name, size_t cap,
+                        struct report_budget *budget)
+{
+    char kept[POLICY_MAX] = FULL, part[POLICY_MAX] = "";
+    struct report_budget of_keep = {.kind = REPORT_BUDGET_NONE};
+    *budget = of_keep;
+    if (read != NULL)
+        report_split_policy(read, part, sizeof(part), budget);
+    /* A second budget stays in the name: it is no axis. */
+    if (keep != NULL && budget->kind != REPORT_BUDGET_NONE)
+        snprintf(kept, sizeof(kept), "%s", keep);
+    else if (keep != NULL)
+        report_split_policy(keep, kept, sizeof(kept), &of_keep);
+    if (budget->kind == REPORT_BUDGET_NONE)
+        *budget = of_keep;
+    if (read == NULL)
+        snprintf(name, cap, "%s", kept);
+    else if (strcmp(kept, FULL) == 0)
+        snprintf(name, cap, "read %s", part);
+    else
+        snprintf(name, cap, "%s, read %s", kept, part);
+}
+
 /* ---- names ---- */
 
 /* Finds or adds a policy; -1 when out of memory. There is room for one per cell. */
@@ -196,8 +219,8 @@ static bool take_cell(struct report *r, const json_t *result, const char *file)
                             .summary = json_object_get(result, "summary"),
                             .run = json_object_get(result, "run"),
                             .file = file};
-    report_split_policy(or_else(results_text(result, "policy"), FULL), policy, sizeof(policy),
-                        &c.budget);
+    report_policy_name(results_text(result, "policy"), results_text(result, "read"), policy,
+                       sizeof(policy), &c.budget);
     if (results_text(cell, "policy") != NULL) {
         snprintf(policy, sizeof(policy), "%s", results_text(cell, "policy"));
         if (results_text(cell, "budget") != NULL)
@@ -329,7 +352,7 @@ static void judge(const struct report_metric *m, const struct report_cell *cells
 void report_measure(const struct report_metric *metric, const struct report_cell *cells, int32_t n,
                     struct report_point *out)
 {
-    struct mean speed = {0}, evicted = {0}, rounds = {0};
+    struct mean speed = {0}, evicted = {0}, rounds = {0}, read = {0};
     out->kv_bytes = (double)NAN;
     for (int32_t i = 0; i < n; i++) {
         double bytes = results_number(cells[i].summary, "kv_peak_bytes");
@@ -340,10 +363,12 @@ void report_measure(const struct report_metric *metric, const struct report_cell
             mean_add(&speed, results_number(cells[i].summary, "tokens_per_s"));
         mean_add(&evicted, results_number(cells[i].summary, "evicted"));
         mean_add(&rounds, results_number(cells[i].summary, "rounds"));
+        mean_add(&read, results_number(cells[i].summary, "read_share"));
     }
     out->tokens_per_s = mean_value(&speed);
     out->evicted = mean_value(&evicted);
     out->rounds = mean_value(&rounds);
+    out->read_share = mean_value(&read);
     judge(metric, cells, n, out);
 }
 

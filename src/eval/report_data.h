@@ -77,6 +77,7 @@ struct report_point {
     double tokens_per_s;     /* these and below: mean over the seeds */
     double evicted;
     double rounds;
+    double read_share; /* of the stored entries, those that were read */
 };
 
 struct report {
@@ -107,6 +108,12 @@ const struct report_metric *report_metric_of(const json_t *summary);
 /* The figures of n cells of one place together; place, cells and policy of *out stay. */
 void report_measure(const struct report_metric *metric, const struct report_cell *cells, int32_t n,
                     struct report_point *out);
+
+/* The name of what a result that no sweep wrote was measured under, from its keep and its read
+   options, NULL or "full" for none: "streaming", "read quoka", "streaming, read quoka"; without the
+   budget, which is that of the read policy where it names one and else the keep policy's. */
+void report_policy_name(const char *keep, const char *read, char *name, size_t cap,
+                        struct report_budget *budget);
 
 /* Splits a policy as given, "streaming:sinks=4,budget=128", into the policy without its budget (at
    most cap bytes with the terminator) and the budget. */

@@ -253,7 +253,7 @@ static void begin_figure(struct eval_text *t, const char *class_name, const char
 
 static void add_charts(struct eval_text *t, const struct report *r, const struct report_group *g)
 {
-    static const char *const costs[] = {"memory", "speed"};
+    static const char *const costs[REPORT_COSTS] = {"memory", "speed", "the share that was read"};
     char caption[128];
     int32_t n = 0;
     if (g->metric == NULL)
@@ -269,7 +269,7 @@ static void add_charts(struct eval_text *t, const struct report *r, const struct
         eval_text_add(t, "</figure>\n");
         n++;
     }
-    for (int cost = REPORT_COST_MEMORY; cost <= REPORT_COST_SPEED; cost++) {
+    for (int cost = 0; cost < REPORT_COSTS; cost++) {
         if (!report_has_cost(r, g, cost))
             continue;
         snprintf(caption, sizeof(caption), "<b>%s against %s</b>, marks named by budget",
@@ -409,6 +409,15 @@ static bool has_map(const struct report *r, const struct report_cell *c)
     return report_has_kept(c) || report_has_grid(r, &r->points[c->point]);
 }
 
+/* "12.5%", a dash where the results do not tell. */
+static const char *figure_read(double share, char *buf)
+{
+    if (isnan(share))
+        return SVG_DASH;
+    snprintf(buf, 32, "%.3g%%", 100.0 * share);
+    return buf;
+}
+
 static void add_row(struct eval_text *t, const struct report *r, int32_t index)
 {
     char buf[32];
@@ -428,7 +437,8 @@ static void add_row(struct eval_text *t, const struct report *r, int32_t index)
     eval_text_printf(t, "<td>%s</td>", figure_bytes(p.kv_bytes, buf));
     eval_text_printf(t, "<td>%s</td>", figure_plain(p.tokens_per_s, buf));
     eval_text_printf(t, "<td>%s</td>", figure_count(p.evicted, buf));
-    eval_text_printf(t, "<td>%s</td><td>", figure_count(p.rounds, buf));
+    eval_text_printf(t, "<td>%s</td>", figure_count(p.rounds, buf));
+    eval_text_printf(t, "<td>%s</td><td>", figure_read(p.read_share, buf));
     if (has_map(r, c))
         eval_text_printf(t, "<a href=\"#m%d\">map</a>",
                          (report_has_kept(c) ? index : r->points[c->point].first_cell) + 1);
@@ -442,13 +452,14 @@ static void add_table(struct eval_text *t, const struct report *r)
            "<thead><tr><th class=\"t\">task</th><th class=\"t\">policy</th>"
            "<th>budget</th><th>seed</th><th>items</th><th>measure</th><th>value</th><th>95%</th>"
            "<th>KV peak</th><th>tokens/s</th><th>evicted</th><th>rounds</th>"
-           "<th></th></tr></thead>\n<tbody>\n");
+           "<th>read</th><th></th></tr></thead>\n<tbody>\n");
     for (int32_t i = 0; i < r->n_cell; i++)
         add_row(t, r, i);
     eval_text_add(t, "</tbody></table></div>\n"
                      "<p class=\"soft\">KV peak: most bytes of KV memory in use at once. Evicted: "
                      "entries dropped, summed over layers, heads and texts. Rounds: times that the "
-                     "policy chose what to drop.</p>\n</section>\n");
+                     "policy chose what to drop. Read: of the entries that lay in the cache when "
+                     "tokens were evaluated, those that attention read.</p>\n</section>\n");
 }
 
 /* ---- the page ---- */

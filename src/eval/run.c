@@ -22,6 +22,8 @@ struct totals {
     int64_t kv_peak_bytes; /* of the item that took most */
     int64_t evicted;
     int64_t rounds;
+    int64_t stored;
+    int64_t read;
 };
 
 struct eval_run {
@@ -95,6 +97,8 @@ void eval_run_add(struct eval_run *run, const struct eval_answer *cost)
     t->generate_s += cost->generate_s;
     t->evicted += cost->evicted;
     t->rounds += cost->rounds;
+    t->stored += cost->stored;
+    t->read += cost->read;
     if (cost->kv_peak_bytes > t->kv_peak_bytes)
         t->kv_peak_bytes = cost->kv_peak_bytes;
 }
@@ -228,22 +232,31 @@ static bool on_text(void *user, const char *text, size_t len)
     return !l->cancelled && !l->text.failed;
 }
 
+void eval_account(const pith_seq *seq, struct eval_answer *cost)
+{
+    pith_keep_stats keep;
+    pith_read_stats read;
+    pith_seq_keep_stats(seq, &keep);
+    pith_seq_read_stats(seq, &read);
+    cost->stored += read.stored;
+    cost->read += read.read;
+    cost->evicted += keep.evicted;
+    cost->rounds += keep.rounds;
+}
+
 /* What the sequence and its memory say of the item that was just done. */
 static void account(struct eval_run *run, const pith_seq *seq, const pith_generate_result *result,
                     struct eval_answer *out)
 {
     pith_kv_stats kv;
-    pith_keep_stats keep;
     pith_engine_kv_stats(run->engine, &kv);
-    pith_seq_keep_stats(seq, &keep);
     out->n_prompt = result->n_prompt;
     out->n_generated = result->n_generated;
     out->reason = result->reason;
     out->prompt_s = result->prompt_s;
     out->generate_s = result->generate_s;
     out->kv_peak_bytes = kv.peak_bytes;
-    out->evicted = keep.evicted;
-    out->rounds = keep.rounds;
+    eval_account(seq, out);
     eval_run_add(run, out);
     if (out->n_prompt + out->n_generated > run->longest)
         run->longest = out->n_prompt + out->n_generated;
@@ -315,13 +328,14 @@ static json_t *make_summary(const struct eval_run *run, int32_t n)
         snprintf(note, sizeof(note),
                  "Items of %d tokens are longer than the %d of the model's training.",
                  (int)run->longest, (int)info.n_ctx_train);
-    return json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:s*}", "n", (int)n,
+    return json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:s*}", "n", (int)n,
                      "prompt_tokens", (json_int_t)t->n_prompt, "generated_tokens",
                      (json_int_t)t->n_generated, "seconds", eval_clock_s() - run->start_s,
                      "tokens_per_s", rate(t->n_generated, t->generate_s), "prompt_tokens_per_s",
                      rate(t->n_prompt, t->prompt_s), "kv_peak_bytes", (json_int_t)t->kv_peak_bytes,
-                     "evicted", (json_int_t)t->evicted, "rounds", (json_int_t)t->rounds, "note",
-                     note[0] != '\0' ? note : NULL);
+                     "evicted", (json_int_t)t->evicted, "rounds", (json_int_t)t->rounds,
+                     "read_share", t->stored > 0 ? (double)t->read / (double)t->stored : 1.0,
+                     "note", note[0] != '\0' ? note : NULL);
 }
 
 json_t *eval_json_text(const char *text)
@@ -339,6 +353,16 @@ bool eval_is_full(const pith_engine_params *params)
     return params->keep == NULL || strcmp(params->keep, "none") == 0;
 }
 
+const char *eval_read(const pith_engine_params *params)
+{
+    return params->read == NULL || strcmp(params->read, "none") == 0 ? NULL : params->read;
+}
+
+bool eval_is_plain(const pith_engine_params *params)
+{
+    return eval_is_full(params) && eval_read(params) == NULL;
+}
+
 const char *eval_policy(const pith_engine_params *params)
 {
     return eval_is_full(params) ? "full" : params->keep;
@@ -350,8 +374,10 @@ json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, jso
     pith_model_info info;
     pith_model_get_info(run->setup.model, &info);
     /* json_pack takes its arguments over even when it fails, so nothing is left behind. */
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "task", task, "model",
+    const char *read = eval_read(&run->setup.engine);
+    return json_pack("{s:s, s:o, s:o, s:o*, s:o, s:o, s:o}", "task", task, "model",
                      eval_json_text(info.name), "policy",
-                     eval_json_text(eval_policy(&run->setup.engine)), "settings", settings,
-                     "summary", make_summary(run, n), "rows", rows);
+                     eval_json_text(eval_policy(&run->setup.engine)), "read",
+                     read != NULL ? eval_json_text(read) : NULL, "settings", settings, "summary",
+                     make_summary(run, n), "rows", rows);
 }

@@ -221,6 +221,7 @@ static pith_status measure(struct sweep *s, const struct sweep_cell *c, json_t *
                                .progress = on_progress,
                                .progress_user = s};
     setup.engine.keep = c->keep;
+    setup.engine.read = c->read;
     pith_status status = sweep_kind_run(t->kind, &setup, &t->args, line, err);
     if (status != PITH_OK)
         return status;
@@ -266,7 +267,7 @@ static json_t *count(double value)
 
 /* Columns that say the same in every row are left out, so that the table fits a terminal. */
 static json_t *table_row(const struct sweep *s, int32_t index, bool several_seeds,
-                         bool several_measures)
+                         bool several_measures, bool reads)
 {
     const struct sweep_cell *c = &s->plan.cells[index];
     struct report_point p = {0};
@@ -289,6 +290,8 @@ static json_t *table_row(const struct sweep *s, int32_t index, bool several_seed
                        "rounds", count(p.rounds))
            : NULL;
     ok = figures != NULL && json_object_update(row, figures) == 0;
+    if (ok && reads)
+        ok = json_object_set_new(row, "read_share", eval_number(p.read_share)) == 0;
     json_decref(figures);
     if (ok)
         return row;
@@ -334,7 +337,7 @@ static json_t *make_summary(const struct sweep *s)
 static pith_status make_table(const struct sweep *s, json_t **result, pith_error *err)
 {
     json_t *rows = json_array();
-    bool ok = rows != NULL, seeds = false, measures = false;
+    bool ok = rows != NULL, seeds = false, measures = false, reads = false;
     const struct report_metric *score = NULL;
     int64_t seed = SWEEP_NO_SEED;
     for (int32_t i = 0; i < s->plan.n_cell; i++) {
@@ -343,10 +346,11 @@ static pith_status make_table(const struct sweep *s, json_t **result, pith_error
         seeds = seeds || (one != SWEEP_NO_SEED && seed != SWEEP_NO_SEED && one != seed);
         seed = one != SWEEP_NO_SEED ? one : seed;
         score = score == NULL ? m : score;
+        reads = reads || s->plan.cells[i].read != NULL;
         measures = measures || (m != NULL && (m != score || !m->share));
     }
     for (int32_t i = 0; i < s->plan.n_cell && ok; i++)
-        ok = json_array_append_new(rows, table_row(s, i, seeds, measures)) == 0;
+        ok = json_array_append_new(rows, table_row(s, i, seeds, measures, reads)) == 0;
     json_t *table = ok ? json_pack("{s:s, s:s, s:s, s:{s:o, s:o}, s:o, s:O}", "task", "sweep",
                                    "model", model_name(s), "policy", "several", "settings", "file",
                                    any_text(s->params->path), "results", any_text(s->plan.out),

@@ -23,11 +23,11 @@ struct eval_sweep_params {
 
 /* Runs the cells whose results are not there yet. *result has the shape of a task's. Rows, one per
    cell: task, policy, budget, seed (where there are several), score (or measure and value, where
-   the tasks measure different things), n (items), kv_bytes (peak), tokens_per_s, evicted, rounds;
-   null where there is no figure. Summary: n (cells), done (before), run, failed, note. A cell that
-   fails is noted and left for the next time. The caller frees with json_decref. IO, FORMAT,
-   INVALID (also results that are none and would be lost), BUSY (another sweep writes the same
-   results), NOMEM, CANCELLED (what is done stays done). */
+   the tasks measure different things), n (items), kv_bytes (peak), tokens_per_s, evicted, rounds,
+   read_share (where a policy reads a part); null where there is no figure. Summary: n (cells), done
+   (before), run, failed, note. A cell that fails is noted and left for the next time. The caller
+   frees with json_decref. IO, FORMAT, INVALID (also results that are none and would be lost), BUSY
+   (another sweep writes the same results), NOMEM, CANCELLED (what is done stays done). */
 pith_status eval_sweep(const struct eval_sweep_params *params, json_t **result, pith_error *err);
 
 #endif

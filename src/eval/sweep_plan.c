@@ -101,12 +101,19 @@ static pith_status read_engine(const char *what, const json_t *object, const cha
 
 /* ---- policies ---- */
 
-/* A policy is a text, or an object that also changes the engine. */
+/* Whether the budgets of the sweep go into these options; NULL: there is nothing to limit. */
+static bool wants_budget(const char *options)
+{
+    return options != NULL && strstr(options, "budget=") == NULL;
+}
+
+/* A policy is the text of --keep, or an object that may have a --read and change the engine. */
 static pith_status read_policy(struct reader *r, const json_t *value, pith_error *err)
 {
-    static const char *const own[] = {"name", "keep", NULL};
+    static const char *const own[] = {"name", "keep", "read", NULL};
     struct sweep_policy *p = &r->plan->policies[r->plan->n_policy];
     const json_t *name = json_object_get(value, "name"), *keep = json_object_get(value, "keep");
+    const json_t *read = json_object_get(value, "read");
     *p = (struct sweep_policy){.engine = r->engine};
     p->settings = json_is_object(json_object_get(r->plan->root, "engine"))
                       ? json_copy(json_object_get(r->plan->root, "engine"))
@@ -117,11 +124,14 @@ static pith_status read_policy(struct reader *r, const json_t *value, pith_error
     if (json_is_string(value)) {
         p->name = p->keep = json_string_value(value);
     } else if (json_is_object(value)) {
-        if (!json_is_string(name) || (keep != NULL && !json_is_string(keep)))
+        if (!json_is_string(name) || (keep != NULL && !json_is_string(keep)) ||
+            (read != NULL && !json_is_string(read)))
             return eval_fail(err, PITH_INVALID,
-                             "policies: an object needs a \"name\", and its \"keep\" is a text");
+                             "policies: an object needs a \"name\", and its \"keep\" and "
+                             "\"read\" are texts");
         p->name = json_string_value(name);
         p->keep = json_string_value(keep);
+        p->read = json_string_value(read);
         pith_status status = read_engine("policies", value, own, &p->engine, p->settings, err);
         if (status != PITH_OK)
             return status;
@@ -130,8 +140,14 @@ static pith_status read_policy(struct reader *r, const json_t *value, pith_error
     }
     if (p->keep != NULL && (strcmp(p->keep, FULL) == 0 || strcmp(p->keep, "none") == 0))
         p->keep = NULL;
-    if (p->keep == NULL && strcmp(p->name, "none") == 0)
+    if (p->read != NULL && strcmp(p->read, "none") == 0)
+        p->read = NULL;
+    if (p->keep == NULL && p->read == NULL && strcmp(p->name, "none") == 0)
         p->name = FULL;
+    if (wants_budget(p->keep) && wants_budget(p->read))
+        return eval_fail(err, PITH_INVALID,
+                         "policies: \"%.60s\" keeps and reads without a budget: name that of one",
+                         p->name);
     for (int32_t i = 0; i + 1 < r->plan->n_policy; i++)
         if (strcmp(r->plan->policies[i].name, p->name) == 0)
             return eval_fail(err, PITH_INVALID, "policies: \"%.60s\" is there twice", p->name);
@@ -240,24 +256,28 @@ static bool budget_text(const json_t *value, char *buf, size_t cap)
     return true;
 }
 
-static bool has_budget(const struct sweep_policy *p)
-{
-    return p->keep == NULL || strstr(p->keep, "budget=") != NULL;
-}
-
-/* keep with the budget in it, checked. */
-static pith_status compose(const struct sweep_policy *p, struct sweep_cell *c, pith_error *err)
+/* Options with the budget in them where they want one; NULL for NULL. *out is owned. */
+static pith_status compose(const char *options, const char *budget, char **out, pith_error *err)
 {
     struct eval_text t = {0};
-    if (p->keep == NULL)
+    if (options == NULL)
         return PITH_OK;
-    eval_text_add(&t, p->keep);
-    if (c->budget[0] != '\0')
-        eval_text_printf(&t, "%cbudget=%s", strchr(p->keep, ':') != NULL ? ',' : ':', c->budget);
-    c->keep = t.data;
-    if (t.failed)
-        return no_memory(err);
-    return pith_keep_check(c->keep, err);
+    eval_text_add(&t, options);
+    if (budget[0] != '\0' && wants_budget(options))
+        eval_text_printf(&t, "%cbudget=%s", strchr(options, ':') != NULL ? ',' : ':', budget);
+    *out = t.data;
+    return t.failed ? no_memory(err) : PITH_OK;
+}
+
+/* Both options of a cell, checked. */
+static pith_status compose_cell(const struct sweep_policy *p, struct sweep_cell *c, pith_error *err)
+{
+    pith_status status = compose(p->keep, c->budget, &c->keep, err);
+    if (status == PITH_OK)
+        status = compose(p->read, c->budget, &c->read, err);
+    if (status == PITH_OK)
+        status = pith_keep_check(c->keep, err);
+    return status == PITH_OK ? pith_read_check(c->read, err) : status;
 }
 
 static pith_status add_cell(struct reader *r, int32_t task, int64_t seed, int32_t policy,
@@ -272,7 +292,7 @@ static pith_status add_cell(struct reader *r, int32_t task, int64_t seed, int32_
     if (budget != NULL && !budget_text(budget, c->budget, sizeof(c->budget)))
         return eval_fail(err, PITH_INVALID,
                          "budgets: each must be a whole number of tokens or a text like \"50%%\"");
-    pith_status status = compose(p, c, err);
+    pith_status status = compose_cell(p, c, err);
     if (status != PITH_OK)
         return status;
     eval_text_printf(&key, "%s | ", plan->tasks[task].name);
@@ -284,6 +304,8 @@ static pith_status add_cell(struct reader *r, int32_t task, int64_t seed, int32_
     c->key = key.data;
     uint64_t hash = sweep_hash_text(r->hash, plan->tasks[task].hash);
     hash = sweep_hash_text(hash, c->keep);
+    if (c->read != NULL) /* without one a cell is what it was before there were any */
+        hash = sweep_hash_text(hash, c->read);
     bool ok = sweep_hash_json(&hash, p->settings);
     hash = sweep_hash(hash, &seed, sizeof(seed));
     print_hash(c->hash, hash);
@@ -296,7 +318,8 @@ static pith_status add_budgets(struct reader *r, int32_t task, int64_t seed, int
 {
     size_t i;
     json_t *value, *budgets = json_object_get(r->plan->root, "budgets");
-    if (has_budget(&r->plan->policies[policy]) || json_array_size(budgets) == 0)
+    const struct sweep_policy *p = &r->plan->policies[policy];
+    if ((!wants_budget(p->keep) && !wants_budget(p->read)) || json_array_size(budgets) == 0)
         return add_cell(r, task, seed, policy, NULL, err);
     json_array_foreach(budgets, i, value)
     {
@@ -527,6 +550,7 @@ void sweep_plan_free(struct sweep_plan *plan)
         json_decref(plan->policies[i].settings);
     for (int32_t i = 0; i < plan->n_cell; i++) {
         free(plan->cells[i].keep);
+        free(plan->cells[i].read);
         free(plan->cells[i].key);
     }
     free(plan->tasks);

@@ -20,6 +20,7 @@ struct sweep_task {
 struct sweep_policy {
     const char *name;          /* "full", "streaming:sinks=4" */
     const char *keep;          /* NULL: everything stays */
+    const char *read;          /* NULL: everything is read */
     pith_engine_params engine; /* the sweep's with the policy's own settings in it */
     json_t *settings;          /* the engine's settings as given; owned */
 };
@@ -28,9 +29,10 @@ struct sweep_cell {
     int32_t task;
     int32_t policy;
     char budget[32]; /* "" without */
-    int64_t seed; /* SWEEP_NO_SEED: the task draws nothing */
-    char *keep; /* owned: with the budget in it; NULL: everything stays */
-    char *key;  /* owned: "needle | streaming:sinks=4 | budget 128 | seed 1" */
+    int64_t seed;    /* SWEEP_NO_SEED: the task draws nothing */
+    char *keep;      /* owned: with the budget in it; NULL: everything stays */
+    char *read;      /* likewise; NULL: everything is read */
+    char *key;       /* owned: "needle | streaming:sinks=4 | budget 128 | seed 1" */
     char hash[SWEEP_HASH_SIZE];
 };
 

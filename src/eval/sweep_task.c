@@ -543,7 +543,7 @@ static pith_status run_perplexity(const struct eval_setup *setup, const struct s
         .n_ctx = a->n_ctx,
         .n_batch = a->n_batch,
         .n_chunk = a->chunks,
-        .paired = a->paired && (!eval_is_full(&setup->engine) || a->reference_type != NULL),
+        .paired = a->paired && (!eval_is_plain(&setup->engine) || a->reference_type != NULL),
         .reference_type = a->reference_type,
     };
     return eval_perplexity(setup, &p, result, err);

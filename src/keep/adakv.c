@@ -22,9 +22,9 @@ static double allot_floor(const void *params)
     return ((const struct params *)params)->floor;
 }
 
-static const struct keep_param own_params[] = {
+static const struct policy_param own_params[] = {
     SNAPKV_PARAMS,
-    {"floor", KEEP_TYPE_REAL, offsetof(struct params, floor), 0, 1000, "0.2",
+    {"floor", POLICY_TYPE_REAL, offsetof(struct params, floor), 0, 1000, "0.2",
      "part of an even share of the layer's budget that each KV head is sure of", NULL},
     {0},
 };

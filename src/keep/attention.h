@@ -20,13 +20,13 @@ extern const char *const keep_switch_words[]; /* off, on */
 /* A key of a policy's own table; type has a member int32_t group or int32_t prompt. */
 #define KEEP_GROUP_PARAM(type, fallback)                                                           \
     {                                                                                              \
-        "group", KEEP_TYPE_CHOICE, offsetof(type, group), 0, 0, fallback,                          \
+        "group", POLICY_TYPE_CHOICE, offsetof(type, group), 0, 0, fallback,                        \
             "the weights of the query heads that share a KV head become their mean, max or sum",   \
             keep_group_words                                                                       \
     }
 #define KEEP_PROMPT_PARAM(type, fallback)                                                          \
     {                                                                                              \
-        "prompt", KEEP_TYPE_CHOICE, offsetof(type, prompt), 0, 0, fallback,                        \
+        "prompt", POLICY_TYPE_CHOICE, offsetof(type, prompt), 0, 0, fallback,                      \
             "whether the queries of tokens that are evaluated together count, or only those of "   \
             "tokens that are evaluated alone: on or off",                                          \
             keep_switch_words                                                                      \

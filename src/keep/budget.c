@@ -29,7 +29,7 @@ static pith_status make_parts(struct keep *k, pith_error *err)
     return PITH_OK;
 }
 
-pith_status keep_create(const struct keep_config *config, const struct keep_model *model,
+pith_status keep_create(const struct keep_config *config, const struct policy_model *model,
                         int32_t n_thread, struct keep **out, pith_error *err)
 {
     *out = NULL;

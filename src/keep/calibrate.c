@@ -82,22 +82,6 @@ void calibration_free(struct calibration *c)
 
 /* ---- adding ---- */
 
-/* The key as it was before rotation to pos. */
-static void turn_back(struct calibration *c, const float *k, int32_t pos)
-{
-    const struct pi_rope *rope = c->rope;
-    int32_t n = rope->n_pair;
-    pi_rope_fill_delta(rope, -pos, c->turn);
-    memcpy(c->key, k, (size_t)c->model->hp.dim_k * sizeof(*k));
-    for (int32_t f = 0; f < n; f++) {
-        int32_t x = rope->adjacent ? 2 * f : f, y = rope->adjacent ? 2 * f + 1 : n + f;
-        float cosine = c->turn[2 * f] / rope->magnitude,
-              sine = c->turn[2 * f + 1] / rope->magnitude;
-        c->key[x] = k[x] * cosine - k[y] * sine;
-        c->key[y] = k[x] * sine + k[y] * cosine;
-    }
-}
-
 /* Whether query number i of n is one of the m that are kept, evenly spaced. */
 static bool is_sample(int64_t i, int64_t n, int64_t m, int64_t n_taken)
 {
@@ -131,7 +115,7 @@ void calibration_add(struct calibration *c, const pith_tap_rows *rows, const uin
         for (size_t h = 0; h < n_head; h++)
             stats_add(c->rope, c->n_flat, q + h * dim, q_sum + h * row);
         for (size_t h = 0; h < n_kv; h++) {
-            turn_back(c, k + h * dim, rows->pos0 + t);
+            pi_rope_turn_back(c->rope, rows->pos0 + t, k + h * dim, hp->dim_k, c->turn, c->key);
             stats_add(c->rope, c->n_flat, c->key, k_sum + h * row);
         }
         if (c->sample != NULL &&
@@ -243,7 +227,7 @@ static pith_status fill(const struct calibration *c, const struct calibration_se
     s->n_centre = c->n_centre;
     s->pairing = c->rope->adjacent ? PITH_PAIRING_ADJACENT : PITH_PAIRING_HALF;
     s->magnitude = c->rope->magnitude;
-    s->fingerprint = stats_fingerprint(c->model);
+    s->fingerprint = policy_fingerprint(c->model);
     s->format = "pith 1";
     PI_TRY(stats_check_shape(s, err));
     PI_TRY(stats_alloc(s, true, true, err));

@@ -7,7 +7,7 @@
 /* The word that a choice among the shared rules stands for; offset is that of its field. */
 static const char *choice_word(size_t offset, int32_t value)
 {
-    for (const struct keep_param *p = keep_rule_params; p->key != NULL; p++)
+    for (const struct policy_param *p = keep_rule_params; p->key != NULL; p++)
         if (p->offset == offset && p->words != NULL)
             return p->words[value];
     return "";

@@ -80,9 +80,9 @@ static void score(const void *params, const struct keep_view *view, const struct
     worth(params, view, lane->layer, lane->head, lane->n, out);
 }
 
-static const struct keep_param own_params[] = {
+static const struct policy_param own_params[] = {
     KEEP_GROUP_PARAM(struct params, "mean"),
-    {"average", KEEP_TYPE_CHOICE, offsetof(struct params, average), 0, 0, "off",
+    {"average", POLICY_TYPE_CHOICE, offsetof(struct params, average), 0, 0, "off",
      "whether an entry's attention is divided by the number of queries that saw it: off or on",
      keep_switch_words},
     KEEP_PROMPT_PARAM(struct params, "on"),

@@ -8,22 +8,10 @@
 #ifndef PI_KEEP_H
 #define PI_KEEP_H
 
-#include "kv/kv.h"
 #include "model/forward.h"
+#include "policy/policy.h"
 
 /* ---- what a policy sees ---- */
-
-/* The shape that a policy works on. Read-only, borrowed until the engine is freed. */
-struct keep_model {
-    struct kv_geometry g; /* layers, KV heads, head sizes, page length, storage types */
-    int32_t n_group;      /* query heads that share a KV head: h * n_group .. (h + 1) * n_group - 1
-                             read KV head h */
-    float scale;          /* multiplies q.k */
-    const struct pi_rope
-        *rope; /* frequencies with the model's scaling, pairing, 2 * n_pair rotated
-                  dimensions; NULL where keys were not rotated or nobody knows how */
-    const struct pith_model *model; /* for a fingerprint; NULL where there are only tensors */
-};
 
 /* A sequence at the moment of a round. Everything in it is read-only but the state. */
 struct keep_view {
@@ -32,7 +20,7 @@ struct keep_view {
     int32_t n_token;       /* the next token gets this position */
     int32_t n_prompt;      /* the first positions, marked as the prompt; 0: nothing is */
     void *state;           /* [state_size] the sequence's block; NULL where the policy has none */
-    const struct keep_model *model;
+    const struct policy_model *model;
     const void *data; /* what the policy's open made; NULL without */
 };
 
@@ -77,7 +65,7 @@ float *keep_marks(const struct keep_view *view, int32_t layer, int32_t head, int
    state begins with them recomputes attention from (queries.c). */
 
 /* Bytes of the last n_query queries at the beginning of a policy's state, a multiple of 64. */
-size_t keep_queries_size(const struct keep_model *model, int32_t n_query);
+size_t keep_queries_size(const struct policy_model *model, int32_t n_query);
 /* For observe, with KEEP_NEED_ROWS: remembers the rows' queries. */
 void keep_queries_observe(const struct keep_view *view, int32_t n_query,
                           const struct pi_pass_tap_rows *rows);
@@ -85,7 +73,7 @@ void keep_queries_observe(const struct keep_view *view, int32_t n_query,
    its tokens. */
 int32_t keep_queries_count(const struct keep_view *view, int32_t n_query);
 /* Bytes of scratch of keep_queries_weights for n_query queries and a lane of n entries. */
-size_t keep_queries_scratch(const struct keep_model *model, int32_t n_query, int32_t n);
+size_t keep_queries_scratch(const struct policy_model *model, int32_t n_query, int32_t n);
 /* What the last count queries of the lane's group give to each of its entries: *weight
    [count][n_group][*stride], a part of scratch, the oldest query first. Softmax over what a query
    sees, or with logits true the scaled logits, -INFINITY for what it does not. */
@@ -94,35 +82,6 @@ void keep_queries_weights(const struct keep_view *view, const struct keep_lane *
                           size_t *stride);
 
 /* ---- policies ---- */
-
-enum keep_type {
-    KEEP_TYPE_COUNT,  /* int32_t: "128" */
-    KEEP_TYPE_BUDGET, /* struct keep_budget: "2048", "50%", "64MiB" */
-    KEEP_TYPE_REAL,   /* double: "0.5"; min and max are in thousandths */
-    KEEP_TYPE_CHOICE, /* int32_t: the index of one of `words` */
-    KEEP_TYPE_TEXT,   /* char[KEEP_TEXT_SIZE], terminated: a file's name; no comma */
-};
-
-#define KEEP_TEXT_SIZE 256
-
-/* One option key. */
-struct keep_param {
-    const char *key; /* NULL ends a table */
-    enum keep_type type;
-    size_t offset; /* of the field in struct keep_rules, or in the policy's own struct */
-    int32_t min;   /* COUNT, REAL, and BUDGET in tokens: min <= value <= max */
-    int32_t max;
-    const char *fallback; /* the value when the option is not given, as text */
-    const char *help;
-    const char *const *words; /* CHOICE: NULL-terminated */
-};
-
-/* Options under a name, read after the defaults and before what the user says: NAME:PRESET,... */
-struct keep_preset {
-    const char *name; /* NULL ends a table */
-    const char *options;
-    const char *help;
-};
 
 /* What a policy wants to be shown, as bits. */
 enum keep_need {
@@ -169,12 +128,12 @@ struct keep_policy {
     const char *summary;  /* one line */
     const char *citation; /* authors, title, where; "" for none */
     const char *defaults; /* options that are read before the user's, "sinks=4"; NULL: none */
-    const struct keep_param *params;   /* keys of its own; NULL: none */
+    const struct policy_param *params; /* keys of its own; NULL: none */
     size_t params_size;                /* of the struct that they fill; at most KEEP_PARAMS_SIZE */
-    const struct keep_preset *presets; /* NULL: none */
+    const struct policy_preset *presets; /* NULL: none */
     /* Loads what all sequences of an engine read (statistics), once. *data is the policy's, freed
        by close; on failure there is nothing to close. Any status, with a sentence. */
-    pith_status (*open)(const void *params, const struct keep_model *model, void **data,
+    pith_status (*open)(const void *params, const struct policy_model *model, void **data,
                         pith_error *err);
     void (*close)(void *data);
     /* A set of keep_need. */
@@ -187,13 +146,13 @@ struct keep_policy {
        fork, saved and loaded (pith_seq_save), as before where an evaluation fails. A policy with
        state makes a sequence start anew where one without would go on from a shorter prefix
        (pith_seq_sync). */
-    size_t (*state_size)(const void *params, const struct keep_model *model, const void *data);
+    size_t (*state_size)(const void *params, const struct policy_model *model, const void *data);
     /* Whether a block of state_size bytes, from a file, can be a state. NULL: the policy makes do
        with any bytes. */
-    bool (*sound)(const void *params, const struct keep_model *model, const void *data,
+    bool (*sound)(const void *params, const struct policy_model *model, const void *data,
                   const void *state);
     /* Bytes of scratch for a score over n entries; it does not fall with n. */
-    size_t (*scratch_size)(const void *params, const struct keep_model *model, const void *data,
+    size_t (*scratch_size)(const void *params, const struct policy_model *model, const void *data,
                            int32_t n);
     /* With KEEP_NEED_ROWS: called for every layer of every pass, layers in order, each token once,
        before its entries are stored. view->n_token is the position of the first row. What it adds
@@ -216,7 +175,7 @@ struct keep_policy {
     void (*step)(const void *params, const struct keep_view *view, const struct keep_attention *a,
                  float *out);
     /* Bytes of a->scratch for a step over n entries; it does not fall with n. NULL: none. */
-    size_t (*step_scratch)(const void *params, const struct keep_model *model, const void *data,
+    size_t (*step_scratch)(const void *params, const struct policy_model *model, const void *data,
                            int32_t n);
     /* Called once before the scores of a round; may change view->state. */
     void (*begin)(const void *params, const struct keep_view *view);
@@ -261,13 +220,6 @@ const struct keep_policy *keep_policy_at(int32_t i);
 #define KEEP_COUNT_MAX (1 << 29) /* of one rule: sums of several stay within int32_t */
 #define KEEP_SPLIT_MAX 256       /* layers, or heads, that a budget can be split over */
 
-enum keep_unit { KEEP_UNIT_TOKENS, KEEP_UNIT_SHARE, KEEP_UNIT_BYTES };
-
-struct keep_budget {
-    enum keep_unit unit;
-    int64_t value; /* entries per lane; millionths of the tokens; bytes of the whole sequence */
-};
-
 /* Which lanes keep the same positions. */
 enum keep_granularity {
     KEEP_ALL,        /* every lane */
@@ -281,7 +233,7 @@ enum keep_combine { KEEP_MEAN, KEEP_MAX };
 
 /* The options that every policy has; rules.c says what each does. */
 struct keep_rules {
-    struct keep_budget budget;
+    struct policy_budget budget;
     int32_t slack;
     int32_t prefix;
     int32_t sinks;
@@ -294,11 +246,11 @@ struct keep_rules {
     int32_t batch;       /* 0: rounds as soon as they are due */
     int32_t overwrite;   /* 1: a full lane takes a token that is evaluated alone by overwriting the
                             entry of lowest score (policies with step) */
-    char layers[KEEP_TEXT_SIZE];
-    char heads[KEEP_TEXT_SIZE];
+    char layers[POLICY_TEXT_SIZE];
+    char heads[POLICY_TEXT_SIZE];
 };
 
-extern const struct keep_param keep_rule_params[];
+extern const struct policy_param keep_rule_params[];
 
 /* Options as checked values. A plain value: copying it is allowed. */
 struct keep_config {
@@ -367,10 +319,6 @@ int64_t keep_allot_pages(const struct kv_geometry *g, int64_t n_entry, int64_t n
 /* Whether the policy wants distances to be those of places within the lane (KEEP_NEED_PLACES). */
 bool keep_config_places(const struct keep_config *config);
 
-/* The value that a parameter has when the policy's options are empty, as text. */
-void keep_param_fallback(const struct keep_policy *policy, const struct keep_param *param,
-                         char *out, size_t cap);
-
 /* Fills weight [n], their mean 1, from "even", "pyramid:BETA" ("pyramidkv:BETA"), numbers "1/2/1",
    or the name of a file of n numbers. INVALID names the key; IO. */
 pith_status keep_split_read(const char *key, const char *text, int32_t n, double *weight,
@@ -433,7 +381,7 @@ struct keep;
 /* *out is NULL for the full cache. config was fitted to model->g; *model is copied, what it points
    to is borrowed until keep_free. Rounds run on at most n_thread threads, which changes no result.
    Opens the policy: its statuses; NOMEM. */
-pith_status keep_create(const struct keep_config *config, const struct keep_model *model,
+pith_status keep_create(const struct keep_config *config, const struct policy_model *model,
                         int32_t n_thread, struct keep **out, pith_error *err);
 void keep_free(struct keep *keep); /* NULL is ignored */
 const struct keep_config *keep_get_config(const struct keep *keep);

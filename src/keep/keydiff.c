@@ -27,7 +27,7 @@ static struct work place(const struct kv_geometry *g, float *base)
     return (struct work){base, base + dim, base + dim + len, base + dim + 2 * len};
 }
 
-static size_t scratch_size(const void *params, const struct keep_model *model, const void *data,
+static size_t scratch_size(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)
 {
     (void)params;

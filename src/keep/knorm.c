@@ -10,7 +10,7 @@
 
 #include "keep/keep.h"
 
-static size_t scratch_size(const void *params, const struct keep_model *model, const void *data,
+static size_t scratch_size(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)
 {
     (void)params;

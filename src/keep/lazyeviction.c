@@ -98,17 +98,17 @@ static void score(const void *params, const struct keep_view *view, const struct
 
 static const char *const score_words[] = {[SCORE_CODE] = "code", [SCORE_NOTES] = "notes", NULL};
 
-static const struct keep_param own_params[] = {
-    {"threshold", KEEP_TYPE_REAL, offsetof(struct params, threshold), 0, 1000, "1e-4",
+static const struct policy_param own_params[] = {
+    {"threshold", POLICY_TYPE_REAL, offsetof(struct params, threshold), 0, 1000, "1e-4",
      "the attention from which on a query makes use of an entry", NULL},
-    {"score", KEEP_TYPE_CHOICE, offsetof(struct params, score), 0, 0, "code",
+    {"score", POLICY_TYPE_CHOICE, offsetof(struct params, score), 0, 0, "code",
      "the formula of the authors' code, or that of notes on the paper", score_words},
     KEEP_GROUP_PARAM(struct params, "max"),
     KEEP_PROMPT_PARAM(struct params, "off"),
     {0},
 };
 
-static const struct keep_preset presets[] = {
+static const struct policy_preset presets[] = {
     {"gsm8k", "window=101,slack=101", "the authors' W for GSM8K"},
     {"math", "window=175,slack=175", "for MATH; what holds without a preset"},
     {"aime", "window=363,slack=363", "for AIME"},

@@ -54,7 +54,7 @@ static int32_t n_mark(const void *params)
 }
 
 /* Three numbers of each query head, or the values of a page where they are read again. */
-static size_t step_scratch(const void *params, const struct keep_model *model, const void *data,
+static size_t step_scratch(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)
 {
     const struct params *p = params;
@@ -165,13 +165,13 @@ static void step(const void *params, const struct keep_view *view, const struct 
 static struct snapkv_form form_of(const void *params)
 {
     struct snapkv_form form = ((const struct params *)params)->form;
-    form.pool = KEEP_POOL_AVG;
+    form.pool = POLICY_POOL_AVG;
     form.group = SNAPKV_SUM;
     form.softmax = SNAPKV_BEFORE;
     return form;
 }
 
-static size_t scratch_size(const void *params, const struct keep_model *model, const void *data,
+static size_t scratch_size(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)
 {
     struct snapkv_form form = form_of(params);
@@ -208,24 +208,24 @@ static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const score_words[] = {[SCORE_L1] = "l1", [SCORE_EXACT] = "exact", NULL};
 
 #define AT(member) .offset = offsetof(struct params, member)
-static const struct keep_param own_params[] = {
-    {"score", KEEP_TYPE_CHOICE, AT(score), 0, 0, "l1",
+static const struct policy_param own_params[] = {
+    {"score", POLICY_TYPE_CHOICE, AT(score), 0, 0, "l1",
      "what an entry is worth: l1, its weight times the L1 norm of its value, or exact, the change "
      "of "
      "the output without it, which reads every value once more",
      score_words},
-    {"normalise", KEEP_TYPE_CHOICE, AT(normalise), 0, 0, "on",
+    {"normalise", POLICY_TYPE_CHOICE, AT(normalise), 0, 0, "on",
      "whether l1 takes the softmax weight (on) or its exponential before the division, so that "
      "query "
      "heads with large sums decide (off)",
      switch_words},
-    {"newest", KEEP_TYPE_CHOICE, AT(newest), 0, 0, "off",
+    {"newest", POLICY_TYPE_CHOICE, AT(newest), 0, 0, "off",
      "whether the entry that was just written is protected from being the next to go: off or on",
      switch_words},
-    {"prompt-window", KEEP_TYPE_COUNT, AT(form.n_query), 1, 4096, "32",
+    {"prompt-window", POLICY_TYPE_COUNT, AT(form.n_query), 1, 4096, "32",
      "the last queries of a prompt that fills the budget: they choose what stays of the rest",
      NULL},
-    {"kernel", KEEP_TYPE_COUNT, AT(form.kernel), 1, 4095, "5",
+    {"kernel", POLICY_TYPE_COUNT, AT(form.kernel), 1, 4095, "5",
      "neighbours that their choice is averaged over (1: none)", NULL},
     {0},
 };

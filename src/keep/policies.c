@@ -1,27 +1,14 @@
 /*
- * policies.c - the table of keep policies, and its public listing. Nothing else of the library
- * names a policy.
+ * policies.c - the table of keep policies, their options and their public listing. Nothing else of
+ * the library names a policy.
  */
 #include "keep/keep.h"
 
 static const struct keep_policy *const policies[] = {
-    &keep_streaming,
-    &keep_random,
-    &keep_snapkv,
-    &keep_pyramidkv,
-    &keep_adakv,
-    &keep_tova,
-    &keep_rkv,
-    &keep_h2o,
-    &keep_vatp,
-    &keep_scissorhands,
-    &keep_raas,
-    &keep_lazyeviction,
-    &keep_knorm,
-    &keep_keydiff,
-    &keep_vnorm,
-    &keep_triattention,
-    &keep_longflow,
+    &keep_streaming,    &keep_random,       &keep_snapkv, &keep_pyramidkv, &keep_adakv,
+    &keep_tova,         &keep_rkv,          &keep_h2o,    &keep_vatp,      &keep_scissorhands,
+    &keep_raas,         &keep_lazyeviction, &keep_knorm,  &keep_keydiff,   &keep_vnorm,
+    &keep_triattention, &keep_longflow,
 };
 
 const struct keep_policy *keep_policy_at(int32_t i)
@@ -29,21 +16,63 @@ const struct keep_policy *keep_policy_at(int32_t i)
     return i >= 0 && (size_t)i < PI_LEN(policies) ? policies[i] : NULL;
 }
 
-static int32_t count_params(const struct keep_param *params)
+static const char *name_at(int32_t i)
 {
-    int32_t n = 0;
-    while (params != NULL && params[n].key != NULL)
-        n++;
-    return n;
+    const struct keep_policy *p = keep_policy_at(i);
+    return p != NULL ? p->name : NULL;
 }
 
-static int32_t count_presets(const struct keep_preset *presets)
+/* ---- a policy's options ---- */
+
+static struct policy_options options_of(const struct keep_policy *policy, struct keep_config *c)
 {
-    int32_t n = 0;
-    while (presets != NULL && presets[n].name != NULL)
-        n++;
-    return n;
+    return (struct policy_options){
+        .verb = "keep",
+        .name = policy->name,
+        .rules = keep_rule_params,
+        .rule_fields = c != NULL ? &c->rules : NULL,
+        .own = policy->params,
+        .own_fields = c != NULL ? &c->params : NULL,
+        .defaults = policy->defaults,
+        .presets = policy->presets,
+    };
 }
+
+pith_status keep_config_set(const struct keep_policy *policy, const char *options,
+                            struct keep_config *out, pith_error *err)
+{
+    struct keep_config c = {.policy = policy};
+    struct policy_options o = options_of(policy, &c);
+    assert(policy->params_size <= KEEP_PARAMS_SIZE);
+    PI_TRY(policy_options_read(&o, options, err));
+    PI_TRY(keep_rules_agree(&c.rules, err));
+    PI_TRY(keep_overwrite_check(&c, err));
+    PI_TRY(keep_allot_check(&c, err));
+    if (keep_config_places(&c) && c.rules.segments > 0)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: %s: segments: %d: positions of the cache are for one gap behind the "
+                       "first entries, and segments leave several",
+                       policy->name, c.rules.segments);
+    if (c.rules.budget.unit == POLICY_UNIT_TOKENS) {
+        c.n_budget = (int32_t)c.rules.budget.value;
+        PI_TRY(keep_config_check(&c, c.n_budget, err));
+    }
+    *out = c;
+    return PITH_OK;
+}
+
+pith_status keep_config_parse(const char *text, struct keep_config *out, pith_error *err)
+{
+    int32_t index;
+    const char *options;
+    PI_TRY(policy_find("keep", text, name_at, &index, &options, err));
+    if (index >= 0)
+        return keep_config_set(keep_policy_at(index), options, out, err);
+    *out = (struct keep_config){0};
+    return PITH_OK;
+}
+
+/* ---- the public listing ---- */
 
 pith_status pith_keep_policy(int32_t i, pith_policy_info *out)
 {
@@ -54,44 +83,28 @@ pith_status pith_keep_policy(int32_t i, pith_policy_info *out)
         .name = p->name,
         .summary = p->summary,
         .citation = p->citation,
-        .n_param = count_params(keep_rule_params) + count_params(p->params),
-        .n_preset = count_presets(p->presets),
+        .n_param = policy_count_params(keep_rule_params) + policy_count_params(p->params),
+        .n_preset = policy_count_presets(p->presets),
     };
     return PITH_OK;
 }
 
 pith_status pith_keep_param(int32_t i, int32_t j, pith_param_info *out)
 {
-    static const char *const types[] = {
-        [KEEP_TYPE_COUNT] = "count",   [KEEP_TYPE_BUDGET] = "budget", [KEEP_TYPE_REAL] = "real",
-        [KEEP_TYPE_CHOICE] = "choice", [KEEP_TYPE_TEXT] = "text",
-    };
     const struct keep_policy *p = keep_policy_at(i);
-    int32_t n_rule = count_params(keep_rule_params);
-    if (p == NULL || j < 0 || j >= n_rule + count_params(p->params))
+    if (p == NULL)
         return PITH_NOT_FOUND;
-    const struct keep_param *param = j < n_rule ? &keep_rule_params[j] : &p->params[j - n_rule];
-    *out = (pith_param_info){
-        .key = param->key,
-        .type = types[param->type],
-        .help = param->help,
-        .min = param->min,
-        .max = param->max,
-        .shared = j < n_rule,
-    };
-    keep_param_fallback(p, param, out->fallback, sizeof(out->fallback));
-    return PITH_OK;
+    struct policy_options o = options_of(p, NULL);
+    return policy_param_info(&o, j, out);
 }
 
 pith_status pith_keep_preset(int32_t i, int32_t j, pith_preset_info *out)
 {
     const struct keep_policy *p = keep_policy_at(i);
-    if (p == NULL || j < 0 || j >= count_presets(p->presets))
+    if (p == NULL)
         return PITH_NOT_FOUND;
-    const struct keep_preset *preset = &p->presets[j];
-    *out = (pith_preset_info){
-        .name = preset->name, .options = preset->options, .help = preset->help};
-    return PITH_OK;
+    struct policy_options o = options_of(p, NULL);
+    return policy_preset_info(&o, j, out);
 }
 
 pith_status pith_keep_check(const char *keep, pith_error *err)

@@ -17,7 +17,7 @@
  */
 #include "keep/snapkv.h"
 
-static const struct keep_param own_params[] = {SNAPKV_PARAMS, {0}};
+static const struct policy_param own_params[] = {SNAPKV_PARAMS, {0}};
 
 const struct keep_policy keep_pyramidkv = {
     .name = "pyramidkv",

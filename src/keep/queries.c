@@ -18,17 +18,17 @@ struct ring {
     size_t row;    /* floats of a position in a layer */
 };
 
-static size_t marks_size(const struct keep_model *model, int32_t n_query)
+static size_t marks_size(const struct policy_model *model, int32_t n_query)
 {
     return pi_align((size_t)model->g.n_layer * (size_t)n_query * sizeof(int32_t), 64);
 }
 
-static size_t row_len(const struct keep_model *model)
+static size_t row_len(const struct policy_model *model)
 {
     return (size_t)model->g.n_head * (size_t)model->n_group * (size_t)model->g.dim_k;
 }
 
-size_t keep_queries_size(const struct keep_model *model, int32_t n_query)
+size_t keep_queries_size(const struct policy_model *model, int32_t n_query)
 {
     size_t n = (size_t)model->g.n_layer * (size_t)n_query * row_len(model);
     return marks_size(model, n_query) + pi_align(n * sizeof(float), 64);
@@ -73,12 +73,12 @@ static size_t stride_of(int32_t n)
     return pi_align((size_t)n + 16, 16);
 }
 
-static size_t weights_size(const struct keep_model *model, int32_t n_query, int32_t n)
+static size_t weights_size(const struct policy_model *model, int32_t n_query, int32_t n)
 {
     return pi_align((size_t)n_query * (size_t)model->n_group * stride_of(n) * sizeof(float), 64);
 }
 
-size_t keep_queries_scratch(const struct keep_model *model, int32_t n_query, int32_t n)
+size_t keep_queries_scratch(const struct policy_model *model, int32_t n_query, int32_t n)
 {
     return weights_size(model, n_query, n) +
            pi_align(kv_attend_scratch_bytes(&model->g, n_query * model->n_group), 64);
@@ -88,7 +88,7 @@ void keep_queries_weights(const struct keep_view *view, const struct keep_lane *
                           int32_t n_query, bool logits, void *scratch, const float **weight,
                           size_t *stride)
 {
-    const struct keep_model *m = view->model;
+    const struct policy_model *m = view->model;
     struct ring ring = ring_of(view, n_query, lane->layer);
     int32_t count = keep_queries_count(view, n_query), n_done = 0;
     float *rows = scratch;

@@ -163,15 +163,15 @@ static void score(const void *params, const struct keep_view *view, const struct
 static const char *const looks_words[] = {
     [LOOKS_THRESHOLD] = "threshold", [LOOKS_TOP] = "top", NULL};
 
-static const struct keep_param own_params[] = {
-    {"looks", KEEP_TYPE_CHOICE, offsetof(struct params, looks), 0, 0, "threshold",
+static const struct policy_param own_params[] = {
+    {"looks", POLICY_TYPE_CHOICE, offsetof(struct params, looks), 0, 0, "threshold",
      "what a query looks at: entries from a threshold of attention on, or the pages at the top",
      looks_words},
-    {"threshold", KEEP_TYPE_REAL, offsetof(struct params, threshold), 0, 1000, "1e-4",
+    {"threshold", POLICY_TYPE_REAL, offsetof(struct params, threshold), 0, 1000, "1e-4",
      "that threshold (unverified)", NULL},
-    {"top", KEEP_TYPE_REAL, offsetof(struct params, top), 0, 1000, "0.5",
+    {"top", POLICY_TYPE_REAL, offsetof(struct params, top), 0, 1000, "0.5",
      "the part of the pages that is at the top (unverified)", NULL},
-    {"page", KEEP_TYPE_COUNT, offsetof(struct params, page), 1, 65536, "16",
+    {"page", POLICY_TYPE_COUNT, offsetof(struct params, page), 1, 65536, "16",
      "positions of a page, which stays or goes as a whole where the slack is as long", NULL},
     KEEP_GROUP_PARAM(struct params, "max"),
     KEEP_PROMPT_PARAM(struct params, "off"),

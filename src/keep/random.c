@@ -9,8 +9,8 @@ struct random_params {
     int32_t seed;
 };
 
-static const struct keep_param params_table[] = {
-    {"seed", KEEP_TYPE_COUNT, offsetof(struct random_params, seed), 0, KEEP_COUNT_MAX, "0",
+static const struct policy_param params_table[] = {
+    {"seed", POLICY_TYPE_COUNT, offsetof(struct random_params, seed), 0, KEEP_COUNT_MAX, "0",
      "another seed draws other lots", NULL},
     {0},
 };

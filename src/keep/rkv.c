@@ -27,7 +27,7 @@
 #include "base/mem.h"
 #include "cpu/kernels.h"
 #include "keep/keep.h"
-#include "keep/pool.h"
+#include "policy/pool.h"
 
 #define BLOCK PI_ATTEND_SLOTS /* keys that lie side by side */
 #define LEAST_NORM 1e-12f     /* below, a key points nowhere */
@@ -61,8 +61,8 @@ struct work {
     void *queries;   /* of keep_queries_weights */
 };
 
-static size_t place(const struct params *p, const struct keep_model *m, int32_t n_entry, void *base,
-                    struct work *w)
+static size_t place(const struct params *p, const struct policy_model *m, int32_t n_entry,
+                    void *base, struct work *w)
 {
     size_t used = 0, dim = (size_t)m->g.dim_k, n = (size_t)n_entry;
     w->unit = pi_mem_part(base, &used, pi_align(n, BLOCK) * dim, sizeof(float));
@@ -146,7 +146,7 @@ static void take_cosines(const struct kv_geometry *g, const int32_t *rows, int32
     for (int32_t d = 0; d < g->dim_k; d++)
         for (int32_t r = 0; r < n_row; r++)
             w->row[d * n_row + r] = w->unit[at(g, rows[r], d)];
-    pi_kernels()->attend.logits[PI_ATTEND_F32](&page, &job);
+    pi_kernels()->attend.logits_decoded(&page, &job);
 }
 
 /* Takes the last cosine above the threshold of row i among those of a block off its column; false:
@@ -235,7 +235,7 @@ static void take_importance(const struct params *p, const struct keep_view *view
         for (int32_t i = 0; i < n; i++)
             w->vote[i] += x[i] / sum / (float)count;
     }
-    keep_pool(KEEP_POOL_MAX, p->kernel, w->vote, n, w->pooled);
+    policy_pool(POLICY_POOL_MAX, p->kernel, w->vote, n, w->pooled);
 }
 
 /* ---- members ---- */
@@ -246,13 +246,13 @@ static uint32_t needs(const void *params)
     return KEEP_NEED_ROWS;
 }
 
-static size_t state_size(const void *params, const struct keep_model *model, const void *data)
+static size_t state_size(const void *params, const struct policy_model *model, const void *data)
 {
     (void)data;
     return keep_queries_size(model, ((const struct params *)params)->n_query);
 }
 
-static size_t scratch_size(const void *params, const struct keep_model *model, const void *data,
+static size_t scratch_size(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)
 {
     struct work w;
@@ -280,7 +280,7 @@ static void score(const void *params, const struct keep_view *view, const struct
     struct work w;
     int32_t n = 0;
     place(p, view->model, lane->n, lane->scratch, &w);
-    keep_pool_order(lane->pos, lane->n, w.order);
+    policy_pool_order(lane->pos, lane->n, w.order);
     for (int32_t i = 0; i < lane->n; i++)
         w.place[w.order[i]] = i;
     while (n < lane->n && lane->pos[w.order[n]] < view->n_token - p->n_query)
@@ -297,18 +297,18 @@ static const char *const similar_words[] = {[SIMILAR_LAST] = "last", [SIMILAR_OF
 static const char *const switch_words[] = {"off", "on", NULL};
 
 #define AT(member) offsetof(struct params, member)
-static const struct keep_param own_params[] = {
-    {"queries", KEEP_TYPE_COUNT, AT(n_query), 1, 4096, "8",
+static const struct policy_param own_params[] = {
+    {"queries", POLICY_TYPE_COUNT, AT(n_query), 1, 4096, "8",
      "the last queries, by whose logits entries before them are scored", NULL},
-    {"kernel", KEEP_TYPE_COUNT, AT(kernel), 1, 4095, "7",
+    {"kernel", POLICY_TYPE_COUNT, AT(kernel), 1, 4095, "7",
      "entries whose largest importance each gets (1: its own)", NULL},
-    {"lambda", KEEP_TYPE_REAL, AT(lambda), 0, 1000, "0.1",
+    {"lambda", POLICY_TYPE_REAL, AT(lambda), 0, 1000, "0.1",
      "weight of importance against redundancy (the class in the authors' code: 0.07)", NULL},
-    {"similar", KEEP_TYPE_CHOICE, AT(similar), 0, 0, "last",
+    {"similar", POLICY_TYPE_CHOICE, AT(similar), 0, 0, "last",
      "of each key's similar ones the last is not counted (last), or all are (off)", similar_words},
-    {"threshold", KEEP_TYPE_REAL, AT(threshold), 0, 1000, "0.5",
+    {"threshold", POLICY_TYPE_REAL, AT(threshold), 0, 1000, "0.5",
      "the cosine above which keys are similar", NULL},
-    {"quirk", KEEP_TYPE_CHOICE, AT(quirk), 0, 0, "on",
+    {"quirk", POLICY_TYPE_CHOICE, AT(quirk), 0, 0, "on",
      "as in the authors' code, a key without a similar one is not counted for the first",
      switch_words},
     {0},

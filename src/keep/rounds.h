@@ -52,7 +52,7 @@ struct keep_steps {
 
 struct keep {
     struct keep_config config;
-    struct keep_model model;
+    struct policy_model model;
     int32_t n_thread;
     int32_t n_scorer; /* threads that score: at most one for each KV head */
     void *data;       /* of the policy's open */

@@ -20,45 +20,45 @@ static const char *const granularity_words[] = {
 static const char *const combine_words[] = {[KEEP_MEAN] = "mean", [KEEP_MAX] = "max", NULL};
 
 #define AT(member) .offset = offsetof(struct keep_rules, member)
-const struct keep_param keep_rule_params[] = {
-    {"budget", KEEP_TYPE_BUDGET, AT(budget), 1, KEEP_COUNT_MAX, "1024",
+const struct policy_param keep_rule_params[] = {
+    {"budget", POLICY_TYPE_BUDGET, AT(budget), 1, KEEP_COUNT_MAX, "1024",
      "entries of a lane after a round, their share of the tokens so far (50%), or the size of the "
      "sequence's pages (64MiB)",
      NULL},
-    {"slack", KEEP_TYPE_COUNT, AT(slack), 1, KEEP_COUNT_MAX, "128",
+    {"slack", POLICY_TYPE_COUNT, AT(slack), 1, KEEP_COUNT_MAX, "128",
      "entries above the budget at which a round runs: they are what it drops", NULL},
-    {"prefix", KEEP_TYPE_COUNT, AT(prefix), 0, KEEP_COUNT_MAX, "0",
+    {"prefix", POLICY_TYPE_COUNT, AT(prefix), 0, KEEP_COUNT_MAX, "0",
      "positions at the beginning whose entries always stay", NULL},
-    {"sinks", KEEP_TYPE_COUNT, AT(sinks), 0, KEEP_COUNT_MAX, "0",
+    {"sinks", POLICY_TYPE_COUNT, AT(sinks), 0, KEEP_COUNT_MAX, "0",
      "oldest entries of a lane that always stay", NULL},
-    {"window", KEEP_TYPE_COUNT, AT(window), 0, KEEP_COUNT_MAX, "0",
+    {"window", POLICY_TYPE_COUNT, AT(window), 0, KEEP_COUNT_MAX, "0",
      "positions at the end whose entries always stay", NULL},
-    {"recent", KEEP_TYPE_REAL, AT(recent), 0, 900, "0",
+    {"recent", POLICY_TYPE_REAL, AT(recent), 0, 900, "0",
      "part of a lane's budget that is such a window, where that is more (0.5: half of it)", NULL},
-    {"pin-prompt", KEEP_TYPE_CHOICE, AT(pin_prompt), 0, 0, "off",
+    {"pin-prompt", POLICY_TYPE_CHOICE, AT(pin_prompt), 0, 0, "off",
      "the entries of the prompt always stay: off or on", switch_words},
-    {"segments", KEEP_TYPE_COUNT, AT(segments), 0, 4096, "0",
+    {"segments", POLICY_TYPE_COUNT, AT(segments), 0, 4096, "0",
      "parts of equal length of what may go; each loses its share of what goes (0: no parts)", NULL},
-    {"granularity", KEEP_TYPE_CHOICE, AT(granularity), 0, 0, "layer-head",
+    {"granularity", POLICY_TYPE_CHOICE, AT(granularity), 0, 0, "layer-head",
      "lanes that keep the same positions: all, head (those of a KV head in every layer), layer, or "
      "layer-head (each for itself)",
      granularity_words},
-    {"combine", KEEP_TYPE_CHOICE, AT(combine), 0, 0, "mean",
+    {"combine", POLICY_TYPE_CHOICE, AT(combine), 0, 0, "mean",
      "the score of several lanes that keep the same positions: mean or max", combine_words},
-    {"batch", KEEP_TYPE_COUNT, AT(batch), 0, KEEP_COUNT_MAX, "0",
+    {"batch", POLICY_TYPE_COUNT, AT(batch), 0, KEEP_COUNT_MAX, "0",
      "rounds only before tokens whose number is a multiple of this, where a lane holds more than "
      "budget + slack (0: as soon as it holds as many)",
      NULL},
-    {"overwrite", KEEP_TYPE_CHOICE, AT(overwrite), 0, 0, "off",
+    {"overwrite", POLICY_TYPE_CHOICE, AT(overwrite), 0, 0, "off",
      "whether a token that is evaluated alone takes the place of the entry of lowest score in a "
      "lane "
      "that holds its budget: off or on",
      switch_words},
-    {"layers", KEEP_TYPE_TEXT, AT(layers), 0, 0, "even",
+    {"layers", POLICY_TYPE_TEXT, AT(layers), 0, 0, "even",
      "how the layers share the budget: even, pyramid:BETA, pyramidkv:BETA (of what is beyond the "
      "window), numbers like 2/1/1, or a file of them",
      NULL},
-    {"heads", KEEP_TYPE_TEXT, AT(heads), 0, 0, "even", "the same for the KV heads of each layer",
+    {"heads", POLICY_TYPE_TEXT, AT(heads), 0, 0, "even", "the same for the KV heads of each layer",
      NULL},
     {0},
 };
@@ -337,7 +337,7 @@ pith_status keep_config_fit(struct keep_config *c, const struct kv_geometry *g, 
     c->split = false;
     c->n_unsplit = 0;
     PI_TRY(read_split(c, g, err));
-    if (c->rules.budget.unit == KEEP_UNIT_BYTES)
+    if (c->rules.budget.unit == POLICY_UNIT_BYTES)
         PI_TRY(fit_bytes(c, g, err));
     return check_lanes(c, g, err);
 }

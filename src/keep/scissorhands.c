@@ -119,10 +119,10 @@ static void score(const void *params, const struct keep_view *view, const struct
 
 static const char *const count_words[] = {[COUNT_LOW] = "low", [COUNT_SUM] = "sum", NULL};
 
-static const struct keep_param own_params[] = {
-    {"history", KEEP_TYPE_COUNT, offsetof(struct params, history), 1, 4096, "400",
+static const struct policy_param own_params[] = {
+    {"history", POLICY_TYPE_COUNT, offsetof(struct params, history), 1, 4096, "400",
      "the last queries that are counted (unverified)", NULL},
-    {"count", KEEP_TYPE_CHOICE, offsetof(struct params, count), 0, 0, "low",
+    {"count", POLICY_TYPE_CHOICE, offsetof(struct params, count), 0, 0, "low",
      "low: how many of them gave an entry less than an even share; sum: how much attention it got "
      "since the prompt's last so many tokens",
      count_words},

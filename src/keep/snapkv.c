@@ -34,7 +34,7 @@ struct work {
     void *queries;  /* of keep_queries_weights */
 };
 
-static size_t place(const struct snapkv_form *form, const struct keep_model *model, int32_t n,
+static size_t place(const struct snapkv_form *form, const struct policy_model *model, int32_t n,
                     void *base, struct work *w)
 {
     size_t used = 0, count = (size_t)n;
@@ -47,7 +47,7 @@ static size_t place(const struct snapkv_form *form, const struct keep_model *mod
     return used;
 }
 
-size_t snapkv_score_scratch(const struct snapkv_form *form, const struct keep_model *model,
+size_t snapkv_score_scratch(const struct snapkv_form *form, const struct policy_model *model,
                             int32_t n)
 {
     struct work w;
@@ -118,13 +118,13 @@ void snapkv_score(const struct snapkv_form *form, const struct keep_view *view,
     struct work w;
     int32_t n_before = 0;
     place(form, view->model, lane->n, scratch, &w);
-    keep_pool_order(lane->pos, lane->n, w.order);
+    policy_pool_order(lane->pos, lane->n, w.order);
     while (n_before < lane->n && lane->pos[w.order[n_before]] < view->n_token - form->n_query)
         n_before++;
     take_votes(form, view, lane, n_before, &w);
     for (int32_t i = 0; i < n_before; i++)
         w.sorted[i] = w.all[w.order[i]];
-    keep_pool((enum keep_pool_kind)form->pool, form->kernel, w.sorted, n_before, w.pooled);
+    policy_pool((enum policy_pool_kind)form->pool, form->kernel, w.sorted, n_before, w.pooled);
     for (int32_t i = 0; i < lane->n; i++)
         out[w.order[i]] = i < n_before ? w.pooled[i] : FLT_MAX;
 }
@@ -137,13 +137,13 @@ uint32_t snapkv_needs(const void *params)
     return KEEP_NEED_ROWS;
 }
 
-size_t snapkv_state_size(const void *params, const struct keep_model *model, const void *data)
+size_t snapkv_state_size(const void *params, const struct policy_model *model, const void *data)
 {
     (void)data;
     return keep_queries_size(model, ((const struct snapkv_form *)params)->n_query);
 }
 
-size_t snapkv_scratch_size(const void *params, const struct keep_model *model, const void *data,
+size_t snapkv_scratch_size(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)
 {
     (void)data;
@@ -170,12 +170,13 @@ void snapkv_score_lane(const void *params, const struct keep_view *view,
 
 /* ---- the policy ---- */
 
-const char *const snapkv_pool_words[] = {[KEEP_POOL_AVG] = "avg", [KEEP_POOL_MAX] = "max", NULL};
+const char *const snapkv_pool_words[] = {
+    [POLICY_POOL_AVG] = "avg", [POLICY_POOL_MAX] = "max", NULL};
 const char *const snapkv_group_words[] = {
     [SNAPKV_MEAN] = "mean", [SNAPKV_MAX] = "max", [SNAPKV_SUM] = "sum", NULL};
 const char *const snapkv_softmax_words[] = {[SNAPKV_ALL] = "all", [SNAPKV_BEFORE] = "before", NULL};
 
-static const struct keep_param own_params[] = {SNAPKV_PARAMS, {0}};
+static const struct policy_param own_params[] = {SNAPKV_PARAMS, {0}};
 
 const struct keep_policy keep_snapkv = {
     .name = "snapkv",

@@ -6,21 +6,21 @@
 #define PI_KEEP_SNAPKV_H
 
 #include "keep/keep.h"
-#include "keep/pool.h"
+#include "policy/pool.h"
 
 enum snapkv_group { SNAPKV_MEAN, SNAPKV_MAX, SNAPKV_SUM };
 enum snapkv_softmax { SNAPKV_ALL, SNAPKV_BEFORE };
 
 struct snapkv_form {
     int32_t n_query; /* the last queries, and the last positions that they do not score */
-    int32_t pool;    /* enum keep_pool_kind */
+    int32_t pool;    /* enum policy_pool_kind */
     int32_t kernel;
     int32_t group;   /* enum snapkv_group: of the query heads of a KV head, before pooling */
     int32_t softmax; /* enum snapkv_softmax: over all entries, or those before the last positions */
 };
 
 /* Scratch of snapkv_score over n entries. */
-size_t snapkv_score_scratch(const struct snapkv_form *form, const struct keep_model *model,
+size_t snapkv_score_scratch(const struct snapkv_form *form, const struct policy_model *model,
                             int32_t n);
 
 /* Scores of a lane's entries, out [lane->n], by the queries at the beginning of the view's state.
@@ -31,8 +31,8 @@ void snapkv_score(const struct snapkv_form *form, const struct keep_view *view,
 
 /* Members of a policy whose params begin with a struct snapkv_form. */
 uint32_t snapkv_needs(const void *params);
-size_t snapkv_state_size(const void *params, const struct keep_model *model, const void *data);
-size_t snapkv_scratch_size(const void *params, const struct keep_model *model, const void *data,
+size_t snapkv_state_size(const void *params, const struct policy_model *model, const void *data);
+size_t snapkv_scratch_size(const void *params, const struct policy_model *model, const void *data,
                            int32_t n);
 void snapkv_observe(const void *params, const struct keep_view *view,
                     const struct pi_pass_tap_rows *rows);
@@ -47,15 +47,15 @@ extern const char *const snapkv_softmax_words[];
 /* Rows of their parameter tables. */
 /* clang-format off */
 #define SNAPKV_PARAMS                                                                              \
-    {"queries", KEEP_TYPE_COUNT, offsetof(struct snapkv_form, n_query), 1, 4096, "32",             \
+    {"queries", POLICY_TYPE_COUNT, offsetof(struct snapkv_form, n_query), 1, 4096, "32",             \
      "the last queries, by whose attention entries before them are scored", NULL},                 \
-    {"pool", KEEP_TYPE_CHOICE, offsetof(struct snapkv_form, pool), 0, 0, "avg",                    \
+    {"pool", POLICY_TYPE_CHOICE, offsetof(struct snapkv_form, pool), 0, 0, "avg",                    \
      "neighbours share their scores: avg (zeros beyond the ends) or max", snapkv_pool_words},      \
-    {"kernel", KEEP_TYPE_COUNT, offsetof(struct snapkv_form, kernel), 1, 4095, "5",                \
+    {"kernel", POLICY_TYPE_COUNT, offsetof(struct snapkv_form, kernel), 1, 4095, "5",                \
      "entries that are pooled (1: none)", NULL},                                                   \
-    {"group", KEEP_TYPE_CHOICE, offsetof(struct snapkv_form, group), 0, 0, "mean",                 \
+    {"group", POLICY_TYPE_CHOICE, offsetof(struct snapkv_form, group), 0, 0, "mean",                 \
      "query heads of a KV head, before pooling: mean, max or sum", snapkv_group_words},            \
-    {"softmax", KEEP_TYPE_CHOICE, offsetof(struct snapkv_form, softmax), 0, 0, "all",              \
+    {"softmax", POLICY_TYPE_CHOICE, offsetof(struct snapkv_form, softmax), 0, 0, "all",              \
      "attention over all entries, or over those before the last queries alone",                    \
      snapkv_softmax_words}
 /* clang-format on */

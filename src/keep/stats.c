@@ -72,19 +72,6 @@ pith_status stats_new(struct pith_stats **out, pith_error *err)
     return PITH_OK;
 }
 
-char *stats_name(const char *name, size_t n)
-{
-    char *copy = pi_mem_strndup(PI_MEM_OTHER, name, n);
-    for (size_t i = 0; copy != NULL && i < n; i++) {
-        uint8_t byte = (uint8_t)copy[i], next = (uint8_t)copy[i + 1]; /* the last: the zero */
-        if ((byte > 0 && byte < ' ') || byte == 0x7f)
-            copy[i] = '?';
-        if (byte == 0xc2 && next >= 0x80 && next < 0xa0) /* UTF-8 of U+0080..U+009F */
-            copy[i] = copy[i + 1] = '?';
-    }
-    return copy;
-}
-
 pith_status stats_alloc(struct pith_stats *s, bool has_freq, bool has_k, pith_error *err)
 {
     size_t row = stats_row_len(s), n_lane = (size_t)s->n_layer * (size_t)s->n_head;
@@ -243,32 +230,6 @@ pith_status stats_check(struct pith_stats *s, pith_error *err)
 
 /* ---- whose they are ---- */
 
-static void add_vector(struct kv_hash *hash, const float *x, int32_t n)
-{
-    if (x != NULL)
-        kv_hash_add(hash, x, (size_t)n * sizeof(*x));
-}
-
-uint64_t stats_fingerprint(const struct pith_model *m)
-{
-    struct kv_hash hash;
-    const struct pi_hparams *hp = &m->hp;
-    const int32_t shape[] = {hp->n_layer, hp->n_embd, hp->n_ff,  hp->n_head, hp->n_head_kv,
-                             hp->dim_k,   hp->dim_v,  hp->n_rot, hp->n_vocab};
-    kv_hash_start(&hash);
-    kv_hash_add(&hash, shape, sizeof(shape));
-    kv_hash_add(&hash, m->rope.freq, (size_t)m->rope.n_pair * sizeof(double));
-    for (int32_t l = 0; m->layer != NULL && l < hp->n_layer; l++) {
-        const struct pi_layer *layer = &m->layer[l];
-        add_vector(&hash, layer->attn_norm, hp->n_embd);
-        add_vector(&hash, layer->ffn_norm, hp->n_embd);
-        add_vector(&hash, layer->q_norm, hp->dim_k);
-        add_vector(&hash, layer->k_norm, hp->dim_k);
-    }
-    uint64_t value = kv_hash_value(&hash);
-    return value != 0 ? value : 1;
-}
-
 static pith_status check_count(const char *what, int32_t have, int32_t want, const char *model,
                                pith_error *err)
 {
@@ -293,12 +254,12 @@ pith_status pith_stats_check(const pith_stats *s, const pith_model *m, pith_erro
     if (s->n_flat > 0)
         PI_TRY(check_count("unrotated dimensions", s->n_flat, m->hp.dim_k - m->hp.n_rot, m->name,
                            err));
-    if (s->fingerprint != 0 && m->layer != NULL && s->fingerprint != stats_fingerprint(m))
+    if (s->fingerprint != 0 && m->layer != NULL && s->fingerprint != policy_fingerprint(m))
         return pi_fail(err, PITH_INVALID,
                        "the statistics are of \"%.60s\", whose fingerprint %016llx is not %016llx, "
                        "that of %.60s",
                        s->model != NULL ? s->model : "", (unsigned long long)s->fingerprint,
-                       (unsigned long long)stats_fingerprint(m), m->name);
+                       (unsigned long long)policy_fingerprint(m), m->name);
     return PITH_OK;
 }
 
@@ -361,33 +322,22 @@ pith_status pith_stats_load(const char *path, pith_stats **out, pith_error *err)
 {
     struct pi_file file = {0};
     pith_error why;
-    const size_t shown = 80; /* of the path: its end */
     if (path == NULL || out == NULL)
         return pi_fail(err, PITH_INVALID, "pith_stats_load: path and out must not be NULL");
     PI_TRY(pi_file_map(path, &file, err));
     pith_status status = stats_parse(file.data, file.size, out, &why);
     pi_file_unmap(&file);
-    if (status == PITH_OK)
-        return PITH_OK;
-    size_t len = strlen(path);
-    return pi_fail(err, status, "%s%s: %s", len > shown ? "..." : "",
-                   len > shown ? path + len - shown : path, why.message);
+    return status == PITH_OK ? PITH_OK : pi_file_fail(path, status, &why, err);
 }
 
 pith_status pith_stats_save(const pith_stats *s, const char *path, pith_error *err)
 {
-    struct pi_new_file file = {0};
     uint8_t *data = NULL;
     size_t size = 0;
     if (s == NULL || path == NULL)
         return pi_fail(err, PITH_INVALID, "pith_stats_save: stats and path must not be NULL");
     PI_TRY(stats_format(s, &data, &size, err));
-    pith_status status = pi_new_file_open(path, &file, err);
-    if (status == PITH_OK)
-        status = pi_new_file_write(&file, data, size, err);
-    if (status == PITH_OK)
-        status = pi_new_file_commit(&file, err);
-    pi_new_file_discard(&file);
+    pith_status status = pi_new_file_save(path, data, size, err);
     pi_mem_free(data);
     return status;
 }

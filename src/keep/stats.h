@@ -15,6 +15,7 @@
 #define PI_KEEP_STATS_H
 
 #include "base/base.h"
+#include "policy/identity.h"
 
 struct pith_stats {
     int32_t n_layer;
@@ -84,9 +85,6 @@ double stats_resultant(const struct stats_row *row, int32_t f);
 struct pi_rope;
 void stats_add(const struct pi_rope *rope, int32_t n_flat, const float *x, double *sum);
 
-/* A copy of a name of n bytes for people to read: control characters become '?', so that a file
-   cannot steer a terminal. A pi_mem block that the caller frees; NULL: no memory. */
-char *stats_name(const char *name, size_t n);
 
 /* Allocates the arrays for the counts that *s already holds; k: keys too. The caller frees *s with
    pith_stats_free, which takes it at any stage. NOMEM. */
@@ -103,10 +101,6 @@ pith_status stats_check_shape(const struct pith_stats *s, pith_error *err);
    the centres of a head 1 together. Marks layers whose rows are all zero as absent (count 0).
    FORMAT with layer, head, band and value. */
 pith_status stats_check(struct pith_stats *s, pith_error *err);
-
-/* Identifies a model, whatever its weights are stored as: shape, frequencies and norms, which
-   quantising leaves alone. Never 0. */
-uint64_t stats_fingerprint(const struct pith_model *model);
 
 /* ---- files ---- */
 

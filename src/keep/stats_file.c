@@ -4,6 +4,7 @@
  * Invariant: what is read was checked for size and checksum before anything is allocated for its
  * parts, and what is written is read back as it was.
  */
+#include "base/cursor.h"
 #include "base/mem.h"
 #include "keep/stats.h"
 #include "kv/hash.h"
@@ -15,68 +16,19 @@
 
 enum { FLAG_FREQ = 1, FLAG_KEYS = 2, FLAG_ALL = 3 };
 
-/* A place in the bytes; out is NULL while they are only counted. */
-struct cursor {
-    const uint8_t *in;
-    uint8_t *out;
-    size_t at;
-};
-
-/* ---- little-endian numbers ---- */
-
-static uint64_t get(struct cursor *c, size_t n_byte)
-{
-    uint64_t value = 0;
-    for (size_t i = 0; i < n_byte; i++)
-        value |= (uint64_t)c->in[c->at + i] << (8 * i);
-    c->at += n_byte;
-    return value;
-}
-
-static void put(struct cursor *c, uint64_t value, size_t n_byte)
-{
-    for (size_t i = 0; c->out != NULL && i < n_byte; i++)
-        c->out[c->at + i] = (uint8_t)(value >> (8 * i));
-    c->at += n_byte;
-}
-
-static void put_bytes(struct cursor *c, const void *data, size_t n)
-{
-    if (c->out != NULL && n > 0)
-        memcpy(c->out + c->at, data, n);
-    c->at += n;
-}
-
-static void put_floats(struct cursor *c, const float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof(bits));
-        put(c, bits, 4);
-    }
-}
-
-static void get_floats(struct cursor *c, float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits = (uint32_t)get(c, 4);
-        memcpy(&x[i], &bits, sizeof(bits));
-    }
-}
-
-static void put_doubles(struct cursor *c, const double *x, size_t n)
+static void put_doubles(struct pi_cursor *c, const double *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint64_t bits;
         memcpy(&bits, &x[i], sizeof(bits));
-        put(c, bits, 8);
+        pi_put(c, bits, 8);
     }
 }
 
-static void get_doubles(struct cursor *c, double *x, size_t n)
+static void get_doubles(struct pi_cursor *c, double *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        uint64_t bits = get(c, 8);
+        uint64_t bits = pi_get(c, 8);
         memcpy(&x[i], &bits, sizeof(bits));
     }
 }
@@ -106,56 +58,56 @@ static size_t text_len(const char *text)
 
 /* ---- writing ---- */
 
-static void put_header(struct cursor *c, const struct pith_stats *s, uint64_t size)
+static void put_header(struct pi_cursor *c, const struct pith_stats *s, uint64_t size)
 {
     uint32_t magnitude;
     memcpy(&magnitude, &s->magnitude, sizeof(magnitude));
-    put_bytes(c, MAGIC, 8);
-    put(c, VERSION, 4);
-    put(c, HEADER_SIZE, 4);
-    put(c, size, 8);
-    put(c, s->fingerprint, 8);
-    put(c, (uint64_t)s->n_token, 8);
-    put(c, (uint64_t)s->n_layer, 4);
-    put(c, (uint64_t)s->n_head, 4);
-    put(c, (uint64_t)s->n_head_kv, 4);
-    put(c, (uint64_t)s->n_pair, 4);
-    put(c, (uint64_t)s->n_flat, 4);
-    put(c, (uint64_t)s->n_centre, 4);
-    put(c, (uint64_t)s->n_range, 4);
-    put(c, (uint64_t)s->pairing, 2);
-    put(c, (uint64_t)s->select, 2);
-    put(c, (s->freq != NULL ? FLAG_FREQ : 0) | (s->k != NULL ? FLAG_KEYS : 0), 4);
-    put(c, magnitude, 4);
-    put(c, text_len(s->model), 4);
-    put(c, text_len(s->text), 4);
+    pi_put_bytes(c, MAGIC, 8);
+    pi_put(c, VERSION, 4);
+    pi_put(c, HEADER_SIZE, 4);
+    pi_put(c, size, 8);
+    pi_put(c, s->fingerprint, 8);
+    pi_put(c, (uint64_t)s->n_token, 8);
+    pi_put(c, (uint64_t)s->n_layer, 4);
+    pi_put(c, (uint64_t)s->n_head, 4);
+    pi_put(c, (uint64_t)s->n_head_kv, 4);
+    pi_put(c, (uint64_t)s->n_pair, 4);
+    pi_put(c, (uint64_t)s->n_flat, 4);
+    pi_put(c, (uint64_t)s->n_centre, 4);
+    pi_put(c, (uint64_t)s->n_range, 4);
+    pi_put(c, (uint64_t)s->pairing, 2);
+    pi_put(c, (uint64_t)s->select, 2);
+    pi_put(c, (s->freq != NULL ? FLAG_FREQ : 0) | (s->k != NULL ? FLAG_KEYS : 0), 4);
+    pi_put(c, magnitude, 4);
+    pi_put(c, text_len(s->model), 4);
+    pi_put(c, text_len(s->text), 4);
 }
 
-static void put_body(struct cursor *c, const struct pith_stats *s)
+static void put_body(struct pi_cursor *c, const struct pith_stats *s)
 {
     size_t row = stats_row_len(s), n_lane = (size_t)s->n_layer * (size_t)s->n_head;
-    put_bytes(c, s->model, text_len(s->model));
-    put_bytes(c, s->text, text_len(s->text));
+    pi_put_bytes(c, s->model, text_len(s->model));
+    pi_put_bytes(c, s->text, text_len(s->text));
     for (int32_t i = 0; i < s->n_range; i++) {
-        put(c, (uint32_t)s->range[i].begin, 4);
-        put(c, (uint32_t)s->range[i].end, 4);
+        pi_put(c, (uint32_t)s->range[i].begin, 4);
+        pi_put(c, (uint32_t)s->range[i].end, 4);
     }
     for (int32_t l = 0; l < s->n_layer; l++)
-        put(c, (uint64_t)s->count[l], 8);
+        pi_put(c, (uint64_t)s->count[l], 8);
     if (s->freq != NULL)
         put_doubles(c, s->freq, (size_t)s->n_pair);
-    put_floats(c, s->q, n_lane * row);
+    pi_put_floats(c, s->q, n_lane * row);
     if (s->k != NULL)
-        put_floats(c, s->k, (size_t)s->n_layer * (size_t)s->n_head_kv * row);
+        pi_put_floats(c, s->k, (size_t)s->n_layer * (size_t)s->n_head_kv * row);
     if (s->n_centre > 1) {
-        put_floats(c, s->weight, n_lane * (size_t)s->n_centre);
-        put_floats(c, s->centre, n_lane * (size_t)s->n_centre * row);
+        pi_put_floats(c, s->weight, n_lane * (size_t)s->n_centre);
+        pi_put_floats(c, s->centre, n_lane * (size_t)s->n_centre * row);
     }
 }
 
 pith_status stats_format(const struct pith_stats *s, uint8_t **out, size_t *size, pith_error *err)
 {
-    struct cursor c = {0};
+    struct pi_cursor c = {0};
     uint64_t n = file_size(s, s->freq != NULL, s->k != NULL, text_len(s->model), text_len(s->text));
     c.out = n <= SIZE_MAX ? pi_mem_alloc(PI_MEM_OTHER, (size_t)n) : NULL;
     if (c.out == NULL)
@@ -163,7 +115,7 @@ pith_status stats_format(const struct pith_stats *s, uint8_t **out, size_t *size
                        (unsigned long long)n);
     put_header(&c, s, n);
     put_body(&c, s);
-    put(&c, kv_hash_of(c.out, c.at), SUM_SIZE);
+    pi_put(&c, kv_hash_of(c.out, c.at), SUM_SIZE);
     assert(c.at == n);
     *out = c.out;
     *size = (size_t)n;
@@ -190,29 +142,29 @@ static pith_status check_field(const char *name, uint64_t value, uint64_t max, p
                                   (unsigned long long)value, (unsigned long long)max);
 }
 
-static pith_status get_header(struct cursor *c, size_t size, struct pith_stats *s, struct header *h,
-                              pith_error *err)
+static pith_status get_header(struct pi_cursor *c, size_t size, struct pith_stats *s,
+                              struct header *h, pith_error *err)
 {
     c->at = 8;
-    uint64_t version = size >= HEADER_SIZE + SUM_SIZE ? get(c, 4) : VERSION;
+    uint64_t version = size >= HEADER_SIZE + SUM_SIZE ? pi_get(c, 4) : VERSION;
     if (version != VERSION)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "version %llu of the statistics; this Pith reads version %d",
                        (unsigned long long)version, VERSION);
     if (size < HEADER_SIZE + SUM_SIZE)
         return pi_fail(err, PITH_FORMAT, "%zu bytes are too few for statistics", size);
-    uint64_t header_size = get(c, 4);
-    h->size = get(c, 8);
-    s->fingerprint = get(c, 8);
-    h->n_token = get(c, 8);
+    uint64_t header_size = pi_get(c, 4);
+    h->size = pi_get(c, 8);
+    s->fingerprint = pi_get(c, 8);
+    h->n_token = pi_get(c, 8);
     for (size_t i = 0; i < PI_LEN(h->count); i++)
-        h->count[i] = (uint32_t)get(c, 4);
-    h->pairing = (uint32_t)get(c, 2);
-    h->select = (uint32_t)get(c, 2);
-    h->flags = (uint32_t)get(c, 4);
-    get_floats(c, &s->magnitude, 1);
-    h->n_model = (uint32_t)get(c, 4);
-    h->n_text = (uint32_t)get(c, 4);
+        h->count[i] = (uint32_t)pi_get(c, 4);
+    h->pairing = (uint32_t)pi_get(c, 2);
+    h->select = (uint32_t)pi_get(c, 2);
+    h->flags = (uint32_t)pi_get(c, 4);
+    pi_get_floats(c, &s->magnitude, 1);
+    h->n_model = (uint32_t)pi_get(c, 4);
+    h->n_text = (uint32_t)pi_get(c, 4);
     if (header_size != HEADER_SIZE)
         return pi_fail(err, PITH_FORMAT, "header size: %llu is not %d",
                        (unsigned long long)header_size, HEADER_SIZE);
@@ -250,10 +202,10 @@ static pith_status take_counts(struct pith_stats *s, const struct header *h, pit
     return PITH_OK;
 }
 
-static pith_status get_ranges(struct cursor *c, struct pith_stats *s, pith_error *err)
+static pith_status get_ranges(struct pi_cursor *c, struct pith_stats *s, pith_error *err)
 {
     for (int32_t i = 0; i < s->n_range; i++) {
-        uint32_t begin = (uint32_t)get(c, 4), end = (uint32_t)get(c, 4);
+        uint32_t begin = (uint32_t)pi_get(c, 4), end = (uint32_t)pi_get(c, 4);
         if (begin > INT32_MAX || end > INT32_MAX || end <= begin ||
             (i > 0 && (int32_t)begin < s->range[i - 1].end))
             return pi_fail(err, PITH_FORMAT,
@@ -265,13 +217,13 @@ static pith_status get_ranges(struct cursor *c, struct pith_stats *s, pith_error
     return PITH_OK;
 }
 
-static pith_status get_body(struct cursor *c, struct pith_stats *s, const struct header *h,
+static pith_status get_body(struct pi_cursor *c, struct pith_stats *s, const struct header *h,
                             pith_error *err)
 {
     size_t row = stats_row_len(s), n_lane = (size_t)s->n_layer * (size_t)s->n_head;
-    s->model = stats_name((const char *)c->in + c->at, h->n_model);
+    s->model = policy_name((const char *)c->in + c->at, h->n_model);
     c->at += h->n_model;
-    s->text = stats_name((const char *)c->in + c->at, h->n_text);
+    s->text = policy_name((const char *)c->in + c->at, h->n_text);
     c->at += h->n_text;
     if (s->model == NULL || s->text == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the names of model and text");
@@ -279,17 +231,17 @@ static pith_status get_body(struct cursor *c, struct pith_stats *s, const struct
         return pi_fail(err, PITH_FORMAT, "the name of the model or the text holds a zero byte");
     PI_TRY(get_ranges(c, s, err));
     for (int32_t l = 0; l < s->n_layer; l++) {
-        uint64_t count = get(c, 8);
+        uint64_t count = pi_get(c, 8);
         memcpy(&s->count[l], &count, sizeof(count));
     }
     if (s->freq != NULL)
         get_doubles(c, s->freq, (size_t)s->n_pair);
-    get_floats(c, s->q, n_lane * row);
+    pi_get_floats(c, s->q, n_lane * row);
     if (s->k != NULL)
-        get_floats(c, s->k, (size_t)s->n_layer * (size_t)s->n_head_kv * row);
+        pi_get_floats(c, s->k, (size_t)s->n_layer * (size_t)s->n_head_kv * row);
     if (s->n_centre > 1) {
-        get_floats(c, s->weight, n_lane * (size_t)s->n_centre);
-        get_floats(c, s->centre, n_lane * (size_t)s->n_centre * row);
+        pi_get_floats(c, s->weight, n_lane * (size_t)s->n_centre);
+        pi_get_floats(c, s->centre, n_lane * (size_t)s->n_centre * row);
     }
     return stats_check(s, err);
 }
@@ -297,7 +249,7 @@ static pith_status get_body(struct cursor *c, struct pith_stats *s, const struct
 pith_status stats_parse_own(const uint8_t *data, size_t size, struct pith_stats **out,
                             pith_error *err)
 {
-    struct cursor c = {.in = data}, sum = {.in = data, .at = size - SUM_SIZE};
+    struct pi_cursor c = {.in = data}, sum = {.in = data, .at = size - SUM_SIZE};
     struct pith_stats *s = NULL;
     struct header h = {0};
     if (size < 12 || memcmp(data, MAGIC, 8) != 0)
@@ -305,7 +257,7 @@ pith_status stats_parse_own(const uint8_t *data, size_t size, struct pith_stats 
     PI_TRY(stats_new(&s, err));
     s->format = "pith 1";
     pith_status status = get_header(&c, size, s, &h, err);
-    if (status == PITH_OK && get(&sum, SUM_SIZE) != kv_hash_of(data, size - SUM_SIZE))
+    if (status == PITH_OK && pi_get(&sum, SUM_SIZE) != kv_hash_of(data, size - SUM_SIZE))
         status = pi_fail(err, PITH_FORMAT, "the checksum is wrong: the file is damaged");
     if (status == PITH_OK)
         status = take_counts(s, &h, err);

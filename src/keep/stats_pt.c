@@ -289,7 +289,7 @@ static pith_status unknown_style(const struct pickle *p, int32_t style, pith_err
     const struct pickle_node *n = &p->node[style];
     if (n->type != PICKLE_TEXT)
         return pi_fail(err, PITH_FORMAT, "rope_style is no text");
-    char *name = stats_name((const char *)p->data + n->value, (size_t)pi_min(n->n, 40));
+    char *name = policy_name((const char *)p->data + n->value, (size_t)pi_min(n->n, 40));
     pith_status status =
         pi_fail(err, PITH_FORMAT, "rope_style: \"%s\" is neither \"half\" nor \"interleaved\"",
                 name != NULL ? name : "");
@@ -318,7 +318,7 @@ static pith_status read_metadata(const struct pickle *p, struct pith_stats *s, p
     if (name < 0 || p->node[name].type != PICKLE_TEXT || p->node[name].n > STATS_MAX_TEXT ||
         memchr(p->data + p->node[name].value, 0, (size_t)p->node[name].n) != NULL)
         return PITH_OK;
-    s->model = stats_name((const char *)p->data + p->node[name].value, (size_t)p->node[name].n);
+    s->model = policy_name((const char *)p->data + p->node[name].value, (size_t)p->node[name].n);
     return s->model != NULL ? PITH_OK : pi_fail(err, PITH_NOMEM, "no memory for a model's name");
 }
 

@@ -20,8 +20,8 @@ struct streaming_params {
 
 static const char *const positions_words[] = {"true", "cache", NULL};
 
-static const struct keep_param params_table[] = {
-    {"positions", KEEP_TYPE_CHOICE, offsetof(struct streaming_params, positions), 0, 0, "true",
+static const struct policy_param params_table[] = {
+    {"positions", POLICY_TYPE_CHOICE, offsetof(struct streaming_params, positions), 0, 0, "true",
      "distances are those of the text (true), or of places within the cache", positions_words},
     {0},
 };

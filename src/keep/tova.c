@@ -30,14 +30,14 @@ static uint32_t needs(const void *params)
     return KEEP_NEED_ROWS;
 }
 
-static size_t state_size(const void *params, const struct keep_model *model, const void *data)
+static size_t state_size(const void *params, const struct policy_model *model, const void *data)
 {
     (void)params;
     (void)data;
     return keep_queries_size(model, 1);
 }
 
-static size_t scratch_size(const void *params, const struct keep_model *model, const void *data,
+static size_t scratch_size(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)
 {
     (void)params;

@@ -28,7 +28,7 @@ enum { CALIBRATE_FROZEN, CALIBRATE_ADAPTIVE };
 enum { SIGN_KEEP, SIGN_EVICT };
 
 struct params {
-    char stats[KEEP_TEXT_SIZE];
+    char stats[POLICY_TEXT_SIZE];
     int32_t centres;
     int32_t seed;
     int32_t offset_max;
@@ -46,7 +46,7 @@ struct params {
 /* ---- what all sequences share ---- */
 
 struct data {
-    struct keep_model model;
+    struct policy_model model;
     struct triattention_plan plan;
     struct pith_stats *stats; /* owned; NULL: self-calibration */
     double *g;                /* owned, of the plan */
@@ -55,7 +55,7 @@ struct data {
     int32_t n_row;            /* rows that one KV head is scored by */
 };
 
-static struct triattention_rope rope_of(const struct keep_model *m)
+static struct triattention_rope rope_of(const struct policy_model *m)
 {
     return (struct triattention_rope){
         .freq = m->rope->freq,
@@ -79,7 +79,7 @@ static void close_data(void *data)
 /* Whether a file's statistics have the lanes' shape; with the model itself, are of it. */
 static pith_status check_stats(const struct data *d, const struct params *p, pith_error *err)
 {
-    const struct keep_model *m = &d->model;
+    const struct policy_model *m = &d->model;
     const struct pith_stats *s = d->stats;
     if (m->model != NULL)
         PI_TRY(pith_stats_check(s, m->model, err));
@@ -134,7 +134,7 @@ static pith_status check_params(const struct data *d, const struct params *p, pi
     return PITH_OK;
 }
 
-static pith_status open_data(const void *params, const struct keep_model *model, void **out,
+static pith_status open_data(const void *params, const struct policy_model *model, void **out,
                              pith_error *err)
 {
     const struct params *p = params;
@@ -190,7 +190,7 @@ static size_t row_len(const struct data *d)
     return 3 * (size_t)d->model.rope->n_pair + (size_t)d->n_flat;
 }
 
-static size_t state_size(const void *params, const struct keep_model *model, const void *data)
+static size_t state_size(const void *params, const struct policy_model *model, const void *data)
 {
     const struct data *d = data;
     size_t n_layer = (size_t)model->g.n_layer;
@@ -212,7 +212,7 @@ static struct state state_at(const struct data *d, void *block)
 }
 
 /* Counts that no sequence reaches could not go on counting. */
-static bool sound(const void *params, const struct keep_model *model, const void *data,
+static bool sound(const void *params, const struct policy_model *model, const void *data,
                   const void *state)
 {
     const int64_t *count = state;
@@ -311,7 +311,7 @@ static size_t place(const struct data *d, int32_t n, float *base, struct work *w
     return at;
 }
 
-static size_t scratch_size(const void *params, const struct keep_model *model, const void *data,
+static size_t scratch_size(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)
 {
     struct work w;
@@ -435,41 +435,42 @@ static const char *const sign_words[] = {"keep", "evict", NULL};
 static const char *const calibrate_words[] = {"frozen", "adaptive", NULL};
 
 #define AT(member) offsetof(struct params, member)
-static const struct keep_param own_params[] = {
-    {"stats", KEEP_TYPE_TEXT, AT(stats), 0, 0, "",
+static const struct policy_param own_params[] = {
+    {"stats", POLICY_TYPE_TEXT, AT(stats), 0, 0, "",
      "the file of statistics (pith calibrate); without one they are gathered while the model runs",
      NULL},
-    {"centres", KEEP_TYPE_CHOICE, AT(centres), 0, 0, "file",
+    {"centres", POLICY_TYPE_CHOICE, AT(centres), 0, 0, "file",
      "all centres that the file has, only the mean, or the control random-phase: their moduli "
      "with directions drawn from the seed",
      centres_words},
-    {"seed", KEEP_TYPE_COUNT, AT(seed), 0, INT32_MAX, "0", "of the random phases", NULL},
-    {"offset-max", KEEP_TYPE_COUNT, AT(offset_max), 1, 1 << 30, "65536",
+    {"seed", POLICY_TYPE_COUNT, AT(seed), 0, INT32_MAX, "0", "of the random phases", NULL},
+    {"offset-max", POLICY_TYPE_COUNT, AT(offset_max), 1, 1 << 30, "65536",
      "the largest future distance that counts", NULL},
-    {"offsets", KEEP_TYPE_CHOICE, AT(offsets), 0, 0, "geometric",
+    {"offsets", POLICY_TYPE_CHOICE, AT(offsets), 0, 0, "geometric",
      "future distances: powers of two (geometric), or as many evenly spaced (linear)",
      offsets_words},
-    {"over", KEEP_TYPE_CHOICE, AT(over), 0, 0, "mean", "future distances count by mean or max",
+    {"over", POLICY_TYPE_CHOICE, AT(over), 0, 0, "mean", "future distances count by mean or max",
      over_words},
-    {"trig", KEEP_TYPE_CHOICE, AT(trig), 0, 0, "on", "the term of directions and distances",
+    {"trig", POLICY_TYPE_CHOICE, AT(trig), 0, 0, "on", "the term of directions and distances",
      switch_words},
-    {"norm", KEEP_TYPE_CHOICE, AT(norm), 0, 0, "on", "the term of the keys' moduli", switch_words},
-    {"r", KEEP_TYPE_CHOICE, AT(r), 0, 0, "on", "that term is weighted with 1 - R", switch_words},
-    {"z", KEEP_TYPE_CHOICE, AT(z), 0, 0, "on", "scores of a head are standardised", switch_words},
-    {"flat", KEEP_TYPE_CHOICE, AT(flat), 0, 0, "auto",
+    {"norm", POLICY_TYPE_CHOICE, AT(norm), 0, 0, "on", "the term of the keys' moduli",
+     switch_words},
+    {"r", POLICY_TYPE_CHOICE, AT(r), 0, 0, "on", "that term is weighted with 1 - R", switch_words},
+    {"z", POLICY_TYPE_CHOICE, AT(z), 0, 0, "on", "scores of a head are standardised", switch_words},
+    {"flat", POLICY_TYPE_CHOICE, AT(flat), 0, 0, "auto",
      "dimensions that are not rotated: their dot product with the centre counts too (auto: where "
      "the statistics have them)",
      flat_words},
-    {"group", KEEP_TYPE_CHOICE, AT(group), 0, 0, "max",
+    {"group", POLICY_TYPE_CHOICE, AT(group), 0, 0, "max",
      "query heads of a KV head: the best score counts (max), or their centres are one (mean)",
      group_words},
-    {"sign", KEEP_TYPE_CHOICE, AT(sign), 0, 0, "keep",
+    {"sign", POLICY_TYPE_CHOICE, AT(sign), 0, 0, "keep",
      "what is predicted most attention: keep it, or evict it first as the fork does", sign_words},
-    {"score-layers", KEEP_TYPE_COUNT, AT(n_layer), 0, 1 << 20, "0",
+    {"score-layers", POLICY_TYPE_COUNT, AT(n_layer), 0, 1 << 20, "0",
      "only the first so many layers have a say (0: all)", NULL},
-    {"warmup", KEEP_TYPE_COUNT, AT(warmup), 1, 1 << 24, "1024",
+    {"warmup", POLICY_TYPE_COUNT, AT(warmup), 1, 1 << 24, "1024",
      "queries that self-calibration gathers", NULL},
-    {"calibrate", KEEP_TYPE_CHOICE, AT(calibrate), 0, 0, "frozen",
+    {"calibrate", POLICY_TYPE_CHOICE, AT(calibrate), 0, 0, "frozen",
      "after the warm-up the centres stay (frozen), or follow the text (adaptive)", calibrate_words},
     {0},
 };
@@ -479,7 +480,7 @@ static const struct keep_param own_params[] = {
 #define V2 V1 ",segments=8"
 #define V3 V2 ",prefix=128"
 
-static const struct keep_preset presets[] = {
+static const struct policy_preset presets[] = {
     {"paper", "pin-prompt=on,granularity=head,combine=mean,slack=128,window=0",
      "the runs of the paper: the prompt stays, one set per KV head over all layers"},
     {"v1", V1, "one set for all lanes, the last 128 positions stay"},

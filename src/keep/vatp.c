@@ -71,7 +71,7 @@ static void score(const void *params, const struct keep_view *view, const struct
     worth(view, lane->layer, lane->head, lane->n, out);
 }
 
-static const struct keep_param own_params[] = {
+static const struct policy_param own_params[] = {
     KEEP_GROUP_PARAM(struct params, "mean"),
     KEEP_PROMPT_PARAM(struct params, "on"),
     {0},

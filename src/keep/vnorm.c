@@ -14,7 +14,7 @@ struct params {
     int32_t norm;
 };
 
-static size_t scratch_size(const void *params, const struct keep_model *model, const void *data,
+static size_t scratch_size(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)
 {
     (void)params;
@@ -49,8 +49,8 @@ static void score(const void *params, const struct keep_view *view, const struct
 
 static const char *const norm_words[] = {"l2", "l1", NULL};
 
-static const struct keep_param own_params[] = {
-    {"norm", KEEP_TYPE_CHOICE, offsetof(struct params, norm), 0, 0, "l2",
+static const struct policy_param own_params[] = {
+    {"norm", POLICY_TYPE_CHOICE, offsetof(struct params, norm), 0, 0, "l2",
      "the norm of a value: l2, the root of its squares, or l1, the sum of its moduli", norm_words},
     {0},
 };

@@ -1,11 +1,13 @@
 /*
- * attend.c - attention over a lane: walks the lane's pages, decides which of them each query sees
- * and from what rotation, and hands page after page to the kernels of cpu/attend.h. It knows no
- * policy and no arithmetic beyond the last division, of outputs and of weights (see there).
+ * attend.c - attention over a lane: walks the lane's pages, or tiles of the entries that the caller
+ * lists (gather.c), decides which of them each query sees and from what rotation, and hands one
+ * after the other to the kernels of cpu/attend.h. It knows no policy and no arithmetic beyond the
+ * last division, of outputs and of weights (see there).
  *
  * Two ways lead over a page, with the same bits. Few rows (a generated token's query group) read it
- * as it is stored, once. Many rows (a prompt) decode it to f32 first and go over it in blocks of
- * rows. Invariant: a row's result depends on the entries it sees and their slots, on nothing else.
+ * as it is stored, once. Many rows (a prompt) decode it to f32 first, keys side by side, and go
+ * over it in blocks of rows. Invariant: a row's result depends on the entries it sees and their
+ * slots, on nothing else.
  */
 #include <math.h>
 
@@ -43,6 +45,7 @@ struct attend {
     const struct kv_cache *cache;
     const struct kv_lane *lane;
     const struct pi_attend_kernels *cpu;
+    int32_t len;        /* entries that are read, of which slots and rows of a tap are numbers */
     int32_t n_row;      /* n_tok * n_group; row r is query (r / n_group, r % n_group) */
     int32_t block_rows; /* rows of one kernel call */
     bool decoded;       /* pages are decoded to f32 first */
@@ -58,8 +61,10 @@ struct attend {
     float *rescale;     /* [PI_ATTEND_ROWS] */
     int32_t *limit;     /* [PI_ATTEND_ROWS] */
     struct stretches *stretch; /* [n_row] of rows whose weights are wanted */
-    float *k;                  /* [dim_k][page_len] decoded */
-    float *v;                  /* [page_len][dim_v] decoded */
+    float *k;                  /* [dim_k][page_len or tile] decoded, side by side */
+    float *v;                  /* [page_len or tile][dim_v] decoded */
+    uint8_t *tile;             /* of the entries that are gathered */
+    struct kv_gather gather;
 };
 
 /* The next n floats of scratch, each part on its own cache line; only counts while base is NULL. */
@@ -72,6 +77,7 @@ static void *take(uint8_t *base, size_t *used, size_t n)
 static size_t place(struct attend *a, const struct kv_geometry *g, int32_t n_row, uint8_t *scratch)
 {
     size_t used = 0, rows = (size_t)n_row, dim_k = (size_t)g->dim_k, dim_v = (size_t)g->dim_v;
+    size_t len = (size_t)pi_max(g->page_len, KV_GATHER_LEN);
     a->q = take(scratch, &used, rows * dim_k);
     a->row = take(scratch, &used, dim_k);
     a->cs = take(scratch, &used, dim_k + 1);
@@ -82,10 +88,11 @@ static size_t place(struct attend *a, const struct kv_geometry *g, int32_t n_row
     a->rescale = take(scratch, &used, PI_ATTEND_ROWS);
     a->limit = take(scratch, &used, PI_ATTEND_ROWS);
     a->stretch = take(scratch, &used, rows * (sizeof(*a->stretch) / sizeof(float)));
-    if (n_row > PI_ATTEND_ROWS_PACKED) {
-        a->k = take(scratch, &used, dim_k * (size_t)g->page_len);
-        a->v = take(scratch, &used, dim_v * (size_t)g->page_len);
+    if (n_row > PI_ATTEND_ROWS_STORED) {
+        a->k = take(scratch, &used, dim_k * len);
+        a->v = take(scratch, &used, dim_v * len);
     }
+    a->tile = pi_mem_part(scratch, &used, kv_gather_bytes(g), 1);
     return used;
 }
 
@@ -103,7 +110,7 @@ int32_t kv_attend_tile(int32_t n_group)
 /* ---- queries ------------------------------------------------------------------------------ */
 
 /* Pairs as vec.h's rope has them; here because all levels must give the same bits. */
-static void rotate(const struct pi_rope *rope, const float *cs, float *x)
+void kv_rotate(const struct pi_rope *rope, const float *cs, float *x)
 {
     for (int32_t i = 0; i < rope->n_pair; i++) {
         float *first = rope->adjacent ? x + 2 * i : x + i;
@@ -132,7 +139,7 @@ static void queries_fill(struct attend *a, int32_t delta)
         float *to = a->q + (size_t)first * (size_t)dim_k + (r - first);
         if (turn) {
             memcpy(a->row, from, (size_t)dim_k * sizeof(float));
-            rotate(job->rope, a->cs, a->row);
+            kv_rotate(job->rope, a->cs, a->row);
             from = a->row;
         }
         for (int32_t d = 0; d < dim_k; d++)
@@ -150,30 +157,32 @@ static int32_t limit_of(const struct attend *a, int32_t r, int32_t delta)
 
 /* ---- pages -------------------------------------------------------------------------------- */
 
-static void page_view(const struct attend *a, int32_t index, struct pi_attend_page *page)
+/* n entries in page_len places from a base on. */
+static struct pi_attend_page page_view(const struct attend *a, const struct kv_page_layout *layout,
+                                       const uint8_t *base, int32_t page_len, int32_t n)
 {
     const struct kv_geometry *g = &a->cache->g;
-    const struct kv_page_layout *layout = &a->cache->layout;
-    const uint8_t *base = kv_page_at(a->cache, a->lane->table[index].page);
-    *page = (struct pi_attend_page){
+    return (struct pi_attend_page){
         .k = base + layout->k,
         .k_scale = (const uint16_t *)(base + layout->k_scale),
         .v = base + layout->v,
         .v_scale = (const uint16_t *)(base + layout->v_scale),
         .pos = (const int32_t *)(base + layout->pos),
-        .page_len = g->page_len,
-        .n = a->lane->table[index].n,
+        .page_len = page_len,
+        .n = n,
+        .columns = layout->side_by_side,
         .dim_k = g->dim_k,
         .dim_v = g->dim_v,
     };
 }
 
-/* Replaces K and V, where it is wanted, of the view by their f32 copies in scratch. */
+/* Replaces K by its f32 copy with entries side by side, unless it is that already, and V, where it
+   is wanted and not f32, by one in the order of the page. */
 static void page_decode(struct attend *a, struct pi_attend_page *page)
 {
     const struct kv_geometry *g = &a->cache->g;
     page->next = 0; /* what comes next is asked for part by part, while rows are served */
-    if (g->type_k != KV_TYPE_F32) {
+    if (!page->columns || g->type_k != KV_TYPE_F32) {
         a->cpu->decode_k[g->type_k](page, a->k);
         page->k = a->k;
     }
@@ -264,7 +273,7 @@ static void weights_part(struct attend *a, int32_t r, float inverse)
 
 static void weights_finish(struct attend *a)
 {
-    int32_t len = a->lane->len;
+    int32_t len = a->len;
     for (int32_t r = 0; r < a->n_row; r++) {
         float inverse = a->sum[r] > 0.0f ? 1.0f / a->sum[r] : 0.0f;
         if (a->job->tap->part != NULL)
@@ -290,7 +299,7 @@ static struct pi_attend_tap tap_of_page(const struct attend *a, int32_t n, int32
     if (tap == NULL)
         return (struct pi_attend_tap){0};
     size_t at = (size_t)r0 * tap->row_stride + (size_t)slot;
-    bool fits = pi_align((size_t)n, 16) + (size_t)slot <= pi_align((size_t)a->lane->len, 16);
+    bool fits = pi_align((size_t)n, 16) + (size_t)slot <= pi_align((size_t)a->len, 16);
     return (struct pi_attend_tap){.logits = tap->logits == NULL ? NULL : tap->logits + at,
                                   .weight = tap->weight == NULL || !fits ? NULL : tap->weight + at,
                                   .stride = tap->row_stride};
@@ -343,7 +352,10 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         .o_stride = (size_t)g->dim_v,
     };
     struct pi_attend_tap page_tap = tap_of_page(a, page.n, slot, r0);
-    a->cpu->logits[a->decoded ? KV_TYPE_F32 : g->type_k](&page, &rows);
+    if (a->decoded)
+        a->cpu->logits_decoded(&page, &rows);
+    else
+        a->cpu->logits[g->type_k](&page, &rows);
     a->cpu->softmax(&page, &rows, &page_tap);
     if (weights_wanted(a) && page_tap.weight == NULL)
         weights_copy(a, r0, n_row, slot, page.n);
@@ -358,7 +370,7 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
 static void prefetch_part(const struct attend *a, const uint8_t *page, int32_t i, int32_t n)
 {
     const struct kv_page_layout *layout = &a->cache->layout;
-    size_t bytes = a->job->out != NULL ? layout->bytes : layout->v;
+    size_t bytes = a->job->out != NULL ? layout->stored : layout->v;
     size_t step = pi_align(bytes / (size_t)n + 1, 64);
     size_t begin = (size_t)i * step;
     if (begin < bytes)
@@ -370,21 +382,28 @@ static void prefetch_rest(const struct attend *a, const uint8_t *page)
 {
     const struct kv_geometry *g = &a->cache->g;
     const struct kv_page_layout *layout = &a->cache->layout;
-    size_t k = g->type_k == KV_TYPE_F32 ? layout->k : layout->k_scale;
+    size_t k = layout->k_scale;
     size_t v = g->type_v == KV_TYPE_F32 ? layout->v : layout->v_scale;
     v = a->job->out != NULL ? v : layout->pos;
     a->cpu->prefetch(page + k, layout->v - k);
-    a->cpu->prefetch(page + v, layout->bytes - v);
+    a->cpu->prefetch(page + v, layout->stored - v);
 }
 
-/* Table entry `index` of the lane, whose entries begin at a slot. Where positions ascend in a page
-   its first one says whether any row sees something of it. */
-static void page_attend(struct attend *a, int32_t index, int32_t slot)
+/* Asks for what is read after this page while block i of n_block is served: a page, or with NULL
+   what is gathered next. */
+static void prefetch_next(struct attend *a, const uint8_t *next, int32_t i, int32_t n_block)
 {
-    int32_t delta = a->lane->table[index].delta;
-    const uint8_t *base = kv_page_at(a->cache, a->lane->table[index].page), *next = base;
-    struct pi_attend_page page;
-    page_view(a, index, &page);
+    if (next != NULL)
+        prefetch_part(a, next, i, n_block);
+    else
+        kv_gather_ask(&a->gather, a->gather.here.at + KV_GATHER_LEN * (i + 1) / n_block);
+}
+
+/* A page whose entries begin at a slot. Where positions ascend in a page its first one says whether
+   any row sees something of it. */
+static void page_attend(struct attend *a, struct pi_attend_page page, int32_t delta, int32_t slot,
+                        const uint8_t *next)
+{
     if (!a->lane->unordered && page.pos[0] > limit_of(a, a->n_row - 1, delta)) {
         if (weights_wanted(a))
             weights_clear(a, 0, a->n_row, slot, page.n);
@@ -392,19 +411,44 @@ static void page_attend(struct attend *a, int32_t index, int32_t slot)
     }
     if (delta != a->delta)
         queries_fill(a, delta);
-    if (index + a->look_ahead < a->lane->n_live)
-        next = kv_page_at(a->cache, a->lane->table[index + a->look_ahead].page);
-    page.next = next - base;
     if (a->decoded)
         page_decode(a, &page);
-    else
+    else if (next != NULL)
         prefetch_rest(a, next);
     int32_t n_block = (int32_t)pi_ceil_div(a->n_row, a->block_rows);
     for (int32_t i = 0; i < n_block; i++) {
-        if (a->decoded)
-            prefetch_part(a, next, i, n_block);
+        if (a->decoded || next == NULL)
+            prefetch_next(a, next, i, n_block);
         block_attend(a, page, slot, i * a->block_rows);
     }
+}
+
+/* Every page of the lane. */
+static void lane_attend(struct attend *a)
+{
+    const struct kv_page_layout *layout = &a->cache->layout;
+    const struct kv_page_ref *table = a->lane->table;
+    for (int32_t i = 0; i < a->look_ahead && i < a->lane->n_live; i++)
+        prefetch_part(a, kv_page_at(a->cache, table[i].page), 0, 1);
+    for (int32_t i = 0, slot = 0; i < a->lane->n_live; slot += table[i++].n) {
+        const uint8_t *base = kv_page_at(a->cache, table[i].page), *next = base;
+        if (i + a->look_ahead < a->lane->n_live)
+            next = kv_page_at(a->cache, table[i + a->look_ahead].page);
+        struct pi_attend_page page = page_view(a, layout, base, a->cache->g.page_len, table[i].n);
+        page.next = next - base;
+        page_attend(a, page, table[i].delta, slot, next);
+    }
+}
+
+/* The entries that the job lists, tile after tile. */
+static void slots_attend(struct attend *a)
+{
+    struct kv_gather *g = &a->gather;
+    int32_t n, delta;
+    kv_gather_start(g, a->cache, a->lane, a->job->slots, a->len, a->tile);
+    kv_gather_ask(g, KV_GATHER_LEN);
+    for (int32_t slot = 0; kv_gather_next(g, &n, &delta); slot += n)
+        page_attend(a, page_view(a, &g->layout, a->tile, KV_GATHER_LEN, n), delta, slot, NULL);
 }
 
 /* ---- the call ----------------------------------------------------------------------------- */
@@ -416,7 +460,7 @@ static void rows_start(struct attend *a)
         a->max[r] = -INFINITY;
         a->sum[r] = 0.0f;
         a->stretch[r].n = 0;
-        for (int32_t s = 0; tap != NULL && tap->logits != NULL && s < a->lane->len; s++)
+        for (int32_t s = 0; tap != NULL && tap->logits != NULL && s < a->len; s++)
             tap->logits[(size_t)r * tap->row_stride + (size_t)s] = -INFINITY;
     }
     if (a->job->out != NULL)
@@ -455,15 +499,17 @@ void kv_attend(const struct kv_attend_job *job, void *scratch)
         .cpu = &pi_kernels()->attend,
         .n_row = job->n_tok * job->n_group,
     };
-    a.decoded = a.n_row > PI_ATTEND_ROWS_PACKED;
-    a.block_rows = a.decoded ? PI_ATTEND_ROWS : PI_ATTEND_ROWS_PACKED;
-    a.look_ahead = (int32_t)pi_ceil_div(LOOK_AHEAD_BYTES, (int64_t)a.cache->layout.bytes);
+    a.decoded = a.n_row > PI_ATTEND_ROWS_STORED;
+    a.block_rows = a.decoded ? PI_ATTEND_ROWS : PI_ATTEND_ROWS_STORED;
+    a.len = job->slots != NULL ? job->n_slot : a.lane->len;
+    a.look_ahead = (int32_t)pi_ceil_div(LOOK_AHEAD_BYTES, (int64_t)a.cache->layout.stored);
+    assert(job->slots == NULL || job->tap == NULL || job->tap->part == NULL);
     place(&a, &a.cache->g, a.n_row, base);
-    for (int32_t i = 0; i < a.look_ahead && i < a.lane->n_live; i++)
-        prefetch_part(&a, kv_page_at(a.cache, a.lane->table[i].page), 0, 1);
     rows_start(&a);
     queries_fill(&a, 0);
-    for (int32_t i = 0, slot = 0; i < a.lane->n_live; slot += a.lane->table[i++].n)
-        page_attend(&a, i, slot);
+    if (job->slots != NULL)
+        slots_attend(&a);
+    else
+        lane_attend(&a);
     rows_finish(&a);
 }

@@ -13,6 +13,21 @@
 
 enum kv_type { KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0, KV_N_TYPE };
 
+/* What a page holds beside its entries for those who score them without reading all of K (index.c):
+   parts whose bytes are a page's, each a function of the keys or values as they are stored, and so
+   the same however an entry came to where it is. */
+enum kv_index {
+    KV_INDEX_NORM = 1 << 0,      /* 1 / |k| of every entry, f32; 0 for a key of zeros */
+    KV_INDEX_UNIT8 = 1 << 1,     /* k / |k| of every entry as int8 codes with one f32 scale */
+    KV_INDEX_COLUMNS = 1 << 2,   /* the keys once more, f16, with entries side by side */
+    KV_INDEX_PROJ = 1 << 3,      /* every key times its lane's matrix, index_dim f16 values */
+    KV_INDEX_BOUNDS = 1 << 4,    /* of a full page: each dimension's least and largest value, f32 */
+    KV_INDEX_VALUE_SUM = 1 << 5, /* of a full page: the sum of its values, f32 */
+    KV_INDEX_ROWS = 1 << 6, /* nothing but the keys entry by entry, as with any other part: a key is
+                               then a few lines of memory, for whoever scores and picks single ones.
+                               Without index they lie side by side, which reading all is faster by */
+};
+
 struct kv_geometry {
     int32_t n_layer;
     int32_t n_head; /* KV heads */
@@ -21,6 +36,8 @@ struct kv_geometry {
     int32_t page_len; /* 16, 32 or 64 entries */
     enum kv_type type_k;
     enum kv_type type_v;
+    uint32_t index;    /* a set of kv_index; 0: none */
+    int32_t index_dim; /* of KV_INDEX_PROJ, at most dim_k; else 0 */
 };
 
 struct kv_cache; /* the pool and its geometry */
@@ -56,6 +73,10 @@ void kv_cache_reset_peak(struct kv_cache *cache); /* to what is in use now */
    summed over the dimensions in ascending order. Their bytes count as those of page tables. n_mark
    is at least 0, with value_norm 1; no sequence exists yet. */
 void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm);
+
+/* The matrices of KV_INDEX_PROJ, [n_layer][n_head][index_dim][dim_k], borrowed until the cache is
+   freed; no sequence exists yet. */
+void kv_cache_set_projection(struct kv_cache *cache, const float *matrix);
 
 pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_error *err);
 void kv_seq_free(struct kv_seq *seq);
@@ -226,9 +247,9 @@ struct kv_attend_tap {
     struct kv_weight_part *part; /* [n_tok][n_group][KV_WEIGHT_PARTS] where weights are wanted in
                                     parts, which spares another pass over them; else NULL */
     int32_t *n_part;             /* [n_tok][n_group], likewise */
-    float *max;        /* [n_tok][n_group] -INFINITY for a query that sees nothing */
-    float *sum;        /* [n_tok][n_group] sum of exp(logit - max), 0 likewise:
-                          weight = exp(logit - max) / sum */
+    float *max;                  /* [n_tok][n_group] -INFINITY for a query that sees nothing */
+    float *sum;                  /* [n_tok][n_group] sum of exp(logit - max), 0 likewise:
+                                    weight = exp(logit - max) / sum */
 };
 
 /* One attention call: n_tok queries times the n_group query heads that share one KV head. */
@@ -248,6 +269,10 @@ struct kv_attend_job {
     const struct pi_rope
         *rope;                 /* rotates queries for pages with a delta; may be NULL without any */
     struct kv_attend_tap *tap; /* may be NULL */
+    const int32_t *slots; /* [n_slot] ascending: the entries that are read, of which a query sees
+                             those at its position or before; NULL: the whole lane. A tap's rows are
+                             then as long as slots, and weights come in no parts */
+    int32_t n_slot;
 };
 
 /* Bytes of scratch of one thread for calls with at most n_tok * n_group rows. */
@@ -259,6 +284,55 @@ void kv_attend(const struct kv_attend_job *job, void *scratch);
 
 /* Tokens of queries that one call should take at least to run at full speed, given n_group. */
 int32_t kv_attend_tile(int32_t n_group);
+
+/* ---- scoring: what a few vectors make of every entry, K streamed once (score.c) ---- */
+
+enum kv_score_kind {
+    KV_SCORE_DOT,    /* q.k, with the keys as stored */
+    KV_SCORE_COSINE, /* q.k / |k|, 0 for a key of zeros; needs KV_INDEX_NORM */
+    KV_SCORE_UNIT8,  /* about the same, from int8 codes of q and of k / |k|; needs KV_INDEX_UNIT8 */
+    KV_SCORE_COLUMNS, /* the sum of q[d] * k[d] over the dimensions that `dims` lists;
+                         KV_INDEX_COLUMNS reads those alone, as f16, without it all of K is read */
+    KV_SCORE_PROJ,    /* (q's matrix product).(k's, as f16); needs KV_INDEX_PROJ */
+    KV_SCORE_BOUNDS,  /* the most that q.k can be for any key between the dimensions' bounds of the
+                         entry's page; where the page is not full, or n ends in it, between those of
+                         the entries before; KV_INDEX_BOUNDS spares reading full pages */
+};
+
+/* How the scores of several vectors become one: the largest, or their mean. Of all kinds but bounds
+   the mean is taken as the score of the vectors' mean, summed in order: the work of one vector. */
+enum kv_score_reduce { KV_SCORE_MAX, KV_SCORE_MEAN };
+
+struct kv_score_job {
+    const struct kv_seq *seq;
+    int32_t layer;
+    int32_t head; /* KV head */
+    int32_t n;    /* the lane's first n slots are scored; at most its length */
+    enum kv_score_kind kind;
+    enum kv_score_reduce reduce;
+    const float *q;      /* [n_q][dim_k], after rope */
+    int32_t n_q;         /* 1 or more */
+    const int32_t *dims; /* [n_dim] ascending, of KV_SCORE_COLUMNS */
+    int32_t n_dim;
+    const struct pi_rope *rope; /* rotates q for pages with a delta; may be NULL without any */
+    float *out;                 /* [n] */
+};
+
+/* Bytes of scratch of one call. */
+size_t kv_score_scratch_bytes(const struct kv_geometry *g, int32_t n_q);
+/* out[s] for every slot s < n. Every level of the processor gives the same bits (cpu/score.h has
+   the arithmetic), and a slot's score depends on its entry (its page for bounds) and on q alone. */
+void kv_score(const struct kv_score_job *job, void *scratch);
+
+/* The sum of the values of the lane's first n slots, out [dim_v], page after page and within a page
+   slot after slot; with KV_INDEX_VALUE_SUM full pages are not read. */
+void kv_lane_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n,
+                       float *out);
+
+/* The k slots of highest score among n, ascending, into slots; of equal scores the lower slots. Not
+   a sort: O(n). 0 <= k <= n, scores are never NaN. scratch [kv_top_scratch_bytes(n)]. */
+size_t kv_top_scratch_bytes(int32_t n);
+void kv_top(const float *score, int32_t n, int32_t k, int32_t *slots, void *scratch);
 
 /* Snapshot of a sequence: docs/snapshot.md describes the format. extra [extra_size] is the caller's
    (tokens), stored and checksummed along. */

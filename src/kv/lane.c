@@ -316,8 +316,12 @@ struct moves {
 
 static void moves_run(const struct kv_cache *cache, const struct kv_lane *lane, struct moves *m)
 {
-    if (m->n > 0)
-        kv_page_move(cache, kv_page_at(cache, lane->table[m->to].page), m->part, m->n);
+    if (m->n > 0) {
+        uint8_t *page = kv_page_at(cache, lane->table[m->to].page);
+        kv_page_move(cache, page, m->part, m->n);
+        if (lane->table[m->to].n == cache->g.page_len)
+            kv_index_finish(cache, page);
+    }
     m->n = 0;
 }
 

@@ -42,7 +42,8 @@ pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err)
     if (g->page_len != 16 && g->page_len != 32 && g->page_len != 64)
         return pi_fail(err, PITH_INVALID, "page_len: %d is not 16, 32 or 64", g->page_len);
     PI_TRY(check_type("type_k", g->type_k, g->dim_k, err));
-    return check_type("type_v", g->type_v, g->dim_v, err);
+    PI_TRY(check_type("type_v", g->type_v, g->dim_v, err));
+    return kv_index_check(g, err);
 }
 
 static size_t value_bytes(enum kv_type type, int32_t dim)
@@ -67,12 +68,14 @@ static size_t place(const struct kv_geometry *g, size_t row_bytes, struct kv_pag
 
 void kv_page_layout_make(const struct kv_geometry *g, struct kv_page_layout *out)
 {
-    *out = (struct kv_page_layout){0};
+    *out = (struct kv_page_layout){.side_by_side = g->index == 0};
     out->k = place(g, value_bytes(g->type_k, g->dim_k), out);
     out->k_scale = place(g, scale_bytes(g->type_k, g->dim_k), out);
     out->v = place(g, value_bytes(g->type_v, g->dim_v), out);
     out->v_scale = place(g, scale_bytes(g->type_v, g->dim_v), out);
     out->pos = place(g, sizeof(int32_t), out);
+    out->stored = out->bytes;
+    kv_index_place(g, out);
 }
 
 size_t kv_page_bytes(const struct kv_geometry *g)
@@ -238,11 +241,11 @@ void kv_page_unshare(struct kv_cache *cache, struct kv_page_ref *ref)
 
 /* ---- the account ---- */
 
-/* Entries that some lane sees, each page counted once, with the most that any lane sees of it.
-   Counting a page clears its mark, so that the marks are all zero between calls. */
-static int64_t count_entries(const struct kv_cache *cache)
+/* Bytes of entries that some lane sees, each page counted once, with the most that any lane sees of
+   it. Counting a page clears its mark, so that the marks are all zero between calls. */
+static int64_t count_live(const struct kv_cache *cache)
 {
-    int64_t n = 0;
+    int64_t n = 0, n_full = 0;
     int32_t n_lane = kv_lane_count(cache);
     for (int counting = 0; counting < 2; counting++)
         for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
@@ -251,9 +254,10 @@ static int64_t count_entries(const struct kv_cache *cache)
                     const struct kv_page_ref *ref = &seq->lane[l].table[i];
                     uint8_t *mark = &cache->n_entry[ref->page];
                     n += counting ? *mark : 0;
+                    n_full += counting && *mark == cache->g.page_len;
                     *mark = counting ? 0 : (uint8_t)pi_max(*mark, ref->n);
                 }
-    return n;
+    return n * (int64_t)cache->layout.entry + n_full * (int64_t)cache->layout.whole;
 }
 
 void kv_cache_reset_peak(struct kv_cache *cache)
@@ -268,7 +272,7 @@ void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out)
         .reserved_bytes = cache->n_page * page,
         .used_bytes = n_used * page,
         .peak_bytes = cache->n_page_peak * page,
-        .live_bytes = count_entries(cache) * (int64_t)cache->layout.entry,
+        .live_bytes = count_live(cache),
         .shared_bytes = cache->n_page_shared * page,
         .saved_bytes = cache->n_ref_extra * page,
         .table_bytes = cache->table_bytes,

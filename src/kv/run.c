@@ -39,6 +39,7 @@ static struct pi_attend_page page_of(const struct kv_seq *seq, int32_t layer, in
         .pos = kv_page_pos(cache, ref->page),
         .page_len = cache->g.page_len,
         .n = ref->n,
+        .columns = cache->layout.side_by_side,
         .dim_k = cache->g.dim_k,
         .dim_v = cache->g.dim_v,
     };
@@ -46,7 +47,7 @@ static struct pi_attend_page page_of(const struct kv_seq *seq, int32_t layer, in
 
 /* Bytes from the page of table entry i to the one behind it, which a lane that is read through
    comes to next: pages lie scattered, so that the processor cannot guess it. Kernels ask for the
-   codes as they go; the scales, and keys of f32, are asked for here. */
+   values as they go; the scales are asked for here. */
 static ptrdiff_t ask_for_next(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i)
 {
     const struct kv_cache *cache = seq->cache;
@@ -54,8 +55,8 @@ static ptrdiff_t ask_for_next(const struct kv_seq *seq, int32_t layer, int32_t h
     if (i + 1 >= lane->n_live)
         return 0;
     const uint8_t *next = kv_page_at(cache, lane->table[i + 1].page);
-    size_t from = cache->g.type_k == KV_TYPE_F32 ? cache->layout.k : cache->layout.k_scale;
-    pi_kernels()->attend.prefetch(next + from, cache->layout.v - from);
+    pi_kernels()->attend.prefetch(next + cache->layout.k_scale,
+                                  cache->layout.v - cache->layout.k_scale);
     return next - kv_page_at(cache, lane->table[i].page);
 }
 
@@ -64,10 +65,7 @@ void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int
     const struct kv_geometry *g = &seq->cache->g;
     struct pi_attend_page page = page_of(seq, layer, head, i);
     page.next = ask_for_next(seq, layer, head, i);
-    if (g->type_k == KV_TYPE_F32) /* kernels read these as they are */
-        memcpy(out, page.k, (size_t)g->dim_k * (size_t)g->page_len * sizeof(*out));
-    else
-        pi_kernels()->attend.decode_k[g->type_k](&page, out);
+    pi_kernels()->attend.decode_k[g->type_k](&page, out);
 }
 
 void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,

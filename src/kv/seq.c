@@ -296,6 +296,9 @@ static int32_t overwrite(struct kv_seq *seq, struct kv_lane *lane, int32_t pos, 
     kv_page_write_keys(cache, page, entry, 1, k, 0);
     kv_page_write_values(cache, page, entry, 1, v, 0);
     kv_page_pos(cache, ref->page)[entry] = pos;
+    kv_index_write(cache, (int32_t)(lane - seq->lane), page, entry, 1);
+    if (ref->n == cache->g.page_len)
+        kv_index_finish(cache, page);
     kv_marks_start(seq, lane, slot, ref, entry, 1);
     lane->unordered = lane->unordered || slot != lane->len - 1;
     lane->top = pos;
@@ -333,9 +336,12 @@ void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0
         kv_page_write_values(cache, page, ref->n, part, v + (size_t)done * v_stride, v_stride);
         for (int32_t i = 0; i < part; i++)
             pos[i] = pos0 + done + i;
+        kv_index_write(cache, (int32_t)(lane - seq->lane), page, ref->n, part);
         kv_marks_start(seq, lane, lane->len, ref, ref->n, part);
         lane->top = pos0 + done + part - 1;
         ref->n += part;
+        if (ref->n == cache->g.page_len)
+            kv_index_finish(cache, page);
         lane->len += part;
         done += part;
     }

@@ -86,7 +86,7 @@ static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_
     int32_t field[KV_SNAPSHOT_N_FIELD];
     uint64_t size = KV_SNAPSHOT_HEADER_SIZE + 4 * KV_SNAPSHOT_SECTION_SIZE +
                     4 * (uint64_t)kv_lane_count(cache) + KV_SNAPSHOT_REF_SIZE * w->n_ref +
-                    (uint64_t)w->n_page * cache->layout.bytes + extra_size + KV_SNAPSHOT_SUM_SIZE;
+                    (uint64_t)w->n_page * cache->layout.stored + extra_size + KV_SNAPSHOT_SUM_SIZE;
     put(w, KV_SNAPSHOT_MAGIC, 8);
     put_int(w, version_of(seq), 4);
     put_int(w, KV_SNAPSHOT_HEADER_SIZE, 4);
@@ -96,7 +96,7 @@ static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_
         put_int(w, (uint64_t)field[i], 4);
     put_int(w, (uint64_t)w->n_page, 4);
     put_int(w, w->n_ref, 8);
-    put_int(w, cache->layout.bytes, 8);
+    put_int(w, cache->layout.stored, 8);
     put_int(w, extra_size, 8);
 }
 
@@ -124,40 +124,44 @@ static void put_tables(struct writer *w, const struct kv_seq *seq)
         }
 }
 
-/* Clears slots n.. of n_row rows of P values each. */
-static void clear_slots(const struct kv_cache *cache, uint8_t *rows, size_t n_row,
-                        size_t value_bytes, size_t n)
+/* Clears the rows of `size` bytes of slots n.. of a page. */
+static void clear_slots(const struct kv_cache *cache, uint8_t *rows, size_t size, size_t n)
 {
-    size_t len = (size_t)cache->g.page_len;
-    for (size_t r = 0; r < n_row; r++)
-        memset(rows + (r * len + n) * value_bytes, 0, (len - n) * value_bytes);
+    memset(rows + n * size, 0, ((size_t)cache->g.page_len - n) * size);
 }
 
-/* A copy of the page without what may be left in its other slots: text of another sequence, say. */
-static void put_partial_page(struct writer *w, const struct kv_cache *cache, const uint8_t *page,
-                             size_t n)
+/* The same of keys or values. */
+static void clear_part(const struct kv_cache *cache, enum kv_type type, size_t dim, uint8_t *values,
+                       uint8_t *scales, size_t n)
+{
+    const struct kv_codec *codec = &kv_codecs[type];
+    clear_slots(cache, values, dim * (size_t)codec->value_bytes, n);
+    clear_slots(cache, scales, dim / (size_t)codec->block * (size_t)codec->scale_bytes, n);
+}
+
+/* A page as files have it: keys entry by entry, and nothing of what may be left in slots from n on,
+   text of another sequence, say. */
+static void put_page(struct writer *w, const struct kv_cache *cache, const uint8_t *page, int32_t n)
 {
     const struct kv_geometry *g = &cache->g;
     const struct kv_page_layout *at = &cache->layout;
-    const struct kv_codec *k = &kv_codecs[g->type_k], *v = &kv_codecs[g->type_v];
-    size_t dim_k = (size_t)g->dim_k, dim_v = (size_t)g->dim_v, len = (size_t)g->page_len;
-    size_t v_row = dim_v * (size_t)v->value_bytes;
-    size_t v_scale_row = dim_v / (size_t)v->block * (size_t)v->scale_bytes;
     uint8_t *copy = w->page;
-    memcpy(copy, page, at->bytes);
-    clear_slots(cache, copy + at->k, dim_k, (size_t)k->value_bytes, n);
-    clear_slots(cache, copy + at->k_scale, dim_k / (size_t)k->block, (size_t)k->scale_bytes, n);
-    memset(copy + at->v + n * v_row, 0, (len - n) * v_row);
-    memset(copy + at->v_scale + n * v_scale_row, 0, (len - n) * v_scale_row);
-    memset(copy + at->pos + n * sizeof(int32_t), 0, (len - n) * sizeof(int32_t));
-    put(w, copy, at->bytes);
+    memcpy(copy, page, at->stored);
+    if (at->side_by_side)
+        kv_columns_to_rows(cache, page, copy);
+    if (n < g->page_len) {
+        clear_part(cache, g->type_k, (size_t)g->dim_k, copy + at->k, copy + at->k_scale, (size_t)n);
+        clear_part(cache, g->type_v, (size_t)g->dim_v, copy + at->v, copy + at->v_scale, (size_t)n);
+        clear_slots(cache, copy + at->pos, sizeof(int32_t), (size_t)n);
+    }
+    put(w, copy, at->stored);
 }
 
 static void put_pages(struct writer *w, const struct kv_seq *seq)
 {
     const struct kv_cache *cache = seq->cache;
     int32_t next = 1;
-    put_section(w, "PAGE", (uint64_t)w->n_page * cache->layout.bytes);
+    put_section(w, "PAGE", (uint64_t)w->n_page * cache->layout.stored);
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         for (int32_t i = 0; i < seq->lane[l].n_live; i++) {
             int32_t page = seq->lane[l].table[i].page;
@@ -165,10 +169,7 @@ static void put_pages(struct writer *w, const struct kv_seq *seq)
             if (note->number != next)
                 continue;
             next++;
-            if (note->n == cache->g.page_len)
-                put(w, kv_page_at(cache, page), cache->layout.bytes);
-            else
-                put_partial_page(w, cache, kv_page_at(cache, page), (size_t)note->n);
+            put_page(w, cache, kv_page_at(cache, page), note->n);
         }
 }
 
@@ -198,7 +199,7 @@ pith_status kv_seq_save(const struct kv_seq *seq, const void *extra, size_t extr
     pith_status status;
     size_t note_size = (size_t)cache->n_page * sizeof(*w.note);
     w.note = pi_mem_map(PI_MEM_OTHER, note_size);
-    w.page = pi_mem_alloc(PI_MEM_OTHER, cache->layout.bytes);
+    w.page = pi_mem_alloc(PI_MEM_OTHER, cache->layout.stored);
     if (w.note == NULL || w.page == NULL)
         status = pi_fail(err, PITH_NOMEM, "%s: no memory to write a snapshot", path);
     else
@@ -229,6 +230,18 @@ static pith_status check_shape(const struct kv_geometry *file, const struct kv_g
     return PITH_OK;
 }
 
+/* Files have no index, so that they can be read by engines with another one: it is made anew, for
+   all places, since another table entry may see more of the page. */
+static void load_page(const struct kv_cache *cache, int32_t lane, uint8_t *page,
+                      const uint8_t *bytes)
+{
+    memcpy(page, bytes, cache->layout.stored);
+    if (cache->layout.side_by_side)
+        kv_columns_from_rows(cache, page, bytes);
+    kv_index_write(cache, lane, page, 0, cache->g.page_len);
+    kv_index_finish(cache, page);
+}
+
 /* Fills an empty lane with n table entries. pages [n_page] receives the pool's page for each of the
    file's, which come in ascending order. */
 static void load_lane(struct kv_seq *seq, struct kv_lane *lane, const struct kv_snapshot *s,
@@ -241,8 +254,8 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, const struct kv_
         struct kv_page_ref ref = kv_snapshot_ref(refs + (size_t)i * KV_SNAPSHOT_REF_SIZE);
         if (ref.page == *n_taken) {
             pages[ref.page] = kv_page_take(cache);
-            memcpy(kv_page_at(cache, pages[ref.page]),
-                   s->pages + (size_t)ref.page * cache->layout.bytes, cache->layout.bytes);
+            load_page(cache, (int32_t)(lane - seq->lane), kv_page_at(cache, pages[ref.page]),
+                      s->pages + (size_t)ref.page * cache->layout.stored);
             (*n_taken)++;
         } else {
             kv_page_ref_add(cache, pages[ref.page]);

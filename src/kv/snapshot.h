@@ -8,9 +8,9 @@
 #include "kv/store.h"
 
 #define KV_SNAPSHOT_MAGIC "PITHSNAP"
-#define KV_SNAPSHOT_VERSION 1             /* positions ascend within every page */
-#define KV_SNAPSHOT_VERSION_UNORDERED 2   /* lanes say whether they do */
-#define KV_SNAPSHOT_UNORDERED 0x80000000u /* of a lane's u32, version 2: they need not */
+#define KV_SNAPSHOT_VERSION 3             /* positions ascend within every page */
+#define KV_SNAPSHOT_VERSION_UNORDERED 4   /* lanes say whether they do */
+#define KV_SNAPSHOT_UNORDERED 0x80000000u /* of a lane's u32, version 4: they need not */
 
 enum {
     KV_SNAPSHOT_HEADER_SIZE = 80,

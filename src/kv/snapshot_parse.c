@@ -48,6 +48,11 @@ static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t
     if (size < 12 || memcmp(bytes, KV_SNAPSHOT_MAGIC, 8) != 0)
         return pi_fail(err, PITH_FORMAT, "%s: not a snapshot of a sequence", name);
     uint32_t version = kv_snapshot_u32(bytes + 8);
+    if (version == 1 || version == 2)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "%s: snapshot version %u, whose keys stand in an order that is no longer "
+                       "read; this build reads %d and %d",
+                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_UNORDERED);
     if (version < KV_SNAPSHOT_VERSION || version > KV_SNAPSHOT_VERSION_UNORDERED)
         return pi_fail(err, PITH_UNSUPPORTED, "%s: snapshot version %u; this build reads %d and %d",
                        name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_UNORDERED);
@@ -78,13 +83,14 @@ static pith_status parse_header(const char *name, const uint8_t *bytes, struct k
     if (field[5] < 0 || field[5] >= KV_N_TYPE || field[6] < 0 || field[6] >= KV_N_TYPE)
         return pi_fail(err, PITH_FORMAT, "%s: type_k and type_v: %d and %d are not both below %d",
                        name, field[5], field[6], KV_N_TYPE);
-    out->g = (struct kv_geometry){field[0],
-                                  field[1],
-                                  field[2],
-                                  field[3],
-                                  field[4],
-                                  (enum kv_type)field[5],
-                                  (enum kv_type)field[6]};
+    out->g = (struct kv_geometry){.n_layer = field[0],
+                                  .n_head = field[1],
+                                  .dim_k = field[2],
+                                  .dim_v = field[3],
+                                  .page_len = field[4],
+                                  .type_k = (enum kv_type)field[5],
+                                  .type_v = (enum kv_type)field[6],
+                                  .index = KV_INDEX_ROWS};
     pith_error shape;
     if (kv_geometry_check(&out->g, &shape) != PITH_OK)
         return pi_fail(err, PITH_FORMAT, "%s: %s", name, shape.message);

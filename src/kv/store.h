@@ -9,28 +9,43 @@
 #include "kv/kv.h"
 
 /*
- * A page holds P = page_len entries of one layer and KV head. Keys are stored with entries side by
- * side, so that one register holds the same dimension of 16 entries and a logit is summed over the
- * dimensions in ascending order, without a sum across a register; values are stored entry by entry.
+ * A page holds P = page_len entries of one layer and KV head. Values are stored entry by entry. Keys
+ * are, too, where the geometry has an index (kv.h): one key is then read at the cost of the lines it
+ * lies in, and kernels put keys side by side on their way into registers (cpu/attend.h). Without, they
+ * are stored side by side, in elements of 2 or 4 bytes: a value of f16 or f32, or four codes of q8_0.
  *
- *   f32, f16  K [dim_k][P]                      V [P][dim_v]
- *   q8_0      K codes  int8 [dim_k][P]          V codes  int8 [P][dim_v]
- *             K scales f16 [dim_k / 32][P]      V scales f16 [P][dim_v / 32]
+ *   f32, f16  K [P][dim_k] or [dim_k][P]                        V [P][dim_v]
+ *   q8_0      K codes  int8 [P][dim_k] or [dim_k / 4][P][4]     V codes  int8 [P][dim_v]
+ *             K scales f16 [P][dim_k / 32] or [dim_k / 32][P]   V scales f16 [P][dim_v / 32]
  *             value = scale * code; a block is 32 consecutive dimensions of one entry
  *   then      positions int32 [P]
+ *   then      what the geometry's index has (struct kv_page_layout)
  *
  * Every part starts at a multiple of 64 bytes. Entries fill a page from its first slot on, in
  * ascending order of position but in lanes that were overwritten. Slots that hold no entry contain
  * finite values.
  */
 struct kv_page_layout {
+    bool side_by_side; /* keys */
     size_t k;       /* offset of K or its codes; always 0 */
     size_t k_scale; /* offset of K's scales, q8_0 only */
     size_t v;
     size_t v_scale;
     size_t pos;
+    size_t stored; /* bytes of these parts, what follows is made from (a multiple of 64) */
+
+    /* index.c; where the geometry has them */
+    size_t norm;       /* f32 [P] */
+    size_t unit;       /* uint8_t [P][kv_unit_dim], codes + 128 */
+    size_t unit_scale; /* f32 [P] */
+    size_t columns;    /* f16 [dim_k][P] */
+    size_t proj;       /* f16 [P][index_dim] */
+    size_t bounds;     /* f32 [2][dim_k], the least values and the largest */
+    size_t value_sum;  /* f32 [dim_v] */
+
     size_t bytes; /* of a page, a multiple of 64 */
     size_t entry; /* bytes of one entry in all parts, without padding */
+    size_t whole; /* bytes beyond those of its entries that a full page has, without padding */
 };
 
 void kv_page_layout_make(const struct kv_geometry *g, struct kv_page_layout *out);
@@ -74,11 +89,12 @@ struct kv_cache {
     uint8_t *n_entry; /* [n_page] scratch of counts (kv_cache_stats, charges); zero between them */
     int32_t low_word; /* no word of `taken` below it has a clear bit */
     int32_t n_page_peak;
-    int32_t n_page_shared; /* pages with n_ref > 1 */
-    int64_t n_ref_extra;   /* sum of n_ref - 1 over those */
-    int64_t table_bytes;   /* lists, and the lane heads, tables and marks of all sequences */
-    int32_t n_mark;        /* floats beside every entry */
-    bool value_norm;       /* mark 0 is the L1 norm of the value */
+    int32_t n_page_shared;   /* pages with n_ref > 1 */
+    int64_t n_ref_extra;     /* sum of n_ref - 1 over those */
+    int64_t table_bytes;     /* lists, and the lane heads, tables and marks of all sequences */
+    int32_t n_mark;          /* floats beside every entry */
+    bool value_norm;         /* mark 0 is the L1 norm of the value */
+    const float *projection; /* [n_layer][n_head][index_dim][dim_k] of KV_INDEX_PROJ; borrowed */
     int32_t n_seq;
     struct kv_seq *first; /* all sequences, for the account of live entries */
 };
@@ -113,6 +129,12 @@ static inline float *kv_marks_at(const struct kv_seq *seq, size_t l, int32_t i)
 {
     size_t row = (size_t)seq->cap * (size_t)seq->cache->g.page_len;
     return seq->marks + (l * (size_t)seq->cache->n_mark + (size_t)i) * row;
+}
+
+/* Floats of a page, from an offset on. */
+static inline float *kv_page_floats(uint8_t *page, size_t offset)
+{
+    return (float *)(void *)(page + offset);
 }
 
 static inline int32_t *kv_page_pos(const struct kv_cache *cache, int32_t page)
@@ -180,10 +202,94 @@ struct kv_page_part {
     int32_t n;
 };
 
+/* columns.c: the same of keys that lie side by side. */
+void kv_columns_write(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
+                      const float *rows, size_t stride);
+void kv_columns_read(const struct kv_cache *cache, const uint8_t *page, int32_t slot, float *out);
+void kv_columns_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
+                     int32_t n_part);
+/* The keys of all places of a page, from entry by entry to side by side and back. Pages are those of
+   layouts alike but for that. */
+void kv_columns_from_rows(const struct kv_cache *cache, uint8_t *page, const uint8_t *rows);
+void kv_columns_to_rows(const struct kv_cache *cache, const uint8_t *page, uint8_t *rows);
+
 /* Copies entries as stored, their positions too, into a page. Parts may come from the page itself,
    from further up than they go and in ascending order. */
 void kv_page_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
                   int32_t n_part);
+
+/* index.c. */
+enum { KV_INDEX_DIM_MAX = 1024 }; /* the largest head size whose keys can be projected */
+
+/* Codes of a key in KV_INDEX_UNIT8: the dimensions, padded to a multiple of 4. */
+static inline size_t kv_unit_dim(const struct kv_geometry *g)
+{
+    return pi_align((size_t)g->dim_k, 4);
+}
+
+/* The part of kv_geometry_check about the index. */
+pith_status kv_index_check(const struct kv_geometry *g, pith_error *err);
+/* Adds the parts of the index to a layout that has all others. */
+void kv_index_place(const struct kv_geometry *g, struct kv_page_layout *layout);
+/* Makes what belongs to entries slot .. slot + n of a page of lane number `lane`; their keys are
+   written. */
+void kv_index_write(const struct kv_cache *cache, int32_t lane, uint8_t *page, int32_t slot,
+                    int32_t n);
+/* Makes what belongs to a page whose page_len entries are written. */
+void kv_index_finish(const struct kv_cache *cache, uint8_t *page);
+/* What kv_index_write made of entries follows them. Parts as kv_page_move's. */
+struct kv_page_part;
+void kv_index_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
+                   int32_t n_part);
+/* Of the first n entries of a page: each dimension's least key, then each one's largest, out
+   [2][dim_k]; the sum of dimensions d .. d + n_dim of their values, one after the other, d a
+   multiple of KV_CODEC_MAX and n_dim at most that, out [n_dim]. */
+void kv_index_bounds(const struct kv_cache *cache, const uint8_t *page, int32_t n, float *out);
+void kv_index_value_sum(const struct kv_cache *cache, const uint8_t *page, int32_t n, int32_t d,
+                        int32_t n_dim, float *out);
+/* A lane's matrix times x [dim_k], out [index_dim]: by cpu/score.h's arithmetic of few vectors. */
+void kv_index_project(const struct kv_cache *cache, int32_t lane, const float *x, float *out);
+
+/* gather.c. Some of a lane's entries, tile after tile. */
+enum { KV_GATHER_LEN = 64 }; /* entries of a tile, at most */
+
+struct kv_cursor {
+    int32_t at;    /* slots that are done */
+    int32_t index; /* table entry that the next one does not lie before */
+    int32_t begin; /* its first slot */
+};
+
+/* A part of a page whose entries have rows of `size` bytes. */
+struct kv_gather_part {
+    size_t from; /* offset in a page */
+    size_t to;   /* and in the tile */
+    size_t size;
+};
+
+struct kv_gather {
+    const struct kv_cache *cache;
+    const struct kv_lane *lane;
+    const int32_t *slots; /* [n] ascending */
+    int32_t n;
+    struct kv_cursor here;        /* what is gathered */
+    struct kv_cursor asked;       /* what the memory was asked for */
+    struct kv_page_layout layout; /* of the tile: a page of KV_GATHER_LEN entries, no index */
+    uint8_t *tile;                /* [layout.bytes], 64-byte aligned */
+    struct kv_gather_part part[5];
+    int32_t n_part;
+};
+
+size_t kv_gather_bytes(const struct kv_geometry *g); /* of a tile */
+void kv_gather_start(struct kv_gather *g, const struct kv_cache *cache, const struct kv_lane *lane,
+                     const int32_t *slots, int32_t n, uint8_t *tile);
+/* Fills the tile with the next entries, *n of them, all read *delta positions later than written;
+   false when there are none left. */
+bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta);
+/* Asks the memory for entries of the slots before number `end` of the list. */
+void kv_gather_ask(struct kv_gather *g, int32_t end);
+
+/* attend.c. Turns a vector by cosines and sines that pi_rope_fill_delta wrote. */
+void kv_rotate(const struct pi_rope *rope, const float *cs, float *x);
 
 enum { KV_CODEC_MAX = 128 }; /* most values that one call encodes */
 

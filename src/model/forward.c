@@ -1,73 +1,18 @@
 /*
  * forward.c - the pass. Reads top to bottom as the network does: embed, then per layer attention
- * and feed-forward, each a few parallel loops over rows (tokens), over groups of weights, or over
- * lanes. Every loop body writes its own range and sums in a fixed order, so the results depend
- * neither on the number of threads nor on which tokens share the pass.
+ * (attention.c) and feed-forward, each a few parallel loops over rows (tokens), over groups of
+ * weights, or over lanes. Every loop body writes its own range and sums in a fixed order, so the
+ * results depend neither on the number of threads nor on which tokens share the pass.
  */
 
-#include "base/mem.h"
-#include "base/threads.h"
-#include "cpu/kernels.h"
-#include "model/forward.h"
-
-struct pi_pass {
-    const struct pith_model *model;
-    const struct pi_kernels *cpu;
-    int32_t max_tok;
-    int32_t n_thread;
-    int32_t tile; /* query tokens of one attention call */
-
-    const struct pi_pass_item *items; /* of the running pass; borrowed */
-    int32_t n_item;
-    int32_t n_tok;
-    const struct pi_layer *layer; /* the running layer */
-    int32_t l;
-
-    float *x;   /* [max_tok][n_embd] the residual stream */
-    float *h;   /* [max_tok][n_embd] normed input of a block, then its output */
-    float *q;   /* [max_tok][n_head][dim_k] */
-    float *k;   /* [max_tok][n_head_kv][dim_k] */
-    float *v;   /* [max_tok][n_head_kv][dim_v] */
-    float *att; /* [max_tok][n_head][dim_v] */
-    float *gate; /* [max_tok][n_ff]; shares memory with q, k, v and att */
-    float *up;   /* [max_tok][n_ff] */
-    float *block; /* owns q..up */
-    float *q_pre; /* [max_tok][n_head][dim_k] queries before rope; NULL without a tap */
-    pi_pass_tap_fn *tap; /* NULL: nobody listens */
-    void *tap_user;
-
-    int8_t *act_q;      /* [max_tok][widest input, padded to 32] */
-    float *act_scale;   /* [max_tok][... / 32] */
-    int16_t *act_sum16; /* [max_tok][... / 16] */
-
-    float *rope_cs;    /* [max_tok][n_pair][2] */
-    int32_t *item_of;  /* [max_tok] item of a token */
-    int32_t *token_of; /* [max_tok] id of a token */
-    int32_t *row0;     /* [max_tok + 1] first row of an item */
-    int32_t *tile0;    /* [max_tok + 1] first attention tile of an item */
-
-    uint8_t *scratch; /* [n_thread][scratch_size] of kernels */
-    size_t scratch_size;
-
-    struct pi_pass_watch watch; /* attended NULL: nobody watches */
-    int32_t watch_tile;         /* tokens of a watched item in one attention call */
-    int32_t *watched;           /* [max_tok] items that are watched; NULL without a watch */
-    int32_t n_watched;
-    int32_t *slot;      /* [max_tok][n_head_kv] of an item's first token in the running layer */
-    float *watch_rows;  /* [n_thread][rows of a tile][watch_stride + WATCH_BESIDE] */
-    size_t watch_stride;
-};
-
-/* Numbers of a watched row beside its weights: maximum, sum, how many parts, and the parts. */
-#define WATCH_BESIDE (3 + KV_WEIGHT_PARTS * sizeof(struct kv_weight_part) / sizeof(float))
+#include "model/pass.h"
 
 /* ---- how many threads ---- */
 
 /* Multiplications below which waking and awaiting other threads costs more than they save. */
 #define MIN_WORK 500000
 
-/* Threads for a loop of this many multiplications. */
-static int32_t threads_for(const struct pi_pass *pass, int64_t work)
+int32_t pi_pass_threads_for(const struct pi_pass *pass, int64_t work)
 {
     return work < MIN_WORK ? 1 : pass->n_thread;
 }
@@ -76,7 +21,8 @@ static int32_t threads_for(const struct pi_pass *pass, int64_t work)
 static void run_rows(struct pi_pass *pass, pi_job_fn *fn, int64_t n)
 {
     const int64_t work_per_float = 8; /* norms, exponentials and rounding take several operations */
-    pi_parallel_ranges(threads_for(pass, pass->n_tok * n * work_per_float), pass->n_tok, fn, pass);
+    pi_parallel_ranges(pi_pass_threads_for(pass, pass->n_tok * n * work_per_float), pass->n_tok, fn,
+                       pass);
 }
 
 /* ---- products with weights ---- */
@@ -131,7 +77,7 @@ static void product_run(struct pi_pass *pass, const float *x, int32_t n_tok,
         p.out[i] = out[i];
         n_group += w[i]->n_group;
     }
-    int32_t n_thread = threads_for(pass, n_group * PI_GROUP * w[0]->n_col * n_tok);
+    int32_t n_thread = pi_pass_threads_for(pass, n_group * PI_GROUP * w[0]->n_col * n_tok);
     p.chunk = (int32_t)(n_thread == 1 ? n_group
                                       : pi_max(1, n_group / (n_thread * MIN_CHUNKS_PER_THREAD)));
     for (int32_t i = 0; i < n; i++)
@@ -149,7 +95,10 @@ static void quantize_row(struct pi_pass *pass, const float *row, int32_t t, int3
                                 pass->act_sum16 + (size_t)t * n_block * 2);
 }
 
-static bool reads_int8(const struct pi_matrix *w) { return !pi_matmul_is_float(w->type); }
+static bool reads_int8(const struct pi_matrix *w)
+{
+    return !pi_matmul_is_float(w->type);
+}
 
 /* ---- loops over rows ---- */
 
@@ -272,155 +221,6 @@ static void ffn_add_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-/* ---- attention ---- */
-
-static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
-{
-    const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_pass_item *item = &pass->items[i];
-    size_t k_stride = (size_t)hp->n_head_kv * hp->dim_k, v_stride = (size_t)hp->n_head_kv * hp->dim_v;
-    size_t row = (size_t)pass->row0[i];
-    if (pass->n_watched > 0) {
-        int32_t aim = kv_lane_aim(item->kv, pass->l, head);
-        pass->slot[(size_t)i * (size_t)hp->n_head_kv + (size_t)head] =
-            aim >= 0 ? aim : kv_lane_len(item->kv, pass->l, head);
-    }
-    kv_seq_append(item->kv, pass->l, head, item->pos0, item->n_tok,
-                  pass->k + row * k_stride + (size_t)head * hp->dim_k, k_stride,
-                  pass->v + row * v_stride + (size_t)head * hp->dim_v, v_stride);
-}
-
-/* Item index = sequence * n_head_kv + head. */
-static void append_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct pi_pass *pass = ctx;
-    int32_t n_head = pass->model->hp.n_head_kv;
-    (void)thread;
-    for (int64_t i = begin; i < end; i++)
-        append_item(pass, (int32_t)(i / n_head), (int32_t)(i % n_head));
-}
-
-/* The item whose tiles include tile: the last with tile0 <= tile. */
-static int32_t item_of_tile(const struct pi_pass *pass, int32_t tile)
-{
-    int32_t lo = 0, hi = pass->n_item - 1;
-    while (lo < hi) {
-        int32_t mid = (lo + hi + 1) / 2;
-        if (pass->tile0[mid] <= tile)
-            lo = mid;
-        else
-            hi = mid - 1;
-    }
-    return lo;
-}
-
-/* Attention of up to n_tok tokens of item i, from token t on, in one KV head's lane. */
-static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_t head, int32_t t,
-                                   int32_t n_tok)
-{
-    const struct pi_hparams *hp = &pass->model->hp;
-    int32_t n_group = hp->n_head / hp->n_head_kv;
-    size_t q_stride = (size_t)hp->n_head * hp->dim_k, out_stride = (size_t)hp->n_head * hp->dim_v;
-    size_t row = (size_t)(pass->row0[i] + t);
-    return (struct kv_attend_job){
-        .seq = pass->items[i].kv,
-        .layer = pass->l,
-        .head = head,
-        .n_tok = (int32_t)pi_min(n_tok, pass->items[i].n_tok - t),
-        .n_group = n_group,
-        .pos0 = pass->items[i].pos0 + t,
-        .q = pass->q + row * q_stride + (size_t)head * n_group * hp->dim_k,
-        .q_stride = q_stride,
-        .scale = hp->attn_scale,
-        .out = pass->att + row * out_stride + (size_t)head * n_group * hp->dim_v,
-        .out_stride = out_stride,
-        .rope = &pass->model->rope,
-    };
-}
-
-/* Shows the tokens of a tile, from token t0 of item i on, to the watch. */
-static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
-                      const struct kv_attend_job *job, int32_t thread)
-{
-    const struct pi_pass_item *item = &pass->items[i];
-    const struct kv_attend_tap *tap = job->tap;
-    size_t n_head = (size_t)pass->model->hp.n_head_kv, n_group = (size_t)job->n_group;
-    int32_t len = kv_lane_len(item->kv, job->layer, job->head);
-    for (int32_t t = t0; t < t0 + job->n_tok; t++) {
-        size_t row = (size_t)(t - t0) * n_group;
-        int32_t n = len - (item->n_tok - 1 - t);
-        struct pi_pass_attention a = {
-            .item = item,
-            .layer = job->layer,
-            .head = job->head,
-            .t = t,
-            .n = n,
-            .slot = t == 0 ? pass->slot[(size_t)i * n_head + (size_t)job->head] : n - 1,
-            .weight = tap->weight + row * tap->row_stride,
-            .stride = tap->row_stride,
-            .part = tap->part == NULL ? NULL : tap->part + row * KV_WEIGHT_PARTS,
-            .n_part = tap->part == NULL ? NULL : tap->n_part + row,
-            .max = tap->max + row,
-            .sum = tap->sum + row,
-            .out = job->out + (size_t)(t - t0) * job->out_stride,
-        };
-        pass->watch.attended(pass->watch.user, &a, thread);
-    }
-}
-
-/* One lane of a watched item, its tokens in order. */
-static void attend_watched(const struct pi_pass *pass, int32_t i, int32_t head, int32_t thread)
-{
-    size_t n_row = (size_t)pass->watch_tile * (size_t)(pass->model->hp.n_head /
-                                                       pass->model->hp.n_head_kv);
-    size_t stride = pass->watch_stride;
-    float *rows =
-        pass->watch_rows + (size_t)thread * pi_align(n_row * (stride + WATCH_BESIDE), 16);
-    struct kv_attend_tap tap = {.weight = rows,
-                                .row_stride = stride,
-                                .max = rows + n_row * stride,
-                                .sum = rows + n_row * (stride + 1)};
-    if (pass->watch.parts) {
-        tap.n_part = (int32_t *)(void *)(rows + n_row * (stride + 2));
-        tap.part = (struct kv_weight_part *)(void *)(rows + n_row * (stride + 3));
-    }
-    assert((size_t)kv_lane_len(pass->items[i].kv, pass->l, head) <= pass->watch_stride);
-    for (int32_t t = 0; t < pass->items[i].n_tok; t += pass->watch_tile) {
-        struct kv_attend_job job = job_of(pass, i, head, t, pass->watch_tile);
-        job.tap = &tap;
-        kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
-        show_tile(pass, i, t, &job, thread);
-    }
-}
-
-/* Watched items come first, then item index counts tiles down, so that the longest (the last of a
-   prompt) start first. */
-static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct pi_pass *pass = ctx;
-    int32_t n_tile = pass->tile0[pass->n_item], n_head = pass->model->hp.n_head_kv;
-    for (int64_t at = begin; at < end; at++) {
-        int32_t rank = (int32_t)(at / n_head), head = (int32_t)(at % n_head);
-        if (rank < pass->n_watched) {
-            attend_watched(pass, pass->watched[rank], head, thread);
-            continue;
-        }
-        int32_t tile = n_tile - 1 - (rank - pass->n_watched);
-        int32_t i = item_of_tile(pass, tile);
-        struct kv_attend_job job =
-            job_of(pass, i, head, (tile - pass->tile0[i]) * pass->tile, pass->tile);
-        kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
-    }
-}
-
-static void finish_watched(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct pi_pass *pass = ctx;
-    (void)thread;
-    for (int64_t at = begin; at < end; at++)
-        pass->watch.finished(pass->watch.user, &pass->items[pass->watched[at]], pass->l);
-}
-
 /* ---- the pass ---- */
 
 /* Shows the running layer's rows to the tap. */
@@ -443,24 +243,6 @@ static void call_tap(struct pi_pass *pass)
     }
 }
 
-static void run_attention(struct pi_pass *pass)
-{
-    const struct pi_hparams *hp = &pass->model->hp;
-    int64_t n_key = 0; /* pairs of query and key, at most */
-    for (int32_t i = 0; i < pass->n_item; i++)
-        n_key += (int64_t)pass->items[i].n_tok * kv_lane_len(pass->items[i].kv, pass->l, 0);
-    int64_t append_work = (int64_t)pass->n_tok * hp->n_head_kv * (hp->dim_k + hp->dim_v) * 8;
-    int64_t attend_work = (n_key + pass->n_tok) * hp->n_head * (hp->dim_k + hp->dim_v);
-    pi_parallel_ranges(threads_for(pass, append_work), (int64_t)pass->n_item * hp->n_head_kv,
-                       append_items, pass);
-    pi_parallel_items(threads_for(pass, attend_work),
-                      ((int64_t)pass->tile0[pass->n_item] + pass->n_watched) * hp->n_head_kv,
-                      attend_items, pass);
-    if (pass->n_watched > 0)
-        pi_parallel_items(threads_for(pass, attend_work / hp->dim_v), pass->n_watched,
-                          finish_watched, pass);
-}
-
 static void run_layer(struct pi_pass *pass)
 {
     const struct pi_layer *w = pass->layer;
@@ -472,7 +254,7 @@ static void run_layer(struct pi_pass *pass)
     run_rows(pass, qkv_rows, w->wq.n_row + w->wk.n_row);
     if (pass->tap != NULL)
         call_tap(pass);
-    run_attention(pass);
+    pi_pass_attention_run(pass);
     run_rows(pass, att_rows, w->wo.n_col);
     product_run(pass, pass->att, n_tok, (const struct pi_matrix *const[]){&w->wo},
                 (float *const[]){pass->h}, 1);
@@ -485,26 +267,21 @@ static void run_layer(struct pi_pass *pass)
                 (float *const[]){pass->h}, 1);
 }
 
-/* Which row belongs to whom, and how many attention tiles each item has: one that is watched none. */
+/* Which row belongs to whom. */
 static void lay_out(struct pi_pass *pass)
 {
     int32_t n = 0;
-    pass->tile0[0] = 0;
-    pass->n_watched = 0;
     for (int32_t i = 0; i < pass->n_item; i++) {
         const struct pi_pass_item *item = &pass->items[i];
         pass->row0[i] = n;
-        bool watched = item->watched && pass->watch.attended != NULL;
-        pass->tile0[i + 1] =
-            pass->tile0[i] + (watched ? 0 : (int32_t)pi_ceil_div(item->n_tok, pass->tile));
-        if (watched)
-            pass->watched[pass->n_watched++] = i;
         for (int32_t t = 0; t < item->n_tok; t++, n++) {
             pass->item_of[n] = i;
             pass->token_of[n] = item->tokens[t];
         }
     }
     pass->n_tok = n;
+    assert(n <= pass->max_tok);
+    pi_pass_attention_lay_out(pass);
 }
 
 void pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t n_item)
@@ -513,7 +290,6 @@ void pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     pass->items = items;
     pass->n_item = n_item;
     lay_out(pass);
-    assert(pass->n_tok <= pass->max_tok);
     pass->l = 0;
     pass->layer = &m->layer[0];
     run_rows(pass, embed_rows, m->hp.n_embd);
@@ -542,8 +318,7 @@ void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
 
 /* ---- scratch ---- */
 
-/* NULL when any part of the size overflows; *ok collects over several calls. */
-static void *rows_alloc(int32_t n_row, size_t row_len, size_t size, bool *ok)
+void *pi_pass_alloc(int32_t n_row, size_t row_len, size_t size, bool *ok)
 {
     size_t len;
     void *p = pi_mul_size((size_t)n_row, row_len, &len) ? pi_mem_alloc_n(PI_MEM_SCRATCH, len, size)
@@ -563,19 +338,18 @@ static bool alloc_rows(struct pi_pass *pass)
     int32_t n = pass->max_tok;
     bool ok = true;
 
-    pass->x = rows_alloc(n, (size_t)hp->n_embd, sizeof(float), &ok);
-    pass->h = rows_alloc(n, (size_t)hp->n_embd, sizeof(float), &ok);
-    pass->block = rows_alloc(n, n_att > 2 * n_ff ? n_att : 2 * n_ff, sizeof(float), &ok);
-    pass->act_q = rows_alloc(n, n_block, PI_ACT_BLOCK, &ok);
-    pass->act_scale = rows_alloc(n, n_block, sizeof(float), &ok);
-    pass->act_sum16 = rows_alloc(n, n_block, 2 * sizeof(int16_t), &ok);
-    pass->rope_cs = rows_alloc(n, (size_t)pass->model->rope.n_pair, 2 * sizeof(float), &ok);
-    pass->item_of = rows_alloc(n, 1, sizeof(int32_t), &ok);
-    pass->token_of = rows_alloc(n, 1, sizeof(int32_t), &ok);
-    pass->row0 = rows_alloc(n + 1, 1, sizeof(int32_t), &ok);
-    pass->tile0 = rows_alloc(n + 1, 1, sizeof(int32_t), &ok);
-    pass->scratch = rows_alloc(pass->n_thread, pass->scratch_size, 1, &ok);
-    if (!ok)
+    pass->x = pi_pass_alloc(n, (size_t)hp->n_embd, sizeof(float), &ok);
+    pass->h = pi_pass_alloc(n, (size_t)hp->n_embd, sizeof(float), &ok);
+    pass->block = pi_pass_alloc(n, n_att > 2 * n_ff ? n_att : 2 * n_ff, sizeof(float), &ok);
+    pass->act_q = pi_pass_alloc(n, n_block, PI_ACT_BLOCK, &ok);
+    pass->act_scale = pi_pass_alloc(n, n_block, sizeof(float), &ok);
+    pass->act_sum16 = pi_pass_alloc(n, n_block, 2 * sizeof(int16_t), &ok);
+    pass->rope_cs = pi_pass_alloc(n, (size_t)pass->model->rope.n_pair, 2 * sizeof(float), &ok);
+    pass->item_of = pi_pass_alloc(n, 1, sizeof(int32_t), &ok);
+    pass->token_of = pi_pass_alloc(n, 1, sizeof(int32_t), &ok);
+    pass->row0 = pi_pass_alloc(n + 1, 1, sizeof(int32_t), &ok);
+    pass->scratch = pi_pass_alloc(pass->n_thread, pass->scratch_size, 1, &ok);
+    if (!ok || !pi_pass_attention_alloc(pass))
         return false;
     pass->q = pass->block;
     pass->k = pass->q + (size_t)n * n_q;
@@ -587,8 +361,7 @@ static bool alloc_rows(struct pi_pass *pass)
 }
 
 pith_status pi_pass_create(const struct pith_model *model, const struct kv_geometry *geometry,
-                           int32_t max_tok, int32_t n_thread, struct pi_pass **out,
-                           pith_error *err)
+                           int32_t max_tok, int32_t n_thread, struct pi_pass **out, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
     int32_t n_group = hp->n_head / hp->n_head_kv;
@@ -596,6 +369,7 @@ pith_status pi_pass_create(const struct pith_model *model, const struct kv_geome
     if (pass == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a pass");
     pass->model = model;
+    pass->geometry = *geometry;
     pass->cpu = pi_kernels();
     pass->max_tok = max_tok;
     pass->n_thread = n_thread;
@@ -616,12 +390,12 @@ void pi_pass_free(struct pi_pass *pass)
 {
     if (pass == NULL)
         return;
-    void *const parts[] = {pass->x,         pass->h,       pass->block,   pass->act_q,
+    void *const parts[] = {pass->x,         pass->h,         pass->block,   pass->act_q,
                            pass->act_scale, pass->act_sum16, pass->rope_cs, pass->item_of,
-                           pass->token_of,  pass->row0,    pass->tile0,   pass->scratch,
-                           pass->q_pre,     pass->watched, pass->slot,    pass->watch_rows};
+                           pass->token_of,  pass->row0,      pass->scratch, pass->q_pre};
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
+    pi_pass_attention_free(pass);
     pi_mem_free(pass);
 }
 
@@ -631,7 +405,7 @@ pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user
     size_t n_q = (size_t)hp->n_head * (size_t)hp->dim_k;
     bool ok = true;
     if (fn != NULL && pass->q_pre == NULL) {
-        float *rows = rows_alloc(pass->max_tok, n_q, sizeof(float), &ok);
+        float *rows = pi_pass_alloc(pass->max_tok, n_q, sizeof(float), &ok);
         if (!ok)
             return pi_fail(err, PITH_NOMEM, "no memory for the queries of %d tokens",
                            pass->max_tok);
@@ -643,54 +417,5 @@ pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user
     }
     pass->tap = fn;
     pass->tap_user = user;
-    return PITH_OK;
-}
-
-/* Rows of weights of one attention call: enough that a page of many is decoded for several of them,
-   few enough that they stay in a cache beside what they are made of. */
-#define WATCH_ROWS 32
-
-pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *watch,
-                              pith_error *err)
-{
-    const struct pi_hparams *hp = &pass->model->hp;
-    bool ok = true;
-    if (watch != NULL && pass->watched == NULL) {
-        int32_t *watched = rows_alloc(pass->max_tok, 1, sizeof(int32_t), &ok);
-        int32_t *slot = rows_alloc(pass->max_tok, (size_t)hp->n_head_kv, sizeof(int32_t), &ok);
-        if (!ok) {
-            pi_mem_free(watched);
-            pi_mem_free(slot);
-            return pi_fail(err, PITH_NOMEM, "no memory for what is watched of %d tokens",
-                           pass->max_tok);
-        }
-        pass->watched = watched;
-        pass->slot = slot;
-    }
-    pass->watch = watch != NULL ? *watch : (struct pi_pass_watch){0};
-    pass->watch_tile = (int32_t)pi_max(1, WATCH_ROWS / (hp->n_head / hp->n_head_kv));
-    pass->watch_tile = (int32_t)pi_min(pass->watch_tile, pass->tile);
-    return PITH_OK;
-}
-
-pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err)
-{
-    const struct pi_hparams *hp = &pass->model->hp;
-    int32_t n_row = pass->watch_tile * (hp->n_head / hp->n_head_kv);
-    if (longest <= (int64_t)pass->watch_stride)
-        return PITH_OK;
-    /* Whole pages, and more than asked: a lane may grow with every pass. */
-    int64_t stride = pi_ceil_div(longest + longest / 2, 64) * 64;
-    size_t len;
-    float *rows = NULL;
-    if (pi_mul_size((size_t)n_row, (size_t)stride + WATCH_BESIDE, &len) && len < SIZE_MAX - 16)
-        rows = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)pass->n_thread,
-                              pi_align(len, 16) * sizeof(*rows));
-    if (rows == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for attention weights over %lld entries",
-                       (long long)longest);
-    pi_mem_free(pass->watch_rows);
-    pass->watch_rows = rows;
-    pass->watch_stride = (size_t)stride;
     return PITH_OK;
 }

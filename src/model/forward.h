@@ -16,6 +16,9 @@ struct pi_pass_item {
     int32_t pos0; /* position of the first */
     void *owner;  /* whoever asked, for the tap and the watch; the pass does not look at it */
     bool watched; /* the watch, where there is one, is shown the item's attention weights */
+    int32_t n_read; /* where there is a reader: the item's first n_read tokens attend to what it
+                       selects, in chunks of its size, the last one shorter; those behind them, and
+                       without a reader all, to everything */
 };
 
 /* What one layer computed for the tokens of one item, before keys and values are stored. */
@@ -63,6 +66,35 @@ struct pi_pass_watch {
     bool parts; /* weights come in parts (kv.h) */
 };
 
+/* Tokens of an item that read the same entries in one lane. */
+struct pi_pass_chunk {
+    const struct pi_pass_item *item;
+    int32_t index; /* of the chunk among those of the pass */
+    int32_t layer;
+    int32_t t0;    /* its first token, of the item's */
+    int32_t n_tok; /* 1 .. the reader's chunk */
+};
+
+/* Whoever chooses what is read. */
+struct pi_pass_reader {
+    void *user;
+    int32_t chunk; /* most tokens of a chunk */
+    /* Called for every layer, chunk and KV head after the layer's keys are stored, several at the
+       same time; thread is below the pass's n_thread. q: the queries of the KV head's group, after
+       rope, query (t, g) at q + t * q_stride + g * dim_k, t from 0 for token t0. Writes the slots
+       that are read, ascending, those of the chunk's own tokens included, at most cap of them, and
+       returns their number; -1: everything. */
+    int32_t (*select)(void *user, const struct pi_pass_chunk *c, int32_t head, const float *q,
+                      size_t q_stride, int32_t *slots, int32_t cap, int32_t thread);
+    /* After select for all KV heads of a chunk, before anything attends; different chunks at the
+       same time. NULL: nothing. */
+    void (*selected)(void *user, const struct pi_pass_chunk *c, int32_t thread);
+    /* After the attention of a chunk in a lane of which a part was read: output (t, g) at out + t *
+       out_stride + g * dim_v, which it may change. NULL: nothing. */
+    void (*attended)(void *user, const struct pi_pass_chunk *c, int32_t head, float *out,
+                     size_t out_stride, int32_t thread);
+};
+
 /* Scratch of one pass; one thread at a time uses it, and its workers through it. */
 struct pi_pass;
 
@@ -86,6 +118,16 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
 /* Room for the weights of lanes of at most `longest` entries, which a pass with watched items needs
    to be there. NOMEM leaves what was. */
 pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err);
+
+/* From now on the reader, which is copied, selects what items with n_read > 0 attend to; NULL ends it.
+   No pass may be running. NOMEM: nothing has changed. An item is read or watched, not both. */
+pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader *reader,
+                               pith_error *err);
+
+/* Room for up to n_chunk chunks of a pass with at most cap slots selected in a lane, which a pass
+   with n_read > 0 needs to be there. NOMEM leaves what was. */
+pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t cap,
+                                 pith_error *err);
 
 /* Appends the items' keys and values to their lanes and leaves the hidden states of all tokens, in
    item order, for pi_pass_logits. Token ids are in range, the sum of n_tok is at most max_tok. */

@@ -173,3 +173,19 @@ void pi_rope_fill_delta(const struct pi_rope *rope, int32_t delta, float *cs)
         cs[2 * i + 1] = (float)sin(angle);
     }
 }
+
+void pi_rope_turn_back(const struct pi_rope *rope, int32_t pos, const float *x, int32_t dim,
+                       float *cs, float *out)
+{
+    int32_t n = rope->n_pair;
+    pi_rope_fill_delta(rope, -pos, cs);
+    for (int32_t f = 0; f < n; f++) {
+        int32_t i = rope->adjacent ? 2 * f : f, j = rope->adjacent ? 2 * f + 1 : n + f;
+        float cosine = cs[2 * f] / rope->magnitude, sine = cs[2 * f + 1] / rope->magnitude;
+        float a = x[i], b = x[j];
+        out[i] = a * cosine - b * sine;
+        out[j] = a * sine + b * cosine;
+    }
+    for (int32_t i = 2 * n; i < dim; i++)
+        out[i] = x[i];
+}

@@ -2,9 +2,9 @@
  * pool.c - pooling over neighbours, as SnapKV and the methods after it do. It knows no lane and no
  * policy; the caller brings entries into the order of the text.
  */
-#include "keep/pool.h"
+#include "policy/pool.h"
 
-void keep_pool_order(const int32_t *pos, int32_t n, int32_t *order)
+void policy_pool_order(const int32_t *pos, int32_t n, int32_t *order)
 {
     bool ascends = true;
     for (int32_t i = 0; i < n; i++) {
@@ -25,7 +25,7 @@ void keep_pool_order(const int32_t *pos, int32_t n, int32_t *order)
         }
 }
 
-void keep_pool(enum keep_pool_kind kind, int32_t kernel, const float *x, int32_t n, float *out)
+void policy_pool(enum policy_pool_kind kind, int32_t kernel, const float *x, int32_t n, float *out)
 {
     for (int32_t i = 0; i < n; i++) {
         int32_t begin = i - kernel / 2;
@@ -33,7 +33,7 @@ void keep_pool(enum keep_pool_kind kind, int32_t kernel, const float *x, int32_t
         begin = (int32_t)pi_max(begin, 0);
         float pooled = x[begin];
         for (int32_t j = begin + 1; j < end; j++)
-            pooled = kind == KEEP_POOL_AVG ? pooled + x[j] : x[j] > pooled ? x[j] : pooled;
-        out[i] = kind == KEEP_POOL_AVG ? pooled / (float)kernel : pooled;
+            pooled = kind == POLICY_POOL_AVG ? pooled + x[j] : x[j] > pooled ? x[j] : pooled;
+        out[i] = kind == POLICY_POOL_AVG ? pooled / (float)kernel : pooled;
     }
 }

@@ -1,11 +1,11 @@
 /*
- * options.c - "NAME:key=value,..." to checked values. It knows no rule and no policy by name: what
- * a key means stands in its row. A pure function of the text.
+ * options.c - "NAME:key=value,..." to checked values. It knows no verb, rule or policy by name:
+ * what a key means stands in its row. A pure function of the text.
  */
 #include <stdio.h>
 
 #include "base/number.h"
-#include "keep/keep.h"
+#include "policy/policy.h"
 
 /* A piece of the option text; not terminated. */
 struct piece {
@@ -70,23 +70,24 @@ static bool read_decimal(struct piece *p, int32_t places, int64_t *out)
     return true;
 }
 
-static pith_status check_count(const struct keep_param *param, int64_t value, pith_error *err)
+static pith_status check_count(const char *verb, const struct policy_param *param, int64_t value,
+                               pith_error *err)
 {
     if (value < param->min || value > param->max)
-        return pi_fail(err, PITH_INVALID, "keep: %s: %lld is not in %d..%d", param->key,
+        return pi_fail(err, PITH_INVALID, "%s: %s: %lld is not in %d..%d", verb, param->key,
                        (long long)value, param->min, param->max);
     return PITH_OK;
 }
 
-static pith_status set_count(const struct keep_param *param, struct piece text, void *field,
-                             pith_error *err)
+static pith_status set_count(const char *verb, const struct policy_param *param, struct piece text,
+                             void *field, pith_error *err)
 {
     int64_t value;
     struct piece rest = text;
     if (!read_decimal(&rest, 0, &value) || rest.len > 0)
-        return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is not a whole number", param->key,
-                       (int)pi_min(text.len, 32), text.at);
-    PI_TRY(check_count(param, value, err));
+        return pi_fail(err, PITH_INVALID, "%s: %s: \"%.*s\" is not a whole number", verb,
+                       param->key, (int)pi_min(text.len, 32), text.at);
+    PI_TRY(check_count(verb, param, value, err));
     *(int32_t *)field = (int32_t)value;
     return PITH_OK;
 }
@@ -117,52 +118,52 @@ static bool read_bytes(struct piece text, int64_t *out)
     return false;
 }
 
-static pith_status set_budget(const struct keep_param *param, struct piece text, void *field,
-                              pith_error *err)
+static pith_status set_budget(const char *verb, const struct policy_param *param, struct piece text,
+                              void *field, pith_error *err)
 {
-    struct keep_budget *out = field;
+    struct policy_budget *out = field;
     struct piece rest = text;
     int64_t value;
     if (read_decimal(&rest, 0, &value) && rest.len == 0) {
-        PI_TRY(check_count(param, value, err));
-        *out = (struct keep_budget){KEEP_UNIT_TOKENS, value};
+        PI_TRY(check_count(verb, param, value, err));
+        *out = (struct policy_budget){POLICY_UNIT_TOKENS, value};
         return PITH_OK;
     }
     rest = text;
     if (read_decimal(&rest, MILLIONTHS_DECIMALS, &value) && piece_is(rest, "%")) {
         if (value < 1 || value > 1000000)
-            return pi_fail(err, PITH_INVALID, "keep: %s: %.*s is not above 0%% and at most 100%%",
-                           param->key, (int)pi_min(text.len, 32), text.at);
-        *out = (struct keep_budget){KEEP_UNIT_SHARE, value};
+            return pi_fail(err, PITH_INVALID, "%s: %s: %.*s is not above 0%% and at most 100%%",
+                           verb, param->key, (int)pi_min(text.len, 32), text.at);
+        *out = (struct policy_budget){POLICY_UNIT_SHARE, value};
         return PITH_OK;
     }
     if (read_bytes(text, &value)) {
-        *out = (struct keep_budget){KEEP_UNIT_BYTES, value};
+        *out = (struct policy_budget){POLICY_UNIT_BYTES, value};
         return PITH_OK;
     }
     return pi_fail(err, PITH_INVALID,
-                   "keep: %s: \"%.*s\" is no number of tokens (512), share of them (50%%) or size "
+                   "%s: %s: \"%.*s\" is no number of tokens (512), share of them (50%%) or size "
                    "(64MiB; B, kB, MB, GB, KiB, MiB, GiB)",
-                   param->key, (int)pi_min(text.len, 32), text.at);
+                   verb, param->key, (int)pi_min(text.len, 32), text.at);
 }
 
 /* Limits in thousandths. */
-static pith_status set_real(const struct keep_param *param, struct piece text, void *field,
-                            pith_error *err)
+static pith_status set_real(const char *verb, const struct policy_param *param, struct piece text,
+                            void *field, pith_error *err)
 {
     double value;
     if (!pi_number_read(text.at, (size_t)text.len, &value))
-        return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is not a number", param->key,
+        return pi_fail(err, PITH_INVALID, "%s: %s: \"%.*s\" is not a number", verb, param->key,
                        (int)pi_min(text.len, 32), text.at);
     if (!(value >= param->min / 1000.0 && value <= param->max / 1000.0))
-        return pi_fail(err, PITH_INVALID, "keep: %s: %g is not in %g..%g", param->key, value,
+        return pi_fail(err, PITH_INVALID, "%s: %s: %g is not in %g..%g", verb, param->key, value,
                        param->min / 1000.0, param->max / 1000.0);
     *(double *)field = value;
     return PITH_OK;
 }
 
-static pith_status set_choice(const struct keep_param *param, struct piece text, void *field,
-                              pith_error *err)
+static pith_status set_choice(const char *verb, const struct policy_param *param, struct piece text,
+                              void *field, pith_error *err)
 {
     char words[160] = "";
     for (int32_t i = 0; param->words[i] != NULL; i++) {
@@ -172,43 +173,43 @@ static pith_status set_choice(const struct keep_param *param, struct piece text,
         }
         list_add(words, sizeof(words), param->words[i]);
     }
-    return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is none of %s", param->key,
+    return pi_fail(err, PITH_INVALID, "%s: %s: \"%.*s\" is none of %s", verb, param->key,
                    (int)pi_min(text.len, 32), text.at, words);
 }
 
-static pith_status set_text(const struct keep_param *param, struct piece text, void *field,
-                            pith_error *err)
+static pith_status set_text(const char *verb, const struct policy_param *param, struct piece text,
+                            void *field, pith_error *err)
 {
     char *out = field;
-    if (text.len >= KEEP_TEXT_SIZE)
-        return pi_fail(err, PITH_INVALID, "keep: %s: a text of %d bytes is longer than %d",
-                       param->key, text.len, KEEP_TEXT_SIZE - 1);
+    if (text.len >= POLICY_TEXT_SIZE)
+        return pi_fail(err, PITH_INVALID, "%s: %s: a text of %d bytes is longer than %d", verb,
+                       param->key, text.len, POLICY_TEXT_SIZE - 1);
     memcpy(out, text.at, (size_t)text.len);
     out[text.len] = '\0';
     return PITH_OK;
 }
 
-static pith_status set_value(const struct keep_param *param, struct piece text, void *fields,
-                             pith_error *err)
+static pith_status set_value(const char *verb, const struct policy_param *param, struct piece text,
+                             void *fields, pith_error *err)
 {
-    static pith_status (*const set[])(const struct keep_param *, struct piece, void *,
-                                      pith_error *) = {
-        [KEEP_TYPE_COUNT] = set_count, [KEEP_TYPE_BUDGET] = set_budget,
-        [KEEP_TYPE_REAL] = set_real,   [KEEP_TYPE_CHOICE] = set_choice,
-        [KEEP_TYPE_TEXT] = set_text,
+    static pith_status (*const set[])(const char *, const struct policy_param *, struct piece,
+                                      void *, pith_error *) = {
+        [POLICY_TYPE_COUNT] = set_count, [POLICY_TYPE_BUDGET] = set_budget,
+        [POLICY_TYPE_REAL] = set_real,   [POLICY_TYPE_CHOICE] = set_choice,
+        [POLICY_TYPE_TEXT] = set_text,
     };
-    return set[param->type](param, text, (uint8_t *)fields + param->offset, err);
+    return set[param->type](verb, param, text, (uint8_t *)fields + param->offset, err);
 }
 
 /* ---- keys ---- */
 
-static void list_keys(char *list, size_t cap, const struct keep_param *params)
+static void list_keys(char *list, size_t cap, const struct policy_param *params)
 {
     for (; params != NULL && params->key != NULL; params++)
         list_add(list, cap, params->key);
 }
 
-static const struct keep_param *find_in(const struct keep_param *params, struct piece key)
+static const struct policy_param *find_in(const struct policy_param *params, struct piece key)
 {
     for (; params != NULL && params->key != NULL; params++)
         if (piece_is(key, params->key))
@@ -217,24 +218,24 @@ static const struct keep_param *find_in(const struct keep_param *params, struct 
 }
 
 /* One "key=value" of a policy: a rule's key or one of its own. */
-static pith_status set_option(struct keep_config *c, struct piece option, pith_error *err)
+static pith_status set_option(const struct policy_options *o, struct piece option, pith_error *err)
 {
     const char *equals = memchr(option.at, '=', (size_t)option.len);
     if (equals == NULL)
-        return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is not key=value", c->policy->name,
+        return pi_fail(err, PITH_INVALID, "%s: %s: \"%.*s\" is not key=value", o->verb, o->name,
                        (int)pi_min(option.len, 32), option.at);
     struct piece key = {option.at, (int32_t)(equals - option.at)};
     struct piece value = {equals + 1, option.len - key.len - 1};
-    const struct keep_param *param = find_in(keep_rule_params, key);
+    const struct policy_param *param = find_in(o->rules, key);
     if (param != NULL)
-        return set_value(param, value, &c->rules, err);
-    param = find_in(c->policy->params, key);
+        return set_value(o->verb, param, value, o->rule_fields, err);
+    param = find_in(o->own, key);
     if (param != NULL)
-        return set_value(param, value, &c->params, err);
+        return set_value(o->verb, param, value, o->own_fields, err);
     char keys[480] = "";
-    list_keys(keys, sizeof(keys), keep_rule_params);
-    list_keys(keys, sizeof(keys), c->policy->params);
-    return pi_fail(err, PITH_INVALID, "keep: %s has no option \"%.*s\" (%s)", c->policy->name,
+    list_keys(keys, sizeof(keys), o->rules);
+    list_keys(keys, sizeof(keys), o->own);
+    return pi_fail(err, PITH_INVALID, "%s: %s has no option \"%.*s\" (%s)", o->verb, o->name,
                    (int)pi_min(key.len, 32), key.at, keys);
 }
 
@@ -251,26 +252,26 @@ static bool key_repeats(struct piece option, const char *rest)
     return false;
 }
 
-static pith_status set_options(struct keep_config *c, const char *options, pith_error *err)
+static pith_status set_options(const struct policy_options *o, const char *options, pith_error *err)
 {
     while (options != NULL && *options != '\0') {
         struct piece option = next_piece(&options, ',');
         if (*options == '\0' && options[-1] == ',')
-            return pi_fail(err, PITH_INVALID, "keep: %s: nothing follows the last comma",
-                           c->policy->name);
+            return pi_fail(err, PITH_INVALID, "%s: %s: nothing follows the last comma", o->verb,
+                           o->name);
         if (key_repeats(option, options))
-            return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is followed by another value",
-                           c->policy->name, (int)pi_min(option.len, 64), option.at);
-        PI_TRY(set_option(c, option, err));
+            return pi_fail(err, PITH_INVALID, "%s: %s: \"%.*s\" is followed by another value",
+                           o->verb, o->name, (int)pi_min(option.len, 64), option.at);
+        PI_TRY(set_option(o, option, err));
     }
     return PITH_OK;
 }
 
 /* The preset that the options begin with, if any, is read and taken off them. */
-static pith_status set_preset(struct keep_config *c, const char **options, pith_error *err)
+static pith_status set_preset(const struct policy_options *o, const char **options, pith_error *err)
 {
     const char *rest = *options;
-    const struct keep_preset *preset = c->policy->presets;
+    const struct policy_preset *preset = o->presets;
     if (rest == NULL || preset == NULL)
         return PITH_OK;
     struct piece first = next_piece(&rest, ',');
@@ -280,93 +281,78 @@ static pith_status set_preset(struct keep_config *c, const char **options, pith_
     for (; preset->name != NULL; preset++) {
         if (piece_is(first, preset->name)) {
             if (*rest == '\0' && rest[-1] == ',')
-                return pi_fail(err, PITH_INVALID, "keep: %s: nothing follows the last comma",
-                               c->policy->name);
+                return pi_fail(err, PITH_INVALID, "%s: %s: nothing follows the last comma", o->verb,
+                               o->name);
             *options = rest;
-            return set_options(c, preset->options, err);
+            return set_options(o, preset->options, err);
         }
         list_add(names, sizeof(names), preset->name);
     }
-    return pi_fail(err, PITH_INVALID, "keep: %s: \"%.*s\" is neither key=value nor one of %s",
-                   c->policy->name, (int)pi_min(first.len, 32), first.at, names);
+    return pi_fail(err, PITH_INVALID, "%s: %s: \"%.*s\" is neither key=value nor one of %s",
+                   o->verb, o->name, (int)pi_min(first.len, 32), first.at, names);
 }
 
-static pith_status set_fallbacks(const struct keep_param *params, void *fields, pith_error *err)
+static pith_status set_fallbacks(const char *verb, const struct policy_param *params, void *fields,
+                                 pith_error *err)
 {
     for (; params != NULL && params->key != NULL; params++) {
         struct piece text = {params->fallback, (int32_t)strlen(params->fallback)};
-        PI_TRY(set_value(params, text, fields, err));
+        PI_TRY(set_value(verb, params, text, fields, err));
     }
     return PITH_OK;
 }
 
-pith_status keep_config_set(const struct keep_policy *policy, const char *options,
-                            struct keep_config *out, pith_error *err)
+pith_status policy_options_read(const struct policy_options *o, const char *options,
+                                pith_error *err)
 {
-    struct keep_config c = {.policy = policy};
-    assert(policy->params_size <= KEEP_PARAMS_SIZE);
-    PI_TRY(set_fallbacks(keep_rule_params, &c.rules, err));
-    PI_TRY(set_fallbacks(policy->params, &c.params, err));
-    PI_TRY(set_options(&c, policy->defaults, err));
-    PI_TRY(set_preset(&c, &options, err));
-    PI_TRY(set_options(&c, options, err));
-    PI_TRY(keep_rules_agree(&c.rules, err));
-    PI_TRY(keep_overwrite_check(&c, err));
-    PI_TRY(keep_allot_check(&c, err));
-    if (keep_config_places(&c) && c.rules.segments > 0)
-        return pi_fail(err, PITH_INVALID,
-                       "keep: %s: segments: %d: positions of the cache are for one gap behind the "
-                       "first entries, and segments leave several",
-                       policy->name, c.rules.segments);
-    if (c.rules.budget.unit == KEEP_UNIT_TOKENS) {
-        c.n_budget = (int32_t)c.rules.budget.value;
-        PI_TRY(keep_config_check(&c, c.n_budget, err));
-    }
-    *out = c;
-    return PITH_OK;
+    PI_TRY(set_fallbacks(o->verb, o->rules, o->rule_fields, err));
+    PI_TRY(set_fallbacks(o->verb, o->own, o->own_fields, err));
+    PI_TRY(set_options(o, o->defaults, err));
+    PI_TRY(set_preset(o, &options, err));
+    return set_options(o, options, err);
 }
 
-void keep_param_fallback(const struct keep_policy *policy, const struct keep_param *param,
-                         char *out, size_t cap)
+void policy_param_fallback(const char *defaults, const struct policy_param *param, char *out,
+                           size_t cap)
 {
-    const char *rest = policy->defaults;
     size_t len = strlen(param->key);
     snprintf(out, cap, "%s", param->fallback);
-    while (rest != NULL && *rest != '\0') {
-        struct piece option = next_piece(&rest, ',');
+    while (defaults != NULL && *defaults != '\0') {
+        struct piece option = next_piece(&defaults, ',');
         if ((size_t)option.len > len && option.at[len] == '=' &&
             memcmp(option.at, param->key, len) == 0)
             snprintf(out, cap, "%.*s", option.len - (int)len - 1, option.at + len + 1);
     }
 }
 
-/* ---- policies ---- */
+/* ---- names ---- */
 
-pith_status keep_config_parse(const char *text, struct keep_config *out, pith_error *err)
+pith_status policy_find(const char *verb, const char *text, const char *(*name_at)(int32_t i),
+                        int32_t *index, const char **options, pith_error *err)
 {
     const char *rest = text;
-    if (text == NULL) {
-        *out = (struct keep_config){0};
+    *index = -1;
+    *options = NULL;
+    if (text == NULL)
         return PITH_OK;
-    }
     bool has_options = strchr(text, ':') != NULL;
     struct piece name = next_piece(&rest, ':');
-    if (piece_is(name, "none") && !has_options) {
-        *out = (struct keep_config){0};
+    if (piece_is(name, "none") && !has_options)
+        return PITH_OK;
+    char names[240] = "none";
+    for (int32_t i = 0; name_at(i) != NULL; i++) {
+        list_add(names, sizeof(names), name_at(i));
+        if (!piece_is(name, name_at(i)))
+            continue;
+        if (has_options && *rest == '\0')
+            return pi_fail(err, PITH_INVALID, "%s: \"%.64s\" ends where options should begin", verb,
+                           text);
+        *index = i;
+        *options = rest;
         return PITH_OK;
     }
-    for (int32_t i = 0; keep_policy_at(i) != NULL; i++)
-        if (piece_is(name, keep_policy_at(i)->name)) {
-            if (has_options && *rest == '\0')
-                return pi_fail(err, PITH_INVALID, "keep: \"%.64s\" ends where options should begin",
-                               text);
-            return keep_config_set(keep_policy_at(i), rest, out, err);
-        }
     if (piece_is(name, "none"))
-        return pi_fail(err, PITH_INVALID, "keep: none has no options, as in \"%.64s\"", text);
-    char names[240] = "none";
-    for (int32_t i = 0; keep_policy_at(i) != NULL; i++)
-        list_add(names, sizeof(names), keep_policy_at(i)->name);
-    return pi_fail(err, PITH_INVALID, "keep: \"%.*s\" is not a policy (%s)",
+        return pi_fail(err, PITH_INVALID, "%s: none has no options, as in \"%.64s\"", verb, text);
+    return pi_fail(err, PITH_INVALID, "%s: \"%.*s\" is not a policy (%s)", verb,
                    (int)pi_min(name.len, 32), name.at, names);
 }

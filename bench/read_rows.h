@@ -1,0 +1,47 @@
+/*
+ * read_rows.h - the answers of bench_read: medians, and one row for each thing that was measured,
+ * as a table for people or as CSV.
+ */
+#ifndef BENCH_READ_ROWS_H
+#define BENCH_READ_ROWS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MAX_SAMPLE 500
+
+/* Measurements of one kind. Zero it before use. */
+struct samples {
+    double value[MAX_SAMPLE];
+    int32_t n;
+};
+
+void add(struct samples *s, double value);
+double median(struct samples *s); /* sorts; NAN of nothing */
+
+/* Seconds of a chunk: full attention; choosing; attending to what was chosen; queries, scores and
+   the choice by themselves; full attention over as many entries as were chosen. */
+enum figure { DENSE, CHOOSE, ATTEND, SELECT, SCORE, TOP, ALONE, N_FIGURE };
+
+/* NAN: does not apply. */
+struct row {
+    const char *table;
+    char setting[80];
+    int32_t entries;
+    double dense;  /* seconds of full attention, and .. */
+    double sparse; /* .. under the policy */
+    double goal;   /* of dense / sparse */
+    double part[N_FIGURE];
+    double peak;    /* share of the machine's peak that full attention reaches */
+    double share;   /* of the entries that were read */
+    double index;   /* bytes beside keys and values, in percent of them */
+    double overlap; /* of the chosen entries, with those of exact scores */
+};
+
+/* A row in which nothing applies yet. table is borrowed. */
+struct row row_of(const char *table, const char *setting, int32_t entries);
+
+void row_print_head(bool csv);
+void row_print(const struct row *r, bool csv);
+
+#endif

@@ -1,0 +1,74 @@
+/*
+ * lanes_avx512.h - registers of 16 floats: the operations that attend_avx512.c and score_avx512.c
+ * share, as attend_tile.h names them.
+ */
+#ifndef PI_LANES_AVX512_H
+#define PI_LANES_AVX512_H
+
+#include <float.h>
+#include <immintrin.h>
+
+#include "base/base.h"
+
+typedef __m512 vec;
+
+static inline vec vec_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+static inline vec vec_set1(float f)
+{
+    return _mm512_set1_ps(f);
+}
+static inline vec vec_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+static inline void vec_store(float *p, vec v)
+{
+    _mm512_storeu_ps(p, v);
+}
+static inline vec vec_mul(vec a, vec b)
+{
+    return _mm512_mul_ps(a, b);
+}
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+static inline vec vec_max(vec a, vec b)
+{
+    return _mm512_max_ps(a, b);
+}
+/* The instruction returns its second operand when the first is NaN. */
+static inline vec vec_clamp(vec v)
+{
+    return _mm512_min_ps(_mm512_max_ps(v, _mm512_set1_ps(-FLT_MAX)), _mm512_set1_ps(FLT_MAX));
+}
+static inline float vec_tree(const vec *v)
+{
+    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v[0]), _mm512_extractf32x8_ps(v[0], 1));
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+static inline vec vec_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+static inline vec vec_load_i8(const int8_t *p)
+{
+    __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+}
+static inline vec vec_set1_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_set1_epi16((short)*p));
+}
+/* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
+static inline void line_prefetch_far(const void *p)
+{
+    __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)p));
+}
+
+#endif

@@ -1,0 +1,471 @@
+/*
+ * attention.c - the part of a layer between the projections: keys and values go to the lanes, a
+ * reader chooses what chunks of tokens look at, and every token attends. It knows no policy.
+ *
+ * A token's attention is a tile of its segment in each KV head's lane. Where the reader chose for a
+ * chunk in a lane, its tokens share one call over the chosen entries. Invariant: the bits depend
+ * neither on how tokens fall into tiles nor on who takes which.
+ */
+#include "model/pass.h"
+
+/* Numbers of a watched row beside its weights: maximum, sum, how many parts, and the parts. */
+#define WATCH_BESIDE (3 + KV_WEIGHT_PARTS * sizeof(struct kv_weight_part) / sizeof(float))
+
+/* ---- append ---- */
+
+static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    const struct pi_pass_item *item = &pass->items[i];
+    size_t k_stride = (size_t)hp->n_head_kv * hp->dim_k,
+           v_stride = (size_t)hp->n_head_kv * hp->dim_v;
+    size_t row = (size_t)pass->row0[i];
+    if (pass->n_watched > 0) {
+        int32_t aim = kv_lane_aim(item->kv, pass->l, head);
+        pass->slot[(size_t)i * (size_t)hp->n_head_kv + (size_t)head] =
+            aim >= 0 ? aim : kv_lane_len(item->kv, pass->l, head);
+    }
+    kv_seq_append(item->kv, pass->l, head, item->pos0, item->n_tok,
+                  pass->k + row * k_stride + (size_t)head * hp->dim_k, k_stride,
+                  pass->v + row * v_stride + (size_t)head * hp->dim_v, v_stride);
+}
+
+/* Item index = sequence * n_head_kv + head. */
+static void append_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    int32_t n_head = pass->model->hp.n_head_kv;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        append_item(pass, (int32_t)(i / n_head), (int32_t)(i % n_head));
+}
+
+/* ---- what is read ---- */
+
+static bool has_reader(const struct pi_pass *pass)
+{
+    return pass->reader.select != NULL;
+}
+
+static size_t unit_of(const struct pi_pass *pass, int32_t chunk, int32_t head)
+{
+    return (size_t)chunk * (size_t)pass->model->hp.n_head_kv + (size_t)head;
+}
+
+static int32_t *slots_of(const struct pi_pass *pass, int32_t chunk, int32_t head)
+{
+    return pass->slots + unit_of(pass, chunk, head) * (size_t)pass->cap_slot;
+}
+
+/* Item index = chunk * n_head_kv + head. The last chunks, whose lanes are longest, come first. */
+static void select_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_head = hp->n_head_kv, n_group = hp->n_head / n_head;
+    size_t q_stride = (size_t)hp->n_head * (size_t)hp->dim_k;
+    for (int64_t at = begin; at < end; at++) {
+        int32_t index = pass->n_chunk - 1 - (int32_t)(at / n_head), head = (int32_t)(at % n_head);
+        const struct pi_pass_chunk *c = &pass->chunk[index];
+        size_t row = (size_t)(pass->row0[c->item - pass->items] + c->t0);
+        pass->n_slot[unit_of(pass, index, head)] = pass->reader.select(
+            pass->reader.user, c, head,
+            pass->q + row * q_stride + (size_t)head * (size_t)n_group * (size_t)hp->dim_k, q_stride,
+            slots_of(pass, index, head), (int32_t)pass->cap_slot, thread);
+    }
+}
+
+static void selected_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    for (int64_t at = begin; at < end; at++)
+        pass->reader.selected(pass->reader.user, &pass->chunk[at], thread);
+}
+
+static void attended_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_head = hp->n_head_kv, n_group = hp->n_head / n_head;
+    size_t stride = (size_t)hp->n_head * (size_t)hp->dim_v;
+    for (int64_t at = begin; at < end; at++) {
+        int32_t index = (int32_t)(at / n_head), head = (int32_t)(at % n_head);
+        const struct pi_pass_chunk *c = &pass->chunk[index];
+        size_t row = (size_t)(pass->row0[c->item - pass->items] + c->t0);
+        if (pass->n_slot[at] >= 0)
+            pass->reader.attended(pass->reader.user, c, head,
+                                  pass->att + row * stride +
+                                      (size_t)head * (size_t)n_group * (size_t)hp->dim_v,
+                                  stride, thread);
+    }
+}
+
+/* ---- attend ---- */
+
+/* The segment whose tiles include tile: the last with tile0 <= tile. */
+static int32_t segment_of_tile(const struct pi_pass *pass, int32_t tile)
+{
+    int32_t lo = 0, hi = pass->n_segment - 1;
+    while (lo < hi) {
+        int32_t mid = (lo + hi + 1) / 2;
+        if (pass->tile0[mid] <= tile)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+/* Attention of n_tok tokens of item i, from token t on, in one KV head's lane. */
+static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_t head, int32_t t,
+                                   int32_t n_tok)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_group = hp->n_head / hp->n_head_kv;
+    size_t q_stride = (size_t)hp->n_head * hp->dim_k, out_stride = (size_t)hp->n_head * hp->dim_v;
+    size_t row = (size_t)(pass->row0[i] + t);
+    return (struct kv_attend_job){
+        .seq = pass->items[i].kv,
+        .layer = pass->l,
+        .head = head,
+        .n_tok = n_tok,
+        .n_group = n_group,
+        .pos0 = pass->items[i].pos0 + t,
+        .q = pass->q + row * q_stride + (size_t)head * n_group * hp->dim_k,
+        .q_stride = q_stride,
+        .scale = hp->attn_scale,
+        .out = pass->att + row * out_stride + (size_t)head * n_group * hp->dim_v,
+        .out_stride = out_stride,
+        .rope = &pass->model->rope,
+    };
+}
+
+/* Shows the tokens of a tile, from token t0 of item i on, to the watch. */
+static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
+                      const struct kv_attend_job *job, int32_t thread)
+{
+    const struct pi_pass_item *item = &pass->items[i];
+    const struct kv_attend_tap *tap = job->tap;
+    size_t n_head = (size_t)pass->model->hp.n_head_kv, n_group = (size_t)job->n_group;
+    int32_t len = kv_lane_len(item->kv, job->layer, job->head);
+    for (int32_t t = t0; t < t0 + job->n_tok; t++) {
+        size_t row = (size_t)(t - t0) * n_group;
+        int32_t n = len - (item->n_tok - 1 - t);
+        struct pi_pass_attention a = {
+            .item = item,
+            .layer = job->layer,
+            .head = job->head,
+            .t = t,
+            .n = n,
+            .slot = t == 0 ? pass->slot[(size_t)i * n_head + (size_t)job->head] : n - 1,
+            .weight = tap->weight + row * tap->row_stride,
+            .stride = tap->row_stride,
+            .part = tap->part == NULL ? NULL : tap->part + row * KV_WEIGHT_PARTS,
+            .n_part = tap->part == NULL ? NULL : tap->n_part + row,
+            .max = tap->max + row,
+            .sum = tap->sum + row,
+            .out = job->out + (size_t)(t - t0) * job->out_stride,
+        };
+        pass->watch.attended(pass->watch.user, &a, thread);
+    }
+}
+
+/* One lane of a watched item, its tokens in order. */
+static void attend_watched(const struct pi_pass *pass, int32_t i, int32_t head, int32_t thread)
+{
+    size_t n_row =
+        (size_t)pass->watch_tile * (size_t)(pass->model->hp.n_head / pass->model->hp.n_head_kv);
+    size_t stride = pass->watch_stride;
+    float *rows = pass->watch_rows + (size_t)thread * pi_align(n_row * (stride + WATCH_BESIDE), 16);
+    struct kv_attend_tap tap = {.weight = rows,
+                                .row_stride = stride,
+                                .max = rows + n_row * stride,
+                                .sum = rows + n_row * (stride + 1)};
+    if (pass->watch.parts) {
+        tap.n_part = (int32_t *)(void *)(rows + n_row * (stride + 2));
+        tap.part = (struct kv_weight_part *)(void *)(rows + n_row * (stride + 3));
+    }
+    assert((size_t)kv_lane_len(pass->items[i].kv, pass->l, head) <= pass->watch_stride);
+    for (int32_t t = 0; t < pass->items[i].n_tok; t += pass->watch_tile) {
+        int32_t n_tok = (int32_t)pi_min(pass->watch_tile, pass->items[i].n_tok - t);
+        struct kv_attend_job job = job_of(pass, i, head, t, n_tok);
+        job.tap = &tap;
+        kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
+        show_tile(pass, i, t, &job, thread);
+    }
+}
+
+/* Calls over a chunk that reads everything, per thread: so that a slow one holds the others up by
+   little. */
+#define PARTS_PER_THREAD 4
+
+/* Rows of queries of such a call: their sums of values still stay in a cache of the second level.
+ */
+#define PART_ROWS 1024
+
+/* Tokens of one call for a chunk of n_tok. Over what was chosen mostly all of them, because each
+   call gathers the entries anew; everything is decoded anew by each call, which costs less. */
+static int32_t part_of(const struct pi_pass *pass, int32_t n_tok, bool sparse)
+{
+    int64_t n_call = (int64_t)pass->n_thread * (sparse ? 1 : PARTS_PER_THREAD);
+    int64_t n_part = pi_ceil_div(n_call, (int64_t)pass->n_chunk * pass->model->hp.n_head_kv);
+    return (int32_t)pi_max(pass->tile, pi_min(pi_ceil_div(n_tok, n_part), pass->part_most));
+}
+
+static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, int32_t thread)
+{
+    int32_t i = segment_of_tile(pass, tile), n_tok = pass->tile, n_slot = -1;
+    const struct pi_pass_segment *s = &pass->segment[i];
+    if (s->chunk >= 0) {
+        n_slot = pass->n_slot[unit_of(pass, s->chunk, head)];
+        n_tok = part_of(pass, s->n_tok, n_slot >= 0);
+    }
+    int64_t t = (int64_t)(tile - pass->tile0[i]) * n_tok;
+    if (t >= s->n_tok) /* fewer parts than tiles */
+        return;
+    struct kv_attend_job job =
+        job_of(pass, s->item, head, s->t0 + (int32_t)t, (int32_t)pi_min(n_tok, s->n_tok - t));
+    if (n_slot >= 0) {
+        job.slots = slots_of(pass, s->chunk, head);
+        job.n_slot = n_slot;
+    }
+    kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
+}
+
+/* Watched items come first, then item index counts tiles down, so that the longest (the last of a
+   prompt) start first. */
+static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    int32_t n_tile = pass->tile0[pass->n_segment], n_head = pass->model->hp.n_head_kv;
+    for (int64_t at = begin; at < end; at++) {
+        int32_t rank = (int32_t)(at / n_head), head = (int32_t)(at % n_head);
+        if (rank < pass->n_watched)
+            attend_watched(pass, pass->watched[rank], head, thread);
+        else
+            attend_tile(pass, n_tile - 1 - (rank - pass->n_watched), head, thread);
+    }
+}
+
+static void finish_watched(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    (void)thread;
+    for (int64_t at = begin; at < end; at++)
+        pass->watch.finished(pass->watch.user, &pass->items[pass->watched[at]], pass->l);
+}
+
+/* ---- the layer's attention ---- */
+
+/* The most multiplications of the running layer's attention, by pairs of query and key, and of
+   choosing what is read, about. */
+static void count_work(const struct pi_pass *pass, int64_t *attend, int64_t *select)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    int64_t n_key = 0, n_scored = 0;
+    for (int32_t i = 0; i < pass->n_item; i++)
+        n_key += (int64_t)pass->items[i].n_tok * kv_lane_len(pass->items[i].kv, pass->l, 0);
+    for (int32_t i = 0; i < pass->n_chunk; i++)
+        n_scored += kv_lane_len(pass->chunk[i].item->kv, pass->l, 0);
+    *attend = (n_key + pass->n_tok) * hp->n_head * (hp->dim_k + hp->dim_v);
+    *select = n_scored * hp->n_head * hp->dim_k;
+}
+
+void pi_pass_attention_run(struct pi_pass *pass)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    int64_t append_work = (int64_t)pass->n_tok * hp->n_head_kv * (hp->dim_k + hp->dim_v) * 8;
+    int64_t n_unit = (int64_t)pass->n_chunk * hp->n_head_kv, attend_work, select_work;
+    pi_parallel_ranges(pi_pass_threads_for(pass, append_work),
+                       (int64_t)pass->n_item * hp->n_head_kv, append_items, pass);
+    count_work(pass, &attend_work, &select_work);
+    for (int32_t i = 0; i < pass->n_chunk; i++)
+        pass->chunk[i].layer = pass->l;
+    if (n_unit > 0)
+        pi_parallel_items(pi_pass_threads_for(pass, select_work), n_unit, select_items, pass);
+    if (n_unit > 0 && pass->reader.selected != NULL)
+        pi_parallel_items(pi_pass_threads_for(pass, select_work), pass->n_chunk, selected_items,
+                          pass);
+    pi_parallel_items(pi_pass_threads_for(pass, attend_work),
+                      ((int64_t)pass->tile0[pass->n_segment] + pass->n_watched) * hp->n_head_kv,
+                      attend_items, pass);
+    if (n_unit > 0 && pass->reader.attended != NULL)
+        pi_parallel_items(pi_pass_threads_for(pass, select_work), n_unit, attended_items, pass);
+    if (pass->n_watched > 0)
+        pi_parallel_items(pi_pass_threads_for(pass, attend_work / hp->dim_v), pass->n_watched,
+                          finish_watched, pass);
+}
+
+/* ---- the layout of a pass ---- */
+
+static void add_segment(struct pi_pass *pass, int32_t item, int32_t t0, int32_t n_tok,
+                        int32_t chunk)
+{
+    int32_t i = pass->n_segment++;
+    pass->segment[i] = (struct pi_pass_segment){item, t0, n_tok, chunk};
+    pass->tile0[i + 1] = pass->tile0[i] + (int32_t)pi_ceil_div(n_tok, pass->tile);
+}
+
+/* The reader's chunks of an item; returns the tokens in them. */
+static int32_t add_chunks(struct pi_pass *pass, int32_t i)
+{
+    const struct pi_pass_item *item = &pass->items[i];
+    int32_t n_read = has_reader(pass) ? item->n_read : 0;
+    assert(n_read <= item->n_tok);
+    for (int32_t t = 0; t < n_read; t += pass->reader.chunk) {
+        int32_t n = (int32_t)pi_min(pass->reader.chunk, n_read - t), at = pass->n_chunk++;
+        assert(at < pass->cap_chunk);
+        pass->chunk[at] = (struct pi_pass_chunk){.item = item, .index = at, .t0 = t, .n_tok = n};
+        add_segment(pass, i, t, n, at);
+    }
+    return n_read;
+}
+
+/* A watched item has no segment: its tokens attend in order. */
+void pi_pass_attention_lay_out(struct pi_pass *pass)
+{
+    pass->tile0[0] = 0;
+    pass->n_segment = 0;
+    pass->n_watched = 0;
+    pass->n_chunk = 0;
+    for (int32_t i = 0; i < pass->n_item; i++) {
+        const struct pi_pass_item *item = &pass->items[i];
+        if (item->watched && pass->watch.attended != NULL) {
+            assert(!has_reader(pass) || item->n_read == 0);
+            pass->watched[pass->n_watched++] = i;
+            continue;
+        }
+        int32_t n_read = add_chunks(pass, i);
+        if (n_read < item->n_tok)
+            add_segment(pass, i, n_read, item->n_tok - n_read, -1);
+    }
+}
+
+/* ---- scratch ---- */
+
+bool pi_pass_attention_alloc(struct pi_pass *pass)
+{
+    bool ok = true;
+    pass->segment = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->segment), &ok);
+    pass->tile0 = pi_pass_alloc(pass->max_tok + 1, 1, sizeof(*pass->tile0), &ok);
+    return ok;
+}
+
+void pi_pass_attention_free(struct pi_pass *pass)
+{
+    void *const parts[] = {pass->segment,    pass->tile0, pass->watched, pass->slot,
+                           pass->watch_rows, pass->chunk, pass->slots,   pass->n_slot};
+    for (size_t i = 0; i < PI_LEN(parts); i++)
+        pi_mem_free(parts[i]);
+}
+
+/* ---- the watch ---- */
+
+/* Rows of weights of one attention call: enough that a page of many is decoded for several of them,
+   few enough that they stay in a cache beside what they are made of. */
+#define WATCH_ROWS 32
+
+pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *watch,
+                              pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    bool ok = true;
+    if (watch != NULL && pass->watched == NULL) {
+        int32_t *watched = pi_pass_alloc(pass->max_tok, 1, sizeof(int32_t), &ok);
+        int32_t *slot = pi_pass_alloc(pass->max_tok, (size_t)hp->n_head_kv, sizeof(int32_t), &ok);
+        if (!ok) {
+            pi_mem_free(watched);
+            pi_mem_free(slot);
+            return pi_fail(err, PITH_NOMEM, "no memory for what is watched of %d tokens",
+                           pass->max_tok);
+        }
+        pass->watched = watched;
+        pass->slot = slot;
+    }
+    pass->watch = watch != NULL ? *watch : (struct pi_pass_watch){0};
+    pass->watch_tile = (int32_t)pi_max(1, WATCH_ROWS / (hp->n_head / hp->n_head_kv));
+    pass->watch_tile = (int32_t)pi_min(pass->watch_tile, pass->tile);
+    return PITH_OK;
+}
+
+pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_row = pass->watch_tile * (hp->n_head / hp->n_head_kv);
+    if (longest <= (int64_t)pass->watch_stride)
+        return PITH_OK;
+    /* Whole pages, and more than asked: a lane may grow with every pass. */
+    int64_t stride = pi_ceil_div(longest + longest / 2, 64) * 64;
+    size_t len;
+    float *rows = NULL;
+    if (pi_mul_size((size_t)n_row, (size_t)stride + WATCH_BESIDE, &len) && len < SIZE_MAX - 16)
+        rows = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)pass->n_thread,
+                              pi_align(len, 16) * sizeof(*rows));
+    if (rows == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for attention weights over %lld entries",
+                       (long long)longest);
+    pi_mem_free(pass->watch_rows);
+    pass->watch_rows = rows;
+    pass->watch_stride = (size_t)stride;
+    return PITH_OK;
+}
+
+/* ---- the reader ---- */
+
+pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader *reader,
+                               pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    if (reader == NULL) {
+        pass->reader = (struct pi_pass_reader){0};
+        return PITH_OK;
+    }
+    int32_t n_group = hp->n_head / hp->n_head_kv;
+    int32_t most = (int32_t)pi_max(pass->tile, PART_ROWS / n_group);
+    most = (int32_t)pi_max(pass->tile, pi_min(most, reader->chunk));
+    size_t size = pi_align(kv_attend_scratch_bytes(&pass->geometry, most * n_group), 64);
+    if (size > pass->scratch_size) {
+        bool ok = true;
+        uint8_t *scratch = pi_pass_alloc(pass->n_thread, size, 1, &ok);
+        if (!ok)
+            return pi_fail(err, PITH_NOMEM, "no memory for the attention of chunks of %d tokens",
+                           reader->chunk);
+        pi_mem_free(pass->scratch);
+        pass->scratch = scratch;
+        pass->scratch_size = size;
+    }
+    pass->reader = *reader;
+    pass->part_most = most;
+    return PITH_OK;
+}
+
+pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t cap,
+                                 pith_error *err)
+{
+    int32_t n_head = pass->model->hp.n_head_kv;
+    size_t n_slot;
+    bool ok = true;
+    if (n_chunk <= pass->cap_chunk && cap <= pass->cap_slot)
+        return PITH_OK;
+    /* More than asked: of a share of the lane it grows with every pass. */
+    n_chunk = (int32_t)pi_max(n_chunk, pass->cap_chunk);
+    cap = cap <= pass->cap_slot ? pass->cap_slot : cap + cap / 2;
+    if (cap > INT32_MAX || !pi_mul_size((size_t)cap, (size_t)n_head, &n_slot))
+        return pi_fail(err, PITH_NOMEM, "no memory for reading %lld entries", (long long)cap);
+    struct pi_pass_chunk *chunk = pi_pass_alloc(n_chunk, 1, sizeof(*chunk), &ok);
+    int32_t *slots = pi_pass_alloc(n_chunk, n_slot, sizeof(*slots), &ok);
+    int32_t *n = pi_pass_alloc(n_chunk, (size_t)n_head, sizeof(*n), &ok);
+    void *const old[] = {pass->chunk, pass->slots, pass->n_slot}, *const fresh[] = {chunk, slots,
+                                                                                    n};
+    for (size_t i = 0; i < PI_LEN(old); i++)
+        pi_mem_free(ok ? old[i] : fresh[i]);
+    if (!ok)
+        return pi_fail(err, PITH_NOMEM, "no memory for %d chunks that read %lld entries each",
+                       n_chunk, (long long)cap);
+    pass->chunk = chunk;
+    pass->slots = slots;
+    pass->n_slot = n;
+    pass->cap_chunk = n_chunk;
+    pass->cap_slot = cap;
+    return PITH_OK;
+}

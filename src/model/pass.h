@@ -1,0 +1,99 @@
+/* pass.h - the inside of a pass, for forward.c and attention.c alone. */
+#ifndef PI_PASS_H
+#define PI_PASS_H
+
+#include "base/mem.h"
+#include "base/threads.h"
+#include "cpu/kernels.h"
+#include "model/forward.h"
+
+/* Tokens of an item that attend together: a chunk of the reader's, or what is neither read nor
+   watched of an item. Its attention is a number of tiles. */
+struct pi_pass_segment {
+    int32_t item;
+    int32_t t0; /* its first token, of the item's */
+    int32_t n_tok;
+    int32_t chunk; /* -1: not the reader's */
+};
+
+struct pi_pass {
+    const struct pith_model *model;
+    struct kv_geometry geometry; /* of the cache */
+    const struct pi_kernels *cpu;
+    int32_t max_tok;
+    int32_t n_thread;
+    int32_t tile; /* query tokens of one attention call */
+
+    const struct pi_pass_item *items; /* of the running pass; borrowed */
+    int32_t n_item;
+    int32_t n_tok;
+    const struct pi_layer *layer; /* the running layer */
+    int32_t l;
+
+    float *x;            /* [max_tok][n_embd] the residual stream */
+    float *h;            /* [max_tok][n_embd] normed input of a block, then its output */
+    float *q;            /* [max_tok][n_head][dim_k] */
+    float *k;            /* [max_tok][n_head_kv][dim_k] */
+    float *v;            /* [max_tok][n_head_kv][dim_v] */
+    float *att;          /* [max_tok][n_head][dim_v] */
+    float *gate;         /* [max_tok][n_ff]; shares memory with q, k, v and att */
+    float *up;           /* [max_tok][n_ff] */
+    float *block;        /* owns q..up */
+    float *q_pre;        /* [max_tok][n_head][dim_k] queries before rope; NULL without a tap */
+    pi_pass_tap_fn *tap; /* NULL: nobody listens */
+    void *tap_user;
+
+    int8_t *act_q;      /* [max_tok][widest input, padded to 32] */
+    float *act_scale;   /* [max_tok][... / 32] */
+    int16_t *act_sum16; /* [max_tok][... / 16] */
+
+    float *rope_cs;    /* [max_tok][n_pair][2] */
+    int32_t *item_of;  /* [max_tok] item of a token */
+    int32_t *token_of; /* [max_tok] id of a token */
+    int32_t *row0;     /* [max_tok + 1] first row of an item */
+
+    uint8_t *scratch; /* [n_thread][scratch_size] of kernels */
+    size_t scratch_size;
+
+    struct pi_pass_segment *segment; /* [max_tok] */
+    int32_t n_segment;
+    int32_t *tile0; /* [max_tok + 1] first attention tile of a segment */
+
+    struct pi_pass_watch watch; /* attended NULL: nobody watches */
+    int32_t watch_tile;         /* tokens of a watched item in one attention call */
+    int32_t *watched;           /* [max_tok] items that are watched; NULL without a watch */
+    int32_t n_watched;
+    int32_t *slot;     /* [max_tok][n_head_kv] of an item's first token in the running layer */
+    float *watch_rows; /* [n_thread][rows of a tile][watch_stride + numbers beside] */
+    size_t watch_stride;
+
+    struct pi_pass_reader reader; /* select NULL: everything is read */
+    struct pi_pass_chunk *chunk;  /* [cap_chunk] of the running pass */
+    int32_t n_chunk;
+    int32_t part_most; /* most tokens of a chunk in one attention call */
+    int32_t *slots;    /* [cap_chunk][n_head_kv][cap_slot] of the running layer, ascending */
+    int32_t *n_slot;   /* [cap_chunk][n_head_kv] -1: everything */
+    int32_t cap_chunk;
+    int64_t cap_slot;
+};
+
+/* Threads for a loop of this many multiplications. */
+int32_t pi_pass_threads_for(const struct pi_pass *pass, int64_t work);
+
+/* n_row * row_len elements of scratch; NULL, and *ok false, without memory or when any part of the
+   size overflows. */
+void *pi_pass_alloc(int32_t n_row, size_t row_len, size_t size, bool *ok);
+
+/* ---- attention.c ---- */
+
+/* What attention of up to max_tok tokens needs beside kernels' scratch; freed by the other. */
+bool pi_pass_attention_alloc(struct pi_pass *pass);
+void pi_pass_attention_free(struct pi_pass *pass);
+
+/* After the items' rows were laid out: which tokens attend together. */
+void pi_pass_attention_lay_out(struct pi_pass *pass);
+
+/* The running layer: keys and values to the lanes, attention to att. */
+void pi_pass_attention_run(struct pi_pass *pass);
+
+#endif

@@ -1,0 +1,18 @@
+/*
+ * identity.h - whose a file is that was made for a model: what identifies the model, and names in
+ * files that others wrote, made fit to be shown.
+ */
+#ifndef PI_POLICY_IDENTITY_H
+#define PI_POLICY_IDENTITY_H
+
+#include "model/model.h"
+
+/* Identifies a model, whatever its weights are stored as: shape, frequencies and norms, which
+   quantising leaves alone. Never 0. */
+uint64_t policy_fingerprint(const struct pith_model *model);
+
+/* A copy of a name of n bytes for people to read: control characters become '?', so that a file
+   cannot steer a terminal. A pi_mem block that the caller frees; NULL: no memory. */
+char *policy_name(const char *name, size_t n);
+
+#endif

@@ -1,0 +1,100 @@
+/*
+ * policy.h - what the five verbs share: the shape of a model as a policy sees it, and options,
+ * "NAME:key=value,...". A verb has rules (options that each of its policies has) and policies with
+ * options of their own; both are rows of a table, which says how a text becomes a field of a
+ * struct.
+ */
+#ifndef PI_POLICY_H
+#define PI_POLICY_H
+
+#include "kv/kv.h"
+#include "model/model.h"
+
+/* The shape that a policy works on. Read-only, borrowed until the engine is freed. */
+struct policy_model {
+    struct kv_geometry g; /* layers, KV heads, head sizes, page length, storage types */
+    int32_t n_group;      /* query heads that share a KV head: h * n_group .. (h + 1) * n_group - 1
+                             read KV head h */
+    float scale;          /* multiplies q.k */
+    const struct pi_rope
+        *rope; /* frequencies with the model's scaling, pairing, 2 * n_pair rotated
+                  dimensions; NULL where keys were not rotated or nobody knows how */
+    const struct pith_model *model; /* for a fingerprint; NULL where there are only tensors */
+};
+
+enum policy_type {
+    POLICY_TYPE_COUNT,  /* int32_t: "128" */
+    POLICY_TYPE_BUDGET, /* struct policy_budget: "2048", "50%", "64MiB" */
+    POLICY_TYPE_REAL,   /* double: "0.5"; min and max are in thousandths */
+    POLICY_TYPE_CHOICE, /* int32_t: the index of one of `words` */
+    POLICY_TYPE_TEXT,   /* char[POLICY_TEXT_SIZE], terminated: a file's name; no comma */
+};
+
+#define POLICY_TEXT_SIZE 256
+
+/* One option key. */
+struct policy_param {
+    const char *key; /* NULL ends a table */
+    enum policy_type type;
+    size_t offset; /* of the field in the struct that the table fills */
+    int32_t min;   /* COUNT, REAL, and BUDGET in tokens: min <= value <= max */
+    int32_t max;
+    const char *fallback; /* the value when the option is not given, as text */
+    const char *help;
+    const char *const *words; /* CHOICE: NULL-terminated */
+};
+
+/* Options under a name, read after the defaults and before what the user says: NAME:PRESET,... */
+struct policy_preset {
+    const char *name; /* NULL ends a table */
+    const char *options;
+    const char *help;
+};
+
+enum policy_unit { POLICY_UNIT_TOKENS, POLICY_UNIT_SHARE, POLICY_UNIT_BYTES };
+
+struct policy_budget {
+    enum policy_unit unit;
+    int64_t value; /* entries per lane; millionths of the tokens; bytes of the whole sequence */
+};
+
+/* The options of one policy: their tables, and the structs that they fill. */
+struct policy_options {
+    const char *verb; /* "keep", which every sentence begins with */
+    const char *name; /* of the policy */
+    const struct policy_param *rules;
+    void *rule_fields;
+    const struct policy_param *own; /* NULL: none */
+    void *own_fields;
+    const char *defaults;                /* options that are read before the user's; NULL: none */
+    const struct policy_preset *presets; /* NULL: none */
+};
+
+/* Fills both structs: fallbacks, defaults, and options, which may begin with a preset; NULL or "":
+   none. INVALID with a sentence that lists what there is. */
+pith_status policy_options_read(const struct policy_options *o, const char *options,
+                                pith_error *err);
+
+/* The value that a parameter has when the user says nothing, as text. */
+void policy_param_fallback(const char *defaults, const struct policy_param *param, char *out,
+                           size_t cap);
+
+/* Whether two structs that a table filled say the same. */
+bool policy_fields_same(const struct policy_param *params, const void *a, const void *b);
+
+/* What a text "NAME" or "NAME:options" names, where name_at(i) is the name of policy i and NULL
+   past the last: *index, -1 for NULL and "none", and *options, NULL where there are none. INVALID
+   with a sentence that lists the names. */
+pith_status policy_find(const char *verb, const char *text, const char *(*name_at)(int32_t i),
+                        int32_t *index, const char **options, pith_error *err);
+
+/* ---- public listings ---- */
+
+/* Rows of a table; presets likewise. NULL has none. */
+int32_t policy_count_params(const struct policy_param *params);
+int32_t policy_count_presets(const struct policy_preset *presets);
+/* Row j of the rules and then the policy's own as the public header has it. NOT_FOUND. */
+pith_status policy_param_info(const struct policy_options *o, int32_t j, pith_param_info *out);
+pith_status policy_preset_info(const struct policy_options *o, int32_t j, pith_preset_info *out);
+
+#endif

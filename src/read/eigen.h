@@ -1,0 +1,13 @@
+/* eigen.h - eigenvalues and eigenvectors of a symmetric matrix. */
+#ifndef PI_READ_EIGEN_H
+#define PI_READ_EIGEN_H
+
+#include "base/base.h"
+
+/* a [n][n], symmetric and finite, becomes diagonal but for rounding. value [n], descending, of
+   equal ones in the order in which the diagonal has them; row i of vector [n][n] is the eigenvector
+   of value[i], of length 1, its entry of largest magnitude (of equal ones the first) positive. n
+   >= 1. The same matrix gives the same bits. */
+void eigen_symmetric(double *a, int32_t n, double *value, double *vector);
+
+#endif

@@ -1,0 +1,178 @@
+/*
+ * `--read` on the command line: what `pith run` tells of it, compared with a sequence that the
+ * library makes from the same text; that `pith bench` takes it; and what is refused.
+ */
+#include <jansson.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "pith.h"
+#include "status.h"
+#include "testing.h"
+
+#include "command.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define PROMPT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
+#define RUN "run", "-m", MODEL, "-t", "1", "-f", PROMPT, "--temp", "0", "-n", "8", "--ignore-eos"
+#define CAP 4096
+
+static const char *const policies[] = {
+    "quoka:budget=256",
+    "quoka:budget=25%,index=int8,phase=prompt",
+    "keydiff:budget=1500,chunk=64",
+    "quoka:budget=5000",
+};
+#define N_POLICY (sizeof(policies) / sizeof(policies[0]))
+
+struct made {
+    pith_read_stats stats;
+    uint64_t hash;
+};
+
+/* The same with the library. */
+static struct made make(const char *read, const char *keep)
+{
+    static char text[CAP * 8];
+    static int32_t ids[CAP];
+    pith_error err;
+    pith_model *model;
+    pith_engine *engine;
+    pith_seq *seq;
+    pith_model_info info;
+    pith_engine_params engine_params;
+    pith_generate_params params;
+    int32_t n;
+    FILE *file = fopen(PROMPT, "rb");
+    assert_non_null(file);
+    size_t len = fread(text, 1, sizeof(text), file);
+    fclose(file);
+    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model_get_info(model, &info);
+    pith_engine_params_default(&engine_params);
+    engine_params.n_thread = 1;
+    engine_params.read = read;
+    engine_params.keep = keep;
+    check(pith_engine_create(model, &engine_params, &engine, &err), &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_tokenize(model, text, len, PITH_TOKENIZE_BOS, ids, CAP, &n, &err), &err);
+    pith_generate_params_default(&params);
+    params.n_predict = 8;
+    params.ignore_end = true;
+    params.sample.temperature = 0.0f;
+    check(pith_generate(seq, ids, n, &params, NULL, NULL, NULL, &err), &err);
+    struct made made = {.hash = pith_logits_hash(pith_seq_logits(seq), info.n_vocab)};
+    pith_seq_read_stats(seq, &made.stats);
+    pith_seq_free(seq);
+    pith_engine_free(engine);
+    pith_model_free(model);
+    return made;
+}
+
+static int64_t number(const json_t *o, const char *key)
+{
+    const json_t *value = json_object_get(o, key);
+    if (!json_is_integer(value))
+        fail_msg("no whole number \"%s\"", key);
+    return json_integer_value(value);
+}
+
+static void expect_json(const char *read, const char *keep)
+{
+    char hash[24];
+    struct said s = keep != NULL
+                        ? command(NULL, RUN, "--json", "--read", read, "--keep", keep, NULL)
+                        : command(NULL, RUN, "--json", "--read", read, NULL);
+    expect_status(&s, 0);
+    json_t *o = json_loads(s.err, 0, NULL);
+    assert_non_null(o);
+    struct made m = make(read, keep);
+    assert_string_equal(json_string_value(json_object_get(o, "read")), read);
+    assert_int_equal(number(o, "read_chunks"), m.stats.chunks);
+    assert_int_equal(number(o, "read_sparse"), m.stats.sparse);
+    assert_int_equal(number(o, "read_stored"), m.stats.stored);
+    assert_int_equal(number(o, "read_entries"), m.stats.read);
+    assert_true(json_real_value(json_object_get(o, "read_s")) > 0.0);
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)m.hash);
+    assert_string_equal(json_string_value(json_object_get(o, "logits_hash")), hash);
+    json_decref(o);
+    said_free(&s);
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_POLICY; i++)
+        expect_json(policies[i], NULL);
+    expect_json(policies[0], "streaming:budget=700");
+    struct said s = command(NULL, RUN, "--json", NULL);
+    expect_word(s.err, "\"read\":\"none\"");
+    assert_null(strstr(s.err, "read_chunks"));
+    said_free(&s);
+}
+
+static void test_lines(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_POLICY; i++) {
+        char part[80], chunks[80];
+        struct said s = command(NULL, RUN, "--read", policies[i], NULL);
+        expect_status(&s, 0);
+        struct made m = make(policies[i], NULL);
+        snprintf(part, sizeof(part), "%.*s: %.1f %% of ", (int)strcspn(policies[i], ":"),
+                 policies[i], 100.0 * (double)m.stats.read / (double)m.stats.stored);
+        snprintf(chunks, sizeof(chunks), "k entries; %lld of %lld lane chunks read a part",
+                 (long long)m.stats.sparse, (long long)m.stats.chunks);
+        expect_word(s.err, part);
+        expect_word(s.err, chunks);
+        assert_int_equal(m.stats.sparse == 0, i == 3);
+        said_free(&s);
+    }
+    struct said s = command(NULL, RUN, "--read", "quoka:phase=decode", "-n", "1", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "quoka: no chunk that it chooses for");
+    said_free(&s);
+    s = command(NULL, RUN, "--read", "none", NULL);
+    expect_status(&s, 0);
+    assert_null(strstr(s.err, "lane chunks"));
+    said_free(&s);
+}
+
+static void test_bench(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "64", "-n", "2", "-r", "1",
+                            "-d", "300", "--read", "quoka:budget=64", "-o", "csv", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, ",keep,read,chunk,");
+    expect_word(s.out, "\"none\",\"quoka:budget=64\",512,");
+    said_free(&s);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, RUN, "--read", "quokka", NULL);
+    expect_failure(&s, 2, "--read: \"quokka\" is not a policy");
+    said_free(&s);
+    s = command(NULL, RUN, "--read", "quoka:budget=1GiB", NULL);
+    expect_failure(&s, 2, "--read: budget");
+    said_free(&s);
+    s = command(NULL, RUN, "--read", "quoka", "--chunk", "64", NULL);
+    expect_failure(&s, 1, "128 tokens choose together");
+    said_free(&s);
+    s = command(NULL, RUN, "--read", "quoka", "--keep", "longflow", NULL);
+    expect_failure(&s, 1, "phase=prompt");
+    said_free(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
