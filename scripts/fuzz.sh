@@ -24,9 +24,15 @@ for target in $targets; do
     echo "fuzz.sh: $target for $seconds s"
     "$build/fuzz/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
         -verbosity=0 -dict=$dictionary -artifact_prefix="$build/findings/$target-" \
-        "$build/corpus/$target" "$build/seeds/$target" || failed="$failed $target"
+        "$build/corpus/$target" "$build/seeds/$target" >"$build/$target.log" 2>&1 ||
+        failed="$failed $target"
+    grep '^stat::number_of_executed_units' "$build/$target.log" || true
 done
 if [ -n "$failed" ]; then
+    for target in $failed; do
+        echo "fuzz.sh: $target:"
+        grep -v '^"\|^\tNEW_FUNC\|^stat::\|^INFO:' "$build/$target.log" | tail -n 60
+    done
     echo "fuzz.sh: findings in:$failed (see $build/findings)" >&2
     exit 1
 fi

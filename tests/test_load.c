@@ -25,6 +25,7 @@ struct mistake {
     const char *tensor; /* this tensor has */
     uint64_t ne[2];     /* other dimensions, 0: as it should, */
     uint32_t dtype;     /* and another type */
+    bool huge;          /* there are two more, of 2^62 weights each of a type that nobody knows */
 };
 
 struct counts {
@@ -124,6 +125,10 @@ static void put_tensors(struct bytes *b, const struct mistake *m, struct counts 
         *data += pi_align((size_t)(4 * ne0 * pi_max(1, (int64_t)ne1)), 32);
         n->n_tensor++;
     }
+    for (int i = 0; m->huge && i < 2; i++) {
+        put_tensor(b, i == 0 ? "huge.0" : "huge.1", 1ull << 31, 1ull << 31, 99, *data);
+        n->n_tensor++;
+    }
 }
 
 static void put_model(struct bytes *b, const struct mistake *m)
@@ -151,8 +156,10 @@ static int64_t memory_used(void)
     return sum;
 }
 
-/* Loads the bytes through a file in memory and frees the model again. */
-static pith_status load(const struct bytes *b, bool vocab_only, pith_error *err)
+/* Loads the bytes through a file in memory and frees the model again; its description may be wanted.
+ */
+static pith_status load_and_tell(const struct bytes *b, bool vocab_only, pith_model_info *info,
+                                 pith_error *err)
 {
     char path[64];
     pith_model *model = NULL;
@@ -166,10 +173,16 @@ static pith_status load(const struct bytes *b, bool vocab_only, pith_error *err)
     params.vocab_only = vocab_only;
     *err = (pith_error){0};
     const pith_status status = pith_model_load(path, &params, &model, err);
-    if (status == PITH_OK)
-        pith_model_free(model);
+    if (status == PITH_OK && info != NULL)
+        pith_model_get_info(model, info);
+    pith_model_free(model);
     close(fd);
     return status;
+}
+
+static pith_status load(const struct bytes *b, bool vocab_only, pith_error *err)
+{
+    return load_and_tell(b, vocab_only, NULL, err);
 }
 
 static void whole_model_loads(void **state)
@@ -181,6 +194,20 @@ static void whole_model_loads(void **state)
     for (int vocab_only = 0; vocab_only <= 1; vocab_only++)
         if (load(&b, vocab_only, &err) != PITH_OK)
             fail_msg("%s", err.message);
+}
+
+/* The size of what is stored in an unknown way is not known either, so that any number of weights
+   fits into a file. */
+static void weights_beyond_counting(void **state)
+{
+    static struct bytes b;
+    pith_error err;
+    (void)state;
+    put_model(&b, &(struct mistake){.huge = true});
+    pith_model_info info = {0};
+    if (load_and_tell(&b, true, &info, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    assert_true(info.n_param == INT64_MAX);
 }
 
 /* ---- mistakes ---- */
@@ -353,6 +380,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_model_loads),
+        cmocka_unit_test(weights_beyond_counting),
         cmocka_unit_test(each_mistake_has_its_sentence),
         cmocka_unit_test(damaged_models_are_safe),
         cmocka_unit_test(each_allocation_may_fail),

@@ -51,7 +51,8 @@ static pith_status copy_string(const struct pi_gguf *g, const char *key, char **
     return *out != NULL ? PITH_OK : pi_fail(err, PITH_NOMEM, "no memory for %s", key);
 }
 
-/* The type that most weight bytes have, and the count of weights. */
+/* The type that most weight bytes have, and the count of weights: the largest number where tensors of
+   types that nobody knows, and so of any size, have more. */
 static void sum_tensors(struct pith_model *m)
 {
     size_t bytes[64] = {0}, most = 0; /* by type; types that Pith knows are below 64 */
@@ -59,7 +60,8 @@ static void sum_tensors(struct pith_model *m)
     for (int64_t i = 0; i < m->gguf.n_tensor; i++) {
         const struct pi_gguf_tensor *t = &m->gguf.tensor[i];
         const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
-        m->n_param += t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+        int64_t n_weight = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+        m->n_param += pi_min(n_weight, INT64_MAX - m->n_param);
         if (traits == NULL || traits->type >= (int)PI_LEN(bytes))
             continue;
         bytes[traits->type] += t->size;
