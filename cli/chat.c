@@ -14,6 +14,7 @@
 #include "command.h"
 #include "line.h"
 #include "picture.h"
+#include "recall.h"
 #include "session.h"
 
 struct talk_options {
@@ -160,13 +161,33 @@ static bool answer(struct chat *c)
     return true;
 }
 
+/* The user's message, and before it what is recalled for it: as a system message, or where the
+   template has none there, at the message's own head. */
+static void add_turn(struct chat *c, const char *text, size_t len)
+{
+    char *found = recall_find(&c->s, text, len);
+    if (found != NULL && !recall_takes_system(&c->s, &c->options->chat)) {
+        size_t size = strlen(found) + len + 2;
+        char *both = cli_alloc(size, 1);
+        snprintf(both, size, "%s\n%.*s", found, (int)len, text);
+        add_message(c, "user", both, size - 1);
+        free(both);
+    } else {
+        if (found != NULL)
+            add_message(c, "system", found, strlen(found));
+        add_message(c, "user", text, len);
+    }
+    pith_recall_free(found);
+}
+
 /* One turn. A message that got no answer is forgotten, so that it can be asked again. */
 static void take_turn(struct chat *c, const char *text, size_t len)
 {
-    add_message(c, "user", text, len);
+    int32_t n_before = c->n_message;
+    add_turn(c, text, len);
     cli_interrupt_clear();
     if (!answer(c)) {
-        drop_messages(c, c->n_message - 1);
+        drop_messages(c, n_before);
         cli_write("\n", 1);
     }
     cli_interrupt_clear();

@@ -374,8 +374,10 @@ static void show_result(const struct page *p, const struct session *s, const str
     if (story->fact.end > story->fact.begin)
         marks[n++] =
             (struct picture_mark){fact, count_tokens(s->model, story, story->fact.end), "fact"};
-    marks[n++] = (struct picture_mark){question, r->n_prompt + r->n_cached, "question"};
-    marks[n++] = (struct picture_mark){r->n_prompt + r->n_cached, INT32_MAX, "answer"};
+    /* What recall put in front of the question, counts with it. */
+    int32_t end = r->n_prompt + r->n_cached + r->n_recalled;
+    marks[n++] = (struct picture_mark){question, end, "question"};
+    marks[n++] = (struct picture_mark){end, INT32_MAX, "answer"};
     picture_print(stdout, s, marks);
 }
 
@@ -392,6 +394,8 @@ static int answer(const struct page *p, const struct session *s, const struct st
     params.sample.temperature = 0.0f;
     params.progress = cli_progress_step;
     params.progress_user = &(struct cli_progress){.on = false};
+    params.message = story->text.data;
+    params.message_len = story->text.len;
     pith_status status =
         pith_generate(s->seq, ids.data, ids.n, &params, collect, &a, &result, &err);
     free(ids.data);

@@ -19,8 +19,20 @@ struct options {
 #define VALUE_CAP 4096 /* bytes of a metadata value as text; the library abridges arrays */
 
 static const char *const page_lens[] = {"16", "32", "64", NULL};
-static const char *const kv_types[] = {"f32", "f16", "q8_0"};
-#define N_KV_TYPE (sizeof(kv_types) / sizeof(kv_types[0]))
+#define MOST_TYPES 16
+
+/* Pairs with other types in the first and last layers that are worth a look. */
+static const struct edge_pair {
+    const char *type_k;
+    const char *type_v;
+} edge_pairs[] = {
+    {"q8_0", "turbo3:q8_0=2+2"},
+    {"q8_0", "turbo2:q8_0=2+2"},
+    {"q8_0", "turbo2:turbo4=2+2"},
+};
+#define N_EDGE_PAIR (sizeof(edge_pairs) / sizeof(edge_pairs[0]))
+
+#define MANY_HEADS 6 /* query heads to a KV head from which on turbo keys become q8_0 */
 
 #define AT(member) .offset = offsetof(struct options, member)
 static const struct option table[] = {
@@ -47,32 +59,60 @@ static void defaults(void *options)
     o->page_len = page_lens[p.page_len == 16 ? 0 : p.page_len == 32 ? 1 : 2];
 }
 
+/* What the costs are worked out for. */
+struct kv_plan {
+    const struct options *o;
+    const pith_model *model;
+    const pith_model_info *info;
+    int64_t memory;
+    const char *types[MOST_TYPES]; /* [n_type] all that there are */
+    size_t n_type;
+    double f16; /* bytes per token with f16 for both */
+};
+
 /* The KV memory of a model with one pair of storage types. */
 struct kv_cost {
     bool possible;      /* the types fit the head size */
     int64_t page_bytes; /* of one page of every lane */
     double per_token;   /* bytes, whole pages shared out */
+    double factor;      /* so many times less than f16 for both */
     int64_t fits;       /* tokens in the memory that the weights leave */
 };
 
-static struct kv_cost kv_cost(const struct options *o, const pith_model *model,
-                              const pith_model_info *info, const char *type_k, const char *type_v,
-                              int64_t memory)
+static struct kv_cost kv_cost(const struct kv_plan *plan, const char *type_k, const char *type_v)
 {
     pith_engine_params p;
     struct kv_cost cost = {0};
     pith_engine_params_default(&p);
-    p.page_len = atoi(o->page_len);
+    p.page_len = atoi(plan->o->page_len);
     p.type_k = type_k;
     p.type_v = type_v;
-    if (pith_kv_estimate(model, &p, p.page_len, &cost.page_bytes, NULL) != PITH_OK)
+    if (pith_kv_estimate(plan->model, &p, p.page_len, &cost.page_bytes, NULL) != PITH_OK)
         return cost;
     cost.possible = true;
     cost.per_token = (double)cost.page_bytes / p.page_len;
+    cost.factor = plan->f16 / cost.per_token;
     /* A vocabulary-only load packs no weights; the tensors' bytes in the file are close. */
-    int64_t left = memory - info->file_bytes;
+    int64_t left = plan->memory - plan->info->file_bytes;
     cost.fits = left > 0 ? left / cost.page_bytes * p.page_len : 0;
     return cost;
+}
+
+static struct kv_plan kv_plan(const struct options *o, const struct session *s, int64_t memory)
+{
+    struct kv_plan plan = {.o = o, .model = s->model, .info = &s->info, .memory = memory};
+    pith_store_info type;
+    while (plan.n_type < MOST_TYPES && pith_store_type((int32_t)plan.n_type, &type) == PITH_OK)
+        plan.types[plan.n_type++] = type.name;
+    if (s->info.n_layer > 0)
+        plan.f16 = kv_cost(&plan, "f16", "f16").per_token;
+    return plan;
+}
+
+/* Query heads that share a KV head. */
+static int32_t heads_per_kv(const pith_model_info *i)
+{
+    return i->n_head_kv > 0 ? i->n_head / i->n_head_kv : 0;
 }
 
 /* ---- text ---- */
@@ -92,22 +132,70 @@ static void print_shape(const pith_model_info *i)
            (double)i->rope_theta);
 }
 
-static void print_kv(const struct options *o, const pith_model *model, const pith_model_info *info,
-                     int64_t memory)
+enum cell { CELL_BYTES, CELL_FACTOR, CELL_FITS };
+
+static void print_cell(const struct kv_cost *c, enum cell cell)
+{
+    if (!c->possible)
+        printf(" %10s", "-");
+    else if (cell == CELL_BYTES)
+        printf(" %10.1f", c->per_token);
+    else if (cell == CELL_FACTOR)
+        printf(" %10.2f", c->factor);
+    else
+        printf(" %10lld", (long long)c->fits);
+}
+
+/* One number for each pair: K down, V across. */
+static void print_pairs(const struct kv_plan *plan, enum cell cell)
+{
+    printf("  %-7s", "K \\ V");
+    for (size_t v = 0; v < plan->n_type; v++)
+        printf(" %10s", plan->types[v]);
+    putchar('\n');
+    for (size_t k = 0; k < plan->n_type; k++) {
+        printf("  %-7s", plan->types[k]);
+        for (size_t v = 0; v < plan->n_type; v++) {
+            struct kv_cost c = kv_cost(plan, plan->types[k], plan->types[v]);
+            print_cell(&c, cell);
+        }
+        putchar('\n');
+    }
+}
+
+/* What the rule of keys comes to for this model, and other types at its edges. */
+static void print_rules(const struct kv_plan *plan)
+{
+    int32_t n = heads_per_kv(plan->info);
+    if (n >= MANY_HEADS)
+        printf("\n%d query heads share a KV head: turbo keys become q8_0, in these tables, too; "
+               "TYPE:force keeps them.\n",
+               n);
+    else
+        printf("\n%d query head%s a KV head: turbo keys stay; from %d on they become q8_0.\n", n,
+               n == 1 ? " has" : "s share", MANY_HEADS);
+    for (size_t i = 0; i < N_EDGE_PAIR; i++) {
+        struct kv_cost c = kv_cost(plan, edge_pairs[i].type_k, edge_pairs[i].type_v);
+        if (c.possible)
+            printf("  -ctk %s -ctv %-18s %10.1f bytes/token, %5.2f times less, %lld tokens fit\n",
+                   edge_pairs[i].type_k, edge_pairs[i].type_v, c.per_token, c.factor,
+                   (long long)c.fits);
+    }
+}
+
+static void print_kv(const struct kv_plan *plan)
 {
     char bytes[32];
-    if (info->n_layer == 0)
+    if (plan->info->n_layer == 0)
         return;
-    printf("\nKV memory in pages of %s tokens, and the tokens that fit beside the weights in %s:\n",
-           o->page_len, cli_bytes(memory, bytes));
-    printf("  %-6s %-6s %14s %14s\n", "K", "V", "bytes/token", "tokens");
-    for (size_t k = 0; k < N_KV_TYPE; k++)
-        for (size_t v = 0; v < N_KV_TYPE; v++) {
-            struct kv_cost c = kv_cost(o, model, info, kv_types[k], kv_types[v], memory);
-            if (c.possible)
-                printf("  %-6s %-6s %14.1f %14lld\n", kv_types[k], kv_types[v], c.per_token,
-                       (long long)c.fits);
-        }
+    printf("\nKV memory in bytes/token, in pages of %s tokens, by the types of K and V:\n",
+           plan->o->page_len);
+    print_pairs(plan, CELL_BYTES);
+    printf("\nSo many times less than f16 for both:\n");
+    print_pairs(plan, CELL_FACTOR);
+    printf("\nTokens that fit beside the weights in %s:\n", cli_bytes(plan->memory, bytes));
+    print_pairs(plan, CELL_FITS);
+    print_rules(plan);
 }
 
 static void print_meta(const pith_model *model)
@@ -168,19 +256,31 @@ static json_t *json_shape(const pith_model_info *i)
                      (double)i->rope_theta);
 }
 
-static json_t *json_kv(const struct options *o, const pith_model *model,
-                       const pith_model_info *info, int64_t memory)
+static void json_add_pair(json_t *list, const struct kv_plan *plan, const char *type_k,
+                          const char *type_v)
+{
+    struct kv_cost c = kv_cost(plan, type_k, type_v);
+    if (c.possible)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s, s:f, s:f, s:I}", "type_k", type_k, "type_v",
+                                        type_v, "bytes_per_token", c.per_token, "times_less",
+                                        c.factor, "fits_tokens", (json_int_t)c.fits));
+}
+
+static json_t *json_kv(const struct kv_plan *plan)
 {
     json_t *list = json_array();
-    for (size_t k = 0; info->n_layer > 0 && k < N_KV_TYPE; k++)
-        for (size_t v = 0; v < N_KV_TYPE; v++) {
-            struct kv_cost c = kv_cost(o, model, info, kv_types[k], kv_types[v], memory);
-            if (c.possible)
-                json_array_append_new(list,
-                                      json_pack("{s:s, s:s, s:f, s:I}", "type_k", kv_types[k],
-                                                "type_v", kv_types[v], "bytes_per_token",
-                                                c.per_token, "fits_tokens", (json_int_t)c.fits));
-        }
+    for (size_t k = 0; plan->info->n_layer > 0 && k < plan->n_type; k++)
+        for (size_t v = 0; v < plan->n_type; v++)
+            json_add_pair(list, plan, plan->types[k], plan->types[v]);
+    return list;
+}
+
+static json_t *json_edges(const struct kv_plan *plan)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; plan->info->n_layer > 0 && i < N_EDGE_PAIR; i++)
+        json_add_pair(list, plan, edge_pairs[i].type_k, edge_pairs[i].type_v);
     return list;
 }
 
@@ -226,17 +326,20 @@ static int run(void *options)
     struct model_options model = {.path = o->path};
     session_load(&s, &model, true);
     int64_t memory = o->memory > 0 ? o->memory : available_memory();
+    struct kv_plan plan = kv_plan(o, &s, memory);
     if (o->json) {
         json_t *out = json_shape(&s.info);
         json_object_set_new(out, "memory_bytes", json_integer(memory));
-        json_object_set_new(out, "kv", json_kv(o, s.model, &s.info, memory));
+        json_object_set_new(out, "kv", json_kv(&plan));
+        json_object_set_new(out, "kv_edges", json_edges(&plan));
+        json_object_set_new(out, "heads_per_kv_head", json_integer(heads_per_kv(&s.info)));
         json_object_set_new(out, "metadata", json_meta(s.model));
         if (o->verbose)
             json_object_set_new(out, "tensors", json_tensors(s.model));
         cli_json_print(out, JSON_INDENT(1));
     } else {
         print_shape(&s.info);
-        print_kv(o, s.model, &s.info, memory);
+        print_kv(&plan);
         print_meta(s.model);
         if (o->verbose)
             print_tensors(s.model);

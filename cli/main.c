@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command.h"
 #include "io.h"
@@ -183,12 +184,17 @@ static int dispatch(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    static char output[1 << 16]; /* stdout's until the very end */
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN); /* a write then fails with EPIPE, which cli_finish_output handles */
 #ifdef SIGXFSZ
     signal(SIGXFSZ,
            SIG_IGN); /* likewise beyond the limit of a file's size: EFBIG, said in a sentence */
 #endif
+    /* stdio forgets why a full buffer could not be written: texts of a page or two fit in one,
+       whose end is cli_finish_output's. */
+    if (!cli_is_terminal(STDOUT_FILENO))
+        setvbuf(stdout, output, _IOFBF, sizeof(output));
     int status = dispatch(argc, argv);
     cli_finish_output();
     return status;

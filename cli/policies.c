@@ -1,5 +1,6 @@
 /*
- * policies.c - `pith policies`: what --keep and --read take, from the library's own tables.
+ * policies.c - `pith policies`: what --keep, --read and --recall take, and the storage types, from
+ * the library's own tables.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ struct options {
 #define AT(member) .offset = offsetof(struct options, member)
 static const struct option table[] = {
     {"NAME", NULL, NULL, OPTION_TEXT, AT(name), .absent = "all",
-     .help = "one policy, with its options"},
+     .help = "one policy, with its options, or one storage type"},
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print JSON"},
     {0},
 };
@@ -34,7 +35,7 @@ struct verb {
     const char *docs;
     pith_status (*policy)(int32_t i, pith_policy_info *out);
     pith_status (*param)(int32_t i, int32_t j, pith_param_info *out);
-    pith_status (*preset)(int32_t i, int32_t j, pith_preset_info *out);
+    pith_status (*preset)(int32_t i, int32_t j, pith_preset_info *out); /* NULL: it has none */
 };
 
 static const struct verb verbs[] = {
@@ -42,9 +43,27 @@ static const struct verb verbs[] = {
      pith_keep_policy, pith_keep_param, pith_keep_preset},
     {"read", "Entries that attention looks at", "everything (the default)", "docs/read.md",
      pith_read_policy, pith_read_param, pith_read_preset},
+    {"recall", "How evicted entries come back", "they do not (the default)", "docs/recall.md",
+     pith_recall_policy, pith_recall_param, NULL},
 };
 
 #define N_VERB (sizeof(verbs) / sizeof(verbs[0]))
+
+/* Preset j of policy i. */
+static bool find_preset(const struct verb *v, int32_t i, int32_t j, pith_preset_info *out)
+{
+    return v->preset != NULL && v->preset(i, j, out) == PITH_OK;
+}
+
+/* Whether policy i has options that are rules (shared), or that are not. */
+static bool has_params(const struct verb *v, int32_t i, bool shared)
+{
+    pith_param_info p;
+    for (int32_t j = 0; v->param(i, j, &p) == PITH_OK; j++)
+        if (p.shared == shared)
+            return true;
+    return false;
+}
 
 /* ---- text ---- */
 
@@ -84,6 +103,14 @@ static void print_entry(const char *left, size_t column, const char *text)
     print_wrapped(text, column, column);
 }
 
+/* What help writes for an option without a value: most texts name files. */
+static const char *placeholder(const pith_param_info *p)
+{
+    if (strcmp(p->type, "text") != 0)
+        return "";
+    return strcmp(p->key, "url") == 0 ? "URL" : strcmp(p->key, "session") == 0 ? "NAME" : "FILE";
+}
+
 /* The options of policy i that are rules, or those that are not; with its defaults. */
 static void print_params(const struct verb *v, int32_t i, bool shared, bool defaults)
 {
@@ -93,10 +120,9 @@ static void print_params(const struct verb *v, int32_t i, bool shared, bool defa
         if (p.shared != shared)
             continue;
         snprintf(left, sizeof(left), "%s%s%s", p.key, defaults ? "=" : "",
-                 !defaults                     ? ""
-                 : p.fallback[0] != '\0'       ? p.fallback
-                 : strcmp(p.type, "text") == 0 ? "FILE"
-                                               : "");
+                 !defaults               ? ""
+                 : p.fallback[0] != '\0' ? p.fallback
+                                         : placeholder(&p));
         print_entry(left, 26, p.help);
     }
 }
@@ -104,7 +130,7 @@ static void print_params(const struct verb *v, int32_t i, bool shared, bool defa
 static void print_presets(const struct verb *v, const pith_policy_info *policy, int32_t i)
 {
     pith_preset_info preset;
-    for (int32_t j = 0; v->preset(i, j, &preset) == PITH_OK; j++) {
+    for (int32_t j = 0; find_preset(v, i, j, &preset); j++) {
         char left[64];
         snprintf(left, sizeof(left), "%s:%s", policy->name, preset.name);
         print_entry(left, 26, preset.help);
@@ -122,20 +148,21 @@ static void print_policy(const struct verb *v, const pith_policy_info *policy, i
         printf("\nPresets, which later options change:\n");
         print_presets(v, policy, i);
     }
-    pith_param_info last;
-    bool own = v->param(i, policy->n_param - 1, &last) == PITH_OK && !last.shared;
-    if (own) {
+    if (has_params(v, i, false)) {
         printf("\nIts own options:\n");
         print_params(v, i, false, true);
     }
-    printf("\nThe rules, which every policy has, with its defaults:\n");
-    print_params(v, i, true, true);
+    if (has_params(v, i, true)) {
+        printf("\nThe rules, which every policy has, with its defaults:\n");
+        print_params(v, i, true, true);
+    }
 }
 
 static void print_all(const struct verb *v)
 {
     pith_policy_info policy;
-    printf("%s, as --%s NAME:key=value,... or NAME:PRESET,key=value,...\n\n", v->what, v->name);
+    printf("%s, as --%s NAME:key=value,...%s\n\n", v->what, v->name,
+           v->preset != NULL ? " or NAME:PRESET,key=value,..." : "");
     for (int32_t i = 0; v->policy(i, &policy) == PITH_OK; i++) {
         pith_preset_info preset;
         print_entry(policy.name, 18, policy.summary);
@@ -143,15 +170,17 @@ static void print_all(const struct verb *v)
             printf("%*s", 18, "");
             print_wrapped(policy.citation, 18, 18);
         }
-        for (int32_t j = 0; v->preset(i, j, &preset) == PITH_OK; j++) {
+        for (int32_t j = 0; find_preset(v, i, j, &preset); j++) {
             char left[64];
             snprintf(left, sizeof(left), "  :%s", preset.name);
             print_entry(left, 18, preset.help);
         }
     }
     print_entry("none", 18, v->none);
-    printf("\nThe rules, which every one of them has:\n");
-    print_params(v, 0, true, false);
+    if (has_params(v, 0, true)) {
+        printf("\nThe rules, which every one of them has:\n");
+        print_params(v, 0, true, false);
+    }
     printf("\n\"pith policies NAME\" tells the options of one. %s explains them.\n", v->docs);
 }
 
@@ -162,7 +191,7 @@ static json_t *json_policy(const struct verb *v, const pith_policy_info *policy,
     pith_preset_info preset;
     pith_param_info p;
     json_t *presets = json_array(), *params = json_array();
-    for (int32_t j = 0; v->preset(i, j, &preset) == PITH_OK; j++)
+    for (int32_t j = 0; find_preset(v, i, j, &preset); j++)
         json_array_append_new(presets, json_pack("{s:s, s:s, s:s}", "name", preset.name, "options",
                                                  preset.options, "help", preset.help));
     for (int32_t j = 0; v->param(i, j, &p) == PITH_OK; j++)
@@ -185,10 +214,70 @@ static json_t *json_verb(const struct verb *v, const char *name)
     return list;
 }
 
+/* ---- storage types ---- */
+
+/* "4.25 bits in heads of 64", for the head sizes that types mind. */
+static void print_bits(int32_t i)
+{
+    static const int32_t dims[] = {128, 64, 96, 80};
+    char line[160] = "bits per value in heads of";
+    double last = -1.0;
+    for (size_t k = 0; k < sizeof(dims) / sizeof(dims[0]); k++) {
+        double bits = pith_store_bits(i, dims[k]);
+        size_t len = strlen(line);
+        if (bits > 0.0 && bits != last)
+            snprintf(line + len, sizeof(line) - len, "%s %d: %g", k > 0 ? "," : "", (int)dims[k],
+                     bits);
+        last = bits;
+    }
+    printf("%*s", 18, "");
+    print_wrapped(line, 18, 18);
+}
+
+static void print_type(int32_t i, const pith_store_info *type, bool citation)
+{
+    print_entry(type->name, 18, type->summary);
+    print_bits(i);
+    if (citation && type->citation[0] != '\0') {
+        printf("%*s", 18, "");
+        print_wrapped(type->citation, 18, 18);
+    }
+}
+
+static void print_types(void)
+{
+    pith_store_info type;
+    printf("Storage types of keys and values, as -ctk TYPE[:force][:EDGE=FIRST+LAST] and -ctv "
+           "TYPE[:EDGE=...]\n\n");
+    for (int32_t i = 0; pith_store_type(i, &type) == PITH_OK; i++)
+        print_type(i, &type, false);
+    printf("\n\"pith info MODEL\" tells what each pair costs. docs/store.md explains them.\n");
+}
+
+static json_t *json_types(const char *name)
+{
+    pith_store_info type;
+    json_t *list = json_array();
+    for (int32_t i = 0; pith_store_type(i, &type) == PITH_OK; i++)
+        if (name == NULL || strcmp(name, type.name) == 0)
+            json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:b, s:f, s:f}", "name",
+                                                  type.name, "summary", type.summary, "citation",
+                                                  type.citation, "rotated", (int)type.rotated,
+                                                  "bits_128", pith_store_bits(i, 128), "bits_64",
+                                                  pith_store_bits(i, 64)));
+    return list;
+}
+
+/* ---- the whole ---- */
+
 /* A name can be that of a policy of several verbs. */
 static void print_named(const char *name)
 {
     int n = 0;
+    pith_store_info type;
+    for (int32_t i = 0; pith_store_type(i, &type) == PITH_OK; i++)
+        if (strcmp(name, type.name) == 0)
+            print_type(i, &type, true);
     pith_policy_info policy;
     for (size_t k = 0; k < N_VERB; k++)
         for (int32_t i = 0; verbs[k].policy(i, &policy) == PITH_OK; i++)
@@ -203,6 +292,7 @@ static void check_name(const char *name)
 {
     const char *names[64] = {0};
     pith_policy_info policy;
+    pith_store_info type;
     size_t n = 0;
     for (size_t k = 0; k < N_VERB; k++)
         for (int32_t i = 0; verbs[k].policy(i, &policy) == PITH_OK; i++) {
@@ -211,6 +301,12 @@ static void check_name(const char *name)
             if (n < sizeof(names) / sizeof(names[0]))
                 names[n++] = policy.name;
         }
+    for (int32_t i = 0; pith_store_type(i, &type) == PITH_OK; i++) {
+        if (strcmp(name, type.name) == 0)
+            return;
+        if (n < sizeof(names) / sizeof(names[0]))
+            names[n++] = type.name;
+    }
     const char *near = options_nearest(name, names, n);
     if (near != NULL)
         cli_fail_usage("%s: there is no such policy; did you mean \"%s\"?", name, near);
@@ -226,6 +322,7 @@ static int run(void *options)
         json_t *all = json_object();
         for (size_t k = 0; k < N_VERB; k++)
             json_object_set_new(all, verbs[k].name, json_verb(&verbs[k], o->name));
+        json_object_set_new(all, "store", json_types(o->name));
         cli_json_print(all, JSON_INDENT(1));
     } else if (o->name != NULL) {
         print_named(o->name);
@@ -234,13 +331,15 @@ static int run(void *options)
             printf("%s", k > 0 ? "\n" : "");
             print_all(&verbs[k]);
         }
+        putchar('\n');
+        print_types();
     }
     return EXIT_SUCCESS;
 }
 
 const struct command command_policies = {
     .name = "policies",
-    .summary = "list what --keep and --read take: policies, presets and options",
+    .summary = "list what --keep, --read, --recall, -ctk and -ctv take",
     .synopsis = "[NAME] [--json]",
     .notes = "  pith policies triattention",
     .groups = groups,

@@ -14,6 +14,7 @@
 #include "command.h"
 #include "map.h"
 #include "picture.h"
+#include "recall.h"
 #include "session.h"
 
 struct output_options {
@@ -90,23 +91,31 @@ static bool print_text(void *user, const char *text, size_t len)
     return cli_write(text, len) && !cli_interrupted();
 }
 
-/* The prompt's text: what was given, within the chat template where asked. */
-static struct cli_text make_prompt(const struct run_options *o, const pith_model *model)
+/* What was given. */
+static struct cli_text read_message(const struct run_options *o)
 {
     struct cli_text text = prompt_read(&o->prompt);
     if (o->prompt.text == NULL)
         cli_chomp(&text);
-    if (!o->output.chat)
-        return text;
+    return text;
+}
+
+/* The prompt's text: the message, within the chat template where asked. */
+static struct cli_text make_prompt(const struct run_options *o, const pith_model *model,
+                                   const struct cli_text *text)
+{
+    if (!o->output.chat) {
+        struct cli_text copy = {cli_alloc(text->len + 1, 1), text->len};
+        memcpy(copy.data, text->data, text->len);
+        return copy;
+    }
     session_check_template(model, &o->chat);
     pith_message messages[2];
     int32_t n = 0;
     if (o->chat.system != NULL)
         messages[n++] = (pith_message){"system", o->chat.system};
-    messages[n++] = (pith_message){"user", text.data};
-    struct cli_text rendered = session_render(model, &o->chat, messages, n);
-    free(text.data);
-    return rendered;
+    messages[n++] = (pith_message){"user", text->data};
+    return session_render(model, &o->chat, messages, n);
 }
 
 /* Stop strings, unescaped with -e; the caller frees each. */
@@ -132,8 +141,11 @@ static int report(const struct run_options *o, const struct session *s,
     cli_finish_output();
     if (result->reason == PITH_STOP_FULL)
         session_explain_full(s);
-    if (!o->output.quiet)
+    if (!o->output.quiet) {
         session_report(s, result, o->output.json);
+        if (!o->output.json)
+            recall_hint(s);
+    }
     if (o->output.show_kv)
         picture_print(stderr, s, NULL);
     return cli_interrupted() ? EXIT_INTERRUPTED : EXIT_SUCCESS;
@@ -201,7 +213,7 @@ static void write_map(const struct run_options *o, struct session *s, int32_t n_
 /* ---- the run ---- */
 
 static int generate(const struct run_options *o, struct session *s, const struct cli_ids *ids,
-                    const struct eval_recorder *recorder)
+                    const struct cli_text *message, const struct eval_recorder *recorder)
 {
     pith_error err;
     pith_logit_bias *bias;
@@ -222,6 +234,8 @@ static int generate(const struct run_options *o, struct session *s, const struct
     params.special = o->output.special;
     params.progress = cli_progress_step;
     params.progress_user = &progress;
+    params.message = message->data;
+    params.message_len = message->len;
 
     pith_status status =
         pith_generate(s->seq, ids->data, ids->n, &params, print_text, NULL, &result, &err);
@@ -246,13 +260,13 @@ static int run(void *options)
     if (o->output.map != NULL && map_check(o->output.map, &err) != PITH_OK)
         cli_fail("--map: %s", err.message);
     session_load(&s, &o->model, false);
-    struct cli_text prompt = make_prompt(o, s.model);
+    struct cli_text message = read_message(o), prompt = make_prompt(o, s.model, &message);
     uint32_t flags = prompt_flags(&o->prompt) | (o->output.chat ? PITH_TOKENIZE_SPECIAL : 0);
     struct cli_ids ids = session_tokenize(s.model, prompt.data, prompt.len, flags);
     if (ids.n == 0)
         cli_fail_usage("the prompt is empty, and the model has no token to begin a text with");
 
-    int64_t most = (int64_t)ids.n + o->output.n_predict;
+    int64_t most = (int64_t)ids.n + o->output.n_predict + recall_most_tokens(o->memory.recall);
     if (o->output.n_predict < 0 || most > s.info.n_ctx_train)
         most = 0;
     session_start(&s, &o->model, &o->memory, most);
@@ -260,11 +274,12 @@ static int run(void *options)
     cli_interrupt_catch();
     if (o->output.echo)
         cli_write(prompt.data, prompt.len);
-    int status = generate(o, &s, &ids, recorder);
+    int status = generate(o, &s, &ids, &message, recorder);
     finish_recorder(recorder, &s);
     write_map(o, &s, ids.n);
     free(ids.data);
     free(prompt.data);
+    free(message.data);
     session_free(&s);
     return status;
 }

@@ -8,6 +8,8 @@
 
 #include "session.h"
 
+#include "recall.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +21,8 @@
 /* ---- the groups ---- */
 
 static const char *const cpu_levels[] = {"scalar", "avx2", "avx512", "neon", NULL};
-static const char *const kv_types[] = {"f32", "f16", "q8_0", NULL};
+#define KV_TYPES "f32, f16, q8_0, q4_0, turbo4, turbo3, turbo2"
+#define HELP_LINE "\n                              " /* where texts of help begin */
 static const char *const page_lens[] = {"16", "32", "64", NULL};
 
 #define AT(member) .offset = offsetof(struct model_options, member)
@@ -42,10 +45,11 @@ const struct option memory_option_table[] = {
      .help = "KV memory in tokens"},
     {"--kv-memory", NULL, "SIZE", OPTION_BYTES, AT(kv_bytes), .max = 0x1p62,
      .absent = "what the tokens take", .help = "KV memory in bytes, as 512MiB or 2G"},
-    {"--cache-type-k", "-ctk", "TYPE", OPTION_CHOICE, AT(type_k), .choices = kv_types,
-     .help = "storage type of keys"},
-    {"--cache-type-v", "-ctv", "TYPE", OPTION_CHOICE, AT(type_v), .choices = kv_types,
-     .help = "storage type of values"},
+    {"--cache-type-k", "-ctk", "TYPE", OPTION_TEXT, AT(type_k),
+     .help = "storage type of keys: " KV_TYPES "," HELP_LINE
+             "as TYPE[:force][:EDGE=FIRST+LAST], EDGE for so many layers at both ends"},
+    {"--cache-type-v", "-ctv", "TYPE", OPTION_TEXT, AT(type_v),
+     .help = "storage type of values, as TYPE[:EDGE=FIRST+LAST]"},
     {"--chunk", NULL, "N", OPTION_INT, AT(chunk), .min = 1, .max = 8192,
      .help = "most tokens of one pass over a prompt"},
     {"--page", NULL, "N", OPTION_CHOICE, AT(page_len), .choices = page_lens,
@@ -54,6 +58,8 @@ const struct option memory_option_table[] = {
      .help = "evict entries, as streaming:budget=1024"},
     {"--read", NULL, "POLICY", OPTION_TEXT, AT(read), .absent = "none",
      .help = "attend to a part of what is stored, as quoka:budget=1024"},
+    {"--recall", NULL, "FORM", OPTION_TEXT, AT(recall), .absent = "none",
+     .help = "bring back what --keep evicted, as kv:ram=1GiB or text"},
     {0},
 };
 #undef AT
@@ -162,9 +168,13 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
 {
     pith_engine_params p;
     pith_error err;
+    if (pith_store_check(o->type_k, o->type_v, &err) != PITH_OK) /* "type_k: ..." */
+        cli_fail_usage("--cache-type-%s", err.message + strlen("type_"));
     if (pith_keep_check(o->keep, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
     if (pith_read_check(o->read, &err) != PITH_OK)
+        cli_fail_usage("--%s", err.message);
+    if (pith_recall_check(o->recall, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
     if (o->n_ctx > 0 && o->kv_bytes > 0)
         cli_fail_usage("-c %d and --kv-memory %lld both size the KV memory: give one", o->n_ctx,
@@ -179,6 +189,7 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
     p.type_v = o->type_v;
     p.keep = o->keep;
     p.read = o->read;
+    p.recall = o->recall;
     return p;
 }
 
@@ -252,6 +263,7 @@ void session_start(struct session *s, const struct model_options *m, const struc
     s->page_len = p.page_len;
     s->keep = p.keep;
     s->read = p.read;
+    s->recall = p.recall;
     if (p.kv_tokens == 0 && p.kv_bytes == 0) {
         int64_t bytes, n = most_tokens > 0 ? most_tokens : s->info.n_ctx_train;
         if (n > INT32_MAX)
@@ -462,6 +474,7 @@ static struct account make_account(const struct session *s, const pith_generate_
     if (a.keep.live > 0) /* entries are all of one size */
         a.full_live_bytes = a.kv.live_bytes / a.keep.live * a.n_full;
     full.keep = NULL;
+    full.recall = NULL; /* there is none without a keep policy */
     if (pith_kv_estimate(s->model, &full, a.n_token, &a.full_bytes, NULL) != PITH_OK)
         a.full_bytes = 0;
     /* Where nothing was cached, this call had all of the sequence's rounds. */
@@ -520,11 +533,13 @@ static void report_json(const struct session *s, const pith_generate_result *r,
         "keep_overwritten", (json_int_t)keep->overwritten, "keep_first_overwrite_at",
         (int)keep->first_overwrite_at, "keep_s", keep->seconds, "logits_hash", hash);
     json_t *more = keep->budget >= 0 ? keep_json(a) : json_object();
-    json_t *read = read_json(s, &a->read);
-    if (o == NULL || json_object_update(o, more) != 0 || json_object_update(o, read) != 0)
+    json_t *read = read_json(s, &a->read), *recall = recall_json(s, r);
+    if (o == NULL || json_object_update(o, more) != 0 || json_object_update(o, read) != 0 ||
+        json_object_update(o, recall) != 0)
         cli_fail("no memory for the statistics");
     json_decref(more);
     json_decref(read);
+    json_decref(recall);
     json_dumpf(o, stderr, JSON_COMPACT);
     fputc('\n', stderr);
     json_decref(o);
@@ -616,7 +631,7 @@ void session_report(const struct session *s, const pith_generate_result *r, bool
     fprintf(stderr, "load     %8.3f s   %s of weights\n", s->load_s,
             cli_bytes(s->info.weight_bytes, weights));
     fprintf(stderr, "prompt   %8.3f s   %d tokens, %.1f tokens/s", r->prompt_s, r->n_prompt,
-            speed(r->n_prompt, r->prompt_s));
+            speed(r->n_prompt + r->n_recalled, r->prompt_s));
     if (r->n_cached > 0)
         fprintf(stderr, ", %d more were cached", r->n_cached);
     fprintf(stderr, "\ngenerate %8.3f s   %d tokens, %.1f tokens/s\n", r->generate_s,
@@ -626,6 +641,7 @@ void session_report(const struct session *s, const pith_generate_result *r, bool
             (long long)kv->n_page_used, (long long)kv->n_page, (long long)kv->live_bytes);
     print_keep(s, &a);
     print_read(s, &a.read);
+    recall_report(s, r);
     fprintf(stderr, "logits   %016llx\n", (unsigned long long)last_hash(s));
 }
 

@@ -23,6 +23,7 @@ struct memory_options {
     const char *type_v;
     const char *keep;
     const char *read;
+    const char *recall;
 };
 
 struct sample_options {
@@ -59,7 +60,7 @@ void sample_options_default(struct sample_options *o);
 pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias **bias);
 
 /* The library's params; kv_tokens and kv_bytes as given, n_thread from the model's options. Fails
-   (usage) for a --keep or --read that cannot be read. */
+   (usage) for a --keep, --read or --recall that cannot be read. */
 pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o);
 
 /* Bytes of memory that the system could give now without swapping; 0 when it does not say. */
@@ -73,9 +74,10 @@ struct session {
     double load_s;
     pith_engine_params params; /* of the engine; its strings are the options' */
     int32_t page_len;
-    const char *keep; /* as given; NULL: none */
-    const char *read; /* the same */
-    bool kv_limited;  /* the KV memory is smaller than the trained context for want of memory */
+    const char *keep;   /* as given; NULL: none */
+    const char *read;   /* the same */
+    const char *recall; /* the same */
+    bool kv_limited;    /* the KV memory is smaller than the trained context for want of memory */
 };
 
 /* Selects the kernel level and loads the model, with a progress line on a terminal. */
@@ -119,8 +121,8 @@ void session_check_template(const pith_model *model, const struct chat_options *
 
 /* ---- reports ---- */
 
-/* Speeds, KV bytes, what a keep and a read policy did and the hash of the last logits on standard error: for
-   people, or as one line of JSON. */
+/* Speeds, KV bytes, what a keep and a read policy and recall did and the hash of the last logits on
+   standard error: for people, or as one line of JSON. */
 void session_report(const struct session *s, const pith_generate_result *result, bool json);
 /* Says on standard error why a text ended early, where the reason is the KV memory. */
 void session_explain_full(const struct session *s);

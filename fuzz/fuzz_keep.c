@@ -59,8 +59,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pith_error err = {0};
     if (size < 2)
         return 0;
-    struct kv_geometry g = {1 + data[0] % 40, 1 + data[0] / 40, 64, 32, 16 << data[1] % 3,
-                            KV_TYPE_F16,      KV_TYPE_Q8_0,     0,  0};
+    struct kv_geometry g = {1 + data[0] % 40,
+                            1 + data[0] / 40,
+                            64,
+                            32,
+                            16 << data[1] % 3,
+                            KV_TYPE_F16,
+                            KV_TYPE_Q8_0,
+                            0,
+                            0,
+                            {0},
+                            {0}};
     char *text = malloc(size - 1);
     require(text != NULL);
     memcpy(text, data + 2, size - 2);

@@ -120,25 +120,34 @@ def models():
     }
 
 
-def snapshot(shape, page, lanes, n_page, extra=b"", version=3):
-    """docs/snapshot.md; the target makes the checksum right. lanes: per lane (page, delta, n)."""
+def snapshot(shape, page, lanes, n_page, extra=b"", version=3, types=b""):
+    """docs/snapshot.md; the target makes the checksum right. lanes: per lane (page, delta, n). Pages
+    are alike, or of a list, the first the largest."""
     bits = 1 << 31 if version == 4 else 0
+    pages = page if isinstance(page, list) else [page] * n_page
+    page = pages[0] if pages else page
     refs = [ref for lane in lanes for ref in lane]
     sections = {"LANE": b"".join(struct.pack("<I", len(lane) | bits) for lane in lanes),
                 "REFS": b"".join(struct.pack("<IiI", *ref) for ref in refs),
-                "PAGE": page * n_page, "EXTR": extra}
+                "PAGE": b"".join(pages), "EXTR": extra}
     body = b"".join(tag.encode() + struct.pack("<Q", len(data)) + data
                     for tag, data in sections.items())
-    head = b"PITHSNAP" + struct.pack("<IIQ7I", version, 80, 80 + len(body) + 8, *shape)
-    return head + struct.pack("<IQQQ", n_page, len(refs), len(page), len(extra)) + body + bytes(8)
+    size = 80 + len(types)
+    head = b"PITHSNAP" + struct.pack("<IIQ7I", version, size, size + len(body) + 8, *shape)
+    head += struct.pack("<IQQQ", n_page, len(refs), len(page), len(extra)) + types
+    return head + body + bytes(8)
 
 
 def snapshots():
-    """The shapes of fuzz_snapshot.c: f16 keys with q8_0 values, f32 keys with f16 values."""
+    """The shapes of fuzz_snapshot.c: f16 keys with q8_0 values, f32 keys with f16 values, turbo3 keys,
+    f16 in the first layer, with q4_0 values."""
     a = bytes(2 * 32 * 16 + 64 * 16 + 2 * 2 * 16) + struct.pack("<16i", *range(0, 32, 2))
     b = bytes(4 * 3 * 32 + 2 * 5 * 32) + struct.pack("<32i", *range(32))
     c = b[:-128] + struct.pack("<32i", *range(20, 52, 2), *range(1, 32, 2))
     lanes = [[(0, 0, 16), (1, 16, 16), (0, 40, 7)], [(2, 0, 3)]]
+    values = bytes((64 // 2 + 64 // 32 * 2) * 16) + struct.pack("<16i", *range(1, 17))
+    f16, turbo3 = bytes(2 * 32 * 16) + values, bytes((8 + 4) * 16) + bytes(64) + values
+    edges = struct.pack("<10I", 1, 1, 0, 0, 0, 0, 32, 32, 1, 0)
     keep = b"h2o:budget=8"
     memory = (struct.pack("<i5IQ", -1, 1, 5, 2, len(keep), 2, 8) + struct.pack("<5i", *range(5)) +
               struct.pack("<2i", 3, -1) + bytes(4 * 2 * 42) + bytes(8) + keep)
@@ -147,6 +156,9 @@ def snapshots():
             "b.snapshot": snapshot((2, 1, 3, 5, 32, 0, 1), b, [[(0, 3, 32)], []], 1),
             "fallen.snapshot": snapshot((2, 1, 3, 5, 32, 0, 1), c, [[(0, 0, 32)], [(1, 4, 9)]], 2,
                                         version=4),
+            "types.snapshot": snapshot((2, 1, 32, 64, 16, 5, 3), [f16, turbo3, turbo3],
+                                       [[(0, 0, 16)], [(1, 0, 16), (2, 9, 5)]], 3, version=5,
+                                       types=edges),
             "empty.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, [[], []], 0)}
 
 
@@ -254,12 +266,21 @@ def read_options():
     return {f"read-{i}": bytes([79, i % 3]) + text.encode() for i, text in enumerate(texts)}
 
 
+def tiers():
+    """fuzz_recall.c: the header of a file of two layers, and a head of three entries; the target makes
+    checksums right."""
+    header = b"PITHTIER" + struct.pack("<4IQ", 1, 0x01020304, 144, 64, 77)
+    header += struct.pack("<6I", 2, 3, 64, 32, 9, 320) + bytes(72) + struct.pack("<2I", 5000, 4000)
+    head = b"PAGE" + struct.pack("<3I5Q", 4, 3, 0, 1, 17, 4680, 99, 0) + struct.pack("<3i", 7, 9, 8)
+    return {"header.tier": header + bytes(8), "head.tier": head + bytes(320 - len(head))}
+
+
 def main():
     files = models()
     seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
              "fuzz_vocab": vocabularies(), "fuzz_safetensors": records(),
              "fuzz_stats": statistics(), "fuzz_keep": options(), "fuzz_read": read_options(),
-             "fuzz_projection": projections(),
+             "fuzz_projection": projections(), "fuzz_recall": tiers(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)

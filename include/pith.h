@@ -124,8 +124,8 @@ typedef struct pith_model pith_model;
 typedef bool pith_progress_fn(void *user, double fraction);
 
 typedef struct pith_model_params {
-    bool vocab_only;  /* read metadata and tokenizer, no tensors (default false) */
-    int32_t n_thread; /* threads that prepare weights; 0: all processors (default) */
+    bool vocab_only;            /* read metadata and tokenizer, no tensors (default false) */
+    int32_t n_thread;           /* threads that prepare weights; 0: all processors (default) */
     pith_progress_fn *progress; /* may be NULL; called on the loading thread */
     void *progress_user;
     uint32_t reserved[8];
@@ -176,8 +176,8 @@ PITH_API void pith_model_get_info(const pith_model *model, pith_model_info *out)
 typedef struct pith_attention_info {
     const double *freq; /* [n_pair] radians per position, scaling included; owned by the model */
     int32_t n_pair;
-    bool adjacent;      /* pairs are dimensions (2i, 2i + 1); otherwise (i, i + n_pair) */
-    float magnitude;    /* 1 but for YaRN */
+    bool adjacent;   /* pairs are dimensions (2i, 2i + 1); otherwise (i, i + n_pair) */
+    float magnitude; /* 1 but for YaRN */
     float attn_scale;
     uint32_t reserved[8];
 } pith_attention_info;
@@ -299,28 +299,32 @@ PITH_API pith_status pith_chat_render(const pith_model *model, const char *templ
 typedef struct pith_engine pith_engine;
 
 typedef struct pith_engine_params {
-    int32_t n_thread;    /* 0: all processors (default) */
-    int64_t kv_bytes;    /* KV memory budget in bytes; 0: from kv_tokens */
-    int32_t kv_tokens;   /* KV memory budget in tokens; 0: the model's trained context (default) */
-    int32_t page_len;    /* entries of a page: 16, 32 or 64 (default 64) */
-    int32_t chunk;       /* most tokens of one pass (default 512) */
-    const char *type_k;  /* "f32", "f16" (default), "q8_0" */
-    const char *type_v;  /* the same */
-    const char *keep;    /* which entries stay: "NAME:key=value,..."; NULL (default) or "none": all.
-                            With a policy and neither kv_bytes nor kv_tokens, the KV memory is what
-                            one sequence of the trained context takes under it */
-    const char *read;    /* which entries attention looks at: "NAME:key=value,..."; NULL (default) or
-                            "none": all that are stored */
-    uint32_t reserved[4];
+    int32_t n_thread;   /* 0: all processors (default) */
+    int64_t kv_bytes;   /* KV memory budget in bytes; 0: from kv_tokens */
+    int32_t kv_tokens;  /* KV memory budget in tokens; 0: the model's trained context (default) */
+    int32_t page_len;   /* entries of a page: 16, 32 or 64 (default 64) */
+    int32_t chunk;      /* most tokens of one pass (default 512) */
+    const char *type_k; /* "f32", "f16" (default), "q8_0", "q4_0", "turbo4", "turbo3", "turbo2";
+                           with other types in the first and last layers: "turbo2:q8_0=2+2".
+                           docs/store.md describes them */
+    const char *type_v; /* the same */
+    const char *keep;   /* which entries stay: "NAME:key=value,..."; NULL (default) or "none": all.
+                           With a policy and neither kv_bytes nor kv_tokens, the KV memory is what
+                           one sequence of the trained context takes under it */
+    const char *read;   /* which entries attention looks at: "NAME:key=value,..."; NULL (default) or
+                           "none": all that are stored */
+    const char *recall; /* how evicted tokens come back: "kv:key=value,..." or "text:..."; NULL
+                           (default) or "none": they do not. docs/recall.md describes both */
+    uint32_t reserved[2];
 } pith_engine_params;
 
 PITH_API void pith_engine_params_default(pith_engine_params *out);
 
 /* Makes an engine over model, which must outlive it. The KV pool is reserved here, never grown.
    The strings of params are not needed afterwards.
-   INVALID (a value out of range, a keep or read policy or option that there is not, policies that do
-   not go together, a budget below what is protected), UNSUPPORTED (a storage type that does not fit the head size, a
-   vocab_only model), NOMEM. */
+   INVALID (a value out of range, a policy or option that there is not, policies that do not go
+   together, a budget below what is protected), IO (recall's file), UNSUPPORTED (a storage type that
+   does not fit the head size, a vocab_only model), NOMEM. */
 PITH_API pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
                                         pith_engine **out, pith_error *err);
 
@@ -331,9 +335,8 @@ PITH_API void pith_engine_free(pith_engine *engine);
 PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
 
 /* Bytes of KV memory that n_token tokens of one sequence take with these params (whole pages; the
-   most they take on the way, where a keep policy evicts), for planning before anything is
-   allocated.
-   INVALID, UNSUPPORTED. */
+   most they take on the way, where a keep policy evicts, recall's guests included), for planning
+   before anything is allocated. INVALID, UNSUPPORTED. */
 PITH_API pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
                                       int64_t n_token, int64_t *bytes, pith_error *err);
 
@@ -348,8 +351,8 @@ typedef struct pith_kv_stats {
     int64_t saved_bytes;    /* what they would cost more if each entry had a page of its own */
     int64_t table_bytes;    /* page tables, lane heads, the pool's lists and what a keep policy
                                remembers of sequences, beside the pool */
-    int64_t page_bytes;     /* one page */
-    int64_t n_page;
+    int64_t page_bytes;     /* one page; with different types in some layers, the largest */
+    int64_t n_page;         /* in use, and of that size as many as there is room for */
     int64_t n_page_used;
     int32_t n_seq;
     uint32_t reserved[7];
@@ -359,6 +362,47 @@ PITH_API void pith_engine_kv_stats(const pith_engine *engine, pith_kv_stats *out
 
 /* From now on peak_bytes counts from what is in use at this moment. */
 PITH_API void pith_engine_kv_reset_peak(pith_engine *engine);
+
+/* ---- storage types ------------------------------------------------------------------------ */
+
+/* A type that keys or values can be stored in (docs/store.md). */
+typedef struct pith_store_info {
+    const char *name;     /* constant strings, all of them */
+    const char *summary;  /* one line */
+    const char *citation; /* where it comes from; "": nowhere in particular */
+    bool rotated;         /* groups of values are rotated before they are coded */
+    uint32_t reserved[8];
+} pith_store_info;
+
+/* Storage type i of those that there are, the largest first. NOT_FOUND past the last. */
+PITH_API pith_status pith_store_type(int32_t i, pith_store_info *out);
+
+/* Bits of a value of type i in a head of head_dim dimensions, scales included; 0 where the type
+   cannot store such a head, or there is no such type. */
+PITH_API double pith_store_bits(int32_t i, int32_t head_dim);
+
+/* Whether pith_engine_params.type_k and type_v can be read, before there is a model. Both may be
+   NULL. INVALID. */
+PITH_API pith_status pith_store_check(const char *type_k, const char *type_v, pith_error *err);
+
+/* How an engine with some params stores a layer. */
+typedef struct pith_kv_layer_info {
+    const char *type_k; /* constant strings; K's may be another than the one that was given: */
+    const char *type_v;
+    bool k_replaced; /* 6 or more query heads share a KV head, so that q8_0 takes the place of a
+                        rotated type that was not forced ("turbo3:force") */
+    int64_t bytes_k; /* of a token in all KV heads, scales included; alignment, positions and what a
+                        read policy keeps beside keys are not */
+    int64_t bytes_v;
+    int64_t page_bytes; /* of one KV head */
+    uint32_t reserved[8];
+} pith_kv_layer_info;
+
+/* What pith_engine_create would make of params (NULL: the defaults) in a layer. INVALID (a layer
+   that there is not, a value out of range), UNSUPPORTED (a type that does not fit the head size).
+ */
+PITH_API pith_status pith_kv_layer(const pith_model *model, const pith_engine_params *params,
+                                   int32_t layer, pith_kv_layer_info *out, pith_error *err);
 
 /* ---- keep policies ------------------------------------------------------------------------ */
 
@@ -392,14 +436,15 @@ typedef struct pith_policy_info {
 
 typedef struct pith_param_info {
     const char *key;
-    const char *type;  /* "count": a whole number; "budget": also a share (50%) or bytes (64MiB);
-                          "real": a number; "choice": one of the words that help lists; "text": a
-                          name without comma, at most 255 bytes */
+    const char *type; /* "count": a whole number; "budget": also a share (50%) or bytes (64MiB);
+                         "real": a number; "choice": one of the words that help lists; "text": a
+                         name without comma, at most 255 bytes; "size": bytes (64MiB) */
     const char *help;
     char fallback[32]; /* the value when the option is not given */
-    int64_t min;       /* of whole numbers: min <= value <= max; of "real", in thousandths */
+    int64_t min;       /* of whole numbers: min <= value <= max; of "real", in thousandths; of
+                          "size", in mebibytes */
     int64_t max;
-    bool shared;       /* a rule that every keep policy has */
+    bool shared; /* a rule that every keep policy has */
     uint32_t reserved[7];
 } pith_param_info;
 
@@ -429,10 +474,10 @@ typedef struct pith_keep_rules {
     const char *policy;      /* constant strings; NULL: the full cache, and the numbers are 0 */
     const char *granularity; /* "all", "head", "layer", "layer-head"; "" for the full cache */
     int32_t slack;
-    int32_t prefix;  /* positions below this always stay */
-    int32_t sinks;   /* so many of a lane's oldest entries always stay */
-    int32_t window;  /* the last so many positions always stay; of a budget that is a share or a
-                        size, without its recent part */
+    int32_t prefix; /* positions below this always stay */
+    int32_t sinks;  /* so many of a lane's oldest entries always stay */
+    int32_t window; /* the last so many positions always stay; of a budget that is a share or a
+                       size, without its recent part */
     int32_t segments;
     bool pin_prompt; /* positions that are marked as the prompt always stay */
     bool overwrite;  /* a token that is evaluated alone takes an entry's place in a full lane */
@@ -470,6 +515,35 @@ PITH_API pith_status pith_read_preset(int32_t i, int32_t j, pith_preset_info *ou
    INVALID. */
 PITH_API pith_status pith_read_check(const char *read, pith_error *err);
 
+/* ---- recall ------------------------------------------------------------------------------- */
+
+/*
+ * Recall needs a keep policy, and brings back what that evicted. `kv` keeps evicted entries in a
+ * second tier, host memory and then a file, and lets the queries of a turn's last tokens choose
+ * which of them attention reads again, at their own positions: as guests, within the keep budget.
+ * `text` writes evicted spans as text to a store that a new turn's question searches.
+ * docs/recall.md describes both.
+ *
+ * What is promised of `kv`: a lane's entries and guests together are within the keep budget that
+ * was asked for (and its slack between rounds), of which guests take a share; only where a budget
+ * that is a share of the tokens comes to less than the policy protects are guests on top of that.
+ * Guests are chosen anew by the last tokens of each evaluation of several (the option last), by
+ * some of the first tokens that are evaluated alone behind it (follow), and with every=N by each
+ * Nth; a keep round that would fall among tokens that choose together comes before them. So results
+ * depend neither on the chunk, nor on threads or company; how a text is cut into evaluations
+ * matters. While nothing was evicted the bits are those of the full cache.
+ */
+
+/* Recall form i. NOT_FOUND past the last. */
+PITH_API pith_status pith_recall_policy(int32_t i, pith_policy_info *out);
+
+/* Option j of form i. NOT_FOUND when i or j is out of range. */
+PITH_API pith_status pith_recall_param(int32_t i, int32_t j, pith_param_info *out);
+
+/* Whether pith_engine_params.recall can be read, before there is a model. recall may be NULL.
+   INVALID. */
+PITH_API pith_status pith_recall_check(const char *recall, pith_error *err);
+
 /* ---- sequences ---------------------------------------------------------------------------- */
 
 typedef struct pith_seq pith_seq;
@@ -485,7 +559,8 @@ PITH_API pith_status pith_seq_fork(const pith_seq *seq, pith_seq **out, pith_err
 
 /* Forgets all tokens at positions >= n_token and gives their pages back. What a keep policy has
    evicted below n_token stays away, so the sequence may then remember less than one that was
-   evaluated to n_token; pith_seq_sync does not build on such a rest. INVALID when n_token is
+   evaluated to n_token; pith_seq_sync does not build on such a rest. Recall forgets what is at or
+   above n_token, too, and its guests where the tokens that chose them go. INVALID when n_token is
    negative or beyond the sequence; KV_FULL when a policy overwrote entries in pages that a fork
    shares, and none is free to copy one to. The sequence is then unchanged. */
 PITH_API pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err);
@@ -545,8 +620,8 @@ typedef struct pith_keep_stats {
 PITH_API void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out);
 
 /* What a read policy did for the tokens that the sequence holds, over all layers, KV heads and
-   chunks. Forks and files as for pith_keep_stats; forgetting so much that no token is left that read
-   a part returns to zero. */
+   chunks. Forks and files as for pith_keep_stats; forgetting so much that no token is left that
+   read a part returns to zero. */
 typedef struct pith_read_stats {
     int64_t chunks; /* chunks times lanes, generated tokens included */
     int64_t sparse; /* of them: those that read a part */
@@ -558,6 +633,35 @@ typedef struct pith_read_stats {
 
 PITH_API void pith_seq_read_stats(const pith_seq *seq, pith_read_stats *out);
 
+/* What recall holds of a sequence and did for it. Entries are counted over all lanes. */
+typedef struct pith_recall_stats {
+    int64_t recalls;   /* passes that chose guests, or texts that were retrieved */
+    int64_t stored;    /* evicted entries in the tier; spans of text in the store */
+    int64_t lost;      /* evicted entries that the tier had no room for any longer */
+    int64_t guests;    /* entries that are back now; spans that were retrieved last */
+    int64_t ram_bytes; /* of the tier */
+    int64_t file_bytes;
+    double seconds; /* spent remembering and choosing, over all threads; or writing and
+                       searching */
+    uint32_t reserved[8];
+} pith_recall_stats;
+
+PITH_API void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out);
+
+/* With recall `text`: the part of a user's message that is searched for, which is what follows the
+   last "question:" in any case, else its last 512 bytes, from a whole character on. */
+PITH_API void pith_recall_question(const char *message, size_t len, const char **out,
+                                   size_t *out_len);
+
+/* With recall `text`: the text to insert before the turn that asks the question, a system message's
+   content or a part of a prompt: a heading and the spans found, best first. *text is allocated,
+   terminated and freed by pith_recall_free; NULL where nothing is found, nothing was evicted, or
+   there is no such recall. Failures of the store are no errors: they are said once, and nothing is
+   found. NOMEM. */
+PITH_API pith_status pith_seq_recall_text(pith_seq *seq, const char *question, size_t len,
+                                          char **text, pith_error *err);
+PITH_API void pith_recall_free(char *text);
+
 /* Runs a round of the keep policy now, whatever the slack: every lane that holds more than its
    budget is brought to it. With a slack that the sequence never reaches, rounds come only here, so
    that a text can be read under the full cache and be cut once. Logits stay those that were
@@ -566,8 +670,8 @@ PITH_API void pith_seq_read_stats(const pith_seq *seq, pith_read_stats *out);
    is no room for the copies), NOMEM leave the sequence as it was. */
 PITH_API pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err);
 
-/* Writes the sequence (tokens, positions, pages as stored, what the keep policy remembers of it) to a
-   versioned, checksummed file; the file appears whole or not at all. IO, NOMEM. */
+/* Writes the sequence (tokens, positions, pages as stored, what the keep policy remembers of it) to
+   a versioned, checksummed file; the file appears whole or not at all. IO, NOMEM. */
 PITH_API pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err);
 
 /* Reads such a file into a new sequence, which goes on as the one that was saved would have, bit
@@ -575,10 +679,11 @@ PITH_API pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_e
    model shape, page length and storage types; its keep policy may be another: then what the one in
    the file remembered is left out, the engine's begins with entries that it knows nothing of, and
    a lane that holds budget + slack entries or more has its round at the beginning of the next
-   evaluation. Its read policy may be another, too; that tokens read a part is in their entries and
-   not said in the file. IO, FORMAT (damaged), UNSUPPORTED (a
-   later version of the format), INVALID (other model or types, named with both values), KV_FULL,
-   NOMEM; nothing has changed then. */
+   evaluation. What recall has of the sequence is not in the file: nothing comes back of what was
+   evicted before. Its read policy may be another, too; that tokens read a part is in their entries
+   and not said in the file. IO, FORMAT (damaged), UNSUPPORTED (a later version of the format),
+   INVALID (other model or types, named with both values), KV_FULL, NOMEM; nothing has changed then.
+ */
 PITH_API pith_status pith_seq_load(pith_engine *engine, const char *path, pith_seq **out,
                                    pith_error *err);
 
@@ -607,7 +712,7 @@ typedef struct pith_batch_item {
 /* What one pass computed in one layer for the tokens of one sequence, before its keys and values
    are stored: rows of heads, every pointer valid during the call only. */
 typedef struct pith_tap_rows {
-    const pith_seq *seq;   /* its length is that before the evaluation */
+    const pith_seq *seq; /* its length is that before the evaluation */
     int32_t layer;
     int32_t n_token;
     int32_t pos0;          /* position of the first; the others follow one by one */
@@ -635,7 +740,8 @@ PITH_API pith_status pith_engine_set_tap(pith_engine *engine, pith_tap_fn *fn, v
    `chunk` tokens. Results do not depend on the company in the batch, the chunk or the threads.
    On failure every sequence of the batch is as it was before the call; but where a keep policy had
    evicted entries in this call, which only CANCELLED can follow, the sequence holds the tokens of
-   the passes that were done, without logits.
+   the passes that were done, without logits; and where recall had chosen guests in this call and
+   nothing was evicted, it has none.
    With a keep policy the memory for at most budget + slack entries per lane must be free, however
    many tokens follow; rounds over pages that are shared with a fork may copy them.
    INVALID (token id out of range, a sequence twice), KV_FULL, CONTEXT, CANCELLED (progress or
@@ -656,6 +762,17 @@ PITH_API pith_status pith_seq_eval(pith_seq *seq, const int32_t *tokens, int32_t
 PITH_API pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
                                    pith_progress_fn *progress, void *user, pith_error *err);
 
+/* What the model makes of a text as one vector, out [n_embd], of length 1: the hidden states after
+   the last norm, of which the last token's, the first's or the mean is taken, as the file's key
+   ARCH.pooling_type says (3, 2, 1); the last token's where it says nothing. The tokens are read in
+   a sequence of their own, which must fit in the engine and is gone afterwards; those that the
+   model wants around a text are the caller's (PITH_TOKENIZE_BOS). The same bits for any chunk and
+   number of threads. INVALID (no tokens, an id out of range, an engine with a keep or read policy),
+   CONTEXT, UNSUPPORTED (another pooling, or a model whose tokens see those behind them), FORMAT
+   (such a key of another type), KV_FULL, CANCELLED (the tap returned false), NOMEM. */
+PITH_API pith_status pith_embed(pith_engine *engine, const int32_t *tokens, int32_t n_token,
+                                float *out, pith_error *err);
+
 /* Returns a 64-bit FNV-1a hash of a logits row, so that two builds can be compared by eye. */
 PITH_API uint64_t pith_logits_hash(const float *logits, int32_t n);
 
@@ -673,15 +790,15 @@ typedef struct pith_logit_bias {
    the top_k. The penalties of a token that occurs c > 0 times among the last penalty_last_n:
    logit = logit > 0 ? logit / repeat : logit * repeat, then logit -= c * frequency + presence. */
 typedef struct pith_sample_params {
-    float temperature;       /* 0: greedy. Default 0.8 */
-    int32_t top_k;           /* 0: off. Default 40 */
-    float top_p;             /* 1: off. Default 0.95 */
-    float min_p;             /* 0: off. Default 0.05 */
-    float repeat_penalty;    /* 1: off (default) */
-    float presence_penalty;  /* 0: off (default) */
-    float frequency_penalty; /* 0: off (default) */
-    int32_t penalty_last_n;  /* tokens looked back at; 0: none, -1: all. Default 64 */
-    uint64_t seed;           /* default 0; the same seed gives the same tokens */
+    float temperature;           /* 0: greedy. Default 0.8 */
+    int32_t top_k;               /* 0: off. Default 40 */
+    float top_p;                 /* 1: off. Default 0.95 */
+    float min_p;                 /* 0: off. Default 0.05 */
+    float repeat_penalty;        /* 1: off (default) */
+    float presence_penalty;      /* 0: off (default) */
+    float frequency_penalty;     /* 0: off (default) */
+    int32_t penalty_last_n;      /* tokens looked back at; 0: none, -1: all. Default 64 */
+    uint64_t seed;               /* default 0; the same seed gives the same tokens */
     const pith_logit_bias *bias; /* [n_bias] added to logits, copied; -INFINITY bans a token */
     int32_t n_bias;
     uint32_t reserved[8];
@@ -711,7 +828,11 @@ typedef struct pith_generate_params {
     bool special;               /* print control tokens */
     pith_progress_fn *progress; /* of the prompt; may be NULL */
     void *progress_user;
-    uint32_t reserved[8];
+    const char *message; /* with recall `text`: the user's message as it stands in the prompt's
+                            text, or all of that text. NULL (default): nothing is recalled within a
+                            prompt */
+    size_t message_len;  /* bytes of it */
+    uint32_t reserved[4];
 } pith_generate_params;
 
 PITH_API void pith_generate_params_default(pith_generate_params *out);
@@ -729,18 +850,30 @@ typedef enum pith_stop_reason {
 
 typedef struct pith_generate_result {
     pith_stop_reason reason;
-    int32_t n_prompt;    /* tokens evaluated of the prompt (not those that were cached) */
-    int32_t n_cached;    /* tokens of the prompt that the sequence held already */
+    int32_t n_prompt; /* tokens evaluated of the prompt (not those that were cached) */
+    int32_t n_cached; /* tokens of the prompt that the sequence held already */
     int32_t n_generated;
-    double prompt_s;     /* seconds */
+    double prompt_s; /* seconds */
     double generate_s;
-    uint32_t reserved[8];
+    int32_t n_recalled; /* tokens that recall `text` put into the prompt, read beside n_prompt */
+    uint32_t reserved[7];
 } pith_generate_result;
 
 /* Makes the sequence hold the prompt (pith_seq_sync), then samples tokens and hands their text to
    on_text (may be NULL). Afterwards the sequence holds the prompt and the generated tokens but the
    last, whose logits nobody asked for; pith_seq_logits is the row that the last was chosen from.
    A character that the last token leaves unfinished is not printed. params and result may be NULL.
+
+   With params->message in an engine with recall `text`, a prompt that outgrows the keep budget is
+   recalled in the same turn: its tokens are evaluated up to the question (pith_recall_question of
+   the message, with the label "question:" and from the beginning of its line), what
+   pith_seq_recall_text finds for it is read there as plain text, no more than the keep budget holds
+   beside the question, and then the question and what follows it. The sequence then holds these
+   tokens, too, and where this fails, those before the question. Where nothing was evicted until
+   then, nothing is found, or the prompt's text does not hold the message's, the prompt is read as
+   it is. For a conversation, which keeps its messages, put what is found into a message of its own
+   before the prompt is rendered, as `pith chat` does, and leave params->message NULL.
+
    As pith_batch_eval, also INVALID for a parameter out of range (named); running out of KV memory
    while generating is no failure but PITH_STOP_FULL. */
 PITH_API pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
@@ -750,9 +883,9 @@ PITH_API pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t
 /* ---- calibration -------------------------------------------------------------------------- */
 
 /*
- * Statistics of a model's queries before rotation, which the TriAttention policies predict attention
- * from: per layer, query head and rotated pair (band) the mean as a complex number and the mean
- * modulus. docs/stats.md describes them and the files.
+ * Statistics of a model's queries before rotation, which the TriAttention policies predict
+ * attention from: per layer, query head and rotated pair (band) the mean as a complex number and
+ * the mean modulus. docs/stats.md describes them and the files.
  */
 
 typedef struct pith_stats pith_stats;
@@ -800,10 +933,10 @@ PITH_API void pith_calibrate_params_default(pith_calibrate_params *out);
 /* Evaluates the tokens in sequences of its own and gathers statistics; the engine's tap is taken
    over and is unset afterwards. progress gets what is done of the tokens and, with several centres,
    of the heads whose centres are found: half of the whole each. The engine should hold all tokens
-   of a piece: one with a keep or a read policy is refused. The same tokens and params give the same bits for
-   any chunk and number of threads. INVALID (a parameter out of range, named; a selection without
-   tokens, or with fewer than centres), FORMAT (queries that are all zero or no numbers), KV_FULL,
-   CANCELLED, NOMEM. */
+   of a piece: one with a keep or a read policy is refused. The same tokens and params give the same
+   bits for any chunk and number of threads. INVALID (a parameter out of range, named; a selection
+   without tokens, or with fewer than centres), FORMAT (queries that are all zero or no numbers),
+   KV_FULL, CANCELLED, NOMEM. */
 PITH_API pith_status pith_calibrate(pith_engine *engine, const int32_t *tokens, int32_t n_token,
                                     const pith_calibrate_params *params, pith_stats **out,
                                     pith_error *err);
@@ -825,9 +958,9 @@ PITH_API pith_status pith_stats_check(const pith_stats *stats, const pith_model 
 
 /* Pointers are owned by the statistics. */
 typedef struct pith_stats_info {
-    const char *format; /* "pith 1", "TRIA 2", "PyTorch" */
-    const char *model;  /* its name, "" where the file does not say */
-    const char *text;   /* what was read, "" where the file does not say */
+    const char *format;   /* "pith 1", "TRIA 2", "PyTorch" */
+    const char *model;    /* its name, "" where the file does not say */
+    const char *text;     /* what was read, "" where the file does not say */
     uint64_t fingerprint; /* 0: the file does not say */
     int64_t n_token;      /* read; 0: the file does not say */
     pith_select select;
@@ -848,11 +981,11 @@ PITH_API void pith_stats_get_info(const pith_stats *stats, pith_stats_info *out)
 
 /* The queries of one head. */
 typedef struct pith_stats_head {
-    int64_t n_query;     /* that were averaged; 0: the layer has no statistics, -1: not known */
-    const float *re;     /* [n_pair] the mean of x_a + i x_b over the pair's dimensions a and b */
-    const float *im;     /* [n_pair] */
-    const float *abs;    /* [n_pair] the mean modulus; R = |re + i im| / abs */
-    const float *weight; /* [n_centre] shares of the centres; NULL with one */
+    int64_t n_query;      /* that were averaged; 0: the layer has no statistics, -1: not known */
+    const float *re;      /* [n_pair] the mean of x_a + i x_b over the pair's dimensions a and b */
+    const float *im;      /* [n_pair] */
+    const float *abs;     /* [n_pair] the mean modulus; R = |re + i im| / abs */
+    const float *weight;  /* [n_centre] shares of the centres; NULL with one */
     const float *key_abs; /* [n_pair] the mean modulus of the keys that it reads, before rotation;
                              NULL: the file does not say */
     uint32_t reserved[8];
@@ -916,8 +1049,7 @@ PITH_API pith_status pith_projection_fit(pith_engine *engine, const int32_t *tok
 
 /* IO, FORMAT (damaged, or no projection: a sentence with field and value), UNSUPPORTED (a later
    version), NOMEM. */
-PITH_API pith_status pith_projection_load(const char *path, pith_projection **out,
-                                          pith_error *err);
+PITH_API pith_status pith_projection_load(const char *path, pith_projection **out, pith_error *err);
 /* The file appears whole or not at all. IO, NOMEM. */
 PITH_API pith_status pith_projection_save(const pith_projection *projection, const char *path,
                                           pith_error *err);

@@ -27,6 +27,27 @@ struct fixture {
     const struct pi_rope *rope;
 };
 
+/* One lane. */
+static inline struct kv_geometry geometry(int32_t dim_k, int32_t dim_v, int32_t page_len,
+                                          enum kv_type type_k, enum kv_type type_v, uint32_t index)
+{
+    return (struct kv_geometry){.n_layer = 1,
+                                .n_head = 1,
+                                .dim_k = dim_k,
+                                .dim_v = dim_v,
+                                .page_len = page_len,
+                                .type_k = type_k,
+                                .type_v = type_v,
+                                .index = index};
+}
+
+/* A head size that a type can store, at least dim. */
+static inline int32_t dim_for(enum kv_type type, int32_t dim)
+{
+    int32_t block = kv_codecs[type].block > 0 ? kv_codecs[type].block : KV_CODEC_GROUP;
+    return (dim + block - 1) / block * block;
+}
+
 static inline float *random_rows(uint64_t *rng, size_t n, float factor)
 {
     float *x = test_calloc(n + 1, sizeof(float));

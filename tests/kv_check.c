@@ -9,6 +9,7 @@
 
 #include "base/half.h"
 #include "kv/hash.h"
+#include "kv/wht.h"
 #include "testing.h"
 
 #define MAX_ROW 256
@@ -20,8 +21,8 @@ static void check_lane(const struct kv_cache *cache, const struct kv_lane *lane)
     bool ragged = false;
     for (int32_t i = 0; i < lane->n_page; i++) {
         const struct kv_page_ref *ref = &lane->table[i];
-        const int32_t *pos = kv_page_pos(cache, ref->page);
-        assert_in_range(ref->page, 0, cache->n_page - 1);
+        const int32_t *pos = kv_page_pos(lane->kind, ref->page);
+        assert_in_range(ref->page, 0, lane->kind->n_page - 1);
         assert_in_range(ref->n, 0, cache->g.page_len);
         for (int32_t e = 0; e < ref->n; e++) {
             assert_true((int64_t)pos[e] + ref->delta >= 0);
@@ -29,7 +30,7 @@ static void check_lane(const struct kv_cache *cache, const struct kv_lane *lane)
             top = (int32_t)pi_max(top, pos[e] + ref->delta);
         }
         if (ref->n == 0) {
-            assert_int_equal(cache->n_ref[ref->page], 1);
+            assert_int_equal(lane->kind->n_ref[ref->page], 1);
             assert_int_equal(ref->delta, 0);
             continue;
         }
@@ -46,38 +47,61 @@ static void check_lane(const struct kv_cache *cache, const struct kv_lane *lane)
         assert_int_equal(lane->top, top);
 }
 
-/* References and visible entries per page, from the tables. */
-static int32_t count_tables(const struct kv_cache *cache, int32_t *n_ref, int32_t *n_entry)
+/* References and visible entries per page of every class, from the tables. */
+struct counts {
+    int32_t *n_ref[KV_CLASS_MAX];
+    int32_t *n_entry[KV_CLASS_MAX];
+};
+
+static int32_t count_tables(const struct kv_cache *cache, struct counts *c)
 {
     int32_t n_seq = 0;
     for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next, n_seq++)
         for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+            const struct kv_class *kind = seq->lane[l].kind;
+            int32_t layer = l / cache->g.n_head;
+            assert_int_equal(kind->type_k, kv_layer_type_k(&cache->g, layer));
+            assert_int_equal(kind->type_v, kv_layer_type_v(&cache->g, layer));
             check_lane(cache, &seq->lane[l]);
             for (int32_t i = 0; i < seq->lane[l].n_page; i++) {
                 const struct kv_page_ref *ref = &seq->lane[l].table[i];
-                n_ref[ref->page]++;
-                n_entry[ref->page] = (int32_t)pi_max(n_entry[ref->page], ref->n);
+                c->n_ref[kind->number][ref->page]++;
+                int32_t *n_entry = &c->n_entry[kind->number][ref->page];
+                *n_entry = (int32_t)pi_max(*n_entry, ref->n);
             }
         }
     return n_seq;
 }
 
-static int64_t sum_of_entry_bytes(const struct kv_geometry *g)
+/* Bytes of an entry's key or value, the storage types written down again. */
+static int64_t sum_of_part_bytes(enum kv_type type, int64_t dim)
 {
-    int64_t bytes = 4;
-    for (int i = 0; i < 2; i++) {
-        int64_t dim = i ? g->dim_v : g->dim_k;
-        switch (i ? g->type_v : g->type_k) {
-        case KV_TYPE_F32:
-            bytes += 4 * dim;
-            break;
-        case KV_TYPE_F16:
-            bytes += 2 * dim;
-            break;
-        default:
-            bytes += dim + dim / 32 * 2;
-        }
+    int64_t group = 128;
+    switch (type) {
+    case KV_TYPE_F32:
+        return 4 * dim;
+    case KV_TYPE_F16:
+        return 2 * dim;
+    case KV_TYPE_Q8_0:
+        return dim + dim / 32 * 2;
+    case KV_TYPE_Q4_0:
+        return dim / 2 + dim / 32 * 2;
+    default:
+        while (dim % group != 0)
+            group /= 2;
+        return dim *
+                   (type == KV_TYPE_TURBO4   ? 4
+                    : type == KV_TYPE_TURBO3 ? 3
+                                             : 2) /
+                   8 +
+               dim / group * 2;
     }
+}
+
+static int64_t sum_of_entry_bytes(const struct kv_geometry *g, const struct kv_class *kind)
+{
+    int64_t bytes =
+        4 + sum_of_part_bytes(kind->type_k, g->dim_k) + sum_of_part_bytes(kind->type_v, g->dim_v);
     bytes += (g->index & KV_INDEX_NORM) != 0 ? 4 : 0;
     bytes += (g->index & KV_INDEX_UNIT8) != 0 ? (g->dim_k + 3) / 4 * 4 + 4 : 0;
     bytes += (g->index & KV_INDEX_COLUMNS) != 0 ? 2 * g->dim_k : 0;
@@ -92,45 +116,67 @@ static int64_t sum_of_page_bytes(const struct kv_geometry *g)
     return bytes + ((g->index & KV_INDEX_VALUE_SUM) != 0 ? 4 * g->dim_v : 0);
 }
 
-void kv_check_account(const struct kv_cache *cache, int64_t other_table_bytes)
+/* Adds what the tables say of a class to the statistics that it must make. */
+static void check_class(const struct kv_cache *cache, const struct kv_class *kind,
+                        const int32_t *n_ref, const int32_t *n_entry, pith_kv_stats *want)
 {
-    int32_t *n_ref = calloc((size_t)cache->n_page, sizeof(*n_ref));
-    int32_t *n_entry = calloc((size_t)cache->n_page, sizeof(*n_entry));
-    int64_t n_used = 0, n_shared = 0, n_extra = 0, n_live = 0, n_full = 0;
-    int64_t page = (int64_t)kv_page_bytes(&cache->g);
-    pith_kv_stats stats;
-    kv_cache_stats(cache, &stats);
-    assert_int_equal(stats.n_seq, count_tables(cache, n_ref, n_entry));
+    int64_t page = (int64_t)kind->layout.bytes, n_used = 0, n_resident = 0;
     bool below_free = true;
-    for (int32_t p = 0; p < cache->n_page; p++) {
-        bool taken = (cache->taken[p / 64] >> (p % 64) & 1) != 0;
-        assert_int_equal(cache->n_ref[p], n_ref[p]);
+    for (int32_t p = 0; p < kind->n_page; p++) {
+        bool taken = (kind->taken[p / 64] >> (p % 64) & 1) != 0;
+        bool resident = (kind->resident[p / 64] >> (p % 64) & 1) != 0;
+        assert_int_equal(kind->n_ref[p], n_ref[p]);
         assert_int_equal(taken, n_ref[p] > 0);
-        assert_int_equal(cache->n_entry[p], 0);
+        assert_int_equal(kind->n_entry[p], 0);
+        assert_true(resident || !taken || cache->n_kind == 1);
         below_free = below_free && taken;
-        if (p / 64 < cache->low_word)
+        if (p / 64 < kind->low_word)
             assert_true(below_free);
         n_used += n_ref[p] > 0;
-        n_shared += n_ref[p] > 1;
-        n_extra += n_ref[p] > 1 ? n_ref[p] - 1 : 0;
-        n_live += n_entry[p];
-        n_full += n_entry[p] == cache->g.page_len;
+        n_resident += resident;
+        want->shared_bytes += n_ref[p] > 1 ? page : 0;
+        want->saved_bytes += n_ref[p] > 1 ? page * (n_ref[p] - 1) : 0;
+        want->live_bytes += n_entry[p] * sum_of_entry_bytes(&cache->g, kind) +
+                            (n_entry[p] == cache->g.page_len ? sum_of_page_bytes(&cache->g) : 0);
     }
-    assert_int_equal(stats.page_bytes, page);
-    assert_int_equal(stats.n_page, cache->n_page);
-    assert_int_equal(stats.n_page_used, n_used);
-    assert_int_equal(stats.reserved_bytes, cache->n_page * page);
-    assert_int_equal(stats.used_bytes, n_used * page);
-    assert_int_equal(stats.live_bytes, n_live * sum_of_entry_bytes(&cache->g) +
-                                           n_full * sum_of_page_bytes(&cache->g));
-    assert_int_equal(stats.shared_bytes, n_shared * page);
-    assert_int_equal(stats.saved_bytes, n_extra * page);
+    assert_int_equal(kind->n_used, n_used);
+    assert_int_equal(kind->n_resident, n_resident);
+    want->n_page_used += n_used;
+    want->used_bytes += n_used * page;
+    want->page_bytes = pi_max(want->page_bytes, page);
+}
+
+void kv_check_account(const struct kv_cache *cache, int64_t other_table_bytes)
+{
+    struct counts c;
+    pith_kv_stats stats, want = {0};
+    int64_t resident = 0;
+    for (int32_t i = 0; i < cache->n_kind; i++) {
+        c.n_ref[i] = calloc((size_t)cache->kind[i].n_page, sizeof(int32_t));
+        c.n_entry[i] = calloc((size_t)cache->kind[i].n_page, sizeof(int32_t));
+    }
+    kv_cache_stats(cache, &stats);
+    assert_int_equal(stats.n_seq, count_tables(cache, &c));
+    for (int32_t i = 0; i < cache->n_kind; i++) {
+        check_class(cache, &cache->kind[i], c.n_ref[i], c.n_entry[i], &want);
+        resident += kv_pages_bytes(&cache->kind[i], cache->kind[i].n_resident);
+        free(c.n_ref[i]);
+        free(c.n_entry[i]);
+    }
+    assert_int_equal(stats.reserved_bytes, cache->budget);
+    assert_int_equal(stats.page_bytes, want.page_bytes);
+    assert_int_equal(stats.n_page_used, want.n_page_used);
+    assert_int_equal(stats.n_page,
+                     want.n_page_used + (cache->budget - want.used_bytes) / want.page_bytes);
+    assert_int_equal(stats.used_bytes, want.used_bytes);
+    assert_int_equal(stats.live_bytes, want.live_bytes);
+    assert_int_equal(stats.shared_bytes, want.shared_bytes);
+    assert_int_equal(stats.saved_bytes, want.saved_bytes);
     assert_int_equal(stats.table_bytes, pi_mem_used(PI_MEM_TABLE) - other_table_bytes);
     assert_true(stats.live_bytes <= stats.used_bytes);
     assert_true(stats.used_bytes <= stats.peak_bytes);
     assert_true(stats.peak_bytes <= stats.reserved_bytes);
-    free(n_ref);
-    free(n_entry);
+    assert_true(resident <= stats.reserved_bytes);
 }
 
 uint64_t kv_check_digest(const struct kv_cache *cache)
@@ -140,7 +186,9 @@ uint64_t kv_check_digest(const struct kv_cache *cache)
     kv_hash_start(&hash);
     kv_cache_stats(cache, &stats);
     kv_hash_add(&hash, &stats, sizeof(stats));
-    kv_hash_add(&hash, cache->n_ref, (size_t)cache->n_page * sizeof(*cache->n_ref));
+    for (int32_t i = 0; i < cache->n_kind; i++)
+        kv_hash_add(&hash, cache->kind[i].n_ref,
+                    (size_t)cache->kind[i].n_page * sizeof(*cache->kind[i].n_ref));
     for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
         for (int32_t l = 0; l < kv_lane_count(cache); l++) {
             const struct kv_lane *lane = &seq->lane[l];
@@ -149,7 +197,8 @@ uint64_t kv_check_digest(const struct kv_cache *cache)
             kv_hash_add(&hash, counts, sizeof(counts));
             kv_hash_add(&hash, lane->table, (size_t)lane->n_page * sizeof(*lane->table));
             for (int32_t i = 0; i < lane->n_live; i++)
-                kv_hash_add(&hash, kv_page_at(cache, lane->table[i].page), cache->layout.bytes);
+                kv_hash_add(&hash, kv_page_at(lane->kind, lane->table[i].page),
+                            lane->kind->layout.bytes);
         }
     return kv_hash_value(&hash);
 }
@@ -207,8 +256,13 @@ struct kv_cache *kv_check_cache(const struct kv_geometry *g, int32_t n_page)
     struct kv_cache *cache = NULL;
     int64_t budget = n_page * (int64_t)kv_page_bytes(g);
     assert_int_equal(kv_cache_create(g, budget, &cache, NULL), PITH_OK);
-    assert_int_equal(cache->n_page, n_page);
+    assert_int_equal(cache->budget, budget);
     return cache;
+}
+
+int32_t kv_check_free(const struct kv_cache *cache)
+{
+    return (int32_t)((cache->budget - cache->used) / (int64_t)kv_page_bytes(&cache->g));
 }
 
 static float saturate(float x, float limit)
@@ -218,25 +272,68 @@ static float saturate(float x, float limit)
     return x > limit ? limit : x < -limit ? -limit : x;
 }
 
+static float half_of(float x)
+{
+    return pi_f32_from_f16(pi_f16_from_f32(x));
+}
+
+/* A block of 32 of q8_0 or q4_0. */
+static void store_block(enum kv_type type, const float *row, float *out)
+{
+    float limit = type == KV_TYPE_Q8_0 ? 65504.0f * 127.0f : 65504.0f * 8.0f, most = 0.0f;
+    for (int32_t i = 0; i < 32; i++)
+        if (fabsf(saturate(row[i], limit)) > fabsf(most))
+            most = saturate(row[i], limit);
+    float d = type == KV_TYPE_Q8_0 ? fabsf(most) / 127.0f : most / -8.0f;
+    float inverse = half_of(d) != 0.0f ? 1.0f / d : 0.0f;
+    for (int32_t i = 0; i < 32; i++) {
+        float x = saturate(row[i], limit) * inverse;
+        /* a code has no negative zero, whatever the compiler folds */
+        float code = type == KV_TYPE_Q8_0 ? 0.0f + roundf(x) : fminf(15.0f, truncf(x + 8.5f)) - 8;
+        out[i] = (half_of(d) != 0.0f ? half_of(d) : 0.0f) * code;
+    }
+}
+
+/* A group of a turbo type in plain C; the transform and the centroids are the library's, which
+   test_kv_turbo checks. */
+static void store_group(enum kv_type type, const float *row, int32_t group, float *out)
+{
+    const float *table = kv_codec_table(type, group);
+    int32_t bits = type == KV_TYPE_TURBO4 ? 4 : type == KV_TYPE_TURBO3 ? 3 : 2;
+    float x[128];
+    double norm = 0.0, length = 0.0;
+    for (int32_t i = 0; i < group; i++) {
+        x[i] = saturate(row[i], 65504.0f);
+        norm += (double)x[i] * (double)x[i];
+    }
+    kv_wht(x, group, group, false);
+    for (int32_t i = 0; i < group; i++) {
+        int32_t code = 0;
+        for (int32_t c = 1; c < 1 << bits; c++)
+            if (x[i] >= 0.5f * (table[c - 1] + table[c]) * (float)sqrt(norm))
+                code = c;
+        out[i] = table[code];
+        length += (double)table[code] * (double)table[code];
+    }
+    float scale = (float)sqrt(norm) / (float)sqrt(length);
+    scale = norm <= 1e-20 ? 0.0f : half_of(fminf(scale, 65504.0f));
+    for (int32_t i = 0; i < group; i++)
+        out[i] *= scale;
+    kv_wht(out, group, group, true);
+}
+
 void kv_check_stored(enum kv_type type, const float *row, int32_t n, float *out)
 {
-    for (int32_t b = 0; b < n; b += 32) {
-        float max = 0.0f, d, inverse;
-        int32_t end = b + 32 < n ? b + 32 : n;
-        if (type == KV_TYPE_Q8_0) {
-            for (int32_t i = b; i < end; i++)
-                max = fmaxf(max, fabsf(saturate(row[i], 65504.0f * 127.0f)));
-            d = max / 127.0f;
-            inverse = pi_f16_from_f32(d) != 0 ? 1.0f / d : 0.0f;
-            for (int32_t i = b; i < end; i++)
-                out[i] = pi_f32_from_f16(pi_f16_from_f32(d)) *
-                         /* a code has no negative zero, whatever the compiler folds */
-                         (0.0f + roundf(saturate(row[i], 65504.0f * 127.0f) * inverse));
-        } else {
-            for (int32_t i = b; i < end; i++)
-                out[i] = type == KV_TYPE_F32
-                             ? saturate(row[i], FLT_MAX)
-                             : pi_f32_from_f16(pi_f16_from_f32(saturate(row[i], 65504.0f)));
-        }
-    }
+    int32_t group = 128;
+    while (n % group != 0)
+        group /= 2;
+    for (int32_t i = 0; i < n; i++)
+        if (type == KV_TYPE_F32)
+            out[i] = saturate(row[i], FLT_MAX);
+        else if (type == KV_TYPE_F16)
+            out[i] = half_of(saturate(row[i], 65504.0f));
+        else if (type <= KV_TYPE_Q4_0 && i % 32 == 0)
+            store_block(type, row + i, out + i);
+        else if (type > KV_TYPE_Q4_0 && i % group == 0)
+            store_group(type, row + i, group, out + i);
 }

@@ -7,8 +7,11 @@
 
 #include "kv/store.h"
 
-/* A cache of exactly n_page pages. */
+/* A cache with a budget of n_page pages, the largest where they differ. */
 struct kv_cache *kv_check_cache(const struct kv_geometry *g, int32_t n_page);
+
+/* The pages of that size that are free. */
+int32_t kv_check_free(const struct kv_cache *cache);
 
 /* What a row of n floats is after it was stored and read: the storage types, written down again. */
 void kv_check_stored(enum kv_type type, const float *row, int32_t n, float *out);

@@ -43,6 +43,7 @@ static const struct word {
     {FIELD(heads), WORD_INT, 1, 1 << 16},
     {FIELD(kv_heads), WORD_INT, 1, 1 << 16},
     {FIELD(head_dim), WORD_INT, 2, 1 << 16},
+    {FIELD(rot), WORD_INT, 0, 1 << 16},
     {FIELD(ff), WORD_INT, 1, 1 << 20},
     {FIELD(vocab), WORD_INT, 1, 1 << 24},
     {FIELD(ctx), WORD_INT, 1, 1 << 30},
@@ -50,6 +51,8 @@ static const struct word {
     {FIELD(tied), WORD_INT, 0, 1},
     {FIELD(bias), WORD_INT, 0, 1},
     {FIELD(seed), WORD_INT, 0, 1 << 30},
+    {FIELD(pooling), WORD_INT, 0, 9},
+    {FIELD(both), WORD_INT, 0, 1},
     {FIELD(theta), WORD_NUMBER, 1, 1e12},
     {FIELD(eps), WORD_NUMBER, 0, 1},
     {FIELD(factor), WORD_NUMBER, 1, 1e6},
@@ -231,13 +234,18 @@ static void vector(struct maker *m, const char *name, int32_t layer, int32_t n, 
     write_data(m, data, (size_t)n * sizeof(float));
 }
 
+static int32_t rot_of(const struct model_spec *s)
+{
+    return s->rot > 0 ? s->rot : s->head_dim;
+}
+
 /* What rope_freqs.weight holds in Llama 3.1 and later: divisors of the rotary frequencies
    (transformers' rope_type "llama3"). Wavelengths beyond ctx_orig are stretched by the factor,
    those below a quarter of it are kept, and between them the frequency is interpolated. */
 static void rope_factors(struct maker *m)
 {
     const struct model_spec *s = m->spec;
-    int32_t n = s->head_dim / 2;
+    int32_t n = rot_of(s) / 2;
     float *data = vector_begin(m, "rope_freqs.weight", n);
     if (data == NULL)
         return;
@@ -318,6 +326,24 @@ static pith_status add_scaling(struct maker *m)
     return PITH_OK;
 }
 
+/* What the file of an embedding model says. */
+static pith_status add_embedding(struct maker *m)
+{
+    const uint8_t no = 0;
+    char key[64];
+    if (m->spec->pooling > 0)
+        PI_TRY(add_count(m, "pooling_type", m->spec->pooling));
+    if (!m->spec->both)
+        return PITH_OK;
+    snprintf(key, sizeof(key), "%s.attention.causal", m->spec->arch);
+    struct pi_gguf_kv causal = {.key = {key, strlen(key)},
+                                .type = PI_GGUF_BOOL,
+                                .n_item = 1,
+                                .data = &no,
+                                .size = sizeof(no)};
+    return pi_gguf_add_kv(&m->writer, &causal);
+}
+
 static pith_status add_vocab(struct maker *m, const struct pi_gguf *vocab)
 {
     if (vocab->n_kv == 0)
@@ -345,7 +371,7 @@ static pith_status add_metadata(struct maker *m, const struct pi_gguf *vocab)
         {"attention.head_count_kv", s->kv_heads},
         {"attention.key_length", s->head_dim},
         {"attention.value_length", s->head_dim},
-        {"rope.dimension_count", s->head_dim},
+        {"rope.dimension_count", rot_of(s)},
         {"vocab_size", s->vocab},
     };
     char name[96];
@@ -357,6 +383,7 @@ static pith_status add_metadata(struct maker *m, const struct pi_gguf *vocab)
     PI_TRY(add_number(m, "attention.layer_norm_rms_epsilon", s->eps));
     PI_TRY(add_number(m, "rope.freq_base", s->theta));
     PI_TRY(add_scaling(m));
+    PI_TRY(add_embedding(m));
     return add_vocab(m, vocab);
 }
 
@@ -395,6 +422,9 @@ pith_status model_make(const struct model_spec *spec, const char *path, pith_err
     struct pi_file file = {0};
     struct pi_gguf vocab = {0};
     pith_status status = PITH_OK;
+    if (spec->rot > spec->head_dim || spec->rot % 2 != 0)
+        return pi_fail(err, PITH_INVALID, "rot: %d is odd or above the head size %d", spec->rot,
+                       spec->head_dim);
     m.writer.alignment = 32;
     if (spec->vocab_file[0] != '\0')
         status = read_vocab(spec->vocab_file, &file, &vocab, &own.vocab, err);

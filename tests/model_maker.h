@@ -22,6 +22,7 @@ struct model_spec {
     int32_t heads;
     int32_t kv_heads;
     int32_t head_dim;
+    int32_t rot; /* rotated dimensions of a head, even; 0 (default): all of them */
     int32_t ff;
     int32_t vocab;    /* tokens; of vocab_file when there is one */
     int32_t ctx;      /* positions the model claims to be trained for */
@@ -29,6 +30,8 @@ struct model_spec {
     int32_t tied;     /* 1: the output projection is the embedding */
     int32_t bias;     /* 1: biases on q, k and v also in the llama family (qwen2 always has them) */
     int32_t seed;
+    int32_t pooling; /* ARCH.pooling_type; 0 (default): the file does not say */
+    int32_t both;    /* 1: the file says that tokens see those behind them, too */
     double theta;
     double eps;
     double factor; /* of the rope scaling */

@@ -320,3 +320,16 @@ void read_world_attend(const struct read_world *w, const int32_t *slots, int32_t
     test_free(rows);
     test_free(scratch);
 }
+
+enum kv_type read_type(int32_t i, int32_t dim)
+{
+    enum kv_type type = (enum kv_type)(i % KV_N_TYPE);
+    const struct kv_geometry g = {.n_layer = 1,
+                                  .n_head = 1,
+                                  .dim_k = dim,
+                                  .dim_v = dim,
+                                  .page_len = 16,
+                                  .type_k = type,
+                                  .type_v = type};
+    return kv_geometry_check(&g, NULL) == PITH_OK ? type : KV_TYPE_F16;
+}

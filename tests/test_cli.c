@@ -22,9 +22,8 @@
 /* One thread: the tests of a build run side by side. */
 #define ON_MODEL "-m", MODEL, "-t", "1"
 
-static const char *const verbs[] = {"run",      "chat", "demo",     "bench",
-                                    "tokenize", "info", "quantize", "logits",
-                                    "calibrate", "policies"};
+static const char *const verbs[] = {"run",  "chat",     "demo",   "bench",     "tokenize",
+                                    "info", "quantize", "logits", "calibrate", "policies"};
 #define N_VERB (sizeof(verbs) / sizeof(verbs[0]))
 
 static json_t *parse(const char *text)
@@ -119,7 +118,8 @@ static void test_wrong_command_lines(void **state)
         {{"run", "--top-k", "99999999999"}, "--top-k: \"99999999999\" is not a whole number"},
         {{"run", "--top-k", "-3"}, "--top-k: -3 is not 0 or more"},
         {{"run", "--top-p", "1.01"}, "--top-p: 1.01 is not between 0 and 1"},
-        {{"run", "-ctk", "q9"}, "-ctk: \"q9\" is not one of f32, f16, q8_0"},
+        {{"run", ON_MODEL, "-ctk", "q9"},
+         "--cache-type-k: \"q9\" is not a storage type (f32, f16,"},
         {{"run", "--kv-memory", "5X"}, "--kv-memory: \"5X\" is not a size"},
         {{"run", "--kv-memory", "-5"}, "--kv-memory: \"-5\" is not a size"},
         {{"run", "--chunk", "0"}, "--chunk: 0 is not between 1 and"},
@@ -277,9 +277,9 @@ static void test_run_statistics(void **state)
 static void test_run_keep(void **state)
 {
     (void)state;
-    struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "120",
-                            "--ignore-eos", "--page", "16", "--json", "--keep",
-                            "streaming:budget=32,slack=16", NULL);
+    struct said s =
+        command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "120", "--ignore-eos",
+                "--page", "16", "--json", "--keep", "streaming:budget=32,slack=16", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.err);
     int64_t rounds = number(o, "keep_rounds"), lanes = 6;
@@ -295,8 +295,8 @@ static void test_run_keep(void **state)
     assert_non_null(strstr(s.err, "streaming: no round yet, the fullest lane holds "));
     said_free(&s);
 
-    s = command(NULL, "bench", ON_MODEL, "-p", "16", "-n", "4", "-d", "200", "-r", "2", "-o", "json",
-                "--keep", "streaming:budget=32,slack=16", NULL);
+    s = command(NULL, "bench", ON_MODEL, "-p", "16", "-n", "4", "-d", "200", "-r", "2", "-o",
+                "json", "--keep", "streaming:budget=32,slack=16", NULL);
     expect_status(&s, 0);
     o = parse(s.out);
     assert_string_equal(json_string_value(json_object_get(o, "keep")),
@@ -466,7 +466,7 @@ static void test_info(void **state)
         n_param += n;
     }
     assert_int_equal(n_param, number(o, "n_param"));
-    assert_int_equal(json_array_size(json_object_get(o, "kv")), 9);
+    assert_true(json_array_size(json_object_get(o, "kv")) >= 9);
     json_t *f32 = json_array_get(json_object_get(o, "kv"), 0);
     int64_t entries = number(o, "n_layer") * number(o, "n_head_kv");
     int64_t row = 4 * (number(o, "head_dim_k") + number(o, "head_dim_v"));

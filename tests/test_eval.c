@@ -219,7 +219,7 @@ static struct eval_answer ask(struct eval_run *run, const struct eval_setup *set
     pith_error err;
     int32_t *ids, n_id;
     must(eval_encode(setup, QUESTION, NULL, &ids, &n_id, &err), &err);
-    must(eval_ask(run, ids, n_id, n, NULL, &stop, stop != NULL, &answer, &err), &err);
+    must(eval_ask(run, ids, n_id, NULL, n, NULL, &stop, stop != NULL, &answer, &err), &err);
     assert_int_equal(answer.n_prompt, n_id);
     free(ids);
     return answer;
@@ -284,7 +284,7 @@ static void test_ask_greedy(void **state)
     pith_model_get_info(model, &info);
     must(eval_encode(&setup, "One morning", NULL, &ids, &n, &err), &err);
     must(eval_run_create(&setup, n + N, &run, &err), &err);
-    must(eval_ask(run, ids, n, N, NULL, NULL, 0, &answer, &err), &err);
+    must(eval_ask(run, ids, n, NULL, N, NULL, NULL, 0, &answer, &err), &err);
     must(pith_seq_create(eval_run_engine(run), &seq, &err), &err);
     must(pith_seq_eval(seq, ids, n, &err), &err);
     for (int i = 0; i < N; i++) {
@@ -320,7 +320,7 @@ static void test_ask_policy(void **state)
     must(eval_encode(&setup, text, NULL, &ids, &n, &err), &err);
     setup.engine.keep = "streaming:budget=128";
     must(eval_run_create(&setup, n + 32, &run, &err), &err);
-    must(eval_ask(run, ids, n, 16, NULL, NULL, 0, &answer, &err), &err);
+    must(eval_ask(run, ids, n, NULL, 16, NULL, NULL, 0, &answer, &err), &err);
     assert_true(answer.evicted > 0 && answer.rounds > 0);
     int64_t full;
     setup.engine.keep = NULL;
@@ -366,11 +366,11 @@ static void test_cancel(void **state)
     must(eval_progress(run, 0.25, &err, "%d of %d", 1, 4), &err);
     assert_string_equal(stopper.what, "1 of 4");
     expect_near(stopper.fraction, 0.25, 0.0);
-    assert_int_equal(eval_ask(run, ids, n, 32, NULL, NULL, 0, &answer, &err), PITH_CANCELLED);
+    assert_int_equal(eval_ask(run, ids, n, NULL, 32, NULL, NULL, 0, &answer, &err), PITH_CANCELLED);
     assert_null(answer.text);
     assert_string_equal(stopper.what, "1 of 4"); /* what an item's passes repeat */
     stopper.left = 3;                            /* now within the answer */
-    assert_int_equal(eval_ask(run, ids, n, 32, NULL, NULL, 0, &answer, &err), PITH_CANCELLED);
+    assert_int_equal(eval_ask(run, ids, n, NULL, 32, NULL, NULL, 0, &answer, &err), PITH_CANCELLED);
     assert_int_equal(eval_progress(run, 0.5, &err, "the end"), PITH_CANCELLED);
     assert_non_null(strstr(err.message, "the end"));
     eval_run_free(run);

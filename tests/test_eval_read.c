@@ -213,21 +213,30 @@ static void test_names(void **state)
 {
     (void)state;
     static const struct {
-        const char *keep, *read, *name, *budget;
+        const char *keep, *read, *recall, *store, *name, *budget;
     } cases[] = {
-        {"full", NULL, "full", ""},
-        {NULL, NULL, "full", ""},
-        {"streaming:sinks=2,budget=64", NULL, "streaming:sinks=2", "64"},
-        {"full", "quoka:budget=12.5%", "read quoka", "12.5%"},
-        {"full", "quoka:pair=token,budget=64", "read quoka:pair=token", "64"},
-        {"full", "quoka", "read quoka", ""},
-        {"streaming:budget=2048", "quoka:budget=64", "streaming:budget=2048, read quoka", "64"},
-        {"streaming:budget=2048", "quoka", "streaming, read quoka", "2048"},
+        {"full", NULL, NULL, NULL, "full", ""},
+        {NULL, NULL, NULL, NULL, "full", ""},
+        {"streaming:sinks=2,budget=64", NULL, NULL, NULL, "streaming:sinks=2", "64"},
+        {"full", "quoka:budget=12.5%", NULL, NULL, "read quoka", "12.5%"},
+        {"full", "quoka:pair=token,budget=64", NULL, NULL, "read quoka:pair=token", "64"},
+        {"full", "quoka", NULL, NULL, "read quoka", ""},
+        {"streaming:budget=2048", "quoka:budget=64", NULL, NULL,
+         "streaming:budget=2048, read quoka", "64"},
+        {"streaming:budget=2048", "quoka", NULL, NULL, "streaming, read quoka", "2048"},
+        {"tova:budget=10%", NULL, "kv:take=25%", NULL, "tova, recall kv:take=25%", "10%"},
+        {"full", NULL, NULL, "q8_0/turbo3", "full, q8_0/turbo3", ""},
+        {"tova:budget=10%", "quoka", "text", "f16/q8_0", "tova, read quoka, recall text, f16/q8_0",
+         "10%"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char name[128];
         struct report_budget budget;
-        report_policy_name(cases[i].keep, cases[i].read, name, sizeof(name), &budget);
+        const struct report_options options = {.keep = cases[i].keep,
+                                               .read = cases[i].read,
+                                               .recall = cases[i].recall,
+                                               .store = cases[i].store};
+        report_policy_name(&options, name, sizeof(name), &budget);
         assert_string_equal(name, cases[i].name);
         assert_string_equal(budget.text, cases[i].budget);
     }

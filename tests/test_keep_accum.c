@@ -616,8 +616,9 @@ static void test_options(void **state)
     check(keep_config_parse("vatp:budget=39,overwrite=off", &c, &err), &err);
     /* A share is never below what is protected of it. */
     check(keep_config_parse("vatp:budget=50%,overwrite=off", &c, &err), &err);
-    check(keep_config_fit(&c, &(struct kv_geometry){1, 1, 4, 4, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0},
-                          &err),
+    check(keep_config_fit(
+              &c, &(struct kv_geometry){1, 1, 4, 4, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}},
+              &err),
           &err);
     assert_int_equal(keep_budget_at(&c, 10), 39);
     assert_int_equal(keep_budget_at(&c, 1000), 500);

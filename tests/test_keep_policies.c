@@ -30,7 +30,7 @@ static const float keys_b[10][DIM] = {
 static void score_keys(const struct keep_policy *policy, const float *keys, int32_t n, int32_t dim,
                        enum kv_type type, float *out)
 {
-    struct kv_geometry g = {1, 1, dim, dim, 16, type, KV_TYPE_F32, 0, 0};
+    struct kv_geometry g = {1, 1, dim, dim, 16, type, KV_TYPE_F32, 0, 0, {0}, {0}};
     struct policy_model facts = {.g = g, .n_group = 1, .scale = 1.0f};
     struct kv_cache *cache = kv_check_cache(&g, n / 16 + 2);
     struct kv_seq *kv;
@@ -96,6 +96,11 @@ static void test_storage_types(void **state)
     enum { N = 100, WIDE = 64 };
     static float keys[N * WIDE];
     static const struct keep_policy *const policies[] = {&keep_knorm, &keep_keydiff};
+    static const double tolerance[KV_N_TYPE] = {
+        [KV_TYPE_F32] = 1e-5,   [KV_TYPE_F16] = 2e-3,    [KV_TYPE_Q8_0] = 2e-2,
+        [KV_TYPE_Q4_0] = 0.3,   [KV_TYPE_TURBO4] = 0.05, [KV_TYPE_TURBO3] = 0.1,
+        [KV_TYPE_TURBO2] = 0.2,
+    };
     uint64_t rng = 3;
     for (int32_t i = 0; i < N * WIDE; i++)
         keys[i] = rng_float(&rng) + (i % WIDE == 5 ? 1.0f : 0.0f);
@@ -118,9 +123,7 @@ static void test_storage_types(void **state)
                     length += anchor[d] * anchor[d];
                 }
                 double want = p == 0 ? -norm : -dot / (norm * sqrt(length));
-                if (fabs(got[i] - want) > (type == KV_TYPE_F32   ? 1e-5
-                                           : type == KV_TYPE_F16 ? 2e-3
-                                                                 : 2e-2))
+                if (fabs(got[i] - want) > tolerance[type])
                     fail_msg("%s, type %d, entry %d: %f is not %f", policies[p]->name, type, i,
                              got[i], want);
             }

@@ -239,7 +239,8 @@ static void test_listing(void **state)
 #define N_HEAD 2
 #define N_LANE (N_LAYER * N_HEAD)
 
-static const struct kv_geometry shape = {N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16, 0, 0};
+static const struct kv_geometry shape = {N_LAYER,     N_HEAD, 8, 4,   16, KV_TYPE_F32,
+                                         KV_TYPE_F16, 0,      0, {0}, {0}};
 
 static const struct policy_model model = {
     .g = {N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16}, .n_group = 1, .scale = 1.0f};
@@ -459,7 +460,7 @@ static void grow_together(int32_t n_seq, const int32_t *which, const int32_t *n)
         lacks += keep_lacks(world.keep, world.h[which[i]].kv, point_of(&world.h[which[i]]), n[i]);
     for (int32_t i = 0; i < n_seq; i++)
         kv_seq_clear_charges(world.h[which[i]].kv);
-    if (status != PITH_OK || lacks > kv_seq_free_pages(world.h[which[0]].kv)) {
+    if (status != PITH_OK || lacks > kv_seq_free_bytes(world.h[which[0]].kv)) {
         world.n_full++;
         for (int32_t i = 0; i < n_seq; i++)
             kv_seq_trim(world.h[which[i]].kv);

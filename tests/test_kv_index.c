@@ -43,7 +43,7 @@ static void check_entry(const struct kv_cache *cache, const uint8_t *page, int32
                         const float *k, const float *matrix)
 {
     const struct kv_geometry *g = &cache->g;
-    const struct kv_page_layout *at = &cache->layout;
+    const struct kv_page_layout *at = &cache->kind[0].layout;
     size_t dim = (size_t)g->dim_k, n = (size_t)e;
     double square = 0, max = 0;
     for (size_t d = 0; d < dim; d++) {
@@ -77,8 +77,8 @@ static void check_entry(const struct kv_cache *cache, const uint8_t *page, int32
 static void check_page(const struct kv_cache *cache, const struct kv_seq *seq, const uint8_t *page)
 {
     const struct kv_geometry *g = &cache->g;
-    const float *least = floats_at(page, cache->layout.bounds), *most = least + g->dim_k;
-    const float *sum = floats_at(page, cache->layout.value_sum);
+    const float *least = floats_at(page, cache->kind[0].layout.bounds), *most = least + g->dim_k;
+    const float *sum = floats_at(page, cache->kind[0].layout.value_sum);
     float k[256], v[256], low[256], high[256], total[256];
     for (int32_t s = 0; s < g->page_len; s++) {
         kv_lane_key(seq, 0, 0, s, k);
@@ -99,10 +99,10 @@ static void check_page(const struct kv_cache *cache, const struct kv_seq *seq, c
 static void test_definitions(void **state)
 {
     const struct kv_geometry shapes[] = {
-        {1, 1, 64, 96, 16, KV_TYPE_F16, KV_TYPE_F32, all_parts, 20},
-        {1, 1, 130, 33, 32, KV_TYPE_F32, KV_TYPE_F16, all_parts, 130},
-        {1, 1, 160, 160, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, all_parts, 1},
-        {1, 1, 3, 1, 64, KV_TYPE_F16, KV_TYPE_F16, all_parts, 2},
+        {1, 1, 64, 96, 16, KV_TYPE_F16, KV_TYPE_F32, all_parts, 20, {0}, {0}},
+        {1, 1, 130, 33, 32, KV_TYPE_F32, KV_TYPE_F16, all_parts, 130, {0}, {0}},
+        {1, 1, 160, 160, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, all_parts, 1, {0}, {0}},
+        {1, 1, 3, 1, 64, KV_TYPE_F16, KV_TYPE_F16, all_parts, 2, {0}, {0}},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
@@ -121,13 +121,13 @@ static void test_definitions(void **state)
         assert_int_equal(kv_seq_create(cache, &seq, NULL), PITH_OK);
         assert_int_equal(kv_seq_reserve(seq, g->page_len, NULL), PITH_OK);
         kv_seq_append(seq, 0, 0, 0, g->page_len, k, (size_t)g->dim_k, v, (size_t)g->dim_v);
-        const uint8_t *page = kv_page_at(cache, seq->lane[0].table[0].page);
+        const uint8_t *page = kv_page_at(cache->kind, seq->lane[0].table[0].page);
         for (int32_t e = 0; e < g->page_len; e++) {
             kv_lane_key(seq, 0, 0, e, key);
             if (e != 1 || g->type_k != KV_TYPE_F32)
                 check_entry(cache, page, e, key, matrix);
         }
-        assert_true(isfinite(floats_at(page, cache->layout.norm)[1]));
+        assert_true(isfinite(floats_at(page, cache->kind[0].layout.norm)[1]));
         check_page(cache, seq, page);
         kv_seq_free(seq);
         kv_cache_free(cache);
@@ -157,12 +157,12 @@ static void assert_rows(const uint8_t *page, const uint8_t *fresh, size_t offset
 static void assert_fresh(struct zoo *z, int32_t lane, const struct kv_page_ref *ref)
 {
     const struct kv_geometry *g = &z->cache->g;
-    const struct kv_page_layout *at = &z->cache->layout;
-    const uint8_t *page = kv_page_at(z->cache, ref->page);
+    const struct kv_page_layout *at = &z->cache->kind[0].layout;
+    const uint8_t *page = kv_page_at(z->cache->kind, ref->page);
     size_t dim = (size_t)g->dim_k;
     memset(z->fresh, 0xaa, at->bytes);
     memcpy(z->fresh, page, at->stored);
-    kv_index_write(z->cache, lane, z->fresh, 0, ref->n);
+    kv_index_write(z->cache, z->cache->kind, lane, z->fresh, 0, ref->n);
     assert_rows(page, z->fresh, at->norm, sizeof(float), ref->n, "norm");
     assert_rows(page, z->fresh, at->unit, kv_unit_dim(g), ref->n, "unit");
     assert_rows(page, z->fresh, at->unit_scale, sizeof(float), ref->n, "unit_scale");
@@ -171,7 +171,7 @@ static void assert_fresh(struct zoo *z, int32_t lane, const struct kv_page_ref *
         assert_rows(page, z->fresh, at->columns + d * (size_t)g->page_len * 2, 2, ref->n, "column");
     if (ref->n < g->page_len)
         return;
-    kv_index_finish(z->cache, z->fresh);
+    kv_index_finish(z->cache, z->cache->kind, z->fresh);
     assert_rows(page, z->fresh, at->bounds, 2 * dim * sizeof(float), 1, "bounds");
     assert_rows(page, z->fresh, at->value_sum, (size_t)g->dim_v * sizeof(float), 1, "value_sum");
 }
@@ -271,21 +271,23 @@ static void do_something(struct zoo *z)
 static void test_operations(void **state)
 {
     (void)state;
-    for (int t = 0; t < 3; t++) {
+    for (int t = 0; t < KV_N_TYPE; t++) {
         const struct kv_geometry g = {N_LAYER,
                                       N_HEAD,
                                       32,
                                       32,
                                       t == 1 ? 32 : 16,
                                       (enum kv_type)t,
-                                      (enum kv_type)((t + 1) % 3),
+                                      (enum kv_type)((t + 1) % KV_N_TYPE),
                                       all_parts,
-                                      12};
+                                      12,
+                                      {0},
+                                      {0}};
         struct zoo z = {.cache = kv_check_cache(&g, 220), .rng = (uint64_t)t + 1};
         float matrix[N_LANE * 12 * 32];
         fill(matrix, N_LANE * 12 * 32, &z.rng, 0.5f);
         kv_cache_set_projection(z.cache, matrix);
-        z.fresh = test_malloc(z.cache->layout.bytes);
+        z.fresh = test_malloc(z.cache->kind[0].layout.bytes);
         for (int i = 0; i < 600; i++) {
             do_something(&z);
             assert_all_fresh(&z);
@@ -302,7 +304,7 @@ static void test_operations(void **state)
 
 static void test_account(void **state)
 {
-    const struct kv_geometry plain = {1, 2, 64, 48, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0};
+    const struct kv_geometry plain = {1, 2, 64, 48, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}};
     struct kv_geometry g = plain;
     const struct {
         uint32_t part;
@@ -341,13 +343,14 @@ static void test_account(void **state)
 /* A file is the same with an index and without, and is read into caches with any. */
 static void test_files(void **state)
 {
-    const struct kv_geometry plain = {N_LAYER, N_HEAD, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0};
-    const struct kv_geometry indexed = {N_LAYER,     N_HEAD,      32,        32, 16,
-                                        KV_TYPE_F16, KV_TYPE_F16, all_parts, 7};
+    const struct kv_geometry plain = {N_LAYER,     N_HEAD, 32, 32,  16, KV_TYPE_F16,
+                                      KV_TYPE_F16, 0,      0,  {0}, {0}};
+    const struct kv_geometry indexed = {N_LAYER,     N_HEAD,    32, 32,  16, KV_TYPE_F16,
+                                        KV_TYPE_F16, all_parts, 7,  {0}, {0}};
     struct kv_cache *a = kv_check_cache(&plain, 60), *b = kv_check_cache(&indexed, 60);
     float matrix[N_LANE * 7 * 32];
     uint64_t rng = 9;
-    struct zoo z = {.cache = b, .fresh = test_malloc(b->layout.bytes)};
+    struct zoo z = {.cache = b, .fresh = test_malloc(b->kind[0].layout.bytes)};
     struct kv_seq *first, *second;
     const char *path = in_folder("b.snapshot");
     void *extra;
@@ -380,18 +383,22 @@ static void test_refused(void **state)
         pith_status status;
         const char *names;
     } cases[] = {
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 128, 0}, PITH_INVALID, "index: 128"},
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 4}, PITH_INVALID, "index_dim: 4"},
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 0},
+        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 128, 0, {0}, {0}},
+         PITH_INVALID,
+         "index: 128"},
+        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 4, {0}, {0}},
+         PITH_INVALID,
+         "index_dim: 4"},
+        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 0, {0}, {0}},
          PITH_INVALID,
          "index_dim: 0"},
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 33},
+        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 33, {0}, {0}},
          PITH_INVALID,
          "index_dim: 33"},
-        {{1, 1, 1025, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 8},
+        {{1, 1, 1025, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 8, {0}, {0}},
          PITH_UNSUPPORTED,
          "1025 dimensions"},
-        {{1, 1, 1025, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_NORM, 0}, PITH_OK, ""},
+        {{1, 1, 1025, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_NORM, 0, {0}, {0}}, PITH_OK, ""},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

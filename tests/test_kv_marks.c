@@ -134,13 +134,13 @@ static int64_t pages_needed(const struct kv_cache *cache, const struct kv_lane *
         return 0;
     if (lane->aim > 0) {
         tail = kv_lane_find(cache, lane, lane->aim - 1, &entry);
-        copies += cache->n_ref[lane->table[tail].page] > 1;
+        copies += lane->kind->n_ref[lane->table[tail].page] > 1;
         n--;
     }
     if (n > 0 && lane->n_live > 0) {
         const struct kv_page_ref *ref = &lane->table[lane->n_live - 1];
         if (ref->delta == 0 && ref->n < len) {
-            copies += tail != lane->n_live - 1 && cache->n_ref[ref->page] > 1;
+            copies += tail != lane->n_live - 1 && lane->kind->n_ref[ref->page] > 1;
             n -= len - ref->n;
         }
     }
@@ -154,12 +154,12 @@ static bool do_reserve(struct world *w, struct pair *p, int32_t n)
     int64_t need = 0;
     for (int h = 0; h < N_HEAD; h++)
         need += pages_needed(w->cache, &p->seq->lane[h], n);
-    int32_t n_free = w->cache->n_free;
+    int32_t n_free = kv_check_free(w->cache);
     uint64_t digest = kv_check_digest(w->cache);
     pith_status status = kv_seq_reserve(p->seq, n, NULL);
     assert_int_equal(status, need > n_free ? PITH_KV_FULL : PITH_OK);
     if (status == PITH_OK) {
-        assert_int_equal(n_free - w->cache->n_free, need);
+        assert_int_equal(n_free - kv_check_free(w->cache), need);
         return true;
     }
     assert_true(kv_check_digest(w->cache) == digest);
@@ -274,13 +274,13 @@ static void op_truncate(struct world *w, struct pair *p)
 {
     int32_t back = (int32_t)rng_below(&w->rng, rng_below(&w->rng, 4) ? 12 : 400);
     int32_t pos = (int32_t)pi_max(0, p->next - back);
-    if (kv_seq_truncate_copies(p->seq, pos) > w->cache->n_free) {
+    if (kv_seq_truncate_copies(p->seq, pos) > kv_seq_free_bytes(p->seq)) {
         w->n_full++;
         return;
     }
-    int32_t n_free = w->cache->n_free, copies = (int32_t)kv_seq_truncate_copies(p->seq, pos);
+    int64_t n_free = kv_seq_free_bytes(p->seq), copies = kv_seq_truncate_copies(p->seq, pos);
     kv_seq_truncate(p->seq, pos);
-    assert_true(w->cache->n_free >= n_free - copies);
+    assert_true(kv_seq_free_bytes(p->seq) >= n_free - copies);
     assert_int_equal(kv_seq_truncate_copies(p->seq, pos), 0);
     p->next = pos;
     for (int h = 0; h < N_HEAD; h++) {
@@ -430,7 +430,9 @@ static void test_random_steps(void **state)
                                 (enum kv_type)(t % KV_N_TYPE),
                                 (enum kv_type)(t / 3 % KV_N_TYPE),
                                 0,
-                                0};
+                                0,
+                                {0},
+                                {0}};
         struct world w;
         world_start(&w, &g, t % 3 == 0 ? 24 : 60, (uint64_t)t + 1);
         for (int i = 0; i < 1200; i++) {
@@ -463,7 +465,7 @@ static struct kv_seq *filled(struct kv_cache *cache, int32_t n)
 static void test_allocations(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0};
+    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}};
     int64_t before = pi_mem_used(PI_MEM_TABLE);
     for (int64_t n = 1;; n++) {
         struct kv_cache *cache = kv_check_cache(&g, 60);

@@ -44,7 +44,8 @@ static void world_close(struct world *w)
 static void world_open(struct world *w, enum kv_type type, int32_t dim, uint32_t index)
 {
     uint64_t rng = (uint64_t)dim * 7 + (uint64_t)type;
-    *w = (struct world){.g = {1, 1, dim, 32, P, type, KV_TYPE_F16, index | KV_INDEX_ROWS, 0}};
+    *w = (struct world){
+        .g = {1, 1, dim, 32, P, type, KV_TYPE_F16, index | KV_INDEX_ROWS, 0, {0}, {0}}};
     if ((index & KV_INDEX_PROJ) != 0)
         w->g.index_dim = dim / 2 - 3;
     w->rope = (struct pi_rope){.n_pair = dim / 2 - 2, .freq = w->freq, .magnitude = 1};
@@ -314,6 +315,17 @@ static void test_q8_0(void **state)
     check_all(KV_TYPE_Q8_0, 64, 0);
 }
 
+/* Codes of 4, 3 and 2 bits, most of them rotated: products with what is stored are those with the
+   keys. */
+static void test_codes(void **state)
+{
+    (void)state;
+    for (enum kv_type type = KV_TYPE_Q4_0; type < KV_N_TYPE; type++) {
+        check_all(type, type == KV_TYPE_TURBO3 ? 128 : 96, all_parts);
+        check_all(type, 64, 0);
+    }
+}
+
 /* Every head size that a kernel's stretches of a key may end at, with few vectors and many: all
    levels alike. */
 static void check_dim(int32_t dim)
@@ -321,7 +333,7 @@ static void check_dim(int32_t dim)
     enum { N = 21 };
     const int32_t n_q[] = {1, 3, 4, 5, 16, 33};
     const uint32_t index = KV_INDEX_UNIT8 | KV_INDEX_COLUMNS;
-    struct world w = {.g = {1, 1, dim, 1, 16, KV_TYPE_F16, KV_TYPE_F16, index, 0}};
+    struct world w = {.g = {1, 1, dim, 1, 16, KV_TYPE_F16, KV_TYPE_F16, index, 0, {0}, {0}}};
     uint64_t rng = (uint64_t)dim;
     float want[N], got[N];
     cache_open(&w.f, &w.g, N);
@@ -394,8 +406,9 @@ static void test_value_sum(void **state)
             float sum[2][160], row[160];
             double want[160] = {0};
             for (int with = 0; with < 2; with++) {
-                struct kv_geometry g = {
-                    1, 1, 32, 160, 32, types[t], types[t], with ? KV_INDEX_VALUE_SUM : 0, 0};
+                struct kv_geometry g = {1,  1,        32,       160,
+                                        32, types[t], types[t], with ? KV_INDEX_VALUE_SUM : 0,
+                                        0,  {0},      {0}};
                 struct fixture f;
                 uint64_t rng = 3;
                 cache_open(&f, &g, 150);
@@ -417,9 +430,10 @@ static void test_value_sum(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f16),      cmocka_unit_test(test_f32),
-        cmocka_unit_test(test_q8_0),     cmocka_unit_test(test_dims),
-        cmocka_unit_test(test_overflow), cmocka_unit_test(test_value_sum),
+        cmocka_unit_test(test_f16),       cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_q8_0),      cmocka_unit_test(test_codes),
+        cmocka_unit_test(test_dims),      cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_value_sum),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -181,8 +181,7 @@ static void reference(const struct read_world *w, const struct form *f, int32_t 
 
 static enum kv_type type_for(const struct read_problem *p, size_t i)
 {
-    enum kv_type type = (enum kv_type)(i % KV_N_TYPE);
-    return type == KV_TYPE_Q8_0 && p->dim % 32 != 0 ? KV_TYPE_F16 : type;
+    return read_type((int32_t)(i + i / 7), p->dim);
 }
 
 static void test_formulas(void **state)

@@ -370,8 +370,7 @@ static void test_formulas(void **state)
         p.scale = 0.125f;
         read_problem_random(&p, &rng);
         for (size_t f = 0; f < PI_LEN(forms); f++) {
-            enum kv_type type = (enum kv_type)(f % KV_N_TYPE);
-            check_formula(&p, forms[f], type == KV_TYPE_Q8_0 && p.dim % 32 ? KV_TYPE_F16 : type);
+            check_formula(&p, forms[f], read_type((int32_t)(i + f), p.dim));
         }
         read_problem_free(&p);
     }
@@ -527,8 +526,7 @@ static void test_all_is_dense(void **state)
         int32_t *slots = test_calloc((size_t)(p.n_kv * p.n), sizeof(int32_t));
         char options[32];
         snprintf(options, sizeof(options), "gate=1,budget=%d", p.n);
-        read_world_open(&w, &p, &read_quoka, options,
-                        p.dim % 32 == 0 ? (enum kv_type)(i % KV_N_TYPE) : KV_TYPE_F16);
+        read_world_open(&w, &p, &read_quoka, options, read_type((int32_t)i, p.dim));
         assert_false(read_world_choose(&w, NULL, NULL));
         for (int32_t s = 0; s < p.n_kv * p.n; s++)
             slots[s] = s % p.n;
@@ -581,13 +579,12 @@ static void test_levels_agree(void **state)
         struct read_problem p = shapes[i % PI_LEN(shapes)];
         float scalar[3][MAX_ENTRIES], other[MAX_ENTRIES];
         int32_t slots[MAX_SLOTS], others[MAX_SLOTS];
-        enum kv_type type = (enum kv_type)(i % KV_N_TYPE);
+        enum kv_type type = read_type((int32_t)i, p.dim);
         struct read_world w;
         char options[96];
         snprintf(options, sizeof(options), "budget=%d%s", p.budget,
                  forms[i / PI_LEN(shapes) % PI_LEN(forms)]);
         read_problem_random(&p, &rng);
-        type = type == KV_TYPE_Q8_0 && p.dim % 32 != 0 ? KV_TYPE_F16 : type;
         for (int level = 0; level < PI_CPU_N_LEVEL; level++) {
             const char *name = pi_cpu_level_name((enum pi_cpu_level)level);
             if (pith_cpu_level_set(name, NULL) != PITH_OK)

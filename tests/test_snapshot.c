@@ -18,7 +18,8 @@
 
 #define N_PAGE 120
 
-static const struct kv_geometry base_geometry = {2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0};
+static const struct kv_geometry base_geometry = {2, 2, 32,  64, 16, KV_TYPE_F16, KV_TYPE_Q8_0,
+                                                 0, 0, {0}, {0}};
 
 /* A path of this process, in a directory that is its own. */
 static const char *scratch_dir(void)
@@ -138,6 +139,10 @@ static void test_round_trips(void **state)
         struct kv_geometry g = base_geometry;
         g.type_k = (enum kv_type)(t % KV_N_TYPE);
         g.type_v = (enum kv_type)(t / KV_N_TYPE);
+        if (t % 3 == 0) /* layers of their own types */
+            g.edge_k = (struct kv_edge){(enum kv_type)((t + 2) % KV_N_TYPE), 1, 0};
+        if (t % 3 != 1)
+            g.edge_v = (struct kv_edge){(enum kv_type)((t + 4) % KV_N_TYPE), 0, 1};
         struct kv_cache *cache = kv_check_cache(&g, N_PAGE), *other = kv_check_cache(&g, N_PAGE);
         struct kv_seq *a, *b;
         make_pair(cache, &a, &b);
@@ -172,7 +177,7 @@ static void test_file_holds_no_more_than_the_sequence(void **state)
     (void)state;
     char path[128];
     scratch_path(path, sizeof(path), "sizes");
-    struct kv_geometry g = {1, 1, 32, 32, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0};
+    struct kv_geometry g = {1, 1, 32, 32, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}};
     struct kv_cache *cache = kv_check_cache(&g, 8);
     struct kv_seq *seq;
     size_t size, fixed = KV_SNAPSHOT_HEADER_SIZE + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 + 8;
@@ -182,14 +187,14 @@ static void test_file_holds_no_more_than_the_sequence(void **state)
     kv_seq_truncate(seq, 33);
     assert_int_equal(kv_seq_save(seq, NULL, 0, path, NULL), PITH_OK);
     uint8_t *bytes = read_bytes(path, &size);
-    assert_int_equal(size, fixed + 3 * KV_SNAPSHOT_REF_SIZE + 2 * cache->layout.bytes);
+    assert_int_equal(size, fixed + 3 * KV_SNAPSHOT_REF_SIZE + 2 * cache->kind[0].layout.bytes);
     struct kv_snapshot s;
     assert_int_equal(kv_snapshot_parse("file", bytes, size, &s, NULL), PITH_OK);
-    const uint8_t *tail = s.pages + cache->layout.bytes;
-    for (size_t i = 0; i < cache->layout.bytes; i++) {
-        size_t slot = i < cache->layout.v     ? i / 128
-                      : i < cache->layout.pos ? (i - cache->layout.v) / 128
-                                              : (i - cache->layout.pos) / 4;
+    const uint8_t *tail = s.pages + cache->kind[0].layout.bytes;
+    for (size_t i = 0; i < cache->kind[0].layout.bytes; i++) {
+        size_t slot = i < cache->kind[0].layout.v     ? i / 128
+                      : i < cache->kind[0].layout.pos ? (i - cache->kind[0].layout.v) / 128
+                                                      : (i - cache->kind[0].layout.pos) / 4;
         if (slot > 0)
             assert_int_equal(tail[i], 0);
     }
@@ -235,18 +240,19 @@ static void test_foreign_shape_is_named(void **state)
         struct kv_geometry g;
         const char *names;
     } cases[] = {
-        {{4, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0},
+        {{4, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}},
          "n_layer is 2, and the engine's is 4"},
-        {{2, 1, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0}, "n_head is 2, and the engine's is 1"},
-        {{2, 2, 33, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0},
+        {{2, 1, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}},
+         "n_head is 2, and the engine's is 1"},
+        {{2, 2, 33, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}},
          "dim_k is 32, and the engine's is 33"},
-        {{2, 2, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0},
+        {{2, 2, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}},
          "dim_v is 64, and the engine's is 32"},
-        {{2, 2, 32, 64, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0},
+        {{2, 2, 32, 64, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}},
          "page_len is 16, and the engine's is 64"},
-        {{2, 2, 32, 64, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, 0, 0},
+        {{2, 2, 32, 64, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, 0, 0, {0}, {0}},
          "type_k is f16, and the engine's is q8_0"},
-        {{2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_F32, 0, 0},
+        {{2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_F32, 0, 0, {0}, {0}},
          "type_v is q8_0, and the engine's is f32"},
     };
     size_t size;
@@ -307,7 +313,8 @@ static void test_forged_numbers(void **state)
         {8, 0, 4, PITH_UNSUPPORTED, "version 0"},
         {8, 1, 4, PITH_UNSUPPORTED, "version 1, whose keys"},
         {8, 2, 4, PITH_UNSUPPORTED, "version 2, whose keys"},
-        {8, 5, 4, PITH_UNSUPPORTED, "version 5"},
+        {8, 6, 4, PITH_UNSUPPORTED, "version 6"},
+        {8, 5, 4, PITH_FORMAT, "header_size: 80 is not 120"},
         {12, 81, 4, PITH_FORMAT, "header_size: 81"},
         {24, 0, 4, PITH_FORMAT, "n_layer: 0"},
         {28, 0xffffffff, 4, PITH_FORMAT, "n_head: -1"},
@@ -337,13 +344,14 @@ static void test_forged_numbers(void **state)
         {refs + 4, 0x80000000, 4, PITH_FORMAT, "table entry 0: position 0"},
         {refs + 8, 0, 4, PITH_FORMAT, "table entry 0: 0 entries"},
         {refs + 8, 17, 4, PITH_FORMAT, "table entry 0: 17 entries"},
-        {pages + s.layout.pos, 0xffffffff, 4, PITH_FORMAT, "position -1 of entry 0"},
-        {pages + s.layout.pos + 8, 1, 4, PITH_FORMAT, "position 1 of entry 2"},
-        {pages + s.layout.k + 2, 0x7c00, 2, PITH_FORMAT, "page 0: its keys"},
-        {pages + s.layout.k + 1022, 0xfe01, 2, PITH_FORMAT, "page 0: its keys"},
-        {pages + s.layout.v + 1023, 0x80, 1, PITH_FORMAT, "page 0: its values"},
-        {pages + s.layout.v_scale + 62, 0xffff, 2, PITH_FORMAT, "page 0: its values"},
-        {pages + s.layout.bytes + s.layout.v_scale, 0x7c00, 2, PITH_FORMAT, "page 1: its values"},
+        {pages + s.kind[0].layout.pos, 0xffffffff, 4, PITH_FORMAT, "position -1 of entry 0"},
+        {pages + s.kind[0].layout.pos + 8, 1, 4, PITH_FORMAT, "position 1 of entry 2"},
+        {pages + s.kind[0].layout.k + 2, 0x7c00, 2, PITH_FORMAT, "page 0: its keys"},
+        {pages + s.kind[0].layout.k + 1022, 0xfe01, 2, PITH_FORMAT, "page 0: its keys"},
+        {pages + s.kind[0].layout.v + 1023, 0x80, 1, PITH_FORMAT, "page 0: its values"},
+        {pages + s.kind[0].layout.v_scale + 62, 0xffff, 2, PITH_FORMAT, "page 0: its values"},
+        {pages + s.kind[0].layout.bytes + s.kind[0].layout.v_scale, 0x7c00, 2, PITH_FORMAT,
+         "page 1: its values"},
         {extra - 12, 'T', 1, PITH_FORMAT, "section EXTR is not where"},
     };
     struct kv_cache *cache = kv_check_cache(&base_geometry, N_PAGE);
@@ -430,7 +438,7 @@ static void test_every_cut(void **state)
 {
     (void)state;
     size_t size;
-    struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0};
+    struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}};
     char path[128];
     scratch_path(path, sizeof(path), "cut");
     struct kv_cache *cache = kv_check_cache(&g, 4);

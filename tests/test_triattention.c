@@ -531,14 +531,14 @@ static void v3_q8_0(void **state)
 {
     (void)state;
     SKIP_WITHOUT(VECTORS "v3.json");
-    const struct kv_codec *codec = &kv_codecs[KV_TYPE_Q8_0], *half = &kv_codecs[KV_TYPE_F16];
+    const struct kv_codec *codec = &kv_codecs[KV_TYPE_Q8_0];
     float x[32], back[32];
     int8_t code[32];
     uint16_t scale;
     char hex[80];
     floats(json_object_get(v3("q8_0"), "x"), x);
-    codec->encode(x, 32, code, &scale);
-    codec->decode(code, &scale, 32, back);
+    codec->encode(x, 32, 32, &(struct kv_row){.low = (uint8_t *)code, .scale = &scale});
+    codec->decode(&(struct kv_stored_row){.low = (uint8_t *)code, .scale = &scale}, 32, 32, back);
     snprintf(hex, sizeof(hex), "0x%04x", scale);
     assert_string_equal(hex, json_string_value(json_object_get(v3("q8_0"), "d_fp16_bits")));
     int n = snprintf(hex, sizeof(hex), "%02x%02x", scale & 0xff, scale >> 8);
@@ -549,9 +549,8 @@ static void v3_q8_0(void **state)
     }
     assert_string_equal(hex, json_string_value(json_object_get(v3("q8_0"), "block_hex")));
     assert_int_equal(n / 2, (int)number(v3("q8_0"), "block_bytes"));
-    near(8.0 * codec->value_bytes + 8.0 * codec->scale_bytes / codec->block,
-         number(v3("bits_per_value"), "q8_0"), 0);
-    near(8.0 * half->value_bytes, number(v3("bits_per_value"), "f16"), 0);
+    near(kv_type_bits(KV_TYPE_Q8_0, 128), number(v3("bits_per_value"), "q8_0"), 0);
+    near(kv_type_bits(KV_TYPE_F16, 128), number(v3("bits_per_value"), "f16"), 0);
 }
 
 /* ---- the formula itself ---- */

@@ -8,6 +8,7 @@
 #include "base/half.h"
 #include "cpu/expf.h"
 #include "cpu/kernels.h"
+#include "kv/wht.h"
 
 #define MAX_N 130
 #define ROOM (MAX_N + 64)
@@ -350,18 +351,139 @@ static void check_distance(const struct pi_vec_kernels *k, int32_t n, int32_t st
     assert_close((double)got, want, 1e-6 * want);
 }
 
-static void test_weigh(void **state) { (void)state; for_each(check_weigh); }
-static void test_lowest(void **state) { (void)state; for_each(check_lowest); }
-static void test_long_lowest(void **state) { (void)state; for_each(check_long_lowest); }
-static void test_distance(void **state) { (void)state; for_each(check_distance); }
-static void test_scores(void **state) { (void)state; for_each(check_scores); }
-static void test_score(void **state) { (void)state; for_each(check_score); }
-static void test_rms_norm(void **state) { (void)state; for_each(check_rms_norm); }
-static void test_add(void **state) { (void)state; for_each(check_add); }
-static void test_silu_mul(void **state) { (void)state; for_each(check_silu_mul); }
-static void test_rope(void **state) { (void)state; for_each(check_rope); }
-static void test_quantize(void **state) { (void)state; for_each(check_quantize); }
-static void test_halves(void **state) { (void)state; for_each(check_halves); }
+/* Element (i, j) of Hadamard's matrix in Sylvester's order is the parity of the bits of i & j. */
+static void check_wht(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float x[ROOM], got[ROOM], want[ROOM];
+    uint32_t before[4], after[4];
+    if (n < 16 || n > 128 || (n & (n - 1)) != 0)
+        return;
+    fill(x, ROOM, 3.0f, rng);
+    for (int32_t i = 0; i < 4; i++) {
+        before[i] = (uint32_t)rng_next(rng);
+        after[i] = (uint32_t)rng_next(rng);
+    }
+    memcpy(got, x, sizeof(got));
+    memcpy(want, x, sizeof(want));
+    k->wht(got + start, n, before, after, 0.3f);
+    scalar.wht(want + start, n, before, after, 0.3f);
+    assert_same(got, want, sizeof(got));
+    for (int32_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (int32_t j = 0; j < n; j++) {
+            uint32_t both = (uint32_t)(i & j), odd = 0;
+            for (; both != 0; both &= both - 1)
+                odd ^= 1;
+            double sign = odd ^ (~before[j / 32] >> j % 32 & 1) ? -1 : 1;
+            sum += sign * (double)x[start + j];
+        }
+        sum *= after[i / 32] >> i % 32 & 1 ? (double)0.3f : -(double)0.3f;
+        assert_close((double)got[start + i], sum, 2e-5);
+    }
+}
+
+/* The rotation of a unit vector of shared/spec/vectors/v3.json ("turbo", e0 and the LCG vector):
+   its signs are the ones that others have. Then back again, for every group. */
+static void test_rotation(void **state)
+{
+    (void)state;
+    static const float want[6] = {-0.0520140640f, -0.1171502396f, 0.1662762612f,
+                                  0.0186958052f,  0.0005325676f,  0.0154598790f};
+    float x[384], back[384];
+    uint32_t seed = 12345;
+    double norm = 0;
+    for (int32_t i = 0; i < 128; i++) {
+        seed = (seed * 1103515245u + 12345u) & 0x7fffffffu;
+        x[i] = (float)((int32_t)((seed >> 8) % 20001u) - 10000) / 2500.0f;
+        norm += (double)x[i] * (double)x[i];
+    }
+    memcpy(back, x, sizeof(float) * 128);
+    kv_wht(back, 128, 128, false);
+    for (int32_t i = 0; i < 6; i++)
+        assert_close((double)back[i] / sqrt(norm), (double)want[i], 1e-6);
+    uint64_t rng = 3;
+    for (int32_t group = KV_WHT_MIN; group <= KV_WHT_MAX; group *= 2) {
+        double before = 0, after = 0;
+        fill(x, 384, 1.0f, &rng);
+        memcpy(back, x, sizeof(x));
+        kv_wht(back, 384, group, false);
+        for (int32_t i = 0; i < 384; i++) {
+            before += (double)x[i] * (double)x[i];
+            after += (double)back[i] * (double)back[i];
+        }
+        assert_close(after, before, 1e-5 * before);
+        assert_true(memcmp(back, x, sizeof(x)) != 0);
+        kv_wht(back, 384, group, true);
+        for (int32_t i = 0; i < 384; i++)
+            assert_close((double)back[i], (double)x[i], 1e-6);
+    }
+}
+
+static void test_wht(void **state)
+{
+    (void)state;
+    for_each(check_wht);
+}
+static void test_weigh(void **state)
+{
+    (void)state;
+    for_each(check_weigh);
+}
+static void test_lowest(void **state)
+{
+    (void)state;
+    for_each(check_lowest);
+}
+static void test_long_lowest(void **state)
+{
+    (void)state;
+    for_each(check_long_lowest);
+}
+static void test_distance(void **state)
+{
+    (void)state;
+    for_each(check_distance);
+}
+static void test_scores(void **state)
+{
+    (void)state;
+    for_each(check_scores);
+}
+static void test_score(void **state)
+{
+    (void)state;
+    for_each(check_score);
+}
+static void test_rms_norm(void **state)
+{
+    (void)state;
+    for_each(check_rms_norm);
+}
+static void test_add(void **state)
+{
+    (void)state;
+    for_each(check_add);
+}
+static void test_silu_mul(void **state)
+{
+    (void)state;
+    for_each(check_silu_mul);
+}
+static void test_rope(void **state)
+{
+    (void)state;
+    for_each(check_rope);
+}
+static void test_quantize(void **state)
+{
+    (void)state;
+    for_each(check_quantize);
+}
+static void test_halves(void **state)
+{
+    (void)state;
+    for_each(check_halves);
+}
 
 /* Every half float, both ways: the level's instructions against the portable conversion. */
 static void test_every_half(void **state)
@@ -397,14 +519,14 @@ static void test_exp(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm), cmocka_unit_test(test_add),
-        cmocka_unit_test(test_silu_mul), cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_quantize), cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_score),    cmocka_unit_test(test_scores),
-        cmocka_unit_test(test_weigh),    cmocka_unit_test(test_lowest),
-        cmocka_unit_test(test_long_lowest),
-        cmocka_unit_test(test_distance), cmocka_unit_test(test_every_half),
-        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_rms_norm),    cmocka_unit_test(test_add),
+        cmocka_unit_test(test_silu_mul),    cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_quantize),    cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_score),       cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_weigh),       cmocka_unit_test(test_lowest),
+        cmocka_unit_test(test_long_lowest), cmocka_unit_test(test_distance),
+        cmocka_unit_test(test_every_half),  cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_wht),         cmocka_unit_test(test_rotation),
     };
     struct pi_kernels k;
     pi_kernels_fill(PI_CPU_SCALAR, &k);

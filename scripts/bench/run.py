@@ -11,6 +11,7 @@ import time
 
 from engines import DEEP, N_PROMPT, Pith, figures, keep_figures, open_peer
 from read import print_read
+from store import print_store
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Qwen3-0.6B, with random weights: speed does not depend on their values.
@@ -22,7 +23,7 @@ SEVENTH = ["layers=4" if word.startswith("layers=") else
            "vocab=21705" if word.startswith("vocab=") else word for word in SHAPE]
 TESTS = {"prompt": f"prompt {N_PROMPT}", "generate": "generation"}
 TYPES = ["Q8_0", "Q4_K_M"]
-PARTS = ["speed", "keep", "longflow", "longflow-tokens", "read"]
+PARTS = ["speed", "keep", "longflow", "longflow-tokens", "read", "store"]
 COLUMNS = ["time", "machine", "threads", "engine", "version", "setting", "model", "test", "depth",
            "round", "value", "unit"]
 
@@ -293,6 +294,8 @@ def main():
         print_tokens(args, log, commit)
     if "read" in args.parts:
         print_read(args, log, commit, lambda: make_model(args, args.types[0]))
+    if "store" in args.parts:
+        print_store(args, log)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 
@@ -104,7 +105,17 @@ void pi_mem_unmap(enum pi_mem_tag tag, void *block, size_t size)
     atomic_fetch_sub(&used[tag], (int64_t)size);
 }
 
-int64_t pi_mem_used(enum pi_mem_tag tag) { return atomic_load(&used[tag]); }
+void pi_mem_drop(void *at, size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), skip = (page - (uintptr_t)at % page) % page;
+    if (skip + page <= size)
+        madvise((uint8_t *)at + skip, (size - skip) / page * page, MADV_DONTNEED);
+}
+
+int64_t pi_mem_used(enum pi_mem_tag tag)
+{
+    return atomic_load(&used[tag]);
+}
 
 int64_t pi_mem_fail_at(int64_t n, bool for_ever)
 {

@@ -45,6 +45,9 @@ static inline void *pi_mem_part(uint8_t *base, size_t *used, size_t n, size_t si
    used: weights and the page pool. Not a pi_mem_alloc block: free with pi_mem_unmap. */
 void *pi_mem_map(enum pi_mem_tag tag, size_t size);
 void pi_mem_unmap(enum pi_mem_tag tag, void *block, size_t size);
+/* Gives the memory of the system's pages that lie within [at, at + size) of a mapped block back:
+   what they held stays or becomes zero. Touching them takes memory again. */
+void pi_mem_drop(void *at, size_t size);
 
 /* Bytes in use now under a tag. */
 int64_t pi_mem_used(enum pi_mem_tag tag);

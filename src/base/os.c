@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -53,6 +54,16 @@ void pi_file_drop(const struct pi_file *file, size_t offset, size_t size)
     size_t end = (offset + size) / page * page;
     if (begin < end && end <= file->size)
         madvise((void *)(file->data + begin), end - begin, MADV_DONTNEED);
+}
+
+pith_status pi_file_create_private(const char *path, pith_error *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (fd < 0 && errno != EEXIST)
+        return pi_fail(err, PITH_IO, "%s: cannot be made: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return PITH_OK;
 }
 
 bool pi_file_same(const char *a, const char *b)
@@ -143,6 +154,75 @@ pith_status pi_file_fail(const char *path, pith_status status, const pith_error 
     const size_t shown = 80, len = strlen(path); /* of the path: its end */
     return pi_fail(err, status, "%s%s: %s", len > shown ? "..." : "",
                    len > shown ? path + len - shown : path, why->message);
+}
+
+pith_status pi_disk_open(const char *path, struct pi_disk *disk, pith_error *err)
+{
+    struct stat st;
+    *disk = (struct pi_disk){0};
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (fd < 0)
+        return pi_fail(err, PITH_IO, "cannot open: %s", strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return pi_fail(err, PITH_INVALID, "not a regular file");
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        int reason = errno;
+        close(fd);
+        if (reason == EWOULDBLOCK)
+            return pi_fail(err, PITH_INVALID, "the file is in use already");
+        return pi_fail(err, PITH_IO, "cannot lock: %s", strerror(reason));
+    }
+    *disk = (struct pi_disk){.open = true, .fd = fd, .size = (int64_t)st.st_size};
+    return PITH_OK;
+}
+
+void pi_disk_close(struct pi_disk *disk)
+{
+    if (disk->open)
+        close(disk->fd);
+    *disk = (struct pi_disk){0};
+}
+
+pith_status pi_disk_read(const struct pi_disk *disk, int64_t offset, void *data, size_t size,
+                         pith_error *err)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t n = pread(disk->fd, (uint8_t *)data + done, size - done, offset + (off_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return pi_fail(err, PITH_IO, "cannot read: %s", strerror(errno));
+        if (n == 0)
+            return pi_fail(err, PITH_IO, "the file ends at byte %lld",
+                           (long long)(offset + (int64_t)done));
+        done += (size_t)n;
+    }
+    return PITH_OK;
+}
+
+pith_status pi_disk_write(const struct pi_disk *disk, int64_t offset, const void *data, size_t size,
+                          pith_error *err)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t n =
+            pwrite(disk->fd, (const uint8_t *)data + done, size - done, offset + (off_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return pi_fail(err, PITH_IO, "cannot write: %s", strerror(n < 0 ? errno : ENOSPC));
+        done += (size_t)n;
+    }
+    return PITH_OK;
+}
+
+pith_status pi_disk_resize(const struct pi_disk *disk, int64_t size, pith_error *err)
+{
+    if (ftruncate(disk->fd, (off_t)size) != 0)
+        return pi_fail(err, PITH_IO, "cannot make it %lld bytes long: %s", (long long)size,
+                       strerror(errno));
+    return PITH_OK;
 }
 
 double pi_time_s(void)

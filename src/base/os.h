@@ -1,4 +1,4 @@
-/* os.h - the operating system: file mappings, atomic file replacement, clock, memory size. */
+/* os.h - the operating system: file mappings, atomic file replacement, files of pages, clock. */
 #ifndef PI_OS_H
 #define PI_OS_H
 
@@ -16,8 +16,13 @@ struct pi_file {
 pith_status pi_file_map(const char *path, struct pi_file *file, pith_error *err);
 void pi_file_unmap(struct pi_file *file);
 
-/* Gives the pages of a range of the mapping back to the system; reading them again reads the file. */
+/* Gives the pages of a range of the mapping back to the system; reading them again reads the file.
+ */
 void pi_file_drop(const struct pi_file *file, size_t offset, size_t size);
+
+/* Makes an empty file that only its owner may read and write, where the path names nothing yet. IO
+   names the path and the reason. */
+pith_status pi_file_create_private(const char *path, pith_error *err);
 
 /* True when both paths name one existing file, through links too. */
 bool pi_file_same(const char *a, const char *b);
@@ -44,6 +49,26 @@ pith_status pi_new_file_save(const char *path, const void *data, size_t size, pi
 /* Fails with a sentence about what a file holds, behind the end of its path. */
 pith_status pi_file_fail(const char *path, pith_status status, const pith_error *why,
                          pith_error *err);
+
+/* A file that is read and written at offsets, by several threads at the same time, and by nobody
+   but who opened it. Zero it before pi_disk_open. */
+struct pi_disk {
+    bool open;
+    int fd;       /* valid when open */
+    int64_t size; /* bytes when it was opened; 0: a new file, or an empty one */
+};
+
+/* IO; INVALID: not a regular file, or open already, here or in another process. The sentences of
+   all these functions are reasons alone, to be put behind a path (pi_file_fail). */
+pith_status pi_disk_open(const char *path, struct pi_disk *disk, pith_error *err);
+void pi_disk_close(struct pi_disk *disk);
+/* All of it, or IO: a failed write leaves anything there. */
+pith_status pi_disk_read(const struct pi_disk *disk, int64_t offset, void *data, size_t size,
+                         pith_error *err);
+pith_status pi_disk_write(const struct pi_disk *disk, int64_t offset, const void *data, size_t size,
+                          pith_error *err);
+/* Cuts it off there, or makes it as long: what is new reads as zeros and takes no room yet. */
+pith_status pi_disk_resize(const struct pi_disk *disk, int64_t size, pith_error *err);
 
 /* Seconds of a monotonic clock. */
 double pi_time_s(void);

@@ -4,19 +4,23 @@
  * kv/attend.c walks a lane page by page with these kernels.
  *
  * A page holds page_len entries (16, 32 or 64), of which the first n are in use, in the layout that
- * kv/store.h draws: K [page_len][dim_k] or side by side, V [page_len][dim_v], q8_0 as codes with one
- * f16 scale per 32 dimensions of an entry. Parts may start anywhere that suits their type. Entries beyond n hold finite values, which are read and multiplied by zero.
+ * kv/store.h draws: K [page_len][dim_k] or side by side, V [page_len][dim_v], q8_0 as codes with
+ * one f16 scale per 32 dimensions of an entry. Types of 4, 3 and 2 bits hold codes and one f16
+ * scale per group of dimensions; what a code stands for says a table of the page. Parts may start
+ * anywhere that suits their type. Entries beyond n hold finite values, which are read and
+ * multiplied by zero.
  *
  * A logit is a sum over the dimensions in ascending order, and a lane of a register forms it alone,
  * beside those of other entries. So kernels put keys side by side on their way, where they are not
- * stored so: those of few rows as they go, once; for many rows decode_k leaves a page of keys side by side in f32, once for all,
- * which has kernels of its own (logits_decoded). Values need no such thing: there the lanes are
- * dimensions, as they are stored.
+ * stored so: those of few rows as they go, once; for many rows decode_k leaves a page of keys side
+ * by side in f32, once for all, which has kernels of its own (logits_decoded). Values need no such
+ * thing: there the lanes are dimensions, as they are stored.
  *
  * The arithmetic is fixed, for every level and every path, so that all give the same bits. fma is
  * the fused multiply-add, other operators round to f32. A stored value is exact in f32: f16 widens,
- * and the product of an f16 scale and a code has at most 18 significant bits. For row r and the
- * slots s of a page, in the order of the lane's pages:
+ * and the product of an f16 scale and a code has at most 18 significant bits. Of the types with a
+ * table it is scale * table[code], rounded once. For row r and the slots s of a page, in the order
+ * of the lane's pages:
  *
  *   x[s]  = clamp(scale * (acc = fma(k[d][s], q[d], acc), d ascending, from 0))
  *           clamp limits to [-FLT_MAX, FLT_MAX] and turns NaN into -FLT_MAX, so that finite inputs
@@ -35,6 +39,11 @@
  * visible slot may be skipped, and the bits of a row do not depend on the rows beside it or on
  * entries that it does not see. Values must stay below FLT_MAX divided by the entries of a lane.
  *
+ * Where the caller wants it (drop), weights that are small beside what their row has summed up
+ * count as nothing for the values: p[s] < PI_ATTEND_SMALL * l' becomes 0 in x, after the sum and
+ * the tap had it. That, too, is each row's own affair. Entries of coded values that no row of a
+ * call needs then are not decoded.
+ *
  * E(x) is expf.h's exponential for x >= -87 and 0 below (-INFINITY included).
  * E(0) = 1 exactly, so a row that sees one entry returns its value.
  */
@@ -47,6 +56,8 @@
 #define PI_ATTEND_SLOTS 64      /* most entries of a page; floats from one row of x to the next */
 #define PI_ATTEND_ROWS 12       /* most rows of one call on decoded pages */
 #define PI_ATTEND_ROWS_STORED 8 /* most rows of one call on pages as stored */
+#define PI_ATTEND_SMALL 1e-6f   /* share of a row's sum below which a weight is dropped */
+#define PI_ATTEND_CODES 16      /* of a table; those of fewer bits repeat themselves in it */
 
 /* What a call hands out beside its result. A page's slots begin at the pointers. */
 struct pi_attend_tap {
@@ -56,17 +67,38 @@ struct pi_attend_tap {
     size_t stride; /* floats from one row to the next */
 };
 
-enum pi_attend_type { PI_ATTEND_F32, PI_ATTEND_F16, PI_ATTEND_Q8_0, PI_ATTEND_N_TYPE };
+/*
+ * Codes are packed little end first: those of 4 bits in nibbles, the lower one first, of 2 bits
+ * from the lowest two of a byte on. Those of 3 bits have their lower two so, and their third as bit
+ * d % 8 of byte d / 8 of a plane of its own, the high one. Head sizes of these types are multiples
+ * of 16, and so are groups, powers of two that divide the head size.
+ */
+enum pi_attend_type {
+    PI_ATTEND_F32,
+    PI_ATTEND_F16,
+    PI_ATTEND_Q8_0,
+    PI_ATTEND_CODE4,
+    PI_ATTEND_CODE3,
+    PI_ATTEND_CODE2,
+    PI_ATTEND_N_TYPE
+};
 
 struct pi_attend_page {
-    const void *k;           /* [page_len][dim_k] values or codes; with columns [dim_k][page_len], of
-                                q8_0 [dim_k / 4][page_len][4]; what logits_decoded reads is f32
-                                [dim_k][page_len] */
+    const void *k;      /* [page_len][dim_k] values or codes; with columns [dim_k][page_len], of
+                           q8_0 [dim_k / 4][page_len][4], of CODE4 [dim_k / 8][page_len][4], of
+                           CODE3 and CODE2 [dim_k / 16][page_len][4]; what logits_decoded reads
+                           is f32 [dim_k][page_len] */
+    const void *k_high; /* CODE3: [page_len][dim_k / 8], with columns [dim_k / 16][page_len][2] */
     const uint16_t *k_scale; /* [page_len][dim_k / 32], with columns [dim_k / 32][page_len]; q8_0
-                                only */
+                                only, and of codes with k_group in the place of 32 */
+    const float *k_table;    /* [PI_ATTEND_CODES], codes only */
     const void *v;           /* [page_len][dim_v] values or codes */
-    const uint16_t *v_scale; /* [page_len][dim_v / 32], q8_0 only */
+    const void *v_high;      /* CODE3: [page_len][dim_v / 8] */
+    const uint16_t *v_scale; /* [page_len][dim_v / 32], q8_0 only, and of codes with v_group */
+    const float *v_table;    /* as k_table */
     const int32_t *pos;      /* [page_len] */
+    int32_t k_group;         /* dimensions that share a scale, of codes only */
+    int32_t v_group;
     int32_t page_len;
     int32_t n;    /* entries in use, 1..page_len */
     bool columns; /* keys lie side by side */
@@ -86,7 +118,9 @@ struct pi_attend_rows {
     float *max;           /* [n_row] m */
     float *sum;           /* [n_row] l */
     float *rescale;       /* [n_row] c */
-    float *o;             /* [n_row] rows, o_stride floats apart */
+    uint64_t need; /* slots, bit s for slot s < n, that values of codes reads: all, or what drop
+                      returned; other types read all */
+    float *o;      /* [n_row] rows, o_stride floats apart */
     size_t o_stride;
 };
 
@@ -101,6 +135,9 @@ struct pi_attend_kernels {
     /* x becomes p; max, sum and rescale move on; tap (may be NULL) gets what it wants. */
     void (*softmax)(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                     const struct pi_attend_tap *tap);
+    /* x[s] = 0 where it is below PI_ATTEND_SMALL times the row's sum, s < n; returns the slots
+       where some row has more than 0 left. Follows softmax. */
+    uint64_t (*drop)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
     /* o from rescale, x (weights) and V. At most PI_ATTEND_ROWS rows on f32, PI_ATTEND_ROWS_STORED
        on the other types. */
     void (*values[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,

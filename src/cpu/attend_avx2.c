@@ -2,6 +2,7 @@
  * attend_avx2.c - attention over a page with registers of 8 floats. Only the operations stand here;
  * their order is attend_tile.h's.
  */
+#include "cpu/codes_avx2.h"
 #include "cpu/kernels.h"
 #include "cpu/lanes_avx2.h"
 
@@ -33,6 +34,8 @@ static inline vec vec_pow2(vec y, vec t)
 
 static inline vec vec_load_f16_step(const uint16_t *p, int32_t step)
 {
+    if (step == 1)
+        return vec_load_f16(p);
     return _mm256_cvtph_ps(_mm_setr_epi16(
         (short)p[0], (short)p[step], (short)p[2 * step], (short)p[3 * step], (short)p[4 * step],
         (short)p[5 * step], (short)p[6 * step], (short)p[7 * step]));
@@ -90,6 +93,10 @@ static inline vmask mask_below(vec a, vec b)
 {
     return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
 }
+static inline uint32_t mask_bits(vmask m)
+{
+    return (uint32_t)_mm256_movemask_ps(m);
+}
 static inline vec mask_pick(vmask m, vec a, vec b)
 {
     return _mm256_blendv_ps(b, a, m);
@@ -138,6 +145,17 @@ static inline void line_prefetch(const void *p)
 static inline int32_t tile_vecs(int32_t n_row)
 {
     return n_row <= 2 ? 4 : n_row <= 6 ? 2 : 1;
+}
+
+/* The same where codes, what is left of them and their scales or tables need registers, too. */
+static inline int32_t code_key_vecs(int32_t n_row)
+{
+    return n_row <= 2 ? 2 : 1;
+}
+
+static inline int32_t code_value_vecs(int32_t n_row)
+{
+    return n_row <= 4 ? 2 : 1;
 }
 
 #include "cpu/attend_tile.h"

@@ -2,6 +2,7 @@
  * attend_avx512.c - attention over a page with registers of 16 floats. Only the operations stand
  * here; their order is attend_tile.h's.
  */
+#include "cpu/codes_avx512.h"
 #include "cpu/kernels.h"
 #include "cpu/lanes_avx512.h"
 
@@ -29,10 +30,12 @@ static inline vec vec_pow2(vec y, vec t)
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), n));
 }
 
-/* Steps 2 and 4 are those of the usual head sizes. A masked load touches no byte behind the last
+/* Steps 1, 2 and 4 are those of the usual head sizes. A masked load touches no byte behind the last
    value. */
 static inline vec vec_load_f16_step(const uint16_t *p, int32_t step)
 {
+    if (step == 1)
+        return vec_load_f16(p);
     if (step == 2) {
         __m512i all = _mm512_maskz_loadu_epi16(0x7fffffff, p);
         return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(all));
@@ -91,6 +94,10 @@ static inline vmask mask_below(vec a, vec b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
 }
+static inline uint32_t mask_bits(vmask m)
+{
+    return m;
+}
 static inline vec mask_pick(vmask m, vec a, vec b)
 {
     return _mm512_mask_blend_ps(m, b, a);
@@ -140,6 +147,17 @@ static inline void line_prefetch(const void *p)
 static inline int32_t tile_vecs(int32_t n_row)
 {
     return n_row <= 6 ? 4 : 2;
+}
+
+/* The same where codes, what is left of them and their scales or tables need registers, too. */
+static inline int32_t code_key_vecs(int32_t n_row)
+{
+    return n_row <= 3 ? 4 : 2;
+}
+
+static inline int32_t code_value_vecs(int32_t n_row)
+{
+    return n_row <= 5 ? 4 : 2;
 }
 
 #include "cpu/attend_tile.h"

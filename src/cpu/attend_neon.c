@@ -2,6 +2,7 @@
  * attend_neon.c - attention over a page with registers of 4 floats. Only the operations stand here;
  * their order is attend_tile.h's.
  */
+#include "cpu/codes_neon.h"
 #include "cpu/kernels.h"
 #include "cpu/lanes_neon.h"
 
@@ -38,6 +39,8 @@ static inline vec vec_pow2(vec y, vec t)
 
 static inline vec vec_load_f16_step(const uint16_t *p, int32_t step)
 {
+    if (step == 1)
+        return vec_load_f16(p);
     uint16x4_t all = vdup_n_u16(p[0]);
     all = vld1_lane_u16(p + step, all, 1);
     all = vld1_lane_u16(p + 2 * step, all, 2);
@@ -104,6 +107,11 @@ static inline vmask mask_below(vec a, vec b)
 {
     return vcltq_f32(a, b);
 }
+static inline uint32_t mask_bits(vmask m)
+{
+    static const uint32_t lanes[4] = {1, 2, 4, 8};
+    return vaddvq_u32(vandq_u32(m, vld1q_u32(lanes)));
+}
 static inline vec mask_pick(vmask m, vec a, vec b)
 {
     return vbslq_f32(m, a, b);
@@ -164,6 +172,20 @@ static inline void line_prefetch_far(const void *p)
 static inline int32_t tile_vecs(int32_t n_row)
 {
     return n_row <= 6 ? 4 : 2;
+}
+
+/* The same where codes, what is left of them and their scales or tables need registers, too: a
+   table alone fills four of them. */
+static inline int32_t code_key_vecs(int32_t n_row)
+{
+    (void)n_row;
+    return 2;
+}
+
+static inline int32_t code_value_vecs(int32_t n_row)
+{
+    (void)n_row;
+    return 2;
 }
 
 #include "cpu/attend_tile.h"

@@ -25,11 +25,52 @@ static float f16_at(const void *values, size_t at)
     return pi_f32_from_f16(((const uint16_t *)values)[at]);
 }
 
+/* Code i of those that lie from an address on, the high bit included. */
+static int32_t code_at(enum pi_attend_type type, const uint8_t *low, const uint8_t *high, size_t i)
+{
+    if (type == PI_ATTEND_CODE4)
+        return low[i / 2] >> (i % 2 * 4) & 15;
+    int32_t code = low[i / 4] >> (i % 4 * 2) & 3;
+    return type == PI_ATTEND_CODE3 ? code | (high[i / 8] >> (i % 8) & 1) << 2 : code;
+}
+
+/* The codes of an element of columns begin in its own first byte. */
+static float coded_key_at(enum pi_attend_type type, const struct pi_attend_page *page, size_t d,
+                          size_t s)
+{
+    size_t len = (size_t)page->page_len, dim = (size_t)page->dim_k, group = (size_t)page->k_group;
+    const uint8_t *low = page->k, *high = page->k_high;
+    if (!page->columns) {
+        low += s * dim * (type == PI_ATTEND_CODE4 ? 4 : 2) / 8;
+        high += type == PI_ATTEND_CODE3 ? s * dim / 8 : 0;
+        int32_t code = code_at(type, low, high, d);
+        return pi_f32_from_f16(page->k_scale[s * (dim / group) + d / group]) * page->k_table[code];
+    }
+    size_t n = type == PI_ATTEND_CODE4 ? 8 : 16; /* codes of an element */
+    low += (d / n * len + s) * 4;
+    high += type == PI_ATTEND_CODE3 ? (d / n * len + s) * 2 : 0;
+    int32_t code = code_at(type, low, high, d % n);
+    return pi_f32_from_f16(page->k_scale[d / group * len + s]) * page->k_table[code];
+}
+
+static float coded_value_at(enum pi_attend_type type, const struct pi_attend_page *page, size_t s,
+                            size_t d)
+{
+    size_t dim = (size_t)page->dim_v, group = (size_t)page->v_group;
+    const uint8_t *low = page->v, *high = page->v_high;
+    low += s * dim * (type == PI_ATTEND_CODE4 ? 4 : 2) / 8;
+    high += type == PI_ATTEND_CODE3 ? s * dim / 8 : 0;
+    int32_t code = code_at(type, low, high, d);
+    return pi_f32_from_f16(page->v_scale[s * (dim / group) + d / group]) * page->v_table[code];
+}
+
 static float key_at(enum pi_attend_type type, const struct pi_attend_page *page, int32_t d,
                     int32_t s)
 {
     size_t len = (size_t)page->page_len, dim = (size_t)page->dim_k;
     size_t slot = (size_t)s, i = (size_t)d;
+    if (type >= PI_ATTEND_CODE4)
+        return coded_key_at(type, page, i, slot);
     size_t at = page->columns ? i * len + slot : slot * dim + i;
     size_t block = page->columns ? i / 32 * len + slot : slot * (dim / 32) + i / 32;
     if (type == PI_ATTEND_F32)
@@ -44,6 +85,8 @@ static float value_at(enum pi_attend_type type, const struct pi_attend_page *pag
                       int32_t d)
 {
     size_t at = (size_t)s * (size_t)page->dim_v + (size_t)d;
+    if (type >= PI_ATTEND_CODE4)
+        return coded_value_at(type, page, (size_t)s, (size_t)d);
     if (type == PI_ATTEND_F32)
         return f32_at(page->v, at);
     if (type == PI_ATTEND_F16)
@@ -92,7 +135,8 @@ static void values(enum pi_attend_type type, const struct pi_attend_page *page,
             float *o = rows->o + (size_t)r * rows->o_stride + (size_t)d;
             float acc = *o * rows->rescale[r];
             for (int32_t s = 0; s < page->n; s++)
-                acc = fmaf(value_at(type, page, s, d), rows->x[r * PI_ATTEND_SLOTS + s], acc);
+                if (type < PI_ATTEND_CODE4 || (rows->need >> s & 1) != 0)
+                    acc = fmaf(value_at(type, page, s, d), rows->x[r * PI_ATTEND_SLOTS + s], acc);
             *o = acc;
         }
 }
@@ -146,6 +190,18 @@ static void softmax(const struct pi_attend_page *page, const struct pi_attend_ro
     }
 }
 
+static uint64_t drop(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    uint64_t need = 0;
+    for (int32_t r = 0; r < rows->n_row; r++)
+        for (int32_t s = 0; s < page->n; s++) {
+            float *p = rows->x + r * PI_ATTEND_SLOTS + s;
+            *p = *p < PI_ATTEND_SMALL * rows->sum[r] ? 0.0f : *p;
+            need |= *p > 0.0f ? (uint64_t)1 << s : 0;
+        }
+    return need;
+}
+
 static void multiply(float *x, int32_t n, float factor)
 {
     for (int32_t i = 0; i < n; i++)
@@ -195,6 +251,21 @@ static void logits_q8_0(const struct pi_attend_page *page, const struct pi_atten
     logits(PI_ATTEND_Q8_0, page, rows);
 }
 
+static void logits_code4(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    logits(PI_ATTEND_CODE4, page, rows);
+}
+
+static void logits_code3(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    logits(PI_ATTEND_CODE3, page, rows);
+}
+
+static void logits_code2(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    logits(PI_ATTEND_CODE2, page, rows);
+}
+
 static void values_f32(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     values(PI_ATTEND_F32, page, rows);
@@ -208,6 +279,21 @@ static void values_f16(const struct pi_attend_page *page, const struct pi_attend
 static void values_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     values(PI_ATTEND_Q8_0, page, rows);
+}
+
+static void values_code4(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    values(PI_ATTEND_CODE4, page, rows);
+}
+
+static void values_code3(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    values(PI_ATTEND_CODE3, page, rows);
+}
+
+static void values_code2(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    values(PI_ATTEND_CODE2, page, rows);
 }
 
 static void decode_k_f32(const struct pi_attend_page *page, float *out)
@@ -225,6 +311,21 @@ static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
     decode_k(PI_ATTEND_Q8_0, page, out);
 }
 
+static void decode_k_code4(const struct pi_attend_page *page, float *out)
+{
+    decode_k(PI_ATTEND_CODE4, page, out);
+}
+
+static void decode_k_code3(const struct pi_attend_page *page, float *out)
+{
+    decode_k(PI_ATTEND_CODE3, page, out);
+}
+
+static void decode_k_code2(const struct pi_attend_page *page, float *out)
+{
+    decode_k(PI_ATTEND_CODE2, page, out);
+}
+
 static void decode_v_f32(const struct pi_attend_page *page, float *out)
 {
     decode_v(PI_ATTEND_F32, page, out);
@@ -240,15 +341,33 @@ static void decode_v_q8_0(const struct pi_attend_page *page, float *out)
     decode_v(PI_ATTEND_Q8_0, page, out);
 }
 
+static void decode_v_code4(const struct pi_attend_page *page, float *out)
+{
+    decode_v(PI_ATTEND_CODE4, page, out);
+}
+
+static void decode_v_code3(const struct pi_attend_page *page, float *out)
+{
+    decode_v(PI_ATTEND_CODE3, page, out);
+}
+
+static void decode_v_code2(const struct pi_attend_page *page, float *out)
+{
+    decode_v(PI_ATTEND_CODE2, page, out);
+}
+
 void pi_attend_init_scalar(struct pi_attend_kernels *k)
 {
     *k = (struct pi_attend_kernels){
-        .logits = {logits_f32, logits_f16, logits_q8_0},
+        .logits = {logits_f32, logits_f16, logits_q8_0, logits_code4, logits_code3, logits_code2},
         .logits_decoded = logits_decoded,
         .softmax = softmax,
-        .values = {values_f32, values_f16, values_q8_0},
-        .decode_k = {decode_k_f32, decode_k_f16, decode_k_q8_0},
-        .decode_v = {decode_v_f32, decode_v_f16, decode_v_q8_0},
+        .drop = drop,
+        .values = {values_f32, values_f16, values_q8_0, values_code4, values_code3, values_code2},
+        .decode_k = {decode_k_f32, decode_k_f16, decode_k_q8_0, decode_k_code4, decode_k_code3,
+                     decode_k_code2},
+        .decode_v = {decode_v_f32, decode_v_f16, decode_v_q8_0, decode_v_code4, decode_v_code3,
+                     decode_v_code2},
         .scale = multiply,
         .decay = decay,
         .prefetch = prefetch,

@@ -21,7 +21,9 @@
  *   line_prefetch(p)       brings a line to the first level of cache, _far to the second
  *   tile_vecs(n_row)       registers across, of a tile that is n_row high
  *   TILE_ROWS_TALL         12 where a tile of 12 rows pays on f32 pages, else 6
- *   LANES, bits and the operations on them, which attend_transpose.h lists
+ *   LANES, bits and the operations on them, which attend_transpose.h lists, and what attend_codes.h
+ *   does
+ *   mask_bits(m)           bit i for lane i
  */
 #ifndef PI_ATTEND_TILE_H
 #define PI_ATTEND_TILE_H
@@ -290,6 +292,24 @@ static void softmax(const struct pi_attend_page *page, const struct pi_attend_ro
         softmax_few(rows, page_vecs(page), weight, stride);
     else
         softmax_many(rows, page_vecs(page), weight, stride);
+}
+
+/* Slots beyond n have weights of 0, if any: they are not below the bound when that is 0, and then
+   they are not above 0. */
+static uint64_t drop(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    uint64_t need = 0;
+    for (int32_t r = 0; r < rows->n_row; r++) {
+        vec least = vec_set1(PI_ATTEND_SMALL * rows->sum[r]);
+        float *x = rows->x + r * PI_ATTEND_SLOTS;
+        for (int32_t s = 0; s < page_vecs(page) * VEC; s += VEC) {
+            vec p = vec_load(x + s);
+            p = mask_pick(mask_below(p, least), vec_zero(), p);
+            vec_store(x + s, p);
+            need |= (uint64_t)mask_bits(mask_below(vec_zero(), p)) << s;
+        }
+    }
+    return need;
 }
 
 static void multiply(float *x, int32_t n, float factor)
@@ -584,9 +604,13 @@ static void prefetch(const void *at, size_t size)
         line_prefetch_far((const uint8_t *)at + i);
 }
 
+#include "cpu/attend_codes.h"
+
 /* Decoding values of f32 stays the reference's: nobody needs a copy. */
 static void attend_init(struct pi_attend_kernels *k)
 {
+    codes_init(k);
+    k->drop = drop;
     k->logits[PI_ATTEND_F32] = logits_f32;
     k->logits[PI_ATTEND_F16] = logits_f16;
     k->logits[PI_ATTEND_Q8_0] = logits_q8_0;

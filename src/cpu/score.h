@@ -34,7 +34,10 @@ enum {
 /* Keys of a type, n >= 1 of them next to each other. */
 struct pi_score_keys {
     const void *k;         /* [n][dim] values or codes; unit codes + 128, as uint8_t */
-    const uint16_t *scale; /* [n][dim / 32], q8_0 only */
+    const void *high;      /* [n][dim / 8] of CODE3 */
+    const uint16_t *scale; /* [n][dim / 32] of q8_0, [n][dim / group] of codes of fewer bits */
+    const float *table;    /* [PI_ATTEND_CODES] of these */
+    int32_t group;
     int32_t n;
     int32_t dim;    /* of unit codes a multiple of 4 */
     ptrdiff_t next; /* bytes from these keys to some that are read later, which kernels ask the
@@ -76,7 +79,7 @@ struct pi_score_kernels {
                                   const struct pi_score_vectors *q, float *out);
     void (*unit8)(const struct pi_score_keys *keys, const struct pi_score_codes *q, float *out);
     /* F32 and F16 alone. */
-    void (*columns[PI_ATTEND_Q8_0])(const struct pi_score_columns *c, float *out);
+    void (*columns[PI_ATTEND_F16 + 1])(const struct pi_score_columns *c, float *out);
     /* The i < n with x[i] >= least, ascending, into at, which has room for 16 more than there are;
        returns how many. */
     int32_t (*at_least)(const float *x, int32_t n, float least, int32_t *at);

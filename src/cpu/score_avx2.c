@@ -2,6 +2,7 @@
  * score_avx2.c - scoring keys with registers of 8 floats. Dot products and columns are
  * score_tile.h's; codes are multiplied as 16-bit numbers, whose products are added in pairs.
  */
+#include "cpu/codes_avx2.h"
 #include "cpu/kernels.h"
 #include "cpu/lanes_avx2.h"
 

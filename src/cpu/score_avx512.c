@@ -2,6 +2,7 @@
  * score_avx512.c - scoring keys with registers of 16 floats or 64 codes. Dot products and columns
  * are score_tile.h's; codes are multiplied by VNNI, four to a lane, keys + 128 being unsigned.
  */
+#include "cpu/codes_avx512.h"
 #include "cpu/kernels.h"
 #include "cpu/lanes_avx512.h"
 

@@ -3,6 +3,7 @@
  * score_tile.h's; codes are multiplied by the dot product of signed bytes, which those of keys
  * become when their highest bit is turned.
  */
+#include "cpu/codes_neon.h"
 #include "cpu/kernels.h"
 #include "cpu/lanes_neon.h"
 

@@ -87,10 +87,23 @@ static float clamp(float x)
     return y < FLT_MAX ? y : FLT_MAX;
 }
 
+/* Entries of coded keys are whole bytes in every plane, so that codes count on through them all. */
+static float coded_at(enum pi_attend_type type, const struct pi_score_keys *keys, size_t at)
+{
+    const uint8_t *low = keys->k, *high = keys->high;
+    int32_t code = type == PI_ATTEND_CODE4 ? low[at / 2] >> (at % 2 * 4) & 15
+                                           : low[at / 4] >> (at % 4 * 2) & 3;
+    if (type == PI_ATTEND_CODE3)
+        code |= (high[at / 8] >> (at % 8) & 1) << 2;
+    return pi_f32_from_f16(keys->scale[at / (size_t)keys->group]) * keys->table[code];
+}
+
 static float value_at(enum pi_attend_type type, const struct pi_score_keys *keys, int32_t i,
                       int32_t d)
 {
     size_t at = (size_t)i * (size_t)keys->dim + (size_t)d;
+    if (type >= PI_ATTEND_CODE4)
+        return coded_at(type, keys, at);
     if (type == PI_ATTEND_F32)
         return ((const float *)keys->k)[at];
     if (type == PI_ATTEND_F16)
@@ -150,6 +163,24 @@ static void dot_f16(const struct pi_score_keys *keys, const struct pi_score_vect
 static void dot_q8_0(const struct pi_score_keys *keys, const struct pi_score_vectors *q, float *out)
 {
     dot(PI_ATTEND_Q8_0, keys, q, out);
+}
+
+static void dot_code4(const struct pi_score_keys *keys, const struct pi_score_vectors *q,
+                      float *out)
+{
+    dot(PI_ATTEND_CODE4, keys, q, out);
+}
+
+static void dot_code3(const struct pi_score_keys *keys, const struct pi_score_vectors *q,
+                      float *out)
+{
+    dot(PI_ATTEND_CODE3, keys, q, out);
+}
+
+static void dot_code2(const struct pi_score_keys *keys, const struct pi_score_vectors *q,
+                      float *out)
+{
+    dot(PI_ATTEND_CODE2, keys, q, out);
 }
 
 static void unit8(const struct pi_score_keys *keys, const struct pi_score_codes *q, float *out)
@@ -213,6 +244,9 @@ void pi_score_init_scalar(struct pi_score_kernels *k)
     k->dot[PI_ATTEND_F32] = dot_f32;
     k->dot[PI_ATTEND_F16] = dot_f16;
     k->dot[PI_ATTEND_Q8_0] = dot_q8_0;
+    k->dot[PI_ATTEND_CODE4] = dot_code4;
+    k->dot[PI_ATTEND_CODE3] = dot_code3;
+    k->dot[PI_ATTEND_CODE2] = dot_code2;
     k->unit8 = unit8;
     k->columns[PI_ATTEND_F32] = columns_f32;
     k->columns[PI_ATTEND_F16] = columns_f16;

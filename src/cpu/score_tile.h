@@ -15,6 +15,7 @@
  *   group_tree(acc, out)      out[g] = vec_tree(acc[g]), g < FEW_KEYS
  *   line_prefetch_far(p)      brings a line to the second level of cache: keys that come next
  *                             and those at hand would not find room in the first together
+ *   ivec, struct table, table_load, table_at, codes_row      as attend_codes.h has them
  */
 #ifndef PI_SCORE_TILE_H
 #define PI_SCORE_TILE_H
@@ -37,9 +38,20 @@ enum {
     COLUMN_VECS = 4, /* registers of keys side by side */
 };
 
-TILE size_t type_size(enum pi_attend_type type)
+/* Of a value; of codes with a high plane, in the low one. */
+TILE size_t type_bits(enum pi_attend_type type)
 {
-    return type == PI_ATTEND_F32 ? sizeof(float) : type == PI_ATTEND_F16 ? sizeof(uint16_t) : 1;
+    return type == PI_ATTEND_F32     ? 32
+           : type == PI_ATTEND_F16   ? 16
+           : type == PI_ATTEND_Q8_0  ? 8
+           : type == PI_ATTEND_CODE4 ? 4
+                                     : 2;
+}
+
+/* Bytes of n values, which are whole. */
+TILE size_t type_bytes(enum pi_attend_type type, size_t n)
+{
+    return n * type_bits(type) / 8;
 }
 
 /* VEC values of a type; codes as they are. */
@@ -53,34 +65,57 @@ TILE vec load_values(enum pi_attend_type type, const void *p)
 /* A key as it is stored. */
 struct row {
     const uint8_t *k;
+    const uint8_t *high;
     const uint16_t *scale;
+    const float *table;
+    int32_t shift; /* dimensions per scale: 1 << shift */
 };
 
 TILE struct row row_of(enum pi_attend_type type, const struct pi_score_keys *keys,
                        const int32_t dim, int32_t i)
 {
     size_t at = (size_t)i * (size_t)dim;
-    return (struct row){(const uint8_t *)keys->k + at * type_size(type),
-                        type == PI_ATTEND_Q8_0 ? keys->scale + at / 32 : NULL};
+    struct row row = {.k = (const uint8_t *)keys->k + type_bytes(type, at), .shift = 5};
+    if (type == PI_ATTEND_Q8_0)
+        row.scale = keys->scale + at / 32;
+    if (type >= PI_ATTEND_CODE4) {
+        row.shift = __builtin_ctz((uint32_t)keys->group);
+        row.scale = keys->scale + (at >> row.shift);
+        row.table = keys->table;
+    }
+    if (type == PI_ATTEND_CODE3)
+        row.high = (const uint8_t *)keys->high + at / 8;
+    return row;
 }
 
 /* Dimensions d .. d + 16 of a key as f32. */
 TILE void load_16(enum pi_attend_type type, struct row row, int32_t d, vec out[NV])
 {
+    if (type >= PI_ATTEND_CODE4) {
+        const struct table table = table_load(type, row.table);
+        vec scale = vec_set1_f16(row.scale + (d >> row.shift));
+        const uint8_t *high = type == PI_ATTEND_CODE3 ? row.high + d / 8 : NULL;
+        ivec code[NV];
+        codes_row(type, NV, row.k + type_bytes(type, (size_t)d), high, code);
+        UNROLL
+        for (int32_t v = 0; v < NV; v++)
+            out[v] = vec_mul(scale, table_at(type, &table, code[v]));
+        return;
+    }
     UNROLL
     for (int32_t v = 0; v < NV; v++) {
-        out[v] = load_values(type, row.k + (size_t)(d + v * VEC) * type_size(type));
+        out[v] = load_values(type, row.k + type_bytes(type, (size_t)(d + v * VEC)));
         if (type == PI_ATTEND_Q8_0)
             out[v] = vec_mul(vec_set1_f16(row.scale + d / 32), out[v]);
     }
 }
 
-/* The same where a key ends before, n < 16 of them and then 0. Blocks of q8_0 do not. */
+/* The same where a key ends before, n < 16 of them and then 0. Blocks of codes do not. */
 TILE void load_rest(enum pi_attend_type type, struct row row, int32_t d, int32_t n, vec out[NV])
 {
     uint8_t rest[16 * sizeof(float)] = {0};
-    memcpy(rest, row.k + (size_t)d * type_size(type), (size_t)n * type_size(type));
-    load_16(type, (struct row){rest, NULL}, 0, out);
+    memcpy(rest, row.k + type_bytes(type, (size_t)d), type_bytes(type, (size_t)n));
+    load_16(type, (struct row){.k = rest}, 0, out);
 }
 
 /* ---- few vectors, along the key ----------------------------------------------------------- */
@@ -90,7 +125,7 @@ TILE void load_rest(enum pi_attend_type type, struct row row, int32_t d, int32_t
 TILE void few_sums(const enum pi_attend_type type, const int32_t n_key, const struct row *key,
                    int32_t dim, const float *q, const uint8_t *next, vec acc[FEW_KEYS][NV])
 {
-    const size_t ask = (size_t)(n_key * 16) * type_size(type);
+    const size_t ask = type_bytes(type, (size_t)(n_key * 16));
     int32_t whole = dim / 16 * 16;
     vec k[NV];
     UNROLL
@@ -110,7 +145,7 @@ TILE void few_sums(const enum pi_attend_type type, const int32_t n_key, const st
                 acc[g][v] = vec_fma(k[v], vec_load(q + d + v * VEC), acc[g][v]);
         }
     }
-    if (whole == dim || type == PI_ATTEND_Q8_0)
+    if (whole == dim || type >= PI_ATTEND_Q8_0)
         return;
     UNROLL
     for (int32_t g = 0; g < n_key; g++) {
@@ -190,7 +225,7 @@ TILE void widen(const enum pi_attend_type type, const struct pi_score_keys *keys
             for (int32_t v = 0; v < NV; v++)
                 vec_store(to + d + v * VEC, k[v]);
         }
-        if (whole == n || type == PI_ATTEND_Q8_0)
+        if (whole == n || type >= PI_ATTEND_Q8_0)
             continue;
         load_rest(type, key, d0 + whole, n - whole, k);
         UNROLL
@@ -220,7 +255,7 @@ TILE void many_step(const float *k, const float *q, int32_t d, vec acc[GROUP][NV
 TILE void many_tile(const enum pi_attend_type type, const float *k, const float *q, int32_t n,
                     const uint8_t *next, vec acc[GROUP][NV])
 {
-    const int32_t step = 64 / (GROUP * (int32_t)type_size(type));
+    const int32_t step = 64 * 8 / (GROUP * (int32_t)type_bits(type));
     int32_t d = 0;
     for (; d + step <= n; d += step, next += 64) {
         line_prefetch_far(next);
@@ -284,7 +319,7 @@ TILE void many_keys(const enum pi_attend_type type, const struct pi_score_keys *
 {
     _Alignas(64) float k[WIDE * SLAB], sums[WIDE * 16], tops[WIDE * 16] = {0};
     int32_t dim = keys->dim, n_block = (q->n + 15) / 16;
-    const uint8_t *next = (const uint8_t *)keys->k + (size_t)i * (size_t)dim * type_size(type);
+    const uint8_t *next = (const uint8_t *)keys->k + type_bytes(type, (size_t)i * (size_t)dim);
     next += keys->next;
     for (int32_t b = 0; b < n_block; b++)
         for (int32_t d0 = 0; d0 < dim; d0 += SLAB) {
@@ -299,7 +334,7 @@ TILE void many_keys(const enum pi_attend_type type, const struct pi_score_keys *
                 else
                     group_load(sums + g * 16, acc);
                 many_tile(type, k + g * SLAB, with, n,
-                          next + (size_t)(g * dim + d0 * GROUP) * type_size(type), acc);
+                          next + type_bytes(type, (size_t)(g * dim + d0 * GROUP)), acc);
                 if (d0 + n < dim) {
                     group_store(sums + g * 16, acc);
                     continue;
@@ -338,6 +373,24 @@ static void dot_q8_0(const struct pi_score_keys *keys, const struct pi_score_vec
     dot(PI_ATTEND_Q8_0, keys, q, out);
 }
 
+static void dot_code4(const struct pi_score_keys *keys, const struct pi_score_vectors *q,
+                      float *out)
+{
+    dot(PI_ATTEND_CODE4, keys, q, out);
+}
+
+static void dot_code3(const struct pi_score_keys *keys, const struct pi_score_vectors *q,
+                      float *out)
+{
+    dot(PI_ATTEND_CODE3, keys, q, out);
+}
+
+static void dot_code2(const struct pi_score_keys *keys, const struct pi_score_vectors *q,
+                      float *out)
+{
+    dot(PI_ATTEND_CODE2, keys, q, out);
+}
+
 /* ---- columns, the lanes being keys -------------------------------------------------------- */
 
 /* Vectors j .. j + n_q times n_vec registers of keys from key s on. */
@@ -354,12 +407,12 @@ TILE void column_tile(const enum pi_attend_type type, const int32_t n_q, const i
     }
     for (int32_t d = 0; d < c->n_dim; d++) {
         const uint8_t *at = (const uint8_t *)c->k +
-                            ((size_t)c->dims[d] * (size_t)c->stride + (size_t)s) * type_size(type);
-        for (size_t b = 0; j == 0 && b < (size_t)(n_vec * VEC) * type_size(type); b += 64)
+                            type_bytes(type, (size_t)c->dims[d] * (size_t)c->stride + (size_t)s);
+        for (size_t b = 0; j == 0 && b < type_bytes(type, (size_t)(n_vec * VEC)); b += 64)
             line_prefetch_far(at + c->next + b);
         UNROLL
         for (int32_t v = 0; v < n_vec; v++)
-            k[v] = load_values(type, at + (size_t)(v * VEC) * type_size(type));
+            k[v] = load_values(type, at + type_bytes(type, (size_t)(v * VEC)));
         UNROLL
         for (int32_t i = 0; i < n_q; i++) {
             vec with = vec_set1(q[i * c->n_dim + d]);
@@ -412,6 +465,9 @@ static void score_init(struct pi_score_kernels *k)
     k->dot[PI_ATTEND_F32] = dot_f32;
     k->dot[PI_ATTEND_F16] = dot_f16;
     k->dot[PI_ATTEND_Q8_0] = dot_q8_0;
+    k->dot[PI_ATTEND_CODE4] = dot_code4;
+    k->dot[PI_ATTEND_CODE3] = dot_code3;
+    k->dot[PI_ATTEND_CODE2] = dot_code2;
     k->columns[PI_ATTEND_F32] = columns_f32;
     k->columns[PI_ATTEND_F16] = columns_f16;
 }

@@ -67,6 +67,11 @@ struct pi_vec_kernels {
     int32_t (*single_lowest)(const float *x, int32_t n);
     /* Sum of (x[i] - y[i])^2: sixteen partial sums as in sum, but in float. */
     float (*distance)(const float *x, const float *y, int32_t n);
+    /* x = A H B x * scale in place, n a power of two from 16 to 128. B and A turn the sign of what
+       has a 0 in the bits before and after, bit i of word i / 32 first; H is Hadamard's matrix in
+       Sylvester's order without a factor, by butterflies (a, b) -> (a + b, a - b) of elements 1, 2,
+       4, ... n / 2 apart, in this order; the factor is multiplied last. */
+    void (*wht)(float *x, int32_t n, const uint32_t *before, const uint32_t *after, float scale);
 };
 
 #endif

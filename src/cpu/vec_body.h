@@ -1,8 +1,8 @@
 /*
  * vec_body.h - the kernels of vec.h as plain loops. Each vec_LEVEL.c includes this file and is
  * compiled with its level's flags, so that the compiler makes the level's instructions out of one
- * text. The loops leave it no freedom: every sum has its order written out, every fused operation is
- * an fmaf, contraction is off. All levels therefore give the same bits.
+ * text. The loops leave it no freedom: every sum has its order written out, every fused operation
+ * is an fmaf, contraction is off. All levels therefore give the same bits.
  */
 #include <math.h>
 
@@ -12,8 +12,8 @@
 
 #define VEC_LANES 16 /* partial sums of a reduction: a register of the widest level */
 
-/* Partial sum j takes x[j], x[j + 16], ...; then halves are added: 8, 4, 2, 1. Squares of floats are
-   exact in double. */
+/* Partial sum j takes x[j], x[j + 16], ...; then halves are added: 8, 4, 2, 1. Squares of floats
+   are exact in double. */
 static double vec_sum_squares(const float *x, int32_t n)
 {
     double s[VEC_LANES] = {0};
@@ -116,8 +116,7 @@ static void vec_quantize(const float *x, int32_t n, int8_t *q, float *scale, int
         vec_quantize_block(x + b * PI_ACT_BLOCK, q + b * PI_ACT_BLOCK, scale + b, sum16 + 2 * b);
     if (n % PI_ACT_BLOCK != 0) {
         float tail[PI_ACT_BLOCK] = {0};
-        memcpy(tail, x + n_whole * PI_ACT_BLOCK,
-               (size_t)(n % PI_ACT_BLOCK) * sizeof(float));
+        memcpy(tail, x + n_whole * PI_ACT_BLOCK, (size_t)(n % PI_ACT_BLOCK) * sizeof(float));
         vec_quantize_block(tail, q + n_whole * PI_ACT_BLOCK, scale + n_whole, sum16 + 2 * n_whole);
     }
 }
@@ -315,7 +314,8 @@ static void vec_weigh(const float *w, size_t stride, const float *c, int32_t n_r
     }
 }
 
-/* x where its age is in range, else infinity, which is what no entry that may go is above; NaN is 0. */
+/* x where its age is in range, else infinity, which is what no entry that may go is above; NaN is
+ * 0. */
 static inline __attribute__((always_inline)) float vec_in_range(float x, int32_t age, int32_t lo,
                                                                 int32_t hi)
 {
@@ -372,8 +372,8 @@ static int32_t vec_lowest(const float *x, const int32_t *age, int32_t n, int32_t
     return i;
 }
 
-/* Numbers from 0 on, the infinite one included, are in the order of their bits, above which those of
-   all others lie; and of whole numbers compilers find extremes in any order. */
+/* Numbers from 0 on, the infinite one included, are in the order of their bits, above which those
+   of all others lie; and of whole numbers compilers find extremes in any order. */
 static inline uint32_t vec_bits(const float *x)
 {
     uint32_t bits;
@@ -439,8 +439,45 @@ static float vec_distance(const float *x, const float *y, int32_t n)
     return s[0];
 }
 
+#define VEC_WHT_MAX 128
+
+/* Turns signs as the bits say, n a multiple of 16. */
+static void vec_signs(const float *restrict x, int32_t n, const uint32_t *bits, float scale,
+                      float *restrict out)
+{
+    for (int32_t i = 0; i < n; i += VEC_LANES) {
+        uint32_t minus = ~(bits[i / 32] >> (i % 32));
+        for (int32_t j = 0; j < VEC_LANES; j++) {
+            uint32_t sign = (minus >> j) << 31;
+            out[i + j] = pi_f32_from_bits(pi_bits_from_f32(x[i + j] * scale) ^ sign);
+        }
+    }
+}
+
+/* Neighbours become sum and difference, which go to the halves: so after each round the elements
+   that meet next are neighbours again, and after the last all are back in their places. */
+static void vec_butterflies(const float *restrict x, int32_t n, float *restrict out)
+{
+    for (int32_t i = 0; i < n / 2; i++) {
+        float a = x[2 * i], b = x[2 * i + 1];
+        out[i] = a + b;
+        out[n / 2 + i] = a - b;
+    }
+}
+
+static void vec_wht(float *x, int32_t n, const uint32_t *before, const uint32_t *after, float scale)
+{
+    float buffer[2][VEC_WHT_MAX];
+    int32_t from = 0;
+    vec_signs(x, n, before, 1.0f, buffer[0]);
+    for (int32_t i = 1; i < n; i *= 2, from = 1 - from)
+        vec_butterflies(buffer[from], n, buffer[1 - from]);
+    vec_signs(buffer[from], n, after, scale, x);
+}
+
 static void vec_init(struct pi_vec_kernels *k)
 {
+    k->wht = vec_wht;
     k->rms_norm = vec_rms_norm;
     k->add = vec_add;
     k->silu_mul = vec_silu_mul;

@@ -19,11 +19,14 @@ void pith_engine_params_default(pith_engine_params *out)
 /* The params as checked numbers. */
 struct plan {
     struct kv_geometry geometry;
+    struct kv_geometry given; /* with the types that were asked for */
+    bool k_replaced;          /* K's are others */
     int64_t kv_bytes;
     int32_t n_thread;
     int32_t chunk;
     struct keep_config keep;
     struct read_config read;
+    struct recall_config recall;
 };
 
 static pith_status check_range(const char *field, int64_t value, int64_t min, int64_t max,
@@ -33,6 +36,43 @@ static pith_status check_range(const char *field, int64_t value, int64_t min, in
         return pi_fail(err, PITH_INVALID, "%s: %lld is not in %lld..%lld", field, (long long)value,
                        (long long)min, (long long)max);
     return PITH_OK;
+}
+
+/* Where so many query heads share a KV head, errors of its keys add up in all of them. */
+#define SHARED_KEYS 6
+
+/* Keys of few bits cost most where many query heads share them: of Qwen2.5-7B (7 to 1) turbo3
+   raises the perplexity from 6.6 to 3,556, with q8_0 for K to 6.7 (TurboQuant+, "asymmetric KV
+   compression"). There K is q8_0 instead, in all layers that would be turbo, unless forced. */
+static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_params *params,
+                                struct plan *out, pith_error *err)
+{
+    struct kv_geometry *g = &out->geometry;
+    bool force = false;
+    PI_TRY(kv_geometry_read_types(g, params->type_k, params->type_v, &force, err));
+    out->given = *g;
+    if (force || hp->n_head / hp->n_head_kv < SHARED_KEYS)
+        return PITH_OK;
+    out->k_replaced = kv_type_is_rotated(g->type_k) || kv_type_is_rotated(g->edge_k.type);
+    if (out->k_replaced && kv_type_group(KV_TYPE_Q8_0, hp->dim_k) == 0)
+        return pi_fail(
+            err, PITH_UNSUPPORTED,
+            "type_k: \"%.64s\": %d query heads share a KV head, so that K should be q8_0, "
+            "which cannot store a head size of %d; \"%s:force\" takes %s all the same",
+            params->type_k, hp->n_head / hp->n_head_kv, hp->dim_k, kv_type_name(g->type_k),
+            kv_type_name(g->type_k));
+    if (kv_type_is_rotated(g->type_k))
+        g->type_k = KV_TYPE_Q8_0;
+    if (kv_type_is_rotated(g->edge_k.type))
+        g->edge_k.type = KV_TYPE_Q8_0;
+    return PITH_OK;
+}
+
+/* KV memory of one sequence of n_token tokens, guests included. */
+static int64_t bytes_at(const struct plan *p, int32_t n_token)
+{
+    return keep_bytes_at(&p->keep, &p->geometry, n_token) +
+           recall_bytes_at(&p->recall, &p->keep, &p->geometry, n_token);
 }
 
 static pith_status make_plan(const pith_model *model, const pith_engine_params *params,
@@ -58,14 +98,15 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
         .n_thread = params->n_thread > 0 ? params->n_thread : pi_thread_count(),
         .chunk = params->chunk,
     };
-    PI_TRY(kv_type_read("type_k", params->type_k, &out->geometry.type_k, err));
-    PI_TRY(kv_type_read("type_v", params->type_v, &out->geometry.type_v, err));
+    PI_TRY(choose_types(hp, params, out, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(read_config_parse(params->read, &out->read, err));
     PI_TRY(read_config_fit(&out->read, &out->geometry, err)); /* pages hold its index, too */
     PI_TRY(keep_config_parse(params->keep, &out->keep, err));
     PI_TRY(keep_config_fit(&out->keep, &out->geometry, err));
-    out->kv_bytes = keep_bytes_at(&out->keep, &out->geometry, hp->n_ctx_train);
+    PI_TRY(recall_config_parse(params->recall, &out->recall, err));
+    PI_TRY(recall_config_fit(&out->recall, &out->geometry, &out->keep, err));
+    out->kv_bytes = bytes_at(out, hp->n_ctx_train);
     if (params->kv_tokens > 0)
         out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens);
     if (params->kv_bytes > 0)
@@ -79,7 +120,34 @@ pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *
     struct plan plan;
     PI_TRY(make_plan(model, params, &plan, err));
     PI_TRY(check_range("n_token", n_token, 0, INT32_MAX, err));
-    *bytes = keep_bytes_at(&plan.keep, &plan.geometry, (int32_t)n_token);
+    *bytes = bytes_at(&plan, (int32_t)n_token);
+    return PITH_OK;
+}
+
+/* ---- storage types ---- */
+
+/* Bytes of a token's keys or values in all KV heads. */
+static int64_t token_bytes(enum kv_type type, int32_t n_head, int32_t dim)
+{
+    return (int64_t)(kv_type_bits(type, dim) * dim / 8.0 + 0.5) * n_head;
+}
+
+pith_status pith_kv_layer(const pith_model *model, const pith_engine_params *params, int32_t layer,
+                          pith_kv_layer_info *out, pith_error *err)
+{
+    struct plan plan;
+    PI_TRY(make_plan(model, params, &plan, err));
+    const struct kv_geometry *g = &plan.geometry;
+    PI_TRY(check_range("layer", layer, 0, g->n_layer - 1, err));
+    enum kv_type k = kv_layer_type_k(g, layer), v = kv_layer_type_v(g, layer);
+    *out = (pith_kv_layer_info){
+        .type_k = kv_type_name(k),
+        .type_v = kv_type_name(v),
+        .k_replaced = plan.k_replaced && k != kv_layer_type_k(&plan.given, layer),
+        .bytes_k = token_bytes(k, g->n_head, g->dim_k),
+        .bytes_v = token_bytes(v, g->n_head, g->dim_v),
+        .page_bytes = (int64_t)kv_layer_page_bytes(g, layer),
+    };
     return PITH_OK;
 }
 
@@ -98,6 +166,7 @@ static pith_status make_policies(struct pith_engine *e, const struct plan *plan,
                            (keep_needs(e->keep) & KEEP_NEED_VALUE_NORM) != 0);
     PI_TRY(pi_engine_start_watch(e, err));
     PI_TRY(pi_engine_start_read(e, &plan->read, &model, err));
+    PI_TRY(pi_engine_start_recall(e, &plan->recall, &model, err));
     return pi_engine_update_tap(e, NULL, NULL, err);
 }
 
@@ -117,6 +186,10 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     e->model = model;
     e->chunk = plan.chunk;
     e->n_thread = plan.n_thread;
+    if (plan.k_replaced)
+        pi_log(PITH_LOG_INFO, "type_k=%s given=%s query_heads=%d kv_heads=%d",
+               kv_type_name(plan.geometry.type_k), kv_type_name(plan.given.type_k),
+               model->hp.n_head, model->hp.n_head_kv);
     pith_status status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
     if (status == PITH_OK)
         status = pi_pass_create(model, &plan.geometry, plan.chunk, plan.n_thread, &e->pass, err);
@@ -156,6 +229,7 @@ void pith_engine_free(pith_engine *e)
     pi_mem_free(e->step_of);
     pi_mem_free(e->batch_of);
     pi_mem_free(e->pass_item);
+    pi_engine_stop_recall(e);
     keep_free(e->keep);
     pi_mem_free(e->keep_text);
     pi_pass_free(e->pass);
@@ -171,6 +245,7 @@ const pith_model *pith_engine_model(const pith_engine *e)
 void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out)
 {
     kv_cache_stats(e->kv, out);
+    out->n_seq -= e->recall != NULL ? e->recall->n_guest_seq : 0;
     if (e->keep != NULL) /* what the policy remembers of each sequence */
         out->table_bytes += out->n_seq * (int64_t)keep_state_size(e->keep);
 }
@@ -187,12 +262,15 @@ pith_status pi_seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_erro
     if (seq == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a sequence");
     seq->engine = e;
-    if (e->keep != NULL && keep_state_size(e->keep) > 0) {
+    pith_status status = pi_seq_start_recall(seq, err);
+    if (status == PITH_OK && e->keep != NULL && keep_state_size(e->keep) > 0) {
         seq->keep_state = pi_mem_alloc(PI_MEM_TABLE, keep_state_size(e->keep));
-        if (seq->keep_state == NULL) {
-            pi_mem_free(seq);
-            return pi_fail(err, PITH_NOMEM, "no memory for a keep policy's state");
-        }
+        if (seq->keep_state == NULL)
+            status = pi_fail(err, PITH_NOMEM, "no memory for a keep policy's state");
+    }
+    if (status != PITH_OK) {
+        pith_seq_free(seq);
+        return status;
     }
     *out = seq;
     return PITH_OK;
@@ -215,6 +293,7 @@ void pith_seq_free(pith_seq *seq)
 {
     if (seq == NULL)
         return;
+    pi_seq_stop_recall(seq);
     kv_seq_free(seq->kv);
     pi_mem_free(seq->tokens);
     pi_mem_free(seq->logits);
@@ -264,6 +343,8 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
             memcpy(seq->logits, from->logits, logits_size);
         seq->has_logits = true;
     }
+    if (status == PITH_OK)
+        status = pi_seq_fork_recall(from, seq, err);
     if (status != PITH_OK) {
         pith_seq_free(seq);
         return status;
@@ -315,6 +396,7 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
     if (pi_seq_remembers(seq) || (seq->engine->read != NULL && seq->foreign))
         return 0;
     same = (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
+    same = pi_seq_recall_reusable(seq, same, n);
     return seq->engine->read != NULL ? read_reusable(seq->engine->read, &seq->read, same, n) : same;
 }
 
@@ -325,12 +407,12 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
                        n_token, seq->n_token);
     if (n_token == seq->n_token)
         return PITH_OK;
-    int64_t n_copy = kv_seq_truncate_copies(seq->kv, n_token);
-    if (n_copy > kv_seq_free_pages(seq->kv))
+    int64_t copies = kv_seq_truncate_copies(seq->kv, n_token);
+    if (copies > kv_seq_free_bytes(seq->kv))
         return pi_fail(err, PITH_KV_FULL,
-                       "forgetting what follows token %d copies %lld shared pages, and %lld are "
-                       "free",
-                       n_token, (long long)n_copy, (long long)kv_seq_free_pages(seq->kv));
+                       "forgetting what follows token %d copies shared pages of %lld bytes, and "
+                       "%lld are free",
+                       n_token, (long long)copies, (long long)kv_seq_free_bytes(seq->kv));
     keep_truncate(seq->engine->keep, seq->kv, n_token);
     seq->n_token = n_token;
     seq->has_logits = false;
@@ -342,8 +424,10 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
     seq->foreign = seq->foreign && n_token > 0;
     if (seq->read.n_sparse == 0 || n_token <= seq->read.first_at) /* all that is left read all */
         seq->read = (struct read_tally){0};
-    if (first_gap(seq) == n_token) /* nothing of what is left was ever evicted */
+    bool whole = first_gap(seq) == n_token; /* nothing of what is left was ever evicted */
+    if (whole)
         seq->tally = (struct keep_tally){0};
+    pi_seq_truncate_recall(seq, n_token, whole);
     return PITH_OK;
 }
 
@@ -383,7 +467,7 @@ pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith
     int32_t n = kv_lane_len(seq->kv, layer, head);
     out->n_entry = n;
     out->n_page = kv_lane_pages(seq->kv, layer, head);
-    out->bytes = (int64_t)out->n_page * (int64_t)kv_page_bytes(g);
+    out->bytes = (int64_t)out->n_page * (int64_t)kv_layer_page_bytes(g, layer);
     if (cap > 0)
         keep_positions(seq->engine->keep, seq->kv, layer, head, positions, (int32_t)pi_min(n, cap));
     return PITH_OK;

@@ -7,8 +7,18 @@
 #include "model/forward.h"
 #include "model/model.h"
 #include "read/read.h"
+#include "recall/recall.h"
+#include "recall/text.h"
 
 #define PI_LOGITS_ROWS 8 /* rows of logits made at once: bounds the scratch, reuses the weights */
+
+/* How far a sequence's recalls are. */
+struct pi_recall_point {
+    int64_t n_recall; /* passes that chose guests, or texts that were found */
+    int32_t n_step;   /* tokens evaluated alone since the last */
+    int32_t n_alone;  /* tokens evaluated alone since the last evaluation of several */
+    int32_t end;      /* tokens in the sequence when the guests were chosen; 0: there are none */
+};
 
 /* What the running batch has done with one of its items. */
 struct pi_item_state {
@@ -17,7 +27,31 @@ struct pi_item_state {
     uint8_t *keep_state; /* [keep_state_size] the policy's block as it was before, a part of
                             pith_engine.keep_states; NULL where it was not copied */
     size_t marks; /* where the entries' marks as they were before begin in pith_engine.marks */
-    struct read_tally read; /* the sequence's as it was before */
+    struct read_tally read;        /* the sequence's as it was before */
+    struct pi_recall_point recall; /* likewise */
+};
+
+/* An engine's recall. */
+struct pi_recall {
+    struct recall_config config;
+    struct recall_tier *tier; /* owned; NULL: text */
+    struct recall_text *text; /* owned; NULL: kv */
+    int32_t *take;            /* [n_layer][n_head] guests that room is made for */
+    int32_t n_guest_seq;      /* sequences of guests in the cache */
+};
+
+/* A sequence's. */
+struct pi_seq_recall {
+    struct recall_store *store;   /* owned; NULL without kv */
+    struct kv_seq *guests;        /* owned; NULL until there can be some */
+    struct keep_point room;       /* the point whose guests there is room for */
+    double *seconds;              /* [n_layer][n_head] spent remembering and choosing; owned */
+    struct recall_text_seq *text; /* owned; NULL without text */
+    int64_t n_recall;             /* struct pi_recall_point */
+    int32_t n_step;
+    int32_t n_alone;
+    int32_t end;
+    int32_t n_found; /* spans of the text that was found last */
 };
 
 struct pith_engine {
@@ -26,6 +60,7 @@ struct pith_engine {
     struct pi_pass *pass;           /* owned */
     struct keep *keep;              /* owned; NULL: the full cache */
     struct read *read;              /* owned; NULL: everything is read */
+    struct pi_recall *recall;       /* owned; NULL: what is evicted does not come back */
     char *keep_text;                /* the policy as it was given, owned; "" for the full cache */
     int32_t chunk;
     int32_t n_thread;
@@ -61,7 +96,8 @@ struct pith_seq {
     struct read_tally read;
     void *keep_state; /* [keep_state_size] the policy's block, owned; NULL where it has none */
     bool uneven;      /* keep_lanes_agree may not hold: it was loaded */
-    bool foreign; /* nobody knows what its tokens read: it was loaded */
+    bool foreign;     /* nobody knows what its tokens read: it was loaded */
+    struct pi_seq_recall recall;
 };
 
 /* Installs the pass's tap where somebody wants to see rows (the caller's tap or the keep policy),
@@ -89,7 +125,8 @@ void pi_engine_restore(struct pith_engine *e, struct pith_seq *seq,
                        const struct pi_item_state *state);
 
 /* Opens the read policy and lets the pass ask it, where the options have one. INVALID: an engine
-   chunk that is shorter than the policy's, a keep policy that must see all weights. Its statuses. */
+   chunk that is shorter than the policy's, a keep policy that must see all weights. Its statuses.
+ */
 pith_status pi_engine_start_read(struct pith_engine *e, const struct read_config *config,
                                  const struct policy_model *model, pith_error *err);
 
@@ -101,6 +138,54 @@ pith_status pi_engine_reserve_read(struct pith_engine *e, const pith_batch_item 
    `until` tokens; *n_read receives how many of them are read in chunks. May be 0. */
 int32_t pi_engine_take(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done,
                        int32_t most, int32_t until, int32_t *n_read);
+
+/* ---- recall.c ---- */
+
+/* Opens what the options have, and lets the pass ask it. INVALID: more tokens that choose together
+   than a chunk; the statuses of the tier and of the store of text. */
+pith_status pi_engine_start_recall(struct pith_engine *e, const struct recall_config *config,
+                                   const struct policy_model *model, pith_error *err);
+void pi_engine_stop_recall(struct pith_engine *e); /* every sequence is freed before */
+
+/* Of a sequence that is being made, freed, forked (its tokens and cache are copied already), or
+   forgets what follows n_token tokens; whole: nothing of what is left was ever evicted. NOMEM. */
+pith_status pi_seq_start_recall(struct pith_seq *seq, pith_error *err);
+void pi_seq_stop_recall(struct pith_seq *seq);
+pith_status pi_seq_fork_recall(const struct pith_seq *from, struct pith_seq *to, pith_error *err);
+void pi_seq_truncate_recall(struct pith_seq *seq, int32_t n_token, bool whole);
+
+/* Before a keep round: what it evicts is remembered. */
+void pi_seq_witness(struct pith_seq *seq);
+/* Before tokens are appended: what the first of them overwrites is remembered. */
+void pi_seq_remember_aims(struct pith_seq *seq);
+/* After an evaluation that evicted: text of what went is stored. */
+void pi_seq_update_text(struct pith_seq *seq);
+
+/* Room for the guests of an item that can recall, and the tier's for choosing them. KV_FULL, NOMEM.
+ */
+pith_status pi_engine_reserve_guests(struct pith_engine *e, const pith_batch_item *item,
+                                     pith_error *err);
+/* Of an item's next `most` tokens those before its recall: its last tokens are not cut from each
+   other but by a round. */
+int32_t pi_engine_until_recall(const struct pith_engine *e, const pith_batch_item *item,
+                               int32_t n_done, int32_t most);
+/* Whether the item's tokens from n_done on choose guests: they are a part of one pass up to its
+   next round. */
+bool pi_engine_recalls(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done);
+/* Whether a round that would fall among tokens that choose together comes before them. */
+bool pi_engine_rounds_early(const struct pith_engine *e, const pith_batch_item *item,
+                            int32_t n_done);
+/* After a pass with a part of the sequence; step: it was evaluated alone. */
+void pi_seq_note_recall(struct pith_seq *seq, const struct pi_pass_item *part, bool step);
+struct pi_recall_point pi_seq_recall_point(const struct pith_seq *seq);
+/* After an evaluation that began there; undone: the sequence is as it was. */
+void pi_seq_finish_recall(struct pith_seq *seq, const struct pi_recall_point *before, bool undone);
+/* Of the first `same` tokens of a sequence that a sync to n_token tokens would go on from those
+   that leave as many to evaluate as recall together in a fresh one. */
+int32_t pi_seq_recall_reusable(const struct pith_seq *seq, int32_t same, int32_t n_token);
+
+/* One keep round of a sequence of n_token tokens, whose memory is there. */
+pith_status pi_seq_round(struct pith_seq *seq, int32_t n_token, pith_error *err);
 
 /* Whether the keep policy remembers more of the sequence than the entries that are there. */
 bool pi_seq_remembers(const struct pith_seq *seq);

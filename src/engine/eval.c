@@ -1,9 +1,10 @@
 /*
  * eval.c - tokens into sequences: splits a batch into passes of at most `chunk` tokens, reserves
  * the memory of all of them first, and rolls every sequence back when anything fails. A pass also
- * ends where a keep round is due, so that rounds come at the same tokens whatever the chunk and the
- * company. Invariant: after pith_batch_eval each sequence has all of its item's tokens, or none;
- * or, where a cancelled evaluation had evicted entries already, those of the passes that were done.
+ * ends where a keep round is due, and before the tokens that recall together, so that both come at
+ * the same tokens whatever the chunk and the company. Invariant: after pith_batch_eval each
+ * sequence has all of its item's tokens, or none; or, where a cancelled evaluation had evicted
+ * entries already, those of the passes that were done.
  */
 #include "base/mem.h"
 #include "engine/engine.h"
@@ -64,6 +65,7 @@ static pith_status reserve_item(struct pith_engine *e, const pith_batch_item *it
     }
     if (e->keep != NULL)
         PI_TRY(keep_prepare(e->keep, seq->kv, pi_seq_point(seq, 0), item->n_token, err));
+    PI_TRY(pi_engine_reserve_guests(e, item, err));
     return kv_seq_reserve(seq->kv, until_round(e, item, 0, item->n_token), err);
 }
 
@@ -84,10 +86,11 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
             keep_lacks(e->keep, items[i].seq->kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
     for (int32_t i = 0; i < n; i++)
         kv_seq_clear_charges(items[i].seq->kv);
-    int64_t n_free = kv_seq_free_pages(items[0].seq->kv);
+    int64_t n_free = kv_seq_free_bytes(items[0].seq->kv);
     if (lacks > n_free)
         return pi_fail(err, PITH_KV_FULL,
-                       "keep rounds of this evaluation can take %lld more pages, and %lld are free",
+                       "keep rounds of this evaluation can take %lld more bytes of pages, and %lld "
+                       "are free",
                        (long long)lacks, (long long)n_free);
     return pi_engine_reserve_watch(e, items, n, err);
 }
@@ -101,12 +104,12 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
     int32_t left = items[i].n_token - state->n_done;
     struct keep_point at = pi_seq_point(seq, state->n_done);
     bool step = is_step(e, &items[i]);
+    bool early = pi_engine_rounds_early(e, &items[i], state->n_done);
     if (e->keep == NULL || (step && (left == 0 || !keep_step_due(e->keep, seq->kv, at))) ||
-        (!step && !keep_due(e->keep, seq->kv, at, left)))
+        (!step && !early && !keep_due(e->keep, seq->kv, at, left)))
         return PITH_OK;
-    struct keep_view view = pi_seq_view(seq, at.n_token);
     state->evicted = true;
-    PI_TRY(keep_round(e->keep, seq->kv, &view, &seq->tally, err));
+    PI_TRY(pi_seq_round(seq, at.n_token, err));
     return kv_seq_reserve(seq->kv, until_round(e, &items[i], state->n_done, left), err);
 }
 
@@ -164,6 +167,8 @@ static void note_overwritten(const struct pith_engine *e, const pith_batch_item 
 {
     int32_t n_lane = e->keep != NULL ? keep_count_aims(e->keep, item->seq->kv) : 0;
     state->evicted = state->evicted || n_lane > 0;
+    if (n_lane > 0)
+        pi_seq_remember_aims(item->seq);
     keep_tally_overwritten(&item->seq->tally, n_lane,
                            pi_seq_point(item->seq, state->n_done).n_token);
 }
@@ -180,19 +185,21 @@ static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, in
         int32_t left = item->n_token - done, n_read = 0;
         if (left == 0)
             continue;
-        int32_t take = pi_engine_take(e, item, done, room, until_round(e, item, done, left),
-                                      &n_read);
-        if (take == 0) /* its next chunk does not fit */
+        int32_t until = pi_engine_until_recall(e, item, done, until_round(e, item, done, left));
+        int32_t take = pi_engine_take(e, item, done, room, until, &n_read);
+        bool recalls = pi_engine_recalls(e, item, done);
+        if (take == 0 || (recalls && take < until)) /* what belongs together does not fit */
             continue;
         note_overwritten(e, item, &e->state[i]);
-        e->pass_item[n_pass] =
-            (struct pi_pass_item){.kv = item->seq->kv,
-                                  .tokens = item->tokens + done,
-                                  .n_tok = take,
-                                  .pos0 = item->seq->n_token + done,
-                                  .owner = item->seq,
-                                  .watched = pi_engine_watches(e, item->n_token),
-                                  .n_read = n_read};
+        e->pass_item[n_pass] = (struct pi_pass_item){.kv = item->seq->kv,
+                                                     .tokens = item->tokens + done,
+                                                     .n_tok = take,
+                                                     .pos0 = item->seq->n_token + done,
+                                                     .owner = item->seq,
+                                                     .watched = pi_engine_watches(e, item->n_token),
+                                                     .n_read = n_read,
+                                                     .guests = item->seq->recall.guests,
+                                                     .recall = recalls};
         e->step_of[n_pass] = is_step(e, item) ? n_step++ : -1;
         e->batch_of[n_pass++] = i;
         e->state[i].n_done += take;
@@ -216,6 +223,9 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
         pi_pass_run(e->pass, e->pass_item, n_pass);
         for (int32_t p = 0; p < n_pass && e->read != NULL; p++)
             read_add_tally(e->read, &e->pass_item[p], &items[e->batch_of[p]].seq->read);
+        for (int32_t p = 0; p < n_pass; p++)
+            pi_seq_note_recall(items[e->batch_of[p]].seq, &e->pass_item[p],
+                               items[e->batch_of[p]].n_token == 1);
         for (int32_t p = 0; p < n_pass; p++)
             PI_TRY(keep_item(e, items, e->batch_of[p], err));
         if (e->tap_stopped)
@@ -243,6 +253,9 @@ static void finish_item(const pith_batch_item *item, const struct pi_item_state 
         seq->read = state->read;
         seq->has_logits = false;
     }
+    pi_seq_finish_recall(seq, &state->recall, !ok && !state->evicted);
+    if (state->evicted)
+        pi_seq_update_text(seq);
     if (!ok)
         kv_seq_trim(seq->kv);
 }
@@ -282,8 +295,10 @@ pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_
         return PITH_OK;
     PI_TRY(check_items(e, items, n_item, err));
     PI_TRY(start_items(e, n_item, err));
-    for (int32_t i = 0; i < n_item; i++)
+    for (int32_t i = 0; i < n_item; i++) {
         e->state[i].read = items[i].seq->read;
+        e->state[i].recall = pi_seq_recall_point(items[i].seq);
+    }
     e->tap_stopped = false;
     e->has_marks = false;
     if (can_stop(e, items, n_item, progress))

@@ -1,7 +1,8 @@
 /*
  * generate.c - the loop that most callers want: prompt in, text out. It stands on the public
  * functions (sync, evaluate, sample, token bytes) and knows nothing of passes or pages; only for
- * the count of cached tokens it asks what the sync will reuse.
+ * the count of cached tokens it asks what the sync will reuse. A prompt that is to be recalled in
+ * has its own way here: it is read up to its question, then with what was found.
  *
  * Order of one round: choose a token from the last logits, hand out its text, evaluate it. The last
  * token is therefore never evaluated, and a caller that stops loses no work.
@@ -9,6 +10,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "engine/engine.h"
+#include "engine/question.h"
 #include "engine/stop.h"
 
 #define PIECE_CAP 256 /* bytes of one token; grows for the rare longer one */
@@ -143,6 +145,146 @@ static pith_status generate_tokens(struct generation *g, pith_error *err)
     }
 }
 
+/* ---- the prompt ---- */
+
+/* Progress of the part of a prompt that begins at a fraction of it. */
+struct part {
+    const pith_generate_params *params;
+    double begin;
+    double share;
+};
+
+static bool part_progress(void *user, double fraction)
+{
+    const struct part *p = user;
+    return p->params->progress(p->params->progress_user, p->begin + p->share * fraction);
+}
+
+static pith_status evaluate(struct generation *g, const int32_t *ids, int32_t n, struct part part,
+                            pith_error *err)
+{
+    pith_batch_item item = {.seq = g->seq, .tokens = ids, .n_token = n};
+    bool heard = g->params->progress != NULL;
+    return pith_batch_eval(g->seq->engine, &item, 1, heard ? part_progress : NULL, &part, err);
+}
+
+/* Tokens that may stand between a question and what was evicted before it: more than the keep
+   policy leaves would push itself out, the best of it first. */
+static int32_t room_before(const struct generation *g, int32_t n_rest)
+{
+    pith_keep_stats keep;
+    pith_seq_keep_stats(g->seq, &keep);
+    return keep.budget >= 0 ? (int32_t)pi_max(0, keep.budget - n_rest) : INT32_MAX;
+}
+
+/* Tokenizes text [len] as lines, and of it no more than `most` tokens of its beginning, up to the
+   end of a word. text has room for one character more. ids has room for cap tokens. */
+static pith_status tokenize_lines(struct generation *g, char *text, size_t len, int32_t most,
+                                  int32_t *ids, int32_t cap, int32_t *n, pith_error *err)
+{
+    for (;;) {
+        while (len > 0 && (text[len - 1] == ' ' || text[len - 1] == '\n'))
+            len--;
+        *n = 0;
+        if (len == 0)
+            return PITH_OK;
+        char after = text[len];
+        text[len] = '\n';
+        PI_TRY(pith_tokenize(g->model, text, len + 1, 0, ids, cap, n, err));
+        text[len] = after;
+        if (*n <= most)
+            return PITH_OK;
+        len = (size_t)((double)len * most / *n); /* below len: most is below *n */
+        while (len > 0 && text[len] != ' ' && text[len] != '\n')
+            len--;
+    }
+}
+
+/* Tokens [n_text] of what was found, and those of the prompt's rest behind them; n_text 0: there is
+   no room for any. The caller frees. */
+static pith_status join(struct generation *g, char *text, const int32_t *rest, int32_t n_rest,
+                        int32_t **out, int32_t *n_text, pith_error *err)
+{
+    size_t len = strlen(text);
+    int32_t cap = len < INT32_MAX / 2 ? (int32_t)len + 8 : 0; /* few tokens are below a byte */
+    int32_t *ids = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)cap + (size_t)n_rest, sizeof(*ids));
+    if (ids == NULL || cap == 0) {
+        pi_mem_free(ids);
+        return pi_fail(err, PITH_NOMEM, "no memory for %zu bytes of recalled text", len);
+    }
+    /* The terminator is the character that a line's end can stand in for. */
+    pith_status status =
+        tokenize_lines(g, text, len, room_before(g, n_rest), ids, cap, n_text, err);
+    if (status != PITH_OK) {
+        pi_mem_free(ids);
+        return status;
+    }
+    memcpy(ids + *n_text, rest, (size_t)n_rest * sizeof(*ids));
+    *out = ids;
+    return PITH_OK;
+}
+
+/* The mark of a prompt that n_text tokens are put into; false where so many cannot be pinned. */
+static bool widen_mark(struct generation *g, int32_t n_prompt, int32_t n_text)
+{
+    const struct keep *keep = g->seq->engine->keep;
+    if (g->seq->n_prompt != n_prompt) /* that of an earlier prompt */
+        return true;
+    if (keep != NULL && keep_check_prompt(keep, n_prompt + n_text, NULL) != PITH_OK)
+        return false;
+    g->seq->n_prompt = n_prompt + n_text;
+    return true;
+}
+
+/* Reads the prompt from its question on, with what is found for that in front; as it is where
+   nothing is, or where the two do not fit. */
+static pith_status read_rest(struct generation *g, const struct pi_question *q,
+                             const int32_t *prompt, int32_t n_prompt, struct part part,
+                             pith_error *err)
+{
+    char *text = NULL;
+    int32_t *ids = NULL, n_text = 0, n_rest = n_prompt - q->at, marked = g->seq->n_prompt;
+    pith_status status = pith_seq_recall_text(g->seq, q->text, q->len, &text, err);
+    if (status == PITH_OK && text != NULL)
+        status = join(g, text, prompt + q->at, n_rest, &ids, &n_text, err);
+    pith_recall_free(text);
+    PI_TRY(status);
+    if (n_text > 0 && widen_mark(g, n_prompt, n_text)) {
+        status = evaluate(g, ids, n_text + n_rest, part, err);
+        if (status == PITH_OK) {
+            g->result.n_recalled = n_text;
+            for (int32_t i = 0; i < n_text; i++)
+                pith_sampler_accept(g->sampler, ids[i]);
+        }
+        if (status != PITH_KV_FULL && status != PITH_CONTEXT) {
+            pi_mem_free(ids);
+            return status;
+        }
+        g->seq->n_prompt = marked;
+    }
+    pi_mem_free(ids);
+    return evaluate(g, prompt + q->at, n_rest, part, err);
+}
+
+/* Makes the sequence hold the prompt, of which it holds n_cached tokens that need not be read
+   again; in front of a question what is recalled for it. */
+static pith_status sync_prompt(struct generation *g, const int32_t *prompt, int32_t n_prompt,
+                               pith_error *err)
+{
+    const pith_generate_params *p = g->params;
+    int32_t n_cached = g->result.n_cached;
+    struct pi_question q = {0};
+    if (p->message != NULL && g->seq->recall.text != NULL)
+        PI_TRY(pi_question_find(g->model, prompt, n_prompt, p->message, p->message_len, &q, err));
+    if (q.at == 0 || q.at < n_cached) /* a question that was read already is not asked anew */
+        return pith_seq_sync(g->seq, prompt, n_prompt, p->progress, p->progress_user, err);
+    double share = (double)(q.at - n_cached) / (n_prompt - n_cached);
+    PI_TRY(pith_seq_truncate(g->seq, n_cached, err));
+    if (q.at > n_cached)
+        PI_TRY(evaluate(g, prompt + n_cached, q.at - n_cached, (struct part){p, 0.0, share}, err));
+    return read_rest(g, &q, prompt, n_prompt, (struct part){p, share, 1.0 - share}, err);
+}
+
 static pith_status read_prompt(struct generation *g, const int32_t *prompt, int32_t n_prompt,
                                pith_error *err)
 {
@@ -157,8 +299,7 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
         marked = g->seq->n_prompt; /* 0 where a part of the old prompt went */
         g->seq->n_prompt = n_prompt;
     }
-    pith_status status =
-        pith_seq_sync(g->seq, prompt, n_prompt, g->params->progress, g->params->progress_user, err);
+    pith_status status = sync_prompt(g, prompt, n_prompt, err);
     if (status != PITH_OK) {
         g->seq->n_prompt = marked;
         return status;

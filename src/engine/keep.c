@@ -9,6 +9,15 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 
+pith_status pi_seq_round(struct pith_seq *seq, int32_t n_token, pith_error *err)
+{
+    struct keep_view view = pi_seq_view(seq, n_token);
+    pi_seq_witness(seq);
+    pith_status status = keep_round(seq->engine->keep, seq->kv, &view, &seq->tally, err);
+    keep_set_witness(seq->engine->keep, NULL);
+    return status;
+}
+
 pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err)
 {
     struct keep *keep = seq->engine->keep;
@@ -16,8 +25,9 @@ pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err)
     if (keep == NULL || !keep_over_budget(keep, seq->kv, at))
         return PITH_OK;
     PI_TRY(keep_prepare_round(keep, seq->kv, at, err));
-    struct keep_view view = pi_seq_view(seq, at.n_token);
-    return keep_round(keep, seq->kv, &view, &seq->tally, err);
+    PI_TRY(pi_seq_round(seq, at.n_token, err));
+    pi_seq_update_text(seq);
+    return PITH_OK;
 }
 
 struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done)

@@ -45,8 +45,8 @@ static pith_status make_geometry(const struct pi_replay_shape *shape, struct kv_
                               .dim_k = shape->dim_k,
                               .dim_v = shape->dim_v,
                               .page_len = shape->page_len};
-    PI_TRY(kv_type_read("type_k", shape->type_k, &g->type_k, err));
-    PI_TRY(kv_type_read("type_v", shape->type_v, &g->type_v, err));
+    bool force; /* there is no model whose heads could speak against a type */
+    PI_TRY(kv_geometry_read_types(g, shape->type_k, shape->type_v, &force, err));
     return kv_geometry_check(g, err);
 }
 

@@ -101,6 +101,7 @@ pith_engine_params eval_full_params(const pith_engine_params *measured, const ch
     pith_engine_params p = *measured;
     p.keep = NULL;
     p.read = NULL;
+    p.recall = NULL;
     p.kv_bytes = 0;
     p.kv_tokens = 0;
     if (reference_type != NULL) {

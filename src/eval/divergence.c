@@ -336,8 +336,10 @@ static pith_status task_make(struct task *t, pith_error *err)
     const struct eval_divergence_params *p = t->params;
     pith_model_info info;
     pith_model_get_info(t->setup->model, &info);
-    pith_status status =
-        eval_chunks_make(t->setup, p->text, p->text_len, p->n_ctx, p->n_chunk, 1, &t->chunks, err);
+    pith_status status = eval_check_recall(t->setup, "divergence", err);
+    if (status == PITH_OK)
+        status = eval_chunks_make(t->setup, p->text, p->text_len, p->n_ctx, p->n_chunk, 1,
+                                  &t->chunks, err);
     if (status == PITH_OK)
         status = eval_run_create(t->setup, p->n_ctx, &t->run, err);
     pith_engine_params full = eval_full_params(&t->setup->engine, p->reference_type);

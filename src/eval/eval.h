@@ -33,15 +33,32 @@ struct eval_setup {
  *   "model"    general.name
  *   "policy"   the options of the keep policy as given, "full" without any
  *   "read"     those of the read policy; absent without any
+ *   "recall"   those of recall; absent without any
+ *   "store"    storage types of keys and values, "q8_0/turbo3"; absent where both are f16
  *   "settings" object: what the task was asked, enough to repeat it
  *   "summary"  object: the figures; "score" (0..1, more is better) where the task has one, and
  *              always "n" (items), "prompt_tokens", "generated_tokens", "seconds",
- *              "tokens_per_s" (generated), "prompt_tokens_per_s", "kv_peak_bytes",
+ *              "tokens_per_s" (generated), "prompt_tokens_per_s", "prompt_seconds" (of all
+ *              prompts), "kv_peak_bytes",
  *              "evicted" (entries, summed over lanes and sequences), "rounds", "read_share" (of
  *              the entries that lanes held when they were attended to: those that were read);
+ *              with recall the object "recall" (figures of struct eval_recall_cost);
  *              "note", a text, where something must be said about the run
  *   "rows"     array of objects with the same keys in the same order, one per item or cell
+ *   "columns"  of them those that a table shows; absent: all
  */
+
+/* What recall did for items; sums but for the bytes. */
+struct eval_recall_cost {
+    int64_t recalls; /* passes that chose guests, or texts that were retrieved */
+    int64_t stored;  /* entries that the tier held at the end of items, or spans in the store */
+    int64_t lost;
+    int64_t guests;     /* of the last recall of each item */
+    int64_t tokens;     /* of text that was put into prompts, beside those that are counted there */
+    int64_t ram_bytes;  /* at the end of the item that took most */
+    int64_t file_bytes; /* likewise */
+    double seconds;
+};
 
 /* One generated answer and what it cost. */
 struct eval_answer {
@@ -57,8 +74,12 @@ struct eval_answer {
     int64_t rounds;
     int64_t stored; /* entries of lanes, summed over everything that attended to them, .. */
     int64_t read;   /* .. and those of them that were read */
+    struct eval_recall_cost recall;
 };
 void eval_answer_free(struct eval_answer *a);
+
+/* Adds the cost of other items; of memory the most counts. Texts and reasons stay as they are. */
+void eval_add_cost(struct eval_answer *sum, const struct eval_answer *cost);
 
 /* The engine of a running task and its totals. */
 struct eval_run; /* run.c */
@@ -89,10 +110,12 @@ pith_status eval_tokenize(const pith_model *model, const char *text, size_t len,
 pith_status eval_thinks(const struct eval_setup *setup, bool *thinks, pith_error *err);
 
 /* Reads the prompt into a fresh sequence and generates at most n_predict tokens, greedily unless
-   sample is given; stops at an end token or at one of stop [n_stop]. Adds to the run's totals. */
-pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, int32_t n_predict,
-                     const pith_sample_params *sample, const char *const *stop, int32_t n_stop,
-                     struct eval_answer *out, pith_error *err);
+   sample is given; stops at an end token or at one of stop [n_stop]. message is the user's within
+   the prompt's text, which recall `text` looks for its question in; NULL: there is none. Adds to
+   the run's totals. */
+pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, const char *message,
+                     int32_t n_predict, const pith_sample_params *sample, const char *const *stop,
+                     int32_t n_stop, struct eval_answer *out, pith_error *err);
 
 /* What a task that evaluates by itself adds to the run's totals: an answer without a text. */
 void eval_run_add(struct eval_run *run, const struct eval_answer *cost);
@@ -106,9 +129,9 @@ bool eval_progress_step(void *run, double fraction);
 pith_status eval_progress(struct eval_run *run, double fraction, pith_error *err, const char *what,
                           ...) __attribute__((format(printf, 4, 5)));
 
-/* A result with "task", "model", "policy", perhaps "read", "settings" (stolen), "rows" (stolen) and
-   a "summary" that holds n and the run's totals; the task adds its own figures. NULL when out of
-   memory. */
+/* A result with "task", "model", "policy", perhaps "read", "recall" and "store", "settings"
+   (stolen), "rows" (stolen) and a "summary" that holds n and the run's totals; the task adds its
+   own figures. NULL when out of memory. */
 json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, json_t *settings,
                     json_t *rows);
 
@@ -116,6 +139,14 @@ json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, jso
 const char *eval_policy(const pith_engine_params *params);
 /* The options of the read policy as given, NULL without any. */
 const char *eval_read(const pith_engine_params *params);
+/* Those of recall, NULL without any. */
+const char *eval_recall(const pith_engine_params *params);
+/* INVALID for recall `text` in a task that asks nothing, whose sentence names the task. */
+pith_status eval_check_recall(const struct eval_setup *setup, const char *task, pith_error *err);
+/* Storage types as a result names them, "q8_0/turbo3"; "" where both are f16. */
+void eval_store(const pith_engine_params *params, char *buf, size_t cap);
+/* The options of a policy with budget=BUDGET behind them; malloc'ed, NULL: no memory. */
+char *eval_add_budget(const char *options, const char *budget);
 bool eval_is_full(const pith_engine_params *params);  /* nothing is evicted */
 bool eval_is_plain(const pith_engine_params *params); /* and everything is read */
 
@@ -129,8 +160,10 @@ json_t *eval_number(double value);
    memory. */
 json_t *eval_json_text(const char *text);
 
-/* Seconds of a monotonic clock. */
+/* Seconds of a monotonic clock; of processor time that all threads have had, 0 where the system
+   does not say. */
 double eval_clock_s(void);
+double eval_cpu_s(void);
 
 /* ---- random numbers: the same on every machine ---- */
 
@@ -193,6 +226,24 @@ struct eval_perplexity_params {
 pith_status eval_perplexity(const struct eval_setup *setup,
                             const struct eval_perplexity_params *params, json_t **result,
                             pith_error *err);
+
+struct eval_stack_params {
+    const char *text; /* [text_len] */
+    size_t text_len;
+    int32_t n_ctx;              /* tokens of a chunk */
+    int32_t n_batch;            /* tokens evaluated at once, at most n_ctx */
+    int32_t n_chunk;            /* 0: all */
+    const char *reference_type; /* storage of the full cache that all else is compared with; NULL:
+                                   "f16" */
+    const char *const *budgets; /* [n_budget] each given to the keep policy, which must have none */
+    int32_t n_budget;           /* 0: the keep policy as it is */
+    int32_t n_repeat;           /* times that the text is read under each configuration: the least
+                                   seconds count */
+};
+/* What storage types, read policy, keep policy and recall of setup->engine do to one text alone and
+   together. Rows: one per configuration, the first the full cache. */
+pith_status eval_stack(const struct eval_setup *setup, const struct eval_stack_params *params,
+                       json_t **result, pith_error *err);
 
 struct eval_divergence_params {
     const char *text; /* [text_len] */

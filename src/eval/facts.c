@@ -246,7 +246,9 @@ static pith_status hold_rounds(struct facts_run *r, int32_t n_token, struct eval
     const char *keep = setup->engine.keep;
     if (eval_is_full(&setup->engine))
         return PITH_OK;
-    pith_status status = pith_keep_check(keep, err);
+    pith_status status = eval_check_recall(setup, "facts", err);
+    if (status == PITH_OK)
+        status = pith_keep_check(keep, err);
     if (status != PITH_OK)
         return status;
     const char *budget = option_value(keep, "budget");

@@ -107,9 +107,10 @@ static pith_status prepare(struct kept_run *r, const struct eval_setup *setup, p
                          (int)p->n_token, (int)p->every);
     /* The rest of a long text need not be tokenized. */
     size_t most = (size_t)p->n_token * TOKEN_BYTES_MAX;
-    pith_status status =
-        eval_tokenize(setup->model, p->text, p->text_len < most ? p->text_len : most,
-                      PITH_TOKENIZE_BOS, &r->ids, &r->n_id, err);
+    pith_status status = eval_check_recall(setup, "kept", err);
+    if (status == PITH_OK)
+        status = eval_tokenize(setup->model, p->text, p->text_len < most ? p->text_len : most,
+                               PITH_TOKENIZE_BOS, &r->ids, &r->n_id, err);
     if (status != PITH_OK)
         return status;
     if (r->n_id > p->n_token)

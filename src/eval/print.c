@@ -14,14 +14,19 @@
 
 /* ---- columns ---- */
 
-/* The keys of all rows in the order in which they appear: an object with them. NULL: no memory. */
-static json_t *collect_keys(const json_t *rows)
+/* The keys of all rows in the order in which they appear, or those of a list of texts where there
+   is one: an object with them. NULL: no memory. */
+static json_t *collect_keys(const json_t *rows, const json_t *wanted)
 {
     json_t *keys = json_object();
     size_t i;
     const json_t *row;
     const char *key;
     json_t *value;
+    json_array_foreach((json_t *)wanted, i, value) if (json_is_string(value))
+        json_object_set_new(keys, json_string_value(value), json_integer(0));
+    if (json_object_size(keys) > 0)
+        return keys;
     json_array_foreach((json_t *)rows, i, row) json_object_foreach(
         (json_t *)row, key, value) if (json_object_get(keys, key) == NULL &&
                                        json_object_set_new(keys, key, json_integer(0)) != 0)
@@ -181,11 +186,11 @@ static void add_rows(const json_t *rows, json_t *keys, const struct column *colu
     eval_text_add(out, "\n");
 }
 
-static void add_row_table(const json_t *rows, struct eval_text *out)
+static void add_row_table(const json_t *rows, const json_t *wanted, struct eval_text *out)
 {
     struct eval_text cell = {0};
     struct column *columns = NULL;
-    json_t *keys = collect_keys(rows);
+    json_t *keys = collect_keys(rows, wanted);
     size_t n = json_object_size(keys);
     if (keys != NULL && n > 0) {
         columns = calloc(n, sizeof(*columns));
@@ -270,7 +275,7 @@ void eval_print_table(const json_t *result, struct eval_text *out)
     eval_text_printf(out, "%s of %s, cache: %s\n\n", task != NULL ? task : "result",
                      model != NULL && model[0] != '\0' ? model : "a model without a name",
                      policy != NULL ? policy : "?");
-    add_row_table(json_object_get(result, "rows"), out);
+    add_row_table(json_object_get(result, "rows"), json_object_get(result, "columns"), out);
     add_summary(summary, out);
     if (note != NULL && note[0] != '\0')
         eval_text_printf(out, "\n%s\n", note);
@@ -315,7 +320,7 @@ static void add_csv_value(const json_t *value, struct eval_text *out)
 void eval_print_csv(const json_t *result, struct eval_text *out)
 {
     const json_t *rows = json_object_get(result, "rows"), *row;
-    json_t *keys = collect_keys(rows), *unused;
+    json_t *keys = collect_keys(rows, NULL), *unused;
     const char *key;
     size_t i;
     if (keys == NULL) {

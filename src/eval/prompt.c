@@ -262,7 +262,7 @@ pith_status eval_prompt_ask(struct eval_run *run, const struct eval_setup *setup
     if (status == PITH_OK && prefix_of(p) == NULL)
         status = eval_thinks(setup, &thinks, err);
     if (status == PITH_OK)
-        status = eval_ask(run, ids, n_id, n_predict, sample, stop, n_stop, out, err);
+        status = eval_ask(run, ids, n_id, text_of(p), n_predict, sample, stop, n_stop, out, err);
     if (status == PITH_OK && thinks)
         status = open_thinking(out, err);
     free(ids);

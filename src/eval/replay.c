@@ -538,6 +538,10 @@ static json_t *make_name(const struct replay *r)
 static pith_status run(struct replay *r, json_t **result, pith_error *err)
 {
     double start = eval_clock_s();
+    if (eval_recall(&r->setup->engine) != NULL)
+        return eval_fail(err, PITH_INVALID,
+                         "replay: recall \"%.60s\" has no part in recorded tensors",
+                         eval_recall(&r->setup->engine));
     PI_TRY(list_variants(r, err));
     PI_TRY(check_params(r, err));
     PI_TRY(eval_record_open(r->params->path, &r->record, err));

@@ -83,9 +83,18 @@ void report_split_policy(const char *text, char *policy, size_t cap, struct repo
     snprintf(policy, cap, "%.*s%s", (int)before, text, rest);
 }
 
-void report_policy_name(const char *keep, const char *read, char *name, size_t cap,
+/* Appends "LABEL TEXT" behind a comma. */
+static void add_name(char *name, size_t cap, const char *label, const char *text)
+{
+    size_t len = strlen(name);
+    if (text != NULL)
+        snprintf(name + len, cap - len, "%s%s%s", len > 0 ? ", " : "", label, text);
+}
+
+void report_policy_name(const struct report_options *options, char *name, size_t cap,
                         struct report_budget *budget)
 {
+    const char *keep = options->keep, *read = options->read;
     char kept[POLICY_MAX] = FULL, part[POLICY_MAX] = "";
     struct report_budget of_keep = {.kind = REPORT_BUDGET_NONE};
     *budget = of_keep;
@@ -98,12 +107,10 @@ void report_policy_name(const char *keep, const char *read, char *name, size_t c
         report_split_policy(keep, kept, sizeof(kept), &of_keep);
     if (budget->kind == REPORT_BUDGET_NONE)
         *budget = of_keep;
-    if (read == NULL)
-        snprintf(name, cap, "%s", kept);
-    else if (strcmp(kept, FULL) == 0)
-        snprintf(name, cap, "read %s", part);
-    else
-        snprintf(name, cap, "%s, read %s", kept, part);
+    snprintf(name, cap, "%s", read != NULL && strcmp(kept, FULL) == 0 ? "" : kept);
+    add_name(name, cap, "read ", read != NULL ? part : NULL);
+    add_name(name, cap, "recall ", options->recall);
+    add_name(name, cap, "", options->store);
 }
 
 /* ---- names ---- */
@@ -123,7 +130,7 @@ static int32_t policy_of(struct report *r, const char *name)
 /* The settings without what differs between results that belong into one chart. */
 static char *comparable_settings(const json_t *settings)
 {
-    static const char *const varies[] = {"seed", "policy", "keep", "budget"};
+    static const char *const varies[] = {"seed", "policy", "keep", "budget", "type_k", "type_v"};
     json_t *copy = json_is_object(settings) ? json_copy((json_t *)settings) : json_object();
     for (size_t i = 0; i < sizeof(varies) / sizeof(varies[0]); i++)
         json_object_del(copy, varies[i]);
@@ -219,8 +226,10 @@ static bool take_cell(struct report *r, const json_t *result, const char *file)
                             .summary = json_object_get(result, "summary"),
                             .run = json_object_get(result, "run"),
                             .file = file};
-    report_policy_name(results_text(result, "policy"), results_text(result, "read"), policy,
-                       sizeof(policy), &c.budget);
+    const struct report_options options = {
+        results_text(result, "policy"), results_text(result, "read"),
+        results_text(result, "recall"), results_text(result, "store")};
+    report_policy_name(&options, policy, sizeof(policy), &c.budget);
     if (results_text(cell, "policy") != NULL) {
         snprintf(policy, sizeof(policy), "%s", results_text(cell, "policy"));
         if (results_text(cell, "budget") != NULL)
@@ -352,7 +361,7 @@ static void judge(const struct report_metric *m, const struct report_cell *cells
 void report_measure(const struct report_metric *metric, const struct report_cell *cells, int32_t n,
                     struct report_point *out)
 {
-    struct mean speed = {0}, evicted = {0}, rounds = {0}, read = {0};
+    struct mean speed = {0}, evicted = {0}, rounds = {0}, read = {0}, prompt = {0}, recall = {0};
     out->kv_bytes = (double)NAN;
     for (int32_t i = 0; i < n; i++) {
         double bytes = results_number(cells[i].summary, "kv_peak_bytes");
@@ -364,11 +373,17 @@ void report_measure(const struct report_metric *metric, const struct report_cell
         mean_add(&evicted, results_number(cells[i].summary, "evicted"));
         mean_add(&rounds, results_number(cells[i].summary, "rounds"));
         mean_add(&read, results_number(cells[i].summary, "read_share"));
+        double items = results_number(cells[i].summary, "n");
+        const json_t *recalled = json_object_get(cells[i].summary, "recall");
+        mean_add(&prompt, results_number(cells[i].summary, "prompt_seconds") / items);
+        mean_add(&recall, results_number(recalled, "seconds") / items);
     }
     out->tokens_per_s = mean_value(&speed);
     out->evicted = mean_value(&evicted);
     out->rounds = mean_value(&rounds);
     out->read_share = mean_value(&read);
+    out->prompt_s = mean_value(&prompt);
+    out->recall_s = mean_value(&recall);
     judge(metric, cells, n, out);
 }
 

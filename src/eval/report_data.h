@@ -78,6 +78,8 @@ struct report_point {
     double evicted;
     double rounds;
     double read_share; /* of the stored entries, those that were read */
+    double prompt_s;   /* seconds that a prompt took to read */
+    double recall_s;   /* and of them those of recall; NAN without one */
 };
 
 struct report {
@@ -109,10 +111,18 @@ const struct report_metric *report_metric_of(const json_t *summary);
 void report_measure(const struct report_metric *metric, const struct report_cell *cells, int32_t n,
                     struct report_point *out);
 
-/* The name of what a result that no sweep wrote was measured under, from its keep and its read
-   options, NULL or "full" for none: "streaming", "read quoka", "streaming, read quoka"; without the
-   budget, which is that of the read policy where it names one and else the keep policy's. */
-void report_policy_name(const char *keep, const char *read, char *name, size_t cap,
+/* What a result says that it was measured under, as eval.h has it; NULL: nothing. */
+struct report_options {
+    const char *keep; /* "full" is nothing, too */
+    const char *read;
+    const char *recall;
+    const char *store;
+};
+
+/* Names a result that no sweep wrote: "streaming", "read quoka", "streaming, read quoka, recall
+   kv:block=16, q8_0/turbo3"; without the budget, which is that of the read policy where it names
+   one and else the keep policy's. */
+void report_policy_name(const struct report_options *options, char *name, size_t cap,
                         struct report_budget *budget);
 
 /* Splits a policy as given, "streaming:sinks=4,budget=128", into the policy without its budget (at

@@ -438,7 +438,9 @@ static void add_row(struct eval_text *t, const struct report *r, int32_t index)
     eval_text_printf(t, "<td>%s</td>", figure_plain(p.tokens_per_s, buf));
     eval_text_printf(t, "<td>%s</td>", figure_count(p.evicted, buf));
     eval_text_printf(t, "<td>%s</td>", figure_count(p.rounds, buf));
-    eval_text_printf(t, "<td>%s</td><td>", figure_read(p.read_share, buf));
+    eval_text_printf(t, "<td>%s</td>", figure_read(p.read_share, buf));
+    eval_text_printf(t, "<td>%s</td>", figure_plain(p.prompt_s, buf));
+    eval_text_printf(t, "<td>%s</td><td>", figure_plain(p.recall_s, buf));
     if (has_map(r, c))
         eval_text_printf(t, "<a href=\"#m%d\">map</a>",
                          (report_has_kept(c) ? index : r->points[c->point].first_cell) + 1);
@@ -452,14 +454,16 @@ static void add_table(struct eval_text *t, const struct report *r)
            "<thead><tr><th class=\"t\">task</th><th class=\"t\">policy</th>"
            "<th>budget</th><th>seed</th><th>items</th><th>measure</th><th>value</th><th>95%</th>"
            "<th>KV peak</th><th>tokens/s</th><th>evicted</th><th>rounds</th>"
-           "<th>read</th><th></th></tr></thead>\n<tbody>\n");
+           "<th>read</th><th>prompt s</th><th>recall s</th><th></th></tr></thead>\n<tbody>\n");
     for (int32_t i = 0; i < r->n_cell; i++)
         add_row(t, r, i);
     eval_text_add(t, "</tbody></table></div>\n"
                      "<p class=\"soft\">KV peak: most bytes of KV memory in use at once. Evicted: "
                      "entries dropped, summed over layers, heads and texts. Rounds: times that the "
                      "policy chose what to drop. Read: of the entries that lay in the cache when "
-                     "tokens were evaluated, those that attention read.</p>\n</section>\n");
+                     "tokens were evaluated, those that attention read. Prompt: seconds to read "
+                     "the prompt of an item; recall: of them those that it took to remember what "
+                     "was evicted and to choose what comes back.</p>\n</section>\n");
 }
 
 /* ---- the page ---- */

@@ -14,22 +14,12 @@
 
 #define WHAT_LEN 160
 
-struct totals {
+struct eval_run {
+    struct eval_setup setup;  /* what it points to is borrowed */
+    pith_engine *engine;      /* owned */
+    struct eval_answer total; /* of all items, without their tokens: */
     int64_t n_prompt;
     int64_t n_generated;
-    double prompt_s;
-    double generate_s;
-    int64_t kv_peak_bytes; /* of the item that took most */
-    int64_t evicted;
-    int64_t rounds;
-    int64_t stored;
-    int64_t read;
-};
-
-struct eval_run {
-    struct eval_setup setup; /* what it points to is borrowed */
-    pith_engine *engine;     /* owned */
-    struct totals total;
     double start_s;
     int32_t longest;     /* tokens of an item, prompt and answer */
     double fraction;     /* of the task, and .. */
@@ -88,19 +78,36 @@ pith_engine *eval_run_engine(struct eval_run *run)
     return run->engine;
 }
 
+static void take_most(int64_t *most, int64_t value)
+{
+    *most = value > *most ? value : *most;
+}
+
+void eval_add_cost(struct eval_answer *sum, const struct eval_answer *cost)
+{
+    struct eval_recall_cost *r = &sum->recall;
+    sum->prompt_s += cost->prompt_s;
+    sum->generate_s += cost->generate_s;
+    sum->evicted += cost->evicted;
+    sum->rounds += cost->rounds;
+    sum->stored += cost->stored;
+    sum->read += cost->read;
+    take_most(&sum->kv_peak_bytes, cost->kv_peak_bytes);
+    r->recalls += cost->recall.recalls;
+    r->stored += cost->recall.stored;
+    r->lost += cost->recall.lost;
+    r->guests += cost->recall.guests;
+    r->tokens += cost->recall.tokens;
+    r->seconds += cost->recall.seconds;
+    take_most(&r->ram_bytes, cost->recall.ram_bytes);
+    take_most(&r->file_bytes, cost->recall.file_bytes);
+}
+
 void eval_run_add(struct eval_run *run, const struct eval_answer *cost)
 {
-    struct totals *t = &run->total;
-    t->n_prompt += cost->n_prompt;
-    t->n_generated += cost->n_generated;
-    t->prompt_s += cost->prompt_s;
-    t->generate_s += cost->generate_s;
-    t->evicted += cost->evicted;
-    t->rounds += cost->rounds;
-    t->stored += cost->stored;
-    t->read += cost->read;
-    if (cost->kv_peak_bytes > t->kv_peak_bytes)
-        t->kv_peak_bytes = cost->kv_peak_bytes;
+    run->n_prompt += cost->n_prompt;
+    run->n_generated += cost->n_generated;
+    eval_add_cost(&run->total, cost);
 }
 
 /* ---- prompts ---- */
@@ -236,12 +243,21 @@ void eval_account(const pith_seq *seq, struct eval_answer *cost)
 {
     pith_keep_stats keep;
     pith_read_stats read;
+    pith_recall_stats recall;
     pith_seq_keep_stats(seq, &keep);
     pith_seq_read_stats(seq, &read);
+    pith_seq_recall_stats(seq, &recall);
     cost->stored += read.stored;
     cost->read += read.read;
     cost->evicted += keep.evicted;
     cost->rounds += keep.rounds;
+    cost->recall.recalls += recall.recalls;
+    cost->recall.stored += recall.stored;
+    cost->recall.lost += recall.lost;
+    cost->recall.guests += recall.guests;
+    cost->recall.seconds += recall.seconds;
+    take_most(&cost->recall.ram_bytes, recall.ram_bytes);
+    take_most(&cost->recall.file_bytes, recall.file_bytes);
 }
 
 /* What the sequence and its memory say of the item that was just done. */
@@ -252,6 +268,7 @@ static void account(struct eval_run *run, const pith_seq *seq, const pith_genera
     pith_engine_kv_stats(run->engine, &kv);
     out->n_prompt = result->n_prompt;
     out->n_generated = result->n_generated;
+    out->recall.tokens = result->n_recalled;
     out->reason = result->reason;
     out->prompt_s = result->prompt_s;
     out->generate_s = result->generate_s;
@@ -262,9 +279,9 @@ static void account(struct eval_run *run, const pith_seq *seq, const pith_genera
         run->longest = out->n_prompt + out->n_generated;
 }
 
-pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, int32_t n_predict,
-                     const pith_sample_params *sample, const char *const *stop, int32_t n_stop,
-                     struct eval_answer *out, pith_error *err)
+pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, const char *message,
+                     int32_t n_predict, const pith_sample_params *sample, const char *const *stop,
+                     int32_t n_stop, struct eval_answer *out, pith_error *err)
 {
     pith_seq *seq = NULL;
     pith_generate_params params;
@@ -279,6 +296,8 @@ pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, int
     params.n_predict = n_predict;
     params.stop = stop;
     params.n_stop = n_stop;
+    params.message = message;
+    params.message_len = message != NULL ? strlen(message) : 0;
     params.progress = eval_progress_step;
     params.progress_user = run;
 
@@ -318,9 +337,19 @@ static double rate(int64_t n, double seconds)
     return seconds > 0.0 ? (double)n / seconds : 0.0;
 }
 
+static json_t *describe_recall(const struct eval_run *run)
+{
+    const struct eval_recall_cost *r = &run->total.recall;
+    return json_pack("{s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "recalls", (json_int_t)r->recalls,
+                     "seconds", r->seconds, "tokens", (json_int_t)r->tokens, "stored",
+                     (json_int_t)r->stored, "lost", (json_int_t)r->lost, "guests",
+                     (json_int_t)r->guests, "ram_bytes", (json_int_t)r->ram_bytes, "file_bytes",
+                     (json_int_t)r->file_bytes);
+}
+
 static json_t *make_summary(const struct eval_run *run, int32_t n)
 {
-    const struct totals *t = &run->total;
+    const struct eval_answer *t = &run->total;
     pith_model_info info;
     char note[128] = "";
     pith_model_get_info(run->setup.model, &info);
@@ -328,13 +357,15 @@ static json_t *make_summary(const struct eval_run *run, int32_t n)
         snprintf(note, sizeof(note),
                  "Items of %d tokens are longer than the %d of the model's training.",
                  (int)run->longest, (int)info.n_ctx_train);
-    return json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:s*}", "n", (int)n,
-                     "prompt_tokens", (json_int_t)t->n_prompt, "generated_tokens",
-                     (json_int_t)t->n_generated, "seconds", eval_clock_s() - run->start_s,
-                     "tokens_per_s", rate(t->n_generated, t->generate_s), "prompt_tokens_per_s",
-                     rate(t->n_prompt, t->prompt_s), "kv_peak_bytes", (json_int_t)t->kv_peak_bytes,
-                     "evicted", (json_int_t)t->evicted, "rounds", (json_int_t)t->rounds,
-                     "read_share", t->stored > 0 ? (double)t->read / (double)t->stored : 1.0,
+    json_t *recall = eval_recall(&run->setup.engine) != NULL ? describe_recall(run) : NULL;
+    return json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o*, s:s*}", "n",
+                     (int)n, "prompt_tokens", (json_int_t)run->n_prompt, "generated_tokens",
+                     (json_int_t)run->n_generated, "seconds", eval_clock_s() - run->start_s,
+                     "tokens_per_s", rate(run->n_generated, t->generate_s), "prompt_tokens_per_s",
+                     rate(run->n_prompt, t->prompt_s), "prompt_seconds", t->prompt_s,
+                     "kv_peak_bytes", (json_int_t)t->kv_peak_bytes, "evicted",
+                     (json_int_t)t->evicted, "rounds", (json_int_t)t->rounds, "read_share",
+                     t->stored > 0 ? (double)t->read / (double)t->stored : 1.0, "recall", recall,
                      "note", note[0] != '\0' ? note : NULL);
 }
 
@@ -358,6 +389,40 @@ const char *eval_read(const pith_engine_params *params)
     return params->read == NULL || strcmp(params->read, "none") == 0 ? NULL : params->read;
 }
 
+const char *eval_recall(const pith_engine_params *params)
+{
+    return params->recall == NULL || strcmp(params->recall, "none") == 0 ? NULL : params->recall;
+}
+
+pith_status eval_check_recall(const struct eval_setup *setup, const char *task, pith_error *err)
+{
+    const char *recall = eval_recall(&setup->engine);
+    if (recall == NULL || strncmp(recall, "text", 4) != 0)
+        return PITH_OK;
+    return eval_fail(err, PITH_INVALID,
+                     "%s: recall \"%.60s\" answers questions, and this task asks none in a prompt",
+                     task, recall);
+}
+
+void eval_store(const pith_engine_params *params, char *buf, size_t cap)
+{
+    const char *k = params->type_k != NULL ? params->type_k : "f16";
+    const char *v = params->type_v != NULL ? params->type_v : "f16";
+    bool plain = strcmp(k, "f16") == 0 && strcmp(v, "f16") == 0;
+    if (plain)
+        snprintf(buf, cap, "%s", "");
+    else
+        snprintf(buf, cap, "%s/%s", k, v);
+}
+
+char *eval_add_budget(const char *options, const char *budget)
+{
+    struct eval_text t = {0};
+    eval_text_printf(&t, "%s%cbudget=%s", options, strchr(options, ':') != NULL ? ',' : ':',
+                     budget);
+    return t.data; /* NULL when there was no memory */
+}
+
 bool eval_is_plain(const pith_engine_params *params)
 {
     return eval_is_full(params) && eval_read(params) == NULL;
@@ -373,11 +438,15 @@ json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, jso
 {
     pith_model_info info;
     pith_model_get_info(run->setup.model, &info);
+    const pith_engine_params *engine = &run->setup.engine;
+    const char *read = eval_read(engine), *recall = eval_recall(engine);
+    char store[128];
+    eval_store(engine, store, sizeof(store));
     /* json_pack takes its arguments over even when it fails, so nothing is left behind. */
-    const char *read = eval_read(&run->setup.engine);
-    return json_pack("{s:s, s:o, s:o, s:o*, s:o, s:o, s:o}", "task", task, "model",
-                     eval_json_text(info.name), "policy",
-                     eval_json_text(eval_policy(&run->setup.engine)), "read",
-                     read != NULL ? eval_json_text(read) : NULL, "settings", settings, "summary",
-                     make_summary(run, n), "rows", rows);
+    return json_pack("{s:s, s:o, s:o, s:o*, s:o*, s:o*, s:o, s:o, s:o}", "task", task, "model",
+                     eval_json_text(info.name), "policy", eval_json_text(eval_policy(engine)),
+                     "read", read != NULL ? eval_json_text(read) : NULL, "recall",
+                     recall != NULL ? eval_json_text(recall) : NULL, "store",
+                     store[0] != '\0' ? eval_json_text(store) : NULL, "settings", settings,
+                     "summary", make_summary(run, n), "rows", rows);
 }

@@ -222,6 +222,7 @@ static pith_status measure(struct sweep *s, const struct sweep_cell *c, json_t *
                                .progress_user = s};
     setup.engine.keep = c->keep;
     setup.engine.read = c->read;
+    setup.engine.recall = p->recall;
     pith_status status = sweep_kind_run(t->kind, &setup, &t->args, line, err);
     if (status != PITH_OK)
         return status;
@@ -266,8 +267,14 @@ static json_t *count(double value)
 }
 
 /* Columns that say the same in every row are left out, so that the table fits a terminal. */
-static json_t *table_row(const struct sweep *s, int32_t index, bool several_seeds,
-                         bool several_measures, bool reads)
+struct table_columns {
+    bool seeds;
+    bool measures;
+    bool reads;
+    bool recalls;
+};
+
+static json_t *table_row(const struct sweep *s, int32_t index, const struct table_columns *show)
 {
     const struct sweep_cell *c = &s->plan.cells[index];
     struct report_point p = {0};
@@ -278,20 +285,23 @@ static json_t *table_row(const struct sweep *s, int32_t index, bool several_seed
                             s->plan.policies[c->policy].name, "budget",
                             c->budget[0] != '\0' ? c->budget : NULL);
     bool ok = row != NULL;
-    if (several_seeds)
+    if (show->seeds)
         ok = json_object_set_new(row, "seed", seed_of(c)) == 0;
-    if (several_measures && ok)
+    if (show->measures && ok)
         ok = json_object_set_new(row, "measure",
                                  metric != NULL ? json_string(metric->name) : json_null()) == 0;
     json_t *figures =
-        ok ? json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", several_measures ? "value" : "score",
+        ok ? json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", show->measures ? "value" : "score",
                        eval_number(p.value), "n", count(p.n), "kv_bytes", count(p.kv_bytes),
                        "tokens_per_s", eval_number(p.tokens_per_s), "evicted", count(p.evicted),
                        "rounds", count(p.rounds))
            : NULL;
     ok = figures != NULL && json_object_update(row, figures) == 0;
-    if (ok && reads)
+    if (ok && show->reads)
         ok = json_object_set_new(row, "read_share", eval_number(p.read_share)) == 0;
+    if (ok && show->recalls)
+        ok = json_object_set_new(row, "prompt_s", eval_number(p.prompt_s)) == 0 &&
+             json_object_set_new(row, "recall_s", eval_number(p.recall_s)) == 0;
     json_decref(figures);
     if (ok)
         return row;
@@ -337,20 +347,22 @@ static json_t *make_summary(const struct sweep *s)
 static pith_status make_table(const struct sweep *s, json_t **result, pith_error *err)
 {
     json_t *rows = json_array();
-    bool ok = rows != NULL, seeds = false, measures = false, reads = false;
+    bool ok = rows != NULL;
+    struct table_columns show = {0};
     const struct report_metric *score = NULL;
     int64_t seed = SWEEP_NO_SEED;
     for (int32_t i = 0; i < s->plan.n_cell; i++) {
         const struct report_metric *m = report_metric_of(json_object_get(s->lines[i], "summary"));
         int64_t one = s->plan.cells[i].seed;
-        seeds = seeds || (one != SWEEP_NO_SEED && seed != SWEEP_NO_SEED && one != seed);
+        show.seeds |= one != SWEEP_NO_SEED && seed != SWEEP_NO_SEED && one != seed;
         seed = one != SWEEP_NO_SEED ? one : seed;
         score = score == NULL ? m : score;
-        reads = reads || s->plan.cells[i].read != NULL;
-        measures = measures || (m != NULL && (m != score || !m->share));
+        show.reads |= s->plan.cells[i].read != NULL;
+        show.recalls |= s->plan.policies[s->plan.cells[i].policy].recall != NULL;
+        show.measures |= m != NULL && (m != score || !m->share);
     }
     for (int32_t i = 0; i < s->plan.n_cell && ok; i++)
-        ok = json_array_append_new(rows, table_row(s, i, seeds, measures, reads)) == 0;
+        ok = json_array_append_new(rows, table_row(s, i, &show)) == 0;
     json_t *table = ok ? json_pack("{s:s, s:s, s:s, s:{s:o, s:o}, s:o, s:O}", "task", "sweep",
                                    "model", model_name(s), "policy", "several", "settings", "file",
                                    any_text(s->params->path), "results", any_text(s->plan.out),

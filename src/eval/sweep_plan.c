@@ -110,10 +110,10 @@ static bool wants_budget(const char *options)
 /* A policy is the text of --keep, or an object that may have a --read and change the engine. */
 static pith_status read_policy(struct reader *r, const json_t *value, pith_error *err)
 {
-    static const char *const own[] = {"name", "keep", "read", NULL};
+    static const char *const own[] = {"name", "keep", "read", "recall", NULL};
     struct sweep_policy *p = &r->plan->policies[r->plan->n_policy];
     const json_t *name = json_object_get(value, "name"), *keep = json_object_get(value, "keep");
-    const json_t *read = json_object_get(value, "read");
+    const json_t *read = json_object_get(value, "read"), *recall = json_object_get(value, "recall");
     *p = (struct sweep_policy){.engine = r->engine};
     p->settings = json_is_object(json_object_get(r->plan->root, "engine"))
                       ? json_copy(json_object_get(r->plan->root, "engine"))
@@ -125,13 +125,14 @@ static pith_status read_policy(struct reader *r, const json_t *value, pith_error
         p->name = p->keep = json_string_value(value);
     } else if (json_is_object(value)) {
         if (!json_is_string(name) || (keep != NULL && !json_is_string(keep)) ||
-            (read != NULL && !json_is_string(read)))
+            (read != NULL && !json_is_string(read)) || (recall != NULL && !json_is_string(recall)))
             return eval_fail(err, PITH_INVALID,
-                             "policies: an object needs a \"name\", and its \"keep\" and "
-                             "\"read\" are texts");
+                             "policies: an object needs a \"name\", and its \"keep\", \"read\" and "
+                             "\"recall\" are texts");
         p->name = json_string_value(name);
         p->keep = json_string_value(keep);
         p->read = json_string_value(read);
+        p->recall = json_string_value(recall);
         pith_status status = read_engine("policies", value, own, &p->engine, p->settings, err);
         if (status != PITH_OK)
             return status;
@@ -142,6 +143,13 @@ static pith_status read_policy(struct reader *r, const json_t *value, pith_error
         p->keep = NULL;
     if (p->read != NULL && strcmp(p->read, "none") == 0)
         p->read = NULL;
+    if (p->recall != NULL && strcmp(p->recall, "none") == 0)
+        p->recall = NULL;
+    if (p->keep == NULL && p->recall != NULL)
+        return eval_fail(err, PITH_INVALID,
+                         "policies: \"%.60s\" has recall and no keep: nothing is evicted that "
+                         "could come back",
+                         p->name);
     if (p->keep == NULL && p->read == NULL && strcmp(p->name, "none") == 0)
         p->name = FULL;
     if (wants_budget(p->keep) && wants_budget(p->read))
@@ -259,17 +267,14 @@ static bool budget_text(const json_t *value, char *buf, size_t cap)
 /* Options with the budget in them where they want one; NULL for NULL. *out is owned. */
 static pith_status compose(const char *options, const char *budget, char **out, pith_error *err)
 {
-    struct eval_text t = {0};
     if (options == NULL)
         return PITH_OK;
-    eval_text_add(&t, options);
-    if (budget[0] != '\0' && wants_budget(options))
-        eval_text_printf(&t, "%cbudget=%s", strchr(options, ':') != NULL ? ',' : ':', budget);
-    *out = t.data;
-    return t.failed ? no_memory(err) : PITH_OK;
+    *out = budget[0] != '\0' && wants_budget(options) ? eval_add_budget(options, budget)
+                                                      : strdup(options);
+    return *out == NULL ? no_memory(err) : PITH_OK;
 }
 
-/* Both options of a cell, checked. */
+/* The options of a cell, checked. */
 static pith_status compose_cell(const struct sweep_policy *p, struct sweep_cell *c, pith_error *err)
 {
     pith_status status = compose(p->keep, c->budget, &c->keep, err);
@@ -277,7 +282,9 @@ static pith_status compose_cell(const struct sweep_policy *p, struct sweep_cell 
         status = compose(p->read, c->budget, &c->read, err);
     if (status == PITH_OK)
         status = pith_keep_check(c->keep, err);
-    return status == PITH_OK ? pith_read_check(c->read, err) : status;
+    if (status == PITH_OK)
+        status = pith_read_check(c->read, err);
+    return status == PITH_OK ? pith_recall_check(p->recall, err) : status;
 }
 
 static pith_status add_cell(struct reader *r, int32_t task, int64_t seed, int32_t policy,
@@ -306,6 +313,8 @@ static pith_status add_cell(struct reader *r, int32_t task, int64_t seed, int32_
     hash = sweep_hash_text(hash, c->keep);
     if (c->read != NULL) /* without one a cell is what it was before there were any */
         hash = sweep_hash_text(hash, c->read);
+    if (p->recall != NULL)
+        hash = sweep_hash_text(sweep_hash_text(hash, "recall"), p->recall);
     bool ok = sweep_hash_json(&hash, p->settings);
     hash = sweep_hash(hash, &seed, sizeof(seed));
     print_hash(c->hash, hash);

@@ -21,6 +21,7 @@ struct sweep_policy {
     const char *name;          /* "full", "streaming:sinks=4" */
     const char *keep;          /* NULL: everything stays */
     const char *read;          /* NULL: everything is read */
+    const char *recall;        /* NULL: nothing comes back */
     pith_engine_params engine; /* the sweep's with the policy's own settings in it */
     json_t *settings;          /* the engine's settings as given; owned */
 };

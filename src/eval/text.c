@@ -242,6 +242,14 @@ double eval_clock_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+double eval_cpu_s(void)
+{
+    struct timespec t;
+    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) != 0)
+        return 0.0;
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 pith_status eval_fail(pith_error *err, pith_status status, const char *fmt, ...)
 {
     if (err != NULL) {

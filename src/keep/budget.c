@@ -432,19 +432,21 @@ pith_status keep_prepare_round(struct keep *k, struct kv_seq *kv, struct keep_po
     PI_TRY(prepare_scratch(k, kv, at, 0, longest_lane(k, kv), err));
     PI_TRY(reserve_table(k, kv, 0, err));
     kv_seq_trim(kv);
-    int64_t lacks = kv_seq_charge_copies(kv), n_free = kv_seq_free_pages(kv);
+    int64_t lacks = kv_seq_charge_copies(kv), n_free = kv_seq_free_bytes(kv);
     kv_seq_clear_charges(kv);
-    for (int32_t l = 0; l < k->model.g.n_layer; l++)
+    for (int32_t l = 0; l < k->model.g.n_layer; l++) {
+        int64_t page = (int64_t)kv_layer_page_bytes(&k->model.g, l);
         for (int32_t h = 0; h < k->model.g.n_head; h++)
-            lacks += to_split(k, kv, l, h, at);
+            lacks += page * to_split(k, kv, l, h, at);
+    }
     if (lacks > n_free)
         return pi_fail(err, PITH_KV_FULL,
-                       "a keep round can take %lld more pages, and %lld are free", (long long)lacks,
-                       (long long)n_free);
+                       "a keep round can take %lld more bytes of pages, and %lld are free",
+                       (long long)lacks, (long long)n_free);
     return PITH_OK;
 }
 
-/* keep_lacks of a layer whose lanes share its budget: what they take until the next round, or at
+/* Pages that a layer whose lanes share its budget lacks: what they take until the next round, or at
    most after it, whatever it leaves to which of them. */
 static int64_t layer_lacks(const struct keep *k, const struct kv_seq *kv, int32_t layer,
                            struct keep_point at, int32_t n)
@@ -462,24 +464,28 @@ static int64_t layer_lacks(const struct keep *k, const struct kv_seq *kv, int32_
     return pi_max(grows, n_page - held);
 }
 
+/* The same of a lane. */
+static int64_t lane_lacks(const struct keep *k, const struct kv_seq *kv, int32_t layer,
+                          int32_t head, struct keep_point at, int32_t n)
+{
+    int64_t most = most_of_lane(k, kv, layer, head, at, n);
+    /* Each place that packing cannot close leaves a page with one entry at worst. */
+    int64_t apart = kv_lane_breaks(kv, layer, head) + to_split(k, kv, layer, head, at);
+    int64_t n_page = apart + pi_ceil_div(pi_max(0, most - apart), k->model.g.page_len);
+    return pi_max(kv_lane_lacks(kv, layer, head, (int32_t)(most - kv_lane_len(kv, layer, head))),
+                  n_page - kv_lane_pages(kv, layer, head));
+}
+
 int64_t keep_lacks(const struct keep *k, struct kv_seq *kv, struct keep_point at, int32_t n)
 {
-    int64_t lacks = 0;
+    int64_t bytes = 0;
     if (!round_within(k, kv, at, n))
         return 0;
-    if (keep_config_allots(&k->config)) {
-        for (int32_t l = 0; l < k->model.g.n_layer; l++)
-            lacks += layer_lacks(k, kv, l, at, n);
-        return lacks + kv_seq_charge_copies(kv);
+    for (int32_t l = 0; l < k->model.g.n_layer; l++) {
+        int64_t n_page = keep_config_allots(&k->config) ? layer_lacks(k, kv, l, at, n) : 0;
+        for (int32_t h = 0; !keep_config_allots(&k->config) && h < k->model.g.n_head; h++)
+            n_page += lane_lacks(k, kv, l, h, at, n);
+        bytes += n_page * (int64_t)kv_layer_page_bytes(&k->model.g, l);
     }
-    for (int32_t l = 0; l < k->model.g.n_layer; l++)
-        for (int32_t h = 0; h < k->model.g.n_head; h++) {
-            int64_t most = most_of_lane(k, kv, l, h, at, n);
-            /* Each place that packing cannot close leaves a page with one entry at worst. */
-            int64_t apart = kv_lane_breaks(kv, l, h) + to_split(k, kv, l, h, at);
-            int64_t n_page = apart + pi_ceil_div(pi_max(0, most - apart), k->model.g.page_len);
-            lacks += pi_max(kv_lane_lacks(kv, l, h, (int32_t)(most - kv_lane_len(kv, l, h))),
-                            n_page - kv_lane_pages(kv, l, h));
-        }
-    return lacks + kv_seq_charge_copies(kv);
+    return bytes + kv_seq_charge_copies(kv);
 }

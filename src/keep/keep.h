@@ -428,10 +428,10 @@ int64_t keep_longest(const struct keep *keep, const struct kv_seq *kv, struct ke
 pith_status keep_prepare(struct keep *keep, struct kv_seq *kv, struct keep_point at, int32_t n,
                          pith_error *err);
 
-/* Pages that must be free, beyond those that the lanes hold and have reserved, so that n more
-   tokens with all their rounds can be appended, whatever the policy chooses. It charges the pages
-   that the sequence shares (kv_seq_charge_copies): the counts of several sequences add up, and
-   kv_seq_clear_charges ends them. */
+/* Bytes of pages that must be free, beyond those that the lanes hold and have reserved, so that n
+   more tokens with all their rounds can be appended, whatever the policy chooses. It charges the
+   pages that the sequence shares (kv_seq_charge_copies): the counts of several sequences add up,
+   and kv_seq_clear_charges ends them. */
 int64_t keep_lacks(const struct keep *keep, struct kv_seq *kv, struct keep_point at, int32_t n);
 
 /* Whether some lane holds more than its budget, so that a round is worth while; with overwrite=on
@@ -489,6 +489,18 @@ int32_t keep_position(const struct keep *keep, const struct kv_seq *kv, int32_t 
 
 /* Drops every entry of a token at or above n_token (kv_seq_truncate). keep NULL: the full cache. */
 void keep_truncate(struct keep *keep, struct kv_seq *kv, int32_t n_token);
+
+/* Whoever wants to see what rounds evict. */
+struct keep_witness {
+    void *user;
+    /* Called before a lane of kv loses all entries but those at slots [n_kept], ascending;
+       different lanes at the same time, thread is below the number that keep_create was told. */
+    void (*dropped)(void *user, const struct kv_seq *kv, int32_t layer, int32_t head,
+                    const int32_t *slots, int32_t n_kept, int32_t thread);
+};
+
+/* From now on rounds tell *witness, which is copied; NULL ends it. */
+void keep_set_witness(struct keep *keep, const struct keep_witness *witness);
 
 /* One round: brings every lane that holds more than its budget to the budget, with overwrite=on to
    one entry less, and gives whole pages back. Lanes that keep the same positions are brought to one

@@ -337,6 +337,18 @@ static int32_t slots_of(const struct round *r, struct keep_set *set, int32_t lay
     return n;
 }
 
+/* Lets the witness see what lanes are about to lose: the cuts [begin, end) of the stage's. */
+static void show_cuts(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct round *r = ctx;
+    const struct keep_witness *w = &r->k->witness;
+    for (int64_t i = begin; i < end; i++) {
+        const struct kv_cut *cut = &r->k->cut[i];
+        if (cut->n < kv_lane_len(r->kv, cut->layer, cut->head))
+            w->dropped(w->user, r->kv, cut->layer, cut->head, cut->slots, cut->n, thread);
+    }
+}
+
 /* Drops what a lane of a set whose lanes differ has of the rest. */
 static pith_status drop_some(struct round *r, int32_t layer, int32_t head, pith_error *err)
 {
@@ -348,6 +360,8 @@ static pith_status drop_some(struct round *r, int32_t layer, int32_t head, pith_
         return PITH_OK;
     if (ascends(r->k->part[head].pos, n))
         PI_TRY(close_gap(r, &cut, r->k->part[head].pos, n, set->span.lo, err));
+    if (r->k->witness.dropped != NULL)
+        r->k->witness.dropped(r->k->witness.user, r->kv, layer, head, slots, n_kept, 0);
     PI_TRY(kv_seq_compact(r->kv, layer, head, slots, n_kept, err));
     r->n_evicted += n - n_kept;
     return PITH_OK;
@@ -372,7 +386,10 @@ static pith_status drop(struct round *r, int32_t begin, int32_t end, pith_error 
             n_entry += set->n;
             r->n_evicted += set->n - set->n_kept;
         }
-    return kv_seq_compact_lanes(r->kv, k->cut, n_cut, is_large(k, n_entry) ? k->n_thread : 1, err);
+    int32_t n_thread = is_large(k, n_entry) ? k->n_thread : 1;
+    if (k->witness.dropped != NULL && n_cut > 0)
+        pi_parallel_items(n_thread, n_cut, show_cuts, r);
+    return kv_seq_compact_lanes(r->kv, k->cut, n_cut, n_thread, err);
 }
 
 /* The layers [begin, end), whose sets are decided together. */
@@ -439,6 +456,11 @@ void keep_truncate(struct keep *k, struct kv_seq *kv, int32_t n_token)
     }
 }
 
+void keep_set_witness(struct keep *k, const struct keep_witness *witness)
+{
+    k->witness = witness != NULL ? *witness : (struct keep_witness){0};
+}
+
 pith_status keep_round(struct keep *k, struct kv_seq *kv, const struct keep_view *view,
                        struct keep_tally *tally, pith_error *err)
 {
@@ -446,7 +468,7 @@ pith_status keep_round(struct keep *k, struct kv_seq *kv, const struct keep_view
     struct keep_view whole = keep_view_complete(k, view);
     struct round r = {.k = k, .kv = kv, .view = &whole};
     kv_seq_trim(kv);
-    int64_t n_free = kv_seq_free_pages(kv);
+    int64_t n_free = kv_seq_free_bytes(kv);
     int32_t step = keep_stage_layers(k);
     pith_status status = PITH_OK;
     if (k->config.policy->begin != NULL)
@@ -456,7 +478,7 @@ pith_status keep_round(struct keep *k, struct kv_seq *kv, const struct keep_view
     if (tally->n_round++ == 0)
         tally->first_at = view->n_token;
     tally->n_evicted += r.n_evicted;
-    tally->bytes_freed += (kv_seq_free_pages(kv) - n_free) * (int64_t)kv_page_bytes(&k->model.g);
+    tally->bytes_freed += kv_seq_free_bytes(kv) - n_free;
     tally->seconds += pi_time_s() - start;
     return status;
 }

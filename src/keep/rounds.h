@@ -70,6 +70,7 @@ struct keep {
     int32_t *merged;  /* [cap_set] */
     uint8_t *scratch; /* [n_scorer][scratch_size] */
     struct keep_steps steps;
+    struct keep_witness witness; /* dropped NULL: nobody */
 };
 
 /* The view with what the policy is to see of the engine. */

@@ -198,15 +198,16 @@ int64_t keep_bytes_at(const struct keep_config *c, const struct kv_geometry *g, 
         return kv_bytes_for_tokens(g, n_token);
     if (!c->split && !keep_config_allots(c))
         return kv_bytes_for_tokens(g, filled_by(c, g, keep_budget_at(c, n_token), n_token));
-    int64_t n_page = 0;
-    for (int32_t l = 0; keep_config_allots(c) && l < g->n_layer; l++)
-        n_page += allotted_pages(c, g, l, n_token);
-    for (int32_t l = 0; !keep_config_allots(c) && l < g->n_layer; l++)
-        for (int32_t h = 0; h < g->n_head; h++) {
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < g->n_layer; l++) {
+        int64_t n_page = keep_config_allots(c) ? allotted_pages(c, g, l, n_token) : 0;
+        for (int32_t h = 0; !keep_config_allots(c) && h < g->n_head; h++) {
             int32_t budget = keep_lane_budget_at(c, l, h, (struct keep_point){n_token, 0});
             n_page += (filled_by(c, g, budget, n_token) + g->page_len - 1) / g->page_len;
         }
-    return n_page * (int64_t)kv_page_bytes(g);
+        bytes += n_page * (int64_t)kv_layer_page_bytes(g, l);
+    }
+    return bytes;
 }
 
 /* ---- fitting ---- */
@@ -264,13 +265,24 @@ pith_status keep_config_check(const struct keep_config *c, int32_t n_budget, pit
                                     : c->policy->check(&c->params, &c->rules, n_budget, err);
 }
 
+/* Where layers have pages of several sizes, more entries than an even split holds can lie in the
+   small ones: at most what the smallest would hold. 0 where all are alike. */
+static int64_t most_of_cheap(const struct kv_geometry *g, int64_t bytes)
+{
+    int64_t page = (int64_t)kv_page_bytes(g), n_lane = (int64_t)g->n_layer * g->n_head;
+    int64_t least = page;
+    for (int32_t l = 0; l < g->n_layer; l++)
+        least = pi_min(least, (int64_t)kv_layer_page_bytes(g, l));
+    return least < page ? pi_min(bytes / least * g->page_len / n_lane + 1, KEEP_COUNT_MAX) : 0;
+}
+
 /* Bytes of pages are full where every lane holds all that it ever does, so that the size is kept
    between rounds, too. An even split is exact; of another the largest budget that fits is found. */
 static pith_status fit_bytes(struct keep_config *c, const struct kv_geometry *g, pith_error *err)
 {
     int64_t n_lane = (int64_t)g->n_layer * g->n_head, bytes = c->rules.budget.value;
     int64_t over = (int64_t)c->rules.slack + c->rules.batch;
-    int64_t n_page = bytes / (n_lane * (int64_t)kv_page_bytes(g)) - keep_config_places(c);
+    int64_t n_page = bytes / kv_bytes_for_tokens(g, 1) - keep_config_places(c);
     int64_t n = pi_max(0, pi_min(n_page, KEEP_COUNT_MAX / g->page_len)) * g->page_len;
     if (n <= over)
         return pi_fail(err, PITH_INVALID,
@@ -279,6 +291,8 @@ static pith_status fit_bytes(struct keep_config *c, const struct kv_geometry *g,
                        (long long)bytes, (long long)n, (long long)n_lane, (long long)over);
     int64_t low = 1, high = n - over;
     c->n_budget = (int32_t)high;
+    if (c->split || keep_config_allots(c))
+        high = pi_max(high, most_of_cheap(g, bytes));
     while ((c->split || keep_config_allots(c)) && low < high) {
         c->n_budget = (int32_t)(low + (high - low + 1) / 2);
         if (keep_bytes_at(c, g, INT32_MAX) <= bytes)

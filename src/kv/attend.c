@@ -13,11 +13,7 @@
 
 #include "cpu/kernels.h"
 #include "kv/store.h"
-
-_Static_assert((int)PI_ATTEND_F32 == (int)KV_TYPE_F32 && (int)PI_ATTEND_F16 == (int)KV_TYPE_F16 &&
-                   (int)PI_ATTEND_Q8_0 == (int)KV_TYPE_Q8_0 &&
-                   (int)PI_ATTEND_N_TYPE == (int)KV_N_TYPE,
-               "kernels are listed in the order of storage types");
+#include "kv/wht.h"
 
 /* Rows that make the decoding of a page small beside the work on it. */
 #define TILE_ROWS 96
@@ -49,6 +45,7 @@ struct attend {
     int32_t n_row;      /* n_tok * n_group; row r is query (r / n_group, r % n_group) */
     int32_t block_rows; /* rows of one kernel call */
     bool decoded;       /* pages are decoded to f32 first */
+    bool guest;         /* lane is that of the job's guests, which no tap is shown */
     int32_t look_ahead; /* pages between the one that is read and the one that is asked for */
     int32_t delta;      /* the queries in q are rotated for pages with this delta */
     float *q;           /* [block][dim_k][rows of the block] */
@@ -92,7 +89,7 @@ static size_t place(struct attend *a, const struct kv_geometry *g, int32_t n_row
         a->k = take(scratch, &used, dim_k * len);
         a->v = take(scratch, &used, dim_v * len);
     }
-    a->tile = pi_mem_part(scratch, &used, kv_gather_bytes(g), 1);
+    a->tile = pi_mem_part(scratch, &used, scratch == NULL ? kv_gather_bytes(g) : 0, 1);
     return used;
 }
 
@@ -122,10 +119,12 @@ void kv_rotate(const struct pi_rope *rope, const float *cs, float *x)
 }
 
 /* Fills q for pages with a delta: a key that counts as written delta positions later, seen by a
-   query, is the same product as the key where it was, seen by the query turned back by delta. */
+   query, is the same product as the key where it was, seen by the query turned back by delta. Keys
+   that are stored rotated (wht.h) meet queries that are: that, too, leaves products as they are. */
 static void queries_fill(struct attend *a, int32_t delta)
 {
     const struct kv_attend_job *job = a->job;
+    const struct kv_part *k = &a->lane->kind->k;
     int32_t dim_k = a->cache->g.dim_k;
     bool turn = delta != 0 && job->rope != NULL;
     assert(delta == 0 || job->rope != NULL);
@@ -137,11 +136,12 @@ static void queries_fill(struct attend *a, int32_t delta)
         const float *from = job->q + (size_t)(r / job->n_group) * job->q_stride +
                             (size_t)(r % job->n_group) * (size_t)dim_k;
         float *to = a->q + (size_t)first * (size_t)dim_k + (r - first);
-        if (turn) {
-            memcpy(a->row, from, (size_t)dim_k * sizeof(float));
+        if (turn || k->codec->rotated)
+            from = memcpy(a->row, from, (size_t)dim_k * sizeof(float));
+        if (turn)
             kv_rotate(job->rope, a->cs, a->row);
-            from = a->row;
-        }
+        if (k->codec->rotated)
+            kv_wht(a->row, dim_k, k->group, false);
         for (int32_t d = 0; d < dim_k; d++)
             to[(size_t)d * (size_t)n_row] = from[d];
     }
@@ -161,33 +161,33 @@ static int32_t limit_of(const struct attend *a, int32_t r, int32_t delta)
 static struct pi_attend_page page_view(const struct attend *a, const struct kv_page_layout *layout,
                                        const uint8_t *base, int32_t page_len, int32_t n)
 {
-    const struct kv_geometry *g = &a->cache->g;
-    return (struct pi_attend_page){
-        .k = base + layout->k,
-        .k_scale = (const uint16_t *)(base + layout->k_scale),
-        .v = base + layout->v,
-        .v_scale = (const uint16_t *)(base + layout->v_scale),
-        .pos = (const int32_t *)(base + layout->pos),
-        .page_len = page_len,
-        .n = n,
-        .columns = layout->side_by_side,
-        .dim_k = g->dim_k,
-        .dim_v = g->dim_v,
-    };
+    struct pi_attend_page page;
+    kv_page_view(a->lane->kind, layout, base, page_len, n, &page);
+    return page;
+}
+
+static enum pi_attend_type kernel_k(const struct attend *a)
+{
+    return a->lane->kind->k.codec->kernel;
+}
+
+static enum pi_attend_type kernel_v(const struct attend *a)
+{
+    return a->lane->kind->v.codec->kernel;
 }
 
 /* Replaces K by its f32 copy with entries side by side, unless it is that already, and V, where it
    is wanted and not f32, by one in the order of the page. */
 static void page_decode(struct attend *a, struct pi_attend_page *page)
 {
-    const struct kv_geometry *g = &a->cache->g;
+    enum pi_attend_type type_k = kernel_k(a), type_v = kernel_v(a);
     page->next = 0; /* what comes next is asked for part by part, while rows are served */
-    if (!page->columns || g->type_k != KV_TYPE_F32) {
-        a->cpu->decode_k[g->type_k](page, a->k);
+    if (!page->columns || type_k != PI_ATTEND_F32) {
+        a->cpu->decode_k[type_k](page, a->k);
         page->k = a->k;
     }
-    if (a->job->out != NULL && g->type_v != KV_TYPE_F32) {
-        a->cpu->decode_v[g->type_v](page, a->v);
+    if (a->job->out != NULL && type_v != PI_ATTEND_F32) {
+        a->cpu->decode_v[type_v](page, a->v);
         page->v = a->v;
     }
 }
@@ -288,7 +288,7 @@ static void weights_finish(struct attend *a)
 
 static bool weights_wanted(const struct attend *a)
 {
-    return a->job->tap != NULL && a->job->tap->weight != NULL;
+    return !a->guest && a->job->tap != NULL && a->job->tap->weight != NULL;
 }
 
 /* Where a page's logits and weights go. Kernels write whole groups of 16 weights, which go beyond
@@ -296,7 +296,7 @@ static bool weights_wanted(const struct attend *a)
 static struct pi_attend_tap tap_of_page(const struct attend *a, int32_t n, int32_t slot, int32_t r0)
 {
     const struct kv_attend_tap *tap = a->job->tap;
-    if (tap == NULL)
+    if (tap == NULL || a->guest)
         return (struct pi_attend_tap){0};
     size_t at = (size_t)r0 * tap->row_stride + (size_t)slot;
     bool fits = pi_align((size_t)n, 16) + (size_t)slot <= pi_align((size_t)a->len, 16);
@@ -325,7 +325,8 @@ static bool sees_all(const struct attend *a, const struct pi_attend_page *page, 
 
 /* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,
    values of the entries that its last row sees, or where positions do not ascend of all, those that
-   a row does not see adding nothing. */
+   a row does not see adding nothing. Small weights are dropped where values are coded so coarsely
+   that what they would add is less than what the coding has left out: types that are rotated. */
 static void block_attend(struct attend *a, struct pi_attend_page page, int32_t slot, int32_t r0)
 {
     const struct kv_geometry *g = &a->cache->g;
@@ -355,21 +356,25 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
     if (a->decoded)
         a->cpu->logits_decoded(&page, &rows);
     else
-        a->cpu->logits[g->type_k](&page, &rows);
+        a->cpu->logits[kernel_k(a)](&page, &rows);
     a->cpu->softmax(&page, &rows, &page_tap);
     if (weights_wanted(a) && page_tap.weight == NULL)
         weights_copy(a, r0, n_row, slot, page.n);
     if (weights_wanted(a))
         weights_note(a, r0, n_row, slot);
-    if (a->job->out != NULL)
-        a->cpu->values[a->decoded ? KV_TYPE_F32 : g->type_v](&page, &rows);
+    if (a->job->out == NULL)
+        return;
+    rows.need = UINT64_MAX >> (64 - page.n);
+    if (a->lane->kind->v.codec->rotated)
+        rows.need = a->cpu->drop(&page, &rows);
+    a->cpu->values[a->decoded ? PI_ATTEND_F32 : kernel_v(a)](&page, &rows);
 }
 
 /* Asks for the part of a page that belongs to block i of n, so that the requests spread over
    the work on this page. */
 static void prefetch_part(const struct attend *a, const uint8_t *page, int32_t i, int32_t n)
 {
-    const struct kv_page_layout *layout = &a->cache->layout;
+    const struct kv_page_layout *layout = &a->lane->kind->layout;
     size_t bytes = a->job->out != NULL ? layout->stored : layout->v;
     size_t step = pi_align(bytes / (size_t)n + 1, 64);
     size_t begin = (size_t)i * step;
@@ -380,10 +385,9 @@ static void prefetch_part(const struct attend *a, const uint8_t *page, int32_t i
 /* Asks for what the kernels of few rows do not: values of f32 at once, and the small parts. */
 static void prefetch_rest(const struct attend *a, const uint8_t *page)
 {
-    const struct kv_geometry *g = &a->cache->g;
-    const struct kv_page_layout *layout = &a->cache->layout;
+    const struct kv_page_layout *layout = &a->lane->kind->layout;
     size_t k = layout->k_scale;
-    size_t v = g->type_v == KV_TYPE_F32 ? layout->v : layout->v_scale;
+    size_t v = kernel_v(a) == PI_ATTEND_F32 ? layout->v : layout->v_scale;
     v = a->job->out != NULL ? v : layout->pos;
     a->cpu->prefetch(page + k, layout->v - k);
     a->cpu->prefetch(page + v, layout->stored - v);
@@ -426,18 +430,29 @@ static void page_attend(struct attend *a, struct pi_attend_page page, int32_t de
 /* Every page of the lane. */
 static void lane_attend(struct attend *a)
 {
-    const struct kv_page_layout *layout = &a->cache->layout;
+    const struct kv_page_layout *layout = &a->lane->kind->layout;
     const struct kv_page_ref *table = a->lane->table;
     for (int32_t i = 0; i < a->look_ahead && i < a->lane->n_live; i++)
-        prefetch_part(a, kv_page_at(a->cache, table[i].page), 0, 1);
+        prefetch_part(a, kv_page_at(a->lane->kind, table[i].page), 0, 1);
     for (int32_t i = 0, slot = 0; i < a->lane->n_live; slot += table[i++].n) {
-        const uint8_t *base = kv_page_at(a->cache, table[i].page), *next = base;
+        const uint8_t *base = kv_page_at(a->lane->kind, table[i].page), *next = base;
         if (i + a->look_ahead < a->lane->n_live)
-            next = kv_page_at(a->cache, table[i + a->look_ahead].page);
+            next = kv_page_at(a->lane->kind, table[i + a->look_ahead].page);
         struct pi_attend_page page = page_view(a, layout, base, a->cache->g.page_len, table[i].n);
         page.next = next - base;
         page_attend(a, page, table[i].delta, slot, next);
     }
+}
+
+/* Every page of the guests' lane, with which the rows begin. */
+static void guests_attend(struct attend *a)
+{
+    const struct kv_lane *own = a->lane;
+    a->lane = kv_lane_at(a->job->guests, a->job->layer, a->job->head);
+    a->guest = true;
+    lane_attend(a);
+    a->lane = own;
+    a->guest = false;
 }
 
 /* The entries that the job lists, tile after tile. */
@@ -468,10 +483,12 @@ static void rows_start(struct attend *a)
 }
 
 /* out = o / l. Adding zero turns a negative zero, whose sign may depend on which slots were
-   skipped, into the positive one. */
+   skipped, into the positive one. A sum of values that are stored rotated is the sum of the values,
+   rotated: it is turned back once, for all of them. */
 static void rows_finish(struct attend *a)
 {
     const struct kv_attend_job *job = a->job;
+    const struct kv_part *v = &a->lane->kind->v;
     size_t dim_v = (size_t)a->cache->g.dim_v;
     for (int32_t r = 0; job->out != NULL && r < a->n_row; r++) {
         const float *o = a->o + (size_t)r * dim_v;
@@ -480,6 +497,8 @@ static void rows_finish(struct attend *a)
         float inverse = a->sum[r] > 0.0f ? 1.0f / a->sum[r] : 0.0f;
         for (size_t d = 0; d < dim_v; d++)
             out[d] = o[d] * inverse + 0.0f;
+        if (v->codec->rotated)
+            kv_wht(out, v->dim, v->group, true);
     }
     if (weights_wanted(a))
         weights_finish(a);
@@ -502,11 +521,13 @@ void kv_attend(const struct kv_attend_job *job, void *scratch)
     a.decoded = a.n_row > PI_ATTEND_ROWS_STORED;
     a.block_rows = a.decoded ? PI_ATTEND_ROWS : PI_ATTEND_ROWS_STORED;
     a.len = job->slots != NULL ? job->n_slot : a.lane->len;
-    a.look_ahead = (int32_t)pi_ceil_div(LOOK_AHEAD_BYTES, (int64_t)a.cache->layout.stored);
+    a.look_ahead = (int32_t)pi_ceil_div(LOOK_AHEAD_BYTES, (int64_t)a.lane->kind->layout.stored);
     assert(job->slots == NULL || job->tap == NULL || job->tap->part == NULL);
     place(&a, &a.cache->g, a.n_row, base);
     rows_start(&a);
     queries_fill(&a, 0);
+    if (job->guests != NULL)
+        guests_attend(&a);
     if (job->slots != NULL)
         slots_attend(&a);
     else

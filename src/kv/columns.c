@@ -1,11 +1,12 @@
 /*
  * columns.c - keys of a page that lie side by side: writing and reading rows, moving entries as
  * stored. A column is an entry, and a row holds the same element of all entries: a value of f16 or
- * f32, or four codes of q8_0. So writing a key is a transposition, done in tiles that stay in the
+ * f32, or some codes (store.h). So writing a key is a transposition, done in tiles that stay in the
  * first level of cache. It knows no lanes and no counts.
  */
 #include "cpu/kernels.h"
 #include "kv/store.h"
+#include "kv/wht.h"
 
 #define TILE_ENTRIES 16
 
@@ -64,87 +65,111 @@ static void transpose(const void *in, int32_t in_row, void *out, int32_t out_row
 
 /* ---- where things lie ---- */
 
-/* Bytes of an element. */
-static size_t element_size(const struct kv_codec *codec)
+/* Elements of an entry's row. */
+static int32_t count_elements(const struct kv_plane *p)
 {
-    return codec->value_bytes == 2 ? 2 : 4;
+    return (int32_t)(p->row / p->element);
 }
 
-/* Elements of `dim` dimensions. */
-static int32_t count_elements(const struct kv_codec *codec, int32_t dim)
+/* The element that dimension d, the first of a group, of the key at a slot begins. */
+static size_t element_at(const struct kv_part *k, int32_t plane, int32_t page_len, int32_t d,
+                         int32_t slot)
 {
-    return (int32_t)((size_t)(dim * codec->value_bytes) / element_size(codec));
-}
-
-/* Dimension d, the first of an element, of the key at a slot. */
-static size_t key_at(const struct kv_cache *cache, int32_t d, int32_t slot)
-{
-    const struct kv_codec *codec = &kv_codecs[cache->g.type_k];
-    size_t row = (size_t)count_elements(codec, d) * (size_t)cache->g.page_len;
-    return cache->layout.k + (row + (size_t)slot) * element_size(codec);
-}
-
-static size_t scale_at(const struct kv_cache *cache, int32_t d, int32_t slot)
-{
-    size_t row = (size_t)(d / kv_codecs[cache->g.type_k].block) * (size_t)cache->g.page_len;
-    return cache->layout.k_scale + (row + (size_t)slot) * sizeof(uint16_t);
+    const struct kv_plane *p = &k->plane[plane];
+    size_t first = p->row * (size_t)d / (size_t)k->dim / p->element;
+    return p->at + (first * (size_t)page_len + (size_t)slot) * p->element;
 }
 
 /* ---- writing ---- */
 
+/* Encoded rows of a tile: KV_CODEC_MAX dimensions of each key, whether there are so many or not. */
+struct tile {
+    uint32_t low[TILE_ENTRIES * KV_CODEC_MAX]; /* room for the widest type */
+    uint16_t high[TILE_ENTRIES * KV_CODEC_MAX / 16];
+    uint16_t scale[TILE_ENTRIES * KV_CODEC_MAX / KV_CODEC_GROUP];
+};
+
 /* Dimensions d0 .. d0 + dim of at most TILE_ENTRIES keys. */
-static void write_tile(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
-                       const float *rows, size_t stride, int32_t d0, int32_t dim)
+static void write_tile(const struct kv_part *k, int32_t page_len, uint8_t *page, int32_t slot,
+                       int32_t n, const float *rows, size_t stride, int32_t d0, int32_t dim)
 {
-    const struct kv_codec *codec = &kv_codecs[cache->g.type_k];
-    int32_t n_block = codec->scale_bytes > 0 ? dim / codec->block : 0;
-    uint32_t values[TILE_ENTRIES * KV_CODEC_MAX]; /* room for the widest type */
-    uint16_t scales[TILE_ENTRIES * KV_CODEC_MAX / 32];
-    for (int32_t i = 0; i < n; i++)
-        codec->encode(rows + (size_t)i * stride + (size_t)d0, dim,
-                      (uint8_t *)values + (size_t)(i * KV_CODEC_MAX * codec->value_bytes),
-                      scales + i * n_block);
-    transpose(values, count_elements(codec, KV_CODEC_MAX), page + key_at(cache, d0, slot),
-              cache->g.page_len, n, count_elements(codec, dim), element_size(codec));
-    if (n_block > 0)
-        transpose_2(scales, n_block, (uint16_t *)(void *)(page + scale_at(cache, d0, slot)),
-                    cache->g.page_len, n, n_block);
+    struct tile tile;
+    uint8_t *const base[KV_N_PLANE] = {(uint8_t *)tile.low, (uint8_t *)tile.high,
+                                       (uint8_t *)tile.scale};
+    int32_t most = (int32_t)pi_min(KV_CODEC_MAX, k->dim);
+    size_t row[KV_N_PLANE];
+    for (int32_t p = 0; p < KV_N_PLANE; p++)
+        row[p] = k->plane[p].row * (size_t)most / (size_t)k->dim;
+    for (int32_t i = 0; i < n; i++) {
+        const struct kv_row out = {.low = base[0] + (size_t)i * row[0],
+                                   .high = base[1] + (size_t)i * row[1],
+                                   .scale = (uint16_t *)(void *)(base[2] + (size_t)i * row[2])};
+        k->codec->encode(rows + (size_t)i * stride + (size_t)d0, dim, k->group, &out);
+    }
+    for (int32_t p = 0; p < KV_N_PLANE; p++) {
+        size_t size = k->plane[p].element;
+        if (row[p] > 0)
+            transpose(base[p], (int32_t)(row[p] / size),
+                      page + element_at(k, p, page_len, d0, slot), page_len, n,
+                      (int32_t)(row[p] * (size_t)dim / (size_t)most / size), size);
+    }
 }
 
-void kv_columns_write(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
-                      const float *rows, size_t stride)
+void kv_columns_write(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                      int32_t slot, int32_t n, const float *rows, size_t stride)
 {
     for (int32_t i = 0; i < n; i += TILE_ENTRIES)
         for (int32_t d = 0; d < cache->g.dim_k; d += KV_CODEC_MAX)
-            write_tile(cache, page, slot + i, (int32_t)pi_min(TILE_ENTRIES, n - i),
-                       rows + (size_t)i * stride, stride, d,
+            write_tile(&kind->k, cache->g.page_len, page, slot + i,
+                       (int32_t)pi_min(TILE_ENTRIES, n - i), rows + (size_t)i * stride, stride, d,
                        (int32_t)pi_min(KV_CODEC_MAX, cache->g.dim_k - d));
 }
 
 /* ---- reading ---- */
 
-/* Copies elements of one entry, which lie `len` elements apart. */
-static void take_column(const uint8_t *from, size_t len, int32_t n, size_t size, uint8_t *to)
+/* Copies n elements of one entry, which lie page_len elements apart. */
+static void take_column(const uint8_t *from, int32_t page_len, int32_t n, size_t size, uint8_t *to)
 {
     for (int32_t i = 0; i < n; i++)
-        memcpy(to + (size_t)i * size, from + (size_t)i * len * size, size);
+        memcpy(to + (size_t)i * size, from + (size_t)i * (size_t)page_len * size, size);
 }
 
-void kv_columns_read(const struct kv_cache *cache, const uint8_t *page, int32_t slot, float *out)
+void kv_columns_get(const struct kv_plane *plane, const uint8_t *page, int32_t page_len,
+                    int32_t slot, uint8_t *row)
 {
-    const struct kv_codec *codec = &kv_codecs[cache->g.type_k];
-    size_t len = (size_t)cache->g.page_len;
-    uint32_t values[KV_CODEC_MAX];
-    uint16_t scales[KV_CODEC_MAX / 32];
-    for (int32_t d = 0; d < cache->g.dim_k; d += KV_CODEC_MAX) {
-        int32_t n = (int32_t)pi_min(KV_CODEC_MAX, cache->g.dim_k - d);
-        take_column(page + key_at(cache, d, slot), len, count_elements(codec, n),
-                    element_size(codec), (uint8_t *)values);
-        if (codec->scale_bytes > 0)
-            take_column(page + scale_at(cache, d, slot), len, n / codec->block, sizeof(*scales),
-                        (uint8_t *)scales);
-        codec->decode(values, scales, n, out + d);
+    take_column(page + plane->at + (size_t)slot * plane->element, page_len, count_elements(plane),
+                plane->element, row);
+}
+
+void kv_columns_put(const struct kv_plane *plane, uint8_t *page, int32_t page_len, int32_t slot,
+                    const uint8_t *row)
+{
+    size_t size = plane->element;
+    uint8_t *to = page + plane->at + (size_t)slot * size;
+    for (int32_t i = 0; i < count_elements(plane); i++)
+        memcpy(to + (size_t)i * (size_t)page_len * size, row + (size_t)i * size, size);
+}
+
+void kv_columns_read(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
+                     int32_t slot, float *out)
+{
+    const struct kv_part *k = &kind->k;
+    int32_t page_len = cache->g.page_len;
+    struct tile tile;
+    const struct kv_stored_row row = {(uint8_t *)tile.low, (uint8_t *)tile.high, tile.scale};
+    uint8_t *const base[KV_N_PLANE] = {(uint8_t *)tile.low, (uint8_t *)tile.high,
+                                       (uint8_t *)tile.scale};
+    for (int32_t d = 0; d < k->dim; d += KV_CODEC_MAX) {
+        int32_t n = (int32_t)pi_min(KV_CODEC_MAX, k->dim - d);
+        for (int32_t p = 0; p < KV_N_PLANE; p++) {
+            size_t bytes = k->plane[p].row * (size_t)n / (size_t)k->dim;
+            take_column(page + element_at(k, p, page_len, d, slot), page_len,
+                        (int32_t)(bytes / k->plane[p].element), k->plane[p].element, base[p]);
+        }
+        k->codec->decode(&row, n, k->group, out + d);
     }
+    if (k->codec->rotated)
+        kv_wht(out, k->dim, k->group, true);
 }
 
 /* ---- moving ---- */
@@ -165,38 +190,33 @@ static void move_columns(uint8_t *to, const struct kv_page_part *part, int32_t n
     pi_kernels()->move.columns(&m);
 }
 
-void kv_columns_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
-                     int32_t n_part)
+void kv_columns_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+                     const struct kv_page_part *part, int32_t n_part)
 {
-    const struct kv_codec *codec = &kv_codecs[cache->g.type_k];
-    size_t len = (size_t)cache->g.page_len;
-    move_columns(to, part, n_part, cache->layout.k, count_elements(codec, cache->g.dim_k), len,
-                 element_size(codec));
-    if (codec->scale_bytes > 0)
-        move_columns(to, part, n_part, cache->layout.k_scale, cache->g.dim_k / codec->block, len,
-                     (size_t)codec->scale_bytes);
+    for (const struct kv_plane *p = kind->k.plane; p < kind->k.plane + KV_N_PLANE; p++)
+        if (p->row > 0)
+            move_columns(to, part, n_part, p->at, count_elements(p), (size_t)cache->g.page_len,
+                         p->element);
 }
 
 /* ---- from and to rows ---- */
 
-void kv_columns_from_rows(const struct kv_cache *cache, uint8_t *page, const uint8_t *rows)
+void kv_columns_from_rows(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                          const uint8_t *rows)
 {
-    const struct kv_codec *codec = &kv_codecs[cache->g.type_k];
-    int32_t len = cache->g.page_len, n = count_elements(codec, cache->g.dim_k);
-    size_t k = cache->layout.k, scale = cache->layout.k_scale;
-    transpose(rows + k, n, page + k, len, len, n, element_size(codec));
-    if (codec->scale_bytes > 0)
-        transpose(rows + scale, cache->g.dim_k / codec->block, page + scale, len, len,
-                  cache->g.dim_k / codec->block, sizeof(uint16_t));
+    int32_t len = cache->g.page_len;
+    for (const struct kv_plane *p = kind->k.plane; p < kind->k.plane + KV_N_PLANE; p++)
+        if (p->row > 0)
+            transpose(rows + p->at, count_elements(p), page + p->at, len, len, count_elements(p),
+                      p->element);
 }
 
-void kv_columns_to_rows(const struct kv_cache *cache, const uint8_t *page, uint8_t *rows)
+void kv_columns_to_rows(const struct kv_cache *cache, const struct kv_class *kind,
+                        const uint8_t *page, uint8_t *rows)
 {
-    const struct kv_codec *codec = &kv_codecs[cache->g.type_k];
-    int32_t len = cache->g.page_len, n = count_elements(codec, cache->g.dim_k);
-    size_t k = cache->layout.k, scale = cache->layout.k_scale;
-    transpose(page + k, len, rows + k, n, n, len, element_size(codec));
-    if (codec->scale_bytes > 0)
-        transpose(page + scale, len, rows + scale, cache->g.dim_k / codec->block,
-                  cache->g.dim_k / codec->block, len, sizeof(uint16_t));
+    int32_t len = cache->g.page_len;
+    for (const struct kv_plane *p = kind->k.plane; p < kind->k.plane + KV_N_PLANE; p++)
+        if (p->row > 0)
+            transpose(page + p->at, len, rows + p->at, count_elements(p), count_elements(p), len,
+                      p->element);
 }

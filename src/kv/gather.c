@@ -7,48 +7,53 @@
 #include "cpu/kernels.h"
 #include "kv/store.h"
 
-/* The geometry of a tile. */
-static struct kv_geometry tile_of(const struct kv_geometry *g)
+/* A tile as a page of its own geometry. */
+static struct kv_class tile_of(const struct kv_geometry *g, enum kv_type type_k,
+                               enum kv_type type_v)
 {
-    struct kv_geometry tile = *g;
-    tile.page_len = KV_GATHER_LEN;
-    tile.index = KV_INDEX_ROWS;
-    tile.index_dim = 0;
+    struct kv_geometry shape = *g;
+    struct kv_class tile;
+    shape.page_len = KV_GATHER_LEN;
+    shape.index = KV_INDEX_ROWS;
+    shape.index_dim = 0;
+    kv_class_make(&shape, type_k, type_v, &tile);
     return tile;
 }
 
 size_t kv_gather_bytes(const struct kv_geometry *g)
 {
-    struct kv_geometry tile = tile_of(g);
-    return kv_page_bytes(&tile);
+    size_t most = 0;
+    for (int32_t l = 0; l < g->n_layer; l++) {
+        struct kv_class tile = tile_of(g, kv_layer_type_k(g, l), kv_layer_type_v(g, l));
+        most = (size_t)pi_max((int64_t)most, (int64_t)tile.layout.bytes);
+    }
+    return most;
 }
 
-static void add_part(struct kv_gather *g, size_t from, size_t to, int32_t size)
+static void add_part(struct kv_gather *g, size_t from, size_t to, size_t size)
 {
     if (size > 0)
-        g->part[g->n_part++] = (struct kv_gather_part){from, to, (size_t)size};
+        g->part[g->n_part++] = (struct kv_gather_part){from, to, size};
 }
 
-static void add_parts(struct kv_gather *g)
+static void add_parts(struct kv_gather *g, const struct kv_class *tile)
 {
-    const struct kv_geometry *shape = &g->cache->g;
-    const struct kv_page_layout *a = &g->cache->layout, *b = &g->layout;
-    const struct kv_codec *k = &kv_codecs[shape->type_k], *v = &kv_codecs[shape->type_v];
-    add_part(g, a->k, b->k, shape->dim_k * k->value_bytes);
-    add_part(g, a->k_scale, b->k_scale, shape->dim_k / k->block * k->scale_bytes);
-    add_part(g, a->v, b->v, shape->dim_v * v->value_bytes);
-    add_part(g, a->v_scale, b->v_scale, shape->dim_v / v->block * v->scale_bytes);
-    add_part(g, a->pos, b->pos, (int32_t)sizeof(int32_t));
+    const struct kv_class *kind = g->lane->kind;
+    for (int32_t i = 0; i < KV_N_PLANE; i++)
+        add_part(g, kind->k.plane[i].at, tile->k.plane[i].at, kind->k.plane[i].row);
+    for (int32_t i = 0; i < KV_N_PLANE; i++)
+        add_part(g, kind->v.plane[i].at, tile->v.plane[i].at, kind->v.plane[i].row);
+    add_part(g, kind->layout.pos, tile->layout.pos, sizeof(int32_t));
 }
 
 void kv_gather_start(struct kv_gather *g, const struct kv_cache *cache, const struct kv_lane *lane,
                      const int32_t *slots, int32_t n, uint8_t *tile)
 {
-    struct kv_geometry geometry = tile_of(&cache->g);
-    assert(!cache->layout.side_by_side);
+    struct kv_class form = tile_of(&cache->g, lane->kind->type_k, lane->kind->type_v);
+    assert(!lane->kind->layout.side_by_side);
     *g = (struct kv_gather){.cache = cache, .lane = lane, .slots = slots, .n = n, .tile = tile};
-    kv_page_layout_make(&geometry, &g->layout);
-    add_parts(g);
+    g->layout = form.layout;
+    add_parts(g, &form);
     memset(tile, 0, g->layout.bytes); /* places that hold no entry are finite */
 }
 
@@ -85,12 +90,12 @@ bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta)
     while (c->at < g->n && *n < KV_GATHER_LEN) {
         int32_t entry = find_next(g, c);
         const struct kv_page_ref *ref = &g->lane->table[c->index];
-        const int32_t *pos = kv_page_pos(g->cache, ref->page);
+        const int32_t *pos = kv_page_pos(g->lane->kind, ref->page);
         bool falls = !g->lane->unordered && pos[entry] <= last;
         if (*n > 0 && (ref->delta != *delta || falls))
             break;
         int32_t run = count_run(g, c, KV_GATHER_LEN - *n);
-        const uint8_t *page = kv_page_at(g->cache, ref->page);
+        const uint8_t *page = kv_page_at(g->lane->kind, ref->page);
         for (const struct kv_gather_part *p = g->part; p < g->part + g->n_part; p++)
             memcpy(g->tile + p->to + (size_t)*n * p->size, page + p->from + (size_t)entry * p->size,
                    (size_t)run * p->size);
@@ -111,7 +116,7 @@ void kv_gather_ask(struct kv_gather *g, int32_t end)
     while (c->at < end) {
         int32_t entry = find_next(g, c);
         int32_t run = count_run(g, c, end - c->at);
-        const uint8_t *page = kv_page_at(g->cache, g->lane->table[c->index].page);
+        const uint8_t *page = kv_page_at(g->lane->kind, g->lane->table[c->index].page);
         for (const struct kv_gather_part *p = g->part; p < g->part + g->n_part; p++) {
             size_t from = p->from + (size_t)entry * p->size, first = from / 64 * 64;
             pi_kernels()->attend.prefetch(page + first, from + (size_t)run * p->size - first);

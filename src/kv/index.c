@@ -77,44 +77,21 @@ void kv_cache_set_projection(struct kv_cache *cache, const float *matrix)
 
 /* ---- what belongs to an entry ---- */
 
-/* Dimensions d .. d + n of a row as it is stored; d is a multiple of KV_CODEC_MAX. */
-static void read_some(enum kv_type type, const uint8_t *values, const uint8_t *scales, int32_t dim,
-                      int32_t slot, int32_t d, int32_t n, float *out)
-{
-    const struct kv_codec *codec = &kv_codecs[type];
-    size_t at = (size_t)slot * (size_t)dim + (size_t)d;
-    codec->decode(values + at * (size_t)codec->value_bytes,
-                  (const uint16_t *)(const void *)scales + at / (size_t)codec->block, n, out);
-}
-
-static void read_key(const struct kv_cache *cache, const uint8_t *page, int32_t slot, int32_t d,
-                     int32_t n, float *out)
-{
-    const struct kv_page_layout *at = &cache->layout;
-    read_some(cache->g.type_k, page + at->k, page + at->k_scale, cache->g.dim_k, slot, d, n, out);
-}
-
-static void read_value(const struct kv_cache *cache, const uint8_t *page, int32_t slot, int32_t d,
-                       int32_t n, float *out)
-{
-    const struct kv_page_layout *at = &cache->layout;
-    read_some(cache->g.type_v, page + at->v, page + at->v_scale, cache->g.dim_v, slot, d, n, out);
-}
-
 /* What of a key all others follow from. */
 struct measure {
     double length; /* |k| */
     float max;     /* the largest |k[d]| */
 };
 
-static struct measure measure_key(const struct kv_cache *cache, const uint8_t *page, int32_t slot)
+static struct measure measure_key(const struct kv_cache *cache, const struct kv_class *kind,
+                                  const uint8_t *page, int32_t slot)
 {
     float row[KV_CODEC_MAX];
     double square = 0;
     struct measure m = {0};
     for (int32_t d = 0; d < cache->g.dim_k; d += KV_CODEC_MAX) {
         int32_t n = (int32_t)pi_min(KV_CODEC_MAX, cache->g.dim_k - d);
-        read_key(cache, page, slot, d, n, row);
+        kv_page_read_part(&kind->k, page, slot, d, n, row);
         square += pi_kernels()->vec.sum(row, n, 0.0, true);
         for (int32_t i = 0; i < n; i++)
             m.max = fabsf(row[i]) > m.max ? fabsf(row[i]) : m.max;
@@ -125,22 +102,22 @@ static struct measure measure_key(const struct kv_cache *cache, const uint8_t *p
 
 /* Codes of k / |k|: the largest is 127 or -127, so that code * scale is k[d] / |k|, to half a
    scale. Stored + 128, and padded with codes 0. */
-static void write_unit(const struct kv_cache *cache, uint8_t *page, int32_t slot,
-                       const struct measure *m)
+static void write_unit(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                       int32_t slot, const struct measure *m)
 {
     float row[KV_CODEC_MAX];
     size_t unit_dim = kv_unit_dim(&cache->g);
-    uint8_t *code = page + cache->layout.unit + (size_t)slot * unit_dim;
+    uint8_t *code = page + kind->layout.unit + (size_t)slot * unit_dim;
     double inverse = m->max > 0.0f ? 127.0 / (double)m->max : 0.0;
     float scale = m->max > 0.0f ? (float)((double)m->max / m->length / 127.0) : 0.0f;
     for (int32_t d = 0; d < cache->g.dim_k; d += KV_CODEC_MAX) {
         int32_t n = (int32_t)pi_min(KV_CODEC_MAX, cache->g.dim_k - d);
-        read_key(cache, page, slot, d, n, row);
+        kv_page_read_part(&kind->k, page, slot, d, n, row);
         for (int32_t i = 0; i < n; i++)
             code[d + i] = (uint8_t)(pi_score_code(row[i], inverse) + 128);
     }
     memset(code + cache->g.dim_k, 128, unit_dim - (size_t)cache->g.dim_k);
-    kv_page_floats(page, cache->layout.unit_scale)[slot] = scale;
+    kv_page_floats(page, kind->layout.unit_scale)[slot] = scale;
 }
 
 static uint16_t *halves_at(uint8_t *page, size_t offset)
@@ -154,13 +131,14 @@ static void write_half(float x, uint16_t *out)
     *out = pi_f16_from_f32(fminf(fmaxf(x, -65504.0f), 65504.0f));
 }
 
-static void write_columns(const struct kv_cache *cache, uint8_t *page, int32_t slot)
+static void write_columns(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                          int32_t slot)
 {
     float row[KV_CODEC_MAX];
-    uint16_t *column = halves_at(page, cache->layout.columns) + slot;
+    uint16_t *column = halves_at(page, kind->layout.columns) + slot;
     for (int32_t d = 0; d < cache->g.dim_k; d += KV_CODEC_MAX) {
         int32_t n = (int32_t)pi_min(KV_CODEC_MAX, cache->g.dim_k - d);
-        read_key(cache, page, slot, d, n, row);
+        kv_page_read_part(&kind->k, page, slot, d, n, row);
         for (int32_t i = 0; i < n; i++)
             write_half(row[i], column + (size_t)(d + i) * (size_t)cache->g.page_len);
     }
@@ -182,34 +160,35 @@ void kv_index_project(const struct kv_cache *cache, int32_t lane, const float *x
     memcpy(out, product, (size_t)g->index_dim * sizeof(*out));
 }
 
-static void write_proj(const struct kv_cache *cache, int32_t lane, uint8_t *page, int32_t slot)
+static void write_proj(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+                       uint8_t *page, int32_t slot)
 {
     float key[KV_INDEX_DIM_MAX], product[KV_INDEX_DIM_MAX];
     size_t n = (size_t)cache->g.index_dim;
-    uint16_t *to = halves_at(page, cache->layout.proj) + (size_t)slot * n;
-    kv_page_read_key(cache, page, slot, key);
+    uint16_t *to = halves_at(page, kind->layout.proj) + (size_t)slot * n;
+    kv_page_read_key(cache, kind, page, slot, key);
     kv_index_project(cache, lane, key, product);
     for (size_t i = 0; i < n; i++)
         write_half(product[i], to + i);
 }
 
-void kv_index_write(const struct kv_cache *cache, int32_t lane, uint8_t *page, int32_t slot,
-                    int32_t n)
+void kv_index_write(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+                    uint8_t *page, int32_t slot, int32_t n)
 {
     uint32_t index = cache->g.index;
     for (int32_t s = slot; index != 0 && s < slot + n; s++) {
         struct measure m = {0};
         if ((index & (KV_INDEX_NORM | KV_INDEX_UNIT8)) != 0)
-            m = measure_key(cache, page, s);
+            m = measure_key(cache, kind, page, s);
         if ((index & KV_INDEX_NORM) != 0)
-            kv_page_floats(page, cache->layout.norm)[s] =
+            kv_page_floats(page, kind->layout.norm)[s] =
                 m.length > 0 ? (float)fmin(1.0 / m.length, FLT_MAX) : 0.0f;
         if ((index & KV_INDEX_UNIT8) != 0)
-            write_unit(cache, page, s, &m);
+            write_unit(cache, kind, page, s, &m);
         if ((index & KV_INDEX_COLUMNS) != 0)
-            write_columns(cache, page, s);
+            write_columns(cache, kind, page, s);
         if ((index & KV_INDEX_PROJ) != 0)
-            write_proj(cache, lane, page, s);
+            write_proj(cache, kind, lane, page, s);
     }
 }
 
@@ -222,11 +201,11 @@ static void move_rows(uint8_t *to, const struct kv_page_part *part, int32_t n_pa
                 part[i].from + offset + (size_t)part[i].from_slot * size, (size_t)part[i].n * size);
 }
 
-void kv_index_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
-                   int32_t n_part)
+void kv_index_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+                   const struct kv_page_part *part, int32_t n_part)
 {
     const struct kv_geometry *g = &cache->g;
-    const struct kv_page_layout *at = &cache->layout;
+    const struct kv_page_layout *at = &kind->layout;
     size_t column = (size_t)g->page_len * sizeof(uint16_t);
     if ((g->index & KV_INDEX_NORM) != 0)
         move_rows(to, part, n_part, at->norm, sizeof(float));
@@ -242,15 +221,16 @@ void kv_index_move(const struct kv_cache *cache, uint8_t *to, const struct kv_pa
 
 /* ---- what belongs to a page ---- */
 
-void kv_index_bounds(const struct kv_cache *cache, const uint8_t *page, int32_t n, float *out)
+void kv_index_bounds(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
+                     int32_t n, float *out)
 {
     float row[KV_CODEC_MAX], *least = out, *most = out + cache->g.dim_k;
     for (int32_t d = 0; d < cache->g.dim_k; d += KV_CODEC_MAX) {
         int32_t n_dim = (int32_t)pi_min(KV_CODEC_MAX, cache->g.dim_k - d);
-        read_key(cache, page, 0, d, n_dim, least + d);
+        kv_page_read_part(&kind->k, page, 0, d, n_dim, least + d);
         memcpy(most + d, least + d, (size_t)n_dim * sizeof(*most));
         for (int32_t s = 1; s < n; s++) {
-            read_key(cache, page, s, d, n_dim, row);
+            kv_page_read_part(&kind->k, page, s, d, n_dim, row);
             for (int32_t i = 0; i < n_dim; i++) {
                 least[d + i] = row[i] < least[d + i] ? row[i] : least[d + i];
                 most[d + i] = row[i] > most[d + i] ? row[i] : most[d + i];
@@ -259,45 +239,48 @@ void kv_index_bounds(const struct kv_cache *cache, const uint8_t *page, int32_t 
     }
 }
 
-void kv_index_value_sum(const struct kv_cache *cache, const uint8_t *page, int32_t n, int32_t d,
-                        int32_t n_dim, float *out)
+void kv_index_value_sum(const struct kv_cache *cache, const struct kv_class *kind,
+                        const uint8_t *page, int32_t n, int32_t d, int32_t n_dim, float *out)
 {
+    (void)cache;
     float row[KV_CODEC_MAX];
-    read_value(cache, page, 0, d, n_dim, out);
+    kv_page_read_part(&kind->v, page, 0, d, n_dim, out);
     for (int32_t s = 1; s < n; s++) {
-        read_value(cache, page, s, d, n_dim, row);
+        kv_page_read_part(&kind->v, page, s, d, n_dim, row);
         for (int32_t i = 0; i < n_dim; i++)
             out[i] += row[i];
     }
 }
 
-void kv_index_finish(const struct kv_cache *cache, uint8_t *page)
+void kv_index_finish(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page)
 {
     const struct kv_geometry *g = &cache->g;
     if ((g->index & KV_INDEX_BOUNDS) != 0)
-        kv_index_bounds(cache, page, g->page_len, kv_page_floats(page, cache->layout.bounds));
+        kv_index_bounds(cache, kind, page, g->page_len, kv_page_floats(page, kind->layout.bounds));
     for (int32_t d = 0; (g->index & KV_INDEX_VALUE_SUM) != 0 && d < g->dim_v; d += KV_CODEC_MAX)
-        kv_index_value_sum(cache, page, g->page_len, d, (int32_t)pi_min(KV_CODEC_MAX, g->dim_v - d),
-                           kv_page_floats(page, cache->layout.value_sum) + d);
+        kv_index_value_sum(cache, kind, page, g->page_len, d,
+                           (int32_t)pi_min(KV_CODEC_MAX, g->dim_v - d),
+                           kv_page_floats(page, kind->layout.value_sum) + d);
 }
 
 void kv_lane_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out)
 {
     const struct kv_cache *cache = seq->cache;
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    const struct kv_class *kind = lane->kind;
     int32_t dim = cache->g.dim_v;
     assert(n >= 0 && n <= lane->len);
     memset(out, 0, (size_t)dim * sizeof(*out));
     for (int32_t i = 0, slot = 0; slot < n; slot += lane->table[i++].n) {
-        const uint8_t *page = kv_page_at(cache, lane->table[i].page);
+        const uint8_t *page = kv_page_at(kind, lane->table[i].page);
         int32_t n_here = (int32_t)pi_min(lane->table[i].n, n - slot);
         bool known = (cache->g.index & KV_INDEX_VALUE_SUM) != 0 && n_here == cache->g.page_len;
         for (int32_t d = 0; d < dim; d += KV_CODEC_MAX) {
             int32_t n_dim = (int32_t)pi_min(KV_CODEC_MAX, dim - d);
             float row[KV_CODEC_MAX];
-            const float *sum = (const float *)(const void *)(page + cache->layout.value_sum) + d;
+            const float *sum = (const float *)(const void *)(page + kind->layout.value_sum) + d;
             if (!known)
-                kv_index_value_sum(cache, page, n_here, d, n_dim, row);
+                kv_index_value_sum(cache, kind, page, n_here, d, n_dim, row);
             for (int32_t j = 0; j < n_dim; j++)
                 out[d + j] += known ? sum[j] : row[j];
         }

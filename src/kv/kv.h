@@ -1,5 +1,5 @@
 /*
- * kv.h - the KV store: one pool of pages, lanes that point into it, and attention over a lane.
+ * kv.h - the KV store: pools of pages, lanes that point into them, and attention over a lane.
  * Only files of kv/ change the cache. ARCHITECTURE.md, "The store", defines page and lane.
  *
  * Owner: the thread that runs the engine. Append and attend on different lanes may run at the same
@@ -11,7 +11,19 @@
 #include "base/base.h"
 #include "model/rope.h"
 
-enum kv_type { KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0, KV_N_TYPE };
+/* How keys or values are stored (codec.c, coded.c; docs/store.md has the formats). The order is
+   that of the bits that a value takes. Those of the turbo types are rotated before they are coded
+   (wht.h), and stay so in the page; what functions here return is turned back. */
+enum kv_type {
+    KV_TYPE_F32,
+    KV_TYPE_F16,
+    KV_TYPE_Q8_0,
+    KV_TYPE_Q4_0,
+    KV_TYPE_TURBO4,
+    KV_TYPE_TURBO3,
+    KV_TYPE_TURBO2,
+    KV_N_TYPE
+};
 
 /* What a page holds beside its entries for those who score them without reading all of K (index.c):
    parts whose bytes are a page's, each a function of the keys or values as they are stored, and so
@@ -23,9 +35,17 @@ enum kv_index {
     KV_INDEX_PROJ = 1 << 3,      /* every key times its lane's matrix, index_dim f16 values */
     KV_INDEX_BOUNDS = 1 << 4,    /* of a full page: each dimension's least and largest value, f32 */
     KV_INDEX_VALUE_SUM = 1 << 5, /* of a full page: the sum of its values, f32 */
-    KV_INDEX_ROWS = 1 << 6, /* nothing but the keys entry by entry, as with any other part: a key is
-                               then a few lines of memory, for whoever scores and picks single ones.
-                               Without index they lie side by side, which reading all is faster by */
+    KV_INDEX_ROWS =
+        1 << 6, /* nothing but the keys entry by entry, as with any other part: a key is
+                   then a few lines of memory, for whoever scores and picks single ones.
+                   Without index they lie side by side, which reading all is faster by */
+};
+
+/* The first `first` and the last `last` layers, which store another type than the others. */
+struct kv_edge {
+    enum kv_type type;
+    int32_t first;
+    int32_t last; /* both 0: there are none */
 };
 
 struct kv_geometry {
@@ -38,26 +58,55 @@ struct kv_geometry {
     enum kv_type type_v;
     uint32_t index;    /* a set of kv_index; 0: none */
     int32_t index_dim; /* of KV_INDEX_PROJ, at most dim_k; else 0 */
+    struct kv_edge edge_k;
+    struct kv_edge edge_v;
 };
 
-struct kv_cache; /* the pool and its geometry */
+struct kv_cache; /* the pools and their geometry */
 struct kv_seq;   /* one sequence: n_layer * n_head lanes */
 
 /* KV_N_TYPE for an unknown name. */
 enum kv_type kv_type_find(const char *name);
 const char *kv_type_name(enum kv_type type);
-/* The same for the value of a field; NULL is f16. INVALID names both. */
-pith_status kv_type_read(const char *field, const char *name, enum kv_type *out, pith_error *err);
+const char *kv_type_summary(enum kv_type type); /* one line */
+/* What a geometry's field for K or V is given as: TYPE[:EDGE=FIRST+LAST], that is another type in
+   so many layers at both ends, and for K also ":force" behind TYPE, which engines look at. */
+struct kv_type_choice {
+    enum kv_type type;
+    struct kv_edge edge;
+    bool force;
+};
+/* The value of a field; NULL is f16. INVALID, one sentence that names the field and the value. */
+pith_status kv_type_read(const char *field, const char *text, struct kv_type_choice *out,
+                         pith_error *err);
+/* The types of a geometry from the values of type_k and type_v; *force: whether K's says so, which
+   V's must not. INVALID, as above. */
+pith_status kv_geometry_read_types(struct kv_geometry *g, const char *type_k, const char *type_v,
+                                   bool *force, pith_error *err);
+bool kv_type_is_rotated(enum kv_type type);
+/* Dimensions that share a scale in a head of a size: 32 of q8_0 and q4_0, of the turbo types the
+   largest power of two that divides the head size, 128 at most; 1 where there are no scales. 0 for
+   a head size that the type cannot store. */
+int32_t kv_type_group(enum kv_type type, int32_t dim);
+/* Bits of a value in a head of a size that the type stores, scales included. */
+double kv_type_bits(enum kv_type type, int32_t dim);
+/* The types of a layer. */
+enum kv_type kv_layer_type_k(const struct kv_geometry *g, int32_t layer);
+enum kv_type kv_layer_type_v(const struct kv_geometry *g, int32_t layer);
 
-/* UNSUPPORTED with a sentence when the geometry cannot be stored (q8_0 needs a head size that is a
-   multiple of 32), INVALID for a page length other than 16, 32, 64. */
+/* UNSUPPORTED with a sentence when the geometry cannot be stored (q8_0 and q4_0 need a head size
+   that is a multiple of 32, the turbo types one of 16), INVALID for a page length other than 16,
+   32, 64. */
 pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err);
+/* Bytes of a page of a layer's lanes, and of the largest of all. */
+size_t kv_layer_page_bytes(const struct kv_geometry *g, int32_t layer);
 size_t kv_page_bytes(const struct kv_geometry *g);
 /* Bytes of pages for n_token tokens of one sequence in every lane. */
 int64_t kv_bytes_for_tokens(const struct kv_geometry *g, int64_t n_token);
 
-/* budget_bytes: the pool holds floor(budget / page) pages. INVALID, with the numbers, when not one
-   token fits in every lane or when the budget is more than can be addressed; NOMEM. */
+/* The bytes of pages in use never exceed budget_bytes; where all pages are of one size, the budget
+   is what whole pages take of it. INVALID, with the numbers, when not one token fits in every lane
+   or when the budget is more than can be addressed; NOMEM. */
 pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
                             struct kv_cache **out, pith_error *err);
 void kv_cache_free(struct kv_cache *cache); /* every sequence is freed before */
@@ -89,6 +138,9 @@ pith_status kv_seq_fork(const struct kv_seq *seq, struct kv_seq **out, pith_erro
    lane with an aim takes no room: where the aim is forgotten before, reserve again. INVALID for a
    negative n. KV_FULL or NOMEM leaves everything as it was. */
 pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err);
+/* Makes room for n[layer * n_head + head] entries in every lane that is emptied before: pages of
+   its own. What the lanes hold stays. KV_FULL, NOMEM leave everything as it was. */
+pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_error *err);
 /* Gives back pages beyond what the lanes hold (after a reservation that was not used). */
 void kv_seq_trim(struct kv_seq *seq);
 
@@ -106,12 +158,12 @@ int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int
    page with a delta, which takes no new entries. 0 for a lane that shares nothing at other
    positions. */
 int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head);
-/* Pages of the pool that are free. */
-int64_t kv_seq_free_pages(const struct kv_seq *seq);
-/* The most copies of shared pages that compacting, appending and overwriting can take. Each
-   holder of a page may need one, but the last: a series of calls over several sequences charges a
-   page no more often, until kv_seq_clear_charges was called for each of them. No kv_cache_stats in
-   between. */
+/* Bytes that pages can still be taken for. */
+int64_t kv_seq_free_bytes(const struct kv_seq *seq);
+/* The most bytes that copies of shared pages can take when compacting, appending and overwriting.
+   Each holder of a page may need one, but the last: a series of calls over several sequences
+   charges a page no more often, until kv_seq_clear_charges was called for each of them. No
+   kv_cache_stats in between. */
 int64_t kv_seq_charge_copies(struct kv_seq *seq);
 void kv_seq_clear_charges(struct kv_seq *seq);
 
@@ -139,7 +191,7 @@ int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head);
    gaps within a page are closed, which copies a shared one; where no page is free for that the
    entries of the page behind the first gap go, too. */
 void kv_seq_truncate(struct kv_seq *seq, int32_t pos);
-/* The pages that are to be free so that kv_seq_truncate drops nothing below pos; mostly 0. */
+/* The bytes that are to be free so that kv_seq_truncate drops nothing below pos; mostly 0. */
 int64_t kv_seq_truncate_copies(const struct kv_seq *seq, int32_t pos);
 
 /* Keeps the entries at the given slots (ascending, n of them) of one lane, in their order, and
@@ -208,7 +260,7 @@ int32_t kv_lane_last(const struct kv_seq *seq, int32_t layer, int32_t head);
    the sequence gets more room (reserve, fork, load) or the lane's slots change. */
 float *kv_lane_marks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
 
-/* The stored key or value of a slot, decoded to f32. */
+/* The stored key or value of a slot, decoded to f32 and turned back where its type is rotated. */
 void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out);
 void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out);
 
@@ -221,7 +273,8 @@ struct kv_run {
 int32_t kv_lane_runs(const struct kv_seq *seq, int32_t layer, int32_t head);
 struct kv_run kv_lane_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
 /* The stored keys of run i decoded to f32 with entries side by side, out [dim_k][page_len], and its
-   values, out [page_len][dim_v]; entries beyond the run are finite. */
+   values, out [page_len][dim_v], bit for bit those of kv_lane_key and kv_lane_value; entries beyond
+   the run are finite. */
 void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i, float *out);
 void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                         float *out);
@@ -255,6 +308,11 @@ struct kv_attend_tap {
 /* One attention call: n_tok queries times the n_group query heads that share one KV head. */
 struct kv_attend_job {
     const struct kv_seq *seq;
+    const struct kv_seq *guests; /* its entries of the same layer and head are read before those of
+                                    seq, as if they were the lane's first: whole, also where slots
+                                    lists what is read of seq. NULL: none. The tap shows those of
+                                    seq alone, whose weights then sum to less than 1; the guests are
+                                    in its max and sum */
     int32_t layer;
     int32_t head; /* KV head */
     int32_t n_tok;
@@ -278,8 +336,10 @@ struct kv_attend_job {
 /* Bytes of scratch of one thread for calls with at most n_tok * n_group rows. */
 size_t kv_attend_scratch_bytes(const struct kv_geometry *g, int32_t n_row);
 
-/* Exact softmax attention over the lane. Each query's bits depend only on the entries it sees and
-   on their slots, not on n_tok: a prompt read in chunks of any size gives the same output. */
+/* Exact softmax attention over the lane, but that for values of a rotated type a weight below
+   PI_ATTEND_SMALL of what its row has summed up so far counts as nothing. Each query's bits depend
+   only on the entries it sees and on their slots, not on n_tok: a prompt read in chunks of any size
+   gives the same output. */
 void kv_attend(const struct kv_attend_job *job, void *scratch);
 
 /* Tokens of queries that one call should take at least to run at full speed, given n_group. */
@@ -333,6 +393,49 @@ void kv_lane_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, in
    a sort: O(n). 0 <= k <= n, scores are never NaN. scratch [kv_top_scratch_bytes(n)]. */
 size_t kv_top_scratch_bytes(int32_t n);
 void kv_top(const float *score, int32_t n, int32_t k, int32_t *slots, void *scratch);
+
+/* ---- copies (copy.c): a lane's entries in another sequence, of the same cache or another ---- */
+
+/* From where to where. Both caches have the same head sizes. */
+struct kv_copy {
+    const struct kv_seq *from;
+    int32_t from_layer;
+    int32_t from_head;
+    struct kv_seq *to;
+    int32_t to_layer;
+    int32_t to_head;
+};
+
+/* Appends copies of entries, in the order of slots [n], to a lane that has room for them: at their
+   own positions, which need not ascend (the lane is then as one that was overwritten), as stored
+   where both lanes store keys or values alike, else decoded and stored anew. Their marks begin at
+   0. Neither the entries nor the last page of the other lane are read at a delta. The table of
+   references is not touched: copies to different lanes may be made at the same time. */
+void kv_seq_copy(const struct kv_copy *c, const int32_t *slots, int32_t n);
+
+/* The same in three steps, where entries come from several places: makes the lane n entries longer,
+   for which there is room; fills each of those; and, from a slot on, makes what follows from all of
+   them. In between nobody else looks at the lane. */
+void kv_lane_extend(struct kv_seq *seq, int32_t layer, int32_t head, int32_t n);
+void kv_lane_fill(const struct kv_copy *c, int32_t from_slot, int32_t to_slot);
+void kv_lane_seal(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
+
+/* Forgets all entries, and keeps the pages, so that there is room for as many without another
+   reservation. Pages that others point to are given back and must be reserved again; a lane without
+   them may be cleared while others are. */
+void kv_lane_clear(struct kv_seq *seq, int32_t layer, int32_t head);
+void kv_seq_clear(struct kv_seq *seq);
+
+/* The number of the page of run i, the same in all lanes that share it, and its bytes as they are,
+   kv_layer_page_bytes of them. */
+int32_t kv_lane_page(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
+const uint8_t *kv_lane_page_data(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
+/* Appends a page with such bytes, of which the first n entries count, to a lane that has a page
+   reserved for it. The bytes come from a lane of the same geometry, and nobody checks them. */
+void kv_lane_put_page(struct kv_seq *seq, int32_t layer, int32_t head, const uint8_t *data,
+                      int32_t n);
+/* Forgets the entries of the first run, and gives its page back. */
+void kv_lane_drop_first(struct kv_seq *seq, int32_t layer, int32_t head);
 
 /* Snapshot of a sequence: docs/snapshot.md describes the format. extra [extra_size] is the caller's
    (tokens), stored and checksummed along. */

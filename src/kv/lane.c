@@ -27,30 +27,30 @@ int32_t kv_lane_find(const struct kv_cache *cache, const struct kv_lane *lane, i
 void kv_lane_drop_from(struct kv_cache *cache, struct kv_lane *lane, int32_t begin)
 {
     for (int32_t i = begin; i < lane->n_page; i++)
-        kv_page_drop(cache, lane->table[i].page);
+        kv_page_drop(cache, lane->kind, lane->table[i].page);
     lane->n_page = begin;
     if (begin < lane->n_live)
         kv_lane_recount(cache, lane);
 }
 
 /* Entries of two pages one after the other that positions keep apart: they fall. */
-static bool falls(const struct kv_cache *cache, const struct kv_page_ref *a,
+static bool falls(const struct kv_class *kind, const struct kv_page_ref *a,
                   const struct kv_page_ref *b)
 {
-    return kv_page_pos(cache, b->page)[0] <= kv_page_pos(cache, a->page)[a->n - 1];
+    return kv_page_pos(kind, b->page)[0] <= kv_page_pos(kind, a->page)[a->n - 1];
 }
 
 /* What is left of an unordered lane is ordered again where positions ascend as far as a delta goes.
    Where they only do so within pages it stays unordered: else packing would leave gaps that
    kv_lane_breaks did not tell of before. */
-static void find_order(const struct kv_cache *cache, struct kv_lane *lane)
+static void find_order(struct kv_lane *lane)
 {
     lane->unordered = false;
     lane->top = -1;
     for (int32_t i = 0; i < lane->n_live; i++) {
         const struct kv_page_ref *ref = &lane->table[i], *before = ref - (i > 0);
-        const int32_t *pos = kv_page_pos(cache, ref->page);
-        if (i > 0 && before->delta == ref->delta && falls(cache, before, ref))
+        const int32_t *pos = kv_page_pos(lane->kind, ref->page);
+        if (i > 0 && before->delta == ref->delta && falls(lane->kind, before, ref))
             lane->unordered = true;
         for (int32_t e = 0; e < ref->n; e++) {
             lane->top = (int32_t)pi_max(lane->top, pos[e] + ref->delta);
@@ -71,17 +71,17 @@ void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane)
         lane->n_live++;
     }
     if (lane->unordered)
-        find_order(cache, lane);
+        find_order(lane);
 }
 
-int32_t kv_lane_count_breaks(const struct kv_cache *cache, const struct kv_lane *lane)
+int32_t kv_lane_count_breaks(const struct kv_lane *lane)
 {
     int32_t n = 0;
     if (lane->n_live == 0)
         return 0;
     for (int32_t i = 1; i < lane->n_live; i++)
         n += lane->table[i - 1].delta != lane->table[i].delta ||
-             (!lane->unordered && falls(cache, &lane->table[i - 1], &lane->table[i]));
+             (!lane->unordered && falls(lane->kind, &lane->table[i - 1], &lane->table[i]));
     return n + (lane->table[lane->n_live - 1].delta != 0);
 }
 
@@ -89,7 +89,7 @@ int32_t kv_lane_count_breaks(const struct kv_cache *cache, const struct kv_lane 
 
 int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
-    return kv_lane_count_breaks(seq->cache, kv_lane_at(seq, layer, head));
+    return kv_lane_count_breaks(kv_lane_at(seq, layer, head));
 }
 
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head)
@@ -107,7 +107,7 @@ int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
     int32_t entry;
     const struct kv_page_ref *ref = &lane->table[kv_lane_find(seq->cache, lane, slot, &entry)];
-    return kv_page_pos(seq->cache, ref->page)[entry] + ref->delta;
+    return kv_page_pos(lane->kind, ref->page)[entry] + ref->delta;
 }
 
 bool kv_lane_unordered(const struct kv_seq *seq, int32_t layer, int32_t head)
@@ -122,7 +122,7 @@ void kv_lane_positions(const struct kv_seq *seq, int32_t layer, int32_t head, in
     assert(n <= lane->len);
     for (int32_t p = 0; n > 0; p++) {
         const struct kv_page_ref *ref = &lane->table[p];
-        const int32_t *pos = kv_page_pos(seq->cache, ref->page);
+        const int32_t *pos = kv_page_pos(lane->kind, ref->page);
         int32_t part = (int32_t)pi_min(ref->n, n);
         for (int32_t i = 0; i < part; i++)
             *out++ = pos[i] + ref->delta;
@@ -134,7 +134,7 @@ int32_t kv_lane_written_pos(const struct kv_seq *seq, int32_t layer, int32_t hea
 {
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
     int32_t entry, i = kv_lane_find(seq->cache, lane, slot, &entry);
-    return kv_page_pos(seq->cache, lane->table[i].page)[entry];
+    return kv_page_pos(lane->kind, lane->table[i].page)[entry];
 }
 
 void kv_lane_written(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t *out, int32_t n)
@@ -143,7 +143,7 @@ void kv_lane_written(const struct kv_seq *seq, int32_t layer, int32_t head, int3
     assert(n <= lane->len);
     for (int32_t p = 0; n > 0; p++) {
         int32_t part = (int32_t)pi_min(lane->table[p].n, n);
-        memcpy(out, kv_page_pos(seq->cache, lane->table[p].page), (size_t)part * sizeof(*out));
+        memcpy(out, kv_page_pos(lane->kind, lane->table[p].page), (size_t)part * sizeof(*out));
         out += part;
         n -= part;
     }
@@ -158,8 +158,8 @@ bool kv_lane_agrees(const struct kv_seq *seq, int32_t layer, int32_t head, int32
         return false;
     for (int32_t slot = 0, i = 0, j = 0, at = 0, bt = 0; slot < a->len;) {
         const struct kv_page_ref *x = &a->table[i], *y = &b->table[j];
-        const int32_t *p = kv_page_pos(seq->cache, x->page) + at;
-        const int32_t *q = kv_page_pos(seq->cache, y->page) + bt;
+        const int32_t *p = kv_page_pos(a->kind, x->page) + at;
+        const int32_t *q = kv_page_pos(b->kind, y->page) + bt;
         int32_t n = (int32_t)pi_min(x->n - at, y->n - bt);
         if (x->delta != y->delta || memcmp(p, q, (size_t)n * sizeof(*p)) != 0)
             return false;
@@ -178,7 +178,7 @@ int32_t kv_lane_last(const struct kv_seq *seq, int32_t layer, int32_t head)
     int32_t last = lane->unordered ? lane->top : -1;
     for (int32_t i = 0; !lane->unordered && i < lane->n_live; i++) {
         const struct kv_page_ref *ref = &lane->table[i];
-        last = (int32_t)pi_max(last, kv_page_pos(seq->cache, ref->page)[ref->n - 1] + ref->delta);
+        last = (int32_t)pi_max(last, kv_page_pos(lane->kind, ref->page)[ref->n - 1] + ref->delta);
     }
     return last;
 }
@@ -187,16 +187,16 @@ void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t 
 {
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
     int32_t entry, i = kv_lane_find(seq->cache, lane, slot, &entry);
-    const uint8_t *page = kv_page_at(seq->cache, lane->table[i].page);
-    kv_page_read_key(seq->cache, page, entry, out);
+    const uint8_t *page = kv_page_at(lane->kind, lane->table[i].page);
+    kv_page_read_key(seq->cache, lane->kind, page, entry, out);
 }
 
 void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out)
 {
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
     int32_t entry, i = kv_lane_find(seq->cache, lane, slot, &entry);
-    const uint8_t *page = kv_page_at(seq->cache, lane->table[i].page);
-    kv_page_read_value(seq->cache, page, entry, out);
+    const uint8_t *page = kv_page_at(lane->kind, lane->table[i].page);
+    kv_page_read_value(seq->cache, lane->kind, page, entry, out);
 }
 
 /* ---- keeping some entries ---- */
@@ -239,7 +239,7 @@ static void packer_next(struct packer *p, int32_t slot)
     }
     int32_t before = p->pos;
     p->entry = slot - p->from_begin;
-    p->pos = kv_page_pos(p->cache, p->lane->table[p->from].page)[p->entry];
+    p->pos = kv_page_pos(p->lane->kind, p->lane->table[p->from].page)[p->entry];
     p->to_entry++;
     p->opened = p->to < 0 || p->to_entry == p->cache->g.page_len || p->delta != p->to_delta ||
                 (p->pos <= before && !p->lane->unordered);
@@ -278,7 +278,7 @@ static void packer_skip(struct packer *p, int32_t n)
 {
     p->entry += n;
     p->to_entry += n;
-    p->pos = kv_page_pos(p->cache, p->lane->table[p->from].page)[p->entry];
+    p->pos = kv_page_pos(p->lane->kind, p->lane->table[p->from].page)[p->entry];
 }
 
 static bool packer_stays(const struct packer *p)
@@ -301,7 +301,7 @@ static int32_t count_copies(const struct kv_cache *cache, const struct kv_lane *
         if (packer_stays(&p) || written)
             continue;
         written = true;
-        if (cache->n_ref[lane->table[p.to].page] > 1)
+        if (lane->kind->n_ref[lane->table[p.to].page] > 1)
             n_copy++;
     }
     return n_copy;
@@ -317,10 +317,10 @@ struct moves {
 static void moves_run(const struct kv_cache *cache, const struct kv_lane *lane, struct moves *m)
 {
     if (m->n > 0) {
-        uint8_t *page = kv_page_at(cache, lane->table[m->to].page);
-        kv_page_move(cache, page, m->part, m->n);
+        uint8_t *page = kv_page_at(lane->kind, lane->table[m->to].page);
+        kv_page_move(cache, lane->kind, page, m->part, m->n);
         if (lane->table[m->to].n == cache->g.page_len)
-            kv_index_finish(cache, page);
+            kv_index_finish(cache, lane->kind, page);
     }
     m->n = 0;
 }
@@ -328,7 +328,7 @@ static void moves_run(const struct kv_cache *cache, const struct kv_lane *lane, 
 static void moves_add(const struct kv_cache *cache, const struct kv_lane *lane, struct moves *m,
                       const struct packer *p, int32_t n)
 {
-    const uint8_t *from = kv_page_at(cache, lane->table[p->from].page);
+    const uint8_t *from = kv_page_at(lane->kind, lane->table[p->from].page);
     if (m->to != p->to)
         moves_run(cache, lane, m);
     m->to = p->to;
@@ -345,7 +345,7 @@ static void claim(struct kv_cache *cache, const struct kv_lane *lane, const int3
     for (int32_t j = 0; j < n; j++) {
         packer_next(&p, slots[j]);
         if (!packer_stays(&p))
-            kv_page_unshare(cache, &lane->table[p.to]);
+            kv_page_unshare(cache, lane->kind, &lane->table[p.to]);
     }
 }
 
@@ -372,10 +372,10 @@ static void pack(const struct kv_cache *cache, struct kv_lane *lane, const int32
     lane->n_live = p.to + 1;
 }
 
-static bool lane_shares(const struct kv_cache *cache, const struct kv_lane *lane)
+static bool lane_shares(const struct kv_lane *lane)
 {
     for (int32_t i = 0; i < lane->n_live; i++)
-        if (cache->n_ref[lane->table[i].page] > 1)
+        if (lane->kind->n_ref[lane->table[i].page] > 1)
             return true;
     return false;
 }
@@ -425,23 +425,24 @@ pith_status kv_seq_compact_lanes(struct kv_seq *seq, const struct kv_cut *cut, i
 {
     struct kv_cache *cache = seq->cache;
     struct packing job = {seq, cut};
-    int64_t n_copy = 0, n_entry = 0, n = 0;
+    int64_t copies = 0, n_entry = 0, n = 0;
     for (int32_t i = 0; i < n_cut; i++) {
         const struct kv_lane *lane = kv_lane_at(seq, cut[i].layer, cut[i].head);
         if (!is_checked(seq, cut, i))
             PI_TRY(check_slots(lane, cut[i].slots, cut[i].n, err));
-        if (lane_shares(cache, lane))
-            n_copy += count_copies(cache, lane, cut[i].slots, cut[i].n);
+        if (lane_shares(lane))
+            copies += kv_pages_bytes(lane->kind, count_copies(cache, lane, cut[i].slots, cut[i].n));
         n_entry += lane->len;
         n += cut[i].n;
     }
-    if (n_copy > cache->n_free)
-        return pi_fail(err, PITH_KV_FULL,
-                       "keeping %lld of %lld entries copies %lld shared pages, and %d of %d are "
-                       "free",
-                       (long long)n, (long long)n_entry, (long long)n_copy, cache->n_free,
-                       cache->n_page);
-    for (int32_t i = 0; n_copy > 0 && i < n_cut; i++)
+    if (copies > kv_free_bytes(cache))
+        return pi_fail(
+            err, PITH_KV_FULL,
+            "keeping %lld of %lld entries copies shared pages of %lld bytes, and %lld of "
+            "%lld are free",
+            (long long)n, (long long)n_entry, (long long)copies, (long long)kv_free_bytes(cache),
+            (long long)cache->budget);
+    for (int32_t i = 0; copies > 0 && i < n_cut; i++)
         claim(cache, kv_lane_at(seq, cut[i].layer, cut[i].head), cut[i].slots, cut[i].n);
     pi_parallel_items(n_thread, n_cut, pack_lanes, &job);
     for (int32_t i = 0; i < n_cut; i++) {
@@ -472,7 +473,7 @@ void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
         slot -= lane->table[i].n;
     }
     if (lane->unordered)
-        find_order(seq->cache, lane);
+        find_order(lane);
 }
 
 pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
@@ -486,17 +487,17 @@ pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_
     i = kv_lane_find(cache, lane, slot, &entry);
     if (entry == 0)
         return PITH_OK;
-    bool shared = cache->n_ref[lane->table[i].page] > 1;
-    if (cache->n_free < 1 + shared || lane->n_page == seq->cap)
+    bool shared = lane->kind->n_ref[lane->table[i].page] > 1;
+    if (kv_free_bytes(cache) < kv_pages_bytes(lane->kind, 1 + shared) || lane->n_page == seq->cap)
         return pi_fail(err, PITH_KV_FULL, "no page for the entries before slot %d of %d", slot,
                        lane->len);
-    kv_page_unshare(cache, &lane->table[i]);
-    struct kv_page_ref first = {kv_page_take(cache), lane->table[i].delta, entry};
-    uint8_t *page = kv_page_at(cache, lane->table[i].page);
+    kv_page_unshare(cache, lane->kind, &lane->table[i]);
+    struct kv_page_ref first = {kv_page_take(cache, lane->kind), lane->table[i].delta, entry};
+    uint8_t *page = kv_page_at(lane->kind, lane->table[i].page);
     const struct kv_page_part before = {page, 0, 0, entry};
     const struct kv_page_part after = {page, entry, 0, lane->table[i].n - entry};
-    kv_page_move(cache, kv_page_at(cache, first.page), &before, 1);
-    kv_page_move(cache, page, &after, 1);
+    kv_page_move(cache, lane->kind, kv_page_at(lane->kind, first.page), &before, 1);
+    kv_page_move(cache, lane->kind, page, &after, 1);
     lane->table[i].n -= entry;
     memmove(&lane->table[i + 1], &lane->table[i],
             (size_t)(lane->n_page - i) * sizeof(*lane->table));
@@ -520,10 +521,10 @@ static pith_status check_full(const struct kv_cache *cache, const struct kv_lane
 }
 
 /* The lowest and the highest stored position of a page. */
-static void find_span(const struct kv_cache *cache, const struct kv_page_ref *ref, int32_t *low,
+static void find_span(const struct kv_class *kind, const struct kv_page_ref *ref, int32_t *low,
                       int32_t *high)
 {
-    const int32_t *pos = kv_page_pos(cache, ref->page);
+    const int32_t *pos = kv_page_pos(kind, ref->page);
     *low = *high = pos[0];
     for (int32_t i = 1; i < ref->n; i++) {
         *low = (int32_t)pi_min(*low, pos[i]);
@@ -545,7 +546,7 @@ pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, i
     struct kv_page_ref ref = from->table[from_index];
     int64_t whole = (int64_t)ref.delta + delta;
     int32_t low, high;
-    find_span(cache, &ref, &low, &high);
+    find_span(lane->kind, &ref, &low, &high);
     if (low + whole < 0 || high + whole > INT32_MAX || whole < INT32_MIN || whole > INT32_MAX)
         return pi_fail(err, PITH_INVALID, "delta: %d moves positions %lld..%lld out of range",
                        delta, (long long)low + ref.delta, (long long)high + ref.delta);
@@ -555,13 +556,13 @@ pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, i
         memmove(kv_lane_marks(seq, layer, head, i) + slot,
                 kv_lane_marks(from_seq, layer, head, i) + from_slot, (size_t)ref.n * sizeof(float));
     ref.delta = (int32_t)whole;
-    kv_page_ref_add(cache, ref.page);
-    kv_page_drop(cache, lane->table[page_index].page);
+    kv_page_ref_add(cache, lane->kind, ref.page);
+    kv_page_drop(cache, lane->kind, lane->table[page_index].page);
     lane->table[page_index] = ref;
     if (lane->aim > slot && lane->aim <= slot + ref.n)
         lane->aim = 0;
     lane->unordered = lane->unordered || from->unordered;
     if (lane->unordered)
-        find_order(cache, lane);
+        find_order(lane);
     return PITH_OK;
 }

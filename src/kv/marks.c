@@ -46,16 +46,12 @@ void kv_marks_copy(const struct kv_seq *from, float *to, int32_t cap)
 /* ---- entries ---- */
 
 /* The L1 norm of the value at a place of a page, summed in ascending order. */
-static float value_norm(const struct kv_cache *cache, const uint8_t *page, int32_t entry)
+static float value_norm(const struct kv_class *kind, const uint8_t *page, int32_t entry)
 {
-    const struct kv_codec *codec = &kv_codecs[cache->g.type_v];
-    const uint16_t *scales = (const uint16_t *)(const void *)(page + cache->layout.v_scale);
-    int32_t dim = cache->g.dim_v;
     float row[KV_CODEC_MAX], sum = 0.0f;
-    for (int32_t d = 0; d < dim; d += KV_CODEC_MAX) {
-        int32_t n = (int32_t)pi_min(KV_CODEC_MAX, dim - d), at = entry * dim + d;
-        codec->decode(page + cache->layout.v + (size_t)at * (size_t)codec->value_bytes,
-                      scales + at / codec->block, n, row);
+    for (int32_t d = 0; d < kind->v.dim; d += KV_CODEC_MAX) {
+        int32_t n = (int32_t)pi_min(KV_CODEC_MAX, kind->v.dim - d);
+        kv_page_read_part(&kind->v, page, entry, d, n, row);
         for (int32_t i = 0; i < n; i++)
             sum += fabsf(row[i]);
     }
@@ -71,7 +67,7 @@ void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_
         memset(kv_marks_at(seq, at, i) + slot, 0, (size_t)n * sizeof(float));
     for (int32_t j = 0; cache->value_norm && j < n; j++)
         kv_marks_at(seq, at, 0)[slot + j] =
-            value_norm(cache, kv_page_at(cache, ref->page), entry + j);
+            value_norm(lane->kind, kv_page_at(lane->kind, ref->page), entry + j);
 }
 
 void kv_marks_start_lane(const struct kv_seq *seq, const struct kv_lane *lane)

@@ -4,96 +4,149 @@
  * no counts; the caller owns the page alone.
  */
 #include "kv/store.h"
+#include "kv/wht.h"
 
-/* The keys or values of a page's entries. */
-struct part {
-    const struct kv_codec *codec;
-    size_t dim;
-    size_t values; /* offset in the page */
-    size_t scales;
-};
+/* ---- rows ---- */
 
-static struct part part_of_keys(const struct kv_cache *cache)
+/* Where a plane has dimension d of the entry at a slot. Only offsets of whole bytes are asked for:
+   d is a multiple of the group. */
+static size_t plane_at(const struct kv_part *part, int32_t plane, int32_t slot, int32_t d)
 {
-    return (struct part){&kv_codecs[cache->g.type_k], (size_t)cache->g.dim_k, cache->layout.k,
-                         cache->layout.k_scale};
+    const struct kv_plane *p = &part->plane[plane];
+    return p->at + (size_t)slot * p->row + p->row * (size_t)d / (size_t)part->dim;
 }
 
-static struct part part_of_values(const struct kv_cache *cache)
+static struct kv_stored_row stored_row(const struct kv_part *part, const uint8_t *page,
+                                       int32_t slot, int32_t d)
 {
-    return (struct part){&kv_codecs[cache->g.type_v], (size_t)cache->g.dim_v, cache->layout.v,
-                         cache->layout.v_scale};
+    return (struct kv_stored_row){
+        .low = page + plane_at(part, KV_PLANE_LOW, slot, d),
+        .high = page + plane_at(part, KV_PLANE_HIGH, slot, d),
+        .scale = (const uint16_t *)(const void *)(page + plane_at(part, KV_PLANE_SCALE, slot, d)),
+    };
 }
 
-/* Offsets of an entry's values and scales. */
-static size_t values_at(const struct part *p, int32_t slot)
-{
-    return p->values + (size_t)slot * p->dim * (size_t)p->codec->value_bytes;
-}
-
-static size_t scales_at(const struct part *p, int32_t slot)
-{
-    return p->scales +
-           (size_t)slot * (p->dim / (size_t)p->codec->block) * (size_t)p->codec->scale_bytes;
-}
-
-/* ---- writing ---- */
-
-static void write_rows(const struct part *p, uint8_t *page, int32_t slot, int32_t n,
+static void write_rows(const struct kv_part *part, uint8_t *page, int32_t slot, int32_t n,
                        const float *rows, size_t stride)
 {
-    const struct kv_codec *codec = p->codec;
-    for (int32_t i = 0; i < n; i++) {
-        uint8_t *values = page + values_at(p, slot + i);
-        uint16_t *scales = (uint16_t *)(void *)(page + scales_at(p, slot + i));
-        for (size_t d = 0; d < p->dim; d += KV_CODEC_MAX)
-            codec->encode(rows + (size_t)i * stride + d, (int32_t)pi_min(KV_CODEC_MAX, p->dim - d),
-                          values + d * (size_t)codec->value_bytes,
-                          codec->scale_bytes > 0 ? scales + d / (size_t)codec->block : NULL);
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t d = 0; d < part->dim; d += KV_CODEC_MAX) {
+            const struct kv_row row = {
+                .low = page + plane_at(part, KV_PLANE_LOW, slot + i, d),
+                .high = page + plane_at(part, KV_PLANE_HIGH, slot + i, d),
+                .scale = (uint16_t *)(void *)(page + plane_at(part, KV_PLANE_SCALE, slot + i, d)),
+            };
+            part->codec->encode(rows + (size_t)i * stride + d,
+                                (int32_t)pi_min(KV_CODEC_MAX, part->dim - d), part->group, &row);
+        }
+}
+
+void kv_page_read_part(const struct kv_part *part, const uint8_t *page, int32_t slot, int32_t d,
+                       int32_t n, float *out)
+{
+    const struct kv_stored_row row = stored_row(part, page, slot, d);
+    part->codec->decode(&row, n, part->group, out);
+    if (part->codec->rotated)
+        kv_wht(out, n, part->group, true);
+}
+
+static void read_row(const struct kv_part *part, const uint8_t *page, int32_t slot, float *out)
+{
+    for (int32_t d = 0; d < part->dim; d += KV_CODEC_MAX)
+        kv_page_read_part(part, page, slot, d, (int32_t)pi_min(KV_CODEC_MAX, part->dim - d),
+                          out + d);
+}
+
+void kv_page_write_keys(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                        int32_t slot, int32_t n, const float *rows, size_t stride)
+{
+    if (kind->layout.side_by_side)
+        kv_columns_write(cache, kind, page, slot, n, rows, stride);
+    else
+        write_rows(&kind->k, page, slot, n, rows, stride);
+}
+
+void kv_page_write_values(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                          int32_t slot, int32_t n, const float *rows, size_t stride)
+{
+    (void)cache;
+    write_rows(&kind->v, page, slot, n, rows, stride);
+}
+
+void kv_page_read_key(const struct kv_cache *cache, const struct kv_class *kind,
+                      const uint8_t *page, int32_t slot, float *out)
+{
+    if (kind->layout.side_by_side)
+        kv_columns_read(cache, kind, page, slot, out);
+    else
+        read_row(&kind->k, page, slot, out);
+}
+
+void kv_page_read_value(const struct kv_cache *cache, const struct kv_class *kind,
+                        const uint8_t *page, int32_t slot, float *out)
+{
+    (void)cache;
+    read_row(&kind->v, page, slot, out);
+}
+
+/* ---- entries as stored ---- */
+
+static size_t part_bytes(const struct kv_part *part)
+{
+    return part->plane[KV_PLANE_LOW].row + part->plane[KV_PLANE_HIGH].row +
+           part->plane[KV_PLANE_SCALE].row;
+}
+
+size_t kv_entry_bytes(const struct kv_class *kind, const struct kv_geometry *g)
+{
+    (void)g;
+    return part_bytes(&kind->k) + part_bytes(&kind->v);
+}
+
+static uint8_t *get_rows(const struct kv_part *part, const uint8_t *page, int32_t slot,
+                         uint8_t *entry)
+{
+    for (const struct kv_plane *p = part->plane; p < part->plane + KV_N_PLANE; p++) {
+        memcpy(entry, page + p->at + (size_t)slot * p->row, p->row);
+        entry += p->row;
     }
+    return entry;
 }
 
-void kv_page_write_keys(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
-                        const float *rows, size_t stride)
+static const uint8_t *put_rows(const struct kv_part *part, uint8_t *page, int32_t slot,
+                               const uint8_t *entry)
 {
-    if (cache->layout.side_by_side) {
-        kv_columns_write(cache, page, slot, n, rows, stride);
-        return;
+    for (const struct kv_plane *p = part->plane; p < part->plane + KV_N_PLANE; p++) {
+        memcpy(page + p->at + (size_t)slot * p->row, entry, p->row);
+        entry += p->row;
     }
-    struct part p = part_of_keys(cache);
-    write_rows(&p, page, slot, n, rows, stride);
+    return entry;
 }
 
-void kv_page_write_values(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
-                          const float *rows, size_t stride)
+void kv_page_get_entry(const struct kv_cache *cache, const struct kv_class *kind,
+                       const uint8_t *page, int32_t slot, uint8_t *entry)
 {
-    struct part p = part_of_values(cache);
-    write_rows(&p, page, slot, n, rows, stride);
+    if (kind->layout.side_by_side)
+        for (const struct kv_plane *p = kind->k.plane; p < kind->k.plane + KV_N_PLANE; p++) {
+            kv_columns_get(p, page, cache->g.page_len, slot, entry);
+            entry += p->row;
+        }
+    else
+        entry = get_rows(&kind->k, page, slot, entry);
+    get_rows(&kind->v, page, slot, entry);
 }
 
-/* ---- reading ---- */
-
-static void read_row(const struct part *p, const uint8_t *page, int32_t slot, float *out)
+void kv_page_put_entry(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                       int32_t slot, const uint8_t *entry)
 {
-    p->codec->decode(page + values_at(p, slot),
-                     (const uint16_t *)(const void *)(page + scales_at(p, slot)), (int32_t)p->dim,
-                     out);
-}
-
-void kv_page_read_key(const struct kv_cache *cache, const uint8_t *page, int32_t slot, float *out)
-{
-    if (cache->layout.side_by_side) {
-        kv_columns_read(cache, page, slot, out);
-        return;
-    }
-    struct part p = part_of_keys(cache);
-    read_row(&p, page, slot, out);
-}
-
-void kv_page_read_value(const struct kv_cache *cache, const uint8_t *page, int32_t slot, float *out)
-{
-    struct part p = part_of_values(cache);
-    read_row(&p, page, slot, out);
+    if (kind->layout.side_by_side)
+        for (const struct kv_plane *p = kind->k.plane; p < kind->k.plane + KV_N_PLANE; p++) {
+            kv_columns_put(p, page, cache->g.page_len, slot, entry);
+            entry += p->row;
+        }
+    else
+        entry = put_rows(&kind->k, page, slot, entry);
+    put_rows(&kind->v, page, slot, entry);
 }
 
 /* ---- moving ---- */
@@ -107,23 +160,21 @@ static void move_rows(uint8_t *to, const struct kv_page_part *part, int32_t n_pa
                 part[i].from + offset + (size_t)part[i].from_slot * size, (size_t)part[i].n * size);
 }
 
-static void move_part(const struct part *p, uint8_t *to, const struct kv_page_part *part,
+static void move_part(const struct kv_part *p, uint8_t *to, const struct kv_page_part *part,
                       int32_t n_part)
 {
-    move_rows(to, part, n_part, p->values, p->dim * (size_t)p->codec->value_bytes);
-    move_rows(to, part, n_part, p->scales,
-              p->dim / (size_t)p->codec->block * (size_t)p->codec->scale_bytes);
+    for (int32_t i = 0; i < KV_N_PLANE; i++)
+        move_rows(to, part, n_part, p->plane[i].at, p->plane[i].row);
 }
 
-void kv_page_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
-                  int32_t n_part)
+void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+                  const struct kv_page_part *part, int32_t n_part)
 {
-    struct part k = part_of_keys(cache), v = part_of_values(cache);
-    if (cache->layout.side_by_side)
-        kv_columns_move(cache, to, part, n_part);
+    if (kind->layout.side_by_side)
+        kv_columns_move(cache, kind, to, part, n_part);
     else
-        move_part(&k, to, part, n_part);
-    move_part(&v, to, part, n_part);
-    move_rows(to, part, n_part, cache->layout.pos, sizeof(int32_t));
-    kv_index_move(cache, to, part, n_part);
+        move_part(&kind->k, to, part, n_part);
+    move_part(&kind->v, to, part, n_part);
+    move_rows(to, part, n_part, kind->layout.pos, sizeof(int32_t));
+    kv_index_move(cache, kind, to, part, n_part);
 }

@@ -1,8 +1,9 @@
 /*
- * pool.c - the pool of pages: one mapping, which page is free, who points to it, and the account of
- * bytes. It knows neither what an entry is worth nor what an attention call reads. Invariant: a
- * page is taken exactly when its reference count is positive, so that used bytes never exceed the
- * budget.
+ * pool.c - the pools of pages, one for each class of them: which page is free, who points to it,
+ * and the account of bytes, which is one for all. It knows neither what an entry is worth nor what
+ * an attention call reads. Invariants: a page is taken exactly when its reference count is
+ * positive; used bytes never exceed the budget, nor do those of pages that the system may have
+ * given memory.
  */
 #include "kv/store.h"
 
@@ -26,11 +27,23 @@ static pith_status check_type(const char *field, enum kv_type type, int32_t dim,
     if ((int)type < 0 || type >= KV_N_TYPE)
         return pi_fail(err, PITH_INVALID, "%s: %d is no storage type", field, (int)type);
     const struct kv_codec *codec = &kv_codecs[type];
-    if (dim % codec->block != 0)
+    if (kv_type_group(type, dim) == 0)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%s: %s stores blocks of %d dimensions, and the head size %d is no multiple",
-                       field, codec->name, codec->block, dim);
+                       field, codec->name, codec->block > 0 ? codec->block : KV_CODEC_GROUP, dim);
     return PITH_OK;
+}
+
+static pith_status check_edge(const char *field, const struct kv_edge *edge,
+                              const struct kv_geometry *g, int32_t dim, pith_error *err)
+{
+    if (edge->first == 0 && edge->last == 0)
+        return PITH_OK;
+    if (edge->first < 0 || edge->last < 0 || (int64_t)edge->first + edge->last > g->n_layer)
+        return pi_fail(err, PITH_INVALID,
+                       "%s: the first %d and the last %d layers are not so many of %d", field,
+                       edge->first, edge->last, g->n_layer);
+    return check_type(field, edge->type, dim, err);
 }
 
 pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err)
@@ -43,19 +56,27 @@ pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err)
         return pi_fail(err, PITH_INVALID, "page_len: %d is not 16, 32 or 64", g->page_len);
     PI_TRY(check_type("type_k", g->type_k, g->dim_k, err));
     PI_TRY(check_type("type_v", g->type_v, g->dim_v, err));
+    PI_TRY(check_edge("type_k", &g->edge_k, g, g->dim_k, err));
+    PI_TRY(check_edge("type_v", &g->edge_v, g, g->dim_v, err));
     return kv_index_check(g, err);
 }
 
-static size_t value_bytes(enum kv_type type, int32_t dim)
+static bool on_edge(const struct kv_edge *edge, int32_t n_layer, int32_t layer)
 {
-    return (size_t)dim * (size_t)kv_codecs[type].value_bytes;
+    return layer < edge->first || layer >= n_layer - edge->last;
 }
 
-static size_t scale_bytes(enum kv_type type, int32_t dim)
+enum kv_type kv_layer_type_k(const struct kv_geometry *g, int32_t layer)
 {
-    const struct kv_codec *codec = &kv_codecs[type];
-    return (size_t)(dim / codec->block) * (size_t)codec->scale_bytes;
+    return on_edge(&g->edge_k, g->n_layer, layer) ? g->edge_k.type : g->type_k;
 }
+
+enum kv_type kv_layer_type_v(const struct kv_geometry *g, int32_t layer)
+{
+    return on_edge(&g->edge_v, g->n_layer, layer) ? g->edge_v.type : g->type_v;
+}
+
+/* ---- classes ---- */
 
 /* Adds a part of P rows to the layout and returns its offset. */
 static size_t place(const struct kv_geometry *g, size_t row_bytes, struct kv_page_layout *layout)
@@ -66,95 +87,188 @@ static size_t place(const struct kv_geometry *g, size_t row_bytes, struct kv_pag
     return offset;
 }
 
-void kv_page_layout_make(const struct kv_geometry *g, struct kv_page_layout *out)
+static void place_part(const struct kv_geometry *g, enum kv_type type, int32_t dim,
+                       struct kv_page_layout *layout, struct kv_part *out)
 {
-    *out = (struct kv_page_layout){.side_by_side = g->index == 0};
-    out->k = place(g, value_bytes(g->type_k, g->dim_k), out);
-    out->k_scale = place(g, scale_bytes(g->type_k, g->dim_k), out);
-    out->v = place(g, value_bytes(g->type_v, g->dim_v), out);
-    out->v_scale = place(g, scale_bytes(g->type_v, g->dim_v), out);
-    out->pos = place(g, sizeof(int32_t), out);
-    out->stored = out->bytes;
-    kv_index_place(g, out);
+    const struct kv_codec *codec = &kv_codecs[type];
+    size_t bits[KV_N_PLANE] = {(size_t)codec->bits, (size_t)codec->bits_high, 0};
+    *out = (struct kv_part){.codec = codec, .dim = dim, .group = kv_type_group(type, dim)};
+    for (int32_t i = 0; i < KV_N_PLANE; i++) {
+        size_t row = (size_t)dim * bits[i] / 8;
+        if (i == KV_PLANE_SCALE && out->group > 1)
+            row = (size_t)(dim / out->group) * sizeof(uint16_t);
+        bool wide = i == KV_PLANE_LOW && codec->bits != 16;
+        out->plane[i] = (struct kv_plane){place(g, row, layout), row, wide ? 4 : 2};
+    }
+}
+
+void kv_class_make(const struct kv_geometry *g, enum kv_type type_k, enum kv_type type_v,
+                   struct kv_class *out)
+{
+    struct kv_page_layout *at = &out->layout;
+    *out = (struct kv_class){.type_k = type_k, .type_v = type_v};
+    at->side_by_side = g->index == 0;
+    place_part(g, type_k, g->dim_k, at, &out->k);
+    place_part(g, type_v, g->dim_v, at, &out->v);
+    out->group_k = out->k.group;
+    out->group_v = out->v.group;
+    at->k = out->k.plane[KV_PLANE_LOW].at;
+    at->k_high = out->k.plane[KV_PLANE_HIGH].at;
+    at->k_scale = out->k.plane[KV_PLANE_SCALE].at;
+    at->v = out->v.plane[KV_PLANE_LOW].at;
+    at->v_high = out->v.plane[KV_PLANE_HIGH].at;
+    at->v_scale = out->v.plane[KV_PLANE_SCALE].at;
+    at->pos = place(g, sizeof(int32_t), at);
+    at->stored = at->bytes;
+    kv_index_place(g, at);
+}
+
+size_t kv_layer_page_bytes(const struct kv_geometry *g, int32_t layer)
+{
+    struct kv_class kind;
+    kv_class_make(g, kv_layer_type_k(g, layer), kv_layer_type_v(g, layer), &kind);
+    return kind.layout.bytes;
+}
+
+/* Layers from this one on that have the same types: the others only begin and end at edges. */
+static int32_t count_alike(const struct kv_geometry *g, int32_t layer)
+{
+    const int32_t ends[] = {g->edge_k.first, g->n_layer - g->edge_k.last, g->edge_v.first,
+                            g->n_layer - g->edge_v.last};
+    int32_t end = g->n_layer;
+    for (size_t i = 0; i < PI_LEN(ends); i++)
+        if (ends[i] > layer)
+            end = (int32_t)pi_min(end, ends[i]);
+    return end - layer;
 }
 
 size_t kv_page_bytes(const struct kv_geometry *g)
 {
-    struct kv_page_layout layout;
-    kv_page_layout_make(g, &layout);
-    return layout.bytes;
+    size_t most = 0;
+    for (int32_t l = 0; l < g->n_layer; l += count_alike(g, l)) {
+        size_t bytes = kv_layer_page_bytes(g, l);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 int64_t kv_bytes_for_tokens(const struct kv_geometry *g, int64_t n_token)
 {
-    size_t n_page, bytes;
+    size_t sum = 0, n_page, bytes;
     if (n_token <= 0)
         return 0;
-    if (!pi_mul_size((size_t)((n_token - 1) / g->page_len + 1),
-                     (size_t)g->n_layer * (size_t)g->n_head, &n_page) ||
-        !pi_mul_size(n_page, kv_page_bytes(g), &bytes) || bytes > INT64_MAX)
+    for (int32_t l = 0; l < g->n_layer; l += count_alike(g, l)) {
+        if (!pi_mul_size(kv_layer_page_bytes(g, l), (size_t)count_alike(g, l) * (size_t)g->n_head,
+                         &bytes) ||
+            bytes > SIZE_MAX - sum)
+            return INT64_MAX;
+        sum += bytes;
+    }
+    n_page = (size_t)((n_token - 1) / g->page_len + 1);
+    if (!pi_mul_size(n_page, sum, &bytes) || bytes > INT64_MAX)
         return INT64_MAX;
     return (int64_t)bytes;
 }
 
-/* ---- the pool ---- */
+/* ---- the pools ---- */
 
-/* The number of pages that a budget pays for. */
-static pith_status count_pages(const struct kv_geometry *g, int64_t budget, int32_t *out,
-                               pith_error *err)
+int32_t kv_classes_make(const struct kv_geometry *g, struct kv_class kind[KV_CLASS_MAX])
 {
-    int64_t page = (int64_t)kv_page_bytes(g), least = kv_bytes_for_tokens(g, 1);
+    int32_t n = 0;
+    for (int32_t l = 0; l < g->n_layer; l += count_alike(g, l)) {
+        enum kv_type k = kv_layer_type_k(g, l), v = kv_layer_type_v(g, l);
+        int32_t i = 0;
+        while (i < n && (kind[i].type_k != k || kind[i].type_v != v))
+            i++;
+        if (i < n)
+            continue;
+        assert(i < KV_CLASS_MAX);
+        kv_class_make(g, k, v, &kind[i]);
+        kind[i].number = n++;
+    }
+    return n;
+}
+
+const struct kv_class *kv_class_of(const struct kv_class *kind, const struct kv_geometry *g,
+                                   int32_t layer)
+{
+    enum kv_type k = kv_layer_type_k(g, layer), v = kv_layer_type_v(g, layer);
+    while (kind->type_k != k || kind->type_v != v)
+        kind++;
+    return kind;
+}
+
+/* The number of pages of each class that a budget pays for. */
+static pith_status count_pages(struct kv_cache *cache, int64_t budget, pith_error *err)
+{
+    const struct kv_geometry *g = &cache->g;
+    int64_t least = kv_bytes_for_tokens(g, 1), smallest = INT64_MAX;
+    for (int32_t i = 0; i < cache->n_kind; i++)
+        smallest = pi_min(smallest, kv_pages_bytes(&cache->kind[i], 1));
     if (budget < least)
         return pi_fail(
             err, PITH_INVALID,
             "KV budget: %lld bytes are less than the %lld that one token takes (%d lanes "
-            "with a page of %lld bytes each)",
-            (long long)budget, (long long)least, g->n_layer * g->n_head, (long long)page);
-    if (budget > MAX_BUDGET || budget / page > INT32_MAX)
-        return pi_fail(err, PITH_INVALID,
-                       "KV budget: %lld bytes are more than the %lld that can be addressed",
-                       (long long)budget, (long long)pi_min(MAX_BUDGET, page * INT32_MAX));
-    *out = (int32_t)(budget / page);
+            "with a page of %s%lld bytes each)",
+            (long long)budget, (long long)least, g->n_layer * g->n_head,
+            cache->n_kind > 1 ? "up to " : "", (long long)kv_page_bytes(g));
+    if (budget > MAX_BUDGET / cache->n_kind || budget / smallest > INT32_MAX)
+        return pi_fail(
+            err, PITH_INVALID, "KV budget: %lld bytes are more than the %lld that can be addressed",
+            (long long)budget, (long long)pi_min(MAX_BUDGET / cache->n_kind, smallest * INT32_MAX));
+    for (int32_t i = 0; i < cache->n_kind; i++)
+        cache->kind[i].n_page = (int32_t)(budget / kv_pages_bytes(&cache->kind[i], 1));
+    cache->budget =
+        cache->n_kind > 1 ? budget : kv_pages_bytes(&cache->kind[0], cache->kind[0].n_page);
     return PITH_OK;
 }
 
-/* The three arrays lie in one mapping, so that a large pool costs memory only for pages in use. */
-static bool map_lists(struct kv_cache *cache)
+/* The lists lie in one mapping, so that a large pool costs memory only for pages in use. */
+static bool map_lists(struct kv_class *kind)
 {
-    size_t n = (size_t)cache->n_page;
-    size_t taken_size = (n + 63) / 64 * sizeof(uint64_t), ref_size = n * sizeof(int32_t);
-    cache->lists_size = taken_size + ref_size + n;
-    cache->lists = pi_mem_map(PI_MEM_TABLE, cache->lists_size);
-    if (cache->lists == NULL)
+    size_t n = (size_t)kind->n_page;
+    size_t bits = (n + 63) / 64 * sizeof(uint64_t), ref_size = n * sizeof(int32_t);
+    kind->lists_size = 2 * bits + ref_size + n;
+    kind->lists = pi_mem_map(PI_MEM_TABLE, kind->lists_size);
+    if (kind->lists == NULL)
         return false;
-    cache->taken = cache->lists;
-    cache->n_ref = (int32_t *)(void *)((uint8_t *)cache->lists + taken_size);
-    cache->n_entry = (uint8_t *)cache->lists + taken_size + ref_size;
+    uint8_t *at = kind->lists;
+    kind->taken = kind->lists;
+    kind->resident = (uint64_t *)(void *)(at + bits);
+    kind->n_ref = (int32_t *)(void *)(at + 2 * bits);
+    kind->n_entry = at + 2 * bits + ref_size;
     return true;
+}
+
+static bool map_class(struct kv_class *kind)
+{
+    kind->pool_size = (size_t)kind->n_page * kind->layout.bytes;
+    kind->pool = pi_mem_map(PI_MEM_KV, kind->pool_size);
+    return kind->pool != NULL && map_lists(kind);
 }
 
 pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
                             struct kv_cache **out, pith_error *err)
 {
-    int32_t n_page = 0;
+    pith_status status;
     PI_TRY(kv_geometry_check(g, err));
-    PI_TRY(count_pages(g, budget_bytes, &n_page, err));
     struct kv_cache *cache = pi_mem_alloc(PI_MEM_TABLE, sizeof(*cache));
     if (cache == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a KV cache");
     cache->g = *g;
-    kv_page_layout_make(g, &cache->layout);
-    cache->n_page = n_page;
-    cache->n_free = n_page;
-    cache->pool_size = (size_t)n_page * cache->layout.bytes;
-    cache->pool = pi_mem_map(PI_MEM_KV, cache->pool_size);
-    if (cache->pool == NULL || !map_lists(cache)) {
-        pith_status status =
-            pi_fail(err, PITH_NOMEM, "no memory for a KV pool of %zu bytes", cache->pool_size);
+    cache->table_bytes = (int64_t)sizeof(*cache);
+    cache->n_kind = kv_classes_make(g, cache->kind);
+    status = count_pages(cache, budget_bytes, err);
+    for (int32_t i = 0; i < cache->n_kind && status == PITH_OK; i++) {
+        if (!map_class(&cache->kind[i]))
+            status = pi_fail(err, PITH_NOMEM, "no memory for a KV pool of %lld bytes",
+                             (long long)cache->budget);
+        cache->table_bytes += (int64_t)cache->kind[i].lists_size;
+    }
+    if (status != PITH_OK) {
         kv_cache_free(cache);
         return status;
     }
-    cache->table_bytes = (int64_t)(sizeof(*cache) + cache->lists_size);
     *out = cache;
     return PITH_OK;
 }
@@ -164,14 +278,69 @@ void kv_cache_free(struct kv_cache *cache)
     if (cache == NULL)
         return;
     assert(cache->first == NULL);
-    pi_mem_unmap(PI_MEM_TABLE, cache->lists, cache->lists_size);
-    pi_mem_unmap(PI_MEM_KV, cache->pool, cache->pool_size);
+    for (int32_t i = 0; i < cache->n_kind; i++) {
+        pi_mem_unmap(PI_MEM_TABLE, cache->kind[i].lists, cache->kind[i].lists_size);
+        pi_mem_unmap(PI_MEM_KV, cache->kind[i].pool, cache->kind[i].pool_size);
+    }
     pi_mem_free(cache);
 }
 
 const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache)
 {
     return &cache->g;
+}
+
+/* ---- memory ---- */
+
+/* Bytes of pages that the system may have given memory. */
+static int64_t resident_bytes(const struct kv_cache *cache)
+{
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < cache->n_kind; i++)
+        bytes += kv_pages_bytes(&cache->kind[i], cache->kind[i].n_resident);
+    return bytes;
+}
+
+static bool bit_of(const uint64_t *words, int32_t page)
+{
+    return (words[page / 64] >> (page % 64) & 1) != 0;
+}
+
+/* Gives the memory of a class's free pages back, run by run. Where a run begins or ends within a
+   page of the system, that one stays. */
+static void give_back(struct kv_class *kind)
+{
+    for (int32_t p = 0, begin = 0; p <= kind->n_page; p++) {
+        if (p < kind->n_page && p % 64 == 0 && begin == p && kind->resident[p / 64] == 0) {
+            p += 63; /* none of these was touched */
+            begin = p + 1;
+            continue;
+        }
+        if (p < kind->n_page && bit_of(kind->resident, p) && !bit_of(kind->taken, p)) {
+            kind->resident[p / 64] &= ~((uint64_t)1 << (p % 64));
+            kind->n_resident--;
+            continue;
+        }
+        if (begin < p)
+            pi_mem_drop(kv_page_at(kind, begin), (size_t)kv_pages_bytes(kind, p - begin));
+        begin = p + 1;
+    }
+}
+
+/* Before a page is touched that was not: free ones give their memory up for it where all would hold
+   more than the budget, first those of other classes. With a single class they never do. */
+static void make_resident(struct kv_cache *cache, struct kv_class *kind, int32_t page)
+{
+    if (cache->n_kind == 1 || bit_of(kind->resident, page))
+        return;
+    int64_t most = cache->budget - kv_pages_bytes(kind, 1);
+    for (int32_t i = 0; i < cache->n_kind && resident_bytes(cache) > most; i++)
+        if (i != kind->number)
+            give_back(&cache->kind[i]);
+    if (resident_bytes(cache) > most)
+        give_back(kind);
+    kind->resident[page / 64] |= (uint64_t)1 << (page % 64);
+    kind->n_resident++;
 }
 
 /* ---- pages ---- */
@@ -188,54 +357,60 @@ static int32_t lowest_clear(uint64_t word)
     return bit;
 }
 
-int32_t kv_page_take(struct kv_cache *cache)
+int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *of)
 {
-    if (cache->n_free == 0)
+    struct kv_class *kind = &cache->kind[of->number];
+    if (kv_free_bytes(cache) < kv_pages_bytes(kind, 1))
         return -1;
-    while (cache->taken[cache->low_word] == UINT64_MAX)
-        cache->low_word++;
-    int32_t bit = lowest_clear(cache->taken[cache->low_word]);
-    int32_t page = cache->low_word * 64 + bit;
-    assert(page < cache->n_page && cache->n_ref[page] == 0);
-    cache->taken[cache->low_word] |= (uint64_t)1 << bit;
-    cache->n_ref[page] = 1;
-    cache->n_free--;
-    cache->n_page_peak = (int32_t)pi_max(cache->n_page_peak, cache->n_page - cache->n_free);
+    while (kind->taken[kind->low_word] == UINT64_MAX)
+        kind->low_word++;
+    int32_t bit = lowest_clear(kind->taken[kind->low_word]);
+    int32_t page = kind->low_word * 64 + bit;
+    assert(page < kind->n_page && kind->n_ref[page] == 0);
+    make_resident(cache, kind, page);
+    kind->taken[kind->low_word] |= (uint64_t)1 << bit;
+    kind->n_ref[page] = 1;
+    kind->n_used++;
+    cache->used += kv_pages_bytes(kind, 1);
+    cache->peak = pi_max(cache->peak, cache->used);
     return page;
 }
 
-void kv_page_ref_add(struct kv_cache *cache, int32_t page)
+void kv_page_ref_add(struct kv_cache *cache, const struct kv_class *of, int32_t page)
 {
-    assert(cache->n_ref[page] > 0);
-    if (cache->n_ref[page]++ == 1)
-        cache->n_page_shared++;
-    cache->n_ref_extra++;
+    struct kv_class *kind = &cache->kind[of->number];
+    assert(kind->n_ref[page] > 0);
+    if (kind->n_ref[page]++ == 1)
+        kind->n_shared++;
+    kind->n_ref_extra++;
 }
 
-void kv_page_drop(struct kv_cache *cache, int32_t page)
+void kv_page_drop(struct kv_cache *cache, const struct kv_class *of, int32_t page)
 {
-    int32_t left = --cache->n_ref[page];
+    struct kv_class *kind = &cache->kind[of->number];
+    int32_t left = --kind->n_ref[page];
     assert(left >= 0);
     if (left > 0) {
-        cache->n_ref_extra--;
+        kind->n_ref_extra--;
         if (left == 1)
-            cache->n_page_shared--;
+            kind->n_shared--;
         return;
     }
     int32_t word = page / 64;
-    cache->taken[word] &= ~((uint64_t)1 << (page % 64));
-    cache->low_word = (int32_t)pi_min(cache->low_word, word);
-    cache->n_free++;
+    kind->taken[word] &= ~((uint64_t)1 << (page % 64));
+    kind->low_word = (int32_t)pi_min(kind->low_word, word);
+    kind->n_used--;
+    cache->used -= kv_pages_bytes(kind, 1);
 }
 
-void kv_page_unshare(struct kv_cache *cache, struct kv_page_ref *ref)
+void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct kv_page_ref *ref)
 {
-    if (cache->n_ref[ref->page] == 1)
+    if (kind->n_ref[ref->page] == 1)
         return;
-    int32_t own = kv_page_take(cache);
+    int32_t own = kv_page_take(cache, kind);
     assert(own >= 0);
-    memcpy(kv_page_at(cache, own), kv_page_at(cache, ref->page), cache->layout.bytes);
-    kv_page_drop(cache, ref->page);
+    memcpy(kv_page_at(kind, own), kv_page_at(kind, ref->page), kind->layout.bytes);
+    kv_page_drop(cache, kind, ref->page);
     ref->page = own;
 }
 
@@ -245,40 +420,44 @@ void kv_page_unshare(struct kv_cache *cache, struct kv_page_ref *ref)
    it. Counting a page clears its mark, so that the marks are all zero between calls. */
 static int64_t count_live(const struct kv_cache *cache)
 {
-    int64_t n = 0, n_full = 0;
+    int64_t bytes = 0;
     int32_t n_lane = kv_lane_count(cache);
     for (int counting = 0; counting < 2; counting++)
         for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
             for (int32_t l = 0; l < n_lane; l++)
                 for (int32_t i = 0; i < seq->lane[l].n_live; i++) {
+                    const struct kv_class *kind = seq->lane[l].kind;
                     const struct kv_page_ref *ref = &seq->lane[l].table[i];
-                    uint8_t *mark = &cache->n_entry[ref->page];
-                    n += counting ? *mark : 0;
-                    n_full += counting && *mark == cache->g.page_len;
+                    uint8_t *mark = &kind->n_entry[ref->page];
+                    if (counting)
+                        bytes += *mark * (int64_t)kind->layout.entry +
+                                 (*mark == cache->g.page_len ? (int64_t)kind->layout.whole : 0);
                     *mark = counting ? 0 : (uint8_t)pi_max(*mark, ref->n);
                 }
-    return n * (int64_t)cache->layout.entry + n_full * (int64_t)cache->layout.whole;
+    return bytes;
 }
 
 void kv_cache_reset_peak(struct kv_cache *cache)
 {
-    cache->n_page_peak = cache->n_page - cache->n_free;
+    cache->peak = cache->used;
 }
 
 void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out)
 {
-    int64_t page = (int64_t)cache->layout.bytes, n_used = cache->n_page - cache->n_free;
     *out = (pith_kv_stats){
-        .reserved_bytes = cache->n_page * page,
-        .used_bytes = n_used * page,
-        .peak_bytes = cache->n_page_peak * page,
+        .reserved_bytes = cache->budget,
+        .used_bytes = cache->used,
+        .peak_bytes = cache->peak,
         .live_bytes = count_live(cache),
-        .shared_bytes = cache->n_page_shared * page,
-        .saved_bytes = cache->n_ref_extra * page,
         .table_bytes = cache->table_bytes,
-        .page_bytes = page,
-        .n_page = cache->n_page,
-        .n_page_used = n_used,
+        .page_bytes = (int64_t)kv_page_bytes(&cache->g),
         .n_seq = cache->n_seq,
     };
+    for (int32_t i = 0; i < cache->n_kind; i++) {
+        const struct kv_class *kind = &cache->kind[i];
+        out->shared_bytes += kv_pages_bytes(kind, kind->n_shared);
+        out->saved_bytes += kv_pages_bytes(kind, kind->n_ref_extra);
+        out->n_page_used += kind->n_used;
+    }
+    out->n_page = out->n_page_used + kv_free_bytes(cache) / out->page_bytes;
 }

@@ -5,6 +5,7 @@
  */
 #include "cpu/kernels.h"
 #include "kv/store.h"
+#include "kv/wht.h"
 
 int32_t kv_lane_runs(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
@@ -24,25 +25,39 @@ struct kv_run kv_lane_run(const struct kv_seq *seq, int32_t layer, int32_t head,
     return run;
 }
 
+void kv_page_view(const struct kv_class *kind, const struct kv_page_layout *layout,
+                  const uint8_t *page, int32_t page_len, int32_t n, struct pi_attend_page *out)
+{
+    *out = (struct pi_attend_page){
+        .k = page + layout->k,
+        .k_high = page + layout->k_high,
+        .k_scale = (const uint16_t *)(const void *)(page + layout->k_scale),
+        .k_table = kv_codec_table(kind->type_k, kind->group_k),
+        .k_group = kind->group_k,
+        .v = page + layout->v,
+        .v_high = page + layout->v_high,
+        .v_scale = (const uint16_t *)(const void *)(page + layout->v_scale),
+        .v_table = kv_codec_table(kind->type_v, kind->group_v),
+        .v_group = kind->group_v,
+        .pos = (const int32_t *)(const void *)(page + layout->pos),
+        .page_len = page_len,
+        .n = n,
+        .columns = layout->side_by_side,
+        .dim_k = kind->k.dim,
+        .dim_v = kind->v.dim,
+    };
+}
+
 /* Table entry i of a lane as kernels see it. */
 static struct pi_attend_page page_of(const struct kv_seq *seq, int32_t layer, int32_t head,
                                      int32_t i)
 {
     const struct kv_cache *cache = seq->cache;
-    const struct kv_page_ref *ref = &kv_lane_at(seq, layer, head)->table[i];
-    const uint8_t *page = kv_page_at(cache, ref->page);
-    return (struct pi_attend_page){
-        .k = page + cache->layout.k,
-        .k_scale = (const uint16_t *)(const void *)(page + cache->layout.k_scale),
-        .v = page + cache->layout.v,
-        .v_scale = (const uint16_t *)(const void *)(page + cache->layout.v_scale),
-        .pos = kv_page_pos(cache, ref->page),
-        .page_len = cache->g.page_len,
-        .n = ref->n,
-        .columns = cache->layout.side_by_side,
-        .dim_k = cache->g.dim_k,
-        .dim_v = cache->g.dim_v,
-    };
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    struct pi_attend_page page;
+    kv_page_view(lane->kind, &lane->kind->layout, kv_page_at(lane->kind, lane->table[i].page),
+                 cache->g.page_len, lane->table[i].n, &page);
+    return page;
 }
 
 /* Bytes from the page of table entry i to the one behind it, which a lane that is read through
@@ -50,31 +65,55 @@ static struct pi_attend_page page_of(const struct kv_seq *seq, int32_t layer, in
    values as they go; the scales are asked for here. */
 static ptrdiff_t ask_for_next(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i)
 {
-    const struct kv_cache *cache = seq->cache;
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    const struct kv_class *kind = lane->kind;
     if (i + 1 >= lane->n_live)
         return 0;
-    const uint8_t *next = kv_page_at(cache, lane->table[i + 1].page);
-    pi_kernels()->attend.prefetch(next + cache->layout.k_scale,
-                                  cache->layout.v - cache->layout.k_scale);
-    return next - kv_page_at(cache, lane->table[i].page);
+    const uint8_t *next = kv_page_at(kind, lane->table[i + 1].page);
+    pi_kernels()->attend.prefetch(next + kind->layout.k_high, kind->layout.v - kind->layout.k_high);
+    return next - kv_page_at(kind, lane->table[i].page);
+}
+
+/* Turns the groups of n_row vectors of dim dimensions back that stand side by side, by way of a
+   tile of them; each has the bits that kv_wht gives it alone. */
+static void turn_back(const struct kv_part *part, float *x, int32_t n)
+{
+    enum { TILE = 16 };
+    float tile[TILE * KV_WHT_MAX];
+    int32_t group = part->group;
+    for (int32_t d = 0; d < part->dim; d += group)
+        for (int32_t first = 0; first < n; first += TILE) {
+            float *at = x + (size_t)d * (size_t)n + first;
+            for (int32_t i = 0; i < group; i++)
+                for (int32_t j = 0; j < TILE; j++)
+                    tile[j * group + i] = at[i * n + j];
+            kv_wht(tile, TILE * group, group, true);
+            for (int32_t i = 0; i < group; i++)
+                for (int32_t j = 0; j < TILE; j++)
+                    at[i * n + j] = tile[j * group + i];
+        }
 }
 
 void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i, float *out)
 {
-    const struct kv_geometry *g = &seq->cache->g;
+    const struct kv_part *k = &kv_lane_at(seq, layer, head)->kind->k;
     struct pi_attend_page page = page_of(seq, layer, head, i);
     page.next = ask_for_next(seq, layer, head, i);
-    pi_kernels()->attend.decode_k[g->type_k](&page, out);
+    pi_kernels()->attend.decode_k[k->codec->kernel](&page, out);
+    if (k->codec->rotated)
+        turn_back(k, out, seq->cache->g.page_len);
 }
 
 void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                         float *out)
 {
     const struct kv_geometry *g = &seq->cache->g;
+    const struct kv_part *v = &kv_lane_at(seq, layer, head)->kind->v;
     struct pi_attend_page page = page_of(seq, layer, head, i);
-    if (g->type_v == KV_TYPE_F32)
+    if (v->codec->kernel == PI_ATTEND_F32)
         memcpy(out, page.v, (size_t)g->dim_v * (size_t)g->page_len * sizeof(*out));
     else
-        pi_kernels()->attend.decode_v[g->type_v](&page, out);
+        pi_kernels()->attend.decode_v[v->codec->kernel](&page, out);
+    if (v->codec->rotated)
+        kv_wht(out, g->page_len * g->dim_v, v->group, true);
 }

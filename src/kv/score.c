@@ -8,6 +8,7 @@
 
 #include "cpu/kernels.h"
 #include "kv/store.h"
+#include "kv/wht.h"
 
 enum { BOUNDS_BATCH = 16 }; /* pages whose bounds are scored in one call */
 
@@ -58,6 +59,13 @@ size_t kv_score_scratch_bytes(const struct kv_geometry *g, int32_t n_q)
 
 /* ---- vectors ------------------------------------------------------------------------------ */
 
+/* Whether the vectors meet keys as they are stored, which some types rotate first. */
+static bool meets_rotated(const struct score *s)
+{
+    return s->lane->kind->k.codec->rotated &&
+           (s->job->kind == KV_SCORE_DOT || s->job->kind == KV_SCORE_COSINE);
+}
+
 /* Vector j of the job as pages with a delta are to meet it (attend.c: queries_fill). */
 static void take_vector(struct score *s, int32_t j, int32_t delta)
 {
@@ -65,6 +73,8 @@ static void take_vector(struct score *s, int32_t j, int32_t delta)
     memcpy(s->row, s->job->q + (size_t)j * dim, dim * sizeof(float));
     if (delta != 0)
         kv_rotate(s->job->rope, s->cs, s->row);
+    if (meets_rotated(s))
+        kv_wht(s->row, (int32_t)dim, s->lane->kind->group_k, false);
 }
 
 /* What a kind makes of a vector before it meets a key. Bounds: the largest product of q[d] with
@@ -153,19 +163,22 @@ static ptrdiff_t next_page(const struct score *s, int32_t i)
     const struct kv_page_ref *ref = &s->lane->table[i];
     if (i + 1 >= s->lane->n_live)
         return 0;
-    return kv_page_at(s->cache, ref[1].page) - kv_page_at(s->cache, ref->page);
+    return kv_page_at(s->lane->kind, ref[1].page) - kv_page_at(s->lane->kind, ref->page);
 }
 
 /* Keys or what stands for them, n of the page at table index i, one after the other. */
 static struct pi_score_keys keys_of(const struct score *s, int32_t i, int32_t n)
 {
-    const struct kv_page_layout *at = &s->cache->layout;
-    const uint8_t *page = kv_page_at(s->cache, s->lane->table[i].page);
+    const struct kv_page_layout *at = &s->lane->kind->layout;
+    const uint8_t *page = kv_page_at(s->lane->kind, s->lane->table[i].page);
     enum kv_score_kind kind = s->job->kind;
     size_t offset = kind == KV_SCORE_UNIT8 ? at->unit : kind == KV_SCORE_PROJ ? at->proj : at->k;
     return (struct pi_score_keys){
         .k = page + offset,
+        .high = page + at->k_high,
         .scale = (const uint16_t *)(const void *)(page + at->k_scale),
+        .table = kv_codec_table(s->lane->kind->type_k, s->lane->kind->group_k),
+        .group = s->lane->kind->group_k,
         .n = n,
         .dim = kind == KV_SCORE_UNIT8 ? (int32_t)kv_unit_dim(&s->cache->g) : s->dim,
         .next = next_page(s, i),
@@ -176,8 +189,8 @@ static struct pi_score_keys keys_of(const struct score *s, int32_t i, int32_t n)
    they go. */
 static void ask_for_next(const struct score *s, int32_t i)
 {
-    const struct kv_page_layout *at = &s->cache->layout;
-    const uint8_t *next = kv_page_at(s->cache, s->lane->table[i].page) + next_page(s, i);
+    const struct kv_page_layout *at = &s->lane->kind->layout;
+    const uint8_t *next = kv_page_at(s->lane->kind, s->lane->table[i].page) + next_page(s, i);
     size_t factors = (size_t)s->cache->g.page_len * sizeof(float);
     void (*prefetch)(const void *, size_t) = pi_kernels()->attend.prefetch;
     if (s->job->kind == KV_SCORE_UNIT8)
@@ -185,18 +198,18 @@ static void ask_for_next(const struct score *s, int32_t i)
     if (s->job->kind == KV_SCORE_COSINE)
         prefetch(next + at->norm, factors);
     if (s->job->kind == KV_SCORE_COSINE || s->job->kind == KV_SCORE_DOT)
-        prefetch(next + at->k_scale, at->v - at->k_scale);
+        prefetch(next + at->k_high, at->v - at->k_high);
 }
 
 static void score_columns(struct score *s, int32_t i, int32_t n)
 {
     const struct kv_score_job *job = s->job;
     bool stored = (s->cache->g.index & KV_INDEX_COLUMNS) != 0;
-    const uint8_t *page = kv_page_at(s->cache, s->lane->table[i].page);
+    const uint8_t *page = kv_page_at(s->lane->kind, s->lane->table[i].page);
     if (!stored)
         kv_lane_run_keys(job->seq, job->layer, job->head, i, s->key);
     const struct pi_score_columns c = {
-        .k = stored ? (const void *)(page + s->cache->layout.columns) : s->key,
+        .k = stored ? (const void *)(page + s->lane->kind->layout.columns) : s->key,
         .stride = s->cache->g.page_len,
         .n = n,
         .dims = job->dims,
@@ -211,8 +224,8 @@ static void score_columns(struct score *s, int32_t i, int32_t n)
 /* out [n] of the first n entries at table index i. */
 static void score_page(struct score *s, int32_t i, int32_t n, float *out)
 {
-    const struct kv_page_layout *at = &s->cache->layout;
-    const uint8_t *page = kv_page_at(s->cache, s->lane->table[i].page);
+    const struct kv_page_layout *at = &s->lane->kind->layout;
+    const uint8_t *page = kv_page_at(s->lane->kind, s->lane->table[i].page);
     const float *factor = NULL;
     struct pi_score_keys keys = keys_of(s, i, n);
     const struct pi_score_vectors q = {s->n_q, s->packed};
@@ -230,7 +243,7 @@ static void score_page(struct score *s, int32_t i, int32_t n, float *out)
         s->cpu->dot[PI_ATTEND_F16](&keys, &q, s->x);
         break;
     default:
-        s->cpu->dot[s->cache->g.type_k](&keys, &q, s->x);
+        s->cpu->dot[s->lane->kind->k.codec->kernel](&keys, &q, s->x);
         factor =
             s->job->kind == KV_SCORE_COSINE ? (const float *)(const void *)(page + at->norm) : NULL;
         break;
@@ -287,7 +300,7 @@ static void score_bounds(struct score *s)
     struct batch b = {0};
     for (int32_t i = 0, slot = 0; slot < s->job->n; slot += s->lane->table[i++].n) {
         const struct kv_page_ref *ref = &s->lane->table[i];
-        const uint8_t *page = kv_page_at(s->cache, ref->page);
+        const uint8_t *page = kv_page_at(s->lane->kind, ref->page);
         int32_t n = (int32_t)pi_min(ref->n, s->job->n - slot);
         if (b.n == BOUNDS_BATCH || !s->ready || s->delta != ref->delta) {
             score_batch(s, &b);
@@ -295,9 +308,9 @@ static void score_bounds(struct score *s)
         }
         float *row = s->key + (size_t)b.n * (size_t)s->dim;
         if ((g->index & KV_INDEX_BOUNDS) != 0 && n == g->page_len)
-            memcpy(row, page + s->cache->layout.bounds, (size_t)s->dim * sizeof(*row));
+            memcpy(row, page + s->lane->kind->layout.bounds, (size_t)s->dim * sizeof(*row));
         else
-            kv_index_bounds(s->cache, page, n, row);
+            kv_index_bounds(s->cache, s->lane->kind, page, n, row);
         b.slot[b.n] = slot;
         b.len[b.n++] = n;
     }
@@ -324,7 +337,7 @@ void kv_score(const struct kv_score_job *job, void *scratch)
         .cpu = &pi_kernels()->score,
     };
     assert(job->n >= 0 && job->n <= s.lane->len && job->n_q >= 1);
-    assert(!s.cache->layout.side_by_side && (needed(job->kind) & ~s.cache->g.index) == 0);
+    assert(!s.lane->kind->layout.side_by_side && (needed(job->kind) & ~s.cache->g.index) == 0);
     place(&s, &s.cache->g, job->n_q, (uint8_t *)scratch + (64 - (uintptr_t)scratch % 64) % 64);
     if (job->kind == KV_SCORE_BOUNDS)
         score_bounds(&s);

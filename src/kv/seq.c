@@ -61,6 +61,8 @@ pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_erro
         return pi_fail(err, PITH_NOMEM, "no memory for a sequence of %d lanes",
                        kv_lane_count(cache));
     }
+    for (int32_t l = 0; l < kv_lane_count(cache); l++)
+        lane[l].kind = kv_class_of(cache->kind, &cache->g, l / cache->g.n_head);
     seq->cache = cache;
     seq->lane = lane;
     seq->next = cache->first;
@@ -112,7 +114,7 @@ pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_err
         struct kv_lane *b = &seq->lane[l];
         for (int32_t i = 0; i < a->n_live; i++) {
             b->table[i] = a->table[i];
-            kv_page_ref_add(cache, a->table[i].page);
+            kv_page_ref_add(cache, a->kind, a->table[i].page);
         }
         b->n_page = a->n_live;
         b->unordered = a->unordered;
@@ -137,7 +139,7 @@ static int32_t tail_room(const struct kv_cache *cache, const struct kv_lane *lan
 
 static bool tail_is_shared(const struct kv_cache *cache, const struct kv_lane *lane)
 {
-    return tail_room(cache, lane) > 0 && cache->n_ref[lane->table[lane->n_live - 1].page] > 1;
+    return tail_room(cache, lane) > 0 && lane->kind->n_ref[lane->table[lane->n_live - 1].page] > 1;
 }
 
 /* Pages that a lane takes for n more entries, beyond those that it has reserved. */
@@ -166,7 +168,7 @@ static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *la
 {
     const struct kv_page_ref *aimed = aimed_ref(cache, lane);
     bool tail = added(lane, n) > 0 && tail_is_shared(cache, lane);
-    bool other = aimed != NULL && cache->n_ref[aimed->page] > 1 &&
+    bool other = aimed != NULL && lane->kind->n_ref[aimed->page] > 1 &&
                  !(tail && aimed == &lane->table[lane->n_live - 1]);
     return lane_lacks(cache, lane, added(lane, n)) + tail + other;
 }
@@ -176,11 +178,11 @@ static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n
     struct kv_page_ref *aimed = aimed_ref(cache, lane);
     int64_t lacks = lane_lacks(cache, lane, added(lane, n));
     if (added(lane, n) > 0 && tail_is_shared(cache, lane))
-        kv_page_unshare(cache, &lane->table[lane->n_live - 1]);
+        kv_page_unshare(cache, lane->kind, &lane->table[lane->n_live - 1]);
     if (aimed != NULL)
-        kv_page_unshare(cache, aimed);
+        kv_page_unshare(cache, lane->kind, aimed);
     for (int64_t i = 0; i < lacks; i++)
-        lane->table[lane->n_page++] = (struct kv_page_ref){.page = kv_page_take(cache)};
+        lane->table[lane->n_page++] = (struct kv_page_ref){.page = kv_page_take(cache, lane->kind)};
 }
 
 pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
@@ -194,13 +196,15 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
         return PITH_OK;
     for (int32_t l = 0; l < n_lane; l++) {
         const struct kv_lane *lane = &seq->lane[l];
-        need += lane_takes(cache, lane, n);
+        need += kv_pages_bytes(lane->kind, lane_takes(cache, lane, n));
         cap = pi_max(cap, lane->n_page + lane_lacks(cache, lane, added(lane, n)));
     }
-    if (need > cache->n_free)
+    if (need > kv_free_bytes(cache))
         return pi_fail(err, PITH_KV_FULL,
-                       "%d more entries in each of %d lanes take %lld pages, and %d of %d are free",
-                       n, n_lane, (long long)need, cache->n_free, cache->n_page);
+                       "%d more entries in each of %d lanes take pages of %lld bytes, and %lld of "
+                       "%lld are free",
+                       n, n_lane, (long long)need, (long long)kv_free_bytes(cache),
+                       (long long)cache->budget);
     if (cap > seq->cap) {
         int64_t roomy = pi_min(pi_max(cap, seq->cap + seq->cap / 2 + 4), INT32_MAX);
         if (!kv_seq_grow(seq, (int32_t)roomy))
@@ -209,6 +213,44 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
     }
     for (int32_t l = 0; l < n_lane; l++)
         reserve_lane(cache, &seq->lane[l], n);
+    return PITH_OK;
+}
+
+/* Pages of a lane that is to have n of its own, beyond those that it has: copies of shared ones,
+   and more. */
+static int64_t lane_takes_whole(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
+{
+    int64_t takes = pi_max(0, pi_ceil_div(n, cache->g.page_len) - lane->n_page);
+    for (int32_t i = 0; i < lane->n_live; i++)
+        takes += lane->kind->n_ref[lane->table[i].page] > 1;
+    return takes;
+}
+
+pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_error *err)
+{
+    struct kv_cache *cache = seq->cache;
+    int32_t n_lane = kv_lane_count(cache);
+    int64_t need = 0, cap = 0;
+    for (int32_t l = 0; l < n_lane; l++) {
+        const struct kv_lane *lane = &seq->lane[l];
+        need += kv_pages_bytes(lane->kind, lane_takes_whole(cache, lane, n[l]));
+        cap = pi_max(cap, pi_ceil_div(n[l], cache->g.page_len));
+    }
+    if (need > kv_free_bytes(cache))
+        return pi_fail(err, PITH_KV_FULL,
+                       "entries that come back take pages of %lld bytes, and %lld of %lld are free",
+                       (long long)need, (long long)kv_free_bytes(cache), (long long)cache->budget);
+    if (!kv_seq_grow(seq, (int32_t)cap))
+        return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
+                       (long long)cap, n_lane);
+    for (int32_t l = 0; l < n_lane; l++) {
+        struct kv_lane *lane = &seq->lane[l];
+        for (int32_t i = 0; i < lane->n_live; i++)
+            kv_page_unshare(cache, lane->kind, &lane->table[i]);
+        while (lane->n_page < pi_ceil_div(n[l], cache->g.page_len))
+            lane->table[lane->n_page++] =
+                (struct kv_page_ref){.page = kv_page_take(cache, lane->kind)};
+    }
     return PITH_OK;
 }
 
@@ -230,8 +272,8 @@ pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err)
     int64_t cap = 0;
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++) {
         const struct kv_lane *lane = &seq->lane[l];
-        cap = pi_max(cap, lane->n_page + lane_lacks(seq->cache, lane, n) +
-                              kv_lane_count_breaks(seq->cache, lane));
+        cap = pi_max(cap,
+                     lane->n_page + lane_lacks(seq->cache, lane, n) + kv_lane_count_breaks(lane));
     }
     if (cap > INT32_MAX || !kv_seq_grow(seq, (int32_t)cap))
         return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
@@ -239,33 +281,34 @@ pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err)
     return PITH_OK;
 }
 
-int64_t kv_seq_free_pages(const struct kv_seq *seq)
+int64_t kv_seq_free_bytes(const struct kv_seq *seq)
 {
-    return seq->cache->n_free;
+    return kv_free_bytes(seq->cache);
 }
 
 /* A page's charges stop counting at 255; of one that has more holders each is charged. */
 int64_t kv_seq_charge_copies(struct kv_seq *seq)
 {
     const struct kv_cache *cache = seq->cache;
-    int64_t n = 0;
+    int64_t bytes = 0;
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         for (int32_t i = 0; i < seq->lane[l].n_live; i++) {
+            const struct kv_class *kind = seq->lane[l].kind;
             int32_t page = seq->lane[l].table[i].page;
-            uint8_t *mark = &cache->n_entry[page];
-            if (*mark >= cache->n_ref[page] - 1)
+            uint8_t *mark = &kind->n_entry[page];
+            if (*mark >= kind->n_ref[page] - 1)
                 continue;
-            n++;
+            bytes += kv_pages_bytes(kind, 1);
             *mark = (uint8_t)pi_min(*mark + 1, UINT8_MAX);
         }
-    return n;
+    return bytes;
 }
 
 void kv_seq_clear_charges(struct kv_seq *seq)
 {
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
         for (int32_t i = 0; i < seq->lane[l].n_live; i++)
-            seq->cache->n_entry[seq->lane[l].table[i].page] = 0;
+            seq->lane[l].kind->n_entry[seq->lane[l].table[i].page] = 0;
 }
 
 /* ---- entries ---- */
@@ -291,14 +334,15 @@ static int32_t overwrite(struct kv_seq *seq, struct kv_lane *lane, int32_t pos, 
     if (slot < 0)
         return 0;
     struct kv_page_ref *ref = &lane->table[kv_lane_find(cache, lane, slot, &entry)];
-    uint8_t *page = kv_page_at(cache, ref->page);
-    assert(cache->n_ref[ref->page] == 1 && ref->delta == 0);
-    kv_page_write_keys(cache, page, entry, 1, k, 0);
-    kv_page_write_values(cache, page, entry, 1, v, 0);
-    kv_page_pos(cache, ref->page)[entry] = pos;
-    kv_index_write(cache, (int32_t)(lane - seq->lane), page, entry, 1);
+    const struct kv_class *kind = lane->kind;
+    uint8_t *page = kv_page_at(kind, ref->page);
+    assert(kind->n_ref[ref->page] == 1 && ref->delta == 0);
+    kv_page_write_keys(cache, kind, page, entry, 1, k, 0);
+    kv_page_write_values(cache, kind, page, entry, 1, v, 0);
+    kv_page_pos(kind, ref->page)[entry] = pos;
+    kv_index_write(cache, kind, (int32_t)(lane - seq->lane), page, entry, 1);
     if (ref->n == cache->g.page_len)
-        kv_index_finish(cache, page);
+        kv_index_finish(cache, kind, page);
     kv_marks_start(seq, lane, slot, ref, entry, 1);
     lane->unordered = lane->unordered || slot != lane->len - 1;
     lane->top = pos;
@@ -324,33 +368,35 @@ void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0
 {
     struct kv_cache *cache = seq->cache;
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    const struct kv_class *kind = lane->kind;
     assert(!lane->unordered || n == 0 || lane->top < pos0);
     for (int32_t done = n > 0 ? overwrite(seq, lane, pos0, k, v) : 0; done < n;) {
         struct kv_page_ref *ref = &lane->table[open_page(cache, lane)];
         int32_t part = (int32_t)pi_min(n - done, cache->g.page_len - ref->n);
-        uint8_t *page = kv_page_at(cache, ref->page);
-        int32_t *pos = kv_page_pos(cache, ref->page) + ref->n;
-        assert(cache->n_ref[ref->page] == 1);
+        uint8_t *page = kv_page_at(kind, ref->page);
+        int32_t *pos = kv_page_pos(kind, ref->page) + ref->n;
+        assert(kind->n_ref[ref->page] == 1);
         assert(lane->unordered || ref->n == 0 || pos[-1] < pos0 + done);
-        kv_page_write_keys(cache, page, ref->n, part, k + (size_t)done * k_stride, k_stride);
-        kv_page_write_values(cache, page, ref->n, part, v + (size_t)done * v_stride, v_stride);
+        kv_page_write_keys(cache, kind, page, ref->n, part, k + (size_t)done * k_stride, k_stride);
+        kv_page_write_values(cache, kind, page, ref->n, part, v + (size_t)done * v_stride,
+                             v_stride);
         for (int32_t i = 0; i < part; i++)
             pos[i] = pos0 + done + i;
-        kv_index_write(cache, (int32_t)(lane - seq->lane), page, ref->n, part);
+        kv_index_write(cache, kind, (int32_t)(lane - seq->lane), page, ref->n, part);
         kv_marks_start(seq, lane, lane->len, ref, ref->n, part);
         lane->top = pos0 + done + part - 1;
         ref->n += part;
         if (ref->n == cache->g.page_len)
-            kv_index_finish(cache, page);
+            kv_index_finish(cache, kind, page);
         lane->len += part;
         done += part;
     }
 }
 
 /* Entries of a page at positions below pos, delta included: they are its first ones. */
-static int32_t count_below(const struct kv_cache *cache, const struct kv_page_ref *ref, int32_t pos)
+static int32_t count_below(const struct kv_class *kind, const struct kv_page_ref *ref, int32_t pos)
 {
-    const int32_t *stored = kv_page_pos(cache, ref->page);
+    const int32_t *stored = kv_page_pos(kind, ref->page);
     int64_t bound = (int64_t)pos - ref->delta;
     int32_t low = 0, high = ref->n;
     while (low < high) {
@@ -370,15 +416,15 @@ struct below {
     struct kv_page_part part[KV_PAGE_LEN_MAX];
 };
 
-static void find_below(const struct kv_cache *cache, const struct kv_lane *lane,
-                       const struct kv_page_ref *ref, int32_t pos, struct below *out)
+static void find_below(const struct kv_lane *lane, const struct kv_page_ref *ref, int32_t pos,
+                       struct below *out)
 {
-    const uint8_t *page = kv_page_at(cache, ref->page);
-    const int32_t *stored = kv_page_pos(cache, ref->page);
+    const uint8_t *page = kv_page_at(lane->kind, ref->page);
+    const int32_t *stored = kv_page_pos(lane->kind, ref->page);
     int64_t bound = (int64_t)pos - ref->delta;
     out->n = out->n_part = 0;
     if (!lane->unordered) {
-        out->n = count_below(cache, ref, pos);
+        out->n = count_below(lane->kind, ref, pos);
         out->n_part = out->n > 0;
         out->part[0] = (struct kv_page_part){page, 0, 0, out->n};
         return;
@@ -405,15 +451,16 @@ int64_t kv_seq_truncate_copies(const struct kv_seq *seq, int32_t pos)
 {
     const struct kv_cache *cache = seq->cache;
     struct below below;
-    int64_t n = 0;
+    int64_t bytes = 0;
     for (int32_t l = 0; l < kv_lane_count(cache); l++) {
         const struct kv_lane *lane = &seq->lane[l];
         for (int32_t i = 0; lane->unordered && i < lane->n_live; i++) {
-            find_below(cache, lane, &lane->table[i], pos, &below);
-            n += cache->n_ref[lane->table[i].page] > 1 && !is_prefix(&below);
+            find_below(lane, &lane->table[i], pos, &below);
+            if (lane->kind->n_ref[lane->table[i].page] > 1 && !is_prefix(&below))
+                bytes += kv_pages_bytes(lane->kind, 1);
         }
     }
-    return n;
+    return bytes;
 }
 
 /* Leaves in a page, whose entries begin at slot `from` and will at slot `to`, those below pos. */
@@ -422,17 +469,20 @@ static void truncate_page(struct kv_seq *seq, const struct kv_lane *lane, struct
 {
     struct kv_cache *cache = seq->cache;
     struct below below;
-    find_below(cache, lane, ref, pos, &below);
-    if (!is_prefix(&below) && cache->n_ref[ref->page] > 1 && cache->n_free == 0) {
+    const struct kv_class *kind = lane->kind;
+    find_below(lane, ref, pos, &below);
+    if (!is_prefix(&below) && kind->n_ref[ref->page] > 1 &&
+        kv_free_bytes(cache) < kv_pages_bytes(kind, 1)) {
         below.n_part = below.part[0].from_slot == 0;
         below.n = below.n_part > 0 ? below.part[0].n : 0;
     }
     if (!is_prefix(&below)) {
         int32_t first = below.part[0].from_slot == 0; /* that part stays where it is */
-        kv_page_unshare(cache, ref);
+        kv_page_unshare(cache, kind, ref);
         for (int32_t i = 0; i < below.n_part; i++)
-            below.part[i].from = kv_page_at(cache, ref->page);
-        kv_page_move(cache, kv_page_at(cache, ref->page), below.part + first, below.n_part - first);
+            below.part[i].from = kv_page_at(kind, ref->page);
+        kv_page_move(cache, kind, kv_page_at(kind, ref->page), below.part + first,
+                     below.n_part - first);
     }
     for (int32_t i = 0; i < below.n_part; i++)
         kv_marks_move(seq, lane, to + below.part[i].to_slot, from + below.part[i].from_slot,
@@ -456,7 +506,7 @@ void kv_seq_truncate(struct kv_seq *seq, int32_t pos)
             if (ref.n > 0)
                 lane->table[n_kept++] = ref;
             else
-                kv_page_drop(cache, ref.page);
+                kv_page_drop(cache, lane->kind, ref.page);
         }
         lane->n_page = n_kept;
         kv_lane_recount(cache, lane);

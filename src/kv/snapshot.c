@@ -7,7 +7,8 @@
 #include "kv/hash.h"
 #include "kv/snapshot.h"
 
-_Static_assert(KV_TYPE_F32 == 0 && KV_TYPE_F16 == 1 && KV_TYPE_Q8_0 == 2,
+_Static_assert(KV_TYPE_F32 == 0 && KV_TYPE_F16 == 1 && KV_TYPE_Q8_0 == 2 && KV_TYPE_Q4_0 == 3 &&
+                   KV_TYPE_TURBO4 == 4 && KV_TYPE_TURBO3 == 5 && KV_TYPE_TURBO2 == 6,
                "the numbers of storage types are part of the file format");
 
 static const char *const field_name[KV_SNAPSHOT_N_FIELD] = {"n_layer",  "n_head", "dim_k", "dim_v",
@@ -19,6 +20,31 @@ void kv_snapshot_fields(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_F
                                                  g->dim_v,          g->page_len, (int32_t)g->type_k,
                                                  (int32_t)g->type_v};
     memcpy(out, fields, sizeof(fields));
+}
+
+static bool has_edge(const struct kv_edge *edge)
+{
+    return edge->first > 0 || edge->last > 0;
+}
+
+static void put_edge(const struct kv_edge *edge, int32_t dim, int32_t out[3], int32_t *group)
+{
+    memset(out, 0, 3 * sizeof(*out));
+    *group = 0;
+    if (!has_edge(edge))
+        return;
+    out[0] = (int32_t)edge->type;
+    out[1] = edge->first;
+    out[2] = edge->last;
+    *group = kv_type_group(edge->type, dim);
+}
+
+void kv_snapshot_edges(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_EDGE])
+{
+    put_edge(&g->edge_k, g->dim_k, out, out + 8);
+    put_edge(&g->edge_v, g->dim_v, out + 3, out + 9);
+    out[6] = kv_type_group(g->type_k, g->dim_k);
+    out[7] = kv_type_group(g->type_v, g->dim_v);
 }
 
 /* ---- saving ---- */
@@ -34,9 +60,10 @@ struct writer {
     struct kv_hash hash;
     pith_status status; /* the first failure; puts after it do nothing */
     pith_error *err;
-    struct note *note; /* [pool pages] */
-    uint8_t *page;     /* one page, with unused slots cleared */
+    struct note *note[KV_CLASS_MAX]; /* [pages of the class's pool] */
+    uint8_t *page;                   /* one page, with unused slots cleared */
     int32_t n_page;
+    uint64_t pages_size;
     uint64_t n_ref;
 };
 
@@ -62,9 +89,11 @@ static void note_pages(struct writer *w, const struct kv_seq *seq)
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++) {
         const struct kv_lane *lane = &seq->lane[l];
         for (int32_t i = 0; i < lane->n_live; i++) {
-            struct note *note = &w->note[lane->table[i].page];
-            if (note->number == 0)
+            struct note *note = &w->note[lane->kind->number][lane->table[i].page];
+            if (note->number == 0) {
                 note->number = ++w->n_page;
+                w->pages_size += lane->kind->layout.stored;
+            }
             note->n = (int32_t)pi_max(note->n, lane->table[i].n);
         }
         w->n_ref += (uint64_t)lane->n_live;
@@ -74,30 +103,49 @@ static void note_pages(struct writer *w, const struct kv_seq *seq)
 /* The lowest version that says what there is to say, for readers that know no other. */
 static uint32_t version_of(const struct kv_seq *seq)
 {
+    const struct kv_geometry *g = &seq->cache->g;
+    if (g->type_k > KV_TYPE_Q8_0 || g->type_v > KV_TYPE_Q8_0 || has_edge(&g->edge_k) ||
+        has_edge(&g->edge_v))
+        return KV_SNAPSHOT_VERSION_TYPES;
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
         if (seq->lane[l].unordered)
             return KV_SNAPSHOT_VERSION_UNORDERED;
     return KV_SNAPSHOT_VERSION;
 }
 
+/* Bytes of the largest page as files have it. */
+static size_t largest_stored(const struct kv_cache *cache)
+{
+    size_t most = 0;
+    for (int32_t i = 0; i < cache->n_kind; i++)
+        most = cache->kind[i].layout.stored > most ? cache->kind[i].layout.stored : most;
+    return most;
+}
+
 static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_size)
 {
     const struct kv_cache *cache = seq->cache;
-    int32_t field[KV_SNAPSHOT_N_FIELD];
-    uint64_t size = KV_SNAPSHOT_HEADER_SIZE + 4 * KV_SNAPSHOT_SECTION_SIZE +
-                    4 * (uint64_t)kv_lane_count(cache) + KV_SNAPSHOT_REF_SIZE * w->n_ref +
-                    (uint64_t)w->n_page * cache->layout.stored + extra_size + KV_SNAPSHOT_SUM_SIZE;
+    int32_t field[KV_SNAPSHOT_N_FIELD], edge[KV_SNAPSHOT_N_EDGE];
+    uint32_t version = version_of(seq);
+    bool types = version == KV_SNAPSHOT_VERSION_TYPES;
+    uint64_t header = types ? KV_SNAPSHOT_HEADER_SIZE_TYPES : KV_SNAPSHOT_HEADER_SIZE;
+    uint64_t size = header + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 * (uint64_t)kv_lane_count(cache) +
+                    KV_SNAPSHOT_REF_SIZE * w->n_ref + w->pages_size + extra_size +
+                    KV_SNAPSHOT_SUM_SIZE;
     put(w, KV_SNAPSHOT_MAGIC, 8);
-    put_int(w, version_of(seq), 4);
-    put_int(w, KV_SNAPSHOT_HEADER_SIZE, 4);
+    put_int(w, version, 4);
+    put_int(w, header, 4);
     put_int(w, size, 8);
     kv_snapshot_fields(&cache->g, field);
     for (int i = 0; i < KV_SNAPSHOT_N_FIELD; i++)
         put_int(w, (uint64_t)field[i], 4);
     put_int(w, (uint64_t)w->n_page, 4);
     put_int(w, w->n_ref, 8);
-    put_int(w, cache->layout.stored, 8);
+    put_int(w, largest_stored(cache), 8);
     put_int(w, extra_size, 8);
+    kv_snapshot_edges(&cache->g, edge);
+    for (int i = 0; types && i < KV_SNAPSHOT_N_EDGE; i++)
+        put_int(w, (uint64_t)edge[i], 4);
 }
 
 static void put_section(struct writer *w, const char *tag, uint64_t size)
@@ -115,13 +163,15 @@ static void put_tables(struct writer *w, const struct kv_seq *seq)
             w, (uint32_t)seq->lane[l].n_live | (seq->lane[l].unordered ? KV_SNAPSHOT_UNORDERED : 0),
             4);
     put_section(w, "REFS", KV_SNAPSHOT_REF_SIZE * w->n_ref);
-    for (int32_t l = 0; l < n_lane; l++)
+    for (int32_t l = 0; l < n_lane; l++) {
+        const struct note *note = w->note[seq->lane[l].kind->number];
         for (int32_t i = 0; i < seq->lane[l].n_live; i++) {
             const struct kv_page_ref *ref = &seq->lane[l].table[i];
-            put_int(w, (uint64_t)w->note[ref->page].number - 1, 4);
+            put_int(w, (uint64_t)note[ref->page].number - 1, 4);
             put_int(w, (uint32_t)ref->delta, 4);
             put_int(w, (uint64_t)ref->n, 4);
         }
+    }
 }
 
 /* Clears the rows of `size` bytes of slots n.. of a page. */
@@ -131,45 +181,44 @@ static void clear_slots(const struct kv_cache *cache, uint8_t *rows, size_t size
 }
 
 /* The same of keys or values. */
-static void clear_part(const struct kv_cache *cache, enum kv_type type, size_t dim, uint8_t *values,
-                       uint8_t *scales, size_t n)
+static void clear_part(const struct kv_cache *cache, const struct kv_part *part, uint8_t *page,
+                       size_t n)
 {
-    const struct kv_codec *codec = &kv_codecs[type];
-    clear_slots(cache, values, dim * (size_t)codec->value_bytes, n);
-    clear_slots(cache, scales, dim / (size_t)codec->block * (size_t)codec->scale_bytes, n);
+    for (const struct kv_plane *p = part->plane; p < part->plane + KV_N_PLANE; p++)
+        clear_slots(cache, page + p->at, p->row, n);
 }
 
 /* A page as files have it: keys entry by entry, and nothing of what may be left in slots from n on,
    text of another sequence, say. */
-static void put_page(struct writer *w, const struct kv_cache *cache, const uint8_t *page, int32_t n)
+static void put_page(struct writer *w, const struct kv_cache *cache, const struct kv_class *kind,
+                     const uint8_t *page, int32_t n)
 {
-    const struct kv_geometry *g = &cache->g;
-    const struct kv_page_layout *at = &cache->layout;
     uint8_t *copy = w->page;
-    memcpy(copy, page, at->stored);
-    if (at->side_by_side)
-        kv_columns_to_rows(cache, page, copy);
-    if (n < g->page_len) {
-        clear_part(cache, g->type_k, (size_t)g->dim_k, copy + at->k, copy + at->k_scale, (size_t)n);
-        clear_part(cache, g->type_v, (size_t)g->dim_v, copy + at->v, copy + at->v_scale, (size_t)n);
-        clear_slots(cache, copy + at->pos, sizeof(int32_t), (size_t)n);
+    memcpy(copy, page, kind->layout.stored);
+    if (kind->layout.side_by_side)
+        kv_columns_to_rows(cache, kind, page, copy);
+    if (n < cache->g.page_len) {
+        clear_part(cache, &kind->k, copy, (size_t)n);
+        clear_part(cache, &kind->v, copy, (size_t)n);
+        clear_slots(cache, copy + kind->layout.pos, sizeof(int32_t), (size_t)n);
     }
-    put(w, copy, at->stored);
+    put(w, copy, kind->layout.stored);
 }
 
 static void put_pages(struct writer *w, const struct kv_seq *seq)
 {
     const struct kv_cache *cache = seq->cache;
     int32_t next = 1;
-    put_section(w, "PAGE", (uint64_t)w->n_page * cache->layout.stored);
+    put_section(w, "PAGE", w->pages_size);
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         for (int32_t i = 0; i < seq->lane[l].n_live; i++) {
             int32_t page = seq->lane[l].table[i].page;
-            const struct note *note = &w->note[page];
+            const struct kv_class *kind = seq->lane[l].kind;
+            const struct note *note = &w->note[kind->number][page];
             if (note->number != next)
                 continue;
             next++;
-            put_page(w, cache, kv_page_at(cache, page), note->n);
+            put_page(w, cache, kind, kv_page_at(kind, page), note->n);
         }
 }
 
@@ -191,25 +240,47 @@ static pith_status write_file(struct writer *w, const struct kv_seq *seq, const 
     return w->status;
 }
 
+static size_t note_size(const struct kv_cache *cache, int32_t kind)
+{
+    return (size_t)cache->kind[kind].n_page * sizeof(struct note);
+}
+
 pith_status kv_seq_save(const struct kv_seq *seq, const void *extra, size_t extra_size,
                         const char *path, pith_error *err)
 {
     const struct kv_cache *cache = seq->cache;
     struct writer w = {.err = err};
     pith_status status;
-    size_t note_size = (size_t)cache->n_page * sizeof(*w.note);
-    w.note = pi_mem_map(PI_MEM_OTHER, note_size);
-    w.page = pi_mem_alloc(PI_MEM_OTHER, cache->layout.stored);
-    if (w.note == NULL || w.page == NULL)
+    bool has_notes = true;
+    for (int32_t i = 0; i < cache->n_kind; i++) {
+        w.note[i] = pi_mem_map(PI_MEM_OTHER, note_size(cache, i));
+        has_notes = has_notes && w.note[i] != NULL;
+    }
+    w.page = pi_mem_alloc(PI_MEM_OTHER, largest_stored(cache));
+    if (!has_notes || w.page == NULL)
         status = pi_fail(err, PITH_NOMEM, "%s: no memory to write a snapshot", path);
     else
         status = write_file(&w, seq, extra, extra_size, path);
     pi_mem_free(w.page);
-    pi_mem_unmap(PI_MEM_OTHER, w.note, note_size);
+    for (int32_t i = 0; i < cache->n_kind; i++)
+        pi_mem_unmap(PI_MEM_OTHER, w.note[i], note_size(cache, i));
     return status;
 }
 
 /* ---- loading ---- */
+
+/* Types are those of the layers, however the fields say it. */
+static pith_status check_layer(const char *field, int32_t layer, bool all, enum kv_type file,
+                               enum kv_type cache, const char *name, pith_error *err)
+{
+    char where[32] = "";
+    if (file == cache)
+        return PITH_OK;
+    if (!all)
+        snprintf(where, sizeof(where), "layer %d: ", layer);
+    return pi_fail(err, PITH_INVALID, "%s: %s%s is %s, and the engine's is %s", name, where, field,
+                   kv_type_name(file), kv_type_name(cache));
+}
 
 static pith_status check_shape(const struct kv_geometry *file, const struct kv_geometry *cache,
                                const char *name, pith_error *err)
@@ -217,56 +288,84 @@ static pith_status check_shape(const struct kv_geometry *file, const struct kv_g
     int32_t a[KV_SNAPSHOT_N_FIELD], b[KV_SNAPSHOT_N_FIELD];
     kv_snapshot_fields(file, a);
     kv_snapshot_fields(cache, b);
-    for (int i = 0; i < KV_SNAPSHOT_N_FIELD; i++) {
-        if (a[i] == b[i])
-            continue;
-        if (i >= 5)
-            return pi_fail(err, PITH_INVALID, "%s: %s is %s, and the engine's is %s", name,
-                           field_name[i], kv_type_name((enum kv_type)a[i]),
-                           kv_type_name((enum kv_type)b[i]));
-        return pi_fail(err, PITH_INVALID, "%s: %s is %d, and the engine's is %d", name,
-                       field_name[i], a[i], b[i]);
+    for (int i = 0; i < 5; i++)
+        if (a[i] != b[i])
+            return pi_fail(err, PITH_INVALID, "%s: %s is %d, and the engine's is %d", name,
+                           field_name[i], a[i], b[i]);
+    bool all_k = !has_edge(&file->edge_k) && !has_edge(&cache->edge_k);
+    bool all_v = !has_edge(&file->edge_v) && !has_edge(&cache->edge_v);
+    for (int32_t l = 0; l < cache->n_layer; l++) {
+        PI_TRY(check_layer(field_name[5], l, all_k, kv_layer_type_k(file, l),
+                           kv_layer_type_k(cache, l), name, err));
+        PI_TRY(check_layer(field_name[6], l, all_v, kv_layer_type_v(file, l),
+                           kv_layer_type_v(cache, l), name, err));
     }
     return PITH_OK;
 }
 
 /* Files have no index, so that they can be read by engines with another one: it is made anew, for
    all places, since another table entry may see more of the page. */
-static void load_page(const struct kv_cache *cache, int32_t lane, uint8_t *page,
-                      const uint8_t *bytes)
+static void load_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+                      uint8_t *page, const uint8_t *bytes)
 {
-    memcpy(page, bytes, cache->layout.stored);
-    if (cache->layout.side_by_side)
-        kv_columns_from_rows(cache, page, bytes);
-    kv_index_write(cache, lane, page, 0, cache->g.page_len);
-    kv_index_finish(cache, page);
+    memcpy(page, bytes, kind->layout.stored);
+    if (kind->layout.side_by_side)
+        kv_columns_from_rows(cache, kind, page, bytes);
+    kv_index_write(cache, kind, lane, page, 0, cache->g.page_len);
+    kv_index_finish(cache, kind, page);
 }
 
-/* Fills an empty lane with n table entries. pages [n_page] receives the pool's page for each of the
-   file's, which come in ascending order. */
-static void load_lane(struct kv_seq *seq, struct kv_lane *lane, const struct kv_snapshot *s,
-                      const uint8_t *refs, struct kv_snapshot_lane from, int32_t *pages,
-                      int32_t *n_taken)
+/* What is left to load. */
+struct loader {
+    const uint8_t *ref;
+    const uint8_t *page;
+    int32_t
+        *pages; /* [n_page] the pool's page for each of the file's, which come in ascending order */
+    int32_t n_taken;
+};
+
+/* Fills an empty lane with its table entries. */
+static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapshot_lane from,
+                      struct loader *next)
 {
     struct kv_cache *cache = seq->cache;
-    int32_t n = (int32_t)from.n;
-    for (int32_t i = 0; i < n; i++) {
-        struct kv_page_ref ref = kv_snapshot_ref(refs + (size_t)i * KV_SNAPSHOT_REF_SIZE);
-        if (ref.page == *n_taken) {
-            pages[ref.page] = kv_page_take(cache);
-            load_page(cache, (int32_t)(lane - seq->lane), kv_page_at(cache, pages[ref.page]),
-                      s->pages + (size_t)ref.page * cache->layout.stored);
-            (*n_taken)++;
+    for (uint32_t i = 0; i < from.n; i++, next->ref += KV_SNAPSHOT_REF_SIZE) {
+        struct kv_page_ref ref = kv_snapshot_ref(next->ref);
+        if (ref.page == next->n_taken) {
+            int32_t page = kv_page_take(cache, lane->kind);
+            next->pages[next->n_taken++] = page;
+            load_page(cache, lane->kind, (int32_t)(lane - seq->lane), kv_page_at(lane->kind, page),
+                      next->page);
+            next->page += lane->kind->layout.stored;
         } else {
-            kv_page_ref_add(cache, pages[ref.page]);
+            kv_page_ref_add(cache, lane->kind, next->pages[ref.page]);
         }
-        ref.page = pages[ref.page];
+        ref.page = next->pages[ref.page];
         lane->table[i] = ref;
     }
-    lane->n_page = n;
+    lane->n_page = (int32_t)from.n;
     lane->unordered = from.unordered;
     kv_lane_recount(cache, lane);
     kv_marks_start_lane(seq, lane);
+}
+
+/* Bytes of the pool's pages that a snapshot of the cache's shape takes: pages belong to one lane.
+ */
+static int64_t count_bytes(const struct kv_cache *cache, const struct kv_snapshot *s)
+{
+    const uint8_t *ref = s->refs;
+    int32_t next = 0;
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+        const struct kv_class *kind = kv_class_of(cache->kind, &cache->g, l / cache->g.n_head);
+        uint32_t n = kv_snapshot_lane_at(s, (size_t)l).n;
+        for (uint32_t i = 0; i < n; i++, ref += KV_SNAPSHOT_REF_SIZE)
+            if (kv_snapshot_ref(ref).page == next) {
+                next++;
+                bytes += kv_pages_bytes(kind, 1);
+            }
+    }
+    return bytes;
 }
 
 /* Everything that can fail: the sequence, its tables, the list of pages, the caller's block. */
@@ -275,11 +374,13 @@ static pith_status load_prepare(struct kv_cache *cache, const struct kv_snapshot
                                 void **extra, pith_error *err)
 {
     int32_t cap = 0;
+    int64_t bytes = count_bytes(cache, s);
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         cap = (int32_t)pi_max(cap, kv_snapshot_lane_at(s, (size_t)l).n);
-    if (s->n_page > cache->n_free)
-        return pi_fail(err, PITH_KV_FULL, "%s: %d pages, and %d of %d are free", name, s->n_page,
-                       cache->n_free, cache->n_page);
+    if (bytes > kv_free_bytes(cache))
+        return pi_fail(
+            err, PITH_KV_FULL, "%s: %d pages of %lld bytes in all, and %lld of %lld are free", name,
+            s->n_page, (long long)bytes, (long long)kv_free_bytes(cache), (long long)cache->budget);
     PI_TRY(kv_seq_create(cache, seq, err));
     *pages = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)s->n_page, sizeof(**pages));
     *extra = pi_mem_alloc(PI_MEM_OTHER, s->extra_size);
@@ -295,19 +396,16 @@ pith_status kv_snapshot_load(struct kv_cache *cache, const char *name, const uin
 {
     struct kv_snapshot s;
     struct kv_seq *seq = NULL;
-    int32_t *pages = NULL, n_taken = 0;
+    int32_t *pages = NULL;
     void *block = NULL;
     PI_TRY(kv_snapshot_parse(name, bytes, size, &s, err));
     PI_TRY(check_shape(&s.g, &cache->g, name, err));
     pith_status status = load_prepare(cache, &s, name, &seq, &pages, &block, err);
     if (status != PITH_OK)
         goto fail;
-    const uint8_t *refs = s.refs;
-    for (int32_t l = 0; l < kv_lane_count(cache); l++) {
-        struct kv_snapshot_lane lane = kv_snapshot_lane_at(&s, (size_t)l);
-        load_lane(seq, &seq->lane[l], &s, refs, lane, pages, &n_taken);
-        refs += (size_t)lane.n * KV_SNAPSHOT_REF_SIZE;
-    }
+    struct loader next = {.ref = s.refs, .page = s.pages, .pages = pages};
+    for (int32_t l = 0; l < kv_lane_count(cache); l++)
+        load_lane(seq, &seq->lane[l], kv_snapshot_lane_at(&s, (size_t)l), &next);
     if (s.extra_size > 0)
         memcpy(block, s.extra, s.extra_size);
     pi_mem_free(pages);

@@ -10,29 +10,37 @@
 #define KV_SNAPSHOT_MAGIC "PITHSNAP"
 #define KV_SNAPSHOT_VERSION 3             /* positions ascend within every page */
 #define KV_SNAPSHOT_VERSION_UNORDERED 4   /* lanes say whether they do */
-#define KV_SNAPSHOT_UNORDERED 0x80000000u /* of a lane's u32, version 4: they need not */
+#define KV_SNAPSHOT_VERSION_TYPES 5       /* the same; types of codes, and other ones at the ends */
+#define KV_SNAPSHOT_UNORDERED 0x80000000u /* of a lane's u32, from version 4 on: they need not */
 
 enum {
     KV_SNAPSHOT_HEADER_SIZE = 80,
-    KV_SNAPSHOT_SECTION_SIZE = 12, /* tag and payload size before each payload */
+    KV_SNAPSHOT_HEADER_SIZE_TYPES = 120, /* of version 5, which begins alike */
+    KV_SNAPSHOT_SECTION_SIZE = 12,       /* tag and payload size before each payload */
     KV_SNAPSHOT_REF_SIZE = 12,
     KV_SNAPSHOT_SUM_SIZE = 8,
     KV_SNAPSHOT_N_FIELD = 7, /* of the shape, u32 each from offset 24 on */
+    KV_SNAPSHOT_N_EDGE = 10, /* of the types, u32 each from offset 80 on, version 5 */
 };
 
 /* The shape as the file has it: n_layer, n_head, dim_k, dim_v, page_len, type_k, type_v. */
 void kv_snapshot_fields(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_FIELD]);
+/* What version 5 adds: type, first and last of K's edge and of V's, and the groups of type_k,
+   type_v and the edges' types (kv_type_group), 0 where there is no edge. */
+void kv_snapshot_edges(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_EDGE]);
 
 /* What a snapshot says; points into the bytes that were parsed. */
 struct kv_snapshot {
     struct kv_geometry g;
-    struct kv_page_layout layout;
+    struct kv_class kind[KV_CLASS_MAX]; /* pages of its layers, with keys entry by entry */
+    int32_t n_kind;
     uint32_t version;
     int32_t n_page;
     size_t n_ref;
     const uint8_t *lane;  /* [n_layer][n_head] u32 */
     const uint8_t *refs;  /* [n_ref][KV_SNAPSHOT_REF_SIZE] */
-    const uint8_t *pages; /* [n_page][layout.bytes] */
+    const uint8_t *pages; /* [n_page] one after the other, each of its layer's bytes */
+    size_t pages_size;
     const uint8_t *extra; /* [extra_size] */
     size_t extra_size;
 };

@@ -42,6 +42,12 @@ struct kv_snapshot_lane kv_snapshot_lane_at(const struct kv_snapshot *s, size_t 
 
 /* ---- header ---- */
 
+static size_t header_size(uint32_t version)
+{
+    return version == KV_SNAPSHOT_VERSION_TYPES ? KV_SNAPSHOT_HEADER_SIZE_TYPES
+                                                : KV_SNAPSHOT_HEADER_SIZE;
+}
+
 static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t size,
                                   pith_error *err)
 {
@@ -51,12 +57,12 @@ static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t
     if (version == 1 || version == 2)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%s: snapshot version %u, whose keys stand in an order that is no longer "
-                       "read; this build reads %d and %d",
-                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_UNORDERED);
-    if (version < KV_SNAPSHOT_VERSION || version > KV_SNAPSHOT_VERSION_UNORDERED)
-        return pi_fail(err, PITH_UNSUPPORTED, "%s: snapshot version %u; this build reads %d and %d",
-                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_UNORDERED);
-    if (size < KV_SNAPSHOT_HEADER_SIZE + KV_SNAPSHOT_SUM_SIZE)
+                       "read; this build reads %d to %d",
+                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_TYPES);
+    if (version < KV_SNAPSHOT_VERSION || version > KV_SNAPSHOT_VERSION_TYPES)
+        return pi_fail(err, PITH_UNSUPPORTED, "%s: snapshot version %u; this build reads %d to %d",
+                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_TYPES);
+    if (size < header_size(version) + KV_SNAPSHOT_SUM_SIZE)
         return pi_fail(err, PITH_FORMAT, "%s: %zu bytes hold no whole header", name, size);
     uint64_t file_size = get_u64(bytes + 16);
     if (file_size != size)
@@ -70,36 +76,69 @@ static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t
     return PITH_OK;
 }
 
+/* The types of version 5: other ones at the ends, and the groups, which follow from the rest. */
+static pith_status parse_edges(const char *name, const uint8_t *bytes, struct kv_geometry *g,
+                               pith_error *err)
+{
+    int32_t edge[KV_SNAPSHOT_N_EDGE], want[KV_SNAPSHOT_N_EDGE];
+    for (int i = 0; i < KV_SNAPSHOT_N_EDGE; i++)
+        edge[i] = get_i32(bytes + KV_SNAPSHOT_HEADER_SIZE + 4 * i);
+    if (edge[0] < 0 || edge[0] >= KV_N_TYPE || edge[3] < 0 || edge[3] >= KV_N_TYPE)
+        return pi_fail(err, PITH_FORMAT,
+                       "%s: edge types of K and V: %d and %d are not both below %d", name, edge[0],
+                       edge[3], KV_N_TYPE);
+    g->edge_k = (struct kv_edge){(enum kv_type)edge[0], edge[1], edge[2]};
+    g->edge_v = (struct kv_edge){(enum kv_type)edge[3], edge[4], edge[5]};
+    pith_error shape;
+    if (kv_geometry_check(g, &shape) != PITH_OK)
+        return pi_fail(err, PITH_FORMAT, "%s: %s", name, shape.message);
+    kv_snapshot_edges(g, want);
+    for (int i = 0; i < KV_SNAPSHOT_N_EDGE; i++)
+        if (edge[i] != want[i])
+            return pi_fail(err, PITH_FORMAT, "%s: edges and groups: number %d is %d, not %d", name,
+                           i, edge[i], want[i]);
+    return PITH_OK;
+}
+
+/* Shape and types. */
+static pith_status parse_shape(const char *name, const uint8_t *bytes, uint32_t version,
+                               struct kv_geometry *g, pith_error *err)
+{
+    int32_t field[KV_SNAPSHOT_N_FIELD];
+    int32_t n_type = version == KV_SNAPSHOT_VERSION_TYPES ? KV_N_TYPE : KV_TYPE_Q8_0 + 1;
+    for (int i = 0; i < KV_SNAPSHOT_N_FIELD; i++)
+        field[i] = get_i32(bytes + 24 + 4 * i);
+    if (field[5] < 0 || field[5] >= n_type || field[6] < 0 || field[6] >= n_type)
+        return pi_fail(err, PITH_FORMAT, "%s: type_k and type_v: %d and %d are not both below %d",
+                       name, field[5], field[6], n_type);
+    *g = (struct kv_geometry){.n_layer = field[0],
+                              .n_head = field[1],
+                              .dim_k = field[2],
+                              .dim_v = field[3],
+                              .page_len = field[4],
+                              .type_k = (enum kv_type)field[5],
+                              .type_v = (enum kv_type)field[6],
+                              .index = KV_INDEX_ROWS};
+    pith_error shape;
+    if (kv_geometry_check(g, &shape) != PITH_OK)
+        return pi_fail(err, PITH_FORMAT, "%s: %s", name, shape.message);
+    return version == KV_SNAPSHOT_VERSION_TYPES ? parse_edges(name, bytes, g, err) : PITH_OK;
+}
+
 static pith_status parse_header(const char *name, const uint8_t *bytes, struct kv_snapshot *out,
                                 pith_error *err)
 {
-    uint32_t header_size = kv_snapshot_u32(bytes + 12);
-    if (header_size != KV_SNAPSHOT_HEADER_SIZE)
-        return pi_fail(err, PITH_FORMAT, "%s: header_size: %u is not %d", name, header_size,
-                       KV_SNAPSHOT_HEADER_SIZE);
-    int32_t field[KV_SNAPSHOT_N_FIELD];
-    for (int i = 0; i < KV_SNAPSHOT_N_FIELD; i++)
-        field[i] = get_i32(bytes + 24 + 4 * i);
-    if (field[5] < 0 || field[5] >= KV_N_TYPE || field[6] < 0 || field[6] >= KV_N_TYPE)
-        return pi_fail(err, PITH_FORMAT, "%s: type_k and type_v: %d and %d are not both below %d",
-                       name, field[5], field[6], KV_N_TYPE);
-    out->g = (struct kv_geometry){.n_layer = field[0],
-                                  .n_head = field[1],
-                                  .dim_k = field[2],
-                                  .dim_v = field[3],
-                                  .page_len = field[4],
-                                  .type_k = (enum kv_type)field[5],
-                                  .type_v = (enum kv_type)field[6],
-                                  .index = KV_INDEX_ROWS};
-    pith_error shape;
-    if (kv_geometry_check(&out->g, &shape) != PITH_OK)
-        return pi_fail(err, PITH_FORMAT, "%s: %s", name, shape.message);
-    kv_page_layout_make(&out->g, &out->layout);
-    uint64_t page_bytes = get_u64(bytes + 64);
-    if (page_bytes != out->layout.bytes)
-        return pi_fail(err, PITH_FORMAT, "%s: page_bytes: %llu is not the %zu of its shape", name,
-                       (unsigned long long)page_bytes, out->layout.bytes);
+    uint32_t size = kv_snapshot_u32(bytes + 12);
     out->version = kv_snapshot_u32(bytes + 8);
+    if (size != header_size(out->version))
+        return pi_fail(err, PITH_FORMAT, "%s: header_size: %u is not %zu", name, size,
+                       header_size(out->version));
+    PI_TRY(parse_shape(name, bytes, out->version, &out->g, err));
+    out->n_kind = kv_classes_make(&out->g, out->kind);
+    uint64_t page_bytes = get_u64(bytes + 64);
+    if (page_bytes != kv_page_bytes(&out->g))
+        return pi_fail(err, PITH_FORMAT, "%s: page_bytes: %llu is not the %zu of its shape", name,
+                       (unsigned long long)page_bytes, kv_page_bytes(&out->g));
     out->n_page = get_i32(bytes + 52);
     if (out->n_page < 0)
         return pi_fail(err, PITH_FORMAT, "%s: n_page: %u is too large", name,
@@ -136,6 +175,20 @@ static pith_status take_section(struct reader *r, const char *tag, uint64_t n, s
     return PITH_OK;
 }
 
+/* Pages of all layers alike, or of several sizes, whose sum the tables say. */
+static pith_status take_pages(struct reader *r, struct kv_snapshot *out, pith_error *err)
+{
+    size_t before = r->left, page = out->kind[0].layout.bytes;
+    if (out->n_kind == 1) {
+        PI_TRY(take_section(r, "PAGE", (uint64_t)out->n_page, page, &out->pages, err));
+    } else {
+        uint64_t size = r->left >= KV_SNAPSHOT_SECTION_SIZE ? get_u64(r->at + 4) : 0;
+        PI_TRY(take_section(r, "PAGE", size, 1, &out->pages, err));
+    }
+    out->pages_size = before - r->left - KV_SNAPSHOT_SECTION_SIZE;
+    return PITH_OK;
+}
+
 static pith_status take_sections(struct reader *r, const uint8_t *header, struct kv_snapshot *out,
                                  pith_error *err)
 {
@@ -143,77 +196,12 @@ static pith_status take_sections(struct reader *r, const uint8_t *header, struct
     uint64_t n_ref = get_u64(header + 56), extra_size = get_u64(header + 72);
     PI_TRY(take_section(r, "LANE", n_lane, 4, &out->lane, err));
     PI_TRY(take_section(r, "REFS", n_ref, KV_SNAPSHOT_REF_SIZE, &out->refs, err));
-    PI_TRY(take_section(r, "PAGE", (uint64_t)out->n_page, out->layout.bytes, &out->pages, err));
+    PI_TRY(take_pages(r, out, err));
     PI_TRY(take_section(r, "EXTR", extra_size, 1, &out->extra, err));
     out->n_ref = (size_t)n_ref;
     out->extra_size = (size_t)extra_size;
     if (r->left != 0)
         return pi_fail(err, PITH_FORMAT, "%s: %zu bytes follow the last section", r->name, r->left);
-    return PITH_OK;
-}
-
-/* ---- tables ---- */
-
-/* The positions of a table entry's entries: ascending, but in an unordered lane, and in range with
-   and without the delta. */
-static pith_status check_positions(const char *name, const struct kv_snapshot *s, size_t index,
-                                   struct kv_page_ref ref, bool unordered, pith_error *err)
-{
-    const uint8_t *pos = s->pages + (size_t)ref.page * s->layout.bytes + s->layout.pos;
-    int64_t before = pi_max(0, -(int64_t)ref.delta) - 1;
-    int64_t last = pi_min(INT32_MAX, INT32_MAX - (int64_t)ref.delta);
-    for (int32_t i = 0; i < ref.n; i++) {
-        int32_t p = get_i32(pos + 4 * i);
-        if (p <= before || p > last)
-            return pi_fail(err, PITH_FORMAT,
-                           "%s: table entry %zu: position %d of entry %d is out of order or range",
-                           name, index, p, i);
-        before = unordered ? before : p;
-    }
-    return PITH_OK;
-}
-
-/* Table entries of one lane. Pages come in the order in which they are first named; first is the
-   first of this lane, *next the next new one. */
-static pith_status check_lane(const char *name, const struct kv_snapshot *s, size_t begin,
-                              struct kv_snapshot_lane lane, int32_t *next, pith_error *err)
-{
-    int32_t first = *next;
-    int64_t len = 0;
-    for (size_t i = begin; i < begin + lane.n; i++) {
-        struct kv_page_ref ref = kv_snapshot_ref(s->refs + i * KV_SNAPSHOT_REF_SIZE);
-        if (ref.page < first || ref.page > *next || ref.page >= s->n_page)
-            return pi_fail(err, PITH_FORMAT, "%s: table entry %zu: page %d is out of order", name,
-                           i, ref.page);
-        if (ref.n < 1 || ref.n > s->g.page_len)
-            return pi_fail(err, PITH_FORMAT, "%s: table entry %zu: %d entries are not in 1..%d",
-                           name, i, ref.n, s->g.page_len);
-        PI_TRY(check_positions(name, s, i, ref, lane.unordered, err));
-        *next += ref.page == *next;
-        len += ref.n;
-        if (len > INT32_MAX)
-            return pi_fail(err, PITH_FORMAT, "%s: a lane has more than %d entries", name,
-                           INT32_MAX);
-    }
-    return PITH_OK;
-}
-
-static pith_status check_tables(const char *name, const struct kv_snapshot *s, pith_error *err)
-{
-    size_t begin = 0;
-    int32_t next = 0;
-    for (size_t l = 0; l < (size_t)s->g.n_layer * (size_t)s->g.n_head; l++) {
-        struct kv_snapshot_lane lane = kv_snapshot_lane_at(s, l);
-        if (lane.n > INT32_MAX || lane.n > s->n_ref - begin)
-            return pi_fail(err, PITH_FORMAT, "%s: lane %zu: %u table entries, and %zu are left",
-                           name, l, lane.n, s->n_ref - begin);
-        PI_TRY(check_lane(name, s, begin, lane, &next, err));
-        begin += lane.n;
-    }
-    if (begin != s->n_ref || next != s->n_page)
-        return pi_fail(err, PITH_FORMAT,
-                       "%s: the lanes have %zu table entries and %d pages, not %zu and %d", name,
-                       begin, next, s->n_ref, s->n_page);
     return PITH_OK;
 }
 
@@ -247,30 +235,110 @@ static bool all_codes(const uint8_t *p, size_t size)
 }
 
 /* Keys or values of a page, and their scales. */
-static bool part_is_sound(const struct kv_snapshot *s, enum kv_type type, int32_t dim,
-                          const uint8_t *values, const uint8_t *scales)
+static bool part_is_sound(const struct kv_snapshot *s, const struct kv_part *part,
+                          const uint8_t *page)
 {
-    const struct kv_codec *codec = &kv_codecs[type];
-    size_t n = (size_t)dim * (size_t)s->g.page_len;
-    if (codec->scale_bytes == 0)
-        return all_finite(values, n * (size_t)codec->value_bytes, codec->value_bytes);
-    return all_codes(values, n) &&
-           all_finite(scales, n / (size_t)codec->block * (size_t)codec->scale_bytes,
-                      codec->scale_bytes);
+    const struct kv_plane *low = &part->plane[KV_PLANE_LOW], *scale = &part->plane[KV_PLANE_SCALE];
+    size_t n = (size_t)s->g.page_len;
+    if (part->codec->bits > 8)
+        return all_finite(page + low->at, n * low->row, part->codec->bits / 8);
+    return (part->codec->bits < 8 || all_codes(page + low->at, n * low->row)) &&
+           all_finite(page + scale->at, n * scale->row, 2);
 }
 
-static pith_status check_pages(const char *name, const struct kv_snapshot *s, pith_error *err)
+static pith_status check_page(const char *name, const struct kv_snapshot *s,
+                              const struct kv_class *kind, int32_t i, const uint8_t *page,
+                              pith_error *err)
 {
-    for (int32_t i = 0; i < s->n_page; i++) {
-        const uint8_t *page = s->pages + (size_t)i * s->layout.bytes;
-        bool k =
-            part_is_sound(s, s->g.type_k, s->g.dim_k, page + s->layout.k, page + s->layout.k_scale);
-        bool v =
-            part_is_sound(s, s->g.type_v, s->g.dim_v, page + s->layout.v, page + s->layout.v_scale);
-        if (!k || !v)
-            return pi_fail(err, PITH_FORMAT, "%s: page %d: its %s hold a number out of range", name,
-                           i, k ? "values" : "keys");
+    bool k = part_is_sound(s, &kind->k, page), v = part_is_sound(s, &kind->v, page);
+    if (!k || !v)
+        return pi_fail(err, PITH_FORMAT, "%s: page %d: its %s hold a number out of range", name, i,
+                       k ? "values" : "keys");
+    return PITH_OK;
+}
+
+/* ---- tables ---- */
+
+/* The positions of a table entry's entries: ascending, but in an unordered lane, and in range with
+   and without the delta. */
+static pith_status check_positions(const char *name, size_t index, struct kv_page_ref ref,
+                                   const uint8_t *pos, bool unordered, pith_error *err)
+{
+    int64_t before = pi_max(0, -(int64_t)ref.delta) - 1;
+    int64_t last = pi_min(INT32_MAX, INT32_MAX - (int64_t)ref.delta);
+    for (int32_t i = 0; i < ref.n; i++) {
+        int32_t p = get_i32(pos + 4 * i);
+        if (p <= before || p > last)
+            return pi_fail(err, PITH_FORMAT,
+                           "%s: table entry %zu: position %d of entry %d is out of order or range",
+                           name, index, p, i);
+        before = unordered ? before : p;
     }
+    return PITH_OK;
+}
+
+/* How far the tables were walked. */
+struct walk {
+    size_t ref;   /* table entries */
+    int32_t page; /* pages that were named */
+    size_t at;    /* their bytes */
+};
+
+/* Table entries of one lane, whose pages are of a class. Pages come in the order in which they are
+   first named. */
+static pith_status check_lane(const char *name, const struct kv_snapshot *s,
+                              const struct kv_class *kind, struct kv_snapshot_lane lane,
+                              struct walk *w, pith_error *err)
+{
+    int32_t first = w->page;
+    const uint8_t *base = s->pages + w->at;
+    size_t size = kind->layout.bytes;
+    int64_t len = 0;
+    for (size_t i = w->ref; i < w->ref + lane.n; i++) {
+        struct kv_page_ref ref = kv_snapshot_ref(s->refs + i * KV_SNAPSHOT_REF_SIZE);
+        if (ref.page < first || ref.page > w->page || ref.page >= s->n_page)
+            return pi_fail(err, PITH_FORMAT, "%s: table entry %zu: page %d is out of order", name,
+                           i, ref.page);
+        if (ref.n < 1 || ref.n > s->g.page_len)
+            return pi_fail(err, PITH_FORMAT, "%s: table entry %zu: %d entries are not in 1..%d",
+                           name, i, ref.n, s->g.page_len);
+        const uint8_t *page = base + (size_t)(ref.page - first) * size;
+        if (ref.page == w->page) {
+            if (size > s->pages_size - w->at)
+                return pi_fail(err, PITH_FORMAT, "%s: page %d: %zu bytes, and %zu are left", name,
+                               ref.page, size, s->pages_size - w->at);
+            PI_TRY(check_page(name, s, kind, ref.page, page, err));
+            w->page++;
+            w->at += size;
+        }
+        PI_TRY(check_positions(name, i, ref, page + kind->layout.pos, lane.unordered, err));
+        len += ref.n;
+        if (len > INT32_MAX)
+            return pi_fail(err, PITH_FORMAT, "%s: a lane has more than %d entries", name,
+                           INT32_MAX);
+    }
+    w->ref += lane.n;
+    return PITH_OK;
+}
+
+static pith_status check_tables(const char *name, const struct kv_snapshot *s, pith_error *err)
+{
+    struct walk w = {0};
+    for (size_t l = 0; l < (size_t)s->g.n_layer * (size_t)s->g.n_head; l++) {
+        struct kv_snapshot_lane lane = kv_snapshot_lane_at(s, l);
+        const struct kv_class *kind =
+            kv_class_of(s->kind, &s->g, (int32_t)(l / (size_t)s->g.n_head));
+        if (lane.n > INT32_MAX || lane.n > s->n_ref - w.ref)
+            return pi_fail(err, PITH_FORMAT, "%s: lane %zu: %u table entries, and %zu are left",
+                           name, l, lane.n, s->n_ref - w.ref);
+        PI_TRY(check_lane(name, s, kind, lane, &w, err));
+    }
+    if (w.ref != s->n_ref || w.page != s->n_page || w.at != s->pages_size)
+        return pi_fail(
+            err, PITH_FORMAT,
+            "%s: the lanes have %zu table entries and %d pages of %zu bytes, not %zu and "
+            "%d of %zu",
+            name, w.ref, w.page, w.at, s->n_ref, s->n_page, s->pages_size);
     return PITH_OK;
 }
 
@@ -280,11 +348,10 @@ pith_status kv_snapshot_parse(const char *name, const uint8_t *bytes, size_t siz
     struct kv_snapshot s = {0};
     PI_TRY(check_envelope(name, bytes, size, err));
     PI_TRY(parse_header(name, bytes, &s, err));
-    struct reader r = {name, bytes + KV_SNAPSHOT_HEADER_SIZE,
-                       size - KV_SNAPSHOT_HEADER_SIZE - KV_SNAPSHOT_SUM_SIZE};
+    size_t header = header_size(s.version);
+    struct reader r = {name, bytes + header, size - header - KV_SNAPSHOT_SUM_SIZE};
     PI_TRY(take_sections(&r, bytes, &s, err));
     PI_TRY(check_tables(name, &s, err));
-    PI_TRY(check_pages(name, &s, err));
     *out = s;
     return PITH_OK;
 }

@@ -6,20 +6,32 @@
 #define PI_KV_STORE_H
 
 #include "base/mem.h"
+#include "cpu/attend.h"
 #include "kv/kv.h"
 
 /*
- * A page holds P = page_len entries of one layer and KV head. Values are stored entry by entry. Keys
- * are, too, where the geometry has an index (kv.h): one key is then read at the cost of the lines it
- * lies in, and kernels put keys side by side on their way into registers (cpu/attend.h). Without, they
- * are stored side by side, in elements of 2 or 4 bytes: a value of f16 or f32, or four codes of q8_0.
+ * A page holds P = page_len entries of one layer and KV head. Values are stored entry by entry.
+ * Keys are, too, where the geometry has an index (kv.h): one key is then read at the cost of the
+ * lines it lies in, and kernels put keys side by side on their way into registers (cpu/attend.h).
+ * Without, they are stored side by side, in elements of 4 bytes, or 2 where a plane's values have 2
+ * bytes or less than 2 bits: a value of f32 or f16, four codes of q8_0, 8 codes of 4 bits, 16 of 2
+ * bits or 1 bit.
  *
- *   f32, f16  K [P][dim_k] or [dim_k][P]                        V [P][dim_v]
- *   q8_0      K codes  int8 [P][dim_k] or [dim_k / 4][P][4]     V codes  int8 [P][dim_v]
- *             K scales f16 [P][dim_k / 32] or [dim_k / 32][P]   V scales f16 [P][dim_v / 32]
- *             value = scale * code; a block is 32 consecutive dimensions of one entry
- *   then      positions int32 [P]
- *   then      what the geometry's index has (struct kv_page_layout)
+ *                   K entry by entry, or side by side            V
+ *   f32, f16        [P][dim] or [dim][P]                         [P][dim]
+ *   q8_0            int8 [P][dim] or [dim / 4][P][4]             int8 [P][dim]
+ *   q4_0, turbo4    [P][dim / 2] or [dim / 8][P][4]              [P][dim / 2]
+ *   turbo3, turbo2  [P][dim / 4] or [dim / 16][P][4]             [P][dim / 4]   lower two bits
+ *   turbo3, then    [P][dim / 8] or [dim / 16][P][2]             [P][dim / 8]   bit 2
+ *   then, of types with scales, f16
+ *                   [P][dim / group] or [dim / group][P]         [P][dim / group]
+ *   behind both K and V
+ *                   positions int32 [P]
+ *   then            what the geometry's index has (struct kv_page_layout)
+ *
+ * A stored value of q8_0 is scale * code, of the types of fewer bits scale * table[code], rounded
+ * once, with the scale of its group of dimensions (kv_type_group). Codes are packed little end
+ * first (cpu/attend.h).
  *
  * Every part starts at a multiple of 64 bytes. Entries fill a page from its first slot on, in
  * ascending order of position but in lanes that were overwritten. Slots that hold no entry contain
@@ -27,9 +39,11 @@
  */
 struct kv_page_layout {
     bool side_by_side; /* keys */
-    size_t k;       /* offset of K or its codes; always 0 */
-    size_t k_scale; /* offset of K's scales, q8_0 only */
+    size_t k;          /* offset of K, its codes or their lower bits; always 0 */
+    size_t k_high;     /* of bit 2 of K's codes, turbo3 only */
+    size_t k_scale;    /* offset of K's scales, types with scales only */
     size_t v;
+    size_t v_high;
     size_t v_scale;
     size_t pos;
     size_t stored; /* bytes of these parts, what follows is made from (a multiple of 64) */
@@ -48,7 +62,66 @@ struct kv_page_layout {
     size_t whole; /* bytes beyond those of its entries that a full page has, without padding */
 };
 
-void kv_page_layout_make(const struct kv_geometry *g, struct kv_page_layout *out);
+/* A plane of keys or values: rows of an entry each, cut into elements where they lie side by side.
+ */
+struct kv_plane {
+    size_t at;      /* offset in a page */
+    size_t row;     /* bytes of an entry, 0 where the type has no such plane */
+    size_t element; /* bytes */
+};
+
+enum { KV_PLANE_LOW, KV_PLANE_HIGH, KV_PLANE_SCALE, KV_N_PLANE };
+
+/* The keys or values of a class of pages. */
+struct kv_part {
+    const struct kv_codec *codec;
+    int32_t dim;
+    int32_t group; /* kv_type_group */
+    struct kv_plane plane[KV_N_PLANE];
+};
+
+/*
+ * Pages of one size and form, those of all layers with a pair of types: a pool of their own in
+ * address space, of as many pages as the whole budget pays for. Page numbers count within it.
+ * Memory is given to pages as they are touched, and taken from free ones again where all classes
+ * together would hold more than the budget (pool.c).
+ */
+struct kv_class {
+    enum kv_type type_k;
+    enum kv_type type_v;
+    int32_t group_k; /* of k and v below */
+    int32_t group_v;
+    struct kv_part k;
+    struct kv_part v;
+    struct kv_page_layout layout;
+
+    int32_t number; /* in the cache's list */
+    uint8_t *pool;  /* [n_page][layout.bytes], one mapping; owned by the cache */
+    size_t pool_size;
+    int32_t n_page;
+    int32_t n_used;
+    void *lists; /* one mapping that holds the four arrays; owned by the cache */
+    size_t lists_size;
+    uint64_t *taken;     /* [ceil(n_page / 64)] bit p % 64 of word p / 64 is set when p is in use */
+    uint64_t *resident;  /* likewise: the system may have given p memory */
+    int32_t *n_ref;      /* [n_page] table entries that point to the page */
+    uint8_t *n_entry;    /* [n_page] scratch of counts (kv_cache_stats, charges); zero between */
+    int32_t low_word;    /* no word of `taken` below it has a clear bit */
+    int32_t n_resident;  /* bits of `resident` */
+    int32_t n_shared;    /* pages with n_ref > 1 */
+    int64_t n_ref_extra; /* sum of n_ref - 1 over those */
+};
+
+enum { KV_CLASS_MAX = 4 }; /* two types of keys with two of values */
+
+/* The form of pages of a geometry's layers with a pair of types; no pool. */
+void kv_class_make(const struct kv_geometry *g, enum kv_type type_k, enum kv_type type_v,
+                   struct kv_class *out);
+/* The forms of all layers, in the order in which they come first; returns their number. */
+int32_t kv_classes_make(const struct kv_geometry *g, struct kv_class kind[KV_CLASS_MAX]);
+/* That of a layer among them. */
+const struct kv_class *kv_class_of(const struct kv_class *kind, const struct kv_geometry *g,
+                                   int32_t layer);
 
 /*
  * n is the table entry's own: two lanes that share a page may see different numbers of its entries.
@@ -56,19 +129,21 @@ void kv_page_layout_make(const struct kv_geometry *g, struct kv_page_layout *out
  * positions than they are read at; so a page before the last may hold fewer than P entries.
  */
 struct kv_page_ref {
-    int32_t page;  /* index into the pool */
+    int32_t page;  /* index into the class's pool */
     int32_t delta; /* the entries are read as if written that many positions later */
     int32_t n;     /* entries, the first n of the page; 0 in a page that is only reserved */
 };
 
-/* The cache of one layer and KV head. Slots count its entries in table order: slot 0 is the first
-   entry of table[0], and table[i] begins where table[i - 1] ends. */
+/* The cache of one layer and KV head. Its pages are of the class `kind`. Slots count its entries in
+   table order: slot 0 is the first entry of table[0], and table[i] begins where table[i - 1] ends.
+ */
 struct kv_lane {
-    struct kv_page_ref *table; /* [cap], [n_page] in use; a part of the sequence's block */
-    int32_t n_page;            /* pages held; [n_live, n_page) are reserved beyond the entries */
-    int32_t n_live;            /* pages with entries: table[0 .. n_live) */
-    int32_t len;               /* entries, the sum of n */
-    bool ragged;               /* a page before the last with entries holds fewer than P */
+    const struct kv_class *kind; /* the cache's */
+    struct kv_page_ref *table;   /* [cap], [n_page] in use; a part of the sequence's block */
+    int32_t n_page;              /* pages held; [n_live, n_page) are reserved beyond the entries */
+    int32_t n_live;              /* pages with entries: table[0 .. n_live) */
+    int32_t len;                 /* entries, the sum of n */
+    bool ragged;                 /* a page before the last with entries holds fewer than P */
     bool unordered; /* an entry was overwritten, and since then positions fall within a page, or
                        between pages of one delta; else they ascend in every page */
     int32_t top;    /* the largest position, delta included, of an unordered lane */
@@ -77,20 +152,11 @@ struct kv_lane {
 
 struct kv_cache {
     struct kv_geometry g;
-    struct kv_page_layout layout;
-    uint8_t *pool; /* [n_page][layout.bytes], one mapping; owned */
-    size_t pool_size;
-    int32_t n_page;
-    int32_t n_free;
-    void *lists; /* one mapping that holds the three arrays; owned */
-    size_t lists_size;
-    uint64_t *taken;  /* [ceil(n_page / 64)] bit p % 64 of word p / 64 is set when p is in use */
-    int32_t *n_ref;   /* [n_page] table entries that point to the page */
-    uint8_t *n_entry; /* [n_page] scratch of counts (kv_cache_stats, charges); zero between them */
-    int32_t low_word; /* no word of `taken` below it has a clear bit */
-    int32_t n_page_peak;
-    int32_t n_page_shared;   /* pages with n_ref > 1 */
-    int64_t n_ref_extra;     /* sum of n_ref - 1 over those */
+    struct kv_class kind[KV_CLASS_MAX];
+    int32_t n_kind;
+    int64_t budget;          /* bytes of pages */
+    int64_t used;            /* of pages that are taken, at most the budget */
+    int64_t peak;            /* the most they were */
     int64_t table_bytes;     /* lists, and the lane heads, tables and marks of all sequences */
     int32_t n_mark;          /* floats beside every entry */
     bool value_norm;         /* mark 0 is the L1 norm of the value */
@@ -114,9 +180,9 @@ static inline struct kv_lane *kv_lane_at(const struct kv_seq *seq, int32_t layer
     return &seq->lane[(size_t)layer * (size_t)seq->cache->g.n_head + (size_t)head];
 }
 
-static inline uint8_t *kv_page_at(const struct kv_cache *cache, int32_t page)
+static inline uint8_t *kv_page_at(const struct kv_class *kind, int32_t page)
 {
-    return cache->pool + (size_t)page * cache->layout.bytes;
+    return kind->pool + (size_t)page * kind->layout.bytes;
 }
 
 static inline int32_t kv_lane_count(const struct kv_cache *cache)
@@ -137,20 +203,33 @@ static inline float *kv_page_floats(uint8_t *page, size_t offset)
     return (float *)(void *)(page + offset);
 }
 
-static inline int32_t *kv_page_pos(const struct kv_cache *cache, int32_t page)
+static inline int32_t *kv_page_pos(const struct kv_class *kind, int32_t page)
 {
-    return (int32_t *)(void *)(kv_page_at(cache, page) + cache->layout.pos);
+    return (int32_t *)(void *)(kv_page_at(kind, page) + kind->layout.pos);
 }
 
-/* pool.c. Takes the lowest free page, with one reference; -1 when none is free. */
-int32_t kv_page_take(struct kv_cache *cache);
-void kv_page_ref_add(struct kv_cache *cache, int32_t page);
-/* Gives one reference back; the page is free when it was the last. */
-void kv_page_drop(struct kv_cache *cache, int32_t page);
+/* Bytes of n pages. */
+static inline int64_t kv_pages_bytes(const struct kv_class *kind, int64_t n)
+{
+    return n * (int64_t)kind->layout.bytes;
+}
 
-/* Gives a table entry a page of its own, with the entries it holds, where others point to it too. A
-   page is free for it. */
-void kv_page_unshare(struct kv_cache *cache, struct kv_page_ref *ref);
+/* pool.c. Takes the lowest free page of a class, with one reference; -1 when the budget has no
+   bytes left for it. */
+int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *kind);
+void kv_page_ref_add(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
+/* Gives one reference back; the page is free when it was the last. */
+void kv_page_drop(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
+
+/* Gives a table entry a page of its own, with the entries it holds, where others point to it too.
+   The bytes for it are free. */
+void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct kv_page_ref *ref);
+
+/* Bytes that the budget has left. */
+static inline int64_t kv_free_bytes(const struct kv_cache *cache)
+{
+    return cache->budget - cache->used;
+}
 
 /* seq.c. Gives every lane room for cap table entries; false: no memory, and nothing has changed. */
 bool kv_seq_grow(struct kv_seq *seq, int32_t cap);
@@ -161,7 +240,7 @@ int32_t kv_lane_find(const struct kv_cache *cache, const struct kv_lane *lane, i
 /* Gives back the pages from table index `begin` on; entries in them are lost. */
 void kv_lane_drop_from(struct kv_cache *cache, struct kv_lane *lane, int32_t begin);
 /* As kv_lane_breaks. */
-int32_t kv_lane_count_breaks(const struct kv_cache *cache, const struct kv_lane *lane);
+int32_t kv_lane_count_breaks(const struct kv_lane *lane);
 /* Recomputes len, n_live and ragged from the table, and of an unordered lane top and whether it
    still is one. */
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
@@ -185,13 +264,28 @@ void kv_marks_move(const struct kv_seq *seq, const struct kv_lane *lane, int32_t
 
 /* page.c. Entries of a page, at its first byte. n rows of floats, stride apart, become the keys or
    values of entries slot, slot + 1, ... */
-void kv_page_write_keys(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
-                        const float *rows, size_t stride);
-void kv_page_write_values(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
-                          const float *rows, size_t stride);
-void kv_page_read_key(const struct kv_cache *cache, const uint8_t *page, int32_t slot, float *out);
-void kv_page_read_value(const struct kv_cache *cache, const uint8_t *page, int32_t slot,
-                        float *out);
+void kv_page_write_keys(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                        int32_t slot, int32_t n, const float *rows, size_t stride);
+void kv_page_write_values(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                          int32_t slot, int32_t n, const float *rows, size_t stride);
+/* An entry as it was before it was stored, but for what storing it cost: turned back. */
+void kv_page_read_key(const struct kv_cache *cache, const struct kv_class *kind,
+                      const uint8_t *page, int32_t slot, float *out);
+void kv_page_read_value(const struct kv_cache *cache, const struct kv_class *kind,
+                        const uint8_t *page, int32_t slot, float *out);
+/* Dimensions d .. d + n of a key (where keys lie entry by entry) or a value; d is a multiple of
+   KV_CODEC_MAX, n at most that and the rest of the row where that is less. */
+void kv_page_read_part(const struct kv_part *part, const uint8_t *page, int32_t slot, int32_t d,
+                       int32_t n, float *out);
+
+/* Bytes of an entry as a row, whatever its page looks like: K's planes one after the other, then
+   V's, each without padding; no position. */
+size_t kv_entry_bytes(const struct kv_class *kind, const struct kv_geometry *g);
+/* An entry as stored to such a row and back. Index and position stay as they are. */
+void kv_page_get_entry(const struct kv_cache *cache, const struct kv_class *kind,
+                       const uint8_t *page, int32_t slot, uint8_t *entry);
+void kv_page_put_entry(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                       int32_t slot, const uint8_t *entry);
 enum { KV_PAGE_LEN_MAX = 64 }; /* of those that kv_geometry_check lets through */
 
 /* Entries next to each other on their way to another place. */
@@ -203,20 +297,28 @@ struct kv_page_part {
 };
 
 /* columns.c: the same of keys that lie side by side. */
-void kv_columns_write(const struct kv_cache *cache, uint8_t *page, int32_t slot, int32_t n,
-                      const float *rows, size_t stride);
-void kv_columns_read(const struct kv_cache *cache, const uint8_t *page, int32_t slot, float *out);
-void kv_columns_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
-                     int32_t n_part);
-/* The keys of all places of a page, from entry by entry to side by side and back. Pages are those of
-   layouts alike but for that. */
-void kv_columns_from_rows(const struct kv_cache *cache, uint8_t *page, const uint8_t *rows);
-void kv_columns_to_rows(const struct kv_cache *cache, const uint8_t *page, uint8_t *rows);
+void kv_columns_write(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                      int32_t slot, int32_t n, const float *rows, size_t stride);
+void kv_columns_read(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
+                     int32_t slot, float *out);
+void kv_columns_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+                     const struct kv_page_part *part, int32_t n_part);
+/* The elements of a plane that belong to one entry, to a row and back. */
+void kv_columns_get(const struct kv_plane *plane, const uint8_t *page, int32_t page_len,
+                    int32_t slot, uint8_t *row);
+void kv_columns_put(const struct kv_plane *plane, uint8_t *page, int32_t page_len, int32_t slot,
+                    const uint8_t *row);
+/* The keys of all places of a page, from entry by entry to side by side and back. Pages are those
+   of layouts alike but for that. */
+void kv_columns_from_rows(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
+                          const uint8_t *rows);
+void kv_columns_to_rows(const struct kv_cache *cache, const struct kv_class *kind,
+                        const uint8_t *page, uint8_t *rows);
 
 /* Copies entries as stored, their positions too, into a page. Parts may come from the page itself,
    from further up than they go and in ascending order. */
-void kv_page_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
-                  int32_t n_part);
+void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+                  const struct kv_page_part *part, int32_t n_part);
 
 /* index.c. */
 enum { KV_INDEX_DIM_MAX = 1024 }; /* the largest head size whose keys can be projected */
@@ -233,20 +335,21 @@ pith_status kv_index_check(const struct kv_geometry *g, pith_error *err);
 void kv_index_place(const struct kv_geometry *g, struct kv_page_layout *layout);
 /* Makes what belongs to entries slot .. slot + n of a page of lane number `lane`; their keys are
    written. */
-void kv_index_write(const struct kv_cache *cache, int32_t lane, uint8_t *page, int32_t slot,
-                    int32_t n);
+void kv_index_write(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+                    uint8_t *page, int32_t slot, int32_t n);
 /* Makes what belongs to a page whose page_len entries are written. */
-void kv_index_finish(const struct kv_cache *cache, uint8_t *page);
+void kv_index_finish(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page);
 /* What kv_index_write made of entries follows them. Parts as kv_page_move's. */
 struct kv_page_part;
-void kv_index_move(const struct kv_cache *cache, uint8_t *to, const struct kv_page_part *part,
-                   int32_t n_part);
+void kv_index_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+                   const struct kv_page_part *part, int32_t n_part);
 /* Of the first n entries of a page: each dimension's least key, then each one's largest, out
    [2][dim_k]; the sum of dimensions d .. d + n_dim of their values, one after the other, d a
    multiple of KV_CODEC_MAX and n_dim at most that, out [n_dim]. */
-void kv_index_bounds(const struct kv_cache *cache, const uint8_t *page, int32_t n, float *out);
-void kv_index_value_sum(const struct kv_cache *cache, const uint8_t *page, int32_t n, int32_t d,
-                        int32_t n_dim, float *out);
+void kv_index_bounds(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
+                     int32_t n, float *out);
+void kv_index_value_sum(const struct kv_cache *cache, const struct kv_class *kind,
+                        const uint8_t *page, int32_t n, int32_t d, int32_t n_dim, float *out);
 /* A lane's matrix times x [dim_k], out [index_dim]: by cpu/score.h's arithmetic of few vectors. */
 void kv_index_project(const struct kv_cache *cache, int32_t lane, const float *x, float *out);
 
@@ -275,11 +378,11 @@ struct kv_gather {
     struct kv_cursor asked;       /* what the memory was asked for */
     struct kv_page_layout layout; /* of the tile: a page of KV_GATHER_LEN entries, no index */
     uint8_t *tile;                /* [layout.bytes], 64-byte aligned */
-    struct kv_gather_part part[5];
+    struct kv_gather_part part[2 * KV_N_PLANE + 1];
     int32_t n_part;
 };
 
-size_t kv_gather_bytes(const struct kv_geometry *g); /* of a tile */
+size_t kv_gather_bytes(const struct kv_geometry *g); /* of the largest tile of any layer */
 void kv_gather_start(struct kv_gather *g, const struct kv_cache *cache, const struct kv_lane *lane,
                      const int32_t *slots, int32_t n, uint8_t *tile);
 /* Fills the tile with the next entries, *n of them, all read *delta positions later than written;
@@ -288,24 +391,70 @@ bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta);
 /* Asks the memory for entries of the slots before number `end` of the list. */
 void kv_gather_ask(struct kv_gather *g, int32_t end);
 
+/* run.c. A page of a class as kernels see it, with the parts of a layout of its types at `page`, n
+   of page_len places in use. */
+void kv_page_view(const struct kv_class *kind, const struct kv_page_layout *layout,
+                  const uint8_t *page, int32_t page_len, int32_t n, struct pi_attend_page *out);
+
 /* attend.c. Turns a vector by cosines and sines that pi_rope_fill_delta wrote. */
 void kv_rotate(const struct pi_rope *rope, const float *cs, float *x);
 
-enum { KV_CODEC_MAX = 128 }; /* most values that one call encodes */
+enum {
+    KV_CODEC_MAX = 128,  /* most values that one call encodes; groups lie within so many */
+    KV_CODE_MAX = 16,    /* codes of a table */
+    KV_CODEC_GROUP = 16, /* the shortest group */
+};
 
-/* codec.c. One per storage type. What a type cannot hold is stored as the nearest finite value, NaN
-   as 0: masked slots are multiplied by 0 and must not poison others. */
+/* A row's values or codes: one plane of bits, turbo3 another of each code's bit 2, and scales. */
+struct kv_row {
+    uint8_t *low;
+    uint8_t *high;
+    uint16_t *scale;
+};
+struct kv_stored_row {
+    const uint8_t *low;
+    const uint8_t *high;
+    const uint16_t *scale;
+};
+
+/* codec.c, coded.c. One per storage type. What a type cannot hold is stored as the nearest finite
+   value, NaN as 0: masked slots are multiplied by 0 and must not poison others. */
 struct kv_codec {
     const char *name;
-    int32_t value_bytes; /* of one value or code */
-    int32_t block;       /* dimensions of a block; the head size is a multiple of it */
-    int32_t scale_bytes; /* of a block's scale, 0 where it has none */
-    /* n <= KV_CODEC_MAX dimensions of one row, a multiple of block; scales [n / block]. */
-    void (*encode)(const float *x, int32_t n, void *values, uint16_t *scales);
-    /* Any n that is a multiple of block. */
-    void (*decode)(const void *values, const uint16_t *scales, int32_t n, float *out);
+    const char *summary;
+    enum pi_attend_type kernel; /* attention's and scoring's */
+    int32_t bits;               /* of a value or code, without those of the high plane */
+    int32_t bits_high;          /* of a code in the high plane */
+    int32_t block; /* dimensions that share a scale; the head size is a multiple of it; 0: a group
+                      that depends on the head size, at least KV_CODEC_GROUP; 1: no scales */
+    bool rotated;  /* groups are rotated before they are coded (wht.h) */
+    /* n <= KV_CODEC_MAX dimensions of one row, a multiple of the group; scales [n / group]. */
+    void (*encode)(const float *x, int32_t n, int32_t group, const struct kv_row *out);
+    /* Any n that is a multiple of the group. What is rotated stays so. */
+    void (*decode)(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
 };
 
 extern const struct kv_codec kv_codecs[KV_N_TYPE];
+
+/* coded.c. What the codes of a type stand for in groups of a length, [KV_CODE_MAX], fewer codes
+   over and over; constant. NULL for types without. */
+const float *kv_codec_table(enum kv_type type, int32_t group);
+
+/* The way of the types with tables, q4_0 aside. centroid [1 << bits] ascends; turn: whether the
+   group is rotated first. One group. */
+uint16_t kv_coded_encode(const float *x, int32_t group, const float *centroid, int32_t bits,
+                         bool turn, uint8_t *code);
+/* Codes [n], n a multiple of 8, to planes and back. high is NULL but for codes of 3 bits. */
+void kv_codes_pack(const uint8_t *code, int32_t n, int32_t bits, uint8_t *low, uint8_t *high);
+void kv_codes_unpack(const uint8_t *low, const uint8_t *high, int32_t n, int32_t bits,
+                     uint8_t *code);
+void kv_q4_encode(const float *x, int32_t n, int32_t group, const struct kv_row *out);
+void kv_turbo4_encode(const float *x, int32_t n, int32_t group, const struct kv_row *out);
+void kv_turbo3_encode(const float *x, int32_t n, int32_t group, const struct kv_row *out);
+void kv_turbo2_encode(const float *x, int32_t n, int32_t group, const struct kv_row *out);
+void kv_q4_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
+void kv_turbo4_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
+void kv_turbo3_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
+void kv_turbo2_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
 
 #endif

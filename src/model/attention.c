@@ -1,6 +1,7 @@
 /*
  * attention.c - the part of a layer between the projections: keys and values go to the lanes, a
- * reader chooses what chunks of tokens look at, and every token attends. It knows no policy.
+ * recaller brings entries back, a reader chooses what chunks of tokens look at, and every token
+ * attends. It knows no policy.
  *
  * A token's attention is a tile of its segment in each KV head's lane. Where the reader chose for a
  * chunk in a lane, its tokens share one call over the chosen entries. Invariant: the bits depend
@@ -38,6 +39,24 @@ static void append_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
     (void)thread;
     for (int64_t i = begin; i < end; i++)
         append_item(pass, (int32_t)(i / n_head), (int32_t)(i % n_head));
+}
+
+/* ---- what comes back ---- */
+
+/* Item index = item that recalls * n_head_kv + head. */
+static void recall_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t n_group = (size_t)(hp->n_head / hp->n_head_kv), dim_k = (size_t)hp->dim_k;
+    size_t q_stride = (size_t)hp->n_head * dim_k;
+    for (int64_t at = begin; at < end; at++) {
+        int32_t i = pass->recalls[at / hp->n_head_kv], head = (int32_t)(at % hp->n_head_kv);
+        const float *q =
+            pass->q + (size_t)pass->row0[i] * q_stride + (size_t)head * n_group * dim_k;
+        pass->recaller.choose(pass->recaller.user, &pass->items[i], pass->l, head, q, q_stride,
+                              thread);
+    }
 }
 
 /* ---- what is read ---- */
@@ -126,6 +145,7 @@ static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_
     size_t row = (size_t)(pass->row0[i] + t);
     return (struct kv_attend_job){
         .seq = pass->items[i].kv,
+        .guests = pass->items[i].guests,
         .layer = pass->l,
         .head = head,
         .n_tok = n_tok,
@@ -278,6 +298,9 @@ void pi_pass_attention_run(struct pi_pass *pass)
     int64_t n_unit = (int64_t)pass->n_chunk * hp->n_head_kv, attend_work, select_work;
     pi_parallel_ranges(pi_pass_threads_for(pass, append_work),
                        (int64_t)pass->n_item * hp->n_head_kv, append_items, pass);
+    if (pass->n_recall > 0)
+        pi_parallel_items(pass->n_thread, (int64_t)pass->n_recall * hp->n_head_kv, recall_items,
+                          pass);
     count_work(pass, &attend_work, &select_work);
     for (int32_t i = 0; i < pass->n_chunk; i++)
         pass->chunk[i].layer = pass->l;
@@ -328,8 +351,11 @@ void pi_pass_attention_lay_out(struct pi_pass *pass)
     pass->n_segment = 0;
     pass->n_watched = 0;
     pass->n_chunk = 0;
+    pass->n_recall = 0;
     for (int32_t i = 0; i < pass->n_item; i++) {
         const struct pi_pass_item *item = &pass->items[i];
+        if (item->recall && pass->recaller.choose != NULL)
+            pass->recalls[pass->n_recall++] = i;
         if (item->watched && pass->watch.attended != NULL) {
             assert(!has_reader(pass) || item->n_read == 0);
             pass->watched[pass->n_watched++] = i;
@@ -348,13 +374,15 @@ bool pi_pass_attention_alloc(struct pi_pass *pass)
     bool ok = true;
     pass->segment = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->segment), &ok);
     pass->tile0 = pi_pass_alloc(pass->max_tok + 1, 1, sizeof(*pass->tile0), &ok);
+    pass->recalls = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->recalls), &ok);
     return ok;
 }
 
 void pi_pass_attention_free(struct pi_pass *pass)
 {
-    void *const parts[] = {pass->segment,    pass->tile0, pass->watched, pass->slot,
-                           pass->watch_rows, pass->chunk, pass->slots,   pass->n_slot};
+    void *const parts[] = {pass->segment, pass->tile0,      pass->watched,
+                           pass->slot,    pass->watch_rows, pass->chunk,
+                           pass->slots,   pass->n_slot,     pass->recalls};
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
 }
@@ -468,4 +496,11 @@ pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t 
     pass->cap_chunk = n_chunk;
     pass->cap_slot = cap;
     return PITH_OK;
+}
+
+/* ---- the recaller ---- */
+
+void pi_pass_set_recaller(struct pi_pass *pass, const struct pi_pass_recaller *recaller)
+{
+    pass->recaller = recaller != NULL ? *recaller : (struct pi_pass_recaller){0};
 }

@@ -302,14 +302,21 @@ void pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     }
 }
 
+void pi_pass_hidden(const struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
+{
+    const struct pith_model *m = pass->model;
+    for (int32_t i = 0; i < n; i++)
+        pass->cpu->vec.rms_norm(pass->x + (size_t)rows[i] * m->hp.n_embd, m->output_norm,
+                                out + (size_t)i * m->hp.n_embd, m->hp.n_embd, m->hp.rms_eps);
+}
+
 void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
 {
     const struct pith_model *m = pass->model;
     const struct pi_hparams *hp = &m->hp;
     for (int32_t i = 0; i < n; i++) {
         float *h = pass->h + (size_t)i * hp->n_embd;
-        pass->cpu->vec.rms_norm(pass->x + (size_t)rows[i] * hp->n_embd, m->output_norm, h,
-                                hp->n_embd, hp->rms_eps);
+        pi_pass_hidden(pass, &rows[i], 1, h);
         quantize_row(pass, h, i, hp->n_embd, reads_int8(&m->output));
     }
     product_run(pass, pass->h, n, (const struct pi_matrix *const[]){&m->output},

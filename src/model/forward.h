@@ -13,12 +13,15 @@ struct pi_pass_item {
     struct kv_seq *kv;
     const int32_t *tokens; /* [n_tok] */
     int32_t n_tok;
-    int32_t pos0; /* position of the first */
-    void *owner;  /* whoever asked, for the tap and the watch; the pass does not look at it */
-    bool watched; /* the watch, where there is one, is shown the item's attention weights */
+    int32_t pos0;   /* position of the first */
+    void *owner;    /* whoever asked, for the tap and the watch; the pass does not look at it */
+    bool watched;   /* the watch, where there is one, is shown the item's attention weights */
     int32_t n_read; /* where there is a reader: the item's first n_read tokens attend to what it
                        selects, in chunks of its size, the last one shorter; those behind them, and
                        without a reader all, to everything */
+    struct kv_seq *guests; /* entries that are read before the lane's own, kv_attend_job.guests;
+                              NULL: none */
+    bool recall;           /* the recaller fills guests anew in each layer: there is room */
 };
 
 /* What one layer computed for the tokens of one item, before keys and values are stored. */
@@ -48,9 +51,9 @@ struct pi_pass_attention {
     const struct kv_weight_part *part; /* [n_group][KV_WEIGHT_PARTS] where the watch wants parts;
                                           else NULL */
     const int32_t *n_part;             /* [n_group], likewise */
-    const float *max; /* [n_group] largest logit */
-    const float *sum; /* [n_group] weight = exp(logit - max) / sum */
-    const float *out; /* [n_group][dim_v] */
+    const float *max;                  /* [n_group] largest logit */
+    const float *sum;                  /* [n_group] weight = exp(logit - max) / sum */
+    const float *out;                  /* [n_group][dim_v] */
 };
 
 /* Whoever wants to see the weights of watched items. */
@@ -95,6 +98,17 @@ struct pi_pass_reader {
                      size_t out_stride, int32_t thread);
 };
 
+/* Whoever brings entries back. */
+struct pi_pass_recaller {
+    void *user;
+    /* Called for every layer and KV head of an item with `recall` after the layer's keys are stored
+       and before anything attends, several at the same time; thread is below the pass's n_thread.
+       q: the queries of the KV head's group, after rope, query (t, g) at q + t * q_stride + g *
+       dim_k. It may change the lane of item->guests alone. */
+    void (*choose)(void *user, const struct pi_pass_item *item, int32_t layer, int32_t head,
+                   const float *q, size_t q_stride, int32_t thread);
+};
+
 /* Scratch of one pass; one thread at a time uses it, and its workers through it. */
 struct pi_pass;
 
@@ -119,8 +133,8 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
    to be there. NOMEM leaves what was. */
 pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err);
 
-/* From now on the reader, which is copied, selects what items with n_read > 0 attend to; NULL ends it.
-   No pass may be running. NOMEM: nothing has changed. An item is read or watched, not both. */
+/* From now on the reader, which is copied, selects what items with n_read > 0 attend to; NULL ends
+   it. No pass may be running. NOMEM: nothing has changed. An item is read or watched, not both. */
 pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader *reader,
                                pith_error *err);
 
@@ -129,9 +143,17 @@ pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader
 pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t cap,
                                  pith_error *err);
 
+/* From now on the recaller, which is copied, is asked for the items with `recall`; NULL ends it. No
+   pass may be running. */
+void pi_pass_set_recaller(struct pi_pass *pass, const struct pi_pass_recaller *recaller);
+
 /* Appends the items' keys and values to their lanes and leaves the hidden states of all tokens, in
    item order, for pi_pass_logits. Token ids are in range, the sum of n_tok is at most max_tok. */
 void pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t n_item);
+
+/* out[i] = hidden state [n_embd], after the last norm, of the token with index rows[i] in the last
+   pass; n <= max_tok. */
+void pi_pass_hidden(const struct pi_pass *pass, const int32_t *rows, int32_t n, float *out);
 
 /* out[i] = logits [n_vocab] of the token with index rows[i] in the last pass; n <= max_tok. */
 void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out);

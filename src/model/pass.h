@@ -75,6 +75,10 @@ struct pi_pass {
     int32_t *n_slot;   /* [cap_chunk][n_head_kv] -1: everything */
     int32_t cap_chunk;
     int64_t cap_slot;
+
+    struct pi_pass_recaller recaller; /* choose NULL: nobody recalls */
+    int32_t *recalls;                 /* [max_tok] items that recall */
+    int32_t n_recall;
 };
 
 /* Threads for a loop of this many multiplications. */

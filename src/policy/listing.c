@@ -25,7 +25,7 @@ pith_status policy_param_info(const struct policy_options *o, int32_t j, pith_pa
     static const char *const types[] = {
         [POLICY_TYPE_COUNT] = "count", [POLICY_TYPE_BUDGET] = "budget",
         [POLICY_TYPE_REAL] = "real",   [POLICY_TYPE_CHOICE] = "choice",
-        [POLICY_TYPE_TEXT] = "text",
+        [POLICY_TYPE_TEXT] = "text",   [POLICY_TYPE_SIZE] = "size",
     };
     int32_t n_rule = policy_count_params(o->rules);
     if (j < 0 || j >= n_rule + policy_count_params(o->own))
@@ -62,6 +62,8 @@ static bool is_same(const struct policy_param *param, const void *a, const void 
         return p->unit == q->unit && p->value == q->value;
     case POLICY_TYPE_REAL:
         return memcmp(x, y, sizeof(double)) == 0;
+    case POLICY_TYPE_SIZE:
+        return memcmp(x, y, sizeof(int64_t)) == 0;
     case POLICY_TYPE_TEXT:
         return strcmp((const char *)x, (const char *)y) == 0;
     case POLICY_TYPE_COUNT:

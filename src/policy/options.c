@@ -147,6 +147,22 @@ static pith_status set_budget(const char *verb, const struct policy_param *param
                    verb, param->key, (int)pi_min(text.len, 32), text.at);
 }
 
+static pith_status set_size(const char *verb, const struct policy_param *param, struct piece text,
+                            void *field, pith_error *err)
+{
+    const int64_t mebi = 1 << 20;
+    int64_t value;
+    if (!read_bytes(text, &value))
+        return pi_fail(err, PITH_INVALID,
+                       "%s: %s: \"%.*s\" is no size (64MiB; B, kB, MB, GB, KiB, MiB, GiB)", verb,
+                       param->key, (int)pi_min(text.len, 32), text.at);
+    if (value < param->min * mebi || value > param->max * mebi)
+        return pi_fail(err, PITH_INVALID, "%s: %s: %lld bytes are not in %dMiB..%dMiB", verb,
+                       param->key, (long long)value, param->min, param->max);
+    *(int64_t *)field = value;
+    return PITH_OK;
+}
+
 /* Limits in thousandths. */
 static pith_status set_real(const char *verb, const struct policy_param *param, struct piece text,
                             void *field, pith_error *err)
@@ -196,7 +212,7 @@ static pith_status set_value(const char *verb, const struct policy_param *param,
                                       void *, pith_error *) = {
         [POLICY_TYPE_COUNT] = set_count, [POLICY_TYPE_BUDGET] = set_budget,
         [POLICY_TYPE_REAL] = set_real,   [POLICY_TYPE_CHOICE] = set_choice,
-        [POLICY_TYPE_TEXT] = set_text,
+        [POLICY_TYPE_TEXT] = set_text,   [POLICY_TYPE_SIZE] = set_size,
     };
     return set[param->type](verb, param, text, (uint8_t *)fields + param->offset, err);
 }

@@ -28,6 +28,7 @@ enum policy_type {
     POLICY_TYPE_REAL,   /* double: "0.5"; min and max are in thousandths */
     POLICY_TYPE_CHOICE, /* int32_t: the index of one of `words` */
     POLICY_TYPE_TEXT,   /* char[POLICY_TEXT_SIZE], terminated: a file's name; no comma */
+    POLICY_TYPE_SIZE,   /* int64_t, bytes: "64MiB"; min and max are in mebibytes */
 };
 
 #define POLICY_TEXT_SIZE 256
@@ -37,7 +38,7 @@ struct policy_param {
     const char *key; /* NULL ends a table */
     enum policy_type type;
     size_t offset; /* of the field in the struct that the table fills */
-    int32_t min;   /* COUNT, REAL, and BUDGET in tokens: min <= value <= max */
+    int32_t min;   /* COUNT, REAL, SIZE, and BUDGET in tokens: min <= value <= max */
     int32_t max;
     const char *fallback; /* the value when the option is not given, as text */
     const char *help;

@@ -1,0 +1,33 @@
+/*
+ * recall.h - what `--recall` adds to the commands: lines of their reports, and in a conversation
+ * what is found for a message.
+ */
+#ifndef CLI_RECALL_H
+#define CLI_RECALL_H
+
+#include "session.h"
+
+/* Whether the session has a --recall that is not "none". */
+bool recall_is_on(const struct session *s);
+
+/* Tokens that a form of recall, which may be NULL, can add to a prompt. */
+int64_t recall_most_tokens(const char *recall);
+
+/* The line of a report on standard error; nothing without --recall. */
+void recall_report(const struct session *s, const pith_generate_result *r);
+
+/* The same as members of a report's JSON; NULL where there is no memory. */
+json_t *recall_json(const struct session *s, const pith_generate_result *r);
+
+/* A line that says that recall exists, where a keep policy evicted entries and nothing recalls
+   them. */
+void recall_hint(const struct session *s);
+
+/* What the store has for a user's message that is about to be added to a conversation, NULL where
+   that is nothing; the caller frees with pith_recall_free. */
+char *recall_find(const struct session *s, const char *message, size_t len);
+
+/* Whether the template takes a system message between others. */
+bool recall_takes_system(const struct session *s, const struct chat_options *o);
+
+#endif

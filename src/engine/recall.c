@@ -1,0 +1,430 @@
+/*
+ * recall.c - recall's side of an engine: what an evaluation brings back and when, the room for it,
+ * and what was evicted on its way to where it is kept. What comes back is the tier's choice
+ * (recall/), what is found as text the store's.
+ *
+ * Recalls come with the last tokens of an evaluation of several, or with each Nth that is evaluated
+ * alone, and a pass is cut for them: invariant: when they come, and by which queries, depends on
+ * the sequence and its evaluations alone. Guests never change what rounds see.
+ */
+#include "base/mem.h"
+#include "base/os.h"
+#include "engine/engine.h"
+
+static bool has_tier(const struct pith_engine *e)
+{
+    return e->recall != NULL && e->recall->tier != NULL;
+}
+
+static const struct recall_kv_options *options_of(const struct pith_engine *e)
+{
+    return &e->recall->config.kv;
+}
+
+static size_t lane_of(const struct pith_engine *e, int32_t layer, int32_t head)
+{
+    return (size_t)layer * (size_t)kv_cache_geometry(e->kv)->n_head + (size_t)head;
+}
+
+static size_t lane_count(const struct pith_engine *e)
+{
+    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    return (size_t)g->n_layer * (size_t)g->n_head;
+}
+
+/* ---- an engine's ---- */
+
+static void choose_guests(void *user, const struct pi_pass_item *item, int32_t layer, int32_t head,
+                          const float *q, size_t q_stride, int32_t thread)
+{
+    const struct pith_engine *e = user;
+    struct pi_seq_recall *r = &((struct pith_seq *)item->owner)->recall;
+    const struct recall_query query = {
+        .layer = layer,
+        .head = head,
+        .n_tok = item->n_tok,
+        .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
+        .pos0 = item->pos0,
+        .q = q,
+        .q_stride = q_stride,
+        .own = item->kv,
+    };
+    double start = pi_time_s();
+    assert(item->guests != NULL);
+    int32_t n_most = recall_take_at(&e->recall->config, keep_get_config(e->keep),
+                                    kv_cache_geometry(e->kv), layer, head, r->room);
+    recall_store_choose(r->store, &query, item->guests, n_most, thread);
+    r->seconds[lane_of(e, layer, head)] += pi_time_s() - start;
+}
+
+static pith_status start_tier(struct pith_engine *e, const struct policy_model *model,
+                              pith_error *err)
+{
+    const struct recall_kv_options *o = options_of(e);
+    const struct pi_pass_recaller recaller = {e, choose_guests};
+    if (o->last > e->chunk)
+        return pi_fail(err, PITH_INVALID,
+                       "recall: last: %d tokens choose together, which a pass of at most %d tokens "
+                       "(the engine's chunk) does not hold",
+                       o->last, e->chunk);
+    e->recall->take = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(int32_t));
+    if (e->recall->take == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for recall");
+    pi_pass_set_recaller(e->pass, &recaller);
+    return recall_tier_create(o, model, e->n_thread, &e->recall->tier, err);
+}
+
+pith_status pi_engine_start_recall(struct pith_engine *e, const struct recall_config *config,
+                                   const struct policy_model *model, pith_error *err)
+{
+    if (config->kind == RECALL_NONE)
+        return PITH_OK;
+    e->recall = pi_mem_alloc(PI_MEM_OTHER, sizeof(*e->recall));
+    if (e->recall == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for recall");
+    e->recall->config = *config;
+    if (config->kind == RECALL_TEXT)
+        return recall_text_open(&config->text, e->model, e->n_thread, &e->recall->text, err);
+    return start_tier(e, model, err);
+}
+
+void pi_engine_stop_recall(struct pith_engine *e)
+{
+    if (e->recall == NULL)
+        return;
+    recall_text_close(e->recall->text);
+    if (e->recall->tier != NULL)
+        recall_tier_free(e->recall->tier);
+    pi_mem_free(e->recall->take);
+    pi_mem_free(e->recall);
+}
+
+/* ---- a sequence's ---- */
+
+pith_status pi_seq_start_recall(struct pith_seq *seq, pith_error *err)
+{
+    struct pith_engine *e = seq->engine;
+    struct pi_seq_recall *r = &seq->recall;
+    if (e->recall == NULL)
+        return PITH_OK;
+    if (!has_tier(e))
+        return recall_text_seq_create(e->recall->text, &r->text, err);
+    r->seconds = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->seconds));
+    if (r->seconds == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for what a sequence recalls");
+    return recall_store_create(e->recall->tier, &r->store, err);
+}
+
+static void free_guests(struct pith_seq *seq)
+{
+    struct pi_seq_recall *r = &seq->recall;
+    if (r->guests == NULL)
+        return;
+    seq->engine->recall->n_guest_seq--;
+    kv_seq_free(r->guests);
+    r->guests = NULL;
+}
+
+void pi_seq_stop_recall(struct pith_seq *seq)
+{
+    struct pi_seq_recall *r = &seq->recall;
+    free_guests(seq);
+    if (r->store != NULL)
+        recall_store_free(r->store);
+    recall_text_seq_free(r->text);
+    pi_mem_free(r->seconds);
+    *r = (struct pi_seq_recall){0};
+}
+
+pith_status pi_seq_fork_recall(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
+{
+    const struct pi_seq_recall *a = &from->recall;
+    struct pi_seq_recall *b = &to->recall;
+    if (a->text != NULL) {
+        recall_text_seq_free(b->text);
+        b->text = NULL;
+        b->n_recall = a->n_recall;
+        b->n_found = a->n_found;
+        return recall_text_seq_fork(a->text, &b->text, err);
+    }
+    if (a->store == NULL)
+        return PITH_OK;
+    recall_store_free(b->store);
+    b->store = NULL;
+    PI_TRY(recall_store_fork(a->store, &b->store, err));
+    if (a->guests != NULL) {
+        PI_TRY(kv_seq_fork(a->guests, &b->guests, err));
+        to->engine->recall->n_guest_seq++;
+    }
+    memcpy(b->seconds, a->seconds, lane_count(from->engine) * sizeof(*a->seconds));
+    b->n_recall = a->n_recall;
+    b->n_step = a->n_step;
+    b->n_alone = a->n_alone;
+    b->end = a->end;
+    return PITH_OK;
+}
+
+void pi_seq_truncate_recall(struct pith_seq *seq, int32_t n_token, bool whole)
+{
+    struct pi_seq_recall *r = &seq->recall;
+    if (r->text != NULL)
+        recall_text_seq_truncate(r->text, n_token);
+    if (r->store != NULL)
+        recall_store_truncate(r->store, n_token);
+    if (n_token < r->end) {
+        free_guests(seq);
+        r->end = 0;
+        r->n_step = 0;
+        r->n_alone = 0;
+    }
+    if (whole && r->store != NULL) {
+        r->n_recall = 0;
+        memset(r->seconds, 0, lane_count(seq->engine) * sizeof(*r->seconds));
+    }
+}
+
+/* ---- what is evicted ---- */
+
+static void remember(void *user, const struct kv_seq *kv, int32_t layer, int32_t head,
+                     const int32_t *slots, int32_t n_kept, int32_t thread)
+{
+    struct pith_seq *seq = user;
+    double start = pi_time_s();
+    (void)thread;
+    recall_store_remember(seq->recall.store, kv, layer, head, slots, n_kept);
+    seq->recall.seconds[lane_of(seq->engine, layer, head)] += pi_time_s() - start;
+}
+
+void pi_seq_witness(struct pith_seq *seq)
+{
+    const struct keep_witness witness = {seq, remember};
+    if (seq->recall.store != NULL)
+        keep_set_witness(seq->engine->keep, &witness);
+}
+
+void pi_seq_remember_aims(struct pith_seq *seq)
+{
+    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    if (seq->recall.store == NULL)
+        return;
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++) {
+            int32_t slot = kv_lane_aim(seq->kv, l, h);
+            if (slot >= 0)
+                recall_store_remember_one(seq->recall.store, seq->kv, l, h, slot);
+        }
+}
+
+void pi_seq_update_text(struct pith_seq *seq)
+{
+    if (seq->recall.text != NULL)
+        recall_text_update(seq->recall.text, seq->kv, seq->tokens, seq->n_token);
+}
+
+/* ---- when ---- */
+
+/* Whether something is there to come back when the next token is, or an entry of it is overwritten
+   by then. */
+static bool holds_any(const struct pith_seq *seq)
+{
+    struct recall_counts counts;
+    recall_store_count(seq->recall.store, &counts);
+    return counts.n_stored > 0 || keep_count_aims(seq->engine->keep, seq->kv) > 0;
+}
+
+/* The first token of an item's that recalls; an item of several tokens. */
+static int32_t first_of(const struct pith_engine *e, const pith_batch_item *item)
+{
+    return (int32_t)pi_max(0, (int64_t)item->n_token - options_of(e)->last);
+}
+
+/* Whether a round is due before the item's last token is there. */
+static bool round_comes(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
+{
+    int32_t left = item->n_token - n_done;
+    return keep_room(e->keep, item->seq->kv, pi_seq_point(item->seq, n_done), left) < left;
+}
+
+/* Whether it is the turn of a token that is evaluated alone: at the beginning of an answer the 1st,
+   2nd, 4th, 8th, ... behind the turn's, and each Nth. */
+static bool step_recalls(const struct pith_engine *e, const struct pith_seq *seq)
+{
+    const struct recall_kv_options *o = options_of(e);
+    int32_t number = seq->recall.n_alone + 1;
+    bool follows = seq->recall.end > 0 && number <= o->follow && (number & (number - 1)) == 0;
+    return follows || (o->every > 0 && seq->recall.n_step + 1 >= o->every);
+}
+
+bool pi_engine_recalls(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
+{
+    if (!has_tier(e))
+        return false;
+    bool due = item->n_token == 1 ? step_recalls(e, item->seq) : n_done >= first_of(e, item);
+    return due && holds_any(item->seq);
+}
+
+int32_t pi_engine_until_recall(const struct pith_engine *e, const pith_batch_item *item,
+                               int32_t n_done, int32_t most)
+{
+    if (!has_tier(e) || item->n_token == 1 || n_done >= first_of(e, item))
+        return most;
+    if (!holds_any(item->seq) && !round_comes(e, item, n_done)) /* nothing will be there */
+        return most;
+    return (int32_t)pi_min(most, first_of(e, item) - n_done);
+}
+
+bool pi_engine_rounds_early(const struct pith_engine *e, const pith_batch_item *item,
+                            int32_t n_done)
+{
+    return has_tier(e) && item->n_token > 1 && n_done == first_of(e, item) &&
+           round_comes(e, item, n_done) &&
+           keep_over_budget(e->keep, item->seq->kv, pi_seq_point(item->seq, n_done));
+}
+
+/* ---- room ---- */
+
+/* Whether an evaluation can recall: something was evicted, or is going to be. */
+static bool can_recall(const struct pith_engine *e, const pith_batch_item *item)
+{
+    if (item->n_token == 1 && !step_recalls(e, item->seq))
+        return false;
+    return holds_any(item->seq) || round_comes(e, item, 0) ||
+           keep_step_due(e->keep, item->seq->kv, pi_seq_point(item->seq, 0));
+}
+
+pith_status pi_engine_reserve_guests(struct pith_engine *e, const pith_batch_item *item,
+                                     pith_error *err)
+{
+    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    struct pi_seq_recall *r = &item->seq->recall;
+    if (!has_tier(e) || !can_recall(e, item))
+        return PITH_OK;
+    PI_TRY(recall_tier_reserve(e->recall->tier, (int32_t)pi_min(item->n_token, options_of(e)->last),
+                               err));
+    if (r->guests == NULL) {
+        PI_TRY(kv_seq_create(e->kv, &r->guests, err));
+        e->recall->n_guest_seq++;
+    }
+    r->room = pi_seq_point(item->seq, item->n_token);
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            e->recall->take[lane_of(e, l, h)] =
+                recall_take_at(&e->recall->config, keep_get_config(e->keep), g, l, h, r->room);
+    return kv_seq_reserve_whole(r->guests, e->recall->take, err);
+}
+
+static int64_t count_guests(const struct pith_seq *seq)
+{
+    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    int64_t n = 0;
+    for (int32_t l = 0; seq->recall.guests != NULL && l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            n += kv_lane_len(seq->recall.guests, l, h);
+    return n;
+}
+
+void pi_seq_note_recall(struct pith_seq *seq, const struct pi_pass_item *part, bool step)
+{
+    struct pi_seq_recall *r = &seq->recall;
+    if (part->recall) {
+        r->n_recall++;
+        r->end = part->pos0 + part->n_tok;
+        r->n_step = 0;
+    } else if (step) {
+        r->n_step++;
+    }
+    r->n_alone = step ? (int32_t)pi_min(r->n_alone + (int64_t)1, INT32_MAX - 1) : 0;
+}
+
+/* Guests that a stopped evaluation replaced are not there any more. */
+void pi_seq_finish_recall(struct pith_seq *seq, const struct pi_recall_point *before, bool undone)
+{
+    struct pi_seq_recall *r = &seq->recall;
+    bool replaced = r->n_recall != before->n_recall;
+    if (undone) {
+        r->n_recall = before->n_recall;
+        r->n_step = before->n_step;
+        r->n_alone = before->n_alone;
+        r->end = replaced ? 0 : before->end;
+    }
+    if (r->guests != NULL && ((undone && replaced) || count_guests(seq) == 0))
+        free_guests(seq);
+}
+
+struct pi_recall_point pi_seq_recall_point(const struct pith_seq *seq)
+{
+    const struct pi_seq_recall *r = &seq->recall;
+    return (struct pi_recall_point){r->n_recall, r->n_step, r->n_alone, r->end};
+}
+
+/* Whether some lane loses an entry on the way to n_token tokens. */
+static bool evicts_by(const struct pith_seq *seq, int32_t n_token)
+{
+    const struct keep_config *c = keep_get_config(seq->engine->keep);
+    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    struct keep_point at = {n_token, seq->n_prompt};
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            if (n_token >= keep_lane_budget_at(c, l, h, at))
+                return true;
+    return false;
+}
+
+int32_t pi_seq_recall_reusable(const struct pith_seq *seq, int32_t same, int32_t n_token)
+{
+    const struct pith_engine *e = seq->engine;
+    if (!has_tier(e) || !evicts_by(seq, n_token))
+        return same;
+    int32_t last = (int32_t)pi_max(2, options_of(e)->last); /* one token would be no turn */
+    return (int32_t)pi_max(0, pi_min(same, (int64_t)n_token - last));
+}
+
+/* ---- the public part ---- */
+
+void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out)
+{
+    const struct pi_seq_recall *r = &seq->recall;
+    *out = (pith_recall_stats){.recalls = r->n_recall};
+    if (r->text != NULL) {
+        struct recall_text_counts counts;
+        recall_text_count(r->text, &counts);
+        out->stored = counts.n_span;
+        out->guests = r->n_found;
+        out->seconds = counts.seconds;
+    }
+    if (r->store != NULL) {
+        struct recall_counts counts;
+        recall_store_count(r->store, &counts);
+        out->stored = counts.n_stored;
+        out->lost = counts.n_lost;
+        out->ram_bytes = counts.ram_bytes;
+        out->file_bytes = counts.file_bytes;
+        out->guests = count_guests(seq);
+        for (size_t i = 0; i < lane_count(seq->engine); i++)
+            out->seconds += r->seconds[i];
+    }
+}
+
+pith_status pith_seq_recall_text(pith_seq *seq, const char *question, size_t len, char **text,
+                                 pith_error *err)
+{
+    struct pi_seq_recall *r = &seq->recall;
+    char *found = NULL;
+    int32_t n = 0;
+    if (question == NULL || text == NULL)
+        return pi_fail(err, PITH_INVALID,
+                       "pith_seq_recall_text: question and text must not be NULL");
+    if (r->text != NULL) {
+        PI_TRY(recall_text_find(r->text, seq->kv, seq->tokens, seq->n_token, question, len, &found,
+                                &n, err));
+        r->n_recall += found != NULL;
+        r->n_found = n;
+    }
+    *text = found;
+    return PITH_OK;
+}
+
+void pith_recall_free(char *text)
+{
+    pi_mem_free(text);
+}

@@ -1,0 +1,404 @@
+/*
+ * `--recall` on the command line: what `pith run` tells of both forms, compared with a sequence
+ * that the library makes from the same text; that a fact that was evicted is found again in the
+ * same turn; what a conversation puts in front of a message; and what is refused.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "pith.h"
+#include "status.h"
+#include "testing.h"
+
+#include "command.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define PROMPT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
+#define FACT "plain book" /* what the prompt asks for; it stands at about token 320 */
+#define KEEP "streaming:budget=256"
+#define RUN "run", "-m", MODEL, "-t", "1", "-f", PROMPT, "--temp", "0", "-n", "4", "--ignore-eos"
+#define CAP 4096
+
+static const char *const forms[] = {
+    "kv",
+    "kv:type=q8_0,score=bounds,take=64,ram=1MiB",
+    "text",
+    "text:top=2,floor=0,bleed=8",
+};
+#define N_FORM (sizeof(forms) / sizeof(forms[0]))
+
+struct made {
+    pith_recall_stats stats;
+    pith_keep_stats keep;
+    pith_generate_result result;
+    uint64_t hash;
+};
+
+static size_t read_prompt(char *text, size_t cap)
+{
+    FILE *file = fopen(PROMPT, "rb");
+    assert_non_null(file);
+    size_t len = fread(text, 1, cap - 1, file);
+    fclose(file);
+    len -= text[len - 1] == '\n'; /* as `pith run` reads a file */
+    text[len] = '\0';
+    return len;
+}
+
+/* The same with the library; within: the prompt is also the message that is recalled for. */
+static struct made make(const char *keep, const char *recall, bool within)
+{
+    static char text[CAP * 8];
+    static int32_t ids[CAP];
+    pith_error err;
+    pith_model *model;
+    pith_engine *engine;
+    pith_seq *seq;
+    pith_model_info info;
+    pith_engine_params engine_params;
+    pith_generate_params params;
+    struct made made;
+    int32_t n;
+    size_t len = read_prompt(text, sizeof(text));
+    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model_get_info(model, &info);
+    pith_engine_params_default(&engine_params);
+    engine_params.n_thread = 1;
+    engine_params.keep = keep;
+    engine_params.recall = recall;
+    check(pith_engine_create(model, &engine_params, &engine, &err), &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_tokenize(model, text, len, PITH_TOKENIZE_BOS, ids, CAP, &n, &err), &err);
+    pith_generate_params_default(&params);
+    params.n_predict = 4;
+    params.ignore_end = true;
+    params.sample.temperature = 0.0f;
+    params.message = within ? text : NULL;
+    params.message_len = within ? len : 0;
+    check(pith_generate(seq, ids, n, &params, NULL, NULL, &made.result, &err), &err);
+    made.hash = pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
+    pith_seq_recall_stats(seq, &made.stats);
+    pith_seq_keep_stats(seq, &made.keep);
+    assert_int_equal(pith_seq_length(seq), n + made.result.n_recalled + 3);
+    pith_seq_free(seq);
+    pith_engine_free(engine);
+    pith_model_free(model);
+    return made;
+}
+
+static int64_t number(const json_t *o, const char *key)
+{
+    const json_t *value = json_object_get(o, key);
+    if (!json_is_integer(value))
+        fail_msg("no whole number \"%s\"", key);
+    return json_integer_value(value);
+}
+
+static void expect_hash(const json_t *o, uint64_t expected)
+{
+    char hash[24];
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)expected);
+    assert_string_equal(json_string_value(json_object_get(o, "logits_hash")), hash);
+}
+
+/* ---- run ---- */
+
+static void test_json(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_FORM; i++) {
+        struct said s = command(NULL, RUN, "--json", "--keep", KEEP, "--recall", forms[i], NULL);
+        expect_status(&s, 0);
+        json_t *o = json_loads(s.err, 0, NULL);
+        assert_non_null(o);
+        struct made m = make(KEEP, forms[i], true);
+        bool text = strncmp(forms[i], "text", 4) == 0;
+        assert_true(m.stats.recalls > 0 && m.stats.stored > 0 && m.stats.guests > 0);
+        assert_int_equal(m.result.n_recalled > 0, text);
+        assert_string_equal(json_string_value(json_object_get(o, "recall")), forms[i]);
+        assert_int_equal(number(o, "recalls"), m.stats.recalls);
+        assert_int_equal(number(o, "recall_stored"), m.stats.stored);
+        assert_int_equal(number(o, "recall_lost"), m.stats.lost);
+        assert_int_equal(number(o, "recall_guests"), m.stats.guests);
+        assert_int_equal(number(o, "recall_ram_bytes"), m.stats.ram_bytes);
+        assert_int_equal(number(o, "recall_file_bytes"), m.stats.file_bytes);
+        assert_int_equal(number(o, "recalled_tokens"), m.result.n_recalled);
+        expect_hash(o, m.hash);
+        json_decref(o);
+        said_free(&s);
+    }
+    struct said s = command(NULL, RUN, "--json", "--keep", KEEP, NULL);
+    expect_word(s.err, "\"recall\":\"none\"");
+    assert_null(strstr(s.err, "recall_stored"));
+    said_free(&s);
+}
+
+/* Neither threads nor the chunk change a bit. */
+static void test_threads(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_FORM; i++) {
+        struct said s = command(NULL, RUN, "--json", "--keep", KEEP, "--recall", forms[i], "-t",
+                                "2", "--chunk", "96", NULL);
+        expect_status(&s, 0);
+        json_t *o = json_loads(s.err, 0, NULL);
+        assert_non_null(o);
+        expect_hash(o, make(KEEP, forms[i], true).hash);
+        json_decref(o);
+        said_free(&s);
+    }
+}
+
+/* The fact is evicted, and both forms find it again before the answer. */
+static void test_finds_the_fact(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, RUN, "-q", "--keep", KEEP, NULL);
+    expect_status(&s, 0);
+    assert_null(strstr(s.out, FACT));
+    said_free(&s);
+    s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", "kv", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, FACT);
+    said_free(&s);
+    s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", "text", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, FACT);
+    said_free(&s);
+}
+
+static void test_lines(void **state)
+{
+    char line[128];
+    (void)state;
+    struct said s = command(NULL, RUN, "--keep", KEEP, "--recall", "kv", NULL);
+    struct made m = make(KEEP, "kv", true);
+    expect_status(&s, 0);
+    snprintf(line, sizeof(line), "kv: %lld evicted entries in ", (long long)m.stats.stored);
+    expect_word(s.err, line);
+    snprintf(line, sizeof(line), " of memory, %lld lost; %lld recalls, %lld entries are back\n",
+             (long long)m.stats.lost, (long long)m.stats.recalls, (long long)m.stats.guests);
+    assert_true(m.stats.recalls > 1); /* the turn's, and those behind it */
+    expect_word(s.err, line);
+    assert_null(strstr(s.err, "--recall kv reads"));
+    said_free(&s);
+
+    s = command(NULL, RUN, "--keep", KEEP, "--recall", "text", NULL);
+    m = make(KEEP, "text", true);
+    expect_status(&s, 0);
+    snprintf(line, sizeof(line), "text: %lld spans in the store, %lld found for the last question",
+             (long long)m.stats.stored, (long long)m.stats.guests);
+    expect_word(s.err, line);
+    snprintf(line, sizeof(line), ", %d tokens of them read before it\n", m.result.n_recalled);
+    expect_word(s.err, line);
+    said_free(&s);
+}
+
+/* Where entries were evicted and nothing brings them back, a line says what would. */
+static void test_hint(void **state)
+{
+    char line[128];
+    (void)state;
+    struct said s = command(NULL, RUN, "--keep", KEEP, NULL);
+    struct made m = make(KEEP, NULL, false);
+    expect_status(&s, 0);
+    snprintf(line, sizeof(line), "recall   %lld of %lld entries were evicted; --recall kv reads",
+             (long long)m.keep.evicted, (long long)(m.keep.evicted + m.keep.live));
+    expect_word(s.err, line);
+    said_free(&s);
+    s = command(NULL, RUN, "--keep", "streaming:budget=3000", NULL);
+    expect_status(&s, 0);
+    assert_null(strstr(s.err, "--recall"));
+    said_free(&s);
+    s = command(NULL, RUN, "--keep", KEEP, "--json", NULL);
+    expect_status(&s, 0);
+    assert_null(strstr(s.err, "--recall"));
+    said_free(&s);
+}
+
+/* A budget that is never reached changes no bit. */
+static void test_unused(void **state)
+{
+    (void)state;
+    struct made full = make(NULL, NULL, false);
+    for (size_t i = 0; i < N_FORM; i++) {
+        struct made m = make("streaming:budget=3000", forms[i], true);
+        assert_int_equal(m.hash, full.hash);
+        assert_int_equal(m.stats.stored, 0);
+        assert_int_equal(m.result.n_recalled, 0);
+    }
+}
+
+/* Text recall changes a prompt only where the caller names the message in it. */
+static void test_without_message(void **state)
+{
+    (void)state;
+    struct made plain = make(KEEP, NULL, false), text = make(KEEP, "text", false);
+    assert_int_equal(plain.hash, text.hash);
+    assert_int_equal(text.result.n_recalled, 0);
+    assert_true(text.stats.stored > 0);
+    assert_true(make(KEEP, "text", true).hash != plain.hash);
+}
+
+/* A named session in a file serves the next process. */
+static void test_next_process(void **state)
+{
+    char db[128], recall[256];
+    (void)state;
+    in_folder("spans.db", db);
+    snprintf(recall, sizeof(recall), "text:session=tale,db=%s", db);
+    struct said s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", recall, NULL);
+    expect_status(&s, 0);
+    said_free(&s);
+    for (int i = 0; i < 2; i++) {
+        if (i == 1)
+            snprintf(recall, sizeof(recall), "text:session=other,db=%s", db);
+        s = command(NULL, "run", "-m", MODEL, "-t", "1", "--temp", "0", "-n", "4", "-p",
+                    "The sun shone.\nQuestion: What is the password of Walter?\n"
+                    "Answer: The password of Walter is",
+                    "--keep", KEEP, "--recall", recall, "--json", NULL);
+        expect_status(&s, 0);
+        if (i == 0)
+            expect_word(s.out, FACT);
+        assert_int_equal(strstr(s.err, "\"recalled_tokens\":0,") == NULL, i == 0);
+        said_free(&s);
+    }
+}
+
+/* ---- chat ---- */
+
+/* The prompt without its question as one message, whose lines are continued, and then the question;
+   what was said is saved. */
+static json_t *converse(const char *template_name, const char *recall)
+{
+    static char text[CAP * 8], input[2 * CAP * 8];
+    char path[128];
+    size_t n = 0;
+    size_t len = read_prompt(text, sizeof(text));
+    char *question = strstr(text, "Question:");
+    assert_non_null(question);
+    (void)len;
+    for (const char *at = text; at < question - 1; at++) {
+        if (*at == '\n')
+            input[n++] = '\\';
+        input[n++] = *at;
+    }
+    snprintf(input + n, sizeof(input) - n,
+             "\nQuestion: What is the password of Walter?\n/save %s\n",
+             in_folder("talk.json", path));
+    struct said s =
+        command(input, "chat", "-m", MODEL, "-t", "1", "--chat-template", template_name, "--temp",
+                "0", "-n", "8", "--keep", KEEP, "--recall", recall, "--stats", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "text: ");
+    said_free(&s);
+    json_t *list = json_load_file(path, 0, NULL);
+    assert_non_null(list);
+    return list;
+}
+
+static void expect_message(const json_t *list, size_t i, const char *role, const char *word)
+{
+    const json_t *m = json_array_get(list, i);
+    assert_string_equal(json_string_value(json_object_get(m, "role")), role);
+    expect_word(json_string_value(json_object_get(m, "content")), word);
+}
+
+static void test_chat(void **state)
+{
+    (void)state;
+    json_t *list = converse("chatml", "text");
+    assert_int_equal(json_array_size(list), 5);
+    expect_message(list, 2, "system", "Walter is " FACT);
+    expect_message(list, 3, "user", "Question: What is the password of Walter?");
+    expect_message(list, 4, "assistant", "");
+    json_decref(list);
+
+    /* A template whose only system message is the first. */
+    list = converse("mistral-v3", "text");
+    assert_int_equal(json_array_size(list), 4);
+    expect_message(list, 2, "user", "Walter is " FACT);
+    expect_message(list, 2, "user", "\nQuestion: What is the password of Walter?");
+    json_decref(list);
+}
+
+/* ---- other commands, refusals ---- */
+
+static void test_bench(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "64", "-n", "2", "-r", "1",
+                            "-d", "600", "--keep", KEEP, "--recall", "kv", "-o", "csv", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, ",keep,read,recall,chunk,");
+    expect_word(s.out, "\"" KEEP "\",\"none\",\"kv\",512,");
+    said_free(&s);
+}
+
+static void test_policies(void **state)
+{
+    (void)state;
+    pith_policy_info form;
+    pith_param_info param;
+    struct said s = command(NULL, "policies", NULL), t = command(NULL, "policies", "--json", NULL);
+    json_t *root = json_loads(t.out, 0, NULL), *list = json_object_get(root, "recall");
+    int32_t n = 0;
+    expect_word(s.out, "--recall NAME:key=value");
+    for (; pith_recall_policy(n, &form) == PITH_OK; n++) {
+        struct said one = command(NULL, "policies", form.name, NULL);
+        const json_t *o = json_array_get(list, (size_t)n);
+        expect_word(s.out, form.summary[0] != '\0' ? form.name : "-");
+        assert_string_equal(json_string_value(json_object_get(o, "name")), form.name);
+        assert_int_equal(json_array_size(json_object_get(o, "params")), form.n_param);
+        for (int32_t j = 0; pith_recall_param(n, j, &param) == PITH_OK; j++) {
+            char key[64];
+            snprintf(key, sizeof(key), "\n  %s=%s", param.key, param.fallback);
+            expect_word(one.out, key);
+        }
+        assert_null(strstr(one.out, "The rules"));
+        said_free(&one);
+    }
+    assert_int_equal(n, 2);
+    json_decref(root);
+    said_free(&s);
+    said_free(&t);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, RUN, "--keep", KEEP, "--recall", "kw", NULL);
+    expect_failure(&s, 2, "--recall: \"kw\" is not a policy");
+    said_free(&s);
+    s = command(NULL, RUN, "--keep", KEEP, "--recall", "text:top=99", NULL);
+    expect_failure(&s, 2, "--recall: top");
+    said_free(&s);
+    s = command(NULL, RUN, "--recall", "kv", NULL);
+    expect_failure(&s, 1, "recall: there is no keep policy");
+    said_free(&s);
+    s = command(NULL, RUN, "--keep", KEEP, "--recall", "kv:take=300", NULL);
+    expect_failure(&s, 1, "recall: take");
+    said_free(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_finds_the_fact),
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_hint),
+        cmocka_unit_test(test_unused),
+        cmocka_unit_test(test_without_message),
+        cmocka_unit_test(test_next_process),
+        cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}

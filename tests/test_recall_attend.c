@@ -1,0 +1,434 @@
+/*
+ * test_recall_attend.c - recall's score `attention`, computed again in double from the entries that
+ * the store and the lane hold: the weight that the queries would give to each; what pages of the
+ * file are promised; that a needle comes back from memory and from the file, and one that the lane
+ * has asks for nothing; the same guests whoever chooses them.
+ */
+#define _DEFAULT_SOURCE /* mkstemp */
+#include <float.h>
+#include <math.h>
+
+#include "base/threads.h"
+#include "recall_rig.h"
+
+enum { Q_MOST = 60, ENTRIES = 400 };
+
+static char path[64];
+
+static int make_path(void **state)
+{
+    (void)state;
+    snprintf(path, sizeof(path), "/tmp/pith-recall-XXXXXX");
+    close(mkstemp(path));
+    return 0;
+}
+
+static int remove_path(void **state)
+{
+    (void)state;
+    unlink(path);
+    return 0;
+}
+
+static bool keep_third(int32_t lane, int32_t pos)
+{
+    return (pos + lane) % 3 == 0;
+}
+
+static bool keep_ninth(int32_t lane, int32_t pos)
+{
+    return (pos + lane) % 9 == 0;
+}
+
+/* ---- scores ---- */
+
+/* Adds the scaled logits of a row over a lane to its maximum and sum: of entries at positions up to
+   `last`. x [length], -INFINITY behind it; NULL: not wanted. */
+static void naive_row(const struct kv_seq *kv, int32_t layer, int32_t head, const float *q,
+                      int32_t last, double *max, double *sum, double *x)
+{
+    float key[RIG_DIM];
+    for (int32_t s = 0; s < kv_lane_len(kv, layer, head); s++) {
+        double dot = 0.0;
+        bool seen = kv_lane_pos(kv, layer, head, s) <= last;
+        kv_lane_key(kv, layer, head, s, key);
+        for (int32_t d = 0; d < RIG_DIM; d++)
+            dot += (double)q[d] * (double)key[d] * 0.125;
+        if (x != NULL)
+            x[s] = seen ? dot : -INFINITY;
+        if (!seen)
+            continue;
+        double both = fmax(*max, dot);
+        *sum = *sum * exp(*max - both) + exp(dot - both);
+        *max = both;
+    }
+}
+
+/* The scores of the entries of `scored`, where M and L are of the lane's own and of `stored`. */
+static void naive_scores(const struct recall_query *query, const struct kv_seq *stored,
+                         const struct kv_seq *scored, double *out)
+{
+    int32_t n = kv_lane_len(scored, 0, 0);
+    memset(out, 0, (size_t)n * sizeof(*out));
+    for (int32_t t = 0; t < query->n_tok; t++)
+        for (int32_t g = 0; g < query->n_group; g++) {
+            const float *q = query->q + (size_t)t * query->q_stride + (size_t)g * RIG_DIM;
+            int32_t last = query->pos0 + t;
+            double max = -INFINITY, sum = 0.0, other = -INFINITY, unused = 0.0, x[ENTRIES];
+            if (query->own != NULL)
+                naive_row(query->own, query->layer, query->head, q, last, &max, &sum, NULL);
+            naive_row(stored, 0, 0, q, last, &max, &sum, NULL);
+            naive_row(scored, 0, 0, q, last, &other, &unused, x);
+            for (int32_t s = 0; s < n; s++)
+                out[s] += exp(x[s] - max) / sum;
+        }
+}
+
+static void expect_scores(const struct recall_query *query, const struct kv_seq *stored,
+                          const struct kv_seq *scored, const float *got)
+{
+    double want[ENTRIES];
+    naive_scores(query, stored, scored, want);
+    for (int32_t s = 0; s < kv_lane_len(scored, 0, 0); s++)
+        if (!(fabs((double)got[s] - want[s]) <= 1e-4 * want[s] + 1e-9))
+            fail_msg("entry %d, %d tokens: %g is not %g", s, query->n_tok, (double)got[s], want[s]);
+}
+
+/* What a lane of the tests is asked by: the last n_tok of the sequence's tokens, the lane's own
+   entries of which are causal. */
+static struct recall_query query_of(const struct rig *r, int32_t lane, const float *q,
+                                    int32_t n_tok, bool own)
+{
+    return (struct recall_query){.layer = lane / RIG_HEADS,
+                                 .head = lane % RIG_HEADS,
+                                 .n_tok = n_tok,
+                                 .n_group = RIG_GROUP,
+                                 .pos0 = r->n_token - n_tok,
+                                 .q = q,
+                                 .q_stride = RIG_GROUP * RIG_DIM,
+                                 .own = own ? r->seq : NULL};
+}
+
+static void check_scores(enum kv_type type, bool stored)
+{
+    const struct kv_geometry g = rig_geometry(type);
+    struct recall_kv_options o = rig_options(&g, 8);
+    static const int32_t n_toks[] = {1, 5, 24, Q_MOST}; /* the last are more than a tile */
+    static float q[Q_MOST * RIG_GROUP * RIG_DIM];
+    struct rig r;
+    float got[ENTRIES];
+    o.score = RECALL_ATTENTION;
+    rig_queries(9, Q_MOST, q);
+    rig_make(&r, &g, ENTRIES);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 150);
+    if (stored)
+        rig_evict(&r, keep_third); /* positions ascend within rounds, not between them */
+    rig_append(&r, 150);
+    if (stored)
+        rig_evict(&r, keep_ninth);
+    rig_append(&r, Q_MOST);
+    for (size_t i = 0; i < PI_LEN(n_toks) * 2; i++)
+        for (int32_t l = 0; l < RIG_LANES; l++) {
+            const struct recall_query query = query_of(&r, l, q, n_toks[i / 2], i % 2 == 0);
+            const struct kv_seq *row = r.store->row[l].kv;
+            struct recall_scorer s;
+            recall_scorer_start(r.tier, &query, r.tier->work, &s);
+            recall_scorer_run(&s, row, true, got);
+            assert_int_equal(kv_lane_len(row, 0, 0) > 0, stored);
+            expect_scores(&query, row, row, got);
+        }
+    rig_free(&r);
+}
+
+static void scores_are_weights(void **state)
+{
+    (void)state;
+    for (int type = 0; type < KV_N_TYPE; type++) {
+        check_scores((enum kv_type)type, true);
+        check_scores((enum kv_type)type, false);
+    }
+}
+
+/* Beside the lane's own entries, scores are what is missing: those of all that is stored and what
+   the own would get together make one for each row. */
+static void weights_sum_to_one(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
+    struct recall_kv_options o = rig_options(&g, 8);
+    struct rig r;
+    float q[5 * RIG_GROUP * RIG_DIM], got[ENTRIES];
+    double sum[2] = {0.0, 0.0};
+    (void)state;
+    o.score = RECALL_ATTENTION;
+    rig_queries(3, 5, q);
+    rig_make(&r, &g, ENTRIES);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 200);
+    rig_evict(&r, keep_third);
+    for (int32_t own = 0; own < 2; own++) {
+        const struct recall_query query = query_of(&r, 1, q, 5, own != 0);
+        struct recall_scorer s;
+        recall_scorer_start(r.tier, &query, r.tier->work, &s);
+        recall_scorer_run(&s, r.store->row[1].kv, true, got);
+        for (int32_t i = 0; i < kv_lane_len(r.store->row[1].kv, 0, 0); i++)
+            sum[own] += (double)got[i];
+    }
+    /* Alone the stored have all of the weight; beside a third of the entries about two thirds. */
+    double last = (double)kv_lane_len(r.store->row[1].kv, 0, 0) / 200.0 * 5 * RIG_GROUP;
+    assert_true(sum[0] < 5 * RIG_GROUP + 1e-4 && sum[0] > 5 * RIG_GROUP - 1e-4);
+    assert_true(fabs(sum[1] - last) < 0.1 * last);
+    rig_free(&r);
+}
+
+/* ---- the file ---- */
+
+static struct recall_kv_options file_options(const struct kv_geometry *g, int32_t n_page,
+                                             int32_t n_place)
+{
+    struct recall_kv_options o = rig_options(g, n_page);
+    snprintf(o.file, sizeof(o.file), "%s", path);
+    o.size = RIG_FILE_BEGIN + n_place * rig_place_bytes(g);
+    o.score = RECALL_ATTENTION;
+    return o;
+}
+
+/* Reads every page of a shelf: its entries score what the formula says, and never more than was
+   promised of it; where bounds are tight, not much less. */
+static void check_pages(struct rig *r, struct recall_scorer *s, int32_t lane, bool tight)
+{
+    const struct recall_shelf *shelf = &r->tier->shelf[lane];
+    struct kv_seq *desk = r->tier->work->desk[shelf->kind].kv;
+    uint8_t *buffer = test_malloc(RECALL_HEAD_SIZE + shelf->page_bytes);
+    struct recall_head head;
+    float got[RECALL_PAGE_LEN];
+    for (int32_t p = 0; p < shelf->n_fresh; p++) {
+        float promise = r->tier->work->promise[p], best = 0.0f;
+        assert_true(recall_file_read(r->tier, shelf, p, true, &head, buffer));
+        kv_lane_put_page(desk, 0, 0, buffer + RECALL_HEAD_SIZE, head.n);
+        recall_scorer_run(s, desk, false, got);
+        for (int32_t e = 0; e < head.n; e++)
+            best = fmaxf(best, got[e]);
+        assert_true(promise < FLT_MAX && best <= promise * 1.0001f);
+        assert_true(!tight || promise <= best * 1.02f);
+        expect_scores(s->query, r->store->row[lane].kv, desk, got);
+        kv_lane_clear(desk, 0, 0);
+    }
+    test_free(buffer);
+}
+
+/* Appends a page of the tier to every lane, of keys that are nearly the same. */
+static void append_alike(struct rig *r)
+{
+    pith_error err;
+    float base[RIG_DIM], k[RIG_DIM], v[RIG_DIM];
+    assert_int_equal(kv_seq_reserve(r->seq, RECALL_PAGE_LEN, &err), PITH_OK);
+    for (int32_t d = 0; d < RIG_DIM; d++)
+        base[d] = rng_float(&r->rng);
+    for (int32_t t = 0; t < RECALL_PAGE_LEN; t++, r->n_token++)
+        for (int32_t l = 0; l < RIG_LANES; l++) {
+            for (int32_t d = 0; d < RIG_DIM; d++) {
+                k[d] = base[d] + 0.001f * rng_float(&r->rng);
+                v[d] = rng_float(&r->rng);
+            }
+            kv_seq_append(r->seq, l / RIG_HEADS, l % RIG_HEADS, r->n_token, 1, k, 0, v, 0);
+        }
+}
+
+static void check_promises(enum kv_type type, bool alike, bool own)
+{
+    static float q[30 * RIG_GROUP * RIG_DIM];
+    const struct kv_geometry g = rig_geometry(type);
+    const struct recall_kv_options o = file_options(&g, 2, 40);
+    struct rig r;
+    float got[ENTRIES];
+    rig_queries(11, 30, q);
+    rig_make(&r, &g, 900);
+    rig_open(&r, &o, 1);
+    for (int32_t n = 0; n < 12; n++) {
+        if (alike)
+            append_alike(&r);
+        else
+            rig_append(&r, RECALL_PAGE_LEN);
+        rig_evict(&r, alike ? rig_keep_none : keep_ninth);
+    }
+    rig_append(&r, 30);
+    for (int32_t l = 0; l < RIG_LANES; l++) {
+        const struct recall_query query = query_of(&r, l, q, 30, own);
+        struct recall_scorer s;
+        recall_scorer_start(r.tier, &query, r.tier->work, &s);
+        recall_scorer_run(&s, r.store->row[l].kv, true, got);
+        recall_scorer_promise(&s, &r.tier->shelf[l]);
+        assert_true(r.tier->shelf[l].n_fresh >= 8);
+        check_pages(&r, &s, l, alike && type == KV_TYPE_F32);
+    }
+    rig_free(&r);
+}
+
+static void promises_are_kept(void **state)
+{
+    static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3};
+    (void)state;
+    for (size_t i = 0; i < 4 * PI_LEN(types); i++)
+        check_promises(types[i / 4], i % 2 == 0, i / 2 % 2 == 0);
+}
+
+/* ---- needles ---- */
+
+static void recall(struct rig *r, const float *q, int32_t n_tok, bool own, int32_t n_most)
+{
+    pith_error err;
+    kv_seq_clear(r->guests);
+    assert_int_equal(kv_seq_reserve(r->guests, n_most, &err), PITH_OK);
+    for (int32_t l = 0; l < RIG_LANES; l++) {
+        const struct recall_query query = query_of(r, l, q, n_tok, own);
+        recall_store_choose(r->store, &query, r->guests, n_most, 0);
+    }
+}
+
+/* A planted key that a token of the question looks for brings itself and what follows. In the file
+   there are more pages than a recall reads. */
+static void check_needle(int32_t depth, bool in_file)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    const int32_t n = in_file ? 6000 : 2000, lane = depth % RIG_LANES;
+    struct recall_kv_options o = in_file ? file_options(&g, 2, 100) : rig_options(&g, 40);
+    float q[8 * RIG_GROUP * RIG_DIM], key[RIG_DIM];
+    struct rig r;
+    o.score = RECALL_ATTENTION;
+    o.block = 16;
+    rig_queries((uint64_t)depth + 7, 8, q);
+    for (int32_t d = 0; d < RIG_DIM; d++)
+        key[d] = q[3 * RIG_GROUP * RIG_DIM + d] * 3.0f;
+    rig_make(&r, &g, n);
+    rig_open(&r, &o, 1);
+    for (int32_t i = 0; i < n; i += 250) {
+        rig_append_key(&r, 250, depth, lane, key);
+        rig_evict(&r, rig_keep_none);
+    }
+    if (in_file) /* the last two pages are in memory */
+        assert_true(r.store->row[lane].n_ref > 2 * RECALL_FILE_LEAST);
+    recall(&r, q, 8, true, 16);
+    rig_check_guests(&r, lane);
+    for (int32_t p = depth; p < depth + 12 && p < n; p++)
+        if (!rig_has_guest(&r, lane, p))
+            fail_msg("a needle at %d of %d: %d did not come back", depth, n, p);
+    rig_free(&r);
+}
+
+static void a_needle_is_found(void **state)
+{
+    (void)state;
+    for (int32_t depth = 1; depth < 2000; depth += 190)
+        check_needle(depth, false);
+    for (int32_t depth = 3; depth < 6000; depth += 1150)
+        check_needle(depth, true);
+}
+
+static bool keep_needle(int32_t lane, int32_t pos)
+{
+    (void)lane;
+    return pos == 700;
+}
+
+/* Two needles of two questions, one of which is in the lane still: only the other asks. */
+static void what_the_lane_has_is_not_asked_for(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
+    struct recall_kv_options o = rig_options(&g, 20);
+    float q[2 * RIG_GROUP * RIG_DIM], key[RIG_DIM], got[2][1000];
+    struct rig r;
+    (void)state;
+    o.score = RECALL_ATTENTION;
+    rig_queries(5, 2, q);
+    for (int32_t d = 0; d < RIG_DIM; d++) /* one question: all rows look for the same */
+        for (int32_t row = 1; row < 2 * RIG_GROUP; row++)
+            q[row * RIG_DIM + d] = q[d];
+    rig_make(&r, &g, 1000);
+    rig_open(&r, &o, 1);
+    for (int32_t d = 0; d < RIG_DIM; d++)
+        key[d] = 3.0f * q[d];
+    rig_append_key(&r, 500, 300, 0, key); /* stored */
+    for (int32_t d = 0; d < RIG_DIM; d++)
+        key[d] = 6.0f * q[d];
+    rig_append_key(&r, 500, 700, 0, key); /* stays, and answers better */
+    rig_evict(&r, keep_needle);
+    for (int32_t own = 0; own < 2; own++) {
+        const struct recall_query query = query_of(&r, 0, q, 2, own != 0);
+        struct recall_scorer s;
+        recall_scorer_start(r.tier, &query, r.tier->work, &s);
+        recall_scorer_run(&s, r.store->row[0].kv, true, got[own]);
+    }
+    assert_true(got[0][300] > 1.0f);  /* of 4 rows: among the stored it is what they look for */
+    assert_true(got[1][300] < 0.05f); /* beside the lane's it is nothing */
+    rig_free(&r);
+}
+
+/* ---- whoever chooses ---- */
+
+struct job {
+    struct rig *r;
+    const float *q;
+};
+
+static void choose_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct job *job = ctx;
+    for (int32_t l = (int32_t)begin; l < end; l++) {
+        const struct recall_query query = query_of(job->r, l, job->q, 30, true);
+        recall_store_choose(job->r->store, &query, job->r->guests, 100, thread);
+    }
+}
+
+/* The guests of all lanes: positions, one after the other. */
+static int32_t guests_of(int32_t n_thread, int32_t *pos)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_TURBO3);
+    const struct recall_kv_options o = file_options(&g, 3, 40);
+    static float q[30 * RIG_GROUP * RIG_DIM];
+    struct rig r;
+    pith_error err;
+    int32_t n = 0;
+    rig_queries(8, 30, q);
+    rig_make(&r, &g, 1200);
+    rig_open(&r, &o, n_thread);
+    for (int32_t i = 0; i < 1200; i += 100) {
+        rig_append(&r, 100);
+        rig_evict(&r, keep_ninth);
+    }
+    assert_int_equal(kv_seq_reserve(r.guests, 100, &err), PITH_OK);
+    struct job job = {&r, q};
+    pi_parallel_items(n_thread, RIG_LANES, choose_lanes, &job);
+    for (int32_t l = 0; l < RIG_LANES; l++) {
+        rig_check_guests(&r, l);
+        assert_int_equal(kv_lane_len(r.guests, l / RIG_HEADS, l % RIG_HEADS), 100);
+        kv_lane_positions(r.guests, l / RIG_HEADS, l % RIG_HEADS, pos + n, 100);
+        n += 100;
+    }
+    rig_free(&r);
+    return n;
+}
+
+static void threads_change_nothing(void **state)
+{
+    int32_t one[RIG_LANES * 100], two[RIG_LANES * 100];
+    (void)state;
+    assert_int_equal(guests_of(1, one), RIG_LANES * 100);
+    guests_of(2, two);
+    assert_memory_equal(one, two, sizeof(one));
+}
+
+#define WITH_FILE(test) cmocka_unit_test_setup_teardown(test, make_path, remove_path)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scores_are_weights),
+        cmocka_unit_test(weights_sum_to_one),
+        WITH_FILE(promises_are_kept),
+        WITH_FILE(a_needle_is_found),
+        cmocka_unit_test(what_the_lane_has_is_not_asked_for),
+        WITH_FILE(threads_change_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

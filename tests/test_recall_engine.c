@@ -1,0 +1,595 @@
+/*
+ * test_recall_engine.c - recall `kv` in an engine: with nothing evicted the bits of the full cache,
+ * with everything back its logits, the same bits for any chunk, number of threads and company, the
+ * budget kept to, and forks, truncation and stopped evaluations.
+ */
+#include <math.h>
+
+#include "testing.h"
+
+#include "keep_engine.h"
+
+#define N_PROMPT 150
+#define N_TURN 30
+#define N_STEP 12
+#define N_TOKEN (N_PROMPT + N_TURN + N_STEP)
+
+static pith_engine *engine_of(const char *keep, const char *read, const char *recall,
+                              const char *type, int32_t chunk, int32_t n_thread, int32_t kv_tokens)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    pith_engine_params_default(&params);
+    params.chunk = chunk;
+    params.n_thread = n_thread;
+    params.kv_tokens = kv_tokens;
+    params.page_len = PAGE_LEN;
+    params.keep = keep;
+    params.read = read;
+    params.recall = recall;
+    params.type_k = params.type_v = type;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    return e;
+}
+
+static pith_recall_stats recall_of(const pith_seq *seq)
+{
+    pith_recall_stats s;
+    pith_seq_recall_stats(seq, &s);
+    return s;
+}
+
+/* ---- the same bits ---- */
+
+/* Hashes of the logits after each token of a prompt, a turn and steps; beside another sequence
+   where company says so. */
+static pith_recall_stats hashes_of(pith_engine *e, bool company, uint64_t *hashes)
+{
+    pith_seq *seq = seq_make(e), *other = seq_make(e);
+    pith_error err;
+    uint64_t unused[N_TOKEN];
+    for (int32_t i = 0, n; i < N_TOKEN; i += n) {
+        n = i == 0 ? N_PROMPT : i == N_PROMPT ? N_TURN : 1;
+        pith_batch_item items[2] = {{.seq = seq,
+                                     .tokens = tokens + i,
+                                     .n_token = n,
+                                     .logits = PITH_LOGITS_ALL,
+                                     .on_logits = keep_hash,
+                                     .user = hashes},
+                                    {.seq = other,
+                                     .tokens = tokens + i + 7,
+                                     .n_token = n,
+                                     .logits = PITH_LOGITS_ALL,
+                                     .on_logits = keep_hash,
+                                     .user = unused}};
+        check(pith_batch_eval(e, items, company ? 2 : 1, NULL, NULL, &err), &err);
+    }
+    pith_recall_stats stats = recall_of(seq);
+    pith_seq_free(seq);
+    pith_seq_free(other);
+    pith_engine_free(e);
+    return stats;
+}
+
+static const struct {
+    const char *keep;
+    const char *read;
+    const char *recall;
+    const char *type;
+} forms[] = {
+    {"streaming:sinks=4,budget=60,slack=8", NULL, "kv:last=16,block=2", "f16"},
+    {"knorm:budget=60,slack=24", NULL, "kv:last=16,every=3", "q8_0"},
+    {"longflow:budget=60,overwrite=on,slack=8", NULL, "kv:last=20,every=2", "f16"},
+    {"h2o:budget=60,slack=8", NULL, "kv:last=16", "f32"},
+    {"adakv:budget=60,slack=24,window=8", NULL, "kv:last=16,take=50%", "f16"},
+    {"pyramidkv:budget=60,slack=24,window=8", NULL, "kv:last=30", "f16"},
+    {"snapkv:budget=60,slack=24,window=8", NULL, "kv:last=16,every=1", "f16"},
+    {"triattention:v3,budget=60,slack=24,prefix=4,window=8", NULL, "kv:last=16", "f16"},
+    {"tova:budget=60,slack=8", NULL, "kv:last=16", "f16"},
+    {"raas:budget=60,slack=8", NULL, "kv:last=16", "f16"},
+    {"rkv:budget=60,slack=24,window=8", NULL, "kv:last=16", "f16"},
+    {"vatp:budget=60,slack=8", NULL, "kv:last=16", "f16"},
+    {"scissorhands:budget=60,slack=24", NULL, "kv:last=16", "f16"},
+    {"lazyeviction:budget=60,slack=24,window=8", NULL, "kv:last=16", "f16"},
+    {"keydiff:budget=40%,slack=8", NULL, "kv:last=16,score=bounds", "f16"},
+    {"random:budget=60,slack=8,granularity=all", NULL, "kv:last=16", "f16"},
+    {"vnorm:budget=30KiB,slack=8", NULL, "kv:last=16,take=30%", "f16"},
+    {"knorm:budget=60,slack=8,batch=16", NULL, "kv:last=16", "f16"},
+    {"knorm:budget=60,slack=24", "quoka:budget=16,chunk=10", "kv:last=16,every=3", "f16"},
+    {"streaming:sinks=4,budget=60,slack=8", "quest:budget=16,chunk=10,phase=prompt", "kv:last=25",
+     "f16"},
+};
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < PI_LEN(forms); f++) {
+        uint64_t a[N_TOKEN], b[N_TOKEN], c[N_TOKEN];
+        const int32_t n = 3 * N_TOKEN;
+        pith_recall_stats s = hashes_of(
+            engine_of(forms[f].keep, forms[f].read, forms[f].recall, forms[f].type, 512, 1, n),
+            false, a);
+        if (s.recalls < 2 || s.guests == 0 || s.stored == 0)
+            fail_msg("%s: %lld recalls, %lld guests of %lld", forms[f].keep, (long long)s.recalls,
+                     (long long)s.guests, (long long)s.stored);
+        assert_int_equal(s.lost, 0);
+        hashes_of(engine_of(forms[f].keep, forms[f].read, forms[f].recall, forms[f].type, 33, 2, n),
+                  false, b);
+        hashes_of(engine_of(forms[f].keep, forms[f].read, forms[f].recall, forms[f].type, 50, 2, n),
+                  true, c);
+        for (int32_t i = 0; i < N_TOKEN; i++)
+            if (a[i] != b[i] || a[i] != c[i])
+                fail_msg("%s: position %d differs", forms[f].keep, i);
+        /* What came back changes what is computed. */
+        hashes_of(engine_of(forms[f].keep, forms[f].read, NULL, forms[f].type, 512, 1, n), false,
+                  b);
+        assert_memory_not_equal(a, b, sizeof(a));
+    }
+}
+
+/* A budget that is never reached. */
+static void test_nothing_evicted_is_full(void **state)
+{
+    static const char *const keeps[] = {"streaming:budget=400,slack=64",
+                                        "longflow:budget=400,overwrite=on",
+                                        "adakv:budget=400,slack=64", "snapkv:budget=400"};
+    static const char *const reads[] = {NULL, "quoka:budget=16,chunk=10,phase=prompt"};
+    uint64_t full[N_TOKEN], got[N_TOKEN];
+    (void)state;
+    for (size_t r = 0; r < PI_LEN(reads); r++) {
+        hashes_of(engine_of(NULL, reads[r], NULL, "f16", 64, 1, 3 * N_TOKEN), false, full);
+        for (size_t i = 0; i < PI_LEN(keeps); i++) {
+            pith_recall_stats s = hashes_of(
+                engine_of(keeps[i], reads[r], "kv:every=2", "f16", 64, 2, 3 * N_TOKEN), true, got);
+            assert_int_equal(s.recalls + s.stored + s.guests, 0);
+            assert_memory_equal(got, full, sizeof(full));
+        }
+    }
+}
+
+/* ---- everything comes back ---- */
+
+static double distance(const float *a, const float *b)
+{
+    double sum = 0.0, norm = 0.0;
+    for (int32_t i = 0; i < info.n_vocab; i++) {
+        sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        norm += (double)b[i] * b[i];
+    }
+    return sqrt(sum / norm);
+}
+
+/* A text is read under the full cache and cut once; a turn that gets back all that was cut is
+   computed as if nothing had been, but for the order of sums. Steps after it, too. */
+static void test_everything_back_is_full(void **state)
+{
+    static const char *const keeps[] = {
+        "streaming:sinks=4,budget=420,slack=1000", "random:budget=420,slack=1000",
+        "knorm:budget=420,slack=1000", "adakv:budget=420,slack=1000,window=8"};
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(keeps); i++) {
+        pith_error err;
+        pith_engine *e =
+            engine_of(keeps[i], NULL, "kv:take=400,last=30,block=1", "f32", 64, 2, 1000);
+        pith_engine *alone = engine_of(keeps[i], NULL, NULL, "f32", 64, 2, 1000);
+        pith_engine *f = engine_of(NULL, NULL, NULL, "f32", 64, 2, 1000);
+        pith_seq *seq = seq_make(e), *full = seq_make(f), *lost = seq_make(alone);
+        eval(seq, 0, N_PROMPT);
+        eval(full, 0, N_PROMPT);
+        check(pith_seq_keep_round(seq, &err), &err);
+        int64_t evicted = stats_of(seq).evicted;
+        assert_int_equal(evicted, (int64_t)n_lane * (N_PROMPT - 20));
+        assert_int_equal(recall_of(seq).stored, evicted);
+        assert_int_equal(recall_of(seq).guests, 0);
+        eval(seq, N_PROMPT, N_PROMPT + N_TURN);
+        eval(full, N_PROMPT, N_PROMPT + N_TURN);
+        assert_int_equal(recall_of(seq).recalls, 1);
+        assert_int_equal(recall_of(seq).guests, evicted);
+        assert_true(distance(pith_seq_logits(seq), pith_seq_logits(full)) < 1e-4);
+        for (int32_t t = N_PROMPT + N_TURN; t < N_TOKEN; t++) {
+            eval(seq, t, t + 1);
+            eval(full, t, t + 1);
+        }
+        assert_true(distance(pith_seq_logits(seq), pith_seq_logits(full)) < 1e-4);
+        /* Without them it is far away. */
+        check(pith_seq_truncate(seq, N_PROMPT, &err), &err);
+        assert_int_equal(recall_of(seq).guests, 0);
+        for (int32_t t = N_PROMPT; t < N_PROMPT + N_TURN; t++) /* tokens alone recall nothing */
+            eval(seq, t, t + 1);
+        check(pith_seq_truncate(full, N_PROMPT, &err), &err);
+        eval(full, N_PROMPT, N_PROMPT + N_TURN);
+        assert_true(distance(pith_seq_logits(seq), pith_seq_logits(full)) > 1e-2);
+        pith_seq_free(seq);
+        pith_seq_free(full);
+        pith_seq_free(lost);
+        pith_engine_free(e);
+        pith_engine_free(f);
+        pith_engine_free(alone);
+    }
+}
+
+/* ---- memory ---- */
+
+static int64_t used_bytes(pith_engine *e)
+{
+    pith_kv_stats s;
+    pith_engine_kv_stats(e, &s);
+    assert_true(s.used_bytes <= s.reserved_bytes && s.peak_bytes <= s.reserved_bytes);
+    return s.peak_bytes;
+}
+
+/* A budget in bytes holds lanes and guests, at every step; and the memory that an engine makes for
+   one sequence suffices. */
+static void test_budget_is_kept(void **state)
+{
+    static const char *const keeps[] = {
+        "streaming:sinks=4,slack=8,budget=", "knorm:slack=24,budget=",
+        "adakv:window=8,slack=8,budget=", "pyramidkv:window=8,slack=8,budget=",
+        "longflow:overwrite=on,slack=8,budget="};
+    static const char *const recalls[] = {"kv:last=16,every=2", "kv:last=16,take=60%",
+                                          "kv:last=16,take=40,every=1"};
+    static const char *const budgets[] = {"100", "150KiB"};
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(keeps) * PI_LEN(recalls) * PI_LEN(budgets); i++) {
+        char keep[128];
+        const char *budget = budgets[i % 2], *recall = recalls[i / 2 % 3];
+        snprintf(keep, sizeof(keep), "%s%s", keeps[i / 6], budget);
+        pith_engine *e = engine_of(keep, NULL, recall, "f16", 64, 2, 0);
+        pith_seq *seq = seq_make(e);
+        for (int32_t t = 0, n; t < TOKENS_MAX - 16; t += n) {
+            n = t % 3 == 0 ? 16 : t < 60 ? 40 : 1;
+            eval(seq, t, t + n);
+            int64_t most = used_bytes(e);
+            if (strcmp(budget, "100") != 0)
+                assert_true(most <= 150 * 1024);
+            else
+                assert_true(stats_of(seq).live + recall_of(seq).guests <=
+                            (int64_t)n_lane * (100 + 24));
+        }
+        if (recall_of(seq).recalls == 0 || recall_of(seq).guests == 0)
+            fail_msg("%s, %s: nothing came back", keep, recall);
+        pith_seq_free(seq);
+        assert_int_equal(used_pages(e), 0);
+        pith_engine_free(e);
+    }
+}
+
+static void test_estimate_suffices(void **state)
+{
+    static const char *const keeps[] = {"streaming:sinks=4,slack=8,budget=100",
+                                        "knorm:slack=8,budget=50%",
+                                        "longflow:overwrite=on,slack=8,budget=100"};
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(keeps); i++)
+        for (int32_t n = 60; n < 300; n += 37) {
+            pith_engine_params params;
+            pith_engine *e;
+            pith_error err;
+            int64_t with, without;
+            pith_engine_params_default(&params);
+            params.page_len = PAGE_LEN;
+            params.keep = keeps[i];
+            check(pith_kv_estimate(model, &params, n, &without, &err), &err);
+            params.recall = "kv:last=16";
+            check(pith_kv_estimate(model, &params, n, &with, &err), &err);
+            assert_true(with <= without + n_lane * 16 * 64 * 4);
+            params.kv_bytes = with;
+            check(pith_engine_create(model, &params, &e, &err), &err);
+            pith_seq *seq = seq_make(e);
+            eval(seq, 0, n - 20);
+            eval(seq, n - 20, n);
+            pith_seq_free(seq);
+            pith_engine_free(e);
+        }
+}
+
+/* ---- forks, truncation, sync ---- */
+
+#define KEEP "knorm:budget=60,slack=24"
+#define RECALL "kv:last=16,follow=0"
+
+static void test_fork(void **state)
+{
+    pith_error err;
+    pith_engine *e = engine_of(KEEP, NULL, RECALL, "f16", 64, 2, 1000);
+    pith_seq *a = seq_make(e), *b, *c;
+    (void)state;
+    eval(a, 0, N_PROMPT);
+    eval(a, N_PROMPT, N_PROMPT + N_TURN);
+    check(pith_seq_fork(a, &b, &err), &err);
+    check(pith_seq_fork(a, &c, &err), &err);
+    pith_kv_stats s;
+    pith_engine_kv_stats(e, &s);
+    assert_int_equal(s.n_seq, 3);
+    assert_int_equal(recall_of(a).guests, recall_of(b).guests);
+    assert_int_equal(recall_of(a).stored, recall_of(b).stored);
+    /* All go on alike, also where one recalls anew before the others. */
+    eval(b, N_PROMPT + N_TURN, N_PROMPT + N_TURN + 8);
+    eval(b, N_PROMPT + N_TURN + 8, N_PROMPT + N_TURN + 9);
+    pith_seq_free(c);
+    eval(a, N_PROMPT + N_TURN, N_PROMPT + N_TURN + 8);
+    assert_int_equal(recall_of(a).recalls, recall_of(b).recalls);
+    eval(a, N_PROMPT + N_TURN + 8, N_PROMPT + N_TURN + 9);
+    assert_int_equal(hash_of(a), hash_of(b));
+    pith_seq_free(a);
+    eval(b, N_PROMPT + N_TURN + 9, N_TOKEN); /* with pages that are its own again */
+    pith_seq_free(b);
+    assert_int_equal(used_pages(e), 0);
+    pith_engine_free(e);
+}
+
+static void test_truncate(void **state)
+{
+    const int32_t end = N_PROMPT + N_TURN;
+    pith_error err;
+    pith_engine *e = engine_of("knorm:budget=60,slack=1000", NULL, RECALL, "f16", 64, 2, 2000);
+    pith_seq *a = seq_make(e), *b;
+    (void)state;
+    eval(a, 0, N_PROMPT);
+    check(pith_seq_keep_round(a, &err), &err);
+    eval(a, N_PROMPT, end);
+    check(pith_seq_fork(a, &b, &err), &err);
+    int64_t guests = recall_of(a).guests, stored = recall_of(a).stored;
+    uint64_t turn = hash_of(a);
+    /* An answer is forgotten, and what came back for its question stays. */
+    for (int32_t t = end; t < end + 3; t++)
+        eval(a, t, t + 1);
+    uint64_t answer = hash_of(a);
+    check(pith_seq_truncate(a, end, &err), &err);
+    assert_int_equal(recall_of(a).guests, guests);
+    for (int32_t t = end; t < end + 3; t++)
+        eval(a, t, t + 1);
+    assert_int_equal(hash_of(a), answer);
+    /* The turn is forgotten with what came back for it, and read again brings it back. */
+    check(pith_seq_truncate(a, N_PROMPT, &err), &err);
+    assert_int_equal(recall_of(a).guests, 0);
+    assert_true(recall_of(a).stored <= stored && recall_of(a).stored > 0);
+    eval(a, N_PROMPT, end);
+    assert_int_equal(recall_of(a).guests, guests);
+    assert_int_equal(hash_of(a), turn);
+    /* With everything gone nothing is remembered. */
+    check(pith_seq_truncate(a, 0, &err), &err);
+    assert_int_equal(recall_of(a).stored + recall_of(a).guests + recall_of(a).recalls, 0);
+    pith_seq_free(a);
+    pith_seq_free(b);
+    pith_engine_free(e);
+}
+
+/* A sync gives what a fresh sequence has, whatever the sequence held. */
+static void test_sync_is_fresh(void **state)
+{
+    static const int32_t ends[] = {20, 50, 59, 60, 75, 90, 100, 149, 150, 151};
+    pith_error err;
+    int32_t other[TOKENS_MAX];
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(ends); i++)
+        for (int32_t same = 5; same < ends[i]; same += 17) {
+            pith_engine *e = engine_of(KEEP, NULL, RECALL, "f16", 64, 2, 1000);
+            pith_seq *a = seq_make(e), *b = seq_make(e);
+            memcpy(other, tokens, sizeof(tokens));
+            for (int32_t t = same; t < TOKENS_MAX; t++)
+                other[t] = tokens[TOKENS_MAX - 1 - t];
+            eval(a, 0, same + 1 + same % 2 * 80); /* beyond what is the same */
+            eval(a, pith_seq_length(a), pith_seq_length(a) + 5);
+            check(pith_seq_sync(a, other, ends[i], NULL, NULL, &err), &err);
+            eval_ids(b, other, 0, ends[i]);
+            if (hash_of(a) != hash_of(b))
+                fail_msg("%d tokens, %d of them the same", ends[i], same);
+            assert_int_equal(recall_of(a).guests, recall_of(b).guests);
+            assert_int_equal(recall_of(a).recalls, recall_of(b).recalls);
+            pith_seq_free(a);
+            pith_seq_free(b);
+            pith_engine_free(e);
+        }
+}
+
+/* ---- what fails ---- */
+
+static bool stop_at_end(void *user, double fraction)
+{
+    return fraction < *(double *)user;
+}
+
+/* A stopped turn leaves the sequence as it was, without guests where it had chosen some. */
+static void test_stopped(void **state)
+{
+    double end = 1.0, before = 0.1;
+    pith_error err;
+    pith_engine *e = engine_of("knorm:budget=60,slack=1000", NULL, RECALL, "f16", 64, 2, 2000);
+    pith_seq *a = seq_make(e), *b;
+    (void)state;
+    eval(a, 0, N_PROMPT);
+    check(pith_seq_keep_round(a, &err), &err);
+    check(pith_seq_fork(a, &b, &err), &err);
+    int64_t pages = used_pages(e);
+    pith_batch_item item = {.seq = a, .tokens = tokens + N_PROMPT, .n_token = N_TURN};
+    expect(pith_batch_eval(e, &item, 1, stop_at_end, &end, &err), &err, PITH_CANCELLED, "");
+    assert_int_equal(pith_seq_length(a), N_PROMPT);
+    assert_int_equal(recall_of(a).guests + recall_of(a).recalls, 0);
+    assert_int_equal(recall_of(a).stored, recall_of(b).stored);
+    assert_true(used_pages(e) <= pages + n_lane); /* last pages, which the fork shared */
+    eval(a, N_PROMPT, N_PROMPT + N_TURN);
+    eval(b, N_PROMPT, N_PROMPT + N_TURN);
+    assert_int_equal(hash_of(a), hash_of(b));
+    /* Stopped before it recalls, the guests of the turn before are still there. */
+    item = (pith_batch_item){.seq = a, .tokens = tokens, .n_token = 80};
+    expect(pith_batch_eval(e, &item, 1, stop_at_end, &before, &err), &err, PITH_CANCELLED, "");
+    eval(a, N_PROMPT + N_TURN, N_PROMPT + N_TURN + 1);
+    eval(b, N_PROMPT + N_TURN, N_PROMPT + N_TURN + 1);
+    assert_int_equal(hash_of(a), hash_of(b));
+    /* Stopped after it, they are gone. */
+    item.n_token = 10;
+    expect(pith_batch_eval(e, &item, 1, stop_at_end, &end, &err), &err, PITH_CANCELLED, "");
+    assert_int_equal(recall_of(a).guests, 0);
+    assert_int_equal(recall_of(a).recalls, recall_of(b).recalls);
+    pith_seq_free(a);
+    pith_seq_free(b);
+    pith_engine_free(e);
+}
+
+/* No room for guests: nothing has changed. */
+static void test_no_room(void **state)
+{
+    pith_error err;
+    pith_engine *e = engine_of("knorm:budget=112,slack=1000", NULL, "kv:take=80,last=16", "f16", 64,
+                               2, N_PROMPT + 10);
+    pith_seq *a = seq_make(e), *b = seq_make(e);
+    (void)state;
+    eval(a, 0, N_PROMPT);
+    check(pith_seq_keep_round(a, &err), &err); /* 32 entries are left */
+    eval(b, 0, 80);
+    int64_t pages = used_pages(e);
+    expect(pith_seq_eval(a, tokens, 20, &err), &err, PITH_KV_FULL, "free");
+    assert_int_equal(pith_seq_length(a), N_PROMPT);
+    assert_int_equal(used_pages(e), pages);
+    pith_seq_free(b);
+    check(pith_seq_eval(a, tokens, 20, &err), &err);
+    assert_true(recall_of(a).guests > 0);
+    pith_seq_free(a);
+    pith_engine_free(e);
+}
+
+static void test_every(void **state)
+{
+    (void)state;
+    for (int32_t every = 0; every < 4; every++) {
+        char recall[64];
+        pith_error err;
+        snprintf(recall, sizeof(recall), "kv:last=16,follow=0,every=%d", every);
+        pith_engine *e = engine_of("knorm:budget=60,slack=1000", NULL, recall, "f16", 64, 1, 1000);
+        pith_seq *a = seq_make(e);
+        eval(a, 0, N_PROMPT);
+        eval(a, N_PROMPT, N_PROMPT + 1); /* nothing is there yet */
+        assert_int_equal(recall_of(a).recalls, 0);
+        check(pith_seq_truncate(a, N_PROMPT, &err), &err);
+        check(pith_seq_keep_round(a, &err), &err);
+        for (int32_t t = 0; t < 12; t++)
+            eval(a, N_PROMPT + t, N_PROMPT + t + 1);
+        int64_t wanted = every == 0 ? 0 : every == 1 ? 12 : 12 / every;
+        assert_in_range(recall_of(a).recalls, wanted, wanted + (every > 1));
+        pith_seq_free(a);
+        pith_engine_free(e);
+    }
+}
+
+/* Behind a turn that recalled the 1st, 2nd, 4th, 8th, ... token does, too, up to `follow`. */
+static void test_follow(void **state)
+{
+    (void)state;
+    for (int32_t follow = 0; follow <= 20; follow += 5) {
+        char recall[64];
+        pith_error err;
+        snprintf(recall, sizeof(recall), "kv:last=16,follow=%d", follow);
+        pith_engine *e = engine_of("knorm:budget=60,slack=1000", NULL, recall, "f16", 64, 1, 1000);
+        pith_seq *a = seq_make(e);
+        eval(a, 0, N_PROMPT);
+        check(pith_seq_keep_round(a, &err), &err);
+        eval(a, N_PROMPT, N_PROMPT + N_TURN);
+        int64_t n = 1;
+        assert_int_equal(recall_of(a).recalls, n);
+        for (int32_t t = 1; t <= 20; t++) {
+            eval(a, N_PROMPT + N_TURN + t - 1, N_PROMPT + N_TURN + t);
+            n += t <= follow && (t == 1 || t == 2 || t == 4 || t == 8 || t == 16);
+            assert_int_equal(recall_of(a).recalls, n);
+        }
+        pith_seq_free(a);
+        pith_engine_free(e);
+    }
+}
+
+/* The first entries go right before a token that recalls. */
+static void test_every_from_the_first(void **state)
+{
+    static const char *const keeps[] = {"knorm:budget=60,slack=8,batch=16",
+                                        "longflow:budget=60,slack=8,overwrite=on",
+                                        "streaming:budget=60,slack=8"};
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(keeps); i++)
+        for (int32_t begin = 31; begin < 80; begin += 12) {
+            pith_engine *e = engine_of(keeps[i], NULL, "kv:last=8,every=1", "f16", 64, 1, 400);
+            pith_seq *a = seq_make(e);
+            eval(a, 0, begin);
+            for (int32_t t = begin; t < 90; t++)
+                eval(a, t, t + 1);
+            assert_true(recall_of(a).recalls > 0);
+            assert_true(recall_of(a).guests > 0);
+            pith_seq_free(a);
+            pith_engine_free(e);
+        }
+}
+
+/* A file has entries and no store. */
+static void test_file_has_no_store(void **state)
+{
+    const char *path = "test_recall_engine.snap";
+    pith_error err;
+    pith_engine *e = engine_of(KEEP, NULL, RECALL, "f16", 64, 2, 1000);
+    pith_seq *a = seq_make(e), *b;
+    (void)state;
+    eval(a, 0, N_PROMPT);
+    check(pith_seq_save(a, path, &err), &err);
+    check(pith_seq_load(e, path, &b, &err), &err);
+    assert_int_equal(recall_of(b).stored + recall_of(b).guests, 0);
+    eval(b, N_PROMPT, N_PROMPT + N_TURN + 10); /* and begins to have one */
+    assert_true(recall_of(b).stored > 0);
+    pith_seq_free(a);
+    pith_seq_free(b);
+    pith_engine_free(e);
+    remove(path);
+}
+
+static void test_refused(void **state)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    (void)state;
+    pith_engine_params_default(&params);
+    params.recall = "kv";
+    expect(pith_engine_create(model, &params, &e, &err), &err, PITH_INVALID,
+           "recall: there is no keep policy that evicts anything");
+    params.keep = KEEP;
+    params.chunk = 31;
+    expect(pith_engine_create(model, &params, &e, &err), &err, PITH_INVALID,
+           "recall: last: 32 tokens choose together, which a pass of at most 31 tokens");
+    params.recall = "kv:lost=1";
+    expect(pith_engine_create(model, &params, &e, &err), &err, PITH_INVALID, "no option \"lost\"");
+    assert_null(e);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    model_load(11);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    model_free();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_nothing_evicted_is_full),
+        cmocka_unit_test(test_everything_back_is_full),
+        cmocka_unit_test(test_budget_is_kept),
+        cmocka_unit_test(test_estimate_suffices),
+        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_truncate),
+        cmocka_unit_test(test_sync_is_fresh),
+        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_every),
+        cmocka_unit_test(test_follow),
+        cmocka_unit_test(test_every_from_the_first),
+        cmocka_unit_test(test_file_has_no_store),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

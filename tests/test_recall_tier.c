@@ -1,0 +1,640 @@
+/*
+ * test_recall_tier.c - the second tier in memory: what is remembered comes back as it was, the best
+ * first, within exact budgets; forks, truncation, threads, allocations that fail.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+
+#include "base/threads.h"
+#include "recall_rig.h"
+
+/* Different lanes keep different tokens. */
+static bool keep_third(int32_t lane, int32_t pos)
+{
+    return (pos + lane) % 3 == 0;
+}
+
+static bool keep_ninth(int32_t lane, int32_t pos)
+{
+    return (pos + lane) % 9 == 0;
+}
+
+/* ---- exactness ---- */
+
+static void check_type(enum kv_type type, uint32_t index)
+{
+    struct kv_geometry g = rig_geometry(type);
+    struct rig r;
+    float q[3 * RIG_GROUP * RIG_DIM];
+    int32_t n_guest[RIG_LANES];
+    g.index = index;
+    const struct recall_kv_options o = rig_options(&g, 8);
+    rig_queries(1, 3, q);
+    rig_make(&r, &g, 300);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 150);
+    rig_evict(&r, keep_third);
+    rig_append(&r, 150);
+    rig_evict(&r, keep_ninth);
+    rig_recall(&r, q, 3, 300, n_guest);
+    int32_t n = 0;
+    for (int32_t l = 0; l < RIG_LANES; l++) {
+        rig_check_guests(&r, l);
+        n += n_guest[l];
+    }
+    assert_int_equal(n, rig_count_gone(&r)); /* all of them */
+    rig_recall(&r, q, 3, 50, n_guest);
+    for (int32_t l = 0; l < RIG_LANES; l++) {
+        rig_check_guests(&r, l);
+        assert_int_equal(n_guest[l], 50);
+    }
+    rig_recall(&r, q, 3, 0, n_guest);
+    assert_int_equal(n_guest[0], 0);
+    rig_free(&r);
+}
+
+static void entries_come_back_as_they_were(void **state)
+{
+    (void)state;
+    for (int type = 0; type < KV_N_TYPE; type++) {
+        check_type((enum kv_type)type, 0);
+        check_type((enum kv_type)type, KV_INDEX_ROWS);
+        check_type((enum kv_type)type, KV_INDEX_NORM | KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM);
+    }
+}
+
+/* Types differ from layer to layer, and keys from values. */
+static void layers_have_types_of_their_own(void **state)
+{
+    struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    struct rig r;
+    float q[RIG_GROUP * RIG_DIM];
+    int32_t n_guest[RIG_LANES];
+    (void)state;
+    g.type_v = KV_TYPE_TURBO3;
+    g.edge_v = (struct kv_edge){KV_TYPE_Q8_0, 1, 0};
+    struct recall_kv_options o = rig_options(&g, 1);
+    o.ram = 1 << 20;
+    rig_queries(1, 1, q);
+    rig_make(&r, &g, 200);
+    rig_open(&r, &o, 1);
+    assert_int_equal(r.tier->n_kind, 2);
+    rig_append(&r, 200);
+    rig_evict(&r, keep_third);
+    rig_recall(&r, q, 1, 200, n_guest);
+    for (int32_t l = 0; l < RIG_LANES; l++) {
+        int32_t n = 0;
+        for (int32_t p = 0; p < 200; p++)
+            n += !keep_third(l, p);
+        assert_int_equal(n_guest[l], n);
+        rig_check_guests(&r, l);
+    }
+    rig_free(&r);
+}
+
+/* As asked instead of as stored: what comes back is what the type makes of it. */
+static void a_type_of_its_own(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
+    struct recall_kv_options o = rig_options(&g, 4);
+    struct rig r;
+    float q[RIG_GROUP * RIG_DIM], row[RIG_DIM];
+    int32_t n_guest[RIG_LANES];
+    (void)state;
+    o.type = 1 + KV_TYPE_Q8_0;
+    rig_queries(1, 1, q);
+    rig_make(&r, &g, 100);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 100);
+    rig_evict(&r, rig_keep_none);
+    rig_recall(&r, q, 1, 100, n_guest);
+    assert_int_equal(n_guest[0], 100);
+    for (int32_t s = 0; s < 100; s++) {
+        float most = 0.0f, error = 0.0f;
+        kv_lane_key(r.guests, 0, 0, s, row);
+        for (int32_t d = 0; d < RIG_DIM; d++) {
+            most = fmaxf(most, fabsf(r.key[s * RIG_DIM + d]));
+            error = fmaxf(error, fabsf(row[d] - r.key[s * RIG_DIM + d]));
+        }
+        assert_true(error > 0.0f && error <= most / 127.0f * 0.6f);
+    }
+    rig_free(&r);
+}
+
+/* One entry after the other, as they are overwritten. */
+static void single_entries_are_remembered(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    const struct recall_kv_options o = rig_options(&g, 4);
+    struct rig r;
+    struct recall_counts counts;
+    float q[RIG_GROUP * RIG_DIM], key[RIG_DIM], row[RIG_DIM];
+    int32_t n_guest[RIG_LANES];
+    (void)state;
+    rig_queries(1, 1, q);
+    rig_make(&r, &g, 100);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 100);
+    for (int32_t i = 0; i < 100; i++)
+        recall_store_remember_one(r.store, r.seq, 1, 1, (i * 37) % 100);
+    recall_store_count(r.store, &counts);
+    assert_int_equal(counts.n_stored, 100);
+    rig_recall(&r, q, 1, 100, n_guest);
+    assert_int_equal(n_guest[3], 100);
+    for (int32_t s = 0; s < 100; s++) {
+        assert_int_equal(kv_lane_pos(r.guests, 1, 1, s), s);
+        kv_lane_key(r.guests, 1, 1, s, row);
+        kv_lane_key(r.seq, 1, 1, s, key);
+        assert_memory_equal(row, key, sizeof(row));
+    }
+    rig_free(&r);
+}
+
+/* Entries that are read elsewhere than they were written are not remembered, and counted. */
+static void shifted_entries_are_lost(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    const struct recall_kv_options o = rig_options(&g, 4);
+    struct rig r;
+    struct recall_counts counts;
+    (void)state;
+    rig_make(&r, &g, 100);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 64);
+    kv_seq_shift(r.seq, 0, 1, 16, -3);
+    const int32_t kept[2] = {2, 20};
+    recall_store_remember(r.store, r.seq, 0, 1, kept, 2);
+    recall_store_remember_one(r.store, r.seq, 0, 1, 5);
+    recall_store_count(r.store, &counts);
+    assert_int_equal(counts.n_stored, 64 - 16 - 1);
+    assert_int_equal(counts.n_lost, 15 + 1);
+    rig_free(&r);
+}
+
+/* ---- the choice ---- */
+
+/* cosine of a key with the mean of a token's unit queries, in double. */
+static double naive_score(const float *q, const float *key)
+{
+    double mean[RIG_DIM] = {0}, dot = 0.0, kk = 0.0;
+    for (int32_t g = 0; g < RIG_GROUP; g++) {
+        double qq = 0.0;
+        for (int32_t d = 0; d < RIG_DIM; d++)
+            qq += (double)q[g * RIG_DIM + d] * q[g * RIG_DIM + d];
+        for (int32_t d = 0; d < RIG_DIM; d++)
+            mean[d] += q[g * RIG_DIM + d] / sqrt(qq) / RIG_GROUP;
+    }
+    for (int32_t d = 0; d < RIG_DIM; d++) {
+        dot += mean[d] * key[d];
+        kk += (double)key[d] * key[d];
+    }
+    return dot / sqrt(kk);
+}
+
+/* The best score of those whose block an entry is in. */
+static double naive_reach(const struct rig *r, const double *score, int32_t lane, int32_t pos,
+                          int32_t block)
+{
+    double best = -1e9;
+    for (int32_t p = 0; p < r->n_token; p++)
+        if (r->gone[lane * r->capacity + p] && p - block / 4 <= pos && pos < p - block / 4 + block)
+            best = fmax(best, score[p]);
+    return best;
+}
+
+static void the_best_blocks_come_back(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
+    struct recall_kv_options o = rig_options(&g, 16);
+    struct rig r;
+    float q[RIG_GROUP * RIG_DIM];
+    double score[700];
+    int32_t n_guest[RIG_LANES];
+    (void)state;
+    rig_make(&r, &g, 700);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 400);
+    rig_evict(&r, keep_third); /* positions ascend within rounds, not between them */
+    rig_append(&r, 300);
+    rig_evict(&r, keep_ninth);
+    for (int32_t i = 0; i < 12; i++) {
+        r.tier->o.block = 1 + i * 3;
+        rig_queries((uint64_t)i, 1, q);
+        rig_recall(&r, q, 1, 60, n_guest);
+        for (int32_t l = 0; l < RIG_LANES; l++) {
+            double least = 1e9, most = -1e9;
+            for (int32_t p = 0; p < 700; p++)
+                score[p] = naive_score(q, r.key + (l * 700 + p) * RIG_DIM);
+            for (int32_t p = 0; p < 700; p++) {
+                double reach = naive_reach(&r, score, l, p, r.tier->o.block);
+                if (!r.gone[l * 700 + p])
+                    continue;
+                if (rig_has_guest(&r, l, p))
+                    least = fmin(least, reach);
+                else
+                    most = fmax(most, reach);
+            }
+            assert_int_equal(n_guest[l], 60);
+            assert_true(least >= most - 1e-5);
+        }
+    }
+    rig_free(&r);
+}
+
+/* A planted key that looks like the question brings itself and what follows, wherever it is,
+   however few guests there are, whatever else the questions are about. */
+static void check_needle(int32_t score, int32_t depth)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    struct recall_kv_options o = rig_options(&g, 40);
+    struct rig r;
+    float q[8 * RIG_GROUP * RIG_DIM], key[RIG_DIM];
+    int32_t n_guest[RIG_LANES], lane = depth % RIG_LANES;
+    o.score = score;
+    o.block = score == RECALL_BOUNDS ? 1 : 16;
+    rig_queries((uint64_t)depth + 7, 8, q);
+    for (int32_t d = 0; d < RIG_DIM; d++) /* both heads of a token of the question look for it */
+        q[(3 * RIG_GROUP + 1) * RIG_DIM + d] = q[3 * RIG_GROUP * RIG_DIM + d];
+    for (int32_t d = 0; d < RIG_DIM; d++)
+        key[d] = q[3 * RIG_GROUP * RIG_DIM + d] * rig_needle_factor(score);
+    rig_make(&r, &g, 2000);
+    rig_open(&r, &o, 1);
+    for (int32_t i = 0; i < 2000; i += 250) {
+        rig_append_key(&r, 250, depth, lane, key);
+        rig_evict(&r, i % 500 == 0 ? keep_third : rig_keep_none);
+    }
+    rig_recall(&r, q, 8, score == RECALL_BOUNDS ? 64 : 16, n_guest);
+    rig_check_guests(&r, lane);
+    assert_true(rig_has_guest(&r, lane, depth));
+    for (int32_t p = depth; score != RECALL_BOUNDS && p < depth + 12 && p < 2000; p++)
+        assert_true(rig_has_guest(&r, lane, p));
+    rig_free(&r);
+}
+
+static void a_needle_is_found(void **state)
+{
+    (void)state;
+    for (int32_t depth = 1; depth < 2000; depth += 190) {
+        check_needle(RECALL_QUOKA, depth);
+        check_needle(RECALL_BOUNDS, depth);
+        check_needle(RECALL_ATTENTION, depth);
+    }
+}
+
+/* ---- budgets ---- */
+
+static void memory_is_kept_to_and_losses_are_counted(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    struct recall_kv_options o = rig_options(&g, 3);
+    struct rig r;
+    struct recall_counts counts;
+    pith_error err;
+    float q[RIG_GROUP * RIG_DIM];
+    int32_t n_guest[RIG_LANES];
+    (void)state;
+    rig_queries(2, 1, q);
+    rig_make(&r, &g, 1000);
+    o.ram--;
+    o.ram -= 2 * rig_page_bytes(&g);
+    assert_int_equal(recall_tier_create(&o, &r.model, 1, &r.tier, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "recall: ram: "));
+    o.ram += 3 * rig_page_bytes(&g); /* a byte less than 4 pages of every lane */
+    rig_open(&r, &o, 1);
+    for (int32_t i = 0; i < 10; i++) {
+        rig_append(&r, 100);
+        rig_evict(&r, i % 2 == 0 ? keep_ninth : keep_third);
+        recall_store_count(r.store, &counts);
+        assert_int_equal(counts.n_stored + counts.n_lost, rig_count_gone(&r));
+        assert_true(counts.ram_bytes <= o.ram && counts.file_bytes == 0);
+    }
+    /* Three pages of every lane, the last of which may be filling. */
+    assert_true(counts.n_stored > RIG_LANES * 2 * RECALL_PAGE_LEN);
+    assert_true(counts.n_stored <= RIG_LANES * 3 * RECALL_PAGE_LEN);
+    assert_int_equal(counts.ram_bytes, 3 * rig_page_bytes(&g));
+    rig_recall(&r, q, 1, 400, n_guest);
+    for (int32_t l = 0; l < RIG_LANES; l++) {
+        rig_check_guests(&r, l);
+        assert_true(n_guest[l] <= 3 * RECALL_PAGE_LEN);
+        /* What was evicted first is lost: of the first rounds nothing is left. */
+        assert_true(kv_lane_pos(r.guests, l / RIG_HEADS, l % RIG_HEADS, 0) > 300);
+    }
+    rig_free(&r);
+}
+
+/* Two sequences share a budget: the older pages of either go first. */
+static void stores_share_the_budget(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    const struct recall_kv_options o = rig_options(&g, 4);
+    struct rig r;
+    struct recall_store *other;
+    struct recall_counts a, b;
+    pith_error err;
+    (void)state;
+    rig_make(&r, &g, 256);
+    rig_open(&r, &o, 1);
+    assert_int_equal(recall_store_create(r.tier, &other, &err), PITH_OK);
+    rig_append(&r, 256);
+    for (int32_t l = 0; l < RIG_LANES; l++)
+        for (int32_t s = 0; s < 128; s++)
+            recall_store_remember_one(other, r.seq, l / RIG_HEADS, l % RIG_HEADS, s);
+    rig_evict(&r, rig_keep_none);
+    recall_store_count(r.store, &a);
+    recall_store_count(other, &b);
+    assert_int_equal(a.n_stored, 256 * RIG_LANES);
+    assert_int_equal(b.n_stored, 0);
+    assert_int_equal(b.n_lost, 128 * RIG_LANES);
+    assert_int_equal(b.ram_bytes, 0);
+    recall_store_free(other);
+    rig_free(&r);
+}
+
+/* ---- forks and truncation ---- */
+
+static void forks_go_their_own_ways(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    const struct recall_kv_options o = rig_options(&g, 8);
+    struct rig r;
+    struct recall_store *fork;
+    struct recall_counts a, b;
+    pith_error err;
+    float q[RIG_GROUP * RIG_DIM];
+    int32_t n_guest[RIG_LANES];
+    (void)state;
+    rig_queries(2, 1, q);
+    rig_make(&r, &g, 400);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 150);
+    rig_evict(&r, keep_ninth);
+    int64_t before = rig_count_gone(&r);
+    assert_int_equal(recall_store_fork(r.store, &fork, &err), PITH_OK);
+    rig_append(&r, 150);
+    rig_evict(&r, keep_third);
+    recall_store_count(r.store, &a);
+    recall_store_count(fork, &b);
+    assert_int_equal(a.n_stored, rig_count_gone(&r));
+    assert_int_equal(b.n_stored, before);
+    assert_int_equal(a.n_lost + b.n_lost, 0);
+    /* Full pages are shared, the last one is not any more. */
+    assert_int_equal(kv_lane_page(r.store->row[0].kv, 0, 0, 0),
+                     kv_lane_page(fork->row[0].kv, 0, 0, 0));
+    assert_int_not_equal(kv_lane_page(r.store->row[0].kv, 0, 0, 2),
+                         kv_lane_page(fork->row[0].kv, 0, 0, 2));
+    /* The fork's answers are those of before. */
+    struct recall_store *own = r.store;
+    r.store = fork;
+    rig_recall(&r, q, 1, 400, n_guest);
+    for (int32_t l = 0; l < RIG_LANES; l++) {
+        rig_check_guests(&r, l);
+        assert_true(n_guest[l] > 0);
+        assert_true(kv_lane_last(r.guests, l / RIG_HEADS, l % RIG_HEADS) < 150);
+    }
+    r.store = own;
+    recall_store_free(fork);
+    rig_recall(&r, q, 1, 400, n_guest);
+    for (int32_t l = 0; l < RIG_LANES; l++)
+        rig_check_guests(&r, l);
+    rig_free(&r);
+}
+
+/* Pages that two rows share go out of both, and each row counts its own loss. */
+static void shared_pages_go_together(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    const struct recall_kv_options o = rig_options(&g, 3);
+    struct rig r;
+    struct recall_store *fork;
+    struct recall_counts a, b;
+    pith_error err;
+    (void)state;
+    rig_make(&r, &g, 400);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 150);
+    rig_evict(&r, rig_keep_none);
+    assert_int_equal(recall_store_fork(r.store, &fork, &err), PITH_OK);
+    rig_append(&r, 150);
+    rig_evict(&r, rig_keep_none);
+    recall_store_count(r.store, &a);
+    recall_store_count(fork, &b);
+    assert_int_equal(a.n_stored + a.n_lost, 300 * RIG_LANES);
+    assert_int_equal(b.n_stored + b.n_lost, 150 * RIG_LANES);
+    assert_true(a.n_stored >= 2 * RECALL_PAGE_LEN * RIG_LANES);
+    assert_true(b.n_lost >= 2 * RECALL_PAGE_LEN * RIG_LANES);
+    recall_store_free(fork);
+    rig_free(&r);
+}
+
+static void truncation_forgets(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_Q8_0);
+    const struct recall_kv_options o = rig_options(&g, 16);
+    struct rig r;
+    struct recall_store *fork;
+    struct recall_counts counts;
+    pith_error err;
+    float q[RIG_GROUP * RIG_DIM];
+    int32_t n_guest[RIG_LANES];
+    (void)state;
+    rig_queries(2, 1, q);
+    rig_make(&r, &g, 300);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 200);
+    rig_evict(&r, keep_third);
+    rig_append(&r, 100);
+    rig_evict(&r, rig_keep_none);
+    assert_int_equal(recall_store_fork(r.store, &fork, &err), PITH_OK);
+    recall_store_truncate(r.store, 120);
+    for (int32_t l = 0; l < RIG_LANES; l++)
+        for (int32_t p = 120; p < 300; p++)
+            r.gone[l * 300 + p] = false;
+    recall_store_count(r.store, &counts);
+    assert_int_equal(counts.n_stored, 120 * RIG_LANES);
+    assert_int_equal(counts.n_lost, 0);
+    rig_recall(&r, q, 1, 300, n_guest);
+    for (int32_t l = 0; l < RIG_LANES; l++) {
+        assert_int_equal(n_guest[l], 120);
+        rig_check_guests(&r, l);
+    }
+    recall_store_count(fork, &counts);
+    assert_int_equal(counts.n_stored, 300 * RIG_LANES);
+    /* New entries at old positions. */
+    kv_seq_truncate(r.seq, 0);
+    r.n_token = 120;
+    rig_append(&r, 180);
+    rig_evict(&r, rig_keep_none);
+    rig_recall(&r, q, 1, 300, n_guest);
+    for (int32_t l = 0; l < RIG_LANES; l++) {
+        assert_int_equal(n_guest[l], 300);
+        rig_check_guests(&r, l);
+    }
+    recall_store_free(fork);
+    rig_free(&r);
+}
+
+/* Truncating shared pages takes room: where there is none, the oldest entries make it. */
+static void truncation_in_a_full_tier(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    const struct recall_kv_options o = rig_options(&g, 5);
+    struct rig r;
+    struct recall_store *fork;
+    struct recall_counts a, b;
+    pith_error err;
+    (void)state;
+    rig_make(&r, &g, 320);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 240);
+    rig_evict(&r, keep_third);
+    rig_append(&r, 80);
+    rig_evict(&r, rig_keep_none);
+    assert_int_equal(recall_store_fork(r.store, &fork, &err), PITH_OK);
+    recall_store_truncate(r.store, 100);
+    recall_store_count(r.store, &a);
+    recall_store_count(fork, &b);
+    assert_int_equal(b.n_stored + b.n_lost, 320 * RIG_LANES);
+    assert_true(a.n_stored <= 100 * RIG_LANES && a.n_stored + a.n_lost >= 100 * RIG_LANES);
+    recall_store_free(fork);
+    rig_free(&r);
+}
+
+/* ---- threads ---- */
+
+struct parallel {
+    struct rig *r;
+    const float *q;
+    int32_t n_guest[RIG_LANES];
+};
+
+static void remember_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct parallel *p = ctx;
+    int32_t kept[400];
+    (void)thread;
+    for (int32_t l = (int32_t)begin; l < end; l++) {
+        int32_t n = 0;
+        for (int32_t s = 0; s < kv_lane_len(p->r->seq, l / RIG_HEADS, l % RIG_HEADS); s++)
+            if ((s + l) % 5 == 0)
+                kept[n++] = s;
+        recall_store_remember(p->r->store, p->r->seq, l / RIG_HEADS, l % RIG_HEADS, kept, n);
+    }
+}
+
+static void choose_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct parallel *p = ctx;
+    for (int32_t l = (int32_t)begin; l < end; l++) {
+        const struct recall_query query = {.layer = l / RIG_HEADS,
+                                           .head = l % RIG_HEADS,
+                                           .n_tok = 5,
+                                           .n_group = RIG_GROUP,
+                                           .pos0 = 400,
+                                           .q = p->q,
+                                           .q_stride = RIG_GROUP * RIG_DIM};
+        p->n_guest[l] = recall_store_choose(p->r->store, &query, p->r->guests, 70, thread);
+    }
+}
+
+/* A digest of all guests, after rounds and recalls by so many threads. */
+static uint64_t run_with_threads(int32_t n_thread)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    const struct recall_kv_options o = rig_options(&g, 3);
+    struct rig r;
+    float q[5 * RIG_GROUP * RIG_DIM], row[RIG_DIM];
+    uint64_t digest = 1;
+    pith_error err;
+    rig_queries(9, 5, q);
+    rig_make(&r, &g, 400);
+    rig_open(&r, &o, n_thread);
+    assert_int_equal(kv_seq_reserve(r.guests, 70, &err), PITH_OK);
+    struct parallel p = {.r = &r, .q = q};
+    for (int32_t i = 0; i < 4; i++) {
+        rig_append(&r, 100);
+        pi_parallel_items(n_thread, RIG_LANES, remember_lanes, &p);
+        pi_parallel_items(n_thread, RIG_LANES, choose_lanes, &p);
+        for (int32_t l = 0; l < RIG_LANES; l++)
+            for (int32_t s = 0; s < p.n_guest[l]; s++) {
+                kv_lane_value(r.guests, l / RIG_HEADS, l % RIG_HEADS, s, row);
+                digest =
+                    digest * 31 + (uint64_t)kv_lane_pos(r.guests, l / RIG_HEADS, l % RIG_HEADS, s);
+                for (int32_t d = 0; d < RIG_DIM; d++)
+                    digest = digest * 31 + (uint64_t)(int64_t)(row[d] * 1e6f);
+            }
+    }
+    rig_free(&r);
+    return digest;
+}
+
+static void threads_change_nothing(void **state)
+{
+    (void)state;
+    uint64_t one = run_with_threads(1);
+    assert_true(run_with_threads(2) == one);
+    assert_true(run_with_threads(4) == one);
+}
+
+/* ---- allocations that fail ---- */
+
+static void no_memory_is_said(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    struct recall_kv_options o = rig_options(&g, 4);
+    struct recall_tier *tier = NULL;
+    struct recall_store *store = NULL, *fork = NULL;
+    struct rig r;
+    char path[] = "/tmp/pith-recall-XXXXXX";
+    pith_status status = PITH_NOMEM;
+    int32_t n = 0;
+    (void)state;
+    close(mkstemp(path));
+    snprintf(o.file, sizeof(o.file), "%s", path);
+    o.size = 1 << 20;
+    rig_make(&r, &g, 100);
+    while (status != PITH_OK) {
+        pith_error err = {0};
+        pi_mem_fail_at(++n, false);
+        status = recall_tier_create(&o, &r.model, 2, &tier, &err);
+        if (status == PITH_OK)
+            status = recall_store_create(tier, &store, &err);
+        if (status == PITH_OK)
+            status = recall_store_fork(store, &fork, &err);
+        if (status == PITH_OK)
+            status = recall_tier_reserve(tier, 32, &err);
+        pi_mem_fail_at(0, false);
+        assert_true(status == PITH_OK || (status == PITH_NOMEM && err.message[0] != '\0'));
+        recall_store_free(fork);
+        recall_store_free(store);
+        recall_tier_free(tier);
+        tier = NULL;
+        store = fork = NULL;
+        for (int tag = 0; tag < PI_MEM_N_TAG; tag++)
+            assert_true(pi_mem_used((enum pi_mem_tag)tag) >= r.used[tag]);
+    }
+    assert_true(n > 20);
+    rig_free(&r);
+    unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(entries_come_back_as_they_were),
+        cmocka_unit_test(layers_have_types_of_their_own),
+        cmocka_unit_test(a_type_of_its_own),
+        cmocka_unit_test(single_entries_are_remembered),
+        cmocka_unit_test(shifted_entries_are_lost),
+        cmocka_unit_test(the_best_blocks_come_back),
+        cmocka_unit_test(a_needle_is_found),
+        cmocka_unit_test(memory_is_kept_to_and_losses_are_counted),
+        cmocka_unit_test(stores_share_the_budget),
+        cmocka_unit_test(forks_go_their_own_ways),
+        cmocka_unit_test(shared_pages_go_together),
+        cmocka_unit_test(truncation_forgets),
+        cmocka_unit_test(truncation_in_a_full_tier),
+        cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(no_memory_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
