@@ -527,11 +527,11 @@ PITH_API pith_status pith_read_check(const char *read, pith_error *err);
  * What is promised of `kv`: a lane's entries and guests together are within the keep budget that
  * was asked for (and its slack between rounds), of which guests take a share; only where a budget
  * that is a share of the tokens comes to less than the policy protects are guests on top of that.
- * Guests are chosen anew by the last tokens of each evaluation of several (the option last), by
- * some of the first tokens that are evaluated alone behind it (follow), and with every=N by each
- * Nth; a keep round that would fall among tokens that choose together comes before them. So results
- * depend neither on the chunk, nor on threads or company; how a text is cut into evaluations
- * matters. While nothing was evicted the bits are those of the full cache.
+ * Guests are chosen anew by the last tokens of each evaluation of several (the option last), and
+ * with every=N by each Nth token that is evaluated alone; a keep round that would fall among tokens
+ * that choose together comes before them. So results depend neither on the chunk, nor on threads or
+ * company; how a text is cut into evaluations matters. While nothing was evicted the bits are those
+ * of the full cache.
  */
 
 /* Recall form i. NOT_FOUND past the last. */

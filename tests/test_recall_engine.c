@@ -287,7 +287,7 @@ static void test_estimate_suffices(void **state)
 /* ---- forks, truncation, sync ---- */
 
 #define KEEP "knorm:budget=60,slack=24"
-#define RECALL "kv:last=16,follow=0"
+#define RECALL "kv:last=16"
 
 static void test_fork(void **state)
 {
@@ -456,7 +456,7 @@ static void test_every(void **state)
     for (int32_t every = 0; every < 4; every++) {
         char recall[64];
         pith_error err;
-        snprintf(recall, sizeof(recall), "kv:last=16,follow=0,every=%d", every);
+        snprintf(recall, sizeof(recall), "kv:last=16,every=%d", every);
         pith_engine *e = engine_of("knorm:budget=60,slack=1000", NULL, recall, "f16", 64, 1, 1000);
         pith_seq *a = seq_make(e);
         eval(a, 0, N_PROMPT);
@@ -468,31 +468,6 @@ static void test_every(void **state)
             eval(a, N_PROMPT + t, N_PROMPT + t + 1);
         int64_t wanted = every == 0 ? 0 : every == 1 ? 12 : 12 / every;
         assert_in_range(recall_of(a).recalls, wanted, wanted + (every > 1));
-        pith_seq_free(a);
-        pith_engine_free(e);
-    }
-}
-
-/* Behind a turn that recalled the 1st, 2nd, 4th, 8th, ... token does, too, up to `follow`. */
-static void test_follow(void **state)
-{
-    (void)state;
-    for (int32_t follow = 0; follow <= 20; follow += 5) {
-        char recall[64];
-        pith_error err;
-        snprintf(recall, sizeof(recall), "kv:last=16,follow=%d", follow);
-        pith_engine *e = engine_of("knorm:budget=60,slack=1000", NULL, recall, "f16", 64, 1, 1000);
-        pith_seq *a = seq_make(e);
-        eval(a, 0, N_PROMPT);
-        check(pith_seq_keep_round(a, &err), &err);
-        eval(a, N_PROMPT, N_PROMPT + N_TURN);
-        int64_t n = 1;
-        assert_int_equal(recall_of(a).recalls, n);
-        for (int32_t t = 1; t <= 20; t++) {
-            eval(a, N_PROMPT + N_TURN + t - 1, N_PROMPT + N_TURN + t);
-            n += t <= follow && (t == 1 || t == 2 || t == 4 || t == 8 || t == 16);
-            assert_int_equal(recall_of(a).recalls, n);
-        }
         pith_seq_free(a);
         pith_engine_free(e);
     }
@@ -586,7 +561,6 @@ int main(void)
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_every),
-        cmocka_unit_test(test_follow),
         cmocka_unit_test(test_every_from_the_first),
         cmocka_unit_test(test_file_has_no_store),
         cmocka_unit_test(test_refused),

@@ -16,7 +16,6 @@
 struct pi_recall_point {
     int64_t n_recall; /* passes that chose guests, or texts that were found */
     int32_t n_step;   /* tokens evaluated alone since the last */
-    int32_t n_alone;  /* tokens evaluated alone since the last evaluation of several */
     int32_t end;      /* tokens in the sequence when the guests were chosen; 0: there are none */
 };
 
@@ -49,7 +48,6 @@ struct pi_seq_recall {
     struct recall_text_seq *text; /* owned; NULL without text */
     int64_t n_recall;             /* struct pi_recall_point */
     int32_t n_step;
-    int32_t n_alone;
     int32_t end;
     int32_t n_found; /* spans of the text that was found last */
 };

@@ -159,7 +159,6 @@ pith_status pi_seq_fork_recall(const struct pith_seq *from, struct pith_seq *to,
     memcpy(b->seconds, a->seconds, lane_count(from->engine) * sizeof(*a->seconds));
     b->n_recall = a->n_recall;
     b->n_step = a->n_step;
-    b->n_alone = a->n_alone;
     b->end = a->end;
     return PITH_OK;
 }
@@ -175,7 +174,6 @@ void pi_seq_truncate_recall(struct pith_seq *seq, int32_t n_token, bool whole)
         free_guests(seq);
         r->end = 0;
         r->n_step = 0;
-        r->n_alone = 0;
     }
     if (whole && r->store != NULL) {
         r->n_recall = 0;
@@ -245,14 +243,11 @@ static bool round_comes(const struct pith_engine *e, const pith_batch_item *item
     return keep_room(e->keep, item->seq->kv, pi_seq_point(item->seq, n_done), left) < left;
 }
 
-/* Whether it is the turn of a token that is evaluated alone: at the beginning of an answer the 1st,
-   2nd, 4th, 8th, ... behind the turn's, and each Nth. */
+/* Whether it is the turn of a token that is evaluated alone. */
 static bool step_recalls(const struct pith_engine *e, const struct pith_seq *seq)
 {
-    const struct recall_kv_options *o = options_of(e);
-    int32_t number = seq->recall.n_alone + 1;
-    bool follows = seq->recall.end > 0 && number <= o->follow && (number & (number - 1)) == 0;
-    return follows || (o->every > 0 && seq->recall.n_step + 1 >= o->every);
+    int32_t every = options_of(e)->every;
+    return every > 0 && seq->recall.n_step + 1 >= every;
 }
 
 bool pi_engine_recalls(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
@@ -333,7 +328,6 @@ void pi_seq_note_recall(struct pith_seq *seq, const struct pi_pass_item *part, b
     } else if (step) {
         r->n_step++;
     }
-    r->n_alone = step ? (int32_t)pi_min(r->n_alone + (int64_t)1, INT32_MAX - 1) : 0;
 }
 
 /* Guests that a stopped evaluation replaced are not there any more. */
@@ -344,7 +338,6 @@ void pi_seq_finish_recall(struct pith_seq *seq, const struct pi_recall_point *be
     if (undone) {
         r->n_recall = before->n_recall;
         r->n_step = before->n_step;
-        r->n_alone = before->n_alone;
         r->end = replaced ? 0 : before->end;
     }
     if (r->guests != NULL && ((undone && replaced) || count_guests(seq) == 0))
@@ -354,7 +347,7 @@ void pi_seq_finish_recall(struct pith_seq *seq, const struct pi_recall_point *be
 struct pi_recall_point pi_seq_recall_point(const struct pith_seq *seq)
 {
     const struct pi_seq_recall *r = &seq->recall;
-    return (struct pi_recall_point){r->n_recall, r->n_step, r->n_alone, r->end};
+    return (struct pi_recall_point){r->n_recall, r->n_step, r->end};
 }
 
 /* Whether some lane loses an entry on the way to n_token tokens. */

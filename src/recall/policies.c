@@ -50,10 +50,6 @@ static const struct policy_param kv_params[] = {
      "evicted entries next to each other that come back together", NULL},
     {"last", POLICY_TYPE_COUNT, AT(last), 1, PASS_MAX, "32",
      "last tokens of an evaluation of several, whose queries choose what comes back", NULL},
-    {"follow", POLICY_TYPE_COUNT, AT(follow), 0, COUNT_MAX, "8",
-     "tokens evaluated alone behind those, of which the 1st, 2nd, 4th, 8th, ... recall, too (0: "
-     "none)",
-     NULL},
     {"every", POLICY_TYPE_COUNT, AT(every), 0, COUNT_MAX, "0",
      "tokens evaluated alone from one recall to the next (0: such tokens recall nothing)", NULL},
     {"stats", POLICY_TYPE_TEXT, AT(stats), 0, 0, "",

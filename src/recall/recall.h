@@ -12,8 +12,8 @@
  *
  * A recall comes with an evaluation of several tokens (a turn), for which its last `last` tokens
  * are a pass of their own: layer by layer, after these queries are there and before they attend,
- * each lane's guests are chosen by them. So do the first tokens that are evaluated alone behind it,
- * at distances that double (`follow`), and with every=N each Nth.
+ * each lane's guests are chosen by them. With every=N so does each Nth token that is evaluated
+ * alone.
  */
 #ifndef PI_RECALL_H
 #define PI_RECALL_H
@@ -34,19 +34,17 @@ enum recall_score {
 
 /* The options of `kv`. Sizes are bytes. */
 struct recall_kv_options {
-    int64_t ram;                 /* budget of the tier in host memory */
-    char file[POLICY_TEXT_SIZE]; /* the tier behind it; "": none */
-    int64_t size;                /* budget of the file */
-    int32_t type;                /* 0: as stored (exact), else 1 + enum kv_type for K and V */
-    struct policy_budget take;   /* of the keep budget: what guests may hold, a share of it or
-                                    entries of a lane */
-    int32_t score;               /* enum recall_score */
-    int32_t queries;             /* QuoKA's N_Q */
-    int32_t block;               /* evicted neighbours that come back together */
-    int32_t last;                /* tokens of the recalling pass */
-    int32_t follow; /* tokens evaluated alone behind a turn, of which the 1st, 2nd, 4th,
-                       8th, ... recall, too; 0: none */
-    int32_t every;  /* generated tokens from one recall to the next; 0: none */
+    int64_t ram;                  /* budget of the tier in host memory */
+    char file[POLICY_TEXT_SIZE];  /* the tier behind it; "": none */
+    int64_t size;                 /* budget of the file */
+    int32_t type;                 /* 0: as stored (exact), else 1 + enum kv_type for K and V */
+    struct policy_budget take;    /* of the keep budget: what guests may hold, a share of it or
+                                     entries of a lane */
+    int32_t score;                /* enum recall_score */
+    int32_t queries;              /* QuoKA's N_Q */
+    int32_t block;                /* evicted neighbours that come back together */
+    int32_t last;                 /* tokens of the recalling pass */
+    int32_t every;                /* generated tokens from one recall to the next; 0: none */
     char stats[POLICY_TEXT_SIZE]; /* of RECALL_TRIATTENTION */
 };
 
