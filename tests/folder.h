@@ -1,14 +1,11 @@
 /*
- * folder.h - for tests that write files: a folder of their own, and statuses checked with their
- * sentence. A test includes it once; POSIX.1-2008 must be asked for before.
+ * folder.h - for tests that write files: a folder of their own. A test includes it once;
+ * POSIX.1-2008 must be asked for before.
  */
 #ifndef TESTS_FOLDER_H
 #define TESTS_FOLDER_H
 
-#include <pith.h>
-#include <string.h>
-
-#include "testing.h"
+#include "status.h"
 
 static char folder[64];
 
@@ -48,23 +45,6 @@ static inline int count_files(const char *word)
     assert_non_null(fgets(answer, sizeof(answer), pipe));
     pclose(pipe);
     return atoi(answer);
-}
-
-static inline void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
-/* A failure of this status whose sentence contains word. */
-static inline void expect(pith_status status, const pith_error *err, pith_status wanted,
-                          const char *word)
-{
-    if (status != wanted || err->status != wanted)
-        fail_msg("%s instead of %s: %s", pith_status_name(status), pith_status_name(wanted),
-                 err->message);
-    if (strstr(err->message, word) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", err->message, word);
 }
 
 #endif

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "base/mem.h"
+#include "mem_used.h"
 #include "engine/engine.h"
 #include "status.h"
 #include "testing.h"
@@ -37,10 +37,7 @@ static inline void model_load(uint64_t seed)
 static inline void model_free(void)
 {
     pith_model_free(model);
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        if (pi_mem_used((enum pi_mem_tag)tag) != 0)
-            fail_msg("tag %d: %lld bytes leaked", tag,
-                     (long long)pi_mem_used((enum pi_mem_tag)tag));
+    mem_check(NULL);
 }
 
 /* type: of keys and values, NULL for the default; kv_tokens 0: what the policy asks for. */

@@ -1,5 +1,7 @@
 /* recall_rig.c - the shared part of the tests of recall's second tier. */
+#define _DEFAULT_SOURCE /* mkstemp */
 #include "recall_rig.h"
+#include "mem_used.h"
 
 struct kv_geometry rig_geometry(enum kv_type type)
 {
@@ -71,8 +73,7 @@ void rig_make(struct rig *r, const struct kv_geometry *g, int32_t capacity)
     *r = (struct rig){.rng = 42, .capacity = capacity};
     r->model = (struct policy_model){.g = *g, .n_group = RIG_GROUP, .scale = 0.125f};
     pith_log_set(take_line, NULL);
-    for (int tag = 0; tag < PI_MEM_N_TAG; tag++)
-        r->used[tag] = pi_mem_used((enum pi_mem_tag)tag);
+    mem_used(r->used);
     if (kv_cache_create(g, 2 * kv_bytes_for_tokens(g, capacity) + 8 * rig_page_bytes(g), &r->cache,
                         &err) != PITH_OK)
         fail_msg("%s", err.message);
@@ -104,8 +105,7 @@ void rig_free(struct rig *r)
     pi_mem_free(r->key);
     pi_mem_free(r->value);
     pi_mem_free(r->gone);
-    for (int tag = 0; tag < PI_MEM_N_TAG; tag++)
-        assert_int_equal(pi_mem_used((enum pi_mem_tag)tag), r->used[tag]);
+    mem_check(r->used);
 }
 
 /* ---- entries ---- */
@@ -167,6 +167,60 @@ void rig_evict(struct rig *r, rig_keep *keep)
         assert_int_equal(kv_seq_compact(r->seq, layer, head, kept, n, &err), PITH_OK);
     }
     pi_mem_free(kept);
+}
+
+void rig_check_needle(const struct kv_geometry *g, struct recall_kv_options o, rig_keep *keep,
+                      int32_t depth)
+{
+    struct rig r;
+    float q[8 * RIG_GROUP * RIG_DIM], key[RIG_DIM];
+    int32_t n_guest[RIG_LANES], lane = depth % RIG_LANES;
+    bool bounds = o.score == RECALL_BOUNDS; /* they say nothing of neighbours */
+    o.block = bounds ? 1 : 16;
+    rig_queries((uint64_t)depth + 7, 8, q);
+    for (int32_t d = 0; d < RIG_DIM; d++) /* both heads of a token of the question look for it */
+        q[(3 * RIG_GROUP + 1) * RIG_DIM + d] = q[3 * RIG_GROUP * RIG_DIM + d];
+    for (int32_t d = 0; d < RIG_DIM; d++)
+        key[d] = q[3 * RIG_GROUP * RIG_DIM + d] * rig_needle_factor(o.score);
+    rig_make(&r, g, 2000);
+    rig_open(&r, &o, 1);
+    for (int32_t i = 0; i < 2000; i += 250) {
+        rig_append_key(&r, 250, depth, lane, key);
+        rig_evict(&r, i % 500 == 0 ? keep : rig_keep_none);
+    }
+    rig_recall(&r, q, 8, bounds ? 64 : 16, n_guest);
+    rig_check_guests(&r, lane);
+    for (int32_t p = depth; p < (bounds ? depth + 1 : depth + 12) && p < 2000; p++)
+        assert_true(rig_has_guest(&r, lane, p));
+    rig_free(&r);
+}
+
+/* ---- a file ---- */
+
+char rig_path[64];
+
+struct recall_kv_options rig_file_options(const struct kv_geometry *g, int32_t n_page,
+                                          int32_t n_place)
+{
+    struct recall_kv_options o = rig_options(g, n_page);
+    snprintf(o.file, sizeof(o.file), "%s", rig_path);
+    o.size = RIG_FILE_BEGIN + n_place * rig_place_bytes(g);
+    return o;
+}
+
+int rig_make_path(void **state)
+{
+    (void)state;
+    snprintf(rig_path, sizeof(rig_path), "/tmp/pith-recall-XXXXXX");
+    close(mkstemp(rig_path));
+    return 0;
+}
+
+int rig_remove_path(void **state)
+{
+    (void)state;
+    unlink(rig_path);
+    return 0;
 }
 
 int64_t rig_count_gone(const struct rig *r)

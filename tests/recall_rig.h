@@ -64,8 +64,21 @@ void rig_recall(struct rig *r, const float *q, int32_t n_tok, int32_t n_most, in
 /* Asserts that the guests of a lane ascend, were evicted, and are bit for bit what they were. */
 void rig_check_guests(const struct rig *r, int32_t lane);
 bool rig_has_guest(const struct rig *r, int32_t lane, int32_t pos);
+/* Plants a key that one token of the question looks for, the score being o's, at a position of 2000
+   that come and go 250 at a time, and asserts that it comes back with what follows it, however few
+   come back. */
+void rig_check_needle(const struct kv_geometry *g, struct recall_kv_options o, rig_keep *keep,
+                      int32_t depth);
 /* Entries of all lanes that were evicted. */
 int64_t rig_count_gone(const struct rig *r);
+
+/* Setup and teardown of a test with an empty file at rig_path. */
+extern char rig_path[64];
+int rig_make_path(void **state);
+int rig_remove_path(void **state);
+/* rig_options with room for n_place pages of every lane in that file. */
+struct recall_kv_options rig_file_options(const struct kv_geometry *g, int32_t n_page,
+                                          int32_t n_place);
 
 /* Log lines since the last call: how many, the last one in *line. */
 int32_t rig_log(const char **line);

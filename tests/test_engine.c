@@ -9,7 +9,7 @@
 
 #include "testing.h"
 
-#include "base/mem.h"
+#include "mem_used.h"
 #include "pith.h"
 #include "status.h"
 
@@ -103,10 +103,7 @@ static int free_model(void **state)
 {
     (void)state;
     pith_model_free(model);
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        if (pi_mem_used((enum pi_mem_tag)tag) != 0)
-            fail_msg("tag %d: %lld bytes leaked", tag,
-                     (long long)pi_mem_used((enum pi_mem_tag)tag));
+    mem_check(NULL);
     return 0;
 }
 
@@ -417,8 +414,7 @@ static void test_every_allocation_fails(void **state)
     int64_t before[PI_MEM_N_TAG];
     pith_error err;
     close(mkstemp(path));
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        before[tag] = pi_mem_used((enum pi_mem_tag)tag);
+    mem_used(before);
     pi_mem_fail_at(0, false);
     check(live(path, &err), &err);
     int64_t n = pi_mem_fail_at(0, false);
@@ -436,8 +432,7 @@ static void test_every_allocation_fails(void **state)
             fail_msg("allocation %lld of %lld: %s, \"%s\"", (long long)i, (long long)n,
                      pith_status_name(status), err.message);
         assert_true(status == PITH_OK || strlen(err.message) > 10);
-        for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-            assert_int_equal(pi_mem_used((enum pi_mem_tag)tag), before[tag]);
+        mem_check(before);
     }
     assert_true(n_tolerated < n / 4);
     remove(path);

@@ -10,7 +10,7 @@
 
 #include <eval.h>
 
-#include "folder.h"
+#include "eval_read.h"
 #include "model_maker.h"
 
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -197,19 +197,6 @@ static json_t *stack(const struct eval_setup *setup, const char *budget)
                                              .n_repeat = 1};
     check(eval_stack(setup, &params, &result, &err), &err);
     return result;
-}
-
-static double number(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value))
-        fail_msg("\"%s\" is no number", key);
-    return json_number_value(value);
-}
-
-static const json_t *row_of(const json_t *result, size_t i)
-{
-    return json_array_get(json_object_get(result, "rows"), i);
 }
 
 /* Every policy that needs no file: a budget that is never reached changes no bit of any token's

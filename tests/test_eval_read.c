@@ -15,7 +15,7 @@
 #include <results.h>
 #include <sweep.h>
 
-#include "folder.h"
+#include "eval_read.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/replay.safetensors"
@@ -24,30 +24,7 @@
     "{\"model\": \"" MODEL "\", \"engine\": {\"threads\": 1}, \"policies\": [" policies            \
     "], \"budgets\": " budgets ", \"tasks\": [" tasks "]}"
 
-static double number(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value))
-        fail_msg("\"%s\" is no number", key);
-    return json_number_value(value);
-}
-
-static void put(const char *name, const char *text)
-{
-    FILE *file = fopen(in_folder(name), "wb");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-}
-
 /* ---- sweeps ---- */
-
-static void on_note(void *user, const char *sentence)
-{
-    char *notes = user;
-    size_t len = strlen(notes);
-    snprintf(notes + len, 4096 - len, "%s\n", sentence);
-}
 
 static pith_status sweep(const char *text, char *notes, json_t **table, pith_error *err)
 {
@@ -85,7 +62,7 @@ static void test_budgets(void **state)
         {"fixed", NULL, "full", "quoka:budget=1000"},
     };
     enum { N = sizeof(wanted) / sizeof(*wanted) };
-    char notes[4096] = "";
+    char notes[NOTES_SIZE] = "";
     pith_error err = {0};
     json_t *table = NULL;
     check(sweep(SWEEP("\"full\", {\"name\": \"q\", \"read\": \"quoka:chunk=16\"}, {\"name\": "
@@ -142,7 +119,7 @@ static void test_sentences(void **state)
         {"{\"name\": \"x\", \"read\": \"quoka\"}", "[\"1MiB\"]", "1048576 bytes"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char text[1024], notes[4096] = "";
+        char text[1024], notes[NOTES_SIZE] = "";
         pith_error err = {0};
         json_t *table = NULL;
         snprintf(text, sizeof(text),
@@ -159,7 +136,7 @@ static void test_sentences(void **state)
 static void test_every_task(void **state)
 {
     (void)state;
-    char notes[4096] = "", prose[8192] = "";
+    char notes[NOTES_SIZE] = "", prose[8192] = "";
     pith_error err = {0};
     json_t *table = NULL, *line;
     size_t i;

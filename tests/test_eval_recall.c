@@ -14,7 +14,7 @@
 #include <results.h>
 #include <sweep.h>
 
-#include "folder.h"
+#include "eval_read.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define DEMO_TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
@@ -27,29 +27,6 @@
     "{\"model\": \"" MODEL                                                                         \
     "\", \"engine\": {\"threads\": 1, \"page\": 16}, \"policies\": [" policies                     \
     "], \"budgets\": " budgets ", \"tasks\": [" tasks "]}"
-
-static double number(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value))
-        fail_msg("\"%s\" is no number", key);
-    return json_number_value(value);
-}
-
-static void put(const char *name, const char *text)
-{
-    FILE *file = fopen(in_folder(name), "wb");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-}
-
-static void on_note(void *user, const char *sentence)
-{
-    char *notes = user;
-    size_t len = strlen(notes);
-    snprintf(notes + len, 4096 - len, "%s\n", sentence);
-}
 
 static pith_status sweep(const char *text, bool fresh, char *notes, json_t **table, pith_error *err)
 {
@@ -66,7 +43,7 @@ static pith_status sweep(const char *text, bool fresh, char *notes, json_t **tab
 /* The table of a sweep in which no cell failed. */
 static json_t *sweep_ok(const char *text, bool fresh)
 {
-    char notes[4096];
+    char notes[NOTES_SIZE];
     pith_error err;
     json_t *table = NULL;
     check(sweep(text, fresh, notes, &table, &err), &err);
@@ -147,7 +124,7 @@ static void test_dimension(void **state)
 static void test_resumes(void **state)
 {
     (void)state;
-    char notes[4096];
+    char notes[NOTES_SIZE];
     pith_error err;
     json_t *table = NULL;
     json_decref(sweep_ok(SWEEP(ARMS, "[64]", NEEDLE), true));
@@ -182,7 +159,7 @@ static void test_sentences(void **state)
         {"{\"name\": \"x\", \"keep\": \"" KEEP "\", \"recall\": \"kv:blocks=4\"}", "blocks"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char text[1024], notes[4096];
+        char text[1024], notes[NOTES_SIZE];
         pith_error err = {0};
         json_t *table = NULL;
         snprintf(text, sizeof(text),
@@ -279,7 +256,7 @@ static void test_no_text(void **state)
 {
     (void)state;
     static const char *const names[] = {"perplexity", "divergence", "kept", "facts"};
-    char notes[4096];
+    char notes[NOTES_SIZE];
     pith_error err = {0};
     json_t *table = NULL;
     put_texts();

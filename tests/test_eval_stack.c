@@ -13,7 +13,7 @@
 #include <report.h>
 #include <results.h>
 
-#include "folder.h"
+#include "eval_read.h"
 
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define DEMO_TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
@@ -75,19 +75,6 @@ static json_t *stack(const struct eval_setup *setup, const char *const *budgets,
     json_t *result = NULL;
     check(try_stack(setup, budgets, n_budget, 1, &result, &err), &err);
     return result;
-}
-
-static double number(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value))
-        fail_msg("\"%s\" is no number", key);
-    return json_number_value(value);
-}
-
-static const json_t *row_of(const json_t *result, size_t i)
-{
-    return json_array_get(json_object_get(result, "rows"), i);
 }
 
 /* Name and budget of every row; an expected name NULL ends the list. */

@@ -10,7 +10,7 @@
 
 #include "testing.h"
 
-#include "base/mem.h"
+#include "mem_used.h"
 #include "engine/engine.h"
 #include "status.h"
 
@@ -172,10 +172,7 @@ static int free_model(void **state)
 {
     (void)state;
     pith_model_free(model);
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        if (pi_mem_used((enum pi_mem_tag)tag) != 0)
-            fail_msg("tag %d: %lld bytes leaked", tag,
-                     (long long)pi_mem_used((enum pi_mem_tag)tag));
+    mem_check(NULL);
     return 0;
 }
 

@@ -12,6 +12,7 @@
 
 #include "keep_engine.h"
 #include "kv_check.h"
+#include "mem_used.h"
 
 #define N_TOKEN 260
 
@@ -554,8 +555,7 @@ static void test_every_allocation_fails(void **state)
     (void)state;
     int64_t before[PI_MEM_N_TAG];
     pith_error err;
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        before[tag] = pi_mem_used((enum pi_mem_tag)tag);
+    mem_used(before);
     pi_mem_fail_at(0, false);
     check(live(&err), &err);
     int64_t n = pi_mem_fail_at(0, false);
@@ -569,8 +569,7 @@ static void test_every_allocation_fails(void **state)
             fail_msg("allocation %lld of %lld: %s", (long long)i, (long long)n,
                      pith_status_name(status));
         assert_true(strlen(err.message) > 10);
-        for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-            assert_int_equal(pi_mem_used((enum pi_mem_tag)tag), before[tag]);
+        mem_check(before);
     }
     remove(file_path());
 }

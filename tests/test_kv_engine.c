@@ -5,7 +5,7 @@
  */
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "mem_used.h"
 #include "keep/keep.h"
 #include "model_maker.h"
 #include "status.h"
@@ -184,8 +184,7 @@ static void test_every_pair(void **state)
         check_pair(model, edges[i][0], edges[i][1], "keydiff:budget=64KiB,slack=16,layers=1/2/2/1");
     }
     pith_model_free(model);
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        assert_int_equal(pi_mem_used((enum pi_mem_tag)tag), 0);
+    mem_check(NULL);
 }
 
 int main(void)

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "base/mem.h"
+#include "mem_used.h"
 #include "model/model.h"
 #include "read/read.h"
 #include "status.h"
@@ -438,8 +438,7 @@ static int free_model(void **state)
 {
     (void)state;
     pith_model_free(model);
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        assert_int_equal(pi_mem_used((enum pi_mem_tag)tag), 0);
+    mem_check(NULL);
     return 0;
 }
 

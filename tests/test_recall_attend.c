@@ -13,23 +13,6 @@
 
 enum { Q_MOST = 60, ENTRIES = 400 };
 
-static char path[64];
-
-static int make_path(void **state)
-{
-    (void)state;
-    snprintf(path, sizeof(path), "/tmp/pith-recall-XXXXXX");
-    close(mkstemp(path));
-    return 0;
-}
-
-static int remove_path(void **state)
-{
-    (void)state;
-    unlink(path);
-    return 0;
-}
-
 static bool keep_third(int32_t lane, int32_t pos)
 {
     return (pos + lane) % 3 == 0;
@@ -183,16 +166,6 @@ static void weights_sum_to_one(void **state)
 
 /* ---- the file ---- */
 
-static struct recall_kv_options file_options(const struct kv_geometry *g, int32_t n_page,
-                                             int32_t n_place)
-{
-    struct recall_kv_options o = rig_options(g, n_page);
-    snprintf(o.file, sizeof(o.file), "%s", path);
-    o.size = RIG_FILE_BEGIN + n_place * rig_place_bytes(g);
-    o.score = RECALL_ATTENTION;
-    return o;
-}
-
 /* Reads every page of a shelf: its entries score what the formula says, and never more than was
    promised of it; where bounds are tight, not much less. */
 static void check_pages(struct rig *r, struct recall_scorer *s, int32_t lane, bool tight)
@@ -239,7 +212,8 @@ static void check_promises(enum kv_type type, bool alike, bool own)
 {
     static float q[30 * RIG_GROUP * RIG_DIM];
     const struct kv_geometry g = rig_geometry(type);
-    const struct recall_kv_options o = file_options(&g, 2, 40);
+    struct recall_kv_options o = rig_file_options(&g, 2, 40);
+    o.score = RECALL_ATTENTION;
     struct rig r;
     float got[ENTRIES];
     rig_queries(11, 30, q);
@@ -292,7 +266,7 @@ static void check_needle(int32_t depth, bool in_file)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     const int32_t n = in_file ? 6000 : 2000, lane = depth % RIG_LANES;
-    struct recall_kv_options o = in_file ? file_options(&g, 2, 100) : rig_options(&g, 40);
+    struct recall_kv_options o = in_file ? rig_file_options(&g, 2, 100) : rig_options(&g, 40);
     float q[8 * RIG_GROUP * RIG_DIM], key[RIG_DIM];
     struct rig r;
     o.score = RECALL_ATTENTION;
@@ -384,7 +358,8 @@ static void choose_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 static int32_t guests_of(int32_t n_thread, int32_t *pos)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_TURBO3);
-    const struct recall_kv_options o = file_options(&g, 3, 40);
+    struct recall_kv_options o = rig_file_options(&g, 3, 40);
+    o.score = RECALL_ATTENTION;
     static float q[30 * RIG_GROUP * RIG_DIM];
     struct rig r;
     pith_error err;
@@ -418,7 +393,7 @@ static void threads_change_nothing(void **state)
     assert_memory_equal(one, two, sizeof(one));
 }
 
-#define WITH_FILE(test) cmocka_unit_test_setup_teardown(test, make_path, remove_path)
+#define WITH_FILE(test) cmocka_unit_test_setup_teardown(test, rig_make_path, rig_remove_path)
 
 int main(void)
 {

@@ -14,42 +14,15 @@
 #include "kv/hash.h"
 #include "recall_rig.h"
 
-static char path[64];
-
-static int make_path(void **state)
-{
-    (void)state;
-    snprintf(path, sizeof(path), "/tmp/pith-recall-XXXXXX");
-    close(mkstemp(path));
-    return 0;
-}
-
-static int remove_path(void **state)
-{
-    (void)state;
-    unlink(path);
-    return 0;
-}
-
 static bool keep_fifth(int32_t lane, int32_t pos)
 {
     return (pos + lane) % 5 == 0;
 }
 
-/* So many pages of every lane in memory, so many in the file. */
-static struct recall_kv_options file_options(const struct kv_geometry *g, int32_t n_page,
-                                             int32_t n_place)
-{
-    struct recall_kv_options o = rig_options(g, n_page);
-    snprintf(o.file, sizeof(o.file), "%s", path);
-    o.size = RIG_FILE_BEGIN + n_place * rig_place_bytes(g);
-    return o;
-}
-
 static int64_t file_size(void)
 {
     struct stat st;
-    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(stat(rig_path, &st), 0);
     return (int64_t)st.st_size;
 }
 
@@ -76,7 +49,7 @@ static int64_t count_stored(const struct rig *r, int64_t *n_lost)
 static void check_there_and_back(enum kv_type type)
 {
     struct kv_geometry g = rig_geometry(type);
-    const struct recall_kv_options o = file_options(&g, 2, 40);
+    const struct recall_kv_options o = rig_file_options(&g, 2, 40);
     struct rig r;
     struct recall_counts counts;
     float q[4 * RIG_GROUP * RIG_DIM];
@@ -113,43 +86,14 @@ static void pages_come_back_as_they_were(void **state)
         check_there_and_back((enum kv_type)type);
 }
 
-/* What looks like the question comes back from the file, with what follows it, however few. */
-static void check_needle(int32_t score, int32_t depth)
-{
-    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    struct recall_kv_options o = file_options(&g, 2, 60);
-    struct rig r;
-    float q[8 * RIG_GROUP * RIG_DIM], key[RIG_DIM];
-    int32_t n_guest[RIG_LANES], lane = depth % RIG_LANES;
-    o.score = score;
-    o.block = score == RECALL_BOUNDS ? 1 : 16;
-    rig_queries((uint64_t)depth + 7, 8, q);
-    for (int32_t d = 0; d < RIG_DIM; d++)
-        q[(3 * RIG_GROUP + 1) * RIG_DIM + d] = q[3 * RIG_GROUP * RIG_DIM + d];
-    for (int32_t d = 0; d < RIG_DIM; d++)
-        key[d] = q[3 * RIG_GROUP * RIG_DIM + d] * rig_needle_factor(score);
-    rig_make(&r, &g, 2000);
-    rig_open(&r, &o, 1);
-    for (int32_t i = 0; i < 2000; i += 250) {
-        rig_append_key(&r, 250, depth, lane, key);
-        rig_evict(&r, i % 500 == 0 ? keep_fifth : rig_keep_none);
-    }
-    rig_recall(&r, q, 8, score == RECALL_BOUNDS ? 64 : 16, n_guest);
-    rig_check_guests(&r, lane);
-    assert_true(rig_has_guest(&r, lane, depth));
-    for (int32_t p = depth; score != RECALL_BOUNDS && p < depth + 12 && p < 2000; p++)
-        assert_true(rig_has_guest(&r, lane, p));
-    rig_free(&r);
-}
-
 static void a_needle_is_found_in_the_file(void **state)
 {
     (void)state;
-    for (int32_t depth = 3; depth < 2000; depth += 230) {
-        check_needle(RECALL_QUOKA, depth);
-        check_needle(RECALL_BOUNDS, depth);
-        check_needle(RECALL_ATTENTION, depth);
-    }
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
+    struct recall_kv_options o = rig_file_options(&g, 2, 60);
+    for (int32_t depth = 3; depth < 2000; depth += 230)
+        for (o.score = RECALL_ATTENTION; o.score <= RECALL_BOUNDS; o.score++)
+            rig_check_needle(&g, o, keep_fifth, depth);
 }
 
 /* Bounds promise what no entry exceeds, so that a page that is not read holds nothing better. */
@@ -159,7 +103,7 @@ static void promises_are_kept(void **state)
     const int32_t scores[] = {RECALL_QUOKA, RECALL_BOUNDS, RECALL_ATTENTION};
     (void)state;
     for (size_t i = 0; i < PI_LEN(scores); i++) {
-        struct recall_kv_options o = file_options(&g, 2, 40);
+        struct recall_kv_options o = rig_file_options(&g, 2, 40);
         struct rig r;
         struct recall_scorer s;
         float q[20 * RIG_GROUP * RIG_DIM], value[RECALL_PAGE_LEN];
@@ -199,7 +143,7 @@ static void promises_are_kept(void **state)
 static void a_full_file_loses_what_is_oldest(void **state)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    struct recall_kv_options o = file_options(&g, 2, 3);
+    struct recall_kv_options o = rig_file_options(&g, 2, 3);
     struct rig r;
     struct recall_counts counts;
     pith_error err;
@@ -234,7 +178,7 @@ static void a_full_file_loses_what_is_oldest(void **state)
 static void forks_share_the_file(void **state)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    const struct recall_kv_options o = file_options(&g, 2, 6);
+    const struct recall_kv_options o = rig_file_options(&g, 2, 6);
     struct rig r;
     struct recall_store *fork;
     struct recall_counts a, b;
@@ -273,7 +217,7 @@ static void forks_share_the_file(void **state)
 static void truncation_reaches_into_the_file(void **state)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    const struct recall_kv_options o = file_options(&g, 2, 30);
+    const struct recall_kv_options o = rig_file_options(&g, 2, 30);
     struct rig r;
     struct recall_store *fork;
     struct recall_counts counts;
@@ -315,7 +259,7 @@ static void truncation_reaches_into_the_file(void **state)
 static void a_full_disk_is_said_once(void **state)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    const struct recall_kv_options o = file_options(&g, 2, 40);
+    const struct recall_kv_options o = rig_file_options(&g, 2, 40);
     struct rig r;
     struct rlimit before, limit;
     const char *line;
@@ -334,7 +278,7 @@ static void a_full_disk_is_said_once(void **state)
     fill(&r, 1000);
     setrlimit(RLIMIT_FSIZE, &before);
     assert_int_equal(rig_log(&line), 1);
-    assert_non_null(strstr(line, path));
+    assert_non_null(strstr(line, rig_path));
     assert_non_null(strstr(line, "cannot write: File too large"));
     int64_t n_stored = count_stored(&r, &n_lost);
     assert_int_equal(n_stored + n_lost, 1000 * RIG_LANES);
@@ -350,12 +294,12 @@ static void a_full_disk_is_said_once(void **state)
 static void a_missing_directory_is_gone_without(void **state)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    struct recall_kv_options o = file_options(&g, 2, 40);
+    struct recall_kv_options o = rig_file_options(&g, 2, 40);
     struct rig r;
     const char *line;
     int64_t n_lost;
     (void)state;
-    snprintf(o.file, sizeof(o.file), "%s.absent/tier", path);
+    snprintf(o.file, sizeof(o.file), "%s.absent/tier", rig_path);
     rig_make(&r, &g, 500);
     rig_open(&r, &o, 1);
     assert_int_equal(rig_log(&line), 1);
@@ -370,7 +314,7 @@ static void a_missing_directory_is_gone_without(void **state)
 static void change_byte(int64_t offset)
 {
     uint8_t byte;
-    int fd = open(path, O_RDWR);
+    int fd = open(rig_path, O_RDWR);
     assert_int_equal(pread(fd, &byte, 1, offset), 1);
     byte ^= 0x10;
     assert_int_equal(pwrite(fd, &byte, 1, offset), 1);
@@ -381,7 +325,7 @@ static void change_byte(int64_t offset)
 static void check_corrupt(int64_t at)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    const struct recall_kv_options o = file_options(&g, 2, 40);
+    const struct recall_kv_options o = rig_file_options(&g, 2, 40);
     struct rig r;
     const char *line;
     float q[RIG_GROUP * RIG_DIM];
@@ -397,7 +341,7 @@ static void check_corrupt(int64_t at)
     snprintf(name, sizeof(name), ": page %d is lost: ", shelf->n_place + 3);
     rig_recall(&r, q, 1, 1000, n_guest);
     assert_int_equal(rig_log(&line), 1);
-    assert_non_null(strstr(line, path));
+    assert_non_null(strstr(line, rig_path));
     assert_non_null(strstr(line, name));
     for (int32_t l = 0; l < RIG_LANES; l++) {
         assert_int_equal(n_guest[l], l == 1 ? 1000 - RECALL_PAGE_LEN : 1000);
@@ -420,7 +364,7 @@ static void a_corrupt_page_is_lost(void **state)
 static void a_file_that_is_cut_off(void **state)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    const struct recall_kv_options o = file_options(&g, 2, 40);
+    const struct recall_kv_options o = rig_file_options(&g, 2, 40);
     struct rig r;
     const char *line;
     float q[RIG_GROUP * RIG_DIM];
@@ -431,7 +375,7 @@ static void a_file_that_is_cut_off(void **state)
     rig_make(&r, &g, 1000);
     rig_open(&r, &o, 1);
     fill(&r, 1000);
-    assert_int_equal(truncate(path, r.tier->shelf[2].offset + 100), 0);
+    assert_int_equal(truncate(rig_path, r.tier->shelf[2].offset + 100), 0);
     recall_store_truncate(r.store, 990); /* reads heads, too */
     rig_recall(&r, q, 1, 1000, n_guest);
     assert_int_equal(rig_log(&line), 1);
@@ -448,7 +392,7 @@ static void a_file_that_is_cut_off(void **state)
 
 static void put_file(const void *data, size_t size)
 {
-    int fd = open(path, O_WRONLY | O_TRUNC);
+    int fd = open(rig_path, O_WRONLY | O_TRUNC);
     assert_int_equal(write(fd, data, size), size);
     close(fd);
 }
@@ -459,11 +403,11 @@ static void expect_refused(const struct recall_kv_options *o, const struct kv_ge
     struct rig r;
     pith_error err = {0};
     uint8_t before[RIG_FILE_BEGIN], after[RIG_FILE_BEGIN];
-    int fd = open(path, O_RDONLY);
+    int fd = open(rig_path, O_RDONLY);
     ssize_t n = read(fd, before, sizeof(before));
     rig_make(&r, g, 100);
     assert_int_not_equal(recall_tier_create(o, &r.model, 1, &r.tier, &err), PITH_OK);
-    if (strstr(err.message, why) == NULL || strstr(err.message, path) == NULL)
+    if (strstr(err.message, why) == NULL || strstr(err.message, rig_path) == NULL)
         fail_msg("%s", err.message);
     assert_int_equal(pread(fd, after, sizeof(after), 0), n); /* it is as it was */
     assert_memory_equal(before, after, (size_t)n);
@@ -481,7 +425,7 @@ static void put_header(struct recall_kv_options *o, size_t at, uint8_t value)
     put_file("", 0);
     rig_make(&r, &g, 100);
     rig_open(&r, o, 1);
-    int fd = open(path, O_RDONLY);
+    int fd = open(rig_path, O_RDONLY);
     assert_int_equal(read(fd, bytes, sizeof(bytes)), size + 8);
     close(fd);
     rig_free(&r);
@@ -495,7 +439,7 @@ static void put_header(struct recall_kv_options *o, size_t at, uint8_t value)
 static void foreign_files_are_refused(void **state)
 {
     struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    struct recall_kv_options o = file_options(&g, 2, 10);
+    struct recall_kv_options o = rig_file_options(&g, 2, 10);
     struct rig r;
     pith_error err;
     struct recall_tier *second;
@@ -546,7 +490,7 @@ static void spill_for_ever(const struct recall_kv_options *o)
 static void a_killed_process_leaves_a_file_that_opens(void **state)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    struct recall_kv_options o = file_options(&g, 1, 20);
+    struct recall_kv_options o = rig_file_options(&g, 1, 20);
     uint64_t rng = 5;
     const char *line;
     int32_t n_used = 0;
@@ -582,7 +526,7 @@ static void a_killed_process_leaves_a_file_that_opens(void **state)
 static void a_torn_page_of_an_earlier_run(void **state)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    const struct recall_kv_options o = file_options(&g, 1, 20);
+    const struct recall_kv_options o = rig_file_options(&g, 1, 20);
     struct rig r;
     const char *line;
     (void)state;
@@ -597,7 +541,7 @@ static void a_torn_page_of_an_earlier_run(void **state)
     rig_make(&r, &g, 100);
     rig_open(&r, &o, 1);
     assert_int_equal(rig_log(&line), 1);
-    assert_non_null(strstr(line, path));
+    assert_non_null(strstr(line, rig_path));
     assert_non_null(strstr(line, ": page 2 is dropped: the checksum of its head is wrong"));
     fill(&r, 100);
     rig_free(&r);
@@ -637,7 +581,7 @@ static void choose_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 static uint64_t run_with_threads(int32_t n_thread)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
-    const struct recall_kv_options o = file_options(&g, 2, 6);
+    const struct recall_kv_options o = rig_file_options(&g, 2, 6);
     struct rig r;
     float q[5 * RIG_GROUP * RIG_DIM], row[RIG_DIM];
     uint64_t digest = 1;
@@ -673,7 +617,7 @@ static void threads_change_nothing(void **state)
     assert_true(run_with_threads(4) == one);
 }
 
-#define WITH_FILE(test) cmocka_unit_test_setup_teardown(test, make_path, remove_path)
+#define WITH_FILE(test) cmocka_unit_test_setup_teardown(test, rig_make_path, rig_remove_path)
 
 int main(void)
 {

@@ -15,7 +15,7 @@
 
 #include "alloc_fail.h"
 #include "base/half.h"
-#include "base/mem.h"
+#include "mem_used.h"
 #include "engine/engine.h"
 #include "eval/record.h"
 
@@ -633,10 +633,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     pith_model_free(model);
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        if (pi_mem_used((enum pi_mem_tag)tag) != 0)
-            fail_msg("tag %d: %lld bytes leaked", tag,
-                     (long long)pi_mem_used((enum pi_mem_tag)tag));
+    mem_check(NULL);
     return remove_folder(state);
 }
 

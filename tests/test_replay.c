@@ -10,7 +10,7 @@
 #include "folder.h"
 
 #include "alloc_fail.h"
-#include "base/mem.h"
+#include "mem_used.h"
 #include "engine/replay.h"
 #include "eval/eval.h"
 #include "eval/lost.h"
@@ -612,10 +612,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        if (pi_mem_used((enum pi_mem_tag)tag) != 0)
-            fail_msg("tag %d: %lld bytes leaked", tag,
-                     (long long)pi_mem_used((enum pi_mem_tag)tag));
+    mem_check(NULL);
     return remove_folder(state);
 }
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "mem_used.h"
 #include "engine/engine.h"
 #include "keep/rounds.h"
 #include "keep/stats.h"
@@ -116,8 +116,7 @@ static int free_models(void **state)
         pith_model_free(models[m]);
         unlink(bases[m]);
     }
-    for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)
-        assert_int_equal(pi_mem_used((enum pi_mem_tag)tag), 0);
+    mem_check(NULL);
     return 0;
 }
 

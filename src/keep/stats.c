@@ -263,6 +263,26 @@ pith_status pith_stats_check(const pith_stats *s, const pith_model *m, pith_erro
     return PITH_OK;
 }
 
+pith_status stats_check_lanes(const struct pith_stats *s, const struct policy_model *m,
+                              const char *who, pith_error *err)
+{
+    int32_t n_head = m->g.n_head * m->n_group, n_flat = m->g.dim_k - 2 * m->rope->n_pair;
+    if (m->model != NULL)
+        PI_TRY(pith_stats_check(s, m->model, err));
+    if (s->n_layer != m->g.n_layer || s->n_head != n_head || s->n_pair != m->rope->n_pair)
+        return pi_fail(err, PITH_INVALID,
+                       "%sthe statistics are of %d layers, %d query heads and %d rotated pairs; "
+                       "the cache has %d, %d and %d",
+                       who, s->n_layer, s->n_head, s->n_pair, m->g.n_layer, n_head,
+                       m->rope->n_pair);
+    if (s->n_flat > 0 && s->n_flat != n_flat)
+        return pi_fail(err, PITH_INVALID,
+                       "%sthe statistics hold %d dimensions that are not rotated; a key of the "
+                       "cache has %d",
+                       who, s->n_flat, n_flat);
+    return PITH_OK;
+}
+
 void pith_stats_get_info(const pith_stats *s, pith_stats_info *out)
 {
     *out = (pith_stats_info){

@@ -16,6 +16,7 @@
 
 #include "base/base.h"
 #include "policy/identity.h"
+#include "policy/policy.h"
 
 struct pith_stats {
     int32_t n_layer;
@@ -85,7 +86,6 @@ double stats_resultant(const struct stats_row *row, int32_t f);
 struct pi_rope;
 void stats_add(const struct pi_rope *rope, int32_t n_flat, const float *x, double *sum);
 
-
 /* Allocates the arrays for the counts that *s already holds; k: keys too. The caller frees *s with
    pith_stats_free, which takes it at any stage. NOMEM. */
 pith_status stats_alloc(struct pith_stats *s, bool has_freq, bool has_k, pith_error *err);
@@ -101,6 +101,11 @@ pith_status stats_check_shape(const struct pith_stats *s, pith_error *err);
    the centres of a head 1 together. Marks layers whose rows are all zero as absent (count 0).
    FORMAT with layer, head, band and value. */
 pith_status stats_check(struct pith_stats *s, pith_error *err);
+
+/* Whether statistics have the shape of a model's lanes and, where the model itself is there, are of
+   it. who, "" or "recall: ", begins the sentence. INVALID names the difference. */
+pith_status stats_check_lanes(const struct pith_stats *s, const struct policy_model *m,
+                              const char *who, pith_error *err);
 
 /* ---- files ---- */
 

@@ -55,17 +55,6 @@ struct data {
     int32_t n_row;            /* rows that one KV head is scored by */
 };
 
-static struct triattention_rope rope_of(const struct policy_model *m)
-{
-    return (struct triattention_rope){
-        .freq = m->rope->freq,
-        .n_pair = m->rope->n_pair,
-        .dim = m->g.dim_k,
-        .adjacent = m->rope->adjacent,
-        .magnitude = m->rope->magnitude,
-    };
-}
-
 static void close_data(void *data)
 {
     struct data *d = data;
@@ -76,26 +65,15 @@ static void close_data(void *data)
     pi_mem_free(d);
 }
 
-/* Whether a file's statistics have the lanes' shape; with the model itself, are of it. */
+/* Whether a file's statistics are of the lanes, and have what the options want. */
 static pith_status check_stats(const struct data *d, const struct params *p, pith_error *err)
 {
     const struct policy_model *m = &d->model;
-    const struct pith_stats *s = d->stats;
-    if (m->model != NULL)
-        PI_TRY(pith_stats_check(s, m->model, err));
-    if (s->n_layer != m->g.n_layer || s->n_head != d->n_head || s->n_pair != m->rope->n_pair)
+    PI_TRY(stats_check_lanes(d->stats, m, "", err));
+    if (p->flat == FLAT_ON && d->stats->n_flat == 0 && m->g.dim_k > 2 * m->rope->n_pair)
         return pi_fail(err, PITH_INVALID,
-                       "the statistics are of %d layers, %d query heads and %d rotated pairs; the "
-                       "cache has %d, %d and %d",
-                       s->n_layer, s->n_head, s->n_pair, m->g.n_layer, d->n_head, m->rope->n_pair);
-    if (s->n_flat > 0 && s->n_flat != m->g.dim_k - 2 * m->rope->n_pair)
-        return pi_fail(err, PITH_INVALID,
-                       "the statistics hold %d dimensions that are not rotated; a key of the cache "
-                       "has %d",
-                       s->n_flat, m->g.dim_k - 2 * m->rope->n_pair);
-    if (p->flat == FLAT_ON && s->n_flat == 0 && m->g.dim_k > 2 * m->rope->n_pair)
-        return pi_fail(err, PITH_INVALID,
-                       "flat=on: %s statistics hold no dimensions that are not rotated", s->format);
+                       "flat=on: %s statistics hold no dimensions that are not rotated",
+                       d->stats->format);
     return PITH_OK;
 }
 
@@ -152,7 +130,7 @@ static pith_status open_data(const void *params, const struct policy_model *mode
     pith_status status = p->stats[0] != '\0' ? load(d, p, err) : PITH_OK;
     if (status == PITH_OK)
         status = check_params(d, p, err);
-    const struct triattention_rope rope = rope_of(model);
+    const struct triattention_rope rope = triattention_rope_of(model->rope, model->g.dim_k);
     const struct triattention_form form = {.offset_max = p->offset_max,
                                            .linear = p->offsets == OFFSETS_LINEAR,
                                            .max_offsets = p->over == OVER_MAX,

@@ -8,8 +8,20 @@
 #include <math.h>
 
 #include "cpu/kernels.h"
+#include "model/rope.h"
 
 /* ---- once per model ---- */
+
+struct triattention_rope triattention_rope_of(const struct pi_rope *rope, int32_t dim)
+{
+    return (struct triattention_rope){
+        .freq = rope->freq,
+        .n_pair = rope->n_pair,
+        .dim = dim,
+        .adjacent = rope->adjacent,
+        .magnitude = rope->magnitude,
+    };
+}
 
 int32_t triattention_offsets(int32_t max, bool linear, int32_t *out)
 {

@@ -35,6 +35,10 @@ struct triattention_rope {
     float magnitude; /* that stored keys carry (YaRN); the query then carries it, too */
 };
 
+/* Of keys of dim dimensions that a model rotated. */
+struct pi_rope;
+struct triattention_rope triattention_rope_of(const struct pi_rope *rope, int32_t dim);
+
 /* What the score is made of; all zero but offset_max is the paper's. */
 struct triattention_form {
     int32_t offset_max; /* largest future distance */

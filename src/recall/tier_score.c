@@ -16,36 +16,6 @@
 
 /* ---- statistics ---- */
 
-static struct triattention_rope rope_of(const struct policy_model *m)
-{
-    return (struct triattention_rope){
-        .freq = m->rope->freq,
-        .n_pair = m->rope->n_pair,
-        .dim = m->g.dim_k,
-        .adjacent = m->rope->adjacent,
-        .magnitude = m->rope->magnitude,
-    };
-}
-
-static pith_status check_stats(const struct policy_model *m, const struct pith_stats *s,
-                               pith_error *err)
-{
-    int32_t n_head = m->g.n_head * m->n_group;
-    if (m->model != NULL)
-        PI_TRY(pith_stats_check(s, m->model, err));
-    if (s->n_layer != m->g.n_layer || s->n_head != n_head || s->n_pair != m->rope->n_pair)
-        return pi_fail(err, PITH_INVALID,
-                       "recall: the statistics are of %d layers, %d query heads and %d rotated "
-                       "pairs; the cache has %d, %d and %d",
-                       s->n_layer, s->n_head, s->n_pair, m->g.n_layer, n_head, m->rope->n_pair);
-    if (s->n_flat > 0 && s->n_flat != m->g.dim_k - 2 * m->rope->n_pair)
-        return pi_fail(err, PITH_INVALID,
-                       "recall: the statistics hold %d dimensions that are not rotated; a key of "
-                       "the cache has %d",
-                       s->n_flat, m->g.dim_k - 2 * m->rope->n_pair);
-    return PITH_OK;
-}
-
 pith_status recall_score_open(struct recall_tier *tier, pith_error *err)
 {
     const struct policy_model *m = &tier->model;
@@ -58,8 +28,8 @@ pith_status recall_score_open(struct recall_tier *tier, pith_error *err)
         return pi_fail(err, PITH_INVALID,
                        "recall: score=triattention: nobody says how the keys were rotated");
     PI_TRY(pith_stats_load(tier->o.stats, &stats->stats, err));
-    PI_TRY(check_stats(m, stats->stats, err));
-    const struct triattention_rope rope = rope_of(m);
+    PI_TRY(stats_check_lanes(stats->stats, m, "recall: ", err));
+    const struct triattention_rope rope = triattention_rope_of(m->rope, m->g.dim_k);
     const struct triattention_form form = {.offset_max = OFFSET_MAX,
                                            .flat = stats->stats->n_flat > 0};
     stats->n_row = m->n_group * stats->stats->n_centre;
