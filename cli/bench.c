@@ -210,6 +210,7 @@ static void count_work(struct bench *b)
     p.keep = NULL; /* of what is stored, not of what stays or is read */
     p.read = NULL;
     p.recall = NULL;
+    p.share = NULL;
     for (int64_t i = 0; pith_model_tensor(b->s.model, i, &t) == PITH_OK; i++) {
         bool embedding = strcmp(t.name, "token_embd.weight") == 0;
         bool output = strcmp(t.name, "output.weight") == 0;
@@ -298,6 +299,8 @@ static void print_table(const struct bench *b)
         printf("read: %s; bounds are those of reading everything\n", o->read);
     if (o->recall != NULL)
         printf("recall: %s\n", o->recall);
+    if (o->share != NULL)
+        printf("share: %s\n", o->share);
     printf("memory: peak %s, of it KV %s\n\n", cli_bytes(b->peak_rss, rss),
            cli_bytes(b->kv_peak, kv));
     printf("%-8s %7s %8s %12s %8s %10s %10s %8s\n", "test", "tokens", "depth", "tokens/s", "+-",
@@ -314,22 +317,23 @@ static void print_csv(const struct bench *b)
 {
     const pith_machine *m = &b->machine;
     const struct memory_options *o = &b->options->memory;
-    printf(
-        "type,n_param,weight_bytes,level,threads,type_k,type_v,keep,read,recall,chunk,test,n,depth,"
-        "tokens_per_s,deviation,best,bound,read_bytes_per_s,f32_flop_per_s,int8_op_per_s,load_s,"
-        "peak_rss_bytes,kv_peak_bytes\n");
+    printf("type,n_param,weight_bytes,level,threads,type_k,type_v,keep,read,recall,share,chunk,"
+           "test,n,depth,"
+           "tokens_per_s,deviation,best,bound,read_bytes_per_s,f32_flop_per_s,int8_op_per_s,load_s,"
+           "peak_rss_bytes,kv_peak_bytes\n");
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
-        printf("%s,%lld,%lld,%s,%d,%s,%s,\"%s\",\"%s\",\"%s\",%d,%s,%d,%d,%.3f,%.3f,%.3f,%.3f,%.4g,"
+        printf("%s,%lld,%lld,%s,%d,%s,%s,\"%s\",\"%s\",\"%s\",\"%s\",%d,%s,%d,%d,%.3f,%.3f,%.3f,%."
+               "3f,%.4g,"
                "%.4g,%.4g,"
                "%.3f,%lld,%lld\n",
                b->s.info.file_type, (long long)b->s.info.n_param, (long long)b->s.info.weight_bytes,
                pith_cpu_level(), m->n_thread, o->type_k, o->type_v,
                o->keep != NULL ? o->keep : "none", o->read != NULL ? o->read : "none",
-               o->recall != NULL ? o->recall : "none", o->chunk, r->test, r->n, r->depth,
-               mean_of(b, r), deviation_of(b, r), r->best, r->bound, m->read_bytes_per_s,
-               m->f32_flop_per_s, m->int8_op_per_s, b->s.load_s, (long long)b->peak_rss,
-               (long long)b->kv_peak);
+               o->recall != NULL ? o->recall : "none", o->share != NULL ? o->share : "none",
+               o->chunk, r->test, r->n, r->depth, mean_of(b, r), deviation_of(b, r), r->best,
+               r->bound, m->read_bytes_per_s, m->f32_flop_per_s, m->int8_op_per_s, b->s.load_s,
+               (long long)b->peak_rss, (long long)b->kv_peak);
     }
 }
 
@@ -340,6 +344,7 @@ static void print_json(const struct bench *b)
     const char *path = b->options->model.path, *keep = o->keep != NULL ? o->keep : "none";
     const char *read = o->read != NULL ? o->read : "none";
     const char *recall = o->recall != NULL ? o->recall : "none";
+    const char *share = o->share != NULL ? o->share : "none";
     json_t *rows = json_array();
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
@@ -353,15 +358,15 @@ static void print_json(const struct bench *b)
                                 m->f32_flop_per_s, "int8_op_per_s", m->int8_op_per_s);
     cli_json_print(
         json_pack(
-            "{s:s, s:o, s:s, s:I, s:I, s:f, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:I, s:I, "
+            "{s:s, s:o, s:s, s:I, s:I, s:f, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:I, s:I, "
             "s:o, s:o}",
             "version", pith_version(), "model", cli_json_text(path, strlen(path)), "type",
             b->s.info.file_type, "n_param", (json_int_t)b->s.info.n_param, "weight_bytes",
             (json_int_t)b->s.info.weight_bytes, "load_s", b->s.load_s, "level", pith_cpu_level(),
             "threads", (int)m->n_thread, "type_k", o->type_k, "type_v", o->type_v, "keep", keep,
-            "read", read, "recall", recall, "chunk", (int)o->chunk, "peak_rss_bytes",
-            (json_int_t)b->peak_rss, "kv_peak_bytes", (json_int_t)b->kv_peak, "machine", machine,
-            "rows", rows),
+            "read", read, "recall", recall, "share", share, "chunk", (int)o->chunk,
+            "peak_rss_bytes", (json_int_t)b->peak_rss, "kv_peak_bytes", (json_int_t)b->kv_peak,
+            "machine", machine, "rows", rows),
         JSON_INDENT(1) | JSON_REAL_PRECISION(9));
 }
 

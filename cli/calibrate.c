@@ -2,7 +2,8 @@
  * calibrate.c - `pith calibrate`: gathers the statistics of a model's queries over a text, and
  * draws what is in a file of them: how narrow the queries of each head are, which bands they lie
  * in, and the attention against distance that they predict. With --loki it gathers the bases of the
- * model's keys instead (calibrate_loki.c).
+ * model's keys instead (calibrate_loki.c), with --share it shows how far apart pages of reasoning
+ * are (calibrate_share.c).
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include "calibrate_loki.h"
+#include "calibrate_share.h"
 #include "command.h"
 #include "session.h"
 
@@ -58,6 +60,11 @@ static const struct option table[] = {
      .help = "the file of statistics to write"},
     {"--loki", NULL, "BASES", OPTION_TEXT, AT(loki), .absent = "none",
      .help = "instead of statistics: write the bases of the model's keys, for --read loki"},
+    {"--share", NULL, "POLICY", OPTION_TEXT, AT(memory.share), .absent = "none",
+     .help = "instead of statistics: show how far apart the pages of like steps are, and pages "
+             "taken by chance, for the thresholds of memshare, whose options count. The tokens of "
+             "the text are the steps; with --select generated those that the model writes after "
+             "it"},
     {"--keys", NULL, "WHICH", OPTION_TEXT, AT(keys),
      .help =
          "of which keys --loki finds bases: rotated, as they are stored, or plain, as they were "
@@ -317,6 +324,29 @@ static int gather(struct options *o)
     pith_stats_free(stats);
     free(ids.data);
     free(ranges);
+    session_free(&s);
+    return EXIT_SUCCESS;
+}
+
+/* How far apart pages are. */
+static int compare_pages(struct options *o)
+{
+    struct session s = {0};
+    bool writes = strcmp(o->select, "generated") == 0;
+    if (o->out != NULL || o->loki != NULL)
+        cli_fail_usage("-o and --loki write files, --share shows: give one of them");
+    if (!writes && strcmp(o->select, "all") != 0)
+        cli_fail_usage("--share takes all tokens of the text, or with --select generated those "
+                       "that the model writes");
+    if (o->model.path == NULL || source(o) == NULL)
+        cli_fail_usage("--share wants -m MODEL and -f TEXT or --tokens FILE");
+    share_calibrate_check(o->memory.share);
+    (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
+    session_load(&s, &o->model, false);
+    struct cli_ids ids = read_tokens(o, &s);
+    const struct share_source from = {&ids, writes ? o->n_generate : 0, o->temperature, o->seed};
+    share_calibrate(&s, &o->model, &o->memory, &from);
+    free(ids.data);
     session_free(&s);
     return EXIT_SUCCESS;
 }
@@ -624,6 +654,8 @@ static int run(void *options)
             cli_fail_usage("--inspect compares with a text only where -m names the model");
         return inspect(o);
     }
+    if (o->memory.share != NULL)
+        return compare_pages(o);
     if (o->loki != NULL && o->out != NULL)
         cli_fail_usage("-o writes statistics, --loki bases: give one of them");
     if (o->model.path == NULL || source(o) == NULL || (o->out == NULL && o->loki == NULL))
@@ -640,7 +672,8 @@ static int run(void *options)
 
 const struct command command_calibrate = {
     .name = "calibrate",
-    .summary = "gather what TriAttention predicts from, or what Loki scores keys in",
+    .summary =
+        "gather what TriAttention predicts from or Loki scores in, or compare pages of steps",
     .synopsis =
         "-m MODEL -f TEXT|--tokens FILE -o STATS|--loki BASES [--select WHICH] [--centres K]",
     .notes =
@@ -652,7 +685,9 @@ const struct command command_calibrate = {
         "  pith run -m model.gguf --keep triattention:v3,stats=model.stats,budget=1024 -p ...\n"
         "\n"
         "  pith calibrate -m model.gguf -f text.txt --loki model.loki\n"
-        "  pith run -m model.gguf --read loki:projection=model.loki,budget=1024 -p ...",
+        "  pith run -m model.gguf --read loki:projection=model.loki,budget=1024 -p ...\n"
+        "\n"
+        "  pith calibrate -m model.gguf -f question.txt --select generated --share memshare",
     .groups = groups,
     .options_size = sizeof(struct options),
     .defaults = defaults,

@@ -496,6 +496,6 @@ static const struct command task_replay = {
 };
 
 const struct command *const eval_tasks[] = {
-    &task_perplexity, &task_stack,      &task_divergence, &task_needle, &task_ruler,
-    &task_recursion,  &task_derivation, &task_questions,  &task_facts,  &task_replay,
-    &task_kept,       &task_sweep,      &task_report,     NULL};
+    &task_perplexity, &task_stack,      &task_divergence, &task_needle,    &task_ruler,
+    &task_recursion,  &task_derivation, &task_share,      &task_questions, &task_facts,
+    &task_replay,     &task_kept,       &task_sweep,      &task_report,    NULL};

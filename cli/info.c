@@ -32,8 +32,6 @@ static const struct edge_pair {
 };
 #define N_EDGE_PAIR (sizeof(edge_pairs) / sizeof(edge_pairs[0]))
 
-#define MANY_HEADS 6 /* query heads to a KV head from which on turbo keys become q8_0 */
-
 #define AT(member) .offset = offsetof(struct options, member)
 static const struct option table[] = {
     {"MODEL", NULL, NULL, OPTION_TEXT, AT(path), .required = true,
@@ -167,13 +165,13 @@ static void print_pairs(const struct kv_plan *plan, enum cell cell)
 static void print_rules(const struct kv_plan *plan)
 {
     int32_t n = heads_per_kv(plan->info);
-    if (n >= MANY_HEADS)
+    if (n >= PITH_SHARED_KEYS)
         printf("\n%d query heads share a KV head: turbo keys become q8_0, in these tables, too; "
                "TYPE:force keeps them.\n",
                n);
     else
         printf("\n%d query head%s a KV head: turbo keys stay; from %d on they become q8_0.\n", n,
-               n == 1 ? " has" : "s share", MANY_HEADS);
+               n == 1 ? " has" : "s share", PITH_SHARED_KEYS);
     for (size_t i = 0; i < N_EDGE_PAIR; i++) {
         struct kv_cost c = kv_cost(plan, edge_pairs[i].type_k, edge_pairs[i].type_v);
         if (c.possible)

@@ -1,6 +1,6 @@
 /*
- * policies.c - `pith policies`: what --keep, --read and --recall take, and the storage types, from
- * the library's own tables.
+ * policies.c - `pith policies`: what --keep, --read, --recall and --share take, and the storage
+ * types, from the library's own tables.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +45,8 @@ static const struct verb verbs[] = {
      pith_read_policy, pith_read_param, pith_read_preset},
     {"recall", "How evicted entries come back", "they do not (the default)", "docs/recall.md",
      pith_recall_policy, pith_recall_param, NULL},
+    {"share", "Pages of reasoning that stand for others", "each page for itself (the default)",
+     "docs/share.md", pith_share_policy, pith_share_param, NULL},
 };
 
 #define N_VERB (sizeof(verbs) / sizeof(verbs[0]))
@@ -339,7 +341,7 @@ static int run(void *options)
 
 const struct command command_policies = {
     .name = "policies",
-    .summary = "list what --keep, --read, --recall, -ctk and -ctv take",
+    .summary = "list what --keep, --read, --recall, --share, -ctk and -ctv take",
     .synopsis = "[NAME] [--json]",
     .notes = "  pith policies triattention",
     .groups = groups,

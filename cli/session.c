@@ -9,6 +9,7 @@
 #include "session.h"
 
 #include "recall.h"
+#include "share.h"
 
 #include <errno.h>
 #include <math.h>
@@ -53,13 +54,15 @@ const struct option memory_option_table[] = {
     {"--chunk", NULL, "N", OPTION_INT, AT(chunk), .min = 1, .max = 8192,
      .help = "most tokens of one pass over a prompt"},
     {"--page", NULL, "N", OPTION_CHOICE, AT(page_len), .choices = page_lens,
-     .help = "tokens of a page of KV memory"},
+     .absent = "64; with --share 16", .help = "tokens of a page of KV memory"},
     {"--keep", NULL, "POLICY", OPTION_TEXT, AT(keep), .absent = "none",
      .help = "evict entries, as streaming:budget=1024"},
     {"--read", NULL, "POLICY", OPTION_TEXT, AT(read), .absent = "none",
      .help = "attend to a part of what is stored, as quoka:budget=1024"},
     {"--recall", NULL, "FORM", OPTION_TEXT, AT(recall), .absent = "none",
      .help = "bring back what --keep evicted, as kv:ram=1GiB or text"},
+    {"--share", NULL, "POLICY", OPTION_TEXT, AT(share), .absent = "none",
+     .help = "let pages of reasoning that recurs stand for each other, as memshare:step=0.9"},
     {0},
 };
 #undef AT
@@ -123,7 +126,6 @@ void memory_options_default(struct memory_options *o)
     pith_engine_params p;
     pith_engine_params_default(&p);
     *o = (struct memory_options){.chunk = p.chunk, .type_k = p.type_k, .type_v = p.type_v};
-    o->page_len = page_lens[p.page_len == 16 ? 0 : p.page_len == 32 ? 1 : 2];
 }
 
 void sample_options_default(struct sample_options *o)
@@ -176,6 +178,8 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
         cli_fail_usage("--%s", err.message);
     if (pith_recall_check(o->recall, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
+    if (pith_share_check(o->share, &err) != PITH_OK)
+        cli_fail_usage("--%s", err.message);
     if (o->n_ctx > 0 && o->kv_bytes > 0)
         cli_fail_usage("-c %d and --kv-memory %lld both size the KV memory: give one", o->n_ctx,
                        (long long)o->kv_bytes);
@@ -183,13 +187,14 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
     p.n_thread = m->n_thread;
     p.kv_bytes = o->kv_bytes;
     p.kv_tokens = o->n_ctx;
-    p.page_len = atoi(o->page_len);
+    p.page_len = o->page_len != NULL ? atoi(o->page_len) : share_page_len(o->share);
     p.chunk = o->chunk;
     p.type_k = o->type_k;
     p.type_v = o->type_v;
     p.keep = o->keep;
     p.read = o->read;
     p.recall = o->recall;
+    p.share = o->share;
     return p;
 }
 
@@ -264,6 +269,7 @@ void session_start(struct session *s, const struct model_options *m, const struc
     s->keep = p.keep;
     s->read = p.read;
     s->recall = p.recall;
+    s->share = p.share;
     if (p.kv_tokens == 0 && p.kv_bytes == 0) {
         int64_t bytes, n = most_tokens > 0 ? most_tokens : s->info.n_ctx_train;
         if (n > INT32_MAX)
@@ -475,6 +481,7 @@ static struct account make_account(const struct session *s, const pith_generate_
         a.full_live_bytes = a.kv.live_bytes / a.keep.live * a.n_full;
     full.keep = NULL;
     full.recall = NULL; /* there is none without a keep policy */
+    full.share = NULL;
     if (pith_kv_estimate(s->model, &full, a.n_token, &a.full_bytes, NULL) != PITH_OK)
         a.full_bytes = 0;
     /* Where nothing was cached, this call had all of the sequence's rounds. */
@@ -533,13 +540,14 @@ static void report_json(const struct session *s, const pith_generate_result *r,
         "keep_overwritten", (json_int_t)keep->overwritten, "keep_first_overwrite_at",
         (int)keep->first_overwrite_at, "keep_s", keep->seconds, "logits_hash", hash);
     json_t *more = keep->budget >= 0 ? keep_json(a) : json_object();
-    json_t *read = read_json(s, &a->read), *recall = recall_json(s, r);
+    json_t *read = read_json(s, &a->read), *recall = recall_json(s, r), *share = share_json(s);
     if (o == NULL || json_object_update(o, more) != 0 || json_object_update(o, read) != 0 ||
-        json_object_update(o, recall) != 0)
+        json_object_update(o, recall) != 0 || json_object_update(o, share) != 0)
         cli_fail("no memory for the statistics");
     json_decref(more);
     json_decref(read);
     json_decref(recall);
+    json_decref(share);
     json_dumpf(o, stderr, JSON_COMPACT);
     fputc('\n', stderr);
     json_decref(o);
@@ -642,6 +650,7 @@ void session_report(const struct session *s, const pith_generate_result *r, bool
     print_keep(s, &a);
     print_read(s, &a.read);
     recall_report(s, r);
+    share_report(s);
     fprintf(stderr, "logits   %016llx\n", (unsigned long long)last_hash(s));
 }
 

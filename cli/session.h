@@ -18,12 +18,13 @@ struct memory_options {
     int32_t n_ctx; /* tokens; 0: not given */
     int64_t kv_bytes;
     int32_t chunk;
-    const char *page_len;
+    const char *page_len; /* NULL: not given */
     const char *type_k;
     const char *type_v;
     const char *keep;
     const char *read;
     const char *recall;
+    const char *share;
 };
 
 struct sample_options {
@@ -60,7 +61,7 @@ void sample_options_default(struct sample_options *o);
 pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias **bias);
 
 /* The library's params; kv_tokens and kv_bytes as given, n_thread from the model's options. Fails
-   (usage) for a --keep, --read or --recall that cannot be read. */
+   (usage) for a --keep, --read, --recall or --share that cannot be read. */
 pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o);
 
 /* Bytes of memory that the system could give now without swapping; 0 when it does not say. */
@@ -77,6 +78,7 @@ struct session {
     const char *keep;   /* as given; NULL: none */
     const char *read;   /* the same */
     const char *recall; /* the same */
+    const char *share;  /* the same */
     bool kv_limited;    /* the KV memory is smaller than the trained context for want of memory */
 };
 
@@ -121,8 +123,8 @@ void session_check_template(const pith_model *model, const struct chat_options *
 
 /* ---- reports ---- */
 
-/* Speeds, KV bytes, what a keep and a read policy and recall did and the hash of the last logits on
-   standard error: for people, or as one line of JSON. */
+/* Speeds, KV bytes, what keep, read and share policies and recall did and the hash of the last
+   logits on standard error: for people, or as one line of JSON. */
 void session_report(const struct session *s, const pith_generate_result *result, bool json);
 /* Says on standard error why a text ended early, where the reason is the KV memory. */
 void session_explain_full(const struct session *s);

@@ -59,6 +59,7 @@ extern const struct command task_report;
 extern const struct command task_kept;
 extern const struct command task_facts;
 extern const struct command task_stack;
+extern const struct command task_share;
 extern const struct command task_recursion; /* these: eval_reason.c */
 extern const struct command task_derivation;
 extern const struct command task_questions;

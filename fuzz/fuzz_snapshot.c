@@ -93,12 +93,9 @@ static void attend(const struct kv_seq *seq, int32_t layer, int32_t head, int32_
 /* The entry before the last of a lane is the next to be overwritten, if its page takes entries. */
 static void aim(struct kv_seq *seq, int32_t layer, int32_t head)
 {
-    int32_t n_run = kv_lane_runs(seq, layer, head), slot = kv_lane_len(seq, layer, head) - 2;
-    for (int32_t i = 0; slot >= 0 && i < n_run; i++) {
-        struct kv_run run = kv_lane_run(seq, layer, head, i);
-        if (run.delta == 0 && slot >= run.slot && slot < run.slot + run.n)
-            kv_seq_aim(seq, layer, head, slot);
-    }
+    int32_t slot = kv_lane_len(seq, layer, head) - 2;
+    if (kv_lane_can_aim(seq, layer, head, slot))
+        kv_seq_aim(seq, layer, head, slot);
 }
 
 /* Keeps every other entry of a lane, then appends to all, over old entries too. */

@@ -121,14 +121,15 @@ def models():
 
 
 def snapshot(shape, page, lanes, n_page, extra=b"", version=3, types=b""):
-    """docs/snapshot.md; the target makes the checksum right. lanes: per lane (page, delta, n). Pages
-    are alike, or of a list, the first the largest."""
+    """docs/snapshot.md; the target makes the checksum right. lanes: per lane (page, delta, n),
+    from version 6 on (page, delta, n and whether it is closed, count). Pages are alike, or of a list,
+    the first the largest."""
     bits = 1 << 31 if version == 4 else 0
     pages = page if isinstance(page, list) else [page] * n_page
     page = pages[0] if pages else page
     refs = [ref for lane in lanes for ref in lane]
     sections = {"LANE": b"".join(struct.pack("<I", len(lane) | bits) for lane in lanes),
-                "REFS": b"".join(struct.pack("<IiI", *ref) for ref in refs),
+                "REFS": b"".join(struct.pack("<IiI" + "I" * (len(ref) - 3), *ref) for ref in refs),
                 "PAGE": b"".join(pages), "EXTR": extra}
     body = b"".join(tag.encode() + struct.pack("<Q", len(data)) + data
                     for tag, data in sections.items())
@@ -159,6 +160,10 @@ def snapshots():
             "types.snapshot": snapshot((2, 1, 32, 64, 16, 5, 3), [f16, turbo3, turbo3],
                                        [[(0, 0, 16)], [(1, 0, 16), (2, 9, 5)]], 3, version=5,
                                        types=edges),
+            "counts.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a,
+                                        [[(0, 0, 16, 3), (1, 16, 1 << 31 | 9, 1), (0, 40, 7, 2)],
+                                         [(2, 0, 1 << 31 | 3, 1)]], 3, version=6,
+                                        types=struct.pack("<10I", *[0] * 6, 1, 32, 0, 0)),
             "empty.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, [[], []], 0)}
 
 
@@ -275,12 +280,39 @@ def tiers():
     return {"header.tier": header + bytes(8), "head.tier": head + bytes(320 - len(head))}
 
 
+def requests():
+    """Lines of a batch: one of each endpoint with every key, and some that are refused."""
+    def line(url, body, **more):
+        return json.dumps({"custom_id": "a", "method": "POST", "url": url, "body": body, **more})
+    common = {"model": "m", "max_tokens": 8, "temperature": 0.5, "top_p": 0.9, "top_k": 4,
+              "min_p": 0.1, "seed": -7, "stop": ["a", "\n"], "n": 2, "presence_penalty": 0.5,
+              "frequency_penalty": -0.5, "repeat_penalty": 1.1, "repeat_last_n": 64,
+              "ignore_eos": True, "user": "u", "stream": False}
+    messages = [{"role": "system", "content": "s"},
+                {"role": "user", "content": [{"type": "text", "text": "\u00e9"}]}]
+    chat, text = "/v1/chat/completions", "/v1/completions"
+    lines = {
+        "chat": line(chat, {**common, "messages": messages, "logprobs": True, "top_logprobs": 3,
+                            "logit_bias": {"1": -100, "2": 0.5},
+                            "response_format": {"type": "text"}, "tools": [],
+                            "chat_template_kwargs": {"enable_thinking": False}}),
+        "text": line(text, {**common, "prompt": ["a", "b"], "logprobs": 2, "stop": "x",
+                            "logit_bias": [[1, 2.5], [3, False]], "echo": False, "best_of": 2}),
+        "ids": line(text, {"prompt": [[1, 2], [3]]}),
+        "id": line(text, {"prompt": [1, 2, 3]}),
+        "wrong": line(chat, {"messages": [], "temperature": "hot", "stream": True}),
+        "elsewhere": line("/v1/embeddings", {"input": "x"}, method="GET"),
+    }
+    return {name: text.encode() for name, text in lines.items()}
+
+
 def main():
     files = models()
     seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
              "fuzz_vocab": vocabularies(), "fuzz_safetensors": records(),
              "fuzz_stats": statistics(), "fuzz_keep": options(), "fuzz_read": read_options(),
              "fuzz_projection": projections(), "fuzz_recall": tiers(),
+             "fuzz_batch": requests(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)

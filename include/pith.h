@@ -302,7 +302,8 @@ typedef struct pith_engine_params {
     int32_t n_thread;   /* 0: all processors (default) */
     int64_t kv_bytes;   /* KV memory budget in bytes; 0: from kv_tokens */
     int32_t kv_tokens;  /* KV memory budget in tokens; 0: the model's trained context (default) */
-    int32_t page_len;   /* entries of a page: 16, 32 or 64 (default 64) */
+    int32_t page_len;   /* entries of a page: 16, 32 or 64; 0 (default): 64, and 16 where `share`
+                           compares pages */
     int32_t chunk;      /* most tokens of one pass (default 512) */
     const char *type_k; /* "f32", "f16" (default), "q8_0", "q4_0", "turbo4", "turbo3", "turbo2";
                            with other types in the first and last layers: "turbo2:q8_0=2+2".
@@ -315,7 +316,9 @@ typedef struct pith_engine_params {
                            "none": all that are stored */
     const char *recall; /* how evicted tokens come back: "kv:key=value,..." or "text:..."; NULL
                            (default) or "none": they do not. docs/recall.md describes both */
-    uint32_t reserved[2];
+    const char *share;  /* which pages of what was generated may stand for others:
+                           "NAME:key=value,..."; NULL (default) or "none": none */
+    uint32_t reserved[8];
 } pith_engine_params;
 
 PITH_API void pith_engine_params_default(pith_engine_params *out);
@@ -324,7 +327,8 @@ PITH_API void pith_engine_params_default(pith_engine_params *out);
    The strings of params are not needed afterwards.
    INVALID (a value out of range, a policy or option that there is not, policies that do not go
    together, a budget below what is protected), IO (recall's file), UNSUPPORTED (a storage type that
-   does not fit the head size, a vocab_only model), NOMEM. */
+   does not fit the head size, a vocab_only model, a share policy for a model without tokenizer),
+   NOMEM. */
 PITH_API pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
                                         pith_engine **out, pith_error *err);
 
@@ -335,7 +339,8 @@ PITH_API void pith_engine_free(pith_engine *engine);
 PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
 
 /* Bytes of KV memory that n_token tokens of one sequence take with these params (whole pages; the
-   most they take on the way, where a keep policy evicts, recall's guests included), for planning
+   most they take on the way, where a keep policy evicts, recall's guests and pages that a share
+   policy ends early included), for planning
    before anything is allocated. INVALID, UNSUPPORTED. */
 PITH_API pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
                                       int64_t n_token, int64_t *bytes, pith_error *err);
@@ -385,12 +390,15 @@ PITH_API double pith_store_bits(int32_t i, int32_t head_dim);
    NULL. INVALID. */
 PITH_API pith_status pith_store_check(const char *type_k, const char *type_v, pith_error *err);
 
+/* Where so many query heads share a KV head, errors of its keys add up in all of them: q8_0 takes
+   the place of a rotated type of K that was not forced ("turbo3:force"). */
+#define PITH_SHARED_KEYS 6
+
 /* How an engine with some params stores a layer. */
 typedef struct pith_kv_layer_info {
     const char *type_k; /* constant strings; K's may be another than the one that was given: */
     const char *type_v;
-    bool k_replaced; /* 6 or more query heads share a KV head, so that q8_0 takes the place of a
-                        rotated type that was not forced ("turbo3:force") */
+    bool k_replaced; /* PITH_SHARED_KEYS or more query heads share a KV head */
     int64_t bytes_k; /* of a token in all KV heads, scales included; alignment, positions and what a
                         read policy keeps beside keys are not */
     int64_t bytes_v;
@@ -544,9 +552,58 @@ PITH_API pith_status pith_recall_param(int32_t i, int32_t j, pith_param_info *ou
    INVALID. */
 PITH_API pith_status pith_recall_check(const char *recall, pith_error *err);
 
-/* ---- sequences ---------------------------------------------------------------------------- */
+/* ---- share -------------------------------------------------------------------------------- */
+
+/*
+ * A share policy lets one page of the KV memory stand in several places of a sequence. Tokens that
+ * are evaluated alone form steps, which end at a blank line; when one ends, its pages are compared
+ * with those of earlier steps of like words, and where two are near enough, the later one is given
+ * back and the earlier one read in its place. docs/share.md describes the policies and the options.
+ *
+ * What is promised: what a sequence shares depends on its own tokens alone, neither on chunk and
+ * threads nor on company, but where the option across=yes lets it use other sequences' pages. A
+ * step that shares nothing only ends its last page early. Any later write to a shared page copies
+ * it first. Files (pith_seq_save) hold what is shared, and not which steps there were.
+ */
+
+/* Share policy i of those that there are. NOT_FOUND past the last. */
+PITH_API pith_status pith_share_policy(int32_t i, pith_policy_info *out);
+
+/* Option j of share policy i. NOT_FOUND when i or j is out of range. */
+PITH_API pith_status pith_share_param(int32_t i, int32_t j, pith_param_info *out);
+
+/* Whether pith_engine_params.share can be read, before there is a model. share may be NULL.
+   INVALID. */
+PITH_API pith_status pith_share_check(const char *share, pith_error *err);
 
 typedef struct pith_seq pith_seq;
+
+/* Two pages that were compared: a step's and an earlier step's. */
+typedef struct pith_share_pair {
+    const pith_seq *seq;
+    int32_t pos;      /* position of the first entry of the page that could go */
+    int32_t from_pos; /* and of the one that would stand for it */
+    int32_t n;        /* entries that were compared */
+    double cosine;    /* of the steps' bags of tokens */
+    double paper;     /* distance as MemShare writes it; where comparing ended early, what it had
+                         come to by then, likewise the next two */
+    double rms;       /* root mean square difference of an element of K and V, mean over layers */
+    double relative;  /* the difference's norm over the entries': 0 equal, about 1.41 unrelated */
+    bool early;       /* comparing ended early: too far apart */
+    bool shared;
+    uint32_t reserved[8];
+} pith_share_pair;
+
+/* Called on the thread that evaluates, which must not call the engine or its sequences then, but
+   for pith_seq_tokens and pith_seq_length. */
+typedef void pith_share_fn(void *user, const pith_share_pair *pair);
+
+/* From now on fn sees every pair that is compared; NULL ends it. With all: every pair is compared
+   to the end, and nothing is shared. INVALID: the engine has no share policy. */
+PITH_API pith_status pith_engine_set_share_log(pith_engine *engine, pith_share_fn *fn, void *user,
+                                               bool all, pith_error *err);
+
+/* ---- sequences ---------------------------------------------------------------------------- */
 
 /* Makes an empty sequence. NOMEM. */
 PITH_API pith_status pith_seq_create(pith_engine *engine, pith_seq **out, pith_error *err);
@@ -647,6 +704,24 @@ typedef struct pith_recall_stats {
 } pith_recall_stats;
 
 PITH_API void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out);
+
+/* What a share policy did for the tokens that a sequence holds. Forks and files as for
+   pith_keep_stats. */
+typedef struct pith_share_stats {
+    int64_t steps_closed;
+    int64_t steps_compared; /* of them: those that were long enough, with steps before them */
+    int64_t steps_similar;  /* of them: those with a step of like words before them */
+    int64_t pages_compared; /* pairs of pages, each in all lanes */
+    int64_t pages_early;    /* of them: comparing ended before the last layer */
+    int64_t pages_shared;   /* pages, each in all lanes, that others stand for */
+    int64_t tokens_shared;  /* entries of a lane in them; over the sequence's tokens: the affected
+                               ratio of MemShare */
+    int64_t bytes_saved;    /* of the pages that went */
+    double seconds;         /* spent closing and comparing */
+    uint32_t reserved[8];
+} pith_share_stats;
+
+PITH_API void pith_seq_share_stats(const pith_seq *seq, pith_share_stats *out);
 
 /* With recall `text`: the part of a user's message that is searched for, which is what follows the
    last "question:" in any case, else its last 512 bytes, from a whole character on. */
@@ -757,7 +832,8 @@ PITH_API pith_status pith_seq_eval(pith_seq *seq, const int32_t *tokens, int32_t
 /* Makes the sequence hold exactly these tokens: keeps the common prefix, truncates and evaluates
    only the rest (at least the last token, so that logits are there). The result is that of a fresh
    sequence: where truncating would leave gaps of evicted entries, only what lies before the first
-   gap is kept, and of an engine with a read policy only tokens that no evaluation reads in part. As
+   gap is kept, of an engine with a read policy only tokens that no evaluation reads in part, and of
+   one with a share policy those before the first page that it ended early or gave back. As
    pith_batch_eval. */
 PITH_API pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
                                    pith_progress_fn *progress, void *user, pith_error *err);
@@ -879,6 +955,175 @@ typedef struct pith_generate_result {
 PITH_API pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
                                    const pith_generate_params *params, pith_text_fn *on_text,
                                    void *user, pith_generate_result *result, pith_error *err);
+
+/* ---- many requests ------------------------------------------------------------------------ */
+
+/*
+ * A scheduler runs many requests in one engine and one KV budget: continuous batching. In each step
+ * every running request generates a token, and what is left of the step's tokens reads prompts in
+ * chunks. A request is admitted when the memory that it will take is set aside: under a keep policy
+ * all of it, which is constant, so that nothing is ever preempted; without one a share of what it
+ * may still grow by (`reserve`). Where memory runs out all the same, cached prefixes go first, and
+ * then the request that was admitted last waits: what it holds is computed again later, or, where a
+ * policy had altered it, kept in host memory meanwhile.
+ *
+ * Prefixes of prompts that requests have in common are computed once: full pages are found again by
+ * a hash of all tokens before them, while somebody uses them and until the memory is needed.
+ *
+ * What is promised: each request gets the tokens that it would get alone, whatever the company and
+ * the order, and ends in a defined state. One thread at a time runs steps and owns the engine,
+ * whose other sequences must not be evaluated by others meanwhile; submit, cancel and wait may be
+ * called from any thread.
+ */
+typedef struct pith_scheduler pith_scheduler;
+
+typedef struct pith_scheduler_params {
+    int32_t n_seq;       /* most answers that run at the same time (default 256) */
+    int32_t n_queue;     /* most requests that wait; further ones are refused (default 1024) */
+    int32_t step_tokens; /* most tokens of a step; 0 (default): the engine's chunk while nothing is
+                            generated, and 128 otherwise. Who generates has a token in any case,
+                            and where the cut of a prompt matters (a read policy, recall, a keep
+                            policy that overwrites) the first of a step is read whole */
+    double reserve;      /* 0 to 1: the share of what a request may still grow by that is set aside
+                            when it is admitted; below 0 (default): 1 under a keep policy, else 0.5
+                          */
+    double watermark;    /* 0 to 1: the share of the KV memory that admitting leaves free (default
+                            0.01); a request that would run alone ignores it */
+    bool no_prefix;      /* nothing is reused across requests (default false) */
+    bool pressure;       /* where memory runs out, before a request is put back: a keep round on the
+                            largest, then pages shared at looser thresholds. Answers then depend on
+                            company (default false) */
+    int64_t swap_bytes;  /* host memory for requests that cannot be computed again; where it is full
+                            such a request ends as PITH_STOP_FULL. Default 1 GiB */
+    int32_t max_preempt; /* a request that was put back so often is set aside for in full (default
+                            3) */
+    uint32_t reserved[8];
+} pith_scheduler_params;
+
+PITH_API void pith_scheduler_params_default(pith_scheduler_params *out);
+
+/* A token of an answer, valid during the call. */
+typedef struct pith_answer_token {
+    int64_t request;
+    int32_t answer;   /* 0 to n_answer - 1 */
+    int32_t token;    /* -1: text that had been held back, at the answer's end */
+    const char *text; /* [len] whole characters that are certain now; may be none */
+    size_t len;
+    const float *logits; /* [n_vocab] that the token was chosen from; NULL without a token */
+    uint32_t reserved[8];
+} pith_answer_token;
+
+/* Called on the thread that runs the step. Return false to end the answer as PITH_STOP_CALLER. It
+   may submit and cancel, and must not step. */
+typedef bool pith_answer_token_fn(void *user, const pith_answer_token *token);
+
+/* How an answer ended. */
+typedef struct pith_answer_result {
+    int64_t request;
+    int32_t answer;
+    pith_status status;      /* OK; CANCELLED: by pith_scheduler_cancel, by its deadline, or by
+                                freeing the scheduler; or what made its evaluation fail */
+    const char *message;     /* with another status than OK: one sentence, valid during the call */
+    pith_stop_reason reason; /* with OK */
+    int32_t n_prompt;        /* tokens of the prompt that were computed for it */
+    int32_t n_cached;        /* and those that were there already: of a request's second answer and
+                                those behind it, all */
+    int32_t n_generated;
+    int32_t n_preempted; /* times that it was put back */
+    double queue_s;      /* from submission to admission; all times are seconds */
+    double prompt_s;     /* from there to the first token */
+    double generate_s;   /* from there to the end */
+    pith_share_stats share;
+    pith_keep_stats keep;
+    uint32_t reserved[8];
+} pith_answer_result;
+
+typedef void pith_answer_done_fn(void *user, const pith_answer_result *result);
+
+typedef struct pith_request {
+    const int32_t *prompt; /* [n_prompt] copied */
+    int32_t n_prompt;
+    const pith_generate_params *params; /* copied, strings and biases included; NULL: the defaults.
+                                           progress and message are not looked at */
+    int32_t n_answer;      /* 1 (default) to n_seq: answers to one prompt, which is computed once;
+                              the seed of answer i is that of params plus i */
+    int32_t priority;      /* higher ones are admitted first and put back last. Default 0 */
+    double deadline_s;     /* seconds from submission in which it is to end; 0 (default): none */
+    const int32_t *forced; /* [n_forced] copied: the first tokens of every answer, which are taken
+                              in the place of what would be sampled and count as that (stop strings,
+                              end tokens, n_predict); NULL: none */
+    int32_t n_forced;
+    pith_answer_token_fn *on_token; /* may be NULL */
+    pith_answer_done_fn *on_done;   /* called once for each answer; may be NULL */
+    void *user;
+    uint32_t reserved[5];
+} pith_request;
+
+PITH_API void pith_request_default(pith_request *out);
+
+/* params may be NULL. The engine must outlive the scheduler. INVALID (a value out of range, named),
+   UNSUPPORTED (recall of text, which changes prompts), NOMEM. */
+PITH_API pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_params *params,
+                                           pith_scheduler **out, pith_error *err);
+
+/* Ends what waits and runs as CANCELLED, and frees the scheduler, its sequences and its cached
+   prefixes. NULL is ignored. */
+PITH_API void pith_scheduler_free(pith_scheduler *scheduler);
+
+/* Queues a request, whose id is above those before. BUSY (the queue is full), KV_FULL (the prompt
+   and n_predict, or without it the prompt, can never fit, with the numbers), CONTEXT (the prompt is
+   longer than the model's trained context), INVALID (a parameter, named; a prompt that is to be
+   pinned and that a keep policy's budget does not hold), CANCELLED (the scheduler is being freed),
+   NOMEM. Thread-safe. */
+PITH_API pith_status pith_scheduler_submit(pith_scheduler *scheduler, const pith_request *request,
+                                           int64_t *id, pith_error *err);
+
+/* Ends a request's answers at the next step, wherever it is: NOT_FOUND when it has ended already.
+   Thread-safe. */
+PITH_API pith_status pith_scheduler_cancel(pith_scheduler *scheduler, int64_t id);
+
+/* Does one step: what was cancelled or is late ends, then tokens as described above. *idle (may be
+   NULL): there is nothing to do. A request's failure is its own (on_done). BUSY: a step is running,
+   this is a callback of it. */
+PITH_API pith_status pith_scheduler_step(pith_scheduler *scheduler, bool *idle, pith_error *err);
+
+/* Steps until there is nothing to do. */
+PITH_API pith_status pith_scheduler_run(pith_scheduler *scheduler, pith_error *err);
+
+/* Waits until there is something to do, at most so many seconds; true: there is. Thread-safe. */
+PITH_API bool pith_scheduler_wait(pith_scheduler *scheduler, double seconds);
+
+typedef struct pith_scheduler_stats {
+    int64_t n_step;
+    int64_t n_done;      /* requests that ended, of which */
+    int64_t n_cancelled; /* cancelled or late, in the queue, reading the prompt, or generating */
+    int64_t n_failed;
+    int64_t n_refused; /* at submission */
+    int32_t n_waiting; /* requests in the queue now */
+    int32_t n_running; /* answers now, of which */
+    int32_t n_reading; /* are reading their prompt */
+    int32_t n_swapped; /* and are in host memory */
+    int32_t peak_running;
+    int64_t prompt_tokens;    /* computed, those that were computed again included */
+    int64_t cached_tokens;    /* of prompts, found */
+    int64_t generated_tokens; /* handed out */
+    int64_t recomputed_tokens;
+    int64_t preempted_recompute;
+    int64_t preempted_swap;
+    int64_t prefix_pages;    /* in the cache now, each in all lanes */
+    int64_t prefix_bytes;    /* of them, that nobody else uses */
+    int64_t prefix_dropped;  /* pages that made room */
+    int64_t swapped_bytes;   /* in host memory now */
+    int64_t pressure_rounds; /* with `pressure` */
+    int64_t pressure_shared; /* pages, likewise */
+    double seconds;          /* in steps */
+    double schedule_s;       /* of them: not evaluating, sampling or in callbacks */
+    double share_s;          /* of them: comparing pages */
+    uint32_t reserved[8];
+} pith_scheduler_stats;
+
+/* Thread-safe; the numbers are those of the last step's end. */
+PITH_API void pith_scheduler_get_stats(pith_scheduler *scheduler, pith_scheduler_stats *out);
 
 /* ---- calibration -------------------------------------------------------------------------- */
 

@@ -32,8 +32,11 @@ static void check_lane(const struct kv_cache *cache, const struct kv_lane *lane)
         if (ref->n == 0) {
             assert_int_equal(lane->kind->n_ref[ref->page], 1);
             assert_int_equal(ref->delta, 0);
+            assert_int_equal(ref->more, 0);
+            assert_false(ref->closed);
             continue;
         }
+        assert_false(ref->closed && ref->n == cache->g.page_len);
         assert_int_equal(n_live, i);
         ragged = ragged || (i > 0 && lane->table[i - 1].n < cache->g.page_len);
         n_live++;
@@ -47,10 +50,14 @@ static void check_lane(const struct kv_cache *cache, const struct kv_lane *lane)
         assert_int_equal(lane->top, top);
 }
 
-/* References and visible entries per page of every class, from the tables. */
+/* References of tables, those of blocks, and visible entries per page of a class. */
+struct count {
+    int32_t n_ref;
+    int32_t n_held;
+    int32_t n_entry;
+};
 struct counts {
-    int32_t *n_ref[KV_CLASS_MAX];
-    int32_t *n_entry[KV_CLASS_MAX];
+    struct count *page[KV_CLASS_MAX];
 };
 
 static int32_t count_tables(const struct kv_cache *cache, struct counts *c)
@@ -65,10 +72,15 @@ static int32_t count_tables(const struct kv_cache *cache, struct counts *c)
             check_lane(cache, &seq->lane[l]);
             for (int32_t i = 0; i < seq->lane[l].n_page; i++) {
                 const struct kv_page_ref *ref = &seq->lane[l].table[i];
-                c->n_ref[kind->number][ref->page]++;
-                int32_t *n_entry = &c->n_entry[kind->number][ref->page];
-                *n_entry = (int32_t)pi_max(*n_entry, ref->n);
+                struct count *count = &c->page[kind->number][ref->page];
+                count->n_ref++;
+                count->n_entry = (int32_t)pi_max(count->n_entry, ref->n);
             }
+        }
+    for (const struct kv_block *b = cache->block; b != NULL; b = b->next)
+        for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+            const struct kv_class *kind = kv_class_of(cache->kind, &cache->g, l / cache->g.n_head);
+            c->page[kind->number][b->page[l]].n_held++;
         }
     return n_seq;
 }
@@ -118,26 +130,28 @@ static int64_t sum_of_page_bytes(const struct kv_geometry *g)
 
 /* Adds what the tables say of a class to the statistics that it must make. */
 static void check_class(const struct kv_cache *cache, const struct kv_class *kind,
-                        const int32_t *n_ref, const int32_t *n_entry, pith_kv_stats *want)
+                        const struct count *count, pith_kv_stats *want)
 {
     int64_t page = (int64_t)kind->layout.bytes, n_used = 0, n_resident = 0;
     bool below_free = true;
     for (int32_t p = 0; p < kind->n_page; p++) {
         bool taken = (kind->taken[p / 64] >> (p % 64) & 1) != 0;
         bool resident = (kind->resident[p / 64] >> (p % 64) & 1) != 0;
-        assert_int_equal(kind->n_ref[p], n_ref[p]);
-        assert_int_equal(taken, n_ref[p] > 0);
+        struct count c = count[p];
+        assert_int_equal(kind->n_ref[p], c.n_ref + c.n_held);
+        assert_int_equal(kind->n_held[p], c.n_held);
+        assert_int_equal(taken, c.n_ref + c.n_held > 0);
         assert_int_equal(kind->n_entry[p], 0);
         assert_true(resident || !taken || cache->n_kind == 1);
         below_free = below_free && taken;
         if (p / 64 < kind->low_word)
             assert_true(below_free);
-        n_used += n_ref[p] > 0;
+        n_used += taken;
         n_resident += resident;
-        want->shared_bytes += n_ref[p] > 1 ? page : 0;
-        want->saved_bytes += n_ref[p] > 1 ? page * (n_ref[p] - 1) : 0;
-        want->live_bytes += n_entry[p] * sum_of_entry_bytes(&cache->g, kind) +
-                            (n_entry[p] == cache->g.page_len ? sum_of_page_bytes(&cache->g) : 0);
+        want->shared_bytes += c.n_ref > 1 ? page : 0;
+        want->saved_bytes += c.n_ref > 1 ? page * (c.n_ref - 1) : 0;
+        want->live_bytes += c.n_entry * sum_of_entry_bytes(&cache->g, kind) +
+                            (c.n_entry == cache->g.page_len ? sum_of_page_bytes(&cache->g) : 0);
     }
     assert_int_equal(kind->n_used, n_used);
     assert_int_equal(kind->n_resident, n_resident);
@@ -151,17 +165,14 @@ void kv_check_account(const struct kv_cache *cache, int64_t other_table_bytes)
     struct counts c;
     pith_kv_stats stats, want = {0};
     int64_t resident = 0;
-    for (int32_t i = 0; i < cache->n_kind; i++) {
-        c.n_ref[i] = calloc((size_t)cache->kind[i].n_page, sizeof(int32_t));
-        c.n_entry[i] = calloc((size_t)cache->kind[i].n_page, sizeof(int32_t));
-    }
+    for (int32_t i = 0; i < cache->n_kind; i++)
+        c.page[i] = calloc((size_t)cache->kind[i].n_page, sizeof(*c.page[i]));
     kv_cache_stats(cache, &stats);
     assert_int_equal(stats.n_seq, count_tables(cache, &c));
     for (int32_t i = 0; i < cache->n_kind; i++) {
-        check_class(cache, &cache->kind[i], c.n_ref[i], c.n_entry[i], &want);
+        check_class(cache, &cache->kind[i], c.page[i], &want);
         resident += kv_pages_bytes(&cache->kind[i], cache->kind[i].n_resident);
-        free(c.n_ref[i]);
-        free(c.n_entry[i]);
+        free(c.page[i]);
     }
     assert_int_equal(stats.reserved_bytes, cache->budget);
     assert_int_equal(stats.page_bytes, want.page_bytes);
@@ -238,6 +249,8 @@ void kv_check_same(const struct kv_seq *a, const struct kv_seq *b)
             for (int32_t i = 0; i < lane_a->n_live; i++) {
                 assert_int_equal(lane_a->table[i].n, lane_b->table[i].n);
                 assert_int_equal(lane_a->table[i].delta, lane_b->table[i].delta);
+                assert_int_equal(lane_a->table[i].more, lane_b->table[i].more);
+                assert_int_equal(lane_a->table[i].closed, lane_b->table[i].closed);
             }
             for (int32_t s = 0; s < lane_a->len; s++) {
                 assert_int_equal(kv_lane_pos(a, l, h, s), kv_lane_pos(b, l, h, s));

@@ -46,6 +46,7 @@ static const struct word {
     {FIELD(rot), WORD_INT, 0, 1 << 16},
     {FIELD(ff), WORD_INT, 1, 1 << 20},
     {FIELD(vocab), WORD_INT, 1, 1 << 24},
+    {FIELD(pad), WORD_INT, 0, 1 << 24},
     {FIELD(ctx), WORD_INT, 1, 1 << 30},
     {FIELD(ctx_orig), WORD_INT, 0, 1 << 30},
     {FIELD(tied), WORD_INT, 0, 1},
@@ -127,6 +128,7 @@ pith_status model_spec_parse(struct model_spec *spec, const char *words, pith_er
 
 struct maker {
     const struct model_spec *spec;
+    int32_t n_file; /* tokens of the vocabulary file; 0: there is none */
     struct pi_gguf_writer writer;
     struct pi_new_file file;
     bool writing; /* the second walk over the tensors: heads are out, data follows */
@@ -344,13 +346,48 @@ static pith_status add_embedding(struct maker *m)
     return pi_gguf_add_kv(&m->writer, &causal);
 }
 
+/* An array of the vocabulary with as many items as the model has tokens: those behind the file's
+   are names that no text has, or zeros. */
+static pith_status add_padded(struct maker *m, const struct pi_gguf_kv *kv)
+{
+    size_t n_more = (size_t)m->spec->vocab - kv->n_item, item = kv->size / kv->n_item;
+    struct pi_gguf_kv more = *kv;
+    bool text = kv->item_type == PI_GGUF_STRING;
+    uint8_t *data = pi_mem_alloc(PI_MEM_OTHER, kv->size + n_more * (text ? 32 : item));
+    if (data == NULL)
+        return PITH_NOMEM;
+    memcpy(data, kv->data, kv->size);
+    for (size_t i = 0; i < n_more; i++) {
+        uint8_t *at = data + more.size;
+        char name[24];
+        uint64_t len = (uint64_t)snprintf(name, sizeof(name), "[unused %zu]", i);
+        for (int b = 0; b < 8 && text; b++)
+            at[b] = (uint8_t)(len >> 8 * b);
+        if (text)
+            memcpy(at + 8, name, (size_t)len);
+        else
+            memset(at, 0, item);
+        more.size += text ? 8 + (size_t)len : item;
+    }
+    more.n_item += n_more;
+    more.data = data;
+    pith_status status = pi_gguf_add_kv(&m->writer, &more);
+    pi_mem_free(data);
+    return status;
+}
+
 static pith_status add_vocab(struct maker *m, const struct pi_gguf *vocab)
 {
     if (vocab->n_kv == 0)
         return pi_gguf_add_str(&m->writer, "tokenizer.ggml.model", "none");
     for (int64_t i = 0; i < vocab->n_kv; i++) {
         const struct pi_gguf_kv *kv = &vocab->kv[i];
-        if (kv->key.len > 10 && memcmp(kv->key.data, "tokenizer.", 10) == 0)
+        bool of_tokens = kv->type == PI_GGUF_ARRAY && kv->n_item == (uint64_t)m->n_file;
+        if (kv->key.len <= 10 || memcmp(kv->key.data, "tokenizer.", 10) != 0)
+            continue;
+        if (of_tokens && m->n_file < m->spec->vocab)
+            PI_TRY(add_padded(m, kv));
+        else
             PI_TRY(pi_gguf_add_kv(&m->writer, kv));
     }
     return PITH_OK;
@@ -427,7 +464,9 @@ pith_status model_make(const struct model_spec *spec, const char *path, pith_err
                        spec->head_dim);
     m.writer.alignment = 32;
     if (spec->vocab_file[0] != '\0')
-        status = read_vocab(spec->vocab_file, &file, &vocab, &own.vocab, err);
+        status = read_vocab(spec->vocab_file, &file, &vocab, &m.n_file, err);
+    if (m.n_file > 0)
+        own.vocab = m.n_file > spec->pad ? m.n_file : spec->pad;
     if (status == PITH_OK)
         status = write_file(&m, &vocab, path);
     pi_new_file_discard(&m.file);

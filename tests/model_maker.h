@@ -25,6 +25,8 @@ struct model_spec {
     int32_t rot; /* rotated dimensions of a head, even; 0 (default): all of them */
     int32_t ff;
     int32_t vocab;    /* tokens; of vocab_file when there is one */
+    int32_t pad;      /* with vocab_file: tokens, of which those behind the file's are unused; 0
+                         (default): the file's */
     int32_t ctx;      /* positions the model claims to be trained for */
     int32_t ctx_orig; /* positions before rope scaling */
     int32_t tied;     /* 1: the output projection is the embedding */

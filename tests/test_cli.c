@@ -22,8 +22,9 @@
 /* One thread: the tests of a build run side by side. */
 #define ON_MODEL "-m", MODEL, "-t", "1"
 
-static const char *const verbs[] = {"run",  "chat",     "demo",   "bench",     "tokenize",
-                                    "info", "quantize", "logits", "calibrate", "policies"};
+static const char *const verbs[] = {"run",       "chat",     "demo",     "bench",
+                                    "tokenize",  "info",     "quantize", "logits",
+                                    "calibrate", "policies", "batch"};
 #define N_VERB (sizeof(verbs) / sizeof(verbs[0]))
 
 static json_t *parse(const char *text)

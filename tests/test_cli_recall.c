@@ -333,8 +333,8 @@ static void test_bench(void **state)
     struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "64", "-n", "2", "-r", "1",
                             "-d", "600", "--keep", KEEP, "--recall", "kv", "-o", "csv", NULL);
     expect_status(&s, 0);
-    expect_word(s.out, ",keep,read,recall,chunk,");
-    expect_word(s.out, "\"" KEEP "\",\"none\",\"kv\",512,");
+    expect_word(s.out, ",keep,read,recall,share,chunk,");
+    expect_word(s.out, "\"" KEEP "\",\"none\",\"kv\",\"none\",512,");
     said_free(&s);
 }
 

@@ -144,8 +144,8 @@ static void test_bench(void **state)
     struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "64", "-n", "2", "-r", "1",
                             "-d", "300", "--read", "quoka:budget=64", "-o", "csv", NULL);
     expect_status(&s, 0);
-    expect_word(s.out, ",keep,read,recall,chunk,");
-    expect_word(s.out, "\"none\",\"quoka:budget=64\",\"none\",512,");
+    expect_word(s.out, ",keep,read,recall,share,chunk,");
+    expect_word(s.out, "\"none\",\"quoka:budget=64\",\"none\",\"none\",512,");
     said_free(&s);
 }
 

@@ -141,6 +141,7 @@ static double estimate(const pith_model *model, const char *type_k, const char *
     pith_engine_params_default(&p);
     p.type_k = type_k;
     p.type_v = type_v;
+    p.page_len = 64;
     check(pith_kv_estimate(model, &p, p.page_len, &bytes, &err), &err);
     return (double)bytes / p.page_len;
 }

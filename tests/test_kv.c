@@ -278,9 +278,10 @@ static void op_share(struct world *w, struct pair *p, const struct pair *from)
     for (int32_t i = 0; i < from_index; i++)
         from_slot += source->table[i].n;
     const struct entry *entry = &from->lane[l][h].entry[from_slot];
-    bool valid = to_index < lane->n_live && lane->table[to_index].n == len &&
-                 from_index < source->n_live && source->table[from_index].n == len &&
-                 entry->pos + delta >= 0;
+    int32_t n = to_index < lane->n_live ? lane->table[to_index].n : 0;
+    bool open = to_index == lane->n_live - 1 && n < len && lane->table[to_index].delta == 0;
+    bool valid = to_index < lane->n_live && !open && from_index < source->n_live &&
+                 source->table[from_index].n >= n && entry->pos + delta >= 0;
     uint64_t digest = kv_check_digest(w->cache);
     pith_status status =
         kv_seq_share_page(p->seq, l, h, to_index, from->seq, from_index, delta, NULL);
@@ -290,11 +291,11 @@ static void op_share(struct world *w, struct pair *p, const struct pair *from)
         return;
     }
     struct entry *to = &p->lane[l][h].entry[to_slot];
-    memmove(to, entry, (size_t)len * sizeof(*to));
-    for (int32_t i = 0; i < len; i++)
+    memmove(to, entry, (size_t)n * sizeof(*to));
+    for (int32_t i = 0; i < n; i++)
         to[i].pos += delta;
     /* The next token comes after everything that is stored. */
-    p->next = (int32_t)pi_max(p->next, to[len - 1].pos + 1);
+    p->next = (int32_t)pi_max(p->next, to[n - 1].pos + 1);
 }
 
 static void random_op(struct world *w)

@@ -188,11 +188,11 @@ static void do_append(struct zoo *z, struct kv_seq *seq, bool aim)
 {
     int32_t n = 1 + (int32_t)rng_below(&z->rng, 50);
     for (int32_t l = 0; l < N_LANE && aim; l++) {
-        int32_t len = kv_lane_len(seq, l / N_HEAD, l % N_HEAD), entry;
+        int32_t len = kv_lane_len(seq, l / N_HEAD, l % N_HEAD);
         if (len == 0)
             continue;
         int32_t slot = (int32_t)rng_below(&z->rng, (uint64_t)len);
-        if (seq->lane[l].table[kv_lane_find(z->cache, &seq->lane[l], slot, &entry)].delta == 0)
+        if (kv_lane_can_aim(seq, l / N_HEAD, l % N_HEAD, slot))
             kv_seq_aim(seq, l / N_HEAD, l % N_HEAD, slot);
     }
     if (kv_check_append(seq, rng_next(&z->rng), z->pos, n) == PITH_OK)
@@ -242,11 +242,28 @@ static void do_split(struct zoo *z, struct kv_seq *seq)
                            (int32_t)rng_below(&z->rng, (uint64_t)len + 1), NULL);
 }
 
+/* Ends pages, and lets one count for another. */
+static void do_close(struct zoo *z, struct kv_seq *seq)
+{
+    int32_t l = (int32_t)rng_below(&z->rng, N_LANE), n = kv_lane_runs(seq, l / N_HEAD, l % N_HEAD);
+    kv_seq_close(seq);
+    if (n > 1)
+        (void)kv_seq_fold_page(seq, l / N_HEAD, l % N_HEAD, n - 1,
+                               (int32_t)rng_below(&z->rng, (uint64_t)n - 1), NULL);
+}
+
+static void do_swap(struct kv_seq *seq)
+{
+    struct kv_swapped *out;
+    assert_int_equal(kv_seq_swap_out(seq, &out, NULL), PITH_OK);
+    assert_int_equal(kv_seq_swap_in(seq, out, NULL), PITH_OK);
+}
+
 static void do_something(struct zoo *z)
 {
     struct kv_seq **seq = &z->seq[rng_below(&z->rng, N_SEQ)];
     struct kv_seq *other = z->seq[rng_below(&z->rng, N_SEQ)];
-    uint64_t what = rng_below(&z->rng, 12);
+    uint64_t what = rng_below(&z->rng, 14);
     if (*seq == NULL) {
         if (other == NULL || kv_seq_fork(other, seq, NULL) != PITH_OK)
             assert_int_equal(kv_seq_create(z->cache, seq, NULL), PITH_OK);
@@ -262,6 +279,10 @@ static void do_something(struct zoo *z)
         do_share(z, *seq, other);
     } else if (what == 10) {
         do_split(z, *seq);
+    } else if (what == 11) {
+        do_close(z, *seq);
+    } else if (what == 12 && kv_cache_free_bytes(z->cache) >= z->cache->used) {
+        do_swap(*seq);
     } else if (rng_below(&z->rng, 3) == 0) {
         kv_seq_free(*seq);
         *seq = NULL;

@@ -68,14 +68,19 @@ static uint8_t *read_bytes(const char *path, size_t *size)
     return bytes;
 }
 
-/* The bytes of *a of make_pair in a cache of geometry g; extra is "tokens". */
-static uint8_t *sample_bytes(const struct kv_geometry *g, size_t *size)
+/* The bytes of *a of make_pair in a cache of geometry g, perhaps with a folded page and closed
+   ones; extra is "tokens". */
+static uint8_t *sample_of(const struct kv_geometry *g, bool counts, size_t *size)
 {
     char path[128];
     struct kv_cache *cache = kv_check_cache(g, N_PAGE);
     struct kv_seq *a, *b;
     scratch_path(path, sizeof(path), "sample");
     make_pair(cache, &a, &b);
+    if (counts) {
+        assert_int_equal(kv_seq_fold_page(a, 0, 0, 2, 0, NULL), PITH_OK);
+        kv_seq_close(a);
+    }
     assert_int_equal(kv_seq_save(a, "tokens", 6, path, NULL), PITH_OK);
     uint8_t *bytes = read_bytes(path, size);
     unlink(path);
@@ -83,6 +88,11 @@ static uint8_t *sample_bytes(const struct kv_geometry *g, size_t *size)
     kv_seq_free(b);
     kv_cache_free(cache);
     return bytes;
+}
+
+static uint8_t *sample_bytes(const struct kv_geometry *g, size_t *size)
+{
+    return sample_of(g, false, size);
 }
 
 static void put_le(uint8_t *p, uint64_t value, int n_byte)
@@ -313,7 +323,8 @@ static void test_forged_numbers(void **state)
         {8, 0, 4, PITH_UNSUPPORTED, "version 0"},
         {8, 1, 4, PITH_UNSUPPORTED, "version 1, whose keys"},
         {8, 2, 4, PITH_UNSUPPORTED, "version 2, whose keys"},
-        {8, 6, 4, PITH_UNSUPPORTED, "version 6"},
+        {8, 7, 4, PITH_UNSUPPORTED, "version 7"},
+        {8, 6, 4, PITH_FORMAT, "header_size: 80 is not 120"},
         {8, 5, 4, PITH_FORMAT, "header_size: 80 is not 120"},
         {12, 81, 4, PITH_FORMAT, "header_size: 81"},
         {24, 0, 4, PITH_FORMAT, "n_layer: 0"},
@@ -371,6 +382,53 @@ static void test_forged_numbers(void **state)
     free(good);
 }
 
+/* The same of what version 6 adds. */
+static void test_forged_counts(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *good = sample_of(&base_geometry, true, &size);
+    struct kv_snapshot s;
+    assert_int_equal(kv_snapshot_parse("file", good, size, &s, NULL), PITH_OK);
+    assert_int_equal(s.version, KV_SNAPSHOT_VERSION_COUNTS);
+    assert_int_equal(kv_snapshot_ref_at(&s, 0).count, 2);
+    assert_true(kv_snapshot_ref_at(&s, 3).closed);
+    size_t refs = (size_t)(s.refs - good);
+    const struct {
+        size_t at;
+        uint64_t value;
+        const char *says; /* NULL: it is as good */
+    } cases[] = {
+        {refs + 12, 0, "table entry 0: count 0 is not in 1..65536"},
+        {refs + 12, 65537, "count 65537"},
+        {refs + 12, 0x80000000, "count -2147483648"},
+        {refs + 12, 65536, NULL},
+        {refs + 12, 1, NULL},
+        {refs + 8, 0x80000010, "table entry 0: a full page is closed"},
+        {refs + 8, 0x80000011, "table entry 0: 17 entries"},
+        {refs + 8, 0x80000000, "table entry 0: 0 entries"},
+        {refs + 8, 0x8000000f, NULL},
+        {refs + 3 * 16 + 8, 6, NULL},
+        {12, 80, "header_size: 80 is not 120"},
+        {104, 2, "edges and groups: number 6 is 2, not 1"},
+    };
+    struct kv_cache *cache = kv_check_cache(&base_geometry, N_PAGE);
+    for (size_t i = 0; i < PI_LEN(cases); i++) {
+        uint8_t *bytes = malloc(size);
+        pith_error err = {0};
+        memcpy(bytes, good, size);
+        put_le(bytes + cases[i].at, cases[i].value, 4);
+        seal(bytes, size);
+        pith_status status = try_load(cache, bytes, size, &err);
+        assert_int_equal(status, cases[i].says == NULL ? PITH_OK : PITH_FORMAT);
+        if (cases[i].says != NULL && strstr(err.message, cases[i].says) == NULL)
+            fail_msg("case %zu: \"%s\" does not say \"%s\"", i, err.message, cases[i].says);
+        free(bytes);
+    }
+    kv_cache_free(cache);
+    free(good);
+}
+
 /* One change to a copy of the bytes: a bit, a byte, a number, a cut, an insertion, a swap of
    ranges. Returns the new size, at most size + 64. */
 static size_t mutate(uint8_t *bytes, size_t size, uint64_t *rng)
@@ -403,11 +461,10 @@ static size_t mutate(uint8_t *bytes, size_t size, uint64_t *rng)
 
 /* A thousand damaged files, none of which may load; then a thousand whose size and checksum are
    made right again, which may load only as a sound sequence. */
-static void test_mutations(void **state)
+static void check_mutations(bool counts)
 {
-    (void)state;
     size_t size;
-    uint8_t *good = sample_bytes(&base_geometry, &size);
+    uint8_t *good = sample_of(&base_geometry, counts, &size);
     struct kv_cache *cache = kv_check_cache(&base_geometry, N_PAGE);
     uint64_t rng = 11;
     int n_loaded = 0;
@@ -432,6 +489,13 @@ static void test_mutations(void **state)
     assert_in_range(n_loaded, 1, 999); /* a changed value is still a value; most is structure */
     kv_cache_free(cache);
     free(good);
+}
+
+static void test_mutations(void **state)
+{
+    (void)state;
+    check_mutations(false);
+    check_mutations(true);
 }
 
 static void test_every_cut(void **state)
@@ -591,6 +655,7 @@ int main(void)
         cmocka_unit_test(test_foreign_shape_is_named),
         cmocka_unit_test(test_full_pool_and_no_memory),
         cmocka_unit_test(test_forged_numbers),
+        cmocka_unit_test(test_forged_counts),
         cmocka_unit_test(test_mutations),
         cmocka_unit_test(test_every_cut),
         cmocka_unit_test(test_full_disk),

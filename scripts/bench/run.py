@@ -11,6 +11,7 @@ import time
 
 from engines import DEEP, N_PROMPT, Pith, figures, keep_figures, open_peer
 from read import print_read
+from share import print_share
 from store import print_store
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -21,9 +22,13 @@ SHAPE = ("arch=qwen3 layers=28 width=1024 heads=16 kv_heads=8 head_dim=128 ff=30
 # seventh: what the part longflow-tokens needs of memory and time, and no ratio, depends on it.
 SEVENTH = ["layers=4" if word.startswith("layers=") else
            "vocab=21705" if word.startswith("vocab=") else word for word in SHAPE]
+# The same with a tokenizer, whose tokens are the first of the vocabulary: steps of a text end at its
+# blank lines.
+WORDS = [word for word in SHAPE if not word.startswith("vocab=")] + [
+    "vocab_file=" + os.path.join(ROOT, "models", "pith-mini.gguf"), "pad=151936"]
 TESTS = {"prompt": f"prompt {N_PROMPT}", "generate": "generation"}
 TYPES = ["Q8_0", "Q4_K_M"]
-PARTS = ["speed", "keep", "longflow", "longflow-tokens", "read", "store"]
+PARTS = ["speed", "keep", "longflow", "longflow-tokens", "read", "store", "share"]
 COLUMNS = ["time", "machine", "threads", "engine", "version", "setting", "model", "test", "depth",
            "round", "value", "unit"]
 
@@ -253,6 +258,9 @@ def parse_arguments():
     parser.add_argument("--first-token", type=numbers, default=[16384], metavar="N,...",
                         help="prompts whose first token the part read waits for (16384; 32768 takes "
                         "minutes each)")
+    parser.add_argument("--requests", type=int, default=0, metavar="N",
+                        help="requests of `pith eval share` in the part share (0: none; 64 take an "
+                        "hour)")
     parser.add_argument("--csv", metavar="FILE", help="append every number to FILE")
     args = parser.parse_args()
     if not set(args.parts) <= set(PARTS):
@@ -296,6 +304,9 @@ def main():
         print_read(args, log, commit, lambda: make_model(args, args.types[0]))
     if "store" in args.parts:
         print_store(args, log)
+    if "share" in args.parts:
+        print_share(args, log, commit,
+                    lambda: make_model(args, args.types[0], "qwen3-0.6b-words", WORDS))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@
 
 void pith_engine_params_default(pith_engine_params *out)
 {
-    *out = (pith_engine_params){.page_len = 64, .chunk = 512, .type_k = "f16", .type_v = "f16"};
+    *out = (pith_engine_params){.chunk = 512, .type_k = "f16", .type_v = "f16"};
 }
 
 /* The params as checked numbers. */
@@ -27,6 +27,7 @@ struct plan {
     struct keep_config keep;
     struct read_config read;
     struct recall_config recall;
+    struct share_config share;
 };
 
 static pith_status check_range(const char *field, int64_t value, int64_t min, int64_t max,
@@ -38,9 +39,6 @@ static pith_status check_range(const char *field, int64_t value, int64_t min, in
     return PITH_OK;
 }
 
-/* Where so many query heads share a KV head, errors of its keys add up in all of them. */
-#define SHARED_KEYS 6
-
 /* Keys of few bits cost most where many query heads share them: of Qwen2.5-7B (7 to 1) turbo3
    raises the perplexity from 6.6 to 3,556, with q8_0 for K to 6.7 (TurboQuant+, "asymmetric KV
    compression"). There K is q8_0 instead, in all layers that would be turbo, unless forced. */
@@ -51,7 +49,7 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
     bool force = false;
     PI_TRY(kv_geometry_read_types(g, params->type_k, params->type_v, &force, err));
     out->given = *g;
-    if (force || hp->n_head / hp->n_head_kv < SHARED_KEYS)
+    if (force || hp->n_head / hp->n_head_kv < PITH_SHARED_KEYS)
         return PITH_OK;
     out->k_replaced = kv_type_is_rotated(g->type_k) || kv_type_is_rotated(g->edge_k.type);
     if (out->k_replaced && kv_type_group(KV_TYPE_Q8_0, hp->dim_k) == 0)
@@ -68,11 +66,17 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
     return PITH_OK;
 }
 
-/* KV memory of one sequence of n_token tokens, guests included. */
+/* Entries of a page where nobody says: pages that are compared are short, as fewer of them hold
+   some entries of each of two steps. */
+#define PAGE_LEN 64
+#define SHARED_PAGE_LEN 16
+
+/* KV memory of one sequence of n_token tokens, guests and the ends of steps included. */
 static int64_t bytes_at(const struct plan *p, int32_t n_token)
 {
     return keep_bytes_at(&p->keep, &p->geometry, n_token) +
-           recall_bytes_at(&p->recall, &p->keep, &p->geometry, n_token);
+           recall_bytes_at(&p->recall, &p->keep, &p->geometry, n_token) +
+           share_bytes_at(&p->share, &p->geometry, n_token, keep_most_at(&p->keep, n_token));
 }
 
 static pith_status make_plan(const pith_model *model, const pith_engine_params *params,
@@ -98,6 +102,9 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
         .n_thread = params->n_thread > 0 ? params->n_thread : pi_thread_count(),
         .chunk = params->chunk,
     };
+    PI_TRY(share_config_parse(params->share, &out->share, err));
+    if (params->page_len == 0)
+        out->geometry.page_len = out->share.kind != SHARE_NONE ? SHARED_PAGE_LEN : PAGE_LEN;
     PI_TRY(choose_types(hp, params, out, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(read_config_parse(params->read, &out->read, err));
@@ -106,6 +113,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(keep_config_fit(&out->keep, &out->geometry, err));
     PI_TRY(recall_config_parse(params->recall, &out->recall, err));
     PI_TRY(recall_config_fit(&out->recall, &out->geometry, &out->keep, err));
+    PI_TRY(share_config_fit(&out->share, &out->keep, &out->recall, err));
     out->kv_bytes = bytes_at(out, hp->n_ctx_train);
     if (params->kv_tokens > 0)
         out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens);
@@ -167,6 +175,7 @@ static pith_status make_policies(struct pith_engine *e, const struct plan *plan,
     PI_TRY(pi_engine_start_watch(e, err));
     PI_TRY(pi_engine_start_read(e, &plan->read, &model, err));
     PI_TRY(pi_engine_start_recall(e, &plan->recall, &model, err));
+    PI_TRY(pi_engine_start_share(e, &plan->share, &model, err));
     return pi_engine_update_tap(e, NULL, NULL, err);
 }
 
@@ -230,6 +239,7 @@ void pith_engine_free(pith_engine *e)
     pi_mem_free(e->batch_of);
     pi_mem_free(e->pass_item);
     pi_engine_stop_recall(e);
+    share_free(e->share);
     keep_free(e->keep);
     pi_mem_free(e->keep_text);
     pi_pass_free(e->pass);
@@ -263,6 +273,8 @@ pith_status pi_seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_erro
         return pi_fail(err, PITH_NOMEM, "no memory for a sequence");
     seq->engine = e;
     pith_status status = pi_seq_start_recall(seq, err);
+    if (status == PITH_OK)
+        status = pi_seq_start_share(seq, err);
     if (status == PITH_OK && e->keep != NULL && keep_state_size(e->keep) > 0) {
         seq->keep_state = pi_mem_alloc(PI_MEM_TABLE, keep_state_size(e->keep));
         if (seq->keep_state == NULL)
@@ -294,6 +306,7 @@ void pith_seq_free(pith_seq *seq)
     if (seq == NULL)
         return;
     pi_seq_stop_recall(seq);
+    share_seq_free(seq->share);
     kv_seq_free(seq->kv);
     pi_mem_free(seq->tokens);
     pi_mem_free(seq->logits);
@@ -345,6 +358,8 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
     }
     if (status == PITH_OK)
         status = pi_seq_fork_recall(from, seq, err);
+    if (status == PITH_OK)
+        status = pi_seq_fork_share(from, seq, err);
     if (status != PITH_OK) {
         pith_seq_free(seq);
         return status;
@@ -397,6 +412,7 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
         return 0;
     same = (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
     same = pi_seq_recall_reusable(seq, same, n);
+    same = pi_seq_share_reusable(seq, same);
     return seq->engine->read != NULL ? read_reusable(seq->engine->read, &seq->read, same, n) : same;
 }
 
@@ -428,6 +444,7 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
     if (whole)
         seq->tally = (struct keep_tally){0};
     pi_seq_truncate_recall(seq, n_token, whole);
+    pi_seq_truncate_share(seq, n_token);
     return PITH_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "read/read.h"
 #include "recall/recall.h"
 #include "recall/text.h"
+#include "share/share.h"
 
 #define PI_LOGITS_ROWS 8 /* rows of logits made at once: bounds the scratch, reuses the weights */
 
@@ -59,6 +60,7 @@ struct pith_engine {
     struct keep *keep;              /* owned; NULL: the full cache */
     struct read *read;              /* owned; NULL: everything is read */
     struct pi_recall *recall;       /* owned; NULL: what is evicted does not come back */
+    struct share *share;            /* owned; NULL: every page stands where it was written */
     char *keep_text;                /* the policy as it was given, owned; "" for the full cache */
     int32_t chunk;
     int32_t n_thread;
@@ -96,6 +98,7 @@ struct pith_seq {
     bool uneven;      /* keep_lanes_agree may not hold: it was loaded */
     bool foreign;     /* nobody knows what its tokens read: it was loaded */
     struct pi_seq_recall recall;
+    struct share_seq *share; /* its steps, owned; NULL without a share policy */
 };
 
 /* Installs the pass's tap where somebody wants to see rows (the caller's tap or the keep policy),
@@ -181,6 +184,28 @@ void pi_seq_finish_recall(struct pith_seq *seq, const struct pi_recall_point *be
 /* Of the first `same` tokens of a sequence that a sync to n_token tokens would go on from those
    that leave as many to evaluate as recall together in a fresh one. */
 int32_t pi_seq_recall_reusable(const struct pith_seq *seq, int32_t same, int32_t n_token);
+
+/* ---- share.c ---- */
+
+/* Opens what the options have. The statuses of share_create. */
+pith_status pi_engine_start_share(struct pith_engine *e, const struct share_config *config,
+                                  const struct policy_model *model, pith_error *err);
+
+/* Of a sequence that is being made, forked (its cache is copied already), forgets what follows
+   n_token tokens (its cache has), or was read from a file (its tokens are there). NOMEM. */
+pith_status pi_seq_start_share(struct pith_seq *seq, pith_error *err);
+pith_status pi_seq_fork_share(const struct pith_seq *from, struct pith_seq *to, pith_error *err);
+void pi_seq_truncate_share(struct pith_seq *seq, int32_t n_token);
+void pi_seq_load_share(struct pith_seq *seq);
+void pi_seq_note_share_round(struct pith_seq *seq); /* a keep round ran */
+/* Of the first `same` tokens those before which nothing was shared. */
+int32_t pi_seq_share_reusable(const struct pith_seq *seq, int32_t same);
+
+/* Before an item is evaluated, and before room is made for it: a token that is evaluated alone may
+   begin a step. NOMEM. */
+pith_status pi_seq_begin_share(struct pith_seq *seq, const pith_batch_item *item, pith_error *err);
+/* After it, when n_done of its tokens are a part of the sequence: those of all, or none. */
+void pi_seq_finish_share(struct pith_seq *seq, const pith_batch_item *item, int32_t n_done);
 
 /* One keep round of a sequence of n_token tokens, whose memory is there. */
 pith_status pi_seq_round(struct pith_seq *seq, int32_t n_token, pith_error *err);

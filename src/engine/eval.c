@@ -7,7 +7,7 @@
  * entries already, those of the passes that were done.
  */
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "engine/schedule.h"
 
 static pith_status check_items(const struct pith_engine *e, const pith_batch_item *items, int32_t n,
                                pith_error *err)
@@ -52,10 +52,11 @@ static int32_t until_round(const struct pith_engine *e, const pith_batch_item *i
     return keep_room(e->keep, item->seq->kv, at, n);
 }
 
-static pith_status reserve_item(struct pith_engine *e, const pith_batch_item *item, pith_error *err)
+pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, pith_error *err)
 {
     struct pith_seq *seq = item->seq;
     PI_TRY(pi_seq_grow(seq, item->n_token, err));
+    PI_TRY(pi_seq_begin_share(seq, item, err));
     memmove(seq->tokens + seq->n_token, item->tokens, (size_t)item->n_token * sizeof(int32_t));
     if (item->logits == PITH_LOGITS_LAST && seq->logits == NULL) {
         seq->logits = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)e->model->hp.n_vocab, sizeof(float));
@@ -69,24 +70,31 @@ static pith_status reserve_item(struct pith_engine *e, const pith_batch_item *it
     return kv_seq_reserve(seq->kv, until_round(e, item, 0, item->n_token), err);
 }
 
+int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n)
+{
+    int64_t lacks = 0;
+    if (e->keep == NULL)
+        return 0;
+    for (int32_t i = 0; i < n; i++)
+        lacks +=
+            keep_lacks(e->keep, items[i].seq->kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
+    for (int32_t i = 0; i < n; i++)
+        kv_seq_clear_charges(items[i].seq->kv);
+    return lacks;
+}
+
 /* Memory for everything the batch will write, so that no pass can fail. What a sequence holds until
    its first keep round is reserved; of what it takes later no more must be free than it gives back
    itself, and nobody else takes pages meanwhile, so that counting is enough. */
 static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                            pith_error *err)
 {
-    int64_t lacks = 0;
     for (int32_t i = 0; i < n; i++)
-        PI_TRY(reserve_item(e, &items[i], err));
+        PI_TRY(pi_item_reserve(e, &items[i], err));
     PI_TRY(pi_engine_reserve_read(e, items, n, err));
     if (e->keep == NULL)
         return PITH_OK;
-    for (int32_t i = 0; i < n; i++)
-        lacks +=
-            keep_lacks(e->keep, items[i].seq->kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
-    for (int32_t i = 0; i < n; i++)
-        kv_seq_clear_charges(items[i].seq->kv);
-    int64_t n_free = kv_seq_free_bytes(items[0].seq->kv);
+    int64_t lacks = pi_items_lack(e, items, n), n_free = kv_seq_free_bytes(items[0].seq->kv);
     if (lacks > n_free)
         return pi_fail(err, PITH_KV_FULL,
                        "keep rounds of this evaluation can take %lld more bytes of pages, and %lld "
@@ -256,6 +264,7 @@ static void finish_item(const pith_batch_item *item, const struct pi_item_state 
     pi_seq_finish_recall(seq, &state->recall, !ok && !state->evicted);
     if (state->evicted)
         pi_seq_update_text(seq);
+    pi_seq_finish_share(seq, item, ok || state->evicted ? state->n_done : 0);
     if (!ok)
         kv_seq_trim(seq->kv);
 }

@@ -198,9 +198,7 @@ static pith_status check_memory(struct pith_seq *seq, const struct kv_geometry *
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
             int32_t aim = m->aim[l * g->n_head + h], len = kv_lane_len(seq->kv, l, h);
-            if (aim < -1 || aim >= len ||
-                (aim >= 0 &&
-                 kv_lane_pos(seq->kv, l, h, aim) != kv_lane_written_pos(seq->kv, l, h, aim)))
+            if (aim < -1 || (aim >= 0 && !kv_lane_can_aim(seq->kv, l, h, aim)))
                 return pi_fail(err, PITH_FORMAT,
                                "%s: layer %d, head %d: slot %d of %d cannot be overwritten", path,
                                l, h, aim, len);
@@ -268,6 +266,7 @@ static pith_status load_rest(struct pith_seq *seq, const char *path, const void 
                (int)pi_min(m.head.text_size, 128), m.text);
     seq->uneven = e->keep != NULL && !keep_lanes_agree(e->keep, seq->kv);
     seq->foreign = m.head.n_token > 0;
+    pi_seq_load_share(seq);
     return PITH_OK;
 }
 

@@ -10,10 +10,8 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "engine/engine.h"
+#include "engine/output.h"
 #include "engine/question.h"
-#include "engine/stop.h"
-
-#define PIECE_CAP 256 /* bytes of one token; grows for the rare longer one */
 
 struct generation {
     pith_seq *seq;
@@ -21,12 +19,7 @@ struct generation {
     const pith_generate_params *params;
     pith_text_fn *on_text; /* NULL: no text is made */
     void *user;
-    pith_sampler *sampler; /* owned */
-    struct pi_stop stop;   /* owned */
-    pith_utf8_stream utf8;
-    char *piece; /* [piece_cap] bytes of one token, owned */
-    size_t piece_cap;
-    char *chars; /* [3 * (piece_cap + 4)] whole characters, owned */
+    struct pi_output out; /* owned */
     pith_generate_result result;
 };
 
@@ -49,98 +42,41 @@ uint64_t pith_logits_hash(const float *logits, int32_t n)
     return hash;
 }
 
-static pith_status grow_piece(struct generation *g, size_t cap, pith_error *err)
+/* Hands out what is certain; false: the caller wants no more. */
+static bool hand_out(struct generation *g, const struct pi_output_part *part)
 {
-    char *piece = pi_mem_grow(PI_MEM_OTHER, g->piece, cap, 1);
-    if (piece != NULL)
-        g->piece = piece;
-    char *chars = pi_mem_grow(PI_MEM_OTHER, g->chars, cap + 4, 3);
-    if (chars != NULL)
-        g->chars = chars;
-    if (piece == NULL || chars == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for a token of %zu bytes", cap);
-    g->piece_cap = cap;
-    return PITH_OK;
+    if (part->len == 0 || g->on_text == NULL || g->on_text(g->user, part->text, part->len))
+        return true;
+    g->out.reason = PITH_STOP_CALLER;
+    return false;
 }
 
-/* Hands out what is certain; *ended says whether the text is over, and result.reason why. */
-static pith_status push_text(struct generation *g, const char *text, size_t len, bool *ended,
-                             pith_error *err)
+/* The end of the text by anything but a stop string or the caller. */
+static pith_status flush_text(struct generation *g, pith_stop_reason reason, pith_error *err)
 {
-    size_t n_certain;
-    bool found;
-    PI_TRY(pi_stop_push(&g->stop, text, len, &n_certain, &found, err));
-    if (found)
-        g->result.reason = PITH_STOP_STRING;
-    *ended = found;
-    if (n_certain > 0 && g->on_text != NULL && !g->on_text(g->user, g->stop.held, n_certain)) {
-        g->result.reason = PITH_STOP_CALLER;
-        *ended = true;
-    }
-    pi_stop_drop(&g->stop, n_certain);
-    return PITH_OK;
-}
-
-static pith_status push_token(struct generation *g, int32_t id, bool *ended, pith_error *err)
-{
-    size_t len;
-    *ended = false;
-    if (g->on_text == NULL && g->stop.n_string == 0)
-        return PITH_OK; /* also serves models without a tokenizer */
-    pith_status status =
-        pith_token_bytes(g->model, id, g->params->special, g->piece, g->piece_cap, &len);
-    if (status == PITH_RANGE) {
-        PI_TRY(grow_piece(g, len, err));
-        status = pith_token_bytes(g->model, id, g->params->special, g->piece, g->piece_cap, &len);
-    }
-    if (status != PITH_OK)
-        return pi_fail(err, status, "token %d: %s", id, pith_status_text(status));
-    len = pith_utf8_push(&g->utf8, g->piece, len, g->chars, 3 * (g->piece_cap + 4));
-    return push_text(g, g->chars, len, ended, err);
-}
-
-/* The end of the text by anything but a stop string or the caller: what was held back is text. A
-   character that the model itself left unfinished shows as U+FFFD; one that we cut off does not. */
-static pith_status flush_text(struct generation *g, pith_error *err)
-{
-    bool ended = false;
-    pith_stop_reason reason = g->result.reason;
-    if (reason == PITH_STOP_END) {
-        size_t len = pith_utf8_push(&g->utf8, NULL, 0, g->chars, 3 * (g->piece_cap + 4));
-        PI_TRY(push_text(g, g->chars, len, &ended, err));
-    }
-    if (!ended && g->stop.len > 0 && g->on_text != NULL &&
-        !g->on_text(g->user, g->stop.held, g->stop.len))
-        g->result.reason = PITH_STOP_CALLER;
+    struct pi_output_part part;
+    PI_TRY(pi_output_flush(&g->out, reason, &part, err));
+    hand_out(g, &part);
     return PITH_OK;
 }
 
 /* Chooses and hands out tokens until something ends the text. */
 static pith_status generate_tokens(struct generation *g, pith_error *err)
 {
+    struct pi_output_part part;
     for (;;) {
-        if (g->result.n_generated == g->params->n_predict) {
-            g->result.reason = PITH_STOP_LENGTH;
-            return flush_text(g, err);
-        }
-        int32_t id = pith_sampler_sample(g->sampler, pith_seq_logits(g->seq));
-        pith_sampler_accept(g->sampler, id);
-        if (pith_token_is_end(g->model, id) && !g->params->ignore_end) {
-            g->result.reason = PITH_STOP_END;
-            return flush_text(g, err);
-        }
-        bool ended;
-        g->result.n_generated++;
-        PI_TRY(push_token(g, id, &ended, err));
-        if (ended)
+        if (pi_output_is_full(&g->out))
+            return flush_text(g, PITH_STOP_LENGTH, err);
+        PI_TRY(pi_output_next(&g->out, pith_seq_logits(g->seq), &part, err));
+        if (part.token < 0)
+            return flush_text(g, g->out.reason, err);
+        if (!hand_out(g, &part) || part.ended)
             return PITH_OK;
-        if (g->result.n_generated == g->params->n_predict)
+        if (pi_output_is_full(&g->out))
             continue;
-        pith_status status = pith_seq_eval(g->seq, &id, 1, err);
-        if (status == PITH_KV_FULL || status == PITH_CONTEXT) {
-            g->result.reason = PITH_STOP_FULL;
-            return flush_text(g, err);
-        }
+        pith_status status = pith_seq_eval(g->seq, &part.token, 1, err);
+        if (status == PITH_KV_FULL || status == PITH_CONTEXT)
+            return flush_text(g, PITH_STOP_FULL, err);
         PI_TRY(status);
     }
 }
@@ -253,8 +189,7 @@ static pith_status read_rest(struct generation *g, const struct pi_question *q,
         status = evaluate(g, ids, n_text + n_rest, part, err);
         if (status == PITH_OK) {
             g->result.n_recalled = n_text;
-            for (int32_t i = 0; i < n_text; i++)
-                pith_sampler_accept(g->sampler, ids[i]);
+            pi_output_accept(&g->out, ids, n_text);
         }
         if (status != PITH_KV_FULL && status != PITH_CONTEXT) {
             pi_mem_free(ids);
@@ -304,26 +239,22 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
         g->seq->n_prompt = marked;
         return status;
     }
-    for (int32_t i = 0; i < n_prompt; i++)
-        pith_sampler_accept(g->sampler, prompt[i]);
+    pi_output_accept(&g->out, prompt, n_prompt);
     return PITH_OK;
 }
 
 static pith_status run(struct generation *g, const int32_t *prompt, int32_t n_prompt,
                        pith_error *err)
 {
-    pith_model_info info;
-    pith_model_get_info(g->model, &info);
-    PI_TRY(pith_sampler_create(&g->params->sample, info.n_vocab, &g->sampler, err));
-    PI_TRY(pi_stop_init(&g->stop, g->params->stop, g->params->n_stop, err));
-    PI_TRY(grow_piece(g, PIECE_CAP, err));
-
+    PI_TRY(pi_output_init(&g->out, g->model, g->params, 0, g->on_text != NULL, err));
     double start = pi_time_s();
     PI_TRY(read_prompt(g, prompt, n_prompt, err));
     double read = pi_time_s();
     g->result.prompt_s = read - start;
     PI_TRY(generate_tokens(g, err));
     g->result.generate_s = pi_time_s() - read;
+    g->result.reason = g->out.reason;
+    g->result.n_generated = g->out.n_generated;
     return PITH_OK;
 }
 
@@ -351,9 +282,6 @@ pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt
     pith_status status = run(&g, prompt, n_prompt, err);
     if (status == PITH_OK && result != NULL)
         *result = g.result;
-    pi_mem_free(g.piece);
-    pi_mem_free(g.chars);
-    pi_stop_free(&g.stop);
-    pith_sampler_free(g.sampler);
+    pi_output_free(&g.out);
     return status;
 }

@@ -15,6 +15,8 @@ pith_status pi_seq_round(struct pith_seq *seq, int32_t n_token, pith_error *err)
     pi_seq_witness(seq);
     pith_status status = keep_round(seq->engine->keep, seq->kv, &view, &seq->tally, err);
     keep_set_witness(seq->engine->keep, NULL);
+    if (status == PITH_OK)
+        pi_seq_note_share_round(seq);
     return status;
 }
 

@@ -102,6 +102,7 @@ pith_engine_params eval_full_params(const pith_engine_params *measured, const ch
     p.keep = NULL;
     p.read = NULL;
     p.recall = NULL;
+    p.share = NULL;
     p.kv_bytes = 0;
     p.kv_tokens = 0;
     if (reference_type != NULL) {

@@ -34,6 +34,7 @@ struct eval_setup {
  *   "policy"   the options of the keep policy as given, "full" without any
  *   "read"     those of the read policy; absent without any
  *   "recall"   those of recall; absent without any
+ *   "share"    those of the share policy; absent without any
  *   "store"    storage types of keys and values, "q8_0/turbo3"; absent where both are f16
  *   "settings" object: what the task was asked, enough to repeat it
  *   "summary"  object: the figures; "score" (0..1, more is better) where the task has one, and
@@ -43,6 +44,7 @@ struct eval_setup {
  *              "evicted" (entries, summed over lanes and sequences), "rounds", "read_share" (of
  *              the entries that lanes held when they were attended to: those that were read);
  *              with recall the object "recall" (figures of struct eval_recall_cost);
+ *              with a share policy the object "share" (figures of struct eval_share_cost);
  *              "note", a text, where something must be said about the run
  *   "rows"     array of objects with the same keys in the same order, one per item or cell
  *   "columns"  of them those that a table shows; absent: all
@@ -57,6 +59,16 @@ struct eval_recall_cost {
     int64_t tokens;     /* of text that was put into prompts, beside those that are counted there */
     int64_t ram_bytes;  /* at the end of the item that took most */
     int64_t file_bytes; /* likewise */
+    double seconds;
+};
+
+/* What a share policy did for items; sums. */
+struct eval_share_cost {
+    int64_t steps; /* that ended, of which */
+    int64_t similar;
+    int64_t pages;  /* that others stood for */
+    int64_t tokens; /* in them, and */
+    int64_t of;     /* of all tokens, prompts included */
     double seconds;
 };
 
@@ -75,6 +87,7 @@ struct eval_answer {
     int64_t stored; /* entries of lanes, summed over everything that attended to them, .. */
     int64_t read;   /* .. and those of them that were read */
     struct eval_recall_cost recall;
+    struct eval_share_cost share;
 };
 void eval_answer_free(struct eval_answer *a);
 
@@ -129,9 +142,9 @@ bool eval_progress_step(void *run, double fraction);
 pith_status eval_progress(struct eval_run *run, double fraction, pith_error *err, const char *what,
                           ...) __attribute__((format(printf, 4, 5)));
 
-/* A result with "task", "model", "policy", perhaps "read", "recall" and "store", "settings"
-   (stolen), "rows" (stolen) and a "summary" that holds n and the run's totals; the task adds its
-   own figures. NULL when out of memory. */
+/* A result with "task", "model", "policy", perhaps "read", "recall", "share" and "store",
+   "settings" (stolen), "rows" (stolen) and a "summary" that holds n and the run's totals; the task
+   adds its own figures. NULL when out of memory. */
 json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, json_t *settings,
                     json_t *rows);
 
@@ -141,6 +154,8 @@ const char *eval_policy(const pith_engine_params *params);
 const char *eval_read(const pith_engine_params *params);
 /* Those of recall, NULL without any. */
 const char *eval_recall(const pith_engine_params *params);
+/* Those of the share policy, NULL without any. */
+const char *eval_share_policy(const pith_engine_params *params);
 /* INVALID for recall `text` in a task that asks nothing, whose sentence names the task. */
 pith_status eval_check_recall(const struct eval_setup *setup, const char *task, pith_error *err);
 /* Storage types as a result names them, "q8_0/turbo3"; "" where both are f16. */
@@ -328,6 +343,32 @@ struct eval_derivation_params {
 pith_status eval_derivation(const struct eval_setup *setup,
                             const struct eval_derivation_params *params, json_t **result,
                             pith_error *err);
+
+/* Whose the answers of `share` are. */
+enum eval_share_answers {
+    EVAL_SHARE_WRITTEN,  /* the model's, judged as those of `derivation` */
+    EVAL_SHARE_RIGHT,    /* given: right derivations, token by token */
+    EVAL_SHARE_VERBATIM, /* given: steps of which half recur letter by letter */
+};
+
+struct eval_share_params {
+    int32_t n_request; /* submitted at once */
+    int32_t n_part;    /* sums of each derivation: steps of an answer */
+    int32_t n_example; /* worked derivations that all prompts begin with, the same for all */
+    int32_t n_predict; /* most tokens of an answer; 0: what a right one takes and a quarter more */
+    double fit;        /* KV memory: the share of the requests that the full cache holds at once */
+    enum eval_share_answers answers;
+    int32_t n_line; /* of each step of EVAL_SHARE_VERBATIM, about 35 tokens in pith-mini's */
+    const char *const *rows; /* [n_row] ways to run them, as share_rows_parse (share.h) reads them;
+                                the first is what the others are compared with */
+    int32_t n_row;           /* 0: the usual ones, with policies of setup->engine */
+    int32_t n_repeat;        /* medians are taken of so many rounds over all rows */
+};
+/* Many requests in one KV memory that holds a part of them: throughput, memory and accuracy for
+   each way to run them. setup->engine.share adds a row of it, setup->engine.keep takes the place of
+   the usual keep policy; its kv_bytes that of what `fit` comes to. */
+pith_status eval_share(const struct eval_setup *setup, const struct eval_share_params *params,
+                       json_t **result, pith_error *err);
 
 #define EVAL_QUESTIONS_INSTRUCTION                                                                 \
     "Please reason step by step, and put your final answer within \\boxed{}."

@@ -278,7 +278,7 @@ static pith_status make_policy(struct replay *r, pith_error *err)
         .n_head = rec->n_head_kv,
         .dim_k = rec->dim_k,
         .dim_v = rec->dim_v,
-        .page_len = engine->page_len,
+        .page_len = engine->page_len > 0 ? engine->page_len : 64,
         .type_k = engine->type_k,
         .type_v = engine->type_v,
         .n_token = r->n_need,

@@ -86,6 +86,7 @@ static void take_most(int64_t *most, int64_t value)
 void eval_add_cost(struct eval_answer *sum, const struct eval_answer *cost)
 {
     struct eval_recall_cost *r = &sum->recall;
+    struct eval_share_cost *s = &sum->share;
     sum->prompt_s += cost->prompt_s;
     sum->generate_s += cost->generate_s;
     sum->evicted += cost->evicted;
@@ -101,6 +102,12 @@ void eval_add_cost(struct eval_answer *sum, const struct eval_answer *cost)
     r->seconds += cost->recall.seconds;
     take_most(&r->ram_bytes, cost->recall.ram_bytes);
     take_most(&r->file_bytes, cost->recall.file_bytes);
+    s->steps += cost->share.steps;
+    s->similar += cost->share.similar;
+    s->pages += cost->share.pages;
+    s->tokens += cost->share.tokens;
+    s->of += cost->share.of;
+    s->seconds += cost->share.seconds;
 }
 
 void eval_run_add(struct eval_run *run, const struct eval_answer *cost)
@@ -244,7 +251,9 @@ void eval_account(const pith_seq *seq, struct eval_answer *cost)
     pith_keep_stats keep;
     pith_read_stats read;
     pith_recall_stats recall;
+    pith_share_stats share;
     pith_seq_keep_stats(seq, &keep);
+    pith_seq_share_stats(seq, &share);
     pith_seq_read_stats(seq, &read);
     pith_seq_recall_stats(seq, &recall);
     cost->stored += read.stored;
@@ -258,6 +267,12 @@ void eval_account(const pith_seq *seq, struct eval_answer *cost)
     cost->recall.seconds += recall.seconds;
     take_most(&cost->recall.ram_bytes, recall.ram_bytes);
     take_most(&cost->recall.file_bytes, recall.file_bytes);
+    cost->share.steps += share.steps_closed;
+    cost->share.similar += share.steps_similar;
+    cost->share.pages += share.pages_shared;
+    cost->share.tokens += share.tokens_shared;
+    cost->share.of += pith_seq_length(seq);
+    cost->share.seconds += share.seconds;
 }
 
 /* What the sequence and its memory say of the item that was just done. */
@@ -347,6 +362,15 @@ static json_t *describe_recall(const struct eval_run *run)
                      (json_int_t)r->file_bytes);
 }
 
+static json_t *describe_share(const struct eval_run *run)
+{
+    const struct eval_share_cost *s = &run->total.share;
+    return json_pack("{s:I, s:I, s:I, s:I, s:f, s:f}", "steps", (json_int_t)s->steps, "similar",
+                     (json_int_t)s->similar, "pages", (json_int_t)s->pages, "tokens",
+                     (json_int_t)s->tokens, "affected",
+                     s->of > 0 ? (double)s->tokens / (double)s->of : 0.0, "seconds", s->seconds);
+}
+
 static json_t *make_summary(const struct eval_run *run, int32_t n)
 {
     const struct eval_answer *t = &run->total;
@@ -358,15 +382,16 @@ static json_t *make_summary(const struct eval_run *run, int32_t n)
                  "Items of %d tokens are longer than the %d of the model's training.",
                  (int)run->longest, (int)info.n_ctx_train);
     json_t *recall = eval_recall(&run->setup.engine) != NULL ? describe_recall(run) : NULL;
-    return json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o*, s:s*}", "n",
-                     (int)n, "prompt_tokens", (json_int_t)run->n_prompt, "generated_tokens",
+    json_t *share = eval_share_policy(&run->setup.engine) != NULL ? describe_share(run) : NULL;
+    return json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o*, s:o*, s:s*}",
+                     "n", (int)n, "prompt_tokens", (json_int_t)run->n_prompt, "generated_tokens",
                      (json_int_t)run->n_generated, "seconds", eval_clock_s() - run->start_s,
                      "tokens_per_s", rate(run->n_generated, t->generate_s), "prompt_tokens_per_s",
                      rate(run->n_prompt, t->prompt_s), "prompt_seconds", t->prompt_s,
                      "kv_peak_bytes", (json_int_t)t->kv_peak_bytes, "evicted",
                      (json_int_t)t->evicted, "rounds", (json_int_t)t->rounds, "read_share",
                      t->stored > 0 ? (double)t->read / (double)t->stored : 1.0, "recall", recall,
-                     "note", note[0] != '\0' ? note : NULL);
+                     "share", share, "note", note[0] != '\0' ? note : NULL);
 }
 
 json_t *eval_json_text(const char *text)
@@ -392,6 +417,11 @@ const char *eval_read(const pith_engine_params *params)
 const char *eval_recall(const pith_engine_params *params)
 {
     return params->recall == NULL || strcmp(params->recall, "none") == 0 ? NULL : params->recall;
+}
+
+const char *eval_share_policy(const pith_engine_params *params)
+{
+    return params->share == NULL || strcmp(params->share, "none") == 0 ? NULL : params->share;
 }
 
 pith_status eval_check_recall(const struct eval_setup *setup, const char *task, pith_error *err)
@@ -440,13 +470,16 @@ json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, jso
     pith_model_get_info(run->setup.model, &info);
     const pith_engine_params *engine = &run->setup.engine;
     const char *read = eval_read(engine), *recall = eval_recall(engine);
+    const char *share = eval_share_policy(engine);
     char store[128];
     eval_store(engine, store, sizeof(store));
     /* json_pack takes its arguments over even when it fails, so nothing is left behind. */
-    return json_pack("{s:s, s:o, s:o, s:o*, s:o*, s:o*, s:o, s:o, s:o}", "task", task, "model",
-                     eval_json_text(info.name), "policy", eval_json_text(eval_policy(engine)),
-                     "read", read != NULL ? eval_json_text(read) : NULL, "recall",
-                     recall != NULL ? eval_json_text(recall) : NULL, "store",
+    return json_pack("{s:s, s:o, s:o, s:o*, s:o*, s:o*, s:o*, s:o, s:o, s:o}", "task", task,
+                     "model", eval_json_text(info.name), "policy",
+                     eval_json_text(eval_policy(engine)), "read",
+                     read != NULL ? eval_json_text(read) : NULL, "recall",
+                     recall != NULL ? eval_json_text(recall) : NULL, "share",
+                     share != NULL ? eval_json_text(share) : NULL, "store",
                      store[0] != '\0' ? eval_json_text(store) : NULL, "settings", settings,
                      "summary", make_summary(run, n), "rows", rows);
 }

@@ -91,6 +91,8 @@ static pith_status add_config(struct stack *s, int parts, const char *budget, pi
         c->engine.keep = NULL;
     if (!(parts & PART_RECALL))
         c->engine.recall = NULL;
+    if (parts == 0)
+        c->engine.share = NULL;
     if (c->budget != NULL) {
         c->keep = eval_add_budget(e->keep, budget);
         c->engine.keep = c->keep;

@@ -51,6 +51,7 @@ static const struct engine_setting {
     {"chunk", ENGINE_INT, offsetof(pith_engine_params, chunk)},
     {"type_k", ENGINE_TEXT, offsetof(pith_engine_params, type_k)},
     {"type_v", ENGINE_TEXT, offsetof(pith_engine_params, type_v)},
+    {"share", ENGINE_TEXT, offsetof(pith_engine_params, share)},
 };
 #define N_ENGINE_SETTING (sizeof(engine_settings) / sizeof(engine_settings[0]))
 

@@ -48,6 +48,7 @@ struct attend {
     bool guest;         /* lane is that of the job's guests, which no tap is shown */
     int32_t look_ahead; /* pages between the one that is read and the one that is asked for */
     int32_t delta;      /* the queries in q are rotated for pages with this delta */
+    int32_t more;       /* the page's entries count so many times more than once */
     float *q;           /* [block][dim_k][rows of the block] */
     float *row;         /* [dim_k] a query on its way into q */
     float *cs;          /* [dim_k] cosines and sines of a rotation */
@@ -313,6 +314,16 @@ static void weights_copy(const struct attend *a, int32_t r0, int32_t n_row, int3
                (size_t)n * sizeof(float));
 }
 
+/* An entry that counts m times is m entries alike: m E(x - max) = E(x + ln m - max). The largest
+   logits stay as they are, a unit in the last place of which is more than any ln m. */
+static void count_more(const struct attend *a, int32_t n_row, int32_t n)
+{
+    float bias = (float)log(1.0 + a->more);
+    for (int32_t i = 0; i < n_row; i++)
+        for (int32_t s = 0; s < n; s++)
+            a->x[i * PI_ATTEND_SLOTS + s] += bias;
+}
+
 /* Whether the first of a block's rows, and with it all, sees all entries of a page. In a lane that
    was overwritten the largest position of all stands for that of the page: a generated token comes
    after it. */
@@ -357,6 +368,8 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         a->cpu->logits_decoded(&page, &rows);
     else
         a->cpu->logits[kernel_k(a)](&page, &rows);
+    if (a->more > 0)
+        count_more(a, n_row, page.n);
     a->cpu->softmax(&page, &rows, &page_tap);
     if (weights_wanted(a) && page_tap.weight == NULL)
         weights_copy(a, r0, n_row, slot, page.n);
@@ -440,6 +453,7 @@ static void lane_attend(struct attend *a)
             next = kv_page_at(a->lane->kind, table[i + a->look_ahead].page);
         struct pi_attend_page page = page_view(a, layout, base, a->cache->g.page_len, table[i].n);
         page.next = next - base;
+        a->more = table[i].more;
         page_attend(a, page, table[i].delta, slot, next);
     }
 }
@@ -462,7 +476,7 @@ static void slots_attend(struct attend *a)
     int32_t n, delta;
     kv_gather_start(g, a->cache, a->lane, a->job->slots, a->len, a->tile);
     kv_gather_ask(g, KV_GATHER_LEN);
-    for (int32_t slot = 0; kv_gather_next(g, &n, &delta); slot += n)
+    for (int32_t slot = 0; kv_gather_next(g, &n, &delta, &a->more); slot += n)
         page_attend(a, page_view(a, &g->layout, a->tile, KV_GATHER_LEN, n), delta, slot, NULL);
 }
 

@@ -131,16 +131,11 @@ void kv_lane_extend(struct kv_seq *seq, int32_t layer, int32_t head, int32_t n)
 {
     struct kv_cache *cache = seq->cache;
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    assert(lane->n_live == 0 || lane->table[lane->n_live - 1].delta == 0);
     while (n > 0) {
-        struct kv_page_ref *last = lane->n_live > 0 ? &lane->table[lane->n_live - 1] : NULL;
-        if (last == NULL || last->n == cache->g.page_len) {
-            assert(lane->n_live < lane->n_page);
-            last = &lane->table[lane->n_live++];
-        }
+        struct kv_page_ref *last = &lane->table[kv_lane_open_page(cache, lane)];
         int32_t part = (int32_t)pi_min(n, cache->g.page_len - last->n);
         assert(lane->kind->n_ref[last->page] == 1);
-        last->n += part;
+        last->n = (uint8_t)(last->n + part);
         lane->len += part;
         n -= part;
     }
@@ -284,7 +279,7 @@ void kv_lane_put_page(struct kv_seq *seq, int32_t layer, int32_t head, const uin
     int32_t slot = lane->len;
     assert(lane->kind->n_ref[ref->page] == 1);
     memcpy(kv_page_at(lane->kind, ref->page), data, lane->kind->layout.bytes);
-    ref->n = n;
+    ref->n = (uint8_t)n;
     lane->ragged = lane->ragged || (lane->n_live > 1 && ref[-1].n < seq->cache->g.page_len);
     lane->len += n;
     lane->aim = 0;

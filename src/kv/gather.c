@@ -1,8 +1,8 @@
 /*
  * gather.c - entries of a lane that somebody chose, put together in tiles: pages of GATHER_LEN
  * entries in scratch, as stored, that the kernels of attention read like any other page. It knows
- * neither queries nor who chose. Invariant: a tile holds entries of one delta, and in a lane that
- * was not overwritten their positions ascend.
+ * neither queries nor who chose. Invariant: a tile holds entries of one delta that
+ * count alike, and in a lane that was not overwritten their positions ascend.
  */
 #include "cpu/kernels.h"
 #include "kv/store.h"
@@ -82,7 +82,7 @@ static int32_t count_run(const struct kv_gather *g, const struct kv_cursor *c, i
     return run;
 }
 
-bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta)
+bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *more)
 {
     struct kv_cursor *c = &g->here;
     int32_t last = -1;
@@ -92,7 +92,7 @@ bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta)
         const struct kv_page_ref *ref = &g->lane->table[c->index];
         const int32_t *pos = kv_page_pos(g->lane->kind, ref->page);
         bool falls = !g->lane->unordered && pos[entry] <= last;
-        if (*n > 0 && (ref->delta != *delta || falls))
+        if (*n > 0 && (ref->delta != *delta || ref->more != *more || falls))
             break;
         int32_t run = count_run(g, c, KV_GATHER_LEN - *n);
         const uint8_t *page = kv_page_at(g->lane->kind, ref->page);
@@ -100,6 +100,7 @@ bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta)
             memcpy(g->tile + p->to + (size_t)*n * p->size, page + p->from + (size_t)entry * p->size,
                    (size_t)run * p->size);
         *delta = ref->delta;
+        *more = ref->more;
         last = pos[entry + run - 1];
         *n += run;
         c->at += run;

@@ -155,15 +155,16 @@ pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err)
 int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n);
 /* How many pages more than its entries fill a lane can come to hold, whatever is kept of it and
    appended or overwritten: the places that packing closes no gap over (kv_seq_compact), and a last
-   page with a delta, which takes no new entries. 0 for a lane that shares nothing at other
-   positions. */
+   page with a delta or one that counts more than once, which takes no new entries. What closed
+   pages leave free is not among it: packing fills it, and until then kv_lane_lacks tells what more
+   entries take. 0 for a lane that shares nothing at other positions and folded none. */
 int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Bytes that pages can still be taken for. */
 int64_t kv_seq_free_bytes(const struct kv_seq *seq);
 /* The most bytes that copies of shared pages can take when compacting, appending and overwriting.
    Each holder of a page may need one, but the last: a series of calls over several sequences
-   charges a page no more often, until kv_seq_clear_charges was called for each of them. No
-   kv_cache_stats in between. */
+   charges a page no more often, until kv_seq_clear_charges was called for each of them. In between
+   nothing but kv_lane functions. */
 int64_t kv_seq_charge_copies(struct kv_seq *seq);
 void kv_seq_clear_charges(struct kv_seq *seq);
 
@@ -179,11 +180,13 @@ void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0
    length, instead of going to the end (-1, and what a new lane has): nothing else moves, the lane
    does not grow, and its positions ascend no longer, until a compaction or a truncation leaves them
    in order. One append of n entries overwrites one and adds n - 1. An append, a compaction and a
-   truncation that drops an entry of the lane forget the aim; so do a shift and a shared page that
-   its entry is touched by. A page that others point to is copied by the next kv_seq_reserve;
-   kv_seq_charge_copies counts it. Not for the entries of a page with a delta. */
+   truncation that drops an entry of the lane forget the aim; so do a shift, a shared
+   page and a folded one that its entry is touched by. A page that others point to is copied by the
+   next kv_seq_reserve; kv_seq_charge_copies counts it. Not for the entries of a page with a delta,
+   nor of one that counts more than once: kv_lane_can_aim. */
 void kv_seq_aim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head);
+bool kv_lane_can_aim(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 
 /* Drops every entry at a position >= pos from every lane, wherever it lies, and gives back all
    pages that hold no entry then, reserved ones too. Nothing is copied: a lane sees less of a shared
@@ -197,7 +200,8 @@ int64_t kv_seq_truncate_copies(const struct kv_seq *seq, int32_t pos);
 /* Keeps the entries at the given slots (ascending, n of them) of one lane, in their order, and
    gives back all pages that hold no entry then, reserved ones too. Pages are packed without gaps
    but where the delta changes or, after sharing, positions fall; in a lane that was overwritten,
-   where they fall anyway, only where the delta changes. Shared pages are copied before
+   where they fall anyway, only where the delta changes; and but before and after a page that counts
+   more than once and of which every entry is kept. Shared pages are copied before
    they change, which takes a free page for each. INVALID (slots not ascending or out of range),
    KV_FULL: lane unchanged. */
 pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, const int32_t *slots,
@@ -228,12 +232,76 @@ void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
 pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
                          pith_error *err);
 
-/* Points table entry `page_index` of a lane at the page of entry `from_index` of (from_seq, same
-   layer and head), read as if written delta positions later than from_seq reads it; counts go up
-   and down, nothing is copied. Both pages must be full. INVALID. */
+/* ---- sharing: pages that stand in more than one place ---- */
+
+/* Ends the last page of every lane: the next entry that is appended begins another page, however
+   many the last one could still take, so that a stretch of text has pages of its own, which can be
+   compared with another's and shared. Takes no memory now. A truncation that drops an entry of such
+   a page, a compaction of its lane and a new entry in the place of one of its own open it again;
+   one that is the last again, and whole, is still closed. What was reserved is not to be counted on
+   afterwards: reserve again. */
+void kv_seq_close(struct kv_seq *seq);
+/* Opens the last page of every lane, where it was closed. */
+void kv_seq_open(struct kv_seq *seq);
+
+/* Points table entry `page_index` of a lane at the first entries of the page of entry `from_index`
+   of (from_seq, same layer and head), as many as it has, read as if written delta positions later
+   than from_seq reads them; counts go up and down, nothing is copied. The page takes no more
+   entries (it is full, or not the lane's last, or was closed), nor does it then, and the other
+   holds at least as many. That one may be open: from_seq's next kv_seq_reserve copies it, and what
+   was reserved before is not to be counted on. Both count once (kv_seq_fold_page). Marks come
+   along. Places that packing does not close may become more: plan again (kv_seq_reserve_table).
+   INVALID leaves everything as it was. */
 pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, int32_t page_index,
                               const struct kv_seq *from_seq, int32_t from_index, int32_t delta,
                               pith_error *err);
+
+/* Drops the entries of table entry `page_index` of a lane, and lets those of an earlier one,
+   `into_index`, count for them, too: attention reads each of these as if it stood there as many
+   times as both counted together (its logit plus the logarithm of that, once), at most 65536, and
+   taps show it so; scores (kv_score), sums of values and marks know each entry once. Nothing is
+   copied or moved; the lane has no entries at those positions then. The page that goes takes no
+   more entries, as above, and holds as many as the other, which takes none from now on. A
+   compaction that keeps every entry of a page leaves them their count, and that page apart; of
+   another page's entries each counts once then. A truncation leaves counts as they are, a copy
+   (kv_seq_copy) counts once. Plan again, as above. INVALID leaves everything as it was. */
+pith_status kv_seq_fold_page(struct kv_seq *seq, int32_t layer, int32_t head, int32_t page_index,
+                             int32_t into_index, pith_error *err);
+
+/* The pages of run `index` in all lanes of a sequence, kept whatever becomes of it: blocks of a
+   cache of prefixes. Every lane's run there is a full page without delta that counts once, and no
+   lane was overwritten. Blocks are dropped before the cache is freed. */
+struct kv_block;
+/* INVALID, NOMEM. */
+pith_status kv_block_hold(const struct kv_seq *seq, int32_t index, struct kv_block **out,
+                          pith_error *err);
+void kv_block_drop(struct kv_cache *cache, struct kv_block *block); /* NULL is ignored */
+/* Whether no sequence, and no other block, has a page of it: dropping it frees kv_block_bytes. */
+bool kv_block_is_alone(const struct kv_cache *cache, const struct kv_block *block);
+int64_t kv_block_bytes(const struct kv_cache *cache); /* of the pages of any block */
+/* Appends the block to every lane of a sequence, whose lanes hold full pages of earlier positions
+   only and reserve none: counts go up, nothing is copied. INVALID, NOMEM leave it as it was. */
+pith_status kv_seq_append_block(struct kv_seq *seq, const struct kv_block *block, pith_error *err);
+
+/* What a sequence holds, in host memory instead of pages. */
+struct kv_swapped;
+/* Empties the sequence, and gives its pages back, reserved ones too. A page that stands in several
+   places of it is taken once, and will be again; what other sequences share is copied. NOMEM leaves
+   it as it was. */
+pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_error *err);
+/* Puts it back into the sequence that it came from, to which nothing was done in between, bit for
+   bit (marks, aims, closed pages and counts too), and frees `swapped`. Takes no memory but pages;
+   KV_FULL leaves both as they were. */
+pith_status kv_seq_swap_in(struct kv_seq *seq, struct kv_swapped *swapped, pith_error *err);
+void kv_swapped_free(struct kv_swapped *swapped); /* before the cache is; NULL is ignored */
+/* Page tables and marks aside, which the cache's statistics go on to count. */
+int64_t kv_swapped_host_bytes(const struct kv_swapped *swapped);
+int64_t kv_swapped_pool_bytes(const struct kv_swapped *swapped); /* that coming back takes */
+
+/* Bytes of pages that reserving room for n more entries takes (kv_seq_reserve), copies included; 0
+   where n is not positive. */
+int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n);
+int64_t kv_cache_free_bytes(const struct kv_cache *cache);
 
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Pages held, reserved ones included. */
@@ -250,7 +318,7 @@ void kv_lane_positions(const struct kv_seq *seq, int32_t layer, int32_t head, in
 int32_t kv_lane_written_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 void kv_lane_written(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t *out,
                      int32_t n);
-/* Whether two lanes hold the same positions, slot by slot, read and written. */
+/* Whether two lanes hold the same positions, slot by slot, read and written, that count alike. */
 bool kv_lane_agrees(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t other_layer,
                     int32_t other_head);
 /* The largest position of a lane; -1 when it is empty. O(pages), O(1) for one that was overwritten.
@@ -269,6 +337,7 @@ struct kv_run {
     int32_t slot;  /* of its first entry */
     int32_t n;     /* entries, 1..page_len */
     int32_t delta; /* read as if written that many positions later */
+    int32_t count; /* each is read as if it stood there so many times */
 };
 int32_t kv_lane_runs(const struct kv_seq *seq, int32_t layer, int32_t head);
 struct kv_run kv_lane_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
@@ -409,8 +478,8 @@ struct kv_copy {
 /* Appends copies of entries, in the order of slots [n], to a lane that has room for them: at their
    own positions, which need not ascend (the lane is then as one that was overwritten), as stored
    where both lanes store keys or values alike, else decoded and stored anew. Their marks begin at
-   0. Neither the entries nor the last page of the other lane are read at a delta. The table of
-   references is not touched: copies to different lanes may be made at the same time. */
+   0. The entries are read at no delta. The table of references is not touched: copies to different
+   lanes may be made at the same time. */
 void kv_seq_copy(const struct kv_copy *c, const int32_t *slots, int32_t n);
 
 /* The same in three steps, where entries come from several places: makes the lane n entries longer,

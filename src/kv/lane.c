@@ -1,5 +1,5 @@
 /*
- * lane.c - one lane: where a slot lies, keeping some of its entries, pointing at another page. It
+ * lane.c - one lane: where a slot lies, keeping some of its entries, reading some elsewhere. It
  * decides nothing about which entries are worth keeping. Invariant: len, n_live and ragged agree
  * with the table, and positions ascend within every page of a lane that is not unordered.
  */
@@ -24,6 +24,16 @@ int32_t kv_lane_find(const struct kv_cache *cache, const struct kv_lane *lane, i
     return i;
 }
 
+int32_t kv_lane_open_page(const struct kv_cache *cache, struct kv_lane *lane)
+{
+    if (kv_lane_tail_room(cache, lane) > 0)
+        return lane->n_live - 1;
+    assert(lane->n_live < lane->n_page);
+    if (lane->n_live > 0 && lane->table[lane->n_live - 1].n < cache->g.page_len)
+        lane->ragged = true;
+    return lane->n_live++;
+}
+
 void kv_lane_drop_from(struct kv_cache *cache, struct kv_lane *lane, int32_t begin)
 {
     for (int32_t i = begin; i < lane->n_page; i++)
@@ -43,7 +53,7 @@ static bool falls(const struct kv_class *kind, const struct kv_page_ref *a,
 /* What is left of an unordered lane is ordered again where positions ascend as far as a delta goes.
    Where they only do so within pages it stays unordered: else packing would leave gaps that
    kv_lane_breaks did not tell of before. */
-static void find_order(struct kv_lane *lane)
+void kv_lane_find_order(struct kv_lane *lane)
 {
     lane->unordered = false;
     lane->top = -1;
@@ -71,7 +81,7 @@ void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane)
         lane->n_live++;
     }
     if (lane->unordered)
-        find_order(lane);
+        kv_lane_find_order(lane);
 }
 
 int32_t kv_lane_count_breaks(const struct kv_lane *lane)
@@ -79,10 +89,13 @@ int32_t kv_lane_count_breaks(const struct kv_lane *lane)
     int32_t n = 0;
     if (lane->n_live == 0)
         return 0;
-    for (int32_t i = 1; i < lane->n_live; i++)
-        n += lane->table[i - 1].delta != lane->table[i].delta ||
-             (!lane->unordered && falls(lane->kind, &lane->table[i - 1], &lane->table[i]));
-    return n + (lane->table[lane->n_live - 1].delta != 0);
+    for (int32_t i = 1; i < lane->n_live; i++) {
+        const struct kv_page_ref *a = &lane->table[i - 1], *b = &lane->table[i];
+        n += a->delta != b->delta || a->more > 0 || b->more > 0 ||
+             (!lane->unordered && falls(lane->kind, a, b));
+    }
+    const struct kv_page_ref *last = &lane->table[lane->n_live - 1];
+    return n + (last->delta != 0 || last->more > 0);
 }
 
 /* ---- queries ---- */
@@ -161,7 +174,7 @@ bool kv_lane_agrees(const struct kv_seq *seq, int32_t layer, int32_t head, int32
         const int32_t *p = kv_page_pos(a->kind, x->page) + at;
         const int32_t *q = kv_page_pos(b->kind, y->page) + bt;
         int32_t n = (int32_t)pi_min(x->n - at, y->n - bt);
-        if (x->delta != y->delta || memcmp(p, q, (size_t)n * sizeof(*p)) != 0)
+        if (x->delta != y->delta || x->more != y->more || memcmp(p, q, (size_t)n * sizeof(*p)) != 0)
             return false;
         slot += n;
         at = at + n < x->n ? at + n : 0;
@@ -204,7 +217,8 @@ void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_
 /* Walks kept slots and the places they move to. An entry never moves back in the table, nor up
    within a page that it stays in, so moving them in order overwrites nothing that is still to be
    read. A new page is opened when the last is full, the delta changes or, in an ordered lane, the
-   position falls. */
+   position falls; and for a page that counts more than once where all of it is kept, which then
+   goes on to do so, as well as behind it. What is kept of others counts once. */
 struct packer {
     const struct kv_cache *cache;
     const struct kv_lane *lane;
@@ -212,41 +226,55 @@ struct packer {
     int32_t from_begin; /* its first slot */
     int32_t from_end;
     int32_t delta;
+    int32_t more;  /* of what is kept of it */
     int32_t entry; /* of the slot in its page */
     int32_t pos;   /* as stored */
     int32_t to;    /* table index of the destination, -1 before the first slot */
     int32_t to_entry;
     int32_t to_delta;
+    int32_t to_more;
     bool opened; /* the slot is the first of its destination */
 };
 
 static void packer_start(const struct kv_cache *cache, const struct kv_lane *lane, struct packer *p)
 {
-    *p = (struct packer){.cache = cache, .lane = lane, .to = -1};
-    if (lane->n_live > 0) {
-        p->from_end = lane->table[0].n;
-        p->delta = lane->table[0].delta;
-    }
+    *p = (struct packer){.cache = cache, .lane = lane, .from = -1, .to = -1};
 }
 
-static void packer_next(struct packer *p, int32_t slot)
+/* Goes on to the page of the first of n > 0 ascending slots, that is the first of it; whether it is
+   another one. */
+static bool packer_enter(struct packer *p, const int32_t *slots, int32_t n)
 {
-    while (slot >= p->from_end) {
-        const struct kv_page_ref *ref = &p->lane->table[++p->from];
+    const struct kv_page_ref *ref = NULL;
+    while (slots[0] >= p->from_end) {
+        ref = &p->lane->table[++p->from];
         p->from_begin = p->from_end;
         p->from_end += ref->n;
-        p->delta = ref->delta;
     }
+    if (ref == NULL)
+        return false;
+    bool whole = slots[0] == p->from_begin && n >= ref->n && slots[ref->n - 1] == p->from_end - 1;
+    p->delta = ref->delta;
+    p->more = whole ? ref->more : 0;
+    return true;
+}
+
+/* Goes on to the first of the n > 0 slots that are left. */
+static void packer_next(struct packer *p, const int32_t *slots, int32_t n)
+{
+    bool entered = packer_enter(p, slots, n);
     int32_t before = p->pos;
-    p->entry = slot - p->from_begin;
+    p->entry = slots[0] - p->from_begin;
     p->pos = kv_page_pos(p->lane->kind, p->lane->table[p->from].page)[p->entry];
     p->to_entry++;
     p->opened = p->to < 0 || p->to_entry == p->cache->g.page_len || p->delta != p->to_delta ||
+                (entered && (p->more > 0 || p->to_more > 0)) ||
                 (p->pos <= before && !p->lane->unordered);
     if (p->opened) {
         p->to++;
         p->to_entry = 0;
         p->to_delta = p->delta;
+        p->to_more = p->more;
     }
 }
 
@@ -286,7 +314,8 @@ static bool packer_stays(const struct packer *p)
     return p->from == p->to && p->entry == p->to_entry;
 }
 
-/* Shared pages that keeping these slots writes to, each of which takes a free page. */
+/* Shared pages that keeping these slots writes to, each of which takes a free page, but that of the
+   last holder. Holders are counted as kv_seq_charge_copies does, which foretold the most. */
 static int32_t count_copies(const struct kv_cache *cache, const struct kv_lane *lane,
                             const int32_t *slots, int32_t n)
 {
@@ -295,15 +324,16 @@ static int32_t count_copies(const struct kv_cache *cache, const struct kv_lane *
     bool written = false;
     packer_start(cache, lane, &p);
     for (int32_t j = 0; j < n; j++) {
-        packer_next(&p, slots[j]);
+        packer_next(&p, slots + j, n - j);
         if (p.opened)
             written = false;
         if (packer_stays(&p) || written)
             continue;
         written = true;
-        if (lane->kind->n_ref[lane->table[p.to].page] > 1)
-            n_copy++;
+        n_copy += kv_page_charge(lane->kind, lane->table[p.to].page);
     }
+    for (int32_t i = 0; i < lane->n_live; i++)
+        lane->kind->n_entry[lane->table[i].page] = 0;
     return n_copy;
 }
 
@@ -343,7 +373,7 @@ static void claim(struct kv_cache *cache, const struct kv_lane *lane, const int3
     struct packer p;
     packer_start(cache, lane, &p);
     for (int32_t j = 0; j < n; j++) {
-        packer_next(&p, slots[j]);
+        packer_next(&p, slots + j, n - j);
         if (!packer_stays(&p))
             kv_page_unshare(cache, lane->kind, &lane->table[p.to]);
     }
@@ -359,14 +389,16 @@ static void pack(const struct kv_cache *cache, struct kv_lane *lane, const int32
     struct moves moves = {.to = -1};
     packer_start(cache, lane, &p);
     for (int32_t j = 0, n_next; j < n; j += n_next) {
-        packer_next(&p, slots[j]);
+        packer_next(&p, slots + j, n - j);
         n_next = packer_stretch(&p, slots + j, n - j);
         struct kv_page_ref *to = &lane->table[p.to];
         if (!packer_stays(&p))
             moves_add(cache, lane, &moves, &p, n_next);
         packer_skip(&p, n_next - 1);
         to->delta = p.to_delta;
-        to->n = p.to_entry + 1;
+        to->more = (uint16_t)p.to_more;
+        to->n = (uint8_t)(p.to_entry + 1);
+        to->closed = false;
     }
     moves_run(cache, lane, &moves);
     lane->n_live = p.to + 1;
@@ -473,7 +505,7 @@ void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
         slot -= lane->table[i].n;
     }
     if (lane->unordered)
-        find_order(lane);
+        kv_lane_find_order(lane);
 }
 
 pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
@@ -492,77 +524,20 @@ pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_
         return pi_fail(err, PITH_KV_FULL, "no page for the entries before slot %d of %d", slot,
                        lane->len);
     kv_page_unshare(cache, lane->kind, &lane->table[i]);
-    struct kv_page_ref first = {kv_page_take(cache, lane->kind), lane->table[i].delta, entry};
+    struct kv_page_ref first = lane->table[i];
+    first.page = kv_page_take(cache, lane->kind);
+    first.n = (uint8_t)entry;
+    first.closed = false;
     uint8_t *page = kv_page_at(lane->kind, lane->table[i].page);
     const struct kv_page_part before = {page, 0, 0, entry};
     const struct kv_page_part after = {page, entry, 0, lane->table[i].n - entry};
     kv_page_move(cache, lane->kind, kv_page_at(lane->kind, first.page), &before, 1);
     kv_page_move(cache, lane->kind, page, &after, 1);
-    lane->table[i].n -= entry;
+    lane->table[i].n = (uint8_t)(lane->table[i].n - entry);
     memmove(&lane->table[i + 1], &lane->table[i],
             (size_t)(lane->n_page - i) * sizeof(*lane->table));
     lane->table[i] = first;
     lane->n_page++;
     kv_lane_recount(cache, lane);
-    return PITH_OK;
-}
-
-/* ---- sharing ---- */
-
-static pith_status check_full(const struct kv_cache *cache, const struct kv_lane *lane, int32_t i,
-                              const char *field, pith_error *err)
-{
-    if (i < 0 || i >= lane->n_live)
-        return pi_fail(err, PITH_INVALID, "%s: %d is not in 0..%d", field, i, lane->n_live - 1);
-    if (lane->table[i].n != cache->g.page_len)
-        return pi_fail(err, PITH_INVALID, "%s: page %d holds %d entries, not %d", field, i,
-                       lane->table[i].n, cache->g.page_len);
-    return PITH_OK;
-}
-
-/* The lowest and the highest stored position of a page. */
-static void find_span(const struct kv_class *kind, const struct kv_page_ref *ref, int32_t *low,
-                      int32_t *high)
-{
-    const int32_t *pos = kv_page_pos(kind, ref->page);
-    *low = *high = pos[0];
-    for (int32_t i = 1; i < ref->n; i++) {
-        *low = (int32_t)pi_min(*low, pos[i]);
-        *high = (int32_t)pi_max(*high, pos[i]);
-    }
-}
-
-pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, int32_t page_index,
-                              const struct kv_seq *from_seq, int32_t from_index, int32_t delta,
-                              pith_error *err)
-{
-    struct kv_cache *cache = seq->cache;
-    struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    if (from_seq->cache != cache)
-        return pi_fail(err, PITH_INVALID, "from_seq belongs to another cache");
-    const struct kv_lane *from = kv_lane_at(from_seq, layer, head);
-    PI_TRY(check_full(cache, lane, page_index, "page_index", err));
-    PI_TRY(check_full(cache, from, from_index, "from_index", err));
-    struct kv_page_ref ref = from->table[from_index];
-    int64_t whole = (int64_t)ref.delta + delta;
-    int32_t low, high;
-    find_span(lane->kind, &ref, &low, &high);
-    if (low + whole < 0 || high + whole > INT32_MAX || whole < INT32_MIN || whole > INT32_MAX)
-        return pi_fail(err, PITH_INVALID, "delta: %d moves positions %lld..%lld out of range",
-                       delta, (long long)low + ref.delta, (long long)high + ref.delta);
-    int32_t slot = kv_lane_run(seq, layer, head, page_index).slot;
-    int32_t from_slot = kv_lane_run(from_seq, layer, head, from_index).slot;
-    for (int32_t i = 0; i < cache->n_mark; i++)
-        memmove(kv_lane_marks(seq, layer, head, i) + slot,
-                kv_lane_marks(from_seq, layer, head, i) + from_slot, (size_t)ref.n * sizeof(float));
-    ref.delta = (int32_t)whole;
-    kv_page_ref_add(cache, lane->kind, ref.page);
-    kv_page_drop(cache, lane->kind, lane->table[page_index].page);
-    lane->table[page_index] = ref;
-    if (lane->aim > slot && lane->aim <= slot + ref.n)
-        lane->aim = 0;
-    lane->unordered = lane->unordered || from->unordered;
-    if (lane->unordered)
-        find_order(lane);
     return PITH_OK;
 }

@@ -228,7 +228,7 @@ static bool map_lists(struct kv_class *kind)
 {
     size_t n = (size_t)kind->n_page;
     size_t bits = (n + 63) / 64 * sizeof(uint64_t), ref_size = n * sizeof(int32_t);
-    kind->lists_size = 2 * bits + ref_size + n;
+    kind->lists_size = 2 * bits + 2 * ref_size + n;
     kind->lists = pi_mem_map(PI_MEM_TABLE, kind->lists_size);
     if (kind->lists == NULL)
         return false;
@@ -236,7 +236,8 @@ static bool map_lists(struct kv_class *kind)
     kind->taken = kind->lists;
     kind->resident = (uint64_t *)(void *)(at + bits);
     kind->n_ref = (int32_t *)(void *)(at + 2 * bits);
-    kind->n_entry = at + 2 * bits + ref_size;
+    kind->n_held = (int32_t *)(void *)(at + 2 * bits + ref_size);
+    kind->n_entry = at + 2 * bits + 2 * ref_size;
     return true;
 }
 
@@ -277,7 +278,7 @@ void kv_cache_free(struct kv_cache *cache)
 {
     if (cache == NULL)
         return;
-    assert(cache->first == NULL);
+    assert(cache->first == NULL && cache->block == NULL);
     for (int32_t i = 0; i < cache->n_kind; i++) {
         pi_mem_unmap(PI_MEM_TABLE, cache->kind[i].lists, cache->kind[i].lists_size);
         pi_mem_unmap(PI_MEM_KV, cache->kind[i].pool, cache->kind[i].pool_size);
@@ -376,31 +377,64 @@ int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *of)
     return page;
 }
 
+/* Table entries that point to a page. */
+static int32_t count_entries(const struct kv_class *kind, int32_t page)
+{
+    return kind->n_ref[page] - kind->n_held[page];
+}
+
+/* A page of which n entries are left, where one more was, or the other way round, with sign -1 and
+   1: what is shared beyond the first. */
+static void note_shared(struct kv_class *kind, int32_t n, int32_t sign)
+{
+    if (n >= 1)
+        kind->n_ref_extra += sign;
+    if (n == 1)
+        kind->n_shared += sign;
+}
+
 void kv_page_ref_add(struct kv_cache *cache, const struct kv_class *of, int32_t page)
 {
     struct kv_class *kind = &cache->kind[of->number];
     assert(kind->n_ref[page] > 0);
-    if (kind->n_ref[page]++ == 1)
-        kind->n_shared++;
-    kind->n_ref_extra++;
+    note_shared(kind, count_entries(kind, page), 1);
+    kind->n_ref[page]++;
 }
 
-void kv_page_drop(struct kv_cache *cache, const struct kv_class *of, int32_t page)
+static void make_free(struct kv_cache *cache, struct kv_class *kind, int32_t page)
 {
-    struct kv_class *kind = &cache->kind[of->number];
-    int32_t left = --kind->n_ref[page];
-    assert(left >= 0);
-    if (left > 0) {
-        kind->n_ref_extra--;
-        if (left == 1)
-            kind->n_shared--;
-        return;
-    }
     int32_t word = page / 64;
     kind->taken[word] &= ~((uint64_t)1 << (page % 64));
     kind->low_word = (int32_t)pi_min(kind->low_word, word);
     kind->n_used--;
     cache->used -= kv_pages_bytes(kind, 1);
+}
+
+void kv_page_drop(struct kv_cache *cache, const struct kv_class *of, int32_t page)
+{
+    struct kv_class *kind = &cache->kind[of->number];
+    assert(count_entries(kind, page) > 0);
+    kind->n_ref[page]--;
+    note_shared(kind, count_entries(kind, page), -1);
+    if (kind->n_ref[page] == 0)
+        make_free(cache, kind, page);
+}
+
+void kv_page_hold(struct kv_cache *cache, const struct kv_class *of, int32_t page)
+{
+    struct kv_class *kind = &cache->kind[of->number];
+    assert(kind->n_ref[page] > 0);
+    kind->n_held[page]++;
+    kind->n_ref[page]++;
+}
+
+void kv_page_release(struct kv_cache *cache, const struct kv_class *of, int32_t page)
+{
+    struct kv_class *kind = &cache->kind[of->number];
+    assert(kind->n_held[page] > 0);
+    kind->n_held[page]--;
+    if (--kind->n_ref[page] == 0)
+        make_free(cache, kind, page);
 }
 
 void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct kv_page_ref *ref)
@@ -414,7 +448,22 @@ void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct
     ref->page = own;
 }
 
+/* Charges stop counting at 255; of a page that has more holders each is charged. */
+bool kv_page_charge(const struct kv_class *kind, int32_t page)
+{
+    uint8_t *mark = &kind->n_entry[page];
+    if (*mark >= kind->n_ref[page] - 1)
+        return false;
+    *mark = (uint8_t)pi_min(*mark + 1, UINT8_MAX);
+    return true;
+}
+
 /* ---- the account ---- */
+
+int64_t kv_cache_free_bytes(const struct kv_cache *cache)
+{
+    return kv_free_bytes(cache);
+}
 
 /* Bytes of entries that some lane sees, each page counted once, with the most that any lane sees of
    it. Counting a page clears its mark, so that the marks are all zero between calls. */

@@ -11,8 +11,7 @@ static int64_t seq_table_bytes(const struct kv_seq *seq)
 {
     int64_t n_lane = kv_lane_count(seq->cache);
     return (int64_t)sizeof(*seq) + n_lane * (int64_t)sizeof(struct kv_lane) +
-           n_lane * seq->cap * (int64_t)sizeof(struct kv_page_ref) +
-           n_lane * seq->cap * seq->cache->g.page_len * seq->cache->n_mark * (int64_t)sizeof(float);
+           kv_room_bytes(seq->cache, seq->cap);
 }
 
 /* One block of tables for all lanes, and one of marks: both grow or none does. */
@@ -128,24 +127,16 @@ pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_err
 
 /* ---- room ---- */
 
-/* Free slots of the page that the next entry may be written to. A page that is read at a delta
-   takes no new entries: their keys are rotated at their true positions. */
-static int32_t tail_room(const struct kv_cache *cache, const struct kv_lane *lane)
-{
-    if (lane->n_live == 0 || lane->table[lane->n_live - 1].delta != 0)
-        return 0;
-    return cache->g.page_len - lane->table[lane->n_live - 1].n;
-}
-
 static bool tail_is_shared(const struct kv_cache *cache, const struct kv_lane *lane)
 {
-    return tail_room(cache, lane) > 0 && lane->kind->n_ref[lane->table[lane->n_live - 1].page] > 1;
+    return kv_lane_tail_room(cache, lane) > 0 &&
+           lane->kind->n_ref[lane->table[lane->n_live - 1].page] > 1;
 }
 
 /* Pages that a lane takes for n more entries, beyond those that it has reserved. */
 static int64_t lane_lacks(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
 {
-    int64_t beyond = (int64_t)n - tail_room(cache, lane);
+    int64_t beyond = (int64_t)n - kv_lane_tail_room(cache, lane);
     int64_t n_page = beyond > 0 ? pi_ceil_div(beyond, cache->g.page_len) : 0;
     return pi_max(0, n_page - (lane->n_page - lane->n_live));
 }
@@ -163,14 +154,23 @@ static int32_t added(const struct kv_lane *lane, int32_t n)
     return n - (lane->aim > 0);
 }
 
-/* Pages that n more entries of a lane take, copies included. */
+/* Pages that n more entries of a lane take, copies included: of the last page, and of the one that
+   it is aimed at, which may be the same. */
 static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
 {
-    const struct kv_page_ref *aimed = aimed_ref(cache, lane);
-    bool tail = added(lane, n) > 0 && tail_is_shared(cache, lane);
-    bool other = aimed != NULL && lane->kind->n_ref[aimed->page] > 1 &&
-                 !(tail && aimed == &lane->table[lane->n_live - 1]);
-    return lane_lacks(cache, lane, added(lane, n)) + tail + other;
+    const struct kv_page_ref *aimed = aimed_ref(cache, lane), *last = NULL;
+    int64_t copies = 0;
+    if (added(lane, n) > 0 && tail_is_shared(cache, lane))
+        last = &lane->table[lane->n_live - 1];
+    if (last != NULL)
+        copies += kv_page_charge(lane->kind, last->page);
+    if (aimed != NULL && aimed != last)
+        copies += kv_page_charge(lane->kind, aimed->page);
+    if (last != NULL)
+        lane->kind->n_entry[last->page] = 0;
+    if (aimed != NULL)
+        lane->kind->n_entry[aimed->page] = 0;
+    return lane_lacks(cache, lane, added(lane, n)) + copies;
 }
 
 static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n)
@@ -185,18 +185,27 @@ static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n
         lane->table[lane->n_page++] = (struct kv_page_ref){.page = kv_page_take(cache, lane->kind)};
 }
 
+int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n)
+{
+    int64_t bytes = 0;
+    for (int32_t l = 0; n > 0 && l < kv_lane_count(seq->cache); l++) {
+        const struct kv_lane *lane = &seq->lane[l];
+        bytes += kv_pages_bytes(lane->kind, lane_takes(seq->cache, lane, n));
+    }
+    return bytes;
+}
+
 pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
 {
     struct kv_cache *cache = seq->cache;
     int32_t n_lane = kv_lane_count(cache);
-    int64_t need = 0, cap = 0;
+    int64_t need = kv_seq_takes(seq, n), cap = 0;
     if (n < 0)
         return pi_fail(err, PITH_INVALID, "room for %d entries cannot be reserved", n);
     if (n == 0)
         return PITH_OK;
     for (int32_t l = 0; l < n_lane; l++) {
         const struct kv_lane *lane = &seq->lane[l];
-        need += kv_pages_bytes(lane->kind, lane_takes(cache, lane, n));
         cap = pi_max(cap, lane->n_page + lane_lacks(cache, lane, added(lane, n)));
     }
     if (need > kv_free_bytes(cache))
@@ -286,7 +295,6 @@ int64_t kv_seq_free_bytes(const struct kv_seq *seq)
     return kv_free_bytes(seq->cache);
 }
 
-/* A page's charges stop counting at 255; of one that has more holders each is charged. */
 int64_t kv_seq_charge_copies(struct kv_seq *seq)
 {
     const struct kv_cache *cache = seq->cache;
@@ -294,12 +302,8 @@ int64_t kv_seq_charge_copies(struct kv_seq *seq)
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         for (int32_t i = 0; i < seq->lane[l].n_live; i++) {
             const struct kv_class *kind = seq->lane[l].kind;
-            int32_t page = seq->lane[l].table[i].page;
-            uint8_t *mark = &kind->n_entry[page];
-            if (*mark >= kind->n_ref[page] - 1)
-                continue;
-            bytes += kv_pages_bytes(kind, 1);
-            *mark = (uint8_t)pi_min(*mark + 1, UINT8_MAX);
+            if (kv_page_charge(kind, seq->lane[l].table[i].page))
+                bytes += kv_pages_bytes(kind, 1);
         }
     return bytes;
 }
@@ -313,17 +317,6 @@ void kv_seq_clear_charges(struct kv_seq *seq)
 
 /* ---- entries ---- */
 
-/* The table index of the page that the next entry goes to; it has room. */
-static int32_t open_page(const struct kv_cache *cache, struct kv_lane *lane)
-{
-    if (tail_room(cache, lane) > 0)
-        return lane->n_live - 1;
-    assert(lane->n_live < lane->n_page);
-    if (lane->n_live > 0 && lane->table[lane->n_live - 1].n < cache->g.page_len)
-        lane->ragged = true;
-    return lane->n_live++;
-}
-
 /* Writes an entry over the one that the lane is aimed at, if it is; returns how many it wrote. It
    stays behind all that are older, so that only the lane's last slot keeps the order. */
 static int32_t overwrite(struct kv_seq *seq, struct kv_lane *lane, int32_t pos, const float *k,
@@ -336,7 +329,8 @@ static int32_t overwrite(struct kv_seq *seq, struct kv_lane *lane, int32_t pos, 
     struct kv_page_ref *ref = &lane->table[kv_lane_find(cache, lane, slot, &entry)];
     const struct kv_class *kind = lane->kind;
     uint8_t *page = kv_page_at(kind, ref->page);
-    assert(kind->n_ref[ref->page] == 1 && ref->delta == 0);
+    assert(kind->n_ref[ref->page] == 1 && ref->delta == 0 && ref->more == 0);
+    ref->closed = false;
     kv_page_write_keys(cache, kind, page, entry, 1, k, 0);
     kv_page_write_values(cache, kind, page, entry, 1, v, 0);
     kv_page_pos(kind, ref->page)[entry] = pos;
@@ -350,12 +344,22 @@ static int32_t overwrite(struct kv_seq *seq, struct kv_lane *lane, int32_t pos, 
     return 1;
 }
 
+bool kv_lane_can_aim(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
+{
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    int32_t entry;
+    if (slot < 0 || slot >= lane->len)
+        return false;
+    const struct kv_page_ref *ref = &lane->table[kv_lane_find(seq->cache, lane, slot, &entry)];
+    return ref->delta == 0 && ref->more == 0;
+}
+
 void kv_seq_aim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
 {
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
     assert(slot >= -1 && slot < lane->len);
+    assert(slot < 0 || kv_lane_can_aim(seq, layer, head, slot));
     lane->aim = slot + 1;
-    assert(slot < 0 || aimed_ref(seq->cache, lane)->delta == 0);
 }
 
 int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head)
@@ -371,7 +375,7 @@ void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0
     const struct kv_class *kind = lane->kind;
     assert(!lane->unordered || n == 0 || lane->top < pos0);
     for (int32_t done = n > 0 ? overwrite(seq, lane, pos0, k, v) : 0; done < n;) {
-        struct kv_page_ref *ref = &lane->table[open_page(cache, lane)];
+        struct kv_page_ref *ref = &lane->table[kv_lane_open_page(cache, lane)];
         int32_t part = (int32_t)pi_min(n - done, cache->g.page_len - ref->n);
         uint8_t *page = kv_page_at(kind, ref->page);
         int32_t *pos = kv_page_pos(kind, ref->page) + ref->n;
@@ -385,7 +389,7 @@ void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0
         kv_index_write(cache, kind, (int32_t)(lane - seq->lane), page, ref->n, part);
         kv_marks_start(seq, lane, lane->len, ref, ref->n, part);
         lane->top = pos0 + done + part - 1;
-        ref->n += part;
+        ref->n = (uint8_t)(ref->n + part);
         if (ref->n == cache->g.page_len)
             kv_index_finish(cache, kind, page);
         lane->len += part;
@@ -487,7 +491,8 @@ static void truncate_page(struct kv_seq *seq, const struct kv_lane *lane, struct
     for (int32_t i = 0; i < below.n_part; i++)
         kv_marks_move(seq, lane, to + below.part[i].to_slot, from + below.part[i].from_slot,
                       below.part[i].n);
-    ref->n = below.n;
+    ref->closed = ref->closed && ref->n == below.n;
+    ref->n = (uint8_t)below.n;
 }
 
 void kv_seq_truncate(struct kv_seq *seq, int32_t pos)

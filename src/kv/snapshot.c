@@ -104,6 +104,10 @@ static void note_pages(struct writer *w, const struct kv_seq *seq)
 static uint32_t version_of(const struct kv_seq *seq)
 {
     const struct kv_geometry *g = &seq->cache->g;
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
+        for (int32_t i = 0; i < seq->lane[l].n_live; i++)
+            if (seq->lane[l].table[i].more > 0 || seq->lane[l].table[i].closed)
+                return KV_SNAPSHOT_VERSION_COUNTS;
     if (g->type_k > KV_TYPE_Q8_0 || g->type_v > KV_TYPE_Q8_0 || has_edge(&g->edge_k) ||
         has_edge(&g->edge_v))
         return KV_SNAPSHOT_VERSION_TYPES;
@@ -127,10 +131,10 @@ static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_
     const struct kv_cache *cache = seq->cache;
     int32_t field[KV_SNAPSHOT_N_FIELD], edge[KV_SNAPSHOT_N_EDGE];
     uint32_t version = version_of(seq);
-    bool types = version == KV_SNAPSHOT_VERSION_TYPES;
+    bool types = version >= KV_SNAPSHOT_VERSION_TYPES;
     uint64_t header = types ? KV_SNAPSHOT_HEADER_SIZE_TYPES : KV_SNAPSHOT_HEADER_SIZE;
     uint64_t size = header + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 * (uint64_t)kv_lane_count(cache) +
-                    KV_SNAPSHOT_REF_SIZE * w->n_ref + w->pages_size + extra_size +
+                    kv_snapshot_ref_size(version) * w->n_ref + w->pages_size + extra_size +
                     KV_SNAPSHOT_SUM_SIZE;
     put(w, KV_SNAPSHOT_MAGIC, 8);
     put_int(w, version, 4);
@@ -157,19 +161,22 @@ static void put_section(struct writer *w, const char *tag, uint64_t size)
 static void put_tables(struct writer *w, const struct kv_seq *seq)
 {
     int32_t n_lane = kv_lane_count(seq->cache);
+    uint32_t version = version_of(seq);
     put_section(w, "LANE", 4 * (uint64_t)n_lane);
     for (int32_t l = 0; l < n_lane; l++)
         put_int(
             w, (uint32_t)seq->lane[l].n_live | (seq->lane[l].unordered ? KV_SNAPSHOT_UNORDERED : 0),
             4);
-    put_section(w, "REFS", KV_SNAPSHOT_REF_SIZE * w->n_ref);
+    put_section(w, "REFS", kv_snapshot_ref_size(version) * w->n_ref);
     for (int32_t l = 0; l < n_lane; l++) {
         const struct note *note = w->note[seq->lane[l].kind->number];
         for (int32_t i = 0; i < seq->lane[l].n_live; i++) {
             const struct kv_page_ref *ref = &seq->lane[l].table[i];
             put_int(w, (uint64_t)note[ref->page].number - 1, 4);
             put_int(w, (uint32_t)ref->delta, 4);
-            put_int(w, (uint64_t)ref->n, 4);
+            put_int(w, ref->n | (ref->closed ? KV_SNAPSHOT_CLOSED : 0), 4);
+            if (version >= KV_SNAPSHOT_VERSION_COUNTS)
+                put_int(w, (uint64_t)ref->more + 1, 4);
         }
     }
 }
@@ -317,7 +324,8 @@ static void load_page(const struct kv_cache *cache, const struct kv_class *kind,
 
 /* What is left to load. */
 struct loader {
-    const uint8_t *ref;
+    const struct kv_snapshot *from;
+    size_t ref;
     const uint8_t *page;
     int32_t
         *pages; /* [n_page] the pool's page for each of the file's, which come in ascending order */
@@ -329,8 +337,8 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapsh
                       struct loader *next)
 {
     struct kv_cache *cache = seq->cache;
-    for (uint32_t i = 0; i < from.n; i++, next->ref += KV_SNAPSHOT_REF_SIZE) {
-        struct kv_page_ref ref = kv_snapshot_ref(next->ref);
+    for (uint32_t i = 0; i < from.n; i++) {
+        struct kv_snapshot_ref ref = kv_snapshot_ref_at(next->from, next->ref++);
         if (ref.page == next->n_taken) {
             int32_t page = kv_page_take(cache, lane->kind);
             next->pages[next->n_taken++] = page;
@@ -340,8 +348,11 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapsh
         } else {
             kv_page_ref_add(cache, lane->kind, next->pages[ref.page]);
         }
-        ref.page = next->pages[ref.page];
-        lane->table[i] = ref;
+        lane->table[i] = (struct kv_page_ref){.page = next->pages[ref.page],
+                                              .delta = ref.delta,
+                                              .more = (uint16_t)(ref.count - 1),
+                                              .n = (uint8_t)ref.n,
+                                              .closed = ref.closed};
     }
     lane->n_page = (int32_t)from.n;
     lane->unordered = from.unordered;
@@ -353,14 +364,14 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapsh
  */
 static int64_t count_bytes(const struct kv_cache *cache, const struct kv_snapshot *s)
 {
-    const uint8_t *ref = s->refs;
+    size_t ref = 0;
     int32_t next = 0;
     int64_t bytes = 0;
     for (int32_t l = 0; l < kv_lane_count(cache); l++) {
         const struct kv_class *kind = kv_class_of(cache->kind, &cache->g, l / cache->g.n_head);
         uint32_t n = kv_snapshot_lane_at(s, (size_t)l).n;
-        for (uint32_t i = 0; i < n; i++, ref += KV_SNAPSHOT_REF_SIZE)
-            if (kv_snapshot_ref(ref).page == next) {
+        for (uint32_t i = 0; i < n; i++)
+            if (kv_snapshot_ref_at(s, ref++).page == next) {
                 next++;
                 bytes += kv_pages_bytes(kind, 1);
             }
@@ -403,7 +414,7 @@ pith_status kv_snapshot_load(struct kv_cache *cache, const char *name, const uin
     pith_status status = load_prepare(cache, &s, name, &seq, &pages, &block, err);
     if (status != PITH_OK)
         goto fail;
-    struct loader next = {.ref = s.refs, .page = s.pages, .pages = pages};
+    struct loader next = {.from = &s, .page = s.pages, .pages = pages};
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         load_lane(seq, &seq->lane[l], kv_snapshot_lane_at(&s, (size_t)l), &next);
     if (s.extra_size > 0)

@@ -11,13 +11,16 @@
 #define KV_SNAPSHOT_VERSION 3             /* positions ascend within every page */
 #define KV_SNAPSHOT_VERSION_UNORDERED 4   /* lanes say whether they do */
 #define KV_SNAPSHOT_VERSION_TYPES 5       /* the same; types of codes, and other ones at the ends */
+#define KV_SNAPSHOT_VERSION_COUNTS 6      /* the same; table entries that count, and closed ones */
+#define KV_SNAPSHOT_CLOSED 0x80000000u    /* of a table entry's n, from version 6 on */
 #define KV_SNAPSHOT_UNORDERED 0x80000000u /* of a lane's u32, from version 4 on: they need not */
 
 enum {
     KV_SNAPSHOT_HEADER_SIZE = 80,
-    KV_SNAPSHOT_HEADER_SIZE_TYPES = 120, /* of version 5, which begins alike */
+    KV_SNAPSHOT_HEADER_SIZE_TYPES = 120, /* from version 5 on, which begins alike */
     KV_SNAPSHOT_SECTION_SIZE = 12,       /* tag and payload size before each payload */
     KV_SNAPSHOT_REF_SIZE = 12,
+    KV_SNAPSHOT_REF_SIZE_COUNTS = 16, /* from version 6 on */
     KV_SNAPSHOT_SUM_SIZE = 8,
     KV_SNAPSHOT_N_FIELD = 7, /* of the shape, u32 each from offset 24 on */
     KV_SNAPSHOT_N_EDGE = 10, /* of the types, u32 each from offset 80 on, version 5 */
@@ -38,7 +41,7 @@ struct kv_snapshot {
     int32_t n_page;
     size_t n_ref;
     const uint8_t *lane;  /* [n_layer][n_head] u32 */
-    const uint8_t *refs;  /* [n_ref][KV_SNAPSHOT_REF_SIZE] */
+    const uint8_t *refs;  /* [n_ref][kv_snapshot_ref_size] */
     const uint8_t *pages; /* [n_page] one after the other, each of its layer's bytes */
     size_t pages_size;
     const uint8_t *extra; /* [extra_size] */
@@ -57,8 +60,16 @@ struct kv_snapshot_lane {
 };
 struct kv_snapshot_lane kv_snapshot_lane_at(const struct kv_snapshot *s, size_t l);
 
-/* The table entry at p. */
-struct kv_page_ref kv_snapshot_ref(const uint8_t *p);
+/* What is said of table entry number i. */
+struct kv_snapshot_ref {
+    int32_t page;
+    int32_t delta;
+    int32_t n;
+    int32_t count;
+    bool closed;
+};
+struct kv_snapshot_ref kv_snapshot_ref_at(const struct kv_snapshot *s, size_t i);
+size_t kv_snapshot_ref_size(uint32_t version);
 uint32_t kv_snapshot_u32(const uint8_t *p);
 
 /* kv_seq_load from memory. */

@@ -26,9 +26,22 @@ static int32_t get_i32(const uint8_t *p)
     return value;
 }
 
-struct kv_page_ref kv_snapshot_ref(const uint8_t *p)
+size_t kv_snapshot_ref_size(uint32_t version)
 {
-    return (struct kv_page_ref){get_i32(p), get_i32(p + 4), get_i32(p + 8)};
+    return version < KV_SNAPSHOT_VERSION_COUNTS ? KV_SNAPSHOT_REF_SIZE
+                                                : KV_SNAPSHOT_REF_SIZE_COUNTS;
+}
+
+struct kv_snapshot_ref kv_snapshot_ref_at(const struct kv_snapshot *s, size_t i)
+{
+    const uint8_t *p = s->refs + i * kv_snapshot_ref_size(s->version);
+    struct kv_snapshot_ref ref = {get_i32(p), get_i32(p + 4), get_i32(p + 8), 1, false};
+    if (s->version < KV_SNAPSHOT_VERSION_COUNTS)
+        return ref;
+    ref.closed = (kv_snapshot_u32(p + 8) & KV_SNAPSHOT_CLOSED) != 0;
+    ref.n = (int32_t)(kv_snapshot_u32(p + 8) & ~KV_SNAPSHOT_CLOSED);
+    ref.count = get_i32(p + 12);
+    return ref;
 }
 
 struct kv_snapshot_lane kv_snapshot_lane_at(const struct kv_snapshot *s, size_t l)
@@ -44,8 +57,8 @@ struct kv_snapshot_lane kv_snapshot_lane_at(const struct kv_snapshot *s, size_t 
 
 static size_t header_size(uint32_t version)
 {
-    return version == KV_SNAPSHOT_VERSION_TYPES ? KV_SNAPSHOT_HEADER_SIZE_TYPES
-                                                : KV_SNAPSHOT_HEADER_SIZE;
+    return version < KV_SNAPSHOT_VERSION_TYPES ? KV_SNAPSHOT_HEADER_SIZE
+                                               : KV_SNAPSHOT_HEADER_SIZE_TYPES;
 }
 
 static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t size,
@@ -58,10 +71,10 @@ static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%s: snapshot version %u, whose keys stand in an order that is no longer "
                        "read; this build reads %d to %d",
-                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_TYPES);
-    if (version < KV_SNAPSHOT_VERSION || version > KV_SNAPSHOT_VERSION_TYPES)
+                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_COUNTS);
+    if (version < KV_SNAPSHOT_VERSION || version > KV_SNAPSHOT_VERSION_COUNTS)
         return pi_fail(err, PITH_UNSUPPORTED, "%s: snapshot version %u; this build reads %d to %d",
-                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_TYPES);
+                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_COUNTS);
     if (size < header_size(version) + KV_SNAPSHOT_SUM_SIZE)
         return pi_fail(err, PITH_FORMAT, "%s: %zu bytes hold no whole header", name, size);
     uint64_t file_size = get_u64(bytes + 16);
@@ -76,7 +89,8 @@ static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t
     return PITH_OK;
 }
 
-/* The types of version 5: other ones at the ends, and the groups, which follow from the rest. */
+/* The types from version 5 on: other ones at the ends, and the groups, which follow from the rest.
+ */
 static pith_status parse_edges(const char *name, const uint8_t *bytes, struct kv_geometry *g,
                                pith_error *err)
 {
@@ -105,7 +119,8 @@ static pith_status parse_shape(const char *name, const uint8_t *bytes, uint32_t 
                                struct kv_geometry *g, pith_error *err)
 {
     int32_t field[KV_SNAPSHOT_N_FIELD];
-    int32_t n_type = version == KV_SNAPSHOT_VERSION_TYPES ? KV_N_TYPE : KV_TYPE_Q8_0 + 1;
+    bool types = version >= KV_SNAPSHOT_VERSION_TYPES;
+    int32_t n_type = types ? KV_N_TYPE : KV_TYPE_Q8_0 + 1;
     for (int i = 0; i < KV_SNAPSHOT_N_FIELD; i++)
         field[i] = get_i32(bytes + 24 + 4 * i);
     if (field[5] < 0 || field[5] >= n_type || field[6] < 0 || field[6] >= n_type)
@@ -122,7 +137,7 @@ static pith_status parse_shape(const char *name, const uint8_t *bytes, uint32_t 
     pith_error shape;
     if (kv_geometry_check(g, &shape) != PITH_OK)
         return pi_fail(err, PITH_FORMAT, "%s: %s", name, shape.message);
-    return version == KV_SNAPSHOT_VERSION_TYPES ? parse_edges(name, bytes, g, err) : PITH_OK;
+    return types ? parse_edges(name, bytes, g, err) : PITH_OK;
 }
 
 static pith_status parse_header(const char *name, const uint8_t *bytes, struct kv_snapshot *out,
@@ -195,7 +210,8 @@ static pith_status take_sections(struct reader *r, const uint8_t *header, struct
     uint64_t n_lane = (uint64_t)out->g.n_layer * (uint64_t)out->g.n_head;
     uint64_t n_ref = get_u64(header + 56), extra_size = get_u64(header + 72);
     PI_TRY(take_section(r, "LANE", n_lane, 4, &out->lane, err));
-    PI_TRY(take_section(r, "REFS", n_ref, KV_SNAPSHOT_REF_SIZE, &out->refs, err));
+    size_t ref_size = kv_snapshot_ref_size(out->version);
+    PI_TRY(take_section(r, "REFS", n_ref, ref_size, &out->refs, err));
     PI_TRY(take_pages(r, out, err));
     PI_TRY(take_section(r, "EXTR", extra_size, 1, &out->extra, err));
     out->n_ref = (size_t)n_ref;
@@ -261,7 +277,7 @@ static pith_status check_page(const char *name, const struct kv_snapshot *s,
 
 /* The positions of a table entry's entries: ascending, but in an unordered lane, and in range with
    and without the delta. */
-static pith_status check_positions(const char *name, size_t index, struct kv_page_ref ref,
+static pith_status check_positions(const char *name, size_t index, struct kv_snapshot_ref ref,
                                    const uint8_t *pos, bool unordered, pith_error *err)
 {
     int64_t before = pi_max(0, -(int64_t)ref.delta) - 1;
@@ -274,6 +290,21 @@ static pith_status check_positions(const char *name, size_t index, struct kv_pag
                            name, index, p, i);
         before = unordered ? before : p;
     }
+    return PITH_OK;
+}
+
+/* What a table entry says but for its page and positions. */
+static pith_status check_ref(const char *name, const struct kv_snapshot *s, size_t i,
+                             struct kv_snapshot_ref ref, pith_error *err)
+{
+    if (ref.n < 1 || ref.n > s->g.page_len)
+        return pi_fail(err, PITH_FORMAT, "%s: table entry %zu: %d entries are not in 1..%d", name,
+                       i, ref.n, s->g.page_len);
+    if (ref.count < 1 || ref.count > KV_COUNT_MAX)
+        return pi_fail(err, PITH_FORMAT, "%s: table entry %zu: count %d is not in 1..%d", name, i,
+                       ref.count, KV_COUNT_MAX);
+    if (ref.closed && ref.n == s->g.page_len)
+        return pi_fail(err, PITH_FORMAT, "%s: table entry %zu: a full page is closed", name, i);
     return PITH_OK;
 }
 
@@ -295,13 +326,11 @@ static pith_status check_lane(const char *name, const struct kv_snapshot *s,
     size_t size = kind->layout.bytes;
     int64_t len = 0;
     for (size_t i = w->ref; i < w->ref + lane.n; i++) {
-        struct kv_page_ref ref = kv_snapshot_ref(s->refs + i * KV_SNAPSHOT_REF_SIZE);
+        struct kv_snapshot_ref ref = kv_snapshot_ref_at(s, i);
         if (ref.page < first || ref.page > w->page || ref.page >= s->n_page)
             return pi_fail(err, PITH_FORMAT, "%s: table entry %zu: page %d is out of order", name,
                            i, ref.page);
-        if (ref.n < 1 || ref.n > s->g.page_len)
-            return pi_fail(err, PITH_FORMAT, "%s: table entry %zu: %d entries are not in 1..%d",
-                           name, i, ref.n, s->g.page_len);
+        PI_TRY(check_ref(name, s, i, ref, err));
         const uint8_t *page = base + (size_t)(ref.page - first) * size;
         if (ref.page == w->page) {
             if (size > s->pages_size - w->at)

@@ -102,14 +102,15 @@ struct kv_class {
     int32_t n_used;
     void *lists; /* one mapping that holds the four arrays; owned by the cache */
     size_t lists_size;
-    uint64_t *taken;     /* [ceil(n_page / 64)] bit p % 64 of word p / 64 is set when p is in use */
-    uint64_t *resident;  /* likewise: the system may have given p memory */
-    int32_t *n_ref;      /* [n_page] table entries that point to the page */
-    uint8_t *n_entry;    /* [n_page] scratch of counts (kv_cache_stats, charges); zero between */
-    int32_t low_word;    /* no word of `taken` below it has a clear bit */
-    int32_t n_resident;  /* bits of `resident` */
-    int32_t n_shared;    /* pages with n_ref > 1 */
-    int64_t n_ref_extra; /* sum of n_ref - 1 over those */
+    uint64_t *taken;    /* [ceil(n_page / 64)] bit p % 64 of word p / 64 is set when p is in use */
+    uint64_t *resident; /* likewise: the system may have given p memory */
+    int32_t *n_ref;     /* [n_page] table entries that point to the page, and blocks that hold it */
+    int32_t *n_held;    /* [n_page] of these the blocks */
+    uint8_t *n_entry;   /* [n_page] scratch of counts (kv_cache_stats, charges); zero between */
+    int32_t low_word;   /* no word of `taken` below it has a clear bit */
+    int32_t n_resident; /* bits of `resident` */
+    int32_t n_shared;   /* pages that more than one table entry points to */
+    int64_t n_ref_extra; /* the sum of those beyond each one's first */
 };
 
 enum { KV_CLASS_MAX = 4 }; /* two types of keys with two of values */
@@ -126,13 +127,18 @@ const struct kv_class *kv_class_of(const struct kv_class *kind, const struct kv_
 /*
  * n is the table entry's own: two lanes that share a page may see different numbers of its entries.
  * Entries of different deltas cannot live in one page, because their keys were rotated at other
- * positions than they are read at; so a page before the last may hold fewer than P entries.
+ * positions than they are read at, nor can those that count differently; and a page may have been
+ * closed early. So a page before the last may hold fewer than P entries.
  */
 struct kv_page_ref {
     int32_t page;  /* index into the class's pool */
     int32_t delta; /* the entries are read as if written that many positions later */
-    int32_t n;     /* entries, the first n of the page; 0 in a page that is only reserved */
+    uint16_t more; /* and as if each stood there so many times more than once (kv_seq_fold_page) */
+    uint8_t n;     /* entries, the first n of the page; 0 in a page that is only reserved */
+    bool closed;   /* takes no more entries though it has room for some (kv_seq_close) */
 };
+
+enum { KV_COUNT_MAX = 1 << 16 }; /* the most that an entry counts */
 
 /* The cache of one layer and KV head. Its pages are of the class `kind`. Slots count its entries in
    table order: slot 0 is the first entry of table[0], and table[i] begins where table[i - 1] ends.
@@ -162,7 +168,8 @@ struct kv_cache {
     bool value_norm;         /* mark 0 is the L1 norm of the value */
     const float *projection; /* [n_layer][n_head][index_dim][dim_k] of KV_INDEX_PROJ; borrowed */
     int32_t n_seq;
-    struct kv_seq *first; /* all sequences, for the account of live entries */
+    struct kv_seq *first;   /* all sequences, for the account of live entries */
+    struct kv_block *block; /* all blocks */
 };
 
 struct kv_seq {
@@ -173,6 +180,12 @@ struct kv_seq {
     float *marks; /* [n_layer][n_head][n_mark][cap * page_len] by slot, one block; NULL without
                      marks or room; owned */
     int32_t cap;  /* table entries of a lane */
+};
+
+/* One page of every lane. */
+struct kv_block {
+    struct kv_block *prev, *next; /* the cache's list */
+    int32_t page[];               /* [n_layer][n_head] */
 };
 
 static inline struct kv_lane *kv_lane_at(const struct kv_seq *seq, int32_t layer, int32_t head)
@@ -220,15 +233,30 @@ int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *kind);
 void kv_page_ref_add(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
 /* Gives one reference back; the page is free when it was the last. */
 void kv_page_drop(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
+/* The same of a block that holds the page, which some table entry points to or another block holds.
+ */
+void kv_page_hold(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
+void kv_page_release(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
 
 /* Gives a table entry a page of its own, with the entries it holds, where others point to it too.
    The bytes for it are free. */
 void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct kv_page_ref *ref);
 
+/* Whether one more holder of a page that is to write to it has to copy it: all do but the last.
+   What was charged is noted in n_entry, which the caller clears. */
+bool kv_page_charge(const struct kv_class *kind, int32_t page);
+
 /* Bytes that the budget has left. */
 static inline int64_t kv_free_bytes(const struct kv_cache *cache)
 {
     return cache->budget - cache->used;
+}
+
+/* Bytes of the tables and marks of a sequence with room for cap table entries in every lane. */
+static inline int64_t kv_room_bytes(const struct kv_cache *cache, int32_t cap)
+{
+    int64_t marks = (int64_t)cache->g.page_len * cache->n_mark * (int64_t)sizeof(float);
+    return kv_lane_count(cache) * (int64_t)cap * ((int64_t)sizeof(struct kv_page_ref) + marks);
 }
 
 /* seq.c. Gives every lane room for cap table entries; false: no memory, and nothing has changed. */
@@ -237,10 +265,25 @@ bool kv_seq_grow(struct kv_seq *seq, int32_t cap);
 /* lane.c. The table index of a slot's page, 0 <= slot < len; *entry receives its place there. */
 int32_t kv_lane_find(const struct kv_cache *cache, const struct kv_lane *lane, int32_t slot,
                      int32_t *entry);
+/* The table index of the page that the next entry goes to, for which there is room. */
+int32_t kv_lane_open_page(const struct kv_cache *cache, struct kv_lane *lane);
 /* Gives back the pages from table index `begin` on; entries in them are lost. */
 void kv_lane_drop_from(struct kv_cache *cache, struct kv_lane *lane, int32_t begin);
 /* As kv_lane_breaks. */
 int32_t kv_lane_count_breaks(const struct kv_lane *lane);
+/* Finds out anew whether an unordered lane still is one, and its top. */
+void kv_lane_find_order(struct kv_lane *lane);
+
+/* Free places of the page that the next entry may be written to. A page that is read at a delta
+   takes no new entries: their keys are rotated at their true positions. Nor does one that counts
+   more than once, or one that was closed. */
+static inline int32_t kv_lane_tail_room(const struct kv_cache *cache, const struct kv_lane *lane)
+{
+    if (lane->n_live == 0)
+        return 0;
+    const struct kv_page_ref *last = &lane->table[lane->n_live - 1];
+    return last->delta != 0 || last->more > 0 || last->closed ? 0 : cache->g.page_len - last->n;
+}
 /* Recomputes len, n_live and ragged from the table, and of an unordered lane top and whether it
    still is one. */
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
@@ -385,9 +428,9 @@ struct kv_gather {
 size_t kv_gather_bytes(const struct kv_geometry *g); /* of the largest tile of any layer */
 void kv_gather_start(struct kv_gather *g, const struct kv_cache *cache, const struct kv_lane *lane,
                      const int32_t *slots, int32_t n, uint8_t *tile);
-/* Fills the tile with the next entries, *n of them, all read *delta positions later than written;
-   false when there are none left. */
-bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta);
+/* Fills the tile with the next entries, *n of them, all read *delta positions later than written
+   and counting *more times more than once; false when there are none left. */
+bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *more);
 /* Asks the memory for entries of the slots before number `end` of the list. */
 void kv_gather_ask(struct kv_gather *g, int32_t end);
 

@@ -1,0 +1,529 @@
+/*
+ * bench_share.c - what running many sequences costs and gives, through the scheduler alone:
+ *
+ *   batch   tokens per second of N sequences that generate together against one, what of a step is
+ *           scheduling, and the bound: a step reads the weights and all keys and values once, and
+ *           computes with each weight once per sequence,
+ *             step >= max(weights / bandwidth, 2 * N * weights / peak) + N * entries / bandwidth
+ *           with the bandwidth and the peak that the machine measured (the peak of int8 products
+ *           where the weights are quantised, else of f32)
+ *   prefix  time to the first token of a prompt whose head another prompt has had, against the same
+ *           when it was new; the bound is the ratio of the tokens that are computed
+ *   share   what MemShare's comparing takes of the time of N sequences whose answers are given:
+ * steps of which half recur letter by letter. Needs a model with a tokenizer
+ *
+ * Everything takes turns in every round, a ratio is of the same round, and medians over rounds are
+ * printed, so that a machine with other work on it disturbs both sides alike.
+ *
+ * usage: bench_share [options] MODEL.gguf; see usage()
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "weights.h"
+
+enum {
+    MAX_LIST = 8,
+    MAX_ROUND = 31,
+    MAX_SEQ = 64, /* a step has tokens for prompts besides, while others generate */
+    N_WARM = 3,   /* steps that are not counted, because they touch memory for the first time */
+    MAX_TEXT = 1 << 16,
+};
+
+/* Random weights make no page like another; with open thresholds every pair is compared in all
+   layers, which is the most that comparing takes, and pages are shared. */
+#define SHARE "memshare:step=0.8,block=100,relative=2"
+
+struct list {
+    int32_t of[MAX_LIST];
+    int32_t n;
+};
+
+struct options {
+    const char *model;
+    const char *parts; /* names of those that run; NULL: all */
+    const char *share;
+    int32_t n_thread; /* 0: all processors */
+    int32_t n_round;
+    struct list seqs;
+    int32_t n_step;   /* tokens that each sequence generates in a turn */
+    int32_t n_prompt; /* tokens before them */
+    int32_t n_head;   /* tokens of the head that prompts of `prefix` have in common */
+    int32_t n_part;   /* steps of an answer of `share` */
+    bool csv;
+};
+
+/* The values of a figure, one per round. */
+struct series {
+    double of[MAX_ROUND];
+    int32_t n;
+};
+
+struct bench {
+    struct options o;
+    pith_model *model;
+    pith_model_info info;
+    pith_machine machine;
+    double weight_bytes; /* that a step reads */
+    double peak;         /* operations per second of the weights' products */
+    uint32_t noise;      /* of prompts */
+};
+
+static void stop(const pith_error *err)
+{
+    fprintf(stderr, "bench_share: %s\n", err->message);
+    exit(1);
+}
+
+static void check(pith_status status, const pith_error *err)
+{
+    if (status != PITH_OK)
+        stop(err);
+}
+
+static void *memory(size_t size)
+{
+    void *block = calloc(1, size);
+    if (block == NULL)
+        stop(&(pith_error){.message = "no memory"});
+    return block;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const struct series *s)
+{
+    double sorted[MAX_ROUND];
+    memcpy(sorted, s->of, (size_t)s->n * sizeof(*sorted));
+    qsort(sorted, (size_t)s->n, sizeof(*sorted), compare);
+    return 0.5 * (sorted[(s->n - 1) / 2] + sorted[s->n / 2]);
+}
+
+static void add(struct series *s, double value)
+{
+    s->of[s->n++] = value;
+}
+
+/* bound NAN, goal "": there is none. */
+static void print(const struct bench *b, const char *part, const char *what, int32_t n_seq,
+                  double value, const char *unit, double bound, const char *goal)
+{
+    char text[24] = "";
+    if (!isnan(bound))
+        snprintf(text, sizeof(text), b->o.csv ? "%.6g" : "%.4g", bound);
+    printf(b->o.csv ? "%s,%s,%d,%.6g,%s,%s,%s\n" : "%-7s %-34s %4d %12.4g %-9s %10s  %s\n", part,
+           what, (int)n_seq, value, unit, text, goal);
+    fflush(stdout);
+}
+
+/* ---- one engine with its scheduler ---- */
+
+struct side {
+    const struct bench *b;
+    pith_engine *engine;
+    pith_scheduler *scheduler;
+    pith_answer_result last; /* of the request that ended last */
+    int32_t n_done;
+};
+
+static void side_open(struct side *s, const struct bench *b, const char *share, bool prefix,
+                      int32_t n_seq, int32_t n_token)
+{
+    pith_engine_params engine;
+    pith_scheduler_params params;
+    pith_error err;
+    int64_t bytes;
+    *s = (struct side){.b = b};
+    pith_engine_params_default(&engine);
+    pith_scheduler_params_default(&params);
+    engine.n_thread = b->machine.n_thread;
+    engine.page_len = 16; /* as where pages are compared: sides differ in nothing else */
+    engine.share = share;
+    check(pith_kv_estimate(b->model, &engine, n_token, &bytes, &err), &err);
+    engine.kv_bytes = bytes * (n_seq + 1); /* a spare one, for what admitting leaves free */
+    params.n_seq = params.n_queue = n_seq;
+    params.no_prefix = !prefix;
+    check(pith_engine_create(b->model, &engine, &s->engine, &err), &err);
+    check(pith_scheduler_create(s->engine, &params, &s->scheduler, &err), &err);
+}
+
+static void side_close(struct side *s)
+{
+    pith_scheduler_free(s->scheduler);
+    pith_engine_free(s->engine);
+}
+
+static void on_done(void *user, const pith_answer_result *result)
+{
+    struct side *s = user;
+    if (result->status != PITH_OK && result->status != PITH_CANCELLED) { /* a turn may end early */
+        fprintf(stderr, "bench_share: a request failed: %s\n", result->message);
+        exit(1);
+    }
+    s->last = *result;
+    s->n_done++;
+}
+
+static void submit(struct side *s, const int32_t *prompt, int32_t n_prompt, const int32_t *forced,
+                   int32_t n_predict)
+{
+    pith_generate_params generate;
+    pith_request request;
+    pith_error err;
+    int64_t id;
+    pith_generate_params_default(&generate);
+    pith_request_default(&request);
+    generate.sample.temperature = 0.0f;
+    generate.n_predict = n_predict;
+    generate.ignore_end = true;
+    request.prompt = prompt;
+    request.n_prompt = n_prompt;
+    request.params = &generate;
+    request.forced = forced;
+    request.n_forced = forced != NULL ? n_predict : 0;
+    request.on_done = on_done;
+    request.user = s;
+    check(pith_scheduler_submit(s->scheduler, &request, &id, &err), &err);
+}
+
+static pith_scheduler_stats step(struct side *s)
+{
+    pith_scheduler_stats stats;
+    pith_error err;
+    check(pith_scheduler_step(s->scheduler, NULL, &err), &err);
+    pith_scheduler_get_stats(s->scheduler, &stats);
+    return stats;
+}
+
+static void fill_prompt(struct bench *b, int32_t *out, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        b->noise = b->noise * 1664525u + 1013904223u;
+        out[i] = (int32_t)((b->noise >> 8) %
+                           (uint32_t)(b->info.n_vocab < 4096 ? b->info.n_vocab : 4096));
+    }
+}
+
+/* ---- batch ---- */
+
+/* Seconds of a step of n sequences, at least. */
+static double step_bound(const struct bench *b, int32_t n, double kv_bytes)
+{
+    double read = b->weight_bytes / b->machine.read_bytes_per_s;
+    double params = (double)b->info.n_param * b->weight_bytes / (double)b->info.weight_bytes;
+    double compute = 2.0 * n * params / b->peak;
+    return (read > compute ? read : compute) + kv_bytes / b->machine.read_bytes_per_s;
+}
+
+struct batch {
+    struct series tokens_per_s, ratio, step_s, schedule_us, schedule_share, bound;
+};
+
+/* n sequences side by side: steps in which all of them generate. */
+static void batch_turn(struct bench *b, int32_t n, struct batch *out)
+{
+    struct side s;
+    /* While the last prompts are read, the first sequences generate already. */
+    int32_t n_predict = b->o.n_step + N_WARM + 2 + n * (1 + b->o.n_prompt / 64);
+    int32_t *prompt = memory((size_t)b->o.n_prompt * sizeof(*prompt));
+    side_open(&s, b, NULL, false, n, b->o.n_prompt + n_predict);
+    for (int32_t i = 0; i < n; i++) {
+        fill_prompt(b, prompt, b->o.n_prompt);
+        submit(&s, prompt, b->o.n_prompt, NULL, n_predict);
+    }
+    pith_scheduler_stats begin = step(&s), end;
+    while (begin.n_running < n || begin.n_reading > 0)
+        begin = step(&s);
+    for (int32_t i = 0; i < N_WARM; i++)
+        begin = step(&s);
+    end = begin;
+    for (int32_t i = 0; i < b->o.n_step; i++)
+        end = step(&s);
+    pith_kv_stats kv;
+    pith_engine_kv_stats(s.engine, &kv);
+    double seconds = end.seconds - begin.seconds;
+    double schedule = end.schedule_s - begin.schedule_s;
+    double step_s = seconds / b->o.n_step;
+    add(&out->tokens_per_s, (double)(end.generated_tokens - begin.generated_tokens) / seconds);
+    add(&out->step_s, step_s);
+    add(&out->schedule_us, 1e6 * schedule / b->o.n_step);
+    add(&out->schedule_share, 100.0 * schedule / seconds);
+    add(&out->bound, n / step_bound(b, n, (double)kv.live_bytes));
+    free(prompt);
+    side_close(&s);
+}
+
+static void part_batch(struct bench *b)
+{
+    static struct batch batch[MAX_LIST];
+    const struct list *l = &b->o.seqs;
+    for (int32_t r = 0; r < b->o.n_round; r++)
+        for (int32_t i = 0; i < l->n; i++) {
+            batch_turn(b, l->of[i], &batch[i]);
+            add(&batch[i].ratio, batch[i].tokens_per_s.of[r] / batch[0].tokens_per_s.of[r]);
+        }
+    for (int32_t i = 0; i < l->n; i++) {
+        struct batch *x = &batch[i];
+        bool goal = l->of[i] == 32;
+        double bound = median(&x->bound), speed = median(&x->tokens_per_s);
+        print(b, "batch", "generated tokens", l->of[i], speed, "tokens/s", bound, "");
+        print(b, "batch", "part of the bound", l->of[i], speed / bound, "", 1.0, "");
+        print(b, "batch", "against one sequence", l->of[i], median(&x->ratio), "times",
+              bound / median(&batch[0].bound), "");
+        print(b, "batch", "step", l->of[i], 1e3 * median(&x->step_s), "ms", NAN, "");
+        print(b, "batch", "scheduling of a step", l->of[i], median(&x->schedule_us), "us", NAN, "");
+        print(b, "batch", "scheduling of a step, share", l->of[i], median(&x->schedule_share), "%",
+              NAN, goal ? "below 1" : "");
+    }
+}
+
+/* ---- prefix ---- */
+
+/* Seconds from submission to the first token, and the tokens that were computed for it. */
+static double first_token(struct side *s, const int32_t *prompt, int32_t n, int32_t *n_computed)
+{
+    int32_t before = s->n_done;
+    submit(s, prompt, n, NULL, 1);
+    while (s->n_done == before)
+        (void)step(s);
+    *n_computed = s->last.n_prompt;
+    return s->last.queue_s + s->last.prompt_s;
+}
+
+static void part_prefix(struct bench *b)
+{
+    int32_t n_own = 32, n = b->o.n_head + n_own;
+    int32_t *prompt = memory((size_t)n * sizeof(*prompt));
+    struct series cold = {.n = 0}, warm = {.n = 0}, times = {.n = 0}, bound = {.n = 0};
+    struct side s;
+    side_open(&s, b, NULL, true, 2, n + 64);
+    for (int32_t r = -1; r < b->o.n_round; r++) { /* the first round warms up */
+        int32_t all, rest;
+        fill_prompt(b, prompt, n);
+        double without = first_token(&s, prompt, n, &all);
+        fill_prompt(b, prompt + b->o.n_head, n_own);
+        double with = first_token(&s, prompt, n, &rest);
+        if (r < 0)
+            continue;
+        add(&cold, 1e3 * without);
+        add(&warm, 1e3 * with);
+        add(&times, without / with);
+        add(&bound, (double)all / rest);
+    }
+    print(b, "prefix", "first token, a new head", 1, median(&cold), "ms", NAN, "");
+    print(b, "prefix", "first token, a head that is there", 1, median(&warm), "ms", NAN, "");
+    print(b, "prefix", "times as fast", 1, median(&times), "times", median(&bound), "");
+    side_close(&s);
+    free(prompt);
+}
+
+/* ---- share ---- */
+
+/* Steps of about 40 to 60 tokens, drawn from a pool half as large as there are. */
+static void write_steps(struct bench *b, char *out, size_t cap)
+{
+    size_t len = 0;
+    int32_t pool[64][4];
+    for (int32_t i = 0; i < 64 * 4; i++) {
+        b->noise = b->noise * 1664525u + 1013904223u;
+        pool[i / 4][i % 4] = (int32_t)((b->noise >> 8) % 20u);
+    }
+    for (int32_t i = 0; i < b->o.n_part; i++) {
+        b->noise = b->noise * 1664525u + 1013904223u;
+        const int32_t *x = pool[(b->noise >> 8) % (uint32_t)((b->o.n_part + 1) / 2)];
+        len += (size_t)snprintf(out + len, cap - len,
+                                "Part %d&%d: %d+%d=%d, %d+%d=%d, %d+%d=%d. Total %d+%d=%d.\n\n",
+                                (int)x[0], (int)x[1], (int)x[0], (int)x[1], (int)(x[0] + x[1]),
+                                (int)x[1], (int)x[2], (int)(x[1] + x[2]), (int)x[2], (int)x[3],
+                                (int)(x[2] + x[3]), (int)x[3], (int)x[0], (int)(x[3] + x[0]));
+    }
+}
+
+static int32_t *make_answer(struct bench *b, int32_t *n)
+{
+    static char text[MAX_TEXT];
+    pith_error err;
+    write_steps(b, text, sizeof(text));
+    int32_t cap = (int32_t)strlen(text) + 16, *ids = memory((size_t)cap * sizeof(*ids));
+    check(pith_tokenize(b->model, text, strlen(text), 0, ids, cap, n, &err), &err);
+    return ids;
+}
+
+/* All requests of one turn; *share_s is what comparing took of the time that is returned. */
+static double share_turn(struct bench *b, const char *share, int32_t n_seq, int32_t *const *answer,
+                         const int32_t *n_answer, const int32_t *prompt, struct side *s,
+                         pith_scheduler_stats *stats)
+{
+    int32_t longest = 0;
+    pith_error err;
+    for (int32_t i = 0; i < n_seq; i++)
+        longest = n_answer[i] > longest ? n_answer[i] : longest;
+    /* Pages that steps end early take memory, too: room for twice the tokens. */
+    side_open(s, b, share, false, n_seq, b->o.n_prompt + 2 * longest);
+    for (int32_t i = 0; i < n_seq; i++)
+        submit(s, prompt, b->o.n_prompt, answer[i], n_answer[i]);
+    check(pith_scheduler_run(s->scheduler, &err), &err);
+    pith_scheduler_get_stats(s->scheduler, stats);
+    return stats->seconds;
+}
+
+static void part_share(struct bench *b)
+{
+    int32_t n_seq = b->o.seqs.of[b->o.seqs.n - 1];
+    int32_t *answer[MAX_SEQ], n_answer[MAX_SEQ];
+    int32_t *prompt = memory((size_t)b->o.n_prompt * sizeof(*prompt));
+    struct series part = {.n = 0}, times = {.n = 0}, schedule = {.n = 0};
+    pith_share_stats last = {0};
+    if (strcmp(b->info.tokenizer, "none") == 0) {
+        fprintf(stderr, "bench_share: share is left out: the model has no tokenizer\n");
+        free(prompt);
+        return;
+    }
+    fill_prompt(b, prompt, b->o.n_prompt);
+    for (int32_t i = 0; i < n_seq; i++)
+        answer[i] = make_answer(b, &n_answer[i]);
+    for (int32_t r = 0; r < b->o.n_round; r++) {
+        struct side s;
+        pith_scheduler_stats stats;
+        double without = share_turn(b, NULL, n_seq, answer, n_answer, prompt, &s, &stats);
+        side_close(&s);
+        double with = share_turn(b, b->o.share, n_seq, answer, n_answer, prompt, &s, &stats);
+        last = s.last.share;
+        side_close(&s);
+        add(&part, 100.0 * stats.share_s / stats.seconds);
+        add(&schedule, 100.0 * stats.schedule_s / stats.seconds);
+        add(&times, without / with);
+    }
+    print(b, "share", "comparing, share of the time", n_seq, median(&part), "%", NAN, "below 2");
+    print(b, "share", "scheduling, share of the time", n_seq, median(&schedule), "%", NAN, "");
+    print(b, "share", "speed against no sharing", n_seq, median(&times), "times", NAN, "");
+    print(b, "share", "of one answer: steps closed", 1, (double)last.steps_closed, "", NAN, "");
+    print(b, "share", "of one answer: pages compared", 1, (double)last.pages_compared, "", NAN, "");
+    print(b, "share", "of one answer: pages shared", 1, (double)last.pages_shared, "", NAN, "");
+    for (int32_t i = 0; i < n_seq; i++)
+        free(answer[i]);
+    free(prompt);
+}
+
+/* ---- the whole ---- */
+
+static void usage(void)
+{
+    fputs("usage: bench_share [options] MODEL.gguf\n"
+          "  --parts NAME,...  of batch, prefix, share (all)\n"
+          "  --threads N       0: all processors (0)\n"
+          "  --rounds N        1..31 (5)\n"
+          "  --seqs N,...      sequences side by side, ascending, the first is compared with "
+          "(1,4,16,32)\n"
+          "  --steps N         tokens that each generates in a turn (24)\n"
+          "  --prompt N        tokens before them (64)\n"
+          "  --head N          tokens that prompts of `prefix` have in common (512)\n"
+          "  --answer N        steps of an answer of `share` (6)\n"
+          "  --share POLICY    (" SHARE ")\n"
+          "  --csv             part,what,sequences,value,unit,bound,goal\n",
+          stderr);
+    exit(2);
+}
+
+static struct list list_read(const char *text, int32_t min, int32_t max)
+{
+    struct list l = {.n = 0};
+    while (l.n < MAX_LIST && *text != '\0') {
+        char *end;
+        long x = strtol(text, &end, 10);
+        if (end == text || x < min || x > max)
+            usage();
+        l.of[l.n++] = (int32_t)x;
+        text = *end == ',' ? end + 1 : end;
+    }
+    if (l.n == 0 || *text != '\0')
+        usage();
+    return l;
+}
+
+static int32_t number(const char *text, int32_t min, int32_t max)
+{
+    return list_read(text, min, max).of[0];
+}
+
+static struct options read_options(int argc, char **argv)
+{
+    struct options o = {.share = SHARE,
+                        .n_round = 5,
+                        .seqs = {{1, 4, 16, 32}, 4},
+                        .n_step = 24,
+                        .n_prompt = 64,
+                        .n_head = 512,
+                        .n_part = 6};
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--csv") == 0)
+            o.csv = true;
+        else if (strcmp(argv[i], "--parts") == 0 && ++i)
+            o.parts = value;
+        else if (strcmp(argv[i], "--threads") == 0 && ++i)
+            o.n_thread = number(value, 0, 1024);
+        else if (strcmp(argv[i], "--rounds") == 0 && ++i)
+            o.n_round = number(value, 1, MAX_ROUND);
+        else if (strcmp(argv[i], "--seqs") == 0 && ++i)
+            o.seqs = list_read(value, 1, MAX_SEQ);
+        else if (strcmp(argv[i], "--steps") == 0 && ++i)
+            o.n_step = number(value, 1, 4096);
+        else if (strcmp(argv[i], "--prompt") == 0 && ++i)
+            o.n_prompt = number(value, 1, 1 << 16);
+        else if (strcmp(argv[i], "--head") == 0 && ++i)
+            o.n_head = number(value, 64, 1 << 16);
+        else if (strcmp(argv[i], "--answer") == 0 && ++i)
+            o.n_part = number(value, 2, 128);
+        else if (strcmp(argv[i], "--share") == 0 && ++i && *value != '\0')
+            o.share = value;
+        else if (argv[i][0] != '-' && o.model == NULL)
+            o.model = argv[i];
+        else
+            usage();
+    }
+    if (o.model == NULL)
+        usage();
+    return o;
+}
+
+static void bench_open(struct bench *b)
+{
+    pith_model_params params;
+    pith_error err;
+    pith_model_params_default(&params);
+    params.n_thread = b->o.n_thread;
+    check(pith_model_load(b->o.model, &params, &b->model, &err), &err);
+    pith_model_get_info(b->model, &b->info);
+    check(pith_machine_measure(b->o.n_thread, &b->machine, &err), &err);
+    bool plain = strchr(b->info.file_type, 'Q') == NULL;
+    b->weight_bytes = generation_bytes(b->model);
+    b->peak = plain ? b->machine.f32_flop_per_s : b->machine.int8_op_per_s;
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    static const struct {
+        const char *name;
+        void (*run)(struct bench *b);
+    } parts[] = {{"batch", part_batch}, {"prefix", part_prefix}, {"share", part_share}};
+    b.o = read_options(argc, argv);
+    bench_open(&b);
+    puts(b.o.csv ? "part,what,sequences,value,unit,bound,goal"
+                 : "part    what                                seqs        value unit          "
+                   "  bound  goal");
+    for (size_t i = 0; i < PI_LEN(parts); i++)
+        if (b.o.parts == NULL || strstr(b.o.parts, parts[i].name) != NULL)
+            parts[i].run(&b);
+    pith_model_free(b.model);
+    return EXIT_SUCCESS;
+}

@@ -1,0 +1,545 @@
+/*
+ * batch.c - `pith batch`: a file of requests in, a file of answers out, all of them at once in one
+ * KV memory. The scheduler decides who runs; here requests are handed to it as its queue empties,
+ * and what comes back is gathered until a request has all its answers, which then are a line.
+ *
+ * Invariant: a request is in the output once, whole, or not at all: whatever ends the command, a
+ * second one with --resume does the rest.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "batch_answer.h"
+#include "batch_file.h"
+#include "batch_report.h"
+#include "command.h"
+#include "session.h"
+
+struct work_options {
+    const char *in;
+    const char *out;
+    bool resume;
+    int32_t n_predict;
+    bool ignore_end;
+    bool parse_special;
+    bool no_bos;
+};
+
+struct schedule_options {
+    int32_t n_seq;
+    int32_t n_queue;
+    int32_t step_tokens;
+    float reserve; /* below 0: the scheduler's own */
+    float watermark;
+    bool no_prefix;
+    bool pressure;
+    int64_t swap_bytes;
+    int32_t max_preempt;
+};
+
+struct batch_options {
+    struct model_options model;
+    struct work_options work;
+    struct batch_report_options report;
+    struct chat_options chat;
+    struct sample_options sample;
+    struct schedule_options schedule;
+    struct memory_options memory;
+};
+
+#define AT(member) .offset = offsetof(struct work_options, member)
+static const struct option work_option_table[] = {
+    {"--file", "-f", "FILE", OPTION_TEXT, AT(in), .required = true,
+     .help = "requests, a JSON object in each line; - is standard input"},
+    {"--output", "-o", "FILE", OPTION_TEXT, AT(out), .required = true,
+     .help = "answers, in the order in which they are ready"},
+    {"--resume", NULL, NULL, OPTION_FLAG, AT(resume),
+     .help = "go on with an output that is there: leave out what it has"},
+    {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
+     .absent = "until the model ends the text",
+     .help = "most tokens of an answer whose request does not say"},
+    {"--ignore-eos", NULL, NULL, OPTION_FLAG, AT(ignore_end),
+     .help = "go on where the model ends a text"},
+    {"--parse-special", NULL, NULL, OPTION_FLAG, AT(parse_special),
+     .help = "read the names of special tokens in prompts as those tokens"},
+    {"--no-bos", NULL, NULL, OPTION_FLAG, AT(no_bos),
+     .help = "do not add the tokens that the model wants around a text"},
+    {0},
+};
+#undef AT
+
+#define AT(member) .offset = offsetof(struct schedule_options, member)
+static const struct option schedule_option_table[] = {
+    {"--seqs", NULL, "N", OPTION_INT, AT(n_seq), .min = 1, .max = 1 << 20,
+     .help = "most answers that are written at the same time"},
+    {"--queue", NULL, "N", OPTION_INT, AT(n_queue), .min = 1, .max = 1 << 20,
+     .help = "most requests that wait with their prompts in memory"},
+    {"--step", NULL, "N", OPTION_INT, AT(step_tokens), .max = 1 << 20,
+     .absent = "--chunk, or 128 where answers are being written",
+     .help = "most tokens that are computed in one step"},
+    {"--reserve", NULL, "X", OPTION_FLOAT, AT(reserve), .min = -1, .max = 1,
+     .absent = "1 with --keep, else 0.5",
+     .help = "share of what an answer may grow by that is set aside first"},
+    {"--watermark", NULL, "X", OPTION_FLOAT, AT(watermark), .max = 1,
+     .help = "share of the KV memory that stays free when a request begins"},
+    {"--max-preempt", NULL, "N", OPTION_INT, AT(max_preempt), .max = INT32_MAX,
+     .help = "a request that was put back so often gets all its memory first"},
+    {"--swap", NULL, "SIZE", OPTION_BYTES, AT(swap_bytes), .max = 0x1p62, .absent = "1GiB",
+     .help = "host memory for requests that are put back and cannot be computed again"},
+    {"--no-prefix", NULL, NULL, OPTION_FLAG, AT(no_prefix),
+     .help = "compute every prompt whole, also what another begins with"},
+    {"--pressure", NULL, NULL, OPTION_FLAG, AT(pressure),
+     .help = "evict or share more before a request is put back; answers then depend on company"},
+    {0},
+};
+#undef AT
+
+static const struct option_group groups[] = {
+    {"Model", model_option_table, offsetof(struct batch_options, model)},
+    {"Requests", work_option_table, offsetof(struct batch_options, work)},
+    {"Report", batch_report_option_table, offsetof(struct batch_options, report)},
+    {"Chat template", chat_option_table, offsetof(struct batch_options, chat)},
+    {"Sampling, where a request does not say", sample_option_table,
+     offsetof(struct batch_options, sample)},
+    {"Scheduling", schedule_option_table, offsetof(struct batch_options, schedule)},
+    {"KV memory", memory_option_table, offsetof(struct batch_options, memory)},
+    {0},
+};
+
+static void defaults(void *options)
+{
+    struct batch_options *o = options;
+    pith_scheduler_params p;
+    pith_scheduler_params_default(&p);
+    o->work.n_predict = -1;
+    o->schedule = (struct schedule_options){
+        .n_seq = p.n_seq,
+        .n_queue = p.n_queue,
+        .step_tokens = p.step_tokens,
+        .reserve = (float)p.reserve,
+        .watermark = (float)p.watermark,
+        .swap_bytes = p.swap_bytes,
+        .max_preempt = p.max_preempt,
+    };
+    sample_options_default(&o->sample);
+    memory_options_default(&o->memory);
+}
+
+/* ---- what runs ---- */
+
+struct batch {
+    const struct batch_options *o;
+    struct session s;
+    struct batch_line defaults;
+    struct batch_input in;
+    struct batch_output out;
+    pith_scheduler *scheduler;
+    struct batch_report report;
+    struct job *next; /* whose prompts are being submitted, ended by nobody else; NULL: none */
+    size_t n_item;    /* of the input that became jobs, or need none */
+    bool stopping;    /* what ends from now on is not written */
+};
+
+/* One prompt of a request. */
+struct part {
+    struct job *job;
+    int32_t first; /* the place of its answers among the request's */
+    int64_t id;    /* the scheduler's */
+    struct cli_ids ids;
+};
+
+/* A request, from its submission to its line. */
+struct job {
+    struct batch *batch;
+    struct batch_line line;
+    int64_t number;
+    struct part *part; /* [n_part] */
+    int32_t n_part;
+    int32_t n_submitted;
+    struct batch_answer *answer; /* [n_answer] */
+    int32_t n_answer;
+    int32_t n_pending; /* answers that were submitted and have not ended */
+    int64_t n_prompt_token;
+    pith_status status; /* why it failed */
+    char message[256];
+};
+
+static void job_free(struct job *job)
+{
+    for (int32_t i = 0; i < job->n_answer; i++)
+        batch_answer_free(&job->answer[i]);
+    for (int32_t i = 0; i < job->n_part; i++)
+        free(job->part[i].ids.data);
+    free(job->answer);
+    free(job->part);
+    batch_line_free(&job->line);
+    free(job);
+}
+
+/* Notes why a request fails; what else of it runs is not needed any more. */
+static void job_fail(struct job *job, pith_status status, const char *message)
+{
+    if (job->status != PITH_OK || job->line.fault.code != 0)
+        return;
+    job->status = status;
+    snprintf(job->message, sizeof(job->message), "%s", message);
+    for (int32_t i = 0; i < job->n_submitted && !job->batch->stopping; i++)
+        pith_scheduler_cancel(job->batch->scheduler, job->part[i].id);
+    job->n_submitted = job->n_part;
+}
+
+/* Writes the line of a request that waits for nothing any more, and frees it. */
+static void job_end(struct job *job)
+{
+    struct batch *b = job->batch;
+    struct batch_reply reply = {
+        .line = &job->line,
+        .number = job->number,
+        .model = b->s.model,
+        .answer = job->answer,
+        .n_answer = job->n_answer,
+        .n_prompt_token = job->n_prompt_token,
+    };
+    if (!b->stopping) {
+        bool ok = job->line.fault.code == 0 && job->status == PITH_OK;
+        json_t *line = ok ? batch_reply_answered(&reply)
+                       : job->line.fault.code != 0
+                           ? batch_reply_refused(&reply, &job->line.fault)
+                           : batch_reply_failed(&reply, job->status, job->message);
+        b->stopping = !batch_output_add(&b->out, line);
+        if (!b->stopping)
+            *(ok ? &b->report.n_answered : &b->report.n_failed) += 1;
+    }
+    job_free(job);
+}
+
+static bool on_token(void *user, const pith_answer_token *token)
+{
+    const struct part *part = user;
+    const struct job *job = part->job;
+    batch_answer_add(&job->answer[part->first + token->answer], &job->line, job->batch->s.model,
+                     token);
+    return true;
+}
+
+static void on_done(void *user, const pith_answer_result *result)
+{
+    const struct part *part = user;
+    struct job *job = part->job;
+    struct batch_answer *answer = &job->answer[part->first + result->answer];
+    answer->reason = result->reason;
+    answer->n_generated = result->n_generated;
+    answer->n_cached = result->n_cached;
+    batch_report_add(&job->batch->report, result);
+    job->n_pending--;
+    if (result->status != PITH_OK)
+        job_fail(job, result->status, result->message);
+    if (job->n_pending == 0 && job->n_submitted == job->n_part && job != job->batch->next)
+        job_end(job);
+}
+
+/* ---- prompts ---- */
+
+/* The messages as a text. Fails the request where the template cannot say them. */
+static struct cli_text render(struct job *job)
+{
+    const struct batch_line *line = &job->line;
+    const struct chat_options *chat = &job->batch->o->chat;
+    const pith_model *model = job->batch->s.model;
+    struct cli_text text = {0};
+    pith_error err;
+    bool quick = chat->no_thinking || line->no_thinking;
+    uint32_t flags = PITH_CHAT_GENERATE | (quick ? PITH_CHAT_NO_THINKING : 0);
+    pith_message *messages = cli_alloc((size_t)line->n_message + 1, sizeof(*messages));
+    int32_t n = 0;
+    if (chat->system != NULL && strcmp(line->message[0].role, "system") != 0)
+        messages[n++] = (pith_message){"system", chat->system};
+    for (int32_t i = 0; i < line->n_message; i++)
+        messages[n++] = line->message[i];
+    pith_status status =
+        pith_chat_render(model, chat->template_name, messages, n, flags, NULL, 0, &text.len, &err);
+    if (status == PITH_OK || status == PITH_RANGE) {
+        text.data = cli_alloc(text.len + 1, 1);
+        status = pith_chat_render(model, chat->template_name, messages, n, flags, text.data,
+                                  text.len, &text.len, &err);
+    }
+    free(messages);
+    if (status != PITH_OK)
+        batch_line_fault(&job->line, 400, "invalid_request_error", "messages", "messages: %s",
+                         err.message);
+    return text;
+}
+
+/* The tokens of prompt i. */
+static struct cli_ids make_ids(struct job *job, int32_t i)
+{
+    const struct work_options *o = &job->batch->o->work;
+    const struct batch_prompt *prompt = &job->line.prompt[i];
+    if (prompt->text == NULL) {
+        struct cli_ids ids = {cli_alloc((size_t)prompt->n_id, sizeof(int32_t)), prompt->n_id};
+        memcpy(ids.data, prompt->ids, (size_t)prompt->n_id * sizeof(int32_t));
+        return ids;
+    }
+    uint32_t flags =
+        (o->no_bos ? 0 : PITH_TOKENIZE_BOS) | (o->parse_special ? PITH_TOKENIZE_SPECIAL : 0);
+    return session_tokenize(job->batch->s.model, prompt->text, prompt->len, flags);
+}
+
+static struct cli_ids chat_ids(struct job *job)
+{
+    struct cli_text text = render(job);
+    struct cli_ids ids = {0};
+    uint32_t flags = (job->batch->o->work.no_bos ? 0 : PITH_TOKENIZE_BOS) | PITH_TOKENIZE_SPECIAL;
+    if (text.data != NULL && job->line.fault.code == 0)
+        ids = session_tokenize(job->batch->s.model, text.data, text.len, flags);
+    free(text.data);
+    return ids;
+}
+
+static void make_parts(struct job *job)
+{
+    bool chat = job->line.endpoint == BATCH_CHAT;
+    job->n_part = chat ? 1 : job->line.n_prompt;
+    job->n_answer = job->n_part * job->line.n_answer;
+    job->part = cli_alloc((size_t)job->n_part, sizeof(*job->part));
+    job->answer = cli_alloc((size_t)job->n_answer, sizeof(*job->answer));
+    for (int32_t i = 0; i < job->n_part; i++) {
+        struct cli_ids ids = chat ? chat_ids(job) : make_ids(job, i);
+        job->part[i] = (struct part){.job = job, .first = i * job->line.n_answer, .ids = ids};
+        job->n_prompt_token += ids.n;
+        if (ids.n == 0)
+            batch_line_fault(&job->line, 400, "invalid_request_error", "prompt",
+                             "prompt: \"\" has no tokens, and the model none to begin a text with");
+    }
+}
+
+static struct job *job_make(struct batch *b, const struct batch_item *item)
+{
+    pith_error err;
+    struct job *job = cli_alloc(1, sizeof(*job));
+    job->batch = b;
+    job->number = item->number;
+    cli_check(batch_line_parse(item->at, item->len, &b->defaults, &job->line, &err), &err);
+    if (job->line.fault.code == 0)
+        make_parts(job);
+    return job;
+}
+
+/* ---- the loop ---- */
+
+/* Submits the prompts of a request; false: the queue is full, and the rest follows later. */
+static bool submit(struct batch *b, struct job *job)
+{
+    pith_error err;
+    while (job->n_submitted < job->n_part && job->line.fault.code == 0) {
+        struct part *part = &job->part[job->n_submitted];
+        pith_generate_params params = job->line.params;
+        pith_request request;
+        params.sample.seed += (uint64_t)part->first;
+        pith_request_default(&request);
+        request.prompt = part->ids.data;
+        request.n_prompt = part->ids.n;
+        request.params = &params;
+        request.n_answer = job->line.n_answer;
+        request.on_token = on_token;
+        request.on_done = on_done;
+        request.user = part;
+        pith_status status = pith_scheduler_submit(b->scheduler, &request, &part->id, &err);
+        if (status == PITH_BUSY)
+            return false;
+        if (status != PITH_OK) {
+            job_fail(job, status, err.message);
+            return true;
+        }
+        job->n_submitted++;
+        job->n_pending += request.n_answer;
+    }
+    return true;
+}
+
+/* Hands over requests while there is room for them. */
+static void feed(struct batch *b)
+{
+    while (!b->stopping) {
+        if (b->next == NULL) {
+            while (b->n_item < b->in.n && b->in.item[b->n_item].done)
+                b->n_item++;
+            if (b->n_item == b->in.n)
+                return;
+            b->next = job_make(b, &b->in.item[b->n_item++]);
+        }
+        if (!submit(b, b->next))
+            return;
+        struct job *job = b->next;
+        b->next = NULL;
+        if (job->n_pending == 0) /* refused */
+            job_end(job);
+    }
+}
+
+static void run_all(struct batch *b)
+{
+    pith_error err;
+    bool idle = false;
+    while (!b->stopping && !cli_interrupted()) {
+        feed(b);
+        if (idle && b->next == NULL && b->n_item == b->in.n)
+            break;
+        cli_check(pith_scheduler_step(b->scheduler, &idle, &err), &err);
+        batch_report_progress(&b->report, b->scheduler, b->s.engine);
+    }
+    batch_report_progress_end(&b->report);
+    b->stopping = b->stopping || cli_interrupted();
+}
+
+/* Ends what still runs, unwritten. */
+static void abandon(struct batch *b)
+{
+    struct job *job = b->next;
+    b->next = NULL;
+    if (job != NULL)
+        job->n_submitted = job->n_part; /* nothing follows */
+    if (job != NULL && job->n_pending == 0)
+        job_end(job);
+    pith_scheduler_free(b->scheduler);
+}
+
+/* ---- the command ---- */
+
+/* Without -c and --kv-memory: what as many sequences of the trained context take as can run at the
+   same time, or half of the memory that there is. */
+static void size_memory(struct batch *b, struct memory_options *memory)
+{
+    pith_error err;
+    int64_t bytes, n = 0, most = available_memory() / 2;
+    pith_engine_params params = engine_params(&b->o->model, memory);
+    if (memory->n_ctx > 0 || memory->kv_bytes > 0)
+        return;
+    for (size_t i = 0; i < b->in.n; i++)
+        n += b->in.item[i].done ? 0 : b->in.item[i].n_answer;
+    if (n > b->o->schedule.n_seq)
+        n = b->o->schedule.n_seq;
+    cli_check(pith_kv_estimate(b->s.model, &params, b->s.info.n_ctx_train, &bytes, &err), &err);
+    if (n < 1 || most <= 0)
+        n = 1;
+    memory->kv_bytes = most > 0 && (double)bytes * (double)n > (double)most ? most : bytes * n;
+}
+
+static pith_scheduler_params scheduler_params(const struct schedule_options *o)
+{
+    pith_scheduler_params p;
+    pith_scheduler_params_default(&p);
+    p.n_seq = o->n_seq;
+    p.n_queue = o->n_queue;
+    p.step_tokens = o->step_tokens;
+    p.reserve = (double)o->reserve;
+    p.watermark = (double)o->watermark;
+    p.no_prefix = o->no_prefix;
+    p.pressure = o->pressure;
+    p.swap_bytes = o->swap_bytes;
+    p.max_preempt = o->max_preempt;
+    return p;
+}
+
+/* What a request has that does not say; biases are the caller's to free. */
+static struct batch_line line_defaults(const struct batch_options *o, pith_logit_bias **bias)
+{
+    struct batch_line line = {.n_answer = 1, .top_logprobs = -1};
+    pith_generate_params_default(&line.params);
+    line.params.n_predict = o->work.n_predict;
+    line.params.ignore_end = o->work.ignore_end;
+    line.params.sample = sample_params(&o->sample, bias);
+    return line;
+}
+
+/* Opens what the options name, in the order in which mistakes are cheapest. */
+static void begin(struct batch *b)
+{
+    struct memory_options memory = b->o->memory;
+    pith_error err;
+    bool chat = false;
+    (void)engine_params(&b->o->model, &b->o->memory); /* complains before the files are read */
+    batch_input_read(&b->in, b->o->work.in, &b->defaults);
+    batch_output_open(&b->out, b->o->work.out, b->o->work.resume, &b->in);
+    for (size_t i = 0; i < b->in.n; i++) {
+        b->report.n_skipped += b->in.item[i].done;
+        chat = chat || (!b->in.item[i].done && b->in.item[i].chat && b->in.item[i].n_answer > 0);
+    }
+    b->report.n_request = (int64_t)b->in.n;
+    session_load(&b->s, &b->o->model, false);
+    if (chat)
+        session_check_template(b->s.model, &b->o->chat);
+    size_memory(b, &memory);
+    session_start(&b->s, &b->o->model, &memory, 0);
+    pith_scheduler_params params = scheduler_params(&b->o->schedule);
+    cli_check(pith_scheduler_create(b->s.engine, &params, &b->scheduler, &err), &err);
+}
+
+/* What is said at the end; returns the exit status. */
+static int finish(struct batch *b)
+{
+    const char *path = b->o->work.out;
+    long long n_there = b->report.n_skipped + b->report.n_answered + b->report.n_failed;
+    bool closed = batch_output_close(&b->out);
+    bool printed = batch_report_print(&b->report, &b->s);
+    if (!closed)
+        cli_fail("cannot write \"%s\": %s; %lld of %lld requests are in it, and the same command "
+                 "with --resume does the rest",
+                 path, strerror(b->out.error), n_there, (long long)b->report.n_request);
+    if (b->stopping) {
+        cli_note("interrupted: %lld of %lld requests are in \"%s\", and the same command with "
+                 "--resume does the rest",
+                 n_there, (long long)b->report.n_request, path);
+        return EXIT_INTERRUPTED;
+    }
+    if (b->report.n_failed > 0)
+        cli_note("%lld of %lld requests failed; \"%s\" says why", (long long)b->report.n_failed,
+                 (long long)b->report.n_request, path);
+    return b->report.n_failed > 0 || !printed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+static int run(void *options)
+{
+    const struct batch_options *o = options;
+    pith_logit_bias *bias;
+    struct batch b = {.o = o};
+    batch_report_check(&o->report);
+    b.defaults = line_defaults(o, &bias);
+    begin(&b);
+    cli_interrupt_catch();
+    batch_report_start(&b.report, &o->report);
+    run_all(&b);
+    batch_report_finish(&b.report, b.scheduler, b.s.engine);
+    abandon(&b);
+    int status = finish(&b);
+    batch_input_free(&b.in);
+    session_free(&b.s);
+    free(bias);
+    return status;
+}
+
+const struct command command_batch = {
+    .name = "batch",
+    .summary = "answer a file of requests, all at once",
+    .synopsis = "-m MODEL -f REQUESTS.jsonl -o OUT.jsonl",
+    .notes =
+        "Both files have the layout of OpenAI's batch files, which docs/batch.md describes:\n"
+        "a request has a custom_id, and its answer comes with that, in any order. A request\n"
+        "that is wrong is answered with an error, and the others go on. Each gets the tokens\n"
+        "that it would get alone. Ctrl-C ends the command; what was written is whole, and\n"
+        "--resume does the rest.\n"
+        "\n"
+        "  pith batch -m model.gguf -f requests.jsonl -o out.jsonl --kv-memory 1GiB\n"
+        "  pith batch -m model.gguf -f requests.jsonl -o out.jsonl --resume\n"
+        "\n"
+        "Exit status: 0 all requests were answered, 1 some failed (the output says why), or the\n"
+        "command did; 2 the command line is wrong; 130 interrupted.",
+    .groups = groups,
+    .options_size = sizeof(struct batch_options),
+    .defaults = defaults,
+    .run = run,
+};

@@ -1,0 +1,51 @@
+/*
+ * batch_file.h - the two files of a batch: requests, read whole and judged before anything is
+ * computed, and answers, which come line by line and of which every line is whole whatever happens.
+ * Everything here fails with a sentence, so that a verb never sees half.
+ */
+#ifndef CLI_BATCH_FILE_H
+#define CLI_BATCH_FILE_H
+
+#include "batch_line.h"
+#include "io.h"
+
+struct batch_item {
+    const char *at; /* [len] the line */
+    size_t len;
+    int64_t number; /* in the file, from 1 */
+    bool done;      /* the output has it */
+    bool chat;
+    int32_t n_answer; /* of all its prompts; 0: it is refused */
+};
+
+struct batch_input {
+    const char *path; /* borrowed */
+    struct cli_text text;
+    struct batch_item *item; /* [n] without blank lines */
+    size_t n;
+    json_t *names; /* custom_id -> index of item */
+};
+
+/* Fails where a line is no request, or has another's custom_id: with the file and the line. A line
+   that is a request and is wrong is an item all the same. */
+void batch_input_read(struct batch_input *in, const char *path, const struct batch_line *defaults);
+void batch_input_free(struct batch_input *in);
+
+struct batch_output {
+    const char *path; /* borrowed */
+    int fd;
+    int64_t end; /* bytes of whole lines */
+    int error;   /* why a line could not be written; 0: all could */
+};
+
+/* Makes the file, which is empty or not there yet, and is not the input; with resume goes on with
+   one that may be there: items that it has are done, and the rest of a line at its end is dropped.
+ */
+void batch_output_open(struct batch_output *out, const char *path, bool resume,
+                       struct batch_input *in);
+/* Appends a line, whole or not at all, and frees the value; false: out->error tells why not. */
+bool batch_output_add(struct batch_output *out, json_t *line);
+/* False where what was written did not reach the disk; out->error tells why. */
+bool batch_output_close(struct batch_output *out);
+
+#endif

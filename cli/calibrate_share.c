@@ -1,0 +1,259 @@
+/*
+ * calibrate_share.c - `pith calibrate --share`: how far apart the pages of a model's steps are, as
+ * histograms of each distance: of pages that hold the same tokens, of other pages of like steps,
+ * and of pages taken by chance. Nothing is shared meanwhile, so that what is compared is the
+ * model's own.
+ *
+ * The text is run twice, over two engines: the policy compares like steps, and the control that
+ * takes pages by chance compares those. Invariant: both see the same tokens, one at a time.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "calibrate_share.h"
+#include "command.h"
+#include "share.h"
+
+#define N_BIN 12
+#define BAR 40          /* columns of the longest bar */
+#define LEAST_PAIRS 100 /* of a quantile of one percent */
+
+enum kind { SAME, ALIKE, CHANCE, N_KIND };
+enum distance { RMS, RELATIVE, PAPER, N_DISTANCE };
+
+static const char *const kind_names[] = {"same tokens", "like steps", "by chance"};
+static const char *const distance_names[] = {"rms", "relative", "paper"};
+
+struct values {
+    double *at; /* [n] */
+    size_t n, cap;
+};
+
+struct gathering {
+    struct values v[N_KIND][N_DISTANCE];
+    double step; /* pages of steps more alike than this are no chance */
+};
+
+static void add(struct values *v, double x)
+{
+    if (v->n == v->cap) {
+        v->cap = v->cap > 0 ? 2 * v->cap : 256;
+        v->at = realloc(v->at, v->cap * sizeof(*v->at));
+        if (v->at == NULL)
+            cli_fail("no memory for %zu distances", v->cap);
+    }
+    v->at[v->n++] = x;
+}
+
+static void add_pair(struct gathering *g, enum kind kind, const pith_share_pair *p)
+{
+    add(&g->v[kind][RMS], p->rms);
+    add(&g->v[kind][RELATIVE], p->relative);
+    add(&g->v[kind][PAPER], p->paper);
+}
+
+static void on_alike(void *user, const pith_share_pair *p)
+{
+    const int32_t *tokens = pith_seq_tokens(p->seq);
+    bool same = memcmp(tokens + p->pos, tokens + p->from_pos, (size_t)p->n * sizeof(*tokens)) == 0;
+    add_pair(user, same ? SAME : ALIKE, p);
+}
+
+static void on_chance(void *user, const pith_share_pair *p)
+{
+    struct gathering *g = user;
+    if (p->cosine <= g->step)
+        add_pair(g, CHANCE, p);
+}
+
+/* ---- running ---- */
+
+void share_calibrate_check(const char *share)
+{
+    if (strncmp(share, "memshare", strlen("memshare")) != 0)
+        cli_fail_usage("--share %.40s: memshare alone has thresholds to find", share);
+}
+
+/* The value of an option in the policy's text, or its default. */
+static double option_of(const char *share, const char *key)
+{
+    char find[32];
+    pith_param_info p;
+    snprintf(find, sizeof(find), "%s=", key);
+    for (const char *at = strchr(share, ':'); at != NULL; at = strchr(at, ',')) {
+        at++;
+        if (strncmp(at, find, strlen(find)) == 0)
+            return atof(at + strlen(find));
+    }
+    for (int32_t j = 0; pith_share_param(0, j, &p) == PITH_OK; j++)
+        if (strcmp(p.key, key) == 0)
+            return atof(p.fallback);
+    return 0.0;
+}
+
+/* Evaluates tokens one after the other. */
+static void run_tokens(pith_seq *seq, const int32_t *tokens, int32_t n,
+                       struct cli_progress *progress, double from, double to)
+{
+    pith_error err;
+    for (int32_t i = 0; i < n; i++) {
+        pith_batch_item item = {
+            .seq = seq, .tokens = tokens + i, .n_token = 1, .logits = PITH_LOGITS_NONE};
+        session_check(pith_batch_eval(pith_seq_engine(seq), &item, 1, NULL, NULL, &err), &err);
+        if (!cli_progress_step(progress, from + (to - from) * (i + 1) / n))
+            cli_exit(EXIT_INTERRUPTED);
+    }
+}
+
+/* The tokens that the model writes after the prompt. */
+static void generate(struct session *s, const struct share_source *from)
+{
+    pith_generate_params p;
+    pith_error err;
+    pith_generate_params_default(&p);
+    p.n_predict = from->n_generate;
+    p.sample.temperature = from->temperature;
+    p.sample.seed = (uint64_t)from->seed;
+    session_check(pith_generate(s->seq, from->ids->data, from->ids->n, &p, NULL, NULL, NULL, &err),
+                  &err);
+}
+
+static void start(struct session *s, const struct model_options *m,
+                  const struct memory_options *memory, const char *share, int32_t n_token,
+                  pith_share_fn *fn, struct gathering *g)
+{
+    pith_error err;
+    struct memory_options o = *memory;
+    o.share = share;
+    session_start(s, m, &o, n_token);
+    cli_check(pith_engine_set_share_log(s->engine, fn, g, true, &err), &err);
+}
+
+/* ---- drawing ---- */
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(const struct values *v, double q)
+{
+    return v->n > 0 ? v->at[(size_t)(q * (double)(v->n - 1) + 0.5)] : 0.0;
+}
+
+static void print_quantiles(const struct gathering *g, enum distance d)
+{
+    static const double at[] = {0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0};
+    printf("  %-14s %8s", "", "pairs");
+    for (size_t i = 0; i < sizeof(at) / sizeof(*at); i++)
+        printf(" %7.0f%%", 100.0 * at[i]);
+    printf("\n");
+    for (int k = 0; k < N_KIND; k++) {
+        const struct values *v = &g->v[k][d];
+        printf("  %-14s %8zu", kind_names[k], v->n);
+        for (size_t i = 0; v->n > 0 && i < sizeof(at) / sizeof(*at); i++)
+            printf(" %8.4f", quantile(v, at[i]));
+        printf("\n");
+    }
+}
+
+static size_t count_between(const struct values *v, double lo, double hi, bool last)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < v->n; i++)
+        n += v->at[i] >= lo && (v->at[i] < hi || last);
+    return n;
+}
+
+static void print_histogram(const struct gathering *g, enum distance d)
+{
+    double most = 0.0;
+    for (int k = 0; k < N_KIND; k++)
+        most = quantile(&g->v[k][d], 1.0) > most ? quantile(&g->v[k][d], 1.0) : most;
+    for (int i = 0; i < N_BIN; i++) {
+        double lo = most * i / N_BIN, hi = most * (i + 1) / N_BIN;
+        printf("  %8.4f ", lo);
+        for (int k = 0; k < N_KIND; k++) {
+            const struct values *v = &g->v[k][d];
+            double share =
+                v->n > 0 ? (double)count_between(v, lo, hi, i == N_BIN - 1) / (double)v->n : 0.0;
+            int n = (int)(share * BAR / 2 + 0.5);
+            printf("|%-*.*s", BAR / 2, n > BAR / 2 ? BAR / 2 : n,
+                   "########################################");
+        }
+        printf("|\n");
+    }
+}
+
+/* The distances that only one of a hundred pages with other tokens is below: those of like steps,
+   which are what a threshold must tell from pages that say the same. */
+static void print_suggestion(const struct gathering *g)
+{
+    if (g->v[ALIKE][RMS].n < LEAST_PAIRS) {
+        printf(
+            "\n%zu pages of like steps with other tokens are too few to suggest thresholds from; "
+            "a longer text has more\n",
+            g->v[ALIKE][RMS].n);
+        return;
+    }
+    printf("\nBelow these lies one of a hundred pages of like steps that hold other tokens:\n"
+           "  block=%.3g,relative=%.3g, or form=paper,block=%.3g\n",
+           quantile(&g->v[ALIKE][RMS], 0.01), quantile(&g->v[ALIKE][RELATIVE], 0.01),
+           quantile(&g->v[ALIKE][PAPER], 0.01));
+}
+
+static void print(struct gathering *g, const pith_share_stats *t, int32_t n_token)
+{
+    printf("tokens        %d\nsteps         %lld, of which %lld have one like them before\n",
+           n_token, (long long)t->steps_closed, (long long)t->steps_similar);
+    for (int k = 0; k < N_KIND; k++)
+        for (int d = 0; d < N_DISTANCE; d++)
+            if (g->v[k][d].n > 0)
+                qsort(g->v[k][d].at, g->v[k][d].n, sizeof(double), compare);
+    for (int d = 0; d < N_DISTANCE; d++) {
+        printf("\n%s: quantiles, and from each value on the share of pages with the same tokens, "
+               "of other pages\nof like steps, and of pages taken by chance\n",
+               distance_names[d]);
+        print_quantiles(g, (enum distance)d);
+        print_histogram(g, (enum distance)d);
+    }
+    print_suggestion(g);
+}
+
+void share_calibrate(struct session *s, const struct model_options *m,
+                     const struct memory_options *memory, const struct share_source *from)
+{
+    struct gathering g = {.step = option_of(memory->share, "step")};
+    struct cli_progress progress = {.what = "comparing", .on = cli_is_terminal(STDERR_FILENO)};
+    struct session chance = {.model = s->model, .info = s->info};
+    pith_share_stats stats;
+    pith_error err;
+    int32_t n_most = from->ids->n + from->n_generate + 1;
+    cli_interrupt_catch();
+    start(s, m, memory, memory->share, n_most, on_alike, &g);
+    if (from->n_generate > 0)
+        generate(s, from);
+    else
+        run_tokens(s->seq, from->ids->data, from->ids->n, &progress, 0.0, 0.5);
+    pith_seq_share_stats(s->seq, &stats);
+
+    bool literal = strstr(memory->share, "mode=literal") != NULL;
+    start(&chance, m, memory, literal ? "random:share=1,mode=literal" : "random:share=1", n_most,
+          on_chance, &g);
+    int32_t n = pith_seq_length(s->seq), n_prompt = from->n_generate > 0 ? from->ids->n : 0;
+    if (n_prompt > 0)
+        session_check(pith_seq_eval(chance.seq, from->ids->data, n_prompt, &err), &err);
+    run_tokens(chance.seq, pith_seq_tokens(s->seq) + n_prompt, n - n_prompt, &progress, 0.5, 1.0);
+    cli_progress_end(&progress);
+    print(&g, &stats, n);
+    chance.model = NULL; /* the other session's */
+    session_free(&chance);
+    for (int k = 0; k < N_KIND; k++)
+        for (int d = 0; d < N_DISTANCE; d++)
+            free(g.v[k][d].at);
+}

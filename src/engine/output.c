@@ -1,0 +1,135 @@
+/*
+ * output.c - from logits to text. It owns the sampler, the stop strings' stream and the bytes of
+ * one token, and knows neither sequences nor the memory behind the logits.
+ *
+ * Invariant: text is handed out once, in order, and never a byte that a later token could make part
+ * of a stop string or of another character.
+ */
+#include "engine/output.h"
+
+#include "base/mem.h"
+
+#define PIECE_CAP 256 /* bytes of one token; grows for the rare longer one */
+
+static pith_status grow_piece(struct pi_output *out, size_t cap, pith_error *err)
+{
+    char *piece = pi_mem_grow(PI_MEM_OTHER, out->piece, cap, 1);
+    if (piece != NULL)
+        out->piece = piece;
+    char *chars = pi_mem_grow(PI_MEM_OTHER, out->chars, cap + 4, 3);
+    if (chars != NULL)
+        out->chars = chars;
+    if (piece == NULL || chars == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a token of %zu bytes", cap);
+    out->piece_cap = cap;
+    return PITH_OK;
+}
+
+pith_status pi_output_init(struct pi_output *out, const pith_model *model,
+                           const pith_generate_params *params, uint64_t seed, bool wants_text,
+                           pith_error *err)
+{
+    pith_model_info info;
+    pith_model_get_info(model, &info);
+    *out = (struct pi_output){.model = model, .params = params, .wants_text = wants_text};
+    pith_sample_params sample = params->sample;
+    sample.seed += seed;
+    PI_TRY(pith_sampler_create(&sample, info.n_vocab, &out->sampler, err));
+    PI_TRY(pi_stop_init(&out->stop, params->stop, params->n_stop, err));
+    return grow_piece(out, PIECE_CAP, err);
+}
+
+void pi_output_free(struct pi_output *out)
+{
+    pi_mem_free(out->piece);
+    pi_mem_free(out->chars);
+    pi_stop_free(&out->stop);
+    pith_sampler_free(out->sampler);
+    *out = (struct pi_output){0};
+}
+
+void pi_output_accept(struct pi_output *out, const int32_t *tokens, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        pith_sampler_accept(out->sampler, tokens[i]);
+}
+
+bool pi_output_is_full(const struct pi_output *out)
+{
+    return out->n_generated == out->params->n_predict;
+}
+
+/* What the last call handed out is gone. */
+static void begin_part(struct pi_output *out, struct pi_output_part *part)
+{
+    if (out->n_given > 0)
+        pi_stop_drop(&out->stop, out->n_given);
+    out->n_given = 0;
+    *part = (struct pi_output_part){.token = -1};
+}
+
+static pith_status push_text(struct pi_output *out, const char *text, size_t len,
+                             struct pi_output_part *part, pith_error *err)
+{
+    bool found;
+    PI_TRY(pi_stop_push(&out->stop, text, len, &out->n_given, &found, err));
+    if (found)
+        out->reason = PITH_STOP_STRING;
+    part->ended = found;
+    part->text = out->stop.held;
+    part->len = out->n_given;
+    return PITH_OK;
+}
+
+static pith_status push_token(struct pi_output *out, int32_t id, struct pi_output_part *part,
+                              pith_error *err)
+{
+    size_t len;
+    bool special = out->params->special;
+    if (!out->wants_text && out->stop.n_string == 0)
+        return PITH_OK; /* also serves models without a tokenizer */
+    pith_status status =
+        pith_token_bytes(out->model, id, special, out->piece, out->piece_cap, &len);
+    if (status == PITH_RANGE) {
+        PI_TRY(grow_piece(out, len, err));
+        status = pith_token_bytes(out->model, id, special, out->piece, out->piece_cap, &len);
+    }
+    if (status != PITH_OK)
+        return pi_fail(err, status, "token %d: %s", id, pith_status_text(status));
+    len = pith_utf8_push(&out->utf8, out->piece, len, out->chars, 3 * (out->piece_cap + 4));
+    return push_text(out, out->chars, len, part, err);
+}
+
+pith_status pi_output_next(struct pi_output *out, const float *logits, struct pi_output_part *part,
+                           pith_error *err)
+{
+    begin_part(out, part);
+    int32_t id = out->n_generated < out->n_forced ? out->forced[out->n_generated]
+                                                  : pith_sampler_sample(out->sampler, logits);
+    pith_sampler_accept(out->sampler, id);
+    if (pith_token_is_end(out->model, id) && !out->params->ignore_end) {
+        out->reason = PITH_STOP_END;
+        part->ended = true;
+        return PITH_OK;
+    }
+    out->n_generated++;
+    part->token = id;
+    return push_token(out, id, part, err);
+}
+
+pith_status pi_output_flush(struct pi_output *out, pith_stop_reason reason,
+                            struct pi_output_part *part, pith_error *err)
+{
+    begin_part(out, part);
+    out->reason = reason;
+    if (reason == PITH_STOP_END) {
+        size_t len = pith_utf8_push(&out->utf8, NULL, 0, out->chars, 3 * (out->piece_cap + 4));
+        PI_TRY(push_text(out, out->chars, len, part, err));
+    }
+    if (!part->ended) /* certain or not, all of it */
+        out->n_given = out->stop.len;
+    part->text = out->stop.held;
+    part->len = out->wants_text ? out->n_given : 0;
+    part->ended = true;
+    return PITH_OK;
+}

@@ -1,0 +1,68 @@
+/*
+ * schedule.h - what the scheduler asks of sequences beyond the public header: the memory they will
+ * take, adopting cached prefixes, and waiting in host memory. The functions stand beside what they
+ * touch, in sequence.c.
+ */
+#ifndef PI_ENGINE_SCHEDULE_H
+#define PI_ENGINE_SCHEDULE_H
+
+#include "engine/engine.h"
+#include "share/prefix.h"
+
+/* Bytes of KV memory that n_token tokens of one sequence take in this engine, at most on the way
+   (pith_kv_estimate of its own params). */
+int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token);
+
+/* What a prompt of n_prompt tokens, marked as such, adds to that at most. */
+int64_t pi_engine_prompt_bytes(const struct pith_engine *e, int32_t n_prompt);
+
+/* Bytes of the pages in the sequence's tables, those that others have, too, included. */
+int64_t pi_seq_held_bytes(const struct pith_seq *seq);
+
+/* The tokens from the beginning whose entries are those of a sequence without any policy, in full
+   pages as its would be, and are of use to others (pi_engine_takes_prefixes): they may be
+   published. */
+int32_t pi_seq_unaltered(const struct pith_seq *seq);
+
+/* Whether prefixes of other sequences can begin one of this engine and leave its tokens as they
+   would be: no read policy, no recall, and no keep policy that remembers what it saw or counts
+   evaluations. */
+bool pi_engine_takes_prefixes(const struct pith_engine *e);
+
+/* Whether a prompt may be read in several evaluations, and leave the tokens as they would be. Where
+   steps count, none of them may be of a single token. */
+bool pi_engine_cuts_prompts(const struct pith_engine *e);
+
+/* Whether it matters that generated tokens are evaluated one by one. */
+bool pi_engine_counts_steps(const struct pith_engine *e);
+
+/* Begins a fresh sequence with what the cache has of tokens [n]; *n_found receives the tokens, at
+   most n - 1, where steps count n - 2. NOMEM leaves it fresh. */
+pith_status pi_seq_adopt(struct pith_seq *seq, struct prefix_cache *cache, const int32_t *tokens,
+                         int32_t n, int32_t *n_found, pith_error *err);
+
+/* Whether the sequence's state cannot be had again by evaluating its tokens as one prompt. Its
+   prompt is marked. */
+bool pi_seq_altered(const struct pith_seq *seq);
+
+/* To host memory and back; the sequence must not be used in between. NOMEM, KV_FULL leave it as it
+   was; UNSUPPORTED: it has guests of recall. */
+pith_status pi_seq_swap_out(struct pith_seq *seq, struct kv_swapped **out, pith_error *err);
+pith_status pi_seq_swap_in(struct pith_seq *seq, struct kv_swapped *swapped, pith_error *err);
+
+/* Under memory pressure: a keep round though none is due, or a looser scan for pages to share.
+   Returns the bytes that came free. What was reserved is not to be counted on afterwards. */
+int64_t pi_seq_relieve_keep(struct pith_seq *seq);
+int64_t pi_seq_relieve_share(struct pith_seq *seq);
+
+/* ---- eval.c ---- */
+
+/* Room for an item's tokens until its first keep round, and everything else that it needs before
+   its batch is evaluated. Doing it again takes nothing more. KV_FULL, NOMEM. */
+pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, pith_error *err);
+
+/* Bytes of pages that the keep rounds of items, all reserved, can take beyond what they give back.
+ */
+int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n);
+
+#endif

@@ -1,0 +1,183 @@
+/*
+ * scheduler.h - the scheduler's insides, shared by scheduler*.c: requests, their answers, and where
+ * each of them is. scheduler.c has the queue and the public functions, scheduler_admit.c memory and
+ * admission, scheduler_step.c a step, scheduler_result.c tokens and ends.
+ *
+ * An answer is in one place: in the queue (a request's answers together, until its prompt was read;
+ * one that was put back alone), or running, or ended. What the lock guards is said; everything else
+ * belongs to the thread that steps.
+ */
+#ifndef PI_ENGINE_SCHEDULER_H
+#define PI_ENGINE_SCHEDULER_H
+
+#include "base/lock.h"
+#include "engine/output.h"
+#include "engine/schedule.h"
+
+enum answer_state {
+    ANSWER_QUEUED,     /* in the queue, with the siblings that are forked from it */
+    ANSWER_SIBLING,    /* waits for the prompt that answer 0 of the request reads */
+    ANSWER_READING,    /* its known tokens are not all in the sequence yet */
+    ANSWER_GENERATING, /* `next` is to be evaluated */
+    ANSWER_ENDED,
+};
+
+struct request;
+
+struct answer {
+    struct request *request;
+    int32_t index;
+    enum answer_state state;
+    struct answer *prev, *next_in_queue; /* of the queue */
+    pith_seq *seq;                       /* owned; NULL where nothing is there of it */
+    struct kv_swapped *swapped; /* owned; NULL: the sequence has its pages, or there is none */
+    struct pi_output out;       /* owned, from the first admission on */
+    bool has_out;
+    int32_t *known;  /* [n_known] owned: what was evaluated before it was put back; NULL: the
+                        prompt, which is the request's */
+    int32_t n_known; /* tokens that are read before generation goes on */
+    bool has_next;   /* next was chosen, and is not evaluated yet */
+    int32_t next;
+    int32_t n_take;      /* tokens of it in the step that is planned */
+    bool new_here;       /* it was admitted in this step */
+    int32_t target;      /* tokens that memory is set aside for */
+    int64_t set_aside;   /* under a keep policy: these bytes */
+    int64_t admission;   /* counts up: which was admitted last */
+    int32_t n_computed;  /* tokens that were evaluated before it was put back */
+    int32_t n_published; /* tokens whose pages were offered to the cache of prefixes */
+    int32_t n_prompt;    /* as in the result */
+    int32_t n_cached;
+    int32_t n_preempted;
+    double admitted_at; /* for the first time; 0: never */
+    double first_at;    /* the first token; 0: none yet */
+    double share_s;     /* of the sequence's statistics: counted already */
+};
+
+/* One block of memory with all that it points to. */
+struct request {
+    int64_t id;
+    int32_t priority;
+    int32_t n_prompt;
+    int32_t *prompt; /* [n_prompt] */
+    pith_generate_params params;
+    int32_t *forced; /* [n_forced] */
+    int32_t n_forced;
+    int32_t n_answer;
+    struct answer *answer; /* [n_answer] */
+    int32_t n_left;        /* answers that have not ended */
+    bool any_cancelled;    /* some answer ended so */
+    bool any_failed;
+    bool in_queue; /* it counts as waiting: nothing of it was ever admitted */
+    double submitted_at;
+    double deadline; /* of pi_time_s; infinite: none */
+    pith_answer_token_fn *on_token;
+    pith_answer_done_fn *on_done;
+    void *user;
+    struct request *next; /* of the inbox or of those that are to be freed */
+    struct request *next_late;
+    bool is_late;
+    struct request *next_ending; /* guarded by the lock: of those that were cancelled */
+    bool cancelled;              /* likewise: it was */
+};
+
+struct pith_scheduler {
+    pith_engine *engine; /* borrowed */
+    pith_scheduler_params params;
+    struct prefix_cache *prefix; /* owned; NULL: nothing is reused */
+    int64_t kv_bytes;            /* of the engine */
+    bool stepping;               /* guards against steps within callbacks */
+
+    struct pi_lock lock;
+    /* Guarded by the lock: */
+    struct request *inbox, *inbox_last; /* in order of submission */
+    struct request *cancelled;          /* by next_ending */
+    struct request **live;              /* [n_live] all that have not ended, by id; owned */
+    int32_t n_live, cap_live;
+    int32_t n_waiting; /* of them: in_queue */
+    int64_t next_id;
+    int64_t n_refused;
+    bool closing;
+    pith_scheduler_stats shown; /* of the last step's end */
+
+    /* Of the thread that steps: */
+    struct answer *first, *last; /* the queue: by priority, then by id, then by index */
+    struct answer **running; /* [n_running] by admission, with such as have ended since; owned */
+    int32_t n_running;
+    int32_t n_slot;          /* answers that run, siblings included */
+    struct answer **item_of; /* [params.n_seq] whose an item is; owned */
+    pith_batch_item *items;  /* [params.n_seq] of the step; owned */
+    int32_t n_item;
+    struct request *dead; /* ended, to be freed when nobody looks at them any more */
+    double next_deadline; /* none is earlier */
+    int64_t n_admission;
+    int64_t set_aside;   /* the sum of the running answers' */
+    int64_t outside;     /* bytes of pages that other sequences of the engine hold */
+    int32_t tokens_left; /* of the step that is planned */
+    int64_t spare;       /* bytes that are free and that nobody in it can come to need */
+    bool put_back;       /* some answer was, in this step */
+    bool prefixes_changed;
+    int64_t swapped_bytes;
+    double user_s; /* of this step: evaluating, sampling, in callbacks */
+    pith_scheduler_stats stats;
+};
+
+/* ---- scheduler.c ---- */
+
+/* Brings what was submitted into the queue; returns what was cancelled since the last call, linked
+   by next_ending. */
+struct request *scheduler_collect(struct pith_scheduler *s);
+/* Frees requests that have ended; nobody looks at them any more. */
+void scheduler_free_dead(struct pith_scheduler *s);
+/* The request does not count as waiting any longer. */
+void scheduler_left_queue(struct pith_scheduler *s, struct request *r);
+/* The request has ended: nobody finds it from now on. */
+void scheduler_forget(struct pith_scheduler *s, struct request *r);
+
+/* ---- scheduler_admit.c ---- */
+
+/* The queue. */
+void scheduler_enqueue(struct pith_scheduler *s, struct answer *a);
+void scheduler_dequeue(struct pith_scheduler *s, struct answer *a);
+
+/* Answers that leave when a does: it and, before its prompt was read, its siblings. */
+int32_t scheduler_slots(const struct answer *a);
+
+/* The most tokens that a sequence of the request can come to hold, and the bytes of KV memory that
+   n tokens of it take. */
+int32_t scheduler_final(const struct pith_scheduler *s, const struct request *r);
+int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r, int32_t n);
+
+/* The share of what answers may still grow by that is set aside. */
+double scheduler_reserve(const struct pith_scheduler *s);
+
+/* Admits the first of the queue where its memory can be set aside: it runs then. False: it waits,
+   or it failed and has ended, or there is none; *again: another may be tried. */
+bool scheduler_admit_first(struct pith_scheduler *s, bool *again);
+
+/* Frees or takes memory away from somebody, so that an answer that runs (NULL: whoever) may get
+   `bytes` more; the step is to be planned anew. Who was admitted in this step gives way to all
+   others. False: nobody has any to give. */
+bool scheduler_relieve(struct pith_scheduler *s, struct answer *needy, int64_t bytes);
+
+/* Takes an answer out of those that run; what it has set aside is free for others. */
+void scheduler_stop_running(struct pith_scheduler *s, struct answer *a);
+
+/* ---- scheduler_result.c ---- */
+
+/* The answer has its prompt in its sequence, with logits: makes its siblings, and each its first
+   token. */
+void scheduler_start_answers(struct pith_scheduler *s, struct answer *a);
+/* Chooses the next token from the sequence's logits, hands it out, and ends what it ends. */
+void scheduler_choose(struct pith_scheduler *s, struct answer *a);
+
+/* Remembers the sequence's pages for others. */
+void scheduler_publish(struct pith_scheduler *s, struct answer *a);
+
+/* Ends an answer as OK, with the text that was held back. */
+void scheduler_end(struct pith_scheduler *s, struct answer *a, pith_stop_reason reason);
+/* Ends an answer, and its siblings that wait for its prompt, for why. */
+void scheduler_fail(struct pith_scheduler *s, struct answer *a, const pith_error *why);
+/* Ends what is left of a request. */
+void scheduler_fail_request(struct pith_scheduler *s, struct request *r, const pith_error *why);
+
+#endif

@@ -1,0 +1,124 @@
+/*
+ * block.c - pages that are kept although no sequence may have them any more: one of every lane, the
+ * same run of a sequence's lanes, which another sequence can begin with. It knows no tokens.
+ * Invariant: what a block holds is full, and counts as used but for no lane.
+ */
+#include "kv/store.h"
+
+static size_t block_size(const struct kv_cache *cache)
+{
+    return sizeof(struct kv_block) + (size_t)kv_lane_count(cache) * sizeof(int32_t);
+}
+
+static pith_status check_run(const struct kv_seq *seq, int32_t l, int32_t index, pith_error *err)
+{
+    const struct kv_lane *lane = &seq->lane[l];
+    int32_t layer = l / seq->cache->g.n_head, head = l % seq->cache->g.n_head;
+    if (index < 0 || index >= lane->n_live)
+        return pi_fail(err, PITH_INVALID,
+                       "index: %d is not in 0..%d, the runs of layer %d, head %d", index,
+                       lane->n_live - 1, layer, head);
+    const struct kv_page_ref *ref = &lane->table[index];
+    if (ref->n != seq->cache->g.page_len || ref->delta != 0 || ref->more > 0 || lane->unordered)
+        return pi_fail(err, PITH_INVALID,
+                       "index: run %d of layer %d, head %d is no full page as it was written",
+                       index, layer, head);
+    return PITH_OK;
+}
+
+pith_status kv_block_hold(const struct kv_seq *seq, int32_t index, struct kv_block **out,
+                          pith_error *err)
+{
+    struct kv_cache *cache = seq->cache;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++)
+        PI_TRY(check_run(seq, l, index, err));
+    struct kv_block *block = pi_mem_alloc(PI_MEM_TABLE, block_size(cache));
+    if (block == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a block of %d pages", kv_lane_count(cache));
+    for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+        block->page[l] = seq->lane[l].table[index].page;
+        kv_page_hold(cache, seq->lane[l].kind, block->page[l]);
+    }
+    block->next = cache->block;
+    if (cache->block != NULL)
+        cache->block->prev = block;
+    cache->block = block;
+    cache->table_bytes += (int64_t)block_size(cache);
+    *out = block;
+    return PITH_OK;
+}
+
+/* The class of lane number l. */
+static const struct kv_class *class_of(const struct kv_cache *cache, int32_t l)
+{
+    return kv_class_of(cache->kind, &cache->g, l / cache->g.n_head);
+}
+
+void kv_block_drop(struct kv_cache *cache, struct kv_block *block)
+{
+    if (block == NULL)
+        return;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++)
+        kv_page_release(cache, class_of(cache, l), block->page[l]);
+    if (block->prev != NULL)
+        block->prev->next = block->next;
+    else
+        cache->block = block->next;
+    if (block->next != NULL)
+        block->next->prev = block->prev;
+    cache->table_bytes -= (int64_t)block_size(cache);
+    pi_mem_free(block);
+}
+
+bool kv_block_is_alone(const struct kv_cache *cache, const struct kv_block *block)
+{
+    for (int32_t l = 0; l < kv_lane_count(cache); l++)
+        if (class_of(cache, l)->n_ref[block->page[l]] > 1)
+            return false;
+    return true;
+}
+
+int64_t kv_block_bytes(const struct kv_cache *cache)
+{
+    return kv_bytes_for_tokens(&cache->g, cache->g.page_len);
+}
+
+/* Whether a page that begins at a position can follow what a lane holds. */
+static bool can_follow(const struct kv_cache *cache, const struct kv_lane *lane, int32_t pos)
+{
+    if (lane->n_page != lane->n_live || lane->unordered)
+        return false;
+    for (int32_t i = 0; i < lane->n_live; i++) {
+        const struct kv_page_ref *ref = &lane->table[i];
+        if (ref->n < cache->g.page_len ||
+            kv_page_pos(lane->kind, ref->page)[ref->n - 1] + ref->delta >= pos)
+            return false;
+    }
+    return true;
+}
+
+pith_status kv_seq_append_block(struct kv_seq *seq, const struct kv_block *block, pith_error *err)
+{
+    struct kv_cache *cache = seq->cache;
+    int32_t n_lane = kv_lane_count(cache), cap = 0;
+    for (int32_t l = 0; l < n_lane; l++) {
+        const struct kv_lane *lane = &seq->lane[l];
+        if (!can_follow(cache, lane, kv_page_pos(lane->kind, block->page[l])[0]))
+            return pi_fail(err, PITH_INVALID,
+                           "block: layer %d, head %d does not hold full pages of earlier positions",
+                           l / cache->g.n_head, l % cache->g.n_head);
+        cap = (int32_t)pi_max(cap, lane->n_page + 1);
+    }
+    if (cap > seq->cap && !kv_seq_grow(seq, (int32_t)pi_max(cap, seq->cap + seq->cap / 2 + 4)))
+        return pi_fail(err, PITH_NOMEM, "no memory for page tables of %d entries in %d lanes", cap,
+                       n_lane);
+    for (int32_t l = 0; l < n_lane; l++) {
+        struct kv_lane *lane = &seq->lane[l];
+        struct kv_page_ref *ref = &lane->table[lane->n_page++];
+        *ref = (struct kv_page_ref){.page = block->page[l], .n = (uint8_t)cache->g.page_len};
+        kv_page_ref_add(cache, lane->kind, ref->page);
+        kv_marks_start(seq, lane, lane->len, ref, 0, ref->n);
+        kv_lane_recount(cache, lane);
+    }
+    return PITH_OK;
+}

@@ -1,0 +1,163 @@
+/*
+ * swap.c - what a sequence holds, on its way to host memory and back. Pages are copied as they are,
+ * index included; tables, marks and lane heads change hands. It decides nothing about who has to
+ * wait. Invariant: either the sequence holds all of it or the swapped block does.
+ */
+#include "kv/store.h"
+
+struct kv_swapped {
+    struct kv_cache *cache;
+    struct kv_lane *lane;      /* [n_layer][n_head] heads; owned */
+    struct kv_page_ref *table; /* the sequence's, where the heads' tables lie; owned. A page is 0,
+                                  the next of data, or -1 - i, that of its lane's entry i */
+    float *marks;              /* the sequence's; owned */
+    int32_t cap;               /* of table and marks, which the cache's account goes on to count */
+    uint8_t *data;             /* [data_size] pages, lane by lane; owned */
+    int64_t data_size;
+};
+
+/* ---- out ---- */
+
+/* Bytes of the pages of all lanes, each once: a page belongs to one lane of the sequence. */
+static int64_t count_bytes(const struct kv_seq *seq)
+{
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++) {
+        const struct kv_lane *lane = &seq->lane[l];
+        uint8_t *met = lane->kind->n_entry;
+        for (int32_t i = 0; i < lane->n_live; i++) {
+            bytes += met[lane->table[i].page] ? 0 : kv_pages_bytes(lane->kind, 1);
+            met[lane->table[i].page] = 1;
+        }
+        for (int32_t i = 0; i < lane->n_live; i++)
+            met[lane->table[i].page] = 0;
+    }
+    return bytes;
+}
+
+/* Copies a lane's pages to `to`, gives them back, and notes in their place where they are; returns
+   the end of what was written. */
+static uint8_t *take_lane(struct kv_cache *cache, struct kv_lane *lane, uint8_t *to)
+{
+    const struct kv_class *kind = lane->kind;
+    for (int32_t i = 0, first; i < lane->n_live; i++) {
+        int32_t page = lane->table[i].page;
+        if (!kind->n_entry[page]) {
+            kind->n_entry[page] = 1;
+            memcpy(to, kv_page_at(kind, page), kind->layout.bytes);
+            to += kind->layout.bytes;
+            continue;
+        }
+        for (first = 0; lane->table[first].page != page;)
+            first++;
+        kv_page_drop(cache, kind, page);
+        lane->table[i].page = -1 - first;
+    }
+    for (int32_t i = 0; i < lane->n_live; i++)
+        if (lane->table[i].page >= 0) {
+            kind->n_entry[lane->table[i].page] = 0;
+            kv_page_drop(cache, kind, lane->table[i].page);
+            lane->table[i].page = 0;
+        }
+    return to;
+}
+
+pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_error *err)
+{
+    struct kv_cache *cache = seq->cache;
+    size_t n_lane = (size_t)kv_lane_count(cache);
+    struct kv_swapped *s = pi_mem_alloc(PI_MEM_OTHER, sizeof(*s));
+    int64_t size = count_bytes(seq);
+    struct kv_lane *lane = pi_mem_alloc_n(PI_MEM_OTHER, n_lane, sizeof(*lane));
+    uint8_t *data = pi_mem_alloc(PI_MEM_OTHER, (size_t)size), *at = data;
+    if (s == NULL || lane == NULL || data == NULL) {
+        pi_mem_free(s);
+        pi_mem_free(lane);
+        pi_mem_free(data);
+        return pi_fail(err, PITH_NOMEM, "no host memory for a sequence's pages of %lld bytes",
+                       (long long)size);
+    }
+    kv_seq_trim(seq);
+    for (size_t l = 0; l < n_lane; l++) {
+        at = take_lane(cache, &seq->lane[l], at);
+        lane[l] = seq->lane[l];
+        seq->lane[l] = (struct kv_lane){.kind = lane[l].kind};
+    }
+    *s = (struct kv_swapped){cache, lane, seq->table, seq->marks, seq->cap, data, size};
+    seq->table = NULL;
+    seq->marks = NULL;
+    seq->cap = 0;
+    *out = s;
+    return PITH_OK;
+}
+
+/* ---- in ---- */
+
+static void free_rest(struct kv_swapped *s)
+{
+    pi_mem_free(s->lane);
+    pi_mem_free(s->data);
+    pi_mem_free(s);
+}
+
+/* Gives a lane's table pages again, with what is at `from`; returns the end of what was read. */
+static const uint8_t *give_lane(struct kv_cache *cache, struct kv_lane *lane, const uint8_t *from)
+{
+    const struct kv_class *kind = lane->kind;
+    for (int32_t i = 0; i < lane->n_live; i++) {
+        struct kv_page_ref *ref = &lane->table[i];
+        if (ref->page < 0) {
+            ref->page = lane->table[-1 - ref->page].page;
+            kv_page_ref_add(cache, kind, ref->page);
+            continue;
+        }
+        ref->page = kv_page_take(cache, kind);
+        assert(ref->page >= 0);
+        memcpy(kv_page_at(kind, ref->page), from, kind->layout.bytes);
+        from += kind->layout.bytes;
+    }
+    return from;
+}
+
+pith_status kv_seq_swap_in(struct kv_seq *seq, struct kv_swapped *s, pith_error *err)
+{
+    struct kv_cache *cache = seq->cache;
+    const uint8_t *at = s->data;
+    if (s->data_size > kv_free_bytes(cache))
+        return pi_fail(err, PITH_KV_FULL,
+                       "a sequence that comes back takes pages of %lld bytes, and %lld of %lld are "
+                       "free",
+                       (long long)s->data_size, (long long)kv_free_bytes(cache),
+                       (long long)cache->budget);
+    assert(cache == s->cache && seq->cap == 0);
+    for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+        assert(seq->lane[l].n_page == 0);
+        seq->lane[l] = s->lane[l];
+        at = give_lane(cache, &seq->lane[l], at);
+    }
+    seq->table = s->table;
+    seq->marks = s->marks;
+    seq->cap = s->cap;
+    free_rest(s);
+    return PITH_OK;
+}
+
+void kv_swapped_free(struct kv_swapped *s)
+{
+    if (s == NULL)
+        return;
+    s->cache->table_bytes -= kv_room_bytes(s->cache, s->cap);
+    pi_mem_free(s->table);
+    pi_mem_free(s->marks);
+    free_rest(s);
+}
+
+int64_t kv_swapped_host_bytes(const struct kv_swapped *s)
+{
+    return (int64_t)sizeof(*s) + kv_lane_count(s->cache) * (int64_t)sizeof(*s->lane) + s->data_size;
+}
+
+int64_t kv_swapped_pool_bytes(const struct kv_swapped *s)
+{
+    return s->data_size;
+}

@@ -1,0 +1,225 @@
+/*
+ * internal.h - the parts of a share policy, for the files of share/: where steps end (steps.c), how
+ * far apart two pages are (distance.c), where pages lie (pages.c), what stands for what (choose.c),
+ * and what a sequence remembers (share.c).
+ */
+#ifndef PI_SHARE_INTERNAL_H
+#define PI_SHARE_INTERNAL_H
+
+#include "share/share.h"
+
+#define SHARE_CANDIDATES_MAX 64
+
+/* ---- steps.c: where steps end, and which are alike ---- */
+
+/* What a token's text means for blank lines, as bits. */
+enum share_flag {
+    SHARE_BLANK = 1 << 0,  /* it has one: "\n\n" */
+    SHARE_BEGINS = 1 << 1, /* it begins with a line feed */
+    SHARE_ENDS = 1 << 2,   /* it ends with one */
+    SHARE_EMPTY = 1 << 3,  /* it has no text, so that the one before it counts */
+};
+
+/* The flags of a text. */
+uint8_t share_text_flags(const char *text, size_t len);
+/* Those of all tokens of a model, [n_vocab], a pi_mem block. NOMEM. */
+pith_status share_vocab_flags(const struct pith_model *model, uint8_t **out, pith_error *err);
+/* Whether the last of tokens [n], which follow each other, completes a blank line. */
+bool share_ends_step(const uint8_t *flags, const int32_t *tokens, int32_t n);
+
+/* Tokens of a step and how often each occurs, in the order in which they first do. */
+struct share_bag {
+    int32_t *id;    /* [n] */
+    int32_t *count; /* [n] */
+    int32_t n;
+};
+
+/* Fills bag, which has room for n, and count [n_vocab] with it, which is zero before. Returns the
+   squared norm of the counts. */
+int64_t share_bag_fill(struct share_bag *bag, const int32_t *tokens, int32_t n, int32_t *count);
+/* Makes count zero again. */
+void share_bag_clear(const struct share_bag *bag, int32_t *count);
+/* The sum of products of a bag's counts with count [n_vocab]. */
+int64_t share_bag_dot(const struct share_bag *bag, const int32_t *count);
+/* Whether dot / sqrt(a * b) > cosine, which counts in thousandths, without rounding:
+   dot > 0 and (1000 dot)^2 > thousandths^2 a b. */
+bool share_alike(int64_t dot, int64_t a, int64_t b, double cosine);
+
+/* ---- distance.c: how far apart two pages are ---- */
+
+/* Of one lane: sums of squares over n entries and all dimensions. */
+struct share_sums {
+    double k;    /* of the keys' differences */
+    double v;    /* of the values' */
+    double size; /* of the entries, the mean of both pages */
+};
+
+/* A page's entries as kv_lane_run_keys and kv_lane_run_values give them. */
+struct share_rows {
+    const float *k; /* [dim_k][page_len] */
+    const float *v; /* [page_len][dim_v] */
+};
+
+/* How keys of `a` are turned before they are compared. */
+struct share_turn {
+    const struct pi_rope *rope;
+    const float *cs; /* [n_pair][2] cosine and sine of what they are turned by */
+};
+
+/* Of the first n entries of two pages; turn NULL: keys as they are. keys of a, turned, are left in
+   work [dim_k][page_len]. Bits depend on these alone. */
+void share_lane_sums(const struct kv_geometry *g, const struct share_rows *a,
+                     const struct share_rows *b, int32_t n, const struct share_turn *turn,
+                     float *work, struct share_sums *out);
+
+/* Adds up layers; zero before. */
+struct share_total {
+    double paper; /* sum over layers of (||dK|| + ||dV||) / (2 n h) */
+    double rms;   /* sum over layers of (RMS(dK) + RMS(dV)) / 2 */
+    double apart; /* sums of squares over all of them: differences, */
+    double size;  /* and entries */
+};
+
+/* Adds a layer of n_head lanes. */
+void share_total_add(struct share_total *t, const struct kv_geometry *g,
+                     const struct share_sums *lane, int32_t n);
+/* What it comes to for n_layer layers, those that were not added counting as equal. */
+double share_total_paper(const struct share_total *t, int32_t n_layer);
+double share_total_rms(const struct share_total *t, int32_t n_layer);
+double share_total_relative(const struct share_total *t);
+
+/* Whether a distance is below the lowest that counts, which it is then. */
+bool share_take_nearer(double distance, double *lowest);
+
+/* ---- share.c: the steps of sequences ---- */
+
+/* A page of a step, the same in all lanes. */
+struct share_page {
+    int32_t at;    /* position of the first entry */
+    int32_t n;     /* entries */
+    int32_t reads; /* `at`, or the position of the page that it was folded into */
+    bool shared;   /* another is read in its place */
+};
+
+struct share_tally {
+    int32_t compared; /* 1: there were steps to compare it with */
+    int32_t similar;  /* 1: one was alike */
+    int32_t pages_compared;
+    int32_t pages_early;
+    int32_t pages_shared;
+    int32_t tokens_shared;
+};
+
+struct share_step {
+    int32_t begin, end; /* positions */
+    int32_t ids;        /* where its tokens begin in share_seq.ids, and its bag */
+    int32_t n_bag;
+    int32_t page, n_page; /* in share_seq.page */
+    int32_t waste[2];     /* places that ending pages left free before it, and behind it */
+    int64_t norm;         /* squared, of its bag */
+    bool gone;            /* a keep round came after it */
+    struct share_tally tally;
+};
+
+#define SHARE_NO_STEP (-1)
+
+struct share_seq {
+    struct share *share; /* borrowed */
+    const pith_seq *owner;
+    struct kv_seq *kv; /* borrowed; NULL until something is noted */
+    struct share_seq *prev, *next;
+
+    int32_t begin; /* of the running step; SHARE_NO_STEP: none runs */
+    int32_t begin_waste;
+    int32_t waste;      /* places that ending pages left free since the last round, of which */
+    int32_t lost_waste; /* those of steps that did not close */
+    int32_t waste_from; /* tokens at that round */
+    int32_t n_seen;     /* tokens that were noted */
+    int32_t first_change;
+    bool uneven; /* lanes may differ in their pages: there was a round, or it was loaded */
+    bool began;  /* the last share_seq_begin began a step, and before it */
+    int32_t old_waste, old_first_change; /* these were so */
+
+    struct share_step *step; /* [cap_step] */
+    int32_t n_step, cap_step;
+    int32_t *ids;       /* [cap_id] tokens of all steps, one after the other */
+    int32_t *bag_id;    /* [cap_id] */
+    int32_t *bag_count; /* [cap_id] */
+    int32_t n_id, cap_id;
+    struct share_page *page; /* [cap_page] */
+    int32_t n_page, cap_page;
+    double seconds;
+};
+
+/* Figures of one pair of pages. */
+struct share_distance {
+    double paper;
+    double rms;
+    double relative;
+    bool early;
+};
+
+struct share {
+    struct share_config config;
+    struct kv_geometry g;
+    const struct pi_rope *rope;
+    int32_t n_thread;
+    uint8_t *flags;          /* [n_vocab] */
+    int32_t *count;          /* [n_vocab] zero between calls */
+    float *cs;               /* [n_pair][2] */
+    float *work;             /* [n_thread][5] rows of keys or values of a page */
+    size_t work_row;         /* floats */
+    struct share_sums *sums; /* [n_layer][n_head] */
+    bool *missing;           /* [n_layer][n_head] */
+    struct share_seq *first; /* all sequences, in the order in which they were made */
+    pith_share_fn *log;
+    void *log_user;
+    bool log_all;
+};
+
+/* ---- pages.c: pages in lanes ---- */
+
+/* A stretch of a sequence that every lane may have as a page. */
+struct share_place {
+    const struct kv_seq *kv;
+    int32_t pos; /* of its first entry */
+    int32_t n;
+    bool uneven;   /* of the sequence */
+    bool exact;    /* the page holds no more than that */
+    int32_t index; /* of its run in the first lane */
+};
+
+/* The pages of the first lane that lie in positions begin .. end - 1, take no more entries, and
+   nothing else is read in the place of, at most cap; ended: the lane's last takes none either. */
+int32_t share_pages_inside(const struct kv_seq *kv, int32_t begin, int32_t end, bool ended,
+                           struct share_page *out, int32_t cap);
+
+/* Finds it in the first lane; false: it is no page there. */
+bool share_place_find(struct share_place *p);
+/* Its run in another lane, -1 where it is none, or is read at another delta than in the first. */
+int32_t share_place_run(const struct share_place *p, int32_t layer, int32_t head);
+
+/* How far apart two places are, as far as the first's entries go; compares the last layers first,
+   and no others once the configured distance comes to limit. False: some lane has no such page. */
+bool share_compare(struct share *s, const struct share_place *a, const struct share_place *b,
+                   double limit, struct share_distance *out);
+
+/* Lets place b of a sequence stand for place a of kv in all lanes, as the mode says; false: some
+   lane has no such page, or there would be more stretches than memory is set aside for. */
+bool share_apply(struct share *s, struct kv_seq *kv, const struct share_place *a,
+                 const struct share_place *b);
+
+/* ---- choose.c: what stands for what ---- */
+
+/* Compares the pages of closed step `index` with those of earlier steps, at thresholds times
+   `loose`, and shares. */
+void share_step_compare(struct share_seq *seq, int32_t index, double loose);
+
+/* The most places that pages ended early may leave free among n tokens, beside as many as sharing
+   freed: an eighth, and a page. */
+static inline int64_t share_waste_at(int32_t page_len, int32_t n)
+{
+    return n / 8 + page_len;
+}
+
+#endif

@@ -1,0 +1,200 @@
+/*
+ * test_cli_share.c - `--share` on the command line: what `pith run` and `pith eval` tell of it,
+ * compared with a sequence of the library; what `pith calibrate --share` finds; that a derivation
+ * with parts that recur keeps its answer; and what is refused.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "pith.h"
+#include "status.h"
+#include "testing.h"
+
+#include "command.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-mini.gguf"
+#define SHARE "memshare:step=0.8"
+#define N_PREDICT 700
+
+/* A prompt of the derivation task, which the model was trained on. */
+static const char prompt[] =
+    "Sums modulo 20: #1 0&3 #2 9&10 #3 7&16 #4 17&16 #5 7&16 #6 3&17 #7 7&16 #8 17&16 #9 9&10 "
+    "#10 11&12 #11 0&3 #12 11&12.\n\n";
+
+static json_t *number_of(const json_t *o, const char *key)
+{
+    json_t *value = json_object_get(o, key);
+    if (!json_is_number(value))
+        fail_msg("no number \"%s\"", key);
+    return value;
+}
+
+struct made {
+    pith_share_stats stats;
+    int32_t n_token;
+    uint64_t hash;
+};
+
+/* The same with the library. */
+static struct made make(const char *share)
+{
+    int32_t ids[512], n;
+    pith_error err;
+    pith_model *model;
+    pith_engine *engine;
+    pith_seq *seq;
+    pith_model_info info;
+    pith_engine_params p;
+    pith_generate_params g;
+    struct made made;
+    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model_get_info(model, &info);
+    pith_engine_params_default(&p);
+    p.n_thread = 1;
+    p.share = share;
+    check(pith_engine_create(model, &p, &engine, &err), &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_tokenize(model, prompt, strlen(prompt), PITH_TOKENIZE_BOS, ids, 512, &n, &err),
+          &err);
+    pith_generate_params_default(&g);
+    g.n_predict = N_PREDICT;
+    g.sample.temperature = 0.0f;
+    check(pith_generate(seq, ids, n, &g, NULL, NULL, NULL, &err), &err);
+    pith_seq_share_stats(seq, &made.stats);
+    made.n_token = pith_seq_length(seq);
+    made.hash = pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
+    pith_seq_free(seq);
+    pith_engine_free(engine);
+    pith_model_free(model);
+    return made;
+}
+
+#define RUN "run", "-m", MODEL, "-t", "1", "-p", prompt, "--temp", "0", "-n", "700", "-c", "1200"
+
+static void run_tells(void **state)
+{
+    struct made m = make(SHARE);
+    char hash[32];
+    (void)state;
+    assert_true(m.stats.pages_shared > 0);
+    struct said s = command(NULL, RUN, "--share", SHARE, "--json", NULL);
+    expect_status(&s, 0);
+    json_t *o = json_loads(strrchr(s.err, '{') != NULL ? strchr(s.err, '{') : "", 0, NULL);
+    assert_non_null(o);
+    assert_string_equal(json_string_value(json_object_get(o, "share")), SHARE);
+    assert_int_equal(json_integer_value(number_of(o, "share_steps")), m.stats.steps_closed);
+    assert_int_equal(json_integer_value(number_of(o, "share_steps_similar")),
+                     m.stats.steps_similar);
+    assert_int_equal(json_integer_value(number_of(o, "share_pages")), m.stats.pages_shared);
+    assert_int_equal(json_integer_value(number_of(o, "share_tokens")), m.stats.tokens_shared);
+    assert_int_equal(json_integer_value(number_of(o, "share_bytes_saved")), m.stats.bytes_saved);
+    double affected = (double)m.stats.tokens_shared / m.n_token;
+    assert_true(json_number_value(number_of(o, "share_affected")) == affected);
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)m.hash);
+    assert_string_equal(json_string_value(json_object_get(o, "logits_hash")), hash);
+    json_decref(o);
+    said_free(&s);
+    s = command(NULL, RUN, "--share", SHARE, NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "memshare: ");
+    expect_word(s.err, "pages shared (");
+    said_free(&s);
+}
+
+/* Nothing is lost by what the default thresholds share. */
+static void answer_stays(void **state)
+{
+    struct said plain = command(NULL, RUN, NULL),
+                shared = command(NULL, RUN, "--share", SHARE, NULL);
+    (void)state;
+    expect_status(&shared, 0);
+    expect_word(plain.out, "Answer:");
+    assert_string_equal(plain.out, shared.out);
+    said_free(&plain);
+    said_free(&shared);
+}
+
+static void eval_tells(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, "eval", "derivation", "-m", MODEL, "-t", "1", "--parts", "8",
+                            "--samples", "2", "--share", SHARE, "--json", "-", NULL);
+    expect_status(&s, 0);
+    json_t *o = json_loads(s.out, 0, NULL);
+    const json_t *t = json_object_get(json_object_get(o, "summary"), "share");
+    assert_string_equal(json_string_value(json_object_get(o, "share")), SHARE);
+    assert_true(json_integer_value(number_of(t, "steps")) >= 14);
+    assert_true(json_number_value(number_of(t, "affected")) > 0.0);
+    json_decref(o);
+    said_free(&s);
+}
+
+static void calibrates(void **state)
+{
+    char path[128];
+    (void)state;
+    write_file(in_folder("prompt.txt", path), prompt);
+    struct said s = command(NULL, "calibrate", "-m", MODEL, "-t", "1", "-f", path, "--select",
+                            "generated", "-n", "700", "--temp", "0", "--share", "memshare", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "have one like them before");
+    expect_word(s.out, "\nrms: quantiles");
+    expect_word(s.out, "\nrelative: quantiles");
+    expect_word(s.out, "\npaper: quantiles");
+    expect_word(s.out, "  by chance");
+    expect_word(s.out, "of like steps with other tokens are too few to suggest"); /* 12 steps */
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", path, "--share", "random", NULL);
+    expect_failure(&s, 2, "memshare alone");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", path, "--share", "memshare", "-o", "x", NULL);
+    expect_failure(&s, 2, "give one of them");
+    said_free(&s);
+}
+
+static void other_commands(void **state)
+{
+    (void)state;
+    struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "32", "-n", "2", "-r", "1",
+                            "-d", "64", "--share", SHARE, "-o", "csv", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "\"" SHARE "\",512,");
+    said_free(&s);
+    s = command(NULL, "policies", NULL);
+    expect_word(s.out, "--share NAME:key=value");
+    said_free(&s);
+    s = command(NULL, "policies", "memshare", NULL);
+    expect_word(s.out, "across=no");
+    expect_word(s.out, "one user's text then");
+    said_free(&s);
+}
+
+static void refused(void **state)
+{
+    static const char *const bad[][2] = {{"memshare:block=-1", "block"},
+                                         {"memshare:form=cosine", "form"},
+                                         {"memshare:across=yes,mode=literal", "across"},
+                                         {"foo", "memshare, random"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct said s = command(NULL, RUN, "--share", bad[i][0], NULL);
+        expect_failure(&s, 2, bad[i][1]);
+        said_free(&s);
+    }
+    struct said s = command(NULL, RUN, "--share", "memshare", "--keep", "longflow:budget=64", NULL);
+    expect_failure(&s, 1, "overwrites");
+    said_free(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(run_tells),  cmocka_unit_test(answer_stays),
+        cmocka_unit_test(eval_tells), cmocka_unit_test(calibrates),
+        cmocka_unit_test(refused),    cmocka_unit_test(other_commands),
+    };
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}

@@ -1,0 +1,517 @@
+/*
+ * test_kv_model.c - the KV store against a model that shares nothing (kv_model.h): random
+ * operations over several sequences and blocks in a pool that is too small. After each the tables,
+ * the bytes and the status are those foretold, and every so often each key, value, mark and
+ * reference is looked at.
+ */
+#include "kv_model.h"
+
+enum { N_OP = 100000 };
+
+static uint64_t below(struct world *w, uint64_t n)
+{
+    return rng_below(&w->rng, n);
+}
+
+/* What an operation returned is what was foretold. */
+static bool went(struct world *w, enum op op, pith_status got, pith_status want)
+{
+    if (got != want)
+        fail_msg("operation %d: status %d, foretold %d", (int)op, (int)got, (int)want);
+    w->n_full[op] += got == PITH_KV_FULL;
+    w->n_done[op] += got == PITH_OK;
+    return got == PITH_OK;
+}
+
+/* ---- room and entries ---- */
+
+static void append_one(struct world *w, struct pair *p, int32_t l, int32_t pos)
+{
+    struct lane *m = &p->lane[l];
+    struct entry new = {.pos = pos, .id = ++w->n_id, .mark = (float)(w->n_id % 4093)};
+    int32_t slot = m->aim, entry;
+    float key[DIM], value[DIM];
+    if (slot >= 0) {
+        m->page[model_find_page(m, slot, &entry)].closed = false;
+        m->unordered = m->unordered || slot != m->len - 1;
+        m->aim = -1;
+    } else {
+        if (model_tail_room(m) == 0)
+            m->n_live++;
+        m->page[m->n_live - 1].n++;
+        slot = m->len++;
+    }
+    m->entry[slot] = new;
+    model_numbers(new.id, key, value);
+    kv_seq_append(p->seq, l / N_HEAD, l % N_HEAD, pos, 1, key, 0, value, 0);
+    float *mark = kv_lane_marks(p->seq, l / N_HEAD, l % N_HEAD, 0);
+    assert_true(mark[slot] == 0.0f);
+    mark[slot] = new.mark;
+}
+
+static void op_append(struct world *w, struct pair *p)
+{
+    int32_t n = 1 + (int32_t)below(w, below(w, 4) ? 12 : 60);
+    int32_t used = below(w, 4) ? n : (int32_t)below(w, (uint64_t)n + 1);
+    int64_t takes = 0;
+    for (int32_t l = 0; l < N_LANE; l++) {
+        if (p->lane[l].len + n > MOST_ENTRY ||
+            p->lane[l].n_page + model_lacks(&p->lane[l], n) >= MOST_PAGE)
+            return;
+        takes += model_reserve(w, l, &p->lane[l], n, false) * model_page_bytes(w, l);
+    }
+    assert_int_equal(kv_seq_takes(p->seq, n), takes);
+    pith_status want = takes > model_free_bytes(w) ? PITH_KV_FULL : PITH_OK;
+    if (!went(w, OP_APPEND, kv_seq_reserve(p->seq, n, NULL), want))
+        return;
+    for (int32_t l = 0; l < N_LANE; l++) {
+        model_reserve(w, l, &p->lane[l], n, true);
+        for (int32_t i = 0; i < used; i++)
+            append_one(w, p, l, p->next + i);
+    }
+    p->next += used;
+}
+
+static void op_close(struct world *w, struct pair *p)
+{
+    bool open = below(w, 8) == 0;
+    if (open)
+        kv_seq_open(p->seq);
+    else
+        kv_seq_close(p->seq);
+    for (struct lane *m = p->lane; m < p->lane + N_LANE; m++)
+        if (m->n_live > 0)
+            m->page[m->n_live - 1].closed = !open && m->page[m->n_live - 1].n < P;
+    w->n_done[OP_CLOSE]++;
+}
+
+static void op_aim(struct world *w, struct pair *p)
+{
+    for (int32_t l = 0; l < N_LANE; l++) {
+        struct lane *m = &p->lane[l];
+        int32_t slot = (int32_t)below(w, (uint64_t)m->len + 1) - 1, entry;
+        const struct ref *ref = slot >= 0 ? &m->page[model_find_page(m, slot, &entry)] : NULL;
+        bool can = ref != NULL && ref->delta == 0 && ref->more == 0;
+        assert_int_equal(kv_lane_can_aim(p->seq, l / N_HEAD, l % N_HEAD, slot), can);
+        if (slot >= 0 && !can)
+            continue;
+        kv_seq_aim(p->seq, l / N_HEAD, l % N_HEAD, slot);
+        m->aim = slot;
+        w->n_done[OP_AIM]++;
+    }
+}
+
+static void op_truncate(struct world *w, struct pair *p)
+{
+    int32_t back = (int32_t)below(w, below(w, 6) ? 25 : 300);
+    int32_t pos = (int32_t)pi_max(0, p->next - back);
+    kv_seq_truncate(p->seq, pos);
+    for (int32_t l = 0; l < N_LANE; l++)
+        model_truncate(w, l, &p->lane[l], pos);
+    p->next = pos;
+    w->n_done[OP_TRUNCATE]++;
+}
+
+/* ---- packing ---- */
+
+static void op_compact(struct world *w, struct pair *p)
+{
+    static int32_t slots[N_LANE][MOST_ENTRY];
+    static struct packed to[N_LANE];
+    struct kv_cut cut[N_LANE];
+    int32_t n_cut = 0;
+    int64_t copies = 0;
+    for (int32_t l = 0; l < N_LANE; l++) {
+        const struct lane *m = &p->lane[l];
+        int32_t n = 0, first = (int32_t)below(w, (uint64_t)m->len + 1);
+        uint64_t keep = below(w, 12); /* of ten */
+        int32_t apart = kv_lane_breaks(p->seq, l / N_HEAD, l % N_HEAD);
+        if (below(w, 2))
+            continue;
+        for (int32_t s = 0; s < m->len; s++)
+            if (s < first || below(w, 10) < keep)
+                slots[l][n++] = s;
+        cut[n_cut++] = (struct kv_cut){l / N_HEAD, l % N_HEAD, slots[l], n};
+        model_pack(m, slots[l], n, &to[l]);
+        int32_t written[MOST_PAGE], n_written = 0;
+        for (int32_t i = 0; i < to[l].n_page; i++)
+            if (to[l].written[i])
+                written[n_written++] = m->page[i].uid;
+        copies += model_copies(w, written, n_written) * model_page_bytes(w, l);
+        assert_true(to[l].n_page <= apart + (pi_max(0, n - apart) + P - 1) / P);
+    }
+    pith_status want = copies > model_free_bytes(w) ? PITH_KV_FULL : PITH_OK;
+    assert_true(copies <= kv_seq_charge_copies(p->seq)); /* what a plan sets aside */
+    kv_seq_clear_charges(p->seq);
+    if (!went(w, OP_COMPACT, kv_seq_compact_lanes(p->seq, cut, n_cut, 1, NULL), want))
+        return;
+    for (int32_t i = 0; i < n_cut; i++) {
+        int32_t l = cut[i].layer * N_HEAD + cut[i].head;
+        model_apply(w, l, &p->lane[l], cut[i].slots, cut[i].n, &to[l]);
+    }
+}
+
+/* ---- sharing ---- */
+
+static void op_fork(struct world *w, const struct pair *from, struct pair *to)
+{
+    assert_int_equal(kv_seq_fork(from->seq, &to->seq, NULL), PITH_OK);
+    to->next = from->next;
+    for (int32_t l = 0; l < N_LANE; l++) {
+        struct lane *m = &to->lane[l];
+        *m = from->lane[l];
+        m->n_page = m->n_live;
+        for (int32_t i = 0; i < m->n_live; i++)
+            w->uid[m->page[i].uid].n_ref++;
+        model_recount(m);
+    }
+    w->n_done[OP_FORK]++;
+}
+
+static void op_share(struct world *w, struct pair *p, const struct pair *other)
+{
+    int32_t l = (int32_t)below(w, N_LANE);
+    struct lane *m = &p->lane[l];
+    const struct lane *q = &other->lane[l];
+    int32_t i = (int32_t)below(w, (uint64_t)m->n_live + 1);
+    int32_t j = (int32_t)below(w, (uint64_t)q->n_live + 1), delta = (int32_t)below(w, 9) - 4;
+    struct ref *to = &m->page[i], ref = q->page[j];
+    int32_t slot = model_begin(m, (int32_t)pi_min(i, m->n_live));
+    const struct entry *from = &q->entry[model_begin(q, (int32_t)pi_min(j, q->n_live))];
+    bool valid =
+        model_ended(m, i) && j < q->n_live && ref.n >= to->n && ref.more == 0 && to->more == 0;
+    if (valid && below(w, 4)) /* at the position of the one that goes */
+        delta = m->entry[slot].pos + to->delta - from->pos - ref.delta;
+    for (int32_t e = 0; valid && e < to->n; e++)
+        valid = from[e].pos + ref.delta + delta >= 0;
+    pith_status want = valid ? PITH_OK : PITH_INVALID;
+    if (!went(w, OP_SHARE,
+              kv_seq_share_page(p->seq, l / N_HEAD, l % N_HEAD, i, other->seq, j, delta, NULL),
+              want))
+        return;
+    memmove(&m->entry[slot], from, (size_t)to->n * sizeof(*from));
+    ref.delta += delta;
+    ref.n = to->n;
+    ref.closed = to->n < P && (to->closed || i == m->n_live - 1);
+    w->uid[ref.uid].n_ref++;
+    model_drop(w, to->uid, false);
+    *to = ref;
+    m->unordered = m->unordered || q->unordered;
+    if (m->aim >= slot && m->aim < slot + ref.n)
+        m->aim = -1;
+    model_recount(m);
+    p->next = (int32_t)pi_max(p->next, model_last(m) + 1);
+}
+
+static void op_fold(struct world *w, struct pair *p)
+{
+    int32_t l = (int32_t)below(w, N_LANE);
+    struct lane *m = &p->lane[l];
+    int32_t i = (int32_t)below(w, (uint64_t)m->n_live + 1);
+    int32_t j = (int32_t)below(w, (uint64_t)m->n_live + 1);
+    for (int32_t t = 0; t < 4 && (j >= i || m->page[j].n != m->page[i].n); t++)
+        j = (int32_t)below(w, (uint64_t)m->n_live + 1);
+    bool valid = model_ended(m, i) && j < i && m->page[i].n == m->page[j].n;
+    pith_status want = valid ? PITH_OK : PITH_INVALID;
+    if (!went(w, OP_FOLD, kv_seq_fold_page(p->seq, l / N_HEAD, l % N_HEAD, i, j, NULL), want))
+        return;
+    int32_t slot = model_begin(m, i), into = model_begin(m, j), n = m->page[i].n, entry;
+    if (m->aim >= 0 && (m->aim >= into && m->aim < into + n))
+        m->aim = -1;
+    else if (m->aim >= 0 && model_find_page(m, m->aim, &entry) == i)
+        m->aim = -1;
+    else if (m->aim > slot)
+        m->aim -= n;
+    m->page[j].more += 1 + m->page[i].more;
+    model_drop(w, m->page[i].uid, false);
+    m->n_page--;
+    memmove(&m->page[i], &m->page[i + 1], (size_t)(m->n_page - i) * sizeof(m->page[0]));
+    memmove(&m->entry[slot], &m->entry[slot + n], (size_t)(m->len - slot - n) * sizeof(*m->entry));
+    model_recount(m);
+}
+
+/* ---- blocks ---- */
+
+static void op_hold(struct world *w, const struct pair *p, struct held *h)
+{
+    int32_t i = (int32_t)below(w, 4);
+    bool valid = true;
+    for (const struct lane *m = p->lane; m < p->lane + N_LANE; m++)
+        valid = valid && i < m->n_live && !m->unordered && m->page[i].n == P &&
+                m->page[i].delta == 0 && m->page[i].more == 0;
+    pith_status want = valid ? PITH_OK : PITH_INVALID;
+    if (!went(w, OP_HOLD, kv_block_hold(p->seq, i, &h->block, NULL), want))
+        return;
+    for (int32_t l = 0; l < N_LANE; l++) {
+        const struct lane *m = &p->lane[l];
+        h->uid[l] = m->page[i].uid;
+        w->uid[h->uid[l]].n_held++;
+        memcpy(h->entry[l], &m->entry[model_begin(m, i)], sizeof(h->entry[l]));
+    }
+}
+
+static void op_drop(struct world *w, struct held *h)
+{
+    bool alone = true;
+    for (int32_t l = 0; l < N_LANE; l++)
+        alone = alone && w->uid[h->uid[l]].n_ref + w->uid[h->uid[l]].n_held == 1;
+    assert_int_equal(kv_block_is_alone(w->cache, h->block), alone);
+    int64_t used = w->cache->used;
+    kv_block_drop(w->cache, h->block);
+    if (alone)
+        assert_int_equal(used - w->cache->used, kv_block_bytes(w->cache));
+    for (int32_t l = 0; l < N_LANE; l++)
+        model_drop(w, h->uid[l], true);
+    h->block = NULL;
+    w->n_done[OP_DROP]++;
+}
+
+static void op_append_block(struct world *w, struct pair *p, const struct held *h)
+{
+    bool valid = true;
+    for (int32_t l = 0; l < N_LANE; l++) {
+        const struct lane *m = &p->lane[l];
+        valid = valid && m->n_page == m->n_live && !m->unordered && m->n_page < MOST_PAGE - 1 &&
+                model_last(m) < h->entry[l][0].pos;
+        for (int32_t i = 0; i < m->n_live; i++)
+            valid = valid && m->page[i].n == P;
+    }
+    pith_status want = valid ? PITH_OK : PITH_INVALID;
+    if (!went(w, OP_APPEND_BLOCK, kv_seq_append_block(p->seq, h->block, NULL), want))
+        return;
+    for (int32_t l = 0; l < N_LANE; l++) {
+        struct lane *m = &p->lane[l];
+        m->page[m->n_page++] = (struct ref){.uid = h->uid[l], .n = P};
+        w->uid[h->uid[l]].n_ref++;
+        for (int32_t e = 0; e < P; e++) {
+            m->entry[m->len + e] = h->entry[l][e];
+            m->entry[m->len + e].mark = 0.0f;
+        }
+        model_recount(m);
+        p->next = (int32_t)pi_max(p->next, model_last(m) + 1);
+    }
+}
+
+/* ---- waiting ---- */
+
+/* Of a sequence that waits, a page's number is the first table entry that has it. */
+static void op_swap_out(struct world *w, struct pair *p)
+{
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < N_LANE; l++) {
+        struct lane *m = &p->lane[l];
+        struct ref old[MOST_PAGE];
+        model_drop_reserved(w, m);
+        memcpy(old, m->page, sizeof(old));
+        for (int32_t i = 0; i < m->n_live; i++) {
+            int32_t first = 0;
+            while (old[first].uid != old[i].uid)
+                first++;
+            bytes += first == i ? model_page_bytes(w, l) : 0;
+            m->page[i].uid = first;
+            model_drop(w, old[i].uid, false);
+        }
+    }
+    assert_int_equal(kv_seq_swap_out(p->seq, &p->swapped, NULL), PITH_OK);
+    assert_int_equal(kv_swapped_pool_bytes(p->swapped), bytes);
+    assert_true(kv_swapped_host_bytes(p->swapped) > bytes);
+    for (int32_t l = 0; l < N_LANE; l++)
+        assert_int_equal(kv_lane_len(p->seq, l / N_HEAD, l % N_HEAD), 0);
+}
+
+static void op_swap_in(struct world *w, struct pair *p)
+{
+    pith_status want =
+        kv_swapped_pool_bytes(p->swapped) > model_free_bytes(w) ? PITH_KV_FULL : PITH_OK;
+    if (!went(w, OP_SWAP, kv_seq_swap_in(p->seq, p->swapped, NULL), want))
+        return;
+    p->swapped = NULL;
+    for (int32_t l = 0; l < N_LANE; l++) {
+        struct lane *m = &p->lane[l];
+        for (int32_t i = 0; i < m->n_live; i++) {
+            int32_t first = m->page[i].uid;
+            m->page[i].uid = first == i ? model_take(w, l) : m->page[first].uid;
+            w->uid[m->page[i].uid].n_ref += first < i;
+        }
+    }
+}
+
+static void op_free(struct world *w, struct pair *p)
+{
+    for (int32_t l = 0; p->seq != NULL && p->swapped == NULL && l < N_LANE; l++)
+        for (int32_t i = 0; i < p->lane[l].n_page; i++)
+            model_drop(w, p->lane[l].page[i].uid, false);
+    kv_swapped_free(p->swapped);
+    kv_seq_free(p->seq);
+    p->seq = NULL;
+    p->swapped = NULL;
+}
+
+static void op_create(struct world *w, struct pair *p)
+{
+    assert_int_equal(kv_seq_create(w->cache, &p->seq, NULL), PITH_OK);
+    p->next = 0;
+    for (struct lane *m = p->lane; m < p->lane + N_LANE; m++) {
+        m->n_page = m->n_live = m->len = 0;
+        m->aim = -1;
+        m->unordered = false;
+    }
+}
+
+/* ---- all together ---- */
+
+/* How often each comes, of their sum. */
+static const int32_t weight[N_KIND] = {
+    [OP_APPEND] = 30,      [OP_CLOSE] = 8, [OP_FORK] = 2,     [OP_SHARE] = 22, [OP_FOLD] = 8,
+    [OP_COMPACT] = 6,      [OP_AIM] = 2,   [OP_TRUNCATE] = 3, [OP_HOLD] = 6,   [OP_DROP] = 2,
+    [OP_APPEND_BLOCK] = 6, [OP_SWAP] = 4,  [OP_TRIM] = 2,     [OP_FREE] = 1,
+};
+
+static enum op choose(struct world *w)
+{
+    int32_t sum = 0, op = 0;
+    for (int32_t i = 0; i < N_KIND; i++)
+        sum += weight[i];
+    for (int32_t at = (int32_t)below(w, (uint64_t)sum); at >= weight[op];)
+        at -= weight[op++];
+    return (enum op)op;
+}
+
+/* A sequence that is there; one that waits comes back or goes, or another is taken. */
+static struct pair *awake(struct world *w)
+{
+    struct pair *p = &w->pair[below(w, N_SEQ)];
+    for (int32_t i = 0; i < N_SEQ && p->swapped != NULL; i++) {
+        if (below(w, 2))
+            op_swap_in(w, p);
+        if (p->swapped != NULL)
+            p = &w->pair[below(w, N_SEQ)];
+    }
+    if (p->swapped != NULL)
+        op_free(w, p);
+    if (p->seq == NULL)
+        op_create(w, p);
+    return p;
+}
+
+static void with_block(struct world *w, enum op op, struct pair *p)
+{
+    struct held *h = &w->held[below(w, N_BLOCK)];
+    if (op == OP_HOLD && h->block == NULL)
+        op_hold(w, p, h);
+    else if (op == OP_DROP && h->block != NULL)
+        op_drop(w, h);
+    else if (op == OP_APPEND_BLOCK && h->block != NULL) {
+        if (below(w, 4) == 0) { /* sequences begin with blocks */
+            op_free(w, p);
+            op_create(w, p);
+        }
+        op_append_block(w, p, h);
+    }
+}
+
+/* Places that packing leaves: planned for once, so that only sharing and folding may add some. */
+static void count_breaks(const struct pair *p, int32_t breaks[N_LANE])
+{
+    for (int32_t l = 0; l < N_LANE; l++)
+        breaks[l] = kv_lane_breaks(p->seq, l / N_HEAD, l % N_HEAD);
+}
+
+static void random_op(struct world *w)
+{
+    int32_t before[N_LANE], after[N_LANE];
+    enum op op = choose(w);
+    struct pair *p = awake(w), *other = op == OP_FORK || op == OP_SHARE ? awake(w) : p;
+    count_breaks(p, before);
+    if (op == OP_APPEND)
+        op_append(w, p);
+    else if (op == OP_CLOSE)
+        op_close(w, p);
+    else if (op == OP_FORK && other != p) {
+        op_free(w, other);
+        op_fork(w, p, other);
+    } else if (op == OP_SHARE)
+        op_share(w, p, other);
+    else if (op == OP_FOLD)
+        op_fold(w, p);
+    else if (op == OP_COMPACT)
+        op_compact(w, p);
+    else if (op == OP_AIM)
+        op_aim(w, p);
+    else if (op == OP_TRUNCATE)
+        op_truncate(w, p);
+    else if (op == OP_SWAP)
+        op_swap_out(w, p);
+    else if (op == OP_FREE)
+        op_free(w, p);
+    else if (op == OP_TRIM) {
+        kv_seq_trim(p->seq);
+        for (struct lane *m = p->lane; m < p->lane + N_LANE; m++)
+            model_drop_reserved(w, m);
+    } else
+        with_block(w, op, p);
+    if (op <= OP_CLOSE || (op >= OP_COMPACT && op <= OP_TRUNCATE)) {
+        count_breaks(p, after);
+        for (int32_t l = 0; l < N_LANE; l++)
+            assert_true(after[l] <= before[l]);
+    }
+    if (p->seq != NULL && p->swapped == NULL)
+        model_check_tables(p);
+    assert_int_equal(w->cache->used, w->used);
+}
+
+/* Keys and values of the first and the last layer are of another type: three classes of pages. */
+static void run(uint64_t seed, int32_t n_page)
+{
+    static struct world w;
+    const struct kv_geometry g = {N_LAYER,
+                                  N_HEAD,
+                                  DIM,
+                                  DIM,
+                                  P,
+                                  KV_TYPE_F32,
+                                  KV_TYPE_F32,
+                                  seed % 2 ? KV_INDEX_ROWS : 0,
+                                  0,
+                                  {KV_TYPE_F16, 1, 0},
+                                  {KV_TYPE_F16, 0, 1}};
+    w = (struct world){.rng = seed, .tables = pi_mem_used(PI_MEM_TABLE)};
+    w.cache = kv_check_cache(&g, n_page);
+    kv_cache_set_marks(w.cache, 1, false);
+    for (int32_t i = 0; i < N_OP; i++) {
+        random_op(&w);
+        if (i % 50 == 0)
+            model_check(&w);
+    }
+    model_check(&w);
+    for (int32_t i = 0; i < N_KIND; i++)
+        if (weight[i] > 0 && i != OP_TRIM && i != OP_FREE && w.n_done[i] < N_OP / 1000)
+            fail_msg("operation %d went through %d times only", i, w.n_done[i]);
+    static const enum op takes[] = {OP_APPEND, OP_COMPACT, OP_SWAP};
+    for (size_t i = 0; i < PI_LEN(takes); i++)
+        if (w.n_full[takes[i]] < N_OP / 1000)
+            fail_msg("operation %d found no memory %d times only", (int)takes[i],
+                     w.n_full[takes[i]]);
+    for (int32_t i = 0; i < N_SEQ; i++)
+        op_free(&w, &w.pair[i]);
+    for (int32_t i = 0; i < N_BLOCK; i++)
+        kv_block_drop(w.cache, w.held[i].block);
+    assert_int_equal(w.cache->used, 0);
+    kv_cache_free(w.cache);
+    assert_int_equal(pi_mem_used(PI_MEM_TABLE), w.tables);
+}
+
+static void test_model(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        printf("seed %llu\n", (unsigned long long)seed);
+        run(seed, 80 + 30 * (int32_t)seed);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_model)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,783 @@
+/*
+ * The cache of prefixes: what is found and what is not, which blocks go first when memory is
+ * needed, and all of it against a plain model that keeps texts in a list.
+ */
+#include "share/prefix.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "kv_check.h"
+#include "testing.h"
+
+#define LEN 16 /* of a page */
+#define N_PAGE 4000
+#define SALT "salt"
+
+static const struct kv_geometry geometry = {
+    .n_layer = 2, .n_head = 2, .dim_k = 8, .dim_v = 8, .page_len = LEN};
+
+struct rig {
+    struct kv_cache *kv;
+    struct prefix_cache *cache;
+    int64_t other; /* bytes in use before */
+};
+
+static struct rig rig_make(const struct kv_geometry *g, int32_t n_page)
+{
+    struct rig r = {.kv = kv_check_cache(g, n_page), .other = pi_mem_used(PI_MEM_OTHER)};
+    assert_int_equal(prefix_create(r.kv, SALT, &r.cache, NULL), PITH_OK);
+    return r;
+}
+
+/* Nothing is left: neither pages nor memory. */
+static void rig_free(struct rig *r)
+{
+    pith_kv_stats stats;
+    prefix_free(r->cache);
+    kv_cache_stats(r->kv, &stats);
+    assert_int_equal(stats.used_bytes, 0);
+    kv_check_account(r->kv, 0);
+    assert_int_equal(pi_mem_used(PI_MEM_OTHER), r->other);
+    kv_cache_free(r->kv);
+}
+
+static int64_t used(const struct rig *r)
+{
+    pith_kv_stats stats;
+    kv_cache_stats(r->kv, &stats);
+    return stats.used_bytes;
+}
+
+/* What the rows at a position are made from: all tokens up to there, as in a model. */
+static uint64_t row_key(const int32_t *tokens, int32_t n)
+{
+    uint64_t key = 1;
+    for (int32_t i = 0; i < n; i++)
+        key = (key ^ (uint64_t)tokens[i]) * 0x9e3779b97f4a7c15u >> 16;
+    return key & 0xffff;
+}
+
+/* Appends tokens [from, to) of a text. */
+static pith_status grow_seq(struct kv_seq *seq, const int32_t *tokens, int32_t from, int32_t to)
+{
+    for (int32_t at = from; at < to; at = (at / LEN + 1) * LEN) {
+        int32_t end = (int32_t)pi_min(to, (at / LEN + 1) * LEN);
+        for (int32_t i = at; i < end; i++)
+            PI_TRY(kv_check_append(seq, row_key(tokens, i + 1), i, 1));
+    }
+    return PITH_OK;
+}
+
+static struct kv_seq *make_seq(struct kv_cache *kv, const int32_t *tokens, int32_t n)
+{
+    struct kv_seq *seq = NULL;
+    assert_int_equal(kv_seq_create(kv, &seq, NULL), PITH_OK);
+    assert_int_equal(grow_seq(seq, tokens, 0, n), PITH_OK);
+    return seq;
+}
+
+/* Makes, publishes and frees a sequence; returns what publishing returned. */
+static int32_t publish(struct rig *r, const int32_t *tokens, int32_t n)
+{
+    struct kv_seq *seq = make_seq(r->kv, tokens, n);
+    int32_t n_there = prefix_publish(r->cache, tokens, n, seq);
+    kv_seq_free(seq);
+    return n_there;
+}
+
+static struct kv_seq *begin_seq(struct rig *r, const int32_t *tokens, int32_t n, int32_t expected)
+{
+    struct kv_seq *seq = NULL;
+    int32_t n_found = -1;
+    assert_int_equal(prefix_find(r->cache, tokens, n), expected);
+    assert_int_equal(kv_seq_create(r->kv, &seq, NULL), PITH_OK);
+    assert_int_equal(prefix_append(r->cache, tokens, n, seq, &n_found, NULL), PITH_OK);
+    assert_int_equal(n_found, expected);
+    assert_int_equal(kv_lane_len(seq, 0, 0), expected);
+    return seq;
+}
+
+/* The sequence holds just what one that read the text itself holds. */
+static void check_text(const struct kv_seq *seq, const int32_t *tokens, int32_t n)
+{
+    struct kv_cache *kv = kv_check_cache(kv_cache_geometry(seq->cache), N_PAGE);
+    struct kv_seq *alone = make_seq(kv, tokens, n);
+    kv_check_same(seq, alone);
+    kv_seq_free(alone);
+    kv_cache_free(kv);
+}
+
+static void fill_text(int32_t *tokens, int32_t n, uint64_t seed)
+{
+    for (int32_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)rng_below(&seed, 1000);
+}
+
+/* ---- hashes ---- */
+
+/* spec/vectors/memshare.json, hash_chain: blocks of four tokens; its root is the hash of a number
+   and the block size, that is of one "token" behind a "parent". */
+static void test_hash_vectors(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t token[8];
+        uint64_t salt;
+        uint64_t hash[2];
+    } cases[] = {
+        {{1, 2, 3, 4, 5, 6, 7, 8}, 0, {0x3c24fe27610586aa, 0xc388492da4e28b6e}},
+        {{2, 2, 3, 4, 5, 6, 7, 8}, 0, {0xe6433d3e7d208c69, 0xd5fe786ece20380b}},
+        {{1, 2, 3, 4, 5, 6, 7, 8}, 7, {0x9c3976377cd533b3, 0x9d6ef0de8c523f4a}},
+    };
+    int32_t block_size = 4;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint64_t hash = prefix_hash(cases[i].salt, &block_size, 1);
+        for (int32_t b = 0; b < 2; b++) {
+            hash = prefix_hash(hash, cases[i].token + 4 * b, 4);
+            assert_int_equal(hash, cases[i].hash[b]);
+        }
+    }
+    /* FNV-1a's published values of "" and "foobar" (draft-eastlake-fnv, appendix). */
+    assert_int_equal(prefix_root(""), 0xcbf29ce484222325);
+    assert_int_equal(prefix_root("foobar"), 0x85944171f73967e8);
+}
+
+/* Two pages of one hash behind prefix_root(SALT), found by walking the hash's upper bits. */
+static void make_collision(int32_t *a, int32_t *b, int32_t n)
+{
+    static const int32_t first_a[] = {3206214, 89778997, 7}, first_b[] = {98029821, 136823264, 186};
+    fill_text(a, n, 5);
+    memcpy(b, a, (size_t)n * sizeof(*a));
+    memcpy(a, first_a, sizeof(first_a));
+    memcpy(b, first_b, sizeof(first_b));
+    assert_int_equal(prefix_hash(prefix_root(SALT), a, LEN),
+                     prefix_hash(prefix_root(SALT), b, LEN));
+}
+
+static void test_collision(void **state)
+{
+    (void)state;
+    struct rig r = rig_make(&geometry, N_PAGE);
+    int32_t a[3 * LEN], b[3 * LEN];
+    make_collision(a, b, 3 * LEN);
+
+    /* The other page is not found by the hash. */
+    assert_int_equal(publish(&r, a, LEN), LEN);
+    assert_int_equal(prefix_find(r.cache, b, 3 * LEN), 0);
+    /* Behind both stand pages of the same tokens and, so, of one hash, which differ in parents. */
+    assert_int_equal(publish(&r, b, 3 * LEN), 3 * LEN);
+    assert_int_equal(prefix_find(r.cache, a, 3 * LEN), LEN);
+    assert_int_equal(publish(&r, a, 2 * LEN), 2 * LEN);
+    assert_int_equal(prefix_count(r.cache), 5);
+
+    struct kv_seq *seq_a = begin_seq(&r, a, 3 * LEN, 2 * LEN);
+    struct kv_seq *seq_b = begin_seq(&r, b, 3 * LEN, 2 * LEN);
+    check_text(seq_a, a, 2 * LEN);
+    check_text(seq_b, b, 2 * LEN);
+    kv_seq_free(seq_a);
+    kv_seq_free(seq_b);
+    /* What shares a bucket and a hash goes one by one. */
+    assert_int_equal(prefix_reclaim(r.cache, kv_block_bytes(r.kv)), kv_block_bytes(r.kv));
+    assert_int_equal(prefix_find(r.cache, b, 3 * LEN), 2 * LEN);
+    assert_int_equal(prefix_reclaim(r.cache, INT64_MAX), 4 * kv_block_bytes(r.kv));
+    assert_int_equal(prefix_find(r.cache, a, 3 * LEN), 0);
+    rig_free(&r);
+}
+
+/* Other policies, types or models are another salt: nothing of one is in the other. */
+static void test_salt(void **state)
+{
+    (void)state;
+    struct rig r = rig_make(&geometry, N_PAGE);
+    struct prefix_cache *other = NULL;
+    int32_t text[2 * LEN + 1];
+    fill_text(text, 2 * LEN + 1, 1);
+    assert_int_not_equal(prefix_root(SALT), prefix_root("salt "));
+    assert_int_equal(prefix_create(r.kv, "another", &other, NULL), PITH_OK);
+    assert_int_equal(publish(&r, text, 2 * LEN), 2 * LEN);
+    assert_int_equal(prefix_find(r.cache, text, 2 * LEN + 1), 2 * LEN);
+    assert_int_equal(prefix_find(other, text, 2 * LEN + 1), 0);
+    prefix_free(other);
+    prefix_free(NULL);
+    rig_free(&r);
+}
+
+/* ---- what is found ---- */
+
+/* Something is left to evaluate, and only whole pages are found. */
+static void test_lengths(void **state)
+{
+    (void)state;
+    struct rig r = rig_make(&geometry, N_PAGE);
+    int32_t text[5 * LEN];
+    fill_text(text, 5 * LEN, 2);
+    assert_int_equal(prefix_find(r.cache, text, 5 * LEN), 0);
+    assert_int_equal(publish(&r, text, 3 * LEN + 5), 3 * LEN);
+    assert_int_equal(prefix_count(r.cache), 3);
+    for (int32_t n = 0; n <= 5 * LEN; n++) {
+        int32_t most = n == 0 ? 0 : (n - 1) / LEN * LEN;
+        assert_int_equal(prefix_find(r.cache, text, n), pi_min(most, 3 * LEN));
+    }
+    for (int32_t page = 0; page < 3; page++) {
+        int32_t other[4 * LEN];
+        memcpy(other, text, sizeof(other));
+        other[page * LEN + LEN - 1] ^= 1; /* what follows a token that differs is another text */
+        assert_int_equal(prefix_find(r.cache, other, 4 * LEN), page * LEN);
+    }
+    assert_int_equal(prefix_publish(r.cache, text, 0, NULL), 0);
+    assert_int_equal(prefix_publish(r.cache, text, LEN - 1, NULL), 0);
+    rig_free(&r);
+}
+
+/* Appending takes no pages; what is appended is what was published, for every form of page. */
+static void check_append(const struct kv_geometry *g)
+{
+    struct rig r = rig_make(g, N_PAGE);
+    int32_t text[6 * LEN];
+    fill_text(text, 6 * LEN, 3);
+    assert_int_equal(publish(&r, text, 4 * LEN + 3), 4 * LEN);
+    assert_int_equal(used(&r), 4 * kv_block_bytes(r.kv));
+    assert_int_equal(prefix_unused_bytes(r.cache), used(&r));
+
+    struct kv_seq *a = begin_seq(&r, text, 6 * LEN, 4 * LEN), *b = NULL;
+    assert_int_equal(used(&r), 4 * kv_block_bytes(r.kv));
+    assert_int_equal(prefix_unused_bytes(r.cache), 0);
+    check_text(a, text, 4 * LEN);
+    /* Two forks go on differently, and publish what they have. */
+    assert_int_equal(grow_seq(a, text, 4 * LEN, 5 * LEN - 2), PITH_OK);
+    assert_int_equal(kv_seq_fork(a, &b, NULL), PITH_OK);
+    assert_int_equal(grow_seq(a, text, 5 * LEN - 2, 6 * LEN), PITH_OK);
+    int32_t other[6 * LEN];
+    memcpy(other, text, sizeof(other));
+    other[5 * LEN - 1] += 1;
+    assert_int_equal(grow_seq(b, other, 5 * LEN - 2, 6 * LEN), PITH_OK);
+    assert_int_equal(prefix_publish(r.cache, text, 6 * LEN, a), 6 * LEN);
+    assert_int_equal(prefix_publish(r.cache, other, 6 * LEN, b), 6 * LEN);
+    assert_int_equal(prefix_count(r.cache), 8);
+    assert_int_equal(used(&r), 8 * kv_block_bytes(r.kv));
+    kv_check_account(r.kv, pi_mem_used(PI_MEM_TABLE) - r.kv->table_bytes);
+    kv_seq_free(a);
+    kv_seq_free(b);
+    a = begin_seq(&r, other, 6 * LEN, 5 * LEN);
+    check_text(a, other, 5 * LEN);
+    kv_seq_free(a);
+    rig_free(&r);
+}
+
+static void test_append(void **state)
+{
+    (void)state;
+    struct kv_geometry g = geometry;
+    check_append(&g);
+    g.type_k = g.type_v = KV_TYPE_F16;
+    check_append(&g);
+    g.dim_k = g.dim_v = 32;
+    g.type_k = KV_TYPE_Q8_0;
+    g.type_v = KV_TYPE_TURBO3;
+    g.edge_v = (struct kv_edge){KV_TYPE_F16, 1, 0}; /* two classes of pages */
+    check_append(&g);
+    g.index = KV_INDEX_NORM;
+    check_append(&g);
+}
+
+/* A page that is there already is not taken twice, and the older one stays the one that is found.
+ */
+static void test_twice(void **state)
+{
+    (void)state;
+    struct rig r = rig_make(&geometry, N_PAGE);
+    int32_t text[3 * LEN];
+    fill_text(text, 3 * LEN, 4);
+    struct kv_seq *a = make_seq(r.kv, text, 2 * LEN), *b = make_seq(r.kv, text, 3 * LEN);
+    assert_int_equal(prefix_publish(r.cache, text, 2 * LEN, a), 2 * LEN);
+    assert_int_equal(prefix_publish(r.cache, text, 3 * LEN, b), 3 * LEN);
+    assert_int_equal(prefix_publish(r.cache, text, 3 * LEN, b), 3 * LEN);
+    assert_int_equal(prefix_count(r.cache), 3);
+    kv_seq_free(b); /* two pages of its own go, the third is the cache's */
+    assert_int_equal(used(&r), 3 * kv_block_bytes(r.kv));
+    struct kv_seq *c = begin_seq(&r, text, 3 * LEN, 2 * LEN);
+    for (int32_t i = 0; i < 2; i++)
+        assert_int_equal(kv_lane_page(c, 0, 0, i), kv_lane_page(a, 0, 0, i));
+    kv_seq_free(a);
+    kv_seq_free(c);
+    rig_free(&r);
+}
+
+/* Many texts that begin alike, published in some order: the table grows several times, and all of
+   them are found. */
+static void test_many(void **state)
+{
+    (void)state;
+    enum { N = 700 };
+    struct rig r = rig_make(&geometry, 8 * N);
+    int32_t text[2 * LEN + 1];
+    uint64_t seed = 6;
+    for (int32_t i = 0; i < N; i++) {
+        fill_text(text, 2 * LEN + 1, 7);
+        text[(i % 2) * LEN + i % LEN] = 1000 + i * 37 % N;
+        assert_int_equal(publish(&r, text, 2 * LEN), 2 * LEN);
+    }
+    for (int32_t k = 0; k < 3 * N; k++) {
+        int32_t i = (int32_t)rng_below(&seed, N);
+        fill_text(text, 2 * LEN + 1, 7);
+        text[(i % 2) * LEN + i % LEN] = 1000 + i * 37 % N;
+        assert_int_equal(prefix_find(r.cache, text, 2 * LEN + 1), 2 * LEN);
+        text[(i % 2) * LEN + i % LEN] = 1000 + N;
+        assert_int_equal(prefix_find(r.cache, text, 2 * LEN + 1), (i % 2) * LEN);
+    }
+    rig_free(&r);
+}
+
+/* ---- what goes ---- */
+
+static void test_order(void **state)
+{
+    (void)state;
+    struct rig r = rig_make(&geometry, N_PAGE);
+    int64_t block = kv_block_bytes(r.kv);
+    int32_t text[3][3 * LEN + 1];
+    for (int32_t i = 0; i < 3; i++) {
+        fill_text(text[i], 3 * LEN + 1, 8);
+        text[i][LEN] = i; /* the first page is the same */
+        assert_int_equal(publish(&r, text[i], 3 * LEN), 3 * LEN);
+    }
+    assert_int_equal(prefix_count(r.cache), 7);
+    kv_seq_free(begin_seq(&r, text[0], 2 * LEN + 1, 2 * LEN)); /* used: all but its last page */
+    static const int32_t found[][3] = {
+        {2, 3, 3}, /* text 0's last page was not used since */
+        {2, 2, 3}, {2, 1, 3}, {2, 1, 2}, {2, 1, 1}, {1, 1, 1}, {0, 0, 0},
+    };
+    for (size_t step = 0; step < 7; step++) {
+        assert_int_equal(prefix_unused_bytes(r.cache), (7 - (int64_t)step) * block);
+        assert_int_equal(prefix_reclaim(r.cache, 0), 0);
+        assert_int_equal(prefix_reclaim(r.cache, 1), block);
+        for (int32_t i = 0; i < 3; i++)
+            assert_int_equal(prefix_find(r.cache, text[i], 3 * LEN + 1), found[step][i] * LEN);
+    }
+    assert_int_equal(prefix_dropped(r.cache), 7);
+    assert_int_equal(prefix_reclaim(r.cache, INT64_MAX), 0);
+    rig_free(&r);
+}
+
+/* Looking is no use. */
+static void test_find_touches_nothing(void **state)
+{
+    (void)state;
+    struct rig r = rig_make(&geometry, N_PAGE);
+    int32_t a[LEN + 1], b[LEN + 1];
+    fill_text(a, LEN + 1, 9);
+    fill_text(b, LEN + 1, 10);
+    publish(&r, a, LEN);
+    publish(&r, b, LEN);
+    assert_int_equal(prefix_find(r.cache, a, LEN + 1), LEN);
+    prefix_reclaim(r.cache, 1);
+    assert_int_equal(prefix_find(r.cache, a, LEN + 1), 0);
+    assert_int_equal(prefix_find(r.cache, b, LEN + 1), LEN);
+    rig_free(&r);
+}
+
+static void test_in_use(void **state)
+{
+    (void)state;
+    struct rig r = rig_make(&geometry, N_PAGE);
+    int64_t block = kv_block_bytes(r.kv);
+    int32_t text[6 * LEN + 1], late[LEN];
+    fill_text(text, 6 * LEN + 1, 11);
+    publish(&r, text, 6 * LEN);
+    struct kv_seq *seq = begin_seq(&r, text, 3 * LEN + 1, 3 * LEN);
+    assert_int_equal(prefix_unused_bytes(r.cache), 3 * block);
+    assert_int_equal(prefix_reclaim(r.cache, 2 * block - 1), 2 * block);
+    assert_int_equal(prefix_find(r.cache, text, 6 * LEN + 1), 4 * LEN);
+    assert_int_equal(prefix_reclaim(r.cache, 5 * block), block);
+    assert_int_equal(prefix_reclaim(r.cache, block), 0);
+    check_text(seq, text, 3 * LEN);
+
+    /* A sequence without its first page: the block is alone, but what stands on it is not. */
+    for (int32_t l = 0; l < 2; l++)
+        for (int32_t h = 0; h < 2; h++)
+            kv_lane_drop_first(seq, l, h);
+    assert_int_equal(prefix_unused_bytes(r.cache), 0);
+    assert_int_equal(prefix_reclaim(r.cache, block), 0);
+    assert_int_equal(used(&r), 3 * block);
+
+    /* An unused text beside the used one goes, though it is the younger. */
+    fill_text(late, LEN, 12);
+    publish(&r, late, LEN);
+    assert_int_equal(prefix_unused_bytes(r.cache), block);
+    assert_int_equal(prefix_reclaim(r.cache, 10 * block), block);
+    kv_seq_free(seq);
+    assert_int_equal(prefix_unused_bytes(r.cache), 3 * block);
+    assert_int_equal(prefix_reclaim(r.cache, 10 * block), 3 * block);
+    assert_int_equal(used(&r), 0);
+    rig_free(&r);
+}
+
+/* ---- no memory ---- */
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    struct kv_cache *kv = kv_check_cache(&geometry, N_PAGE);
+    struct prefix_cache *cache = NULL;
+    static int32_t text[200 * LEN + 1];
+    pith_error err;
+    int32_t n_found, n_there = 0, n_short = 0;
+    fill_text(text, 200 * LEN + 1, 13);
+    int64_t before = pi_mem_used(PI_MEM_OTHER), n = 0;
+    pith_status status = PITH_NOMEM;
+    while (status == PITH_NOMEM) {
+        pi_mem_fail_at(++n, false);
+        status = prefix_create(kv, SALT, &cache, &err);
+        pi_mem_fail_at(0, false);
+        if (status == PITH_NOMEM)
+            assert_int_equal(pi_mem_used(PI_MEM_OTHER), before);
+    }
+    assert_int_equal(status, PITH_OK);
+    assert_int_equal(n, 3); /* two allocations */
+
+    /* Each publication remembers as far as memory goes, and nothing is wrong afterwards; an
+       allocation of the table that fails costs nothing at all. */
+    struct kv_seq *seq = make_seq(kv, text, 200 * LEN);
+    for (n = 1; n_there < 200 * LEN; n++) {
+        pi_mem_fail_at(n, false);
+        n_there = prefix_publish(cache, text, 200 * LEN, seq);
+        pi_mem_fail_at(0, false);
+        n_short += n_there < 200 * LEN;
+        assert_int_equal(prefix_count(cache), n_there / LEN);
+        assert_int_equal(prefix_find(cache, text, 200 * LEN + 1), n_there);
+    }
+    assert_in_range(n_short, 2, 200);
+    kv_seq_free(seq);
+
+    assert_int_equal(kv_seq_create(kv, &seq, NULL), PITH_OK);
+    status = PITH_NOMEM;
+    for (n = 1; status == PITH_NOMEM; n++) {
+        n_found = -1;
+        pi_mem_fail_at(n, false);
+        status = prefix_append(cache, text, 200 * LEN + 1, seq, &n_found, &err);
+        pi_mem_fail_at(0, false);
+        if (status == PITH_NOMEM) {
+            assert_int_equal(kv_lane_len(seq, 1, 1), 0);
+            assert_int_equal(kv_lane_pages(seq, 0, 0), 0);
+            assert_int_equal(prefix_unused_bytes(cache), 200 * kv_block_bytes(kv));
+        }
+    }
+    assert_int_equal(status, PITH_OK);
+    assert_true(n > 2);
+    assert_int_equal(n_found, 200 * LEN);
+    kv_seq_free(seq);
+    prefix_free(cache);
+    assert_int_equal(pi_mem_used(PI_MEM_OTHER), before);
+    kv_cache_free(kv);
+}
+
+/* ---- against a plain model ---- */
+
+#define SEQ_MAX 8
+#define MODEL_TEXT (6 * LEN)
+#define MODEL_NODES 1000
+#define MODEL_OPS 10000
+
+struct plain_node {
+    int32_t token[MODEL_TEXT];
+    int32_t n; /* tokens, with all those before */
+    int32_t page;
+    int64_t tick;
+};
+
+struct plain_seq {
+    struct kv_seq *seq; /* NULL: none */
+    int32_t token[MODEL_TEXT];
+    int32_t n;
+    int32_t page[MODEL_TEXT / LEN]; /* numbers of the model's own */
+};
+
+struct plain {
+    struct plain_node node[MODEL_NODES];
+    int32_t n_node;
+    struct plain_seq seq[SEQ_MAX];
+    int32_t n_page; /* numbers given out */
+    int64_t tick;
+    int64_t n_dropped;
+    uint64_t rng;
+};
+
+static struct plain_node *plain_find(struct plain *m, const int32_t *tokens, int32_t n)
+{
+    for (int32_t i = 0; i < m->n_node; i++)
+        if (m->node[i].n == n && memcmp(m->node[i].token, tokens, (size_t)n * 4) == 0)
+            return &m->node[i];
+    return NULL;
+}
+
+/* The tokens of the longest text that is there, of at most n. */
+static int32_t plain_longest(struct plain *m, const int32_t *tokens, int32_t n)
+{
+    int32_t found = 0;
+    while (found + LEN <= n && plain_find(m, tokens, found + LEN) != NULL)
+        found += LEN;
+    return found;
+}
+
+static void plain_use(struct plain *m, const int32_t *tokens, int32_t n)
+{
+    m->tick++;
+    for (int32_t i = LEN; i <= n; i += LEN)
+        plain_find(m, tokens, i)->tick = m->tick;
+}
+
+static int32_t pages_of(int32_t n)
+{
+    return (n + LEN - 1) / LEN;
+}
+
+static bool plain_in_seq(const struct plain *m, int32_t page, int32_t but)
+{
+    for (int32_t s = 0; s < SEQ_MAX; s++)
+        for (int32_t i = 0; m->seq[s].seq != NULL && i < pages_of(m->seq[s].n); i++)
+            if (m->seq[s].page[i] == page && s != but)
+                return true;
+    return false;
+}
+
+static bool plain_in_node(const struct plain *m, int32_t page)
+{
+    for (int32_t i = 0; i < m->n_node; i++)
+        if (m->node[i].page == page)
+            return true;
+    return false;
+}
+
+/* The one that goes next; NULL: none. */
+static struct plain_node *plain_victim(struct plain *m)
+{
+    struct plain_node *victim = NULL;
+    for (int32_t i = 0; i < m->n_node; i++) {
+        struct plain_node *node = &m->node[i];
+        bool leaf = true;
+        for (int32_t k = 0; k < m->n_node && leaf; k++)
+            leaf = m->node[k].n <= node->n ||
+                   memcmp(m->node[k].token, node->token, (size_t)node->n * 4) != 0;
+        if (!leaf || plain_in_seq(m, node->page, -1))
+            continue;
+        assert_true(victim == NULL || victim->tick != node->tick);
+        if (victim == NULL || node->tick < victim->tick)
+            victim = node;
+    }
+    return victim;
+}
+
+static int64_t plain_reclaim(struct plain *m, int64_t n_block)
+{
+    int64_t n = 0;
+    for (; n < n_block; n++) {
+        struct plain_node *victim = plain_victim(m);
+        if (victim == NULL)
+            break;
+        *victim = m->node[--m->n_node];
+    }
+    return n;
+}
+
+/* Blocks that could go, of a copy. */
+static int64_t plain_unused(const struct plain *m)
+{
+    static struct plain copy;
+    copy = *m;
+    return plain_reclaim(&copy, INT64_MAX);
+}
+
+static int64_t plain_used_pages(const struct plain *m)
+{
+    int64_t n = 0;
+    for (int32_t page = 0; page < m->n_page; page++)
+        n += plain_in_seq(m, page, -1) || plain_in_node(m, page);
+    return n;
+}
+
+/* A text out of few, which begin alike. */
+static void plain_text(struct plain *m, int32_t *tokens)
+{
+    for (int32_t i = 0; i < MODEL_TEXT; i++)
+        tokens[i] = i % LEN == (i / LEN * 5) % LEN ? (int32_t)rng_below(&m->rng, 3) : i;
+}
+
+/* Another text behind what a sequence holds. */
+static void new_rest(struct plain *m, struct plain_seq *p)
+{
+    int32_t text[MODEL_TEXT];
+    plain_text(m, text);
+    memcpy(p->token + p->n, text + p->n, (size_t)(MODEL_TEXT - p->n) * 4);
+}
+
+/* Frees memory for n more blocks where it is short. */
+static void make_room(struct plain *m, struct rig *r, int32_t n)
+{
+    int64_t block = kv_block_bytes(r->kv), lacks = n * block - kv_cache_free_bytes(r->kv);
+    if (lacks <= 0)
+        return;
+    int64_t freed = plain_reclaim(m, (lacks + block - 1) / block);
+    m->n_dropped += freed;
+    assert_int_equal(prefix_reclaim(r->cache, lacks), freed * block);
+}
+
+/* Appends the rest of a sequence's text, up to n tokens. */
+static void extend(struct plain *m, struct rig *r, int32_t s, int32_t n)
+{
+    struct plain_seq *p = &m->seq[s];
+    make_room(m, r, pages_of(n) - p->n / LEN);
+    if ((pages_of(n) - p->n / LEN) * kv_block_bytes(r->kv) > kv_cache_free_bytes(r->kv))
+        return;
+    /* A page that is begun is written to, and copied where others have it. */
+    if (n > p->n && p->n % LEN != 0) {
+        int32_t *last = &p->page[p->n / LEN];
+        if (plain_in_seq(m, *last, s) || plain_in_node(m, *last))
+            *last = m->n_page++;
+    }
+    for (int32_t i = pages_of(p->n); i < pages_of(n); i++)
+        p->page[i] = m->n_page++;
+    assert_int_equal(grow_seq(p->seq, p->token, p->n, n), PITH_OK);
+    kv_seq_trim(p->seq);
+    p->n = n;
+}
+
+static void start(struct plain *m, struct rig *r, int32_t s)
+{
+    struct plain_seq *p = &m->seq[s];
+    int32_t n = 1 + (int32_t)rng_below(&m->rng, MODEL_TEXT);
+    plain_text(m, p->token);
+    int32_t found = plain_longest(m, p->token, n - 1);
+    p->seq = begin_seq(r, p->token, n, found);
+    check_text(p->seq, p->token, found);
+    p->n = found;
+    for (int32_t i = 0; i < found / LEN; i++)
+        p->page[i] = plain_find(m, p->token, (i + 1) * LEN)->page;
+    plain_use(m, p->token, found);
+    extend(m, r, s, n);
+}
+
+static void fork_seq(struct plain *m, int32_t s, int32_t to)
+{
+    if (m->seq[to].seq != NULL)
+        return;
+    struct kv_seq *seq = NULL;
+    assert_int_equal(kv_seq_fork(m->seq[s].seq, &seq, NULL), PITH_OK);
+    kv_seq_trim(m->seq[s].seq);
+    m->seq[to] = m->seq[s];
+    m->seq[to].seq = seq;
+    new_rest(m, &m->seq[to]);
+}
+
+static void publish_seq(struct plain *m, struct rig *r, int32_t s)
+{
+    struct plain_seq *p = &m->seq[s];
+    int32_t n = (int32_t)rng_below(&m->rng, (uint64_t)p->n + 1), whole = n / LEN * LEN;
+    assert_int_equal(prefix_publish(r->cache, p->token, n, p->seq), whole);
+    for (int32_t i = LEN; i <= whole; i += LEN)
+        if (plain_find(m, p->token, i) == NULL) {
+            struct plain_node *node = &m->node[m->n_node++];
+            memcpy(node->token, p->token, sizeof(node->token));
+            node->n = i;
+            node->page = p->page[i / LEN - 1];
+        }
+    plain_use(m, p->token, whole);
+}
+
+/* Numbers of pages that nothing has are forgotten, so that the model's walks stay short. */
+static void renumber(struct plain *m)
+{
+    int32_t n = 0;
+    for (int32_t page = 0; page < m->n_page; page++) {
+        bool there = plain_in_seq(m, page, -1) || plain_in_node(m, page);
+        for (int32_t s = 0; s < SEQ_MAX && there; s++)
+            for (int32_t i = 0; m->seq[s].seq != NULL && i < pages_of(m->seq[s].n); i++)
+                if (m->seq[s].page[i] == page)
+                    m->seq[s].page[i] = n;
+        for (int32_t i = 0; i < m->n_node && there; i++)
+            if (m->node[i].page == page)
+                m->node[i].page = n;
+        n += there;
+    }
+    m->n_page = n;
+}
+
+static void one_op(struct plain *m, struct rig *r)
+{
+    int32_t s = (int32_t)rng_below(&m->rng, SEQ_MAX);
+    struct plain_seq *p = &m->seq[s];
+    if (p->seq == NULL) {
+        start(m, r, s);
+        return;
+    }
+    switch (rng_below(&m->rng, 8)) {
+    case 0:
+    case 1:
+        kv_seq_free(p->seq);
+        p->seq = NULL;
+        break;
+    case 2:
+        fork_seq(m, s, (int32_t)rng_below(&m->rng, SEQ_MAX));
+        break;
+    case 3:
+        p->n = (int32_t)rng_below(&m->rng, (uint64_t)p->n + 1);
+        kv_seq_truncate(p->seq, p->n);
+        new_rest(m, p);
+        break;
+    case 4: {
+        int64_t n = (int64_t)rng_below(&m->rng, 6), block = kv_block_bytes(r->kv);
+        int64_t freed = plain_reclaim(m, n);
+        m->n_dropped += freed;
+        assert_int_equal(prefix_reclaim(r->cache, n * block), freed * block);
+        break;
+    }
+    case 5:
+        extend(m, r, s, p->n + (int32_t)rng_below(&m->rng, (uint64_t)(MODEL_TEXT - p->n) + 1));
+        break;
+    default:
+        publish_seq(m, r, s);
+    }
+}
+
+static void test_model(void **state)
+{
+    (void)state;
+    static struct plain m;
+    struct kv_geometry g = geometry;
+    g.n_head = 1;
+    struct rig r = rig_make(&g, 2 * 40); /* 40 blocks */
+    int64_t block = kv_block_bytes(r.kv);
+    m = (struct plain){.rng = 14};
+    for (int32_t op = 0; op < MODEL_OPS; op++) {
+        one_op(&m, &r);
+        assert_int_equal(prefix_count(r.cache), m.n_node);
+        assert_int_equal(prefix_dropped(r.cache), m.n_dropped);
+        assert_int_equal(prefix_unused_bytes(r.cache), plain_unused(&m) * block);
+        assert_int_equal(used(&r), plain_used_pages(&m) * block);
+        if (m.n_page > 100)
+            renumber(&m);
+    }
+    assert_true(m.n_dropped > 100);
+    for (int32_t s = 0; s < SEQ_MAX; s++)
+        kv_seq_free(m.seq[s].seq);
+    rig_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hash_vectors),
+        cmocka_unit_test(test_collision),
+        cmocka_unit_test(test_salt),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_append),
+        cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_find_touches_nothing),
+        cmocka_unit_test(test_in_use),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,478 @@
+/*
+ * test_share.c - share policies in an engine: what can be asked for and what is refused, that
+ * nothing shared is nothing changed but where pages end, and that what is shared depends on the
+ * sequence alone: on no thread, chunk or company, and through forks, forgetting and failures.
+ */
+#include "share_rig.h"
+
+/* ---- options ---- */
+
+static void refuse(const char *share, const char *keep, const char *recall, const char *word)
+{
+    pith_engine_params p = params_of(share);
+    pith_engine *e = NULL;
+    pith_error err;
+    p.keep = keep;
+    p.recall = recall;
+    expect(pith_engine_create(model, &p, &e, &err), &err, PITH_INVALID, word);
+}
+
+static void options(void **state)
+{
+    struct share_config a, b;
+    pith_policy_info info;
+    pith_param_info param;
+    pith_error err;
+    (void)state;
+    check(share_config_parse("memshare", &a, &err), &err);
+    assert_true(a.options.step == 0.8 && a.options.block == 0.2);
+    assert_int_equal(a.options.mode, SHARE_POSITIONAL);
+    assert_int_equal(a.options.form, SHARE_RMS);
+    assert_int_equal(a.options.candidates, 8);
+    check(share_config_parse("memshare:step=0.9,form=paper,block=0.8,mode=literal", &b, &err),
+          &err);
+    assert_int_equal(b.options.mode, SHARE_LITERAL);
+    assert_false(share_config_same(&a, &b));
+    check(share_config_parse("memshare:block=0.2", &b, &err), &err);
+    assert_true(share_config_same(&a, &b));
+    check(share_config_parse("", &b, &err), &err);
+    assert_int_equal(b.kind, SHARE_NONE);
+    expect(pith_share_check("memshare:step=2", &err), &err, PITH_INVALID, "step");
+    expect(pith_share_check("memshire", &err), &err, PITH_INVALID, "memshare, random");
+    expect(pith_share_check("memshare:mode=literal,across=yes", &err), &err, PITH_INVALID,
+           "across");
+    assert_int_equal(pith_share_policy(0, &info), PITH_OK);
+    assert_string_equal(info.name, "memshare");
+    assert_int_equal(pith_share_param(0, info.n_param - 1, &param), PITH_OK);
+    assert_int_equal(pith_share_param(0, info.n_param, &param), PITH_NOT_FOUND);
+    assert_int_equal(pith_share_policy(2, &info), PITH_NOT_FOUND);
+    refuse("memshare", "longflow:budget=64", NULL, "overwrites");
+    refuse("memshare", "streaming:budget=64,positions=cache", NULL, "places");
+    refuse("memshare", "knorm:budget=64", "text", "recall text");
+}
+
+/* Pages of 16 where nobody says, and of what was asked for where somebody does. */
+static void page_lengths(void **state)
+{
+    pith_engine_params p = params_of("memshare");
+    (void)state;
+    for (int32_t i = 0; i < 3; i++) {
+        p.share = i == 0 ? "memshare" : i == 1 ? NULL : "memshare";
+        p.page_len = i == 2 ? 32 : 0;
+        pith_engine *e = engine_of(&p);
+        assert_int_equal(kv_cache_geometry(e->kv)->page_len, i == 0 ? 16 : i == 1 ? 64 : 32);
+        pith_engine_free(e);
+    }
+}
+
+/* ---- nothing shared ---- */
+
+/* Thresholds of 0 and a control that shares nothing end pages at the same places, and are the same
+   bit for bit; and until the first page ends early so is the cache without any policy. */
+static void nothing_shared(void **state)
+{
+    pith_engine_params p[3] = {params_of("memshare:block=0"), params_of("random:share=0"),
+                               params_of(NULL)};
+    pith_engine *e[3];
+    pith_seq *seq[3];
+    (void)state;
+    p[2].page_len = 16;
+    for (int32_t i = 0; i < 3; i++) {
+        e[i] = engine_of(&p[i]);
+        seq[i] = seq_of(e[i]);
+        read_to(seq[i], N_PROMPT);
+    }
+    /* The prompt's last page is ended before the first step. */
+    assert_int_equal(share_seq_first_change(seq[0]->share), INT32_MAX);
+    assert_true(hash_of(seq[0]) == hash_of(seq[2]));
+    for (int32_t n = N_PROMPT + 1; n <= n_id; n++) {
+        for (int32_t i = 0; i < 3; i++)
+            read_to(seq[i], n);
+        assert_true(hash_of(seq[0]) == hash_of(seq[1]));
+        const float *a = pith_seq_logits(seq[0]), *b = pith_seq_logits(seq[2]);
+        for (int32_t v = 0; v < model->hp.n_vocab; v++)
+            assert_true(a[v] - b[v] < 1e-2f && b[v] - a[v] < 1e-2f);
+    }
+    assert_int_equal(share_seq_first_change(seq[0]->share), N_PROMPT - 1);
+    pith_share_stats t = stats_of(seq[0]);
+    assert_int_equal(t.steps_closed, n_end);
+    assert_int_equal(t.steps_compared, n_end - 1);
+    assert_true(t.steps_similar > n_end / 2 && t.pages_compared > 0);
+    assert_int_equal(t.pages_shared, 0);
+    for (int32_t i = 0; i < 3; i++) {
+        pith_seq_free(seq[i]);
+        pith_engine_free(e[i]);
+    }
+}
+
+/* ---- shared ---- */
+
+/* What lanes hold: all positions, where they are read at those of the pages that went. */
+static void check_lanes(const pith_seq *seq, bool literal)
+{
+    pith_share_stats t = stats_of(seq);
+    int32_t pos[IDS_MAX], n = pith_seq_length(seq);
+    for (int32_t l = 0; l < model->hp.n_layer; l++)
+        for (int32_t h = 0; h < model->hp.n_head_kv; h++) {
+            pith_lane_info lane;
+            assert_int_equal(pith_seq_lane(seq, l, h, &lane, pos, IDS_MAX), PITH_OK);
+            assert_int_equal(lane.n_entry, literal ? n - t.tokens_shared : n);
+            for (int32_t i = 0; i < lane.n_entry; i++)
+                assert_true(literal ? i == 0 || pos[i] > pos[i - 1] : pos[i] == i);
+        }
+}
+
+static const char *const sharing[] = {LAX, LAX ",mode=literal", "random:share=0.7",
+                                      "random:share=0.7,mode=literal", LAX ",form=paper"};
+
+/* The same tokens and bits for any number of threads, alone and in company, and the memory that the
+   figures tell of is free. */
+static void same_anywhere(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < PI_LEN(sharing); k++) {
+        pith_engine_params p = params_of(sharing[k]);
+        pith_engine *e = engine_of(&p);
+        pith_seq *seq = seq_of(e);
+        pith_kv_stats kv;
+        read_to(seq, n_id);
+        pith_share_stats t = stats_of(seq);
+        assert_true(t.pages_shared > 4 && t.tokens_shared > 4 * 8);
+        check_lanes(seq, strstr(sharing[k], "literal") != NULL);
+        pith_engine_kv_stats(e, &kv);
+        int64_t whole = (kv.n_page_used + t.pages_shared * model->hp.n_layer * model->hp.n_head_kv);
+        assert_int_equal(t.bytes_saved + kv.used_bytes, whole * kv.page_bytes);
+
+        p.n_thread = 3;
+        p.chunk = 16;
+        pith_engine *other = engine_of(&p);
+        pith_seq *pair[2] = {seq_of(other), seq_of(other)};
+        read_to(pair[0], N_PROMPT + 3);
+        for (int32_t i = N_PROMPT; i < n_id; i++) {
+            pith_error err;
+            pith_batch_item items[2] = {
+                {.seq = pair[0], .tokens = &ids[i + 3 < n_id ? i + 3 : 5], .n_token = 1},
+                {.seq = pair[1],
+                 .tokens = i == N_PROMPT ? ids : &ids[i - 1],
+                 .n_token = i == N_PROMPT ? N_PROMPT : 1}};
+            check(pith_batch_eval(other, items, 2, NULL, NULL, &err), &err);
+        }
+        read_to(pair[1], n_id);
+        assert_true(hash_of(pair[1]) == hash_of(seq));
+        pith_share_stats u = stats_of(pair[1]);
+        assert_int_equal(u.pages_shared, t.pages_shared);
+        assert_int_equal(u.tokens_shared, t.tokens_shared);
+        assert_int_equal(u.pages_compared, t.pages_compared);
+        pith_seq_free(pair[0]);
+        pith_seq_free(pair[1]);
+        pith_engine_free(other);
+        pith_seq_free(seq);
+        pith_engine_free(e);
+    }
+}
+
+/* A fork goes on as its origin, whichever goes first; freeing one leaves the other. */
+static void forks(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < PI_LEN(sharing); k++) {
+        pith_engine_params p = params_of(sharing[k]);
+        pith_engine *e = engine_of(&p);
+        pith_error err;
+        for (int32_t at = N_PROMPT + 5; at < n_id; at += 61) {
+            pith_seq *seq = seq_of(e), *fork;
+            read_to(seq, at);
+            check(pith_seq_fork(seq, &fork, &err), &err);
+            read_to(fork, n_id);
+            uint64_t hash = hash_of(fork);
+            pith_share_stats t = stats_of(fork);
+            pith_seq_free(fork);
+            read_to(seq, n_id);
+            assert_true(hash_of(seq) == hash);
+            assert_int_equal(stats_of(seq).pages_shared, t.pages_shared);
+            pith_seq_free(seq);
+        }
+        pith_kv_stats kv;
+        pith_engine_kv_stats(e, &kv);
+        assert_int_equal(kv.used_bytes, 0);
+        pith_engine_free(e);
+    }
+}
+
+/* Syncing to another text is a fresh sequence, wherever the two part. */
+static void syncs(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < PI_LEN(sharing); k++) {
+        pith_engine_params p = params_of(sharing[k]);
+        pith_engine *e = engine_of(&p);
+        pith_error err;
+        for (int32_t at = 20; at < n_id; at += 37) {
+            int32_t other[IDS_MAX];
+            pith_seq *seq = seq_of(e), *fresh = seq_of(e);
+            read_to(seq, n_id);
+            memcpy(other, ids, sizeof(other));
+            other[at] = other[at] == 7 ? 8 : 7;
+            int32_t n = at + 9 < n_id ? at + 9 : n_id;
+            check(pith_seq_sync(seq, other, n, NULL, NULL, &err), &err);
+            check(pith_seq_sync(fresh, other, n, NULL, NULL, &err), &err);
+            assert_true(hash_of(seq) == hash_of(fresh));
+            /* And goes on as one. */
+            for (int32_t i = N_PROMPT; i < N_PROMPT + 60; i++) {
+                check(pith_seq_eval(seq, &ids[i], 1, &err), &err);
+                check(pith_seq_eval(fresh, &ids[i], 1, &err), &err);
+            }
+            assert_true(hash_of(seq) == hash_of(fresh));
+            pith_seq_free(seq);
+            pith_seq_free(fresh);
+        }
+        pith_engine_free(e);
+    }
+}
+
+/* Forgetting a part and reading it again: anywhere where nothing is shared, and at the ends of
+   steps where something is. */
+static void forgets(void **state)
+{
+    (void)state;
+    for (int32_t k = 0; k < 3; k++) {
+        pith_engine_params p = params_of(k == 0 ? "memshare:block=0" : sharing[k - 1]);
+        pith_engine *e = engine_of(&p);
+        pith_error err;
+        uint64_t hash = hash_at(e, n_id);
+        int32_t n_try = k == 0 ? n_id - N_PROMPT : n_end;
+        for (int32_t i = 0; i < n_try; i += k == 0 ? 13 : 1) {
+            /* Folding lets an earlier page count twice, which forgetting does not take back. */
+            int32_t at = k == 0 ? N_PROMPT + i : ends[i];
+            pith_seq *seq = seq_of(e);
+            read_to(seq, k == 2 ? (at + 9 < n_id ? at + 9 : n_id) : n_id);
+            check(pith_seq_truncate(seq, at, &err), &err);
+            read_to(seq, n_id);
+            assert_true(hash_of(seq) == hash);
+            assert_int_equal(stats_of(seq).steps_closed, n_end);
+            check(pith_seq_truncate(seq, 0, &err), &err);
+            assert_int_equal(stats_of(seq).steps_closed, 0);
+            assert_int_equal(share_seq_first_change(seq->share), INT32_MAX);
+            read_to(seq, ends[2]);
+            pith_seq_free(seq);
+        }
+        pith_engine_free(e);
+    }
+}
+
+/* A prompt that is forgotten back to where a step began goes on as if there had been none. */
+static void forgets_a_step(void **state)
+{
+    pith_engine_params p = params_of(LAX);
+    pith_engine *e = engine_of(&p);
+    pith_seq *seq = seq_of(e), *plain = seq_of(e);
+    pith_error err;
+    (void)state;
+    read_to(seq, N_PROMPT + 11);
+    check(pith_seq_truncate(seq, N_PROMPT, &err), &err);
+    read_to(plain, N_PROMPT);
+    assert_int_equal(share_seq_first_change(seq->share), INT32_MAX);
+    check(pith_seq_eval(seq, ids + 100, 30, &err), &err);
+    check(pith_seq_eval(plain, ids + 100, 30, &err), &err);
+    assert_true(hash_of(seq) == hash_of(plain));
+    pith_seq_free(seq);
+    pith_seq_free(plain);
+    pith_engine_free(e);
+}
+
+static bool stop(void *user, pith_seq *seq, int32_t pos, const float *logits)
+{
+    (void)user;
+    (void)seq;
+    (void)pos;
+    (void)logits;
+    return false;
+}
+
+/* Evaluations that are stopped leave everything as it was, that a page would have ended included.
+ */
+static void stopped(void **state)
+{
+    pith_engine_params p = params_of(LAX);
+    pith_engine *e = engine_of(&p);
+    pith_seq *seq = seq_of(e), *plain = seq_of(e);
+    pith_error err;
+    (void)state;
+    uint64_t hash = hash_at(e, n_id);
+    for (int32_t n = N_PROMPT; n < n_id; n += 7) {
+        read_to(seq, n);
+        pith_batch_item item = {.seq = seq,
+                                .tokens = &ids[n],
+                                .n_token = 1,
+                                .logits = PITH_LOGITS_ALL,
+                                .on_logits = stop};
+        assert_int_equal(pith_batch_eval(e, &item, 1, NULL, NULL, &err), PITH_CANCELLED);
+        assert_int_equal(pith_seq_length(seq), n);
+        if (n > N_PROMPT)
+            continue;
+        read_to(plain, N_PROMPT);
+        item.n_token = 20;
+        assert_int_equal(pith_batch_eval(e, &item, 1, NULL, NULL, &err), PITH_CANCELLED);
+        pith_seq *fork;
+        check(pith_seq_fork(seq, &fork, &err), &err);
+        check(pith_seq_eval(fork, ids + 9, 30, &err), &err);
+        check(pith_seq_eval(plain, ids + 9, 30, &err), &err);
+        assert_true(hash_of(fork) == hash_of(plain));
+        pith_seq_free(fork);
+    }
+    read_to(seq, n_id);
+    assert_true(hash_of(seq) == hash);
+    pith_seq_free(seq);
+    pith_seq_free(plain);
+    pith_engine_free(e);
+}
+
+/* ---- other sequences ---- */
+
+static void across(void **state)
+{
+    pith_engine_params p = params_of(LAX ",across=yes");
+    pith_engine *e = engine_of(&p);
+    pith_seq *first = seq_of(e), *second = seq_of(e);
+    (void)state;
+    read_to(first, ends[3]);
+    read_to(second, ends[0]); /* a step that has none before it in its own sequence */
+    assert_true(stats_of(second).pages_shared > 0);
+    check_lanes(second, false);
+    pith_seq_free(first);
+    read_to(second, n_id);
+    pith_seq_free(second);
+    pith_kv_stats kv;
+    pith_engine_kv_stats(e, &kv);
+    assert_int_equal(kv.used_bytes, 0);
+    pith_engine_free(e);
+}
+
+/* ---- listening ---- */
+
+struct heard {
+    int32_t n, n_shared, n_early;
+    const pith_seq *seq;
+};
+
+static void hear(void *user, const pith_share_pair *p)
+{
+    struct heard *h = user;
+    h->n++;
+    h->n_shared += p->shared;
+    h->n_early += p->early;
+    assert_ptr_equal(p->seq, h->seq);
+    assert_true(p->cosine > 0.0 && p->cosine <= 1.0 + 1e-12 && p->from_pos < p->pos && p->n > 0);
+    assert_true(p->rms >= 0.0 && p->paper >= 0.0 && p->relative >= 0.0 && p->relative < 2.0);
+}
+
+static void listens(void **state)
+{
+    pith_engine_params p = params_of(LAX), none = params_of(NULL);
+    pith_engine *e = engine_of(&p), *plain = engine_of(&none);
+    pith_error err;
+    (void)state;
+    expect(pith_engine_set_share_log(plain, hear, NULL, false, &err), &err, PITH_INVALID,
+           "no share policy");
+    for (int32_t all = 0; all < 2; all++) {
+        pith_seq *seq = seq_of(e);
+        struct heard h = {.seq = seq};
+        check(pith_engine_set_share_log(e, hear, &h, all == 1, &err), &err);
+        read_to(seq, n_id);
+        pith_share_stats t = stats_of(seq);
+        assert_int_equal(h.n, t.pages_compared);
+        assert_int_equal(h.n_early, t.pages_early);
+        assert_int_equal(h.n_shared, t.pages_shared);
+        assert_true(all == 1 ? h.n_shared == 0 && h.n_early == 0 : h.n_shared > 0);
+        pith_seq_free(seq);
+    }
+    check(pith_engine_set_share_log(e, NULL, NULL, false, &err), &err);
+    pith_engine_free(e);
+    pith_engine_free(plain);
+}
+
+/* ---- memory ---- */
+
+/* Under pressure pages are shared that were too far apart before. */
+static void scans(void **state)
+{
+    pith_engine_params p = params_of("memshare:step=0.5,block=0.01,relative=2,loose=100");
+    pith_engine *e = engine_of(&p);
+    pith_seq *seq = seq_of(e);
+    pith_kv_stats before, after;
+    (void)state;
+    read_to(seq, n_id);
+    int64_t shared = stats_of(seq).pages_shared;
+    pith_engine_kv_stats(e, &before);
+    int64_t bytes = share_seq_scan(seq->share, seq->kv);
+    pith_engine_kv_stats(e, &after);
+    assert_true(bytes > 0 && stats_of(seq).pages_shared > shared);
+    assert_int_equal(before.used_bytes - after.used_bytes, bytes);
+    check_lanes(seq, false);
+    pith_error err;
+    check(pith_seq_eval(seq, ids, 20, &err), &err);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* Every allocation fails once: what could not be done leaves all as it was, and is done then. */
+static void allocations_fail(void **state)
+{
+    pith_engine_params p = params_of(LAX);
+    pith_engine *whole = engine_of(&p);
+    uint64_t hash = hash_at(whole, ends[4]);
+    int32_t n_failed = 0;
+    (void)state;
+    pith_engine_free(whole);
+    for (int32_t n = 1;; n++) {
+        pith_engine *e = NULL;
+        pith_seq *seq = NULL, *fork = NULL;
+        pith_error err;
+        pi_mem_fail_at(n, false);
+        if (pith_engine_create(model, &p, &e, &err) != PITH_OK)
+            check(pith_engine_create(model, &p, &e, &err), &err);
+        if (pith_seq_create(e, &seq, &err) != PITH_OK)
+            check(pith_seq_create(e, &seq, &err), &err);
+        if (pith_seq_eval(seq, ids, N_PROMPT, &err) != PITH_OK)
+            check(pith_seq_eval(seq, ids, N_PROMPT, &err), &err);
+        for (int32_t i = N_PROMPT; i < ends[4]; i++) {
+            if (i == ends[2] + 3 && pith_seq_fork(seq, &fork, &err) != PITH_OK)
+                check(pith_seq_fork(seq, &fork, &err), &err);
+            if (pith_seq_eval(seq, &ids[i], 1, &err) != PITH_OK) {
+                assert_int_equal(err.status, PITH_NOMEM);
+                check(pith_seq_eval(seq, &ids[i], 1, &err), &err);
+                n_failed++;
+            }
+        }
+        bool over = pi_mem_fail_at(0, false) < n;
+        assert_true(hash_of(seq) == hash);
+        pith_seq_free(seq);
+        read_to(fork, ends[4]);
+        assert_true(hash_of(fork) == hash);
+        pith_seq_free(fork);
+        pith_engine_free(e);
+        if (over)
+            break;
+    }
+    assert_true(n_failed > 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(options),
+        cmocka_unit_test(page_lengths),
+        cmocka_unit_test(nothing_shared),
+        cmocka_unit_test(same_anywhere),
+        cmocka_unit_test(forks),
+        cmocka_unit_test(syncs),
+        cmocka_unit_test(forgets),
+        cmocka_unit_test(forgets_a_step),
+        cmocka_unit_test(stopped),
+        cmocka_unit_test(across),
+        cmocka_unit_test(listens),
+        cmocka_unit_test(scans),
+        cmocka_unit_test(allocations_fail),
+    };
+    return cmocka_run_group_tests(tests, load_model, free_model);
+}
