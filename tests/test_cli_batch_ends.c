@@ -1,0 +1,164 @@
+/*
+ * `pith batch` that ends before the end: whatever ends it, the output holds whole lines that
+ * --resume goes on from.
+ */
+#define _DEFAULT_SOURCE
+#define _POSIX_C_SOURCE 200809L
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "batch_rig.h"
+
+#define N_LONG 64
+
+static void write_long(char *path)
+{
+    FILE *file = open_file("long.jsonl", path);
+    for (int i = 0; i < N_LONG; i++) {
+        char id[16];
+        snprintf(id, sizeof(id), "request \"%d\"", i);
+        add_line(file, id, "/v1/completions",
+                 json_pack("{s:s, s:i, s:i, s:b}", "prompt", questions[i % 4], "max_tokens",
+                           100 + i % 7, "seed", i, "ignore_eos", 1));
+    }
+    close_file(file);
+}
+
+static const char *const slowly[] = {"--seqs", "2", NULL};
+
+/* Starts a batch and sends it a signal when its output has some lines. */
+static struct said end_early(const char *in, const char *out, int signal_number)
+{
+    const char *words[] = {"batch", "-m", MODEL, "-t",     "1", "-q", "-f",
+                           in,      "-o", out,   "--seqs", "2", NULL};
+    struct said said = {0};
+    FILE *null = fopen("/dev/null", "r+"), *err = tmpfile();
+    assert_true(null != NULL && err != NULL);
+    pid_t pid = command_start(words, fileno(null), fileno(null), fileno(err));
+    for (int i = 0; i < 20000 && count_lines(out) < 5; i++)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    assert_int_equal(kill(pid, signal_number), 0);
+    said.status = command_wait(pid);
+    said.err_len = (size_t)ftell(err);
+    fseek(err, 0, SEEK_END);
+    said.err_len = (size_t)ftell(err);
+    rewind(err);
+    said.err = calloc(said.err_len + 1, 1);
+    assert_int_equal(fread(said.err, 1, said.err_len, err), said.err_len);
+    fclose(err);
+    fclose(null);
+    return said;
+}
+
+/* What one run would have written is what the file has after the second one. */
+static void expect_rest(const char *in, const char *out, const json_t *whole)
+{
+    struct said s = batch(in, out, (const char *const[]){"--resume", "--seqs", "2", NULL});
+    expect_status(&s, 0);
+    said_free(&s);
+    json_t *all = read_output(out);
+    forget_company(all);
+    assert_true(json_equal(all, (json_t *)whole));
+    json_decref(all);
+    s = batch(in, out, (const char *const[]){"--resume", NULL}); /* there is nothing left to do */
+    expect_status(&s, 0);
+    assert_string_equal(s.err, "");
+    said_free(&s);
+    assert_int_equal(count_lines(out), N_LONG);
+}
+
+static void test_resume(void **state)
+{
+    (void)state;
+    char in[128], out[128];
+    write_long(in);
+    json_t *whole = batch_all(in, in_folder("whole.out", out), slowly);
+    forget_company(whole);
+    assert_int_equal(json_object_size(whole), N_LONG);
+
+    struct said s = end_early(in, in_folder("killed.out", out), SIGKILL);
+    assert_int_equal(s.status, 128 + SIGKILL);
+    said_free(&s);
+    assert_in_range(count_lines(out), 5, N_LONG - 1);
+    FILE *file = fopen(out, "a");
+    fputs("{\"id\":\"batch_req_0\",\"custom_id\":\"request \\\"63", file);
+    close_file(file);
+    s = batch(in, out, NULL);
+    expect_failure(&s, 1, "is there already");
+    said_free(&s);
+    expect_rest(in, out, whole);
+
+    s = end_early(in, in_folder("interrupted.out", out), SIGINT);
+    expect_failure(&s, 130, "interrupted: ");
+    expect_word(s.err, "of 64 requests are in \"");
+    expect_word(s.err, "--resume does the rest");
+    said_free(&s);
+    assert_in_range(count_lines(out), 5, N_LONG - 1);
+    json_t *part = read_output(out); /* whole lines */
+    json_decref(part);
+    expect_rest(in, out, whole);
+
+    /* With nothing to go on with, --resume begins. */
+    in_folder("fresh.out", out);
+    expect_rest(in, out, whole);
+    json_decref(whole);
+}
+
+/* A rest of a line is dropped, and said to be. */
+static void test_torn(void **state)
+{
+    (void)state;
+    char in[128], out[128];
+    write_plain("plain.jsonl", in, 3);
+    static const char *const torn[] = {"{\"custom", "x",
+                                       "{\"custom_id\":\"r0\",\"response\":null}"};
+    for (size_t i = 0; i < 3; i++) {
+        write_file(in_folder("torn.out", out), torn[i]);
+        struct said s = batch(in, out, (const char *const[]){"--resume", NULL});
+        expect_status(&s, 0);
+        expect_word(s.err, "the rest of a line at the end of \"");
+        said_free(&s);
+        json_t *all = read_output(out);
+        assert_int_equal(json_object_size(all), 3);
+        json_decref(all);
+    }
+}
+
+static void test_full_disk(void **state)
+{
+    (void)state;
+    char in[128], out[128];
+    struct rlimit limit, before;
+    write_long(in);
+    json_t *whole = batch_all(in, in_folder("whole.out", out), slowly);
+    forget_company(whole);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = (struct rlimit){9000, before.rlim_max};
+    signal(SIGXFSZ, SIG_IGN); /* the command inherits it */
+    in_folder("full.out", out);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    struct said s = batch(in, out, slowly);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    expect_failure(&s, 1, "cannot write \"");
+    expect_word(s.err, "File too large; ");
+    expect_word(s.err, "of 64 requests are in it");
+    said_free(&s);
+    assert_in_range(count_lines(out), 3, N_LONG - 1);
+    json_t *part = read_output(out); /* what was begun of a line is taken back */
+    json_decref(part);
+    expect_rest(in, out, whole);
+    json_decref(whole);
+}
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_torn),
+        cmocka_unit_test(test_full_disk),
+    };
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}
