@@ -339,8 +339,8 @@ PITH_API void pith_engine_free(pith_engine *engine);
 PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
 
 /* Bytes of KV memory that n_token tokens of one sequence take with these params (whole pages; the
-   most they take on the way, where a keep policy evicts, recall's guests and pages that a share
-   policy ends early included), for planning
+   most they take on the way, where a keep policy evicts, recall's guests and stretches that a
+   share policy keeps apart there included), for planning
    before anything is allocated. INVALID, UNSUPPORTED. */
 PITH_API pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
                                       int64_t n_token, int64_t *bytes, pith_error *err);
@@ -562,8 +562,9 @@ PITH_API pith_status pith_recall_check(const char *recall, pith_error *err);
  *
  * What is promised: what a sequence shares depends on its own tokens alone, neither on chunk and
  * threads nor on company, but where the option across=yes lets it use other sequences' pages. A
- * step that shares nothing only ends its last page early. Any later write to a shared page copies
- * it first. Files (pith_seq_save) hold what is shared, and not which steps there were.
+ * sequence never takes more pages than without a policy, and one that shares nothing is as without.
+ * Any later write to a shared page copies it first. Files (pith_seq_save) hold what is shared, and
+ * not which steps there were.
  */
 
 /* Share policy i of those that there are. NOT_FOUND past the last. */
@@ -713,10 +714,10 @@ typedef struct pith_share_stats {
     int64_t steps_similar;  /* of them: those with a step of like words before them */
     int64_t pages_compared; /* pairs of pages, each in all lanes */
     int64_t pages_early;    /* of them: comparing ended before the last layer */
-    int64_t pages_shared;   /* pages, each in all lanes, that others stand for */
-    int64_t tokens_shared;  /* entries of a lane in them; over the sequence's tokens: the affected
-                               ratio of MemShare */
-    int64_t bytes_saved;    /* of the pages that went */
+    int64_t pages_shared;   /* pages, or parts of them, each in all lanes, that stand for others */
+    int64_t tokens_shared;  /* entries of a lane that they stand for; over the sequence's tokens:
+                               the affected ratio of MemShare */
+    int64_t bytes_saved;    /* of the pages that came free */
     double seconds;         /* spent closing and comparing */
     uint32_t reserved[8];
 } pith_share_stats;
@@ -833,7 +834,7 @@ PITH_API pith_status pith_seq_eval(pith_seq *seq, const int32_t *tokens, int32_t
    only the rest (at least the last token, so that logits are there). The result is that of a fresh
    sequence: where truncating would leave gaps of evicted entries, only what lies before the first
    gap is kept, of an engine with a read policy only tokens that no evaluation reads in part, and of
-   one with a share policy those before the first page that it ended early or gave back. As
+   one with a share policy those before the first that it shares. As
    pith_batch_eval. */
 PITH_API pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
                                    pith_progress_fn *progress, void *user, pith_error *err);

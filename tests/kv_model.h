@@ -72,6 +72,8 @@ enum op {
     OP_FORK,
     OP_SHARE,
     OP_FOLD,
+    OP_SPAN,
+    OP_FOLD_SPAN,
     OP_COMPACT,
     OP_AIM,
     OP_TRUNCATE,

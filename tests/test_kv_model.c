@@ -230,6 +230,175 @@ static void op_fold(struct world *w, struct pair *p)
     model_recount(m);
 }
 
+/* ---- stretches ---- */
+
+/* A stretch of a lane, and the entries that are to stand there. */
+struct stretch {
+    int32_t slot, n;
+    int32_t first, head; /* page of the first, and entries before it there */
+    int32_t last, gone;  /* page behind it, and those that go there */
+    int32_t from, index; /* slot and page of what stands there, */
+    int32_t n_from;      /* pages */
+};
+
+/* Draws one, mostly within what there is; from's page is drawn by number. */
+static void draw_stretch(struct world *w, const struct lane *m, const struct lane *q,
+                         struct stretch *s)
+{
+    s->index = (int32_t)below(w, (uint64_t)q->n_live + 1);
+    s->from = model_begin(q, (int32_t)pi_min(s->index, q->n_live));
+    s->slot = (int32_t)below(w, (uint64_t)m->len + 2);
+    if (q == m && below(w, 8))
+        s->slot = s->from + (int32_t)below(w, (uint64_t)(m->len - s->from) + 1);
+    int32_t most = q == m && s->slot > s->from ? s->slot - s->from : 40;
+    s->n = (int32_t)below(w, (uint64_t)pi_min(most, 40) + 1);
+    if (below(w, 3) == 0) /* to the end */
+        s->n = m->len - s->slot;
+    s->from += below(w, 20) == 0;
+}
+
+/* What goes; false: there is no such stretch. */
+static bool place_stretch(const struct lane *m, struct stretch *s)
+{
+    if (s->n < 1 || s->slot + s->n > m->len)
+        return false;
+    s->first = model_find_page(m, s->slot, &s->head);
+    s->last = m->n_live;
+    s->gone = 0;
+    if (s->slot + s->n < m->len)
+        s->last = model_find_page(m, s->slot + s->n, &s->gone);
+    bool valid = s->first != s->last || s->head == 0;
+    for (int32_t i = s->first; i < s->last + (s->gone > 0); i++)
+        valid = valid && m->page[i].more == 0;
+    return valid;
+}
+
+/* Whether the other lane has n entries from the beginning of a page on. */
+static bool place_from(const struct lane *q, struct stretch *s)
+{
+    int32_t entry = 0;
+    s->n_from = 0;
+    if (s->n < 1 || s->from + s->n > q->len)
+        return false;
+    s->index = model_find_page(q, s->from, &entry);
+    if (entry > 0)
+        return false;
+    for (int32_t left = s->n; left > 0; left -= q->page[s->index + s->n_from++].n)
+        ;
+    return true;
+}
+
+static bool lacks_copy(const struct world *w, int32_t l, const struct lane *m,
+                       const struct stretch *s)
+{
+    return s->gone > 0 && model_is_shared(w, &m->page[s->last]) &&
+           model_page_bytes(w, l) > model_free_bytes(w);
+}
+
+static void model_cut_out(struct world *w, int32_t l, struct lane *m, const struct stretch *s,
+                          int32_t n_new)
+{
+    int32_t begin = s->first + (s->head > 0);
+    if (s->gone > 0 && model_is_shared(w, &m->page[s->last])) {
+        model_drop(w, m->page[s->last].uid, false);
+        m->page[s->last].uid = model_take(w, l);
+    }
+    m->page[s->last].n -= s->gone;
+    if (s->head > 0) {
+        m->page[s->first].n = s->head;
+        m->page[s->first].closed = false;
+    }
+    for (int32_t i = begin; i < s->last; i++)
+        model_drop(w, m->page[i].uid, false);
+    memmove(&m->page[begin + n_new], &m->page[s->last],
+            (size_t)(m->n_page - s->last) * sizeof(m->page[0]));
+    m->n_page += n_new - (s->last - begin);
+}
+
+static void op_span(struct world *w, struct pair *p, const struct pair *other)
+{
+    int32_t l = (int32_t)below(w, N_LANE), delta = (int32_t)below(w, 9) - 4;
+    struct lane *m = &p->lane[l];
+    const struct lane *q = &other->lane[l];
+    struct stretch s;
+    struct ref ref[MOST_PAGE];
+    draw_stretch(w, m, q, &s);
+    bool valid = place_stretch(m, &s), there = place_from(q, &s);
+    bool before = p != other || s.from + s.n <= s.slot;
+    if (valid && there && below(w, 4)) /* at the position of what goes */
+        delta = m->entry[s.slot].pos + m->page[s.first].delta - q->entry[s.from].pos -
+                q->page[s.index].delta;
+    bool fits = true;
+    for (int32_t i = 0, left = s.n, at = s.from; there && i < s.n_from; i++) {
+        ref[i] = q->page[s.index + i];
+        ref[i].n = (int32_t)pi_min(ref[i].n, left);
+        ref[i].delta += delta;
+        fits = fits && ref[i].more == 0;
+        for (int32_t e = 0; e < ref[i].n; e++)
+            fits = fits && q->entry[at + e].pos + ref[i].delta >= 0;
+        left -= ref[i].n;
+        at += ref[i].n;
+        ref[i].closed = left == 0 && s.last == m->n_live && ref[i].n < P;
+    }
+    if (there && m->n_page + s.n_from >= MOST_PAGE - 1)
+        return;
+    assert_int_equal(kv_seq_reserve_runs(p->seq, there ? s.n_from : 1, NULL), PITH_OK);
+    pith_status want = !before || !valid ? PITH_INVALID : PITH_OK;
+    if (want == PITH_OK && lacks_copy(w, l, m, &s))
+        want = PITH_KV_FULL;
+    if (want == PITH_OK && (!there || !fits))
+        want = PITH_INVALID;
+    if (!went(w, OP_SPAN,
+              kv_seq_share_span(p->seq, l / N_HEAD, l % N_HEAD, s.slot, s.n, other->seq, s.from,
+                                delta, NULL),
+              want))
+        return;
+    for (int32_t i = 0; i < s.n_from; i++)
+        w->uid[ref[i].uid].n_ref++;
+    memmove(&m->entry[s.slot], &q->entry[s.from], (size_t)s.n * sizeof(m->entry[0]));
+    model_cut_out(w, l, m, &s, s.n_from);
+    memcpy(&m->page[s.first + (s.head > 0)], ref, (size_t)s.n_from * sizeof(ref[0]));
+    m->unordered = m->unordered || q->unordered;
+    if (m->aim >= s.slot && m->aim < s.slot + s.n)
+        m->aim = -1;
+    model_recount(m);
+    p->next = (int32_t)pi_max(p->next, model_last(m) + 1);
+}
+
+static void op_fold_span(struct world *w, struct pair *p)
+{
+    int32_t l = (int32_t)below(w, N_LANE);
+    struct lane *m = &p->lane[l];
+    struct stretch s;
+    draw_stretch(w, m, m, &s);
+    if (below(w, 4) && s.index < m->n_live) { /* whole pages */
+        s.n = m->page[s.index].n;
+        if (below(w, 2) && s.index + 1 < m->n_live)
+            s.n += m->page[s.index + 1].n;
+        int32_t space = m->len - s.from - 2 * s.n;
+        s.slot = s.from + s.n + (space > 0 ? (int32_t)below(w, (uint64_t)space + 1) : 0);
+    }
+    bool valid = place_stretch(m, &s), there = place_from(m, &s);
+    pith_status want = !valid || s.from + s.n > s.slot ? PITH_INVALID : PITH_OK;
+    if (want == PITH_OK && lacks_copy(w, l, m, &s))
+        want = PITH_KV_FULL;
+    if (want == PITH_OK && (!there || model_begin(m, s.index + s.n_from) != s.from + s.n))
+        want = PITH_INVALID;
+    if (!went(w, OP_FOLD_SPAN,
+              kv_seq_fold_span(p->seq, l / N_HEAD, l % N_HEAD, s.slot, s.n, s.from, NULL), want))
+        return;
+    for (int32_t i = 0; i < s.n_from; i++)
+        m->page[s.index + i].more++;
+    model_cut_out(w, l, m, &s, 0);
+    memmove(&m->entry[s.slot], &m->entry[s.slot + s.n],
+            (size_t)(m->len - s.slot - s.n) * sizeof(m->entry[0]));
+    if (m->aim >= s.slot + s.n)
+        m->aim -= s.n;
+    else if (m->aim >= s.slot || (m->aim >= s.from && m->aim < s.from + s.n))
+        m->aim = -1;
+    model_recount(m);
+}
+
 /* ---- blocks ---- */
 
 static void op_hold(struct world *w, const struct pair *p, struct held *h)
@@ -362,9 +531,10 @@ static void op_create(struct world *w, struct pair *p)
 
 /* How often each comes, of their sum. */
 static const int32_t weight[N_KIND] = {
-    [OP_APPEND] = 30,      [OP_CLOSE] = 8, [OP_FORK] = 2,     [OP_SHARE] = 22, [OP_FOLD] = 8,
-    [OP_COMPACT] = 6,      [OP_AIM] = 2,   [OP_TRUNCATE] = 3, [OP_HOLD] = 6,   [OP_DROP] = 2,
-    [OP_APPEND_BLOCK] = 6, [OP_SWAP] = 4,  [OP_TRIM] = 2,     [OP_FREE] = 1,
+    [OP_APPEND] = 30,      [OP_CLOSE] = 8,    [OP_FORK] = 2,      [OP_SHARE] = 22,
+    [OP_FOLD] = 8,         [OP_SPAN] = 14,    [OP_FOLD_SPAN] = 8, [OP_COMPACT] = 6,
+    [OP_AIM] = 2,          [OP_TRUNCATE] = 3, [OP_HOLD] = 6,      [OP_DROP] = 2,
+    [OP_APPEND_BLOCK] = 8, [OP_SWAP] = 4,     [OP_TRIM] = 2,      [OP_FREE] = 1,
 };
 
 static enum op choose(struct world *w)
@@ -421,7 +591,8 @@ static void random_op(struct world *w)
 {
     int32_t before[N_LANE], after[N_LANE];
     enum op op = choose(w);
-    struct pair *p = awake(w), *other = op == OP_FORK || op == OP_SHARE ? awake(w) : p;
+    struct pair *p = awake(w),
+                *other = op == OP_FORK || op == OP_SHARE || op == OP_SPAN ? awake(w) : p;
     count_breaks(p, before);
     if (op == OP_APPEND)
         op_append(w, p);
@@ -434,6 +605,10 @@ static void random_op(struct world *w)
         op_share(w, p, other);
     else if (op == OP_FOLD)
         op_fold(w, p);
+    else if (op == OP_SPAN)
+        op_span(w, p, other);
+    else if (op == OP_FOLD_SPAN)
+        op_fold_span(w, p);
     else if (op == OP_COMPACT)
         op_compact(w, p);
     else if (op == OP_AIM)

@@ -237,7 +237,7 @@ static void test_share(void **state)
         {.share = "memshare:step=0.1,block=100,relative=2"},
         {.share = "memshare:step=0.1,block=100,relative=2,mode=literal"},
         {.share = "random:share=0.5", .type = "q8_0"},
-        {.share = "memshare:step=0.1,block=100,relative=2", .keep = "knorm:budget=64,slack=16"},
+        {.share = "memshare:step=0.1,block=100,relative=2", .keep = "knorm:budget=64,slack=64"},
     };
     pith_error err;
     int32_t n;

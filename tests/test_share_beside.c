@@ -142,7 +142,7 @@ static void equal_pages(void **state)
     assert_int_equal(kv_seq_free_bytes(kv[0]),
                      (int64_t)(1 << 22) / (int64_t)kv_page_bytes(&m.g) *
                              (int64_t)kv_page_bytes(&m.g) -
-                         8 * N_LAYER * N_HEAD * (int64_t)kv_page_bytes(&m.g));
+                         (2 + 5) * N_LAYER * N_HEAD * (int64_t)kv_page_bytes(&m.g));
     for (int32_t l = 0; l < N_LAYER; l++)
         for (int32_t h = 0; h < N_HEAD; h++) {
             float a[DIM], b[DIM];

@@ -267,7 +267,7 @@ static void pages_inside(void **state)
     check(kv_seq_reserve(seq, 100, &err), &err);
     kv_seq_append(seq, 0, 0, 0, 100, rows, 4, rows, 4);
     for (size_t i = 0; i < PI_LEN(steps); i++) {
-        int32_t n = share_pages_inside(seq, steps[i][0], steps[i][1], false, page, 8);
+        int32_t n = share_pages_inside(seq, steps[i][0], steps[i][1], page, 8);
         assert_int_equal(n, steps[i][3] - steps[i][2]);
         for (int32_t k = 0; k < n; k++) {
             assert_int_equal(page[k].at, 16 * (steps[i][2] + k));
@@ -275,9 +275,9 @@ static void pages_inside(void **state)
         }
     }
     /* The last page has 4 entries, and counts once it was ended. */
-    assert_int_equal(share_pages_inside(seq, 80, 100, false, page, 8), 1);
+    assert_int_equal(share_pages_inside(seq, 80, 100, page, 8), 1);
     kv_seq_close(seq);
-    assert_int_equal(share_pages_inside(seq, 80, 100, true, page, 8), 2);
+    assert_int_equal(share_pages_inside(seq, 80, 100, page, 8), 2);
     assert_int_equal(page[1].n, 4);
     kv_seq_free(seq);
     kv_cache_free(cache);

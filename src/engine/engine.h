@@ -200,6 +200,8 @@ void pi_seq_load_share(struct pith_seq *seq);
 void pi_seq_note_share_round(struct pith_seq *seq); /* a keep round ran */
 /* Of the first `same` tokens those before which nothing was shared. */
 int32_t pi_seq_share_reusable(const struct pith_seq *seq, int32_t same);
+/* Lets all of its tokens be as a prompt's, which is no step. */
+void pi_seq_forget_steps(struct pith_seq *seq);
 
 /* Before an item is evaluated, and before room is made for it: a token that is evaluated alone may
    begin a step. NOMEM. */

@@ -335,7 +335,13 @@ pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
     int32_t same = pi_seq_reusable(seq, tokens, n_token);
     if (same == n_token)
         return PITH_OK;
+    bool parts = same < seq->n_token;
     PI_TRY(pith_seq_truncate(seq, same, err));
+    if (parts) /* a fresh sequence reads all of it as a prompt */
+        pi_seq_forget_steps(seq);
     pith_batch_item item = {.seq = seq, .tokens = tokens + same, .n_token = n_token - same};
-    return pith_batch_eval(seq->engine, &item, 1, progress, user, err);
+    PI_TRY(pith_batch_eval(seq->engine, &item, 1, progress, user, err));
+    if (parts && n_token > 1)
+        pi_seq_forget_steps(seq);
+    return PITH_OK;
 }

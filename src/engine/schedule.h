@@ -21,7 +21,7 @@ int64_t pi_seq_held_bytes(const struct pith_seq *seq);
 
 /* The tokens from the beginning whose entries are those of a sequence without any policy, in full
    pages as its would be, and are of use to others (pi_engine_takes_prefixes): they may be
-   published. */
+   published. With a share policy those of the marked prompt at most. */
 int32_t pi_seq_unaltered(const struct pith_seq *seq);
 
 /* Whether prefixes of other sequences can begin one of this engine and leave its tokens as they

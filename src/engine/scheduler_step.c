@@ -99,8 +99,8 @@ static bool is_roomy(struct pith_scheduler *s, int32_t n)
         return false;
     if (s->engine->keep != NULL) /* each can take all that it has set aside once more */
         return scheduler_reserve(s) == 1.0 && kv_cache_free_bytes(s->engine->kv) >= s->set_aside;
-    /* One page that is begun, the copy of another, and one that a step ended early. */
-    s->spare -= kv_bytes_for_tokens(g, (int64_t)n + 3 * g->page_len);
+    /* One page that is begun, and the copy of another. */
+    s->spare -= kv_bytes_for_tokens(g, (int64_t)n + 2 * g->page_len);
     return s->spare >= 0;
 }
 

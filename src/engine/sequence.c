@@ -75,7 +75,12 @@ int32_t pi_seq_unaltered(const struct pith_seq *seq)
 {
     if (!pi_engine_takes_prefixes(seq->engine) || seq->foreign || seq->tally.n_round > 0)
         return 0;
-    return pi_seq_share_reusable(seq, seq->n_token);
+    /* What a sequence with a share policy generates stays its own, so that what it shares depends
+       on nobody who holds its pages. */
+    int32_t n = seq->n_token;
+    if (seq->share != NULL)
+        n = (int32_t)pi_min(n, seq->n_prompt);
+    return pi_seq_share_reusable(seq, n);
 }
 
 /* ---- prefixes ---- */

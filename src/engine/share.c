@@ -68,6 +68,12 @@ int32_t pi_seq_share_reusable(const struct pith_seq *seq, int32_t same)
     return (int32_t)pi_min(same, share_seq_first_change(seq->share));
 }
 
+void pi_seq_forget_steps(struct pith_seq *seq)
+{
+    if (seq->share != NULL)
+        share_seq_forget(seq->share);
+}
+
 /* ---- evaluations ---- */
 
 pith_status pi_seq_begin_share(struct pith_seq *seq, const pith_batch_item *item, pith_error *err)
@@ -84,7 +90,7 @@ void pi_seq_finish_share(struct pith_seq *seq, const pith_batch_item *item, int3
     if (n_done > 0)
         share_seq_note(seq->share, seq->kv, seq->tokens, seq->n_token, item->n_token == 1);
     else
-        share_seq_cancel(seq->share, seq->kv);
+        share_seq_cancel(seq->share);
 }
 
 /* ---- the public part ---- */

@@ -268,6 +268,32 @@ pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, i
 pith_status kv_seq_fold_page(struct kv_seq *seq, int32_t layer, int32_t head, int32_t page_index,
                              int32_t into_index, pith_error *err);
 
+/* Makes room for n more table entries in every lane. NOMEM leaves everything as it was. */
+pith_status kv_seq_reserve_runs(struct kv_seq *seq, int32_t n, pith_error *err);
+
+/* Gives back the entries slot .. slot + n - 1 of a lane, wherever they lie in its pages, and lets
+   those of (from_seq, same layer and head) from from_slot on stand there, which begins a run: the
+   last of its runs as far as it is needed, read as if written delta positions later than from_seq
+   reads them. All count once, and of the same sequence they lie before. Slots stay what they are.
+   The page of `slot` keeps its entries before, and the places behind stay empty until packing; what
+   its page holds behind the stretch moves to that page's front, which is copied first where others
+   point to it; pages that nothing is left of are given back. Marks come along, an aim at what goes
+   is forgotten. A last entry of the table that holds less than a page is closed. Plan again, as
+   above. INVALID, also for a stretch in the middle of one page, which would take another;
+   NOMEM without room in the table (kv_seq_reserve_runs); KV_FULL without a page for that copy: all
+   leave everything as it was. */
+pith_status kv_seq_share_span(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
+                              int32_t n, const struct kv_seq *from_seq, int32_t from_slot,
+                              int32_t delta, pith_error *err);
+/* The bytes that are to be free for that copy; mostly 0. */
+int64_t kv_lane_span_takes(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
+                           int32_t n);
+/* Drops the entries slot .. slot + n - 1 of a lane in the same way, and lets those of its whole
+   runs from from_slot on, n entries before `slot`, count once more, as kv_seq_fold_page does. Takes
+   no room in the table; else the same. */
+pith_status kv_seq_fold_span(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
+                             int32_t n, int32_t from_slot, pith_error *err);
+
 /* The pages of run `index` in all lanes of a sequence, kept whatever becomes of it: blocks of a
    cache of prefixes. Every lane's run there is a full page without delta that counts once, and no
    lane was overwritten. Blocks are dropped before the cache is freed. */
@@ -306,6 +332,8 @@ int64_t kv_cache_free_bytes(const struct kv_cache *cache);
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Pages held, reserved ones included. */
 int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head);
+/* How many entries the last page takes before another one is needed; 0 where it takes none. */
+int32_t kv_lane_room(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Position of a slot, its page's delta included. Positions ascend with slots but where pages were
    shared at other positions and in lanes that were overwritten (kv_seq_aim). */
 int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);

@@ -115,6 +115,11 @@ int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head)
     return kv_lane_at(seq, layer, head)->n_page;
 }
 
+int32_t kv_lane_room(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    return kv_lane_tail_room(seq->cache, kv_lane_at(seq, layer, head));
+}
+
 int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
 {
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);

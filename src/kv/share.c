@@ -1,7 +1,8 @@
 /*
  * share.c - pages that stand in more than one place of a lane, or of several: ending a page early,
- * pointing a table entry at another page, letting one page count for two. It decides nothing about
- * what is alike. Invariant: only tables, counts and marks change, no byte of a page.
+ * pointing a table entry at another page, letting one page count for two; the same of stretches
+ * that begin and end within pages are span.c's. It decides nothing about what is alike. Invariant:
+ * only tables, counts and marks change, no byte of a page.
  */
 #include "kv/store.h"
 

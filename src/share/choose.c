@@ -1,8 +1,8 @@
 /*
  * choose.c - what stands for what: of the steps before a closed one those of like words (MemShare,
- * Algorithm 1, stage 1), of their pages those with the same tokens at the same places, and of these
- * the nearest (stage 2); or, as a control, pages taken by chance. Invariant: the choice depends on
- * the tokens and pages of the steps alone.
+ * Algorithm 1, stage 1), laid over it where most tokens are the same, and of their pages those that
+ * are near (stage 2), as far as they follow each other and places come free; or, as a control,
+ * pages taken by chance. Invariant: the choice depends on the tokens and pages of the steps alone.
  */
 #include <math.h>
 
@@ -14,15 +14,6 @@ struct candidate {
     int32_t step;
     int64_t dot;
     int64_t norm;
-};
-
-/* A page of one. */
-struct pair {
-    const struct candidate *from;
-    int32_t page; /* in its share_seq.page */
-    int32_t n_same;
-    struct share_distance distance;
-    bool compared;
 };
 
 /* ---- steps ---- */
@@ -63,7 +54,7 @@ static bool add_steps(struct share_seq *seq, int32_t n_step, int64_t norm, struc
     bool any = false;
     for (int32_t i = 0; i < n_step; i++) {
         const struct share_step *step = &seq->step[i];
-        if (step->gone || step->n_page == 0)
+        if (step->gone)
             continue;
         any = true;
         const struct share_bag bag = bag_of(seq, step);
@@ -92,118 +83,93 @@ static int32_t find_steps(struct share_seq *seq, struct share_step *step, struct
     return n;
 }
 
-/* ---- pages ---- */
-
 static const struct share_step *step_of(const struct candidate *c)
 {
     return &c->seq->step[c->step];
 }
 
-/* The token of a page's first entry. */
-static const int32_t *tokens_of(const struct share_seq *seq, const struct share_step *step,
-                                const struct share_page *page)
+/* ---- blocks ---- */
+
+#define SHIFT_MAX 16 /* how far apart in their steps entries may lie that are compared */
+
+/* How many tokens of a step, from its place `begin` on, are those of another from `from` on. */
+static int32_t count_same(const struct share_seq *seq, const struct share_step *step, int32_t begin,
+                          const struct candidate *c, int32_t from, int32_t n)
 {
-    return seq->ids + step->ids + (page->at - step->begin);
+    const int32_t *a = seq->ids + step->ids + begin;
+    const int32_t *b = c->seq->ids + step_of(c)->ids + from;
+    int32_t same = 0;
+    for (int32_t i = 0; i < n; i++)
+        same += a[i] == b[i];
+    return same;
 }
 
-static bool fits(const struct share *s, const struct share_page *page,
-                 const struct share_page *from)
+/* By how much a step lies later than a candidate where most of their tokens are the same, of equals
+   the least, forward first; returns how many are. */
+static int32_t find_shift(const struct share_seq *seq, const struct share_step *step,
+                          const struct candidate *c, int32_t *shift)
 {
-    return s->config.options.mode == SHARE_LITERAL ? from->n == page->n : from->n >= page->n;
-}
-
-/* Of each candidate the page with most equal tokens at equal places, the first of equals; a page
-   without any is not compared but where everything is. */
-static int32_t find_pages(struct share_seq *seq, const struct share_step *step,
-                          const struct share_page *page, const struct candidate *best, int32_t n,
-                          struct pair *pair)
-{
-    const int32_t *tokens = tokens_of(seq, step, page);
-    int32_t n_pair = 0;
-    for (int32_t c = 0; c < n; c++) {
-        const struct share_step *other = step_of(&best[c]);
-        struct pair p = {.from = &best[c], .n_same = seq->share->log_all ? -1 : 0};
-        bool found = false;
-        for (int32_t i = other->page; i < other->page + other->n_page; i++) {
-            const struct share_page *from = &best[c].seq->page[i];
-            if (!fits(seq->share, page, from))
-                continue;
-            const int32_t *theirs = tokens_of(best[c].seq, other, from);
-            int32_t n_same = 0;
-            for (int32_t t = 0; t < page->n; t++)
-                n_same += tokens[t] == theirs[t];
-            if (n_same <= p.n_same)
-                continue;
-            p.n_same = n_same;
-            p.page = i;
-            found = true;
-        }
-        int32_t at = n_pair;
-        for (; found && at > 0 && pair[at - 1].n_same < p.n_same; at--)
-            pair[at] = pair[at - 1];
-        if (found) {
-            pair[at] = p;
-            n_pair++;
+    int32_t own = step->end - step->begin, their = step_of(c)->end - step_of(c)->begin, most = 0;
+    *shift = 0;
+    for (int32_t i = 0; i <= 2 * SHIFT_MAX; i++) {
+        int32_t d = i % 2 == 1 ? (i + 1) / 2 : -i / 2;
+        int32_t begin = (int32_t)pi_max(d, 0), from = begin - d;
+        int32_t n = (int32_t)pi_min(own - begin, their - from);
+        int32_t same = n > 0 ? count_same(seq, step, begin, c, from, n) : 0;
+        if (same > most) {
+            most = same;
+            *shift = d;
         }
     }
-    return n_pair;
+    return most;
 }
 
-static struct share_place place_of(const struct share_seq *seq, const struct share_page *page,
-                                   bool exact)
+/* What of run i of a candidate's first lane could stand in a step, which lies `shift` later: from
+   its first entry on, as that begins a page. False: nothing of it. */
+static bool block_of(const struct share_seq *seq, const struct share_step *step,
+                     const struct candidate *c, int32_t i, int32_t shift, struct share_block *out)
 {
-    return (struct share_place){
-        .kv = seq->kv, .pos = page->reads, .n = page->n, .uneven = seq->uneven, .exact = exact};
-}
-
-/* ---- sharing ---- */
-
-/* What reads a page that was folded away reads the other one now. */
-static void redirect(struct share_seq *seq, int32_t from, int32_t to)
-{
-    for (int32_t i = 0; i < seq->n_page; i++)
-        if (seq->page[i].reads == from)
-            seq->page[i].reads = to;
-}
-
-/* Lets another page stand for one of the step's; false: not every lane has both. */
-static bool share_page(struct share_seq *seq, struct share_step *step, struct share_page *page,
-                       const struct share_place *a, const struct share_place *b)
-{
-    struct share *s = seq->share;
-    int32_t changed = page->at;
-    if (!share_apply(s, seq->kv, a, b))
+    const struct share_step *other = step_of(c);
+    const struct kv_seq *kv = c->seq->kv;
+    struct kv_run run = kv_lane_run(kv, 0, 0, i);
+    int32_t at = kv_lane_pos(kv, 0, 0, run.slot), begin = at - other->begin + shift;
+    int32_t n = (int32_t)pi_min(run.n, pi_min(other->end - at, step->end - step->begin - begin));
+    bool literal = seq->share->config.options.mode == SHARE_LITERAL;
+    if (begin < 0 || n <= 0 || (literal && n < run.n) || (!literal && run.count > 1) ||
+        kv_lane_pos(kv, 0, 0, run.slot + n - 1) != at + n - 1)
         return false;
-    if (s->config.options.mode == SHARE_LITERAL) {
-        changed = b->pos;
-        redirect(seq, page->reads, b->pos);
-    }
-    page->shared = true;
-    seq->first_change = (int32_t)pi_min(seq->first_change, changed);
-    step->tally.pages_shared++;
-    step->tally.tokens_shared += page->n;
+    *out = (struct share_block){.at = at, .begin = begin, .n = n};
     return true;
 }
 
-static void tell(const struct share_seq *seq, const struct share_step *step,
-                 const struct share_page *page, const struct pair *p, bool shared)
+/* Adds the blocks of candidate number `from` to those at out; returns how many. The lane's last
+   page may go on to change. */
+static int32_t add_blocks(const struct share_seq *seq, const struct share_step *step,
+                          const struct candidate *best, int32_t from, struct share_block *out)
 {
-    struct share *s = seq->share;
-    if (s->log == NULL)
-        return;
-    const pith_share_pair told = {
-        .seq = seq->owner,
-        .pos = page->at,
-        .from_pos = p->from->seq->page[p->page].at,
-        .n = page->n,
-        .cosine = (double)p->from->dot / sqrt((double)step->norm * (double)p->from->norm),
-        .paper = p->distance.paper,
-        .rms = p->distance.rms,
-        .relative = p->distance.relative,
-        .early = p->distance.early,
-        .shared = shared,
-    };
-    s->log(s->log_user, &told);
+    const struct candidate *c = &best[from];
+    const struct kv_seq *kv = c->seq->kv;
+    bool all = seq->share->log_all;
+    int32_t n = 0, shift, most = share_runs_at(seq->share, step->end - step->begin);
+    if (find_shift(seq, step, c, &shift) == 0 && !all)
+        return 0;
+    for (int32_t i = share_run_from(kv, step_of(c)->begin);
+         n < most && i < kv_lane_runs(kv, 0, 0) - 1; i++) {
+        int32_t at = kv_lane_pos(kv, 0, 0, kv_lane_run(kv, 0, 0, i).slot);
+        if (at >= step_of(c)->end)
+            break;
+        if (!block_of(seq, step, c, i, shift, &out[n]))
+            continue;
+        out[n].from = from;
+        at -= step_of(c)->begin;
+        n += all || count_same(seq, step, out[n].begin, c, at, out[n].n) > 0;
+    }
+    return n;
+}
+
+static struct share_place place_at(const struct share_seq *seq, int32_t pos, int32_t n)
+{
+    return (struct share_place){.kv = seq->kv, .pos = pos, .n = n, .uneven = seq->uneven};
 }
 
 static double distance_of(const struct share *s, const struct share_distance *d)
@@ -211,54 +177,214 @@ static double distance_of(const struct share *s, const struct share_distance *d)
     return s->config.options.form == SHARE_PAPER ? d->paper : d->rms;
 }
 
-/* Whether a pair was compared to the end and is no further apart than the guard says. */
+/* Whether a pair was compared to the end, and is no further apart than the thresholds say. */
 static bool is_near(const struct share *s, const struct share_distance *d, double loose)
 {
     const struct share_options *o = &s->config.options;
-    return !d->early && (o->form == SHARE_PAPER || d->relative < loose * o->relative);
+    return !d->early && distance_of(s, d) < loose * o->block &&
+           (o->form == SHARE_PAPER || d->relative < loose * o->relative);
 }
 
-/* Compares one page with those that it is most like, and shares it with the nearest that is near
-   enough; of equals with the first. */
-static void compare_page(struct share_seq *seq, struct share_step *step, struct share_page *page,
-                         const struct candidate *best, int32_t n, double loose)
+/* Compares the block's entries; false: not every lane has them. */
+static bool compare_entries(struct share_seq *seq, const struct share_step *step,
+                            const struct candidate *best, struct share_block *b, double loose)
 {
     struct share *s = seq->share;
-    struct pair pair[SHARE_CANDIDATES_MAX];
-    struct share_place a = place_of(seq, page, true), to = {0};
-    int32_t n_pair = find_pages(seq, step, page, best, n, pair), nearest = -1;
-    double lowest = loose * s->config.options.block;
-    if (n_pair == 0 || !share_place_find(&a))
+    struct share_place own = place_at(seq, step->begin + b->begin, b->n);
+    struct share_place their = place_at(best[b->from].seq, b->at, b->n);
+    double limit = s->log_all ? INFINITY : loose * s->config.options.block;
+    return share_place_find(&own) && share_place_find(&their) &&
+           share_compare(s, &own, &their, limit, &b->distance);
+}
+
+/* A block that is not near ends where its tokens begin to differ, if that is: the last of a stretch
+   need not be whole. */
+static void compare_block(struct share_seq *seq, struct share_step *step,
+                          const struct candidate *best, struct share_block *b, double loose)
+{
+    struct share *s = seq->share;
+    const struct candidate *c = &best[b->from];
+    int32_t from = b->at - step_of(c)->begin, n = 0;
+    b->compared = compare_entries(seq, step, best, b, loose);
+    if (!b->compared)
         return;
-    for (int32_t i = 0; i < n_pair; i++) {
-        const struct share_seq *other = pair[i].from->seq;
-        struct share_place b =
-            place_of(other, &other->page[pair[i].page], s->config.options.mode == SHARE_LITERAL);
-        if (!share_place_find(&b) ||
-            !share_compare(s, &a, &b, s->log_all ? INFINITY : lowest, &pair[i].distance))
-            continue;
-        pair[i].compared = true;
-        step->tally.pages_compared++;
-        step->tally.pages_early += pair[i].distance.early;
-        if (is_near(s, &pair[i].distance, loose) &&
-            share_take_nearer(distance_of(s, &pair[i].distance), &lowest)) {
-            nearest = i;
-            to = b;
-        }
+    b->near = !s->log_all && is_near(s, &b->distance, loose);
+    while (n < b->n && count_same(seq, step, b->begin + n, c, from + n, 1) == 1)
+        n++;
+    if (!b->near && !s->log_all && s->config.options.mode == SHARE_POSITIONAL && n > 0 &&
+        n < b->n) {
+        struct share_block first = *b;
+        first.n = n;
+        first.near =
+            compare_entries(seq, step, best, &first, loose) && is_near(s, &first.distance, loose);
+        if (first.near)
+            *b = first;
     }
-    bool shared = nearest >= 0 && !s->log_all && share_page(seq, step, page, &a, &to);
-    for (int32_t i = 0; i < n_pair; i++)
-        if (pair[i].compared)
-            tell(seq, step, page, &pair[i], shared && i == nearest);
+    step->tally.pages_compared++;
+    step->tally.pages_early += b->distance.early;
+}
+
+static void tell(const struct share_seq *seq, const struct share_step *step,
+                 const struct candidate *c, const struct share_block *b)
+{
+    struct share *s = seq->share;
+    if (s->log == NULL || !b->compared)
+        return;
+    const pith_share_pair told = {
+        .seq = seq->owner,
+        .pos = step->begin + b->begin,
+        .from_pos = b->at,
+        .n = b->n,
+        .cosine = (double)c->dot / sqrt((double)step->norm * (double)c->norm),
+        .paper = b->distance.paper,
+        .rms = b->distance.rms,
+        .relative = b->distance.relative,
+        .early = b->distance.early,
+        .shared = b->shared,
+    };
+    s->log(s->log_user, &told);
+}
+
+/* ---- stretches ---- */
+
+/* Blocks that follow each other in one step and are near, the last as far as it is wanted. */
+struct stretch {
+    int32_t first, last; /* blocks */
+    int32_t n;           /* entries */
+    int32_t gain;        /* places */
+    double distance;     /* the mean of the entries' */
+};
+
+static int32_t begin_of(const struct share_block *block, const struct stretch *x)
+{
+    return block[x->first].begin;
+}
+
+/* Whether a stretch pays: half a page comes free at least, and half of what is read elsewhere. */
+static bool pays(const struct share *s, const struct stretch *x)
+{
+    return 2 * x->gain >= s->g.page_len && 2 * x->gain >= x->n;
+}
+
+static bool is_better(const struct stretch *a, const struct stretch *b)
+{
+    if (a->gain != b->gain)
+        return a->gain > b->gain;
+    return a->n != b->n ? a->n < b->n : a->distance < b->distance;
+}
+
+static void offer(const struct share *s, const struct share_layout *layout,
+                  const struct share_block *block, struct stretch x, struct stretch *best)
+{
+    x.gain = share_gain(layout, begin_of(block, &x), x.n);
+    if (pays(s, &x) && (best->n == 0 || is_better(&x, best)))
+        *best = x;
+}
+
+/* Offers all stretches that begin with a block: up to the end of each that follows, and up to the
+   last place before that where a page ends. */
+static void offer_from(const struct share *s, const struct share_layout *layout,
+                       const struct share_block *block, int32_t n_block, int32_t first,
+                       struct stretch *best)
+{
+    double sum = 0.0;
+    int32_t cut = 0, begin = block[first].begin;
+    for (int32_t i = first; i < n_block && block[i].near; i++) {
+        const struct share_block *b = &block[i], *before = b - (i > first);
+        int32_t end = b->begin + b->n;
+        if (b->from != block[first].from || (i > first && (b->begin != before->begin + before->n ||
+                                                           b->at != before->at + before->n)))
+            return;
+        sum += distance_of(s, &b->distance) * b->n;
+        struct stretch x = {first, i, end - begin, 0, sum / (end - begin)};
+        offer(s, layout, block, x, best);
+        while (cut < layout->n && layout->cut[cut + 1] <= end)
+            cut++;
+        if (layout->literal || layout->cut[cut] <= b->begin || layout->cut[cut] == end)
+            continue;
+        x.n = layout->cut[cut] - begin;
+        offer(s, layout, block, x, best);
+    }
+}
+
+/* Notes that n entries from a position on are read elsewhere, as `from` says. */
+static void note_shared(struct share_seq *seq, struct share_step *step,
+                        const struct share_place *own, const struct share_place *from,
+                        int64_t n_free)
+{
+    bool literal = seq->share->config.options.mode == SHARE_LITERAL;
+    int32_t changed = literal ? from->pos : own->pos;
+    seq->first_change = (int32_t)pi_min(seq->first_change, changed);
+    step->tally.tokens_shared += own->n;
+    step->tally.bytes += kv_seq_free_bytes(seq->kv) - n_free;
+}
+
+/* Lets a stretch stand; false: not every lane has it. */
+static bool share_stretch(struct share_seq *seq, struct share_step *step,
+                          const struct candidate *best, struct share_block *block,
+                          const struct stretch *x)
+{
+    const struct share_block *b = &block[x->first];
+    struct share_place whole = place_at(seq, step->begin, step->end - step->begin);
+    struct share_place own = place_at(seq, step->begin + b->begin, x->n);
+    struct share_place from = place_at(best[b->from].seq, b->at, x->n);
+    int64_t n_free = kv_seq_free_bytes(seq->kv);
+    if (!share_place_find(&whole) || !share_place_find(&own) || !share_place_find(&from) ||
+        !share_apply(seq->share, seq->kv, &whole, &own, &from))
+        return false;
+    for (int32_t i = x->first; i <= x->last; i++)
+        block[i].shared = true;
+    step->tally.pages_shared += x->last - x->first + 1;
+    note_shared(seq, step, &own, &from, n_free);
+    return true;
+}
+
+/* What overlaps a stretch is offered no more. */
+static void forget_blocks(struct share_block *block, int32_t n, const struct stretch *x)
+{
+    int32_t begin = begin_of(block, x), end = begin + x->n;
+    for (int32_t i = 0; i < n; i++)
+        if (block[i].begin < end && block[i].begin + block[i].n > begin)
+            block[i].near = false;
+}
+
+static void share_blocks(struct share_seq *seq, struct share_step *step,
+                         const struct candidate *best, int32_t n_block)
+{
+    struct share *s = seq->share;
+    struct share_block *block = s->block;
+    int32_t n_run = 0, most = share_runs_at(s, step->end - step->begin);
+    for (bool more = true; more;) {
+        struct share_place whole = place_at(seq, step->begin, step->end - step->begin);
+        struct share_layout layout;
+        struct stretch x = {0};
+        /* Where entries were folded away the step is no longer there whole. */
+        if (!share_place_find(&whole) || !share_layout_find(s, &whole, 0, 0, &layout))
+            return;
+        for (int32_t i = 0; i < n_block; i++)
+            if (block[i].near)
+                offer_from(s, &layout, block, n_block, i, &x);
+        more = x.n > 0;
+        n_run += x.last - x.first + 2;
+        if (more && n_run <= most)
+            share_stretch(seq, step, best, block, &x);
+        if (more)
+            forget_blocks(block, n_block, &x);
+    }
 }
 
 static void compare_step(struct share_seq *seq, struct share_step *step, double loose)
 {
     struct candidate best[SHARE_CANDIDATES_MAX + 1];
-    int32_t n = find_steps(seq, step, best);
-    for (int32_t i = step->page; n > 0 && i < step->page + step->n_page; i++)
-        if (!seq->page[i].shared)
-            compare_page(seq, step, &seq->page[i], best, n, loose);
+    struct share *s = seq->share;
+    int32_t n = find_steps(seq, step, best), n_block = 0;
+    for (int32_t i = 0; i < n; i++)
+        n_block += add_blocks(seq, step, best, i, s->block + n_block);
+    for (int32_t i = 0; i < n_block; i++)
+        compare_block(seq, step, best, &s->block[i], loose);
+    share_blocks(seq, step, best, n_block);
+    for (int32_t i = 0; i < n_block; i++)
+        tell(seq, step, &best[s->block[i].from], &s->block[i]);
 }
 
 /* ---- chance ---- */
@@ -275,64 +401,82 @@ static double chance(const struct share *s, int32_t pos, int32_t k)
     return (double)(z >> 11) * 0x1p-53;
 }
 
-/* The step that page i of a sequence belongs to. */
-static int32_t owner_of(const struct share_seq *seq, int32_t i)
+static bool fits(const struct share *s, const struct share_page *page,
+                 const struct share_page *from)
 {
-    int32_t low = 0, high = seq->n_step - 1;
-    while (low < high) {
-        int32_t mid = low + (high - low + 1) / 2;
-        if (seq->step[mid].page <= i)
-            low = mid;
-        else
-            high = mid - 1;
-    }
-    return low;
+    return s->config.options.mode == SHARE_LITERAL ? from->n == page->n : from->n >= page->n;
 }
 
-/* A page of the steps before, taken by chance of those that could stand for it; -1: there are none.
- */
-static int32_t choose_any(const struct share_seq *seq, const struct share_step *step,
-                          const struct share_page *page)
-{
-    int32_t n = 0, k = 0;
-    while (seq->step[k].gone) /* those before a round, which step is not */
-        k++;
-    int32_t first = seq->step[k].page;
-    for (int32_t i = first; i < step->page; i++)
-        n += fits(seq->share, page, &seq->page[i]);
-    int32_t take = (int32_t)(chance(seq->share, page->at, 1) * n);
-    for (int32_t i = first; i < step->page; i++)
-        if (fits(seq->share, page, &seq->page[i]) && take-- == 0)
-            return i;
-    return -1;
-}
-
-static void share_any(struct share_seq *seq, struct share_step *step, struct share_page *page)
+/* Page number `take` of those before a step that could stand for one of its own, if there are so
+   many: `out`, of candidate c; returns how many there are. */
+static int32_t find_any(struct share_seq *seq, const struct share_step *step,
+                        const struct share_page *page, int32_t take, struct candidate *c,
+                        struct share_page *out)
 {
     struct share *s = seq->share;
-    int32_t i = choose_any(seq, step, page);
-    if (i < 0)
+    struct share_page *other = s->page + s->cap_page;
+    int32_t n = 0;
+    for (int32_t k = 0; &seq->step[k] < step; k++) {
+        if (seq->step[k].gone)
+            continue;
+        int32_t n_page =
+            share_pages_inside(seq->kv, seq->step[k].begin, seq->step[k].end, other, s->cap_page);
+        for (int32_t i = 0; i < n_page; i++)
+            if (fits(s, page, &other[i]) && n++ == take) {
+                *c = (struct candidate){.seq = seq, .step = k, .norm = seq->step[k].norm};
+                *out = other[i];
+            }
+    }
+    return n;
+}
+
+/* The likeness of a candidate that was taken by chance. */
+static void measure(struct share_seq *seq, const struct share_step *step, struct candidate *c)
+{
+    struct share *s = seq->share;
+    struct share_bag own = bag_of(seq, step), their = bag_of(seq, step_of(c));
+    for (int32_t k = 0; k < own.n; k++)
+        s->count[own.id[k]] = own.count[k];
+    c->dot = share_bag_dot(&their, s->count);
+    share_bag_clear(&own, s->count);
+}
+
+static void share_any(struct share_seq *seq, struct share_step *step, const struct share_page *page)
+{
+    struct share *s = seq->share;
+    struct candidate c;
+    struct share_page from;
+    int32_t n = find_any(seq, step, page, -1, &c, &from);
+    if (n == 0)
         return;
-    struct candidate from = {.seq = seq, .step = owner_of(seq, i)};
-    struct pair p = {.from = &from, .page = i};
-    struct share_place a = place_of(seq, page, true);
-    struct share_place b = place_of(seq, &seq->page[i], s->config.options.mode == SHARE_LITERAL);
-    if (!share_place_find(&a) || !share_place_find(&b))
+    find_any(seq, step, page, (int32_t)(chance(s, page->at, 1) * n), &c, &from);
+    struct share_block b = {.at = from.at, .begin = page->at - step->begin, .n = page->n};
+    struct share_place whole = place_at(seq, step->begin, step->end - step->begin);
+    struct share_place own = place_at(seq, page->at, page->n);
+    struct share_place their = place_at(seq, from.at, page->n);
+    if (!share_place_find(&own) || !share_place_find(&their))
         return;
     if (s->log != NULL) {
-        const struct share_step *other = step_of(&from);
-        struct share_bag own = bag_of(seq, step), their = bag_of(seq, other);
-        for (int32_t k = 0; k < own.n; k++)
-            s->count[own.id[k]] = own.count[k];
-        from.dot = share_bag_dot(&their, s->count);
-        from.norm = other->norm;
-        share_bag_clear(&own, s->count);
-        if (!share_compare(s, &a, &b, INFINITY, &p.distance))
-            return;
-        step->tally.pages_compared++;
+        measure(seq, step, &c);
+        b.compared = share_compare(s, &own, &their, INFINITY, &b.distance);
+        step->tally.pages_compared += b.compared;
     }
-    bool shared = !s->log_all && share_page(seq, step, page, &a, &b);
-    tell(seq, step, page, &p, shared);
+    int64_t n_free = kv_seq_free_bytes(seq->kv);
+    b.shared = !s->log_all && share_apply(s, seq->kv, &whole, &own, &their);
+    if (b.shared) {
+        step->tally.pages_shared++;
+        note_shared(seq, step, &own, &their, n_free);
+    }
+    tell(seq, step, &c, &b);
+}
+
+static void share_by_chance(struct share_seq *seq, struct share_step *step)
+{
+    struct share *s = seq->share;
+    int32_t n = share_pages_inside(seq->kv, step->begin, step->end, s->page, s->cap_page);
+    for (int32_t i = 0; i < n; i++)
+        if (chance(s, s->page[i].at, 0) < s->config.options.share)
+            share_any(seq, step, &s->page[i]);
 }
 
 /* ---- a step ---- */
@@ -340,14 +484,10 @@ static void share_any(struct share_seq *seq, struct share_step *step, struct sha
 void share_step_compare(struct share_seq *seq, int32_t index, double loose)
 {
     struct share_step *step = &seq->step[index];
-    if (step->n_page == 0 || step->gone)
+    if (step->gone)
         return;
-    if (seq->share->config.kind == SHARE_MEMSHARE) {
+    if (seq->share->config.kind == SHARE_MEMSHARE)
         compare_step(seq, step, loose);
-        return;
-    }
-    for (int32_t i = step->page; i < step->page + step->n_page; i++)
-        if (!seq->page[i].shared &&
-            chance(seq->share, seq->page[i].at, 0) < seq->share->config.options.share)
-            share_any(seq, step, &seq->page[i]);
+    else
+        share_by_chance(seq, step);
 }

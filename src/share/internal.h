@@ -1,7 +1,7 @@
 /*
  * internal.h - the parts of a share policy, for the files of share/: where steps end (steps.c), how
- * far apart two pages are (distance.c), where pages lie (pages.c), what stands for what (choose.c),
- * and what a sequence remembers (share.c).
+ * far apart two pages are (distance.c), where stretches lie (pages.c), what stands for what
+ * (choose.c), and what a sequence remembers (share.c).
  */
 #ifndef PI_SHARE_INTERNAL_H
 #define PI_SHARE_INTERNAL_H
@@ -93,14 +93,6 @@ bool share_take_nearer(double distance, double *lowest);
 
 /* ---- share.c: the steps of sequences ---- */
 
-/* A page of a step, the same in all lanes. */
-struct share_page {
-    int32_t at;    /* position of the first entry */
-    int32_t n;     /* entries */
-    int32_t reads; /* `at`, or the position of the page that it was folded into */
-    bool shared;   /* another is read in its place */
-};
-
 struct share_tally {
     int32_t compared; /* 1: there were steps to compare it with */
     int32_t similar;  /* 1: one was alike */
@@ -108,16 +100,15 @@ struct share_tally {
     int32_t pages_early;
     int32_t pages_shared;
     int32_t tokens_shared;
+    int64_t bytes; /* of pages that came free */
 };
 
 struct share_step {
     int32_t begin, end; /* positions */
     int32_t ids;        /* where its tokens begin in share_seq.ids, and its bag */
     int32_t n_bag;
-    int32_t page, n_page; /* in share_seq.page */
-    int32_t waste[2];     /* places that ending pages left free before it, and behind it */
-    int64_t norm;         /* squared, of its bag */
-    bool gone;            /* a keep round came after it */
+    int64_t norm; /* squared, of its bag */
+    bool gone;    /* a keep round came after it */
     struct share_tally tally;
 };
 
@@ -129,16 +120,11 @@ struct share_seq {
     struct kv_seq *kv; /* borrowed; NULL until something is noted */
     struct share_seq *prev, *next;
 
-    int32_t begin; /* of the running step; SHARE_NO_STEP: none runs */
-    int32_t begin_waste;
-    int32_t waste;      /* places that ending pages left free since the last round, of which */
-    int32_t lost_waste; /* those of steps that did not close */
-    int32_t waste_from; /* tokens at that round */
-    int32_t n_seen;     /* tokens that were noted */
+    int32_t begin;  /* of the running step; SHARE_NO_STEP: none runs */
+    int32_t n_seen; /* tokens that were noted */
     int32_t first_change;
     bool uneven; /* lanes may differ in their pages: there was a round, or it was loaded */
-    bool began;  /* the last share_seq_begin began a step, and before it */
-    int32_t old_waste, old_first_change; /* these were so */
+    bool began;  /* the last share_seq_begin began a step */
 
     struct share_step *step; /* [cap_step] */
     int32_t n_step, cap_step;
@@ -146,8 +132,6 @@ struct share_seq {
     int32_t *bag_id;    /* [cap_id] */
     int32_t *bag_count; /* [cap_id] */
     int32_t n_id, cap_id;
-    struct share_page *page; /* [cap_page] */
-    int32_t n_page, cap_page;
     double seconds;
 };
 
@@ -157,6 +141,24 @@ struct share_distance {
     double rms;
     double relative;
     bool early;
+};
+
+/* A page of an earlier step, as far as it goes, and where it would stand. */
+struct share_block {
+    int32_t from;  /* number of the step among those that it is compared with */
+    int32_t at;    /* position of its first entry */
+    int32_t begin; /* of what it is compared with, from the closed step's first token on */
+    int32_t n;
+    bool compared;
+    bool near;
+    bool shared;
+    struct share_distance distance;
+};
+
+/* A page that lies in a step. */
+struct share_page {
+    int32_t at; /* position of the first entry */
+    int32_t n;  /* entries */
 };
 
 struct share {
@@ -171,55 +173,92 @@ struct share {
     size_t work_row;         /* floats */
     struct share_sums *sums; /* [n_layer][n_head] */
     bool *missing;           /* [n_layer][n_head] */
+    struct share_block
+        *block; /* [cap_block] of a step that closes, with any number of candidates */
+    int32_t cap_block;
+    int32_t *cut; /* [cap_cut] struct share_layout */
+    int32_t cap_cut;
+    struct share_page *page; /* [2][cap_page] of a step and of another */
+    int32_t cap_page;
     struct share_seq *first; /* all sequences, in the order in which they were made */
     pith_share_fn *log;
     void *log_user;
     bool log_all;
 };
 
-/* ---- pages.c: pages in lanes ---- */
+/* Table entries of a lane that sharing may add for a step of n tokens, and blocks of another that
+   it is compared with: twice its pages, and some. */
+static inline int32_t share_runs_at(const struct share *s, int32_t n)
+{
+    return 2 * (n / s->g.page_len) + 8;
+}
 
-/* A stretch of a sequence that every lane may have as a page. */
+/* ---- pages.c: stretches in lanes ---- */
+
+/* Where a stretch of positions lies in a lane. */
+struct share_spot {
+    int32_t run;   /* of its first entry, */
+    int32_t entry; /* which it is there */
+    int32_t slot;
+    int32_t n_run; /* runs */
+    int32_t delta; /* of the first run */
+    int32_t turns; /* runs whose delta is not that of the one before */
+    int32_t count; /* the most that one counts */
+    bool ends;     /* its last entry is the last of its run */
+};
+
 struct share_place {
     const struct kv_seq *kv;
     int32_t pos; /* of its first entry */
     int32_t n;
-    bool uneven;   /* of the sequence */
-    bool exact;    /* the page holds no more than that */
-    int32_t index; /* of its run in the first lane */
+    bool uneven;            /* of the sequence */
+    struct share_spot spot; /* in the first lane */
 };
 
 /* The pages of the first lane that lie in positions begin .. end - 1, take no more entries, and
-   nothing else is read in the place of, at most cap; ended: the lane's last takes none either. */
-int32_t share_pages_inside(const struct kv_seq *kv, int32_t begin, int32_t end, bool ended,
+   nothing else is read in the place of, at most cap. */
+int32_t share_pages_inside(const struct kv_seq *kv, int32_t begin, int32_t end,
                            struct share_page *out, int32_t cap);
+/* The first run of the first lane that begins at a position or behind it. */
+int32_t share_run_from(const struct kv_seq *kv, int32_t pos);
 
-/* Finds it in the first lane; false: it is no page there. */
+/* Finds it in the first lane; false: not all of its positions are there. */
 bool share_place_find(struct share_place *p);
-/* Its run in another lane, -1 where it is none, or is read at another delta than in the first. */
-int32_t share_place_run(const struct share_place *p, int32_t layer, int32_t head);
 
-/* How far apart two places are, as far as the first's entries go; compares the last layers first,
-   and no others once the configured distance comes to limit. False: some lane has no such page. */
+/* How far apart two places of at most a page are; compares the last layers first, and no others
+   once the configured distance comes to limit. False: some lane does not have them, or reads parts
+   of them differently. */
 bool share_compare(struct share *s, const struct share_place *a, const struct share_place *b,
                    double limit, struct share_distance *out);
 
-/* Lets place b of a sequence stand for place a of kv in all lanes, as the mode says; false: some
-   lane has no such page, or there would be more stretches than memory is set aside for. */
-bool share_apply(struct share *s, struct kv_seq *kv, const struct share_place *a,
-                 const struct share_place *b);
+/* Where pages of a lane are cut within a step. */
+struct share_layout {
+    const int32_t
+        *cut; /* [n + 1] where runs begin, from the step's first entry on, and their end */
+    int32_t n;
+    int32_t page_len;
+    int32_t room; /* of the lane's last page, if that is the last run; else 0 */
+    bool at_end;  /* it is */
+    bool literal;
+};
+
+/* Of a lane, as it is now, in the share's memory. False: it is not there whole, or has too many. */
+bool share_layout_find(struct share *s, const struct share_place *step, int32_t layer, int32_t head,
+                       struct share_layout *out);
+/* How many places come free, those in the lane's last page included, when others stand for n
+   entries from `begin` on; negative: more are taken, or it cannot be. */
+int32_t share_gain(const struct share_layout *layout, int32_t begin, int32_t n);
+
+/* Lets place b of a sequence stand for place a of kv in all lanes, as the mode says; both lie in
+   steps, and b begins a page. False: some lane does not have them so, or would take more than it
+   does, or there would be more stretches than memory is set aside for. */
+bool share_apply(struct share *s, struct kv_seq *kv, const struct share_place *step,
+                 const struct share_place *a, const struct share_place *b);
 
 /* ---- choose.c: what stands for what ---- */
 
-/* Compares the pages of closed step `index` with those of earlier steps, at thresholds times
-   `loose`, and shares. */
+/* Compares closed step `index` with pages of earlier steps, at thresholds times `loose`, and
+   shares. */
 void share_step_compare(struct share_seq *seq, int32_t index, double loose);
-
-/* The most places that pages ended early may leave free among n tokens, beside as many as sharing
-   freed: an eighth, and a page. */
-static inline int64_t share_waste_at(int32_t page_len, int32_t n)
-{
-    return n / 8 + page_len;
-}
 
 #endif

@@ -1,7 +1,8 @@
 /*
- * pages.c - a step's pages in the lanes of a sequence: where they lie, how far apart two of them
- * are, and one standing for the other in all lanes or in none. It knows no steps. Invariant: what
- * is compared and what is shared are entries at consecutive positions, the same in every lane.
+ * pages.c - stretches of a step in the lanes of a sequence: where they lie, how far apart two of
+ * them are, how many places come free when one stands for the other, and one standing for the other
+ * in all lanes or in none. It knows no steps. Invariant: what is compared and what is shared are
+ * entries at consecutive positions, the same in every lane.
  */
 #include <math.h>
 
@@ -29,56 +30,81 @@ static int32_t run_from(const struct kv_seq *kv, int32_t layer, int32_t head, in
     return low;
 }
 
-/* The run that begins at a position, -1: none does. */
-static int32_t find_run(const struct kv_seq *kv, int32_t layer, int32_t head, int32_t pos)
+int32_t share_run_from(const struct kv_seq *kv, int32_t pos)
 {
-    int32_t i = run_from(kv, layer, head, pos);
-    return i < kv_lane_runs(kv, layer, head) && first_pos(kv, layer, head, i) == pos ? i : -1;
+    return run_from(kv, 0, 0, pos);
 }
 
-/* Whether a run begins with the place's entries. */
-static bool holds(const struct share_place *p, int32_t layer, int32_t head, int32_t i)
+/* Goes from run to run over the n entries that begin at out->slot; false: there is a gap. */
+static bool walk(const struct kv_seq *kv, int32_t layer, int32_t head, int32_t pos, int32_t n,
+                 struct share_spot *out)
 {
+    int32_t n_run = kv_lane_runs(kv, layer, head), done = 0, skip = out->entry, delta = out->delta;
+    for (int32_t i = out->run; done < n; i++, skip = 0) {
+        if (i == n_run)
+            return false;
+        struct kv_run run = kv_lane_run(kv, layer, head, i);
+        int32_t part = (int32_t)pi_min(run.n - skip, n - done), slot = run.slot + skip;
+        if (kv_lane_pos(kv, layer, head, slot) != pos + done ||
+            kv_lane_pos(kv, layer, head, slot + part - 1) != pos + done + part - 1)
+            return false;
+        out->turns += run.delta != delta;
+        out->count = (int32_t)pi_max(out->count, run.count);
+        out->ends = skip + part == run.n;
+        out->n_run++;
+        delta = run.delta;
+        done += part;
+    }
+    return true;
+}
+
+static bool find_spot(const struct share_place *p, int32_t layer, int32_t head,
+                      struct share_spot *out)
+{
+    int32_t i = run_from(p->kv, layer, head, p->pos), n_run = kv_lane_runs(p->kv, layer, head);
+    if (i == n_run || first_pos(p->kv, layer, head, i) > p->pos)
+        i--;
+    if (i < 0)
+        return false;
     struct kv_run run = kv_lane_run(p->kv, layer, head, i);
-    return (p->exact ? run.n == p->n : run.n >= p->n) &&
-           kv_lane_pos(p->kv, layer, head, run.slot) == p->pos &&
-           kv_lane_pos(p->kv, layer, head, run.slot + p->n - 1) == p->pos + p->n - 1;
+    int32_t low = 0, high = run.n - 1;
+    while (low < high) { /* the last entry there that is not behind the position */
+        int32_t mid = low + (high - low + 1) / 2;
+        if (kv_lane_pos(p->kv, layer, head, run.slot + mid) <= p->pos)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    *out = (struct share_spot){.run = i, .entry = low, .slot = run.slot + low, .delta = run.delta};
+    return walk(p->kv, layer, head, p->pos, p->n, out);
 }
 
 bool share_place_find(struct share_place *p)
 {
-    p->index = find_run(p->kv, 0, 0, p->pos);
-    return p->index >= 0 && holds(p, 0, 0, p->index);
+    return p->n > 0 && find_spot(p, 0, 0, &p->spot);
 }
 
-int32_t share_place_run(const struct share_place *p, int32_t layer, int32_t head)
+/* Where it lies in a lane; false: it is not there. */
+static bool spot_of(const struct share_place *p, int32_t layer, int32_t head,
+                    struct share_spot *out)
 {
-    if (!p->uneven)
-        return p->index;
-    /* What came after a round is the same in all lanes, and so is its place from their ends. */
-    int32_t n = kv_lane_runs(p->kv, layer, head);
-    int32_t i = n - (kv_lane_runs(p->kv, 0, 0) - p->index);
-    if (i < 0 || first_pos(p->kv, layer, head, i) != p->pos)
-        i = find_run(p->kv, layer, head, p->pos);
-    if (i < 0 || !holds(p, layer, head, i) ||
-        kv_lane_run(p->kv, layer, head, i).delta != kv_lane_run(p->kv, 0, 0, p->index).delta)
-        return -1;
-    return i;
+    *out = p->spot;
+    return !p->uneven || find_spot(p, layer, head, out);
 }
 
-int32_t share_pages_inside(const struct kv_seq *kv, int32_t begin, int32_t end, bool ended,
+int32_t share_pages_inside(const struct kv_seq *kv, int32_t begin, int32_t end,
                            struct share_page *out, int32_t cap)
 {
     int32_t n = 0, n_run = kv_lane_runs(kv, 0, 0);
     for (int32_t i = run_from(kv, 0, 0, begin); i < n_run && n < cap; i++) {
         struct kv_run run = kv_lane_run(kv, 0, 0, i);
         int32_t at = kv_lane_pos(kv, 0, 0, run.slot);
-        if (kv_lane_pos(kv, 0, 0, run.slot + run.n - 1) >= end)
+        int32_t last = kv_lane_pos(kv, 0, 0, run.slot + run.n - 1);
+        if (last >= end)
             break;
-        bool open = i == n_run - 1 && !ended;
-        bool whole = kv_lane_pos(kv, 0, 0, run.slot + run.n - 1) == at + run.n - 1;
-        if (!open && whole && run.delta == 0 && run.count == 1)
-            out[n++] = (struct share_page){.at = at, .n = run.n, .reads = at};
+        bool open = i == n_run - 1 && kv_lane_room(kv, 0, 0) > 0;
+        if (!open && last == at + run.n - 1 && run.delta == 0 && run.count == 1)
+            out[n++] = (struct share_page){.at = at, .n = run.n};
     }
     return n;
 }
@@ -92,36 +118,50 @@ struct compare_job {
     int32_t layer;                 /* the first of the job's lanes */
 };
 
+/* The keys and values of a place's entries, whatever pages they lie in. */
+static void gather(const struct share *s, const struct share_place *p, int32_t layer, int32_t head,
+                   const struct share_spot *spot, float *k, float *v, float *work)
+{
+    size_t page_len = (size_t)s->g.page_len, dim_v = (size_t)s->g.dim_v;
+    size_t at = 0, skip = (size_t)spot->entry, n = (size_t)p->n;
+    if (spot->n_run == 1 && skip == 0) {
+        kv_lane_run_keys(p->kv, layer, head, spot->run, k);
+        kv_lane_run_values(p->kv, layer, head, spot->run, v);
+        return;
+    }
+    for (int32_t i = spot->run; at < n; i++, skip = 0) {
+        size_t part = (size_t)kv_lane_run(p->kv, layer, head, i).n - skip;
+        part = part < n - at ? part : n - at;
+        kv_lane_run_keys(p->kv, layer, head, i, work);
+        for (size_t d = 0; d < (size_t)s->g.dim_k; d++)
+            memcpy(k + d * page_len + at, work + d * page_len + skip, part * sizeof(*k));
+        kv_lane_run_values(p->kv, layer, head, i, work);
+        memcpy(v + at * dim_v, work + skip * dim_v, part * dim_v * sizeof(*v));
+        at += part;
+    }
+}
+
 static void compare_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct compare_job *job = ctx;
     struct share *s = job->s;
-    float *work = s->work + (size_t)thread * 5 * s->work_row;
+    float *row[5];
+    for (size_t r = 0; r < 5; r++)
+        row[r] = s->work + ((size_t)thread * 5 + r) * s->work_row;
     for (int64_t i = begin; i < end; i++) {
         int32_t layer = job->layer + (int32_t)(i / s->g.n_head), head = (int32_t)(i % s->g.n_head);
         size_t lane = (size_t)layer * (size_t)s->g.n_head + (size_t)head;
-        int32_t ia = share_place_run(job->a, layer, head);
-        int32_t ib = share_place_run(job->b, layer, head);
-        s->missing[lane] = ia < 0 || ib < 0;
+        struct share_spot a, b;
+        s->missing[lane] = !spot_of(job->a, layer, head, &a) || !spot_of(job->b, layer, head, &b) ||
+                           a.turns > 0 || b.turns > 0 || a.delta != job->a->spot.delta ||
+                           b.delta != job->b->spot.delta;
         if (s->missing[lane])
             continue;
-        float *row[4];
-        for (int32_t r = 0; r < 4; r++)
-            row[r] = work + (size_t)r * s->work_row;
-        kv_lane_run_keys(job->a->kv, layer, head, ia, row[0]);
-        kv_lane_run_keys(job->b->kv, layer, head, ib, row[1]);
-        kv_lane_run_values(job->a->kv, layer, head, ia, row[2]);
-        kv_lane_run_values(job->b->kv, layer, head, ib, row[3]);
-        const struct share_rows a = {row[0], row[2]}, b = {row[1], row[3]};
-        share_lane_sums(&s->g, &a, &b, job->a->n, job->turn, work + 4 * s->work_row,
-                        &s->sums[lane]);
+        gather(s, job->a, layer, head, &a, row[0], row[2], row[4]);
+        gather(s, job->b, layer, head, &b, row[1], row[3], row[4]);
+        const struct share_rows x = {row[0], row[2]}, y = {row[1], row[3]};
+        share_lane_sums(&s->g, &x, &y, job->a->n, job->turn, row[4], &s->sums[lane]);
     }
-}
-
-/* Where the entries of a place were written; their keys are rotated for that. */
-static int32_t written_at(const struct share_place *p)
-{
-    return kv_lane_written_pos(p->kv, 0, 0, kv_lane_run(p->kv, 0, 0, p->index).slot);
 }
 
 /* Layers that are compared before it is asked whether to go on: one, as most pairs that are apart
@@ -136,8 +176,10 @@ bool share_compare(struct share *s, const struct share_place *a, const struct sh
     struct compare_job job = {.s = s, .a = a, .b = b};
     int32_t n_layer = s->g.n_layer, n = 1;
     bool paper = s->config.options.form == SHARE_PAPER;
+    assert(a->n == b->n && a->n <= s->g.page_len);
     if (s->config.options.mode == SHARE_POSITIONAL) {
-        pi_rope_fill_delta(s->rope, written_at(b) - written_at(a), s->cs);
+        /* Keys are rotated for where they were written. */
+        pi_rope_fill_delta(s->rope, b->pos - b->spot.delta - (a->pos - a->spot.delta), s->cs);
         job.turn = &turn;
     }
     *out = (struct share_distance){0};
@@ -162,41 +204,116 @@ bool share_compare(struct share *s, const struct share_place *a, const struct sh
     return true;
 }
 
-/* ---- standing for it ---- */
+/* ---- what it saves ---- */
 
-/* Whether all lanes have both, and room for another stretch at other positions. */
-static bool can_apply(const struct share *s, const struct kv_seq *kv, const struct share_place *a,
-                      const struct share_place *b)
+bool share_layout_find(struct share *s, const struct share_place *step, int32_t layer, int32_t head,
+                       struct share_layout *out)
 {
-    for (int32_t l = 0; l < s->g.n_layer; l++)
-        for (int32_t h = 0; h < s->g.n_head; h++) {
-            if (share_place_run(a, l, h) < 0 || share_place_run(b, l, h) < 0)
-                return false;
-            if (s->config.evicts && kv_lane_breaks(kv, l, h) + 2 > 2 * s->config.options.runs)
-                return false;
-        }
+    struct share_spot spot;
+    if (!spot_of(step, layer, head, &spot) || spot.n_run >= s->cap_cut)
+        return false;
+    struct kv_run run = {0};
+    for (int32_t i = 0; i < spot.n_run; i++) {
+        run = kv_lane_run(step->kv, layer, head, spot.run + i);
+        s->cut[i] = run.slot - spot.slot;
+    }
+    s->cut[spot.n_run] = run.slot + run.n - spot.slot;
+    bool at_end = spot.run + spot.n_run == kv_lane_runs(step->kv, layer, head);
+    *out = (struct share_layout){.cut = s->cut,
+                                 .n = spot.n_run,
+                                 .page_len = s->g.page_len,
+                                 .room = at_end ? kv_lane_room(step->kv, layer, head) : 0,
+                                 .at_end = at_end,
+                                 .literal = s->config.options.mode == SHARE_LITERAL};
     return true;
 }
 
-bool share_apply(struct share *s, struct kv_seq *kv, const struct share_place *a,
-                 const struct share_place *b)
+/* The first of the n + 1 cuts that is not before a place. */
+static int32_t cut_from(const struct share_layout *layout, int32_t at)
+{
+    int32_t low = 0, high = layout->n;
+    while (low < high) {
+        int32_t mid = low + (high - low) / 2;
+        if (layout->cut[mid] < at)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+int32_t share_gain(const struct share_layout *layout, int32_t begin, int32_t n)
+{
+    const int32_t *cut = layout->cut;
+    int32_t end = begin + n, first = cut_from(layout, begin), last = cut_from(layout, end);
+    int32_t room = layout->room;
+    if (cut[last] > end)
+        last--; /* the run that it ends in */
+    if (last < first)
+        return -1; /* it lies in the middle of one, which would become two */
+    if (!layout->at_end)
+        room = 0;
+    else if (last == layout->n) /* what stands for it takes no more; where it goes the head does */
+        room =
+            layout->literal && cut[first] > begin ? layout->page_len - (begin - cut[first - 1]) : 0;
+    else if (last == layout->n - 1)
+        room += end - cut[last];
+    return layout->page_len * (last - first) + room - layout->room;
+}
+
+/* ---- standing for it ---- */
+
+/* Whether a lane has both as they are to be, takes no more than before, and has room for another
+   stretch at other positions. */
+static bool can_apply(struct share *s, const struct share_place *step, const struct share_place *a,
+                      const struct share_place *b, int32_t layer, int32_t head)
 {
     bool literal = s->config.options.mode == SHARE_LITERAL;
-    if (!can_apply(s, kv, a, b))
+    struct share_layout layout;
+    struct share_spot to, from;
+    if (!spot_of(a, layer, head, &to) || !spot_of(b, layer, head, &from))
+        return false;
+    if (to.count > 1 || from.entry > 0 || (literal ? !from.ends : from.count > 1))
+        return false;
+    int32_t breaks = literal ? from.n_run + 1 : from.turns + 2;
+    if (s->config.evicts &&
+        kv_lane_breaks(a->kv, layer, head) + breaks > 2 * s->config.options.runs)
+        return false;
+    return !step->uneven || (share_layout_find(s, step, layer, head, &layout) &&
+                             share_gain(&layout, a->pos - step->pos, a->n) >= 0);
+}
+
+static pith_status apply(const struct share *s, struct kv_seq *kv, const struct share_place *a,
+                         const struct share_place *b, int32_t layer, int32_t head)
+{
+    struct share_spot to, from;
+    if (!spot_of(a, layer, head, &to) || !spot_of(b, layer, head, &from))
+        return PITH_INVALID;
+    if (s->config.options.mode == SHARE_LITERAL)
+        return kv_seq_fold_span(kv, layer, head, to.slot, a->n, from.slot, NULL);
+    return kv_seq_share_span(kv, layer, head, to.slot, a->n, b->kv, from.slot, a->pos - b->pos,
+                             NULL);
+}
+
+bool share_apply(struct share *s, struct kv_seq *kv, const struct share_place *step,
+                 const struct share_place *a, const struct share_place *b)
+{
+    int64_t takes = 0;
+    for (int32_t l = 0; l < s->g.n_layer; l++)
+        for (int32_t h = 0; h < s->g.n_head; h++) {
+            struct share_spot to;
+            if (!can_apply(s, step, a, b, l, h) || !spot_of(a, l, h, &to))
+                return false;
+            takes += kv_lane_span_takes(kv, l, h, to.slot, a->n);
+        }
+    if (takes > kv_seq_free_bytes(kv) ||
+        kv_seq_reserve_runs(kv, b->spot.n_run + 1, NULL) != PITH_OK)
         return false;
     for (int32_t l = 0; l < s->g.n_layer; l++)
         for (int32_t h = 0; h < s->g.n_head; h++) {
-            int32_t ia = share_place_run(a, l, h), ib = share_place_run(b, l, h);
-            /* The first lane's own index is what the others are found by: it is changed last. */
-            if (l == 0 && h == 0)
-                continue;
-            pith_status status =
-                literal ? kv_seq_fold_page(kv, l, h, ia, ib, NULL)
-                        : kv_seq_share_page(kv, l, h, ia, b->kv, ib, a->pos - b->pos, NULL);
+            pith_status status = apply(s, kv, a, b, l, h);
             assert(status == PITH_OK);
             (void)status;
         }
-    return literal ? kv_seq_fold_page(kv, 0, 0, a->index, b->index, NULL) == PITH_OK
-                   : kv_seq_share_page(kv, 0, 0, a->index, b->kv, b->index, a->pos - b->pos,
-                                       NULL) == PITH_OK;
+    return true;
 }

@@ -38,7 +38,7 @@ static const struct policy_param memshare_params[] = {
     {"step", POLICY_TYPE_REAL, AT(step), 0, 1000, "0.8",
      "steps are alike where the cosine of their bags of tokens is above this, to thousandths",
      NULL},
-    {"block", POLICY_TYPE_REAL, AT(block), 0, DISTANCE_MAX, "0.2",
+    {"block", POLICY_TYPE_REAL, AT(block), 0, DISTANCE_MAX, "0.15",
      "pages stand for each other where their distance is below this; of form=paper the paper has "
      "0.8",
      NULL},
@@ -169,13 +169,11 @@ pith_status share_config_fit(struct share_config *c, const struct keep_config *k
 int64_t share_bytes_at(const struct share_config *c, const struct kv_geometry *g, int32_t n_token,
                        int32_t n_entry)
 {
-    if (c->kind == SHARE_NONE || n_token == 0)
+    if (c->kind == SHARE_NONE || n_entry >= n_token)
         return 0;
-    /* Places that ended pages leave free are bounded (end_pages), those that sharing frees taken
-       off; packing leaves a page's apart at either end of a stretch that is read elsewhere. */
-    int64_t n_page = pi_ceil_div(share_waste_at(g->page_len, n_entry), g->page_len);
-    if (n_entry < n_token)
-        n_page += 2 * (int64_t)c->options.runs;
+    /* A sequence takes no more pages than without a policy, until a round packs it: that leaves a
+       page's places apart at either end of a stretch that is read elsewhere. */
+    int64_t n_page = 2 * (int64_t)c->options.runs;
     int64_t bytes = 0;
     for (int32_t l = 0; l < g->n_layer; l++)
         bytes += n_page * g->n_head * (int64_t)kv_layer_page_bytes(g, l);

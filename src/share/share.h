@@ -32,7 +32,7 @@ enum share_mode {
 
 struct share_options {
     double step;        /* the cosine of two steps' bags of tokens is above this; 0.8 */
-    double block;       /* the distance of two pages is below this; 0.2 */
+    double block;       /* the distance of two pages is below this; 0.15 */
     double relative;    /* the guard of SHARE_RMS: so is the relative distance */
     int32_t form;       /* enum share_form */
     int32_t mode;       /* enum share_mode */
@@ -59,8 +59,8 @@ bool share_config_same(const struct share_config *a, const struct share_config *
 pith_status share_config_fit(struct share_config *c, const struct keep_config *keep,
                              const struct recall_config *recall, pith_error *err);
 
-/* What a sequence's pages can take, beyond what its entries fill, because steps end pages early and
-   shared stretches stay apart: bytes, for n_token tokens of which lanes hold at most n_entry. */
+/* What a sequence's pages can take, beyond what its entries fill, because rounds pack shared
+   stretches apart: bytes, for n_token tokens of which lanes hold at most n_entry. */
 int64_t share_bytes_at(const struct share_config *c, const struct kv_geometry *g, int32_t n_token,
                        int32_t n_entry);
 
@@ -86,16 +86,19 @@ pith_status share_seq_fork(const struct share_seq *from, const pith_seq *owner, 
 /* Forgets what lies at or above n_token, which the lanes have forgotten already. */
 void share_seq_truncate(struct share_seq *seq, int32_t n_token);
 
-/* Before token number n_token is evaluated alone: memory for what it may close, and where it begins
-   a step, ends the lanes' last pages. NOMEM leaves everything as it was. */
+/* Forgets which steps there were, in a sequence that shares nothing: as if all were a prompt. */
+void share_seq_forget(struct share_seq *seq);
+
+/* Before token number n_token is evaluated alone: memory for what it may close. NOMEM leaves
+   everything as it was. */
 pith_status share_seq_begin(struct share_seq *seq, struct kv_seq *kv, int32_t n_token,
                             pith_error *err);
 /* Takes that back, where the token was not evaluated and its entries are gone. */
-void share_seq_cancel(struct share_seq *seq, struct kv_seq *kv);
+void share_seq_cancel(struct share_seq *seq);
 
 /* After an evaluation: tokens [n_token] are the sequence's, of which the last was evaluated alone
-   (step) or not, which ends the step before it. Where a step closes, ends the lanes' last pages,
-   compares, and shares. Different sequences one after the other. */
+   (step) or not, which ends the step before it. Where a step closes, compares
+   and shares. Different sequences one after the other. */
 void share_seq_note(struct share_seq *seq, struct kv_seq *kv, const int32_t *tokens,
                     int32_t n_token, bool step);
 
@@ -103,8 +106,8 @@ void share_seq_note(struct share_seq *seq, struct kv_seq *kv, const int32_t *tok
    that came free. */
 int64_t share_seq_scan(struct share_seq *seq, struct kv_seq *kv);
 
-/* A sequence that keeps no more than so many tokens is as if it shared nothing and had ended no
-   page early; INT32_MAX where nothing has happened. */
+/* A sequence that keeps no more than so many tokens is as if it shared nothing; INT32_MAX where
+   nothing has happened. */
 int32_t share_seq_first_change(const struct share_seq *seq);
 /* Nobody knows what the tokens that are there share: they come from a file. */
 void share_seq_set_foreign(struct share_seq *seq);

@@ -1,0 +1,235 @@
+/*
+ * span.c - stretches of a lane that others stand for: its entries are given back, and references to
+ * other entries, or counts, take their place. What is left of the page that the stretch begins in
+ * stays where it is, and of the one that it ends in moves to the front. Invariant: a lane holds no
+ * more pages than before, but references, and where one cannot be done nothing has changed.
+ */
+#include "kv/store.h"
+
+/* What goes of a lane's pages. */
+struct span {
+    int32_t first; /* table entry of the first slot, */
+    int32_t head;  /* and entries before it there */
+    int32_t last;  /* table entry behind the stretch; n_live: none, */
+    int32_t gone;  /* and entries of the stretch there */
+    int32_t begin; /* table entries begin .. last - 1 go */
+};
+
+pith_status kv_seq_reserve_runs(struct kv_seq *seq, int32_t n, pith_error *err)
+{
+    int64_t cap = 0;
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
+        cap = pi_max(cap, (int64_t)seq->lane[l].n_page + n);
+    if (cap <= seq->cap)
+        return PITH_OK;
+    cap = pi_min(pi_max(cap, (int64_t)seq->cap + seq->cap / 2), INT32_MAX);
+    if (!kv_seq_grow(seq, (int32_t)cap))
+        return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
+                       (long long)cap, kv_lane_count(seq->cache));
+    return PITH_OK;
+}
+
+/* ---- what is asked for ---- */
+
+static pith_status check_count_once(const struct kv_lane *lane, int32_t i, const char *field,
+                                    pith_error *err)
+{
+    if (lane->table[i].more > 0)
+        return pi_fail(err, PITH_INVALID, "%s: page %d counts %d times", field, i,
+                       1 + lane->table[i].more);
+    return PITH_OK;
+}
+
+static pith_status find_span(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
+                             int32_t n, struct span *out, pith_error *err)
+{
+    const struct kv_cache *cache = seq->cache;
+    if (slot < 0 || n < 1 || n > lane->len - slot)
+        return pi_fail(err, PITH_INVALID, "slot: %d entries from %d on are not in 0..%d", n, slot,
+                       lane->len - 1);
+    *out = (struct span){.last = lane->n_live};
+    out->first = kv_lane_find(cache, lane, slot, &out->head);
+    if (slot + n < lane->len)
+        out->last = kv_lane_find(cache, lane, slot + n, &out->gone);
+    out->begin = out->first + (out->head > 0);
+    if (out->first == out->last && out->head > 0)
+        return pi_fail(err, PITH_INVALID,
+                       "slot: %d entries from %d on lie in the middle of page %d", n, slot,
+                       out->first);
+    for (int32_t i = out->first; i < out->last + (out->gone > 0); i++)
+        PI_TRY(check_count_once(lane, i, "slot", err));
+    if (out->gone > 0 && lane->kind->n_ref[lane->table[out->last].page] > 1 &&
+        kv_free_bytes(cache) < kv_pages_bytes(lane->kind, 1))
+        return pi_fail(err, PITH_KV_FULL, "no page for the entries from slot %d of %d on", slot + n,
+                       lane->len);
+    return PITH_OK;
+}
+
+/* The table entry that from_slot begins; *n_run receives how many the n entries lie in. */
+static pith_status find_from(const struct kv_cache *cache, const struct kv_lane *from,
+                             int32_t from_slot, int32_t n, int32_t *index, int32_t *n_run,
+                             pith_error *err)
+{
+    int32_t entry;
+    if (from_slot < 0 || n > from->len - from_slot)
+        return pi_fail(err, PITH_INVALID, "from_slot: %d entries from %d on are not in 0..%d", n,
+                       from_slot, from->len - 1);
+    *index = kv_lane_find(cache, from, from_slot, &entry);
+    if (entry > 0)
+        return pi_fail(err, PITH_INVALID, "from_slot: %d does not begin a page", from_slot);
+    *n_run = 0;
+    for (int32_t left = n; left > 0; left -= from->table[*index + (*n_run)++].n)
+        ;
+    return PITH_OK;
+}
+
+int64_t kv_lane_span_takes(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
+                           int32_t n)
+{
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    int32_t gone = 0, i = 0;
+    if (slot + n < lane->len)
+        i = kv_lane_find(seq->cache, lane, slot + n, &gone);
+    bool copied = gone > 0 && lane->kind->n_ref[lane->table[i].page] > 1;
+    return copied ? kv_pages_bytes(lane->kind, 1) : 0;
+}
+
+/* ---- changing the table ---- */
+
+/* Makes the pages of the stretch n_new table entries, which are still to be written. */
+static void cut_out(struct kv_cache *cache, struct kv_lane *lane, const struct span *s,
+                    int32_t n_new)
+{
+    if (s->gone > 0) {
+        struct kv_page_ref *ref = &lane->table[s->last];
+        kv_page_unshare(cache, lane->kind, ref);
+        uint8_t *page = kv_page_at(lane->kind, ref->page);
+        const struct kv_page_part rest = {page, s->gone, 0, ref->n - s->gone};
+        kv_page_move(cache, lane->kind, page, &rest, 1);
+        ref->n = (uint8_t)rest.n;
+    }
+    if (s->head > 0) {
+        lane->table[s->first].n = (uint8_t)s->head;
+        lane->table[s->first].closed = false;
+    }
+    for (int32_t i = s->begin; i < s->last; i++)
+        kv_page_drop(cache, lane->kind, lane->table[i].page);
+    memmove(&lane->table[s->begin + n_new], &lane->table[s->last],
+            (size_t)(lane->n_page - s->last) * sizeof(*lane->table));
+    lane->n_page += n_new - (s->last - s->begin);
+}
+
+/* Whether positions stay in range when the first n entries of a page are read `delta` later. */
+static pith_status check_delta(const struct kv_class *kind, const struct kv_page_ref *ref,
+                               int32_t n, int32_t delta, pith_error *err)
+{
+    const int32_t *pos = kv_page_pos(kind, ref->page);
+    int64_t whole = (int64_t)ref->delta + delta;
+    for (int32_t i = 0; i < n; i++)
+        if (pos[i] + whole < 0 || pos[i] + whole > INT32_MAX || whole != (int32_t)whole)
+            return pi_fail(err, PITH_INVALID, "delta: %d moves position %lld out of range", delta,
+                           (long long)pos[i] + ref->delta);
+    return PITH_OK;
+}
+
+/* ---- other entries ---- */
+
+/* Writes the references to n entries of `from`, whose pages are counted already. */
+static void put_refs(const struct kv_cache *cache, struct kv_lane *lane, const struct span *s,
+                     const struct kv_lane *from, int32_t index, int32_t n, int32_t delta)
+{
+    for (int32_t i = 0; n > 0; i++) {
+        struct kv_page_ref ref = from->table[index + i];
+        ref.delta += delta;
+        ref.n = (uint8_t)pi_min(ref.n, n);
+        n -= ref.n;
+        ref.closed = n == 0 && s->last == lane->n_live && ref.n < cache->g.page_len;
+        lane->table[s->begin + i] = ref;
+    }
+}
+
+static pith_status check_refs(const struct kv_lane *from, int32_t index, int32_t n, int32_t delta,
+                              pith_error *err)
+{
+    for (int32_t i = index; n > 0; n -= from->table[i++].n) {
+        const struct kv_page_ref *ref = &from->table[i];
+        PI_TRY(check_count_once(from, i, "from_slot", err));
+        PI_TRY(check_delta(from->kind, ref, (int32_t)pi_min(ref->n, n), delta, err));
+    }
+    return PITH_OK;
+}
+
+pith_status kv_seq_share_span(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
+                              int32_t n, const struct kv_seq *from_seq, int32_t from_slot,
+                              int32_t delta, pith_error *err)
+{
+    struct kv_cache *cache = seq->cache;
+    struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    struct span s;
+    int32_t index, n_run;
+    if (from_seq->cache != cache)
+        return pi_fail(err, PITH_INVALID, "from_seq belongs to another cache");
+    if (from_seq == seq && from_slot > slot - n)
+        return pi_fail(err, PITH_INVALID, "from_slot: %d entries from %d on do not lie before %d",
+                       n, from_slot, slot);
+    const struct kv_lane *from = kv_lane_at(from_seq, layer, head);
+    PI_TRY(find_span(seq, lane, slot, n, &s, err));
+    PI_TRY(find_from(cache, from, from_slot, n, &index, &n_run, err));
+    PI_TRY(check_refs(from, index, n, delta, err));
+    if (lane->n_page + n_run - (s.last - s.begin) > seq->cap)
+        return pi_fail(err, PITH_NOMEM, "no room for %d more table entries in %d", n_run, seq->cap);
+    for (int32_t i = 0; i < cache->n_mark; i++)
+        memmove(kv_lane_marks(seq, layer, head, i) + slot,
+                kv_lane_marks(from_seq, layer, head, i) + from_slot, (size_t)n * sizeof(float));
+    for (int32_t i = 0; i < n_run; i++)
+        kv_page_ref_add(cache, lane->kind, from->table[index + i].page);
+    cut_out(cache, lane, &s, n_run);
+    put_refs(cache, lane, &s, from, index, n, delta);
+    if (lane->aim > slot && lane->aim <= slot + n)
+        lane->aim = 0;
+    lane->unordered = lane->unordered || from->unordered;
+    kv_lane_recount(cache, lane);
+    return PITH_OK;
+}
+
+/* ---- counting for others ---- */
+
+static pith_status check_counts(const struct kv_lane *lane, int32_t index, int32_t n,
+                                pith_error *err)
+{
+    for (int32_t i = index; n > 0; n -= lane->table[i++].n) {
+        if (lane->table[i].n > n)
+            return pi_fail(err, PITH_INVALID, "from_slot: page %d holds %d entries, not %d", i,
+                           lane->table[i].n, n);
+        if (lane->table[i].more + 2 > KV_COUNT_MAX)
+            return pi_fail(err, PITH_INVALID,
+                           "from_slot: page %d would count %d times, more than the %d that are "
+                           "told",
+                           i, lane->table[i].more + 2, KV_COUNT_MAX);
+    }
+    return PITH_OK;
+}
+
+pith_status kv_seq_fold_span(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
+                             int32_t n, int32_t from_slot, pith_error *err)
+{
+    struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    struct span s;
+    int32_t index, n_run;
+    if (from_slot > slot - n)
+        return pi_fail(err, PITH_INVALID, "from_slot: %d entries from %d on do not lie before %d",
+                       n, from_slot, slot);
+    PI_TRY(find_span(seq, lane, slot, n, &s, err));
+    PI_TRY(find_from(seq->cache, lane, from_slot, n, &index, &n_run, err));
+    PI_TRY(check_counts(lane, index, n, err));
+    for (int32_t i = 0; i < n_run; i++)
+        lane->table[index + i].more++;
+    kv_marks_move(seq, lane, slot, slot + n, lane->len - slot - n);
+    cut_out(seq->cache, lane, &s, 0);
+    if (lane->aim > slot + n)
+        lane->aim -= n;
+    else if (lane->aim > slot || (lane->aim > from_slot && lane->aim <= from_slot + n))
+        lane->aim = 0;
+    kv_lane_recount(seq->cache, lane);
+    return PITH_OK;
+}
