@@ -199,7 +199,7 @@ static void forks(void **state)
         pith_engine_params p = params_of(sharing[k]);
         pith_engine *e = engine_of(&p);
         pith_error err;
-        for (int32_t at = N_PROMPT + 5; at < n_id; at += 61) {
+        for (int32_t at = N_PROMPT + 5; at < n_id; at += 149) {
             pith_seq *seq = seq_of(e), *fork;
             read_to(seq, at);
             check(pith_seq_fork(seq, &fork, &err), &err);
@@ -227,7 +227,7 @@ static void syncs(void **state)
         pith_engine_params p = params_of(sharing[k]);
         pith_engine *e = engine_of(&p);
         pith_error err;
-        for (int32_t at = 20; at < n_id; at += 37) {
+        for (int32_t at = 20; at < n_id; at += 97) {
             int32_t other[IDS_MAX];
             pith_seq *seq = seq_of(e), *fresh = seq_of(e);
             read_to(seq, n_id);
@@ -261,7 +261,7 @@ static void forgets(void **state)
         pith_error err;
         uint64_t hash = hash_at(e, n_id);
         int32_t n_try = k == 0 ? n_id - N_PROMPT : n_end;
-        for (int32_t i = 0; i < n_try; i += k == 0 ? 13 : 1) {
+        for (int32_t i = 0; i < n_try; i += k == 0 ? 41 : 1) {
             /* Folding lets an earlier page count twice, which forgetting does not take back. */
             int32_t at = k == 0 ? N_PROMPT + i : ends[i];
             pith_seq *seq = seq_of(e);
@@ -318,7 +318,7 @@ static void stopped(void **state)
     pith_error err;
     (void)state;
     uint64_t hash = hash_at(e, n_id);
-    for (int32_t n = N_PROMPT; n < n_id; n += 7) {
+    for (int32_t n = N_PROMPT; n < n_id; n += 29) {
         read_to(seq, n);
         pith_batch_item item = {.seq = seq,
                                 .tokens = &ids[n],
