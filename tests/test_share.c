@@ -118,7 +118,7 @@ static void check_lanes(const pith_seq *seq, bool literal)
         }
 }
 
-/* Under sanitizers, ten times as slow, every other form: the literal ones have tests beside. */
+/* Under sanitizers, ten times as slow, every other form. */
 #ifdef __SANITIZE_ADDRESS__
 #define EACH 2
 #else
