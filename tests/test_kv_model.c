@@ -74,14 +74,10 @@ static void op_append(struct world *w, struct pair *p)
 
 static void op_close(struct world *w, struct pair *p)
 {
-    bool open = below(w, 8) == 0;
-    if (open)
-        kv_seq_open(p->seq);
-    else
-        kv_seq_close(p->seq);
+    kv_seq_close(p->seq);
     for (struct lane *m = p->lane; m < p->lane + N_LANE; m++)
         if (m->n_live > 0)
-            m->page[m->n_live - 1].closed = !open && m->page[m->n_live - 1].n < P;
+            m->page[m->n_live - 1].closed = m->page[m->n_live - 1].n < P;
     w->n_done[OP_CLOSE]++;
 }
 

@@ -241,8 +241,6 @@ pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_
    one that is the last again, and whole, is still closed. What was reserved is not to be counted on
    afterwards: reserve again. */
 void kv_seq_close(struct kv_seq *seq);
-/* Opens the last page of every lane, where it was closed. */
-void kv_seq_open(struct kv_seq *seq);
 
 /* Points table entry `page_index` of a lane at the first entries of the page of entry `from_index`
    of (from_seq, same layer and head), as many as it has, read as if written delta positions later

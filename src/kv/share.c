@@ -15,15 +15,6 @@ void kv_seq_close(struct kv_seq *seq)
     }
 }
 
-void kv_seq_open(struct kv_seq *seq)
-{
-    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++) {
-        struct kv_lane *lane = &seq->lane[l];
-        if (lane->n_live > 0)
-            lane->table[lane->n_live - 1].closed = false;
-    }
-}
-
 /* Whether there is such a table entry with entries. */
 static pith_status check_index(const struct kv_lane *lane, int32_t i, const char *field,
                                pith_error *err)
@@ -55,9 +46,8 @@ static int32_t first_slot(const struct kv_lane *lane, int32_t i)
 
 /* ---- another page ---- */
 
-/* Whether the first n positions of a page stay in range when they are read `delta` later. */
-static pith_status check_delta(const struct kv_class *kind, const struct kv_page_ref *ref,
-                               int32_t n, int32_t delta, pith_error *err)
+pith_status kv_check_delta(const struct kv_class *kind, const struct kv_page_ref *ref, int32_t n,
+                           int32_t delta, pith_error *err)
 {
     const int32_t *pos = kv_page_pos(kind, ref->page);
     int64_t whole = (int64_t)ref->delta + delta, low = pos[0], high = pos[0];
@@ -100,7 +90,7 @@ pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, i
     const struct kv_lane *from = kv_lane_at(from_seq, layer, head);
     PI_TRY(check_share(cache, lane, page_index, from, from_index, err));
     struct kv_page_ref *to = &lane->table[page_index], ref = from->table[from_index];
-    PI_TRY(check_delta(lane->kind, &ref, to->n, delta, err));
+    PI_TRY(kv_check_delta(lane->kind, &ref, to->n, delta, err));
     int32_t slot = first_slot(lane, page_index), from_slot = first_slot(from, from_index);
     for (int32_t i = 0; i < cache->n_mark; i++)
         memmove(kv_lane_marks(seq, layer, head, i) + slot,

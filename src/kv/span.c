@@ -119,19 +119,6 @@ static void cut_out(struct kv_cache *cache, struct kv_lane *lane, const struct s
     lane->n_page += n_new - (s->last - s->begin);
 }
 
-/* Whether positions stay in range when the first n entries of a page are read `delta` later. */
-static pith_status check_delta(const struct kv_class *kind, const struct kv_page_ref *ref,
-                               int32_t n, int32_t delta, pith_error *err)
-{
-    const int32_t *pos = kv_page_pos(kind, ref->page);
-    int64_t whole = (int64_t)ref->delta + delta;
-    for (int32_t i = 0; i < n; i++)
-        if (pos[i] + whole < 0 || pos[i] + whole > INT32_MAX || whole != (int32_t)whole)
-            return pi_fail(err, PITH_INVALID, "delta: %d moves position %lld out of range", delta,
-                           (long long)pos[i] + ref->delta);
-    return PITH_OK;
-}
-
 /* ---- other entries ---- */
 
 /* Writes the references to n entries of `from`, whose pages are counted already. */
@@ -154,7 +141,7 @@ static pith_status check_refs(const struct kv_lane *from, int32_t index, int32_t
     for (int32_t i = index; n > 0; n -= from->table[i++].n) {
         const struct kv_page_ref *ref = &from->table[i];
         PI_TRY(check_count_once(from, i, "from_slot", err));
-        PI_TRY(check_delta(from->kind, ref, (int32_t)pi_min(ref->n, n), delta, err));
+        PI_TRY(kv_check_delta(from->kind, ref, (int32_t)pi_min(ref->n, n), delta, err));
     }
     return PITH_OK;
 }

@@ -288,6 +288,11 @@ static inline int32_t kv_lane_tail_room(const struct kv_cache *cache, const stru
    still is one. */
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
 
+/* share.c. Whether the first n positions of a page stay in range when they are read `delta` later
+   than they are. INVALID. */
+pith_status kv_check_delta(const struct kv_class *kind, const struct kv_page_ref *ref, int32_t n,
+                           int32_t delta, pith_error *err);
+
 /* marks.c. The floats of a sequence's marks with room for cap table entries; false: too many. */
 bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *n);
 /* Copies the marks of all entries into a block with room for cap table entries. */
