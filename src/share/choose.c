@@ -6,6 +6,7 @@
  */
 #include <math.h>
 
+#include "base/threads.h"
 #include "share/internal.h"
 
 /* An earlier step, as like as it is. */
@@ -185,43 +186,69 @@ static bool is_near(const struct share *s, const struct share_distance *d, doubl
            (o->form == SHARE_PAPER || d->relative < loose * o->relative);
 }
 
+/* A closed step's blocks, which are compared by whoever is free. */
+struct compare_job {
+    const struct share_seq *seq;
+    const struct share_step *step;
+    const struct candidate *best;
+    double loose;
+};
+
 /* Compares the block's entries; false: not every lane has them. */
-static bool compare_entries(struct share_seq *seq, const struct share_step *step,
-                            const struct candidate *best, struct share_block *b, double loose)
+static bool compare_entries(const struct compare_job *job, struct share_scratch *scratch,
+                            struct share_block *b)
 {
-    struct share *s = seq->share;
-    struct share_place own = place_at(seq, step->begin + b->begin, b->n);
-    struct share_place their = place_at(best[b->from].seq, b->at, b->n);
-    double limit = s->log_all ? INFINITY : loose * s->config.options.block;
+    const struct share *s = job->seq->share;
+    struct share_place own = place_at(job->seq, job->step->begin + b->begin, b->n);
+    struct share_place their = place_at(job->best[b->from].seq, b->at, b->n);
+    double limit = s->log_all ? INFINITY : job->loose * s->config.options.block;
     return share_place_find(&own) && share_place_find(&their) &&
-           share_compare(s, &own, &their, limit, &b->distance);
+           share_compare(s, scratch, &own, &their, limit, &b->distance);
 }
 
 /* A block that is not near ends where its tokens begin to differ, if that is: the last of a stretch
    need not be whole. */
-static void compare_block(struct share_seq *seq, struct share_step *step,
-                          const struct candidate *best, struct share_block *b, double loose)
+static void compare_block(const struct compare_job *job, struct share_scratch *scratch,
+                          struct share_block *b)
 {
-    struct share *s = seq->share;
-    const struct candidate *c = &best[b->from];
+    const struct share *s = job->seq->share;
+    const struct candidate *c = &job->best[b->from];
     int32_t from = b->at - step_of(c)->begin, n = 0;
-    b->compared = compare_entries(seq, step, best, b, loose);
+    b->compared = compare_entries(job, scratch, b);
     if (!b->compared)
         return;
-    b->near = !s->log_all && is_near(s, &b->distance, loose);
-    while (n < b->n && count_same(seq, step, b->begin + n, c, from + n, 1) == 1)
+    b->near = !s->log_all && is_near(s, &b->distance, job->loose);
+    while (n < b->n && count_same(job->seq, job->step, b->begin + n, c, from + n, 1) == 1)
         n++;
     if (!b->near && !s->log_all && s->config.options.mode == SHARE_POSITIONAL && n > 0 &&
         n < b->n) {
         struct share_block first = *b;
         first.n = n;
         first.near =
-            compare_entries(seq, step, best, &first, loose) && is_near(s, &first.distance, loose);
+            compare_entries(job, scratch, &first) && is_near(s, &first.distance, job->loose);
         if (first.near)
             *b = first;
     }
-    step->tally.pages_compared++;
-    step->tally.pages_early += b->distance.early;
+}
+
+static void compare_some(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct compare_job *job = ctx;
+    struct share *s = job->seq->share;
+    for (int64_t i = begin; i < end; i++)
+        compare_block(job, &s->scratch[thread], &s->block[i]);
+}
+
+static void compare_blocks(struct share_seq *seq, struct share_step *step,
+                           const struct candidate *best, int32_t n_block, double loose)
+{
+    struct share *s = seq->share;
+    struct compare_job job = {seq, step, best, loose};
+    pi_parallel_items(s->n_thread, n_block, compare_some, &job);
+    for (int32_t i = 0; i < n_block; i++) {
+        step->tally.pages_compared += s->block[i].compared;
+        step->tally.pages_early += s->block[i].compared && s->block[i].distance.early;
+    }
 }
 
 static void tell(const struct share_seq *seq, const struct share_step *step,
@@ -380,8 +407,7 @@ static void compare_step(struct share_seq *seq, struct share_step *step, double 
     int32_t n = find_steps(seq, step, best), n_block = 0;
     for (int32_t i = 0; i < n; i++)
         n_block += add_blocks(seq, step, best, i, s->block + n_block);
-    for (int32_t i = 0; i < n_block; i++)
-        compare_block(seq, step, best, &s->block[i], loose);
+    compare_blocks(seq, step, best, n_block, loose);
     share_blocks(seq, step, best, n_block);
     for (int32_t i = 0; i < n_block; i++)
         tell(seq, step, &best[s->block[i].from], &s->block[i]);
@@ -458,7 +484,7 @@ static void share_any(struct share_seq *seq, struct share_step *step, const stru
         return;
     if (s->log != NULL) {
         measure(seq, step, &c);
-        b.compared = share_compare(s, &own, &their, INFINITY, &b.distance);
+        b.compared = share_compare(s, &s->scratch[0], &own, &their, INFINITY, &b.distance);
         step->tally.pages_compared += b.compared;
     }
     int64_t n_free = kv_seq_free_bytes(seq->kv);

@@ -161,18 +161,23 @@ struct share_page {
     int32_t n;  /* entries */
 };
 
+/* What a thread compares with. */
+struct share_scratch {
+    float *work;             /* [5][work_row] keys and values of pages */
+    float *cs;               /* [n_pair][2] of keys that are turned by cs_delta positions */
+    int32_t cs_delta;        /* 0: cs may hold anything */
+    struct share_sums *sums; /* [n_head] of a layer */
+};
+
 struct share {
     struct share_config config;
     struct kv_geometry g;
     const struct pi_rope *rope;
     int32_t n_thread;
-    uint8_t *flags;          /* [n_vocab] */
-    int32_t *count;          /* [n_vocab] zero between calls */
-    float *cs;               /* [n_pair][2] */
-    float *work;             /* [n_thread][5] rows of keys or values of a page */
-    size_t work_row;         /* floats */
-    struct share_sums *sums; /* [n_layer][n_head] */
-    bool *missing;           /* [n_layer][n_head] */
+    uint8_t *flags;                /* [n_vocab] */
+    int32_t *count;                /* [n_vocab] zero between calls */
+    struct share_scratch *scratch; /* [n_thread] */
+    size_t work_row;               /* floats */
     struct share_block
         *block; /* [cap_block] of a step that closes, with any number of candidates */
     int32_t cap_block;
@@ -227,9 +232,10 @@ bool share_place_find(struct share_place *p);
 
 /* How far apart two places of at most a page are; compares the last layers first, and no others
    once the configured distance comes to limit. False: some lane does not have them, or reads parts
-   of them differently. */
-bool share_compare(struct share *s, const struct share_place *a, const struct share_place *b,
-                   double limit, struct share_distance *out);
+   of them differently. Threads may compare at the same time, each with a scratch of its own. */
+bool share_compare(const struct share *s, struct share_scratch *scratch,
+                   const struct share_place *a, const struct share_place *b, double limit,
+                   struct share_distance *out);
 
 /* Where pages of a lane are cut within a step. */
 struct share_layout {

@@ -6,7 +6,6 @@
  */
 #include <math.h>
 
-#include "base/threads.h"
 #include "share/internal.h"
 
 /* ---- where ---- */
@@ -111,13 +110,6 @@ int32_t share_pages_inside(const struct kv_seq *kv, int32_t begin, int32_t end,
 
 /* ---- how far ---- */
 
-struct compare_job {
-    struct share *s;
-    const struct share_place *a, *b;
-    const struct share_turn *turn; /* NULL: keys as they are */
-    int32_t layer;                 /* the first of the job's lanes */
-};
-
 /* The keys and values of a place's entries, whatever pages they lie in. */
 static void gather(const struct share *s, const struct share_place *p, int32_t layer, int32_t head,
                    const struct share_spot *spot, float *k, float *v, float *work)
@@ -141,62 +133,59 @@ static void gather(const struct share *s, const struct share_place *p, int32_t l
     }
 }
 
-static void compare_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+/* Sums of a layer's lanes; false: one of them does not have the entries, or reads parts of them
+   differently. */
+static bool compare_layer(const struct share *s, struct share_scratch *scratch,
+                          const struct share_place *a, const struct share_place *b, int32_t layer,
+                          const struct share_turn *turn)
 {
-    const struct compare_job *job = ctx;
-    struct share *s = job->s;
     float *row[5];
     for (size_t r = 0; r < 5; r++)
-        row[r] = s->work + ((size_t)thread * 5 + r) * s->work_row;
-    for (int64_t i = begin; i < end; i++) {
-        int32_t layer = job->layer + (int32_t)(i / s->g.n_head), head = (int32_t)(i % s->g.n_head);
-        size_t lane = (size_t)layer * (size_t)s->g.n_head + (size_t)head;
-        struct share_spot a, b;
-        s->missing[lane] = !spot_of(job->a, layer, head, &a) || !spot_of(job->b, layer, head, &b) ||
-                           a.turns > 0 || b.turns > 0 || a.delta != job->a->spot.delta ||
-                           b.delta != job->b->spot.delta;
-        if (s->missing[lane])
-            continue;
-        gather(s, job->a, layer, head, &a, row[0], row[2], row[4]);
-        gather(s, job->b, layer, head, &b, row[1], row[3], row[4]);
-        const struct share_rows x = {row[0], row[2]}, y = {row[1], row[3]};
-        share_lane_sums(&s->g, &x, &y, job->a->n, job->turn, row[4], &s->sums[lane]);
+        row[r] = scratch->work + r * s->work_row;
+    const struct share_rows x = {row[0], row[2]}, y = {row[1], row[3]};
+    for (int32_t head = 0; head < s->g.n_head; head++) {
+        struct share_spot at, from;
+        if (!spot_of(a, layer, head, &at) || !spot_of(b, layer, head, &from) || at.turns > 0 ||
+            from.turns > 0 || at.delta != a->spot.delta || from.delta != b->spot.delta)
+            return false;
+        gather(s, a, layer, head, &at, row[0], row[2], row[4]);
+        gather(s, b, layer, head, &from, row[1], row[3], row[4]);
+        share_lane_sums(&s->g, &x, &y, a->n, turn, row[4], &scratch->sums[head]);
     }
+    return true;
 }
 
-/* Layers that are compared before it is asked whether to go on: one, as most pairs that are apart
-   are so in the last layer, and then enough that threads have something to do. */
-#define LAYERS_TOGETHER 4
-
-bool share_compare(struct share *s, const struct share_place *a, const struct share_place *b,
-                   double limit, struct share_distance *out)
+/* Keys, which are rotated for where they were written, are turned on by delta positions. Pages of
+   one step lie equally far from those of another. */
+static struct share_turn turn_by(const struct share *s, struct share_scratch *scratch,
+                                 int32_t delta)
 {
-    struct share_turn turn = {s->rope, s->cs};
-    struct share_total total = {0};
-    struct compare_job job = {.s = s, .a = a, .b = b};
-    int32_t n_layer = s->g.n_layer, n = 1;
+    if (delta != scratch->cs_delta || delta == 0)
+        pi_rope_fill_delta(s->rope, delta, scratch->cs);
+    scratch->cs_delta = delta;
+    return (struct share_turn){s->rope, scratch->cs};
+}
+
+bool share_compare(const struct share *s, struct share_scratch *scratch,
+                   const struct share_place *a, const struct share_place *b, double limit,
+                   struct share_distance *out)
+{
     bool paper = s->config.options.form == SHARE_PAPER;
+    bool positional = s->config.options.mode == SHARE_POSITIONAL;
+    int32_t n_layer = s->g.n_layer;
+    struct share_total total = {0};
+    struct share_turn turn;
     assert(a->n == b->n && a->n <= s->g.page_len);
-    if (s->config.options.mode == SHARE_POSITIONAL) {
-        /* Keys are rotated for where they were written. */
-        pi_rope_fill_delta(s->rope, b->pos - b->spot.delta - (a->pos - a->spot.delta), s->cs);
-        job.turn = &turn;
-    }
+    if (positional)
+        turn = turn_by(s, scratch, b->pos - b->spot.delta - (a->pos - a->spot.delta));
     *out = (struct share_distance){0};
-    for (int32_t end = n_layer; end > 0 && !out->early; end = job.layer, n = LAYERS_TOGETHER) {
-        job.layer = (int32_t)pi_max(0, end - n);
-        pi_parallel_items(s->n_thread, (int64_t)(end - job.layer) * s->g.n_head, compare_lanes,
-                          &job);
-        for (int32_t l = end - 1; l >= job.layer && !out->early; l--) {
-            const size_t lane = (size_t)l * (size_t)s->g.n_head;
-            for (int32_t h = 0; h < s->g.n_head; h++)
-                if (s->missing[lane + (size_t)h])
-                    return false;
-            share_total_add(&total, &s->g, &s->sums[lane], a->n);
-            double so_far =
-                paper ? share_total_paper(&total, n_layer) : share_total_rms(&total, n_layer);
-            out->early = l > 0 && so_far >= limit; /* what is added is not negative */
-        }
+    for (int32_t l = n_layer - 1; l >= 0 && !out->early; l--) {
+        if (!compare_layer(s, scratch, a, b, l, positional ? &turn : NULL))
+            return false;
+        share_total_add(&total, &s->g, scratch->sums, a->n);
+        double so_far =
+            paper ? share_total_paper(&total, n_layer) : share_total_rms(&total, n_layer);
+        out->early = l > 0 && so_far >= limit; /* what is added is not negative */
     }
     out->paper = share_total_paper(&total, n_layer);
     out->rms = share_total_rms(&total, n_layer);

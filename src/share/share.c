@@ -14,19 +14,32 @@
 
 static pith_status alloc_scratch(struct share *s, int32_t n_vocab, pith_error *err)
 {
-    size_t n_lane = (size_t)s->g.n_layer * (size_t)s->g.n_head;
+    size_t n_head = (size_t)s->g.n_head, n_cs = 2 * (size_t)s->rope->n_pair;
     int32_t dim = (int32_t)pi_max(s->g.dim_k, s->g.dim_v);
+    bool all = true;
     s->work_row = pi_align((size_t)dim * (size_t)s->g.page_len, 16);
     s->count = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_vocab, sizeof(*s->count));
-    s->cs = pi_mem_alloc_n(PI_MEM_SCRATCH, 2 * (size_t)s->rope->n_pair, sizeof(*s->cs));
-    s->work =
-        pi_mem_alloc_n(PI_MEM_SCRATCH, 5 * (size_t)s->n_thread, s->work_row * sizeof(*s->work));
-    s->sums = pi_mem_alloc_n(PI_MEM_SCRATCH, n_lane, sizeof(*s->sums));
-    s->missing = pi_mem_alloc_n(PI_MEM_SCRATCH, n_lane, sizeof(*s->missing));
-    if (s->count == NULL || s->cs == NULL || s->work == NULL || s->sums == NULL ||
-        s->missing == NULL)
+    s->scratch = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)s->n_thread, sizeof(*s->scratch));
+    for (int32_t i = 0; i < s->n_thread && s->scratch != NULL; i++) {
+        struct share_scratch *scratch = &s->scratch[i];
+        scratch->work = pi_mem_alloc_n(PI_MEM_SCRATCH, 5 * s->work_row, sizeof(*scratch->work));
+        scratch->cs = pi_mem_alloc_n(PI_MEM_SCRATCH, n_cs, sizeof(*scratch->cs));
+        scratch->sums = pi_mem_alloc_n(PI_MEM_SCRATCH, n_head, sizeof(*scratch->sums));
+        all = all && scratch->work != NULL && scratch->cs != NULL && scratch->sums != NULL;
+    }
+    if (s->count == NULL || s->scratch == NULL || !all)
         return pi_fail(err, PITH_NOMEM, "no memory for comparing pages");
     return PITH_OK;
+}
+
+static void free_scratch(struct share *s)
+{
+    for (int32_t i = 0; i < s->n_thread && s->scratch != NULL; i++) {
+        pi_mem_free(s->scratch[i].sums);
+        pi_mem_free(s->scratch[i].cs);
+        pi_mem_free(s->scratch[i].work);
+    }
+    pi_mem_free(s->scratch);
 }
 
 pith_status share_create(const struct share_config *c, const struct policy_model *model,
@@ -65,10 +78,7 @@ void share_free(struct share *s)
     pi_mem_free(s->page);
     pi_mem_free(s->cut);
     pi_mem_free(s->block);
-    pi_mem_free(s->missing);
-    pi_mem_free(s->sums);
-    pi_mem_free(s->work);
-    pi_mem_free(s->cs);
+    free_scratch(s);
     pi_mem_free(s->count);
     pi_mem_free(s->flags);
     pi_mem_free(s);
