@@ -85,8 +85,7 @@ static void test_vector_trace(void **state)
     assert_int_equal(kv_check_append(s.seq[0], 1, 16 * TOKEN, 4 * TOKEN), PITH_OK);
     check_story(&s, (const char *const[]){"12325", "", "", ""}, 5, 4, 1);
     s.seq[1] = open_seq(s.cache);
-    for (int32_t i = 0; i < 3; i++)
-        assert_int_equal(kv_seq_append_block(s.seq[1], block[i], NULL), PITH_OK);
+    assert_int_equal(kv_seq_append_blocks(s.seq[1], block, 3, NULL), PITH_OK);
     assert_int_equal(kv_check_append(s.seq[1], 2, 12 * TOKEN, TOKEN), PITH_OK);
     check_story(&s, (const char *const[]){"12325", "1236", "", ""}, 9, 5, 4);
     assert_int_equal(kv_seq_fork(s.seq[1], &s.seq[2], NULL), PITH_OK);
@@ -107,7 +106,7 @@ static void test_vector_trace(void **state)
     check_story(&s, (const char *const[]){"", "1236", "", ""}, 4, 4, 0);
     s.seq[3] = open_seq(s.cache);
     for (int32_t i = 0; i < 2; i++)
-        assert_int_equal(kv_seq_append_block(s.seq[3], block[i], NULL), PITH_OK);
+        assert_int_equal(kv_seq_append_blocks(s.seq[3], &block[i], 1, NULL), PITH_OK);
     assert_int_equal(kv_check_append(s.seq[3], 1, 8 * TOKEN, 2 * TOKEN), PITH_OK);
     check_story(&s, (const char *const[]){"", "1236", "", "129"}, 7, 5, 2);
     kv_seq_free(s.seq[1]);
@@ -148,14 +147,20 @@ static void test_block_is_checked(void **state)
     assert_int_equal(kv_block_bytes(cache), kv_bytes_for_tokens(&two_layers, 16));
     assert_false(kv_block_is_alone(cache, block));
     kv_check_account(cache, 0);
-    must_fail(kv_seq_append_block(seq, block, &err), &err, "layer 0, head 0 does not hold full");
+    must_fail(kv_seq_append_blocks(seq, &block, 1, &err), &err,
+              "layer 0, head 0 does not hold full");
     assert_int_equal(kv_check_append(other, 2, 0, 16), PITH_OK);
     assert_int_equal(kv_block_hold(other, 0, &first, NULL), PITH_OK);
-    must_fail(kv_seq_append_block(other, first, &err), &err, "earlier positions");
+    kv_seq_truncate(other, 0);
+    must_fail(kv_seq_append_blocks(other, (struct kv_block *[]){block, first}, 2, &err), &err,
+              "layer 0, head 0");
+    assert_int_equal(kv_lane_len(other, 0, 0), 0);
+    assert_int_equal(kv_seq_append_blocks(other, &first, 1, NULL), PITH_OK);
+    must_fail(kv_seq_append_blocks(other, &first, 1, &err), &err, "earlier positions");
     assert_int_equal(kv_seq_reserve(other, 1, NULL), PITH_OK);
-    must_fail(kv_seq_append_block(other, block, &err), &err, "layer 0, head 0");
+    must_fail(kv_seq_append_blocks(other, &block, 1, &err), &err, "layer 0, head 0");
     kv_seq_trim(other);
-    assert_int_equal(kv_seq_append_block(other, block, NULL), PITH_OK);
+    assert_int_equal(kv_seq_append_blocks(other, &block, 1, NULL), PITH_OK);
     assert_int_equal(kv_check_append(other, 2, 32, 1), PITH_OK);
     for (int32_t s = 0; s < 33; s++)
         assert_int_equal(kv_lane_pos(other, 1, 1, s), s);
@@ -193,15 +198,16 @@ static void test_block_stays(void **state)
     assert_int_equal(kv_seq_takes(seq, 1), (int64_t)kv_page_bytes(&one_lane));
     assert_int_equal(kv_seq_reserve(seq, 1, NULL), PITH_OK);
     kv_seq_append(seq, 0, 0, 20, 1, row, 0, row, 0);
-    assert_int_equal(kv_seq_append_block(again, block, NULL), PITH_OK);
+    assert_int_equal(kv_seq_append_blocks(again, &block, 1, NULL), PITH_OK);
     kv_lane_key(again, 0, 0, 1, after);
     assert_memory_equal(before, after, sizeof(before));
     assert_int_equal(kv_seq_compact(again, 0, 0, odd, 4, NULL), PITH_OK);
     kv_lane_clear(again, 0, 0);
-    assert_int_equal(kv_seq_append_block(seq, block, NULL) != PITH_OK, 1); /* it was overwritten */
+    assert_int_equal(kv_seq_append_blocks(seq, &block, 1, NULL) != PITH_OK,
+                     1); /* it was overwritten */
     kv_seq_clear(seq);
     kv_seq_trim(seq);
-    assert_int_equal(kv_seq_append_block(seq, block, NULL), PITH_OK);
+    assert_int_equal(kv_seq_append_blocks(seq, &block, 1, NULL), PITH_OK);
     kv_lane_key(seq, 0, 0, 1, after);
     assert_memory_equal(before, after, sizeof(before));
     kv_seq_free(seq);

@@ -442,7 +442,7 @@ static void op_append_block(struct world *w, struct pair *p, const struct held *
             valid = valid && m->page[i].n == P;
     }
     pith_status want = valid ? PITH_OK : PITH_INVALID;
-    if (!went(w, OP_APPEND_BLOCK, kv_seq_append_block(p->seq, h->block, NULL), want))
+    if (!went(w, OP_APPEND_BLOCK, kv_seq_append_blocks(p->seq, &h->block, 1, NULL), want))
         return;
     for (int32_t l = 0; l < N_LANE; l++) {
         struct lane *m = &p->lane[l];

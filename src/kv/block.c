@@ -83,42 +83,57 @@ int64_t kv_block_bytes(const struct kv_cache *cache)
     return kv_bytes_for_tokens(&cache->g, cache->g.page_len);
 }
 
-/* Whether a page that begins at a position can follow what a lane holds. */
-static bool can_follow(const struct kv_cache *cache, const struct kv_lane *lane, int32_t pos)
+/* Whether lane number l holds full pages alone, of positions before those of the blocks. */
+static bool can_follow(const struct kv_seq *seq, int32_t l, struct kv_block *const *blocks,
+                       int32_t n)
 {
+    const struct kv_lane *lane = &seq->lane[l];
+    int32_t len = seq->cache->g.page_len, pos = kv_page_pos(lane->kind, blocks[0]->page[l])[0];
     if (lane->n_page != lane->n_live || lane->unordered)
         return false;
     for (int32_t i = 0; i < lane->n_live; i++) {
         const struct kv_page_ref *ref = &lane->table[i];
-        if (ref->n < cache->g.page_len ||
-            kv_page_pos(lane->kind, ref->page)[ref->n - 1] + ref->delta >= pos)
+        if (ref->n < len || kv_page_pos(lane->kind, ref->page)[ref->n - 1] + ref->delta >= pos)
             return false;
     }
+    for (int32_t i = 1; i < n; i++)
+        if (kv_page_pos(lane->kind, blocks[i - 1]->page[l])[len - 1] >=
+            kv_page_pos(lane->kind, blocks[i]->page[l])[0])
+            return false;
     return true;
 }
 
-pith_status kv_seq_append_block(struct kv_seq *seq, const struct kv_block *block, pith_error *err)
+static void append_pages(struct kv_seq *seq, int32_t l, struct kv_block *const *blocks, int32_t n)
 {
     struct kv_cache *cache = seq->cache;
+    struct kv_lane *lane = &seq->lane[l];
+    for (int32_t i = 0; i < n; i++) {
+        struct kv_page_ref *ref = &lane->table[lane->n_page++];
+        *ref = (struct kv_page_ref){.page = blocks[i]->page[l], .n = (uint8_t)cache->g.page_len};
+        kv_page_ref_add(cache, lane->kind, ref->page);
+        kv_marks_start(seq, lane, lane->len + i * cache->g.page_len, ref, 0, ref->n);
+    }
+    kv_lane_recount(cache, lane);
+}
+
+pith_status kv_seq_append_blocks(struct kv_seq *seq, struct kv_block *const *blocks, int32_t n,
+                                 pith_error *err)
+{
+    const struct kv_cache *cache = seq->cache;
     int32_t n_lane = kv_lane_count(cache), cap = 0;
+    if (n == 0)
+        return PITH_OK;
     for (int32_t l = 0; l < n_lane; l++) {
-        const struct kv_lane *lane = &seq->lane[l];
-        if (!can_follow(cache, lane, kv_page_pos(lane->kind, block->page[l])[0]))
+        if (!can_follow(seq, l, blocks, n))
             return pi_fail(err, PITH_INVALID,
                            "block: layer %d, head %d does not hold full pages of earlier positions",
                            l / cache->g.n_head, l % cache->g.n_head);
-        cap = (int32_t)pi_max(cap, lane->n_page + 1);
+        cap = (int32_t)pi_max(cap, seq->lane[l].n_page + n);
     }
     if (cap > seq->cap && !kv_seq_grow(seq, (int32_t)pi_max(cap, seq->cap + seq->cap / 2 + 4)))
         return pi_fail(err, PITH_NOMEM, "no memory for page tables of %d entries in %d lanes", cap,
                        n_lane);
-    for (int32_t l = 0; l < n_lane; l++) {
-        struct kv_lane *lane = &seq->lane[l];
-        struct kv_page_ref *ref = &lane->table[lane->n_page++];
-        *ref = (struct kv_page_ref){.page = block->page[l], .n = (uint8_t)cache->g.page_len};
-        kv_page_ref_add(cache, lane->kind, ref->page);
-        kv_marks_start(seq, lane, lane->len, ref, 0, ref->n);
-        kv_lane_recount(cache, lane);
-    }
+    for (int32_t l = 0; l < n_lane; l++)
+        append_pages(seq, l, blocks, n);
     return PITH_OK;
 }

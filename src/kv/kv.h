@@ -303,9 +303,11 @@ void kv_block_drop(struct kv_cache *cache, struct kv_block *block); /* NULL is i
 /* Whether no sequence, and no other block, has a page of it: dropping it frees kv_block_bytes. */
 bool kv_block_is_alone(const struct kv_cache *cache, const struct kv_block *block);
 int64_t kv_block_bytes(const struct kv_cache *cache); /* of the pages of any block */
-/* Appends the block to every lane of a sequence, whose lanes hold full pages of earlier positions
-   only and reserve none: counts go up, nothing is copied. INVALID, NOMEM leave it as it was. */
-pith_status kv_seq_append_block(struct kv_seq *seq, const struct kv_block *block, pith_error *err);
+/* Appends blocks, of ascending positions, to every lane of a sequence, whose lanes hold full pages
+   of earlier positions only and reserve none: counts go up, nothing is copied. INVALID, NOMEM leave
+   it as it was. */
+pith_status kv_seq_append_blocks(struct kv_seq *seq, struct kv_block *const *blocks, int32_t n,
+                                 pith_error *err);
 
 /* What a sequence holds, in host memory instead of pages. */
 struct kv_swapped;

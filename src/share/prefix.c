@@ -227,23 +227,25 @@ int32_t prefix_find(const struct prefix_cache *cache, const int32_t *tokens, int
 pith_status prefix_append(struct prefix_cache *cache, const int32_t *tokens, int32_t n,
                           struct kv_seq *kv, int32_t *n_found, pith_error *err)
 {
+    int32_t len = cache->page_len, n_block = prefix_find(cache, tokens, n) / len;
     struct node *node = NULL;
-    int32_t len = cache->page_len, n_token = 0;
     uint64_t hash;
-    while (most_found(n) - n_token >= len) {
-        struct node *next = child_of(cache, node, tokens + n_token, &hash);
-        if (next == NULL)
-            break;
-        pith_status status = kv_seq_append_block(kv, next->block, err);
-        if (status != PITH_OK) {
-            kv_seq_truncate(kv, 0);
-            return status;
-        }
-        node = next;
-        n_token += len;
+    *n_found = 0;
+    if (n_block == 0)
+        return PITH_OK;
+    struct kv_block **block = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_block, sizeof(*block));
+    if (block == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for the %d pages of a prefix", n_block);
+    for (int32_t i = 0; i < n_block; i++) {
+        node = child_of(cache, node, tokens + i * len, &hash);
+        block[i] = node->block;
     }
+    pith_status status = kv_seq_append_blocks(kv, block, n_block, err);
+    pi_mem_free(block);
+    if (status != PITH_OK)
+        return status;
     use(cache, node);
-    *n_found = n_token;
+    *n_found = n_block * len;
     return PITH_OK;
 }
 
