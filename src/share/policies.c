@@ -28,7 +28,7 @@ static const char *const yes_words[] = {"no", "yes", NULL};
     }
 #define RUNS_PARAM                                                                                 \
     {                                                                                              \
-        "runs", POLICY_TYPE_COUNT, AT(runs), 1, RUNS_MAX, "8",                                     \
+        "runs", POLICY_TYPE_COUNT, AT(runs), 1, RUNS_MAX, "2",                                     \
             "with --keep: most stretches of a lane that are read elsewhere, which packing leaves " \
             "apart and memory is set aside for",                                                   \
             NULL                                                                                   \
