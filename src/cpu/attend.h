@@ -50,8 +50,8 @@
  * Values of codes whose entries have one group each (v_group == dim_v) may be folded: scale and
  * weight become one number, which is rounded to bf16, as are those of the table. With few rows the
  * products of attention over codes take longer than their bytes, and processors that multiply pairs
- * of bf16 take two entries at once. An entry's error grows by at most 2^-8 of it, where coding it
- * has cost a tenth and more (docs/store.md has what is measured).
+ * of bf16 take two entries at once. An entry changes by less than 2^-7 of it, where coding it has
+ * changed it by a tenth and more (docs/store.md has what is measured).
  *
  *   B(y)    = y rounded to 8 bits, to nearest, ties to even (bf16)
  *   Z(y, e) = |y| < e ? 0 : y

@@ -96,7 +96,8 @@ BODY void zip(const uint8_t *from, ptrdiff_t next, int32_t n_word, int32_t n_ent
         if ((need & here) == 0)
             continue;
         line_prefetch(from + next + 2 * i);
-        __m512i words = _mm512_maskz_loadu_epi16(_bzhi_u32(~0u, (uint32_t)(end - i)), from + 2 * i);
+        const __mmask32 some = end - i >= CHUNK ? ~0u : (1u << (end - i)) - 1u;
+        __m512i words = _mm512_maskz_loadu_epi16(some, from + 2 * i);
         _mm512_store_si512(to + i, _mm512_permutexvar_epi16(order, words));
     }
 }
