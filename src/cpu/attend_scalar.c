@@ -176,16 +176,20 @@ static void values_folded(enum pi_attend_type type, const struct pi_attend_page 
                           const struct pi_attend_rows *rows)
 {
     assert(page->v_group == page->dim_v && page->dim_v <= PI_ATTEND_FOLD_DIM);
-    for (int32_t r = 0; r < rows->n_row; r++)
+    for (int32_t r = 0; r < rows->n_row; r++) {
+        float w[PI_ATTEND_SLOTS];
+        for (int32_t s = 0; s < page->n; s++)
+            w[s] = folded_weight(page, rows->x[r * PI_ATTEND_SLOTS + s], s);
         for (int32_t d = 0; d < page->dim_v; d++) {
             float *o = rows->o + (size_t)r * rows->o_stride + (size_t)d;
             float acc = folded_sum(*o, rows->rescale[r]);
             for (int32_t s = 0; s < page->n; s++)
                 if ((rows->need >> s & 1) != 0)
-                    acc = fmaf(round_bf16(value_number_at(type, page, (size_t)s, (size_t)d)),
-                               folded_weight(page, rows->x[r * PI_ATTEND_SLOTS + s], s), acc);
+                    acc = fmaf(round_bf16(value_number_at(type, page, (size_t)s, (size_t)d)), w[s],
+                               acc);
             *o = acc;
         }
+    }
 }
 
 static void fold(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
