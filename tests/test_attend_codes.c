@@ -4,7 +4,7 @@
  * lanes of the types that are coded so, in the manner of test_attend.c.
  */
 #include "attend_check.h"
-#include "folded.h"
+#include "rounded.h"
 
 /* ---- pages made here ---- */
 
@@ -319,7 +319,7 @@ static void test_groups(void **state)
         }
 }
 
-/* ---- folded values ---- */
+/* ---- rounded values ---- */
 
 /* The kernels of a level, and of AVX-512 those that processors without products of bf16 have. */
 static bool fill_variant(int32_t i, struct pi_kernels *out)
@@ -337,8 +337,8 @@ static bool fill_variant(int32_t i, struct pi_kernels *out)
 }
 
 /* Weights are in x. Outputs of one way: from codes, or from what decoding makes of them. */
-static void folded_by(const struct call *c, const struct pi_attend_kernels *cpu, bool decoded,
-                      float *out)
+static void rounded_by(const struct call *c, const struct pi_attend_kernels *cpu, bool decoded,
+                       float *out)
 {
     struct call a = *c;
     struct pi_attend_page page = c->page;
@@ -348,14 +348,14 @@ static void folded_by(const struct call *c, const struct pi_attend_kernels *cpu,
     a.rows.rescale = a.rescale;
     a.rows.o = out;
     if (decoded) {
-        cpu->decode_folded[c->v.type](&page, v);
-        cpu->fold(&page, &a.rows);
+        cpu->decode_rounded[c->v.type](&page, v);
+        cpu->round_weights(&page, &a.rows);
         page.v = v;
         cpu->values[PI_ATTEND_F32](&page, &a.rows);
         for (int32_t r = 0; r < c->rows.n_row; r++)
             assert_true(a.rescale[r] == 1.0f);
     } else {
-        cpu->values_folded[c->v.type](&page, &a.rows);
+        cpu->values_rounded[c->v.type](&page, &a.rows);
         assert_same_bits(a.x, c->x, PI_LEN(a.x), "weights");
     }
     test_free(v);
@@ -363,7 +363,7 @@ static void folded_by(const struct call *c, const struct pi_attend_kernels *cpu,
 
 /* |outputs - exact ones| is at most an entry's error, 2^-7 of it and a little more, and that of the
    sums; what counts as nothing is below either bound. */
-static void check_folded_near(const struct call *c, const float *out)
+static void check_rounded_near(const struct call *c, const float *out)
 {
     for (int32_t r = 0; r < c->rows.n_row; r++)
         for (int32_t d = 0; d < c->page.dim_v; d++) {
@@ -383,19 +383,19 @@ static void check_folded_near(const struct call *c, const float *out)
         }
 }
 
-static void check_folded(const struct call *c)
+static void check_rounded(const struct call *c)
 {
     struct pi_kernels scalar, other;
     size_t n = (size_t)(c->rows.n_row * c->page.dim_v);
     float *want = test_calloc(n, sizeof(float)), *out = test_calloc(n, sizeof(float));
     assert_true(pi_kernels_fill(PI_CPU_SCALAR, &scalar));
-    folded_by(c, &scalar.attend, false, want);
-    check_folded_near(c, want);
+    rounded_by(c, &scalar.attend, false, want);
+    check_rounded_near(c, want);
     for (int32_t i = 0; i <= PI_CPU_N_LEVEL; i++) {
         if (!fill_variant(i, &other))
             continue;
         for (int32_t decoded = 0; decoded < 2; decoded++) {
-            folded_by(c, &other.attend, decoded, out);
+            rounded_by(c, &other.attend, decoded, out);
             for (size_t j = 0; j < n; j++) /* whatever the signs of zeros, for the last step */
                 out[j] += 0.0f, want[j] += 0.0f;
             assert_same_bits(out, want, n,
@@ -456,7 +456,7 @@ static void nasty_fill(struct call *c, uint64_t *rng)
 
 /* Every type, size of a head, height of a call and length of a page: the same bits by all levels
    and both ways, near the exact outputs. */
-static void test_folded(void **state)
+static void test_rounded(void **state)
 {
     (void)state;
     static const int32_t sizes[] = {16, 32, 64, 128};
@@ -467,16 +467,16 @@ static void test_folded(void **state)
         call_make(c, PI_ATTEND_CODE2, 16, 16, types[i % N_TYPE], dim, dim, 16 << rng_below(&rng, 3),
                   false, 1 + i / N_TYPE / (int32_t)PI_LEN(sizes) % ROWS, &rng);
         weights_fill(c, &rng);
-        check_folded(c);
+        check_rounded(c);
         nasty_fill(c, &rng);
-        check_folded(c);
+        check_rounded(c);
         call_free(c);
     }
 }
 
 /* Pairs of products that nearly cancel each other and the sum, at all magnitudes down to the least:
    whatever a processor does below them would show. */
-static void test_folded_small_sums(void **state)
+static void test_rounded_small_sums(void **state)
 {
     (void)state;
     uint64_t rng = 5;
@@ -499,7 +499,7 @@ static void test_folded_small_sums(void **state)
             for (int32_t d = 0; d < 64; d++)
                 c->o[r * 64 + d] = ldexpf((float)rng_below(&rng, 9) - 4.0f, -100 - (int)(d % 24));
         }
-        check_folded(c);
+        check_rounded(c);
         call_free(c);
     }
 }
@@ -597,7 +597,7 @@ static void check_peaked(enum kv_type type_v, int32_t n_tok, int32_t n_group, ui
             for (size_t j = 0; j < out_len(&f); j++)
                 most = fmax(most, fabs(sum[j] - (double)out[0][j]));
             assert_true(n_small > (int32_t)n_row * N / 2);
-            if (!(most <= 2e-5 + (double)PI_ATTEND_SMALL * N + folded_error(type_v, DIM)))
+            if (!(most <= 2e-5 + (double)PI_ATTEND_SMALL * N + rounded_error(type_v, DIM)))
                 fail_msg("outputs differ by %g", most);
             test_free(sum);
         }
@@ -623,18 +623,18 @@ static void append_normal(struct kv_seq *seq, uint64_t *rng, int32_t n, float *v
 }
 
 /*
- * What folding adds to the error of an output, beside what coding costs: |o - o'|^2 / |o|^2 over
+ * What rounding adds to the error of an output, beside what coding costs: |o - o'|^2 / |o|^2 over
  * all rows, o from the values as they were, o' from those that are stored and from those as they
- * are folded. Random queries see all entries of a lane, spread flatly or peaked.
+ * are rounded. Random queries see all entries of a lane, spread flatly or peaked.
  */
-static void check_folded_error(enum kv_type type_v, float sharpness, uint64_t *rng)
+static void check_rounded_error(enum kv_type type_v, float sharpness, uint64_t *rng)
 {
     enum { N = 512, DIM = 128, ROWS_ALL = 64 };
     struct kv_geometry g = geometry(DIM, DIM, 64, KV_TYPE_F32, type_v, 0);
     struct fixture f;
     float *v = test_calloc(N * DIM, sizeof(float)), stored[DIM];
     float *weight = test_calloc(ROWS_ALL * N, sizeof(float));
-    double coding = 0, folding = 0, all = 0;
+    double coding = 0, rounding = 0, all = 0;
     double(*sum)[2] = test_calloc(ROWS_ALL * DIM, sizeof(*sum));
     struct kv_attend_tap tap = {.weight = weight, .row_stride = N};
     cache_open(&f, &g, N);
@@ -653,25 +653,25 @@ static void check_folded_error(enum kv_type type_v, float sharpness, uint64_t *r
     for (int32_t i = 0; i < ROWS_ALL * DIM; i++) {
         all += sum[i][0] * sum[i][0];
         coding += pow(sum[i][1] - sum[i][0], 2);
-        folding += pow((double)f.out[i] - sum[i][1], 2);
+        rounding += pow((double)f.out[i] - sum[i][1], 2);
     }
-    print_message("%s, logits x %g: coding %.4f, folding %.7f\n", kv_type_name(type_v),
-                  (double)sharpness, coding / all, folding / all);
-    assert_true(folding <= 2e-5 * all && folding > 0);
-    assert_true(folding <= coding / 300);
+    print_message("%s, logits x %g: coding %.4f, rounding %.7f\n", kv_type_name(type_v),
+                  (double)sharpness, coding / all, rounding / all);
+    assert_true(rounding <= 2e-5 * all && rounding > 0);
+    assert_true(rounding <= coding / 300);
     test_free(v);
     test_free(weight);
     test_free(sum);
     close_all(&f);
 }
 
-static void test_folded_error(void **state)
+static void test_rounded_error(void **state)
 {
     (void)state;
     uint64_t rng = 6;
     for (enum kv_type type = KV_TYPE_TURBO4; type <= KV_TYPE_TURBO2; type++) {
-        check_folded_error(type, 0.2f, &rng);
-        check_folded_error(type, 8.0f, &rng);
+        check_rounded_error(type, 0.2f, &rng);
+        check_rounded_error(type, 8.0f, &rng);
     }
 }
 
@@ -687,9 +687,9 @@ static void test_peaked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels),      cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_folded),       cmocka_unit_test(test_folded_small_sums),
-        cmocka_unit_test(test_folded_error), cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_kernels),       cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_rounded),       cmocka_unit_test(test_rounded_small_sums),
+        cmocka_unit_test(test_rounded_error), cmocka_unit_test(test_scores),
         cmocka_unit_test(test_peaked),
     };
     return cmocka_run_group_tests_name("attend_codes", tests, NULL, NULL);

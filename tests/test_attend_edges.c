@@ -3,7 +3,7 @@
  * or none that a query sees, negative zeros, and the exponential over all of its range.
  */
 #include "attend_check.h"
-#include "folded.h"
+#include "rounded.h"
 #include "near.h"
 
 static void assert_finite(const float *x, size_t n)
@@ -49,7 +49,7 @@ static double value_top(const float *x, int32_t n)
     return top;
 }
 
-/* A row that sees one entry returns its value, bit for bit, or folded, alike in all rows. */
+/* A row that sees one entry returns its value, bit for bit, or rounded, alike in all rows. */
 static void test_single_entry_is_exact(void **state)
 {
     (void)state;
@@ -67,9 +67,9 @@ static void test_single_entry_is_exact(void **state)
         for (int32_t d = 0; d < 64; d++)
             value[d] += 0.0f; /* a code of 0 under a negative scale */
         for (int32_t d = 0; d < 64; d++)
-            near(f.out[d], value[d], folded_error(type, 64) * value_top(value, 64));
+            near(f.out[d], value[d], rounded_error(type, 64) * value_top(value, 64));
         for (int32_t r = 0; r <= i; r++)
-            assert_same_bits(f.out + r * 64, folded_error(type, 64) > 0 ? f.out : value, 64,
+            assert_same_bits(f.out + r * 64, rounded_error(type, 64) > 0 ? f.out : value, 64,
                              "single entry");
         close_all(&f);
     }

@@ -4,7 +4,7 @@
  */
 #include "base/mem.h"
 #include "base/os.h"
-#include "folded.h"
+#include "rounded.h"
 #include "kv/hash.h"
 #include "kv/snapshot.h"
 #include "kv_check.h"
@@ -240,7 +240,7 @@ static void check_attention(const struct kv_seq *seq, const struct kv_seq *sorte
     for (int32_t r = 0; r < ROWS; r++) {
         for (int32_t d = 0; d < DIM; d++)
             assert_float_equal(out[1][r * DIM + d], out[0][r * DIM + d],
-                               2e-6 + folded_error(type_v, DIM));
+                               2e-6 + rounded_error(type_v, DIM));
         assert_memory_equal(&weight[1][r * STRIDE], &weight[2][r * STRIDE],
                             (size_t)len * sizeof(float));
         for (int32_t s = 0; s < len; s++) {

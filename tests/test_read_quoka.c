@@ -8,7 +8,7 @@
 #include "testing.h"
 
 #include "cpu/kernels.h"
-#include "folded.h"
+#include "rounded.h"
 #include "near.h"
 #include "read/quoka.h"
 #include "read_check.h"
@@ -535,7 +535,7 @@ static void test_all_is_dense(void **state)
         read_world_attend(&w, NULL, 0, dense);
         read_world_attend(&w, slots, p.n, chosen);
         for (size_t at = 0; at < len; at++)
-            near(chosen[at], dense[at], 2e-6 + folded_error(type, p.dim));
+            near(chosen[at], dense[at], 2e-6 + rounded_error(type, p.dim));
         read_world_close(&w);
         read_problem_free(&p);
         test_free(dense);

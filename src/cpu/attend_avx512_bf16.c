@@ -1,8 +1,8 @@
 /*
- * attend_avx512_bf16.c - folded values (attend.h) where the processor multiplies pairs of bf16: one
- * instruction adds two entries to a register of sums, and one look-up finds the numbers of both.
- * It overwrites what attend_avx512.c has for them and must not know anything else of attention.
- * Invariant: the bits of attend.h.
+ * attend_avx512_bf16.c - rounded values (attend.h) where the processor multiplies pairs of bf16:
+ * one instruction adds two entries to a register of sums, and one look-up finds the numbers of
+ * both. It overwrites what attend_avx512.c has for them and must not know anything else of
+ * attention. Invariant: the bits of attend.h.
  *
  * A lane of 32 bits holds an entry of an even slot in its high half and the next one in its low
  * half: vdpbf16ps adds the product of the high halves first and rounds after each, so that entries
@@ -32,8 +32,8 @@ enum {
 /* A page's codes, in which words of 16 bits of the two entries of a pair take turns, the second
    entry's first, and its weights. */
 struct pairs {
-    _Alignas(64) uint16_t low[PI_ATTEND_SLOTS * PI_ATTEND_FOLD_DIM / 4];
-    _Alignas(64) uint16_t high[PI_ATTEND_SLOTS * PI_ATTEND_FOLD_DIM / 16];
+    _Alignas(64) uint16_t low[PI_ATTEND_SLOTS * PI_ATTEND_ROUNDED_DIM / 4];
+    _Alignas(64) uint16_t high[PI_ATTEND_SLOTS * PI_ATTEND_ROUNDED_DIM / 16];
     _Alignas(64) uint32_t weight[PI_ATTEND_ROWS_STORED][PAIRS];
     uint32_t need; /* the pairs that are read, bit by bit; at least one */
 };
@@ -120,7 +120,7 @@ BODY __mmask16 at_least(__m512 x, __m512 least)
 BODY void pairs_weights(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                         struct pairs *to)
 {
-    const __m512 least = _mm512_set1_ps(PI_ATTEND_FOLD_LEAST);
+    const __m512 least = _mm512_set1_ps(PI_ATTEND_ROUNDED_LEAST);
     for (int32_t s = 0; s < page->n; s += VEC) {
         const __m512 scale =
             _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(page->v_scale + s)));
@@ -199,7 +199,7 @@ BODY __m512bh numbers_at(const enum pi_attend_type type, const struct decoder *d
 
 BODY __m512 rescaled(const float *o, float c)
 {
-    const __m512 least = _mm512_set1_ps(c == 1.0f ? 0.0f : PI_ATTEND_FOLD_LEAST_SUM);
+    const __m512 least = _mm512_set1_ps(c == 1.0f ? 0.0f : PI_ATTEND_ROUNDED_LEAST_SUM);
     __m512 x = _mm512_mul_ps(_mm512_loadu_ps(o), _mm512_set1_ps(c));
     return _mm512_maskz_mov_ps(at_least(x, least), x);
 }
@@ -310,8 +310,8 @@ BODY void tiles_all(const enum pi_attend_type type, const struct pi_attend_page 
 
 /* Nothing is left to do where no row needs a slot and no maximum has moved. Where only the latter
    has, the first pair is read, whose weights are 0. */
-BODY void values_folded(const enum pi_attend_type type, const struct pi_attend_page *page,
-                        const struct pi_attend_rows *rows)
+BODY void values_rounded(const enum pi_attend_type type, const struct pi_attend_page *page,
+                         const struct pi_attend_rows *rows)
 {
     struct pairs pairs;
     const uint64_t need = rows->need;
@@ -326,27 +326,27 @@ BODY void values_folded(const enum pi_attend_type type, const struct pi_attend_p
     tiles_all(type, page, rows, &pairs);
 }
 
-static void values_folded_code4(const struct pi_attend_page *page,
-                                const struct pi_attend_rows *rows)
+static void values_rounded_code4(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
 {
-    values_folded(PI_ATTEND_CODE4, page, rows);
+    values_rounded(PI_ATTEND_CODE4, page, rows);
 }
 
-static void values_folded_code3(const struct pi_attend_page *page,
-                                const struct pi_attend_rows *rows)
+static void values_rounded_code3(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
 {
-    values_folded(PI_ATTEND_CODE3, page, rows);
+    values_rounded(PI_ATTEND_CODE3, page, rows);
 }
 
-static void values_folded_code2(const struct pi_attend_page *page,
-                                const struct pi_attend_rows *rows)
+static void values_rounded_code2(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
 {
-    values_folded(PI_ATTEND_CODE2, page, rows);
+    values_rounded(PI_ATTEND_CODE2, page, rows);
 }
 
 void pi_attend_init_avx512_bf16(struct pi_attend_kernels *k)
 {
-    k->values_folded[PI_ATTEND_CODE4] = values_folded_code4;
-    k->values_folded[PI_ATTEND_CODE3] = values_folded_code3;
-    k->values_folded[PI_ATTEND_CODE2] = values_folded_code2;
+    k->values_rounded[PI_ATTEND_CODE4] = values_rounded_code4;
+    k->values_rounded[PI_ATTEND_CODE3] = values_rounded_code3;
+    k->values_rounded[PI_ATTEND_CODE2] = values_rounded_code2;
 }

@@ -17,7 +17,7 @@
 #ifndef PI_ATTEND_CODES_H
 #define PI_ATTEND_CODES_H
 
-#include "cpu/attend_fold.h"
+#include "cpu/attend_rounded.h"
 
 enum {
     CODE_DIMS = 256,     /* dimensions of keys that are put side by side at once */
@@ -284,7 +284,7 @@ TILE void code_scales_load(const struct pi_attend_page *page, int32_t block, int
 }
 
 /* What scales multiply in a tile of values: the table, once for all, where an entry has one in the
-   tile; else each number: the product is the same. With folded values the weights have them. */
+   tile; else each number: the product is the same. With rounded values the weights have them. */
 enum code_scaled { CODE_TABLE, CODE_NUMBERS, CODE_WEIGHTS };
 
 /* All rows times n_vec vectors of dimensions from d0 on, for the slots that somebody needs. */
@@ -358,9 +358,9 @@ TILE void code_values_rows(const enum pi_attend_type type, const int32_t n_row,
         code_values_tile(type, n_row, 1, CODE_TABLE, page, rows, i * VEC);
 }
 
-/* Weights, table and sums have become those of folded values. */
-TILE void code_folded_rows(const enum pi_attend_type type, const int32_t n_row,
-                           const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+/* Weights, table and sums have become those of rounded values. */
+TILE void code_rounded_rows(const enum pi_attend_type type, const int32_t n_row,
+                            const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     int32_t i = 0, n = page->dim_v / VEC;
     if (code_value_vecs(n_row) >= 4)
@@ -376,46 +376,46 @@ TILE void code_folded_rows(const enum pi_attend_type type, const int32_t n_row,
 /* ---- one function per type and height ----------------------------------------------------- */
 
 /* Logits of keys side by side, or with keys NULL values; heights are constants. */
-TILE void code_rows(const enum pi_attend_type type, const int32_t n_row, const bool folded,
+TILE void code_rows(const enum pi_attend_type type, const int32_t n_row, const bool rounded,
                     const struct pi_attend_page *page, const struct code_keys *keys,
                     const struct pi_attend_rows *rows)
 {
     if (keys != NULL)
         code_logits_rows(type, n_row, page, keys, rows);
-    else if (folded)
-        code_folded_rows(type, n_row, page, rows);
+    else if (rounded)
+        code_rounded_rows(type, n_row, page, rows);
     else
         code_values_rows(type, n_row, page, rows);
 }
 
-TILE void code_all(const enum pi_attend_type type, const bool folded,
+TILE void code_all(const enum pi_attend_type type, const bool rounded,
                    const struct pi_attend_page *page, const struct code_keys *keys,
                    const struct pi_attend_rows *rows)
 {
     switch (rows->n_row) {
     case 1:
-        code_rows(type, 1, folded, page, keys, rows);
+        code_rows(type, 1, rounded, page, keys, rows);
         break;
     case 2:
-        code_rows(type, 2, folded, page, keys, rows);
+        code_rows(type, 2, rounded, page, keys, rows);
         break;
     case 3:
-        code_rows(type, 3, folded, page, keys, rows);
+        code_rows(type, 3, rounded, page, keys, rows);
         break;
     case 4:
-        code_rows(type, 4, folded, page, keys, rows);
+        code_rows(type, 4, rounded, page, keys, rows);
         break;
     case 5:
-        code_rows(type, 5, folded, page, keys, rows);
+        code_rows(type, 5, rounded, page, keys, rows);
         break;
     case 6:
-        code_rows(type, 6, folded, page, keys, rows);
+        code_rows(type, 6, rounded, page, keys, rows);
         break;
     case 7:
-        code_rows(type, 7, folded, page, keys, rows);
+        code_rows(type, 7, rounded, page, keys, rows);
         break;
     case 8:
-        code_rows(type, 8, folded, page, keys, rows);
+        code_rows(type, 8, rounded, page, keys, rows);
         break;
     default:
         break;
@@ -453,21 +453,21 @@ TILE void code_values(const enum pi_attend_type type, const struct pi_attend_pag
         code_all(type, false, page, NULL, rows);
 }
 
-TILE void code_values_folded(const enum pi_attend_type type, const struct pi_attend_page *page,
-                             const struct pi_attend_rows *rows)
+TILE void code_values_rounded(const enum pi_attend_type type, const struct pi_attend_page *page,
+                              const struct pi_attend_rows *rows)
 {
     float w[PI_ATTEND_ROWS_STORED * PI_ATTEND_SLOTS], rescale[PI_ATTEND_ROWS_STORED];
     float table[PI_ATTEND_CODES];
-    struct pi_attend_page folded_page = *page;
-    struct pi_attend_rows folded = *rows;
+    struct pi_attend_page rounded_page = *page;
+    struct pi_attend_rows rounded = *rows;
     if (code_idle(rows))
         return;
-    fold_rows(page, rows, w, rescale);
-    fold_table(page->v_table, table);
-    folded_page.v_table = table;
-    folded.x = w;
-    folded.rescale = rescale;
-    code_all(type, true, &folded_page, NULL, &folded);
+    rounded_rows(page, rows, w, rescale);
+    rounded_table(page->v_table, table);
+    rounded_page.v_table = table;
+    rounded.x = w;
+    rounded.rescale = rescale;
+    code_all(type, true, &rounded_page, NULL, &rounded);
 }
 
 /* ---- decoding ----------------------------------------------------------------------------- */
@@ -505,8 +505,8 @@ TILE void code_decode_k(const enum pi_attend_type type, const struct pi_attend_p
     }
 }
 
-/* 16 dimensions at a time, which share a scale; folded values have it elsewhere. */
-TILE void code_decode_v(const enum pi_attend_type type, const bool folded,
+/* 16 dimensions at a time, which share a scale; rounded values have it elsewhere. */
+TILE void code_decode_v(const enum pi_attend_type type, const bool rounded,
                         const struct pi_attend_page *page, const float *numbers, float *out)
 {
     const struct code_values from = code_values_of(type, page, 0);
@@ -522,18 +522,18 @@ TILE void code_decode_v(const enum pi_attend_type type, const bool folded,
             UNROLL
             for (int32_t j = 0; j < 16 / VEC; j++) {
                 vec number = table_at(type, &table, code[j]);
-                vec_store(out + j * VEC, folded ? number : vec_mul(number, factor));
+                vec_store(out + j * VEC, rounded ? number : vec_mul(number, factor));
             }
         }
         scale += page->dim_v / page->v_group;
     }
 }
 
-TILE void code_decode_folded(const enum pi_attend_type type, const struct pi_attend_page *page,
-                             float *out)
+TILE void code_decode_rounded(const enum pi_attend_type type, const struct pi_attend_page *page,
+                              float *out)
 {
     float table[PI_ATTEND_CODES];
-    fold_table(page->v_table, table);
+    rounded_table(page->v_table, table);
     code_decode_v(type, true, page, table, out);
 }
 
@@ -557,15 +557,15 @@ static void decode_v_code4(const struct pi_attend_page *page, float *out)
     code_decode_v(PI_ATTEND_CODE4, false, page, page->v_table, out);
 }
 
-static void values_folded_code4(const struct pi_attend_page *page,
-                                const struct pi_attend_rows *rows)
+static void values_rounded_code4(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
 {
-    code_values_folded(PI_ATTEND_CODE4, page, rows);
+    code_values_rounded(PI_ATTEND_CODE4, page, rows);
 }
 
-static void decode_folded_code4(const struct pi_attend_page *page, float *out)
+static void decode_rounded_code4(const struct pi_attend_page *page, float *out)
 {
-    code_decode_folded(PI_ATTEND_CODE4, page, out);
+    code_decode_rounded(PI_ATTEND_CODE4, page, out);
 }
 
 static void logits_code3(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
@@ -588,15 +588,15 @@ static void decode_v_code3(const struct pi_attend_page *page, float *out)
     code_decode_v(PI_ATTEND_CODE3, false, page, page->v_table, out);
 }
 
-static void values_folded_code3(const struct pi_attend_page *page,
-                                const struct pi_attend_rows *rows)
+static void values_rounded_code3(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
 {
-    code_values_folded(PI_ATTEND_CODE3, page, rows);
+    code_values_rounded(PI_ATTEND_CODE3, page, rows);
 }
 
-static void decode_folded_code3(const struct pi_attend_page *page, float *out)
+static void decode_rounded_code3(const struct pi_attend_page *page, float *out)
 {
-    code_decode_folded(PI_ATTEND_CODE3, page, out);
+    code_decode_rounded(PI_ATTEND_CODE3, page, out);
 }
 
 static void logits_code2(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
@@ -619,38 +619,38 @@ static void decode_v_code2(const struct pi_attend_page *page, float *out)
     code_decode_v(PI_ATTEND_CODE2, false, page, page->v_table, out);
 }
 
-static void values_folded_code2(const struct pi_attend_page *page,
-                                const struct pi_attend_rows *rows)
+static void values_rounded_code2(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
 {
-    code_values_folded(PI_ATTEND_CODE2, page, rows);
+    code_values_rounded(PI_ATTEND_CODE2, page, rows);
 }
 
-static void decode_folded_code2(const struct pi_attend_page *page, float *out)
+static void decode_rounded_code2(const struct pi_attend_page *page, float *out)
 {
-    code_decode_folded(PI_ATTEND_CODE2, page, out);
+    code_decode_rounded(PI_ATTEND_CODE2, page, out);
 }
 
 static void codes_init(struct pi_attend_kernels *k)
 {
-    k->fold = fold;
+    k->round_weights = round_weights;
     k->logits[PI_ATTEND_CODE4] = logits_code4;
     k->values[PI_ATTEND_CODE4] = values_code4;
     k->decode_k[PI_ATTEND_CODE4] = decode_k_code4;
     k->decode_v[PI_ATTEND_CODE4] = decode_v_code4;
-    k->values_folded[PI_ATTEND_CODE4] = values_folded_code4;
-    k->decode_folded[PI_ATTEND_CODE4] = decode_folded_code4;
+    k->values_rounded[PI_ATTEND_CODE4] = values_rounded_code4;
+    k->decode_rounded[PI_ATTEND_CODE4] = decode_rounded_code4;
     k->logits[PI_ATTEND_CODE3] = logits_code3;
     k->values[PI_ATTEND_CODE3] = values_code3;
     k->decode_k[PI_ATTEND_CODE3] = decode_k_code3;
     k->decode_v[PI_ATTEND_CODE3] = decode_v_code3;
-    k->values_folded[PI_ATTEND_CODE3] = values_folded_code3;
-    k->decode_folded[PI_ATTEND_CODE3] = decode_folded_code3;
+    k->values_rounded[PI_ATTEND_CODE3] = values_rounded_code3;
+    k->decode_rounded[PI_ATTEND_CODE3] = decode_rounded_code3;
     k->logits[PI_ATTEND_CODE2] = logits_code2;
     k->values[PI_ATTEND_CODE2] = values_code2;
     k->decode_k[PI_ATTEND_CODE2] = decode_k_code2;
     k->decode_v[PI_ATTEND_CODE2] = decode_v_code2;
-    k->values_folded[PI_ATTEND_CODE2] = values_folded_code2;
-    k->decode_folded[PI_ATTEND_CODE2] = decode_folded_code2;
+    k->values_rounded[PI_ATTEND_CODE2] = values_rounded_code2;
+    k->decode_rounded[PI_ATTEND_CODE2] = decode_rounded_code2;
 }
 
 #endif

@@ -149,7 +149,7 @@ static void values(enum pi_attend_type type, const struct pi_attend_page *page,
         }
 }
 
-/* ---- folded values ------------------------------------------------------------------------ */
+/* ---- rounded values ------------------------------------------------------------------------ */
 
 static float round_bf16(float x)
 {
@@ -162,27 +162,27 @@ static float at_least(float x, float least)
     return fabsf(x) < least ? 0.0f : x;
 }
 
-static float folded_weight(const struct pi_attend_page *page, float p, int32_t s)
+static float rounded_weight(const struct pi_attend_page *page, float p, int32_t s)
 {
-    return round_bf16(at_least(p * pi_f32_from_f16(page->v_scale[s]), PI_ATTEND_FOLD_LEAST));
+    return round_bf16(at_least(p * pi_f32_from_f16(page->v_scale[s]), PI_ATTEND_ROUNDED_LEAST));
 }
 
-static float folded_sum(float o, float c)
+static float rounded_sum(float o, float c)
 {
-    return c == 1.0f ? o : at_least(o * c, PI_ATTEND_FOLD_LEAST_SUM);
+    return c == 1.0f ? o : at_least(o * c, PI_ATTEND_ROUNDED_LEAST_SUM);
 }
 
-static void values_folded(enum pi_attend_type type, const struct pi_attend_page *page,
-                          const struct pi_attend_rows *rows)
+static void values_rounded(enum pi_attend_type type, const struct pi_attend_page *page,
+                           const struct pi_attend_rows *rows)
 {
-    assert(page->v_group == page->dim_v && page->dim_v <= PI_ATTEND_FOLD_DIM);
+    assert(page->v_group == page->dim_v && page->dim_v <= PI_ATTEND_ROUNDED_DIM);
     for (int32_t r = 0; r < rows->n_row; r++) {
         float w[PI_ATTEND_SLOTS];
         for (int32_t s = 0; s < page->n; s++)
-            w[s] = folded_weight(page, rows->x[r * PI_ATTEND_SLOTS + s], s);
+            w[s] = rounded_weight(page, rows->x[r * PI_ATTEND_SLOTS + s], s);
         for (int32_t d = 0; d < page->dim_v; d++) {
             float *o = rows->o + (size_t)r * rows->o_stride + (size_t)d;
-            float acc = folded_sum(*o, rows->rescale[r]);
+            float acc = rounded_sum(*o, rows->rescale[r]);
             for (int32_t s = 0; s < page->n; s++)
                 if ((rows->need >> s & 1) != 0)
                     acc = fmaf(round_bf16(value_number_at(type, page, (size_t)s, (size_t)d)), w[s],
@@ -192,19 +192,19 @@ static void values_folded(enum pi_attend_type type, const struct pi_attend_page 
     }
 }
 
-static void fold(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+static void round_weights(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     for (int32_t r = 0; r < rows->n_row; r++) {
         float *x = rows->x + r * PI_ATTEND_SLOTS, *o = rows->o + (size_t)r * rows->o_stride;
         for (int32_t s = 0; s < slots_of(page); s++)
-            x[s] = folded_weight(page, x[s], s);
+            x[s] = rounded_weight(page, x[s], s);
         for (int32_t d = 0; d < page->dim_v; d++)
-            o[d] = folded_sum(o[d], rows->rescale[r]);
+            o[d] = rounded_sum(o[d], rows->rescale[r]);
         rows->rescale[r] = 1.0f;
     }
 }
 
-static void decode_folded(enum pi_attend_type type, const struct pi_attend_page *page, float *out)
+static void decode_rounded(enum pi_attend_type type, const struct pi_attend_page *page, float *out)
 {
     for (int32_t s = 0; s < page->page_len; s++)
         for (int32_t d = 0; d < page->dim_v; d++)
@@ -369,22 +369,22 @@ static void values_code2(const struct pi_attend_page *page, const struct pi_atte
     values(PI_ATTEND_CODE2, page, rows);
 }
 
-static void values_folded_code4(const struct pi_attend_page *page,
-                                const struct pi_attend_rows *rows)
+static void values_rounded_code4(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
 {
-    values_folded(PI_ATTEND_CODE4, page, rows);
+    values_rounded(PI_ATTEND_CODE4, page, rows);
 }
 
-static void values_folded_code3(const struct pi_attend_page *page,
-                                const struct pi_attend_rows *rows)
+static void values_rounded_code3(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
 {
-    values_folded(PI_ATTEND_CODE3, page, rows);
+    values_rounded(PI_ATTEND_CODE3, page, rows);
 }
 
-static void values_folded_code2(const struct pi_attend_page *page,
-                                const struct pi_attend_rows *rows)
+static void values_rounded_code2(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
 {
-    values_folded(PI_ATTEND_CODE2, page, rows);
+    values_rounded(PI_ATTEND_CODE2, page, rows);
 }
 
 static void decode_k_f32(const struct pi_attend_page *page, float *out)
@@ -447,19 +447,19 @@ static void decode_v_code2(const struct pi_attend_page *page, float *out)
     decode_v(PI_ATTEND_CODE2, page, out);
 }
 
-static void decode_folded_code4(const struct pi_attend_page *page, float *out)
+static void decode_rounded_code4(const struct pi_attend_page *page, float *out)
 {
-    decode_folded(PI_ATTEND_CODE4, page, out);
+    decode_rounded(PI_ATTEND_CODE4, page, out);
 }
 
-static void decode_folded_code3(const struct pi_attend_page *page, float *out)
+static void decode_rounded_code3(const struct pi_attend_page *page, float *out)
 {
-    decode_folded(PI_ATTEND_CODE3, page, out);
+    decode_rounded(PI_ATTEND_CODE3, page, out);
 }
 
-static void decode_folded_code2(const struct pi_attend_page *page, float *out)
+static void decode_rounded_code2(const struct pi_attend_page *page, float *out)
 {
-    decode_folded(PI_ATTEND_CODE2, page, out);
+    decode_rounded(PI_ATTEND_CODE2, page, out);
 }
 
 void pi_attend_init_scalar(struct pi_attend_kernels *k)
@@ -470,17 +470,17 @@ void pi_attend_init_scalar(struct pi_attend_kernels *k)
         .softmax = softmax,
         .drop = drop,
         .values = {values_f32, values_f16, values_q8_0, values_code4, values_code3, values_code2},
-        .values_folded = {[PI_ATTEND_CODE4] = values_folded_code4,
-                          [PI_ATTEND_CODE3] = values_folded_code3,
-                          [PI_ATTEND_CODE2] = values_folded_code2},
-        .fold = fold,
+        .values_rounded = {[PI_ATTEND_CODE4] = values_rounded_code4,
+                           [PI_ATTEND_CODE3] = values_rounded_code3,
+                           [PI_ATTEND_CODE2] = values_rounded_code2},
+        .round_weights = round_weights,
         .decode_k = {decode_k_f32, decode_k_f16, decode_k_q8_0, decode_k_code4, decode_k_code3,
                      decode_k_code2},
         .decode_v = {decode_v_f32, decode_v_f16, decode_v_q8_0, decode_v_code4, decode_v_code3,
                      decode_v_code2},
-        .decode_folded = {[PI_ATTEND_CODE4] = decode_folded_code4,
-                          [PI_ATTEND_CODE3] = decode_folded_code3,
-                          [PI_ATTEND_CODE2] = decode_folded_code2},
+        .decode_rounded = {[PI_ATTEND_CODE4] = decode_rounded_code4,
+                           [PI_ATTEND_CODE3] = decode_rounded_code3,
+                           [PI_ATTEND_CODE2] = decode_rounded_code2},
         .scale = multiply,
         .decay = decay,
         .prefetch = prefetch,

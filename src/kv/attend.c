@@ -177,9 +177,9 @@ static enum pi_attend_type kernel_v(const struct attend *a)
     return a->lane->kind->v.codec->kernel;
 }
 
-/* Whether values are folded (cpu/attend.h): those of rotated types, where a head is one group. q4_0
-   with its groups of 32 has the arithmetic of the wider types whatever the head size. */
-static bool folded(const struct attend *a)
+/* Whether values are rounded (cpu/attend.h): those of rotated types, where a head is one group.
+   q4_0 with its groups of 32 has the arithmetic of the wider types whatever the head size. */
+static bool rounded(const struct attend *a)
 {
     const struct kv_part *v = &a->lane->kind->v;
     return v->codec->rotated && v->group == v->dim;
@@ -196,8 +196,8 @@ static void page_decode(struct attend *a, struct pi_attend_page *page)
         page->k = a->k;
     }
     if (a->job->out != NULL && type_v != PI_ATTEND_F32) {
-        if (folded(a))
-            a->cpu->decode_folded[type_v](page, a->v);
+        if (rounded(a))
+            a->cpu->decode_rounded[type_v](page, a->v);
         else
             a->cpu->decode_v[type_v](page, a->v);
         page->v = a->v;
@@ -349,12 +349,12 @@ static bool sees_all(const struct attend *a, const struct pi_attend_page *page, 
 static void block_values(const struct attend *a, const struct pi_attend_page *page,
                          const struct pi_attend_rows *rows)
 {
-    if (folded(a) && !a->decoded) {
-        a->cpu->values_folded[kernel_v(a)](page, rows);
+    if (rounded(a) && !a->decoded) {
+        a->cpu->values_rounded[kernel_v(a)](page, rows);
         return;
     }
-    if (folded(a))
-        a->cpu->fold(page, rows);
+    if (rounded(a))
+        a->cpu->round_weights(page, rows);
     a->cpu->values[a->decoded ? PI_ATTEND_F32 : kernel_v(a)](page, rows);
 }
 
