@@ -52,8 +52,7 @@
  * several rows over codes is bound by its products, not by the bytes, and processors that multiply
  * pairs of bf16 add two entries at once. An entry changes by less than 2^-7 of it, where coding has
  * changed it by a tenth and more (docs/store.md has what is measured). Outputs over the same
- * entries in other pages differ by as much, since weights are relative to the maximum of their
- * page.
+ * entries in other pages differ by as much, since weights are relative to the maximum so far.
  *
  *   B(y)    = y rounded to 8 bits, to nearest, ties to even (bf16)
  *   Z(y, e) = |y| < e ? 0 : y
