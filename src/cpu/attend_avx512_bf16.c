@@ -205,7 +205,8 @@ BODY __m512 rescaled(const float *o, float c)
 }
 
 /* All rows times n_vec vectors of dimensions from d0 on. The numbers of a pair are found while
-   those of the one before are multiplied: what comes first waits for nothing. */
+   those of the one before are multiplied, and at last once more: what comes first waits for
+   nothing, and there is no branch. */
 BODY void tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
                const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                const struct pairs *pairs, int32_t d0)
@@ -218,6 +219,7 @@ BODY void tile(const enum pi_attend_type type, const int32_t n_row, const int32_
     float *o = rows->o + d0;
     __m512 acc[PI_ATTEND_ROWS_STORED][4];
     __m512bh v[4], after[4];
+    const uint32_t last = 1u << (31 - __builtin_clz(pairs->need));
     uint32_t need = pairs->need;
     size_t p, then = (size_t)__builtin_ctz(need);
     UNROLL
@@ -234,7 +236,7 @@ BODY void tile(const enum pi_attend_type type, const int32_t n_row, const int32_
     do {
         p = then;
         need &= need - 1;
-        then = need != 0 ? (size_t)__builtin_ctz(need) : p;
+        then = (size_t)__builtin_ctz(need | last);
         UNROLL
         for (int32_t j = 0; j < n_vec; j++) {
             v[j] = after[j];
