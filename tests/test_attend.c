@@ -5,6 +5,7 @@
  * passes all the checks.
  */
 #include "attend_check.h"
+#include "rounded.h"
 
 /* ---- the reference ---- */
 
@@ -78,14 +79,15 @@ static void reference(const struct fixture *f, double *out)
 }
 
 /* Values lie in [-1, 1]. Logits err by about dim * 2^-24 * their terms (below 4 / sqrt(dim)), the
-   output by that and by some 2^-24 for each addition, and where small weights are dropped by as
-   much as they are of the sum. */
+   output by that and by some 2^-24 for each addition, where small weights are dropped by as much as
+   they are of the sum, and where values are rounded by what that may change. */
 static void assert_near_reference(const struct fixture *f, double tolerance)
 {
     double *want = test_calloc(out_len(f) + 1, sizeof(double));
     reference(f, want);
     if (kv_codecs[f->cache->g.type_v].rotated)
         tolerance += (double)PI_ATTEND_SMALL * kv_lane_len(f->seq, 0, 0);
+    tolerance += rounded_error(f->cache->g.type_v, f->cache->g.dim_v);
     for (size_t i = 0; i < out_len(f); i++)
         if (!(fabs(f->out[i] - want[i]) <= tolerance))
             fail_msg("output %zu: %.9g, expected %.9g", i, (double)f->out[i], want[i]);

@@ -4,6 +4,7 @@
  * lanes of the types that are coded so, in the manner of test_attend.c.
  */
 #include "attend_check.h"
+#include "rounded.h"
 
 /* ---- pages made here ---- */
 
@@ -54,14 +55,27 @@ static void pack(struct coded *c, int32_t s, int32_t d)
     c->high[bit / 8] |= (uint8_t)((code >> 2) << bit % 8);
 }
 
+static int32_t code_count(enum pi_attend_type type)
+{
+    return type == PI_ATTEND_CODE4 ? 16 : type == PI_ATTEND_CODE3 ? 8 : 4;
+}
+
+/* As attend.h wants a table of fewer than 16 numbers. */
+static void table_repeat(struct coded *c)
+{
+    for (int32_t i = 0; i < PI_ATTEND_CODES; i++)
+        c->table[i] = c->table[i % code_count(c->type)];
+}
+
 static void coded_make(struct coded *c, enum pi_attend_type type, int32_t dim, int32_t group,
                        int32_t len, bool columns, uint64_t *rng)
 {
     *c = (struct coded){.type = type, .dim = dim, .len = len, .columns = columns, .group = group};
     size_t n = (size_t)len * (size_t)dim, n_scale = n / (size_t)c->group;
-    int32_t n_code = type == PI_ATTEND_CODE4 ? 16 : type == PI_ATTEND_CODE3 ? 8 : 4;
+    int32_t n_code = code_count(type);
     for (int32_t i = 0; i < PI_ATTEND_CODES; i++)
-        c->table[i] = i < n_code ? rng_float(rng) : c->table[i % n_code];
+        c->table[i] = rng_float(rng);
+    table_repeat(c);
     c->code = exact(n);
     c->scale = exact(n_scale * 2);
     c->scale_packed = exact(n_scale * 2);
@@ -305,6 +319,191 @@ static void test_groups(void **state)
         }
 }
 
+/* ---- rounded values ---- */
+
+/* The kernels of a level, and of AVX-512 those that processors without products of bf16 have. */
+static bool fill_variant(int32_t i, struct pi_kernels *out)
+{
+    if (i < PI_CPU_N_LEVEL)
+        return pi_kernels_fill((enum pi_cpu_level)i, out);
+#if defined(__x86_64__)
+    if (!pi_kernels_fill(PI_CPU_AVX512, out))
+        return false;
+    pi_attend_init_avx512(&out->attend);
+    return true;
+#else
+    return false;
+#endif
+}
+
+/* Weights are in x. Outputs of one way: from codes, or from what decoding makes of them. */
+static void rounded_by(const struct call *c, const struct pi_attend_kernels *cpu, bool decoded,
+                       float *out)
+{
+    struct call a = *c;
+    struct pi_attend_page page = c->page;
+    float *v = test_calloc((size_t)(page.page_len * page.dim_v), sizeof(float));
+    memcpy(out, c->o, (size_t)(c->rows.n_row * page.dim_v) * sizeof(float));
+    a.rows.x = a.x;
+    a.rows.rescale = a.rescale;
+    a.rows.o = out;
+    if (decoded) {
+        cpu->decode_rounded[c->v.type](&page, v);
+        cpu->round_weights(&page, &a.rows);
+        page.v = v;
+        cpu->values[PI_ATTEND_F32](&page, &a.rows);
+        for (int32_t r = 0; r < c->rows.n_row; r++)
+            assert_true(a.rescale[r] == 1.0f);
+    } else {
+        cpu->values_rounded[c->v.type](&page, &a.rows);
+        assert_same_bits(a.x, c->x, PI_LEN(a.x), "weights");
+    }
+    test_free(v);
+}
+
+/* |outputs - exact ones| is at most an entry's error, 2^-7 of it and a little more, and that of the
+   sums; what counts as nothing is below either bound. */
+static void check_rounded_near(const struct call *c, const float *out)
+{
+    for (int32_t r = 0; r < c->rows.n_row; r++)
+        for (int32_t d = 0; d < c->page.dim_v; d++) {
+            size_t i = (size_t)(r * c->page.dim_v + d);
+            double want = (double)c->o[i] * (double)c->rescale[r], all = fabs(want);
+            double bound = c->page.n * 0x1p-80 + 0x1p-100;
+            for (int32_t s = 0; s < c->page.n; s++) {
+                double part = (double)number(&c->v, s, d) * (double)c->x[r * PI_ATTEND_SLOTS + s];
+                want += part;
+                all += fabs(part);
+                bound += 0x1.02p-7 * fabs(part);
+            }
+            bound += 70 * 0x1p-24 * all;
+            if (!(fabs((double)out[i] - want) <= bound))
+                fail_msg("row %d, dimension %d: %g, expected %g within %g", r, d, (double)out[i],
+                         want, bound);
+        }
+}
+
+static void check_rounded(const struct call *c)
+{
+    struct pi_kernels scalar, other;
+    size_t n = (size_t)(c->rows.n_row * c->page.dim_v);
+    float *want = test_calloc(n, sizeof(float)), *out = test_calloc(n, sizeof(float));
+    assert_true(pi_kernels_fill(PI_CPU_SCALAR, &scalar));
+    rounded_by(c, &scalar.attend, false, want);
+    check_rounded_near(c, want);
+    for (int32_t i = 0; i <= PI_CPU_N_LEVEL; i++) {
+        if (!fill_variant(i, &other))
+            continue;
+        for (int32_t decoded = 0; decoded < 2; decoded++) {
+            rounded_by(c, &other.attend, decoded, out);
+            for (size_t j = 0; j < n; j++) /* whatever the signs of zeros, for the last step */
+                out[j] += 0.0f, want[j] += 0.0f;
+            assert_same_bits(out, want, n,
+                             i < PI_CPU_N_LEVEL ? pi_cpu_level_name((enum pi_cpu_level)i)
+                                                : "plain AVX-512");
+        }
+    }
+    test_free(want);
+    test_free(out);
+}
+
+/* Weights, of which some are 0 in all rows, and factors; half of the calls begin a row. */
+static void weights_fill(struct call *c, uint64_t *rng)
+{
+    uint64_t sparse = rng_below(rng, 2) ? rng_next(rng) & rng_next(rng) : ~(uint64_t)0;
+    c->rows.need = ~(uint64_t)0 >> (64 - c->page.n);
+    if (rng_below(rng, 4) > 0)
+        c->rows.need &= sparse;
+    for (int32_t r = 0; r < c->rows.n_row; r++) {
+        for (int32_t s = 0; s < PI_ATTEND_SLOTS; s++)
+            c->x[r * PI_ATTEND_SLOTS + s] =
+                s < c->page.n && (c->rows.need >> s & 1) != 0 ? fabsf(rng_float(rng)) : 0.0f;
+        c->rescale[r] = rng_below(rng, 2) ? 1.0f : fabsf(rng_float(rng));
+    }
+}
+
+/* Numbers near what a processor takes for zero, and near what the rules make zero: weights, scales,
+   the table, sums, and sums that cancel. Sums are what earlier pages could have left: multiples of
+   2^-123. */
+static void nasty_fill(struct call *c, uint64_t *rng)
+{
+    for (int32_t i = 0; i < PI_ATTEND_CODES; i++)
+        if (rng_below(rng, 2))
+            c->v.table[i] = ldexpf(rng_float(rng) < 0 ? -1.0f : 1.0f, -(int)rng_below(rng, 21));
+    table_repeat(&c->v);
+    for (int32_t s = 0; s < c->v.len; s++)
+        if (rng_below(rng, 2))
+            c->v.scale[s] = c->v.scale_packed[s] =
+                (uint16_t)(rng_below(rng, 2) << 15 | rng_below(rng, 2) * rng_below(rng, 0x7c00));
+    for (size_t i = 0; i < PI_LEN(c->x); i++)
+        if (c->x[i] > 0.0f && rng_below(rng, 4) > 0)
+            c->x[i] = ldexpf(c->x[i], -(int)rng_below(rng, 126));
+    for (int32_t r = 0; r < c->rows.n_row; r++) {
+        if (rng_below(rng, 2))
+            c->rescale[r] = ldexpf(c->rescale[r], -(int)rng_below(rng, 100));
+        for (int32_t d = 0; d < c->page.dim_v; d++) {
+            float *o = c->o + r * c->page.dim_v + d;
+            uint64_t kind = rng_below(rng, 4);
+            if (kind == 0)
+                *o = 0.0f;
+            else if (kind == 1)
+                *o = ldexpf((float)rng_below(rng, 1 << 24) * (*o < 0.0f ? -1.0f : 1.0f), -123);
+            else if (kind == 2)
+                *o = ldexpf(roundf(*o * 256.0f), -8 - (int)rng_below(rng, 115));
+        }
+    }
+}
+
+/* Every type, size of a head, height of a call and length of a page: the same bits by all levels
+   and both ways, near the exact outputs. */
+static void test_rounded(void **state)
+{
+    (void)state;
+    static const int32_t sizes[] = {16, 32, 64, 128};
+    uint64_t rng = 4;
+    for (int32_t i = 0; i < 5 * N_TYPE * (int32_t)PI_LEN(sizes) * ROWS; i++) {
+        struct call call, *c = &call;
+        int32_t dim = sizes[i / N_TYPE % (int32_t)PI_LEN(sizes)];
+        call_make(c, PI_ATTEND_CODE2, 16, 16, types[i % N_TYPE], dim, dim, 16 << rng_below(&rng, 3),
+                  false, 1 + i / N_TYPE / (int32_t)PI_LEN(sizes) % ROWS, &rng);
+        weights_fill(c, &rng);
+        check_rounded(c);
+        nasty_fill(c, &rng);
+        check_rounded(c);
+        call_free(c);
+    }
+}
+
+/* Pairs of products that nearly cancel each other and the sum, at all magnitudes down to the least:
+   whatever a processor does below them would show. */
+static void test_rounded_small_sums(void **state)
+{
+    (void)state;
+    uint64_t rng = 5;
+    for (int32_t i = 0; i < 3000; i++) {
+        struct call call, *c = &call;
+        call_make(c, PI_ATTEND_CODE2, 16, 16, types[i % N_TYPE], 64, 64, 16, false, 2, &rng);
+        for (int32_t j = 0; j < PI_ATTEND_CODES; j++)
+            c->v.table[j] = (float)(1 + rng_below(&rng, 3)) * (j % 2 ? -0x1p-20f : 0x1p-20f);
+        table_repeat(&c->v);
+        c->rows.need = ~(uint64_t)0 >> (64 - c->page.n);
+        for (int32_t s = 0; s < c->page.page_len; s++)
+            c->v.scale[s] = c->v.scale_packed[s] = 0x3c00;
+        for (int32_t r = 0; r < 2; r++) {
+            c->rescale[r] = 1.0f;
+            for (int32_t s = 0; s < PI_ATTEND_SLOTS; s++)
+                c->x[r * PI_ATTEND_SLOTS + s] =
+                    s < c->page.n ? ldexpf(1.0f + (float)rng_below(&rng, 128) / 128.0f,
+                                           -(int)rng_below(&rng, 4) - 77)
+                                  : 0.0f;
+            for (int32_t d = 0; d < 64; d++)
+                c->o[r * 64 + d] = ldexpf((float)rng_below(&rng, 9) - 4.0f, -100 - (int)(d % 24));
+        }
+        check_rounded(c);
+        call_free(c);
+    }
+}
+
 /* ---- scores ---- */
 
 /* Few vectors and many, of every type, against the sums of what the codes stand for. */
@@ -398,7 +597,7 @@ static void check_peaked(enum kv_type type_v, int32_t n_tok, int32_t n_group, ui
             for (size_t j = 0; j < out_len(&f); j++)
                 most = fmax(most, fabs(sum[j] - (double)out[0][j]));
             assert_true(n_small > (int32_t)n_row * N / 2);
-            if (!(most <= 2e-5 + (double)PI_ATTEND_SMALL * N))
+            if (!(most <= 2e-5 + (double)PI_ATTEND_SMALL * N + rounded_error(type_v, DIM)))
                 fail_msg("outputs differ by %g", most);
             test_free(sum);
         }
@@ -408,6 +607,71 @@ static void check_peaked(enum kv_type type_v, int32_t n_tok, int32_t n_group, ui
     for (int32_t i = 0; i < 2; i++) {
         test_free(weight[i]);
         test_free(out[i]);
+    }
+}
+
+/* Of vectors of independent normal numbers, by the sum of twelve others each. */
+static void append_normal(struct kv_seq *seq, uint64_t *rng, int32_t n, float *v)
+{
+    const struct kv_geometry *g = &seq->cache->g;
+    float *k = random_rows(rng, (size_t)(n * g->dim_k), 1.0f);
+    for (int32_t i = 0; i < n * g->dim_v; i++)
+        for (int32_t j = 0; j < 12; j++)
+            v[i] += 0.5f * rng_float(rng);
+    append(seq, 0, n, k, v);
+    test_free(k);
+}
+
+/*
+ * What rounding adds to the error of an output, beside what coding costs: |o - o'|^2 / |o|^2 over
+ * all rows, o from the values as they were, o' from those that are stored and from those as they
+ * are rounded. Random queries see all entries of a lane, spread flatly or peaked.
+ */
+static void check_rounded_error(enum kv_type type_v, float sharpness, uint64_t *rng)
+{
+    enum { N = 512, DIM = 128, ROWS_ALL = 64 };
+    struct kv_geometry g = geometry(DIM, DIM, 64, KV_TYPE_F32, type_v, 0);
+    struct fixture f;
+    float *v = test_calloc(N * DIM, sizeof(float)), stored[DIM];
+    float *weight = test_calloc(ROWS_ALL * N, sizeof(float));
+    double coding = 0, rounding = 0, all = 0;
+    double(*sum)[2] = test_calloc(ROWS_ALL * DIM, sizeof(*sum));
+    struct kv_attend_tap tap = {.weight = weight, .row_stride = N};
+    cache_open(&f, &g, N);
+    append_normal(f.seq, rng, N, v);
+    queries(&f, rng, 1, ROWS_ALL, N - 1);
+    f.scale *= sharpness;
+    attend(&f, 0, 1, f.out, &tap);
+    for (int32_t s = 0; s < N; s++) {
+        kv_lane_value(f.seq, 0, 0, s, stored);
+        for (int32_t i = 0; i < ROWS_ALL * DIM; i++) {
+            double w = (double)weight[i / DIM * N + s];
+            sum[i][0] += w * (double)v[s * DIM + i % DIM];
+            sum[i][1] += w * (double)stored[i % DIM];
+        }
+    }
+    for (int32_t i = 0; i < ROWS_ALL * DIM; i++) {
+        all += sum[i][0] * sum[i][0];
+        coding += pow(sum[i][1] - sum[i][0], 2);
+        rounding += pow((double)f.out[i] - sum[i][1], 2);
+    }
+    print_message("%s, logits x %g: coding %.4f, rounding %.7f\n", kv_type_name(type_v),
+                  (double)sharpness, coding / all, rounding / all);
+    assert_true(rounding <= 2e-5 * all && rounding > 0);
+    assert_true(rounding <= coding / 300);
+    test_free(v);
+    test_free(weight);
+    test_free(sum);
+    close_all(&f);
+}
+
+static void test_rounded_error(void **state)
+{
+    (void)state;
+    uint64_t rng = 6;
+    for (enum kv_type type = KV_TYPE_TURBO4; type <= KV_TYPE_TURBO2; type++) {
+        check_rounded_error(type, 0.2f, &rng);
+        check_rounded_error(type, 8.0f, &rng);
     }
 }
 
@@ -423,9 +687,9 @@ static void test_peaked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_kernels),       cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_rounded),       cmocka_unit_test(test_rounded_small_sums),
+        cmocka_unit_test(test_rounded_error), cmocka_unit_test(test_scores),
         cmocka_unit_test(test_peaked),
     };
     return cmocka_run_group_tests_name("attend_codes", tests, NULL, NULL);

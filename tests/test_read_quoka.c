@@ -8,6 +8,7 @@
 #include "testing.h"
 
 #include "cpu/kernels.h"
+#include "rounded.h"
 #include "near.h"
 #include "read/quoka.h"
 #include "read_check.h"
@@ -524,16 +525,17 @@ static void test_all_is_dense(void **state)
         size_t len = (size_t)p.n_q * (size_t)p.chunk * (size_t)p.dim;
         float *dense = test_calloc(len, sizeof(float)), *chosen = test_calloc(len, sizeof(float));
         int32_t *slots = test_calloc((size_t)(p.n_kv * p.n), sizeof(int32_t));
+        enum kv_type type = read_type((int32_t)i, p.dim);
         char options[32];
         snprintf(options, sizeof(options), "gate=1,budget=%d", p.n);
-        read_world_open(&w, &p, &read_quoka, options, read_type((int32_t)i, p.dim));
+        read_world_open(&w, &p, &read_quoka, options, type);
         assert_false(read_world_choose(&w, NULL, NULL));
         for (int32_t s = 0; s < p.n_kv * p.n; s++)
             slots[s] = s % p.n;
         read_world_attend(&w, NULL, 0, dense);
         read_world_attend(&w, slots, p.n, chosen);
         for (size_t at = 0; at < len; at++)
-            near(chosen[at], dense[at], 2e-6);
+            near(chosen[at], dense[at], 2e-6 + rounded_error(type, p.dim));
         read_world_close(&w);
         read_problem_free(&p);
         test_free(dense);

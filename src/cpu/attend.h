@@ -45,7 +45,26 @@
  * call needs then are not decoded.
  *
  * E(x) is expf.h's exponential for x >= -87 and 0 below (-INFINITY included).
- * E(0) = 1 exactly, so a row that sees one entry returns its value.
+ * E(0) = 1 exactly, so a row that sees one entry returns its value, unless that is rounded.
+ *
+ * Values of codes whose entries have one group each (v_group == dim_v) may be rounded: scale and
+ * weight become one number in bf16, and the table's numbers are taken in bf16, too. Attention of
+ * several rows over codes is bound by its products, not by the bytes, and processors that multiply
+ * pairs of bf16 add two entries at once. An entry changes by less than 2^-7 of it, where coding has
+ * changed it by a tenth and more (docs/store.md has what is measured). Outputs over the same
+ * entries in other pages differ by as much, since weights are relative to the maximum so far.
+ *
+ *   B(y)    = y rounded to 8 bits, to nearest, ties to even (bf16)
+ *   Z(y, e) = |y| < e ? 0 : y
+ *   w[s]    = B(Z(p[s] * scale[s], PI_ATTEND_ROUNDED_LEAST))
+ *   o[d]    = fma(B(table[code[s][d]]), w[s], o[d]), s ascending,
+ *             from c == 1 ? o[d] : Z(o[d] * c, PI_ATTEND_ROUNDED_LEAST_SUM)
+ *
+ * The instructions for pairs (AVX512-BF16's vdpbf16ps: two products, the sum rounded after each)
+ * take subnormal numbers for zero. There are none: numbers of a table are 0 or at least 2^-20, so
+ * what they are rounded to is a multiple of 2^-27, a weight one of 2^-87 and a product one of
+ * 2^-114; a rescaled sum is 0 or a multiple of 2^-123. Sums of multiples of 2^-123 are such, and
+ * rounding, which keeps to larger steps or none, leaves them so: 0, or above 2^-126.
  */
 #ifndef PI_ATTEND_H
 #define PI_ATTEND_H
@@ -57,7 +76,10 @@
 #define PI_ATTEND_ROWS 12       /* most rows of one call on decoded pages */
 #define PI_ATTEND_ROWS_STORED 8 /* most rows of one call on pages as stored */
 #define PI_ATTEND_SMALL 1e-6f   /* share of a row's sum below which a weight is dropped */
-#define PI_ATTEND_CODES 16      /* of a table; those of fewer bits repeat themselves in it */
+#define PI_ATTEND_ROUNDED_LEAST 0x1p-80f      /* a rounded weight below it is 0 */
+#define PI_ATTEND_ROUNDED_LEAST_SUM 0x1p-100f /* and so is a rescaled sum of rounded values */
+#define PI_ATTEND_ROUNDED_DIM 128             /* most dimensions of rounded values */
+#define PI_ATTEND_CODES 16 /* of a table; those of fewer bits repeat themselves in it */
 
 /* What a call hands out beside its result. A page's slots begin at the pointers. */
 struct pi_attend_tap {
@@ -119,7 +141,7 @@ struct pi_attend_rows {
     float *sum;           /* [n_row] l */
     float *rescale;       /* [n_row] c */
     uint64_t need; /* slots, bit s for slot s < n, that values of codes reads: all, or what drop
-                      returned; other types read all */
+                      returned, x being 0 in the others; other types read all */
     float *o;      /* [n_row] rows, o_stride floats apart */
     size_t o_stride;
 };
@@ -142,10 +164,19 @@ struct pi_attend_kernels {
        on the other types. */
     void (*values[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
                                      const struct pi_attend_rows *rows);
+    /* The same with rounded values; codes only. */
+    void (*values_rounded[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
+                                             const struct pi_attend_rows *rows);
+    /* What is left of that for values[PI_ATTEND_F32] on what decode_rounded made of V: x becomes w,
+       o is rescaled, and rescale becomes 1. Codes only; at most PI_ATTEND_ROWS rows. */
+    void (*round_weights)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
     /* All page_len entries of K as f32 and side by side, out [dim_k][page_len]. */
     void (*decode_k[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
     /* All page_len entries of V as f32, out [page_len][dim_v]. */
     void (*decode_v[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
+    /* The numbers of V's codes as rounded values have them, without scales, as f32, out
+       [page_len][dim_v]; codes only. */
+    void (*decode_rounded[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
     /* x[i] *= factor for i < n: weights of pages on their way to the row's last maximum. */
     void (*scale)(float *x, int32_t n, float factor);
     /* x[i] = E(x[i] - max) * factor for i < n: what such weights are multiplied by, x being the

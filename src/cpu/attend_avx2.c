@@ -32,6 +32,14 @@ static inline vec vec_pow2(vec y, vec t)
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), n));
 }
 
+static inline vec vec_bf16(vec x)
+{
+    __m256i b = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(b, 16), _mm256_set1_epi32(1));
+    b = _mm256_add_epi32(_mm256_add_epi32(b, _mm256_set1_epi32(0x7fff)), odd);
+    return _mm256_castsi256_ps(_mm256_and_si256(b, _mm256_set1_epi32((int32_t)0xffff0000u)));
+}
+
 static inline vec vec_load_f16_step(const uint16_t *p, int32_t step)
 {
     if (step == 1)

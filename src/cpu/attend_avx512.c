@@ -30,6 +30,14 @@ static inline vec vec_pow2(vec y, vec t)
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), n));
 }
 
+static inline vec vec_bf16(vec x)
+{
+    __m512i b = _mm512_castps_si512(x);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(b, 16), _mm512_set1_epi32(1));
+    b = _mm512_add_epi32(_mm512_add_epi32(b, _mm512_set1_epi32(0x7fff)), odd);
+    return _mm512_castsi512_ps(_mm512_and_si512(b, _mm512_set1_epi32((int32_t)0xffff0000u)));
+}
+
 /* Steps 1, 2 and 4 are those of the usual head sizes. A masked load touches no byte behind the last
    value. */
 static inline vec vec_load_f16_step(const uint16_t *p, int32_t step)

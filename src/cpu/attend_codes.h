@@ -17,6 +17,8 @@
 #ifndef PI_ATTEND_CODES_H
 #define PI_ATTEND_CODES_H
 
+#include "cpu/attend_rounded.h"
+
 enum {
     CODE_DIMS = 256,     /* dimensions of keys that are put side by side at once */
     CODE_GROUP_MIN = 16, /* the shortest group */
@@ -281,11 +283,13 @@ TILE void code_scales_load(const struct pi_attend_page *page, int32_t block, int
             vec_store(to->of[b] + s, vec_load_f16_step(page->v_scale + s * step + block + b, step));
 }
 
-/* All rows times n_vec vectors of dimensions from d0 on, for the slots that somebody needs. Where a
-   scale is that of the whole tile the table is multiplied by it, once for all; else each number is:
-   the product is the same. */
+/* What scales multiply in a tile of values: the table, once for all, where an entry has one in the
+   tile; else each number: the product is the same. With rounded values the weights have them. */
+enum code_scaled { CODE_TABLE, CODE_NUMBERS, CODE_WEIGHTS };
+
+/* All rows times n_vec vectors of dimensions from d0 on, for the slots that somebody needs. */
 TILE void code_values_tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
-                           const bool whole, const struct pi_attend_page *page,
+                           const enum code_scaled scaled, const struct pi_attend_page *page,
                            const struct pi_attend_rows *rows, int32_t d0)
 {
     vec acc[PI_ATTEND_ROWS_STORED][4], v[4];
@@ -301,17 +305,21 @@ TILE void code_values_tile(const enum pi_attend_type type, const int32_t n_row, 
         for (int32_t j = 0; j < n_vec; j++)
             acc[r][j] = vec_mul(vec_load(rows->o + (size_t)r * rows->o_stride + d0 + j * VEC), c);
     }
-    code_scales_load(page, d0 / group, whole ? 1 : (n_vec * VEC + group - 1) / group, &scales);
+    if (scaled != CODE_WEIGHTS)
+        code_scales_load(page, d0 / group,
+                         scaled == CODE_TABLE ? 1 : (n_vec * VEC + group - 1) / group, &scales);
     for (uint64_t need = rows->need; need != 0; need &= need - 1) {
         const size_t s = (size_t)__builtin_ctzll(need);
         if (d0 == 0)
             entry_ask(type, &from, page->next, s);
         codes_row(type, n_vec, from.low + s * from.pitch, from.high + s * from.high_pitch, code);
-        const struct table here = whole ? table_mul(type, table, vec_set1(scales.of[0][s])) : table;
+        struct table here = table;
+        if (scaled == CODE_TABLE)
+            here = table_mul(type, table, vec_set1(scales.of[0][s]));
         UNROLL
         for (int32_t j = 0; j < n_vec; j++) {
             v[j] = table_at(type, &here, code[j]);
-            if (!whole)
+            if (scaled == CODE_NUMBERS)
                 v[j] = vec_mul(v[j], vec_set1(scales.of[j * VEC / group][s]));
         }
         UNROLL
@@ -336,60 +344,78 @@ TILE void code_values_rows(const enum pi_attend_type type, const int32_t n_row,
     int32_t i = 0, n = page->dim_v / VEC, group = page->v_group;
     if (code_value_vecs(n_row) >= 4 && group >= 4 * VEC)
         for (; i + 4 <= n; i += 4)
-            code_values_tile(type, n_row, 4, true, page, rows, i * VEC);
+            code_values_tile(type, n_row, 4, CODE_TABLE, page, rows, i * VEC);
     if (code_value_vecs(n_row) >= 4 && CODE_GROUP_MIN < 4 * VEC && group < 4 * VEC)
         for (; i + 4 <= n; i += 4)
-            code_values_tile(type, n_row, 4, false, page, rows, i * VEC);
+            code_values_tile(type, n_row, 4, CODE_NUMBERS, page, rows, i * VEC);
     if (code_value_vecs(n_row) >= 2 && group >= 2 * VEC)
         for (; i + 2 <= n; i += 2)
-            code_values_tile(type, n_row, 2, true, page, rows, i * VEC);
+            code_values_tile(type, n_row, 2, CODE_TABLE, page, rows, i * VEC);
     if (code_value_vecs(n_row) >= 2 && CODE_GROUP_MIN < 2 * VEC && group < 2 * VEC)
         for (; i + 2 <= n; i += 2)
-            code_values_tile(type, n_row, 2, false, page, rows, i * VEC);
+            code_values_tile(type, n_row, 2, CODE_NUMBERS, page, rows, i * VEC);
     for (; (code_value_vecs(n_row) == 1 || VEC == 16) && i < n; i++) /* others come in pairs */
-        code_values_tile(type, n_row, 1, true, page, rows, i * VEC);
+        code_values_tile(type, n_row, 1, CODE_TABLE, page, rows, i * VEC);
+}
+
+/* Weights, table and sums have become those of rounded values. */
+TILE void code_rounded_rows(const enum pi_attend_type type, const int32_t n_row,
+                            const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    int32_t i = 0, n = page->dim_v / VEC;
+    if (code_value_vecs(n_row) >= 4)
+        for (; i + 4 <= n; i += 4)
+            code_values_tile(type, n_row, 4, CODE_WEIGHTS, page, rows, i * VEC);
+    if (code_value_vecs(n_row) >= 2)
+        for (; i + 2 <= n; i += 2)
+            code_values_tile(type, n_row, 2, CODE_WEIGHTS, page, rows, i * VEC);
+    for (; (code_value_vecs(n_row) == 1 || VEC == 16) && i < n; i++) /* others come in pairs */
+        code_values_tile(type, n_row, 1, CODE_WEIGHTS, page, rows, i * VEC);
 }
 
 /* ---- one function per type and height ----------------------------------------------------- */
 
 /* Logits of keys side by side, or with keys NULL values; heights are constants. */
-TILE void code_rows(const enum pi_attend_type type, const int32_t n_row,
+TILE void code_rows(const enum pi_attend_type type, const int32_t n_row, const bool rounded,
                     const struct pi_attend_page *page, const struct code_keys *keys,
                     const struct pi_attend_rows *rows)
 {
     if (keys != NULL)
         code_logits_rows(type, n_row, page, keys, rows);
+    else if (rounded)
+        code_rounded_rows(type, n_row, page, rows);
     else
         code_values_rows(type, n_row, page, rows);
 }
 
-TILE void code_all(const enum pi_attend_type type, const struct pi_attend_page *page,
-                   const struct code_keys *keys, const struct pi_attend_rows *rows)
+TILE void code_all(const enum pi_attend_type type, const bool rounded,
+                   const struct pi_attend_page *page, const struct code_keys *keys,
+                   const struct pi_attend_rows *rows)
 {
     switch (rows->n_row) {
     case 1:
-        code_rows(type, 1, page, keys, rows);
+        code_rows(type, 1, rounded, page, keys, rows);
         break;
     case 2:
-        code_rows(type, 2, page, keys, rows);
+        code_rows(type, 2, rounded, page, keys, rows);
         break;
     case 3:
-        code_rows(type, 3, page, keys, rows);
+        code_rows(type, 3, rounded, page, keys, rows);
         break;
     case 4:
-        code_rows(type, 4, page, keys, rows);
+        code_rows(type, 4, rounded, page, keys, rows);
         break;
     case 5:
-        code_rows(type, 5, page, keys, rows);
+        code_rows(type, 5, rounded, page, keys, rows);
         break;
     case 6:
-        code_rows(type, 6, page, keys, rows);
+        code_rows(type, 6, rounded, page, keys, rows);
         break;
     case 7:
-        code_rows(type, 7, page, keys, rows);
+        code_rows(type, 7, rounded, page, keys, rows);
         break;
     case 8:
-        code_rows(type, 8, page, keys, rows);
+        code_rows(type, 8, rounded, page, keys, rows);
         break;
     default:
         break;
@@ -402,24 +428,46 @@ TILE void code_logits(const enum pi_attend_type type, const struct pi_attend_pag
     struct code_block block;
     if (page->columns) {
         const struct code_keys keys = code_keys_stored(type, page);
-        code_all(type, page, &keys, rows);
+        code_all(type, false, page, &keys, rows);
         return;
     }
     for (int32_t d = 0; d < page->dim_k; d += CODE_DIMS) {
         const struct code_keys keys = code_keys_turn(type, page, page_vecs(page) * VEC, d, &block);
-        code_all(type, page, &keys, rows);
+        code_all(type, false, page, &keys, rows);
     }
 }
 
 /* Nothing is left to do where no row needs a slot and no maximum has moved. */
-TILE void code_values(const enum pi_attend_type type, const struct pi_attend_page *page,
-                      const struct pi_attend_rows *rows)
+TILE bool code_idle(const struct pi_attend_rows *rows)
 {
     bool idle = rows->need == 0;
     for (int32_t r = 0; r < rows->n_row && idle; r++)
         idle = rows->rescale[r] == 1.0f;
-    if (!idle)
-        code_all(type, page, NULL, rows);
+    return idle;
+}
+
+TILE void code_values(const enum pi_attend_type type, const struct pi_attend_page *page,
+                      const struct pi_attend_rows *rows)
+{
+    if (!code_idle(rows))
+        code_all(type, false, page, NULL, rows);
+}
+
+TILE void code_values_rounded(const enum pi_attend_type type, const struct pi_attend_page *page,
+                              const struct pi_attend_rows *rows)
+{
+    float w[PI_ATTEND_ROWS_STORED * PI_ATTEND_SLOTS], rescale[PI_ATTEND_ROWS_STORED];
+    float table[PI_ATTEND_CODES];
+    struct pi_attend_page rounded_page = *page;
+    struct pi_attend_rows rounded = *rows;
+    if (code_idle(rows))
+        return;
+    rounded_rows(page, rows, w, rescale);
+    rounded_table(page->v_table, table);
+    rounded_page.v_table = table;
+    rounded.x = w;
+    rounded.rescale = rescale;
+    code_all(type, true, &rounded_page, NULL, &rounded);
 }
 
 /* ---- decoding ----------------------------------------------------------------------------- */
@@ -457,12 +505,12 @@ TILE void code_decode_k(const enum pi_attend_type type, const struct pi_attend_p
     }
 }
 
-/* 16 dimensions at a time, which share a scale. */
-TILE void code_decode_v(const enum pi_attend_type type, const struct pi_attend_page *page,
-                        float *out)
+/* 16 dimensions at a time, which share a scale; rounded values have it elsewhere. */
+TILE void code_decode_v(const enum pi_attend_type type, const bool rounded,
+                        const struct pi_attend_page *page, const float *numbers, float *out)
 {
     const struct code_values from = code_values_of(type, page, 0);
-    const struct table table = table_load(type, page->v_table);
+    const struct table table = table_load(type, numbers);
     const uint16_t *scale = page->v_scale;
     for (int32_t s = 0; s < page->page_len; s++) {
         const uint8_t *low = from.low + (size_t)s * from.pitch;
@@ -472,11 +520,21 @@ TILE void code_decode_v(const enum pi_attend_type type, const struct pi_attend_p
             codes_row(type, 16 / VEC, low + d / 8 * code_bits(type), high + d / 8, code);
             vec factor = vec_set1_f16(scale + d / page->v_group);
             UNROLL
-            for (int32_t j = 0; j < 16 / VEC; j++)
-                vec_store(out + j * VEC, vec_mul(table_at(type, &table, code[j]), factor));
+            for (int32_t j = 0; j < 16 / VEC; j++) {
+                vec number = table_at(type, &table, code[j]);
+                vec_store(out + j * VEC, rounded ? number : vec_mul(number, factor));
+            }
         }
         scale += page->dim_v / page->v_group;
     }
+}
+
+TILE void code_decode_rounded(const enum pi_attend_type type, const struct pi_attend_page *page,
+                              float *out)
+{
+    float table[PI_ATTEND_CODES];
+    rounded_table(page->v_table, table);
+    code_decode_v(type, true, page, table, out);
 }
 
 static void logits_code4(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
@@ -496,7 +554,18 @@ static void decode_k_code4(const struct pi_attend_page *page, float *out)
 
 static void decode_v_code4(const struct pi_attend_page *page, float *out)
 {
-    code_decode_v(PI_ATTEND_CODE4, page, out);
+    code_decode_v(PI_ATTEND_CODE4, false, page, page->v_table, out);
+}
+
+static void values_rounded_code4(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
+{
+    code_values_rounded(PI_ATTEND_CODE4, page, rows);
+}
+
+static void decode_rounded_code4(const struct pi_attend_page *page, float *out)
+{
+    code_decode_rounded(PI_ATTEND_CODE4, page, out);
 }
 
 static void logits_code3(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
@@ -516,7 +585,18 @@ static void decode_k_code3(const struct pi_attend_page *page, float *out)
 
 static void decode_v_code3(const struct pi_attend_page *page, float *out)
 {
-    code_decode_v(PI_ATTEND_CODE3, page, out);
+    code_decode_v(PI_ATTEND_CODE3, false, page, page->v_table, out);
+}
+
+static void values_rounded_code3(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
+{
+    code_values_rounded(PI_ATTEND_CODE3, page, rows);
+}
+
+static void decode_rounded_code3(const struct pi_attend_page *page, float *out)
+{
+    code_decode_rounded(PI_ATTEND_CODE3, page, out);
 }
 
 static void logits_code2(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
@@ -536,23 +616,41 @@ static void decode_k_code2(const struct pi_attend_page *page, float *out)
 
 static void decode_v_code2(const struct pi_attend_page *page, float *out)
 {
-    code_decode_v(PI_ATTEND_CODE2, page, out);
+    code_decode_v(PI_ATTEND_CODE2, false, page, page->v_table, out);
+}
+
+static void values_rounded_code2(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
+{
+    code_values_rounded(PI_ATTEND_CODE2, page, rows);
+}
+
+static void decode_rounded_code2(const struct pi_attend_page *page, float *out)
+{
+    code_decode_rounded(PI_ATTEND_CODE2, page, out);
 }
 
 static void codes_init(struct pi_attend_kernels *k)
 {
+    k->round_weights = round_weights;
     k->logits[PI_ATTEND_CODE4] = logits_code4;
     k->values[PI_ATTEND_CODE4] = values_code4;
     k->decode_k[PI_ATTEND_CODE4] = decode_k_code4;
     k->decode_v[PI_ATTEND_CODE4] = decode_v_code4;
+    k->values_rounded[PI_ATTEND_CODE4] = values_rounded_code4;
+    k->decode_rounded[PI_ATTEND_CODE4] = decode_rounded_code4;
     k->logits[PI_ATTEND_CODE3] = logits_code3;
     k->values[PI_ATTEND_CODE3] = values_code3;
     k->decode_k[PI_ATTEND_CODE3] = decode_k_code3;
     k->decode_v[PI_ATTEND_CODE3] = decode_v_code3;
+    k->values_rounded[PI_ATTEND_CODE3] = values_rounded_code3;
+    k->decode_rounded[PI_ATTEND_CODE3] = decode_rounded_code3;
     k->logits[PI_ATTEND_CODE2] = logits_code2;
     k->values[PI_ATTEND_CODE2] = values_code2;
     k->decode_k[PI_ATTEND_CODE2] = decode_k_code2;
     k->decode_v[PI_ATTEND_CODE2] = decode_v_code2;
+    k->values_rounded[PI_ATTEND_CODE2] = values_rounded_code2;
+    k->decode_rounded[PI_ATTEND_CODE2] = decode_rounded_code2;
 }
 
 #endif

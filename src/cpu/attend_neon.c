@@ -37,6 +37,14 @@ static inline vec vec_pow2(vec y, vec t)
     return vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(y), n));
 }
 
+static inline vec vec_bf16(vec x)
+{
+    uint32x4_t b = vreinterpretq_u32_f32(x);
+    uint32x4_t odd = vandq_u32(vshrq_n_u32(b, 16), vdupq_n_u32(1));
+    b = vaddq_u32(vaddq_u32(b, vdupq_n_u32(0x7fff)), odd);
+    return vreinterpretq_f32_u32(vandq_u32(b, vdupq_n_u32(0xffff0000u)));
+}
+
 static inline vec vec_load_f16_step(const uint16_t *p, int32_t step)
 {
     if (step == 1)

@@ -53,15 +53,23 @@ static float coded_key_at(enum pi_attend_type type, const struct pi_attend_page 
     return pi_f32_from_f16(page->k_scale[d / group * len + s]) * page->k_table[code];
 }
 
-static float coded_value_at(enum pi_attend_type type, const struct pi_attend_page *page, size_t s,
-                            size_t d)
+/* What a value's code stands for, but for the scale. */
+static float value_number_at(enum pi_attend_type type, const struct pi_attend_page *page, size_t s,
+                             size_t d)
 {
-    size_t dim = (size_t)page->dim_v, group = (size_t)page->v_group;
+    size_t dim = (size_t)page->dim_v;
     const uint8_t *low = page->v, *high = page->v_high;
     low += s * dim * (type == PI_ATTEND_CODE4 ? 4 : 2) / 8;
     high += type == PI_ATTEND_CODE3 ? s * dim / 8 : 0;
-    int32_t code = code_at(type, low, high, d);
-    return pi_f32_from_f16(page->v_scale[s * (dim / group) + d / group]) * page->v_table[code];
+    return page->v_table[code_at(type, low, high, d)];
+}
+
+static float coded_value_at(enum pi_attend_type type, const struct pi_attend_page *page, size_t s,
+                            size_t d)
+{
+    size_t n_group = (size_t)(page->dim_v / page->v_group), group = (size_t)page->v_group;
+    return pi_f32_from_f16(page->v_scale[s * n_group + d / group]) *
+           value_number_at(type, page, s, d);
 }
 
 static float key_at(enum pi_attend_type type, const struct pi_attend_page *page, int32_t d,
@@ -140,6 +148,71 @@ static void values(enum pi_attend_type type, const struct pi_attend_page *page,
             *o = acc;
         }
 }
+
+/* ---- rounded values ------------------------------------------------------------------------ */
+
+static float round_bf16(float x)
+{
+    return pi_f32_from_bf16(pi_bf16_from_f32(x));
+}
+
+/* attend.h's Z */
+static float at_least(float x, float least)
+{
+    return fabsf(x) < least ? 0.0f : x;
+}
+
+static float rounded_weight(const struct pi_attend_page *page, float p, int32_t s)
+{
+    return round_bf16(at_least(p * pi_f32_from_f16(page->v_scale[s]), PI_ATTEND_ROUNDED_LEAST));
+}
+
+static float rounded_sum(float o, float c)
+{
+    return c == 1.0f ? o : at_least(o * c, PI_ATTEND_ROUNDED_LEAST_SUM);
+}
+
+static void values_rounded(enum pi_attend_type type, const struct pi_attend_page *page,
+                           const struct pi_attend_rows *rows)
+{
+    assert(page->v_group == page->dim_v && page->dim_v <= PI_ATTEND_ROUNDED_DIM);
+    for (int32_t r = 0; r < rows->n_row; r++) {
+        float w[PI_ATTEND_SLOTS];
+        for (int32_t s = 0; s < page->n; s++)
+            w[s] = rounded_weight(page, rows->x[r * PI_ATTEND_SLOTS + s], s);
+        for (int32_t d = 0; d < page->dim_v; d++) {
+            float *o = rows->o + (size_t)r * rows->o_stride + (size_t)d;
+            float acc = rounded_sum(*o, rows->rescale[r]);
+            for (int32_t s = 0; s < page->n; s++)
+                if ((rows->need >> s & 1) != 0)
+                    acc = fmaf(round_bf16(value_number_at(type, page, (size_t)s, (size_t)d)), w[s],
+                               acc);
+            *o = acc;
+        }
+    }
+}
+
+static void round_weights(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    for (int32_t r = 0; r < rows->n_row; r++) {
+        float *x = rows->x + r * PI_ATTEND_SLOTS, *o = rows->o + (size_t)r * rows->o_stride;
+        for (int32_t s = 0; s < slots_of(page); s++)
+            x[s] = rounded_weight(page, x[s], s);
+        for (int32_t d = 0; d < page->dim_v; d++)
+            o[d] = rounded_sum(o[d], rows->rescale[r]);
+        rows->rescale[r] = 1.0f;
+    }
+}
+
+static void decode_rounded(enum pi_attend_type type, const struct pi_attend_page *page, float *out)
+{
+    for (int32_t s = 0; s < page->page_len; s++)
+        for (int32_t d = 0; d < page->dim_v; d++)
+            out[s * page->dim_v + d] =
+                round_bf16(value_number_at(type, page, (size_t)s, (size_t)d));
+}
+
+/* ---- softmax ------------------------------------------------------------------------------ */
 
 static float exp_below_0(float x)
 {
@@ -296,6 +369,24 @@ static void values_code2(const struct pi_attend_page *page, const struct pi_atte
     values(PI_ATTEND_CODE2, page, rows);
 }
 
+static void values_rounded_code4(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
+{
+    values_rounded(PI_ATTEND_CODE4, page, rows);
+}
+
+static void values_rounded_code3(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
+{
+    values_rounded(PI_ATTEND_CODE3, page, rows);
+}
+
+static void values_rounded_code2(const struct pi_attend_page *page,
+                                 const struct pi_attend_rows *rows)
+{
+    values_rounded(PI_ATTEND_CODE2, page, rows);
+}
+
 static void decode_k_f32(const struct pi_attend_page *page, float *out)
 {
     decode_k(PI_ATTEND_F32, page, out);
@@ -356,6 +447,21 @@ static void decode_v_code2(const struct pi_attend_page *page, float *out)
     decode_v(PI_ATTEND_CODE2, page, out);
 }
 
+static void decode_rounded_code4(const struct pi_attend_page *page, float *out)
+{
+    decode_rounded(PI_ATTEND_CODE4, page, out);
+}
+
+static void decode_rounded_code3(const struct pi_attend_page *page, float *out)
+{
+    decode_rounded(PI_ATTEND_CODE3, page, out);
+}
+
+static void decode_rounded_code2(const struct pi_attend_page *page, float *out)
+{
+    decode_rounded(PI_ATTEND_CODE2, page, out);
+}
+
 void pi_attend_init_scalar(struct pi_attend_kernels *k)
 {
     *k = (struct pi_attend_kernels){
@@ -364,10 +470,17 @@ void pi_attend_init_scalar(struct pi_attend_kernels *k)
         .softmax = softmax,
         .drop = drop,
         .values = {values_f32, values_f16, values_q8_0, values_code4, values_code3, values_code2},
+        .values_rounded = {[PI_ATTEND_CODE4] = values_rounded_code4,
+                           [PI_ATTEND_CODE3] = values_rounded_code3,
+                           [PI_ATTEND_CODE2] = values_rounded_code2},
+        .round_weights = round_weights,
         .decode_k = {decode_k_f32, decode_k_f16, decode_k_q8_0, decode_k_code4, decode_k_code3,
                      decode_k_code2},
         .decode_v = {decode_v_f32, decode_v_f16, decode_v_q8_0, decode_v_code4, decode_v_code3,
                      decode_v_code2},
+        .decode_rounded = {[PI_ATTEND_CODE4] = decode_rounded_code4,
+                           [PI_ATTEND_CODE3] = decode_rounded_code3,
+                           [PI_ATTEND_CODE2] = decode_rounded_code2},
         .scale = multiply,
         .decay = decay,
         .prefetch = prefetch,

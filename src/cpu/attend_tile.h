@@ -9,6 +9,7 @@
  *   vec_max_all(v)         the largest lane
  *   vec_tree(v)            attend.h's tree over 16 / VEC vectors
  *   vec_pow2(y, t)         y * 2^n, n in the low bits of t
+ *   vec_bf16(v)            rounded to bf16, to nearest, ties to even, of finite numbers
  *   vec_load_f16(p) vec_load_i8(p)            VEC values, exactly
  *   vec_load_f16_step(p, step)                the same of values `step` apart
  *   vec_load_code(p, i)                       of VEC words of four codes each, code i * 2^24

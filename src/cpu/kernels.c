@@ -23,11 +23,12 @@ const char *pi_cpu_level_name(enum pi_cpu_level level) { return level_names[leve
 
 #if defined(PITH_HAVE_AVX2) || defined(PITH_HAVE_AVX512)
 
-/* CPUID leaves 1 and 7, and the register states that the operating system saves (XCR0). */
+/* CPUID leaves 1, 7 and 7.1, and the register states that the operating system saves (XCR0). */
 struct x86_features {
     uint32_t leaf1_ecx;
     uint32_t leaf7_ebx;
     uint32_t leaf7_ecx;
+    uint32_t leaf7_1_eax;
     uint32_t xcr0;
 };
 
@@ -45,7 +46,7 @@ static uint32_t read_xcr0(void)
 
 static struct x86_features x86_detect(void)
 {
-    struct x86_features f = {0, 0, 0, 0};
+    struct x86_features f = {0};
     uint32_t a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d))
         return f;
@@ -53,6 +54,8 @@ static struct x86_features x86_detect(void)
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
         f.leaf7_ebx = b;
         f.leaf7_ecx = c;
+        if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
+            f.leaf7_1_eax = a;
     }
     if (f.leaf1_ecx & bit_OSXSAVE)
         f.xcr0 = read_xcr0();
@@ -75,6 +78,14 @@ static bool has_avx512(void)
     return has_avx2() && has_all(f.xcr0, XCR0_AVX512) &&
            has_all(f.leaf7_ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL) &&
            has_all(f.leaf7_ecx, bit_AVX512VNNI | bit_AVX512VBMI);
+}
+
+/* What one file takes beyond that. */
+static bool has_avx512_bf16(void)
+{
+    const uint32_t bf16 = 1u << 5;
+    struct x86_features f = x86_detect();
+    return has_avx512() && has_all(f.leaf7_ebx, bit_BMI2) && has_all(f.leaf7_1_eax, bf16);
 }
 
 #endif
@@ -116,6 +127,8 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
     if (level == PI_CPU_AVX512 && has_avx512()) {
         pi_matmul_init_avx512(&k.matmul);
         pi_attend_init_avx512(&k.attend);
+        if (has_avx512_bf16())
+            pi_attend_init_avx512_bf16(&k.attend);
         pi_vec_init_avx512(&k.vec);
         pi_score_init_avx512(&k.score);
         pi_move_init_avx512(&k.move);

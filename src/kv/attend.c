@@ -177,6 +177,14 @@ static enum pi_attend_type kernel_v(const struct attend *a)
     return a->lane->kind->v.codec->kernel;
 }
 
+/* Whether values are rounded (cpu/attend.h): those of rotated types, where a head is one group.
+   q4_0 with its groups of 32 has the arithmetic of the wider types whatever the head size. */
+static bool rounded(const struct attend *a)
+{
+    const struct kv_part *v = &a->lane->kind->v;
+    return v->codec->rotated && v->group == v->dim;
+}
+
 /* Replaces K by its f32 copy with entries side by side, unless it is that already, and V, where it
    is wanted and not f32, by one in the order of the page. */
 static void page_decode(struct attend *a, struct pi_attend_page *page)
@@ -188,7 +196,10 @@ static void page_decode(struct attend *a, struct pi_attend_page *page)
         page->k = a->k;
     }
     if (a->job->out != NULL && type_v != PI_ATTEND_F32) {
-        a->cpu->decode_v[type_v](page, a->v);
+        if (rounded(a))
+            a->cpu->decode_rounded[type_v](page, a->v);
+        else
+            a->cpu->decode_v[type_v](page, a->v);
         page->v = a->v;
     }
 }
@@ -334,6 +345,19 @@ static bool sees_all(const struct attend *a, const struct pi_attend_page *page, 
     return page->pos[page->n - 1] <= a->limit[0];
 }
 
+/* The values' part of a block's work on a page, the weights being in x. */
+static void block_values(const struct attend *a, const struct pi_attend_page *page,
+                         const struct pi_attend_rows *rows)
+{
+    if (rounded(a) && !a->decoded) {
+        a->cpu->values_rounded[kernel_v(a)](page, rows);
+        return;
+    }
+    if (rounded(a))
+        a->cpu->round_weights(page, rows);
+    a->cpu->values[a->decoded ? PI_ATTEND_F32 : kernel_v(a)](page, rows);
+}
+
 /* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,
    values of the entries that its last row sees, or where positions do not ascend of all, those that
    a row does not see adding nothing. Small weights are dropped where values are coded so coarsely
@@ -380,7 +404,7 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
     rows.need = UINT64_MAX >> (64 - page.n);
     if (a->lane->kind->v.codec->rotated)
         rows.need = a->cpu->drop(&page, &rows);
-    a->cpu->values[a->decoded ? PI_ATTEND_F32 : kernel_v(a)](&page, &rows);
+    block_values(a, &page, &rows);
 }
 
 /* Asks for the part of a page that belongs to block i of n, so that the requests spread over
