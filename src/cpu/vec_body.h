@@ -276,19 +276,22 @@ static void vec_weigh_many(const struct pi_vec_weigh *p, const float *restrict p
         out[i] = out[i] * p->factor[i];
 }
 
+/* The usual length of a part, for which there is a loop that knows its end. */
+#define VEC_PART 64
+
 /* 1 to 4 rows: the count is a constant where this is called. */
 static inline __attribute__((always_inline)) void vec_weigh_few(const struct pi_vec_weigh *p,
                                                                 const int32_t n_row,
                                                                 const float *part, int32_t begin,
-                                                                int32_t end)
+                                                                const int32_t n)
 {
-    const float *restrict w = p->w, *restrict factor = p->factor;
+    const float *restrict w = p->w + begin, *restrict factor = p->factor + begin;
     const float *w1 = w + (n_row > 1 ? p->stride : 0), *w2 = w1 + (n_row > 2 ? p->stride : 0);
     const float *w3 = w2 + (n_row > 3 ? p->stride : 0);
-    float *restrict out = p->out, c[4] = {0};
+    float *restrict out = p->out + begin, c[4] = {0};
     for (int32_t r = 0; r < n_row; r++)
         c[r] = part != NULL ? p->c[r] * part[r] : p->c[r];
-    for (int32_t i = begin; i < end; i++) {
+    for (int32_t i = 0; i < n; i++) {
         float s = c[0] * w[i];
         s = n_row > 1 ? fmaf(c[1], w1[i], s) : s;
         s = n_row > 2 ? fmaf(c[2], w2[i], s) : s;
@@ -302,8 +305,10 @@ static inline __attribute__((always_inline)) void vec_weigh_parts(const struct p
 {
     const float *part = p->part;
     for (int32_t j = 0, begin = 0; j < p->n_part; begin = p->end[j++]) {
-        if (n_row <= 4)
-            vec_weigh_few(p, n_row, part, begin, p->end[j]);
+        if (n_row <= 4 && p->end[j] - begin == VEC_PART)
+            vec_weigh_few(p, n_row, part, begin, VEC_PART);
+        else if (n_row <= 4)
+            vec_weigh_few(p, n_row, part, begin, p->end[j] - begin);
         else
             vec_weigh_many(p, part, begin, p->end[j]);
         part = part != NULL ? part + p->part_stride : NULL;

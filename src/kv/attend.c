@@ -291,19 +291,20 @@ static float inverse_sum(const struct attend *a, int32_t r)
     return a->sum[r] > 0.0f ? 1.0f / a->sum[r] : 0.0f;
 }
 
-/* From the last part to the first, for all rows at once. */
+/* From the last part to the first. */
 static void parts_finish(const struct attend *a)
 {
-    size_t n_row = (size_t)a->n_row;
-    float *factor = a->parts->factor + (size_t)a->parts->n * n_row;
-    if (a->parts->n == 0)
-        return;
-    factor -= n_row;
-    for (int32_t r = 0; r < a->n_row; r++)
-        factor[r] = inverse_sum(a, r);
-    for (int32_t j = a->parts->n - 1; j > 0; j--, factor -= n_row)
-        for (size_t r = 0; r < n_row; r++)
-            factor[r - n_row] *= factor[r];
+    const struct kv_weight_parts *parts = a->parts;
+    for (int32_t r = 0; parts->n > 0 && r < a->n_row; r++) {
+        float *at = parts->factor + (size_t)(parts->n - 1) * (size_t)a->n_row + r;
+        float factor = inverse_sum(a, r);
+        *at = factor;
+        for (int32_t j = parts->n - 1; j > 0; j--) {
+            at -= a->n_row;
+            factor *= *at;
+            *at = factor;
+        }
+    }
 }
 
 /* The one part of weights that are finished. */
