@@ -148,7 +148,6 @@ static void attend_fused(struct bench *b, int32_t layer, int32_t thread)
         tap.parts = &w->parts;
     for (int32_t h = 0; h < b->model.g.n_head; h++) {
         struct kv_attend_job job = job_of(b, layer, h, w, &tap);
-        tap.beside = keep_step_row(b->keep, h, thread);
         kv_attend(&job, w->scratch);
         struct keep_attention a = {
             .layer = layer,

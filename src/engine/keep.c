@@ -76,12 +76,6 @@ static void show_attention(void *user, const struct pi_pass_attention *in, int32
     keep_attended(e->keep, &view, &a, e->step_of[in->item - e->pass_item], thread);
 }
 
-static const float *find_scores(void *user, const struct pi_pass_item *item, int32_t head)
-{
-    const struct pith_engine *e = user;
-    return keep_step_row(e->keep, head, e->step_of[item - e->pass_item]);
-}
-
 static void finish_layer(void *user, const struct pi_pass_item *item, int32_t layer)
 {
     const struct pith_engine *e = user;
@@ -94,7 +88,7 @@ static void finish_layer(void *user, const struct pi_pass_item *item, int32_t la
 
 pith_status pi_engine_start_watch(struct pith_engine *e, pith_error *err)
 {
-    struct pi_pass_watch watch = {e, show_attention, finish_layer, false, find_scores};
+    struct pi_pass_watch watch = {e, show_attention, finish_layer, false};
     uint32_t wanted = KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS;
     if (e->keep == NULL || (keep_needs(e->keep) & wanted) == 0)
         return PITH_OK;

@@ -461,10 +461,6 @@ pith_status keep_steps_reserve(struct keep *keep, int32_t n_item, int64_t longes
 void keep_attended(const struct keep *keep, const struct keep_view *view,
                    const struct keep_attention *a, int32_t item, int32_t thread);
 
-/* Where keep_attended writes the scores of a step in a KV head's lane, so that somebody can ask the
-   memory for it; NULL where it writes none. */
-const float *keep_step_row(const struct keep *keep, int32_t head, int32_t item);
-
 /* After keep_attended for all KV heads of a layer: chooses what the next step overwrites in each
    lane that holds its budget, and aims there (kv_seq_aim). uneven: keep_lanes_agree does not hold.
    Different items at the same time. */

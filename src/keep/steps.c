@@ -78,11 +78,6 @@ static float *log_scales_of(const struct keep *k, int32_t item)
 
 /* ---- scores ---- */
 
-const float *keep_step_row(const struct keep *k, int32_t head, int32_t item)
-{
-    return item >= 0 && keep_overwrites(k) ? row_of(k, item, head) : NULL;
-}
-
 void keep_attended(const struct keep *k, const struct keep_view *view,
                    const struct keep_attention *a, int32_t item, int32_t thread)
 {

@@ -487,8 +487,8 @@ static void page_attend(struct attend *a, struct pi_attend_page page, int32_t de
 /* Pages whose marks are asked for beside one. */
 #define MARK_PAGES 4
 
-/* Asks for the marks of MARK_PAGES full pages from a slot on, and for what the tap names, which
-   whoever gets the weights uses with them when nothing else is read. */
+/* Asks for the marks of MARK_PAGES full pages from a slot on, which whoever gets the weights reads
+   with them when nothing else is read. */
 static void prefetch_marks(const struct attend *a, int64_t slot)
 {
     const struct kv_seq *seq = a->job->seq;
@@ -496,8 +496,6 @@ static void prefetch_marks(const struct attend *a, int64_t slot)
     int64_t n = pi_min(a->len - slot, (int64_t)MARK_PAGES * a->cache->g.page_len);
     for (int32_t i = 0; n > 0 && i < a->cache->n_mark; i++)
         a->cpu->prefetch(kv_marks_at(seq, lane, i) + slot, (size_t)n * sizeof(float));
-    if (n > 0 && a->job->tap->beside != NULL)
-        a->cpu->prefetch(a->job->tap->beside + slot, (size_t)n * sizeof(float));
 }
 
 /* The first page beside which marks are asked for. Not earlier: in a long lane what is asked for

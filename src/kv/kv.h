@@ -397,12 +397,9 @@ struct kv_attend_tap {
     size_t row_stride; /* at least the lane's length; for weights its next multiple of 16 */
     struct kv_weight_parts *parts; /* where weights are wanted in parts, which spares another pass
                                       over them; else NULL */
-    const float *beside; /* [the lane's length] what whoever gets the weights reads or writes with
-                            them and no cache may have: the memory is asked for it, and for the
-                            lane's marks, before the call ends; NULL: nothing */
-    float *max;          /* [n_tok][n_group] -INFINITY for a query that sees nothing */
-    float *sum;          /* [n_tok][n_group] sum of exp(logit - max), 0 likewise:
-                            weight = exp(logit - max) / sum */
+    float *max;                    /* [n_tok][n_group] -INFINITY for a query that sees nothing */
+    float *sum;                    /* [n_tok][n_group] sum of exp(logit - max), 0 likewise:
+                                      weight = exp(logit - max) / sum */
 };
 
 /* One attention call: n_tok queries times the n_group query heads that share one KV head. */

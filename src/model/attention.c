@@ -214,8 +214,6 @@ static void attend_watched(const struct pi_pass *pass, int32_t i, int32_t head, 
     parts.factor = rows + n_row * (stride + 2);
     parts.end = (int32_t *)(void *)(parts.factor + (size_t)parts.room * n_row);
     tap.parts = pass->watch.parts ? &parts : NULL;
-    if (pass->watch.beside != NULL)
-        tap.beside = pass->watch.beside(pass->watch.user, &pass->items[i], head);
     assert((size_t)kv_lane_len(pass->items[i].kv, pass->l, head) <= pass->watch_stride);
     for (int32_t t = 0; t < pass->items[i].n_tok; t += pass->watch_tile) {
         int32_t n_tok = (int32_t)pi_min(pass->watch_tile, pass->items[i].n_tok - t);

@@ -65,9 +65,6 @@ struct pi_pass_watch {
        shown, different items at the same time. */
     void (*finished)(void *user, const struct pi_pass_item *item, int32_t layer);
     bool parts; /* weights come in parts (kv.h) */
-    /* What attended will use with an item's weights in a KV head's lane (struct kv_attend_tap); NULL
-       or returns NULL: nothing. */
-    const float *(*beside)(void *user, const struct pi_pass_item *item, int32_t head);
 };
 
 /* Tokens of an item that read the same entries in one lane. */
