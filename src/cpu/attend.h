@@ -153,6 +153,8 @@ struct pi_attend_kernels {
     void (*decay)(float *x, int32_t n, float max, float factor);
     /* Asks for the lines of [at, at + size) to be brought into the caches; changes nothing. */
     void (*prefetch)(const void *at, size_t size);
+    /* The same of the first level of cache, for what is read soon. */
+    void (*prefetch_near)(const void *at, size_t size);
 };
 
 #endif

@@ -495,7 +495,7 @@ static void prefetch_marks(const struct attend *a, int64_t slot)
     size_t lane = (size_t)(a->lane - seq->lane);
     int64_t n = pi_min(a->len - slot, (int64_t)MARK_PAGES * a->cache->g.page_len);
     for (int32_t i = 0; n > 0 && i < a->cache->n_mark; i++)
-        a->cpu->prefetch(kv_marks_at(seq, lane, i) + slot, (size_t)n * sizeof(float));
+        a->cpu->prefetch_near(kv_marks_at(seq, lane, i) + slot, (size_t)n * sizeof(float));
 }
 
 /* The first page beside which marks are asked for. Not earlier: in a long lane what is asked for
