@@ -161,7 +161,7 @@ static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_
 }
 
 /* Floats of a thread's watched rows: weights, maxima and sums, and for each part its end and a
-   factor of each row. At most (n_row + 1) * (stride * 17 / 16 + 3). */
+   factor of each row. At most (n_row + 1) * (2 * stride + 16). */
 static size_t watch_len(size_t n_row, size_t stride)
 {
     return pi_align(n_row * (stride + 2) + (stride / PART_LEN + 1) * (n_row + 1), 16);
@@ -175,11 +175,13 @@ static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
     const struct kv_attend_tap *tap = job->tap;
     size_t n_head = (size_t)pass->model->hp.n_head_kv, n_group = (size_t)job->n_group;
     int32_t len = kv_lane_len(item->kv, job->layer, job->head);
-    struct kv_weight_parts parts = {0};
-    if (tap->parts != NULL)
-        parts = *tap->parts;
-    for (int32_t t = t0; t < t0 + job->n_tok; t++, parts.factor += n_group) {
+    for (int32_t t = t0; t < t0 + job->n_tok; t++) {
         size_t row = (size_t)(t - t0) * n_group;
+        struct kv_weight_parts parts = {0};
+        if (tap->parts != NULL) {
+            parts = *tap->parts;
+            parts.factor += row;
+        }
         int32_t n = len - (item->n_tok - 1 - t);
         struct pi_pass_attention a = {
             .item = item,
