@@ -51,19 +51,18 @@ struct options {
 
 /* What one thread works in. */
 struct worker {
-    void *scratch;               /* of kv_attend */
-    float *out;                  /* [n_group][dim] */
-    float *weight;               /* [n_group][stride] */
-    struct kv_weight_part *part; /* [n_group][KV_WEIGHT_PARTS] */
-    int32_t *n_part;             /* [n_group] */
-    float *max;                  /* [n_group] */
-    float *sum;                  /* [n_group] */
-    float *factor;               /* [n_group] of TWO, like all that follow */
-    float *value;                /* [page_len][dim] */
-    float *norm;                 /* [stride] */
-    float *row;                  /* [stride] scores of a lane */
-    float *score;                /* [stride] of a layer */
-    int32_t *pos;                /* [stride] */
+    void *scratch; /* of kv_attend */
+    float *out;    /* [n_group][dim] */
+    float *weight; /* [n_group][stride] */
+    struct kv_weight_parts parts;
+    float *max;    /* [n_group] */
+    float *sum;    /* [n_group] */
+    float *factor; /* [n_group] of TWO, like all that follow */
+    float *value;  /* [page_len][dim] */
+    float *norm;   /* [stride] */
+    float *row;    /* [stride] scores of a lane */
+    float *score;  /* [stride] of a layer */
+    int32_t *pos;  /* [stride] */
 };
 
 struct bench {
@@ -145,10 +144,8 @@ static void attend_fused(struct bench *b, int32_t layer, int32_t thread)
     struct worker *w = &b->worker[thread];
     struct kv_attend_tap tap = {
         .weight = w->weight, .row_stride = b->stride, .max = w->max, .sum = w->sum};
-    if ((keep_needs(b->keep) & KEEP_NEED_PARTS) != 0) {
-        tap.part = w->part;
-        tap.n_part = w->n_part;
-    }
+    if ((keep_needs(b->keep) & KEEP_NEED_PARTS) != 0)
+        tap.parts = &w->parts;
     for (int32_t h = 0; h < b->model.g.n_head; h++) {
         struct kv_attend_job job = job_of(b, layer, h, w, &tap);
         kv_attend(&job, w->scratch);
@@ -160,8 +157,7 @@ static void attend_fused(struct bench *b, int32_t layer, int32_t thread)
             .n_group = b->model.n_group,
             .weight = w->weight,
             .stride = b->stride,
-            .part = tap.part,
-            .n_part = tap.n_part,
+            .parts = tap.parts,
             .out = w->out,
             .slot = b->n - 1,
             .max = w->max,
@@ -198,8 +194,15 @@ static void score_again(struct bench *b, int32_t layer, int32_t head, struct wor
         for (int32_t j = 0; j < run.n; j++)
             w->norm[run.slot + j] = norm_of(w->value + (size_t)j * (size_t)dim, dim);
     }
-    pi_kernels()->vec.weigh(w->weight, b->stride, w->factor, b->model.n_group, w->norm, w->row,
-                            b->n);
+    struct pi_vec_weigh weigh = {.w = w->weight,
+                                 .stride = b->stride,
+                                 .n_row = b->model.n_group,
+                                 .c = w->factor,
+                                 .end = &b->n,
+                                 .n_part = 1,
+                                 .factor = w->norm,
+                                 .out = w->row};
+    pi_kernels()->vec.weigh(&weigh);
 }
 
 static void attend_two(struct bench *b, int32_t layer, int32_t thread)
@@ -286,8 +289,9 @@ static void worker_open(struct worker *w, const struct bench *b)
     w->scratch = memory(kv_attend_scratch_bytes(&b->model.g, b->model.n_group));
     w->out = memory(n_group * dim * sizeof(float));
     w->weight = memory(n_group * b->stride * sizeof(float));
-    w->part = memory(n_group * KV_WEIGHT_PARTS * sizeof(*w->part));
-    w->n_part = memory(n_group * sizeof(int32_t));
+    w->parts.room = (int32_t)pi_ceil_div(b->n, b->model.g.page_len);
+    w->parts.end = memory((size_t)w->parts.room * sizeof(int32_t));
+    w->parts.factor = memory((size_t)w->parts.room * n_group * sizeof(float));
     w->max = memory(n_group * sizeof(float));
     w->sum = memory(n_group * sizeof(float));
     w->factor = memory(n_group * sizeof(float));
@@ -302,8 +306,8 @@ static void worker_open(struct worker *w, const struct bench *b)
 
 static void worker_close(struct worker *w)
 {
-    void *parts[] = {w->part,   w->n_part, w->scratch, w->out, w->weight, w->max, w->sum,
-                     w->factor, w->value,  w->norm,    w->row, w->score,  w->pos};
+    void *parts[] = {w->parts.end, w->parts.factor, w->scratch, w->out, w->weight, w->max, w->sum,
+                     w->factor,    w->value,        w->norm,    w->row, w->score,  w->pos};
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
 }

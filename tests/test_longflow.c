@@ -74,22 +74,25 @@ static void append(struct world *w, int32_t layer, int32_t head, const float *k,
 /* Weights in parts become what they are the parts of. */
 static void finish_weights(struct world *w, const struct kv_attend_tap *tap, int32_t n)
 {
-    for (int32_t g = 0; tap->part != NULL && g < w->n_group; g++) {
-        const struct kv_weight_part *part = tap->part + (size_t)g * KV_WEIGHT_PARTS;
-        for (int32_t i = 0; i < tap->n_part[g]; i++) {
-            int32_t end = i + 1 < tap->n_part[g] ? part[i + 1].slot : n;
-            for (int32_t s = part[i].slot; s < end; s++)
-                w->weight[(size_t)g * w->stride + (size_t)s] *= part[i].factor;
+    for (int32_t g = 0; tap->parts != NULL && g < w->n_group; g++) {
+        const struct kv_weight_parts *parts = tap->parts;
+        assert_int_equal(parts->end[parts->n - 1], n);
+        for (int32_t s = 0, j = 0; s < n; s++) {
+            j += s == parts->end[j];
+            w->weight[(size_t)g * w->stride + (size_t)s] *= parts->factor[j * w->n_group + g];
         }
     }
 }
 
-/* Attention of one token in one lane, shown to the policy: of every other token in parts. */
+/* Attention of one token in one lane, shown to the policy: of every other token in parts,
+   for all of which there is not always room. */
 static void attend(struct world *w, int32_t layer, int32_t head, int32_t slot, const float *q)
 {
     float max[16], sum[16];
-    struct kv_weight_part part[16 * KV_WEIGHT_PARTS];
-    int32_t n_part[16];
+    enum { ROOM = 64 };
+    float factor[ROOM * 16];
+    int32_t end[ROOM];
+    struct kv_weight_parts parts = {.room = w->n_token % 4 == 0 ? 1 : ROOM, 0, 0, end, factor};
     struct kv_attend_tap tap = {
         .weight = w->weight, .row_stride = w->stride, .max = max, .sum = sum};
     struct kv_attend_job job = {
@@ -106,10 +109,8 @@ static void attend(struct world *w, int32_t layer, int32_t head, int32_t slot, c
         .out_stride = (size_t)(w->n_group * w->g.dim_v),
         .tap = &tap,
     };
-    if ((keep_needs(w->keep) & KEEP_NEED_PARTS) != 0 && w->n_token % 2 == 0) {
-        tap.part = part;
-        tap.n_part = n_part;
-    }
+    if ((keep_needs(w->keep) & KEEP_NEED_PARTS) != 0 && w->n_token % 2 == 0)
+        tap.parts = &parts;
     kv_attend(&job, w->scratch);
     struct keep_view view = {.kv = w->kv, .n_token = w->n_token + 1, .state = w->state};
     struct keep_attention a = {
@@ -120,8 +121,7 @@ static void attend(struct world *w, int32_t layer, int32_t head, int32_t slot, c
         .n_group = w->n_group,
         .weight = w->weight,
         .stride = w->stride,
-        .part = tap.part,
-        .n_part = tap.n_part,
+        .parts = tap.parts,
         .out = w->out,
         .slot = slot,
         .max = max,

@@ -250,20 +250,39 @@ static void check_scores(const struct pi_vec_kernels *k, int32_t n, int32_t star
 /* Any number of rows, those with text of their own among them. */
 static void check_weigh(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
 {
-    float w[9 * ROOM], c[9], factor[ROOM], out[ROOM], want[ROOM];
+    float w[9 * ROOM], c[9], part[3 * 11], factor[ROOM], out[ROOM], want[ROOM];
     fill(w, 9 * ROOM, 1.0f, rng);
     fill(c, 9, 2.0f, rng);
+    fill(part, 3 * 11, 2.0f, rng);
     fill(factor, ROOM, 3.0f, rng);
     for (int32_t n_row = 1; n_row <= 9; n_row++) {
         memset(out, 0, sizeof(out));
         memset(want, 0, sizeof(want));
+        int32_t end[3] = {n / 3, n / 3, n}; /* one of them may have nothing */
+        end[1] += (int32_t)rng_below(rng, (uint64_t)(n - n / 3));
+        if (n >= 64 && n_row % 2 == 0) { /* a part as long as a page */
+            end[1] = n - 64;
+            end[0] = end[0] < end[1] ? end[0] : end[1];
+        }
+        for (int32_t i = 0; i < n; i++) {
+            const float *of = part + (i < end[0] ? 0 : i < end[1] ? 11 : 22);
+            float sum = c[0] * of[0] * w[start + i];
+            for (int32_t r = 1; r < n_row; r++)
+                sum = fmaf(c[r] * of[r], w[r * ROOM + start + i], sum);
+            want[start + i] = sum * factor[start + i];
+        }
+        struct pi_vec_weigh weigh = {w + start, ROOM, n_row,          c,          end, 3,
+                                     part,      11,   factor + start, out + start};
+        k->weigh(&weigh);
+        assert_same(out, want, sizeof(out));
+        weigh.part = NULL; /* 1 */
         for (int32_t i = 0; i < n; i++) {
             float sum = c[0] * w[start + i];
             for (int32_t r = 1; r < n_row; r++)
                 sum = fmaf(c[r], w[r * ROOM + start + i], sum);
             want[start + i] = sum * factor[start + i];
         }
-        k->weigh(w + start, ROOM, c, n_row, factor + start, out + start, n);
+        k->weigh(&weigh);
         assert_same(out, want, sizeof(out));
     }
 }

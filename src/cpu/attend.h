@@ -179,11 +179,12 @@ struct pi_attend_kernels {
     void (*decode_rounded[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
     /* x[i] *= factor for i < n: weights of pages on their way to the row's last maximum. */
     void (*scale)(float *x, int32_t n, float factor);
-    /* x[i] = E(x[i] - max) * factor for i < n: what such weights are multiplied by, x being the
-       maxima that they were stored relative to. */
+    /* x[i] = E(x[i] - max) * factor for i < n. */
     void (*decay)(float *x, int32_t n, float max, float factor);
     /* Asks for the lines of [at, at + size) to be brought into the caches; changes nothing. */
     void (*prefetch)(const void *at, size_t size);
+    /* The same of the first level of cache, for what is read soon. */
+    void (*prefetch_near)(const void *at, size_t size);
 };
 
 #endif

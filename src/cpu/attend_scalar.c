@@ -484,5 +484,6 @@ void pi_attend_init_scalar(struct pi_attend_kernels *k)
         .scale = multiply,
         .decay = decay,
         .prefetch = prefetch,
+        .prefetch_near = prefetch,
     };
 }

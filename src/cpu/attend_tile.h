@@ -605,6 +605,11 @@ static void prefetch(const void *at, size_t size)
         line_prefetch_far((const uint8_t *)at + i);
 }
 
+static void prefetch_near(const void *at, size_t size)
+{
+    prefetch_lines(at, size);
+}
+
 #include "cpu/attend_codes.h"
 
 /* Decoding values of f32 stays the reference's: nobody needs a copy. */
@@ -628,6 +633,7 @@ static void attend_init(struct pi_attend_kernels *k)
     k->scale = multiply;
     k->decay = decay;
     k->prefetch = prefetch;
+    k->prefetch_near = prefetch_near;
 }
 
 #endif

@@ -25,6 +25,21 @@ struct pi_vec_score {
     size_t out_stride; /* at least n */
 };
 
+/* Rows of numbers that are added with weights, which change from part to part: those of part j, the
+   i before end[j] that are of no earlier part, are c[r] * part[j * part_stride + r]. */
+struct pi_vec_weigh {
+    const float *w; /* [n_row][stride] */
+    size_t stride;
+    int32_t n_row;
+    const float *c;     /* [n_row] */
+    const int32_t *end; /* [n_part] ascending; what is behind the last is left alone */
+    int32_t n_part;
+    const float *part; /* [n_part][part_stride]; NULL: 1 throughout */
+    size_t part_stride;
+    const float *factor;
+    float *out; /* overlaps nothing */
+};
+
 struct pi_vec_kernels {
     /* out[i] = x[i] * gain[i] / sqrt(mean(x^2) + eps); out may be x. The mean is taken in double.
      */
@@ -55,10 +70,8 @@ struct pi_vec_kernels {
     /* z[i] = x[i] where that is greater; neither is NaN. */
     void (*take_max)(float *z, const float *x, int32_t n);
     /* out[i] = factor[i] * (c[0] w[0][i] + c[1] w[1][i] + ...), products added in the order of the
-       n_row rows, which lie stride floats apart, each by a fused multiply-add. out overlaps
-       nothing. */
-    void (*weigh)(const float *w, size_t stride, const float *c, int32_t n_row, const float *factor,
-                  float *out, int32_t n);
+       rows, each by a fused multiply-add. */
+    void (*weigh)(const struct pi_vec_weigh *weigh);
     /* The index of the lowest x among those with lo <= age < hi, of equals that of the lowest age,
        which is the only one of its value in that range; -1 where there is none. NaN counts as 0. */
     int32_t (*lowest)(const float *x, const int32_t *age, int32_t n, int32_t lo, int32_t hi);

@@ -262,55 +262,76 @@ static void vec_take_max(float *restrict z, const float *restrict x, int32_t n)
 }
 
 /* More rows than have a loop of their own below: a few results at a time stay in registers. */
-static void vec_weigh_many(const float *restrict w, size_t stride, const float *restrict c,
-                           int32_t n_row, const float *restrict factor, float *restrict out,
-                           int32_t n)
+static void vec_weigh_many(const struct pi_vec_weigh *p, const float *restrict part, int32_t begin,
+                           int32_t end)
 {
-    for (int32_t i = 0; i < n; i++)
-        out[i] = c[0] * w[i];
-    for (int32_t r = 1; r < n_row; r++)
-        for (int32_t i = 0; i < n; i++)
-            out[i] = fmaf(c[r], w[(size_t)r * stride + (size_t)i], out[i]);
-    for (int32_t i = 0; i < n; i++)
-        out[i] = out[i] * factor[i];
+    float *restrict out = p->out;
+    for (int32_t r = 0; r < p->n_row; r++) {
+        const float *restrict w = p->w + (size_t)r * p->stride;
+        float c = part != NULL ? p->c[r] * part[r] : p->c[r];
+        for (int32_t i = begin; i < end; i++)
+            out[i] = r == 0 ? c * w[i] : fmaf(c, w[i], out[i]);
+    }
+    for (int32_t i = begin; i < end; i++)
+        out[i] = out[i] * p->factor[i];
 }
 
+/* The usual length of a part, for which there is a loop that knows its end. */
+#define VEC_PART 64
+
 /* 1 to 4 rows: the count is a constant where this is called. */
-static inline __attribute__((always_inline)) void
-vec_weigh_few(const float *restrict w, size_t stride, const float *restrict c, const int32_t n_row,
-              const float *restrict factor, float *restrict out, int32_t n)
+static inline __attribute__((always_inline)) void vec_weigh_few(const struct pi_vec_weigh *p,
+                                                                const int32_t n_row,
+                                                                const float *part, int32_t begin,
+                                                                const int32_t n)
 {
-    const float *w1 = w + (n_row > 1 ? stride : 0), *w2 = w1 + (n_row > 2 ? stride : 0);
-    const float *w3 = w2 + (n_row > 3 ? stride : 0);
-    float c0 = c[0], c1 = n_row > 1 ? c[1] : 0.0f, c2 = n_row > 2 ? c[2] : 0.0f;
-    float c3 = n_row > 3 ? c[3] : 0.0f;
+    const float *restrict w = p->w + begin, *restrict factor = p->factor + begin;
+    const float *w1 = w + (n_row > 1 ? p->stride : 0), *w2 = w1 + (n_row > 2 ? p->stride : 0);
+    const float *w3 = w2 + (n_row > 3 ? p->stride : 0);
+    float *restrict out = p->out + begin, c[4] = {0};
+    for (int32_t r = 0; r < n_row; r++)
+        c[r] = part != NULL ? p->c[r] * part[r] : p->c[r];
     for (int32_t i = 0; i < n; i++) {
-        float s = c0 * w[i];
-        s = n_row > 1 ? fmaf(c1, w1[i], s) : s;
-        s = n_row > 2 ? fmaf(c2, w2[i], s) : s;
-        s = n_row > 3 ? fmaf(c3, w3[i], s) : s;
+        float s = c[0] * w[i];
+        s = n_row > 1 ? fmaf(c[1], w1[i], s) : s;
+        s = n_row > 2 ? fmaf(c[2], w2[i], s) : s;
+        s = n_row > 3 ? fmaf(c[3], w3[i], s) : s;
         out[i] = s * factor[i];
     }
 }
 
-static void vec_weigh(const float *w, size_t stride, const float *c, int32_t n_row,
-                      const float *factor, float *out, int32_t n)
+static inline __attribute__((always_inline)) void vec_weigh_parts(const struct pi_vec_weigh *p,
+                                                                  const int32_t n_row)
 {
-    switch (n_row) {
+    const float *part = p->part;
+    for (int32_t j = 0, begin = 0; j < p->n_part; begin = p->end[j++]) {
+        if (n_row <= 4 && p->end[j] - begin == VEC_PART)
+            vec_weigh_few(p, n_row, part, begin, VEC_PART);
+        else if (n_row <= 4)
+            vec_weigh_few(p, n_row, part, begin, p->end[j] - begin);
+        else
+            vec_weigh_many(p, part, begin, p->end[j]);
+        part = part != NULL ? part + p->part_stride : NULL;
+    }
+}
+
+static void vec_weigh(const struct pi_vec_weigh *p)
+{
+    switch (p->n_row) {
     case 1:
-        vec_weigh_few(w, stride, c, 1, factor, out, n);
+        vec_weigh_parts(p, 1);
         break;
     case 2:
-        vec_weigh_few(w, stride, c, 2, factor, out, n);
+        vec_weigh_parts(p, 2);
         break;
     case 3:
-        vec_weigh_few(w, stride, c, 3, factor, out, n);
+        vec_weigh_parts(p, 3);
         break;
     case 4:
-        vec_weigh_few(w, stride, c, 4, factor, out, n);
+        vec_weigh_parts(p, 4);
         break;
     default:
-        vec_weigh_many(w, stride, c, n_row, factor, out, n);
+        vec_weigh_parts(p, p->n_row);
     }
 }
 

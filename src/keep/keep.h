@@ -107,9 +107,9 @@ struct keep_attention {
     int32_t n_group;
     const float *weight; /* [n_group][stride] softmax weights, 0 for what is not visible */
     size_t stride;
-    const struct kv_weight_part *part; /* [n_group][KV_WEIGHT_PARTS] NULL: weight is what it says;
-                                          else it is to be multiplied by the parts' factors */
-    const int32_t *n_part;             /* [n_group] */
+    const struct kv_weight_parts *parts; /* NULL: weight is what it says; else it is to be
+                                            multiplied by their factors. For step the last ends
+                                            at n */
     const float *out; /* [n_group][dim_v] what the queries got: the weighted sum of values */
     int32_t slot;     /* of the token's own entry */
     const float *max; /* [n_group] largest logit, and the sum of exp(logit - max) */

@@ -53,7 +53,7 @@ static int32_t n_mark(const void *params)
     return 1;
 }
 
-/* Three numbers of each query head, or the values of a page where they are read again. */
+/* A number of each query head, or the values of a page where they are read again. */
 static size_t step_scratch(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)
 {
@@ -61,7 +61,7 @@ static size_t step_scratch(const void *params, const struct policy_model *model,
     (void)data;
     (void)n;
     if (p->score == SCORE_L1)
-        return (size_t)model->n_group * (2 * sizeof(float) + sizeof(int32_t));
+        return (size_t)model->n_group * sizeof(float);
     return (size_t)model->g.dim_v * (size_t)model->g.page_len * sizeof(float);
 }
 
@@ -113,39 +113,25 @@ static void step_exact(const struct keep_view *view, const struct keep_attention
     }
 }
 
-/* Moves on to the parts of rows that begin at a slot, c to their factors; returns where the next
-   part of any row begins, n at the end. */
-static int32_t next_parts(const struct keep_attention *a, const float *factor, int32_t slot,
-                          int32_t *index, float *c)
-{
-    int32_t end = a->n;
-    for (int32_t g = 0; g < a->n_group; g++) {
-        const struct kv_weight_part *part = a->part + (size_t)g * KV_WEIGHT_PARTS;
-        while (index[g] + 1 < a->n_part[g] && part[index[g] + 1].slot <= slot)
-            index[g]++;
-        c[g] = factor[g] * part[index[g]].factor;
-        if (index[g] + 1 < a->n_part[g] && part[index[g] + 1].slot < end)
-            end = part[index[g] + 1].slot;
-    }
-    return end;
-}
-
 /* What weights lack to be finished goes into the factors of the heads: rows are read once. */
 static void step_l1(const struct keep_attention *a, bool normalise, const float *norm, float *out)
 {
-    float *factor = a->scratch, *c = factor + a->n_group;
-    int32_t *index = (int32_t *)(void *)(c + a->n_group), end;
-    *a->log_scale = fill_factors(a, normalise, factor);
-    if (a->part == NULL) {
-        pi_kernels()->vec.weigh(a->weight, a->stride, factor, a->n_group, norm, out, a->n);
-        return;
+    struct pi_vec_weigh weigh = {.w = a->weight,
+                                 .stride = a->stride,
+                                 .n_row = a->n_group,
+                                 .c = a->scratch,
+                                 .end = &a->n,
+                                 .n_part = 1,
+                                 .factor = norm,
+                                 .out = out};
+    *a->log_scale = fill_factors(a, normalise, a->scratch);
+    if (a->parts != NULL) {
+        weigh.end = a->parts->end;
+        weigh.n_part = a->parts->n;
+        weigh.part = a->parts->factor;
+        weigh.part_stride = (size_t)a->parts->n_row;
     }
-    memset(index, 0, (size_t)a->n_group * sizeof(*index));
-    for (int32_t slot = 0; slot < a->n; slot = end) {
-        end = next_parts(a, factor, slot, index, c);
-        pi_kernels()->vec.weigh(a->weight + slot, a->stride, c, a->n_group, norm + slot, out + slot,
-                                end - slot);
-    }
+    pi_kernels()->vec.weigh(&weigh);
 }
 
 static void step(const void *params, const struct keep_view *view, const struct keep_attention *a,

@@ -211,9 +211,9 @@ static int32_t choose_at_once(const struct keep *k, const struct kv_seq *kv,
 /* The slot of a lane that goes, -1 where none may. pos: memory for the lane's positions. */
 static int32_t choose_of_lane(const struct keep *k, const struct kv_seq *kv,
                               const struct keep_view *view, int32_t layer, int32_t head,
-                              const float *score, int32_t *pos)
+                              int32_t budget, const float *score, int32_t *pos)
 {
-    int32_t n = kv_lane_len(kv, layer, head), budget = next_budget(k, view, layer, head);
+    int32_t n = kv_lane_len(kv, layer, head);
     int32_t slot = choose_at_once(k, kv, view, layer, head, score, n, budget);
     if (slot >= 0)
         return slot;
@@ -229,9 +229,10 @@ static void choose_alone(const struct keep *k, struct kv_seq *kv, const struct k
 {
     int32_t *pos = k->steps.pos + (size_t)item * (size_t)k->steps.cap;
     for (int32_t h = 0; h < k->model.g.n_head; h++) {
-        if (kv_lane_len(kv, layer, h) < next_budget(k, view, layer, h))
+        int32_t budget = next_budget(k, view, layer, h);
+        if (kv_lane_len(kv, layer, h) < budget)
             continue;
-        int32_t slot = choose_of_lane(k, kv, view, layer, h, row_of(k, item, h), pos);
+        int32_t slot = choose_of_lane(k, kv, view, layer, h, budget, row_of(k, item, h), pos);
         kv_seq_aim(kv, layer, h, slot);
     }
 }
@@ -243,9 +244,9 @@ static void choose_together(const struct keep *k, struct kv_seq *kv, const struc
 {
     const struct pi_vec_kernels *cpu = &pi_kernels()->vec;
     int32_t *pos = k->steps.pos + (size_t)item * (size_t)k->steps.cap;
-    int32_t n = kv_lane_len(kv, layer, 0);
+    int32_t n = kv_lane_len(kv, layer, 0), budget = next_budget(k, view, layer, 0);
     float *score = row_of(k, item, 0);
-    if (n < next_budget(k, view, layer, 0))
+    if (n < budget)
         return;
     bring_to_one_scale(k, kv, layer, item);
     for (int32_t h = 1; h < k->model.g.n_head; h++) {
@@ -255,7 +256,7 @@ static void choose_together(const struct keep *k, struct kv_seq *kv, const struc
         else
             cpu->take_max(score, row_of(k, item, h), n);
     }
-    int32_t slot = choose_of_lane(k, kv, view, layer, 0, score, pos);
+    int32_t slot = choose_of_lane(k, kv, view, layer, 0, budget, score, pos);
     for (int32_t h = 0; h < k->model.g.n_head; h++)
         kv_seq_aim(kv, layer, h, slot);
 }

@@ -25,14 +25,14 @@
 
 /* Stretches of a row of weights that wait for the row's last maximum. The maximum of random logits
    moves about as often as the logarithm of the pages; more stretches than these are joined. */
-#define MAX_STRETCH KV_WEIGHT_PARTS
+#define MAX_STRETCH 32
 
 /* Weights of a row that were stored relative to the same maximum: those from a slot on, up to where
-   the next stretch begins. */
+   the next stretch begins. The first begins at slot 0. */
 struct stretches {
     int32_t n;
     int32_t slot[MAX_STRETCH];
-    float max[MAX_STRETCH];
+    float rescale[MAX_STRETCH]; /* what those before it are multiplied by; of the first unused */
 };
 
 /* One call's working memory, parts of the caller's scratch. */
@@ -46,6 +46,7 @@ struct attend {
     int32_t block_rows; /* rows of one kernel call */
     bool decoded;       /* pages are decoded to f32 first */
     bool guest;         /* lane is that of the job's guests, which no tap is shown */
+    bool weights;       /* they are wanted of the lane */
     int32_t look_ahead; /* pages between the one that is read and the one that is asked for */
     int32_t delta;      /* the queries in q are rotated for pages with this delta */
     int32_t more;       /* the page's entries count so many times more than once */
@@ -58,10 +59,12 @@ struct attend {
     float *sum;         /* [n_row] */
     float *rescale;     /* [PI_ATTEND_ROWS] */
     int32_t *limit;     /* [PI_ATTEND_ROWS] */
-    struct stretches *stretch; /* [n_row] of rows whose weights are wanted */
-    float *k;                  /* [dim_k][page_len or tile] decoded, side by side */
-    float *v;                  /* [page_len or tile][dim_v] decoded */
-    uint8_t *tile;             /* of the entries that are gathered */
+    struct stretches *stretch;     /* [n_row] of rows whose weights are wanted, but in parts */
+    struct kv_weight_parts *parts; /* NULL: weights are not wanted in parts, or have no room */
+    float *moved;  /* [n_row] in the place of rescale; NULL: not wanted of the page */
+    float *k;      /* [dim_k][page_len or tile] decoded, side by side */
+    float *v;      /* [page_len or tile][dim_v] decoded */
+    uint8_t *tile; /* of the entries that are gathered */
     struct kv_gather gather;
 };
 
@@ -216,17 +219,19 @@ static int32_t count_visible(const struct pi_attend_page *page, int32_t limit)
 /* ---- weights ------------------------------------------------------------------------------ */
 
 /*
- * The kernels compute p[s] = E(x[s] - m) with m the row's maximum after the page of s. A row of
- * weights keeps these p, and with them where m moved; when the last page is done, with M the
- * row's last maximum and l its sum,
+ * The kernels compute p[s] = E(x[s] - m) with m the row's maximum after the page of s, and c = E(m'
+ * - m) where that takes the place of m'. A row of weights keeps these p, and with them where c was
+ * not 1; when the last page is done, with c_1 .. c_n the factors since the page of s, and l the
+ * row's sum,
  *
- *   weight[s] = p[s] * (E(m - M) * (1 / l))
+ *   weight[s] = p[s] * (((1 / l) * c_n) * ... * c_1)
  *
  * each product rounded. So no exponential is computed twice and K and V are read once; the second
  * look at the row is what softmax(x) costs over the output alone. Where m moved so often that the
- * list of a row is full, what is stored is first multiplied by E(m - M), M the maximum so far, and
- * the list begins anew: that, too, depends on the row's own logits alone. Whoever takes weights in
- * parts gets p and the factors, and multiplies where the row is read anyway.
+ * list of a row is full, what is stored is first multiplied by the factors so far, and the list
+ * begins anew: that, too, depends on the row's own logits alone. Whoever takes weights in parts
+ * gets p and the factors of every page, 1 or not, which nobody has to decide on, and multiplies
+ * where the row is read anyway.
  */
 
 static float *weights_of(const struct attend *a, int32_t r)
@@ -234,74 +239,110 @@ static float *weights_of(const struct attend *a, int32_t r)
     return a->job->tap->weight + (size_t)r * a->job->tap->row_stride;
 }
 
-/* Multiplies the row's weights before a slot by E(m - max) * factor, which takes the place of m. */
-static void weights_scale(struct attend *a, int32_t r, int32_t end, float max, float factor)
+/* Multiplies the row's weights before a slot by a factor and those between them and it. */
+static void weights_scale(const struct attend *a, int32_t r, int32_t end, float factor)
+{
+    const struct stretches *s = &a->stretch[r];
+    for (int32_t i = s->n - 1; i >= 0; i--) {
+        a->cpu->scale(weights_of(a, r) + s->slot[i], end - s->slot[i], factor);
+        end = s->slot[i];
+        factor *= s->rescale[i];
+    }
+}
+
+/* Row r's maximum moved in the page that begins at a slot. */
+static void stretch_begin(const struct attend *a, int32_t r, int32_t slot, float rescale)
 {
     struct stretches *s = &a->stretch[r];
-    a->cpu->decay(s->max, s->n, max, factor);
-    for (int32_t i = 0; i < s->n; i++) {
-        int32_t stop = i + 1 < s->n ? s->slot[i + 1] : end;
-        a->cpu->scale(weights_of(a, r) + s->slot[i], stop - s->slot[i], s->max[i]);
+    if (slot == 0)
+        return;
+    if (s->n == MAX_STRETCH) {
+        weights_scale(a, r, slot, rescale);
+        s->n = 1;
+        return;
     }
+    s->slot[s->n] = slot;
+    s->rescale[s->n++] = rescale;
 }
 
 /* After rows r0.. have seen the page that begins at a slot. */
-static void weights_note(struct attend *a, int32_t r0, int32_t n_row, int32_t slot)
+static void weights_note(const struct attend *a, int32_t r0, int32_t n_row, int32_t slot)
 {
-    for (int32_t r = r0; r < r0 + n_row; r++) {
-        struct stretches *s = &a->stretch[r];
-        float max = a->max[r];
-        if (max == (s->n > 0 ? s->max[s->n - 1] : -INFINITY))
-            continue;
-        if (s->n == MAX_STRETCH) {
-            weights_scale(a, r, slot, max, 1.0f);
-            s->n = 0; /* slot[0] stays */
-        } else {
-            s->slot[s->n] = slot;
-        }
-        s->max[s->n++] = max;
-    }
+    for (int32_t i = 0; i < n_row; i++)
+        if (a->rescale[i] != 1.0f && a->max[r0 + i] > -INFINITY)
+            stretch_begin(a, r0 + i, slot, a->rescale[i]);
 }
 
 /* Rows r0.. see nothing of the n entries from a slot on. */
-static void weights_clear(struct attend *a, int32_t r0, int32_t n_row, int32_t slot, int32_t n)
+static void weights_clear(const struct attend *a, int32_t r0, int32_t n_row, int32_t slot,
+                          int32_t n)
 {
     for (int32_t r = r0; n > 0 && r < r0 + n_row; r++)
         memset(weights_of(a, r) + slot, 0, (size_t)n * sizeof(float));
 }
 
-/* Before a row's first stretch it sees nothing, so that its weights are 0 by any factor. */
-static void weights_part(struct attend *a, int32_t r, float inverse)
+/* The next page, which ends before a slot, is a part. What it multiplies those before it by is
+   written where the factors of the one before it are to be. */
+static void part_begin(struct attend *a, int32_t end)
 {
-    struct stretches *s = &a->stretch[r];
-    struct kv_weight_part *part = a->job->tap->part + (size_t)r * KV_WEIGHT_PARTS;
-    part[0].factor = 0.0f;
-    a->cpu->decay(s->max, s->n, a->max[r], inverse);
-    for (int32_t i = 0; i < s->n; i++)
-        part[i] = (struct kv_weight_part){s->slot[i], s->max[i]};
-    part[0].slot = 0;
-    a->job->tap->n_part[r] = (int32_t)pi_max(s->n, 1);
+    struct kv_weight_parts *parts = a->parts;
+    a->moved = parts->n == 0 ? NULL : parts->factor + (size_t)(parts->n - 1) * (size_t)a->n_row;
+    parts->end[parts->n++] = end;
 }
 
-static void weights_finish(struct attend *a)
+/* Rows r0.. see nothing of the page. */
+static void part_pass(const struct attend *a, int32_t r0, int32_t n_row)
 {
-    int32_t len = a->len;
-    for (int32_t r = 0; r < a->n_row; r++) {
-        float inverse = a->sum[r] > 0.0f ? 1.0f / a->sum[r] : 0.0f;
-        if (a->job->tap->part != NULL)
-            weights_part(a, r, inverse);
-        else
-            weights_scale(a, r, len, a->max[r], inverse);
-        weights_clear(a, r, 1, len, (16 - len % 16) % 16);
+    for (int32_t r = r0; a->moved != NULL && r < r0 + n_row; r++)
+        a->moved[r] = 1.0f;
+}
+
+static float inverse_sum(const struct attend *a, int32_t r)
+{
+    return a->sum[r] > 0.0f ? 1.0f / a->sum[r] : 0.0f;
+}
+
+/* From the last part to the first. */
+static void parts_finish(const struct attend *a)
+{
+    const struct kv_weight_parts *parts = a->parts;
+    for (int32_t r = 0; parts->n > 0 && r < a->n_row; r++) {
+        float *at = parts->factor + (size_t)(parts->n - 1) * (size_t)a->n_row + r;
+        float factor = inverse_sum(a, r);
+        *at = factor;
+        for (int32_t j = parts->n - 1; j > 0; j--) {
+            at -= a->n_row;
+            factor *= *at;
+            *at = factor;
+        }
     }
 }
 
-/* ---- one page ----------------------------------------------------------------------------- */
-
-static bool weights_wanted(const struct attend *a)
+/* The one part of weights that are finished. */
+static void parts_whole(const struct attend *a)
 {
-    return !a->guest && a->job->tap != NULL && a->job->tap->weight != NULL;
+    struct kv_weight_parts *parts = a->job->tap->parts;
+    parts->n = a->len > 0;
+    parts->end[0] = a->len;
+    for (int32_t r = 0; r < a->n_row; r++)
+        parts->factor[r] = 1.0f;
 }
+
+static void weights_finish(const struct attend *a)
+{
+    int32_t len = a->len;
+    for (int32_t r = 0; r < a->n_row; r++) {
+        if (a->parts == NULL)
+            weights_scale(a, r, len, inverse_sum(a, r));
+        weights_clear(a, r, 1, len, (16 - len % 16) % 16);
+    }
+    if (a->parts != NULL)
+        parts_finish(a);
+    else if (a->job->tap->parts != NULL)
+        parts_whole(a);
+}
+
+/* ---- one page ----------------------------------------------------------------------------- */
 
 /* Where a page's logits and weights go. Kernels write whole groups of 16 weights, which go beyond
    the end of the row where pages with a delta let the last one begin at an odd slot: then none. */
@@ -370,10 +411,12 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         a->limit[i] = limit_of(a, r0 + i, a->delta);
     if (!a->lane->unordered)
         page.n = count_visible(&page, a->limit[n_row - 1]);
-    if (weights_wanted(a))
+    if (a->weights)
         weights_clear(a, r0, n_row, slot + page.n, n_all - page.n);
-    if (page.n == 0)
+    if (page.n == 0) {
+        part_pass(a, r0, n_row);
         return;
+    }
     struct pi_attend_rows rows = {
         .n_row = n_row,
         .q = a->q + (size_t)r0 * (size_t)g->dim_k,
@@ -383,7 +426,7 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         .x = a->x,
         .max = a->max + r0,
         .sum = a->sum + r0,
-        .rescale = a->rescale,
+        .rescale = a->moved != NULL ? a->moved + r0 : a->rescale,
         .o = a->o + (size_t)r0 * (size_t)g->dim_v,
         .o_stride = (size_t)g->dim_v,
     };
@@ -395,9 +438,9 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
     if (a->more > 0)
         count_more(a, n_row, page.n);
     a->cpu->softmax(&page, &rows, &page_tap);
-    if (weights_wanted(a) && page_tap.weight == NULL)
+    if (a->weights && page_tap.weight == NULL)
         weights_copy(a, r0, n_row, slot, page.n);
-    if (weights_wanted(a))
+    if (a->weights && a->parts == NULL)
         weights_note(a, r0, n_row, slot);
     if (a->job->out == NULL)
         return;
@@ -446,8 +489,9 @@ static void page_attend(struct attend *a, struct pi_attend_page page, int32_t de
                         const uint8_t *next)
 {
     if (!a->lane->unordered && page.pos[0] > limit_of(a, a->n_row - 1, delta)) {
-        if (weights_wanted(a))
+        if (a->weights)
             weights_clear(a, 0, a->n_row, slot, page.n);
+        part_pass(a, 0, a->n_row);
         return;
     }
     if (delta != a->delta)
@@ -464,11 +508,34 @@ static void page_attend(struct attend *a, struct pi_attend_page page, int32_t de
     }
 }
 
+/* Pages whose marks are asked for beside one. */
+#define MARK_PAGES 4
+
+/* Asks for the marks of MARK_PAGES full pages from a slot on, which whoever gets the weights reads
+   with them when nothing else is read. */
+static void prefetch_marks(const struct attend *a, int64_t slot)
+{
+    const struct kv_seq *seq = a->job->seq;
+    size_t lane = (size_t)(a->lane - seq->lane);
+    int64_t n = pi_min(a->len - slot, (int64_t)MARK_PAGES * a->cache->g.page_len);
+    for (int32_t i = 0; n > 0 && i < a->cache->n_mark; i++)
+        a->cpu->prefetch_near(kv_marks_at(seq, lane, i) + slot, (size_t)n * sizeof(float));
+}
+
+/* The first page beside which marks are asked for. Not earlier: in a long lane what is asked for
+   would be pushed out of the cache again. */
+static int32_t first_mark_page(const struct attend *a)
+{
+    return a->weights ? a->lane->n_live - (a->lane->n_live + MARK_PAGES - 1) / MARK_PAGES
+                      : INT32_MAX;
+}
+
 /* Every page of the lane. */
 static void lane_attend(struct attend *a)
 {
     const struct kv_page_layout *layout = &a->lane->kind->layout;
     const struct kv_page_ref *table = a->lane->table;
+    int32_t mark_page = first_mark_page(a);
     for (int32_t i = 0; i < a->look_ahead && i < a->lane->n_live; i++)
         prefetch_part(a, kv_page_at(a->lane->kind, table[i].page), 0, 1);
     for (int32_t i = 0, slot = 0; i < a->lane->n_live; slot += table[i++].n) {
@@ -478,6 +545,10 @@ static void lane_attend(struct attend *a)
         struct pi_attend_page page = page_view(a, layout, base, a->cache->g.page_len, table[i].n);
         page.next = next - base;
         a->more = table[i].more;
+        if (i >= mark_page)
+            prefetch_marks(a, (int64_t)(i - mark_page) * MARK_PAGES * a->cache->g.page_len);
+        if (a->weights && a->parts != NULL)
+            part_begin(a, slot + table[i].n);
         page_attend(a, page, table[i].delta, slot, next);
     }
 }
@@ -486,11 +557,14 @@ static void lane_attend(struct attend *a)
 static void guests_attend(struct attend *a)
 {
     const struct kv_lane *own = a->lane;
+    bool weights = a->weights;
     a->lane = kv_lane_at(a->job->guests, a->job->layer, a->job->head);
     a->guest = true;
+    a->weights = false;
     lane_attend(a);
     a->lane = own;
     a->guest = false;
+    a->weights = weights;
 }
 
 /* The entries that the job lists, tile after tile. */
@@ -506,13 +580,27 @@ static void slots_attend(struct attend *a)
 
 /* ---- the call ----------------------------------------------------------------------------- */
 
+/* Parts are taken where every page of the lane has room for one. */
+static void parts_start(struct attend *a)
+{
+    const struct kv_attend_tap *tap = a->job->tap;
+    if (!a->weights || tap->parts == NULL)
+        return;
+    tap->parts->n_row = a->n_row;
+    tap->parts->n = 0;
+    if (a->lane->n_live <= tap->parts->room)
+        a->parts = tap->parts;
+}
+
 static void rows_start(struct attend *a)
 {
     const struct kv_attend_tap *tap = a->job->tap;
     for (int32_t r = 0; r < a->n_row; r++) {
         a->max[r] = -INFINITY;
         a->sum[r] = 0.0f;
-        a->stretch[r].n = 0;
+        a->stretch[r].n = 1;
+        a->stretch[r].slot[0] = 0;
+        a->stretch[r].rescale[0] = 0.0f;
         for (int32_t s = 0; tap != NULL && tap->logits != NULL && s < a->len; s++)
             tap->logits[(size_t)r * tap->row_stride + (size_t)s] = -INFINITY;
     }
@@ -532,13 +620,13 @@ static void rows_finish(struct attend *a)
         const float *o = a->o + (size_t)r * dim_v;
         float *out = job->out + (size_t)(r / job->n_group) * job->out_stride +
                      (size_t)(r % job->n_group) * dim_v;
-        float inverse = a->sum[r] > 0.0f ? 1.0f / a->sum[r] : 0.0f;
+        float inverse = inverse_sum(a, r);
         for (size_t d = 0; d < dim_v; d++)
             out[d] = o[d] * inverse + 0.0f;
         if (v->codec->rotated)
             kv_wht(out, v->dim, v->group, true);
     }
-    if (weights_wanted(a))
+    if (a->weights)
         weights_finish(a);
     if (job->tap != NULL && job->tap->max != NULL)
         memcpy(job->tap->max, a->max, (size_t)a->n_row * sizeof(float));
@@ -555,14 +643,16 @@ void kv_attend(const struct kv_attend_job *job, void *scratch)
         .lane = kv_lane_at(job->seq, job->layer, job->head),
         .cpu = &pi_kernels()->attend,
         .n_row = job->n_tok * job->n_group,
+        .weights = job->tap != NULL && job->tap->weight != NULL,
     };
     a.decoded = a.n_row > PI_ATTEND_ROWS_STORED;
     a.block_rows = a.decoded ? PI_ATTEND_ROWS : PI_ATTEND_ROWS_STORED;
     a.len = job->slots != NULL ? job->n_slot : a.lane->len;
     a.look_ahead = (int32_t)pi_ceil_div(LOOK_AHEAD_BYTES, (int64_t)a.lane->kind->layout.stored);
-    assert(job->slots == NULL || job->tap == NULL || job->tap->part == NULL);
+    assert(job->slots == NULL || job->tap == NULL || job->tap->parts == NULL);
     place(&a, &a.cache->g, a.n_row, base);
     rows_start(&a);
+    parts_start(&a);
     queries_fill(&a, 0);
     if (job->guests != NULL)
         guests_attend(&a);

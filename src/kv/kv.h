@@ -376,14 +376,17 @@ void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int
 void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                         float *out);
 
-/* Weights of a row as its pass wrote them: from a slot on, up to where the next part begins, the
-   softmax weight is what is stored times the factor. Slots ascend from 0; there is at least one. */
-struct kv_weight_part {
-    int32_t slot;
-    float factor;
+/* Weights of rows as their pass wrote them: part j is the slots before end[j] that are of no
+   earlier part, and there row r's softmax weight is what is stored times factor[j * n_row + r]. The
+   last part ends where the lane does. A part is a page; the rows of a lane of more pages than there
+   is room for are finished, in one part, whose factors are 1. */
+struct kv_weight_parts {
+    int32_t room;  /* parts that end and factor hold, at least 1; the caller's */
+    int32_t n;     /* set by the call, as are the others: 0 for a lane without entries */
+    int32_t n_row; /* floats from one part's factors to the next one's */
+    int32_t *end;  /* [room] ascending */
+    float *factor; /* [room][n_tok * n_group] */
 };
-
-#define KV_WEIGHT_PARTS 32 /* most parts of a row */
 
 /* The logits and the weights of one attention call, for whoever asks: NULL is not wanted. Weights
    have the guarantees of the output: bits that depend only on what the query sees and where; and
@@ -394,12 +397,11 @@ struct kv_attend_tap {
                       where it does not and from the lane's length to the next multiple of 16
                       (attend.c has the arithmetic) */
     size_t row_stride; /* at least the lane's length; for weights its next multiple of 16 */
-    struct kv_weight_part *part; /* [n_tok][n_group][KV_WEIGHT_PARTS] where weights are wanted in
-                                    parts, which spares another pass over them; else NULL */
-    int32_t *n_part;             /* [n_tok][n_group], likewise */
-    float *max;                  /* [n_tok][n_group] -INFINITY for a query that sees nothing */
-    float *sum;                  /* [n_tok][n_group] sum of exp(logit - max), 0 likewise:
-                                    weight = exp(logit - max) / sum */
+    struct kv_weight_parts *parts; /* where weights are wanted in parts, which spares another pass
+                                      over them; else NULL */
+    float *max;                    /* [n_tok][n_group] -INFINITY for a query that sees nothing */
+    float *sum;                    /* [n_tok][n_group] sum of exp(logit - max), 0 likewise:
+                                      weight = exp(logit - max) / sum */
 };
 
 /* One attention call: n_tok queries times the n_group query heads that share one KV head. */

@@ -9,8 +9,8 @@
  */
 #include "model/pass.h"
 
-/* Numbers of a watched row beside its weights: maximum, sum, how many parts, and the parts. */
-#define WATCH_BESIDE (3 + KV_WEIGHT_PARTS * sizeof(struct kv_weight_part) / sizeof(float))
+/* Entries per part that there is room for: those of the smallest page. */
+#define PART_LEN 16
 
 /* ---- append ---- */
 
@@ -160,6 +160,13 @@ static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_
     };
 }
 
+/* Floats of a thread's watched rows: weights, maxima and sums, and for each part its end and a
+   factor of each row. At most (n_row + 1) * (2 * stride + 16). */
+static size_t watch_len(size_t n_row, size_t stride)
+{
+    return pi_align(n_row * (stride + 2) + (stride / PART_LEN + 1) * (n_row + 1), 16);
+}
+
 /* Shows the tokens of a tile, from token t0 of item i on, to the watch. */
 static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
                       const struct kv_attend_job *job, int32_t thread)
@@ -170,6 +177,11 @@ static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
     int32_t len = kv_lane_len(item->kv, job->layer, job->head);
     for (int32_t t = t0; t < t0 + job->n_tok; t++) {
         size_t row = (size_t)(t - t0) * n_group;
+        struct kv_weight_parts parts = {0};
+        if (tap->parts != NULL) {
+            parts = *tap->parts;
+            parts.factor += row;
+        }
         int32_t n = len - (item->n_tok - 1 - t);
         struct pi_pass_attention a = {
             .item = item,
@@ -180,8 +192,7 @@ static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
             .slot = t == 0 ? pass->slot[(size_t)i * n_head + (size_t)job->head] : n - 1,
             .weight = tap->weight + row * tap->row_stride,
             .stride = tap->row_stride,
-            .part = tap->part == NULL ? NULL : tap->part + row * KV_WEIGHT_PARTS,
-            .n_part = tap->part == NULL ? NULL : tap->n_part + row,
+            .parts = tap->parts == NULL ? NULL : &parts,
             .max = tap->max + row,
             .sum = tap->sum + row,
             .out = job->out + (size_t)(t - t0) * job->out_stride,
@@ -196,15 +207,15 @@ static void attend_watched(const struct pi_pass *pass, int32_t i, int32_t head, 
     size_t n_row =
         (size_t)pass->watch_tile * (size_t)(pass->model->hp.n_head / pass->model->hp.n_head_kv);
     size_t stride = pass->watch_stride;
-    float *rows = pass->watch_rows + (size_t)thread * pi_align(n_row * (stride + WATCH_BESIDE), 16);
+    float *rows = pass->watch_rows + (size_t)thread * watch_len(n_row, stride);
     struct kv_attend_tap tap = {.weight = rows,
                                 .row_stride = stride,
                                 .max = rows + n_row * stride,
                                 .sum = rows + n_row * (stride + 1)};
-    if (pass->watch.parts) {
-        tap.n_part = (int32_t *)(void *)(rows + n_row * (stride + 2));
-        tap.part = (struct kv_weight_part *)(void *)(rows + n_row * (stride + 3));
-    }
+    struct kv_weight_parts parts = {.room = (int32_t)(stride / PART_LEN) + 1};
+    parts.factor = rows + n_row * (stride + 2);
+    parts.end = (int32_t *)(void *)(parts.factor + (size_t)parts.room * n_row);
+    tap.parts = pass->watch.parts ? &parts : NULL;
     assert((size_t)kv_lane_len(pass->items[i].kv, pass->l, head) <= pass->watch_stride);
     for (int32_t t = 0; t < pass->items[i].n_tok; t += pass->watch_tile) {
         int32_t n_tok = (int32_t)pi_min(pass->watch_tile, pass->items[i].n_tok - t);
@@ -426,9 +437,10 @@ pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_er
     int64_t stride = pi_ceil_div(longest + longest / 2, 64) * 64;
     size_t len;
     float *rows = NULL;
-    if (pi_mul_size((size_t)n_row, (size_t)stride + WATCH_BESIDE, &len) && len < SIZE_MAX - 16)
+    if (pi_mul_size((size_t)n_row + 1, (size_t)stride * 2 + 16, &len) &&
+        pi_mul_size(len, sizeof(*rows), &len))
         rows = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)pass->n_thread,
-                              pi_align(len, 16) * sizeof(*rows));
+                              watch_len((size_t)n_row, (size_t)stride) * sizeof(*rows));
     if (rows == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for attention weights over %lld entries",
                        (long long)longest);

@@ -48,12 +48,10 @@ struct pi_pass_attention {
     int32_t slot;        /* of the token's own entry */
     const float *weight; /* [n_group][stride] softmax weights, or what they are the parts of */
     size_t stride;
-    const struct kv_weight_part *part; /* [n_group][KV_WEIGHT_PARTS] where the watch wants parts;
-                                          else NULL */
-    const int32_t *n_part;             /* [n_group], likewise */
-    const float *max;                  /* [n_group] largest logit */
-    const float *sum;                  /* [n_group] weight = exp(logit - max) / sum */
-    const float *out;                  /* [n_group][dim_v] */
+    const struct kv_weight_parts *parts; /* where the watch wants them; else NULL */
+    const float *max;                    /* [n_group] largest logit */
+    const float *sum;                    /* [n_group] weight = exp(logit - max) / sum */
+    const float *out;                    /* [n_group][dim_v] */
 };
 
 /* Whoever wants to see the weights of watched items. */
