@@ -105,11 +105,6 @@ int32_t model_last(const struct lane *m)
     return last;
 }
 
-bool model_ended(const struct lane *m, int32_t i)
-{
-    return i >= 0 && i < m->n_live && (i < m->n_live - 1 || model_tail_room(m) == 0);
-}
-
 /* ---- room and entries ---- */
 
 int64_t model_lacks(const struct lane *m, int32_t n)

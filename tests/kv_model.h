@@ -68,10 +68,7 @@ struct held {
 
 enum op {
     OP_APPEND,
-    OP_CLOSE,
     OP_FORK,
-    OP_SHARE,
-    OP_FOLD,
     OP_SPAN,
     OP_FOLD_SPAN,
     OP_COMPACT,
@@ -95,8 +92,9 @@ struct world {
     struct uid uid[N_UID];
     struct pair pair[N_SEQ];
     struct held held[N_BLOCK];
-    int32_t n_done[N_KIND]; /* operations that went through */
-    int32_t n_full[N_KIND]; /* that found no memory */
+    int32_t n_done[N_KIND];   /* operations that went through */
+    int32_t n_full[N_KIND];   /* that found no memory */
+    int32_t n_closed[N_KIND]; /* that met a lane whose last page was closed */
 };
 
 struct packed {
@@ -118,8 +116,6 @@ int32_t model_begin(const struct lane *m, int32_t i);
 /* The largest position that is read in a lane; -1: it is empty. */
 int32_t model_last(const struct lane *m);
 int32_t model_tail_room(const struct lane *m);
-/* Whether page i is there and takes no more entries. */
-bool model_ended(const struct lane *m, int32_t i);
 /* Counts what the pages hold, and whether an unordered lane still is one. */
 void model_recount(struct lane *m);
 

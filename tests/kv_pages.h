@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
 

@@ -5,6 +5,7 @@
  * passes all the checks.
  */
 #include "attend_check.h"
+#include "kv_by_page.h"
 #include "rounded.h"
 
 /* ---- the reference ---- */
@@ -455,8 +456,8 @@ static void check_delta(bool adjacent, int32_t n_pair, enum kv_type type, double
     float *whole = test_calloc(out_len(&f), sizeof(float));
     attend(&f, 0, f.n_tok, whole, NULL);
     for (int32_t i = 1; i <= 2; i++)
-        assert_int_equal(kv_seq_share_page(f.seq, 0, 0, i, donor, i, 1000, NULL), PITH_OK);
-    assert_int_equal(kv_seq_share_page(f.seq, 0, 0, 4, late, 4, 37, NULL), PITH_OK);
+        assert_int_equal(page_share(f.seq, 0, 0, i, donor, i, 1000, NULL), PITH_OK);
+    assert_int_equal(page_share(f.seq, 0, 0, 4, late, 4, 37, NULL), PITH_OK);
     for (int32_t s = 0; s < N; s++)
         assert_int_equal(kv_lane_pos(f.seq, 0, 0, s), 1000 + s);
     assert_levels_agree(&f, &rng);

@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "keep/keep.h"
+#include "kv_by_page.h"
 #include "kv_check.h"
 
 #define N_LAYER 2
@@ -84,6 +85,7 @@ static void test_lanes_at_once(void **state)
     struct kv_cache *cache[2];
     struct kv_seq *seq[2], *fork[2] = {NULL, NULL};
     static int32_t slots[N_LANE][MAX_SLOT];
+    int32_t n_shared[2] = {0};
     uint64_t rng = 77;
     pith_error err;
     for (int32_t c = 0; c < 2; c++) {
@@ -96,8 +98,10 @@ static void test_lanes_at_once(void **state)
         bool forks = rng_below(&rng, 3) == 0, shares = rng_below(&rng, 3) == 0;
         for (int32_t c = 0; c < 2; c++) {
             append(seq[c], next, n);
-            if (shares && kv_lane_len(seq[c], 0, 1) > 8 * PAGE_LEN) /* refused where not full */
-                (void)kv_seq_share_page(seq[c], 0, 1, 5, seq[c], from, 3, NULL);
+            if (shares && kv_lane_len(seq[c], 0, 1) > 8 * PAGE_LEN) {
+                must(kv_seq_reserve_runs(seq[c], PAGE_LEN, &err), &err);
+                n_shared[c] += page_share(seq[c], 0, 1, 5, seq[c], from, 3, &err) == PITH_OK;
+            }
             if (!forks)
                 continue;
             kv_seq_free(fork[c]);
@@ -121,6 +125,8 @@ static void test_lanes_at_once(void **state)
             kv_check_same(fork[0], fork[1]);
         kv_check_account(cache[1], cache[0]->table_bytes);
     }
+    assert_int_equal(n_shared[0], n_shared[1]);
+    assert_true(n_shared[0] > 15);
     for (int32_t c = 0; c < 2; c++) {
         kv_seq_free(fork[c]);
         kv_seq_free(seq[c]);
@@ -211,7 +217,7 @@ static void test_positions_twice(void **state)
         pith_error err;
         append(kv, 0, 32);
         for (int32_t l = 0; l < N_LANE; l++)
-            must(kv_seq_share_page(kv, l / N_HEAD, l % N_HEAD, 1, kv, 0, 0, &err), &err);
+            must(page_share(kv, l / N_HEAD, l % N_HEAD, 1, kv, 0, 0, &err), &err);
         must(keep_prepare(keep, kv, at, 20, &err), &err);
         assert_true(keep_due(keep, kv, at, 20));
         round_now(keep, kv, at.n_token);
@@ -239,7 +245,7 @@ static void test_lanes_agree(void **state)
     append(kv, 0, 40);
     assert_true(kv_lane_agrees(kv, 0, 0, 1, 1));
     assert_int_equal(kv_lane_last(kv, 1, 1), 39);
-    must(kv_seq_share_page(kv, 1, 0, 0, kv, 0, 1, &err), &err); /* 1 .. 16, 16 .. 31, ... */
+    must(page_move(kv, 1, 0, 0, 1, &err), &err); /* 1 .. 16, 16 .. 31, ... */
     assert_false(kv_lane_agrees(kv, 0, 0, 1, 0));
     for (int32_t s = 0; s < 40; s++)
         slots[s] = s;
@@ -336,7 +342,7 @@ static void test_breaks_are_counted(void **state)
         append(kv, 0, PAGE_LEN);
         append(kv, 100, 32);
         for (int32_t l = 0; l < N_LANE; l++)
-            must(kv_seq_share_page(kv, l / N_HEAD, l % N_HEAD, 0, kv, 0, 50, &err), &err);
+            must(page_move(kv, l / N_HEAD, l % N_HEAD, 0, 50, &err), &err);
         must(keep_prepare(keep, kv, at, 200, &err), &err);
         int64_t lacks = keep_lacks(keep, kv, at, 200);
         kv_seq_clear_charges(kv);

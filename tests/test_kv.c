@@ -3,6 +3,7 @@
  * operations, every pool size, every allocation failing.
  */
 #include "base/mem.h"
+#include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
 
@@ -108,7 +109,7 @@ static int64_t pages_needed(const struct kv_cache *cache, const struct kv_lane *
         return 0;
     if (lane->n_live > 0) {
         const struct kv_page_ref *tail = &lane->table[lane->n_live - 1];
-        if (tail->delta == 0 && tail->n < len) {
+        if (tail->delta == 0 && tail->n < len && !tail->closed) {
             copy = lane->kind->n_ref[tail->page] > 1;
             n -= len - tail->n;
         }
@@ -271,7 +272,7 @@ static void op_share(struct world *w, struct pair *p, const struct pair *from)
     const struct kv_lane *source = kv_lane_at(from->seq, l, h);
     int32_t to_index = (int32_t)rng_below(&w->rng, (uint64_t)lane->n_live + 1);
     int32_t from_index = (int32_t)rng_below(&w->rng, (uint64_t)source->n_live + 1);
-    int32_t delta = (int32_t)rng_below(&w->rng, 5) * 7 - 14, len = w->cache->g.page_len;
+    int32_t delta = (int32_t)rng_below(&w->rng, 5) * 7 - 14;
     int32_t to_slot = 0, from_slot = 0;
     for (int32_t i = 0; i < to_index; i++)
         to_slot += lane->table[i].n;
@@ -279,12 +280,12 @@ static void op_share(struct world *w, struct pair *p, const struct pair *from)
         from_slot += source->table[i].n;
     const struct entry *entry = &from->lane[l][h].entry[from_slot];
     int32_t n = to_index < lane->n_live ? lane->table[to_index].n : 0;
-    bool open = to_index == lane->n_live - 1 && n < len && lane->table[to_index].delta == 0;
-    bool valid = to_index < lane->n_live && !open && from_index < source->n_live &&
-                 source->table[from_index].n >= n && entry->pos + delta >= 0;
+    bool valid = n > 0 && from_slot + n <= source->len && (from != p || from_slot + n <= to_slot);
+    for (int32_t i = 0; valid && i < n; i++)
+        valid = entry[i].pos + delta >= 0;
+    assert_int_equal(kv_seq_reserve_runs(p->seq, source->n_live, NULL), PITH_OK);
     uint64_t digest = kv_check_digest(w->cache);
-    pith_status status =
-        kv_seq_share_page(p->seq, l, h, to_index, from->seq, from_index, delta, NULL);
+    pith_status status = page_share(p->seq, l, h, to_index, from->seq, from_index, delta, NULL);
     assert_int_equal(status, valid ? PITH_OK : PITH_INVALID);
     if (!valid) {
         assert_true(kv_check_digest(w->cache) == digest);
@@ -295,7 +296,8 @@ static void op_share(struct world *w, struct pair *p, const struct pair *from)
     for (int32_t i = 0; i < n; i++)
         to[i].pos += delta;
     /* The next token comes after everything that is stored. */
-    p->next = (int32_t)pi_max(p->next, to[n - 1].pos + 1);
+    for (int32_t i = 0; i < n; i++)
+        p->next = (int32_t)pi_max(p->next, to[i].pos + 1);
 }
 
 static void random_op(struct world *w)
@@ -427,7 +429,7 @@ static void test_delta_pages_stay_apart(void **state)
     struct kv_seq *seq;
     assert_int_equal(kv_seq_create(cache, &seq, NULL), PITH_OK);
     assert_int_equal(kv_check_append(seq, 1, 0, 64), PITH_OK);
-    assert_int_equal(kv_seq_share_page(seq, 1, 1, 2, seq, 0, 32, NULL), PITH_OK);
+    assert_int_equal(page_share(seq, 1, 1, 2, seq, 0, 32, NULL), PITH_OK);
     int32_t slots[64], n = 0;
     for (int32_t s = 0; s < 64; s++)
         if (s % 16 >= 8)
@@ -538,7 +540,7 @@ static pith_status story_step(struct story *s, int step)
     case 4:
         return kv_seq_compact(s->b, 0, 1, odd, PI_LEN(odd), NULL);
     case 5:
-        return kv_seq_share_page(s->b, 1, 0, 1, s->a, 0, 16, NULL);
+        return page_share(s->b, 1, 0, 1, s->a, 0, 16, NULL);
     case 6:
         return kv_seq_compact(s->b, 1, 0, odd, PI_LEN(odd), NULL);
     case 7:

@@ -3,6 +3,7 @@
  * memory: who may have what, what it counts as, every allocation failing. The story of references
  * is the specification's (memshare.json, refcount_cow_trace).
  */
+#include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
 
@@ -79,7 +80,7 @@ static void test_vector_trace(void **state)
     check_story(&s, (const char *const[]){"1234", "", "", ""}, 4, 4, 0);
     for (int32_t i = 0; i < 4; i++) /* the vector's cached blocks */
         assert_int_equal(kv_block_hold(s.seq[0], i, &block[i], NULL), PITH_OK);
-    assert_int_equal(kv_seq_share_page(s.seq[0], 0, 0, 3, s.seq[0], 1, 32, NULL), PITH_OK);
+    assert_int_equal(page_share(s.seq[0], 0, 0, 3, s.seq[0], 1, 32, NULL), PITH_OK);
     check_story(&s, (const char *const[]){"1232", "", "", ""}, 4, 3, 1);
     assert_true(kv_block_is_alone(s.cache, block[3])); /* what share released is still exact */
     assert_int_equal(kv_check_append(s.seq[0], 1, 16 * TOKEN, 4 * TOKEN), PITH_OK);
@@ -139,9 +140,9 @@ static void test_block_is_checked(void **state)
     must_fail(kv_block_hold(seq, -1, &block, &err), &err, "index: -1 is not in 0..3");
     must_fail(kv_block_hold(seq, 4, &block, &err), &err, "index: 4");
     must_fail(kv_block_hold(seq, 3, &block, &err), &err, "run 3 of layer 0, head 0");
-    assert_int_equal(kv_seq_share_page(seq, 1, 0, 2, seq, 0, 32, NULL), PITH_OK);
+    assert_int_equal(page_share(seq, 1, 0, 2, seq, 0, 32, NULL), PITH_OK);
     must_fail(kv_block_hold(seq, 2, &block, &err), &err, "run 2 of layer 1, head 0");
-    assert_int_equal(kv_seq_fold_page(seq, 1, 1, 2, 0, NULL), PITH_OK);
+    assert_int_equal(page_fold(seq, 1, 1, 2, 0, NULL), PITH_OK);
     must_fail(kv_block_hold(seq, 0, &block, &err), &err, "run 0 of layer 1, head 1");
     assert_int_equal(kv_block_hold(seq, 1, &block, NULL), PITH_OK);
     assert_int_equal(kv_block_bytes(cache), kv_bytes_for_tokens(&two_layers, 16));
@@ -224,15 +225,15 @@ static struct kv_seq *rich_seq(struct kv_cache *cache)
     struct kv_seq *seq = open_seq(cache);
     float row[32] = {3};
     assert_int_equal(kv_check_append(seq, 1, 0, 60), PITH_OK);
-    assert_int_equal(kv_seq_share_page(seq, 0, 0, 2, seq, 0, 32, NULL), PITH_OK);
-    assert_int_equal(kv_seq_share_page(seq, 0, 0, 1, seq, 0, 16, NULL), PITH_OK);
-    assert_int_equal(kv_seq_fold_page(seq, 1, 1, 2, 0, NULL), PITH_OK);
+    assert_int_equal(page_share(seq, 0, 0, 2, seq, 0, 32, NULL), PITH_OK);
+    assert_int_equal(page_share(seq, 0, 0, 1, seq, 0, 16, NULL), PITH_OK);
+    assert_int_equal(page_fold(seq, 1, 1, 2, 0, NULL), PITH_OK);
     for (int32_t l = 0; l < 4; l++)
         kv_seq_aim(seq, l / 2, l % 2, l == 3 ? 17 : 3);
     assert_int_equal(kv_seq_reserve(seq, 2, NULL), PITH_OK);
     for (int32_t l = 0; l < 4; l++)
         kv_seq_append(seq, l / 2, l % 2, 60, 2, row, 0, row, 0);
-    kv_seq_close(seq);
+    pages_close(seq);
     for (int32_t l = 0; l < 4; l++) {
         kv_seq_aim(seq, l / 2, l % 2, l == 0 ? 50 : 18);
         for (int32_t s = 0; s < kv_lane_len(seq, l / 2, l % 2); s++)

@@ -4,6 +4,7 @@
  * itself. Every storage type, few rows and many, every processor level, taps.
  */
 #include "attend_check.h"
+#include "kv_by_page.h"
 
 enum { N_ENTRY = 300, MOST_ROWS = 60 };
 
@@ -236,9 +237,9 @@ static void test_lanes(void **state)
             }
             assert_int_equal(kv_lane_unordered(f.seq, 0, 0), unordered);
             if (round % 2 == 1) {
-                assert_int_equal(kv_seq_share_page(f.seq, 0, 0, 1, other, 2, 0, NULL), PITH_OK);
-                assert_int_equal(kv_seq_share_page(f.seq, 0, 0, 2, other, 1, 30, NULL), PITH_OK);
-                assert_int_equal(kv_seq_share_page(f.seq, 0, 0, 3, other, 3, 30, NULL), PITH_OK);
+                assert_int_equal(page_share(f.seq, 0, 0, 1, other, 2, 0, NULL), PITH_OK);
+                assert_int_equal(page_share(f.seq, 0, 0, 2, other, 1, 30, NULL), PITH_OK);
+                assert_int_equal(page_share(f.seq, 0, 0, 3, other, 3, 30, NULL), PITH_OK);
             }
             if (round / 2 == 1)
                 kv_seq_shift(f.seq, 0, 0, 64, -17);

@@ -9,6 +9,7 @@
 #include "base/half.h"
 #include "cpu/kernels.h"
 #include "folder.h"
+#include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
 
@@ -144,6 +145,7 @@ struct zoo {
     int32_t pos; /* above every position */
     uint64_t rng;
     uint8_t *fresh; /* a page */
+    int32_t n_shared, n_folded;
 };
 
 /* Compares n rows of `size` bytes from an offset on. */
@@ -224,14 +226,19 @@ static void do_reload(struct zoo *z, struct kv_seq **seq)
     *seq = loaded;
 }
 
+/* Some entries are those of another sequence, wherever they begin and end in pages. */
 static void do_share(struct zoo *z, struct kv_seq *seq, const struct kv_seq *from)
 {
-    int32_t l = (int32_t)rng_below(&z->rng, N_LANE), n = kv_lane_runs(seq, l / N_HEAD, l % N_HEAD);
-    int32_t n_from = kv_lane_runs(from, l / N_HEAD, l % N_HEAD);
-    if (n > 1 && n_from > 0)
-        (void)kv_seq_share_page(seq, l / N_HEAD, l % N_HEAD,
-                                (int32_t)rng_below(&z->rng, (uint64_t)n - 1), from,
-                                (int32_t)rng_below(&z->rng, (uint64_t)n_from), 0, NULL);
+    int32_t l = (int32_t)rng_below(&z->rng, N_LANE), layer = l / N_HEAD, head = l % N_HEAD;
+    int32_t len = kv_lane_len(seq, layer, head), n_run = kv_lane_runs(from, layer, head);
+    if (len == 0 || n_run == 0)
+        return;
+    int32_t slot = (int32_t)rng_below(&z->rng, (uint64_t)len), n = len - slot;
+    struct kv_run run = page_find(from, layer, head, (int32_t)rng_below(&z->rng, (uint64_t)n_run));
+    if (n > 60 || rng_below(&z->rng, 2))
+        n = 1 + (int32_t)rng_below(&z->rng, (uint64_t)pi_min(n, 60));
+    assert_int_equal(kv_seq_reserve_runs(seq, n_run, NULL), PITH_OK);
+    z->n_shared += kv_seq_share_span(seq, layer, head, slot, n, from, run.slot, 0, NULL) == PITH_OK;
 }
 
 static void do_split(struct zoo *z, struct kv_seq *seq)
@@ -242,14 +249,20 @@ static void do_split(struct zoo *z, struct kv_seq *seq)
                            (int32_t)rng_below(&z->rng, (uint64_t)len + 1), NULL);
 }
 
-/* Ends pages, and lets one count for another. */
-static void do_close(struct zoo *z, struct kv_seq *seq)
+/* Ends pages, or lets one count for what follows it. */
+static void do_fold(struct zoo *z, struct kv_seq *seq)
 {
-    int32_t l = (int32_t)rng_below(&z->rng, N_LANE), n = kv_lane_runs(seq, l / N_HEAD, l % N_HEAD);
-    kv_seq_close(seq);
-    if (n > 1)
-        (void)kv_seq_fold_page(seq, l / N_HEAD, l % N_HEAD, n - 1,
-                               (int32_t)rng_below(&z->rng, (uint64_t)n - 1), NULL);
+    int32_t l = (int32_t)rng_below(&z->rng, N_LANE), layer = l / N_HEAD, head = l % N_HEAD;
+    int32_t n = kv_lane_runs(seq, layer, head);
+    struct kv_run into = page_find(seq, layer, head, (int32_t)rng_below(&z->rng, (uint64_t)n + 1));
+    int32_t behind = kv_lane_len(seq, layer, head) - into.slot - 2 * into.n;
+    if (behind < 0 || into.n == 0)
+        pages_close(seq);
+    else
+        z->n_folded +=
+            kv_seq_fold_span(seq, layer, head,
+                             into.slot + into.n + (int32_t)rng_below(&z->rng, (uint64_t)behind + 1),
+                             into.n, into.slot, NULL) == PITH_OK;
 }
 
 static void do_swap(struct kv_seq *seq)
@@ -280,7 +293,7 @@ static void do_something(struct zoo *z)
     } else if (what == 10) {
         do_split(z, *seq);
     } else if (what == 11) {
-        do_close(z, *seq);
+        do_fold(z, *seq);
     } else if (what == 12 && kv_cache_free_bytes(z->cache) >= z->cache->used) {
         do_swap(*seq);
     } else if (rng_below(&z->rng, 3) == 0) {
@@ -314,6 +327,7 @@ static void test_operations(void **state)
             assert_all_fresh(&z);
         }
         kv_check_account(z.cache, 0);
+        assert_true(z.n_shared >= 10 && z.n_folded >= 3);
         for (int i = 0; i < N_SEQ; i++)
             kv_seq_free(z.seq[i]);
         kv_cache_free(z.cache);

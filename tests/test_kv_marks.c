@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
 
@@ -316,9 +317,9 @@ static void op_share(struct world *w, struct pair *p, const struct pair *from)
     int32_t i = (int32_t)rng_below(&w->rng, (uint64_t)n_to);
     int32_t j = (int32_t)rng_below(&w->rng, (uint64_t)n_from);
     struct kv_run to = kv_lane_run(p->seq, 0, h, i), source = kv_lane_run(from->seq, 0, h, j);
-    if (to.n != w->cache->g.page_len || source.n != to.n)
+    if (to.n != w->cache->g.page_len || source.n != to.n || (from == p && source.slot >= to.slot))
         return;
-    assert_int_equal(kv_seq_share_page(p->seq, 0, h, i, from->seq, j, delta, NULL), PITH_OK);
+    assert_int_equal(page_share(p->seq, 0, h, i, from->seq, j, delta, NULL), PITH_OK);
     struct model_lane *m = &p->lane[h];
     memmove(&m->entry[to.slot], &from->lane[h].entry[source.slot],
             (size_t)to.n * sizeof(m->entry[0]));

@@ -72,15 +72,6 @@ static void op_append(struct world *w, struct pair *p)
     p->next += used;
 }
 
-static void op_close(struct world *w, struct pair *p)
-{
-    kv_seq_close(p->seq);
-    for (struct lane *m = p->lane; m < p->lane + N_LANE; m++)
-        if (m->n_live > 0)
-            m->page[m->n_live - 1].closed = m->page[m->n_live - 1].n < P;
-    w->n_done[OP_CLOSE]++;
-}
-
 static void op_aim(struct world *w, struct pair *p)
 {
     for (int32_t l = 0; l < N_LANE; l++) {
@@ -164,68 +155,6 @@ static void op_fork(struct world *w, const struct pair *from, struct pair *to)
     w->n_done[OP_FORK]++;
 }
 
-static void op_share(struct world *w, struct pair *p, const struct pair *other)
-{
-    int32_t l = (int32_t)below(w, N_LANE);
-    struct lane *m = &p->lane[l];
-    const struct lane *q = &other->lane[l];
-    int32_t i = (int32_t)below(w, (uint64_t)m->n_live + 1);
-    int32_t j = (int32_t)below(w, (uint64_t)q->n_live + 1), delta = (int32_t)below(w, 9) - 4;
-    struct ref *to = &m->page[i], ref = q->page[j];
-    int32_t slot = model_begin(m, (int32_t)pi_min(i, m->n_live));
-    const struct entry *from = &q->entry[model_begin(q, (int32_t)pi_min(j, q->n_live))];
-    bool valid =
-        model_ended(m, i) && j < q->n_live && ref.n >= to->n && ref.more == 0 && to->more == 0;
-    if (valid && below(w, 4)) /* at the position of the one that goes */
-        delta = m->entry[slot].pos + to->delta - from->pos - ref.delta;
-    for (int32_t e = 0; valid && e < to->n; e++)
-        valid = from[e].pos + ref.delta + delta >= 0;
-    pith_status want = valid ? PITH_OK : PITH_INVALID;
-    if (!went(w, OP_SHARE,
-              kv_seq_share_page(p->seq, l / N_HEAD, l % N_HEAD, i, other->seq, j, delta, NULL),
-              want))
-        return;
-    memmove(&m->entry[slot], from, (size_t)to->n * sizeof(*from));
-    ref.delta += delta;
-    ref.n = to->n;
-    ref.closed = to->n < P && (to->closed || i == m->n_live - 1);
-    w->uid[ref.uid].n_ref++;
-    model_drop(w, to->uid, false);
-    *to = ref;
-    m->unordered = m->unordered || q->unordered;
-    if (m->aim >= slot && m->aim < slot + ref.n)
-        m->aim = -1;
-    model_recount(m);
-    p->next = (int32_t)pi_max(p->next, model_last(m) + 1);
-}
-
-static void op_fold(struct world *w, struct pair *p)
-{
-    int32_t l = (int32_t)below(w, N_LANE);
-    struct lane *m = &p->lane[l];
-    int32_t i = (int32_t)below(w, (uint64_t)m->n_live + 1);
-    int32_t j = (int32_t)below(w, (uint64_t)m->n_live + 1);
-    for (int32_t t = 0; t < 4 && (j >= i || m->page[j].n != m->page[i].n); t++)
-        j = (int32_t)below(w, (uint64_t)m->n_live + 1);
-    bool valid = model_ended(m, i) && j < i && m->page[i].n == m->page[j].n;
-    pith_status want = valid ? PITH_OK : PITH_INVALID;
-    if (!went(w, OP_FOLD, kv_seq_fold_page(p->seq, l / N_HEAD, l % N_HEAD, i, j, NULL), want))
-        return;
-    int32_t slot = model_begin(m, i), into = model_begin(m, j), n = m->page[i].n, entry;
-    if (m->aim >= 0 && (m->aim >= into && m->aim < into + n))
-        m->aim = -1;
-    else if (m->aim >= 0 && model_find_page(m, m->aim, &entry) == i)
-        m->aim = -1;
-    else if (m->aim > slot)
-        m->aim -= n;
-    m->page[j].more += 1 + m->page[i].more;
-    model_drop(w, m->page[i].uid, false);
-    m->n_page--;
-    memmove(&m->page[i], &m->page[i + 1], (size_t)(m->n_page - i) * sizeof(m->page[0]));
-    memmove(&m->entry[slot], &m->entry[slot + n], (size_t)(m->len - slot - n) * sizeof(*m->entry));
-    model_recount(m);
-}
-
 /* ---- stretches ---- */
 
 /* A stretch of a lane, and the entries that are to stand there. */
@@ -237,12 +166,21 @@ struct stretch {
     int32_t n_from;      /* pages */
 };
 
-/* Draws one, mostly within what there is; from's page is drawn by number. */
+/* Draws one, mostly within what there is; from's page is drawn by number, and at times what goes is
+   a page, too. */
 static void draw_stretch(struct world *w, const struct lane *m, const struct lane *q,
                          struct stretch *s)
 {
+    int32_t page = (int32_t)below(w, (uint64_t)m->n_live + 1);
     s->index = (int32_t)below(w, (uint64_t)q->n_live + 1);
     s->from = model_begin(q, (int32_t)pi_min(s->index, q->n_live));
+    if (q == m && s->index < m->n_live && below(w, 8)) /* behind the other */
+        page = s->index + 1 + (int32_t)below(w, (uint64_t)(m->n_live - s->index));
+    if (below(w, 2)) {
+        s->slot = model_begin(m, page);
+        s->n = page < m->n_live ? m->page[page].n : 0;
+        return;
+    }
     s->slot = (int32_t)below(w, (uint64_t)m->len + 2);
     if (q == m && below(w, 8))
         s->slot = s->from + (int32_t)below(w, (uint64_t)(m->len - s->from) + 1);
@@ -284,11 +222,14 @@ static bool place_from(const struct lane *q, struct stretch *s)
     return true;
 }
 
-static bool lacks_copy(const struct world *w, int32_t l, const struct lane *m,
+/* Whether there is no page for the copy that a stretch takes, which is foretold, too. */
+static bool lacks_copy(const struct world *w, int32_t l, const struct pair *p,
                        const struct stretch *s)
 {
-    return s->gone > 0 && model_is_shared(w, &m->page[s->last]) &&
-           model_page_bytes(w, l) > model_free_bytes(w);
+    bool copied = s->gone > 0 && model_is_shared(w, &p->lane[l].page[s->last]);
+    int64_t takes = copied ? model_page_bytes(w, l) : 0;
+    assert_int_equal(kv_lane_span_takes(p->seq, l / N_HEAD, l % N_HEAD, s->slot, s->n), takes);
+    return takes > model_free_bytes(w);
 }
 
 static void model_cut_out(struct world *w, int32_t l, struct lane *m, const struct stretch *s,
@@ -340,7 +281,7 @@ static void op_span(struct world *w, struct pair *p, const struct pair *other)
         return;
     assert_int_equal(kv_seq_reserve_runs(p->seq, there ? s.n_from : 1, NULL), PITH_OK);
     pith_status want = !before || !valid ? PITH_INVALID : PITH_OK;
-    if (want == PITH_OK && lacks_copy(w, l, m, &s))
+    if (want == PITH_OK && lacks_copy(w, l, p, &s))
         want = PITH_KV_FULL;
     if (want == PITH_OK && (!there || !fits))
         want = PITH_INVALID;
@@ -371,12 +312,14 @@ static void op_fold_span(struct world *w, struct pair *p)
         s.n = m->page[s.index].n;
         if (below(w, 2) && s.index + 1 < m->n_live)
             s.n += m->page[s.index + 1].n;
-        int32_t space = m->len - s.from - 2 * s.n;
+        int32_t space = m->len - s.from - 2 * s.n, entry;
         s.slot = s.from + s.n + (space > 0 ? (int32_t)below(w, (uint64_t)space + 1) : 0);
+        if (below(w, 2) && s.slot < m->len && model_find_page(m, s.slot, &entry) > s.index)
+            s.slot -= entry;
     }
     bool valid = place_stretch(m, &s), there = place_from(m, &s);
     pith_status want = !valid || s.from + s.n > s.slot ? PITH_INVALID : PITH_OK;
-    if (want == PITH_OK && lacks_copy(w, l, m, &s))
+    if (want == PITH_OK && lacks_copy(w, l, p, &s))
         want = PITH_KV_FULL;
     if (want == PITH_OK && (!there || model_begin(m, s.index + s.n_from) != s.from + s.n))
         want = PITH_INVALID;
@@ -527,10 +470,9 @@ static void op_create(struct world *w, struct pair *p)
 
 /* How often each comes, of their sum. */
 static const int32_t weight[N_KIND] = {
-    [OP_APPEND] = 30,      [OP_CLOSE] = 8,    [OP_FORK] = 2,      [OP_SHARE] = 22,
-    [OP_FOLD] = 8,         [OP_SPAN] = 14,    [OP_FOLD_SPAN] = 8, [OP_COMPACT] = 6,
-    [OP_AIM] = 2,          [OP_TRUNCATE] = 3, [OP_HOLD] = 6,      [OP_DROP] = 2,
-    [OP_APPEND_BLOCK] = 8, [OP_SWAP] = 4,     [OP_TRIM] = 2,      [OP_FREE] = 1,
+    [OP_APPEND] = 30, [OP_FORK] = 2,     [OP_SPAN] = 38, [OP_FOLD_SPAN] = 14, [OP_COMPACT] = 6,
+    [OP_AIM] = 2,     [OP_TRUNCATE] = 3, [OP_HOLD] = 6,  [OP_DROP] = 2,       [OP_APPEND_BLOCK] = 8,
+    [OP_SWAP] = 4,    [OP_TRIM] = 2,     [OP_FREE] = 1,
 };
 
 static enum op choose(struct world *w)
@@ -583,25 +525,28 @@ static void count_breaks(const struct pair *p, int32_t breaks[N_LANE])
         breaks[l] = kv_lane_breaks(p->seq, l / N_HEAD, l % N_HEAD);
 }
 
+/* Whether a lane's last page takes no more entries because it was ended. */
+static bool has_closed(const struct pair *p)
+{
+    bool any = false;
+    for (const struct lane *m = p->lane; m < p->lane + N_LANE; m++)
+        any = any || (m->n_live > 0 && m->page[m->n_live - 1].closed);
+    return any;
+}
+
 static void random_op(struct world *w)
 {
     int32_t before[N_LANE], after[N_LANE];
     enum op op = choose(w);
-    struct pair *p = awake(w),
-                *other = op == OP_FORK || op == OP_SHARE || op == OP_SPAN ? awake(w) : p;
+    struct pair *p = awake(w), *other = op == OP_FORK || op == OP_SPAN ? awake(w) : p;
     count_breaks(p, before);
+    w->n_closed[op] += has_closed(p);
     if (op == OP_APPEND)
         op_append(w, p);
-    else if (op == OP_CLOSE)
-        op_close(w, p);
     else if (op == OP_FORK && other != p) {
         op_free(w, other);
         op_fork(w, p, other);
-    } else if (op == OP_SHARE)
-        op_share(w, p, other);
-    else if (op == OP_FOLD)
-        op_fold(w, p);
-    else if (op == OP_SPAN)
+    } else if (op == OP_SPAN)
         op_span(w, p, other);
     else if (op == OP_FOLD_SPAN)
         op_fold_span(w, p);
@@ -621,7 +566,7 @@ static void random_op(struct world *w)
             model_drop_reserved(w, m);
     } else
         with_block(w, op, p);
-    if (op <= OP_CLOSE || (op >= OP_COMPACT && op <= OP_TRUNCATE)) {
+    if (op == OP_APPEND || (op >= OP_COMPACT && op <= OP_TRUNCATE)) {
         count_breaks(p, after);
         for (int32_t l = 0; l < N_LANE; l++)
             assert_true(after[l] <= before[l]);
@@ -663,6 +608,12 @@ static void run(uint64_t seed, int32_t n_page)
         if (w.n_full[takes[i]] < N_OP / 1000)
             fail_msg("operation %d found no memory %d times only", (int)takes[i],
                      w.n_full[takes[i]]);
+    static const enum op meets[] = {OP_APPEND, OP_SPAN, OP_FOLD_SPAN, OP_COMPACT,
+                                    OP_AIM,    OP_FORK, OP_TRUNCATE,  OP_SWAP};
+    for (size_t i = 0; i < PI_LEN(meets); i++)
+        if (w.n_closed[meets[i]] < N_OP / 1000)
+            fail_msg("operation %d met a closed page %d times only", (int)meets[i],
+                     w.n_closed[meets[i]]);
     for (int32_t i = 0; i < N_SEQ; i++)
         op_free(&w, &w.pair[i]);
     for (int32_t i = 0; i < N_BLOCK; i++)

@@ -1,7 +1,9 @@
 /*
  * test_kv_span.c - stretches of a lane that others stand for, wherever they begin and end in pages:
- * what is left of those pages, what cannot be done, and that forgetting a stretch takes it back.
+ * what is left of those pages, what cannot be done, each with its sentence, and that forgetting a
+ * stretch takes it back.
  */
+#include "base/mem.h"
 #include "kv_pages.h"
 
 /* ---- stretches ---- */
@@ -12,20 +14,10 @@ static void test_span(void **state)
     (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *fork;
-    pith_error err;
     float before[32], after[32];
     assert_int_equal(kv_check_append(seq, 1, 0, 100), PITH_OK);
     assert_int_equal(kv_check_append(seq, 2, 100, 3), PITH_OK);
     assert_pages(seq, PAGES(16, 16, 16, 16, 16, 16, 7));
-    uint64_t digest = kv_check_digest(cache);
-    must_fail(kv_seq_share_span(seq, 0, 0, 69, 40, seq, 0, 69, &err), &err, "slot: 40 entries");
-    must_fail(kv_seq_share_span(seq, 0, 0, 69, 20, seq, 31, 38, &err), &err, "begin a page");
-    must_fail(kv_seq_share_span(seq, 0, 0, 69, 20, seq, 64, 37, &err), &err, "lie before 69");
-    must_fail(kv_seq_share_span(seq, 0, 0, 66, 12, seq, 32, 34, &err), &err, "middle of page 4");
-    must_fail(kv_seq_share_span(seq, 0, 0, 69, 20, seq, 32, -40, &err), &err, "delta: -40");
-    must_fail(kv_seq_fold_span(seq, 0, 0, 69, 20, 32, &err), &err, "page 3 holds 16");
-    assert_int_equal(kv_seq_share_span(seq, 0, 0, 69, 25, seq, 32, 37, &err), PITH_NOMEM);
-    assert_true(kv_check_digest(cache) == digest);
     assert_int_equal(kv_seq_reserve_runs(seq, 3, NULL), PITH_OK);
     kv_lane_key(seq, 1, 1, 50, before);
     for (int32_t l = 0; l < 4; l++)
@@ -87,9 +79,172 @@ static void test_fold_span(void **state)
     kv_cache_free(cache);
 }
 
+/* ---- what cannot be done ---- */
+
+static void test_stretch_is_checked(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = kv_check_cache(&two_layers, 80);
+    struct kv_seq *seq = open_seq(cache), *other = open_seq(cache);
+    pith_error err;
+    assert_int_equal(kv_check_append(seq, 1, 0, 103), PITH_OK);
+    assert_int_equal(kv_check_append(other, 2, 0, 40), PITH_OK);
+    const struct {
+        int32_t slot, n;
+        const char *says;
+    } cases[] = {
+        {69, 40, "slot: 40 entries from 69 on are not in 0..102"},
+        {103, 1, "slot: 1 entries from 103 on are not in 0..102"},
+        {-1, 5, "slot: 5 entries from -1 on are not in 0..102"},
+        {69, 0, "slot: 0 entries from 69 on are not in 0..102"},
+        {69, -3, "slot: -3 entries from 69 on are not in 0..102"},
+        {66, 12, "slot: 12 entries from 66 on lie in the middle of page 4"},
+        {65, 1, "slot: 1 entries from 65 on lie in the middle of page 4"},
+        {98, 4, "slot: 4 entries from 98 on lie in the middle of page 6"},
+    };
+    uint64_t digest = kv_check_digest(cache);
+    for (size_t i = 0; i < PI_LEN(cases); i++) {
+        int32_t slot = cases[i].slot, n = cases[i].n;
+        must_fail(kv_seq_share_span(seq, 0, 0, slot, n, other, 0, 69, &err), &err, cases[i].says);
+        must_fail(kv_seq_fold_span(seq, 0, 0, slot, n, slot < 0 ? -16 : 0, &err), &err,
+                  cases[i].says);
+    }
+    assert_true(kv_check_digest(cache) == digest);
+    kv_seq_free(seq);
+    kv_seq_free(other);
+    kv_cache_free(cache);
+}
+
+/* The entries that would stand there. */
+static void test_from_is_checked(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = kv_check_cache(&two_layers, 80),
+                    *apart = kv_check_cache(&two_layers, 80);
+    struct kv_seq *seq = open_seq(cache), *other = open_seq(cache), *alien = open_seq(apart);
+    pith_error err;
+    assert_int_equal(kv_check_append(seq, 1, 0, 103), PITH_OK);
+    assert_int_equal(kv_check_append(other, 2, 0, 40), PITH_OK);
+    assert_int_equal(kv_check_append(alien, 2, 0, 40), PITH_OK);
+    const struct {
+        const struct kv_seq *from;
+        int32_t from_slot, delta;
+        const char *says;
+    } cases[] = {
+        {alien, 0, 69, "from_seq belongs to another cache"},
+        {seq, 64, 37, "from_slot: 20 entries from 64 on do not lie before 69"},
+        {seq, 50, 37, "from_slot: 20 entries from 50 on do not lie before 69"},
+        {seq, 31, 38, "from_slot: 31 does not begin a page"},
+        {seq, -16, 38, "from_slot: 20 entries from -16 on are not in 0..102"},
+        {other, -1, 69, "from_slot: 20 entries from -1 on are not in 0..39"},
+        {other, 21, 69, "from_slot: 20 entries from 21 on are not in 0..39"},
+        {other, 40, 69, "from_slot: 20 entries from 40 on are not in 0..39"},
+        {other, 17, 69, "from_slot: 17 does not begin a page"},
+        {seq, 32, -40, "delta: -40 moves positions 32..47 out of range"},
+        {other, 16, INT32_MAX - 34, "moves positions 32..35 out of range"}, /* the last page's */
+        {other, 16, INT32_MIN, "delta: -2147483648 moves positions 16..31 out of range"},
+    };
+    uint64_t digest = kv_check_digest(cache);
+    for (size_t i = 0; i < PI_LEN(cases); i++)
+        must_fail(kv_seq_share_span(seq, 0, 0, 69, 20, cases[i].from, cases[i].from_slot,
+                                    cases[i].delta, &err),
+                  &err, cases[i].says);
+    must_fail(kv_seq_fold_span(seq, 0, 0, 69, 20, 64, &err), &err,
+              "from_slot: 20 entries from 64 on do not lie before 69");
+    must_fail(kv_seq_fold_span(seq, 0, 0, 69, 20, -1, &err), &err,
+              "from_slot: 20 entries from -1 on are not in 0..102");
+    must_fail(kv_seq_fold_span(seq, 0, 0, 69, 20, 31, &err), &err,
+              "from_slot: 31 does not begin a page");
+    must_fail(kv_seq_fold_span(seq, 0, 0, 69, 20, 32, &err), &err,
+              "from_slot: page 3 holds 16 entries, not 4");
+    assert_true(kv_check_digest(cache) == digest);
+    kv_seq_free(seq);
+    kv_seq_free(other);
+    kv_seq_free(alien);
+    kv_cache_free(cache);
+    kv_cache_free(apart);
+}
+
+/* What counts more than once neither goes nor stands elsewhere. */
+static void test_counted_is_checked(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = kv_check_cache(&two_layers, 80);
+    struct kv_seq *seq = open_seq(cache), *other = open_seq(cache);
+    pith_error err;
+    assert_int_equal(kv_check_append(seq, 1, 0, 103), PITH_OK);
+    assert_int_equal(kv_check_append(other, 2, 0, 40), PITH_OK);
+    assert_int_equal(page_fold(seq, 0, 0, 4, 1, NULL), PITH_OK);
+    uint64_t digest = kv_check_digest(cache);
+    must_fail(kv_seq_share_span(seq, 0, 0, 0, 32, other, 0, 0, &err), &err,
+              "slot: page 1 counts 2 times");
+    must_fail(kv_seq_share_span(seq, 0, 0, 5, 12, other, 0, 5, &err), &err,
+              "slot: page 1 counts 2 times");
+    must_fail(kv_seq_share_span(seq, 0, 0, 20, 20, other, 0, 20, &err), &err,
+              "slot: page 1 counts 2 times");
+    must_fail(kv_seq_fold_span(seq, 0, 0, 16, 16, 0, &err), &err, "slot: page 1 counts 2 times");
+    must_fail(kv_seq_share_span(other, 0, 0, 5, 20, seq, 0, 0, &err), &err,
+              "from_slot: page 1 counts 2 times");
+    must_fail(kv_seq_share_span(seq, 0, 0, 60, 20, seq, 16, 0, &err), &err,
+              "from_slot: page 1 counts 2 times");
+    assert_true(kv_check_digest(cache) == digest);
+    assert_int_equal(kv_seq_share_span(other, 0, 0, 5, 16, seq, 0, 0, NULL), PITH_OK);
+    kv_seq_free(seq);
+    kv_seq_free(other);
+    kv_cache_free(cache);
+}
+
+static void must_say(pith_status got, pith_status want, const pith_error *err, const char *says)
+{
+    assert_int_equal(got, want);
+    assert_string_equal(err->message, says);
+}
+
+/* Without room in the table, memory for it, or a page for what moves. */
+static void test_memory_is_checked(void **state)
+{
+    (void)state;
+    struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}};
+    struct kv_cache *cache = kv_check_cache(&g, 4);
+    struct kv_seq *seq = open_seq(cache), *fork;
+    pith_error err;
+    assert_int_equal(kv_check_append(seq, 1, 0, 64), PITH_OK);
+    assert_int_equal(kv_seq_fork(seq, &fork, NULL), PITH_OK);
+    uint64_t digest = kv_check_digest(cache);
+    assert_int_equal(fork->cap, 4); /* no more than there is */
+    assert_int_equal(kv_lane_span_takes(fork, 0, 0, 40, 20), (int64_t)kv_page_bytes(&g));
+    assert_int_equal(kv_lane_span_takes(fork, 0, 0, 40, 8), 0);
+    assert_int_equal(kv_lane_span_takes(fork, 0, 0, 40, 24), 0);
+    must_say(kv_seq_share_span(fork, 0, 0, 40, 20, seq, 32, 8, &err), PITH_KV_FULL, &err,
+             "no page for the entries from slot 60 of 64 on");
+    must_say(kv_seq_fold_span(fork, 0, 0, 40, 16, 0, &err), PITH_KV_FULL, &err,
+             "no page for the entries from slot 56 of 64 on");
+    must_say(kv_seq_share_span(fork, 0, 0, 40, 24, seq, 32, 8, &err), PITH_NOMEM, &err,
+             "no room for 2 more table entries in 4");
+    pi_mem_fail_at(1, false);
+    pith_status status = kv_seq_reserve_runs(fork, 3, &err);
+    pi_mem_fail_at(0, false);
+    must_say(status, PITH_NOMEM, &err, "no memory for page tables of 7 entries in 1 lanes");
+    assert_true(kv_check_digest(cache) == digest);
+    assert_int_equal(kv_seq_reserve_runs(fork, 1, NULL), PITH_OK);
+    assert_int_equal(kv_seq_share_span(fork, 0, 0, 40, 24, seq, 32, 8, NULL), PITH_OK);
+    for (int32_t s = 0; s < 64; s++)
+        assert_int_equal(kv_lane_pos(fork, 0, 0, s), s);
+    kv_seq_free(seq);
+    assert_pages(fork, PAGES(16, 16, 8, 16, 8));
+    kv_seq_free(fork);
+    kv_cache_free(cache);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_span),
-                                       cmocka_unit_test(test_fold_span)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_span),
+        cmocka_unit_test(test_fold_span),
+        cmocka_unit_test(test_stretch_is_checked),
+        cmocka_unit_test(test_from_is_checked),
+        cmocka_unit_test(test_counted_is_checked),
+        cmocka_unit_test(test_memory_is_checked),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

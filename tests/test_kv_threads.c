@@ -4,6 +4,7 @@
  * scripts/test-tsan.sh, too.
  */
 #include "base/threads.h"
+#include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
 
@@ -21,6 +22,7 @@ struct work {
     float out[N_LANE][4 * DIM];
     void *scratch[N_LANE];
     int32_t pos0; /* of the next token */
+    int32_t n_shared, n_folded;
 };
 
 static void work_open(struct work *w, uint64_t seed)
@@ -32,16 +34,18 @@ static void work_open(struct work *w, uint64_t seed)
     for (int32_t pos = 0, n; pos < N_TOKEN; pos += n) {
         n = (int32_t)pi_min(N_TOKEN - pos, 1 + (int32_t)rng_below(&rng, 24));
         assert_int_equal(kv_check_append(w->seq, seed, pos, n), PITH_OK);
-        kv_seq_close(w->seq);
+        pages_close(w->seq);
     }
     assert_int_equal(kv_seq_fork(w->seq, &w->other, NULL), PITH_OK);
     for (int32_t i = 0; i < 6 * N_LANE; i++) {
         int32_t l = i % N_LANE, n_run = kv_lane_runs(w->seq, l / N_HEAD, l % N_HEAD);
         int32_t to = 1 + (int32_t)rng_below(&rng, (uint64_t)n_run - 1);
         int32_t from = (int32_t)rng_below(&rng, (uint64_t)to);
-        (void)kv_seq_share_page(w->seq, l / N_HEAD, l % N_HEAD, to, w->other, from, 0, NULL);
+        assert_int_equal(kv_seq_reserve_runs(w->seq, 16, NULL), PITH_OK);
+        w->n_shared +=
+            page_share(w->seq, l / N_HEAD, l % N_HEAD, to, w->other, from, 0, NULL) == PITH_OK;
         if (i % 2)
-            (void)kv_seq_fold_page(w->seq, l / N_HEAD, l % N_HEAD, to, from, NULL);
+            w->n_folded += page_fold(w->seq, l / N_HEAD, l % N_HEAD, to, from, NULL) == PITH_OK;
     }
     for (int32_t l = 0; l < N_LANE; l++) {
         int32_t n = 0;
@@ -97,7 +101,7 @@ static void work_do(struct work *w, int32_t n_thread)
         if (i == 10)
             assert_int_equal(kv_seq_compact_lanes(w->seq, w->cut, N_LANE, n_thread, NULL), PITH_OK);
         if (i % 7 == 3)
-            kv_seq_close(w->seq);
+            pages_close(w->seq);
     }
 }
 
@@ -110,6 +114,7 @@ static void test_threads(void **state)
         work_open(&many, seed);
         work_do(&one, 1);
         work_do(&many, 4);
+        assert_true(one.n_shared > N_LANE && one.n_folded > 0);
         assert_memory_equal(one.out, many.out, sizeof(one.out));
         assert_true(kv_check_digest(one.cache) == kv_check_digest(many.cache));
         kv_check_same(one.seq, many.seq);

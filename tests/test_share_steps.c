@@ -1,11 +1,12 @@
 /*
  * test_share_steps.c - where steps end, which are alike, and how far apart pages are: the numbers
- * of the MemShare vectors (steps, cosines, distances, early ends, choices, pages inside steps),
- * which were computed in double precision from Algorithm 1 of the paper.
+ * of the MemShare vectors (steps, cosines, distances, early ends, pages inside steps), which were
+ * computed in double precision from Algorithm 1 of the paper.
  */
 #include <math.h>
 #include <string.h>
 
+#include "kv_by_page.h"
 #include "share/internal.h"
 #include "status.h"
 #include "testing.h"
@@ -222,24 +223,6 @@ static void rotated_distances(void **state)
     }
 }
 
-/* The nearest counts, of equals the first, and only below the threshold. */
-static void nearest(void **state)
-{
-    static const double d[3][3] = {{0.31, 0.92, 0.79}, {0.85, 0.8, 1.2}, {0.5, 0.5, 0.2}};
-    static const int32_t chosen[3] = {0, -1, 2};
-    (void)state;
-    for (int32_t i = 0; i < 3; i++) {
-        double lowest = 0.8;
-        int32_t best = -1;
-        for (int32_t j = 0; j < 3; j++)
-            best = share_take_nearer(d[i][j], &lowest) ? j : best;
-        assert_int_equal(best, chosen[i]);
-    }
-    double lowest = 0.8;
-    assert_true(share_take_nearer(0.5, &lowest));
-    assert_false(share_take_nearer(0.5, &lowest));
-}
-
 /* ---- pages ---- */
 
 /* Pages that lie in a step whole, where pages end every 16 tokens. */
@@ -276,7 +259,7 @@ static void pages_inside(void **state)
     }
     /* The last page has 4 entries, and counts once it was ended. */
     assert_int_equal(share_pages_inside(seq, 80, 100, page, 8), 1);
-    kv_seq_close(seq);
+    pages_close(seq);
     assert_int_equal(share_pages_inside(seq, 80, 100, page, 8), 2);
     assert_int_equal(page[1].n, 4);
     kv_seq_free(seq);
@@ -288,8 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_end),         cmocka_unit_test(steps_are_alike),
         cmocka_unit_test(long_steps),        cmocka_unit_test(distances),
-        cmocka_unit_test(rotated_distances), cmocka_unit_test(nearest),
-        cmocka_unit_test(pages_inside),
+        cmocka_unit_test(rotated_distances), cmocka_unit_test(pages_inside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include "base/os.h"
 #include "kv/hash.h"
 #include "kv/snapshot.h"
+#include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
 
@@ -49,10 +50,10 @@ static void make_pair(struct kv_cache *cache, struct kv_seq **a, struct kv_seq *
     assert_int_equal(kv_seq_fork(*a, b, NULL), PITH_OK);
     assert_int_equal(kv_check_append(*b, 8, 70, 20), PITH_OK);
     assert_int_equal(kv_seq_compact(*a, 0, 1, some, PI_LEN(some), NULL), PITH_OK);
-    assert_int_equal(kv_seq_share_page(*a, 1, 0, 2, *b, 1, 16, NULL), PITH_OK);
-    assert_int_equal(kv_seq_share_page(*a, 1, 0, 3, *a, 1, 32, NULL), PITH_OK);
+    assert_int_equal(page_share(*a, 1, 0, 2, *b, 1, 16, NULL), PITH_OK);
+    assert_int_equal(page_share(*a, 1, 0, 3, *a, 1, 32, NULL), PITH_OK);
     assert_int_equal(kv_seq_compact(*a, 1, 0, some, PI_LEN(some), NULL), PITH_OK);
-    assert_int_equal(kv_seq_share_page(*b, 1, 0, 2, *b, 1, 16, NULL), PITH_OK);
+    assert_int_equal(page_share(*b, 1, 0, 2, *b, 1, 16, NULL), PITH_OK);
     assert_int_equal(kv_seq_compact(*a, 1, 1, NULL, 0, NULL), PITH_OK);
     assert_int_equal(kv_seq_reserve(*a, 40, NULL), PITH_OK);
 }
@@ -78,8 +79,8 @@ static uint8_t *sample_of(const struct kv_geometry *g, bool counts, size_t *size
     scratch_path(path, sizeof(path), "sample");
     make_pair(cache, &a, &b);
     if (counts) {
-        assert_int_equal(kv_seq_fold_page(a, 0, 0, 2, 0, NULL), PITH_OK);
-        kv_seq_close(a);
+        assert_int_equal(page_fold(a, 0, 0, 2, 0, NULL), PITH_OK);
+        pages_close(a);
     }
     assert_int_equal(kv_seq_save(a, "tokens", 6, path, NULL), PITH_OK);
     uint8_t *bytes = read_bytes(path, size);
@@ -193,7 +194,7 @@ static void test_file_holds_no_more_than_the_sequence(void **state)
     size_t size, fixed = KV_SNAPSHOT_HEADER_SIZE + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 + 8;
     assert_int_equal(kv_seq_create(cache, &seq, NULL), PITH_OK);
     assert_int_equal(kv_check_append(seq, 1, 0, 40), PITH_OK);
-    assert_int_equal(kv_seq_share_page(seq, 0, 0, 1, seq, 0, 16, NULL), PITH_OK);
+    assert_int_equal(page_share(seq, 0, 0, 1, seq, 0, 16, NULL), PITH_OK);
     kv_seq_truncate(seq, 33);
     assert_int_equal(kv_seq_save(seq, NULL, 0, path, NULL), PITH_OK);
     uint8_t *bytes = read_bytes(path, &size);

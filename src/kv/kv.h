@@ -117,10 +117,10 @@ void kv_cache_reset_peak(struct kv_cache *cache); /* to what is in use now */
 /* Every entry of the sequences that are made from now on has n_mark floats beside it, its marks: 0
    when it is appended, changed by whoever asked for them, and they stay with the entry wherever it
    is packed to, until it is dropped or overwritten; a fork gets a copy, and so does a sequence that
-   shares another's page, while a snapshot has none: after a load they are 0. With value_norm mark 0
-   is set on the way in and never changes, also by a load: the L1 norm of the value as it is stored,
-   summed over the dimensions in ascending order. Their bytes count as those of page tables. n_mark
-   is at least 0, with value_norm 1; no sequence exists yet. */
+   shares another's entries, while a snapshot has none: after a load they are 0. With value_norm
+   mark 0 is set on the way in and never changes, also by a load: the L1 norm of the value as it is
+   stored, summed over the dimensions in ascending order. Their bytes count as those of page tables.
+   n_mark is at least 0, with value_norm 1; no sequence exists yet. */
 void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm);
 
 /* The matrices of KV_INDEX_PROJ, [n_layer][n_head][index_dim][dim_k], borrowed until the cache is
@@ -181,9 +181,9 @@ void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0
    does not grow, and its positions ascend no longer, until a compaction or a truncation leaves them
    in order. One append of n entries overwrites one and adds n - 1. An append, a compaction and a
    truncation that drops an entry of the lane forget the aim; so do a shift, a shared
-   page and a folded one that its entry is touched by. A page that others point to is copied by the
-   next kv_seq_reserve; kv_seq_charge_copies counts it. Not for the entries of a page with a delta,
-   nor of one that counts more than once: kv_lane_can_aim. */
+   stretch and a folded one that its entry is touched by. A page that others point to is copied by
+   the next kv_seq_reserve; kv_seq_charge_copies counts it. Not for the entries of a page with a
+   delta, nor of one that counts more than once: kv_lane_can_aim. */
 void kv_seq_aim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head);
 bool kv_lane_can_aim(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
@@ -232,39 +232,7 @@ void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
 pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
                          pith_error *err);
 
-/* ---- sharing: pages that stand in more than one place ---- */
-
-/* Ends the last page of every lane: the next entry that is appended begins another page, however
-   many the last one could still take, so that a stretch of text has pages of its own, which can be
-   compared with another's and shared. Takes no memory now. A truncation that drops an entry of such
-   a page, a compaction of its lane and a new entry in the place of one of its own open it again;
-   one that is the last again, and whole, is still closed. What was reserved is not to be counted on
-   afterwards: reserve again. */
-void kv_seq_close(struct kv_seq *seq);
-
-/* Points table entry `page_index` of a lane at the first entries of the page of entry `from_index`
-   of (from_seq, same layer and head), as many as it has, read as if written delta positions later
-   than from_seq reads them; counts go up and down, nothing is copied. The page takes no more
-   entries (it is full, or not the lane's last, or was closed), nor does it then, and the other
-   holds at least as many. That one may be open: from_seq's next kv_seq_reserve copies it, and what
-   was reserved before is not to be counted on. Both count once (kv_seq_fold_page). Marks come
-   along. Places that packing does not close may become more: plan again (kv_seq_reserve_table).
-   INVALID leaves everything as it was. */
-pith_status kv_seq_share_page(struct kv_seq *seq, int32_t layer, int32_t head, int32_t page_index,
-                              const struct kv_seq *from_seq, int32_t from_index, int32_t delta,
-                              pith_error *err);
-
-/* Drops the entries of table entry `page_index` of a lane, and lets those of an earlier one,
-   `into_index`, count for them, too: attention reads each of these as if it stood there as many
-   times as both counted together (its logit plus the logarithm of that, once), at most 65536, and
-   taps show it so; scores (kv_score), sums of values and marks know each entry once. Nothing is
-   copied or moved; the lane has no entries at those positions then. The page that goes takes no
-   more entries, as above, and holds as many as the other, which takes none from now on. A
-   compaction that keeps every entry of a page leaves them their count, and that page apart; of
-   another page's entries each counts once then. A truncation leaves counts as they are, a copy
-   (kv_seq_copy) counts once. Plan again, as above. INVALID leaves everything as it was. */
-pith_status kv_seq_fold_page(struct kv_seq *seq, int32_t layer, int32_t head, int32_t page_index,
-                             int32_t into_index, pith_error *err);
+/* ---- sharing: entries that stand in more than one place ---- */
 
 /* Makes room for n more table entries in every lane. NOMEM leaves everything as it was. */
 pith_status kv_seq_reserve_runs(struct kv_seq *seq, int32_t n, pith_error *err);
@@ -272,23 +240,37 @@ pith_status kv_seq_reserve_runs(struct kv_seq *seq, int32_t n, pith_error *err);
 /* Gives back the entries slot .. slot + n - 1 of a lane, wherever they lie in its pages, and lets
    those of (from_seq, same layer and head) from from_slot on stand there, which begins a run: the
    last of its runs as far as it is needed, read as if written delta positions later than from_seq
-   reads them. All count once, and of the same sequence they lie before. Slots stay what they are.
-   The page of `slot` keeps its entries before, and the places behind stay empty until packing; what
-   its page holds behind the stretch moves to that page's front, which is copied first where others
-   point to it; pages that nothing is left of are given back. Marks come along, an aim at what goes
-   is forgotten. A last entry of the table that holds less than a page is closed. Plan again, as
-   above. INVALID, also for a stretch in the middle of one page, which would take another;
-   NOMEM without room in the table (kv_seq_reserve_runs); KV_FULL without a page for that copy: all
-   leave everything as it was. */
+   reads them; counts go up and down. All count once, and of the same sequence they lie before.
+   Slots stay what they are. The page of `slot` keeps its entries before, and the places behind stay
+   empty until packing; what its page holds behind the stretch moves to that page's front, which is
+   copied first where others point to it; pages that nothing is left of are given back. Marks come
+   along, an aim at what goes is forgotten.
+   A last entry of the table that is one of those and holds less than a page is closed: the next
+   entry that is appended begins another page, however many that one could still take. A truncation
+   that drops an entry of such a page, a compaction of its lane and a new entry in the place of one
+   of its own open it again; one that is the last again, and whole, is still closed.
+   The last page of from_seq may be open: its next kv_seq_reserve copies it. What either sequence
+   had reserved before is not to be counted on, and places that packing does not close may become
+   more: plan again (kv_seq_reserve_table).
+   INVALID, also for a stretch in the middle of one page, which would take another; NOMEM without
+   room in the table (kv_seq_reserve_runs); KV_FULL without a page for that copy: all leave
+   everything as it was. */
 pith_status kv_seq_share_span(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
                               int32_t n, const struct kv_seq *from_seq, int32_t from_slot,
                               int32_t delta, pith_error *err);
 /* The bytes that are to be free for that copy; mostly 0. */
 int64_t kv_lane_span_takes(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
                            int32_t n);
-/* Drops the entries slot .. slot + n - 1 of a lane in the same way, and lets those of its whole
-   runs from from_slot on, n entries before `slot`, count once more, as kv_seq_fold_page does. Takes
-   no room in the table; else the same. */
+/* Drops the entries slot .. slot + n - 1 of a lane, which count once, in the same way, and lets
+   those of its whole runs from from_slot on, n entries before `slot`, count once more, at most
+   65536 times: attention reads each as if it stood there so many times (its logit plus the
+   logarithm of that, once), and taps show it so; scores (kv_score), sums of values and marks know
+   each entry once. The lane has no entries at the positions of those that go; where none follows
+   them, the page that they began in takes entries again. Pages that count more than once take none,
+   and an aim at one of theirs is forgotten. A compaction that keeps every entry of such a page
+   leaves them their count, and that page apart; of another one's entries each counts once then. A
+   truncation leaves counts as they are, a copy (kv_seq_copy) counts once. Takes no room in the
+   table; else as above. */
 pith_status kv_seq_fold_span(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
                              int32_t n, int32_t from_slot, pith_error *err);
 

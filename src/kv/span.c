@@ -83,6 +83,23 @@ static pith_status find_from(const struct kv_cache *cache, const struct kv_lane 
     return PITH_OK;
 }
 
+/* Whether the first n positions of a page stay in range when they are read `delta` later than they
+   are. */
+static pith_status check_delta(const struct kv_class *kind, const struct kv_page_ref *ref,
+                               int32_t n, int32_t delta, pith_error *err)
+{
+    const int32_t *pos = kv_page_pos(kind, ref->page);
+    int64_t whole = (int64_t)ref->delta + delta, low = pos[0], high = pos[0];
+    for (int32_t i = 1; i < n; i++) {
+        low = pi_min(low, pos[i]);
+        high = pi_max(high, pos[i]);
+    }
+    if (low + whole < 0 || high + whole > INT32_MAX || whole < INT32_MIN || whole > INT32_MAX)
+        return pi_fail(err, PITH_INVALID, "delta: %d moves positions %lld..%lld out of range",
+                       delta, (long long)low + ref->delta, (long long)high + ref->delta);
+    return PITH_OK;
+}
+
 int64_t kv_lane_span_takes(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
                            int32_t n)
 {
@@ -141,7 +158,7 @@ static pith_status check_refs(const struct kv_lane *from, int32_t index, int32_t
     for (int32_t i = index; n > 0; n -= from->table[i++].n) {
         const struct kv_page_ref *ref = &from->table[i];
         PI_TRY(check_count_once(from, i, "from_slot", err));
-        PI_TRY(kv_check_delta(from->kind, ref, (int32_t)pi_min(ref->n, n), delta, err));
+        PI_TRY(check_delta(from->kind, ref, (int32_t)pi_min(ref->n, n), delta, err));
     }
     return PITH_OK;
 }

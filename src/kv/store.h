@@ -127,15 +127,16 @@ const struct kv_class *kv_class_of(const struct kv_class *kind, const struct kv_
 /*
  * n is the table entry's own: two lanes that share a page may see different numbers of its entries.
  * Entries of different deltas cannot live in one page, because their keys were rotated at other
- * positions than they are read at, nor can those that count differently; and a page may have been
- * closed early. So a page before the last may hold fewer than P entries.
+ * positions than they are read at, nor can those that count differently; a page may have been
+ * closed early, and what others stand for begins and ends within pages (span.c). So a page before
+ * the last may hold fewer than P entries.
  */
 struct kv_page_ref {
     int32_t page;  /* index into the class's pool */
     int32_t delta; /* the entries are read as if written that many positions later */
-    uint16_t more; /* and as if each stood there so many times more than once (kv_seq_fold_page) */
+    uint16_t more; /* and as if each stood there so many times more than once (kv_seq_fold_span) */
     uint8_t n;     /* entries, the first n of the page; 0 in a page that is only reserved */
-    bool closed;   /* takes no more entries though it has room for some (kv_seq_close) */
+    bool closed;   /* takes no more entries though it has room for some (kv_seq_share_span) */
 };
 
 enum { KV_COUNT_MAX = 1 << 16 }; /* the most that an entry counts */
@@ -287,11 +288,6 @@ static inline int32_t kv_lane_tail_room(const struct kv_cache *cache, const stru
 /* Recomputes len, n_live and ragged from the table, and of an unordered lane top and whether it
    still is one. */
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
-
-/* share.c. Whether the first n positions of a page stay in range when they are read `delta` later
-   than they are. INVALID. */
-pith_status kv_check_delta(const struct kv_class *kind, const struct kv_page_ref *ref, int32_t n,
-                           int32_t delta, pith_error *err);
 
 /* marks.c. The floats of a sequence's marks with room for cap table entries; false: too many. */
 bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *n);

@@ -127,14 +127,6 @@ double share_total_rms(const struct share_total *t, int32_t n_layer)
     return t->rms / n_layer;
 }
 
-bool share_take_nearer(double distance, double *lowest)
-{
-    bool nearer = distance < *lowest;
-    if (nearer)
-        *lowest = distance;
-    return nearer;
-}
-
 /* 0 for equal pages, about sqrt(2) for unrelated ones. */
 double share_total_relative(const struct share_total *t)
 {

@@ -88,9 +88,6 @@ double share_total_paper(const struct share_total *t, int32_t n_layer);
 double share_total_rms(const struct share_total *t, int32_t n_layer);
 double share_total_relative(const struct share_total *t);
 
-/* Whether a distance is below the lowest that counts, which it is then. */
-bool share_take_nearer(double distance, double *lowest);
-
 /* ---- share.c: the steps of sequences ---- */
 
 struct share_tally {
