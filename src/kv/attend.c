@@ -394,9 +394,13 @@ static void block_values(const struct attend *a, const struct pi_attend_page *pa
         a->cpu->values_rounded[kernel_v(a)](page, rows);
         return;
     }
-    if (rounded(a))
-        a->cpu->round_weights(page, rows);
-    a->cpu->values[a->decoded ? PI_ATTEND_F32 : kernel_v(a)](page, rows);
+    struct pi_attend_rows weighed = *rows;
+    if (rounded(a)) {
+        weighed.rescale = a->rescale; /* it changes, and the parts of the weights need theirs */
+        memmove(weighed.rescale, rows->rescale, (size_t)rows->n_row * sizeof(float));
+        a->cpu->round_weights(page, &weighed);
+    }
+    a->cpu->values[a->decoded ? PI_ATTEND_F32 : kernel_v(a)](page, &weighed);
 }
 
 /* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,
