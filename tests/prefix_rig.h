@@ -90,16 +90,25 @@ static inline int32_t publish(struct rig *r, const int32_t *tokens, int32_t n)
     return n_there;
 }
 
+static inline int32_t rig_find(const struct prefix_cache *cache, const int32_t *tokens, int32_t n)
+{
+    int32_t n_unused = -1, found = prefix_find(cache, tokens, n, &n_unused);
+    assert_in_range(n_unused, 0, found);
+    return found;
+}
+
 static inline struct kv_seq *begin_seq(struct rig *r, const int32_t *tokens, int32_t n,
                                        int32_t expected)
 {
     struct kv_seq *seq = NULL;
     int32_t n_found = -1;
-    assert_int_equal(prefix_find(r->cache, tokens, n), expected);
+    assert_int_equal(rig_find(r->cache, tokens, n), expected);
     assert_int_equal(kv_seq_create(r->kv, &seq, NULL), PITH_OK);
     assert_int_equal(prefix_append(r->cache, tokens, n, seq, &n_found, NULL), PITH_OK);
     assert_int_equal(n_found, expected);
     assert_int_equal(kv_lane_len(seq, 0, 0), expected);
+    assert_int_equal(prefix_find(r->cache, tokens, n, &n_found), expected);
+    assert_int_equal(n_found, 0); /* it uses them */
     return seq;
 }
 

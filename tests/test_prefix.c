@@ -54,10 +54,10 @@ static void test_collision(void **state)
 
     /* The other page is not found by the hash. */
     assert_int_equal(publish(&r, a, LEN), LEN);
-    assert_int_equal(prefix_find(r.cache, b, 3 * LEN), 0);
+    assert_int_equal(rig_find(r.cache, b, 3 * LEN), 0);
     /* Behind both stand pages of the same tokens and, so, of one hash, which differ in parents. */
     assert_int_equal(publish(&r, b, 3 * LEN), 3 * LEN);
-    assert_int_equal(prefix_find(r.cache, a, 3 * LEN), LEN);
+    assert_int_equal(rig_find(r.cache, a, 3 * LEN), LEN);
     assert_int_equal(publish(&r, a, 2 * LEN), 2 * LEN);
     assert_int_equal(prefix_count(r.cache), 5);
 
@@ -69,9 +69,9 @@ static void test_collision(void **state)
     kv_seq_free(seq_b);
     /* What shares a bucket and a hash goes one by one. */
     assert_int_equal(prefix_reclaim(r.cache, kv_block_bytes(r.kv)), kv_block_bytes(r.kv));
-    assert_int_equal(prefix_find(r.cache, b, 3 * LEN), 2 * LEN);
+    assert_int_equal(rig_find(r.cache, b, 3 * LEN), 2 * LEN);
     assert_int_equal(prefix_reclaim(r.cache, INT64_MAX), 4 * kv_block_bytes(r.kv));
-    assert_int_equal(prefix_find(r.cache, a, 3 * LEN), 0);
+    assert_int_equal(rig_find(r.cache, a, 3 * LEN), 0);
     rig_free(&r);
 }
 
@@ -86,8 +86,8 @@ static void test_salt(void **state)
     assert_int_not_equal(prefix_root(SALT), prefix_root("salt "));
     assert_int_equal(prefix_create(r.kv, "another", &other, NULL), PITH_OK);
     assert_int_equal(publish(&r, text, 2 * LEN), 2 * LEN);
-    assert_int_equal(prefix_find(r.cache, text, 2 * LEN + 1), 2 * LEN);
-    assert_int_equal(prefix_find(other, text, 2 * LEN + 1), 0);
+    assert_int_equal(rig_find(r.cache, text, 2 * LEN + 1), 2 * LEN);
+    assert_int_equal(rig_find(other, text, 2 * LEN + 1), 0);
     prefix_free(other);
     prefix_free(NULL);
     rig_free(&r);
@@ -102,18 +102,25 @@ static void test_lengths(void **state)
     struct rig r = rig_make(&geometry, N_PAGE);
     int32_t text[5 * LEN];
     fill_text(text, 5 * LEN, 2);
-    assert_int_equal(prefix_find(r.cache, text, 5 * LEN), 0);
+    assert_int_equal(rig_find(r.cache, text, 5 * LEN), 0);
     assert_int_equal(publish(&r, text, 3 * LEN + 5), 3 * LEN);
     assert_int_equal(prefix_count(r.cache), 3);
     for (int32_t n = 0; n <= 5 * LEN; n++) {
         int32_t most = n == 0 ? 0 : (n - 1) / LEN * LEN;
-        assert_int_equal(prefix_find(r.cache, text, n), pi_min(most, 3 * LEN));
+        assert_int_equal(rig_find(r.cache, text, n), pi_min(most, 3 * LEN));
     }
+    int32_t n_unused, n_found;
+    assert_int_equal(prefix_find(r.cache, text, 5 * LEN, &n_unused), 3 * LEN);
+    assert_int_equal(n_unused, 3 * LEN);
+    struct kv_seq *seq = begin_seq(&r, text, 2 * LEN + 1, 2 * LEN);
+    n_found = prefix_find(r.cache, text, 5 * LEN, &n_unused);
+    assert_int_equal(n_found - n_unused, 2 * LEN);
+    kv_seq_free(seq);
     for (int32_t page = 0; page < 3; page++) {
         int32_t other[4 * LEN];
         memcpy(other, text, sizeof(other));
         other[page * LEN + LEN - 1] ^= 1; /* what follows a token that differs is another text */
-        assert_int_equal(prefix_find(r.cache, other, 4 * LEN), page * LEN);
+        assert_int_equal(rig_find(r.cache, other, 4 * LEN), page * LEN);
     }
     assert_int_equal(prefix_publish(r.cache, text, 0, NULL), 0);
     assert_int_equal(prefix_publish(r.cache, text, LEN - 1, NULL), 0);
@@ -212,9 +219,9 @@ static void test_many(void **state)
         int32_t i = (int32_t)rng_below(&seed, N);
         fill_text(text, 2 * LEN + 1, 7);
         text[(i % 2) * LEN + i % LEN] = 1000 + i * 37 % N;
-        assert_int_equal(prefix_find(r.cache, text, 2 * LEN + 1), 2 * LEN);
+        assert_int_equal(rig_find(r.cache, text, 2 * LEN + 1), 2 * LEN);
         text[(i % 2) * LEN + i % LEN] = 1000 + N;
-        assert_int_equal(prefix_find(r.cache, text, 2 * LEN + 1), (i % 2) * LEN);
+        assert_int_equal(rig_find(r.cache, text, 2 * LEN + 1), (i % 2) * LEN);
     }
     rig_free(&r);
 }
@@ -243,7 +250,7 @@ static void test_order(void **state)
         assert_int_equal(prefix_reclaim(r.cache, 0), 0);
         assert_int_equal(prefix_reclaim(r.cache, 1), block);
         for (int32_t i = 0; i < 3; i++)
-            assert_int_equal(prefix_find(r.cache, text[i], 3 * LEN + 1), found[step][i] * LEN);
+            assert_int_equal(rig_find(r.cache, text[i], 3 * LEN + 1), found[step][i] * LEN);
     }
     assert_int_equal(prefix_dropped(r.cache), 7);
     assert_int_equal(prefix_reclaim(r.cache, INT64_MAX), 0);
@@ -260,10 +267,10 @@ static void test_find_touches_nothing(void **state)
     fill_text(b, LEN + 1, 10);
     publish(&r, a, LEN);
     publish(&r, b, LEN);
-    assert_int_equal(prefix_find(r.cache, a, LEN + 1), LEN);
+    assert_int_equal(rig_find(r.cache, a, LEN + 1), LEN);
     prefix_reclaim(r.cache, 1);
-    assert_int_equal(prefix_find(r.cache, a, LEN + 1), 0);
-    assert_int_equal(prefix_find(r.cache, b, LEN + 1), LEN);
+    assert_int_equal(rig_find(r.cache, a, LEN + 1), 0);
+    assert_int_equal(rig_find(r.cache, b, LEN + 1), LEN);
     rig_free(&r);
 }
 
@@ -278,7 +285,7 @@ static void test_in_use(void **state)
     struct kv_seq *seq = begin_seq(&r, text, 3 * LEN + 1, 3 * LEN);
     assert_int_equal(prefix_unused_bytes(r.cache), 3 * block);
     assert_int_equal(prefix_reclaim(r.cache, 2 * block - 1), 2 * block);
-    assert_int_equal(prefix_find(r.cache, text, 6 * LEN + 1), 4 * LEN);
+    assert_int_equal(rig_find(r.cache, text, 6 * LEN + 1), 4 * LEN);
     assert_int_equal(prefix_reclaim(r.cache, 5 * block), block);
     assert_int_equal(prefix_reclaim(r.cache, block), 0);
     check_text(seq, text, 3 * LEN);
@@ -335,7 +342,7 @@ static void test_no_memory(void **state)
         pi_mem_fail_at(0, false);
         n_short += n_there < 200 * LEN;
         assert_int_equal(prefix_count(cache), n_there / LEN);
-        assert_int_equal(prefix_find(cache, text, 200 * LEN + 1), n_there);
+        assert_int_equal(rig_find(cache, text, 200 * LEN + 1), n_there);
     }
     assert_in_range(n_short, 2, 200);
     kv_seq_free(seq);

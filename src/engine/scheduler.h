@@ -153,6 +153,9 @@ double scheduler_reserve(const struct pith_scheduler *s);
 /* Admits the first of the queue where its memory can be set aside: it runs then. False: it waits,
    or it failed and has ended, or there is none; *again: another may be tried. */
 bool scheduler_admit_first(struct pith_scheduler *s, bool *again);
+/* Brings the figures of the prefixes up to date where prefixes_changed says that they are not:
+   whoever begins, ends, publishes or drops sets it. It looks at every page, so not in every step. */
+void scheduler_look_at_prefixes(struct pith_scheduler *s);
 
 /* Frees or takes memory away from somebody, so that an answer that runs (NULL: whoever) may get
    `bytes` more; the step is to be planned anew. Who was admitted in this step gives way to all

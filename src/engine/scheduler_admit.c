@@ -134,21 +134,27 @@ static int64_t growth(const struct pith_scheduler *s)
     return bytes;
 }
 
-static int64_t prefix_bytes(const struct pith_scheduler *s)
+void scheduler_look_at_prefixes(struct pith_scheduler *s)
 {
-    return s->prefix != NULL ? prefix_unused_bytes(s->prefix) : 0;
+    if (s->prefix == NULL || !s->prefixes_changed)
+        return;
+    s->stats.prefix_pages = prefix_count(s->prefix);
+    s->stats.prefix_bytes = prefix_unused_bytes(s->prefix);
+    s->stats.prefix_dropped = prefix_dropped(s->prefix);
+    s->prefixes_changed = false;
 }
 
 /* Bytes of pages that nothing which can be dropped holds. */
-static int64_t used_bytes(const struct pith_scheduler *s)
+static int64_t used_bytes(struct pith_scheduler *s)
 {
-    return s->kv_bytes - kv_cache_free_bytes(s->engine->kv) - prefix_bytes(s);
+    scheduler_look_at_prefixes(s);
+    return s->kv_bytes - kv_cache_free_bytes(s->engine->kv) - s->stats.prefix_bytes;
 }
 
 /* ---- admission ---- */
 
 /* Whether `need` bytes fit beside what runs, which has more or less set aside. */
-static bool fits(const struct pith_scheduler *s, int64_t need)
+static bool fits(struct pith_scheduler *s, int64_t need)
 {
     int64_t limit = s->kv_bytes - (int64_t)(s->params.watermark * (double)s->kv_bytes);
     int64_t others =
@@ -170,6 +176,7 @@ static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t
     PI_TRY(pith_seq_mark_prompt(a->seq, a->request->n_prompt, err));
     if (s->prefix == NULL)
         return PITH_OK;
+    s->prefixes_changed = true;
     return pi_seq_adopt(a->seq, s->prefix, known_tokens(a), a->n_known, n_found, err);
 }
 
@@ -177,8 +184,10 @@ static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t
 static bool make_room(struct pith_scheduler *s, int64_t bytes)
 {
     int64_t lacks = bytes - kv_cache_free_bytes(s->engine->kv);
-    if (lacks > 0 && s->prefix != NULL)
+    if (lacks > 0 && s->prefix != NULL) {
+        s->prefixes_changed = true;
         prefix_reclaim(s->prefix, lacks);
+    }
     return kv_cache_free_bytes(s->engine->kv) >= bytes;
 }
 
@@ -206,6 +215,7 @@ static pith_status take_in(struct pith_scheduler *s, struct answer *a, int64_t n
     if (*waits) {
         pith_seq_free(a->seq);
         a->seq = NULL;
+        s->prefixes_changed = true;
     } else if (a->admitted_at == 0.0) {
         a->n_cached = n_found;
     }
@@ -263,18 +273,27 @@ static void refuse(struct pith_scheduler *s, struct answer *a, const pith_error 
         scheduler_fail(s, a, why);
 }
 
+/* Bytes of the answer's tokens that prefixes save: those of pages that others use, as the unused
+   ones count as free until it takes them. */
+static int64_t found_bytes(const struct pith_scheduler *s, const struct answer *a)
+{
+    int32_t n_unused;
+    if (s->prefix == NULL || s->engine->keep != NULL || a->swapped != NULL)
+        return 0;
+    int32_t n = prefix_find(s->prefix, known_tokens(a), a->n_known, &n_unused);
+    return scheduler_bytes(s, a->request, n) - scheduler_bytes(s, a->request, n_unused);
+}
+
 /* Whether the memory that the answer asks for can be set aside; one that is alone takes what there
    is. KV_FULL: it is alone, and that is not enough. */
 static pith_status find_room(struct pith_scheduler *s, struct answer *a, bool alone, int64_t *need,
                              bool *waits, pith_error *err)
 {
     int32_t least;
-    int64_t found = 0, most = s->kv_bytes - s->outside;
+    int64_t most = s->kv_bytes - s->outside;
     a->target = target_of(s, a, &least);
     *need = group_bytes(s, a, a->target);
-    if (s->prefix != NULL && s->engine->keep == NULL && a->swapped == NULL)
-        found = scheduler_bytes(s, a->request, prefix_find(s->prefix, known_tokens(a), a->n_known));
-    *waits = !fits(s, *need - found);
+    *waits = !fits(s, *need - found_bytes(s, a));
     if (!*waits || !alone)
         return PITH_OK;
     *waits = false;

@@ -334,12 +334,7 @@ static void show_stats(struct pith_scheduler *s)
         t->n_reading += s->running[i]->state == ANSWER_READING;
     t->peak_running = (int32_t)pi_max(t->peak_running, s->n_running);
     t->swapped_bytes = s->swapped_bytes;
-    if (s->prefix != NULL && s->prefixes_changed) {
-        t->prefix_pages = prefix_count(s->prefix);
-        t->prefix_bytes = prefix_unused_bytes(s->prefix);
-        t->prefix_dropped = prefix_dropped(s->prefix);
-        s->prefixes_changed = false;
-    }
+    scheduler_look_at_prefixes(s);
 }
 
 pith_status pith_scheduler_step(pith_scheduler *s, bool *idle, pith_error *err)

@@ -210,16 +210,19 @@ static int32_t most_found(int32_t n)
     return n > 0 ? n - 1 : 0;
 }
 
-int32_t prefix_find(const struct prefix_cache *cache, const int32_t *tokens, int32_t n)
+int32_t prefix_find(const struct prefix_cache *cache, const int32_t *tokens, int32_t n,
+                    int32_t *n_unused)
 {
     const struct node *node = NULL;
     int32_t len = cache->page_len, n_token = 0;
     uint64_t hash;
+    *n_unused = 0;
     while (most_found(n) - n_token >= len) {
         node = child_of(cache, node, tokens + n_token, &hash);
         if (node == NULL)
             break;
         n_token += len;
+        *n_unused += kv_block_is_alone(cache->kv, node->block) ? len : 0;
     }
     return n_token;
 }
@@ -227,7 +230,8 @@ int32_t prefix_find(const struct prefix_cache *cache, const int32_t *tokens, int
 pith_status prefix_append(struct prefix_cache *cache, const int32_t *tokens, int32_t n,
                           struct kv_seq *kv, int32_t *n_found, pith_error *err)
 {
-    int32_t len = cache->page_len, n_block = prefix_find(cache, tokens, n) / len;
+    int32_t len = cache->page_len, n_unused;
+    int32_t n_block = prefix_find(cache, tokens, n, &n_unused) / len;
     struct node *node = NULL;
     uint64_t hash;
     *n_found = 0;

@@ -21,8 +21,10 @@ pith_status prefix_create(struct kv_cache *kv, const char *salt, struct prefix_c
 void prefix_free(struct prefix_cache *cache); /* NULL is ignored */
 
 /* How many of the first tokens of tokens [n] are there: a multiple of the page length, at most
-   n - 1, so that something is left to evaluate. Touches nothing. */
-int32_t prefix_find(const struct prefix_cache *cache, const int32_t *tokens, int32_t n);
+   n - 1, so that something is left to evaluate; *n_unused: of them those whose pages nobody uses
+   yet. Touches nothing. */
+int32_t prefix_find(const struct prefix_cache *cache, const int32_t *tokens, int32_t n,
+                    int32_t *n_unused);
 
 /* The same, and appends their blocks to an empty sequence; *n_found receives the tokens. They are
    used now. NOMEM leaves the sequence empty. */
