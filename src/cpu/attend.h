@@ -105,6 +105,12 @@ enum pi_attend_type {
     PI_ATTEND_N_TYPE
 };
 
+/* Bits of a code in its low plane. */
+static inline int32_t pi_attend_code_bits(enum pi_attend_type type)
+{
+    return type == PI_ATTEND_CODE4 ? 4 : 2;
+}
+
 struct pi_attend_page {
     const void *k;      /* [page_len][dim_k] values or codes; with columns [dim_k][page_len], of
                            q8_0 [dim_k / 4][page_len][4], of CODE4 [dim_k / 8][page_len][4], of

@@ -145,12 +145,6 @@ static inline __attribute__((always_inline)) void bits_store(uint8_t *p, bits x,
         _mm256_storeu_si256((__m256i *)(void *)p, _mm512_castsi512_si256(x));
 }
 
-/* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
-static inline void line_prefetch(const void *p)
-{
-    __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)p));
-}
-
 /* Up to 24 sums, 4 values, a broadcast and the scales of q8_0 share 32 registers. */
 static inline int32_t tile_vecs(int32_t n_row)
 {

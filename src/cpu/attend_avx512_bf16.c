@@ -9,19 +9,9 @@
  * come in ascending order. Of a pair either both entries are read or none; the weight of one that
  * nobody needs is 0.
  */
-#include <immintrin.h>
-
 #include "cpu/kernels.h"
-
-#define BODY static inline __attribute__((always_inline))
-
-/* Loops over the rows and registers of a tile have constant ends and must disappear, so that the
-   sums live in registers. */
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "cpu/lanes_avx512.h"
+#include "cpu/unrolled.h"
 
 enum {
     VEC = 16,
@@ -38,22 +28,11 @@ struct pairs {
     uint32_t need; /* the pairs that are read, bit by bit; at least one */
 };
 
-BODY int32_t code_bits(const enum pi_attend_type type)
-{
-    return type == PI_ATTEND_CODE4 ? 4 : 2;
-}
-
-/* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
-BODY void line_prefetch(const uint8_t *p)
-{
-    __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)p));
-}
-
 /* ---- pairs -------------------------------------------------------------------------------- */
 
 /* Where the words of a register of pairs come from, when entries have n_word words each, a power of
    two: word 2 i + 1 of a pair is word i of its first entry, word 2 i that of the second. */
-BODY __m512i zip_order(int32_t n_word)
+TILE __m512i zip_order(int32_t n_word)
 {
     const __m512i to = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17,
                                         16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -65,7 +44,7 @@ BODY __m512i zip_order(int32_t n_word)
 }
 
 /* Entries of a register each. */
-BODY void zip_long(const uint8_t *from, ptrdiff_t next, uint32_t need, uint16_t *to)
+TILE void zip_long(const uint8_t *from, ptrdiff_t next, uint32_t need, uint16_t *to)
 {
     const __m512i lower = zip_order(CHUNK);
     const __m512i upper = _mm512_add_epi16(lower, _mm512_set1_epi16(CHUNK / 2));
@@ -82,7 +61,7 @@ BODY void zip_long(const uint8_t *from, ptrdiff_t next, uint32_t need, uint16_t 
 
 /* Puts n_entry entries of n_word words each, an even number, in pairs, and asks for the lines of a
    later page beside those that it reads. */
-BODY void zip(const uint8_t *from, ptrdiff_t next, int32_t n_word, int32_t n_entry, uint32_t need,
+TILE void zip(const uint8_t *from, ptrdiff_t next, int32_t n_word, int32_t n_entry, uint32_t need,
               uint16_t *to)
 {
     if (n_word == CHUNK) {
@@ -102,22 +81,22 @@ BODY void zip(const uint8_t *from, ptrdiff_t next, int32_t n_word, int32_t n_ent
     }
 }
 
-BODY void pairs_codes(const enum pi_attend_type type, const struct pi_attend_page *page,
+TILE void pairs_codes(const enum pi_attend_type type, const struct pi_attend_page *page,
                       struct pairs *to)
 {
     const int32_t n = page->n + page->n % 2;
-    zip(page->v, page->next, page->dim_v * code_bits(type) / 16, n, to->need, to->low);
+    zip(page->v, page->next, page->dim_v * pi_attend_code_bits(type) / 16, n, to->need, to->low);
     if (type == PI_ATTEND_CODE3)
         zip(page->v_high, page->next, page->dim_v / 16, n, to->need, to->high);
 }
 
 /* Lanes whose magnitude is not below a bound. */
-BODY __mmask16 at_least(__m512 x, __m512 least)
+TILE __mmask16 at_least(__m512 x, __m512 least)
 {
     return _mm512_cmp_ps_mask(_mm512_abs_ps(x), least, _CMP_NLT_UQ);
 }
 
-BODY void pairs_weights(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+TILE void pairs_weights(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                         struct pairs *to)
 {
     const __m512 least = _mm512_set1_ps(PI_ATTEND_ROUNDED_LEAST);
@@ -139,7 +118,7 @@ BODY void pairs_weights(const struct pi_attend_page *page, const struct pi_atten
  * every other lane, or every fourth, with the same word, so that this is the order in which lanes
  * stand for dimensions: lane l has code l / 2 of word l % 2, or code l / 4 of word l % 4.
  */
-BODY __m512i lane_dims(const enum pi_attend_type type)
+TILE __m512i lane_dims(const enum pi_attend_type type)
 {
     return type == PI_ATTEND_CODE4
                ? _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)
@@ -147,7 +126,7 @@ BODY __m512i lane_dims(const enum pi_attend_type type)
 }
 
 /* The lane of a dimension. */
-BODY __m512i dim_lanes(const enum pi_attend_type type)
+TILE __m512i dim_lanes(const enum pi_attend_type type)
 {
     return type == PI_ATTEND_CODE4
                ? _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)
@@ -161,9 +140,9 @@ struct decoder {
     __m512i numbers;
 };
 
-BODY struct decoder decoder_of(const enum pi_attend_type type, const float *table)
+TILE struct decoder decoder_of(const enum pi_attend_type type, const float *table)
 {
-    const int32_t bits = code_bits(type), n_code = 16 / bits;
+    const int32_t bits = pi_attend_code_bits(type), n_code = 16 / bits;
     const __m512i dims = lane_dims(type);
     __m512i code = _mm512_and_si512(dims, _mm512_set1_epi32(n_code - 1));
     __m256i numbers = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(table));
@@ -175,7 +154,7 @@ BODY struct decoder decoder_of(const enum pi_attend_type type, const float *tabl
 /* Numbers of 16 dimensions of a pair. The look-up takes the lowest five bits of a half; numbers
    repeat themselves, so that those above a code do not matter. The third bits are all in one word
    of each entry. */
-BODY __m512bh numbers_at(const enum pi_attend_type type, const struct decoder *d,
+TILE __m512bh numbers_at(const enum pi_attend_type type, const struct decoder *d,
                          const uint16_t *low, const uint16_t *high)
 {
     __m512i code;
@@ -197,7 +176,7 @@ BODY __m512bh numbers_at(const enum pi_attend_type type, const struct decoder *d
 
 /* ---- tiles -------------------------------------------------------------------------------- */
 
-BODY __m512 rescaled(const float *o, float c)
+TILE __m512 rescaled(const float *o, float c)
 {
     const __m512 least = _mm512_set1_ps(c == 1.0f ? 0.0f : PI_ATTEND_ROUNDED_LEAST_SUM);
     __m512 x = _mm512_mul_ps(_mm512_loadu_ps(o), _mm512_set1_ps(c));
@@ -207,15 +186,16 @@ BODY __m512 rescaled(const float *o, float c)
 /* All rows times n_vec vectors of dimensions from d0 on. The numbers of a pair are found while
    those of the one before are multiplied, and at last once more: what comes first waits for
    nothing, and there is no branch. */
-BODY void tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
+TILE void tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
                const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                const struct pairs *pairs, int32_t d0)
 {
     const struct decoder decoder = decoder_of(type, page->v_table);
     const __m512i to_lane = lane_dims(type), to_dim = dim_lanes(type);
-    const size_t pitch = (size_t)(page->dim_v * code_bits(type) / 8);
+    const size_t pitch = (size_t)(page->dim_v * pi_attend_code_bits(type) / 8);
     const size_t high_pitch = (size_t)(page->dim_v / 8);
-    const uint16_t *low = pairs->low + d0 * code_bits(type) / 8, *high = pairs->high + d0 / 8;
+    const uint16_t *low = pairs->low + d0 * pi_attend_code_bits(type) / 8,
+                   *high = pairs->high + d0 / 8;
     float *o = rows->o + d0;
     __m512 acc[PI_ATTEND_ROWS_STORED][4];
     __m512bh v[4], after[4];
@@ -231,8 +211,9 @@ BODY void tile(const enum pi_attend_type type, const int32_t n_row, const int32_
     }
     UNROLL
     for (int32_t j = 0; j < n_vec; j++)
-        after[j] = numbers_at(type, &decoder, low + then * pitch + j * 2 * code_bits(type),
-                              high + then * high_pitch + j * 2);
+        after[j] =
+            numbers_at(type, &decoder, low + then * pitch + j * 2 * pi_attend_code_bits(type),
+                       high + then * high_pitch + j * 2);
     do {
         p = then;
         need &= need - 1;
@@ -240,8 +221,9 @@ BODY void tile(const enum pi_attend_type type, const int32_t n_row, const int32_
         UNROLL
         for (int32_t j = 0; j < n_vec; j++) {
             v[j] = after[j];
-            after[j] = numbers_at(type, &decoder, low + then * pitch + j * 2 * code_bits(type),
-                                  high + then * high_pitch + j * 2);
+            after[j] =
+                numbers_at(type, &decoder, low + then * pitch + j * 2 * pi_attend_code_bits(type),
+                           high + then * high_pitch + j * 2);
         }
         UNROLL
         for (int32_t r = 0; r < n_row; r++) {
@@ -261,7 +243,7 @@ BODY void tile(const enum pi_attend_type type, const int32_t n_row, const int32_
 }
 
 /* Up to 20 sums, the numbers of two pairs, a weight and what numbers take share 32 registers. */
-BODY void tiles(const enum pi_attend_type type, const int32_t n_row,
+TILE void tiles(const enum pi_attend_type type, const int32_t n_row,
                 const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                 const struct pairs *pairs)
 {
@@ -277,7 +259,7 @@ BODY void tiles(const enum pi_attend_type type, const int32_t n_row,
 }
 
 /* Heights are constants, so that sums stay in registers. */
-BODY void tiles_all(const enum pi_attend_type type, const struct pi_attend_page *page,
+TILE void tiles_all(const enum pi_attend_type type, const struct pi_attend_page *page,
                     const struct pi_attend_rows *rows, const struct pairs *pairs)
 {
     switch (rows->n_row) {
@@ -312,7 +294,7 @@ BODY void tiles_all(const enum pi_attend_type type, const struct pi_attend_page 
 
 /* Nothing is left to do where no row needs a slot and no maximum has moved. Where only the latter
    has, the first pair is read, whose weights are 0. */
-BODY void values_rounded(const enum pi_attend_type type, const struct pi_attend_page *page,
+TILE void values_rounded(const enum pi_attend_type type, const struct pi_attend_page *page,
                          const struct pi_attend_rows *rows)
 {
     struct pairs pairs;

@@ -24,16 +24,10 @@ enum {
     CODE_GROUP_MIN = 16, /* the shortest group */
 };
 
-/* Bits of a code in the low plane. */
-TILE int32_t code_bits(enum pi_attend_type type)
-{
-    return type == PI_ATTEND_CODE4 ? 4 : 2;
-}
-
 /* Codes of a word of keys side by side. */
 TILE int32_t word_len(enum pi_attend_type type)
 {
-    return 32 / code_bits(type);
+    return 32 / pi_attend_code_bits(type);
 }
 
 /* ---- keys --------------------------------------------------------------------------------- */
@@ -87,9 +81,9 @@ TILE struct code_keys code_keys_turn(const enum pi_attend_type type,
 {
     const int32_t left = page->dim_k - d0, n_dim = left < CODE_DIMS ? left : CODE_DIMS;
     const int32_t n_group = page->dim_k / page->k_group;
-    const size_t row = (size_t)(page->dim_k / 8 * code_bits(type));
+    const size_t row = (size_t)(page->dim_k / 8 * pi_attend_code_bits(type));
     const size_t high_row = (size_t)(page->dim_k / 8);
-    const uint8_t *low = (const uint8_t *)page->k + d0 / 8 * code_bits(type);
+    const uint8_t *low = (const uint8_t *)page->k + d0 / 8 * pi_attend_code_bits(type);
     const uint8_t *high = type == PI_ATTEND_CODE3 ? (const uint8_t *)page->k_high + d0 / 8 : low;
     transpose_4(low, row, (uint8_t *)block->low, sizeof(block->low[0]), n, n_dim / word_len(type),
                 low);
@@ -169,7 +163,7 @@ TILE vec words_next(const enum pi_attend_type type, const struct table *table, s
                     int32_t j)
 {
     ivec code = type == PI_ATTEND_CODE3 ? ivec_third(w->low[j], w->high[j]) : w->low[j];
-    w->low[j] = ivec_right(w->low[j], code_bits(type));
+    w->low[j] = ivec_right(w->low[j], pi_attend_code_bits(type));
     if (type == PI_ATTEND_CODE3)
         w->high[j] = ivec_right(w->high[j], 1);
     return vec_mul(table_at(type, table, code), w->scale[j]);
@@ -252,9 +246,9 @@ TILE struct code_values code_values_of(const enum pi_attend_type type,
                                        const struct pi_attend_page *page, int32_t d0)
 {
     const uint8_t *low = page->v, *high = type == PI_ATTEND_CODE3 ? page->v_high : low;
-    return (struct code_values){.low = low + d0 / 8 * code_bits(type),
+    return (struct code_values){.low = low + d0 / 8 * pi_attend_code_bits(type),
                                 .high = high + d0 / 8,
-                                .pitch = (size_t)(page->dim_v / 8 * code_bits(type)),
+                                .pitch = (size_t)(page->dim_v / 8 * pi_attend_code_bits(type)),
                                 .high_pitch = (size_t)(page->dim_v / 8)};
 }
 
@@ -517,7 +511,7 @@ TILE void code_decode_v(const enum pi_attend_type type, const bool rounded,
         const uint8_t *high = from.high + (size_t)s * from.high_pitch;
         for (int32_t d = 0; d < page->dim_v; d += 16, out += 16) {
             ivec code[16 / VEC];
-            codes_row(type, 16 / VEC, low + d / 8 * code_bits(type), high + d / 8, code);
+            codes_row(type, 16 / VEC, low + d / 8 * pi_attend_code_bits(type), high + d / 8, code);
             vec factor = vec_set1_f16(scale + d / page->v_group);
             UNROLL
             for (int32_t j = 0; j < 16 / VEC; j++) {

@@ -41,7 +41,7 @@ static float coded_key_at(enum pi_attend_type type, const struct pi_attend_page 
     size_t len = (size_t)page->page_len, dim = (size_t)page->dim_k, group = (size_t)page->k_group;
     const uint8_t *low = page->k, *high = page->k_high;
     if (!page->columns) {
-        low += s * dim * (type == PI_ATTEND_CODE4 ? 4 : 2) / 8;
+        low += s * dim * (size_t)pi_attend_code_bits(type) / 8;
         high += type == PI_ATTEND_CODE3 ? s * dim / 8 : 0;
         int32_t code = code_at(type, low, high, d);
         return pi_f32_from_f16(page->k_scale[s * (dim / group) + d / group]) * page->k_table[code];
@@ -59,7 +59,7 @@ static float value_number_at(enum pi_attend_type type, const struct pi_attend_pa
 {
     size_t dim = (size_t)page->dim_v;
     const uint8_t *low = page->v, *high = page->v_high;
-    low += s * dim * (type == PI_ATTEND_CODE4 ? 4 : 2) / 8;
+    low += s * dim * (size_t)pi_attend_code_bits(type) / 8;
     high += type == PI_ATTEND_CODE3 ? s * dim / 8 : 0;
     return page->v_table[code_at(type, low, high, d)];
 }

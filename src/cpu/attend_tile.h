@@ -31,15 +31,7 @@
 
 #include <math.h>
 
-#define TILE static inline __attribute__((always_inline))
-
-/* Loops over the rows and registers of a tile have constant ends and must disappear, so that the
-   sums live in registers. */
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "cpu/unrolled.h"
 
 TILE void prefetch_lines(const uint8_t *at, size_t size)
 {

@@ -1,6 +1,6 @@
 /*
- * lanes_avx512.h - registers of 16 floats: the operations that attend_avx512.c and score_avx512.c
- * share, as attend_tile.h names them.
+ * lanes_avx512.h - registers of 16 floats: the operations that attend_avx512.c, score_avx512.c and
+ * attend_avx512_bf16.c share, as attend_tile.h names them.
  */
 #ifndef PI_LANES_AVX512_H
 #define PI_LANES_AVX512_H
@@ -66,6 +66,10 @@ static inline vec vec_set1_f16(const uint16_t *p)
     return _mm512_cvtph_ps(_mm256_set1_epi16((short)*p));
 }
 /* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
+static inline void line_prefetch(const void *p)
+{
+    __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)p));
+}
 static inline void line_prefetch_far(const void *p)
 {
     __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)p));

@@ -22,14 +22,7 @@
 
 #include <float.h>
 
-#define TILE static inline __attribute__((always_inline))
-
-/* Loops with constant ends must disappear, so that the sums live in registers. */
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "cpu/unrolled.h"
 
 enum {
     NV = 16 / VEC,   /* registers of a block of vectors, or of 16 dimensions */

@@ -390,17 +390,17 @@ static bool sees_all(const struct attend *a, const struct pi_attend_page *page, 
 static void block_values(const struct attend *a, const struct pi_attend_page *page,
                          const struct pi_attend_rows *rows)
 {
-    if (rounded(a) && !a->decoded) {
+    if (!rounded(a)) {
+        a->cpu->values[a->decoded ? PI_ATTEND_F32 : kernel_v(a)](page, rows);
+    } else if (!a->decoded) {
         a->cpu->values_rounded[kernel_v(a)](page, rows);
-        return;
-    }
-    struct pi_attend_rows weighed = *rows;
-    if (rounded(a)) {
+    } else {
+        struct pi_attend_rows weighed = *rows;
         weighed.rescale = a->rescale; /* it changes, and the parts of the weights need theirs */
         memmove(weighed.rescale, rows->rescale, (size_t)rows->n_row * sizeof(float));
         a->cpu->round_weights(page, &weighed);
+        a->cpu->values[PI_ATTEND_F32](page, &weighed);
     }
-    a->cpu->values[a->decoded ? PI_ATTEND_F32 : kernel_v(a)](page, &weighed);
 }
 
 /* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,

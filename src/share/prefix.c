@@ -210,47 +210,56 @@ static int32_t most_found(int32_t n)
     return n > 0 ? n - 1 : 0;
 }
 
+/* The last node of those that hold the first tokens, *n_token; NULL: none does. */
+static struct node *last_of(const struct prefix_cache *cache, const int32_t *tokens, int32_t n,
+                            int32_t *n_token)
+{
+    struct node *last = NULL;
+    int32_t len = cache->page_len;
+    uint64_t hash;
+    *n_token = 0;
+    while (most_found(n) - *n_token >= len) {
+        struct node *node = child_of(cache, last, tokens + *n_token, &hash);
+        if (node == NULL)
+            break;
+        last = node;
+        *n_token += len;
+    }
+    return last;
+}
+
 int32_t prefix_find(const struct prefix_cache *cache, const int32_t *tokens, int32_t n,
                     int32_t *n_unused)
 {
-    const struct node *node = NULL;
-    int32_t len = cache->page_len, n_token = 0;
-    uint64_t hash;
+    int32_t n_token;
     *n_unused = 0;
-    while (most_found(n) - n_token >= len) {
-        node = child_of(cache, node, tokens + n_token, &hash);
-        if (node == NULL)
-            break;
-        n_token += len;
-        *n_unused += kv_block_is_alone(cache->kv, node->block) ? len : 0;
-    }
+    for (const struct node *node = last_of(cache, tokens, n, &n_token); node != NULL;
+         node = node->parent)
+        *n_unused += kv_block_is_alone(cache->kv, node->block) ? cache->page_len : 0;
     return n_token;
 }
 
 pith_status prefix_append(struct prefix_cache *cache, const int32_t *tokens, int32_t n,
                           struct kv_seq *kv, int32_t *n_found, pith_error *err)
 {
-    int32_t len = cache->page_len, n_unused;
-    int32_t n_block = prefix_find(cache, tokens, n, &n_unused) / len;
-    struct node *node = NULL;
-    uint64_t hash;
-    *n_found = 0;
+    struct node *last = last_of(cache, tokens, n, n_found);
+    int32_t n_block = *n_found / cache->page_len, i = n_block;
     if (n_block == 0)
         return PITH_OK;
     struct kv_block **block = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_block, sizeof(*block));
-    if (block == NULL)
+    if (block == NULL) {
+        *n_found = 0;
         return pi_fail(err, PITH_NOMEM, "no memory for the %d pages of a prefix", n_block);
-    for (int32_t i = 0; i < n_block; i++) {
-        node = child_of(cache, node, tokens + i * len, &hash);
-        block[i] = node->block;
     }
+    for (const struct node *node = last; node != NULL; node = node->parent)
+        block[--i] = node->block;
     pith_status status = kv_seq_append_blocks(kv, block, n_block, err);
     pi_mem_free(block);
-    if (status != PITH_OK)
-        return status;
-    use(cache, node);
-    *n_found = n_block * len;
-    return PITH_OK;
+    if (status == PITH_OK)
+        use(cache, last);
+    else
+        *n_found = 0;
+    return status;
 }
 
 int32_t prefix_publish(struct prefix_cache *cache, const int32_t *tokens, int32_t n,
