@@ -251,7 +251,7 @@ static void usage(void)
           "  --threads N,...  threads (1 and all)\n"
           "  --rounds N       rounds, 1 to 101 (15)\n"
           "  --best           the best rounds instead of medians, on a machine with other work\n"
-          "  --cpu LEVEL      scalar, avx2, avx512, neon\n"
+          "  --cpu LEVEL      scalar, avx2, avx512, amx, neon\n"
           "  --csv\n",
           stderr);
     exit(2);

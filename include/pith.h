@@ -95,7 +95,7 @@ PITH_API void pith_log_set(pith_log_fn *fn, void *user);
 
 /* ---- machine ------------------------------------------------------------------------------ */
 
-/* Returns the name of the kernel level in use: "scalar", "avx2", "avx512" or "neon". */
+/* Returns the name of the kernel level in use: "scalar", "avx2", "avx512", "amx" or "neon". */
 PITH_API const char *pith_cpu_level(void);
 
 /* Restricts the kernel table to a level ("scalar", "avx2", ...) for tests and comparisons; NULL

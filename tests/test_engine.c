@@ -128,7 +128,7 @@ static void test_chunks_and_threads(void **state)
 static void test_levels(void **state)
 {
     (void)state;
-    static const char *const levels[] = {"scalar", "avx2", "avx512", "neon"};
+    static const char *const levels[] = {"scalar", "avx2", "avx512", "amx", "neon"};
     int32_t n = 0;
     for (size_t i = 0; i < sizeof(levels) / sizeof(*levels); i++) {
         pith_error err;

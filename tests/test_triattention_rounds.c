@@ -181,7 +181,7 @@ static void engine_levels(void **state)
 {
     (void)state;
     static const char *const types[] = {"f32", "f16", "q8_0"};
-    static const char *const levels[] = {"scalar", "avx2", "avx512", "neon"};
+    static const char *const levels[] = {"scalar", "avx2", "avx512", "amx", "neon"};
     static const char *const words[] = {"triattention:stats=%s,budget=40,slack=8",
                                         "triattention:v3,budget=60,slack=8,prefix=16,window=16"};
     enum { N = 76 }; /* the scalar level is slow */

@@ -3,11 +3,17 @@
  * the published table; it must not know what any kernel computes. Invariant: a table is complete
  * before its address is published, and published tables never change.
  */
+#define _DEFAULT_SOURCE /* syscall */
+
 #include <stdatomic.h>
 #include <strings.h>
 
 #if defined(PITH_HAVE_AVX2) || defined(PITH_HAVE_AVX512)
 #include <cpuid.h>
+#endif
+#if defined(PITH_HAVE_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 #if defined(PITH_HAVE_NEON) && defined(__linux__)
 #include <sys/auxv.h>
@@ -15,7 +21,7 @@
 
 #include "cpu/kernels.h"
 
-static const char *const level_names[PI_CPU_N_LEVEL] = {"scalar", "avx2", "avx512", "neon"};
+static const char *const level_names[PI_CPU_N_LEVEL] = {"scalar", "avx2", "avx512", "amx", "neon"};
 
 const char *pi_cpu_level_name(enum pi_cpu_level level) { return level_names[level]; }
 
@@ -28,6 +34,7 @@ struct x86_features {
     uint32_t leaf1_ecx;
     uint32_t leaf7_ebx;
     uint32_t leaf7_ecx;
+    uint32_t leaf7_edx;
     uint32_t leaf7_1_eax;
     uint32_t xcr0;
 };
@@ -35,6 +42,7 @@ struct x86_features {
 enum {
     XCR0_AVX = 0x06,    /* xmm and upper ymm */
     XCR0_AVX512 = 0xe6, /* and opmask, upper zmm, zmm16..31 */
+    XCR0_TILES = 3 << 17,
 };
 
 static uint32_t read_xcr0(void)
@@ -54,6 +62,7 @@ static struct x86_features x86_detect(void)
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
         f.leaf7_ebx = b;
         f.leaf7_ecx = c;
+        f.leaf7_edx = d;
         if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
             f.leaf7_1_eax = a;
     }
@@ -88,6 +97,18 @@ static bool has_avx512_bf16(void)
     return has_avx512() && has_all(f.leaf7_ebx, bit_BMI2) && has_all(f.leaf7_1_eax, bf16);
 }
 
+#if defined(PITH_HAVE_AMX)
+/* Linux saves tiles only for processes that ask for it, once. */
+static bool has_amx(void)
+{
+    const uint32_t tile = 1u << 24, int8 = 1u << 25;
+    const long ask_permission = 0x1023, tile_data = 18;
+    struct x86_features f = x86_detect();
+    return has_avx512() && has_all(f.xcr0, XCR0_TILES) && has_all(f.leaf7_edx, tile | int8) &&
+           syscall(SYS_arch_prctl, ask_permission, tile_data) == 0;
+}
+#endif
+
 #endif
 
 #if defined(PITH_HAVE_NEON)
@@ -115,7 +136,7 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
     pi_move_init_scalar(&k.move);
     bool found = level == PI_CPU_SCALAR;
 #if defined(PITH_HAVE_AVX2)
-    if ((level == PI_CPU_AVX2 || level == PI_CPU_AVX512) && has_avx2()) {
+    if ((level == PI_CPU_AVX2 || level == PI_CPU_AVX512 || level == PI_CPU_AMX) && has_avx2()) {
         pi_matmul_init_avx2(&k.matmul);
         pi_attend_init_avx2(&k.attend);
         pi_vec_init_avx2(&k.vec);
@@ -124,7 +145,7 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
     }
 #endif
 #if defined(PITH_HAVE_AVX512)
-    if (level == PI_CPU_AVX512 && has_avx512()) {
+    if ((level == PI_CPU_AVX512 || level == PI_CPU_AMX) && has_avx512()) {
         pi_matmul_init_avx512(&k.matmul);
         pi_attend_init_avx512(&k.attend);
         if (has_avx512_bf16())
@@ -132,6 +153,12 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
         pi_vec_init_avx512(&k.vec);
         pi_score_init_avx512(&k.score);
         pi_move_init_avx512(&k.move);
+        found = level == PI_CPU_AVX512;
+    }
+#endif
+#if defined(PITH_HAVE_AMX)
+    if (level == PI_CPU_AMX && has_amx()) {
+        pi_matmul_init_amx(&k.matmul);
         found = true;
     }
 #endif
@@ -171,7 +198,7 @@ static const struct pi_kernels *table_of(enum pi_cpu_level level)
 
 static const struct pi_kernels *best_table(void)
 {
-    static const enum pi_cpu_level order[] = {PI_CPU_AVX512, PI_CPU_AVX2, PI_CPU_NEON};
+    static const enum pi_cpu_level order[] = {PI_CPU_AMX, PI_CPU_AVX512, PI_CPU_AVX2, PI_CPU_NEON};
     for (size_t i = 0; i < PI_LEN(order); i++) {
         const struct pi_kernels *table = table_of(order[i]);
         if (table != NULL)
@@ -208,6 +235,6 @@ pith_status pith_cpu_level_set(const char *level, pith_error *err)
         atomic_store_explicit(&current, table, memory_order_release);
         return PITH_OK;
     }
-    return pi_fail(err, PITH_INVALID, "cpu level: '%s' is none of scalar, avx2, avx512, neon",
+    return pi_fail(err, PITH_INVALID, "cpu level: '%s' is none of scalar, avx2, avx512, amx, neon",
                    level);
 }

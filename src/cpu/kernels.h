@@ -18,7 +18,14 @@
 #include "cpu/score.h"
 #include "cpu/vec.h"
 
-enum pi_cpu_level { PI_CPU_SCALAR, PI_CPU_AVX2, PI_CPU_AVX512, PI_CPU_NEON, PI_CPU_N_LEVEL };
+enum pi_cpu_level {
+    PI_CPU_SCALAR,
+    PI_CPU_AVX2,
+    PI_CPU_AVX512,
+    PI_CPU_AMX, /* AVX-512 and its matrix instructions for int8 */
+    PI_CPU_NEON,
+    PI_CPU_N_LEVEL
+};
 
 struct pi_kernels {
     enum pi_cpu_level level;
@@ -41,6 +48,7 @@ const char *pi_cpu_level_name(enum pi_cpu_level level);
 void pi_matmul_init_scalar(struct pi_matmul_kernels *k);
 void pi_matmul_init_avx2(struct pi_matmul_kernels *k);
 void pi_matmul_init_avx512(struct pi_matmul_kernels *k);
+void pi_matmul_init_amx(struct pi_matmul_kernels *k);
 void pi_matmul_init_neon(struct pi_matmul_kernels *k);
 void pi_attend_init_scalar(struct pi_attend_kernels *k);
 void pi_attend_init_avx2(struct pi_attend_kernels *k);

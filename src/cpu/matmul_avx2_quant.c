@@ -27,6 +27,7 @@ PI_INLINE flanes flanes_fma(flanes a, flanes b, flanes c) { return _mm256_fmadd_
 PI_INLINE flanes flanes_int(lanes x) { return _mm256_cvtepi32_ps(x); }
 PI_INLINE flanes flanes_neg(flanes x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
 PI_INLINE lanes lanes_plus(lanes x, int32_t n) { return _mm256_add_epi32(x, _mm256_set1_epi32(n)); }
+PI_INLINE lanes lanes_panel(lanes x, int32_t zero) { (void)zero; return x; }
 /* clang-format on */
 
 /* Signed again. */
@@ -257,7 +258,8 @@ static void tile_6(const struct pi_tile *p) { tile_enter(p, shape_q6_k); }
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
     {                                                                                              \
         .decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,            \
-        .few_part = FEW_PART, .tile_tok = TILE_TOK, .tile_group = 1                                \
+        .tile_zero = zero_code, .few_tok = PI_FEW_TOK_MAX, .few_part = FEW_PART,                   \
+        .tile_tok = TILE_TOK, .tile_group = 1                                                      \
     }
 
 /* In the order of pi_matmul_index; the float types before have none. */

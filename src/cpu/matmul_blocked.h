@@ -20,8 +20,8 @@
 #define PI_BLOCK_COL 512             /* columns of a panel: 8 KiB of codes per group */
 #define PI_SLAB_BYTES (256 * 1024)   /* activations that stay in the second cache */
 #define PI_SLAB_TOK 512              /* tokens of a slab */
-#define PI_FEW_TOK 24                /* up to here, tokens are multiplied without panels, */
-#define PI_FEW_PART_MAX 8            /* at most so many in one run over a group */
+#define PI_FEW_TOK_MAX 24            /* at most so many tokens are multiplied without panels, */
+#define PI_FEW_PART_MAX 16           /* at most so many in one run over a group */
 #define PI_TILE_GROUP_MAX 2          /* groups that a tile multiplies together */
 #define PI_WORD_BYTES (4 * PI_GROUP) /* four columns of a group's codes */
 #define PI_CODE_BYTES (PI_ACT_BLOCK * PI_GROUP) /* codes of 32 columns of a group */
@@ -71,10 +71,14 @@ struct pi_quant_kernels {
     pi_decode_fn *decode;
     pi_tile_fn *tile;
     pi_few_fn *few;
-    int32_t zero;       /* the code of weight 0 as decode and few read it */
+    int32_t zero;       /* the code of weight 0 as few reads it, */
+    int32_t tile_zero;  /* and as decode writes it */
     int32_t few_part;   /* most tokens of few, at most PI_FEW_PART_MAX */
     int32_t tile_tok;   /* most tokens of a tile */
     int32_t tile_group; /* most groups of a tile, at most PI_TILE_GROUP_MAX */
+    int32_t few_tok;    /* most tokens without panels, at most PI_FEW_TOK_MAX */
+    bool whole; /* a slab's tiles are full but for the last, which may read the tokens before it;
+                   else they are of nearly equal size */
 };
 
 /* ---- scratch ------------------------------------------------------------------------------ */
@@ -134,7 +138,7 @@ static void aux_row(const struct pi_matmul_layout *layout, int32_t zero, const i
 
 /* ---- few tokens --------------------------------------------------------------------------- */
 
-_Static_assert(PI_FEW_TOK * 4 / 16 <= PI_MATMUL_SCRATCH_PER_COL, "sums of few tokens must fit");
+_Static_assert(PI_FEW_TOK_MAX * 4 / 16 <= PI_MATMUL_SCRATCH_PER_COL, "sums of few tokens must fit");
 
 /* A few tokens times one group, in parts of nearly equal size: the group comes from memory for the
    first part and from the caches for the others. */
@@ -249,15 +253,20 @@ static void ahead_fetch(const struct pi_ahead *ahead, int32_t i, int32_t n_part)
             __builtin_prefetch(ahead->from[j] + (size_t)line * 64, 0, 2);
 }
 
-/* The tokens of a slab in tiles of nearly equal size. */
+static int32_t tile_begin(const struct pi_quant_kernels *k, int32_t n_tok, int32_t i, int32_t n)
+{
+    return k->whole ? (int32_t)pi_min(n_tok, i * k->tile_tok) : (int32_t)((int64_t)n_tok * i / n);
+}
+
+/* The tokens of a slab in tiles. */
 static void slab_tiles(const struct pi_blocked *m, const struct pi_slab *slab, struct pi_tile *tile,
                        const struct pi_ahead *ahead)
 {
     int32_t n_tile = (int32_t)pi_ceil_div(slab->n_tok, m->k->tile_tok);
     struct pi_tile part = *tile;
     for (int32_t i = 0; i < n_tile; i++) {
-        int32_t t = (int32_t)((int64_t)slab->n_tok * i / n_tile);
-        part.n_tok = (int32_t)((int64_t)slab->n_tok * (i + 1) / n_tile) - t;
+        int32_t t = tile_begin(m->k, slab->n_tok, i, n_tile);
+        part.n_tok = tile_begin(m->k, slab->n_tok, i + 1, n_tile) - t;
         part.q = tile->q + (size_t)t * tile->q_stride;
         part.x_scale = tile->x_scale + (size_t)t * tile->x_stride;
         part.aux = tile->aux + (size_t)t * tile->aux_stride;
@@ -320,8 +329,8 @@ static void slab_run(const struct pi_blocked *m, const struct pi_slab *slab, int
     size_t sum_stride = (size_t)(m->a->n_col / 16);
     const int16_t *sum16 = m->a->sum16 + (size_t)slab->tok_begin * sum_stride;
     for (int32_t t = 0; t < slab->n_tok; t++)
-        aux_row(m->layout, m->k->zero, sum16 + (size_t)t * sum_stride + slab->col_begin / 16, n_aux,
-                pi_aux_room(m->scratch) + (size_t)t * (size_t)n_aux);
+        aux_row(m->layout, m->k->tile_zero, sum16 + (size_t)t * sum_stride + slab->col_begin / 16,
+                n_aux, pi_aux_room(m->scratch) + (size_t)t * (size_t)n_aux);
     int32_t full_end = (int32_t)pi_min(group_end, m->w->n_row / PI_GROUP);
     for (int32_t g = group_begin; g < full_end;) {
         int32_t n = (int32_t)pi_min(m->k->tile_group, full_end - g);
@@ -341,7 +350,7 @@ static void mul_blocked(const struct pi_quant_kernels *k, const struct pi_matrix
 {
     if (group_begin >= group_end)
         return;
-    if (a->n_tok <= PI_FEW_TOK) {
+    if (a->n_tok <= k->few_tok) {
         mul_few(k, w, a, group_begin, group_end, out, out_stride, scratch);
         return;
     }

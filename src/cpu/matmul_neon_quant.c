@@ -29,6 +29,7 @@ PI_INLINE flanes flanes_fma(flanes a, flanes b, flanes c) { return vfmaq_f32(c, 
 PI_INLINE flanes flanes_int(lanes x) { return vcvtq_f32_s32(vreinterpretq_s32_u32(x)); }
 PI_INLINE flanes flanes_neg(flanes x) { return vnegq_f32(x); }
 PI_INLINE lanes lanes_plus(lanes x, int32_t n) { return vaddq_u32(x, vdupq_n_u32((uint32_t)n)); }
+PI_INLINE lanes lanes_panel(lanes x, int32_t zero) { (void)zero; return x; }
 /* clang-format on */
 
 /* Signed again. */
@@ -228,7 +229,8 @@ static void tile_16_min(const struct pi_tile *p) { tile_enter(p, shape_q2_k); }
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
     {                                                                                              \
         .decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,            \
-        .few_part = FEW_PART, .tile_tok = TILE_TOK, .tile_group = 1                                \
+        .tile_zero = zero_code, .few_tok = PI_FEW_TOK_MAX, .few_part = FEW_PART,                   \
+        .tile_tok = TILE_TOK, .tile_group = 1                                                      \
     }
 
 /* In the order of pi_matmul_index; the float types before have none. */

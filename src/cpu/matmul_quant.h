@@ -10,6 +10,7 @@
  *   CODES_IN_PLACE                Q8_0's packed words are the level's operands as they are
  *   lanes_load/store, flanes_load/store/set1/mul/fma/neg, flanes_half (f16), flanes_int
  *   lanes_q8_0(x)                 Q8_0's codes as the level multiplies them
+ *   lanes_panel(x, zero)          codes, whose zero is given, as the level's panels have them
  *   lanes_field(x, n, mask)       each row's word shifted right by n, then masked per byte
  *   lanes_with_high(c, x, n, m)   c | (word shifted right by n, or left by -n; masked per byte);
  *                                 what the mask keeps has not left its byte
@@ -43,6 +44,7 @@ struct shape {
     int32_t sub_len;
     bool has_min;
     int32_t max_code; /* the largest magnitude of a code */
+    int32_t zero;     /* the code of weight 0 in packed words */
     codes_fn *codes;
     scales_fn *scales;
 };
@@ -253,7 +255,7 @@ PI_INLINE void decode(const struct shape s, const struct pi_matrix *w, const uin
                 PI_UNROLL
                 for (int32_t j = 0; j < 8; j++)
                     lanes_store(room + (size_t)j * PI_WORD_BYTES + (size_t)p * sizeof(lanes),
-                                code[j]);
+                                lanes_panel(code[j], s.zero));
             }
     }
 }
@@ -346,16 +348,16 @@ PI_INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_
 
 /* ---- the types ---------------------------------------------------------------------------- */
 
-static const struct shape shape_q8_0 = {32, 8, 1, 32, false, 128, codes_q8_0, scales_plain};
-static const struct shape shape_q4_0 = {32, 4, 1, 32, false, 15, codes_q4, scales_plain};
-static const struct shape shape_q4_1 = {32, 4, 2, 32, true, 15, codes_q4, scales_with_min};
-static const struct shape shape_q5_0 = {32, 5, 1, 32, false, 31, codes_q5, scales_plain};
-static const struct shape shape_q5_1 = {32, 5, 2, 32, true, 31, codes_q5, scales_with_min};
-static const struct shape shape_q2_k = {256, 20, 2, 16, true, 3, codes_q2_k, scales_q2_k};
-static const struct shape shape_q3_k = {256, 27, 1, 16, false, 7, codes_q3_k, scales_q3_k};
-static const struct shape shape_q4_k = {256, 35, 2, 32, true, 15, codes_q4_k, scales_q45_k};
-static const struct shape shape_q5_k = {256, 43, 2, 32, true, 31, codes_q5_k, scales_q45_k};
-static const struct shape shape_q6_k = {256, 52, 1, 16, false, 63, codes_q6_k, scales_q6_k};
+static const struct shape shape_q8_0 = {32, 8, 1, 32, false, 128, 128, codes_q8_0, scales_plain};
+static const struct shape shape_q4_0 = {32, 4, 1, 32, false, 15, 8, codes_q4, scales_plain};
+static const struct shape shape_q4_1 = {32, 4, 2, 32, true, 15, 0, codes_q4, scales_with_min};
+static const struct shape shape_q5_0 = {32, 5, 1, 32, false, 31, 16, codes_q5, scales_plain};
+static const struct shape shape_q5_1 = {32, 5, 2, 32, true, 31, 0, codes_q5, scales_with_min};
+static const struct shape shape_q2_k = {256, 20, 2, 16, true, 3, 0, codes_q2_k, scales_q2_k};
+static const struct shape shape_q3_k = {256, 27, 1, 16, false, 7, 4, codes_q3_k, scales_q3_k};
+static const struct shape shape_q4_k = {256, 35, 2, 32, true, 15, 0, codes_q4_k, scales_q45_k};
+static const struct shape shape_q5_k = {256, 43, 2, 32, true, 31, 0, codes_q5_k, scales_q45_k};
+static const struct shape shape_q6_k = {256, 52, 1, 16, false, 63, 32, codes_q6_k, scales_q6_k};
 
 /* Enter the version with the number of tokens as a constant. */
 PI_INLINE void few_many(const struct shape s, const struct pi_matrix *w, const uint8_t *group,

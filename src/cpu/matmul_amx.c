@@ -1,0 +1,448 @@
+/*
+ * matmul_amx.c - products with quantised weights on AMX-INT8: 16 tokens times the 16 rows of a
+ * group in one instruction, whose operand is the packed form as it is. The sums of a block of
+ * columns go through memory to AVX-512, which scales and adds them. It must not know the loops
+ * around tiles (matmul_blocked.h) nor the bits of any type (matmul_quant.h). Invariant: the
+ * arithmetic is exactly matmul.h's.
+ *
+ * Tiles have a shape, set once for a product, since setting it takes as long as ten products of
+ * tiles: as many rows of activations as there are tokens, at most 16. Of more tokens the last 16
+ * make the last tile, so that some are multiplied twice and their sums not looked at again.
+ *
+ * While tiles are in use the processor does one operation of 512 bits per cycle in the place of two
+ * (seen on Granite Rapids), so that scaling and adding, two operations per sum, take as long as the
+ * products.
+ */
+#include "cpu/kernels.h"
+
+enum { FEW_PART = 4, CODES_IN_PLACE = false, SIGNED_PANELS = true };
+
+#include "cpu/matmul_avx512_lanes.h"
+
+enum { TILE_TOK = 16 };
+
+/* ---- tiles of the processor --------------------------------------------------------------- */
+
+/* Tile registers by what they hold: sums of four products, activations of two, codes of two. */
+enum { TILE_ACT = 4, TILE_CODE = 6, N_TILE = 8 };
+
+/* What ldtilecfg reads. */
+struct tile_shapes {
+    uint8_t palette;
+    uint8_t start_row;
+    uint8_t reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t n_row[16];
+};
+
+/* Shapes for n_tok tokens and products over n_col columns, 16 or 32. */
+static void tiles_begin(int32_t n_tok, int32_t n_col)
+{
+    struct tile_shapes shapes = {.palette = 1};
+    for (int32_t i = 0; i < N_TILE; i++) {
+        bool act = i >= TILE_ACT && i < TILE_CODE;
+        shapes.row_bytes[i] = (uint16_t)(act ? n_col : PI_WORD_BYTES);
+        shapes.n_row[i] = (uint8_t)(i < TILE_CODE ? pi_min(n_tok, TILE_TOK) : n_col / 4);
+    }
+    __asm__ volatile("ldtilecfg %0" : : "m"(shapes));
+}
+
+static void tiles_end(void)
+{
+    __asm__ volatile("tilerelease");
+}
+
+/*
+ * Tiles are named by numbers in the text of an instruction. It is written as assembly since
+ * compilers do not agree on what their intrinsics say of memory.
+ */
+#define TILE_LOAD(tile, at, stride)                                                                \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(at), "r"(stride) : "memory")
+#define TILE_STORE(tile, at)                                                                       \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)"                                        \
+                     :                                                                             \
+                     : "r"(at), "r"((size_t)PI_WORD_BYTES)                                         \
+                     : "memory")
+#define TILE_ZERO(tile) __asm__ volatile("tilezero %tmm" #tile)
+#define TILE_DOT(sum, act, code) /* both signed */                                                 \
+    __asm__ volatile("tdpbssd %tmm" #code ", %tmm" #act ", %tmm" #sum)
+#define TILE_DOT_UNSIGNED(sum, act, code) /* unsigned codes */                                     \
+    __asm__ volatile("tdpbsud %tmm" #code ", %tmm" #act ", %tmm" #sum)
+
+/* ---- many tokens -------------------------------------------------------------------------- */
+
+/*
+ * Sums are counted from SUM_START, which is f32's 1.5 * 2^23 when its bits are read as a float:
+ * with a sum below 2^22 in magnitude the bits are those of START + sum. Then, START * s being exact
+ * for scales of up to 22 bits (the types' have 19), one fma(bits, s, -START * s) rounds as
+ * (float)sum * s does. A zero may have the other sign, which no accumulator, begun at +0, shows.
+ */
+#define SUM_START 0x4b400000
+#define START 12582912.0f
+
+enum {
+    N_STEP = 2,                               /* blocks of columns whose sums wait together */
+    N_BLOCK_MAX = PI_BLOCK_COL / PI_ACT_BLOCK /* of a panel */
+};
+
+static const _Alignas(64) int32_t sum_start[PI_GROUP] = {
+    SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START,
+    SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START};
+
+/* Sums of a block of columns, whole or in halves. */
+struct block_sums {
+    _Alignas(64) int32_t of[2][TILE_TOK][PI_GROUP];
+};
+
+/* A tile in work. */
+struct tile_work {
+    const struct pi_tile *tile;
+    const int8_t *q;                                      /* of TILE_TOK tokens */
+    struct block_sums sums[2][PI_TILE_GROUP_MAX][N_STEP]; /* of steps by turns */
+    _Alignas(64) float acc[PI_TILE_GROUP_MAX][TILE_TOK][PI_GROUP];
+    _Alignas(64) float x_scale[N_BLOCK_MAX][TILE_TOK];
+    _Alignas(64) float x_sum[2 * N_BLOCK_MAX][TILE_TOK]; /* where there are minimums */
+};
+
+/* rows [TILE_TOK] of n <= 16 floats, stride apart, as columns. */
+static void columns_first(const float *rows, size_t stride, int32_t n, float out[16][TILE_TOK])
+{
+    __mmask16 mask = (__mmask16)((1u << n) - 1);
+    __m512 a[16], b[16];
+    PI_UNROLL
+    for (int32_t t = 0; t < 16; t++)
+        a[t] = _mm512_maskz_loadu_ps(mask, rows + (size_t)t * stride);
+    PI_UNROLL
+    for (int32_t t = 0; t < 16; t += 2) { /* pairs of tokens */
+        b[t] = _mm512_unpacklo_ps(a[t], a[t + 1]);
+        b[t + 1] = _mm512_unpackhi_ps(a[t], a[t + 1]);
+    }
+    PI_UNROLL
+    for (int32_t t = 0; t < 16; t += 4) /* fours: column 4 k + i of token t in a[t + i] */
+        for (int32_t i = 0; i < 4; i++) {
+            __m512d low = _mm512_castps_pd(b[t + i / 2]), high = _mm512_castps_pd(b[t + i / 2 + 2]);
+            a[t + i] = _mm512_castpd_ps(i % 2 ? _mm512_unpackhi_pd(low, high)
+                                              : _mm512_unpacklo_pd(low, high));
+        }
+    PI_UNROLL
+    for (int32_t i = 0; i < 4; i++) {
+        __m512 even = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88);
+        __m512 odd = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
+        __m512 even2 = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
+        __m512 odd2 = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
+        _mm512_store_ps(out[i], _mm512_shuffle_f32x4(even, even2, 0x88));
+        _mm512_store_ps(out[i + 4], _mm512_shuffle_f32x4(odd, odd2, 0x88));
+        _mm512_store_ps(out[i + 8], _mm512_shuffle_f32x4(even, even2, 0xdd));
+        _mm512_store_ps(out[i + 12], _mm512_shuffle_f32x4(odd, odd2, 0xdd));
+    }
+}
+
+/* Half h of block b times the codes of every group, into sums; the registers are turn's. */
+PI_INLINE void tile_products(const struct tile_work *w, int32_t b, int32_t h, int32_t n_group,
+                             int32_t turn, struct block_sums sums[][N_STEP])
+{
+    const int8_t *q = w->q + b * PI_ACT_BLOCK + h * 16;
+    size_t at = (size_t)b * PI_CODE_BYTES + (size_t)h * (PI_CODE_BYTES / 2);
+    const uint8_t *code = w->tile->panel[0].code + at, *code1 = w->tile->panel[1].code + at;
+    int32_t i = b % N_STEP;
+    if (turn == 0) {
+        TILE_LOAD(4, q, w->tile->q_stride);
+        TILE_LOAD(0, sum_start, (size_t)0);
+        TILE_LOAD(6, code, (size_t)PI_WORD_BYTES);
+        TILE_DOT(0, 4, 6);
+        TILE_STORE(0, sums[0][i].of[h]);
+        if (n_group > 1) {
+            TILE_LOAD(1, sum_start, (size_t)0);
+            TILE_LOAD(7, code1, (size_t)PI_WORD_BYTES);
+            TILE_DOT(1, 4, 7);
+            TILE_STORE(1, sums[1][i].of[h]);
+        }
+    } else {
+        TILE_LOAD(5, q, w->tile->q_stride);
+        TILE_LOAD(2, sum_start, (size_t)0);
+        TILE_LOAD(6, code, (size_t)PI_WORD_BYTES);
+        TILE_DOT(2, 5, 6);
+        TILE_STORE(2, sums[0][i].of[h]);
+        if (n_group > 1) {
+            TILE_LOAD(3, sum_start, (size_t)0);
+            TILE_LOAD(7, code1, (size_t)PI_WORD_BYTES);
+            TILE_DOT(3, 5, 7);
+            TILE_STORE(3, sums[1][i].of[h]);
+        }
+    }
+}
+
+/* Blocks [begin, end) of a step times the codes of every group. */
+PI_INLINE void step_products(struct tile_work *w, int32_t begin, int32_t end, int32_t n_half,
+                             int32_t n_group)
+{
+    for (int32_t b = begin; b < end; b++) {
+        struct block_sums(*sums)[N_STEP] = w->sums[b / N_STEP % 2];
+        tile_products(w, b, 0, n_group, n_half == 2 ? 0 : b % 2, sums);
+        if (n_half == 2)
+            tile_products(w, b, 1, n_group, 1, sums);
+    }
+}
+
+/* Adds what blocks [begin, end) of a step give for a group, to all tokens. */
+PI_INLINE void step_add(struct tile_work *w, int32_t group, int32_t begin, int32_t end,
+                        int32_t n_half, bool has_min)
+{
+    const struct pi_panel *panel = &w->tile->panel[group];
+    __m512 acc[TILE_TOK];
+    PI_UNROLL
+    for (int32_t t = 0; t < TILE_TOK; t++)
+        acc[t] = _mm512_load_ps(w->acc[group][t]);
+    for (int32_t b = begin; b < end; b++) {
+        const struct block_sums *sums = &w->sums[b / N_STEP % 2][group][b % N_STEP];
+        const float *at = panel->scale + b * n_half * PI_GROUP;
+        const float *min = panel->min + b * n_half * PI_GROUP;
+        __m512 start = _mm512_set1_ps(START), scale = _mm512_load_ps(at);
+        __m512 neg_start = _mm512_mul_ps(_mm512_set1_ps(-START), scale);
+        PI_UNROLL
+        for (int32_t t = 0; t < TILE_TOK; t++) {
+            __m512 term = _mm512_fmadd_ps(_mm512_load_ps(sums->of[0][t]), scale, neg_start);
+            if (n_half == 2)
+                term = _mm512_fmadd_ps(_mm512_sub_ps(_mm512_load_ps(sums->of[1][t]), start),
+                                       _mm512_load_ps(at + PI_GROUP), term);
+            if (has_min)
+                term = _mm512_fmadd_ps(_mm512_load_ps(min), _mm512_set1_ps(w->x_sum[b * n_half][t]),
+                                       term);
+            if (has_min && n_half == 2)
+                term = _mm512_fmadd_ps(_mm512_load_ps(min + PI_GROUP),
+                                       _mm512_set1_ps(w->x_sum[b * 2 + 1][t]), term);
+            acc[t] = _mm512_fmadd_ps(term, _mm512_set1_ps(w->x_scale[b][t]), acc[t]);
+        }
+    }
+    PI_UNROLL
+    for (int32_t t = 0; t < TILE_TOK; t++)
+        _mm512_store_ps(w->acc[group][t], acc[t]);
+}
+
+/* TILE_TOK tokens times panels: while a step's sums are added, the next one's products run. */
+PI_INLINE void tile_steps(struct tile_work *w, int32_t n_half, bool has_min, int32_t n_group)
+{
+    int32_t n_block = w->tile->n_block;
+    step_products(w, 0, (int32_t)pi_min(N_STEP, n_block), n_half, n_group);
+    for (int32_t b = 0; b < n_block; b += N_STEP) {
+        int32_t end = (int32_t)pi_min(b + N_STEP, n_block);
+        int32_t middle = (int32_t)pi_min(end + N_STEP / 2, n_block);
+        int32_t next = (int32_t)pi_min(end + N_STEP, n_block);
+        step_products(w, end, middle, n_half, n_group);
+        step_add(w, 0, b, end, n_half, has_min);
+        step_products(w, middle, next, n_half, n_group);
+        if (n_group > 1)
+            step_add(w, 1, b, end, n_half, has_min);
+    }
+}
+
+/* Of TILE_TOK tokens the last n_tok are the tile's; what comes before them is computed along. */
+PI_INLINE void tile_of(const struct pi_tile *tile, int32_t sub_len, bool has_min)
+{
+    const int32_t n_half = 32 / sub_len, before = TILE_TOK - tile->n_tok;
+    const ptrdiff_t back = before;
+    struct tile_work w;
+    w.tile = tile;
+    w.q = tile->q - back * (ptrdiff_t)tile->q_stride;
+    columns_first(tile->x_scale - back * (ptrdiff_t)tile->x_stride, tile->x_stride, tile->n_block,
+                  w.x_scale);
+    for (int32_t h = 0; h < n_half && has_min; h++) {
+        const float *sums = (const float *)(const void *)tile->aux + h * tile->n_block;
+        columns_first(sums - back * (ptrdiff_t)tile->aux_stride, tile->aux_stride, tile->n_block,
+                      w.x_sum + h * tile->n_block);
+    }
+    for (int32_t g = 0; g < tile->n_group; g++)
+        for (int32_t t = 0; t < TILE_TOK; t++)
+            _mm512_store_ps(w.acc[g][t],
+                            tile->first || t < before
+                                ? _mm512_setzero_ps()
+                                : _mm512_loadu_ps(tile->out +
+                                                  (size_t)(t - before) * tile->out_stride +
+                                                  g * PI_GROUP));
+    if (tile->n_group == 2)
+        tile_steps(&w, n_half, has_min, 2);
+    else
+        tile_steps(&w, n_half, has_min, 1);
+    for (int32_t t = before; t < TILE_TOK; t++)
+        for (int32_t g = 0; g < tile->n_group; g++)
+            _mm512_storeu_ps(tile->out + (size_t)(t - before) * tile->out_stride + g * PI_GROUP,
+                             _mm512_load_ps(w.acc[g][t]));
+}
+
+/* clang-format off */
+static void tile_32_zero(const struct pi_tile *p) { tile_of(p, 32, false); }
+static void tile_32_min(const struct pi_tile *p) { tile_of(p, 32, true); }
+static void tile_16_zero(const struct pi_tile *p) { tile_of(p, 16, false); }
+static void tile_16_min(const struct pi_tile *p) { tile_of(p, 16, true); }
+/* clang-format on */
+
+/* ---- few tokens --------------------------------------------------------------------------- */
+
+/* The codes of a block of 32 columns: in place, or decoded to room. */
+PI_INLINE const uint8_t *few_codes(const struct shape *s, const uint8_t *group, int32_t at,
+                                   uint8_t room[PI_CODE_BYTES])
+{
+    int32_t n_sub = s->block_len / 32;
+    const uint8_t *words = block_words(s, group, at / n_sub);
+    if (s->codes == codes_q8_0)
+        return words;
+    lanes code[8];
+    s->codes(words, at % n_sub, 0, code);
+    PI_UNROLL
+    for (int32_t j = 0; j < 8; j++)
+        lanes_store(room + j * PI_WORD_BYTES, code[j]);
+    return room;
+}
+
+/* The registers are turn's. */
+PI_INLINE void few_product(int32_t turn, const int8_t *q, size_t q_stride, const uint8_t *code,
+                           int32_t sums[TILE_TOK][PI_GROUP])
+{
+    if (turn == 0) {
+        TILE_ZERO(0);
+        TILE_LOAD(4, q, q_stride);
+        TILE_LOAD(6, code, (size_t)PI_WORD_BYTES);
+        TILE_DOT_UNSIGNED(0, 4, 6);
+        TILE_STORE(0, sums);
+    } else {
+        TILE_ZERO(1);
+        TILE_LOAD(5, q, q_stride);
+        TILE_LOAD(7, code, (size_t)PI_WORD_BYTES);
+        TILE_DOT_UNSIGNED(1, 5, 7);
+        TILE_STORE(1, sums);
+    }
+}
+
+/* Adds what block `at` gives, of all tokens; scale and min are its own. */
+PI_INLINE void few_add(const struct shape *s, const struct pi_tile *p, int32_t at,
+                       const float *scale, const float *min, const struct block_sums *sums,
+                       float acc[TILE_TOK][PI_GROUP])
+{
+    const int32_t n_half = 32 / s->sub_len;
+    for (int32_t t = 0; t < p->n_tok; t++) {
+        const int32_t *aux = p->aux + (size_t)t * p->aux_stride + at * n_half;
+        __m512 term = _mm512_setzero_ps();
+        PI_UNROLL
+        for (int32_t h = 0; h < n_half; h++) {
+            lanes sum = _mm512_load_si512(sums->of[h][t]);
+            flanes value = flanes_int(s->has_min ? sum : lanes_plus(sum, aux[h]));
+            flanes d = flanes_load(scale + h * PI_GROUP);
+            term = h == 0 ? flanes_mul(value, d) : flanes_fma(value, d, term);
+        }
+        for (int32_t h = 0; s->has_min && h < n_half; h++)
+            term = flanes_fma(flanes_load(min + h * PI_GROUP), sum_of(aux + h), term);
+        const float *x_scale = p->x_scale + (size_t)t * p->x_stride + at;
+        flanes_store(acc[t], flanes_fma(term, flanes_set1(x_scale), flanes_load(acc[t])));
+    }
+}
+
+/* pi_few_fn of a shape for more tokens than few takes; memory is asked for ahead as there. */
+PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
+                         const struct pi_tile *tile)
+{
+    const struct pi_tile p = *tile;
+    const int32_t n_block = w->n_col / s.block_len, n_sub = s.block_len / 32;
+    const int32_t n_half = 32 / s.sub_len, n_at = n_block * n_sub;
+    const int32_t step =
+        (s.block_word * PI_WORD_BYTES + s.n_half * PI_GROUP * 2) * 32 / s.block_len;
+    _Alignas(64) float scale[PI_SUB_MAX * PI_GROUP], min[PI_SUB_MAX * PI_GROUP];
+    _Alignas(64) float acc[TILE_TOK][PI_GROUP];
+    _Alignas(64) uint8_t room[2][PI_CODE_BYTES];
+    struct block_sums sums[2];
+    const char *ahead = (const char *)group + PREFETCH_BYTES;
+    memset(acc, 0, (size_t)p.n_tok * sizeof(acc[0]));
+    for (int32_t at = 0; at <= n_at; at++) {
+        if (at < n_at) {
+            for (int32_t j = 0; j < step; j += 64)
+                lanes_prefetch(ahead + j);
+            ahead += step;
+            const uint8_t *code = few_codes(&s, group, at, room[at % 2]);
+            const int8_t *q = p.q + at * PI_ACT_BLOCK;
+            few_product(at % 2, q, p.q_stride, code, sums[at % 2].of[0]);
+            if (n_half == 2)
+                few_product(at % 2, q + 16, p.q_stride, code + PI_CODE_BYTES / 2,
+                            sums[at % 2].of[1]);
+        }
+        if (at == 0)
+            continue;
+        int32_t done = at - 1, sub = done % n_sub * n_half;
+        if (done % n_sub == 0) {
+            const uint16_t *halves = block_halves(&s, group, n_block, done / n_sub);
+            lanes_prefetch((const char *)halves + w->group_bytes);
+            s.scales(block_words(&s, group, done / n_sub), halves, scale, min);
+        }
+        few_add(&s, &p, done, scale + sub * PI_GROUP, min + sub * PI_GROUP, &sums[done % 2], acc);
+    }
+    for (int32_t t = 0; t < p.n_tok; t++)
+        flanes_store(p.out + (size_t)t * p.out_stride, flanes_load(acc[t]));
+}
+
+/* ---- the types ---------------------------------------------------------------------------- */
+
+#define FEW_TILES(name)                                                                            \
+    static void few_tiles_##name(const struct pi_matrix *w, const uint8_t *group,                  \
+                                 const struct pi_tile *p)                                          \
+    {                                                                                              \
+        if (p->n_tok <= FEW_PART)                                                                  \
+            few_##name(w, group, p);                                                               \
+        else                                                                                       \
+            few_tiles(shape_##name, w, group, p);                                                  \
+    }
+
+FEW_TILES(q8_0)
+FEW_TILES(q4_0)
+FEW_TILES(q4_1)
+FEW_TILES(q5_0)
+FEW_TILES(q5_1)
+FEW_TILES(q2_k)
+FEW_TILES(q3_k)
+FEW_TILES(q4_k)
+FEW_TILES(q5_k)
+FEW_TILES(q6_k)
+
+#define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
+    {                                                                                              \
+        .decode = decode_##name, .tile = tile_fn, .few = few_tiles_##name, .zero = zero_code,      \
+        .tile_zero = 0, .few_tok = TILE_TOK, .few_part = TILE_TOK, .tile_tok = TILE_TOK,           \
+        .tile_group = PI_TILE_GROUP_MAX, .whole = true                                             \
+    }
+
+/* In the order of pi_matmul_index; the float types before have none. */
+static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = {
+    [3] = QUANT_KERNELS(q8_0, tile_32_zero, 128), [4] = QUANT_KERNELS(q4_0, tile_32_zero, 8),
+    [5] = QUANT_KERNELS(q4_1, tile_32_min, 0),    [6] = QUANT_KERNELS(q5_0, tile_32_zero, 16),
+    [7] = QUANT_KERNELS(q5_1, tile_32_min, 0),    [8] = QUANT_KERNELS(q2_k, tile_16_min, 0),
+    [9] = QUANT_KERNELS(q3_k, tile_16_zero, 4),   [10] = QUANT_KERNELS(q4_k, tile_32_min, 0),
+    [11] = QUANT_KERNELS(q5_k, tile_32_min, 0),   [12] = QUANT_KERNELS(q6_k, tile_16_zero, 32),
+};
+
+static void mul_quantised(const struct pi_matrix *w, const struct pi_act *a, int32_t group_begin,
+                          int32_t group_end, float *out, size_t out_stride, void *scratch)
+{
+    bool tiles = a->n_tok > FEW_PART;
+    if (tiles)
+        tiles_begin(a->n_tok, pi_matmul_layout(w->type)->sub_len);
+    mul_blocked(&kernels[pi_matmul_index(w->type)], w, a, group_begin, group_end, out, out_stride,
+                scratch);
+    if (tiles)
+        tiles_end();
+}
+
+/* ---- the probe ---------------------------------------------------------------------------- */
+
+static int64_t probe_int8(int64_t n_step)
+{
+    tiles_begin(TILE_TOK, 32);
+    for (int64_t i = 0; i < n_step; i++)
+        __asm__ volatile("tdpbssd %tmm6, %tmm4, %tmm0\n\ttdpbssd %tmm7, %tmm5, %tmm1");
+    tiles_end();
+    return n_step * 2 * TILE_TOK * PI_GROUP * 32 * 2;
+}
+
+void pi_matmul_init_amx(struct pi_matmul_kernels *k)
+{
+    for (int32_t i = 0; i < PI_MATMUL_N_TYPE; i++)
+        if (kernels[i].tile != NULL)
+            k->mul[i] = mul_quantised;
+    k->probe_int8 = probe_int8;
+}

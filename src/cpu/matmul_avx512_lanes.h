@@ -1,0 +1,100 @@
+/*
+ * matmul_avx512_lanes.h - AVX-512's instructions for matmul_quant.h: the 32-bit lanes of a register
+ * are the 16 rows of a group. A file includes it, and with it matmul_quant.h, once, after defining
+ * FEW_PART, CODES_IN_PLACE and SIGNED_PANELS.
+ */
+#ifndef PI_MATMUL_AVX512_LANES_H
+#define PI_MATMUL_AVX512_LANES_H
+
+#include <immintrin.h>
+
+#include "cpu/matmul_layout.h"
+
+typedef __m512i lanes;
+typedef __m512 flanes;
+enum { N_PART = 1 };
+
+/* clang-format off */
+PI_INLINE lanes lanes_zero(void) { return _mm512_setzero_si512(); }
+PI_INLINE lanes lanes_load(const uint8_t *p) { return _mm512_load_si512(p); }
+PI_INLINE void lanes_store(uint8_t *p, lanes x) { _mm512_store_si512(p, x); }
+PI_INLINE flanes flanes_load(const float *p) { return _mm512_load_ps(p); }
+PI_INLINE void flanes_store(float *p, flanes x) { _mm512_storeu_ps(p, x); }
+PI_INLINE flanes flanes_set1(const float *p) { return _mm512_set1_ps(*p); }
+PI_INLINE flanes flanes_mul(flanes a, flanes b) { return _mm512_mul_ps(a, b); }
+PI_INLINE flanes flanes_fma(flanes a, flanes b, flanes c) { return _mm512_fmadd_ps(a, b, c); }
+PI_INLINE flanes flanes_int(lanes x) { return _mm512_cvtepi32_ps(x); }
+PI_INLINE flanes flanes_neg(flanes x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.0f)); }
+PI_INLINE lanes lanes_plus(lanes x, int32_t n) { return _mm512_add_epi32(x, _mm512_set1_epi32(n)); }
+PI_INLINE lanes lanes_q8_0(lanes x) { return x; }
+PI_INLINE lanes bytes(int value) { return _mm512_set1_epi8((char)value); }
+PI_INLINE void lanes_prefetch(const char *p) { _mm_prefetch(p, _MM_HINT_T0); }
+/* clang-format on */
+
+PI_INLINE lanes lanes_panel(lanes x, int32_t zero)
+{
+    return SIGNED_PANELS ? _mm512_sub_epi8(x, bytes(zero)) : x;
+}
+
+PI_INLINE flanes flanes_half(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)p));
+}
+
+PI_INLINE lanes lanes_field(lanes x, int32_t n, int mask)
+{
+    return _mm512_and_si512(_mm512_srlv_epi32(x, _mm512_set1_epi32(n)), bytes(mask));
+}
+
+PI_INLINE lanes lanes_with_high(lanes code, lanes x, int32_t n, int mask)
+{
+    lanes high = _mm512_rorv_epi32(x, _mm512_set1_epi32(n));
+    return _mm512_ternarylogic_epi32(code, high, bytes(mask), 0xf8); /* a | (b & c) */
+}
+
+/* For each byte of the result, a field of 8 bits is cut out of the 64 bits of two rows so that the
+   column's bit comes to lie at bit 4; the constant has the places of columns 0..3, less 4. */
+PI_INLINE lanes lanes_with_bits(lanes code, lanes x, int32_t i)
+{
+    lanes cut = _mm512_add_epi8(_mm512_set1_epi64(0x1f1e1d1c3f3e3d3cll), bytes(4 * i));
+    lanes high = _mm512_multishift_epi64_epi8(cut, x);
+    return _mm512_ternarylogic_epi32(code, high, bytes(16), 0xf8);
+}
+
+PI_INLINE lanes lanes_byte(lanes x, int32_t i)
+{
+    return _mm512_and_si512(_mm512_srlv_epi32(x, _mm512_set1_epi32(i * 8)), _mm512_set1_epi32(255));
+}
+
+PI_INLINE lanes lanes_sbyte(lanes x, int32_t i)
+{
+    return _mm512_srai_epi32(_mm512_sllv_epi32(x, _mm512_set1_epi32(24 - i * 8)), 24);
+}
+
+/* Four activations, to every row. */
+PI_INLINE __m512i four(const int8_t *q)
+{
+    int32_t v;
+    memcpy(&v, q, sizeof(v));
+    return _mm512_set1_epi32(v);
+}
+
+struct shape;
+
+/* In two chains, against the instruction's latency. */
+PI_INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
+                    const int8_t *q)
+{
+    (void)s;
+    lanes even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
+    PI_UNROLL
+    for (int32_t i = begin; i < end; i += 2) {
+        even = _mm512_dpbusd_epi32(even, code[i], four(q + 4 * i));
+        odd = _mm512_dpbusd_epi32(odd, code[i + 1], four(q + 4 * i + 4));
+    }
+    return _mm512_add_epi32(even, odd);
+}
+
+#include "cpu/matmul_quant.h"
+
+#endif
