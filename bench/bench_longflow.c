@@ -28,8 +28,10 @@
 #include "keep/keep.h"
 #include "noise.h"
 
-#define POOL_BYTES ((int64_t)128 << 20) /* several times the caches */
-#define N_HEAD 8                        /* lanes of a layer, which decide together */
+/* Several times the caches, and more than a share of the last one of big servers: half of 128 MB
+   were seen to stay there. */
+#define POOL_BYTES ((int64_t)256 << 20)
+#define N_HEAD 8  /* lanes of a layer, which decide together */
 #define APPEND 64 /* tokens appended to every lane in turn, so that its pages lie scattered */
 #define MAX_ROUND 101
 #define MIN_SECONDS                                                                                \

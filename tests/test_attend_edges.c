@@ -161,12 +161,86 @@ static void test_tile(void **state)
     }
 }
 
+/* ---- what is asked for ahead ---- */
+
+/* Outputs over a page, [n_row][dim_v], with the logits in x. */
+static void page_attend(const struct pi_attend_kernels *cpu, const struct kv_class *kind,
+                        const struct pi_attend_page *page, struct pi_attend_rows *rows)
+{
+    for (int32_t r = 0; r < rows->n_row; r++) {
+        rows->max[r] = -INFINITY;
+        rows->sum[r] = 0.0f;
+    }
+    memset(rows->o, 0, (size_t)rows->n_row * rows->o_stride * sizeof(float));
+    cpu->logits[kind->k.codec->kernel](page, rows);
+    cpu->softmax(page, rows, NULL);
+    cpu->values[kind->v.codec->kernel](page, rows);
+}
+
+/* The first page of a lane, on its own and asking for the second one, near and far. */
+static void check_asking(enum kv_type type, int32_t dim, int32_t n_row)
+{
+    struct kv_geometry g = geometry(dim_for(type, dim), dim_for(type, dim), 64, type, type, 0);
+    struct pi_kernels cpu;
+    struct fixture f;
+    uint64_t rng = 11;
+    _Alignas(64) float x[PI_ATTEND_ROWS_STORED * PI_ATTEND_SLOTS];
+    float max[PI_ATTEND_ROWS_STORED], sum[PI_ATTEND_ROWS_STORED], rescale[PI_ATTEND_ROWS_STORED];
+    cache_open(&f, &g, 128);
+    append_random(f.seq, &rng, 0, 128);
+    queries(&f, &rng, n_row, 1, 127);
+    const struct kv_lane *lane = kv_lane_at(f.seq, 0, 0);
+    const uint8_t *base = kv_page_at(lane->kind, lane->table[0].page);
+    struct pi_attend_page page;
+    kv_page_view(lane->kind, &lane->kind->layout, base, g.page_len, 64, &page);
+    float *want = test_calloc(out_len(&f), sizeof(float));
+    struct pi_attend_rows rows = {.n_row = n_row,
+                                  .q = f.q,
+                                  .scale = f.scale,
+                                  .all_visible = true,
+                                  .x = x,
+                                  .max = max,
+                                  .sum = sum,
+                                  .rescale = rescale,
+                                  .o = want,
+                                  .o_stride = (size_t)g.dim_v};
+    assert_true(pi_kernels_fill(PI_CPU_SCALAR, &cpu));
+    page_attend(&cpu.attend, lane->kind, &page, &rows);
+    rows.o = f.out;
+    for (int32_t i = 0; i < 3 * PI_CPU_N_LEVEL; i++) {
+        page.next = i % 3 == 0 ? 0 : kv_page_at(lane->kind, lane->table[1].page) - base;
+        page.far = i % 3 == 2;
+        if (!pi_kernels_fill((enum pi_cpu_level)(i / 3), &cpu))
+            continue;
+        page_attend(&cpu.attend, lane->kind, &page, &rows);
+        assert_same_bits(f.out, want, out_len(&f), pi_cpu_level_name((enum pi_cpu_level)(i / 3)));
+    }
+    test_free(want);
+    close_all(&f);
+}
+
+/* Asking the memory for what is read later changes no bits, wherever it is to go. */
+static void test_asking_changes_nothing(void **state)
+{
+    (void)state;
+    static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};
+    static const int32_t dims[] = {20, 64, 72, 128};
+    for (size_t t = 0; t < PI_LEN(types); t++)
+        for (size_t d = 0; d < PI_LEN(dims); d++)
+            for (int32_t n_row = 1; n_row <= PI_ATTEND_ROWS_STORED; n_row++)
+                check_asking(types[t], dims[d], n_row);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_huge_logits),   cmocka_unit_test(test_single_entry_is_exact),
-        cmocka_unit_test(test_negative_zero), cmocka_unit_test(test_nothing_visible),
-        cmocka_unit_test(test_exponential),   cmocka_unit_test(test_tile),
+        cmocka_unit_test(test_huge_logits),
+        cmocka_unit_test(test_single_entry_is_exact),
+        cmocka_unit_test(test_negative_zero),
+        cmocka_unit_test(test_nothing_visible),
+        cmocka_unit_test(test_exponential),
+        cmocka_unit_test(test_tile),
+        cmocka_unit_test(test_asking_changes_nothing),
     };
     return cmocka_run_group_tests_name("attend_edges", tests, NULL, NULL);
 }

@@ -134,6 +134,8 @@ struct pi_attend_page {
     int32_t dim_v;
     ptrdiff_t next; /* bytes from this page to one that is read later, which kernels ask the memory
                        for while they read this one, but for values of f32; 0 at the end */
+    bool far;       /* of f16 and q8_0 they ask for it into the second level of cache, not into the
+                       first */
 };
 
 struct pi_attend_rows {
@@ -191,6 +193,7 @@ struct pi_attend_kernels {
     void (*prefetch)(const void *at, size_t size);
     /* The same of the first level of cache, for what is read soon. */
     void (*prefetch_near)(const void *at, size_t size);
+    bool far; /* what suits this processor as that of a page (kernels.c) */
 };
 
 #endif

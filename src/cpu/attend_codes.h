@@ -86,10 +86,10 @@ TILE struct code_keys code_keys_turn(const enum pi_attend_type type,
     const uint8_t *low = (const uint8_t *)page->k + d0 / 8 * pi_attend_code_bits(type);
     const uint8_t *high = type == PI_ATTEND_CODE3 ? (const uint8_t *)page->k_high + d0 / 8 : low;
     transpose_4(low, row, (uint8_t *)block->low, sizeof(block->low[0]), n, n_dim / word_len(type),
-                low);
+                low, false);
     if (type == PI_ATTEND_CODE3)
         transpose_2(high, high_row, (uint8_t *)block->high, sizeof(block->high[0]), n, n_dim / 16,
-                    high);
+                    high, false);
     for (int32_t b = 0; b < n_dim / page->k_group; b++)
         for (int32_t s = 0; s < n; s += VEC)
             vec_store(
@@ -151,11 +151,11 @@ TILE void words_ask(const enum pi_attend_type type, const int32_t n_vec,
                     const struct code_keys *keys, int32_t d, int32_t s0)
 {
     const size_t e = (size_t)(d / word_len(type));
-    prefetch_lines(keys->next_low + e * keys->low_pitch + (size_t)s0 * 4,
-                   (size_t)(n_vec * VEC * 4));
+    prefetch_lines(keys->next_low + e * keys->low_pitch + (size_t)s0 * 4, (size_t)(n_vec * VEC * 4),
+                   false);
     if (type == PI_ATTEND_CODE3)
         prefetch_lines(keys->next_high + e * keys->high_pitch + (size_t)s0 * 2,
-                       (size_t)(n_vec * VEC * 2));
+                       (size_t)(n_vec * VEC * 2), false);
 }
 
 /* The number of the next dimension, of vector j. */

@@ -99,9 +99,9 @@ TILE struct keys keys_turn(const enum pi_attend_type type, const struct pi_atten
     const uint8_t *next =
         (const uint8_t *)page->k + page->next + (size_t)(d0 * n) * type_size(type);
     if (size == 4)
-        transpose_4(k, row, block->values, pitch, n, n_element, next);
+        transpose_4(k, row, block->values, pitch, n, n_element, next, page->far);
     else
-        transpose_2(k, row, block->values, pitch, n, n_element, next);
+        transpose_2(k, row, block->values, pitch, n, n_element, next, page->far);
     if (type == PI_ATTEND_Q8_0)
         scales_load(page->k_scale + d0 / SCALE_LEN, page->dim_k / SCALE_LEN, n, n_dim / SCALE_LEN,
                     0x1p-24f, &block->scales);

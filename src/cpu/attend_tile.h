@@ -33,10 +33,14 @@
 
 #include "cpu/unrolled.h"
 
-TILE void prefetch_lines(const uint8_t *at, size_t size)
+TILE void prefetch_lines(const uint8_t *at, size_t size, bool far)
 {
-    for (size_t i = 0; i < size; i += 64)
-        line_prefetch(at + i);
+    if (far)
+        for (size_t i = 0; i < size; i += 64)
+            line_prefetch_far(at + i);
+    else
+        for (size_t i = 0; i < size; i += 64)
+            line_prefetch(at + i);
 }
 
 #include "cpu/attend_transpose.h"
@@ -69,14 +73,6 @@ TILE vec load_values_part(enum pi_attend_type type, const uint8_t *at, int32_t n
     return type == PI_ATTEND_F16 ? vec_load_f16_part(p, n) : vec_load_i8_part(p, n);
 }
 
-/* The lines of the next page that lie where n_vec vectors are read now. f32 pages are mostly
-   decoded ones, in the caches already. */
-TILE void prefetch_next(enum pi_attend_type type, const uint8_t *at, ptrdiff_t next, int32_t n_vec)
-{
-    if (type != PI_ATTEND_F32)
-        prefetch_lines(at + next, (size_t)(n_vec * VEC) * type_size(type));
-}
-
 #include "cpu/attend_keys.h"
 
 /* ---- logits ------------------------------------------------------------------------------- */
@@ -84,7 +80,7 @@ TILE void prefetch_next(enum pi_attend_type type, const uint8_t *at, ptrdiff_t n
 /* Rows r0.. (n_row of them) times the slots from s0 on (n_vec vectors). The sums wait in x from one
    call to the one with the next dimensions. */
 TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
-                      const struct pi_attend_page *page, const struct keys *keys,
+                      const bool far, const struct pi_attend_page *page, const struct keys *keys,
                       const struct pi_attend_rows *rows, int32_t r0, int32_t s0)
 {
     const int32_t size = element_size(type);
@@ -107,7 +103,7 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
             scale[j] = scale_of(keys, d / SCALE_LEN, s0 + j * VEC);
         for (; d < end; d += element_len(type)) {
             if (next != NULL)
-                prefetch_lines(next, (size_t)(n_vec * VEC) * asked);
+                prefetch_lines(next, (size_t)(n_vec * VEC) * asked, far);
             UNROLL
             for (int32_t i = 0; i < element_len(type); i++) {
                 UNROLL
@@ -138,19 +134,19 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
 }
 
 /* All slots for n_row rows, in tiles as wide as registers allow. */
-TILE void logits_rows(const enum pi_attend_type type, const int32_t n_row,
+TILE void logits_rows(const enum pi_attend_type type, const int32_t n_row, const bool far,
                       const struct pi_attend_page *page, const struct keys *keys,
                       const struct pi_attend_rows *rows, int32_t r0)
 {
     int32_t i = 0, n = page_vecs(page);
     if (tile_vecs(n_row) >= 4)
         for (; i + 4 <= n; i += 4)
-            logits_tile(type, n_row, 4, page, keys, rows, r0, i * VEC);
+            logits_tile(type, n_row, 4, far, page, keys, rows, r0, i * VEC);
     if (tile_vecs(n_row) >= 2)
         for (; i + 2 <= n; i += 2)
-            logits_tile(type, n_row, 2, page, keys, rows, r0, i * VEC);
+            logits_tile(type, n_row, 2, far, page, keys, rows, r0, i * VEC);
     for (; i < n; i++)
-        logits_tile(type, n_row, 1, page, keys, rows, r0, i * VEC);
+        logits_tile(type, n_row, 1, far, page, keys, rows, r0, i * VEC);
 }
 
 /* ---- softmax ------------------------------------------------------------------------------ */
@@ -325,14 +321,21 @@ static void decay(float *x, int32_t n, float max, float factor)
 /* ---- values ------------------------------------------------------------------------------- */
 
 /* Rows r0.. times the dimensions from d0 on: n_vec vectors, or with part > 0 the part < VEC
-   dimensions that are left over (n_vec is 1). */
+   dimensions that are left over (n_vec is 1). Of a later page it asks for the values that lie alike
+   there, or, far, for as many bytes in their order: Intel's second level fetches the neighbour of
+   what it is asked for as well, so that a first tile that asks for every other line would have all
+   fetched, and the next one nothing. f32 pages are mostly decoded ones, in the caches already. */
 TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
-                      const struct pi_attend_page *page, const struct pi_attend_rows *rows,
-                      int32_t r0, int32_t d0, const int32_t part)
+                      const bool far, const struct pi_attend_page *page,
+                      const struct pi_attend_rows *rows, int32_t r0, int32_t d0, const int32_t part)
 {
     vec acc[PI_ATTEND_ROWS][4], v[4];
     const size_t pitch = (size_t)page->dim_v * type_size(type);
-    const uint8_t *at = (const uint8_t *)page->v + (size_t)d0 * type_size(type);
+    const size_t before = (size_t)d0 * type_size(type),
+                 size = (size_t)(n_vec * VEC) * type_size(type);
+    const uint8_t *at = (const uint8_t *)page->v + before;
+    const uint8_t *next =
+        (const uint8_t *)page->v + page->next + (far ? (size_t)page->n * before : before);
     struct scales scales;
     const float *p = rows->x + r0 * PI_ATTEND_SLOTS;
     float *o = rows->o + (size_t)r0 * rows->o_stride + d0;
@@ -349,7 +352,9 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
         scales_load(page->v_scale + d0 / SCALE_LEN, page->dim_v / SCALE_LEN, page->n,
                     (n_vec * VEC + SCALE_LEN - 1) / SCALE_LEN, 1.0f, &scales);
     for (int32_t s = 0; s < page->n; s++) {
-        prefetch_next(type, at, page->next, n_vec);
+        if (type != PI_ATTEND_F32)
+            prefetch_lines(next, size, far);
+        next += far ? size : pitch;
         UNROLL
         for (int32_t j = 0; j < n_vec; j++) {
             v[j] = part > 0 ? load_values_part(type, at, part)
@@ -379,21 +384,21 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
     }
 }
 
-TILE void values_rows(const enum pi_attend_type type, const int32_t n_row,
+TILE void values_rows(const enum pi_attend_type type, const int32_t n_row, const bool far,
                       const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                       int32_t r0)
 {
     int32_t i = 0, n = page->dim_v / VEC;
     if (tile_vecs(n_row) >= 4)
         for (; i + 4 <= n; i += 4)
-            values_tile(type, n_row, 4, page, rows, r0, i * VEC, 0);
+            values_tile(type, n_row, 4, far, page, rows, r0, i * VEC, 0);
     if (tile_vecs(n_row) >= 2)
         for (; i + 2 <= n; i += 2)
-            values_tile(type, n_row, 2, page, rows, r0, i * VEC, 0);
+            values_tile(type, n_row, 2, far, page, rows, r0, i * VEC, 0);
     for (; i < n; i++)
-        values_tile(type, n_row, 1, page, rows, r0, i * VEC, 0);
+        values_tile(type, n_row, 1, far, page, rows, r0, i * VEC, 0);
     if (page->dim_v % VEC != 0 && type != PI_ATTEND_Q8_0) /* q8_0 rows have whole vectors */
-        values_tile(type, n_row, 1, page, rows, r0, i * VEC, page->dim_v % VEC);
+        values_tile(type, n_row, 1, far, page, rows, r0, i * VEC, page->dim_v % VEC);
 }
 
 /* ---- one function per type and height ----------------------------------------------------- */
@@ -403,10 +408,15 @@ TILE void tile_rows(const enum pi_attend_type type, const int32_t n_row,
                     const struct pi_attend_page *page, const struct keys *keys,
                     const struct pi_attend_rows *rows, int32_t r0)
 {
-    if (keys != NULL)
-        logits_rows(type, n_row, page, keys, rows, r0);
+    const bool far = type != PI_ATTEND_F32 && page->far;
+    if (keys != NULL && far)
+        logits_rows(type, n_row, true, page, keys, rows, r0);
+    else if (keys != NULL)
+        logits_rows(type, n_row, false, page, keys, rows, r0);
+    else if (far)
+        values_rows(type, n_row, true, page, rows, r0);
     else
-        values_rows(type, n_row, page, rows, r0);
+        values_rows(type, n_row, false, page, rows, r0);
 }
 
 /* Heights are constants, so that each tile's sums stay in registers. */
@@ -532,7 +542,7 @@ TILE void decode_block(const enum pi_attend_type type, const struct keys *keys, 
     const int32_t size = element_size(type);
     const uint8_t *next = keys->next, *at = keys->at;
     for (int32_t d = 0; d < keys->n_dim; d += element_len(type)) {
-        prefetch_lines(next, (size_t)(len * keys->asked));
+        prefetch_lines(next, (size_t)(len * keys->asked), false);
         UNROLL
         for (int32_t i = 0; i < element_len(type); i++, out += len)
             for (int32_t s = 0; s < len; s += VEC)
@@ -599,7 +609,7 @@ static void prefetch(const void *at, size_t size)
 
 static void prefetch_near(const void *at, size_t size)
 {
-    prefetch_lines(at, size);
+    prefetch_lines(at, size, false);
 }
 
 #include "cpu/attend_codes.h"

@@ -78,11 +78,11 @@ TILE void transpose_unit(const int32_t size, const int32_t n_group, const uint8_
 }
 
 /* As many rows, from row `first` on, as go into units of n_group groups; returns the first row that
-   is left. A last unit of a row goes back over elements that were done. What is asked for lies from
-   *next on, which moves on. */
+   is left. A last unit of a row goes back over elements that were done. What is asked for (far:
+   into the second level of cache) lies from *next on, which moves on. */
 TILE int32_t transpose_units(const int32_t size, const int32_t n_group, const uint8_t *in,
                              size_t in_row, uint8_t *out, size_t out_row, int32_t first,
-                             int32_t n_row, int32_t n_dim, const uint8_t **next)
+                             int32_t n_row, int32_t n_dim, const uint8_t **next, bool far)
 {
     const int32_t n = 16 / size * n_group;
     for (; first + n <= n_row; first += n)
@@ -90,7 +90,7 @@ TILE int32_t transpose_units(const int32_t size, const int32_t n_group, const ui
             d = (int32_t)pi_min(d, n_dim - UNIT_LEN(size));
             transpose_unit(size, n_group, in + (size_t)first * in_row + (size_t)(d * size), in_row,
                            out + (size_t)d * out_row + (size_t)(first * size), out_row);
-            prefetch_lines(*next, (size_t)(n * UNIT_LEN(size) * ASKED(size)));
+            prefetch_lines(*next, (size_t)(n * UNIT_LEN(size) * ASKED(size)), far);
             *next += n * UNIT_LEN(size) * ASKED(size);
         }
     return first;
@@ -99,13 +99,14 @@ TILE int32_t transpose_units(const int32_t size, const int32_t n_group, const ui
 /* out[d][r] = in[r][d] for r < n_row, a multiple of 16, and d < n_dim, elements of `size` bytes;
    rows are in_row and out_row bytes apart. What is asked for lies from `next` on. */
 TILE void transpose(const int32_t size, const uint8_t *in, size_t in_row, uint8_t *out,
-                    size_t out_row, int32_t n_row, int32_t n_dim, const uint8_t *next)
+                    size_t out_row, int32_t n_row, int32_t n_dim, const uint8_t *next, bool far)
 {
     int32_t r = 0;
     if (n_dim >= UNIT_LEN(size)) {
-        r = transpose_units(size, LANES, in, in_row, out, out_row, r, n_row, n_dim, &next);
+        r = transpose_units(size, LANES, in, in_row, out, out_row, r, n_row, n_dim, &next, far);
         if (UNIT_ROWS(size) > 16)
-            r = transpose_units(size, LANES / 2, in, in_row, out, out_row, r, n_row, n_dim, &next);
+            r = transpose_units(size, LANES / 2, in, in_row, out, out_row, r, n_row, n_dim, &next,
+                                far);
     }
     for (; r < n_row; r++)
         for (int32_t d = 0; d < n_dim; d++)
@@ -114,15 +115,15 @@ TILE void transpose(const int32_t size, const uint8_t *in, size_t in_row, uint8_
 }
 
 static void transpose_2(const uint8_t *in, size_t in_row, uint8_t *out, size_t out_row,
-                        int32_t n_row, int32_t n_dim, const uint8_t *next)
+                        int32_t n_row, int32_t n_dim, const uint8_t *next, bool far)
 {
-    transpose(2, in, in_row, out, out_row, n_row, n_dim, next);
+    transpose(2, in, in_row, out, out_row, n_row, n_dim, next, far);
 }
 
 static void transpose_4(const uint8_t *in, size_t in_row, uint8_t *out, size_t out_row,
-                        int32_t n_row, int32_t n_dim, const uint8_t *next)
+                        int32_t n_row, int32_t n_dim, const uint8_t *next, bool far)
 {
-    transpose(4, in, in_row, out, out_row, n_row, n_dim, next);
+    transpose(4, in, in_row, out, out_row, n_row, n_dim, next, far);
 }
 
 #endif

@@ -41,24 +41,25 @@ struct attend {
     const struct kv_cache *cache;
     const struct kv_lane *lane;
     const struct pi_attend_kernels *cpu;
-    int32_t len;        /* entries that are read, of which slots and rows of a tap are numbers */
-    int32_t n_row;      /* n_tok * n_group; row r is query (r / n_group, r % n_group) */
-    int32_t block_rows; /* rows of one kernel call */
-    bool decoded;       /* pages are decoded to f32 first */
-    bool guest;         /* lane is that of the job's guests, which no tap is shown */
-    bool weights;       /* they are wanted of the lane */
-    int32_t look_ahead; /* pages between the one that is read and the one that is asked for */
-    int32_t delta;      /* the queries in q are rotated for pages with this delta */
-    int32_t more;       /* the page's entries count so many times more than once */
-    float *q;           /* [block][dim_k][rows of the block] */
-    float *row;         /* [dim_k] a query on its way into q */
-    float *cs;          /* [dim_k] cosines and sines of a rotation */
-    float *x;           /* [PI_ATTEND_ROWS][PI_ATTEND_SLOTS] */
-    float *o;           /* [n_row][dim_v] */
-    float *max;         /* [n_row] */
-    float *sum;         /* [n_row] */
-    float *rescale;     /* [PI_ATTEND_ROWS] */
-    int32_t *limit;     /* [PI_ATTEND_ROWS] */
+    int32_t len;         /* entries that are read, of which slots and rows of a tap are numbers */
+    int32_t n_row;       /* n_tok * n_group; row r is query (r / n_group, r % n_group) */
+    int32_t block_rows;  /* rows of one kernel call */
+    bool decoded;        /* pages are decoded to f32 first */
+    bool guest;          /* lane is that of the job's guests, which no tap is shown */
+    bool weights;        /* they are wanted of the lane */
+    const uint8_t *next; /* page, whose rest is asked for beside the softmax; NULL: nothing is */
+    int32_t look_ahead;  /* pages between the one that is read and the one that is asked for */
+    int32_t delta;       /* the queries in q are rotated for pages with this delta */
+    int32_t more;        /* the page's entries count so many times more than once */
+    float *q;            /* [block][dim_k][rows of the block] */
+    float *row;          /* [dim_k] a query on its way into q */
+    float *cs;           /* [dim_k] cosines and sines of a rotation */
+    float *x;            /* [PI_ATTEND_ROWS][PI_ATTEND_SLOTS] */
+    float *o;            /* [n_row][dim_v] */
+    float *max;          /* [n_row] */
+    float *sum;          /* [n_row] */
+    float *rescale;      /* [PI_ATTEND_ROWS] */
+    int32_t *limit;      /* [PI_ATTEND_ROWS] */
     struct stretches *stretch;     /* [n_row] of rows whose weights are wanted, but in parts */
     struct kv_weight_parts *parts; /* NULL: weights are not wanted in parts, or have no room */
     float *moved;  /* [n_row] in the place of rescale; NULL: not wanted of the page */
@@ -403,6 +404,30 @@ static void block_values(const struct attend *a, const struct pi_attend_page *pa
     }
 }
 
+/* Asks for the part of a page that belongs to block i of n, so that the requests spread over
+   the work on this page. */
+static void prefetch_part(const struct attend *a, const uint8_t *page, int32_t i, int32_t n)
+{
+    const struct kv_page_layout *layout = &a->lane->kind->layout;
+    size_t bytes = a->job->out != NULL ? layout->stored : layout->v;
+    size_t step = pi_align(bytes / (size_t)n + 1, 64);
+    size_t begin = (size_t)i * step;
+    if (begin < bytes)
+        a->cpu->prefetch(page + begin, step < bytes - begin ? step : bytes - begin);
+}
+
+/* Asks for what the kernels of few rows do not: values of f32 at once, and the small parts. Beside
+   the softmax, which reads none: the memory would be at rest. */
+static void prefetch_rest(const struct attend *a, const uint8_t *page)
+{
+    const struct kv_page_layout *layout = &a->lane->kind->layout;
+    size_t k = layout->k_scale;
+    size_t v = kernel_v(a) == PI_ATTEND_F32 ? layout->v : layout->v_scale;
+    v = a->job->out != NULL ? v : layout->pos;
+    a->cpu->prefetch(page + k, layout->v - k);
+    a->cpu->prefetch(page + v, layout->stored - v);
+}
+
 /* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,
    values of the entries that its last row sees, or where positions do not ascend of all, those that
    a row does not see adding nothing. Small weights are dropped where values are coded so coarsely
@@ -441,6 +466,9 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         a->cpu->logits[kernel_k(a)](&page, &rows);
     if (a->more > 0)
         count_more(a, n_row, page.n);
+    if (a->next != NULL)
+        prefetch_rest(a, a->next);
+    a->next = NULL;
     a->cpu->softmax(&page, &rows, &page_tap);
     if (a->weights && page_tap.weight == NULL)
         weights_copy(a, r0, n_row, slot, page.n);
@@ -452,29 +480,6 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
     if (a->lane->kind->v.codec->rotated)
         rows.need = a->cpu->drop(&page, &rows);
     block_values(a, &page, &rows);
-}
-
-/* Asks for the part of a page that belongs to block i of n, so that the requests spread over
-   the work on this page. */
-static void prefetch_part(const struct attend *a, const uint8_t *page, int32_t i, int32_t n)
-{
-    const struct kv_page_layout *layout = &a->lane->kind->layout;
-    size_t bytes = a->job->out != NULL ? layout->stored : layout->v;
-    size_t step = pi_align(bytes / (size_t)n + 1, 64);
-    size_t begin = (size_t)i * step;
-    if (begin < bytes)
-        a->cpu->prefetch(page + begin, step < bytes - begin ? step : bytes - begin);
-}
-
-/* Asks for what the kernels of few rows do not: values of f32 at once, and the small parts. */
-static void prefetch_rest(const struct attend *a, const uint8_t *page)
-{
-    const struct kv_page_layout *layout = &a->lane->kind->layout;
-    size_t k = layout->k_scale;
-    size_t v = kernel_v(a) == PI_ATTEND_F32 ? layout->v : layout->v_scale;
-    v = a->job->out != NULL ? v : layout->pos;
-    a->cpu->prefetch(page + k, layout->v - k);
-    a->cpu->prefetch(page + v, layout->stored - v);
 }
 
 /* Asks for what is read after this page while block i of n_block is served: a page, or with NULL
@@ -502,8 +507,7 @@ static void page_attend(struct attend *a, struct pi_attend_page page, int32_t de
         queries_fill(a, delta);
     if (a->decoded)
         page_decode(a, &page);
-    else if (next != NULL)
-        prefetch_rest(a, next);
+    a->next = a->decoded ? NULL : next;
     int32_t n_block = (int32_t)pi_ceil_div(a->n_row, a->block_rows);
     for (int32_t i = 0; i < n_block; i++) {
         if (a->decoded || next == NULL)
@@ -548,6 +552,7 @@ static void lane_attend(struct attend *a)
             next = kv_page_at(a->lane->kind, table[i + a->look_ahead].page);
         struct pi_attend_page page = page_view(a, layout, base, a->cache->g.page_len, table[i].n);
         page.next = next - base;
+        page.far = a->cpu->far;
         a->more = table[i].more;
         if (i >= mark_page)
             prefetch_marks(a, (int64_t)(i - mark_page) * MARK_PAGES * a->cache->g.page_len);
