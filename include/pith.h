@@ -106,7 +106,7 @@ PITH_API pith_status pith_cpu_level_set(const char *level, pith_error *err);
 /* What this machine can do, measured: the bounds that speeds are judged against. */
 typedef struct pith_machine {
     double read_bytes_per_s; /* streaming read of a buffer far larger than the caches */
-    double copy_bytes_per_s; /* memcpy of the same, bytes read plus bytes written */
+    double copy_bytes_per_s; /* memcpy of its one half to the other, bytes read plus written */
     double f32_flop_per_s;   /* fused multiply-add, both operations counted, best kernel level */
     double int8_op_per_s;    /* int8 dot products, both operations counted, best kernel level */
     int32_t n_thread;        /* threads that measured together */

@@ -137,38 +137,33 @@ static void columns_first(const float *rows, size_t stride, int32_t n, float out
     }
 }
 
+/* sums = SUM_START + activations, a tile that is loaded, times codes. */
+#define PRODUCT(sum, act, code_tile, code, sums)                                                   \
+    do {                                                                                           \
+        TILE_LOAD(sum, sum_start, (size_t)0);                                                      \
+        TILE_LOAD(code_tile, code, (size_t)PI_WORD_BYTES);                                         \
+        TILE_DOT(sum, act, code_tile);                                                             \
+        TILE_STORE(sum, sums);                                                                     \
+    } while (0)
+
 /* Half h of block b times the codes of every group, into sums; the registers are turn's. */
 PI_INLINE void tile_products(const struct tile_work *w, int32_t b, int32_t h, int32_t n_group,
                              int32_t turn, struct block_sums sums[][N_STEP])
 {
     const int8_t *q = w->q + b * PI_ACT_BLOCK + h * 16;
     size_t at = (size_t)b * PI_CODE_BYTES + (size_t)h * (PI_CODE_BYTES / 2);
-    const uint8_t *code = w->tile->panel[0].code + at, *code1 = w->tile->panel[1].code + at;
+    const uint8_t *code0 = w->tile->panel[0].code + at, *code1 = w->tile->panel[1].code + at;
     int32_t i = b % N_STEP;
     if (turn == 0) {
         TILE_LOAD(4, q, w->tile->q_stride);
-        TILE_LOAD(0, sum_start, (size_t)0);
-        TILE_LOAD(6, code, (size_t)PI_WORD_BYTES);
-        TILE_DOT(0, 4, 6);
-        TILE_STORE(0, sums[0][i].of[h]);
-        if (n_group > 1) {
-            TILE_LOAD(1, sum_start, (size_t)0);
-            TILE_LOAD(7, code1, (size_t)PI_WORD_BYTES);
-            TILE_DOT(1, 4, 7);
-            TILE_STORE(1, sums[1][i].of[h]);
-        }
+        PRODUCT(0, 4, 6, code0, sums[0][i].of[h]);
+        if (n_group > 1)
+            PRODUCT(1, 4, 7, code1, sums[1][i].of[h]);
     } else {
         TILE_LOAD(5, q, w->tile->q_stride);
-        TILE_LOAD(2, sum_start, (size_t)0);
-        TILE_LOAD(6, code, (size_t)PI_WORD_BYTES);
-        TILE_DOT(2, 5, 6);
-        TILE_STORE(2, sums[0][i].of[h]);
-        if (n_group > 1) {
-            TILE_LOAD(3, sum_start, (size_t)0);
-            TILE_LOAD(7, code1, (size_t)PI_WORD_BYTES);
-            TILE_DOT(3, 5, 7);
-            TILE_STORE(3, sums[1][i].of[h]);
-        }
+        PRODUCT(2, 5, 6, code0, sums[0][i].of[h]);
+        if (n_group > 1)
+            PRODUCT(3, 5, 7, code1, sums[1][i].of[h]);
     }
 }
 
