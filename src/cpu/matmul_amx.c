@@ -315,17 +315,10 @@ PI_INLINE void few_add(const struct shape *s, const struct pi_tile *p, int32_t a
 {
     const int32_t n_half = 32 / s->sub_len;
     for (int32_t t = 0; t < p->n_tok; t++) {
-        const int32_t *aux = p->aux + (size_t)t * p->aux_stride + at * n_half;
-        __m512 term = _mm512_setzero_ps();
-        PI_UNROLL
-        for (int32_t h = 0; h < n_half; h++) {
-            lanes sum = _mm512_load_si512(sums->of[h][t]);
-            flanes value = flanes_int(s->has_min ? sum : lanes_plus(sum, aux[h]));
-            flanes d = flanes_load(scale + h * PI_GROUP);
-            term = h == 0 ? flanes_mul(value, d) : flanes_fma(value, d, term);
-        }
-        for (int32_t h = 0; s->has_min && h < n_half; h++)
-            term = flanes_fma(flanes_load(min + h * PI_GROUP), sum_of(aux + h), term);
+        lanes first = _mm512_load_si512(sums->of[0][t]);
+        lanes second = n_half == 2 ? _mm512_load_si512(sums->of[1][t]) : first;
+        flanes term = few_term(s, first, second, scale, min,
+                               p->aux + (size_t)t * p->aux_stride + at * n_half);
         const float *x_scale = p->x_scale + (size_t)t * p->x_stride + at;
         flanes_store(acc[t], flanes_fma(term, flanes_set1(x_scale), flanes_load(acc[t])));
     }
@@ -338,8 +331,6 @@ PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const 
     const struct pi_tile p = *tile;
     const int32_t n_block = w->n_col / s.block_len, n_sub = s.block_len / 32;
     const int32_t n_half = 32 / s.sub_len, n_at = n_block * n_sub;
-    const int32_t step =
-        (s.block_word * PI_WORD_BYTES + s.n_half * PI_GROUP * 2) * 32 / s.block_len;
     _Alignas(64) float scale[PI_SUB_MAX * PI_GROUP], min[PI_SUB_MAX * PI_GROUP];
     _Alignas(64) float acc[TILE_TOK][PI_GROUP];
     _Alignas(64) uint8_t room[2][PI_CODE_BYTES];
@@ -348,9 +339,7 @@ PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const 
     memset(acc, 0, (size_t)p.n_tok * sizeof(acc[0]));
     for (int32_t at = 0; at <= n_at; at++) {
         if (at < n_at) {
-            for (int32_t j = 0; j < step; j += 64)
-                lanes_prefetch(ahead + j);
-            ahead += step;
+            ahead = few_ask(&s, ahead);
             const uint8_t *code = few_codes(&s, group, at, room[at % 2]);
             const int8_t *q = p.q + at * PI_ACT_BLOCK;
             few_product(at % 2, q, p.q_stride, code, sums[at % 2].of[0]);
@@ -402,14 +391,7 @@ FEW_TILES(q6_k)
         .tile_group = PI_TILE_GROUP_MAX, .whole = true                                             \
     }
 
-/* In the order of pi_matmul_index; the float types before have none. */
-static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = {
-    [3] = QUANT_KERNELS(q8_0, tile_32_zero, 128), [4] = QUANT_KERNELS(q4_0, tile_32_zero, 8),
-    [5] = QUANT_KERNELS(q4_1, tile_32_min, 0),    [6] = QUANT_KERNELS(q5_0, tile_32_zero, 16),
-    [7] = QUANT_KERNELS(q5_1, tile_32_min, 0),    [8] = QUANT_KERNELS(q2_k, tile_16_min, 0),
-    [9] = QUANT_KERNELS(q3_k, tile_16_zero, 4),   [10] = QUANT_KERNELS(q4_k, tile_32_min, 0),
-    [11] = QUANT_KERNELS(q5_k, tile_32_min, 0),   [12] = QUANT_KERNELS(q6_k, tile_16_zero, 32),
-};
+static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = QUANT_TABLE;
 
 static void mul_quantised(const struct pi_matrix *w, const struct pi_act *a, int32_t group_begin,
                           int32_t group_end, float *out, size_t out_stride, void *scratch)

@@ -97,4 +97,15 @@ PI_INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, i
 
 #include "cpu/matmul_quant.h"
 
+/* The types of a file that has a tile_* of each kind and QUANT_KERNELS(name, tile, zero code), in
+   the order of pi_matmul_index; the float types before have none. */
+#define QUANT_TABLE                                                                                \
+    {                                                                                              \
+        [3] = QUANT_KERNELS(q8_0, tile_32_zero, 128), [4] = QUANT_KERNELS(q4_0, tile_32_zero, 8),  \
+        [5] = QUANT_KERNELS(q4_1, tile_32_min, 0), [6] = QUANT_KERNELS(q5_0, tile_32_zero, 16),    \
+        [7] = QUANT_KERNELS(q5_1, tile_32_min, 0), [8] = QUANT_KERNELS(q2_k, tile_16_min, 0),      \
+        [9] = QUANT_KERNELS(q3_k, tile_16_zero, 4), [10] = QUANT_KERNELS(q4_k, tile_32_min, 0),    \
+        [11] = QUANT_KERNELS(q5_k, tile_32_min, 0), [12] = QUANT_KERNELS(q6_k, tile_16_zero, 32)   \
+    }
+
 #endif

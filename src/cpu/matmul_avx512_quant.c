@@ -191,14 +191,7 @@ static void tile_16_min(const struct pi_tile *p) { tile_enter(p, 16, true); }
         .tile_tok = TILE_TOK, .tile_group = PI_TILE_GROUP_MAX                                      \
     }
 
-/* In the order of pi_matmul_index; the float types before have none. */
-static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = {
-    [3] = QUANT_KERNELS(q8_0, tile_32_zero, 128), [4] = QUANT_KERNELS(q4_0, tile_32_zero, 8),
-    [5] = QUANT_KERNELS(q4_1, tile_32_min, 0),    [6] = QUANT_KERNELS(q5_0, tile_32_zero, 16),
-    [7] = QUANT_KERNELS(q5_1, tile_32_min, 0),    [8] = QUANT_KERNELS(q2_k, tile_16_min, 0),
-    [9] = QUANT_KERNELS(q3_k, tile_16_zero, 4),   [10] = QUANT_KERNELS(q4_k, tile_32_min, 0),
-    [11] = QUANT_KERNELS(q5_k, tile_32_min, 0),   [12] = QUANT_KERNELS(q6_k, tile_16_zero, 32),
-};
+static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = QUANT_TABLE;
 
 static void mul_quantised(const struct pi_matrix *w, const struct pi_act *a, int32_t group_begin,
                           int32_t group_end, float *out, size_t out_stride, void *scratch)

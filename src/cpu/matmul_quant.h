@@ -262,47 +262,49 @@ PI_INLINE void decode(const struct shape s, const struct pi_matrix *w, const uin
 
 /* ---- few tokens --------------------------------------------------------------------------- */
 
-/* (float)dot of codes [begin, end) for one token; aux as in pi_tile. */
-PI_INLINE flanes few_dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
-                         const int8_t *q, const int32_t *aux)
-{
-    lanes sum = dot(s, code, begin, end, q);
-    return flanes_int(s->has_min ? sum : lanes_plus(sum, *aux));
-}
-
 PI_INLINE flanes sum_of(const int32_t *aux)
 {
     return flanes_set1((const float *)(const void *)aux);
 }
 
-/* What 32 columns give for one token, before the activations' scale. */
-PI_INLINE flanes few_term(const struct shape *s, const lanes code[8], const float *scale,
-                          const float *min, const int8_t *q, const int32_t *aux)
+/* (float)dot of one token from the sum of its products; aux as in pi_tile. */
+PI_INLINE flanes few_dot(const struct shape *s, lanes sum, const int32_t *aux)
 {
-    flanes d = flanes_load(scale);
-    if (s->sub_len == 32) {
-        flanes term = flanes_mul(few_dot(s, code, 0, 8, q, aux), d);
+    return flanes_int(s->has_min ? sum : lanes_plus(sum, *aux));
+}
+
+/* What 32 columns give for one token, before the activations' scale, from the sums of their
+   products: all in `first`, or those of the halves. */
+PI_INLINE flanes few_term(const struct shape *s, lanes first, lanes second, const float *scale,
+                          const float *min, const int32_t *aux)
+{
+    flanes term = flanes_mul(few_dot(s, first, aux), flanes_load(scale));
+    if (s->sub_len == 32)
         return s->has_min ? flanes_fma(flanes_load(min), sum_of(aux), term) : term;
-    }
-    flanes term = flanes_mul(few_dot(s, code, 0, 4, q, aux), d);
-    term = flanes_fma(few_dot(s, code, 4, 8, q, aux + 1), flanes_load(scale + PI_GROUP), term);
+    term = flanes_fma(few_dot(s, second, aux + 1), flanes_load(scale + PI_GROUP), term);
     if (!s->has_min)
         return term;
     term = flanes_fma(flanes_load(min), sum_of(aux), term);
     return flanes_fma(flanes_load(min + PI_GROUP), sum_of(aux + 1), term);
 }
 
-/*
- * pi_few_fn of a shape and a number of tokens. Processors' own prefetching does not keep up with
- * the groups' short runs of words and halves, so lines are asked for here: of the words some
- * distance ahead, of the halves those of the next group.
- */
+/* Asks for as many packed bytes as 32 columns take, from `ahead` on; returns their end. Processors'
+   own prefetching does not keep up with the groups' short runs of words and halves. */
+PI_INLINE const char *few_ask(const struct shape *s, const char *ahead)
+{
+    const int32_t step =
+        (s->block_word * PI_WORD_BYTES + s->n_half * PI_GROUP * 2) * 32 / s->block_len;
+    for (int32_t j = 0; j < step; j += 64)
+        lanes_prefetch(ahead + j);
+    return ahead + step;
+}
+
+/* pi_few_fn of a shape and a number of tokens. Lines are asked for: of the words some distance
+   ahead, of the halves those of the next group. */
 PI_INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
                    const struct pi_tile *p, const int32_t n_tok)
 {
     const int32_t n_block = w->n_col / s.block_len, n_sub = 32 / s.sub_len;
-    const int32_t step =
-        (s.block_word * PI_WORD_BYTES + s.n_half * PI_GROUP * 2) * 32 / s.block_len;
     _Alignas(64) float scale[PI_SUB_MAX * PI_GROUP], min[PI_SUB_MAX * PI_GROUP];
     const char *ahead = (const char *)group + PREFETCH_BYTES;
     int32_t at = 0; /* blocks of 32 columns done */
@@ -319,19 +321,19 @@ PI_INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_
         lanes_prefetch((const char *)halves + w->group_bytes);
         s.scales(words, halves, scale, min);
         for (int32_t i = 0; i < s.block_len / 32; i++, at++) {
-            for (int32_t j = 0; j < step; j += 64)
-                lanes_prefetch(ahead + j);
-            ahead += step;
+            ahead = few_ask(&s, ahead);
             PI_UNROLL
             for (int32_t r = 0; r < N_PART; r++) {
                 lanes code[8];
                 s.codes(words, i, r, code);
                 PI_UNROLL
                 for (int32_t t = 0; t < n_tok; t++) {
-                    flanes term =
-                        few_term(&s, code, part_of(scale, i * n_sub, r), part_of(min, i * n_sub, r),
-                                 p->q + (size_t)t * p->q_stride + at * PI_ACT_BLOCK,
-                                 p->aux + (size_t)t * p->aux_stride + at * n_sub);
+                    const int8_t *q = p->q + (size_t)t * p->q_stride + at * PI_ACT_BLOCK;
+                    lanes first = dot(&s, code, 0, 8 / n_sub, q);
+                    lanes second = n_sub == 2 ? dot(&s, code, 4, 8, q) : first;
+                    flanes term = few_term(&s, first, second, part_of(scale, i * n_sub, r),
+                                           part_of(min, i * n_sub, r),
+                                           p->aux + (size_t)t * p->aux_stride + at * n_sub);
                     const float *x_scale = p->x_scale + (size_t)t * p->x_stride + at;
                     acc[t][r] = flanes_fma(term, flanes_set1(x_scale), acc[t][r]);
                 }
