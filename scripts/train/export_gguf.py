@@ -8,12 +8,13 @@ import sys
 import numpy as np
 
 from evaluate import load
+from model import ARCH
 from presets import PRESETS
 
-sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from gguf import BOOL, F32, I32, STRING, TENSOR_F16, TENSOR_F32, U32, Writer  # noqa: E402
 
-ARCH = "qwen2"
+
 FILE_TYPE_F16 = 1
 
 

@@ -1,7 +1,7 @@
 """A stock Qwen2 decoder (RMSNorm, RoPE, grouped queries with bias, SwiGLU).
 
-Two ways through attention, equal but for rounding: `attention` for PyTorch 1.13 without a compiler,
-`attention_compiled` whose masks and softmax torch.compile fuses.
+Three ways through attention, equal but for rounding: `attention` for PyTorch 1.13 without a compiler,
+`attention_compiled` whose masks and softmax torch.compile fuses, `attention_amx` of attention_amx.cpp.
 """
 
 import math
@@ -11,6 +11,9 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import attention_amx
+
+ARCH = "qwen2"  # GGUF's name of it
 QUERY_BLOCK = 256  # queries per attention block; a block reads only the keys it may see
 HIDDEN = -1e30  # a logit that softmax makes 0
 EMBEDDING_STD = 0.5
@@ -85,7 +88,7 @@ def rotate(x, cos, sin):
 class Layer(nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.c = c
+        self.c, self.amx = c, False
         self.attn_norm = RMSNorm(c.n_embd, c.norm_eps)
         self.attn_q = nn.Linear(c.n_embd, c.n_head * c.head_dim)
         self.attn_k = nn.Linear(c.n_embd, c.n_head_kv * c.head_dim)
@@ -151,11 +154,24 @@ class Layer(nn.Module):
         mixed = torch.cat(mixed, 2).transpose(1, 2).reshape(n_seq, n_tok, c.n_head * c.head_dim)
         return self.attn_output(mixed)
 
+    def attention_amx(self, x, cos, sin):
+        """As attention, by a kernel that takes heads as they lie, [n_seq][n_tok][n_head][64]."""
+        c, (n_seq, n_tok, _) = self.c, x.shape
+        cos, sin = cos[:, None], sin[:, None]
+        v = self.attn_v(x).view(n_seq, n_tok, c.n_head_kv, c.head_dim)
+        q = rotate(self.attn_q(x).view(n_seq, n_tok, c.n_head, c.head_dim), cos, sin)
+        k = rotate(self.attn_k(x).view(n_seq, n_tok, c.n_head_kv, c.head_dim), cos, sin)
+        mixed, _ = torch.ops.pith.attention(
+            q.to(v.dtype).contiguous(), k.to(v.dtype).contiguous(), v.contiguous()
+        )
+        return self.attn_output(mixed.view(n_seq, n_tok, c.n_head * c.head_dim))
+
     def forward(self, x, cos, sin, mask):
-        """mask None: the compiled way."""
+        """mask None: a compiled way."""
         h = self.attn_norm(x)
         if mask is None:
-            x = x + self.attention_compiled(h, cos, sin)
+            attend = self.attention_amx if self.amx else self.attention_compiled
+            x = x + attend(h, cos, sin)
         else:
             x = x + self.attention(h, cos, sin, mask)
         h = self.ffn_norm(x)
@@ -208,6 +224,10 @@ class Decoder(nn.Module):
         torch._dynamo.config.automatic_dynamic_shapes = False
         torch._dynamo.config.cache_size_limit = 4 * len(lengths)
         self.compiled = True
+        if attention_amx.usable(self.c.head_dim, lengths):
+            attention_amx.build()
+            for layer in self.blk:
+                layer.amx = True
         for layer in self.blk:
             layer.compile()
 

@@ -159,6 +159,35 @@ FAR = {
 }
 
 
+# What the first 5,180 steps left weak: one of hundreds of keys, long identifiers, searches and sums.
+CROWDS = {
+    "gaps": 0.12,
+    "lists": 0.06,
+    "facts": 0.03,
+    "niah": 0.14,
+    "crowd": 0.25,
+    "code_word": 0.03,
+    "variables": 0.06,
+    "common_words": 0.03,
+    "coded_words": 0.02,
+    "trace": 0.16,
+    "derivation": 0.1,
+}
+FAR_CROWDS = {
+    "gaps": 0.08,
+    "lists": 0.06,
+    "facts": 0.06,
+    "niah": 0.28,
+    "crowd": 0.26,
+    "code_word": 0.05,
+    "variables": 0.07,
+    "common_words": 0.02,
+    "coded_words": 0.02,
+    "trace": 0.06,
+    "derivation": 0.04,
+}
+
+
 # The larger model: natural text, and questions about far facts in it, to 8,192 tokens.
 MINI = Preset(
     n_embd=256,
@@ -172,7 +201,7 @@ MINI = Preset(
     matrix_rate=0.012,
     n_vocab=5120,
     warmup=100,
-    decay_share=0.15,
+    decay_share=0.2,
     compiled=True,
     first_shard=1,
     phases=[
@@ -216,6 +245,22 @@ MINI = Preset(
             **HEAVY,
         ),
         Phase(130, {2048: 0.15, 4096: 0.25, 8192: 0.6}, 16384, kinds=kinds(0.2, FAR), **HEAVY),
+        Phase(520, {512: 0.4, 1024: 0.6}, 16384, kinds=kinds(0.15, CROWDS), **MIDDLE),
+        Phase(500, {1024: 0.4, 2048: 0.6}, 16384, kinds=kinds(0.15, CROWDS), **MIDDLE),
+        Phase(
+            550,
+            {1024: 0.2, 2048: 0.3, 4096: 0.3, 8192: 0.2},
+            16384,
+            kinds=kinds(0.2, CROWDS),
+            **HEAVY,
+        ),
+        Phase(
+            300,
+            {1024: 0.1, 2048: 0.2, 4096: 0.3, 8192: 0.4},
+            16384,
+            kinds=kinds(0.2, FAR_CROWDS),
+            **HEAVY,
+        ),
     ],
 )
 

@@ -6,6 +6,7 @@ the surprise weight, what must be remembered has ANSWER_WEIGHT, or CHOICE_WEIGHT
 of several answers it is, the rest the text weight.
 """
 
+import math
 import re
 
 import numpy as np
@@ -301,6 +302,48 @@ class Reading:
         else:
             parts += self.lined(rng, room, NOISE if haystack == 1 else None, sentences)
         return parts + tail
+
+    def crowd(self, rng, n_tok):
+        """Needles alone, as many as fit, each with its own key, and as many questions as fit:
+        RULER's multikey_2 and _3, asked often enough to learn to tell hundreds of keys apart."""
+        kinds = (("number", number, pair), ("uuid", uuid, uuid), ("uuid", uuid, pair))
+        kind, make_value, make_key = kinds[rng.choice(3, p=(0.5, 0.3, 0.2))]
+        cost = self.length(self.needle(kind, make_key(rng), make_value(rng))) + 1
+        n_key = max(2, int((n_tok - 80) * rng.uniform(0.3, 0.85)) // cost)
+        if make_key is pair and rng.random() < 0.6:  # from so few words that each is in many keys
+            few = math.ceil(math.sqrt(n_key) * rng.uniform(1.1, 2.0))
+            first = rng.choice(language.ADJECTIVES, min(few, len(language.ADJECTIVES)), False)
+            last = rng.choice(language.THINGS, min(few, len(language.THINGS)), False)
+            n_key = min(n_key, len(first) * len(last) * 3 // 4)
+
+            def make_key(r):
+                return f"{pick(r, first)}-{pick(r, last)}"
+
+        taken, pairs = set(), []
+        for _ in range(n_key):
+            pairs.append((unlike(rng, make_key, taken), unlike(rng, make_value, taken)))
+        parts = [
+            (
+                f"A special magic {kind} is hidden within the following text. Make sure"
+                f" to memorize it. I will quiz you about the {kind} afterwards.\n",
+                self.text_weight,
+            )
+        ]
+        parts += self.lined(rng, 0, None, [self.needle(kind, k, v) for k, v in pairs])
+        room, order = n_tok - self.length(parts), []
+        while room > 0:
+            order = order or [int(i) for i in rng.permutation(n_key)]
+            key, value = pairs[order.pop()]
+            asked = f"special magic {kind} for {key}"
+            text = f"\nWhat is the {asked} mentioned in the provided text?"
+            prefix = f" The {asked} mentioned in the provided text is"
+            if rng.random() < 0.25:
+                text = "\n"
+                prefix = f"The {asked}{pick(rng, GAPS)} is"
+            question = self.question(text, prefix, [value])
+            room -= self.length(question) + 1
+            parts += question
+        return parts
 
     def needle(self, kind, key, value):
         return [

@@ -37,6 +37,7 @@ from tasks import Tasks
 SHARDS = 2
 REPORT_STEPS = 25
 CHECKPOINT_STEPS = 100
+PART_TOKENS = 2048  # of a shard that compiled layers take at a time: what caches hold
 SMOOTHING = 0.9  # of the running figures in the log
 LANGUAGE_COUNT = 3000  # how often each word of the tasks counts beside a corpus
 RARE = 3  # pieces of the corpus that occur less often teach the tokenizer nothing
@@ -68,9 +69,9 @@ def make_tokenizer(preset, corpus, path):
     return tokenizer.Tokenizer.load(path)
 
 
-def rate_share(preset, step):
-    """What the learning rates are multiplied with."""
-    rate = min(1.0, (step + 1) / preset.warmup)
+def rate_share(preset, step, fresh):
+    """What the learning rates are multiplied with; fresh: the step at which the optimizers began."""
+    rate = min(1.0, (step - fresh + 1) / preset.warmup)
     left = (preset.steps - step) / (preset.steps * preset.decay_share)
     if left < 1:
         rate *= preset.final_rate + (1 - preset.final_rate) * 0.5 * (1 - math.cos(math.pi * left))
@@ -92,6 +93,14 @@ def make_optimizers(model, preset):
         adam([{"params": ends + vectors, "weight_decay": 0.0}]),
         Muon(layers, preset.matrix_rate, weight_decay=preset.weight_decay),
     ]
+
+
+def token_losses(hidden, output, target):
+    """The loss of each token, and whether it is the first choice.  hidden: [n_seq][n_tok][n_embd],
+    output: [n_vocab][n_embd], target: [n_seq][n_tok]."""
+    logits = F.linear(hidden, output).float()
+    chosen = logits.gather(-1, target[..., None])[..., 0]
+    return torch.logsumexp(logits, -1) - chosen, chosen >= logits.amax(-1)
 
 
 def phase_of(preset, step):
@@ -123,7 +132,8 @@ class Run:
             args.device,
             rank,
         )
-        self.preset = p = PRESETS[args.preset]
+        self.preset, self.token_losses = PRESETS[args.preset], token_losses
+        p = self.preset
         os.makedirs(self.folder, exist_ok=True)
         torch.set_num_threads(1)
         torch.manual_seed(self.seed)
@@ -141,7 +151,8 @@ class Run:
         self.initial_rates = [g["lr"] for o in self.optimizers for g in o.param_groups]
         if p.compiled:
             self.model.compile(p.lengths)
-        self.step, self.seconds, self.n_tokens, self.running = 0, 0.0, 0, {}
+            self.token_losses = torch.compile(token_losses)
+        self.step, self.seconds, self.n_tokens, self.running, self.fresh = 0, 0.0, 0, {}, 0
         self.checkpoint = os.path.join(self.folder, "checkpoint.pt")
         if os.path.exists(self.checkpoint):
             self.resume()
@@ -153,9 +164,13 @@ class Run:
                 f"{self.checkpoint} is of preset {state['preset']} and seed {state['seed']}"
             )
         self.model.load_state_dict(state["model"])
+        self.step, self.seconds, self.n_tokens = state["step"], state["seconds"], state["tokens"]
+        self.fresh = state.get("fresh", 0)
+        if state["optimizers"] is None:  # import_gguf.py
+            self.fresh = self.step
+            return
         for optimizer, kept in zip(self.optimizers, state["optimizers"]):
             optimizer.load_state_dict(kept)
-        self.step, self.seconds, self.n_tokens = state["step"], state["seconds"], state["tokens"]
 
     def save(self):
         """Replaces the checkpoint in one move, so that a killed run leaves the old one whole."""
@@ -164,6 +179,7 @@ class Run:
                 "model": self.model.state_dict(),
                 "optimizers": [o.state_dict() for o in self.optimizers],
                 "step": self.step,
+                "fresh": self.fresh,
                 "seconds": self.seconds,
                 "tokens": self.n_tokens,
                 "preset": self.name,
@@ -184,22 +200,29 @@ class Run:
         *arrays, kinds = tasks.batch(rng, n_seq, length)
         ids, weight, answers = (torch.from_numpy(a).to(self.device) for a in arrays)
         target, weight, answers = ids[:, 1:], weight[:, 1:], answers[:, 1:]
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.preset.compiled):
-            logits = self.model(ids[:, :-1])
-        loss = F.cross_entropy(
-            logits.float().reshape(-1, logits.shape[-1]), target.reshape(-1), reduction="none"
-        )
-        total = (loss * weight.reshape(-1)).sum()
-        gradients = torch.autograd.grad(total, list(self.model.parameters()))
-        with torch.no_grad():
-            answers = (answers > 0) & (answers == answers.amax(1, keepdim=True))
-            right = ((logits.argmax(-1) == target) & answers).sum(1).tolist()
-            counts = answers.sum(1).tolist()
+        rows = max(1, PART_TOKENS // length) if self.preset.compiled else n_seq
+        gradients, losses, first = None, [], []
+        for start in range(0, n_seq, rows):
+            part = slice(start, start + rows)
+            with torch.autocast(self.device, torch.bfloat16, enabled=self.preset.compiled):
+                hidden = self.model.hidden(ids[part, :-1])
+                loss, hit = self.token_losses(hidden, self.model.output.weight, target[part])
+            some = torch.autograd.grad(
+                (loss * weight[part]).sum(), list(self.model.parameters())
+            )
+            gradients = [a + b for a, b in zip(gradients, some)] if gradients else some
+            losses.append(loss.detach())
+            first.append(hit)
+        loss = torch.cat(losses)
+        total = (loss * weight).sum()
+        answers = (answers > 0) & (answers == answers.amax(1, keepdim=True))
+        right = (torch.cat(first) & answers).sum(1).tolist()
+        counts = answers.sum(1).tolist()
         scores = Counter(), Counter()
         for kind, r, n in zip(kinds, right, counts):
             scores[0][kind] += r
             scores[1][kind] += n
-        plain = (loss.detach().view(weight.shape)[[k == "text" for k in kinds]]).flatten()
+        plain = loss[[k == "text" for k in kinds]]
         scores[0]["text"], scores[1]["text"] = plain.sum().item(), plain.numel()
         return gradients, total.item(), weight.sum().item(), *scores
 
@@ -236,7 +259,7 @@ class Run:
             p.grad = sum(parts) / sum(weights)
         groups = [g for o in self.optimizers for g in o.param_groups]
         for group, initial in zip(groups, self.initial_rates):
-            group["lr"] = initial * rate_share(self.preset, self.step)
+            group["lr"] = initial * rate_share(self.preset, self.step, self.fresh)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.preset.clip)
         for optimizer in self.optimizers:
             optimizer.step()
