@@ -173,18 +173,31 @@ CROWDS = {
     "trace": 0.16,
     "derivation": 0.1,
 }
-FAR_CROWDS = {
+MIDDLE_CROWDS = {
     "gaps": 0.08,
-    "lists": 0.06,
+    "lists": 0.1,
+    "facts": 0.03,
+    "niah": 0.22,
+    "crowd": 0.17,
+    "code_word": 0.04,
+    "variables": 0.09,
+    "common_words": 0.03,
+    "coded_words": 0.03,
+    "trace": 0.14,
+    "derivation": 0.07,
+}
+FAR_CROWDS = {
+    "gaps": 0.06,
+    "lists": 0.08,
     "facts": 0.06,
-    "niah": 0.28,
-    "crowd": 0.26,
+    "niah": 0.3,
+    "crowd": 0.2,
     "code_word": 0.05,
-    "variables": 0.07,
+    "variables": 0.08,
     "common_words": 0.02,
     "coded_words": 0.02,
-    "trace": 0.06,
-    "derivation": 0.04,
+    "trace": 0.08,
+    "derivation": 0.05,
 }
 
 
@@ -251,7 +264,7 @@ MINI = Preset(
             550,
             {1024: 0.2, 2048: 0.3, 4096: 0.3, 8192: 0.2},
             16384,
-            kinds=kinds(0.2, CROWDS),
+            kinds=kinds(0.2, MIDDLE_CROWDS),
             **HEAVY,
         ),
         Phase(

@@ -265,10 +265,10 @@ class Reading:
 
     def niah(self, rng, n_tok):
         """RULER's needle in a haystack, any mix of keys, values and queries, asked repeatedly."""
-        kinds = (("number", number), ("number", number), ("uuid", uuid), ("word", pair))
-        kind, make_value = kinds[rng.choice(4, p=(0.4, 0.25, 0.15, 0.2))]
+        kinds = (("number", number), ("uuid", uuid), ("word", pair))
+        kind, make_value = kinds[rng.choice(3, p=(0.5, 0.3, 0.2))]
         make_key = uuid if kind == "uuid" and rng.random() < 0.4 else pair
-        haystack = rng.choice(3, p=(0.6, 0.15, 0.25))
+        haystack = rng.choice(3, p=(0.7, 0.15, 0.15))
         cost = 16 + (24 if make_key is uuid else 3) + (26 if kind == "uuid" else 5)
         room = n_tok - 80
         most = max(1, min(room // (2 * cost), 12))
@@ -409,7 +409,8 @@ class Reading:
             return pick(r, language.NAMES).upper() if plain else letters(r, 5, LETTERS)
 
         sentences, chains = [], []
-        for _ in range(int(rng.integers(1, 4)) if n_tok >= 256 else 1):
+        most = max(1, min((n_tok - 60) // 180, 3 if rng.random() < 0.5 else 20))
+        for _ in range(int(rng.integers(1, most + 1))):
             chain = [unlike(rng, name, taken) for _ in range(hops)]
             value = unlike(rng, lambda r: str(r.integers(10000, 99999)), taken)
             lines = [[("VAR", self.text_weight), (f" {chain[0]} =", 0.05), (f" {value}", 0.05)]]

@@ -11,6 +11,7 @@ from tasks import ANSWER_WEIGHT
 
 MODULUS = 20
 MAX_DEGREE = 4
+STOP_WEIGHT = 8.0  # of the token that ends the steps, one among dozens that go on
 
 
 def graph(rng, n_node):
@@ -81,7 +82,9 @@ class Reasoning:
         ]
         for i, (text, _) in enumerate(steps[:count]):
             parts.append((f"Step {i + 1} of {count}: {text}", ANSWER_WEIGHT))
-        return parts + [(state(*steps[count - 1][1]), ANSWER_WEIGHT), (END, 0.3)]
+        last = state(*steps[count - 1][1])
+        parts += [(last[:5], STOP_WEIGHT), (last[5:], ANSWER_WEIGHT)]
+        return parts + [(END, ANSWER_WEIGHT)]
 
     def derivation(self, rng, n_tok):
         """Sums whose parts recur."""
@@ -103,4 +106,5 @@ class Reasoning:
                     ANSWER_WEIGHT,
                 )
             )
-        return parts + [(f"Answer: {total}.", ANSWER_WEIGHT), (END, 0.3)]
+        parts += [("Answer", STOP_WEIGHT), (f": {total}.", ANSWER_WEIGHT)]
+        return parts + [(END, ANSWER_WEIGHT)]
