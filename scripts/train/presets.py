@@ -199,6 +199,17 @@ FAR_CROWDS = {
     "trace": 0.08,
     "derivation": 0.05,
 }
+FAR_FACTS = {
+    "gaps": 0.03,
+    "lists": 0.05,
+    "facts": 0.24,
+    "niah": 0.2,
+    "crowd": 0.11,
+    "code_word": 0.03,
+    "variables": 0.05,
+    "trace": 0.17,
+    "derivation": 0.12,
+}
 
 
 # The larger model: natural text, and questions about far facts in it, to 8,192 tokens.
@@ -214,7 +225,7 @@ MINI = Preset(
     matrix_rate=0.012,
     n_vocab=5120,
     warmup=100,
-    decay_share=0.2,
+    decay_share=0.08,
     compiled=True,
     first_shard=1,
     phases=[
@@ -272,6 +283,13 @@ MINI = Preset(
             {1024: 0.1, 2048: 0.2, 4096: 0.3, 8192: 0.4},
             16384,
             kinds=kinds(0.2, FAR_CROWDS),
+            **HEAVY,
+        ),
+        Phase(
+            150,
+            {1024: 0.3, 2048: 0.1, 4096: 0.25, 8192: 0.35},
+            16384,
+            kinds=kinds(0.2, FAR_FACTS),
             **HEAVY,
         ),
     ],

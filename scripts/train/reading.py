@@ -147,7 +147,8 @@ class Reading:
             (fact.question, self.text_weight),
             (fact.key, self.surprise_weight),
             ("?\nAnswer:", self.text_weight),
-            (fact.head + fact.key + fact.verb, COPY_WEIGHT),
+            (fact.head, ANSWER_WEIGHT),
+            (fact.key + fact.verb, COPY_WEIGHT),
             (value, ANSWER_WEIGHT),
             (".", COPY_WEIGHT),
             (END, COPY_WEIGHT),
@@ -180,7 +181,8 @@ class Reading:
     def facts(self, rng, n_tok, shares, invented):
         """Facts in prose, then questions about them."""
         source, facts = FactSource(rng, shares, invented), []
-        for _ in range(int(rng.integers(1, min(max(2, n_tok // 24), 30) + 1))):
+        most = 4 if n_tok >= 2048 and rng.random() < 0.5 else min(max(2, n_tok // 24), 30)
+        for _ in range(int(rng.integers(1, most + 1))):
             fact = source.draw()
             if fact and fact.kind == "way":
                 facts += [fact] + source.unused_links
@@ -403,14 +405,15 @@ class Reading:
     def variables(self, rng, n_tok):
         """RULER's vt: chains of assignments in noise; the answer names the whole chain."""
         taken, hops = set(), int(rng.integers(2, 6))
-        plain = rng.random() < 0.3
+        most = max(1, min((n_tok - 60) // 180, 3 if rng.random() < 0.5 else 20))
+        n_chain = int(rng.integers(1, most + 1))
+        plain = rng.random() < 0.3 and 2 * n_chain * hops <= len(language.NAMES)
 
         def name(r):
             return pick(r, language.NAMES).upper() if plain else letters(r, 5, LETTERS)
 
         sentences, chains = [], []
-        most = max(1, min((n_tok - 60) // 180, 3 if rng.random() < 0.5 else 20))
-        for _ in range(int(rng.integers(1, most + 1))):
+        for _ in range(n_chain):
             chain = [unlike(rng, name, taken) for _ in range(hops)]
             value = unlike(rng, lambda r: str(r.integers(10000, 99999)), taken)
             lines = [[("VAR", self.text_weight), (f" {chain[0]} =", 0.05), (f" {value}", 0.05)]]

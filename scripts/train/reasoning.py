@@ -81,7 +81,9 @@ class Reasoning:
             (f"1 {start}.\n", ANSWER_WEIGHT),
         ]
         for i, (text, _) in enumerate(steps[:count]):
-            parts.append((f"Step {i + 1} of {count}: {text}", ANSWER_WEIGHT))
+            late = i >= count - 2  # where it is nearly time to stop
+            parts.append(("Step", STOP_WEIGHT / 2 if late else ANSWER_WEIGHT))
+            parts.append((f" {i + 1} of {count}: {text}", ANSWER_WEIGHT))
         last = state(*steps[count - 1][1])
         parts += [(last[:5], STOP_WEIGHT), (last[5:], ANSWER_WEIGHT)]
         return parts + [(END, ANSWER_WEIGHT)]
