@@ -1,11 +1,11 @@
-// attention_amx.cpp - causal attention and its gradients on AMX-BF16, for PyTorch on processors that
-// have it: heads of 64, as many positions as a multiple of 64, one thread. PyTorch 2.6's own kernel
-// for the CPU takes five times as long at 1,024 positions.
+// attention_amx.cpp - causal attention and its gradients on AMX-BF16, for PyTorch on processors
+// that have it: heads of 64, a multiple of 64 positions, one thread. At 1,024 positions PyTorch
+// 2.6's own kernel takes 3.5 times as long (50 against 14 ms for 2 sequences of 4 heads).
 //
 // Forward: blocks of 32 queries go over blocks of keys with a running maximum (Dao et al. 2022).
 // Backward: blocks of 64 keys by 64 queries, transposed, so that what belongs to a query lies along
-// vectors; weights are computed again from the logarithm of their sum. Products read bfloat16 and add
-// up in float32.
+// vectors; weights are computed again from the logarithm of their sum. Products read bfloat16 and
+// add up in float32.
 //
 // A tile of a product's right side holds pairs: row r has [2 r][c], [2 r + 1][c] for 16 columns c.
 
@@ -17,25 +17,27 @@
 
 #include <vector>
 
-namespace {
+namespace
+{
 
 using bf16 = uint16_t;
 
 constexpr int64_t HEAD = 64, TILE = 16, QUERIES = 32, KEYS = 256, BLOCK = 64;
-constexpr int64_t PAIRS = TILE * TILE;  // 32-bit pairs in a tile
+constexpr int64_t PAIRS = TILE * TILE; // 32-bit pairs in a tile
 constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
 
-struct alignas(64) Tiles {  // what ldtilecfg reads
+struct alignas(64) Tiles { // what ldtilecfg reads
     uint8_t palette = 1, start = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {};
     uint8_t rows[16] = {};
 };
 
 // Configures the tiles, and gives them back as another library may have left them.
-class TileUse {
+class TileUse
+{
     Tiles before_;
 
-public:
+  public:
     TileUse()
     {
         static const long refused =
@@ -136,24 +138,24 @@ void pack_turned(const bf16 *x, int64_t step, int64_t n, bf16 *out)
     } while (0)
 #define TILES_LOAD(c, c_step)                                                                      \
     do {                                                                                           \
-        _tile_loadd(0, c, (c_step) * 4);                                                           \
-        _tile_loadd(1, (c) + TILE, (c_step) * 4);                                                  \
-        _tile_loadd(2, (c) + TILE * (c_step), (c_step) * 4);                                       \
-        _tile_loadd(3, (c) + TILE * (c_step) + TILE, (c_step) * 4);                                \
+        _tile_loadd(0, c, (c_step)*4);                                                             \
+        _tile_loadd(1, (c) + TILE, (c_step)*4);                                                    \
+        _tile_loadd(2, (c) + TILE * (c_step), (c_step)*4);                                         \
+        _tile_loadd(3, (c) + TILE * (c_step) + TILE, (c_step)*4);                                  \
     } while (0)
 #define TILES_STORE(c, c_step)                                                                     \
     do {                                                                                           \
-        _tile_stored(0, c, (c_step) * 4);                                                          \
-        _tile_stored(1, (c) + TILE, (c_step) * 4);                                                 \
-        _tile_stored(2, (c) + TILE * (c_step), (c_step) * 4);                                      \
-        _tile_stored(3, (c) + TILE * (c_step) + TILE, (c_step) * 4);                               \
+        _tile_stored(0, c, (c_step)*4);                                                            \
+        _tile_stored(1, (c) + TILE, (c_step)*4);                                                   \
+        _tile_stored(2, (c) + TILE * (c_step), (c_step)*4);                                        \
+        _tile_stored(3, (c) + TILE * (c_step) + TILE, (c_step)*4);                                 \
     } while (0)
 #define TILES_DOT(a0, a1, a_step, b0, b1)                                                          \
     do {                                                                                           \
-        _tile_loadd(4, a0, (a_step) * 2);                                                          \
+        _tile_loadd(4, a0, (a_step)*2);                                                            \
         _tile_loadd(6, b0, 64);                                                                    \
         _tile_loadd(7, b1, 64);                                                                    \
-        _tile_loadd(5, a1, (a_step) * 2);                                                          \
+        _tile_loadd(5, a1, (a_step)*2);                                                            \
         _tile_dpbf16ps(0, 4, 6);                                                                   \
         _tile_dpbf16ps(1, 4, 7);                                                                   \
         _tile_dpbf16ps(2, 5, 6);                                                                   \
@@ -161,8 +163,8 @@ void pack_turned(const bf16 *x, int64_t step, int64_t n, bf16 *out)
     } while (0)
 
 // One head's queries q over keys; out, q: rows q_step apart; lse: log2 of the sums, [n].
-void forward_head(const bf16 *q, int64_t q_step, const uint32_t *k_across,
-                  const uint32_t *v_along, int64_t n, float scale, bf16 *out, float *lse)
+void forward_head(const bf16 *q, int64_t q_step, const uint32_t *k_across, const uint32_t *v_along,
+                  int64_t n, float scale, bf16 *out, float *lse)
 {
     alignas(64) static thread_local float s[QUERIES * KEYS], o[QUERIES * HEAD];
     alignas(64) static thread_local bf16 p[QUERIES * KEYS];
@@ -234,11 +236,10 @@ void forward_head(const bf16 *q, int64_t q_step, const uint32_t *k_across,
 // What a query head's gradients are made of, packed.
 struct QueryPack {
     std::vector<uint32_t> q_across, q_along, g_across, g_along;
-    std::vector<float> dot, dq;  // out . gradient; dq transposed: per 32 queries [HEAD][32]
+    std::vector<float> dot, dq; // out . gradient; dq transposed: per 32 queries [HEAD][32]
 
     explicit QueryPack(int64_t n)
-        : q_across(n * 32), q_along(n * 32), g_across(n * 32), g_along(n * 32), dot(n),
-          dq(n * HEAD)
+        : q_across(n * 32), q_along(n * 32), g_across(n * 32), g_along(n * 32), dot(n), dq(n * HEAD)
     {
     }
 
@@ -295,23 +296,23 @@ void backward_block(const bf16 *k, const bf16 *v, int64_t kv_step, const bf16 *k
 {
     alignas(64) static thread_local float s[BLOCK * BLOCK], ds[BLOCK * BLOCK];
     alignas(64) static thread_local bf16 p_rows[BLOCK * BLOCK], d_rows[BLOCK * BLOCK];
-    alignas(64) static thread_local uint32_t d_pairs[BLOCK * BLOCK / 2];  // [2][4][16][16]
+    alignas(64) static thread_local uint32_t d_pairs[BLOCK * BLOCK / 2]; // [2][4][16][16]
     const __m512 factor = _mm512_set1_ps(scale * float(M_LOG2E)), scales = _mm512_set1_ps(scale);
-    const __m512i places = _mm512_add_epi32(
-        _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-        _mm512_set1_epi32(0));
+    const __m512i places =
+        _mm512_add_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                         _mm512_set1_epi32(0));
     for (int64_t q0 = k0; q0 < n; q0 += BLOCK) {
         products(s, k + k0 * kv_step, kv_step, pack.q_across.data() + q0 * 32);
         products(ds, v + k0 * kv_step, kv_step, pack.g_across.data() + q0 * 32);
         for (int64_t j = 0; j < BLOCK; j += 2)
             for (int64_t i = 0; i < BLOCK; i += 32) {
-                __m256i p[2][2], d[2][2];  // [row][half]
+                __m256i p[2][2], d[2][2]; // [row][half]
                 for (int row = 0; row < 2; row++)
                     for (int half = 0; half < 2; half++) {
                         int64_t at = (j + row) * BLOCK + i + half * 16, query = i + half * 16;
                         __m512 sums = _mm512_loadu_ps(lse + q0 + query);
                         __m512 w = exp2_of(_mm512_fmsub_ps(_mm512_load_ps(s + at), factor, sums));
-                        if (q0 == k0) {  // key j + row is seen by the queries from there on
+                        if (q0 == k0) { // key j + row is seen by the queries from there on
                             __mmask16 seen = _mm512_cmpge_epi32_mask(
                                 places, _mm512_set1_epi32(int(j + row - query)));
                             w = _mm512_maskz_mov_ps(seen, w);
@@ -326,14 +327,13 @@ void backward_block(const bf16 *k, const bf16 *v, int64_t kv_step, const bf16 *k
                     }
                 for (int half = 0; half < 2; half++) {
                     int64_t column = (i + half * 16) / TILE;
-                    _mm512_store_si512(
-                        d_pairs + (j / 32 * 4 + column) * PAIRS + j % 32 / 2 * TILE,
-                        paired(d[0][half], d[1][half]));
+                    _mm512_store_si512(d_pairs + (j / 32 * 4 + column) * PAIRS + j % 32 / 2 * TILE,
+                                       paired(d[0][half], d[1][half]));
                 }
             }
         add_rows(dv, p_rows, pack.g_along.data() + q0 * 32);
         add_rows(dk, d_rows, pack.q_along.data() + q0 * 32);
-        for (int64_t c = 0; c < 2; c++)  // dq^T[HEAD][32] += k^T ds
+        for (int64_t c = 0; c < 2; c++) // dq^T[HEAD][32] += k^T ds
             for (int64_t d = 0; d < 2; d++) {
                 float *to = pack.dq.data() + (q0 / 32 + c) * HEAD * 32 + d * 32 * 32;
                 TILES_LOAD(to, 32);
@@ -360,9 +360,9 @@ void store_rows(const float *rows, int64_t n, bf16 *out, int64_t step)
 // As store_rows, of rows that stand as columns: per 32 of them [HEAD][32].
 void store_turned(const float *columns, int64_t n, bf16 *out, int64_t step)
 {
-    const __m512i down = _mm512_mullo_epi32(
-        _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-        _mm512_set1_epi32(32));
+    const __m512i down =
+        _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                           _mm512_set1_epi32(32));
     for (int64_t i = 0; i < n; i++)
         for (int64_t d = 0; d < HEAD; d += 32) {
             const float *at = columns + (i / 32 * HEAD + d) * 32 + i % 32;
@@ -412,9 +412,10 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor &q, const at::Tensor
     return {out, lse};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor>
-backward(const at::Tensor &g, const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
-         const at::Tensor &out, const at::Tensor &lse)
+std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor &g, const at::Tensor &q,
+                                                        const at::Tensor &k, const at::Tensor &v,
+                                                        const at::Tensor &out,
+                                                        const at::Tensor &lse)
 {
     check(g, q);
     int64_t n_seq = q.size(0), n = q.size(1), n_head = q.size(2), n_kv = k.size(2);
@@ -458,4 +459,4 @@ TORCH_LIBRARY_IMPL(pith, CPU, m)
     m.impl("attention_backward", &backward);
 }
 
-}  // namespace
+} // namespace

@@ -14,7 +14,6 @@ from presets import PRESETS
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from gguf import BOOL, F32, I32, STRING, TENSOR_F16, TENSOR_F32, U32, Writer  # noqa: E402
 
-
 FILE_TYPE_F16 = 1
 
 

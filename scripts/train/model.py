@@ -1,7 +1,8 @@
 """A stock Qwen2 decoder (RMSNorm, RoPE, grouped queries with bias, SwiGLU).
 
-Three ways through attention, equal but for rounding: `attention` for PyTorch 1.13 without a compiler,
-`attention_compiled` whose masks and softmax torch.compile fuses, `attention_amx` of attention_amx.cpp.
+Three ways through attention, equal but for rounding: `attention` for PyTorch 1.13 without a
+compiler, `attention_compiled` whose masks and softmax torch.compile fuses, and `attention_amx` of
+attention_amx.cpp.
 """
 
 import math
@@ -224,7 +225,8 @@ class Decoder(nn.Module):
         torch._dynamo.config.automatic_dynamic_shapes = False
         torch._dynamo.config.cache_size_limit = 4 * len(lengths)
         self.compiled = True
-        if attention_amx.usable(self.c.head_dim, lengths):
+        on_cpu = self.token_embd.weight.device.type == "cpu"
+        if on_cpu and attention_amx.usable(self.c.head_dim, lengths):
             attention_amx.build()
             for layer in self.blk:
                 layer.amx = True

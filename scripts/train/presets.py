@@ -159,7 +159,7 @@ FAR = {
 }
 
 
-# What the first 5,180 steps left weak: one of hundreds of keys, long identifiers, searches and sums.
+# What the first 5,180 steps left weak: one of hundreds of keys, identifiers, searches and sums.
 CROWDS = {
     "gaps": 0.12,
     "lists": 0.06,

@@ -70,7 +70,7 @@ def make_tokenizer(preset, corpus, path):
 
 
 def rate_share(preset, step, fresh):
-    """What the learning rates are multiplied with; fresh: the step at which the optimizers began."""
+    """What the learning rates are multiplied with.  fresh: the step at which optimizers began."""
     rate = min(1.0, (step - fresh + 1) / preset.warmup)
     left = (preset.steps - step) / (preset.steps * preset.decay_share)
     if left < 1:
