@@ -15,6 +15,8 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace
@@ -23,7 +25,8 @@ namespace
 using bf16 = uint16_t;
 
 constexpr int64_t HEAD = 64, TILE = 16, QUERIES = 32, KEYS = 256, BLOCK = 64;
-constexpr int64_t PAIRS = TILE * TILE; // 32-bit pairs in a tile
+constexpr float SCALE = 0.125f, LOG2E = float(M_LOG2E); // of a logit: 1 / sqrt(HEAD)
+constexpr int64_t PAIRS = TILE * TILE;                  // 32-bit pairs in a tile
 constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
 
 struct alignas(64) Tiles { // what ldtilecfg reads
@@ -89,6 +92,11 @@ inline __m256i load16(const bf16 *at)
     return _mm256_loadu_si256((const __m256i *)at);
 }
 
+inline __m512i lane_numbers()
+{
+    return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+}
+
 // The pairs (a, b) of two rows of 16.
 inline __m512i paired(__m256i a, __m256i b)
 {
@@ -128,7 +136,7 @@ void pack_turned(const bf16 *x, int64_t step, int64_t n, bf16 *out)
             out[(i / 32 * 4 + d / TILE) * 2 * PAIRS + d % TILE * 32 + i % 32] = x[i * step + d];
 }
 
-// C[32][32] += A B over `count` steps of 32: A two rows of tiles a_step apart, B two columns.
+// Tiles 0 to 3 are C[32][32], 4 and 5 two rows of tiles of A, 6 and 7 two columns of B.
 #define TILES_ZERO()                                                                               \
     do {                                                                                           \
         _tile_zero(0);                                                                             \
@@ -136,20 +144,15 @@ void pack_turned(const bf16 *x, int64_t step, int64_t n, bf16 *out)
         _tile_zero(2);                                                                             \
         _tile_zero(3);                                                                             \
     } while (0)
-#define TILES_LOAD(c, c_step)                                                                      \
+// move: _tile_loadd or _tile_stored; c: rows of c_step floats.
+#define TILES_MOVE(move, c, c_step)                                                                \
     do {                                                                                           \
-        _tile_loadd(0, c, (c_step)*4);                                                             \
-        _tile_loadd(1, (c) + TILE, (c_step)*4);                                                    \
-        _tile_loadd(2, (c) + TILE * (c_step), (c_step)*4);                                         \
-        _tile_loadd(3, (c) + TILE * (c_step) + TILE, (c_step)*4);                                  \
+        move(0, c, (c_step)*4);                                                                    \
+        move(1, (c) + TILE, (c_step)*4);                                                           \
+        move(2, (c) + TILE * (c_step), (c_step)*4);                                                \
+        move(3, (c) + TILE * (c_step) + TILE, (c_step)*4);                                         \
     } while (0)
-#define TILES_STORE(c, c_step)                                                                     \
-    do {                                                                                           \
-        _tile_stored(0, c, (c_step)*4);                                                            \
-        _tile_stored(1, (c) + TILE, (c_step)*4);                                                   \
-        _tile_stored(2, (c) + TILE * (c_step), (c_step)*4);                                        \
-        _tile_stored(3, (c) + TILE * (c_step) + TILE, (c_step)*4);                                 \
-    } while (0)
+// C += A B over 32; a0, a1: rows of a_step.
 #define TILES_DOT(a0, a1, a_step, b0, b1)                                                          \
     do {                                                                                           \
         _tile_loadd(4, a0, (a_step)*2);                                                            \
@@ -162,13 +165,23 @@ void pack_turned(const bf16 *x, int64_t step, int64_t n, bf16 *out)
         _tile_dpbf16ps(3, 5, 7);                                                                   \
     } while (0)
 
+// C[32][32] = X Y over HEAD: X rows x_step apart, Y packed across, from its column 16 n on.
+inline void product(float *c, int64_t c_step, const bf16 *x, int64_t x_step, const uint32_t *y)
+{
+    TILES_ZERO();
+    for (int64_t half = 0; half < 2; half++)
+        TILES_DOT(x + half * 32, x + TILE * x_step + half * 32, x_step, y + half * PAIRS,
+                  y + (2 + half) * PAIRS);
+    TILES_MOVE(_tile_stored, c, c_step);
+}
+
 // One head's queries q over keys; out, q: rows q_step apart; lse: log2 of the sums, [n].
 void forward_head(const bf16 *q, int64_t q_step, const uint32_t *k_across, const uint32_t *v_along,
-                  int64_t n, float scale, bf16 *out, float *lse)
+                  int64_t n, bf16 *out, float *lse)
 {
     alignas(64) static thread_local float s[QUERIES * KEYS], o[QUERIES * HEAD];
     alignas(64) static thread_local bf16 p[QUERIES * KEYS];
-    const __m512 factor = _mm512_set1_ps(scale * float(M_LOG2E));
+    const __m512 factor = _mm512_set1_ps(SCALE * LOG2E);
     for (int64_t q0 = 0; q0 < n; q0 += QUERIES) {
         float most[QUERIES], sum[QUERIES];
         std::fill_n(most, QUERIES, -1e30f);
@@ -177,14 +190,8 @@ void forward_head(const bf16 *q, int64_t q_step, const uint32_t *k_across, const
         const bf16 *rows = q + q0 * q_step;
         for (int64_t k0 = 0; k0 < q0 + QUERIES; k0 += KEYS) {
             int64_t count = std::min(KEYS, q0 + QUERIES - k0);
-            for (int64_t k = 0; k < count; k += 32) {
-                const uint32_t *b = k_across + (k0 + k) / TILE * 2 * PAIRS;
-                TILES_ZERO();
-                for (int64_t half = 0; half < 2; half++)
-                    TILES_DOT(rows + half * 32, rows + TILE * q_step + half * 32, q_step,
-                              b + half * PAIRS, b + (2 + half) * PAIRS);
-                TILES_STORE(s + k, KEYS);
-            }
+            for (int64_t k = 0; k < count; k += 32)
+                product(s + k, KEYS, rows, q_step, k_across + (k0 + k) / TILE * 2 * PAIRS);
             for (int64_t i = 0; i < QUERIES; i++) {
                 float *row = s + i * KEYS;
                 for (int64_t k = q0 + i + 1 - k0; k < count; k++)
@@ -192,7 +199,7 @@ void forward_head(const bf16 *q, int64_t q_step, const uint32_t *k_across, const
                 __m512 top = _mm512_set1_ps(-1e30f);
                 for (int64_t k = 0; k < count; k += 16)
                     top = _mm512_max_ps(top, _mm512_load_ps(row + k));
-                float now = std::max(most[i], _mm512_reduce_max_ps(top) * scale * float(M_LOG2E));
+                float now = std::max(most[i], _mm512_reduce_max_ps(top) * SCALE * LOG2E);
                 const __m512 shift = _mm512_set1_ps(-now);
                 __m512 total = _mm512_setzero_ps();
                 for (int64_t k = 0; k < count; k += 32) {
@@ -212,12 +219,12 @@ void forward_head(const bf16 *q, int64_t q_step, const uint32_t *k_across, const
             }
             for (int64_t d = 0; d < 2; d++) {
                 float *c = o + d * 32;
-                TILES_LOAD(c, HEAD);
+                TILES_MOVE(_tile_loadd, c, HEAD);
                 for (int64_t k = 0; k < count; k += 32) {
                     const uint32_t *b = v_along + ((k0 + k) / 32 * 4 + d * 2) * PAIRS;
                     TILES_DOT(p + k, p + TILE * KEYS + k, KEYS, b, b + PAIRS);
                 }
-                TILES_STORE(c, HEAD);
+                TILES_MOVE(_tile_stored, c, HEAD);
             }
         }
         for (int64_t i = 0; i < QUERIES; i++) {
@@ -265,13 +272,13 @@ void add_rows(float *c, const bf16 *a, const uint32_t *b)
 {
     for (int64_t r = 0; r < BLOCK; r += 32)
         for (int64_t d = 0; d < 2; d++) {
-            TILES_LOAD(c + r * HEAD + d * 32, HEAD);
+            TILES_MOVE(_tile_loadd, c + r * HEAD + d * 32, HEAD);
             for (int64_t i = 0; i < 2; i++) {
                 const uint32_t *right = b + (i * 4 + d * 2) * PAIRS;
                 TILES_DOT(a + r * BLOCK + i * 32, a + (r + TILE) * BLOCK + i * 32, BLOCK, right,
                           right + PAIRS);
             }
-            TILES_STORE(c + r * HEAD + d * 32, HEAD);
+            TILES_MOVE(_tile_stored, c + r * HEAD + d * 32, HEAD);
         }
 }
 
@@ -279,34 +286,25 @@ void add_rows(float *c, const bf16 *a, const uint32_t *b)
 void products(float *s, const bf16 *x, int64_t step, const uint32_t *y)
 {
     for (int64_t r = 0; r < BLOCK; r += 32)
-        for (int64_t c = 0; c < BLOCK; c += 32) {
-            const uint32_t *b = y + c / TILE * 2 * PAIRS;
-            TILES_ZERO();
-            for (int64_t half = 0; half < 2; half++)
-                TILES_DOT(x + r * step + half * 32, x + (r + TILE) * step + half * 32, step,
-                          b + half * PAIRS, b + (2 + half) * PAIRS);
-            TILES_STORE(s + r * BLOCK + c, BLOCK);
-        }
+        for (int64_t c = 0; c < BLOCK; c += 32)
+            product(s + r * BLOCK + c, BLOCK, x + r * step, step, y + c / TILE * 2 * PAIRS);
 }
 
 // One block of 64 keys with all queries of one head from q0 = k0 on; adds to dk, dv [BLOCK][HEAD].
 void backward_block(const bf16 *k, const bf16 *v, int64_t kv_step, const bf16 *k_turned,
-                    QueryPack &pack, const float *lse, int64_t k0, int64_t n, float scale,
-                    float *dk, float *dv)
+                    QueryPack &pack, const float *lse, int64_t k0, int64_t n, float *dk, float *dv)
 {
     alignas(64) static thread_local float s[BLOCK * BLOCK], ds[BLOCK * BLOCK];
     alignas(64) static thread_local bf16 p_rows[BLOCK * BLOCK], d_rows[BLOCK * BLOCK];
     alignas(64) static thread_local uint32_t d_pairs[BLOCK * BLOCK / 2]; // [2][4][16][16]
-    const __m512 factor = _mm512_set1_ps(scale * float(M_LOG2E)), scales = _mm512_set1_ps(scale);
-    const __m512i places =
-        _mm512_add_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-                         _mm512_set1_epi32(0));
+    const __m512 factor = _mm512_set1_ps(SCALE * LOG2E), scales = _mm512_set1_ps(SCALE);
+    const __m512i places = lane_numbers();
     for (int64_t q0 = k0; q0 < n; q0 += BLOCK) {
         products(s, k + k0 * kv_step, kv_step, pack.q_across.data() + q0 * 32);
         products(ds, v + k0 * kv_step, kv_step, pack.g_across.data() + q0 * 32);
         for (int64_t j = 0; j < BLOCK; j += 2)
             for (int64_t i = 0; i < BLOCK; i += 32) {
-                __m256i p[2][2], d[2][2]; // [row][half]
+                __m256i d[2][2]; // [row][half]
                 for (int row = 0; row < 2; row++)
                     for (int half = 0; half < 2; half++) {
                         int64_t at = (j + row) * BLOCK + i + half * 16, query = i + half * 16;
@@ -319,10 +317,10 @@ void backward_block(const bf16 *k, const bf16 *v, int64_t kv_step, const bf16 *k
                         }
                         __m512 off = _mm512_sub_ps(_mm512_load_ps(ds + at),
                                                    _mm512_loadu_ps(pack.dot.data() + q0 + query));
-                        p[row][half] = (__m256i)_mm512_cvtneps_pbh(w);
+                        __m256i p = (__m256i)_mm512_cvtneps_pbh(w);
                         d[row][half] = (__m256i)_mm512_cvtneps_pbh(
                             _mm512_mul_ps(_mm512_mul_ps(w, scales), off));
-                        _mm256_store_si256((__m256i *)(p_rows + at), p[row][half]);
+                        _mm256_store_si256((__m256i *)(p_rows + at), p);
                         _mm256_store_si256((__m256i *)(d_rows + at), d[row][half]);
                     }
                 for (int half = 0; half < 2; half++) {
@@ -336,13 +334,13 @@ void backward_block(const bf16 *k, const bf16 *v, int64_t kv_step, const bf16 *k
         for (int64_t c = 0; c < 2; c++) // dq^T[HEAD][32] += k^T ds
             for (int64_t d = 0; d < 2; d++) {
                 float *to = pack.dq.data() + (q0 / 32 + c) * HEAD * 32 + d * 32 * 32;
-                TILES_LOAD(to, 32);
+                TILES_MOVE(_tile_loadd, to, 32);
                 for (int64_t i = 0; i < 2; i++) {
                     const bf16 *a = k_turned + ((k0 / 32 + i) * 4 + d * 2) * 2 * PAIRS;
                     const uint32_t *b = d_pairs + (i * 4 + c * 2) * PAIRS;
                     TILES_DOT(a, a + 2 * PAIRS, 32, b, b + PAIRS);
                 }
-                TILES_STORE(to, 32);
+                TILES_MOVE(_tile_stored, to, 32);
             }
     }
 }
@@ -360,9 +358,7 @@ void store_rows(const float *rows, int64_t n, bf16 *out, int64_t step)
 // As store_rows, of rows that stand as columns: per 32 of them [HEAD][32].
 void store_turned(const float *columns, int64_t n, bf16 *out, int64_t step)
 {
-    const __m512i down =
-        _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-                           _mm512_set1_epi32(32));
+    const __m512i down = _mm512_slli_epi32(lane_numbers(), 5);
     for (int64_t i = 0; i < n; i++)
         for (int64_t d = 0; d < HEAD; d += 32) {
             const float *at = columns + (i / 32 * HEAD + d) * 32 + i % 32;
@@ -405,8 +401,7 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor &q, const at::Tensor
         pack_along(data(v) + at, kv_step, n, v_along.data());
         for (int64_t h = kv * n_head / n_kv; h < (kv + 1) * n_head / n_kv; h++)
             forward_head(data(q) + seq * n * q_step + h * HEAD, q_step, k_across.data(),
-                         v_along.data(), n, 1 / std::sqrt(float(HEAD)),
-                         data(out) + seq * n * q_step + h * HEAD,
+                         v_along.data(), n, data(out) + seq * n * q_step + h * HEAD,
                          lse.data_ptr<float>() + (seq * n_head + h) * n);
     }
     return {out, lse};
@@ -436,8 +431,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor &g, con
             for (int64_t k0 = 0; k0 < n; k0 += BLOCK)
                 backward_block(data(k) + at, data(v) + at, kv_step, k_turned.data(), pack,
                                lse.data_ptr<float>() + (seq * n_head + h) * n, k0, n,
-                               1 / std::sqrt(float(HEAD)), k_sum.data() + k0 * HEAD,
-                               v_sum.data() + k0 * HEAD);
+                               k_sum.data() + k0 * HEAD, v_sum.data() + k0 * HEAD);
             store_turned(pack.dq.data(), n, data(dq) + head, q_step);
         }
         store_rows(k_sum.data(), n, data(dk) + at, kv_step);

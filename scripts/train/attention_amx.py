@@ -1,9 +1,10 @@
-"""torch.ops.pith.attention of attention_amx.cpp, built on first use, with its gradient.
+"""torch.ops.pith.attention of attention_amx.cpp, with its gradient.
 
 python3 attention_amx.py compares both with PyTorch's in float32.
 """
 
 import os
+import tempfile
 
 import torch
 
@@ -18,11 +19,26 @@ def usable(head_dim, lengths):
     return fits and torch.cpu._is_amx_tile_supported()
 
 
-def build():
+def unlock(folder):
+    """Forgets a process that was killed while it compiled: PyTorch would wait for its end."""
+    lock = os.path.join(folder, "lock")
+    if os.path.exists(lock):
+        os.remove(lock)
+
+
+def build(folder):
+    """Compiles the kernel there, or waits for who does."""
     from torch.utils import cpp_extension  # takes a second
 
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attention_amx.cpp")
-    cpp_extension.load("pith_attention", [source], extra_cflags=FLAGS, is_python_module=False)
+    os.makedirs(folder, exist_ok=True)
+    cpp_extension.load(
+        "pith_attention",
+        [source],
+        extra_cflags=FLAGS,
+        build_directory=folder,
+        is_python_module=False,
+    )
 
     @torch.library.register_fake("pith::attention")
     def _(q, k, v):
@@ -52,7 +68,8 @@ def mixed(q, k, v):
 def main():
     if not usable(HEAD, [BLOCK]):
         raise SystemExit("this processor has no AMX")
-    build()
+    with tempfile.TemporaryDirectory() as folder:
+        build(folder)
     torch.manual_seed(1)
     for n_tok in (BLOCK, 9 * BLOCK, 16 * BLOCK):
         shapes = [(2, n_tok, n_head, HEAD) for n_head in (4, 2, 2, 4)]

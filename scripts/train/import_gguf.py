@@ -45,22 +45,13 @@ def main():
     parser.add_argument("--tokens", type=int, default=0, help="tokens that it was trained on")
     parser.add_argument("--seconds", type=float, default=0.0, help="for the log")
     args = parser.parse_args()
-    reader, preset = gguf.GGUFReader(args.file), PRESETS[args.preset]
+    reader = gguf.GGUFReader(args.file)
     arch = bytes(reader.fields["general.architecture"].parts[-1]).decode()
     if arch != ARCH:
         parser.error(f"{args.file}: architecture {arch} is not {ARCH}")
     tok = tokenizer_of(reader)
     os.makedirs(args.folder, exist_ok=True)
     tok.save(os.path.join(args.folder, "tokenizer.json"))
-    config = Config(
-        tok.size,
-        preset.n_embd,
-        preset.n_layer,
-        preset.n_head,
-        preset.n_head_kv,
-        preset.n_ff,
-        preset.rope_theta,
-    )
     model = {
         t.name: torch.from_numpy(t.data.astype("float32").copy()) for t in reader.tensors
     }
@@ -72,7 +63,7 @@ def main():
         "tokens": args.tokens,
         "preset": args.preset,
         "seed": args.seed,
-        "config": vars(config),
+        "config": vars(Config.of(PRESETS[args.preset], tok.size)),
     }
     torch.save(state, os.path.join(args.folder, "checkpoint.pt"))
 

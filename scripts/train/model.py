@@ -35,6 +35,13 @@ class Config:
     norm_eps: float = 1e-5
     tied: bool = False
 
+    @classmethod
+    def of(cls, preset, n_vocab):
+        p = preset
+        return cls(
+            n_vocab, p.n_embd, p.n_layer, p.n_head, p.n_head_kv, p.n_ff, p.rope_theta
+        )
+
     @property
     def head_dim(self):
         return self.n_embd // self.n_head
@@ -220,14 +227,15 @@ class Decoder(nn.Module):
             q_bias[head, 1] = gain * torch.sin(-f * (head + 1))
         self.blk[0].attn_k.bias.data[:half] = gain
 
-    def compile(self, lengths):
-        """From now on runs compiled layers on sequences of these lengths."""
+    def compile(self, lengths, kernels):
+        """From now on runs compiled layers on sequences of these lengths; kernels: a folder for
+        what is compiled."""
         torch._dynamo.config.automatic_dynamic_shapes = False
         torch._dynamo.config.cache_size_limit = 4 * len(lengths)
         self.compiled = True
         on_cpu = self.token_embd.weight.device.type == "cpu"
         if on_cpu and attention_amx.usable(self.c.head_dim, lengths):
-            attention_amx.build()
+            attention_amx.build(kernels)
             for layer in self.blk:
                 layer.amx = True
         for layer in self.blk:

@@ -212,6 +212,35 @@ FAR_FACTS = {
 }
 
 
+# What the first 7,200 steps left weak: several answers, long identifiers, when to end.
+LISTS = {
+    "gaps": 0.04,
+    "lists": 0.24,
+    "facts": 0.03,
+    "niah": 0.2,
+    "crowd": 0.16,
+    "code_word": 0.02,
+    "variables": 0.12,
+    "common_words": 0.04,
+    "coded_words": 0.02,
+    "trace": 0.08,
+    "derivation": 0.05,
+}
+FAR_LISTS = {
+    "gaps": 0.03,
+    "lists": 0.14,
+    "facts": 0.06,
+    "niah": 0.25,
+    "crowd": 0.18,
+    "code_word": 0.03,
+    "variables": 0.1,
+    "common_words": 0.03,
+    "coded_words": 0.02,
+    "trace": 0.1,
+    "derivation": 0.06,
+}
+
+
 # The larger model: natural text, and questions about far facts in it, to 8,192 tokens.
 MINI = Preset(
     n_embd=256,
@@ -225,7 +254,7 @@ MINI = Preset(
     matrix_rate=0.012,
     n_vocab=5120,
     warmup=100,
-    decay_share=0.08,
+    decay_share=0.1,
     compiled=True,
     first_shard=1,
     phases=[
@@ -290,6 +319,15 @@ MINI = Preset(
             {1024: 0.3, 2048: 0.1, 4096: 0.25, 8192: 0.35},
             16384,
             kinds=kinds(0.2, FAR_FACTS),
+            **HEAVY,
+        ),
+        Phase(600, {512: 0.5, 1024: 0.5}, 16384, kinds=kinds(0.12, LISTS), **MIDDLE),
+        Phase(550, {1024: 0.4, 2048: 0.6}, 16384, kinds=kinds(0.15, LISTS), **MIDDLE),
+        Phase(
+            700,
+            {1024: 0.2, 2048: 0.25, 4096: 0.25, 8192: 0.3},
+            16384,
+            kinds=kinds(0.2, FAR_LISTS),
             **HEAVY,
         ),
     ],

@@ -79,6 +79,22 @@ def unlike(rng, make, taken):
             return value
 
 
+def announcement(kind, one):
+    """How RULER begins a text with one fact, or with several."""
+    some, s, its = ("A", "", "is") if one else ("Some", "s", "are")
+    return (
+        f"{some} special magic {kind}{s} {its} hidden within the following text. Make sure"
+        f" to memorize it. I will quiz you about the {kind}{s} afterwards.\n"
+    )
+
+
+def asking(kind, queries, one):
+    """(question, beginning of its answer) in RULER's words, for one value or for several."""
+    s, its, all_ = ("", "is", "") if one else ("s", "are", " all")
+    asked = f"special magic {kind}{s} for {join_words(queries)} mentioned in the provided text"
+    return f"\nWhat {its}{all_} the {asked}?", f" The {asked} {its}"
+
+
 def join_words(words):
     """a; a and b; a, b, and c: the way a question lists its keys."""
     if len(words) < 3:
@@ -96,16 +112,19 @@ class Reading:
     def length(self, parts):
         return len(self.tok.encode("".join(text for text, _ in parts if text is not END)))
 
-    def question(self, text, prefix, answers, joint=", "):
-        """Parts of a question and its answer, closed by the end token."""
+    def question(self, text, prefix, answers, joint=", ", names=None):
+        """Parts of a question and its answer, closed by the end token; names, if any, stand before
+        the answers."""
         parts = [(text + prefix, self.text_weight)]
         for i, answer in enumerate(answers):
             lead = "" if i == 0 else joint.rstrip()
-            parts += [(lead, self.text_weight)] if lead else []
+            parts += [(lead, ANSWER_WEIGHT)] if lead else []
+            parts += [(f" {names[i]}", ANSWER_WEIGHT)] if names else []
             space, first = (" ", "") if answer[0].isdigit() else ("", " ")
             parts += [(space, self.text_weight)] if space else []
             parts += [(first + answer[:3], CHOICE_WEIGHT), (answer[3:], ANSWER_WEIGHT)]
-        return parts + [(".", self.text_weight), (END, self.text_weight)]
+        last = ANSWER_WEIGHT if len(answers) > 1 else self.text_weight
+        return parts + [(".", last), (END, self.text_weight)]
 
     def prose(self, rng, n_tok):
         return self.corpus.text(rng, max(n_tok, 8))
@@ -240,8 +259,8 @@ class Reading:
         return parts
 
     def lists(self, rng, n_tok):
-        """As gaps, with several answers: those of several keys in the order of the question, or all
-        values of one key in the order of the text."""
+        """As gaps, with several answers: those of several keys in the order of the question, each
+        after its key, or all values of one key in the order of the text."""
         kind, make_value = VALUES[rng.integers(len(VALUES))]
         n_value = int(rng.integers(2, 5)) if rng.random() < 0.5 else 1
         n_fact = int(rng.integers(4, max(4, min(100, n_tok // 24)) + 1))
@@ -252,13 +271,15 @@ class Reading:
         pairs = [pairs[i] for i in rng.permutation(len(pairs))]
         keys = list(dict.fromkeys(key for key, _ in pairs))
         parts = self.said(rng, kind, pairs)
-        room = n_tok - self.length(parts)
-        while room > 0:
-            n_query = min(len(keys), int(rng.integers(2, 5))) if n_value == 1 else 1
-            queries = [keys[i] for i in rng.choice(len(keys), n_query, False)]
-            values = [v for q in queries for k, v in pairs if k == q]
-            asked = f"The special magic {kind}s for {join_words(queries)}{pick(rng, GAPS)} are"
-            question = self.question("\n", asked, values)[:-1]
+        room, left = n_tok - self.length(parts), keys
+        while room > 0 and left:  # each key once: what was answered could be copied from there
+            n_query = min(len(left), int(rng.integers(2, 5))) if n_value == 1 else 1
+            left = [left[i] for i in rng.permutation(len(left))]
+            queries, left = left[:n_query], left[n_query:]
+            asked = [(k, v) for q in queries for k, v in pairs if k == q]
+            text = f"The special magic {kind}s for {join_words(queries)}{pick(rng, GAPS)} are"
+            names = [k for k, _ in asked] if n_query > 1 else None
+            question = self.question("\n", text, [v for _, v in asked], names=names)[:-1]
             room -= self.length(question)
             parts += question
         return parts
@@ -274,7 +295,7 @@ class Reading:
         cost = 16 + (24 if make_key is uuid else 3) + (26 if kind == "uuid" else 5)
         room = n_tok - 80
         most = max(1, min(room // (2 * cost), 12))
-        n_value = int(rng.integers(2, 5)) if most >= 4 and rng.random() < 0.25 else 1
+        n_value = int(rng.integers(2, 5)) if most >= 4 and rng.random() < 0.4 else 1
         n_key = max(1, int(rng.integers(1, most + 1)) // n_value)
         if haystack == 2:
             n_key, n_value = max(1, room // (cost + 2)), 1
@@ -288,15 +309,7 @@ class Reading:
         ]
         sentences = [sentences[i] for i in rng.permutation(len(sentences))]
         asked = self.niah_questions(rng, kind, keys, sentences, n_tok)
-        one = len(asked[0][1]) == 1
-        some, s, its = ("A", "", "is") if one else ("Some", "s", "are")
-        parts = [
-            (
-                f"{some} special magic {kind}{s} {its} hidden within the following text. Make sure"
-                f" to memorize it. I will quiz you about the {kind}{s} afterwards.\n",
-                self.text_weight,
-            )
-        ]
+        parts = [(announcement(kind, len(asked[0][1]) == 1), self.text_weight)]
         tail = [p for _, _, question in asked for p in question]
         room = n_tok - self.length(parts + tail) - sum(self.length(s) + 2 for s in sentences)
         if haystack == 0 and room > 16:
@@ -309,7 +322,7 @@ class Reading:
         """Needles alone, as many as fit, each with its own key, and as many questions as fit:
         RULER's multikey_2 and _3, asked often enough to learn to tell hundreds of keys apart."""
         kinds = (("number", number, pair), ("uuid", uuid, uuid), ("uuid", uuid, pair))
-        kind, make_value, make_key = kinds[rng.choice(3, p=(0.5, 0.3, 0.2))]
+        kind, make_value, make_key = kinds[rng.choice(3, p=(0.25, 0.55, 0.2))]
         cost = self.length(self.needle(kind, make_key(rng), make_value(rng))) + 1
         n_key = max(2, int((n_tok - 80) * rng.uniform(0.3, 0.85)) // cost)
         if make_key is pair and rng.random() < 0.6:  # from so few words that each is in many keys
@@ -324,24 +337,15 @@ class Reading:
         taken, pairs = set(), []
         for _ in range(n_key):
             pairs.append((unlike(rng, make_key, taken), unlike(rng, make_value, taken)))
-        parts = [
-            (
-                f"A special magic {kind} is hidden within the following text. Make sure"
-                f" to memorize it. I will quiz you about the {kind} afterwards.\n",
-                self.text_weight,
-            )
-        ]
+        parts = [(announcement(kind, True), self.text_weight)]
         parts += self.lined(rng, 0, None, [self.needle(kind, k, v) for k, v in pairs])
         room, order = n_tok - self.length(parts), []
         while room > 0:
             order = order or [int(i) for i in rng.permutation(n_key)]
             key, value = pairs[order.pop()]
-            asked = f"special magic {kind} for {key}"
-            text = f"\nWhat is the {asked} mentioned in the provided text?"
-            prefix = f" The {asked} mentioned in the provided text is"
+            text, prefix = asking(kind, [key], True)
             if rng.random() < 0.25:
-                text = "\n"
-                prefix = f"The {asked}{pick(rng, GAPS)} is"
+                text, prefix = "\n", f"The special magic {kind} for {key}{pick(rng, GAPS)} is"
             question = self.question(text, prefix, [value])
             room -= self.length(question) + 1
             parts += question
@@ -359,25 +363,19 @@ class Reading:
     def niah_questions(self, rng, kind, keys, sentences, n_tok):
         """[(keys, answers, parts)]: several questions, the first with the shape of the document."""
         order = [s[3][0][1:] for s in sentences]
-        names = list(keys)
+        left = [list(keys)[i] for i in rng.permutation(len(keys))]  # each once, as in lists
         questions, spent = [], 0
-        n_query = int(rng.integers(2, 5)) if len(names) >= 4 and rng.random() < 0.25 else 1
+        n_query = int(rng.integers(2, 5)) if len(left) >= 4 and rng.random() < 0.3 else 1
         share = 2 if n_tok <= 512 else 4  # short documents ask more
-        while not questions or (spent < n_tok // share and len(questions) < 24):
-            queries = [names[i] for i in rng.choice(len(names), min(n_query, len(names)), False)]
-            answers = [v for q in queries for v in sorted(keys[q], key=order.index)]
-            s, its, all_ = ("", "is", "") if len(answers) == 1 else ("s", "are", " all")
-            text = (
-                f"\nWhat {its}{all_} the special magic {kind}{s} for {join_words(queries)}"
-                " mentioned in the provided text?"
-            )
-            prefix = (
-                f" The special magic {kind}{s} for {join_words(queries)} mentioned in the"
-                f" provided text {its}"
-            )
+        while not questions or (left and spent < n_tok // share and len(questions) < 24):
+            queries, left = left[:n_query], left[n_query:]
+            asked = [(q, v) for q in queries for v in sorted(keys[q], key=order.index)]
+            answers = [v for _, v in asked]
+            text, prefix = asking(kind, queries, len(answers) == 1)
             if rng.random() < (0.4 if n_tok <= 512 else 0.1):  # the key right before its value
-                text, prefix = "\n", f"The special magic {kind}{s} for {join_words(queries)} {its}"
-            parts = self.question(text, prefix, answers)
+                text, prefix = "\n", prefix[1:].replace(" mentioned in the provided text", "")
+            names = [q for q, _ in asked] if len(queries) > 1 else None
+            parts = self.question(text, prefix, answers, names=names)
             questions.append((queries, answers, parts))
             spent += self.length(parts)
         return questions
@@ -470,7 +468,7 @@ class Reading:
         taken = set(words)
         words += [unlike(rng, language.invent, taken) for _ in range(rooms // 10)]
         n_rare = max(1, (rooms - n_common * often) // rarely)
-        common = words[:n_common]
+        common = sorted(words[:n_common])  # an order in which none comes twice
         listed = common * often + words[n_common : n_common + n_rare] * rarely
         listed = [listed[i] for i in rng.permutation(len(listed))]
         parts = [

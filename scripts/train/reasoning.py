@@ -70,7 +70,7 @@ class Reasoning:
     def trace(self, rng, n_tok):
         """One search; the graph is as large as the length allows, 30 nodes at most."""
         most = max(4, min(30, n_tok // 26))
-        edges = graph(rng, int(rng.integers(max(3, most // 3), most + 1)))
+        edges = graph(rng, int(rng.integers(max(3, most // 2), most + 1)))
         start = list(edges)[rng.integers(len(edges))]
         steps = search(edges, start)
         count = int(rng.integers(min(3, len(steps)), len(steps) + 1))
@@ -90,7 +90,8 @@ class Reasoning:
 
     def derivation(self, rng, n_tok):
         """Sums whose parts recur."""
-        n_part = int(rng.integers(2, max(3, min(60, n_tok // 45)) + 1))
+        most = max(3, min(60, n_tok // 45))
+        n_part = int(rng.integers(2 if rng.random() < 0.5 else most // 2, most + 1))
         pool = rng.integers(0, MODULUS, (max(1, (n_part + 1) // 2), 2))
         pairs = [tuple(int(x) for x in pool[rng.integers(len(pool))]) for _ in range(n_part)]
         listed = " ".join(f"#{i + 1} {a}&{b}" for i, (a, b) in enumerate(pairs))

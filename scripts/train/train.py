@@ -24,6 +24,7 @@ import torch.distributed
 import torch.multiprocessing
 import torch.nn.functional as F
 
+import attention_amx
 import language
 import tokenizer
 from corpus import Corpus, read
@@ -41,6 +42,7 @@ PART_TOKENS = 2048  # of a shard that compiled layers take at a time: what cache
 SMOOTHING = 0.9  # of the running figures in the log
 LANGUAGE_COUNT = 3000  # how often each word of the tasks counts beside a corpus
 RARE = 3  # pieces of the corpus that occur less often teach the tokenizer nothing
+KERNELS = "kernels"  # a folder in that of the run
 GGUF_SPECIALS = 2  # begin and end of a text
 
 
@@ -114,10 +116,10 @@ def phase_of(preset, step):
 def prepare(args):
     """Makes what the processes read: the tokenizer and the encoded corpus."""
     os.makedirs(args.out, exist_ok=True)
-    tok = make_tokenizer(
-        PRESETS[args.preset], args.corpus, os.path.join(args.out, "tokenizer.json")
-    )
+    preset = PRESETS[args.preset]
+    tok = make_tokenizer(preset, args.corpus, os.path.join(args.out, "tokenizer.json"))
     Corpus.load(tok, args.corpus, os.path.join(args.out, "corpus.npy"))
+    attention_amx.unlock(os.path.join(args.out, KERNELS))
 
 
 class Run:
@@ -132,8 +134,8 @@ class Run:
             args.device,
             rank,
         )
-        self.preset, self.token_losses = PRESETS[args.preset], token_losses
-        p = self.preset
+        self.preset = p = PRESETS[args.preset]
+        self.token_losses = torch.compile(token_losses) if p.compiled else token_losses
         os.makedirs(self.folder, exist_ok=True)
         torch.set_num_threads(1)
         torch.manual_seed(self.seed)
@@ -144,14 +146,11 @@ class Run:
         else:
             stories = Stories(tok, self.seed)
             self.tasks = [Tasks(tok, stories, phase) for phase in p.phases]
-        self.model = Decoder(
-            Config(tok.size, p.n_embd, p.n_layer, p.n_head, p.n_head_kv, p.n_ff, p.rope_theta)
-        ).to(self.device)
+        self.model = Decoder(Config.of(p, tok.size)).to(self.device)
         self.optimizers = make_optimizers(self.model, p)
         self.initial_rates = [g["lr"] for o in self.optimizers for g in o.param_groups]
         if p.compiled:
-            self.model.compile(p.lengths)
-            self.token_losses = torch.compile(token_losses)
+            self.model.compile(p.lengths, os.path.join(self.folder, KERNELS))
         self.step, self.seconds, self.n_tokens, self.running, self.fresh = 0, 0.0, 0, {}, 0
         self.checkpoint = os.path.join(self.folder, "checkpoint.pt")
         if os.path.exists(self.checkpoint):
