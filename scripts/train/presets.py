@@ -322,9 +322,9 @@ MINI = Preset(
             **HEAVY,
         ),
         Phase(600, {512: 0.5, 1024: 0.5}, 16384, kinds=kinds(0.12, LISTS), **MIDDLE),
-        Phase(550, {1024: 0.4, 2048: 0.6}, 16384, kinds=kinds(0.15, LISTS), **MIDDLE),
+        Phase(450, {1024: 0.4, 2048: 0.6}, 16384, kinds=kinds(0.15, LISTS), **MIDDLE),
         Phase(
-            700,
+            550,
             {1024: 0.2, 2048: 0.25, 4096: 0.25, 8192: 0.3},
             16384,
             kinds=kinds(0.2, FAR_LISTS),
