@@ -228,16 +228,16 @@ LISTS = {
 }
 FAR_LISTS = {
     "gaps": 0.03,
-    "lists": 0.14,
+    "lists": 0.11,
     "facts": 0.06,
-    "niah": 0.25,
-    "crowd": 0.18,
+    "niah": 0.22,
+    "crowd": 0.14,
     "code_word": 0.03,
     "variables": 0.1,
-    "common_words": 0.03,
-    "coded_words": 0.02,
-    "trace": 0.1,
-    "derivation": 0.06,
+    "common_words": 0.02,
+    "coded_words": 0.01,
+    "trace": 0.15,
+    "derivation": 0.13,
 }
 
 
@@ -322,10 +322,10 @@ MINI = Preset(
             **HEAVY,
         ),
         Phase(600, {512: 0.5, 1024: 0.5}, 16384, kinds=kinds(0.12, LISTS), **MIDDLE),
-        Phase(450, {1024: 0.4, 2048: 0.6}, 16384, kinds=kinds(0.15, LISTS), **MIDDLE),
+        Phase(350, {1024: 0.4, 2048: 0.6}, 16384, kinds=kinds(0.15, LISTS), **MIDDLE),
         Phase(
-            550,
-            {1024: 0.2, 2048: 0.25, 4096: 0.25, 8192: 0.3},
+            650,
+            {1024: 0.3, 2048: 0.25, 4096: 0.25, 8192: 0.2},
             16384,
             kinds=kinds(0.2, FAR_LISTS),
             **HEAVY,

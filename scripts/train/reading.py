@@ -17,6 +17,8 @@ from tasks import ANSWER_WEIGHT, COPY_WEIGHT, FactSource
 END = None  # the text of a part that is the end token
 CHOICE_WEIGHT = 3.0  # of the beginning of an answer; what follows can be copied from its place
 
+ORDINALS = ("first", "second", "third", "fourth")  # of the values of a key
+
 NOISE = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 )
@@ -100,6 +102,18 @@ def join_words(words):
     if len(words) < 3:
         return " and ".join(words)
     return ", ".join(words[:-1]) + ", and " + words[-1]
+
+
+def called(named, n_query):
+    """What stands before each answer of [(key, value)], grouped by key: the key if several were
+    asked for, which of its values if it has several; None before an only one."""
+    keys = [key for key, _ in named]
+    names = []
+    for i, key in enumerate(keys):
+        name = [key] if n_query > 1 else []
+        name += [ORDINALS[i - keys.index(key)]] if keys.count(key) > 1 else []
+        names.append(" ".join(name))
+    return names if any(names) else None
 
 
 class Reading:
@@ -260,7 +274,7 @@ class Reading:
 
     def lists(self, rng, n_tok):
         """As gaps, with several answers: those of several keys in the order of the question, each
-        after its key, or all values of one key in the order of the text."""
+        after its key, or all values of one key in the order of the text, counted."""
         kind, make_value = VALUES[rng.integers(len(VALUES))]
         n_value = int(rng.integers(2, 5)) if rng.random() < 0.5 else 1
         n_fact = int(rng.integers(4, max(4, min(100, n_tok // 24)) + 1))
@@ -278,8 +292,8 @@ class Reading:
             queries, left = left[:n_query], left[n_query:]
             asked = [(k, v) for q in queries for k, v in pairs if k == q]
             text = f"The special magic {kind}s for {join_words(queries)}{pick(rng, GAPS)} are"
-            names = [k for k, _ in asked] if n_query > 1 else None
-            question = self.question("\n", text, [v for _, v in asked], names=names)[:-1]
+            names, values = called(asked, n_query), [v for _, v in asked]
+            question = self.question("\n", text, values, names=names)[:-1]
             room -= self.length(question)
             parts += question
         return parts
@@ -374,7 +388,7 @@ class Reading:
             text, prefix = asking(kind, queries, len(answers) == 1)
             if rng.random() < (0.4 if n_tok <= 512 else 0.1):  # the key right before its value
                 text, prefix = "\n", prefix[1:].replace(" mentioned in the provided text", "")
-            names = [q for q, _ in asked] if len(queries) > 1 else None
+            names = called(asked, len(queries))
             parts = self.question(text, prefix, answers, names=names)
             questions.append((queries, answers, parts))
             spent += self.length(parts)
