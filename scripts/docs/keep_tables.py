@@ -6,28 +6,24 @@ percent more it is than that of the full cache over the same chunks. Standard li
 
 usage: scripts/docs/keep_tables.py RESULTS.jsonl ...
 """
-import json
 import sys
 from collections import defaultdict
 
-from read_tables import order
+import recall_tables
+from read_tables import figure, order
 
 
 def read_results(paths):
     """policy -> task -> budget ("" without) -> text; the last of equal cells counts."""
     table = defaultdict(lambda: defaultdict(dict))
-    for path in paths:
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                result = json.loads(line)
-                cell, summary = result["cell"], result["summary"]
-                table[cell["policy"]][cell["task"]][cell["budget"] or ""] = text_of(summary)
+    for (task, policy, budget), result in recall_tables.read(paths).items():
+        table[policy][task][budget] = text_of(result["summary"])
     return table
 
 
 def text_of(summary):
     if "score" in summary:
-        return f"{summary['score']:.2f}".replace("0.", ".", 1)
+        return figure(summary["score"])
     if "ratio" in summary:
         return f"{100 * (summary['ratio'] - 1):.1f}"
     return f"{summary['perplexity']:.1f}"
