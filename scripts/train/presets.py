@@ -226,6 +226,16 @@ LISTS = {
     "trace": 0.08,
     "derivation": 0.05,
 }
+COUNTED = {
+    "gaps": 0.02,
+    "lists": 0.4,
+    "facts": 0.03,
+    "niah": 0.25,
+    "crowd": 0.08,
+    "variables": 0.06,
+    "trace": 0.09,
+    "derivation": 0.07,
+}
 FAR_LISTS = {
     "gaps": 0.03,
     "lists": 0.11,
@@ -323,8 +333,9 @@ MINI = Preset(
         ),
         Phase(600, {512: 0.5, 1024: 0.5}, 16384, kinds=kinds(0.12, LISTS), **MIDDLE),
         Phase(350, {1024: 0.4, 2048: 0.6}, 16384, kinds=kinds(0.15, LISTS), **MIDDLE),
+        Phase(250, {512: 0.6, 1024: 0.4}, 16384, kinds=kinds(0.1, COUNTED), **MIDDLE),
         Phase(
-            650,
+            400,
             {1024: 0.3, 2048: 0.25, 4096: 0.25, 8192: 0.2},
             16384,
             kinds=kinds(0.2, FAR_LISTS),

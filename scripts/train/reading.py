@@ -104,6 +104,11 @@ def join_words(words):
     return ", ".join(words[:-1]) + ", and " + words[-1]
 
 
+def several(rng):
+    """How many values a key has: mostly RULER's four."""
+    return int(rng.choice((2, 3, 4), p=(0.15, 0.15, 0.7)))
+
+
 def called(named, n_query):
     """What stands before each answer of [(key, value)], grouped by key: the key if several were
     asked for, which of its values if it has several; None before an only one."""
@@ -276,7 +281,7 @@ class Reading:
         """As gaps, with several answers: those of several keys in the order of the question, each
         after its key, or all values of one key in the order of the text, counted."""
         kind, make_value = VALUES[rng.integers(len(VALUES))]
-        n_value = int(rng.integers(2, 5)) if rng.random() < 0.5 else 1
+        n_value = several(rng) if rng.random() < 0.6 else 1
         n_fact = int(rng.integers(4, max(4, min(100, n_tok // 24)) + 1))
         taken, pairs = set(), []
         for _ in range(max(1, n_fact // n_value)):
@@ -309,7 +314,7 @@ class Reading:
         cost = 16 + (24 if make_key is uuid else 3) + (26 if kind == "uuid" else 5)
         room = n_tok - 80
         most = max(1, min(room // (2 * cost), 12))
-        n_value = int(rng.integers(2, 5)) if most >= 4 and rng.random() < 0.4 else 1
+        n_value = several(rng) if most >= 4 and rng.random() < 0.4 else 1
         n_key = max(1, int(rng.integers(1, most + 1)) // n_value)
         if haystack == 2:
             n_key, n_value = max(1, room // (cost + 2)), 1
