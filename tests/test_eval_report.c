@@ -353,6 +353,55 @@ static void test_depth_and_length(void **state)
     eval_text_free(&page);
 }
 
+static void test_every_policy_at_every_budget(void **state)
+{
+    (void)state;
+    static const struct line lines[] = {
+        {"recursion", "m", "full", "score", 0.75, 0, 4, 0, 0, 1,
+         "[{\"steps\": 6, \"n\": 2, \"score\": 1.0}, {\"steps\": 8, \"n\": 2, \"score\": 0.5}]"},
+        {"recursion", "m", "a<b:budget=256", "score", 0.5, 0, 4, 0, 0, 1,
+         "[{\"steps\": 6, \"n\": 2, \"score\": 0.75}, {\"steps\": 8, \"n\": 2, \"score\": 0.25}]"},
+        {"recursion", "m", "a<b:budget=64", "score", 0.125, 0, 4, 0, 0, 1,
+         "[{\"steps\": 6, \"n\": 3, \"score\": 0.125}]"},
+    };
+    write_lines(in_folder("m.jsonl"), lines, 3, "");
+    struct eval_text page = page_of(in_folder("m.jsonl"), NULL);
+    check_well_formed(&page);
+    const char *at = strstr(page.data, "Every policy at every budget");
+    assert_non_null(at);
+    /* Budgets stand in their order, the rows' means in the cells, a dash where there is no row. */
+    const char *small = strstr(at, "a&lt;b at 64, steps 6"), *none = strstr(at, "at 64, steps 8");
+    const char *large = strstr(at, "a&lt;b at 256, steps 8"), *full = strstr(at, "full, steps 8");
+    assert_true(small != NULL && none != NULL && large != NULL && full != NULL);
+    assert_true(full < small && small < none && none < large);
+    assert_in_range(strstr(small, ">0.12<") - small, 1, 200);
+    assert_in_range(strstr(none, "class=\"none\"") - none, 1, 60);
+    assert_in_range(strstr(large, ">0.25<") - large, 1, 200);
+    assert_in_range(strstr(full, ">0.50<") - full, 1, 200);
+    eval_text_free(&page);
+    /* Rows of which one lacks what the others differ in: the policy's figure at the budget. */
+    struct line other[3];
+    memcpy(other, lines, sizeof(other));
+    other[2].rows = "[{\"score\": 0.125}]";
+    write_lines(in_folder("m.jsonl"), other, 3, "");
+    page = page_of(in_folder("m.jsonl"), NULL);
+    check_well_formed(&page);
+    assert_null(strstr(page.data, ", steps 6"));
+    small = strstr(strstr(page.data, "Every policy at every budget"), "a&lt;b at 64<");
+    assert_non_null(small);
+    assert_in_range(strstr(small, ">0.12<") - small, 1, 200);
+    eval_text_free(&page);
+    /* Of one policy it would be the chart again; perplexity is no share. */
+    write_lines(in_folder("m.jsonl"), lines + 1, 2, "");
+    page = page_of(in_folder("m.jsonl"), NULL);
+    assert_null(strstr(page.data, "Every policy at every budget"));
+    eval_text_free(&page);
+    write_lines(in_folder("m.jsonl"), usual + 4, 2, "");
+    page = page_of(in_folder("m.jsonl"), NULL);
+    assert_null(strstr(page.data, "Every policy at every budget"));
+    eval_text_free(&page);
+}
+
 /* Two lanes of 16 tokens, looked at twice. Panels of few heads are 260 pixels wide. */
 static void test_kept_map(void **state)
 {
@@ -613,6 +662,7 @@ int main(void)
         cmocka_unit_test(test_seeds_are_one_point),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_depth_and_length),
+        cmocka_unit_test(test_every_policy_at_every_budget),
         cmocka_unit_test(test_kept_map),
         cmocka_unit_test(test_texts_are_escaped),
         cmocka_unit_test(test_texts_that_are_no_utf8),

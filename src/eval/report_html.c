@@ -306,6 +306,19 @@ static void add_score_scale(struct eval_text *t)
     eval_text_add(t, "</svg> 1</p>\n");
 }
 
+static void add_matrix(struct eval_text *t, const struct report *r, const struct report_group *g)
+{
+    if (!report_has_matrix(r, g))
+        return;
+    eval_text_add(t, "<h3>Every policy at every budget</h3>\n");
+    add_score_scale(t);
+    begin_figure(t, "wide",
+                 "Point at a cell for its policy. The first column has what needs no "
+                 "budget.");
+    report_matrix(t, r, g);
+    eval_text_add(t, "</figure>\n");
+}
+
 static void add_grid_maps(struct eval_text *t, const struct report *r, const struct report_group *g)
 {
     int32_t n = 0, policy = -1;
@@ -383,6 +396,7 @@ static void add_group(struct eval_text *t, const struct report *r, int32_t index
     html_escape(t, g->model[0] != '\0' ? g->model : NULL);
     eval_text_add(t, "</p>\n");
     add_settings(t, g);
+    add_matrix(t, r, g);
     add_charts(t, r, g);
     add_grid_maps(t, r, g);
     add_kept_maps(t, r, g);

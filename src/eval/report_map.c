@@ -18,7 +18,6 @@
 #define GRID_CELL_HEIGHT 26.0
 #define GRID_CELL_NARROW 34.0 /* as wide as a figure: five maps stand side by side */
 #define GRID_CELL_WIDE 46.0   /* as wide as a length of five digits */
-#define GRID_SHADES 10        /* classes h0 (nothing right) .. h10 (all right) */
 
 struct grid {
     double length[GRID_MAX]; /* [n_length] ascending */
@@ -29,25 +28,10 @@ struct grid {
     double n[GRID_MAX][GRID_MAX];   /* texts */
 };
 
-/* A row's score: the number, or whether the checker's verdict is the full one. */
-static double row_score(const json_t *row)
-{
-    double score = results_number(row, "score");
-    const char *verdict = results_text(row, "verdict");
-    const json_t *pass = json_object_get(row, "pass");
-    if (!isnan(score))
-        return score;
-    if (json_is_boolean(pass))
-        return json_is_true(pass) ? 1.0 : 0.0;
-    if (verdict != NULL)
-        return strcmp(verdict, "PASS") == 0 ? 1.0 : 0.0;
-    return (double)NAN;
-}
-
 static bool is_grid_row(const json_t *row)
 {
     return !isnan(results_number(row, "length")) && !isnan(results_number(row, "depth")) &&
-           !isnan(row_score(row));
+           !isnan(report_row_score(row));
 }
 
 bool report_has_grid(const struct report *r, const struct report_point *p)
@@ -97,7 +81,7 @@ static void grid_add(struct grid *g, const json_t *row, bool count)
         return;
     /* A row may sum up several texts. */
     double n = results_number(row, "n") > 0 ? results_number(row, "n") : 1.0;
-    g->sum[d][l] += n * row_score(row);
+    g->sum[d][l] += n * report_row_score(row);
     g->n[d][l] += n;
 }
 
@@ -116,27 +100,12 @@ static void grid_fill(struct grid *g, const struct report *r, const struct repor
 static void draw_grid_cell(struct eval_text *t, const struct grid *g, int32_t d, int32_t l)
 {
     char buf[32], length[32];
-    double x = GRID_LEFT + l * g->cell_width, y = GRID_TOP + d * GRID_CELL_HEIGHT;
-    double n = g->n[d][l];
-    double mean = n > 0 ? g->sum[d][l] / n : (double)NAN;
-    int shade = n > 0 ? (int)lround(fmin(fmax(mean, 0.0), 1.0) * GRID_SHADES) : -1;
+    double n = g->n[d][l], mean = n > 0 ? g->sum[d][l] / n : (double)NAN;
     eval_text_printf(t, "<g><title>%s tokens, depth %g: ", figure_count(g->length[l], length),
                      g->depth[d]);
     eval_text_printf(t, "%s of %.0f</title>", figure_plain(mean, buf), n);
-    if (shade >= 0)
-        eval_text_printf(t, "<rect class=\"h%d\"", shade);
-    else
-        eval_text_add(t, "<rect class=\"none\"");
-    eval_text_printf(t, " x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>", x + 1, y + 1,
-                     g->cell_width - 2, GRID_CELL_HEIGHT - 2);
-    if (n > 0)
-        snprintf(buf, sizeof(buf), "%.2f", mean);
-    /* Both ends of the scale are dark, its middle is light. */
-    svg_text(t, x + g->cell_width / 2, y + GRID_CELL_HEIGHT / 2 + 4,
-             shade < 0                  ? "grid-figure mid"
-             : shade <= 2 || shade >= 8 ? "grid-figure on-dark mid"
-                                        : "grid-figure on-light mid",
-             buf);
+    report_score_cell(t, GRID_LEFT + l * g->cell_width, GRID_TOP + d * GRID_CELL_HEIGHT,
+                      g->cell_width, GRID_CELL_HEIGHT, mean);
     eval_text_add(t, "</g>");
 }
 
