@@ -312,9 +312,7 @@ static void add_matrix(struct eval_text *t, const struct report *r, const struct
         return;
     eval_text_add(t, "<h3>Every policy at every budget</h3>\n");
     add_score_scale(t);
-    begin_figure(t, "wide",
-                 "Point at a cell for its policy. The first column has what needs no "
-                 "budget.");
+    begin_figure(t, "wide", "Point at a cell for its policy and budget.");
     report_matrix(t, r, g);
     eval_text_add(t, "</figure>\n");
 }

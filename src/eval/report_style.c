@@ -50,7 +50,7 @@ const char *const report_style[] = {
     ".wide{grid-column:1/-1;overflow-x:auto}",
     "figcaption{font-size:14px;margin-bottom:5px}",
     "figcaption b{color:var(--fg)}",
-    "svg{display:block}",
+    "svg{display:block}svg.matrix{margin-bottom:22px}",
     ".charts svg{width:100%;height:auto;max-width:700px}",
     ".charts .wide svg{max-width:none;min-width:900px}",
     ".maps svg{max-width:100%;height:auto}",
