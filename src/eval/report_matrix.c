@@ -12,7 +12,7 @@
 #define PARTS_MAX 16   /* columns of a block */
 #define COLUMNS_MAX 64 /* of all blocks */
 #define WIDTH_MAX 2200.0
-#define CELL_WIDTH 34.0
+#define CELL_WIDTH 31.0
 #define CELL_HEIGHT 22.0
 #define BLOCK_GAP 10.0
 #define TOP 38.0
