@@ -14,19 +14,23 @@ from read_tables import figure, order
 
 
 def read_results(paths):
-    """policy -> task -> budget ("" without) -> text; the last of equal cells counts."""
+    """policy -> task -> budget ("" without) -> text."""
     table = defaultdict(lambda: defaultdict(dict))
-    for (task, policy, budget), result in recall_tables.read(paths).items():
-        table[policy][task][budget] = text_of(result["summary"])
+    for (task, policy, budget), results in recall_tables.read(paths).items():
+        table[policy][task][budget] = text_of([result["summary"] for result in results])
     return table
 
 
-def text_of(summary):
-    if "score" in summary:
-        return figure(summary["score"])
-    if "ratio" in summary:
-        return f"{100 * (summary['ratio'] - 1):.1f}"
-    return f"{summary['perplexity']:.1f}"
+def mean(summaries, key):
+    return sum(s["n"] * s[key] for s in summaries) / sum(s["n"] for s in summaries)
+
+
+def text_of(seeds):
+    if "score" in seeds[0]:
+        return figure(mean(seeds, "score"))
+    if "ratio" in seeds[0]:
+        return f"{100 * (mean(seeds, 'ratio') - 1):.1f}"
+    return f"{mean(seeds, 'perplexity'):.1f}"
 
 
 def main():

@@ -10,15 +10,26 @@ import sys
 
 
 def read(paths):
-    """Results by task, arm and budget; a later line replaces an earlier one."""
-    cells = {}
+    """Results by task, arm and budget, a list of those of all seeds; of equal cells the last."""
+    last = {}
     for path in paths:
         with open(path, encoding="utf-8") as lines:
             for line in lines:
                 result = json.loads(line)
                 cell = result["cell"]
-                cells[cell["task"], cell["policy"], cell["budget"] or ""] = result
+                last[cell["task"], cell["policy"], cell["budget"] or "", cell["seed"]] = result
+    cells = {}
+    for (*place, _), result in last.items():
+        cells.setdefault(tuple(place), []).append(result)
     return cells
+
+
+def rows_of(results):
+    return [row for result in results for row in result["rows"]]
+
+
+def prompt_seconds(results):
+    return sum(result["summary"]["prompt_seconds"] for result in results)
 
 
 def ordered(values):
@@ -29,15 +40,15 @@ def share(budget):
     return -float(budget.rstrip("%")) if budget else -1e9
 
 
-def found(result):
+def found(results):
     """Right answers of all."""
-    rows = result["rows"]
+    rows = rows_of(results)
     return f"{sum(r['pass'] for r in rows)}/{sum(r['n'] for r in rows)}"
 
 
-def by_depth(result):
+def by_depth(results):
     depths = {}
-    for row in result["rows"]:
+    for row in rows_of(results):
         right, n = depths.get(row["depth"], (0, 0))
         depths[row["depth"]] = right + row["pass"], n + row["n"]
     return " ".join(f"{right / n:.2f}".lstrip("0") or "0" for right, n in depths.values())
@@ -47,10 +58,9 @@ def extra(cells, task, arm, budget):
     """Percent that recall adds to the seconds of the prompts; "" for an arm without."""
     alone = cells.get((task, arm.split(",")[0], budget))
     here = cells[task, arm, budget]
-    if alone is None or "recall" not in here:
+    if alone is None or "recall" not in here[0]:
         return ""
-    before = alone["summary"]["prompt_seconds"]
-    return f"{100 * (here['summary']['prompt_seconds'] / before - 1):+.1f}"
+    return f"{100 * (prompt_seconds(here) / prompt_seconds(alone) - 1):+.1f}"
 
 
 def table(cells, task, show):
@@ -72,7 +82,7 @@ def times(cells, task):
     yield "| arm | " + " | ".join(f"% more at {b}" for b in budgets) + " |"
     yield "|---|" + "---|" * len(budgets)
     for arm in ordered(key[1] for key in mine):
-        if any("recall" in cells.get((task, arm, b), {}) for b in budgets):
+        if any("recall" in result for b in budgets for result in cells.get((task, arm, b), [])):
             texts = [extra(cells, task, arm, b) if (task, arm, b) in cells else "" for b in budgets]
             yield f"| {arm} | " + " | ".join(texts) + " |"
 
