@@ -29,7 +29,7 @@ def text_of(seeds):
     if "score" in seeds[0]:
         return figure(mean(seeds, "score"))
     if "ratio" in seeds[0]:
-        return f"{100 * (mean(seeds, 'ratio') - 1):.1f}"
+        return f"{100 * (mean(seeds, 'ratio') - 1):.1f}".replace("-0.0", "0.0")
     return f"{mean(seeds, 'perplexity'):.1f}"
 
 
