@@ -14,19 +14,35 @@ cmake --build $build -j "$(nproc)"
 python3 fuzz/seeds.py $build/seeds
 mkdir -p $build/findings
 
-failed=""
-targets=${*:-$(ls fuzz/fuzz_*.c)}
-for target in $targets; do
-    target=$(basename "$target" .c)
+# One target, in the background; what it says goes to its log, its failure to a file beside it.
+fuzz() {
     dictionary=fuzz/gguf.dict
-    [ -f "fuzz/$target.dict" ] && dictionary=fuzz/$target.dict
-    mkdir -p "$build/corpus/$target" "$build/seeds/$target"
-    echo "fuzz.sh: $target for $seconds s"
-    "$build/fuzz/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-        -verbosity=0 -dict=$dictionary -artifact_prefix="$build/findings/$target-" \
-        "$build/corpus/$target" "$build/seeds/$target" >"$build/$target.log" 2>&1 ||
+    [ -f "fuzz/$1.dict" ] && dictionary=fuzz/$1.dict
+    mkdir -p "$build/corpus/$1" "$build/seeds/$1"
+    rm -f "$build/$1.failed"
+    "$build/fuzz/$1" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+        -verbosity=0 -dict=$dictionary -artifact_prefix="$build/findings/$1-" \
+        "$build/corpus/$1" "$build/seeds/$1" >"$build/$1.log" 2>&1 || touch "$build/$1.failed"
+    units=$(grep '^stat::number_of_executed_units' "$build/$1.log" || echo "no end")
+    echo "fuzz.sh: $1 for $seconds s: $units"
+}
+
+started=0
+targets=$(for target in ${*:-fuzz/fuzz_*.c}; do basename "$target" .c; done)
+for target in $targets; do
+    fuzz "$target" &
+    started=$((started + 1))
+    if [ $((started % $(nproc))) -eq 0 ]; then
+        wait
+    fi
+done
+wait
+
+failed=""
+for target in $targets; do
+    if [ -f "$build/$target.failed" ]; then
         failed="$failed $target"
-    grep '^stat::number_of_executed_units' "$build/$target.log" || true
+    fi
 done
 if [ -n "$failed" ]; then
     for target in $failed; do

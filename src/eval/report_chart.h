@@ -23,12 +23,6 @@ bool report_has_cost(const struct report *r, const struct report_group *g, enum 
 void report_cost_chart(struct eval_text *t, const struct report *r, const struct report_group *g,
                        enum report_cost cost);
 
-/* A row's score: the number, or whether the checker's verdict is the full one; NAN without. */
-double report_row_score(const json_t *row);
-/* A rectangle in the colour of a score in [0,1] with its figure; NAN: a frame with a dash. */
-void report_score_cell(struct eval_text *t, double x, double y, double width, double height,
-                       double score);
-
 /* Whether a group's figure is a share, and two policies at least have it, one of them at a budget.
  */
 bool report_has_matrix(const struct report *r, const struct report_group *g);

@@ -31,7 +31,7 @@ struct grid {
 static bool is_grid_row(const json_t *row)
 {
     return !isnan(results_number(row, "length")) && !isnan(results_number(row, "depth")) &&
-           !isnan(report_row_score(row));
+           !isnan(results_score(row));
 }
 
 bool report_has_grid(const struct report *r, const struct report_point *p)
@@ -79,9 +79,8 @@ static void grid_add(struct grid *g, const json_t *row, bool count)
     int32_t d = index_of(g->depth, g->n_depth, depth);
     if (l < 0 || d < 0)
         return;
-    /* A row may sum up several texts. */
-    double n = results_number(row, "n") > 0 ? results_number(row, "n") : 1.0;
-    g->sum[d][l] += n * report_row_score(row);
+    double n = results_texts(row);
+    g->sum[d][l] += n * results_score(row);
     g->n[d][l] += n;
 }
 
@@ -104,8 +103,8 @@ static void draw_grid_cell(struct eval_text *t, const struct grid *g, int32_t d,
     eval_text_printf(t, "<g><title>%s tokens, depth %g: ", figure_count(g->length[l], length),
                      g->depth[d]);
     eval_text_printf(t, "%s of %.0f</title>", figure_plain(mean, buf), n);
-    report_score_cell(t, GRID_LEFT + l * g->cell_width, GRID_TOP + d * GRID_CELL_HEIGHT,
-                      g->cell_width, GRID_CELL_HEIGHT, mean);
+    svg_score_cell(t, GRID_LEFT + l * g->cell_width, GRID_TOP + d * GRID_CELL_HEIGHT, g->cell_width,
+                   GRID_CELL_HEIGHT, mean);
     eval_text_add(t, "</g>");
 }
 

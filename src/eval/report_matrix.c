@@ -19,44 +19,6 @@
 #define NAME_MAX 34 /* characters */
 #define CHARACTER 7.0
 #define MARKER_ROOM 20.0
-#define SHADES 10 /* classes h0 (nothing right) .. h10 (all right) */
-
-/* ---- scores ---- */
-
-double report_row_score(const json_t *row)
-{
-    double score = results_number(row, "score");
-    const char *verdict = results_text(row, "verdict");
-    const json_t *pass = json_object_get(row, "pass");
-    if (!isnan(score))
-        return score;
-    if (json_is_boolean(pass))
-        return json_is_true(pass) ? 1.0 : 0.0;
-    if (verdict != NULL)
-        return strcmp(verdict, "PASS") == 0 ? 1.0 : 0.0;
-    return (double)NAN;
-}
-
-void report_score_cell(struct eval_text *t, double x, double y, double width, double height,
-                       double score)
-{
-    char figure[32] = SVG_DASH;
-    int shade = isnan(score) ? -1 : (int)lround(fmin(fmax(score, 0.0), 1.0) * SHADES);
-    if (shade >= 0) {
-        eval_text_printf(t, "<rect class=\"h%d\"", shade);
-        snprintf(figure, sizeof(figure), "%.2f", score);
-    } else {
-        eval_text_add(t, "<rect class=\"none\"");
-    }
-    eval_text_printf(t, " x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>", x + 1, y + 1,
-                     width - 2, height - 2);
-    /* Both ends of the scale are dark, its middle is light. */
-    svg_text(t, x + width / 2, y + height / 2 + 4,
-             shade < 0                  ? "grid-figure mid"
-             : shade <= 2 || shade >= 8 ? "grid-figure on-dark mid"
-                                        : "grid-figure on-light mid",
-             figure);
-}
 
 /* ---- columns ---- */
 
@@ -104,7 +66,7 @@ static bool take_parts(struct matrix *m, const char *key)
             json_array_foreach(json_object_get(cell->result, "rows"), k, row)
             {
                 char text[sizeof(m->part[0])];
-                if (!part_of(row, key, text, sizeof(text)) || isnan(report_row_score(row)))
+                if (!part_of(row, key, text, sizeof(text)) || isnan(results_score(row)))
                     return false;
                 if (find_part(m, text) >= 0)
                     continue;
@@ -179,8 +141,8 @@ static double score_of(const struct matrix *m, const struct report_point *p, int
             char text[sizeof(m->part[0])];
             if (!part_of(row, m->key, text, sizeof(text)) || strcmp(text, m->part[part]) != 0)
                 continue;
-            double n = results_number(row, "n") > 0 ? results_number(row, "n") : 1.0;
-            sum += n * report_row_score(row);
+            double n = results_texts(row);
+            sum += n * results_score(row);
             items += n;
         }
     }
@@ -208,7 +170,7 @@ static void draw_header(struct eval_text *t, const struct matrix *m)
     }
 }
 
-/* The cells of one point; those of a policy share a group, which its button hides. */
+/* The cells of one point. */
 static void draw_point(struct eval_text *t, const struct matrix *m, const struct report_point *p,
                        double y)
 {
@@ -225,8 +187,8 @@ static void draw_point(struct eval_text *t, const struct matrix *m, const struct
             html_escape(t, m->part[i]);
         }
         eval_text_add(t, "</title>");
-        report_score_cell(t, block_x(m, block) + i * m->cell_width, y, m->cell_width, CELL_HEIGHT,
-                          score_of(m, p, i));
+        svg_score_cell(t, block_x(m, block) + i * m->cell_width, y, m->cell_width, CELL_HEIGHT,
+                       score_of(m, p, i));
         eval_text_add(t, "</g>");
     }
 }
@@ -253,6 +215,19 @@ bool report_has_matrix(const struct report *r, const struct report_group *g)
     return budget && policies;
 }
 
+/* A policy's row: its name and its points' cells, hidden by its button. Returns the points. */
+static int32_t draw_row(struct eval_text *t, const struct matrix *m, int32_t first, double y)
+{
+    int32_t n = 0, end = m->g->first_point + m->g->n_point;
+    int32_t policy = m->r->points[first].policy;
+    eval_text_printf(t, "<g class=\"series\" data-policy=\"%d\">", policy);
+    draw_name(t, m, policy, y);
+    while (first + n < end && m->r->points[first + n].policy == policy)
+        draw_point(t, m, &m->r->points[first + n++], y);
+    eval_text_add(t, "</g>");
+    return n;
+}
+
 void report_matrix(struct eval_text *t, const struct report *r, const struct report_group *g)
 {
     struct matrix m = matrix_of(r, g);
@@ -268,16 +243,7 @@ void report_matrix(struct eval_text *t, const struct report *r, const struct rep
     svg_begin(t, block_x(&m, m.n_budget), TOP + n_row * CELL_HEIGHT + 4, "matrix",
               "score of every policy at every budget");
     draw_header(t, &m);
-    int32_t row = -1;
-    policy = -1;
-    for (int32_t i = g->first_point; i < g->first_point + g->n_point; i++) {
-        const struct report_point *p = &r->points[i];
-        if (p->policy != policy) {
-            row++;
-            draw_name(t, &m, p->policy, TOP + row * CELL_HEIGHT);
-        }
-        policy = p->policy;
-        draw_point(t, &m, p, TOP + row * CELL_HEIGHT);
-    }
+    for (int32_t row = 0, i = g->first_point; row < n_row; row++)
+        i += draw_row(t, &m, i, TOP + row * CELL_HEIGHT);
     svg_end(t);
 }

@@ -15,6 +15,7 @@
 #define CHAR_WIDTH 7.6
 #define LABEL_HEIGHT 13.0
 #define MARK_RADIUS 4.5
+#define SHADES 10           /* classes h0 (nothing right) .. h10 (all right) */
 #define SPAN_MIN 1e-30      /* of a scale's ends: what is less lies outside of the plot */
 #define TICK_WIDTH_MIN 46.0 /* pixels between labels of the x axis */
 
@@ -309,6 +310,27 @@ void svg_marker(struct eval_text *t, int32_t slot, double x, double y)
     eval_text_printf(t, "<path class=\"mark %s\" transform=\"translate(%.1f %.1f)\" d=\"%s\"/>",
                      svg_colour(slot, colour), x, y,
                      marker_paths[slot < 0 ? 0 : slot % SVG_N_MARKER]);
+}
+
+void svg_score_cell(struct eval_text *t, double x, double y, double width, double height,
+                    double score)
+{
+    char figure[32] = SVG_DASH;
+    int shade = isnan(score) ? -1 : (int)lround(fmin(fmax(score, 0.0), 1.0) * SHADES);
+    if (shade >= 0) {
+        eval_text_printf(t, "<rect class=\"h%d\"", shade);
+        snprintf(figure, sizeof(figure), "%.2f", score);
+    } else {
+        eval_text_add(t, "<rect class=\"none\"");
+    }
+    eval_text_printf(t, " x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>", x + 1, y + 1,
+                     width - 2, height - 2);
+    /* Both ends of the scale are dark, its middle is light. */
+    svg_text(t, x + width / 2, y + height / 2 + 4,
+             shade < 0                  ? "grid-figure mid"
+             : shade <= 2 || shade >= 8 ? "grid-figure on-dark mid"
+                                        : "grid-figure on-light mid",
+             figure);
 }
 
 /* ---- labels ---- */

@@ -68,6 +68,9 @@ void svg_text(struct eval_text *t, double x, double y, const char *class_name, c
 
 /* The shape and colour of a policy's slot, centred. */
 void svg_marker(struct eval_text *t, int32_t slot, double x, double y);
+/* A rectangle in the colour of a score in [0,1] with its figure; NAN: a frame with a dash. */
+void svg_score_cell(struct eval_text *t, double x, double y, double width, double height,
+                    double score);
 /* The class of a slot's colour, "c3" or "cf"; buf [8]; returns buf. */
 const char *svg_colour(int32_t slot, char *buf);
 

@@ -24,6 +24,26 @@ const char *results_text(const json_t *object, const char *key)
     return json_string_value(json_object_get(object, key));
 }
 
+double results_score(const json_t *row)
+{
+    double score = results_number(row, "score");
+    const char *verdict = results_text(row, "verdict");
+    const json_t *pass = json_object_get(row, "pass");
+    if (!isnan(score))
+        return score;
+    if (json_is_boolean(pass))
+        return json_is_true(pass) ? 1.0 : 0.0;
+    if (verdict != NULL)
+        return strcmp(verdict, "PASS") == 0 ? 1.0 : 0.0;
+    return (double)NAN;
+}
+
+double results_texts(const json_t *row)
+{
+    double n = results_number(row, "n");
+    return n > 0.0 ? n : 1.0;
+}
+
 static bool is_result(const json_t *line)
 {
     return results_text(line, "task") != NULL && json_is_object(json_object_get(line, "summary")) &&

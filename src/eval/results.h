@@ -32,4 +32,9 @@ double results_number(const json_t *object, const char *key);
 /* The text at a key, NULL when there is none; object may be NULL. Borrowed from the object. */
 const char *results_text(const json_t *object, const char *key);
 
+/* A row's score: the number, or whether the checker's verdict is the full one; NAN without. */
+double results_score(const json_t *row);
+/* How many texts a row sums up, 1 where it does not say. */
+double results_texts(const json_t *row);
+
 #endif
