@@ -251,6 +251,34 @@ FAR_LISTS = {
 }
 
 
+# What the first 8,800 steps left weak: long values among many alike.
+COPIES = {
+    "gaps": 0.03,
+    "lists": 0.08,
+    "facts": 0.03,
+    "niah": 0.14,
+    "crowd": 0.4,
+    "variables": 0.07,
+    "common_words": 0.03,
+    "coded_words": 0.02,
+    "trace": 0.09,
+    "derivation": 0.11,
+}
+FAR_COPIES = {
+    "gaps": 0.03,
+    "lists": 0.08,
+    "facts": 0.05,
+    "niah": 0.2,
+    "crowd": 0.28,
+    "code_word": 0.02,
+    "variables": 0.08,
+    "common_words": 0.02,
+    "coded_words": 0.02,
+    "trace": 0.1,
+    "derivation": 0.12,
+}
+
+
 # The larger model: natural text, and questions about far facts in it, to 8,192 tokens.
 MINI = Preset(
     n_embd=256,
@@ -339,6 +367,22 @@ MINI = Preset(
             {1024: 0.3, 2048: 0.25, 4096: 0.25, 8192: 0.2},
             16384,
             kinds=kinds(0.2, FAR_LISTS),
+            **HEAVY,
+        ),
+        Phase(600, {512: 0.4, 1024: 0.6}, 16384, kinds=kinds(0.12, COPIES), **MIDDLE),
+        Phase(250, {1024: 0.3, 2048: 0.7}, 16384, kinds=kinds(0.15, COPIES), **MIDDLE),
+        Phase(
+            450,
+            {1024: 0.2, 2048: 0.2, 4096: 0.25, 8192: 0.35},
+            16384,
+            kinds=kinds(0.2, FAR_COPIES),
+            **HEAVY,
+        ),
+        Phase(
+            320,
+            {2048: 0.1, 4096: 0.2, 8192: 0.7},
+            16384,
+            kinds=kinds(0.2, {**FAR_COPIES, "crowd": 0.5}),
             **HEAVY,
         ),
     ],

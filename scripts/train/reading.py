@@ -24,6 +24,7 @@ NOISE = (
 )
 NOISE_WEIGHT = 0.02
 SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)")
+HEXADECIMAL = "0123456789abcdef"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PLAIN_WORDS = language.ADJECTIVES + language.THINGS + language.PLACES + language.ROLES
 
@@ -52,9 +53,21 @@ def number(rng):
     return str(rng.integers(1000000, 10000000))
 
 
-def uuid(rng):
-    digits = "".join("0123456789abcdef"[d] for d in rng.integers(0, 16, 32))
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+def uuid(rng, alphabet=HEXADECIMAL):
+    """A UUID of version 4, its free digits from the alphabet."""
+    d = letters(rng, 30, alphabet)
+    return f"{d[:8]}-{d[8:12]}-4{d[12:15]}-{pick(rng, '89ab')}{d[15:18]}-{d[18:]}"
+
+
+def alike(rng, kind, count):
+    """A maker of values of which count share few pieces, so that a value can be copied only from
+    its own place: what precedes a piece stands before other pieces too."""
+    if kind == "uuid":
+        digits = rng.choice(list(HEXADECIMAL), int(rng.integers(3, 9)), False)
+        return lambda r: uuid(r, digits)
+    few = math.ceil(math.sqrt(count) * rng.uniform(0.6, 1.5)) + 1
+    groups = rng.integers(100, 1000, few)
+    return lambda r: f"{pick(r, groups)}{pick(r, groups)}{r.integers(0, 10)}"
 
 
 def pair(rng):
@@ -353,6 +366,9 @@ class Reading:
             def make_key(r):
                 return f"{pick(r, first)}-{pick(r, last)}"
 
+        if rng.random() < 0.6:
+            make_value = alike(rng, kind, n_key)
+            make_key = make_value if make_key is uuid else make_key
         taken, pairs = set(), []
         for _ in range(n_key):
             pairs.append((unlike(rng, make_key, taken), unlike(rng, make_value, taken)))
