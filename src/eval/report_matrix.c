@@ -14,7 +14,7 @@
 #define WIDTH_MAX 2200.0
 #define CELL_WIDTH 31.0
 #define CELL_HEIGHT 22.0
-#define BLOCK_GAP 10.0
+#define BLOCK_GAP 9.0 /* six blocks of five columns fit a page */
 #define TOP 38.0
 #define NAME_MAX 34 /* characters */
 #define CHARACTER 7.0
