@@ -60,8 +60,8 @@ def uuid(rng, alphabet=HEXADECIMAL):
 
 
 def alike(rng, kind, count):
-    """A maker of values of which count share few pieces, so that a value can be copied only from
-    its own place: what precedes a piece stands before other pieces too."""
+    """A maker of about count values with few pieces in common: what precedes a piece precedes
+    others too, so that a value can be copied only from its own place."""
     if kind == "uuid":
         digits = rng.choice(list(HEXADECIMAL), int(rng.integers(3, 9)), False)
         return lambda r: uuid(r, digits)
