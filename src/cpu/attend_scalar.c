@@ -42,13 +42,15 @@ static float coded_key_at(enum pi_attend_type type, const struct pi_attend_page 
     const uint8_t *low = page->k, *high = page->k_high;
     if (!page->columns) {
         low += s * dim * (size_t)pi_attend_code_bits(type) / 8;
-        high += type == PI_ATTEND_CODE3 ? s * dim / 8 : 0;
+        if (type == PI_ATTEND_CODE3)
+            high += s * dim / 8;
         int32_t code = code_at(type, low, high, d);
         return pi_f32_from_f16(page->k_scale[s * (dim / group) + d / group]) * page->k_table[code];
     }
     size_t n = type == PI_ATTEND_CODE4 ? 8 : 16; /* codes of an element */
     low += (d / n * len + s) * 4;
-    high += type == PI_ATTEND_CODE3 ? (d / n * len + s) * 2 : 0;
+    if (type == PI_ATTEND_CODE3)
+        high += (d / n * len + s) * 2;
     int32_t code = code_at(type, low, high, d % n);
     return pi_f32_from_f16(page->k_scale[d / group * len + s]) * page->k_table[code];
 }
@@ -60,7 +62,8 @@ static float value_number_at(enum pi_attend_type type, const struct pi_attend_pa
     size_t dim = (size_t)page->dim_v;
     const uint8_t *low = page->v, *high = page->v_high;
     low += s * dim * (size_t)pi_attend_code_bits(type) / 8;
-    high += type == PI_ATTEND_CODE3 ? s * dim / 8 : 0;
+    if (type == PI_ATTEND_CODE3)
+        high += s * dim / 8;
     return page->v_table[code_at(type, low, high, d)];
 }
 

@@ -280,9 +280,11 @@ void recall_text_seq_truncate(struct recall_text_seq *s, int32_t n_token)
     s->missing = -1;
     while (n > 0 && s->stored.span[n - 1].last > n_token)
         n--;
+    if (n == s->stored.n)
+        return;
     struct text_spans rest = {.span = s->stored.span + n, .n = s->stored.n - n};
     s->stored.n = n;
-    if (rest.n == 0 || s->t->problem.status != PITH_OK || s->t->http != NULL)
+    if (s->t->problem.status != PITH_OK || s->t->http != NULL)
         return;
     pith_status status = copy_spans(&rest, &drop, &why);
     if (status == PITH_OK)
