@@ -9,14 +9,13 @@ usage: scripts/docs/keep_tables.py RESULTS.jsonl ...
 import sys
 from collections import defaultdict
 
-import recall_tables
-from read_tables import figure, order
+from results import figure, order, read
 
 
 def read_results(paths):
     """policy -> task -> budget ("" without) -> text."""
     table = defaultdict(lambda: defaultdict(dict))
-    for (task, policy, budget), results in recall_tables.read(paths).items():
+    for (task, policy, budget), results in read(paths).items():
         table[policy][task][budget] = text_of([result["summary"] for result in results])
     return table
 

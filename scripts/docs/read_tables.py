@@ -5,9 +5,10 @@ the cache that was read. Standard library only.
 
 usage: scripts/docs/read_tables.py RESULTS.jsonl ...
 """
-import json
 import sys
 from collections import defaultdict
+
+from results import figure, order, read
 
 
 class Cell:
@@ -29,33 +30,16 @@ class Cell:
         return self.share / self.results
 
 
-def order(budget):
-    """Tokens before shares, both ascending."""
-    return (budget.endswith("%"), float(budget.rstrip("%")))
-
-
 def read_results(paths):
-    """task or "all" -> policy -> budget ("" without) -> Cell; the last of equal cells counts."""
-    last = {}
-    for path in paths:
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                result = json.loads(line)
-                last[result["cell"]["hash"]] = result
+    """task or "all" -> policy -> budget ("" without) -> Cell."""
     tables = defaultdict(lambda: defaultdict(lambda: defaultdict(Cell)))
-    for result in last.values():
-        cell, summary = result["cell"], result["summary"]
-        share = summary["read_share"]
-        for row in result["rows"]:
-            name = row.get("task", cell["task"])
-            for task in (name, "all"):
-                point = tables[task][cell["policy"]][cell["budget"] or ""]
-                point.add(row["n"], row["score"], share)
+    for (whole, policy, budget), results in read(paths).items():
+        for result in results:
+            for row in result["rows"]:
+                for task in (row.get("task", whole), "all"):
+                    tables[task][policy][budget].add(row["n"], row["score"],
+                                                     result["summary"]["read_share"])
     return tables
-
-
-def figure(value):
-    return f"{value:.2f}".lstrip("0") if value < 1 else f"{value:.2f}"
 
 
 def print_table(name, policies):

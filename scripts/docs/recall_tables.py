@@ -5,23 +5,9 @@ at every budget, by depth where asked, and what recall adds to the seconds of a 
 
 usage: scripts/docs/recall_tables.py [--depth] RESULTS.jsonl ...
 """
-import json
 import sys
 
-
-def read(paths):
-    """Results by task, arm and budget, a list of those of all seeds; of equal cells the last."""
-    last = {}
-    for path in paths:
-        with open(path, encoding="utf-8") as lines:
-            for line in lines:
-                result = json.loads(line)
-                cell = result["cell"]
-                last[cell["task"], cell["policy"], cell["budget"] or "", cell["seed"]] = result
-    cells = {}
-    for (*place, _), result in last.items():
-        cells.setdefault(tuple(place), []).append(result)
-    return cells
+from results import read
 
 
 def rows_of(results):
