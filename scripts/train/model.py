@@ -37,9 +37,14 @@ class Config:
 
     @classmethod
     def of(cls, preset, n_vocab):
-        p = preset
         return cls(
-            n_vocab, p.n_embd, p.n_layer, p.n_head, p.n_head_kv, p.n_ff, p.rope_theta
+            n_vocab,
+            preset.n_embd,
+            preset.n_layer,
+            preset.n_head,
+            preset.n_head_kv,
+            preset.n_ff,
+            preset.rope_theta,
         )
 
     @property
