@@ -132,7 +132,7 @@ int64_t model_reserve(struct world *w, int32_t l, struct lane *m, int32_t n, boo
     int64_t lack = model_lacks(m, grows);
     struct ref *tail = model_tail_room(m) > 0 && grows > 0 ? &m->page[m->n_live - 1] : NULL;
     struct ref *aimed = m->aim >= 0 ? &m->page[model_find_page(m, m->aim, &entry)] : NULL;
-    int32_t written[2], n_written = 0;
+    int32_t written[2] = {0}, n_written = 0;
     if (tail != NULL)
         written[n_written++] = tail->uid;
     if (aimed != NULL && aimed != tail)

@@ -259,7 +259,7 @@ static void test_types_dims_groups(void **state)
     (void)state;
     static const int32_t dims[] = {64, 80, 96, 128, 40, 32, 1, 7, 16, 100, 256, 72};
     uint64_t rng = 1;
-    for (int32_t i = 0; i < 6 * KV_N_TYPE * KV_N_TYPE; i++) {
+    for (int32_t i = 0; i < 6 * KV_N_TYPE * KV_N_TYPE; i += TEST_STRIDE) {
         struct kv_geometry g = {.n_layer = 1, .n_head = 1, .page_len = 16 << (i % 3)};
         g.type_k = (enum kv_type)(i / 3 % KV_N_TYPE);
         g.type_v = (enum kv_type)(i / 3 / KV_N_TYPE % KV_N_TYPE);
@@ -288,7 +288,7 @@ static void test_every_dim(void **state)
 {
     (void)state;
     uint64_t rng = 12;
-    for (int32_t dim = 1; dim <= 130; dim++)
+    for (int32_t dim = 1; dim <= 130; dim += TEST_STRIDE)
         for (int32_t i = 0; i < 8; i++) {
             enum kv_type type = i % 2 ? KV_TYPE_F16 : KV_TYPE_F32;
             uint32_t index = i / 4 ? KV_INDEX_ROWS : 0;
@@ -308,7 +308,7 @@ static void test_keys_side_by_side(void **state)
 {
     (void)state;
     uint64_t rng = 14;
-    for (int32_t i = 0; i < 2 * KV_N_TYPE * 80; i++) {
+    for (int32_t i = 0; i < 2 * KV_N_TYPE * 80; i += TEST_STRIDE) {
         enum kv_type type = (enum kv_type)(i % KV_N_TYPE);
         int32_t turn = i / KV_N_TYPE % 80, dim = 2 * turn + 1 + i / KV_N_TYPE / 80;
         uint32_t index = i / KV_N_TYPE / 40 % 2 ? KV_INDEX_ROWS : 0;
@@ -371,7 +371,7 @@ static void test_long_lane(void **state)
         {KV_TYPE_F16, KV_TYPE_Q8_0},     {KV_TYPE_Q8_0, KV_TYPE_Q8_0},
         {KV_TYPE_Q8_0, KV_TYPE_TURBO3},  {KV_TYPE_TURBO4, KV_TYPE_Q4_0},
         {KV_TYPE_TURBO3, KV_TYPE_TURBO2}};
-    for (int32_t i = 0; i < (int32_t)PI_LEN(pairs); i++) {
+    for (int32_t i = 0; i < (int32_t)PI_LEN(pairs); i += TEST_STRIDE) {
         struct kv_geometry g = geometry(64, 64, 64, pairs[i][0], pairs[i][1], 0);
         struct fixture f;
         cache_open(&f, &g, 3000);

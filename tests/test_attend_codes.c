@@ -292,7 +292,7 @@ static void test_kernels(void **state)
 {
     (void)state;
     uint64_t rng = 1;
-    for (int32_t i = 0; i < 2 * 3 * (int32_t)PI_LEN(dims) * ROWS; i++) {
+    for (int32_t i = 0; i < 2 * 3 * (int32_t)PI_LEN(dims) * ROWS; i += TEST_STRIDE) {
         struct call call, *c = &call;
         int32_t dim_k = dims[i % (int32_t)PI_LEN(dims)], n_row = 1 + i / 3 % ROWS;
         int32_t dim_v = i % 3 ? dim_k : dims[rng_below(&rng, PI_LEN(dims))];
@@ -461,7 +461,7 @@ static void test_rounded(void **state)
     (void)state;
     static const int32_t sizes[] = {16, 32, 64, 128};
     uint64_t rng = 4;
-    for (int32_t i = 0; i < 5 * N_TYPE * (int32_t)PI_LEN(sizes) * ROWS; i++) {
+    for (int32_t i = 0; i < 5 * N_TYPE * (int32_t)PI_LEN(sizes) * ROWS; i += TEST_STRIDE) {
         struct call call, *c = &call;
         int32_t dim = sizes[i / N_TYPE % (int32_t)PI_LEN(sizes)];
         call_make(c, PI_ATTEND_CODE2, 16, 16, types[i % N_TYPE], dim, dim, 16 << rng_below(&rng, 3),
@@ -480,7 +480,7 @@ static void test_rounded_small_sums(void **state)
 {
     (void)state;
     uint64_t rng = 5;
-    for (int32_t i = 0; i < 3000; i++) {
+    for (int32_t i = 0; i < 3000; i += TEST_STRIDE) {
         struct call call, *c = &call;
         call_make(c, PI_ATTEND_CODE2, 16, 16, types[i % N_TYPE], 64, 64, 16, false, 2, &rng);
         for (int32_t j = 0; j < PI_ATTEND_CODES; j++)

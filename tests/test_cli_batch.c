@@ -133,7 +133,7 @@ static void test_chat(void **state)
     assert_string_equal(word_of(body_of(all, "several"), "model"), "some \"model\"");
     assert_int_equal(strncmp(word_of(body_of(all, "several"), "id"), "chatcmpl-", 9), 0);
     for (int i = 0; i < 3; i++) {
-        char seed[8];
+        char seed[16];
         snprintf(seed, sizeof(seed), "%d", 40 + i);
         struct said s = command(NULL, "run", "-m", MODEL, "-t", "1", "-q", CHAT, "-p", text, "-n",
                                 "30", "-s", seed, "-sys", "Maria's password is copper.", NULL);
@@ -370,7 +370,7 @@ static void test_figures(void **state)
     char in[128], out[128], path[128];
     FILE *file = open_file("figures.jsonl", in);
     for (int i = 0; i < 8; i++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof(id), "%d", i);
         add_line(file, id, "/v1/completions",
                  json_pack("{s:s, s:i, s:f}", "prompt", FACTS " " FACTS " " FACTS, "max_tokens", 20,

@@ -19,7 +19,7 @@ static void write_long(char *path)
 {
     FILE *file = open_file("long.jsonl", path);
     for (int i = 0; i < N_LONG; i++) {
-        char id[16];
+        char id[32];
         snprintf(id, sizeof(id), "request \"%d\"", i);
         add_line(file, id, "/v1/completions",
                  json_pack("{s:s, s:i, s:i, s:b}", "prompt", questions[i % 4], "max_tokens",

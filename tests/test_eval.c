@@ -131,7 +131,7 @@ static void test_text(void **state)
     for (int i = 0; i < 1000; i++) {
         eval_text_printf(&t, "%03d", i);
         eval_text_add_n(&t, "xyzw", 3);
-        snprintf(expected + 6 * i, 7, "%03dxyz", i);
+        snprintf(expected + 6 * i, sizeof(expected) - (size_t)(6 * i), "%03dxyz", i);
     }
     assert_int_equal(t.len, 6000);
     assert_string_equal(t.data, expected);

@@ -279,7 +279,7 @@ static void check_all(enum kv_type type, int32_t dim, uint32_t index)
     struct world w;
     world_open(&w, type, dim, index);
     for (int kind = KV_SCORE_DOT; kind <= KV_SCORE_BOUNDS; kind++)
-        for (size_t i = 0; i < sizeof(n_q) / sizeof(n_q[0]); i++)
+        for (size_t i = 0; i < sizeof(n_q) / sizeof(n_q[0]); i += TEST_STRIDE)
             for (int reduce = KV_SCORE_MAX; reduce <= KV_SCORE_MEAN; reduce++) {
                 struct kv_score_job job = job_of(&w, (enum kv_score_kind)kind, n_q[i]);
                 const uint32_t need[] = {0, KV_INDEX_NORM, KV_INDEX_UNIT8, 0, KV_INDEX_PROJ, 0};
@@ -365,7 +365,7 @@ static void test_dims(void **state)
 {
     const int32_t large[] = {192, 255, 256, 257, 300, 520};
     (void)state;
-    for (int32_t dim = 1; dim <= 130; dim++)
+    for (int32_t dim = 1; dim <= 130; dim += TEST_STRIDE)
         check_dim(dim);
     for (size_t i = 0; i < sizeof(large) / sizeof(large[0]); i++)
         check_dim(large[i]);

@@ -14,6 +14,15 @@
 
 #include <cmocka.h>
 
+/* Of rounds that are alike in kind a build with sanitizers, which takes five to ten times as long,
+   runs one of so many, every other build all of them. The number has no divisor in common with what
+   rounds go through in turn. */
+#ifdef __SANITIZE_ADDRESS__
+#define TEST_STRIDE 5
+#else
+#define TEST_STRIDE 1
+#endif
+
 #define SHARED_DATA PITH_SOURCE_DIR "/../shared/data"
 
 /* splitmix64: the same numbers on every machine. */

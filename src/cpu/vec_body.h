@@ -341,7 +341,7 @@ static inline __attribute__((always_inline)) float vec_in_range(float x, int32_t
                                                                 int32_t hi)
 {
     float y = x == x ? x : 0.0f;
-    return (age >= lo) & (age < hi) ? y : INFINITY;
+    return ((age >= lo) & (age < hi)) ? y : INFINITY;
 }
 
 /* Three passes over what is in the first cache, each of which is a few instructions of a register:
@@ -369,12 +369,14 @@ static int32_t vec_lowest(const float *x, const int32_t *age, int32_t n, int32_t
     for (i = 0; i < whole; i += VEC_LANES)
         for (int32_t j = 0; j < VEC_LANES; j++) {
             bool same = vec_in_range(x[i + j], age[i + j], lo, hi) == lowest;
-            int32_t a = same & (age[i + j] >= lo) & (age[i + j] < hi) ? age[i + j] : INT32_MAX;
+            bool may = same & (age[i + j] >= lo) & (age[i + j] < hi);
+            int32_t a = may ? age[i + j] : INT32_MAX;
             oldest[j] = a < oldest[j] ? a : oldest[j];
         }
     for (; i < n; i++) {
         bool same = vec_in_range(x[i], age[i], lo, hi) == lowest;
-        int32_t a = same & (age[i] >= lo) & (age[i] < hi) ? age[i] : INT32_MAX;
+        bool may = same & (age[i] >= lo) & (age[i] < hi);
+        int32_t a = may ? age[i] : INT32_MAX;
         oldest[0] = a < oldest[0] ? a : oldest[0];
     }
     for (int32_t j = 1; j < VEC_LANES; j++)

@@ -337,7 +337,9 @@ void kv_score(const struct kv_score_job *job, void *scratch)
         .cpu = &pi_kernels()->score,
     };
     assert(job->n >= 0 && job->n <= s.lane->len && job->n_q >= 1);
-    assert(!s.lane->kind->layout.side_by_side && (needed(job->kind) & ~s.cache->g.index) == 0);
+    uint32_t lacking = needed(job->kind) & ~s.cache->g.index;
+    assert(!s.lane->kind->layout.side_by_side && lacking == 0);
+    (void)lacking;
     place(&s, &s.cache->g, job->n_q, (uint8_t *)scratch + (64 - (uintptr_t)scratch % 64) % 64);
     if (job->kind == KV_SCORE_BOUNDS)
         score_bounds(&s);
