@@ -221,7 +221,8 @@ static void every_keep_policy(void **state)
     for (size_t m = 0; m < PI_LEN(shapes); m++)
         for (int32_t i = 0, n = 0; pith_keep_policy(i, &info) == PITH_OK; i++)
             for (int32_t type = 0; type < KV_N_TYPE; type++, n++)
-                check_keep(m, info.name, type, value_names[n % 2]);
+                if (n % TEST_STRIDE == 0)
+                    check_keep(m, info.name, type, value_names[n % 2]);
 }
 
 static void check_read(size_t m, const char *name, int32_t type, const char *type_v)
@@ -258,7 +259,8 @@ static void every_read_policy(void **state)
     for (size_t m = 0; m < PI_LEN(shapes); m++)
         for (int32_t i = 0, n = 0; pith_read_policy(i, &info) == PITH_OK; i++)
             for (int32_t type = 0; type < KV_N_TYPE; type++, n++)
-                check_read(m, info.name, type, value_names[n % 2]);
+                if (n % TEST_STRIDE == 0)
+                    check_read(m, info.name, type, value_names[n % 2]);
 }
 
 /* ---- scores of packed entries ---- */
