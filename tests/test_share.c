@@ -119,11 +119,7 @@ static void check_lanes(const pith_seq *seq, bool literal)
 }
 
 /* Under sanitizers, ten times as slow, every other form. */
-#ifdef __SANITIZE_ADDRESS__
-#define EACH 2
-#else
-#define EACH 1
-#endif
+#define EACH (TEST_STRIDE > 1 ? 2 : 1)
 
 static const char *const sharing[] = {LAX, LAX ",mode=literal", "random:share=0.7",
                                       "random:share=0.7,mode=literal", LAX ",form=paper"};
