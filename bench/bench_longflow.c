@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/half.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/threads.h"
@@ -57,14 +58,14 @@ struct worker {
     float *out;    /* [n_group][dim] */
     float *weight; /* [n_group][stride] */
     struct kv_weight_parts parts;
-    float *max;    /* [n_group] */
-    float *sum;    /* [n_group] */
-    float *factor; /* [n_group] of TWO, like all that follow */
-    float *value;  /* [page_len][dim] */
-    float *norm;   /* [stride] */
-    float *row;    /* [stride] scores of a lane */
-    float *score;  /* [stride] of a layer */
-    int32_t *pos;  /* [stride] */
+    float *max;     /* [n_group] */
+    float *sum;     /* [n_group] */
+    float *factor;  /* [n_group] of TWO, like all that follow */
+    float *value;   /* [page_len][dim] */
+    uint16_t *norm; /* [stride], bf16 */
+    float *row;     /* [stride] scores of a lane */
+    float *score;   /* [stride] of a layer */
+    int32_t *pos;   /* [stride] */
 };
 
 struct bench {
@@ -194,7 +195,8 @@ static void score_again(struct bench *b, int32_t layer, int32_t head, struct wor
         struct kv_run run = kv_lane_run(b->seq, layer, head, r);
         kv_lane_run_values(b->seq, layer, head, r, w->value);
         for (int32_t j = 0; j < run.n; j++)
-            w->norm[run.slot + j] = norm_of(w->value + (size_t)j * (size_t)dim, dim);
+            w->norm[run.slot + j] =
+                pi_bf16_from_f32(norm_of(w->value + (size_t)j * (size_t)dim, dim));
     }
     struct pi_vec_weigh weigh = {.w = w->weight,
                                  .stride = b->stride,
@@ -298,7 +300,7 @@ static void worker_open(struct worker *w, const struct bench *b)
     w->sum = memory(n_group * sizeof(float));
     w->factor = memory(n_group * sizeof(float));
     w->value = memory((size_t)b->model.g.page_len * dim * sizeof(float));
-    w->norm = memory(b->stride * sizeof(float));
+    w->norm = memory(b->stride * sizeof(*w->norm));
     w->row = memory(b->stride * sizeof(float));
     w->score = memory(b->stride * sizeof(float));
     w->pos = memory(b->stride * sizeof(int32_t));

@@ -237,7 +237,7 @@ static struct kv_seq *rich_seq(struct kv_cache *cache)
     for (int32_t l = 0; l < 4; l++) {
         kv_seq_aim(seq, l / 2, l % 2, l == 0 ? 50 : 18);
         for (int32_t s = 0; s < kv_lane_len(seq, l / 2, l % 2); s++)
-            kv_lane_marks(seq, l / 2, l % 2, 1)[s] = (float)(s + 100 * l);
+            kv_lane_marks(seq, l / 2, l % 2, 0)[s] = (float)(s + 100 * l);
     }
     return seq;
 }
@@ -259,9 +259,10 @@ static void assert_same_seq(const struct kv_seq *a, const struct kv_seq *b)
                 assert_int_equal(x->table[i].page == x->table[j].page,
                                  y->table[i].page == y->table[j].page);
         }
-        for (int32_t i = 0; i < 2; i++)
-            assert_memory_equal(kv_lane_marks(a, l / 2, l % 2, i),
-                                kv_lane_marks(b, l / 2, l % 2, i), (size_t)x->len * sizeof(float));
+        assert_memory_equal(kv_lane_marks(a, l / 2, l % 2, 0), kv_lane_marks(b, l / 2, l % 2, 0),
+                            (size_t)x->len * sizeof(float));
+        assert_memory_equal(kv_lane_norms(a, l / 2, l % 2), kv_lane_norms(b, l / 2, l % 2),
+                            (size_t)x->len * sizeof(uint16_t));
     }
 }
 
@@ -272,8 +273,8 @@ static void test_swap(void **state)
     g.index = KV_INDEX_NORM | KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM;
     int64_t tables = pi_mem_used(PI_MEM_TABLE);
     struct kv_cache *cache = kv_check_cache(&g, 60), *twin = kv_check_cache(&g, 60);
-    kv_cache_set_marks(cache, 2, true);
-    kv_cache_set_marks(twin, 2, true);
+    kv_cache_set_marks(cache, 1, true);
+    kv_cache_set_marks(twin, 1, true);
     struct kv_seq *seq = rich_seq(cache), *want = rich_seq(twin);
     struct kv_swapped *out = NULL;
     assert_int_equal(kv_seq_reserve(seq, 40, NULL), PITH_OK);
@@ -314,7 +315,7 @@ static void test_swap_shared(void **state)
 {
     (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 60);
-    kv_cache_set_marks(cache, 2, true);
+    kv_cache_set_marks(cache, 1, true);
     int64_t other = pi_mem_used(PI_MEM_OTHER);
     struct kv_seq *seq = rich_seq(cache), *fork, *never = open_seq(cache);
     struct kv_block *block;

@@ -4,6 +4,7 @@
  */
 #include <math.h>
 
+#include "base/half.h"
 #include "base/mem.h"
 #include "kv_by_page.h"
 #include "kv_check.h"
@@ -11,7 +12,7 @@
 
 #define N_HEAD 2
 #define DIM 32
-#define N_MARK 3
+#define N_MARK 2
 #define MAX_LEN 260
 #define MAX_SEQ 4
 #define MAX_N 40 /* entries that one step appends */
@@ -22,6 +23,7 @@ struct entry {
     uint64_t id; /* decides key and value */
     int32_t pos;
     float mark[N_MARK];
+    uint16_t norm;
 };
 
 struct model_lane {
@@ -60,8 +62,10 @@ static struct entry entry_of(const struct kv_geometry *g, uint64_t id, int32_t p
     float k[DIM], v[DIM], stored[DIM];
     rows_of(id, k, v);
     kv_check_stored(g->type_v, v, DIM, stored);
+    float norm = 0.0f;
     for (int d = 0; d < DIM; d++)
-        e.mark[0] += fabsf(stored[d]);
+        norm += fabsf(stored[d]);
+    e.norm = pi_bf16_from_f32(norm);
     return e;
 }
 
@@ -113,6 +117,7 @@ static void check_pair(const struct pair *p, bool contents)
             for (int i = 0; i < N_MARK; i++)
                 assert_memory_equal(&kv_lane_marks(p->seq, 0, h, i)[s], &m->entry[s].mark[i],
                                     sizeof(float));
+            assert_int_equal(kv_lane_norms(p->seq, 0, h)[s], m->entry[s].norm);
             falls = falls || pos[s] <= last;
             last = (int32_t)pi_max(last, pos[s]);
         }
@@ -219,7 +224,7 @@ static void op_aim(struct world *w, struct pair *p)
 static void op_mark(struct world *w, struct pair *p)
 {
     for (int h = 0; h < N_HEAD; h++)
-        for (int i = 1; i < N_MARK && p->lane[h].len > 0; i++) {
+        for (int i = 0; i < N_MARK && p->lane[h].len > 0; i++) {
             int32_t s = (int32_t)rng_below(&w->rng, (uint64_t)p->lane[h].len);
             float value = rng_float(&w->rng);
             p->lane[h].entry[s].mark[i] = value;
@@ -361,7 +366,7 @@ static void op_reload(struct world *w, struct pair *p)
     for (int h = 0; h < N_HEAD; h++) {
         p->lane[h].aim = -1;
         for (int32_t s = 0; s < p->lane[h].len; s++)
-            for (int i = 1; i < N_MARK; i++)
+            for (int i = 0; i < N_MARK; i++)
                 p->lane[h].entry[s].mark[i] = 0.0f;
     }
 }
@@ -473,7 +478,7 @@ static void test_allocations(void **state)
         struct kv_seq *seq, *fork = NULL;
         kv_cache_set_marks(cache, N_MARK, true);
         seq = filled(cache, 20);
-        kv_lane_marks(seq, 0, 1, 2)[19] = 7.0f;
+        kv_lane_marks(seq, 0, 1, 1)[19] = 7.0f;
         uint64_t digest = kv_check_digest(cache);
         int64_t bytes = cache->table_bytes;
         pi_mem_fail_at(n, false);
@@ -488,10 +493,10 @@ static void test_allocations(void **state)
             assert_true(kv_check_digest(cache) == digest);
         } else {
             assert_int_equal(status, PITH_OK);
-            int64_t rows = (int64_t)N_HEAD * N_MARK * seq->cap * g.page_len;
-            assert_true(cache->table_bytes - bytes >= rows * (int64_t)sizeof(float) / 2);
+            int64_t n_entry = (int64_t)N_HEAD * seq->cap * g.page_len;
+            assert_true(cache->table_bytes - bytes >= n_entry * (N_MARK * 4 + 2) / 2);
         }
-        assert_true(kv_lane_marks(seq, 0, 1, 2)[19] == 7.0f);
+        assert_true(kv_lane_marks(seq, 0, 1, 1)[19] == 7.0f);
         assert_int_equal(pi_mem_used(PI_MEM_TABLE) - before, cache->table_bytes);
         kv_seq_free(seq);
         kv_cache_free(cache);

@@ -13,6 +13,7 @@
 
 #include "testing.h"
 
+#include "base/half.h"
 #include "base/mem.h"
 #include "keep/rounds.h"
 #include "status.h"
@@ -44,9 +45,9 @@ static void world_make(struct world *w, const char *options)
     check(keep_config_fit(&w->config, &w->g, &err), &err);
     check(kv_cache_create(&w->g, kv_bytes_for_tokens(&w->g, 1024), &w->cache, &err), &err);
     check(keep_create(&w->config, &model, 1, &w->keep, &err), &err);
-    assert_int_equal(keep_n_mark(w->keep), 1);
+    assert_int_equal(keep_n_mark(w->keep), 0);
     assert_true((keep_needs(w->keep) & KEEP_NEED_VALUE_NORM) != 0);
-    kv_cache_set_marks(w->cache, 1, true);
+    kv_cache_set_marks(w->cache, 0, true);
     check(kv_seq_create(w->cache, &w->kv, &err), &err);
     w->state = pi_mem_alloc(PI_MEM_OTHER, keep_state_size(w->keep));
     w->scratch = pi_mem_alloc(PI_MEM_OTHER, kv_attend_scratch_bytes(&w->g, w->n_group));
@@ -452,7 +453,8 @@ static void test_scales_of_heads(void **state)
 #define D 32
 #define B 24
 
-/* The score of a slot in a lane, in double, from what is stored. */
+/* The score of a slot in a lane, in double, from what is stored: values, whose norms are in bf16.
+ */
 static void reference(const struct world *w, int32_t layer, int32_t head, const float *q,
                       double *out, bool exact)
 {
@@ -480,15 +482,18 @@ static void reference(const struct world *w, int32_t layer, int32_t head, const 
             for (int32_t d = 0; d < D; d++)
                 o[d] += exp(x[g][i] - max) / sum * (double)value[i][d];
         for (int32_t i = 0; i < n; i++) {
-            double alpha = exp(x[g][i] - max) / sum, l1 = 0.0, l2 = 0.0;
+            double alpha = exp(x[g][i] - max) / sum, l2 = 0.0;
+            float norm = 0.0f;
             for (int32_t d = 0; d < D; d++) {
-                l1 += fabs((double)value[i][d]);
+                norm += fabsf(value[i][d]);
                 l2 += ((double)value[i][d] - o[d]) * ((double)value[i][d] - o[d]);
             }
             if (exact && 1.0 - alpha < 1e-9)
                 out[i] = INFINITY;
             else
-                out[i] += (exact ? alpha / (1.0 - alpha) * sqrt(l2) : alpha * l1) / GROUP;
+                out[i] += (exact ? alpha / (1.0 - alpha) * sqrt(l2)
+                                 : alpha * (double)pi_f32_from_bf16(pi_bf16_from_f32(norm))) /
+                          GROUP;
         }
     }
 }

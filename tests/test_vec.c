@@ -251,10 +251,15 @@ static void check_scores(const struct pi_vec_kernels *k, int32_t n, int32_t star
 static void check_weigh(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
 {
     float w[9 * ROOM], c[9], part[3 * 11], factor[ROOM], out[ROOM], want[ROOM];
+    uint16_t stored[ROOM];
     fill(w, 9 * ROOM, 1.0f, rng);
     fill(c, 9, 2.0f, rng);
     fill(part, 3 * 11, 2.0f, rng);
     fill(factor, ROOM, 3.0f, rng);
+    for (int32_t i = 0; i < ROOM; i++) {
+        stored[i] = pi_bf16_from_f32(factor[i]);
+        factor[i] = pi_f32_from_bf16(stored[i]);
+    }
     for (int32_t n_row = 1; n_row <= 9; n_row++) {
         memset(out, 0, sizeof(out));
         memset(want, 0, sizeof(want));
@@ -272,7 +277,7 @@ static void check_weigh(const struct pi_vec_kernels *k, int32_t n, int32_t start
             want[start + i] = sum * factor[start + i];
         }
         struct pi_vec_weigh weigh = {w + start, ROOM, n_row,          c,          end, 3,
-                                     part,      11,   factor + start, out + start};
+                                     part,      11,   stored + start, out + start};
         k->weigh(&weigh);
         assert_same(out, want, sizeof(out));
         weigh.part = NULL; /* 1 */

@@ -36,8 +36,8 @@ struct pi_vec_weigh {
     int32_t n_part;
     const float *part; /* [n_part][part_stride]; NULL: 1 throughout */
     size_t part_stride;
-    const float *factor;
-    float *out; /* overlaps nothing */
+    const uint16_t *factor; /* bf16 */
+    float *out;             /* overlaps nothing */
 };
 
 struct pi_vec_kernels {

@@ -273,7 +273,7 @@ static void vec_weigh_many(const struct pi_vec_weigh *p, const float *restrict p
             out[i] = r == 0 ? c * w[i] : fmaf(c, w[i], out[i]);
     }
     for (int32_t i = begin; i < end; i++)
-        out[i] = out[i] * p->factor[i];
+        out[i] = out[i] * pi_f32_from_bf16(p->factor[i]);
 }
 
 /* The usual length of a part, for which there is a loop that knows its end. */
@@ -285,7 +285,8 @@ static inline __attribute__((always_inline)) void vec_weigh_few(const struct pi_
                                                                 const float *part, int32_t begin,
                                                                 const int32_t n)
 {
-    const float *restrict w = p->w + begin, *restrict factor = p->factor + begin;
+    const float *restrict w = p->w + begin;
+    const uint16_t *restrict factor = p->factor + begin;
     const float *w1 = w + (n_row > 1 ? p->stride : 0), *w2 = w1 + (n_row > 2 ? p->stride : 0);
     const float *w3 = w2 + (n_row > 3 ? p->stride : 0);
     float *restrict out = p->out + begin, c[4] = {0};
@@ -296,7 +297,7 @@ static inline __attribute__((always_inline)) void vec_weigh_few(const struct pi_
         s = n_row > 1 ? fmaf(c[1], w1[i], s) : s;
         s = n_row > 2 ? fmaf(c[2], w2[i], s) : s;
         s = n_row > 3 ? fmaf(c[3], w3[i], s) : s;
-        out[i] = s * factor[i];
+        out[i] = s * pi_f32_from_bf16(factor[i]);
     }
 }
 

@@ -129,18 +129,12 @@ pith_status pi_engine_reserve_watch(struct pith_engine *e, const pith_batch_item
 
 /* ---- the way back ---- */
 
-/* The marks of an entry that the policy changes: all but the norm of its value. */
-static int32_t first_mark(const struct keep *keep)
-{
-    return (keep_needs(keep) & KEEP_NEED_VALUE_NORM) != 0;
-}
-
 static void move_marks(const struct pith_engine *e, struct pith_seq *seq, float *copy, bool back)
 {
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            for (int32_t i = first_mark(e->keep); i < keep_n_mark(e->keep); i++) {
+            for (int32_t i = 0; i < keep_n_mark(e->keep); i++) {
                 size_t n = (size_t)kv_lane_len(seq->kv, l, h);
                 float *marks = n > 0 ? kv_lane_marks(seq->kv, l, h, i) : NULL;
                 if (n > 0)
@@ -156,7 +150,7 @@ static size_t count_marks(const struct pith_engine *e, const struct pith_seq *se
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
             n += (size_t)kv_lane_len(seq->kv, l, h);
-    return n * (size_t)(keep_n_mark(e->keep) - first_mark(e->keep));
+    return n * (size_t)keep_n_mark(e->keep);
 }
 
 static pith_status save_states(struct pith_engine *e, const pith_batch_item *items, int32_t n,
@@ -183,7 +177,7 @@ static pith_status save_marks(struct pith_engine *e, const pith_batch_item *item
                               pith_error *err)
 {
     size_t n_float = 0;
-    if (e->keep == NULL || keep_n_mark(e->keep) <= first_mark(e->keep))
+    if (e->keep == NULL || keep_n_mark(e->keep) == 0)
         return PITH_OK;
     for (int32_t i = 0; i < n; i++) {
         e->state[i].marks = n_float;

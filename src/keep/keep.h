@@ -60,6 +60,8 @@ void keep_run_values(const struct keep_view *view, const struct keep_lane *lane,
 
 /* Mark i of the lane's entries, [length]: kv_lane_marks. */
 float *keep_marks(const struct keep_view *view, int32_t layer, int32_t head, int32_t i);
+/* With KEEP_NEED_VALUE_NORM: the L1 norms of their values as they are stored, bf16 [length]. */
+const uint16_t *keep_norms(const struct keep_view *view, int32_t layer, int32_t head);
 
 /* The last queries of a sequence, of every layer and query head, after rope: what a policy whose
    state begins with them recomputes attention from (queries.c). */
@@ -91,9 +93,9 @@ enum keep_need {
                                   before the oldest of the others */
     KEEP_NEED_WEIGHTS = 1 << 2,      /* attended: what every token's queries gave to each entry */
     KEEP_NEED_STEP_WEIGHTS = 1 << 3, /* attended: the same, of evaluations of a single token only */
-    KEEP_NEED_VALUE_NORM = 1 << 4,   /* mark 0 of every entry is the L1 norm of its stored value */
-    KEEP_NEED_PARTS = 1 << 5,        /* weights may come in parts, which step and attended bring
-                                        together, wherever a->part is not NULL */
+    KEEP_NEED_VALUE_NORM = 1 << 4, /* beside every entry stands the norm of its value: keep_norms */
+    KEEP_NEED_PARTS = 1 << 5,      /* weights may come in parts, which step and attended bring
+                                      together, wherever a->part is not NULL */
 };
 
 /* What a query group of one KV head gave to each entry of the lane, the token's own included, right
@@ -159,8 +161,8 @@ struct keep_policy {
        to view->state must not depend on how tokens are cut into passes: add token by token. */
     void (*observe)(const void *params, const struct keep_view *view,
                     const struct pi_pass_tap_rows *rows);
-    /* Floats that every entry carries along (keep_marks), 0 in a new one, those of
-       KEEP_NEED_VALUE_NORM included; NULL: none. A sequence with marks has a state. */
+    /* Floats that every entry carries along (keep_marks), 0 in a new one; NULL: none. A sequence
+       with marks has a state. */
     int32_t (*n_mark)(const void *params);
     /* With KEEP_NEED_WEIGHTS or KEEP_NEED_STEP_WEIGHTS: called for every layer, KV head and token,
        those of one lane in the order of tokens. KV heads are served at the same time by several

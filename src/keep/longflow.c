@@ -9,7 +9,8 @@
  * was
  *
  * and as alpha_hi >= 0, the L1 norm of the second is a product of two numbers that are there
- * already, the weight and a norm that is computed once, when the entry is written (its mark):
+ * already, the weight and a norm that is computed once, when the entry is written, and rounded to
+ * 8 bits (bf16, in which all is in the authors' code):
  *
  *   score(i) = mean over query heads h of alpha_hi * ||v_i||_1      score=l1
  *   score(i) = mean over h of alpha_hi / (1 - alpha_hi) * ||v_i - o_h||_2        score=exact
@@ -45,12 +46,6 @@ static uint32_t needs(const void *params)
 {
     uint32_t parts = ((const struct params *)params)->score == SCORE_L1 ? KEEP_NEED_PARTS : 0;
     return KEEP_NEED_ROWS | KEEP_NEED_VALUE_NORM | parts;
-}
-
-static int32_t n_mark(const void *params)
-{
-    (void)params;
-    return 1;
 }
 
 /* A number of each query head, or the values of a page where they are read again. */
@@ -114,7 +109,8 @@ static void step_exact(const struct keep_view *view, const struct keep_attention
 }
 
 /* What weights lack to be finished goes into the factors of the heads: rows are read once. */
-static void step_l1(const struct keep_attention *a, bool normalise, const float *norm, float *out)
+static void step_l1(const struct keep_attention *a, bool normalise, const uint16_t *norm,
+                    float *out)
 {
     struct pi_vec_weigh weigh = {.w = a->weight,
                                  .stride = a->stride,
@@ -141,7 +137,7 @@ static void step(const void *params, const struct keep_view *view, const struct 
     if (p->score == SCORE_EXACT)
         step_exact(view, a, a->scratch, out);
     else
-        step_l1(a, p->normalise != 0, keep_marks(view, a->layer, a->head, 0), out);
+        step_l1(a, p->normalise != 0, keep_norms(view, a->layer, a->head), out);
     if (p->newest)
         out[a->slot] = INFINITY;
 }
@@ -230,7 +226,6 @@ const struct keep_policy keep_longflow = {
     .state_size = snapkv_state_size,
     .scratch_size = scratch_size,
     .observe = snapkv_observe,
-    .n_mark = n_mark,
     .step = step,
     .step_scratch = step_scratch,
     .silent = snapkv_silent,

@@ -47,3 +47,8 @@ float *keep_marks(const struct keep_view *view, int32_t layer, int32_t head, int
 {
     return kv_lane_marks(view->kv, layer, head, i);
 }
+
+const uint16_t *keep_norms(const struct keep_view *view, int32_t layer, int32_t head)
+{
+    return kv_lane_norms(view->kv, layer, head);
+}

@@ -7,13 +7,15 @@
  *   score(i) = (sum over queries t of alpha_ti) * |v_i|_1
  *
  * The authors' code adds alpha * |v_i|_1 query by query, which is the same: the norm is the entry's
- * own. It is that of the value as it is stored, so that it belongs to what attention adds up. The
+ * own. It is that of the value as it is stored, so that it belongs to what attention adds up, and
+ * rounded to 8 bits. The
  * first 20 tokens always stay (the code sets their scores to the largest float at the end of the
  * prompt): their values are small, their attention is not, and without it they would go. Half of
  * the budget is recent, as in the README's run. What floats lose: h2o.c.
  */
 #include <float.h>
 
+#include "base/half.h"
 #include "keep/attention.h"
 
 struct params {
@@ -21,7 +23,7 @@ struct params {
     int32_t prompt;
 };
 
-enum { MARK_NORM, MARK_SUM, N_MARK };
+enum { MARK_SUM, N_MARK };
 
 static uint32_t needs(const void *params)
 {
@@ -51,10 +53,12 @@ static void attended(const void *params, const struct keep_view *view,
 static void worth(const struct keep_view *view, int32_t layer, int32_t head, int32_t n,
                   float *restrict out)
 {
-    const float *restrict norm = keep_marks(view, layer, head, MARK_NORM);
+    const uint16_t *restrict norms = keep_norms(view, layer, head);
     const float *restrict sum = keep_marks(view, layer, head, MARK_SUM);
-    for (int32_t i = 0; i < n; i++) /* 0 * infinity would be no number */
-        out[i] = sum[i] * (norm[i] < FLT_MAX ? norm[i] : FLT_MAX);
+    for (int32_t i = 0; i < n; i++) {
+        float norm = pi_f32_from_bf16(norms[i]);
+        out[i] = sum[i] * (norm < FLT_MAX ? norm : FLT_MAX); /* 0 * infinity would be no number */
+    }
 }
 
 static void step(const void *params, const struct keep_view *view, const struct keep_attention *a,

@@ -528,6 +528,8 @@ static void prefetch_marks(const struct attend *a, int64_t slot)
     int64_t n = pi_min(a->len - slot, (int64_t)MARK_PAGES * a->cache->g.page_len);
     for (int32_t i = 0; n > 0 && i < a->cache->n_mark; i++)
         a->cpu->prefetch_near(kv_marks_at(seq, lane, i) + slot, (size_t)n * sizeof(float));
+    if (n > 0 && a->cache->value_norm)
+        a->cpu->prefetch_near(kv_norms_at(seq, lane) + slot, (size_t)n * sizeof(uint16_t));
 }
 
 /* The first page beside which marks are asked for. Not earlier: in a long lane what is asked for

@@ -295,10 +295,7 @@ void kv_lane_drop_first(struct kv_seq *seq, int32_t layer, int32_t head)
     bool had_top = false;
     for (int32_t e = 0; lane->unordered && e < first.n; e++)
         had_top = had_top || pos[e] + first.delta == lane->top;
-    for (int32_t i = 0; i < seq->cache->n_mark; i++) {
-        float *mark = kv_lane_marks(seq, layer, head, i);
-        memmove(mark, mark + first.n, (size_t)(lane->len - first.n) * sizeof(*mark));
-    }
+    kv_marks_move(seq, lane, 0, first.n, lane->len - first.n);
     kv_page_drop(seq->cache, lane->kind, first.page);
     lane->n_page--;
     lane->n_live--;

@@ -118,9 +118,10 @@ void kv_cache_reset_peak(struct kv_cache *cache); /* to what is in use now */
    when it is appended, changed by whoever asked for them, and they stay with the entry wherever it
    is packed to, until it is dropped or overwritten; a fork gets a copy, and so does a sequence that
    shares another's entries, while a snapshot has none: after a load they are 0. With value_norm
-   mark 0 is set on the way in and never changes, also by a load: the L1 norm of the value as it is
-   stored, summed over the dimensions in ascending order. Their bytes count as those of page tables.
-   n_mark is at least 0, with value_norm 1; no sequence exists yet. */
+   the L1 norm of its value stands beside them, set on the way in, also by a load, and never
+   changed: of the value as it is stored, summed over the dimensions in ascending order, rounded to
+   bf16: steps read it, and two bytes are half of four. Their bytes count as those of page tables.
+   No sequence exists yet. */
 void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm);
 
 /* The matrices of KV_INDEX_PROJ, [n_layer][n_head][index_dim][dim_k], borrowed until the cache is
@@ -337,6 +338,8 @@ int32_t kv_lane_last(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Mark i of every slot, [length]; kv_cache_set_marks. Whoever has the lane may write. Valid until
    the sequence gets more room (reserve, fork, load) or the lane's slots change. */
 float *kv_lane_marks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
+/* The norms of the values of every slot, bf16 [length], likewise; nobody writes. */
+const uint16_t *kv_lane_norms(const struct kv_seq *seq, int32_t layer, int32_t head);
 
 /* The stored key or value of a slot, decoded to f32 and turned back where its type is rotated. */
 void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out);

@@ -1,17 +1,19 @@
 /*
  * marks.c - floats beside the entries of a lane, for whoever keeps a record of them: where they
  * lie, and how they follow the entries' slots. They stand outside of pages, which sequences share:
- * what one sequence notes about an entry is not another's. It knows nothing of what they mean, but
- * the norm of a value. Invariant: marks of slots at and beyond a lane's length are arbitrary, an
- * entry's are set when it is written.
+ * what one sequence notes about an entry is not another's. It knows nothing of what they mean. The
+ * norms of values, which are the store's own, lie behind them and go wherever they go. Invariant:
+ * marks of slots at and beyond a lane's length are arbitrary, an entry's are set when it is
+ * written.
  */
 #include <math.h>
 
+#include "base/half.h"
 #include "kv/store.h"
 
 void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm)
 {
-    assert(cache->first == NULL && n_mark >= (value_norm ? 1 : 0));
+    assert(cache->first == NULL && n_mark >= 0);
     cache->n_mark = n_mark;
     cache->value_norm = value_norm;
 }
@@ -24,23 +26,40 @@ float *kv_lane_marks(const struct kv_seq *seq, int32_t layer, int32_t head, int3
     return kv_marks_at(seq, (size_t)(kv_lane_at(seq, layer, head) - seq->lane), i);
 }
 
-/* ---- the block ---- */
-
-bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *n)
+const uint16_t *kv_lane_norms(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
-    return pi_mul_size((size_t)kv_lane_count(cache), (size_t)cap, n) &&
-           pi_mul_size(*n, (size_t)cache->g.page_len, n) &&
-           pi_mul_size(*n, (size_t)cache->n_mark, n) && *n <= SIZE_MAX / sizeof(float);
+    assert(seq->cache->value_norm);
+    if (seq->marks == NULL)
+        return NULL;
+    return kv_norms_at(seq, (size_t)(kv_lane_at(seq, layer, head) - seq->lane));
 }
 
-void kv_marks_copy(const struct kv_seq *from, float *to, int32_t cap)
+/* ---- the block ---- */
+
+bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *size)
 {
-    const struct kv_cache *cache = from->cache;
-    size_t row = (size_t)cap * (size_t)cache->g.page_len;
-    for (size_t l = 0; l < (size_t)kv_lane_count(cache); l++)
-        for (int32_t i = 0; i < cache->n_mark && from->lane[l].len > 0; i++)
-            memcpy(to + (l * (size_t)cache->n_mark + (size_t)i) * row, kv_marks_at(from, l, i),
-                   (size_t)from->lane[l].len * sizeof(float));
+    return pi_mul_size((size_t)kv_lane_count(cache), (size_t)cap, size) &&
+           pi_mul_size(*size, (size_t)cache->g.page_len, size) &&
+           pi_mul_size(*size, kv_mark_bytes(cache), size);
+}
+
+/* Copies what stands beside n slots of lane number l of a sequence to the same lane of another. */
+static void copy_slots(const struct kv_seq *to_seq, const struct kv_seq *from_seq, size_t l,
+                       int32_t to, int32_t from, int32_t n)
+{
+    const struct kv_cache *cache = to_seq->cache;
+    for (int32_t i = 0; n > 0 && i < cache->n_mark; i++)
+        memmove(kv_marks_at(to_seq, l, i) + to, kv_marks_at(from_seq, l, i) + from,
+                (size_t)n * sizeof(float));
+    if (n > 0 && cache->value_norm)
+        memmove(kv_norms_at(to_seq, l) + to, kv_norms_at(from_seq, l) + from,
+                (size_t)n * sizeof(uint16_t));
+}
+
+void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to)
+{
+    for (size_t l = 0; l < (size_t)kv_lane_count(from->cache); l++)
+        copy_slots(to, from, l, 0, 0, from->lane[l].len);
 }
 
 /* ---- entries ---- */
@@ -63,17 +82,17 @@ void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_
 {
     const struct kv_cache *cache = seq->cache;
     size_t at = (size_t)(lane - seq->lane);
-    for (int32_t i = cache->value_norm ? 1 : 0; i < cache->n_mark; i++)
+    for (int32_t i = 0; i < cache->n_mark; i++)
         memset(kv_marks_at(seq, at, i) + slot, 0, (size_t)n * sizeof(float));
     for (int32_t j = 0; cache->value_norm && j < n; j++)
-        kv_marks_at(seq, at, 0)[slot + j] =
-            value_norm(lane->kind, kv_page_at(lane->kind, ref->page), entry + j);
+        kv_norms_at(seq, at)[slot + j] =
+            pi_bf16_from_f32(value_norm(lane->kind, kv_page_at(lane->kind, ref->page), entry + j));
 }
 
 void kv_marks_start_lane(const struct kv_seq *seq, const struct kv_lane *lane)
 {
     int32_t slot = 0;
-    for (int32_t i = 0; i < lane->n_live && seq->cache->n_mark > 0; i++) {
+    for (int32_t i = 0; i < lane->n_live && seq->marks != NULL; i++) {
         kv_marks_start(seq, lane, slot, &lane->table[i], 0, lane->table[i].n);
         slot += lane->table[i].n;
     }
@@ -88,14 +107,22 @@ void kv_marks_keep(const struct kv_seq *seq, const struct kv_lane *lane, const i
         for (int32_t j = 0; j < n; j++)
             mark[j] = mark[slots[j]];
     }
+    if (n > 0 && seq->cache->value_norm) {
+        uint16_t *norm = kv_norms_at(seq, at);
+        for (int32_t j = 0; j < n; j++)
+            norm[j] = norm[slots[j]];
+    }
 }
 
 void kv_marks_move(const struct kv_seq *seq, const struct kv_lane *lane, int32_t to, int32_t from,
                    int32_t n)
 {
-    size_t at = (size_t)(lane - seq->lane);
-    for (int32_t i = 0; i < seq->cache->n_mark && to != from && n > 0; i++) {
-        float *mark = kv_marks_at(seq, at, i);
-        memmove(mark + to, mark + from, (size_t)n * sizeof(float));
-    }
+    kv_marks_share(seq, lane, to, seq, from, n);
+}
+
+void kv_marks_share(const struct kv_seq *seq, const struct kv_lane *lane, int32_t to,
+                    const struct kv_seq *from_seq, int32_t from, int32_t n)
+{
+    size_t l = (size_t)(lane - seq->lane);
+    copy_slots(seq, from_seq, l, to, from, n);
 }

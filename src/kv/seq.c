@@ -17,22 +17,22 @@ static int64_t seq_table_bytes(const struct kv_seq *seq)
 /* One block of tables for all lanes, and one of marks: both grow or none does. */
 bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
 {
-    size_t n_lane = (size_t)kv_lane_count(seq->cache), n_ref, n_mark = 0;
+    size_t n_lane = (size_t)kv_lane_count(seq->cache), n_ref, size = 0;
+    struct kv_seq grown = {.cache = seq->cache, .cap = cap};
     struct kv_page_ref *table = NULL;
-    float *marks = NULL;
     if (cap <= seq->cap)
         return true;
-    if (!pi_mul_size(n_lane, (size_t)cap, &n_ref) || !kv_marks_size(seq->cache, cap, &n_mark))
+    if (!pi_mul_size(n_lane, (size_t)cap, &n_ref) || !kv_marks_size(seq->cache, cap, &size))
         return false;
     table = pi_mem_alloc_n(PI_MEM_TABLE, n_ref, sizeof(*table));
-    if (n_mark > 0)
-        marks = pi_mem_alloc_n(PI_MEM_TABLE, n_mark, sizeof(*marks));
-    if (table == NULL || (n_mark > 0 && marks == NULL)) {
+    if (size > 0)
+        grown.marks = pi_mem_alloc(PI_MEM_TABLE, size);
+    if (table == NULL || (size > 0 && grown.marks == NULL)) {
         pi_mem_free(table);
-        pi_mem_free(marks);
+        pi_mem_free(grown.marks);
         return false;
     }
-    kv_marks_copy(seq, marks, cap);
+    kv_marks_copy(seq, &grown);
     for (size_t l = 0; l < n_lane; l++) {
         struct kv_lane *lane = &seq->lane[l];
         if (lane->n_page > 0)
@@ -43,7 +43,7 @@ bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
     pi_mem_free(seq->marks);
     seq->cache->table_bytes -= seq_table_bytes(seq);
     seq->table = table;
-    seq->marks = marks;
+    seq->marks = grown.marks;
     seq->cap = cap;
     seq->cache->table_bytes += seq_table_bytes(seq);
     return true;
@@ -120,7 +120,7 @@ pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_err
         b->aim = a->aim;
         kv_lane_recount(cache, b);
     }
-    kv_marks_copy(from, seq->marks, seq->cap);
+    kv_marks_copy(from, seq);
     *out = seq;
     return PITH_OK;
 }

@@ -182,9 +182,7 @@ pith_status kv_seq_share_span(struct kv_seq *seq, int32_t layer, int32_t head, i
     PI_TRY(check_refs(from, index, n, delta, err));
     if (lane->n_page + n_run - (s.last - s.begin) > seq->cap)
         return pi_fail(err, PITH_NOMEM, "no room for %d more table entries in %d", n_run, seq->cap);
-    for (int32_t i = 0; i < cache->n_mark; i++)
-        memmove(kv_lane_marks(seq, layer, head, i) + slot,
-                kv_lane_marks(from_seq, layer, head, i) + from_slot, (size_t)n * sizeof(float));
+    kv_marks_share(seq, lane, slot, from_seq, from_slot, n);
     for (int32_t i = 0; i < n_run; i++)
         kv_page_ref_add(cache, lane->kind, from->table[index + i].page);
     cut_out(cache, lane, &s, n_run);

@@ -166,7 +166,7 @@ struct kv_cache {
     int64_t peak;            /* the most they were */
     int64_t table_bytes;     /* lists, and the lane heads, tables and marks of all sequences */
     int32_t n_mark;          /* floats beside every entry */
-    bool value_norm;         /* mark 0 is the L1 norm of the value */
+    bool value_norm;         /* beside them the L1 norm of the value, in bf16 */
     const float *projection; /* [n_layer][n_head][index_dim][dim_k] of KV_INDEX_PROJ; borrowed */
     int32_t n_seq;
     struct kv_seq *first;   /* all sequences, for the account of live entries */
@@ -178,9 +178,10 @@ struct kv_seq {
     struct kv_seq *prev, *next; /* the cache's list */
     struct kv_lane *lane;       /* [n_layer][n_head]; owned */
     struct kv_page_ref *table;  /* [n_layer][n_head][cap], one block for all lanes; owned */
-    float *marks; /* [n_layer][n_head][n_mark][cap * page_len] by slot, one block; NULL without
-                     marks or room; owned */
-    int32_t cap;  /* table entries of a lane */
+    uint8_t *marks; /* f32 [n_layer][n_head][n_mark][cap * page_len] by slot, with norms behind
+                       them bf16 [n_layer][n_head][cap * page_len], one block; NULL without any or
+                       room; owned */
+    int32_t cap;    /* table entries of a lane */
 };
 
 /* One page of every lane. */
@@ -208,7 +209,16 @@ static inline int32_t kv_lane_count(const struct kv_cache *cache)
 static inline float *kv_marks_at(const struct kv_seq *seq, size_t l, int32_t i)
 {
     size_t row = (size_t)seq->cap * (size_t)seq->cache->g.page_len;
-    return seq->marks + (l * (size_t)seq->cache->n_mark + (size_t)i) * row;
+    float *first = (float *)(void *)seq->marks;
+    return first + (l * (size_t)seq->cache->n_mark + (size_t)i) * row;
+}
+
+/* The norms of the values of its slots. */
+static inline uint16_t *kv_norms_at(const struct kv_seq *seq, size_t l)
+{
+    size_t row = (size_t)seq->cap * (size_t)seq->cache->g.page_len;
+    float *behind = kv_marks_at(seq, (size_t)kv_lane_count(seq->cache), 0);
+    return (uint16_t *)(void *)behind + l * row;
 }
 
 /* Floats of a page, from an offset on. */
@@ -253,10 +263,16 @@ static inline int64_t kv_free_bytes(const struct kv_cache *cache)
     return cache->budget - cache->used;
 }
 
+/* Bytes beside an entry. */
+static inline size_t kv_mark_bytes(const struct kv_cache *cache)
+{
+    return (size_t)cache->n_mark * sizeof(float) + (cache->value_norm ? sizeof(uint16_t) : 0);
+}
+
 /* Bytes of the tables and marks of a sequence with room for cap table entries in every lane. */
 static inline int64_t kv_room_bytes(const struct kv_cache *cache, int32_t cap)
 {
-    int64_t marks = (int64_t)cache->g.page_len * cache->n_mark * (int64_t)sizeof(float);
+    int64_t marks = (int64_t)cache->g.page_len * (int64_t)kv_mark_bytes(cache);
     return kv_lane_count(cache) * (int64_t)cap * ((int64_t)sizeof(struct kv_page_ref) + marks);
 }
 
@@ -289,10 +305,11 @@ static inline int32_t kv_lane_tail_room(const struct kv_cache *cache, const stru
    still is one. */
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
 
-/* marks.c. The floats of a sequence's marks with room for cap table entries; false: too many. */
-bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *n);
-/* Copies the marks of all entries into a block with room for cap table entries. */
-void kv_marks_copy(const struct kv_seq *from, float *to, int32_t cap);
+/* marks.c: an entry's marks, and the norm of its value. The bytes of a sequence's with room for cap
+   table entries; false: too many. */
+bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *size);
+/* Copies the marks of all entries into the block of another sequence, or one with more room. */
+void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to);
 /* Sets the marks of slots slot .. slot + n as those of entries that are new, whose values were
    written to places entry .. entry + n of a page. */
 void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
@@ -305,6 +322,9 @@ void kv_marks_keep(const struct kv_seq *seq, const struct kv_lane *lane, const i
 /* Moves the marks of n slots next to each other. */
 void kv_marks_move(const struct kv_seq *seq, const struct kv_lane *lane, int32_t to, int32_t from,
                    int32_t n);
+/* The same to the lane of that layer and head of another sequence, or of the same. */
+void kv_marks_share(const struct kv_seq *seq, const struct kv_lane *lane, int32_t to,
+                    const struct kv_seq *from_seq, int32_t from, int32_t n);
 
 /* page.c. Entries of a page, at its first byte. n rows of floats, stride apart, become the keys or
    values of entries slot, slot + 1, ... */
