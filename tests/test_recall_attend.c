@@ -243,7 +243,7 @@ static void promises_are_kept(void **state)
 {
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3};
     (void)state;
-    for (size_t i = 0; i < 4 * PI_LEN(types); i++)
+    for (size_t i = 0; i < 4 * PI_LEN(types); i += TEST_STRIDE) /* comes to all types and forms */
         check_promises(types[i / 4], i % 2 == 0, i / 2 % 2 == 0);
 }
 
@@ -293,9 +293,9 @@ static void check_needle(int32_t depth, bool in_file)
 static void a_needle_is_found(void **state)
 {
     (void)state;
-    for (int32_t depth = 1; depth < 2000; depth += 190)
+    for (int32_t depth = 1; depth < 2000; depth += 190 * TEST_STRIDE)
         check_needle(depth, false);
-    for (int32_t depth = 3; depth < 6000; depth += 1150)
+    for (int32_t depth = 3; depth < 6000; depth += 1150 * TEST_STRIDE)
         check_needle(depth, true);
 }
 

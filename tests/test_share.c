@@ -118,7 +118,7 @@ static void check_lanes(const pith_seq *seq, bool literal)
         }
 }
 
-/* Under sanitizers, ten times as slow, every other form. */
+/* Under sanitizers, ten times as slow, every other form and place. */
 #define EACH (TEST_STRIDE > 1 ? 2 : 1)
 
 static const char *const sharing[] = {LAX, LAX ",mode=literal", "random:share=0.7",
@@ -202,7 +202,7 @@ static void forks(void **state)
         pith_engine_params p = params_of(sharing[k]);
         pith_engine *e = engine_of(&p);
         pith_error err;
-        for (int32_t at = N_PROMPT + 5; at < n_id; at += 149) {
+        for (int32_t at = N_PROMPT + 5; at < n_id; at += 149 * EACH) {
             pith_seq *seq = seq_of(e), *fork;
             read_to(seq, at);
             check(pith_seq_fork(seq, &fork, &err), &err);
@@ -230,7 +230,7 @@ static void syncs(void **state)
         pith_engine_params p = params_of(sharing[k]);
         pith_engine *e = engine_of(&p);
         pith_error err;
-        for (int32_t at = 20; at < n_id; at += 97) {
+        for (int32_t at = 20; at < n_id; at += 97 * EACH) {
             int32_t other[IDS_MAX];
             pith_seq *seq = seq_of(e), *fresh = seq_of(e);
             read_to(seq, n_id);
