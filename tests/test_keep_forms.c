@@ -227,7 +227,7 @@ static void test_as_if_masked(void **state)
     pith_engine *e = engine_make_typed(NULL, "f32", 64, 2, 2 * N_TOKEN);
     pith_seq *full = NULL;
     float row[256];
-    kv_cache_set_marks(e->kv, 16, false); /* as many as any form has */
+    kv_cache_set_marks(e->kv, 16, true); /* as many as any form has, and norms */
     check(pith_seq_create(e, &full, &err), &err);
     check(pith_seq_eval(full, tokens, N, &err), &err);
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
