@@ -10,7 +10,7 @@ struct kv_swapped {
     struct kv_lane *lane;      /* [n_layer][n_head] heads; owned */
     struct kv_page_ref *table; /* the sequence's, where the heads' tables lie; owned. A page is 0,
                                   the next of data, or -1 - i, that of its lane's entry i */
-    float *marks;              /* the sequence's; owned */
+    uint8_t *marks;            /* the sequence's; owned */
     int32_t cap;               /* of table and marks, which the cache's account goes on to count */
     uint8_t *data;             /* [data_size] pages, lane by lane; owned */
     int64_t data_size;
