@@ -120,7 +120,7 @@ void kv_cache_reset_peak(struct kv_cache *cache); /* to what is in use now */
    shares another's entries, while a snapshot has none: after a load they are 0. With value_norm
    the L1 norm of its value stands beside them, set on the way in, also by a load, and never
    changed: of the value as it is stored, summed over the dimensions in ascending order, rounded to
-   bf16: steps read it, and two bytes are half of four. Their bytes count as those of page tables.
+   bf16, since steps read it at every token. Their bytes count as those of page tables.
    No sequence exists yet. */
 void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm);
 
