@@ -453,8 +453,7 @@ static void test_scales_of_heads(void **state)
 #define D 32
 #define B 24
 
-/* The score of a slot in a lane, in double, from what is stored: values, whose norms are in bf16.
- */
+/* The score of a slot in a lane, in double, from what is stored (norms in bf16). */
 static void reference(const struct world *w, int32_t layer, int32_t head, const float *q,
                       double *out, bool exact)
 {

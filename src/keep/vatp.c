@@ -8,10 +8,9 @@
  *
  * The authors' code adds alpha * |v_i|_1 query by query, which is the same: the norm is the entry's
  * own. It is that of the value as it is stored, so that it belongs to what attention adds up, and
- * rounded to 8 bits. The
- * first 20 tokens always stay (the code sets their scores to the largest float at the end of the
- * prompt): their values are small, their attention is not, and without it they would go. Half of
- * the budget is recent, as in the README's run. What floats lose: h2o.c.
+ * rounded to 8 bits. The first 20 tokens always stay (the code sets their scores to the largest
+ * float at the end of the prompt): their values are small, their attention is not, and without it
+ * they would go. Half of the budget is recent, as in the README's run. What floats lose: h2o.c.
  */
 #include <float.h>
 

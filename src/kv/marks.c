@@ -84,9 +84,12 @@ void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_
     size_t at = (size_t)(lane - seq->lane);
     for (int32_t i = 0; i < cache->n_mark; i++)
         memset(kv_marks_at(seq, at, i) + slot, 0, (size_t)n * sizeof(float));
-    for (int32_t j = 0; cache->value_norm && j < n; j++)
-        kv_norms_at(seq, at)[slot + j] =
-            pi_bf16_from_f32(value_norm(lane->kind, kv_page_at(lane->kind, ref->page), entry + j));
+    if (cache->value_norm) {
+        const uint8_t *page = kv_page_at(lane->kind, ref->page);
+        uint16_t *norm = kv_norms_at(seq, at) + slot;
+        for (int32_t j = 0; j < n; j++)
+            norm[j] = pi_bf16_from_f32(value_norm(lane->kind, page, entry + j));
+    }
 }
 
 void kv_marks_start_lane(const struct kv_seq *seq, const struct kv_lane *lane)
@@ -117,12 +120,11 @@ void kv_marks_keep(const struct kv_seq *seq, const struct kv_lane *lane, const i
 void kv_marks_move(const struct kv_seq *seq, const struct kv_lane *lane, int32_t to, int32_t from,
                    int32_t n)
 {
-    kv_marks_share(seq, lane, to, seq, from, n);
+    copy_slots(seq, seq, (size_t)(lane - seq->lane), to, from, n);
 }
 
 void kv_marks_share(const struct kv_seq *seq, const struct kv_lane *lane, int32_t to,
                     const struct kv_seq *from_seq, int32_t from, int32_t n)
 {
-    size_t l = (size_t)(lane - seq->lane);
-    copy_slots(seq, from_seq, l, to, from, n);
+    copy_slots(seq, from_seq, (size_t)(lane - seq->lane), to, from, n);
 }
