@@ -597,6 +597,7 @@ static void run_histories(const char *options, int32_t n_step)
     open_world(options);
     for (int32_t i = 0; i < MAX_SEQ; i++)
         restart(&world.h[i]);
+    n_step /= TEST_STRIDE;
     for (int32_t s = 0; s < n_step; s++) {
         random_step();
         if (s % 50 == 0)
