@@ -279,6 +279,52 @@ FAR_COPIES = {
 }
 
 
+# What the first 10,420 steps left weak: what to say next of several, counting.
+COUNTS = {
+    "lists": 0.26,
+    "facts": 0.02,
+    "niah": 0.13,
+    "crowd": 0.09,
+    "variables": 0.08,
+    "common_words": 0.2,
+    "coded_words": 0.14,
+    "trace": 0.05,
+    "derivation": 0.03,
+}
+UNSAID = {
+    "shuffles": 0.4,
+    "lists": 0.25,
+    "niah": 0.1,
+    "crowd": 0.05,
+    "common_words": 0.1,
+    "variables": 0.05,
+    "trace": 0.05,
+}
+SETS = {
+    "values": 0.5,
+    "shuffles": 0.1,
+    "lists": 0.05,
+    "niah": 0.1,
+    "common_words": 0.15,
+    "variables": 0.05,
+    "trace": 0.05,
+}
+FAR_COUNTS = {
+    "gaps": 0.02,
+    "values": 0.11,
+    "lists": 0.04,
+    "facts": 0.05,
+    "niah": 0.22,
+    "crowd": 0.2,
+    "code_word": 0.02,
+    "variables": 0.1,
+    "common_words": 0.1,
+    "coded_words": 0.06,
+    "trace": 0.08,
+    "derivation": 0.06,
+}
+
+
 # The larger model: natural text, and questions about far facts in it, to 8,192 tokens.
 MINI = Preset(
     n_embd=256,
@@ -383,6 +429,82 @@ MINI = Preset(
             {2048: 0.1, 4096: 0.2, 8192: 0.7},
             16384,
             kinds=kinds(0.2, {**FAR_COPIES, "crowd": 0.5}),
+            **HEAVY,
+        ),
+        Phase(180, {512: 0.5, 1024: 0.5}, 16384, kinds=kinds(0.1, COUNTS), **MIDDLE),
+        Phase(300, {128: 0.3, 256: 0.7}, 8192, kinds=kinds(0.1, UNSAID), **MIDDLE),
+        Phase(
+            200,
+            {512: 0.5, 1024: 0.5},
+            16384,
+            kinds=kinds(0.1, {**COUNTS, "shuffles": 0.1}),
+            **MIDDLE,
+        ),
+        Phase(
+            200,
+            {256: 0.2, 512: 0.4, 1024: 0.4},
+            16384,
+            kinds=kinds(0.1, {**COUNTS, "shuffles": 0.12}),
+            **MIDDLE,
+        ),
+        Phase(400, {128: 0.1, 256: 0.9}, 8192, kinds=kinds(0.1, SETS), **MIDDLE),
+        Phase(
+            300,
+            {512: 0.6, 1024: 0.4},
+            16384,
+            kinds=kinds(0.1, {**COUNTS, "values": 0.3, "lists": 0.05, "shuffles": 0.1}),
+            **MIDDLE,
+        ),
+        Phase(
+            350,
+            {1024: 0.4, 2048: 0.6},
+            16384,
+            kinds=kinds(
+                0.12,
+                {**COUNTS, "values": 0.2, "lists": 0.1, "crowd": 0.12, "shuffles": 0.05},
+            ),
+            **MIDDLE,
+        ),
+        Phase(
+            450,
+            {1024: 0.2, 2048: 0.2, 4096: 0.25, 8192: 0.35},
+            16384,
+            kinds=kinds(0.2, FAR_COUNTS),
+            **HEAVY,
+        ),
+        Phase(
+            150,
+            {1024: 0.4, 2048: 0.3, 4096: 0.3},
+            16384,
+            kinds=kinds(0.15, {**FAR_COUNTS, "variables": 0.25}),
+            **HEAVY,
+        ),
+        Phase(
+            200,
+            {2048: 0.1, 4096: 0.2, 8192: 0.7},
+            16384,
+            kinds=kinds(0.2, FAR_COUNTS),
+            **HEAVY,
+        ),
+        Phase(
+            200,
+            {512: 0.25, 1024: 0.35, 2048: 0.2, 4096: 0.1, 8192: 0.1},
+            16384,
+            kinds=kinds(0.15, {**FAR_COUNTS, "derivation": 0.35, "trace": 0.2}),
+            **HEAVY,
+        ),
+        Phase(
+            120,
+            {1024: 0.2, 2048: 0.5, 4096: 0.15, 8192: 0.15},
+            16384,
+            kinds=kinds(0.15, {**FAR_COUNTS, "derivation": 0.25, "trace": 0.2}),
+            **HEAVY,
+        ),
+        Phase(
+            110,
+            {1024: 0.1, 2048: 0.2, 4096: 0.2, 8192: 0.5},
+            16384,
+            kinds=kinds(0.15, {**FAR_COUNTS, "crowd": 0.35, "derivation": 0.15, "trace": 0.12}),
             **HEAVY,
         ),
     ],

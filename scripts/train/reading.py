@@ -17,12 +17,11 @@ from tasks import ANSWER_WEIGHT, COPY_WEIGHT, FactSource
 END = None  # the text of a part that is the end token
 CHOICE_WEIGHT = 3.0  # of the beginning of an answer; what follows can be copied from its place
 
-ORDINALS = ("first", "second", "third", "fourth")  # of the values of a key
-
 NOISE = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 )
 NOISE_WEIGHT = 0.02
+LEAST_ROOMS = 20  # words of a list, where as few do not fit
 SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)")
 HEXADECIMAL = "0123456789abcdef"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -123,15 +122,12 @@ def several(rng):
 
 
 def called(named, n_query):
-    """What stands before each answer of [(key, value)], grouped by key: the key if several were
-    asked for, which of its values if it has several; None before an only one."""
-    keys = [key for key, _ in named]
-    names = []
-    for i, key in enumerate(keys):
-        name = [key] if n_query > 1 else []
-        name += [ORDINALS[i - keys.index(key)]] if keys.count(key) > 1 else []
-        names.append(" ".join(name))
-    return names if any(names) else None
+    """What stands before each answer of [(key, value)]: its key if several were asked for."""
+    return [key for key, _ in named] if n_query > 1 else None
+
+
+def shuffled(rng, items):
+    return [items[i] for i in rng.permutation(len(items))]
 
 
 class Reading:
@@ -144,9 +140,10 @@ class Reading:
     def length(self, parts):
         return len(self.tok.encode("".join(text for text, _ in parts if text is not END)))
 
-    def question(self, text, prefix, answers, joint=", ", names=None):
+    def question(self, text, prefix, answers, joint=", ", names=None, ordered=True):
         """Parts of a question and its answer, closed by the end token; names, if any, stand before
-        the answers."""
+        the answers. In any order, what an answer begins with is the less certain the more are left
+        to say."""
         parts = [(text + prefix, self.text_weight)]
         for i, answer in enumerate(answers):
             lead = "" if i == 0 else joint.rstrip()
@@ -154,7 +151,8 @@ class Reading:
             parts += [(f" {names[i]}", ANSWER_WEIGHT)] if names else []
             space, first = (" ", "") if answer[0].isdigit() else ("", " ")
             parts += [(space, self.text_weight)] if space else []
-            parts += [(first + answer[:3], CHOICE_WEIGHT), (answer[3:], ANSWER_WEIGHT)]
+            choice = CHOICE_WEIGHT * (1 if ordered else (i + 1) / len(answers))
+            parts += [(first + answer[:3], choice), (answer[3:], ANSWER_WEIGHT)]
         last = ANSWER_WEIGHT if len(answers) > 1 else self.text_weight
         return parts + [(".", last), (END, self.text_weight)]
 
@@ -290,11 +288,16 @@ class Reading:
             ]
         return parts
 
-    def lists(self, rng, n_tok):
+    def values(self, rng, n_tok):
+        """Lists of keys with several values each."""
+        return self.lists(rng, n_tok, several(rng))
+
+    def lists(self, rng, n_tok, n_value=0):
         """As gaps, with several answers: those of several keys in the order of the question, each
-        after its key, or all values of one key in the order of the text, counted."""
+        after its key, or all values of one key in any order: what is left to say is what was not
+        said yet."""
         kind, make_value = VALUES[rng.integers(len(VALUES))]
-        n_value = several(rng) if rng.random() < 0.6 else 1
+        n_value = n_value or (several(rng) if rng.random() < 0.6 else 1)
         n_fact = int(rng.integers(4, max(4, min(100, n_tok // 24)) + 1))
         taken, pairs = set(), []
         for _ in range(max(1, n_fact // n_value)):
@@ -308,12 +311,30 @@ class Reading:
             n_query = min(len(left), int(rng.integers(2, 5))) if n_value == 1 else 1
             left = [left[i] for i in rng.permutation(len(left))]
             queries, left = left[:n_query], left[n_query:]
-            asked = [(k, v) for q in queries for k, v in pairs if k == q]
+            asked = [(k, v) for q in queries for k, v in shuffled(rng, pairs) if k == q]
             text = f"The special magic {kind}s for {join_words(queries)}{pick(rng, GAPS)} are"
             names, values = called(asked, n_query), [v for _, v in asked]
-            question = self.question("\n", text, values, names=names)[:-1]
+            question = self.question("\n", text, values, names=names, ordered=bool(names))[:-1]
             room -= self.length(question)
             parts += question
+        return parts
+
+    def shuffles(self, rng, n_tok):
+        """A few things and all of them again and again, in any order: what comes next is what this
+        line has not said, until only one is left. The most of that per token."""
+        kind, make_value = VALUES[rng.integers(len(VALUES))]
+        numbered, taken = rng.random() < 0.3, set()
+        items = [unlike(rng, make_value, taken) for _ in range(int(rng.integers(2, 9)))]
+        parts, weights = [], [self.surprise_weight] * len(items)
+        for _ in range(max(2, n_tok // (5 * len(items)))):
+            start = pick(rng, (f"The {kind}s are", "They are", f"All {kind}s:"))
+            parts.append((start, self.text_weight))
+            for i, item in enumerate(shuffled(rng, items)):
+                lead = f" {i + 1}." if numbered else "," if i > 0 else ""
+                parts += [(lead, self.text_weight)] if lead else []
+                parts.append((f" {item}", weights[i]))
+            parts.append((".\n", self.text_weight))
+            weights = [CHOICE_WEIGHT * (i + 1) / len(items) for i in range(len(items))]
         return parts
 
     # ---- needles ----
@@ -340,7 +361,7 @@ class Reading:
             self.needle(kind, key, value) for key, values in keys.items() for value in values
         ]
         sentences = [sentences[i] for i in rng.permutation(len(sentences))]
-        asked = self.niah_questions(rng, kind, keys, sentences, n_tok)
+        asked = self.niah_questions(rng, kind, keys, n_tok)
         parts = [(announcement(kind, len(asked[0][1]) == 1), self.text_weight)]
         tail = [p for _, _, question in asked for p in question]
         room = n_tok - self.length(parts + tail) - sum(self.length(s) + 2 for s in sentences)
@@ -395,22 +416,21 @@ class Reading:
             (".", self.text_weight),
         ]
 
-    def niah_questions(self, rng, kind, keys, sentences, n_tok):
+    def niah_questions(self, rng, kind, keys, n_tok):
         """[(keys, answers, parts)]: several questions, the first with the shape of the document."""
-        order = [s[3][0][1:] for s in sentences]
         left = [list(keys)[i] for i in rng.permutation(len(keys))]  # each once, as in lists
         questions, spent = [], 0
         n_query = int(rng.integers(2, 5)) if len(left) >= 4 and rng.random() < 0.3 else 1
         share = 2 if n_tok <= 512 else 4  # short documents ask more
         while not questions or (left and spent < n_tok // share and len(questions) < 24):
             queries, left = left[:n_query], left[n_query:]
-            asked = [(q, v) for q in queries for v in sorted(keys[q], key=order.index)]
+            asked = [(q, v) for q in queries for v in shuffled(rng, keys[q])]
             answers = [v for _, v in asked]
             text, prefix = asking(kind, queries, len(answers) == 1)
             if rng.random() < (0.4 if n_tok <= 512 else 0.1):  # the key right before its value
                 text, prefix = "\n", prefix[1:].replace(" mentioned in the provided text", "")
             names = called(asked, len(queries))
-            parts = self.question(text, prefix, answers, names=names)
+            parts = self.question(text, prefix, answers, names=names, ordered=bool(names))
             questions.append((queries, answers, parts))
             spent += self.length(parts)
         return questions
@@ -493,19 +513,34 @@ class Reading:
 
     def common_words(self, rng, n_tok):
         """RULER's cwe: a numbered list; ten words (fewer in short lists) stand there far oftener
-        than the others."""
-        rooms = (n_tok - 70) // 5
-        n_common = max(2, min(10, rooms // 15))
+        than the others. Invented words have more pieces than others: fewer words then."""
+        return self.fitting(n_tok, lambda n: self.common_list(rng, n), (n_tok - 70) // 5)
+
+    def fitting(self, n_tok, make, rooms):
+        """make(rooms), with fewer rooms if that is longer than n_tok."""
+        rooms = max(LEAST_ROOMS, rooms)
+        while True:
+            parts = make(rooms)
+            n = self.length(parts)
+            fewer = max(LEAST_ROOMS, int(rooms * (n_tok - 80) / n) - 2)
+            if n <= n_tok or fewer >= rooms:
+                return parts
+            rooms = fewer
+
+    def common_list(self, rng, rooms):
+        """Such a list of this many words. The answer names the common ones in any order."""
+        n_common = max(2, min(10, rooms // 8))
         often = max(3, min(30, rooms // (2 * n_common)))
         often = often if rng.random() < 0.5 else min(often, 6)
         rarely = 3 if often == 30 else 1
-        words = [PLAIN_WORDS[i] for i in rng.permutation(len(PLAIN_WORDS))]
-        taken = set(words)
-        words += [unlike(rng, language.invent, taken) for _ in range(rooms // 10)]
-        n_rare = max(1, (rooms - n_common * often) // rarely)
-        common = sorted(words[:n_common])  # an order in which none comes twice
-        listed = common * often + words[n_common : n_common + n_rare] * rarely
-        listed = [listed[i] for i in rng.permutation(len(listed))]
+        n_word = n_common + max(1, (rooms - n_common * often) // rarely)
+        words, taken = list(PLAIN_WORDS), set(PLAIN_WORDS)
+        n_word_known = n_word * (2 if rng.random() < 0.4 else 1)  # so that more are invented
+        while len(words) < n_word_known:
+            words.append(unlike(rng, language.invent, taken))
+        words = shuffled(rng, words)[:n_word]
+        common = words[:n_common]
+        listed = shuffled(rng, common * often + words[n_common:] * rarely)
         parts = [
             (
                 "Below is a numbered list of words. In these words, some appear more often than"
@@ -524,17 +559,19 @@ class Reading:
         )
         for i in range(n_common):
             parts.append((f" {i + 1}.", self.text_weight))
-            parts.append((f" {common[i]}", CHOICE_WEIGHT))
+            parts.append((f" {common[i]}", CHOICE_WEIGHT * (i + 1) / n_common))
         return parts + [(".", self.text_weight), (END, self.text_weight)]
 
     def coded_words(self, rng, n_tok):
         """RULER's fwe: random words with Zipf's frequencies, exponent 2; the most frequent is
         dots, the next three are asked for."""
-        rooms = max(20, (n_tok - 90) // 5)
+        return self.fitting(n_tok, lambda n: self.coded_list(rng, n), (n_tok - 90) // 3)
+
+    def coded_list(self, rng, rooms):
         taken = set()
         words = [
             unlike(rng, lambda r: letters(r, 6, LETTERS.lower()), taken)
-            for _ in range(max(6, n_tok // 50))
+            for _ in range(max(6, rooms // 16))
         ]
         words[0] = "..."
         share = np.arange(1, len(words) + 1, dtype=float) ** -2
@@ -543,7 +580,7 @@ class Reading:
         counts[2] = max(counts[2], counts[3] + 1)
         counts[1] = max(counts[1], counts[2] + 1)
         listed = [w for w, c in zip(words, counts) for _ in range(c)]
-        listed = [listed[i] for i in rng.permutation(len(listed))]
+        listed = shuffled(rng, listed)
         parts = [
             (
                 "Read the following coded text and track the frequency of each coded word. Find"

@@ -102,9 +102,11 @@ class Reasoning:
             t = (s + b) % MODULUS
             u = (t + a) % MODULUS
             total = (total + u) % MODULUS
+            late = i >= n_part - 2  # as in trace
+            parts.append(("Part", STOP_WEIGHT / 2 if late else ANSWER_WEIGHT))
             parts.append(
                 (
-                    f"Part #{i + 1} {a}&{b}: {a}+{b}={s}, {s}+{b}={t}, {t}+{a}={u}."
+                    f" #{i + 1} {a}&{b}: {a}+{b}={s}, {s}+{b}={t}, {t}+{a}={u}."
                     f" Total {was}+{u}={total}.\n\n",
                     ANSWER_WEIGHT,
                 )
