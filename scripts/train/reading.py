@@ -130,6 +130,11 @@ def shuffled(rng, items):
     return [items[i] for i in rng.permutation(len(items))]
 
 
+def unsaid_weight(i, count):
+    """Of the beginning of answer i of count in any order, the less certain the more are left."""
+    return CHOICE_WEIGHT * (i + 1) / count
+
+
 class Reading:
     """Writes documents of at most n_tok tokens with one tokenizer, one corpus, one weighting."""
 
@@ -142,8 +147,7 @@ class Reading:
 
     def question(self, text, prefix, answers, joint=", ", names=None, ordered=True):
         """Parts of a question and its answer, closed by the end token; names, if any, stand before
-        the answers. In any order, what an answer begins with is the less certain the more are left
-        to say."""
+        the answers."""
         parts = [(text + prefix, self.text_weight)]
         for i, answer in enumerate(answers):
             lead = "" if i == 0 else joint.rstrip()
@@ -151,7 +155,7 @@ class Reading:
             parts += [(f" {names[i]}", ANSWER_WEIGHT)] if names else []
             space, first = (" ", "") if answer[0].isdigit() else ("", " ")
             parts += [(space, self.text_weight)] if space else []
-            choice = CHOICE_WEIGHT * (1 if ordered else (i + 1) / len(answers))
+            choice = CHOICE_WEIGHT if ordered else unsaid_weight(i, len(answers))
             parts += [(first + answer[:3], choice), (answer[3:], ANSWER_WEIGHT)]
         last = ANSWER_WEIGHT if len(answers) > 1 else self.text_weight
         return parts + [(".", last), (END, self.text_weight)]
@@ -176,7 +180,7 @@ class Reading:
         if line:
             each = len(self.tok.encode(line + "\n"))
             lines += [[(line, NOISE_WEIGHT)]] * max(0, room // each)
-            lines = [lines[i] for i in rng.permutation(len(lines))]
+            lines = shuffled(rng, lines)
         return [part for line in lines for part in line + [("\n", self.text_weight)]]
 
     # ---- facts ----
@@ -240,9 +244,9 @@ class Reading:
                 facts.append(fact)
         if not facts:
             return []
-        facts = [facts[i] for i in rng.permutation(len(facts))]
+        facts = shuffled(rng, facts)
         n_question = int(rng.integers(1, max(2, min(16, n_tok // 48))))
-        asked = [facts[i] for i in rng.permutation(len(facts))[:n_question]]
+        asked = shuffled(rng, facts)[:n_question]
         tail = [p for f in asked for p in self.fact_question(f, source.answer_value(f))]
         sentences = [self.fact(f, known=False) for f in facts]
         room = n_tok - self.length(tail) - sum(self.length(s) + 1 for s in sentences)
@@ -303,13 +307,13 @@ class Reading:
         for _ in range(max(1, n_fact // n_value)):
             key = unlike(rng, pair, taken)
             pairs += [(key, unlike(rng, make_value, taken)) for _ in range(n_value)]
-        pairs = [pairs[i] for i in rng.permutation(len(pairs))]
+        pairs = shuffled(rng, pairs)
         keys = list(dict.fromkeys(key for key, _ in pairs))
         parts = self.said(rng, kind, pairs)
         room, left = n_tok - self.length(parts), keys
         while room > 0 and left:  # each key once: what was answered could be copied from there
             n_query = min(len(left), int(rng.integers(2, 5))) if n_value == 1 else 1
-            left = [left[i] for i in rng.permutation(len(left))]
+            left = shuffled(rng, left)
             queries, left = left[:n_query], left[n_query:]
             asked = [(k, v) for q in queries for k, v in shuffled(rng, pairs) if k == q]
             text = f"The special magic {kind}s for {join_words(queries)}{pick(rng, GAPS)} are"
@@ -334,7 +338,7 @@ class Reading:
                 parts += [(lead, self.text_weight)] if lead else []
                 parts.append((f" {item}", weights[i]))
             parts.append((".\n", self.text_weight))
-            weights = [CHOICE_WEIGHT * (i + 1) / len(items) for i in range(len(items))]
+            weights = [unsaid_weight(i, len(items)) for i in range(len(items))]
         return parts
 
     # ---- needles ----
@@ -360,7 +364,7 @@ class Reading:
         sentences = [
             self.needle(kind, key, value) for key, values in keys.items() for value in values
         ]
-        sentences = [sentences[i] for i in rng.permutation(len(sentences))]
+        sentences = shuffled(rng, sentences)
         asked = self.niah_questions(rng, kind, keys, n_tok)
         parts = [(announcement(kind, len(asked[0][1]) == 1), self.text_weight)]
         tail = [p for _, _, question in asked for p in question]
@@ -418,7 +422,7 @@ class Reading:
 
     def niah_questions(self, rng, kind, keys, n_tok):
         """[(keys, answers, parts)]: several questions, the first with the shape of the document."""
-        left = [list(keys)[i] for i in rng.permutation(len(keys))]  # each once, as in lists
+        left = shuffled(rng, list(keys))  # each once, as in lists
         questions, spent = [], 0
         n_query = int(rng.integers(2, 5)) if len(left) >= 4 and rng.random() < 0.3 else 1
         share = 2 if n_tok <= 512 else 4  # short documents ask more
@@ -476,7 +480,7 @@ class Reading:
                 )
             chains.append((value, chain))
             sentences.append(lines)
-        asked = [chains[i] for i in rng.permutation(len(chains))]
+        asked = shuffled(rng, chains)
         head = [
             (
                 "Memorize and track the chain(s) of variable assignment hidden in the following"
@@ -559,7 +563,7 @@ class Reading:
         )
         for i in range(n_common):
             parts.append((f" {i + 1}.", self.text_weight))
-            parts.append((f" {common[i]}", CHOICE_WEIGHT * (i + 1) / n_common))
+            parts.append((f" {common[i]}", unsaid_weight(i, n_common)))
         return parts + [(".", self.text_weight), (END, self.text_weight)]
 
     def coded_words(self, rng, n_tok):

@@ -63,6 +63,11 @@ def state(stack, visited):
     return f"State: at {stack[-1]}. Stack: {under}. Visited: {seen}."
 
 
+def next_weight(i, count):
+    """Of the token that begins step i of count: more where it is nearly time to stop."""
+    return STOP_WEIGHT / 2 if i >= count - 2 else ANSWER_WEIGHT
+
+
 class Reasoning:
     def __init__(self, surprise_weight):
         self.surprise_weight = surprise_weight
@@ -81,8 +86,7 @@ class Reasoning:
             (f"1 {start}.\n", ANSWER_WEIGHT),
         ]
         for i, (text, _) in enumerate(steps[:count]):
-            late = i >= count - 2  # where it is nearly time to stop
-            parts.append(("Step", STOP_WEIGHT / 2 if late else ANSWER_WEIGHT))
+            parts.append(("Step", next_weight(i, count)))
             parts.append((f" {i + 1} of {count}: {text}", ANSWER_WEIGHT))
         last = state(*steps[count - 1][1])
         parts += [(last[:5], STOP_WEIGHT), (last[5:], ANSWER_WEIGHT)]
@@ -102,8 +106,7 @@ class Reasoning:
             t = (s + b) % MODULUS
             u = (t + a) % MODULUS
             total = (total + u) % MODULUS
-            late = i >= n_part - 2  # as in trace
-            parts.append(("Part", STOP_WEIGHT / 2 if late else ANSWER_WEIGHT))
+            parts.append(("Part", next_weight(i, n_part)))
             parts.append(
                 (
                     f" #{i + 1} {a}&{b}: {a}+{b}={s}, {s}+{b}={t}, {t}+{a}={u}."
