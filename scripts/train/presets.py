@@ -507,6 +507,27 @@ MINI = Preset(
             kinds=kinds(0.15, {**FAR_COUNTS, "crowd": 0.35, "derivation": 0.15, "trace": 0.12}),
             **HEAVY,
         ),
+        Phase(
+            320,
+            {1024: 0.05, 2048: 0.1, 4096: 0.2, 8192: 0.65},
+            16384,
+            kinds=kinds(0.15, {**FAR_COUNTS, "crowd": 0.5, "derivation": 0.15, "trace": 0.12}),
+            **HEAVY,
+        ),
+        Phase(
+            220,
+            {1024: 0.15, 2048: 0.1, 4096: 0.1, 8192: 0.65},
+            16384,
+            kinds=kinds(0.15, {**FAR_COUNTS, "crowd": 0.5, "derivation": 0.2, "trace": 0.12}),
+            **HEAVY,
+        ),
+        Phase(
+            380,
+            {1024: 0.1, 2048: 0.1, 4096: 0.1, 8192: 0.7},
+            16384,
+            kinds=kinds(0.12, {**FAR_COUNTS, "crowd": 0.65, "derivation": 0.17, "trace": 0.12}),
+            **HEAVY,
+        ),
     ],
 )
 

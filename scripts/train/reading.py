@@ -381,7 +381,7 @@ class Reading:
         kinds = (("number", number, pair), ("uuid", uuid, uuid), ("uuid", uuid, pair))
         kind, make_value, make_key = kinds[rng.choice(3, p=(0.25, 0.55, 0.2))]
         cost = self.length(self.needle(kind, make_key(rng), make_value(rng))) + 1
-        n_key = max(2, int((n_tok - 80) * rng.uniform(0.3, 0.85)) // cost)
+        n_key = max(2, int((n_tok - 80) * rng.uniform(0.3, 0.95)) // cost)
         if make_key is pair and rng.random() < 0.6:  # from so few words that each is in many keys
             few = math.ceil(math.sqrt(n_key) * rng.uniform(1.1, 2.0))
             first = rng.choice(language.ADJECTIVES, min(few, len(language.ADJECTIVES)), False)
