@@ -12,7 +12,8 @@
  *   rounds       lanes stand in the middle between two rounds, budget + slack / 2; the first
  *                sequence has a round in the middle of its steps, whose time counts n / slack times
  *                for n sequences
- * Of the steps of all turns the median counts. Prompts are not part of it.
+ * Of the steps of all turns the median counts, and of the readings of memory before them. Prompts
+ * are not part of it.
  *
  * Bounds, in tokens per second, for n sequences with e entries each:
  *   roofline       n / ((weights + n * e * bytes of an entry) / read bandwidth), as if all else
@@ -25,8 +26,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/mem.h"
 #include "base/os.h"
+#include "cpu/machine.h"
 #include "keep_fill.h"
 #include "noise.h"
 #include "random_stats.h"
@@ -38,6 +42,8 @@
 #define N_WARM 2   /* steps that are not counted, because they touch memory for the first time */
 #define N_QUERY 64 /* that a round finds remembered: no policy's defaults ask for more */
 #define MAX_DEPTH 3
+#define N_READ 4 /* readings of memory before a turn */
+#define READ_BYTES ((size_t)512 << 20)
 
 struct options {
     const char *model;
@@ -91,6 +97,7 @@ struct bench {
     pith_model_info info;
     double weight_bytes;
     int64_t kv_bytes; /* the KV memory */
+    uint8_t *memory;  /* [READ_BYTES] that is read between turns */
     char stats[64];   /* the name of the file of statistics */
     struct fill fill;
     int32_t token[1];
@@ -257,6 +264,8 @@ static void side_turn(struct side *s, struct result *r, struct samples *steps)
 {
     double rounds;
     int64_t n_round = s->seq[0]->tally.n_round;
+    for (int32_t i = 0; i < N_READ; i++)
+        add(&s->b->read, pi_machine_read(s->b->memory, READ_BYTES, s->b->machine.n_thread));
     for (int32_t i = 0; i < N_WARM; i++)
         (void)side_step(s, &rounds);
     for (int32_t i = 0; i < s->b->o.n_step; i++) {
@@ -469,6 +478,10 @@ static void bench_open(struct bench *b)
     check(pith_kv_estimate(b->model, &engine, b->o.prompt + b->o.output, &b->kv_bytes, &err), &err);
     b->kv_bytes *= b->o.n_full;
     check(fill_open(&b->fill, b->o.prompt + b->o.output, &err), &err);
+    b->memory = pi_mem_map(PI_MEM_OTHER, READ_BYTES);
+    if (b->memory == NULL)
+        check(PITH_NOMEM, &(pith_error){.message = "no memory to read"});
+    memset(b->memory, 1, READ_BYTES); /* real pages, not the shared page of zeros */
     check(random_stats_write(b->model, b->stats, sizeof(b->stats), &err), &err);
 }
 
@@ -480,7 +493,6 @@ int main(int argc, char **argv)
     bench_open(&b);
     for (int32_t r = 0; r < b.o.n_round; r++) {
         check(pith_machine_measure(b.o.n_thread, &b.machine, &err), &err);
-        add(&b.read, b.machine.read_bytes_per_s);
         add(&b.int8, b.machine.int8_op_per_s);
         for (size_t i = 0; i < N_ENTRANT; i++)
             if (runs(&b, i))
@@ -491,6 +503,7 @@ int main(int argc, char **argv)
     else
         print_table(&b);
     remove(b.stats);
+    pi_mem_unmap(PI_MEM_OTHER, b.memory, READ_BYTES);
     fill_close(&b.fill);
     pith_model_free(b.model);
     return EXIT_SUCCESS;

@@ -89,6 +89,14 @@ struct tile {
     uint16_t scale[TILE_ENTRIES * KV_CODEC_MAX / KV_CODEC_GROUP];
 };
 
+/* Asks for the lines of n_row rows from `at` on, `row` bytes apart, which will be written: those of
+   one entry lie in as many places of memory as it has elements. */
+static void ask_rows(const uint8_t *at, size_t row, int32_t n_row)
+{
+    for (int32_t i = 0; i < n_row; i++)
+        __builtin_prefetch(at + (size_t)i * row, 1);
+}
+
 /* Dimensions d0 .. d0 + dim of at most TILE_ENTRIES keys. */
 static void write_tile(const struct kv_part *k, int32_t page_len, uint8_t *page, int32_t slot,
                        int32_t n, const float *rows, size_t stride, int32_t d0, int32_t dim)
@@ -100,6 +108,11 @@ static void write_tile(const struct kv_part *k, int32_t page_len, uint8_t *page,
     size_t row[KV_N_PLANE];
     for (int32_t p = 0; p < KV_N_PLANE; p++)
         row[p] = k->plane[p].row * (size_t)most / (size_t)k->dim;
+    for (int32_t p = 0; p < KV_N_PLANE; p++)
+        if (row[p] > 0)
+            ask_rows(page + element_at(k, p, page_len, d0, slot),
+                     (size_t)page_len * k->plane[p].element,
+                     (int32_t)(row[p] * (size_t)dim / (size_t)most / k->plane[p].element));
     for (int32_t i = 0; i < n; i++) {
         const struct kv_row out = {.low = base[0] + (size_t)i * row[0],
                                    .high = base[1] + (size_t)i * row[1],

@@ -20,7 +20,7 @@ int32_t pi_pass_threads_for(const struct pi_pass *pass, int64_t work)
 /* A loop over the rows of the pass, each of about n floats. */
 static void run_rows(struct pi_pass *pass, pi_job_fn *fn, int64_t n)
 {
-    const int64_t work_per_float = 8; /* norms, exponentials and rounding take several operations */
+    const int64_t work_per_float = 40; /* norms, exponentials and rounding take many operations */
     pi_parallel_ranges(pi_pass_threads_for(pass, pass->n_tok * n * work_per_float), pass->n_tok, fn,
                        pass);
 }

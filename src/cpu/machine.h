@@ -1,0 +1,14 @@
+/*
+ * machine.h - one reading of memory, for programs that measure it between other things, so that
+ * both meet the same disturbances. pith_machine_measure's figures are the best of several rounds.
+ */
+#ifndef PI_CPU_MACHINE_H
+#define PI_CPU_MACHINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Bytes per second at which n_thread threads read the buffer once; size is a multiple of 64. */
+double pi_machine_read(const void *buffer, size_t size, int32_t n_thread);
+
+#endif
