@@ -63,11 +63,8 @@ static void tiles_end(void)
                      :                                                                             \
                      : "r"(at), "r"((size_t)PI_WORD_BYTES)                                         \
                      : "memory")
-#define TILE_ZERO(tile) __asm__ volatile("tilezero %tmm" #tile)
 #define TILE_DOT(sum, act, code) /* both signed */                                                 \
     __asm__ volatile("tdpbssd %tmm" #code ", %tmm" #act ", %tmm" #sum)
-#define TILE_DOT_UNSIGNED(sum, act, code) /* unsigned codes */                                     \
-    __asm__ volatile("tdpbsud %tmm" #code ", %tmm" #act ", %tmm" #sum)
 
 /* ---- many tokens -------------------------------------------------------------------------- */
 
@@ -179,6 +176,41 @@ PI_INLINE void step_products(struct tile_work *w, int32_t begin, int32_t end, in
     }
 }
 
+/* What a block's sums are multiplied by: scales and minimums of its rows, of all or of halves. */
+struct block_scales {
+    __m512 scale[2], min[2];
+    __m512 neg_start; /* -START * scale[0] */
+};
+
+PI_INLINE struct block_scales scales_of(const float *scale, const float *min, int32_t n_half,
+                                        bool has_min)
+{
+    struct block_scales s;
+    for (int32_t h = 0; h < n_half; h++) {
+        s.scale[h] = _mm512_load_ps(scale + h * PI_GROUP);
+        if (has_min)
+            s.min[h] = _mm512_load_ps(min + h * PI_GROUP);
+    }
+    s.neg_start = _mm512_mul_ps(_mm512_set1_ps(-START), s.scale[0]);
+    return s;
+}
+
+/* What a block gives for token t, before the activations' scale. x_sum has the sums of activations,
+   of halves stride apart, where there are minimums. */
+PI_INLINE __m512 block_term(const struct block_scales *s, const struct block_sums *sums, int32_t t,
+                            int32_t n_half, bool has_min, const float *x_sum, int32_t stride)
+{
+    __m512 first = _mm512_load_ps((const float *)(const void *)sums->of[0][t]);
+    __m512 term = _mm512_fmadd_ps(first, s->scale[0], s->neg_start);
+    if (n_half == 2) {
+        __m512 second = _mm512_load_ps((const float *)(const void *)sums->of[1][t]);
+        term = _mm512_fmadd_ps(_mm512_sub_ps(second, _mm512_set1_ps(START)), s->scale[1], term);
+    }
+    for (int32_t h = 0; h < n_half && has_min; h++)
+        term = _mm512_fmadd_ps(s->min[h], _mm512_set1_ps(x_sum[h * stride]), term);
+    return term;
+}
+
 /* Adds what blocks [begin, end) of a step give for a group, to all tokens. */
 PI_INLINE void step_add(struct tile_work *w, int32_t group, int32_t begin, int32_t end,
                         int32_t n_half, bool has_min)
@@ -190,22 +222,12 @@ PI_INLINE void step_add(struct tile_work *w, int32_t group, int32_t begin, int32
         acc[t] = _mm512_load_ps(w->acc[group][t]);
     for (int32_t b = begin; b < end; b++) {
         const struct block_sums *sums = &w->sums[b / N_STEP % 2][group][b % N_STEP];
-        const float *at = panel->scale + b * n_half * PI_GROUP;
-        const float *min = panel->min + b * n_half * PI_GROUP;
-        __m512 start = _mm512_set1_ps(START), scale = _mm512_load_ps(at);
-        __m512 neg_start = _mm512_mul_ps(_mm512_set1_ps(-START), scale);
+        size_t at = (size_t)b * (size_t)n_half;
+        const struct block_scales scales =
+            scales_of(panel->scale + at * PI_GROUP, panel->min + at * PI_GROUP, n_half, has_min);
         PI_UNROLL
         for (int32_t t = 0; t < TILE_TOK; t++) {
-            __m512 term = _mm512_fmadd_ps(_mm512_load_ps(sums->of[0][t]), scale, neg_start);
-            if (n_half == 2)
-                term = _mm512_fmadd_ps(_mm512_sub_ps(_mm512_load_ps(sums->of[1][t]), start),
-                                       _mm512_load_ps(at + PI_GROUP), term);
-            if (has_min)
-                term = _mm512_fmadd_ps(_mm512_load_ps(min), _mm512_set1_ps(w->x_sum[b * n_half][t]),
-                                       term);
-            if (has_min && n_half == 2)
-                term = _mm512_fmadd_ps(_mm512_load_ps(min + PI_GROUP),
-                                       _mm512_set1_ps(w->x_sum[b * 2 + 1][t]), term);
+            __m512 term = block_term(&scales, sums, t, n_half, has_min, &w->x_sum[at][t], TILE_TOK);
             acc[t] = _mm512_fmadd_ps(term, _mm512_set1_ps(w->x_scale[b][t]), acc[t]);
         }
     }
@@ -273,54 +295,63 @@ static void tile_16_min(const struct pi_tile *p) { tile_of(p, 16, true); }
 
 /* ---- few tokens --------------------------------------------------------------------------- */
 
-/* The codes of a block of 32 columns: in place, or decoded to room. */
-PI_INLINE const uint8_t *few_codes(const struct shape *s, const uint8_t *group, int32_t at,
-                                   uint8_t room[PI_CODE_BYTES])
+/*
+ * A group's codes are decoded CODES_AHEAD blocks before tiles load them: a tile cannot take what
+ * still waits to be written to the cache, and would wait for it.
+ */
+enum { CODES_AHEAD = 2, N_ROOM = 4 };
+
+/* Room for blocks by turns: of codes, as signed bytes, and of the sums of their products. */
+struct few_work {
+    _Alignas(64) uint8_t code[N_ROOM][PI_CODE_BYTES];
+    struct block_sums sums[2];
+    _Alignas(64) float scale[PI_SUB_MAX * PI_GROUP];
+    _Alignas(64) float min[PI_SUB_MAX * PI_GROUP];
+};
+
+/* The codes of block `at` of 32 columns. */
+PI_INLINE void few_decode(const struct shape *s, const uint8_t *group, int32_t at,
+                          uint8_t code[PI_CODE_BYTES])
 {
     int32_t n_sub = s->block_len / 32;
-    const uint8_t *words = block_words(s, group, at / n_sub);
-    if (s->codes == codes_q8_0)
-        return words;
-    lanes code[8];
-    s->codes(words, at % n_sub, 0, code);
+    lanes x[8];
+    s->codes(block_words(s, group, at / n_sub), at % n_sub, 0, x);
     PI_UNROLL
     for (int32_t j = 0; j < 8; j++)
-        lanes_store(room + j * PI_WORD_BYTES, code[j]);
-    return room;
+        lanes_store(code + j * PI_WORD_BYTES, lanes_panel(x[j], s->zero));
 }
 
-/* The registers are turn's. */
-PI_INLINE void few_product(int32_t turn, const int8_t *q, size_t q_stride, const uint8_t *code,
-                           int32_t sums[TILE_TOK][PI_GROUP])
+/* All tokens times the codes of block `at`. */
+PI_INLINE void few_products(const struct shape *s, const struct pi_tile *p, int32_t at,
+                            const uint8_t *code, struct block_sums *sums)
 {
-    if (turn == 0) {
-        TILE_ZERO(0);
-        TILE_LOAD(4, q, q_stride);
-        TILE_LOAD(6, code, (size_t)PI_WORD_BYTES);
-        TILE_DOT_UNSIGNED(0, 4, 6);
-        TILE_STORE(0, sums);
-    } else {
-        TILE_ZERO(1);
-        TILE_LOAD(5, q, q_stride);
-        TILE_LOAD(7, code, (size_t)PI_WORD_BYTES);
-        TILE_DOT_UNSIGNED(1, 5, 7);
-        TILE_STORE(1, sums);
+    const int8_t *q = p->q + at * PI_ACT_BLOCK;
+    bool halves = s->sub_len == 16;
+    if (halves || at % 2 == 0) {
+        TILE_LOAD(4, q, p->q_stride);
+        PRODUCT(0, 4, 6, code, sums->of[0]);
+    }
+    if (halves || at % 2 == 1) {
+        TILE_LOAD(5, q + (halves ? 16 : 0), p->q_stride);
+        PRODUCT(1, 5, 7, code + (halves ? PI_CODE_BYTES / 2 : 0), sums->of[halves]);
     }
 }
 
-/* Adds what block `at` gives, of all tokens; scale and min are its own. */
+/* Adds what block `at` gives: to the tokens, and to rows past the last one what nobody reads. */
 PI_INLINE void few_add(const struct shape *s, const struct pi_tile *p, int32_t at,
                        const float *scale, const float *min, const struct block_sums *sums,
-                       float acc[TILE_TOK][PI_GROUP])
+                       __m512 acc[TILE_TOK])
 {
     const int32_t n_half = 32 / s->sub_len;
-    for (int32_t t = 0; t < p->n_tok; t++) {
-        lanes first = _mm512_load_si512(sums->of[0][t]);
-        lanes second = n_half == 2 ? _mm512_load_si512(sums->of[1][t]) : first;
-        flanes term = few_term(s, first, second, scale, min,
-                               p->aux + (size_t)t * p->aux_stride + at * n_half);
-        const float *x_scale = p->x_scale + (size_t)t * p->x_stride + at;
-        flanes_store(acc[t], flanes_fma(term, flanes_set1(x_scale), flanes_load(acc[t])));
+    const struct block_scales scales = scales_of(scale, min, n_half, s->has_min);
+    const float *x_scale = p->x_scale + at;
+    const float *x_sum = (const float *)(const void *)p->aux + at * n_half;
+    PI_UNROLL
+    for (int32_t t = 0; t < TILE_TOK; t++) {
+        __m512 term = block_term(&scales, sums, t, n_half, s->has_min, x_sum, 1);
+        acc[t] = _mm512_fmadd_ps(term, _mm512_set1_ps(*x_scale), acc[t]);
+        x_scale += t + 1 < p->n_tok ? p->x_stride : 0;
+        x_sum += t + 1 < p->n_tok ? p->aux_stride : 0;
     }
 }
 
@@ -331,34 +362,35 @@ PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const 
     const struct pi_tile p = *tile;
     const int32_t n_block = w->n_col / s.block_len, n_sub = s.block_len / 32;
     const int32_t n_half = 32 / s.sub_len, n_at = n_block * n_sub;
-    _Alignas(64) float scale[PI_SUB_MAX * PI_GROUP], min[PI_SUB_MAX * PI_GROUP];
-    _Alignas(64) float acc[TILE_TOK][PI_GROUP];
-    _Alignas(64) uint8_t room[2][PI_CODE_BYTES];
-    struct block_sums sums[2];
     const char *ahead = (const char *)group + PREFETCH_BYTES;
-    memset(acc, 0, (size_t)p.n_tok * sizeof(acc[0]));
-    for (int32_t at = 0; at <= n_at; at++) {
-        if (at < n_at) {
+    struct few_work work;
+    __m512 acc[TILE_TOK];
+    memset(work.sums, 0, sizeof(work.sums)); /* rows past the last token stay so */
+    PI_UNROLL
+    for (int32_t t = 0; t < TILE_TOK; t++)
+        acc[t] = _mm512_setzero_ps();
+    for (int32_t i = 0; i <= n_at + CODES_AHEAD; i++) {
+        int32_t at = i - CODES_AHEAD, done = at - 1, sub = done % n_sub * n_half;
+        if (i < n_at) {
             ahead = few_ask(&s, ahead);
-            const uint8_t *code = few_codes(&s, group, at, room[at % 2]);
-            const int8_t *q = p.q + at * PI_ACT_BLOCK;
-            few_product(at % 2, q, p.q_stride, code, sums[at % 2].of[0]);
-            if (n_half == 2)
-                few_product(at % 2, q + 16, p.q_stride, code + PI_CODE_BYTES / 2,
-                            sums[at % 2].of[1]);
+            few_decode(&s, group, i, work.code[i % N_ROOM]);
         }
-        if (at == 0)
+        if (at >= 0 && at < n_at)
+            few_products(&s, &p, at, work.code[at % N_ROOM], &work.sums[at % 2]);
+        if (done < 0)
             continue;
-        int32_t done = at - 1, sub = done % n_sub * n_half;
         if (done % n_sub == 0) {
             const uint16_t *halves = block_halves(&s, group, n_block, done / n_sub);
             lanes_prefetch((const char *)halves + w->group_bytes);
-            s.scales(block_words(&s, group, done / n_sub), halves, scale, min);
+            s.scales(block_words(&s, group, done / n_sub), halves, work.scale, work.min);
         }
-        few_add(&s, &p, done, scale + sub * PI_GROUP, min + sub * PI_GROUP, &sums[done % 2], acc);
+        few_add(&s, &p, done, work.scale + sub * PI_GROUP, work.min + sub * PI_GROUP,
+                &work.sums[done % 2], acc);
     }
-    for (int32_t t = 0; t < p.n_tok; t++)
-        flanes_store(p.out + (size_t)t * p.out_stride, flanes_load(acc[t]));
+    PI_UNROLL
+    for (int32_t t = 0; t < TILE_TOK; t++)
+        if (t < p.n_tok)
+            _mm512_storeu_ps(p.out + (size_t)t * p.out_stride, acc[t]);
 }
 
 /* ---- the types ---------------------------------------------------------------------------- */
