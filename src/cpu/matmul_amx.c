@@ -15,7 +15,7 @@
  */
 #include "cpu/kernels.h"
 
-enum { FEW_PART = 8, CODES_IN_PLACE = false, SIGNED_PANELS = true };
+enum { FEW_PART = 8, CODES_IN_PLACE = false, SIGNED_PANELS = true, ASK_FAR = true };
 
 #include "cpu/matmul_avx512_lanes.h"
 
