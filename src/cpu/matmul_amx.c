@@ -15,7 +15,7 @@
  */
 #include "cpu/kernels.h"
 
-enum { FEW_PART = 8, CODES_IN_PLACE = false, SIGNED_PANELS = true, ASK_FAR = true };
+enum { FEW_PART = 8, CODES_IN_PLACE = false, SIGNED_PANELS = true };
 
 #include "cpu/matmul_avx512_lanes.h"
 
@@ -355,7 +355,8 @@ PI_INLINE void few_add(const struct shape *s, const struct pi_tile *p, int32_t a
     }
 }
 
-/* pi_few_fn of a shape for more tokens than few takes; memory is asked for ahead as there. */
+/* pi_few_fn of a shape for more tokens than few takes. Memory is asked for as far ahead as there, but
+   to the second cache, which waits for more lines at once than the first. */
 PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
                          const struct pi_tile *tile)
 {
@@ -372,7 +373,9 @@ PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const 
     for (int32_t i = 0; i <= n_at + CODES_AHEAD; i++) {
         int32_t at = i - CODES_AHEAD, done = at - 1, sub = done % n_sub * n_half;
         if (i < n_at) {
-            ahead = few_ask(&s, ahead);
+            for (int32_t j = 0; j < few_bytes(&s); j += 64)
+                _mm_prefetch(ahead + j, _MM_HINT_T1);
+            ahead += few_bytes(&s);
             few_decode(&s, group, i, work.code[i % N_ROOM]);
         }
         if (at >= 0 && at < n_at)

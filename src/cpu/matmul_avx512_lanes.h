@@ -1,8 +1,7 @@
 /*
  * matmul_avx512_lanes.h - AVX-512's instructions for matmul_quant.h: the 32-bit lanes of a register
  * are the 16 rows of a group. A file includes it, and with it matmul_quant.h, once, after defining
- * FEW_PART, CODES_IN_PLACE, SIGNED_PANELS and ASK_FAR: lines come to the second cache, which waits
- * for more of them at once than the first.
+ * FEW_PART, CODES_IN_PLACE and SIGNED_PANELS.
  */
 #ifndef PI_MATMUL_AVX512_LANES_H
 #define PI_MATMUL_AVX512_LANES_H
@@ -29,12 +28,8 @@ PI_INLINE flanes flanes_neg(flanes x) { return _mm512_xor_ps(x, _mm512_set1_ps(-
 PI_INLINE lanes lanes_plus(lanes x, int32_t n) { return _mm512_add_epi32(x, _mm512_set1_epi32(n)); }
 PI_INLINE lanes lanes_q8_0(lanes x) { return x; }
 PI_INLINE lanes bytes(int value) { return _mm512_set1_epi8((char)value); }
+PI_INLINE void lanes_prefetch(const char *p) { _mm_prefetch(p, _MM_HINT_T0); }
 /* clang-format on */
-
-PI_INLINE void lanes_prefetch(const char *p)
-{
-    _mm_prefetch(p, ASK_FAR ? _MM_HINT_T1 : _MM_HINT_T0);
-}
 
 PI_INLINE lanes lanes_panel(lanes x, int32_t zero)
 {

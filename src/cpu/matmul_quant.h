@@ -288,15 +288,19 @@ PI_INLINE flanes few_term(const struct shape *s, lanes first, lanes second, cons
     return flanes_fma(flanes_load(min + PI_GROUP), sum_of(aux + 1), term);
 }
 
+/* Packed bytes of 32 columns. */
+PI_INLINE int32_t few_bytes(const struct shape *s)
+{
+    return (s->block_word * PI_WORD_BYTES + s->n_half * PI_GROUP * 2) * 32 / s->block_len;
+}
+
 /* Asks for as many packed bytes as 32 columns take, from `ahead` on; returns their end. Processors'
    own prefetching does not keep up with the groups' short runs of words and halves. */
 PI_INLINE const char *few_ask(const struct shape *s, const char *ahead)
 {
-    const int32_t step =
-        (s->block_word * PI_WORD_BYTES + s->n_half * PI_GROUP * 2) * 32 / s->block_len;
-    for (int32_t j = 0; j < step; j += 64)
+    for (int32_t j = 0; j < few_bytes(s); j += 64)
         lanes_prefetch(ahead + j);
-    return ahead + step;
+    return ahead + few_bytes(s);
 }
 
 /* pi_few_fn of a shape and a number of tokens. Lines are asked for: of the words some distance
