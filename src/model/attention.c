@@ -305,7 +305,9 @@ static void count_work(const struct pi_pass *pass, int64_t *attend, int64_t *sel
 void pi_pass_attention_run(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    int64_t append_work = (int64_t)pass->n_tok * hp->n_head_kv * (hp->dim_k + hp->dim_v) * 64;
+    const int64_t work_per_float = 64; /* rounding takes several, awaiting a key's lines most */
+    int64_t append_work =
+        (int64_t)pass->n_tok * hp->n_head_kv * (hp->dim_k + hp->dim_v) * work_per_float;
     int64_t n_unit = (int64_t)pass->n_chunk * hp->n_head_kv, attend_work, select_work;
     pi_parallel_ranges(pi_pass_threads_for(pass, append_work),
                        (int64_t)pass->n_item * hp->n_head_kv, append_items, pass);
