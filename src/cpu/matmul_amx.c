@@ -14,6 +14,7 @@
  * products.
  */
 #include "cpu/kernels.h"
+#include "cpu/matmul_avx512.h"
 
 enum { FEW_PART = 8, CODES_IN_PLACE = false, SIGNED_PANELS = true };
 
@@ -355,8 +356,8 @@ PI_INLINE void few_add(const struct shape *s, const struct pi_tile *p, int32_t a
     }
 }
 
-/* pi_few_fn of a shape for more tokens than few takes. Memory is asked for as far ahead as there,
-   but to the second cache, which waits for more lines at once than the first. */
+/* pi_few_fn of a shape. Memory is asked for as far ahead as by few, but to the second cache, which
+   waits for more lines at once than the first. */
 PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
                          const struct pi_tile *tile)
 {
@@ -402,22 +403,10 @@ PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const 
     static void few_tiles_##name(const struct pi_matrix *w, const uint8_t *group,                  \
                                  const struct pi_tile *p)                                          \
     {                                                                                              \
-        if (p->n_tok <= FEW_PART)                                                                  \
-            few_##name(w, group, p);                                                               \
-        else                                                                                       \
-            few_tiles(shape_##name, w, group, p);                                                  \
+        few_tiles(shape_##name, w, group, p);                                                      \
     }
 
-FEW_TILES(q8_0)
-FEW_TILES(q4_0)
-FEW_TILES(q4_1)
-FEW_TILES(q5_0)
-FEW_TILES(q5_1)
-FEW_TILES(q2_k)
-FEW_TILES(q3_k)
-FEW_TILES(q4_k)
-FEW_TILES(q5_k)
-FEW_TILES(q6_k)
+QUANT_TYPES(FEW_TILES)
 
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
     {                                                                                              \
@@ -428,16 +417,18 @@ FEW_TILES(q6_k)
 
 static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = QUANT_TABLE;
 
+/* Of fewer tokens AVX-512's products are faster, from the same packed weights. */
 static void mul_quantised(const struct pi_matrix *w, const struct pi_act *a, int32_t group_begin,
                           int32_t group_end, float *out, size_t out_stride, void *scratch)
 {
-    bool tiles = a->n_tok > FEW_PART;
-    if (tiles)
-        tiles_begin(a->n_tok, pi_matmul_layout(w->type)->sub_len);
+    if (a->n_tok <= FEW_PART) {
+        pi_matmul_quantised_avx512(w, a, group_begin, group_end, out, out_stride, scratch);
+        return;
+    }
+    tiles_begin(a->n_tok, pi_matmul_layout(w->type)->sub_len);
     mul_blocked(&kernels[pi_matmul_index(w->type)], w, a, group_begin, group_end, out, out_stride,
                 scratch);
-    if (tiles)
-        tiles_end();
+    tiles_end();
 }
 
 /* ---- the probe ---------------------------------------------------------------------------- */

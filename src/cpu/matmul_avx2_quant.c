@@ -255,6 +255,8 @@ static void tile_6(const struct pi_tile *p) { tile_enter(p, shape_q6_k); }
 
 /* ---- the types ---------------------------------------------------------------------------- */
 
+QUANT_TYPES(QUANT_FEW)
+
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
     {                                                                                              \
         .decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,            \

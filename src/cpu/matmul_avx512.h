@@ -4,7 +4,8 @@
 
 #include "cpu/matmul.h"
 
-/* Sets the products of all quantised types. */
+/* Sets the products of all quantised types, which are one function. */
 void pi_matmul_init_avx512_quant(struct pi_matmul_kernels *k);
+pi_matmul_fn pi_matmul_quantised_avx512;
 
 #endif

@@ -184,6 +184,8 @@ static void tile_16_min(const struct pi_tile *p) { tile_enter(p, 16, true); }
 
 /* ---- the types ---------------------------------------------------------------------------- */
 
+QUANT_TYPES(QUANT_FEW)
+
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
     {                                                                                              \
         .decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,            \
@@ -193,8 +195,9 @@ static void tile_16_min(const struct pi_tile *p) { tile_enter(p, 16, true); }
 
 static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = QUANT_TABLE;
 
-static void mul_quantised(const struct pi_matrix *w, const struct pi_act *a, int32_t group_begin,
-                          int32_t group_end, float *out, size_t out_stride, void *scratch)
+void pi_matmul_quantised_avx512(const struct pi_matrix *w, const struct pi_act *a,
+                                int32_t group_begin, int32_t group_end, float *out,
+                                size_t out_stride, void *scratch)
 {
     mul_blocked(&kernels[pi_matmul_index(w->type)], w, a, group_begin, group_end, out, out_stride,
                 scratch);
@@ -204,5 +207,5 @@ void pi_matmul_init_avx512_quant(struct pi_matmul_kernels *k)
 {
     for (int32_t i = 0; i < PI_MATMUL_N_TYPE; i++)
         if (kernels[i].tile != NULL)
-            k->mul[i] = mul_quantised;
+            k->mul[i] = pi_matmul_quantised_avx512;
 }

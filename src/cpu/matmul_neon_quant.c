@@ -226,6 +226,8 @@ static void tile_16_min(const struct pi_tile *p) { tile_enter(p, shape_q2_k); }
 
 /* ---- the types ---------------------------------------------------------------------------- */
 
+QUANT_TYPES(QUANT_FEW)
+
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
     {                                                                                              \
         .decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,            \

@@ -394,28 +394,26 @@ PI_INLINE void few_enter(const struct shape s, const struct pi_matrix *w, const 
         few_many(s, w, group, p);
 }
 
-/* The functions of a type, built by the compiler from its constants. */
-#define QUANT_TYPE(name)                                                                           \
+/* The functions of a type, built by the compiler from its constants: decode_* of all, and few_*
+   where a level asks for them by QUANT_TYPES(QUANT_FEW). */
+#define QUANT_DECODE(name)                                                                         \
     static void decode_##name(const struct pi_matrix *w, const uint8_t *group, int32_t col_begin,  \
                               int32_t n_col, uint8_t *room, struct pi_panel *panel)                \
     {                                                                                              \
         decode(shape_##name, w, group, col_begin, n_col, room, panel);                             \
-    }                                                                                              \
+    }
+
+#define QUANT_FEW(name)                                                                            \
     static void few_##name(const struct pi_matrix *w, const uint8_t *group,                        \
                            const struct pi_tile *p)                                                \
     {                                                                                              \
         few_enter(shape_##name, w, group, p);                                                      \
     }
 
-QUANT_TYPE(q8_0)
-QUANT_TYPE(q4_0)
-QUANT_TYPE(q4_1)
-QUANT_TYPE(q5_0)
-QUANT_TYPE(q5_1)
-QUANT_TYPE(q2_k)
-QUANT_TYPE(q3_k)
-QUANT_TYPE(q4_k)
-QUANT_TYPE(q5_k)
-QUANT_TYPE(q6_k)
+#define QUANT_TYPES(function)                                                                      \
+    function(q8_0) function(q4_0) function(q4_1) function(q5_0) function(q5_1) function(q2_k)      \
+        function(q3_k) function(q4_k) function(q5_k) function(q6_k)
+
+QUANT_TYPES(QUANT_DECODE)
 
 #endif
