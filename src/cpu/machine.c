@@ -9,15 +9,12 @@
 #include "cpu/kernels.h"
 #include "cpu/machine.h"
 
-/* Of the last cache of a server, which a virtual machine has among many, a part that does not
-   count: 128 MiB were read twice as fast as memory is on one with 480 MiB. */
-#define BUFFER_BYTES ((size_t)512 << 20)
 #define N_ROUND 8
 #define READ_AHEAD_LINES 64
 #define PROBE_STEPS 2000000
 
 struct measure {
-    uint8_t *buffer; /* [BUFFER_BYTES] is read, its first half copied to the second */
+    uint8_t *buffer; /* [PI_MACHINE_BYTES] is read, its first half copied to the second */
     pi_probe_fn *probe;
     int64_t *result; /* [n_thread] operations of probes */
 };
@@ -52,7 +49,7 @@ static void copy_lines(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct measure *m = ctx;
     (void)thread;
-    memcpy(m->buffer + BUFFER_BYTES / 2 + begin * 64, m->buffer + begin * 64,
+    memcpy(m->buffer + PI_MACHINE_BYTES / 2 + begin * 64, m->buffer + begin * 64,
            (size_t)(end - begin) * 64);
 }
 
@@ -90,19 +87,20 @@ pith_status pith_machine_measure(int32_t n_thread, pith_machine *out, pith_error
     if (n_thread == 0)
         n_thread = pi_thread_count();
     struct measure m = {0};
-    m.buffer = pi_mem_map(PI_MEM_OTHER, BUFFER_BYTES);
+    m.buffer = pi_mem_map(PI_MEM_OTHER, PI_MACHINE_BYTES);
     m.result = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_thread, sizeof(*m.result));
     pith_status status = PITH_OK;
     if (m.buffer == NULL || m.result == NULL) {
-        status =
-            pi_fail(err, PITH_NOMEM, "no memory for a measuring buffer of %zu bytes", BUFFER_BYTES);
+        status = pi_fail(err, PITH_NOMEM, "no memory for a measuring buffer of %zu bytes",
+                         PI_MACHINE_BYTES);
     } else {
         const struct pi_kernels *cpu = pi_kernels();
         pith_machine machine = {.n_thread = n_thread};
-        int64_t n_line = (int64_t)(BUFFER_BYTES / 64);
-        memset(m.buffer, 1, BUFFER_BYTES); /* real pages, not the shared page of zeros */
-        machine.read_bytes_per_s = best_rate(&m, read_lines, n_line, BUFFER_BYTES, n_thread);
-        machine.copy_bytes_per_s = best_rate(&m, copy_lines, n_line / 2, BUFFER_BYTES, n_thread);
+        int64_t n_line = (int64_t)(PI_MACHINE_BYTES / 64);
+        memset(m.buffer, 1, PI_MACHINE_BYTES); /* real pages, not the shared page of zeros */
+        machine.read_bytes_per_s = best_rate(&m, read_lines, n_line, PI_MACHINE_BYTES, n_thread);
+        machine.copy_bytes_per_s =
+            best_rate(&m, copy_lines, n_line / 2, PI_MACHINE_BYTES, n_thread);
         m.probe = cpu->matmul.probe_f32;
         machine.f32_flop_per_s = best_rate(&m, probe, n_thread, 0.0, n_thread);
         m.probe = cpu->matmul.probe_int8;
@@ -110,6 +108,6 @@ pith_status pith_machine_measure(int32_t n_thread, pith_machine *out, pith_error
         *out = machine;
     }
     pi_mem_free(m.result);
-    pi_mem_unmap(PI_MEM_OTHER, m.buffer, BUFFER_BYTES);
+    pi_mem_unmap(PI_MEM_OTHER, m.buffer, PI_MACHINE_BYTES);
     return status;
 }

@@ -310,18 +310,6 @@ struct few_work {
     _Alignas(64) float min[PI_SUB_MAX * PI_GROUP];
 };
 
-/* The codes of block `at` of 32 columns. */
-PI_INLINE void few_decode(const struct shape *s, const uint8_t *group, int32_t at,
-                          uint8_t code[PI_CODE_BYTES])
-{
-    int32_t n_sub = s->block_len / 32;
-    lanes x[8];
-    s->codes(block_words(s, group, at / n_sub), at % n_sub, 0, x);
-    PI_UNROLL
-    for (int32_t j = 0; j < 8; j++)
-        lanes_store(code + j * PI_WORD_BYTES, lanes_panel(x[j], s->zero));
-}
-
 /* All tokens times the codes of block `at`. */
 PI_INLINE void few_products(const struct shape *s, const struct pi_tile *p, int32_t at,
                             const uint8_t *code, struct block_sums *sums)
@@ -377,7 +365,7 @@ PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const 
             for (int32_t j = 0; j < few_bytes(&s); j += 64)
                 _mm_prefetch(ahead + j, _MM_HINT_T1);
             ahead += few_bytes(&s);
-            few_decode(&s, group, i, work.code[i % N_ROOM]);
+            decode_codes(&s, block_words(&s, group, i / n_sub), i % n_sub, work.code[i % N_ROOM]);
         }
         if (at >= 0 && at < n_at)
             few_products(&s, &p, at, work.code[at % N_ROOM], &work.sums[at % 2]);

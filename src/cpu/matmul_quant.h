@@ -236,6 +236,19 @@ PI_INLINE const uint16_t *block_halves(const struct shape *s, const uint8_t *gro
     return (const uint16_t *)(const void *)end + (size_t)block * (size_t)(s->n_half * PI_GROUP);
 }
 
+/* Codes of the columns [32 sub, 32 sub + 32) of a block, as the level's panels have them. */
+PI_INLINE void decode_codes(const struct shape *s, const uint8_t *words, int32_t sub, uint8_t *room)
+{
+    for (int32_t p = 0; p < N_PART; p++) {
+        lanes code[8];
+        s->codes(words, sub, p, code);
+        PI_UNROLL
+        for (int32_t j = 0; j < 8; j++)
+            lanes_store(room + (size_t)j * PI_WORD_BYTES + (size_t)p * sizeof(lanes),
+                        lanes_panel(code[j], s->zero));
+    }
+}
+
 /* pi_decode_fn of a shape. */
 PI_INLINE void decode(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
                       int32_t col_begin, int32_t n_col, uint8_t *room, struct pi_panel *panel)
@@ -249,14 +262,7 @@ PI_INLINE void decode(const struct shape s, const struct pi_matrix *w, const uin
         s.scales(words, block_halves(&s, group, n_block, first + b),
                  panel->scale + b * n_sub * PI_GROUP, panel->min + b * n_sub * PI_GROUP);
         for (int32_t i = 0; i < s.block_len / 32 && !in_place; i++, room += PI_CODE_BYTES)
-            for (int32_t p = 0; p < N_PART; p++) {
-                lanes code[8];
-                s.codes(words, i, p, code);
-                PI_UNROLL
-                for (int32_t j = 0; j < 8; j++)
-                    lanes_store(room + (size_t)j * PI_WORD_BYTES + (size_t)p * sizeof(lanes),
-                                lanes_panel(code[j], s.zero));
-            }
+            decode_codes(&s, words, i, room);
     }
 }
 

@@ -106,13 +106,17 @@ static void write_tile(const struct kv_part *k, int32_t page_len, uint8_t *page,
                                        (uint8_t *)tile.scale};
     int32_t most = (int32_t)pi_min(KV_CODEC_MAX, k->dim);
     size_t row[KV_N_PLANE];
-    for (int32_t p = 0; p < KV_N_PLANE; p++)
+    int32_t n_element[KV_N_PLANE]; /* of a key's row */
+    uint8_t *to[KV_N_PLANE];
+    for (int32_t p = 0; p < KV_N_PLANE; p++) {
+        size_t size = k->plane[p].element;
         row[p] = k->plane[p].row * (size_t)most / (size_t)k->dim;
-    for (int32_t p = 0; p < KV_N_PLANE; p++)
-        if (row[p] > 0)
-            ask_rows(page + element_at(k, p, page_len, d0, slot),
-                     (size_t)page_len * k->plane[p].element,
-                     (int32_t)(row[p] * (size_t)dim / (size_t)most / k->plane[p].element));
+        if (row[p] == 0)
+            continue;
+        n_element[p] = (int32_t)(row[p] * (size_t)dim / (size_t)most / size);
+        to[p] = page + element_at(k, p, page_len, d0, slot);
+        ask_rows(to[p], (size_t)page_len * size, n_element[p]);
+    }
     for (int32_t i = 0; i < n; i++) {
         const struct kv_row out = {.low = base[0] + (size_t)i * row[0],
                                    .high = base[1] + (size_t)i * row[1],
@@ -122,9 +126,7 @@ static void write_tile(const struct kv_part *k, int32_t page_len, uint8_t *page,
     for (int32_t p = 0; p < KV_N_PLANE; p++) {
         size_t size = k->plane[p].element;
         if (row[p] > 0)
-            transpose(base[p], (int32_t)(row[p] / size),
-                      page + element_at(k, p, page_len, d0, slot), page_len, n,
-                      (int32_t)(row[p] * (size_t)dim / (size_t)most / size), size);
+            transpose(base[p], (int32_t)(row[p] / size), to[p], page_len, n, n_element[p], size);
     }
 }
 
