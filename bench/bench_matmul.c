@@ -113,7 +113,7 @@ static void act_fill(struct pi_act *a, int32_t n_tok, int32_t n_col)
         scale[i / PI_ACT_BLOCK] = 0x1p-7f;
         x[i] = (float)q[i] * 0x1p-7f;
     }
-    *a = (struct pi_act){n_tok, n_col, x, q, scale, sum16};
+    *a = (struct pi_act){n_tok, n_col, x, q, scale, sum16, pi_kernels()->matmul.far};
 }
 
 static void multiply(void *ctx, int64_t begin, int64_t end, int32_t thread)

@@ -400,23 +400,98 @@ static void test_fork_counts_pages(void **state)
     kv_cache_free(cache);
 }
 
-/* Pages are taken lowest first, so that a pool that is mostly empty stays so in memory. */
+/* Pages that continue no lane are taken lowest first, so that a pool that is mostly empty stays so
+   in memory. */
 static void test_lowest_page_first(void **state)
 {
     (void)state;
     struct kv_geometry g = geometry(16, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 200);
     for (int32_t i = 0; i < 200; i++)
-        assert_int_equal(kv_page_take(cache, &cache->kind[0]), i);
-    assert_int_equal(kv_page_take(cache, &cache->kind[0]), -1);
+        assert_int_equal(kv_page_take(cache, &cache->kind[0], NULL, 0), i);
+    assert_int_equal(kv_page_take(cache, &cache->kind[0], NULL, 0), -1);
     static const int32_t given[] = {150, 63, 64, 199, 0, 70};
     static const int32_t taken[] = {0, 63, 64, 70, 150, 199};
     for (size_t i = 0; i < PI_LEN(given); i++)
         kv_page_drop(cache, &cache->kind[0], given[i]);
     for (size_t i = 0; i < PI_LEN(taken); i++)
-        assert_int_equal(kv_page_take(cache, &cache->kind[0]), taken[i]);
+        assert_int_equal(kv_page_take(cache, &cache->kind[0], NULL, 0), taken[i]);
     for (int32_t i = 0; i < 200; i++)
         kv_page_drop(cache, &cache->kind[0], i);
+    kv_cache_free(cache);
+}
+
+/* Pages of a lane that do not lie behind the one before. */
+static int32_t count_breaks(const struct kv_lane *lane)
+{
+    int32_t n = 0;
+    for (int32_t i = 1; i < lane->n_page; i++)
+        n += lane->table[i].page != lane->table[i - 1].page + 1;
+    return n;
+}
+
+static int32_t highest_page(const struct kv_seq *seq)
+{
+    int32_t highest = 0;
+    for (int32_t l = 0; l < N_LAYER * N_HEAD; l++)
+        for (int32_t i = 0; i < seq->lane[l].n_page; i++)
+            highest = (int32_t)pi_max(highest, seq->lane[l].table[i].page);
+    return highest;
+}
+
+/* Lanes that grow in turn have their pages side by side all the same, in runs that are as long as
+   the lane was, and so not much more of the pool is touched than is in use. */
+static void test_pages_side_by_side(void **state)
+{
+    (void)state;
+    enum { N_SEQ = 3, N_PAGE = 64, P = 16 };
+    struct kv_geometry g = geometry(P, KV_TYPE_F32, KV_TYPE_F32);
+    struct kv_cache *cache = kv_check_cache(&g, 4 * N_SEQ * N_PAGE * N_LAYER * N_HEAD);
+    struct kv_seq *seq[N_SEQ];
+    for (int32_t i = 0; i < N_SEQ; i++)
+        assert_int_equal(kv_seq_create(cache, &seq[i], NULL), PITH_OK);
+    for (int32_t n = 0; n < N_PAGE; n++) {
+        int32_t n_used = (n + 1) * N_SEQ * N_LAYER * N_HEAD;
+        for (int32_t i = 0; i < N_SEQ; i++)
+            assert_int_equal(kv_check_append(seq[i], 1, n * P, P), PITH_OK);
+        for (int32_t i = 0; i < N_SEQ; i++)
+            assert_true(highest_page(seq[i]) < 2 * n_used);
+    }
+    for (int32_t i = 0; i < N_SEQ; i++)
+        for (int32_t l = 0; l < N_LAYER * N_HEAD; l++) /* runs of 1, 1, 2, 4, 8 and four of 16 */
+            assert_true(count_breaks(&seq[i]->lane[l]) <= 7);
+    kv_seq_truncate(seq[0], P); /* the rest of its runs is anybody's, too */
+    kv_seq_free(seq[1]);
+    kv_seq_free(seq[2]);
+    for (int32_t i = N_LAYER * N_HEAD; i < cache->kind[0].n_page; i++)
+        assert_true(kv_page_take(cache, &cache->kind[0], NULL, 0) <= i);
+    for (int32_t i = 0; i < cache->kind[0].n_page; i++)
+        if (i != seq[0]->lane[0].table[0].page && i != seq[0]->lane[1].table[0].page &&
+            i != seq[0]->lane[2].table[0].page && i != seq[0]->lane[3].table[0].page)
+            kv_page_drop(cache, &cache->kind[0], i);
+    kv_seq_free(seq[0]);
+    kv_cache_free(cache);
+}
+
+/* What is left to a lane is no loss: a pool gives its last page to whoever asks. */
+static void test_runs_give_way(void **state)
+{
+    (void)state;
+    enum { N_PAGE = 21, P = 16, N_LANE = N_LAYER * N_HEAD };
+    struct kv_geometry g = geometry(P, KV_TYPE_F32, KV_TYPE_F32);
+    struct kv_cache *cache = kv_check_cache(&g, 2 * N_PAGE * N_LANE);
+    struct kv_seq *a, *b;
+    assert_int_equal(kv_seq_create(cache, &a, NULL), PITH_OK);
+    assert_int_equal(kv_seq_create(cache, &b, NULL), PITH_OK);
+    for (int32_t n = 0; n < N_PAGE; n++) {
+        assert_int_equal(kv_check_append(a, 1, n * P, P), PITH_OK);
+        assert_int_equal(kv_check_append(b, 1, n * P, P), PITH_OK);
+    }
+    assert_int_equal(kv_cache_free_bytes(cache), 0);
+    assert_int_equal(kv_check_append(a, 1, N_PAGE * P, 1), PITH_KV_FULL);
+    kv_check_same(a, b);
+    kv_seq_free(a);
+    kv_seq_free(b);
     kv_cache_free(cache);
 }
 
@@ -668,7 +743,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_operations),    cmocka_unit_test(test_fork_counts_pages),
-        cmocka_unit_test(test_lowest_page_first),    cmocka_unit_test(test_delta_pages_stay_apart),
+        cmocka_unit_test(test_lowest_page_first),    cmocka_unit_test(test_pages_side_by_side),
+        cmocka_unit_test(test_runs_give_way),        cmocka_unit_test(test_delta_pages_stay_apart),
         cmocka_unit_test(test_budget_is_checked),    cmocka_unit_test(test_geometry_is_checked),
         cmocka_unit_test(test_full_at_every_point),  cmocka_unit_test(test_compact_when_full),
         cmocka_unit_test(test_nth_allocation_fails),

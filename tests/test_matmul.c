@@ -109,7 +109,8 @@ static struct activations activations_new(int32_t n_tok, int32_t n_col, bool ext
                             .scale = malloc((n * n_block + 1) * 4),
                             .sum16 = malloc((n * n_block * 2 + 1) * 2)};
     assert_true(a.x && a.q && a.scale && a.sum16);
-    a.act = (struct pi_act){n_tok, n_col, a.x + 1, a.q + 1, a.scale + 1, a.sum16 + 1};
+    a.act =
+        (struct pi_act){n_tok, n_col, a.x + 1, a.q + 1, a.scale + 1, a.sum16 + 1, n_tok % 2 == 0};
     for (size_t i = 0; i < n * (size_t)n_col; i++)
         a.x[1 + i] = rng_float(&seed);
     for (size_t b = 0; b < n * n_block; b++) {

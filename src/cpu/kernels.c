@@ -109,10 +109,11 @@ static bool has_amx(void)
 }
 #endif
 
-/* Whether attention asks memory for lines into the second level of cache (attend.h: far). Intel's
-   first level waits for at most 10 to 16 lines, whoever asked for them, its second for up to 48:
-   on a Xeon with AMX attention over f16 in memory is faster by 10 % so. Others keep to the first,
-   which was chosen on a Zen 5. */
+/* Whether kernels ask memory for lines into the second level of cache (attend.h, matmul.h: far).
+   Intel's first level waits for at most 10 to 16 lines, whoever asked for them, its second for up
+   to 48: on a Xeon with AMX attention over f16 in memory is faster by 10 % so, and so are products
+   with two to eight tokens. With one token, the weights in the second level already, the product is
+   slower by a fifth. Others keep to the first, which was chosen on a Zen 5. */
 static bool asks_far(void)
 {
     uint32_t max, b, c, d;
@@ -183,7 +184,7 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
     }
 #endif
 #if defined(PITH_HAVE_AVX2) || defined(PITH_HAVE_AVX512)
-    k.attend.far = asks_far();
+    k.attend.far = k.matmul.far = asks_far();
 #endif
     if (found)
         *out = k;

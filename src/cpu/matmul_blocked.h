@@ -53,6 +53,7 @@ struct pi_tile {
     float *out;        /* [n_tok], out_stride apart: [n_group][PI_GROUP] */
     size_t out_stride; /* out is added to, unless first */
     bool first;
+    bool far; /* as of pi_act, for few tokens alone */
 };
 
 /* Decodes n_col columns from column col_begin on, both multiples of the type's block. room takes
@@ -188,7 +189,8 @@ static void mul_few(const struct pi_quant_kernels *k, const struct pi_matrix *w,
                           .aux_stride = (size_t)n_aux,
                           .out = out,
                           .out_stride = out_stride,
-                          .first = true};
+                          .first = true,
+                          .far = a->far};
     for (int32_t g = group_begin; g < group_end; g++)
         few_group(k, w, g, &all);
 }

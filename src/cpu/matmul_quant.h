@@ -300,12 +300,17 @@ PI_INLINE int32_t few_bytes(const struct shape *s)
     return (s->block_word * PI_WORD_BYTES + s->n_half * PI_GROUP * 2) * 32 / s->block_len;
 }
 
-/* Asks for as many packed bytes as 32 columns take, from `ahead` on; returns their end. Processors'
-   own prefetching does not keep up with the groups' short runs of words and halves. */
-PI_INLINE const char *few_ask(const struct shape *s, const char *ahead)
+/* Asks for as many packed bytes as 32 columns take, from `ahead` on, far into the second cache;
+   returns their end. Processors' own prefetching does not keep up with the groups' short runs of
+   words and halves. */
+PI_INLINE const char *few_ask(const struct shape *s, const char *ahead, bool far)
 {
-    for (int32_t j = 0; j < few_bytes(s); j += 64)
-        lanes_prefetch(ahead + j);
+    if (far)
+        for (int32_t j = 0; j < few_bytes(s); j += 64)
+            __builtin_prefetch(ahead + j, 0, 2);
+    else
+        for (int32_t j = 0; j < few_bytes(s); j += 64)
+            lanes_prefetch(ahead + j);
     return ahead + few_bytes(s);
 }
 
@@ -331,7 +336,7 @@ PI_INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_
         lanes_prefetch((const char *)halves + w->group_bytes);
         s.scales(words, halves, scale, min);
         for (int32_t i = 0; i < s.block_len / 32; i++, at++) {
-            ahead = few_ask(&s, ahead);
+            ahead = few_ask(&s, ahead, n_tok > 1 && p->far);
             PI_UNROLL
             for (int32_t r = 0; r < N_PART; r++) {
                 lanes code[8];

@@ -1,13 +1,16 @@
 /*
  * pool.c - the pools of pages, one for each class of them: which page is free, who points to it,
  * and the account of bytes, which is one for all. It knows neither what an entry is worth nor what
- * an attention call reads. Invariants: a page is taken exactly when its reference count is
- * positive; used bytes never exceed the budget, nor do those of pages that the system may have
- * given memory.
+ * an attention call reads, but that it reads a lane from its first page to its last: memory that is
+ * read in order is faster, so pages of a lane are taken side by side. Invariants: a page is taken
+ * exactly when its reference count is positive; used bytes never exceed the budget, nor do those of
+ * pages that the system may have given memory.
  */
 #include "kv/store.h"
 
 #define PART_ALIGN 64
+#define MAX_RUN 16 /* pages; 128 KiB side by side were read as slowly as one page, 512 KiB as all  \
+                    */
 #define MAX_DIM 16384
 #define MAX_LANE (1 << 20)
 /* No system that Pith runs on gives a process more than 47 bits of addresses. */
@@ -228,16 +231,17 @@ static bool map_lists(struct kv_class *kind)
 {
     size_t n = (size_t)kind->n_page;
     size_t bits = (n + 63) / 64 * sizeof(uint64_t), ref_size = n * sizeof(int32_t);
-    kind->lists_size = 2 * bits + 2 * ref_size + n;
+    kind->lists_size = 3 * bits + 2 * ref_size + n;
     kind->lists = pi_mem_map(PI_MEM_TABLE, kind->lists_size);
     if (kind->lists == NULL)
         return false;
     uint8_t *at = kind->lists;
     kind->taken = kind->lists;
-    kind->resident = (uint64_t *)(void *)(at + bits);
-    kind->n_ref = (int32_t *)(void *)(at + 2 * bits);
-    kind->n_held = (int32_t *)(void *)(at + 2 * bits + ref_size);
-    kind->n_entry = at + 2 * bits + 2 * ref_size;
+    kind->left = (uint64_t *)(void *)(at + bits);
+    kind->resident = (uint64_t *)(void *)(at + 2 * bits);
+    kind->n_ref = (int32_t *)(void *)(at + 3 * bits);
+    kind->n_held = (int32_t *)(void *)(at + 3 * bits + ref_size);
+    kind->n_entry = at + 3 * bits + 2 * ref_size;
     return true;
 }
 
@@ -307,6 +311,12 @@ static bool bit_of(const uint64_t *words, int32_t page)
     return (words[page / 64] >> (page % 64) & 1) != 0;
 }
 
+static void set_bit(uint64_t *words, int32_t page, bool on)
+{
+    uint64_t bit = (uint64_t)1 << (page % 64);
+    words[page / 64] = on ? words[page / 64] | bit : words[page / 64] & ~bit;
+}
+
 /* Gives the memory of a class's free pages back, run by run. Where a run begins or ends within a
    page of the system, that one stays. */
 static void give_back(struct kv_class *kind)
@@ -318,7 +328,7 @@ static void give_back(struct kv_class *kind)
             continue;
         }
         if (p < kind->n_page && bit_of(kind->resident, p) && !bit_of(kind->taken, p)) {
-            kind->resident[p / 64] &= ~((uint64_t)1 << (p % 64));
+            set_bit(kind->resident, p, false);
             kind->n_resident--;
             continue;
         }
@@ -340,7 +350,7 @@ static void make_resident(struct kv_cache *cache, struct kv_class *kind, int32_t
             give_back(&cache->kind[i]);
     if (resident_bytes(cache) > most)
         give_back(kind);
-    kind->resident[page / 64] |= (uint64_t)1 << (page % 64);
+    set_bit(kind->resident, page, true);
     kind->n_resident++;
 }
 
@@ -358,18 +368,62 @@ static int32_t lowest_clear(uint64_t word)
     return bit;
 }
 
-int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *of)
+/* The first of `run` pages side by side that are neither taken nor left to a lane, at a multiple of
+   run, a power of two up to MAX_RUN; -1: there are none. */
+static int32_t find_run(const struct kv_class *kind, int32_t run)
+{
+    const uint64_t starts = UINT64_MAX / (((uint64_t)1 << run) - 1); /* every run-th bit */
+    for (int32_t word = kind->low_word; word * (int64_t)64 < kind->n_page; word++) {
+        uint64_t busy = kind->taken[word] | kind->left[word];
+        for (int32_t shift = 1; shift < run; shift *= 2)
+            busy |= busy >> shift;
+        if ((~busy & starts) == 0)
+            continue;
+        int32_t page = word * 64 + lowest_clear(busy | ~starts);
+        return page + run <= kind->n_page ? page : -1;
+    }
+    return -1;
+}
+
+static int32_t lowest_free(const struct kv_class *kind)
+{
+    return kind->low_word * 64 + lowest_clear(kind->taken[kind->low_word]);
+}
+
+/*
+ * A free page for entry n of a table: the one behind the page of entry n - 1. Where that is taken,
+ * a new run begins, of about as many pages as the table has, so that hardly more memory is touched
+ * than is in use; the rest of the run is left to the lane. What is left is no promise: where no
+ * other page is free, anybody takes it.
+ */
+static int32_t choose_page(const struct kv_class *kind, const struct kv_page_ref *table, int32_t n)
+{
+    int32_t run = 1, page = n > 0 ? table[n - 1].page + 1 : kind->n_page;
+    if (page < kind->n_page && !bit_of(kind->taken, page))
+        return page;
+    while (2 * run <= pi_min(n, MAX_RUN))
+        run *= 2;
+    page = find_run(kind, run);
+    for (int32_t i = 1; page >= 0 && i < run; i++)
+        set_bit(kind->left, page + i, true);
+    if (page < 0 && run > 1)
+        page = find_run(kind, 1);
+    return page >= 0 ? page : lowest_free(kind);
+}
+
+int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *of,
+                     const struct kv_page_ref *table, int32_t n)
 {
     struct kv_class *kind = &cache->kind[of->number];
     if (kv_free_bytes(cache) < kv_pages_bytes(kind, 1))
         return -1;
     while (kind->taken[kind->low_word] == UINT64_MAX)
         kind->low_word++;
-    int32_t bit = lowest_clear(kind->taken[kind->low_word]);
-    int32_t page = kind->low_word * 64 + bit;
+    int32_t page = choose_page(kind, table, n);
     assert(page < kind->n_page && kind->n_ref[page] == 0);
     make_resident(cache, kind, page);
-    kind->taken[kind->low_word] |= (uint64_t)1 << bit;
+    set_bit(kind->taken, page, true);
+    set_bit(kind->left, page, false);
     kind->n_ref[page] = 1;
     kind->n_used++;
     cache->used += kv_pages_bytes(kind, 1);
@@ -401,11 +455,13 @@ void kv_page_ref_add(struct kv_cache *cache, const struct kv_class *of, int32_t 
     kind->n_ref[page]++;
 }
 
+/* What was left to the lane that ends with the page is left no longer. */
 static void make_free(struct kv_cache *cache, struct kv_class *kind, int32_t page)
 {
-    int32_t word = page / 64;
-    kind->taken[word] &= ~((uint64_t)1 << (page % 64));
-    kind->low_word = (int32_t)pi_min(kind->low_word, word);
+    set_bit(kind->taken, page, false);
+    kind->low_word = (int32_t)pi_min(kind->low_word, page / 64);
+    for (int32_t p = page + 1; p < kind->n_page && bit_of(kind->left, p); p++)
+        set_bit(kind->left, p, false);
     kind->n_used--;
     cache->used -= kv_pages_bytes(kind, 1);
 }
@@ -441,7 +497,7 @@ void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct
 {
     if (kind->n_ref[ref->page] == 1)
         return;
-    int32_t own = kv_page_take(cache, kind);
+    int32_t own = kv_page_take(cache, kind, NULL, 0);
     assert(own >= 0);
     memcpy(kv_page_at(kind, own), kv_page_at(kind, ref->page), kind->layout.bytes);
     kv_page_drop(cache, kind, ref->page);

@@ -173,6 +173,14 @@ static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *la
     return lane_lacks(cache, lane, added(lane, n)) + copies;
 }
 
+static void take_pages(struct kv_cache *cache, struct kv_lane *lane, int64_t n)
+{
+    for (; n > 0; n--) {
+        int32_t page = kv_page_take(cache, lane->kind, lane->table, lane->n_page);
+        lane->table[lane->n_page++] = (struct kv_page_ref){.page = page};
+    }
+}
+
 static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n)
 {
     struct kv_page_ref *aimed = aimed_ref(cache, lane);
@@ -181,8 +189,7 @@ static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n
         kv_page_unshare(cache, lane->kind, &lane->table[lane->n_live - 1]);
     if (aimed != NULL)
         kv_page_unshare(cache, lane->kind, aimed);
-    for (int64_t i = 0; i < lacks; i++)
-        lane->table[lane->n_page++] = (struct kv_page_ref){.page = kv_page_take(cache, lane->kind)};
+    take_pages(cache, lane, lacks);
 }
 
 int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n)
@@ -256,9 +263,7 @@ pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_erro
         struct kv_lane *lane = &seq->lane[l];
         for (int32_t i = 0; i < lane->n_live; i++)
             kv_page_unshare(cache, lane->kind, &lane->table[i]);
-        while (lane->n_page < pi_ceil_div(n[l], cache->g.page_len))
-            lane->table[lane->n_page++] =
-                (struct kv_page_ref){.page = kv_page_take(cache, lane->kind)};
+        take_pages(cache, lane, pi_ceil_div(n[l], cache->g.page_len) - lane->n_page);
     }
     return PITH_OK;
 }

@@ -100,9 +100,10 @@ struct kv_class {
     size_t pool_size;
     int32_t n_page;
     int32_t n_used;
-    void *lists; /* one mapping that holds the four arrays; owned by the cache */
+    void *lists; /* one mapping that holds the six arrays; owned by the cache */
     size_t lists_size;
     uint64_t *taken;    /* [ceil(n_page / 64)] bit p % 64 of word p / 64 is set when p is in use */
+    uint64_t *left;     /* likewise: free, and better taken by the lane of the page before p */
     uint64_t *resident; /* likewise: the system may have given p memory */
     int32_t *n_ref;     /* [n_page] table entries that point to the page, and blocks that hold it */
     int32_t *n_held;    /* [n_page] of these the blocks */
@@ -238,9 +239,10 @@ static inline int64_t kv_pages_bytes(const struct kv_class *kind, int64_t n)
     return n * (int64_t)kind->layout.bytes;
 }
 
-/* pool.c. Takes the lowest free page of a class, with one reference; -1 when the budget has no
-   bytes left for it. */
-int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *kind);
+/* pool.c. Takes a free page of a class, with one reference, as entry n of a table: if it can be the
+   one behind that of entry n - 1. -1 when the budget has no bytes left for it. */
+int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *kind,
+                     const struct kv_page_ref *table, int32_t n);
 void kv_page_ref_add(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
 /* Gives one reference back; the page is free when it was the last. */
 void kv_page_drop(struct kv_cache *cache, const struct kv_class *kind, int32_t page);

@@ -111,7 +111,7 @@ static const uint8_t *give_lane(struct kv_cache *cache, struct kv_lane *lane, co
             kv_page_ref_add(cache, kind, ref->page);
             continue;
         }
-        ref->page = kv_page_take(cache, kind);
+        ref->page = kv_page_take(cache, kind, lane->table, i);
         assert(ref->page >= 0);
         memcpy(kv_page_at(kind, ref->page), from, kind->layout.bytes);
         from += kind->layout.bytes;
