@@ -43,6 +43,20 @@ TILE void prefetch_lines(const uint8_t *at, size_t size, bool far)
             line_prefetch(at + i);
 }
 
+/* Beside step i of n: asks for those of the lines that are its part, or, not far, beside the first
+   step for all. Far lines are apart so; one after the other they are slower (kernels.c). */
+TILE void prefetch_beside(const uint8_t *at, const int32_t size, const bool far, const int32_t i,
+                          const int32_t n)
+{
+    const int32_t n_line = (size + 63) / 64;
+    if (!far && i == 0)
+        prefetch_lines(at, (size_t)size, false);
+    UNROLL
+    for (int32_t l = 0; far && l < n_line; l++)
+        if (l * n / n_line == i)
+            line_prefetch_far(at + l * 64);
+}
+
 #include "cpu/attend_transpose.h"
 
 /* Vectors of a page that are computed: the slots in use, rounded up to 16. */
@@ -102,8 +116,6 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
         for (int32_t j = 0; type == PI_ATTEND_Q8_0 && j < n_vec; j++)
             scale[j] = scale_of(keys, d / SCALE_LEN, s0 + j * VEC);
         for (; d < end; d += element_len(type)) {
-            if (next != NULL)
-                prefetch_lines(next, (size_t)(n_vec * VEC) * asked, far);
             UNROLL
             for (int32_t i = 0; i < element_len(type); i++) {
                 UNROLL
@@ -113,8 +125,13 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
                 for (int32_t r = 0; r < n_row; r++) {
                     vec qr = vec_set1(q[r]);
                     UNROLL
-                    for (int32_t j = 0; j < n_vec; j++)
+                    for (int32_t j = 0; j < n_vec; j++) {
+                        if (next != NULL)
+                            prefetch_beside(next, n_vec * VEC * keys->asked, far,
+                                            (i * n_row + r) * n_vec + j,
+                                            element_len(type) * n_row * n_vec);
                         acc[r][j] = vec_fma(k[j], qr, acc[r][j]);
+                    }
                 }
                 q += rows->n_row;
             }
@@ -352,9 +369,6 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
         scales_load(page->v_scale + d0 / SCALE_LEN, page->dim_v / SCALE_LEN, page->n,
                     (n_vec * VEC + SCALE_LEN - 1) / SCALE_LEN, 1.0f, &scales);
     for (int32_t s = 0; s < page->n; s++) {
-        if (type != PI_ATTEND_F32)
-            prefetch_lines(next, size, far);
-        next += far ? size : pitch;
         UNROLL
         for (int32_t j = 0; j < n_vec; j++) {
             v[j] = part > 0 ? load_values_part(type, at, part)
@@ -366,9 +380,13 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
         for (int32_t r = 0; r < n_row; r++) {
             vec w = vec_set1(p[r * PI_ATTEND_SLOTS + s]);
             UNROLL
-            for (int32_t j = 0; j < n_vec; j++)
+            for (int32_t j = 0; j < n_vec; j++) {
+                if (type != PI_ATTEND_F32)
+                    prefetch_beside(next, (int32_t)size, far, r * n_vec + j, n_row * n_vec);
                 acc[r][j] = vec_fma(v[j], w, acc[r][j]);
+            }
         }
+        next += far ? size : pitch;
         at += pitch;
     }
     UNROLL

@@ -16,7 +16,7 @@
 #include "cpu/kernels.h"
 #include "cpu/matmul_avx512.h"
 
-enum { FEW_PART = 8, CODES_IN_PLACE = false, SIGNED_PANELS = true };
+enum { FEW_PART = 8, CODES_IN_PLACE = false, SIGNED_PANELS = true, DOT_ASKS = true };
 
 #include "cpu/matmul_avx512_lanes.h"
 
@@ -326,10 +326,11 @@ PI_INLINE void few_products(const struct shape *s, const struct pi_tile *p, int3
     }
 }
 
-/* Adds what block `at` gives: to the tokens, and to rows past the last one what nobody reads. */
+/* Adds what block `at` gives: to the tokens, and to rows past the last one what nobody reads.
+   Tokens are the steps of ask. */
 PI_INLINE void few_add(const struct shape *s, const struct pi_tile *p, int32_t at,
                        const float *scale, const float *min, const struct block_sums *sums,
-                       __m512 acc[TILE_TOK])
+                       struct pi_ask ask, __m512 acc[TILE_TOK])
 {
     const int32_t n_half = 32 / s->sub_len;
     const struct block_scales scales = scales_of(scale, min, n_half, s->has_min);
@@ -339,6 +340,7 @@ PI_INLINE void few_add(const struct shape *s, const struct pi_tile *p, int32_t a
     for (int32_t t = 0; t < TILE_TOK; t++) {
         __m512 term = block_term(&scales, sums, t, n_half, s->has_min, x_sum, 1);
         acc[t] = _mm512_fmadd_ps(term, _mm512_set1_ps(*x_scale), acc[t]);
+        ask_beside(ask, t);
         x_scale += t + 1 < p->n_tok ? p->x_stride : 0;
         x_sum += t + 1 < p->n_tok ? p->aux_stride : 0;
     }
@@ -362,9 +364,6 @@ PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const 
     for (int32_t i = 0; i <= n_at + CODES_AHEAD; i++) {
         int32_t at = i - CODES_AHEAD, done = at - 1, sub = done % n_sub * n_half;
         if (i < n_at) {
-            for (int32_t j = 0; j < few_bytes(&s); j += 64)
-                _mm_prefetch(ahead + j, _MM_HINT_T1);
-            ahead += few_bytes(&s);
             decode_codes(&s, block_words(&s, group, i / n_sub), i % n_sub, work.code[i % N_ROOM]);
         }
         if (at >= 0 && at < n_at)
@@ -377,7 +376,8 @@ PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const 
             s.scales(block_words(&s, group, done / n_sub), halves, work.scale, work.min);
         }
         few_add(&s, &p, done, work.scale + sub * PI_GROUP, work.min + sub * PI_GROUP,
-                &work.sums[done % 2], acc);
+                &work.sums[done % 2], few_ask_beside(&s, ahead, 0, TILE_TOK), acc);
+        ahead += few_bytes(&s);
     }
     PI_UNROLL
     for (int32_t t = 0; t < TILE_TOK; t++)

@@ -7,13 +7,13 @@
 #include <immintrin.h>
 
 #include "cpu/matmul_avx2.h"
-#include "cpu/matmul_layout.h"
+#include "cpu/matmul_blocked.h"
 
 /* ---- instructions for matmul_quant.h ------------------------------------------------------ */
 
 typedef __m256i lanes;
 typedef __m256 flanes;
-enum { N_PART = 2, FEW_PART = 4, CODES_IN_PLACE = false };
+enum { N_PART = 2, FEW_PART = 4, CODES_IN_PLACE = false, DOT_ASKS = false };
 
 /* clang-format off */
 PI_INLINE lanes bytes(int value) { return _mm256_set1_epi8((char)value); }
@@ -118,8 +118,9 @@ struct shape;
 PI_INLINE int32_t shape_max_code(const struct shape *s);
 
 PI_INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
-                    const int8_t *q)
+                    const int8_t *q, struct pi_ask ask)
 {
+    (void)ask;
     int32_t max_code = shape_max_code(s), step = (int32_t)pi_min(pairs_max(max_code), end - begin);
     lanes sum = lanes_zero();
     PI_UNROLL

@@ -1,14 +1,14 @@
 /*
  * matmul_avx512_lanes.h - AVX-512's instructions for matmul_quant.h: the 32-bit lanes of a register
  * are the 16 rows of a group. A file includes it, and with it matmul_quant.h, once, after defining
- * FEW_PART, CODES_IN_PLACE and SIGNED_PANELS.
+ * FEW_PART, CODES_IN_PLACE, DOT_ASKS and SIGNED_PANELS.
  */
 #ifndef PI_MATMUL_AVX512_LANES_H
 #define PI_MATMUL_AVX512_LANES_H
 
 #include <immintrin.h>
 
-#include "cpu/matmul_layout.h"
+#include "cpu/matmul_blocked.h"
 
 typedef __m512i lanes;
 typedef __m512 flanes;
@@ -81,15 +81,26 @@ PI_INLINE __m512i four(const int8_t *q)
 
 struct shape;
 
+/* As assembly, so that the compiler does not bring together what is to be apart. */
+PI_INLINE void ask_beside(struct pi_ask ask, int32_t step)
+{
+    PI_UNROLL
+    for (int32_t i = 0; i < ask.n; i++)
+        if (i * ask.n_step / ask.n == ask.first + step)
+            __asm__ volatile("prefetcht1 %0" : : "m"(ask.at[i * 64]));
+}
+
 /* In two chains, against the instruction's latency. */
 PI_INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
-                    const int8_t *q)
+                    const int8_t *q, struct pi_ask ask)
 {
     (void)s;
     lanes even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
     PI_UNROLL
     for (int32_t i = begin; i < end; i += 2) {
+        ask_beside(ask, i);
         even = _mm512_dpbusd_epi32(even, code[i], four(q + 4 * i));
+        ask_beside(ask, i + 1);
         odd = _mm512_dpbusd_epi32(odd, code[i + 1], four(q + 4 * i + 4));
     }
     return _mm512_add_epi32(even, odd);

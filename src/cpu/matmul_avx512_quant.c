@@ -9,7 +9,7 @@
 #include "cpu/matmul_avx512.h"
 #include "cpu/matmul_layout.h"
 
-enum { FEW_PART = 8, CODES_IN_PLACE = true, SIGNED_PANELS = false };
+enum { FEW_PART = 8, CODES_IN_PLACE = true, SIGNED_PANELS = false, DOT_ASKS = true };
 
 #include "cpu/matmul_avx512_lanes.h"
 

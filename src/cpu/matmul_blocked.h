@@ -56,6 +56,15 @@ struct pi_tile {
     bool far; /* as of pi_act, for few tokens alone */
 };
 
+/* n lines of memory that a product asks for into the second level of cache: line i beside step
+   i * n_step / n, so that they are apart. One after the other they are slower (kernels.c). */
+struct pi_ask {
+    const char *at;
+    int32_t n;
+    int32_t first; /* number of the first step that is asked beside */
+    int32_t n_step;
+};
+
 /* Decodes n_col columns from column col_begin on, both multiples of the type's block. room takes
    the codes where they are not used in place; panel->scale and min are given. */
 typedef void pi_decode_fn(const struct pi_matrix *w, const uint8_t *group, int32_t col_begin,

@@ -7,14 +7,14 @@
  */
 #include <arm_neon.h>
 
-#include "cpu/matmul_layout.h"
+#include "cpu/matmul_blocked.h"
 #include "cpu/matmul_neon.h"
 
 /* ---- instructions for matmul_quant.h ------------------------------------------------------ */
 
 typedef uint32x4_t lanes;
 typedef float32x4_t flanes;
-enum { N_PART = 4, FEW_PART = 4, CODES_IN_PLACE = false };
+enum { N_PART = 4, FEW_PART = 4, CODES_IN_PLACE = false, DOT_ASKS = false };
 
 /* clang-format off */
 PI_INLINE lanes bytes(int value) { return vreinterpretq_u32_u8(vdupq_n_u8((uint8_t)value)); }
@@ -100,8 +100,9 @@ PI_INLINE lanes add_dot(lanes sum, lanes code, int8x16_t q, int32_t n)
 struct shape;
 
 PI_INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, int32_t end,
-                    const int8_t *q)
+                    const int8_t *q, struct pi_ask ask)
 {
+    (void)ask;
     (void)s;
     lanes sum[2] = {lanes_zero(), lanes_zero()};
     PI_UNROLL

@@ -8,6 +8,7 @@
  *   N_PART                        registers that hold 16 rows
  *   FEW_PART                      tokens that few takes together, 4 or 8
  *   CODES_IN_PLACE                Q8_0's packed words are the level's operands as they are
+ *   DOT_ASKS                      dot heeds what it is to ask for
  *   lanes_load/store, flanes_load/store/set1/mul/fma/neg, flanes_half (f16), flanes_int
  *   lanes_q8_0(x)                 Q8_0's codes as the level multiplies them
  *   lanes_panel(x, zero)          codes, whose zero is given, as the level's panels have them
@@ -18,7 +19,8 @@
  *   lanes_byte(x, i), lanes_sbyte byte i of each row's word, as a number, unsigned and signed
  *   lanes_plus(x, n)              n added to each row
  *   lanes_prefetch(p)             asks memory for a line
- *   dot(shape, code, begin, end, q)  codes [begin, end) of 8 times q: four columns each
+ *   dot(shape, code, begin, end, q, ask)  codes [begin, end) of 8 times q: four columns each, code
+ * i being step i of what is asked for
  *
  * The bits are those that matmul_pack.c's functions for one row describe.
  */
@@ -300,28 +302,30 @@ PI_INLINE int32_t few_bytes(const struct shape *s)
     return (s->block_word * PI_WORD_BYTES + s->n_half * PI_GROUP * 2) * 32 / s->block_len;
 }
 
-/* Asks for as many packed bytes as 32 columns take, from `ahead` on, far into the second cache;
-   returns their end. Processors' own prefetching does not keep up with the groups' short runs of
-   words and halves. */
-PI_INLINE const char *few_ask(const struct shape *s, const char *ahead, bool far)
+/* Asks for as many packed bytes as 32 columns take. Processors' own prefetching does not keep up
+   with the groups' short runs of words and halves. */
+PI_INLINE void few_ask(const struct shape *s, const char *ahead)
 {
-    if (far)
-        for (int32_t j = 0; j < few_bytes(s); j += 64)
-            __builtin_prefetch(ahead + j, 0, 2);
-    else
-        for (int32_t j = 0; j < few_bytes(s); j += 64)
-            lanes_prefetch(ahead + j);
-    return ahead + few_bytes(s);
+    for (int32_t j = 0; j < few_bytes(s); j += 64)
+        lanes_prefetch(ahead + j);
+}
+
+/* The same beside the steps [first, first + 8) of n. */
+PI_INLINE struct pi_ask few_ask_beside(const struct shape *s, const char *ahead, int32_t first,
+                                       int32_t n)
+{
+    return (struct pi_ask){ahead, (few_bytes(s) + 63) / 64, first, n};
 }
 
 /* pi_few_fn of a shape and a number of tokens. Lines are asked for: of the words some distance
-   ahead, of the halves those of the next group. */
+   ahead, at once or, far, beside the products, of the halves those of the next group. */
 PI_INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
                    const struct pi_tile *p, const int32_t n_tok)
 {
     const int32_t n_block = w->n_col / s.block_len, n_sub = 32 / s.sub_len;
     _Alignas(64) float scale[PI_SUB_MAX * PI_GROUP], min[PI_SUB_MAX * PI_GROUP];
     const char *ahead = (const char *)group + PREFETCH_BYTES;
+    const bool beside = DOT_ASKS && p->far;
     int32_t at = 0; /* blocks of 32 columns done */
     flanes acc[FEW_PART][N_PART];
     PI_UNROLL
@@ -335,8 +339,12 @@ PI_INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_
         const uint16_t *halves = block_halves(&s, group, n_block, b);
         lanes_prefetch((const char *)halves + w->group_bytes);
         s.scales(words, halves, scale, min);
-        for (int32_t i = 0; i < s.block_len / 32; i++, at++) {
-            ahead = few_ask(&s, ahead, n_tok > 1 && p->far);
+        for (int32_t i = 0; i < s.block_len / 32; i++, at++, ahead += few_bytes(&s)) {
+            const char *asked = ahead;
+            if (!beside) { /* what comes beside the products is in the cache then */
+                few_ask(&s, ahead);
+                asked = (const char *)words;
+            }
             PI_UNROLL
             for (int32_t r = 0; r < N_PART; r++) {
                 lanes code[8];
@@ -344,8 +352,10 @@ PI_INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_
                 PI_UNROLL
                 for (int32_t t = 0; t < n_tok; t++) {
                     const int8_t *q = p->q + (size_t)t * p->q_stride + at * PI_ACT_BLOCK;
-                    lanes first = dot(&s, code, 0, 8 / n_sub, q);
-                    lanes second = n_sub == 2 ? dot(&s, code, 4, 8, q) : first;
+                    const struct pi_ask ask =
+                        few_ask_beside(&s, asked, (r * n_tok + t) * 8, N_PART * n_tok * 8);
+                    lanes first = dot(&s, code, 0, 8 / n_sub, q, ask);
+                    lanes second = n_sub == 2 ? dot(&s, code, 4, 8, q, ask) : first;
                     flanes term = few_term(&s, first, second, part_of(scale, i * n_sub, r),
                                            part_of(min, i * n_sub, r),
                                            p->aux + (size_t)t * p->aux_stride + at * n_sub);
