@@ -363,9 +363,8 @@ PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const 
         acc[t] = _mm512_setzero_ps();
     for (int32_t i = 0; i <= n_at + CODES_AHEAD; i++) {
         int32_t at = i - CODES_AHEAD, done = at - 1, sub = done % n_sub * n_half;
-        if (i < n_at) {
+        if (i < n_at)
             decode_codes(&s, block_words(&s, group, i / n_sub), i % n_sub, work.code[i % N_ROOM]);
-        }
         if (at >= 0 && at < n_at)
             few_products(&s, &p, at, work.code[at % N_ROOM], &work.sums[at % 2]);
         if (done < 0)
