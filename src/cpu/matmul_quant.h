@@ -19,8 +19,9 @@
  *   lanes_byte(x, i), lanes_sbyte byte i of each row's word, as a number, unsigned and signed
  *   lanes_plus(x, n)              n added to each row
  *   lanes_prefetch(p)             asks memory for a line
- *   dot(shape, code, begin, end, q, ask)  codes [begin, end) of 8 times q: four columns each, code
- * i being step i of what is asked for
+ *   dot(shape, code, begin, end, q, ask)
+ *                                 codes [begin, end) of 8 times q, four columns each; code i is
+ *                                 step i of ask
  *
  * The bits are those that matmul_pack.c's functions for one row describe.
  */
@@ -310,7 +311,7 @@ PI_INLINE void few_ask(const struct shape *s, const char *ahead)
         lanes_prefetch(ahead + j);
 }
 
-/* The same beside the steps [first, first + 8) of n. */
+/* The same, for later: beside n steps, of which the next are numbered from first on. */
 PI_INLINE struct pi_ask few_ask_beside(const struct shape *s, const char *ahead, int32_t first,
                                        int32_t n)
 {
