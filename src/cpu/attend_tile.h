@@ -53,7 +53,7 @@ TILE void prefetch_beside(const uint8_t *at, const int32_t size, const bool far,
         prefetch_lines(at, (size_t)size, false);
     UNROLL
     for (int32_t l = 0; far && l < n_line; l++)
-        if (l * n / n_line == i)
+        if (spread_to(l, n_line, i, n))
             line_prefetch_far(at + l * 64);
 }
 
@@ -98,10 +98,10 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
                       const struct pi_attend_rows *rows, int32_t r0, int32_t s0)
 {
     const int32_t size = element_size(type);
-    const size_t asked = (size_t)keys->asked;
+    const int32_t asked = keys->asked;
     vec acc[PI_ATTEND_ROWS][4], scale[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()}, k[4];
     const uint8_t *at = keys->at + s0 * size;
-    const uint8_t *next = keys->next == NULL ? NULL : keys->next + (size_t)s0 * asked;
+    const uint8_t *next = keys->next == NULL ? NULL : keys->next + s0 * asked;
     const float *q = rows->q + (size_t)keys->d0 * (size_t)rows->n_row + r0;
     float *x = rows->x + r0 * PI_ATTEND_SLOTS + s0;
     UNROLL
@@ -127,7 +127,7 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
                     UNROLL
                     for (int32_t j = 0; j < n_vec; j++) {
                         if (next != NULL)
-                            prefetch_beside(next, n_vec * VEC * keys->asked, far,
+                            prefetch_beside(next, n_vec * VEC * asked, far,
                                             (i * n_row + r) * n_vec + j,
                                             element_len(type) * n_row * n_vec);
                         acc[r][j] = vec_fma(k[j], qr, acc[r][j]);

@@ -1,6 +1,6 @@
 /*
  * lanes_avx512.h - registers of 16 floats: the operations that attend_avx512.c, score_avx512.c and
- * attend_avx512_bf16.c share, as attend_tile.h names them.
+ * attend_avx512_bf16.c share, as attend_tile.h names them, and requests for memory.
  */
 #ifndef PI_LANES_AVX512_H
 #define PI_LANES_AVX512_H
@@ -65,7 +65,8 @@ static inline vec vec_set1_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_set1_epi16((short)*p));
 }
-/* As assembly because GCC takes functions that only prefetch for pure and drops the calls. */
+/* As assembly because GCC takes functions that only prefetch for pure and drops the calls, and so
+   that requests stay where they stand. */
 static inline void line_prefetch(const void *p)
 {
     __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)p));

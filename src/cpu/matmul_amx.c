@@ -346,8 +346,8 @@ PI_INLINE void few_add(const struct shape *s, const struct pi_tile *p, int32_t a
     }
 }
 
-/* pi_few_fn of a shape. Memory is asked for as far ahead as by few, but to the second cache, which
-   waits for more lines at once than the first. */
+/* pi_few_fn of a shape. Memory is asked for as by few where it is far, PREFETCH_BYTES ahead of the
+   block whose sums are added. */
 PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
                          const struct pi_tile *tile)
 {

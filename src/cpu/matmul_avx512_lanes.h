@@ -8,7 +8,9 @@
 
 #include <immintrin.h>
 
+#include "cpu/lanes_avx512.h"
 #include "cpu/matmul_blocked.h"
+#include "cpu/unrolled.h"
 
 typedef __m512i lanes;
 typedef __m512 flanes;
@@ -81,13 +83,12 @@ PI_INLINE __m512i four(const int8_t *q)
 
 struct shape;
 
-/* As assembly, so that the compiler does not bring together what is to be apart. */
 PI_INLINE void ask_beside(struct pi_ask ask, int32_t step)
 {
     PI_UNROLL
     for (int32_t i = 0; i < ask.n; i++)
-        if (i * ask.n_step / ask.n == ask.first + step)
-            __asm__ volatile("prefetcht1 %0" : : "m"(ask.at[i * 64]));
+        if (spread_to(i, ask.n, ask.first + step, ask.n_step))
+            line_prefetch_far(ask.at + i * 64);
 }
 
 /* In two chains, against the instruction's latency. */

@@ -5,6 +5,9 @@
 #ifndef PI_UNROLLED_H
 #define PI_UNROLLED_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #define TILE static inline __attribute__((always_inline))
 
 /* Before loops over the rows and registers of a tile, which have constant ends and must disappear,
@@ -14,5 +17,11 @@
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
+
+/* Whether item i of n belongs to a step, where the items are spread evenly over n_step steps. */
+TILE bool spread_to(int32_t i, int32_t n, int32_t step, int32_t n_step)
+{
+    return i * n_step / n == step;
+}
 
 #endif

@@ -72,7 +72,7 @@ static void product_run(struct pi_pass *pass, const float *x, int32_t n_tok,
                             .q = pass->act_q,
                             .scale = pass->act_scale,
                             .sum16 = pass->act_sum16,
-                            .far = pi_kernels()->matmul.far};
+                            .far = pass->cpu->matmul.far};
     for (int32_t i = 0; i < n; i++) {
         p.w[i] = w[i];
         p.out[i] = out[i];
