@@ -558,18 +558,19 @@ static void random_step(struct world *w, uint64_t *rng, bool exact, int32_t lo, 
                     fail_msg("slot %d moved", i);
             attend(w, l, h, slot, q);
             reference(w, l, h, q, score[h], exact);
-            for (int32_t i = 0; i < n; i++)
-                if (score[h][i] == INFINITY)
-                    assert_true(scores(w, h)[i] > 1e30f);
-                else if (!(fabs((double)scores(w, h)[i] - score[h][i]) <=
-                           1e-4 * score[h][i] + 1e-12))
-                    fail_msg("score %.9g instead of %.9g", (double)scores(w, h)[i], score[h][i]);
+            for (int32_t i = 0; i < n; i++) {
+                together[i] = h == 0 ? score[h][i] : together[i] + score[h][i];
+                double got = (double)scores(w, layer_wide ? 0 : h)[i];
+                double wanted = layer_wide ? together[i] : score[h][i];
+                if (wanted == INFINITY)
+                    assert_true(got > 1e30);
+                else if (!(fabs(got - wanted) <= 1e-4 * wanted + 1e-12))
+                    fail_msg("score %.9g instead of %.9g", got, wanted);
+            }
             memcpy(pos[h], after.pos, sizeof(after.pos));
         }
         choose(w, l);
         int32_t n = kv_lane_len(w->kv, l, 0), hi = w->n_token + 1 - window;
-        for (int32_t i = 0; i < n; i++)
-            together[i] = (score[0][i] + score[1][i]) / 2;
         for (int32_t h = 0; h < HEADS; h++) {
             int32_t aim = kv_lane_aim(w->kv, l, h);
             if (n < B)
@@ -627,6 +628,67 @@ static void test_many_steps(void **state)
     assert_true(n_step >= 10000);
 }
 
+/* ---- heads on several threads ---- */
+
+#define MANY_HEADS 4
+
+/* A step of all lanes, whose heads are scored in an order; returns the victim. */
+static int32_t step_in_order(struct world *w, const int32_t *order, int32_t slot, const float *q)
+{
+    for (int32_t i = 0; i < MANY_HEADS; i++)
+        attend(w, 0, order[i], slot, q + order[i] * GROUP * D);
+    choose(w, 0);
+    return kv_lane_aim(w->kv, 0, 0);
+}
+
+/* Whoever is first, the same sum comes out, to the bit; and a pass that was given up leaves
+   nothing. */
+static void test_heads_in_any_order(void **state)
+{
+    (void)state;
+    static const char *const options[] = {
+        "budget=24,prompt-window=8", "budget=24,prompt-window=8,combine=max",
+        "budget=24,prompt-window=8,score=exact", "budget=24,prompt-window=8,newest=on",
+        "budget=24,prompt-window=8,normalise=off"};
+    static const int32_t orders[][MANY_HEADS] = {{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 0, 2, 3},
+                                                 {2, 0, 1, 3}, {0, 2, 1, 3}, {0, 1, 3, 2}};
+    uint64_t rng = 11;
+    for (size_t c = 0; c < PI_LEN(options); c++) {
+        struct world w = {.g = {1, MANY_HEADS, D, D, 16, KV_TYPE_F16, KV_TYPE_F16},
+                          .n_group = GROUP,
+                          .scale = 0.5f};
+        float q[MANY_HEADS * GROUP * D], row[D], first[B];
+        int32_t victim = -1;
+        pith_error err;
+        world_make(&w, options[c]);
+        for (int32_t t = 0; t < B; t++) {
+            reserve(&w);
+            for (int32_t h = 0; h < MANY_HEADS; h++) {
+                for (int32_t d = 0; d < D; d++)
+                    row[d] = rng_float(&rng);
+                append(&w, 0, h, row, row);
+            }
+            w.n_token += t < B - 1;
+        }
+        for (size_t i = 0; i < PI_LEN(q); i++)
+            q[i] = rng_float(&rng);
+        for (size_t i = 0; i < PI_LEN(orders); i++) {
+            int32_t got = step_in_order(&w, orders[i], B - 1, q);
+            if (i == 0) {
+                memcpy(first, scores(&w, 0), sizeof(first));
+                victim = got;
+            }
+            assert_in_range(got, 0, B - 1);
+            assert_int_equal(got, victim);
+            assert_memory_equal(first, scores(&w, 0), sizeof(first));
+            attend(&w, 0, 0, B - 1, q);
+            attend(&w, 0, 1, B - 1, q);
+            check(keep_steps_reserve(w.keep, 1, B, false, &err), &err);
+        }
+        world_free(&w);
+    }
+}
+
 /* ---- options ---- */
 
 static void test_options(void **state)
@@ -679,6 +741,7 @@ int main(void)
         cmocka_unit_test(test_logits_of_any_size),
         cmocka_unit_test(test_scales_of_heads),
         cmocka_unit_test(test_many_steps),
+        cmocka_unit_test(test_heads_in_any_order),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_overwriting_options),
     };

@@ -276,10 +276,16 @@ static void check_weigh(const struct pi_vec_kernels *k, int32_t n, int32_t start
                 sum = fmaf(c[r] * of[r], w[r * ROOM + start + i], sum);
             want[start + i] = sum * factor[start + i];
         }
-        struct pi_vec_weigh weigh = {w + start, ROOM, n_row,          c,          end, 3,
-                                     part,      11,   stored + start, out + start};
+        struct pi_vec_weigh weigh = {w + start, ROOM, n_row,          c,           end,  3,
+                                     part,      11,   stored + start, out + start, false};
         k->weigh(&weigh);
         assert_same(out, want, sizeof(out));
+        weigh.add = true;
+        for (int32_t i = 0; i < n; i++)
+            want[start + i] += want[start + i];
+        k->weigh(&weigh);
+        assert_same(out, want, sizeof(out));
+        weigh.add = false;
         weigh.part = NULL; /* 1 */
         for (int32_t i = 0; i < n; i++) {
             float sum = c[0] * w[start + i];

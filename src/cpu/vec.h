@@ -38,6 +38,7 @@ struct pi_vec_weigh {
     size_t part_stride;
     const uint16_t *factor; /* bf16 */
     float *out;             /* overlaps nothing */
+    bool add;               /* to what out has, in the place of writing */
 };
 
 struct pi_vec_kernels {
@@ -70,7 +71,7 @@ struct pi_vec_kernels {
     /* z[i] = x[i] where that is greater; neither is NaN. */
     void (*take_max)(float *z, const float *x, int32_t n);
     /* out[i] = factor[i] * (c[0] w[0][i] + c[1] w[1][i] + ...), products added in the order of the
-       rows, each by a fused multiply-add. */
+       rows, each by a fused multiply-add; with add that is rounded and added. */
     void (*weigh)(const struct pi_vec_weigh *weigh);
     /* The index of the lowest x among those with lo <= age < hi, of equals that of the lowest age,
        which is the only one of its value in that range; -1 where there is none. NaN counts as 0. */

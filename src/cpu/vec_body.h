@@ -261,78 +261,100 @@ static void vec_take_max(float *restrict z, const float *restrict x, int32_t n)
         z[i] = x[i] > z[i] ? x[i] : z[i];
 }
 
-/* More rows than have a loop of their own below: a few results at a time stay in registers. */
-static void vec_weigh_many(const struct pi_vec_weigh *p, const float *restrict part, int32_t begin,
-                           int32_t end)
-{
-    float *restrict out = p->out;
-    for (int32_t r = 0; r < p->n_row; r++) {
-        const float *restrict w = p->w + (size_t)r * p->stride;
-        float c = part != NULL ? p->c[r] * part[r] : p->c[r];
-        for (int32_t i = begin; i < end; i++)
-            out[i] = r == 0 ? c * w[i] : fmaf(c, w[i], out[i]);
-    }
-    for (int32_t i = begin; i < end; i++)
-        out[i] = out[i] * pi_f32_from_bf16(p->factor[i]);
-}
+/* Before a loop that writes nothing which it reads. */
+#if defined(__clang__)
+#define VEC_APART _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define VEC_APART _Pragma("GCC ivdep")
+#endif
 
 /* The usual length of a part, for which there is a loop that knows its end. */
 #define VEC_PART 64
 
-/* 1 to 4 rows: the count is a constant where this is called. */
-static inline __attribute__((always_inline)) void vec_weigh_few(const struct pi_vec_weigh *p,
-                                                                const int32_t n_row,
-                                                                const float *part, int32_t begin,
-                                                                const int32_t n)
+/* More rows than have a loop of their own below, or parts of other lengths. */
+static void vec_weigh_many(const struct pi_vec_weigh *p, const float *part, int32_t begin,
+                           int32_t end)
 {
-    const float *restrict w = p->w + begin;
-    const uint16_t *restrict factor = p->factor + begin;
+    for (; begin < end; begin += VEC_PART) {
+        int32_t n = end - begin < VEC_PART ? end - begin : VEC_PART;
+        const uint16_t *factor = p->factor + begin;
+        float *out = p->out + begin, sum[VEC_PART];
+        for (int32_t r = 0; r < p->n_row; r++) {
+            const float *w = p->w + (size_t)r * p->stride + begin;
+            float c = part != NULL ? p->c[r] * part[r] : p->c[r];
+            for (int32_t i = 0; i < n; i++)
+                sum[i] = r == 0 ? c * w[i] : fmaf(c, w[i], sum[i]);
+        }
+        VEC_APART
+        for (int32_t i = 0; i < n; i++) {
+            float x = sum[i] * pi_f32_from_bf16(factor[i]);
+            out[i] = p->add ? out[i] + x : x;
+        }
+    }
+}
+
+/* 1 to 4 rows: the count is a constant where this is called. */
+static inline __attribute__((always_inline)) void
+vec_weigh_few(const struct pi_vec_weigh *p, const int32_t n_row, const bool add, const float *part,
+              int32_t begin, const int32_t n)
+{
+    const float *w = p->w + begin;
+    const uint16_t *factor = p->factor + begin;
     const float *w1 = w + (n_row > 1 ? p->stride : 0), *w2 = w1 + (n_row > 2 ? p->stride : 0);
     const float *w3 = w2 + (n_row > 3 ? p->stride : 0);
-    float *restrict out = p->out + begin, c[4] = {0};
+    float *out = p->out + begin, c[4] = {0};
     for (int32_t r = 0; r < n_row; r++)
         c[r] = part != NULL ? p->c[r] * part[r] : p->c[r];
+    VEC_APART
     for (int32_t i = 0; i < n; i++) {
         float s = c[0] * w[i];
         s = n_row > 1 ? fmaf(c[1], w1[i], s) : s;
         s = n_row > 2 ? fmaf(c[2], w2[i], s) : s;
         s = n_row > 3 ? fmaf(c[3], w3[i], s) : s;
-        out[i] = s * pi_f32_from_bf16(factor[i]);
+        s *= pi_f32_from_bf16(factor[i]);
+        out[i] = add ? out[i] + s : s;
     }
 }
 
-static inline __attribute__((always_inline)) void vec_weigh_parts(const struct pi_vec_weigh *p,
-                                                                  const int32_t n_row)
+static inline __attribute__((always_inline)) void
+vec_weigh_parts(const struct pi_vec_weigh *p, const int32_t n_row, const bool add)
 {
     const float *part = p->part;
     for (int32_t j = 0, begin = 0; j < p->n_part; begin = p->end[j++]) {
         if (n_row <= 4 && p->end[j] - begin == VEC_PART)
-            vec_weigh_few(p, n_row, part, begin, VEC_PART);
-        else if (n_row <= 4)
-            vec_weigh_few(p, n_row, part, begin, p->end[j] - begin);
+            vec_weigh_few(p, n_row, add, part, begin, VEC_PART);
         else
             vec_weigh_many(p, part, begin, p->end[j]);
         part = part != NULL ? part + p->part_stride : NULL;
     }
 }
 
+static inline __attribute__((always_inline)) void vec_weigh_rows(const struct pi_vec_weigh *p,
+                                                                 const int32_t n_row)
+{
+    if (p->add)
+        vec_weigh_parts(p, n_row, true);
+    else
+        vec_weigh_parts(p, n_row, false);
+}
+
 static void vec_weigh(const struct pi_vec_weigh *p)
 {
     switch (p->n_row) {
     case 1:
-        vec_weigh_parts(p, 1);
+        vec_weigh_rows(p, 1);
         break;
     case 2:
-        vec_weigh_parts(p, 2);
+        vec_weigh_rows(p, 2);
         break;
     case 3:
-        vec_weigh_parts(p, 3);
+        vec_weigh_rows(p, 3);
         break;
     case 4:
-        vec_weigh_parts(p, 4);
+        vec_weigh_rows(p, 4);
         break;
     default:
-        vec_weigh_parts(p, p->n_row);
+        vec_weigh_rows(p, INT32_MAX);
     }
 }
 

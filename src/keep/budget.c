@@ -40,6 +40,8 @@ pith_status keep_create(const struct keep_config *config, const struct policy_mo
         return pi_fail(err, PITH_NOMEM, "no memory for a keep policy");
     k->config = *config;
     k->model = *model;
+    if (config->policy->needs != NULL)
+        k->own_needs = config->policy->needs(&config->params);
     k->n_thread = n_thread;
     k->n_scorer = (int32_t)pi_min(n_thread, model->g.n_head);
     pith_status status = make_parts(k, err);
@@ -77,9 +79,7 @@ size_t keep_state_size(const struct keep *k)
 
 uint32_t keep_needs(const struct keep *k)
 {
-    const struct keep_policy *p = k->config.policy;
-    uint32_t needs = p->needs != NULL ? p->needs(&k->config.params) : 0;
-    return keep_overwrites(k) ? needs | KEEP_NEED_STEP_WEIGHTS : needs;
+    return keep_overwrites(k) ? k->own_needs | KEEP_NEED_STEP_WEIGHTS : k->own_needs;
 }
 
 int32_t keep_n_mark(const struct keep *k)

@@ -116,10 +116,11 @@ struct keep_attention {
     int32_t slot;     /* of the token's own entry */
     const float *max; /* [n_group] largest logit, and the sum of exp(logit - max) */
     const float *sum; /* [n_group]: weight = exp(logit - max) / sum */
+    bool add;         /* for step: scores are added to what out has (step_adds) */
     void *scratch;    /* [step_scratch] for step: of this call alone, aligned for any type */
-    float *log_scale; /* for step: its scores are out * exp(*log_scale), which is 0 until it says
-                         otherwise: where numbers of several KV heads that are to be combined are
-                         beyond what a float holds */
+    float *log_scale; /* for step: its scores are out * exp(*log_scale), where it writes one: where
+                         numbers of several KV heads that are to be combined are beyond what a float
+                         holds. A policy's options say whether it does, nothing else */
 };
 
 struct keep_rules;
@@ -176,6 +177,8 @@ struct keep_policy {
        out, a->scratch and *a->log_scale alone. NULL: the policy cannot overwrite. */
     void (*step)(const void *params, const struct keep_view *view, const struct keep_attention *a,
                  float *out);
+    /* Whether step heeds a->add; else that is never set. */
+    bool step_adds;
     /* Bytes of a->scratch for a step over n entries; it does not fall with n. NULL: none. */
     size_t (*step_scratch)(const void *params, const struct policy_model *model, const void *data,
                            int32_t n);
@@ -459,9 +462,9 @@ pith_status keep_steps_reserve(struct keep *keep, int32_t n_item, int64_t longes
 /* Shows the policy what a token's queries gave to a lane, where it needs it; of a step (the item-th
    of its pass; -1: no step) its scores are taken. One thread for each lane, and of it the tokens in
    order; thread is below the number that keep_create was told. view as for keep_round, with the
-   token counted; a->scratch and a->log_scale are filled in here. */
-void keep_attended(const struct keep *keep, const struct keep_view *view,
-                   const struct keep_attention *a, int32_t item, int32_t thread);
+   token counted; what a has for step is filled in here. */
+void keep_attended(const struct keep *keep, const struct keep_view *view, struct keep_attention *a,
+                   int32_t item, int32_t thread);
 
 /* After keep_attended for all KV heads of a layer: chooses what the next step overwrites in each
    lane that holds its budget, and aims there (kv_seq_aim). uneven: keep_lanes_agree does not hold.

@@ -61,8 +61,8 @@ static size_t step_scratch(const void *params, const struct policy_model *model,
 }
 
 /* Factors of the weights: 1 / n_group, and with normalise=off times the head's sum of exponentials,
-   Z_h = exp(max_h) sum_h, relative to the largest of the group. Returns the logarithm of that. */
-static float fill_factors(const struct keep_attention *a, bool normalise, float *factor)
+   Z_h = exp(max_h) sum_h, relative to the largest of the group, whose logarithm is their scale. */
+static void fill_factors(const struct keep_attention *a, bool normalise, float *factor)
 {
     float largest = -INFINITY, part = 1.0f / (float)a->n_group;
     for (int32_t g = 0; g < a->n_group; g++) {
@@ -70,12 +70,12 @@ static float fill_factors(const struct keep_attention *a, bool normalise, float 
         largest = factor[g] > largest ? factor[g] : largest;
     }
     if (normalise)
-        return 0.0f;
+        return;
+    *a->log_scale = largest;
     for (int32_t g = 0; g < a->n_group; g++) {
         float x = factor[g] - largest;
         factor[g] = (x < PI_EXP_MIN ? 0.0f : pi_expf(x)) * part;
     }
-    return largest;
 }
 
 /* An entry that has all of a head's attention is what the head's output is: without it nothing is
@@ -103,7 +103,8 @@ static void step_exact(const struct keep_view *view, const struct keep_attention
                 sum += exact_loss(a->weight[(size_t)g * a->stride + (size_t)(run.slot + j)],
                                   value + (size_t)j * (size_t)dim, a->out + (size_t)g * (size_t)dim,
                                   dim);
-            out[run.slot + j] = sum * part;
+            sum *= part;
+            out[run.slot + j] = a->add ? out[run.slot + j] + sum : sum;
         }
     }
 }
@@ -119,8 +120,9 @@ static void step_l1(const struct keep_attention *a, bool normalise, const uint16
                                  .end = &a->n,
                                  .n_part = 1,
                                  .factor = norm,
-                                 .out = out};
-    *a->log_scale = fill_factors(a, normalise, a->scratch);
+                                 .out = out,
+                                 .add = a->add};
+    fill_factors(a, normalise, a->scratch);
     if (a->parts != NULL) {
         weigh.end = a->parts->end;
         weigh.n_part = a->parts->n;
@@ -227,6 +229,7 @@ const struct keep_policy keep_longflow = {
     .scratch_size = scratch_size,
     .observe = snapkv_observe,
     .step = step,
+    .step_adds = true,
     .step_scratch = step_scratch,
     .silent = snapkv_silent,
     .score = score,

@@ -34,6 +34,16 @@ struct keep_part {
     bool *evictable; /* [cap] */
 };
 
+/* Between what two threads write: processors fetch cache lines in pairs. */
+#define KEEP_APART 128
+
+/* KV heads of a step, from the first on, whose scores are combined in that one's row. Items are at
+   work on different threads, so that they are KEEP_APART bytes apart. */
+struct keep_combined {
+    _Atomic int32_t n_head;
+    uint8_t room[KEEP_APART - sizeof(int32_t)];
+};
+
 /* What the steps of a pass are chosen by, one layer at a time (steps.c). */
 struct keep_steps {
     void *block; /* owned; the arrays below */
@@ -41,9 +51,10 @@ struct keep_steps {
     int32_t cap; /* entries of a lane that there is memory for */
     bool uneven; /* there is memory for lanes that do not agree */
     size_t scratch_size;
-    float *score;     /* [n_item][n_head][cap] of the running layer */
-    float *log_scale; /* [n_item][n_head] */
-    int32_t *pos;     /* [n_item][cap] of one lane */
+    float *score;                   /* [n_item][n_head][cap] of the running layer */
+    struct keep_combined *combined; /* [n_item] */
+    float *log_scale;               /* [n_item][n_head, KEEP_APART bytes apart] */
+    int32_t *pos;                   /* [n_item][cap] of one lane */
     int32_t *all;     /* [n_item][n_head * cap] positions that some lane has; uneven only */
     float *all_score; /* [n_item][n_head * cap] combined; uneven only */
     int32_t *n_of;    /* [n_item][n_head * cap] lanes whose scores are in it; uneven only */
@@ -53,6 +64,7 @@ struct keep_steps {
 struct keep {
     struct keep_config config;
     struct policy_model model;
+    uint32_t own_needs; /* of the policy; keep_needs adds what overwriting does */
     int32_t n_thread;
     int32_t n_scorer; /* threads that score: at most one for each KV head */
     void *data;       /* of the policy's open */

@@ -5,9 +5,11 @@
  * When a round comes before is budget.c's; only kv/ changes the cache.
  *
  * Invariant: what is chosen depends on the scores and positions of the layer's lanes alone. KV
- * heads are scored by several threads, each into its own row, and combined in their order.
+ * heads are scored by several threads, and combined in their order: a row that is the next one when
+ * it is scored at once, while it is in the cache, and others when the layer is done.
  */
 #include <math.h>
+#include <stdatomic.h>
 
 #include "base/mem.h"
 #include "cpu/expf.h"
@@ -17,13 +19,20 @@
 
 /* ---- memory ---- */
 
+/* From an item's scales to the next one's, which another thread writes at the same time. */
+static size_t scales_stride(const struct keep *k)
+{
+    return pi_align((size_t)k->model.g.n_head, KEEP_APART / sizeof(float));
+}
+
 /* Places the arrays into base (NULL: counts alone) and returns the bytes they take. */
 static size_t place(const struct keep *k, struct keep_steps *s, uint8_t *base)
 {
     size_t used = 0, n_item = (size_t)s->n_item, n_head = (size_t)k->model.g.n_head;
     size_t n = n_item * (size_t)s->cap, n_all = s->uneven ? n * n_head : 0;
     s->score = pi_mem_part(base, &used, n * n_head, sizeof(*s->score));
-    s->log_scale = pi_mem_part(base, &used, n_item * n_head, sizeof(*s->log_scale));
+    s->combined = pi_mem_part(base, &used, n_item, sizeof(*s->combined));
+    s->log_scale = pi_mem_part(base, &used, n_item * scales_stride(k), sizeof(*s->log_scale));
     s->pos = pi_mem_part(base, &used, n, sizeof(*s->pos));
     s->all = pi_mem_part(base, &used, n_all, sizeof(*s->all));
     s->all_score = pi_mem_part(base, &used, n_all, sizeof(*s->all_score));
@@ -32,12 +41,20 @@ static size_t place(const struct keep *k, struct keep_steps *s, uint8_t *base)
     return used;
 }
 
+/* A pass that was given up may have left some. */
+static void combine_none(const struct keep_steps *s)
+{
+    for (int32_t i = 0; i < s->n_item; i++)
+        atomic_init(&s->combined[i].n_head, 0);
+}
+
 pith_status keep_steps_reserve(struct keep *k, int32_t n_item, int64_t longest, bool uneven,
                                pith_error *err)
 {
     const struct keep_policy *p = k->config.policy;
     struct keep_steps *s = &k->steps, grown = *s;
     size_t n;
+    combine_none(s);
     if (n_item <= s->n_item && longest <= s->cap && (s->uneven || !uneven))
         return PITH_OK;
     /* More than asked: a lane that is not full grows with every step. */
@@ -49,7 +66,7 @@ pith_status keep_steps_reserve(struct keep *k, int32_t n_item, int64_t longest, 
     grown.scratch_size = 0;
     if (p->step_scratch != NULL)
         grown.scratch_size =
-            pi_align(p->step_scratch(&k->config.params, &k->model, k->data, grown.cap), 64);
+            pi_align(p->step_scratch(&k->config.params, &k->model, k->data, grown.cap), KEEP_APART);
     uint8_t *block = NULL;
     if (longest <= grown.cap && pi_mul_size((size_t)grown.n_item * (size_t)k->model.g.n_head,
                                             (size_t)grown.cap * 4 * sizeof(float), &n))
@@ -61,6 +78,7 @@ pith_status keep_steps_reserve(struct keep *k, int32_t n_item, int64_t longest, 
     grown.block = block;
     place(k, &grown, block);
     *s = grown;
+    combine_none(s);
     return PITH_OK;
 }
 
@@ -73,28 +91,65 @@ static float *row_of(const struct keep *k, int32_t item, int32_t head)
 
 static float *log_scales_of(const struct keep *k, int32_t item)
 {
-    return k->steps.log_scale + (size_t)item * (size_t)k->model.g.n_head;
+    return k->steps.log_scale + (size_t)item * scales_stride(k);
 }
 
 /* ---- scores ---- */
 
-void keep_attended(const struct keep *k, const struct keep_view *view,
-                   const struct keep_attention *a, int32_t item, int32_t thread)
+/* Whether the KV heads of a layer have one victim, and hold the same entries slot by slot. */
+static bool combines(const struct keep *k)
+{
+    return k->config.rules.granularity != KEEP_LAYER_HEAD && !k->steps.uneven;
+}
+
+/* Scores of a slot are added, or the largest counts. The mean is the sum over the same number for
+   all. */
+static void combine(const struct keep *k, float *score, const float *row, int32_t n)
+{
+    if (k->config.rules.combine == KEEP_MEAN)
+        pi_kernels()->vec.add(score, row, n);
+    else
+        pi_kernels()->vec.take_max(score, row, n);
+}
+
+/* The scores of a step in a lane. A head whose turn it is adds them to the first one's row, or lets
+   the second one's have them on their way there, whose own are in it by then. Rows of different
+   scales wait until all are known. */
+static void take_scores(const struct keep *k, const struct keep_view *view,
+                        struct keep_attention *a, int32_t item)
 {
     const struct keep_policy *p = k->config.policy;
+    _Atomic int32_t *n_combined = &k->steps.combined[item].n_head;
+    bool next = combines(k) && a->head > 0 &&
+                atomic_load_explicit(n_combined, memory_order_acquire) == a->head;
+    a->add = next && p->step_adds && k->config.rules.combine == KEEP_MEAN;
+    float *row = row_of(k, item, a->add ? 0 : next ? 1 : a->head);
+    a->log_scale = log_scales_of(k, item) + a->head;
+    *a->log_scale = NAN;
+    p->step(&k->config.params, view, a, row);
+    if (!isnan(*a->log_scale)) {
+        assert(!next); /* nor did the first head's row come without a scale */
+        return;
+    }
+    *a->log_scale = 0.0f;
+    if (next && !a->add)
+        combine(k, row_of(k, item, 0), row, a->n);
+    if (combines(k) && (next || a->head == 0))
+        atomic_store_explicit(n_combined, a->head + 1, memory_order_release);
+}
+
+void keep_attended(const struct keep *k, const struct keep_view *view, struct keep_attention *a,
+                   int32_t item, int32_t thread)
+{
     struct keep_view whole = keep_view_complete(k, view);
-    /* What the policy asks for itself: keep_needs adds what overwriting does. */
-    uint32_t needs = p->needs != NULL ? p->needs(&k->config.params) : 0;
-    if ((needs & KEEP_NEED_WEIGHTS) != 0 || ((needs & KEEP_NEED_STEP_WEIGHTS) != 0 && item >= 0))
-        p->attended(&k->config.params, &whole, a);
+    if ((k->own_needs & KEEP_NEED_WEIGHTS) != 0 ||
+        ((k->own_needs & KEEP_NEED_STEP_WEIGHTS) != 0 && item >= 0))
+        k->config.policy->attended(&k->config.params, &whole, a);
     if (item < 0 || !keep_overwrites(k))
         return;
-    struct keep_attention step = *a;
     assert(item < k->steps.n_item && a->n <= k->steps.cap);
-    step.scratch = k->steps.scratch + (size_t)thread * k->steps.scratch_size;
-    step.log_scale = log_scales_of(k, item) + a->head;
-    *step.log_scale = 0.0f;
-    p->step(&k->config.params, &whole, &step, row_of(k, item, a->head));
+    a->scratch = k->steps.scratch + (size_t)thread * k->steps.scratch_size;
+    take_scores(k, &whole, a, item);
 }
 
 /* Multiplies n scores by exp(scale - largest), which is at most 1. INFINITY, of what is to stay
@@ -237,24 +292,22 @@ static void choose_alone(const struct keep *k, struct kv_seq *kv, const struct k
     }
 }
 
-/* Lanes that hold the same positions, slot by slot: the scores of a slot are added, or the largest
-   counts. The mean is the sum over the same number for all. */
+/* Lanes that hold the same positions, slot by slot. */
 static void choose_together(const struct keep *k, struct kv_seq *kv, const struct keep_view *view,
                             int32_t layer, int32_t item)
 {
-    const struct pi_vec_kernels *cpu = &pi_kernels()->vec;
     int32_t *pos = k->steps.pos + (size_t)item * (size_t)k->steps.cap;
     int32_t n = kv_lane_len(kv, layer, 0), budget = next_budget(k, view, layer, 0);
+    int32_t n_combined =
+        atomic_exchange_explicit(&k->steps.combined[item].n_head, 0, memory_order_acquire);
     float *score = row_of(k, item, 0);
     if (n < budget)
         return;
-    bring_to_one_scale(k, kv, layer, item);
-    for (int32_t h = 1; h < k->model.g.n_head; h++) {
+    if (n_combined == 0)
+        bring_to_one_scale(k, kv, layer, item);
+    for (int32_t h = (int32_t)pi_max(n_combined, 1); h < k->model.g.n_head; h++) {
         assert(kv_lane_agrees(kv, layer, h, layer, 0));
-        if (k->config.rules.combine == KEEP_MEAN)
-            cpu->add(score, row_of(k, item, h), n);
-        else
-            cpu->take_max(score, row_of(k, item, h), n);
+        combine(k, score, row_of(k, item, h), n);
     }
     int32_t slot = choose_of_lane(k, kv, view, layer, 0, budget, score, pos);
     for (int32_t h = 0; h < k->model.g.n_head; h++)
