@@ -140,16 +140,6 @@ void kv_columns_write(const struct kv_cache *cache, const struct kv_class *kind,
                        (int32_t)pi_min(KV_CODEC_MAX, cache->g.dim_k - d));
 }
 
-void kv_columns_ask(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
-                    int32_t slot)
-{
-    size_t page_len = (size_t)cache->g.page_len;
-    for (const struct kv_plane *p = kind->k.plane; p < kind->k.plane + KV_N_PLANE; p++)
-        for (int32_t i = 0; p->row > 0 && i < count_elements(p); i++)
-            __builtin_prefetch(page + p->at + ((size_t)i * page_len + (size_t)slot) * p->element, 1,
-                               2);
-}
-
 /* ---- reading ---- */
 
 /* Copies n elements of one entry, which lie page_len elements apart. */

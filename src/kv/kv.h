@@ -177,10 +177,6 @@ void kv_seq_clear_charges(struct kv_seq *seq);
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
                    const float *k, size_t k_stride, const float *v, size_t v_stride);
 
-/* Asks memory for where a lane's next entry will be written: the lines then come while others are
-   written. An entry's key lies in as many lines as it has elements, where keys lie side by side. */
-void kv_seq_append_ask(const struct kv_seq *seq, int32_t layer, int32_t head);
-
 /* Lets the next entry that is appended to a lane take the place of the one at a slot, 0 <= slot <
    length, instead of going to the end (-1, and what a new lane has): nothing else moves, the lane
    does not grow, and its positions ascend no longer, until a compaction or a truncation leaves them

@@ -372,22 +372,6 @@ int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head)
     return kv_lane_at(seq, layer, head)->aim - 1;
 }
 
-void kv_seq_append_ask(const struct kv_seq *seq, int32_t layer, int32_t head)
-{
-    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    const struct kv_class *kind = lane->kind;
-    const struct kv_page_ref *ref = &lane->table[lane->n_live - 1];
-    int32_t entry;
-    if (lane->aim > 0)
-        ref = &lane->table[kv_lane_find(seq->cache, lane, lane->aim - 1, &entry)];
-    else if (kv_lane_tail_room(seq->cache, lane) > 0)
-        entry = ref->n;
-    else
-        return;
-    if (kind->layout.side_by_side)
-        kv_columns_ask(seq->cache, kind, kv_page_at(kind, ref->page), entry);
-}
-
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
                    const float *k, size_t k_stride, const float *v, size_t v_stride)
 {

@@ -367,9 +367,6 @@ void kv_columns_write(const struct kv_cache *cache, const struct kv_class *kind,
                       int32_t slot, int32_t n, const float *rows, size_t stride);
 void kv_columns_read(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
                      int32_t slot, float *out);
-/* Asks memory for the lines of one key: as many as it has elements. */
-void kv_columns_ask(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
-                    int32_t slot);
 void kv_columns_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
                      const struct kv_page_part *part, int32_t n_part);
 /* The elements of a plane that belong to one entry, to a row and back. */

@@ -37,11 +37,8 @@ static void append_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
     struct pi_pass *pass = ctx;
     int32_t n_head = pass->model->hp.n_head_kv;
     (void)thread;
-    for (int64_t i = begin; i < end; i++) {
-        if (i + 1 < end)
-            kv_seq_append_ask(pass->items[(i + 1) / n_head].kv, pass->l, (int32_t)(i + 1) % n_head);
+    for (int64_t i = begin; i < end; i++)
         append_item(pass, (int32_t)(i / n_head), (int32_t)(i % n_head));
-    }
 }
 
 /* ---- what comes back ---- */
