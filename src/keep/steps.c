@@ -5,8 +5,8 @@
  * When a round comes before is budget.c's; only kv/ changes the cache.
  *
  * Invariant: what is chosen depends on the scores and positions of the layer's lanes alone. KV
- * heads are scored by several threads, and combined in their order: a row that is the next one when
- * it is scored at once, while it is in the cache, and others when the layer is done.
+ * heads are scored by several threads, and combined in their order: at once, where the policy can
+ * and all before are, while the sum is in the cache, and else when the layer is done.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -96,45 +96,32 @@ static float *log_scales_of(const struct keep *k, int32_t item)
 
 /* ---- scores ---- */
 
-/* Whether the KV heads of a layer have one victim, and hold the same entries slot by slot. */
-static bool combines(const struct keep *k)
+/* Whether a step's scores can be added to those of the KV heads before: where all have one victim,
+   and hold the same entries slot by slot. */
+static bool adds_at_once(const struct keep *k)
 {
-    return k->config.rules.granularity != KEEP_LAYER_HEAD && !k->steps.uneven;
+    return k->config.policy->step_adds && k->config.rules.granularity != KEEP_LAYER_HEAD &&
+           k->config.rules.combine == KEEP_MEAN && !k->steps.uneven;
 }
 
-/* Scores of a slot are added, or the largest counts. The mean is the sum over the same number for
-   all. */
-static void combine(const struct keep *k, float *score, const float *row, int32_t n)
-{
-    if (k->config.rules.combine == KEEP_MEAN)
-        pi_kernels()->vec.add(score, row, n);
-    else
-        pi_kernels()->vec.take_max(score, row, n);
-}
-
-/* The scores of a step in a lane. A head whose turn it is adds them to the first one's row, or lets
-   the second one's have them on their way there, whose own are in it by then. Rows of different
-   scales wait until all are known. */
+/* The scores of a step in a lane, into its row, or, if its turn has come, into the first one's.
+   Rows of different scales wait until all are known. */
 static void take_scores(const struct keep *k, const struct keep_view *view,
                         struct keep_attention *a, int32_t item)
 {
-    const struct keep_policy *p = k->config.policy;
     _Atomic int32_t *n_combined = &k->steps.combined[item].n_head;
-    bool next = combines(k) && a->head > 0 &&
-                atomic_load_explicit(n_combined, memory_order_acquire) == a->head;
-    a->add = next && p->step_adds && k->config.rules.combine == KEEP_MEAN;
-    float *row = row_of(k, item, a->add ? 0 : next ? 1 : a->head);
+    bool at_once = adds_at_once(k);
+    a->add =
+        at_once && a->head > 0 && atomic_load_explicit(n_combined, memory_order_acquire) == a->head;
     a->log_scale = log_scales_of(k, item) + a->head;
     *a->log_scale = NAN;
-    p->step(&k->config.params, view, a, row);
+    k->config.policy->step(&k->config.params, view, a, row_of(k, item, a->add ? 0 : a->head));
     if (!isnan(*a->log_scale)) {
-        assert(!next); /* nor did the first head's row come without a scale */
+        assert(!a->add); /* nor did the first head's row come without a scale */
         return;
     }
     *a->log_scale = 0.0f;
-    if (next && !a->add)
-        combine(k, row_of(k, item, 0), row, a->n);
-    if (combines(k) && (next || a->head == 0))
+    if (at_once && (a->add || a->head == 0))
         atomic_store_explicit(n_combined, a->head + 1, memory_order_release);
 }
 
@@ -292,10 +279,12 @@ static void choose_alone(const struct keep *k, struct kv_seq *kv, const struct k
     }
 }
 
-/* Lanes that hold the same positions, slot by slot. */
+/* Lanes that hold the same positions, slot by slot: the scores of a slot are added, or the largest
+   counts. The mean is the sum over the same number for all. */
 static void choose_together(const struct keep *k, struct kv_seq *kv, const struct keep_view *view,
                             int32_t layer, int32_t item)
 {
+    const struct pi_vec_kernels *cpu = &pi_kernels()->vec;
     int32_t *pos = k->steps.pos + (size_t)item * (size_t)k->steps.cap;
     int32_t n = kv_lane_len(kv, layer, 0), budget = next_budget(k, view, layer, 0);
     int32_t n_combined =
@@ -307,7 +296,10 @@ static void choose_together(const struct keep *k, struct kv_seq *kv, const struc
         bring_to_one_scale(k, kv, layer, item);
     for (int32_t h = (int32_t)pi_max(n_combined, 1); h < k->model.g.n_head; h++) {
         assert(kv_lane_agrees(kv, layer, h, layer, 0));
-        combine(k, score, row_of(k, item, h), n);
+        if (k->config.rules.combine == KEEP_MEAN)
+            cpu->add(score, row_of(k, item, h), n);
+        else
+            cpu->take_max(score, row_of(k, item, h), n);
     }
     int32_t slot = choose_of_lane(k, kv, view, layer, 0, budget, score, pos);
     for (int32_t h = 0; h < k->model.g.n_head; h++)
