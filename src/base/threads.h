@@ -13,7 +13,8 @@ typedef void pi_job_fn(void *ctx, int64_t begin, int64_t end, int32_t thread);
 /* Splits [0, n) into one contiguous range per thread: items of equal cost, streaming memory. */
 void pi_parallel_ranges(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx);
 
-/* Hands out items one by one to whoever is free: items of unequal cost. */
+/* Hands out items one by one, neighbours to one thread until that has done its share, and then what
+   others have left, from the end: items of unequal cost. */
 void pi_parallel_items(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx);
 
 /* Processors this process may run on, at least 1. */

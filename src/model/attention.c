@@ -263,8 +263,8 @@ static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, 
     kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
 }
 
-/* Watched items come first, then item index counts tiles down, so that the longest (the last of a
-   prompt) start first. */
+/* Watched items come first, then item index counts tiles down, so that the shortest (the first of a
+   prompt) are what threads that are done take from others. */
 static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct pi_pass *pass = ctx;
