@@ -295,9 +295,10 @@ static void vec_weigh_many(const struct pi_vec_weigh *p, const float *part, int3
 }
 
 /* 1 to 4 rows: the count is a constant where this is called. */
-static inline __attribute__((always_inline)) void
-vec_weigh_few(const struct pi_vec_weigh *p, const int32_t n_row, const bool add, const float *part,
-              int32_t begin, const int32_t n)
+static inline __attribute__((always_inline)) void vec_weigh_few(const struct pi_vec_weigh *p,
+                                                                const int32_t n_row, const bool add,
+                                                                const float *part, int32_t begin,
+                                                                const int32_t n)
 {
     const float *w = p->w + begin;
     const uint16_t *factor = p->factor + begin;
