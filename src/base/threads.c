@@ -30,9 +30,9 @@ void pi_parallel_ranges(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx)
 #define SPAN_ITEMS ((int64_t)UINT32_MAX) /* of a loop, at most */
 
 /* Items [begin, end) that nobody has taken yet: begin in the lower half, so that both change at
-   once. Apart from its neighbours, since processors fetch cache lines in pairs. */
+   once. */
 struct span {
-    _Alignas(128) _Atomic uint64_t items;
+    _Alignas(PI_APART) _Atomic uint64_t items;
 };
 
 static uint64_t items_of(uint64_t begin, uint64_t end)
@@ -84,7 +84,4 @@ void pi_parallel_items(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx)
     }
 }
 
-int32_t pi_thread_count(void)
-{
-    return omp_get_num_procs();
-}
+int32_t pi_thread_count(void) { return omp_get_num_procs(); }

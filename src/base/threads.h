@@ -7,6 +7,9 @@
 
 #include "base/base.h"
 
+/* Bytes between what two threads write: processors fetch cache lines in pairs. */
+#define PI_APART 128
+
 /* Does items [begin, end) of a loop; thread is in [0, n_thread) and may index per-thread scratch. */
 typedef void pi_job_fn(void *ctx, int64_t begin, int64_t end, int32_t thread);
 

@@ -3,6 +3,7 @@
 #ifndef PI_KEEP_ROUNDS_H
 #define PI_KEEP_ROUNDS_H
 
+#include "base/threads.h"
 #include "keep/keep.h"
 
 /* Lanes that keep the same positions, during a round. Positions ascend. */
@@ -34,14 +35,11 @@ struct keep_part {
     bool *evictable; /* [cap] */
 };
 
-/* Between what two threads write: processors fetch cache lines in pairs. */
-#define KEEP_APART 128
-
 /* KV heads of a step, from the first on, whose scores are combined in that one's row. Items are at
-   work on different threads, so that they are KEEP_APART bytes apart. */
+   work on different threads, so that they are PI_APART bytes apart. */
 struct keep_combined {
     _Atomic int32_t n_head;
-    uint8_t room[KEEP_APART - sizeof(int32_t)];
+    uint8_t room[PI_APART - sizeof(int32_t)];
 };
 
 /* What the steps of a pass are chosen by, one layer at a time (steps.c). */
@@ -53,7 +51,7 @@ struct keep_steps {
     size_t scratch_size;
     float *score;                   /* [n_item][n_head][cap] of the running layer */
     struct keep_combined *combined; /* [n_item] */
-    float *log_scale;               /* [n_item][n_head, KEEP_APART bytes apart] */
+    float *log_scale;               /* [n_item][n_head, PI_APART bytes apart] */
     int32_t *pos;                   /* [n_item][cap] of one lane */
     int32_t *all;     /* [n_item][n_head * cap] positions that some lane has; uneven only */
     float *all_score; /* [n_item][n_head * cap] combined; uneven only */

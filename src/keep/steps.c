@@ -22,7 +22,7 @@
 /* From an item's scales to the next one's, which another thread writes at the same time. */
 static size_t scales_stride(const struct keep *k)
 {
-    return pi_align((size_t)k->model.g.n_head, KEEP_APART / sizeof(float));
+    return pi_align((size_t)k->model.g.n_head, PI_APART / sizeof(float));
 }
 
 /* Places the arrays into base (NULL: counts alone) and returns the bytes they take. */
@@ -66,7 +66,7 @@ pith_status keep_steps_reserve(struct keep *k, int32_t n_item, int64_t longest, 
     grown.scratch_size = 0;
     if (p->step_scratch != NULL)
         grown.scratch_size =
-            pi_align(p->step_scratch(&k->config.params, &k->model, k->data, grown.cap), KEEP_APART);
+            pi_align(p->step_scratch(&k->config.params, &k->model, k->data, grown.cap), PI_APART);
     uint8_t *block = NULL;
     if (longest <= grown.cap && pi_mul_size((size_t)grown.n_item * (size_t)k->model.g.n_head,
                                             (size_t)grown.cap * 4 * sizeof(float), &n))
