@@ -297,6 +297,8 @@ pith_status pith_seq_create(pith_engine *e, pith_seq **out, pith_error *err)
         pith_seq_free(seq);
         return status;
     }
+    if (e->keep != NULL)
+        keep_expect(keep_get_config(e->keep), kv_cache_geometry(e->kv), seq->kv);
     *out = seq;
     return PITH_OK;
 }

@@ -279,6 +279,8 @@ pith_status pith_seq_load(pith_engine *e, const char *path, pith_seq **out, pith
     pith_status status = kv_seq_load(e->kv, path, &seq->kv, &extra, &size, err);
     if (status == PITH_OK)
         status = load_rest(seq, path, extra, size, err);
+    if (status == PITH_OK && e->keep != NULL)
+        keep_expect(keep_get_config(e->keep), kv_cache_geometry(e->kv), seq->kv);
     pi_mem_free(extra);
     if (status != PITH_OK) {
         pith_seq_free(seq);

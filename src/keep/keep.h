@@ -354,6 +354,11 @@ int32_t keep_most_at(const struct keep_config *config, int32_t n_token);
 int64_t keep_bytes_at(const struct keep_config *config, const struct kv_geometry *g,
                       int32_t n_token);
 
+/* Tells the lanes of a sequence how many entries they will come to hold (kv_lane_expect), where the
+   budget is a number; config was fitted. What allotment takes from one lane and gives to another is
+   not foreseen. */
+void keep_expect(const struct keep_config *config, const struct kv_geometry *g, struct kv_seq *kv);
+
 /* Positions that may go: lo <= position < hi. */
 struct keep_span {
     int32_t lo;

@@ -210,6 +210,16 @@ int64_t keep_bytes_at(const struct keep_config *c, const struct kv_geometry *g, 
     return bytes;
 }
 
+/* A lane that is overwritten is longer for as long as its prompt is read. */
+void keep_expect(const struct keep_config *c, const struct kv_geometry *g, struct kv_seq *kv)
+{
+    for (int32_t l = 0; c->n_budget > 0 && l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++) {
+            int32_t n = keep_lane_budget_at(c, l, h, (struct keep_point){0, 0});
+            kv_lane_expect(kv, l, h, c->rules.overwrite ? n : filled_by(c, g, n, INT32_MAX));
+        }
+}
+
 /* ---- fitting ---- */
 
 pith_status keep_rules_agree(const struct keep_rules *r, pith_error *err)

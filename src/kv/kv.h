@@ -142,6 +142,10 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err);
 /* Makes room for n[layer * n_head + head] entries in every lane that is emptied before: pages of
    its own. What the lanes hold stays. KV_FULL, NOMEM leave everything as it was. */
 pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_error *err);
+/* A lane that is expected to hold n entries one day has pages for them side by side kept free as
+   long as there are others: what lies in order is read faster. 0: nobody knows, as at first. Takes
+   no memory, and a fork expects what its original does. */
+void kv_lane_expect(struct kv_seq *seq, int32_t layer, int32_t head, int64_t n);
 /* Gives back pages beyond what the lanes hold (after a reservation that was not used). */
 void kv_seq_trim(struct kv_seq *seq);
 

@@ -530,7 +530,7 @@ pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_
                        lane->len);
     kv_page_unshare(cache, lane->kind, &lane->table[i]);
     struct kv_page_ref first = lane->table[i];
-    first.page = kv_page_take(cache, lane->kind, lane->table, i);
+    first.page = kv_page_take(cache, lane->kind, lane->table, i, 1);
     first.n = (uint8_t)entry;
     first.closed = false;
     uint8_t *page = kv_page_at(lane->kind, lane->table[i].page);

@@ -11,9 +11,6 @@
 #define PART_ALIGN 64
 #define MAX_DIM 16384
 #define MAX_LANE (1 << 20)
-/* Pages side by side. On a Granite Rapids 128 KiB of them were read hardly faster than single ones,
-   512 KiB as fast as memory is in order. */
-#define MAX_RUN 16
 /* No system that Pith runs on gives a process more than 47 bits of addresses. */
 #define MAX_BUDGET ((int64_t)1 << 47)
 
@@ -369,21 +366,30 @@ static int32_t lowest_clear(uint64_t word)
     return bit;
 }
 
-/* The first of `run` pages side by side that are neither taken nor left to a lane, at a multiple of
-   run, a power of two up to MAX_RUN; -1: there are none. */
-static int32_t find_run(const struct kv_class *kind, int32_t run)
+static int32_t lowest_set(uint64_t word)
 {
-    const uint64_t starts = UINT64_MAX / (((uint64_t)1 << run) - 1); /* every run-th bit */
-    for (int32_t word = kind->low_word; word * (int64_t)64 < kind->n_page; word++) {
-        uint64_t busy = kind->taken[word] | kind->left[word];
-        for (int32_t shift = 1; shift < run; shift *= 2)
-            busy |= busy >> shift;
-        if ((~busy & starts) == 0)
+    return lowest_clear(~word);
+}
+
+/* The first of `run` pages side by side that are neither taken nor left to a lane, or else of the
+   longest such stretch. *n receives how many, at most run; 0: there are none. */
+static int32_t find_run(const struct kv_class *kind, int32_t run, int32_t *n)
+{
+    int32_t begin = kind->low_word * 64, first = begin;
+    *n = 0;
+    for (int32_t p = begin; p < kind->n_page && *n < run;) {
+        uint64_t busy = (kind->taken[p / 64] | kind->left[p / 64]) >> (p % 64);
+        p = (int32_t)pi_min(p + (busy == 0 ? 64 - p % 64 : lowest_set(busy)), kind->n_page);
+        if (p - begin > *n) {
+            *n = (int32_t)pi_min(p - begin, run);
+            first = begin;
+        }
+        if (busy == 0 || p == kind->n_page)
             continue;
-        int32_t page = word * 64 + lowest_clear(busy | ~starts);
-        return page + run <= kind->n_page ? page : -1;
+        busy >>= lowest_set(busy);
+        begin = p += busy == UINT64_MAX ? 64 : lowest_clear(busy);
     }
-    return -1;
+    return first;
 }
 
 static int32_t lowest_free(const struct kv_class *kind)
@@ -392,35 +398,31 @@ static int32_t lowest_free(const struct kv_class *kind)
 }
 
 /*
- * A free page for entry n of a table: the one behind the page of entry n - 1. Where that is taken,
- * a new run begins, of about as many pages as the table has, so that hardly more memory is touched
- * than is in use; the rest of the run is left to the lane. What is left is no promise: where no
- * other page is free, anybody takes it.
+ * A free page for entry n of a table: the one behind the page of entry n - 1. Where that is taken a
+ * new run begins, and what the table cannot fill yet is left to it. What is left is no promise:
+ * where no other page is free, anybody takes it.
  */
-static int32_t choose_page(const struct kv_class *kind, const struct kv_page_ref *table, int32_t n)
+static int32_t choose_page(const struct kv_class *kind, const struct kv_page_ref *table, int32_t n,
+                           int32_t run)
 {
-    int32_t run = 1, page = n > 0 ? table[n - 1].page + 1 : kind->n_page;
+    int32_t page = n > 0 ? table[n - 1].page + 1 : kind->n_page, found;
     if (page < kind->n_page && !bit_of(kind->taken, page))
         return page;
-    while (2 * run <= pi_min(n, MAX_RUN))
-        run *= 2;
-    page = find_run(kind, run);
-    for (int32_t i = 1; page >= 0 && i < run; i++)
+    page = find_run(kind, run, &found);
+    for (int32_t i = 1; i < found; i++)
         set_bit(kind->left, page + i, true);
-    if (page < 0 && run > 1)
-        page = find_run(kind, 1);
-    return page >= 0 ? page : lowest_free(kind);
+    return found > 0 ? page : lowest_free(kind);
 }
 
 int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *of,
-                     const struct kv_page_ref *table, int32_t n)
+                     const struct kv_page_ref *table, int32_t n, int32_t run)
 {
     struct kv_class *kind = &cache->kind[of->number];
     if (kv_free_bytes(cache) < kv_pages_bytes(kind, 1))
         return -1;
     while (kind->taken[kind->low_word] == UINT64_MAX)
         kind->low_word++;
-    int32_t page = choose_page(kind, table, n);
+    int32_t page = choose_page(kind, table, n, run);
     assert(page < kind->n_page && kind->n_ref[page] == 0);
     make_resident(cache, kind, page);
     set_bit(kind->taken, page, true);
@@ -498,7 +500,7 @@ void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct
 {
     if (kind->n_ref[ref->page] == 1)
         return;
-    int32_t own = kv_page_take(cache, kind, NULL, 0);
+    int32_t own = kv_page_take(cache, kind, NULL, 0, 1);
     assert(own >= 0);
     memcpy(kv_page_at(kind, own), kv_page_at(kind, ref->page), kind->layout.bytes);
     kv_page_drop(cache, kind, ref->page);

@@ -118,6 +118,7 @@ pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_err
         b->n_page = a->n_live;
         b->unordered = a->unordered;
         b->aim = a->aim;
+        b->most = a->most;
         kv_lane_recount(cache, b);
     }
     kv_marks_copy(from, seq);
@@ -126,6 +127,16 @@ pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_err
 }
 
 /* ---- room ---- */
+
+/* Of a lane of which nobody knows how long it gets. Where a run ends, Intel's processors have asked
+   for some 8 KiB behind it that nobody reads. */
+#define MAX_RUN 64
+
+void kv_lane_expect(struct kv_seq *seq, int32_t layer, int32_t head, int64_t n)
+{
+    kv_lane_at(seq, layer, head)->most =
+        (int32_t)pi_min(pi_ceil_div(n, seq->cache->g.page_len), INT32_MAX);
+}
 
 static bool tail_is_shared(const struct kv_cache *cache, const struct kv_lane *lane)
 {
@@ -173,10 +184,21 @@ static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *la
     return lane_lacks(cache, lane, added(lane, n)) + copies;
 }
 
+/* Pages that had better lie side by side behind those of a lane that takes n now: all that it will
+   hold, or while nobody knows how many that are, as many as it has. So no more memory is touched
+   than twice what is in use, or what lanes are known to need. */
+static int32_t run_of(const struct kv_lane *lane, int64_t n)
+{
+    int64_t more = lane->most > lane->n_page ? lane->most - lane->n_page
+                                             : pi_min(lane->n_page, MAX_RUN);
+    return (int32_t)pi_min(pi_max(n, more), INT32_MAX);
+}
+
 static void take_pages(struct kv_cache *cache, struct kv_lane *lane, int64_t n)
 {
     for (; n > 0; n--) {
-        int32_t page = kv_page_take(cache, lane->kind, lane->table, lane->n_page);
+        int32_t page =
+            kv_page_take(cache, lane->kind, lane->table, lane->n_page, run_of(lane, n));
         lane->table[lane->n_page++] = (struct kv_page_ref){.page = page};
     }
 }

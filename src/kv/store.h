@@ -156,6 +156,7 @@ struct kv_lane {
                        between pages of one delta; else they ascend in every page */
     int32_t top;    /* the largest position, delta included, of an unordered lane */
     int32_t aim;    /* 1 + the slot that the next entry overwrites; 0: none */
+    int32_t most;   /* pages that it is expected to hold one day; 0: nobody knows */
 };
 
 struct kv_cache {
@@ -240,9 +241,10 @@ static inline int64_t kv_pages_bytes(const struct kv_class *kind, int64_t n)
 }
 
 /* pool.c. Takes a free page of a class, with one reference, as entry n of a table: if it can be the
-   one behind that of entry n - 1. -1 when the budget has no bytes left for it. */
+   one behind that of entry n - 1, or else the first of a run of pages, >= 1, that the table had
+   better have side by side from here on. -1 when the budget has no bytes left for it. */
 int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *kind,
-                     const struct kv_page_ref *table, int32_t n);
+                     const struct kv_page_ref *table, int32_t n, int32_t run);
 void kv_page_ref_add(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
 /* Gives one reference back; the page is free when it was the last. */
 void kv_page_drop(struct kv_cache *cache, const struct kv_class *kind, int32_t page);

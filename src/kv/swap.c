@@ -111,7 +111,8 @@ static const uint8_t *give_lane(struct kv_cache *cache, struct kv_lane *lane, co
             kv_page_ref_add(cache, kind, ref->page);
             continue;
         }
-        ref->page = kv_page_take(cache, kind, lane->table, i);
+        ref->page = kv_page_take(cache, kind, lane->table, i,
+                                 (int32_t)pi_max(lane->most, lane->n_live) - i);
         assert(ref->page >= 0);
         memcpy(kv_page_at(kind, ref->page), from, kind->layout.bytes);
         from += kind->layout.bytes;
