@@ -42,8 +42,8 @@
 #define N_WARM 2   /* steps that are not counted, because they touch memory for the first time */
 #define N_QUERY 64 /* that a round finds remembered: no policy's defaults ask for more */
 #define MAX_DEPTH 3
-#define N_READ 4                          /* readings of memory before a turn */
-#define READ_BYTES (2 * PI_MACHINE_BYTES) /* of half of it a last cache of 480 MiB held some */
+#define N_READ 2                          /* readings of memory before a turn */
+#define READ_BYTES (8 * PI_MACHINE_BYTES) /* of half of it a last cache of 480 MiB held some */
 
 struct options {
     const char *model;

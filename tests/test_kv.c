@@ -778,12 +778,17 @@ static void test_nth_allocation_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_operations),    cmocka_unit_test(test_fork_counts_pages),
-        cmocka_unit_test(test_lowest_page_first),    cmocka_unit_test(test_pages_side_by_side),
+        cmocka_unit_test(test_random_operations),
+        cmocka_unit_test(test_fork_counts_pages),
+        cmocka_unit_test(test_lowest_page_first),
+        cmocka_unit_test(test_pages_side_by_side),
         cmocka_unit_test(test_expected_pages_side_by_side),
-        cmocka_unit_test(test_runs_give_way),        cmocka_unit_test(test_delta_pages_stay_apart),
-        cmocka_unit_test(test_budget_is_checked),    cmocka_unit_test(test_geometry_is_checked),
-        cmocka_unit_test(test_full_at_every_point),  cmocka_unit_test(test_compact_when_full),
+        cmocka_unit_test(test_runs_give_way),
+        cmocka_unit_test(test_delta_pages_stay_apart),
+        cmocka_unit_test(test_budget_is_checked),
+        cmocka_unit_test(test_geometry_is_checked),
+        cmocka_unit_test(test_full_at_every_point),
+        cmocka_unit_test(test_compact_when_full),
         cmocka_unit_test(test_nth_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -189,16 +189,15 @@ static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *la
    than twice what is in use, or what lanes are known to need. */
 static int32_t run_of(const struct kv_lane *lane, int64_t n)
 {
-    int64_t more = lane->most > lane->n_page ? lane->most - lane->n_page
-                                             : pi_min(lane->n_page, MAX_RUN);
+    int64_t more =
+        lane->most > lane->n_page ? lane->most - lane->n_page : pi_min(lane->n_page, MAX_RUN);
     return (int32_t)pi_min(pi_max(n, more), INT32_MAX);
 }
 
 static void take_pages(struct kv_cache *cache, struct kv_lane *lane, int64_t n)
 {
     for (; n > 0; n--) {
-        int32_t page =
-            kv_page_take(cache, lane->kind, lane->table, lane->n_page, run_of(lane, n));
+        int32_t page = kv_page_take(cache, lane->kind, lane->table, lane->n_page, run_of(lane, n));
         lane->table[lane->n_page++] = (struct kv_page_ref){.page = page};
     }
 }

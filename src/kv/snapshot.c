@@ -340,8 +340,8 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapsh
     for (uint32_t i = 0; i < from.n; i++) {
         struct kv_snapshot_ref ref = kv_snapshot_ref_at(next->from, next->ref++);
         if (ref.page == next->n_taken) {
-            int32_t page = kv_page_take(cache, lane->kind, lane->table, (int32_t)i,
-                                        (int32_t)(from.n - i));
+            int32_t page =
+                kv_page_take(cache, lane->kind, lane->table, (int32_t)i, (int32_t)(from.n - i));
             next->pages[next->n_taken++] = page;
             load_page(cache, lane->kind, (int32_t)(lane - seq->lane), kv_page_at(lane->kind, page),
                       next->page);
