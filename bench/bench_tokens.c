@@ -42,8 +42,10 @@
 #define N_WARM 2   /* steps that are not counted, because they touch memory for the first time */
 #define N_QUERY 64 /* that a round finds remembered: no policy's defaults ask for more */
 #define MAX_DEPTH 3
-#define N_READ 2                          /* readings of memory before a turn */
-#define READ_BYTES (8 * PI_MACHINE_BYTES) /* of half of it a last cache of 480 MiB held some */
+#define N_READ 4 /* readings of memory before a turn */
+/* Of as many bytes as a step of a full memory reads, so that a large last cache holds as much of
+   one as of the other, up to this. */
+#define READ_MOST ((size_t)4 << 30)
 
 struct options {
     const char *model;
@@ -97,8 +99,9 @@ struct bench {
     pith_model_info info;
     double weight_bytes;
     int64_t kv_bytes; /* the KV memory */
-    uint8_t *memory;  /* [READ_BYTES] that is read between turns */
-    char stats[64];   /* the name of the file of statistics */
+    uint8_t *memory;  /* [read_size] that is read between turns */
+    size_t read_size;
+    char stats[64]; /* the name of the file of statistics */
     struct fill fill;
     int32_t token[1];
     double entry_bytes; /* in all lanes */
@@ -265,7 +268,7 @@ static void side_turn(struct side *s, struct result *r, struct samples *steps)
     double rounds;
     int64_t n_round = s->seq[0]->tally.n_round;
     for (int32_t i = 0; i < N_READ; i++)
-        add(&s->b->read, pi_machine_read(s->b->memory, READ_BYTES, s->b->machine.n_thread));
+        add(&s->b->read, pi_machine_read(s->b->memory, s->b->read_size, s->b->machine.n_thread));
     for (int32_t i = 0; i < N_WARM; i++)
         (void)side_step(s, &rounds);
     for (int32_t i = 0; i < s->b->o.n_step; i++) {
@@ -478,10 +481,12 @@ static void bench_open(struct bench *b)
     check(pith_kv_estimate(b->model, &engine, b->o.prompt + b->o.output, &b->kv_bytes, &err), &err);
     b->kv_bytes *= b->o.n_full;
     check(fill_open(&b->fill, b->o.prompt + b->o.output, &err), &err);
-    b->memory = pi_mem_map(PI_MEM_OTHER, READ_BYTES);
+    b->read_size = (size_t)(b->weight_bytes + (double)b->kv_bytes) / 64 * 64;
+    b->read_size = b->read_size < READ_MOST ? b->read_size : READ_MOST;
+    b->memory = pi_mem_map(PI_MEM_OTHER, b->read_size);
     if (b->memory == NULL)
         check(PITH_NOMEM, &(pith_error){.message = "no memory to read"});
-    memset(b->memory, 1, READ_BYTES); /* real pages, not the shared page of zeros */
+    memset(b->memory, 1, b->read_size); /* real pages, not the shared page of zeros */
     check(random_stats_write(b->model, b->stats, sizeof(b->stats), &err), &err);
 }
 
@@ -503,7 +508,7 @@ int main(int argc, char **argv)
     else
         print_table(&b);
     remove(b.stats);
-    pi_mem_unmap(PI_MEM_OTHER, b.memory, READ_BYTES);
+    pi_mem_unmap(PI_MEM_OTHER, b.memory, b.read_size);
     fill_close(&b.fill);
     pith_model_free(b.model);
     return EXIT_SUCCESS;
