@@ -128,10 +128,6 @@ pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_err
 
 /* ---- room ---- */
 
-/* Of a lane of which nobody knows how long it gets. Where a run ends, Intel's processors have asked
-   for some 8 KiB behind it that nobody reads. */
-#define MAX_RUN 64
-
 void kv_lane_expect(struct kv_seq *seq, int32_t layer, int32_t head, int64_t n)
 {
     kv_lane_at(seq, layer, head)->most =
@@ -184,9 +180,13 @@ static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *la
     return lane_lacks(cache, lane, added(lane, n)) + copies;
 }
 
+/* Of a lane of which nobody knows how long it gets. Where a run ends, Intel's processors have asked
+   for some 8 KiB behind it that nobody reads. */
+#define MAX_RUN 64
+
 /* Pages that had better lie side by side behind those of a lane that takes n now: all that it will
-   hold, or while nobody knows how many that are, as many as it has. So no more memory is touched
-   than twice what is in use, or what lanes are known to need. */
+   hold, or while nobody knows how many those are, as many as it has, so that hardly more memory is
+   touched than is in use. */
 static int32_t run_of(const struct kv_lane *lane, int64_t n)
 {
     int64_t more =
