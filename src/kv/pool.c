@@ -375,11 +375,11 @@ static int32_t lowest_set(uint64_t word)
    longest such stretch. *n receives how many, at most run; 0: there are none. */
 static int32_t find_run(const struct kv_class *kind, int32_t run, int32_t *n)
 {
-    int32_t begin = kind->low_word * 64, first = begin;
+    int64_t begin = kind->low_word * (int64_t)64, first = begin;
     *n = 0;
-    for (int32_t p = begin; p < kind->n_page && *n < run;) {
+    for (int64_t p = begin; p < kind->n_page && *n < run;) {
         uint64_t busy = (kind->taken[p / 64] | kind->left[p / 64]) >> (p % 64);
-        p = (int32_t)pi_min(p + (busy == 0 ? 64 - p % 64 : lowest_set(busy)), kind->n_page);
+        p = pi_min(p + (busy == 0 ? 64 - p % 64 : lowest_set(busy)), kind->n_page);
         if (p - begin > *n) {
             *n = (int32_t)pi_min(p - begin, run);
             first = begin;
@@ -389,7 +389,7 @@ static int32_t find_run(const struct kv_class *kind, int32_t run, int32_t *n)
         busy >>= lowest_set(busy);
         begin = p += busy == UINT64_MAX ? 64 : lowest_clear(busy);
     }
-    return first;
+    return (int32_t)first;
 }
 
 static int32_t lowest_free(const struct kv_class *kind)
