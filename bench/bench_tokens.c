@@ -45,7 +45,7 @@
 #define N_READ 4 /* readings of memory before a turn */
 /* Of as many bytes as a step of a full memory reads, so that a large last cache holds as much of
    one as of the other, up to this. */
-#define READ_MOST ((size_t)4 << 30)
+#define READ_MOST ((int64_t)4 << 30)
 
 struct options {
     const char *model;
@@ -481,8 +481,7 @@ static void bench_open(struct bench *b)
     check(pith_kv_estimate(b->model, &engine, b->o.prompt + b->o.output, &b->kv_bytes, &err), &err);
     b->kv_bytes *= b->o.n_full;
     check(fill_open(&b->fill, b->o.prompt + b->o.output, &err), &err);
-    b->read_size = (size_t)(b->weight_bytes + (double)b->kv_bytes) / 64 * 64;
-    b->read_size = b->read_size < READ_MOST ? b->read_size : READ_MOST;
+    b->read_size = (size_t)pi_min(b->kv_bytes + (int64_t)b->weight_bytes, READ_MOST) / 64 * 64;
     b->memory = pi_mem_map(PI_MEM_OTHER, b->read_size);
     if (b->memory == NULL)
         check(PITH_NOMEM, &(pith_error){.message = "no memory to read"});

@@ -146,7 +146,7 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
                             prefetch_beside(next, n_vec * VEC * asked, far,
                                             (i * n_row + r) * n_vec + j,
                                             element_len(type) * n_row * n_vec);
-                        if (type != PI_ATTEND_Q8_0)
+                        if (type == PI_ATTEND_F16)
                             prefetch_soon(at, n_vec * VEC * size, far, r * n_vec + j,
                                           n_row * n_vec);
                         acc[r][j] = vec_fma(k[j], qr, acc[r][j]);

@@ -294,11 +294,10 @@ static void vec_weigh_many(const struct pi_vec_weigh *p, const float *part, int3
     }
 }
 
-/* 1 to 4 rows: the count is a constant where this is called. */
+/* 1 to 4 rows of a part of the usual length: the count is a constant where this is called. */
 static inline __attribute__((always_inline)) void vec_weigh_few(const struct pi_vec_weigh *p,
                                                                 const int32_t n_row, const bool add,
-                                                                const float *part, int32_t begin,
-                                                                const int32_t n)
+                                                                const float *part, int32_t begin)
 {
     const float *w = p->w + begin;
     const uint16_t *factor = p->factor + begin;
@@ -308,7 +307,7 @@ static inline __attribute__((always_inline)) void vec_weigh_few(const struct pi_
     for (int32_t r = 0; r < n_row; r++)
         c[r] = part != NULL ? p->c[r] * part[r] : p->c[r];
     VEC_APART
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = 0; i < VEC_PART; i++) {
         float s = c[0] * w[i];
         s = n_row > 1 ? fmaf(c[1], w1[i], s) : s;
         s = n_row > 2 ? fmaf(c[2], w2[i], s) : s;
@@ -324,7 +323,7 @@ vec_weigh_parts(const struct pi_vec_weigh *p, const int32_t n_row, const bool ad
     const float *part = p->part;
     for (int32_t j = 0, begin = 0; j < p->n_part; begin = p->end[j++]) {
         if (n_row <= 4 && p->end[j] - begin == VEC_PART)
-            vec_weigh_few(p, n_row, add, part, begin, VEC_PART);
+            vec_weigh_few(p, n_row, add, part, begin);
         else
             vec_weigh_many(p, part, begin, p->end[j]);
         part = part != NULL ? part + p->part_stride : NULL;
