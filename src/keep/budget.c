@@ -93,6 +93,11 @@ bool keep_overwrites(const struct keep *k)
     return k->config.rules.overwrite != 0;
 }
 
+bool keep_waits(const struct keep *k, int32_t n_token)
+{
+    return k->config.rules.rounds == KEEP_PROMPT_END && n_token > 1;
+}
+
 /* Places the arrays into base (NULL: counts alone) and returns the bytes they take. */
 static size_t place(struct keep *k, int32_t cap, int32_t cap_set, size_t scratch_size,
                     uint8_t *base)
@@ -254,6 +259,18 @@ bool keep_step_due(const struct keep *k, const struct kv_seq *kv, struct keep_po
     return keep_overwrites(k) && is_full(k, kv, at, 0);
 }
 
+/* Whether some lane holds more than its budget once the next n tokens came without a round. */
+static bool ends_over(const struct keep *k, const struct kv_seq *kv, struct keep_point at,
+                      int32_t n)
+{
+    struct keep_point end = {(int32_t)pi_min((int64_t)at.n_token + n, INT32_MAX), at.n_prompt};
+    for (int32_t l = 0; l < k->model.g.n_layer; l++)
+        for (int32_t h = 0; h < k->model.g.n_head; h++)
+            if (staying(k, kv, l, h) + n > keep_lane_budget_at(&k->config, l, h, end))
+                return true;
+    return false;
+}
+
 static bool round_within(const struct keep *k, const struct kv_seq *kv, struct keep_point at,
                          int32_t n)
 {
@@ -261,6 +278,8 @@ static bool round_within(const struct keep *k, const struct kv_seq *kv, struct k
         return keep_step_due(k, kv, at);
     if (keep_overwrites(k) && is_full(k, kv, at, n))
         return true;
+    if (keep_waits(k, n))
+        return ends_over(k, kv, at, n);
     return room(k, kv, at, (int64_t)n + 1) <= n;
 }
 
@@ -272,6 +291,8 @@ static int64_t most_at(const struct keep *k, int32_t layer, int32_t head, struct
 {
     int64_t most = due_at(k, layer, head, (int64_t)at.n_token + n, at.n_prompt);
     int64_t batch = k->config.rules.batch;
+    if (keep_waits(k, n))
+        return len + n;
     if (batch == 0)
         return most;
     /* Just not due at a multiple, or anything until the first. */
@@ -451,7 +472,8 @@ pith_status keep_prepare_round(struct keep *k, struct kv_seq *kv, struct keep_po
 static int64_t layer_lacks(const struct keep *k, const struct kv_seq *kv, int32_t layer,
                            struct keep_point at, int32_t n)
 {
-    int32_t n_head = k->model.g.n_head, until = (int32_t)room(k, kv, at, n);
+    int32_t n_head = k->model.g.n_head;
+    int32_t until = keep_waits(k, n) ? n : (int32_t)room(k, kv, at, n);
     int64_t len = keep_allot_len(kv, layer, n_head), sum = 0, apart = 0, held = 0, grows = 0;
     for (int32_t h = 0; h < n_head; h++) {
         sum += kv_lane_len(kv, layer, h);

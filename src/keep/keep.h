@@ -233,6 +233,12 @@ enum keep_granularity {
     KEEP_LAYER_HEAD, /* each lane for itself */
 };
 
+/* When rounds come to an evaluation of several tokens. */
+enum keep_when {
+    KEEP_STREAM,     /* as soon as they are due */
+    KEEP_PROMPT_END, /* when its last token is in */
+};
+
 /* How the scores of several lanes become one. */
 enum keep_combine { KEEP_MEAN, KEEP_MAX };
 
@@ -249,6 +255,7 @@ struct keep_rules {
     int32_t granularity; /* enum keep_granularity */
     int32_t combine;     /* enum keep_combine */
     int32_t batch;       /* 0: rounds as soon as they are due */
+    int32_t rounds;      /* enum keep_when */
     int32_t overwrite;   /* 1: a full lane takes a token that is evaluated alone by overwriting the
                             entry of lowest score (policies with step) */
     char layers[POLICY_TEXT_SIZE];
@@ -350,9 +357,14 @@ int32_t keep_lane_budget_at(const struct keep_config *config, int32_t layer, int
 int32_t keep_most_at(const struct keep_config *config, int32_t n_token);
 
 /* Bytes of pages that a sequence needs at most while it grows to n_token tokens, none of them a
-   pinned prompt; config was fitted. */
+   pinned prompt, and with rounds=prompt-end all of them one prompt; config was fitted. */
 int64_t keep_bytes_at(const struct keep_config *config, const struct kv_geometry *g,
                       int32_t n_token);
+
+/* The same where the first to.n_prompt tokens are the prompt, which is marked, and all others are
+   evaluated one by one; 0: keep_bytes_at. */
+int64_t keep_bytes_to(const struct keep_config *config, const struct kv_geometry *g,
+                      struct keep_point to);
 
 /* Tells the lanes of a sequence how many entries they will come to hold (kv_lane_expect), where the
    budget is a number; config was fitted. What allotment takes from one lane and gives to another is
@@ -405,6 +417,11 @@ uint32_t keep_needs(const struct keep *keep);
 int32_t keep_n_mark(const struct keep *keep);
 /* Whether full lanes are overwritten (rule overwrite). */
 bool keep_overwrites(const struct keep *keep);
+
+/* Whether an evaluation of n_token tokens has no round before its end: with rounds=prompt-end those
+   of several. Then keep_room and keep_due are not asked about it; a round runs when its last token
+   is in, if keep_over_budget says so. */
+bool keep_waits(const struct keep *keep, int32_t n_token);
 
 /* INVALID, with the numbers, when the prompt is pinned and some lane's budget does not hold it. */
 pith_status keep_check_prompt(const struct keep *keep, int32_t n_prompt, pith_error *err);

@@ -17,6 +17,8 @@ static const char *const granularity_words[] = {
     [KEEP_LAYER_HEAD] = "layer-head",
     NULL,
 };
+static const char *const rounds_words[] = {
+    [KEEP_STREAM] = "stream", [KEEP_PROMPT_END] = "prompt-end", NULL};
 static const char *const combine_words[] = {[KEEP_MEAN] = "mean", [KEEP_MAX] = "max", NULL};
 
 #define AT(member) .offset = offsetof(struct keep_rules, member)
@@ -49,6 +51,10 @@ const struct policy_param keep_rule_params[] = {
      "rounds only before tokens whose number is a multiple of this, where a lane holds more than "
      "budget + slack (0: as soon as it holds as many)",
      NULL},
+    {"rounds", POLICY_TYPE_CHOICE, AT(rounds), 0, 0, "stream",
+     "rounds while a prompt is read (stream), or one when its last token is in (prompt-end), which "
+     "takes the memory of the whole prompt",
+     rounds_words},
     {"overwrite", POLICY_TYPE_CHOICE, AT(overwrite), 0, 0, "off",
      "whether a token that is evaluated alone takes the place of the entry of lowest score in a "
      "lane "
@@ -112,6 +118,14 @@ pith_status keep_rules_check(const struct keep_rules *r, int32_t n_budget, int32
     return PITH_OK;
 }
 
+/* A share of the tokens leaves what may go at least as much room as what is protected: with less it
+   would drop all of a short text that is not protected. A part of the budget (recent) grows with
+   it. */
+static int64_t least_share(const struct keep_rules *r, int32_t n_prompt)
+{
+    return pi_max(2 * (count_first(r, n_prompt) + r->window), least_budget(r, n_prompt));
+}
+
 /* ---- how many ---- */
 
 /* Of a mean budget, to the lane of a weight. The small number is for products like 3 * (1/3). */
@@ -139,8 +153,8 @@ static int32_t weighed_budget(const struct keep_config *c, double weight, struct
     int64_t billionths = slope < 1e9 ? (int64_t)slope : 1000000000;
     int64_t share = at.n_token * billionths / 1000000000;
     share += (int64_t)floor(c->n_unsplit * (1.0 - weight) + 1e-6);
-    return (int32_t)pi_min(pi_max(pi_max(share, least_budget(&c->rules, at.n_prompt)), 1),
-                           INT32_MAX);
+    share = pi_max(share, least_share(&c->rules, at.n_prompt));
+    return (int32_t)pi_max(pi_min(share, at.n_token), 1);
 }
 
 int32_t keep_lane_budget_at(const struct keep_config *c, int32_t layer, int32_t head,
@@ -163,7 +177,9 @@ static int64_t most_of(const struct keep_config *c, int64_t n_budget, int32_t n_
 
 int32_t keep_most_at(const struct keep_config *c, int32_t n_token)
 {
-    return c->policy != NULL ? (int32_t)most_of(c, keep_budget_at(c, n_token), n_token) : n_token;
+    if (c->policy == NULL || c->rules.rounds == KEEP_PROMPT_END)
+        return n_token;
+    return (int32_t)most_of(c, keep_budget_at(c, n_token), n_token);
 }
 
 bool keep_config_places(const struct keep_config *c)
@@ -183,31 +199,49 @@ static int64_t filled_by(const struct keep_config *c, const struct kv_geometry *
 
 /* Pages of a layer whose lanes share its budget: equally long until its first round. */
 static int64_t allotted_pages(const struct keep_config *c, const struct kv_geometry *g,
-                              int32_t layer, int32_t n_token)
+                              int32_t layer, struct keep_point to)
 {
-    int32_t budget = keep_lane_budget_at(c, layer, 0, (struct keep_point){n_token, 0});
-    int64_t n = most_of(c, budget, n_token);
-    if (n_token < (int64_t)budget + c->rules.slack)
+    int32_t budget = keep_lane_budget_at(c, layer, 0, to);
+    int64_t n = most_of(c, budget, to.n_token);
+    if (to.n_token < (int64_t)budget + c->rules.slack)
         return g->n_head * pi_ceil_div(n, g->page_len);
     return keep_allot_pages(g, n * g->n_head, 0);
 }
 
-int64_t keep_bytes_at(const struct keep_config *c, const struct kv_geometry *g, int32_t n_token)
+/* Bytes of pages where rounds come as soon as they are due. */
+static int64_t streamed_bytes(const struct keep_config *c, const struct kv_geometry *g,
+                              struct keep_point to)
 {
-    if (c->policy == NULL)
-        return kv_bytes_for_tokens(g, n_token);
-    if (!c->split && !keep_config_allots(c))
-        return kv_bytes_for_tokens(g, filled_by(c, g, keep_budget_at(c, n_token), n_token));
     int64_t bytes = 0;
+    if (!c->split && !keep_config_allots(c))
+        return kv_bytes_for_tokens(g, filled_by(c, g, weighed_budget(c, 1.0, to), to.n_token));
     for (int32_t l = 0; l < g->n_layer; l++) {
-        int64_t n_page = keep_config_allots(c) ? allotted_pages(c, g, l, n_token) : 0;
+        int64_t n_page = keep_config_allots(c) ? allotted_pages(c, g, l, to) : 0;
         for (int32_t h = 0; !keep_config_allots(c) && h < g->n_head; h++) {
-            int32_t budget = keep_lane_budget_at(c, l, h, (struct keep_point){n_token, 0});
-            n_page += (filled_by(c, g, budget, n_token) + g->page_len - 1) / g->page_len;
+            int32_t budget = keep_lane_budget_at(c, l, h, to);
+            n_page += (filled_by(c, g, budget, to.n_token) + g->page_len - 1) / g->page_len;
         }
         bytes += n_page * (int64_t)kv_layer_page_bytes(g, l);
     }
     return bytes;
+}
+
+int64_t keep_bytes_to(const struct keep_config *c, const struct kv_geometry *g,
+                      struct keep_point to)
+{
+    if (c->policy == NULL)
+        return kv_bytes_for_tokens(g, to.n_token);
+    int64_t bytes = streamed_bytes(c, g, to);
+    if (c->rules.rounds != KEEP_PROMPT_END)
+        return bytes;
+    int64_t whole = to.n_prompt > 0 ? pi_min(to.n_prompt, to.n_token) : to.n_token;
+    whole += keep_config_places(c) ? g->page_len : 0;
+    return pi_max(bytes, kv_bytes_for_tokens(g, whole));
+}
+
+int64_t keep_bytes_at(const struct keep_config *c, const struct kv_geometry *g, int32_t n_token)
+{
+    return keep_bytes_to(c, g, (struct keep_point){n_token, 0});
 }
 
 /* A lane that is overwritten is longer for as long as its prompt is read. */
@@ -305,7 +339,7 @@ static pith_status fit_bytes(struct keep_config *c, const struct kv_geometry *g,
         high = pi_max(high, most_of_cheap(g, bytes));
     while ((c->split || keep_config_allots(c)) && low < high) {
         c->n_budget = (int32_t)(low + (high - low + 1) / 2);
-        if (keep_bytes_at(c, g, INT32_MAX) <= bytes)
+        if (streamed_bytes(c, g, (struct keep_point){INT32_MAX, 0}) <= bytes)
             low = c->n_budget;
         else
             high = c->n_budget - 1;
