@@ -370,6 +370,7 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
     seq->read = from->read;
     seq->foreign = from->foreign;
     seq->n_prompt = from->n_prompt;
+    seq->pinned = from->pinned;
     seq->uneven = from->uneven;
     if (seq->keep_state != NULL)
         memcpy(seq->keep_state, from->keep_state, keep_state_size(from->engine->keep));
@@ -436,6 +437,8 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
     seq->has_logits = false;
     if (n_token < seq->n_prompt)
         seq->n_prompt = 0;
+    if (n_token <= seq->pinned)
+        seq->pinned = 0;
     if (n_token == 0 && seq->keep_state != NULL)
         memset(seq->keep_state, 0, keep_state_size(seq->engine->keep));
     seq->uneven = seq->uneven && n_token > 0;

@@ -92,6 +92,7 @@ struct pith_seq {
     float *logits; /* [n_vocab], owned; NULL until the first are wanted */
     bool has_logits;
     int32_t n_prompt; /* the first positions, marked as the prompt; 0: nothing is */
+    int32_t pinned;   /* the first position of what recall put in; 0: nothing is */
     struct keep_tally tally;
     struct read_tally read;
     void *keep_state; /* [keep_state_size] the policy's block, owned; NULL where it has none */
@@ -141,6 +142,20 @@ int32_t pi_engine_take(const struct pith_engine *e, const pith_batch_item *item,
                        int32_t most, int32_t until, int32_t *n_read);
 
 /* ---- recall.c ---- */
+
+/* What recall of text may put in front of a question now, so that it can be pinned until that is
+   answered: the keep budget holds it beside what is protected and n_rest tokens of the question,
+   and some of an answer. */
+struct pi_recall_room {
+    int32_t n_token;
+    int32_t before; /* tokens before it that are pinned, too: a question may be about them */
+};
+struct pi_recall_room pi_seq_recall_room(const struct pith_seq *seq, int32_t n_rest);
+
+/* What a question finds, at most `room` tokens of text (recall_text_find); NULL without recall
+   `text`. NOMEM. */
+pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t len, int32_t room,
+                             char **text, pith_error *err);
 
 /* Opens what the options have, and lets the pass ask it. INVALID: more tokens that choose together
    than a chunk; the statuses of the tier and of the store of text. */

@@ -7,6 +7,8 @@
  * Order of one round: choose a token from the last logits, hand out its text, evaluate it. The last
  * token is therefore never evaluated, and a caller that stops loses no work.
  */
+#include <stdio.h>
+
 #include "base/mem.h"
 #include "base/os.h"
 #include "engine/engine.h"
@@ -104,60 +106,43 @@ static pith_status evaluate(struct generation *g, const int32_t *ids, int32_t n,
     return pith_batch_eval(g->seq->engine, &item, 1, heard ? part_progress : NULL, &part, err);
 }
 
-/* Tokens that may stand between a question and what was evicted before it: more than the keep
-   policy leaves would push itself out, the best of it first. */
-static int32_t room_before(const struct generation *g, int32_t n_rest)
+/* Whether the last token that the sequence holds ends a line. */
+static bool ends_line(const struct generation *g)
 {
-    pith_keep_stats keep;
-    pith_seq_keep_stats(g->seq, &keep);
-    return keep.budget >= 0 ? (int32_t)pi_max(0, keep.budget - n_rest) : INT32_MAX;
+    char bytes[64];
+    size_t n = 0;
+    const struct pith_seq *seq = g->seq;
+    if (seq->n_token == 0)
+        return true;
+    pith_status status = pith_token_bytes(g->model, seq->tokens[seq->n_token - 1], false, bytes,
+                                          sizeof(bytes), &n);
+    return status == PITH_OK && n > 0 && bytes[n - 1] == '\n';
 }
 
-/* Tokenizes text [len] as lines, and of it no more than `most` tokens of its beginning, up to the
-   end of a word. text has room for one character more. ids has room for cap tokens. */
-static pith_status tokenize_lines(struct generation *g, char *text, size_t len, int32_t most,
-                                  int32_t *ids, int32_t cap, int32_t *n, pith_error *err)
+/* Tokens [n_text] of what was found, on lines of its own, and those of the prompt's rest behind
+   them. The caller frees. */
+static pith_status join(struct generation *g, const char *found, const int32_t *rest,
+                        int32_t n_rest, int32_t **out, int32_t *n_text, pith_error *err)
 {
-    for (;;) {
-        while (len > 0 && (text[len - 1] == ' ' || text[len - 1] == '\n'))
-            len--;
-        *n = 0;
-        if (len == 0)
-            return PITH_OK;
-        char after = text[len];
-        text[len] = '\n';
-        PI_TRY(pith_tokenize(g->model, text, len + 1, 0, ids, cap, n, err));
-        text[len] = after;
-        if (*n <= most)
-            return PITH_OK;
-        len = (size_t)((double)len * most / *n); /* below len: most is below *n */
-        while (len > 0 && text[len] != ' ' && text[len] != '\n')
-            len--;
-    }
-}
-
-/* Tokens [n_text] of what was found, and those of the prompt's rest behind them; n_text 0: there is
-   no room for any. The caller frees. */
-static pith_status join(struct generation *g, char *text, const int32_t *rest, int32_t n_rest,
-                        int32_t **out, int32_t *n_text, pith_error *err)
-{
-    size_t len = strlen(text);
+    size_t len = strlen(found) + 1;
+    char *text = pi_mem_alloc(PI_MEM_OTHER, len + 1);
     int32_t cap = len < INT32_MAX / 2 ? (int32_t)len + 8 : 0; /* few tokens are below a byte */
     int32_t *ids = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)cap + (size_t)n_rest, sizeof(*ids));
-    if (ids == NULL || cap == 0) {
-        pi_mem_free(ids);
-        return pi_fail(err, PITH_NOMEM, "no memory for %zu bytes of recalled text", len);
+    pith_status status = PITH_OK;
+    if (text == NULL || ids == NULL || cap == 0)
+        status = pi_fail(err, PITH_NOMEM, "no memory for %zu bytes of recalled text", len);
+    if (status == PITH_OK) {
+        snprintf(text, len + 1, "%s%s", ends_line(g) ? "" : "\n", found);
+        status = pith_tokenize(g->model, text, strlen(text), 0, ids, cap, n_text, err);
     }
-    /* The terminator is the character that a line's end can stand in for. */
-    pith_status status =
-        tokenize_lines(g, text, len, room_before(g, n_rest), ids, cap, n_text, err);
-    if (status != PITH_OK) {
-        pi_mem_free(ids);
-        return status;
+    if (status == PITH_OK) {
+        memcpy(ids + *n_text, rest, (size_t)n_rest * sizeof(*ids));
+        *out = ids;
+        ids = NULL;
     }
-    memcpy(ids + *n_text, rest, (size_t)n_rest * sizeof(*ids));
-    *out = ids;
-    return PITH_OK;
+    pi_mem_free(text);
+    pi_mem_free(ids);
+    return status;
 }
 
 /* The mark of a prompt that n_text tokens are put into; false where so many cannot be pinned. */
@@ -172,20 +157,28 @@ static bool widen_mark(struct generation *g, int32_t n_prompt, int32_t n_text)
     return true;
 }
 
-/* Reads the prompt from its question on, with what is found for that in front; as it is where
-   nothing is, or where the two do not fit. */
+/* Tokens that a line's end in front may take beside what was found. */
+#define LINE_TOKENS 2
+
+/* Reads the prompt from its question on, with what is found for that in front, pinned until the
+   question is answered; as it is where nothing is found, or where the two do not fit. */
 static pith_status read_rest(struct generation *g, const struct pi_question *q,
                              const int32_t *prompt, int32_t n_prompt, struct part part,
                              pith_error *err)
 {
     char *text = NULL;
     int32_t *ids = NULL, n_text = 0, n_rest = n_prompt - q->at, marked = g->seq->n_prompt;
-    pith_status status = pith_seq_recall_text(g->seq, q->text, q->len, &text, err);
+    struct pi_recall_room room = pi_seq_recall_room(g->seq, n_rest + LINE_TOKENS);
+    /* What the next round would drop is in the store, too, when it is searched. */
+    pith_status status = pith_seq_keep_round(g->seq, err);
+    if (status == PITH_OK || status == PITH_KV_FULL)
+        status = pi_seq_find_text(g->seq, q->text, q->len, room.n_token, &text, err);
     if (status == PITH_OK && text != NULL)
         status = join(g, text, prompt + q->at, n_rest, &ids, &n_text, err);
     pith_recall_free(text);
     PI_TRY(status);
     if (n_text > 0 && widen_mark(g, n_prompt, n_text)) {
+        g->seq->pinned = (int32_t)pi_max(1, g->seq->n_token - room.before);
         status = evaluate(g, ids, n_text + n_rest, part, err);
         if (status == PITH_OK) {
             g->result.n_recalled = n_text;
@@ -196,6 +189,7 @@ static pith_status read_rest(struct generation *g, const struct pi_question *q,
             return status;
         }
         g->seq->n_prompt = marked;
+        g->seq->pinned = 0;
     }
     pi_mem_free(ids);
     return evaluate(g, prompt + q->at, n_rest, part, err);
@@ -226,6 +220,7 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
     g->result.n_cached = pi_seq_reusable(g->seq, prompt, n_prompt);
     g->result.n_prompt = n_prompt - g->result.n_cached;
     int32_t marked = g->seq->n_prompt;
+    g->seq->pinned = 0; /* the question before is answered */
     if (marked == 0 || marked > g->result.n_cached) {
         /* The first prompt, or one in place of it. */
         if (g->seq->engine->keep != NULL)

@@ -43,6 +43,7 @@ struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
                               .tokens = seq->tokens,
                               .n_token = n_token,
                               .n_prompt = seq->n_prompt,
+                              .pinned = seq->pinned,
                               .state = seq->keep_state};
 }
 

@@ -8,21 +8,27 @@
 #include "engine/question.h"
 
 #include "base/mem.h"
+#include "base/utf8.h"
+#include "recall/text_sentences.h"
 
-/* How far the beginning of a line may lie before the question; a text without lines has none. */
+/* How far the beginning of a line may lie before a label. */
 #define LINE_MAX_BYTES 256
 
-/* What asks in a message without a label (mlx-swift's client of longctx-svc). */
+/* A message of no more is a question as it stands. */
+#define SHORT_BYTES 256
+
+/* At the ends of a longer message so many bytes are looked at for sentences that ask. */
 #define TAIL_BYTES 512
+
+/* A label counts that has no more behind it: what is longer holds a text, too. */
+#define LABEL_TAIL_BYTES 1024
+
+/* Sentences side by side that make one question, and those that are looked at in a tail. */
+#define SENTENCES_MAX 4
+#define TAIL_SENTENCES 64
 
 static const char label[] = "question:";
 #define LABEL_LEN (sizeof(label) - 1)
-
-/* ASCII alone: no byte of a longer character is one of these. */
-static bool is_space(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
 
 static char lower(char c)
 {
@@ -37,19 +43,144 @@ static bool is_label(const char *text)
     return i == LABEL_LEN;
 }
 
+/* ---- the question ---- */
+
+/* How a question was found. */
+enum source {
+    SOURCE_LABEL, /* behind "question:" */
+    SOURCE_SHORT, /* the whole message */
+    SOURCE_TAIL,  /* the last sentences that ask, and what follows them */
+    SOURCE_HEAD,  /* the first, where none at the end does */
+    SOURCE_LAST,  /* the last sentence */
+};
+
+struct found {
+    enum source source;
+    size_t begin;
+    size_t end;
+    bool asks; /* a label or a question mark says so */
+};
+
+static bool find_label(const char *message, size_t len, struct found *out)
+{
+    for (size_t at = len; at >= LABEL_LEN && len - at <= LABEL_TAIL_BYTES; at--)
+        if (is_label(message + at - LABEL_LEN)) {
+            *out = (struct found){SOURCE_LABEL, at, len, true};
+            return true;
+        }
+    return false;
+}
+
+static bool is_request(const struct text_sentence *s)
+{
+    return s->asks || s->demands;
+}
+
+/* The beginning of the last TAIL_BYTES: of a line where one begins just before, else of a word. */
+static size_t tail_begin(const char *message, size_t len)
+{
+    size_t begin = len > TAIL_BYTES ? len - TAIL_BYTES : 0, line = begin;
+    while (line > 0 && message[line - 1] != '\n' && begin - line < LINE_MAX_BYTES)
+        line--;
+    if (line == 0 || message[line - 1] == '\n')
+        return line;
+    while (begin < len && !pi_is_space(message[begin - 1]) &&
+           ((unsigned char)message[begin - 1] & 0x80) == 0)
+        begin++;
+    while (begin < len && ((unsigned char)message[begin] & 0xc0) == 0x80)
+        begin++;
+    return begin;
+}
+
+/* The last sentences of the message, at most TAIL_SENTENCES; returns their number. */
+static int32_t read_tail(const char *message, size_t len, struct text_sentence *out)
+{
+    int32_t n = 0;
+    for (size_t at = tail_begin(message, len); text_sentence_next(message, len, &at, &out[n]);)
+        if (n + 1 < TAIL_SENTENCES)
+            n++;
+        else
+            memmove(out, out + 1, (size_t)n * sizeof(*out));
+    return n;
+}
+
+/* Whether a blank line lies between two sentences. */
+static bool are_apart(const char *message, const struct text_sentence *a,
+                      const struct text_sentence *b)
+{
+    int32_t n_line = 0;
+    for (size_t at = a->end; at < b->begin; at++)
+        n_line += message[at] == '\n';
+    return n_line > 1;
+}
+
+/* The last run of sentences that ask for something. */
+static bool find_tail(const char *message, size_t len, struct found *out)
+{
+    struct text_sentence tail[TAIL_SENTENCES];
+    int32_t last = read_tail(message, len, tail) - 1, first;
+    while (last >= 0 && !is_request(&tail[last]))
+        last--;
+    if (last < 0)
+        return false;
+    bool asks = tail[last].asks;
+    for (first = last; first > 0 && last - first + 1 < SENTENCES_MAX; first--) {
+        if (!is_request(&tail[first - 1]) || are_apart(message, &tail[first - 1], &tail[first]))
+            break;
+        asks = asks || tail[first - 1].asks;
+    }
+    *out = (struct found){SOURCE_TAIL, tail[first].begin, len, asks};
+    return true;
+}
+
+static bool find_head(const char *message, size_t len, struct found *out)
+{
+    struct text_sentence s;
+    size_t at = 0, begin = len, end = 0;
+    bool asks = false;
+    for (int32_t i = 0; i < SENTENCES_MAX && at < TAIL_BYTES; i++) {
+        if (!text_sentence_next(message, len, &at, &s) || (end > 0 && !is_request(&s)))
+            break;
+        if (!is_request(&s))
+            continue;
+        begin = pi_min(begin, s.begin);
+        end = s.end;
+        asks = asks || s.asks;
+    }
+    *out = (struct found){SOURCE_HEAD, begin, end, asks};
+    return end > 0;
+}
+
+static struct found find_last_sentence(const char *message, size_t len)
+{
+    struct text_sentence tail[TAIL_SENTENCES];
+    int32_t n = read_tail(message, len, tail);
+    return (struct found){SOURCE_LAST, n > 0 ? tail[n - 1].begin : len, len, false};
+}
+
+/* Without white space around it. */
+static struct found find_question(const char *message, size_t len)
+{
+    struct found f = {SOURCE_SHORT, 0, len, false};
+    while (len > 0 && pi_is_space(message[len - 1]))
+        len--;
+    if (!find_label(message, len, &f) && len > SHORT_BYTES && !find_tail(message, len, &f) &&
+        !find_head(message, len, &f))
+        f = find_last_sentence(message, len);
+    f.end = pi_min(f.end, len);
+    while (f.begin < f.end && pi_is_space(message[f.begin]))
+        f.begin++;
+    return f;
+}
+
 void pith_recall_question(const char *message, size_t len, const char **out, size_t *out_len)
 {
-    size_t begin = len > TAIL_BYTES ? len - TAIL_BYTES : 0;
-    while (begin > 0 && begin < len && ((unsigned char)message[begin] & 0xc0) == 0x80)
-        begin++; /* the rest of a character */
-    for (size_t at = len; at >= LABEL_LEN; at--)
-        if (is_label(message + at - LABEL_LEN)) {
-            begin = at;
-            break;
-        }
-    *out = message + begin;
-    *out_len = len - begin;
+    struct found f = find_question(message, len);
+    *out = message + f.begin;
+    *out_len = f.end - f.begin;
 }
+
+/* ---- its place ---- */
 
 /* The beginning of the last occurrence of part [part_len] in text; len: there is none. */
 static size_t find_last(const char *text, size_t len, const char *part, size_t part_len)
@@ -66,45 +197,53 @@ static size_t find_last(const char *text, size_t len, const char *part, size_t p
 static size_t before_label(const char *text, size_t least, size_t at)
 {
     size_t end = at;
-    while (end > least && is_space(text[end - 1]))
+    while (end > least && pi_is_space(text[end - 1]))
         end--;
     if (end - least < LABEL_LEN || !is_label(text + end - LABEL_LEN))
         return at;
     return end - LABEL_LEN;
 }
 
-/* Back to the beginning of the line, or where that is far, of the word. */
+/* Back to the beginning of the line, where that is near. */
 static size_t before_line(const char *text, size_t least, size_t at)
 {
-    size_t line = at, word = at;
+    size_t line = at;
     while (line > least && text[line - 1] != '\n' && at - line <= LINE_MAX_BYTES)
         line--;
-    if (at - line <= LINE_MAX_BYTES)
-        return line;
-    while (word > least && !is_space(text[word - 1]) && at - word < LINE_MAX_BYTES)
-        word--;
-    return word;
+    return at - line <= LINE_MAX_BYTES ? line : at;
+}
+
+/* Whether nothing but white space follows: no template says that this was a user's message. */
+static bool is_bare(const char *text, size_t len, size_t at)
+{
+    while (at < len && pi_is_space(text[at]))
+        at++;
+    return at == len;
 }
 
 size_t pi_question_place(const char *text, size_t len, const char *message, size_t message_len,
                          struct pi_question *out)
 {
-    *out = (struct pi_question){0};
-    pith_recall_question(message, message_len, &out->text, &out->len);
-    while (out->len > 0 && is_space(out->text[out->len - 1]))
-        out->len--;
-    while (out->len > 0 && is_space(out->text[0])) {
-        out->text++;
-        out->len--;
-    }
+    struct found f = find_question(message, message_len);
+    *out = (struct pi_question){0, message + f.begin, f.end - f.begin};
     if (out->len == 0)
         return 0;
-    size_t at = find_last(text, len, out->text, out->len);
+    /* What a message ends with stands last in the text, too. */
+    size_t end = message_len;
+    while (end > f.end && pi_is_space(message[end - 1]))
+        end--;
+    size_t at = find_last(text, len, message + f.begin, end - f.begin);
     if (at == len)
         return 0;
+    size_t behind = at + (end - f.begin);
+    if (is_bare(text, len, behind) && !f.asks)
+        return 0;
+    if (f.source == SOURCE_HEAD)
+        return is_bare(text, len, behind) ? 0 : behind;
+    if (f.source != SOURCE_LABEL)
+        return at;
     /* Templates drop white space around a message: it begins no farther back than this. */
-    size_t before = (size_t)(out->text - message);
-    size_t least = at > before ? at - before : 0;
+    size_t least = at > f.begin ? at - f.begin : 0;
     return before_line(text, least, before_label(text, least, at));
 }
 

@@ -13,10 +13,12 @@ struct pi_question {
     size_t len;
 };
 
-/* The byte of text [len] that is in front of the question of a message in it: pith_recall_question
-   of the message, at its last occurrence, with a label "question:" and from the beginning of its
-   line, where that is near, or else of its word, but no farther back than the message. *out
-   receives the question. Returns 0 where there is none, or text does not hold it. */
+/* The byte of text [len] in front of which what is recalled for a message in it is read, and 0 where
+   it holds no such message: the beginning of its question (pith_recall_question), at its last
+   occurrence, with a label "question:" and the beginning of that line; or the end of the message,
+   where the question opens it. Where nothing follows the message, so that no template marks it as a
+   user's, it has a question only where a label or a question mark at its end says so: a text that
+   is to be continued has none. *out receives the question; at stays 0. */
 size_t pi_question_place(const char *text, size_t len, const char *message, size_t message_len,
                          struct pi_question *out);
 

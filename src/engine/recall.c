@@ -399,21 +399,48 @@ void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out)
     }
 }
 
+struct pi_recall_room pi_seq_recall_room(const struct pith_seq *seq, int32_t n_rest)
+{
+    const struct pith_engine *e = seq->engine;
+    if (e->keep == NULL) /* nothing was evicted */
+        return (struct pi_recall_room){0, 0};
+    const struct keep_config *config = keep_get_config(e->keep);
+    int32_t most = keep_pinnable(config, kv_cache_geometry(e->kv), pi_seq_point(seq, 0));
+    int32_t before = (int32_t)pi_min(config->rules.window, most / 4);
+    int64_t room = (int64_t)most - before - n_rest;
+    return (struct pi_recall_room){(int32_t)pi_max(0, room - room / 4), before};
+}
+
+pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t len, int32_t room,
+                             char **text, pith_error *err)
+{
+    struct pi_seq_recall *r = &seq->recall;
+    int32_t n = 0;
+    *text = NULL;
+    if (r->text == NULL)
+        return PITH_OK;
+    PI_TRY(recall_text_find(r->text, seq->kv, seq->tokens, seq->n_token, question, len, room, text,
+                            &n, err));
+    r->n_recall += *text != NULL;
+    r->n_found = n;
+    return PITH_OK;
+}
+
+/* Tokens of a message's question and of a template, by guess: few texts have less than three bytes
+   to a token. */
+#define TEMPLATE_TOKENS 32
+#define BYTES_PER_TOKEN 3
+
 pith_status pith_seq_recall_text(pith_seq *seq, const char *question, size_t len, char **text,
                                  pith_error *err)
 {
-    struct pi_seq_recall *r = &seq->recall;
     char *found = NULL;
-    int32_t n = 0;
     if (question == NULL || text == NULL)
         return pi_fail(err, PITH_INVALID,
                        "pith_seq_recall_text: question and text must not be NULL");
-    if (r->text != NULL) {
-        PI_TRY(recall_text_find(r->text, seq->kv, seq->tokens, seq->n_token, question, len, &found,
-                                &n, err));
-        r->n_recall += found != NULL;
-        r->n_found = n;
-    }
+    int64_t n_rest = TEMPLATE_TOKENS + (int64_t)(len / BYTES_PER_TOKEN);
+    int32_t room = pi_seq_recall_room(seq, (int32_t)pi_min(n_rest, INT32_MAX)).n_token;
+    PI_TRY(pi_seq_find_text(seq, question, len, room, &found, err));
     *text = found;
     return PITH_OK;
 }

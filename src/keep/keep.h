@@ -19,6 +19,7 @@ struct keep_view {
     const int32_t *tokens; /* [n_token] */
     int32_t n_token;       /* the next token gets this position */
     int32_t n_prompt;      /* the first positions, marked as the prompt; 0: nothing is */
+    int32_t pinned;        /* the first position of what is pinned (keep_pinnable); 0: nothing is */
     void *state;           /* [state_size] the sequence's block; NULL where the policy has none */
     const struct policy_model *model;
     const void *data; /* what the policy's open made; NULL without */
@@ -316,6 +317,11 @@ pith_status keep_config_fit(struct keep_config *config, const struct kv_geometry
 /* The last positions of a lane with a budget of n_budget entries that are protected. */
 int32_t keep_window_at(const struct keep_rules *rules, int32_t n_budget);
 
+/* The last positions that are protected in a round that leaves n_budget entries: the window, and all
+   from the pinned position on for as long as the budget holds them beside the first entries. */
+int32_t keep_protected_at(const struct keep_rules *rules, int32_t n_budget,
+                          const struct keep_view *view);
+
 /* Whether a budget of n_budget entries holds what is protected; INVALID, with the numbers. */
 pith_status keep_rules_check(const struct keep_rules *rules, int32_t n_budget, int32_t n_prompt,
                              pith_error *err);
@@ -372,6 +378,11 @@ int32_t keep_budget_at(const struct keep_config *config, int32_t n_token);
 /* The same of one lane; config was fitted. */
 int32_t keep_lane_budget_at(const struct keep_config *config, int32_t layer, int32_t head,
                             struct keep_point at);
+
+/* Positions at the end of a sequence that every lane's budget holds beside the first entries that
+   are protected, and one that may go: so many can be pinned. */
+int32_t keep_pinnable(const struct keep_config *config, const struct kv_geometry *g,
+                      struct keep_point at);
 
 /* The most entries that a lane with the mean budget ever holds while its sequence grows to n_token
    tokens, none of them a pinned prompt. */

@@ -113,7 +113,8 @@ static void add_lane(const struct round *r, struct keep_set *set, bool first, in
     }
 }
 
-/* What may go: neither the oldest entries that are protected nor the last positions. */
+/* What may go: neither the oldest entries that are protected nor the last positions, and nothing
+   that is pinned. */
 static struct keep_span span_of(const struct keep_rules *rules, const struct keep_set *set,
                                 const struct keep_view *view, int32_t budget)
 {
@@ -121,7 +122,7 @@ static struct keep_span span_of(const struct keep_rules *rules, const struct kee
     int64_t lo = pi_max(rules->prefix, rules->pin_prompt ? view->n_prompt : 0);
     if (n_sink > 0)
         lo = pi_max(lo, (int64_t)set->pos[n_sink - 1] + 1);
-    int64_t hi = pi_max((int64_t)view->n_token - keep_window_at(rules, budget), lo + 1);
+    int64_t hi = pi_max((int64_t)view->n_token - keep_protected_at(rules, budget, view), lo + 1);
     return (struct keep_span){(int32_t)pi_min(lo, INT32_MAX - 1), (int32_t)pi_min(hi, INT32_MAX)};
 }
 

@@ -92,6 +92,20 @@ int32_t keep_window_at(const struct keep_rules *r, int32_t n_budget)
     return (int32_t)pi_max(r->window, (int64_t)(r->recent * n_budget + 1e-6));
 }
 
+/* Entries of a budget beside the first that are protected, and one that a round or a step takes. */
+static int64_t pinnable(const struct keep_rules *r, int32_t n_budget, int32_t n_prompt)
+{
+    return pi_max(0, n_budget - count_first(r, n_prompt) - r->overwrite - 1);
+}
+
+int32_t keep_protected_at(const struct keep_rules *r, int32_t n_budget,
+                          const struct keep_view *view)
+{
+    int32_t window = keep_window_at(r, n_budget), last = view->n_token - view->pinned;
+    bool holds = view->pinned > 0 && last <= pinnable(r, n_budget, view->n_prompt);
+    return holds ? (int32_t)pi_max(window, last) : window;
+}
+
 /* The smallest budget that holds what is protected of it, and with overwriting the entry that is
    overwritten. */
 static int64_t least_budget(const struct keep_rules *r, int32_t n_prompt)
@@ -183,6 +197,17 @@ int32_t keep_lane_budget_at(const struct keep_config *c, int32_t layer, int32_t 
         return n_unsplit + lane_part(c, layer, head, c->n_budget - n_unsplit);
     }
     return weighed_budget(c, weight_of(c, layer, head), at);
+}
+
+int32_t keep_pinnable(const struct keep_config *c, const struct kv_geometry *g,
+                      struct keep_point at)
+{
+    int64_t least = INT32_MAX;
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            least = pi_min(least, pinnable(&c->rules, keep_lane_budget_at(c, l, h, at),
+                                           at.n_prompt));
+    return (int32_t)least;
 }
 
 int32_t keep_budget_at(const struct keep_config *c, int32_t n_token)

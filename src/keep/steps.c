@@ -213,7 +213,7 @@ static struct keep_span span_of(const struct keep *k, const struct keep_view *vi
     int64_t lo = pi_max(rules->prefix, rules->pin_prompt ? view->n_prompt : 0);
     if (rules->sinks > 0)
         lo = pi_max(lo, behind_sinks(pos, n, rules->sinks));
-    int64_t hi = pi_max((int64_t)view->n_token - keep_window_at(rules, budget), 0);
+    int64_t hi = pi_max((int64_t)view->n_token - keep_protected_at(rules, budget, view), 0);
     return (struct keep_span){(int32_t)pi_min(lo, INT32_MAX), (int32_t)hi};
 }
 

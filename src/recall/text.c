@@ -15,9 +15,13 @@
 #include "base/utf8.h"
 #include "recall/text_embed.h"
 #include "recall/text_http.h"
+#include "recall/text_snippets.h"
 #include "recall/text_store.h"
 
 #define WAIT_MS 1000 /* for another process's lock on the database */
+
+/* More than any text has on average: where fewer are a token, what was written is cut again. */
+#define CHARS_PER_TOKEN 6
 
 struct recall_text {
     struct recall_text_options o;
@@ -308,10 +312,49 @@ static pith_status find(struct recall_text_seq *s, const char *question, size_t 
                            (int64_t)time(NULL), hits, err);
 }
 
+/* Tokens of a text. */
+static pith_status count_tokens(const struct recall_text *t, const char *text, int32_t *n,
+                                pith_error *err)
+{
+    pith_status status = pith_tokenize(t->model, text, strlen(text), 0, NULL, 0, n, err);
+    return status == PITH_RANGE ? PITH_OK : status;
+}
+
+/* The text of the hits, with as many characters as come to at most `room` tokens. */
+static pith_status write_within(const struct recall_text *t, const struct text_hits *hits,
+                                struct text_wish wish, int32_t room, char **text, int32_t *n_span,
+                                pith_error *err)
+{
+    int32_t n = 0;
+    wish.chars = (int32_t)pi_min(wish.chars, (int64_t)room * CHARS_PER_TOKEN);
+    for (;;) {
+        PI_TRY(text_snippets(hits, &wish, text, n_span, err));
+        if (*text == NULL)
+            return PITH_OK;
+        pith_status status = count_tokens(t, *text, &n, err);
+        if (status == PITH_OK && n <= room)
+            return PITH_OK;
+        wish.chars = (int32_t)pi_min(strlen(*text), wish.chars);
+        pi_mem_free(*text);
+        *text = NULL;
+        *n_span = 0;
+        PI_TRY(status);
+        /* Below what it was: room is below n. */
+        wish.chars = (int32_t)((int64_t)wish.chars * room / n);
+    }
+}
+
 pith_status recall_text_find(struct recall_text_seq *s, const struct kv_seq *kv,
                              const int32_t *tokens, int32_t n_token, const char *question,
-                             size_t len, char **text, int32_t *n_span, pith_error *err)
+                             size_t len, int32_t room, char **text, int32_t *n_span,
+                             pith_error *err)
 {
+    const struct recall_text *t = s->t;
+    bool meaning = t->embed != NULL || t->http != NULL;
+    struct text_wish wish = {.question = question,
+                             .len = len,
+                             .meaning = meaning ? t->o.alpha : 0,
+                             .chars = t->o.chars};
     struct text_hits hits = {0};
     pith_error why;
     *text = NULL;
@@ -324,7 +367,7 @@ pith_status recall_text_find(struct recall_text_seq *s, const struct kv_seq *kv,
     if (find(s, question, len, &hits, &why) != PITH_OK)
         give_up(s->t, &why);
     else if (hits.n > 0)
-        status = text_message(&hits, s->t->o.chars, text, n_span, err);
+        status = write_within(t, &hits, wish, room, text, n_span, err);
     text_hits_free(&hits);
     s->counts.n_found += *n_span;
     s->counts.seconds += pi_time_s() - start;

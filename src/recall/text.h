@@ -55,12 +55,14 @@ void recall_text_update(struct recall_text_seq *s, const struct kv_seq *kv, cons
                         int32_t n_token);
 
 /* Before a turn: what a question (UTF-8; pith_recall_question cuts it out of a user's message)
-   finds in the session, as the content of the message that is to be inserted: *text is a terminated
-   pi_mem block that the caller frees, or NULL where nothing is found, and *n_span the number of
-   spans in it. Brings the store up to date first, as recall_text_update. NOMEM. */
+   finds in the session, as the text that is to be inserted (text_snippets.h), of at most `room`
+   tokens: *text is a terminated pi_mem block that the caller frees, or NULL where nothing is found,
+   and *n_span the number of parts in it. Brings the store up to date first, as recall_text_update.
+   NOMEM. */
 pith_status recall_text_find(struct recall_text_seq *s, const struct kv_seq *kv,
                              const int32_t *tokens, int32_t n_token, const char *question,
-                             size_t len, char **text, int32_t *n_span, pith_error *err);
+                             size_t len, int32_t room, char **text, int32_t *n_span,
+                             pith_error *err);
 
 struct recall_text_counts {
     int64_t n_span;   /* spans that the sequence's evicted tokens make, as of the last update */

@@ -1,8 +1,7 @@
 /*
- * text_rank.c - words, scores and the message. The rules are those of longctx-svc 0.3.1 and of the
- * clients that insert its spans (words of [a-z0-9], BM25 brought to 0..1, cosine and words fused,
- * the lines of the message), but that letters outside of ASCII count as letters here: with them
- * left out, most languages would have no words.
+ * text_rank.c - words and scores. The rules are those of longctx-svc 0.3.1 (words of [a-z0-9], BM25
+ * brought to 0..1, cosine and words fused), but that letters outside of ASCII count as letters
+ * here: with them left out, most languages would have no words.
  */
 #include "recall/text_rank.h"
 
@@ -180,69 +179,4 @@ int32_t text_rank(struct text_score *spans, int32_t n, const struct text_ranking
     if (n_found > 1)
         qsort(spans, (size_t)n_found, sizeof(*spans), better);
     return (int32_t)pi_min(n_found, r->top);
-}
-
-/* ---- the message ---- */
-
-static int64_t count_chars(const char *text)
-{
-    int64_t n = 0;
-    for (; *text != '\0'; text++)
-        n += ((uint8_t)*text & 0xc0) != 0x80;
-    return n;
-}
-
-/* Whether hit i lies in one before it. */
-static bool is_covered(const struct text_hits *hits, int32_t i)
-{
-    const struct text_hit *h = &hits->hit[i];
-    for (int32_t j = 0; j < i; j++) {
-        const struct text_hit *other = &hits->hit[j];
-        if (other->first <= h->first && h->last <= other->last &&
-            strstr(other->text, h->text) != NULL)
-            return true;
-    }
-    return false;
-}
-
-static const char header[] =
-    "[Recovered context from earlier in this session (evicted from KV cache, restored via "
-    "longctx)]:\n";
-
-#define SPAN_LINE 96 /* bytes that a span takes beside its text, at most */
-
-pith_status text_message(const struct text_hits *hits, int32_t chars, char **text, int32_t *n_span,
-                         pith_error *err)
-{
-    size_t size = sizeof(header), n = sizeof(header) - 1;
-    int64_t used = (int64_t)n;
-    int32_t count = 0;
-    for (int32_t i = 0; i < hits->n; i++)
-        size += strlen(hits->hit[i].text) + SPAN_LINE;
-    char *out = pi_mem_alloc(PI_MEM_OTHER, size);
-    if (out == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for a message of %zu bytes", size);
-    memcpy(out, header, n);
-    for (int32_t i = 0; i < hits->n; i++) {
-        const struct text_hit *h = &hits->hit[i];
-        if (is_covered(hits, i))
-            continue;
-        size_t wrote = (size_t)snprintf(out + n, size - n,
-                                        "\n--- evicted span (tokens %d..%d, layer %d) ---\n%s\n",
-                                        h->first, h->last, h->layer, h->text);
-        used += count_chars(out + n);
-        if (used > chars) {
-            out[n] = '\0';
-            break;
-        }
-        n += wrote;
-        count++;
-    }
-    *n_span = count;
-    *text = out;
-    if (count == 0) {
-        pi_mem_free(out);
-        *text = NULL;
-    }
-    return PITH_OK;
 }

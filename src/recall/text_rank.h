@@ -1,6 +1,6 @@
 /*
- * text_rank.h - which words a question has, how two scores become one rank, and how the message
- * reads that brings spans back. Pure functions: they know no store.
+ * text_rank.h - which words a question has, and how two scores become one rank. Pure functions: they
+ * know no store.
  */
 #ifndef PI_RECALL_TEXT_RANK_H
 #define PI_RECALL_TEXT_RANK_H
@@ -63,12 +63,5 @@ struct text_ranking {
      else:      b' of what matched, 1 where max = min
    At least the floor, at most top; equal scores in order of first, then id. */
 int32_t text_rank(struct text_score *spans, int32_t n, const struct text_ranking *ranking);
-
-/* The content of the message: a line that says what it is, then for each span, in order, a line
-   with its tokens and its text; ends before the span that would take it above `chars` characters
-   (code points). Spans that lie in one before them, range and text, are left out. *text as
-   text_words, NULL where nothing has room; *n_span the spans in it. NOMEM. */
-pith_status text_message(const struct text_hits *hits, int32_t chars, char **text, int32_t *n_span,
-                         pith_error *err);
 
 #endif
