@@ -109,6 +109,9 @@ pith_status pi_engine_update_tap(struct pith_engine *e, pith_tap_fn *fn, void *u
 /* Lets the pass show attention weights to the keep policy where that wants them. NOMEM. */
 pith_status pi_engine_start_watch(struct pith_engine *e, pith_error *err);
 
+/* Lets the pass show entries that it wrote to the keep policy where that wants them. NOMEM. */
+pith_status pi_engine_start_write(struct pith_engine *e, pith_error *err);
+
 /* Whether the watch is shown the attention of an item of n_token tokens. */
 bool pi_engine_watches(const struct pith_engine *e, int32_t n_token);
 

@@ -96,6 +96,7 @@ enum keep_need {
     KEEP_NEED_VALUE_NORM = 1 << 4, /* beside every entry stands the norm of its value: keep_norms */
     KEEP_NEED_PARTS = 1 << 5,      /* weights may come in parts, which step and attended bring
                                       together, wherever a->part is not NULL */
+    KEEP_NEED_WRITTEN = 1 << 6,    /* written: every entry when it is stored */
 };
 
 /* What a query group of one KV head gave to each entry of the lane, the token's own included, right
@@ -165,6 +166,13 @@ struct keep_policy {
     /* Floats that every entry carries along (keep_marks), 0 in a new one; NULL: none. A sequence
        with marks has a state. */
     int32_t (*n_mark)(const void *params);
+    /* With KEEP_NEED_WRITTEN: called for every layer, KV head and pass right after the entries of a
+       sequence's tokens were stored. KV heads are served at the same time by several threads: it
+       writes to the marks of those entries alone, and what it writes of one must not depend on the
+       others. view->n_token is the position of the first. Entries that come another way (from a
+       file, a replay) are not shown, and have marks of 0. */
+    void (*written)(const void *params, const struct keep_view *view,
+                    const struct pi_pass_written *w);
     /* With KEEP_NEED_WEIGHTS or KEEP_NEED_STEP_WEIGHTS: called for every layer, KV head and token,
        those of one lane in the order of tokens. KV heads are served at the same time by several
        threads: it writes to the marks of that lane, and to such parts of view->state as belong to
@@ -215,6 +223,8 @@ extern const struct keep_policy keep_knorm;
 extern const struct keep_policy keep_keydiff;
 extern const struct keep_policy keep_vnorm;
 extern const struct keep_policy keep_triattention;
+extern const struct keep_policy keep_kvzap;
+extern const struct keep_policy keep_expected;
 
 /* Policy i of those that Pith has; NULL past the last. */
 const struct keep_policy *keep_policy_at(int32_t i);
@@ -488,6 +498,11 @@ void keep_tally_overwritten(struct keep_tally *tally, int32_t n_lane, int32_t n_
 /* Shows the policy what a pass computed; only where it needs it. view as for keep_round. */
 void keep_observe(const struct keep *keep, const struct keep_view *view,
                   const struct pi_pass_tap_rows *rows);
+
+/* Shows the policy entries that a pass wrote; only where it needs it. view as for keep_observe.
+   Different lanes at the same time. */
+void keep_written(const struct keep *keep, const struct keep_view *view,
+                  const struct pi_pass_written *w);
 
 /* The positions of the tokens that the first n slots of a lane are of, whatever they are read at
    (KEEP_NEED_PLACES). keep NULL: the full cache. */
