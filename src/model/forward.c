@@ -236,6 +236,7 @@ static void call_tap(struct pi_pass *pass)
         struct pi_pass_tap_rows rows = {
             .item = &pass->items[i],
             .layer = pass->l,
+            .h = pass->h + row * (size_t)hp->n_embd,
             .q_pre = pass->q_pre + row * n_q,
             .q = pass->q + row * n_q,
             .k = pass->k + row * n_k,

@@ -28,6 +28,7 @@ struct pi_pass_item {
 struct pi_pass_tap_rows {
     const struct pi_pass_item *item;
     int32_t layer;
+    const float *h;     /* [n_tok][n_embd] the layer's input after its norm */
     const float *q_pre; /* [n_tok][n_head][dim_k] before rope, after bias and norm */
     const float *q;     /* [n_tok][n_head][dim_k] after rope */
     const float *k;     /* [n_tok][n_head_kv][dim_k] after rope */
