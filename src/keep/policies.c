@@ -8,7 +8,7 @@ static const struct keep_policy *const policies[] = {
     &keep_streaming,    &keep_random,       &keep_snapkv,   &keep_pyramidkv, &keep_adakv,
     &keep_tova,         &keep_rkv,          &keep_h2o,      &keep_vatp,      &keep_scissorhands,
     &keep_raas,         &keep_lazyeviction, &keep_knorm,    &keep_keydiff,   &keep_vnorm,
-    &keep_triattention, &keep_expected,     &keep_longflow,
+    &keep_triattention, &keep_expected,     &keep_longflow, &keep_kvzap,
 };
 
 const struct keep_policy *keep_policy_at(int32_t i)
