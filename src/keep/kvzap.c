@@ -11,9 +11,9 @@
  * form)
  *
  * The score is the entry's mark, written with it, so that a round reads marks and nothing else. A
- * mark of 0 says that nobody has seen the entry written (a loaded sequence, a replay): it is then
- * scored by its stored key and value, whatever `features` says, which have what their storage type
- * left of them.
+ * mark of 0 says that the policy was not shown the entry when it was written (a sequence that was
+ * saved under other options, a replay). Such an entry is scored by its stored key and value,
+ * whatever `features` says; they have what their storage type left of them.
  *
  * Departures. The paper drops what scores below a threshold when it leaves the window, so that the
  * text decides how much stays; here the budget does, and scores say which. Its other form, a
