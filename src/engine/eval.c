@@ -47,6 +47,8 @@ static int32_t until_round(const struct pith_engine *e, const pith_batch_item *i
     struct keep_point at = pi_seq_point(item->seq, n_done);
     if (e->keep == NULL)
         return n;
+    if (keep_waits(e->keep, item->n_token))
+        return n;
     if (is_step(e, item))
         return n_done == 0 && keep_step_due(e->keep, item->seq->kv, at) ? 0 : n;
     return keep_room(e->keep, item->seq->kv, at, n);
@@ -103,6 +105,18 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
     return pi_engine_reserve_watch(e, items, n, err);
 }
 
+/* Whether a keep round of an item is due, with n_done of its tokens in. */
+static bool round_due(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
+{
+    int32_t left = item->n_token - n_done;
+    struct keep_point at = pi_seq_point(item->seq, n_done);
+    if (keep_waits(e->keep, item->n_token))
+        return left == 0 && keep_over_budget(e->keep, item->seq->kv, at);
+    if (is_step(e, item))
+        return left > 0 && keep_step_due(e->keep, item->seq->kv, at);
+    return pi_engine_rounds_early(e, item, n_done) || keep_due(e->keep, item->seq->kv, at, left);
+}
+
 /* The keep round of item i if one is due, and room until the next. Its pages were counted. */
 static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items, int32_t i,
                              pith_error *err)
@@ -110,14 +124,10 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
     struct pith_seq *seq = items[i].seq;
     struct pi_item_state *state = &e->state[i];
     int32_t left = items[i].n_token - state->n_done;
-    struct keep_point at = pi_seq_point(seq, state->n_done);
-    bool step = is_step(e, &items[i]);
-    bool early = pi_engine_rounds_early(e, &items[i], state->n_done);
-    if (e->keep == NULL || (step && (left == 0 || !keep_step_due(e->keep, seq->kv, at))) ||
-        (!step && !early && !keep_due(e->keep, seq->kv, at, left)))
+    if (e->keep == NULL || !round_due(e, &items[i], state->n_done))
         return PITH_OK;
     state->evicted = true;
-    PI_TRY(pi_seq_round(seq, at.n_token, err));
+    PI_TRY(pi_seq_round(seq, seq->n_token + state->n_done, err));
     return kv_seq_reserve(seq->kv, until_round(e, &items[i], state->n_done, left), err);
 }
 

@@ -240,7 +240,8 @@ static int32_t first_of(const struct pith_engine *e, const pith_batch_item *item
 static bool round_comes(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
 {
     int32_t left = item->n_token - n_done;
-    return keep_room(e->keep, item->seq->kv, pi_seq_point(item->seq, n_done), left) < left;
+    return !keep_waits(e->keep, item->n_token) &&
+           keep_room(e->keep, item->seq->kv, pi_seq_point(item->seq, n_done), left) < left;
 }
 
 /* Whether it is the turn of a token that is evaluated alone. */
@@ -355,7 +356,7 @@ static bool evicts_by(const struct pith_seq *seq, int32_t n_token)
 {
     const struct keep_config *c = keep_get_config(seq->engine->keep);
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    struct keep_point at = {n_token, seq->n_prompt};
+    struct keep_point at = {(int32_t)pi_min((int64_t)n_token + 1, INT32_MAX), seq->n_prompt};
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
             if (n_token >= keep_lane_budget_at(c, l, h, at))

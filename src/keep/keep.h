@@ -135,7 +135,13 @@ struct keep_policy {
     const struct policy_param *params; /* keys of its own; NULL: none */
     size_t params_size;                /* of the struct that they fill; at most KEEP_PARAMS_SIZE */
     const struct policy_preset *presets; /* NULL: none */
-    /* Loads what all sequences of an engine read (statistics), once. *data is the policy's, freed
+    /* What the policy's own options mean beside the rules, once all of them were read. NULL: that
+       depends on no rule. */
+    void (*settle)(void *params, const struct keep_rules *rules);
+    /* Whether scores of different lanes can be compared as they are; NULL: never. Others need a map
+       in the statistics for granularity=global. */
+    bool (*comparable)(const void *params);
+    /* Loads what all sequences of an engine read, once. *data is the policy's, freed
        by close; on failure there is nothing to close. Any status, with a sentence. */
     pith_status (*open)(const void *params, const struct policy_model *model, void **data,
                         pith_error *err);
@@ -234,6 +240,7 @@ const struct keep_policy *keep_policy_at(int32_t i);
 #define KEEP_PARAMS_SIZE 1024
 #define KEEP_COUNT_MAX (1 << 29) /* of one rule: sums of several stay within int32_t */
 #define KEEP_SPLIT_MAX 256       /* layers, or heads, that a budget can be split over */
+#define KEEP_LANE_MAX 2048       /* lanes that can have shares of their own */
 
 /* Which lanes keep the same positions. */
 enum keep_granularity {
@@ -241,6 +248,13 @@ enum keep_granularity {
     KEEP_HEAD,       /* the lanes of one KV-head index, across layers */
     KEEP_LAYER,      /* the lanes of one layer */
     KEEP_LAYER_HEAD, /* each lane for itself */
+    KEEP_GLOBAL,     /* each lane for itself, of a budget that all lanes share by score */
+};
+
+/* When rounds come to an evaluation of several tokens. */
+enum keep_when {
+    KEEP_STREAM,     /* as soon as they are due */
+    KEEP_PROMPT_END, /* when its last token is in */
 };
 
 /* How the scores of several lanes become one. */
@@ -259,10 +273,13 @@ struct keep_rules {
     int32_t granularity; /* enum keep_granularity */
     int32_t combine;     /* enum keep_combine */
     int32_t batch;       /* 0: rounds as soon as they are due */
+    int32_t rounds;      /* enum keep_when */
     int32_t overwrite;   /* 1: a full lane takes a token that is evaluated alone by overwriting the
                             entry of lowest score (policies with step) */
     char layers[POLICY_TEXT_SIZE];
     char heads[POLICY_TEXT_SIZE];
+    char split[POLICY_TEXT_SIZE];
+    char stats[POLICY_TEXT_SIZE]; /* "": none */
 };
 
 extern const struct policy_param keep_rule_params[];
@@ -276,6 +293,9 @@ struct keep_config {
     double layer_weight[KEEP_SPLIT_MAX]; /* fitted: [n_layer] of the mean budget, their mean is 1 */
     double head_weight[KEEP_SPLIT_MAX];  /* [n_head] */
     bool split;                          /* fitted: not all weights are 1 */
+    int32_t n_head;                      /* fitted: of lane_sum; 0: layers and heads have weights */
+    double lane_sum[KEEP_LANE_MAX + 1];  /* fitted: [n_lane + 1] the weights of all lanes before
+                                            one, of which lane_sum[n_lane] = n_lane */
     int32_t n_unsplit; /* fitted: entries of each lane's budget that are not weighed (pyramidkv) */
     union {
         max_align_t align;
@@ -320,16 +340,24 @@ pith_status keep_rules_agree(const struct keep_rules *rules, pith_error *err);
  */
 pith_status keep_overwrite_check(const struct keep_config *config, pith_error *err);
 
-/* Whether lanes of a layer share its budget by their scores: then the budget of one lane is the
-   mean of its layer's, which the sum of their entries keeps to. */
+/* Whether lanes share a budget by their scores, those of a layer or all: then the budget of one
+   lane is the mean of theirs, which the sum of their entries keeps to. */
 bool keep_config_allots(const struct keep_config *config);
+/* Whether all of them do. */
+bool keep_config_is_global(const struct keep_config *config);
 
 /* Whether that goes together with the rules; INVALID. */
 pith_status keep_allot_check(const struct keep_config *config, pith_error *err);
 
-/* The most pages that such a layer's lanes of n_entry entries in all fill, where packing leaves
+/* The most pages that n_lane such lanes of n_entry entries in all fill, where packing leaves
    n_apart places that are not closed (kv_lane_breaks). */
-int64_t keep_allot_pages(const struct kv_geometry *g, int64_t n_entry, int64_t n_apart);
+int64_t keep_allot_pages(const struct kv_geometry *g, int32_t n_lane, int64_t n_entry,
+                         int64_t n_apart);
+
+/* Fills lane_sum from the shares that lanes of this shape have in statistics; INVALID, IO, FORMAT.
+ */
+pith_status keep_split_calibrated(struct keep_config *config, const struct kv_geometry *g,
+                                  pith_error *err);
 
 /* Whether the policy wants distances to be those of places within the lane (KEEP_NEED_PLACES). */
 bool keep_config_places(const struct keep_config *config);
@@ -360,9 +388,14 @@ int32_t keep_lane_budget_at(const struct keep_config *config, int32_t layer, int
 int32_t keep_most_at(const struct keep_config *config, int32_t n_token);
 
 /* Bytes of pages that a sequence needs at most while it grows to n_token tokens, none of them a
-   pinned prompt; config was fitted. */
+   pinned prompt, and with rounds=prompt-end all of them one prompt; config was fitted. */
 int64_t keep_bytes_at(const struct keep_config *config, const struct kv_geometry *g,
                       int32_t n_token);
+
+/* The same where the first to.n_prompt tokens are the prompt, which is marked, and all others are
+   evaluated one by one; 0: keep_bytes_at. */
+int64_t keep_bytes_to(const struct keep_config *config, const struct kv_geometry *g,
+                      struct keep_point to);
 
 /* Tells the lanes of a sequence how many entries they will come to hold (kv_lane_expect), where the
    budget is a number; config was fitted. What allotment takes from one lane and gives to another is
@@ -415,6 +448,11 @@ uint32_t keep_needs(const struct keep *keep);
 int32_t keep_n_mark(const struct keep *keep);
 /* Whether full lanes are overwritten (rule overwrite). */
 bool keep_overwrites(const struct keep *keep);
+
+/* Whether an evaluation of n_token tokens has no round before its end: with rounds=prompt-end those
+   of several. Then keep_room and keep_due are not asked about it; a round runs when its last token
+   is in, if keep_over_budget says so. */
+bool keep_waits(const struct keep *keep, int32_t n_token);
 
 /* INVALID, with the numbers, when the prompt is pinned and some lane's budget does not hold it. */
 pith_status keep_check_prompt(const struct keep *keep, int32_t n_prompt, pith_error *err);

@@ -45,6 +45,8 @@ pith_status keep_config_set(const struct keep_policy *policy, const char *option
     struct policy_options o = options_of(policy, &c);
     assert(policy->params_size <= KEEP_PARAMS_SIZE);
     PI_TRY(policy_options_read(&o, options, err));
+    if (policy->settle != NULL)
+        policy->settle(&c.params, &c.rules);
     PI_TRY(keep_rules_agree(&c.rules, err));
     PI_TRY(keep_overwrite_check(&c, err));
     PI_TRY(keep_allot_check(&c, err));
