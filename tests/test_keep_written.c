@@ -116,6 +116,8 @@ static const char *keep_of(const char *form)
 static const char *const forms[] = {
     "kvzap:budget=48,window=16,slack=24,granularity=layer-head",
     "kvzap:budget=48,window=16,slack=24,granularity=layer,features=hidden",
+    "kvzap:budget=48,window=16,slack=24",
+    "kvzap:budget=40%,window=8,slack=24,features=hidden",
     "expected:budget=48,slack=24,granularity=layer-head",
     "expected:budget=40%,slack=24,granularity=all,score=log,window=8",
 };
@@ -296,23 +298,20 @@ static void score_lanes(pith_seq *seq, float *out)
 {
     const struct keep_config *config = keep_get_config(seq->engine->keep);
     const struct keep_policy *p = config->policy;
-    struct data {
-        void *stats;
-        const void *m;
-    } data = {NULL, importance}; /* as kvzap.c has it */
+    struct pith_stats stats = {.importance = importance};
     struct policy_model m = {.g = *kv_cache_geometry(seq->engine->kv),
                              .n_group = info.n_head / info.n_head_kv,
                              .scale = model->hp.attn_scale,
                              .rope = &model->rope,
-                             .model = model};
+                             .model = model,
+                             .stats = &stats};
     struct keep_view view = pi_seq_view(seq, pith_seq_length(seq));
     view.model = &m;
-    view.data = &data;
     for (int32_t i = 0; i < n_lane; i++) {
         int32_t l = i / info.n_head_kv, h = i % info.n_head_kv, n = kv_lane_len(seq->kv, l, h);
         int32_t pos[N_TOKEN];
         bool evictable[N_TOKEN];
-        size_t size = p->scratch_size(&config->params, &m, &data, n);
+        size_t size = p->scratch_size(&config->params, &m, NULL, n);
         void *scratch = pi_mem_alloc(PI_MEM_SCRATCH, size);
         memset(evictable, 1, sizeof(evictable));
         kv_lane_positions(seq->kv, l, h, pos, n);
@@ -401,7 +400,7 @@ static void test_refusals(void **state)
 {
     (void)state;
     char text[320];
-    expect_refused("kvzap", "stats=FILE");
+    expect_refused("kvzap", "no file is given");
     save_stats(NULL, in_folder("none.stats"));
     snprintf(text, sizeof(text), "kvzap:stats=%s", in_folder("none.stats"));
     expect_refused(text, "no importance");

@@ -352,9 +352,8 @@ static float finite(double x)
     return x > -FLT_MAX ? (float)(x < FLT_MAX ? x : FLT_MAX) : -FLT_MAX;
 }
 
-/* out(i) += exp(x(i)) / sum over what counts. The shift keeps the sum from 0 and infinity; all
-   entries get a share, which is 0 where they lie 87 below the greatest. */
-static void add_shares(const struct work *w, int32_t n, float *out)
+/* The logarithm of the sum over what counts of exp(x): w->x becomes finite. */
+static double log_sum(const struct work *w, int32_t n)
 {
     float max = -FLT_MAX;
     double sum = 0.0;
@@ -362,33 +361,31 @@ static void add_shares(const struct work *w, int32_t n, float *out)
         w->x[i] = finite((double)w->x[i]);
         max = w->counts[i] && w->x[i] > max ? w->x[i] : max;
     }
-    for (int32_t i = 0; i < n; i++) {
-        float x = w->x[i] - max;
-        w->x[i] = !w->counts[i] || x < PI_EXP_MIN ? 0.0f : pi_expf(x);
-        sum += (double)w->x[i];
-    }
     for (int32_t i = 0; i < n; i++)
-        out[i] += (float)((double)w->x[i] / sum);
+        if (w->counts[i] && w->x[i] - max >= PI_EXP_MIN)
+            sum += (double)pi_expf(w->x[i] - max);
+    return (double)max + log(sum);
 }
 
-/* out = log(exp(out) + exp(x)); first: out = x. */
-static void add_logits(const struct work *w, int32_t n, bool first, float *out)
+/* out = log(exp(out) + exp(x - down)); first: x - down. */
+static void add_logs(const struct work *w, int32_t n, double down, bool first, float *out)
 {
     for (int32_t i = 0; i < n; i++) {
-        double x = (double)finite((double)w->x[i]), y = (double)out[i];
+        double x = (double)w->x[i] - down, y = (double)out[i];
         double high = x > y ? x : y, low = x > y ? y : x;
-        out[i] = first ? (float)x : finite(high + log1p(exp(low - high)));
+        out[i] = finite(first ? x : high + log1p(exp(low - high)));
     }
 }
 
-/* The score from the sum over n_group heads. */
+/* The score from the logarithm of the sum over n_group heads. */
 static float finish(const struct params *p, double sum, double n_group, double norm)
 {
+    double x = sum - log(n_group);
     norm = p->vnorm ? norm : 1.0;
-    if (p->score == SCORE_LOGIT)
-        return finite(sum - log(n_group) + log(norm + DBL_MIN));
-    double share = (sum / n_group + p->epsilon) * norm;
-    return finite(p->score == SCORE_LOG ? log(share + DBL_MIN) : share);
+    if (p->score != SCORE_LOGIT && p->epsilon > 0.0)
+        x = log(exp(x) + p->epsilon);
+    x += log(norm + DBL_MIN);
+    return finite(p->score == SCORE_SHARE ? exp(x) : x);
 }
 
 static void score(const void *params, const struct keep_view *view, const struct keep_lane *lane,
@@ -402,15 +399,12 @@ static void score(const void *params, const struct keep_view *view, const struct
     take_counts(lane, w.counts);
     if (p->vnorm)
         take_norms(view, lane, &w);
-    memset(out, 0, (size_t)lane->n * sizeof(*out));
     for (int32_t g = 0; g < m->n_group; g++) {
         size_t head = (size_t)lane->head * (size_t)m->n_group + (size_t)g;
         expect_queries(p, view, lane->layer, head, &w);
         take_logits(p, view, lane, &w);
-        if (p->score == SCORE_LOGIT)
-            add_logits(&w, lane->n, g == 0, out);
-        else
-            add_shares(&w, lane->n, out);
+        double sum = log_sum(&w, lane->n);
+        add_logs(&w, lane->n, p->score == SCORE_LOGIT ? 0.0 : sum, g == 0, out);
     }
     for (int32_t i = 0; i < lane->n; i++)
         out[i] = finish(p, (double)out[i], m->n_group, p->vnorm ? w.norm[i] : 1.0);
@@ -446,9 +440,9 @@ static const struct policy_param own_params[] = {
      "whether attention is multiplied with the length of the value", switch_words},
     {"epsilon", POLICY_TYPE_REAL, AT(epsilon), 0, 1000, "0",
      "added to every entry's attention, so that values count where there is none", NULL},
-    {"score", POLICY_TYPE_CHOICE, AT(score), 0, 0, "share",
-     "the share of the attention in its lane, its log, or its logit, which other entries do not "
-     "change",
+    {"score", POLICY_TYPE_CHOICE, AT(score), 0, 0, "log",
+     "the share of the attention in its lane (the paper's), its log, or its logit, which other "
+     "entries do not change",
      score_words},
     {0},
 };

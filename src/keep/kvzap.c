@@ -32,13 +32,7 @@
 enum { FEATURES_KEY, FEATURES_HIDDEN };
 
 struct params {
-    char stats[POLICY_TEXT_SIZE];
     int32_t features;
-};
-
-struct data {
-    struct pith_stats *stats; /* owned */
-    const struct stats_importance *m;
 };
 
 /* ---- predictions ---- */
@@ -51,19 +45,17 @@ struct lane_model {
     int32_t n;
 };
 
-static struct lane_model key_model(const struct data *d, const struct policy_model *model,
-                                   int32_t layer, int32_t head)
+static struct lane_model key_model(const struct policy_model *model, int32_t layer, int32_t head)
 {
-    const struct stats_importance *m = d->m;
+    const struct stats_importance *m = model->stats->importance;
     size_t lane = (size_t)layer * (size_t)model->g.n_head + (size_t)head, n = (size_t)m->n_feature;
     return (struct lane_model){m->key_weight + lane * (n + 1), m->key_low + lane * n,
                                m->key_high + lane * n, m->n_feature};
 }
 
-static struct lane_model hidden_model(const struct data *d, const struct policy_model *model,
-                                      int32_t layer, int32_t head)
+static struct lane_model hidden_model(const struct policy_model *model, int32_t layer, int32_t head)
 {
-    const struct stats_importance *m = d->m;
+    const struct stats_importance *m = model->stats->importance;
     size_t lane = (size_t)layer * (size_t)model->g.n_head + (size_t)head, n = (size_t)m->n_embd;
     return (struct lane_model){m->hidden_weight + lane * (n + 1), m->hidden_low + (size_t)layer * n,
                                m->hidden_high + (size_t)layer * n, m->n_embd};
@@ -146,8 +138,8 @@ static void written(const void *params, const struct keep_view *view,
     const struct params *p = params;
     float *mark = keep_marks(view, w->layer, w->head, 0);
     bool hidden = p->features == FEATURES_HIDDEN;
-    struct lane_model m = hidden ? hidden_model(view->data, view->model, w->layer, w->head)
-                                 : key_model(view->data, view->model, w->layer, w->head);
+    struct lane_model m = hidden ? hidden_model(view->model, w->layer, w->head)
+                                 : key_model(view->model, w->layer, w->head);
     for (int32_t t = 0; t < w->item->n_tok; t++) {
         size_t row = (size_t)t;
         float x = hidden ? predict_hidden(&m, w->h + row * (size_t)m.n)
@@ -218,7 +210,7 @@ static void score(const void *params, const struct keep_view *view, const struct
                   float *out)
 {
     int32_t n_run = kv_lane_runs(view->kv, lane->layer, lane->head);
-    struct lane_model m = key_model(view->data, view->model, lane->layer, lane->head);
+    struct lane_model m = key_model(view->model, lane->layer, lane->head);
     struct work w;
     (void)params;
     memcpy(out, keep_marks(view, lane->layer, lane->head, 0), (size_t)lane->n * sizeof(*out));
@@ -229,38 +221,31 @@ static void score(const void *params, const struct keep_view *view, const struct
         score_run(view, lane, r, &m, &w, out);
 }
 
-/* ---- what all sequences share ---- */
+/* ---- statistics ---- */
 
-static void close_data(void *data)
-{
-    struct data *d = data;
-    if (d == NULL)
-        return;
-    pith_stats_free(d->stats);
-    pi_mem_free(d);
-}
-
-static pith_status check_stats(const struct data *d, const struct params *p,
-                               const struct policy_model *model, pith_error *err)
+/* Whether the statistics, which are of the cache's lanes, have what the options want. Nothing else
+   is shared. */
+static pith_status open_data(const void *params, const struct policy_model *model, void **out,
+                             pith_error *err)
 {
     const struct kv_geometry *g = &model->g;
-    const struct stats_importance *m = d->m;
-    PI_TRY(stats_check_lanes(d->stats, model, "kvzap: ", err));
-    if (m == NULL)
+    bool hidden = ((const struct params *)params)->features == FEATURES_HIDDEN;
+    *out = NULL;
+    if (model->stats == NULL || model->stats->importance == NULL)
         return pi_fail(err, PITH_INVALID,
-                       "kvzap: %s: the statistics hold no importance, which pith calibrate "
-                       "--importance measures",
-                       p->stats);
+                       "kvzap: stats: %s: importance is predicted by weights that pith calibrate "
+                       "--importance writes",
+                       model->stats == NULL ? "no file is given" : "the file has no importance");
+    const struct stats_importance *m = model->stats->importance;
     if (m->n_lane != g->n_layer * g->n_head || m->n_feature != g->dim_k + 2)
         return pi_fail(err, PITH_INVALID,
-                       "kvzap: the importance is of %d lanes and keys of %d dimensions; the cache "
-                       "has %d and %d",
+                       "kvzap: stats: the importance is of %d lanes and keys of %d dimensions; the "
+                       "cache has %d and %d",
                        m->n_lane, m->n_feature - 2, g->n_layer * g->n_head, g->dim_k);
-    if (p->features == FEATURES_HIDDEN && m->n_embd == 0)
+    if (hidden && m->n_embd == 0)
         return pi_fail(err, PITH_INVALID,
                        "kvzap: features=hidden: the statistics have weights for keys alone");
-    if (p->features == FEATURES_HIDDEN && model->model != NULL &&
-        m->n_embd != model->model->hp.n_embd)
+    if (hidden && model->model != NULL && m->n_embd != model->model->hp.n_embd)
         return pi_fail(err, PITH_INVALID,
                        "kvzap: features=hidden: the statistics are of inputs of %d dimensions; the "
                        "model's have %d",
@@ -268,32 +253,10 @@ static pith_status check_stats(const struct data *d, const struct params *p,
     return PITH_OK;
 }
 
-static pith_status open_data(const void *params, const struct policy_model *model, void **out,
-                             pith_error *err)
+static bool comparable(const void *params)
 {
-    const struct params *p = params;
-    if (p->stats[0] == '\0')
-        return pi_fail(err, PITH_INVALID,
-                       "kvzap: stats=FILE is missing: importance is predicted by statistics, which "
-                       "pith calibrate --importance makes");
-    if (model->rope == NULL)
-        return pi_fail(err, PITH_INVALID,
-                       "kvzap: nobody says how the keys were rotated, so that they cannot be "
-                       "turned back");
-    struct data *d = pi_mem_alloc(PI_MEM_TABLE, sizeof(*d));
-    if (d == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for a policy");
-    pith_status status = pith_stats_load(p->stats, &d->stats, err);
-    if (status == PITH_OK) {
-        d->m = d->stats->importance;
-        status = check_stats(d, p, model, err);
-    }
-    if (status != PITH_OK) {
-        close_data(d);
-        return status;
-    }
-    *out = d;
-    return PITH_OK;
+    (void)params;
+    return true;
 }
 
 /* ---- the options ---- */
@@ -302,8 +265,6 @@ static const char *const features_words[] = {"key", "hidden", NULL};
 
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
-    {"stats", POLICY_TYPE_TEXT, AT(stats), 0, 0, "",
-     "the file of statistics with importance (pith calibrate --importance)", NULL},
     {"features", POLICY_TYPE_CHOICE, AT(features), 0, 0, "key",
      "what an entry is judged by: its key before rotation and both lengths (key), or the input of "
      "its layer (hidden)",
@@ -317,11 +278,11 @@ const struct keep_policy keep_kvzap = {
     .summary = "the entries whose importance, predicted when they are written, is greatest",
     .citation = "Jegou, Jeblick, KVzap: Fast, Adaptive, and Faithful KV Cache Pruning, 2026, "
                 "arXiv 2601.07891",
-    .defaults = "sinks=4,window=128",
+    .defaults = "sinks=4,window=128,granularity=global",
     .params = own_params,
     .params_size = sizeof(struct params),
+    .comparable = comparable,
     .open = open_data,
-    .close = close_data,
     .needs = needs,
     .n_mark = n_mark,
     .scratch_size = scratch_size,
