@@ -60,6 +60,7 @@ struct pith_engine {
     struct keep *keep;              /* owned; NULL: the full cache */
     struct read *read;              /* owned; NULL: everything is read */
     struct pi_recall *recall;       /* owned; NULL: what is evicted does not come back */
+    struct pi_repeat *repeat;       /* owned; NULL: nothing is repeated */
     struct share *share;            /* owned; NULL: every page stands where it was written */
     char *keep_text;                /* the policy as it was given, owned; "" for the full cache */
     int32_t chunk;
@@ -109,6 +110,23 @@ pith_status pi_engine_update_tap(struct pith_engine *e, pith_tap_fn *fn, void *u
 
 /* Lets the pass show attention weights to the keep policy where that wants them. NOMEM. */
 pith_status pi_engine_start_watch(struct pith_engine *e, pith_error *err);
+
+/* Lets the pass show entries that it wrote to the keep policy where that wants them. NOMEM. */
+pith_status pi_engine_start_write(struct pith_engine *e, pith_error *err);
+
+/* ---- repeat.c ---- */
+
+/* Makes what the policy needs to see of repetitions, where it wants them, and lets the pass show
+   it. NOMEM; UNSUPPORTED without a tokenizer. */
+pith_status pi_engine_start_repeat(struct pith_engine *e, pith_error *err);
+void pi_engine_stop_repeat(struct pith_engine *e);
+
+/* Bytes of pages that must be free when an item is in, for the time that its text is repeated in. */
+int64_t pi_item_repeat_bytes(const struct pith_engine *e, const pith_batch_item *item);
+
+/* Before the round of a sequence of n_token tokens: repeats what nobody has judged of it. The pages
+   were counted; NOMEM leaves it as it was. What the last pass computed is gone then. */
+pith_status pi_seq_repeat(struct pith_seq *seq, int32_t n_token, pith_error *err);
 
 /* Whether the watch is shown the attention of an item of n_token tokens. */
 bool pi_engine_watches(const struct pith_engine *e, int32_t n_token);

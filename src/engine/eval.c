@@ -74,7 +74,7 @@ pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, 
 
 int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n)
 {
-    int64_t lacks = 0;
+    int64_t lacks = 0, repeat = 0;
     if (e->keep == NULL)
         return 0;
     for (int32_t i = 0; i < n; i++)
@@ -82,7 +82,9 @@ int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32
             keep_lacks(e->keep, items[i].seq->kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
     for (int32_t i = 0; i < n; i++)
         kv_seq_clear_charges(items[i].seq->kv);
-    return lacks;
+    for (int32_t i = 0; i < n; i++) /* one after the other */
+        repeat = pi_max(repeat, pi_item_repeat_bytes(e, &items[i]));
+    return lacks + repeat;
 }
 
 /* Memory for everything the batch will write, so that no pass can fail. What a sequence holds until
@@ -126,6 +128,8 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
     int32_t left = items[i].n_token - state->n_done;
     if (e->keep == NULL || !round_due(e, &items[i], state->n_done))
         return PITH_OK;
+    if (left == 0 && keep_waits(e->keep, items[i].n_token))
+        PI_TRY(pi_seq_repeat(seq, seq->n_token + state->n_done, err));
     state->evicted = true;
     PI_TRY(pi_seq_round(seq, seq->n_token + state->n_done, err));
     return kv_seq_reserve(seq->kv, until_round(e, &items[i], state->n_done, left), err);
@@ -244,13 +248,15 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
         for (int32_t p = 0; p < n_pass; p++)
             pi_seq_note_recall(items[e->batch_of[p]].seq, &e->pass_item[p],
                                items[e->batch_of[p]].n_token == 1);
-        for (int32_t p = 0; p < n_pass; p++)
+        for (int32_t p = 0; p < n_pass && e->repeat == NULL; p++)
             PI_TRY(keep_item(e, items, e->batch_of[p], err));
         if (e->tap_stopped)
             return pi_fail(err, PITH_CANCELLED, "the tap stopped the evaluation");
         so_far += n_tok;
         if (!emit_logits(e, items, n_pass))
             return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
+        for (int32_t p = 0; p < n_pass && e->repeat != NULL; p++) /* a repetition is a pass, too */
+            PI_TRY(keep_item(e, items, e->batch_of[p], err));
         if (progress != NULL && !progress(user, (double)so_far / (double)total))
             return pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");
     }

@@ -113,7 +113,8 @@ static pith_status make_parts(struct pi_replay *r, const struct pi_replay_shape 
     PI_TRY(kv_cache_create(&r->g, kv_bytes_for_tokens(&r->g, most), &r->cache, err));
     PI_TRY(keep_create(&config, &model, pi_thread_count(), &r->keep, err));
     uint32_t needs = r->keep != NULL ? keep_needs(r->keep) : 0;
-    if ((needs & (KEEP_NEED_ROWS | KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS)) != 0)
+    if ((needs &
+         (KEEP_NEED_ROWS | KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS | KEEP_NEED_REPEAT)) != 0)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "keep policy %s learns from queries while it runs, which are not replayed",
                        config.policy->name);

@@ -97,6 +97,11 @@ enum keep_need {
     KEEP_NEED_VALUE_NORM = 1 << 4, /* beside every entry stands the norm of its value: keep_norms */
     KEEP_NEED_PARTS = 1 << 5,      /* weights may come in parts, which step and attended bring
                                       together, wherever a->part is not NULL */
+    KEEP_NEED_WRITTEN = 1 << 6,    /* written: every entry when it is stored */
+    KEEP_NEED_REPEAT = 1 << 7,     /* repeated: before the round of a prompt's end the model repeats
+                                      what it has read; wants rounds=prompt-end, and marks */
+    KEEP_NEED_REPEAT_SCALED = 1 << 8, /* with it: weights are divided by the length of the layer's
+                                         input, after its norm, at their query */
 };
 
 /* What a query group of one KV head gave to each entry of the lane, the token's own included, right
@@ -123,6 +128,21 @@ struct keep_attention {
                          numbers of several KV heads that are to be combined are beyond what a float
                          holds. A policy's options say whether it does, nothing else */
 };
+
+/* What the queries of a repeated text gave to the entries of one lane at most. */
+struct keep_repeat {
+    int32_t layer;
+    int32_t head; /* KV head */
+    int32_t n;    /* entries of the lane */
+    int32_t n_group;
+    const float *most; /* [n_group][n] the largest softmax weight; KEEP_NEED_REPEAT_SCALED */
+    float *scratch;    /* [page_len][dim_v] of this call alone, contents arbitrary */
+};
+
+/* Tokens that are repeated at once, those around them at most, and both. */
+#define KEEP_REPEAT_PART 2048
+#define KEEP_REPEAT_AROUND 64
+#define KEEP_REPEAT_MOST (KEEP_REPEAT_PART + KEEP_REPEAT_AROUND)
 
 struct keep_rules;
 
@@ -172,6 +192,17 @@ struct keep_policy {
     /* Floats that every entry carries along (keep_marks), 0 in a new one; NULL: none. A sequence
        with marks has a state. */
     int32_t (*n_mark)(const void *params);
+    /* With KEEP_NEED_WRITTEN: called for every layer, KV head and pass right after the entries of a
+       sequence's tokens were stored. KV heads are served at the same time by several threads: it
+       writes to the marks of those entries alone, and what it writes of one must not depend on the
+       others. view->n_token is the position of the first. Entries that come another way (from a
+       file, a replay) are not shown, and have marks of 0. */
+    void (*written)(const void *params, const struct keep_view *view,
+                    const struct pi_pass_written *w);
+    /* With KEEP_NEED_REPEAT: called for every layer and KV head, several at the same time; writes to
+       the marks of that lane alone. Mark 0 of an entry is 0 until it was called with it, and never
+       afterwards: entries whose first mark is 0 are what is repeated next. */
+    void (*repeated)(const void *params, const struct keep_view *view, const struct keep_repeat *r);
     /* With KEEP_NEED_WEIGHTS or KEEP_NEED_STEP_WEIGHTS: called for every layer, KV head and token,
        those of one lane in the order of tokens. KV heads are served at the same time by several
        threads: it writes to the marks of that lane, and to such parts of view->state as belong to
@@ -222,6 +253,9 @@ extern const struct keep_policy keep_knorm;
 extern const struct keep_policy keep_keydiff;
 extern const struct keep_policy keep_vnorm;
 extern const struct keep_policy keep_triattention;
+extern const struct keep_policy keep_kvzap;
+extern const struct keep_policy keep_expected;
+extern const struct keep_policy keep_kvzip;
 
 /* Policy i of those that Pith has; NULL past the last. */
 const struct keep_policy *keep_policy_at(int32_t i);
@@ -537,6 +571,18 @@ void keep_tally_overwritten(struct keep_tally *tally, int32_t n_lane, int32_t n_
 /* Shows the policy what a pass computed; only where it needs it. view as for keep_round. */
 void keep_observe(const struct keep *keep, const struct keep_view *view,
                   const struct pi_pass_tap_rows *rows);
+
+/* Shows the policy entries that a pass wrote; only where it needs it. view as for keep_observe.
+   Different lanes at the same time. */
+void keep_written(const struct keep *keep, const struct keep_view *view,
+                  const struct pi_pass_written *w);
+
+/* Shows the policy what repeating a text looked at in one lane; only where it needs it. view as for
+   keep_round. Different lanes at the same time. */
+void keep_repeated(const struct keep *keep, const struct keep_view *view,
+                   const struct keep_repeat *r);
+/* Bytes of pages that repeating a part of n_token tokens of one sequence takes at most. */
+int64_t keep_repeat_bytes(const struct kv_geometry *g, int64_t n_token);
 
 /* The positions of the tokens that the first n slots of a lane are of, whatever they are read at
    (KEEP_NEED_PLACES). keep NULL: the full cache. */

@@ -474,6 +474,20 @@ void keep_observe(const struct keep *k, const struct keep_view *view,
         k->config.policy->observe(&k->config.params, &whole, rows);
 }
 
+void keep_written(const struct keep *k, const struct keep_view *view,
+                  const struct pi_pass_written *w)
+{
+    struct keep_view whole = keep_view_complete(k, view);
+    k->config.policy->written(&k->config.params, &whole, w);
+}
+
+void keep_repeated(const struct keep *k, const struct keep_view *view,
+                   const struct keep_repeat *r)
+{
+    struct keep_view whole = keep_view_complete(k, view);
+    k->config.policy->repeated(&k->config.params, &whole, r);
+}
+
 void keep_positions(const struct keep *k, const struct kv_seq *kv, int32_t layer, int32_t head,
                     int32_t *out, int32_t n)
 {

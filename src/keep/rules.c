@@ -288,6 +288,13 @@ static int64_t streamed_bytes(const struct keep_config *c, const struct kv_geome
     return bytes;
 }
 
+/* A fork copies its last page. */
+int64_t keep_repeat_bytes(const struct kv_geometry *g, int64_t n_token)
+{
+    int64_t n = pi_min(n_token, KEEP_REPEAT_PART) + KEEP_REPEAT_AROUND;
+    return kv_bytes_for_tokens(g, n + g->page_len);
+}
+
 int64_t keep_bytes_to(const struct keep_config *c, const struct kv_geometry *g,
                       struct keep_point to)
 {
@@ -298,7 +305,10 @@ int64_t keep_bytes_to(const struct keep_config *c, const struct kv_geometry *g,
         return bytes;
     int64_t whole = to.n_prompt > 0 ? pi_min(to.n_prompt, to.n_token) : to.n_token;
     whole += keep_config_places(c) ? g->page_len : 0;
-    return pi_max(bytes, kv_bytes_for_tokens(g, whole));
+    int64_t peak = kv_bytes_for_tokens(g, whole);
+    if (c->policy->needs != NULL && (c->policy->needs(&c->params) & KEEP_NEED_REPEAT) != 0)
+        peak += keep_repeat_bytes(g, whole);
+    return pi_max(bytes, peak);
 }
 
 int64_t keep_bytes_at(const struct keep_config *c, const struct kv_geometry *g, int32_t n_token)

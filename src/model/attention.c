@@ -1,7 +1,7 @@
 /*
  * attention.c - the part of a layer between the projections: keys and values go to the lanes, a
- * recaller brings entries back, a reader chooses what chunks of tokens look at, and every token
- * attends. It knows no policy.
+ * writer sees what is new, a recaller brings entries back, a reader chooses what chunks of tokens
+ * look at, and every token attends. It knows no policy.
  *
  * A token's attention is a tile of its segment in each KV head's lane. Where the reader chose for a
  * chunk in a lane, its tokens share one call over the chosen entries. Invariant: the bits depend
@@ -14,6 +14,26 @@
 
 /* ---- append ---- */
 
+/* Shows the writer what was appended to a lane, the first of it at a slot. */
+static void show_written(const struct pi_pass *pass, int32_t i, int32_t head, int32_t slot)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t row = (size_t)pass->row0[i];
+    struct pi_pass_written w = {
+        .item = &pass->items[i],
+        .layer = pass->l,
+        .head = head,
+        .slot = slot,
+        .len = kv_lane_len(pass->items[i].kv, pass->l, head),
+        .k_stride = (size_t)hp->n_head_kv * (size_t)hp->dim_k,
+        .v_stride = (size_t)hp->n_head_kv * (size_t)hp->dim_v,
+        .h = pass->h + row * (size_t)hp->n_embd,
+    };
+    w.k = pass->k_pre + row * w.k_stride + (size_t)head * (size_t)hp->dim_k;
+    w.v = pass->v + row * w.v_stride + (size_t)head * (size_t)hp->dim_v;
+    pass->writer.written(pass->writer.user, &w);
+}
+
 static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
 {
     const struct pi_hparams *hp = &pass->model->hp;
@@ -21,14 +41,15 @@ static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
     size_t k_stride = (size_t)hp->n_head_kv * hp->dim_k,
            v_stride = (size_t)hp->n_head_kv * hp->dim_v;
     size_t row = (size_t)pass->row0[i];
-    if (pass->n_watched > 0) {
-        int32_t aim = kv_lane_aim(item->kv, pass->l, head);
-        pass->slot[(size_t)i * (size_t)hp->n_head_kv + (size_t)head] =
-            aim >= 0 ? aim : kv_lane_len(item->kv, pass->l, head);
-    }
+    int32_t aim = kv_lane_aim(item->kv, pass->l, head);
+    int32_t slot = aim >= 0 ? aim : kv_lane_len(item->kv, pass->l, head);
+    if (pass->n_watched > 0)
+        pass->slot[(size_t)i * (size_t)hp->n_head_kv + (size_t)head] = slot;
     kv_seq_append(item->kv, pass->l, head, item->pos0, item->n_tok,
                   pass->k + row * k_stride + (size_t)head * hp->dim_k, k_stride,
                   pass->v + row * v_stride + (size_t)head * hp->dim_v, v_stride);
+    if (pass->writer.written != NULL)
+        show_written(pass, i, head, slot);
 }
 
 /* Item index = sequence * n_head_kv + head. */
@@ -393,9 +414,9 @@ bool pi_pass_attention_alloc(struct pi_pass *pass)
 
 void pi_pass_attention_free(struct pi_pass *pass)
 {
-    void *const parts[] = {pass->segment, pass->tile0,      pass->watched,
-                           pass->slot,    pass->watch_rows, pass->chunk,
-                           pass->slots,   pass->n_slot,     pass->recalls};
+    void *const parts[] = {pass->segment,    pass->tile0, pass->watched, pass->slot,
+                           pass->watch_rows, pass->chunk, pass->slots,   pass->n_slot,
+                           pass->recalls,    pass->k_pre};
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
 }
@@ -509,6 +530,28 @@ pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t 
     pass->n_slot = n;
     pass->cap_chunk = n_chunk;
     pass->cap_slot = cap;
+    return PITH_OK;
+}
+
+/* ---- the writer ---- */
+
+pith_status pi_pass_set_writer(struct pi_pass *pass, const struct pi_pass_writer *writer,
+                               pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    bool ok = true;
+    if (writer != NULL && pass->k_pre == NULL) {
+        float *rows = pi_pass_alloc(pass->max_tok, (size_t)hp->n_head_kv * (size_t)hp->dim_k,
+                                    sizeof(float), &ok);
+        if (!ok)
+            return pi_fail(err, PITH_NOMEM, "no memory for the keys of %d tokens", pass->max_tok);
+        pass->k_pre = rows;
+    }
+    if (writer == NULL) {
+        pi_mem_free(pass->k_pre);
+        pass->k_pre = NULL;
+    }
+    pass->writer = writer != NULL ? *writer : (struct pi_pass_writer){0};
     return PITH_OK;
 }
 
