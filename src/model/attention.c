@@ -264,7 +264,18 @@ static int32_t part_of(const struct pi_pass *pass, int32_t n_tok, bool sparse)
     return (int32_t)pi_max(pass->tile, pi_min(pi_ceil_div(n_tok, n_part), pass->part_most));
 }
 
-static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, int32_t thread)
+/* Of the query heads of a call's group the part of that many: a query's bits depend on no other. */
+static void take_part(const struct pi_pass *pass, struct kv_attend_job *job, int32_t part)
+{
+    int32_t begin = job->n_group * part / pass->n_part;
+    int32_t end = job->n_group * (part + 1) / pass->n_part;
+    job->q += (size_t)begin * (size_t)pass->model->hp.dim_k;
+    job->out += (size_t)begin * (size_t)pass->model->hp.dim_v;
+    job->n_group = end - begin;
+}
+
+static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, int32_t part,
+                        int32_t thread)
 {
     int32_t i = segment_of_tile(pass, tile), n_tok = pass->tile, n_slot = -1;
     const struct pi_pass_segment *s = &pass->segment[i];
@@ -281,21 +292,24 @@ static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, 
         job.slots = slots_of(pass, s->chunk, head);
         job.n_slot = n_slot;
     }
+    take_part(pass, &job, part);
     kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
 }
 
 /* Watched items come first, then item index counts tiles down, so that the shortest (the first of a
-   prompt) are what threads that are done take from others. */
+   prompt) are what threads that are done take from others. The parts of a group are neighbours. */
 static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct pi_pass *pass = ctx;
     int32_t n_tile = pass->tile0[pass->n_segment], n_head = pass->model->hp.n_head_kv;
     for (int64_t at = begin; at < end; at++) {
-        int32_t rank = (int32_t)(at / n_head), head = (int32_t)(at % n_head);
-        if (rank < pass->n_watched)
+        int64_t lane = at / pass->n_part;
+        int32_t rank = (int32_t)(lane / n_head), head = (int32_t)(lane % n_head);
+        int32_t part = (int32_t)(at % pass->n_part);
+        if (rank >= pass->n_watched)
+            attend_tile(pass, n_tile - 1 - (rank - pass->n_watched), head, part, thread);
+        else if (part == 0)
             attend_watched(pass, pass->watched[rank], head, thread);
-        else
-            attend_tile(pass, n_tile - 1 - (rank - pass->n_watched), head, thread);
     }
 }
 
@@ -316,11 +330,38 @@ static void count_work(const struct pi_pass *pass, int64_t *attend, int64_t *sel
     const struct pi_hparams *hp = &pass->model->hp;
     int64_t n_key = 0, n_scored = 0;
     for (int32_t i = 0; i < pass->n_item; i++)
-        n_key += (int64_t)pass->items[i].n_tok * kv_lane_len(pass->items[i].kv, pass->l, 0);
+        for (int32_t h = 0; h < hp->n_head_kv; h++)
+            n_key += (int64_t)pass->items[i].n_tok * kv_lane_len(pass->items[i].kv, pass->l, h);
     for (int32_t i = 0; i < pass->n_chunk; i++)
         n_scored += kv_lane_len(pass->chunk[i].item->kv, pass->l, 0);
-    *attend = (n_key + pass->n_tok) * hp->n_head * (hp->dim_k + hp->dim_v);
+    int64_t n_group = hp->n_head / hp->n_head_kv;
+    *attend = (n_key + (int64_t)pass->n_tok * hp->n_head_kv) * n_group * (hp->dim_k + hp->dim_v);
     *select = n_scored * hp->n_head * hp->dim_k;
+}
+
+/* Parts of a group that become calls of their own: more than one where some lane is so much longer
+   than others that one thread would be at it while all others wait. Each part reads the lane
+   anew. */
+static int32_t count_parts(const struct pi_pass *pass)
+{
+    int32_t n_head = pass->model->hp.n_head_kv, n_group = pass->model->hp.n_head / n_head;
+    int64_t all = 0, longest = 0;
+    bool uneven = false;
+    for (int32_t i = 0; i < pass->n_segment && pass->n_thread > 1; i++) {
+        const struct pi_pass_segment *s = &pass->segment[i];
+        int64_t most = 0, sum = 0;
+        for (int32_t h = 0; h < n_head; h++) {
+            int64_t len = kv_lane_len(pass->items[s->item].kv, pass->l, h);
+            most = pi_max(most, len);
+            sum += len;
+        }
+        uneven = uneven || most * n_head > sum + sum / 4;
+        longest = pi_max(longest, most * pi_min(s->n_tok, pass->tile));
+        all += sum * s->n_tok;
+    }
+    bool waits = uneven && longest * pass->n_thread > all + all / 4;
+    bool apart = pass->n_chunk == 0 && pass->n_watched == 0;
+    return waits && apart ? (int32_t)pi_min(pass->n_thread, n_group) : 1;
 }
 
 void pi_pass_attention_run(struct pi_pass *pass)
@@ -343,8 +384,10 @@ void pi_pass_attention_run(struct pi_pass *pass)
     if (n_unit > 0 && pass->reader.selected != NULL)
         pi_parallel_items(pi_pass_threads_for(pass, select_work), pass->n_chunk, selected_items,
                           pass);
+    pass->n_part = count_parts(pass);
     pi_parallel_items(pi_pass_threads_for(pass, attend_work),
-                      ((int64_t)pass->tile0[pass->n_segment] + pass->n_watched) * hp->n_head_kv,
+                      ((int64_t)pass->tile0[pass->n_segment] + pass->n_watched) * hp->n_head_kv *
+                          pass->n_part,
                       attend_items, pass);
     if (n_unit > 0 && pass->reader.attended != NULL)
         pi_parallel_items(pi_pass_threads_for(pass, select_work), n_unit, attended_items, pass);

@@ -61,8 +61,10 @@ struct pi_pass {
     int32_t *tile0; /* [max_tok + 1] first attention tile of a segment */
 
     struct pi_pass_watch watch; /* attended NULL: nobody watches */
-    int32_t watch_tile;         /* tokens of a watched item in one attention call */
-    int32_t *watched;           /* [max_tok] items that are watched; NULL without a watch */
+    int32_t
+        n_part; /* of the query heads of a group in the running layer's attention, a call each */
+    int32_t watch_tile; /* tokens of a watched item in one attention call */
+    int32_t *watched;   /* [max_tok] items that are watched; NULL without a watch */
     int32_t n_watched;
     int32_t *slot;     /* [max_tok][n_head_kv] of an item's first token in the running layer */
     float *watch_rows; /* [n_thread][rows of a tile][watch_stride + numbers beside] */
