@@ -74,7 +74,7 @@ static const struct keep_policy coarse = {
 
 #define RULE_KEYS                                                                                  \
     "budget, slack, prefix, sinks, window, recent, pin-prompt, segments, granularity, combine, "   \
-    "batch, overwrite, layers, heads"
+    "batch, rounds, overwrite, layers, heads, split, stats"
 
 static void test_options(void **state)
 {
