@@ -410,3 +410,41 @@ void stats_lane_shares(const struct stats_importance *m, double retention, doubl
     for (int32_t i = 0; i < m->n_lane; i++)
         share[i] += part * (share_above(m, i, lo) - share[i]);
 }
+
+/* ---- for callers ---- */
+
+pith_status pith_stats_get_importance(const pith_stats *s, pith_importance_info *out)
+{
+    const struct stats_importance *m = s->importance;
+    if (m == NULL)
+        return PITH_NOT_FOUND;
+    *out = (pith_importance_info){.n_layer = m->n_layer,
+                                  .n_head_kv = s->n_head_kv,
+                                  .n_lane = m->n_lane,
+                                  .n_map = m->n_map,
+                                  .mean = m->mean,
+                                  .deviation = m->deviation,
+                                  .key_r2 = m->key_r2,
+                                  .hidden_r2 = m->hidden_r2};
+    return PITH_OK;
+}
+
+pith_status pith_stats_get_map(const pith_stats *s, int32_t i, pith_importance_map *out)
+{
+    const struct stats_importance *m = s->importance;
+    if (m == NULL || i < 0 || i >= m->n_map)
+        return PITH_NOT_FOUND;
+    *out = (pith_importance_map){.policy = m->map[i].policy,
+                                 .slope = m->map[i].slope,
+                                 .intercept = m->map[i].intercept,
+                                 .correlation = m->map[i].correlation};
+    return PITH_OK;
+}
+
+pith_status pith_stats_get_shares(const pith_stats *s, double retention, double *share)
+{
+    if (s->importance == NULL)
+        return PITH_NOT_FOUND;
+    stats_lane_shares(s->importance, retention, share);
+    return PITH_OK;
+}
