@@ -17,7 +17,7 @@ from peer import Peer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MODEL = "smollm2-135m-instruct-q4_1.gguf"
-GAP = 0.05
+GAP = 0.1
 N_TOKEN = 24
 PROMPTS = [
     "The capital of France is",
@@ -51,7 +51,7 @@ def main():
             told = dict(line.split(" ", 1) for line in
                         peer.story(model, prompt, N_TOKEN).splitlines()
                         if line.split(" ", 1)[0] in ("prompt", "ids", "gap"))
-            print(f"gap {told['gap']}: {prompt}")
+            print(f"gap {told['gap']}: {prompt}", flush=True)
             if float(told["gap"]) >= GAP:
                 lines += [f"opening {prompt}", f"prompt {told['prompt']}", f"ids {told['ids']}"]
     with open(os.path.join(ROOT, "tests", "golden", "real.txt"), "w") as file:
