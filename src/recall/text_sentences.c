@@ -29,13 +29,17 @@ static const struct {
 /* Behind these a full stop ends no sentence. */
 static const char *const titles[] = {"dr", "mr", "mrs", "ms", "prof", "st", "vs", "no", "jr", "sr"};
 
-/* A sentence that begins with one of these wants an answer, with a question mark or without. */
+/* A sentence that begins with one of these wants an answer, without a question mark, too. */
 static const char *const demands[] = {
-    "answer",   "complete", "count",     "describe",  "explain", "find",      "give",     "how",
-    "identify", "list",     "name",      "please",    "print",   "provide",   "quote",    "recall",
-    "repeat",   "return",   "say",       "show",      "state",   "summarise", "summarize", "tell",
-    "translate", "what",    "when",      "where",     "which",   "who",       "whom",     "whose",
-    "why",      "write",
+    "answer",    "complete", "count",     "describe", "explain", "find",    "give",
+    "identify",  "list",     "name",      "please",   "print",   "provide", "quote",
+    "recall",    "repeat",   "return",    "say",      "show",    "state",   "summarise",
+    "summarize", "tell",     "translate", "write",
+};
+
+/* The same where it ends with no mark at all: with a full stop it tells something. */
+static const char *const pronouns[] = {
+    "how", "what", "when", "where", "which", "who", "whom", "whose", "why",
 };
 
 static bool is_letter(char c)
@@ -63,6 +67,16 @@ static bool is_word(const char *text, size_t n, const char *const *words, size_t
             return true;
     }
     return false;
+}
+
+/* Whether the word at `at` is one that sentences which ask begin with. */
+static bool begins_request(const char *text, size_t len, size_t at)
+{
+    size_t end = at;
+    while (end < len && is_letter(text[end]))
+        end++;
+    return is_word(text + at, end - at, demands, PI_LEN(demands)) ||
+           is_word(text + at, end - at, pronouns, PI_LEN(pronouns));
 }
 
 /* Bytes of the mark at text [n], 0: none. */
@@ -118,7 +132,7 @@ static size_t end_of_run(const char *text, size_t len, size_t begin, size_t at, 
     if (end < len && !pi_is_space(text[end]))
         return 0;
     size_t next = skip_space(text, len, end);
-    bool small = next < len && is_small(text[next]);
+    bool small = next < len && is_small(text[next]) && !begins_request(text, len, next);
     bool line_ends = next == len || memchr(text + end, '\n', next - end) != NULL;
     if (question && at > begin && text[at - 1] == ' ' && small && !line_ends)
         return 0; /* a ? b : c */
@@ -138,10 +152,7 @@ static bool goes_on(const char *text, size_t len, size_t line, size_t at)
         next++;
     if (next == len || text[next] == '\n' || at - line < WRAPPED_BYTES)
         return false;
-    size_t word = next;
-    while (word < len && is_small(text[word]))
-        word++;
-    return word > next && !is_word(text + next, word - next, demands, PI_LEN(demands));
+    return is_small(text[next]) && !begins_request(text, len, next);
 }
 
 /* Back from a cut to the end of a word, or of a character at least. */
@@ -194,6 +205,9 @@ bool text_sentence_next(const char *text, size_t len, size_t *at, struct text_se
     size_t word = begin;
     while (word < out->end && is_letter(text[word]))
         word++;
-    out->demands = is_word(text + begin, word - begin, demands, PI_LEN(demands));
+    char last = text[out->end - 1];
+    bool open = is_letter(last) || (last >= '0' && last <= '9') || last == ':';
+    out->demands = is_word(text + begin, word - begin, demands, PI_LEN(demands)) ||
+                   (open && is_word(text + begin, word - begin, pronouns, PI_LEN(pronouns)));
     return true;
 }

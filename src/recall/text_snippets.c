@@ -15,15 +15,15 @@
 #include "base/utf8.h"
 #include "recall/text_sentences.h"
 
-#define WORDS_MAX 64         /* of a question: a bit each */
-#define PARTS_MAX 8          /* sentences that are taken for their own sake */
-#define WORTH 0.5            /* of the best sentence's score: what is less is not taken */
-#define COVERED 0.2          /* of the weight of a question's words, which something must have */
-#define RARE 8               /* a word is rare that is in no more than one of so many sentences .. */
-#define RARE_SENTENCES 2     /* .. or in so few */
-#define NEIGHBOUR_SHARE 0.5  /* of the weight of words that only a neighbour has */
-#define NEIGHBOUR_CHARS 300  /* a longer neighbour is no context */
-#define LEAST_CHARS 24       /* a shorter cut of a sentence tells nothing */
+#define WORDS_MAX 64        /* of a question: a bit each */
+#define PARTS_MAX 8         /* sentences that are taken for their own sake */
+#define WORTH 0.5           /* of the best sentence's score: what is less is not taken */
+#define COVERED 0.2         /* of the weight of a question's words, which something must have */
+#define RARE 8              /* a word is rare that is in no more than one of so many sentences .. */
+#define RARE_SENTENCES 2    /* .. or in so few */
+#define NEIGHBOUR_SHARE 0.5 /* of the weight of words that only a neighbour has */
+#define NEIGHBOUR_CHARS 300 /* a longer neighbour is no context */
+#define LEAST_CHARS 24      /* a shorter cut of a sentence tells nothing */
 
 static const char heading[] = "Earlier in this text:\n";
 static const char ending[] = "\n";
@@ -31,17 +31,17 @@ static const char ending[] = "\n";
 /* Words of questions that are not what is asked for. Where other languages ask, the weight of words
    by how many sentences have them does the same. */
 static const char *const stop_words[] = {
-    "a",      "about", "above",    "after", "all",   "also",   "an",       "and",   "answer",
-    "any",    "are",   "as",       "at",    "be",    "been",   "but",      "by",    "can",
-    "could",  "did",   "do",       "does",  "earlier", "else", "following", "for",  "from",
-    "give",   "given", "had",      "has",   "have",  "he",     "her",      "his",   "how",
-    "i",      "if",    "in",       "into",  "is",    "it",     "its",      "just",  "list",
-    "me",     "mention", "mentioned", "my", "no",    "not",    "nothing",  "of",    "on",
-    "only",   "or",    "our",      "please", "question", "s",  "said",     "say",   "she",
-    "should", "so",    "tell",     "text",  "than",  "that",   "the",      "their", "them",
-    "then",   "there", "these",    "they",  "this",  "those",  "to",       "us",    "was",
-    "we",     "were",  "what",     "when",  "where", "which",  "who",      "whom",  "whose",
-    "why",    "will",  "with",     "would", "you",   "your",
+    "a",      "about",   "above",     "after",  "all",      "also",  "an",        "and",   "answer",
+    "any",    "are",     "as",        "at",     "be",       "been",  "but",       "by",    "can",
+    "could",  "did",     "do",        "does",   "earlier",  "else",  "following", "for",   "from",
+    "give",   "given",   "had",       "has",    "have",     "he",    "her",       "his",   "how",
+    "i",      "if",      "in",        "into",   "is",       "it",    "its",       "just",  "list",
+    "me",     "mention", "mentioned", "my",     "no",       "not",   "nothing",   "of",    "on",
+    "only",   "or",      "our",       "please", "question", "s",     "said",      "say",   "she",
+    "should", "so",      "tell",      "text",   "than",     "that",  "the",       "their", "them",
+    "then",   "there",   "these",     "they",   "this",     "those", "to",        "us",    "was",
+    "we",     "were",    "what",      "when",   "where",    "which", "who",       "whom",  "whose",
+    "why",    "will",    "with",      "would",  "you",      "your",
 };
 
 struct word {
@@ -249,8 +249,7 @@ static void score_sentences(struct picker *p)
     for (int32_t i = 0; i < p->n; i++) {
         struct sentence *s = &p->sentence[i];
         s->own = weigh(p, s->has);
-        double words =
-            s->own + NEIGHBOUR_SHARE * weigh(p, has_near(p, i) & ~s->has) * (s->own > 0);
+        double words = s->own + NEIGHBOUR_SHARE * weigh(p, has_near(p, i) & ~s->has) * (s->own > 0);
         if (meaning > 0)
             s->score = (all > 0 ? (1 - meaning) * words / all : 0) + meaning * s->hit->score;
         else
