@@ -137,7 +137,7 @@ static bool find_tail(const char *message, size_t len, struct found *out)
             break;
         asks = asks || tail[first - 1].asks;
     }
-    *out = (struct found){SOURCE_TAIL, tail[first].begin, len, asks};
+    *out = (struct found){SOURCE_TAIL, text_question_begin(message, &tail[first]), len, asks};
     return true;
 }
 

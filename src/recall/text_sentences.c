@@ -31,15 +31,24 @@ static const char *const titles[] = {"dr", "mr", "mrs", "ms", "prof", "st", "vs"
 
 /* A sentence that begins with one of these wants an answer, without a question mark, too. */
 static const char *const demands[] = {
-    "answer",    "complete", "count",     "describe", "explain", "find",    "give",
-    "identify",  "list",     "name",      "please",   "print",   "provide", "quote",
-    "recall",    "repeat",   "return",    "say",      "show",    "state",   "summarise",
-    "summarize", "tell",     "translate", "write",
+    "answer", "complete", "count",     "describe",  "explain", "find",      "give",   "identify",
+    "list",   "name",     "please",    "provide",   "quote",   "recall",    "repeat", "say",
+    "show",   "state",    "summarise", "summarize", "tell",    "translate", "write",
 };
 
 /* The same where it ends with no mark at all: with a full stop it tells something. */
 static const char *const pronouns[] = {
     "how", "what", "when", "where", "which", "who", "whom", "whose", "why",
+};
+
+/* Other words that questions begin with; the second sort only before a pronoun ("on which"). */
+static const char *const auxiliaries[] = {
+    "are",  "can", "could",  "did", "do",   "does", "had",   "has",
+    "have", "is",  "should", "was", "were", "will", "would",
+};
+static const char *const prepositions[] = {
+    "after", "at", "before", "by", "during", "for",   "from", "in",
+    "of",    "on", "since",  "to", "under",  "until", "with",
 };
 
 static bool is_letter(char c)
@@ -69,14 +78,33 @@ static bool is_word(const char *text, size_t n, const char *const *words, size_t
     return false;
 }
 
+static size_t end_of_word(const char *text, size_t len, size_t at)
+{
+    while (at < len && is_letter(text[at]))
+        at++;
+    return at;
+}
+
 /* Whether the word at `at` is one that sentences which ask begin with. */
 static bool begins_request(const char *text, size_t len, size_t at)
 {
-    size_t end = at;
-    while (end < len && is_letter(text[end]))
-        end++;
-    return is_word(text + at, end - at, demands, PI_LEN(demands)) ||
-           is_word(text + at, end - at, pronouns, PI_LEN(pronouns));
+    size_t n = end_of_word(text, len, at) - at;
+    return is_word(text + at, n, demands, PI_LEN(demands)) ||
+           is_word(text + at, n, pronouns, PI_LEN(pronouns));
+}
+
+/* The same for sentences that end with a question mark. */
+static bool begins_question(const char *text, size_t len, size_t at)
+{
+    size_t end = end_of_word(text, len, at), next = end;
+    if (begins_request(text, len, at) ||
+        is_word(text + at, end - at, auxiliaries, PI_LEN(auxiliaries)))
+        return true;
+    while (next < len && text[next] == ' ')
+        next++;
+    size_t n = end_of_word(text, len, next) - next;
+    return is_word(text + at, end - at, prepositions, PI_LEN(prepositions)) &&
+           is_word(text + next, n, pronouns, PI_LEN(pronouns));
 }
 
 /* Bytes of the mark at text [n], 0: none. */
@@ -152,6 +180,8 @@ static bool goes_on(const char *text, size_t len, size_t line, size_t at)
         next++;
     if (next == len || text[next] == '\n' || at - line < WRAPPED_BYTES)
         return false;
+    if (next > at + 2 || strchr(";{}):>", text[at - 1]) != NULL) /* code */
+        return false;
     return is_small(text[next]) && !begins_request(text, len, next);
 }
 
@@ -179,6 +209,9 @@ static size_t find_end(const char *text, size_t len, size_t begin, bool *asks)
         } else if (text[at] == '.' || text[at] == '!' || text[at] == '?') {
             if ((end = end_of_run(text, len, begin, at, asks)) > 0)
                 return end;
+        } else if (text[at] == ';' && at + 2 < len && text[at + 1] == ' ' && text[at + 2] >= 'A' &&
+                   text[at + 2] <= 'Z') {
+            return at + 1;
         } else if (((uint8_t)text[at] & 0x80) != 0 &&
                    (end = mark_at(text + at, len - at, asks)) > 0) {
             end += at;
@@ -202,12 +235,24 @@ bool text_sentence_next(const char *text, size_t len, size_t *at, struct text_se
         out->end--;
     while (begin < out->end && !is_letter(text[begin]))
         begin++;
-    size_t word = begin;
-    while (word < out->end && is_letter(text[word]))
-        word++;
+    size_t n = end_of_word(text, out->end, begin) - begin;
     char last = text[out->end - 1];
     bool open = is_letter(last) || (last >= '0' && last <= '9') || last == ':';
-    out->demands = is_word(text + begin, word - begin, demands, PI_LEN(demands)) ||
-                   (open && is_word(text + begin, word - begin, pronouns, PI_LEN(pronouns)));
+    out->demands = is_word(text + begin, n, demands, PI_LEN(demands)) ||
+                   (open && is_word(text + begin, n, pronouns, PI_LEN(pronouns)));
     return true;
+}
+
+size_t text_question_begin(const char *text, const struct text_sentence *s)
+{
+    size_t begin = s->begin, last = s->begin;
+    while (begin < s->end && !is_letter(text[begin]))
+        begin++;
+    if (!s->asks || begins_question(text, s->end, begin))
+        return s->begin;
+    for (size_t at = begin + 1; at < s->end; at++)
+        if (pi_is_space(text[at - 1]) && text[at] >= 'A' && text[at] <= 'Z' &&
+            begins_question(text, s->end, at))
+            last = at;
+    return last;
 }

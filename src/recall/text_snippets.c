@@ -19,6 +19,7 @@
 #define PARTS_MAX 8         /* sentences that are taken for their own sake */
 #define WORTH 0.5           /* of the best sentence's score: what is less is not taken */
 #define COVERED 0.2         /* of the weight of a question's words, which something must have */
+#define ASKED_WORDS 6       /* words that a question has at most beside its wording */
 #define RARE 8              /* a word is rare that is in no more than one of so many sentences .. */
 #define RARE_SENTENCES 2    /* .. or in so few */
 #define NEIGHBOUR_SHARE 0.5 /* of the weight of words that only a neighbour has */
@@ -232,6 +233,24 @@ static uint64_t has_near(const struct picker *p, int32_t i)
     return has;
 }
 
+/* The weight of a question of many words is that of its heaviest: others belong to the wording. */
+static double weigh_question(const struct picker *p)
+{
+    double top[ASKED_WORDS] = {0}, sum = 0;
+    for (int32_t k = 0; k < p->n_word; k++) {
+        double weight = p->word[k].weight;
+        for (int32_t i = 0; i < ASKED_WORDS; i++)
+            if (weight > top[i]) {
+                double lighter = top[i];
+                top[i] = weight;
+                weight = lighter;
+            }
+    }
+    for (int32_t i = 0; i < ASKED_WORDS; i++)
+        sum += top[i];
+    return sum;
+}
+
 /* Whether a sentence has a word that few have, and enough of what is asked for. */
 static bool is_worth(const struct picker *p, int32_t i)
 {
@@ -240,12 +259,12 @@ static bool is_worth(const struct picker *p, int32_t i)
     for (int32_t k = 0; k < p->n_word; k++)
         if (s->has >> k & 1)
             rare = rare || p->word[k].n <= pi_max(RARE_SENTENCES, p->n / RARE);
-    return rare && weigh(p, s->has | has_near(p, i)) >= COVERED * weigh(p, UINT64_MAX);
+    return rare && weigh(p, s->has | has_near(p, i)) >= COVERED * weigh_question(p);
 }
 
 static void score_sentences(struct picker *p)
 {
-    double meaning = p->wish->meaning, all = weigh(p, UINT64_MAX);
+    double meaning = p->wish->meaning, all = weigh_question(p);
     for (int32_t i = 0; i < p->n; i++) {
         struct sentence *s = &p->sentence[i];
         s->own = weigh(p, s->has);
