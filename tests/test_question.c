@@ -85,6 +85,13 @@ static void test_tail(void **state)
     expect_behind("\nWhat is the name of the harbour that was rebuilt\nafter the fire?",
                   "What is the name of the harbour that was rebuilt\nafter the fire?");
     expect_behind("See http://a.b/?q=1 for it. Which page is it?", "Which page is it?");
+    /* A text that breaks off in front of the question, with no mark between. */
+    expect_behind("At noon the ma What is the code word? Say it:",
+                  "What is the code word? Say it:");
+    expect_behind("They came to the ha On which day did they come?", "On which day did they come?");
+    expect_behind("They came to the ha Tell me the code word.", "Tell me the code word.");
+    expect_behind("Where did the band When She Sang play?",
+                  "Where did the band When She Sang play?");
     /* Nothing asks: the last sentence. */
     expect_behind("Nenne das Passwort von Walter.", "Nenne das Passwort von Walter.");
 }

@@ -163,7 +163,8 @@ static struct found find_last_sentence(const char *message, size_t len)
 {
     struct text_sentence tail[TAIL_SENTENCES];
     int32_t n = read_tail(message, len, tail);
-    return (struct found){SOURCE_LAST, n > 0 ? tail[n - 1].begin : len, len, false};
+    size_t begin = n > 0 ? text_question_begin(message, &tail[n - 1]) : len;
+    return (struct found){SOURCE_LAST, begin, len, false};
 }
 
 /* Without white space around it. */

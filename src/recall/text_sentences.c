@@ -243,16 +243,24 @@ bool text_sentence_next(const char *text, size_t len, size_t *at, struct text_se
     return true;
 }
 
+/* Whether a sentence's question, or where it has no question mark its demand, can begin at `at`. */
+static bool begins_here(const char *text, const struct text_sentence *s, size_t at)
+{
+    if (s->asks)
+        return begins_question(text, s->end, at);
+    return is_word(text + at, end_of_word(text, s->end, at) - at, demands, PI_LEN(demands));
+}
+
 size_t text_question_begin(const char *text, const struct text_sentence *s)
 {
     size_t begin = s->begin, last = s->begin;
     while (begin < s->end && !is_letter(text[begin]))
         begin++;
-    if (!s->asks || begins_question(text, s->end, begin))
+    if (begin == s->end || begins_here(text, s, begin))
         return s->begin;
     for (size_t at = begin + 1; at < s->end; at++)
         if (pi_is_space(text[at - 1]) && text[at] >= 'A' && text[at] <= 'Z' &&
-            begins_question(text, s->end, at))
+            begins_here(text, s, at))
             last = at;
     return last;
 }

@@ -24,9 +24,9 @@ struct text_sentence {
    an initial or a title ("Dr.") or before a small letter ends nothing. */
 bool text_sentence_next(const char *text, size_t len, size_t *at, struct text_sentence *out);
 
-/* Where the question in a sentence that asks begins: a text that breaks off without a mark in front
-   of it is in the same sentence. Then it is the last word with a capital that questions begin with,
-   where the sentence begins with none. */
+/* Where the question in a sentence begins: a text that breaks off without a mark in front of it is
+   in the same sentence. Then it is the last word with a capital that questions begin with (without
+   a question mark: demands), where the sentence begins with none. */
 size_t text_question_begin(const char *text, const struct text_sentence *s);
 
 #endif
