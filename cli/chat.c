@@ -72,6 +72,7 @@ struct chat {
     int32_t cap;
     struct cli_text answer; /* the one being generated */
     size_t answer_cap;
+    char *recalled; /* for the last message; NULL: nothing */
 };
 
 static void add_message(struct chat *c, const char *role, const char *content, size_t len)
@@ -138,6 +139,7 @@ static bool answer(struct chat *c)
     params.sample = c->sample;
     params.progress = cli_progress_step;
     params.progress_user = &progress;
+    params.recalled = c->recalled;
 
     c->answer.len = 0;
     pith_status status =
@@ -161,23 +163,18 @@ static bool answer(struct chat *c)
     return true;
 }
 
-/* The user's message, and before it what is recalled for it: as a system message, or where the
-   template has none there, at the message's own head. */
+/* The user's message, with what is recalled for it in front of its question. */
 static void add_turn(struct chat *c, const char *text, size_t len)
 {
-    char *found = recall_find(&c->s, text, len);
-    if (found != NULL && !recall_takes_system(&c->s, &c->options->chat)) {
-        size_t size = strlen(found) + len + 2;
-        char *both = cli_alloc(size, 1);
-        snprintf(both, size, "%s\n%.*s", found, (int)len, text);
-        add_message(c, "user", both, size - 1);
-        free(both);
+    pith_recall_free(c->recalled);
+    c->recalled = recall_find(&c->s, text, len);
+    if (c->recalled != NULL) {
+        struct cli_text both = recall_join(text, len, c->recalled);
+        add_message(c, "user", both.data, both.len);
+        free(both.data);
     } else {
-        if (found != NULL)
-            add_message(c, "system", found, strlen(found));
         add_message(c, "user", text, len);
     }
-    pith_recall_free(found);
 }
 
 /* One turn. A message that got no answer is forgotten, so that it can be asked again. */
@@ -439,6 +436,7 @@ static int run(void *options)
     drop_messages(&c, 0);
     free(c.messages);
     free(c.answer.data);
+    pith_recall_free(c.recalled);
     free(c.bias);
     session_free(&c.s);
     return EXIT_SUCCESS;

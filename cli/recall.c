@@ -100,12 +100,18 @@ char *recall_find(const struct session *s, const char *message, size_t len)
     return text;
 }
 
-bool recall_takes_system(const struct session *s, const struct chat_options *o)
+struct cli_text recall_join(const char *message, size_t len, const char *found)
 {
-    static const pith_message messages[] = {
-        {"user", "a"}, {"assistant", "b"}, {"system", "c"}, {"user", "d"}};
-    size_t len;
-    pith_status status =
-        pith_chat_render(s->model, o->template_name, messages, 4, 0, NULL, 0, &len, NULL);
-    return status == PITH_OK || status == PITH_RANGE;
+    size_t at = pith_recall_place(message, len), n = strlen(found);
+    struct cli_text out = {cli_alloc(len + n + 2, 1), 0};
+    bool line = at > 0 && message[at - 1] != '\n';
+    memcpy(out.data, message, at);
+    out.len = at;
+    if (line)
+        out.data[out.len++] = '\n';
+    memcpy(out.data + out.len, found, n);
+    out.len += n;
+    memcpy(out.data + out.len, message + at, len - at);
+    out.len += len - at;
+    return out;
 }

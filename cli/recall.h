@@ -27,7 +27,8 @@ void recall_hint(const struct session *s);
    that is nothing; the caller frees with pith_recall_free. */
 char *recall_find(const struct session *s, const char *message, size_t len);
 
-/* Whether the template takes a system message between others. */
-bool recall_takes_system(const struct session *s, const struct chat_options *o);
+/* The message with that in front of its question, on lines of its own; the caller frees data, which
+   is terminated. */
+struct cli_text recall_join(const char *message, size_t len, const char *found);
 
 #endif

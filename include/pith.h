@@ -724,16 +724,26 @@ typedef struct pith_share_stats {
 
 PITH_API void pith_seq_share_stats(const pith_seq *seq, pith_share_stats *out);
 
-/* With recall `text`: the part of a user's message that is searched for, which is what follows the
-   last "question:" in any case, else its last 512 bytes, from a whole character on. */
+/* With recall `text`: the part of a user's message that is searched for. What follows the last
+   "question:" in any case, where that is near the end; else all of a short message; of a longer one
+   the last sentences that ask for something (a question mark, or a word such as "tell"), with what
+   follows them, or the first ones where those open the message; else the last sentence. It begins
+   and ends without white space. docs/recall.md has the rules. */
 PITH_API void pith_recall_question(const char *message, size_t len, const char **out,
                                    size_t *out_len);
 
-/* With recall `text`: the text to insert before the turn that asks the question, a system message's
-   content or a part of a prompt: a heading and the spans found, best first. *text is allocated,
-   terminated and freed by pith_recall_free; NULL where nothing is found, nothing was evicted, or
-   there is no such recall. Failures of the store are no errors: they are said once, and nothing is
-   found. NOMEM. */
+/* The byte of the message in front of which what is found belongs: where that question begins, its
+   label and the beginning of that line included, or the message's end where the question opens it.
+ */
+PITH_API size_t pith_recall_place(const char *message, size_t len);
+
+/* With recall `text`: the text to put into the user's message that asks, at pith_recall_place: a
+   heading and the sentences found, lines of their own. No more than the keep budget can hold until
+   the question is answered; runs a keep round first where a lane is over its budget, so that what
+   would go next is found, too. *text is allocated, terminated and freed by pith_recall_free; NULL
+   where nothing is found, nothing was evicted, or there is no such recall. Failures of the store
+   are no errors: they are said once, and nothing is found. NOMEM, and INVALID as
+   pith_seq_keep_round. */
 PITH_API pith_status pith_seq_recall_text(pith_seq *seq, const char *question, size_t len,
                                           char **text, pith_error *err);
 PITH_API void pith_recall_free(char *text);
@@ -909,7 +919,10 @@ typedef struct pith_generate_params {
                             text, or all of that text. NULL (default): nothing is recalled within a
                             prompt */
     size_t message_len;  /* bytes of it */
-    uint32_t reserved[4];
+    const char *recalled; /* what pith_seq_recall_text found, as it stands in the prompt's text: it
+                             and what follows are kept until the answer ends, as far as the budget
+                             holds them. NULL (default): nothing was put in */
+    uint32_t reserved[2];
 } pith_generate_params;
 
 PITH_API void pith_generate_params_default(pith_generate_params *out);
@@ -942,14 +955,15 @@ typedef struct pith_generate_result {
    A character that the last token leaves unfinished is not printed. params and result may be NULL.
 
    With params->message in an engine with recall `text`, a prompt that outgrows the keep budget is
-   recalled in the same turn: its tokens are evaluated up to the question (pith_recall_question of
-   the message, with the label "question:" and from the beginning of its line), what
-   pith_seq_recall_text finds for it is read there as plain text, no more than the keep budget holds
-   beside the question, and then the question and what follows it. The sequence then holds these
-   tokens, too, and where this fails, those before the question. Where nothing was evicted until
-   then, nothing is found, or the prompt's text does not hold the message's, the prompt is read as
-   it is. For a conversation, which keeps its messages, put what is found into a message of its own
-   before the prompt is rendered, as `pith chat` does, and leave params->message NULL.
+   recalled in the same turn: its tokens are evaluated up to the question (pith_recall_place of the
+   message), what pith_seq_recall_text finds for it is read there as plain text, and then the
+   question and what follows it, all of which stay until the answer ends or is longer than the keep
+   budget holds beside it. The sequence then holds these tokens, too, and where this fails, those
+   before the question. Where nothing was evicted until then, nothing is found, or the prompt's text
+   does not hold the message's, the prompt is read as it is; likewise where the message ends the
+   prompt, so that no template follows it, and neither a label nor a question mark asks. For a
+   conversation, which keeps its messages, put what is found into the message before the prompt is
+   rendered, as `pith chat` does, name it in params->recalled, and leave params->message NULL.
 
    As pith_batch_eval, also INVALID for a parameter out of range (named); running out of KV memory
    while generating is no failure but PITH_STOP_FULL. */

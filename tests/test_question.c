@@ -1,6 +1,7 @@
 /*
- * Where recall goes in a prompt: the byte and the token in front of its question, for texts with
- * and without a label, lines and a template around them; and that tokens on both sides stay.
+ * What of a message asks, and where recall goes in a prompt: the byte and the token in front of its
+ * question, for texts with and without a label, lines and a template around them; and that tokens
+ * on both sides stay.
  */
 #include <string.h>
 
@@ -15,32 +16,134 @@ static void expect_question(const char *message, const char *expected)
     const char *q;
     size_t len;
     pith_recall_question(message, strlen(message), &q, &len);
-    assert_int_equal(len, strlen(expected));
-    assert_memory_equal(q, expected, len);
-    assert_ptr_equal(q + len, message + strlen(message));
+    assert_true(q >= message && q + len <= message + strlen(message));
+    if (len != strlen(expected) || memcmp(q, expected, len) != 0)
+        fail_msg("\"%.*s\" is not \"%s\"", (int)len, q, expected);
 }
 
-static void test_question(void **state)
+/* A text of prose, which asks nothing, of at least 600 bytes. */
+#define SENTENCE "The old harbour was rebuilt after the fire, and ships came back. "
+#define LINE SENTENCE SENTENCE SENTENCE
+#define PROSE LINE LINE LINE LINE
+
+static void expect_behind(const char *behind, const char *expected)
 {
-    char text[1000];
+    char text[4096];
+    snprintf(text, sizeof(text), "%s%s", PROSE, behind);
+    expect_question(text, expected);
+}
+
+static void test_label(void **state)
+{
+    static char text[2000];
     const char *q;
     size_t len;
     (void)state;
-    expect_question("Question: a? QUESTION:b?\n", "b?\n");
+    expect_question("Question: a? QUESTION:b?\n", "b?");
     expect_question("question:", "");
-    expect_question("questions: a?", "questions: a?");
-    expect_question("", "");
+    expect_behind("Question: Who is\nAnton?\n", "Who is\nAnton?");
+    expect_behind("Is it? question: say the name", "say the name");
+    /* A label far before the end is one of the text. */
     memset(text, 'x', sizeof(text));
-    pith_recall_question(text, sizeof(text), &q, &len);
-    assert_ptr_equal(q, text + sizeof(text) - 512);
-    memcpy(text + sizeof(text) - 513, "\xe2\x82\xac", 3); /* a character lies across the limit */
-    pith_recall_question(text, sizeof(text), &q, &len);
-    assert_ptr_equal(q, text + sizeof(text) - 510);
-    assert_int_equal(len, 510);
     memcpy(text, "Question:", 9);
     pith_recall_question(text, sizeof(text), &q, &len);
-    assert_ptr_equal(q, text + 9);
+    assert_true(q > text + 9);
 }
+
+static void test_short(void **state)
+{
+    (void)state;
+    expect_question("", "");
+    expect_question(" \n ", "");
+    expect_question("questions: a?", "questions: a?");
+    expect_question(" Thanks. And the code word? Just say it. ",
+                    "Thanks. And the code word? Just say it.");
+}
+
+/* What asks at the end of a long message: filler before it has no part in it. */
+static void test_tail(void **state)
+{
+    (void)state;
+    expect_behind("What is the code word?", "What is the code word?");
+    expect_behind("What is the code word? Answer with the word, nothing else:",
+                  "What is the code word? Answer with the word, nothing else:");
+    expect_behind("Who sent it? And where is she now?\n", "Who sent it? And where is she now?");
+    /* A question of the text before has no part in what asks behind it. */
+    expect_behind("Why did they go? They had no bread. Tell me the name of the ship.",
+                  "Tell me the name of the ship.");
+    expect_behind("Who came?\n\nList the ships.", "List the ships.");
+    expect_behind("what is the code word? answer with just the word",
+                  "what is the code word? answer with just the word");
+    expect_behind("Tell me the code word.", "Tell me the code word.");
+    expect_behind("Who is Dr. J. Smith of No. 7?", "Who is Dr. J. Smith of No. 7?");
+    expect_behind("\"Who is it?\" he asked. Name the ship!", "Name the ship!");
+    expect_behind("(Which of the two is older?)", "(Which of the two is older?)");
+    expect_behind("Quel est le mot de passe ?", "Quel est le mot de passe ?");
+    /* Lines end sentences, but for those that were wrapped. */
+    expect_behind("\n    }\nwhat does main return?", "what does main return?");
+    expect_behind("\nreturn a ? b : c;\nWhich value is returned?", "Which value is returned?");
+    expect_behind("\nWhat is the name of the harbour that was rebuilt\nafter the fire?",
+                  "What is the name of the harbour that was rebuilt\nafter the fire?");
+    expect_behind("See http://a.b/?q=1 for it. Which page is it?", "Which page is it?");
+    /* A text that breaks off in front of the question, with no mark between. */
+    expect_behind("At noon the ma What is the code word? Say it:",
+                  "What is the code word? Say it:");
+    expect_behind("They came to the ha On which day did they come?", "On which day did they come?");
+    expect_behind("They came to the ha Tell me the code word.", "Tell me the code word.");
+    expect_behind("Where did the band When She Sang play?",
+                  "Where did the band When She Sang play?");
+    /* Nothing asks: the last sentence. */
+    expect_behind("Nenne das Passwort von Walter.", "Nenne das Passwort von Walter.");
+}
+
+static void test_scripts(void **state)
+{
+    (void)state;
+    /* Chinese, without blanks between sentences; Arabic; Greek; Hindi. */
+    expect_behind("\xe8\xbf\x99\xe6\x98\xaf\xe4\xb9\xa6\xe3\x80\x82\xe5\xaf\x86\xe7\xa0\x81\xe6\x98"
+                  "\xaf\xe4\xbb\x80\xe4\xb9\x88\xef\xbc\x9f",
+                  "\xe5\xaf\x86\xe7\xa0\x81\xe6\x98\xaf\xe4\xbb\x80\xe4\xb9\x88\xef\xbc\x9f");
+    expect_behind("\xd9\x85\xd8\xa7 \xd8\xa7\xd8\xb3\xd9\x85\xd9\x87\xd8\x9f",
+                  "\xd9\x85\xd8\xa7 \xd8\xa7\xd8\xb3\xd9\x85\xd9\x87\xd8\x9f");
+    expect_behind("\xcf\x80\xce\xbf\xce\xb9\xce\xbf\xcd\xbe",
+                  "\xcf\x80\xce\xbf\xce\xb9\xce\xbf\xcd\xbe");
+    expect_behind("\xe0\xa4\x95\xe0\xa5\xa4 Who?", "Who?");
+}
+
+/* A question that opens the message. */
+static void test_head(void **state)
+{
+    char text[4096];
+    (void)state;
+    snprintf(text, sizeof(text), "When does the train leave? %s", PROSE);
+    expect_question(text, "When does the train leave?");
+    snprintf(text, sizeof(text), "Here is a text.\n%sAnd what is it?", PROSE);
+    expect_question(text, "And what is it?");
+}
+
+/* Bytes that are no text, and sentences without end. */
+static void test_any_bytes(void **state)
+{
+    static char text[3000];
+    const char *q;
+    size_t len;
+    (void)state;
+    for (int32_t round = 0; round < 64; round++) {
+        for (size_t i = 0; i < sizeof(text); i++)
+            text[i] =
+                (char)(round < 2
+                           ? (round == 0 ? 'a' : '.')
+                           : "a.?! \n\"\xe3\x80\x82\xef\xbc\x9f:"[(i * 7 + i / 3 * (size_t)round) %
+                                                                  14]);
+        for (size_t n = 0; n < sizeof(text); n += 97) {
+            pith_recall_question(text, n, &q, &len);
+            assert_true(q >= text && q + len <= text + n);
+            assert_true(pith_recall_place(text, n) <= n);
+        }
+    }
+}
+
+/* ---- its place ---- */
 
 static void expect_place(const char *text, const char *message, const char *rest,
                          const char *question)
@@ -80,23 +183,47 @@ static void test_place(void **state)
     expect_place("B?", "Question: B?", NULL, NULL);
 }
 
-/* Without a label the last 512 bytes ask; their line begins near, or only their word does. */
-static void test_tail(void **state)
+/* Templates around the same message: the place is in front of its question, in the message. */
+static void test_templates(void **state)
 {
-    static char text[2001];
-    struct pi_question q;
+    static const char *const around[][2] = {
+        {"<|im_start|>system\nWhat?<|im_end|>\n<|im_start|>user\n",
+         "<|im_end|>\n<|im_start|>assistant\n"},
+        {"<s>[INST] ", " [/INST]"},
+        {"<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n"},
+        {"<|user|>\n", "<|end|>\n<|assistant|>\n"},
+        {"", "\nAnswer:"},
+    };
+    static const char ask[] = "Who is Anton? Say the name.";
+    char message[4096], text[8192], rest[256];
     (void)state;
-    for (size_t i = 0; i < 2000; i++)
-        text[i] = i % 10 == 9 ? ' ' : (char)('a' + i % 7);
-    size_t at = pi_question_place(text, 2000, text, 2000, &q);
-    assert_int_equal(at, 1480); /* 1488 lies in the word from 1480 on */
-    text[1300] = '\n';
-    assert_int_equal(pi_question_place(text, 2000, text, 2000, &q), 1301);
-    text[1200] = '\n';
-    text[1300] = ' ';
-    assert_int_equal(pi_question_place(text, 2000, text, 2000, &q), 1480);
-    memset(text, 'a', 2000); /* one word: as far back as a line may be */
-    assert_int_equal(pi_question_place(text, 2000, text, 2000, &q), 1488 - 256);
+    for (size_t i = 0; i < PI_LEN(around); i++) {
+        snprintf(message, sizeof(message), "%s%s", PROSE, ask);
+        snprintf(text, sizeof(text), "%s%s%s", around[i][0], message, around[i][1]);
+        snprintf(rest, sizeof(rest), "%s%s", ask, around[i][1]);
+        expect_place(text, message, rest, ask);
+        /* A question that opens the message: behind it. */
+        snprintf(message, sizeof(message), "%s %sThe end.", ask, PROSE);
+        snprintf(text, sizeof(text), "%s%s%s", around[i][0], message, around[i][1]);
+        expect_place(text, message, around[i][1], ask);
+    }
+    snprintf(message, sizeof(message), "%s%s", PROSE, ask);
+    assert_string_equal(message + pith_recall_place(message, strlen(message)), ask);
+}
+
+/* A text without a template that does not end with a question is to be continued. */
+static void test_bare(void **state)
+{
+    char text[4096];
+    (void)state;
+    expect_place(PROSE, PROSE, NULL, NULL);
+    snprintf(text, sizeof(text), "Who is it? %sThen they", PROSE);
+    expect_place(text, text, NULL, NULL);
+    snprintf(text, sizeof(text), "%sTell the name.", PROSE);
+    expect_place(text, text, NULL, NULL);
+    expect_place("Once upon a time", "Once upon a time", NULL, NULL);
+    snprintf(text, sizeof(text), "%sWho is it?\n", PROSE);
+    expect_place(text, text, "Who is it?\n", "Who is it?");
 }
 
 /* The token that begins the question, for a prompt with tokens before and behind its message. */
@@ -133,10 +260,11 @@ static void test_tokens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_question),
-        cmocka_unit_test(test_place),
-        cmocka_unit_test(test_tail),
-        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_label), cmocka_unit_test(test_short),
+        cmocka_unit_test(test_tail),  cmocka_unit_test(test_scripts),
+        cmocka_unit_test(test_head),  cmocka_unit_test(test_any_bytes),
+        cmocka_unit_test(test_place), cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_bare),  cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

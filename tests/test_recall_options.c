@@ -216,44 +216,12 @@ static void test_does_not_go_together(void **state)
     }
 }
 
-/* ---- the question ---- */
-
-static void check_question(const char *message, const char *expected)
-{
-    const char *out;
-    size_t len;
-    pith_recall_question(message, strlen(message), &out, &len);
-    assert_true(out >= message && out + len == message + strlen(message));
-    assert_int_equal(len, strlen(expected));
-    assert_memory_equal(out, expected, len);
-}
-
-static void test_question(void **state)
-{
-    char text[1024];
-    (void)state;
-    check_question("", "");
-    check_question("What is it?", "What is it?");
-    check_question("Text. Question: who?", " who?");
-    check_question("Question: one\nQUESTION: two\nqUeStIoN: three", " three");
-    check_question("question:", "");
-    memset(text, 'a', 600);
-    text[600] = '\0';
-    check_question(text, text + 88);
-    /* Characters of three bytes: 512 is 2 more than a multiple of 3. */
-    for (size_t i = 0; i < 300; i++)
-        memcpy(text + 3 * i, "\xe2\x82\xac", 3);
-    text[900] = '\0';
-    check_question(text, text + 900 - 510);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),   cmocka_unit_test(test_types),
         cmocka_unit_test(test_refused),  cmocka_unit_test(test_listing),
         cmocka_unit_test(test_shares),   cmocka_unit_test(test_does_not_go_together),
-        cmocka_unit_test(test_question),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -158,7 +158,7 @@ static void test_clean(void **state)
     assert_string_equal(nul, "a b");
 }
 
-/* ---- words and the message ---- */
+/* ---- words and ranks ---- */
 
 static void expect_words(const char *text, const char *wanted)
 {
@@ -184,41 +184,6 @@ static void test_words(void **state)
     char *query = text_query("is IT \"it\" OR not; drop", 23);
     assert_string_equal(query, "\"is\" OR \"it\" OR \"or\" OR \"not\" OR \"drop\"");
     pi_mem_free(query);
-}
-
-static void test_message(void **state)
-{
-    struct text_hit hit[] = {
-        {.first = 100, .last = 130, .layer = -1, .text = (char *)"the code is 7742"},
-        {.first = 105, .last = 110, .layer = -1, .text = (char *)"code"}, /* lies in the first */
-        {.first = 7, .last = 9, .layer = 3, .text = (char *)"caf\xc3\xa9"},
-    };
-    struct text_hits hits = {.hit = hit, .n = 3};
-    const char *wanted =
-        "[Recovered context from earlier in this session (evicted from KV cache, restored via "
-        "longctx)]:\n"
-        "\n--- evicted span (tokens 100..130, layer -1) ---\nthe code is 7742\n"
-        "\n--- evicted span (tokens 7..9, layer 3) ---\ncaf\xc3\xa9\n";
-    char *text = NULL;
-    int32_t n;
-    pith_error err;
-    (void)state;
-    check(text_message(&hits, 8000, &text, &n, &err), &err);
-    assert_string_equal(text, wanted);
-    assert_int_equal(n, 2);
-    pi_mem_free(text);
-    /* One byte of it is no character: exactly that many fit, and one less ends after the first. */
-    int32_t chars = (int32_t)strlen(wanted) - 1;
-    check(text_message(&hits, chars, &text, &n, &err), &err);
-    assert_int_equal(n, 2);
-    pi_mem_free(text);
-    check(text_message(&hits, chars - 1, &text, &n, &err), &err);
-    assert_int_equal(n, 1);
-    assert_int_equal(strlen(text), strstr(wanted, "\n--- evicted span (tokens 7") - wanted);
-    pi_mem_free(text);
-    check(text_message(&hits, 100, &text, &n, &err), &err);
-    assert_null(text);
-    assert_int_equal(n, 0);
 }
 
 static void test_rank(void **state)
@@ -270,7 +235,6 @@ int main(void)
         cmocka_unit_test(test_growth_is_local),
         cmocka_unit_test(test_clean),
         cmocka_unit_test(test_words),
-        cmocka_unit_test(test_message),
         cmocka_unit_test(test_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

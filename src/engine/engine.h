@@ -11,7 +11,8 @@
 #include "recall/text.h"
 #include "share/share.h"
 
-#define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights */
+#define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights   \
+                           */
 
 /* How far a sequence's recalls are. */
 struct pi_recall_point {
@@ -161,19 +162,13 @@ int32_t pi_engine_take(const struct pith_engine *e, const pith_batch_item *item,
 
 /* ---- recall.c ---- */
 
-/* What recall of text may put in front of a question now, so that it can be pinned until that is
-   answered: the keep budget holds it beside what is protected and n_rest tokens of the question,
-   and some of an answer. */
-struct pi_recall_room {
-    int32_t n_token;
-    int32_t before; /* tokens before it that are pinned, too: a question may be about them */
-};
-struct pi_recall_room pi_seq_recall_room(const struct pith_seq *seq, int32_t n_rest);
-
-/* What a question finds, at most `room` tokens of text (recall_text_find); NULL without recall
-   `text`. NOMEM. */
-pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t len, int32_t room,
-                             char **text, pith_error *err);
+/* What a question finds (recall_text_find), so much that it can be pinned until that is answered:
+   the keep budget holds it beside what is protected, *n_before tokens in front of it (a question
+   may be about them), n_rest tokens of the question and some of an answer. Runs a keep round first
+   where a lane is over its budget. NULL: nothing is found, or there is no recall `text`. NOMEM,
+   INVALID. */
+pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t len, int32_t n_rest,
+                             char **text, int32_t *n_before, pith_error *err);
 
 /* Opens what the options have, and lets the pass ask it. INVALID: more tokens that choose together
    than a chunk; the statuses of the tier and of the store of text. */

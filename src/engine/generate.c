@@ -114,8 +114,8 @@ static bool ends_line(const struct generation *g)
     const struct pith_seq *seq = g->seq;
     if (seq->n_token == 0)
         return true;
-    pith_status status = pith_token_bytes(g->model, seq->tokens[seq->n_token - 1], false, bytes,
-                                          sizeof(bytes), &n);
+    pith_status status =
+        pith_token_bytes(g->model, seq->tokens[seq->n_token - 1], false, bytes, sizeof(bytes), &n);
     return status == PITH_OK && n > 0 && bytes[n - 1] == '\n';
 }
 
@@ -168,17 +168,15 @@ static pith_status read_rest(struct generation *g, const struct pi_question *q,
 {
     char *text = NULL;
     int32_t *ids = NULL, n_text = 0, n_rest = n_prompt - q->at, marked = g->seq->n_prompt;
-    struct pi_recall_room room = pi_seq_recall_room(g->seq, n_rest + LINE_TOKENS);
-    /* What the next round would drop is in the store, too, when it is searched. */
-    pith_status status = pith_seq_keep_round(g->seq, err);
-    if (status == PITH_OK || status == PITH_KV_FULL)
-        status = pi_seq_find_text(g->seq, q->text, q->len, room.n_token, &text, err);
+    int32_t n_before = 0;
+    pith_status status =
+        pi_seq_find_text(g->seq, q->text, q->len, n_rest + LINE_TOKENS, &text, &n_before, err);
     if (status == PITH_OK && text != NULL)
         status = join(g, text, prompt + q->at, n_rest, &ids, &n_text, err);
     pith_recall_free(text);
     PI_TRY(status);
     if (n_text > 0 && widen_mark(g, n_prompt, n_text)) {
-        g->seq->pinned = (int32_t)pi_max(1, g->seq->n_token - room.before);
+        g->seq->pinned = (int32_t)pi_max(1, g->seq->n_token - n_before);
         status = evaluate(g, ids, n_text + n_rest, part, err);
         if (status == PITH_OK) {
             g->result.n_recalled = n_text;
@@ -220,7 +218,10 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
     g->result.n_cached = pi_seq_reusable(g->seq, prompt, n_prompt);
     g->result.n_prompt = n_prompt - g->result.n_cached;
     int32_t marked = g->seq->n_prompt;
-    g->seq->pinned = 0; /* the question before is answered */
+    int32_t pinned = 0;
+    if (g->params->recalled != NULL && g->seq->recall.text != NULL)
+        PI_TRY(pi_prompt_find(g->model, prompt, n_prompt, g->params->recalled, &pinned, err));
+    g->seq->pinned = pinned; /* what was is of a question that is answered */
     if (marked == 0 || marked > g->result.n_cached) {
         /* The first prompt, or one in place of it. */
         if (g->seq->engine->keep != NULL)

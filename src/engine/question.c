@@ -61,6 +61,14 @@ struct found {
     bool asks; /* a label or a question mark says so */
 };
 
+/* The length without white space at the end. */
+static size_t trim(const char *text, size_t len)
+{
+    while (len > 0 && pi_is_space(text[len - 1]))
+        len--;
+    return len;
+}
+
 static bool find_label(const char *message, size_t len, struct found *out)
 {
     for (size_t at = len; at >= LABEL_LEN && len - at <= LABEL_TAIL_BYTES; at--)
@@ -129,7 +137,7 @@ static bool find_tail(const char *message, size_t len, struct found *out)
             break;
         asks = asks || tail[first - 1].asks;
     }
-    *out = (struct found){SOURCE_TAIL, tail[first].begin, len, asks};
+    *out = (struct found){SOURCE_TAIL, text_question_begin(message, &tail[first]), len, asks};
     return true;
 }
 
@@ -155,15 +163,15 @@ static struct found find_last_sentence(const char *message, size_t len)
 {
     struct text_sentence tail[TAIL_SENTENCES];
     int32_t n = read_tail(message, len, tail);
-    return (struct found){SOURCE_LAST, n > 0 ? tail[n - 1].begin : len, len, false};
+    size_t begin = n > 0 ? text_question_begin(message, &tail[n - 1]) : len;
+    return (struct found){SOURCE_LAST, begin, len, false};
 }
 
 /* Without white space around it. */
 static struct found find_question(const char *message, size_t len)
 {
+    len = trim(message, len);
     struct found f = {SOURCE_SHORT, 0, len, false};
-    while (len > 0 && pi_is_space(message[len - 1]))
-        len--;
     if (!find_label(message, len, &f) && len > SHORT_BYTES && !find_tail(message, len, &f) &&
         !find_head(message, len, &f))
         f = find_last_sentence(message, len);
@@ -221,6 +229,21 @@ static bool is_bare(const char *text, size_t len, size_t at)
     return at == len;
 }
 
+/* The place for a question of a message that begins at `least` or later in text, and the question
+   at `at`: before its label's line, or behind the message, which ends at `end`. */
+static size_t place_of(const struct found *f, const char *text, size_t least, size_t at, size_t end)
+{
+    if (f->source == SOURCE_HEAD)
+        return end;
+    return f->source == SOURCE_LABEL ? before_line(text, least, before_label(text, least, at)) : at;
+}
+
+size_t pith_recall_place(const char *message, size_t len)
+{
+    struct found f = find_question(message, len);
+    return place_of(&f, message, 0, f.begin, trim(message, len));
+}
+
 size_t pi_question_place(const char *text, size_t len, const char *message, size_t message_len,
                          struct pi_question *out)
 {
@@ -228,23 +251,14 @@ size_t pi_question_place(const char *text, size_t len, const char *message, size
     *out = (struct pi_question){0, message + f.begin, f.end - f.begin};
     if (out->len == 0)
         return 0;
-    /* What a message ends with stands last in the text, too. */
-    size_t end = message_len;
-    while (end > f.end && pi_is_space(message[end - 1]))
-        end--;
-    size_t at = find_last(text, len, message + f.begin, end - f.begin);
+    size_t rest = trim(message, message_len) - f.begin; /* stands last in the text, too */
+    size_t at = find_last(text, len, message + f.begin, rest);
     if (at == len)
         return 0;
-    size_t behind = at + (end - f.begin);
-    if (is_bare(text, len, behind) && !f.asks)
+    if (is_bare(text, len, at + rest) && (!f.asks || f.source == SOURCE_HEAD))
         return 0;
-    if (f.source == SOURCE_HEAD)
-        return is_bare(text, len, behind) ? 0 : behind;
-    if (f.source != SOURCE_LABEL)
-        return at;
     /* Templates drop white space around a message: it begins no farther back than this. */
-    size_t least = at > f.begin ? at - f.begin : 0;
-    return before_line(text, least, before_label(text, least, at));
+    return place_of(&f, text, at > f.begin ? at - f.begin : 0, at, at + rest);
 }
 
 /* The bytes of one token behind *len of *text, which grows. */
@@ -269,30 +283,70 @@ static pith_status add_token(const pith_model *model, int32_t id, char **text, s
     return PITH_OK;
 }
 
+/* The text of a prompt's tokens, and where each begins. */
+struct prompt {
+    char *text; /* [len] owned */
+    size_t len;
+    size_t *start; /* [n_id] owned */
+    int32_t n_id;
+};
+
+static void free_prompt(struct prompt *p)
+{
+    pi_mem_free(p->text);
+    pi_mem_free(p->start);
+}
+
+static pith_status read_prompt(const pith_model *model, const int32_t *ids, int32_t n_id,
+                               struct prompt *out, pith_error *err)
+{
+    size_t cap = 8 * (size_t)n_id + 64;
+    struct prompt p = {.n_id = n_id};
+    p.text = pi_mem_alloc(PI_MEM_OTHER, cap);
+    p.start = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_id, sizeof(*p.start));
+    pith_status status = PITH_OK;
+    if (p.text == NULL || p.start == NULL)
+        status = pi_fail(err, PITH_NOMEM, "no memory for the text of %d tokens", n_id);
+    for (int32_t i = 0; i < n_id && status == PITH_OK; i++) {
+        p.start[i] = p.len;
+        status = add_token(model, ids[i], &p.text, &cap, &p.len, err);
+    }
+    if (status != PITH_OK)
+        free_prompt(&p);
+    else
+        *out = p;
+    return status;
+}
+
+/* The token that begins at a place, or that it lies in; 0 where the place is: tokens without bytes
+   come before it all the same. */
+static int32_t token_at(const struct prompt *p, size_t place)
+{
+    int32_t at = 0;
+    while (place > 0 && at < p->n_id - 1 && p->start[at + 1] <= place)
+        at++;
+    return at;
+}
+
 pith_status pi_question_find(const pith_model *model, const int32_t *ids, int32_t n_id,
                              const char *message, size_t message_len, struct pi_question *out,
                              pith_error *err)
 {
-    size_t cap = 8 * (size_t)n_id + 64, len = 0;
-    struct pi_question found = {0};
-    char *text = pi_mem_alloc(PI_MEM_OTHER, cap);
-    size_t *start = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_id, sizeof(*start)); /* [n_id] */
-    pith_status status = PITH_OK;
-    if (text == NULL || start == NULL)
-        status = pi_fail(err, PITH_NOMEM, "no memory for the text of %d tokens", n_id);
-    for (int32_t i = 0; i < n_id && status == PITH_OK; i++) {
-        start[i] = len;
-        status = add_token(model, ids[i], &text, &cap, &len, err);
-    }
-    if (status == PITH_OK) {
-        size_t place = pi_question_place(text, len, message, message_len, &found);
-        while (found.at < n_id - 1 && start[found.at + 1] <= place)
-            found.at++;
-        if (place == 0) /* there is none; tokens without bytes come before it all the same */
-            found.at = 0;
-        *out = found;
-    }
-    pi_mem_free(start);
-    pi_mem_free(text);
-    return status;
+    struct prompt p;
+    PI_TRY(read_prompt(model, ids, n_id, &p, err));
+    size_t place = pi_question_place(p.text, p.len, message, message_len, out);
+    out->at = token_at(&p, place);
+    free_prompt(&p);
+    return PITH_OK;
+}
+
+pith_status pi_prompt_find(const pith_model *model, const int32_t *ids, int32_t n_id,
+                           const char *part, int32_t *at, pith_error *err)
+{
+    struct prompt p;
+    PI_TRY(read_prompt(model, ids, n_id, &p, err));
+    size_t place = find_last(p.text, p.len, part, strlen(part));
+    *at = place < p.len ? token_at(&p, place) : 0;
+    free_prompt(&p);
+    return PITH_OK;
 }

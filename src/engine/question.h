@@ -13,8 +13,8 @@ struct pi_question {
     size_t len;
 };
 
-/* The byte of text [len] in front of which what is recalled for a message in it is read, and 0 where
-   it holds no such message: the beginning of its question (pith_recall_question), at its last
+/* The byte of text [len] in front of which what is recalled for a message in it is read, and 0
+   where it holds no such message: the beginning of its question (pith_recall_question), at its last
    occurrence, with a label "question:" and the beginning of that line; or the end of the message,
    where the question opens it. Where nothing follows the message, so that no template marks it as a
    user's, it has a question only where a label or a question mark at its end says so: a text that
@@ -27,5 +27,10 @@ size_t pi_question_place(const char *text, size_t len, const char *message, size
 pith_status pi_question_find(const pith_model *model, const int32_t *ids, int32_t n_id,
                              const char *message, size_t message_len, struct pi_question *out,
                              pith_error *err);
+
+/* The token that a part of the prompt's text begins with, at its last occurrence, or in; 0: there
+   is none. As pi_question_find. */
+pith_status pi_prompt_find(const pith_model *model, const int32_t *ids, int32_t n_id,
+                           const char *part, int32_t *at, pith_error *err);
 
 #endif

@@ -399,26 +399,36 @@ void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out)
     }
 }
 
-struct pi_recall_room pi_seq_recall_room(const struct pith_seq *seq, int32_t n_rest)
+/* Tokens of text that may be put in front of the next n_rest ones, and how many before it are
+   pinned with it. What is pinned stays where the budget holds it; or no round comes until the
+   question is read, as in a sequence that is young. A quarter of what is pinned is left to the
+   answer. */
+static int32_t room_before(const struct pith_seq *seq, int32_t n_rest, int32_t *n_before)
 {
     const struct pith_engine *e = seq->engine;
-    if (e->keep == NULL) /* nothing was evicted */
-        return (struct pi_recall_room){0, 0};
     const struct keep_config *config = keep_get_config(e->keep);
-    int32_t most = keep_pinnable(config, kv_cache_geometry(e->kv), pi_seq_point(seq, 0));
-    int32_t before = (int32_t)pi_min(config->rules.window, most / 4);
-    int64_t room = (int64_t)most - before - n_rest;
-    return (struct pi_recall_room){(int32_t)pi_max(0, room - room / 4), before};
+    struct keep_point at = pi_seq_point(seq, 0);
+    int32_t most = keep_pinnable(config, kv_cache_geometry(e->kv), at);
+    *n_before = (int32_t)pi_min(config->rules.window, most / 4);
+    int64_t pinned = (int64_t)most - *n_before - n_rest;
+    int64_t quiet = (int64_t)keep_room(e->keep, seq->kv, at, INT32_MAX / 2) - 1 - n_rest;
+    return (int32_t)pi_max(0, pi_max(pinned - pinned / 4, quiet));
 }
 
-pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t len, int32_t room,
-                             char **text, pith_error *err)
+pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t len, int32_t n_rest,
+                             char **text, int32_t *n_before, pith_error *err)
 {
     struct pi_seq_recall *r = &seq->recall;
     int32_t n = 0;
     *text = NULL;
-    if (r->text == NULL)
+    *n_before = 0;
+    if (r->text == NULL || seq->engine->keep == NULL)
         return PITH_OK;
+    /* What the next round would drop is to be found, too. */
+    pith_status status = pith_seq_keep_round(seq, err);
+    if (status != PITH_OK && status != PITH_KV_FULL)
+        return status;
+    int32_t room = room_before(seq, n_rest, n_before);
     PI_TRY(recall_text_find(r->text, seq->kv, seq->tokens, seq->n_token, question, len, room, text,
                             &n, err));
     r->n_recall += *text != NULL;
@@ -435,12 +445,13 @@ pith_status pith_seq_recall_text(pith_seq *seq, const char *question, size_t len
                                  pith_error *err)
 {
     char *found = NULL;
+    int32_t n_before;
     if (question == NULL || text == NULL)
         return pi_fail(err, PITH_INVALID,
                        "pith_seq_recall_text: question and text must not be NULL");
     int64_t n_rest = TEMPLATE_TOKENS + (int64_t)(len / BYTES_PER_TOKEN);
-    int32_t room = pi_seq_recall_room(seq, (int32_t)pi_min(n_rest, INT32_MAX)).n_token;
-    PI_TRY(pi_seq_find_text(seq, question, len, room, &found, err));
+    PI_TRY(pi_seq_find_text(seq, question, len, (int32_t)pi_min(n_rest, INT32_MAX / 2), &found,
+                            &n_before, err));
     *text = found;
     return PITH_OK;
 }

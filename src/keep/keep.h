@@ -351,8 +351,8 @@ pith_status keep_config_fit(struct keep_config *config, const struct kv_geometry
 /* The last positions of a lane with a budget of n_budget entries that are protected. */
 int32_t keep_window_at(const struct keep_rules *rules, int32_t n_budget);
 
-/* The last positions that are protected in a round that leaves n_budget entries: the window, and all
-   from the pinned position on for as long as the budget holds them beside the first entries. */
+/* The last positions that are protected in a round that leaves n_budget entries: the window, and
+   all from the pinned position on for as long as the budget holds them beside the first entries. */
 int32_t keep_protected_at(const struct keep_rules *rules, int32_t n_budget,
                           const struct keep_view *view);
 

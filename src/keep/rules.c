@@ -205,8 +205,8 @@ int32_t keep_pinnable(const struct keep_config *c, const struct kv_geometry *g,
     int64_t least = INT32_MAX;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            least = pi_min(least, pinnable(&c->rules, keep_lane_budget_at(c, l, h, at),
-                                           at.n_prompt));
+            least =
+                pi_min(least, pinnable(&c->rules, keep_lane_budget_at(c, l, h, at), at.n_prompt));
     return (int32_t)least;
 }
 

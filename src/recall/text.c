@@ -351,10 +351,8 @@ pith_status recall_text_find(struct recall_text_seq *s, const struct kv_seq *kv,
 {
     const struct recall_text *t = s->t;
     bool meaning = t->embed != NULL || t->http != NULL;
-    struct text_wish wish = {.question = question,
-                             .len = len,
-                             .meaning = meaning ? t->o.alpha : 0,
-                             .chars = t->o.chars};
+    struct text_wish wish = {
+        .question = question, .len = len, .meaning = meaning ? t->o.alpha : 0, .chars = t->o.chars};
     struct text_hits hits = {0};
     pith_error why;
     *text = NULL;

@@ -1,6 +1,6 @@
 /*
- * text_rank.h - which words a question has, and how two scores become one rank. Pure functions: they
- * know no store.
+ * text_rank.h - which words a question has, and how two scores become one rank. Pure functions:
+ * they know no store.
  */
 #ifndef PI_RECALL_TEXT_RANK_H
 #define PI_RECALL_TEXT_RANK_H

@@ -29,13 +29,26 @@ static const struct {
 /* Behind these a full stop ends no sentence. */
 static const char *const titles[] = {"dr", "mr", "mrs", "ms", "prof", "st", "vs", "no", "jr", "sr"};
 
-/* A sentence that begins with one of these wants an answer, with a question mark or without. */
+/* A sentence that begins with one of these wants an answer, without a question mark, too. */
 static const char *const demands[] = {
-    "answer",   "complete", "count",     "describe",  "explain", "find",      "give",     "how",
-    "identify", "list",     "name",      "please",    "print",   "provide",   "quote",    "recall",
-    "repeat",   "return",   "say",       "show",      "state",   "summarise", "summarize", "tell",
-    "translate", "what",    "when",      "where",     "which",   "who",       "whom",     "whose",
-    "why",      "write",
+    "answer", "complete", "count",     "describe",  "explain", "find",      "give",   "identify",
+    "list",   "name",     "please",    "provide",   "quote",   "recall",    "repeat", "say",
+    "show",   "state",    "summarise", "summarize", "tell",    "translate", "write",
+};
+
+/* The same where it ends with no mark at all: with a full stop it tells something. */
+static const char *const pronouns[] = {
+    "how", "what", "when", "where", "which", "who", "whom", "whose", "why",
+};
+
+/* Other words that questions begin with; the second sort only before a pronoun ("on which"). */
+static const char *const auxiliaries[] = {
+    "are",  "can", "could",  "did", "do",   "does", "had",   "has",
+    "have", "is",  "should", "was", "were", "will", "would",
+};
+static const char *const prepositions[] = {
+    "after", "at", "before", "by", "during", "for",   "from", "in",
+    "of",    "on", "since",  "to", "under",  "until", "with",
 };
 
 static bool is_letter(char c)
@@ -63,6 +76,35 @@ static bool is_word(const char *text, size_t n, const char *const *words, size_t
             return true;
     }
     return false;
+}
+
+static size_t end_of_word(const char *text, size_t len, size_t at)
+{
+    while (at < len && is_letter(text[at]))
+        at++;
+    return at;
+}
+
+/* Whether the word at `at` is one that sentences which ask begin with. */
+static bool begins_request(const char *text, size_t len, size_t at)
+{
+    size_t n = end_of_word(text, len, at) - at;
+    return is_word(text + at, n, demands, PI_LEN(demands)) ||
+           is_word(text + at, n, pronouns, PI_LEN(pronouns));
+}
+
+/* The same for sentences that end with a question mark. */
+static bool begins_question(const char *text, size_t len, size_t at)
+{
+    size_t end = end_of_word(text, len, at), next = end;
+    if (begins_request(text, len, at) ||
+        is_word(text + at, end - at, auxiliaries, PI_LEN(auxiliaries)))
+        return true;
+    while (next < len && text[next] == ' ')
+        next++;
+    size_t n = end_of_word(text, len, next) - next;
+    return is_word(text + at, end - at, prepositions, PI_LEN(prepositions)) &&
+           is_word(text + next, n, pronouns, PI_LEN(pronouns));
 }
 
 /* Bytes of the mark at text [n], 0: none. */
@@ -118,7 +160,7 @@ static size_t end_of_run(const char *text, size_t len, size_t begin, size_t at, 
     if (end < len && !pi_is_space(text[end]))
         return 0;
     size_t next = skip_space(text, len, end);
-    bool small = next < len && is_small(text[next]);
+    bool small = next < len && is_small(text[next]) && !begins_request(text, len, next);
     bool line_ends = next == len || memchr(text + end, '\n', next - end) != NULL;
     if (question && at > begin && text[at - 1] == ' ' && small && !line_ends)
         return 0; /* a ? b : c */
@@ -138,10 +180,9 @@ static bool goes_on(const char *text, size_t len, size_t line, size_t at)
         next++;
     if (next == len || text[next] == '\n' || at - line < WRAPPED_BYTES)
         return false;
-    size_t word = next;
-    while (word < len && is_small(text[word]))
-        word++;
-    return word > next && !is_word(text + next, word - next, demands, PI_LEN(demands));
+    if (next > at + 2 || strchr(";{}):>", text[at - 1]) != NULL) /* code */
+        return false;
+    return is_small(text[next]) && !begins_request(text, len, next);
 }
 
 /* Back from a cut to the end of a word, or of a character at least. */
@@ -168,6 +209,9 @@ static size_t find_end(const char *text, size_t len, size_t begin, bool *asks)
         } else if (text[at] == '.' || text[at] == '!' || text[at] == '?') {
             if ((end = end_of_run(text, len, begin, at, asks)) > 0)
                 return end;
+        } else if (text[at] == ';' && at + 2 < len && text[at + 1] == ' ' && text[at + 2] >= 'A' &&
+                   text[at + 2] <= 'Z') {
+            return at + 1;
         } else if (((uint8_t)text[at] & 0x80) != 0 &&
                    (end = mark_at(text + at, len - at, asks)) > 0) {
             end += at;
@@ -191,9 +235,32 @@ bool text_sentence_next(const char *text, size_t len, size_t *at, struct text_se
         out->end--;
     while (begin < out->end && !is_letter(text[begin]))
         begin++;
-    size_t word = begin;
-    while (word < out->end && is_letter(text[word]))
-        word++;
-    out->demands = is_word(text + begin, word - begin, demands, PI_LEN(demands));
+    size_t n = end_of_word(text, out->end, begin) - begin;
+    char last = text[out->end - 1];
+    bool open = is_letter(last) || (last >= '0' && last <= '9') || last == ':';
+    out->demands = is_word(text + begin, n, demands, PI_LEN(demands)) ||
+                   (open && is_word(text + begin, n, pronouns, PI_LEN(pronouns)));
     return true;
+}
+
+/* Whether a sentence's question, or where it has no question mark its demand, can begin at `at`. */
+static bool begins_here(const char *text, const struct text_sentence *s, size_t at)
+{
+    if (s->asks)
+        return begins_question(text, s->end, at);
+    return is_word(text + at, end_of_word(text, s->end, at) - at, demands, PI_LEN(demands));
+}
+
+size_t text_question_begin(const char *text, const struct text_sentence *s)
+{
+    size_t begin = s->begin, last = s->begin;
+    while (begin < s->end && !is_letter(text[begin]))
+        begin++;
+    if (begin == s->end || begins_here(text, s, begin))
+        return s->begin;
+    for (size_t at = begin + 1; at < s->end; at++)
+        if (pi_is_space(text[at - 1]) && text[at] >= 'A' && text[at] <= 'Z' &&
+            begins_here(text, s, at))
+            last = at;
+    return last;
 }

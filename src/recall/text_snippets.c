@@ -15,15 +15,16 @@
 #include "base/utf8.h"
 #include "recall/text_sentences.h"
 
-#define WORDS_MAX 64         /* of a question: a bit each */
-#define PARTS_MAX 8          /* sentences that are taken for their own sake */
-#define WORTH 0.5            /* of the best sentence's score: what is less is not taken */
-#define COVERED 0.2          /* of the weight of a question's words, which something must have */
-#define RARE 8               /* a word is rare that is in no more than one of so many sentences .. */
-#define RARE_SENTENCES 2     /* .. or in so few */
-#define NEIGHBOUR_SHARE 0.5  /* of the weight of words that only a neighbour has */
-#define NEIGHBOUR_CHARS 300  /* a longer neighbour is no context */
-#define LEAST_CHARS 24       /* a shorter cut of a sentence tells nothing */
+#define WORDS_MAX 64        /* of a question: a bit each */
+#define PARTS_MAX 8         /* sentences that are taken for their own sake */
+#define WORTH 0.5           /* of the best sentence's score: what is less is not taken */
+#define COVERED 0.2         /* of the weight of a question's words, which something must have */
+#define ASKED_WORDS 6       /* words that a question has at most beside its wording */
+#define RARE 8              /* a word is rare that is in no more than one of so many sentences .. */
+#define RARE_SENTENCES 2    /* .. or in so few */
+#define NEIGHBOUR_SHARE 0.5 /* of the weight of words that only a neighbour has */
+#define NEIGHBOUR_CHARS 300 /* a longer neighbour is no context */
+#define LEAST_CHARS 24      /* a shorter cut of a sentence tells nothing */
 
 static const char heading[] = "Earlier in this text:\n";
 static const char ending[] = "\n";
@@ -31,17 +32,17 @@ static const char ending[] = "\n";
 /* Words of questions that are not what is asked for. Where other languages ask, the weight of words
    by how many sentences have them does the same. */
 static const char *const stop_words[] = {
-    "a",      "about", "above",    "after", "all",   "also",   "an",       "and",   "answer",
-    "any",    "are",   "as",       "at",    "be",    "been",   "but",      "by",    "can",
-    "could",  "did",   "do",       "does",  "earlier", "else", "following", "for",  "from",
-    "give",   "given", "had",      "has",   "have",  "he",     "her",      "his",   "how",
-    "i",      "if",    "in",       "into",  "is",    "it",     "its",      "just",  "list",
-    "me",     "mention", "mentioned", "my", "no",    "not",    "nothing",  "of",    "on",
-    "only",   "or",    "our",      "please", "question", "s",  "said",     "say",   "she",
-    "should", "so",    "tell",     "text",  "than",  "that",   "the",      "their", "them",
-    "then",   "there", "these",    "they",  "this",  "those",  "to",       "us",    "was",
-    "we",     "were",  "what",     "when",  "where", "which",  "who",      "whom",  "whose",
-    "why",    "will",  "with",     "would", "you",   "your",
+    "a",      "about",   "above",     "after",  "all",      "also",  "an",        "and",   "answer",
+    "any",    "are",     "as",        "at",     "be",       "been",  "but",       "by",    "can",
+    "could",  "did",     "do",        "does",   "earlier",  "else",  "following", "for",   "from",
+    "give",   "given",   "had",       "has",    "have",     "he",    "her",       "his",   "how",
+    "i",      "if",      "in",        "into",   "is",       "it",    "its",       "just",  "list",
+    "me",     "mention", "mentioned", "my",     "no",       "not",   "nothing",   "of",    "on",
+    "only",   "or",      "our",       "please", "question", "s",     "said",      "say",   "she",
+    "should", "so",      "tell",      "text",   "than",     "that",  "the",       "their", "them",
+    "then",   "there",   "these",     "they",   "this",     "those", "to",        "us",    "was",
+    "we",     "were",    "what",      "when",   "where",    "which", "who",       "whom",  "whose",
+    "why",    "will",    "with",      "would",  "you",      "your",
 };
 
 struct word {
@@ -232,6 +233,24 @@ static uint64_t has_near(const struct picker *p, int32_t i)
     return has;
 }
 
+/* The weight of a question of many words is that of its heaviest: others belong to the wording. */
+static double weigh_question(const struct picker *p)
+{
+    double top[ASKED_WORDS] = {0}, sum = 0;
+    for (int32_t k = 0; k < p->n_word; k++) {
+        double weight = p->word[k].weight;
+        for (int32_t i = 0; i < ASKED_WORDS; i++)
+            if (weight > top[i]) {
+                double lighter = top[i];
+                top[i] = weight;
+                weight = lighter;
+            }
+    }
+    for (int32_t i = 0; i < ASKED_WORDS; i++)
+        sum += top[i];
+    return sum;
+}
+
 /* Whether a sentence has a word that few have, and enough of what is asked for. */
 static bool is_worth(const struct picker *p, int32_t i)
 {
@@ -240,17 +259,16 @@ static bool is_worth(const struct picker *p, int32_t i)
     for (int32_t k = 0; k < p->n_word; k++)
         if (s->has >> k & 1)
             rare = rare || p->word[k].n <= pi_max(RARE_SENTENCES, p->n / RARE);
-    return rare && weigh(p, s->has | has_near(p, i)) >= COVERED * weigh(p, UINT64_MAX);
+    return rare && weigh(p, s->has | has_near(p, i)) >= COVERED * weigh_question(p);
 }
 
 static void score_sentences(struct picker *p)
 {
-    double meaning = p->wish->meaning, all = weigh(p, UINT64_MAX);
+    double meaning = p->wish->meaning, all = weigh_question(p);
     for (int32_t i = 0; i < p->n; i++) {
         struct sentence *s = &p->sentence[i];
         s->own = weigh(p, s->has);
-        double words =
-            s->own + NEIGHBOUR_SHARE * weigh(p, has_near(p, i) & ~s->has) * (s->own > 0);
+        double words = s->own + NEIGHBOUR_SHARE * weigh(p, has_near(p, i) & ~s->has) * (s->own > 0);
         if (meaning > 0)
             s->score = (all > 0 ? (1 - meaning) * words / all : 0) + meaning * s->hit->score;
         else
