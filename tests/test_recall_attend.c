@@ -48,8 +48,8 @@ static void naive_row(const struct kv_seq *kv, int32_t layer, int32_t head, cons
 }
 
 /* The scores of the entries of `scored`, where M and L are of the lane's own and of `stored`. */
-static void naive_scores(const struct recall_query *query, const struct kv_seq *stored,
-                         const struct kv_seq *scored, double *out)
+static void naive_scores(const struct recall_query *query, int32_t combine,
+                         const struct kv_seq *stored, const struct kv_seq *scored, double *out)
 {
     int32_t n = kv_lane_len(scored, 0, 0);
     memset(out, 0, (size_t)n * sizeof(*out));
@@ -62,16 +62,19 @@ static void naive_scores(const struct recall_query *query, const struct kv_seq *
                 naive_row(query->own, query->layer, query->head, q, last, &max, &sum, NULL);
             naive_row(stored, 0, 0, q, last, &max, &sum, NULL);
             naive_row(scored, 0, 0, q, last, &other, &unused, x);
-            for (int32_t s = 0; s < n; s++)
-                out[s] += exp(x[s] - max) / sum;
+            for (int32_t s = 0; s < n; s++) {
+                double weight = exp(x[s] - max) / sum;
+                out[s] = combine == RECALL_SUM ? out[s] + weight : fmax(out[s], weight);
+            }
         }
 }
 
-static void expect_scores(const struct recall_query *query, const struct kv_seq *stored,
+static void expect_scores(const struct recall_scorer *scorer, const struct kv_seq *stored,
                           const struct kv_seq *scored, const float *got)
 {
+    const struct recall_query *query = scorer->query;
     double want[ENTRIES];
-    naive_scores(query, stored, scored, want);
+    naive_scores(query, scorer->tier->o.combine, stored, scored, want);
     for (int32_t s = 0; s < kv_lane_len(scored, 0, 0); s++)
         if (!(fabs((double)got[s] - want[s]) <= 1e-4 * want[s] + 1e-9))
             fail_msg("entry %d, %d tokens: %g is not %g", s, query->n_tok, (double)got[s], want[s]);
@@ -92,7 +95,7 @@ static struct recall_query query_of(const struct rig *r, int32_t lane, const flo
                                  .own = own ? r->seq : NULL};
 }
 
-static void check_scores(enum kv_type type, bool stored)
+static void check_scores(enum kv_type type, int32_t combine, bool stored)
 {
     const struct kv_geometry g = rig_geometry(type);
     struct recall_kv_options o = rig_options(&g, 8);
@@ -101,6 +104,7 @@ static void check_scores(enum kv_type type, bool stored)
     struct rig r;
     float got[ENTRIES];
     o.score = RECALL_ATTENTION;
+    o.combine = combine;
     rig_queries(9, Q_MOST, q);
     rig_make(&r, &g, ENTRIES);
     rig_open(&r, &o, 1);
@@ -119,7 +123,7 @@ static void check_scores(enum kv_type type, bool stored)
             recall_scorer_start(r.tier, &query, r.tier->work, &s);
             recall_scorer_run(&s, row, true, got);
             assert_int_equal(kv_lane_len(row, 0, 0) > 0, stored);
-            expect_scores(&query, row, row, got);
+            expect_scores(&s, row, row, got);
         }
     rig_free(&r);
 }
@@ -128,8 +132,9 @@ static void scores_are_weights(void **state)
 {
     (void)state;
     for (int type = 0; type < KV_N_TYPE; type++) {
-        check_scores((enum kv_type)type, true);
-        check_scores((enum kv_type)type, false);
+        check_scores((enum kv_type)type, RECALL_MAX, true);
+        check_scores((enum kv_type)type, RECALL_SUM, true);
+        check_scores((enum kv_type)type, RECALL_MAX, false);
     }
 }
 
@@ -144,6 +149,7 @@ static void weights_sum_to_one(void **state)
     double sum[2] = {0.0, 0.0};
     (void)state;
     o.score = RECALL_ATTENTION;
+    o.combine = RECALL_SUM;
     rig_queries(3, 5, q);
     rig_make(&r, &g, ENTRIES);
     rig_open(&r, &o, 1);
@@ -184,7 +190,7 @@ static void check_pages(struct rig *r, struct recall_scorer *s, int32_t lane, bo
             best = fmaxf(best, got[e]);
         assert_true(promise < FLT_MAX && best <= promise * 1.0001f);
         assert_true(!tight || promise <= best * 1.02f);
-        expect_scores(s->query, r->store->row[lane].kv, desk, got);
+        expect_scores(s, r->store->row[lane].kv, desk, got);
         kv_lane_clear(desk, 0, 0);
     }
     test_free(buffer);
@@ -208,12 +214,13 @@ static void append_alike(struct rig *r)
         }
 }
 
-static void check_promises(enum kv_type type, bool alike, bool own)
+static void check_promises(enum kv_type type, int32_t combine, bool alike, bool own)
 {
     static float q[30 * RIG_GROUP * RIG_DIM];
     const struct kv_geometry g = rig_geometry(type);
     struct recall_kv_options o = rig_file_options(&g, 2, 40);
     o.score = RECALL_ATTENTION;
+    o.combine = combine;
     struct rig r;
     float got[ENTRIES];
     rig_queries(11, 30, q);
@@ -243,8 +250,9 @@ static void promises_are_kept(void **state)
 {
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3};
     (void)state;
-    for (size_t i = 0; i < 4 * PI_LEN(types); i += TEST_STRIDE) /* comes to all types and forms */
-        check_promises(types[i / 4], i % 2 == 0, i / 2 % 2 == 0);
+    for (size_t i = 0; i < 8 * PI_LEN(types); i += TEST_STRIDE) /* comes to all types and forms */
+        check_promises(types[i / 8], i / 4 % 2 == 0 ? RECALL_MAX : RECALL_SUM, i % 2 == 0,
+                       i / 2 % 2 == 0);
 }
 
 /* ---- needles ---- */
@@ -270,7 +278,7 @@ static void check_needle(int32_t depth, bool in_file)
     float q[8 * RIG_GROUP * RIG_DIM], key[RIG_DIM];
     struct rig r;
     o.score = RECALL_ATTENTION;
-    o.block = 16;
+    o.fade = 6;
     rig_queries((uint64_t)depth + 7, 8, q);
     for (int32_t d = 0; d < RIG_DIM; d++)
         key[d] = q[3 * RIG_GROUP * RIG_DIM + d] * 3.0f;
@@ -284,7 +292,7 @@ static void check_needle(int32_t depth, bool in_file)
         assert_true(r.store->row[lane].n_ref > 2 * RECALL_FILE_LEAST);
     recall(&r, q, 8, true, 16);
     rig_check_guests(&r, lane);
-    for (int32_t p = depth; p < depth + 12 && p < n; p++)
+    for (int32_t p = depth; p < depth + 9 && p < n; p++)
         if (!rig_has_guest(&r, lane, p))
             fail_msg("a needle at %d of %d: %d did not come back", depth, n, p);
     rig_free(&r);
@@ -314,6 +322,7 @@ static void what_the_lane_has_is_not_asked_for(void **state)
     struct rig r;
     (void)state;
     o.score = RECALL_ATTENTION;
+    o.combine = RECALL_SUM;
     rig_queries(5, 2, q);
     for (int32_t d = 0; d < RIG_DIM; d++) /* one question: all rows look for the same */
         for (int32_t row = 1; row < 2 * RIG_GROUP; row++)

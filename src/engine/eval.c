@@ -118,6 +118,8 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
         return PITH_OK;
     state->evicted = true;
     PI_TRY(pi_seq_round(seq, at.n_token, err));
+    if (left == 0 || items[i].n_token == 1) /* else a turn's own queries ask later */
+        pi_seq_ask_again(seq);
     return kv_seq_reserve(seq->kv, until_round(e, &items[i], state->n_done, left), err);
 }
 
