@@ -347,6 +347,145 @@ static void what_the_lane_has_is_not_asked_for(void **state)
     rig_free(&r);
 }
 
+/* Random keys, of which those at every 30th position are a little what all rows look for, and one
+   is what a single row looks for. */
+static void append_for_all_and_one(struct rig *r, const float *all, const float *one, int32_t at)
+{
+    pith_error err;
+    float k[RIG_DIM], v[RIG_DIM];
+    assert_int_equal(kv_seq_reserve(r->seq, 300, &err), PITH_OK);
+    for (int32_t t = 0; t < 300; t++, r->n_token++)
+        for (int32_t l = 0; l < RIG_LANES; l++) {
+            for (int32_t d = 0; d < RIG_DIM; d++) {
+                v[d] = rng_float(&r->rng);
+                k[d] = t == at ? one[d] : (t % 30 == 0 ? all[d] : 0.0f) + 0.1f * v[d];
+            }
+            kv_seq_append(r->seq, l / RIG_HEADS, l % RIG_HEADS, r->n_token, 1, k, 0, v, 0);
+        }
+}
+
+/* What one query wants with all its weight comes back before what each wants a little: the sum of
+   many small weights is larger, and hides it. */
+static bool finds_what_one_wants(int32_t combine)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
+    struct recall_kv_options o = rig_options(&g, 8);
+    float q[30 * RIG_GROUP * RIG_DIM] = {0}, all[RIG_DIM] = {0}, one[RIG_DIM] = {0};
+    struct rig r;
+    o.score = RECALL_ATTENTION;
+    o.combine = combine;
+    o.block = 1;
+    for (int32_t row = 0; row < 30 * RIG_GROUP; row++)
+        q[row * RIG_DIM + (row == 7 ? 1 : 0)] = 8.0f;
+    all[0] = one[1] = 8.0f;
+    rig_make(&r, &g, ENTRIES);
+    rig_open(&r, &o, 1);
+    append_for_all_and_one(&r, all, one, 100);
+    rig_evict(&r, rig_keep_none);
+    rig_append(&r, 30);
+    recall(&r, q, 30, true, 8);
+    bool found = rig_has_guest(&r, 2, 100);
+    rig_free(&r);
+    return found;
+}
+
+static void one_query_is_enough(void **state)
+{
+    (void)state;
+    assert_true(finds_what_one_wants(RECALL_MAX));
+    assert_false(finds_what_one_wants(RECALL_SUM));
+}
+
+/* The best claim on an entry of those that were evicted: halved over `fade` positions behind them,
+   over half as many before. */
+static double naive_faded(const struct rig *r, const double *score, int32_t pos, double fade)
+{
+    double best = 0.0;
+    for (int32_t p = 0; p < r->n_token; p++)
+        best = fmax(best, score[p] * exp2(p <= pos ? (p - pos) / fade : 2.0 * (pos - p) / fade));
+    return best;
+}
+
+static void claims_fade(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
+    struct recall_kv_options o = rig_options(&g, 8);
+    float q[5 * RIG_GROUP * RIG_DIM], got[ENTRIES];
+    struct rig r;
+    (void)state;
+    o.score = RECALL_ATTENTION;
+    rig_make(&r, &g, ENTRIES);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 150);
+    rig_evict(&r, keep_ninth);
+    rig_append(&r, 150);
+    rig_evict(&r, keep_third);
+    for (int32_t i = 0; i < 8; i++) {
+        r.tier->o.fade = 1 + i * 3;
+        rig_queries((uint64_t)i, 5, q);
+        recall(&r, q, 5, true, 60);
+        for (int32_t l = 0; l < RIG_LANES; l++) {
+            const struct recall_query query = query_of(&r, l, q, 5, true);
+            const struct kv_seq *row = r.store->row[l].kv;
+            double score[ENTRIES] = {0}, least = INFINITY, most = 0.0;
+            struct recall_scorer s;
+            recall_scorer_start(r.tier, &query, r.tier->work, &s);
+            recall_scorer_run(&s, row, true, got);
+            for (int32_t e = 0; e < kv_lane_len(row, 0, 0); e++)
+                score[kv_lane_pos(row, 0, 0, e)] = (double)got[e];
+            for (int32_t e = 0; e < kv_lane_len(row, 0, 0); e++) {
+                int32_t p = kv_lane_pos(row, 0, 0, e);
+                double reach = naive_faded(&r, score, p, r.tier->o.fade);
+                if (rig_has_guest(&r, l, p))
+                    least = fmin(least, reach);
+                else
+                    most = fmax(most, reach);
+            }
+            assert_true(least >= most * (1.0 - 1e-4));
+        }
+    }
+    rig_free(&r);
+}
+
+/* ---- what is missed ---- */
+
+/* Guests take from it what they get. */
+static void missed_is_what_the_evicted_would_get(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
+    struct recall_kv_options o = rig_options(&g, 8);
+    float q[RIG_GROUP * RIG_DIM], got[ENTRIES];
+    struct rig r;
+    (void)state;
+    o.score = RECALL_ATTENTION;
+    o.combine = RECALL_SUM;
+    rig_queries(4, 1, q);
+    rig_make(&r, &g, ENTRIES);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 300);
+    rig_evict(&r, keep_third);
+    for (int32_t d = 0; d < RIG_DIM; d++) /* one row, so that the largest share is its own */
+        q[RIG_DIM + d] = q[d];
+    for (int32_t n = 0; n <= 300; n += 100) {
+        recall(&r, q, 1, true, n);
+        for (int32_t l = 0; l < RIG_LANES; l++) {
+            const struct recall_query query = query_of(&r, l, q, 1, true);
+            const struct kv_seq *row = r.store->row[l].kv;
+            struct recall_scorer s;
+            double want = 0.0;
+            recall_scorer_start(r.tier, &query, r.tier->work, &s);
+            recall_scorer_run(&s, row, true, got);
+            for (int32_t e = 0; e < kv_lane_len(row, 0, 0); e++)
+                if (!rig_has_guest(&r, l, kv_lane_pos(row, 0, 0, e)))
+                    want += (double)got[e] / RIG_GROUP;
+            double missed = (double)recall_store_missed(r.store, &query, r.guests, 0);
+            assert_true(n < 200 ? want > 0.05 : want == 0.0);
+            assert_true(fabs(missed - want) < 1e-4);
+        }
+    }
+    rig_free(&r);
+}
+
 /* ---- whoever chooses ---- */
 
 struct job {
@@ -412,6 +551,9 @@ int main(void)
         WITH_FILE(promises_are_kept),
         WITH_FILE(a_needle_is_found),
         cmocka_unit_test(what_the_lane_has_is_not_asked_for),
+        cmocka_unit_test(one_query_is_enough),
+        cmocka_unit_test(claims_fade),
+        cmocka_unit_test(missed_is_what_the_evicted_would_get),
         WITH_FILE(threads_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
