@@ -43,10 +43,16 @@ struct pi_recall {
 
 /* A sequence's. */
 struct pi_seq_recall {
-    struct recall_store *store;   /* owned; NULL without kv */
-    struct kv_seq *guests;        /* owned; NULL until there can be some */
-    struct keep_point room;       /* the point whose guests there is room for */
-    double *seconds;              /* [n_layer][n_head] spent remembering and choosing; owned */
+    struct recall_store *store; /* owned; NULL without kv */
+    struct kv_seq *guests;      /* owned; NULL until there can be some */
+    struct keep_point room;     /* the point whose guests there is room for */
+    float *asked;      /* [n_layer][n_head][n_asked][n_group][dim_k] the queries that asked last,
+                          room for `last` tokens; owned; NULL until there are some */
+    int32_t n_asked;   /* tokens that asked last; 0: none */
+    int32_t asked_pos; /* the first one's position */
+    bool *found;       /* [n_layer][n_head] they found something in this lane; owned */
+    bool alone;        /* the running item is a token that asks only where it misses something */
+    double *seconds;   /* [n_layer][n_head] spent remembering and choosing; owned */
     struct recall_text_seq *text; /* owned; NULL without text */
     int64_t n_recall;             /* struct pi_recall_point */
     int32_t n_step;
@@ -190,8 +196,8 @@ void pi_seq_remember_aims(struct pith_seq *seq);
 /* After an evaluation that evicted: text of what went is stored. */
 void pi_seq_update_text(struct pith_seq *seq);
 
-/* Room for the guests of an item that can recall, and the tier's for choosing them. KV_FULL, NOMEM.
- */
+/* Room for the guests of an item that can recall, and the tier's for choosing them, and for what an
+   item's queries are remembered in. KV_FULL, NOMEM. */
 pith_status pi_engine_reserve_guests(struct pith_engine *e, const pith_batch_item *item,
                                      pith_error *err);
 /* Of an item's next `most` tokens those before its recall: its last tokens are not cut from each
@@ -204,6 +210,9 @@ bool pi_engine_recalls(const struct pith_engine *e, const pith_batch_item *item,
 /* Whether a round that would fall among tokens that choose together comes before them. */
 bool pi_engine_rounds_early(const struct pith_engine *e, const pith_batch_item *item,
                             int32_t n_done);
+/* After a round behind the last token of an evaluation, or at a step: the queries that asked last
+   choose again, since they passed over what it evicted. */
+void pi_seq_ask_again(struct pith_seq *seq);
 /* After a pass with a part of the sequence; step: it was evaluated alone. */
 void pi_seq_note_recall(struct pith_seq *seq, const struct pi_pass_item *part, bool step);
 struct pi_recall_point pi_seq_recall_point(const struct pith_seq *seq);

@@ -132,6 +132,8 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
         PI_TRY(pi_seq_repeat(seq, seq->n_token + state->n_done, err));
     state->evicted = true;
     PI_TRY(pi_seq_round(seq, seq->n_token + state->n_done, err));
+    if (left == 0 || items[i].n_token == 1) /* else a turn's own queries ask later */
+        pi_seq_ask_again(seq);
     return kv_seq_reserve(seq->kv, until_round(e, &items[i], state->n_done, left), err);
 }
 
