@@ -11,8 +11,7 @@
 #include "recall/text.h"
 #include "share/share.h"
 
-#define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights   \
-                           */
+#define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights */
 
 /* How far a sequence's recalls are. */
 struct pi_recall_point {

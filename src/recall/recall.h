@@ -12,8 +12,9 @@
  *
  * A recall comes with an evaluation of several tokens (a turn), for which its last `last` tokens
  * are a pass of their own: layer by layer, after these queries are there and before they attend,
- * each lane's guests are chosen by them. With every=N so does each Nth token that is evaluated
- * alone.
+ * each lane's guests are chosen by them. Their queries choose again after a round that comes
+ * before the next recall. A token that is evaluated alone chooses where it misses something (ask),
+ * with every=N each Nth in every lane.
  */
 #ifndef PI_RECALL_H
 #define PI_RECALL_H
