@@ -2,8 +2,8 @@
 # Measures the table of docs/real.md: real models x tasks x policies x budgets, while the prompt
 # streams in and at its end, each lane for itself and all of them ranked together.
 #   scripts/docs/real.sh DIR_OF_MODELS DIR_OF_DATA OUT
-# DIR_OF_MODELS is a folder of scripts/models.sh; DIR_OF_DATA has text/wiki.valid.raw and
-# text/wiki.test.raw. Each cell is one JSON file in OUT, written when it is complete: started again,
+# DIR_OF_MODELS is a folder of scripts/models.sh; DIR_OF_DATA has
+# text/wiki.test.raw (scripts/importance.sh learns from other texts). Each cell is one JSON file in OUT, written when it is complete: started again,
 # the script goes on where it stopped. A cell that fails leaves its sentence in NAME.err and is
 # tried again only with RETRY=1. Subsets by environment, each a list of words:
 #   MODELS="smollm2 coder-0.5b coder-1.5b"   TASKS="facts needle perplexity"
@@ -105,7 +105,7 @@ run_cell() {
     local name=$1 model=$2 task=$3 arguments
     shift 3
     case $task in
-    facts) arguments=(-f "$data/text/wiki.valid.raw" -n "$LENGTH" --texts "$TEXTS" --chat) ;;
+    facts) arguments=(-f "$data/text/wiki.test.raw" -n "$LENGTH" --texts "$TEXTS" --chat) ;;
     needle) arguments=(-f "$data/text/wiki.test.raw" -n "$LENGTH" --chat
         -d "2,7,12,17,22,27,32,37,42,47,52,57,62,67,72,77,82,87,92,97") ;;
     perplexity) arguments=(-f "$data/text/wiki.test.raw" -c 4096 -b 512 --chunks "$CHUNKS") ;;
