@@ -2,13 +2,14 @@
 # Measures the table of docs/real.md: real models x tasks x policies x budgets, while the prompt
 # streams in and at its end, each lane for itself and all of them ranked together.
 #   scripts/docs/real.sh DIR_OF_MODELS DIR_OF_DATA OUT
-# DIR_OF_MODELS is a folder of scripts/models.sh; DIR_OF_DATA has
-# text/wiki.test.raw (scripts/importance.sh learns from other texts). Each cell is one JSON file in OUT, written when it is complete: started again,
-# the script goes on where it stopped. A cell that fails leaves its sentence in NAME.err and is
-# tried again only with RETRY=1. Subsets by environment, each a list of words:
+# DIR_OF_MODELS is a folder of scripts/models.sh; DIR_OF_DATA has text/wiki.test.raw, which
+# scripts/importance.sh does not learn from. Each cell is one JSON file in OUT, written when it is
+# complete: started again, the script goes on where it stopped. A cell that fails leaves its
+# sentence in NAME.err and is tried again only with RETRY=1. Subsets by environment, each a list of
+# words:
 #   MODELS="smollm2 coder-0.5b coder-1.5b"   TASKS="facts needle perplexity"
 #   POLICIES="kvzap triattention ..."        BUDGETS="75 50 25 10"
-#   PROTOCOLS="stream prompt-end"            GRANULARITIES="own global"
+#   PROTOCOLS="stream prompt-end"            GRANULARITIES="own global split"
 #   LENGTH=2048 TEXTS=4 CHUNKS=4 THREADS=2 SEED=3 PITH=build/cli/pith
 # Every cell is measured alone; scripts/docs/real_table.py OUT pairs it with the full cache's.
 set -euo pipefail
@@ -51,18 +52,22 @@ tokens_of() {
     esac
 }
 
-# The text of --keep: policy_of POLICY BUDGET PROTOCOL GRANULARITY STATS
+# The text of --keep: policy_of POLICY BUDGET PROTOCOL GRANULARITY STATS. GRANULARITY: own (each lane
+# for itself), global (one ranking over all lanes), split (capacities of lanes by calibration).
 policy_of() {
-    local name=$1 options=budget=$2% own=$1
+    local name=$1 options=stats=$5,budget=$2% own=$1
     case $name in
-    kvzap) options=stats=$5,$options ;;
-    kvzap-hidden) own=kvzap options=features=hidden,stats=$5,$options ;;
-    expected) options=stats=$5,$options ;;
-    triattention) options=stats=$5,pin-prompt=off,$options ;;
-    v3) own=triattention options=v3,stats=$5,$options ;;
-    *) [ "$4" = own ] || options=stats=$5,$options ;;
+    kvzap-hidden) own=kvzap options=features=hidden,$options ;;
+    triattention) options=sinks=4,window=128,pin-prompt=off,distance=256,$options ;;
+    v3) own=triattention options=v3,$options ;;
+    longflow) options=overwrite=off,$options ;;
     esac
-    [ "$4" = own ] || options=$options,granularity=$4
+    case $4 in
+    own) options=$options,granularity=layer-head ;;
+    split) options=$options,granularity=layer-head,split=calibrated ;;
+    *) options=$options,granularity=global ;;
+    esac
+    [ "$name.$4" != v3.own ] || options=v3,stats=$5,budget=$2%
     [ "$3" = stream ] || options=$options,rounds=$3
     echo "$own:$options"
 }
