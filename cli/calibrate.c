@@ -18,6 +18,7 @@
 
 #include "calibrate_importance.h"
 #include "calibrate_loki.h"
+#include "calibrate_ranges.h"
 #include "calibrate_share.h"
 #include "command.h"
 #include "session.h"
@@ -142,52 +143,6 @@ static void defaults(void *options)
 
 /* ---- gathering ---- */
 
-/* A file of numbers, which a zero byte would end early. */
-static struct cli_text read_numbers(const char *path)
-{
-    struct cli_text text = cli_read_file(path);
-    size_t len = strlen(text.data);
-    if (len != text.len)
-        cli_fail("%s: byte %zu is zero, and no part of a number", path, len);
-    if (len > INT32_MAX)
-        cli_fail("%s: %zu bytes of numbers are more than %d", path, len, INT32_MAX);
-    return text;
-}
-
-/* The ranges of a file; "#" begins a comment. Fails with the line that is none. */
-static pith_range *read_ranges(const char *path, int32_t *n)
-{
-    struct cli_text text = read_numbers(path);
-    size_t cap = 16;
-    pith_range *ranges = cli_alloc(cap, sizeof(*ranges));
-    int32_t line_number = 0;
-    *n = 0;
-    for (char *line = text.data, *next; line != NULL; line = next) {
-        long long begin, end;
-        char rest;
-        next = strchr(line, '\n');
-        if (next != NULL)
-            *next++ = '\0';
-        line[strcspn(line, "#")] = '\0';
-        line_number++;
-        if (line[strspn(line, " \t\r")] == '\0')
-            continue;
-        if (sscanf(line, "%lld %lld %c", &begin, &end, &rest) != 2 || begin < 0 || end <= begin ||
-            end > INT32_MAX)
-            cli_fail("%s, line %d: \"%.60s\" is not the first token of a range and the one behind "
-                     "its last",
-                     path, line_number, line);
-        if ((size_t)*n == cap) {
-            ranges = realloc(ranges, (cap *= 2) * sizeof(*ranges));
-            if (ranges == NULL)
-                cli_fail("no memory for the ranges of %s", path);
-        }
-        ranges[(*n)++] = (pith_range){(int32_t)begin, (int32_t)end};
-    }
-    free(text.data);
-    return ranges;
-}
-
 /* The file's name without its folders. */
 static const char *base_name(const char *path)
 {
@@ -203,7 +158,7 @@ static const char *source(const struct options *o)
 
 static struct cli_ids read_tokens(const struct options *o, const struct session *s)
 {
-    struct cli_text text = o->tokens != NULL ? read_numbers(o->tokens) : cli_read_file(source(o));
+    struct cli_text text = o->tokens != NULL ? numbers_read(o->tokens) : cli_read_file(source(o));
     struct cli_ids ids;
     if (text.len == 0)
         cli_fail("%s: the file is empty", source(o));
@@ -327,7 +282,7 @@ static int gather(struct options *o)
     pith_calibrate_params p = calibrate_params(o, &progress);
     check_output(o);
     if (p.select == PITH_SELECT_RANGES)
-        ranges = read_ranges(o->select, &p.n_range);
+        ranges = ranges_read(o->select, &p.n_range);
     p.ranges = ranges;
     session_load(&s, &o->model, false);
     struct cli_ids ids = read_tokens(o, &s);
