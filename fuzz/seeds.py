@@ -224,7 +224,13 @@ def statistics():
            struct.pack("<2i", 0, 30) + struct.pack("<q", 30) + struct.pack("<2d", 1, .01) +
            struct.pack("<7f", .5, -1, .5, 0, 1, 1.5, .7) * 3 + struct.pack("<4f", .5, .5, 1, 0) +
            struct.pack("<7f", .5, -1, .5, 0, 1, 1.5, .7) * 4 + bytes(8))
-    return {"one.tria": tria(1), "two.tria": tria(2), "one.pt": archive.getvalue(),
+    numbers = struct.pack("<2f", -3, 1) + struct.pack("<3f", -4, -3, -2)  # one lane, three quantiles
+    key = struct.pack("<5f", 1, -1, .5, 2, -3) + struct.pack("<4f", -1, -1, 0, 0)
+    hidden = struct.pack("<3f", 1, 2, -3) + struct.pack("<5f", -1, -1, 1, 1, .6)
+    section = (struct.pack("<6I", 1, 2, 4, 3, 1, 0) + numbers + key + struct.pack("<5f", 1, 1, 9, 9, .5) +
+               hidden + struct.pack("<I", 3) + b"h2o" + struct.pack("<3f", 1, -3, .4))
+    important = own[:8] + b"\2" + own[9:-8] + struct.pack("<Q", len(section)) + section + bytes(8)
+    return {"important.stats": important, "one.tria": tria(1), "two.tria": tria(2), "one.pt": archive.getvalue(),
             "one.pickle": pickle, "own.stats": own}
 
 

@@ -1271,6 +1271,78 @@ PITH_API pith_status pith_stats_reconstruct(const pith_stats *stats, pith_engine
                                             const int32_t *tokens, int32_t n_token, double *out,
                                             pith_error *err);
 
+/*
+ * Importance: what entries are worth for repeating a text (KVzip+), learnt from texts that the
+ * model is made to repeat, as a part of statistics. docs/stats.md says what is learnt.
+ */
+
+/* A piece of text as tokens, without what a model wants before a text. */
+typedef struct pith_importance_text {
+    const int32_t *tokens; /* [n_token] */
+    int32_t n_token;
+} pith_importance_text;
+
+typedef struct pith_importance_params {
+    const pith_importance_text *texts; /* [n_text] each is read, and then repeated */
+    int32_t n_text;
+    bool hidden;             /* weights of the layers' inputs, too. Default false */
+    const char *const *keep; /* [n_keep] policies whose scores are mapped to importance, "NAME" or
+                                "NAME:options" without a budget; a map is of a policy's name */
+    int32_t n_keep;
+    const char *path; /* where statistics without maps are saved before policies are asked, which
+                         read them there (stats=); NULL: nowhere */
+    const char *text; /* what the texts are, for the file; may be NULL */
+    pith_progress_fn *progress;
+    void *progress_user;
+    uint32_t reserved[8];
+} pith_importance_params;
+
+PITH_API void pith_importance_params_default(pith_importance_params *out);
+
+/* Gathers statistics of the texts' queries, as pith_calibrate, and learns the importance of their
+   entries. Every fifth text is held out to measure how well it is predicted. The engine is one
+   without policies and holds twice the longest text and some tokens around it; its tap is taken
+   over and is unset afterwards. The same texts give the same bits for any chunk and number of
+   threads. As pith_calibrate; the statuses of policies and their engines; UNSUPPORTED without a
+   tokenizer. */
+PITH_API pith_status pith_calibrate_importance(pith_engine *engine,
+                                               const pith_importance_params *params,
+                                               pith_stats **out, pith_error *err);
+
+/* Pointers are owned by the statistics. A lane is a layer and a KV head, layers first. */
+typedef struct pith_importance_info {
+    int32_t n_layer;
+    int32_t n_head_kv;
+    int32_t n_lane;
+    int32_t n_map;
+    const float *mean;      /* [n_lane] of the logarithm of importance */
+    const float *deviation; /* [n_lane] */
+    const float *key_r2;    /* [n_lane] R^2 on held-out texts of weights of a key's features */
+    const float *hidden_r2; /* [n_lane] of the layer's input; NULL: not learnt */
+    uint32_t reserved[8];
+} pith_importance_info;
+
+/* NOT_FOUND for statistics without importance. */
+PITH_API pith_status pith_stats_get_importance(const pith_stats *stats, pith_importance_info *out);
+
+/* The affine map of a policy's scores. */
+typedef struct pith_importance_map {
+    const char *policy;
+    const float *slope;       /* [n_lane] 0 where scores do not rise with importance */
+    const float *intercept;   /* [n_lane] */
+    const float *correlation; /* [n_lane] */
+    uint32_t reserved[4];
+} pith_importance_map;
+
+/* Map i, 0 <= i < n_map. NOT_FOUND. */
+PITH_API pith_status pith_stats_get_map(const pith_stats *stats, int32_t i,
+                                        pith_importance_map *out);
+
+/* share[lane], [n_lane] = the part of its entries that a lane keeps where `retention` of all lanes'
+   entries, the most important ones, are kept. NOT_FOUND for statistics without importance. */
+PITH_API pith_status pith_stats_get_shares(const pith_stats *stats, double retention,
+                                           double *share);
+
 /* ---- projections -------------------------------------------------------------------------- */
 
 /*

@@ -52,6 +52,43 @@ static void gather_and_use(void **state)
     said_free(&s);
 }
 
+static void importance(void **state)
+{
+    (void)state;
+    char path[128], other[128];
+    in_folder("i.stats", path);
+    in_folder("j.stats", other);
+    struct said s =
+        command(NULL, "calibrate", "--importance", "-m", MODEL, "-f", TEXT, "-o", path, "--pieces",
+                "5", "-c", "100", "--keep", "triattention", "--keep", "knorm:sinks=4", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "importance of entries from 5 pieces of at most 100 tokens");
+    expect_word(s.out, "mean R^2");
+    expect_word(s.out, "map of triattention");
+    expect_word(s.out, "map of knorm");
+    said_free(&s);
+    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "pith 2");
+    expect_word(s.out, "prompt-2k.txt");
+    expect_word(s.out, "mean R over bands");
+    expect_word(s.out, "25 % of all lanes");
+    said_free(&s);
+    s = command(NULL, "calibrate", "--importance", "-m", MODEL, "-f", TEXT, "-o", other, "--keep",
+                "knorm:budget=64", NULL);
+    expect_failure(&s, 1, "leave out the budget");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-f", TEXT, "-o", other, NULL);
+    expect_failure(&s, 2, "several -f");
+    said_free(&s);
+    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", other, "--hidden", NULL);
+    expect_failure(&s, 2, "go with --importance");
+    said_free(&s);
+    s = command(NULL, "calibrate", "--importance", "-m", MODEL, "-f", TEXT, "-o", TEXT, NULL);
+    expect_failure(&s, 1, "would replace a file");
+    said_free(&s);
+}
+
 static void bases_of_keys(void **state)
 {
     (void)state;
@@ -306,11 +343,11 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gather_and_use), cmocka_unit_test(bases_of_keys),
-        cmocka_unit_test(bases_refused),  cmocka_unit_test(selections),
-        cmocka_unit_test(tokens),         cmocka_unit_test(no_tokenizer),
-        cmocka_unit_test(interrupt),      cmocka_unit_test(places),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(gather_and_use), cmocka_unit_test(importance),
+        cmocka_unit_test(bases_of_keys),  cmocka_unit_test(bases_refused),
+        cmocka_unit_test(selections),     cmocka_unit_test(tokens),
+        cmocka_unit_test(no_tokenizer),   cmocka_unit_test(interrupt),
+        cmocka_unit_test(places),         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -266,17 +266,18 @@ static void test_facts(void **state)
     (void)state;
     write_file(in_folder("items.jsonl", path), line);
     write_file(in_folder("short.jsonl", short_path), "{\"context\": \"x\"}\n");
-    struct said s = command(NULL, "eval", "facts", "-m", MODEL, "-f", path, "-t", "1", "--keep",
-                            "streaming:sinks=1,budget=15", "--json", "-", NULL);
+    struct said s = command(NULL, "eval", "facts", "-m", MODEL, "-f", path, "--cut-once", "-t", "1",
+                            "--keep", "streaming:sinks=1,budget=15", "--json", "-", NULL);
     expect_status(&s, 0);
     json_t *result = parse(s.out);
     assert_true(figure(result, "score") == 1.0 && figure(result, "rounds") == 1.0);
     json_decref(result);
     said_free(&s);
-    s = command(NULL, "eval", "facts", "-m", MODEL, "-f", path, "--keep", "random:slack=9", NULL);
+    s = command(NULL, "eval", "facts", "-m", MODEL, "-f", path, "--cut-once", "--keep",
+                "random:slack=9", NULL);
     expect_failure(&s, 1, "slack");
     said_free(&s);
-    s = command(NULL, "eval", "facts", "-m", MODEL, "-f", short_path, NULL);
+    s = command(NULL, "eval", "facts", "-m", MODEL, "-f", short_path, "--cut-once", NULL);
     expect_failure(&s, 1, "line 1: questions");
     said_free(&s);
 }

@@ -70,11 +70,12 @@ static void json_is_what_keep_takes(void **state)
         pith_error err;
         json_array_foreach(json_object_get(policy, "presets"), j, preset)
         {
-            snprintf(keep, sizeof(keep), "%s:%s", name,
-                     json_string_value(json_object_get(preset, "name")));
+            const char *options = json_string_value(json_object_get(preset, "options"));
+            const char *stats = strstr(options, "=global") != NULL ? ",stats=model.stats" : "";
+            snprintf(keep, sizeof(keep), "%s:%s%s", name,
+                     json_string_value(json_object_get(preset, "name")), stats);
             assert_int_equal(pith_keep_check(keep, &err), PITH_OK);
-            snprintf(keep, sizeof(keep), "%s:%s", name,
-                     json_string_value(json_object_get(preset, "options")));
+            snprintf(keep, sizeof(keep), "%s:%s%s", name, options, stats);
             assert_int_equal(pith_keep_check(keep, &err), PITH_OK);
             n_preset++;
         }
@@ -87,7 +88,7 @@ static void json_is_what_keep_takes(void **state)
             n_param++;
         }
     }
-    assert_int_equal(n_preset, 8);
+    assert_int_equal(n_preset, 9);
     assert_true(n_param > 60);
     assert_int_equal(json_array_size(json_object_get(root, "keep")), i);
     assert_true(i >= 6);

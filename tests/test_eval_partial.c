@@ -209,6 +209,8 @@ static void test_keep(void **state)
     for (int32_t i = 0; pith_keep_policy(i, &info) == PITH_OK; i++) {
         const pith_model *model = models[i % N_KIND];
         char keep[64];
+        if (strcmp(info.name, "kvzap") == 0)
+            continue;
         snprintf(keep, sizeof(keep), "%s:slack=16", info.name);
         struct eval_setup setup = setup_of(model, "f16", keep);
         json_t *wide = stack(&setup, "8000"), *small = stack(&setup, "192");

@@ -290,7 +290,8 @@ static void test_never_reached(void **state)
         sweep_ok("{\"model\": \"" MODEL "\", \"keep_text\": true, \"engine\": {\"threads\": 1}, "
                  "\"policies\": [\"full\", {\"name\": \"kv\", \"keep\": \"streaming:budget=4000\", "
                  "\"recall\": \"kv\"}, {\"name\": \"text\", \"keep\": \"streaming:budget=4000\", "
-                 "\"recall\": \"text\"}], \"tasks\": [" NEEDLE "]}",
+                 "\"recall\": \"text\"}], \"tasks\": [{\"task\": \"needle\", \"style\": "
+                 "\"pith\", \"lengths\": [256], \"depths\": [0.25, 0.5], \"paired\": false}]}",
                  true);
     struct results r = read_out();
     const json_t *full = json_object_get(json_array_get(r.lines, 0), "rows");

@@ -614,13 +614,14 @@ static void test_options(void **state)
            "38 entries is smaller than the 39");
     expect(keep_config_parse("vatp:budget=39", &c, &err), &err, PITH_INVALID, "none to overwrite");
     check(keep_config_parse("vatp:budget=39,overwrite=off", &c, &err), &err);
-    /* A share is never below what is protected of it. */
+    /* A share is never below twice what is protected, of what there is. */
     check(keep_config_parse("vatp:budget=50%,overwrite=off", &c, &err), &err);
     check(keep_config_fit(
               &c, &(struct kv_geometry){1, 1, 4, 4, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}},
               &err),
           &err);
-    assert_int_equal(keep_budget_at(&c, 10), 39);
+    assert_int_equal(keep_budget_at(&c, 10), 10);
+    assert_int_equal(keep_budget_at(&c, 60), 40);
     assert_int_equal(keep_budget_at(&c, 1000), 500);
     expect(keep_config_parse("h2o:recent=0.95", &c, &err), &err, PITH_INVALID, "recent");
     check(keep_config_parse("lazyeviction:aime", &c, &err), &err);

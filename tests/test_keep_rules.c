@@ -74,7 +74,7 @@ static const struct keep_policy coarse = {
 
 #define RULE_KEYS                                                                                  \
     "budget, slack, prefix, sinks, window, recent, pin-prompt, segments, granularity, combine, "   \
-    "batch, overwrite, layers, heads"
+    "batch, rounds, overwrite, layers, heads, split, stats"
 
 static void test_options(void **state)
 {
@@ -264,7 +264,8 @@ static void test_budgets(void **state)
     assert_int_equal(keep_most_at(&c, 119), 119);
     assert_int_equal(keep_most_at(&c, 1000), 120);
     c = config_of(&keep_streaming, "budget=25%,slack=20");
-    assert_int_equal(keep_budget_at(&c, 0), 4); /* what is protected */
+    assert_int_equal(keep_budget_at(&c, 5), 5); /* never more than there is */
+    assert_int_equal(keep_budget_at(&c, 20), 8); /* twice what is protected */
     assert_int_equal(keep_budget_at(&c, 403), 100);
     assert_int_equal(keep_most_at(&c, 403), 120);
     assert_int_equal(keep_budget_at(&c, INT32_MAX), INT32_MAX / 4);
@@ -341,8 +342,10 @@ static int32_t budget_now(const struct history *h)
     if (r->budget.unit == POLICY_UNIT_TOKENS)
         return (int32_t)r->budget.value;
     int32_t share = (int32_t)((int64_t)h->n_token * r->budget.value / 1000000);
-    int32_t least = (r->sinks > r->prefix ? r->sinks : r->prefix) + r->window;
-    return share > least ? share : least > 0 ? least : 1;
+    int32_t least = 2 * ((r->sinks > r->prefix ? r->sinks : r->prefix) + r->window);
+    share = share > least ? share : least;
+    share = share < h->n_token ? share : h->n_token;
+    return share > 0 ? share : 1;
 }
 
 static bool expect_token(struct history *h)

@@ -48,8 +48,8 @@ static void naive_row(const struct kv_seq *kv, int32_t layer, int32_t head, cons
 }
 
 /* The scores of the entries of `scored`, where M and L are of the lane's own and of `stored`. */
-static void naive_scores(const struct recall_query *query, const struct kv_seq *stored,
-                         const struct kv_seq *scored, double *out)
+static void naive_scores(const struct recall_query *query, int32_t combine,
+                         const struct kv_seq *stored, const struct kv_seq *scored, double *out)
 {
     int32_t n = kv_lane_len(scored, 0, 0);
     memset(out, 0, (size_t)n * sizeof(*out));
@@ -62,16 +62,19 @@ static void naive_scores(const struct recall_query *query, const struct kv_seq *
                 naive_row(query->own, query->layer, query->head, q, last, &max, &sum, NULL);
             naive_row(stored, 0, 0, q, last, &max, &sum, NULL);
             naive_row(scored, 0, 0, q, last, &other, &unused, x);
-            for (int32_t s = 0; s < n; s++)
-                out[s] += exp(x[s] - max) / sum;
+            for (int32_t s = 0; s < n; s++) {
+                double weight = exp(x[s] - max) / sum;
+                out[s] = combine == RECALL_SUM ? out[s] + weight : fmax(out[s], weight);
+            }
         }
 }
 
-static void expect_scores(const struct recall_query *query, const struct kv_seq *stored,
+static void expect_scores(const struct recall_scorer *scorer, const struct kv_seq *stored,
                           const struct kv_seq *scored, const float *got)
 {
+    const struct recall_query *query = scorer->query;
     double want[ENTRIES];
-    naive_scores(query, stored, scored, want);
+    naive_scores(query, scorer->tier->o.combine, stored, scored, want);
     for (int32_t s = 0; s < kv_lane_len(scored, 0, 0); s++)
         if (!(fabs((double)got[s] - want[s]) <= 1e-4 * want[s] + 1e-9))
             fail_msg("entry %d, %d tokens: %g is not %g", s, query->n_tok, (double)got[s], want[s]);
@@ -92,7 +95,7 @@ static struct recall_query query_of(const struct rig *r, int32_t lane, const flo
                                  .own = own ? r->seq : NULL};
 }
 
-static void check_scores(enum kv_type type, bool stored)
+static void check_scores(enum kv_type type, int32_t combine, bool stored)
 {
     const struct kv_geometry g = rig_geometry(type);
     struct recall_kv_options o = rig_options(&g, 8);
@@ -101,6 +104,7 @@ static void check_scores(enum kv_type type, bool stored)
     struct rig r;
     float got[ENTRIES];
     o.score = RECALL_ATTENTION;
+    o.combine = combine;
     rig_queries(9, Q_MOST, q);
     rig_make(&r, &g, ENTRIES);
     rig_open(&r, &o, 1);
@@ -119,7 +123,7 @@ static void check_scores(enum kv_type type, bool stored)
             recall_scorer_start(r.tier, &query, r.tier->work, &s);
             recall_scorer_run(&s, row, true, got);
             assert_int_equal(kv_lane_len(row, 0, 0) > 0, stored);
-            expect_scores(&query, row, row, got);
+            expect_scores(&s, row, row, got);
         }
     rig_free(&r);
 }
@@ -128,8 +132,9 @@ static void scores_are_weights(void **state)
 {
     (void)state;
     for (int type = 0; type < KV_N_TYPE; type++) {
-        check_scores((enum kv_type)type, true);
-        check_scores((enum kv_type)type, false);
+        check_scores((enum kv_type)type, RECALL_MAX, true);
+        check_scores((enum kv_type)type, RECALL_SUM, true);
+        check_scores((enum kv_type)type, RECALL_MAX, false);
     }
 }
 
@@ -144,6 +149,7 @@ static void weights_sum_to_one(void **state)
     double sum[2] = {0.0, 0.0};
     (void)state;
     o.score = RECALL_ATTENTION;
+    o.combine = RECALL_SUM;
     rig_queries(3, 5, q);
     rig_make(&r, &g, ENTRIES);
     rig_open(&r, &o, 1);
@@ -184,7 +190,7 @@ static void check_pages(struct rig *r, struct recall_scorer *s, int32_t lane, bo
             best = fmaxf(best, got[e]);
         assert_true(promise < FLT_MAX && best <= promise * 1.0001f);
         assert_true(!tight || promise <= best * 1.02f);
-        expect_scores(s->query, r->store->row[lane].kv, desk, got);
+        expect_scores(s, r->store->row[lane].kv, desk, got);
         kv_lane_clear(desk, 0, 0);
     }
     test_free(buffer);
@@ -208,12 +214,13 @@ static void append_alike(struct rig *r)
         }
 }
 
-static void check_promises(enum kv_type type, bool alike, bool own)
+static void check_promises(enum kv_type type, int32_t combine, bool alike, bool own)
 {
     static float q[30 * RIG_GROUP * RIG_DIM];
     const struct kv_geometry g = rig_geometry(type);
     struct recall_kv_options o = rig_file_options(&g, 2, 40);
     o.score = RECALL_ATTENTION;
+    o.combine = combine;
     struct rig r;
     float got[ENTRIES];
     rig_queries(11, 30, q);
@@ -243,8 +250,9 @@ static void promises_are_kept(void **state)
 {
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3};
     (void)state;
-    for (size_t i = 0; i < 4 * PI_LEN(types); i += TEST_STRIDE) /* comes to all types and forms */
-        check_promises(types[i / 4], i % 2 == 0, i / 2 % 2 == 0);
+    for (size_t i = 0; i < 8 * PI_LEN(types); i += TEST_STRIDE) /* comes to all types and forms */
+        check_promises(types[i / 8], i / 4 % 2 == 0 ? RECALL_MAX : RECALL_SUM, i % 2 == 0,
+                       i / 2 % 2 == 0);
 }
 
 /* ---- needles ---- */
@@ -270,7 +278,7 @@ static void check_needle(int32_t depth, bool in_file)
     float q[8 * RIG_GROUP * RIG_DIM], key[RIG_DIM];
     struct rig r;
     o.score = RECALL_ATTENTION;
-    o.block = 16;
+    o.fade = 6;
     rig_queries((uint64_t)depth + 7, 8, q);
     for (int32_t d = 0; d < RIG_DIM; d++)
         key[d] = q[3 * RIG_GROUP * RIG_DIM + d] * 3.0f;
@@ -284,7 +292,7 @@ static void check_needle(int32_t depth, bool in_file)
         assert_true(r.store->row[lane].n_ref > 2 * RECALL_FILE_LEAST);
     recall(&r, q, 8, true, 16);
     rig_check_guests(&r, lane);
-    for (int32_t p = depth; p < depth + 12 && p < n; p++)
+    for (int32_t p = depth; p < depth + 9 && p < n; p++)
         if (!rig_has_guest(&r, lane, p))
             fail_msg("a needle at %d of %d: %d did not come back", depth, n, p);
     rig_free(&r);
@@ -314,6 +322,7 @@ static void what_the_lane_has_is_not_asked_for(void **state)
     struct rig r;
     (void)state;
     o.score = RECALL_ATTENTION;
+    o.combine = RECALL_SUM;
     rig_queries(5, 2, q);
     for (int32_t d = 0; d < RIG_DIM; d++) /* one question: all rows look for the same */
         for (int32_t row = 1; row < 2 * RIG_GROUP; row++)
@@ -335,6 +344,145 @@ static void what_the_lane_has_is_not_asked_for(void **state)
     }
     assert_true(got[0][300] > 1.0f);  /* of 4 rows: among the stored it is what they look for */
     assert_true(got[1][300] < 0.05f); /* beside the lane's it is nothing */
+    rig_free(&r);
+}
+
+/* Random keys, of which those at every 30th position are a little what all rows look for, and one
+   is what a single row looks for. */
+static void append_for_all_and_one(struct rig *r, const float *all, const float *one, int32_t at)
+{
+    pith_error err;
+    float k[RIG_DIM], v[RIG_DIM];
+    assert_int_equal(kv_seq_reserve(r->seq, 300, &err), PITH_OK);
+    for (int32_t t = 0; t < 300; t++, r->n_token++)
+        for (int32_t l = 0; l < RIG_LANES; l++) {
+            for (int32_t d = 0; d < RIG_DIM; d++) {
+                v[d] = rng_float(&r->rng);
+                k[d] = t == at ? one[d] : (t % 30 == 0 ? all[d] : 0.0f) + 0.1f * v[d];
+            }
+            kv_seq_append(r->seq, l / RIG_HEADS, l % RIG_HEADS, r->n_token, 1, k, 0, v, 0);
+        }
+}
+
+/* What one query wants with all its weight comes back before what each wants a little: the sum of
+   many small weights is larger, and hides it. */
+static bool finds_what_one_wants(int32_t combine)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
+    struct recall_kv_options o = rig_options(&g, 8);
+    float q[30 * RIG_GROUP * RIG_DIM] = {0}, all[RIG_DIM] = {0}, one[RIG_DIM] = {0};
+    struct rig r;
+    o.score = RECALL_ATTENTION;
+    o.combine = combine;
+    o.block = 1;
+    for (int32_t row = 0; row < 30 * RIG_GROUP; row++)
+        q[row * RIG_DIM + (row == 7 ? 1 : 0)] = 8.0f;
+    all[0] = one[1] = 8.0f;
+    rig_make(&r, &g, ENTRIES);
+    rig_open(&r, &o, 1);
+    append_for_all_and_one(&r, all, one, 100);
+    rig_evict(&r, rig_keep_none);
+    rig_append(&r, 30);
+    recall(&r, q, 30, true, 8);
+    bool found = rig_has_guest(&r, 2, 100);
+    rig_free(&r);
+    return found;
+}
+
+static void one_query_is_enough(void **state)
+{
+    (void)state;
+    assert_true(finds_what_one_wants(RECALL_MAX));
+    assert_false(finds_what_one_wants(RECALL_SUM));
+}
+
+/* The best claim on an entry of those that were evicted: halved over `fade` positions behind them,
+   over half as many before. */
+static double naive_faded(const struct rig *r, const double *score, int32_t pos, double fade)
+{
+    double best = 0.0;
+    for (int32_t p = 0; p < r->n_token; p++)
+        best = fmax(best, score[p] * exp2(p <= pos ? (p - pos) / fade : 2.0 * (pos - p) / fade));
+    return best;
+}
+
+static void claims_fade(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
+    struct recall_kv_options o = rig_options(&g, 8);
+    float q[5 * RIG_GROUP * RIG_DIM], got[ENTRIES];
+    struct rig r;
+    (void)state;
+    o.score = RECALL_ATTENTION;
+    rig_make(&r, &g, ENTRIES);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 150);
+    rig_evict(&r, keep_ninth);
+    rig_append(&r, 150);
+    rig_evict(&r, keep_third);
+    for (int32_t i = 0; i < 8; i++) {
+        r.tier->o.fade = 1 + i * 3;
+        rig_queries((uint64_t)i, 5, q);
+        recall(&r, q, 5, true, 60);
+        for (int32_t l = 0; l < RIG_LANES; l++) {
+            const struct recall_query query = query_of(&r, l, q, 5, true);
+            const struct kv_seq *row = r.store->row[l].kv;
+            double score[ENTRIES] = {0}, least = INFINITY, most = 0.0;
+            struct recall_scorer s;
+            recall_scorer_start(r.tier, &query, r.tier->work, &s);
+            recall_scorer_run(&s, row, true, got);
+            for (int32_t e = 0; e < kv_lane_len(row, 0, 0); e++)
+                score[kv_lane_pos(row, 0, 0, e)] = (double)got[e];
+            for (int32_t e = 0; e < kv_lane_len(row, 0, 0); e++) {
+                int32_t p = kv_lane_pos(row, 0, 0, e);
+                double reach = naive_faded(&r, score, p, r.tier->o.fade);
+                if (rig_has_guest(&r, l, p))
+                    least = fmin(least, reach);
+                else
+                    most = fmax(most, reach);
+            }
+            assert_true(least >= most * (1.0 - 1e-4));
+        }
+    }
+    rig_free(&r);
+}
+
+/* ---- what is missed ---- */
+
+/* Guests take from it what they get. */
+static void missed_is_what_the_evicted_would_get(void **state)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
+    struct recall_kv_options o = rig_options(&g, 8);
+    float q[RIG_GROUP * RIG_DIM], got[ENTRIES];
+    struct rig r;
+    (void)state;
+    o.score = RECALL_ATTENTION;
+    o.combine = RECALL_SUM;
+    rig_queries(4, 1, q);
+    rig_make(&r, &g, ENTRIES);
+    rig_open(&r, &o, 1);
+    rig_append(&r, 300);
+    rig_evict(&r, keep_third);
+    for (int32_t d = 0; d < RIG_DIM; d++) /* one row, so that the largest share is its own */
+        q[RIG_DIM + d] = q[d];
+    for (int32_t n = 0; n <= 300; n += 100) {
+        recall(&r, q, 1, true, n);
+        for (int32_t l = 0; l < RIG_LANES; l++) {
+            const struct recall_query query = query_of(&r, l, q, 1, true);
+            const struct kv_seq *row = r.store->row[l].kv;
+            struct recall_scorer s;
+            double want = 0.0;
+            recall_scorer_start(r.tier, &query, r.tier->work, &s);
+            recall_scorer_run(&s, row, true, got);
+            for (int32_t e = 0; e < kv_lane_len(row, 0, 0); e++)
+                if (!rig_has_guest(&r, l, kv_lane_pos(row, 0, 0, e)))
+                    want += (double)got[e] / RIG_GROUP;
+            double missed = (double)recall_store_missed(r.store, &query, r.guests, 0);
+            assert_true(n < 200 ? want > 0.05 : want == 0.0);
+            assert_true(fabs(missed - want) < 1e-4);
+        }
+    }
     rig_free(&r);
 }
 
@@ -403,6 +551,9 @@ int main(void)
         WITH_FILE(promises_are_kept),
         WITH_FILE(a_needle_is_found),
         cmocka_unit_test(what_the_lane_has_is_not_asked_for),
+        cmocka_unit_test(one_query_is_enough),
+        cmocka_unit_test(claims_fade),
+        cmocka_unit_test(missed_is_what_the_evicted_would_get),
         WITH_FILE(threads_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

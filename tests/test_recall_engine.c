@@ -82,6 +82,7 @@ static const struct {
     {"knorm:budget=60,slack=24", NULL, "kv:last=16,every=3", "q8_0"},
     {"longflow:budget=60,overwrite=on,slack=8", NULL, "kv:last=20,every=2", "f16"},
     {"h2o:budget=60,slack=8", NULL, "kv:last=16", "f32"},
+    {"h2o:budget=60,slack=8", NULL, "kv:last=16,ask=0.01", "f16"},
     {"adakv:budget=60,slack=24,window=8", NULL, "kv:last=16,take=50%", "f16"},
     {"pyramidkv:budget=60,slack=24,window=8", NULL, "kv:last=30", "f16"},
     {"snapkv:budget=60,slack=24,window=8", NULL, "kv:last=16,every=1", "f16"},
@@ -207,6 +208,60 @@ static void test_everything_back_is_full(void **state)
         pith_engine_free(f);
         pith_engine_free(alone);
     }
+}
+
+/* What asked last asks again after a round that comes later: nothing is evicted when the prompt
+   ends, and a step's round takes most of it. */
+static void test_rounds_after_a_recall(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_of("random:budget=420,slack=136", NULL, "kv:take=400,last=30,ask=0",
+                               "f32", 64, 2, 1000);
+    pith_engine *f = engine_of(NULL, NULL, NULL, "f32", 64, 2, 1000);
+    pith_seq *seq = seq_make(e), *full = seq_make(f), *fork;
+    pith_error err;
+    eval(seq, 0, N_PROMPT);
+    eval(full, 0, N_PROMPT);
+    assert_int_equal(recall_of(seq).stored + recall_of(seq).guests, 0);
+    check(pith_seq_fork(seq, &fork, &err), &err);
+    for (int32_t t = N_PROMPT; t < N_PROMPT + N_STEP; t++) {
+        eval(seq, t, t + 1);
+        eval(fork, t, t + 1);
+        eval(full, t, t + 1);
+    }
+    assert_int_equal(recall_of(seq).stored, (int64_t)n_lane * 136);
+    assert_int_equal(recall_of(seq).guests, (int64_t)n_lane * 136);
+    assert_true(distance(pith_seq_logits(seq), pith_seq_logits(full)) < 1e-4);
+    assert_true(hash_of(seq) == hash_of(fork));
+    pith_seq_free(seq);
+    pith_seq_free(full);
+    pith_seq_free(fork);
+    pith_engine_free(e);
+    pith_engine_free(f);
+}
+
+/* A token that misses something in a lane chooses there; one that misses nothing changes none. */
+static void test_steps_ask(void **state)
+{
+    static const char *const recalls[] = {"kv:last=16,take=30,ask=0", "kv:last=16,take=30,ask=1",
+                                          "kv:last=16,take=30,ask=0.01"};
+    uint64_t hash[3];
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(recalls); i++) {
+        pith_engine *e =
+            engine_of("streaming:sinks=4,budget=60,slack=40", NULL, recalls[i], "f16", 64, 2, 1000);
+        pith_seq *seq = seq_make(e);
+        eval(seq, 0, N_PROMPT);
+        for (int32_t t = N_PROMPT; t < N_PROMPT + 4; t++)
+            eval(seq, t, t + 1);
+        hash[i] = hash_of(seq);
+        assert_true(recall_of(seq).guests <= (int64_t)n_lane * 30);
+        pith_seq_free(seq);
+        assert_int_equal(used_pages(e), 0);
+        pith_engine_free(e);
+    }
+    assert_true(hash[0] == hash[1]);
+    assert_true(hash[0] != hash[2]);
 }
 
 /* ---- memory ---- */
@@ -557,6 +612,8 @@ int main(void)
         cmocka_unit_test(test_estimate_suffices),
         cmocka_unit_test(test_fork),
         cmocka_unit_test(test_truncate),
+        cmocka_unit_test(test_rounds_after_a_recall),
+        cmocka_unit_test(test_steps_ask),
         cmocka_unit_test(test_sync_is_fresh),
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_no_room),

@@ -43,8 +43,11 @@ static void test_values(void **state)
     assert_int_equal(c.kv.take.unit, POLICY_UNIT_SHARE);
     assert_int_equal(c.kv.take.value, 250000);
     assert_int_equal(c.kv.score, RECALL_ATTENTION);
+    assert_int_equal(c.kv.combine, RECALL_MAX);
+    assert_int_equal(c.kv.fade, 6);
+    assert_true(c.kv.ask == 0.3);
     c = parse("kv:ram=1.5GiB,file=/tmp/a:b,size=10MB,type=q8_0,take=100,score=bounds,block=1,"
-              "last=7,every=3");
+              "last=7,every=3,combine=sum,fade=0,ask=0");
     assert_int_equal(c.kv.ram, (int64_t)3 << 29);
     assert_string_equal(c.kv.file, "/tmp/a:b");
     assert_int_equal(c.kv.size, 10000000);
@@ -55,6 +58,9 @@ static void test_values(void **state)
     assert_int_equal(c.kv.block, 1);
     assert_int_equal(c.kv.last, 7);
     assert_int_equal(c.kv.every, 3);
+    assert_int_equal(c.kv.combine, RECALL_SUM);
+    assert_int_equal(c.kv.fade, 0);
+    assert_true(c.kv.ask == 0.0);
     c = parse("text:db=/tmp/x.db,session=a b,alpha=0.25,top=3,floor=0,ttl=0");
     assert_int_equal(c.kind, RECALL_TEXT);
     assert_string_equal(c.text.db, "/tmp/x.db");

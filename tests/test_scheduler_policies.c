@@ -6,11 +6,33 @@
 #define _POSIX_C_SOURCE 200809L
 #include "testing.h"
 
+#include "keep/stats.h"
 #include "scheduler_rig.h"
 
 #define N_ASK 5
 
 static char stats_path[64];
+
+/* Weights of keys that say anything at all. */
+static struct stats_importance *make_importance(void)
+{
+    struct stats_importance shape = {.n_layer = info.n_layer,
+                                     .n_lane = info.n_layer * info.n_head_kv,
+                                     .n_feature = model->hp.dim_k + 2,
+                                     .n_quantile = 1};
+    struct stats_importance *m = NULL;
+    pith_error err;
+    uint64_t rng = 4;
+    check(stats_importance_create(&shape, &m, &err), &err);
+    int32_t n = shape.n_lane * shape.n_feature;
+    for (int32_t i = 0; i < n + shape.n_lane; i++)
+        m->key_weight[i] = rng_float(&rng);
+    for (int32_t i = 0; i < n; i++) {
+        m->key_low[i] = -8.0f;
+        m->key_high[i] = 8.0f;
+    }
+    return m;
+}
 
 static int setup(void **state)
 {
@@ -22,6 +44,7 @@ static int setup(void **state)
     strcpy(stats_path, "/tmp/pith-sched-XXXXXX");
     close(mkstemp(stats_path));
     check(pith_calibrate(e, tokens, 256, NULL, &stats, &err), &err);
+    stats->importance = make_importance();
     check(pith_stats_save(stats, stats_path, &err), &err);
     pith_stats_free(stats);
     pith_engine_free(e);
@@ -167,7 +190,7 @@ static void test_keep(void **state)
         for (size_t k = 0; k < PI_LEN(keep_more); k++)
             if (strcmp(p.name, keep_more[k][0]) == 0)
                 more = keep_more[k][1];
-        bool stats = strcmp(p.name, "triattention") == 0;
+        bool stats = strcmp(p.name, "triattention") == 0 || strcmp(p.name, "kvzap") == 0;
         snprintf(keep, sizeof(keep), "%s:budget=48,slack=16,%s%s%s", p.name, more,
                  stats ? ",stats=" : "", stats ? stats_path : "");
         struct setting c = {.keep = keep};

@@ -460,7 +460,8 @@ static void own_file_damage(void **state)
         pith_status status;
         const char *word;
     } damage[] = {
-        {8, 2, PITH_UNSUPPORTED, "version 2"},
+        {8, 3, PITH_UNSUPPORTED, "version 3"},
+        {8, 2, PITH_FORMAT, "its counts make"},
         {12, 99, PITH_FORMAT, "header size: 99"},
         {16, 1, PITH_FORMAT, "should have"},
         {39, 0x80, PITH_FORMAT, "tokens"},

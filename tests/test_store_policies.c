@@ -221,7 +221,8 @@ static void every_keep_policy(void **state)
     for (size_t m = 0; m < PI_LEN(shapes); m++)
         for (int32_t i = 0, n = 0; pith_keep_policy(i, &info) == PITH_OK; i++)
             for (int32_t type = 0; type < KV_N_TYPE; type++, n++)
-                if (n % TEST_STRIDE == 0)
+                if (n % TEST_STRIDE == 0 && strcmp(info.name, "kvzap") != 0 &&
+                    strcmp(info.name, "kvzip") != 0) /* a file, and rounds that wait */
                     check_keep(m, info.name, type, value_names[n % 2]);
 }
 
@@ -300,9 +301,11 @@ static void make_stats(int32_t dim)
 
 /* A policy's scores of both lanes, out [KV_HEADS][N_ENTRY]. False: it needs to see passes. */
 static bool score(const struct keep_policy *policy, const struct kv_seq *kv,
-                  const struct policy_model *facts, float *out)
+                  const struct policy_model *of_cache, float *out)
 {
     char more[96] = "";
+    struct policy_model whole = *of_cache, *facts = &whole;
+    struct pith_stats *stats = NULL;
     struct keep_config c;
     pith_error err;
     void *data = NULL;
@@ -311,6 +314,9 @@ static bool score(const struct keep_policy *policy, const struct kv_seq *kv,
     if (policy == &keep_triattention)
         snprintf(more, sizeof(more), "stats=%s", stats_path);
     check(keep_config_set(policy, more, &c, &err), &err);
+    if (policy == &keep_triattention)
+        check(pith_stats_load(stats_path, &stats, &err), &err);
+    whole.stats = stats;
     if (policy->needs != NULL && policy->needs(&c.params) != 0)
         return false;
     if (policy->open != NULL)
@@ -337,6 +343,7 @@ static bool score(const struct keep_policy *policy, const struct kv_seq *kv,
     test_free(scratch);
     if (policy->close != NULL)
         policy->close(data);
+    pith_stats_free(stats);
     return true;
 }
 

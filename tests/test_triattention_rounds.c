@@ -391,6 +391,7 @@ struct bare {
     struct keep_view view;
     void *data;
     struct kv_seq *kv;
+    struct pith_stats *stats;
 };
 
 static void bare_shape(struct bare *b, int32_t n_pair)
@@ -424,6 +425,11 @@ static pith_status bare_open(struct bare *b, const char *options, int32_t n_pair
     fill_keys(b, size);
     check(keep_config_set(&keep_triattention, options, &b->config, err), err);
     check(keep_config_fit(&b->config, &b->model.g, err), err);
+    if (b->config.rules.stats[0] != '\0') {
+        check(pith_stats_load(b->config.rules.stats, &b->stats, err), err);
+        PI_TRY(stats_check_lanes(b->stats, &b->model, "", err));
+        b->model.stats = b->stats;
+    }
     b->view = (struct keep_view){.kv = b->kv, .n_token = N_KEY, .model = &b->model};
     pith_status status = keep_triattention.open(&b->config.params, &b->model, &b->data, err);
     if (status != PITH_OK)
@@ -438,6 +444,7 @@ static pith_status bare_open(struct bare *b, const char *options, int32_t n_pair
 static void bare_close(struct bare *b)
 {
     keep_triattention.close(b->data);
+    pith_stats_free(b->stats);
     free(b->view.state);
     kv_seq_free(b->kv);
     kv_cache_free(b->cache);

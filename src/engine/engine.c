@@ -173,6 +173,8 @@ static pith_status make_policies(struct pith_engine *e, const struct plan *plan,
         kv_cache_set_marks(e->kv, keep_n_mark(e->keep),
                            (keep_needs(e->keep) & KEEP_NEED_VALUE_NORM) != 0);
     PI_TRY(pi_engine_start_watch(e, err));
+    PI_TRY(pi_engine_start_write(e, err));
+    PI_TRY(pi_engine_start_repeat(e, err));
     PI_TRY(pi_engine_start_read(e, &plan->read, &model, err));
     PI_TRY(pi_engine_start_recall(e, &plan->recall, &model, err));
     PI_TRY(pi_engine_start_share(e, &plan->share, &model, err));
@@ -239,6 +241,7 @@ void pith_engine_free(pith_engine *e)
     pi_mem_free(e->batch_of);
     pi_mem_free(e->pass_item);
     pi_engine_stop_recall(e);
+    pi_engine_stop_repeat(e);
     share_free(e->share);
     keep_free(e->keep);
     pi_mem_free(e->keep_text);

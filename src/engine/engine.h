@@ -11,8 +11,7 @@
 #include "recall/text.h"
 #include "share/share.h"
 
-#define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights   \
-                           */
+#define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights */
 
 /* How far a sequence's recalls are. */
 struct pi_recall_point {
@@ -43,10 +42,16 @@ struct pi_recall {
 
 /* A sequence's. */
 struct pi_seq_recall {
-    struct recall_store *store;   /* owned; NULL without kv */
-    struct kv_seq *guests;        /* owned; NULL until there can be some */
-    struct keep_point room;       /* the point whose guests there is room for */
-    double *seconds;              /* [n_layer][n_head] spent remembering and choosing; owned */
+    struct recall_store *store; /* owned; NULL without kv */
+    struct kv_seq *guests;      /* owned; NULL until there can be some */
+    struct keep_point room;     /* the point whose guests there is room for */
+    float *asked;      /* [n_layer][n_head][n_asked][n_group][dim_k] the queries that asked last,
+                          room for `last` tokens; owned; NULL until there are some */
+    int32_t n_asked;   /* tokens that asked last; 0: none */
+    int32_t asked_pos; /* the first one's position */
+    bool *found;       /* [n_layer][n_head] they found something in this lane; owned */
+    bool alone;        /* the running item is a token that asks only where it misses something */
+    double *seconds;   /* [n_layer][n_head] spent remembering and choosing; owned */
     struct recall_text_seq *text; /* owned; NULL without text */
     int64_t n_recall;             /* struct pi_recall_point */
     int32_t n_step;
@@ -61,6 +66,7 @@ struct pith_engine {
     struct keep *keep;              /* owned; NULL: the full cache */
     struct read *read;              /* owned; NULL: everything is read */
     struct pi_recall *recall;       /* owned; NULL: what is evicted does not come back */
+    struct pi_repeat *repeat;       /* owned; NULL: nothing is repeated */
     struct share *share;            /* owned; NULL: every page stands where it was written */
     char *keep_text;                /* the policy as it was given, owned; "" for the full cache */
     int32_t chunk;
@@ -110,6 +116,23 @@ pith_status pi_engine_update_tap(struct pith_engine *e, pith_tap_fn *fn, void *u
 
 /* Lets the pass show attention weights to the keep policy where that wants them. NOMEM. */
 pith_status pi_engine_start_watch(struct pith_engine *e, pith_error *err);
+
+/* Lets the pass show entries that it wrote to the keep policy where that wants them. NOMEM. */
+pith_status pi_engine_start_write(struct pith_engine *e, pith_error *err);
+
+/* ---- repeat.c ---- */
+
+/* Makes what the policy needs to see of repetitions, where it wants them, and lets the pass show
+   it. NOMEM; UNSUPPORTED without a tokenizer. */
+pith_status pi_engine_start_repeat(struct pith_engine *e, pith_error *err);
+void pi_engine_stop_repeat(struct pith_engine *e);
+
+/* Bytes of pages that must be free when an item is in, for the time that its text is repeated in. */
+int64_t pi_item_repeat_bytes(const struct pith_engine *e, const pith_batch_item *item);
+
+/* Before the round of a sequence of n_token tokens: repeats what nobody has judged of it. The pages
+   were counted; NOMEM leaves it as it was. What the last pass computed is gone then. */
+pith_status pi_seq_repeat(struct pith_seq *seq, int32_t n_token, pith_error *err);
 
 /* Whether the watch is shown the attention of an item of n_token tokens. */
 bool pi_engine_watches(const struct pith_engine *e, int32_t n_token);
@@ -172,8 +195,8 @@ void pi_seq_remember_aims(struct pith_seq *seq);
 /* After an evaluation that evicted: text of what went is stored. */
 void pi_seq_update_text(struct pith_seq *seq);
 
-/* Room for the guests of an item that can recall, and the tier's for choosing them. KV_FULL, NOMEM.
- */
+/* Room for the guests of an item that can recall, and the tier's for choosing them, and for what an
+   item's queries are remembered in. KV_FULL, NOMEM. */
 pith_status pi_engine_reserve_guests(struct pith_engine *e, const pith_batch_item *item,
                                      pith_error *err);
 /* Of an item's next `most` tokens those before its recall: its last tokens are not cut from each
@@ -186,6 +209,9 @@ bool pi_engine_recalls(const struct pith_engine *e, const pith_batch_item *item,
 /* Whether a round that would fall among tokens that choose together comes before them. */
 bool pi_engine_rounds_early(const struct pith_engine *e, const pith_batch_item *item,
                             int32_t n_done);
+/* After a round behind the last token of an evaluation, or at a step: the queries that asked last
+   choose again, since they passed over what it evicted. */
+void pi_seq_ask_again(struct pith_seq *seq);
 /* After a pass with a part of the sequence; step: it was evaluated alone. */
 void pi_seq_note_recall(struct pith_seq *seq, const struct pi_pass_item *part, bool step);
 struct pi_recall_point pi_seq_recall_point(const struct pith_seq *seq);

@@ -47,6 +47,8 @@ static int32_t until_round(const struct pith_engine *e, const pith_batch_item *i
     struct keep_point at = pi_seq_point(item->seq, n_done);
     if (e->keep == NULL)
         return n;
+    if (keep_waits(e->keep, item->n_token))
+        return n;
     if (is_step(e, item))
         return n_done == 0 && keep_step_due(e->keep, item->seq->kv, at) ? 0 : n;
     return keep_room(e->keep, item->seq->kv, at, n);
@@ -72,7 +74,7 @@ pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, 
 
 int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n)
 {
-    int64_t lacks = 0;
+    int64_t lacks = 0, repeat = 0;
     if (e->keep == NULL)
         return 0;
     for (int32_t i = 0; i < n; i++)
@@ -80,7 +82,9 @@ int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32
             keep_lacks(e->keep, items[i].seq->kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
     for (int32_t i = 0; i < n; i++)
         kv_seq_clear_charges(items[i].seq->kv);
-    return lacks;
+    for (int32_t i = 0; i < n; i++) /* one after the other */
+        repeat = pi_max(repeat, pi_item_repeat_bytes(e, &items[i]));
+    return lacks + repeat;
 }
 
 /* Memory for everything the batch will write, so that no pass can fail. What a sequence holds until
@@ -103,6 +107,18 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
     return pi_engine_reserve_watch(e, items, n, err);
 }
 
+/* Whether a keep round of an item is due, with n_done of its tokens in. */
+static bool round_due(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
+{
+    int32_t left = item->n_token - n_done;
+    struct keep_point at = pi_seq_point(item->seq, n_done);
+    if (keep_waits(e->keep, item->n_token))
+        return left == 0 && keep_over_budget(e->keep, item->seq->kv, at);
+    if (is_step(e, item))
+        return left > 0 && keep_step_due(e->keep, item->seq->kv, at);
+    return pi_engine_rounds_early(e, item, n_done) || keep_due(e->keep, item->seq->kv, at, left);
+}
+
 /* The keep round of item i if one is due, and room until the next. Its pages were counted. */
 static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items, int32_t i,
                              pith_error *err)
@@ -110,14 +126,14 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
     struct pith_seq *seq = items[i].seq;
     struct pi_item_state *state = &e->state[i];
     int32_t left = items[i].n_token - state->n_done;
-    struct keep_point at = pi_seq_point(seq, state->n_done);
-    bool step = is_step(e, &items[i]);
-    bool early = pi_engine_rounds_early(e, &items[i], state->n_done);
-    if (e->keep == NULL || (step && (left == 0 || !keep_step_due(e->keep, seq->kv, at))) ||
-        (!step && !early && !keep_due(e->keep, seq->kv, at, left)))
+    if (e->keep == NULL || !round_due(e, &items[i], state->n_done))
         return PITH_OK;
+    if (left == 0 && keep_waits(e->keep, items[i].n_token))
+        PI_TRY(pi_seq_repeat(seq, seq->n_token + state->n_done, err));
     state->evicted = true;
-    PI_TRY(pi_seq_round(seq, at.n_token, err));
+    PI_TRY(pi_seq_round(seq, seq->n_token + state->n_done, err));
+    if (left == 0 || items[i].n_token == 1) /* else a turn's own queries ask later */
+        pi_seq_ask_again(seq);
     return kv_seq_reserve(seq->kv, until_round(e, &items[i], state->n_done, left), err);
 }
 
@@ -234,13 +250,15 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
         for (int32_t p = 0; p < n_pass; p++)
             pi_seq_note_recall(items[e->batch_of[p]].seq, &e->pass_item[p],
                                items[e->batch_of[p]].n_token == 1);
-        for (int32_t p = 0; p < n_pass; p++)
+        for (int32_t p = 0; p < n_pass && e->repeat == NULL; p++)
             PI_TRY(keep_item(e, items, e->batch_of[p], err));
         if (e->tap_stopped)
             return pi_fail(err, PITH_CANCELLED, "the tap stopped the evaluation");
         so_far += n_tok;
         if (!emit_logits(e, items, n_pass))
             return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
+        for (int32_t p = 0; p < n_pass && e->repeat != NULL; p++) /* a repetition is a pass, too */
+            PI_TRY(keep_item(e, items, e->batch_of[p], err));
         if (progress != NULL && !progress(user, (double)so_far / (double)total))
             return pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");
     }

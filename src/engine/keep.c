@@ -53,6 +53,23 @@ bool pi_seq_remembers(const struct pith_seq *seq)
     return seq->keep_state != NULL || (keep != NULL && keep_n_mark(keep) > 0);
 }
 
+/* ---- what is written ---- */
+
+static void show_written(void *user, const struct pi_pass_written *w)
+{
+    const struct pith_engine *e = user;
+    struct keep_view view = pi_seq_view(w->item->owner, w->item->pos0);
+    keep_written(e->keep, &view, w);
+}
+
+pith_status pi_engine_start_write(struct pith_engine *e, pith_error *err)
+{
+    struct pi_pass_writer writer = {e, show_written};
+    if (e->keep == NULL || (keep_needs(e->keep) & KEEP_NEED_WRITTEN) == 0)
+        return PITH_OK;
+    return pi_pass_set_writer(e->pass, &writer, err);
+}
+
 /* ---- attention weights ---- */
 
 static void show_attention(void *user, const struct pi_pass_attention *in, int32_t thread)

@@ -4,11 +4,15 @@
  * (recall/), what is found as text the store's.
  *
  * Recalls come with the last tokens of an evaluation of several, or with each Nth that is evaluated
- * alone, and a pass is cut for them: invariant: when they come, and by which queries, depends on
- * the sequence and its evaluations alone. Guests never change what rounds see.
+ * alone, and a pass is cut for them. Their queries are remembered, and choose again after a round
+ * that comes before the next: it evicts entries that they passed over, since they were in the lane.
+ *
+ * Invariant: when recalls come, and by which queries, depends on the sequence and its evaluations
+ * alone. Guests never change what rounds see.
  */
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/threads.h"
 #include "engine/engine.h"
 
 static bool has_tier(const struct pith_engine *e)
@@ -34,27 +38,90 @@ static size_t lane_count(const struct pith_engine *e)
 
 /* ---- an engine's ---- */
 
+/* Queries of a lane's group, of one token. */
+static size_t group_len(const struct pith_engine *e)
+{
+    const struct pi_hparams *hp = &e->model->hp;
+    return (size_t)(hp->n_head / hp->n_head_kv) * (size_t)hp->dim_k;
+}
+
+/* What is remembered of a lane. */
+static float *asked_of(const struct pith_seq *seq, int32_t layer, int32_t head)
+{
+    const struct pith_engine *e = seq->engine;
+    return seq->recall.asked + lane_of(e, layer, head) * (size_t)options_of(e)->last * group_len(e);
+}
+
+/* Chooses the guests of a lane by the queries that are remembered of it. */
+static void choose_lane(struct pith_seq *seq, int32_t layer, int32_t head, int32_t n_tok,
+                        int32_t pos0, int32_t thread)
+{
+    const struct pith_engine *e = seq->engine;
+    struct pi_seq_recall *r = &seq->recall;
+    const struct recall_query query = {
+        .layer = layer,
+        .head = head,
+        .n_tok = n_tok,
+        .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
+        .pos0 = pos0,
+        .q = asked_of(seq, layer, head),
+        .q_stride = group_len(e),
+        .own = seq->kv,
+    };
+    double start = pi_time_s();
+    int32_t n_most = recall_take_at(&e->recall->config, keep_get_config(e->keep),
+                                    kv_cache_geometry(e->kv), layer, head, r->room);
+    recall_store_choose(r->store, &query, r->guests, n_most, thread);
+    if (options_of(e)->ask > 0.0)
+        r->found[lane_of(e, layer, head)] =
+            recall_tier_best(e->recall->tier, thread) >= (float)options_of(e)->ask;
+    r->seconds[lane_of(e, layer, head)] += pi_time_s() - start;
+}
+
+/* A token that is evaluated alone chooses for a lane in which the last turn found something, where
+   it misses something there: what it looks for is mostly where the turn's match was, or follows
+   what has been said meanwhile. */
+static void ask_alone(struct pith_seq *seq, struct recall_query *query, int32_t thread)
+{
+    const struct pith_engine *e = seq->engine;
+    struct pi_seq_recall *r = &seq->recall;
+    size_t lane = lane_of(e, query->layer, query->head);
+    double start = pi_time_s();
+    if (!r->found[lane] ||
+        recall_store_missed(r->store, query, r->guests, thread) < (float)options_of(e)->ask)
+        return;
+    int32_t n_most = recall_take_at(&e->recall->config, keep_get_config(e->keep),
+                                    kv_cache_geometry(e->kv), query->layer, query->head, r->room);
+    recall_store_choose(r->store, query, r->guests, n_most, thread);
+    r->seconds[lane] += pi_time_s() - start;
+}
+
+/* Without guests nothing was evicted so far: queries are remembered for what will be. */
 static void choose_guests(void *user, const struct pi_pass_item *item, int32_t layer, int32_t head,
                           const float *q, size_t q_stride, int32_t thread)
 {
     const struct pith_engine *e = user;
-    struct pi_seq_recall *r = &((struct pith_seq *)item->owner)->recall;
-    const struct recall_query query = {
-        .layer = layer,
-        .head = head,
-        .n_tok = item->n_tok,
-        .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
-        .pos0 = item->pos0,
-        .q = q,
-        .q_stride = q_stride,
-        .own = item->kv,
-    };
-    double start = pi_time_s();
-    assert(item->guests != NULL);
-    int32_t n_most = recall_take_at(&e->recall->config, keep_get_config(e->keep),
-                                    kv_cache_geometry(e->kv), layer, head, r->room);
-    recall_store_choose(r->store, &query, item->guests, n_most, thread);
-    r->seconds[lane_of(e, layer, head)] += pi_time_s() - start;
+    struct pith_seq *seq = (struct pith_seq *)item->owner;
+    float *asked = asked_of(seq, layer, head);
+    if (seq->recall.alone) {
+        struct recall_query query = {
+            .layer = layer,
+            .head = head,
+            .n_tok = 1,
+            .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
+            .pos0 = item->pos0,
+            .q = q,
+            .q_stride = q_stride,
+            .own = item->kv,
+        };
+        ask_alone(seq, &query, thread);
+        return;
+    }
+    for (int32_t t = 0; t < item->n_tok; t++)
+        memcpy(asked + (size_t)t * group_len(e), q + (size_t)t * q_stride,
+               group_len(e) * sizeof(*asked));
+    if (item->guests != NULL)
+        choose_lane(seq, layer, head, item->n_tok, item->pos0, thread);
 }
 
 static pith_status start_tier(struct pith_engine *e, const struct policy_model *model,
@@ -110,7 +177,8 @@ pith_status pi_seq_start_recall(struct pith_seq *seq, pith_error *err)
     if (!has_tier(e))
         return recall_text_seq_create(e->recall->text, &r->text, err);
     r->seconds = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->seconds));
-    if (r->seconds == NULL)
+    r->found = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->found));
+    if (r->seconds == NULL || r->found == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for what a sequence recalls");
     return recall_store_create(e->recall->tier, &r->store, err);
 }
@@ -132,8 +200,36 @@ void pi_seq_stop_recall(struct pith_seq *seq)
     if (r->store != NULL)
         recall_store_free(r->store);
     recall_text_seq_free(r->text);
+    pi_mem_free(r->asked);
+    pi_mem_free(r->found);
     pi_mem_free(r->seconds);
     *r = (struct pi_seq_recall){0};
+}
+
+/* Room for the queries that ask. */
+static pith_status reserve_asked(struct pith_seq *seq, pith_error *err)
+{
+    const struct pith_engine *e = seq->engine;
+    size_t n = lane_count(e) * (size_t)options_of(e)->last * group_len(e);
+    if (seq->recall.asked == NULL)
+        seq->recall.asked = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(float));
+    return seq->recall.asked != NULL
+               ? PITH_OK
+               : pi_fail(err, PITH_NOMEM, "no memory for the queries of %d tokens",
+                         options_of(e)->last);
+}
+
+static pith_status fork_asked(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
+{
+    const struct pith_engine *e = from->engine;
+    to->recall.n_asked = from->recall.n_asked;
+    to->recall.asked_pos = from->recall.asked_pos;
+    if (from->recall.n_asked == 0)
+        return PITH_OK;
+    PI_TRY(reserve_asked(to, err));
+    memcpy(to->recall.asked, from->recall.asked,
+           lane_count(e) * (size_t)options_of(e)->last * group_len(e) * sizeof(float));
+    return PITH_OK;
 }
 
 pith_status pi_seq_fork_recall(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
@@ -156,6 +252,8 @@ pith_status pi_seq_fork_recall(const struct pith_seq *from, struct pith_seq *to,
         PI_TRY(kv_seq_fork(a->guests, &b->guests, err));
         to->engine->recall->n_guest_seq++;
     }
+    PI_TRY(fork_asked(from, to, err));
+    memcpy(b->found, a->found, lane_count(from->engine) * sizeof(*a->found));
     memcpy(b->seconds, a->seconds, lane_count(from->engine) * sizeof(*a->seconds));
     b->n_recall = a->n_recall;
     b->n_step = a->n_step;
@@ -174,6 +272,7 @@ void pi_seq_truncate_recall(struct pith_seq *seq, int32_t n_token, bool whole)
         free_guests(seq);
         r->end = 0;
         r->n_step = 0;
+        r->n_asked = 0;
     }
     if (whole && r->store != NULL) {
         r->n_recall = 0;
@@ -240,7 +339,8 @@ static int32_t first_of(const struct pith_engine *e, const pith_batch_item *item
 static bool round_comes(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
 {
     int32_t left = item->n_token - n_done;
-    return keep_room(e->keep, item->seq->kv, pi_seq_point(item->seq, n_done), left) < left;
+    return !keep_waits(e->keep, item->n_token) &&
+           keep_room(e->keep, item->seq->kv, pi_seq_point(item->seq, n_done), left) < left;
 }
 
 /* Whether it is the turn of a token that is evaluated alone. */
@@ -250,12 +350,20 @@ static bool step_recalls(const struct pith_engine *e, const struct pith_seq *seq
     return every > 0 && seq->recall.n_step + 1 >= every;
 }
 
+/* Whether a token that is evaluated alone may ask where it misses something. */
+static bool may_ask(const struct pith_engine *e, const struct pith_seq *seq)
+{
+    return options_of(e)->ask > 0.0 && seq->recall.guests != NULL && seq->recall.n_asked > 0;
+}
+
 bool pi_engine_recalls(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
 {
     if (!has_tier(e))
         return false;
-    bool due = item->n_token == 1 ? step_recalls(e, item->seq) : n_done >= first_of(e, item);
-    return due && holds_any(item->seq);
+    if (item->n_token == 1)
+        return (step_recalls(e, item->seq) && holds_any(item->seq)) || may_ask(e, item->seq);
+    /* What is read in chunks is not cut for queries that nothing is there for. */
+    return n_done >= first_of(e, item) && (e->read == NULL || holds_any(item->seq));
 }
 
 int32_t pi_engine_until_recall(const struct pith_engine *e, const pith_batch_item *item,
@@ -263,7 +371,7 @@ int32_t pi_engine_until_recall(const struct pith_engine *e, const pith_batch_ite
 {
     if (!has_tier(e) || item->n_token == 1 || n_done >= first_of(e, item))
         return most;
-    if (!holds_any(item->seq) && !round_comes(e, item, n_done)) /* nothing will be there */
+    if (e->read != NULL && !holds_any(item->seq) && !round_comes(e, item, n_done))
         return most;
     return (int32_t)pi_min(most, first_of(e, item) - n_done);
 }
@@ -287,25 +395,52 @@ static bool can_recall(const struct pith_engine *e, const pith_batch_item *item)
            keep_step_due(e->keep, item->seq->kv, pi_seq_point(item->seq, 0));
 }
 
-pith_status pi_engine_reserve_guests(struct pith_engine *e, const pith_batch_item *item,
-                                     pith_error *err)
+/* Whether what asked last may choose again on the way: a round may come. */
+static bool can_ask_again(const struct pith_engine *e, const pith_batch_item *item)
 {
+    struct keep_point at = pi_seq_point(item->seq, 0);
+    int64_t most = (int64_t)item->n_token + 1; /* and one behind the last token */
+    if (item->n_token == 1 && item->seq->recall.n_asked == 0)
+        return false;
+    if (item->n_token == 1 && may_ask(e, item->seq))
+        return true;
+    return keep_room(e->keep, item->seq->kv, at, (int32_t)pi_min(most, INT32_MAX)) < most ||
+           keep_step_due(e->keep, item->seq->kv, at);
+}
+
+static pith_status reserve_guests(struct pith_seq *seq, pith_error *err)
+{
+    struct pith_engine *e = seq->engine;
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
-    struct pi_seq_recall *r = &item->seq->recall;
-    if (!has_tier(e) || !can_recall(e, item))
-        return PITH_OK;
-    PI_TRY(recall_tier_reserve(e->recall->tier, (int32_t)pi_min(item->n_token, options_of(e)->last),
-                               err));
+    struct pi_seq_recall *r = &seq->recall;
     if (r->guests == NULL) {
         PI_TRY(kv_seq_create(e->kv, &r->guests, err));
         e->recall->n_guest_seq++;
     }
-    r->room = pi_seq_point(item->seq, item->n_token);
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
             e->recall->take[lane_of(e, l, h)] =
                 recall_take_at(&e->recall->config, keep_get_config(e->keep), g, l, h, r->room);
     return kv_seq_reserve_whole(r->guests, e->recall->take, err);
+}
+
+pith_status pi_engine_reserve_guests(struct pith_engine *e, const pith_batch_item *item,
+                                     pith_error *err)
+{
+    struct pi_seq_recall *r = &item->seq->recall;
+    if (!has_tier(e))
+        return PITH_OK;
+    bool recalls = can_recall(e, item), again = !recalls && can_ask_again(e, item);
+    r->alone = item->n_token == 1 && !step_recalls(e, item->seq);
+    if (item->n_token > 1 || recalls)
+        PI_TRY(reserve_asked(item->seq, err));
+    if (!recalls && !again)
+        return PITH_OK;
+    int64_t n_tok = pi_max(item->n_token, r->n_asked);
+    PI_TRY(recall_tier_reserve(e->recall->tier, (int32_t)pi_min(n_tok, options_of(e)->last), err));
+    if (recalls || r->guests == NULL)
+        r->room = pi_seq_point(item->seq, item->n_token);
+    return reserve_guests(item->seq, err);
 }
 
 static int64_t count_guests(const struct pith_seq *seq)
@@ -318,27 +453,47 @@ static int64_t count_guests(const struct pith_seq *seq)
     return n;
 }
 
+static void choose_again(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pith_seq *seq = ctx;
+    int32_t n_head = kv_cache_geometry(seq->engine->kv)->n_head;
+    for (int64_t i = begin; i < end; i++)
+        choose_lane(seq, (int32_t)(i / n_head), (int32_t)(i % n_head), seq->recall.n_asked,
+                    seq->recall.asked_pos, thread);
+}
+
+void pi_seq_ask_again(struct pith_seq *seq)
+{
+    struct pi_seq_recall *r = &seq->recall;
+    if (r->n_asked > 0 && r->guests != NULL)
+        pi_parallel_items(seq->engine->n_thread, (int64_t)lane_count(seq->engine), choose_again,
+                          seq);
+}
+
 void pi_seq_note_recall(struct pith_seq *seq, const struct pi_pass_item *part, bool step)
 {
     struct pi_seq_recall *r = &seq->recall;
-    if (part->recall) {
-        r->n_recall++;
+    if (part->recall && !r->alone) {
+        r->n_recall += part->guests != NULL && holds_any(seq);
         r->end = part->pos0 + part->n_tok;
         r->n_step = 0;
+        r->n_asked = part->n_tok;
+        r->asked_pos = part->pos0;
     } else if (step) {
         r->n_step++;
     }
 }
 
-/* Guests that a stopped evaluation replaced are not there any more. */
+/* Guests that a stopped evaluation replaced are not there any more, nor what asked before. */
 void pi_seq_finish_recall(struct pith_seq *seq, const struct pi_recall_point *before, bool undone)
 {
     struct pi_seq_recall *r = &seq->recall;
-    bool replaced = r->n_recall != before->n_recall;
+    bool replaced = r->n_recall != before->n_recall || r->alone, asked = r->end != before->end;
     if (undone) {
         r->n_recall = before->n_recall;
         r->n_step = before->n_step;
-        r->end = replaced ? 0 : before->end;
+        r->end = asked ? 0 : before->end;
+        r->n_asked = asked ? 0 : r->n_asked;
     }
     if (r->guests != NULL && ((undone && replaced) || count_guests(seq) == 0))
         free_guests(seq);
@@ -350,23 +505,10 @@ struct pi_recall_point pi_seq_recall_point(const struct pith_seq *seq)
     return (struct pi_recall_point){r->n_recall, r->n_step, r->end};
 }
 
-/* Whether some lane loses an entry on the way to n_token tokens. */
-static bool evicts_by(const struct pith_seq *seq, int32_t n_token)
-{
-    const struct keep_config *c = keep_get_config(seq->engine->keep);
-    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    struct keep_point at = {n_token, seq->n_prompt};
-    for (int32_t l = 0; l < g->n_layer; l++)
-        for (int32_t h = 0; h < g->n_head; h++)
-            if (n_token >= keep_lane_budget_at(c, l, h, at))
-                return true;
-    return false;
-}
-
 int32_t pi_seq_recall_reusable(const struct pith_seq *seq, int32_t same, int32_t n_token)
 {
     const struct pith_engine *e = seq->engine;
-    if (!has_tier(e) || !evicts_by(seq, n_token))
+    if (!has_tier(e))
         return same;
     int32_t last = (int32_t)pi_max(2, options_of(e)->last); /* one token would be no turn */
     return (int32_t)pi_max(0, pi_min(same, (int64_t)n_token - last));

@@ -113,7 +113,8 @@ static pith_status make_parts(struct pi_replay *r, const struct pi_replay_shape 
     PI_TRY(kv_cache_create(&r->g, kv_bytes_for_tokens(&r->g, most), &r->cache, err));
     PI_TRY(keep_create(&config, &model, pi_thread_count(), &r->keep, err));
     uint32_t needs = r->keep != NULL ? keep_needs(r->keep) : 0;
-    if ((needs & (KEEP_NEED_ROWS | KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS)) != 0)
+    if ((needs &
+         (KEEP_NEED_ROWS | KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS | KEEP_NEED_REPEAT)) != 0)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "keep policy %s learns from queries while it runs, which are not replayed",
                        config.policy->name);
@@ -188,13 +189,20 @@ static struct keep_point point_of(const struct pi_replay *r)
     return (struct keep_point){r->n_token, 0};
 }
 
-/* A round where one is due. */
-static pith_status run_round(struct pi_replay *r, const int32_t *tokens, int32_t n_left,
-                             pith_error *err)
+/* Whether a round is due, n_left of n_read tokens before the end. */
+static bool round_due(const struct pi_replay *r, int32_t n_read, int32_t n_left)
+{
+    if (keep_waits(r->keep, n_read))
+        return n_left == 0 && keep_over_budget(r->keep, r->kv, point_of(r));
+    return keep_due(r->keep, r->kv, point_of(r), n_left);
+}
+
+static pith_status run_round(struct pi_replay *r, const int32_t *tokens, int32_t n_read,
+                             int32_t n_left, pith_error *err)
 {
     struct keep_view view = {
         .kv = r->kv, .tokens = tokens, .n_token = r->n_token, .state = r->state};
-    if (r->keep == NULL || !keep_due(r->keep, r->kv, point_of(r), n_left))
+    if (r->keep == NULL || !round_due(r, n_read, n_left))
         return PITH_OK;
     return keep_round(r->keep, r->kv, &view, &r->tally, err);
 }
@@ -202,20 +210,21 @@ static pith_status run_round(struct pi_replay *r, const int32_t *tokens, int32_t
 pith_status pi_replay_read(struct pi_replay *r, int32_t n_token, const int32_t *tokens,
                            const float *const *k, const float *const *v, pith_error *err)
 {
+    int32_t n_read = n_token - r->n_token;
     if (n_token < r->n_token || n_token > r->most)
         return pi_fail(err, PITH_INVALID, "n_token: %d is not in %d..%d", n_token, r->n_token,
                        r->most);
     if (r->keep != NULL)
-        PI_TRY(keep_prepare(r->keep, r->kv, point_of(r), n_token - r->n_token, err));
-    PI_TRY(run_round(r, tokens, n_token - r->n_token, err));
+        PI_TRY(keep_prepare(r->keep, r->kv, point_of(r), n_read, err));
+    PI_TRY(run_round(r, tokens, n_read, n_read, err));
     while (r->n_token < n_token) {
         int32_t n = n_token - r->n_token;
-        if (r->keep != NULL)
+        if (r->keep != NULL && !keep_waits(r->keep, n_read))
             n = keep_room(r->keep, r->kv, point_of(r), n);
         PI_TRY(kv_seq_reserve(r->kv, n, err));
         append(r, r->kv, n, k, v);
         r->n_token += n;
-        PI_TRY(run_round(r, tokens, n_token - r->n_token, err));
+        PI_TRY(run_round(r, tokens, n_read, n_token - r->n_token, err));
     }
     return PITH_OK;
 }

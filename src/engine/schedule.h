@@ -9,12 +9,9 @@
 #include "engine/engine.h"
 #include "share/prefix.h"
 
-/* Bytes of KV memory that n_token tokens of one sequence take in this engine, at most on the way
-   (pith_kv_estimate of its own params). */
-int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token);
-
-/* What a prompt of n_prompt tokens, marked as such, adds to that at most. */
-int64_t pi_engine_prompt_bytes(const struct pith_engine *e, int32_t n_prompt);
+/* Bytes of KV memory that n_token tokens of one sequence take in this engine, at most on the way,
+   the first n_prompt of them marked as the prompt; 0: pith_kv_estimate of its own params. */
+int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token, int32_t n_prompt);
 
 /* Bytes of the pages in the sequence's tables, those that others have, too, included. */
 int64_t pi_seq_held_bytes(const struct pith_seq *seq);

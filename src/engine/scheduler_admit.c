@@ -75,7 +75,7 @@ int32_t scheduler_final(const struct pith_scheduler *s, const struct request *r)
 
 int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r, int32_t n)
 {
-    return pi_engine_bytes_at(s->engine, n) + pi_engine_prompt_bytes(s->engine, r->n_prompt);
+    return pi_engine_bytes_at(s->engine, n, r->n_prompt);
 }
 
 double scheduler_reserve(const struct pith_scheduler *s)

@@ -8,30 +8,18 @@
 
 /* ---- memory ---- */
 
-int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token)
+int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token, int32_t n_prompt)
 {
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     const struct keep_config *keep = e->keep != NULL ? keep_get_config(e->keep) : NULL;
-    int64_t bytes =
-        keep != NULL ? keep_bytes_at(keep, g, n_token) : kv_bytes_for_tokens(g, n_token);
+    int64_t bytes = keep != NULL ? keep_bytes_to(keep, g, (struct keep_point){n_token, n_prompt})
+                                 : kv_bytes_for_tokens(g, n_token);
     if (e->recall != NULL)
         bytes += recall_bytes_at(&e->recall->config, keep, g, n_token);
     if (e->share != NULL)
         bytes += share_bytes_at(share_get_config(e->share), g, n_token,
                                 keep != NULL ? keep_most_at(keep, n_token) : n_token);
     return bytes;
-}
-
-/* A budget that is a share of the tokens is never below what is protected, of which a pinned prompt
-   is a part: then it can be as much more as the prompt is long. */
-int64_t pi_engine_prompt_bytes(const struct pith_engine *e, int32_t n_prompt)
-{
-    if (e->keep == NULL)
-        return 0;
-    const struct keep_config *keep = keep_get_config(e->keep);
-    if (!keep->rules.pin_prompt || keep->n_budget > 0)
-        return 0;
-    return kv_bytes_for_tokens(kv_cache_geometry(e->kv), n_prompt);
 }
 
 int64_t pi_seq_held_bytes(const struct pith_seq *seq)
@@ -48,7 +36,8 @@ int64_t pi_seq_held_bytes(const struct pith_seq *seq)
 
 bool pi_engine_cuts_prompts(const struct pith_engine *e)
 {
-    return e->read == NULL && e->recall == NULL && (e->keep == NULL || !keep_overwrites(e->keep));
+    bool whole = e->keep != NULL && (keep_overwrites(e->keep) || keep_waits(e->keep, INT32_MAX));
+    return e->read == NULL && e->recall == NULL && !whole;
 }
 
 bool pi_engine_counts_steps(const struct pith_engine *e)

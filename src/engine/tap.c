@@ -10,6 +10,8 @@ static void show_rows(void *user, const struct pi_pass_tap_rows *in)
 {
     struct pith_engine *e = user;
     struct pith_seq *seq = in->item->owner;
+    if (seq == NULL) /* a repetition */
+        return;
     pith_tap_rows rows = {
         .seq = seq,
         .layer = in->layer,

@@ -296,6 +296,7 @@ struct eval_needle_params {
     int32_t n_needle; /* facts in the text, one of them asked about; 1: the needle alone */
     int32_t n_repeat; /* texts per cell */
     int32_t n_predict;
+    bool paired; /* also under the full cache, text by text, in the same run */
 };
 pith_status eval_needle(const struct eval_setup *setup, const struct eval_needle_params *params,
                         json_t **result, pith_error *err);

@@ -1,11 +1,11 @@
 /*
- * facts.h - files of contexts with questions about them, one JSON object per line, as texts or as
- * token ids.
+ * facts.h - texts with facts and questions about them: made here and read under the policy's own
+ * rounds, or from files of one JSON object per line, as texts or as token ids.
  */
 #ifndef PI_EVAL_FACTS_H
 #define PI_EVAL_FACTS_H
 
-#include "eval.h"
+#include "facts_pool.h"
 
 /* Tokens, or a text that becomes tokens. */
 struct facts_part {
@@ -50,5 +50,45 @@ struct eval_facts_params {
    budget in bytes), FORMAT, and as pith_seq_eval. */
 pith_status eval_facts(const struct eval_setup *setup, const struct eval_facts_params *params,
                        json_t **result, pith_error *err);
+
+/* ---- texts that are made ---- */
+
+struct eval_facts_texts_params {
+    enum eval_facts_style style;
+    const char *haystack; /* [haystack_len]; NULL: RULER's noise */
+    size_t haystack_len;
+    const int32_t *lengths; /* [n_length] tokens of the whole prompt with its longest question */
+    int32_t n_length;
+    int32_t n_text;    /* of each length */
+    int32_t n_predict; /* most tokens of an answer */
+    bool paired;       /* also under the full cache */
+};
+
+/* Reads each text, up to its question, as one prompt under the policy's own rounds, and asks
+   FACTS_OF_TEXT questions, each of a fork of that one reading: a generated answer is right when it
+   holds what is wanted, and beside it stands the probability of the whole right answer. Rows: one
+   per fact; docs/eval.md describes the figures. The prompt's mark (pith_seq_mark_prompt) is that of
+   what is read before the question. INVALID, and as pith_batch_eval. */
+pith_status eval_facts_texts(const struct eval_setup *setup,
+                             const struct eval_facts_texts_params *params, json_t **result,
+                             pith_error *err);
+
+/* A text with its facts. Zero it before use. */
+struct facts_text {
+    struct facts_drawn facts;
+    struct eval_text text;    /* up to the question */
+    double at[FACTS_OF_TEXT]; /* the share of the haystack's bytes before each fact */
+};
+void eval_facts_text_free(struct facts_text *t);
+
+/* The depth that fact i is asked to stand at: 0.05, 0.15, .. 0.95. */
+double eval_facts_depth(int32_t i);
+
+/* Makes text index: a haystack from a sentence that is drawn, cut behind a word so that the prompt
+   with the longest question takes at most length tokens; each fact at the end of the sentence
+   nearest to its depth. INVALID (the length is too small), NOMEM. */
+pith_status eval_facts_text_make(const struct eval_facts_texts_params *params, uint64_t seed,
+                                 int32_t index, int32_t length, const struct eval_counter *counter,
+                                 struct facts_text *out, pith_error *err);
 
 #endif

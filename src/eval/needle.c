@@ -8,6 +8,8 @@
  */
 #include "needle.h"
 
+#include "chunks.h"
+#include "paired.h"
 #include "words.h"
 
 #include <math.h>
@@ -18,6 +20,7 @@
 #define CONTEXT_BYTES 32 /* of the prompt around the needle, by which a repetition is known */
 #define MAX_NEEDLE 32    /* facts in a text: there are more names and adjectives than that */
 #define VALUE_SIZE 64
+#define SPARE_TOKENS 64 /* of a right answer that is longer than --predict */
 
 /* ---- styles ---- */
 
@@ -444,8 +447,11 @@ struct needle_run {
     const struct eval_setup *setup;
     const struct eval_needle_params *params;
     struct eval_run *run;
+    struct eval_setup full_setup;
+    struct eval_run *full; /* NULL: not compared */
     struct eval_counter counter;
-    int32_t n_done; /* texts */
+    struct eval_pairs pairs; /* of all texts */
+    int32_t n_done;          /* texts */
     int32_t n_pass;
     json_t *rows;
 };
@@ -453,6 +459,7 @@ struct needle_run {
 /* What one row sums up. */
 struct needle_cell {
     int32_t verdicts[EVAL_N_VERDICT];
+    int32_t first; /* of its pairs */
     double n_token;
     double at;
     json_t *texts; /* NULL unless texts are kept */
@@ -463,21 +470,59 @@ static pith_status no_memory(pith_error *err)
     return eval_fail(err, PITH_NOMEM, "needle: no memory for results");
 }
 
-static pith_status run_item(struct needle_run *r, const struct needle_item *item,
-                            struct needle_cell *cell, pith_error *err)
+/* Asks under one cache: the answer generated, judged, and the probability of the right one. */
+static pith_status ask(const struct needle_run *r, struct eval_run *run,
+                       const struct needle_text *t, struct eval_given *given, struct eval_answer *a,
+                       enum eval_verdict *verdict, pith_error *err)
 {
     /* A model of the pith style goes on with the next question of its own. */
     static const char *const stop[] = {"\nQuestion:"};
     int32_t n_stop = r->params->style == EVAL_NEEDLE_PITH;
+    const struct eval_setup *setup = run == r->full ? &r->full_setup : r->setup;
+    pith_status status = eval_prompt_ask_given(run, setup, &t->prompt, r->params->n_predict, stop,
+                                               n_stop, given, a, err);
+    if (status != PITH_OK)
+        return status;
+    struct eval_needle_key key = {t->word, t->number, t->question, t->needle, t->before, t->after};
+    *verdict = eval_needle_check(a->text, &key);
+    return PITH_OK;
+}
+
+/* Both caches; what the full one costs is not the task's. */
+static pith_status ask_both(struct needle_run *r, const struct needle_text *t,
+                            struct eval_answer *a, enum eval_verdict *verdict, pith_error *err)
+{
+    struct eval_given given = {0};
+    struct eval_answer full = {0};
+    enum eval_verdict full_verdict = EVAL_FAIL;
+    struct eval_pair pair = {.group = r->n_done};
+    pith_status status = eval_prompt_given(r->setup, &t->prompt, t->prompt.refs.at[0], &given, err);
+    if (status == PITH_OK)
+        status = ask(r, r->run, t, &given, a, verdict, err);
+    pair.found = status == PITH_OK && *verdict == EVAL_PASS;
+    pair.logprob = given.logprob;
+    if (status == PITH_OK && r->full != NULL) {
+        status = ask(r, r->full, t, &given, &full, &full_verdict, err);
+        pair.full_found = full_verdict == EVAL_PASS;
+        pair.full_logprob = given.logprob;
+    }
+    if (status == PITH_OK && !eval_pairs_add(&r->pairs, &pair))
+        status = no_memory(err);
+    eval_answer_free(&full);
+    eval_given_free(&given);
+    return status;
+}
+
+static pith_status run_item(struct needle_run *r, const struct needle_item *item,
+                            struct needle_cell *cell, pith_error *err)
+{
     struct needle_text t = {0};
     struct eval_answer a = {0};
+    enum eval_verdict verdict = EVAL_FAIL;
     pith_status status = eval_needle_make(r->params, item, &r->counter, &t, err);
     if (status == PITH_OK)
-        status = eval_prompt_ask(r->run, r->setup, &t.prompt, r->params->n_predict, NULL, stop,
-                                 n_stop, &a, err);
+        status = ask_both(r, &t, &a, &verdict, err);
     if (status == PITH_OK) {
-        struct eval_needle_key key = {t.word, t.number, t.question, t.needle, t.before, t.after};
-        enum eval_verdict verdict = eval_needle_check(a.text, &key);
         cell->verdicts[verdict]++;
         cell->n_token += t.prompt.n_token;
         cell->at += t.at;
@@ -501,11 +546,13 @@ static pith_status add_row(struct needle_run *r, const struct needle_item *item,
         (int)v[EVAL_PASS], "partial_word", (int)v[EVAL_PARTIAL_WORD], "partial_number",
         (int)v[EVAL_PARTIAL_NUMBER], "fail", (int)v[EVAL_FAIL], "score", (double)v[EVAL_PASS] / n,
         "low", i.low, "high", i.high);
-    if (row != NULL && cell->texts != NULL && json_object_set(row, "texts", cell->texts) != 0) {
+    bool ok = row != NULL && eval_pairs_describe(&r->pairs, cell->first, r->pairs.n, row);
+    ok = ok && (cell->texts == NULL || json_object_set(row, "texts", cell->texts) == 0);
+    if (!ok) {
         json_decref(row);
-        row = NULL;
+        return no_memory(err);
     }
-    if (row == NULL || json_array_append_new(r->rows, row) != 0)
+    if (json_array_append_new(r->rows, row) != 0)
         return no_memory(err);
     r->n_pass += v[EVAL_PASS];
     return PITH_OK;
@@ -515,7 +562,8 @@ static pith_status run_cell(struct needle_run *r, int32_t length, double depth, 
 {
     const struct eval_needle_params *p = r->params;
     struct needle_item item = {.seed = r->setup->seed, .length = length, .depth = depth};
-    struct needle_cell cell = {.texts = r->setup->keep_text ? json_array() : NULL};
+    struct needle_cell cell = {.first = r->pairs.n,
+                               .texts = r->setup->keep_text ? json_array() : NULL};
     pith_status status = PITH_OK;
     if (r->setup->keep_text && cell.texts == NULL)
         status = no_memory(err);
@@ -523,6 +571,9 @@ static pith_status run_cell(struct needle_run *r, int32_t length, double depth, 
     for (; item.repeat < p->n_repeat && status == PITH_OK; item.repeat++) {
         status = eval_progress(r->run, r->n_done / n_item, err, "%d tokens, depth %.2f",
                                (int)length, depth);
+        if (status == PITH_OK && r->full != NULL) /* so that it can be cancelled, too */
+            status = eval_progress(r->full, r->n_done / n_item, err, "%d tokens, depth %.2f",
+                                   (int)length, depth);
         if (status == PITH_OK)
             status = run_item(r, &item, &cell, err);
         r->n_done++;
@@ -565,11 +616,55 @@ static json_t *settings_of(const struct needle_run *r)
                      (json_int_t)r->setup->seed, "chat", (int)r->setup->chat);
 }
 
+/* Runs for items of n_token tokens: each has a fork beside it, on which its answer is said. */
+static pith_status open_runs(struct needle_run *r, int32_t n_token, pith_error *err)
+{
+    struct eval_setup setup = *r->setup;
+    pith_status status = eval_size_memory(setup.model, n_token, 2, &setup.engine, err);
+    if (status == PITH_OK)
+        status = eval_run_create(&setup, 0, &r->run, err);
+    if (status != PITH_OK || !r->params->paired)
+        return status;
+    r->full_setup = *r->setup;
+    r->full_setup.engine = eval_full_params(&r->setup->engine, NULL);
+    setup = r->full_setup;
+    status = eval_size_memory(setup.model, n_token, 2, &setup.engine, err);
+    return status == PITH_OK ? eval_run_create(&setup, 0, &r->full, err) : status;
+}
+
+/* What the terminal shows. */
+static json_t *table_columns(bool paired)
+{
+    json_t *all = json_pack("[s, s, s, s, s, s, s, s, s, s]", "length", "depth", "n", "at", "pass",
+                            "partial_word", "partial_number", "fail", "score", "probability");
+    if (all != NULL && paired)
+        json_array_append_new(all, json_string("full_probability"));
+    return all;
+}
+
+static pith_status finish(struct needle_run *r, json_t **result, pith_error *err)
+{
+    json_t *out = eval_result(r->run, "needle", r->n_done, settings_of(r), json_incref(r->rows));
+    pith_status status = eval_scored(out, eval_wilson(r->n_pass, r->n_done), &out, err);
+    if (status != PITH_OK)
+        return status;
+    if (!eval_pairs_summarise(&r->pairs, json_object_get(out, "summary")) ||
+        json_object_set_new(out, "columns", table_columns(r->pairs.paired)) != 0) {
+        json_decref(out);
+        return no_memory(err);
+    }
+    *result = out;
+    return PITH_OK;
+}
+
 pith_status eval_needle(const struct eval_setup *setup, const struct eval_needle_params *params,
                         json_t **result, pith_error *err)
 {
-    struct needle_run r = {
-        .setup = setup, .params = params, .counter = eval_counter_of(setup), .rows = json_array()};
+    struct needle_run r = {.setup = setup,
+                           .params = params,
+                           .counter = eval_counter_of(setup),
+                           .pairs = {.paired = params->paired},
+                           .rows = json_array()};
     int32_t longest = 0;
     pith_status status = r.rows != NULL ? check_grid(params, err) : no_memory(err);
     if (status == PITH_OK)
@@ -577,16 +672,16 @@ pith_status eval_needle(const struct eval_setup *setup, const struct eval_needle
     if (status == PITH_OK)
         status = eval_check_predict("needle", params->n_predict, 1, err);
     if (status == PITH_OK)
-        status = eval_run_create(setup, longest + params->n_predict, &r.run, err);
+        status = open_runs(&r, longest + params->n_predict + SPARE_TOKENS, err);
     for (int32_t l = 0; l < params->n_length && status == PITH_OK; l++) {
         for (int32_t d = 0; d < params->n_depth && status == PITH_OK; d++)
             status = run_cell(&r, params->lengths[l], params->depths[d], err);
     }
     if (status == PITH_OK)
-        status = eval_scored(
-            eval_result(r.run, "needle", r.n_done, settings_of(&r), json_incref(r.rows)),
-            eval_wilson(r.n_pass, r.n_done), result, err);
+        status = finish(&r, result, err);
     json_decref(r.rows);
+    eval_pairs_free(&r.pairs);
     eval_run_free(r.run);
+    eval_run_free(r.full);
     return status;
 }

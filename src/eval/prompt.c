@@ -251,6 +251,17 @@ static pith_status open_thinking(struct eval_answer *a, pith_error *err)
     return PITH_OK;
 }
 
+/* Tokens of the prompt, and whether its answer begins with thoughts. */
+static pith_status encode_prompt(const struct eval_setup *setup, const struct eval_prompt *p,
+                                 int32_t **ids, int32_t *n_id, bool *thinks, pith_error *err)
+{
+    *thinks = false;
+    pith_status status = eval_encode(setup, text_of(p), prefix_of(p), ids, n_id, err);
+    if (status == PITH_OK && prefix_of(p) == NULL)
+        status = eval_thinks(setup, thinks, err);
+    return status;
+}
+
 pith_status eval_prompt_ask(struct eval_run *run, const struct eval_setup *setup,
                             const struct eval_prompt *p, int32_t n_predict,
                             const pith_sample_params *sample, const char *const *stop,
@@ -258,14 +269,84 @@ pith_status eval_prompt_ask(struct eval_run *run, const struct eval_setup *setup
 {
     int32_t *ids = NULL, n_id = 0;
     bool thinks = false;
-    pith_status status = eval_encode(setup, text_of(p), prefix_of(p), &ids, &n_id, err);
-    if (status == PITH_OK && prefix_of(p) == NULL)
-        status = eval_thinks(setup, &thinks, err);
+    pith_status status = encode_prompt(setup, p, &ids, &n_id, &thinks, err);
     if (status == PITH_OK)
         status = eval_ask(run, ids, n_id, text_of(p), n_predict, sample, stop, n_stop, out, err);
     if (status == PITH_OK && thinks)
         status = open_thinking(out, err);
     free(ids);
+    return status;
+}
+
+pith_status eval_prompt_ask_given(struct eval_run *run, const struct eval_setup *setup,
+                                  const struct eval_prompt *p, int32_t n_predict,
+                                  const char *const *stop, int32_t n_stop, struct eval_given *given,
+                                  struct eval_answer *out, pith_error *err)
+{
+    int32_t *ids = NULL, n_id = 0;
+    bool thinks = false;
+    pith_status status = encode_prompt(setup, p, &ids, &n_id, &thinks, err);
+    if (status == PITH_OK)
+        status =
+            eval_ask_given(run, ids, n_id, text_of(p), n_predict, stop, n_stop, given, out, err);
+    if (status == PITH_OK && thinks)
+        status = open_thinking(out, err);
+    free(ids);
+    return status;
+}
+
+/* Whether an answer behind this prompt has a space in front. */
+static bool wants_space(const struct eval_setup *setup, const struct eval_prompt *p)
+{
+    if (prefix_of(p) == NULL && setup->chat)
+        return false;
+    const struct eval_text *last = prefix_of(p) != NULL ? &p->prefix : &p->text;
+    return last->len > 0 && strchr(" \t\r\n", last->data[last->len - 1]) == NULL;
+}
+
+/* Tokens of the prompt with so much of its answer. */
+static pith_status encode_opened(const struct eval_setup *setup, const struct eval_prompt *p,
+                                 const char *answer, int32_t **ids, int32_t *n_id, pith_error *err)
+{
+    struct eval_text opened = {0};
+    eval_text_add(&opened, p->prefix.len > 0 ? p->prefix.data : "");
+    eval_text_add(&opened, answer[0] != '\0' && wants_space(setup, p) ? " " : "");
+    eval_text_add(&opened, answer);
+    pith_status status =
+        opened.failed ? eval_fail(err, PITH_NOMEM, "eval: no memory for an answer") : PITH_OK;
+    if (status == PITH_OK)
+        status = eval_encode(setup, text_of(p), opened.data, ids, n_id, err);
+    eval_text_free(&opened);
+    return status;
+}
+
+static bool begins_with(const int32_t *ids, int32_t n_id, const int32_t *part, int32_t n)
+{
+    return n <= n_id && memcmp(ids, part, (size_t)n * sizeof(*part)) == 0;
+}
+
+pith_status eval_prompt_given(const struct eval_setup *setup, const struct eval_prompt *p,
+                              const char *answer, struct eval_given *out, pith_error *err)
+{
+    int32_t *asked = NULL, *opened = NULL, *whole = NULL, n_asked = 0, n_opened = 0, n_whole = 0;
+    pith_status status = eval_encode(setup, text_of(p), prefix_of(p), &asked, &n_asked, err);
+    if (status == PITH_OK)
+        status = encode_opened(setup, p, "", &opened, &n_opened, err);
+    if (status == PITH_OK)
+        status = encode_opened(setup, p, answer, &whole, &n_whole, err);
+    *out = (struct eval_given){0};
+    if (status == PITH_OK && begins_with(whole, n_whole, asked, n_asked) && n_whole > n_asked) {
+        out->n_id = n_whole - n_asked;
+        out->n_quiet = begins_with(whole, n_whole, opened, n_opened) ? n_opened - n_asked : 0;
+        memmove(whole, whole + n_asked, (size_t)out->n_id * sizeof(*whole));
+        out->ids = whole;
+        whole = NULL;
+    } else if (status == PITH_OK) { /* its first token would take in the prompt's last */
+        status = eval_tokenize(setup->model, answer, strlen(answer), 0, &out->ids, &out->n_id, err);
+    }
+    free(asked);
+    free(opened);
+    free(whole);
     return status;
 }
 

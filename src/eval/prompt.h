@@ -9,6 +9,7 @@
 #define PI_EVAL_PROMPT_H
 
 #include "eval.h"
+#include "voices.h"
 
 /* Copies of strings. Zero it before use. */
 struct eval_strings {
@@ -76,6 +77,19 @@ pith_status eval_prompt_ask(struct eval_run *run, const struct eval_setup *setup
                             const struct eval_prompt *p, int32_t n_predict,
                             const pith_sample_params *sample, const char *const *stop,
                             int32_t n_stop, struct eval_answer *out, pith_error *err);
+
+/* The tokens of a right answer as the model would go on with it: behind white space, which the
+   opening of the answer or a chat template ends with, as it is, and behind anything else with a
+   space in front. Where eval_thinks, what closes the thinking block comes first and does not count.
+   The caller frees with eval_given_free, also on failure. */
+pith_status eval_prompt_given(const struct eval_setup *setup, const struct eval_prompt *p,
+                              const char *answer, struct eval_given *out, pith_error *err);
+
+/* eval_prompt_ask, greedily, and the given answer heard before (eval_ask_given). */
+pith_status eval_prompt_ask_given(struct eval_run *run, const struct eval_setup *setup,
+                                  const struct eval_prompt *p, int32_t n_predict,
+                                  const char *const *stop, int32_t n_stop, struct eval_given *given,
+                                  struct eval_answer *out, pith_error *err);
 
 /* Sets *n_predict to the tokens that refs[0], a whole right answer, takes behind the prompt, and a
    quarter and 8 more: a wrong answer may be a little longer before it comes to its end. */

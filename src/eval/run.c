@@ -5,7 +5,7 @@
  * Invariant: every item begins with an empty sequence and leaves no page in use, so no item sees
  * another and the peak of each is its own.
  */
-#include "eval.h"
+#include "voices.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -287,39 +287,78 @@ static void account(struct eval_run *run, const pith_seq *seq, const pith_genera
     out->reason = result->reason;
     out->prompt_s = result->prompt_s;
     out->generate_s = result->generate_s;
-    out->kv_peak_bytes = kv.peak_bytes;
+    take_most(&out->kv_peak_bytes, kv.peak_bytes);
     eval_account(seq, out);
     eval_run_add(run, out);
     if (out->n_prompt + out->n_generated > run->longest)
         run->longest = out->n_prompt + out->n_generated;
 }
 
-pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, const char *message,
-                     int32_t n_predict, const pith_sample_params *sample, const char *const *stop,
-                     int32_t n_stop, struct eval_answer *out, pith_error *err)
+/* Reads the prompt and hears the given answer behind it. *peak is that of the reading: the fork
+   that the answer is said on is no part of the item. */
+static pith_status read_given(struct eval_run *run, pith_seq *seq, const int32_t *ids, int32_t n_id,
+                              const pith_generate_params *params, struct eval_given *given,
+                              pith_generate_result *result, int64_t *peak, pith_error *err)
+{
+    pith_generate_params p = *params;
+    pith_kv_stats kv;
+    p.n_predict = 0;
+    pith_status status = pith_generate(seq, ids, n_id, &p, NULL, NULL, result, err);
+    pith_engine_kv_stats(run->engine, &kv);
+    *peak = kv.peak_bytes;
+    if (status == PITH_OK)
+        status = eval_given_hear(seq, given, err);
+    pith_engine_kv_reset_peak(run->engine);
+    return status;
+}
+
+/* Reads the prompt and generates; with a given answer in two calls, of which the second finds the
+   prompt read, whatever recall put into it. */
+static pith_status generate(struct eval_run *run, pith_seq *seq, const int32_t *ids, int32_t n_id,
+                            pith_generate_params *params, struct eval_given *given,
+                            struct listener *l, pith_generate_result *result, int64_t *peak,
+                            pith_error *err)
+{
+    pith_generate_result read;
+    if (given == NULL)
+        return pith_generate(seq, ids, n_id, params, on_text, l, result, err);
+    pith_status status = read_given(run, seq, ids, n_id, params, given, &read, peak, err);
+    if (status != PITH_OK)
+        return status;
+    int32_t n = pith_seq_length(seq);
+    int32_t *all = malloc((size_t)n * sizeof(*all)); /* the sequence's own change as it grows */
+    if (all == NULL)
+        return eval_fail(err, PITH_NOMEM, "no memory for a prompt of %d tokens", (int)n);
+    memcpy(all, pith_seq_tokens(seq), (size_t)n * sizeof(*all));
+    params->message = NULL;
+    params->message_len = 0;
+    status = pith_generate(seq, all, n, params, on_text, l, result, err);
+    free(all);
+    if (status != PITH_OK)
+        return status;
+    result->n_prompt = read.n_prompt;
+    result->n_cached = read.n_cached;
+    result->n_recalled = read.n_recalled;
+    result->prompt_s = read.prompt_s;
+    return PITH_OK;
+}
+
+static pith_status ask(struct eval_run *run, const int32_t *ids, int32_t n_id,
+                       pith_generate_params *params, struct eval_given *given,
+                       struct eval_answer *out, pith_error *err)
 {
     pith_seq *seq = NULL;
-    pith_generate_params params;
     pith_generate_result result;
     struct listener l = {.run = run};
     struct eval_answer answer = {0};
-    pith_generate_params_default(&params);
-    if (sample != NULL)
-        params.sample = *sample;
-    else
-        params.sample.temperature = 0.0f;
-    params.n_predict = n_predict;
-    params.stop = stop;
-    params.n_stop = n_stop;
-    params.message = message;
-    params.message_len = message != NULL ? strlen(message) : 0;
-    params.progress = eval_progress_step;
-    params.progress_user = run;
+    int64_t peak = 0;
+    params->progress = eval_progress_step;
+    params->progress_user = run;
 
     pith_engine_kv_reset_peak(run->engine);
     pith_status status = pith_seq_create(run->engine, &seq, err);
     if (status == PITH_OK)
-        status = pith_generate(seq, ids, n_id, &params, on_text, &l, &result, err);
+        status = generate(run, seq, ids, n_id, params, given, &l, &result, &peak, err);
     if (status == PITH_OK && l.cancelled)
         status = eval_fail(err, PITH_CANCELLED, "cancelled at \"%.100s\"", run->what);
     if (status == PITH_OK) {
@@ -328,6 +367,7 @@ pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, con
             status = eval_fail(err, PITH_NOMEM, "no memory for the text of an answer");
     }
     if (status == PITH_OK) {
+        take_most(&answer.kv_peak_bytes, peak);
         account(run, seq, &result, &answer);
         answer.text = l.text.data;
         answer.len = l.text.len;
@@ -337,6 +377,39 @@ pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, con
     }
     pith_seq_free(seq);
     return status;
+}
+
+static pith_generate_params generate_params(const char *message, int32_t n_predict,
+                                            const char *const *stop, int32_t n_stop)
+{
+    pith_generate_params params;
+    pith_generate_params_default(&params);
+    params.sample.temperature = 0.0f;
+    params.n_predict = n_predict;
+    params.stop = stop;
+    params.n_stop = n_stop;
+    params.message = message;
+    params.message_len = message != NULL ? strlen(message) : 0;
+    return params;
+}
+
+pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, const char *message,
+                     int32_t n_predict, const pith_sample_params *sample, const char *const *stop,
+                     int32_t n_stop, struct eval_answer *out, pith_error *err)
+{
+    pith_generate_params params = generate_params(message, n_predict, stop, n_stop);
+    if (sample != NULL)
+        params.sample = *sample;
+    return ask(run, ids, n_id, &params, NULL, out, err);
+}
+
+pith_status eval_ask_given(struct eval_run *run, const int32_t *ids, int32_t n_id,
+                           const char *message, int32_t n_predict, const char *const *stop,
+                           int32_t n_stop, struct eval_given *given, struct eval_answer *out,
+                           pith_error *err)
+{
+    pith_generate_params params = generate_params(message, n_predict, stop, n_stop);
+    return ask(run, ids, n_id, &params, given, out, err);
 }
 
 void eval_answer_free(struct eval_answer *a)

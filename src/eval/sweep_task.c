@@ -285,19 +285,13 @@ static int choose(const char *task, const char *key, const char *name, const cha
 /* ---- needle ---- */
 
 static const struct arg needle_args[] = {
-    {"lengths", ARG_INTS, 0, true},
-    {"depths", ARG_REALS, 0, false},
-    {"style", ARG_TEXT, AT(style), false},
-    {"file", ARG_FILE, 0, false},
-    {"needle", ARG_TEXT, AT(needle), false},
-    {"question", ARG_TEXT, AT(question), false},
-    {"prefix", ARG_TEXT, AT(prefix), false},
-    {"word", ARG_TEXT, AT(word), false},
-    {"number", ARG_TEXT, AT(number), false},
-    {"needles", ARG_INT, AT(needles), false},
-    {"repeats", ARG_INT, AT(repeats), false},
-    {"predict", ARG_INT, AT(predict), false},
-    {0},
+    {"lengths", ARG_INTS, 0, true},           {"depths", ARG_REALS, 0, false},
+    {"style", ARG_TEXT, AT(style), false},    {"file", ARG_FILE, 0, false},
+    {"needle", ARG_TEXT, AT(needle), false},  {"question", ARG_TEXT, AT(question), false},
+    {"prefix", ARG_TEXT, AT(prefix), false},  {"word", ARG_TEXT, AT(word), false},
+    {"number", ARG_TEXT, AT(number), false},  {"needles", ARG_INT, AT(needles), false},
+    {"repeats", ARG_INT, AT(repeats), false}, {"predict", ARG_INT, AT(predict), false},
+    {"paired", ARG_BOOL, AT(paired), false},  {0},
 };
 
 static void needle_defaults(struct sweep_args *a)
@@ -309,6 +303,7 @@ static void needle_defaults(struct sweep_args *a)
     a->needles = 1;
     a->repeats = 1;
     a->predict = 64;
+    a->paired = true;
 }
 
 /* All but the paper's one fact in the text with which the file begins. */
@@ -342,6 +337,7 @@ static pith_status run_needle(const struct eval_setup *setup, const struct sweep
         .n_needle = a->needles,
         .n_repeat = a->repeats,
         .n_predict = a->predict,
+        .paired = a->paired && !eval_is_plain(&setup->engine),
     };
     return eval_needle(setup, &p, result, err);
 }
@@ -502,15 +498,64 @@ static pith_status run_questions(const struct eval_setup *setup, const struct sw
 
 /* ---- facts ---- */
 
+/* With lengths the file is a haystack, without one of contexts that are cut once. */
 static const struct arg facts_args[] = {
-    {"file", ARG_PATH, 0, true},
-    {"contexts", ARG_INT, AT(samples), false},
-    {0},
+    {"lengths", ARG_INTS, 0, false},           {"file", ARG_PATH, 0, false},
+    {"contexts", ARG_INT, AT(samples), false}, {"texts", ARG_INT, AT(repeats), false},
+    {"style", ARG_TEXT, AT(style), false},     {"predict", ARG_INT, AT(predict), false},
+    {"paired", ARG_BOOL, AT(paired), false},   {0},
 };
+
+static void facts_defaults(struct sweep_args *a)
+{
+    a->repeats = 4;
+    a->style = "pool";
+    a->predict = 24;
+    a->paired = true;
+}
+
+static bool facts_are_drawn(const struct sweep_args *a)
+{
+    return a->n_int > 0;
+}
+
+static pith_status run_facts_texts(const struct eval_setup *setup, const struct sweep_args *a,
+                                   json_t **result, pith_error *err)
+{
+    static const char *const styles[] = {
+        [EVAL_FACTS_POOL] = "pool", [EVAL_FACTS_PITH] = "pith", NULL};
+    int style = choose("facts", "style", a->style, styles, err);
+    char *text = NULL;
+    size_t len = 0;
+    pith_status status = style < 0 ? PITH_INVALID : PITH_OK;
+    if (status == PITH_OK && a->path != NULL)
+        status = eval_read_file(a->path, &text, &len, err);
+    if (status != PITH_OK)
+        return status;
+    struct eval_facts_texts_params p = {
+        .style = (enum eval_facts_style)style,
+        .haystack = text,
+        .haystack_len = len,
+        .lengths = a->ints,
+        .n_length = a->n_int,
+        .n_text = a->repeats,
+        .n_predict = a->predict,
+        .paired = a->paired && !eval_is_plain(&setup->engine),
+    };
+    status = eval_facts_texts(setup, &p, result, err);
+    free(text);
+    return status;
+}
 
 static pith_status run_facts(const struct eval_setup *setup, const struct sweep_args *a,
                              json_t **result, pith_error *err)
 {
+    if (a->n_int > 0)
+        return run_facts_texts(setup, a, result, err);
+    if (a->path == NULL)
+        return eval_fail(err, PITH_INVALID,
+                         "task facts: file is missing, the name of a file of contexts, or lengths, "
+                         "a list of whole numbers");
     struct eval_facts_params p = {.path = a->path, .n_context = a->samples};
     return eval_facts(setup, &p, result, err);
 }
@@ -609,7 +654,7 @@ static const struct sweep_kind kinds[] = {
     {"recursion", recursion_args, recursion_defaults, recursion_is_drawn, run_recursion},
     {"derivation", derivation_args, derivation_defaults, NULL, run_derivation},
     {"questions", questions_args, questions_defaults, questions_are_drawn, run_questions},
-    {"facts", facts_args, NULL, never_drawn, run_facts},
+    {"facts", facts_args, facts_defaults, facts_are_drawn, run_facts},
     {"kept", kept_args, kept_defaults, never_drawn, run_kept},
 };
 #define N_KIND (sizeof(kinds) / sizeof(kinds[0]))

@@ -97,6 +97,11 @@ enum keep_need {
     KEEP_NEED_VALUE_NORM = 1 << 4, /* beside every entry stands the norm of its value: keep_norms */
     KEEP_NEED_PARTS = 1 << 5,      /* weights may come in parts, which step and attended bring
                                       together, wherever a->part is not NULL */
+    KEEP_NEED_WRITTEN = 1 << 6,    /* written: every entry when it is stored */
+    KEEP_NEED_REPEAT = 1 << 7,     /* repeated: before the round of a prompt's end the model repeats
+                                      what it has read; wants rounds=prompt-end, and marks */
+    KEEP_NEED_REPEAT_SCALED = 1 << 8, /* with it: weights are divided by the length of the layer's
+                                         input, after its norm, at their query */
 };
 
 /* What a query group of one KV head gave to each entry of the lane, the token's own included, right
@@ -124,6 +129,21 @@ struct keep_attention {
                          holds. A policy's options say whether it does, nothing else */
 };
 
+/* What the queries of a repeated text gave to the entries of one lane at most. */
+struct keep_repeat {
+    int32_t layer;
+    int32_t head; /* KV head */
+    int32_t n;    /* entries of the lane */
+    int32_t n_group;
+    const float *most; /* [n_group][n] the largest softmax weight; KEEP_NEED_REPEAT_SCALED */
+    float *scratch;    /* [page_len][dim_v] of this call alone, contents arbitrary */
+};
+
+/* Tokens that are repeated at once, those around them at most, and both. */
+#define KEEP_REPEAT_PART 2048
+#define KEEP_REPEAT_AROUND 64
+#define KEEP_REPEAT_MOST (KEEP_REPEAT_PART + KEEP_REPEAT_AROUND)
+
 struct keep_rules;
 
 /* NULL is for "does not apply", but score is always there. params is the policy's own struct. */
@@ -135,7 +155,13 @@ struct keep_policy {
     const struct policy_param *params; /* keys of its own; NULL: none */
     size_t params_size;                /* of the struct that they fill; at most KEEP_PARAMS_SIZE */
     const struct policy_preset *presets; /* NULL: none */
-    /* Loads what all sequences of an engine read (statistics), once. *data is the policy's, freed
+    /* What the policy's own options mean beside the rules, once all of them were read. NULL: that
+       depends on no rule. */
+    void (*settle)(void *params, const struct keep_rules *rules);
+    /* Whether scores of different lanes can be compared as they are; NULL: never. Others need a map
+       in the statistics for granularity=global. */
+    bool (*comparable)(const void *params);
+    /* Loads what all sequences of an engine read, once. *data is the policy's, freed
        by close; on failure there is nothing to close. Any status, with a sentence. */
     pith_status (*open)(const void *params, const struct policy_model *model, void **data,
                         pith_error *err);
@@ -166,6 +192,17 @@ struct keep_policy {
     /* Floats that every entry carries along (keep_marks), 0 in a new one; NULL: none. A sequence
        with marks has a state. */
     int32_t (*n_mark)(const void *params);
+    /* With KEEP_NEED_WRITTEN: called for every layer, KV head and pass right after the entries of a
+       sequence's tokens were stored. KV heads are served at the same time by several threads: it
+       writes to the marks of those entries alone, and what it writes of one must not depend on the
+       others. view->n_token is the position of the first. Entries that come another way (from a
+       file, a replay) are not shown, and have marks of 0. */
+    void (*written)(const void *params, const struct keep_view *view,
+                    const struct pi_pass_written *w);
+    /* With KEEP_NEED_REPEAT: called for every layer and KV head, several at the same time; writes to
+       the marks of that lane alone. Mark 0 of an entry is 0 until it was called with it, and never
+       afterwards: entries whose first mark is 0 are what is repeated next. */
+    void (*repeated)(const void *params, const struct keep_view *view, const struct keep_repeat *r);
     /* With KEEP_NEED_WEIGHTS or KEEP_NEED_STEP_WEIGHTS: called for every layer, KV head and token,
        those of one lane in the order of tokens. KV heads are served at the same time by several
        threads: it writes to the marks of that lane, and to such parts of view->state as belong to
@@ -216,6 +253,9 @@ extern const struct keep_policy keep_knorm;
 extern const struct keep_policy keep_keydiff;
 extern const struct keep_policy keep_vnorm;
 extern const struct keep_policy keep_triattention;
+extern const struct keep_policy keep_kvzap;
+extern const struct keep_policy keep_expected;
+extern const struct keep_policy keep_kvzip;
 
 /* Policy i of those that Pith has; NULL past the last. */
 const struct keep_policy *keep_policy_at(int32_t i);
@@ -225,6 +265,7 @@ const struct keep_policy *keep_policy_at(int32_t i);
 #define KEEP_PARAMS_SIZE 1024
 #define KEEP_COUNT_MAX (1 << 29) /* of one rule: sums of several stay within int32_t */
 #define KEEP_SPLIT_MAX 256       /* layers, or heads, that a budget can be split over */
+#define KEEP_LANE_MAX 2048       /* lanes that can have shares of their own */
 
 /* Which lanes keep the same positions. */
 enum keep_granularity {
@@ -232,6 +273,13 @@ enum keep_granularity {
     KEEP_HEAD,       /* the lanes of one KV-head index, across layers */
     KEEP_LAYER,      /* the lanes of one layer */
     KEEP_LAYER_HEAD, /* each lane for itself */
+    KEEP_GLOBAL,     /* each lane for itself, of a budget that all lanes share by score */
+};
+
+/* When rounds come to an evaluation of several tokens. */
+enum keep_when {
+    KEEP_STREAM,     /* as soon as they are due */
+    KEEP_PROMPT_END, /* when its last token is in */
 };
 
 /* How the scores of several lanes become one. */
@@ -250,10 +298,13 @@ struct keep_rules {
     int32_t granularity; /* enum keep_granularity */
     int32_t combine;     /* enum keep_combine */
     int32_t batch;       /* 0: rounds as soon as they are due */
+    int32_t rounds;      /* enum keep_when */
     int32_t overwrite;   /* 1: a full lane takes a token that is evaluated alone by overwriting the
                             entry of lowest score (policies with step) */
     char layers[POLICY_TEXT_SIZE];
     char heads[POLICY_TEXT_SIZE];
+    char split[POLICY_TEXT_SIZE];
+    char stats[POLICY_TEXT_SIZE]; /* "": none */
 };
 
 extern const struct policy_param keep_rule_params[];
@@ -267,6 +318,9 @@ struct keep_config {
     double layer_weight[KEEP_SPLIT_MAX]; /* fitted: [n_layer] of the mean budget, their mean is 1 */
     double head_weight[KEEP_SPLIT_MAX];  /* [n_head] */
     bool split;                          /* fitted: not all weights are 1 */
+    int32_t n_head;                      /* fitted: of lane_sum; 0: layers and heads have weights */
+    double lane_sum[KEEP_LANE_MAX + 1];  /* fitted: [n_lane + 1] the weights of all lanes before
+                                            one, of which lane_sum[n_lane] = n_lane */
     int32_t n_unsplit; /* fitted: entries of each lane's budget that are not weighed (pyramidkv) */
     union {
         max_align_t align;
@@ -316,16 +370,24 @@ pith_status keep_rules_agree(const struct keep_rules *rules, pith_error *err);
  */
 pith_status keep_overwrite_check(const struct keep_config *config, pith_error *err);
 
-/* Whether lanes of a layer share its budget by their scores: then the budget of one lane is the
-   mean of its layer's, which the sum of their entries keeps to. */
+/* Whether lanes share a budget by their scores, those of a layer or all: then the budget of one
+   lane is the mean of theirs, which the sum of their entries keeps to. */
 bool keep_config_allots(const struct keep_config *config);
+/* Whether all of them do. */
+bool keep_config_is_global(const struct keep_config *config);
 
 /* Whether that goes together with the rules; INVALID. */
 pith_status keep_allot_check(const struct keep_config *config, pith_error *err);
 
-/* The most pages that such a layer's lanes of n_entry entries in all fill, where packing leaves
+/* The most pages that n_lane such lanes of n_entry entries in all fill, where packing leaves
    n_apart places that are not closed (kv_lane_breaks). */
-int64_t keep_allot_pages(const struct kv_geometry *g, int64_t n_entry, int64_t n_apart);
+int64_t keep_allot_pages(const struct kv_geometry *g, int32_t n_lane, int64_t n_entry,
+                         int64_t n_apart);
+
+/* Fills lane_sum from the shares that lanes of this shape have in statistics; INVALID, IO, FORMAT.
+ */
+pith_status keep_split_calibrated(struct keep_config *config, const struct kv_geometry *g,
+                                  pith_error *err);
 
 /* Whether the policy wants distances to be those of places within the lane (KEEP_NEED_PLACES). */
 bool keep_config_places(const struct keep_config *config);
@@ -361,9 +423,14 @@ int32_t keep_pinnable(const struct keep_config *config, const struct kv_geometry
 int32_t keep_most_at(const struct keep_config *config, int32_t n_token);
 
 /* Bytes of pages that a sequence needs at most while it grows to n_token tokens, none of them a
-   pinned prompt; config was fitted. */
+   pinned prompt, and with rounds=prompt-end all of them one prompt; config was fitted. */
 int64_t keep_bytes_at(const struct keep_config *config, const struct kv_geometry *g,
                       int32_t n_token);
+
+/* The same where the first to.n_prompt tokens are the prompt, which is marked, and all others are
+   evaluated one by one; 0: keep_bytes_at. */
+int64_t keep_bytes_to(const struct keep_config *config, const struct kv_geometry *g,
+                      struct keep_point to);
 
 /* Tells the lanes of a sequence how many entries they will come to hold (kv_lane_expect), where the
    budget is a number; config was fitted. What allotment takes from one lane and gives to another is
@@ -416,6 +483,11 @@ uint32_t keep_needs(const struct keep *keep);
 int32_t keep_n_mark(const struct keep *keep);
 /* Whether full lanes are overwritten (rule overwrite). */
 bool keep_overwrites(const struct keep *keep);
+
+/* Whether an evaluation of n_token tokens has no round before its end: with rounds=prompt-end those
+   of several. Then keep_room and keep_due are not asked about it; a round runs when its last token
+   is in, if keep_over_budget says so. */
+bool keep_waits(const struct keep *keep, int32_t n_token);
 
 /* INVALID, with the numbers, when the prompt is pinned and some lane's budget does not hold it. */
 pith_status keep_check_prompt(const struct keep *keep, int32_t n_prompt, pith_error *err);
@@ -499,6 +571,18 @@ void keep_tally_overwritten(struct keep_tally *tally, int32_t n_lane, int32_t n_
 /* Shows the policy what a pass computed; only where it needs it. view as for keep_round. */
 void keep_observe(const struct keep *keep, const struct keep_view *view,
                   const struct pi_pass_tap_rows *rows);
+
+/* Shows the policy entries that a pass wrote; only where it needs it. view as for keep_observe.
+   Different lanes at the same time. */
+void keep_written(const struct keep *keep, const struct keep_view *view,
+                  const struct pi_pass_written *w);
+
+/* Shows the policy what repeating a text looked at in one lane; only where it needs it. view as for
+   keep_round. Different lanes at the same time. */
+void keep_repeated(const struct keep *keep, const struct keep_view *view,
+                   const struct keep_repeat *r);
+/* Bytes of pages that repeating a part of n_token tokens of one sequence takes at most. */
+int64_t keep_repeat_bytes(const struct kv_geometry *g, int64_t n_token);
 
 /* The positions of the tokens that the first n slots of a lane are of, whatever they are read at
    (KEEP_NEED_PLACES). keep NULL: the full cache. */

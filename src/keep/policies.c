@@ -5,10 +5,10 @@
 #include "keep/keep.h"
 
 static const struct keep_policy *const policies[] = {
-    &keep_streaming,    &keep_random,       &keep_snapkv, &keep_pyramidkv, &keep_adakv,
-    &keep_tova,         &keep_rkv,          &keep_h2o,    &keep_vatp,      &keep_scissorhands,
-    &keep_raas,         &keep_lazyeviction, &keep_knorm,  &keep_keydiff,   &keep_vnorm,
-    &keep_triattention, &keep_longflow,
+    &keep_streaming,    &keep_random,       &keep_snapkv,   &keep_pyramidkv, &keep_adakv,
+    &keep_tova,         &keep_rkv,          &keep_h2o,      &keep_vatp,      &keep_scissorhands,
+    &keep_raas,         &keep_lazyeviction, &keep_knorm,    &keep_keydiff,   &keep_vnorm,
+    &keep_triattention, &keep_expected,     &keep_longflow, &keep_kvzap,     &keep_kvzip,
 };
 
 const struct keep_policy *keep_policy_at(int32_t i)
@@ -45,8 +45,15 @@ pith_status keep_config_set(const struct keep_policy *policy, const char *option
     struct policy_options o = options_of(policy, &c);
     assert(policy->params_size <= KEEP_PARAMS_SIZE);
     PI_TRY(policy_options_read(&o, options, err));
+    if (policy->settle != NULL)
+        policy->settle(&c.params, &c.rules);
     PI_TRY(keep_rules_agree(&c.rules, err));
     PI_TRY(keep_overwrite_check(&c, err));
+    if (policy->repeated != NULL && c.rules.rounds != KEEP_PROMPT_END)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: %s: rounds: a text is repeated when its last token is in: say "
+                       "rounds=prompt-end",
+                       policy->name);
     PI_TRY(keep_allot_check(&c, err));
     if (keep_config_places(&c) && c.rules.segments > 0)
         return pi_fail(err, PITH_INVALID,

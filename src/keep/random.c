@@ -37,6 +37,12 @@ static void score(const void *params, const struct keep_view *view, const struct
             (float)(mix(key + 0x9e3779b97f4a7c15u * ((uint64_t)lane->pos[i] + 1)) >> 40) * 0x1p-24f;
 }
 
+static bool comparable(const void *params)
+{
+    (void)params;
+    return true;
+}
+
 const struct keep_policy keep_random = {
     .name = "random",
     .summary = "entries drawn by lot, a control",
@@ -44,4 +50,5 @@ const struct keep_policy keep_random = {
     .params = params_table,
     .params_size = sizeof(struct random_params),
     .score = score,
+    .comparable = comparable,
 };

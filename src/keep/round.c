@@ -13,6 +13,7 @@
 #include "base/threads.h"
 #include "keep/positions.h"
 #include "keep/rounds.h"
+#include "keep/stats.h"
 
 /* Numbers of keys that make waking other threads up worth it. */
 #define PARALLEL_MIN (1 << 18)
@@ -77,7 +78,8 @@ static bool is_large(const struct keep *k, int64_t n)
 }
 
 /* Compares lanes of the stage that begins at the round's layer with the first of their set, which
-   is that of its first layer and of the head that has the set's number. */
+   is that of its first layer and of the head that has the set's number; where all lanes share a
+   budget each is a set. */
 static void compare_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct round *r = ctx;
@@ -85,8 +87,9 @@ static void compare_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         int32_t layer = r->layer + (int32_t)(i / n_head), head = (int32_t)(i % n_head);
-        int32_t first = keep_set_of(r->k, head);
-        r->k->agrees[i] = (layer == r->layer && head == first) ||
+        int32_t first = keep_set_of(r->k, 0, head);
+        r->k->agrees[i] = keep_config_is_global(&r->k->config) ||
+                          (layer == r->layer && head == first) ||
                           kv_lane_agrees(r->kv, layer, head, r->layer, first);
     }
 }
@@ -123,15 +126,14 @@ static struct keep_span span_of(const struct keep_rules *rules, const struct kee
     return (struct keep_span){(int32_t)pi_min(lo, INT32_MAX - 1), (int32_t)pi_min(hi, INT32_MAX)};
 }
 
-/* Entries that a round leaves in a layer whose lanes share its budget. */
+/* Entries that a round leaves in the lanes of a stage, which share a budget. */
 static int64_t total_budget(const struct round *r, int32_t layer)
 {
     struct keep_point at = {r->view->n_token, r->view->n_prompt};
-    int32_t n_head = r->k->model.g.n_head;
-    return (int64_t)n_head * keep_lane_budget_at(&r->k->config, layer, 0, at);
+    return (int64_t)keep_n_set(r->k) * keep_lane_budget_at(&r->k->config, layer, 0, at);
 }
 
-/* Lanes that share a layer's budget are due together, when they hold more than all of it. */
+/* Lanes that share a budget are due together, when they hold more than all of it. */
 static bool gather_allotted(const struct round *r, int32_t layer)
 {
     const struct keep *k = r->k;
@@ -143,33 +145,59 @@ static bool gather_allotted(const struct round *r, int32_t layer)
     return k->set[0].due;
 }
 
+/* Empties the sets of a stage. Of lanes that share a budget each is a set, as long as the lane:
+   they lie one behind the other. */
+static void begin_sets(const struct round *r)
+{
+    const struct keep *k = r->k;
+    size_t at = 0;
+    for (int32_t s = 0; s < keep_n_set(k); s++) {
+        struct keep_set *set = &k->set[s];
+        set->n = set->longest = 0;
+        set->agree = true;
+        if (!keep_config_is_global(&k->config))
+            continue;
+        set->pos = k->all.pos + at;
+        set->score = k->all.score + at;
+        set->n_of = k->all.n_of + at;
+        set->slots = k->all.slots + at;
+        at += (size_t)kv_lane_len(r->kv, s / k->model.g.n_head, s % k->model.g.n_head);
+        assert((int64_t)at <= k->cap_all);
+    }
+}
+
+/* The budget and the span of set s of a stage that begins at a layer. */
+static void bound_set(const struct round *r, int32_t begin, int32_t s)
+{
+    const struct keep *k = r->k;
+    struct keep_set *set = &k->set[s];
+    struct keep_point at = {r->view->n_token, r->view->n_prompt};
+    int32_t head = keep_config_is_global(&k->config) ? 0 : s;
+    int32_t budget = keep_lane_budget_at(&k->config, begin, head, at);
+    set->span = span_of(&k->config.rules, set, r->view, budget);
+    set->budget = keep_round_budget(k, begin, head, at);
+    set->due = pi_max(set->n, set->longest) > set->budget;
+}
+
 /* The sets of a stage that begins at a layer: their positions, and whether they are due. */
 static bool gather_sets(struct round *r, int32_t begin, int32_t end)
 {
     const struct keep *k = r->k;
-    struct keep_point at = {r->view->n_token, r->view->n_prompt};
-    int32_t n_lane = (end - begin) * k->model.g.n_head;
+    int32_t n_head = k->model.g.n_head, n_lane = (end - begin) * n_head;
     int64_t n_entry = (int64_t)n_lane * kv_lane_len(r->kv, begin, 0);
     bool due = false;
     r->layer = begin;
     pi_parallel_items(is_large(k, n_entry) ? k->n_thread : 1, n_lane, compare_lanes, r);
+    begin_sets(r);
+    for (int32_t l = begin; l < end; l++)
+        for (int32_t h = 0; h < n_head; h++) {
+            int32_t s = keep_set_of(k, l, h);
+            bool first = keep_config_is_global(&k->config) || (l == begin && h == s);
+            add_lane(r, &k->set[s], first, l, h);
+        }
     for (int32_t s = 0; s < keep_n_set(k); s++) {
-        struct keep_set *set = &k->set[s];
-        set->n = 0;
-        set->longest = 0;
-        set->agree = true;
-        bool first = true;
-        for (int32_t l = begin; l < end; l++)
-            for (int32_t h = 0; h < k->model.g.n_head; h++)
-                if (keep_set_of(k, h) == s) {
-                    add_lane(r, set, first, l, h);
-                    first = false;
-                }
-        int32_t budget = keep_lane_budget_at(&k->config, begin, s, at);
-        set->span = span_of(&k->config.rules, set, r->view, budget);
-        set->budget = keep_round_budget(k, begin, s, at);
-        set->due = pi_max(set->n, set->longest) > set->budget;
-        due = due || set->due;
+        bound_set(r, begin, s);
+        due = due || k->set[s].due;
     }
     return keep_config_allots(&k->config) ? gather_allotted(r, begin) : due;
 }
@@ -186,13 +214,24 @@ static void mark_evictable(const struct keep_set *set, const int32_t *pos, struc
     }
 }
 
+/* Makes a lane's scores comparable with those of others: slope * score + intercept, which is about
+   the logarithm of its importance. */
+static void calibrate(const struct stats_map *map, size_t number, const bool *evictable, int32_t n,
+                      float *score)
+{
+    float slope = map->slope[number], intercept = map->intercept[number];
+    for (int32_t i = 0; i < n; i++)
+        if (evictable[i])
+            score[i] = slope > 0.0f ? slope * score[i] + intercept : intercept;
+}
+
 /* Scores the lanes of the round's layer, one per item. */
 static void score_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct round *r = ctx;
     const struct keep *k = r->k;
     for (int32_t h = (int32_t)begin; h < (int32_t)end; h++) {
-        const struct keep_set *set = &k->set[keep_set_of(k, h)];
+        const struct keep_set *set = &k->set[keep_set_of(k, r->layer, h)];
         if (!set->due)
             continue;
         struct keep_part *part = &k->part[h];
@@ -210,8 +249,12 @@ static void score_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
             .n_evictable = part->n_evictable,
             .scratch = k->scratch + (size_t)thread * k->scratch_size,
         };
-        if (lane.n_evictable > 0)
-            k->config.policy->score(&k->config.params, r->view, &lane, part->score);
+        if (lane.n_evictable == 0)
+            continue;
+        k->config.policy->score(&k->config.params, r->view, &lane, part->score);
+        if (k->map != NULL)
+            calibrate(k->map, (size_t)keep_set_of(k, r->layer, h), part->evictable, part->n,
+                      part->score);
     }
 }
 
@@ -255,14 +298,16 @@ static void fold(const struct keep *k, struct keep_set *set, const struct keep_p
 }
 
 /* Sums become means. Infinities of both signs have none: such an entry is like any other. So are
-   those that nobody has an opinion on. */
-static void finish_scores(const struct keep *k, struct keep_set *set)
+   those that nobody has an opinion on; calibrated, they are like the mean of their lane. */
+static void finish_scores(const struct keep *k, int32_t s)
 {
+    struct keep_set *set = &k->set[s];
     bool mean = k->config.rules.combine == KEEP_MEAN;
+    float unknown = k->map != NULL ? k->map->intercept[s] : 0.0f;
     for (int32_t i = 0; set->due && i < set->n; i++) {
-        float x = set->n_of[i] > 0 ? set->score[i] : 0.0f;
+        float x = set->n_of[i] > 0 ? set->score[i] : unknown;
         x = mean && set->n_of[i] > 1 ? x / (float)set->n_of[i] : x;
-        set->score[i] = x == x ? x : 0.0f;
+        set->score[i] = x == x ? x : unknown;
     }
 }
 
@@ -276,31 +321,41 @@ static void score_sets(struct round *r, int32_t begin, int32_t end)
 {
     const struct keep *k = r->k;
     int32_t n_head = k->model.g.n_head;
-    int64_t n_entry = 0;
     for (int32_t s = 0; s < keep_n_set(k); s++)
         memset(k->set[s].n_of, 0, (size_t)k->set[s].n * sizeof(int32_t));
-    for (int32_t h = 0; h < n_head; h++)
-        n_entry += k->set[keep_set_of(k, h)].due ? k->set[keep_set_of(k, h)].n : 0;
     for (r->layer = begin; r->layer < end; r->layer++) {
+        int64_t n_entry = 0;
         if (is_silent(r))
             continue;
+        for (int32_t h = 0; h < n_head; h++) {
+            const struct keep_set *set = &k->set[keep_set_of(k, r->layer, h)];
+            n_entry += set->due ? set->n : 0;
+        }
         pi_parallel_items(is_large(k, n_entry) ? k->n_scorer : 1, n_head, score_heads, r);
         for (int32_t h = 0; h < n_head; h++)
-            if (k->set[keep_set_of(k, h)].due)
-                fold(k, &k->set[keep_set_of(k, h)], &k->part[h]);
+            if (k->set[keep_set_of(k, r->layer, h)].due)
+                fold(k, &k->set[keep_set_of(k, r->layer, h)], &k->part[h]);
     }
     for (int32_t s = 0; s < keep_n_set(k); s++)
-        finish_scores(k, &k->set[s]);
+        finish_scores(k, s);
 }
 
 /* ---- choosing and dropping ---- */
 
-static void choose(const struct round *r, struct keep_set *set)
+/* What stays of the sets [begin, end). */
+static void choose(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
+    const struct round *r = ctx;
     const struct keep *k = r->k;
-    int32_t n_evict = (int32_t)pi_max(0, set->n - set->budget);
-    set->n_kept = keep_choose(set->pos, set->score, set->n, set->span, k->config.rules.segments,
-                              n_evict, k->rank, set->slots);
+    for (int64_t s = begin; s < end; s++) {
+        struct keep_set *set = &k->set[s];
+        if (!set->due)
+            continue;
+        int32_t n_evict = (int32_t)pi_max(0, set->n - set->budget);
+        set->n_kept =
+            keep_choose(set->pos, set->score, set->n, set->span, k->config.rules.segments, n_evict,
+                        k->rank + (size_t)thread * (size_t)k->cap_set, set->slots);
+    }
 }
 
 /* Where distances are those of places within the lane: lets the first entries, which always stay,
@@ -353,7 +408,7 @@ static void show_cuts(void *ctx, int64_t begin, int64_t end, int32_t thread)
 /* Drops what a lane of a set whose lanes differ has of the rest. */
 static pith_status drop_some(struct round *r, int32_t layer, int32_t head, pith_error *err)
 {
-    struct keep_set *set = &r->k->set[keep_set_of(r->k, head)];
+    struct keep_set *set = &r->k->set[keep_set_of(r->k, layer, head)];
     int32_t *slots, n = kv_lane_len(r->kv, layer, head);
     int32_t n_kept = slots_of(r, set, layer, head, &slots);
     const struct kv_cut cut = {layer, head, slots, n_kept};
@@ -376,7 +431,7 @@ static pith_status drop(struct round *r, int32_t begin, int32_t end, pith_error 
     int64_t n_entry = 0;
     for (int32_t l = begin; l < end; l++)
         for (int32_t h = 0; h < k->model.g.n_head; h++) {
-            const struct keep_set *set = &k->set[keep_set_of(k, h)];
+            const struct keep_set *set = &k->set[keep_set_of(k, l, h)];
             if (set->due && !set->agree)
                 PI_TRY(drop_some(r, l, h, err));
             if (!set->due || !set->agree)
@@ -402,9 +457,10 @@ static pith_status run_stage(struct round *r, int32_t begin, int32_t end, pith_e
     score_sets(r, begin, end);
     if (keep_config_allots(&k->config))
         keep_allot(&k->config, k->set, keep_n_set(k), total_budget(r, begin));
+    int64_t n_entry = 0;
     for (int32_t s = 0; s < keep_n_set(k); s++)
-        if (k->set[s].due)
-            choose(r, &k->set[s]);
+        n_entry += k->set[s].due ? k->set[s].n : 0;
+    pi_parallel_items(is_large(k, n_entry) ? k->n_thread : 1, keep_n_set(k), choose, r);
     return drop(r, begin, end, err);
 }
 
@@ -416,6 +472,20 @@ void keep_observe(const struct keep *k, const struct keep_view *view,
     struct keep_view whole = keep_view_complete(k, view);
     if ((keep_needs(k) & KEEP_NEED_ROWS) != 0)
         k->config.policy->observe(&k->config.params, &whole, rows);
+}
+
+void keep_written(const struct keep *k, const struct keep_view *view,
+                  const struct pi_pass_written *w)
+{
+    struct keep_view whole = keep_view_complete(k, view);
+    k->config.policy->written(&k->config.params, &whole, w);
+}
+
+void keep_repeated(const struct keep *k, const struct keep_view *view,
+                   const struct keep_repeat *r)
+{
+    struct keep_view whole = keep_view_complete(k, view);
+    k->config.policy->repeated(&k->config.params, &whole, r);
 }
 
 void keep_positions(const struct keep *k, const struct kv_seq *kv, int32_t layer, int32_t head,

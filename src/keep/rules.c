@@ -11,12 +11,12 @@
 
 static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const granularity_words[] = {
-    [KEEP_ALL] = "all",
-    [KEEP_HEAD] = "head",
-    [KEEP_LAYER] = "layer",
-    [KEEP_LAYER_HEAD] = "layer-head",
-    NULL,
+    [KEEP_ALL] = "all",       [KEEP_HEAD] = "head",
+    [KEEP_LAYER] = "layer",   [KEEP_LAYER_HEAD] = "layer-head",
+    [KEEP_GLOBAL] = "global", NULL,
 };
+static const char *const rounds_words[] = {
+    [KEEP_STREAM] = "stream", [KEEP_PROMPT_END] = "prompt-end", NULL};
 static const char *const combine_words[] = {[KEEP_MEAN] = "mean", [KEEP_MAX] = "max", NULL};
 
 #define AT(member) .offset = offsetof(struct keep_rules, member)
@@ -41,7 +41,7 @@ const struct policy_param keep_rule_params[] = {
      "parts of equal length of what may go; each loses its share of what goes (0: no parts)", NULL},
     {"granularity", POLICY_TYPE_CHOICE, AT(granularity), 0, 0, "layer-head",
      "lanes that keep the same positions: all, head (those of a KV head in every layer), layer, or "
-     "layer-head (each for itself)",
+     "layer-head (each for itself); global: each for itself, and all share one budget by score",
      granularity_words},
     {"combine", POLICY_TYPE_CHOICE, AT(combine), 0, 0, "mean",
      "the score of several lanes that keep the same positions: mean or max", combine_words},
@@ -49,6 +49,10 @@ const struct policy_param keep_rule_params[] = {
      "rounds only before tokens whose number is a multiple of this, where a lane holds more than "
      "budget + slack (0: as soon as it holds as many)",
      NULL},
+    {"rounds", POLICY_TYPE_CHOICE, AT(rounds), 0, 0, "stream",
+     "rounds while a prompt is read (stream), or one when its last token is in (prompt-end), which "
+     "takes the memory of the whole prompt",
+     rounds_words},
     {"overwrite", POLICY_TYPE_CHOICE, AT(overwrite), 0, 0, "off",
      "whether a token that is evaluated alone takes the place of the entry of lowest score in a "
      "lane "
@@ -59,6 +63,14 @@ const struct policy_param keep_rule_params[] = {
      "window), numbers like 2/1/1, or a file of them",
      NULL},
     {"heads", POLICY_TYPE_TEXT, AT(heads), 0, 0, "even", "the same for the KV heads of each layer",
+     NULL},
+    {"split", POLICY_TYPE_TEXT, AT(split), 0, 0, "even",
+     "how all lanes share the budget: even, or calibrated:RETENTION, by what importance in stats "
+     "leaves to each at that share of the entries (calibrated: at the budget's, or 25%)",
+     NULL},
+    {"stats", POLICY_TYPE_TEXT, AT(stats), 0, 0, "",
+     "statistics of pith calibrate: query centres for triattention (without them it gathers them "
+     "while the model runs), weights of kvzap, maps of scores, shares of lanes",
      NULL},
     {0},
 };
@@ -126,6 +138,14 @@ pith_status keep_rules_check(const struct keep_rules *r, int32_t n_budget, int32
     return PITH_OK;
 }
 
+/* A share of the tokens leaves what may go at least as much room as what is protected: with less it
+   would drop all of a short text that is not protected. A part of the budget (recent) grows with
+   it. */
+static int64_t least_share(const struct keep_rules *r, int32_t n_prompt)
+{
+    return pi_max(2 * (count_first(r, n_prompt) + r->window), least_budget(r, n_prompt));
+}
+
 /* ---- how many ---- */
 
 /* Of a mean budget, to the lane of a weight. The small number is for products like 3 * (1/3). */
@@ -135,8 +155,20 @@ static int32_t weigh(int32_t n_budget, double weight)
                            2 * (int64_t)KEEP_COUNT_MAX);
 }
 
+/* The lane's share of n entries per lane, where every lane has one of its own: so rounded that all
+   shares together are all entries. */
+static int32_t lane_part(const struct keep_config *c, int32_t layer, int32_t head, int32_t n)
+{
+    const double *sum = c->lane_sum + (size_t)layer * (size_t)c->n_head + (size_t)head;
+    return (int32_t)((int64_t)(n * sum[1] + 1e-6) - (int64_t)(n * sum[0] + 1e-6));
+}
+
 static double weight_of(const struct keep_config *c, int32_t layer, int32_t head)
 {
+    if (c->split && c->n_head > 0) {
+        const double *sum = c->lane_sum + (size_t)layer * (size_t)c->n_head + (size_t)head;
+        return sum[1] - sum[0];
+    }
     return c->split ? c->layer_weight[layer] * c->head_weight[head] : 1.0;
 }
 
@@ -153,13 +185,17 @@ static int32_t weighed_budget(const struct keep_config *c, double weight, struct
     int64_t billionths = slope < 1e9 ? (int64_t)slope : 1000000000;
     int64_t share = at.n_token * billionths / 1000000000;
     share += (int64_t)floor(c->n_unsplit * (1.0 - weight) + 1e-6);
-    return (int32_t)pi_min(pi_max(pi_max(share, least_budget(&c->rules, at.n_prompt)), 1),
-                           INT32_MAX);
+    share = pi_max(share, least_share(&c->rules, at.n_prompt));
+    return (int32_t)pi_max(pi_min(share, at.n_token), 1);
 }
 
 int32_t keep_lane_budget_at(const struct keep_config *c, int32_t layer, int32_t head,
                             struct keep_point at)
 {
+    if (c->split && c->n_head > 0 && c->n_budget > 0) {
+        int32_t n_unsplit = (int32_t)pi_min(c->n_unsplit, c->n_budget);
+        return n_unsplit + lane_part(c, layer, head, c->n_budget - n_unsplit);
+    }
     return weighed_budget(c, weight_of(c, layer, head), at);
 }
 
@@ -188,7 +224,9 @@ static int64_t most_of(const struct keep_config *c, int64_t n_budget, int32_t n_
 
 int32_t keep_most_at(const struct keep_config *c, int32_t n_token)
 {
-    return c->policy != NULL ? (int32_t)most_of(c, keep_budget_at(c, n_token), n_token) : n_token;
+    if (c->policy == NULL || c->rules.rounds == KEEP_PROMPT_END)
+        return n_token;
+    return (int32_t)most_of(c, keep_budget_at(c, n_token), n_token);
 }
 
 bool keep_config_places(const struct keep_config *c)
@@ -208,37 +246,81 @@ static int64_t filled_by(const struct keep_config *c, const struct kv_geometry *
 
 /* Pages of a layer whose lanes share its budget: equally long until its first round. */
 static int64_t allotted_pages(const struct keep_config *c, const struct kv_geometry *g,
-                              int32_t layer, int32_t n_token)
+                              int32_t layer, struct keep_point to)
 {
-    int32_t budget = keep_lane_budget_at(c, layer, 0, (struct keep_point){n_token, 0});
-    int64_t n = most_of(c, budget, n_token);
-    if (n_token < (int64_t)budget + c->rules.slack)
+    int32_t budget = keep_lane_budget_at(c, layer, 0, to);
+    int64_t n = most_of(c, budget, to.n_token);
+    if (to.n_token < (int64_t)budget + c->rules.slack)
         return g->n_head * pi_ceil_div(n, g->page_len);
-    return keep_allot_pages(g, n * g->n_head, 0);
+    return keep_allot_pages(g, g->n_head, n * g->n_head, 0);
 }
 
-int64_t keep_bytes_at(const struct keep_config *c, const struct kv_geometry *g, int32_t n_token)
+/* Bytes where all lanes share a budget: equally long until the first round, and then of any
+   lengths, those with the largest pages the longest. */
+static int64_t global_bytes(const struct keep_config *c, const struct kv_geometry *g,
+                            struct keep_point to)
 {
-    if (c->policy == NULL)
-        return kv_bytes_for_tokens(g, n_token);
-    if (!c->split && !keep_config_allots(c))
-        return kv_bytes_for_tokens(g, filled_by(c, g, keep_budget_at(c, n_token), n_token));
+    int32_t budget = weighed_budget(c, 1.0, to), n_lane = g->n_layer * g->n_head;
+    int64_t n = most_of(c, budget, to.n_token);
+    if (to.n_token < (int64_t)budget + c->rules.slack)
+        return kv_bytes_for_tokens(g, n);
+    int64_t n_page = keep_allot_pages(g, n_lane, n * n_lane, 0);
+    return pi_min(n_page * (int64_t)kv_page_bytes(g), kv_bytes_for_tokens(g, to.n_token));
+}
+
+/* Bytes of pages where rounds come as soon as they are due. */
+static int64_t streamed_bytes(const struct keep_config *c, const struct kv_geometry *g,
+                              struct keep_point to)
+{
     int64_t bytes = 0;
+    if (keep_config_is_global(c))
+        return global_bytes(c, g, to);
+    if (!c->split && !keep_config_allots(c))
+        return kv_bytes_for_tokens(g, filled_by(c, g, weighed_budget(c, 1.0, to), to.n_token));
     for (int32_t l = 0; l < g->n_layer; l++) {
-        int64_t n_page = keep_config_allots(c) ? allotted_pages(c, g, l, n_token) : 0;
+        int64_t n_page = keep_config_allots(c) ? allotted_pages(c, g, l, to) : 0;
         for (int32_t h = 0; !keep_config_allots(c) && h < g->n_head; h++) {
-            int32_t budget = keep_lane_budget_at(c, l, h, (struct keep_point){n_token, 0});
-            n_page += (filled_by(c, g, budget, n_token) + g->page_len - 1) / g->page_len;
+            int32_t budget = keep_lane_budget_at(c, l, h, to);
+            n_page += (filled_by(c, g, budget, to.n_token) + g->page_len - 1) / g->page_len;
         }
         bytes += n_page * (int64_t)kv_layer_page_bytes(g, l);
     }
     return bytes;
 }
 
+/* A fork copies its last page. */
+int64_t keep_repeat_bytes(const struct kv_geometry *g, int64_t n_token)
+{
+    int64_t n = pi_min(n_token, KEEP_REPEAT_PART) + KEEP_REPEAT_AROUND;
+    return kv_bytes_for_tokens(g, n + g->page_len);
+}
+
+int64_t keep_bytes_to(const struct keep_config *c, const struct kv_geometry *g,
+                      struct keep_point to)
+{
+    if (c->policy == NULL)
+        return kv_bytes_for_tokens(g, to.n_token);
+    int64_t bytes = streamed_bytes(c, g, to);
+    if (c->rules.rounds != KEEP_PROMPT_END)
+        return bytes;
+    int64_t whole = to.n_prompt > 0 ? pi_min(to.n_prompt, to.n_token) : to.n_token;
+    whole += keep_config_places(c) ? g->page_len : 0;
+    int64_t peak = kv_bytes_for_tokens(g, whole);
+    if (c->policy->needs != NULL && (c->policy->needs(&c->params) & KEEP_NEED_REPEAT) != 0)
+        peak += keep_repeat_bytes(g, whole);
+    return pi_max(bytes, peak);
+}
+
+int64_t keep_bytes_at(const struct keep_config *c, const struct kv_geometry *g, int32_t n_token)
+{
+    return keep_bytes_to(c, g, (struct keep_point){n_token, 0});
+}
+
 /* A lane that is overwritten is longer for as long as its prompt is read. */
 void keep_expect(const struct keep_config *c, const struct kv_geometry *g, struct kv_seq *kv)
 {
-    for (int32_t l = 0; c->n_budget > 0 && l < g->n_layer; l++)
+    bool known = c->n_budget > 0 && !keep_config_is_global(c);
+    for (int32_t l = 0; known && l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
             int32_t n = keep_lane_budget_at(c, l, h, (struct keep_point){0, 0});
             kv_lane_expect(kv, l, h, c->rules.overwrite ? n : filled_by(c, g, n, INT32_MAX));
@@ -247,10 +329,49 @@ void keep_expect(const struct keep_config *c, const struct kv_geometry *g, struc
 
 /* ---- fitting ---- */
 
+/* Shares by score and shares that were set exclude each other. */
+static pith_status check_global(const struct keep_rules *r, pith_error *err)
+{
+    const char *keys[] = {"layers", "heads", "split"}, *values[] = {r->layers, r->heads, r->split};
+    for (size_t i = 0; r->granularity == KEEP_GLOBAL && i < PI_LEN(keys); i++)
+        if (strcmp(values[i], "even") != 0)
+            return pi_fail(err, PITH_INVALID,
+                           "keep: %s: %.64s: with granularity global all lanes share the budget by "
+                           "score",
+                           keys[i], values[i]);
+    return PITH_OK;
+}
+
+/* A share of its own for every lane. */
+static pith_status check_split(const struct keep_rules *r, pith_error *err)
+{
+    if (strcmp(r->split, "even") == 0)
+        return PITH_OK;
+    if (r->granularity != KEEP_LAYER_HEAD)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: split: %.64s: lanes that keep the same positions, as with "
+                       "granularity %s, have no shares of their own (layer-head)",
+                       r->split, granularity_words[r->granularity]);
+    if (strcmp(r->layers, "even") != 0 || strcmp(r->heads, "even") != 0)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: split: %.64s: every lane has a share already, so that layers and "
+                       "heads have none",
+                       r->split);
+    if (r->stats[0] == '\0')
+        return pi_fail(err, PITH_INVALID,
+                       "keep: split: %.64s: shares come from importance in statistics: "
+                       "`pith calibrate --importance` writes them, and stats=FILE reads them",
+                       r->split);
+    return PITH_OK;
+}
+
 pith_status keep_rules_agree(const struct keep_rules *r, pith_error *err)
 {
-    bool layers = r->granularity == KEEP_LAYER || r->granularity == KEEP_LAYER_HEAD;
-    bool heads = r->granularity == KEEP_HEAD || r->granularity == KEEP_LAYER_HEAD;
+    PI_TRY(check_global(r, err));
+    PI_TRY(check_split(r, err));
+    bool apart = r->granularity == KEEP_LAYER_HEAD || r->granularity == KEEP_GLOBAL;
+    bool layers = r->granularity == KEEP_LAYER || apart;
+    bool heads = r->granularity == KEEP_HEAD || apart;
     if (!layers && strcmp(r->layers, "even") != 0)
         return pi_fail(err, PITH_INVALID,
                        "keep: layers: %.64s: with granularity %s every layer keeps the same "
@@ -275,6 +396,11 @@ pith_status keep_overwrite_check(const struct keep_config *c, pith_error *err)
         return pi_fail(err, PITH_INVALID,
                        "keep: overwrite: on: %s has no score for single steps, only for rounds",
                        c->policy->name);
+    if (r->granularity == KEEP_GLOBAL)
+        return pi_fail(
+            err, PITH_INVALID,
+            "keep: overwrite: on: lanes that share one budget by score are never full by "
+            "themselves (overwrite=off, or split=calibrated with layer-head)");
     if (r->granularity != KEEP_LAYER && r->granularity != KEEP_LAYER_HEAD)
         return pi_fail(err, PITH_INVALID,
                        "keep: overwrite: on: an entry is overwritten in one layer at a time, so "
@@ -330,7 +456,7 @@ static pith_status fit_bytes(struct keep_config *c, const struct kv_geometry *g,
         high = pi_max(high, most_of_cheap(g, bytes));
     while ((c->split || keep_config_allots(c)) && low < high) {
         c->n_budget = (int32_t)(low + (high - low + 1) / 2);
-        if (keep_bytes_at(c, g, INT32_MAX) <= bytes)
+        if (streamed_bytes(c, g, (struct keep_point){INT32_MAX, 0}) <= bytes)
             low = c->n_budget;
         else
             high = c->n_budget - 1;
@@ -385,7 +511,10 @@ pith_status keep_config_fit(struct keep_config *c, const struct kv_geometry *g, 
         return PITH_OK;
     c->split = false;
     c->n_unsplit = 0;
+    c->n_head = 0;
     PI_TRY(read_split(c, g, err));
+    if (strcmp(c->rules.split, "even") != 0)
+        PI_TRY(keep_split_calibrated(c, g, err));
     if (c->rules.budget.unit == POLICY_UNIT_BYTES)
         PI_TRY(fit_bytes(c, g, err));
     return check_lanes(c, g, err);

@@ -1,7 +1,8 @@
 /*
  * stats.c - calibration statistics in memory: what they must be to be used, whose they are, and
- * what they say about a model. Files are stats_file.c's, stats_tria.c's and stats_pt.c's; how they
- * come about is calibrate.c's. Invariant: what stats_check accepted is finite and has R in [0, 1].
+ * what they say about a model. Files are stats_file.c's, stats_tria.c's and stats_pt.c's,
+ * importance is stats_importance.c's; how they come about is calibrate.c's. Invariant: what
+ * stats_check accepted is finite and has R in [0, 1].
  */
 #include "keep/stats.h"
 
@@ -110,6 +111,7 @@ void pith_stats_free(pith_stats *s)
     pi_mem_free(s->k);
     pi_mem_free(s->centre);
     pi_mem_free(s->weight);
+    stats_importance_free(s->importance);
     pi_mem_free(s);
 }
 
@@ -225,7 +227,7 @@ pith_status stats_check(struct pith_stats *s, pith_error *err)
     }
     if (n_present == 0)
         return pi_fail(err, PITH_FORMAT, "none of the %d layers has statistics", s->n_layer);
-    return PITH_OK;
+    return s->importance != NULL ? stats_importance_check(s->importance, s, err) : PITH_OK;
 }
 
 /* ---- whose they are ---- */

@@ -18,6 +18,39 @@
 #include "policy/identity.h"
 #include "policy/policy.h"
 
+/* An affine map from a keep policy's score to log importance, lane by lane. */
+struct stats_map {
+    char *policy;     /* owned; the policy's name */
+    float *slope;     /* [n_lane] >= 0; 0: the score says nothing here, the intercept is the mean */
+    float *intercept; /* [n_lane] */
+    float *correlation; /* [n_lane] of score and target, -1..1 */
+};
+
+/* How important entries are for repeating a text (KVzip+, keep/importance_target.h): statistics of
+   the target, which is a logarithm, and what predicts it. Lanes are layer-major, KV heads within a
+   layer. A prediction clips feature i to [low[i], high[i]], multiplies by weight[i], adds the last
+   weight. */
+struct stats_importance {
+    int32_t n_layer;
+    int32_t n_lane;        /* n_layer * KV heads */
+    int32_t n_embd;        /* inputs of hidden_weight; 0: there is none */
+    int32_t n_feature;     /* dim_k + 2: the key before rotation, |k|, |v| */
+    int32_t n_quantile;    /* quantile i is at (i + 0.5) / n_quantile */
+    float *mean;           /* [n_lane] of the target */
+    float *deviation;      /* [n_lane] */
+    float *quantile;       /* [n_lane][n_quantile] ascending */
+    float *key_weight;     /* [n_lane][n_feature + 1] */
+    float *key_low;        /* [n_lane][n_feature] */
+    float *key_high;       /* [n_lane][n_feature] */
+    float *key_r2;         /* [n_lane] on texts that were held out, at most 1 */
+    float *hidden_weight;  /* [n_lane][n_embd + 1]; NULL where n_embd is 0, as are the next three */
+    float *hidden_low;     /* [n_layer][n_embd] */
+    float *hidden_high;    /* [n_layer][n_embd] */
+    float *hidden_r2;      /* [n_lane] */
+    struct stats_map *map; /* [n_map] */
+    int32_t n_map;
+};
+
 struct pith_stats {
     int32_t n_layer;
     int32_t n_head;    /* query heads */
@@ -40,7 +73,8 @@ struct pith_stats {
     float *k;      /* [n_layer][n_head_kv][row] keys, before rotation; NULL: none */
     float *centre; /* [n_layer][n_head][n_centre][row] */
     float *weight; /* [n_layer][n_head][n_centre] share of the queries, summing to 1 per head */
-    const char *format; /* where it comes from, a constant string */
+    const char *format;                  /* where it comes from, a constant string */
+    struct stats_importance *importance; /* owned; NULL: none */
 };
 
 /* Limits of every reader: beyond any model, and so that products of a few fit in int64_t. */
@@ -51,6 +85,11 @@ struct pith_stats {
 #define STATS_MAX_CENTRE 1024
 #define STATS_MAX_TEXT 4096
 #define STATS_MAX_RANGE (1 << 20)
+#define STATS_MAX_EMBD (1 << 17)
+#define STATS_MAX_FEATURE (1 << 14)
+#define STATS_MAX_QUANTILE 4096
+#define STATS_MAX_MAP 64
+#define STATS_MAX_POLICY 64 /* bytes of a policy's name */
 
 static inline size_t stats_row_len(const struct pith_stats *s)
 {
@@ -121,6 +160,40 @@ pith_status stats_parse(const uint8_t *data, size_t size, struct pith_stats **ou
 
 /* Bytes of Pith's format, a pi_mem block that the caller frees. NOMEM. */
 pith_status stats_format(const struct pith_stats *s, uint8_t **out, size_t *size, pith_error *err);
+
+/* ---- importance (stats_importance.c) ---- */
+
+/* Allocates the arrays for the counts that *shape holds, n_map maps without names included. The
+   caller frees the result, at any stage. NOMEM. */
+pith_status stats_importance_create(const struct stats_importance *shape,
+                                    struct stats_importance **out, pith_error *err);
+void stats_importance_free(struct stats_importance *m);
+
+/* Counts and numbers: within the limits, those of s, finite, quantiles ascending, low <= high, no
+   negative deviation or slope, names of maps apart. FORMAT with lane and value. */
+pith_status stats_importance_check(const struct stats_importance *m, const struct pith_stats *s,
+                                   pith_error *err);
+
+/* Bytes of the section of a file; 0 without importance. */
+uint64_t stats_importance_size(const struct stats_importance *m);
+struct pi_cursor;
+void stats_importance_put(struct pi_cursor *c, const struct stats_importance *m);
+/* Reads a section of size bytes at c, which has that many. FORMAT, NOMEM. */
+pith_status stats_importance_get(struct pi_cursor *c, uint64_t size, const struct pith_stats *s,
+                                 struct stats_importance **out, pith_error *err);
+
+/* The map of a policy's scores; NULL: there is none. s may be NULL. */
+const struct stats_map *stats_find_map(const struct pith_stats *s, const char *policy);
+
+/* weight[n] + sum over i < n of weight[i] times x[i] clipped to [low[i], high[i]], in double and in
+   ascending order. */
+double stats_importance_predict(const float *weight, const float *low, const float *high,
+                                const float *x, int32_t n);
+
+/* share[lane] = the part of a lane's entries whose target is above T, where T is such that the mean
+   over lanes is `retention`, within 0..1. From the quantiles, linear between them: the mean is
+   exact to rounding, and no share falls when retention rises. share [n_lane]. */
+void stats_lane_shares(const struct stats_importance *m, double retention, double *share);
 
 /* ---- what statistics say ---- */
 

@@ -1,8 +1,9 @@
 /*
- * stats_file.c - Pith's own file of calibration statistics, version 1; docs/stats.md describes the
- * bytes. put_header and get_header, put_body and get_body take the parts in the same order.
- * Invariant: what is read was checked for size and checksum before anything is allocated for its
- * parts, and what is written is read back as it was.
+ * stats_file.c - Pith's own file of calibration statistics, versions 1 and 2; docs/stats.md
+ * describes the bytes. Version 2 is version 1 with a section of importance behind it
+ * (stats_importance.c), and is written only where there is one. put_header and get_header, put_body
+ * and get_body take the parts in the same order. Invariant: what is read was checked for size and
+ * checksum before anything is allocated for its parts, and what is written is read back as it was.
  */
 #include "base/cursor.h"
 #include "base/mem.h"
@@ -11,7 +12,9 @@
 
 #define MAGIC "PITHSTAT"
 #define VERSION 1
+#define VERSION_IMPORTANCE 2
 #define HEADER_SIZE 88
+#define LENGTH_SIZE 8 /* of the section's length before it */
 #define SUM_SIZE 8
 
 enum { FLAG_FREQ = 1, FLAG_KEYS = 2, FLAG_ALL = 3 };
@@ -35,8 +38,8 @@ static void get_doubles(struct pi_cursor *c, double *x, size_t n)
 
 /* ---- sizes ---- */
 
-/* Bytes of the whole file; the counts are within the limits of stats_check_shape and the texts
-   within STATS_MAX_TEXT, so that nothing overflows 64 bits. */
+/* Bytes of the whole file without importance; the counts are within the limits of stats_check_shape
+   and the texts within STATS_MAX_TEXT, so that nothing overflows 64 bits. */
 static uint64_t file_size(const struct pith_stats *s, bool has_freq, bool has_k, uint64_t n_model,
                           uint64_t n_text)
 {
@@ -63,7 +66,7 @@ static void put_header(struct pi_cursor *c, const struct pith_stats *s, uint64_t
     uint32_t magnitude;
     memcpy(&magnitude, &s->magnitude, sizeof(magnitude));
     pi_put_bytes(c, MAGIC, 8);
-    pi_put(c, VERSION, 4);
+    pi_put(c, s->importance != NULL ? VERSION_IMPORTANCE : VERSION, 4);
     pi_put(c, HEADER_SIZE, 4);
     pi_put(c, size, 8);
     pi_put(c, s->fingerprint, 8);
@@ -109,12 +112,19 @@ pith_status stats_format(const struct pith_stats *s, uint8_t **out, size_t *size
 {
     struct pi_cursor c = {0};
     uint64_t n = file_size(s, s->freq != NULL, s->k != NULL, text_len(s->model), text_len(s->text));
+    uint64_t n_section = stats_importance_size(s->importance);
+    if (s->importance != NULL)
+        n += LENGTH_SIZE + n_section;
     c.out = n <= SIZE_MAX ? pi_mem_alloc(PI_MEM_OTHER, (size_t)n) : NULL;
     if (c.out == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %llu bytes of statistics",
                        (unsigned long long)n);
     put_header(&c, s, n);
     put_body(&c, s);
+    if (s->importance != NULL) {
+        pi_put(&c, n_section, LENGTH_SIZE);
+        stats_importance_put(&c, s->importance);
+    }
     pi_put(&c, kv_hash_of(c.out, c.at), SUM_SIZE);
     assert(c.at == n);
     *out = c.out;
@@ -125,7 +135,9 @@ pith_status stats_format(const struct pith_stats *s, uint8_t **out, size_t *size
 /* ---- reading ---- */
 
 struct header {
+    uint32_t version;
     uint64_t size;
+    uint64_t n_section; /* bytes of the section of importance, where version is 2 */
     uint64_t n_token;
     uint32_t count[7]; /* layers, query heads, KV heads, pairs, flat, centres, ranges */
     uint32_t pairing;
@@ -146,11 +158,12 @@ static pith_status get_header(struct pi_cursor *c, size_t size, struct pith_stat
                               struct header *h, pith_error *err)
 {
     c->at = 8;
-    uint64_t version = size >= HEADER_SIZE + SUM_SIZE ? pi_get(c, 4) : VERSION;
-    if (version != VERSION)
+    h->version = size >= HEADER_SIZE + SUM_SIZE ? (uint32_t)pi_get(c, 4) : VERSION;
+    if (h->version != VERSION && h->version != VERSION_IMPORTANCE)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "version %llu of the statistics; this Pith reads version %d",
-                       (unsigned long long)version, VERSION);
+                       "version %u of the statistics; this Pith reads versions %d and %d",
+                       h->version, VERSION, VERSION_IMPORTANCE);
+    s->format = h->version == VERSION ? "pith 1" : "pith 2";
     if (size < HEADER_SIZE + SUM_SIZE)
         return pi_fail(err, PITH_FORMAT, "%zu bytes are too few for statistics", size);
     uint64_t header_size = pi_get(c, 4);
@@ -180,7 +193,7 @@ static pith_status get_header(struct pi_cursor *c, size_t size, struct pith_stat
 }
 
 /* The header's counts as those of *s, within the limits and right for the size of the file. */
-static pith_status take_counts(struct pith_stats *s, const struct header *h, pith_error *err)
+static pith_status take_counts(struct pith_stats *s, struct header *h, pith_error *err)
 {
     int32_t *to[] = {&s->n_layer, &s->n_head,   &s->n_head_kv, &s->n_pair,
                      &s->n_flat,  &s->n_centre, &s->n_range};
@@ -196,6 +209,11 @@ static pith_status take_counts(struct pith_stats *s, const struct header *h, pit
     if ((h->flags & FLAG_KEYS) != 0 && s->n_head_kv == 0)
         return pi_fail(err, PITH_FORMAT, "statistics of the keys of no KV head");
     uint64_t want = file_size(s, h->flags & FLAG_FREQ, h->flags & FLAG_KEYS, h->n_model, h->n_text);
+    if (h->version == VERSION_IMPORTANCE) {
+        want += LENGTH_SIZE;
+        h->n_section = h->size > want ? h->size - want : 0;
+        want += h->n_section;
+    }
     if (want != h->size)
         return pi_fail(err, PITH_FORMAT, "its counts make %llu bytes, the file has %llu",
                        (unsigned long long)want, (unsigned long long)h->size);
@@ -243,6 +261,14 @@ static pith_status get_body(struct pi_cursor *c, struct pith_stats *s, const str
         pi_get_floats(c, s->weight, n_lane * (size_t)s->n_centre);
         pi_get_floats(c, s->centre, n_lane * (size_t)s->n_centre * row);
     }
+    if (h->version == VERSION_IMPORTANCE) {
+        uint64_t n = pi_get(c, LENGTH_SIZE);
+        if (n != h->n_section)
+            return pi_fail(err, PITH_FORMAT,
+                           "importance: a section of %llu bytes, the file has %llu for it",
+                           (unsigned long long)n, (unsigned long long)h->n_section);
+        PI_TRY(stats_importance_get(c, n, s, &s->importance, err));
+    }
     return stats_check(s, err);
 }
 
@@ -255,7 +281,6 @@ pith_status stats_parse_own(const uint8_t *data, size_t size, struct pith_stats 
     if (size < 12 || memcmp(data, MAGIC, 8) != 0)
         return pi_fail(err, PITH_FORMAT, "the file does not begin with " MAGIC);
     PI_TRY(stats_new(&s, err));
-    s->format = "pith 1";
     pith_status status = get_header(&c, size, s, &h, err);
     if (status == PITH_OK && pi_get(&sum, SUM_SIZE) != kv_hash_of(data, size - SUM_SIZE))
         status = pi_fail(err, PITH_FORMAT, "the checksum is wrong: the file is damaged");

@@ -43,6 +43,12 @@ static void score(const void *params, const struct keep_view *view, const struct
         out[i] = (float)lane->pos[i];
 }
 
+static bool comparable(const void *params)
+{
+    (void)params;
+    return true;
+}
+
 const struct keep_policy keep_streaming = {
     .name = "streaming",
     .summary = "the first tokens (attention sinks) and the most recent ones",
@@ -53,4 +59,5 @@ const struct keep_policy keep_streaming = {
     .params_size = sizeof(struct streaming_params),
     .needs = needs,
     .score = score,
+    .comparable = comparable,
 };

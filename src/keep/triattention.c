@@ -16,6 +16,7 @@
 #include "model/model.h"
 
 #define BLOCK 8         /* rows that are scored over keys decoded once */
+#define TURN_LOW 256    /* positions whose angles are in a table */
 #define EMA 0.1         /* weight of what is new, where self-calibration goes on */
 #define EMA_QUERIES 128 /* that a centre must have got to move: rounds can come token by token */
 
@@ -28,7 +29,7 @@ enum { CALIBRATE_FROZEN, CALIBRATE_ADAPTIVE };
 enum { SIGN_KEEP, SIGN_EVICT };
 
 struct params {
-    char stats[POLICY_TEXT_SIZE];
+    bool has_stats; /* the rule */
     int32_t centres;
     int32_t seed;
     int32_t offset_max;
@@ -41,6 +42,7 @@ struct params {
     int32_t n_layer; /* that are scored; 0: all */
     int32_t warmup;
     int32_t calibrate;
+    int32_t distance; /* of every key; 0: its own */
 };
 
 /* ---- what all sequences share ---- */
@@ -48,11 +50,16 @@ struct params {
 struct data {
     struct policy_model model;
     struct triattention_plan plan;
-    struct pith_stats *stats; /* owned; NULL: self-calibration */
-    double *g;                /* owned, of the plan */
-    int32_t n_flat;           /* of the rows */
-    int32_t n_head;           /* query heads */
-    int32_t n_row;            /* rows that one KV head is scored by */
+    const struct pith_stats *stats; /* NULL: self-calibration */
+    const float *q;                 /* of stats, or turned */
+    const float *centre;            /* likewise; NULL: the mean alone */
+    float *turned;                  /* owned; NULL: nothing is */
+    double *g;                      /* owned, of the plan */
+    float *turn; /* owned; [2][n_pair][TURN_LOW] cosines and sines of positions below TURN_LOW; NULL
+                    where keys have their own distances */
+    int32_t n_flat; /* of the rows */
+    int32_t n_head; /* query heads */
+    int32_t n_row;  /* rows that one KV head is scored by */
 };
 
 static void close_data(void *data)
@@ -60,16 +67,16 @@ static void close_data(void *data)
     struct data *d = data;
     if (d == NULL)
         return;
-    pith_stats_free(d->stats);
+    pi_mem_free(d->turned);
+    pi_mem_free(d->turn);
     pi_mem_free(d->g);
     pi_mem_free(d);
 }
 
-/* Whether a file's statistics are of the lanes, and have what the options want. */
+/* Whether statistics have what the options want. */
 static pith_status check_stats(const struct data *d, const struct params *p, pith_error *err)
 {
     const struct policy_model *m = &d->model;
-    PI_TRY(stats_check_lanes(d->stats, m, "", err));
     if (p->flat == FLAT_ON && d->stats->n_flat == 0 && m->g.dim_k > 2 * m->rope->n_pair)
         return pi_fail(err, PITH_INVALID,
                        "flat=on: %s statistics hold no dimensions that are not rotated",
@@ -77,18 +84,32 @@ static pith_status check_stats(const struct data *d, const struct params *p, pit
     return PITH_OK;
 }
 
-static pith_status load(struct data *d, const struct params *p, pith_error *err)
+/* Means and centres with random directions, which all moduli of the file's stay. */
+static pith_status turn_phases(struct data *d, const struct params *p, pith_error *err)
 {
-    PI_TRY(pith_stats_load(p->stats, &d->stats, err));
-    struct pith_stats *s = d->stats;
+    const struct pith_stats *s = d->stats;
+    size_t n_lane = (size_t)s->n_layer * (size_t)s->n_head, len = stats_row_len(s);
+    size_t n_centre = s->centre != NULL ? n_lane * (size_t)s->n_centre : 0;
+    d->turned = pi_mem_alloc_n(PI_MEM_TABLE, (n_lane + n_centre) * len, sizeof(float));
+    if (d->turned == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a policy");
+    d->q = d->turned;
+    triattention_random_phase(s, s->q, n_lane, (uint64_t)p->seed, d->turned);
+    if (n_centre == 0)
+        return PITH_OK;
+    d->centre = d->turned + n_lane * len;
+    triattention_random_phase(s, s->centre, n_centre, (uint64_t)p->seed, d->turned + n_lane * len);
+    return PITH_OK;
+}
+
+static pith_status take_stats(struct data *d, const struct params *p, pith_error *err)
+{
+    const struct pith_stats *s = d->stats;
     PI_TRY(check_stats(d, p, err));
-    size_t n_lane = (size_t)s->n_layer * (size_t)s->n_head;
-    if (p->centres == CENTRES_RANDOM_PHASE) {
-        triattention_random_phase(s, s->q, n_lane, (uint64_t)p->seed, s->q);
-        if (s->centre != NULL)
-            triattention_random_phase(s, s->centre, n_lane * (size_t)s->n_centre, (uint64_t)p->seed,
-                                      s->centre);
-    }
+    d->q = s->q;
+    d->centre = s->centre;
+    if (p->centres == CENTRES_RANDOM_PHASE)
+        PI_TRY(turn_phases(d, p, err));
     d->n_flat = s->n_flat;
     if (s->centre != NULL && p->centres != CENTRES_MEAN) {
         if (p->group == GROUP_MEAN)
@@ -99,15 +120,31 @@ static pith_status load(struct data *d, const struct params *p, pith_error *err)
     return PITH_OK;
 }
 
+/* Angles of the low parts of positions, which keys are turned back by. */
+static pith_status make_turn(struct data *d, pith_error *err)
+{
+    const struct pi_rope *rope = d->model.rope;
+    size_t n = (size_t)rope->n_pair * TURN_LOW;
+    d->turn = pi_mem_alloc_n(PI_MEM_TABLE, 2 * n, sizeof(float));
+    if (d->turn == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a policy");
+    for (int32_t f = 0; f < rope->n_pair; f++)
+        for (int32_t i = 0; i < TURN_LOW; i++) {
+            d->turn[(size_t)f * TURN_LOW + (size_t)i] = (float)cos(i * rope->freq[f]);
+            d->turn[n + (size_t)f * TURN_LOW + (size_t)i] = (float)sin(i * rope->freq[f]);
+        }
+    return PITH_OK;
+}
+
 /* Options that leave nothing to do. */
 static pith_status check_params(const struct data *d, const struct params *p, pith_error *err)
 {
     if (!p->trig && !p->norm && (p->flat == FLAT_OFF || d->n_flat == 0))
         return pi_fail(err, PITH_INVALID, "trig=off,norm=off leaves nothing to score keys by");
-    if (p->stats[0] != '\0' && p->calibrate == CALIBRATE_ADAPTIVE)
+    if (p->has_stats && p->calibrate == CALIBRATE_ADAPTIVE)
         return pi_fail(err, PITH_INVALID,
                        "calibrate=adaptive gathers centres while the model runs: leave out stats");
-    if (p->stats[0] == '\0' && p->centres == CENTRES_RANDOM_PHASE)
+    if (!p->has_stats && p->centres == CENTRES_RANDOM_PHASE)
         return pi_fail(err, PITH_INVALID, "centres=random-phase wants stats=FILE");
     return PITH_OK;
 }
@@ -127,9 +164,12 @@ static pith_status open_data(const void *params, const struct policy_model *mode
     d->n_head = model->n_group * model->g.n_head;
     d->n_row = p->group == GROUP_MEAN ? 1 : model->n_group;
     d->n_flat = p->flat == FLAT_OFF ? 0 : model->g.dim_k - 2 * model->rope->n_pair;
-    pith_status status = p->stats[0] != '\0' ? load(d, p, err) : PITH_OK;
+    d->stats = model->stats;
+    pith_status status = d->stats != NULL ? take_stats(d, p, err) : PITH_OK;
     if (status == PITH_OK)
         status = check_params(d, p, err);
+    if (status == PITH_OK && p->distance > 0)
+        status = make_turn(d, err);
     const struct triattention_rope rope = triattention_rope_of(model->rope, model->g.dim_k);
     const struct triattention_form form = {.offset_max = p->offset_max,
                                            .linear = p->offsets == OFFSETS_LINEAR,
@@ -205,7 +245,7 @@ static bool sound(const void *params, const struct policy_model *model, const vo
 static uint32_t needs(const void *params)
 {
     const struct params *p = params;
-    return p->stats[0] == '\0' ? KEEP_NEED_ROWS : 0;
+    return p->has_stats ? 0 : KEEP_NEED_ROWS;
 }
 
 static void observe(const void *params, const struct keep_view *view,
@@ -265,6 +305,7 @@ static void begin(const void *params, const struct keep_view *view)
 
 /* A call's scratch, in floats. */
 struct work {
+    float *high; /* [2][n_pair] cosines and sines of the high part of a position */
     float *key;  /* [dim_k][page_len] */
     float *line; /* [n_query][page_len] */
     float *w;    /* [BLOCK][n_query][dim_k] */
@@ -279,8 +320,9 @@ static size_t place(const struct data *d, int32_t n, float *base, struct work *w
     size_t n_pair = (size_t)d->model.rope->n_pair;
     size_t n_query = (size_t)triattention_plan_queries(&d->plan), at = 0;
     size_t size[] = {dim * len,      n_query * len, BLOCK * n_query * dim,
-                     BLOCK * n_pair, row_len(d),    BLOCK * (size_t)n};
-    float **field[] = {&w->key, &w->line, &w->w, &w->e, &w->mean, &w->raw};
+                     BLOCK * n_pair, row_len(d),    BLOCK * (size_t)n,
+                     2 * n_pair};
+    float **field[] = {&w->key, &w->line, &w->w, &w->e, &w->mean, &w->raw, &w->high};
     for (size_t i = 0; i < PI_LEN(size); i++) {
         if (base != NULL)
             *field[i] = base + at;
@@ -312,10 +354,10 @@ static const float *row_at(const struct params *p, const struct keep_view *view,
     const struct pith_stats *s = d->stats;
     size_t len = row_len(d), n_group = (size_t)d->model.n_group;
     size_t head = (size_t)lane->layer * (size_t)d->n_head + (size_t)lane->head * n_group;
-    const float *rows = s != NULL ? s->q : state_at(d, view->state).centre;
+    const float *rows = s != NULL ? d->q : state_at(d, view->state).centre;
     if (s != NULL && s->centre != NULL && p->centres != CENTRES_MEAN) {
         size_t c = head * (size_t)s->n_centre + (size_t)i;
-        return s->weight[c] > 0.0f ? s->centre + c * len : NULL;
+        return s->weight[c] > 0.0f ? d->centre + c * len : NULL;
     }
     if (p->group == GROUP_MAX)
         return rows + (head + (size_t)i) * len;
@@ -328,6 +370,37 @@ static const float *row_at(const struct params *p, const struct keep_view *view,
     return mean;
 }
 
+/* Turns n keys that lie side by side back to position 0, where each is as far from a moment as the
+   others. A position's angle is that of its high part, which neighbours share, and of its low one.
+ */
+static void turn_back(const struct data *d, const int32_t *pos, int32_t n, float *key, float *high)
+{
+    const struct pi_rope *rope = d->model.rope;
+    size_t row = (size_t)d->model.g.page_len, n_pair = (size_t)rope->n_pair;
+    int32_t of_high = -1;
+    for (int32_t j = 0; j < n; j++) {
+        if (pos[j] / TURN_LOW != of_high) {
+            of_high = pos[j] / TURN_LOW;
+            for (size_t f = 0; f < n_pair; f++) {
+                double angle = (double)of_high * TURN_LOW * rope->freq[f];
+                high[f] = (float)cos(angle);
+                high[n_pair + f] = (float)sin(angle);
+            }
+        }
+        const float *low = d->turn + pos[j] % TURN_LOW;
+        for (size_t f = 0; f < n_pair; f++) {
+            float lc = low[f * TURN_LOW], ls = low[(n_pair + f) * TURN_LOW];
+            float c = high[f] * lc - high[n_pair + f] * ls;
+            float s = high[n_pair + f] * lc + high[f] * ls;
+            float *a = key + (rope->adjacent ? 2 * f : f) * row + j;
+            float *b = a + (rope->adjacent ? 1 : n_pair) * row;
+            float x = *a, y = *b;
+            *a = x * c + y * s;
+            *b = y * c - x * s;
+        }
+    }
+}
+
 /* Raw scores of all entries by some rows, page by page. */
 static void score_pages(const struct keep_view *view, const struct keep_lane *lane,
                         const struct triattention_queries *queries, struct work *w)
@@ -338,6 +411,8 @@ static void score_pages(const struct keep_view *view, const struct keep_lane *la
     for (int32_t r = 0; r < n_run; r++) {
         struct keep_run run = keep_run_at(view, lane, r);
         keep_run_keys(view, lane, r, w->key);
+        if (d->turn != NULL)
+            turn_back(d, lane->pos + run.slot, run.n, w->key, w->high);
         keys.n = run.n;
         triattention_score(&d->plan, queries, &keys, w->raw + run.slot, (size_t)lane->n, w->line);
     }
@@ -387,7 +462,8 @@ static void score(const void *params, const struct keep_view *view, const struct
         const float *row = row_at(p, view, lane, i, w.mean);
         if (row != NULL) {
             struct stats_row parts = parts_of(d, row);
-            triattention_queries_add(&d->plan, &parts, view->n_token, &queries);
+            triattention_queries_add(&d->plan, &parts,
+                                     p->distance > 0 ? p->distance : view->n_token, &queries);
         }
         if (queries.n == 0 || (queries.n < BLOCK && i + 1 < d->n_row))
             continue;
@@ -414,9 +490,6 @@ static const char *const calibrate_words[] = {"frozen", "adaptive", NULL};
 
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
-    {"stats", POLICY_TYPE_TEXT, AT(stats), 0, 0, "",
-     "the file of statistics (pith calibrate); without one they are gathered while the model runs",
-     NULL},
     {"centres", POLICY_TYPE_CHOICE, AT(centres), 0, 0, "file",
      "all centres that the file has, only the mean, or the control random-phase: their moduli "
      "with directions drawn from the seed",
@@ -446,6 +519,10 @@ static const struct policy_param own_params[] = {
      "what is predicted most attention: keep it, or evict it first as the fork does", sign_words},
     {"score-layers", POLICY_TYPE_COUNT, AT(n_layer), 0, 1 << 20, "0",
      "only the first so many layers have a say (0: all)", NULL},
+    {"distance", POLICY_TYPE_COUNT, AT(distance), 0, 1 << 30, "0",
+     "every key counts as if it were so far from the next token, so that its score never changes "
+     "(0: each its own distance)",
+     NULL},
     {"warmup", POLICY_TYPE_COUNT, AT(warmup), 1, 1 << 24, "1024",
      "queries that self-calibration gathers", NULL},
     {"calibrate", POLICY_TYPE_CHOICE, AT(calibrate), 0, 0, "frozen",
@@ -457,6 +534,7 @@ static const struct policy_param own_params[] = {
 #define V1 "pin-prompt=off,granularity=all,window=128"
 #define V2 V1 ",segments=8"
 #define V3 V2 ",prefix=128"
+#define GLOBAL "pin-prompt=off,granularity=global,sinks=4,window=128,distance=256"
 
 static const struct policy_preset presets[] = {
     {"paper", "pin-prompt=on,granularity=head,combine=mean,slack=128,window=0",
@@ -466,8 +544,19 @@ static const struct policy_preset presets[] = {
     {"v3", V3, "and the first 128 positions stay"},
     {"v3-fork", V3 ",sign=evict,z=off,group=mean,flat=off,score-layers=1",
      "what the fork's code does: layer 0 decides, and what it predicts most attention goes first"},
+    {"global", GLOBAL,
+     "one budget for all lanes, by a map in the statistics; a key's score does not change"},
     {0},
 };
+
+/* Scores that are to be compared over lanes are not standardised in each. */
+static void settle(void *params, const struct keep_rules *rules)
+{
+    struct params *p = params;
+    p->has_stats = rules->stats[0] != '\0';
+    if (rules->granularity == KEEP_GLOBAL)
+        p->z = 0;
+}
 
 const struct keep_policy keep_triattention = {
     .name = "triattention",
@@ -478,6 +567,7 @@ const struct keep_policy keep_triattention = {
     .params = own_params,
     .params_size = sizeof(struct params),
     .presets = presets,
+    .settle = settle,
     .open = open_data,
     .close = close_data,
     .needs = needs,

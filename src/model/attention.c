@@ -1,7 +1,7 @@
 /*
  * attention.c - the part of a layer between the projections: keys and values go to the lanes, a
- * recaller brings entries back, a reader chooses what chunks of tokens look at, and every token
- * attends. It knows no policy.
+ * writer sees what is new, a recaller brings entries back, a reader chooses what chunks of tokens
+ * look at, and every token attends. It knows no policy.
  *
  * A token's attention is a tile of its segment in each KV head's lane. Where the reader chose for a
  * chunk in a lane, its tokens share one call over the chosen entries. Invariant: the bits depend
@@ -14,6 +14,26 @@
 
 /* ---- append ---- */
 
+/* Shows the writer what was appended to a lane, the first of it at a slot. */
+static void show_written(const struct pi_pass *pass, int32_t i, int32_t head, int32_t slot)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t row = (size_t)pass->row0[i];
+    struct pi_pass_written w = {
+        .item = &pass->items[i],
+        .layer = pass->l,
+        .head = head,
+        .slot = slot,
+        .len = kv_lane_len(pass->items[i].kv, pass->l, head),
+        .k_stride = (size_t)hp->n_head_kv * (size_t)hp->dim_k,
+        .v_stride = (size_t)hp->n_head_kv * (size_t)hp->dim_v,
+        .h = pass->h + row * (size_t)hp->n_embd,
+    };
+    w.k = pass->k_pre + row * w.k_stride + (size_t)head * (size_t)hp->dim_k;
+    w.v = pass->v + row * w.v_stride + (size_t)head * (size_t)hp->dim_v;
+    pass->writer.written(pass->writer.user, &w);
+}
+
 static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
 {
     const struct pi_hparams *hp = &pass->model->hp;
@@ -21,14 +41,15 @@ static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
     size_t k_stride = (size_t)hp->n_head_kv * hp->dim_k,
            v_stride = (size_t)hp->n_head_kv * hp->dim_v;
     size_t row = (size_t)pass->row0[i];
-    if (pass->n_watched > 0) {
-        int32_t aim = kv_lane_aim(item->kv, pass->l, head);
-        pass->slot[(size_t)i * (size_t)hp->n_head_kv + (size_t)head] =
-            aim >= 0 ? aim : kv_lane_len(item->kv, pass->l, head);
-    }
+    int32_t aim = kv_lane_aim(item->kv, pass->l, head);
+    int32_t slot = aim >= 0 ? aim : kv_lane_len(item->kv, pass->l, head);
+    if (pass->n_watched > 0)
+        pass->slot[(size_t)i * (size_t)hp->n_head_kv + (size_t)head] = slot;
     kv_seq_append(item->kv, pass->l, head, item->pos0, item->n_tok,
                   pass->k + row * k_stride + (size_t)head * hp->dim_k, k_stride,
                   pass->v + row * v_stride + (size_t)head * hp->dim_v, v_stride);
+    if (pass->writer.written != NULL)
+        show_written(pass, i, head, slot);
 }
 
 /* Item index = sequence * n_head_kv + head. */
@@ -243,7 +264,18 @@ static int32_t part_of(const struct pi_pass *pass, int32_t n_tok, bool sparse)
     return (int32_t)pi_max(pass->tile, pi_min(pi_ceil_div(n_tok, n_part), pass->part_most));
 }
 
-static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, int32_t thread)
+/* Of the query heads of a call's group the part of that many: a query's bits depend on no other. */
+static void take_part(const struct pi_pass *pass, struct kv_attend_job *job, int32_t part)
+{
+    int32_t begin = job->n_group * part / pass->n_part;
+    int32_t end = job->n_group * (part + 1) / pass->n_part;
+    job->q += (size_t)begin * (size_t)pass->model->hp.dim_k;
+    job->out += (size_t)begin * (size_t)pass->model->hp.dim_v;
+    job->n_group = end - begin;
+}
+
+static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, int32_t part,
+                        int32_t thread)
 {
     int32_t i = segment_of_tile(pass, tile), n_tok = pass->tile, n_slot = -1;
     const struct pi_pass_segment *s = &pass->segment[i];
@@ -260,21 +292,24 @@ static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, 
         job.slots = slots_of(pass, s->chunk, head);
         job.n_slot = n_slot;
     }
+    take_part(pass, &job, part);
     kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
 }
 
 /* Watched items come first, then item index counts tiles down, so that the shortest (the first of a
-   prompt) are what threads that are done take from others. */
+   prompt) are what threads that are done take from others. The parts of a group are neighbours. */
 static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct pi_pass *pass = ctx;
     int32_t n_tile = pass->tile0[pass->n_segment], n_head = pass->model->hp.n_head_kv;
     for (int64_t at = begin; at < end; at++) {
-        int32_t rank = (int32_t)(at / n_head), head = (int32_t)(at % n_head);
-        if (rank < pass->n_watched)
+        int64_t lane = at / pass->n_part;
+        int32_t rank = (int32_t)(lane / n_head), head = (int32_t)(lane % n_head);
+        int32_t part = (int32_t)(at % pass->n_part);
+        if (rank >= pass->n_watched)
+            attend_tile(pass, n_tile - 1 - (rank - pass->n_watched), head, part, thread);
+        else if (part == 0)
             attend_watched(pass, pass->watched[rank], head, thread);
-        else
-            attend_tile(pass, n_tile - 1 - (rank - pass->n_watched), head, thread);
     }
 }
 
@@ -295,11 +330,38 @@ static void count_work(const struct pi_pass *pass, int64_t *attend, int64_t *sel
     const struct pi_hparams *hp = &pass->model->hp;
     int64_t n_key = 0, n_scored = 0;
     for (int32_t i = 0; i < pass->n_item; i++)
-        n_key += (int64_t)pass->items[i].n_tok * kv_lane_len(pass->items[i].kv, pass->l, 0);
+        for (int32_t h = 0; h < hp->n_head_kv; h++)
+            n_key += (int64_t)pass->items[i].n_tok * kv_lane_len(pass->items[i].kv, pass->l, h);
     for (int32_t i = 0; i < pass->n_chunk; i++)
         n_scored += kv_lane_len(pass->chunk[i].item->kv, pass->l, 0);
-    *attend = (n_key + pass->n_tok) * hp->n_head * (hp->dim_k + hp->dim_v);
+    int64_t n_group = hp->n_head / hp->n_head_kv;
+    *attend = (n_key + (int64_t)pass->n_tok * hp->n_head_kv) * n_group * (hp->dim_k + hp->dim_v);
     *select = n_scored * hp->n_head * hp->dim_k;
+}
+
+/* Parts of a group that become calls of their own: more than one where some lane is so much longer
+   than others that one thread would be at it while all others wait. Each part reads the lane
+   anew. */
+static int32_t count_parts(const struct pi_pass *pass)
+{
+    int32_t n_head = pass->model->hp.n_head_kv, n_group = pass->model->hp.n_head / n_head;
+    int64_t all = 0, longest = 0;
+    bool uneven = false;
+    for (int32_t i = 0; i < pass->n_segment && pass->n_thread > 1; i++) {
+        const struct pi_pass_segment *s = &pass->segment[i];
+        int64_t most = 0, sum = 0;
+        for (int32_t h = 0; h < n_head; h++) {
+            int64_t len = kv_lane_len(pass->items[s->item].kv, pass->l, h);
+            most = pi_max(most, len);
+            sum += len;
+        }
+        uneven = uneven || most * n_head > sum + sum / 4;
+        longest = pi_max(longest, most * pi_min(s->n_tok, pass->tile));
+        all += sum * s->n_tok;
+    }
+    bool waits = uneven && longest * pass->n_thread > all + all / 4;
+    bool apart = pass->n_chunk == 0 && pass->n_watched == 0;
+    return waits && apart ? (int32_t)pi_min(pass->n_thread, n_group) : 1;
 }
 
 void pi_pass_attention_run(struct pi_pass *pass)
@@ -322,8 +384,10 @@ void pi_pass_attention_run(struct pi_pass *pass)
     if (n_unit > 0 && pass->reader.selected != NULL)
         pi_parallel_items(pi_pass_threads_for(pass, select_work), pass->n_chunk, selected_items,
                           pass);
+    pass->n_part = count_parts(pass);
     pi_parallel_items(pi_pass_threads_for(pass, attend_work),
-                      ((int64_t)pass->tile0[pass->n_segment] + pass->n_watched) * hp->n_head_kv,
+                      ((int64_t)pass->tile0[pass->n_segment] + pass->n_watched) * hp->n_head_kv *
+                          pass->n_part,
                       attend_items, pass);
     if (n_unit > 0 && pass->reader.attended != NULL)
         pi_parallel_items(pi_pass_threads_for(pass, select_work), n_unit, attended_items, pass);
@@ -393,9 +457,9 @@ bool pi_pass_attention_alloc(struct pi_pass *pass)
 
 void pi_pass_attention_free(struct pi_pass *pass)
 {
-    void *const parts[] = {pass->segment, pass->tile0,      pass->watched,
-                           pass->slot,    pass->watch_rows, pass->chunk,
-                           pass->slots,   pass->n_slot,     pass->recalls};
+    void *const parts[] = {pass->segment,    pass->tile0, pass->watched, pass->slot,
+                           pass->watch_rows, pass->chunk, pass->slots,   pass->n_slot,
+                           pass->recalls,    pass->k_pre};
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
 }
@@ -509,6 +573,28 @@ pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t 
     pass->n_slot = n;
     pass->cap_chunk = n_chunk;
     pass->cap_slot = cap;
+    return PITH_OK;
+}
+
+/* ---- the writer ---- */
+
+pith_status pi_pass_set_writer(struct pi_pass *pass, const struct pi_pass_writer *writer,
+                               pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    bool ok = true;
+    if (writer != NULL && pass->k_pre == NULL) {
+        float *rows = pi_pass_alloc(pass->max_tok, (size_t)hp->n_head_kv * (size_t)hp->dim_k,
+                                    sizeof(float), &ok);
+        if (!ok)
+            return pi_fail(err, PITH_NOMEM, "no memory for the keys of %d tokens", pass->max_tok);
+        pass->k_pre = rows;
+    }
+    if (writer == NULL) {
+        pi_mem_free(pass->k_pre);
+        pass->k_pre = NULL;
+    }
+    pass->writer = writer != NULL ? *writer : (struct pi_pass_writer){0};
     return PITH_OK;
 }
 

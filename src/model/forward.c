@@ -160,6 +160,7 @@ static void qkv_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
         const float *cs = pass->rope_cs + t * pass->model->rope.n_pair * 2;
         float *q = pass->q + t * n_q, *k = pass->k + t * n_k;
         float *q_pre = pass->q_pre != NULL ? pass->q_pre + t * n_q : NULL;
+        float *k_pre = pass->k_pre != NULL ? pass->k_pre + t * n_k : NULL;
         if (layer->bq != NULL)
             pass->cpu->vec.add(q, layer->bq, n_q);
         if (layer->bk != NULL)
@@ -167,7 +168,7 @@ static void qkv_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
         if (layer->bv != NULL)
             pass->cpu->vec.add(pass->v + t * n_v, layer->bv, n_v);
         turn_heads(pass, q, hp->n_head, layer->q_norm, cs, q_pre);
-        turn_heads(pass, k, hp->n_head_kv, layer->k_norm, cs, NULL);
+        turn_heads(pass, k, hp->n_head_kv, layer->k_norm, cs, k_pre);
     }
 }
 
@@ -235,6 +236,7 @@ static void call_tap(struct pi_pass *pass)
         struct pi_pass_tap_rows rows = {
             .item = &pass->items[i],
             .layer = pass->l,
+            .h = pass->h + row * (size_t)hp->n_embd,
             .q_pre = pass->q_pre + row * n_q,
             .q = pass->q + row * n_q,
             .k = pass->k + row * n_k,

@@ -28,6 +28,7 @@ struct pi_pass_item {
 struct pi_pass_tap_rows {
     const struct pi_pass_item *item;
     int32_t layer;
+    const float *h;     /* [n_tok][n_embd] the layer's input after its norm */
     const float *q_pre; /* [n_tok][n_head][dim_k] before rope, after bias and norm */
     const float *q;     /* [n_tok][n_head][dim_k] after rope */
     const float *k;     /* [n_tok][n_head_kv][dim_k] after rope */
@@ -107,6 +108,35 @@ struct pi_pass_recaller {
                    const float *q, size_t q_stride, int32_t thread);
 };
 
+/* What was written to one lane: the entries of an item's tokens, token t's at
+   pi_pass_written_slot. */
+struct pi_pass_written {
+    const struct pi_pass_item *item;
+    int32_t layer;
+    int32_t head;   /* KV head */
+    int32_t slot;   /* of the first token's entry, which can have taken another one's place */
+    int32_t len;    /* of the lane now; entries of the tokens behind are its last */
+    const float *k; /* key of token t at k + t * k_stride, as it was before rope */
+    size_t k_stride;
+    const float *v; /* value of token t at v + t * v_stride */
+    size_t v_stride;
+    const float *h; /* [n_tok][n_embd] the layer's input to the projections, after the norm */
+};
+
+static inline int32_t pi_pass_written_slot(const struct pi_pass_written *w, int32_t t)
+{
+    return t == 0 ? w->slot : w->len - w->item->n_tok + t;
+}
+
+/* Whoever looks at entries when they are written. */
+struct pi_pass_writer {
+    void *user;
+    /* Called for every layer, KV head and item right after its keys and values are stored, before
+       anything attends; several lanes at the same time. What w points to is valid during the call.
+     */
+    void (*written)(void *user, const struct pi_pass_written *w);
+};
+
 /* Scratch of one pass; one thread at a time uses it, and its workers through it. */
 struct pi_pass;
 
@@ -144,6 +174,12 @@ pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t 
 /* From now on the recaller, which is copied, is asked for the items with `recall`; NULL ends it. No
    pass may be running. */
 void pi_pass_set_recaller(struct pi_pass *pass, const struct pi_pass_recaller *recaller);
+
+/* From now on the writer, which is copied, sees all entries; NULL ends it. What keys were before
+   rope costs memory of its own meanwhile: NOMEM, and nothing has changed then. No pass may be
+   running. */
+pith_status pi_pass_set_writer(struct pi_pass *pass, const struct pi_pass_writer *writer,
+                               pith_error *err);
 
 /* Appends the items' keys and values to their lanes and leaves the hidden states of all tokens, in
    item order, for pi_pass_logits. Token ids are in range, the sum of n_tok is at most max_tok. */

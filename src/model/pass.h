@@ -40,6 +40,7 @@ struct pi_pass {
     float *up;           /* [max_tok][n_ff] */
     float *block;        /* owns q..up */
     float *q_pre;        /* [max_tok][n_head][dim_k] queries before rope; NULL without a tap */
+    float *k_pre;        /* [max_tok][n_head_kv][dim_k] keys before rope; NULL without a writer */
     pi_pass_tap_fn *tap; /* NULL: nobody listens */
     void *tap_user;
 
@@ -60,12 +61,16 @@ struct pi_pass {
     int32_t *tile0; /* [max_tok + 1] first attention tile of a segment */
 
     struct pi_pass_watch watch; /* attended NULL: nobody watches */
-    int32_t watch_tile;         /* tokens of a watched item in one attention call */
-    int32_t *watched;           /* [max_tok] items that are watched; NULL without a watch */
+    int32_t
+        n_part; /* of the query heads of a group in the running layer's attention, a call each */
+    int32_t watch_tile; /* tokens of a watched item in one attention call */
+    int32_t *watched;   /* [max_tok] items that are watched; NULL without a watch */
     int32_t n_watched;
     int32_t *slot;     /* [max_tok][n_head_kv] of an item's first token in the running layer */
     float *watch_rows; /* [n_thread][rows of a tile][watch_stride + numbers beside] */
     size_t watch_stride;
+
+    struct pi_pass_writer writer; /* written NULL: nobody looks */
 
     struct pi_pass_reader reader; /* select NULL: everything is read */
     struct pi_pass_chunk *chunk;  /* [cap_chunk] of the running pass */

@@ -343,6 +343,13 @@ void policy_param_fallback(const char *defaults, const struct policy_param *para
 
 /* ---- names ---- */
 
+/* Whether a text goes on with a comma behind a policy's name, where a colon belongs. */
+static bool has_comma_for_colon(const char *text, const char *name)
+{
+    size_t len = strlen(name);
+    return strncmp(text, name, len) == 0 && text[len] == ',';
+}
+
 pith_status policy_find(const char *verb, const char *text, const char *(*name_at)(int32_t i),
                         int32_t *index, const char **options, pith_error *err)
 {
@@ -358,6 +365,10 @@ pith_status policy_find(const char *verb, const char *text, const char *(*name_a
     char names[240] = "none";
     for (int32_t i = 0; name_at(i) != NULL; i++) {
         list_add(names, sizeof(names), name_at(i));
+        if (has_comma_for_colon(text, name_at(i)))
+            return pi_fail(err, PITH_INVALID,
+                           "%s: \"%.64s\": options follow a colon; did you mean %s:%.64s?", verb,
+                           text, name_at(i), text + strlen(name_at(i)) + 1);
         if (!piece_is(name, name_at(i)))
             continue;
         if (has_options && *rest == '\0')

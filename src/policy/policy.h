@@ -20,6 +20,7 @@ struct policy_model {
         *rope; /* frequencies with the model's scaling, pairing, 2 * n_pair rotated
                   dimensions; NULL where keys were not rotated or nobody knows how */
     const struct pith_model *model; /* for a fingerprint; NULL where there are only tensors */
+    const struct pith_stats *stats; /* of the rule stats=FILE, of these lanes; NULL: none */
 };
 
 enum policy_type {

@@ -82,7 +82,7 @@ pith_status recall_config_fit(struct recall_config *c, const struct kv_geometry 
 }
 
 /* Of a budget that is a share of the tokens: what guests get where the kept budget is more than its
-   share, because so much is protected. Then guests come on top of it. */
+   share, because twice what is protected is. Then guests come on top of it. */
 static int32_t share_at(const struct policy_budget *whole, const struct policy_budget *left,
                         int32_t kept, int32_t n_token)
 {

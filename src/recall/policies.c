@@ -18,6 +18,12 @@ static const char *const score_words[] = {
     NULL,
 };
 
+static const char *const combine_words[] = {
+    [RECALL_MAX] = "max",
+    [RECALL_SUM] = "sum",
+    NULL,
+};
+
 /* What is stored, or a storage type: 1 + its number. */
 static const char *const type_words[] = {
     "stored", "f32", "f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", NULL,
@@ -44,12 +50,25 @@ static const struct policy_param kv_params[] = {
      "quoka (their likeness to the queries), bounds (the most that a page can give) or "
      "triattention",
      score_words},
+    {"combine", POLICY_TYPE_CHOICE, AT(combine), 0, 0, "max",
+     "what score=attention makes of several queries: the largest weight that one of them gives an "
+     "entry (max), or all that they give it (sum)",
+     combine_words},
     {"queries", POLICY_TYPE_COUNT, AT(queries), 1, 4096, "32",
      "queries of a recall and query head that quoka takes, those least like the others", NULL},
-    {"block", POLICY_TYPE_COUNT, AT(block), 1, 1024, "8",
-     "evicted entries next to each other that come back together", NULL},
+    {"fade", POLICY_TYPE_COUNT, AT(fade), 0, 1024, "6",
+     "positions behind an entry over which its claim on bringing neighbours halves, with "
+     "score=attention (0: blocks)",
+     NULL},
+    {"block", POLICY_TYPE_COUNT, AT(block), 1, 1024, "24",
+     "evicted entries next to each other that come back together, with other scores or fade=0",
+     NULL},
     {"last", POLICY_TYPE_COUNT, AT(last), 1, PASS_MAX, "32",
      "last tokens of an evaluation of several, whose queries choose what comes back", NULL},
+    {"ask", POLICY_TYPE_REAL, AT(ask), 0, 1000, "0.3",
+     "share of its weight that evicted entries would get in a lane, at which a token evaluated "
+     "alone asks there (0: never)",
+     NULL},
     {"every", POLICY_TYPE_COUNT, AT(every), 0, COUNT_MAX, "0",
      "tokens evaluated alone from one recall to the next (0: such tokens recall nothing)", NULL},
     {"stats", POLICY_TYPE_TEXT, AT(stats), 0, 0, "",

@@ -12,8 +12,9 @@
  *
  * A recall comes with an evaluation of several tokens (a turn), for which its last `last` tokens
  * are a pass of their own: layer by layer, after these queries are there and before they attend,
- * each lane's guests are chosen by them. With every=N so does each Nth token that is evaluated
- * alone.
+ * each lane's guests are chosen by them. Their queries choose again after a round that comes
+ * before the next recall. A token that is evaluated alone chooses where it misses something (ask),
+ * with every=N each Nth in every lane.
  */
 #ifndef PI_RECALL_H
 #define PI_RECALL_H
@@ -32,6 +33,12 @@ enum recall_score {
     RECALL_TRIATTENTION, /* the folded TriAttention score at the next position (needs statistics) */
 };
 
+/* What several queries make of an entry, with RECALL_ATTENTION. */
+enum recall_combine {
+    RECALL_MAX, /* the most that one of them gives it */
+    RECALL_SUM,
+};
+
 /* The options of `kv`. Sizes are bytes. */
 struct recall_kv_options {
     int64_t ram;                  /* budget of the tier in host memory */
@@ -41,9 +48,14 @@ struct recall_kv_options {
     struct policy_budget take;    /* of the keep budget: what guests may hold, a share of it or
                                      entries of a lane */
     int32_t score;                /* enum recall_score */
+    int32_t combine;              /* enum recall_combine */
     int32_t queries;              /* QuoKA's N_Q */
+    int32_t fade;                 /* positions behind an entry over which its weight's claim on
+                                     neighbours halves; 0: blocks, as other scores have */
     int32_t block;                /* evicted neighbours that come back together */
     int32_t last;                 /* tokens of the recalling pass */
+    double ask;                   /* least share of a generated token's weight that evicted entries
+                                     would get for it to ask; 0: it does not */
     int32_t every;                /* generated tokens from one recall to the next; 0: none */
     char stats[POLICY_TEXT_SIZE]; /* of RECALL_TRIATTENTION */
 };
@@ -144,6 +156,14 @@ struct recall_query {
    number of guests. */
 int32_t recall_store_choose(struct recall_store *store, const struct recall_query *query,
                             struct kv_seq *guests, int32_t n_most, int32_t thread);
+
+/* The largest score that this thread's last choice saw in memory. */
+float recall_tier_best(const struct recall_tier *tier, int32_t thread);
+
+/* With RECALL_ATTENTION: the largest share of a query's weight that entries in memory would get
+   which are not among the guests. 0 with other scores. Threads as in recall_store_choose. */
+float recall_store_missed(const struct recall_store *store, const struct recall_query *query,
+                          const struct kv_seq *guests, int32_t thread);
 
 struct recall_counts {
     int64_t n_stored;  /* entries of all lanes that are in the tier */

@@ -214,8 +214,10 @@ struct recall_work {
     float *weight;    /* [rows of a call][n_entry up to a multiple of 16] */
     float *tile_max;  /* [rows of a call] */
     float *tile_sum;
+    double *missed;  /* [rows of a call] */
     double *row_max; /* [n_tok][n_group] M and L of tier_attend.c */
     double *row_sum;
+    float best;     /* the largest score of the last choice in memory */
     float *line;    /* [n_place up to a multiple of 16] */
     float *promise; /* [likewise] by place: no entry of its page scores higher, to rounding */
 

@@ -42,6 +42,7 @@ void recall_attend_place(const struct recall_tier *tier, int32_t n_tok, int32_t 
     w->weight = pi_mem_part(base, used, rows * pi_align((size_t)n_entry, 16), sizeof(float));
     w->tile_max = pi_mem_part(base, used, rows, sizeof(float));
     w->tile_sum = pi_mem_part(base, used, rows, sizeof(float));
+    w->missed = pi_mem_part(base, used, rows, sizeof(double));
     w->row_max = pi_mem_part(base, used, all, sizeof(double));
     w->row_sum = pi_mem_part(base, used, all, sizeof(double));
 }
@@ -102,6 +103,20 @@ static void take_stored(const struct recall_scorer *s, size_t first, size_t r)
     *max = both;
 }
 
+/* What a row gives to each entry, added to what the rows before it gave. */
+static void add_row(int32_t combine, const float *weight, float factor, int32_t n, float *out)
+{
+    if (combine == RECALL_SUM) {
+        for (int32_t i = 0; i < n; i++)
+            out[i] += weight[i] * factor;
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        float x = weight[i] * factor;
+        out[i] = x > out[i] ? x : out[i];
+    }
+}
+
 void recall_attend_run(const struct recall_scorer *s, const struct kv_seq *kv, bool first,
                        float *out)
 {
@@ -124,9 +139,7 @@ void recall_attend_run(const struct recall_scorer *s, const struct kv_seq *kv, b
                            exp((double)s->w->tile_max[r] - s->w->row_max[begin + r]) /
                            s->w->row_sum[begin + r];
             float factor = share < FLT_MAX ? (float)share : share > 0.0 ? FLT_MAX : 0.0f;
-            const float *weight = s->w->weight + r * stride;
-            for (int32_t i = 0; i < len; i++)
-                out[i] += weight[i] * factor;
+            add_row(s->tier->o.combine, s->w->weight + r * stride, factor, len, out);
         }
     }
     for (int32_t i = 0; i < len; i++)
@@ -138,6 +151,7 @@ void recall_attend_promise(struct recall_scorer *s, const struct recall_shelf *s
     const struct recall_query *query = s->query;
     struct recall_work *w = s->w;
     size_t dim = (size_t)s->tier->model.g.dim_k;
+    bool sums = s->tier->o.combine == RECALL_SUM;
     memset(w->promise, 0, (size_t)shelf->n_fresh * sizeof(*w->promise));
     for (int32_t t = 0; t < query->n_tok; t++)
         for (int32_t g = 0; g < query->n_group; g++) {
@@ -147,7 +161,50 @@ void recall_attend_promise(struct recall_scorer *s, const struct recall_shelf *s
             for (int32_t i = 0; i < shelf->n_fresh; i++) {
                 double x = (double)w->line[i] * (double)s->tier->model.scale;
                 double more = exp(x - w->row_max[r]) / w->row_sum[r];
-                w->promise[i] = (float)fmin((double)w->promise[i] + more, FLT_MAX);
+                double both =
+                    sums ? (double)w->promise[i] + more : fmax((double)w->promise[i], more);
+                w->promise[i] = (float)fmin(both, FLT_MAX);
             }
         }
+}
+
+/* ---- what is missed ---- */
+
+/* exp(max - M) * sum of row r over a lane that was just attended. */
+static double weight_of(const struct recall_work *w, size_t r, double most)
+{
+    double max = fmax((double)w->tile_max[r], -(double)FLT_MAX);
+    return (double)w->tile_sum[r] * exp(max - most);
+}
+
+/* Guests are copies of what is stored: what they get is no longer missed. */
+float recall_store_missed(const struct recall_store *store, const struct recall_query *query,
+                          const struct kv_seq *guests, int32_t thread)
+{
+    struct recall_tier *tier = store->tier;
+    struct recall_work *w = &tier->work[thread];
+    const struct recall_scorer s = {.tier = tier, .query = query, .w = w};
+    const struct kv_seq *row = store->row[query->layer * tier->model.g.n_head + query->head].kv;
+    int32_t step = tile_of(tier, query->n_tok);
+    double most = 0.0;
+    if (tier->o.score != RECALL_ATTENTION || kv_lane_len(row, 0, 0) == 0)
+        return 0.0f;
+    for (int32_t t = 0; t < query->n_tok; t += step) {
+        int32_t n_tok = (int32_t)pi_min(step, query->n_tok - t);
+        size_t begin = (size_t)t * (size_t)query->n_group, n = (size_t)(n_tok * query->n_group);
+        take_own(&s, t, n_tok);
+        attend(&s, row, 0, 0, t, n_tok, 0);
+        for (size_t r = 0; r < n; r++) {
+            take_stored(&s, begin, r);
+            w->missed[r] = weight_of(w, r, w->row_max[begin + r]);
+        }
+        bool any = kv_lane_len(guests, query->layer, query->head) > 0;
+        if (any)
+            attend(&s, guests, query->layer, query->head, t, n_tok, 0);
+        for (size_t r = 0; r < n; r++) {
+            double back = any ? weight_of(w, r, w->row_max[begin + r]) : 0.0;
+            most = fmax(most, (w->missed[r] - back) / w->row_sum[begin + r]);
+        }
+    }
+    return (float)most;
 }

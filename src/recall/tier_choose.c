@@ -1,12 +1,18 @@
 /*
  * tier_choose.c - what comes back to a lane. Every entry in memory is scored, and those pages of
- * the file that can hold something better; a good entry brings the block that it stands in, since
- * what a question asks for mostly follows the words that it repeats. Formally, with p the position
- * and s the score of an entry, a quarter of the block before it and the rest behind it:
+ * the file that can hold something better; a good entry brings its neighbours, since what a
+ * question asks for mostly follows the words that it repeats. Formally, with p the position and s
+ * the score of an entry, weights (RECALL_ATTENTION) fade with the distance, half as far before the
+ * entry as behind it, so that a strong match brings many neighbours and a weak one few:
+ *
+ *     reach(i) = max over j of s(j) 2^(-d / fade),  d = p(i) - p(j) behind, 2 (p(j) - p(i)) before
+ *
+ * Scores of other kinds have no zero to fade to (and fade=0 turns it off): an entry brings a block,
+ * a quarter of it before the entry and the rest behind it:
  *
  *     reach(i) = max { s(j) : p(j) - block / 4 <= p(i) < p(j) - block / 4 + block }
  *
- * and the entries of largest reach come back, of equal reach those of lower positions.
+ * The entries of largest reach come back, of equal reach those of lower positions.
  *
  * Pages of the file are read where their promise, the bound of their scores or the score of an
  * entry whose block they have a part in, is above the least reach that would come back without
@@ -16,6 +22,7 @@
  * Invariant: the choice follows from what is stored and the queries, whoever makes it.
  */
 #include <float.h>
+#include <math.h>
 
 #include "recall/tier.h"
 
@@ -23,6 +30,7 @@ enum {
     MATCHES = 64, /* best entries whose blocks ask for pages of the file */
     DIGIT = 11,   /* bits of a position that a sort counts at a time */
     BINS = 1 << DIGIT,
+    FADE_BEFORE = 2, /* weights fade so many times as fast before an entry */
 };
 
 /* ---- scratch ---- */
@@ -89,6 +97,7 @@ struct choice {
     struct recall_work *w;
     struct recall_scorer scorer;
     int32_t n_most;
+    int32_t fade;     /* positions behind an entry over which its claim halves; 0: blocks */
     int32_t before;   /* positions of a block before the entry that asks for it */
     int32_t after;    /* and behind it */
     int32_t n_memory; /* entries in memory */
@@ -151,8 +160,38 @@ static void put_in_order(struct choice *c)
     }
 }
 
-/* w->reach: the largest score in a window that slides over the positions. w->wait has the entries
-   of the window that can still be the largest, scores descending. */
+/* The most that an entry of score x at position p gives to positions [low, high]; -FLT_MAX: it does
+   not reach them. */
+static float claim(const struct choice *c, float x, int64_t p, int64_t low, int64_t high)
+{
+    int64_t behind = pi_max(low - p, 0), before = pi_max(p - high, 0);
+    if (c->fade > 0)
+        return x * exp2f(-(float)(behind + FADE_BEFORE * before) / (float)c->fade);
+    return behind <= c->after && before <= c->before ? x : -FLT_MAX;
+}
+
+/* w->reach of weights: what is left of the largest behind it, then before it. */
+static void fade_reach(struct choice *c)
+{
+    struct recall_work *w = c->w;
+    float left = 0.0f;
+    for (int32_t i = 0; i < c->n; i++) {
+        if (i > 0)
+            left = claim(c, left, position_at(c, i - 1), position_at(c, i), position_at(c, i));
+        left = fmaxf(left, w->value[number_at(c, i)]);
+        w->reach[i] = left;
+    }
+    left = 0.0f;
+    for (int32_t i = c->n - 1; i >= 0; i--) {
+        if (i < c->n - 1)
+            left = claim(c, left, position_at(c, i + 1), position_at(c, i), position_at(c, i));
+        left = fmaxf(left, w->value[number_at(c, i)]);
+        w->reach[i] = fmaxf(w->reach[i], left);
+    }
+}
+
+/* w->reach of blocks: the largest score in a window that slides over the positions. w->wait has the
+   entries of the window that can still be the largest, scores descending. */
 static void find_reach(struct choice *c)
 {
     struct recall_work *w = c->w;
@@ -176,7 +215,10 @@ static void find_reach(struct choice *c)
 static int32_t choose_best(struct choice *c)
 {
     put_in_order(c);
-    find_reach(c);
+    if (c->fade > 0)
+        fade_reach(c);
+    else
+        find_reach(c);
     int32_t n = (int32_t)pi_min(c->n, c->n_most);
     kv_top(c->w->reach, c->n, n, c->w->chosen, c->w->top);
     return n;
@@ -209,10 +251,10 @@ static int32_t find_promises(struct choice *c)
         const struct recall_place *place = &c->shelf->place[ref->place];
         float promise = w->promise[ref->place];
         for (int32_t j = 0; j < n_match; j++) {
-            float x = w->value[w->chosen[j]];
-            int64_t p = w->pos[w->chosen[j]];
-            if (x > promise && p >= 0 && place->low <= p + c->after && place->high >= p - c->before)
-                promise = x;
+            int32_t p = w->pos[w->chosen[j]];
+            if (p >= 0)
+                promise =
+                    fmaxf(promise, claim(c, w->value[w->chosen[j]], p, place->low, place->high));
         }
         bool wanted = !w->taken[i] && promise > least;
         w->line[i] = wanted ? promise : -FLT_MAX;
@@ -363,11 +405,13 @@ int32_t recall_store_choose(struct recall_store *store, const struct recall_quer
         .row = &store->row[number],
         .w = &tier->work[thread],
         .n_most = n_most,
+        .fade = tier->o.score == RECALL_ATTENTION ? tier->o.fade : 0,
         .before = tier->o.block / 4,
         .after = tier->o.block - 1 - tier->o.block / 4,
     };
     assert(query->n_tok <= tier->n_tok && c.w->block != NULL);
     kv_lane_clear(guests, query->layer, query->head);
+    c.w->best = 0.0f;
     c.n_memory = kv_lane_len(c.row->kv, 0, 0);
     c.w->n_page = 0;
     if (n_most <= 0 || (c.n_memory == 0 && c.row->n_ref == 0))
@@ -375,6 +419,8 @@ int32_t recall_store_choose(struct recall_store *store, const struct recall_quer
     recall_scorer_start(tier, query, c.w, &c.scorer);
     recall_scorer_run(&c.scorer, c.row->kv, true, c.w->value);
     kv_lane_positions(c.row->kv, 0, 0, c.w->pos, c.n_memory);
+    for (int32_t i = 0; i < c.n_memory; i++)
+        c.w->best = fmaxf(c.w->best, c.w->value[i]);
     look_into_file(&c);
     do {
         kv_lane_clear(guests, query->layer, query->head);
@@ -382,4 +428,9 @@ int32_t recall_store_choose(struct recall_store *store, const struct recall_quer
     } while (!fill_guests(&c, query, guests, n));
     recall_row_sweep(&tier->shelf[number], c.row);
     return n;
+}
+
+float recall_tier_best(const struct recall_tier *tier, int32_t thread)
+{
+    return tier->work[thread].best;
 }

@@ -1,0 +1,141 @@
+#!/bin/bash
+# Measures the table of docs/real.md: real models x tasks x policies x budgets, while the prompt
+# streams in and at its end, each lane for itself and all of them ranked together.
+#   scripts/docs/real.sh DIR_OF_MODELS DIR_OF_DATA OUT
+# DIR_OF_MODELS is a folder of scripts/models.sh; DIR_OF_DATA has
+# text/wiki.test.raw (scripts/importance.sh learns from other texts). Each cell is one JSON file in OUT, written when it is complete: started again,
+# the script goes on where it stopped. A cell that fails leaves its sentence in NAME.err and is
+# tried again only with RETRY=1. Subsets by environment, each a list of words:
+#   MODELS="smollm2 coder-0.5b coder-1.5b"   TASKS="facts needle perplexity"
+#   POLICIES="kvzap triattention ..."        BUDGETS="75 50 25 10"
+#   PROTOCOLS="stream prompt-end"            GRANULARITIES="own global"
+#   LENGTH=2048 TEXTS=4 CHUNKS=4 THREADS=2 SEED=3 PITH=build/cli/pith
+# Every cell is measured alone; scripts/docs/real_table.py OUT pairs it with the full cache's.
+set -euo pipefail
+if [ $# -ne 3 ]; then
+    echo "usage: scripts/docs/real.sh DIR_OF_MODELS DIR_OF_DATA OUT" >&2
+    exit 2
+fi
+root=$(cd "$(dirname "$0")/../.." && pwd)
+models=$1 data=$2 out=$3
+MODELS=${MODELS:-smollm2 coder-0.5b coder-1.5b}
+TASKS=${TASKS:-facts needle perplexity}
+POLICIES=${POLICIES:-kvzip kvzap kvzap-hidden expected triattention v3 longflow snapkv h2o tova keydiff knorm pyramidkv adakv streaming random}
+BUDGETS=${BUDGETS:-75 50 25 10}
+PROTOCOLS=${PROTOCOLS:-stream prompt-end}
+GRANULARITIES=${GRANULARITIES:-own global}
+LENGTH=${LENGTH:-2048} TEXTS=${TEXTS:-4} CHUNKS=${CHUNKS:-4} THREADS=${THREADS:-2} SEED=${SEED:-3}
+PITH=${PITH:-$root/build/cli/pith}
+mkdir -p "$out"
+
+file_of() {
+    case $1 in
+    smollm2) echo "$models/smollm2-135m-instruct-q4_1.gguf" ;;
+    coder-0.5b) echo "$models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf" ;;
+    coder-1.5b) echo "$models/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf" ;;
+    *) echo "real.sh: there is no model \"$1\", only smollm2, coder-0.5b, coder-1.5b" >&2; exit 2 ;;
+    esac
+}
+
+# Tokens per second that two processors with AVX-512 read, for the estimate alone.
+speed_of() {
+    case $1 in smollm2) echo 1000 ;; coder-0.5b) echo 500 ;; *) echo 150 ;; esac
+}
+
+tokens_of() {
+    case $1 in
+    facts) echo $((TEXTS * (LENGTH + 1000))) ;;
+    needle) echo $((20 * (LENGTH + 200))) ;;
+    perplexity) echo $((CHUNKS * 4096)) ;;
+    *) echo "real.sh: there is no task \"$1\", only facts, needle, perplexity" >&2; exit 2 ;;
+    esac
+}
+
+# The text of --keep: policy_of POLICY BUDGET PROTOCOL GRANULARITY STATS
+policy_of() {
+    local name=$1 options=budget=$2% own=$1
+    case $name in
+    kvzap) options=stats=$5,$options ;;
+    kvzap-hidden) own=kvzap options=features=hidden,stats=$5,$options ;;
+    expected) options=stats=$5,$options ;;
+    triattention) options=stats=$5,pin-prompt=off,$options ;;
+    v3) own=triattention options=v3,stats=$5,$options ;;
+    *) [ "$4" = own ] || options=stats=$5,$options ;;
+    esac
+    [ "$4" = own ] || options=$options,granularity=$4
+    [ "$3" = stream ] || options=$options,rounds=$3
+    echo "$own:$options"
+}
+
+# Cells, one a line: MODEL TASK POLICY BUDGET PROTOCOL GRANULARITY
+cells() {
+    local m t p b r g
+    for m in $MODELS; do
+        for t in $TASKS; do
+            echo "$m $t full 100 stream own"
+            for b in $BUDGETS; do for p in $POLICIES; do for r in $PROTOCOLS; do
+                for g in $GRANULARITIES; do
+                    # A text that is foretold has no prompt, and an oracle of two passes no stream.
+                    [ "$t:$r" = perplexity:prompt-end ] && continue
+                    [ "$p:$r" = kvzip:stream ] && continue
+                    echo "$m $t $p $b $r $g"
+                done
+            done; done; done
+        done
+    done
+}
+
+is_done() {
+    [ -s "$out/$1.json" ] || { [ -e "$out/$1.err" ] && [ -z "${RETRY:-}" ]; }
+}
+
+say_time() {
+    local m t rest n=0 left=0
+    while read -r m t rest; do
+        is_done "$m.$t.${rest// /.}" && continue
+        n=$((n + 1))
+        # Rounds and short answers take about as long again as reading.
+        left=$((left + 2 * $(tokens_of "$t") / $(speed_of "$m")))
+    done < <(cells)
+    echo "real.sh: $n cells are left of $(cells | wc -l), about $((left / 3600)) h $((left / 60 % 60)) min on two processors" >&2
+}
+
+# run_cell NAME MODEL TASK KEEP ...
+run_cell() {
+    local name=$1 model=$2 task=$3 arguments
+    shift 3
+    case $task in
+    facts) arguments=(-f "$data/text/wiki.test.raw" -n "$LENGTH" --texts "$TEXTS" --chat) ;;
+    needle) arguments=(-f "$data/text/wiki.test.raw" -n "$LENGTH" --chat
+        -d "2,7,12,17,22,27,32,37,42,47,52,57,62,67,72,77,82,87,92,97") ;;
+    perplexity) arguments=(-f "$data/text/wiki.test.raw" -c 4096 -b 512 --chunks "$CHUNKS") ;;
+    esac
+    if "$PITH" eval "$task" -m "$model" "${arguments[@]}" --no-paired -t "$THREADS" --seed "$SEED" \
+        "$@" --json "$out/$name.new" >/dev/null 2>"$out/$name.log"; then
+        mv "$out/$name.new" "$out/$name.json"
+        rm -f "$out/$name.log" "$out/$name.err"
+    else
+        [ $? -ne 130 ] || exit 130
+        tail -n 1 "$out/$name.log" >"$out/$name.err"
+        rm -f "$out/$name.log" "$out/$name.new"
+        echo "real.sh: $name: $(cat "$out/$name.err")" >&2
+    fi
+}
+
+for m in $MODELS; do
+    file=$(file_of "$m")
+    [ -e "$file" ] || { echo "real.sh: $file is not there: scripts/models.sh $models $m" >&2; exit 1; }
+done
+for t in $TASKS; do tokens_of "$t" >/dev/null; done
+say_time
+while read -r m task policy budget protocol granularity; do
+    name=$m.$task.$policy.$budget.$protocol.$granularity
+    is_done "$name" && continue
+    stats=$out/$m.stats keep=()
+    [ "$policy" = full ] || keep=(--keep "$(policy_of "$policy" "$budget" "$protocol" "$granularity" "$stats")")
+    if [[ ${keep[*]} == *stats=* && ! -e $stats ]]; then
+        "$root/scripts/importance.sh" "$(file_of "$m")" "$stats" </dev/null
+    fi
+    echo "real.sh: $name" >&2
+    run_cell "$name" "$(file_of "$m")" "$task" "${keep[@]}" </dev/null
+done < <(cells)

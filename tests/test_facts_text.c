@@ -1,0 +1,328 @@
+/*
+ * test_facts_text.c - texts with ten facts: the pool, where facts stand, what a seed says; and the
+ * task on the small model of the repository, where questions must not see each other.
+ */
+#define _DEFAULT_SOURCE
+#define _POSIX_C_SOURCE 200809L
+
+#include "folder.h"
+
+#include <facts.h>
+#include <math.h>
+#include <sweep.h>
+#include <voices.h>
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+
+static pith_model *model;
+
+static int set_up(void **state)
+{
+    pith_error err;
+    if (pith_model_load(MODEL, NULL, &model, &err) != PITH_OK)
+        return -1;
+    return make_folder(state);
+}
+
+static int tear_down(void **state)
+{
+    pith_model_free(model);
+    return remove_folder(state);
+}
+
+static void must(pith_status status, const pith_error *err)
+{
+    if (status != PITH_OK)
+        fail_msg("%s: %s", pith_status_name(status), err->message);
+}
+
+/* ---- the pool ---- */
+
+/* Four texts of a seed have all 40 facts, and no sentence answers the question of another. */
+static void test_pool(void **state)
+{
+    struct facts_drawn all[4];
+    pith_error err;
+    (void)state;
+    memset(all, 0, sizeof(all));
+    for (int32_t i = 0; i < 4; i++)
+        must(eval_facts_draw(EVAL_FACTS_POOL, 11, i, &all[i], &err), &err);
+    for (int32_t i = 0; i < 40; i++) {
+        const struct facts_drawn *a = &all[i / 10];
+        const char *wanted = a->wanted.at[i % 10];
+        assert_true(eval_contains(a->sentence.at[i % 10], wanted));
+        assert_true(eval_contains(a->answer.at[i % 10], wanted));
+        assert_false(eval_contains(a->question.at[i % 10], wanted));
+        assert_non_null(strstr(a->question.at[i % 10], ", nothing else:"));
+        for (int32_t j = 0; j < 40; j++)
+            if (j != i && eval_contains(all[j / 10].sentence.at[j % 10], wanted))
+                fail_msg("\"%s\" is in \"%s\"", wanted, all[j / 10].sentence.at[j % 10]);
+    }
+    for (int32_t i = 0; i < 4; i++)
+        eval_facts_drawn_free(&all[i]);
+}
+
+/* ---- texts ---- */
+
+/* Words as tokens. */
+static pith_status count_words(void *user, const char *text, const char *prefix, int32_t *n,
+                               pith_error *err)
+{
+    bool in_word = false;
+    (void)user;
+    (void)err;
+    *n = prefix != NULL && prefix[0] != '\0';
+    for (; *text != '\0'; text++) {
+        bool space = *text == ' ' || *text == '\n';
+        *n += !space && !in_word;
+        in_word = !space;
+    }
+    return PITH_OK;
+}
+
+static const struct eval_counter words = {count_words, NULL};
+
+static struct facts_text make(enum eval_facts_style style, uint64_t seed, int32_t index,
+                              int32_t length)
+{
+    struct eval_facts_texts_params p = {.style = style};
+    struct facts_text t = {0};
+    pith_error err;
+    must(eval_facts_text_make(&p, seed, index, length, &words, &t, &err), &err);
+    return t;
+}
+
+static int32_t count_of(const char *text, const char *part)
+{
+    int32_t n = 0;
+    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part))
+        n++;
+    return n;
+}
+
+/* Each sentence stands once, in the order of depths, near its depth and behind a full stop. */
+static void test_depths(void **state)
+{
+    (void)state;
+    for (int32_t style = 0; style < 2; style++)
+        for (int32_t length = 600; length <= 3000; length += 1200) {
+            struct facts_text t = make((enum eval_facts_style)style, 3, 1, length);
+            const char *last = t.text.data;
+            for (int32_t i = 0; i < FACTS_OF_TEXT; i++) {
+                const char *sentence = t.facts.sentence.at[i];
+                const char *at = strstr(t.text.data, sentence);
+                assert_int_equal(count_of(t.text.data, sentence), 1);
+                assert_true(at >= last);
+                assert_true(at == t.text.data || at[-2] == '.');
+                assert_true(fabs(t.at[i] - eval_facts_depth(i)) < 0.03);
+                last = at;
+            }
+            int32_t n = 0;
+            must(count_words(NULL, t.text.data, "", &n, NULL), NULL);
+            assert_true(n <= length && n > length - 60);
+            eval_facts_text_free(&t);
+        }
+}
+
+static void test_seeds(void **state)
+{
+    struct facts_text a = make(EVAL_FACTS_POOL, 5, 2, 800), b = make(EVAL_FACTS_POOL, 5, 2, 800);
+    struct facts_text c = make(EVAL_FACTS_POOL, 6, 2, 800), d = make(EVAL_FACTS_POOL, 5, 3, 800);
+    (void)state;
+    assert_string_equal(a.text.data, b.text.data);
+    assert_string_not_equal(a.text.data, c.text.data);
+    assert_string_not_equal(a.text.data, d.text.data);
+    for (int32_t i = 0; i < FACTS_OF_TEXT; i++)
+        assert_false(eval_strings_has(&d.facts.sentence, a.facts.sentence.at[i]));
+    eval_facts_text_free(&a);
+    eval_facts_text_free(&b);
+    eval_facts_text_free(&c);
+    eval_facts_text_free(&d);
+}
+
+/* ---- the task ---- */
+
+static const int32_t lengths[] = {400};
+
+static struct eval_facts_texts_params params(bool paired)
+{
+    return (struct eval_facts_texts_params){.style = EVAL_FACTS_PITH,
+                                            .lengths = lengths,
+                                            .n_length = 1,
+                                            .n_text = 2,
+                                            .n_predict = 16,
+                                            .paired = paired};
+}
+
+static struct eval_setup setup_of(const char *keep)
+{
+    struct eval_setup s = {.model = model, .seed = 1, .keep_text = true};
+    pith_engine_params_default(&s.engine);
+    s.engine.n_thread = 2;
+    s.engine.page_len = 16;
+    s.engine.keep = keep;
+    return s;
+}
+
+static json_t *measure(const struct eval_setup *setup, bool paired)
+{
+    struct eval_facts_texts_params p = params(paired);
+    json_t *result = NULL;
+    pith_error err;
+    must(eval_facts_texts(setup, &p, &result, &err), &err);
+    return result;
+}
+
+static double figure(const json_t *result, const char *key)
+{
+    const json_t *value = json_object_get(json_object_get(result, "summary"), key);
+    if (!json_is_number(value))
+        fail_msg("the summary has no %s", key);
+    return json_number_value(value);
+}
+
+/* The model of the repository finds most of what its own form says. */
+static void test_full(void **state)
+{
+    struct eval_setup setup = setup_of(NULL);
+    json_t *result = measure(&setup, false);
+    (void)state;
+    assert_int_equal((int)figure(result, "n"), 20);
+    assert_int_equal((int)figure(result, "texts"), 2);
+    assert_true(figure(result, "score") >= 0.5);
+    assert_true(figure(result, "probability") >= 0.3);
+    assert_true(figure(result, "held_min") > 300.0 && figure(result, "held_max") < 400.0);
+    assert_int_equal(json_array_size(json_object_get(result, "rows")), 20);
+    assert_null(json_object_get(json_object_get(result, "summary"), "recovered"));
+    json_decref(result);
+}
+
+/* Under a budget that holds all: the figures of the full cache, to the last bit. */
+static void test_nothing_evicted(void **state)
+{
+    struct eval_setup setup = setup_of("triattention:v3,budget=1000");
+    json_t *result = measure(&setup, true);
+    size_t i;
+    json_t *row;
+    (void)state;
+    assert_true(figure(result, "ratio") == 1.0 && figure(result, "recovered") == 1.0);
+    assert_true(figure(result, "rounds") == 0.0);
+    assert_true(figure(result, "kv_held_bytes") == figure(result, "full_kv_held_bytes"));
+    json_array_foreach(json_object_get(result, "rows"), i, row)
+    {
+        assert_true(json_equal(json_object_get(row, "answer_logprob"),
+                               json_object_get(row, "full_logprob")));
+        assert_true(json_equal(json_object_get(row, "said"), json_object_get(row, "full_said")));
+    }
+    json_decref(result);
+}
+
+/* What a question comes to depends on no other, nor on chunk and threads: given memory has the
+   questions asked one by one, no memory given side by side. */
+static void test_company(void **state)
+{
+    static const char *const policies[][3] = {
+        /* keep, read, recall */
+        {NULL, NULL, NULL},
+        {"streaming:sinks=4,budget=100,slack=16", NULL, NULL},
+        {"h2o:budget=100,slack=16", NULL, NULL},
+        {"tova:budget=100,overwrite=on", NULL, NULL},
+        {"streaming:sinks=4,budget=100,slack=16", NULL, "kv:ram=1MiB,last=16,block=4"},
+        {NULL, "quest:budget=64", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++) {
+        struct eval_setup setup = setup_of(policies[i][0]);
+        setup.engine.read = policies[i][1];
+        setup.engine.recall = policies[i][2];
+        json_t *beside = measure(&setup, false);
+        setup.engine.kv_tokens = 8192;
+        setup.engine.n_thread = 1;
+        if (policies[i][1] == NULL)
+            setup.engine.chunk = 64;
+        json_t *alone = measure(&setup, false);
+        if (!json_equal(json_object_get(beside, "rows"), json_object_get(alone, "rows")))
+            fail_msg("policy %zu: questions see each other", i);
+        assert_true(figure(beside, "kv_held_bytes") == figure(alone, "kv_held_bytes"));
+        assert_true(figure(beside, "rounds") == figure(alone, "rounds"));
+        json_decref(beside);
+        json_decref(alone);
+    }
+}
+
+/* What stays is what the policy's own rounds leave, and facts that went are not found. */
+static void test_streaming(void **state)
+{
+    struct eval_setup setup = setup_of("streaming:sinks=4,budget=100,slack=16");
+    json_t *result = measure(&setup, true);
+    (void)state;
+    assert_true(figure(result, "rounds") > 2.0);
+    assert_true(figure(result, "held_max") <= 116.0);
+    assert_true(figure(result, "recovered") < 0.6 && figure(result, "ratio") < 0.6);
+    assert_true(figure(result, "kv_held_bytes") < figure(result, "full_kv_held_bytes"));
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *row = json_array_get(json_object_get(result, "rows"), i);
+        assert_int_equal(json_integer_value(json_object_get(row, "found")), 0);
+    }
+    json_decref(result);
+}
+
+static void test_refused(void **state)
+{
+    struct eval_setup setup = setup_of(NULL);
+    static const int32_t few[] = {40};
+    struct eval_facts_texts_params p = params(false);
+    json_t *result = NULL;
+    pith_error err;
+    (void)state;
+    p.lengths = few;
+    assert_int_equal(eval_facts_texts(&setup, &p, &result, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "40 tokens are too few"));
+    p = params(false);
+    p.n_text = 0;
+    assert_int_equal(eval_facts_texts(&setup, &p, &result, &err), PITH_INVALID);
+    p = params(false);
+    p.n_length = 0;
+    assert_int_equal(eval_facts_texts(&setup, &p, &result, &err), PITH_INVALID);
+    p = params(false);
+    p.haystack = " \n";
+    p.haystack_len = 2;
+    assert_int_equal(eval_facts_texts(&setup, &p, &result, &err), PITH_INVALID);
+}
+
+/* As a task of a sweep: seeds are drawn where texts are made. */
+static void test_sweep(void **state)
+{
+    const char *path = in_folder("sweep.json"), *out = in_folder("sweep.jsonl");
+    FILE *file = fopen(path, "wb");
+    json_t *table = NULL;
+    pith_error err;
+    (void)state;
+    assert_non_null(file);
+    fprintf(file, "{\"model\": \"" MODEL "\", \"engine\": {\"threads\": 1}, \"seeds\": [1, 2], "
+                  "\"policies\": [\"full\", \"streaming\"], \"budgets\": [\"100\"], \"tasks\": "
+                  "[{\"task\": \"facts\", \"style\": \"pith\", \"lengths\": [300], \"texts\": 1, "
+                  "\"predict\": 12}]}");
+    assert_int_equal(fclose(file), 0);
+    struct eval_sweep_params p = {.path = path, .out = out};
+    must(eval_sweep(&p, &table, &err), &err);
+    const json_t *summary = json_object_get(table, "summary");
+    assert_int_equal(json_integer_value(json_object_get(summary, "failed")), 0);
+    json_decref(table);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_depths),
+        cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_nothing_evicted),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_streaming),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_sweep),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
