@@ -307,22 +307,19 @@ static void expect_message(const json_t *list, size_t i, const char *role, const
     expect_word(json_string_value(json_object_get(m, "content")), word);
 }
 
+/* Whatever the template, what is found stands in the user's message, in front of its question. */
 static void test_chat(void **state)
 {
+    static const char *const templates[] = {"chatml", "mistral-v3"};
     (void)state;
-    json_t *list = converse("chatml", "text");
-    assert_int_equal(json_array_size(list), 5);
-    expect_message(list, 2, "system", "Walter is " FACT);
-    expect_message(list, 3, "user", "Question: What is the password of Walter?");
-    expect_message(list, 4, "assistant", "");
-    json_decref(list);
-
-    /* A template whose only system message is the first. */
-    list = converse("mistral-v3", "text");
-    assert_int_equal(json_array_size(list), 4);
-    expect_message(list, 2, "user", "Walter is " FACT);
-    expect_message(list, 2, "user", "\nQuestion: What is the password of Walter?");
-    json_decref(list);
+    for (size_t i = 0; i < 2; i++) {
+        json_t *list = converse(templates[i], "text");
+        assert_int_equal(json_array_size(list), 4);
+        expect_message(list, 2, "user", "Walter is " FACT);
+        expect_message(list, 2, "user", "\nQuestion: What is the password of Walter?");
+        expect_message(list, 3, "assistant", "");
+        json_decref(list);
+    }
 }
 
 /* ---- other commands, refusals ---- */

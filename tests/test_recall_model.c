@@ -195,12 +195,108 @@ static void test_text(void **state)
     pith_engine_free(e);
 }
 
+/* ---- one turn with the form `text` ---- */
+
+#define N_SAID 24
+#define SLACK 40 /* of the policies below */
+#define KEEP40 "random:sinks=4,window=32,budget=10%,slack=40"
+
+/* Whether every lane holds all of positions [first, last). */
+static void expect_held(const pith_seq *seq, int32_t first, int32_t last, const char *keep)
+{
+    static int32_t pos[IDS_MAX];
+    pith_model_info info;
+    pith_model_get_info(model, &info);
+    for (int32_t l = 0; l < info.n_layer; l++)
+        for (int32_t h = 0; h < info.n_head_kv; h++) {
+            pith_lane_info lane;
+            int32_t n = 0;
+            assert_int_equal(pith_seq_lane(seq, l, h, &lane, pos, IDS_MAX), PITH_OK);
+            for (int32_t i = 0; i < lane.n_entry; i++)
+                n += pos[i] >= first && pos[i] < last;
+            if (n != last - first)
+                fail_msg("%s: layer %d, head %d: %d of %d..%d", keep, l, h, n, first, last);
+        }
+}
+
+/* What was put in front of the question of one turn, "" for nothing. Rounds that come while that,
+   the question and the answer are read leave all of it, and the budget is kept. */
+static const char *put_in(const char *keep, const char *question)
+{
+    static char prompt[65536], said[8192];
+    pith_engine *e = engine_of(keep, "text");
+    pith_seq *seq;
+    pith_error err;
+    pith_generate_params params;
+    pith_generate_result result;
+    pith_keep_stats stats;
+    int32_t all[IDS_MAX], n = 0;
+    size_t len = 0;
+    snprintf(prompt, sizeof(prompt), "%s%s", text, question);
+    check(pith_tokenize(model, prompt, strlen(prompt), 0, all, IDS_MAX, &n, &err), &err);
+    pith_generate_params_default(&params);
+    params.n_predict = N_SAID;
+    params.ignore_end = true;
+    params.sample.temperature = 0.0f;
+    params.message = prompt;
+    params.message_len = strlen(prompt);
+    check(pith_seq_create(e, &seq, &err), &err);
+    check(pith_generate(seq, all, n, &params, NULL, NULL, &result, &err), &err);
+    pith_seq_keep_stats(seq, &stats);
+    assert_true(stats.rounds > 0);
+    assert_true(stats.longest <= stats.budget + SLACK);
+    assert_int_equal(pith_seq_length(seq), n + result.n_recalled + N_SAID - 1);
+    if (result.n_recalled > 0) {
+        /* The text's last token can hold the blank in front of the question. */
+        expect_held(seq, n_context + 1, pith_seq_length(seq), keep);
+        check(pith_detokenize(model, pith_seq_tokens(seq) + n_context - 1, result.n_recalled + 1,
+                              false, said, sizeof(said) - 1, &len, &err),
+              &err);
+    }
+    said[len] = '\0';
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    return said;
+}
+
+/* What is protected leaves room for more or less: what is put in has that room, whatever it is. */
+static void test_protected_room(void **state)
+{
+    static const char *const keeps[] = {
+        "random:sinks=4,window=32,budget=10%,slack=40",
+        "random:sinks=4,window=8,budget=120,slack=40",
+        "random:prefix=60,window=60,budget=240,slack=40",
+        "random:prefix=100,window=20,budget=220,slack=40,segments=4",
+        "streaming:sinks=4,budget=200,slack=40",
+        "knorm:prefix=30,recent=0.3,budget=250,slack=40",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(keeps) / sizeof(*keeps); i++)
+        for (int32_t k = 2; k < 6; k++) { /* the first can lie in the prefix */
+            char question[128], fact[128];
+            snprintf(question, sizeof(question), "What is the password of %s?", facts[k][0]);
+            snprintf(fact, sizeof(fact), "%s is%.*s", facts[k][0], (int)strcspn(facts[k][1], "."),
+                     facts[k][1]);
+            const char *said = put_in(keeps[i], question);
+            if (strstr(said, fact) == NULL)
+                fail_msg("%s: \"%s\" is not in \"%s\"", keeps[i], fact, said);
+        }
+}
+
+/* Where nothing matches, or nothing asks, the prompt is read as it is. */
+static void test_nothing_put_in(void **state)
+{
+    (void)state;
+    assert_string_equal(put_in(KEEP40, "Who invented the steam engine?"), "");
+    assert_string_equal(put_in(KEEP40, "The password of Walter"), "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_needles),
-        cmocka_unit_test(test_one_turn),
-        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_needles),        cmocka_unit_test(test_one_turn),
+        cmocka_unit_test(test_text),           cmocka_unit_test(test_protected_room),
+        cmocka_unit_test(test_nothing_put_in),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

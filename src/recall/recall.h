@@ -67,7 +67,7 @@ struct recall_text_options {
     char url[POLICY_TEXT_SIZE];     /* an outside store (longctx-svc's endpoints); "": none */
     char embed[POLICY_TEXT_SIZE];   /* a GGUF embedding model; "": BM25 alone */
     double alpha;                   /* share of the cosine in a score with embeddings */
-    int32_t top;                    /* spans that are retrieved at most, 8 */
+    int32_t top;                    /* spans that are retrieved at most, 32 */
     double floor;                   /* least score, 0 to 1 */
     int32_t chars;                  /* most characters that are inserted, 8000 */
     int32_t bleed;                  /* tokens that a run is widened by on both sides, 32 */

@@ -1,6 +1,6 @@
 /*
  * text.h - recall as text: what a sequence's lanes have evicted is written as text to a store, and
- * a new turn's question finds the best of it again, to be inserted as a message before that turn.
+ * a new turn's question finds the best of it again, to be inserted in front of that question.
  *
  * The store is a SQLite database, in memory or in a file that survives the process, or an outside
  * service with longctx-svc's endpoints. A store that cannot be opened, read or written never stops
