@@ -697,7 +697,7 @@ const struct command command_calibrate = {
         "  pith run -m model.gguf --keep triattention:v3,stats=model.stats,budget=1024 -p ...\n"
         "\n"
         "  pith calibrate --importance -m model.gguf -f prose.txt -f code.txt -o model.stats \\\n"
-        "    --keep triattention\n"
+        "    --keep triattention:global\n"
         "\n"
         "  pith calibrate -m model.gguf -f text.txt --loki model.loki\n"
         "  pith run -m model.gguf --read loki:projection=model.loki,budget=1024 -p ...\n"

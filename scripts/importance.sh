@@ -68,7 +68,7 @@ for option in "$@"; do
     [ "$option" = --keep ] && keep=given
 done
 if [ -z "$keep" ]; then
-    set -- "$@" --keep triattention --keep keydiff --keep knorm --keep vnorm
+    set -- "$@" --keep triattention:global --keep expected --keep h2o --keep keydiff
 fi
 "$pith" calibrate --importance -m "$model" -f "$texts/prose.txt" -f "$texts/code.txt" \
     -f "$texts/mathematics.txt" -f "$texts/dialogue.txt" --pieces "$pieces" -o "$out" "$@"

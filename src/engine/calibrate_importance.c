@@ -408,6 +408,8 @@ static pith_status check(const pith_engine *e, const pith_importance_params *p, 
         return pi_fail(err, PITH_INVALID, "n_text: %d is not in 1..%d", p->n_text, MAX_TEXT);
     if (p->n_keep < 0 || p->n_keep > STATS_MAX_MAP)
         return pi_fail(err, PITH_INVALID, "n_keep: %d is not in 0..%d", p->n_keep, STATS_MAX_MAP);
+    for (int32_t i = 0; i < p->n_keep; i++)
+        PI_TRY(importance_score_check(p->keep[i], err));
     for (int32_t i = 0; i < p->n_text; i++) {
         if (p->texts[i].n_token < 2 * FIRST_KEY || p->texts[i].n_token > INT32_MAX / 4)
             return pi_fail(err, PITH_INVALID, "text %d: %d tokens are not in %d..%d", i,

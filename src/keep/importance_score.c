@@ -18,8 +18,9 @@ struct line {
 struct importance_score {
     struct keep_config config;
     struct policy_model model;
-    char *text; /* owned */
-    void *data; /* of the policy's open */
+    char *text;               /* owned */
+    struct pith_stats *stats; /* owned; NULL: none */
+    void *data;               /* of the policy's open */
     int32_t n_thread;
     int32_t longest;
     size_t scratch_size;
@@ -50,26 +51,46 @@ static bool sets_key(const char *text, const char *key)
     return false;
 }
 
+/* The policy that a text names, whatever its options. */
+static pith_status find_policy(const char *text, const struct keep_policy **out, pith_error *err)
+{
+    struct keep_config named;
+    char name[POLICY_TEXT_SIZE];
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, ":"), text);
+    PI_TRY(keep_config_parse(name, &named, err));
+    if (named.policy == NULL)
+        return pi_fail(err, PITH_INVALID, "%s: the full cache has no scores to map", text);
+    *out = named.policy;
+    return PITH_OK;
+}
+
+/* Each lane is scored for itself, so that no map is asked for that is not there yet. */
 static pith_status compose(struct importance_score *s, const char *text, const char *stats_path,
                            pith_error *err)
 {
-    struct keep_config given;
+    const struct keep_policy *policy;
     if (sets_key(text, "budget"))
         return pi_fail(err, PITH_INVALID,
                        "%s: nothing is evicted to learn a map: leave out the budget", text);
-    PI_TRY(keep_config_parse(text, &given, err));
-    if (given.policy == NULL)
-        return pi_fail(err, PITH_INVALID, "%s: the full cache has no scores to map", text);
-    size_t cap = strlen(text) + 64 + (stats_path != NULL ? strlen(stats_path) : 0);
-    bool z = has_key(given.policy, "z") && !sets_key(text, "z");
-    bool stats = stats_path != NULL && has_key(given.policy, "stats") && !sets_key(text, "stats");
+    PI_TRY(find_policy(text, &policy, err));
+    size_t cap = strlen(text) + 96 + (stats_path != NULL ? strlen(stats_path) : 0);
+    bool z = has_key(policy, "z") && !sets_key(text, "z");
+    bool stats = stats_path != NULL && !sets_key(text, "stats");
     s->text = pi_mem_alloc(PI_MEM_OTHER, cap);
     if (s->text == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the options of a policy");
-    snprintf(s->text, cap, "%s%cbudget=%d%s%s%s", text, strchr(text, ':') != NULL ? ',' : ':',
-             2 * s->longest + 1024, z ? ",z=off" : "", stats ? ",stats=" : "",
-             stats ? stats_path : "");
+    snprintf(s->text, cap, "%s%cbudget=%d,granularity=layer-head%s%s%s", text,
+             strchr(text, ':') != NULL ? ',' : ':', 2 * s->longest + 1024, z ? ",z=off" : "",
+             stats ? ",stats=" : "", stats ? stats_path : "");
     return keep_config_parse(s->text, &s->config, err);
+}
+
+pith_status importance_score_check(const char *text, pith_error *err)
+{
+    struct importance_score s = {0};
+    pith_status status = compose(&s, text, NULL, err);
+    pi_mem_free(s.text);
+    return status;
 }
 
 /* ---- objects ---- */
@@ -99,6 +120,11 @@ static pith_status open_policy(struct importance_score *s, const char *text, con
     struct work w;
     PI_TRY(compose(s, text, stats_path, err));
     PI_TRY(keep_config_fit(&s->config, &m->g, err));
+    if (s->config.rules.stats[0] != '\0') {
+        PI_TRY(pith_stats_load(s->config.rules.stats, &s->stats, err));
+        PI_TRY(stats_check_lanes(s->stats, m, "", err));
+        s->model.stats = s->stats;
+    }
     const struct keep_policy *p = s->config.policy;
     if (p->open != NULL)
         PI_TRY(p->open(&s->config.params, m, &s->data, err));
@@ -138,6 +164,7 @@ void importance_score_free(struct importance_score *s)
         return;
     if (s->data != NULL && s->config.policy->close != NULL)
         s->config.policy->close(s->data);
+    pith_stats_free(s->stats);
     pi_mem_free(s->text);
     pi_mem_free(s->block);
     pi_mem_free(s->line);

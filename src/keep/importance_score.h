@@ -11,10 +11,15 @@
 /* A policy that is scored by, and sums over what it said. */
 struct importance_score;
 
-/* text: "NAME" or "NAME:options" without a budget. Where the policy has such options and the text
-   does not: z=off, so that scores are not standardised within a lane, and stats=stats_path (NULL:
-   not). longest: tokens of a text and what is before it, at most; the budget is above it. The
-   statuses of keep_config_parse, keep_config_fit and the policy's open; INVALID for none. */
+/* Whether a text can be one of importance_score_create's: its options, without the model. INVALID.
+ */
+pith_status importance_score_check(const char *text, pith_error *err);
+
+/* text: "NAME" or "NAME:options" without a budget. Where the text does not say otherwise,
+   stats=stats_path (NULL: none) and, of a policy that has it, z=off, so that scores are not
+   standardised within a lane. Each lane is scored for itself, whatever granularity is given.
+   longest: tokens of a text and what is before it, at most; the budget is above it. The statuses of
+   keep_config_parse, keep_config_fit and the policy's open; INVALID for none. */
 pith_status importance_score_create(const char *text, const char *stats_path, int32_t longest,
                                     const struct policy_model *model, int32_t n_thread,
                                     struct importance_score **out, pith_error *err);
