@@ -21,7 +21,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 models=$1 data=$2 out=$3
 MODELS=${MODELS:-smollm2 coder-0.5b coder-1.5b}
 TASKS=${TASKS:-facts needle perplexity}
-POLICIES=${POLICIES:-kvzip kvzap kvzap-hidden expected triattention v3 longflow snapkv h2o tova keydiff knorm pyramidkv adakv streaming random}
+POLICIES=${POLICIES:-kvzip kvzap kvzap+kv kvzap+text kvzap-w128 kvzap-hidden expected triattention v3 v3+kv v3+text longflow snapkv h2o tova keydiff knorm pyramidkv adakv streaming random}
 BUDGETS=${BUDGETS:-75 50 25 10}
 PROTOCOLS=${PROTOCOLS:-stream prompt-end}
 GRANULARITIES=${GRANULARITIES:-own global}
@@ -53,19 +53,20 @@ tokens_of() {
 }
 
 # The text of --keep: policy_of POLICY BUDGET PROTOCOL GRANULARITY STATS. GRANULARITY: own (each lane
-# for itself), global (one ranking over all lanes), split (capacities of lanes by calibration).
+# for itself), global (one ranking over all lanes), split (capacities of lanes by calibration). What
+# follows a + in POLICY is for --recall.
 policy_of() {
-    local name=$1 options=stats=$5,budget=$2% own=$1
+    local name=${1%+*} options=stats=$5,budget=$2% own=${1%+*}
     case $name in
     kvzap-hidden) own=kvzap options=features=hidden,$options ;;
+    *-w[0-9]*) own=${name%-w*} options=window=${name##*-w},$options ;;
     triattention) options=sinks=4,window=128,pin-prompt=off,distance=256,$options ;;
     v3) own=triattention options=v3,$options ;;
-    longflow) options=overwrite=off,$options ;;
     esac
     case $4 in
     own) options=$options,granularity=layer-head ;;
     split) options=$options,granularity=layer-head,split=calibrated ;;
-    *) options=$options,granularity=global ;;
+    *) options=$options,granularity=global,overwrite=off ;;
     esac
     [ "$name.$4" != v3.own ] || options=v3,stats=$5,budget=$2%
     [ "$3" = stream ] || options=$options,rounds=$3
@@ -137,7 +138,8 @@ while read -r m task policy budget protocol granularity; do
     name=$m.$task.$policy.$budget.$protocol.$granularity
     is_done "$name" && continue
     stats=$out/$m.stats keep=()
-    [ "$policy" = full ] || keep=(--keep "$(policy_of "$policy" "$budget" "$protocol" "$granularity" "$stats")")
+    [[ $policy != *+* ]] || keep=(--recall "${policy##*+}")
+    [ "$policy" = full ] || keep+=(--keep "$(policy_of "$policy" "$budget" "$protocol" "$granularity" "$stats")")
     if [[ ${keep[*]} == *stats=* && ! -e $stats ]]; then
         "$root/scripts/importance.sh" "$(file_of "$m")" "$stats" </dev/null
     fi

@@ -4,7 +4,9 @@
     scripts/docs/real_table.py OUT
 
 A cell of facts and needles is: what is found of all that the full cache finds, the ratio of the
-right answers' probabilities to the full cache's, and n, how many the full cache finds. A cell of
+right answers' probabilities to the full cache's, and for facts the share of the entries that was
+held when the questions came (protected entries and the slack of rounds included), in percent. A
+model's line says how many the full cache finds. A cell of
 perplexity is its rise over the full cache's in percent. The errors are paired, item by item: of
 ratios sqrt(G / (G - 1) * sum_g (y_g - R x_g)^2) / sum x with texts (facts), items (needles) or
 chunks (perplexity) as the units g. Standard library only.
@@ -62,17 +64,17 @@ def items(result, task):
 def compare(result, full, task):
     found, chance = defaultdict(list), defaultdict(list)
     mine, theirs = items(result, task), items(full, task)
-    n_full = 0
     for key, (unit, full_found, full_p) in theirs.items():
         if key not in mine:
             continue
         _, own_found, own_p = mine[key]
         found[unit].append((own_found * full_found, full_found))
-        n_full += full_found
         if not math.isnan(own_p) and not math.isnan(full_p):
             chance[unit].append((own_p, full_p))
     (a, a_se), (b, b_se) = ratio(found), ratio(chance)
-    return f"{show(a, a_se, 100)}, p {show(b, b_se, 100)} ({n_full:g})"
+    held = result["summary"].get("held_mean"), full["summary"].get("held_mean")
+    share = "" if None in held else f" [{100 * held[0] / held[1]:.0f}]"
+    return f"{show(a, a_se, 100)}, p {show(b, b_se, 100)}{share}"
 
 
 def show(value, error, scale=1.0):
