@@ -4,21 +4,26 @@
 #   scripts/demo-real.sh [FOLDER_OF_MODELS]
 # By environment: MODEL (a name of scripts/models.sh), LENGTH (tokens), SEED, KEEP, RECALL, THREADS,
 # PITH. The text is Pith's own documentation. The statistics that the policy ranks by are made once,
-# in some minutes, beside the model.
+# from other pages of it and from the source, and stand beside the model.
 set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-build-models}
 MODEL=${MODEL:-coder-0.5b} LENGTH=${LENGTH:-4096} SEED=${SEED:-1} THREADS=${THREADS:-$(nproc)}
 RECALL=${RECALL:-kv} PITH=${PITH:-build/cli/pith}
 file=$(scripts/models.sh "$folder" "$MODEL")
-if [ -z "${KEEP:-}" ] && [ -x scripts/importance.sh ]; then
-    stats=$folder/$MODEL.stats
-    [ -e "$stats" ] || scripts/importance.sh "$file" "$stats" >&2
-    KEEP=kvzap:stats=$stats,budget=25%,granularity=global
-fi
-KEEP=${KEEP:-triattention:v3,budget=25%}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+if [ -z "${KEEP:-}" ]; then
+    stats=$folder/$MODEL.stats
+    if [ ! -e "$stats" ]; then
+        echo "demo-real.sh: learning which entries matter, once, in a minute or two" >&2
+        cat docs/eval.md docs/scheduler.md docs/batch.md >"$work/prose"
+        cat src/keep/*.c >"$work/code"
+        "$PITH" calibrate --importance -m "$file" -f "$work/prose" -f "$work/code" --pieces 4 -c 400 \
+            -t "$THREADS" -o "$stats"
+    fi
+    KEEP=kvzap:stats=$stats,budget=25%
+fi
 cat docs/policies.md docs/read.md docs/recall.md docs/share.md docs/store.md >"$work/text"
 
 measure() { # measure NAME OPTIONS ..
