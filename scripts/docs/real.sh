@@ -21,7 +21,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 models=$1 data=$2 out=$3
 MODELS=${MODELS:-smollm2 coder-0.5b coder-1.5b}
 TASKS=${TASKS:-facts needle perplexity}
-POLICIES=${POLICIES:-kvzip kvzap kvzap+kv kvzap+text kvzap-w128 kvzap-hidden expected triattention v3 v3+kv v3+text longflow snapkv h2o tova keydiff knorm pyramidkv adakv streaming random}
+POLICIES=${POLICIES:-kvzip kvzap kvzap+kv kvzap+text kvzap-w32 kvzap-hidden expected triattention v3 v3+kv v3+text longflow snapkv h2o tova keydiff knorm pyramidkv adakv streaming random}
 BUDGETS=${BUDGETS:-75 50 25 10}
 PROTOCOLS=${PROTOCOLS:-stream prompt-end}
 GRANULARITIES=${GRANULARITIES:-own global}
@@ -54,12 +54,13 @@ tokens_of() {
 
 # The text of --keep: policy_of POLICY BUDGET PROTOCOL GRANULARITY STATS. GRANULARITY: own (each lane
 # for itself), global (one ranking over all lanes), split (capacities of lanes by calibration). What
-# follows a + in POLICY is for --recall.
+# follows a + in POLICY is for --recall; -w32 at its end is window=32.
 policy_of() {
-    local name=${1%+*} options=stats=$5,budget=$2% own=${1%+*}
+    local name=${1%+*} options=stats=$5,budget=$2% own
+    [[ $name != *-w[0-9]* ]] || options=window=${name##*-w},$options name=${name%-w*}
+    own=$name
     case $name in
     kvzap-hidden) own=kvzap options=features=hidden,$options ;;
-    *-w[0-9]*) own=${name%-w*} options=window=${name##*-w},$options ;;
     triattention) options=sinks=4,window=128,pin-prompt=off,distance=256,$options ;;
     v3) own=triattention options=v3,$options ;;
     esac
