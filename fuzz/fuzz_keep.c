@@ -31,8 +31,9 @@ static void check_overwrite(const struct keep_config *c)
                               (r->granularity == KEEP_LAYER || r->granularity == KEEP_LAYER_HEAD)));
 }
 
-/* A lane's budget holds what is protected, and its mean is never passed by more than the slack,
-   nor, where rounds wait for a multiple of `batch` tokens, by more than both. */
+/* A lane's budget holds what is protected, or all tokens where they are fewer. Its mean is never
+   passed by more than the slack, nor, where rounds wait for a multiple of `batch` tokens, by more
+   than both, unless rounds wait for the prompt's end. */
 static void check_rules(const struct keep_config *c, const struct kv_geometry *g)
 {
     const struct keep_rules *r = &c->rules;
@@ -42,13 +43,13 @@ static void check_rules(const struct keep_config *c, const struct kv_geometry *g
     for (int64_t n = 1; n <= INT32_MAX; n *= 3) {
         struct keep_point at = {(int32_t)n, 0};
         int64_t budget = keep_budget_at(c, at.n_token), most = keep_most_at(c, at.n_token);
-        require(budget >= 1 && budget >= protects(r, (int32_t)budget));
+        require(budget >= 1 && budget >= pi_min(n, protects(r, (int32_t)budget)));
         require(most <= n && (most == n || most >= budget));
-        require(most <= budget + r->slack + r->batch);
+        require(r->rounds == KEEP_PROMPT_END || most <= budget + r->slack + r->batch);
         require(keep_bytes_at(c, g, at.n_token) >= 0);
         for (int32_t i = 0; i < g->n_layer * g->n_head; i++) {
             int32_t own = keep_lane_budget_at(c, i / g->n_head, i % g->n_head, at);
-            require(own >= 1 && own >= protects(r, own));
+            require(own >= 1 && own >= pi_min(n, protects(r, own)));
         }
     }
 }
