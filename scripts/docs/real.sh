@@ -61,7 +61,10 @@ policy_of() {
     own=$name
     case $name in
     kvzap-hidden) own=kvzap options=features=hidden,$options ;;
-    triattention) options=sinks=4,window=128,pin-prompt=off,distance=256,$options ;;
+    triattention)
+        [[ $options == window=* ]] || options=window=128,$options
+        options=sinks=4,pin-prompt=off,distance=256,$options
+        ;;
     v3) own=triattention options=v3,$options ;;
     esac
     case $4 in
