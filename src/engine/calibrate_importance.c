@@ -179,14 +179,17 @@ static pith_status repeat_text(struct run *r, struct kv_seq *kv, pith_error *err
     return PITH_OK;
 }
 
-static pith_status repeat_all(struct run *r, pith_error *err)
+/* Reads every text by a function, in a sequence of its own. */
+static pith_status read_each(struct run *r,
+                             pith_status (*read)(struct run *r, struct kv_seq *kv, pith_error *err),
+                             pith_error *err)
 {
     pith_status status = PITH_OK;
     for (int32_t i = 0; i < r->params->n_text && status == PITH_OK; i++) {
         struct kv_seq *kv = NULL;
         place_text(r, i);
         PI_TRY(kv_seq_create(r->engine->kv, &kv, err));
-        status = repeat_text(r, kv, err);
+        status = read(r, kv, err);
         kv_seq_free(kv);
         importance_target_free(r->target);
         r->target = NULL;
@@ -218,19 +221,6 @@ static pith_status read_text(struct run *r, struct kv_seq *kv, pith_error *err)
         if (importance_score_is_alone(r->score[s]))
             score_entries(r, s, kv, NULL);
     return PITH_OK;
-}
-
-static pith_status read_all(struct run *r, pith_error *err)
-{
-    pith_status status = PITH_OK;
-    for (int32_t i = 0; i < r->params->n_text && status == PITH_OK; i++) {
-        struct kv_seq *kv = NULL;
-        place_text(r, i);
-        PI_TRY(kv_seq_create(r->engine->kv, &kv, err));
-        status = read_text(r, kv, err);
-        kv_seq_free(kv);
-    }
-    return status;
 }
 
 /* ---- policies that see the pass ---- */
@@ -372,7 +362,7 @@ static pith_status read_twice(struct run *r, pith_error *err)
     PI_TRY(pi_pass_set_tap(pass, show_first, r, err));
     PI_TRY(pi_pass_set_watch(pass, &watch, err));
     PI_TRY(pi_pass_reserve_watch(pass, r->longest, err));
-    pith_status status = repeat_all(r, err);
+    pith_status status = read_each(r, repeat_text, err);
     pi_pass_set_watch(pass, NULL, NULL);
     PI_TRY(status);
     importance_sums_bound(r->sums);
@@ -380,7 +370,7 @@ static pith_status read_twice(struct run *r, pith_error *err)
     PI_TRY(set_names(r, err));
     PI_TRY(open_scores(r, err));
     PI_TRY(pi_pass_set_tap(pass, show_second, r, err));
-    return read_all(r, err);
+    return read_each(r, read_text, err);
 }
 
 static pith_status calibrate(struct run *r, pith_error *err)

@@ -11,6 +11,7 @@
 
 #include "lines.h"
 #include "prompt.h"
+#include "voices.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -301,16 +302,6 @@ static pith_status open_run(struct facts_run *r, pith_error *err)
 
 /* ---- one context ---- */
 
-/* The likeliest token, the first of equals. */
-static int32_t likeliest(const float *logits, int32_t n)
-{
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
-}
-
 /* Asks on a fork of the context and generates as long as the tokens are the answer's; those that
    were said go to r->said. */
 static pith_status ask(struct facts_run *r, const pith_seq *context, const struct facts_question *q,
@@ -328,7 +319,7 @@ static pith_status ask(struct facts_run *r, const pith_seq *context, const struc
     start = eval_clock_s();
     *right = status == PITH_OK;
     while (*right && n < q->answer.n_id && status == PITH_OK) {
-        r->said[n] = likeliest(pith_seq_logits(seq), info.n_vocab);
+        r->said[n] = eval_likeliest(pith_seq_logits(seq), info.n_vocab);
         *right = r->said[n] == q->answer.ids[n];
         n++;
         if (*right && n < q->answer.n_id)

@@ -4,6 +4,7 @@
  * step; what that takes counts in no figure.
  */
 #include "share.h"
+#include "voices.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -37,14 +38,6 @@ static pith_status no_memory(pith_error *err)
 
 /* ---- answers ---- */
 
-static int32_t likeliest(const float *logits, int32_t n)
-{
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        best = logits[i] > logits[best] ? i : best;
-    return best;
-}
-
 /* nll = -(logit - max - log(sum exp(logit - max))), as perplexity has it. */
 static void score_token(struct runner *r, struct share_answer *a, int32_t at,
                         const pith_answer_token *token)
@@ -52,7 +45,7 @@ static void score_token(struct runner *r, struct share_answer *a, int32_t at,
     float max;
     double start = eval_clock_s(), sum = eval_log_sum(token->logits, r->n_vocab, &max);
     a->nll[at] = -((double)token->logits[token->token] - (double)max - sum);
-    a->n_chosen += likeliest(token->logits, r->n_vocab) == token->token;
+    a->n_chosen += eval_likeliest(token->logits, r->n_vocab) == token->token;
     r->own_s += eval_clock_s() - start;
 }
 

@@ -40,8 +40,7 @@ void eval_voice_free(struct eval_voice *v)
     eval_text_free(&v->text);
 }
 
-/* The likeliest token, the first of equals. */
-static int32_t likeliest(const float *logits, int32_t n)
+int32_t eval_likeliest(const float *logits, int32_t n)
 {
     int32_t best = 0;
     for (int32_t i = 1; i < n; i++)
@@ -78,7 +77,7 @@ static pith_status take(struct eval_voice *v, const pith_model *model, int32_t n
         v->ended = ++v->n_said == v->n_given;
         return PITH_OK;
     }
-    *id = likeliest(logits, n_vocab);
+    *id = eval_likeliest(logits, n_vocab);
     v->ended = pith_token_is_end(model, *id);
     if (v->ended)
         return PITH_OK;

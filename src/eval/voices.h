@@ -52,4 +52,7 @@ pith_status eval_ask_given(struct eval_run *run, const int32_t *ids, int32_t n_i
                            int32_t n_stop, struct eval_given *given, struct eval_answer *out,
                            pith_error *err);
 
+/* The likeliest of n tokens, the first of equals. */
+int32_t eval_likeliest(const float *logits, int32_t n);
+
 #endif

@@ -217,9 +217,8 @@ static int64_t lane_room(const struct keep *k, int32_t layer, int32_t head, int6
     return low;
 }
 
-/* Entries of a lane that stay, as far as its budget is concerned: of lanes that share one, the
- * mean.
- */
+/* Entries of a lane that stay, as far as its budget is concerned: where lanes share one, their
+   mean. */
 static int64_t staying(const struct keep *k, const struct kv_seq *kv, int32_t layer, int32_t head)
 {
     return keep_config_allots(&k->config) ? keep_allot_len(k, kv, layer)
