@@ -4,13 +4,14 @@
 #   scripts/docs/real.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # DIR_OF_MODELS is a folder of scripts/models.sh; DIR_OF_DATA has text/wiki.test.raw, which
 # scripts/importance.sh does not learn from. Each cell is one JSON file in OUT, written when it is
-# complete: started again, the script goes on where it stopped. A cell that fails leaves its
+# complete (TASK is facts, or facts-4096 with another LENGTH): started again, the script goes on
+# where it stopped. A cell that fails leaves its
 # sentence in NAME.err and is tried again only with RETRY=1. Subsets by environment, each a list of
 # words:
-#   MODELS="smollm2 coder-0.5b coder-1.5b"   TASKS="facts needle perplexity"
+#   MODELS="smollm2 coder-0.5b coder-1.5b"   TASKS="facts needle ruler perplexity"
 #   POLICIES="kvzap triattention ..."        BUDGETS="75 50 25 10"
 #   PROTOCOLS="stream prompt-end"            GRANULARITIES="own global split"
-#   LENGTH=2048 TEXTS=4 CHUNKS=4 THREADS=2 SEED=3 PITH=build/cli/pith
+#   LENGTH=2048 TEXTS=4 SAMPLES=8 CHUNKS=4 THREADS=2 SEED=3 PITH=build/cli/pith
 # Every cell is measured alone; scripts/docs/real_table.py OUT pairs it with the full cache's.
 set -euo pipefail
 if [ $# -ne 3 ]; then
@@ -20,12 +21,12 @@ fi
 root=$(cd "$(dirname "$0")/../.." && pwd)
 models=$1 data=$2 out=$3
 MODELS=${MODELS:-smollm2 coder-0.5b coder-1.5b}
-TASKS=${TASKS:-facts needle perplexity}
+TASKS=${TASKS:-facts needle ruler perplexity}
 POLICIES=${POLICIES:-kvzip kvzap kvzap+kv kvzap+text kvzap-w32 kvzap-hidden expected triattention v3 v3+kv v3+text longflow snapkv h2o tova keydiff knorm pyramidkv adakv streaming random}
 BUDGETS=${BUDGETS:-75 50 25 10}
 PROTOCOLS=${PROTOCOLS:-stream prompt-end}
 GRANULARITIES=${GRANULARITIES:-own global}
-LENGTH=${LENGTH:-2048} TEXTS=${TEXTS:-4} CHUNKS=${CHUNKS:-4} THREADS=${THREADS:-2} SEED=${SEED:-3}
+LENGTH=${LENGTH:-2048} TEXTS=${TEXTS:-4} SAMPLES=${SAMPLES:-8} CHUNKS=${CHUNKS:-4} THREADS=${THREADS:-2} SEED=${SEED:-3}
 PITH=${PITH:-$root/build/cli/pith}
 mkdir -p "$out"
 
@@ -47,8 +48,9 @@ tokens_of() {
     case $1 in
     facts) echo $((TEXTS * (LENGTH + 1000))) ;;
     needle) echo $((20 * (LENGTH + 200))) ;;
+    ruler) echo $((5 * SAMPLES * LENGTH)) ;;
     perplexity) echo $((CHUNKS * 4096)) ;;
-    *) echo "real.sh: there is no task \"$1\", only facts, needle, perplexity" >&2; exit 2 ;;
+    *) echo "real.sh: there is no task \"$1\", only facts, needle, ruler, perplexity" >&2; exit 2 ;;
     esac
 }
 
@@ -82,6 +84,7 @@ cells() {
     local m t p b r g
     for m in $MODELS; do
         for t in $TASKS; do
+            [ "$LENGTH" = 2048 ] || [ "$t" = perplexity ] || t=$t-$LENGTH
             echo "$m $t full 100 stream own"
             for b in $BUDGETS; do for p in $POLICIES; do for r in $PROTOCOLS; do
                 for g in $GRANULARITIES; do
@@ -105,7 +108,7 @@ say_time() {
         is_done "$m.$t.${rest// /.}" && continue
         n=$((n + 1))
         # Rounds and short answers take about as long again as reading.
-        left=$((left + 2 * $(tokens_of "$t") / $(speed_of "$m")))
+        left=$((left + 2 * $(tokens_of "${t%-*}") / $(speed_of "$m")))
     done < <(cells)
     echo "real.sh: $n cells are left of $(cells | wc -l), about $((left / 3600)) h $((left / 60 % 60)) min on two processors" >&2
 }
@@ -114,13 +117,17 @@ say_time() {
 run_cell() {
     local name=$1 model=$2 task=$3 arguments
     shift 3
+    task=${task%-*}
     case $task in
-    facts) arguments=(-f "$data/text/wiki.test.raw" -n "$LENGTH" --texts "$TEXTS" --chat) ;;
+    facts) arguments=(-f "$data/text/wiki.test.raw" -n "$LENGTH" --texts "$TEXTS" --chat --no-paired) ;;
     needle) arguments=(-f "$data/text/wiki.test.raw" -n "$LENGTH" --chat
-        -d "2,7,12,17,22,27,32,37,42,47,52,57,62,67,72,77,82,87,92,97") ;;
-    perplexity) arguments=(-f "$data/text/wiki.test.raw" -c 4096 -b 512 --chunks "$CHUNKS") ;;
+        --no-paired -d "2,7,12,17,22,27,32,37,42,47,52,57,62,67,72,77,82,87,92,97") ;;
+    ruler) arguments=(-f "$data/text/wiki.test.raw" -n "$LENGTH" --samples "$SAMPLES" --chat --text
+        --task niah_single_2 --task niah_multikey_1 --task vt --task cwe --task fwe) ;;
+    perplexity) arguments=(-f "$data/text/wiki.test.raw" -c 4096 -b 512 --chunks "$CHUNKS"
+        --no-paired) ;;
     esac
-    if "$PITH" eval "$task" -m "$model" "${arguments[@]}" --no-paired -t "$THREADS" --seed "$SEED" \
+    if "$PITH" eval "$task" -m "$model" "${arguments[@]}" -t "$THREADS" --seed "$SEED" \
         "$@" --json "$out/$name.new" >/dev/null 2>"$out/$name.log"; then
         mv "$out/$name.new" "$out/$name.json"
         rm -f "$out/$name.log" "$out/$name.err"

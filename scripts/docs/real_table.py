@@ -7,8 +7,9 @@ A cell of facts and needles is: what is found of all that the full cache finds, 
 right answers' probabilities to the full cache's, and for facts the share of the entries that was
 held when the questions came (protected entries and the slack of rounds included), in percent. A
 model's line says how many the full cache finds. A cell of
+RULER is the score in percent of the full cache's, a ratio of sums that may exceed 100; a cell of
 perplexity is its rise over the full cache's in percent. The errors are paired, item by item: of
-ratios sqrt(G / (G - 1) * sum_g (y_g - R x_g)^2) / sum x with texts (facts), items (needles) or
+ratios sqrt(G / (G - 1) * sum_g (y_g - R x_g)^2) / sum x with texts (facts), items (needles, RULER) or
 chunks (perplexity) as the units g. Standard library only.
 """
 import glob
@@ -62,6 +63,8 @@ def items(result, task):
 
 
 def compare(result, full, task):
+    if task == "ruler":
+        return compare_ruler(result, full)
     found, chance = defaultdict(list), defaultdict(list)
     mine, theirs = items(result, task), items(full, task)
     for key, (unit, full_found, full_p) in theirs.items():
@@ -75,6 +78,19 @@ def compare(result, full, task):
     held = result["summary"].get("held_mean"), full["summary"].get("held_mean")
     share = "" if None in held else f" [{100 * held[0] / held[1]:.0f}]"
     return f"{show(a, a_se, 100)}, p {show(b, b_se, 100)}{share}"
+
+
+def scores(result):
+    """{(task, number): score} of RULER's texts."""
+    return {(row["task"], i): text["score"]
+            for row in result["rows"] for i, text in enumerate(row["texts"])}
+
+
+def compare_ruler(result, full):
+    """What is scored of what the full cache scores, with the texts as the units."""
+    mine, theirs = scores(result), scores(full)
+    value, error = ratio({key: [(mine[key], theirs[key])] for key in theirs if key in mine})
+    return show(value, error, 100)
 
 
 def show(value, error, scale=1.0):
@@ -106,6 +122,9 @@ def summary(full, task):
         return f"perplexity {s['perplexity']:.3f} +- {s['perplexity_se']:.3f}, " \
                f"{len(full['rows'])} chunks"
     none = math.nan
+    if task == "ruler":
+        return f"scores {100 * s['score']:.0f} % over {s['n']} texts: " + ", ".join(
+            f"{row['task']} {100 * row['score']:.0f}" for row in full["rows"])
     return f"finds {show(s['score'], none if s['se'] is None else s['se'], 100)} % of {s['n']}, " \
            f"probability {s['probability']:.3g}"
 
@@ -122,7 +141,7 @@ def main():
         mine = {key[2:]: value for key, value in cells.items()
                 if key[:2] == (model, task) and key[2] != "full"}
         budgets = [b for b in BUDGETS if any(key[1] == b for key in mine)]
-        print(f"\n### {model}: {task}\n\nThe full cache: {summary(full, task)}.\n")
+        print(f"\n### {model}: {task}\n\nThe full cache: {summary(full, task.split('-')[0])}.\n")
         print("| policy | rounds | ranking |" + "".join(f" {b} % |" for b in budgets))
         print("|---|---|---|" + "---|" * len(budgets))
         for policy, rounds, ranking in sorted({(k[0], k[2], k[3]) for k in mine}):
@@ -130,7 +149,7 @@ def main():
             for budget in budgets:
                 cell = mine.get((policy, budget, rounds, ranking))
                 row.append("" if cell is None else rise(cell, full) if task == "perplexity"
-                           else compare(cell, full, task))
+                           else compare(cell, full, task.split("-")[0]))
             print(f"| {policy} | {rounds} | {ranking} | " + " | ".join(row) + " |")
 
 
