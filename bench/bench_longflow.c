@@ -26,8 +26,8 @@
 #include "base/os.h"
 #include "base/threads.h"
 #include "cpu/kernels.h"
-#include "keep/keep.h"
 #include "noise.h"
+#include "policy/keep/keep.h"
 
 /* Several times the caches, and more than a share of the last one of big servers: half of 128 MB
    were seen to stay there. */

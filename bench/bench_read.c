@@ -25,7 +25,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
-#include "read/quoka.h"
+#include "policy/read/quoka.h"
 #include "read_rows.h"
 #include "read_store.h"
 

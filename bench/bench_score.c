@@ -11,9 +11,9 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/threads.h"
-#include "keep/keep.h"
-#include "model/rope.h"
 #include "noise.h"
+#include "policy/keep/keep.h"
+#include "tensor/rope.h"
 
 #define POOL_BYTES ((int64_t)128 << 20) /* several times the caches */
 #define N_HEAD 8

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "keep/stats.h"
 #include "noise.h"
+#include "policy/keep/stats.h"
 
 static void fill_rows(struct pith_stats *s)
 {

@@ -15,7 +15,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/threads.h"
-#include "read/projection.h"
+#include "policy/read/projection.h"
 
 #define APPEND 64 /* tokens appended to every lane in turn, so that its pages lie scattered */
 #define NOISE (1 << 22)

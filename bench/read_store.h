@@ -7,7 +7,7 @@
 #define BENCH_READ_STORE_H
 
 #include "base/threads.h"
-#include "read/read.h"
+#include "policy/read/read.h"
 
 #define SHAPE_LAYERS 36
 #define SHAPE_HEADS 8 /* KV heads */

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "model/gguf.h"
-#include "model/rope.h"
-#include "model/vocab.h"
+#include "file/gguf.h"
+#include "tensor/rope.h"
+#include "text/vocab.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

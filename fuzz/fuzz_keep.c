@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "keep/keep.h"
+#include "policy/keep/keep.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "kv/hash.h"
-#include "read/projection.h"
+#include "file/hash.h"
+#include "policy/read/projection.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

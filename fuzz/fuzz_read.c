@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "read/reading.h"
+#include "policy/read/reading.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,8 +6,8 @@
  */
 #include <stdlib.h>
 
-#include "kv/hash.h"
-#include "recall/tier.h"
+#include "file/hash.h"
+#include "policy/recall/tier.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

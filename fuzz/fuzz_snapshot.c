@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "engine/files.h"
-#include "kv/hash.h"
+#include "file/hash.h"
 #include "kv/snapshot.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "keep/pickle.h"
-#include "keep/stats.h"
-#include "kv/hash.h"
+#include "file/hash.h"
+#include "policy/keep/pickle.h"
+#include "policy/keep/stats.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,8 +8,8 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "model/chat.h"
-#include "model/vocab.h"
+#include "text/chat.h"
+#include "text/vocab.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -52,7 +52,7 @@ corpus = lzma.open(f"{data}/text/corpus/00.txt.xz").read(8000000).decode("utf-8"
 prose = {**blocks(wiki, 0, 2), **blocks(corpus, 1, 2)}
 write("prose", "\n".join(prose[i] for i in range(pieces)))
 
-sources = sorted(glob.glob(f"{root}/src/*/*.c"))
+sources = sorted(glob.glob(f"{root}/src/**/*.c", recursive=True) + glob.glob(f"{root}/eval/*.c"))
 write("code", "\n".join(open(path, encoding="utf-8").read() for path in sources))
 
 with open(f"{data}/questions/gsm8k_test.jsonl", encoding="utf-8") as file:

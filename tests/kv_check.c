@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "base/half.h"
-#include "kv/hash.h"
+#include "file/hash.h"
 #include "kv/wht.h"
 #include "testing.h"
 

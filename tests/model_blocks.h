@@ -4,7 +4,7 @@
 #ifndef MODEL_BLOCKS_H
 #define MODEL_BLOCKS_H
 
-#include "model/dtype.h"
+#include "tensor/dtype.h"
 
 /* Fills size bytes of dst, whole blocks of a type, with weights of mean 0 and standard deviation
    std. stream names the sequence of random numbers: the same stream gives the same bytes. */

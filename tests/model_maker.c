@@ -11,10 +11,10 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "model/dtype.h"
-#include "model/gguf.h"
+#include "file/gguf.h"
 #include "model_blocks.h"
 #include "model_maker.h"
+#include "tensor/dtype.h"
 
 #define GAIN_SCORE 1.5  /* of q and k: attention scores then spread by GAIN_SCORE^2 */
 #define GAIN_LOGITS 3.0 /* of the output projection: the spread of the logits */

@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 #include "kv_check.h"
-#include "share/prefix.h"
+#include "serve/prefix.h"
 #include "testing.h"
 
 #define LEN 16 /* of a page */

@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-#include "read/read.h"
+#include "policy/read/read.h"
 
 #define READ_VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/quoka.json"
 

@@ -6,7 +6,7 @@
 #ifndef RECALL_RIG_H
 #define RECALL_RIG_H
 
-#include "recall/tier.h"
+#include "policy/recall/tier.h"
 #include "testing.h"
 
 enum { RIG_LAYERS = 2, RIG_HEADS = 2, RIG_DIM = 64, RIG_GROUP = 2, RIG_LANES = 4 };

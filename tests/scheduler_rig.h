@@ -7,8 +7,8 @@
 #ifndef PI_TEST_SCHEDULER_RIG_H
 #define PI_TEST_SCHEDULER_RIG_H
 
-#include "engine/scheduler.h"
 #include "keep_engine.h"
+#include "serve/scheduler.h"
 
 #define ANSWER_MAX 192
 #define TEXT_MAX 2048

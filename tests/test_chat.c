@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
-#include "model/chat.h"
 #include "testing.h"
+#include "text/chat.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/chat.txt"
 #define TEXT_MAX 4096

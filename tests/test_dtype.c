@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/dtype.h"
+#include "tensor/dtype.h"
 #include "testing.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/dtype.txt"

@@ -12,11 +12,11 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "file/gguf.h"
 #include "folder.h"
-#include "model/gguf.h"
 #include "model_maker.h"
-#include "recall/text_embed.h"
-#include "recall/text_store.h"
+#include "policy/recall/text_embed.h"
+#include "policy/recall/text_store.h"
 #include "testing.h"
 
 #define N_TOKEN 150

@@ -6,8 +6,8 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "file/gguf.h"
 #include "gguf_bytes.h"
-#include "model/gguf.h"
 
 #define N_MUTATION 2000
 

@@ -3,8 +3,8 @@
  * sentence, which stands in the table beside the file, and leave no memory behind.
  */
 #include "base/mem.h"
+#include "file/gguf.h"
 #include "gguf_bytes.h"
-#include "model/gguf.h"
 
 /* ---- the header ---- */
 

@@ -11,11 +11,11 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "keep/importance_fit.h"
-#include "keep/importance_prompt.h"
-#include "keep/stats.h"
 #include "keep_engine.h"
 #include "near.h"
+#include "policy/keep/importance_fit.h"
+#include "policy/keep/importance_prompt.h"
+#include "policy/keep/stats.h"
 
 enum { N_TEXT = 40, N_TEXTS = 6 };
 

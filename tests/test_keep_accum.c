@@ -9,8 +9,8 @@
 
 #include "testing.h"
 
-#include "keep/keep.h"
 #include "kv_check.h"
+#include "policy/keep/keep.h"
 #include "status.h"
 
 #define DIM 4

@@ -10,7 +10,7 @@
 
 #include "mem_used.h"
 #include "engine/engine.h"
-#include "keep/rounds.h"
+#include "policy/keep/rounds.h"
 #include "kv_check.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"

@@ -10,8 +10,8 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "keep/keep.h"
 #include "kv_check.h"
+#include "policy/keep/keep.h"
 #include "status.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/expected.txt"

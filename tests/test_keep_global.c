@@ -8,8 +8,8 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "keep/rounds.h"
 #include "kv_check.h"
+#include "policy/keep/rounds.h"
 #include "status.h"
 
 #define N_LAYER 3

@@ -8,7 +8,7 @@
 
 #include "testing.h"
 
-#include "keep/stats.h"
+#include "policy/keep/stats.h"
 #include "scheduler_rig.h"
 
 #define N_TOKEN 350

@@ -9,9 +9,9 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "keep/keep.h"
 #include "kv_by_page.h"
 #include "kv_check.h"
+#include "policy/keep/keep.h"
 
 #define N_LAYER 2
 #define N_HEAD 2

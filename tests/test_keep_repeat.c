@@ -10,9 +10,9 @@
 
 #include "testing.h"
 
-#include "keep/importance_prompt.h"
-#include "keep/importance_target.h"
 #include "keep_engine.h"
+#include "policy/keep/importance_prompt.h"
+#include "policy/keep/importance_target.h"
 
 #define N_TOKEN 160
 #define N_LONG (KEEP_REPEAT_PART + 80)

@@ -8,8 +8,8 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "keep/keep.h"
 #include "kv_check.h"
+#include "policy/keep/keep.h"
 
 /* ---- a policy for the tests ---- */
 

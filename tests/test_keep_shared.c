@@ -12,8 +12,8 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "keep/keep.h"
 #include "kv_check.h"
+#include "policy/keep/keep.h"
 
 static void must(pith_status status, const pith_error *err)
 {

@@ -11,7 +11,7 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "keep/keep.h"
+#include "policy/keep/keep.h"
 #include "policy/pool.h"
 #include "kv_check.h"
 

@@ -16,8 +16,8 @@
 
 #include "base/mem.h"
 #include "folder.h"
-#include "keep/stats.h"
 #include "keep_engine.h"
+#include "policy/keep/stats.h"
 
 #define N_TOKEN 200
 

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "rounded.h"
-#include "kv/hash.h"
+#include "file/hash.h"
 #include "kv/snapshot.h"
 #include "kv_check.h"
 #include "testing.h"

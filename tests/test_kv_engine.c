@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "mem_used.h"
-#include "keep/keep.h"
+#include "policy/keep/keep.h"
 #include "model_maker.h"
 #include "status.h"
 #include "testing.h"

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "keep/keep.h"
 #include "kv_check.h"
+#include "policy/keep/keep.h"
 #include "testing.h"
 
 #define N_LAYER 6

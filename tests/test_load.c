@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 
 #include "base/mem.h"
+#include "file/gguf.h"
 #include "gguf_bytes.h"
-#include "model/gguf.h"
 
 #define N_MUTATION 2000
 #define N_TOKEN 10

@@ -15,7 +15,7 @@
 
 #include "base/half.h"
 #include "base/mem.h"
-#include "keep/rounds.h"
+#include "policy/keep/rounds.h"
 #include "status.h"
 
 /* ---- lanes that are stepped as the engine does ---- */

@@ -6,7 +6,7 @@
 #include "testing.h"
 
 #include "base/number.h"
-#include "keep/keep.h"
+#include "policy/keep/keep.h"
 
 static bool reads(const char *text, double *out)
 {

@@ -9,9 +9,9 @@
 
 #include "keep_engine.h"
 #include "near.h"
-#include "kv/hash.h"
-#include "read/eigen.h"
-#include "read/projection.h"
+#include "file/hash.h"
+#include "policy/read/eigen.h"
+#include "policy/read/projection.h"
 
 /* ---- eigenvectors ---- */
 

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 
 #include "base/mem.h"
-#include "model/dtype.h"
-#include "model/gguf.h"
+#include "file/gguf.h"
+#include "tensor/dtype.h"
 #include "testing.h"
 
 #define N_LAYER 8

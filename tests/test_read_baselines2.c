@@ -15,7 +15,7 @@
 
 #include "base/mem.h"
 #include "near.h"
-#include "read/projection.h"
+#include "policy/read/projection.h"
 #include "read_check.h"
 #include "status.h"
 

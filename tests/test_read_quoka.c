@@ -10,7 +10,7 @@
 #include "cpu/kernels.h"
 #include "rounded.h"
 #include "near.h"
-#include "read/quoka.h"
+#include "policy/read/quoka.h"
 #include "read_check.h"
 #include "status.h"
 

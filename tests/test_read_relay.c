@@ -10,8 +10,8 @@
 
 #include "testing.h"
 
-#include "read/reading.h"
-#include "read/relay.h"
+#include "policy/read/reading.h"
+#include "policy/read/relay.h"
 #include "status.h"
 
 #define MAX_ENTRIES 512

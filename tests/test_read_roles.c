@@ -8,7 +8,7 @@
 
 #include "mem_used.h"
 #include "model/model.h"
-#include "read/read.h"
+#include "policy/read/read.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "read/reading.h"
+#include "policy/read/reading.h"
 #include "status.h"
 
 /* ---- a policy ---- */

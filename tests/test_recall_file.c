@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 
 #include "base/threads.h"
-#include "kv/hash.h"
+#include "file/hash.h"
 #include "recall_rig.h"
 
 static bool keep_fifth(int32_t lane, int32_t pos)

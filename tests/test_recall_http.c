@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 #include "folder.h"
-#include "recall/text_http.h"
+#include "policy/recall/text_http.h"
 #include "testing.h"
 
 #define SHORT_MS 400

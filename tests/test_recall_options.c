@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "recall/recall.h"
+#include "policy/recall/recall.h"
 #include "status.h"
 #include "testing.h"
 

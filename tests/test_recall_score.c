@@ -5,7 +5,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 
-#include "keep/stats.h"
+#include "policy/keep/stats.h"
 #include "recall_rig.h"
 
 static void make_stats(const char *path, int32_t n_layer)

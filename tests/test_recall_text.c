@@ -14,8 +14,8 @@
 #include "engine/engine.h"
 #include "kv/kv.h"
 #include "model_maker.h"
-#include "recall/text.h"
-#include "recall/text_spans.h"
+#include "policy/recall/text.h"
+#include "policy/recall/text_spans.h"
 #include "testing.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "mem_used.h"
-#include "recall/text_sentences.h"
-#include "recall/text_snippets.h"
+#include "policy/recall/text_sentences.h"
+#include "policy/recall/text_snippets.h"
 #include "status.h"
 #include "testing.h"
 

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "recall/text_rank.h"
-#include "recall/text_spans.h"
+#include "policy/recall/text_rank.h"
+#include "policy/recall/text_spans.h"
 #include "status.h"
 #include "testing.h"
 

@@ -17,7 +17,7 @@
 
 #include "base/mem.h"
 #include "folder.h"
-#include "recall/text_store.h"
+#include "policy/recall/text_store.h"
 #include "testing.h"
 
 #define NOW 1000000

@@ -9,7 +9,7 @@
 #include "folder.h"
 
 #include "base/half.h"
-#include "eval/safetensors.h"
+#include "file/safetensors.h"
 
 /* A file in memory: header text and n bytes of data. A copy without slack, so that a sanitizer sees
    a read beyond the end. */

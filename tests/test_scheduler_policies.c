@@ -6,7 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "testing.h"
 
-#include "keep/stats.h"
+#include "policy/keep/stats.h"
 #include "scheduler_rig.h"
 
 #define N_ASK 5

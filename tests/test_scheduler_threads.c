@@ -11,9 +11,9 @@
 #include <time.h>
 
 #include "base/mem.h"
-#include "engine/scheduler.h"
 #include "mem_used.h"
 #include "model_maker.h"
+#include "serve/scheduler.h"
 #include "status.h"
 #include "testing.h"
 

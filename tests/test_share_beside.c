@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "share/internal.h"
+#include "policy/share/internal.h"
 #include "share_rig.h"
 
 #include "folder.h"

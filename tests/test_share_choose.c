@@ -4,7 +4,7 @@
  * told; some are the choices of the MemShare vectors.
  */
 #include "kv_by_page.h"
-#include "share/internal.h"
+#include "policy/share/internal.h"
 #include "share_rig.h"
 
 enum { P = 16, DIM = 4, N_EARLIER = 3, STEP = 2 * P };

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "kv_by_page.h"
-#include "share/internal.h"
+#include "policy/share/internal.h"
 #include "status.h"
 #include "testing.h"
 

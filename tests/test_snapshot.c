@@ -11,7 +11,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "kv/hash.h"
+#include "file/hash.h"
 #include "kv/snapshot.h"
 #include "kv_by_page.h"
 #include "kv_check.h"

@@ -13,9 +13,9 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "keep/calibrate.h"
-#include "keep/centres.h"
 #include "near.h"
+#include "policy/keep/calibrate.h"
+#include "policy/keep/centres.h"
 #include "status.h"
 
 #define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"

@@ -16,9 +16,9 @@
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "keep/stats.h"
-#include "kv/hash.h"
+#include "file/hash.h"
 #include "near.h"
+#include "policy/keep/stats.h"
 #include "status.h"
 
 #define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"

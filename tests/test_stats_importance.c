@@ -10,9 +10,9 @@
 
 #include "base/cursor.h"
 #include "base/mem.h"
-#include "keep/stats.h"
-#include "kv/hash.h"
+#include "file/hash.h"
 #include "near.h"
+#include "policy/keep/stats.h"
 #include "status.h"
 
 enum { LAYERS = 2, HEADS_KV = 2, LANES = 4, EMBD = 3, FEATURES = 4, QUANTILES = 5, MAPS = 2 };

@@ -7,7 +7,7 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "engine/stop.h"
+#include "text/stop.h"
 
 #define TEXT_MAX 512
 

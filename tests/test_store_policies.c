@@ -11,8 +11,8 @@
 
 #include "mem_used.h"
 #include "engine/engine.h"
-#include "keep/rounds.h"
-#include "keep/stats.h"
+#include "policy/keep/rounds.h"
+#include "policy/keep/stats.h"
 #include "kv_check.h"
 #include "model_maker.h"
 #include "status.h"

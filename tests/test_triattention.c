@@ -12,9 +12,9 @@
 
 #include "near.h"
 
-#include "keep/keep.h"
-#include "keep/triattention_score.h"
 #include "kv/store.h"
+#include "policy/keep/keep.h"
+#include "policy/keep/triattention_score.h"
 
 #define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/"
 #define TOLERANCE 1e-4 /* of single precision, as the vectors say */

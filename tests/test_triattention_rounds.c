@@ -14,12 +14,12 @@
 #include "testing.h"
 
 #include "engine/engine.h"
-#include "keep/keep.h"
-#include "keep/stats.h"
 #include "kv_check.h"
-#include "model/rope.h"
 #include "near.h"
+#include "policy/keep/keep.h"
+#include "policy/keep/stats.h"
 #include "status.h"
+#include "tensor/rope.h"
 
 #define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/os.h"
-#include "model/vocab_internal.h"
 #include "testing.h"
+#include "text/vocab_internal.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/pre.txt"
 #define LINE_MAX_LEN 4096

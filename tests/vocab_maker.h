@@ -7,7 +7,7 @@
 #define VOCAB_MAKER_H
 
 #include "gguf_bytes.h"
-#include "model/vocab.h"
+#include "text/vocab.h"
 
 enum { T_U32 = 4, T_I32 = 5, T_F32 = 6, T_BOOL = 7, T_STRING = 8, T_ARRAY = 9 };
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER = 4, BYTE = 6 };

@@ -1,7 +1,7 @@
-"""Prints src/eval/words.c: the word lists of language.py as C, so that `pith eval` writes its texts
+"""Prints eval/words.c: the word lists of language.py as C, so that `pith eval` writes its texts
 in the words that the models of this repository were trained on.
 
-    python3 scripts/train/words_c.py > src/eval/words.c
+    python3 scripts/train/words_c.py > eval/words.c
 """
 
 import language

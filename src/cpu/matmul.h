@@ -10,7 +10,7 @@
 #define PI_MATMUL_H
 
 #include "base/base.h"
-#include "model/dtype.h"
+#include "tensor/dtype.h"
 
 #define PI_GROUP 16     /* rows of a packed group */
 #define PI_ACT_BLOCK 32 /* activations that share a scale */

@@ -2,14 +2,14 @@
 #ifndef PI_ENGINE_H
 #define PI_ENGINE_H
 
-#include "keep/keep.h"
 #include "kv/kv.h"
 #include "model/forward.h"
 #include "model/model.h"
-#include "read/read.h"
-#include "recall/recall.h"
-#include "recall/text.h"
-#include "share/share.h"
+#include "policy/keep/keep.h"
+#include "policy/read/read.h"
+#include "policy/recall/recall.h"
+#include "policy/recall/text.h"
+#include "policy/share/share.h"
 
 #define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights */
 

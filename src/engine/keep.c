@@ -1,7 +1,7 @@
 /*
  * keep.c - the keep policy's side of an evaluation: what it is shown of the pass (attention
  * weights), what it remembers on the way back, and rounds that the caller asks for. When rounds
- * come by themselves is eval.c's and keep/budget.c's.
+ * come by themselves is eval.c's and policy/keep/budget.c's.
  *
  * Invariant: a round begins only when its memory is there, so that a sequence is cut whole or not
  * at all; and a pass is shown to the policy with memory that was reserved before it.

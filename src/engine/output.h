@@ -11,7 +11,7 @@
 #ifndef PI_OUTPUT_H
 #define PI_OUTPUT_H
 
-#include "engine/stop.h"
+#include "text/stop.h"
 
 struct pi_output {
     const pith_model *model;            /* borrowed until pi_output_free, as params */

@@ -1,10 +1,10 @@
 /*
  * project.c - evaluates a text for Loki's bases: which tokens, in which sequences. The sums and the
- * eigenvectors are read/loki_fit.c's. Invariant: the engine's tap is unset and its sequences are
- * gone afterwards, however it ends.
+ * eigenvectors are policy/read/loki_fit.c's. Invariant: the engine's tap is unset and its sequences
+ * are gone afterwards, however it ends.
  */
 #include "engine/engine.h"
-#include "read/loki_fit.h"
+#include "policy/read/loki_fit.h"
 
 #define EVALUATING 0.9 /* the share of the whole that reading the tokens is taken for */
 

@@ -1,7 +1,8 @@
 /*
  * read.c - the read policy's side of an engine: what it goes together with, how many tokens of an
  * item a pass takes so that no chunk is cut, and the memory that a batch needs for it. What is read
- * is the policy's and read/run.c's. Invariant: chunks depend on the item and its keep rounds alone.
+ * is the policy's and policy/read/run.c's. Invariant: chunks depend on the item and its keep rounds
+ * alone.
  */
 #include "engine/engine.h"
 

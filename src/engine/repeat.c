@@ -15,8 +15,8 @@
 #include "base/mem.h"
 #include "base/threads.h"
 #include "engine/engine.h"
-#include "keep/importance_prompt.h"
 #include "kv/kv.h"
+#include "policy/keep/importance_prompt.h"
 
 #define LEAD 8 /* tokens of the part before */
 

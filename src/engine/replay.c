@@ -12,8 +12,8 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
-#include "keep/keep.h"
-#include "read/read.h"
+#include "policy/keep/keep.h"
+#include "policy/read/read.h"
 
 struct pi_replay {
     struct kv_geometry g;

@@ -1,7 +1,7 @@
 /*
  * replay.h - policies at work on queries, keys and values of the caller's, without a model: the
  * very store, rules and scores of the engine. Not installed and not part of the public interface;
- * its functions are exported because src/eval, their only user, also stands on a shared library.
+ * its functions are exported because eval/, their only user, also stands on a shared library.
  */
 #ifndef PI_REPLAY_H
 #define PI_REPLAY_H

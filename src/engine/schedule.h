@@ -7,7 +7,7 @@
 #define PI_ENGINE_SCHEDULE_H
 
 #include "engine/engine.h"
-#include "share/prefix.h"
+#include "serve/prefix.h"
 
 /* Bytes of KV memory that n_token tokens of one sequence take in this engine, at most on the way,
    the first n_prompt of them marked as the prompt; 0: pith_kv_estimate of its own params. */

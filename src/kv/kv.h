@@ -9,7 +9,7 @@
 #define PI_KV_H
 
 #include "base/base.h"
-#include "model/rope.h"
+#include "tensor/rope.h"
 
 /* How keys or values are stored (codec.c, coded.c; docs/store.md has the formats). The order is
    that of the bits that a value takes. Those of the turbo types are rotated before they are coded

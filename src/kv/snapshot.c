@@ -4,7 +4,7 @@
  * fails has changed nothing, not even the account's peak.
  */
 #include "base/os.h"
-#include "kv/hash.h"
+#include "file/hash.h"
 #include "kv/snapshot.h"
 
 _Static_assert(KV_TYPE_F32 == 0 && KV_TYPE_F16 == 1 && KV_TYPE_Q8_0 == 2 && KV_TYPE_Q4_0 == 3 &&

@@ -3,7 +3,7 @@
  * checked before it is used, whether or not the checksum is right. It knows no pool. Invariant:
  * what kv_snapshot_parse accepts can be loaded into a cache of that shape without another check.
  */
-#include "kv/hash.h"
+#include "file/hash.h"
 #include "kv/snapshot.h"
 
 /* ---- numbers ---- */

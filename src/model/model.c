@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 #include "base/mem.h"
-#include "model/chat.h"
 #include "model/load.h"
+#include "text/chat.h"
 
 void pith_model_params_default(pith_model_params *out) { *out = (pith_model_params){0}; }
 

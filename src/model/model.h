@@ -6,9 +6,9 @@
 #define PI_MODEL_H
 
 #include "cpu/matmul.h"
-#include "model/gguf.h"
-#include "model/rope.h"
-#include "model/vocab.h"
+#include "file/gguf.h"
+#include "tensor/rope.h"
+#include "text/vocab.h"
 
 struct pi_hparams {
     int32_t n_layer;

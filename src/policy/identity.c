@@ -4,7 +4,7 @@
 #include "policy/identity.h"
 
 #include "base/mem.h"
-#include "kv/hash.h"
+#include "file/hash.h"
 
 char *policy_name(const char *name, size_t n)
 {

@@ -1,0 +1,122 @@
+/*
+ * quest.c - pages by what their keys could be. Tang, Zhao, Zhu, Xiao, Kasikci, Han, "Quest:
+ * Query-Aware Sparsity for Efficient Long-Context LLM Inference", ICML 2024 (arXiv 2406.10774),
+ * and the authors' code (mit-han-lab/Quest): with m and M the least and
+ * the largest value of each dimension among a page's keys,
+ *
+ *   score(page) = sum over d of max(q_d m_d, q_d M_d) >= q.k for every key in it
+ *
+ * The pages of highest score are read, and the last page always while it is not full; the first two
+ * layers read everything. The bounds of a full page lie beside it (KV_INDEX_BOUNDS), those of the
+ * others are taken from their entries.
+ *
+ * Departures. The authors' pages have 16 entries; here they are the cache's. They choose per query
+ * head of models with as many KV heads; here the heads of a group are averaged (heads=max: the
+ * largest bound, which is still a bound of every head's q.k), and the queries of a chunk with them.
+ * All entries of a page have one score, and of equal scores the lower slots are read: whole pages,
+ * and where the budget does not end with one, the first entries of the next best, which the authors
+ * leave out. They leave prompts dense (phase=decode, the default).
+ */
+#include <math.h>
+
+#include "base/mem.h"
+#include "policy/read/together.h"
+
+enum { HEADS_MEAN, HEADS_MAX };
+
+struct params {
+    int32_t heads;
+};
+
+/* A call's scratch. */
+struct work {
+    float *q;    /* [n_tok * n_group][dim_k] */
+    void *score; /* of kv_score */
+};
+
+static size_t place(const struct policy_model *model, int32_t n_tok, void *base, struct work *w)
+{
+    size_t used = 0, n_q = (size_t)n_tok * (size_t)model->n_group;
+    w->q = pi_mem_part(base, &used, n_q * (size_t)model->g.dim_k, sizeof(float));
+    w->score = pi_mem_part(base, &used, kv_score_scratch_bytes(&model->g, (int32_t)n_q), 1);
+    return used;
+}
+
+static size_t scratch_size(const void *params, const struct policy_model *model, int32_t n,
+                           int32_t n_tok)
+{
+    struct work w;
+    (void)params;
+    (void)n;
+    return place(model, n_tok, NULL, &w);
+}
+
+static uint32_t index_of(const void *params, const struct kv_geometry *g, int32_t *dim)
+{
+    (void)params;
+    (void)g;
+    *dim = 0;
+    return KV_INDEX_BOUNDS;
+}
+
+/* The first slot of the page that slot n - 1 is in, where that page has room behind it; else n. */
+static int32_t open_page(const struct read_view *view, const struct read_chunk *c)
+{
+    int32_t i = kv_lane_runs(view->kv, c->layer, c->head) - 1;
+    while (i >= 0) {
+        struct kv_run run = kv_lane_run(view->kv, c->layer, c->head, i);
+        if (run.slot < c->n)
+            return run.slot + view->model->g.page_len > c->n ? run.slot : c->n;
+        i--;
+    }
+    return c->n;
+}
+
+static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
+                  float *out)
+{
+    const struct params *p = params;
+    size_t row = (size_t)c->n_group * (size_t)view->model->g.dim_k;
+    struct work w;
+    place(view->model, c->n_tok, c->scratch, &w);
+    for (int32_t t = 0; t < c->n_tok; t++)
+        memcpy(w.q + (size_t)t * row, c->q + (size_t)t * c->q_stride, row * sizeof(float));
+    struct kv_score_job job =
+        read_score_job(view, c, KV_SCORE_BOUNDS, w.q, c->n_tok * c->n_group, c->n, out);
+    job.reduce = p->heads == HEADS_MAX ? KV_SCORE_MAX : KV_SCORE_MEAN;
+    kv_score(&job, w.score);
+    read_clean(out, c->n);
+    for (int32_t s = open_page(view, c); s < c->n; s++)
+        out[s] = INFINITY;
+}
+
+static const char *const heads_words[] = {[HEADS_MEAN] = "mean", [HEADS_MAX] = "max", NULL};
+
+static const struct policy_param own_params[] = {
+    {"heads", POLICY_TYPE_CHOICE, offsetof(struct params, heads), 0, 0, "mean",
+     "what the queries of a KV head's group make of a page: the mean of their bounds or the "
+     "largest",
+     heads_words},
+    {0},
+};
+
+static const struct policy_preset presets[] = {
+    {"quoka", "phase=both,gate=0,budget=1024",
+     "as QuoKA's other comparisons are run: prompts, too"},
+    {0},
+};
+
+const struct read_policy read_quest = {
+    .name = "quest",
+    .summary = "pages, by bounds on what their keys can give",
+    .citation =
+        "Tang et al., Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference, "
+        "ICML 2024, arXiv 2406.10774",
+    .defaults = "dense-layers=2,gate=1,phase=decode",
+    .params = own_params,
+    .params_size = sizeof(struct params),
+    .presets = presets,
+    .index = index_of,
+    .scratch_size = scratch_size,
+    .score = score,
+};

@@ -1,0 +1,179 @@
+/*
+ * sampleattention.c - keys that a sample of the chunk's queries looks at. Zhu, Duan, Chen, Liu,
+ * Feng, Lv, Xiao, Lin, Yang, "SampleAttention: Near-Lossless Acceleration of Long Context LLM
+ * Inference with Adaptive Structured Sparse Attention", 2024 (arXiv 2406.15486), in the form that
+ * the paper of QuoKA compares itself with (section 4 and appendix C): N of the chunk's C queries,
+ * evenly spread, logits of every query head by itself, one number per key from all of them. Neither
+ * code is public; the reduction is our reading.
+ *
+ *   c[j]     = floor(j C / N), j < N; every query where C <= N
+ *   a[h][j]  = softmax over the keys t before the chunk of scale q[h][c[j]].k[t]
+ *   score(t) = mean over the N queries of the mean over the group's heads of a[h][j][t]
+ *
+ * weigh=logits leaves the softmax out. Both means are then linear in the queries, so that their
+ * mean is multiplied with every key once, to the same scores but for rounding.
+ *
+ * What the method was published as, a share of all rows of a prompt at once and as many columns as
+ * hold 95 % of their weights beside a local window, has no fixed budget and needs the whole prompt
+ * before it begins; it is not here.
+ */
+#include "base/mem.h"
+#include "cpu/kernels.h"
+#include "policy/read/together.h"
+
+enum weigh { WEIGH_SOFTMAX, WEIGH_LOGITS };
+
+struct params {
+    int32_t n_query; /* N */
+    int32_t weigh;   /* enum weigh */
+};
+
+/* Rows of weights that are there at the same time: enough to make the decoding of a page small
+   beside the work on it, few enough for lanes of any length. */
+#define ROWS 32
+
+/* A call's scratch. */
+struct work {
+    float *q;      /* [block][n_group][dim_k] the sampled queries side by side; one mean query */
+    float *weight; /* [block][n_group][stride] */
+    void *attend;  /* of kv_attend or kv_score */
+};
+
+/* Queries of a block: their heads are about ROWS rows. */
+static int32_t block_of(const struct params *p, const struct policy_model *model)
+{
+    return (int32_t)pi_min(p->n_query, pi_max(1, ROWS / model->n_group));
+}
+
+/* For lanes of len entries, the chunk's own and later ones included. */
+static size_t place(const struct params *p, const struct policy_model *model, size_t len,
+                    void *base, struct work *w)
+{
+    size_t used = 0, dim = (size_t)model->g.dim_k;
+    int32_t n_row = block_of(p, model) * model->n_group;
+    if (p->weigh == WEIGH_LOGITS) {
+        w->q = pi_mem_part(base, &used, dim, sizeof(float));
+        w->attend = pi_mem_part(base, &used, kv_score_scratch_bytes(&model->g, 1), 1);
+        return used;
+    }
+    w->q = pi_mem_part(base, &used, (size_t)n_row * dim, sizeof(float));
+    w->weight = pi_mem_part(base, &used, (size_t)n_row * pi_align(len, 16), sizeof(float));
+    w->attend = pi_mem_part(base, &used, kv_attend_scratch_bytes(&model->g, n_row), 1);
+    return used;
+}
+
+static size_t scratch_size(const void *params, const struct policy_model *model, int32_t n,
+                           int32_t n_tok)
+{
+    struct work w;
+    (void)n_tok;
+    return place(params, model, (size_t)n, NULL, &w);
+}
+
+/* The token of sampled query j of n. */
+static int32_t token_of(const struct read_chunk *c, int32_t j, int32_t n)
+{
+    return (int32_t)((int64_t)j * c->n_tok / n);
+}
+
+static const float *query_of(const struct read_chunk *c, int32_t token)
+{
+    return c->q + (size_t)token * c->q_stride;
+}
+
+/* Adds the weights of sampled queries j0 .. j0 + count - 1 of n to out. Their rows are those of one
+   token's heads to kv_attend, at the last position before the chunk, so that each sees the keys
+   before the chunk and no others. */
+static void add_block(const struct read_view *view, const struct read_chunk *c, int32_t j0,
+                      int32_t count, int32_t n, size_t stride, struct work *w, float *out)
+{
+    const struct policy_model *m = view->model;
+    size_t len = (size_t)m->n_group * (size_t)m->g.dim_k;
+    struct kv_attend_tap tap = {.weight = w->weight, .row_stride = stride};
+    struct kv_attend_job job = {
+        .seq = view->kv,
+        .layer = c->layer,
+        .head = c->head,
+        .n_tok = 1,
+        .n_group = count * m->n_group,
+        .pos0 = c->pos0 - 1,
+        .q = w->q,
+        .q_stride = (size_t)count * len,
+        .scale = m->scale,
+        .rope = m->rope,
+        .tap = &tap,
+    };
+    for (int32_t j = 0; j < count; j++)
+        memcpy(w->q + (size_t)j * len, query_of(c, token_of(c, j0 + j, n)), len * sizeof(float));
+    kv_attend(&job, w->attend);
+    for (int32_t r = 0; r < job.n_group; r++)
+        pi_kernels()->vec.add(out, w->weight + (size_t)r * stride, c->n);
+}
+
+static void score_weights(const struct params *p, const struct read_view *view,
+                          const struct read_chunk *c, int32_t n, float *out)
+{
+    size_t len = (size_t)kv_lane_len(view->kv, c->layer, c->head);
+    int32_t block = block_of(p, view->model);
+    struct work w;
+    place(p, view->model, len, c->scratch, &w);
+    memset(out, 0, (size_t)c->n * sizeof(*out));
+    for (int32_t j = 0; j < n; j += block)
+        add_block(view, c, j, (int32_t)pi_min(block, n - j), n, pi_align(len, 16), &w, out);
+    for (int32_t s = 0; s < c->n; s++)
+        out[s] /= (float)(n * c->n_group);
+}
+
+static void score_logits(const struct params *p, const struct read_view *view,
+                         const struct read_chunk *c, int32_t n, float *out)
+{
+    const struct policy_model *m = view->model;
+    int32_t dim = m->g.dim_k;
+    struct work w;
+    place(p, m, 0, c->scratch, &w);
+    memset(w.q, 0, (size_t)dim * sizeof(*w.q));
+    for (int32_t j = 0; j < n; j++)
+        for (int32_t g = 0; g < c->n_group; g++) {
+            const float *q = query_of(c, token_of(c, j, n)) + (size_t)g * (size_t)dim;
+            for (int32_t d = 0; d < dim; d++)
+                w.q[d] += q[d];
+        }
+    for (int32_t d = 0; d < dim; d++)
+        w.q[d] *= m->scale / (float)(n * c->n_group);
+    struct kv_score_job job = read_score_job(view, c, KV_SCORE_DOT, w.q, 1, c->n, out);
+    kv_score(&job, w.attend);
+    read_clean(out, c->n);
+}
+
+static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
+                  float *out)
+{
+    const struct params *p = params;
+    int32_t n = (int32_t)pi_min(p->n_query, c->n_tok);
+    if (p->weigh == WEIGH_LOGITS)
+        score_logits(p, view, c, n, out);
+    else
+        score_weights(p, view, c, n, out);
+}
+
+static const char *const weigh_words[] = {
+    [WEIGH_SOFTMAX] = "softmax", [WEIGH_LOGITS] = "logits", NULL};
+
+static const struct policy_param own_params[] = {
+    {"queries", POLICY_TYPE_COUNT, offsetof(struct params, n_query), 1, 4096, "16",
+     "queries of a chunk that are sampled, evenly spread", NULL},
+    {"weigh", POLICY_TYPE_CHOICE, offsetof(struct params, weigh), 0, 0, "softmax",
+     "what is averaged: softmax weights over the keys before the chunk, or logits", weigh_words},
+    {0},
+};
+
+const struct read_policy read_sampleattention = {
+    .name = "sampleattention",
+    .summary = "the keys that a sample of the chunk's queries attends to",
+    .citation = "Zhu et al., SampleAttention: Near-Lossless Acceleration of Long Context LLM "
+                "Inference with Adaptive Structured Sparse Attention, 2024, arXiv 2406.15486",
+    .params = own_params,
+    .params_size = sizeof(struct params),
+    .scratch_size = scratch_size,
+    .score = score,
+};

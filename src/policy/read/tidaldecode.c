@@ -1,0 +1,118 @@
+/*
+ * tidaldecode.c - positions that one layer chooses and the next ones read. Yang, Zhang, Chen, Li,
+ * Jia, "TidalDecode: Fast and Accurate LLM Decoding with Position Persistent Sparse Attention",
+ * ICLR 2025 (arXiv 2410.05076), and the authors' code (DerrickYLJ/TidalDecode,
+ * src/tidal_build/modify_llama.py): tokens that matter are much the same from layer to layer, so
+ *
+ *   layers 0, 1    read everything
+ *   layer 2        reads everything, and chooses the k keys of largest q.k
+ *   layers 3 ..    read those positions
+ *   layer 13 of 32 (9 in other scripts) reads everything and chooses anew, for those behind it
+ *
+ * What a choosing layer pays is dense attention; the reusing ones score nothing at all.
+ *
+ * Departures. The authors choose per query head, which would gather a KV head's entries once for
+ * each of its query heads; here the query heads of a KV head choose together, by the mean of their
+ * q.k, or by the largest with heads=max. They leave prompts dense (phase=decode, the default); in a
+ * chunk the queries are averaged, as QuoKA's comparison did, by their logits or with rank=softmax
+ * by their weights. Of a layer's lane those positions are read that it still has, where a keep
+ * policy evicts by layer.
+ */
+#include "base/mem.h"
+#include "cpu/kernels.h"
+#include "policy/read/relay.h"
+#include "policy/read/together.h"
+
+enum { HEADS_MEAN, HEADS_MAX };
+
+struct params {
+    struct relay_form relay; /* first: relay.h */
+    int32_t heads;
+    int32_t rank;
+};
+
+/* A call's scratch. */
+struct work {
+    struct read_soft soft;
+    float *head; /* [n] of one query head */
+};
+
+static size_t place(const struct policy_model *model, int32_t n, int32_t n_tok, void *base,
+                    struct work *w)
+{
+    size_t used = 0;
+    read_soft_place(model, n, n_tok, base, &used, &w->soft);
+    w->head = pi_mem_part(base, &used, (size_t)n, sizeof(float));
+    return used;
+}
+
+static size_t scratch_size(const void *params, const struct policy_model *model, int32_t n,
+                           int32_t n_tok)
+{
+    struct work w;
+    (void)params;
+    return place(model, n, n_tok, NULL, &w);
+}
+
+/* What query heads [g0, g0 + n_g) make of the entries together, out [c->n]. */
+static void score_heads(const struct params *p, const struct read_view *view,
+                        const struct read_chunk *c, int32_t g0, int32_t n_g, struct work *w,
+                        float *out)
+{
+    if (p->rank == READ_RANK_SOFTMAX) {
+        read_mean_weights(view, c, KV_SCORE_DOT, g0, n_g, &w->soft, out);
+        return;
+    }
+    read_mean_query(c, view->model->g.dim_k, g0, n_g, w->soft.q);
+    struct kv_score_job job = read_score_job(view, c, KV_SCORE_DOT, w->soft.q, 1, c->n, out);
+    kv_score(&job, w->soft.score);
+    read_clean(out, c->n);
+}
+
+static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
+                  float *out)
+{
+    const struct params *p = params;
+    struct work w;
+    place(view->model, c->n, c->n_tok, c->scratch, &w);
+    score_heads(p, view, c, 0, p->heads == HEADS_MAX ? 1 : c->n_group, &w, out);
+    for (int32_t g = 1; p->heads == HEADS_MAX && g < c->n_group; g++) {
+        score_heads(p, view, c, g, 1, &w, w.head);
+        pi_kernels()->vec.take_max(out, w.head, c->n);
+    }
+}
+
+static const char *const heads_words[] = {[HEADS_MEAN] = "mean", [HEADS_MAX] = "max", NULL};
+
+static const struct policy_param own_params[] = {
+    RELAY_PARAMS,
+    {"heads", POLICY_TYPE_CHOICE, offsetof(struct params, heads), 0, 0, "mean",
+     "what the query heads of a KV head make of a key: the mean of q.k or the largest",
+     heads_words},
+    {"rank", POLICY_TYPE_CHOICE, offsetof(struct params, rank), 0, 0, "logits",
+     "what is averaged over the queries of a chunk and the heads of a group: logits or their "
+     "softmax",
+     read_rank_words},
+    {0},
+};
+
+static const struct policy_preset presets[] = {
+    {"quoka", "phase=both,gate=0,budget=1024,rank=softmax",
+     "as QuoKA compares with it: prompts, too"},
+    {0},
+};
+
+const struct read_policy read_tidaldecode = {
+    .name = "tidaldecode",
+    .summary = "what one layer chose, in the layers behind it",
+    .citation = "Yang et al., TidalDecode: Fast and Accurate LLM Decoding with Position Persistent "
+                "Sparse Attention, ICLR 2025, arXiv 2410.05076",
+    .defaults = "budget=256,gate=1,phase=decode",
+    .params = own_params,
+    .params_size = sizeof(struct params),
+    .presets = presets,
+    .check = relay_check,
+    .role = relay_role,
+    .scratch_size = scratch_size,
+    .score = score,
+};

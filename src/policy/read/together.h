@@ -1,0 +1,49 @@
+/*
+ * together.h - what a chunk's queries make of a key together. A mean of dot products is the dot
+ * product of the mean, so that methods which average logits score every key once, whatever the
+ * chunk. A mean of softmax weights is none, and goes through the lane for every query.
+ */
+#ifndef PI_READ_TOGETHER_H
+#define PI_READ_TOGETHER_H
+
+#include "policy/read/read.h"
+
+/* out [dim] = the mean of the chunk's queries of query heads [g0, g0 + n_g) of the group, tokens in
+   order and heads in order within a token. */
+void read_mean_query(const struct read_chunk *c, int32_t dim, int32_t g0, int32_t n_g, float *out);
+
+/* A job that scores the lane's first n slots by n_q queries, q [n_q][dim_k], into out. */
+struct kv_score_job read_score_job(const struct read_view *view, const struct read_chunk *c,
+                                   enum kv_score_kind kind, const float *q, int32_t n_q, int32_t n,
+                                   float *out);
+
+/* The methods that were made for one query say how to score by it, not what several queries do
+   together: the mean of their logits, or that of their softmax weights. */
+enum read_rank { READ_RANK_LOGITS, READ_RANK_SOFTMAX };
+extern const char *const read_rank_words[];
+
+/* row [n], finite, becomes exp(row - its largest); returns the sum. */
+double read_soften(float *row, int32_t n);
+
+/* Working memory of read_mean_weights. */
+struct read_soft {
+    float *q;    /* [dim_k] */
+    float *row;  /* [n + n_tok] */
+    void *score; /* [kv_score_scratch_bytes(g, 1)] */
+};
+
+/* Places the parts into base (NULL: counts alone), *used bytes into it. */
+void read_soft_place(const struct policy_model *model, int32_t n, int32_t n_tok, uint8_t *base,
+                     size_t *used, struct read_soft *soft);
+
+/* out [c->n] = the mean over the chunk's tokens and query heads [g0, g0 + n_g) of the softmax of
+   scale * score, of a kind that takes a query as it is, each over what its query sees. */
+void read_mean_weights(const struct read_view *view, const struct read_chunk *c,
+                       enum kv_score_kind kind, int32_t g0, int32_t n_g, struct read_soft *soft,
+                       float *out);
+
+/* Scores as policies may give them: what is no number, or beyond the largest, which sums of keys
+   near the largest float can come to, is as finite as it can be. */
+void read_clean(float *score, int32_t n);
+
+#endif

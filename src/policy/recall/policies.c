@@ -1,0 +1,228 @@
+/*
+ * policies.c - the table of recall's forms, their options, and the public listing. What an option
+ * does is the business of whoever reads it; here stands only what a text can say.
+ */
+#include "policy/recall/recall.h"
+
+#define COUNT_MAX (1 << 29) /* sums of several counts stay within int32_t */
+#define PASS_MAX 8192       /* the most tokens of a pass */
+#define SIZE_MAX_MEBIBYTES (1 << 30)
+
+/* ---- kv ---- */
+
+static const char *const score_words[] = {
+    [RECALL_ATTENTION] = "attention",
+    [RECALL_QUOKA] = "quoka",
+    [RECALL_BOUNDS] = "bounds",
+    [RECALL_TRIATTENTION] = "triattention",
+    NULL,
+};
+
+static const char *const combine_words[] = {
+    [RECALL_MAX] = "max",
+    [RECALL_SUM] = "sum",
+    NULL,
+};
+
+/* What is stored, or a storage type: 1 + its number. */
+static const char *const type_words[] = {
+    "stored", "f32", "f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", NULL,
+};
+
+#define AT(member) .offset = offsetof(struct recall_kv_options, member)
+static const struct policy_param kv_params[] = {
+    {"ram", POLICY_TYPE_SIZE, AT(ram), 0, SIZE_MAX_MEBIBYTES, "256MiB",
+     "host memory for what was evicted of all sequences", NULL},
+    {"file", POLICY_TYPE_TEXT, AT(file), 0, 0, "",
+     "a file for what does not fit there (none: it is lost)", NULL},
+    {"size", POLICY_TYPE_SIZE, AT(size), 0, SIZE_MAX_MEBIBYTES, "4GiB", "most bytes of that file",
+     NULL},
+    {"type", POLICY_TYPE_CHOICE, AT(type), 0, 0, "stored",
+     "how evicted entries are kept: stored (exactly as they were), f32, f16, q8_0, q4_0, turbo4, "
+     "turbo3 or turbo2",
+     type_words},
+    {"take", POLICY_TYPE_BUDGET, AT(take), 1, COUNT_MAX, "25%",
+     "what comes back at most: a share of the keep budget (25%), or entries of a lane; it is taken "
+     "out of that budget",
+     NULL},
+    {"score", POLICY_TYPE_CHOICE, AT(score), 0, 0, "attention",
+     "what evicted entries are judged by: attention (the weight that the queries would give them), "
+     "quoka (their likeness to the queries), bounds (the most that a page can give) or "
+     "triattention",
+     score_words},
+    {"combine", POLICY_TYPE_CHOICE, AT(combine), 0, 0, "max",
+     "what score=attention makes of several queries: the largest weight that one of them gives an "
+     "entry (max), or all that they give it (sum)",
+     combine_words},
+    {"queries", POLICY_TYPE_COUNT, AT(queries), 1, 4096, "32",
+     "queries of a recall and query head that quoka takes, those least like the others", NULL},
+    {"fade", POLICY_TYPE_COUNT, AT(fade), 0, 1024, "6",
+     "positions behind an entry over which its claim on bringing neighbours halves, with "
+     "score=attention (0: blocks)",
+     NULL},
+    {"block", POLICY_TYPE_COUNT, AT(block), 1, 1024, "24",
+     "evicted entries next to each other that come back together, with other scores or fade=0",
+     NULL},
+    {"last", POLICY_TYPE_COUNT, AT(last), 1, PASS_MAX, "32",
+     "last tokens of an evaluation of several, whose queries choose what comes back", NULL},
+    {"ask", POLICY_TYPE_REAL, AT(ask), 0, 1000, "0.3",
+     "share of its weight that evicted entries would get in a lane, at which a token evaluated "
+     "alone asks there (0: never)",
+     NULL},
+    {"every", POLICY_TYPE_COUNT, AT(every), 0, COUNT_MAX, "0",
+     "tokens evaluated alone from one recall to the next (0: such tokens recall nothing)", NULL},
+    {"stats", POLICY_TYPE_TEXT, AT(stats), 0, 0, "",
+     "statistics of the model's queries for score=triattention", NULL},
+    {0},
+};
+#undef AT
+
+/* ---- text ---- */
+
+#define AT(member) .offset = offsetof(struct recall_text_options, member)
+static const struct policy_param text_params[] = {
+    {"db", POLICY_TYPE_TEXT, AT(db), 0, 0, "",
+     "SQLite file with the evicted text (none: in memory, gone with the engine)", NULL},
+    {"session", POLICY_TYPE_TEXT, AT(session), 0, 0, "",
+     "name of a session that all sequences share (none: each has its own)", NULL},
+    {"url", POLICY_TYPE_TEXT, AT(url), 0, 0, "",
+     "an outside store with longctx-svc's endpoints, in place of the file", NULL},
+    {"embed", POLICY_TYPE_TEXT, AT(embed), 0, 0, "",
+     "GGUF embedding model whose vectors are compared beside the words", NULL},
+    {"alpha", POLICY_TYPE_REAL, AT(alpha), 0, 1000, "0.5",
+     "share of the vectors' similarity in a score, with embed", NULL},
+    {"top", POLICY_TYPE_COUNT, AT(top), 1, 64, "32", "most spans that are searched for sentences",
+     NULL},
+    {"floor", POLICY_TYPE_REAL, AT(floor), 0, 1000, "0.2", "least score of a span", NULL},
+    {"chars", POLICY_TYPE_COUNT, AT(chars), 1, 1 << 20, "8000", "most characters that are inserted",
+     NULL},
+    {"bleed", POLICY_TYPE_COUNT, AT(bleed), 0, 4096, "32",
+     "tokens that a run of evicted ones is widened by on both sides", NULL},
+    {"lost", POLICY_TYPE_REAL, AT(lost), 1, 1000, "0.5",
+     "share of the lanes that must have lost a token, for it to be evicted", NULL},
+    {"ttl", POLICY_TYPE_COUNT, AT(ttl), 0, COUNT_MAX, "1800",
+     "seconds that a session lives without use (0: for ever)", NULL},
+    {0},
+};
+#undef AT
+
+/* ---- the table ---- */
+
+static pith_status check_kv(const struct recall_config *c, pith_error *err)
+{
+    const struct recall_kv_options *o = &c->kv;
+    if (o->take.unit == POLICY_UNIT_BYTES)
+        return pi_fail(err, PITH_INVALID,
+                       "recall: take: %lld bytes: what comes back is a share of the keep budget "
+                       "(25%%) or a number of entries of a lane (128)",
+                       (long long)o->take.value);
+    if (o->take.unit == POLICY_UNIT_SHARE && o->take.value >= 1000000)
+        return pi_fail(err, PITH_INVALID,
+                       "recall: take: 100%% of the keep budget leaves nothing to keep");
+    if (o->score == RECALL_TRIATTENTION && o->stats[0] == '\0')
+        return pi_fail(err, PITH_INVALID,
+                       "recall: score: triattention needs the model's statistics (stats=FILE, made "
+                       "by pith calibrate)");
+    if (o->ram == 0 && o->file[0] == '\0')
+        return pi_fail(err, PITH_INVALID,
+                       "recall: ram: 0 bytes and no file: nothing that is evicted could come back");
+    return PITH_OK;
+}
+
+static pith_status check_text(const struct recall_config *c, pith_error *err)
+{
+    const struct recall_text_options *o = &c->text;
+    if (o->url[0] != '\0' && o->db[0] != '\0')
+        return pi_fail(err, PITH_INVALID,
+                       "recall: url: %.64s: an outside store takes the place of a file, and db is "
+                       "%.64s",
+                       o->url, o->db);
+    return PITH_OK;
+}
+
+static const struct form {
+    const char *name;
+    const char *summary;
+    const char *citation;
+    enum recall_kind kind;
+    const struct policy_param *params;
+    size_t offset; /* of the options in recall_config */
+    pith_status (*check)(const struct recall_config *c, pith_error *err);
+} forms[] = {
+    {"kv",
+     "evicted entries stay in a second tier, and the best for a turn's queries are read again", "",
+     RECALL_KV, kv_params, offsetof(struct recall_config, kv), check_kv},
+    {"text", "evicted spans are stored as text, and a turn's question finds them again",
+     "longctx-svc's rescue", RECALL_TEXT, text_params, offsetof(struct recall_config, text),
+     check_text},
+};
+
+static const struct form *form_at(int32_t i)
+{
+    return i >= 0 && (size_t)i < PI_LEN(forms) ? &forms[i] : NULL;
+}
+
+static const char *name_at(int32_t i)
+{
+    return form_at(i) != NULL ? form_at(i)->name : NULL;
+}
+
+static struct policy_options options_of(const struct form *f, struct recall_config *c)
+{
+    return (struct policy_options){
+        .verb = "recall",
+        .name = f->name,
+        .own = f->params,
+        .own_fields = c != NULL ? (uint8_t *)c + f->offset : NULL,
+    };
+}
+
+pith_status recall_config_parse(const char *text, struct recall_config *out, pith_error *err)
+{
+    struct recall_config c = {.kind = RECALL_NONE};
+    int32_t index;
+    const char *options;
+    /* An empty text is none, as a command line has it where an option is taken back. */
+    PI_TRY(policy_find("recall", text != NULL && text[0] == '\0' ? NULL : text, name_at, &index,
+                       &options, err));
+    if (index >= 0) {
+        const struct form *f = form_at(index);
+        struct policy_options o = options_of(f, &c);
+        c.kind = f->kind;
+        PI_TRY(policy_options_read(&o, options, err));
+        PI_TRY(f->check(&c, err));
+    }
+    *out = c;
+    return PITH_OK;
+}
+
+/* ---- the public listing ---- */
+
+pith_status pith_recall_policy(int32_t i, pith_policy_info *out)
+{
+    const struct form *f = form_at(i);
+    if (f == NULL)
+        return PITH_NOT_FOUND;
+    *out = (pith_policy_info){
+        .name = f->name,
+        .summary = f->summary,
+        .citation = f->citation,
+        .n_param = policy_count_params(f->params),
+    };
+    return PITH_OK;
+}
+
+pith_status pith_recall_param(int32_t i, int32_t j, pith_param_info *out)
+{
+    const struct form *f = form_at(i);
+    if (f == NULL)
+        return PITH_NOT_FOUND;
+    struct policy_options o = options_of(f, NULL);
+    return policy_param_info(&o, j, out);
+}
+
+pith_status pith_recall_check(const char *recall, pith_error *err)
+{
+    struct recall_config config;
+    return recall_config_parse(recall, &config, err);
+}

@@ -1,0 +1,176 @@
+/*
+ * recall.h - what was evicted comes back when a query needs it. Two forms: `kv` puts evicted
+ * entries into a second tier (host memory, then a file) and reads the best of them again at their
+ * own positions, exactly; `text` writes evicted spans as text and inserts what a new turn's
+ * question finds as a message. Neither changes what keep decides.
+ *
+ * Entries that came back are guests: they stand in lanes of their own, a second kv_seq of the
+ * engine's cache, which attention reads before the sequence's lanes (kv_attend_job.guests). They
+ * are replaced whole by the next recall. Their share of memory is taken out of the keep budget, so
+ * that both together hold what was asked for (but for short texts: recall_take_at), and keep's
+ * rounds, marks and victims know nothing of them.
+ *
+ * A recall comes with an evaluation of several tokens (a turn), for which its last `last` tokens
+ * are a pass of their own: layer by layer, after these queries are there and before they attend,
+ * each lane's guests are chosen by them. Their queries choose again after a round that comes
+ * before the next recall. A token that is evaluated alone chooses where it misses something (ask),
+ * with every=N each Nth in every lane.
+ */
+#ifndef PI_RECALL_H
+#define PI_RECALL_H
+
+#include "policy/keep/keep.h"
+#include "policy/policy.h"
+
+/* ---- options ---- */
+
+enum recall_kind { RECALL_NONE, RECALL_KV, RECALL_TEXT };
+
+enum recall_score {
+    RECALL_ATTENTION, /* the weight that the queries would give it beside the lane's own entries */
+    RECALL_QUOKA,     /* QuoKA's queries of the pass, cosine, the largest over them */
+    RECALL_BOUNDS,    /* the most that q.k can be between the bounds of a page of evicted entries */
+    RECALL_TRIATTENTION, /* the folded TriAttention score at the next position (needs statistics) */
+};
+
+/* What several queries make of an entry, with RECALL_ATTENTION. */
+enum recall_combine {
+    RECALL_MAX, /* the most that one of them gives it */
+    RECALL_SUM,
+};
+
+/* The options of `kv`. Sizes are bytes. */
+struct recall_kv_options {
+    int64_t ram;                  /* budget of the tier in host memory */
+    char file[POLICY_TEXT_SIZE];  /* the tier behind it; "": none */
+    int64_t size;                 /* budget of the file */
+    int32_t type;                 /* 0: as stored (exact), else 1 + enum kv_type for K and V */
+    struct policy_budget take;    /* of the keep budget: what guests may hold, a share of it or
+                                     entries of a lane */
+    int32_t score;                /* enum recall_score */
+    int32_t combine;              /* enum recall_combine */
+    int32_t queries;              /* QuoKA's N_Q */
+    int32_t fade;                 /* positions behind an entry over which its weight's claim on
+                                     neighbours halves; 0: blocks, as other scores have */
+    int32_t block;                /* evicted neighbours that come back together */
+    int32_t last;                 /* tokens of the recalling pass */
+    double ask;                   /* least share of a generated token's weight that evicted entries
+                                     would get for it to ask; 0: it does not */
+    int32_t every;                /* generated tokens from one recall to the next; 0: none */
+    char stats[POLICY_TEXT_SIZE]; /* of RECALL_TRIATTENTION */
+};
+
+/* The options of `text`. */
+struct recall_text_options {
+    char db[POLICY_TEXT_SIZE];      /* the SQLite file; "": in memory, gone with the engine */
+    char session[POLICY_TEXT_SIZE]; /* ""; each sequence has its own */
+    char url[POLICY_TEXT_SIZE];     /* an outside store (longctx-svc's endpoints); "": none */
+    char embed[POLICY_TEXT_SIZE];   /* a GGUF embedding model; "": BM25 alone */
+    double alpha;                   /* share of the cosine in a score with embeddings */
+    int32_t top;                    /* spans that are retrieved at most, 32 */
+    double floor;                   /* least score, 0 to 1 */
+    int32_t chars;                  /* most characters that are inserted, 8000 */
+    int32_t bleed;                  /* tokens that a run is widened by on both sides, 32 */
+    double lost;                    /* share of the lanes without it that makes a token evicted */
+    int32_t ttl;                    /* seconds a session lives without use, 1800; 0: for ever */
+};
+
+/* A plain value: copying it is allowed. */
+struct recall_config {
+    enum recall_kind kind;
+    struct recall_kv_options kv;
+    struct recall_text_options text;
+    struct keep_config whole; /* fitted, of `kv`: the keep policy with all of its budget */
+};
+
+/* "kv:ram=256MiB,file=PATH,size=4GiB,..." or "text:..."; NULL, "" and "none": nothing. INVALID. */
+pith_status recall_config_parse(const char *text, struct recall_config *out, pith_error *err);
+/* Whether it goes together with a keep policy, which was fitted (keep_config_fit): there must be
+   one. Of `kv` the guests' share is taken out of its budget, and it is fitted again. INVALID, with
+   the numbers; IO. */
+pith_status recall_config_fit(struct recall_config *c, const struct kv_geometry *g,
+                              struct keep_config *keep, pith_error *err);
+
+/* The most guests of a lane: what the lane's budget was lowered by; of a budget in bytes whole
+   pages of that. Where a budget that is a share of the tokens comes to less than what is protected,
+   what is protected stays and the guests have their share on top of it. c and keep were fitted
+   together, c is of `kv`. */
+int32_t recall_take_at(const struct recall_config *c, const struct keep_config *keep,
+                       const struct kv_geometry *g, int32_t layer, int32_t head,
+                       struct keep_point at);
+
+/* Bytes of pages that the guests of a sequence of n_token tokens take at most, beside
+   keep_bytes_at; 0 without `kv`. */
+int64_t recall_bytes_at(const struct recall_config *c, const struct keep_config *keep,
+                        const struct kv_geometry *g, int32_t n_token);
+
+/* ---- kv: the tier ---- */
+
+struct recall_tier;  /* an engine's */
+struct recall_store; /* what was evicted of one sequence */
+
+/* INVALID, FORMAT and UNSUPPORTED (the file is something else), those of the statistics, NOMEM,
+   each a sentence. Where the system does not give the file (no directory, no right, a full disk)
+   the tier has none; where it fails later nothing more is written there. Either is said once
+   (pi_log), and what is lost is counted. */
+pith_status recall_tier_create(const struct recall_kv_options *o, const struct policy_model *model,
+                               int32_t n_thread, struct recall_tier **out, pith_error *err);
+void recall_tier_free(struct recall_tier *tier); /* every store is freed before */
+
+pith_status recall_store_create(struct recall_tier *tier, struct recall_store **out,
+                                pith_error *err);
+void recall_store_free(struct recall_store *store);
+/* A copy that shares what is stored. */
+pith_status recall_store_fork(const struct recall_store *store, struct recall_store **out,
+                              pith_error *err);
+/* Forgets what was evicted at positions >= n_token. */
+void recall_store_truncate(struct recall_store *store, int32_t n_token);
+
+/* Before a lane of kv loses all entries but those at slots [n_kept], ascending: takes copies of the
+   others, as stored or in the tier's type. Nothing fails: what has no room pushes out what came
+   first, to the file or for good, and is counted. Different lanes at the same time. */
+void recall_store_remember(struct recall_store *store, const struct kv_seq *kv, int32_t layer,
+                           int32_t head, const int32_t *kept, int32_t n_kept);
+/* The same of one entry that is about to be overwritten. */
+void recall_store_remember_one(struct recall_store *store, const struct kv_seq *kv, int32_t layer,
+                               int32_t head, int32_t slot);
+
+/* Memory for recalls by n_tok tokens, before a pass. NOMEM. */
+pith_status recall_tier_reserve(struct recall_tier *tier, int32_t n_tok, pith_error *err);
+
+/* The queries of a recalling pass in the lane of one KV head, after rope. */
+struct recall_query {
+    int32_t layer;
+    int32_t head;
+    int32_t n_tok;
+    int32_t n_group;
+    int32_t pos0;   /* position of the first query */
+    const float *q; /* query (t, g) at q + t * q_stride + g * dim_k */
+    size_t q_stride;
+    const struct kv_seq *own; /* whose lane the queries read; of RECALL_ATTENTION */
+};
+
+/* Empties the lane of guests and fills it with at most n_most of the store's entries, those that
+   the queries want most, ascending by position; guests has the room (kv_seq_reserve, kv_seq_clear).
+   Depends on what was stored and the queries alone. Different lanes at the same time. Returns the
+   number of guests. */
+int32_t recall_store_choose(struct recall_store *store, const struct recall_query *query,
+                            struct kv_seq *guests, int32_t n_most, int32_t thread);
+
+/* The largest score that this thread's last choice saw in memory. */
+float recall_tier_best(const struct recall_tier *tier, int32_t thread);
+
+/* With RECALL_ATTENTION: the largest share of a query's weight that entries in memory would get
+   which are not among the guests. 0 with other scores. Threads as in recall_store_choose. */
+float recall_store_missed(const struct recall_store *store, const struct recall_query *query,
+                          const struct kv_seq *guests, int32_t thread);
+
+struct recall_counts {
+    int64_t n_stored;  /* entries of all lanes that are in the tier */
+    int64_t n_lost;    /* of those that were evicted: no longer there */
+    int64_t ram_bytes; /* of the store, pages counted once however many share them */
+    int64_t file_bytes;
+};
+void recall_store_count(const struct recall_store *store, struct recall_counts *out);
+
+#endif

@@ -1,0 +1,352 @@
+/*
+ * tier.c - the second tier: what it is made of, and the stores of sequences. Lanes are
+ * tier_shelf.c's, what comes back is tier_choose.c's. Invariant: pages in memory never take more
+ * than the budget, the file never grows beyond its own, and after a tier and its stores are made
+ * nothing that happens to them can fail.
+ */
+#include "policy/recall/tier.h"
+
+/* ---- making a tier ---- */
+
+/* A lane of a layer, as the tier stores it. */
+static struct kv_geometry lane_geometry(const struct recall_tier *tier, int32_t layer)
+{
+    const struct kv_geometry *g = &tier->model.g;
+    enum kv_type asked = (enum kv_type)(tier->o.type - 1);
+    return (struct kv_geometry){
+        .n_layer = 1,
+        .n_head = 1,
+        .dim_k = g->dim_k,
+        .dim_v = g->dim_v,
+        .page_len = RECALL_PAGE_LEN,
+        .type_k = tier->o.type > 0 ? asked : kv_layer_type_k(g, layer),
+        .type_v = tier->o.type > 0 ? asked : kv_layer_type_v(g, layer),
+        .index = KV_INDEX_NORM | (tier->o.score == RECALL_BOUNDS ? KV_INDEX_BOUNDS : 0),
+    };
+}
+
+static int32_t find_kind(struct recall_tier *tier, const struct kv_geometry *g)
+{
+    int32_t i = 0;
+    while (i < tier->n_kind &&
+           (tier->kind[i].type_k != g->type_k || tier->kind[i].type_v != g->type_v))
+        i++;
+    if (i == tier->n_kind) {
+        assert(i < RECALL_KINDS);
+        tier->kind[tier->n_kind++] = *g;
+    }
+    return i;
+}
+
+/* How many pages of every lane the memory has room for. */
+static pith_status count_pages(struct recall_tier *tier, pith_error *err)
+{
+    const struct policy_model *m = &tier->model;
+    int64_t all = 0;
+    for (int32_t i = 0; i < tier->n_shelf; i++) {
+        struct recall_shelf *shelf = &tier->shelf[i];
+        struct kv_geometry g = lane_geometry(tier, i / m->g.n_head);
+        pith_error why;
+        pith_status status = kv_geometry_check(&g, &why);
+        if (status != PITH_OK)
+            return pi_fail(err, status, "recall: type: %s", why.message);
+        shelf->number = i;
+        shelf->layer = i / m->g.n_head;
+        shelf->kind = find_kind(tier, &g);
+        shelf->page_bytes = kv_page_bytes(&g);
+        all += (int64_t)shelf->page_bytes;
+    }
+    if (tier->o.ram < all)
+        return pi_fail(err, PITH_INVALID,
+                       "recall: ram: %lld bytes are less than the %lld that a page of %d entries "
+                       "takes in each of %d lanes",
+                       (long long)tier->o.ram, (long long)all, RECALL_PAGE_LEN, tier->n_shelf);
+    tier->n_page = (int32_t)pi_min(tier->o.ram / all, RECALL_PAGES_MOST);
+    return PITH_OK;
+}
+
+static pith_status make_shelves(struct recall_tier *tier, pith_error *err)
+{
+    size_t dim = (size_t)tier->model.g.dim_k;
+    for (int32_t i = 0; i < tier->n_shelf; i++) {
+        struct recall_shelf *shelf = &tier->shelf[i];
+        shelf->n_page = tier->n_page;
+        shelf->key = pi_mem_alloc_n(PI_MEM_TABLE, 3 * dim, sizeof(float));
+        if (shelf->key == NULL)
+            return pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
+        PI_TRY(kv_cache_create(&tier->kind[shelf->kind], tier->n_page * (int64_t)shelf->page_bytes,
+                               &shelf->cache, err));
+    }
+    return PITH_OK;
+}
+
+/* What memory knows of the file: parts of one mapping, which costs what is used of it. */
+static size_t place_places(struct recall_tier *tier, uint8_t *base)
+{
+    size_t used = 0, n = (size_t)tier->n_place, dim = (size_t)tier->model.g.dim_k;
+    for (int32_t i = 0; i < tier->n_shelf; i++) {
+        struct recall_shelf *shelf = &tier->shelf[i];
+        shelf->place = pi_mem_part(base, &used, n, sizeof(*shelf->place));
+        shelf->free = pi_mem_part(base, &used, n, sizeof(*shelf->free));
+        shelf->bounds = pi_mem_part(base, &used, n * 2 * dim, sizeof(*shelf->bounds));
+    }
+    return used;
+}
+
+static pith_status make_places(struct recall_tier *tier, pith_error *err)
+{
+    if (tier->n_place == 0)
+        return PITH_OK;
+    tier->places_size = place_places(tier, NULL);
+    tier->places = pi_mem_map(PI_MEM_TABLE, tier->places_size);
+    if (tier->places == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory to know %d pages of a file in %d lanes",
+                       tier->n_place, tier->n_shelf);
+    place_places(tier, tier->places);
+    return PITH_OK;
+}
+
+static pith_status make_desks(struct recall_tier *tier, pith_error *err)
+{
+    for (int32_t t = 0; t < (tier->n_place > 0 ? tier->n_thread : 0); t++)
+        for (int32_t k = 0; k < tier->n_kind; k++) {
+            struct recall_desk *desk = &tier->work[t].desk[k];
+            int64_t page = (int64_t)kv_page_bytes(&tier->kind[k]);
+            PI_TRY(kv_cache_create(&tier->kind[k], RECALL_DESK_LEN * page, &desk->cache, err));
+            PI_TRY(kv_seq_create(desk->cache, &desk->kv, err));
+            PI_TRY(kv_seq_reserve(desk->kv, RECALL_DESK_LEN * RECALL_PAGE_LEN, err));
+        }
+    return PITH_OK;
+}
+
+static pith_status fill(struct recall_tier *tier, pith_error *err)
+{
+    PI_TRY(count_pages(tier, err));
+    PI_TRY(make_shelves(tier, err));
+    PI_TRY(recall_score_open(tier, err));
+    PI_TRY(recall_file_open(tier, err));
+    PI_TRY(make_places(tier, err));
+    return make_desks(tier, err);
+}
+
+pith_status recall_tier_create(const struct recall_kv_options *o, const struct policy_model *model,
+                               int32_t n_thread, struct recall_tier **out, pith_error *err)
+{
+    size_t n_shelf = (size_t)model->g.n_layer * (size_t)model->g.n_head;
+    struct recall_tier *tier = pi_mem_alloc(PI_MEM_TABLE, sizeof(*tier));
+    if (tier == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
+    tier->o = *o;
+    tier->model = *model;
+    tier->n_thread = n_thread;
+    tier->n_shelf = (int32_t)n_shelf;
+    atomic_init(&tier->file.closed, false);
+    atomic_init(&tier->file.read_spoke, false);
+    tier->shelf = pi_mem_alloc_n(PI_MEM_TABLE, n_shelf, sizeof(*tier->shelf));
+    tier->work = pi_mem_alloc_n(PI_MEM_TABLE, (size_t)n_thread, sizeof(*tier->work));
+    pith_status status = tier->shelf == NULL || tier->work == NULL
+                             ? pi_fail(err, PITH_NOMEM, "no memory for the tier of recall")
+                             : fill(tier, err);
+    if (status != PITH_OK) {
+        recall_tier_free(tier);
+        return status;
+    }
+    *out = tier;
+    return PITH_OK;
+}
+
+void recall_tier_free(struct recall_tier *tier)
+{
+    if (tier == NULL)
+        return;
+    assert(tier->first == NULL);
+    for (int32_t t = 0; tier->work != NULL && t < tier->n_thread; t++) {
+        for (int32_t k = 0; k < RECALL_KINDS; k++) {
+            kv_seq_free(tier->work[t].desk[k].kv);
+            kv_cache_free(tier->work[t].desk[k].cache);
+        }
+        pi_mem_unmap(PI_MEM_SCRATCH, tier->work[t].block, tier->work[t].block_size);
+    }
+    for (int32_t i = 0; tier->shelf != NULL && i < tier->n_shelf; i++) {
+        kv_cache_free(tier->shelf[i].cache);
+        pi_mem_free(tier->shelf[i].key);
+    }
+    recall_score_close(tier);
+    recall_file_close(tier);
+    pi_mem_unmap(PI_MEM_TABLE, tier->places, tier->places_size);
+    pi_mem_free(tier->work);
+    pi_mem_free(tier->shelf);
+    pi_mem_free(tier);
+}
+
+/* ---- stores ---- */
+
+/* Stamps and refs of all rows, parts of one mapping. */
+static size_t place_rows(const struct recall_tier *tier, struct recall_row *row, uint8_t *base)
+{
+    size_t used = 0;
+    for (int32_t i = 0; i < tier->n_shelf; i++) {
+        row[i].stamp = pi_mem_part(base, &used, (size_t)tier->n_page, sizeof(*row[i].stamp));
+        row[i].ref = pi_mem_part(base, &used, (size_t)tier->n_place, sizeof(*row[i].ref));
+    }
+    return used;
+}
+
+/* A store whose rows have no sequences yet. */
+static pith_status make_store(struct recall_tier *tier, struct recall_store **out, pith_error *err)
+{
+    struct recall_store *store = pi_mem_alloc(PI_MEM_TABLE, sizeof(*store));
+    struct recall_row *row =
+        pi_mem_alloc_n(PI_MEM_TABLE, (size_t)tier->n_shelf, sizeof(*store->row));
+    if (store != NULL && row != NULL) {
+        store->row = row;
+        store->block_size = place_rows(tier, row, NULL);
+        store->block = pi_mem_map(PI_MEM_TABLE, store->block_size);
+    }
+    if (store == NULL || row == NULL || store->block == NULL) {
+        pi_mem_free(row);
+        pi_mem_free(store);
+        return pi_fail(err, PITH_NOMEM, "no memory to remember %d lanes", tier->n_shelf);
+    }
+    place_rows(tier, row, store->block);
+    store->tier = tier;
+    store->id = tier->n_store++;
+    store->next = tier->first;
+    if (tier->first != NULL)
+        tier->first->prev = store;
+    tier->first = store;
+    *out = store;
+    return PITH_OK;
+}
+
+pith_status recall_store_create(struct recall_tier *tier, struct recall_store **out,
+                                pith_error *err)
+{
+    struct recall_store *store;
+    pith_status status = make_store(tier, &store, err);
+    if (status != PITH_OK)
+        return status;
+    for (int32_t i = 0; i < tier->n_shelf && status == PITH_OK; i++) {
+        status = kv_seq_create(tier->shelf[i].cache, &store->row[i].kv, err);
+        if (status == PITH_OK)
+            status = kv_seq_reserve_table(store->row[i].kv, tier->n_page * RECALL_PAGE_LEN, err);
+    }
+    if (status != PITH_OK) {
+        recall_store_free(store);
+        return status;
+    }
+    *out = store;
+    return PITH_OK;
+}
+
+void recall_store_free(struct recall_store *store)
+{
+    if (store == NULL)
+        return;
+    struct recall_tier *tier = store->tier;
+    for (int32_t i = 0; i < tier->n_shelf; i++)
+        recall_row_free(&tier->shelf[i], &store->row[i]);
+    if (store->prev != NULL)
+        store->prev->next = store->next;
+    else
+        tier->first = store->next;
+    if (store->next != NULL)
+        store->next->prev = store->prev;
+    pi_mem_unmap(PI_MEM_TABLE, store->block, store->block_size);
+    pi_mem_free(store->row);
+    pi_mem_free(store);
+}
+
+/* The list stands with the newest first, and a row without a sequence is no row: so it is filled
+   before anything else happens to the tier. */
+static pith_status fork_row(struct recall_shelf *shelf, const struct recall_row *from,
+                            struct recall_row *to, pith_error *err)
+{
+    PI_TRY(kv_seq_fork(from->kv, &to->kv, err));
+    PI_TRY(kv_seq_reserve_table(to->kv, shelf->n_page * RECALL_PAGE_LEN - kv_lane_len(to->kv, 0, 0),
+                                err));
+    memcpy(to->stamp, from->stamp, (size_t)kv_lane_runs(from->kv, 0, 0) * sizeof(*to->stamp));
+    for (int32_t i = 0; i < from->n_ref; i++) {
+        int32_t at = (int32_t)(((int64_t)from->first_ref + i) % shelf->n_place);
+        to->ref[i] = from->ref[at];
+        shelf->place[to->ref[i].place].n_ref++;
+        to->n_ref++;
+    }
+    to->n_file = from->n_file;
+    to->n_lost = from->n_lost;
+    return PITH_OK;
+}
+
+pith_status recall_store_fork(const struct recall_store *from, struct recall_store **out,
+                              pith_error *err)
+{
+    struct recall_tier *tier = from->tier;
+    struct recall_store *store;
+    PI_TRY(make_store(tier, &store, err));
+    for (int32_t i = 0; i < tier->n_shelf; i++) {
+        pith_status status = fork_row(&tier->shelf[i], &from->row[i], &store->row[i], err);
+        if (status != PITH_OK) {
+            recall_store_free(store);
+            return status;
+        }
+    }
+    *out = store;
+    return PITH_OK;
+}
+
+void recall_store_truncate(struct recall_store *store, int32_t n_token)
+{
+    for (int32_t i = 0; i < store->tier->n_shelf; i++)
+        recall_row_truncate(store, i, n_token);
+}
+
+/* ---- remembering ---- */
+
+static int32_t shelf_of(const struct recall_store *store, int32_t layer, int32_t head)
+{
+    return layer * store->tier->model.g.n_head + head;
+}
+
+void recall_store_remember(struct recall_store *store, const struct kv_seq *kv, int32_t layer,
+                           int32_t head, const int32_t *kept, int32_t n_kept)
+{
+    int32_t shelf = shelf_of(store, layer, head), slots[RECALL_PAGE_LEN], k = 0;
+    for (int32_t i = 0; i < kv_lane_runs(kv, layer, head); i++) {
+        struct kv_run run = kv_lane_run(kv, layer, head, i);
+        int32_t n = 0;
+        for (int32_t s = run.slot; s < run.slot + run.n; s++) {
+            if (k < n_kept && kept[k] == s)
+                k++;
+            else
+                slots[n++] = s;
+        }
+        /* Keys were rotated for where they were written: they come back there or not at all. */
+        if (run.delta != 0)
+            store->row[shelf].n_lost += n;
+        else if (n > 0)
+            recall_row_add(store, shelf, kv, layer, head, slots, n);
+    }
+}
+
+void recall_store_remember_one(struct recall_store *store, const struct kv_seq *kv, int32_t layer,
+                               int32_t head, int32_t slot)
+{
+    int32_t shelf = shelf_of(store, layer, head);
+    if (kv_lane_pos(kv, layer, head, slot) != kv_lane_written_pos(kv, layer, head, slot))
+        store->row[shelf].n_lost++;
+    else
+        recall_row_add(store, shelf, kv, layer, head, &slot, 1);
+}
+
+void recall_store_count(const struct recall_store *store, struct recall_counts *out)
+{
+    *out = (struct recall_counts){0};
+    for (int32_t i = 0; i < store->tier->n_shelf; i++) {
+        const struct recall_shelf *shelf = &store->tier->shelf[i];
+        const struct recall_row *row = &store->row[i];
+        out->n_stored += kv_lane_len(row->kv, 0, 0) + row->n_file;
+        out->n_lost += row->n_lost;
+        out->ram_bytes += kv_lane_pages(row->kv, 0, 0) * (int64_t)shelf->page_bytes;
+        out->file_bytes += row->n_ref * shelf->place_bytes;
+    }
+}

@@ -1,0 +1,212 @@
+/*
+ * policies.c - the table of share policies, their options and what these mean for memory, and the
+ * public listing. What an option does is the business of whoever reads it; here stands what a text
+ * can say and what cannot work together.
+ */
+#include "policy/share/share.h"
+
+#include "policy/share/internal.h"
+
+#define RUNS_MAX 4096
+#define SEED_MAX (1 << 30)
+#define DISTANCE_MAX 1000000 /* in thousandths */
+
+static const char *const form_words[] = {[SHARE_RMS] = "rms", [SHARE_PAPER] = "paper", NULL};
+static const char *const mode_words[] = {
+    [SHARE_POSITIONAL] = "positional", [SHARE_LITERAL] = "literal", NULL};
+static const char *const yes_words[] = {"no", "yes", NULL};
+
+#define AT(member) .offset = offsetof(struct share_options, member)
+
+/* What both policies have. */
+#define MODE_PARAM                                                                                 \
+    {                                                                                              \
+        "mode", POLICY_TYPE_CHOICE, AT(mode), 0, 0, "positional",                                  \
+            "how what is shared is read: positional (at the positions of the page that went) or "  \
+            "literal (the paper's: where it was written, counting for both)",                      \
+            mode_words                                                                             \
+    }
+#define RUNS_PARAM                                                                                 \
+    {                                                                                              \
+        "runs", POLICY_TYPE_COUNT, AT(runs), 1, RUNS_MAX, "2",                                     \
+            "with --keep: most stretches of a lane that are read elsewhere, which packing leaves " \
+            "apart and memory is set aside for",                                                   \
+            NULL                                                                                   \
+    }
+
+static const struct policy_param memshare_params[] = {
+    {"step", POLICY_TYPE_REAL, AT(step), 0, 1000, "0.8",
+     "steps are alike where the cosine of their bags of tokens is above this, to thousandths",
+     NULL},
+    {"block", POLICY_TYPE_REAL, AT(block), 0, DISTANCE_MAX, "0.15",
+     "pages stand for each other where their distance is below this; of form=paper the paper has "
+     "0.8",
+     NULL},
+    {"relative", POLICY_TYPE_REAL, AT(relative), 0, 2000, "0.5",
+     "and with form=rms their difference is below this part of what they hold", NULL},
+    {"form", POLICY_TYPE_CHOICE, AT(form), 0, 0, "rms",
+     "the distance of two pages: rms (of an element of K and V) or paper (as MemShare writes it, "
+     "which depends on the model's shape)",
+     form_words},
+    MODE_PARAM,
+    {"candidates", POLICY_TYPE_COUNT, AT(candidates), 1, SHARE_CANDIDATES_MAX, "8",
+     "most similar steps that a step is compared with", NULL},
+    {"across", POLICY_TYPE_CHOICE, AT(across), 0, 0, "no",
+     "yes: other sequences' steps are candidates, too; one user's text then shows in what another "
+     "is answered, and answers depend on company",
+     yes_words},
+    RUNS_PARAM,
+    {"loose", POLICY_TYPE_REAL, AT(loose), 1000, 100000, "1.5",
+     "factor of block and relative where memory runs out", NULL},
+    {0},
+};
+
+static const struct policy_param random_params[] = {
+    {"share", POLICY_TYPE_REAL, AT(share), 0, 1000, "0.2",
+     "part of the pages of steps that are shared, each with one taken by chance", NULL},
+    {"seed", POLICY_TYPE_COUNT, AT(seed), 0, SEED_MAX, "0", "of the chance", NULL},
+    MODE_PARAM,
+    RUNS_PARAM,
+    {0},
+};
+#undef AT
+
+/* ---- the table ---- */
+
+static pith_status check_memshare(const struct share_options *o, pith_error *err)
+{
+    if (o->across == 1 && o->mode == SHARE_LITERAL)
+        return pi_fail(err, PITH_INVALID,
+                       "share: across: with mode=literal an entry counts for several of its own "
+                       "sequence, which another's cannot");
+    return PITH_OK;
+}
+
+static const struct policy {
+    const char *name;
+    const char *summary;
+    const char *citation;
+    enum share_kind kind;
+    const struct policy_param *params;
+    pith_status (*check)(const struct share_options *o, pith_error *err); /* NULL: nothing */
+} policies[] = {
+    {"memshare", "pages of a step stand for those of an earlier step that says about the same",
+     "MemShare: Memory Efficient Inference for Large Reasoning Models through KV Cache Reuse",
+     SHARE_MEMSHARE, memshare_params, check_memshare},
+    {"random", "as many pages as it is told, with pages taken by chance: a control",
+     "MemShare's control", SHARE_RANDOM, random_params, NULL},
+};
+
+static const struct policy *policy_at(int32_t i)
+{
+    return i >= 0 && (size_t)i < PI_LEN(policies) ? &policies[i] : NULL;
+}
+
+static const char *name_at(int32_t i)
+{
+    return policy_at(i) != NULL ? policy_at(i)->name : NULL;
+}
+
+static struct policy_options options_of(const struct policy *p, struct share_options *fields)
+{
+    return (struct policy_options){
+        .verb = "share", .name = p->name, .own = p->params, .own_fields = fields};
+}
+
+pith_status share_config_parse(const char *text, struct share_config *out, pith_error *err)
+{
+    struct share_config c = {.kind = SHARE_NONE};
+    int32_t index;
+    const char *options;
+    /* An empty text is none, as a command line has it where an option is taken back. */
+    PI_TRY(policy_find("share", text != NULL && text[0] == '\0' ? NULL : text, name_at, &index,
+                       &options, err));
+    if (index >= 0) {
+        const struct policy *p = policy_at(index);
+        struct policy_options o = options_of(p, &c.options);
+        c.kind = p->kind;
+        PI_TRY(policy_options_read(&o, options, err));
+        if (p->check != NULL)
+            PI_TRY(p->check(&c.options, err));
+    }
+    *out = c;
+    return PITH_OK;
+}
+
+bool share_config_same(const struct share_config *a, const struct share_config *b)
+{
+    if (a->kind != b->kind || a->kind == SHARE_NONE)
+        return a->kind == b->kind;
+    const struct policy_param *params = a->kind == SHARE_MEMSHARE ? memshare_params : random_params;
+    return policy_fields_same(params, &a->options, &b->options);
+}
+
+pith_status share_config_fit(struct share_config *c, const struct keep_config *keep,
+                             const struct recall_config *recall, pith_error *err)
+{
+    if (c->kind == SHARE_NONE)
+        return PITH_OK;
+    c->evicts = keep->policy != NULL;
+    if (c->evicts && keep->rules.overwrite == 1)
+        return pi_fail(err, PITH_INVALID,
+                       "share: keep %s overwrites entries in their pages, of which each would have "
+                       "to be copied first where it is shared: overwrite=off leaves rounds",
+                       keep->policy->name);
+    if (c->evicts && keep_config_places(keep) && c->options.mode == SHARE_POSITIONAL)
+        return pi_fail(err, PITH_INVALID,
+                       "share: mode: keep %s reads its first entries at places of its own, and "
+                       "knows nothing of others that do: mode=literal goes with it",
+                       keep->policy->name);
+    if (recall->kind == RECALL_TEXT)
+        return pi_fail(err, PITH_INVALID,
+                       "share: recall text would take tokens for evicted whose entries are read "
+                       "from another page");
+    return PITH_OK;
+}
+
+/* ---- memory ---- */
+
+int64_t share_bytes_at(const struct share_config *c, const struct kv_geometry *g, int32_t n_token,
+                       int32_t n_entry)
+{
+    if (c->kind == SHARE_NONE || n_entry >= n_token)
+        return 0;
+    /* A sequence takes no more pages than without a policy, until a round packs it: that leaves a
+       page's places apart at either end of a stretch that is read elsewhere. */
+    int64_t n_page = 2 * (int64_t)c->options.runs;
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < g->n_layer; l++)
+        bytes += n_page * g->n_head * (int64_t)kv_layer_page_bytes(g, l);
+    return bytes;
+}
+
+/* ---- the public listing ---- */
+
+pith_status pith_share_policy(int32_t i, pith_policy_info *out)
+{
+    const struct policy *p = policy_at(i);
+    if (p == NULL)
+        return PITH_NOT_FOUND;
+    *out = (pith_policy_info){
+        .name = p->name,
+        .summary = p->summary,
+        .citation = p->citation,
+        .n_param = policy_count_params(p->params),
+    };
+    return PITH_OK;
+}
+
+pith_status pith_share_param(int32_t i, int32_t j, pith_param_info *out)
+{
+    const struct policy *p = policy_at(i);
+    if (p == NULL)
+        return PITH_NOT_FOUND;
+    struct policy_options o = options_of(p, NULL);
+    return policy_param_info(&o, j, out);
+}
+
+pith_status pith_share_check(const char *share, pith_error *err)
+{
+    struct share_config config;
+    return share_config_parse(share, &config, err);
+}

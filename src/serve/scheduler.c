@@ -1,0 +1,453 @@
+/*
+ * scheduler.c - the queue between threads and the public functions: what is submitted is checked
+ * and copied here, what is cancelled is found here, and numbers are shown. It knows nothing of
+ * steps.
+ *
+ * Invariant: a request is in `live` from its submission until its last answer ends, and only then
+ * can it be cancelled. No callback is called with the lock held.
+ */
+#include "serve/scheduler.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+#include "policy/identity.h"
+
+#define MAX_SEQ 65536
+#define MAX_QUEUE (1 << 24)
+#define MAX_WAIT_S 1e9 /* some thirty years: a time that the clock can tell */
+
+/* ---- params ---- */
+
+void pith_scheduler_params_default(pith_scheduler_params *out)
+{
+    *out = (pith_scheduler_params){
+        .n_seq = 256,
+        .n_queue = 1024,
+        .reserve = -1.0,
+        .watermark = 0.01,
+        .swap_bytes = INT64_C(1) << 30,
+        .max_preempt = 3,
+    };
+}
+
+void pith_request_default(pith_request *out)
+{
+    *out = (pith_request){.n_answer = 1};
+}
+
+static pith_status check_count(const char *field, int64_t value, int64_t min, int64_t max,
+                               pith_error *err)
+{
+    if (value < min || value > max)
+        return pi_fail(err, PITH_INVALID, "%s: %lld is not in %lld..%lld", field, (long long)value,
+                       (long long)min, (long long)max);
+    return PITH_OK;
+}
+
+/* Each comparison is written so that NaN fails it. */
+static pith_status check_params(const pith_scheduler_params *p, pith_error *err)
+{
+    PI_TRY(check_count("n_seq", p->n_seq, 1, MAX_SEQ, err));
+    PI_TRY(check_count("n_queue", p->n_queue, 1, MAX_QUEUE, err));
+    PI_TRY(check_count("step_tokens", p->step_tokens, 0, INT32_MAX, err));
+    PI_TRY(check_count("swap_bytes", p->swap_bytes, 0, INT64_MAX, err));
+    PI_TRY(check_count("max_preempt", p->max_preempt, 0, INT32_MAX, err));
+    if (!(p->reserve <= 1.0))
+        return pi_fail(err, PITH_INVALID, "reserve: %g is above 1", p->reserve);
+    if (!(p->watermark >= 0.0 && p->watermark <= 1.0))
+        return pi_fail(err, PITH_INVALID, "watermark: %g is not between 0 and 1", p->watermark);
+    return PITH_OK;
+}
+
+/* ---- making and freeing ---- */
+
+/* All that entries depend on beside tokens: the model, and how they are stored. Policies do not
+   belong to it, because only what they left alone is ever published. */
+static pith_status make_prefixes(struct pith_scheduler *s, pith_error *err)
+{
+    const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
+    char salt[256];
+    if (s->params.no_prefix || !pi_engine_takes_prefixes(s->engine))
+        return PITH_OK;
+    snprintf(salt, sizeof(salt),
+             "model=%016llx,%dx%d,k=%s:%s=%d+%d,v=%s:%s=%d+%d,page=%d,index=%u:%d",
+             (unsigned long long)policy_fingerprint(s->engine->model), g->n_layer, g->n_head,
+             kv_type_name(g->type_k), kv_type_name(g->edge_k.type), g->edge_k.first, g->edge_k.last,
+             kv_type_name(g->type_v), kv_type_name(g->edge_v.type), g->edge_v.first, g->edge_v.last,
+             g->page_len, g->index, g->index_dim);
+    return prefix_create(s->engine->kv, salt, &s->prefix, err);
+}
+
+static pith_status make_lists(struct pith_scheduler *s, pith_error *err)
+{
+    size_t n = (size_t)s->params.n_seq;
+    s->running = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(*s->running));
+    s->item_of = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(*s->item_of));
+    s->items = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(*s->items));
+    if (s->running == NULL || s->item_of == NULL || s->items == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for %d running answers", s->params.n_seq);
+    return PITH_OK;
+}
+
+/* What create made, the lock apart. */
+static void free_parts(struct pith_scheduler *s)
+{
+    prefix_free(s->prefix);
+    pi_mem_free(s->running);
+    pi_mem_free(s->item_of);
+    pi_mem_free(s->items);
+    pi_mem_free(s->live);
+    pi_mem_free(s);
+}
+
+pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_params *params,
+                                  pith_scheduler **out, pith_error *err)
+{
+    pith_scheduler_params defaults;
+    pith_scheduler_params_default(&defaults);
+    if (params == NULL)
+        params = &defaults;
+    if (engine == NULL || out == NULL)
+        return pi_fail(err, PITH_INVALID, "pith_scheduler_create: engine and out must not be NULL");
+    PI_TRY(check_params(params, err));
+    if (engine->recall != NULL && engine->recall->text != NULL)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "recall: text changes prompts while they are read, which a scheduler does "
+                       "not do");
+    struct pith_scheduler *s = pi_mem_alloc(PI_MEM_OTHER, sizeof(*s));
+    if (s == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a scheduler");
+    pith_kv_stats kv;
+    pith_engine_kv_stats(engine, &kv);
+    s->engine = engine;
+    s->params = *params;
+    s->kv_bytes = kv.reserved_bytes;
+    s->next_deadline = INFINITY;
+    pith_status status = make_lists(s, err);
+    if (status == PITH_OK)
+        status = make_prefixes(s, err);
+    if (status == PITH_OK)
+        status = pi_lock_init(&s->lock, err);
+    if (status != PITH_OK) {
+        free_parts(s);
+        return status;
+    }
+    *out = s;
+    return PITH_OK;
+}
+
+struct request *scheduler_collect(struct pith_scheduler *s)
+{
+    pi_lock_take(&s->lock);
+    struct request *r = s->inbox, *cancelled = s->cancelled;
+    s->inbox = NULL;
+    s->cancelled = NULL;
+    pi_lock_give(&s->lock);
+    for (struct request *next; r != NULL; r = next) {
+        next = r->next;
+        r->next = NULL;
+        s->next_deadline = fmin(s->next_deadline, r->deadline);
+        scheduler_enqueue(s, &r->answer[0]);
+    }
+    return cancelled;
+}
+
+void scheduler_free_dead(struct pith_scheduler *s)
+{
+    while (s->dead != NULL) {
+        struct request *r = s->dead;
+        s->dead = r->next;
+        pi_mem_free(r);
+    }
+}
+
+void pith_scheduler_free(pith_scheduler *s)
+{
+    pith_error why;
+    if (s == NULL)
+        return;
+    pi_fail(&why, PITH_CANCELLED, "the scheduler was freed");
+    pi_lock_take(&s->lock);
+    s->closing = true;
+    pi_lock_give(&s->lock);
+    s->stepping = true; /* callbacks cannot step any more */
+    scheduler_collect(s);
+    while (s->n_live > 0) /* nobody adds any */
+        scheduler_fail_request(s, s->live[0], &why);
+    scheduler_free_dead(s);
+    pi_lock_destroy(&s->lock);
+    free_parts(s);
+}
+
+/* ---- submitting ---- */
+
+static pith_status check_ids(const char *what, const int32_t *ids, int32_t n, int32_t n_vocab,
+                             pith_error *err)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= n_vocab)
+            return pi_fail(err, PITH_INVALID, "%s: token %d: id %d is not in 0..%d", what, i,
+                           ids[i], n_vocab - 1);
+    return PITH_OK;
+}
+
+static pith_status check_prompt(const struct pith_scheduler *s, const pith_request *q,
+                                pith_error *err)
+{
+    const struct pi_hparams *hp = &s->engine->model->hp;
+    if (q->prompt == NULL || q->n_prompt < 1)
+        return pi_fail(err, PITH_INVALID, "n_prompt: a prompt has at least one token, not %d",
+                       q->n_prompt);
+    if (q->n_prompt > hp->n_ctx_train)
+        return pi_fail(err, PITH_CONTEXT,
+                       "n_prompt: %d tokens are more than the model's context of %d", q->n_prompt,
+                       hp->n_ctx_train);
+    PI_TRY(check_ids("prompt", q->prompt, q->n_prompt, hp->n_vocab, err));
+    if (s->engine->keep != NULL)
+        PI_TRY(keep_check_prompt(s->engine->keep, q->n_prompt, err));
+    return PITH_OK;
+}
+
+static pith_status check_request(const struct pith_scheduler *s, const pith_request *q,
+                                 const pith_generate_params *p, pith_error *err)
+{
+    struct pi_output out;
+    PI_TRY(check_prompt(s, q, err));
+    PI_TRY(check_count("n_answer", q->n_answer, 1, s->params.n_seq, err));
+    PI_TRY(check_count("n_predict", p->n_predict, -1, INT32_MAX - q->n_prompt, err));
+    PI_TRY(check_count("n_forced", q->n_forced, 0, INT32_MAX - q->n_prompt, err));
+    if (q->n_forced > 0 && q->forced == NULL)
+        return pi_fail(err, PITH_INVALID, "n_forced: %d tokens without a list", q->n_forced);
+    PI_TRY(check_ids("forced", q->forced, q->n_forced, s->engine->model->hp.n_vocab, err));
+    PI_TRY(check_count("n_stop", p->n_stop, 0, INT32_MAX, err));
+    if (!(q->deadline_s >= 0.0))
+        return pi_fail(err, PITH_INVALID, "deadline_s: %g is not 0 or more", q->deadline_s);
+    if (p->n_stop > 0 && p->stop == NULL)
+        return pi_fail(err, PITH_INVALID, "n_stop: %d strings without a list", p->n_stop);
+    for (int32_t i = 0; i < p->n_stop; i++)
+        if (p->stop[i] == NULL)
+            return pi_fail(err, PITH_INVALID, "stop: string %d is NULL", i);
+    /* The sampler and the stop strings say best what is wrong with them. */
+    pith_status status = pi_output_init(&out, s->engine->model, p, 0, q->on_token != NULL, err);
+    pi_output_free(&out);
+    return status;
+}
+
+/* Whether the request fits in an empty pool; without n_predict its prompt has to. */
+static pith_status check_size(const struct pith_scheduler *s, const struct request *r,
+                              pith_error *err)
+{
+    int32_t n = r->params.n_predict < 0 ? r->n_prompt : scheduler_final(s, r);
+    int64_t bytes = scheduler_bytes(s, r, n);
+    if (bytes <= s->kv_bytes)
+        return PITH_OK;
+    return pi_fail(err, PITH_KV_FULL,
+                   "a prompt of %d tokens with n_predict %d takes %lld bytes of KV memory, and "
+                   "there are %lld",
+                   r->n_prompt, r->params.n_predict, (long long)bytes, (long long)s->kv_bytes);
+}
+
+/* The request's parts in one block; with base NULL they are only counted. Returns their bytes. */
+static size_t place(struct request *r, const pith_request *q, const pith_generate_params *p,
+                    const char ***stop, char **text, uint8_t *base)
+{
+    size_t used = pi_align(sizeof(*r), 64), n_text = 0;
+    for (int32_t i = 0; i < p->n_stop; i++)
+        n_text += strlen(p->stop[i]) + 1;
+    int32_t *prompt = pi_mem_part(base, &used, (size_t)q->n_prompt, sizeof(*prompt));
+    int32_t *forced = pi_mem_part(base, &used, (size_t)q->n_forced, sizeof(*forced));
+    struct answer *answer = pi_mem_part(base, &used, (size_t)q->n_answer, sizeof(*answer));
+    pith_logit_bias *bias = pi_mem_part(base, &used, (size_t)p->sample.n_bias, sizeof(*bias));
+    *stop = pi_mem_part(base, &used, (size_t)p->n_stop, sizeof(**stop));
+    *text = pi_mem_part(base, &used, n_text, 1);
+    if (base == NULL)
+        return used;
+    r->prompt = prompt;
+    r->forced = forced;
+    r->answer = answer;
+    r->params = *p;
+    r->params.sample.bias = bias;
+    r->params.stop = *stop;
+    memcpy(prompt, q->prompt, (size_t)q->n_prompt * sizeof(*prompt));
+    if (q->n_forced > 0)
+        memcpy(forced, q->forced, (size_t)q->n_forced * sizeof(*forced));
+    if (p->sample.n_bias > 0)
+        memcpy(bias, p->sample.bias, (size_t)p->sample.n_bias * sizeof(*bias));
+    return used;
+}
+
+static struct request *copy_request(const pith_request *q, const pith_generate_params *p)
+{
+    const char **stop;
+    char *text;
+    struct request *r = pi_mem_alloc(PI_MEM_OTHER, place(NULL, q, p, &stop, &text, NULL));
+    if (r == NULL)
+        return NULL;
+    place(r, q, p, &stop, &text, (uint8_t *)r);
+    for (int32_t i = 0; i < p->n_stop; i++) {
+        size_t size = strlen(p->stop[i]) + 1;
+        stop[i] = memcpy(text, p->stop[i], size);
+        text += size;
+    }
+    r->priority = q->priority;
+    r->n_prompt = q->n_prompt;
+    r->n_forced = q->n_forced;
+    r->n_answer = r->n_left = q->n_answer;
+    r->on_token = q->on_token;
+    r->on_done = q->on_done;
+    r->user = q->user;
+    for (int32_t i = 0; i < r->n_answer; i++)
+        r->answer[i] = (struct answer){
+            .request = r,
+            .index = i,
+            .state = i == 0 ? ANSWER_QUEUED : ANSWER_SIBLING,
+            .n_known = r->n_prompt,
+        };
+    r->submitted_at = pi_time_s();
+    r->deadline = q->deadline_s > 0.0 ? r->submitted_at + q->deadline_s : INFINITY;
+    return r;
+}
+
+/* Puts the request into the inbox; the lock is held. */
+static pith_status add_request(struct pith_scheduler *s, struct request *r, pith_error *err)
+{
+    if (s->closing)
+        return pi_fail(err, PITH_CANCELLED, "the scheduler is being freed");
+    if (s->n_waiting >= s->params.n_queue)
+        return pi_fail(err, PITH_BUSY, "n_queue: %d requests wait already", s->n_waiting);
+    if (s->n_live == s->cap_live) {
+        int32_t cap = 2 * s->cap_live + 16;
+        struct request **live = pi_mem_grow(PI_MEM_OTHER, s->live, (size_t)cap, sizeof(*live));
+        if (live == NULL)
+            return pi_fail(err, PITH_NOMEM, "no memory for a list of %d requests", cap);
+        s->live = live;
+        s->cap_live = cap;
+    }
+    r->id = ++s->next_id;
+    r->in_queue = true;
+    s->live[s->n_live++] = r;
+    s->n_waiting++;
+    *(s->inbox != NULL ? &s->inbox_last->next : &s->inbox) = r;
+    s->inbox_last = r;
+    pi_lock_wake(&s->lock);
+    return PITH_OK;
+}
+
+pith_status pith_scheduler_submit(pith_scheduler *s, const pith_request *request, int64_t *id,
+                                  pith_error *err)
+{
+    struct request *r = NULL;
+    pith_generate_params defaults;
+    pith_generate_params_default(&defaults);
+    if (s == NULL || request == NULL)
+        return pi_fail(err, PITH_INVALID,
+                       "pith_scheduler_submit: scheduler and request must not be NULL");
+    const pith_generate_params *p = request->params != NULL ? request->params : &defaults;
+    pith_status status = check_request(s, request, p, err);
+    if (status == PITH_OK) {
+        r = copy_request(request, p);
+        status = r != NULL ? check_size(s, r, err)
+                           : pi_fail(err, PITH_NOMEM, "no memory for a request of %d tokens",
+                                     request->n_prompt);
+    }
+    pi_lock_take(&s->lock);
+    if (status == PITH_OK)
+        status = add_request(s, r, err);
+    if (status == PITH_OK && id != NULL)
+        *id = r->id;
+    s->n_refused += status != PITH_OK;
+    pi_lock_give(&s->lock);
+    if (status != PITH_OK)
+        pi_mem_free(r);
+    return status;
+}
+
+/* ---- the list of all ---- */
+
+/* The first of `live` with an id that is not below; the lock is held. */
+static int32_t find_live(const struct pith_scheduler *s, int64_t id)
+{
+    int32_t low = 0, high = s->n_live;
+    while (low < high) {
+        int32_t mid = low + (high - low) / 2;
+        if (s->live[mid]->id < id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+void scheduler_left_queue(struct pith_scheduler *s, struct request *r)
+{
+    if (!r->in_queue)
+        return;
+    r->in_queue = false;
+    pi_lock_take(&s->lock);
+    s->n_waiting--;
+    pi_lock_give(&s->lock);
+}
+
+void scheduler_forget(struct pith_scheduler *s, struct request *r)
+{
+    scheduler_left_queue(s, r);
+    pi_lock_take(&s->lock);
+    int32_t i = find_live(s, r->id);
+    memmove(&s->live[i], &s->live[i + 1], (size_t)(s->n_live - i - 1) * sizeof(*s->live));
+    s->n_live--;
+    for (struct request **at = &s->cancelled; *at != NULL; at = &(*at)->next_ending)
+        if (*at == r) {
+            *at = r->next_ending;
+            break;
+        }
+    pi_lock_give(&s->lock);
+}
+
+pith_status pith_scheduler_cancel(pith_scheduler *s, int64_t id)
+{
+    pith_status status = PITH_NOT_FOUND;
+    pi_lock_take(&s->lock);
+    int32_t i = find_live(s, id);
+    if (i < s->n_live && s->live[i]->id == id) {
+        struct request *r = s->live[i];
+        status = PITH_OK;
+        if (!r->cancelled) {
+            r->cancelled = true;
+            r->next_ending = s->cancelled;
+            s->cancelled = r;
+            pi_lock_wake(&s->lock);
+        }
+    }
+    pi_lock_give(&s->lock);
+    return status;
+}
+
+bool pith_scheduler_wait(pith_scheduler *s, double seconds)
+{
+    double until = pi_time_s() + fmin(fmax(seconds, 0.0), MAX_WAIT_S);
+    pi_lock_take(&s->lock);
+    bool in_time = true;
+    while (s->n_live == 0 && in_time)
+        in_time = pi_lock_wait(&s->lock, until);
+    bool any = s->n_live > 0;
+    pi_lock_give(&s->lock);
+    return any;
+}
+
+pith_status pith_scheduler_run(pith_scheduler *s, pith_error *err)
+{
+    for (bool idle = false; !idle;)
+        PI_TRY(pith_scheduler_step(s, &idle, err));
+    return PITH_OK;
+}
+
+void pith_scheduler_get_stats(pith_scheduler *s, pith_scheduler_stats *out)
+{
+    pi_lock_take(&s->lock);
+    *out = s->shown;
+    out->n_refused = s->n_refused;
+    pi_lock_give(&s->lock);
+}

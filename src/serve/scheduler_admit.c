@@ -1,0 +1,499 @@
+/*
+ * scheduler_admit.c - memory: who may begin, and who has to give way. Each answer that runs has the
+ * tokens that it may grow to set aside, and the first of the queue begins when its own fit beside
+ * them; nobody behind it begins before, so that nobody starves.
+ *
+ * Two accounts. Under a keep policy what a sequence takes is bounded whatever it generates, and
+ * rounds copy the pages that it shares: the sum of these bounds stays within the memory, and then
+ * nothing is ever put back. Without one pages are only added to, so that those that several
+ * sequences or the cache of prefixes have count once, as the pool itself counts them, and on top of
+ * that comes what each may still grow by.
+ */
+#include "serve/scheduler.h"
+
+#include <math.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+
+/* ---- the queue ---- */
+
+/* Whether a comes before b. */
+static bool precedes(const struct answer *a, const struct answer *b)
+{
+    const struct request *ra = a->request, *rb = b->request;
+    if (ra->priority != rb->priority)
+        return ra->priority > rb->priority;
+    return ra->id != rb->id ? ra->id < rb->id : a->index < b->index;
+}
+
+/* From the end: most come in order. */
+void scheduler_enqueue(struct pith_scheduler *s, struct answer *a)
+{
+    struct answer *before = s->last;
+    while (before != NULL && precedes(a, before))
+        before = before->prev;
+    struct answer *after = before != NULL ? before->next_in_queue : s->first;
+    a->state = ANSWER_QUEUED;
+    a->prev = before;
+    a->next_in_queue = after;
+    *(before != NULL ? &before->next_in_queue : &s->first) = a;
+    *(after != NULL ? &after->prev : &s->last) = a;
+}
+
+void scheduler_dequeue(struct pith_scheduler *s, struct answer *a)
+{
+    *(a->prev != NULL ? &a->prev->next_in_queue : &s->first) = a->next_in_queue;
+    *(a->next_in_queue != NULL ? &a->next_in_queue->prev : &s->last) = a->prev;
+    a->prev = a->next_in_queue = NULL;
+}
+
+/* ---- what answers take ---- */
+
+/* Answers that wait for the prompt that a reads. */
+static int32_t count_siblings(const struct answer *a)
+{
+    const struct request *r = a->request;
+    int32_t n = 0;
+    for (int32_t i = 1; a->index == 0 && i < r->n_answer; i++)
+        n += r->answer[i].state == ANSWER_SIBLING;
+    return n;
+}
+
+int32_t scheduler_slots(const struct answer *a)
+{
+    return 1 + count_siblings(a);
+}
+
+/* The last token is never evaluated. */
+int32_t scheduler_final(const struct pith_scheduler *s, const struct request *r)
+{
+    if (r->params.n_predict < 0)
+        return (int32_t)pi_max(r->n_prompt, s->engine->model->hp.n_ctx_train);
+    return r->n_prompt + (int32_t)pi_max(0, r->params.n_predict - 1);
+}
+
+int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r, int32_t n)
+{
+    return pi_engine_bytes_at(s->engine, n, r->n_prompt);
+}
+
+double scheduler_reserve(const struct pith_scheduler *s)
+{
+    if (s->params.reserve >= 0.0)
+        return s->params.reserve;
+    return s->engine->keep != NULL ? 1.0 : 0.5;
+}
+
+/* Tokens that are set aside for an answer when it is admitted; least: those that it needs to go on
+   at all. */
+static int32_t target_of(const struct pith_scheduler *s, const struct answer *a, int32_t *least)
+{
+    double share = scheduler_reserve(s);
+    int32_t final = scheduler_final(s, a->request);
+    int32_t known = a->n_known + a->has_next;
+    if (a->n_preempted >= s->params.max_preempt && a->n_preempted > 0)
+        share = 1.0;
+    *least = known;
+    return known + (int32_t)ceil(share * (double)pi_max(0, final - known));
+}
+
+/* What a sibling takes beyond the prompt's full pages, which it shares: all of it where rounds may
+   copy them. */
+static int64_t sibling_bytes(const struct pith_scheduler *s, const struct request *r, int32_t n)
+{
+    int32_t page_len = kv_cache_geometry(s->engine->kv)->page_len;
+    if (s->engine->keep != NULL)
+        return scheduler_bytes(s, r, n);
+    return scheduler_bytes(s, r, n) - scheduler_bytes(s, r, r->n_prompt / page_len * page_len);
+}
+
+/* Bytes that an answer and its siblings take with n tokens each. */
+static int64_t group_bytes(const struct pith_scheduler *s, const struct answer *a, int32_t n)
+{
+    int64_t bytes = scheduler_bytes(s, a->request, n);
+    int32_t n_sibling = count_siblings(a);
+    return n_sibling > 0 ? bytes + n_sibling * sibling_bytes(s, a->request, n) : bytes;
+}
+
+/* What the answers that run may still grow by, beyond what they have. */
+static int64_t growth(const struct pith_scheduler *s)
+{
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        const struct answer *a = s->running[i];
+        if (a->state == ANSWER_ENDED)
+            continue;
+        int32_t n = pith_seq_length(a->seq) + a->n_take;
+        if (n < a->target)
+            bytes += scheduler_bytes(s, a->request, a->target) - scheduler_bytes(s, a->request, n);
+        int32_t n_sibling = a->state == ANSWER_READING ? count_siblings(a) : 0;
+        if (n_sibling > 0)
+            bytes += n_sibling * sibling_bytes(s, a->request, a->target);
+    }
+    return bytes;
+}
+
+void scheduler_look_at_prefixes(struct pith_scheduler *s)
+{
+    if (s->prefix == NULL || !s->prefixes_changed)
+        return;
+    s->stats.prefix_pages = prefix_count(s->prefix);
+    s->stats.prefix_bytes = prefix_unused_bytes(s->prefix);
+    s->stats.prefix_dropped = prefix_dropped(s->prefix);
+    s->prefixes_changed = false;
+}
+
+/* Bytes of pages that nothing which can be dropped holds. */
+static int64_t used_bytes(struct pith_scheduler *s)
+{
+    scheduler_look_at_prefixes(s);
+    return s->kv_bytes - kv_cache_free_bytes(s->engine->kv) - s->stats.prefix_bytes;
+}
+
+/* ---- admission ---- */
+
+/* Whether `need` bytes fit beside what runs, which has more or less set aside. */
+static bool fits(struct pith_scheduler *s, int64_t need)
+{
+    int64_t limit = s->kv_bytes - (int64_t)(s->params.watermark * (double)s->kv_bytes);
+    int64_t others =
+        s->engine->keep != NULL ? s->outside + s->set_aside : used_bytes(s) + growth(s);
+    return others + need <= limit;
+}
+
+static const int32_t *known_tokens(const struct answer *a)
+{
+    return a->known != NULL ? a->known : a->request->prompt;
+}
+
+/* A fresh sequence that begins with what the cache has; *n_found: the tokens. */
+static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t *n_found,
+                             pith_error *err)
+{
+    *n_found = 0;
+    PI_TRY(pith_seq_create(s->engine, &a->seq, err));
+    PI_TRY(pith_seq_mark_prompt(a->seq, a->request->n_prompt, err));
+    if (s->prefix == NULL)
+        return PITH_OK;
+    s->prefixes_changed = true;
+    return pi_seq_adopt(a->seq, s->prefix, known_tokens(a), a->n_known, n_found, err);
+}
+
+/* Room for everything that a swapped sequence holds. */
+static bool make_room(struct pith_scheduler *s, int64_t bytes)
+{
+    int64_t lacks = bytes - kv_cache_free_bytes(s->engine->kv);
+    if (lacks > 0 && s->prefix != NULL) {
+        s->prefixes_changed = true;
+        prefix_reclaim(s->prefix, lacks);
+    }
+    return kv_cache_free_bytes(s->engine->kv) >= bytes;
+}
+
+/* Makes the answer's sequence, or brings it back. *waits: there is no room for it. */
+static pith_status take_in(struct pith_scheduler *s, struct answer *a, int64_t need, bool alone,
+                           bool *waits, pith_error *err)
+{
+    int32_t n_found = 0;
+    *waits = false;
+    if (a->swapped != NULL) {
+        *waits = !make_room(s, kv_swapped_pool_bytes(a->swapped));
+        if (*waits)
+            return PITH_OK;
+        int64_t host = kv_swapped_host_bytes(a->swapped);
+        PI_TRY(pi_seq_swap_in(a->seq, a->swapped, err));
+        a->swapped = NULL;
+        s->swapped_bytes -= host;
+        s->stats.n_swapped--;
+        return PITH_OK;
+    }
+    PI_TRY(begin_seq(s, a, &n_found, err));
+    if (s->engine->keep == NULL)
+        need -= scheduler_bytes(s, a->request, n_found);
+    *waits = !alone && !fits(s, need);
+    if (*waits) {
+        pith_seq_free(a->seq);
+        a->seq = NULL;
+        s->prefixes_changed = true;
+    } else if (a->admitted_at == 0.0) {
+        a->n_cached = n_found;
+    }
+    return PITH_OK;
+}
+
+static pith_status start_output(struct pith_scheduler *s, struct answer *a, pith_error *err)
+{
+    const struct request *r = a->request;
+    if (a->has_out)
+        return PITH_OK;
+    a->has_out = true;
+    PI_TRY(pi_output_init(&a->out, s->engine->model, &r->params, (uint64_t)a->index,
+                          r->on_token != NULL, err));
+    pi_output_accept(&a->out, r->prompt, r->n_prompt);
+    a->out.forced = r->forced;
+    a->out.n_forced = r->n_forced;
+    return PITH_OK;
+}
+
+/* The answer runs from now on. */
+static void start_running(struct pith_scheduler *s, struct answer *a)
+{
+    double now = pi_time_s();
+    scheduler_left_queue(s, a->request);
+    s->n_slot += scheduler_slots(a);
+    s->running[s->n_running++] = a;
+    a->admission = ++s->n_admission;
+    a->new_here = true;
+    bool read = pith_seq_length(a->seq) >= a->n_known && a->has_next;
+    a->state = read ? ANSWER_GENERATING : ANSWER_READING;
+    for (int32_t i = 0; i < a->request->n_answer && a->admitted_at == 0.0; i++)
+        if (a->request->answer[i].state == ANSWER_SIBLING)
+            a->request->answer[i].admitted_at = now;
+    if (a->admitted_at == 0.0) {
+        a->admitted_at = now;
+        s->stats.cached_tokens += a->n_cached;
+    }
+    if (s->engine->keep != NULL) {
+        a->set_aside = group_bytes(s, a, a->target);
+        s->set_aside += a->set_aside;
+    }
+    s->prefixes_changed = true;
+}
+
+/* Ends the first of the queue, which cannot go on even alone: other sequences of the engine took
+   the memory, or the host's is short. What it has said stands. */
+static void refuse(struct pith_scheduler *s, struct answer *a, const pith_error *why)
+{
+    pi_log(PITH_LOG_WARN, "scheduler request=%lld status=%s", (long long)a->request->id,
+           pith_status_name(why->status));
+    if (a->first_at > 0.0 && why->status == PITH_KV_FULL)
+        scheduler_end(s, a, PITH_STOP_FULL);
+    else
+        scheduler_fail(s, a, why);
+}
+
+/* Bytes of the answer's tokens that prefixes save: those of pages that others use, as the unused
+   ones count as free until it takes them. */
+static int64_t found_bytes(const struct pith_scheduler *s, const struct answer *a)
+{
+    int32_t n_unused;
+    if (s->prefix == NULL || s->engine->keep != NULL || a->swapped != NULL)
+        return 0;
+    int32_t n = prefix_find(s->prefix, known_tokens(a), a->n_known, &n_unused);
+    return scheduler_bytes(s, a->request, n) - scheduler_bytes(s, a->request, n_unused);
+}
+
+/* Whether the memory that the answer asks for can be set aside; one that is alone takes what there
+   is. KV_FULL: it is alone, and that is not enough. */
+static pith_status find_room(struct pith_scheduler *s, struct answer *a, bool alone, int64_t *need,
+                             bool *waits, pith_error *err)
+{
+    int32_t least;
+    int64_t most = s->kv_bytes - s->outside;
+    a->target = target_of(s, a, &least);
+    *need = group_bytes(s, a, a->target);
+    *waits = !fits(s, *need - found_bytes(s, a));
+    if (!*waits || !alone)
+        return PITH_OK;
+    *waits = false;
+    if (*need > most)
+        a->target = least;
+    *need = scheduler_bytes(s, a->request, least);
+    if (*need > most)
+        return pi_fail(err, PITH_KV_FULL,
+                       "%d tokens take %lld bytes of KV memory, and %lld are not used by others",
+                       least, (long long)*need, (long long)most);
+    return PITH_OK;
+}
+
+bool scheduler_admit_first(struct pith_scheduler *s, bool *again)
+{
+    struct answer *a = s->first;
+    pith_error why;
+    int64_t need;
+    bool waits;
+    *again = false;
+    if (a == NULL || s->n_slot + scheduler_slots(a) > s->params.n_seq)
+        return false;
+    bool alone = s->n_slot == 0;
+    if (alone) /* and nobody else of the scheduler's holds anything */
+        s->outside = used_bytes(s);
+    pith_status status = find_room(s, a, alone, &need, &waits, &why);
+    if (status == PITH_OK && !waits)
+        status = take_in(s, a, need, alone, &waits, &why);
+    if (status == PITH_OK && waits && alone)
+        status = pi_fail(&why, PITH_KV_FULL, "there is no room for %lld bytes from host memory",
+                         (long long)need);
+    if (status == PITH_OK && waits)
+        return false;
+    if (status == PITH_OK)
+        status = start_output(s, a, &why);
+    if (status != PITH_OK) {
+        refuse(s, a, &why);
+        *again = true;
+        return false;
+    }
+    scheduler_dequeue(s, a);
+    start_running(s, a);
+    return true;
+}
+
+/* ---- giving way ---- */
+
+void scheduler_stop_running(struct pith_scheduler *s, struct answer *a)
+{
+    s->n_slot -= scheduler_slots(a);
+    s->set_aside -= a->set_aside;
+    a->set_aside = 0;
+    a->n_take = 0;
+    s->prefixes_changed = true;
+    int32_t i = 0;
+    while (s->running[i] != a)
+        i++;
+    s->n_running--;
+    memmove(&s->running[i], &s->running[i + 1],
+            (size_t)(s->n_running - i) * sizeof(struct answer *));
+}
+
+/* The tokens become a prompt again, also the one that was chosen last, but where it has to be
+   evaluated alone or the list has no room: the sequence's list is the answer's now. */
+static void keep_tokens(struct answer *a)
+{
+    struct pith_seq *seq = a->seq;
+    a->n_computed = (int32_t)pi_max(a->n_computed, seq->n_token);
+    if (a->state == ANSWER_GENERATING) { /* all of them are there */
+        pi_mem_free(a->known);
+        a->has_next = pi_engine_counts_steps(seq->engine) || pi_seq_grow(seq, 1, NULL) != PITH_OK;
+        if (!a->has_next)
+            seq->tokens[seq->n_token] = a->next;
+        a->known = seq->tokens;
+        a->n_known = seq->n_token + !a->has_next;
+        seq->tokens = NULL;
+        seq->n_token = seq->cap = 0;
+    }
+    pith_seq_free(seq);
+    a->seq = NULL;
+    a->n_published = 0;
+    a->share_s = 0.0;
+}
+
+/* Puts the sequence's pages into host memory, where there is room. */
+static bool put_away(struct pith_scheduler *s, struct answer *a)
+{
+    int64_t held = pi_seq_held_bytes(a->seq);
+    if (held > s->params.swap_bytes - s->swapped_bytes)
+        return false;
+    if (pi_seq_swap_out(a->seq, &a->swapped, NULL) != PITH_OK)
+        return false;
+    a->n_known = a->seq->n_token;
+    s->swapped_bytes += kv_swapped_host_bytes(a->swapped);
+    s->stats.preempted_swap++;
+    s->stats.n_swapped++;
+    return true;
+}
+
+/* Takes an answer's memory: it goes back to the queue, or ends where it cannot come back. */
+static void preempt(struct pith_scheduler *s, struct answer *a)
+{
+    s->put_back = true;
+    if (pi_seq_altered(a->seq)) {
+        if (!put_away(s, a)) {
+            scheduler_end(s, a, PITH_STOP_FULL);
+            return;
+        }
+    } else {
+        scheduler_publish(s, a);
+        s->stats.preempted_recompute++;
+    }
+    scheduler_stop_running(s, a);
+    if (a->swapped == NULL)
+        keep_tokens(a);
+    a->n_preempted++;
+    scheduler_enqueue(s, a);
+    pi_log(PITH_LOG_DEBUG, "scheduler preempted request=%lld answer=%d swapped=%d",
+           (long long)a->request->id, a->index, a->swapped != NULL);
+}
+
+/* Whether some answer that runs is better taken from than another: of lower priority, not set aside
+   for in full because it was put back so often, admitted later. */
+static bool is_better(const struct pith_scheduler *s, const struct answer *a,
+                      const struct answer *than)
+{
+    bool full_a = a->n_preempted >= s->params.max_preempt;
+    bool full_b = than->n_preempted >= s->params.max_preempt;
+    if (a->request->priority != than->request->priority)
+        return a->request->priority < than->request->priority;
+    return full_a != full_b ? full_b : a->admission > than->admission;
+}
+
+/* NULL: there is at most one answer that runs, or none that was there before this step and can be
+   put away. */
+static struct answer *find_victim(const struct pith_scheduler *s)
+{
+    struct answer *victim = NULL;
+    if (s->n_running < 2)
+        return NULL;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        struct answer *a = s->running[i];
+        if (a->new_here || a->seq->recall.guests != NULL)
+            continue;
+        if (victim == NULL || is_better(s, a, victim))
+            victim = a;
+    }
+    return victim;
+}
+
+/* An early keep round on the largest that gains by one. */
+static bool relieve_keep(struct pith_scheduler *s)
+{
+    struct answer *largest = NULL;
+    int64_t most = 0;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        struct answer *a = s->running[i];
+        struct keep_point at = pi_seq_point(a->seq, 0);
+        int64_t held = pi_seq_held_bytes(a->seq);
+        if (held > most && keep_over_budget(s->engine->keep, a->seq->kv, at)) {
+            largest = a;
+            most = held;
+        }
+    }
+    if (largest == NULL)
+        return false;
+    int64_t freed = pi_seq_relieve_keep(largest->seq);
+    s->stats.pressure_rounds += freed > 0;
+    return freed > 0;
+}
+
+static bool relieve_share(struct pith_scheduler *s)
+{
+    int64_t freed = 0;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        pith_share_stats before, after;
+        pith_seq_share_stats(s->running[i]->seq, &before);
+        freed += pi_seq_relieve_share(s->running[i]->seq);
+        pith_seq_share_stats(s->running[i]->seq, &after);
+        s->stats.pressure_shared += after.pages_shared - before.pages_shared;
+    }
+    return freed > 0;
+}
+
+bool scheduler_relieve(struct pith_scheduler *s, struct answer *needy, int64_t bytes)
+{
+    int64_t lacks = pi_max(1, bytes - kv_cache_free_bytes(s->engine->kv));
+    s->prefixes_changed = true;
+    if (s->prefix != NULL && prefix_reclaim(s->prefix, lacks) > 0)
+        return true;
+    /* What the cache still has is used, and a round would copy it: it is worth less than that. */
+    if (s->prefix != NULL && s->engine->keep != NULL && prefix_clear(s->prefix) > 0)
+        return true;
+    if (s->params.pressure && s->engine->keep != NULL && relieve_keep(s))
+        return true;
+    if (s->params.pressure && relieve_share(s))
+        return true;
+    bool is_new = needy != NULL && needy->new_here && s->n_running > 1;
+    struct answer *victim = is_new ? needy : find_victim(s);
+    if (victim != NULL)
+        preempt(s, victim);
+    return victim != NULL;
+}

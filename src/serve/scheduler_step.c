@@ -1,0 +1,370 @@
+/*
+ * scheduler_step.c - one step: ends what was cancelled or is late, plans how many tokens each
+ * answer gives, makes room for all of them, evaluates them as one batch, and hands out what came of
+ * it.
+ *
+ * Invariant: when the batch is evaluated, its memory is there. Making room can put an answer back
+ * or end it; then the step is planned anew, and what was reserved for the others is still theirs.
+ */
+#include "serve/scheduler.h"
+
+#include <math.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+
+#define BUSY_STEP_TOKENS 128 /* of a step in which something is generated, where nobody says */
+
+/* ---- ends ---- */
+
+/* Links a request of which an answer is somewhere to those that are late, once. */
+static struct request *add_late(struct pith_scheduler *s, const struct answer *a, double now,
+                                struct request *late)
+{
+    struct request *r = a->request;
+    if (r->deadline > now) {
+        s->next_deadline = fmin(s->next_deadline, r->deadline);
+        return late;
+    }
+    if (r->is_late)
+        return late;
+    r->is_late = true;
+    r->next_late = late;
+    return r;
+}
+
+static struct request *find_late(struct pith_scheduler *s, double now)
+{
+    struct request *late = NULL;
+    s->next_deadline = INFINITY;
+    for (int32_t i = 0; i < s->n_running; i++)
+        late = add_late(s, s->running[i], now, late);
+    for (const struct answer *a = s->first; a != NULL; a = a->next_in_queue)
+        late = add_late(s, a, now, late);
+    return late;
+}
+
+static void end_unwanted(struct pith_scheduler *s)
+{
+    pith_error why;
+    struct request *r = scheduler_collect(s), *next;
+    double now = pi_time_s();
+    pi_fail(&why, PITH_CANCELLED, "the request was cancelled");
+    for (; r != NULL; r = next) {
+        next = r->next_ending;
+        scheduler_fail_request(s, r, &why);
+    }
+    if (now < s->next_deadline)
+        return;
+    for (r = find_late(s, now); r != NULL; r = next) {
+        next = r->next_late;
+        pi_fail(&why, PITH_CANCELLED, "deadline_s: %g s have passed",
+                r->deadline - r->submitted_at);
+        scheduler_fail_request(s, r, &why);
+    }
+}
+
+/* ---- the plan ---- */
+
+static pith_batch_item item_for(const struct answer *a, int32_t n)
+{
+    pith_batch_item item = {.seq = a->seq, .n_token = n, .logits = PITH_LOGITS_LAST};
+    if (a->state == ANSWER_GENERATING) {
+        item.tokens = &a->next;
+        return item;
+    }
+    int32_t len = pith_seq_length(a->seq);
+    item.tokens = (a->known != NULL ? a->known : a->request->prompt) + len;
+    if (len + n < a->n_known || a->has_next) /* the token behind them is known */
+        item.logits = PITH_LOGITS_NONE;
+    return item;
+}
+
+/* It cannot go on, and nobody gives way: what it has said stands. */
+static void give_up(struct pith_scheduler *s, struct answer *a, const pith_error *why)
+{
+    if ((why->status == PITH_KV_FULL || why->status == PITH_CONTEXT) && a->first_at > 0.0)
+        scheduler_end(s, a, PITH_STOP_FULL);
+    else
+        scheduler_fail(s, a, why);
+}
+
+/* Whether so much is free that n more tokens of an answer have their memory, whatever it shares:
+   then nobody looks at its lanes for that. Where somebody waits to be admitted beside it, what it
+   takes is to be taken first. */
+static bool is_roomy(struct pith_scheduler *s, int32_t n)
+{
+    const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
+    if (s->first != NULL)
+        return false;
+    if (s->engine->keep != NULL) /* each can take all that it has set aside once more */
+        return scheduler_reserve(s) == 1.0 && kv_cache_free_bytes(s->engine->kv) >= s->set_aside;
+    /* One page that is begun, and the copy of another. */
+    s->spare -= kv_bytes_for_tokens(g, (int64_t)n + 2 * g->page_len);
+    return s->spare >= 0;
+}
+
+/* Plans n tokens of an answer, and makes room for them where that is not sure. False: somebody
+   ended or was put back for that. */
+static bool take(struct pith_scheduler *s, struct answer *a, int32_t n)
+{
+    pith_error why;
+    pith_status status = PITH_OK;
+    if (!is_roomy(s, n)) {
+        pith_batch_item item = item_for(a, n);
+        status = pi_item_reserve(s->engine, &item, &why);
+    }
+    if (status == PITH_OK) {
+        a->n_take = n;
+        s->tokens_left -= n;
+        return true;
+    }
+    if (status != PITH_KV_FULL || !scheduler_relieve(s, a, kv_seq_takes(a->seq->kv, n)))
+        give_up(s, a, &why);
+    return false;
+}
+
+/* Of what is left to read as much as fits into the step. Where the cut of a prompt matters it is
+   read whole; where steps count no part is a single token, which would be one. Under a keep policy
+   the part before the first round is by itself, so that its pages can be published. */
+static int32_t part_of(const struct pith_scheduler *s, const struct answer *a, bool first)
+{
+    const struct pith_engine *e = s->engine;
+    int32_t left = a->n_known - pith_seq_length(a->seq);
+    int32_t n = (int32_t)pi_min(left, s->tokens_left);
+    if (s->tokens_left < 1)
+        return 0;
+    if (!pi_engine_cuts_prompts(e))
+        return n == left || first ? left : 0;
+    if (pi_engine_counts_steps(e) && left > 1) {
+        if (n < 2 && !(first && s->tokens_left == s->params.step_tokens))
+            return 0;
+        n = (int32_t)pi_max(n, 2);
+        return left - n != 1 ? n : n > 2 ? n - 1 : left;
+    }
+    if (s->prefix != NULL && e->keep != NULL && a->seq->tally.n_round == 0) {
+        int32_t room = keep_room(e->keep, a->seq->kv, pi_seq_point(a->seq, 0), n);
+        n = room > 0 ? room : n;
+    }
+    return n;
+}
+
+/* The items of what is planned: generated tokens first, then prompts, each in the order of
+   admission. */
+static void list_items(struct pith_scheduler *s)
+{
+    s->n_item = 0;
+    for (int32_t reading = 0; reading < 2; reading++)
+        for (int32_t i = 0; i < s->n_running; i++) {
+            struct answer *a = s->running[i];
+            if (a->n_take == 0 || (a->state == ANSWER_READING) != reading)
+                continue;
+            s->item_of[s->n_item] = a;
+            s->items[s->n_item++] = item_for(a, a->n_take);
+        }
+}
+
+/* Whether the keep rounds of what is planned have their pages; false: somebody gave way. */
+static bool check_rounds(struct pith_scheduler *s)
+{
+    pith_error why;
+    if (s->engine->keep == NULL || is_roomy(s, 0))
+        return true;
+    list_items(s);
+    int64_t lacks = pi_items_lack(s->engine, s->items, s->n_item);
+    int64_t n_free = kv_cache_free_bytes(s->engine->kv);
+    if (lacks <= n_free)
+        return true;
+    if (!scheduler_relieve(s, NULL, lacks)) {
+        pi_fail(&why, PITH_KV_FULL,
+                "keep rounds can take %lld more bytes of pages, and %lld are free",
+                (long long)lacks, (long long)n_free);
+        give_up(s, s->item_of[s->n_item - 1], &why);
+    }
+    return false;
+}
+
+static int32_t step_tokens(const struct pith_scheduler *s)
+{
+    bool generates = false;
+    for (int32_t i = 0; i < s->n_running; i++)
+        generates = generates || s->running[i]->state == ANSWER_GENERATING;
+    if (s->params.step_tokens > 0)
+        return s->params.step_tokens;
+    return generates ? BUSY_STEP_TOKENS : s->engine->chunk;
+}
+
+/* Plans the answers that run. False: to be done anew. */
+static bool plan_running(struct pith_scheduler *s)
+{
+    bool first = true;
+    for (int32_t i = 0; i < s->n_running; i++)
+        s->running[i]->n_take = 0;
+    s->tokens_left = step_tokens(s);
+    s->spare = kv_cache_free_bytes(s->engine->kv);
+    for (int32_t i = 0; i < s->n_running; i++)
+        if (s->running[i]->state == ANSWER_GENERATING && !take(s, s->running[i], 1))
+            return false;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        struct answer *a = s->running[i];
+        int32_t n = a->state == ANSWER_READING ? part_of(s, a, first) : 0;
+        if (n > 0 && !take(s, a, n))
+            return false;
+        first = first && n == 0;
+    }
+    return check_rounds(s);
+}
+
+static bool reads_any(const struct pith_scheduler *s)
+{
+    for (int32_t i = 0; i < s->n_running; i++)
+        if (s->running[i]->state == ANSWER_READING && s->running[i]->n_take > 0)
+            return true;
+    return false;
+}
+
+/* Admits from the queue while there are tokens left in the step. True: the plan is to be made anew,
+   because rounds of those that came were not thought of. */
+static bool plan_queue(struct pith_scheduler *s)
+{
+    bool any = false, again = true;
+    while (s->tokens_left > 0 && !s->put_back && again) {
+        if (!scheduler_admit_first(s, &again))
+            continue;
+        struct answer *a = s->running[s->n_running - 1];
+        int32_t n = a->state == ANSWER_GENERATING ? 1 : part_of(s, a, !reads_any(s));
+        any = again = true;
+        if (n > 0 && !take(s, a, n))
+            return true;
+    }
+    return any && s->engine->keep != NULL;
+}
+
+static void plan(struct pith_scheduler *s)
+{
+    s->put_back = false;
+    for (int32_t i = 0; i < s->n_running; i++)
+        s->running[i]->new_here = false;
+    do {
+        while (!plan_running(s)) {
+        }
+    } while (plan_queue(s));
+    list_items(s);
+}
+
+/* ---- what came of it ---- */
+
+static void count_share(struct pith_scheduler *s, struct answer *a)
+{
+    pith_share_stats share;
+    if (s->engine->share == NULL)
+        return;
+    pith_seq_share_stats(a->seq, &share);
+    s->stats.share_s += share.seconds - a->share_s;
+    a->share_s = share.seconds;
+}
+
+/* Tokens of a prompt, or of what is read again, were evaluated. */
+static void note_read(struct pith_scheduler *s, struct answer *a)
+{
+    int32_t len = pith_seq_length(a->seq), begin = len - a->n_take;
+    int32_t n_again = (int32_t)pi_max(0, pi_min(len, a->n_computed) - begin);
+    int32_t end = (int32_t)pi_min(len, a->request->n_prompt);
+    int32_t n_new = (int32_t)pi_max(0, end - pi_max(begin, a->n_computed));
+    s->stats.prompt_tokens += n_again + n_new;
+    s->stats.recomputed_tokens += n_again;
+    a->n_prompt += n_new;
+    /* Under a keep policy what others may use is copied by a round: not where memory is short. */
+    if (s->engine->keep == NULL || kv_cache_free_bytes(s->engine->kv) >= pi_seq_held_bytes(a->seq))
+        scheduler_publish(s, a);
+}
+
+static void use_result(struct pith_scheduler *s, struct answer *a)
+{
+    count_share(s, a);
+    if (a->state == ANSWER_GENERATING) {
+        scheduler_choose(s, a);
+        return;
+    }
+    note_read(s, a);
+    if (pith_seq_length(a->seq) < a->n_known)
+        return;
+    if (a->has_next)
+        a->state = ANSWER_GENERATING;
+    else
+        scheduler_start_answers(s, a);
+}
+
+static pith_status evaluate(struct pith_scheduler *s, const pith_batch_item *items, int32_t n,
+                            pith_error *err)
+{
+    double start = pi_time_s();
+    pith_status status = pith_batch_eval(s->engine, items, n, NULL, NULL, err);
+    s->user_s += pi_time_s() - start;
+    return status;
+}
+
+/* Without memory for all of it each goes alone, and only whose memory is not there fails, or where
+   that is pages and others run, tries again in the next step. Anything else came from outside (the
+   tap), and nobody knows how far it got. */
+static void evaluate_items(struct pith_scheduler *s)
+{
+    pith_error why;
+    pith_status status = evaluate(s, s->items, s->n_item, &why);
+    bool each = status == PITH_KV_FULL || status == PITH_NOMEM;
+    for (int32_t i = 0; i < s->n_item; i++) {
+        struct answer *a = s->item_of[i];
+        if (each)
+            status = evaluate(s, &s->items[i], 1, &why);
+        if (status == PITH_OK)
+            use_result(s, a);
+        else if (status != PITH_KV_FULL || s->n_running == 1)
+            give_up(s, a, &why);
+    }
+}
+
+/* ---- the step ---- */
+
+static void show_stats(struct pith_scheduler *s)
+{
+    pith_scheduler_stats *t = &s->stats;
+    t->n_running = s->n_running;
+    t->n_reading = 0;
+    for (int32_t i = 0; i < s->n_running; i++)
+        t->n_reading += s->running[i]->state == ANSWER_READING;
+    t->peak_running = (int32_t)pi_max(t->peak_running, s->n_running);
+    t->swapped_bytes = s->swapped_bytes;
+    scheduler_look_at_prefixes(s);
+}
+
+pith_status pith_scheduler_step(pith_scheduler *s, bool *idle, pith_error *err)
+{
+    if (s == NULL)
+        return pi_fail(err, PITH_INVALID, "pith_scheduler_step: scheduler must not be NULL");
+    if (s->stepping)
+        return pi_fail(err, PITH_BUSY, "pith_scheduler_step: a step is running");
+    double start = pi_time_s();
+    s->stepping = true;
+    s->user_s = 0.0;
+    end_unwanted(s);
+    plan(s);
+    int32_t n_running = s->n_running;
+    if (s->n_item > 0) {
+        evaluate_items(s);
+        s->stats.n_step++;
+    }
+    scheduler_free_dead(s);
+    s->stats.peak_running = (int32_t)pi_max(s->stats.peak_running, n_running);
+    show_stats(s);
+    double seconds = pi_time_s() - start;
+    s->stats.seconds += seconds;
+    s->stats.schedule_s += seconds - s->user_s;
+    s->stepping = false;
+    pi_lock_take(&s->lock);
+    s->shown = s->stats;
+    s->shown.n_waiting = s->n_waiting;
+    if (idle != NULL)
+        *idle = s->n_live == 0;
+    pi_lock_give(&s->lock);
+    return PITH_OK;
+}

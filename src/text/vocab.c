@@ -1,0 +1,159 @@
+/*
+ * vocab.c - the operations of a vocabulary: text to ids, ids to bytes, and what a token is. Nothing
+ * here changes the vocabulary, so any number of threads may use one; the state of a call lives in
+ * its session.
+ */
+#include "base/utf8.h"
+#include "text/vocab_internal.h"
+
+int32_t pi_vocab_size(const struct pi_vocab *v)
+{
+    return v->n_id;
+}
+
+const char *pi_vocab_kind(const struct pi_vocab *v)
+{
+    return v->kind;
+}
+
+int32_t pi_vocab_bos(const struct pi_vocab *v)
+{
+    return v->bos;
+}
+
+int32_t pi_vocab_eos(const struct pi_vocab *v)
+{
+    return v->eos;
+}
+
+bool pi_vocab_is_end(const struct pi_vocab *v, int32_t id)
+{
+    return v->attr != NULL && id >= 0 && id < v->n_id && (v->attr[id] & PI_TOKEN_END) != 0;
+}
+
+/* ---- text to ids ---- */
+
+/* Words and special tokens count in 32 bits; a text of this size is far beyond any context. */
+#define TEXT_MAX ((size_t)1 << 30)
+
+/* Tokenizes what lies between two special tokens. */
+static pith_status plain_text(struct pi_session *s, const char *text, size_t len,
+                              bool after_special, pith_error *err)
+{
+    if (len == 0)
+        return PITH_OK;
+    return s->vocab->type == PI_VOCAB_BPE ? pi_bpe_text(s, text, len, err)
+                                          : pi_spm_text(s, text, len, after_special, err);
+}
+
+/* Cuts text at special tokens: user-defined ones always, the others when all. */
+static pith_status whole_text(struct pi_session *s, const char *text, size_t len, bool all,
+                              pith_error *err)
+{
+    const struct pi_vocab *v = s->vocab;
+    uint8_t starts = all ? PI_STARTS_USER | PI_STARTS_CONTROL : PI_STARTS_USER;
+    bool after_special = true; /* the start of a text is like the end of a token */
+    size_t done = 0, at = 0;
+    while (at < len) {
+        int32_t id = (v->starts[(uint8_t)text[at]] & starts) != 0
+                         ? pi_special_at(v, text + at, len - at, all)
+                         : -1;
+        if (id < 0) {
+            at++;
+            continue;
+        }
+        PI_TRY(plain_text(s, text + done, at - done, after_special, err));
+        pi_session_emit(s, id);
+        after_special = true;
+        at += v->token[id].piece_len;
+        while ((v->attr[id] & PI_TOKEN_RSTRIP) != 0 && at < len && pi_is_space(text[at]))
+            at++;
+        done = at;
+    }
+    return plain_text(s, text + done, len - done, after_special, err);
+}
+
+pith_status pi_vocab_tokenize(const struct pi_vocab *v, const char *text, size_t text_len,
+                              uint32_t flags, int32_t *out, int32_t cap, int32_t *n_id,
+                              pith_error *err)
+{
+    if (v->type == PI_VOCAB_NONE)
+        return pi_fail(err, PITH_UNSUPPORTED, "the model has no tokenizer");
+    if ((text == NULL && text_len > 0) || cap < 0 || (out == NULL && cap > 0) || n_id == NULL)
+        return pi_fail(err, PITH_INVALID, "tokenize: NULL where bytes or ids are, or cap %d", cap);
+    if (text_len > TEXT_MAX)
+        return pi_fail(err, PITH_INVALID, "text_len: %zu is above the limit of %zu bytes", text_len,
+                       TEXT_MAX);
+    struct pi_session s = {.out = out, .cap = cap};
+    pith_status status = pi_session_begin(&s, v, text_len, err);
+    if ((flags & PITH_TOKENIZE_BOS) != 0 && v->add_bos && v->bos >= 0)
+        pi_session_emit(&s, v->bos);
+    if (status == PITH_OK)
+        status = whole_text(&s, text, text_len, (flags & PITH_TOKENIZE_SPECIAL) != 0, err);
+    if ((flags & PITH_TOKENIZE_BOS) != 0 && v->add_eos && v->eos >= 0)
+        pi_session_emit(&s, v->eos);
+    pi_session_end(&s);
+    if (status != PITH_OK)
+        return status;
+    *n_id = (int32_t)s.n_out;
+    if (s.n_out > cap)
+        return pi_fail(err, PITH_RANGE, "cap: %d ids do not hold the text's %lld", cap,
+                       (long long)s.n_out);
+    return PITH_OK;
+}
+
+/* ---- ids to bytes ---- */
+
+static struct pi_str piece_of(const struct pi_vocab *v, int32_t id, bool special)
+{
+    const struct pi_token *token = &v->token[id];
+    bool hidden = (v->attr[id] & (PI_TOKEN_CONTROL | PI_TOKEN_UNKNOWN)) != 0 && !special;
+    return (struct pi_str){v->text + token->piece, hidden ? 0 : token->piece_len};
+}
+
+pith_status pi_vocab_token_bytes(const struct pi_vocab *v, int32_t id, bool special, char *out,
+                                 size_t cap, size_t *len)
+{
+    if (id < 0 || id >= v->n_id || len == NULL)
+        return PITH_INVALID;
+    struct pi_str piece = {"", 0};
+    if (v->type != PI_VOCAB_NONE)
+        piece = piece_of(v, id, special);
+    *len = piece.len;
+    if (piece.len > cap)
+        return PITH_RANGE;
+    if (piece.len > 0)
+        memcpy(out, piece.data, piece.len);
+    return PITH_OK;
+}
+
+pith_status pi_vocab_detokenize(const struct pi_vocab *v, const int32_t *ids, int32_t n_id,
+                                bool special, char *out, size_t cap, size_t *len, pith_error *err)
+{
+    if (v->type == PI_VOCAB_NONE)
+        return pi_fail(err, PITH_UNSUPPORTED, "the model has no tokenizer");
+    if (n_id < 0 || (ids == NULL && n_id > 0) || len == NULL)
+        return pi_fail(err, PITH_INVALID, "detokenize: NULL where ids are, or n_id %d", n_id);
+    bool drop_space = v->type == PI_VOCAB_SPM && v->add_space_prefix;
+    size_t n = 0;
+    for (int32_t i = 0; i < n_id; i++) {
+        if (ids[i] < 0 || ids[i] >= v->n_id)
+            return pi_fail(err, PITH_INVALID, "ids[%d]: %d is no token; there are %d", i, ids[i],
+                           v->n_id);
+        struct pi_str piece = piece_of(v, ids[i], special);
+        if ((v->attr[ids[i]] & (PI_TOKEN_CONTROL | PI_TOKEN_UNKNOWN)) == 0) {
+            if (drop_space && piece.len > 0 && piece.data[0] == ' ') {
+                piece.data++;
+                piece.len--;
+            }
+            drop_space = false;
+        }
+        if (n <= cap && piece.len <= cap - n && piece.len > 0)
+            memcpy(out + n, piece.data, piece.len);
+        n += piece.len;
+    }
+    *len = n;
+    if (n > cap)
+        return pi_fail(err, PITH_RANGE, "cap: %zu bytes do not hold the text's %zu", cap, n);
+    return PITH_OK;
+}
