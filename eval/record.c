@@ -21,6 +21,7 @@
 
 #include "base/base.h"
 #include "eval.h"
+#include "pith/inspect.h"
 
 #define FORMAT "pith.record"
 #define VERSION "1"

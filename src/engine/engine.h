@@ -10,6 +10,7 @@
 #include "policy/recall/recall.h"
 #include "policy/recall/text.h"
 #include "policy/share/share.h"
+#include "pith/inspect.h"
 
 #define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights */
 

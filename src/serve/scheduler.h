@@ -13,6 +13,7 @@
 #include "base/lock.h"
 #include "engine/output.h"
 #include "engine/schedule.h"
+#include "pith/scheduler.h"
 
 enum answer_state {
     ANSWER_QUEUED,     /* in the queue, with the siblings that are forked from it */
