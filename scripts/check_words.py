@@ -15,8 +15,8 @@ from pathlib import Path
 
 MAX_WORDS, MAX_LINES, MAX_COLUMNS = 25, 6, 100
 ITEM = re.compile(r"( *)([-*+]|\d+\.) +")
-# A full stop behind one of these ends no sentence; neither does one behind a single capital.
-SHORT = re.compile(r"\b(?:e\.g|i\.e|al|vs|cf|[A-Z])\.$")
+# A full stop behind one of these ends no sentence.
+SHORT = re.compile(r"\b(?:e\.g|i\.e|al|vs|cf)\.$")
 
 
 def blocks(text):
