@@ -7,12 +7,13 @@
  * one that was put back alone), or running, or ended. What the lock guards is said; everything else
  * belongs to the thread that steps.
  */
-#ifndef PI_ENGINE_SCHEDULER_H
-#define PI_ENGINE_SCHEDULER_H
+#ifndef PI_SCHEDULER_H
+#define PI_SCHEDULER_H
 
 #include "base/lock.h"
 #include "engine/output.h"
 #include "engine/schedule.h"
+#include "serve/prefix.h"
 
 enum answer_state {
     ANSWER_QUEUED,     /* in the queue, with the siblings that are forked from it */

@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "model/model.h"
 
 /* |mean| may exceed the mean of |.| by what sums of single precision over many tokens lose. The
