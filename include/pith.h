@@ -202,9 +202,7 @@ typedef struct pith_tensor_info {
     int64_t bytes;
 } pith_tensor_info;
 
-PITH_API int64_t pith_model_tensor_count(const pith_model *model);
-
-/* NOT_FOUND when i is out of range. */
+/* Tensor number i, from 0; NOT_FOUND when i is out of range. */
 PITH_API pith_status pith_model_tensor(const pith_model *model, int64_t i, pith_tensor_info *out);
 
 /* Rewrites a GGUF file with its matrices in another type: "F32", "F16", "BF16", "Q8_0", "Q4_0",
@@ -393,24 +391,6 @@ PITH_API pith_status pith_store_check(const char *type_k, const char *type_v, pi
 /* Where so many query heads share a KV head, errors of its keys add up in all of them: q8_0 takes
    the place of a rotated type of K that was not forced ("turbo3:force"). */
 #define PITH_SHARED_KEYS 6
-
-/* How an engine with some params stores a layer. */
-typedef struct pith_kv_layer_info {
-    const char *type_k; /* constant strings; K's may be another than the one that was given: */
-    const char *type_v;
-    bool k_replaced; /* PITH_SHARED_KEYS or more query heads share a KV head */
-    int64_t bytes_k; /* of a token in all KV heads, scales included; alignment, positions and what a
-                        read policy keeps beside keys are not */
-    int64_t bytes_v;
-    int64_t page_bytes; /* of one KV head */
-    uint32_t reserved[8];
-} pith_kv_layer_info;
-
-/* What pith_engine_create would make of params (NULL: the defaults) in a layer. INVALID (a layer
-   that there is not, a value out of range), UNSUPPORTED (a type that does not fit the head size).
- */
-PITH_API pith_status pith_kv_layer(const pith_model *model, const pith_engine_params *params,
-                                   int32_t layer, pith_kv_layer_info *out, pith_error *err);
 
 /* ---- keep policies ------------------------------------------------------------------------ */
 
