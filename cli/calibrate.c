@@ -1,10 +1,9 @@
 /*
- * calibrate.c - `pith calibrate`: gathers the statistics of a model's queries over a text, and
- * draws what is in a file of them: how narrow the queries of each head are, which bands they lie
- * in, and the attention against distance that they predict. With --loki it gathers the bases of the
- * model's keys instead (calibrate_loki.c), with --importance also how important entries are
- * (calibrate_importance.c), with --share it shows how far apart pages of reasoning
- * are (calibrate_share.c).
+ * calibrate.c - `pith calibrate`: gathers the statistics of a model's queries over a text. With
+ * --inspect it draws what is in a file of them (calibrate_inspect.c), with --loki it gathers the
+ * bases of the model's keys instead (calibrate_loki.c), with --importance also how important
+ * entries are (calibrate_importance.c). With --share it shows how far apart pages of reasoning are
+ * (calibrate_share.c).
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -16,47 +15,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "calibrate.h"
 #include "calibrate_importance.h"
 #include "calibrate_loki.h"
 #include "calibrate_ranges.h"
 #include "calibrate_share.h"
-#include "command.h"
-#include "session.h"
 
-#define PLOT_HEIGHT 9
-#define PLOT_WIDTH 64
-#define N_DOMINANT 2         /* bands of a head that are called dominant, as the paper does */
-#define NARROW 0.95          /* R of dominant bands from which a head counts as concentrated */
-#define MAX_CHECK_TOKEN 1024 /* of the text that --inspect compares curves with */
-
-struct options {
-    struct model_options model;
-    struct memory_options memory;
-    struct option_texts files;
-    const char *text; /* the only one of them, but with --importance */
-    const char *tokens;
-    const char *out;
-    const char *loki;
-    const char *keys;
-    const char *select;
-    const char *inspect;
-    struct option_texts keep;
-    int32_t n_piece;
-    int32_t pieces;
-    int32_t n_generate;
-    int32_t n_centre;
-    int32_t n_sample;
-    int64_t seed;
-    float temperature;
-    int32_t layer;
-    int32_t head;
-    bool importance;
-    bool hidden;
-    bool progress;
-    bool quiet;
-};
-
-#define AT(member) .offset = offsetof(struct options, member)
+#define AT(member) .offset = offsetof(struct calibrate_options, member)
 static const struct option table[] = {
     {"--model", "-m", "FILE", OPTION_TEXT, AT(model.path), .absent = "none",
      .help = "the model, a GGUF file"},
@@ -127,7 +92,7 @@ static const struct option_group groups[] = {{NULL, table, 0}, {0}};
 
 static void defaults(void *options)
 {
-    struct options *o = options;
+    struct calibrate_options *o = options;
     pith_calibrate_params p;
     pith_calibrate_params_default(&p);
     memory_options_default(&o->memory);
@@ -150,25 +115,25 @@ static const char *base_name(const char *path)
     return slash != NULL ? slash + 1 : path;
 }
 
-/* The file that is read, of text or of tokens. */
-static const char *source(const struct options *o)
+const char *calibrate_source(const struct calibrate_options *o)
 {
     return o->tokens != NULL ? o->tokens : o->text;
 }
 
-static struct cli_ids read_tokens(const struct options *o, const struct session *s)
+struct cli_ids calibrate_read_tokens(const struct calibrate_options *o, const struct session *s)
 {
-    struct cli_text text = o->tokens != NULL ? numbers_read(o->tokens) : cli_read_file(source(o));
+    struct cli_text text =
+        o->tokens != NULL ? numbers_read(o->tokens) : cli_read_file(calibrate_source(o));
     struct cli_ids ids;
     if (text.len == 0)
-        cli_fail("%s: the file is empty", source(o));
+        cli_fail("%s: the file is empty", calibrate_source(o));
     if (o->tokens != NULL)
         ids = ids_parse(o->tokens, text.data, s->info.n_vocab);
     else
         ids = session_tokenize(s->model, text.data, text.len, PITH_TOKENIZE_BOS);
     free(text.data);
     if (ids.n == 0)
-        cli_fail("%s: there are no tokens in the file", source(o));
+        cli_fail("%s: there are no tokens in the file", calibrate_source(o));
     return ids;
 }
 
@@ -179,7 +144,7 @@ static bool same_file(const struct stat *a, const char *path)
 }
 
 /* What a long calibration would find out at its end: that its file cannot be written. */
-static void check_output(const struct options *o)
+static void check_output(const struct calibrate_options *o)
 {
     struct stat st;
     const char *name = base_name(o->out);
@@ -193,13 +158,15 @@ static void check_output(const struct options *o)
         return;
     if (!S_ISREG(st.st_mode))
         cli_fail("%s: not a regular file", o->out);
-    if (same_file(&st, o->model.path) || same_file(&st, source(o)) || same_file(&st, o->select))
+    if (same_file(&st, o->model.path) || same_file(&st, calibrate_source(o)) ||
+        same_file(&st, o->select))
         cli_fail("%s: the statistics would replace a file that they are made from", o->out);
 }
 
 /* Fails where the KV memory of a piece and the queries for the centres, at most n_query of a head,
    would not fit. */
-static void check_memory(const struct options *o, const struct session *s, int64_t n_query)
+static void check_memory(const struct calibrate_options *o, const struct session *s,
+                         int64_t n_query)
 {
     pith_engine_params p = engine_params(&o->model, &o->memory);
     pith_error err;
@@ -217,7 +184,7 @@ static void check_memory(const struct options *o, const struct session *s, int64
 }
 
 /* The tokens of a piece; starts the engine that holds them and what the model writes after them. */
-static int32_t start_engine(struct options *o, struct session *s, int32_t n_token)
+static int32_t start_engine(struct calibrate_options *o, struct session *s, int32_t n_token)
 {
     bool more = strcmp(o->select, "generated") == 0;
     int32_t n_more = more ? o->n_generate : 0, n_fit = s->info.n_ctx_train - n_more;
@@ -239,7 +206,7 @@ static int32_t start_engine(struct options *o, struct session *s, int32_t n_toke
     return n_piece;
 }
 
-static pith_calibrate_params calibrate_params(const struct options *o,
+static pith_calibrate_params calibrate_params(const struct calibrate_options *o,
                                               struct cli_progress *progress)
 {
     pith_calibrate_params p;
@@ -252,13 +219,13 @@ static pith_calibrate_params calibrate_params(const struct options *o,
     p.n_sample = o->n_sample;
     p.seed = p.sample.seed = (uint64_t)o->seed;
     p.sample.temperature = o->temperature;
-    p.text = base_name(source(o));
+    p.text = base_name(calibrate_source(o));
     p.progress = cli_progress_step;
     p.progress_user = progress;
     return p;
 }
 
-static void report(const struct options *o, const pith_stats *stats, double seconds)
+static void report(const struct calibrate_options *o, const pith_stats *stats, double seconds)
 {
     pith_stats_info i;
     pith_stats_head head;
@@ -271,7 +238,7 @@ static void report(const struct options *o, const pith_stats *stats, double seco
                 (long long)head.n_query, (long long)i.n_token, seconds);
 }
 
-static int gather(struct options *o)
+static int gather(struct calibrate_options *o)
 {
     struct session s = {0};
     pith_stats *stats = NULL;
@@ -285,7 +252,7 @@ static int gather(struct options *o)
         ranges = ranges_read(o->select, &p.n_range);
     p.ranges = ranges;
     session_load(&s, &o->model, false);
-    struct cli_ids ids = read_tokens(o, &s);
+    struct cli_ids ids = calibrate_read_tokens(o, &s);
     p.n_ctx = start_engine(o, &s, ids.n);
     cli_interrupt_catch();
     double start = clock_s();
@@ -306,7 +273,7 @@ static int gather(struct options *o)
 #define PIECE_LEN 1000 /* tokens of a piece whose importance is learnt */
 
 /* How important entries are. */
-static int gather_importance(struct options *o)
+static int gather_importance(struct calibrate_options *o)
 {
     struct session s = {0};
     const struct importance_source from = {.files = &o->files,
@@ -333,7 +300,7 @@ static int gather_importance(struct options *o)
 }
 
 /* How far apart pages are. */
-static int compare_pages(struct options *o)
+static int compare_pages(struct calibrate_options *o)
 {
     struct session s = {0};
     bool writes = strcmp(o->select, "generated") == 0;
@@ -342,12 +309,12 @@ static int compare_pages(struct options *o)
     if (!writes && strcmp(o->select, "all") != 0)
         cli_fail_usage("--share takes all tokens of the text, or with --select generated those "
                        "that the model writes");
-    if (o->model.path == NULL || source(o) == NULL)
+    if (o->model.path == NULL || calibrate_source(o) == NULL)
         cli_fail_usage("--share wants -m MODEL and -f TEXT or --tokens FILE");
     share_calibrate_check(o->memory.share);
     (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
     session_load(&s, &o->model, false);
-    struct cli_ids ids = read_tokens(o, &s);
+    struct cli_ids ids = calibrate_read_tokens(o, &s);
     const struct share_source from = {&ids, writes ? o->n_generate : 0, o->temperature, o->seed};
     share_calibrate(&s, &o->model, &o->memory, &from);
     free(ids.data);
@@ -356,15 +323,16 @@ static int compare_pages(struct options *o)
 }
 
 /* The bases of the keys. */
-static int gather_bases(struct options *o)
+static int gather_bases(struct calibrate_options *o)
 {
     struct session s = {0};
     o->out = o->loki;
     loki_keys(o->keys);
     check_output(o);
     session_load(&s, &o->model, false);
-    struct cli_ids ids = read_tokens(o, &s);
-    struct loki_source from = {&ids, base_name(source(o)), o->keys, start_engine(o, &s, ids.n)};
+    struct cli_ids ids = calibrate_read_tokens(o, &s);
+    struct loki_source from = {&ids, base_name(calibrate_source(o)), o->keys,
+                               start_engine(o, &s, ids.n)};
     loki_write(&s, &from, !o->quiet && (o->progress || cli_is_terminal(STDERR_FILENO)), o->quiet,
                o->out);
     free(ids.data);
@@ -372,281 +340,9 @@ static int gather_bases(struct options *o)
     return EXIT_SUCCESS;
 }
 
-/* ---- drawing ---- */
-
-static double resultant(const pith_stats_head *h, int32_t f)
-{
-    return h->abs[f] > 0.0f ? hypot((double)h->re[f], (double)h->im[f]) / (double)h->abs[f] : 0.0;
-}
-
-/* What a band is expected to contribute: mean |query| mean |key| (TriAttention, Equation 26), or
-   the first alone where the file does not know the keys. */
-static double contribution(const pith_stats_head *h, int32_t f)
-{
-    return (double)h->abs[f] * (h->key_abs != NULL ? (double)h->key_abs[f] : 1.0);
-}
-
-/* The bands that contribute most. */
-static void dominant(const pith_stats_head *h, int32_t n_pair, int32_t *out)
-{
-    for (int32_t i = 0; i < N_DOMINANT; i++) {
-        out[i] = -1;
-        for (int32_t f = 0; f < n_pair; f++) {
-            bool taken = false;
-            for (int32_t j = 0; j < i; j++)
-                taken |= out[j] == f;
-            if (!taken && (out[i] < 0 || contribution(h, f) > contribution(h, out[i])))
-                out[i] = f;
-        }
-    }
-}
-
-static double dominant_r(const pith_stats_head *h, int32_t n_pair)
-{
-    int32_t band[N_DOMINANT], n = n_pair < N_DOMINANT ? n_pair : N_DOMINANT;
-    double sum = 0.0;
-    dominant(h, n_pair, band);
-    for (int32_t i = 0; i < n; i++)
-        sum += resultant(h, band[i]);
-    return sum / n;
-}
-
-/* Queries that the means of a head are of; -1: not known. Layers differ only in having none. */
-static int64_t query_count(const pith_stats *stats, const pith_stats_info *info)
-{
-    int64_t n = -1;
-    for (int32_t l = 0; l < info->n_layer; l++) {
-        pith_stats_head h;
-        if (pith_stats_get_head(stats, l, 0, &h) == PITH_OK && h.n_query > n)
-            n = h.n_query;
-    }
-    return n;
-}
-
-static void print_origin(const pith_stats *stats, const pith_stats_info *i)
-{
-    static const char *const selections[] = {"not known", "all tokens", "generated tokens",
-                                             "ranges of tokens"};
-    static const char *const pairings[] = {"not known", "halves", "adjacent"};
-    printf("format        %s\n", i->format);
-    printf("model         %s\n", i->model[0] != '\0' ? i->model : "not known");
-    if (i->fingerprint != 0)
-        printf("fingerprint   %016llx\n", (unsigned long long)i->fingerprint);
-    printf("text          %s\n", i->text[0] != '\0' ? i->text : "not known");
-    if (i->n_token > 0)
-        printf("tokens        %lld read, queries of %s\n", (long long)i->n_token,
-               selections[i->select]);
-    else
-        printf("tokens        not known\n");
-    for (int32_t r = 0; r < i->n_range && r < 8; r++)
-        printf("              %d to %d%s\n", i->range[r].begin, i->range[r].end,
-               r == 7 && i->n_range > 8 ? " ..." : "");
-    if (query_count(stats, i) > 0)
-        printf("queries       %lld of each head\n", (long long)query_count(stats, i));
-    printf("shape         %d layers, %d query heads, %d bands, pairs %s\n", i->n_layer, i->n_head,
-           i->n_pair, pairings[i->pairing]);
-    printf("centres       %d\n", i->n_centre);
-    printf("keys          %s\n", i->has_keys ? "yes" : "no");
-}
-
-/* A grid of layers and heads: 0 the lightest, 1 the darkest. */
-static void print_cell(double value)
-{
-    static const char *const blocks[] = {" ", "\u2591", "\u2592", "\u2593", "\u2588"};
-    static const char *const letters[] = {".", ":", "+", "*", "#"};
-    int32_t level = (int32_t)(value * 5.0);
-    level = level < 0 ? 0 : level > 4 ? 4 : level;
-    printf("%s", cli_is_utf8() ? blocks[level] : letters[level]);
-}
-
-static void print_resultants(const pith_stats *stats, const pith_stats_info *info)
-{
-    double all = 0.0;
-    int64_t n_band = 0, n_head = 0, n_narrow = 0;
-    printf("\nR = |mean query| / mean |query|, a column per head, light 0, dark 1: over all bands, "
-           "then "
-           "over the %d\nwith the largest mean |query|%s\n",
-           N_DOMINANT, info->has_keys ? " mean |key|" : "");
-    for (int32_t l = 0; l < info->n_layer; l++) {
-        double sum = 0.0;
-        pith_stats_head h;
-        if (pith_stats_get_head(stats, l, 0, &h) != PITH_OK || h.n_query == 0)
-            continue;
-        printf("  layer %3d  |", l);
-        for (int32_t i = 0; i < info->n_head; i++) {
-            double mean = 0.0;
-            pith_stats_get_head(stats, l, i, &h);
-            for (int32_t f = 0; f < info->n_pair; f++)
-                mean += resultant(&h, f) / info->n_pair;
-            print_cell(mean);
-            sum += mean;
-        }
-        printf("| %.3f  |", sum / info->n_head);
-        all += sum * info->n_pair;
-        n_band += (int64_t)info->n_head * info->n_pair;
-        sum = 0.0;
-        for (int32_t i = 0; i < info->n_head; i++) {
-            pith_stats_get_head(stats, l, i, &h);
-            double r = dominant_r(&h, info->n_pair);
-            print_cell(r);
-            sum += r;
-            n_head++;
-            n_narrow += r > NARROW;
-        }
-        printf("| %.3f\n", sum / info->n_head);
-    }
-    printf("mean R over bands %.3f; heads whose dominant bands have R > %.2f: %.1f %%\n",
-           all / (double)n_band, NARROW, 100.0 * (double)n_narrow / (double)n_head);
-}
-
-/* How often each band is dominant, per layer the most frequent ones. */
-static void print_dominant(const pith_stats *stats, const pith_stats_info *info)
-{
-    int32_t *count = cli_alloc((size_t)info->n_pair, sizeof(*count));
-    printf("\nDominant bands (heads that they dominate%s)\n",
-           info->freq != NULL ? "; their wavelength in tokens" : "");
-    for (int32_t l = 0; l < info->n_layer; l++) {
-        pith_stats_head h;
-        memset(count, 0, (size_t)info->n_pair * sizeof(*count));
-        if (pith_stats_get_head(stats, l, 0, &h) != PITH_OK || h.n_query == 0)
-            continue;
-        for (int32_t i = 0; i < info->n_head; i++) {
-            int32_t band[N_DOMINANT];
-            pith_stats_get_head(stats, l, i, &h);
-            dominant(&h, info->n_pair, band);
-            for (int32_t j = 0; j < N_DOMINANT; j++)
-                if (band[j] >= 0)
-                    count[band[j]]++;
-        }
-        printf("  layer %3d ", l);
-        for (int32_t n = 0; n < 4; n++) {
-            int32_t best = 0;
-            for (int32_t f = 1; f < info->n_pair; f++)
-                if (count[f] > count[best])
-                    best = f;
-            if (count[best] == 0)
-                break;
-            printf("  %d (%d", best, count[best]);
-            if (info->freq != NULL && info->freq[best] > 0.0)
-                printf("; %.4g", 6.283185307179586 / info->freq[best]);
-            printf(")");
-            count[best] = 0;
-        }
-        printf("\n");
-    }
-    free(count);
-}
-
-/* y [PLOT_WIDTH] over distances x, which grow evenly in their logarithm. */
-static void print_plot(const double *x, const double *y)
-{
-    double lo = y[0], hi = y[0];
-    for (int32_t i = 1; i < PLOT_WIDTH; i++) {
-        lo = fmin(lo, y[i]);
-        hi = fmax(hi, y[i]);
-    }
-    for (int32_t row = PLOT_HEIGHT - 1; row >= 0; row--) {
-        double from = lo + (hi - lo) * row / PLOT_HEIGHT;
-        printf("  %10.3g |", row == PLOT_HEIGHT - 1 ? hi : from);
-        for (int32_t i = 0; i < PLOT_WIDTH; i++) {
-            int32_t at = hi > lo ? (int32_t)((y[i] - lo) / (hi - lo) * PLOT_HEIGHT) : 0;
-            putchar((at < PLOT_HEIGHT ? at : PLOT_HEIGHT - 1) == row ? '*' : ' ');
-        }
-        putchar('\n');
-    }
-    printf("             %-*.0f%*.0f\n", PLOT_WIDTH / 2, x[0], PLOT_WIDTH / 2, x[PLOT_WIDTH - 1]);
-}
-
-static void print_curve(const pith_stats *stats, const struct session *s, int32_t layer,
-                        int32_t head)
-{
-    double x[PLOT_WIDTH], y[PLOT_WIDTH];
-    pith_error err;
-    double most = s->info.n_ctx_train > 2 ? s->info.n_ctx_train : 2;
-    for (int32_t i = 0; i < PLOT_WIDTH; i++)
-        x[i] = exp(log(most) * i / (PLOT_WIDTH - 1));
-    cli_check(pith_stats_curve(stats, s->model, layer, head, x, PLOT_WIDTH, y, &err), &err);
-    printf("\nThe logit that the mean query of layer %d, head %d expects of the mean key, against "
-           "distance in tokens\n",
-           layer, head);
-    print_plot(x, y);
-}
-
-/* Correlations of all curves with the text; the head with the highest goes to *layer and *head. */
-static void print_reconstruction(const struct options *o, const pith_stats *stats,
-                                 const pith_stats_info *info, struct session *s, int32_t *layer,
-                                 int32_t *head)
-{
-    size_t n_head = (size_t)info->n_head, n = (size_t)info->n_layer * n_head, best = 0;
-    double *r = cli_alloc(n, sizeof(*r)), mean = 0.0;
-    struct cli_ids ids = read_tokens(o, s);
-    pith_error err;
-    int32_t n_token = ids.n < MAX_CHECK_TOKEN ? ids.n : MAX_CHECK_TOKEN;
-    n_token = n_token < s->info.n_ctx_train ? n_token : s->info.n_ctx_train;
-    session_check(pith_stats_reconstruct(stats, s->engine, ids.data, n_token, r, &err), &err);
-    printf("\nCorrelation of these curves with the logits of %d tokens, a column per head\n",
-           n_token);
-    for (size_t l = 0; l < (size_t)info->n_layer; l++) {
-        double sum = 0.0;
-        printf("  layer %3zu  |", l);
-        for (size_t h = 0; h < n_head; h++) {
-            print_cell(r[l * n_head + h]);
-            sum += r[l * n_head + h];
-            if (r[l * n_head + h] > r[best])
-                best = l * n_head + h;
-        }
-        printf("| %.3f\n", sum / (double)n_head);
-        mean += sum;
-    }
-    printf("mean correlation %.3f; the highest %.3f\n", mean / (double)n, r[best]);
-    *layer = (int32_t)(best / n_head);
-    *head = (int32_t)(best % n_head);
-    free(ids.data);
-    free(r);
-}
-
-static int inspect(struct options *o)
-{
-    pith_stats *stats = NULL;
-    pith_stats_info info;
-    pith_error err;
-    struct session s = {0};
-    int32_t layer = 0, head = 0;
-    if (loki_is_file(o->inspect)) {
-        if (o->model.path != NULL)
-            session_load(&s, &o->model, false);
-        loki_inspect(o->inspect, s.model);
-        session_free(&s);
-        return EXIT_SUCCESS;
-    }
-    cli_check(pith_stats_load(o->inspect, &stats, &err), &err);
-    pith_stats_get_info(stats, &info);
-    if (o->model.path != NULL) {
-        session_load(&s, &o->model, false);
-        cli_check(pith_stats_check(stats, s.model, &err), &err);
-    }
-    print_origin(stats, &info);
-    print_resultants(stats, &info);
-    print_dominant(stats, &info);
-    importance_print(stats);
-    if (s.model != NULL && info.has_keys) {
-        if (source(o) != NULL) {
-            o->memory.n_ctx = MAX_CHECK_TOKEN;
-            session_start(&s, &o->model, &o->memory, 0);
-            print_reconstruction(o, stats, &info, &s, &layer, &head);
-        }
-        print_curve(stats, &s, o->layer >= 0 ? o->layer : layer, o->head >= 0 ? o->head : head);
-    } else if (s.model != NULL)
-        printf(
-            "\nWithout statistics of keys there is no curve: gather them with pith calibrate.\n");
-    pith_stats_free(stats);
-    session_free(&s);
-    return EXIT_SUCCESS;
-}
-
 static int run(void *options)
 {
-    struct options *o = options;
+    struct calibrate_options *o = options;
     if (o->files.n > 1 && !o->importance)
         cli_fail_usage("several -f go with --importance alone");
     o->text = o->files.n > 0 ? o->files.text[0] : NULL;
@@ -660,9 +356,9 @@ static int run(void *options)
                            "names the model");
         if (o->out != NULL || o->loki != NULL)
             cli_fail_usage("--inspect reads a file, -o and --loki write one: give one of them");
-        if (source(o) != NULL && o->model.path == NULL)
+        if (calibrate_source(o) != NULL && o->model.path == NULL)
             cli_fail_usage("--inspect compares with a text only where -m names the model");
-        return inspect(o);
+        return calibrate_inspect(o);
     }
     if (o->importance)
         return gather_importance(o);
@@ -670,7 +366,7 @@ static int run(void *options)
         return compare_pages(o);
     if (o->loki != NULL && o->out != NULL)
         cli_fail_usage("-o writes statistics, --loki bases: give one of them");
-    if (o->model.path == NULL || source(o) == NULL || (o->out == NULL && o->loki == NULL))
+    if (o->model.path == NULL || calibrate_source(o) == NULL || (o->out == NULL && o->loki == NULL))
         cli_fail_usage("-m MODEL, -f TEXT (or --tokens FILE) and -o STATS or --loki BASES are "
                        "wanted, or --inspect FILE");
     if (o->loki != NULL && strcmp(o->select, "all") != 0)
@@ -704,7 +400,7 @@ const struct command command_calibrate = {
         "\n"
         "  pith calibrate -m model.gguf -f question.txt --select generated --share memshare",
     .groups = groups,
-    .options_size = sizeof(struct options),
+    .options_size = sizeof(struct calibrate_options),
     .defaults = defaults,
     .run = run,
 };

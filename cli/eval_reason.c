@@ -167,6 +167,7 @@ struct questions_options {
     const char *path;
     int32_t n_question;
     int32_t n_draw;
+    int32_t n_parallel;
     int32_t n_predict;
     float temperature;
     int32_t top_k;
@@ -188,6 +189,8 @@ static const struct option questions_option_table[] = {
      .help = "how many of them, from the first on; 0: all"},
     {"--draws", NULL, "N", OPTION_INT, AT(n_draw), .min = 1, .max = MAX_SAMPLE,
      .help = "answers that are sampled to each"},
+    {"--parallel", NULL, "N", OPTION_INT, AT(n_parallel), .min = 1, .max = 256,
+     .help = "answers generated at the same time: the same answers, sooner"},
     {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "most tokens of an answer"},
     {"--temp", NULL, "X", OPTION_FLOAT, AT(temperature), .min = 0, .max = 100,
@@ -218,6 +221,7 @@ static void questions_defaults(void *options)
     struct questions_command *c = options;
     eval_options_default(&c->shared);
     c->questions.n_draw = 1;
+    c->questions.n_parallel = 1;
     c->questions.n_predict = 2048;
     c->questions.temperature = 0.6f;
     c->questions.top_p = 0.95f;
@@ -232,6 +236,7 @@ static pith_status measure_questions(const struct eval_setup *setup, const void 
         .path = o->path,
         .n_question = o->n_question,
         .n_draw = o->n_draw,
+        .n_parallel = o->n_parallel,
         .n_predict = o->n_predict,
         .instruction = o->instruction,
     };

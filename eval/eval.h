@@ -376,6 +376,7 @@ struct eval_questions_params {
     const char *path;   /* JSONL */
     int32_t n_question; /* 0: all */
     int32_t n_draw;     /* answers per question */
+    int32_t n_parallel; /* answers that are generated at the same time, 1 or more */
     int32_t n_predict;
     pith_sample_params sample;
     const char *instruction; /* appended to each problem, or NULL */

@@ -236,7 +236,7 @@ pith_status eval_check_predict(const char *task, int32_t n_predict, int32_t leas
 }
 
 /* Puts the mark of the thinking block in front of an answer. */
-static pith_status open_thinking(struct eval_answer *a, pith_error *err)
+pith_status eval_open_thinking(struct eval_answer *a, pith_error *err)
 {
     struct eval_text t = {0};
     eval_text_add(&t, "<think>\n");
@@ -251,9 +251,8 @@ static pith_status open_thinking(struct eval_answer *a, pith_error *err)
     return PITH_OK;
 }
 
-/* Tokens of the prompt, and whether its answer begins with thoughts. */
-static pith_status encode_prompt(const struct eval_setup *setup, const struct eval_prompt *p,
-                                 int32_t **ids, int32_t *n_id, bool *thinks, pith_error *err)
+pith_status eval_prompt_encode(const struct eval_setup *setup, const struct eval_prompt *p,
+                               int32_t **ids, int32_t *n_id, bool *thinks, pith_error *err)
 {
     *thinks = false;
     pith_status status = eval_encode(setup, text_of(p), prefix_of(p), ids, n_id, err);
@@ -269,11 +268,11 @@ pith_status eval_prompt_ask(struct eval_run *run, const struct eval_setup *setup
 {
     int32_t *ids = NULL, n_id = 0;
     bool thinks = false;
-    pith_status status = encode_prompt(setup, p, &ids, &n_id, &thinks, err);
+    pith_status status = eval_prompt_encode(setup, p, &ids, &n_id, &thinks, err);
     if (status == PITH_OK)
         status = eval_ask(run, ids, n_id, text_of(p), n_predict, sample, stop, n_stop, out, err);
     if (status == PITH_OK && thinks)
-        status = open_thinking(out, err);
+        status = eval_open_thinking(out, err);
     free(ids);
     return status;
 }
@@ -285,12 +284,12 @@ pith_status eval_prompt_ask_given(struct eval_run *run, const struct eval_setup 
 {
     int32_t *ids = NULL, n_id = 0;
     bool thinks = false;
-    pith_status status = encode_prompt(setup, p, &ids, &n_id, &thinks, err);
+    pith_status status = eval_prompt_encode(setup, p, &ids, &n_id, &thinks, err);
     if (status == PITH_OK)
         status =
             eval_ask_given(run, ids, n_id, text_of(p), n_predict, stop, n_stop, given, out, err);
     if (status == PITH_OK && thinks)
-        status = open_thinking(out, err);
+        status = eval_open_thinking(out, err);
     free(ids);
     return status;
 }

@@ -71,6 +71,13 @@ pith_status eval_check_lengths(const char *task, const int32_t *lengths, int32_t
 /* The same for the tokens of an answer, which are between least and EVAL_MAX_TOKENS. */
 pith_status eval_check_predict(const char *task, int32_t n_predict, int32_t least, pith_error *err);
 
+/* Tokens of the prompt, which the caller frees, and whether eval_thinks of its answer. */
+pith_status eval_prompt_encode(const struct eval_setup *setup, const struct eval_prompt *p,
+                               int32_t **ids, int32_t *n_id, bool *thinks, pith_error *err);
+
+/* Puts the mark of an open thinking block before the text of an answer. */
+pith_status eval_open_thinking(struct eval_answer *a, pith_error *err);
+
 /* Encodes the prompt and asks it: eval_ask of its tokens. Where eval_thinks, the answer begins with
    the mark of the thinking block that the prompt has opened, so that checkers know it. */
 pith_status eval_prompt_ask(struct eval_run *run, const struct eval_setup *setup,

@@ -12,6 +12,7 @@
 
 #include "answers.h"
 #include "lines.h"
+#include "parallel.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,7 +113,9 @@ struct questions_run {
     struct eval_run *run;
     struct question_file file;
     int32_t n_question;
-    int32_t n_done;   /* draws */
+    struct eval_prompt *prompts; /* [n_question] owned */
+    struct eval_asked *asked;    /* [n_question * n_draw] owned, a question's draws together */
+    int32_t n_asked;
     double passed;    /* sum of the questions' pass rates */
     int32_t answered; /* draws from which a final answer could be taken */
     json_t *rows;
@@ -127,22 +130,65 @@ static pith_status make_prompt(const struct questions_run *r, const struct quest
     return eval_prompt_check(out, err);
 }
 
-/* One answer; *right and *answered are counted up. */
-static pith_status run_draw(struct questions_run *r, const struct question *q,
-                            const struct eval_prompt *p, int32_t index, int32_t draw,
-                            int32_t *right, json_t *answers, json_t *texts, pith_error *err)
+/* Writes all prompts, and *longest: the tokens of the longest. */
+static pith_status make_prompts(struct questions_run *r, int32_t *longest, pith_error *err)
 {
-    struct eval_answer a = {0};
-    pith_sample_params sample = r->params->sample;
-    struct eval_rng rng = eval_rng_make(r->setup->seed, (uint64_t)index, (uint64_t)draw);
-    sample.seed = eval_rng_next(&rng);
+    struct eval_counter counter = eval_counter_of(r->setup);
+    int32_t n_draw = r->params->n_draw;
+    pith_status status = PITH_OK;
+    if (r->n_question > INT32_MAX / n_draw)
+        return eval_fail(err, PITH_INVALID, "questions: draws = %d of %d problems are too many",
+                         (int)n_draw, (int)r->n_question);
+    r->n_asked = r->n_question * n_draw;
+    r->prompts = calloc((size_t)r->n_question, sizeof(*r->prompts));
+    r->asked = calloc((size_t)r->n_asked, sizeof(*r->asked));
+    if (r->n_question > 0 && (r->prompts == NULL || r->asked == NULL))
+        return no_memory(err);
+    *longest = 0;
+    for (int32_t i = 0; i < r->n_question && status == PITH_OK; i++) {
+        const struct eval_text *text = &r->prompts[i].text;
+        int32_t n = 0;
+        status = make_prompt(r, &r->file.question[i], &r->prompts[i], err);
+        if (status == PITH_OK)
+            status =
+                counter.count(counter.user, text->data != NULL ? text->data : "", NULL, &n, err);
+        *longest = n > *longest ? n : *longest;
+    }
+    for (int32_t i = 0; i < r->n_asked; i++) {
+        struct eval_rng rng =
+            eval_rng_make(r->setup->seed, (uint64_t)(i / n_draw), (uint64_t)(i % n_draw));
+        r->asked[i].prompt = &r->prompts[i / n_draw];
+        r->asked[i].n_predict = r->params->n_predict;
+        r->asked[i].sample = r->params->sample;
+        r->asked[i].sample.seed = eval_rng_next(&rng);
+    }
+    return status;
+}
+
+/* One after the other, as recall of text needs it. */
+static pith_status ask_each(struct questions_run *r, pith_error *err)
+{
+    pith_status status = PITH_OK;
+    for (int32_t i = 0; i < r->n_asked && status == PITH_OK; i++) {
+        struct eval_asked *a = &r->asked[i];
+        status = eval_progress(r->run, (double)i / r->n_asked, err, "question %d of %d",
+                               (int)(i / r->params->n_draw + 1), (int)r->n_question);
+        if (status == PITH_OK)
+            status = eval_prompt_ask(r->run, r->setup, a->prompt, a->n_predict, &a->sample, NULL, 0,
+                                     &a->answer, err);
+    }
+    return status;
+}
+
+/* Takes the final answer out of an answer and compares it. */
+static pith_status judge(struct questions_run *r, const struct question *q,
+                         const struct eval_asked *a, int32_t *right, json_t *answers, json_t *texts,
+                         pith_error *err)
+{
+    pith_stop_reason reason = a->answer.reason;
+    bool cut = reason == PITH_STOP_LENGTH || reason == PITH_STOP_FULL, equal = false;
     char *said = NULL;
-    bool equal = false;
-    pith_status status =
-        eval_prompt_ask(r->run, r->setup, p, r->params->n_predict, &sample, NULL, 0, &a, err);
-    bool cut = a.reason == PITH_STOP_LENGTH || a.reason == PITH_STOP_FULL;
-    if (status == PITH_OK)
-        status = eval_final_answer(a.text, q->problem, cut, &said, err);
+    pith_status status = eval_final_answer(a->answer.text, q->problem, cut, &said, err);
     if (status == PITH_OK)
         status = eval_answers_equal(said, q->answer, &equal, err);
     if (status == PITH_OK) {
@@ -150,11 +196,11 @@ static pith_status run_draw(struct questions_run *r, const struct question *q,
         r->answered += said[0] != '\0';
         /* A final answer is a part of a text of whole characters, cut at ASCII. */
         if (json_array_append_new(answers, json_string(said)) != 0 ||
-            (texts != NULL && !eval_keep_text(texts, p, a.text, NULL, equal ? 1.0 : 0.0)))
+            (texts != NULL &&
+             !eval_keep_text(texts, a->prompt, a->answer.text, NULL, equal ? 1.0 : 0.0)))
             status = no_memory(err);
     }
     free(said);
-    eval_answer_free(&a);
     return status;
 }
 
@@ -175,46 +221,20 @@ static pith_status add_row(struct questions_run *r, const struct question *q, in
     return PITH_OK;
 }
 
-static pith_status run_question(struct questions_run *r, int32_t index, pith_error *err)
+static pith_status judge_question(struct questions_run *r, int32_t index, pith_error *err)
 {
     const struct question *q = &r->file.question[index];
-    struct eval_prompt p = {0};
-    int32_t right = 0;
+    int32_t n_draw = r->params->n_draw, right = 0;
     json_t *answers = json_array(), *texts = r->setup->keep_text ? json_array() : NULL;
-    pith_status status = make_prompt(r, q, &p, err);
-    if (status == PITH_OK && (answers == NULL || (r->setup->keep_text && texts == NULL)))
+    pith_status status = PITH_OK;
+    if (answers == NULL || (r->setup->keep_text && texts == NULL))
         status = no_memory(err);
-    double n_item = (double)r->n_question * r->params->n_draw;
-    for (int32_t d = 0; d < r->params->n_draw && status == PITH_OK; d++) {
-        status = eval_progress(r->run, r->n_done / n_item, err, "question %d of %d",
-                               (int)(index + 1), (int)r->n_question);
-        if (status == PITH_OK)
-            status = run_draw(r, q, &p, index, d, &right, answers, texts, err);
-        r->n_done++;
-    }
+    for (int32_t d = 0; d < n_draw && status == PITH_OK; d++)
+        status = judge(r, q, &r->asked[index * n_draw + d], &right, answers, texts, err);
     if (status == PITH_OK)
         status = add_row(r, q, right, answers, texts, err);
     json_decref(answers);
     json_decref(texts);
-    eval_prompt_free(&p);
-    return status;
-}
-
-static pith_status measure_prompts(const struct questions_run *r, int32_t *longest, pith_error *err)
-{
-    struct eval_counter counter = eval_counter_of(r->setup);
-    pith_status status = PITH_OK;
-    *longest = 0;
-    for (int32_t i = 0; i < r->n_question && status == PITH_OK; i++) {
-        struct eval_prompt p = {0};
-        int32_t n = 0;
-        status = make_prompt(r, &r->file.question[i], &p, err);
-        if (status == PITH_OK)
-            status =
-                counter.count(counter.user, p.text.data != NULL ? p.text.data : "", NULL, &n, err);
-        *longest = n > *longest ? n : *longest;
-        eval_prompt_free(&p);
-    }
     return status;
 }
 
@@ -229,6 +249,9 @@ static pith_status open_file(struct questions_run *r, pith_error *err)
         return eval_fail(err, PITH_INVALID,
                          "questions: draws = %d must be positive, questions = %d not negative",
                          (int)p->n_draw, (int)p->n_question);
+    if (p->n_parallel < 1)
+        return eval_fail(err, PITH_INVALID, "questions: parallel = %d must be positive",
+                         (int)p->n_parallel);
     pith_status status = eval_check_predict("questions", p->n_predict, 1, err);
     if (status == PITH_OK)
         status = eval_read_file(p->path, &text, &len, err);
@@ -244,13 +267,35 @@ static pith_status open_file(struct questions_run *r, pith_error *err)
 static json_t *settings_of(const struct questions_run *r)
 {
     const struct eval_questions_params *p = r->params;
-    return json_pack("{s:o, s:i, s:i, s:i, s:f, s:f, s:i, s:f, s:o, s:I, s:b}", "file",
+    return json_pack("{s:o, s:i, s:i, s:i, s:i, s:f, s:f, s:i, s:f, s:o, s:I, s:b}", "file",
                      eval_json_text(p->path), "questions", (int)r->n_question, "draws",
-                     (int)p->n_draw, "answer_tokens", (int)p->n_predict, "temperature",
-                     (double)p->sample.temperature, "top_p", (double)p->sample.top_p, "top_k",
-                     (int)p->sample.top_k, "min_p", (double)p->sample.min_p, "instruction",
-                     eval_json_text(p->instruction), "seed", (json_int_t)r->setup->seed, "chat",
-                     (int)r->setup->chat);
+                     (int)p->n_draw, "parallel", (int)p->n_parallel, "answer_tokens",
+                     (int)p->n_predict, "temperature", (double)p->sample.temperature, "top_p",
+                     (double)p->sample.top_p, "top_k", (int)p->sample.top_k, "min_p",
+                     (double)p->sample.min_p, "instruction", eval_json_text(p->instruction), "seed",
+                     (json_int_t)r->setup->seed, "chat", (int)r->setup->chat);
+}
+
+/* A run whose memory holds as many items as are asked at a time. */
+static pith_status open_run(struct questions_run *r, int32_t n_token, pith_error *err)
+{
+    struct eval_setup setup = *r->setup;
+    pith_status status =
+        eval_size_memory(setup.model, n_token, r->params->n_parallel, &setup.engine, err);
+    return status == PITH_OK ? eval_run_create(&setup, 0, &r->run, err) : status;
+}
+
+static void free_run(struct questions_run *r)
+{
+    for (int32_t i = 0; i < r->n_asked && r->asked != NULL; i++)
+        eval_answer_free(&r->asked[i].answer);
+    for (int32_t i = 0; i < r->n_question && r->prompts != NULL; i++)
+        eval_prompt_free(&r->prompts[i]);
+    free(r->asked);
+    free(r->prompts);
+    json_decref(r->rows);
+    eval_questions_free(&r->file);
+    eval_run_free(r->run);
 }
 
 pith_status eval_questions(const struct eval_setup *setup,
@@ -261,23 +306,25 @@ pith_status eval_questions(const struct eval_setup *setup,
     int32_t longest = 0;
     pith_status status = r.rows != NULL ? open_file(&r, err) : no_memory(err);
     if (status == PITH_OK)
-        status = measure_prompts(&r, &longest, err);
+        status = make_prompts(&r, &longest, err);
     if (status == PITH_OK)
-        status = eval_run_create(setup, longest + params->n_predict, &r.run, err);
+        status = open_run(&r, longest + params->n_predict, err);
+    if (status == PITH_OK)
+        status = params->n_parallel > 1
+                     ? eval_prompts_ask(r.run, setup, r.asked, r.n_asked, params->n_parallel, err)
+                     : ask_each(&r, err);
     for (int32_t i = 0; i < r.n_question && status == PITH_OK; i++)
-        status = run_question(&r, i, err);
+        status = judge_question(&r, i, err);
     if (status == PITH_OK)
         status = eval_scored(
             eval_result(r.run, "questions", r.n_question, settings_of(&r), json_incref(r.rows)),
             eval_wilson(r.passed, r.n_question), result, err);
     if (status == PITH_OK && json_object_set_new(json_object_get(*result, "summary"), "answered",
-                                                 json_real((double)r.answered / r.n_done)) != 0) {
+                                                 json_real((double)r.answered / r.n_asked)) != 0) {
         json_decref(*result);
         *result = NULL;
         status = no_memory(err);
     }
-    json_decref(r.rows);
-    eval_questions_free(&r.file);
-    eval_run_free(r.run);
+    free_run(&r);
     return status;
 }

@@ -455,6 +455,7 @@ static const struct arg questions_args[] = {
     {"file", ARG_PATH, 0, true},
     {"questions", ARG_INT, AT(questions), false},
     {"draws", ARG_INT, AT(draws), false},
+    {"parallel", ARG_INT, AT(parallel), false},
     {"predict", ARG_INT, AT(predict), false},
     {"instruction", ARG_TEXT, AT(instruction), false},
     {"temperature", ARG_REAL, AT(temperature), false},
@@ -467,6 +468,7 @@ static const struct arg questions_args[] = {
 static void questions_defaults(struct sweep_args *a)
 {
     a->draws = 1;
+    a->parallel = 1;
     a->predict = 2048;
     a->instruction = EVAL_QUESTIONS_INSTRUCTION;
     a->temperature = 0.6;
@@ -485,6 +487,7 @@ static pith_status run_questions(const struct eval_setup *setup, const struct sw
         .path = a->path,
         .n_question = a->questions,
         .n_draw = a->draws,
+        .n_parallel = a->parallel,
         .n_predict = a->predict,
         .instruction = a->instruction,
     };

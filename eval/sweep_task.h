@@ -28,7 +28,7 @@ struct sweep_args {
     int32_t n_int;
     double reals[SWEEP_LIST_MAX]; /* depths */
     int32_t n_real;
-    int32_t needles, repeats, predict, samples, questions, draws;
+    int32_t needles, repeats, predict, samples, questions, draws, parallel;
     int32_t n_ctx, n_batch, chunks, every;
     int32_t min_steps, max_steps, step_stride;
     bool trace, paired, example;

@@ -270,9 +270,9 @@ static void test_questions_with_model(void **state)
           " \"answer\": \"x\\n#### 3\"}\n",
           f);
     fclose(f);
-    struct eval_questions_params p = {.path = path, .n_draw = 3, .n_predict = 12};
+    struct eval_questions_params p = {.path = path, .n_draw = 3, .n_parallel = 1, .n_predict = 12};
     pith_sample_params_default(&p.sample);
-    json_t *result = NULL, *again = NULL;
+    json_t *result = NULL, *again = NULL, *together = NULL;
     pith_error err;
     if (eval_questions(&setup, &p, &result, &err) != PITH_OK)
         fail_msg("%s", err.message);
@@ -283,8 +283,16 @@ static void test_questions_with_model(void **state)
     const json_t *texts = json_object_get(json_array_get(rows, 0), "texts");
     assert_int_equal(json_array_size(texts), 3);
     assert_false(json_equal(json_array_get(texts, 0), json_array_get(texts, 1))); /* sampled */
+    p.n_parallel = 4;
+    assert_int_equal(eval_questions(&setup, &p, &together, &err), PITH_OK);
+    assert_true(json_equal(rows, json_object_get(together, "rows"))); /* whatever the company */
+    assert_int_equal(summary(together, "generated_tokens"), summary(result, "generated_tokens"));
+    assert_int_equal(summary(together, "prompt_tokens"), summary(result, "prompt_tokens"));
+    p.n_parallel = 0;
+    assert_int_equal(eval_questions(&setup, &p, &together, &err), PITH_INVALID);
     json_decref(result);
     json_decref(again);
+    json_decref(together);
     unlink(path);
     pith_model_free(model);
 }

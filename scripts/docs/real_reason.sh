@@ -1,0 +1,79 @@
+#!/bin/bash
+# Measures the table "Long generation" of docs/real.md: problems that a model solves step by step
+# while a keep policy holds its cache to a number of entries.
+#   scripts/docs/real_reason.sh DIR_OF_MODELS DIR_OF_DATA OUT
+# OUT is that of scripts/docs/real.sh, whose statistics it uses. Each cell is one JSON file,
+# MODEL.FILE.POLICY.BUDGET.reason.json, written when it is complete: started again, the script goes
+# on where it stopped. One cell of 100 problems takes five minutes on two processors with AVX-512.
+# Subsets by environment:
+#   MODELS="coder-1.5b"  FILES="gsm8k math500"  POLICIES="triattention rkv ..."  BUDGETS="256 128"
+#   QUESTIONS=100 PARALLEL=16 THREADS=2 PITH=build/cli/pith
+# scripts/docs/real_reason_table.py OUT prints the table.
+set -euo pipefail
+if [ $# -ne 3 ]; then
+    echo "usage: scripts/docs/real_reason.sh DIR_OF_MODELS DIR_OF_DATA OUT" >&2
+    exit 2
+fi
+root=$(cd "$(dirname "$0")/../.." && pwd)
+models=$1 data=$2 out=$3
+MODELS=${MODELS:-coder-1.5b} FILES=${FILES:-gsm8k math500} BUDGETS=${BUDGETS:-256 128}
+POLICIES=${POLICIES:-triattention rkv snapkv h2o longflow streaming lazyeviction tova raas vatp kvzap}
+QUESTIONS=${QUESTIONS:-100} PARALLEL=${PARALLEL:-16} THREADS=${THREADS:-2}
+PITH=${PITH:-$root/build/cli/pith}
+mkdir -p "$out"
+
+file_of() {
+    case $1 in
+    smollm2) echo "$models/smollm2-135m-instruct-q4_1.gguf" ;;
+    coder-0.5b) echo "$models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf" ;;
+    coder-1.5b) echo "$models/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf" ;;
+    *) echo "real_reason.sh: there is no model \"$1\"" >&2; exit 2 ;;
+    esac
+}
+
+questions_of() {
+    case $1 in
+    gsm8k) echo "$data/questions/gsm8k_test.jsonl" ;;
+    math500) echo "$data/questions/lessismore_math500.jsonl" ;;
+    *) echo "real_reason.sh: there is no file \"$1\", only gsm8k, math500" >&2; exit 2 ;;
+    esac
+}
+
+# The text of --keep. A round every 32 tokens: answers are a few hundred tokens long, and the 128
+# between the rounds of most papers would be as many as the smaller budgets hold. Those do not hold
+# every prompt either, so that none is pinned there.
+policy_of() {
+    local stats=stats=$out/$3.stats rules=budget=$2
+    [ "$2" -ge 256 ] || rules=pin-prompt=off,$rules
+    case $1 in
+    triattention) echo "triattention:paper,slack=32,$stats,$rules" ;;
+    lazyeviction) echo "lazyeviction:gsm8k,$rules" ;;
+    kvzap) echo "kvzap:window=32,slack=32,$stats,$rules" ;;
+    longflow | tova | raas) echo "$1:$rules" ;;
+    *) echo "$1:slack=32,$rules" ;;
+    esac
+}
+
+run_cell() {
+    local name=$1 model=$2 file=$3
+    shift 3
+    [ ! -s "$out/$name.json" ] || return 0
+    echo "real_reason.sh: $name" >&2
+    if "$PITH" eval questions -m "$(file_of "$model")" -f "$(questions_of "$file")" --chat --temp 0 \
+        --questions "$QUESTIONS" --parallel "$PARALLEL" --predict 768 -t "$THREADS" "$@" \
+        --json "$out/$name.new" </dev/null >/dev/null 2>"$out/$name.log"; then
+        mv "$out/$name.new" "$out/$name.json"
+        rm -f "$out/$name.log"
+    else
+        [ $? -ne 130 ] || exit 130
+        echo "real_reason.sh: $name: $(tail -n 1 "$out/$name.log")" >&2
+    fi
+}
+
+for m in $MODELS; do for f in $FILES; do
+    run_cell "$m.$f.full.0.reason" "$m" "$f"
+    run_cell "$m.$f.memshare.0.reason" "$m" "$f" --share memshare
+    for b in $BUDGETS; do for p in $POLICIES; do
+        run_cell "$m.$f.$p.$b.reason" "$m" "$f" --keep "$(policy_of "$p" "$b" "$m")"
+    done; done
+done; done
