@@ -386,7 +386,7 @@ const struct command command_calibrate = {
         "-m MODEL -f TEXT|--tokens FILE -o STATS|--loki BASES [--importance] [--select WHICH]",
     .notes =
         "Which tokens count can decide how a policy does: the file says which they were. Inspect\n"
-        "reads Pith's files, TRIA and the authors' .pt.\n"
+        "reads Pith's files and TRIA; scripts/stats_from_pt.py converts the authors' .pt.\n"
         "\n"
         "  pith calibrate -m model.gguf -f text.txt -o model.stats --centres 16\n"
         "  pith calibrate --inspect model.stats -m model.gguf -f other.txt\n"

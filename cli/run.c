@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <record.h>
+#include <recorder.h>
 
 #include "command.h"
 #include "map.h"

@@ -154,8 +154,6 @@ const char *eval_policy(const pith_engine_params *params);
 const char *eval_read(const pith_engine_params *params);
 /* Those of recall, NULL without any. */
 const char *eval_recall(const pith_engine_params *params);
-/* Those of the share policy, NULL without any. */
-const char *eval_share_policy(const pith_engine_params *params);
 /* INVALID for recall `text` in a task that asks nothing, whose sentence names the task. */
 pith_status eval_check_recall(const struct eval_setup *setup, const char *task, pith_error *err);
 /* Storage types as a result names them, "q8_0/turbo3"; "" where both are f16. */

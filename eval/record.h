@@ -1,30 +1,18 @@
 /*
- * record.h - tensors of a run as a file, and back: docs/record.md describes its arrays. The
- * recorder collects what the tap of an engine shows; the reader checks a file and gives it a shape.
+ * record.h - the tensors of a run, read from a file that recorder.c wrote: docs/record.md describes
+ * its arrays. The reader checks a file and gives it a shape.
  */
 #ifndef PI_EVAL_RECORD_H
 #define PI_EVAL_RECORD_H
 
 #include "file/safetensors.h"
 
-/* ---- writing ---- */
+#define EVAL_RECORD_FORMAT "pith.record"
+#define EVAL_RECORD_VERSION "1"
 
-struct eval_recorder;
-
-/* Records every token that is evaluated into seq, which must be empty, by the engine's tap, until
-   the recorder is freed; other sequences are left out. path is tried first, so that a run need not
-   end in "no such folder". seq is borrowed. INVALID, IO, NOMEM. */
-pith_status eval_recorder_create(pith_seq *seq, const char *path, struct eval_recorder **out,
-                                 pith_error *err);
-void eval_recorder_free(struct eval_recorder *r); /* takes the tap away; NULL is ignored */
-
-/* NOMEM with a sentence once memory lacked for a token; the evaluation was then CANCELLED. */
-pith_status eval_recorder_status(const struct eval_recorder *r, pith_error *err);
-
-/* Writes the tokens that the sequence holds now. INVALID (no token), IO, NOMEM. */
-pith_status eval_recorder_write(const struct eval_recorder *r, pith_error *err);
-
-/* ---- reading ---- */
+/* The arrays of a layer, and how their names end. */
+enum { EVAL_ROWS_Q_PRE, EVAL_ROWS_Q, EVAL_ROWS_K, EVAL_ROWS_V, EVAL_N_ROWS };
+extern const char *const eval_record_rows[EVAL_N_ROWS];
 
 struct eval_record_layer {
     const struct safetensor *q_pre; /* [n_token][n_head][dim_k], NULL when the file has none */

@@ -436,6 +436,12 @@ static json_t *describe_recall(const struct eval_run *run)
                      (json_int_t)r->file_bytes);
 }
 
+/* The options of the share policy, NULL without any. */
+static const char *share_policy(const pith_engine_params *params)
+{
+    return params->share == NULL || strcmp(params->share, "none") == 0 ? NULL : params->share;
+}
+
 static json_t *describe_share(const struct eval_run *run)
 {
     const struct eval_share_cost *s = &run->total.share;
@@ -456,7 +462,7 @@ static json_t *make_summary(const struct eval_run *run, int32_t n)
                  "Items of %d tokens are longer than the %d of the model's training.",
                  (int)run->longest, (int)info.n_ctx_train);
     json_t *recall = eval_recall(&run->setup.engine) != NULL ? describe_recall(run) : NULL;
-    json_t *share = eval_share_policy(&run->setup.engine) != NULL ? describe_share(run) : NULL;
+    json_t *share = share_policy(&run->setup.engine) != NULL ? describe_share(run) : NULL;
     return json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o*, s:o*, s:s*}",
                      "n", (int)n, "prompt_tokens", (json_int_t)run->n_prompt, "generated_tokens",
                      (json_int_t)run->n_generated, "seconds", eval_clock_s() - run->start_s,
@@ -491,11 +497,6 @@ const char *eval_read(const pith_engine_params *params)
 const char *eval_recall(const pith_engine_params *params)
 {
     return params->recall == NULL || strcmp(params->recall, "none") == 0 ? NULL : params->recall;
-}
-
-const char *eval_share_policy(const pith_engine_params *params)
-{
-    return params->share == NULL || strcmp(params->share, "none") == 0 ? NULL : params->share;
 }
 
 pith_status eval_check_recall(const struct eval_setup *setup, const char *task, pith_error *err)
@@ -544,7 +545,7 @@ json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, jso
     pith_model_get_info(run->setup.model, &info);
     const pith_engine_params *engine = &run->setup.engine;
     const char *read = eval_read(engine), *recall = eval_recall(engine);
-    const char *share = eval_share_policy(engine);
+    const char *share = share_policy(engine);
     char store[128];
     eval_store(engine, store, sizeof(store));
     /* json_pack takes its arguments over even when it fails, so nothing is left behind. */

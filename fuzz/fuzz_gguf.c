@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 #include "file/gguf.h"
-#include "tensor/rope.h"
+#include "model/load.h"
 #include "text/vocab.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -33,8 +33,8 @@ static void use(const pith_model *model)
     pith_model_get_info(model, &info);
     for (int64_t i = 0; i < pith_model_meta_count(model); i++)
         pith_model_meta(model, i, NULL, NULL, value, sizeof(value));
-    for (int64_t i = 0; i < pith_model_tensor_count(model); i++)
-        pith_model_tensor(model, i, &tensor);
+    for (int64_t i = 0; pith_model_tensor(model, i, &tensor) == PITH_OK; i++)
+        ;
     if (pith_tokenize(model, text, sizeof(text) - 1, PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL, ids,
                       64, &n_id, NULL) == PITH_OK)
         pith_detokenize(model, ids, n_id, true, bytes, sizeof(bytes), &len, NULL);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "policy/read/projection.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -86,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(sealed, data, size);
         memcpy(sealed, "PITHLOKI", 8);
         put_le(sealed + 16, size);
-        put_le(sealed + size - 8, kv_hash_of(sealed, size - 8));
+        put_le(sealed + size - 8, pi_sum_of(sealed, size - 8));
         try_parse(sealed, size);
         free(sealed);
     }

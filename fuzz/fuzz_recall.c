@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "file/hash.h"
+#include "file/sum.h"
 #include "policy/recall/tier.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(sealed, data, size);
         memcpy(sealed, RECALL_FILE_MAGIC, 8);
         memcpy(sealed + 12, &order, sizeof(order));
-        put_le(sealed + size - 8, kv_hash_of(sealed, size - 8));
+        put_le(sealed + size - 8, pi_sum_of(sealed, size - 8));
         try_header(sealed, size);
     }
     if (size >= RECALL_HEAD_SIZE) {
@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(sealed, data, sizeof(sealed));
         memcpy(sealed, "PAGE", 4);
         memset(sealed + 56, 0, 8);
-        put_le(sealed + 56, kv_hash_of(sealed, sizeof(sealed)));
+        put_le(sealed + 56, pi_sum_of(sealed, sizeof(sealed)));
         try_head(sealed);
     }
     return 0;

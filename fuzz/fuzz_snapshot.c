@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "engine/files.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "kv/snapshot.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -154,12 +154,12 @@ static void read_rest(const struct kv_seq *seq, const struct kv_geometry *g, con
     size_t n_lane = (size_t)g->n_layer * (size_t)g->n_head, n_entry = 0;
     for (size_t l = 0; l < n_lane; l++)
         n_entry += (size_t)kv_lane_len(seq, (int32_t)l / g->n_head, (int32_t)l % g->n_head);
-    uint64_t sum = kv_hash_of((const uint8_t *)m.tokens, m.head.n_token * sizeof(*m.tokens));
+    uint64_t sum = pi_sum_of((const uint8_t *)m.tokens, m.head.n_token * sizeof(*m.tokens));
     if (m.aim != NULL)
-        sum ^= kv_hash_of((const uint8_t *)m.aim, n_lane * sizeof(*m.aim)) ^
-               kv_hash_of((const uint8_t *)m.mark, n_entry * m.head.n_mark * sizeof(*m.mark)) ^
-               kv_hash_of(m.state, m.head.state_size) ^
-               kv_hash_of((const uint8_t *)m.text, m.head.text_size);
+        sum ^= pi_sum_of((const uint8_t *)m.aim, n_lane * sizeof(*m.aim)) ^
+               pi_sum_of((const uint8_t *)m.mark, n_entry * m.head.n_mark * sizeof(*m.mark)) ^
+               pi_sum_of(m.state, m.head.state_size) ^
+               pi_sum_of((const uint8_t *)m.text, m.head.text_size);
     seen = sum;
 }
 
@@ -203,7 +203,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     memcpy(sealed, data, size);
     put_le(sealed + 16, size);
-    put_le(sealed + size - KV_SNAPSHOT_SUM_SIZE, kv_hash_of(sealed, size - KV_SNAPSHOT_SUM_SIZE));
+    put_le(sealed + size - KV_SNAPSHOT_SUM_SIZE, pi_sum_of(sealed, size - KV_SNAPSHOT_SUM_SIZE));
     for (size_t i = 0; i < PI_LEN(shapes); i++)
         load(&shapes[i], sealed, size);
     free(sealed);

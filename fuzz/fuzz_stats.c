@@ -1,7 +1,6 @@
 /*
  * fuzz_stats.c - the readers of calibration statistics on any bytes: Pith's own format, as it is
- * and with size and checksum made right, TRIA, PyTorch archives, and the pickle in them alone,
- * which an archive's CRC would keep the fuzzer from. A finding is a sanitizer's report, a leak, a
+ * and with size and checksum made right, and TRIA. A finding is a sanitizer's report, a leak, a
  * refusal without a sentence, or accepted statistics that are not what stats.h promises or are not
  * written as they were read.
  */
@@ -9,8 +8,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "file/hash.h"
-#include "policy/keep/pickle.h"
+#include "file/sum.h"
 #include "policy/keep/stats.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -110,17 +108,6 @@ static void try_parse(parse_fn *parse, const uint8_t *data, size_t size)
     pith_stats_free(s);
 }
 
-static void try_pickle(const uint8_t *data, size_t size)
-{
-    struct pickle p = {0};
-    pith_error err = {0};
-    if (pickle_parse(&p, data, size, &err) == PITH_OK)
-        pickle_get(&p, pickle_get(&p, p.root, "stats"), "layer00_head00");
-    else if (err.message[0] == '\0')
-        abort();
-    pickle_free(&p);
-}
-
 static void put_le(uint8_t *p, uint64_t value)
 {
     for (int i = 0; i < 8; i++)
@@ -131,8 +118,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     try_parse(stats_parse, data, size);
     try_parse(stats_parse_tria, data, size);
-    try_parse(stats_parse_pt, data, size);
-    try_pickle(data, size);
     if (size >= 96) {
         uint8_t *sealed = malloc(size);
         if (sealed == NULL)
@@ -140,7 +125,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(sealed, data, size);
         memcpy(sealed, "PITHSTAT", 8);
         put_le(sealed + 16, size);
-        put_le(sealed + size - 8, kv_hash_of(sealed, size - 8));
+        put_le(sealed + size - 8, pi_sum_of(sealed, size - 8));
         try_parse(stats_parse_own, sealed, size);
         free(sealed);
     }

@@ -4,12 +4,10 @@ valid and different: the fuzzer does the rest. Standard library only.
 
     fuzz/seeds.py DIR
 """
-import io
 import json
 import os
 import struct
 import sys
-import zipfile
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 FORMS = {U8: "<B", I8: "<b", U16: "<H", I16: "<h", U32: "<I", I32: "<i", F32: "<f", BOOL: "<?",
@@ -200,24 +198,7 @@ def tria(version):
 
 
 def statistics():
-    """fuzz_stats.c: TRIA files; an archive with one head; its pickle; Pith's format."""
-    def text(word):
-        return b"X" + struct.pack("<I", len(word)) + word
-
-    def tensor(offset):
-        storage = (b"(" + text(b"storage") + b"ctorch\nFloatStorage\n" + text(b"0") + text(b"cpu") +
-                   b"K\x06tQ")
-        return (b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + bytes([75, offset]) +
-                b"K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR")
-
-    parts = b"".join(text(word) + tensor(2 * i) for i, word in
-                     enumerate((b"q_mean_real", b"q_mean_imag", b"q_abs_mean")))
-    pickle = (b"\x80\x02}q\x00(" + text(b"metadata") + b"}" + text(b"rope_style") + text(b"half") + b"s" +
-              text(b"stats") + b"}" + text(b"layer00_head00") + b"}(" + parts + b"usu.")
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as out:
-        out.writestr("s/data.pkl", pickle)
-        out.writestr("s/data/0", struct.pack("<6f", 3, 0, 4, -1, 6, 1))
+    """fuzz_stats.c: TRIA files; Pith's format."""
     counts = (1, 2, 1, 2, 1, 2, 1)
     own = (b"PITHSTAT" + struct.pack("<2I3Q", 1, 88, 0, 77, 30) + struct.pack("<7I", *counts) +
            struct.pack("<2HI", 1, 3, 3) + struct.pack("<f2I", 1, 1, 4) + b"mtext" +
@@ -230,8 +211,7 @@ def statistics():
     section = (struct.pack("<6I", 1, 2, 4, 3, 1, 0) + numbers + key + struct.pack("<5f", 1, 1, 9, 9, .5) +
                hidden + struct.pack("<I", 3) + b"h2o" + struct.pack("<3f", 1, -3, .4))
     important = own[:8] + b"\2" + own[9:-8] + struct.pack("<Q", len(section)) + section + bytes(8)
-    return {"important.stats": important, "one.tria": tria(1), "two.tria": tria(2), "one.pt": archive.getvalue(),
-            "one.pickle": pickle, "own.stats": own}
+    return {"important.stats": important, "one.tria": tria(1), "two.tria": tria(2), "own.stats": own}
 
 
 def projections():

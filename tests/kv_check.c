@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "base/half.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "kv/wht.h"
 #include "testing.h"
 
@@ -192,26 +192,26 @@ void kv_check_account(const struct kv_cache *cache, int64_t other_table_bytes)
 
 uint64_t kv_check_digest(const struct kv_cache *cache)
 {
-    struct kv_hash hash;
+    struct pi_sum hash;
     pith_kv_stats stats;
-    kv_hash_start(&hash);
+    pi_sum_start(&hash);
     kv_cache_stats(cache, &stats);
-    kv_hash_add(&hash, &stats, sizeof(stats));
+    pi_sum_add(&hash, &stats, sizeof(stats));
     for (int32_t i = 0; i < cache->n_kind; i++)
-        kv_hash_add(&hash, cache->kind[i].n_ref,
-                    (size_t)cache->kind[i].n_page * sizeof(*cache->kind[i].n_ref));
+        pi_sum_add(&hash, cache->kind[i].n_ref,
+                   (size_t)cache->kind[i].n_page * sizeof(*cache->kind[i].n_ref));
     for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
         for (int32_t l = 0; l < kv_lane_count(cache); l++) {
             const struct kv_lane *lane = &seq->lane[l];
             const int32_t counts[] = {lane->n_page, lane->n_live,    lane->len,
                                       lane->ragged, lane->unordered, lane->aim};
-            kv_hash_add(&hash, counts, sizeof(counts));
-            kv_hash_add(&hash, lane->table, (size_t)lane->n_page * sizeof(*lane->table));
+            pi_sum_add(&hash, counts, sizeof(counts));
+            pi_sum_add(&hash, lane->table, (size_t)lane->n_page * sizeof(*lane->table));
             for (int32_t i = 0; i < lane->n_live; i++)
-                kv_hash_add(&hash, kv_page_at(lane->kind, lane->table[i].page),
-                            lane->kind->layout.bytes);
+                pi_sum_add(&hash, kv_page_at(lane->kind, lane->table[i].page),
+                           lane->kind->layout.bytes);
         }
-    return kv_hash_value(&hash);
+    return pi_sum_value(&hash);
 }
 
 void kv_check_row(uint64_t key, float *row, int32_t n)

@@ -1,6 +1,7 @@
 /* recall_rig.c - the shared part of the tests of recall's second tier. */
 #define _DEFAULT_SOURCE /* mkstemp */
 #include "recall_rig.h"
+#include "kv_clear.h"
 #include "mem_used.h"
 
 struct kv_geometry rig_geometry(enum kv_type type)
@@ -248,7 +249,7 @@ void rig_queries(uint64_t seed, int32_t n_tok, float *q)
 void rig_recall(struct rig *r, const float *q, int32_t n_tok, int32_t n_most, int32_t *n_guest)
 {
     pith_error err;
-    kv_seq_clear(r->guests);
+    clear_lanes(r->guests, RIG_LANES / RIG_HEADS, RIG_HEADS);
     if (kv_seq_reserve(r->guests, n_most, &err) != PITH_OK)
         fail_msg("%s", err.message);
     for (int32_t l = 0; l < RIG_LANES; l++) {

@@ -12,10 +12,10 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/text_embed.h"
 #include "file/gguf.h"
 #include "folder.h"
 #include "model_maker.h"
-#include "policy/recall/text_embed.h"
 #include "policy/recall/text_store.h"
 #include "testing.h"
 #include "pith/inspect.h"
@@ -330,8 +330,8 @@ static double cosine(struct text_embed *e, const char *a, const char *b)
     float x[64], y[64];
     double dot = 0;
     pith_error err;
-    check(text_embed_text(e, a, strlen(a), x, &err), &err);
-    check(text_embed_text(e, b, strlen(b), y, &err), &err);
+    check(e->text(e, a, strlen(a), x, &err), &err);
+    check(e->text(e, b, strlen(b), y, &err), &err);
     for (int32_t i = 0; i < 64; i++)
         dot += (double)x[i] * y[i];
     return dot;
@@ -392,9 +392,9 @@ static void test_embedded(void **state)
     int32_t n;
     pith_error err;
     (void)state;
-    check(text_embed_open(make_embedding("e1.gguf", 1), 1, &e, &err), &err);
-    check(text_embed_open(make_embedding("e2.gguf", 2), 2, &other, &err), &err);
-    assert_true(text_embed_maker(e) != text_embed_maker(other));
+    check(pi_text_embed_open(make_embedding("e1.gguf", 1), 1, &e, &err), &err);
+    check(pi_text_embed_open(make_embedding("e2.gguf", 2), 2, &other, &err), &err);
+    assert_true(e->maker != other->maker);
     check(text_store_open(path, 0, 50, 1000, &s, &err), &err);
     for (size_t i = 0; i < PI_LEN(texts); i++)
         hit[i] = (struct text_hit){.first = 10 * (int32_t)i,
@@ -411,8 +411,8 @@ static void test_embedded(void **state)
     check_fused(s, other);
     check_fused(s, e);
     text_store_close(s);
-    text_embed_close(e);
-    text_embed_close(other);
+    e->close(e);
+    other->close(other);
 }
 
 /* More tokens than it reads, none, or bytes that are no text: a vector all the same. */
@@ -424,19 +424,19 @@ static void test_embedded_lengths(void **state)
     double square = 0;
     pith_error err;
     (void)state;
-    check(text_embed_open(make_embedding("e3.gguf", 3), 1, &e, &err), &err);
+    check(pi_text_embed_open(make_embedding("e3.gguf", 3), 1, &e, &err), &err);
     for (size_t i = 0; i + 4 < sizeof(text); i += 4)
         memcpy(text + i, i % 8 == 0 ? "the " : "red ", 4);
-    check(text_embed_text(e, text, strlen(text), vector, &err), &err);
+    check(e->text(e, text, strlen(text), vector, &err), &err);
     for (int32_t i = 0; i < 64; i++)
         square += (double)vector[i] * vector[i];
     assert_true(fabs(square - 1) < 1e-5);
-    check(text_embed_text(e, "the red", 7, other, &err), &err);
+    check(e->text(e, "the red", 7, other, &err), &err);
     assert_memory_not_equal(vector, other, sizeof(vector));
     /* Nothing, but for what the tokenizer puts around it. */
-    check(text_embed_text(e, "", 0, vector, &err), &err);
-    check(text_embed_text(e, "\xff", 1, other, &err), &err);
-    text_embed_close(e);
+    check(e->text(e, "", 0, vector, &err), &err);
+    check(e->text(e, "\xff", 1, other, &err), &err);
+    e->close(e);
 }
 
 int main(void)

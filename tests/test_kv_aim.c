@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "rounded.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "kv/snapshot.h"
 #include "kv_check.h"
 #include "testing.h"
@@ -145,7 +145,7 @@ static void load_bytes(struct kv_cache *cache, uint8_t *bytes, size_t size, cons
     void *extra = NULL;
     size_t extra_size;
     pith_error err = {0};
-    put_le(bytes + size - 8, kv_hash_of(bytes, size - 8), 8);
+    put_le(bytes + size - 8, pi_sum_of(bytes, size - 8), 8);
     pith_status status =
         kv_snapshot_load(cache, "file", bytes, size, &seq, &extra, &extra_size, &err);
     assert_int_equal(status, says == NULL ? PITH_OK : PITH_FORMAT);

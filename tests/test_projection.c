@@ -9,7 +9,7 @@
 
 #include "keep_engine.h"
 #include "near.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "policy/read/eigen.h"
 #include "policy/read/projection.h"
 
@@ -109,7 +109,7 @@ static void put_le(uint8_t *at, uint64_t value, int32_t n_byte)
 
 static void seal(uint8_t *data, size_t size)
 {
-    put_le(data + size - 8, kv_hash_of(data, size - 8), 8);
+    put_le(data + size - 8, pi_sum_of(data, size - 8), 8);
 }
 
 static void refused(const uint8_t *data, size_t size, pith_status status, const char *word)

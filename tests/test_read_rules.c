@@ -108,10 +108,6 @@ static void test_options(void **state)
     assert_int_equal(c.rules.budget.value, 40);
     assert_int_equal(c.rules.sinks, 1);
     assert_int_equal(((const struct params *)(const void *)&c.params)->width, 2);
-    struct read_config same = config_of("sinks=1,width=2,budget=40");
-    struct read_config other = config_of("sinks=1,width=3,budget=40");
-    assert_true(read_config_same(&c, &same));
-    assert_false(read_config_same(&c, &other));
 }
 
 static void test_refused_options(void **state)

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "base/threads.h"
+#include "kv_clear.h"
 #include "recall_rig.h"
 
 enum { Q_MOST = 60, ENTRIES = 400 };
@@ -260,7 +261,7 @@ static void promises_are_kept(void **state)
 static void recall(struct rig *r, const float *q, int32_t n_tok, bool own, int32_t n_most)
 {
     pith_error err;
-    kv_seq_clear(r->guests);
+    clear_lanes(r->guests, RIG_LANES / RIG_HEADS, RIG_HEADS);
     assert_int_equal(kv_seq_reserve(r->guests, n_most, &err), PITH_OK);
     for (int32_t l = 0; l < RIG_LANES; l++) {
         const struct recall_query query = query_of(r, l, q, n_tok, own);

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 
 #include "base/threads.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "recall_rig.h"
 
 static bool keep_fifth(int32_t lane, int32_t pos)
@@ -430,7 +430,7 @@ static void put_header(struct recall_kv_options *o, size_t at, uint8_t value)
     close(fd);
     rig_free(&r);
     bytes[at] = value;
-    uint64_t sum = kv_hash_of(bytes, size);
+    uint64_t sum = pi_sum_of(bytes, size);
     for (size_t i = 0; i < 8; i++)
         bytes[size + i] = (uint8_t)(sum >> (8 * i));
     put_file(bytes, size + 8);

@@ -12,6 +12,7 @@
 #include "mem_used.h"
 #include "folder.h"
 #include "engine/engine.h"
+#include "engine/text_embed.h"
 #include "kv/kv.h"
 #include "model_maker.h"
 #include "policy/recall/text.h"
@@ -36,7 +37,7 @@ static struct recall_text *open_recall(const struct recall_text_options *o)
 {
     struct recall_text *t = NULL;
     pith_error err;
-    check(recall_text_open(o, model, 1, &t, &err), &err);
+    check(recall_text_open(o, model, pi_text_embed_open, 1, &t, &err), &err);
     return t;
 }
 
@@ -450,13 +451,16 @@ static void test_options_refused(void **state)
     pith_error err;
     (void)state;
     strcpy(o.embed, in_folder("none.gguf"));
-    expect(recall_text_open(&o, model, 1, &t, &err), &err, PITH_IO, "none.gguf");
+    expect(recall_text_open(&o, model, pi_text_embed_open, 1, &t, &err), &err, PITH_IO,
+           "none.gguf");
     strcpy(o.embed, MODEL);
     strcpy(o.url, "http://127.0.0.1:1");
-    expect(recall_text_open(&o, model, 1, &t, &err), &err, PITH_INVALID, "embed");
+    expect(recall_text_open(&o, model, pi_text_embed_open, 1, &t, &err), &err, PITH_INVALID,
+           "embed");
     o = defaults();
     strcpy(o.session, "bad\xff");
-    expect(recall_text_open(&o, model, 1, &t, &err), &err, PITH_INVALID, "session");
+    expect(recall_text_open(&o, model, pi_text_embed_open, 1, &t, &err), &err, PITH_INVALID,
+           "session");
     struct model_spec spec;
     pith_model *mute = NULL;
     const char *path = in_folder("mute.gguf");
@@ -464,10 +468,11 @@ static void test_options_refused(void **state)
     check(model_make(&spec, path, &err), &err);
     check(pith_model_load(path, NULL, &mute, &err), &err);
     o = defaults();
-    expect(recall_text_open(&o, mute, 1, &t, &err), &err, PITH_UNSUPPORTED, "");
+    expect(recall_text_open(&o, mute, pi_text_embed_open, 1, &t, &err), &err, PITH_UNSUPPORTED, "");
     pith_model_free(mute);
     strcpy(o.embed, path);
-    expect(recall_text_open(&o, model, 1, &t, &err), &err, PITH_UNSUPPORTED, "");
+    expect(recall_text_open(&o, model, pi_text_embed_open, 1, &t, &err), &err, PITH_UNSUPPORTED,
+           "");
 }
 
 static void test_memory_runs_out(void **state)
@@ -485,7 +490,7 @@ static void test_memory_runs_out(void **state)
         int32_t n = 0;
         pith_error err;
         pi_mem_fail_at(i, false);
-        pith_status status = recall_text_open(&o, model, 1, &t, &err);
+        pith_status status = recall_text_open(&o, model, pi_text_embed_open, 1, &t, &err);
         if (status == PITH_OK)
             status = recall_text_seq_create(t, &s, &err);
         if (status == PITH_OK)

@@ -18,6 +18,7 @@
 #include "mem_used.h"
 #include "engine/engine.h"
 #include "eval/record.h"
+#include "eval/recorder.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 150

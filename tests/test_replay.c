@@ -16,6 +16,7 @@
 #include "eval/lost.h"
 #include "eval/record.h"
 #include "pith/inspect.h"
+#include "eval/recorder.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/replay.safetensors"

@@ -11,7 +11,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "kv/snapshot.h"
 #include "kv_by_page.h"
 #include "kv_check.h"
@@ -108,7 +108,7 @@ static void seal(uint8_t *bytes, size_t size)
     if (size < KV_SNAPSHOT_HEADER_SIZE + KV_SNAPSHOT_SUM_SIZE)
         return;
     put_le(bytes + 16, size, 8);
-    put_le(bytes + size - 8, kv_hash_of(bytes, size - 8), 8);
+    put_le(bytes + size - 8, pi_sum_of(bytes, size - 8), 8);
 }
 
 /* ---- round trips ---- */
@@ -622,23 +622,23 @@ static void test_save_without_memory(void **state)
 static void test_hash(void **state)
 {
     (void)state;
-    assert_true(kv_hash_of("", 0) == 0xef46db3751d8e999u);
-    assert_true(kv_hash_of("a", 1) == 0xd24ec4f1a98c6e5bu);
-    assert_true(kv_hash_of("abc", 3) == 0x44bc2cf5ad770999u);
-    assert_true(kv_hash_of("Nobody inspects the spammish repetition", 39) == 0xfbcea83c8a378bf1u);
+    assert_true(pi_sum_of("", 0) == 0xef46db3751d8e999u);
+    assert_true(pi_sum_of("a", 1) == 0xd24ec4f1a98c6e5bu);
+    assert_true(pi_sum_of("abc", 3) == 0x44bc2cf5ad770999u);
+    assert_true(pi_sum_of("Nobody inspects the spammish repetition", 39) == 0xfbcea83c8a378bf1u);
     uint8_t bytes[300];
     uint64_t rng = 12;
     for (size_t i = 0; i < sizeof(bytes); i++)
         bytes[i] = (uint8_t)rng_next(&rng);
     for (size_t size = 0; size <= sizeof(bytes); size++) {
-        struct kv_hash hash;
-        kv_hash_start(&hash);
+        struct pi_sum hash;
+        pi_sum_start(&hash);
         for (size_t done = 0; done < size;) {
             size_t n = 1 + rng_below(&rng, pi_min(70, (int64_t)(size - done)));
-            kv_hash_add(&hash, bytes + done, n);
+            pi_sum_add(&hash, bytes + done, n);
             done += n;
         }
-        assert_true(kv_hash_value(&hash) == kv_hash_of(bytes, size));
+        assert_true(pi_sum_value(&hash) == pi_sum_of(bytes, size));
     }
 }
 

@@ -10,7 +10,7 @@
 
 #include "base/cursor.h"
 #include "base/mem.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "near.h"
 #include "policy/keep/stats.h"
 #include "status.h"
@@ -105,7 +105,7 @@ static uint8_t *bytes_of(const struct pith_stats *s, size_t *n)
 static void seal(uint8_t *bytes, size_t n)
 {
     struct pi_cursor c = {.out = bytes, .at = n - 8};
-    pi_put(&c, kv_hash_of(bytes, n - 8), 8);
+    pi_put(&c, pi_sum_of(bytes, n - 8), 8);
 }
 
 /* ---- the file ---- */

@@ -72,9 +72,9 @@ PITH_API pith_status pith_calibrate(pith_engine *engine, const int32_t *tokens, 
                                     const pith_calibrate_params *params, pith_stats **out,
                                     pith_error *err);
 
-/* Reads statistics: Pith's format, TRIA 1 and 2, or a PyTorch file of the TriAttention authors, of
-   which nothing is executed. IO, FORMAT (damaged, or no statistics: a sentence with the value),
-   UNSUPPORTED (a later version), NOMEM. */
+/* Reads statistics: Pith's format, or TRIA 1 and 2. IO, FORMAT (damaged, or no statistics: a
+   sentence with the value), UNSUPPORTED (a later version; a PyTorch file, which a script of the
+   repository converts: the sentence names it), NOMEM. */
 PITH_API pith_status pith_stats_load(const char *path, pith_stats **out, pith_error *err);
 
 /* Writes Pith's format; the file appears whole or not at all. IO, NOMEM. */
@@ -89,7 +89,7 @@ PITH_API pith_status pith_stats_check(const pith_stats *stats, const pith_model 
 
 /* Pointers are owned by the statistics. */
 typedef struct pith_stats_info {
-    const char *format;   /* "pith 1", "TRIA 2", "PyTorch" */
+    const char *format;   /* "pith 1", "TRIA 2" */
     const char *model;    /* its name, "" where the file does not say */
     const char *text;     /* what was read, "" where the file does not say */
     uint64_t fingerprint; /* 0: the file does not say */

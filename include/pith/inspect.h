@@ -60,30 +60,10 @@ typedef struct pith_tensor_info {
     int64_t bytes;
 } pith_tensor_info;
 
-PITH_API int64_t pith_model_tensor_count(const pith_model *model);
-
-/* NOT_FOUND when i is out of range. */
+/* Tensor number i, from 0; NOT_FOUND when i is out of range. */
 PITH_API pith_status pith_model_tensor(const pith_model *model, int64_t i, pith_tensor_info *out);
 
 /* ---- KV memory ---------------------------------------------------------------------------- */
-
-/* How an engine with some params stores a layer. */
-typedef struct pith_kv_layer_info {
-    const char *type_k; /* constant strings; K's may be another than the one that was given: */
-    const char *type_v;
-    bool k_replaced; /* PITH_SHARED_KEYS or more query heads share a KV head */
-    int64_t bytes_k; /* of a token in all KV heads, scales included; alignment, positions and what a
-                        read policy keeps beside keys are not */
-    int64_t bytes_v;
-    int64_t page_bytes; /* of one KV head */
-    uint32_t reserved[8];
-} pith_kv_layer_info;
-
-/* What pith_engine_create would make of params (NULL: the defaults) in a layer. INVALID (a layer
-   that there is not, a value out of range), UNSUPPORTED (a type that does not fit the head size).
- */
-PITH_API pith_status pith_kv_layer(const pith_model *model, const pith_engine_params *params,
-                                   int32_t layer, pith_kv_layer_info *out, pith_error *err);
 
 /* What one lane (the cache of one layer and KV head) holds. positions receives at most cap of the
    stored positions, in slot order, and may be NULL when cap is 0: ascending, but in a lane that was

@@ -132,33 +132,6 @@ pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *
     return PITH_OK;
 }
 
-/* ---- storage types ---- */
-
-/* Bytes of a token's keys or values in all KV heads. */
-static int64_t token_bytes(enum kv_type type, int32_t n_head, int32_t dim)
-{
-    return (int64_t)(kv_type_bits(type, dim) * dim / 8.0 + 0.5) * n_head;
-}
-
-pith_status pith_kv_layer(const pith_model *model, const pith_engine_params *params, int32_t layer,
-                          pith_kv_layer_info *out, pith_error *err)
-{
-    struct plan plan;
-    PI_TRY(make_plan(model, params, &plan, err));
-    const struct kv_geometry *g = &plan.geometry;
-    PI_TRY(check_range("layer", layer, 0, g->n_layer - 1, err));
-    enum kv_type k = kv_layer_type_k(g, layer), v = kv_layer_type_v(g, layer);
-    *out = (pith_kv_layer_info){
-        .type_k = kv_type_name(k),
-        .type_v = kv_type_name(v),
-        .k_replaced = plan.k_replaced && k != kv_layer_type_k(&plan.given, layer),
-        .bytes_k = token_bytes(k, g->n_head, g->dim_k),
-        .bytes_v = token_bytes(v, g->n_head, g->dim_v),
-        .page_bytes = (int64_t)kv_layer_page_bytes(g, layer),
-    };
-    return PITH_OK;
-}
-
 static pith_status make_policies(struct pith_engine *e, const struct plan *plan, pith_error *err)
 {
     struct policy_model model = {

@@ -14,6 +14,7 @@
 #include "base/os.h"
 #include "base/threads.h"
 #include "engine/engine.h"
+#include "engine/text_embed.h"
 
 static bool has_tier(const struct pith_engine *e)
 {
@@ -151,7 +152,8 @@ pith_status pi_engine_start_recall(struct pith_engine *e, const struct recall_co
         return pi_fail(err, PITH_NOMEM, "no memory for recall");
     e->recall->config = *config;
     if (config->kind == RECALL_TEXT)
-        return recall_text_open(&config->text, e->model, e->n_thread, &e->recall->text, err);
+        return recall_text_open(&config->text, e->model, pi_text_embed_open, e->n_thread,
+                                &e->recall->text, err);
     return start_tier(e, model, err);
 }
 

@@ -1,13 +1,12 @@
 /*
  * schedule.h - what the scheduler asks of sequences beyond the public header: the memory they will
- * take, adopting cached prefixes, and waiting in host memory. The functions stand beside what they
- * touch, in sequence.c.
+ * take, what may be read again or by others, and waiting in host memory. The functions stand beside
+ * what they touch, in sequence.c.
  */
 #ifndef PI_ENGINE_SCHEDULE_H
 #define PI_ENGINE_SCHEDULE_H
 
 #include "engine/engine.h"
-#include "serve/prefix.h"
 
 /* Bytes of KV memory that n_token tokens of one sequence take in this engine, at most on the way,
    the first n_prompt of them marked as the prompt; 0: pith_kv_estimate of its own params. */
@@ -32,11 +31,6 @@ bool pi_engine_cuts_prompts(const struct pith_engine *e);
 
 /* Whether it matters that generated tokens are evaluated one by one. */
 bool pi_engine_counts_steps(const struct pith_engine *e);
-
-/* Begins a fresh sequence with what the cache has of tokens [n]; *n_found receives the tokens, at
-   most n - 1, where steps count n - 2. NOMEM leaves it fresh. */
-pith_status pi_seq_adopt(struct pith_seq *seq, struct prefix_cache *cache, const int32_t *tokens,
-                         int32_t n, int32_t *n_found, pith_error *err);
 
 /* Whether the sequence's state cannot be had again by evaluating its tokens as one prompt. Its
    prompt is marked. */

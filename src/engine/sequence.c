@@ -1,8 +1,9 @@
 /*
  * sequence.c - what the scheduler asks of sequences: the memory that they will take, whether their
- * state can be computed again, prefixes of others, and waiting in host memory. Who has to wait is
- * the scheduler's. Invariant: nothing here changes what a sequence computes from its tokens; only
- * under pressure (pi_seq_relieve_keep, pi_seq_relieve_share) it forgets or shares earlier.
+ * state can be computed again, whether others may begin with it, and waiting in host memory. Who
+ * has to wait is the scheduler's. Invariant: nothing here changes what a sequence computes from its
+ * tokens; only under pressure (pi_seq_relieve_keep, pi_seq_relieve_share) it forgets or shares
+ * earlier.
  */
 #include "engine/schedule.h"
 
@@ -70,23 +71,6 @@ int32_t pi_seq_unaltered(const struct pith_seq *seq)
     if (seq->share != NULL)
         n = (int32_t)pi_min(n, seq->n_prompt);
     return pi_seq_share_reusable(seq, n);
-}
-
-/* ---- prefixes ---- */
-
-pith_status pi_seq_adopt(struct pith_seq *seq, struct prefix_cache *cache, const int32_t *tokens,
-                         int32_t n, int32_t *n_found, pith_error *err)
-{
-    int32_t n_least = pi_engine_counts_steps(seq->engine) ? 2 : 1;
-    *n_found = 0;
-    if (n < n_least || !pi_engine_takes_prefixes(seq->engine))
-        return PITH_OK;
-    n -= n_least - 1; /* so many are left at least */
-    PI_TRY(pi_seq_grow(seq, n, err));
-    PI_TRY(prefix_append(cache, tokens, n, seq->kv, n_found, err));
-    memcpy(seq->tokens, tokens, (size_t)*n_found * sizeof(*tokens));
-    seq->n_token = *n_found;
-    return PITH_OK;
 }
 
 /* ---- host memory ---- */

@@ -5,6 +5,7 @@
  * whatever is encoded, decoding gives finite numbers.
  */
 #include <float.h>
+#include <stdio.h>
 
 #include "base/half.h"
 #include "cpu/kernels.h"

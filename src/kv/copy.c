@@ -23,13 +23,6 @@ void kv_lane_clear(struct kv_seq *seq, int32_t layer, int32_t head)
     lane->ragged = lane->unordered = false;
 }
 
-void kv_seq_clear(struct kv_seq *seq)
-{
-    for (int32_t l = 0; l < seq->cache->g.n_layer; l++)
-        for (int32_t h = 0; h < seq->cache->g.n_head; h++)
-            kv_lane_clear(seq, l, h);
-}
-
 /* ---- single entries ---- */
 
 #define MOST_DIM 16384 /* of a head: kv_geometry_check */

@@ -512,7 +512,6 @@ void kv_lane_seal(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
    reservation. Pages that others point to are given back and must be reserved again; a lane without
    them may be cleared while others are. */
 void kv_lane_clear(struct kv_seq *seq, int32_t layer, int32_t head);
-void kv_seq_clear(struct kv_seq *seq);
 
 /* The number of the page of run i, the same in all lanes that share it, and its bytes as they are,
    kv_layer_page_bytes of them. */

@@ -4,7 +4,7 @@
  * fails has changed nothing, not even the account's peak.
  */
 #include "base/os.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "kv/snapshot.h"
 
 _Static_assert(KV_TYPE_F32 == 0 && KV_TYPE_F16 == 1 && KV_TYPE_Q8_0 == 2 && KV_TYPE_Q4_0 == 3 &&
@@ -57,7 +57,7 @@ struct note {
 
 struct writer {
     struct pi_new_file file;
-    struct kv_hash hash;
+    struct pi_sum hash;
     pith_status status; /* the first failure; puts after it do nothing */
     pith_error *err;
     struct note *note[KV_CLASS_MAX]; /* [pages of the class's pool] */
@@ -71,7 +71,7 @@ static void put(struct writer *w, const void *data, size_t size)
 {
     if (w->status != PITH_OK)
         return;
-    kv_hash_add(&w->hash, data, size);
+    pi_sum_add(&w->hash, data, size);
     w->status = pi_new_file_write(&w->file, data, size, w->err);
 }
 
@@ -233,14 +233,14 @@ static pith_status write_file(struct writer *w, const struct kv_seq *seq, const 
                               size_t extra_size, const char *path)
 {
     w->status = pi_new_file_open(path, &w->file, w->err);
-    kv_hash_start(&w->hash);
+    pi_sum_start(&w->hash);
     note_pages(w, seq);
     put_header(w, seq, extra_size);
     put_tables(w, seq);
     put_pages(w, seq);
     put_section(w, "EXTR", extra_size);
     put(w, extra, extra_size);
-    put_int(w, kv_hash_value(&w->hash), KV_SNAPSHOT_SUM_SIZE);
+    put_int(w, pi_sum_value(&w->hash), KV_SNAPSHOT_SUM_SIZE);
     if (w->status == PITH_OK)
         w->status = pi_new_file_commit(&w->file, w->err);
     pi_new_file_discard(&w->file);

@@ -3,7 +3,7 @@
  * checked before it is used, whether or not the checksum is right. It knows no pool. Invariant:
  * what kv_snapshot_parse accepts can be loaded into a cache of that shape without another check.
  */
-#include "file/hash.h"
+#include "file/sum.h"
 #include "kv/snapshot.h"
 
 /* ---- numbers ---- */
@@ -82,7 +82,7 @@ static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t
         return pi_fail(err, PITH_FORMAT, "%s: the file has %zu bytes and says %llu", name, size,
                        (unsigned long long)file_size);
     uint64_t sum = get_u64(bytes + size - KV_SNAPSHOT_SUM_SIZE);
-    uint64_t found = kv_hash_of(bytes, size - KV_SNAPSHOT_SUM_SIZE);
+    uint64_t found = pi_sum_of(bytes, size - KV_SNAPSHOT_SUM_SIZE);
     if (sum != found)
         return pi_fail(err, PITH_FORMAT, "%s: damaged: its checksum is %016llx, not %016llx", name,
                        (unsigned long long)found, (unsigned long long)sum);

@@ -1,4 +1,6 @@
-/* load.h - from a parsed file to packed weights: the two halves of pith_model_load that need care. */
+/*
+ * load.h - from a parsed file to packed weights: the parts of pith_model_load that need care.
+ */
 #ifndef PI_LOAD_H
 #define PI_LOAD_H
 
@@ -8,6 +10,12 @@
 /* Reads and checks the shape of the network. model->gguf and model->arch are set. FORMAT,
    UNSUPPORTED. */
 pith_status pi_load_hparams(struct pith_model *model, pith_error *err);
+
+/* Reads ARCH.rope.* of the file: base, linear or YaRN scaling, and the frequency factors of the
+   tensor rope_freqs.weight. n_rot is the number of rotated dimensions, n_ctx the trained context.
+   UNSUPPORTED for another scaling, FORMAT for values out of range, NOMEM. */
+pith_status pi_rope_load(struct pi_rope *rope, const struct pi_gguf *g, const char *arch,
+                         int32_t n_rot, int32_t n_ctx, bool adjacent, pith_error *err);
 
 /* Finds, checks and packs every tensor. model->hp and model->file are set. FORMAT, UNSUPPORTED,
    NOMEM, CANCELLED. What was allocated is freed by pith_model_free. */

@@ -268,8 +268,6 @@ pith_status pith_model_meta(const pith_model *m, int64_t i, const char **key, co
     return PITH_OK;
 }
 
-int64_t pith_model_tensor_count(const pith_model *m) { return m->gguf.n_tensor; }
-
 pith_status pith_model_tensor(const pith_model *m, int64_t i, pith_tensor_info *out)
 {
     if (i < 0 || i >= m->gguf.n_tensor)

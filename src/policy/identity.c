@@ -4,7 +4,7 @@
 #include "policy/identity.h"
 
 #include "base/mem.h"
-#include "file/hash.h"
+#include "file/sum.h"
 
 char *policy_name(const char *name, size_t n)
 {
@@ -19,21 +19,21 @@ char *policy_name(const char *name, size_t n)
     return copy;
 }
 
-static void add_vector(struct kv_hash *hash, const float *x, int32_t n)
+static void add_vector(struct pi_sum *hash, const float *x, int32_t n)
 {
     if (x != NULL)
-        kv_hash_add(hash, x, (size_t)n * sizeof(*x));
+        pi_sum_add(hash, x, (size_t)n * sizeof(*x));
 }
 
 uint64_t policy_fingerprint(const struct pith_model *m)
 {
-    struct kv_hash hash;
+    struct pi_sum hash;
     const struct pi_hparams *hp = &m->hp;
     const int32_t shape[] = {hp->n_layer, hp->n_embd, hp->n_ff,  hp->n_head, hp->n_head_kv,
                              hp->dim_k,   hp->dim_v,  hp->n_rot, hp->n_vocab};
-    kv_hash_start(&hash);
-    kv_hash_add(&hash, shape, sizeof(shape));
-    kv_hash_add(&hash, m->rope.freq, (size_t)m->rope.n_pair * sizeof(double));
+    pi_sum_start(&hash);
+    pi_sum_add(&hash, shape, sizeof(shape));
+    pi_sum_add(&hash, m->rope.freq, (size_t)m->rope.n_pair * sizeof(double));
     for (int32_t l = 0; m->layer != NULL && l < hp->n_layer; l++) {
         const struct pi_layer *layer = &m->layer[l];
         add_vector(&hash, layer->attn_norm, hp->n_embd);
@@ -41,6 +41,6 @@ uint64_t policy_fingerprint(const struct pith_model *m)
         add_vector(&hash, layer->q_norm, hp->dim_k);
         add_vector(&hash, layer->k_norm, hp->dim_k);
     }
-    uint64_t value = kv_hash_value(&hash);
+    uint64_t value = pi_sum_value(&hash);
     return value != 0 ? value : 1;
 }

@@ -7,8 +7,8 @@
  *
  * Owner: the thread that runs the scheduler.
  */
-#ifndef PI_SHARE_PREFIX_H
-#define PI_SHARE_PREFIX_H
+#ifndef PI_PREFIX_H
+#define PI_PREFIX_H
 
 #include "kv/kv.h"
 

@@ -167,6 +167,23 @@ static const int32_t *known_tokens(const struct answer *a)
     return a->known != NULL ? a->known : a->request->prompt;
 }
 
+/* Begins a fresh sequence with what the cache has of tokens [n]; *n_found receives the tokens, at
+   most n - 1, where steps count n - 2. NOMEM leaves it fresh. */
+static pith_status adopt(struct pith_seq *seq, struct prefix_cache *cache, const int32_t *tokens,
+                         int32_t n, int32_t *n_found, pith_error *err)
+{
+    int32_t n_least = pi_engine_counts_steps(seq->engine) ? 2 : 1;
+    *n_found = 0;
+    if (n < n_least || !pi_engine_takes_prefixes(seq->engine))
+        return PITH_OK;
+    n -= n_least - 1; /* so many are left at least */
+    PI_TRY(pi_seq_grow(seq, n, err));
+    PI_TRY(prefix_append(cache, tokens, n, seq->kv, n_found, err));
+    memcpy(seq->tokens, tokens, (size_t)*n_found * sizeof(*tokens));
+    seq->n_token = *n_found;
+    return PITH_OK;
+}
+
 /* A fresh sequence that begins with what the cache has; *n_found: the tokens. */
 static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t *n_found,
                              pith_error *err)
@@ -177,7 +194,7 @@ static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t
     if (s->prefix == NULL)
         return PITH_OK;
     s->prefixes_changed = true;
-    return pi_seq_adopt(a->seq, s->prefix, known_tokens(a), a->n_known, n_found, err);
+    return adopt(a->seq, s->prefix, known_tokens(a), a->n_known, n_found, err);
 }
 
 /* Room for everything that a swapped sequence holds. */

@@ -5,7 +5,7 @@
 #ifndef PI_ROPE_H
 #define PI_ROPE_H
 
-#include "file/gguf.h"
+#include "base/base.h"
 
 struct pi_rope {
     int32_t n_pair;   /* rotated pairs of a head; dimensions 2 * n_pair and above are left alone */
@@ -14,11 +14,6 @@ struct pi_rope {
     float magnitude;  /* factor on cos and sin (YaRN); 1 otherwise */
 };
 
-/* Reads ARCH.rope.* of the file: base, linear or YaRN scaling, and the frequency factors of the
-   tensor rope_freqs.weight. n_rot is the number of rotated dimensions, n_ctx the trained context.
-   UNSUPPORTED for another scaling, FORMAT for values out of range, NOMEM. */
-pith_status pi_rope_load(struct pi_rope *rope, const struct pi_gguf *g, const char *arch,
-                         int32_t n_rot, int32_t n_ctx, bool adjacent, pith_error *err);
 void pi_rope_free(struct pi_rope *rope);
 
 /* cs[2i] = magnitude * cos(pos * freq[i]), cs[2i+1] = magnitude * sin(...); [n_pair][2]. */

@@ -1,6 +1,6 @@
 /*
  * stats.c - calibration statistics in memory: what they must be to be used, whose they are, and
- * what they say about a model. Files are stats_file.c's, stats_tria.c's and stats_pt.c's,
+ * what they say about a model. Files are stats_file.c's and stats_tria.c's,
  * importance is stats_importance.c's; how they come about is calibrate.c's. Invariant: what
  * stats_check accepted is finite and has R in [0, 1].
  */
@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "model/model.h"
 
 /* |mean| may exceed the mean of |.| by what sums of single precision over many tokens lose. The
@@ -334,10 +334,12 @@ pith_status stats_parse(const uint8_t *data, size_t size, struct pith_stats **ou
     if (size >= 4 && memcmp(data, "AIRT", 4) == 0)
         return stats_parse_tria(data, size, out, err);
     if (size >= 4 && memcmp(data, "PK\3\4", 4) == 0)
-        return stats_parse_pt(data, size, out, err);
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "it is a PyTorch archive; scripts/stats_from_pt.py FILE.pt FILE.stats makes "
+                       "Pith's statistics of it");
     return pi_fail(err, PITH_FORMAT,
-                   "it begins like none of the files of statistics that Pith reads: its own, TRIA, "
-                   "PyTorch's");
+                   "it begins like none of the files of statistics that Pith reads: its own and "
+                   "TRIA");
 }
 
 pith_status pith_stats_load(const char *path, pith_stats **out, pith_error *err)

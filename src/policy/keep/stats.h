@@ -1,7 +1,7 @@
 /*
  * stats.h - calibration statistics: what the queries of a model are like before they are rotated,
- * per layer and query head. In memory, checked, and as files: Pith's own (docs/stats.md), TRIA, and
- * PyTorch's. Each reader is a pure function of (bytes, length).
+ * per layer and query head. In memory, checked, and as files: Pith's own (docs/stats.md) and
+ * TRIA. Each reader is a pure function of (bytes, length).
  *
  * Of n_pair rotated pairs, band f of a vector x is the complex number z_f = x_a + i x_b with (a, b)
  * the pair's dimensions. A row holds, one after the other:
@@ -154,8 +154,6 @@ pith_status stats_parse_own(const uint8_t *data, size_t size, struct pith_stats 
                             pith_error *err);
 pith_status stats_parse_tria(const uint8_t *data, size_t size, struct pith_stats **out,
                              pith_error *err);
-pith_status stats_parse_pt(const uint8_t *data, size_t size, struct pith_stats **out,
-                           pith_error *err);
 /* Whichever it is, by its first bytes. */
 pith_status stats_parse(const uint8_t *data, size_t size, struct pith_stats **out, pith_error *err);
 

@@ -7,7 +7,7 @@
  */
 #include "base/cursor.h"
 #include "base/mem.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "policy/keep/stats.h"
 
 #define MAGIC "PITHSTAT"
@@ -125,7 +125,7 @@ pith_status stats_format(const struct pith_stats *s, uint8_t **out, size_t *size
         pi_put(&c, n_section, LENGTH_SIZE);
         stats_importance_put(&c, s->importance);
     }
-    pi_put(&c, kv_hash_of(c.out, c.at), SUM_SIZE);
+    pi_put(&c, pi_sum_of(c.out, c.at), SUM_SIZE);
     assert(c.at == n);
     *out = c.out;
     *size = (size_t)n;
@@ -282,7 +282,7 @@ pith_status stats_parse_own(const uint8_t *data, size_t size, struct pith_stats 
         return pi_fail(err, PITH_FORMAT, "the file does not begin with " MAGIC);
     PI_TRY(stats_new(&s, err));
     pith_status status = get_header(&c, size, s, &h, err);
-    if (status == PITH_OK && pi_get(&sum, SUM_SIZE) != kv_hash_of(data, size - SUM_SIZE))
+    if (status == PITH_OK && pi_get(&sum, SUM_SIZE) != pi_sum_of(data, size - SUM_SIZE))
         status = pi_fail(err, PITH_FORMAT, "the checksum is wrong: the file is damaged");
     if (status == PITH_OK)
         status = take_counts(s, &h, err);

@@ -59,13 +59,6 @@ pith_status read_config_parse(const char *text, struct read_config *out, pith_er
     return PITH_OK;
 }
 
-bool read_config_same(const struct read_config *a, const struct read_config *b)
-{
-    return a->policy == b->policy &&
-           (a->policy == NULL || (policy_fields_same(read_rule_params, &a->rules, &b->rules) &&
-                                  policy_fields_same(a->policy->params, &a->params, &b->params)));
-}
-
 pith_status read_config_fit(const struct read_config *c, struct kv_geometry *g, pith_error *err)
 {
     struct kv_geometry fitted = *g;

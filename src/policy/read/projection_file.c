@@ -5,7 +5,7 @@
  */
 #include "base/cursor.h"
 #include "base/mem.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "policy/read/projection.h"
 
 #define MAGIC "PITHLOKI"
@@ -54,7 +54,7 @@ pith_status projection_format(const struct pith_projection *p, uint8_t **out, si
     pi_put_bytes(&c, p->text, n_text);
     pi_put_floats(&c, p->value, n_lane(p) * dim);
     pi_put_floats(&c, p->vector, n_lane(p) * dim * dim);
-    pi_put(&c, kv_hash_of(c.out, c.at), SUM_SIZE);
+    pi_put(&c, pi_sum_of(c.out, c.at), SUM_SIZE);
     assert(c.at == n);
     *out = c.out;
     *size = (size_t)n;
@@ -156,7 +156,7 @@ pith_status projection_parse(const uint8_t *data, size_t size, struct pith_proje
                        "the file does not begin with " MAGIC
                        ", as pith calibrate --loki writes it");
     PI_TRY(get_header(&c, size, &h, err));
-    if (pi_get(&sum, SUM_SIZE) != kv_hash_of(data, size - SUM_SIZE))
+    if (pi_get(&sum, SUM_SIZE) != pi_sum_of(data, size - SUM_SIZE))
         return pi_fail(err, PITH_FORMAT, "the checksum is wrong: the file is damaged");
     pith_status status = get_body(&c, &h, &p, err);
     if (status != PITH_OK) {

@@ -153,8 +153,6 @@ pith_status read_config_parse(const char *text, struct read_config *out, pith_er
 pith_status read_config_set(const struct read_policy *policy, const char *options,
                             struct read_config *out, pith_error *err);
 
-bool read_config_same(const struct read_config *a, const struct read_config *b);
-
 /* Puts the index that the policy wants into the geometry, and checks that both go together.
    INVALID, UNSUPPORTED. */
 pith_status read_config_fit(const struct read_config *config, struct kv_geometry *g,

@@ -151,9 +151,9 @@ struct recall_query {
 };
 
 /* Empties the lane of guests and fills it with at most n_most of the store's entries, those that
-   the queries want most, ascending by position; guests has the room (kv_seq_reserve, kv_seq_clear).
-   Depends on what was stored and the queries alone. Different lanes at the same time. Returns the
-   number of guests. */
+   the queries want most, ascending by position; guests has the room (kv_lane_clear,
+   kv_seq_reserve). Depends on what was stored and the queries alone. Different lanes at the same
+   time. Returns the number of guests. */
 int32_t recall_store_choose(struct recall_store *store, const struct recall_query *query,
                             struct kv_seq *guests, int32_t n_most, int32_t thread);
 

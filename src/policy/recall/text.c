@@ -73,14 +73,15 @@ static pith_status check_options(const struct recall_text_options *o,
     return status == PITH_RANGE ? PITH_OK : status;
 }
 
-static pith_status open_all(struct recall_text *t, int32_t n_thread, pith_error *err)
+static pith_status open_all(struct recall_text *t, text_embed_open_fn *open_embed, int32_t n_thread,
+                            pith_error *err)
 {
     pith_error why;
     PI_TRY(check_options(&t->o, t->model, err));
     if (t->o.url[0] != '\0')
         return text_http_open(t->o.url, TEXT_HTTP_TIMEOUT_MS, &t->http, err);
     if (t->o.embed[0] != '\0')
-        PI_TRY(text_embed_open(t->o.embed, n_thread, &t->embed, err));
+        PI_TRY(open_embed(t->o.embed, n_thread, &t->embed, err));
     pith_status status =
         text_store_open(t->o.db, t->o.ttl, WAIT_MS, (int64_t)time(NULL), &t->store, &why);
     if (status != PITH_OK)
@@ -89,7 +90,8 @@ static pith_status open_all(struct recall_text *t, int32_t n_thread, pith_error 
 }
 
 pith_status recall_text_open(const struct recall_text_options *o, const struct pith_model *model,
-                             int32_t n_thread, struct recall_text **out, pith_error *err)
+                             text_embed_open_fn *open_embed, int32_t n_thread,
+                             struct recall_text **out, pith_error *err)
 {
     struct recall_text *t = pi_mem_alloc(PI_MEM_OTHER, sizeof(*t));
     if (t == NULL)
@@ -97,7 +99,7 @@ pith_status recall_text_open(const struct recall_text_options *o, const struct p
     t->o = *o;
     t->model = model;
     t->shape = (struct kv_geometry){.n_layer = model->hp.n_layer, .n_head = model->hp.n_head_kv};
-    pith_status status = open_all(t, n_thread, err);
+    pith_status status = open_all(t, open_embed, n_thread, err);
     if (status != PITH_OK) {
         recall_text_close(t);
         return status;
@@ -112,7 +114,8 @@ void recall_text_close(struct recall_text *t)
         return;
     text_store_close(t->store);
     text_http_close(t->http);
-    text_embed_close(t->embed);
+    if (t->embed != NULL)
+        t->embed->close(t->embed);
     pi_mem_free(t);
 }
 

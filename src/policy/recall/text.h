@@ -19,17 +19,20 @@
 #include "kv/kv.h"
 #include "model/model.h"
 #include "policy/recall/recall.h"
+#include "policy/recall/text_embed.h"
 #include "policy/recall/text_rank.h"
 
 struct recall_text;     /* an engine's */
 struct recall_text_seq; /* what was stored of one sequence */
 
 /* model is borrowed until recall_text_close; its tokenizer makes the text. An embedding model is
-   loaded here and works with n_thread threads. INVALID (options that do not go together, a url that
-   is none), UNSUPPORTED (a model without tokenizer, or an embedding model that gives no vector),
-   the statuses of loading it, NOMEM. A store that does not open is no failure: see above. */
+   loaded here, by open_embed, and works with n_thread threads. INVALID (options that do not go
+   together, a url that is none), UNSUPPORTED (a model without tokenizer, or an embedding model that
+   gives no vector), the statuses of loading it, NOMEM. A store that does not open is no failure:
+   see above. */
 pith_status recall_text_open(const struct recall_text_options *o, const struct pith_model *model,
-                             int32_t n_thread, struct recall_text **out, pith_error *err);
+                             text_embed_open_fn *open_embed, int32_t n_thread,
+                             struct recall_text **out, pith_error *err);
 void recall_text_close(struct recall_text *t); /* every state is freed before; NULL is ignored */
 
 /* Why the store is no longer used, one sentence; NULL while it is. Valid until it is closed. */

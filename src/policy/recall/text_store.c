@@ -16,7 +16,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "file/hash.h"
+#include "file/sum.h"
 
 #define APPLICATION_ID 0x50697468 /* "Pith", in the header of the file */
 #define VERSION 1                 /* of the tables */
@@ -257,13 +257,13 @@ static pith_status make_session(const struct text_store *s, const char *name, in
 /* What guards a text against being another's, or damaged. */
 static int64_t sum_of(const char *session, int32_t first, int32_t last, const char *text)
 {
-    struct kv_hash hash;
+    struct pi_sum hash;
     int32_t range[2] = {first, last};
-    kv_hash_start(&hash);
-    kv_hash_add(&hash, session, strlen(session) + 1);
-    kv_hash_add(&hash, range, sizeof(range));
-    kv_hash_add(&hash, text, strlen(text));
-    return (int64_t)kv_hash_value(&hash);
+    pi_sum_start(&hash);
+    pi_sum_add(&hash, session, strlen(session) + 1);
+    pi_sum_add(&hash, range, sizeof(range));
+    pi_sum_add(&hash, text, strlen(text));
+    return (int64_t)pi_sum_value(&hash);
 }
 
 /* ---- changing ---- */
@@ -489,22 +489,21 @@ static pith_status embed_one(const struct text_store *s, int64_t session, struct
                    "SELECT id, text FROM span WHERE session = %lld AND maker IS NOT ?"
                    " ORDER BY id LIMIT 1",
                    session, &q, err));
-    sqlite3_bind_int64(q, 1, (int64_t)text_embed_maker(embed));
+    sqlite3_bind_int64(q, 1, (int64_t)embed->maker);
     pith_status status = step(s, q, more, err);
     if (status == PITH_OK && *more) {
         id = sqlite3_column_int64(q, 0);
         const char *text = (const char *)sqlite3_column_text(q, 1);
         status = text != NULL
-                     ? text_embed_text(embed, text, (size_t)sqlite3_column_bytes(q, 1), vector, err)
+                     ? embed->text(embed, text, (size_t)sqlite3_column_bytes(q, 1), vector, err)
                      : fail(s, err);
     }
     sqlite3_finalize(q);
     if (status != PITH_OK || !*more)
         return status;
     PI_TRY(prepare(s, "UPDATE span SET maker = ?, vector = ? WHERE id = ?", 0, &q, err));
-    sqlite3_bind_int64(q, 1, (int64_t)text_embed_maker(embed));
-    sqlite3_bind_blob64(q, 2, vector, (size_t)text_embed_dim(embed) * sizeof(*vector),
-                        SQLITE_STATIC);
+    sqlite3_bind_int64(q, 1, (int64_t)embed->maker);
+    sqlite3_bind_blob64(q, 2, vector, (size_t)embed->dim * sizeof(*vector), SQLITE_STATIC);
     sqlite3_bind_int64(q, 3, id);
     return finish(s, q, err);
 }
@@ -543,7 +542,7 @@ static pith_status embed_all(const struct text_store *s, int64_t session, struct
                              pith_error *err)
 {
     bool more = true;
-    float *vector = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)text_embed_dim(embed), sizeof(*vector));
+    float *vector = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)embed->dim, sizeof(*vector));
     pith_status status =
         vector != NULL ? PITH_OK : pi_fail(err, PITH_NOMEM, "no memory for a vector");
     while (status == PITH_OK && more)
@@ -557,11 +556,11 @@ static pith_status score_meaning(const struct text_store *s, int64_t session,
                                  struct text_embed *embed, const char *question, size_t len,
                                  struct scores *scores, pith_error *err)
 {
-    int32_t dim = text_embed_dim(embed);
+    int32_t dim = embed->dim;
     float *vector = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)dim, sizeof(*vector));
     if (vector == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a vector");
-    pith_status status = text_embed_text(embed, question, len, vector, err);
+    pith_status status = embed->text(embed, question, len, vector, err);
     if (status == PITH_OK)
         status = score_vectors(s, session, dim, vector, scores, err);
     pi_mem_free(vector);

@@ -5,7 +5,7 @@
  * by checksums whether both are whole.
  */
 #include "base/cursor.h"
-#include "file/hash.h"
+#include "file/sum.h"
 #include "policy/identity.h"
 #include "policy/recall/tier.h"
 
@@ -82,7 +82,7 @@ pith_status recall_file_parse(const uint8_t *bytes, size_t size, struct recall_f
         return pi_fail(err, PITH_FORMAT, "its header of %llu bytes says what cannot be",
                        (unsigned long long)stated);
     c.at = *header - 8;
-    if (pi_get(&c, 8) != kv_hash_of(bytes, *header - 8))
+    if (pi_get(&c, 8) != pi_sum_of(bytes, *header - 8))
         return pi_fail(err, PITH_FORMAT, "the checksum of its header is wrong");
     for (int32_t l = 0; l < out->n_layer; l++)
         if (recall_file_place_size(bytes, l) <= RECALL_HEAD_SIZE)
@@ -111,7 +111,7 @@ static void format_header(const struct recall_tier *tier, const struct recall_fi
     c.at = RECALL_FILE_HEADER;
     for (int32_t l = 0; l < shape->n_layer; l++)
         pi_put(&c, (uint64_t)tier->shelf[(size_t)l * (size_t)shape->n_head].place_bytes, 4);
-    pi_put(&c, kv_hash_of(out, c.at), 8);
+    pi_put(&c, pi_sum_of(out, c.at), 8);
 }
 
 void recall_head_format(const struct recall_head *head, uint8_t out[RECALL_HEAD_SIZE])
@@ -130,7 +130,7 @@ void recall_head_format(const struct recall_head *head, uint8_t out[RECALL_HEAD_
     for (int32_t i = 0; i < head->n; i++)
         pi_put(&c, (uint32_t)head->pos[i], 4);
     c.at = 56;
-    pi_put(&c, kv_hash_of(out, RECALL_HEAD_SIZE), 8); /* of a head with zeros here */
+    pi_put(&c, pi_sum_of(out, RECALL_HEAD_SIZE), 8); /* of a head with zeros here */
 }
 
 pith_status recall_head_parse(const uint8_t bytes[RECALL_HEAD_SIZE], struct recall_head *out,
@@ -150,7 +150,7 @@ pith_status recall_head_parse(const uint8_t bytes[RECALL_HEAD_SIZE], struct reca
     c.at = 56;
     uint64_t sum = pi_get(&c, 8);
     c.at = 0;
-    if (pi_get(&c, 4) != HEAD_MARK || sum != kv_hash_of(copy, sizeof(copy)))
+    if (pi_get(&c, 4) != HEAD_MARK || sum != pi_sum_of(copy, sizeof(copy)))
         return pi_fail(err, PITH_FORMAT, "the checksum of its head is wrong");
     out->lane = (int32_t)pi_get(&c, 4);
     out->n = (int32_t)pi_get(&c, 4);
@@ -343,7 +343,7 @@ bool recall_file_write(struct recall_tier *tier, const struct recall_shelf *shel
     int64_t offset = offset_of(shelf, place);
     pith_error why;
     head->size = shelf->page_bytes;
-    head->sum = kv_hash_of(page, shelf->page_bytes);
+    head->sum = pi_sum_of(page, shelf->page_bytes);
     recall_head_format(head, bytes);
     pith_status status =
         pi_disk_write(&file->disk, offset + RECALL_HEAD_SIZE, page, shelf->page_bytes, &why);
@@ -370,7 +370,7 @@ bool recall_file_read(struct recall_tier *tier, const struct recall_shelf *shelf
                               head->stamp != known->stamp || head->sum != known->sum))
         status = pi_fail(&why, PITH_FORMAT, "another page stands there");
     if (status == PITH_OK && page &&
-        kv_hash_of(buffer + RECALL_HEAD_SIZE, shelf->page_bytes) != known->sum)
+        pi_sum_of(buffer + RECALL_HEAD_SIZE, shelf->page_bytes) != known->sum)
         status = pi_fail(&why, PITH_FORMAT, "its checksum is wrong");
     if (status != PITH_OK && !atomic_exchange(&file->read_spoke, true))
         pi_log(PITH_LOG_WARN, "recall: %s: page %lld is lost: %s", file->path,

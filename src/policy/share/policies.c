@@ -133,14 +133,6 @@ pith_status share_config_parse(const char *text, struct share_config *out, pith_
     return PITH_OK;
 }
 
-bool share_config_same(const struct share_config *a, const struct share_config *b)
-{
-    if (a->kind != b->kind || a->kind == SHARE_NONE)
-        return a->kind == b->kind;
-    const struct policy_param *params = a->kind == SHARE_MEMSHARE ? memshare_params : random_params;
-    return policy_fields_same(params, &a->options, &b->options);
-}
-
 pith_status share_config_fit(struct share_config *c, const struct keep_config *keep,
                              const struct recall_config *recall, pith_error *err)
 {

@@ -55,7 +55,6 @@ struct share_config {
 
 /* "memshare:step=0.9,..."; NULL, "" and "none": nothing. INVALID. */
 pith_status share_config_parse(const char *text, struct share_config *out, pith_error *err);
-bool share_config_same(const struct share_config *a, const struct share_config *b);
 /* Whether it goes together with a keep policy and a form of recall. INVALID with the reason. */
 pith_status share_config_fit(struct share_config *c, const struct keep_config *keep,
                              const struct recall_config *recall, pith_error *err);

@@ -1,9 +1,9 @@
 /*
- * hash.c - XXH64 after its specification (Yann Collet, "xxHash fast digest algorithm", version
+ * sum.c - XXH64 after its specification (Yann Collet, "xxHash fast digest algorithm", version
  * 0.1.1, section "XXH64 Algorithm Description"), seed 0. Four independent lanes of 8 bytes make it
  * faster than memory. Invariant: the value does not depend on how the bytes were cut into pieces.
  */
-#include "file/hash.h"
+#include "file/sum.h"
 
 #define STRIPE 32
 
@@ -46,12 +46,12 @@ static void add_stripes(uint64_t lane[4], const uint8_t *p, size_t n_stripe)
     lane[0] = a, lane[1] = b, lane[2] = c, lane[3] = d;
 }
 
-void kv_hash_start(struct kv_hash *hash)
+void pi_sum_start(struct pi_sum *hash)
 {
-    *hash = (struct kv_hash){.lane = {prime1 + prime2, prime2, 0, 0 - prime1}};
+    *hash = (struct pi_sum){.lane = {prime1 + prime2, prime2, 0, 0 - prime1}};
 }
 
-void kv_hash_add(struct kv_hash *hash, const void *data, size_t size)
+void pi_sum_add(struct pi_sum *hash, const void *data, size_t size)
 {
     const uint8_t *p = data;
     size_t waiting = (size_t)(hash->size % STRIPE);
@@ -71,7 +71,7 @@ void kv_hash_add(struct kv_hash *hash, const void *data, size_t size)
     memcpy(hash->part, p + size / STRIPE * STRIPE, size % STRIPE);
 }
 
-uint64_t kv_hash_value(const struct kv_hash *hash)
+uint64_t pi_sum_value(const struct pi_sum *hash)
 {
     const uint64_t *lane = hash->lane;
     const uint8_t *p = hash->part;
@@ -97,10 +97,10 @@ uint64_t kv_hash_value(const struct kv_hash *hash)
     return h ^ (h >> 32);
 }
 
-uint64_t kv_hash_of(const void *data, size_t size)
+uint64_t pi_sum_of(const void *data, size_t size)
 {
-    struct kv_hash hash;
-    kv_hash_start(&hash);
-    kv_hash_add(&hash, data, size);
-    return kv_hash_value(&hash);
+    struct pi_sum hash;
+    pi_sum_start(&hash);
+    pi_sum_add(&hash, data, size);
+    return pi_sum_value(&hash);
 }

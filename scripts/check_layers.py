@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Fails where a file reaches up: includes a header of a higher floor, or uses a function that is
+defined there (pith.h declares functions of every floor to all). FLOORS is the one list of floors;
+ARCHITECTURE.md must show the same one. The folders of ONLY may include from src/ nothing but what
+stands there: what they need else, pith.h is missing.
+
+    scripts/check_layers.py
+"""
+
+import re
+import sys
+from pathlib import Path
+
+# From the ground up.
+FLOORS = (
+    "include",
+    "src/base",
+    "src/tensor",
+    "src/file",
+    "src/text",
+    "src/cpu",
+    "src/kv",
+    "src/model",
+    "src/policy",
+    "src/policy/keep",
+    "src/policy/read",
+    "src/policy/recall",
+    "src/policy/share",
+    "src/engine",
+    "src/serve",
+    "eval",
+    "cli",
+)
+
+# base.h has macros and small arithmetic; safetensors.c is compiled into eval/; replay.h is exported.
+ONLY = {
+    "eval": ("src/base/base.h", "src/file/safetensors.h", "src/engine/replay.h"),
+    "cli": (),
+}
+
+# (file, what it reaches for): why.
+EXCEPTIONS = {}
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted(path for top in ("include", "src", "eval", "cli") for path in
+                 (ROOT / top).rglob("*.[ch]"))
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"", re.S)
+# A definition begins in the first column, its parameters may take several lines.
+DEFINITION = re.compile(r"^[A-Za-z_][\w \t*]*?\b(\w+_\w+)\([^;{}]*\)\s*\{", re.M)
+STATIC = re.compile(r"\bstatic\b[^;{}()=]*?\b(\w+)\(")
+WORD = re.compile(r"\b[A-Za-z_]\w+\b")
+
+
+def floor_of(name):
+    """The place in FLOORS of a file's folder; -1: none."""
+    found = [i for i, floor in enumerate(FLOORS) if name.startswith(floor + "/")]
+    return max(found, key=lambda i: len(FLOORS[i]), default=-1)
+
+
+def resolve(path, header):
+    """The file that an #include means, as a name under ROOT; None: it is nowhere."""
+    for folder in (path.parent, ROOT / "src", ROOT / "eval", ROOT / "include"):
+        if (folder / header).is_file():
+            return (folder / header).resolve().relative_to(ROOT).as_posix()
+    return None
+
+
+def check_includes(texts):
+    for path, text in texts.items():
+        name = path.relative_to(ROOT).as_posix()
+        top = name.split("/")[0]
+        for header in INCLUDE.findall(text):
+            target = resolve(path, header)
+            if target is None:
+                yield name, header, f'includes "{header}", which is nowhere'
+            elif floor_of(target) > floor_of(name):
+                yield name, target, f"includes {target}, which is above it"
+            elif target.startswith("src/") and target not in ONLY.get(top, (target,)):
+                yield name, target, f"includes {target}, which is inside the library"
+
+
+def check_uses(texts):
+    codes = {path: COMMENT.sub(" ", text) for path, text in texts.items()}
+    statics = {path: set(STATIC.findall(code)) for path, code in codes.items()}
+    home = {}
+    for path, code in codes.items():
+        name = path.relative_to(ROOT).as_posix()
+        if name.endswith(".c") and name.startswith("src/"):
+            home.update((function, name) for function in DEFINITION.findall(code)
+                        if function not in statics[path])
+    for path, code in codes.items():
+        name = path.relative_to(ROOT).as_posix()
+        if name.endswith(".h"):
+            continue  # a header declares what its floor defines, and pith.h what all do
+        own = floor_of(name)
+        for word in sorted(set(WORD.findall(code)) - statics[path]):
+            if word in home and floor_of(home[word]) > own:
+                yield name, word, f"uses {word}, which is above it, in {home[word]}"
+
+
+def check_drawing():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    found = re.search(r"^## Floors.*?\n\n(.*?)\n\n", text, re.M | re.S)
+    shown = re.findall(r"^    ([a-z/]+)/  ", found.group(1), re.M) if found else []
+    if tuple(shown) != FLOORS:
+        yield "ARCHITECTURE.md", "floors", f"shows the floors {shown}, FLOORS has {list(FLOORS)}"
+
+
+def main():
+    texts = {path: path.read_text(encoding="utf-8") for path in SOURCES}
+    found = [*check_includes(texts), *check_uses(texts), *check_drawing()]
+    for name, target, what in found:
+        if (name, target) not in EXCEPTIONS:
+            print(f"check_layers.py: {name} {what}", file=sys.stderr)
+    met = {(name, target) for name, target, _ in found}
+    for name, target in EXCEPTIONS.keys() - met:
+        print(f"check_layers.py: {name} no longer reaches for {target}: delete its exception",
+              file=sys.stderr)
+    return 0 if met == EXCEPTIONS.keys() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

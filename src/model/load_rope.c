@@ -1,0 +1,154 @@
+/*
+ * load_rope.c - frequencies of rotary positions, from the file's metadata.
+ *
+ * freq[i] = base^(-2i / n_rot), then, following the files' conventions (llama.cpp b-series, YaRN
+ * paper arXiv:2309.00071 section 3):
+ *   frequency factors   freq[i] /= factor[i]                                    (Llama 3.1)
+ *   linear              freq[i] /= s
+ *   yarn                freq[i] = freq[i] * (r_i + (1 - r_i) / s), where r_i falls from 1 to 0
+ *                       between the pairs that turn beta_fast and beta_slow times over the
+ *                       original context; cos and sin times attn_factor * (1 + 0.1 ln s)
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "model/load.h"
+#include "tensor/dtype.h"
+
+#define PI_TAU 6.283185307179586476925
+
+enum rope_scaling { SCALING_NONE, SCALING_LINEAR, SCALING_YARN };
+
+static const struct {
+    const char *name;
+    enum rope_scaling scaling;
+} scalings[] = {
+    {"none", SCALING_NONE},
+    {"linear", SCALING_LINEAR},
+    {"yarn", SCALING_YARN},
+};
+
+/* An optional float under ARCH.rope.NAME; *out keeps its preset when the key is absent. */
+static pith_status optional_f32(const struct pi_gguf *g, const char *arch, const char *name,
+                                float *out, pith_error *err)
+{
+    char key[128];
+    snprintf(key, sizeof(key), "%s.rope.%s", arch, name);
+    pith_status status = pi_gguf_f32(g, key, out, err);
+    if (status == PITH_NOT_FOUND)
+        return PITH_OK;
+    PI_TRY(status);
+    if (!isfinite(*out))
+        return pi_fail(err, PITH_FORMAT, "%s: %g is not a finite number", key, (double)*out);
+    return PITH_OK;
+}
+
+static pith_status read_scaling(const struct pi_gguf *g, const char *arch, enum rope_scaling *out,
+                                pith_error *err)
+{
+    char key[128];
+    struct pi_str name;
+    snprintf(key, sizeof(key), "%s.rope.scaling.type", arch);
+    pith_status status = pi_gguf_str(g, key, &name, err);
+    *out = SCALING_LINEAR; /* files from before the key existed carry a linear factor, or none */
+    if (status == PITH_NOT_FOUND)
+        return PITH_OK;
+    PI_TRY(status);
+    for (size_t i = 0; i < PI_LEN(scalings); i++)
+        if (strlen(scalings[i].name) == name.len &&
+            !memcmp(scalings[i].name, name.data, name.len)) {
+            *out = scalings[i].scaling;
+            return PITH_OK;
+        }
+    return pi_fail(err, PITH_UNSUPPORTED, "%s: \"%.*s\" is not supported (none, linear, yarn are)",
+                   key, (int)pi_min((int64_t)name.len, 40), name.data);
+}
+
+/* The pair index at which a wave turns n_turn times over n_ctx positions. */
+static double yarn_pair(int32_t n_rot, double n_ctx, double n_turn, double base)
+{
+    return n_rot * log(n_ctx / (n_turn * PI_TAU)) / (2 * log(base));
+}
+
+static pith_status apply_yarn(struct pi_rope *rope, const struct pi_gguf *g, const char *arch,
+                              int32_t n_rot, int32_t n_ctx, double base, double factor,
+                              pith_error *err)
+{
+    char key[128];
+    float fast = 32, slow = 1;
+    uint32_t n_original = (uint32_t)n_ctx;
+    PI_TRY(optional_f32(g, arch, "scaling.yarn_beta_fast", &fast, err));
+    PI_TRY(optional_f32(g, arch, "scaling.yarn_beta_slow", &slow, err));
+    snprintf(key, sizeof(key), "%s.rope.scaling.original_context_length", arch);
+    pith_status status = pi_gguf_u32(g, key, &n_original, err);
+    if (status != PITH_NOT_FOUND)
+        PI_TRY(status);
+    if (n_original == 0 || fast <= 0 || slow <= 0 || base <= 1)
+        return pi_fail(err, PITH_FORMAT,
+                       "%s.rope: YaRN needs an original context (%u), betas (%g, %g) above 0 and a "
+                       "base (%g) above 1",
+                       arch, n_original, (double)fast, (double)slow, base);
+    double low = fmax(0, floor(yarn_pair(n_rot, n_original, fast, base)));
+    double high = fmin(n_rot - 1, ceil(yarn_pair(n_rot, n_original, slow, base)));
+    for (int32_t i = 0; i < rope->n_pair; i++) {
+        double y = (i - low) / fmax(0.001, high - low);
+        double keep = 1 - fmin(1, fmax(0, y));
+        rope->freq[i] *= keep + (1 - keep) / factor;
+    }
+    rope->magnitude *= (float)(1 + 0.1 * log(factor));
+    return PITH_OK;
+}
+
+/* Divides by the model's own factors, one per pair. */
+static pith_status apply_factors(struct pi_rope *rope, const struct pi_gguf *g, pith_error *err)
+{
+    const struct pi_gguf_tensor *t = pi_gguf_find_tensor(g, "rope_freqs.weight");
+    if (t == NULL)
+        return PITH_OK;
+    if (t->type != PI_DTYPE_F32 || t->ne[0] != rope->n_pair || t->n_dim != 1)
+        return pi_fail(err, PITH_FORMAT,
+                       "tensor \"rope_freqs.weight\": %lld values of type %u, expected %d of F32",
+                       (long long)t->ne[0], t->type, rope->n_pair);
+    for (int32_t i = 0; i < rope->n_pair; i++) {
+        float factor;
+        memcpy(&factor, t->data + (size_t)i * sizeof(factor), sizeof(factor));
+        if (!(factor > 0) || !isfinite(factor))
+            return pi_fail(err, PITH_FORMAT,
+                           "tensor \"rope_freqs.weight\": factor %d is %g, not above 0", i,
+                           (double)factor);
+        rope->freq[i] /= factor;
+    }
+    return PITH_OK;
+}
+
+pith_status pi_rope_load(struct pi_rope *rope, const struct pi_gguf *g, const char *arch,
+                         int32_t n_rot, int32_t n_ctx, bool adjacent, pith_error *err)
+{
+    float base = 10000, factor = 0, magnitude = 1;
+    enum rope_scaling scaling;
+    PI_TRY(optional_f32(g, arch, "freq_base", &base, err));
+    PI_TRY(optional_f32(g, arch, "scale_linear", &factor, err));
+    PI_TRY(optional_f32(g, arch, "scaling.factor", &factor, err));
+    PI_TRY(optional_f32(g, arch, "scaling.attn_factor", &magnitude, err));
+    PI_TRY(read_scaling(g, arch, &scaling, err));
+    if (!(base > 0) || factor < 0)
+        return pi_fail(err, PITH_FORMAT, "%s.rope: base %g and scaling factor %g must be positive",
+                       arch, (double)base, (double)factor);
+    if (factor == 0) /* absent */
+        factor = 1;
+    rope->n_pair = n_rot / 2;
+    rope->adjacent = adjacent;
+    rope->magnitude = magnitude;
+    rope->freq = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)rope->n_pair, sizeof(double));
+    if (rope->freq == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for %d rotary frequencies", rope->n_pair);
+    for (int32_t i = 0; i < rope->n_pair; i++)
+        rope->freq[i] = pow(base, -2.0 * i / n_rot);
+    PI_TRY(apply_factors(rope, g, err));
+    if (scaling == SCALING_YARN)
+        return apply_yarn(rope, g, arch, n_rot, n_ctx, base, factor, err);
+    for (int32_t i = 0; i < rope->n_pair && scaling == SCALING_LINEAR; i++)
+        rope->freq[i] /= factor;
+    return PITH_OK;
+}
