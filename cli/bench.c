@@ -209,6 +209,7 @@ static void count_work(struct bench *b)
     bool tied = true;
     int64_t embedding_bytes = 0, bytes;
     pith_engine_params p = engine_params(&b->options->model, &b->options->memory);
+    p.page_len = b->options->memory.page_len != NULL ? p.page_len : 64;
     p.keep = NULL; /* of what is stored, not of what stays or is read */
     p.read = NULL;
     p.recall = NULL;

@@ -56,7 +56,7 @@ const struct option memory_option_table[] = {
     {"--chunk", NULL, "N", OPTION_INT, AT(chunk), .min = 1, .max = 8192,
      .help = "most tokens of one pass over a prompt"},
     {"--page", NULL, "N", OPTION_CHOICE, AT(page_len), .choices = page_lens,
-     .absent = "64; with --share 16", .help = "tokens of a page of KV memory"},
+     .absent = "64; with --share and --read quest 16", .help = "tokens of a page of KV memory"},
     {"--keep", NULL, "POLICY", OPTION_TEXT, AT(keep), .absent = "none",
      .help = "evict entries, as streaming:budget=1024"},
     {"--read", NULL, "POLICY", OPTION_TEXT, AT(read), .absent = "none",
@@ -189,7 +189,7 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
     p.n_thread = m->n_thread;
     p.kv_bytes = o->kv_bytes;
     p.kv_tokens = o->n_ctx;
-    p.page_len = o->page_len != NULL ? atoi(o->page_len) : share_page_len(o->share);
+    p.page_len = o->page_len != NULL ? atoi(o->page_len) : 0;
     p.chunk = o->chunk;
     p.type_k = o->type_k;
     p.type_v = o->type_v;
@@ -267,7 +267,6 @@ void session_start(struct session *s, const struct model_options *m, const struc
     pith_error err;
     pith_engine_params p = engine_params(m, o);
     s->params = p;
-    s->page_len = p.page_len;
     s->keep = p.keep;
     s->read = p.read;
     s->recall = p.recall;
@@ -282,6 +281,9 @@ void session_start(struct session *s, const struct model_options *m, const struc
         p.kv_bytes = s->kv_limited ? most : bytes;
     }
     cli_check(pith_engine_create(s->model, &p, &s->engine, &err), &err);
+    pith_kv_stats kv;
+    pith_engine_kv_stats(s->engine, &kv);
+    s->page_len = kv.page_len;
     cli_check(pith_seq_create(s->engine, &s->seq, &err), &err);
 }
 

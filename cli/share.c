@@ -12,11 +12,6 @@ bool share_is_on(const char *share)
     return share != NULL && share[0] != '\0' && strcmp(share, "none") != 0;
 }
 
-int32_t share_page_len(const char *share)
-{
-    return share_is_on(share) ? 16 : 64; /* pith_engine_params.page_len */
-}
-
 /* The affected ratio of MemShare: of all tokens those in pages that others stand for. */
 static double affected(const struct session *s, const pith_share_stats *t)
 {

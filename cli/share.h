@@ -9,9 +9,6 @@
 /* Whether a --share, which may be NULL, is not "none". */
 bool share_is_on(const char *share);
 
-/* Tokens of a page of KV memory where --page says nothing. */
-int32_t share_page_len(const char *share);
-
 /* The line of a report on standard error; nothing without --share. */
 void share_report(const struct session *s);
 

@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-build-models}
 MODEL=${MODEL:-coder-0.5b} LENGTH=${LENGTH:-4096} SEED=${SEED:-1} THREADS=${THREADS:-$(nproc)}
-RECALL=${RECALL:-kv} PITH=${PITH:-build/cli/pith}
+RECALL=${RECALL:-text} PITH=${PITH:-build/cli/pith}
 file=$(scripts/models.sh "$folder" "$MODEL")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -198,6 +198,34 @@ static void opens_without_memory(void **state)
     }
 }
 
+/* Pages are as long as what looks at whole pages wants them, unless the params say. */
+static void pages_are_short(void **state)
+{
+    static const struct {
+        const char *read, *share;
+        int32_t page_len, expected;
+    } cases[] = {
+        {NULL, NULL, 0, 64},     {"quoka", NULL, 0, 64},  {"quest", NULL, 0, 16},
+        {"quest", NULL, 32, 32}, {NULL, "random", 0, 16},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        pith_engine_params params;
+        pith_engine *e = NULL;
+        pith_kv_stats kv;
+        pith_error err;
+        pith_engine_params_default(&params);
+        params.kv_tokens = TOKENS_MAX;
+        params.read = cases[i].read;
+        params.share = cases[i].share;
+        params.page_len = cases[i].page_len;
+        check(pith_engine_create(model, &params, &e, &err), &err);
+        pith_engine_kv_stats(e, &kv);
+        assert_int_equal(kv.page_len, cases[i].expected);
+        pith_engine_free(e);
+    }
+}
+
 static int set_up(void **state)
 {
     pith_projection *p = NULL;
@@ -226,7 +254,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(never_reached),        cmocka_unit_test(reads_less),
         cmocka_unit_test(is_determined),        cmocka_unit_test(over_thinned_lanes),
-        cmocka_unit_test(opens_without_memory),
+        cmocka_unit_test(opens_without_memory), cmocka_unit_test(pages_are_short),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -255,7 +255,7 @@ typedef struct pith_engine_params {
     int64_t kv_bytes;   /* KV memory budget in bytes; 0: from kv_tokens */
     int32_t kv_tokens;  /* KV memory budget in tokens; 0: the model's trained context (default) */
     int32_t page_len;   /* entries of a page: 16, 32 or 64; 0 (default): 64, and 16 where `share`
-                           compares pages */
+                           compares pages or `read` scores them as a whole (quest) */
     int32_t chunk;      /* most tokens of one pass (default 512) */
     const char *type_k; /* "f32", "f16" (default), "q8_0", "q4_0", "turbo4", "turbo3", "turbo2";
                            with other types in the first and last layers: "turbo2:q8_0=2+2".
@@ -312,7 +312,8 @@ typedef struct pith_kv_stats {
     int64_t n_page;         /* in use, and of that size as many as there is room for */
     int64_t n_page_used;
     int32_t n_seq;
-    uint32_t reserved[7];
+    int32_t page_len; /* entries of a page */
+    uint32_t reserved[6];
 } pith_kv_stats;
 
 PITH_API void pith_engine_kv_stats(const pith_engine *engine, pith_kv_stats *out);

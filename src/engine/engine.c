@@ -66,10 +66,18 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
     return PITH_OK;
 }
 
-/* Entries of a page where nobody says: pages that are compared are short, as fewer of them hold
-   some entries of each of two steps. */
+/* Entries of a page where the engine's params do not say. Pages that are compared are short, so
+   that fewer of them hold some entries of each of two steps. */
 #define PAGE_LEN 64
 #define SHARED_PAGE_LEN 16
+
+static int32_t default_page_len(const struct plan *p)
+{
+    if (p->share.kind != SHARE_NONE)
+        return SHARED_PAGE_LEN;
+    return p->read.policy != NULL && p->read.policy->page_len > 0 ? p->read.policy->page_len
+                                                                  : PAGE_LEN;
+}
 
 /* KV memory of one sequence of n_token tokens, guests and the ends of steps included. */
 static int64_t bytes_at(const struct plan *p, int32_t n_token)
@@ -103,11 +111,11 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
         .chunk = params->chunk,
     };
     PI_TRY(share_config_parse(params->share, &out->share, err));
+    PI_TRY(read_config_parse(params->read, &out->read, err));
     if (params->page_len == 0)
-        out->geometry.page_len = out->share.kind != SHARE_NONE ? SHARED_PAGE_LEN : PAGE_LEN;
+        out->geometry.page_len = default_page_len(out);
     PI_TRY(choose_types(hp, params, out, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
-    PI_TRY(read_config_parse(params->read, &out->read, err));
     PI_TRY(read_config_fit(&out->read, &out->geometry, err)); /* pages hold its index, too */
     PI_TRY(keep_config_parse(params->keep, &out->keep, err));
     PI_TRY(keep_config_fit(&out->keep, &out->geometry, err));

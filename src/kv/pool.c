@@ -560,6 +560,7 @@ void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out)
         .table_bytes = cache->table_bytes,
         .page_bytes = (int64_t)kv_page_bytes(&cache->g),
         .n_seq = cache->n_seq,
+        .page_len = cache->g.page_len,
     };
     for (int32_t i = 0; i < cache->n_kind; i++) {
         const struct kv_class *kind = &cache->kind[i];

@@ -10,10 +10,12 @@
  * layers read everything. The bounds of a full page lie beside it (KV_INDEX_BOUNDS), those of the
  * others are taken from their entries.
  *
- * Departures. The authors' pages have 16 entries; here they are the cache's. They choose per query
- * head of models with as many KV heads; here the heads of a group are averaged (heads=max: the
- * largest bound, which is still a bound of every head's q.k), and the queries of a chunk with them.
- * All entries of a page have one score, and of equal scores the lower slots are read: whole pages,
+ * The authors' pages have 16 entries, and so have the cache's unless the engine says otherwise:
+ * bounds over 64 keys are so loose that the right page is missed more often than not.
+ *
+ * Departures. They choose per query head of models with as many KV heads; here the heads of a group
+ * are averaged (heads=max: the largest bound, which is still a bound of every head's q.k), and the
+ * queries of a chunk with them. All entries of a page have one score, and of equal scores the lower slots are read: whole pages,
  * and where the budget does not end with one, the first entries of the next best, which the authors
  * leave out. They leave prompts dense (phase=decode, the default).
  */
@@ -116,6 +118,7 @@ const struct read_policy read_quest = {
     .params = own_params,
     .params_size = sizeof(struct params),
     .presets = presets,
+    .page_len = 16,
     .index = index_of,
     .scratch_size = scratch_size,
     .score = score,
