@@ -173,6 +173,9 @@ json_t *eval_number(double value);
    memory. */
 json_t *eval_json_text(const char *text);
 
+/* A list of token ids. NULL: no memory. */
+json_t *eval_json_ids(const int32_t *ids, int32_t n);
+
 /* Seconds of a monotonic clock; of processor time that all threads have had, 0 where the system
    does not say. */
 double eval_clock_s(void);

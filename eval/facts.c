@@ -334,18 +334,6 @@ static pith_status ask(struct facts_run *r, const pith_seq *context, const struc
     return status;
 }
 
-static bool keep_said(json_t *texts, const int32_t *said, int32_t n)
-{
-    json_t *list = json_array();
-    bool ok = list != NULL;
-    for (int32_t i = 0; i < n && ok; i++)
-        ok = json_array_append_new(list, json_integer(said[i])) == 0;
-    if (ok)
-        return json_array_append_new(texts, list) == 0;
-    json_decref(list);
-    return false;
-}
-
 static pith_status ask_all(struct facts_run *r, const struct facts_item *item,
                            const pith_seq *context, struct eval_answer *cost, struct share *share,
                            json_t *said, pith_error *err)
@@ -366,7 +354,7 @@ static pith_status ask_all(struct facts_run *r, const struct facts_item *item,
             part->n++;
             part->right += right;
         }
-        if (said != NULL && !keep_said(said, r->said, n_said))
+        if (said != NULL && json_array_append_new(said, eval_json_ids(r->said, n_said)) != 0)
             status = no_memory(err);
     }
     return status;

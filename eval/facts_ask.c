@@ -306,9 +306,23 @@ static pith_status run_cache(const struct facts_run *r, struct cache *c, const s
 
 /* ---- texts ---- */
 
-static pith_status add_row(struct facts_run *r, const struct facts_text *t, int32_t i,
-                           int32_t length, int32_t index, int32_t n_read, const struct asked *a,
-                           const struct asked *full, pith_error *err)
+/* With the tokens another engine can be asked the same: a tokenizer of its own may cut otherwise.
+ */
+static bool set_texts(const struct facts_run *r, json_t *row, const struct question *q,
+                      const char *wanted, const struct asked *a, const struct asked *full)
+{
+    const struct eval_given *g = &q->given;
+    bool ok = eval_set(row, "said", eval_json_text(a->said)) &&
+              (!r->pairs.paired || eval_set(row, "full_said", eval_json_text(full->said)));
+    return ok && eval_set(row, "wanted", eval_json_text(wanted)) &&
+           eval_set(row, "prompt_ids", eval_json_ids(q->ids, q->n_id)) &&
+           eval_set(row, "answer_ids", eval_json_ids(g->ids + g->n_quiet, g->n_id - g->n_quiet));
+}
+
+static pith_status add_row(struct facts_run *r, const struct facts_text *t,
+                           const struct question *q, int32_t i, int32_t length, int32_t index,
+                           int32_t n_read, const struct asked *a, const struct asked *full,
+                           pith_error *err)
 {
     const struct eval_pair pair = {.group = r->n_text,
                                    .found = a->found,
@@ -323,10 +337,8 @@ static pith_status add_row(struct facts_run *r, const struct facts_text *t, int3
     ok = ok && (!paired || eval_set(row, "full_found", json_integer(full->found)));
     ok = ok && eval_set(row, "answer_logprob", eval_number(a->logprob));
     ok = ok && (!paired || eval_set(row, "full_logprob", eval_number(full->logprob)));
-    if (r->setup->keep_text) {
-        ok = ok && eval_set(row, "said", eval_json_text(a->said));
-        ok = ok && (!paired || eval_set(row, "full_said", eval_json_text(full->said)));
-    }
+    if (r->setup->keep_text)
+        ok = ok && set_texts(r, row, q, t->facts.wanted.at[i], a, full);
     if (!ok) {
         json_decref(row);
         return no_memory(err);
@@ -369,7 +381,7 @@ static pith_status run_text(struct facts_run *r, int32_t length, int32_t index, 
     if (status == PITH_OK && r->full.run != NULL)
         status = run_cache(r, &r->full, &t, q, n_read, asked[1], err);
     for (int32_t i = 0; i < FACTS_OF_TEXT && status == PITH_OK; i++)
-        status = add_row(r, &t, i, length, index, n_read, &asked[0][i], &asked[1][i], err);
+        status = add_row(r, &t, &q[i], i, length, index, n_read, &asked[0][i], &asked[1][i], err);
     r->n_text++;
     for (int32_t i = 0; i < FACTS_OF_TEXT; i++) {
         free(asked[0][i].said);

@@ -484,6 +484,18 @@ json_t *eval_json_text(const char *text)
     return value;
 }
 
+json_t *eval_json_ids(const int32_t *ids, int32_t n)
+{
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (int32_t i = 0; i < n && ok; i++)
+        ok = json_array_append_new(list, json_integer(ids[i])) == 0;
+    if (ok)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
 bool eval_is_full(const pith_engine_params *params)
 {
     return params->keep == NULL || strcmp(params->keep, "none") == 0;

@@ -197,6 +197,62 @@ static void test_full(void **state)
     json_decref(result);
 }
 
+static int32_t *ids_of(const json_t *row, const char *key, int32_t *n)
+{
+    const json_t *list = json_object_get(row, key);
+    *n = (int32_t)json_array_size(list);
+    int32_t *ids = calloc((size_t)*n + 1, sizeof(*ids));
+    assert_non_null(ids);
+    for (int32_t i = 0; i < *n; i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(list, (size_t)i));
+    return ids;
+}
+
+/* log p of answer [n_answer] behind prompt [n_prompt]. */
+static double hear(const int32_t *prompt, int32_t n_prompt, int32_t *answer, int32_t n_answer)
+{
+    struct eval_setup setup = setup_of(NULL);
+    struct eval_given given = {.ids = answer, .n_id = n_answer};
+    struct eval_run *run = NULL;
+    pith_seq *seq = NULL;
+    pith_error err;
+    must(eval_run_create(&setup, 2 * (n_prompt + n_answer), &run, &err), &err);
+    must(pith_seq_create(eval_run_engine(run), &seq, &err), &err);
+    must(pith_seq_eval(seq, prompt, n_prompt, &err), &err);
+    must(eval_given_hear(seq, &given, &err), &err);
+    pith_seq_free(seq);
+    eval_run_free(run);
+    return given.logprob;
+}
+
+/* The tokens of a row are what was asked: evaluated anew they say the same of the answer, and those
+   of the reading are one text's, whatever was asked. */
+static void test_ids(void **state)
+{
+    struct eval_setup setup = setup_of(NULL);
+    json_t *result = measure(&setup, false);
+    (void)state;
+    const json_t *rows = json_object_get(result, "rows");
+    int32_t n_first = 0, n_prompt = 0, n_answer = 0;
+    int32_t *first = ids_of(json_array_get(rows, 0), "prompt_ids", &n_first);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *row = json_array_get(rows, i);
+        int32_t n_read = (int32_t)json_integer_value(json_object_get(row, "tokens"));
+        int32_t *prompt = ids_of(row, "prompt_ids", &n_prompt);
+        int32_t *answer = ids_of(row, "answer_ids", &n_answer);
+        assert_true(n_read < n_prompt && n_read < n_first && n_answer > 0);
+        assert_memory_equal(prompt, first, (size_t)n_read * sizeof(*prompt));
+        assert_true(hear(prompt, n_prompt, answer, n_answer) ==
+                    json_number_value(json_object_get(row, "answer_logprob")));
+        assert_true(eval_contains(json_string_value(json_object_get(row, "fact")),
+                                  json_string_value(json_object_get(row, "wanted"))));
+        free(prompt);
+        free(answer);
+    }
+    free(first);
+    json_decref(result);
+}
+
 /* Under a budget that holds all: the figures of the full cache, to the last bit. */
 static void test_nothing_evicted(void **state)
 {
@@ -315,15 +371,11 @@ static void test_sweep(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_depths),
-        cmocka_unit_test(test_seeds),
-        cmocka_unit_test(test_full),
-        cmocka_unit_test(test_nothing_evicted),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_streaming),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_pool),    cmocka_unit_test(test_depths),
+        cmocka_unit_test(test_seeds),   cmocka_unit_test(test_full),
+        cmocka_unit_test(test_ids),     cmocka_unit_test(test_nothing_evicted),
+        cmocka_unit_test(test_company), cmocka_unit_test(test_streaming),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_sweep),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -532,6 +532,30 @@ static void test_model(void **state)
     }
 }
 
+/* The same pool takes a prompt that is cut at its end: no lane holds more pages then than before,
+   however the lanes of a layer share. */
+static void test_prompt_end(void **state)
+{
+    static const char *const keeps[] = {
+        "adakv:budget=25%,rounds=prompt-end",
+        "adakv:budget=64,slack=24,rounds=prompt-end",
+        "streaming:budget=25%,rounds=prompt-end,granularity=global",
+    };
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(keeps); i++) {
+        pith_engine *e = engine_make(keeps[i], 512, 1, 1);
+        pith_seq *seq = NULL;
+        pith_keep_stats k;
+        pith_error err;
+        must(pith_seq_create(e, &seq, &err), &err);
+        must(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
+        pith_seq_keep_stats(seq, &k);
+        assert_int_equal(k.rounds, 1);
+        pith_seq_free(seq);
+        pith_engine_free(e);
+    }
+}
+
 /* Lanes of other lengths, and pages that follow them. */
 static void test_ragged_memory(void **state)
 {
@@ -587,6 +611,7 @@ int main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_histories),
         cmocka_unit_test_setup_teardown(test_model, load_model, free_model),
+        cmocka_unit_test_setup_teardown(test_prompt_end, load_model, free_model),
         cmocka_unit_test_setup_teardown(test_ragged_memory, load_model, free_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

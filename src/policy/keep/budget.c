@@ -534,10 +534,11 @@ static int64_t allotted_lacks(const struct keep *k, const struct kv_seq *kv, int
     const struct kv_geometry *g = &k->model.g;
     int32_t n_layer = keep_stage_layers(k);
     int32_t until = keep_waits(k, n) ? n : (int32_t)room(k, kv, at, n);
-    int64_t apart = 0, held = 0, grows = 0, largest = 0;
+    int64_t apart = 0, held = 0, grows = 0, largest = 0, full = 0;
     for (int32_t l = layer; l < layer + n_layer; l++) {
         int64_t page = (int64_t)kv_layer_page_bytes(g, l);
         largest = pi_max(largest, page);
+        full += page * g->n_head * pi_ceil_div((int64_t)at.n_token + n, g->page_len);
         for (int32_t h = 0; h < g->n_head; h++) {
             apart += kv_lane_breaks(kv, l, h);
             held += page * kv_lane_pages(kv, l, h);
@@ -546,8 +547,8 @@ static int64_t allotted_lacks(const struct keep *k, const struct kv_seq *kv, int
     }
     int64_t most = most_together(k, kv, layer, at, n);
     int64_t bytes = largest * keep_allot_pages(g, n_layer * g->n_head, most, apart);
-    if (apart == 0 && n_layer == g->n_layer) /* no lane holds more than the full cache's */
-        bytes = pi_min(bytes, kv_bytes_for_tokens(g, (int64_t)at.n_token + n));
+    if (apart == 0) /* no lane holds more than the full cache's */
+        bytes = pi_min(bytes, full);
     return pi_max(grows, bytes - held);
 }
 

@@ -14,11 +14,11 @@
  * stay (kvpress: all but the sinks). score=log is the logarithm of that. score=logit leaves the
  * softmax's sum out: its numbers do not depend on which entries are there.
  *
- * Departures. kvpress computes the covariance from the layer's inputs, once, after the prompt, and
- * leaves the queries' bias out; here the queries are added as the model makes them, bias and norm
- * included. Sums are floats, centred on the first query that counts, because a query's mean can be
- * many times its deviation; they are added token by token, so that they do not depend on how a text
- * is cut.
+ * Departures. kvpress computes the queries again from the layer's inputs, once, after the prompt;
+ * here they are added as the model makes them. scripts/golden/expected.py --kvpress finds the same
+ * scores in both. Sums are floats, centred on the first query that counts, because a query's mean
+ * can be many times its deviation; they are added token by token, so that they do not depend on how
+ * a text is cut.
  */
 #include <float.h>
 #include <math.h>
