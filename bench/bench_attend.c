@@ -17,6 +17,7 @@
 #include "base/threads.h"
 #include "kv/kv.h"
 #include "noise.h"
+#include "pith/inspect.h"
 
 /* Several times the caches, and more than a share of the last one of big servers: half of 128 MB
    were seen to stay there. */

@@ -28,6 +28,7 @@
 #include "cpu/kernels.h"
 #include "noise.h"
 #include "policy/keep/keep.h"
+#include "pith/inspect.h"
 
 /* Several times the caches, and more than a share of the last one of big servers: half of 128 MB
    were seen to stay there. */

@@ -15,6 +15,7 @@
 #include "base/threads.h"
 #include "cpu/kernels.h"
 #include "cpu/matmul_layout.h"
+#include "pith/inspect.h"
 
 #define WEIGHT_BYTES ((size_t)160 << 20) /* of the matrix of one-token products */
 #define PROMPT_ROWS 3072                 /* of the matrix of prompts */

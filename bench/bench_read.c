@@ -28,6 +28,7 @@
 #include "policy/read/quoka.h"
 #include "read_rows.h"
 #include "read_store.h"
+#include "pith/inspect.h"
 
 #define MAX_POINT 40
 #define MAX_LENGTH 16

@@ -14,6 +14,7 @@
 #include "noise.h"
 #include "policy/keep/keep.h"
 #include "tensor/rope.h"
+#include "pith/inspect.h"
 
 #define POOL_BYTES ((int64_t)128 << 20) /* several times the caches */
 #define N_HEAD 8

@@ -25,6 +25,7 @@
 
 #include "base/base.h"
 #include "weights.h"
+#include "pith/scheduler.h"
 
 enum {
     MAX_LIST = 8,

@@ -24,6 +24,7 @@
 #include "base/threads.h"
 #include "kv/kv.h"
 #include "noise.h"
+#include "pith/inspect.h"
 
 enum {
     N_HEAD = 8,

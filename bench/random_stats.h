@@ -5,7 +5,7 @@
 #ifndef BENCH_RANDOM_STATS_H
 #define BENCH_RANDOM_STATS_H
 
-#include "pith.h"
+#include "pith/pith.h"
 
 /* Writes a new file in the directory for temporary files; path [cap] gets its name, and the caller
    removes it. IO, NOMEM. */

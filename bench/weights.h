@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "pith.h"
+#include "pith/inspect.h"
 
 /* Bytes of weights: an embedding that is no output matrix, too, is read by row. */
 static inline double generation_bytes(const pith_model *model)

@@ -6,6 +6,7 @@
 #define CLI_BATCH_ANSWER_H
 
 #include "batch_line.h"
+#include "pith/scheduler.h"
 
 struct batch_token; /* a token with what the model thought of it and of others */
 

@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-#include "pith.h"
+#include "pith/pith.h"
 
 #define BATCH_STOPS_MAX 16
 #define BATCH_TOP_MAX 20 /* of top_logprobs */

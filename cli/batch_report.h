@@ -6,6 +6,7 @@
 
 #include "options.h"
 #include "session.h"
+#include "pith/scheduler.h"
 
 struct batch_report_options {
     const char *json;

@@ -22,6 +22,8 @@
 
 #include "command.h"
 #include "session.h"
+#include "pith/inspect.h"
+#include "pith/policy.h"
 
 struct bench_options {
     int32_t n_prompt;

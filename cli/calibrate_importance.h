@@ -3,6 +3,7 @@
 #define CALIBRATE_IMPORTANCE_H
 
 #include "session.h"
+#include "pith/calibrate.h"
 
 /* What importance is learnt from. */
 struct importance_source {

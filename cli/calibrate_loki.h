@@ -3,6 +3,7 @@
 #define CALIBRATE_LOKI_H
 
 #include "session.h"
+#include "pith/calibrate.h"
 
 /* What bases are made from. */
 struct loki_source {

@@ -3,6 +3,7 @@
 #define CALIBRATE_RANGES_H
 
 #include "io.h"
+#include "pith/calibrate.h"
 
 /* A file of numbers, which a zero byte would end early. */
 struct cli_text numbers_read(const char *path);

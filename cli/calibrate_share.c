@@ -17,6 +17,7 @@
 #include "calibrate_share.h"
 #include "command.h"
 #include "share.h"
+#include "pith/policy.h"
 
 #define N_BIN 12
 #define BAR 40          /* columns of the longest bar */
@@ -89,7 +90,7 @@ static double option_of(const char *share, const char *key)
         if (strncmp(at, find, strlen(find)) == 0)
             return atof(at + strlen(find));
     }
-    for (int32_t j = 0; pith_share_param(0, j, &p) == PITH_OK; j++)
+    for (int32_t j = 0; pith_policy_get_param(PITH_SHARE, 0, j, &p) == PITH_OK; j++)
         if (strcmp(p.key, key) == 0)
             return atof(p.fallback);
     return 0.0;

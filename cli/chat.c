@@ -16,6 +16,7 @@
 #include "picture.h"
 #include "recall.h"
 #include "session.h"
+#include "pith/policy.h"
 
 struct talk_options {
     int32_t n_predict;

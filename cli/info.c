@@ -7,6 +7,8 @@
 
 #include "command.h"
 #include "session.h"
+#include "pith/inspect.h"
+#include "pith/policy.h"
 
 struct options {
     const char *path;

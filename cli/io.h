@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "pith.h"
+#include "pith/pith.h"
 
 #define EXIT_USAGE 2
 #define EXIT_INTERRUPTED 130 /* 128 + SIGINT, what a shell reports */

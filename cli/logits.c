@@ -11,6 +11,7 @@
 
 #include "command.h"
 #include "session.h"
+#include "pith/inspect.h"
 
 struct logits_options {
     const char *ids;

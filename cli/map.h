@@ -11,6 +11,7 @@
 #define CLI_MAP_H
 
 #include <eval.h>
+#include "pith/policy.h"
 
 /* The positions that a lane holds, each below map.n_token, into positions [map.n_token]; returns
    their number. */

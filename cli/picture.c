@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "picture.h"
+#include "pith/inspect.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,6 +8,7 @@
 
 #include "command.h"
 #include "io.h"
+#include "pith/policy.h"
 
 #define WIDTH 100 /* columns of a line, where words allow it */
 
@@ -29,24 +30,22 @@ static const struct option_group groups[] = {{NULL, table, 0}, {0}};
 
 /* What the library says of one verb's policies. */
 struct verb {
-    const char *name; /* "keep", of the option and in JSON */
+    pith_verb verb;   /* whose name is the option's and stands in JSON */
     const char *what; /* what is chosen */
     const char *none; /* what happens without a policy */
     const char *docs;
-    pith_status (*policy)(int32_t i, pith_policy_info *out);
-    pith_status (*param)(int32_t i, int32_t j, pith_param_info *out);
-    pith_status (*preset)(int32_t i, int32_t j, pith_preset_info *out); /* NULL: it has none */
+    bool presets;
 };
 
 static const struct verb verbs[] = {
-    {"keep", "Entries of the KV cache that stay", "every entry (the default)", "docs/policies.md",
-     pith_keep_policy, pith_keep_param, pith_keep_preset},
-    {"read", "Entries that attention looks at", "everything (the default)", "docs/read.md",
-     pith_read_policy, pith_read_param, pith_read_preset},
-    {"recall", "How evicted entries come back", "they do not (the default)", "docs/recall.md",
-     pith_recall_policy, pith_recall_param, NULL},
-    {"share", "Pages of reasoning that stand for others", "each page for itself (the default)",
-     "docs/share.md", pith_share_policy, pith_share_param, NULL},
+    {PITH_KEEP, "Entries of the KV cache that stay", "every entry (the default)",
+     "docs/policies.md", true},
+    {PITH_READ, "Entries that attention looks at", "everything (the default)", "docs/read.md",
+     true},
+    {PITH_RECALL, "How evicted entries come back", "they do not (the default)", "docs/recall.md",
+     false},
+    {PITH_SHARE, "Pages of reasoning that stand for others", "each page for itself (the default)",
+     "docs/share.md", false},
 };
 
 #define N_VERB (sizeof(verbs) / sizeof(verbs[0]))
@@ -54,14 +53,14 @@ static const struct verb verbs[] = {
 /* Preset j of policy i. */
 static bool find_preset(const struct verb *v, int32_t i, int32_t j, pith_preset_info *out)
 {
-    return v->preset != NULL && v->preset(i, j, out) == PITH_OK;
+    return pith_policy_get_preset(v->verb, i, j, out) == PITH_OK;
 }
 
 /* Whether policy i has options that are rules (shared), or that are not. */
 static bool has_params(const struct verb *v, int32_t i, bool shared)
 {
     pith_param_info p;
-    for (int32_t j = 0; v->param(i, j, &p) == PITH_OK; j++)
+    for (int32_t j = 0; pith_policy_get_param(v->verb, i, j, &p) == PITH_OK; j++)
         if (p.shared == shared)
             return true;
     return false;
@@ -117,7 +116,7 @@ static const char *placeholder(const pith_param_info *p)
 static void print_params(const struct verb *v, int32_t i, bool shared, bool defaults)
 {
     pith_param_info p;
-    for (int32_t j = 0; v->param(i, j, &p) == PITH_OK; j++) {
+    for (int32_t j = 0; pith_policy_get_param(v->verb, i, j, &p) == PITH_OK; j++) {
         char left[64];
         if (p.shared != shared)
             continue;
@@ -163,9 +162,9 @@ static void print_policy(const struct verb *v, const pith_policy_info *policy, i
 static void print_all(const struct verb *v)
 {
     pith_policy_info policy;
-    printf("%s, as --%s NAME:key=value,...%s\n\n", v->what, v->name,
-           v->preset != NULL ? " or NAME:PRESET,key=value,..." : "");
-    for (int32_t i = 0; v->policy(i, &policy) == PITH_OK; i++) {
+    printf("%s, as --%s NAME:key=value,...%s\n\n", v->what, pith_verb_name(v->verb),
+           v->presets ? " or NAME:PRESET,key=value,..." : "");
+    for (int32_t i = 0; pith_policy_get(v->verb, i, &policy) == PITH_OK; i++) {
         pith_preset_info preset;
         print_entry(policy.name, 18, policy.summary);
         if (policy.citation[0] != '\0') {
@@ -196,7 +195,7 @@ static json_t *json_policy(const struct verb *v, const pith_policy_info *policy,
     for (int32_t j = 0; find_preset(v, i, j, &preset); j++)
         json_array_append_new(presets, json_pack("{s:s, s:s, s:s}", "name", preset.name, "options",
                                                  preset.options, "help", preset.help));
-    for (int32_t j = 0; v->param(i, j, &p) == PITH_OK; j++)
+    for (int32_t j = 0; pith_policy_get_param(v->verb, i, j, &p) == PITH_OK; j++)
         json_array_append_new(params, json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:b}", "key", p.key,
                                                 "type", p.type, "default", p.fallback, "help",
                                                 p.help, "min", (json_int_t)p.min, "max",
@@ -210,7 +209,7 @@ static json_t *json_verb(const struct verb *v, const char *name)
 {
     pith_policy_info policy;
     json_t *list = json_array();
-    for (int32_t i = 0; v->policy(i, &policy) == PITH_OK; i++)
+    for (int32_t i = 0; pith_policy_get(v->verb, i, &policy) == PITH_OK; i++)
         if (name == NULL || strcmp(name, policy.name) == 0)
             json_array_append_new(list, json_policy(v, &policy, i));
     return list;
@@ -282,9 +281,9 @@ static void print_named(const char *name)
             print_type(i, &type, true);
     pith_policy_info policy;
     for (size_t k = 0; k < N_VERB; k++)
-        for (int32_t i = 0; verbs[k].policy(i, &policy) == PITH_OK; i++)
+        for (int32_t i = 0; pith_policy_get(verbs[k].verb, i, &policy) == PITH_OK; i++)
             if (strcmp(name, policy.name) == 0) {
-                printf("%s--%s ", n++ > 0 ? "\n" : "", verbs[k].name);
+                printf("%s--%s ", n++ > 0 ? "\n" : "", pith_verb_name(verbs[k].verb));
                 print_policy(&verbs[k], &policy, i);
             }
 }
@@ -297,7 +296,7 @@ static void check_name(const char *name)
     pith_store_info type;
     size_t n = 0;
     for (size_t k = 0; k < N_VERB; k++)
-        for (int32_t i = 0; verbs[k].policy(i, &policy) == PITH_OK; i++) {
+        for (int32_t i = 0; pith_policy_get(verbs[k].verb, i, &policy) == PITH_OK; i++) {
             if (strcmp(name, policy.name) == 0)
                 return;
             if (n < sizeof(names) / sizeof(names[0]))
@@ -323,7 +322,7 @@ static int run(void *options)
     if (o->json) {
         json_t *all = json_object();
         for (size_t k = 0; k < N_VERB; k++)
-            json_object_set_new(all, verbs[k].name, json_verb(&verbs[k], o->name));
+            json_object_set_new(all, pith_verb_name(verbs[k].verb), json_verb(&verbs[k], o->name));
         json_object_set_new(all, "store", json_types(o->name));
         cli_json_print(all, JSON_INDENT(1));
     } else if (o->name != NULL) {

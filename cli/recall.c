@@ -3,6 +3,7 @@
  * and when, is the library's.
  */
 #include "recall.h"
+#include "pith/policy.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -16,6 +16,7 @@
 #include "picture.h"
 #include "recall.h"
 #include "session.h"
+#include "pith/inspect.h"
 
 struct output_options {
     int32_t n_predict;

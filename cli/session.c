@@ -10,6 +10,8 @@
 
 #include "recall.h"
 #include "share.h"
+#include "pith/inspect.h"
+#include "pith/policy.h"
 
 #include <errno.h>
 #include <math.h>
@@ -172,13 +174,13 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
     pith_error err;
     if (pith_store_check(o->type_k, o->type_v, &err) != PITH_OK) /* "type_k: ..." */
         cli_fail_usage("--cache-type-%s", err.message + strlen("type_"));
-    if (pith_keep_check(o->keep, &err) != PITH_OK)
+    if (pith_policy_check(PITH_KEEP, o->keep, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
-    if (pith_read_check(o->read, &err) != PITH_OK)
+    if (pith_policy_check(PITH_READ, o->read, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
-    if (pith_recall_check(o->recall, &err) != PITH_OK)
+    if (pith_policy_check(PITH_RECALL, o->recall, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
-    if (pith_share_check(o->share, &err) != PITH_OK)
+    if (pith_policy_check(PITH_SHARE, o->share, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
     if (o->n_ctx > 0 && o->kv_bytes > 0)
         cli_fail_usage("-c %d and --kv-memory %lld both size the KV memory: give one", o->n_ctx,

@@ -2,6 +2,7 @@
  * share.c - what the commands say of share policies. What is shared is the library's.
  */
 #include "share.h"
+#include "pith/policy.h"
 
 #include <stdio.h>
 #include <string.h>

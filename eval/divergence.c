@@ -9,6 +9,7 @@
  * sums are taken in double, and equal logits give exactly 0.
  */
 #include "chunks.h"
+#include "pith/policy.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #define PI_EVAL_H
 
 #include <jansson.h>
-#include <pith.h>
+#include "pith/pith.h"
 
 /* Called between items: fraction in [0,1] of the task, what is being done ("4096 tokens, depth
    0.50"). Return false to cancel. */

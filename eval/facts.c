@@ -12,6 +12,7 @@
 #include "lines.h"
 #include "prompt.h"
 #include "voices.h"
+#include "pith/policy.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -249,7 +250,7 @@ static pith_status hold_rounds(struct facts_run *r, int32_t n_token, struct eval
         return PITH_OK;
     pith_status status = eval_check_recall(setup, "facts", err);
     if (status == PITH_OK)
-        status = pith_keep_check(keep, err);
+        status = pith_policy_check(PITH_KEEP, keep, err);
     if (status != PITH_OK)
         return status;
     const char *budget = option_value(keep, "budget");

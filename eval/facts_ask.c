@@ -13,6 +13,8 @@
 #include "facts.h"
 #include "paired.h"
 #include "voices.h"
+#include "pith/inspect.h"
+#include "pith/policy.h"
 
 #define SPARE_TOKENS 128 /* the pages that a fork begins, at most two of 64 entries a lane */
 #define SIDE_BYTES                                                                                 \

@@ -8,6 +8,7 @@
  * no part of several is then of one token.
  */
 #include "kept.h"
+#include "pith/inspect.h"
 
 #include <stdlib.h>
 

@@ -5,6 +5,7 @@
  * scheduler promises. Only times do: those of an answer in company count its share of them.
  */
 #include "parallel.h"
+#include "pith/scheduler.h"
 
 #include <stdlib.h>
 

@@ -5,6 +5,7 @@
  * Invariant: a group leaves no page in use, so that the peak of each is its own.
  */
 #include "reader.h"
+#include "pith/policy.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -18,6 +18,7 @@
 
 #include "base/base.h"
 #include "eval.h"
+#include "pith/inspect.h"
 
 const char *const eval_record_rows[EVAL_N_ROWS] = {"q_pre", "q", "k", "v"};
 

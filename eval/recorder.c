@@ -15,6 +15,7 @@
 
 #include "eval.h"
 #include "record.h"
+#include "pith/inspect.h"
 
 #define FIRST_CAP 256 /* tokens that the first rows are allocated for */
 

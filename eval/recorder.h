@@ -5,7 +5,7 @@
 #ifndef PI_EVAL_RECORDER_H
 #define PI_EVAL_RECORDER_H
 
-#include <pith.h>
+#include "pith/inspect.h"
 
 struct eval_recorder;
 

@@ -15,6 +15,7 @@
 #include "kept.h"
 #include "lost.h"
 #include "record.h"
+#include "pith/policy.h"
 
 #define N_MISSING_MAX 1024
 
@@ -100,8 +101,8 @@ static pith_status check_params(const struct replay *r, pith_error *err)
 {
     const struct eval_replay_params *p = r->params;
     for (int32_t i = 0; i < r->n_policy; i++) {
-        PI_TRY(pith_keep_check(r->variants[i].keep, err));
-        PI_TRY(pith_read_check(r->variants[i].read, err));
+        PI_TRY(pith_policy_check(PITH_KEEP, r->variants[i].keep, err));
+        PI_TRY(pith_policy_check(PITH_READ, r->variants[i].read, err));
     }
     if (p->path == NULL)
         return eval_fail(err, PITH_INVALID, "replay: no file of recorded tensors is given");

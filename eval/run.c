@@ -6,6 +6,7 @@
  * another and the peak of each is its own.
  */
 #include "voices.h"
+#include "pith/policy.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -7,6 +7,7 @@
 
 #include "chunks.h"
 #include "prompt.h"
+#include "pith/scheduler.h"
 
 /* ---- requests: share_items.c ---- */
 

@@ -65,7 +65,7 @@ static bool names_keep(const char *part)
 {
     pith_policy_info info;
     size_t len = strcspn(part, ":");
-    for (int32_t i = 0; pith_keep_policy(i, &info) == PITH_OK; i++)
+    for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &info) == PITH_OK; i++)
         if (strlen(info.name) == len && memcmp(part, info.name, len) == 0)
             return true;
     return false;
@@ -75,9 +75,9 @@ static bool names_keep(const char *part)
 static pith_status take_policy(struct share_row *r, const char *part, pith_error *err)
 {
     pith_error shares, keeps;
-    if (pith_share_check(part, &shares) == PITH_OK)
+    if (pith_policy_check(PITH_SHARE, part, &shares) == PITH_OK)
         return set_policy(r, &r->share, "shares", part, err);
-    if (pith_keep_check(part, &keeps) == PITH_OK)
+    if (pith_policy_check(PITH_KEEP, part, &keeps) == PITH_OK)
         return set_policy(r, &r->keep, "keeps", part, err);
     return eval_fail(err, PITH_INVALID,
                      "share: row \"%.50s\": \"%.40s\" is no part of a row: %.100s", r->name, part,

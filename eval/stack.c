@@ -7,6 +7,7 @@
  * chunk, so that a row differs from the first in its configuration and in nothing else.
  */
 #include "reader.h"
+#include "pith/policy.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -106,7 +107,7 @@ static pith_status add_config(struct stack *s, int parts, const char *budget, pi
         if (parts & 1 << i)
             snprintf(c->name + len, sizeof(c->name) - len, "%s%s", len > 0 ? " + " : "", names[i]);
     }
-    return pith_keep_check(c->engine.keep, err);
+    return pith_policy_check(PITH_KEEP, c->engine.keep, err);
 }
 
 /* Keep alone, with recall, and all parts together. */

@@ -9,6 +9,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "sweep_plan.h"
+#include "pith/policy.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -282,10 +283,10 @@ static pith_status compose_cell(const struct sweep_policy *p, struct sweep_cell 
     if (status == PITH_OK)
         status = compose(p->read, c->budget, &c->read, err);
     if (status == PITH_OK)
-        status = pith_keep_check(c->keep, err);
+        status = pith_policy_check(PITH_KEEP, c->keep, err);
     if (status == PITH_OK)
-        status = pith_read_check(c->read, err);
-    return status == PITH_OK ? pith_recall_check(p->recall, err) : status;
+        status = pith_policy_check(PITH_READ, c->read, err);
+    return status == PITH_OK ? pith_policy_check(PITH_RECALL, p->recall, err) : status;
 }
 
 static pith_status add_cell(struct reader *r, int32_t task, int64_t seed, int32_t policy,

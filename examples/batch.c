@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "pith.h"
+#include <pith/scheduler.h>
 
 struct text {
     char continued[4096];

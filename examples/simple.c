@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "pith.h"
+#include <pith/pith.h>
 
 static bool print_piece(void *user, const char *text, size_t len)
 {

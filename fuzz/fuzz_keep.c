@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "policy/keep/keep.h"
+#include "pith/policy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -76,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data + 2, size - 2);
     text[size - 2] = '\0';
     pith_status status = keep_config_parse(text, &c, &err);
-    require(pith_keep_check(text, NULL) == status);
+    require(pith_policy_check(PITH_KEEP, text, NULL) == status);
     if (status == PITH_OK)
         status = keep_config_fit(&c, &g, &err);
     /* What is no way to share a budget is the name of a file, which is not there. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "policy/read/reading.h"
+#include "pith/policy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -62,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data + 2, size - 2);
     text[size - 2] = '\0';
     pith_status status = read_config_parse(text, &c, &err);
-    require(pith_read_check(text, NULL) == status);
+    require(pith_policy_check(PITH_READ, text, NULL) == status);
     if (status == PITH_OK)
         status = read_config_fit(&c, &g, &err);
     require(status == PITH_OK ||

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "command.h"
-#include "pith.h"
+#include "pith/pith.h"
 #include "testing.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "pith.h"
+#include "pith/pith.h"
 #include "testing.h"
 
 static inline void check(pith_status status, const pith_error *err)

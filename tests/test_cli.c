@@ -13,7 +13,7 @@
 #include "testing.h"
 
 #include "command.h"
-#include "pith.h"
+#include "pith/inspect.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define PROMPT                                                                                     \

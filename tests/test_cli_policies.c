@@ -9,7 +9,7 @@
 #include "testing.h"
 
 #include "command.h"
-#include "pith.h"
+#include "pith/policy.h"
 
 static void lists_all(void **state)
 {
@@ -18,9 +18,9 @@ static void lists_all(void **state)
     pith_preset_info preset;
     struct said s = command(NULL, "policies", NULL);
     expect_status(&s, 0);
-    for (int32_t i = 0; pith_keep_policy(i, &policy) == PITH_OK; i++) {
+    for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &policy) == PITH_OK; i++) {
         expect_word(s.out, policy.name);
-        for (int32_t j = 0; pith_keep_preset(i, j, &preset) == PITH_OK; j++) {
+        for (int32_t j = 0; pith_policy_get_preset(PITH_KEEP, i, j, &preset) == PITH_OK; j++) {
             char name[64];
             snprintf(name, sizeof(name), "\n    :%s ", preset.name);
             expect_word(s.out, name);
@@ -74,9 +74,9 @@ static void json_is_what_keep_takes(void **state)
             const char *stats = strstr(options, "=global") != NULL ? ",stats=model.stats" : "";
             snprintf(keep, sizeof(keep), "%s:%s%s", name,
                      json_string_value(json_object_get(preset, "name")), stats);
-            assert_int_equal(pith_keep_check(keep, &err), PITH_OK);
+            assert_int_equal(pith_policy_check(PITH_KEEP, keep, &err), PITH_OK);
             snprintf(keep, sizeof(keep), "%s:%s%s", name, options, stats);
-            assert_int_equal(pith_keep_check(keep, &err), PITH_OK);
+            assert_int_equal(pith_policy_check(PITH_KEEP, keep, &err), PITH_OK);
             n_preset++;
         }
         json_array_foreach(json_object_get(policy, "params"), j, param)
@@ -84,7 +84,7 @@ static void json_is_what_keep_takes(void **state)
             snprintf(keep, sizeof(keep), "%s:%s=%s", name,
                      json_string_value(json_object_get(param, "key")),
                      json_string_value(json_object_get(param, "default")));
-            assert_int_equal(pith_keep_check(keep, &err), PITH_OK);
+            assert_int_equal(pith_policy_check(PITH_KEEP, keep, &err), PITH_OK);
             n_param++;
         }
     }
@@ -106,9 +106,9 @@ static void refuses(void **state)
     s = command(NULL, "policies", "zzzzzz", NULL);
     expect_failure(&s, 2, "there is no such policy");
     said_free(&s);
-    assert_int_equal(pith_keep_preset(0, 0, &preset), PITH_NOT_FOUND);
-    assert_int_equal(pith_keep_preset(-1, 0, &preset), PITH_NOT_FOUND);
-    assert_int_equal(pith_keep_preset(999, 0, &preset), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get_preset(PITH_KEEP, 0, 0, &preset), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get_preset(PITH_KEEP, -1, 0, &preset), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get_preset(PITH_KEEP, 999, 0, &preset), PITH_NOT_FOUND);
 }
 
 int main(void)

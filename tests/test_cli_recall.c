@@ -9,7 +9,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "pith.h"
+#include "pith/inspect.h"
+#include "pith/policy.h"
 #include "status.h"
 #include "testing.h"
 
@@ -344,13 +345,13 @@ static void test_policies(void **state)
     json_t *root = json_loads(t.out, 0, NULL), *list = json_object_get(root, "recall");
     int32_t n = 0;
     expect_word(s.out, "--recall NAME:key=value");
-    for (; pith_recall_policy(n, &form) == PITH_OK; n++) {
+    for (; pith_policy_get(PITH_RECALL, n, &form) == PITH_OK; n++) {
         struct said one = command(NULL, "policies", form.name, NULL);
         const json_t *o = json_array_get(list, (size_t)n);
         expect_word(s.out, form.summary[0] != '\0' ? form.name : "-");
         assert_string_equal(json_string_value(json_object_get(o, "name")), form.name);
         assert_int_equal(json_array_size(json_object_get(o, "params")), form.n_param);
-        for (int32_t j = 0; pith_recall_param(n, j, &param) == PITH_OK; j++) {
+        for (int32_t j = 0; pith_policy_get_param(PITH_RECALL, n, j, &param) == PITH_OK; j++) {
             char key[64];
             snprintf(key, sizeof(key), "\n  %s=%s", param.key, param.fallback);
             expect_word(one.out, key);

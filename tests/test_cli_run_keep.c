@@ -13,7 +13,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "pith.h"
+#include "pith/inspect.h"
+#include "pith/policy.h"
 #include "testing.h"
 
 #include "command.h"

@@ -6,7 +6,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "pith.h"
+#include "pith/inspect.h"
+#include "pith/policy.h"
 #include "status.h"
 #include "testing.h"
 

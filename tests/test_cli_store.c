@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "pith.h"
+#include "pith/inspect.h"
 #include "status.h"
 #include "testing.h"
 

@@ -18,6 +18,7 @@
 #include "model_maker.h"
 #include "policy/recall/text_store.h"
 #include "testing.h"
+#include "pith/inspect.h"
 
 #define N_TOKEN 150
 #define N_EMBD 96

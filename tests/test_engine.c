@@ -10,7 +10,7 @@
 #include "testing.h"
 
 #include "mem_used.h"
-#include "pith.h"
+#include "pith/inspect.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"

@@ -12,6 +12,9 @@
 
 #include "eval_read.h"
 #include "model_maker.h"
+#include "pith/calibrate.h"
+#include "pith/inspect.h"
+#include "pith/policy.h"
 
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define DEMO_TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
@@ -206,7 +209,7 @@ static void test_keep(void **state)
     (void)state;
     pith_policy_info info;
     int n = 0;
-    for (int32_t i = 0; pith_keep_policy(i, &info) == PITH_OK; i++) {
+    for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &info) == PITH_OK; i++) {
         const pith_model *model = models[i % N_KIND];
         char keep[64];
         if (strcmp(info.name, "kvzap") == 0)

@@ -16,6 +16,7 @@
 #include <sweep.h>
 
 #include "eval_read.h"
+#include "pith/policy.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/replay.safetensors"
@@ -438,7 +439,7 @@ static void test_replay_of_every_policy(void **state)
     pith_policy_info info;
     pith_error err;
     json_t *all = NULL;
-    for (int32_t i = 0; pith_read_policy(i, &info) == PITH_OK; i++) {
+    for (int32_t i = 0; pith_policy_get(PITH_READ, i, &info) == PITH_OK; i++) {
         bool relays = strcmp(info.name, "tidaldecode") == 0 || strcmp(info.name, "lessismore") == 0;
         if (strcmp(info.name, "loki") == 0)
             continue; /* which needs a projection */

@@ -7,7 +7,7 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "pith.h"
+#include "pith/pith.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"

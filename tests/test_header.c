@@ -1,9 +1,10 @@
 /*
- * pith.h alone, as the strictest C99 and C++ programs see it: this one file is compiled in both
+ * The public headers, as the strictest C99 and C++ programs see it: this one file is compiled in both
  * languages with -pedantic and -Werror, and it uses the header's types the way a caller does.
  */
-#include "pith.h"
-#include "pith.h" /* twice does no harm */
+#include "pith/pith.h"
+#include "pith/pith.h" /* twice does no harm */
+#include "pith/scheduler.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,8 +47,8 @@ static int check_scheduler(void)
     failed |= params.n_seq <= 0 || params.n_queue <= 0 || params.reserve >= 0.0;
     failed |= request.n_answer != 1 || request.params != (const pith_generate_params *)0;
     failed |= pair_fn == (pith_share_fn *)0;
-    failed |= pith_share_check("no such policy", &err) != PITH_INVALID;
-    failed |= pith_share_policy(0, &policy) != PITH_OK || policy.name[0] == '\0';
+    failed |= pith_policy_check(PITH_SHARE, "no such policy", &err) != PITH_INVALID;
+    failed |= pith_policy_get(PITH_SHARE, 0, &policy) != PITH_OK || policy.name[0] == '\0';
     pith_scheduler_free((pith_scheduler *)0);
     return failed;
 }

@@ -1,7 +1,7 @@
 /* test_keep_describe.c - what a program is told that the options of a keep policy come to. */
 #include <string.h>
 
-#include "pith.h"
+#include "pith/policy.h"
 #include "testing.h"
 
 static pith_keep_rules rules_of(const char *keep)
@@ -76,7 +76,7 @@ static void test_refusals(void **state)
                                         "streaming:budget=10,window=20"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         assert_int_equal(pith_keep_get_rules(texts[i], &r, &err), PITH_INVALID);
-        assert_int_equal(pith_keep_check(texts[i], &other), PITH_INVALID);
+        assert_int_equal(pith_policy_check(PITH_KEEP, texts[i], &other), PITH_INVALID);
         assert_string_equal(err.message, other.message);
         assert_int_equal(pith_keep_get_rules(texts[i], &r, NULL), PITH_INVALID);
     }

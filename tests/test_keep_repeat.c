@@ -317,7 +317,7 @@ static void test_refusals(void **state)
 {
     (void)state;
     pith_error err;
-    assert_int_equal(pith_keep_check("kvzip:rounds=stream", &err), PITH_INVALID);
+    assert_int_equal(pith_policy_check(PITH_KEEP, "kvzip:rounds=stream", &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "rounds=prompt-end"));
 }
 

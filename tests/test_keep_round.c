@@ -8,7 +8,8 @@
 
 #include "testing.h"
 
-#include <pith.h>
+#include "pith/inspect.h"
+#include "pith/policy.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 200

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "kv_check.h"
 #include "policy/keep/keep.h"
+#include "pith/policy.h"
 
 /* ---- a policy for the tests ---- */
 
@@ -109,7 +110,7 @@ static void test_options(void **state)
         assert_int_equal(c.rules.prefix, cases[i].prefix);
         assert_int_equal(c.rules.sinks, cases[i].sinks);
         assert_int_equal(c.rules.window, cases[i].window);
-        assert_int_equal(pith_keep_check(cases[i].text, NULL), PITH_OK);
+        assert_int_equal(pith_policy_check(PITH_KEEP, cases[i].text, NULL), PITH_OK);
     }
     struct keep_config none = {.policy = &coarse};
     assert_int_equal(keep_config_parse(NULL, &none, NULL), PITH_OK);
@@ -175,7 +176,7 @@ static void test_wrong_options(void **state)
         if (strncmp(err.message, cases[i].says, strlen(cases[i].says)) != 0)
             fail_msg("%s: says \"%s\"", cases[i].text, err.message);
         assert_int_equal(c.n_budget, 77);
-        assert_int_equal(pith_keep_check(cases[i].text, &err), PITH_INVALID);
+        assert_int_equal(pith_policy_check(PITH_KEEP, cases[i].text, &err), PITH_INVALID);
     }
 }
 
@@ -204,12 +205,12 @@ static void test_listing(void **state)
     pith_policy_info policy;
     pith_param_info param;
     int32_t n_seen = 0;
-    assert_int_equal(pith_keep_policy(0, &policy), PITH_OK);
+    assert_int_equal(pith_policy_get(PITH_KEEP, 0, &policy), PITH_OK);
     assert_string_equal(policy.name, "streaming");
     assert_non_null(strstr(policy.citation, "2309.17453"));
     assert_true(policy.n_param >= 5);
     for (int32_t j = 0; j < policy.n_param; j++) {
-        assert_int_equal(pith_keep_param(0, j, &param), PITH_OK);
+        assert_int_equal(pith_policy_get_param(PITH_KEEP, 0, j, &param), PITH_OK);
         assert_true(strlen(param.help) > 10);
         assert_int_equal(param.shared, strcmp(param.key, "positions") != 0);
         bool number = strcmp(param.type, "choice") != 0 && strcmp(param.type, "text") != 0;
@@ -224,13 +225,13 @@ static void test_listing(void **state)
         }
     }
     assert_int_equal(n_seen, 2);
-    assert_int_equal(pith_keep_param(0, policy.n_param, &param), PITH_NOT_FOUND);
-    assert_int_equal(pith_keep_param(0, -1, &param), PITH_NOT_FOUND);
-    assert_int_equal(pith_keep_param(99, 0, &param), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get_param(PITH_KEEP, 0, policy.n_param, &param), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get_param(PITH_KEEP, 0, -1, &param), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get_param(PITH_KEEP, 99, 0, &param), PITH_NOT_FOUND);
     for (int32_t i = 0; keep_policy_at(i) != NULL; i++)
-        assert_int_equal(pith_keep_policy(i, &policy), PITH_OK);
-    assert_int_equal(pith_keep_policy(-1, &policy), PITH_NOT_FOUND);
-    assert_int_equal(pith_keep_policy(1000, &policy), PITH_NOT_FOUND);
+        assert_int_equal(pith_policy_get(PITH_KEEP, i, &policy), PITH_OK);
+    assert_int_equal(pith_policy_get(PITH_KEEP, -1, &policy), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get(PITH_KEEP, 1000, &policy), PITH_NOT_FOUND);
 }
 
 /* ---- budgets ---- */

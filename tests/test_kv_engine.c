@@ -11,6 +11,7 @@
 #include "model_maker.h"
 #include "status.h"
 #include "testing.h"
+#include "pith/inspect.h"
 
 #define N_TOKEN 150
 

@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "policy/keep/rounds.h"
 #include "status.h"
+#include "pith/policy.h"
 
 /* ---- lanes that are stepped as the engine does ---- */
 
@@ -717,16 +718,16 @@ static void test_overwriting_options(void **state)
     (void)state;
     pith_error err;
     pith_keep_rules rules;
-    expect(pith_keep_check("knorm:overwrite=on", &err), &err, PITH_INVALID, "knorm");
-    expect(pith_keep_check("streaming:overwrite=on", &err), &err, PITH_INVALID, "single steps");
-    expect(pith_keep_check("longflow:granularity=all", &err), &err, PITH_INVALID, "all");
-    expect(pith_keep_check("longflow:granularity=head", &err), &err, PITH_INVALID, "head");
-    expect(pith_keep_check("longflow:batch=64", &err), &err, PITH_INVALID, "batch");
-    expect(pith_keep_check("tova:budget=8,window=8", &err), &err, PITH_INVALID,
+    expect(pith_policy_check(PITH_KEEP, "knorm:overwrite=on", &err), &err, PITH_INVALID, "knorm");
+    expect(pith_policy_check(PITH_KEEP, "streaming:overwrite=on", &err), &err, PITH_INVALID, "single steps");
+    expect(pith_policy_check(PITH_KEEP, "longflow:granularity=all", &err), &err, PITH_INVALID, "all");
+    expect(pith_policy_check(PITH_KEEP, "longflow:granularity=head", &err), &err, PITH_INVALID, "head");
+    expect(pith_policy_check(PITH_KEEP, "longflow:batch=64", &err), &err, PITH_INVALID, "batch");
+    expect(pith_policy_check(PITH_KEEP, "tova:budget=8,window=8", &err), &err, PITH_INVALID,
            "none to overwrite");
-    expect(pith_keep_check("longflow:overwrite=maybe", &err), &err, PITH_INVALID, "maybe");
-    check(pith_keep_check("tova:budget=8,window=7", &err), &err);
-    check(pith_keep_check("longflow:overwrite=off,granularity=all,batch=64", &err), &err);
+    expect(pith_policy_check(PITH_KEEP, "longflow:overwrite=maybe", &err), &err, PITH_INVALID, "maybe");
+    check(pith_policy_check(PITH_KEEP, "tova:budget=8,window=7", &err), &err);
+    check(pith_policy_check(PITH_KEEP, "longflow:overwrite=off,granularity=all,batch=64", &err), &err);
     check(pith_keep_get_rules("longflow", &rules, &err), &err);
     assert_true(rules.overwrite);
     check(pith_keep_get_rules("knorm", &rules, &err), &err);

@@ -8,6 +8,7 @@
 
 #include "chunks.h"
 #include "testing.h"
+#include "pith/policy.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/perplexity.txt"
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"

@@ -10,6 +10,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "folder.h"
+#include "pith/calibrate.h"
 
 #include <facts.h>
 

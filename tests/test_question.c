@@ -8,6 +8,7 @@
 #include "engine/question.h"
 #include "status.h"
 #include "testing.h"
+#include "pith/policy.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "policy/read/reading.h"
 #include "status.h"
+#include "pith/policy.h"
 
 /* ---- a policy ---- */
 
@@ -148,32 +149,32 @@ static void test_names(void **state)
     pith_param_info p;
     pith_error err = {0};
     int32_t n = 0;
-    for (; pith_read_policy(n, &info) == PITH_OK; n++) {
+    for (; pith_policy_get(PITH_READ, n, &info) == PITH_OK; n++) {
         check(read_config_parse(info.name, &c, &err), &err);
         assert_string_equal(c.policy->name, info.name);
-        assert_int_equal(pith_read_param(n, 0, &p), PITH_OK);
+        assert_int_equal(pith_policy_get_param(PITH_READ, n, 0, &p), PITH_OK);
         assert_string_equal(p.key, "budget");
         assert_true(p.shared);
-        assert_int_equal(pith_read_param(n, info.n_param - 1, &p), PITH_OK);
-        assert_int_equal(pith_read_param(n, info.n_param, &p), PITH_NOT_FOUND);
+        assert_int_equal(pith_policy_get_param(PITH_READ, n, info.n_param - 1, &p), PITH_OK);
+        assert_int_equal(pith_policy_get_param(PITH_READ, n, info.n_param, &p), PITH_NOT_FOUND);
         for (int32_t j = 0; j < info.n_preset; j++) {
             pith_preset_info preset;
             char text[128];
-            assert_int_equal(pith_read_preset(n, j, &preset), PITH_OK);
+            assert_int_equal(pith_policy_get_preset(PITH_READ, n, j, &preset), PITH_OK);
             snprintf(text, sizeof(text), "%s:%s", info.name, preset.name);
-            check(pith_read_check(text, &err), &err);
+            check(pith_policy_check(PITH_READ, text, &err), &err);
         }
     }
     assert_true(n >= 9);
-    assert_int_equal(pith_read_param(n, 0, &p), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get_param(PITH_READ, n, 0, &p), PITH_NOT_FOUND);
     check(read_config_parse("none", &c, &err), &err);
     assert_null(c.policy);
     check(read_config_parse(NULL, &c, &err), &err);
     assert_null(c.policy);
-    assert_int_equal(pith_read_check("nobody:budget=5", &err), PITH_INVALID);
+    assert_int_equal(pith_policy_check(PITH_READ, "nobody:budget=5", &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "nobody"));
     assert_non_null(strstr(err.message, "quoka"));
-    assert_int_equal(pith_read_check("none:budget=5", &err), PITH_INVALID);
+    assert_int_equal(pith_policy_check(PITH_READ, "none:budget=5", &err), PITH_INVALID);
 }
 
 /* The geometry gets the index where everything goes together, and else is left alone. */

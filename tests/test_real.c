@@ -9,7 +9,7 @@
 
 #include <facts.h>
 #include <jansson.h>
-#include <pith.h>
+#include "pith/pith.h"
 
 #define SMOLLM2 "smollm2-135m-instruct-q4_1.gguf"
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/real.txt"

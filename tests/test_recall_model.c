@@ -9,7 +9,8 @@
 
 #include "status.h"
 
-#include <pith.h>
+#include "pith/inspect.h"
+#include "pith/policy.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"

@@ -8,7 +8,7 @@
 #include "status.h"
 #include "testing.h"
 
-#include <pith.h>
+#include "pith/policy.h"
 
 static const struct kv_geometry shape = {
     .n_layer = 3,
@@ -105,34 +105,34 @@ static void test_refused(void **state)
     (void)state;
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         pith_error err;
-        assert_int_equal(pith_recall_check(cases[i][0], &err), PITH_INVALID);
+        assert_int_equal(pith_policy_check(PITH_RECALL, cases[i][0], &err), PITH_INVALID);
         assert_string_equal(err.message, cases[i][1]);
     }
-    assert_int_equal(pith_recall_check(NULL, NULL), PITH_OK);
+    assert_int_equal(pith_policy_check(PITH_RECALL, NULL, NULL), PITH_OK);
 }
 
 static void test_listing(void **state)
 {
     pith_policy_info info;
     (void)state;
-    for (int32_t i = 0; pith_recall_policy(i, &info) == PITH_OK; i++) {
+    for (int32_t i = 0; pith_policy_get(PITH_RECALL, i, &info) == PITH_OK; i++) {
         pith_param_info p;
         char text[512];
         assert_true(i < 2 && info.summary[0] != '\0' && info.n_param > 5);
         assert_int_equal(info.n_preset, 0);
         for (int32_t j = 0; j < info.n_param; j++) {
             pith_error err;
-            assert_int_equal(pith_recall_param(i, j, &p), PITH_OK);
+            assert_int_equal(pith_policy_get_param(PITH_RECALL, i, j, &p), PITH_OK);
             assert_true(p.help[0] != '\0' && !p.shared);
             snprintf(text, sizeof(text), "%s:%s=%s", info.name, p.key, p.fallback);
             if (p.fallback[0] != '\0')
-                check(pith_recall_check(text, &err), &err);
+                check(pith_policy_check(PITH_RECALL, text, &err), &err);
         }
-        assert_int_equal(pith_recall_param(i, info.n_param, &p), PITH_NOT_FOUND);
-        assert_int_equal(pith_recall_param(i, -1, &p), PITH_NOT_FOUND);
+        assert_int_equal(pith_policy_get_param(PITH_RECALL, i, info.n_param, &p), PITH_NOT_FOUND);
+        assert_int_equal(pith_policy_get_param(PITH_RECALL, i, -1, &p), PITH_NOT_FOUND);
     }
-    assert_int_equal(pith_recall_policy(2, &info), PITH_NOT_FOUND);
-    assert_int_equal(pith_recall_policy(-1, &info), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get(PITH_RECALL, 2, &info), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get(PITH_RECALL, -1, &info), PITH_NOT_FOUND);
 }
 
 /* ---- the guests' share ---- */

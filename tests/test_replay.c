@@ -15,6 +15,7 @@
 #include "eval/eval.h"
 #include "eval/lost.h"
 #include "eval/record.h"
+#include "pith/inspect.h"
 #include "eval/recorder.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"

@@ -10,7 +10,7 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "pith.h"
+#include "pith/pith.h"
 
 #define N_SMALL 24
 #define N_DRAW 20000

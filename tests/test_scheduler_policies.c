@@ -184,7 +184,7 @@ static void test_keep(void **state)
 {
     pith_policy_info p;
     (void)state;
-    for (int32_t i = 0; pith_keep_policy(i, &p) == PITH_OK; i++) {
+    for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &p) == PITH_OK; i++) {
         char keep[400];
         const char *more = "window=4";
         for (size_t k = 0; k < PI_LEN(keep_more); k++)

@@ -39,15 +39,15 @@ static void options(void **state)
     assert_int_equal(b.options.form, SHARE_RMS);
     check(share_config_parse("", &b, &err), &err);
     assert_int_equal(b.kind, SHARE_NONE);
-    expect(pith_share_check("memshare:step=2", &err), &err, PITH_INVALID, "step");
-    expect(pith_share_check("memshire", &err), &err, PITH_INVALID, "memshare, random");
-    expect(pith_share_check("memshare:mode=literal,across=yes", &err), &err, PITH_INVALID,
+    expect(pith_policy_check(PITH_SHARE, "memshare:step=2", &err), &err, PITH_INVALID, "step");
+    expect(pith_policy_check(PITH_SHARE, "memshire", &err), &err, PITH_INVALID, "memshare, random");
+    expect(pith_policy_check(PITH_SHARE, "memshare:mode=literal,across=yes", &err), &err, PITH_INVALID,
            "across");
-    assert_int_equal(pith_share_policy(0, &info), PITH_OK);
+    assert_int_equal(pith_policy_get(PITH_SHARE, 0, &info), PITH_OK);
     assert_string_equal(info.name, "memshare");
-    assert_int_equal(pith_share_param(0, info.n_param - 1, &param), PITH_OK);
-    assert_int_equal(pith_share_param(0, info.n_param, &param), PITH_NOT_FOUND);
-    assert_int_equal(pith_share_policy(2, &info), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get_param(PITH_SHARE, 0, info.n_param - 1, &param), PITH_OK);
+    assert_int_equal(pith_policy_get_param(PITH_SHARE, 0, info.n_param, &param), PITH_NOT_FOUND);
+    assert_int_equal(pith_policy_get(PITH_SHARE, 2, &info), PITH_NOT_FOUND);
     refuse("memshare", "longflow:budget=64", NULL, "overwrites");
     refuse("memshare", "streaming:budget=64,positions=cache", NULL, "places");
     refuse("memshare", "knorm:budget=64", "text", "recall text");

@@ -9,6 +9,7 @@
 #include "kv/kv.h"
 #include "status.h"
 #include "testing.h"
+#include "pith/policy.h"
 
 #define N 2048
 

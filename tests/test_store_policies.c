@@ -219,7 +219,7 @@ static void every_keep_policy(void **state)
     pith_policy_info info;
     (void)state;
     for (size_t m = 0; m < PI_LEN(shapes); m++)
-        for (int32_t i = 0, n = 0; pith_keep_policy(i, &info) == PITH_OK; i++)
+        for (int32_t i = 0, n = 0; pith_policy_get(PITH_KEEP, i, &info) == PITH_OK; i++)
             for (int32_t type = 0; type < KV_N_TYPE; type++, n++)
                 if (n % TEST_STRIDE == 0 && strcmp(info.name, "kvzap") != 0 &&
                     strcmp(info.name, "kvzip") != 0) /* a file, and rounds that wait */
@@ -258,7 +258,7 @@ static void every_read_policy(void **state)
     pith_policy_info info;
     (void)state;
     for (size_t m = 0; m < PI_LEN(shapes); m++)
-        for (int32_t i = 0, n = 0; pith_read_policy(i, &info) == PITH_OK; i++)
+        for (int32_t i = 0, n = 0; pith_policy_get(PITH_READ, i, &info) == PITH_OK; i++)
             for (int32_t type = 0; type < KV_N_TYPE; type++, n++)
                 if (n % TEST_STRIDE == 0)
                     check_read(m, info.name, type, value_names[n % 2]);

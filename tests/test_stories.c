@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "pith.h"
+#include "pith/pith.h"
 #include "testing.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/story.txt"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tables of docs/mini.md from the results of examples/sweep-mini-{rules,triattention,reasoning}.json:
+"""Tables from the results of examples/sweep-mini-{rules,triattention,reasoning}.json (docs/mini.md):
 a row for each policy, a column for each task, in it the scores from the largest share of the tokens
 to the smallest, or from the fewest tokens to the most. Of perplexity: the full cache's, and how many
 percent more it is than that of the full cache over the same chunks. Standard library only.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tables of docs/mini.md from the results of examples/sweep-mini-read*.json: the score of every
+"""Tables from the results of examples/sweep-mini-read.json (docs/mini.md): the score of every
 read policy at every budget, a table for each task and one of all tasks together, with the share of
 the cache that was read. Standard library only.
 

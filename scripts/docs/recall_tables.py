@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tables for docs/mini.md from the results of examples/sweep-mini-recall.json: what every arm finds
+"""Tables from the results of examples/sweep-mini-recall.json (docs/mini.md): what every arm finds
 at every budget, by depth where asked, and what recall adds to the seconds of a prompt. An arm
 "v3, kv" is compared with the arm "v3". Standard library only.
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "pith.h"
+#include "pith/pith.h"
 
 /* Forwards a failure to the caller. The only macro of the library that hides control flow. */
 #define PI_TRY(expr)                                                                               \

@@ -9,6 +9,7 @@
 #include "cpu/kernels.h"
 #include "cpu/machine.h"
 #include "cpu/unrolled.h"
+#include "pith/inspect.h"
 
 #define N_ROUND 8
 #define READ_AHEAD_LINES 64 /* into the first level of cache */

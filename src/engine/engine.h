@@ -7,6 +7,7 @@
 #include "model/model.h"
 #include "policy/recall/text.h"
 #include "policy/traits/traits.h"
+#include "pith/inspect.h"
 
 #define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights */
 

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "policy/recall/text_sentences.h"
+#include "pith/policy.h"
 
 /* How far the beginning of a line may lie before a label. */
 #define LINE_MAX_BYTES 256

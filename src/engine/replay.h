@@ -6,7 +6,7 @@
 #ifndef PI_REPLAY_H
 #define PI_REPLAY_H
 
-#include "pith.h"
+#include "pith/pith.h"
 
 struct pi_replay;
 

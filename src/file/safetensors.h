@@ -6,7 +6,7 @@
 #ifndef PI_SAFETENSORS_H
 #define PI_SAFETENSORS_H
 
-#include <pith.h>
+#include "pith/pith.h"
 
 enum safetensors_dtype {
     SAFETENSORS_BOOL,

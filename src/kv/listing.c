@@ -3,6 +3,7 @@
  * cost. How they are coded is the codecs' business.
  */
 #include "kv/kv.h"
+#include "pith/policy.h"
 
 static const char turboquant[] =
     "Zandieh et al., \"TurboQuant: Online Vector Quantization with Near-optimal Distortion Rate\", "

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "model/load.h"
 #include "text/chat.h"
+#include "pith/inspect.h"
 
 void pith_model_params_default(pith_model_params *out) { *out = (pith_model_params){0}; }
 

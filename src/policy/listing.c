@@ -1,10 +1,29 @@
 /*
- * listing.c - tables of options as the public header shows them, and whether two structs that a
- * table filled say the same. It reads no text.
+ * listing.c - the policies of every verb and their options as the public header shows them, and
+ * whether two structs that a table filled say the same. It reads no text.
  */
 #include "policy/policy.h"
+#include "pith/policy.h"
 
-int32_t policy_count_params(const struct policy_param *params)
+static const struct policy_verb *const verbs[PITH_N_VERB] = {
+    [PITH_KEEP] = &keep_verb,
+    [PITH_READ] = &read_verb,
+    [PITH_RECALL] = &recall_verb,
+    [PITH_SHARE] = &share_verb,
+};
+
+static const struct policy_verb *verb_of(pith_verb verb)
+{
+    return verb >= PITH_KEEP && verb < PITH_N_VERB ? verbs[verb] : NULL;
+}
+
+static bool find(pith_verb verb, int32_t i, struct policy_listed *out)
+{
+    const struct policy_verb *v = verb_of(verb);
+    return v != NULL && v->at(i, out);
+}
+
+static int32_t count_params(const struct policy_param *params)
 {
     int32_t n = 0;
     while (params != NULL && params[n].key != NULL)
@@ -12,7 +31,7 @@ int32_t policy_count_params(const struct policy_param *params)
     return n;
 }
 
-int32_t policy_count_presets(const struct policy_preset *presets)
+static int32_t count_presets(const struct policy_preset *presets)
 {
     int32_t n = 0;
     while (presets != NULL && presets[n].name != NULL)
@@ -20,15 +39,40 @@ int32_t policy_count_presets(const struct policy_preset *presets)
     return n;
 }
 
-pith_status policy_param_info(const struct policy_options *o, int32_t j, pith_param_info *out)
+const char *pith_verb_name(pith_verb verb)
+{
+    struct policy_listed p;
+    return find(verb, 0, &p) ? p.options.verb : "";
+}
+
+pith_status pith_policy_get(pith_verb verb, int32_t i, pith_policy_info *out)
+{
+    struct policy_listed p;
+    if (!find(verb, i, &p))
+        return PITH_NOT_FOUND;
+    *out = (pith_policy_info){
+        .name = p.options.name,
+        .summary = p.summary,
+        .citation = p.citation,
+        .n_param = count_params(p.options.rules) + count_params(p.options.own),
+        .n_preset = count_presets(p.options.presets),
+    };
+    return PITH_OK;
+}
+
+pith_status pith_policy_get_param(pith_verb verb, int32_t i, int32_t j, pith_param_info *out)
 {
     static const char *const types[] = {
         [POLICY_TYPE_COUNT] = "count", [POLICY_TYPE_BUDGET] = "budget",
         [POLICY_TYPE_REAL] = "real",   [POLICY_TYPE_CHOICE] = "choice",
         [POLICY_TYPE_TEXT] = "text",   [POLICY_TYPE_SIZE] = "size",
     };
-    int32_t n_rule = policy_count_params(o->rules);
-    if (j < 0 || j >= n_rule + policy_count_params(o->own))
+    struct policy_listed p;
+    if (!find(verb, i, &p))
+        return PITH_NOT_FOUND;
+    const struct policy_options *o = &p.options;
+    int32_t n_rule = count_params(o->rules);
+    if (j < 0 || j >= n_rule + count_params(o->own))
         return PITH_NOT_FOUND;
     const struct policy_param *param = j < n_rule ? &o->rules[j] : &o->own[j - n_rule];
     *out = (pith_param_info){
@@ -43,14 +87,24 @@ pith_status policy_param_info(const struct policy_options *o, int32_t j, pith_pa
     return PITH_OK;
 }
 
-pith_status policy_preset_info(const struct policy_options *o, int32_t j, pith_preset_info *out)
+pith_status pith_policy_get_preset(pith_verb verb, int32_t i, int32_t j, pith_preset_info *out)
 {
-    if (j < 0 || j >= policy_count_presets(o->presets))
+    struct policy_listed p;
+    if (!find(verb, i, &p) || j < 0 || j >= count_presets(p.options.presets))
         return PITH_NOT_FOUND;
-    const struct policy_preset *preset = &o->presets[j];
+    const struct policy_preset *preset = &p.options.presets[j];
     *out =
         (pith_preset_info){.name = preset->name, .options = preset->options, .help = preset->help};
     return PITH_OK;
+}
+
+pith_status pith_policy_check(pith_verb verb, const char *text, pith_error *err)
+{
+    const struct policy_verb *v = verb_of(verb);
+    if (v == NULL)
+        return pi_fail(err, PITH_INVALID, "pith_policy_check: verb %d: there is no such verb",
+                       (int)verb);
+    return v->check(text, err);
 }
 
 static bool is_same(const struct policy_param *param, const void *a, const void *b)

@@ -9,6 +9,7 @@
 
 #include "kv/kv.h"
 #include "model/model.h"
+#include "pith/calibrate.h"
 
 /* The shape that a policy works on. Read-only, borrowed until the engine is freed. */
 struct policy_model {
@@ -90,13 +91,21 @@ bool policy_fields_same(const struct policy_param *params, const void *a, const 
 pith_status policy_find(const char *verb, const char *text, const char *(*name_at)(int32_t i),
                         int32_t *index, const char **options, pith_error *err);
 
-/* ---- public listings ---- */
+/* ---- verbs ---- */
 
-/* Rows of a table; presets likewise. NULL has none. */
-int32_t policy_count_params(const struct policy_param *params);
-int32_t policy_count_presets(const struct policy_preset *presets);
-/* Row j of the rules and then the policy's own as the public header has it. NOT_FOUND. */
-pith_status policy_param_info(const struct policy_options *o, int32_t j, pith_param_info *out);
-pith_status policy_preset_info(const struct policy_options *o, int32_t j, pith_preset_info *out);
+/* Policy i as the public listing shows it; its options' fields are NULL. */
+struct policy_listed {
+    const char *summary;
+    const char *citation;
+    struct policy_options options;
+};
+
+/* What listing and checking know of a verb. */
+struct policy_verb {
+    bool (*at)(int32_t i, struct policy_listed *out); /* false past the last */
+    pith_status (*check)(const char *text, pith_error *err);
+};
+
+extern const struct policy_verb keep_verb, read_verb, recall_verb, share_verb;
 
 #endif

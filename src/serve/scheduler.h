@@ -13,6 +13,7 @@
 #include "base/lock.h"
 #include "engine/output.h"
 #include "engine/schedule.h"
+#include "pith/scheduler.h"
 #include "serve/prefix.h"
 
 enum answer_state {
@@ -155,7 +156,8 @@ double scheduler_reserve(const struct pith_scheduler *s);
    or it failed and has ended, or there is none; *again: another may be tried. */
 bool scheduler_admit_first(struct pith_scheduler *s, bool *again);
 /* Brings the figures of the prefixes up to date where prefixes_changed says that they are not:
-   whoever begins, ends, publishes or drops sets it. It looks at every page, so not in every step. */
+   whoever begins, ends, publishes or drops sets it. It looks at every page, so not in every step.
+ */
 void scheduler_look_at_prefixes(struct pith_scheduler *s);
 
 /* Frees or takes memory away from somebody, so that an answer that runs (NULL: whoever) may get

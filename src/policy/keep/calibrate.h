@@ -7,6 +7,8 @@
 
 #include "model/model.h"
 #include "policy/keep/stats.h"
+#include "pith/calibrate.h"
+#include "pith/inspect.h"
 
 /* Sums over the queries of every layer, in double. One thread at a time uses it. */
 struct calibration;

@@ -3,6 +3,7 @@
  * nothing: the values are those that the rules work with, defaults and presets included.
  */
 #include "policy/keep/keep.h"
+#include "pith/policy.h"
 
 /* The word that a choice among the shared rules stands for; offset is that of its field. */
 static const char *choice_word(size_t offset, int32_t value)

@@ -79,43 +79,21 @@ pith_status keep_config_parse(const char *text, struct keep_config *out, pith_er
     return PITH_OK;
 }
 
-/* ---- the public listing ---- */
+/* ---- the verb ---- */
 
-pith_status pith_keep_policy(int32_t i, pith_policy_info *out)
+static bool list_at(int32_t i, struct policy_listed *out)
 {
     const struct keep_policy *p = keep_policy_at(i);
     if (p == NULL)
-        return PITH_NOT_FOUND;
-    *out = (pith_policy_info){
-        .name = p->name,
-        .summary = p->summary,
-        .citation = p->citation,
-        .n_param = policy_count_params(keep_rule_params) + policy_count_params(p->params),
-        .n_preset = policy_count_presets(p->presets),
-    };
-    return PITH_OK;
+        return false;
+    *out = (struct policy_listed){p->summary, p->citation, options_of(p, NULL)};
+    return true;
 }
 
-pith_status pith_keep_param(int32_t i, int32_t j, pith_param_info *out)
-{
-    const struct keep_policy *p = keep_policy_at(i);
-    if (p == NULL)
-        return PITH_NOT_FOUND;
-    struct policy_options o = options_of(p, NULL);
-    return policy_param_info(&o, j, out);
-}
-
-pith_status pith_keep_preset(int32_t i, int32_t j, pith_preset_info *out)
-{
-    const struct keep_policy *p = keep_policy_at(i);
-    if (p == NULL)
-        return PITH_NOT_FOUND;
-    struct policy_options o = options_of(p, NULL);
-    return policy_preset_info(&o, j, out);
-}
-
-pith_status pith_keep_check(const char *keep, pith_error *err)
+static pith_status check_option(const char *text, pith_error *err)
 {
     struct keep_config config;
-    return keep_config_parse(keep, &config, err);
+    return keep_config_parse(text, &config, err);
 }
+
+const struct policy_verb keep_verb = {list_at, check_option};

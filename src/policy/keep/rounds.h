@@ -5,6 +5,7 @@
 
 #include "base/threads.h"
 #include "policy/keep/keep.h"
+#include "pith/calibrate.h"
 
 /* Lanes that keep the same positions, during a round. Positions ascend. */
 struct keep_set {

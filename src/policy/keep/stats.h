@@ -17,6 +17,7 @@
 #include "base/base.h"
 #include "policy/identity.h"
 #include "policy/policy.h"
+#include "pith/calibrate.h"
 
 /* An affine map from a keep policy's score to log importance, lane by lane. */
 struct stats_map {

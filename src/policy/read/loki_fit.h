@@ -7,6 +7,8 @@
 
 #include "model/model.h"
 #include "policy/read/projection.h"
+#include "pith/calibrate.h"
+#include "pith/inspect.h"
 
 /* Sums over the keys of every layer and KV head, in double. One thread at a time uses it, and its
    workers through it. */

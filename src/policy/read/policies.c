@@ -75,43 +75,21 @@ pith_status read_config_fit(const struct read_config *c, struct kv_geometry *g, 
     return PITH_OK;
 }
 
-/* ---- the public listing ---- */
+/* ---- the verb ---- */
 
-pith_status pith_read_policy(int32_t i, pith_policy_info *out)
+static bool list_at(int32_t i, struct policy_listed *out)
 {
     const struct read_policy *p = read_policy_at(i);
     if (p == NULL)
-        return PITH_NOT_FOUND;
-    *out = (pith_policy_info){
-        .name = p->name,
-        .summary = p->summary,
-        .citation = p->citation,
-        .n_param = policy_count_params(read_rule_params) + policy_count_params(p->params),
-        .n_preset = policy_count_presets(p->presets),
-    };
-    return PITH_OK;
+        return false;
+    *out = (struct policy_listed){p->summary, p->citation, options_of(p, NULL)};
+    return true;
 }
 
-pith_status pith_read_param(int32_t i, int32_t j, pith_param_info *out)
-{
-    const struct read_policy *p = read_policy_at(i);
-    if (p == NULL)
-        return PITH_NOT_FOUND;
-    struct policy_options o = options_of(p, NULL);
-    return policy_param_info(&o, j, out);
-}
-
-pith_status pith_read_preset(int32_t i, int32_t j, pith_preset_info *out)
-{
-    const struct read_policy *p = read_policy_at(i);
-    if (p == NULL)
-        return PITH_NOT_FOUND;
-    struct policy_options o = options_of(p, NULL);
-    return policy_preset_info(&o, j, out);
-}
-
-pith_status pith_read_check(const char *read, pith_error *err)
+static pith_status check_option(const char *text, pith_error *err)
 {
     struct read_config config;
-    return read_config_parse(read, &config, err);
+    return read_config_parse(text, &config, err);
 }
+
+const struct policy_verb read_verb = {list_at, check_option};

@@ -7,6 +7,7 @@
 #define PI_READ_PROJECTION_H
 
 #include "base/base.h"
+#include "pith/calibrate.h"
 
 struct pith_projection {
     int32_t n_layer;

@@ -196,33 +196,21 @@ pith_status recall_config_parse(const char *text, struct recall_config *out, pit
     return PITH_OK;
 }
 
-/* ---- the public listing ---- */
+/* ---- the verb ---- */
 
-pith_status pith_recall_policy(int32_t i, pith_policy_info *out)
+static bool list_at(int32_t i, struct policy_listed *out)
 {
-    const struct form *f = form_at(i);
-    if (f == NULL)
-        return PITH_NOT_FOUND;
-    *out = (pith_policy_info){
-        .name = f->name,
-        .summary = f->summary,
-        .citation = f->citation,
-        .n_param = policy_count_params(f->params),
-    };
-    return PITH_OK;
+    const struct form *p = form_at(i);
+    if (p == NULL)
+        return false;
+    *out = (struct policy_listed){p->summary, p->citation, options_of(p, NULL)};
+    return true;
 }
 
-pith_status pith_recall_param(int32_t i, int32_t j, pith_param_info *out)
-{
-    const struct form *f = form_at(i);
-    if (f == NULL)
-        return PITH_NOT_FOUND;
-    struct policy_options o = options_of(f, NULL);
-    return policy_param_info(&o, j, out);
-}
-
-pith_status pith_recall_check(const char *recall, pith_error *err)
+static pith_status check_option(const char *text, pith_error *err)
 {
     struct recall_config config;
-    return recall_config_parse(recall, &config, err);
+    return recall_config_parse(text, &config, err);
 }
+
+const struct policy_verb recall_verb = {list_at, check_option};

@@ -7,6 +7,7 @@
 #define PI_SHARE_INTERNAL_H
 
 #include "policy/share/share.h"
+#include "pith/policy.h"
 
 #define SHARE_CANDIDATES_MAX 64
 

@@ -172,33 +172,21 @@ int64_t share_bytes_at(const struct share_config *c, const struct kv_geometry *g
     return bytes;
 }
 
-/* ---- the public listing ---- */
+/* ---- the verb ---- */
 
-pith_status pith_share_policy(int32_t i, pith_policy_info *out)
+static bool list_at(int32_t i, struct policy_listed *out)
 {
     const struct policy *p = policy_at(i);
     if (p == NULL)
-        return PITH_NOT_FOUND;
-    *out = (pith_policy_info){
-        .name = p->name,
-        .summary = p->summary,
-        .citation = p->citation,
-        .n_param = policy_count_params(p->params),
-    };
-    return PITH_OK;
+        return false;
+    *out = (struct policy_listed){p->summary, p->citation, options_of(p, NULL)};
+    return true;
 }
 
-pith_status pith_share_param(int32_t i, int32_t j, pith_param_info *out)
-{
-    const struct policy *p = policy_at(i);
-    if (p == NULL)
-        return PITH_NOT_FOUND;
-    struct policy_options o = options_of(p, NULL);
-    return policy_param_info(&o, j, out);
-}
-
-pith_status pith_share_check(const char *share, pith_error *err)
+static pith_status check_option(const char *text, pith_error *err)
 {
     struct share_config config;
-    return share_config_parse(share, &config, err);
+    return share_config_parse(text, &config, err);
 }
+
+const struct policy_verb share_verb = {list_at, check_option};

@@ -8,6 +8,7 @@
 #define PI_SHARE_H
 
 #include "policy/recall/recall.h"
+#include "pith/policy.h"
 
 /* ---- options ---- */
 

@@ -1,0 +1,116 @@
+/*
+ * inspect.h - looking inside: a file's metadata and tensors, the model's attention, the machine's
+ * bounds, what a lane holds, and the rows that a pass computes.
+ */
+#ifndef PITH_INSPECT_H
+#define PITH_INSPECT_H
+
+#include "pith/pith.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- machine ------------------------------------------------------------------------------ */
+
+/* What this machine can do, measured: the bounds that speeds are judged against. */
+typedef struct pith_machine {
+    double read_bytes_per_s; /* streaming read of a buffer far larger than the caches */
+    double copy_bytes_per_s; /* memcpy of its one half to the other, bytes read plus written */
+    double f32_flop_per_s;   /* fused multiply-add, both operations counted, best kernel level */
+    double int8_op_per_s;    /* int8 dot products, both operations counted, best kernel level */
+    int32_t n_thread;        /* threads that measured together */
+    uint32_t reserved[7];
+} pith_machine;
+
+/* Measures for about a second with n_thread threads (0: all processors). NOMEM. */
+PITH_API pith_status pith_machine_measure(int32_t n_thread, pith_machine *out, pith_error *err);
+
+/* ---- model -------------------------------------------------------------------------------- */
+
+/* How queries and keys meet: logit = attn_scale * q . k, both rotated by their positions. Pair i of
+   a head at position p is turned by the angle p * freq[i] and multiplied by magnitude; dimensions
+   2 * n_pair and above are left alone. All zero for a vocab_only load whose file says no shape. */
+typedef struct pith_attention_info {
+    const double *freq; /* [n_pair] radians per position, scaling included; owned by the model */
+    int32_t n_pair;
+    bool adjacent;   /* pairs are dimensions (2i, 2i + 1); otherwise (i, i + n_pair) */
+    float magnitude; /* 1 but for YaRN */
+    float attn_scale;
+    uint32_t reserved[8];
+} pith_attention_info;
+
+PITH_API void pith_model_get_attention(const pith_model *model, pith_attention_info *out);
+
+/* Metadata of the file, in file order. */
+PITH_API int64_t pith_model_meta_count(const pith_model *model);
+
+/* Writes "value" as text (arrays abridged) into buf, always terminated when cap > 0, and points
+   *key and *type ("u32", "string", "string[151936]" is written by the caller from type) to strings
+   owned by the model. key and type may be NULL. RANGE when i is out of range. */
+PITH_API pith_status pith_model_meta(const pith_model *model, int64_t i, const char **key,
+                                     const char **type, char *buf, size_t cap);
+
+/* One tensor as the file has it. */
+typedef struct pith_tensor_info {
+    const char *name; /* owned by the model */
+    const char *type; /* "Q4_K" */
+    int32_t n_dim;
+    int64_t dim[4]; /* slowest first, as the docs write shapes: [n_row][n_col] */
+    int64_t bytes;
+} pith_tensor_info;
+
+/* Tensor number i, from 0; NOT_FOUND when i is out of range. */
+PITH_API pith_status pith_model_tensor(const pith_model *model, int64_t i, pith_tensor_info *out);
+
+/* ---- KV memory ---------------------------------------------------------------------------- */
+
+/* What one lane (the cache of one layer and KV head) holds. positions receives at most cap of the
+   stored positions, in slot order, and may be NULL when cap is 0: ascending, but in a lane that was
+   overwritten. INVALID. */
+typedef struct pith_lane_info {
+    int32_t n_entry;
+    int32_t n_page;
+    int64_t bytes;
+} pith_lane_info;
+
+PITH_API pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head,
+                                   pith_lane_info *out, int32_t *positions, int32_t cap);
+
+/* ---- evaluation --------------------------------------------------------------------------- */
+
+/* What one pass computed in one layer for the tokens of one sequence, before its keys and values
+   are stored: rows of heads, every pointer valid during the call only. */
+typedef struct pith_tap_rows {
+    const pith_seq *seq; /* its length is that before the evaluation */
+    int32_t layer;
+    int32_t n_token;
+    int32_t pos0;          /* position of the first; the others follow one by one */
+    const int32_t *tokens; /* [n_token] */
+    const float *q_pre;    /* [n_token][n_head][head_dim_k] after bias and norm, before rotation */
+    const float *q;        /* [n_token][n_head][head_dim_k] after rotation, not yet scaled */
+    const float *k;        /* [n_token][n_head_kv][head_dim_k] after rotation */
+    const float *v;        /* [n_token][n_head_kv][head_dim_v] */
+    uint32_t reserved[8];
+} pith_tap_rows;
+
+/* Called on the thread that evaluates, which must not call the engine or its sequences meanwhile.
+   Return false to stop: the evaluation then fails as CANCELLED. */
+typedef bool pith_tap_fn(void *user, const pith_tap_rows *rows);
+
+/* From now on fn sees every layer of every evaluation: in a pass layers ascend, and within a layer
+   the items of the batch. Each token is seen once per layer, however the batch is cut into passes
+   (of an evaluation that fails, what was seen no longer counts), and nothing that is computed
+   changes. NULL ends it. Without a tap there is no cost; with one, the memory of `chunk` rows of
+   queries and a copy of them. INVALID; NOMEM leaves what was set. */
+PITH_API pith_status pith_engine_set_tap(pith_engine *engine, pith_tap_fn *fn, void *user,
+                                         pith_error *err);
+
+/* Returns a 64-bit FNV-1a hash of a logits row, so that two builds can be compared by eye. */
+PITH_API uint64_t pith_logits_hash(const float *logits, int32_t n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

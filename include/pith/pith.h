@@ -1,0 +1,554 @@
+/*
+ * pith.h - models, engines, sequences and generation: what every program needs of Pith, a
+ * language-model inference engine whose KV cache is a managed memory. Beside it policy.h lists what
+ * can be done with that memory, scheduler.h runs many requests, calibrate.h gathers what policies
+ * learn of a model, and inspect.h looks inside.
+ *
+ * Three nouns:
+ *   pith_model   the weights and the tokenizer of one GGUF file. Immutable after load: any number
+ *                of threads and engines may use one model at the same time.
+ *   pith_engine  one KV memory budget, one set of worker threads and the scratch of a pass. One
+ *                thread at a time may use an engine and the sequences that belong to it.
+ *   pith_seq     one timeline of tokens on the KV store of its engine.
+ *
+ * A first program (examples/simple.c holds the compiled text):
+ *
+ *     pith_model_load("model.gguf", NULL, &model, &err);
+ *     pith_engine_create(model, NULL, &engine, &err);
+ *     pith_seq_create(engine, &seq, &err);
+ *     pith_generate(seq, ids, n_id, NULL, print_piece, NULL, NULL, &err);
+ *
+ * Conventions, true of every function unless its comment says otherwise:
+ *   - a function that can fail returns a pith_status, PITH_OK (0) or a negative value, and fills
+ *     *err when err is not NULL; err->message is one sentence that names the field and the value.
+ *   - outputs are written only on success.
+ *   - objects are made by _load or _create and released by _free, which accepts NULL.
+ *   - params structs are filled by their _default function; NULL means all defaults.
+ *   - strings are UTF-8; lengths and sizes are bytes; positions and counts of tokens are int32_t.
+ *   - the library never prints, exits, reads the environment or keeps global state besides the
+ *     kernel table (fixed at first use) and the log callback.
+ */
+#ifndef PITH_H
+#define PITH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32)
+#define PITH_API
+#else
+#define PITH_API __attribute__((visibility("default")))
+#endif
+
+/* ---- status ------------------------------------------------------------------------------- */
+
+/* Name, value, sentence. The values never change once released. */
+#define PITH_STATUS_MAP(XX)                                                                        \
+    XX(OK, 0, "success")                                                                           \
+    XX(INVALID, -1, "an argument or option is not valid")                                          \
+    XX(NOMEM, -2, "memory could not be allocated")                                                 \
+    XX(IO, -3, "a file could not be read or written")                                              \
+    XX(FORMAT, -4, "a file is damaged or not of the expected format")                              \
+    XX(UNSUPPORTED, -5, "this is known but not supported")                                         \
+    XX(NOT_FOUND, -6, "no such thing")                                                             \
+    XX(KV_FULL, -7, "the KV memory budget is exhausted")                                           \
+    XX(CONTEXT, -8, "the position lies beyond what the model can address")                         \
+    XX(RANGE, -9, "the caller's buffer is too small")                                              \
+    XX(BUSY, -10, "the object is in use")                                                          \
+    XX(CANCELLED, -11, "the operation was cancelled")                                              \
+    XX(INTERNAL, -12, "an internal error")
+
+typedef enum pith_status {
+#define XX(name, value, text) PITH_##name = value,
+    PITH_STATUS_MAP(XX)
+#undef XX
+} pith_status;
+
+/* What went wrong, in the caller's storage. message is always terminated. */
+typedef struct pith_error {
+    pith_status status;
+    char message[256];
+} pith_error;
+
+/* Returns the status' name ("KV_FULL"), a constant string; "UNKNOWN" for a value of no status. */
+PITH_API const char *pith_status_name(pith_status status);
+
+/* Returns the status' sentence, a constant string. */
+PITH_API const char *pith_status_text(pith_status status);
+
+/* Returns the library's version, "major.minor.patch", a constant string. */
+PITH_API const char *pith_version(void);
+
+/* ---- log ---------------------------------------------------------------------------------- */
+
+typedef enum pith_log_level { PITH_LOG_DEBUG, PITH_LOG_INFO, PITH_LOG_WARN } pith_log_level;
+
+/* Receives one line without newline, key=value, valid during the call only. */
+typedef void pith_log_fn(void *user, pith_log_level level, const char *line);
+
+/* Sets the process-wide log callback; NULL (the default) discards lines. Not thread-safe: call it
+   before other functions. */
+PITH_API void pith_log_set(pith_log_fn *fn, void *user);
+
+/* ---- machine ------------------------------------------------------------------------------ */
+
+/* Returns the name of the kernel level in use: "scalar", "avx2", "avx512", "amx" or "neon". */
+PITH_API const char *pith_cpu_level(void);
+
+/* Restricts the kernel table to a level ("scalar", "avx2", ...) for tests and comparisons; NULL
+   chooses the best again. Not thread-safe; no pass may be running. INVALID for an unknown level,
+   UNSUPPORTED for one that this processor lacks; the level in use is then unchanged. */
+PITH_API pith_status pith_cpu_level_set(const char *level, pith_error *err);
+
+/* ---- model -------------------------------------------------------------------------------- */
+
+typedef struct pith_model pith_model;
+
+/* Called while a long operation runs, fraction in [0,1]; return false to cancel it. */
+typedef bool pith_progress_fn(void *user, double fraction);
+
+typedef struct pith_model_params {
+    bool vocab_only;            /* read metadata and tokenizer, no tensors (default false) */
+    int32_t n_thread;           /* threads that prepare weights; 0: all processors (default) */
+    pith_progress_fn *progress; /* may be NULL; called on the loading thread */
+    void *progress_user;
+    uint32_t reserved[8];
+} pith_model_params;
+
+PITH_API void pith_model_params_default(pith_model_params *out);
+
+/* Loads a GGUF file. Every size and offset in the file is checked before use. The weights are
+   repacked once for the processor's kernels; the file's mapping is given back meanwhile, so one
+   copy of the weights stays in memory. params may be NULL.
+   IO, FORMAT (damaged file), UNSUPPORTED (architecture, tensor type or tokenizer that Pith does
+   not run), NOMEM, CANCELLED. */
+PITH_API pith_status pith_model_load(const char *path, const pith_model_params *params,
+                                     pith_model **out, pith_error *err);
+
+/* Frees the model; every engine made from it must be freed before. NULL is ignored. */
+PITH_API void pith_model_free(pith_model *model);
+
+/* The model's shape. Strings are owned by the model and live as long as it does. */
+typedef struct pith_model_info {
+    const char *name;         /* general.name, or "" */
+    const char *architecture; /* general.architecture */
+    const char *file_type;    /* the type most weight bytes are stored in, "Q4_K" */
+    const char *tokenizer;    /* "bpe/qwen2", "spm", "none" */
+    int64_t n_param;          /* weights in all tensors */
+    int64_t file_bytes;
+    int64_t weight_bytes; /* bytes of weights in memory; 0 when vocab_only */
+    int32_t n_layer;
+    int32_t n_embd;
+    int32_t n_ff;
+    int32_t n_head;
+    int32_t n_head_kv;
+    int32_t head_dim_k;
+    int32_t head_dim_v;
+    int32_t n_vocab;
+    int32_t n_ctx_train; /* positions the model was trained for */
+    int32_t n_rot;       /* rotated dimensions of a head */
+    float rope_theta;
+    bool runnable; /* false for vocab_only loads: no engine can be made */
+    uint32_t reserved[8];
+} pith_model_info;
+
+PITH_API void pith_model_get_info(const pith_model *model, pith_model_info *out);
+
+/* Rewrites a GGUF file with its matrices in another type: "F32", "F16", "BF16", "Q8_0", "Q4_0",
+   "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K" or the mix "Q4_K_M". Vectors
+   and norms stay as they are; a matrix whose row length does not fit the type falls back to one
+   that does, which the log says. The bytes do not depend on n_thread (0: all processors).
+   out_path is written beside and renamed at the end, so a failure leaves no half file. progress
+   may be NULL. IO, FORMAT, INVALID (unknown type, the output is the input), UNSUPPORTED (a tensor
+   of a type that Pith does not know), NOMEM, CANCELLED. */
+PITH_API pith_status pith_quantize(const char *in_path, const char *out_path, const char *type,
+                                   int32_t n_thread, pith_progress_fn *progress, void *user,
+                                   pith_error *err);
+
+/* ---- tokens ------------------------------------------------------------------------------- */
+
+typedef enum pith_tokenize_flag {
+    PITH_TOKENIZE_BOS = 1,     /* add BOS (and EOS) where the model's metadata asks for it */
+    PITH_TOKENIZE_SPECIAL = 2, /* read the text of special tokens as those tokens */
+} pith_tokenize_flag;
+
+/* Tokenizes text of text_len bytes (any bytes; invalid UTF-8 is tokenized bytewise) into at most
+   cap ids; *n_id receives the count. RANGE when cap is too small, *n_id is then the count needed
+   (out may be NULL when cap is 0). UNSUPPORTED when the model has no tokenizer. Thread-safe. */
+PITH_API pith_status pith_tokenize(const pith_model *model, const char *text, size_t text_len,
+                                   uint32_t flags, int32_t *out, int32_t cap, int32_t *n_id,
+                                   pith_error *err);
+
+/* Writes the bytes of one token (they may be part of a character) and sets *len. special: also
+   control tokens, which otherwise have no bytes. RANGE when cap is too small (*len is then the
+   size needed), INVALID when id is no token. Thread-safe. */
+PITH_API pith_status pith_token_bytes(const pith_model *model, int32_t id, bool special, char *out,
+                                      size_t cap, size_t *len);
+
+/* Detokenizes n_id ids to text: the bytes of the tokens one after the other, without the space that
+   SentencePiece puts in front of a text. Not terminated. RANGE when cap is too small, *len is then
+   the size needed. Thread-safe. */
+PITH_API pith_status pith_detokenize(const pith_model *model, const int32_t *ids, int32_t n_id,
+                                     bool special, char *out, size_t cap, size_t *len,
+                                     pith_error *err);
+
+/* Holds back the bytes of an unfinished character. Zero it before use. */
+typedef struct pith_utf8_stream {
+    uint8_t pending[4];
+    uint8_t n_pending;
+} pith_utf8_stream;
+
+/* Appends len bytes (len <= cap - 4) and writes to out the whole characters that are complete;
+   invalid bytes become U+FFFD. bytes NULL flushes what is pending. Returns the bytes written;
+   cap must be at least 3 * (len + 4). */
+PITH_API size_t pith_utf8_push(pith_utf8_stream *stream, const char *bytes, size_t len, char *out,
+                               size_t cap);
+
+/* True for tokens that end a generation (EOS, EOT, end of message...). */
+PITH_API bool pith_token_is_end(const pith_model *model, int32_t id);
+
+/* The ids of BOS and EOS, -1 where the model has none. */
+PITH_API int32_t pith_token_bos(const pith_model *model);
+PITH_API int32_t pith_token_eos(const pith_model *model);
+
+/* ---- chat --------------------------------------------------------------------------------- */
+
+typedef struct pith_message {
+    const char *role; /* "system", "user", "assistant" */
+    const char *content;
+} pith_message;
+
+typedef enum pith_chat_flag {
+    PITH_CHAT_GENERATE = 1,    /* end with the opening of the assistant's answer */
+    PITH_CHAT_NO_THINKING = 2, /* Qwen3 and DeepSeek: open and close an empty thinking block */
+} pith_chat_flag;
+
+/* Returns the name of the template that the model's own chat template is recognised as ("chatml",
+   "llama2", "llama3", "mistral", "gemma", "phi3", "deepseek", "qwen3" and their variants, which
+   pith_chat_template_name lists), or NULL when the model has none or it is unknown. */
+PITH_API const char *pith_chat_template(const pith_model *model);
+
+/* Returns the name of template i of those that Pith knows, NULL past the last. */
+PITH_API const char *pith_chat_template_name(int32_t i);
+
+/* Renders messages to the text of a prompt; template_name NULL means the model's own. Tokenize it
+   with PITH_TOKENIZE_BOS and PITH_TOKENIZE_SPECIAL: a BOS that a template starts with is not part
+   of the text. Not terminated; *len receives the bytes. RANGE when cap is too small,
+   *len is then the size needed; UNSUPPORTED when the model's template is unknown or absent;
+   INVALID for an unknown template name or role. Thread-safe. */
+PITH_API pith_status pith_chat_render(const pith_model *model, const char *template_name,
+                                      const pith_message *messages, int32_t n_message,
+                                      uint32_t flags, char *out, size_t cap, size_t *len,
+                                      pith_error *err);
+
+/* ---- engine ------------------------------------------------------------------------------- */
+
+typedef struct pith_engine pith_engine;
+
+typedef struct pith_engine_params {
+    int32_t n_thread;   /* 0: all processors (default) */
+    int64_t kv_bytes;   /* KV memory budget in bytes; 0: from kv_tokens */
+    int32_t kv_tokens;  /* KV memory budget in tokens; 0: the model's trained context (default) */
+    int32_t page_len;   /* entries of a page: 16, 32 or 64; 0 (default): 64, and 16 where `share`
+                           compares pages */
+    int32_t chunk;      /* most tokens of one pass (default 512) */
+    const char *type_k; /* "f32", "f16" (default), "q8_0", "q4_0", "turbo4", "turbo3", "turbo2";
+                           with other types in the first and last layers: "turbo2:q8_0=2+2".
+                           docs/store.md describes them */
+    const char *type_v; /* the same */
+    const char *keep;   /* which entries stay: "NAME:key=value,..."; NULL (default) or "none": all.
+                           With a policy and neither kv_bytes nor kv_tokens, the KV memory is what
+                           one sequence of the trained context takes under it */
+    const char *read;   /* which entries attention looks at: "NAME:key=value,..."; NULL (default) or
+                           "none": all that are stored */
+    const char *recall; /* how evicted tokens come back: "kv:key=value,..." or "text:..."; NULL
+                           (default) or "none": they do not. docs/recall.md describes both */
+    const char *share;  /* which pages of what was generated may stand for others:
+                           "NAME:key=value,..."; NULL (default) or "none": none */
+    uint32_t reserved[8];
+} pith_engine_params;
+
+PITH_API void pith_engine_params_default(pith_engine_params *out);
+
+/* Makes an engine over model, which must outlive it. The KV pool is reserved here, never grown.
+   The strings of params are not needed afterwards.
+   INVALID (a value out of range, a policy or option that there is not, policies that do not go
+   together, a budget below what is protected), IO (recall's file), UNSUPPORTED (a storage type that
+   does not fit the head size, a vocab_only model, a share policy for a model without tokenizer),
+   NOMEM. */
+PITH_API pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
+                                        pith_engine **out, pith_error *err);
+
+/* Frees the engine; its sequences must be freed before. NULL is ignored. */
+PITH_API void pith_engine_free(pith_engine *engine);
+
+/* The model that the engine was made over. */
+PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
+
+/* Bytes of KV memory that n_token tokens of one sequence take with these params (whole pages; the
+   most they take on the way, where a keep policy evicts, recall's guests and stretches that a
+   share policy keeps apart there included), for planning
+   before anything is allocated. INVALID, UNSUPPORTED. */
+PITH_API pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
+                                      int64_t n_token, int64_t *bytes, pith_error *err);
+
+/* Exact account of the KV memory, in bytes of pages. used <= reserved after every call. */
+typedef struct pith_kv_stats {
+    int64_t reserved_bytes; /* the budget: bytes of the whole pool */
+    int64_t used_bytes;     /* pages in use */
+    int64_t peak_bytes;     /* most pages ever in use */
+    int64_t live_bytes;     /* of used: key, value, scales and position of each entry that some lane
+                               sees, once per page; the rest is slots without entry and alignment */
+    int64_t shared_bytes;   /* of used: pages that more than one page table entry points to */
+    int64_t saved_bytes;    /* what they would cost more if each entry had a page of its own */
+    int64_t table_bytes;    /* page tables, lane heads, the pool's lists and what a keep policy
+                               remembers of sequences, beside the pool */
+    int64_t page_bytes;     /* one page; with different types in some layers, the largest */
+    int64_t n_page;         /* in use, and of that size as many as there is room for */
+    int64_t n_page_used;
+    int32_t n_seq;
+    uint32_t reserved[7];
+} pith_kv_stats;
+
+PITH_API void pith_engine_kv_stats(const pith_engine *engine, pith_kv_stats *out);
+
+/* From now on peak_bytes counts from what is in use at this moment. */
+PITH_API void pith_engine_kv_reset_peak(pith_engine *engine);
+
+/* ---- sequences ---------------------------------------------------------------------------- */
+
+typedef struct pith_seq pith_seq;
+
+/* Makes an empty sequence. NOMEM. */
+PITH_API pith_status pith_seq_create(pith_engine *engine, pith_seq **out, pith_error *err);
+
+/* Frees the sequence and returns its pages. NULL is ignored. */
+PITH_API void pith_seq_free(pith_seq *seq);
+
+/* Makes a copy that shares every page; pages are copied when one side writes to them. NOMEM. */
+PITH_API pith_status pith_seq_fork(const pith_seq *seq, pith_seq **out, pith_error *err);
+
+/* Forgets all tokens at positions >= n_token and gives their pages back. What a keep policy has
+   evicted below n_token stays away, so the sequence may then remember less than one that was
+   evaluated to n_token; pith_seq_sync does not build on such a rest. Recall forgets what is at or
+   above n_token, too, and its guests where the tokens that chose them go. INVALID when n_token is
+   negative or beyond the sequence; KV_FULL when a policy overwrote entries in pages that a fork
+   shares, and none is free to copy one to. The sequence is then unchanged. */
+PITH_API pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err);
+
+/* Says that the first n_token positions are the prompt, whose entries a keep policy with the option
+   pin-prompt never evicts; 0 takes it back. pith_generate marks the first prompt that it reads, or
+   one that it reads in the place of that; forgetting a part of the prompt takes the mark back, a
+   fork keeps it, and so does a file for an engine with the same policy that pins. Mark before the
+   positions are evaluated: what was evicted stays away. INVALID when n_token is negative, or when
+   the policy's budget does not hold so many pinned entries, with the numbers. */
+PITH_API pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err);
+
+/* The engine that the sequence belongs to. */
+PITH_API pith_engine *pith_seq_engine(const pith_seq *seq);
+
+/* Tokens so far; the next one gets this position. */
+PITH_API int32_t pith_seq_length(const pith_seq *seq);
+
+/* The tokens so far, [length], valid until the sequence changes. */
+PITH_API const int32_t *pith_seq_tokens(const pith_seq *seq);
+
+/* The logits of the last evaluated token that asked for them, [n_vocab], valid until the sequence
+   changes; NULL when there are none. */
+PITH_API const float *pith_seq_logits(const pith_seq *seq);
+
+/* Writes the sequence (tokens, positions, pages as stored, what the keep policy remembers of it) to
+   a versioned, checksummed file; the file appears whole or not at all. IO, NOMEM. */
+PITH_API pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err);
+
+/* Reads such a file into a new sequence, which goes on as the one that was saved would have, bit
+   for bit, where the keep policy and all its options are the same. The engine must have the same
+   model shape, page length and storage types; its keep policy may be another: then what the one in
+   the file remembered is left out, the engine's begins with entries that it knows nothing of, and
+   a lane that holds budget + slack entries or more has its round at the beginning of the next
+   evaluation. What recall has of the sequence is not in the file: nothing comes back of what was
+   evicted before. Its read policy may be another, too; that tokens read a part is in their entries
+   and not said in the file. IO, FORMAT (damaged), UNSUPPORTED (a later version of the format),
+   INVALID (other model or types, named with both values), KV_FULL, NOMEM; nothing has changed then.
+ */
+PITH_API pith_status pith_seq_load(pith_engine *engine, const char *path, pith_seq **out,
+                                   pith_error *err);
+
+/* ---- evaluation --------------------------------------------------------------------------- */
+
+typedef enum pith_logits_mode {
+    PITH_LOGITS_LAST, /* of the item's last token, read by pith_seq_logits */
+    PITH_LOGITS_NONE,
+    PITH_LOGITS_ALL, /* of every token, handed to the item's callback */
+} pith_logits_mode;
+
+/* Called with the logits of one position, [n_vocab], valid during the call. It must not change the
+   engine or its sequences. Return false to stop. */
+typedef bool pith_logits_fn(void *user, pith_seq *seq, int32_t pos, const float *logits);
+
+/* Work for one sequence: tokens to append. */
+typedef struct pith_batch_item {
+    pith_seq *seq;
+    const int32_t *tokens; /* [n_token] */
+    int32_t n_token;
+    pith_logits_mode logits;
+    pith_logits_fn *on_logits; /* for PITH_LOGITS_ALL */
+    void *user;
+} pith_batch_item;
+
+/* Appends the tokens of every item (distinct sequences of this engine) in passes of at most
+   `chunk` tokens. Results do not depend on the company in the batch, the chunk or the threads.
+   On failure every sequence of the batch is as it was before the call; but where a keep policy had
+   evicted entries in this call, which only CANCELLED can follow, the sequence holds the tokens of
+   the passes that were done, without logits; and where recall had chosen guests in this call and
+   nothing was evicted, it has none.
+   With a keep policy the memory for at most budget + slack entries per lane must be free, however
+   many tokens follow; rounds over pages that are shared with a fork may copy them.
+   INVALID (token id out of range, a sequence twice), KV_FULL, CONTEXT, CANCELLED (progress or
+   on_logits returned false), NOMEM. */
+PITH_API pith_status pith_batch_eval(pith_engine *engine, const pith_batch_item *items,
+                                     int32_t n_item, pith_progress_fn *progress, void *user,
+                                     pith_error *err);
+
+/* pith_batch_eval of one sequence, logits of the last token. */
+PITH_API pith_status pith_seq_eval(pith_seq *seq, const int32_t *tokens, int32_t n_token,
+                                   pith_error *err);
+
+/* Makes the sequence hold exactly these tokens: keeps the common prefix, truncates and evaluates
+   only the rest (at least the last token, so that logits are there). The result is that of a fresh
+   sequence: where truncating would leave gaps of evicted entries, only what lies before the first
+   gap is kept, of an engine with a read policy only tokens that no evaluation reads in part, and of
+   one with a share policy those before the first that it shares. As
+   pith_batch_eval. */
+PITH_API pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
+                                   pith_progress_fn *progress, void *user, pith_error *err);
+
+/* What the model makes of a text as one vector, out [n_embd], of length 1: the hidden states after
+   the last norm, of which the last token's, the first's or the mean is taken, as the file's key
+   ARCH.pooling_type says (3, 2, 1); the last token's where it says nothing. The tokens are read in
+   a sequence of their own, which must fit in the engine and is gone afterwards; those that the
+   model wants around a text are the caller's (PITH_TOKENIZE_BOS). The same bits for any chunk and
+   number of threads. INVALID (no tokens, an id out of range, an engine with a keep or read policy),
+   CONTEXT, UNSUPPORTED (another pooling, or a model whose tokens see those behind them), FORMAT
+   (such a key of another type), KV_FULL, CANCELLED (the tap returned false), NOMEM. */
+PITH_API pith_status pith_embed(pith_engine *engine, const int32_t *tokens, int32_t n_token,
+                                float *out, pith_error *err);
+
+/* ---- sampling ----------------------------------------------------------------------------- */
+
+typedef struct pith_sampler pith_sampler;
+
+typedef struct pith_logit_bias {
+    int32_t token;
+    float bias;
+} pith_logit_bias;
+
+/* The steps of a choice, in this order (llama.cpp's): bias, penalties, top-k, top-p, min-p,
+   temperature, draw. top-p and min-p therefore judge probabilities at temperature 1, top-p among
+   the top_k. The penalties of a token that occurs c > 0 times among the last penalty_last_n:
+   logit = logit > 0 ? logit / repeat : logit * repeat, then logit -= c * frequency + presence. */
+typedef struct pith_sample_params {
+    float temperature;           /* 0: greedy. Default 0.8 */
+    int32_t top_k;               /* 0: off. Default 40 */
+    float top_p;                 /* 1: off. Default 0.95 */
+    float min_p;                 /* 0: off. Default 0.05 */
+    float repeat_penalty;        /* 1: off (default) */
+    float presence_penalty;      /* 0: off (default) */
+    float frequency_penalty;     /* 0: off (default) */
+    int32_t penalty_last_n;      /* tokens looked back at; 0: none, -1: all. Default 64 */
+    uint64_t seed;               /* default 0; the same seed gives the same tokens */
+    const pith_logit_bias *bias; /* [n_bias] added to logits, copied; -INFINITY bans a token */
+    int32_t n_bias;
+    uint32_t reserved[8];
+} pith_sample_params;
+
+PITH_API void pith_sample_params_default(pith_sample_params *out);
+
+/* Makes a sampler for n_vocab tokens. INVALID (a parameter out of range, named), NOMEM. */
+PITH_API pith_status pith_sampler_create(const pith_sample_params *params, int32_t n_vocab,
+                                         pith_sampler **out, pith_error *err);
+PITH_API void pith_sampler_free(pith_sampler *sampler);
+
+/* Chooses a token from logits [n_vocab]; ties go to the lower id. */
+PITH_API int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits);
+
+/* Tells the sampler of a token that was taken, prompt or generated, for the penalties. */
+PITH_API void pith_sampler_accept(pith_sampler *sampler, int32_t token);
+
+/* ---- generation --------------------------------------------------------------------------- */
+
+typedef struct pith_generate_params {
+    int32_t n_predict; /* most tokens; -1: until the end token or the budget. Default -1 */
+    pith_sample_params sample;
+    const char *const *stop; /* [n_stop] strings that end the text and are not part of it */
+    int32_t n_stop;
+    bool ignore_end;            /* go on past end tokens */
+    bool special;               /* print control tokens */
+    pith_progress_fn *progress; /* of the prompt; may be NULL */
+    void *progress_user;
+    const char *message;  /* with recall `text`: the user's message as it stands in the prompt's
+                             text, or all of that text. NULL (default): nothing is recalled within a
+                             prompt */
+    size_t message_len;   /* bytes of it */
+    const char *recalled; /* what pith_seq_recall_text found, as it stands in the prompt's text: it
+                             and what follows are kept until the answer ends, as far as the budget
+                             holds them. NULL (default): nothing was put in */
+    uint32_t reserved[2];
+} pith_generate_params;
+
+PITH_API void pith_generate_params_default(pith_generate_params *out);
+
+/* Receives whole characters as soon as they are certain. Return false to stop. */
+typedef bool pith_text_fn(void *user, const char *text, size_t len);
+
+typedef enum pith_stop_reason {
+    PITH_STOP_END,    /* end token */
+    PITH_STOP_LENGTH, /* n_predict */
+    PITH_STOP_STRING, /* a stop string */
+    PITH_STOP_CALLER, /* the callback returned false */
+    PITH_STOP_FULL,   /* KV memory or context exhausted; the text so far is whole */
+} pith_stop_reason;
+
+typedef struct pith_generate_result {
+    pith_stop_reason reason;
+    int32_t n_prompt; /* tokens evaluated of the prompt (not those that were cached) */
+    int32_t n_cached; /* tokens of the prompt that the sequence held already */
+    int32_t n_generated;
+    double prompt_s; /* seconds */
+    double generate_s;
+    int32_t n_recalled; /* tokens that recall `text` put into the prompt, read beside n_prompt */
+    uint32_t reserved[7];
+} pith_generate_result;
+
+/* Makes the sequence hold the prompt (pith_seq_sync), then samples tokens and hands their text to
+   on_text (may be NULL). Afterwards the sequence holds the prompt and the generated tokens but the
+   last, whose logits nobody asked for; pith_seq_logits is the row that the last was chosen from.
+   A character that the last token leaves unfinished is not printed. params and result may be NULL.
+
+   With params->message in an engine with recall `text`, a prompt that outgrows the keep budget is
+   recalled in the same turn: its tokens are evaluated up to the question (pith_recall_place of the
+   message), what pith_seq_recall_text finds for it is read there as plain text, and then the
+   question and what follows it, all of which stay until the answer ends or is longer than the keep
+   budget holds beside it. The sequence then holds these tokens, too, and where this fails, those
+   before the question. Where nothing was evicted until then, nothing is found, or the prompt's text
+   does not hold the message's, the prompt is read as it is; likewise where the message ends the
+   prompt, so that no template follows it, and neither a label nor a question mark asks. For a
+   conversation, which keeps its messages, put what is found into the message before the prompt is
+   rendered, as `pith chat` does, name it in params->recalled, and leave params->message NULL.
+
+   As pith_batch_eval, also INVALID for a parameter out of range (named); running out of KV memory
+   while generating is no failure but PITH_STOP_FULL. */
+PITH_API pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
+                                   const pith_generate_params *params, pith_text_fn *on_text,
+                                   void *user, pith_generate_result *result, pith_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,186 @@
+/*
+ * scheduler.h - many requests in one engine and one KV budget.
+ */
+#ifndef PITH_SCHEDULER_H
+#define PITH_SCHEDULER_H
+
+#include "pith/policy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- many requests ------------------------------------------------------------------------ */
+
+/*
+ * A scheduler runs many requests in one engine and one KV budget: continuous batching. In each step
+ * every running request generates a token, and what is left of the step's tokens reads prompts in
+ * chunks. A request is admitted when the memory that it will take is set aside: under a keep policy
+ * all of it, which is constant, so that nothing is ever preempted; without one a share of what it
+ * may still grow by (`reserve`). Where memory runs out all the same, cached prefixes go first, and
+ * then the request that was admitted last waits: what it holds is computed again later, or, where a
+ * policy had altered it, kept in host memory meanwhile.
+ *
+ * Prefixes of prompts that requests have in common are computed once: full pages are found again by
+ * a hash of all tokens before them, while somebody uses them and until the memory is needed.
+ *
+ * What is promised: each request gets the tokens that it would get alone, whatever the company and
+ * the order, and ends in a defined state. One thread at a time runs steps and owns the engine,
+ * whose other sequences must not be evaluated by others meanwhile; submit, cancel and wait may be
+ * called from any thread.
+ */
+typedef struct pith_scheduler pith_scheduler;
+
+typedef struct pith_scheduler_params {
+    int32_t n_seq;       /* most answers that run at the same time (default 256) */
+    int32_t n_queue;     /* most requests that wait; further ones are refused (default 1024) */
+    int32_t step_tokens; /* most tokens of a step; 0 (default): the engine's chunk while nothing is
+                            generated, and 128 otherwise. Who generates has a token in any case,
+                            and where the cut of a prompt matters (a read policy, recall, a keep
+                            policy that overwrites) the first of a step is read whole */
+    double reserve;      /* 0 to 1: the share of what a request may still grow by that is set aside
+                            when it is admitted; below 0 (default): 1 under a keep policy, else 0.5
+                          */
+    double watermark;    /* 0 to 1: the share of the KV memory that admitting leaves free (default
+                            0.01); a request that would run alone ignores it */
+    bool no_prefix;      /* nothing is reused across requests (default false) */
+    bool pressure;       /* where memory runs out, before a request is put back: a keep round on the
+                            largest, then pages shared at looser thresholds. Answers then depend on
+                            company (default false) */
+    int64_t swap_bytes;  /* host memory for requests that cannot be computed again; where it is full
+                            such a request ends as PITH_STOP_FULL. Default 1 GiB */
+    int32_t max_preempt; /* a request that was put back so often is set aside for in full (default
+                            3) */
+    uint32_t reserved[8];
+} pith_scheduler_params;
+
+PITH_API void pith_scheduler_params_default(pith_scheduler_params *out);
+
+/* A token of an answer, valid during the call. */
+typedef struct pith_answer_token {
+    int64_t request;
+    int32_t answer;   /* 0 to n_answer - 1 */
+    int32_t token;    /* -1: text that had been held back, at the answer's end */
+    const char *text; /* [len] whole characters that are certain now; may be none */
+    size_t len;
+    const float *logits; /* [n_vocab] that the token was chosen from; NULL without a token */
+    uint32_t reserved[8];
+} pith_answer_token;
+
+/* Called on the thread that runs the step. Return false to end the answer as PITH_STOP_CALLER. It
+   may submit and cancel, and must not step. */
+typedef bool pith_answer_token_fn(void *user, const pith_answer_token *token);
+
+/* How an answer ended. */
+typedef struct pith_answer_result {
+    int64_t request;
+    int32_t answer;
+    pith_status status;      /* OK; CANCELLED: by pith_scheduler_cancel, by its deadline, or by
+                                freeing the scheduler; or what made its evaluation fail */
+    const char *message;     /* with another status than OK: one sentence, valid during the call */
+    pith_stop_reason reason; /* with OK */
+    int32_t n_prompt;        /* tokens of the prompt that were computed for it */
+    int32_t n_cached;        /* and those that were there already: of a request's second answer and
+                                those behind it, all */
+    int32_t n_generated;
+    int32_t n_preempted; /* times that it was put back */
+    double queue_s;      /* from submission to admission; all times are seconds */
+    double prompt_s;     /* from there to the first token */
+    double generate_s;   /* from there to the end */
+    pith_share_stats share;
+    pith_keep_stats keep;
+    uint32_t reserved[8];
+} pith_answer_result;
+
+typedef void pith_answer_done_fn(void *user, const pith_answer_result *result);
+
+typedef struct pith_request {
+    const int32_t *prompt; /* [n_prompt] copied */
+    int32_t n_prompt;
+    const pith_generate_params *params; /* copied, strings and biases included; NULL: the defaults.
+                                           progress and message are not looked at */
+    int32_t n_answer;      /* 1 (default) to n_seq: answers to one prompt, which is computed once;
+                              the seed of answer i is that of params plus i */
+    int32_t priority;      /* higher ones are admitted first and put back last. Default 0 */
+    double deadline_s;     /* seconds from submission in which it is to end; 0 (default): none */
+    const int32_t *forced; /* [n_forced] copied: the first tokens of every answer, which are taken
+                              in the place of what would be sampled and count as that (stop strings,
+                              end tokens, n_predict); NULL: none */
+    int32_t n_forced;
+    pith_answer_token_fn *on_token; /* may be NULL */
+    pith_answer_done_fn *on_done;   /* called once for each answer; may be NULL */
+    void *user;
+    uint32_t reserved[5];
+} pith_request;
+
+PITH_API void pith_request_default(pith_request *out);
+
+/* params may be NULL. The engine must outlive the scheduler. INVALID (a value out of range, named),
+   UNSUPPORTED (recall of text, which changes prompts), NOMEM. */
+PITH_API pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_params *params,
+                                           pith_scheduler **out, pith_error *err);
+
+/* Ends what waits and runs as CANCELLED, and frees the scheduler, its sequences and its cached
+   prefixes. NULL is ignored. */
+PITH_API void pith_scheduler_free(pith_scheduler *scheduler);
+
+/* Queues a request, whose id is above those before. BUSY (the queue is full), KV_FULL (the prompt
+   and n_predict, or without it the prompt, can never fit, with the numbers), CONTEXT (the prompt is
+   longer than the model's trained context), INVALID (a parameter, named; a prompt that is to be
+   pinned and that a keep policy's budget does not hold), CANCELLED (the scheduler is being freed),
+   NOMEM. Thread-safe. */
+PITH_API pith_status pith_scheduler_submit(pith_scheduler *scheduler, const pith_request *request,
+                                           int64_t *id, pith_error *err);
+
+/* Ends a request's answers at the next step, wherever it is: NOT_FOUND when it has ended already.
+   Thread-safe. */
+PITH_API pith_status pith_scheduler_cancel(pith_scheduler *scheduler, int64_t id);
+
+/* Does one step: what was cancelled or is late ends, then tokens as described above. *idle (may be
+   NULL): there is nothing to do. A request's failure is its own (on_done). BUSY: a step is running,
+   this is a callback of it. */
+PITH_API pith_status pith_scheduler_step(pith_scheduler *scheduler, bool *idle, pith_error *err);
+
+/* Steps until there is nothing to do. */
+PITH_API pith_status pith_scheduler_run(pith_scheduler *scheduler, pith_error *err);
+
+/* Waits until there is something to do, at most so many seconds; true: there is. Thread-safe. */
+PITH_API bool pith_scheduler_wait(pith_scheduler *scheduler, double seconds);
+
+typedef struct pith_scheduler_stats {
+    int64_t n_step;
+    int64_t n_done;      /* requests that ended, of which */
+    int64_t n_cancelled; /* cancelled or late, in the queue, reading the prompt, or generating */
+    int64_t n_failed;
+    int64_t n_refused; /* at submission */
+    int32_t n_waiting; /* requests in the queue now */
+    int32_t n_running; /* answers now, of which */
+    int32_t n_reading; /* are reading their prompt */
+    int32_t n_swapped; /* and are in host memory */
+    int32_t peak_running;
+    int64_t prompt_tokens;    /* computed, those that were computed again included */
+    int64_t cached_tokens;    /* of prompts, found */
+    int64_t generated_tokens; /* handed out */
+    int64_t recomputed_tokens;
+    int64_t preempted_recompute;
+    int64_t preempted_swap;
+    int64_t prefix_pages;    /* in the cache now, each in all lanes */
+    int64_t prefix_bytes;    /* of them, that nobody else uses */
+    int64_t prefix_dropped;  /* pages that made room */
+    int64_t swapped_bytes;   /* in host memory now */
+    int64_t pressure_rounds; /* with `pressure` */
+    int64_t pressure_shared; /* pages, likewise */
+    double seconds;          /* in steps */
+    double schedule_s;       /* of them: not evaluating, sampling or in callbacks */
+    double share_s;          /* of them: comparing pages */
+    uint32_t reserved[8];
+} pith_scheduler_stats;
+
+/* Thread-safe; the numbers are those of the last step's end. */
+PITH_API void pith_scheduler_get_stats(pith_scheduler *scheduler, pith_scheduler_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
