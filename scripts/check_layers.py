@@ -26,6 +26,7 @@ FLOORS = (
     "src/policy/read",
     "src/policy/recall",
     "src/policy/share",
+    "src/policy/traits",
     "src/engine",
     "src/serve",
     "eval",

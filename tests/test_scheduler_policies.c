@@ -195,7 +195,7 @@ static void test_keep(void **state)
                  stats ? ",stats=" : "", stats ? stats_path : "");
         struct setting c = {.keep = keep};
         pith_engine *e = engine_of(&c, 64, 900);
-        bool swaps = pi_engine_counts_steps(e);
+        bool swaps = e->traits.counts_steps;
         pith_engine_free(e);
         compare_all(&c, swaps);
     }

@@ -116,10 +116,10 @@ static pith_status check_engine(const pith_engine *e, const int32_t *tokens, int
 {
     if (e == NULL || tokens == NULL)
         return pi_fail(err, PITH_INVALID, "engine and tokens must not be NULL");
-    if (e->keep != NULL || e->read != NULL)
+    if (e->traits.hides != NULL)
         return pi_fail(err, PITH_INVALID,
                        "an engine with a %s policy does not show what full attention sees",
-                       e->keep != NULL ? "keep" : "read");
+                       e->traits.hides);
     if (n_token < 1)
         return pi_fail(err, PITH_INVALID, "n_token: %d tokens say nothing", n_token);
     return PITH_OK;

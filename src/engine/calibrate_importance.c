@@ -391,7 +391,7 @@ static pith_status check(const pith_engine *e, const pith_importance_params *p, 
     if (e == NULL || p == NULL || (p->n_text > 0 && p->texts == NULL) ||
         (p->n_keep > 0 && p->keep == NULL))
         return pi_fail(err, PITH_INVALID, "engine, params, texts and keep must not be NULL");
-    if (e->keep != NULL || e->read != NULL || e->recall != NULL || e->share != NULL)
+    if (!e->traits.full)
         return pi_fail(err, PITH_INVALID,
                        "an engine with policies does not show what full attention sees");
     if (p->n_text < 1 || p->n_text > MAX_TEXT)

@@ -46,7 +46,7 @@ static pith_status check_tokens(const struct pith_engine *e, const int32_t *toke
                                 pith_error *err)
 {
     const struct pi_hparams *hp = &e->model->hp;
-    if (e->keep != NULL || e->read != NULL)
+    if (e->traits.hides != NULL)
         return pi_fail(
             err, PITH_INVALID,
             "an embedding needs all that was read: the engine has a keep or read policy");

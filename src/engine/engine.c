@@ -24,10 +24,7 @@ struct plan {
     int64_t kv_bytes;
     int32_t n_thread;
     int32_t chunk;
-    struct keep_config keep;
-    struct read_config read;
-    struct recall_config recall;
-    struct share_config share;
+    struct policy_set policies;
 };
 
 static pith_status check_range(const char *field, int64_t value, int64_t min, int64_t max,
@@ -71,7 +68,7 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
 #define PAGE_LEN 64
 #define SHARED_PAGE_LEN 16
 
-static int32_t default_page_len(const struct plan *p)
+static int32_t default_page_len(const struct policy_set *p)
 {
     if (p->share.kind != SHARE_NONE)
         return SHARED_PAGE_LEN;
@@ -79,12 +76,21 @@ static int32_t default_page_len(const struct plan *p)
                                                                   : PAGE_LEN;
 }
 
-/* KV memory of one sequence of n_token tokens, guests and the ends of steps included. */
 static int64_t bytes_at(const struct plan *p, int32_t n_token)
 {
-    return keep_bytes_at(&p->keep, &p->geometry, n_token) +
-           recall_bytes_at(&p->recall, &p->keep, &p->geometry, n_token) +
-           share_bytes_at(&p->share, &p->geometry, n_token, keep_most_at(&p->keep, n_token));
+    return policy_set_bytes(&p->policies, &p->geometry, (struct keep_point){n_token, 0});
+}
+
+/* Policies are fitted to the geometry and to those before them; read and share are parsed. */
+static pith_status choose_policies(const pith_engine_params *params, struct kv_geometry *g,
+                                   struct policy_set *out, pith_error *err)
+{
+    PI_TRY(read_config_fit(&out->read, g, err)); /* pages hold its index, too */
+    PI_TRY(keep_config_parse(params->keep, &out->keep, err));
+    PI_TRY(keep_config_fit(&out->keep, g, err));
+    PI_TRY(recall_config_parse(params->recall, &out->recall, err));
+    PI_TRY(recall_config_fit(&out->recall, g, &out->keep, err));
+    return share_config_fit(&out->share, &out->keep, &out->recall, err);
 }
 
 static pith_status make_plan(const pith_model *model, const pith_engine_params *params,
@@ -110,18 +116,14 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
         .n_thread = params->n_thread > 0 ? params->n_thread : pi_thread_count(),
         .chunk = params->chunk,
     };
-    PI_TRY(share_config_parse(params->share, &out->share, err));
-    PI_TRY(read_config_parse(params->read, &out->read, err));
+    struct policy_set *policies = &out->policies;
+    PI_TRY(share_config_parse(params->share, &policies->share, err));
+    PI_TRY(read_config_parse(params->read, &policies->read, err));
     if (params->page_len == 0)
-        out->geometry.page_len = default_page_len(out);
+        out->geometry.page_len = default_page_len(policies);
     PI_TRY(choose_types(hp, params, out, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
-    PI_TRY(read_config_fit(&out->read, &out->geometry, err)); /* pages hold its index, too */
-    PI_TRY(keep_config_parse(params->keep, &out->keep, err));
-    PI_TRY(keep_config_fit(&out->keep, &out->geometry, err));
-    PI_TRY(recall_config_parse(params->recall, &out->recall, err));
-    PI_TRY(recall_config_fit(&out->recall, &out->geometry, &out->keep, err));
-    PI_TRY(share_config_fit(&out->share, &out->keep, &out->recall, err));
+    PI_TRY(choose_policies(params, &out->geometry, policies, err));
     out->kv_bytes = bytes_at(out, hp->n_ctx_train);
     if (params->kv_tokens > 0)
         out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens);
@@ -149,16 +151,16 @@ static pith_status make_policies(struct pith_engine *e, const struct plan *plan,
         .rope = &e->model->rope,
         .model = e->model,
     };
-    PI_TRY(keep_create(&plan->keep, &model, plan->n_thread, &e->keep, err));
-    if (e->keep != NULL)
-        kv_cache_set_marks(e->kv, keep_n_mark(e->keep),
-                           (keep_needs(e->keep) & KEEP_NEED_VALUE_NORM) != 0);
+    e->policies = plan->policies;
+    PI_TRY(keep_create(&e->policies.keep, &model, plan->n_thread, &e->keep, err));
+    PI_TRY(engine_traits_compute(&e->policies, e->keep, &e->traits, err));
+    kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
     PI_TRY(pi_engine_start_watch(e, err));
     PI_TRY(pi_engine_start_write(e, err));
     PI_TRY(pi_engine_start_repeat(e, err));
-    PI_TRY(pi_engine_start_read(e, &plan->read, &model, err));
-    PI_TRY(pi_engine_start_recall(e, &plan->recall, &model, err));
-    PI_TRY(pi_engine_start_share(e, &plan->share, &model, err));
+    PI_TRY(pi_engine_start_read(e, &model, err));
+    PI_TRY(pi_engine_start_recall(e, &model, err));
+    PI_TRY(pi_engine_start_share(e, &model, err));
     return pi_engine_update_tap(e, NULL, NULL, err);
 }
 
@@ -239,9 +241,9 @@ const pith_model *pith_engine_model(const pith_engine *e)
 void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out)
 {
     kv_cache_stats(e->kv, out);
-    out->n_seq -= e->recall != NULL ? e->recall->n_guest_seq : 0;
-    if (e->keep != NULL) /* what the policy remembers of each sequence */
-        out->table_bytes += out->n_seq * (int64_t)keep_state_size(e->keep);
+    out->n_seq -= e->traits.recalls_kv ? e->recall->n_guest_seq : 0;
+    /* What the policy remembers of each sequence. */
+    out->table_bytes += out->n_seq * (int64_t)e->traits.state_size;
 }
 void pith_engine_kv_reset_peak(pith_engine *e)
 {
@@ -259,8 +261,8 @@ pith_status pi_seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_erro
     pith_status status = pi_seq_start_recall(seq, err);
     if (status == PITH_OK)
         status = pi_seq_start_share(seq, err);
-    if (status == PITH_OK && e->keep != NULL && keep_state_size(e->keep) > 0) {
-        seq->keep_state = pi_mem_alloc(PI_MEM_TABLE, keep_state_size(e->keep));
+    if (status == PITH_OK && e->traits.state_size > 0) {
+        seq->keep_state = pi_mem_alloc(PI_MEM_TABLE, e->traits.state_size);
         if (seq->keep_state == NULL)
             status = pi_fail(err, PITH_NOMEM, "no memory for a keep policy's state");
     }
@@ -281,8 +283,7 @@ pith_status pith_seq_create(pith_engine *e, pith_seq **out, pith_error *err)
         pith_seq_free(seq);
         return status;
     }
-    if (e->keep != NULL)
-        keep_expect(keep_get_config(e->keep), kv_cache_geometry(e->kv), seq->kv);
+    keep_expect(&e->policies.keep, kv_cache_geometry(e->kv), seq->kv);
     *out = seq;
     return PITH_OK;
 }
@@ -357,7 +358,7 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
     seq->pinned = from->pinned;
     seq->uneven = from->uneven;
     if (seq->keep_state != NULL)
-        memcpy(seq->keep_state, from->keep_state, keep_state_size(from->engine->keep));
+        memcpy(seq->keep_state, from->keep_state, from->engine->traits.state_size);
     *out = seq;
     return PITH_OK;
 }
@@ -395,12 +396,13 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
         same++;
     if (same == seq->n_token && (same < n || seq->has_logits))
         return same;
-    if (pi_seq_remembers(seq) || (seq->engine->read != NULL && seq->foreign))
+    const struct engine_traits *traits = &seq->engine->traits;
+    if (traits->remembers || (traits->reads_parts && seq->foreign))
         return 0;
     same = (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
     same = pi_seq_recall_reusable(seq, same, n);
     same = pi_seq_share_reusable(seq, same);
-    return seq->engine->read != NULL ? read_reusable(seq->engine->read, &seq->read, same, n) : same;
+    return traits->reads_parts ? read_reusable(seq->engine->read, &seq->read, same, n) : same;
 }
 
 pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
@@ -424,7 +426,7 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
     if (n_token <= seq->pinned)
         seq->pinned = 0;
     if (n_token == 0 && seq->keep_state != NULL)
-        memset(seq->keep_state, 0, keep_state_size(seq->engine->keep));
+        memset(seq->keep_state, 0, seq->engine->traits.state_size);
     seq->uneven = seq->uneven && n_token > 0;
     seq->foreign = seq->foreign && n_token > 0;
     if (seq->read.n_sparse == 0 || n_token <= seq->read.first_at) /* all that is left read all */
@@ -441,8 +443,7 @@ pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err
 {
     if (n_token < 0)
         return pi_fail(err, PITH_INVALID, "n_token: %d tokens cannot be a prompt", n_token);
-    if (seq->engine->keep != NULL)
-        PI_TRY(keep_check_prompt(seq->engine->keep, n_token, err));
+    PI_TRY(keep_check_prompt(seq->engine->keep, n_token, err));
     seq->n_prompt = n_token;
     return PITH_OK;
 }
@@ -482,7 +483,7 @@ pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith
 void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    const struct keep *keep = seq->engine->keep;
+    const struct pith_engine *e = seq->engine;
     const struct keep_tally *t = &seq->tally;
     *out = (pith_keep_stats){
         .rounds = t->n_round,
@@ -490,7 +491,7 @@ void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
         .bytes_freed = t->bytes_freed,
         .seconds = t->seconds,
         .first_round_at = t->n_round > 0 ? t->first_at : -1,
-        .budget = keep != NULL ? keep_budget_at(keep_get_config(keep), seq->n_token) : -1,
+        .budget = e->traits.evicts ? keep_budget_at(&e->policies.keep, seq->n_token) : -1,
         .overwritten = t->n_overwritten,
         .first_overwrite_at = t->n_overwritten > 0 ? t->first_overwrite_at : -1,
     };

@@ -5,11 +5,8 @@
 #include "kv/kv.h"
 #include "model/forward.h"
 #include "model/model.h"
-#include "policy/keep/keep.h"
-#include "policy/read/read.h"
-#include "policy/recall/recall.h"
 #include "policy/recall/text.h"
-#include "policy/share/share.h"
+#include "policy/traits/traits.h"
 #include "pith/inspect.h"
 
 #define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights */
@@ -34,7 +31,6 @@ struct pi_item_state {
 
 /* An engine's recall. */
 struct pi_recall {
-    struct recall_config config;
     struct recall_tier *tier; /* owned; NULL: text */
     struct recall_text *text; /* owned; NULL: kv */
     int32_t *take;            /* [n_layer][n_head] guests that room is made for */
@@ -64,6 +60,8 @@ struct pith_engine {
     const struct pith_model *model; /* borrowed until the engine is freed */
     struct kv_cache *kv;            /* owned */
     struct pi_pass *pass;           /* owned */
+    struct policy_set policies;
+    struct engine_traits traits;    /* of them: the only place to look for which there are */
     struct keep *keep;              /* owned; NULL: the full cache */
     struct read *read;              /* owned; NULL: everything is read */
     struct pi_recall *recall;       /* owned; NULL: what is evicted does not come back */
@@ -152,10 +150,9 @@ void pi_engine_restore(struct pith_engine *e, struct pith_seq *seq,
                        const struct pi_item_state *state);
 
 /* Opens the read policy and lets the pass ask it, where the options have one. INVALID: an engine
-   chunk that is shorter than the policy's, a keep policy that must see all weights. Its statuses.
- */
-pith_status pi_engine_start_read(struct pith_engine *e, const struct read_config *config,
-                                 const struct policy_model *model, pith_error *err);
+   chunk that is shorter than the policy's. Its statuses. */
+pith_status pi_engine_start_read(struct pith_engine *e, const struct policy_model *model,
+                                 pith_error *err);
 
 /* Memory for what a batch reads, before its first pass. NOMEM. */
 pith_status pi_engine_reserve_read(struct pith_engine *e, const pith_batch_item *items, int32_t n,
@@ -178,8 +175,8 @@ pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t 
 
 /* Opens what the options have, and lets the pass ask it. INVALID: more tokens that choose together
    than a chunk; the statuses of the tier and of the store of text. */
-pith_status pi_engine_start_recall(struct pith_engine *e, const struct recall_config *config,
-                                   const struct policy_model *model, pith_error *err);
+pith_status pi_engine_start_recall(struct pith_engine *e, const struct policy_model *model,
+                                   pith_error *err);
 void pi_engine_stop_recall(struct pith_engine *e); /* every sequence is freed before */
 
 /* Of a sequence that is being made, freed, forked (its tokens and cache are copied already), or
@@ -225,8 +222,8 @@ int32_t pi_seq_recall_reusable(const struct pith_seq *seq, int32_t same, int32_t
 /* ---- share.c ---- */
 
 /* Opens what the options have. The statuses of share_create. */
-pith_status pi_engine_start_share(struct pith_engine *e, const struct share_config *config,
-                                  const struct policy_model *model, pith_error *err);
+pith_status pi_engine_start_share(struct pith_engine *e, const struct policy_model *model,
+                                  pith_error *err);
 
 /* Of a sequence that is being made, forked (its cache is copied already), forgets what follows
    n_token tokens (its cache has), or was read from a file (its tokens are there). NOMEM. */
@@ -249,9 +246,6 @@ void pi_seq_finish_share(struct pith_seq *seq, const pith_batch_item *item, int3
 /* One keep round of a sequence of n_token tokens, whose memory is there. */
 pith_status pi_seq_round(struct pith_seq *seq, int32_t n_token, pith_error *err);
 
-/* Whether the keep policy remembers more of the sequence than the entries that are there. */
-bool pi_seq_remembers(const struct pith_seq *seq);
-
 /* Where a sequence stands after the first n_done tokens of its item. */
 struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done);
 
@@ -271,7 +265,7 @@ pith_status pi_seq_grow(struct pith_seq *seq, int32_t n, pith_error *err);
 /* Tokens of the beginning of tokens [n] that the sequence holds and a sync need not evaluate again,
    so that the result is that of a fresh sequence. All of them where the sequence goes on from its
    end; where it must forget, no more than every lane still has the entries of, nothing where the
-   keep policy remembers something (pi_seq_remembers), which saw what is forgotten, and with a read
+   keep policy remembers something (traits.remembers), which saw what is forgotten, and with a read
    policy only what it has read whole and would again. */
 int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32_t n);
 

@@ -37,7 +37,7 @@ static pith_status check_items(const struct pith_engine *e, const pith_batch_ite
    alone, not on the chunk that its token came in. */
 static bool is_step(const struct pith_engine *e, const pith_batch_item *item)
 {
-    return item->n_token == 1 && e->keep != NULL && keep_overwrites(e->keep);
+    return item->n_token == 1 && e->traits.overwrites;
 }
 
 /* Tokens of an item that are appended until its next keep round, at most n. */
@@ -45,7 +45,7 @@ static int32_t until_round(const struct pith_engine *e, const pith_batch_item *i
                            int32_t n)
 {
     struct keep_point at = pi_seq_point(item->seq, n_done);
-    if (e->keep == NULL)
+    if (!e->traits.evicts)
         return n;
     if (keep_waits(e->keep, item->n_token))
         return n;
@@ -66,7 +66,7 @@ pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, 
             return pi_fail(err, PITH_NOMEM, "no memory for a row of %d logits",
                            e->model->hp.n_vocab);
     }
-    if (e->keep != NULL)
+    if (e->traits.evicts)
         PI_TRY(keep_prepare(e->keep, seq->kv, pi_seq_point(seq, 0), item->n_token, err));
     PI_TRY(pi_engine_reserve_guests(e, item, err));
     return kv_seq_reserve(seq->kv, until_round(e, item, 0, item->n_token), err);
@@ -75,7 +75,7 @@ pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, 
 int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n)
 {
     int64_t lacks = 0, repeat = 0;
-    if (e->keep == NULL)
+    if (!e->traits.evicts)
         return 0;
     for (int32_t i = 0; i < n; i++)
         lacks +=
@@ -96,7 +96,7 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
     for (int32_t i = 0; i < n; i++)
         PI_TRY(pi_item_reserve(e, &items[i], err));
     PI_TRY(pi_engine_reserve_read(e, items, n, err));
-    if (e->keep == NULL)
+    if (!e->traits.evicts)
         return PITH_OK;
     int64_t lacks = pi_items_lack(e, items, n), n_free = kv_seq_free_bytes(items[0].seq->kv);
     if (lacks > n_free)
@@ -126,7 +126,7 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
     struct pith_seq *seq = items[i].seq;
     struct pi_item_state *state = &e->state[i];
     int32_t left = items[i].n_token - state->n_done;
-    if (e->keep == NULL || !round_due(e, &items[i], state->n_done))
+    if (!e->traits.evicts || !round_due(e, &items[i], state->n_done))
         return PITH_OK;
     if (left == 0 && keep_waits(e->keep, items[i].n_token))
         PI_TRY(pi_seq_repeat(seq, seq->n_token + state->n_done, err));
@@ -189,7 +189,7 @@ static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int
 static void note_overwritten(const struct pith_engine *e, const pith_batch_item *item,
                              struct pi_item_state *state)
 {
-    int32_t n_lane = e->keep != NULL ? keep_count_aims(e->keep, item->seq->kv) : 0;
+    int32_t n_lane = e->traits.overwrites ? keep_count_aims(e->keep, item->seq->kv) : 0;
     state->evicted = state->evicted || n_lane > 0;
     if (n_lane > 0)
         pi_seq_remember_aims(item->seq);
@@ -245,7 +245,7 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
         int32_t n_tok;
         int32_t n_pass = fill_pass(e, items, n, &n_tok);
         pi_pass_run(e->pass, e->pass_item, n_pass);
-        for (int32_t p = 0; p < n_pass && e->read != NULL; p++)
+        for (int32_t p = 0; p < n_pass && e->traits.reads_parts; p++)
             read_add_tally(e->read, &e->pass_item[p], &items[e->batch_of[p]].seq->read);
         for (int32_t p = 0; p < n_pass; p++)
             pi_seq_note_recall(items[e->batch_of[p]].seq, &e->pass_item[p],

@@ -10,11 +10,6 @@
 
 _Static_assert(sizeof(struct pi_memory_head) == 32, "the head is part of the file format");
 
-static int32_t mark_count(const struct pith_engine *e)
-{
-    return e->keep != NULL ? keep_n_mark(e->keep) : 0;
-}
-
 /* Entries in all lanes. */
 static uint64_t count_entries(const struct kv_seq *kv, const struct kv_geometry *g)
 {
@@ -35,11 +30,10 @@ static size_t aims_bytes(const struct kv_geometry *g)
 /* Whether the tokens alone do not say how the sequence goes on. */
 static bool has_memory(const struct pith_seq *seq, const struct kv_geometry *g)
 {
-    const struct keep *keep = seq->engine->keep;
-    if (keep == NULL)
+    const struct pith_engine *e = seq->engine;
+    if (!e->traits.evicts)
         return false;
-    bool has =
-        pi_seq_remembers(seq) || (keep_get_config(keep)->rules.pin_prompt && seq->n_prompt > 0);
+    bool has = e->traits.remembers || (e->policies.keep.rules.pin_prompt && seq->n_prompt > 0);
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
             has = has || kv_lane_aim(seq->kv, l, h) >= 0;
@@ -55,7 +49,7 @@ static void put(uint8_t **to, const void *from, size_t size)
 
 static void put_lanes(uint8_t **to, const struct pith_seq *seq, const struct kv_geometry *g)
 {
-    int32_t n_mark = mark_count(seq->engine);
+    int32_t n_mark = seq->engine->traits.n_mark;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
             int32_t aim = kv_lane_aim(seq->kv, l, h);
@@ -82,8 +76,8 @@ static pith_status write_memory(const struct pith_seq *seq, const struct kv_geom
         .n_token = (uint32_t)seq->n_token,
         .n_prompt = (uint32_t)seq->n_prompt,
         .text_size = (uint32_t)n_text,
-        .n_mark = (uint32_t)mark_count(e),
-        .state_size = keep_state_size(e->keep),
+        .n_mark = (uint32_t)e->traits.n_mark,
+        .state_size = e->traits.state_size,
     };
     *size = sizeof(head) + n_tokens + aims_bytes(g) +
             (size_t)count_entries(seq->kv, g) * head.n_mark * sizeof(float) +
@@ -182,17 +176,16 @@ static pith_status check_tokens(const struct pith_engine *e, const struct pi_mem
 static pith_status check_memory(struct pith_seq *seq, const struct kv_geometry *g,
                                 const struct pi_memory *m, const char *path, pith_error *err)
 {
-    const struct keep *keep = seq->engine->keep;
-    const char *name = keep_get_config(keep)->policy->name;
-    if (m->head.state_size != keep_state_size(keep) ||
-        m->head.n_mark != (uint32_t)mark_count(seq->engine))
+    const struct pith_engine *e = seq->engine;
+    const char *name = e->policies.keep.policy->name;
+    if (m->head.state_size != e->traits.state_size || m->head.n_mark != (uint32_t)e->traits.n_mark)
         return pi_fail(err, PITH_FORMAT,
                        "%s: %llu bytes of state and %u marks are not the %zu and %d of %s", path,
-                       (unsigned long long)m->head.state_size, m->head.n_mark,
-                       keep_state_size(keep), mark_count(seq->engine), name);
+                       (unsigned long long)m->head.state_size, m->head.n_mark, e->traits.state_size,
+                       e->traits.n_mark, name);
     if (m->head.state_size > 0)
         memcpy(seq->keep_state, m->state, (size_t)m->head.state_size);
-    if (!keep_state_sound(keep, seq->keep_state))
+    if (!keep_state_sound(e->keep, seq->keep_state))
         return pi_fail(err, PITH_FORMAT, "%s: its %llu bytes are no state of %s", path,
                        (unsigned long long)m->head.state_size, name);
     for (int32_t l = 0; l < g->n_layer; l++)
@@ -231,7 +224,7 @@ static pith_status find_same(const struct pith_engine *e, const struct pi_memory
     struct keep_config file, engine;
     pith_error unknown;
     *same = false;
-    if (m->aim == NULL || e->keep == NULL)
+    if (m->aim == NULL || !e->traits.evicts)
         return PITH_OK;
     char *text = pi_mem_strndup(PI_MEM_OTHER, m->text, m->head.text_size);
     if (text == NULL)
@@ -264,7 +257,7 @@ static pith_status load_rest(struct pith_seq *seq, const char *path, const void 
     else if (m.aim != NULL)
         pi_log(PITH_LOG_INFO, "snapshot=%s keep_memory=left_out keep=%.*s", path,
                (int)pi_min(m.head.text_size, 128), m.text);
-    seq->uneven = e->keep != NULL && !keep_lanes_agree(e->keep, seq->kv);
+    seq->uneven = e->traits.evicts && !keep_lanes_agree(e->keep, seq->kv);
     seq->foreign = m.head.n_token > 0;
     pi_seq_load_share(seq);
     return PITH_OK;
@@ -279,8 +272,8 @@ pith_status pith_seq_load(pith_engine *e, const char *path, pith_seq **out, pith
     pith_status status = kv_seq_load(e->kv, path, &seq->kv, &extra, &size, err);
     if (status == PITH_OK)
         status = load_rest(seq, path, extra, size, err);
-    if (status == PITH_OK && e->keep != NULL)
-        keep_expect(keep_get_config(e->keep), kv_cache_geometry(e->kv), seq->kv);
+    if (status == PITH_OK)
+        keep_expect(&e->policies.keep, kv_cache_geometry(e->kv), seq->kv);
     pi_mem_free(extra);
     if (status != PITH_OK) {
         pith_seq_free(seq);

@@ -148,10 +148,9 @@ static pith_status join(struct generation *g, const char *found, const int32_t *
 /* The mark of a prompt that n_text tokens are put into; false where so many cannot be pinned. */
 static bool widen_mark(struct generation *g, int32_t n_prompt, int32_t n_text)
 {
-    const struct keep *keep = g->seq->engine->keep;
     if (g->seq->n_prompt != n_prompt) /* that of an earlier prompt */
         return true;
-    if (keep != NULL && keep_check_prompt(keep, n_prompt + n_text, NULL) != PITH_OK)
+    if (keep_check_prompt(g->seq->engine->keep, n_prompt + n_text, NULL) != PITH_OK)
         return false;
     g->seq->n_prompt = n_prompt + n_text;
     return true;
@@ -201,7 +200,7 @@ static pith_status sync_prompt(struct generation *g, const int32_t *prompt, int3
     const pith_generate_params *p = g->params;
     int32_t n_cached = g->result.n_cached;
     struct pi_question q = {0};
-    if (p->message != NULL && g->seq->recall.text != NULL)
+    if (p->message != NULL && g->seq->engine->traits.recalls_text)
         PI_TRY(pi_question_find(g->model, prompt, n_prompt, p->message, p->message_len, &q, err));
     if (q.at == 0 || q.at < n_cached) /* a question that was read already is not asked anew */
         return pith_seq_sync(g->seq, prompt, n_prompt, p->progress, p->progress_user, err);
@@ -219,13 +218,12 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
     g->result.n_prompt = n_prompt - g->result.n_cached;
     int32_t marked = g->seq->n_prompt;
     int32_t pinned = 0;
-    if (g->params->recalled != NULL && g->seq->recall.text != NULL)
+    if (g->params->recalled != NULL && g->seq->engine->traits.recalls_text)
         PI_TRY(pi_prompt_find(g->model, prompt, n_prompt, g->params->recalled, &pinned, err));
     g->seq->pinned = pinned; /* what was is of a question that is answered */
     if (marked == 0 || marked > g->result.n_cached) {
         /* The first prompt, or one in place of it. */
-        if (g->seq->engine->keep != NULL)
-            PI_TRY(keep_check_prompt(g->seq->engine->keep, n_prompt, err));
+        PI_TRY(keep_check_prompt(g->seq->engine->keep, n_prompt, err));
         PI_TRY(pith_seq_truncate(g->seq, g->result.n_cached, err));
         marked = g->seq->n_prompt; /* 0 where a part of the old prompt went */
         g->seq->n_prompt = n_prompt;

@@ -24,7 +24,7 @@ pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err)
 {
     struct keep *keep = seq->engine->keep;
     struct keep_point at = pi_seq_point(seq, 0);
-    if (keep == NULL || !keep_over_budget(keep, seq->kv, at))
+    if (!seq->engine->traits.evicts || !keep_over_budget(keep, seq->kv, at))
         return PITH_OK;
     PI_TRY(keep_prepare_round(keep, seq->kv, at, err));
     PI_TRY(pi_seq_round(seq, at.n_token, err));
@@ -47,12 +47,6 @@ struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
                               .state = seq->keep_state};
 }
 
-bool pi_seq_remembers(const struct pith_seq *seq)
-{
-    const struct keep *keep = seq->engine->keep;
-    return seq->keep_state != NULL || (keep != NULL && keep_n_mark(keep) > 0);
-}
-
 /* ---- what is written ---- */
 
 static void show_written(void *user, const struct pi_pass_written *w)
@@ -65,7 +59,7 @@ static void show_written(void *user, const struct pi_pass_written *w)
 pith_status pi_engine_start_write(struct pith_engine *e, pith_error *err)
 {
     struct pi_pass_writer writer = {e, show_written};
-    if (e->keep == NULL || (keep_needs(e->keep) & KEEP_NEED_WRITTEN) == 0)
+    if ((e->traits.needs & KEEP_NEED_WRITTEN) == 0)
         return PITH_OK;
     return pi_pass_set_writer(e->pass, &writer, err);
 }
@@ -108,15 +102,15 @@ pith_status pi_engine_start_watch(struct pith_engine *e, pith_error *err)
 {
     struct pi_pass_watch watch = {e, show_attention, finish_layer, false};
     uint32_t wanted = KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS;
-    if (e->keep == NULL || (keep_needs(e->keep) & wanted) == 0)
+    if ((e->traits.needs & wanted) == 0)
         return PITH_OK;
-    watch.parts = (keep_needs(e->keep) & KEEP_NEED_PARTS) != 0;
+    watch.parts = (e->traits.needs & KEEP_NEED_PARTS) != 0;
     return pi_pass_set_watch(e->pass, &watch, err);
 }
 
 bool pi_engine_watches(const struct pith_engine *e, int32_t n_token)
 {
-    uint32_t needs = e->keep != NULL ? keep_needs(e->keep) : 0;
+    uint32_t needs = e->traits.needs;
     return (needs & KEEP_NEED_WEIGHTS) != 0 ||
            ((needs & KEEP_NEED_STEP_WEIGHTS) != 0 && n_token == 1);
 }
@@ -133,7 +127,7 @@ pith_status pi_engine_reserve_watch(struct pith_engine *e, const pith_batch_item
             continue;
         int64_t of_item = keep_longest(e->keep, seq->kv, pi_seq_point(seq, 0), items[i].n_token);
         longest = pi_max(longest, of_item);
-        if (items[i].n_token > 1 || !keep_overwrites(e->keep))
+        if (items[i].n_token > 1 || !e->traits.overwrites)
             continue;
         longest_step = pi_max(longest_step, of_item);
         uneven = uneven || seq->uneven;
@@ -152,7 +146,7 @@ static void move_marks(const struct pith_engine *e, struct pith_seq *seq, float 
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            for (int32_t i = 0; i < keep_n_mark(e->keep); i++) {
+            for (int32_t i = 0; i < e->traits.n_mark; i++) {
                 size_t n = (size_t)kv_lane_len(seq->kv, l, h);
                 float *marks = n > 0 ? kv_lane_marks(seq->kv, l, h, i) : NULL;
                 if (n > 0)
@@ -168,13 +162,13 @@ static size_t count_marks(const struct pith_engine *e, const struct pith_seq *se
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
             n += (size_t)kv_lane_len(seq->kv, l, h);
-    return n * (size_t)keep_n_mark(e->keep);
+    return n * (size_t)e->traits.n_mark;
 }
 
 static pith_status save_states(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                                pith_error *err)
 {
-    size_t size = e->keep != NULL ? keep_state_size(e->keep) : 0;
+    size_t size = e->traits.state_size;
     if (size == 0)
         return PITH_OK;
     if (n > e->n_keep_state) {
@@ -195,7 +189,7 @@ static pith_status save_marks(struct pith_engine *e, const pith_batch_item *item
                               pith_error *err)
 {
     size_t n_float = 0;
-    if (e->keep == NULL || keep_n_mark(e->keep) == 0)
+    if (e->traits.n_mark == 0)
         return PITH_OK;
     for (int32_t i = 0; i < n; i++) {
         e->state[i].marks = n_float;
@@ -225,7 +219,7 @@ void pi_engine_restore(struct pith_engine *e, struct pith_seq *seq,
                        const struct pi_item_state *state)
 {
     if (state->keep_state != NULL)
-        memcpy(seq->keep_state, state->keep_state, keep_state_size(e->keep));
+        memcpy(seq->keep_state, state->keep_state, e->traits.state_size);
     if (e->has_marks)
         move_marks(e, seq, e->marks + state->marks, true);
 }

@@ -106,10 +106,10 @@ pith_status pith_projection_fit(pith_engine *engine, const int32_t *tokens, int3
     if (engine == NULL || tokens == NULL || out == NULL)
         return pi_fail(err, PITH_INVALID,
                        "pith_projection_fit: engine, tokens and out must not be NULL");
-    if (engine->keep != NULL || engine->read != NULL)
+    if (engine->traits.hides != NULL)
         return pi_fail(err, PITH_INVALID,
                        "an engine with a %s policy does not show what full attention sees",
-                       engine->keep != NULL ? "keep" : "read");
+                       engine->traits.hides);
     if (n_token < 2)
         return pi_fail(err, PITH_INVALID, "n_token: keys of %d tokens have no covariance", n_token);
     PI_TRY(check_params(p, err));

@@ -1,36 +1,17 @@
 /*
- * read.c - the read policy's side of an engine: what it goes together with, how many tokens of an
- * item a pass takes so that no chunk is cut, and the memory that a batch needs for it. What is read
- * is the policy's and policy/read/run.c's. Invariant: chunks depend on the item and its keep rounds
- * alone.
+ * read.c - the read policy's side of an engine: how many tokens of an item a pass takes so that no
+ * chunk is cut, and the memory that a batch needs for it. What is read is the policy's and
+ * policy/read/run.c's. Invariant: chunks depend on the item and its keep rounds alone.
  */
 #include "engine/engine.h"
 
-/* The weights that a keep policy is shown would be those of what was read. */
-static pith_status check_keep(const struct keep *keep, const struct read_config *c, pith_error *err)
-{
-    uint32_t needs = keep != NULL ? keep_needs(keep) : 0;
-    if ((needs & KEEP_NEED_WEIGHTS) != 0)
-        return pi_fail(err, PITH_INVALID,
-                       "read: %s: keep %s needs the attention of every token to all entries, so "
-                       "that nothing can be read in part",
-                       c->policy->name, keep_get_config(keep)->policy->name);
-    if ((needs & KEEP_NEED_STEP_WEIGHTS) != 0 && c->rules.phase != READ_PROMPT)
-        return pi_fail(err, PITH_INVALID,
-                       "read: %s: keep %s needs the attention of every generated token to all "
-                       "entries; with phase=prompt both work",
-                       c->policy->name, keep_get_config(keep)->policy->name);
-    return PITH_OK;
-}
-
-pith_status pi_engine_start_read(struct pith_engine *e, const struct read_config *config,
-                                 const struct policy_model *model, pith_error *err)
+pith_status pi_engine_start_read(struct pith_engine *e, const struct policy_model *model,
+                                 pith_error *err)
 {
     struct pi_pass_reader reader;
-    if (config->policy == NULL)
+    if (!e->traits.reads_parts)
         return PITH_OK;
-    PI_TRY(check_keep(e->keep, config, err));
-    PI_TRY(read_create(config, model, e->n_thread, &e->read, err));
+    PI_TRY(read_create(&e->policies.read, model, e->n_thread, &e->read, err));
     read_reader(e->read, &reader);
     if (reader.chunk > e->chunk)
         return pi_fail(err, PITH_INVALID,
@@ -48,7 +29,7 @@ static int64_t longest_of(const struct pith_engine *e, const pith_batch_item *it
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     const struct kv_seq *kv = item->seq->kv;
     int64_t longest = 0;
-    if (e->keep != NULL)
+    if (e->traits.evicts)
         return keep_longest(e->keep, kv, pi_seq_point(item->seq, 0), item->n_token);
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
@@ -61,7 +42,7 @@ pith_status pi_engine_reserve_read(struct pith_engine *e, const pith_batch_item 
 {
     int64_t longest = 0, n_chunk = 0;
     struct pi_pass_reader reader;
-    if (e->read == NULL)
+    if (!e->traits.reads_parts)
         return PITH_OK;
     read_reader(e->read, &reader);
     for (int32_t i = 0; i < n; i++) {
@@ -84,7 +65,7 @@ int32_t pi_engine_take(const struct pith_engine *e, const pith_batch_item *item,
 {
     int32_t left = item->n_token - n_done;
     *n_read = 0;
-    if (e->read == NULL)
+    if (!e->traits.reads_parts)
         return (int32_t)pi_min(pi_min(most, left), until);
     int32_t left_read = (int32_t)pi_max(0, read_tokens(e->read, item->n_token) - n_done);
     int32_t take = read_take(e->read, most, left, left_read, until);

@@ -16,14 +16,9 @@
 #include "engine/engine.h"
 #include "engine/text_embed.h"
 
-static bool has_tier(const struct pith_engine *e)
-{
-    return e->recall != NULL && e->recall->tier != NULL;
-}
-
 static const struct recall_kv_options *options_of(const struct pith_engine *e)
 {
-    return &e->recall->config.kv;
+    return &e->policies.recall.kv;
 }
 
 static size_t lane_of(const struct pith_engine *e, int32_t layer, int32_t head)
@@ -70,7 +65,7 @@ static void choose_lane(struct pith_seq *seq, int32_t layer, int32_t head, int32
         .own = seq->kv,
     };
     double start = pi_time_s();
-    int32_t n_most = recall_take_at(&e->recall->config, keep_get_config(e->keep),
+    int32_t n_most = recall_take_at(&e->policies.recall, &e->policies.keep,
                                     kv_cache_geometry(e->kv), layer, head, r->room);
     recall_store_choose(r->store, &query, r->guests, n_most, thread);
     if (options_of(e)->ask > 0.0)
@@ -91,7 +86,7 @@ static void ask_alone(struct pith_seq *seq, struct recall_query *query, int32_t 
     if (!r->found[lane] ||
         recall_store_missed(r->store, query, r->guests, thread) < (float)options_of(e)->ask)
         return;
-    int32_t n_most = recall_take_at(&e->recall->config, keep_get_config(e->keep),
+    int32_t n_most = recall_take_at(&e->policies.recall, &e->policies.keep,
                                     kv_cache_geometry(e->kv), query->layer, query->head, r->room);
     recall_store_choose(r->store, query, r->guests, n_most, thread);
     r->seconds[lane] += pi_time_s() - start;
@@ -142,17 +137,16 @@ static pith_status start_tier(struct pith_engine *e, const struct policy_model *
     return recall_tier_create(o, model, e->n_thread, &e->recall->tier, err);
 }
 
-pith_status pi_engine_start_recall(struct pith_engine *e, const struct recall_config *config,
-                                   const struct policy_model *model, pith_error *err)
+pith_status pi_engine_start_recall(struct pith_engine *e, const struct policy_model *model,
+                                   pith_error *err)
 {
-    if (config->kind == RECALL_NONE)
+    if (!e->traits.recalls_kv && !e->traits.recalls_text)
         return PITH_OK;
     e->recall = pi_mem_alloc(PI_MEM_OTHER, sizeof(*e->recall));
     if (e->recall == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for recall");
-    e->recall->config = *config;
-    if (config->kind == RECALL_TEXT)
-        return recall_text_open(&config->text, e->model, pi_text_embed_open, e->n_thread,
+    if (e->traits.recalls_text)
+        return recall_text_open(&e->policies.recall.text, e->model, pi_text_embed_open, e->n_thread,
                                 &e->recall->text, err);
     return start_tier(e, model, err);
 }
@@ -174,10 +168,10 @@ pith_status pi_seq_start_recall(struct pith_seq *seq, pith_error *err)
 {
     struct pith_engine *e = seq->engine;
     struct pi_seq_recall *r = &seq->recall;
-    if (e->recall == NULL)
-        return PITH_OK;
-    if (!has_tier(e))
+    if (e->traits.recalls_text)
         return recall_text_seq_create(e->recall->text, &r->text, err);
+    if (!e->traits.recalls_kv)
+        return PITH_OK;
     r->seconds = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->seconds));
     r->found = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->found));
     if (r->seconds == NULL || r->found == NULL)
@@ -360,20 +354,20 @@ static bool may_ask(const struct pith_engine *e, const struct pith_seq *seq)
 
 bool pi_engine_recalls(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
 {
-    if (!has_tier(e))
+    if (!e->traits.recalls_kv)
         return false;
     if (item->n_token == 1)
         return (step_recalls(e, item->seq) && holds_any(item->seq)) || may_ask(e, item->seq);
     /* What is read in chunks is not cut for queries that nothing is there for. */
-    return n_done >= first_of(e, item) && (e->read == NULL || holds_any(item->seq));
+    return n_done >= first_of(e, item) && (!e->traits.reads_parts || holds_any(item->seq));
 }
 
 int32_t pi_engine_until_recall(const struct pith_engine *e, const pith_batch_item *item,
                                int32_t n_done, int32_t most)
 {
-    if (!has_tier(e) || item->n_token == 1 || n_done >= first_of(e, item))
+    if (!e->traits.recalls_kv || item->n_token == 1 || n_done >= first_of(e, item))
         return most;
-    if (e->read != NULL && !holds_any(item->seq) && !round_comes(e, item, n_done))
+    if (e->traits.reads_parts && !holds_any(item->seq) && !round_comes(e, item, n_done))
         return most;
     return (int32_t)pi_min(most, first_of(e, item) - n_done);
 }
@@ -381,7 +375,7 @@ int32_t pi_engine_until_recall(const struct pith_engine *e, const pith_batch_ite
 bool pi_engine_rounds_early(const struct pith_engine *e, const pith_batch_item *item,
                             int32_t n_done)
 {
-    return has_tier(e) && item->n_token > 1 && n_done == first_of(e, item) &&
+    return e->traits.recalls_kv && item->n_token > 1 && n_done == first_of(e, item) &&
            round_comes(e, item, n_done) &&
            keep_over_budget(e->keep, item->seq->kv, pi_seq_point(item->seq, n_done));
 }
@@ -422,7 +416,7 @@ static pith_status reserve_guests(struct pith_seq *seq, pith_error *err)
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
             e->recall->take[lane_of(e, l, h)] =
-                recall_take_at(&e->recall->config, keep_get_config(e->keep), g, l, h, r->room);
+                recall_take_at(&e->policies.recall, &e->policies.keep, g, l, h, r->room);
     return kv_seq_reserve_whole(r->guests, e->recall->take, err);
 }
 
@@ -430,7 +424,7 @@ pith_status pi_engine_reserve_guests(struct pith_engine *e, const pith_batch_ite
                                      pith_error *err)
 {
     struct pi_seq_recall *r = &item->seq->recall;
-    if (!has_tier(e))
+    if (!e->traits.recalls_kv)
         return PITH_OK;
     bool recalls = can_recall(e, item), again = !recalls && can_ask_again(e, item);
     r->alone = item->n_token == 1 && !step_recalls(e, item->seq);
@@ -510,7 +504,7 @@ struct pi_recall_point pi_seq_recall_point(const struct pith_seq *seq)
 int32_t pi_seq_recall_reusable(const struct pith_seq *seq, int32_t same, int32_t n_token)
 {
     const struct pith_engine *e = seq->engine;
-    if (!has_tier(e))
+    if (!e->traits.recalls_kv)
         return same;
     int32_t last = (int32_t)pi_max(2, options_of(e)->last); /* one token would be no turn */
     return (int32_t)pi_max(0, pi_min(same, (int64_t)n_token - last));
@@ -549,7 +543,7 @@ void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out)
 static int32_t room_before(const struct pith_seq *seq, int32_t n_rest, int32_t *n_before)
 {
     const struct pith_engine *e = seq->engine;
-    const struct keep_config *config = keep_get_config(e->keep);
+    const struct keep_config *config = &e->policies.keep;
     struct keep_point at = pi_seq_point(seq, 0);
     int32_t most = keep_pinnable(config, kv_cache_geometry(e->kv), at);
     *n_before = (int32_t)pi_min(config->rules.window, most / 4);
@@ -565,7 +559,7 @@ pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t 
     int32_t n = 0;
     *text = NULL;
     *n_before = 0;
-    if (r->text == NULL || seq->engine->keep == NULL)
+    if (!seq->engine->traits.recalls_text)
         return PITH_OK;
     /* What the next round would drop is to be found, too. */
     pith_status status = pith_seq_keep_round(seq, err);

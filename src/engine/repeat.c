@@ -111,7 +111,7 @@ pith_status pi_engine_start_repeat(struct pith_engine *e, pith_error *err)
 {
     const struct pi_pass_watch watch = {e, take_most, finish_nothing, false};
     const struct pi_pass_writer writer = {e, note_inputs};
-    uint32_t needs = e->keep != NULL ? keep_needs(e->keep) : 0;
+    uint32_t needs = e->traits.needs;
     if ((needs & KEEP_NEED_REPEAT) == 0)
         return PITH_OK;
     e->repeat = pi_mem_alloc(PI_MEM_OTHER, sizeof(*e->repeat));
@@ -143,7 +143,7 @@ int64_t pi_item_repeat_bytes(const struct pith_engine *e, const pith_batch_item 
 {
     int64_t n = (int64_t)item->seq->n_token + item->n_token;
     if (e->repeat == NULL || !keep_waits(e->keep, item->n_token) ||
-        n <= keep_budget_at(keep_get_config(e->keep), (int32_t)n))
+        n <= keep_budget_at(&e->policies.keep, (int32_t)n))
         return 0;
     return keep_repeat_bytes(kv_cache_geometry(e->kv), n);
 }

@@ -16,21 +16,9 @@ int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token, int32_t
 int64_t pi_seq_held_bytes(const struct pith_seq *seq);
 
 /* The tokens from the beginning whose entries are those of a sequence without any policy, in full
-   pages as its would be, and are of use to others (pi_engine_takes_prefixes): they may be
+   pages as its would be, and are of use to others (engine_traits.takes_prefixes): they may be
    published. With a share policy those of the marked prompt at most. */
 int32_t pi_seq_unaltered(const struct pith_seq *seq);
-
-/* Whether prefixes of other sequences can begin one of this engine and leave its tokens as they
-   would be: no read policy, no recall, and no keep policy that remembers what it saw or counts
-   evaluations. */
-bool pi_engine_takes_prefixes(const struct pith_engine *e);
-
-/* Whether a prompt may be read in several evaluations, and leave the tokens as they would be. Where
-   steps count, none of them may be of a single token. */
-bool pi_engine_cuts_prompts(const struct pith_engine *e);
-
-/* Whether it matters that generated tokens are evaluated one by one. */
-bool pi_engine_counts_steps(const struct pith_engine *e);
 
 /* Whether the sequence's state cannot be had again by evaluating its tokens as one prompt. Its
    prompt is marked. */

@@ -11,16 +11,8 @@
 
 int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token, int32_t n_prompt)
 {
-    const struct kv_geometry *g = kv_cache_geometry(e->kv);
-    const struct keep_config *keep = e->keep != NULL ? keep_get_config(e->keep) : NULL;
-    int64_t bytes = keep != NULL ? keep_bytes_to(keep, g, (struct keep_point){n_token, n_prompt})
-                                 : kv_bytes_for_tokens(g, n_token);
-    if (e->recall != NULL)
-        bytes += recall_bytes_at(&e->recall->config, keep, g, n_token);
-    if (e->share != NULL)
-        bytes += share_bytes_at(share_get_config(e->share), g, n_token,
-                                keep != NULL ? keep_most_at(keep, n_token) : n_token);
-    return bytes;
+    return policy_set_bytes(&e->policies, kv_cache_geometry(e->kv),
+                            (struct keep_point){n_token, n_prompt});
 }
 
 int64_t pi_seq_held_bytes(const struct pith_seq *seq)
@@ -35,40 +27,18 @@ int64_t pi_seq_held_bytes(const struct pith_seq *seq)
 
 /* ---- what evaluations depend on ---- */
 
-bool pi_engine_cuts_prompts(const struct pith_engine *e)
-{
-    bool whole = e->keep != NULL && (keep_overwrites(e->keep) || keep_waits(e->keep, INT32_MAX));
-    return e->read == NULL && e->recall == NULL && !whole;
-}
-
-bool pi_engine_counts_steps(const struct pith_engine *e)
-{
-    return !pi_engine_cuts_prompts(e) || e->share != NULL ||
-           (e->keep != NULL && (keep_needs(e->keep) & KEEP_NEED_STEP_WEIGHTS) != 0);
-}
-
-bool pi_engine_takes_prefixes(const struct pith_engine *e)
-{
-    if (e->read != NULL || e->recall != NULL)
-        return false;
-    return e->keep == NULL ||
-           (keep_state_size(e->keep) == 0 && keep_n_mark(e->keep) == 0 &&
-            !keep_overwrites(e->keep) && (keep_needs(e->keep) & KEEP_NEED_STEP_WEIGHTS) == 0);
-}
-
 bool pi_seq_altered(const struct pith_seq *seq)
 {
-    return seq->foreign || (pi_engine_counts_steps(seq->engine) && seq->n_token > seq->n_prompt);
+    return seq->foreign || (seq->engine->traits.counts_steps && seq->n_token > seq->n_prompt);
 }
 
 int32_t pi_seq_unaltered(const struct pith_seq *seq)
 {
-    if (!pi_engine_takes_prefixes(seq->engine) || seq->foreign || seq->tally.n_round > 0)
+    enum engine_publishes publishes = seq->engine->traits.publishes;
+    if (publishes == ENGINE_PUBLISHES_NOTHING || seq->foreign || seq->tally.n_round > 0)
         return 0;
-    /* What a sequence with a share policy generates stays its own, so that what it shares depends
-       on nobody who holds its pages. */
     int32_t n = seq->n_token;
-    if (seq->share != NULL)
+    if (publishes == ENGINE_PUBLISHES_PROMPTS)
         n = (int32_t)pi_min(n, seq->n_prompt);
     return pi_seq_share_reusable(seq, n);
 }

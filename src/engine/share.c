@@ -7,18 +7,18 @@
 
 /* ---- an engine's ---- */
 
-pith_status pi_engine_start_share(struct pith_engine *e, const struct share_config *config,
-                                  const struct policy_model *model, pith_error *err)
+pith_status pi_engine_start_share(struct pith_engine *e, const struct policy_model *model,
+                                  pith_error *err)
 {
-    if (config->kind == SHARE_NONE)
+    if (!e->traits.shares)
         return PITH_OK;
-    return share_create(config, model, e->n_thread, &e->share, err);
+    return share_create(&e->policies.share, model, e->n_thread, &e->share, err);
 }
 
 pith_status pith_engine_set_share_log(pith_engine *e, pith_share_fn *fn, void *user, bool all,
                                       pith_error *err)
 {
-    if (e == NULL || e->share == NULL)
+    if (e == NULL || !e->traits.shares)
         return pi_fail(err, PITH_INVALID,
                        "pith_engine_set_share_log: the engine has no share policy");
     share_set_log(e->share, fn, user, all);
@@ -29,7 +29,7 @@ pith_status pith_engine_set_share_log(pith_engine *e, pith_share_fn *fn, void *u
 
 pith_status pi_seq_start_share(struct pith_seq *seq, pith_error *err)
 {
-    if (seq->engine->share == NULL)
+    if (!seq->engine->traits.shares)
         return PITH_OK;
     return share_seq_create(seq->engine->share, seq, &seq->share, err);
 }

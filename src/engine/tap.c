@@ -23,7 +23,7 @@ static void show_rows(void *user, const struct pi_pass_tap_rows *in)
         .k = in->k,
         .v = in->v,
     };
-    if (e->keep != NULL && (keep_needs(e->keep) & KEEP_NEED_ROWS) != 0) {
+    if ((e->traits.needs & KEEP_NEED_ROWS) != 0) {
         struct keep_view view = pi_seq_view(seq, in->item->pos0);
         keep_observe(e->keep, &view, in);
     }
@@ -34,7 +34,7 @@ static void show_rows(void *user, const struct pi_pass_tap_rows *in)
 pith_status pi_engine_update_tap(struct pith_engine *e, pith_tap_fn *fn, void *user,
                                  pith_error *err)
 {
-    bool learns = e->keep != NULL && (keep_needs(e->keep) & KEEP_NEED_ROWS) != 0;
+    bool learns = (e->traits.needs & KEEP_NEED_ROWS) != 0;
     bool wanted = fn != NULL || learns;
     PI_TRY(pi_pass_set_tap(e->pass, wanted ? show_rows : NULL, e, err));
     e->tap = fn;

@@ -70,7 +70,7 @@ static pith_status make_prefixes(struct pith_scheduler *s, pith_error *err)
 {
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
     char salt[256];
-    if (s->params.no_prefix || !pi_engine_takes_prefixes(s->engine))
+    if (s->params.no_prefix || !s->engine->traits.takes_prefixes)
         return PITH_OK;
     snprintf(salt, sizeof(salt),
              "model=%016llx,%dx%d,k=%s:%s=%d+%d,v=%s:%s=%d+%d,page=%d,index=%u:%d",
@@ -113,7 +113,7 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     if (engine == NULL || out == NULL)
         return pi_fail(err, PITH_INVALID, "pith_scheduler_create: engine and out must not be NULL");
     PI_TRY(check_params(params, err));
-    if (engine->recall != NULL && engine->recall->text != NULL)
+    if (engine->traits.recalls_text)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "recall: text changes prompts while they are read, which a scheduler does "
                        "not do");
@@ -206,8 +206,7 @@ static pith_status check_prompt(const struct pith_scheduler *s, const pith_reque
                        "n_prompt: %d tokens are more than the model's context of %d", q->n_prompt,
                        hp->n_ctx_train);
     PI_TRY(check_ids("prompt", q->prompt, q->n_prompt, hp->n_vocab, err));
-    if (s->engine->keep != NULL)
-        PI_TRY(keep_check_prompt(s->engine->keep, q->n_prompt, err));
+    PI_TRY(keep_check_prompt(s->engine->keep, q->n_prompt, err));
     return PITH_OK;
 }
 

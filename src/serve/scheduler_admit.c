@@ -82,7 +82,7 @@ double scheduler_reserve(const struct pith_scheduler *s)
 {
     if (s->params.reserve >= 0.0)
         return s->params.reserve;
-    return s->engine->keep != NULL ? 1.0 : 0.5;
+    return s->engine->traits.bounded ? 1.0 : 0.5;
 }
 
 /* Tokens that are set aside for an answer when it is admitted; least: those that it needs to go on
@@ -103,7 +103,7 @@ static int32_t target_of(const struct pith_scheduler *s, const struct answer *a,
 static int64_t sibling_bytes(const struct pith_scheduler *s, const struct request *r, int32_t n)
 {
     int32_t page_len = kv_cache_geometry(s->engine->kv)->page_len;
-    if (s->engine->keep != NULL)
+    if (s->engine->traits.bounded)
         return scheduler_bytes(s, r, n);
     return scheduler_bytes(s, r, n) - scheduler_bytes(s, r, r->n_prompt / page_len * page_len);
 }
@@ -158,7 +158,7 @@ static bool fits(struct pith_scheduler *s, int64_t need)
 {
     int64_t limit = s->kv_bytes - (int64_t)(s->params.watermark * (double)s->kv_bytes);
     int64_t others =
-        s->engine->keep != NULL ? s->outside + s->set_aside : used_bytes(s) + growth(s);
+        s->engine->traits.bounded ? s->outside + s->set_aside : used_bytes(s) + growth(s);
     return others + need <= limit;
 }
 
@@ -172,9 +172,9 @@ static const int32_t *known_tokens(const struct answer *a)
 static pith_status adopt(struct pith_seq *seq, struct prefix_cache *cache, const int32_t *tokens,
                          int32_t n, int32_t *n_found, pith_error *err)
 {
-    int32_t n_least = pi_engine_counts_steps(seq->engine) ? 2 : 1;
+    int32_t n_least = seq->engine->traits.counts_steps ? 2 : 1;
     *n_found = 0;
-    if (n < n_least || !pi_engine_takes_prefixes(seq->engine))
+    if (n < n_least || !seq->engine->traits.takes_prefixes)
         return PITH_OK;
     n -= n_least - 1; /* so many are left at least */
     PI_TRY(pi_seq_grow(seq, n, err));
@@ -226,7 +226,7 @@ static pith_status take_in(struct pith_scheduler *s, struct answer *a, int64_t n
         return PITH_OK;
     }
     PI_TRY(begin_seq(s, a, &n_found, err));
-    if (s->engine->keep == NULL)
+    if (!s->engine->traits.bounded)
         need -= scheduler_bytes(s, a->request, n_found);
     *waits = !alone && !fits(s, need);
     if (*waits) {
@@ -271,7 +271,7 @@ static void start_running(struct pith_scheduler *s, struct answer *a)
         a->admitted_at = now;
         s->stats.cached_tokens += a->n_cached;
     }
-    if (s->engine->keep != NULL) {
+    if (s->engine->traits.bounded) {
         a->set_aside = group_bytes(s, a, a->target);
         s->set_aside += a->set_aside;
     }
@@ -295,7 +295,7 @@ static void refuse(struct pith_scheduler *s, struct answer *a, const pith_error 
 static int64_t found_bytes(const struct pith_scheduler *s, const struct answer *a)
 {
     int32_t n_unused;
-    if (s->prefix == NULL || s->engine->keep != NULL || a->swapped != NULL)
+    if (s->prefix == NULL || s->engine->traits.bounded || a->swapped != NULL)
         return 0;
     int32_t n = prefix_find(s->prefix, known_tokens(a), a->n_known, &n_unused);
     return scheduler_bytes(s, a->request, n) - scheduler_bytes(s, a->request, n_unused);
@@ -381,7 +381,7 @@ static void keep_tokens(struct answer *a)
     a->n_computed = (int32_t)pi_max(a->n_computed, seq->n_token);
     if (a->state == ANSWER_GENERATING) { /* all of them are there */
         pi_mem_free(a->known);
-        a->has_next = pi_engine_counts_steps(seq->engine) || pi_seq_grow(seq, 1, NULL) != PITH_OK;
+        a->has_next = seq->engine->traits.counts_steps || pi_seq_grow(seq, 1, NULL) != PITH_OK;
         if (!a->has_next)
             seq->tokens[seq->n_token] = a->next;
         a->known = seq->tokens;
@@ -502,9 +502,9 @@ bool scheduler_relieve(struct pith_scheduler *s, struct answer *needy, int64_t b
     if (s->prefix != NULL && prefix_reclaim(s->prefix, lacks) > 0)
         return true;
     /* What the cache still has is used, and a round would copy it: it is worth less than that. */
-    if (s->prefix != NULL && s->engine->keep != NULL && prefix_clear(s->prefix) > 0)
+    if (s->prefix != NULL && s->engine->traits.bounded && prefix_clear(s->prefix) > 0)
         return true;
-    if (s->params.pressure && s->engine->keep != NULL && relieve_keep(s))
+    if (s->params.pressure && s->engine->traits.bounded && relieve_keep(s))
         return true;
     if (s->params.pressure && relieve_share(s))
         return true;

@@ -97,7 +97,7 @@ static bool is_roomy(struct pith_scheduler *s, int32_t n)
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
     if (s->first != NULL)
         return false;
-    if (s->engine->keep != NULL) /* each can take all that it has set aside once more */
+    if (s->engine->traits.bounded) /* each can take all that it has set aside once more */
         return scheduler_reserve(s) == 1.0 && kv_cache_free_bytes(s->engine->kv) >= s->set_aside;
     /* One page that is begun, and the copy of another. */
     s->spare -= kv_bytes_for_tokens(g, (int64_t)n + 2 * g->page_len);
@@ -134,15 +134,15 @@ static int32_t part_of(const struct pith_scheduler *s, const struct answer *a, b
     int32_t n = (int32_t)pi_min(left, s->tokens_left);
     if (s->tokens_left < 1)
         return 0;
-    if (!pi_engine_cuts_prompts(e))
+    if (!e->traits.cuts_prompts)
         return n == left || first ? left : 0;
-    if (pi_engine_counts_steps(e) && left > 1) {
+    if (e->traits.counts_steps && left > 1) {
         if (n < 2 && !(first && s->tokens_left == s->params.step_tokens))
             return 0;
         n = (int32_t)pi_max(n, 2);
         return left - n != 1 ? n : n > 2 ? n - 1 : left;
     }
-    if (s->prefix != NULL && e->keep != NULL && a->seq->tally.n_round == 0) {
+    if (s->prefix != NULL && e->traits.bounded && a->seq->tally.n_round == 0) {
         int32_t room = keep_room(e->keep, a->seq->kv, pi_seq_point(a->seq, 0), n);
         n = room > 0 ? room : n;
     }
@@ -168,7 +168,7 @@ static void list_items(struct pith_scheduler *s)
 static bool check_rounds(struct pith_scheduler *s)
 {
     pith_error why;
-    if (s->engine->keep == NULL || is_roomy(s, 0))
+    if (!s->engine->traits.bounded || is_roomy(s, 0))
         return true;
     list_items(s);
     int64_t lacks = pi_items_lack(s->engine, s->items, s->n_item);
@@ -237,7 +237,7 @@ static bool plan_queue(struct pith_scheduler *s)
         if (n > 0 && !take(s, a, n))
             return true;
     }
-    return any && s->engine->keep != NULL;
+    return any && s->engine->traits.bounded;
 }
 
 static void plan(struct pith_scheduler *s)
@@ -257,7 +257,7 @@ static void plan(struct pith_scheduler *s)
 static void count_share(struct pith_scheduler *s, struct answer *a)
 {
     pith_share_stats share;
-    if (s->engine->share == NULL)
+    if (!s->engine->traits.shares)
         return;
     pith_seq_share_stats(a->seq, &share);
     s->stats.share_s += share.seconds - a->share_s;
@@ -275,7 +275,8 @@ static void note_read(struct pith_scheduler *s, struct answer *a)
     s->stats.recomputed_tokens += n_again;
     a->n_prompt += n_new;
     /* Under a keep policy what others may use is copied by a round: not where memory is short. */
-    if (s->engine->keep == NULL || kv_cache_free_bytes(s->engine->kv) >= pi_seq_held_bytes(a->seq))
+    if (!s->engine->traits.bounded ||
+        kv_cache_free_bytes(s->engine->kv) >= pi_seq_held_bytes(a->seq))
         scheduler_publish(s, a);
 }
 

@@ -405,9 +405,9 @@ bool keep_lanes_agree(const struct keep *k, const struct kv_seq *kv)
 
 pith_status keep_check_prompt(const struct keep *k, int32_t n_prompt, pith_error *err)
 {
-    const struct kv_geometry *g = &k->model.g;
-    if (k->config.n_budget == 0 || !k->config.rules.pin_prompt)
+    if (k == NULL || k->config.n_budget == 0 || !k->config.rules.pin_prompt)
         return PITH_OK;
+    const struct kv_geometry *g = &k->model.g;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
             int32_t n = keep_lane_budget_at(&k->config, l, h, (struct keep_point){0, n_prompt});

@@ -171,10 +171,6 @@ void importance_score_free(struct importance_score *s)
     pi_mem_free(s);
 }
 
-const char *importance_score_policy(const struct importance_score *s)
-{
-    return s->config.policy->name;
-}
 const char *importance_score_text(const struct importance_score *s)
 {
     return s->text;

@@ -25,7 +25,6 @@ pith_status importance_score_create(const char *text, const char *stats_path, in
                                     struct importance_score **out, pith_error *err);
 void importance_score_free(struct importance_score *s);
 
-const char *importance_score_policy(const struct importance_score *s); /* its name */
 /* The options as an engine takes them. */
 const char *importance_score_text(const struct importance_score *s);
 /* Whether entries are all that it looks at: it need not see the pass, and has no state. */

@@ -489,7 +489,8 @@ bool keep_overwrites(const struct keep *keep);
    is in, if keep_over_budget says so. */
 bool keep_waits(const struct keep *keep, int32_t n_token);
 
-/* INVALID, with the numbers, when the prompt is pinned and some lane's budget does not hold it. */
+/* INVALID, with the numbers, when the prompt is pinned and some lane's budget does not hold it.
+   keep NULL: the full cache, which holds every prompt. */
 pith_status keep_check_prompt(const struct keep *keep, int32_t n_prompt, pith_error *err);
 
 /* With overwrite=on an evaluation of a single token is a step, one of more is part of a prompt. A

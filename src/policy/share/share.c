@@ -84,11 +84,6 @@ void share_free(struct share *s)
     pi_mem_free(s);
 }
 
-const struct share_config *share_get_config(const struct share *s)
-{
-    return &s->config;
-}
-
 void share_set_log(struct share *s, pith_share_fn *fn, void *user, bool all)
 {
     s->log = fn;

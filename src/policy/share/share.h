@@ -74,7 +74,6 @@ struct share_seq; /* a sequence's steps */
 pith_status share_create(const struct share_config *c, const struct policy_model *model,
                          int32_t n_thread, struct share **out, pith_error *err);
 void share_free(struct share *share); /* every share_seq is freed before; NULL is ignored */
-const struct share_config *share_get_config(const struct share *share);
 
 /* owner: shown to whoever listens. */
 pith_status share_seq_create(struct share *share, const pith_seq *owner, struct share_seq **out,

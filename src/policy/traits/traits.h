@@ -1,0 +1,71 @@
+/*
+ * traits.h - what the policies of an engine imply together. It is computed once, when the engine is
+ * configured. All others ask it, and look at no policy to find out which ones there are.
+ */
+#ifndef PI_TRAITS_H
+#define PI_TRAITS_H
+
+#include "policy/keep/keep.h"
+#include "policy/read/read.h"
+#include "policy/recall/recall.h"
+#include "policy/share/share.h"
+
+/* The policies of an engine, fitted to its lanes and to each other. A plain value. */
+struct policy_set {
+    struct keep_config keep;
+    struct read_config read;
+    struct recall_config recall;
+    struct share_config share;
+};
+
+/* What a sequence may give to the cache of prefixes. */
+enum engine_publishes {
+    ENGINE_PUBLISHES_NOTHING,
+    ENGINE_PUBLISHES_PROMPTS, /* not what it generated */
+    ENGINE_PUBLISHES_ALL,
+};
+
+struct engine_traits {
+    /* ---- which policies there are ---- */
+    bool evicts;       /* a keep policy */
+    bool reads_parts;  /* a read policy */
+    bool recalls_kv;   /* recall of entries */
+    bool recalls_text; /* recall as text */
+    bool shares;       /* a share policy */
+    bool full;         /* none of them */
+
+    /* ---- what the keep policy wants; 0 and false without one ---- */
+    uint32_t needs;    /* set of keep_need */
+    size_t state_size; /* bytes of the block that each sequence has for it */
+    int32_t n_mark;    /* floats that each entry carries along */
+    bool overwrites;   /* full lanes are overwritten */
+
+    /* ---- what follows ---- */
+    /* The policy remembers more of a sequence than the entries that are there. */
+    bool remembers;
+    /* What a sequence takes is bounded whatever it generates, and rounds copy what it shares. */
+    bool bounded;
+    /* A prompt may be read in several evaluations, and leave the tokens as they would be. Where
+       steps count, none of them may be of a single token. */
+    bool cuts_prompts;
+    /* It matters that generated tokens are evaluated one by one. */
+    bool counts_steps;
+    /* Prefixes of other sequences can begin one and leave its tokens as they would be. */
+    bool takes_prefixes;
+    enum engine_publishes publishes;
+    /* The policy on whose account an evaluation does not show what full attention sees: "keep" or
+       "read"; NULL: it shows all. */
+    const char *hides;
+};
+
+/* keep is the engine's, made of set->keep; NULL: there is none. INVALID, in one sentence: two
+   policies that do not go together, beyond what fitting them found. */
+pith_status engine_traits_compute(const struct policy_set *set, const struct keep *keep,
+                                  struct engine_traits *out, pith_error *err);
+
+/* Bytes of KV memory that one sequence takes at most while it grows to to.n_token tokens, guests
+   and the ends of steps included; to.n_prompt as for keep_bytes_to. */
+int64_t policy_set_bytes(const struct policy_set *set, const struct kv_geometry *g,
+                         struct keep_point to);
+
+#endif

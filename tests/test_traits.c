@@ -1,0 +1,139 @@
+/*
+ * test_traits.c - what policies imply together: a line for each policy that changes something, and
+ * for combinations, with every trait that others ask for.
+ */
+#include "engine/schedule.h"
+#include "status.h"
+#include "testing.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+
+/* Traits in a line's order: r emembers, b ounded, c uts prompts, counts s teps, takes p refixes;
+   then what is published and what hides. */
+static const struct {
+    const char *keep, *read, *recall, *share;
+    const char *flags;
+    enum engine_publishes publishes;
+    const char *hides;
+} lines[] = {
+    {NULL, NULL, NULL, NULL, "c p", ENGINE_PUBLISHES_ALL, NULL},
+    {"streaming:budget=96", NULL, NULL, NULL, "bc p", ENGINE_PUBLISHES_ALL, "keep"},
+    {"streaming:budget=96,rounds=prompt-end", NULL, NULL, NULL, "b sp", ENGINE_PUBLISHES_ALL,
+     "keep"},
+    {"h2o:budget=96,overwrite=off", NULL, NULL, NULL, "rbc", ENGINE_PUBLISHES_NOTHING, "keep"},
+    {"longflow:budget=96,overwrite=on", NULL, NULL, NULL, "rb s", ENGINE_PUBLISHES_NOTHING, "keep"},
+    {NULL, "quoka:budget=64", NULL, NULL, "s", ENGINE_PUBLISHES_NOTHING, "read"},
+    {NULL, NULL, NULL, "memshare", "csp", ENGINE_PUBLISHES_PROMPTS, NULL},
+    {"streaming:budget=96", NULL, NULL, "memshare:mode=literal", "bcsp", ENGINE_PUBLISHES_PROMPTS,
+     "keep"},
+    {"knorm:budget=96", "quoka:budget=64", NULL, NULL, "bs", ENGINE_PUBLISHES_NOTHING, "keep"},
+    {"knorm:budget=192", NULL, "kv:ram=1MiB", NULL, "bs", ENGINE_PUBLISHES_NOTHING, "keep"},
+    {"knorm:budget=192", NULL, "text", NULL, "bs", ENGINE_PUBLISHES_NOTHING, "keep"},
+};
+
+static pith_model *model;
+
+static int load(void **state)
+{
+    (void)state;
+    return pith_model_load(MODEL, NULL, &model, NULL) != PITH_OK;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    pith_model_free(model);
+    return 0;
+}
+
+static pith_engine_params params_of(size_t i)
+{
+    pith_engine_params params;
+    pith_engine_params_default(&params);
+    params.keep = lines[i].keep;
+    params.read = lines[i].read;
+    params.recall = lines[i].recall;
+    params.share = lines[i].share;
+    params.n_thread = 1;
+    params.kv_tokens = 1024;
+    return params;
+}
+
+static void check_flag(size_t line, const char *name, char letter, bool value)
+{
+    if (value != (strchr(lines[line].flags, letter) != NULL))
+        fail_msg("line %zu: %s is %d", line, name, value);
+}
+
+static void implications(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(lines); i++) {
+        pith_engine_params params = params_of(i);
+        pith_engine *e = NULL;
+        pith_error err;
+        check(pith_engine_create(model, &params, &e, &err), &err);
+        const struct engine_traits *t = &e->traits;
+        check_flag(i, "remembers", 'r', t->remembers);
+        check_flag(i, "bounded", 'b', t->bounded);
+        check_flag(i, "cuts_prompts", 'c', t->cuts_prompts);
+        check_flag(i, "counts_steps", 's', t->counts_steps);
+        check_flag(i, "takes_prefixes", 'p', t->takes_prefixes);
+        assert_int_equal(t->publishes, lines[i].publishes);
+        assert_int_equal(t->evicts, lines[i].keep != NULL);
+        assert_int_equal(t->reads_parts, lines[i].read != NULL);
+        assert_int_equal(t->recalls_kv || t->recalls_text, lines[i].recall != NULL);
+        assert_int_equal(t->shares, lines[i].share != NULL);
+        assert_int_equal(t->full, i == 0);
+        assert_string_equal(t->hides != NULL ? t->hides : "", lines[i].hides ? lines[i].hides : "");
+        pith_engine_free(e);
+    }
+}
+
+/* An estimate before there is an engine, and what its scheduler sets aside, are one number. */
+static void bytes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(lines); i++) {
+        pith_engine_params params = params_of(i);
+        pith_engine *e = NULL;
+        pith_error err;
+        check(pith_engine_create(model, &params, &e, &err), &err);
+        for (int32_t n = 1; n < 2000; n += 333) {
+            int64_t estimate;
+            check(pith_kv_estimate(model, &params, n, &estimate, &err), &err);
+            assert_int_equal(pi_engine_bytes_at(e, n, 0), estimate);
+        }
+        pith_engine_free(e);
+    }
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keep, *read, *word;
+    } pairs[] = {
+        {"h2o:budget=96", "quoka:budget=64", "every token"},
+        {"longflow:budget=96,overwrite=on", "quoka:budget=64,phase=decode",
+         "every generated token"},
+    };
+    for (size_t i = 0; i < PI_LEN(pairs); i++) {
+        pith_engine_params params = params_of(0);
+        pith_engine *e = NULL;
+        pith_error err;
+        params.keep = pairs[i].keep;
+        params.read = pairs[i].read;
+        expect(pith_engine_create(model, &params, &e, &err), &err, PITH_INVALID, pairs[i].word);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(implications),
+        cmocka_unit_test(bytes),
+        cmocka_unit_test(refused),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}
