@@ -36,7 +36,7 @@ file_of() {
 # run_cell NAME TASK MODEL CHUNKS K V
 run_cell() {
     local name=$1 task=$2 model=$3 chunks=$4 k=$5 v=$6 arguments
-    [[ $k != turbo* ]] || k=$k:force
+    [[ $k != turbo* ]] || k=${k:0:6}:force${k:6}
     case $task in
     perplexity) arguments=(-c 1024 --chunks "$chunks" --reference-type f16) ;;
     facts) arguments=(-n "$LENGTH" --texts "$TEXTS" --chat --no-paired --seed "$SEED") ;;
