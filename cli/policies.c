@@ -248,7 +248,7 @@ static void print_type(int32_t i, const pith_store_info *type, bool citation)
 static void print_types(void)
 {
     pith_store_info type;
-    printf("Storage types of keys and values, as -ctk TYPE[:force][:EDGE=FIRST+LAST] and -ctv "
+    printf("Storage types of keys and values, as -ctk TYPE[:force][:centre][:EDGE=FIRST+LAST] and -ctv "
            "TYPE[:EDGE=...]\n\n");
     for (int32_t i = 0; pith_store_type(i, &type) == PITH_OK; i++)
         print_type(i, &type, false);

@@ -50,7 +50,7 @@ const struct option memory_option_table[] = {
      .absent = "what the tokens take", .help = "KV memory in bytes, as 512MiB or 2G"},
     {"--cache-type-k", "-ctk", "TYPE", OPTION_TEXT, AT(type_k),
      .help = "storage type of keys: " KV_TYPES "," HELP_LINE
-             "as TYPE[:force][:EDGE=FIRST+LAST], EDGE for so many layers at both ends"},
+             "as TYPE[:force][:centre][:EDGE=FIRST+LAST], EDGE for so many layers at both ends"},
     {"--cache-type-v", "-ctv", "TYPE", OPTION_TEXT, AT(type_v),
      .help = "storage type of values, as TYPE[:EDGE=FIRST+LAST]"},
     {"--chunk", NULL, "N", OPTION_INT, AT(chunk), .min = 1, .max = 8192,

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "base/half.h"
+#include "cpu/kernels.h"
 #include "file/sum.h"
 #include "kv/wht.h"
 #include "testing.h"
@@ -307,31 +308,39 @@ static void store_block(enum kv_type type, const float *row, float *out)
     }
 }
 
-/* A group of a turbo type in plain C; the transform and the centroids are the library's, which
-   test_kv_turbo checks. */
+/* A group of a turbo type; the transform and the centroids are the library's, which test_kv_turbo
+   checks, and so are the sums that choose a stretch, which test_vec checks. */
 static void store_group(enum kv_type type, const float *row, int32_t group, float *out)
 {
+    static const float stretch[] = {1.0f, 0.8f, 0.9f, 1.1f, 1.2f};
     const float *table = kv_codec_table(type, group);
-    int32_t bits = type == KV_TYPE_TURBO4 ? 4 : type == KV_TYPE_TURBO3 ? 3 : 2;
-    float x[128];
-    double norm = 0.0, length = 0.0;
+    int32_t n_code = type == KV_TYPE_TURBO4 ? 16 : type == KV_TYPE_TURBO3 ? 8 : 4;
+    float x[128], along = 0.0f, most = -1.0f, best = 0.0f;
+    double norm = 0.0;
     for (int32_t i = 0; i < group; i++) {
         x[i] = saturate(row[i], 65504.0f);
         norm += (double)x[i] * (double)x[i];
     }
     kv_wht(x, group, group, false);
+    for (size_t s = 0; s < PI_LEN(stretch); s++) {
+        float xc, cc;
+        pi_kernels()->vec.table_fit(x, group, table, n_code, (float)sqrt(norm) * stretch[s], &xc,
+                                    &cc);
+        if (xc * xc > most * cc) {
+            most = xc * xc / cc;
+            along = xc;
+            best = (float)sqrt(norm) * stretch[s];
+        }
+    }
+    float scale = (float)(norm / (double)along);
+    scale = norm <= 1e-20 ? 0.0f : half_of(fminf(scale, 65504.0f));
     for (int32_t i = 0; i < group; i++) {
         int32_t code = 0;
-        for (int32_t c = 1; c < 1 << bits; c++)
-            if (x[i] >= 0.5f * (table[c - 1] + table[c]) * (float)sqrt(norm))
+        for (int32_t c = 1; c < n_code; c++)
+            if (x[i] >= 0.5f * (table[c - 1] + table[c]) * best)
                 code = c;
-        out[i] = table[code];
-        length += (double)table[code] * (double)table[code];
+        out[i] = scale * table[code];
     }
-    float scale = (float)sqrt(norm) / (float)sqrt(length);
-    scale = norm <= 1e-20 ? 0.0f : half_of(fminf(scale, 65504.0f));
-    for (int32_t i = 0; i < group; i++)
-        out[i] *= scale;
     kv_wht(out, group, group, true);
 }
 

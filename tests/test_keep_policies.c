@@ -89,7 +89,8 @@ static void test_vectors(void **state)
     expect_scores(&keep_vnorm, keys_a, 6, vnorm);
 }
 
-/* The same from every storage type, over several pages, to what the type keeps of a key. */
+/* The same from every storage type, over several pages, to what the type keeps of a key. What is
+   stored of a rotated type is longer than the key by the cosine: 6 % in turbo2. */
 static void test_storage_types(void **state)
 {
     (void)state;
@@ -98,8 +99,8 @@ static void test_storage_types(void **state)
     static const struct keep_policy *const policies[] = {&keep_knorm, &keep_keydiff};
     static const double tolerance[KV_N_TYPE] = {
         [KV_TYPE_F32] = 1e-5,   [KV_TYPE_F16] = 2e-3,    [KV_TYPE_Q8_0] = 2e-2,
-        [KV_TYPE_Q4_0] = 0.3,   [KV_TYPE_TURBO4] = 0.05, [KV_TYPE_TURBO3] = 0.1,
-        [KV_TYPE_TURBO2] = 0.2,
+        [KV_TYPE_Q4_0] = 0.3,   [KV_TYPE_TURBO4] = 0.05, [KV_TYPE_TURBO3] = 0.2,
+        [KV_TYPE_TURBO2] = 0.6,
     };
     uint64_t rng = 3;
     for (int32_t i = 0; i < N * WIDE; i++)

@@ -42,13 +42,15 @@ static void test_types_are_read(void **state)
         const char *text;
         struct kv_type_choice want;
     } cases[] = {
-        {NULL, {KV_TYPE_F16, {0}, false}},
-        {"f32", {KV_TYPE_F32, {0}, false}},
-        {"turbo2", {KV_TYPE_TURBO2, {0}, false}},
-        {"turbo3:force", {KV_TYPE_TURBO3, {0}, true}},
-        {"turbo2:q8_0=2+2", {KV_TYPE_TURBO2, {KV_TYPE_Q8_0, 2, 2}, false}},
-        {"turbo3:force:q8_0=0+8", {KV_TYPE_TURBO3, {KV_TYPE_Q8_0, 0, 8}, true}},
-        {"q4_0:f16=12+0", {KV_TYPE_Q4_0, {KV_TYPE_F16, 12, 0}, false}},
+        {NULL, {KV_TYPE_F16, {0}, false, false}},
+        {"f32", {KV_TYPE_F32, {0}, false, false}},
+        {"turbo2", {KV_TYPE_TURBO2, {0}, false, false}},
+        {"turbo3:force", {KV_TYPE_TURBO3, {0}, true, false}},
+        {"turbo2:q8_0=2+2", {KV_TYPE_TURBO2, {KV_TYPE_Q8_0, 2, 2}, false, false}},
+        {"turbo3:force:q8_0=0+8", {KV_TYPE_TURBO3, {KV_TYPE_Q8_0, 0, 8}, true, false}},
+        {"turbo4:centre", {KV_TYPE_TURBO4, {0}, false, true}},
+        {"turbo4:force:centre:f16=1+0", {KV_TYPE_TURBO4, {KV_TYPE_F16, 1, 0}, true, true}},
+        {"q4_0:f16=12+0", {KV_TYPE_Q4_0, {KV_TYPE_F16, 12, 0}, false, false}},
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct kv_type_choice got;
@@ -56,6 +58,7 @@ static void test_types_are_read(void **state)
         check(kv_type_read("type_k", cases[i].text, &got, &err), &err);
         assert_int_equal(got.type, cases[i].want.type);
         assert_int_equal(got.force, cases[i].want.force);
+        assert_int_equal(got.centre, cases[i].want.centre);
         assert_int_equal(got.edge.type, cases[i].want.edge.type);
         assert_int_equal(got.edge.first, cases[i].want.edge.first);
         assert_int_equal(got.edge.last, cases[i].want.edge.last);
@@ -92,9 +95,9 @@ static void test_mistakes_are_named(void **state)
             assert_non_null(strstr(err.message, names));
     }
     struct kv_geometry g = mixed;
-    bool force;
+    struct kv_type_choice k;
     pith_error err;
-    assert_int_equal(kv_geometry_read_types(&g, "f16", "turbo3:force", &force, &err), PITH_INVALID);
+    assert_int_equal(kv_geometry_read_types(&g, "f16", "turbo3:force", &k, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "type_v: \"turbo3:force\""));
     g.edge_k.first = 6;
     assert_int_equal(kv_geometry_check(&g, &err), PITH_INVALID);

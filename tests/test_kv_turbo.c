@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "base/half.h"
+#include "cpu/kernels.h"
 #include "kv/wht.h"
 #include "kv_check.h"
 #include "testing.h"
@@ -166,15 +167,29 @@ static const char *text_of(const json_t *object, const char *key)
     return text != NULL ? text : "";
 }
 
-/* A vector of the spec with the table that it was made with. Indices that lie too close to a
-   threshold for f32 are not compared. */
+/* The spec's own way: codes of the group at its length, and a scale that keeps the length. */
+static uint16_t encode_as_spec(const float *x, int32_t group, const float *table, int32_t bits,
+                               uint8_t *code)
+{
+    float row[128], length = (float)sqrt(dot(x, x, group));
+    double square = 0.0;
+    memcpy(row, x, (size_t)group * sizeof(*row));
+    kv_wht(row, group, group, false);
+    pi_kernels()->vec.table_codes(row, group, table, 1 << bits, length, code);
+    for (int32_t i = 0; i < group; i++)
+        square += (double)table[code[i]] * (double)table[code[i]];
+    return pi_f16_from_f32((float)((double)length / sqrt(square)));
+}
+
+/* A vector of the spec with the table that it was made with: rotation, codes, packing and decoding
+   are the spec's. Indices that lie too close to a threshold for f32 are not compared. */
 static void check_vector(const json_t *want, const float *x, const float *table, int32_t bits)
 {
     uint8_t code[128], low[64], high[16];
     float got[128], back[128];
     char hex[136];
     bool sure = json_number_value(json_object_get(want, "min_distance_to_a_threshold")) > 5e-6;
-    uint16_t scale = kv_coded_encode(x, 128, table, bits, true, code);
+    uint16_t scale = encode_as_spec(x, 128, table, bits, code);
     if (!sure)
         return;
     assert_float_equal(sqrt(dot(x, x, 128)), json_number_value(json_object_get(want, "norm")),
@@ -274,31 +289,95 @@ static double distortion(enum kv_type type, int32_t dim, uint32_t index, int32_t
     return sum / n;
 }
 
-/* The spec's figures for 2,000 vectors of 128 dimensions (v3.json, mse_reference), within 5 %, and
-   other head sizes near what their groups' table costs. */
+/* The decoded group in its rotated form. */
+static void decoded(const float *table, uint16_t scale, const uint8_t *code, int32_t n, float *out)
+{
+    for (int32_t i = 0; i < n; i++)
+        out[i] = pi_f32_from_f16(scale) * table[code[i]];
+}
+
+/* The spec's figures for 2,000 vectors of 128 dimensions (v3.json, mse_reference), within 5 %. */
+static void test_distortions_of_spec(void **state)
+{
+    (void)state;
+    static const double reference[] = {0.0091936, 0.033533, 0.118076};
+    for (size_t t = 0; t < PI_LEN(turbo); t++) {
+        const float *table = kv_codec_table(turbo[t], 128);
+        uint64_t rng = 7;
+        double sum = 0.0;
+        for (int i = 0; i < 2000; i++) {
+            float row[128], got[128];
+            uint8_t code[128];
+            for (int32_t d = 0; d < 128; d++)
+                row[d] = gaussian(&rng);
+            uint16_t scale = encode_as_spec(row, 128, table, bits_of(turbo[t]), code);
+            decoded(table, scale, code, 128, got);
+            kv_wht(row, 128, 128, false);
+            sum += square_distance(got, row, 128) / dot(row, row, 128);
+        }
+        assert_true(fabs(sum / 2000 / reference[t] - 1.0) < 0.05);
+    }
+}
+
+/* What searching leaves of the error, within 3 % of figures of numpy in double (4,000 vectors, the
+   same five stretches); q8_0's is the spec's. Other head sizes lie near what their groups' tables
+   cost. */
 static void test_distortions(void **state)
 {
     (void)state;
     static const struct {
         enum kv_type type;
-        double reference;
-    } cases[] = {{KV_TYPE_TURBO2, 0.118076},
-                 {KV_TYPE_TURBO3, 0.033533},
-                 {KV_TYPE_TURBO4, 0.0091936},
-                 {KV_TYPE_Q8_0, 2.8213e-5}};
-    static const int32_t dims[] = {64, 80, 96, 192, 256};
+        double at_128, at_64;
+    } cases[] = {{KV_TYPE_TURBO2, 0.12995, 0.12669},
+                 {KV_TYPE_TURBO3, 0.03296, 0.03074},
+                 {KV_TYPE_TURBO4, 0.00808, 0.00729},
+                 {KV_TYPE_Q8_0, 2.8213e-5, 2.8213e-5}};
+    static const int32_t dims[] = {80, 96, 192, 256};
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         double at_128 = distortion(cases[i].type, 128, KV_INDEX_ROWS, 2000);
-        assert_true(fabs(at_128 / cases[i].reference - 1.0) < 0.05);
+        double at_64 = distortion(cases[i].type, 64, 0, 2000);
+        assert_true(fabs(at_128 / cases[i].at_128 - 1.0) < 0.03);
+        assert_true(fabs(at_64 / cases[i].at_64 - 1.0) < 0.03);
         for (size_t j = 0; j < PI_LEN(dims); j++) {
             if (kv_type_group(cases[i].type, dims[j]) == 0)
                 continue;
             /* Coordinates of short unit vectors are less spread than a Gaussian, which costs less.
              */
             double x = distortion(cases[i].type, dims[j], j % 2 ? KV_INDEX_ROWS : 0, 600);
-            assert_true(x < 1.08 * cases[i].reference && x > 0.6 * cases[i].reference);
+            assert_true(x < 1.08 * cases[i].at_128 && x > 0.45 * cases[i].at_128);
         }
     }
+}
+
+/* Of every group: its direction is no worse than with the spec's codes, its product with what it
+   stands for is that one's square, and its scale is finite. */
+static void test_encoding_is_fitted(void **state)
+{
+    (void)state;
+    uint64_t rng = 13;
+    int32_t better = 0, n = 0;
+    for (size_t t = 0; t < PI_LEN(turbo); t++)
+        for (int32_t group = 16; group <= 128; group *= 2)
+            for (int i = 0; i < 200; i++, n++) {
+                const float *table = kv_codec_table(turbo[t], group);
+                float row[128], got[2][128];
+                uint8_t code[128];
+                double cosine[2], square;
+                for (int32_t d = 0; d < group; d++)
+                    row[d] = gaussian(&rng) * (i % 2 && d == 5 ? 12.0f : 1.0f);
+                uint16_t scale = kv_coded_encode(row, group, table, bits_of(turbo[t]), code);
+                decoded(table, scale, code, group, got[0]);
+                scale = encode_as_spec(row, group, table, bits_of(turbo[t]), code);
+                decoded(table, scale, code, group, got[1]);
+                kv_wht(row, group, group, false);
+                square = dot(row, row, group);
+                for (int k = 0; k < 2; k++)
+                    cosine[k] = dot(row, got[k], group) / sqrt(square * dot(got[k], got[k], group));
+                assert_true(cosine[0] > cosine[1] - 1e-6);
+                better += cosine[0] > cosine[1] + 1e-4;
+                assert_float_equal(dot(row, got[0], group), square, square * 0x1p-10);
+            }
+    assert_true(better > n / 2);
 }
 
 /* What one dimension holds alone costs no more than a Gaussian row: that is what the rotation is
@@ -466,7 +545,9 @@ int main(void)
         cmocka_unit_test(test_rotation_keeps),
         cmocka_unit_test(test_tables_are_lloyd_max),
         cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_distortions_of_spec),
         cmocka_unit_test(test_distortions),
+        cmocka_unit_test(test_encoding_is_fitted),
         cmocka_unit_test(test_one_dimension),
         cmocka_unit_test(test_entries_as_rows),
         cmocka_unit_test(test_wild_bytes),

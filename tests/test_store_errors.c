@@ -1,7 +1,7 @@
 /*
- * What storing costs: errors of Gaussian vectors beside the published ones (TurboQuant+'s formats
- * with the true tables, means over 2,000 vectors of 128), and the listing of types in the public
- * header.
+ * What storing costs: errors of Gaussian vectors, and the listing of types in the public header.
+ * The errors are those of docs/store.md. TurboQuant+ published 0.1181, 0.0336 and 0.0092 for its
+ * own codes and scale, which test_kv_turbo compares.
  */
 #include <math.h>
 #include <string.h>
@@ -60,25 +60,25 @@ static void measure(enum kv_type type, int32_t dim, double *error, double *cosin
     free(x);
 }
 
-static void test_published(void **state)
+static void test_documented(void **state)
 {
     static const struct {
         enum kv_type type;
         double error;
         double cosine;
-    } published[] = {
-        {KV_TYPE_TURBO2, 0.1181, 0.9410},
-        {KV_TYPE_TURBO3, 0.0336, 0.9832},
-        {KV_TYPE_TURBO4, 0.0092, 0.9954},
+    } documented[] = {
+        {KV_TYPE_TURBO2, 0.1300, 0.9408},
+        {KV_TYPE_TURBO3, 0.0330, 0.9839},
+        {KV_TYPE_TURBO4, 0.0081, 0.9960},
         {KV_TYPE_Q8_0, 2.8e-5, 1.0},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof(published) / sizeof(published[0]); i++) {
+    for (size_t i = 0; i < sizeof(documented) / sizeof(documented[0]); i++) {
         double error, cosine;
-        measure(published[i].type, 128, &error, &cosine);
-        if (fabs(error / published[i].error - 1.0) > 0.05 ||
-            fabs(cosine - published[i].cosine) > 1e-3)
-            fail_msg("%s: error %g, cosine %g", kv_type_name(published[i].type), error, cosine);
+        measure(documented[i].type, 128, &error, &cosine);
+        if (fabs(error / documented[i].error - 1.0) > 0.05 ||
+            fabs(cosine - documented[i].cosine) > 1e-3)
+            fail_msg("%s: error %g, cosine %g", kv_type_name(documented[i].type), error, cosine);
     }
 }
 
@@ -131,7 +131,7 @@ static void test_listing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published),
+        cmocka_unit_test(test_documented),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_listing),
     };

@@ -412,6 +412,40 @@ static void check_wht(const struct pi_vec_kernels *k, int32_t n, int32_t start, 
     }
 }
 
+/* Codes against the midpoints one by one, also for numbers that lie on one, and the sums that judge
+   them, for tables of every length. */
+static void check_table(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float x[ROOM], table[16];
+    uint8_t got[ROOM];
+    int32_t n_code = 2 + n % 15;
+    if (n % 16 != 0 || n > 128)
+        return;
+    fill(x, ROOM, 3.0f, rng);
+    for (int32_t c = 0; c < n_code; c++)
+        table[c] = (c > 0 ? table[c - 1] : -1.0f) + 0.05f + fabsf(rng_float(rng)) * 0.2f;
+    for (int32_t round = 0; round < 3; round++) {
+        float length = 1.0f + 0.4f * (float)round, along, own, fit[2];
+        double want[2] = {0, 0};
+        x[start + n / 2] = 0.5f * (table[0] + table[1]) * length;
+        k->table_codes(x + start, n, table, n_code, length, got);
+        for (int32_t i = 0; i < n; i++) {
+            int32_t code = 0;
+            while (code + 1 < n_code &&
+                   x[start + i] >= 0.5f * (table[code] + table[code + 1]) * length)
+                code++;
+            assert_int_equal(got[i], code);
+            want[0] += (double)x[start + i] * (double)table[code];
+            want[1] += (double)table[code] * (double)table[code];
+        }
+        k->table_fit(x + start, n, table, n_code, length, &along, &own);
+        scalar.table_fit(x + start, n, table, n_code, length, &fit[0], &fit[1]);
+        assert_true(along == fit[0] && own == fit[1]);
+        assert_close((double)along, want[0], 1e-4);
+        assert_close((double)own, want[1], 1e-4);
+    }
+}
+
 /* The rotation of a unit vector of shared/spec/vectors/v3.json ("turbo", e0 and the LCG vector):
    its signs are the ones that others have. Then back again, for every group. */
 static void test_rotation(void **state)
@@ -453,6 +487,11 @@ static void test_wht(void **state)
 {
     (void)state;
     for_each(check_wht);
+}
+static void test_table(void **state)
+{
+    (void)state;
+    for_each(check_table);
 }
 static void test_weigh(void **state)
 {
@@ -557,6 +596,7 @@ int main(void)
         cmocka_unit_test(test_long_lowest), cmocka_unit_test(test_distance),
         cmocka_unit_test(test_every_half),  cmocka_unit_test(test_exp),
         cmocka_unit_test(test_wht),         cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_table),
     };
     struct pi_kernels k;
     pi_kernels_fill(PI_CPU_SCALAR, &k);

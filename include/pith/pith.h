@@ -259,8 +259,9 @@ typedef struct pith_engine_params {
     int32_t chunk;      /* most tokens of one pass (default 512) */
     const char *type_k; /* "f32", "f16" (default), "q8_0", "q4_0", "turbo4", "turbo3", "turbo2";
                            with other types in the first and last layers: "turbo2:q8_0=2+2".
-                           docs/store.md describes them */
-    const char *type_v; /* the same */
+                           "q8_0:centre" takes off what a lane's keys have in common; with it go
+                           neither policies nor pith_seq_save. docs/store.md describes them */
+    const char *type_v; /* the same, without centre */
     const char *keep;   /* which entries stay: "NAME:key=value,..."; NULL (default) or "none": all.
                            With a policy and neither kv_bytes nor kv_tokens, the KV memory is what
                            one sequence of the trained context takes under it */

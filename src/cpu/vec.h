@@ -86,6 +86,16 @@ struct pi_vec_kernels {
        Sylvester's order without a factor, by butterflies (a, b) -> (a + b, a - b) of elements 1, 2,
        4, ... n / 2 apart, in this order; the factor is multiplied last. */
     void (*wht)(float *x, int32_t n, const uint32_t *before, const uint32_t *after, float scale);
+    /* The nearest of n_code centroids for each x, ascending in table and each times length: the
+       largest whose midpoint with the one before it, times length, x reaches. n is a multiple of
+       16 up to 128, n_code at most 16. */
+    void (*table_codes)(const float *x, int32_t n, const float *table, int32_t n_code, float length,
+                        uint8_t *code);
+    /* How well they fit: along = sum of x[i] c[i], own = sum of c[i]^2, c the centroids of those
+       codes without length, as sums of steps from table[0] on. Sixteen partial sums as in
+       distance. */
+    void (*table_fit)(const float *x, int32_t n, const float *table, int32_t n_code, float length,
+                      float *along, float *own);
 };
 
 #endif

@@ -486,7 +486,7 @@ static float vec_distance(const float *x, const float *y, int32_t n)
     return s[0];
 }
 
-#define VEC_WHT_MAX 128
+#define VEC_GROUP 128 /* elements of a group */
 
 /* Turns signs as the bits say, n a multiple of 16. */
 static void vec_signs(const float *restrict x, int32_t n, const uint32_t *bits, float scale,
@@ -514,12 +514,66 @@ static void vec_butterflies(const float *restrict x, int32_t n, float *restrict 
 
 static void vec_wht(float *x, int32_t n, const uint32_t *before, const uint32_t *after, float scale)
 {
-    float buffer[2][VEC_WHT_MAX];
+    float buffer[2][VEC_GROUP];
     int32_t from = 0;
     vec_signs(x, n, before, 1.0f, buffer[0]);
     for (int32_t i = 1; i < n; i *= 2, from = 1 - from)
         vec_butterflies(buffer[from], n, buffer[1 - from]);
     vec_signs(buffer[from], n, after, scale, x);
+}
+
+#define VEC_CODES 16 /* of a table at most */
+
+/* bound[k]: what x must reach to be code k. */
+static void vec_bounds(const float *table, int32_t n_code, float length, float *bound)
+{
+    for (int32_t k = 1; k < n_code; k++)
+        bound[k] = 0.5f * (table[k - 1] + table[k]) * length;
+}
+
+/* Loops over elements stand inside those over codes, which compilers make wide. */
+static void vec_table_codes(const float *restrict x, int32_t n, const float *table, int32_t n_code,
+                            float length, uint8_t *restrict code)
+{
+    float bound[VEC_CODES];
+    int32_t count[VEC_GROUP] = {0};
+    vec_bounds(table, n_code, length, bound);
+    for (int32_t k = 1; k < n_code; k++) {
+        float least = bound[k];
+        for (int32_t i = 0; i < n; i++)
+            count[i] += x[i] >= least;
+    }
+    for (int32_t i = 0; i < n; i++)
+        code[i] = (uint8_t)count[i];
+}
+
+/* Sum of a[i] b[i], sixteen partial sums; n is a multiple of 16. */
+static float vec_dot(const float *a, const float *b, int32_t n)
+{
+    float s[VEC_LANES] = {0};
+    for (int32_t i = 0; i + VEC_LANES <= n; i += VEC_LANES)
+        for (int32_t j = 0; j < VEC_LANES; j++)
+            s[j] += a[i + j] * b[i + j];
+    for (int32_t half = VEC_LANES / 2; half > 0; half /= 2)
+        for (int32_t j = 0; j < half; j++)
+            s[j] += s[j + half];
+    return s[0];
+}
+
+static void vec_table_fit(const float *restrict x, int32_t n, const float *table, int32_t n_code,
+                          float length, float *along, float *own)
+{
+    float bound[VEC_CODES], c[VEC_GROUP];
+    vec_bounds(table, n_code, length, bound);
+    for (int32_t i = 0; i < n; i++)
+        c[i] = table[0];
+    for (int32_t k = 1; k < n_code; k++) {
+        float step = table[k] - table[k - 1], least = bound[k];
+        for (int32_t i = 0; i < n; i++)
+            c[i] += x[i] >= least ? step : 0.0f;
+    }
+    *along = vec_dot(x, c, n);
+    *own = vec_dot(c, c, n);
 }
 
 static void vec_init(struct pi_vec_kernels *k)
@@ -540,4 +594,6 @@ static void vec_init(struct pi_vec_kernels *k)
     k->lowest = vec_lowest;
     k->single_lowest = vec_single_lowest;
     k->distance = vec_distance;
+    k->table_codes = vec_table_codes;
+    k->table_fit = vec_table_fit;
 }

@@ -21,6 +21,7 @@ struct plan {
     struct kv_geometry geometry;
     struct kv_geometry given; /* with the types that were asked for */
     bool k_replaced;          /* K's are others */
+    bool centre;              /* keys are stored less what those of a lane have in common */
     int64_t kv_bytes;
     int32_t n_thread;
     int32_t chunk;
@@ -43,10 +44,11 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
                                 struct plan *out, pith_error *err)
 {
     struct kv_geometry *g = &out->geometry;
-    bool force = false;
-    PI_TRY(kv_geometry_read_types(g, params->type_k, params->type_v, &force, err));
+    struct kv_type_choice k;
+    PI_TRY(kv_geometry_read_types(g, params->type_k, params->type_v, &k, err));
     out->given = *g;
-    if (force || hp->n_head / hp->n_head_kv < PITH_SHARED_KEYS)
+    out->centre = k.centre;
+    if (k.force || hp->n_head / hp->n_head_kv < PITH_SHARED_KEYS)
         return PITH_OK;
     out->k_replaced = kv_type_is_rotated(g->type_k) || kv_type_is_rotated(g->edge_k.type);
     if (out->k_replaced && kv_type_group(KV_TYPE_Q8_0, hp->dim_k) == 0)
@@ -60,6 +62,24 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
         g->type_k = KV_TYPE_Q8_0;
     if (kv_type_is_rotated(g->edge_k.type))
         g->edge_k.type = KV_TYPE_Q8_0;
+    return PITH_OK;
+}
+
+/* Who looks at keys would see them without their centre, and who reads a page at other positions
+   turns queries, whose products with the centre are then others. */
+static pith_status check_centre(const struct plan *p, pith_error *err)
+{
+    const struct policy_set *set = &p->policies;
+    const char *verb = set->keep.policy != NULL          ? "keep"
+                       : set->read.policy != NULL        ? "read"
+                       : set->recall.kind != RECALL_NONE ? "recall"
+                       : set->share.kind != SHARE_NONE   ? "share"
+                                                         : NULL;
+    if (p->centre && verb != NULL)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "%s: its policies need whole keys, and type_k's centre stores them less "
+                       "their mean",
+                       verb);
     return PITH_OK;
 }
 
@@ -124,6 +144,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(choose_types(hp, params, out, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(choose_policies(params, &out->geometry, policies, err));
+    PI_TRY(check_centre(out, err));
     out->kv_bytes = bytes_at(out, hp->n_ctx_train);
     if (params->kv_tokens > 0)
         out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens);
@@ -180,6 +201,7 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     e->model = model;
     e->chunk = plan.chunk;
     e->n_thread = plan.n_thread;
+    e->centre = plan.centre;
     if (plan.k_replaced)
         pi_log(PITH_LOG_INFO, "type_k=%s given=%s query_heads=%d kv_heads=%d",
                kv_type_name(plan.geometry.type_k), kv_type_name(plan.given.type_k),
@@ -187,6 +209,8 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     pith_status status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
     if (status == PITH_OK)
         status = pi_pass_create(model, &plan.geometry, plan.chunk, plan.n_thread, &e->pass, err);
+    if (status == PITH_OK && plan.centre)
+        status = pi_pass_centre(e->pass, err);
     const char *keep = params != NULL && params->keep != NULL ? params->keep : "";
     e->keep_text = pi_mem_strndup(PI_MEM_OTHER, keep, strlen(keep));
     if (status == PITH_OK && e->keep_text == NULL)

@@ -70,6 +70,7 @@ struct pith_engine {
     char *keep_text;                /* the policy as it was given, owned; "" for the full cache */
     int32_t chunk;
     int32_t n_thread;
+    bool centre; /* stored keys lack what those of a lane have in common */
     struct pi_pass_item *pass_item; /* [chunk] items of the running pass */
     int32_t *batch_of;              /* [chunk] item of the batch that a pass item comes from */
     int32_t *step_of;               /* [chunk] number of a pass item among its steps, -1: no step */

@@ -45,8 +45,11 @@ static pith_status make_geometry(const struct pi_replay_shape *shape, struct kv_
                               .dim_k = shape->dim_k,
                               .dim_v = shape->dim_v,
                               .page_len = shape->page_len};
-    bool force; /* there is no model whose heads could speak against a type */
-    PI_TRY(kv_geometry_read_types(g, shape->type_k, shape->type_v, &force, err));
+    struct kv_type_choice k; /* there is no model whose heads could speak against a type */
+    PI_TRY(kv_geometry_read_types(g, shape->type_k, shape->type_v, &k, err));
+    if (k.centre)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "type_k: centre is computed from a model's key bias, which records lack");
     return kv_geometry_check(g, err);
 }
 

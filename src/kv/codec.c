@@ -189,7 +189,7 @@ static pith_status read_edge(const char *field, const char *text, const char *pa
     if (equal == NULL)
         return pi_fail(err, PITH_INVALID,
                        "%s: \"%.64s\": \"%.32s\" is neither TYPE=FIRST+LAST, another type in so "
-                       "many layers at both ends, nor for K \"force\"",
+                       "many layers at both ends, nor for K \"force\" or \"centre\"",
                        field, text, part);
     out->type = find_part(part, (size_t)(equal - part));
     if (out->type == KV_N_TYPE)
@@ -217,25 +217,32 @@ pith_status kv_type_read(const char *field, const char *text, struct kv_type_cho
         out->force = true;
         rest += 6;
     }
+    if (strncmp(rest, ":centre", 7) == 0 && (rest[7] == '\0' || rest[7] == ':')) {
+        out->centre = true;
+        rest += 7;
+    }
     return *rest == '\0' ? PITH_OK : read_edge(field, text, rest + 1, &out->edge, err);
 }
 
 pith_status kv_geometry_read_types(struct kv_geometry *g, const char *type_k, const char *type_v,
-                                   bool *force, pith_error *err)
+                                   struct kv_type_choice *k, pith_error *err)
 {
-    struct kv_type_choice k, v;
-    PI_TRY(kv_type_read("type_k", type_k, &k, err));
+    struct kv_type_choice v;
+    PI_TRY(kv_type_read("type_k", type_k, k, err));
     PI_TRY(kv_type_read("type_v", type_v, &v, err));
     if (v.force)
         return pi_fail(err, PITH_INVALID,
                        "type_v: \"%.64s\": values are stored as they are asked for, force is for "
                        "keys",
                        type_v);
-    g->type_k = k.type;
-    g->edge_k = k.edge;
+    if (v.centre)
+        return pi_fail(err, PITH_INVALID,
+                       "type_v: \"%.64s\": centre is for keys, whose scores it leaves as they are",
+                       type_v);
+    g->type_k = k->type;
+    g->edge_k = k->edge;
     g->type_v = v.type;
     g->edge_v = v.edge;
-    *force = k.force;
     return PITH_OK;
 }
 

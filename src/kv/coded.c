@@ -6,8 +6,8 @@
  *
  * The turbo types are those of TurboQuant ("TurboQuant: Online Vector Quantization with
  * Near-optimal Distortion Rate", arXiv 2504.19874, section 3.1), with a signed Walsh-Hadamard
- * transform in the place of a dense rotation, groups in the place of whole rows, and a scale that
- * gives the stored group the length of the original (norm correction). q4_0 is ggml's.
+ * transform in the place of a dense rotation, groups in the place of whole rows, and codes and a
+ * scale that are searched for (kv_coded_encode). q4_0 is ggml's.
  */
 #include <math.h>
 
@@ -131,42 +131,41 @@ static inline float clean(float x, float limit)
     return x == x ? y : 0.0f;
 }
 
-/* The largest code whose lower bound x reaches: the number of midpoints between centroids that are
-   not above it, each times the norm instead of x divided by it. */
-static void find_codes(const float *restrict x, int32_t group, const float *centroid, int32_t bits,
-                       float norm, uint8_t *restrict code)
-{
-    int32_t count[KV_CODEC_MAX] = {0};
-    for (int32_t c = 1; c < 1 << bits; c++) {
-        float bound = 0.5f * (centroid[c - 1] + centroid[c]) * norm;
-        for (int32_t i = 0; i < group; i++)
-            count[i] += x[i] >= bound;
-    }
-    for (int32_t i = 0; i < group; i++)
-        code[i] = (uint8_t)count[i];
-}
-
 /*
- * With n = |x|, r = rotated x: code = nearest centroid of r / n, c the centroids of the codes, and
- * scale = n / |c|, so that the stored group is as long as x (spec of turbo3, "norm correction").
+ * With r = rotated x and n = |x|, codes are the nearest centroids of r / (n t), for the stretch t
+ * of which the direction is least wrong, <r, c>^2 / |c|^2 largest: a short group is not quite
+ * Gaussian, and one with a large coordinate wants a wider table. t = 1 gives the spec's codes. The
+ * scale is n^2 / <r, c>, with which the stored group has the length of x along x: what it adds up
+ * to over many entries, or multiplied by a query, is then neither too long nor too short. (The
+ * spec's, n / |c|, has the length of x but along another direction, and shortens sums.) EDEN
+ * (Vargaftik et al., ICML 2022, section 3) has this scale.
  */
 uint16_t kv_coded_encode(const float *x, int32_t group, const float *centroid, int32_t bits,
-                         bool turn, uint8_t *code)
+                         uint8_t *code)
 {
+    static const float stretch[] = {1.0f, 0.8f, 0.9f, 1.1f, 1.2f};
     float row[KV_CODEC_MAX];
-    double (*sum)(const float *, int32_t, double, bool) = pi_kernels()->vec.sum;
+    float best = 1.0f;
+    float xc = 0.0f, most = -1.0f;
+    const struct pi_vec_kernels *vec = &pi_kernels()->vec;
     for (int32_t i = 0; i < group; i++)
         row[i] = clean(x[i], F16_MAX);
-    float norm = (float)sqrt(sum(row, group, 0.0, true));
-    if (turn)
-        kv_wht(row, group, group, false);
-    find_codes(row, group, centroid, bits, norm, code);
+    double square = vec->sum(row, group, 0.0, true);
+    float norm = (float)sqrt(square);
+    kv_wht(row, group, group, false);
+    for (size_t s = 0; s < PI_LEN(stretch); s++) {
+        float along, own;
+        vec->table_fit(row, group, centroid, 1 << bits, norm * stretch[s], &along, &own);
+        if (along * along <= most * own)
+            continue;
+        most = along * along / own;
+        xc = along;
+        best = stretch[s];
+    }
+    vec->table_codes(row, group, centroid, 1 << bits, norm * best, code);
     if (norm <= LEAST_NORM)
         return 0;
-    for (int32_t i = 0; i < group; i++)
-        row[i] = centroid[code[i]];
-    float length = (float)sqrt(sum(row, group, 0.0, true));
-    float scale = length > LEAST_NORM ? norm / length : norm;
+    float scale = (float)(square / (double)xc);
     return pi_f16_from_f32(scale < F16_MAX ? scale : F16_MAX);
 }
 
@@ -176,7 +175,7 @@ static void encode(const float *x, int32_t n, int32_t group, enum kv_type type, 
     const float *centroid = kv_codec_table(type, group);
     uint8_t code[KV_CODEC_MAX];
     for (int32_t d = 0; d < n; d += group)
-        out->scale[d / group] = kv_coded_encode(x + d, group, centroid, bits, true, code + d);
+        out->scale[d / group] = kv_coded_encode(x + d, group, centroid, bits, code + d);
     kv_codes_pack(code, n, bits, out->low, out->high);
 }
 

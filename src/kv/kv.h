@@ -70,19 +70,21 @@ enum kv_type kv_type_find(const char *name);
 const char *kv_type_name(enum kv_type type);
 const char *kv_type_summary(enum kv_type type); /* one line */
 /* What a geometry's field for K or V is given as: TYPE[:EDGE=FIRST+LAST], that is another type in
-   so many layers at both ends, and for K also ":force" behind TYPE, which engines look at. */
+   so many layers at both ends, and for K also ":force" and ":centre" behind TYPE, in this order,
+   which engines look at. */
 struct kv_type_choice {
     enum kv_type type;
     struct kv_edge edge;
     bool force;
+    bool centre;
 };
 /* The value of a field; NULL is f16. INVALID, one sentence that names the field and the value. */
 pith_status kv_type_read(const char *field, const char *text, struct kv_type_choice *out,
                          pith_error *err);
-/* The types of a geometry from the values of type_k and type_v; *force: whether K's says so, which
-   V's must not. INVALID, as above. */
+/* The types of a geometry from the values of type_k and type_v; *k: the choice of K, whose force
+   and centre V's must not have. INVALID, as above. */
 pith_status kv_geometry_read_types(struct kv_geometry *g, const char *type_k, const char *type_v,
-                                   bool *force, pith_error *err);
+                                   struct kv_type_choice *k, pith_error *err);
 bool kv_type_is_rotated(enum kv_type type);
 /* Dimensions that share a scale in a head of a size: 32 of q8_0 and q4_0, of the turbo types the
    largest power of two that divides the head size, 128 at most; 1 where there are no scales. 0 for

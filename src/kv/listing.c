@@ -47,6 +47,6 @@ double pith_store_bits(int32_t i, int32_t head_dim)
 pith_status pith_store_check(const char *type_k, const char *type_v, pith_error *err)
 {
     struct kv_geometry unused = {0};
-    bool force;
-    return kv_geometry_read_types(&unused, type_k, type_v, &force, err);
+    struct kv_type_choice k;
+    return kv_geometry_read_types(&unused, type_k, type_v, &k, err);
 }

@@ -508,10 +508,10 @@ extern const struct kv_codec kv_codecs[KV_N_TYPE];
    over and over; constant. NULL for types without. */
 const float *kv_codec_table(enum kv_type type, int32_t group);
 
-/* The way of the types with tables, q4_0 aside. centroid [1 << bits] ascends; turn: whether the
-   group is rotated first. One group. */
+/* One group of the rotated types, encoded: codes [group] and the scale as f16. centroid [1 << bits]
+   ascends. */
 uint16_t kv_coded_encode(const float *x, int32_t group, const float *centroid, int32_t bits,
-                         bool turn, uint8_t *code);
+                         uint8_t *code);
 /* Codes [n], n a multiple of 8, to planes and back. high is NULL but for codes of 3 bits. */
 void kv_codes_pack(const uint8_t *code, int32_t n, int32_t bits, uint8_t *low, uint8_t *high);
 void kv_codes_unpack(const uint8_t *low, const uint8_t *high, int32_t n, int32_t bits,

@@ -34,6 +34,22 @@ static void show_written(const struct pi_pass *pass, int32_t i, int32_t head, in
     pass->writer.written(pass->writer.user, &w);
 }
 
+/* Takes the centre off an item's keys of a head, where there is one. Nobody sees these rows again.
+ */
+static void take_centre_off(const struct pi_pass *pass, int32_t i, int32_t head)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t dim = (size_t)hp->dim_k, stride = (size_t)hp->n_head_kv * dim;
+    if (pass->centre == NULL)
+        return;
+    const float *m = pass->centre + (size_t)pass->l * stride + (size_t)head * dim;
+    for (int32_t t = 0; t < pass->items[i].n_tok; t++) {
+        float *k = pass->k + (size_t)(pass->row0[i] + t) * stride + (size_t)head * dim;
+        for (size_t d = 0; d < dim; d++)
+            k[d] -= m[d];
+    }
+}
+
 static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
 {
     const struct pi_hparams *hp = &pass->model->hp;
@@ -45,6 +61,7 @@ static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
     int32_t slot = aim >= 0 ? aim : kv_lane_len(item->kv, pass->l, head);
     if (pass->n_watched > 0)
         pass->slot[(size_t)i * (size_t)hp->n_head_kv + (size_t)head] = slot;
+    take_centre_off(pass, i, head);
     kv_seq_append(item->kv, pass->l, head, item->pos0, item->n_tok,
                   pass->k + row * k_stride + (size_t)head * hp->dim_k, k_stride,
                   pass->v + row * v_stride + (size_t)head * hp->dim_v, v_stride);

@@ -5,6 +5,7 @@
  * results depend neither on the number of threads nor on which tokens share the pass.
  */
 
+#include "model/centre.h"
 #include "model/pass.h"
 
 /* ---- how many threads ---- */
@@ -402,11 +403,17 @@ void pi_pass_free(struct pi_pass *pass)
         return;
     void *const parts[] = {pass->x,         pass->h,         pass->block,   pass->act_q,
                            pass->act_scale, pass->act_sum16, pass->rope_cs, pass->item_of,
-                           pass->token_of,  pass->row0,      pass->scratch, pass->q_pre};
+                           pass->token_of,  pass->row0,      pass->scratch, pass->q_pre,
+                           pass->centre};
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
     pi_pass_attention_free(pass);
     pi_mem_free(pass);
+}
+
+pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err)
+{
+    return pi_centre_create(pass->model, &pass->centre, err);
 }
 
 pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user, pith_error *err)

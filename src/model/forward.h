@@ -146,6 +146,9 @@ pith_status pi_pass_create(const struct pith_model *model, const struct kv_geome
                            pith_error *err);
 void pi_pass_free(struct pi_pass *pass);
 
+/* From now on keys are stored less their lane's centre (centre.h). UNSUPPORTED, NOMEM. */
+pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err);
+
 /* From now on fn sees every layer of every item, layers in order and items in order within a layer;
    NULL ends it. What queries were before rope costs memory of its own meanwhile: NOMEM, and nothing
    has changed then. No pass may be running. */

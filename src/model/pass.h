@@ -35,6 +35,7 @@ struct pi_pass {
     float *q;            /* [max_tok][n_head][dim_k] */
     float *k;            /* [max_tok][n_head_kv][dim_k] */
     float *v;            /* [max_tok][n_head_kv][dim_v] */
+    float *centre;       /* [n_layer][n_head_kv][dim_k] of stored keys (centre.h); NULL: 0 */
     float *att;          /* [max_tok][n_head][dim_v] */
     float *gate;         /* [max_tok][n_ff]; shares memory with q, k, v and att */
     float *up;           /* [max_tok][n_ff] */

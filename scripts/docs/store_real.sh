@@ -1,0 +1,71 @@
+#!/bin/bash
+# Measures the table "On real models" of docs/store.md: pairs of storage types on real models.
+#   scripts/docs/store_real.sh DIR_OF_MODELS DIR_OF_DATA OUT
+# DIR_OF_MODELS is a folder of scripts/models.sh; DIR_OF_DATA has text/wiki.test.raw. Each cell is
+# one JSON file in OUT, written when it is complete: started again, the script goes on where it
+# stopped. A cell that fails leaves its sentence in NAME.err and is tried again only with RETRY=1.
+# scripts/docs/store_table.py OUT prints the table. Subsets by environment, each a list of words:
+#   MODELS="smollm2 coder-0.5b"   TASKS="perplexity facts"   PAIRS="q8_0/turbo4 q4_0/q4_0 ..."
+#   CHUNKS="8 4" (of MODELS in turn)   TEXTS=2 LENGTH=2048 SEED=3 THREADS=2 PITH=build/cli/pith
+# Perplexity is paired token by token with f16 for both. Keys in a turbo type are forced, since the
+# asymmetric rule would turn some of them into q8_0.
+set -euo pipefail
+if [ $# -ne 3 ]; then
+    echo "usage: scripts/docs/store_real.sh DIR_OF_MODELS DIR_OF_DATA OUT" >&2
+    exit 2
+fi
+root=$(cd "$(dirname "$0")/../.." && pwd)
+models=$1 data=$2 out=$3
+MODELS=${MODELS:-smollm2 coder-0.5b}
+TASKS=${TASKS:-perplexity facts}
+PAIRS=${PAIRS:-f16/f16 q8_0/q8_0 q8_0/turbo4 q8_0/turbo3 q8_0/turbo3:q8_0=4+0 q8_0/turbo2 q4_0/q4_0 turbo4/turbo4 turbo3/turbo3}
+read -ra CHUNKS <<<"${CHUNKS:-8 4}"
+TEXTS=${TEXTS:-2} LENGTH=${LENGTH:-2048} SEED=${SEED:-3} THREADS=${THREADS:-2}
+PITH=${PITH:-$root/build/cli/pith}
+mkdir -p "$out"
+
+file_of() {
+    case $1 in
+    smollm2) echo "$models/smollm2-135m-instruct-q4_1.gguf" ;;
+    coder-0.5b) echo "$models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf" ;;
+    coder-1.5b) echo "$models/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf" ;;
+    *) echo "store_real.sh: there is no model \"$1\", only smollm2, coder-0.5b, coder-1.5b" >&2; exit 2 ;;
+    esac
+}
+
+# run_cell NAME TASK MODEL CHUNKS K V
+run_cell() {
+    local name=$1 task=$2 model=$3 chunks=$4 k=$5 v=$6 arguments
+    [[ $k != turbo* ]] || k=${k:0:6}:force${k:6}
+    case $task in
+    perplexity) arguments=(-c 1024 --chunks "$chunks" --reference-type f16) ;;
+    facts) arguments=(-n "$LENGTH" --texts "$TEXTS" --chat --no-paired --seed "$SEED") ;;
+    *) echo "store_real.sh: there is no task \"$task\", only perplexity, facts" >&2; exit 2 ;;
+    esac
+    if "$PITH" eval "$task" -m "$model" -f "$data/text/wiki.test.raw" "${arguments[@]}" \
+        -t "$THREADS" -ctk "$k" -ctv "$v" --json "$out/$name.new" >/dev/null 2>"$out/$name.log"; then
+        mv "$out/$name.new" "$out/$name.json"
+        rm -f "$out/$name.log" "$out/$name.err"
+    else
+        [ $? -ne 130 ] || exit 130
+        tail -n 1 "$out/$name.log" >"$out/$name.err"
+        rm -f "$out/$name.log" "$out/$name.new"
+        echo "store_real.sh: $name: $(cat "$out/$name.err")" >&2
+    fi
+}
+
+at=0
+for m in $MODELS; do
+    file=$(file_of "$m")
+    [ -e "$file" ] || { echo "store_real.sh: $file is not there: scripts/models.sh $models $m" >&2; exit 1; }
+    for t in $TASKS; do
+        for pair in $PAIRS; do
+            name=$m.$t.${pair%%/*}.${pair#*/}
+            [ ! -s "$out/$name.json" ] || continue
+            [ ! -e "$out/$name.err" ] || [ -n "${RETRY:-}" ] || continue
+            echo "store_real.sh: $name" >&2
+            run_cell "$name" "$t" "$file" "${CHUNKS[at]:-4}" "${pair%%/*}" "${pair#*/}" </dev/null
+        done
+    done
+    at=$((at + 1))
+done
