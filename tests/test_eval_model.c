@@ -213,7 +213,8 @@ static void test_thinking_template(void **state)
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    write_with_template(path, "<|im_start|>assistant\\n<think>\\n' split('</think>')[-1]");
+    write_with_template(path, "{% for m in messages %}{{ m.content.split('</think>')[-1] }}"
+                              "{% endfor %}{{ '<|im_start|>assistant\\n<think>\\n' -}}");
     pith_model *model = NULL;
     pith_error err;
     if (pith_model_load(path, NULL, &model, &err) != PITH_OK)

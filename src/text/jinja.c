@@ -7,8 +7,9 @@
 #include "base/mem.h"
 #include "text/jinja_run.h"
 
-#define TEMPLATE_MAX ((size_t)4 << 20) /* bytes of a template's text; real ones have 20 thousand   \
-                                        */
+#define TEMPLATE_MAX                                                                               \
+    ((size_t)4 << 20) /* bytes of a template's text; real ones have 20 thousand                    \
+                       */
 
 struct jinja_template {
     struct jinja_heap heap;
@@ -78,7 +79,9 @@ pith_status jinja_render(const struct jinja_template *t, jinja_fill_fn *fill, vo
     jinja_limits_default(&limits);
     jinja_heap_init(&h, given->limits != NULL ? given->limits : &limits);
     struct jinja_buf b = {.h = &h, .limit = h.limits.output};
-    struct jinja_run r = {.h = &h, .names = t->tree.names, .out = &b, .now = given->now};
+    struct jinja_run r = {.h = &h, .names = t->tree.names, .out = &b};
+    r.now = given->now != NULL ? given->now : given->call_now;
+    r.has_clock = given->now != NULL;
     r.globals = jinja_dict_new(&h);
     r.scope = jinja_scope_new(&r, NULL);
     if (!jinja_failed(&h))

@@ -25,7 +25,8 @@ struct jinja_text {
 };
 
 struct jinja_given {
-    const int64_t *now;                /* seconds since 1970 for strftime_now; NULL: it is absent */
+    const int64_t *now;      /* seconds since 1970 for strftime_now; NULL: it is absent */
+    const int64_t *call_now; /* for templates that call it all the same; NULL: they fail */
     const struct jinja_limits *limits; /* NULL: the usual ones */
 };
 

@@ -28,7 +28,7 @@ static struct jinja_value eval_name(struct jinja_run *r, const struct jinja_node
     if (value != NULL)
         return *value;
     const struct jinja_builtin *row = jinja_find_function(node->name);
-    if (row != NULL && (r->now != NULL || !jinja_str_is(node->name, "strftime_now")))
+    if (row != NULL && (r->has_clock || !jinja_str_is(node->name, "strftime_now")))
         return (struct jinja_value){.kind = JINJA_FUNCTION, .u.builtin = row};
     return (struct jinja_value){.kind = JINJA_UNDEFINED, .u.s = node->name};
 }
@@ -173,9 +173,20 @@ struct jinja_value jinja_call(struct jinja_run *r, struct jinja_value callee,
     }
 }
 
+/* Who calls the clock without asking gets what the caller has for that. */
+static struct jinja_value find_clock(struct jinja_run *r, const struct jinja_node *node,
+                                     struct jinja_value callee)
+{
+    if (callee.kind != JINJA_UNDEFINED || r->now == NULL || node->kind != JINJA_N_NAME ||
+        !jinja_str_is(node->name, "strftime_now"))
+        return callee;
+    return (struct jinja_value){.kind = JINJA_FUNCTION,
+                                .u.builtin = jinja_find_function(node->name)};
+}
+
 static struct jinja_value eval_call(struct jinja_run *r, const struct jinja_node *node)
 {
-    struct jinja_value callee = jinja_eval(r, node->a);
+    struct jinja_value callee = find_clock(r, node->a, jinja_eval(r, node->a));
     const struct jinja_args args = jinja_eval_args(r, node->b, (struct jinja_value){0});
     return jinja_call(r, callee, &args);
 }

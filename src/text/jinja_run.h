@@ -40,6 +40,7 @@ struct jinja_run {
     struct jinja_buf *out;
     enum jinja_flow flow;
     const int64_t *now; /* seconds since 1970, local; NULL: no strftime_now */
+    bool has_clock;     /* strftime_now is there for those that ask */
     bool asked_thinking;
 };
 
