@@ -120,6 +120,7 @@ static void test_strings(void **state)
         {"{{ 'a\\nb\\n\\nc'|indent(2) }}|{{ 'a\\nb'|indent(2, true) }}", "a\n  b\n\n  c|  a\n  b"},
         {"{{ '12'.isdigit() }} {{ ''.isdigit() }} {{ 'Ab'.isalpha() }} {{ 'AB'.isupper() }}",
          "True False True True"},
+        {"{{ ' a-b, c_d '|wordcount }} {{ '[]'|wordcount }}", "3 0"},
         {"{{ 'abc'|center(7) }}|{{ 'a'.ljust(3) }}|{{ '7'.zfill(3) }}|{{ 'abc'|reverse }}",
          "  abc  |a  |007|cba"});
 }
@@ -176,6 +177,7 @@ static void test_lists(void **state)
         {"{{ [[1, 2], [3]]|map('length')|join(',') }} {{ [1, 2]|join }}", "2,1 12"},
         {"{{ {1: 'a', true: 'b', 'x': []} }} {{ dict(a=1, **{'b': 2}) }}",
          "{1: 'b', 'x': []} {'a': 1, 'b': 2}"},
+        {"{{ [{'n': 1}, {}]|sort(attribute='x')|length }} {{ [true]|sum|round(1) }}", "2 1"},
         {"{{ [1, 2].index(2) }} {{ [1, 1].count(1) }} {{ 'abc'|list }}", "1 2 ['a', 'b', 'c']"});
 }
 
@@ -305,6 +307,8 @@ static void test_failures(void **state)
         {"{{ [1, 'a']|sort }}", "not supported between"},
         {"{{ range(1000000) }}", "Range too big"},
         {"{{ [1][::0] }}", "slice step cannot be zero"},
+        {"{{ i[1:] }}", "'i' is undefined"},
+        {"{{ {}.x|int }}", "'dict object' has no attribute 'x'"},
         {"{{ 5() }}", "'int' object is not callable"},
         {"{{ '%d' % 'x' }}", "a number is required"},
         {"{{ '%s %s' % 'x' }}", "not enough arguments"},

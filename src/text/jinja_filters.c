@@ -155,11 +155,21 @@ static struct jinja_value filter_center(ROW)
     return jinja_call_builtin(r, jinja_find_method(JINJA_STR, &name), text, &args);
 }
 
+/* Runs of letters, digits and _; what is beyond ASCII counts as a letter. */
 static struct jinja_value filter_wordcount(ROW)
 {
     UNUSED;
-    struct jinja_value words = jinja_split(r->h, jinja_to_str(r->h, self), NULL, -1);
-    return jinja_int(jinja_failed(r->h) ? 0 : (int64_t)words.u.list->n);
+    const struct jinja_str *s = jinja_to_str(r->h, self);
+    int64_t n = 0;
+    bool within = false;
+    for (size_t i = 0; i < s->len && jinja_charge(r->h, i % 64 == 0); i++) {
+        char c = s->data[i], low = (char)(c | 0x20);
+        bool word =
+            (c >= '0' && c <= '9') || (low >= 'a' && low <= 'z') || c == '_' || (uint8_t)c >= 0x80;
+        n += word && !within;
+        within = word;
+    }
+    return jinja_int(n);
 }
 
 /* ---- default, length ---- */
@@ -247,6 +257,8 @@ static struct jinja_value filter_int(ROW)
     if (base < 2 || base > 36)
         jinja_fail(r->h, PITH_INVALID, "chat template: int: base %lld is not between 2 and 36",
                    (long long)base);
+    if (self.kind == JINJA_UNDEFINED)
+        jinja_fail_undefined(r->h, self);
     if (jinja_failed(r->h) || self.kind == JINJA_BIG)
         return self;
     if (self.kind == JINJA_FLOAT)
@@ -264,6 +276,8 @@ static struct jinja_value filter_float(ROW)
 {
     UNUSED;
     double f = 0;
+    if (self.kind == JINJA_UNDEFINED)
+        jinja_fail_undefined(r->h, self);
     if (jinja_is_number(self))
         return jinja_float(jinja_number(self));
     if (self.kind == JINJA_STR && read_float(r, self.u.s, &f))
@@ -317,7 +331,8 @@ static struct jinja_value filter_round(ROW)
     if (method != NULL && !up && !down && !jinja_str_is(method, "common"))
         jinja_fail(r->h, PITH_INVALID, "chat template: method must be common, ceil or floor");
     if (!up && !down)
-        return self.kind == JINJA_FLOAT ? jinja_float(round_common(self.u.f, precision)) : self;
+        return self.kind == JINJA_FLOAT ? jinja_float(round_common(self.u.f, precision))
+                                        : jinja_int(jinja_whole(self));
     double scale = pow(10, (double)precision), f = jinja_number(self) * scale;
     return jinja_float((up ? ceil(f) : floor(f)) / scale);
 }

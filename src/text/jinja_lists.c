@@ -66,15 +66,18 @@ static struct jinja_value sorted(struct jinja_run *r, struct jinja_pair *pair, s
     return list;
 }
 
-/* By one attribute, or by several with commas between. */
+/* A list, as jinja2 makes it: by an attribute, by several with commas between, or by the item. So
+   what is undefined twice is equal, and nothing fails. */
 static struct jinja_value attributes_key(struct jinja_run *r, struct jinja_value item,
                                          struct jinja_value attribute, bool case_sensitive)
 {
     const struct jinja_str comma = {.data = ",", .len = 1};
-    if (attribute.kind != JINJA_STR || jinja_str_find(r->h, attribute.u.s, &comma, 0) == SIZE_MAX)
-        return sort_key(r, item, attribute, case_sensitive);
-    struct jinja_value key = jinja_list_new(r->h, JINJA_LIST, 0);
-    struct jinja_value names = jinja_split(r->h, attribute.u.s, &comma, -1);
+    struct jinja_value key = jinja_list_new(r->h, JINJA_LIST, 1), names = key;
+    if (attribute.kind != JINJA_STR) {
+        jinja_list_add(r->h, key, sort_key(r, item, attribute, case_sensitive));
+        return key;
+    }
+    names = jinja_split(r->h, attribute.u.s, &comma, -1);
     for (size_t i = 0; !jinja_failed(r->h) && i < names.u.list->n; i++)
         jinja_list_add(r->h, key, sort_key(r, item, names.u.list->item[i], case_sensitive));
     return key;

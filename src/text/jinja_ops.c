@@ -324,14 +324,20 @@ struct jinja_value jinja_slice(struct jinja_run *r, struct jinja_value of,
     size_t n_item;
     bool known = of.kind == JINJA_STR || of.kind == JINJA_LIST || of.kind == JINJA_TUPLE ||
                  of.kind == JINJA_RANGE;
-    for (int i = 0; i < 3; i++)
-        known = known && (bound[i].kind == JINJA_NONE || is_whole(bound[i]));
-    if (jinja_failed(r->h) || of.kind == JINJA_UNDEFINED)
+    if (of.kind == JINJA_UNDEFINED)
         jinja_fail_undefined(r->h, of);
-    int64_t step = known && bound[2].kind != JINJA_NONE ? jinja_whole(bound[2]) : 1;
+    else if (!known)
+        jinja_fail(r->h, PITH_INVALID, "chat template: '%s' object is not subscriptable",
+                   jinja_type(of));
+    for (int i = 0; i < 3; i++)
+        if (bound[i].kind != JINJA_NONE && !is_whole(bound[i]))
+            jinja_fail(r->h, PITH_INVALID, "chat template: slice indices must be integers");
+    if (jinja_failed(r->h))
+        return jinja_undefined();
+    int64_t step = bound[2].kind != JINJA_NONE ? jinja_whole(bound[2]) : 1;
     if (step == 0)
         jinja_fail(r->h, PITH_INVALID, "chat template: slice step cannot be zero");
-    if (!known || jinja_failed(r->h))
+    if (jinja_failed(r->h))
         return jinja_undefined();
     jinja_length(of, &n_item);
     int64_t n = (int64_t)n_item, low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
