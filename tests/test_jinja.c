@@ -387,9 +387,11 @@ static void test_limits(void **state)
     (void)state;
     struct jinja_limits l;
     jinja_limits_default(&l);
+    l.steps = 1000000;
     limited(
         "{% set q = range(9999)|list %}{% for a in q %}{% for b in q %}x{% endfor %}{% endfor %}",
         l, "steps");
+    jinja_limits_default(&l);
     limited("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", l, "nested deeper");
     limited("{% set n = namespace() %}{% set n.n = n %}{{ n }}", l, "nested deeper");
     limited(

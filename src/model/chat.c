@@ -1,11 +1,9 @@
 /*
  * chat.c - a conversation as the variables of a template, and the prompt that comes out. Contents
- * are a user's text, whose turn it ever is; roles, BOS and EOS are the template's. It knows no
+ * are a user's text in any turn; roles, BOS and EOS are the template's. It knows no
  * model and no tokenizer.
  */
 #include "model/chat.h"
-
-#include <stdio.h>
 
 #include "base/mem.h"
 #include "text/jinja_json.h"

@@ -28,6 +28,12 @@ struct jinja_args {
 typedef struct jinja_value jinja_fn(struct jinja_run *r, struct jinja_value self,
                                     const struct jinja_value *arg, const struct jinja_args *rest);
 
+/* The parameters of a row's function, and that it may leave some alone. */
+#define JINJA_ROW                                                                                  \
+    struct jinja_run *r, struct jinja_value self, const struct jinja_value *arg,                   \
+        const struct jinja_args *rest
+#define JINJA_UNUSED (void)r, (void)self, (void)arg, (void)rest
+
 struct jinja_builtin {
     const char *name;
     jinja_fn *fn;

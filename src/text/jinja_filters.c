@@ -10,35 +10,30 @@
 #include "text/jinja_json.h"
 #include "text/jinja_run.h"
 
-#define ROW                                                                                        \
-    struct jinja_run *r, struct jinja_value self, const struct jinja_value *arg,                   \
-        const struct jinja_args *rest
-#define UNUSED (void)r, (void)self, (void)arg, (void)rest
-
 /* ---- text ---- */
 
-static struct jinja_value filter_upper(ROW)
+static struct jinja_value filter_upper(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_of(jinja_change_case(r->h, jinja_to_str(r->h, self), JINJA_UPPER));
 }
 
-static struct jinja_value filter_lower(ROW)
+static struct jinja_value filter_lower(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_of(jinja_change_case(r->h, jinja_to_str(r->h, self), JINJA_LOWER));
 }
 
-static struct jinja_value filter_capitalize(ROW)
+static struct jinja_value filter_capitalize(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_of(jinja_change_case(r->h, jinja_to_str(r->h, self), JINJA_CAPITALIZE));
 }
 
 /* Words begin behind white space, - and opening brackets. */
-static struct jinja_value filter_title(ROW)
+static struct jinja_value filter_title(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *s = jinja_to_str(r->h, self);
     struct jinja_buf b = {.h = r->h};
     for (size_t at = 0, end; at < s->len && !jinja_failed(r->h); at = end) {
@@ -51,16 +46,16 @@ static struct jinja_value filter_title(ROW)
     return jinja_of(jinja_buf_end(&b));
 }
 
-static struct jinja_value filter_trim(ROW)
+static struct jinja_value filter_trim(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *set = jinja_arg_str(r, arg[0], "trim: chars");
     return jinja_of(jinja_strip(r->h, jinja_to_str(r->h, self), set, true, true));
 }
 
-static struct jinja_value filter_replace(ROW)
+static struct jinja_value filter_replace(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     int64_t most = arg[2].kind == JINJA_NONE ? -1 : jinja_arg_int(r, arg[2], -1, "replace: count");
     return jinja_of(
         jinja_str_safe(r->h,
@@ -69,34 +64,34 @@ static struct jinja_value filter_replace(ROW)
                        false));
 }
 
-static struct jinja_value filter_string(ROW)
+static struct jinja_value filter_string(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_of(jinja_to_str(r->h, self));
 }
 
-static struct jinja_value filter_safe(ROW)
+static struct jinja_value filter_safe(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_of(jinja_str_safe(r->h, jinja_to_str(r->h, self), true));
 }
 
-static struct jinja_value filter_escape(ROW)
+static struct jinja_value filter_escape(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_of(jinja_str_escape(r->h, jinja_to_str(r->h, self)));
 }
 
-static struct jinja_value filter_forceescape(ROW)
+static struct jinja_value filter_forceescape(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *s = jinja_str_safe(r->h, jinja_to_str(r->h, self), false);
     return jinja_of(jinja_str_escape(r->h, s));
 }
 
-static struct jinja_value filter_format(ROW)
+static struct jinja_value filter_format(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     struct jinja_value values = jinja_list_new(r->h, JINJA_TUPLE, rest->n_place);
     if (rest->n_named > 0)
         values = jinja_dict_new(r->h);
@@ -119,9 +114,9 @@ static const struct jinja_str *indention(struct jinja_run *r, struct jinja_value
     return jinja_buf_end(&b);
 }
 
-static struct jinja_value filter_indent(ROW)
+static struct jinja_value filter_indent(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     if (self.kind != JINJA_STR) {
         jinja_fail(r->h, PITH_INVALID, "chat template: indent: '%s' is not a string",
                    jinja_type(self));
@@ -144,9 +139,9 @@ static struct jinja_value filter_indent(ROW)
     return jinja_of(jinja_str_safe(r->h, jinja_buf_end(&b), self.u.s->markup));
 }
 
-static struct jinja_value filter_center(ROW)
+static struct jinja_value filter_center(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     struct jinja_args args = {.place = (struct jinja_value *)arg, .n_place = 1};
     const struct jinja_str name = {.data = "center", .len = 6};
     struct jinja_value text = jinja_of(jinja_to_str(r->h, self)), width = jinja_int(80);
@@ -156,9 +151,9 @@ static struct jinja_value filter_center(ROW)
 }
 
 /* Runs of letters, digits and _; what is beyond ASCII counts as a letter. */
-static struct jinja_value filter_wordcount(ROW)
+static struct jinja_value filter_wordcount(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *s = jinja_to_str(r->h, self);
     int64_t n = 0;
     bool within = false;
@@ -174,18 +169,18 @@ static struct jinja_value filter_wordcount(ROW)
 
 /* ---- default, length ---- */
 
-static struct jinja_value filter_default(ROW)
+static struct jinja_value filter_default(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     bool instead = self.kind == JINJA_UNDEFINED || (jinja_truth(arg[1]) && !jinja_truth(self));
     if (!instead)
         return self;
     return arg[0].kind != JINJA_ABSENT ? arg[0] : jinja_text(r->h, "");
 }
 
-static struct jinja_value filter_length(ROW)
+static struct jinja_value filter_length(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     size_t n = 0;
     if (!jinja_length(self, &n))
         jinja_fail(r->h, PITH_INVALID, "chat template: object of type '%s' has no len()",
@@ -248,9 +243,9 @@ static struct jinja_value whole_of(double f, struct jinja_value fallback)
     return fabs(f) < 9.2e18 ? jinja_int((int64_t)f) : fallback;
 }
 
-static struct jinja_value filter_int(ROW)
+static struct jinja_value filter_int(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     struct jinja_value fallback = arg[0].kind == JINJA_ABSENT ? jinja_int(0) : arg[0];
     int64_t base = jinja_arg_int(r, arg[1], 10, "int: base"), whole = 0;
     double f = 0;
@@ -272,9 +267,9 @@ static struct jinja_value filter_int(ROW)
     return read_float(r, self.u.s, &f) ? whole_of(f, fallback) : fallback;
 }
 
-static struct jinja_value filter_float(ROW)
+static struct jinja_value filter_float(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     double f = 0;
     if (self.kind == JINJA_UNDEFINED)
         jinja_fail_undefined(r->h, self);
@@ -293,9 +288,9 @@ static struct jinja_value fail_number(struct jinja_run *r, const char *what, str
     return jinja_undefined();
 }
 
-static struct jinja_value filter_abs(ROW)
+static struct jinja_value filter_abs(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     if (!jinja_is_number(self))
         return fail_number(r, "abs", self);
     if (self.kind == JINJA_FLOAT)
@@ -319,9 +314,9 @@ static double round_common(double f, int64_t precision)
     return strtod(digits, NULL);
 }
 
-static struct jinja_value filter_round(ROW)
+static struct jinja_value filter_round(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     int64_t precision = jinja_arg_int(r, arg[0], 0, "round: precision");
     const struct jinja_str *method = jinja_arg_str(r, arg[1], "round: method");
     bool up = method != NULL && jinja_str_is(method, "ceil");
@@ -339,9 +334,9 @@ static struct jinja_value filter_round(ROW)
 
 /* ---- JSON ---- */
 
-static struct jinja_value filter_tojson(ROW)
+static struct jinja_value filter_tojson(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str comma = {.data = ",", .len = 1}, wide = {.data = ", ", .len = 2};
     const struct jinja_str colon = {.data = ": ", .len = 2};
     bool on_lines = arg[1].kind != JINJA_ABSENT && arg[1].kind != JINJA_NONE;

@@ -7,16 +7,11 @@
 
 #include "text/jinja_run.h"
 
-#define ROW                                                                                        \
-    struct jinja_run *r, struct jinja_value self, const struct jinja_value *arg,                   \
-        const struct jinja_args *rest
-#define UNUSED (void)r, (void)self, (void)arg, (void)rest
-
 #define RANGE_MAX 100000 /* as the sandbox has it */
 
-static struct jinja_value call_range(ROW)
+static struct jinja_value call_range(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     bool one = arg[1].kind == JINJA_ABSENT;
     int64_t from = one ? 0 : jinja_arg_int(r, arg[0], 0, "range: start");
     int64_t to = jinja_arg_int(r, arg[!one], 0, "range: stop");
@@ -65,15 +60,15 @@ static struct jinja_value make_dict(struct jinja_run *r, const struct jinja_args
     return dict;
 }
 
-static struct jinja_value call_dict(ROW)
+static struct jinja_value call_dict(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return make_dict(r, rest);
 }
 
-static struct jinja_value call_namespace(ROW)
+static struct jinja_value call_namespace(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     struct jinja_value dict = make_dict(r, rest);
     if (dict.kind == JINJA_DICT)
         dict.kind = JINJA_NAMESPACE;
@@ -81,9 +76,9 @@ static struct jinja_value call_namespace(ROW)
 }
 
 /* The message is the template's own. */
-static struct jinja_value call_raise(ROW)
+static struct jinja_value call_raise(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *message = jinja_to_str(r->h, arg[0]);
     jinja_fail(r->h, PITH_INVALID, "%.*s", (int)pi_min((int64_t)message->len, 4096), message->data);
     return jinja_undefined();
@@ -240,9 +235,9 @@ static void put_date(struct jinja_buf *b, const struct date *d, const char *form
     }
 }
 
-static struct jinja_value call_strftime_now(ROW)
+static struct jinja_value call_strftime_now(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *format = jinja_arg_str(r, arg[0], "strftime_now");
     struct jinja_buf b = {.h = r->h};
     const struct date d = date_of(*r->now);

@@ -4,11 +4,6 @@
  */
 #include "text/jinja_run.h"
 
-#define ROW                                                                                        \
-    struct jinja_run *r, struct jinja_value self, const struct jinja_value *arg,                   \
-        const struct jinja_args *rest
-#define UNUSED (void)r, (void)self, (void)arg, (void)rest
-
 static bool given(struct jinja_value v)
 {
     return v.kind != JINJA_ABSENT && v.kind != JINJA_NONE;
@@ -83,9 +78,9 @@ static struct jinja_value attributes_key(struct jinja_run *r, struct jinja_value
     return key;
 }
 
-static struct jinja_value filter_sort(ROW)
+static struct jinja_value filter_sort(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_list *items = items_of(r, self);
     struct jinja_pair *pair = jinja_alloc(r->h, items->n, sizeof(*pair));
     for (size_t i = 0; pair != NULL && i < items->n && jinja_charge(r->h, 1); i++)
@@ -94,9 +89,9 @@ static struct jinja_value filter_sort(ROW)
     return jinja_failed(r->h) ? self : sorted(r, pair, items->n, jinja_truth(arg[0]));
 }
 
-static struct jinja_value filter_dictsort(ROW)
+static struct jinja_value filter_dictsort(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *by = jinja_arg_str(r, arg[1], "dictsort: by");
     bool values = by != NULL && jinja_str_is(by, "value");
     if (by != NULL && !values && !jinja_str_is(by, "key"))
@@ -134,21 +129,21 @@ static struct jinja_value extreme(struct jinja_run *r, struct jinja_value self,
     return best;
 }
 
-static struct jinja_value filter_max(ROW)
+static struct jinja_value filter_max(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return extreme(r, self, arg, 1);
 }
 
-static struct jinja_value filter_min(ROW)
+static struct jinja_value filter_min(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return extreme(r, self, arg, -1);
 }
 
-static struct jinja_value filter_unique(ROW)
+static struct jinja_value filter_unique(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_list *items = items_of(r, self);
     struct jinja_value list = jinja_list_new(r->h, JINJA_ITER, 0), seen = jinja_dict_new(r->h);
     for (size_t i = 0; i < items->n && jinja_charge(r->h, 1); i++) {
@@ -161,9 +156,9 @@ static struct jinja_value filter_unique(ROW)
     return list;
 }
 
-static struct jinja_value filter_reverse(ROW)
+static struct jinja_value filter_reverse(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_list *items = items_of(r, self);
     struct jinja_value list = jinja_list_new(r->h, JINJA_ITER, items->n);
     struct jinja_buf b = {.h = r->h};
@@ -178,9 +173,9 @@ static struct jinja_value filter_reverse(ROW)
 
 /* ---- parts ---- */
 
-static struct jinja_value filter_first(ROW)
+static struct jinja_value filter_first(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     if (self.kind == JINJA_ITER) { /* the others are still to be read */
         struct jinja_list *list = self.u.list;
         return list->at < list->n ? list->item[list->at++] : jinja_undefined();
@@ -191,9 +186,9 @@ static struct jinja_value filter_first(ROW)
     return items->n > 0 ? items->item[0] : jinja_undefined();
 }
 
-static struct jinja_value filter_last(ROW)
+static struct jinja_value filter_last(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     if (self.kind == JINJA_ITER) {
         jinja_fail(r->h, PITH_INVALID, "chat template: 'generator' object is not reversible");
         return self;
@@ -202,15 +197,15 @@ static struct jinja_value filter_last(ROW)
     return items->n > 0 ? items->item[items->n - 1] : jinja_undefined();
 }
 
-static struct jinja_value filter_list(ROW)
+static struct jinja_value filter_list(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_items(r->h, self);
 }
 
-static struct jinja_value filter_items(ROW)
+static struct jinja_value filter_items(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     struct jinja_value list = jinja_list_new(r->h, JINJA_ITER, 0);
     if (self.kind != JINJA_DICT && self.kind != JINJA_UNDEFINED)
         jinja_fail(r->h, PITH_INVALID, "chat template: Can only get item pairs from a mapping.");
@@ -220,9 +215,9 @@ static struct jinja_value filter_items(ROW)
     return list;
 }
 
-static struct jinja_value filter_batch(ROW)
+static struct jinja_value filter_batch(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_list *items = items_of(r, self);
     int64_t size = jinja_arg_int(r, arg[0], 1, "batch: linecount");
     struct jinja_value list = jinja_list_new(r->h, JINJA_ITER, 0), row = list;
@@ -238,9 +233,9 @@ static struct jinja_value filter_batch(ROW)
     return list;
 }
 
-static struct jinja_value filter_attr(ROW)
+static struct jinja_value filter_attr(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *name = jinja_to_str(r->h, arg[0]);
     if (self.kind == JINJA_DICT) { /* attributes only, no items */
         const struct jinja_builtin *row = jinja_find_method(JINJA_DICT, name);
@@ -255,9 +250,9 @@ static struct jinja_value filter_attr(ROW)
 
 /* ---- sums ---- */
 
-static struct jinja_value filter_join(ROW)
+static struct jinja_value filter_join(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_list *items = items_of(r, self);
     struct jinja_value list = jinja_list_new(r->h, JINJA_LIST, items->n);
     for (size_t i = 0; i < items->n && jinja_charge(r->h, i % 8 == 0); i++)
@@ -268,9 +263,9 @@ static struct jinja_value filter_join(ROW)
     return jinja_failed(r->h) ? self : jinja_of(jinja_join(r->h, sep, list.u.list));
 }
 
-static struct jinja_value filter_sum(ROW)
+static struct jinja_value filter_sum(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_list *items = items_of(r, self);
     struct jinja_value sum = arg[1].kind != JINJA_ABSENT ? arg[1] : jinja_int(0);
     for (size_t i = 0; i < items->n && jinja_charge(r->h, 1); i++) {
@@ -332,9 +327,9 @@ static const struct jinja_builtin *named_row(struct jinja_run *r, struct jinja_v
     return row;
 }
 
-static struct jinja_value filter_map(ROW)
+static struct jinja_value filter_map(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     if (!jinja_truth(self)) /* None, too, gives nothing */
         return jinja_list_new(r->h, JINJA_ITER, 0);
     const struct jinja_list *items = items_of(r, self);
@@ -376,27 +371,27 @@ static struct jinja_value choose(struct jinja_run *r, struct jinja_value self,
     return list;
 }
 
-static struct jinja_value filter_select(ROW)
+static struct jinja_value filter_select(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return choose(r, self, rest, false, true);
 }
 
-static struct jinja_value filter_reject(ROW)
+static struct jinja_value filter_reject(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return choose(r, self, rest, false, false);
 }
 
-static struct jinja_value filter_selectattr(ROW)
+static struct jinja_value filter_selectattr(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return choose(r, self, rest, true, true);
 }
 
-static struct jinja_value filter_rejectattr(ROW)
+static struct jinja_value filter_rejectattr(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return choose(r, self, rest, true, false);
 }
 

@@ -6,11 +6,6 @@
 #include "base/utf8.h"
 #include "text/jinja_run.h"
 
-#define ROW                                                                                        \
-    struct jinja_run *r, struct jinja_value self, const struct jinja_value *arg,                   \
-        const struct jinja_args *rest
-#define UNUSED (void)r, (void)self, (void)arg, (void)rest
-
 /* A result that is marked as safe where the string was. */
 static struct jinja_value like(struct jinja_run *r, struct jinja_value self,
                                const struct jinja_str *s)
@@ -20,50 +15,50 @@ static struct jinja_value like(struct jinja_run *r, struct jinja_value self,
 
 /* ---- strip, split, replace, join ---- */
 
-static struct jinja_value str_strip(ROW)
+static struct jinja_value str_strip(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *set = jinja_arg_str(r, arg[0], "strip");
     return jinja_of(jinja_strip(r->h, self.u.s, set, true, true));
 }
 
-static struct jinja_value str_lstrip(ROW)
+static struct jinja_value str_lstrip(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *set = jinja_arg_str(r, arg[0], "lstrip");
     return jinja_of(jinja_strip(r->h, self.u.s, set, true, false));
 }
 
-static struct jinja_value str_rstrip(ROW)
+static struct jinja_value str_rstrip(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *set = jinja_arg_str(r, arg[0], "rstrip");
     return jinja_of(jinja_strip(r->h, self.u.s, set, false, true));
 }
 
-static struct jinja_value str_split(ROW)
+static struct jinja_value str_split(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *sep = jinja_arg_str(r, arg[0], "split");
     return jinja_split(r->h, self.u.s, sep, jinja_arg_int(r, arg[1], -1, "split: maxsplit"));
 }
 
-static struct jinja_value str_rsplit(ROW)
+static struct jinja_value str_rsplit(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *sep = jinja_arg_str(r, arg[0], "rsplit");
     return jinja_rsplit(r->h, self.u.s, sep, jinja_arg_int(r, arg[1], -1, "rsplit: maxsplit"));
 }
 
-static struct jinja_value str_splitlines(ROW)
+static struct jinja_value str_splitlines(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_lines(r->h, self.u.s, jinja_truth(arg[0]));
 }
 
-static struct jinja_value str_replace(ROW)
+static struct jinja_value str_replace(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *old = jinja_arg_str(r, arg[0], "replace: old");
     const struct jinja_str *with = jinja_arg_str(r, arg[1], "replace: new");
     if (old == NULL || with == NULL) {
@@ -76,9 +71,9 @@ static struct jinja_value str_replace(ROW)
                 jinja_replace(r->h, self.u.s, old, with, jinja_arg_int(r, arg[2], -1, "replace")));
 }
 
-static struct jinja_value str_join(ROW)
+static struct jinja_value str_join(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     struct jinja_value items = jinja_items(r->h, arg[0]);
     if (jinja_failed(r->h))
         return self;
@@ -127,15 +122,15 @@ static struct jinja_value partition(struct jinja_run *r, struct jinja_value self
     return list;
 }
 
-static struct jinja_value str_partition(ROW)
+static struct jinja_value str_partition(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return partition(r, self, arg[0], false);
 }
 
-static struct jinja_value str_rpartition(ROW)
+static struct jinja_value str_rpartition(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return partition(r, self, arg[0], true);
 }
 
@@ -161,29 +156,29 @@ static bool has_affix(struct jinja_run *r, const struct jinja_str *s, struct jin
            memcmp(at_end ? s->data + s->len - a->len : s->data, a->data, a->len) == 0;
 }
 
-static struct jinja_value str_startswith(ROW)
+static struct jinja_value str_startswith(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(has_affix(r, self.u.s, arg[0], false));
 }
 
-static struct jinja_value str_endswith(ROW)
+static struct jinja_value str_endswith(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(has_affix(r, self.u.s, arg[0], true));
 }
 
-static struct jinja_value str_removeprefix(ROW)
+static struct jinja_value str_removeprefix(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     if (arg[0].kind != JINJA_STR || !has_affix(r, self.u.s, arg[0], false))
         return self;
     return jinja_of(jinja_str_cut(r->h, self.u.s, arg[0].u.s->len, self.u.s->len));
 }
 
-static struct jinja_value str_removesuffix(ROW)
+static struct jinja_value str_removesuffix(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     if (arg[0].kind != JINJA_STR || !has_affix(r, self.u.s, arg[0], true))
         return self;
     return jinja_of(jinja_str_cut(r->h, self.u.s, 0, self.u.s->len - arg[0].u.s->len));
@@ -203,30 +198,30 @@ static int64_t find_chars(struct jinja_run *r, struct jinja_value self, struct j
     return at == SIZE_MAX ? -1 : (int64_t)jinja_str_count(&before);
 }
 
-static struct jinja_value str_find(ROW)
+static struct jinja_value str_find(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_int(find_chars(r, self, arg[0], false));
 }
 
-static struct jinja_value str_rfind(ROW)
+static struct jinja_value str_rfind(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_int(find_chars(r, self, arg[0], true));
 }
 
-static struct jinja_value str_index(ROW)
+static struct jinja_value str_index(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     int64_t at = find_chars(r, self, arg[0], false);
     if (at < 0)
         jinja_fail(r->h, PITH_INVALID, "chat template: substring not found");
     return jinja_int(at);
 }
 
-static struct jinja_value str_count(ROW)
+static struct jinja_value str_count(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *part = jinja_arg_str(r, arg[0], "count");
     int64_t n = 0;
     if (part == NULL || part->len == 0)
@@ -269,65 +264,65 @@ static struct jinja_value all_of(struct jinja_run *r, const struct jinja_str *s,
     return jinja_bool(any);
 }
 
-static struct jinja_value str_isdigit(ROW)
+static struct jinja_value str_isdigit(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return all_of(r, self.u.s, DIGIT, DIGIT, 0);
 }
 
-static struct jinja_value str_isalpha(ROW)
+static struct jinja_value str_isalpha(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return all_of(r, self.u.s, ALPHA, ALPHA, 0);
 }
 
-static struct jinja_value str_isalnum(ROW)
+static struct jinja_value str_isalnum(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return all_of(r, self.u.s, ALPHA | DIGIT, ALPHA | DIGIT, 0);
 }
 
-static struct jinja_value str_isspace(ROW)
+static struct jinja_value str_isspace(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return all_of(r, self.u.s, SPACE, SPACE, 0);
 }
 
-static struct jinja_value str_isupper(ROW)
+static struct jinja_value str_isupper(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return all_of(r, self.u.s, 0, UPPER, LOWER);
 }
 
-static struct jinja_value str_islower(ROW)
+static struct jinja_value str_islower(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return all_of(r, self.u.s, 0, LOWER, UPPER);
 }
 
 /* ---- case, width, format ---- */
 
-static struct jinja_value str_upper(ROW)
+static struct jinja_value str_upper(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_of(jinja_change_case(r->h, self.u.s, JINJA_UPPER));
 }
 
-static struct jinja_value str_lower(ROW)
+static struct jinja_value str_lower(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_of(jinja_change_case(r->h, self.u.s, JINJA_LOWER));
 }
 
-static struct jinja_value str_capitalize(ROW)
+static struct jinja_value str_capitalize(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_of(jinja_change_case(r->h, self.u.s, JINJA_CAPITALIZE));
 }
 
-static struct jinja_value str_title(ROW)
+static struct jinja_value str_title(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_of(jinja_change_case(r->h, self.u.s, JINJA_TITLE));
 }
 
@@ -348,27 +343,27 @@ static struct jinja_value pad(struct jinja_run *r, struct jinja_value self,
     return like(r, self, jinja_buf_end(&b));
 }
 
-static struct jinja_value str_ljust(ROW)
+static struct jinja_value str_ljust(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return pad(r, self, arg, 0);
 }
 
-static struct jinja_value str_center(ROW)
+static struct jinja_value str_center(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return pad(r, self, arg, 1);
 }
 
-static struct jinja_value str_rjust(ROW)
+static struct jinja_value str_rjust(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return pad(r, self, arg, 2);
 }
 
-static struct jinja_value str_zfill(ROW)
+static struct jinja_value str_zfill(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     const struct jinja_str *s = self.u.s;
     size_t sign = s->len > 0 && (s->data[0] == '-' || s->data[0] == '+');
     int64_t n = (int64_t)jinja_str_count(s), width = jinja_arg_int(r, arg[0], 0, "zfill");
@@ -380,9 +375,9 @@ static struct jinja_value str_zfill(ROW)
     return jinja_of(jinja_buf_end(&b));
 }
 
-static struct jinja_value str_format(ROW)
+static struct jinja_value str_format(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return like(r, self, jinja_format(r, self.u.s, rest));
 }
 
@@ -427,9 +422,9 @@ const struct jinja_builtin jinja_str_methods[] = {
 
 /* ---- dicts ---- */
 
-static struct jinja_value dict_get(ROW)
+static struct jinja_value dict_get(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     if (arg[0].kind == JINJA_LIST || arg[0].kind == JINJA_DICT) {
         jinja_fail(r->h, PITH_INVALID, "chat template: unhashable type: '%s'", jinja_type(arg[0]));
         return jinja_none();
@@ -452,27 +447,27 @@ static struct jinja_value view_of(struct jinja_run *r, const struct jinja_dict *
     return list;
 }
 
-static struct jinja_value dict_items(ROW)
+static struct jinja_value dict_items(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return view_of(r, self.u.dict, true, true);
 }
 
-static struct jinja_value dict_keys(ROW)
+static struct jinja_value dict_keys(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return view_of(r, self.u.dict, true, false);
 }
 
-static struct jinja_value dict_values(ROW)
+static struct jinja_value dict_values(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return view_of(r, self.u.dict, false, true);
 }
 
-static struct jinja_value dict_copy(ROW)
+static struct jinja_value dict_copy(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     struct jinja_value copy = jinja_dict_new(r->h);
     for (size_t i = 0; i < self.u.dict->n && jinja_charge(r->h, 1); i++)
         jinja_dict_set(r->h, copy.u.dict, self.u.dict->pair[i].key, self.u.dict->pair[i].value);
@@ -490,9 +485,9 @@ const struct jinja_builtin jinja_dict_methods[] = {
 
 /* ---- lists ---- */
 
-static struct jinja_value list_index(ROW)
+static struct jinja_value list_index(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     for (size_t i = 0; i < self.u.list->n && jinja_charge(r->h, 1); i++)
         if (jinja_equal(r->h, self.u.list->item[i], arg[0]))
             return jinja_int((int64_t)i);
@@ -500,18 +495,18 @@ static struct jinja_value list_index(ROW)
     return jinja_none();
 }
 
-static struct jinja_value list_count(ROW)
+static struct jinja_value list_count(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     int64_t n = 0;
     for (size_t i = 0; i < self.u.list->n && jinja_charge(r->h, 1); i++)
         n += jinja_equal(r->h, self.u.list->item[i], arg[0]);
     return jinja_int(n);
 }
 
-static struct jinja_value list_copy(ROW)
+static struct jinja_value list_copy(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_items(r->h, self);
 }
 
@@ -524,9 +519,9 @@ const struct jinja_builtin jinja_list_methods[] = {
 
 /* ---- loops ---- */
 
-static struct jinja_value loop_cycle(ROW)
+static struct jinja_value loop_cycle(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     if (rest->n_place == 0) {
         jinja_fail(r->h, PITH_INVALID, "chat template: no items for cycling given");
         return jinja_none();
@@ -534,9 +529,9 @@ static struct jinja_value loop_cycle(ROW)
     return rest->place[self.u.loop->i % rest->n_place];
 }
 
-static struct jinja_value loop_changed(ROW)
+static struct jinja_value loop_changed(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     struct jinja_value now = jinja_list_new(r->h, JINJA_TUPLE, rest->n_place);
     for (size_t i = 0; i < rest->n_place; i++)
         jinja_list_add(r->h, now, rest->place[i]);

@@ -57,6 +57,8 @@ bool jinja_str_equal(const struct jinja_str *a, const struct jinja_str *b)
 
 bool jinja_str_is(const struct jinja_str *s, const char *text)
 {
+    if (s->len > 0 && s->data[0] != text[0]) /* tables are searched with it */
+        return false;
     return s->len == strlen(text) && memcmp(s->data, text, s->len) == 0;
 }
 

@@ -3,108 +3,103 @@
  */
 #include "text/jinja_run.h"
 
-#define ROW                                                                                        \
-    struct jinja_run *r, struct jinja_value self, const struct jinja_value *arg,                   \
-        const struct jinja_args *rest
-#define UNUSED (void)r, (void)self, (void)arg, (void)rest
-
 /* ---- kinds ---- */
 
-static struct jinja_value is_defined(ROW)
+static struct jinja_value is_defined(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind != JINJA_UNDEFINED);
 }
 
-static struct jinja_value is_undefined(ROW)
+static struct jinja_value is_undefined(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_UNDEFINED);
 }
 
-static struct jinja_value is_none(ROW)
+static struct jinja_value is_none(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_NONE);
 }
 
-static struct jinja_value is_boolean(ROW)
+static struct jinja_value is_boolean(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_BOOL);
 }
 
-static struct jinja_value is_true(ROW)
+static struct jinja_value is_true(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_BOOL && self.u.b);
 }
 
-static struct jinja_value is_false(ROW)
+static struct jinja_value is_false(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_BOOL && !self.u.b);
 }
 
-static struct jinja_value is_integer(ROW)
+static struct jinja_value is_integer(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_INT || self.kind == JINJA_BIG);
 }
 
-static struct jinja_value is_float(ROW)
+static struct jinja_value is_float(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_FLOAT);
 }
 
-static struct jinja_value is_number(ROW)
+static struct jinja_value is_number(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(jinja_is_number(self) || self.kind == JINJA_BIG);
 }
 
-static struct jinja_value is_string(ROW)
+static struct jinja_value is_string(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_STR);
 }
 
-static struct jinja_value is_mapping(ROW)
+static struct jinja_value is_mapping(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_DICT);
 }
 
 /* What has a length and items by index or key; what is undefined has both, empty. */
-static struct jinja_value is_sequence(ROW)
+static struct jinja_value is_sequence(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_STR || self.kind == JINJA_DICT ||
                       self.kind == JINJA_UNDEFINED || self.kind == JINJA_LIST ||
                       self.kind == JINJA_TUPLE || self.kind == JINJA_RANGE);
 }
 
-static struct jinja_value is_iterable(ROW)
+static struct jinja_value is_iterable(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_STR || self.kind == JINJA_DICT || jinja_is_list(self) ||
                       self.kind == JINJA_LOOP ||
                       (self.kind == JINJA_UNDEFINED && self.missing != JINJA_UNSAFE));
 }
 
 /* jinja2's undefined can be called, to fail. */
-static struct jinja_value is_callable(ROW)
+static struct jinja_value is_callable(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_MACRO || self.kind == JINJA_FUNCTION ||
                       self.kind == JINJA_METHOD || self.kind == JINJA_LOOP ||
                       self.kind == JINJA_UNDEFINED);
 }
 
-static struct jinja_value is_escaped(ROW)
+static struct jinja_value is_escaped(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_STR && self.u.s->markup);
 }
 
@@ -118,15 +113,15 @@ static bool has_case(struct jinja_run *r, struct jinja_value self, const char *m
                                           jinja_of(jinja_to_str(r->h, self)), &none));
 }
 
-static struct jinja_value is_lower(ROW)
+static struct jinja_value is_lower(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(has_case(r, self, "islower"));
 }
 
-static struct jinja_value is_upper(ROW)
+static struct jinja_value is_upper(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(has_case(r, self, "isupper"));
 }
 
@@ -138,87 +133,87 @@ static bool divides(struct jinja_run *r, struct jinja_value self, struct jinja_v
     return !jinja_failed(r->h) && jinja_equal(r->h, left, jinja_int(is));
 }
 
-static struct jinja_value is_odd(ROW)
+static struct jinja_value is_odd(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(divides(r, self, jinja_int(2), 1));
 }
 
-static struct jinja_value is_even(ROW)
+static struct jinja_value is_even(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(divides(r, self, jinja_int(2), 0));
 }
 
-static struct jinja_value is_divisibleby(ROW)
+static struct jinja_value is_divisibleby(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(divides(r, self, arg[0], 0));
 }
 
 /* ---- comparisons ---- */
 
-static struct jinja_value is_eq(ROW)
+static struct jinja_value is_eq(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(jinja_equal(r->h, self, arg[0]));
 }
 
-static struct jinja_value is_ne(ROW)
+static struct jinja_value is_ne(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(!jinja_equal(r->h, self, arg[0]));
 }
 
-static struct jinja_value is_lt(ROW)
+static struct jinja_value is_lt(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(jinja_order(r->h, self, arg[0]) < 0);
 }
 
-static struct jinja_value is_le(ROW)
+static struct jinja_value is_le(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(jinja_order(r->h, self, arg[0]) <= 0);
 }
 
-static struct jinja_value is_gt(ROW)
+static struct jinja_value is_gt(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(jinja_order(r->h, self, arg[0]) > 0);
 }
 
-static struct jinja_value is_ge(ROW)
+static struct jinja_value is_ge(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(jinja_order(r->h, self, arg[0]) >= 0);
 }
 
-static struct jinja_value is_in(ROW)
+static struct jinja_value is_in(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(jinja_contains(r, arg[0], self));
 }
 
 /* One object: lists and dicts by identity, the rest by kind and value. */
-static struct jinja_value is_sameas(ROW)
+static struct jinja_value is_sameas(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     bool object = jinja_is_list(self) || self.kind == JINJA_DICT;
     if (self.kind != arg[0].kind)
         return jinja_bool(false);
     return jinja_bool(object ? self.u.list == arg[0].u.list : jinja_equal(r->h, self, arg[0]));
 }
 
-static struct jinja_value is_filter(ROW)
+static struct jinja_value is_filter(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_STR && jinja_find_filter(self.u.s) != NULL);
 }
 
-static struct jinja_value is_test(ROW)
+static struct jinja_value is_test(JINJA_ROW)
 {
-    UNUSED;
+    JINJA_UNUSED;
     return jinja_bool(self.kind == JINJA_STR && jinja_find_test(self.u.s) != NULL);
 }
 

@@ -20,11 +20,12 @@ struct jinja_chunk {
 
 #define CHUNK_SIZE ((size_t)1 << 15)
 
-/* A conversation of a thousand messages takes about 10^6 steps. */
+/* For a thousand messages, the template that looks at all of them for each (Gemma 4) takes 2.7
+   million steps, others 0.04 to 0.2. A step takes about 12 ns. */
 void jinja_limits_default(struct jinja_limits *out)
 {
     *out = (struct jinja_limits){
-        .steps = 20000000,
+        .steps = 100000000,
         .depth = 1000,
         .output = (size_t)64 << 20,
         .memory = (size_t)512 << 20,
