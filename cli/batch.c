@@ -244,34 +244,32 @@ static void on_done(void *user, const pith_answer_result *result)
 
 /* ---- prompts ---- */
 
-/* The messages as a text. Fails the request where the template cannot say them. */
-static struct cli_text render(struct job *job)
+/* The messages as a prompt. Fails the request where the template cannot say them. */
+static pith_prompt *render(struct job *job)
 {
     const struct batch_line *line = &job->line;
     const struct chat_options *chat = &job->batch->o->chat;
-    const pith_model *model = job->batch->s.model;
-    struct cli_text text = {0};
     pith_error err;
+    pith_prompt *prompt = NULL;
+    pith_chat_params params;
     bool quick = chat->no_thinking || line->no_thinking;
-    uint32_t flags = PITH_CHAT_GENERATE | (quick ? PITH_CHAT_NO_THINKING : 0);
     pith_message *messages = cli_alloc((size_t)line->n_message + 1, sizeof(*messages));
     int32_t n = 0;
     if (chat->system != NULL && strcmp(line->message[0].role, "system") != 0)
         messages[n++] = (pith_message){"system", chat->system};
     for (int32_t i = 0; i < line->n_message; i++)
         messages[n++] = line->message[i];
-    pith_status status =
-        pith_chat_render(model, chat->template_name, messages, n, flags, NULL, 0, &text.len, &err);
-    if (status == PITH_OK || status == PITH_RANGE) {
-        text.data = cli_alloc(text.len + 1, 1);
-        status = pith_chat_render(model, chat->template_name, messages, n, flags, text.data,
-                                  text.len, &text.len, &err);
-    }
+    pith_chat_params_default(&params);
+    params.template_name = chat->template_name;
+    params.messages = messages;
+    params.n_message = n;
+    params.flags = PITH_CHAT_GENERATE | (quick ? PITH_CHAT_NO_THINKING : 0);
+    pith_status status = pith_prompt_create(job->batch->s.model, &params, &prompt, &err);
     free(messages);
     if (status != PITH_OK)
         batch_line_fault(&job->line, 400, "invalid_request_error", "messages", "messages: %s",
                          err.message);
-    return text;
+    return prompt;
 }
 
 /* The tokens of prompt i. */
@@ -291,12 +289,11 @@ static struct cli_ids make_ids(struct job *job, int32_t i)
 
 static struct cli_ids chat_ids(struct job *job)
 {
-    struct cli_text text = render(job);
+    pith_prompt *prompt = render(job);
     struct cli_ids ids = {0};
-    uint32_t flags = (job->batch->o->work.no_bos ? 0 : PITH_TOKENIZE_BOS) | PITH_TOKENIZE_SPECIAL;
-    if (text.data != NULL && job->line.fault.code == 0)
-        ids = session_tokenize(job->batch->s.model, text.data, text.len, flags);
-    free(text.data);
+    if (prompt != NULL)
+        ids = session_prompt_ids(job->batch->s.model, prompt, !job->batch->o->work.no_bos);
+    pith_prompt_free(prompt);
     return ids;
 }
 

@@ -128,9 +128,8 @@ static bool answer(struct chat *c)
     pith_error err;
     pith_generate_params params;
     pith_generate_result result;
-    struct cli_text text = session_render(c->s.model, &c->options->chat, c->messages, c->n_message);
-    struct cli_ids ids = session_tokenize(c->s.model, text.data, text.len,
-                                          PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL);
+    pith_prompt *prompt = session_prompt(c->s.model, &c->options->chat, c->messages, c->n_message);
+    struct cli_ids ids = session_prompt_ids(c->s.model, prompt, true);
     struct cli_progress progress = {
         .what = "reading",
         .on = cli_is_terminal(STDERR_FILENO) && ids.n > c->options->memory.chunk,
@@ -147,7 +146,7 @@ static bool answer(struct chat *c)
         pith_generate(c->s.seq, ids.data, ids.n, &params, collect, c, &result, &err);
     cli_progress_end(&progress);
     free(ids.data);
-    free(text.data);
+    pith_prompt_free(prompt);
     if (status == PITH_CANCELLED)
         return false;
     if (status == PITH_KV_FULL || status == PITH_CONTEXT) {
@@ -427,8 +426,7 @@ static int run(void *options)
     if (line_is_interactive(c.reader))
         cli_note("%s, template %s; /help lists the commands",
                  c.s.info.name[0] != '\0' ? c.s.info.name : o->model.path,
-                 o->chat.template_name != NULL ? o->chat.template_name
-                                               : pith_chat_template(c.s.model));
+                 o->chat.template_name != NULL ? o->chat.template_name : "of the model");
     cli_interrupt_catch();
     converse(&c);
 

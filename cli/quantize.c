@@ -8,6 +8,7 @@
 
 #include "command.h"
 #include "session.h"
+#include "pith/inspect.h"
 
 struct options {
     const char *in;

@@ -101,22 +101,31 @@ static struct cli_text read_message(const struct run_options *o)
     return text;
 }
 
-/* The prompt's text: the message, within the chat template where asked. */
-static struct cli_text make_prompt(const struct run_options *o, const pith_model *model,
-                                   const struct cli_text *text)
+/* The message within the chat template, where asked; else NULL. */
+static pith_prompt *make_prompt(const struct run_options *o, const pith_model *model,
+                                const struct cli_text *text)
 {
-    if (!o->output.chat) {
-        struct cli_text copy = {cli_alloc(text->len + 1, 1), text->len};
-        memcpy(copy.data, text->data, text->len);
-        return copy;
-    }
+    if (!o->output.chat)
+        return NULL;
     session_check_template(model, &o->chat);
     pith_message messages[2];
     int32_t n = 0;
     if (o->chat.system != NULL)
         messages[n++] = (pith_message){"system", o->chat.system};
     messages[n++] = (pith_message){"user", text->data};
-    return session_render(model, &o->chat, messages, n);
+    return session_prompt(model, &o->chat, messages, n);
+}
+
+/* With --parse-special the message's own special tokens count, too. */
+static struct cli_ids make_ids(const struct run_options *o, const pith_model *model,
+                               const pith_prompt *prompt, const struct cli_text *message)
+{
+    if (prompt != NULL && !o->prompt.parse_special)
+        return session_prompt_ids(model, prompt, !o->prompt.no_bos);
+    struct cli_text text = *message;
+    if (prompt != NULL)
+        text.data = (char *)pith_prompt_text(prompt, &text.len);
+    return session_tokenize(model, text.data, text.len, prompt_flags(&o->prompt));
 }
 
 /* Stop strings, unescaped with -e; the caller frees each. */
@@ -261,9 +270,9 @@ static int run(void *options)
     if (o->output.map != NULL && map_check(o->output.map, &err) != PITH_OK)
         cli_fail("--map: %s", err.message);
     session_load(&s, &o->model, false);
-    struct cli_text message = read_message(o), prompt = make_prompt(o, s.model, &message);
-    uint32_t flags = prompt_flags(&o->prompt) | (o->output.chat ? PITH_TOKENIZE_SPECIAL : 0);
-    struct cli_ids ids = session_tokenize(s.model, prompt.data, prompt.len, flags);
+    struct cli_text message = read_message(o), shown = message;
+    pith_prompt *prompt = make_prompt(o, s.model, &message);
+    struct cli_ids ids = make_ids(o, s.model, prompt, &message);
     if (ids.n == 0)
         cli_fail_usage("the prompt is empty, and the model has no token to begin a text with");
 
@@ -273,13 +282,15 @@ static int run(void *options)
     session_start(&s, &o->model, &o->memory, most);
     struct eval_recorder *recorder = start_recorder(o, &s);
     cli_interrupt_catch();
+    if (prompt != NULL)
+        shown.data = (char *)pith_prompt_text(prompt, &shown.len);
     if (o->output.echo)
-        cli_write(prompt.data, prompt.len);
+        cli_write(shown.data, shown.len);
     int status = generate(o, &s, &ids, &message, recorder);
     finish_recorder(recorder, &s);
     write_map(o, &s, ids.n);
     free(ids.data);
-    free(prompt.data);
+    pith_prompt_free(prompt);
     free(message.data);
     session_free(&s);
     return status;

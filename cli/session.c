@@ -370,21 +370,32 @@ struct cli_ids ids_parse(const char *what, const char *text, int32_t n_vocab)
     return ids;
 }
 
-struct cli_text session_render(const pith_model *model, const struct chat_options *o,
-                               const pith_message *messages, int32_t n)
+pith_prompt *session_prompt(const pith_model *model, const struct chat_options *o,
+                            const pith_message *messages, int32_t n)
 {
     pith_error err;
-    uint32_t flags = PITH_CHAT_GENERATE | (o->no_thinking ? PITH_CHAT_NO_THINKING : 0);
-    struct cli_text text = {0};
-    pith_status status =
-        pith_chat_render(model, o->template_name, messages, n, flags, NULL, 0, &text.len, &err);
+    pith_chat_params params;
+    pith_prompt *prompt = NULL;
+    pith_chat_params_default(&params);
+    params.template_name = o->template_name;
+    params.messages = messages;
+    params.n_message = n;
+    params.flags = PITH_CHAT_GENERATE | (o->no_thinking ? PITH_CHAT_NO_THINKING : 0);
+    cli_check(pith_prompt_create(model, &params, &prompt, &err), &err);
+    return prompt;
+}
+
+struct cli_ids session_prompt_ids(const pith_model *model, const pith_prompt *prompt, bool bos)
+{
+    pith_error err;
+    uint32_t flags = PITH_TOKENIZE_SPECIAL | (bos ? PITH_TOKENIZE_BOS : 0);
+    struct cli_ids ids = {0};
+    pith_status status = pith_prompt_tokenize(model, prompt, flags, NULL, 0, &ids.n, &err);
     if (status != PITH_RANGE)
         cli_check(status, &err);
-    text.data = cli_alloc(text.len + 1, 1);
-    cli_check(pith_chat_render(model, o->template_name, messages, n, flags, text.data, text.len,
-                               &text.len, &err),
-              &err);
-    return text;
+    ids.data = cli_alloc((size_t)ids.n + 1, sizeof(int32_t));
+    cli_check(pith_prompt_tokenize(model, prompt, flags, ids.data, ids.n, &ids.n, &err), &err);
+    return ids;
 }
 
 /* The names of the templates as "a, b, c" into buf. */
@@ -403,9 +414,7 @@ void session_check_template(const pith_model *model, const struct chat_options *
     list_templates(names, sizeof(names));
     if (o->template_name == NULL) {
         if (pith_chat_template(model) == NULL)
-            cli_fail("the model has no chat template that Pith knows: name one with "
-                     "--chat-template (%s)",
-                     names);
+            cli_fail("the model has no chat template: name one with --chat-template (%s)", names);
         return;
     }
     for (int32_t i = 0; pith_chat_template_name(i) != NULL; i++)

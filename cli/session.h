@@ -113,12 +113,14 @@ uint32_t prompt_flags(const struct prompt_options *o);
    naming what and the first thing that is no id of the model. */
 struct cli_ids ids_parse(const char *what, const char *text, int32_t n_vocab);
 
-/* The messages as the text of a prompt that ends where the answer begins. */
-struct cli_text session_render(const pith_model *model, const struct chat_options *o,
-                               const pith_message *messages, int32_t n);
+/* The messages as a prompt that ends where the answer begins. */
+pith_prompt *session_prompt(const pith_model *model, const struct chat_options *o,
+                            const pith_message *messages, int32_t n);
+/* Its tokens; special ones are read in what the template wrote only. */
+struct cli_ids session_prompt_ids(const pith_model *model, const pith_prompt *prompt, bool bos);
 
-/* Fails where messages cannot become a prompt: --chat-template names none that Pith knows (usage),
-   or the model's own is not known and none is named. */
+/* Fails where messages cannot become a prompt: --chat-template names none that comes along (usage),
+   or the model has none and none is named. */
 void session_check_template(const pith_model *model, const struct chat_options *o);
 
 /* ---- reports ---- */

@@ -93,7 +93,7 @@ static void stream(const char *text, size_t len)
     free(out[1]);
 }
 
-/* The text as template and as messages, split at its line ends. */
+/* The text as messages, split at its line ends. */
 static void chat(const char *text, size_t len)
 {
     static const char *const roles[] = {"user", "assistant", "system"};
@@ -102,9 +102,7 @@ static void chat(const char *text, size_t len)
     char *copy = malloc(len + 1);
     memcpy(copy, text, len);
     copy[len] = 0;
-    const char *name = pi_chat_detect(text, len);
-    if (name == NULL)
-        name = pi_chat_name(len > 0 ? (uint8_t)text[0] % 24 : 0);
+    const char *name = pi_chat_name(len > 0 ? (uint8_t)text[0] % 24 : 0);
     for (char *line = copy; line != NULL && n < 6; n++) {
         char *end = strchr(line, '\n');
         if (end != NULL)

@@ -292,13 +292,35 @@ def requests():
     return {name: text.encode() for name, text in lines.items()}
 
 
+def jinja():
+    """A template, a zero byte, the variables as JSON."""
+    chat = json.dumps({"messages": [
+        {"role": "system", "content": "S"}, {"role": "user", "content": [{"text": "\u00e9"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {
+            "name": "f", "arguments": {"x": 1.5, "y": [True, None]}}}]}],
+        "tools": [{"name": "f"}], "add_generation_prompt": True})
+    templates = {
+        "turns": "{% for m in messages %}<|{{ m.role }}|>{{ m['content'] | trim }}{% endfor %}",
+        "tools": "{%- for t in tools if t is mapping %}{{ t | tojson(indent=2) }}{% else %}-"
+                 "{%- endfor %}{% set ns = namespace(n=0) %}{% set ns.n = ns.n + 1 %}",
+        "macro": "{% macro f(a, b=[1, 2]) %}{{ a ~ b[::-1] }}{{ caller(a) if caller }}"
+                 "{% endmacro %}{% call(x) f(1) %}{{ x }}{% endcall %}{{ f(b={'k': 2}, a=3) }}",
+        "text": "{{ '%5.1f|%s' % (2.25, 'x') }}{{ '{0:>4}{a!r}'.format(1, a='b') }}"
+                "{{ 'a,b'.split(',') | map('upper') | join('-') | replace('A', '') }}",
+        "refuse": "{# no #}{% if messages | length > 2 %}{{ raise_exception('no') }}{% endif %}",
+        "loop": "{% for i in [1, [2]] recursive %}{{ loop(i) if i is iterable else i }}"
+                "{% break %}{% endfor %}{% raw %}{{ x }}{% endraw %}{{ strftime_now('%d %b') }}",
+    }
+    return {name: text.encode() + b"\0" + chat.encode() for name, text in templates.items()}
+
+
 def main():
     files = models()
     seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
              "fuzz_vocab": vocabularies(), "fuzz_safetensors": records(),
              "fuzz_stats": statistics(), "fuzz_keep": options(), "fuzz_read": read_options(),
              "fuzz_projection": projections(), "fuzz_recall": tiers(),
-             "fuzz_batch": requests(),
+             "fuzz_batch": requests(), "fuzz_jinja": jinja(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)

@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "pith/pith.h"
+#include "pith/inspect.h"
 #include "testing.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/answers-%s.jsonl"

@@ -1,7 +1,6 @@
 /*
- * test_chat.c - chat templates: prompts equal to what the published templates give (golden file,
- * see scripts/golden/chat.py), recognition by marks, and what is refused. With arguments it prints
- * which template each named file is recognised as.
+ * test_chat.c - the chat templates that come along: prompts equal to what the published templates
+ * give (golden file, see scripts/golden/chat.py), and what is refused.
  */
 #include <string.h>
 
@@ -108,75 +107,6 @@ static void test_no_thinking(void **state)
     }
 }
 
-struct mark {
-    const char *text;
-    const char *name; /* NULL: unknown */
-};
-
-/* Short texts with the marks that templates have. */
-static const struct mark marks[] = {
-    {"{{'<|im_start|>' + message['role']}}<|im_end|>", "chatml"},
-    {"<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-     "qwen2.5"},
-    {"<|im_start|>system\\nYou are a helpful assistant.<|im_end|>", "qwen2"},
-    {"<|im_start|>...named SmolLM, trained by Hugging Face<|im_end|>", "smollm2"},
-    {"<|im_start|>{% set ns.last_query_index %}{% if enable_thinking is false %}"
-     "'<think>\\n\\n</think>\\n\\n'",
-     "qwen3"},
-    {"<|im_start|>{% set ns.last_query_index %}'<|im_start|>assistant\\n<think>\\n' }}",
-     "qwen3-thinking"},
-    {"split('</think>')[-1] '<|im_start|>assistant\\n<think>\\n' }}", "qwq"},
-    {"'<|im_start|>assistant<|im_sep|>'", "phi4"},
-    {"<|start_header_id|> <|end_header_id|> <|eot_id|>", "llama3"},
-    {"<|start_header_id|> <|eot_id|> Cutting Knowledge Date: December 2023\\n", "llama3.1"},
-    {"'[INST] ' + '<<SYS>>\\n' ' [/INST]'", "llama2"},
-    {"'[INST] ' + message['content'] + ' [/INST]'", "mistral"},
-    {"' [INST] ' + message['content'] + ' [/INST]'", "mistral-v1"},
-    {"\"[AVAILABLE_TOOLS] [\" \"[INST] \" + message[\"content\"] + \"[/INST]\"", "mistral-v3"},
-    {"\"[AVAILABLE_TOOLS][\" \"[INST]\" + message[\"content\"] + \"[/INST]\"", "mistral-v3-tekken"},
-    {"'[INST] ' '[SYSTEM_PROMPT] ' + message['content'] + '[/SYSTEM_PROMPT]'", "mistral-v7"},
-    {"'[INST]' '[SYSTEM_PROMPT]' + message['content'] + '[/SYSTEM_PROMPT]'", "mistral-v7-tekken"},
-    {"'<start_of_turn>' + role + '<end_of_turn>\\n'", "gemma"},
-    {"'<|user|>\\n' '<|end|>\\n' '<|assistant|>\\n'", "phi3"},
-    {"'<|user|>\\n' + message['content'] + eos_token '<|assistant|>'", "zephyr"},
-    {"'User: ' + message['content'] 'Assistant: ' + message['content'] + eos_token", "deepseek-v2"},
-    {"", NULL},
-    {"no marks at all", NULL},
-    {"<|im_start|", NULL},
-    {"<|im_start|>user<end_of_utterance>", NULL},
-};
-
-static void test_detect(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < PI_LEN(marks); i++) {
-        const char *name = pi_chat_detect(marks[i].text, strlen(marks[i].text));
-        if ((name == NULL) != (marks[i].name == NULL) ||
-            (name != NULL && strcmp(name, marks[i].name) != 0))
-            fail_msg("\"%s\" is taken for %s, not %s", marks[i].text, name != NULL ? name : "none",
-                     marks[i].name != NULL ? marks[i].name : "none");
-    }
-    /* The text is not terminated: what lies behind its end does not count. */
-    assert_null(pi_chat_detect("<start_of_turn><end_of_turn>", 20));
-}
-
-#define BAR "\xef\xbd\x9c"
-
-static void test_detect_deepseek(void **state)
-{
-    (void)state;
-    static const char base[] =
-        "{{'<" BAR "User" BAR ">' + message['content']}}{{'<" BAR "Assistant" BAR
-        ">' + content + '<" BAR "end\xe2\x96\x81of\xe2\x96\x81sentence" BAR ">'}}";
-    char text[512];
-    assert_string_equal(pi_chat_detect(base, strlen(base)), "deepseek");
-    snprintf(text, sizeof(text), "%s{%% if '</think>' in content %%}", base);
-    assert_string_equal(pi_chat_detect(text, strlen(text)), "deepseek-r1-2501");
-    snprintf(text, sizeof(text),
-             "%s{%% if '</think>' in content %%}{{'<" BAR "Assistant" BAR "><think>\\n'}}", base);
-    assert_string_equal(pi_chat_detect(text, strlen(text)), "deepseek-r1");
-}
-
 static void test_names(void **state)
 {
     (void)state;
@@ -237,28 +167,10 @@ static void test_cap(void **state)
     }
 }
 
-static int detect_files(int n, char **paths)
+int main(void)
 {
-    static char text[1 << 20];
-    for (int i = 0; i < n; i++) {
-        FILE *file = fopen(paths[i], "rb");
-        if (file == NULL)
-            return 1;
-        size_t len = fread(text, 1, sizeof(text), file);
-        fclose(file);
-        const char *name = pi_chat_detect(text, len);
-        printf("%s\t%s\n", paths[i], name != NULL ? name : "-");
-    }
-    return 0;
-}
-
-int main(int argc, char **argv)
-{
-    if (argc > 1)
-        return detect_files(argc - 1, argv + 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden), cmocka_unit_test(test_no_thinking),
-        cmocka_unit_test(test_detect), cmocka_unit_test(test_detect_deepseek),
         cmocka_unit_test(test_names),  cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_cap),
     };

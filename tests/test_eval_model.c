@@ -1,6 +1,7 @@
 /* The tasks of `pith eval` end to end, on the small model of the repository. */
 #define _POSIX_C_SOURCE 200809L
 #include "testing.h"
+#include "with_template.h"
 
 #include <string.h>
 
@@ -175,35 +176,6 @@ static void test_needle_settings(void **state)
     pith_model_free(model);
 }
 
-/* Writes a copy of the model's file with a chat template. What is put in takes a multiple of 32
-   bytes, so that the tensors stay aligned. */
-static void write_with_template(const char *path, const char *template)
-{
-    static const char key[] = "tokenizer.chat_template";
-    char *file = NULL;
-    size_t len = 0;
-    pith_error err;
-    assert_int_equal(eval_read_file(MODEL, &file, &len, &err), PITH_OK);
-    uint64_t n_kv, n_key = strlen(key), n_text = strlen(template);
-    while ((8 + n_key + 4 + 8 + n_text) % 32 != 0)
-        n_text++;
-    memcpy(&n_kv, file + 16, sizeof(n_kv));
-    n_kv++;
-    memcpy(file + 16, &n_kv, sizeof(n_kv));
-    uint32_t type = 8; /* string */
-    FILE *out = fopen(path, "wb");
-    assert_non_null(out);
-    fwrite(file, 1, 24, out);
-    fwrite(&n_key, 1, 8, out);
-    fwrite(key, 1, n_key, out);
-    fwrite(&type, 1, 4, out);
-    fwrite(&n_text, 1, 8, out);
-    fprintf(out, "%-*s", (int)n_text, template);
-    fwrite(file + 24, 1, len - 24, out);
-    assert_int_equal(fclose(out), 0);
-    free(file);
-}
-
 /* A template that opens the thinking block itself: the answer has no "<think>" of its own, and one
    that never comes to "</think>" is no answer all the same. An opening of the answer closes it. */
 static void test_thinking_template(void **state)
@@ -213,7 +185,9 @@ static void test_thinking_template(void **state)
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    write_with_template(path, "<|im_start|>assistant\\n<think>\\n' split('</think>')[-1]");
+    write_with_template(MODEL, path,
+                        "{% for m in messages %}{{ m.content.split('</think>')[-1] }}"
+                        "{% endfor %}{{ '<|im_start|>assistant\\n<think>\\n' -}}");
     pith_model *model = NULL;
     pith_error err;
     if (pith_model_load(path, NULL, &model, &err) != PITH_OK)

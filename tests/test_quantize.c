@@ -14,6 +14,7 @@
 #include "file/gguf.h"
 #include "tensor/dtype.h"
 #include "testing.h"
+#include "pith/inspect.h"
 
 #define N_LAYER 8
 #define N_ROW 4

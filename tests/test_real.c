@@ -39,7 +39,7 @@ static void test_loads(void **state)
     assert_int_equal(info.n_layer, 30);
     assert_int_equal(info.n_head_kv, 3);
     assert_int_equal(info.n_ctx_train, 8192);
-    assert_string_equal(pith_chat_template(model), "smollm2");
+    assert_non_null(strstr(pith_chat_template(model), "named SmolLM, trained by Hugging Face"));
     pith_model_free(model);
 }
 

@@ -1,6 +1,6 @@
 /*
- * inspect.h - looking inside: a file's metadata and tensors, the model's attention, the machine's
- * bounds, what a lane holds, and the rows that a pass computes.
+ * inspect.h - looking inside: a file's metadata and tensors (and their conversion), the model's
+ * attention, the machine's bounds, what a lane holds, and the rows that a pass computes.
  */
 #ifndef PITH_INSPECT_H
 #define PITH_INSPECT_H
@@ -62,6 +62,17 @@ typedef struct pith_tensor_info {
 
 /* Tensor number i, from 0; NOT_FOUND when i is out of range. */
 PITH_API pith_status pith_model_tensor(const pith_model *model, int64_t i, pith_tensor_info *out);
+
+/* Rewrites a GGUF file with its matrices in another type: "F32", "F16", "BF16", "Q8_0", "Q4_0",
+   "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K" or the mix "Q4_K_M". Vectors
+   and norms stay as they are; a matrix whose row length does not fit the type falls back to one
+   that does, which the log says. The bytes do not depend on n_thread (0: all processors).
+   out_path is written beside and renamed at the end, so a failure leaves no half file. progress
+   may be NULL. IO, FORMAT, INVALID (unknown type, the output is the input), UNSUPPORTED (a tensor
+   of a type that Pith does not know), NOMEM, CANCELLED. */
+PITH_API pith_status pith_quantize(const char *in_path, const char *out_path, const char *type,
+                                   int32_t n_thread, pith_progress_fn *progress, void *user,
+                                   pith_error *err);
 
 /* ---- KV memory ---------------------------------------------------------------------------- */
 

@@ -159,17 +159,6 @@ typedef struct pith_model_info {
 
 PITH_API void pith_model_get_info(const pith_model *model, pith_model_info *out);
 
-/* Rewrites a GGUF file with its matrices in another type: "F32", "F16", "BF16", "Q8_0", "Q4_0",
-   "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K" or the mix "Q4_K_M". Vectors
-   and norms stay as they are; a matrix whose row length does not fit the type falls back to one
-   that does, which the log says. The bytes do not depend on n_thread (0: all processors).
-   out_path is written beside and renamed at the end, so a failure leaves no half file. progress
-   may be NULL. IO, FORMAT, INVALID (unknown type, the output is the input), UNSUPPORTED (a tensor
-   of a type that Pith does not know), NOMEM, CANCELLED. */
-PITH_API pith_status pith_quantize(const char *in_path, const char *out_path, const char *type,
-                                   int32_t n_thread, pith_progress_fn *progress, void *user,
-                                   pith_error *err);
-
 /* ---- tokens ------------------------------------------------------------------------------- */
 
 typedef enum pith_tokenize_flag {
@@ -225,22 +214,69 @@ typedef struct pith_message {
 
 typedef enum pith_chat_flag {
     PITH_CHAT_GENERATE = 1,    /* end with the opening of the assistant's answer */
-    PITH_CHAT_NO_THINKING = 2, /* Qwen3 and DeepSeek: open and close an empty thinking block */
+    PITH_CHAT_NO_THINKING = 2, /* thinking models answer at once: the template is told so; where it
+                                  has no switch, an empty block of thoughts opens the answer */
 } pith_chat_flag;
 
-/* Returns the name of the template that the model's own chat template is recognised as ("chatml",
-   "llama2", "llama3", "mistral", "gemma", "phi3", "deepseek", "qwen3" and their variants, which
-   pith_chat_template_name lists), or NULL when the model has none or it is unknown. */
+/* Returns the Jinja text of the model's own chat template, owned by the model; NULL when the file
+   has none. */
 PITH_API const char *pith_chat_template(const pith_model *model);
 
-/* Returns the name of template i of those that Pith knows, NULL past the last. */
+/* Returns the name of template i of those that come along ("chatml", "llama3", "qwen3", ...), NULL
+   past the last. They are for models whose files have none. */
 PITH_API const char *pith_chat_template_name(int32_t i);
 
-/* Renders messages to the text of a prompt; template_name NULL means the model's own. Tokenize it
-   with PITH_TOKENIZE_BOS and PITH_TOKENIZE_SPECIAL: a BOS that a template starts with is not part
-   of the text. Not terminated; *len receives the bytes. RANGE when cap is too small,
-   *len is then the size needed; UNSUPPORTED when the model's template is unknown or absent;
-   INVALID for an unknown template name or role. Thread-safe. */
+/* A rendered conversation: text, and of each part whether a user wrote it. Immutable. */
+typedef struct pith_prompt pith_prompt;
+
+typedef struct pith_chat_params {
+    const char *template_name;    /* one that comes along; NULL (default): the model's own */
+    const pith_message *messages; /* [n_message] of plain text; contents are a user's */
+    int32_t n_message;
+    const char *json; /* instead of messages, JSON as chat clients send it: an object with the array
+                         "messages" and, as the template knows them, "tools", "documents",
+                         "enable_thinking"...: each key is a variable of the template */
+    size_t json_len;
+    uint32_t flags; /* PITH_CHAT_ values */
+    int64_t now;    /* what a template's clock says, seconds since 1970 in the user's time zone. 0
+                       (default): it has none; a template that insists is told 26 July 2024, so
+                       that the same messages are the same prompt on any day */
+    uint32_t reserved[8];
+} pith_chat_params;
+
+PITH_API void pith_chat_params_default(pith_chat_params *out);
+
+/* Renders a conversation. params is needed during the call only. A BOS that the template starts
+   with is left out where PITH_TOKENIZE_BOS adds one. INVALID: the conversation is not well-formed,
+   the template refuses it (the message is then the template's own), or it takes too much (steps,
+   depth, bytes: docs/templates.md). UNSUPPORTED: the model has no template, or one that is not
+   understood. NOMEM. Thread-safe. */
+PITH_API pith_status pith_prompt_create(const pith_model *model, const pith_chat_params *params,
+                                        pith_prompt **out, pith_error *err);
+
+/* Frees a prompt. NULL is ignored. */
+PITH_API void pith_prompt_free(pith_prompt *prompt);
+
+/* Returns the text, terminated, owned by the prompt; *len (may be NULL) receives its bytes. */
+PITH_API const char *pith_prompt_text(const pith_prompt *prompt, size_t *len);
+
+/* Piece i: *from and *len receive its place in the text, *from_user whether a user wrote it.
+   Neighbours differ in that. False past the last. */
+PITH_API bool pith_prompt_piece(const pith_prompt *prompt, int32_t i, size_t *from, size_t *len,
+                                bool *from_user);
+
+/* Tokenizes the prompt as pith_tokenize does the whole text, but for special tokens (with
+   PITH_TOKENIZE_SPECIAL): those are read in what the template wrote; what looks like one in a
+   user's text is text. (Tokens that a vocabulary calls user-defined are read everywhere.) model is
+   the one that the prompt was made with. */
+PITH_API pith_status pith_prompt_tokenize(const pith_model *model, const pith_prompt *prompt,
+                                          uint32_t flags, int32_t *out, int32_t cap, int32_t *n_id,
+                                          pith_error *err);
+
+/* Renders messages to text alone, as pith_prompt_create; template_name NULL means the model's own.
+   Tokenized with PITH_TOKENIZE_BOS and PITH_TOKENIZE_SPECIAL it gives the model's prompt, but what
+   users typed can then be special tokens. Not terminated; *len receives the bytes. RANGE when cap
+   is too small, *len is then the size needed. Thread-safe. */
 PITH_API pith_status pith_chat_render(const pith_model *model, const char *template_name,
                                       const pith_message *messages, int32_t n_message,
                                       uint32_t flags, char *out, size_t cap, size_t *len,

@@ -15,6 +15,7 @@
 #include "base/threads.h"
 #include "file/gguf.h"
 #include "tensor/dtype.h"
+#include "pith/inspect.h"
 
 /* Weights that one work item converts: whole blocks of every type. */
 #define PIECE_LEN 16384

@@ -9,7 +9,10 @@
 #include "text/chat.h"
 #include "pith/inspect.h"
 
-void pith_model_params_default(pith_model_params *out) { *out = (pith_model_params){0}; }
+void pith_model_params_default(pith_model_params *out)
+{
+    *out = (pith_model_params){0};
+}
 
 /* ---- loading ---- */
 
@@ -52,8 +55,20 @@ static pith_status copy_string(const struct pi_gguf *g, const char *key, char **
     return *out != NULL ? PITH_OK : pi_fail(err, PITH_NOMEM, "no memory for %s", key);
 }
 
-/* The type that most weight bytes have, and the count of weights: the largest number where tensors of
-   types that nobody knows, and so of any size, have more. */
+/* The text of a token, "" where there is none. */
+static pith_status copy_token(const struct pi_vocab *v, int32_t id, char **out, pith_error *err)
+{
+    size_t len = 0;
+    if (id >= 0)
+        pi_vocab_token_bytes(v, id, true, NULL, 0, &len);
+    *out = pi_mem_alloc(PI_MEM_MODEL, len + 1);
+    if (*out == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a token of %zu bytes", len);
+    return len > 0 ? pi_vocab_token_bytes(v, id, true, *out, len, &len) : PITH_OK;
+}
+
+/* The type that most weight bytes have, and the count of weights: the largest number where tensors
+   of types that nobody knows, and so of any size, have more. */
 static void sum_tensors(struct pith_model *m)
 {
     size_t bytes[64] = {0}, most = 0; /* by type; types that Pith knows are below 64 */
@@ -86,8 +101,8 @@ static pith_status load_file(struct pith_model *m, const char *path,
     struct pi_str template = {0};
     pith_status status = pi_gguf_str(&m->gguf, "tokenizer.chat_template", &template, err);
     if (status == PITH_OK)
-        m->chat_template = pi_chat_detect(template.data, template.len);
-    else if (status != PITH_NOT_FOUND)
+        status = pi_chat_template_load(template.data, template.len, &m->chat, err);
+    if (status != PITH_OK && status != PITH_NOT_FOUND)
         return status;
 
     m->arch = pi_arch_find(m->arch_name, strlen(m->arch_name));
@@ -103,7 +118,9 @@ static pith_status load_file(struct pith_model *m, const char *path,
         pi_rope_free(&m->rope); /* a file of vocabulary alone need not say its shape */
         m->hp = (struct pi_hparams){0};
     }
-    return pi_vocab_load(&m->gguf, m->hp.n_vocab, &m->vocab, err);
+    PI_TRY(pi_vocab_load(&m->gguf, m->hp.n_vocab, &m->vocab, err));
+    PI_TRY(copy_token(m->vocab, pi_vocab_bos(m->vocab), &m->bos_text, err));
+    return copy_token(m->vocab, pi_vocab_eos(m->vocab), &m->eos_text, err);
 }
 
 pith_status pith_model_load(const char *path, const pith_model_params *params, pith_model **out,
@@ -145,6 +162,9 @@ void pith_model_free(pith_model *m)
     pi_mem_unmap(PI_MEM_WEIGHTS, m->weights, m->weights_size);
     pi_mem_free(m->layer);
     pi_rope_free(&m->rope);
+    pi_chat_template_free(&m->chat);
+    pi_mem_free(m->bos_text);
+    pi_mem_free(m->eos_text);
     pi_mem_free(m->name);
     pi_mem_free(m->arch_name);
     free_names(m->meta_key, m->gguf.n_kv);
@@ -201,7 +221,10 @@ void pith_model_get_attention(const pith_model *m, pith_attention_info *out)
     };
 }
 
-int64_t pith_model_meta_count(const pith_model *m) { return m->gguf.n_kv; }
+int64_t pith_model_meta_count(const pith_model *m)
+{
+    return m->gguf.n_kv;
+}
 
 /* One item as text; returns the length it has, which may be above cap. */
 static size_t format_item(const struct pi_gguf_kv *kv, enum pi_gguf_type type, uint64_t i,
@@ -249,9 +272,10 @@ static void format_value(const struct pi_gguf_kv *kv, char *buf, size_t cap)
             len += format_item(kv, kv->item_type, i, buf + len, cap - len);
     }
     if (len < cap)
-        snprintf(buf + len, cap - len, kv->n_item == 0       ? "[]"
-                                       : kv->n_item > ARRAY_SHOWN ? ", ...]"
-                                                                  : "]");
+        snprintf(buf + len, cap - len,
+                 kv->n_item == 0            ? "[]"
+                 : kv->n_item > ARRAY_SHOWN ? ", ...]"
+                                            : "]");
 }
 
 pith_status pith_model_meta(const pith_model *m, int64_t i, const char **key, const char **type,
@@ -285,7 +309,7 @@ pith_status pith_model_tensor(const pith_model *m, int64_t i, pith_tensor_info *
     return PITH_OK;
 }
 
-/* ---- tokens and chat ---- */
+/* ---- tokens ---- */
 
 pith_status pith_tokenize(const pith_model *m, const char *text, size_t text_len, uint32_t flags,
                           int32_t *out, int32_t cap, int32_t *n_id, pith_error *err)
@@ -305,22 +329,15 @@ pith_status pith_detokenize(const pith_model *m, const int32_t *ids, int32_t n_i
     return pi_vocab_detokenize(m->vocab, ids, n_id, special, out, cap, len, err);
 }
 
-bool pith_token_is_end(const pith_model *m, int32_t id) { return pi_vocab_is_end(m->vocab, id); }
-int32_t pith_token_bos(const pith_model *m) { return pi_vocab_bos(m->vocab); }
-int32_t pith_token_eos(const pith_model *m) { return pi_vocab_eos(m->vocab); }
-
-const char *pith_chat_template(const pith_model *m) { return m->chat_template; }
-const char *pith_chat_template_name(int32_t i) { return pi_chat_name(i); }
-
-pith_status pith_chat_render(const pith_model *m, const char *template_name,
-                             const pith_message *messages, int32_t n_message, uint32_t flags,
-                             char *out, size_t cap, size_t *len, pith_error *err)
+bool pith_token_is_end(const pith_model *m, int32_t id)
 {
-    if (template_name == NULL)
-        template_name = m->chat_template;
-    if (template_name == NULL)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "the model's chat template is absent or unknown: name one of those that "
-                       "Pith knows");
-    return pi_chat_render(template_name, messages, n_message, flags, out, cap, len, err);
+    return pi_vocab_is_end(m->vocab, id);
+}
+int32_t pith_token_bos(const pith_model *m)
+{
+    return pi_vocab_bos(m->vocab);
+}
+int32_t pith_token_eos(const pith_model *m)
+{
+    return pi_vocab_eos(m->vocab);
 }

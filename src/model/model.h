@@ -8,6 +8,7 @@
 #include "cpu/matmul.h"
 #include "file/gguf.h"
 #include "tensor/rope.h"
+#include "text/chat.h"
 #include "text/vocab.h"
 
 struct pi_hparams {
@@ -58,7 +59,8 @@ struct pith_model {
     char *name;               /* terminated copies for pith_model_info; owned */
     char *arch_name;
     const char *file_type;
-    const char *chat_template; /* NULL when none is recognised */
+    struct pi_chat_template chat; /* text NULL: the file has none; owned */
+    char *bos_text, *eos_text;    /* of the tokens, "" where there is none; owned */
     char **meta_key;           /* [n_kv] terminated copies; owned */
     char **meta_type;          /* [n_kv] "u32", "string[151936]"; owned */
     char **tensor_name;        /* [n_tensor] terminated copies; owned */

@@ -46,17 +46,37 @@ static pith_status plain_text(struct pi_session *s, const char *text, size_t len
                                           : pi_spm_text(s, text, len, after_special, err);
 }
 
+/* The special token at text[at], or -1. A control token must lie in what no mark says a user wrote;
+   user-defined tokens are text, and read anywhere. *plain: where that ends, kept between calls. */
+static int32_t special_here(const struct pi_vocab *v, const char *text, size_t len, size_t at,
+                            const uint8_t *marks, bool all, size_t *plain)
+{
+    if (marks == NULL || !all)
+        return pi_special_at(v, text + at, len - at, all);
+    if (*plain <= at) {
+        *plain = at;
+        while (*plain < len && marks[*plain] == 0)
+            ++*plain;
+    }
+    int32_t any = pi_special_at(v, text + at, *plain - at, true);
+    int32_t user = pi_special_at(v, text + at, len - at, false);
+    if (any < 0 || (user >= 0 && v->token[user].piece_len > v->token[any].piece_len))
+        return user;
+    return any;
+}
+
 /* Cuts text at special tokens: user-defined ones always, the others when all. */
-static pith_status whole_text(struct pi_session *s, const char *text, size_t len, bool all,
-                              pith_error *err)
+static pith_status whole_text(struct pi_session *s, const char *text, size_t len,
+                              const uint8_t *marks, bool all, pith_error *err)
 {
     const struct pi_vocab *v = s->vocab;
     uint8_t starts = all ? PI_STARTS_USER | PI_STARTS_CONTROL : PI_STARTS_USER;
+    size_t plain = 0;
     bool after_special = true; /* the start of a text is like the end of a token */
     size_t done = 0, at = 0;
     while (at < len) {
         int32_t id = (v->starts[(uint8_t)text[at]] & starts) != 0
-                         ? pi_special_at(v, text + at, len - at, all)
+                         ? special_here(v, text, len, at, marks, all, &plain)
                          : -1;
         if (id < 0) {
             at++;
@@ -73,9 +93,21 @@ static pith_status whole_text(struct pi_session *s, const char *text, size_t len
     return plain_text(s, text + done, len - done, after_special, err);
 }
 
+bool pi_vocab_adds_bos(const struct pi_vocab *v)
+{
+    return v->type != PI_VOCAB_NONE && v->add_bos && v->bos >= 0;
+}
+
 pith_status pi_vocab_tokenize(const struct pi_vocab *v, const char *text, size_t text_len,
                               uint32_t flags, int32_t *out, int32_t cap, int32_t *n_id,
                               pith_error *err)
+{
+    return pi_vocab_tokenize_marked(v, text, text_len, NULL, flags, out, cap, n_id, err);
+}
+
+pith_status pi_vocab_tokenize_marked(const struct pi_vocab *v, const char *text, size_t text_len,
+                                     const uint8_t *marks, uint32_t flags, int32_t *out,
+                                     int32_t cap, int32_t *n_id, pith_error *err)
 {
     if (v->type == PI_VOCAB_NONE)
         return pi_fail(err, PITH_UNSUPPORTED, "the model has no tokenizer");
@@ -89,7 +121,7 @@ pith_status pi_vocab_tokenize(const struct pi_vocab *v, const char *text, size_t
     if ((flags & PITH_TOKENIZE_BOS) != 0 && v->add_bos && v->bos >= 0)
         pi_session_emit(&s, v->bos);
     if (status == PITH_OK)
-        status = whole_text(&s, text, text_len, (flags & PITH_TOKENIZE_SPECIAL) != 0, err);
+        status = whole_text(&s, text, text_len, marks, (flags & PITH_TOKENIZE_SPECIAL) != 0, err);
     if ((flags & PITH_TOKENIZE_BOS) != 0 && v->add_eos && v->eos >= 0)
         pi_session_emit(&s, v->eos);
     pi_session_end(&s);

@@ -29,6 +29,13 @@ bool pi_vocab_is_end(const struct pi_vocab *vocab, int32_t id);
 pith_status pi_vocab_tokenize(const struct pi_vocab *vocab, const char *text, size_t text_len,
                               uint32_t flags, int32_t *out, int32_t cap, int32_t *n_id,
                               pith_error *err);
+/* The same, for a text of which marks [text_len] tell what a user wrote (1): there, control tokens
+   are text. marks NULL: nowhere. */
+pith_status pi_vocab_tokenize_marked(const struct pi_vocab *vocab, const char *text,
+                                     size_t text_len, const uint8_t *marks, uint32_t flags,
+                                     int32_t *out, int32_t cap, int32_t *n_id, pith_error *err);
+/* Whether PITH_TOKENIZE_BOS adds one. */
+bool pi_vocab_adds_bos(const struct pi_vocab *vocab);
 /* As pith_token_bytes. */
 pith_status pi_vocab_token_bytes(const struct pi_vocab *vocab, int32_t id, bool special, char *out,
                                  size_t cap, size_t *len);

@@ -10,6 +10,12 @@
 #define REQUEST "\n\nRepeat the previous context exactly."
 #define PLAIN MARK REQUEST "\n\n"
 
+static pith_status plain(char **out, pith_error *err)
+{
+    *out = pi_mem_strndup(PI_MEM_OTHER, PLAIN, strlen(PLAIN));
+    return *out != NULL ? PITH_OK : pi_fail(err, PITH_NOMEM, "no memory for a prompt");
+}
+
 /* The rendered request, terminated; the caller frees. */
 static pith_status render(const struct pith_model *model, char **out, pith_error *err)
 {
@@ -18,16 +24,18 @@ static pith_status render(const struct pith_model *model, char **out, pith_error
     *out = NULL;
     pith_status status =
         pith_chat_render(model, NULL, &message, 1, PITH_CHAT_GENERATE, NULL, 0, &len, err);
-    if (status == PITH_UNSUPPORTED) { /* no template, or one that nobody knows */
-        *out = pi_mem_strndup(PI_MEM_OTHER, PLAIN, strlen(PLAIN));
-        return *out != NULL ? PITH_OK : pi_fail(err, PITH_NOMEM, "no memory for a prompt");
-    }
+    if (status == PITH_UNSUPPORTED) /* no template, or one that is not understood */
+        return plain(out, err);
     if (status != PITH_OK && status != PITH_RANGE)
         return status;
     *out = pi_mem_alloc(PI_MEM_OTHER, len + 1);
     if (*out == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a prompt");
-    return pith_chat_render(model, NULL, &message, 1, PITH_CHAT_GENERATE, *out, len, &len, err);
+    PI_TRY(pith_chat_render(model, NULL, &message, 1, PITH_CHAT_GENERATE, *out, len, &len, err));
+    if (strstr(*out, MARK) != NULL)
+        return PITH_OK;
+    pi_mem_free(*out); /* a template that changes what users say */
+    return plain(out, err);
 }
 
 static pith_status tokenize(const struct pith_model *model, const char *text, size_t len,
