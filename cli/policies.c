@@ -248,8 +248,8 @@ static void print_type(int32_t i, const pith_store_info *type, bool citation)
 static void print_types(void)
 {
     pith_store_info type;
-    printf("Storage types of keys and values, as -ctk TYPE[:force][:centre][:EDGE=FIRST+LAST] and -ctv "
-           "TYPE[:EDGE=...]\n\n");
+    printf("Storage types of keys, as -ctk TYPE[:force][:centre][:EDGE=FIRST+LAST],\n"
+           "and of values, as -ctv TYPE[:EDGE=FIRST+LAST]\n\n");
     for (int32_t i = 0; pith_store_type(i, &type) == PITH_OK; i++)
         print_type(i, &type, false);
     printf("\n\"pith info MODEL\" tells what each pair costs. docs/store.md explains them.\n");
