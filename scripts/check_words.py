@@ -40,6 +40,7 @@ def blocks(text):
         elif bare.startswith("|"):
             add("table", number, line, False)
         elif bare.startswith("#") and depth == 0:
+            indent = 0
             add("head", number, line, True)
         elif depth >= indent + 4 and (blank or found and found[-1][1] == "code"):
             add("code", number, line, False)
