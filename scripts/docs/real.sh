@@ -29,15 +29,8 @@ GRANULARITIES=${GRANULARITIES:-own global}
 LENGTH=${LENGTH:-2048} TEXTS=${TEXTS:-4} SAMPLES=${SAMPLES:-8} CHUNKS=${CHUNKS:-4} THREADS=${THREADS:-2} SEED=${SEED:-3}
 PITH=${PITH:-$root/build/cli/pith}
 mkdir -p "$out"
-
-file_of() {
-    case $1 in
-    smollm2) echo "$models/smollm2-135m-instruct-q4_1.gguf" ;;
-    coder-0.5b) echo "$models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf" ;;
-    coder-1.5b) echo "$models/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf" ;;
-    *) echo "real.sh: there is no model \"$1\", only smollm2, coder-0.5b, coder-1.5b" >&2; exit 2 ;;
-    esac
-}
+me=real.sh
+. "$root/scripts/docs/cells.sh"
 
 # Tokens per second that two processors with AVX-512 read, for the estimate alone.
 speed_of() {
@@ -98,10 +91,6 @@ cells() {
     done
 }
 
-is_done() {
-    [ -s "$out/$1.json" ] || { [ -e "$out/$1.err" ] && [ -z "${RETRY:-}" ]; }
-}
-
 say_time() {
     local m t rest n=0 left=0
     while read -r m t rest; do
@@ -127,22 +116,11 @@ run_cell() {
     perplexity) arguments=(-f "$data/text/wiki.test.raw" -c 4096 -b 512 --chunks "$CHUNKS"
         --no-paired) ;;
     esac
-    if "$PITH" eval "$task" -m "$model" "${arguments[@]}" -t "$THREADS" --seed "$SEED" \
-        "$@" --json "$out/$name.new" >/dev/null 2>"$out/$name.log"; then
-        mv "$out/$name.new" "$out/$name.json"
-        rm -f "$out/$name.log" "$out/$name.err"
-    else
-        [ $? -ne 130 ] || exit 130
-        tail -n 1 "$out/$name.log" >"$out/$name.err"
-        rm -f "$out/$name.log" "$out/$name.new"
-        echo "real.sh: $name: $(cat "$out/$name.err")" >&2
-    fi
+    measure "$name" "$PITH" eval "$task" -m "$model" "${arguments[@]}" -t "$THREADS" \
+        --seed "$SEED" "$@"
 }
 
-for m in $MODELS; do
-    file=$(file_of "$m")
-    [ -e "$file" ] || { echo "real.sh: $file is not there: scripts/models.sh $models $m" >&2; exit 1; }
-done
+for m in $MODELS; do need_model "$m"; done
 for t in $TASKS; do tokens_of "$t" >/dev/null; done
 say_time
 while read -r m task policy budget protocol granularity; do
@@ -154,6 +132,5 @@ while read -r m task policy budget protocol granularity; do
     if [[ ${keep[*]} == *stats=* && ! -e $stats ]]; then
         "$root/scripts/importance.sh" "$(file_of "$m")" "$stats" </dev/null
     fi
-    echo "real.sh: $name" >&2
     run_cell "$name" "$(file_of "$m")" "$task" "${keep[@]}" </dev/null
 done < <(cells)

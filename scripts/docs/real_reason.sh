@@ -21,15 +21,8 @@ POLICIES=${POLICIES:-triattention rkv snapkv h2o longflow streaming lazyeviction
 QUESTIONS=${QUESTIONS:-100} PARALLEL=${PARALLEL:-16} THREADS=${THREADS:-2}
 PITH=${PITH:-$root/build/cli/pith}
 mkdir -p "$out"
-
-file_of() {
-    case $1 in
-    smollm2) echo "$models/smollm2-135m-instruct-q4_1.gguf" ;;
-    coder-0.5b) echo "$models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf" ;;
-    coder-1.5b) echo "$models/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf" ;;
-    *) echo "real_reason.sh: there is no model \"$1\"" >&2; exit 2 ;;
-    esac
-}
+me=real_reason.sh
+. "$root/scripts/docs/cells.sh"
 
 questions_of() {
     case $1 in
@@ -54,26 +47,20 @@ policy_of() {
     esac
 }
 
-run_cell() {
+# solve NAME MODEL FILE OPTIONS ..
+solve() {
     local name=$1 model=$2 file=$3
     shift 3
-    [ ! -s "$out/$name.json" ] || return 0
-    echo "real_reason.sh: $name" >&2
-    if "$PITH" eval questions -m "$(file_of "$model")" -f "$(questions_of "$file")" --chat --temp 0 \
-        --questions "$QUESTIONS" --parallel "$PARALLEL" --predict 768 -t "$THREADS" "$@" \
-        --json "$out/$name.new" </dev/null >/dev/null 2>"$out/$name.log"; then
-        mv "$out/$name.new" "$out/$name.json"
-        rm -f "$out/$name.log"
-    else
-        [ $? -ne 130 ] || exit 130
-        echo "real_reason.sh: $name: $(tail -n 1 "$out/$name.log")" >&2
-    fi
+    measure "$name" "$PITH" eval questions -m "$(file_of "$model")" -f "$(questions_of "$file")" \
+        --chat --temp 0 --questions "$QUESTIONS" --parallel "$PARALLEL" --predict 768 \
+        -t "$THREADS" "$@"
 }
 
+for m in $MODELS; do need_model "$m"; done
 for m in $MODELS; do for f in $FILES; do
-    run_cell "$m.$f.full.0.reason" "$m" "$f"
-    run_cell "$m.$f.memshare.0.reason" "$m" "$f" --share memshare
+    solve "$m.$f.full.0.reason" "$m" "$f"
+    solve "$m.$f.memshare.0.reason" "$m" "$f" --share memshare
     for b in $BUDGETS; do for p in $POLICIES; do
-        run_cell "$m.$f.$p.$b.reason" "$m" "$f" --keep "$(policy_of "$p" "$b" "$m")"
+        solve "$m.$f.$p.$b.reason" "$m" "$f" --keep "$(policy_of "$p" "$b" "$m")"
     done; done
 done; done

@@ -23,15 +23,8 @@ read -ra CHUNKS <<<"${CHUNKS:-8 4}"
 TEXTS=${TEXTS:-2} LENGTH=${LENGTH:-2048} SEED=${SEED:-3} THREADS=${THREADS:-2}
 PITH=${PITH:-$root/build/cli/pith}
 mkdir -p "$out"
-
-file_of() {
-    case $1 in
-    smollm2) echo "$models/smollm2-135m-instruct-q4_1.gguf" ;;
-    coder-0.5b) echo "$models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf" ;;
-    coder-1.5b) echo "$models/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf" ;;
-    *) echo "store_real.sh: there is no model \"$1\", only smollm2, coder-0.5b, coder-1.5b" >&2; exit 2 ;;
-    esac
-}
+me=store_real.sh
+. "$root/scripts/docs/cells.sh"
 
 # run_cell NAME TASK MODEL CHUNKS K V
 run_cell() {
@@ -42,29 +35,17 @@ run_cell() {
     facts) arguments=(-n "$LENGTH" --texts "$TEXTS" --chat --no-paired --seed "$SEED") ;;
     *) echo "store_real.sh: there is no task \"$task\", only perplexity, facts" >&2; exit 2 ;;
     esac
-    if "$PITH" eval "$task" -m "$model" -f "$data/text/wiki.test.raw" "${arguments[@]}" \
-        -t "$THREADS" -ctk "$k" -ctv "$v" --json "$out/$name.new" >/dev/null 2>"$out/$name.log"; then
-        mv "$out/$name.new" "$out/$name.json"
-        rm -f "$out/$name.log" "$out/$name.err"
-    else
-        [ $? -ne 130 ] || exit 130
-        tail -n 1 "$out/$name.log" >"$out/$name.err"
-        rm -f "$out/$name.log" "$out/$name.new"
-        echo "store_real.sh: $name: $(cat "$out/$name.err")" >&2
-    fi
+    measure "$name" "$PITH" eval "$task" -m "$model" -f "$data/text/wiki.test.raw" \
+        "${arguments[@]}" -t "$THREADS" -ctk "$k" -ctv "$v"
 }
 
 at=0
 for m in $MODELS; do
-    file=$(file_of "$m")
-    [ -e "$file" ] || { echo "store_real.sh: $file is not there: scripts/models.sh $models $m" >&2; exit 1; }
+    need_model "$m"
     for t in $TASKS; do
         for pair in $PAIRS; do
-            name=$m.$t.${pair%%/*}.${pair#*/}
-            [ ! -s "$out/$name.json" ] || continue
-            [ ! -e "$out/$name.err" ] || [ -n "${RETRY:-}" ] || continue
-            echo "store_real.sh: $name" >&2
-            run_cell "$name" "$t" "$file" "${CHUNKS[at]:-4}" "${pair%%/*}" "${pair#*/}" </dev/null
+            run_cell "$m.$t.${pair%%/*}.${pair#*/}" "$t" "$(file_of "$m")" "${CHUNKS[at]:-4}" \
+                "${pair%%/*}" "${pair#*/}"
         done
     done
     at=$((at + 1))
