@@ -22,7 +22,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 models=$1 data=$2 out=$3
 MODELS=${MODELS:-smollm2 coder-0.5b coder-1.5b}
 TASKS=${TASKS:-facts needle ruler perplexity}
-POLICIES=${POLICIES:-kvzip kvzap kvzap+kv kvzap+text kvzap-w32 kvzap-hidden expected triattention v3 v3+kv v3+text longflow snapkv h2o tova keydiff knorm pyramidkv adakv streaming random}
+POLICIES=${POLICIES:-kvzip kvzap kvzap-recent kvzap+kv kvzap+text kvzap-w32 kvzap-hidden expected triattention v3 v3+kv v3+text longflow snapkv h2o tova keydiff knorm pyramidkv adakv streaming random}
 BUDGETS=${BUDGETS:-75 50 25 10}
 PROTOCOLS=${PROTOCOLS:-stream prompt-end}
 GRANULARITIES=${GRANULARITIES:-own global}
@@ -55,7 +55,9 @@ policy_of() {
     [[ $name != *-w[0-9]* ]] || options=window=${name##*-w},$options name=${name%-w*}
     own=$name
     case $name in
-    kvzap-hidden) own=kvzap options=features=hidden,$options ;;
+    kvzap) options=recent=0,$options ;; # a window that does not grow with the budget
+    kvzap-recent) own=kvzap ;;          # half of the budget is a window: the default
+    kvzap-hidden) own=kvzap options=features=hidden,recent=0,$options ;;
     triattention)
         [[ $options == window=* ]] || options=window=128,$options
         options=sinks=4,pin-prompt=off,distance=256,$options

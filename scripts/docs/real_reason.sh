@@ -41,7 +41,7 @@ policy_of() {
     case $1 in
     triattention) echo "triattention:paper,slack=32,$stats,$rules" ;;
     lazyeviction) echo "lazyeviction:gsm8k,$rules" ;;
-    kvzap) echo "kvzap:window=32,slack=32,$stats,$rules" ;;
+    kvzap) echo "kvzap:window=32,recent=0,slack=32,$stats,$rules" ;;
     longflow | tova | raas) echo "$1:$rules" ;;
     *) echo "$1:slack=32,$rules" ;;
     esac

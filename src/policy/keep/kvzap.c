@@ -278,7 +278,7 @@ const struct keep_policy keep_kvzap = {
     .summary = "the entries whose importance, predicted when they are written, is greatest",
     .citation = "Jegou, Jeblick, KVzap: Fast, Adaptive, and Faithful KV Cache Pruning, 2026, "
                 "arXiv 2601.07891",
-    .defaults = "sinks=4,window=128,granularity=global",
+    .defaults = "sinks=4,window=128,recent=0.5,granularity=global",
     .params = own_params,
     .params_size = sizeof(struct params),
     .comparable = comparable,
