@@ -175,6 +175,7 @@ static void test_lists(void **state)
         {"{{ {'a': 1}|items|list }} {{ {'a': 1}.keys()|list }} {{ 'a' in {'a': 1} }}",
          "[('a', 1)] ['a'] True"},
         {"{{ [[1, 2], [3]]|map('length')|join(',') }} {{ [1, 2]|join }}", "2,1 12"},
+        {"[{{ []|map('upper')|join('-') }}{{ nothing|map('upper')|join('-') }}]", "[]"},
         {"{{ {1: 'a', true: 'b', 'x': []} }} {{ dict(a=1, **{'b': 2}) }}",
          "{1: 'b', 'x': []} {'a': 1, 'b': 2}"},
         {"{{ [{'n': 1}, {}]|sort(attribute='x')|length }} {{ [true]|sum|round(1) }}", "2 1"},

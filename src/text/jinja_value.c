@@ -433,7 +433,7 @@ static struct jinja_value drain(struct jinja_heap *h, struct jinja_list *from)
     struct jinja_list *left = jinja_alloc(h, 1, sizeof(*left));
     if (left == NULL)
         return jinja_undefined();
-    left->item = from->item + from->at;
+    left->item = from->at < from->n ? from->item + from->at : NULL; /* none of an empty one */
     left->n = left->cap = from->n - from->at;
     from->at = from->n;
     return (struct jinja_value){.kind = JINJA_LIST, .u.list = left};
