@@ -202,6 +202,8 @@ static bool is_quantised(const char *type)
 
 /* The embedding is read by row and, where it is not tied, not as a matrix; the output matrix
    counts for generation, but reads one row of a prompt only. */
+#define WHOLE_PAGES 64 /* tokens that fill pages of any length */
+
 static void count_work(struct bench *b)
 {
     pith_tensor_info t;
@@ -209,7 +211,6 @@ static void count_work(struct bench *b)
     bool tied = true;
     int64_t embedding_bytes = 0, bytes;
     pith_engine_params p = engine_params(&b->options->model, &b->options->memory);
-    p.page_len = b->options->memory.page_len != NULL ? p.page_len : 64;
     p.keep = NULL; /* of what is stored, not of what stays or is read */
     p.read = NULL;
     p.recall = NULL;
@@ -225,8 +226,8 @@ static void count_work(struct bench *b)
             b->matmul_weights += t.dim[0] * t.dim[1];
     }
     b->generation_bytes = b->s.info.weight_bytes - (tied ? 0 : embedding_bytes);
-    cli_check(pith_kv_estimate(b->s.model, &p, p.page_len, &bytes, &err), &err);
-    b->kv_bytes_per_token = (double)bytes / p.page_len;
+    cli_check(pith_kv_estimate(b->s.model, &p, WHOLE_PAGES, &bytes, &err), &err);
+    b->kv_bytes_per_token = (double)bytes / WHOLE_PAGES;
 }
 
 static double generation_bound(const struct bench *b, const struct row *row)

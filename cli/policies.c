@@ -34,26 +34,27 @@ struct verb {
     const char *what; /* what is chosen */
     const char *none; /* what happens without a policy */
     const char *docs;
-    bool presets;
 };
 
 static const struct verb verbs[] = {
     {PITH_KEEP, "Entries of the KV cache that stay", "every entry (the default)",
-     "docs/policies.md", true},
-    {PITH_READ, "Entries that attention looks at", "everything (the default)", "docs/read.md",
-     true},
-    {PITH_RECALL, "How evicted entries come back", "they do not (the default)", "docs/recall.md",
-     false},
+     "docs/policies.md"},
+    {PITH_READ, "Entries that attention looks at", "everything (the default)", "docs/read.md"},
+    {PITH_RECALL, "How evicted entries come back", "they do not (the default)", "docs/recall.md"},
     {PITH_SHARE, "Pages of reasoning that stand for others", "each page for itself (the default)",
-     "docs/share.md", false},
+     "docs/share.md"},
 };
 
 #define N_VERB (sizeof(verbs) / sizeof(verbs[0]))
 
-/* Preset j of policy i. */
-static bool find_preset(const struct verb *v, int32_t i, int32_t j, pith_preset_info *out)
+/* Whether some policy of the verb has presets. */
+static bool has_presets(const struct verb *v)
 {
-    return pith_policy_get_preset(v->verb, i, j, out) == PITH_OK;
+    pith_policy_info policy;
+    for (int32_t i = 0; pith_policy_get(v->verb, i, &policy) == PITH_OK; i++)
+        if (policy.n_preset > 0)
+            return true;
+    return false;
 }
 
 /* Whether policy i has options that are rules (shared), or that are not. */
@@ -131,7 +132,7 @@ static void print_params(const struct verb *v, int32_t i, bool shared, bool defa
 static void print_presets(const struct verb *v, const pith_policy_info *policy, int32_t i)
 {
     pith_preset_info preset;
-    for (int32_t j = 0; find_preset(v, i, j, &preset); j++) {
+    for (int32_t j = 0; pith_policy_get_preset(v->verb, i, j, &preset) == PITH_OK; j++) {
         char left[64];
         snprintf(left, sizeof(left), "%s:%s", policy->name, preset.name);
         print_entry(left, 26, preset.help);
@@ -163,7 +164,7 @@ static void print_all(const struct verb *v)
 {
     pith_policy_info policy;
     printf("%s, as --%s NAME:key=value,...%s\n\n", v->what, pith_verb_name(v->verb),
-           v->presets ? " or NAME:PRESET,key=value,..." : "");
+           has_presets(v) ? " or NAME:PRESET,key=value,..." : "");
     for (int32_t i = 0; pith_policy_get(v->verb, i, &policy) == PITH_OK; i++) {
         pith_preset_info preset;
         print_entry(policy.name, 18, policy.summary);
@@ -171,7 +172,7 @@ static void print_all(const struct verb *v)
             printf("%*s", 18, "");
             print_wrapped(policy.citation, 18, 18);
         }
-        for (int32_t j = 0; find_preset(v, i, j, &preset); j++) {
+        for (int32_t j = 0; pith_policy_get_preset(v->verb, i, j, &preset) == PITH_OK; j++) {
             char left[64];
             snprintf(left, sizeof(left), "  :%s", preset.name);
             print_entry(left, 18, preset.help);
@@ -192,7 +193,7 @@ static json_t *json_policy(const struct verb *v, const pith_policy_info *policy,
     pith_preset_info preset;
     pith_param_info p;
     json_t *presets = json_array(), *params = json_array();
-    for (int32_t j = 0; find_preset(v, i, j, &preset); j++)
+    for (int32_t j = 0; pith_policy_get_preset(v->verb, i, j, &preset) == PITH_OK; j++)
         json_array_append_new(presets, json_pack("{s:s, s:s, s:s}", "name", preset.name, "options",
                                                  preset.options, "help", preset.help));
     for (int32_t j = 0; pith_policy_get_param(v->verb, i, j, &p) == PITH_OK; j++)

@@ -43,14 +43,7 @@ static void on_done(void *user, const pith_answer_result *result)
     out->n_prompt = result->n_prompt + result->n_cached;
     out->n_generated = result->n_generated;
     out->reason = result->reason;
-    out->evicted = result->keep.evicted;
-    out->rounds = result->keep.rounds;
-    out->share.steps = result->share.steps_closed;
-    out->share.similar = result->share.steps_similar;
-    out->share.pages = result->share.pages_shared;
-    out->share.tokens = result->share.tokens_shared;
-    out->share.of = out->n_prompt + out->n_generated;
-    out->share.seconds = result->share.seconds;
+    eval_account_policies(&result->keep, &result->share, out->n_prompt + out->n_generated, out);
     if (result->status != PITH_OK && a->status == PITH_OK)
         a->status = eval_fail(&a->err, result->status, "prompt %d: %.200s",
                               (int)(p->asked - a->asked) + 1, result->message);

@@ -247,6 +247,19 @@ static bool on_text(void *user, const char *text, size_t len)
     return !l->cancelled && !l->text.failed;
 }
 
+void eval_account_policies(const pith_keep_stats *keep, const pith_share_stats *share,
+                           int64_t n_token, struct eval_answer *cost)
+{
+    cost->evicted += keep->evicted;
+    cost->rounds += keep->rounds;
+    cost->share.steps += share->steps_closed;
+    cost->share.similar += share->steps_similar;
+    cost->share.pages += share->pages_shared;
+    cost->share.tokens += share->tokens_shared;
+    cost->share.of += n_token;
+    cost->share.seconds += share->seconds;
+}
+
 void eval_account(const pith_seq *seq, struct eval_answer *cost)
 {
     pith_keep_stats keep;
@@ -259,8 +272,7 @@ void eval_account(const pith_seq *seq, struct eval_answer *cost)
     pith_seq_recall_stats(seq, &recall);
     cost->stored += read.stored;
     cost->read += read.read;
-    cost->evicted += keep.evicted;
-    cost->rounds += keep.rounds;
+    eval_account_policies(&keep, &share, pith_seq_length(seq), cost);
     cost->recall.recalls += recall.recalls;
     cost->recall.stored += recall.stored;
     cost->recall.lost += recall.lost;
@@ -268,12 +280,6 @@ void eval_account(const pith_seq *seq, struct eval_answer *cost)
     cost->recall.seconds += recall.seconds;
     take_most(&cost->recall.ram_bytes, recall.ram_bytes);
     take_most(&cost->recall.file_bytes, recall.file_bytes);
-    cost->share.steps += share.steps_closed;
-    cost->share.similar += share.steps_similar;
-    cost->share.pages += share.pages_shared;
-    cost->share.tokens += share.tokens_shared;
-    cost->share.of += pith_seq_length(seq);
-    cost->share.seconds += share.seconds;
 }
 
 /* What the sequence and its memory say of the item that was just done. */

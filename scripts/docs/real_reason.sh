@@ -3,8 +3,8 @@
 # while a keep policy holds its cache to a number of entries.
 #   scripts/docs/real_reason.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # OUT is that of scripts/docs/real.sh, whose statistics it uses. Each cell is one JSON file,
-# MODEL.FILE.POLICY.BUDGET.reason.json, written when it is complete: started again, the script goes
-# on where it stopped. One cell of 100 problems takes five minutes on two processors with AVX-512.
+# OUT/reason/MODEL.FILE.POLICY.BUDGET.json, written when it is complete: started again, the script
+# goes on where it stopped. One cell of 100 problems takes five minutes on two processors with AVX-512.
 # Subsets by environment:
 #   MODELS="coder-1.5b"  FILES="gsm8k math500"  POLICIES="triattention rkv ..."  BUDGETS="256 128"
 #   QUESTIONS=100 PARALLEL=16 THREADS=2 PITH=build/cli/pith
@@ -15,7 +15,7 @@ if [ $# -ne 3 ]; then
     exit 2
 fi
 root=$(cd "$(dirname "$0")/../.." && pwd)
-models=$1 data=$2 out=$3
+models=$1 data=$2 statistics=$3 out=$3/reason
 MODELS=${MODELS:-coder-1.5b} FILES=${FILES:-gsm8k math500} BUDGETS=${BUDGETS:-256 128}
 POLICIES=${POLICIES:-triattention rkv snapkv h2o longflow streaming lazyeviction tova raas vatp kvzap}
 QUESTIONS=${QUESTIONS:-100} PARALLEL=${PARALLEL:-16} THREADS=${THREADS:-2}
@@ -36,7 +36,7 @@ questions_of() {
 # between the rounds of most papers would be as many as the smaller budgets hold. Those do not hold
 # every prompt either, so that none is pinned there.
 policy_of() {
-    local stats=stats=$out/$3.stats rules=budget=$2
+    local stats=stats=$statistics/$3.stats rules=budget=$2
     [ "$2" -ge 256 ] || rules=pin-prompt=off,$rules
     case $1 in
     triattention) echo "triattention:paper,slack=32,$stats,$rules" ;;
@@ -58,9 +58,9 @@ solve() {
 
 for m in $MODELS; do need_model "$m"; done
 for m in $MODELS; do for f in $FILES; do
-    solve "$m.$f.full.0.reason" "$m" "$f"
-    solve "$m.$f.memshare.0.reason" "$m" "$f" --share memshare
+    solve "$m.$f.full.0" "$m" "$f"
+    solve "$m.$f.memshare.0" "$m" "$f" --share memshare
     for b in $BUDGETS; do for p in $POLICIES; do
-        solve "$m.$f.$p.$b.reason" "$m" "$f" --keep "$(policy_of "$p" "$b" "$m")"
+        solve "$m.$f.$p.$b" "$m" "$f" --keep "$(policy_of "$p" "$b" "$m")"
     done; done
 done; done

@@ -19,8 +19,8 @@ DRAWS = 10000
 
 def load(folder):
     cells = {}
-    for path in sorted(glob.glob(os.path.join(folder, "*.reason.json"))):
-        model, problems, policy, budget, _ = os.path.basename(path)[:-len(".json")].rsplit(".", 4)
+    for path in sorted(glob.glob(os.path.join(folder, "reason", "*.json"))):
+        model, problems, policy, budget = os.path.basename(path)[:-len(".json")].rsplit(".", 3)
         with open(path) as file:
             cells[model, problems, policy, int(budget)] = json.load(file)
     return cells
@@ -63,7 +63,8 @@ def main():
         for budget in sorted({key[1] for key in mine}):
             rows = {key[0]: cell for key, cell in mine.items() if key[1] == budget}
             print("\n" + (f"Budget of {budget} entries:" if budget > 0 else "Nothing evicted:"))
-            print("\n| policy | solved % | against TriAttention | answered % | tokens | "
+            base = "TriAttention" if budget > 0 else "the full cache"
+            print(f"\n| policy | solved % | against {base} | answered % | tokens | "
                   "evicted a token |\n|---|---|---|---|---|---|")
             other = rows.get("triattention" if budget > 0 else "full")
             for name, cell in sorted(rows.items(), key=lambda r: -r[1]["summary"]["score"]):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures keep policies beside NVIDIA's kvpress: same weights, same texts, same questions.
 
-    scripts/docs/kvpress.py MODEL.gguf DATA OUT
+    scripts/docs/beside_kvpress.py MODEL.gguf DATA OUT
 
 DATA has text/wiki.test.raw. `pith eval facts --text` makes the texts with ten facts and says their
 tokens; transformers reads the same GGUF file (dequantised to float32, one thread). On both sides
@@ -35,8 +35,7 @@ import time
 import types
 from collections import defaultdict
 
-# This file has the name of the package that it imports.
-sys.path = [p for p in sys.path if os.path.abspath(p) != os.path.dirname(os.path.abspath(__file__))]
+from real_table import ratio
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PITH = os.environ.get("PITH", os.path.join(ROOT, "build/cli/pith"))
@@ -44,7 +43,7 @@ TEXTS = os.environ.get("TEXTS", "4")
 LENGTH = os.environ.get("LENGTH", "2048")
 SEED = os.environ.get("SEED", "3")
 BUDGETS = os.environ.get("BUDGETS", "25 50").split()
-PARTS = os.environ.get("PARTS", os.environ.get("SIDES", "ours theirs same")).split()
+PARTS = os.environ.get("PARTS", "ours theirs same").split()
 N_PREDICT = 24  # as pith eval facts
 N_SAME = 1536  # tokens of the text whose entries are compared
 SIDE = 10  # questions side by side
@@ -108,7 +107,7 @@ def measure_ours(model, data, out, name, budget):
     if name != "full":
         colon = "," if ":" in OURS[name] else ":"
         keep = ["--keep", f"{OURS[name]}{colon}budget={budget}%,rounds=prompt-end"]
-    print(f"kvpress.py: ours, {name} at {budget} %", file=sys.stderr)
+    print(f"beside_kvpress.py: ours, {name} at {budget} %", file=sys.stderr)
     subprocess.run([PITH, "eval", "facts", "-m", model, "-f",
                     os.path.join(data, "text/wiki.test.raw"), "-n", LENGTH, "--texts", TEXTS,
                     "--chat", "--seed", SEED, "--text", "--no-paired", "-t", "1", *keep,
@@ -220,7 +219,7 @@ def check_tokens(tokenizer, data, model):
     ours = subprocess.run([PITH, "tokenize", "-m", model, "-f", "/dev/stdin", "--json"],
                           input=text, capture_output=True, text=True, check=True)
     same = json.loads(ours.stdout) == tokenizer.encode(text, add_special_tokens=False)
-    print(f"kvpress.py: tokens of {len(text)} characters are "
+    print(f"beside_kvpress.py: tokens of {len(text)} characters are "
           f"{'the same' if same else 'not the same'} in both", file=sys.stderr)
 
 
@@ -356,7 +355,7 @@ class Theirs:
         cache, seconds = reading.cut(self.model, press_of(name, float(budget)))
         if not self.checked and name != "adakv":
             whole, _ = read_with(self.model, reading.ids, press_of(name, float(budget)))
-            print(f"kvpress.py: {name} with the model reading again: keys differ by "
+            print(f"beside_kvpress.py: {name} with the model reading again: keys differ by "
                   f"{differ(cache, whole)}", file=sys.stderr)
             self.checked = True
         return cache, seconds
@@ -389,7 +388,7 @@ def measure_theirs(path, data, out, texts):
             theirs = theirs or Theirs(path, data)
             if reading is None:
                 reading = Reading(theirs.model, rows[0]["prompt_ids"][:rows[0]["tokens"]])
-            print(f"kvpress.py: theirs, text {number}, {name} at {budget} %", file=sys.stderr)
+            print(f"beside_kvpress.py: theirs, text {number}, {name} at {budget} %", file=sys.stderr)
             theirs.measure(reading, rows, name, budget, cell)
             save(out, "theirs", name, budget, cell)
 
@@ -436,7 +435,7 @@ def measure_same(path, data, out):
     reading = Reading(theirs.model, ids[:N_SAME])
     for name, budget in keys:
         cache, _ = theirs.cut(reading, name, budget)
-        print(f"kvpress.py: same, {name} at {budget} %", file=sys.stderr)
+        print(f"beside_kvpress.py: same, {name} at {budget} %", file=sys.stderr)
         a, b = kept_of_theirs(theirs.model, reading, cache), kept_of_ours(path, data, name, budget)
         save(out, "same", name, budget, {
             "shared": sum(len(x & y) for x, y in zip(a, b)), "theirs": sum(map(len, a)),
@@ -445,17 +444,6 @@ def measure_same(path, data, out):
 
 
 # ---- the table ----
-
-
-def ratio(groups):
-    """{text: [(y, x), ..]}: sum y / sum x, and its error with texts as units."""
-    sums = [(sum(y for y, _ in g), sum(x for _, x in g)) for g in groups.values()]
-    below, n = sum(x for _, x in sums), len(sums)
-    if below <= 0:
-        return math.nan, math.nan
-    value = sum(y for y, _ in sums) / below
-    left = sum((y - value * x) ** 2 for y, x in sums)
-    return value, math.sqrt(n / (n - 1) * left) / below if n > 1 else math.nan
 
 
 def by_fact(cell):
@@ -539,7 +527,7 @@ def main():
     model, data, out = sys.argv[1:]
     unknown = [name for name in POLICIES if name not in OURS]
     if unknown:
-        sys.exit(f"kvpress.py: POLICIES: there is no \"{unknown[0]}\", only {', '.join(OURS)}")
+        sys.exit(f"beside_kvpress.py: POLICIES: there is no \"{unknown[0]}\", only {', '.join(OURS)}")
     os.makedirs(out, exist_ok=True)
     measure_ours(model, data, out, "full", "100")
     texts = defaultdict(list)
