@@ -27,7 +27,8 @@ typedef struct pith_policy_info {
     const char *citation; /* where it comes from */
     int32_t n_param;
     int32_t n_preset;
-    uint32_t reserved[6];
+    const char *file; /* the option that it cannot do without, and what writes the file; "": none */
+    uint32_t reserved[4];
 } pith_policy_info;
 
 typedef struct pith_param_info {
@@ -70,6 +71,27 @@ PITH_API pith_status pith_policy_get_preset(pith_verb verb, int32_t i, int32_t j
 /* Whether text, which may be NULL, can stand in pith_engine_params for the verb: known before there
    is a model. That a budget in bytes is enough shows only with one. INVALID. */
 PITH_API pith_status pith_policy_check(pith_verb verb, const char *text, pith_error *err);
+
+/* ---- what goes together ------------------------------------------------------------------- */
+
+/* What sequences are used for, in an engine and its scheduler. */
+typedef enum pith_use {
+    PITH_USE_EVALUATE, /* they are read and generated, which all others include */
+    PITH_USE_PREFIX,   /* a scheduler begins one with pages that others have read */
+    PITH_USE_FORK,     /* pith_seq_fork */
+    PITH_USE_SWAP,     /* a scheduler takes the memory of one, and goes on with it later */
+    PITH_USE_FILE      /* pith_seq_save and pith_seq_load */
+} pith_use;
+
+#define PITH_N_USE 5
+
+/* How the policies and storage types of params go together in a use, before there is a model.
+   *out, which must not be NULL, gets one sentence. OK: they do; the sentence is what to know of it,
+   or empty. INVALID, UNSUPPORTED: why they do not, or what of params cannot be read: the sentence
+   that pith_engine_create, pith_scheduler_create or the use itself says. That a model has what they
+   need shows only with one; files that options name are not read. */
+PITH_API pith_status pith_policies_fit(const pith_engine_params *params, pith_use use,
+                                       pith_error *out);
 
 /* ---- keep policies ------------------------------------------------------------------------ */
 

@@ -21,7 +21,6 @@ struct plan {
     struct kv_geometry geometry;
     struct kv_geometry given; /* with the types that were asked for */
     bool k_replaced;          /* K's are others */
-    bool centre;              /* keys are stored less what those of a lane have in common */
     int64_t kv_bytes;
     int32_t n_thread;
     int32_t chunk;
@@ -44,11 +43,10 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
                                 struct plan *out, pith_error *err)
 {
     struct kv_geometry *g = &out->geometry;
-    struct kv_type_choice k;
-    PI_TRY(kv_geometry_read_types(g, params->type_k, params->type_v, &k, err));
+    struct kv_type_choice *k = &out->policies.k;
+    PI_TRY(kv_geometry_read_types(g, params->type_k, params->type_v, k, err));
     out->given = *g;
-    out->centre = k.centre;
-    if (k.force || hp->n_head / hp->n_head_kv < PITH_SHARED_KEYS)
+    if (k->force || hp->n_head / hp->n_head_kv < PITH_SHARED_KEYS)
         return PITH_OK;
     out->k_replaced = kv_type_is_rotated(g->type_k) || kv_type_is_rotated(g->edge_k.type);
     if (out->k_replaced && kv_type_group(KV_TYPE_Q8_0, hp->dim_k) == 0)
@@ -65,52 +63,9 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
     return PITH_OK;
 }
 
-/* Who looks at keys would see them without their centre, and who reads a page at other positions
-   turns queries, whose products with the centre are then others. */
-static pith_status check_centre(const struct plan *p, pith_error *err)
-{
-    const struct policy_set *set = &p->policies;
-    const char *verb = set->keep.policy != NULL          ? "keep"
-                       : set->read.policy != NULL        ? "read"
-                       : set->recall.kind != RECALL_NONE ? "recall"
-                       : set->share.kind != SHARE_NONE   ? "share"
-                                                         : NULL;
-    if (p->centre && verb != NULL)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "%s: its policies need whole keys, and type_k's centre stores them less "
-                       "their mean",
-                       verb);
-    return PITH_OK;
-}
-
-/* Entries of a page where the engine's params do not say. Pages that are compared are short, so
-   that fewer of them hold some entries of each of two steps. */
-#define PAGE_LEN 64
-#define SHARED_PAGE_LEN 16
-
-static int32_t default_page_len(const struct policy_set *p)
-{
-    if (p->share.kind != SHARE_NONE)
-        return SHARED_PAGE_LEN;
-    return p->read.policy != NULL && p->read.policy->page_len > 0 ? p->read.policy->page_len
-                                                                  : PAGE_LEN;
-}
-
 static int64_t bytes_at(const struct plan *p, int32_t n_token)
 {
     return policy_set_bytes(&p->policies, &p->geometry, (struct keep_point){n_token, 0});
-}
-
-/* Policies are fitted to the geometry and to those before them; read and share are parsed. */
-static pith_status choose_policies(const pith_engine_params *params, struct kv_geometry *g,
-                                   struct policy_set *out, pith_error *err)
-{
-    PI_TRY(read_config_fit(&out->read, g, err)); /* pages hold its index, too */
-    PI_TRY(keep_config_parse(params->keep, &out->keep, err));
-    PI_TRY(keep_config_fit(&out->keep, g, err));
-    PI_TRY(recall_config_parse(params->recall, &out->recall, err));
-    PI_TRY(recall_config_fit(&out->recall, g, &out->keep, err));
-    return share_config_fit(&out->share, &out->keep, &out->recall, err);
 }
 
 static pith_status make_plan(const pith_model *model, const pith_engine_params *params,
@@ -137,14 +92,12 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
         .chunk = params->chunk,
     };
     struct policy_set *policies = &out->policies;
-    PI_TRY(share_config_parse(params->share, &policies->share, err));
-    PI_TRY(read_config_parse(params->read, &policies->read, err));
+    PI_TRY(policy_set_parse(params, policies, err));
     if (params->page_len == 0)
-        out->geometry.page_len = default_page_len(policies);
+        out->geometry.page_len = policy_set_page_len(policies);
     PI_TRY(choose_types(hp, params, out, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
-    PI_TRY(choose_policies(params, &out->geometry, policies, err));
-    PI_TRY(check_centre(out, err));
+    PI_TRY(policy_set_fit(policies, &out->geometry, err));
     out->kv_bytes = bytes_at(out, hp->n_ctx_train);
     if (params->kv_tokens > 0)
         out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens);
@@ -173,8 +126,10 @@ static pith_status make_policies(struct pith_engine *e, const struct plan *plan,
         .model = e->model,
     };
     e->policies = plan->policies;
+    e->traits = engine_traits_compute(&e->policies);
     PI_TRY(keep_create(&e->policies.keep, &model, plan->n_thread, &e->keep, err));
-    PI_TRY(engine_traits_compute(&e->policies, e->keep, &e->traits, err));
+    e->traits.state_size = e->keep != NULL ? keep_state_size(e->keep) : 0;
+    assert(e->traits.remembers || e->traits.state_size == 0);
     kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
     PI_TRY(pi_engine_start_watch(e, err));
     PI_TRY(pi_engine_start_write(e, err));
@@ -201,7 +156,6 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     e->model = model;
     e->chunk = plan.chunk;
     e->n_thread = plan.n_thread;
-    e->centre = plan.centre;
     if (plan.k_replaced)
         pi_log(PITH_LOG_INFO, "type_k=%s given=%s query_heads=%d kv_heads=%d",
                kv_type_name(plan.geometry.type_k), kv_type_name(plan.given.type_k),
@@ -209,7 +163,7 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     pith_status status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
     if (status == PITH_OK)
         status = pi_pass_create(model, &plan.geometry, plan.chunk, plan.n_thread, &e->pass, err);
-    if (status == PITH_OK && plan.centre)
+    if (status == PITH_OK && plan.policies.k.centre)
         status = pi_pass_centre(e->pass, err);
     const char *keep = params != NULL && params->keep != NULL ? params->keep : "";
     e->keep_text = pi_mem_strndup(PI_MEM_OTHER, keep, strlen(keep));

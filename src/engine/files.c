@@ -95,22 +95,12 @@ static pith_status write_memory(const struct pith_seq *seq, const struct kv_geom
     return PITH_OK;
 }
 
-/* A file says nothing of centres, and its keys would be taken for whole ones. */
-static pith_status check_whole_keys(const struct pith_engine *e, pith_error *err)
-{
-    if (e->centre)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "type_k: keys that are stored less their mean (centre) cannot be saved or "
-                       "loaded");
-    return PITH_OK;
-}
-
 pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
     void *memory = NULL;
     size_t size;
-    PI_TRY(check_whole_keys(seq->engine, err));
+    PI_TRY(engine_traits_check(&seq->engine->traits, PITH_USE_FILE, err));
     if (!has_memory(seq, g))
         return kv_seq_save(seq->kv, seq->tokens, (size_t)seq->n_token * sizeof(int32_t), path, err);
     PI_TRY(write_memory(seq, g, &memory, &size, err));
@@ -279,7 +269,7 @@ pith_status pith_seq_load(pith_engine *e, const char *path, pith_seq **out, pith
     struct pith_seq *seq = NULL;
     void *extra = NULL;
     size_t size = 0;
-    PI_TRY(check_whole_keys(e, err));
+    PI_TRY(engine_traits_check(&e->traits, PITH_USE_FILE, err));
     PI_TRY(pi_seq_alloc(e, &seq, err));
     pith_status status = kv_seq_load(e->kv, path, &seq->kv, &extra, &size, err);
     if (status == PITH_OK)

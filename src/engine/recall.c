@@ -232,14 +232,14 @@ pith_status pi_seq_fork_recall(const struct pith_seq *from, struct pith_seq *to,
 {
     const struct pi_seq_recall *a = &from->recall;
     struct pi_seq_recall *b = &to->recall;
-    if (a->text != NULL) {
+    if (from->engine->traits.recalls_text) {
         recall_text_seq_free(b->text);
         b->text = NULL;
         b->n_recall = a->n_recall;
         b->n_found = a->n_found;
         return recall_text_seq_fork(a->text, &b->text, err);
     }
-    if (a->store == NULL)
+    if (!from->engine->traits.recalls_kv)
         return PITH_OK;
     recall_store_free(b->store);
     b->store = NULL;
@@ -260,9 +260,9 @@ pith_status pi_seq_fork_recall(const struct pith_seq *from, struct pith_seq *to,
 void pi_seq_truncate_recall(struct pith_seq *seq, int32_t n_token, bool whole)
 {
     struct pi_seq_recall *r = &seq->recall;
-    if (r->text != NULL)
+    if (seq->engine->traits.recalls_text)
         recall_text_seq_truncate(r->text, n_token);
-    if (r->store != NULL)
+    if (seq->engine->traits.recalls_kv)
         recall_store_truncate(r->store, n_token);
     if (n_token < r->end) {
         free_guests(seq);
@@ -270,7 +270,7 @@ void pi_seq_truncate_recall(struct pith_seq *seq, int32_t n_token, bool whole)
         r->n_step = 0;
         r->n_asked = 0;
     }
-    if (whole && r->store != NULL) {
+    if (whole && seq->engine->traits.recalls_kv) {
         r->n_recall = 0;
         memset(r->seconds, 0, lane_count(seq->engine) * sizeof(*r->seconds));
     }
@@ -291,14 +291,14 @@ static void remember(void *user, const struct kv_seq *kv, int32_t layer, int32_t
 void pi_seq_witness(struct pith_seq *seq)
 {
     const struct keep_witness witness = {seq, remember};
-    if (seq->recall.store != NULL)
+    if (seq->engine->traits.recalls_kv)
         keep_set_witness(seq->engine->keep, &witness);
 }
 
 void pi_seq_remember_aims(struct pith_seq *seq)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    if (seq->recall.store == NULL)
+    if (!seq->engine->traits.recalls_kv)
         return;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
@@ -310,7 +310,7 @@ void pi_seq_remember_aims(struct pith_seq *seq)
 
 void pi_seq_update_text(struct pith_seq *seq)
 {
-    if (seq->recall.text != NULL)
+    if (seq->engine->traits.recalls_text)
         recall_text_update(seq->recall.text, seq->kv, seq->tokens, seq->n_token);
 }
 
@@ -516,14 +516,14 @@ void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out)
 {
     const struct pi_seq_recall *r = &seq->recall;
     *out = (pith_recall_stats){.recalls = r->n_recall};
-    if (r->text != NULL) {
+    if (seq->engine->traits.recalls_text) {
         struct recall_text_counts counts;
         recall_text_count(r->text, &counts);
         out->stored = counts.n_span;
         out->guests = r->n_found;
         out->seconds = counts.seconds;
     }
-    if (r->store != NULL) {
+    if (seq->engine->traits.recalls_kv) {
         struct recall_counts counts;
         recall_store_count(r->store, &counts);
         out->stored = counts.n_stored;

@@ -24,6 +24,9 @@ int32_t pi_seq_unaltered(const struct pith_seq *seq);
    prompt is marked. */
 bool pi_seq_altered(const struct pith_seq *seq);
 
+/* Whether it can go to host memory: it has no guests of recall. */
+bool pi_seq_can_swap(const struct pith_seq *seq);
+
 /* To host memory and back; the sequence must not be used in between. NOMEM, KV_FULL leave it as it
    was; UNSUPPORTED: it has guests of recall. */
 pith_status pi_seq_swap_out(struct pith_seq *seq, struct kv_swapped **out, pith_error *err);

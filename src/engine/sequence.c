@@ -45,11 +45,15 @@ int32_t pi_seq_unaltered(const struct pith_seq *seq)
 
 /* ---- host memory ---- */
 
+bool pi_seq_can_swap(const struct pith_seq *seq)
+{
+    return seq->recall.guests == NULL;
+}
+
 pith_status pi_seq_swap_out(struct pith_seq *seq, struct kv_swapped **out, pith_error *err)
 {
-    if (seq->recall.guests != NULL)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "a sequence with guests of recall cannot be put away");
+    if (!pi_seq_can_swap(seq))
+        return pi_fail(err, PITH_UNSUPPORTED, "%s", engine_guests_stay);
     return kv_seq_swap_out(seq->kv, out, err);
 }
 
@@ -72,5 +76,5 @@ int64_t pi_seq_relieve_keep(struct pith_seq *seq)
 int64_t pi_seq_relieve_share(struct pith_seq *seq)
 {
     kv_seq_trim(seq->kv);
-    return seq->share != NULL ? share_seq_scan(seq->share, seq->kv) : 0;
+    return seq->engine->traits.shares ? share_seq_scan(seq->share, seq->kv) : 0;
 }

@@ -36,7 +36,7 @@ pith_status pi_seq_start_share(struct pith_seq *seq, pith_error *err)
 
 pith_status pi_seq_fork_share(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
 {
-    if (from->share == NULL)
+    if (!from->engine->traits.shares)
         return PITH_OK;
     share_seq_free(to->share);
     to->share = NULL;
@@ -45,32 +45,32 @@ pith_status pi_seq_fork_share(const struct pith_seq *from, struct pith_seq *to, 
 
 void pi_seq_truncate_share(struct pith_seq *seq, int32_t n_token)
 {
-    if (seq->share != NULL)
+    if (seq->engine->traits.shares)
         share_seq_truncate(seq->share, n_token);
 }
 
 void pi_seq_load_share(struct pith_seq *seq)
 {
-    if (seq->share != NULL && seq->n_token > 0)
+    if (seq->engine->traits.shares && seq->n_token > 0)
         share_seq_set_foreign(seq->share);
 }
 
 void pi_seq_note_share_round(struct pith_seq *seq)
 {
-    if (seq->share != NULL)
+    if (seq->engine->traits.shares)
         share_seq_note_round(seq->share);
 }
 
 int32_t pi_seq_share_reusable(const struct pith_seq *seq, int32_t same)
 {
-    if (seq->share == NULL)
+    if (!seq->engine->traits.shares)
         return same;
     return (int32_t)pi_min(same, share_seq_first_change(seq->share));
 }
 
 void pi_seq_forget_steps(struct pith_seq *seq)
 {
-    if (seq->share != NULL)
+    if (seq->engine->traits.shares)
         share_seq_forget(seq->share);
 }
 
@@ -78,14 +78,14 @@ void pi_seq_forget_steps(struct pith_seq *seq)
 
 pith_status pi_seq_begin_share(struct pith_seq *seq, const pith_batch_item *item, pith_error *err)
 {
-    if (seq->share == NULL || item->n_token != 1)
+    if (!seq->engine->traits.shares || item->n_token != 1)
         return PITH_OK;
     return share_seq_begin(seq->share, seq->kv, seq->n_token, err);
 }
 
 void pi_seq_finish_share(struct pith_seq *seq, const pith_batch_item *item, int32_t n_done)
 {
-    if (seq->share == NULL)
+    if (!seq->engine->traits.shares)
         return;
     if (n_done > 0)
         share_seq_note(seq->share, seq->kv, seq->tokens, seq->n_token, item->n_token == 1);
@@ -98,6 +98,6 @@ void pi_seq_finish_share(struct pith_seq *seq, const pith_batch_item *item, int3
 void pith_seq_share_stats(const pith_seq *seq, pith_share_stats *out)
 {
     *out = (pith_share_stats){0};
-    if (seq->share != NULL)
+    if (seq->engine->traits.shares)
         share_seq_stats(seq->share, out);
 }

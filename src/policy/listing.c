@@ -56,6 +56,7 @@ pith_status pith_policy_get(pith_verb verb, int32_t i, pith_policy_info *out)
         .citation = p.citation,
         .n_param = count_params(p.options.rules) + count_params(p.options.own),
         .n_preset = count_presets(p.options.presets),
+        .file = p.file != NULL ? p.file : "",
     };
     return PITH_OK;
 }

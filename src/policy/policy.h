@@ -98,6 +98,7 @@ struct policy_listed {
     const char *summary;
     const char *citation;
     struct policy_options options;
+    const char *file; /* the option that it cannot do without; NULL: none */
 };
 
 /* What listing and checking know of a verb. */

@@ -113,10 +113,7 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     if (engine == NULL || out == NULL)
         return pi_fail(err, PITH_INVALID, "pith_scheduler_create: engine and out must not be NULL");
     PI_TRY(check_params(params, err));
-    if (engine->traits.recalls_text)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "recall: text changes prompts while they are read, which a scheduler does "
-                       "not do");
+    PI_TRY(engine_traits_check(&engine->traits, PITH_USE_SWAP, err));
     struct pith_scheduler *s = pi_mem_alloc(PI_MEM_OTHER, sizeof(*s));
     if (s == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a scheduler");

@@ -453,7 +453,7 @@ static struct answer *find_victim(const struct pith_scheduler *s)
         return NULL;
     for (int32_t i = 0; i < s->n_running; i++) {
         struct answer *a = s->running[i];
-        if (a->new_here || a->seq->recall.guests != NULL)
+        if (a->new_here || !pi_seq_can_swap(a->seq))
             continue;
         if (victim == NULL || is_better(s, a, victim))
             victim = a;

@@ -102,15 +102,27 @@ size_t keep_state_size(const struct keep *k)
     return k->state_size;
 }
 
+uint32_t keep_config_needs(const struct keep_config *c)
+{
+    const struct keep_policy *p = c->policy;
+    uint32_t own = p != NULL && p->needs != NULL ? p->needs(&c->params) : 0;
+    return c->rules.overwrite ? own | KEEP_NEED_STEP_WEIGHTS : own;
+}
+
+int32_t keep_config_marks(const struct keep_config *c)
+{
+    const struct keep_policy *p = c->policy;
+    return p != NULL && p->n_mark != NULL ? p->n_mark(&c->params) : 0;
+}
+
 uint32_t keep_needs(const struct keep *k)
 {
-    return keep_overwrites(k) ? k->own_needs | KEEP_NEED_STEP_WEIGHTS : k->own_needs;
+    return keep_config_needs(&k->config);
 }
 
 int32_t keep_n_mark(const struct keep *k)
 {
-    const struct keep_policy *p = k->config.policy;
-    return p->n_mark != NULL ? p->n_mark(&k->config.params) : 0;
+    return keep_config_marks(&k->config);
 }
 
 bool keep_overwrites(const struct keep *k)

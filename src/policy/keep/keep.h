@@ -155,6 +155,7 @@ struct keep_policy {
     const struct policy_param *params; /* keys of its own; NULL: none */
     size_t params_size;                /* of the struct that they fill; at most KEEP_PARAMS_SIZE */
     const struct policy_preset *presets; /* NULL: none */
+    const char *file; /* the option that it cannot do without; NULL: none */
     /* What the policy's own options mean beside the rules, once all of them were read. NULL: that
        depends on no rule. */
     void (*settle)(void *params, const struct keep_rules *rules);
@@ -172,7 +173,7 @@ struct keep_policy {
        share of the tokens; INVALID, with the numbers. NULL: with any that the rules allow. */
     pith_status (*check)(const void *params, const struct keep_rules *rules, int32_t n_budget,
                          pith_error *err);
-    /* Bytes of state of one sequence: flat, without pointers, zero in a new sequence, copied by a
+    /* Bytes of state of one sequence, 0 unless it needs KEEP_NEED_ROWS to fill it: flat, without pointers, zero in a new sequence, copied by a
        fork, saved and loaded (pith_seq_save), as before where an evaluation fails. A policy with
        state makes a sequence start anew where one without would go on from a shorter prefix
        (pith_seq_sync). */
@@ -473,13 +474,16 @@ pith_status keep_create(const struct keep_config *config, const struct policy_mo
                         int32_t n_thread, struct keep **out, pith_error *err);
 void keep_free(struct keep *keep); /* NULL is ignored */
 const struct keep_config *keep_get_config(const struct keep *keep);
+/* A set of keep_need; overwriting needs weights where the policy does not. 0 for the full cache. */
+uint32_t keep_config_needs(const struct keep_config *c);
+/* Floats that every entry carries along for the policy (kv_cache_set_marks). */
+int32_t keep_config_marks(const struct keep_config *c);
 /* Bytes of the block that each sequence has for the policy; 0: none. */
 size_t keep_state_size(const struct keep *keep);
 /* Whether such a block from a file can be a state. */
 bool keep_state_sound(const struct keep *keep, const void *state);
-/* A set of keep_need; overwriting needs weights where the policy does not. */
+/* keep_config_needs and keep_config_marks of its options. */
 uint32_t keep_needs(const struct keep *keep);
-/* Floats that every entry carries along for the policy (kv_cache_set_marks). */
 int32_t keep_n_mark(const struct keep *keep);
 /* Whether full lanes are overwritten (rule overwrite). */
 bool keep_overwrites(const struct keep *keep);

@@ -281,6 +281,7 @@ const struct keep_policy keep_kvzap = {
     .defaults = "sinks=4,window=128,recent=0.5,granularity=global",
     .params = own_params,
     .params_size = sizeof(struct params),
+    .file = "stats=FILE, which pith calibrate --importance writes",
     .comparable = comparable,
     .open = open_data,
     .needs = needs,

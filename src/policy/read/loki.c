@@ -193,6 +193,7 @@ const struct read_policy read_loki = {
     .params = own_params,
     .params_size = sizeof(struct params),
     .presets = presets,
+    .file = "projection=FILE, which pith calibrate --loki writes",
     .open = open_data,
     .close = close_data,
     .check = check,

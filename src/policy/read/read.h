@@ -61,6 +61,7 @@ struct read_policy {
     const struct policy_param *params; /* keys of its own; NULL: none */
     size_t params_size;                /* of the struct that they fill; at most READ_PARAMS_SIZE */
     const struct policy_preset *presets; /* NULL: none */
+    const char *file; /* the option that it cannot do without; NULL: none */
     int32_t page_len; /* entries of the pages that it is made for; 0: pages do not matter to it */
     /* Loads what all sequences of an engine read (a projection), once. *data is the policy's, freed
        by close; on failure there is nothing to close. Any status, with a sentence. */

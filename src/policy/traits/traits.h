@@ -10,13 +10,34 @@
 #include "policy/recall/recall.h"
 #include "policy/share/share.h"
 
+/* ---- options ---- */
+
 /* The policies of an engine, fitted to its lanes and to each other. A plain value. */
 struct policy_set {
     struct keep_config keep;
     struct read_config read;
     struct recall_config recall;
     struct share_config share;
+    struct kv_type_choice k; /* what was asked for keys */
 };
+
+/* What params say of policies. INVALID, in one sentence. */
+pith_status policy_set_parse(const pith_engine_params *params, struct policy_set *out,
+                             pith_error *err);
+
+/* Entries of a page where params do not say. */
+int32_t policy_set_page_len(const struct policy_set *set);
+
+/* Fits what was parsed to lanes, whose types are known, and to each other; g gets what pages hold
+   beside entries. INVALID, UNSUPPORTED, in one sentence. */
+pith_status policy_set_fit(struct policy_set *set, struct kv_geometry *g, pith_error *err);
+
+/* Bytes of KV memory that one sequence takes at most while it grows to to.n_token tokens, guests
+   and the ends of steps included; to.n_prompt as for keep_bytes_to. */
+int64_t policy_set_bytes(const struct policy_set *set, const struct kv_geometry *g,
+                         struct keep_point to);
+
+/* ---- what follows from them ---- */
 
 /* What a sequence may give to the cache of prefixes. */
 enum engine_publishes {
@@ -33,10 +54,13 @@ struct engine_traits {
     bool recalls_text; /* recall as text */
     bool shares;       /* a share policy */
     bool full;         /* none of them */
+    bool centred;      /* keys are stored less what those of a lane have in common */
+    bool coarse_keys;  /* of few bits, which some models store in q8_0 instead */
+    const char *keep;  /* the keep policy's name; NULL: there is none */
 
     /* ---- what the keep policy wants; 0 and false without one ---- */
     uint32_t needs;    /* set of keep_need */
-    size_t state_size; /* bytes of the block that each sequence has for it */
+    size_t state_size; /* bytes of the block that each sequence has for it; known when it is open */
     int32_t n_mark;    /* floats that each entry carries along */
     bool overwrites;   /* full lanes are overwritten */
 
@@ -58,14 +82,16 @@ struct engine_traits {
     const char *hides;
 };
 
-/* keep is the engine's, made of set->keep; NULL: there is none. INVALID, in one sentence: two
-   policies that do not go together, beyond what fitting them found. */
-pith_status engine_traits_compute(const struct policy_set *set, const struct keep *keep,
-                                  struct engine_traits *out, pith_error *err);
+/* Of options that were fitted. */
+struct engine_traits engine_traits_compute(const struct policy_set *set);
 
-/* Bytes of KV memory that one sequence takes at most while it grows to to.n_token tokens, guests
-   and the ends of steps included; to.n_prompt as for keep_bytes_to. */
-int64_t policy_set_bytes(const struct policy_set *set, const struct kv_geometry *g,
-                         struct keep_point to);
+/* Whether sequences may be used so. UNSUPPORTED with why not, in one sentence. */
+pith_status engine_traits_check(const struct engine_traits *t, pith_use use, pith_error *err);
+
+/* What to know of a use that there is: one sentence, or none. */
+void engine_traits_note(const struct engine_traits *t, pith_use use, pith_error *out);
+
+/* Why a sequence is not swapped while it has guests of recall. */
+extern const char engine_guests_stay[];
 
 #endif

@@ -1,0 +1,145 @@
+/*
+ * uses.c - what sequences may be used for, with the sentence that says why not, or what is to be
+ * known of it. Each use refuses by these functions, and `pith policies --matrix` prints them.
+ */
+#include "policy/traits/traits.h"
+
+const char engine_guests_stay[] =
+    "recall: a sequence with guests stays where it is, and others are preempted";
+
+/* ---- what is refused ---- */
+
+static pith_status check_scheduler(const struct engine_traits *t, pith_error *err)
+{
+    if (t->recalls_text)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "recall: text changes prompts while they are read, which a scheduler does "
+                       "not do");
+    return PITH_OK;
+}
+
+/* A prefix of others fits where the sequence would hold the same entries and nothing else, and the
+   policy saw nothing of them. */
+static pith_status check_prefix(const struct engine_traits *t, pith_error *err)
+{
+    PI_TRY(check_scheduler(t, err));
+    if (t->reads_parts || t->recalls_kv)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "%s: what is read depends on where an evaluation begins, so that every "
+                       "prompt is read from its first token",
+                       t->reads_parts ? "read" : "recall");
+    if (t->remembers)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: %s remembers more of a prompt than its entries, so that every prompt "
+                       "is read from its first token",
+                       t->keep);
+    if (t->overwrites || (t->needs & KEEP_NEED_STEP_WEIGHTS) != 0)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: %s goes by which tokens were evaluated alone, so that every prompt "
+                       "is read from its first token",
+                       t->keep);
+    return PITH_OK;
+}
+
+/* A file says nothing of centres, and its keys would be taken for whole ones. */
+static pith_status check_file(const struct engine_traits *t, pith_error *err)
+{
+    if (t->centred)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "type_k: keys that are stored less their mean (centre) cannot be saved or "
+                       "loaded");
+    return PITH_OK;
+}
+
+pith_status engine_traits_check(const struct engine_traits *t, pith_use use, pith_error *err)
+{
+    static pith_status (*const checks[PITH_N_USE])(const struct engine_traits *, pith_error *) = {
+        [PITH_USE_PREFIX] = check_prefix,
+        [PITH_USE_SWAP] = check_scheduler,
+        [PITH_USE_FILE] = check_file,
+    };
+    return checks[use] != NULL ? checks[use](t, err) : PITH_OK;
+}
+
+/* ---- what is to be known ---- */
+
+static void note_evaluate(const struct engine_traits *t, pith_error *out)
+{
+    if (t->recalls_kv)
+        pi_fail(out, PITH_OK,
+                "recall: guests take their part of the keep budget, so that more is evicted");
+    else if (t->coarse_keys)
+        pi_fail(out, PITH_OK,
+                "type_k: q8_0 takes its place where %d query heads or more share a KV head, unless "
+                "it is forced",
+                PITH_SHARED_KEYS);
+}
+
+static void note_prefix(const struct engine_traits *t, pith_error *out)
+{
+    if (t->evicts)
+        pi_fail(out, PITH_OK, "keep: a sequence gives what it had before its first round");
+    else if (t->shares)
+        pi_fail(out, PITH_OK, "share: a sequence gives its prompt, not what it generated");
+}
+
+static void note_fork(const struct engine_traits *t, pith_error *out)
+{
+    if (t->bounded)
+        pi_fail(out, PITH_OK, "keep: a round copies the pages that forks have in common");
+}
+
+static void note_swap(const struct engine_traits *t, pith_error *out)
+{
+    if (t->recalls_kv)
+        pi_fail(out, PITH_OK, "%s", engine_guests_stay);
+    else if (!t->counts_steps)
+        pi_fail(out, PITH_OK,
+                "its tokens are read again instead, which gives the same entries without host "
+                "memory");
+}
+
+static void note_file(const struct engine_traits *t, pith_error *out)
+{
+    if (t->recalls_kv)
+        pi_fail(out, PITH_OK, "recall: a file holds neither what was evicted nor guests");
+    else if (t->shares)
+        pi_fail(out, PITH_OK, "share: a file holds what is shared, but not which steps there were");
+    else if (t->remembers)
+        pi_fail(out, PITH_OK,
+                "keep: what %s remembers goes on only under the same policy and options", t->keep);
+}
+
+void engine_traits_note(const struct engine_traits *t, pith_use use, pith_error *out)
+{
+    static void (*const notes[PITH_N_USE])(const struct engine_traits *, pith_error *) = {
+        [PITH_USE_EVALUATE] = note_evaluate, [PITH_USE_PREFIX] = note_prefix,
+        [PITH_USE_FORK] = note_fork,         [PITH_USE_SWAP] = note_swap,
+        [PITH_USE_FILE] = note_file,
+    };
+    notes[use](t, out);
+}
+
+/* ---- before there is a model ---- */
+
+/* Lanes as those of many models: of the shape of a model with everything that policies want. */
+static const struct kv_geometry usual = {.n_layer = 32, .n_head = 8, .dim_k = 128, .dim_v = 128};
+
+pith_status pith_policies_fit(const pith_engine_params *params, pith_use use, pith_error *out)
+{
+    struct policy_set set;
+    struct kv_geometry g = usual;
+    if (params == NULL || use < 0 || use >= PITH_N_USE)
+        return pi_fail(out, PITH_INVALID, "pith_policies_fit: params: NULL, or use: %d is no use",
+                       (int)use);
+    PI_TRY(policy_set_parse(params, &set, out));
+    g.page_len = params->page_len > 0 ? params->page_len : policy_set_page_len(&set);
+    PI_TRY(kv_geometry_read_types(&g, params->type_k, params->type_v, &set.k, out));
+    PI_TRY(kv_geometry_check(&g, out));
+    PI_TRY(policy_set_fit(&set, &g, out));
+    struct engine_traits t = engine_traits_compute(&set);
+    PI_TRY(engine_traits_check(&t, use, out));
+    *out = (pith_error){.status = PITH_OK};
+    engine_traits_note(&t, use, out);
+    return PITH_OK;
+}
