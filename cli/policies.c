@@ -9,12 +9,12 @@
 #include "command.h"
 #include "io.h"
 #include "pith/policy.h"
-
-#define WIDTH 100 /* columns of a line, where words allow it */
+#include "policies.h"
 
 struct options {
     const char *name;
     bool json;
+    bool matrix;
 };
 
 #define AT(member) .offset = offsetof(struct options, member)
@@ -22,6 +22,8 @@ static const struct option table[] = {
     {"NAME", NULL, NULL, OPTION_TEXT, AT(name), .absent = "all",
      .help = "one policy, with its options, or one storage type"},
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print JSON"},
+    {"--matrix", NULL, NULL, OPTION_FLAG, AT(matrix),
+     .help = "print what goes with what: every pair, and prefixes, forks, swaps and files"},
     {0},
 };
 #undef AT
@@ -69,14 +71,12 @@ static bool has_params(const struct verb *v, int32_t i, bool shared)
 
 /* ---- text ---- */
 
-/* Prints text from column `at` on and breaks it behind spaces and commas; later lines begin at
-   `indent`. */
-static void print_wrapped(const char *text, size_t at, size_t indent)
+void policies_print_wrapped(const char *text, size_t at, size_t indent)
 {
     while (*text != '\0') {
         size_t len = strcspn(text, " ,");
         size_t word = text[len] == ',' ? len + 1 : len;
-        if (at > indent && at + word > WIDTH) {
+        if (at > indent && at + word > POLICIES_WIDTH) {
             printf("\n%*s", (int)indent, "");
             at = indent;
         }
@@ -84,7 +84,7 @@ static void print_wrapped(const char *text, size_t at, size_t indent)
         at += word;
         text += word;
         size_t next = 1 + strcspn(text + (*text == ' '), " ,");
-        if (*text == ' ' && at + next <= WIDTH)
+        if (*text == ' ' && at + next <= POLICIES_WIDTH)
             putchar(' ');
         at += *text == ' ';
         text += *text == ' ';
@@ -102,7 +102,7 @@ static void print_entry(const char *left, size_t column, const char *text)
         len = 0;
     }
     printf("%*s", (int)(column - len), "");
-    print_wrapped(text, column, column);
+    policies_print_wrapped(text, column, column);
 }
 
 /* What help writes for an option without a value: most texts name files. */
@@ -137,7 +137,7 @@ static void print_presets(const struct verb *v, const pith_policy_info *policy, 
         snprintf(left, sizeof(left), "%s:%s", policy->name, preset.name);
         print_entry(left, 26, preset.help);
         printf("%*s", 26, "");
-        print_wrapped(preset.options, 26, 26);
+        policies_print_wrapped(preset.options, 26, 26);
     }
 }
 
@@ -145,7 +145,9 @@ static void print_policy(const struct verb *v, const pith_policy_info *policy, i
 {
     printf("%s: %s\n", policy->name, policy->summary);
     if (policy->citation[0] != '\0')
-        print_wrapped(policy->citation, 0, 0);
+        policies_print_wrapped(policy->citation, 0, 0);
+    if (policy->file[0] != '\0')
+        printf("It needs %s.\n", policy->file);
     if (policy->n_preset > 0) {
         printf("\nPresets, which later options change:\n");
         print_presets(v, policy, i);
@@ -170,7 +172,7 @@ static void print_all(const struct verb *v)
         print_entry(policy.name, 18, policy.summary);
         if (policy.citation[0] != '\0') {
             printf("%*s", 18, "");
-            print_wrapped(policy.citation, 18, 18);
+            policies_print_wrapped(policy.citation, 18, 18);
         }
         for (int32_t j = 0; pith_policy_get_preset(v->verb, i, j, &preset) == PITH_OK; j++) {
             char left[64];
@@ -201,8 +203,9 @@ static json_t *json_policy(const struct verb *v, const pith_policy_info *policy,
                                                 "type", p.type, "default", p.fallback, "help",
                                                 p.help, "min", (json_int_t)p.min, "max",
                                                 (json_int_t)p.max, "shared", (int)p.shared));
-    return json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", policy->name, "summary", policy->summary,
-                     "citation", policy->citation, "presets", presets, "params", params);
+    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o}", "name", policy->name, "summary",
+                     policy->summary, "citation", policy->citation, "file", policy->file, "presets",
+                     presets, "params", params);
 }
 
 /* The policies of a verb that a name, or NULL for all, is of. */
@@ -233,7 +236,7 @@ static void print_bits(int32_t i)
         last = bits;
     }
     printf("%*s", 18, "");
-    print_wrapped(line, 18, 18);
+    policies_print_wrapped(line, 18, 18);
 }
 
 static void print_type(int32_t i, const pith_store_info *type, bool citation)
@@ -242,7 +245,7 @@ static void print_type(int32_t i, const pith_store_info *type, bool citation)
     print_bits(i);
     if (citation && type->citation[0] != '\0') {
         printf("%*s", 18, "");
-        print_wrapped(type->citation, 18, 18);
+        policies_print_wrapped(type->citation, 18, 18);
     }
 }
 
@@ -318,9 +321,14 @@ static void check_name(const char *name)
 static int run(void *options)
 {
     const struct options *o = options;
+    if (o->matrix && (o->json || o->name != NULL))
+        cli_fail_usage(
+            "--matrix is of all policies, as text: it goes with neither NAME nor --json");
     if (o->name != NULL)
         check_name(o->name);
-    if (o->json) {
+    if (o->matrix) {
+        policies_print_matrix();
+    } else if (o->json) {
         json_t *all = json_object();
         for (size_t k = 0; k < N_VERB; k++)
             json_object_set_new(all, pith_verb_name(verbs[k].verb), json_verb(&verbs[k], o->name));
@@ -342,7 +350,7 @@ static int run(void *options)
 const struct command command_policies = {
     .name = "policies",
     .summary = "list what --keep, --read, --recall, --share, -ctk and -ctv take",
-    .synopsis = "[NAME] [--json]",
+    .synopsis = "[NAME] [--json | --matrix]",
     .notes = "  pith policies triattention",
     .groups = groups,
     .options_size = sizeof(struct options),

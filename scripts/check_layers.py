@@ -2,7 +2,8 @@
 """Fails where a file reaches up: includes a header of a higher floor, or uses a function that is
 defined there (pith.h declares functions of every floor to all). FLOORS is the one list of floors;
 ARCHITECTURE.md must show the same one. The folders of ONLY may include from src/ nothing but what
-stands there: what they need else, pith.h is missing.
+stands there: what they need else, pith.h is missing. Outside of src/policy/ no file of src/ looks at
+which policies an engine has: engine_traits says it.
 
     scripts/check_layers.py
 """
@@ -51,6 +52,9 @@ COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"", re.S)
 DEFINITION = re.compile(r"^[A-Za-z_][\w \t*]*?\b(\w+_\w+)\([^;{}]*\)\s*\{", re.M)
 STATIC = re.compile(r"\bstatic\b[^;{}()=]*?\b(\w+)\(")
 WORD = re.compile(r"\b[A-Za-z_]\w+\b")
+# Whether there is a policy, and which form of recall or share.
+LOOK = re.compile(r"\b(?:keep|read)\.policy\s*[!=]=|\b(?:recall|share)\.kind\b|"
+                  r"\b(?:RECALL|SHARE)_(?:NONE|KV|TEXT|MEMSHARE|RANDOM)\b")
 
 
 def floor_of(name):
@@ -100,6 +104,14 @@ def check_uses(texts):
                 yield name, word, f"uses {word}, which is above it, in {home[word]}"
 
 
+def check_looks(texts):
+    for path, text in texts.items():
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith("src/") and not name.startswith("src/policy/"):
+            for look in sorted(set(LOOK.findall(COMMENT.sub(" ", text)))):
+                yield name, look, f"looks at {look}: engine_traits says which policies there are"
+
+
 def check_drawing():
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     found = re.search(r"^## Floors.*?\n\n(.*?)\n\n", text, re.M | re.S)
@@ -110,7 +122,8 @@ def check_drawing():
 
 def main():
     texts = {path: path.read_text(encoding="utf-8") for path in SOURCES}
-    found = [*check_includes(texts), *check_uses(texts), *check_drawing()]
+    found = [*check_includes(texts), *check_uses(texts), *check_looks(texts),
+             *check_drawing()]
     for name, target, what in found:
         if (name, target) not in EXCEPTIONS:
             print(f"check_layers.py: {name} {what}", file=sys.stderr)

@@ -111,12 +111,39 @@ static void refuses(void **state)
     assert_int_equal(pith_policy_get_preset(PITH_KEEP, 999, 0, &preset), PITH_NOT_FOUND);
 }
 
+/* docs/combinations.md is the command's output; test_combinations runs its cells. */
+static void matrix_is_the_page(void **state)
+{
+    (void)state;
+    static char page[1 << 16];
+    FILE *f = fopen(PITH_SOURCE_DIR "/docs/combinations.md", "rb");
+    assert_non_null(f);
+    size_t len = fread(page, 1, sizeof(page) - 1, f);
+    fclose(f);
+    page[len] = '\0';
+    struct said s = command(NULL, "policies", "--matrix", NULL);
+    expect_status(&s, 0);
+    if (strcmp(s.out, page) != 0)
+        fail_msg("`pith policies --matrix > docs/combinations.md` prints another page");
+    said_free(&s);
+    s = command(NULL, "policies", "--matrix", "--json", NULL);
+    expect_failure(&s, 2, "--matrix is of all policies");
+    said_free(&s);
+    s = command(NULL, "policies", "--matrix", "knorm", NULL);
+    expect_failure(&s, 2, "--matrix is of all policies");
+    said_free(&s);
+    s = command(NULL, "policies", "kvzap", NULL);
+    expect_word(s.out, "It needs stats=FILE, which pith calibrate --importance writes.");
+    said_free(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_all),
         cmocka_unit_test(tells_one),
         cmocka_unit_test(json_is_what_keep_takes),
+        cmocka_unit_test(matrix_is_the_page),
         cmocka_unit_test(refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

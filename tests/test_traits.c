@@ -115,6 +115,7 @@ static void refused(void **state)
         const char *keep, *read, *word;
     } pairs[] = {
         {"h2o:budget=96", "quoka:budget=64", "every token"},
+        {"h2o:budget=96,stats=nowhere.stats", "quoka:budget=64", "every token"}, /* not opened */
         {"longflow:budget=96,overwrite=on", "quoka:budget=64,phase=decode",
          "every generated token"},
     };
@@ -124,16 +125,58 @@ static void refused(void **state)
         pith_error err;
         params.keep = pairs[i].keep;
         params.read = pairs[i].read;
+        int64_t estimate;
         expect(pith_engine_create(model, &params, &e, &err), &err, PITH_INVALID, pairs[i].word);
+        expect(pith_kv_estimate(model, &params, 100, &estimate, &err), &err, PITH_INVALID,
+               pairs[i].word);
+        expect(pith_policies_fit(&params, PITH_USE_FORK, &err), &err, PITH_INVALID, pairs[i].word);
     }
+}
+
+/* What a policy keeps beside entries is filled by what it needs: known before it is opened. */
+static void state_is_foreseen(void **state)
+{
+    (void)state;
+    pith_policy_info policy;
+    for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &policy) == PITH_OK; i++) {
+        pith_engine_params params = params_of(0);
+        pith_engine *e = NULL;
+        params.keep = policy.name;
+        if (pith_engine_create(model, &params, &e, NULL) != PITH_OK) {
+            assert_true(policy.file[0] != '\0');
+            continue;
+        }
+        const struct engine_traits *t = &e->traits;
+        if (t->remembers != (t->state_size > 0 || t->n_mark > 0))
+            fail_msg("%s: %zu bytes of state, %d marks", policy.name, t->state_size, t->n_mark);
+        pith_engine_free(e);
+    }
+}
+
+/* Every use with something to say of it, and arguments that say nothing. */
+static void uses(void **state)
+{
+    (void)state;
+    pith_engine_params params = params_of(0);
+    pith_error out;
+    for (int use = 0; use < PITH_N_USE; use++) {
+        assert_int_equal(pith_policies_fit(&params, (pith_use)use, &out), PITH_OK);
+        assert_int_equal(out.message[0] != '\0', use == PITH_USE_SWAP);
+    }
+    expect(pith_policies_fit(NULL, PITH_USE_FORK, &out), &out, PITH_INVALID, "params");
+    expect(pith_policies_fit(&params, (pith_use)PITH_N_USE, &out), &out, PITH_INVALID, "use: 5");
+    params.keep = "nothing";
+    expect(pith_policies_fit(&params, PITH_USE_FORK, &out), &out, PITH_INVALID, "not a policy");
+    params.keep = NULL;
+    params.type_k = "f16:centre";
+    expect(pith_policies_fit(&params, PITH_USE_FILE, &out), &out, PITH_UNSUPPORTED, "(centre)");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(implications),
-        cmocka_unit_test(bytes),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(implications),      cmocka_unit_test(bytes), cmocka_unit_test(refused),
+        cmocka_unit_test(state_is_foreseen), cmocka_unit_test(uses),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -128,7 +128,7 @@ static pith_status make_policies(struct pith_engine *e, const struct plan *plan,
     e->policies = plan->policies;
     e->traits = engine_traits_compute(&e->policies);
     PI_TRY(keep_create(&e->policies.keep, &model, plan->n_thread, &e->keep, err));
-    e->traits.state_size = e->keep != NULL ? keep_state_size(e->keep) : 0;
+    e->traits.state_size = e->traits.evicts ? keep_state_size(e->keep) : 0;
     assert(e->traits.remembers || e->traits.state_size == 0);
     kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
     PI_TRY(pi_engine_start_watch(e, err));

@@ -203,7 +203,8 @@ static bool list_at(int32_t i, struct policy_listed *out)
     const struct form *p = form_at(i);
     if (p == NULL)
         return false;
-    *out = (struct policy_listed){p->summary, p->citation, options_of(p, NULL)};
+    *out = (struct policy_listed){
+        .summary = p->summary, .citation = p->citation, .options = options_of(p, NULL)};
     return true;
 }
 

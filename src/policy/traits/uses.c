@@ -107,7 +107,7 @@ static void note_file(const struct engine_traits *t, pith_error *out)
         pi_fail(out, PITH_OK, "share: a file holds what is shared, but not which steps there were");
     else if (t->remembers)
         pi_fail(out, PITH_OK,
-                "keep: what %s remembers goes on only under the same policy and options", t->keep);
+                "keep: what the policy remembers goes on only under the same policy and options");
 }
 
 void engine_traits_note(const struct engine_traits *t, pith_use use, pith_error *out)
@@ -122,16 +122,18 @@ void engine_traits_note(const struct engine_traits *t, pith_use use, pith_error 
 
 /* ---- before there is a model ---- */
 
-/* Lanes as those of many models: of the shape of a model with everything that policies want. */
+/* Lanes as many models have them, which every policy and storage type fits. */
 static const struct kv_geometry usual = {.n_layer = 32, .n_head = 8, .dim_k = 128, .dim_v = 128};
 
 pith_status pith_policies_fit(const pith_engine_params *params, pith_use use, pith_error *out)
 {
     struct policy_set set;
     struct kv_geometry g = usual;
-    if (params == NULL || use < 0 || use >= PITH_N_USE)
-        return pi_fail(out, PITH_INVALID, "pith_policies_fit: params: NULL, or use: %d is no use",
-                       (int)use);
+    if (params == NULL)
+        return pi_fail(out, PITH_INVALID, "pith_policies_fit: params must not be NULL");
+    if ((int)use < 0 || use >= PITH_N_USE)
+        return pi_fail(out, PITH_INVALID, "pith_policies_fit: use: %d is not in 0..%d", (int)use,
+                       PITH_N_USE - 1);
     PI_TRY(policy_set_parse(params, &set, out));
     g.page_len = params->page_len > 0 ? params->page_len : policy_set_page_len(&set);
     PI_TRY(kv_geometry_read_types(&g, params->type_k, params->type_v, &set.k, out));
