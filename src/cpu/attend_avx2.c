@@ -116,12 +116,12 @@ static inline bits bits_load(const uint8_t *p, size_t step)
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
-static inline __attribute__((always_inline)) bits bits_zip_low(const int32_t size, bits a, bits b)
+TILE bits bits_zip_low(const int32_t size, bits a, bits b)
 {
     return size == 4 ? _mm256_unpacklo_epi32(a, b) : _mm256_unpacklo_epi16(a, b);
 }
 
-static inline __attribute__((always_inline)) bits bits_zip_high(const int32_t size, bits a, bits b)
+TILE bits bits_zip_high(const int32_t size, bits a, bits b)
 {
     return size == 4 ? _mm256_unpackhi_epi32(a, b) : _mm256_unpackhi_epi16(a, b);
 }
@@ -135,7 +135,7 @@ static inline bits bits_odd(bits a, bits b)
     return _mm256_permute2x128_si256(a, b, 0x31);
 }
 
-static inline __attribute__((always_inline)) void bits_store(uint8_t *p, bits x, const int32_t n)
+TILE void bits_store(uint8_t *p, bits x, const int32_t n)
 {
     if (n == 2)
         _mm256_storeu_si256((__m256i *)(void *)p, x);

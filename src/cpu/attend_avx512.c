@@ -118,12 +118,12 @@ static inline bits bits_load(const uint8_t *p, size_t step)
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-static inline __attribute__((always_inline)) bits bits_zip_low(const int32_t size, bits a, bits b)
+TILE bits bits_zip_low(const int32_t size, bits a, bits b)
 {
     return size == 4 ? _mm512_unpacklo_epi32(a, b) : _mm512_unpacklo_epi16(a, b);
 }
 
-static inline __attribute__((always_inline)) bits bits_zip_high(const int32_t size, bits a, bits b)
+TILE bits bits_zip_high(const int32_t size, bits a, bits b)
 {
     return size == 4 ? _mm512_unpackhi_epi32(a, b) : _mm512_unpackhi_epi16(a, b);
 }
@@ -137,7 +137,7 @@ static inline bits bits_odd(bits a, bits b)
     return _mm512_shuffle_i64x2(a, b, 0xdd);
 }
 
-static inline __attribute__((always_inline)) void bits_store(uint8_t *p, bits x, const int32_t n)
+TILE void bits_store(uint8_t *p, bits x, const int32_t n)
 {
     if (n == 4)
         _mm512_storeu_si512(p, x);

@@ -131,7 +131,7 @@ static inline bits bits_load(const uint8_t *p, size_t step)
     return vld1q_u8(p);
 }
 
-static inline __attribute__((always_inline)) bits bits_zip_low(const int32_t size, bits a, bits b)
+TILE bits bits_zip_low(const int32_t size, bits a, bits b)
 {
     uint32x4_t a4 = vreinterpretq_u32_u8(a), b4 = vreinterpretq_u32_u8(b);
     uint16x8_t a2 = vreinterpretq_u16_u8(a), b2 = vreinterpretq_u16_u8(b);
@@ -139,7 +139,7 @@ static inline __attribute__((always_inline)) bits bits_zip_low(const int32_t siz
                      : vreinterpretq_u8_u16(vzip1q_u16(a2, b2));
 }
 
-static inline __attribute__((always_inline)) bits bits_zip_high(const int32_t size, bits a, bits b)
+TILE bits bits_zip_high(const int32_t size, bits a, bits b)
 {
     uint32x4_t a4 = vreinterpretq_u32_u8(a), b4 = vreinterpretq_u32_u8(b);
     uint16x8_t a2 = vreinterpretq_u16_u8(a), b2 = vreinterpretq_u16_u8(b);

@@ -7,8 +7,9 @@
 
 #include "cpu/attend.h"
 #include "cpu/lanes_avx2.h"
+#include "cpu/unrolled.h"
 
-#define CODES static inline __attribute__((always_inline))
+#define CODES TILE
 
 typedef __m256i ivec;
 

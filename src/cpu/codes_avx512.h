@@ -7,8 +7,9 @@
 
 #include "cpu/attend.h"
 #include "cpu/lanes_avx512.h"
+#include "cpu/unrolled.h"
 
-#define CODES static inline __attribute__((always_inline))
+#define CODES TILE
 
 typedef __m512i ivec;
 

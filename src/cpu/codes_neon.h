@@ -7,8 +7,9 @@
 
 #include "cpu/attend.h"
 #include "cpu/lanes_neon.h"
+#include "cpu/unrolled.h"
 
-#define CODES static inline __attribute__((always_inline))
+#define CODES TILE
 
 typedef uint32x4_t ivec;
 

@@ -29,8 +29,14 @@
  * out, so that arrays of registers are registers. The two compilers disagree about the pragma's
  * meaning where the number is not the loop's own.
  */
+#if defined(__SANITIZE_ADDRESS__) && !defined(__clang__) /* unrolled.h says why */
+#define PI_INLINE static inline
+#else
 #define PI_INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
+#endif
+#if defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
+#define PI_UNROLL
+#elif defined(__clang__)
 #define PI_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define PI_UNROLL _Pragma("GCC unroll 32")

@@ -11,7 +11,7 @@ enum { VEC = 16, GROUP = 16, FEW_KEYS = 16 };
 /* Sixteen registers are folded four times, each time two into one: of elements two apart in a group
    of four, then one apart, then of groups one apart, then two. Lane i of what is left stands for
    register i. */
-static inline __attribute__((always_inline)) __m512 fold_max(const __m512 *r)
+TILE __m512 fold_max(const __m512 *r)
 {
     __m512 x[4];
 #pragma GCC unroll 4
@@ -29,7 +29,7 @@ static inline __attribute__((always_inline)) __m512 fold_max(const __m512 *r)
     return _mm512_max_ps(_mm512_shuffle_f32x4(y0, y1, 0x88), _mm512_shuffle_f32x4(y0, y1, 0xdd));
 }
 
-static inline __attribute__((always_inline)) __m512i fold_sum(const __m512i *r)
+TILE __m512i fold_sum(const __m512i *r)
 {
     __m512i x[4];
 #pragma GCC unroll 4
@@ -47,14 +47,14 @@ static inline __attribute__((always_inline)) __m512i fold_sum(const __m512i *r)
     return _mm512_add_epi32(_mm512_shuffle_i32x4(y0, y1, 0x88), _mm512_shuffle_i32x4(y0, y1, 0xdd));
 }
 
-static inline __attribute__((always_inline)) void group_max(__m512 acc[GROUP][1], float *out)
+TILE void group_max(__m512 acc[GROUP][1], float *out)
 {
     _mm512_storeu_ps(out, fold_max(&acc[0][0]));
 }
 
 /* Each round adds what lies half as far apart as the one before: halves, quarters, pairs, ones.
    Then element g of group i stands for key 4 * g + i. */
-static inline __attribute__((always_inline)) void group_tree(__m512 acc[FEW_KEYS][1], float *out)
+TILE void group_tree(__m512 acc[FEW_KEYS][1], float *out)
 {
     __m512 x[8], y[4], z[2];
 #pragma GCC unroll 8

@@ -9,6 +9,7 @@
 #include "base/half.h"
 #include "cpu/expf.h"
 #include "cpu/kernels.h"
+#include "cpu/unrolled.h"
 
 #define VEC_LANES 16 /* partial sums of a reduction: a register of the widest level */
 
@@ -139,10 +140,8 @@ static void vec_f32_from_f16(const uint16_t *restrict x, float *restrict out, in
 /* n keys from j on by 1, 2 or 4 queries. The counts and whether moduli count are constants where
    this is called, so that every loop over keys becomes registers. Sums are written out one by one:
    as an array of arrays compilers keep them in memory. */
-static inline __attribute__((always_inline)) void vec_score_tile(const struct pi_vec_score *s,
-                                                                 int32_t query, int32_t j,
-                                                                 const int32_t n_query,
-                                                                 const int32_t n, const bool moduli)
+TILE void vec_score_tile(const struct pi_vec_score *s, int32_t query, int32_t j,
+                         const int32_t n_query, const int32_t n, const bool moduli)
 {
     float s0[VEC_TILE], s1[VEC_TILE], s2[VEC_TILE], s3[VEC_TILE];
     size_t dim = (size_t)s->dim, n_pair = (size_t)s->n_pair, next = s->e_stride;
@@ -192,8 +191,8 @@ static inline __attribute__((always_inline)) void vec_score_tile(const struct pi
 }
 
 /* All queries on n keys. */
-static inline __attribute__((always_inline)) void
-vec_score_keys(const struct pi_vec_score *s, int32_t j, const int32_t n, const bool moduli)
+TILE void vec_score_keys(const struct pi_vec_score *s, int32_t j, const int32_t n,
+                         const bool moduli)
 {
     int32_t q = 0;
     for (; q + 4 <= s->n_query; q += 4)
@@ -204,8 +203,7 @@ vec_score_keys(const struct pi_vec_score *s, int32_t j, const int32_t n, const b
         vec_score_tile(s, q, j, 1, n, moduli);
 }
 
-static inline __attribute__((always_inline)) void vec_score_all(const struct pi_vec_score *s,
-                                                                const bool moduli)
+TILE void vec_score_all(const struct pi_vec_score *s, const bool moduli)
 {
     int32_t j = 0;
     for (; j + VEC_TILE <= s->n; j += VEC_TILE)
@@ -224,8 +222,7 @@ static void vec_score(const struct pi_vec_score *s)
         vec_score_all(s, false);
 }
 
-static inline __attribute__((always_inline)) double vec_sum_of(const float *x, int32_t n,
-                                                               double mean, const bool square)
+TILE double vec_sum_of(const float *x, int32_t n, double mean, const bool square)
 {
     double s[VEC_LANES] = {0};
     int32_t i = 0;
@@ -295,9 +292,8 @@ static void vec_weigh_many(const struct pi_vec_weigh *p, const float *part, int3
 }
 
 /* 1 to 4 rows of a part of the usual length: the count is a constant where this is called. */
-static inline __attribute__((always_inline)) void vec_weigh_few(const struct pi_vec_weigh *p,
-                                                                const int32_t n_row, const bool add,
-                                                                const float *part, int32_t begin)
+TILE void vec_weigh_few(const struct pi_vec_weigh *p, const int32_t n_row, const bool add,
+                        const float *part, int32_t begin)
 {
     const float *w = p->w + begin;
     const uint16_t *factor = p->factor + begin;
@@ -317,8 +313,7 @@ static inline __attribute__((always_inline)) void vec_weigh_few(const struct pi_
     }
 }
 
-static inline __attribute__((always_inline)) void
-vec_weigh_parts(const struct pi_vec_weigh *p, const int32_t n_row, const bool add)
+TILE void vec_weigh_parts(const struct pi_vec_weigh *p, const int32_t n_row, const bool add)
 {
     const float *part = p->part;
     for (int32_t j = 0, begin = 0; j < p->n_part; begin = p->end[j++]) {
@@ -330,8 +325,7 @@ vec_weigh_parts(const struct pi_vec_weigh *p, const int32_t n_row, const bool ad
     }
 }
 
-static inline __attribute__((always_inline)) void vec_weigh_rows(const struct pi_vec_weigh *p,
-                                                                 const int32_t n_row)
+TILE void vec_weigh_rows(const struct pi_vec_weigh *p, const int32_t n_row)
 {
     if (p->add)
         vec_weigh_parts(p, n_row, true);
@@ -361,8 +355,7 @@ static void vec_weigh(const struct pi_vec_weigh *p)
 
 /* x where its age is in range, else infinity, which is what no entry that may go is above; NaN is
  * 0. */
-static inline __attribute__((always_inline)) float vec_in_range(float x, int32_t age, int32_t lo,
-                                                                int32_t hi)
+TILE float vec_in_range(float x, int32_t age, int32_t lo, int32_t hi)
 {
     float y = x == x ? x : 0.0f;
     return ((age >= lo) & (age < hi)) ? y : INFINITY;
@@ -428,8 +421,7 @@ static inline uint32_t vec_bits(const float *x)
     return bits;
 }
 
-static inline __attribute__((always_inline)) uint32_t vec_low_bits(const float *x, const int32_t n,
-                                                                   uint32_t *high)
+TILE uint32_t vec_low_bits(const float *x, const int32_t n, uint32_t *high)
 {
     uint32_t low = UINT32_MAX, top = *high;
     for (int32_t i = 0; i < n; i++) {
