@@ -17,6 +17,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 from collections import defaultdict
 
 BUDGETS = ["100", "90", "75", "50", "25", "10"]
@@ -141,7 +142,8 @@ def main():
         mine = {key[2:]: value for key, value in cells.items()
                 if key[:2] == (model, task) and key[2] != "full"}
         budgets = [b for b in BUDGETS if any(key[1] == b for key in mine)]
-        print(f"\n### {model}: {task}\n\nThe full cache: {summary(full, task.split('-')[0])}.\n")
+        line = f"The full cache: {summary(full, task.split('-')[0])}."
+        print(f"\n### {model}: {task}\n\n{textwrap.fill(line, 100)}\n")
         print("| policy | rounds | ranking |" + "".join(f" {b} % |" for b in budgets))
         print("|---|---|---|" + "---|" * len(budgets))
         for policy, rounds, ranking in sorted({(k[0], k[2], k[3]) for k in mine}):
