@@ -230,7 +230,8 @@ PITH_API const char *pith_chat_template_name(int32_t i);
 typedef struct pith_prompt pith_prompt;
 
 typedef struct pith_chat_params {
-    const char *template_name;    /* one that comes along; NULL (default): the model's own */
+    const char *template_name;    /* one that comes along; NULL (default): the next */
+    const char *template_text;    /* a Jinja template; NULL (default): the model's own */
     const pith_message *messages; /* [n_message] of plain text; contents are a user's */
     int32_t n_message;
     const char *json; /* instead of messages, JSON as chat clients send it: an object with the array
@@ -241,7 +242,10 @@ typedef struct pith_chat_params {
     int64_t now;    /* what a template's clock says, seconds since 1970 in the user's time zone. 0
                        (default): it has none; a template that insists is told 26 July 2024, so
                        that the same messages are the same prompt on any day */
-    uint32_t reserved[8];
+    const char *opening; /* [opening_len] what the answer begins with, a user's text behind the
+                            opening of the answer; NULL (default): nothing */
+    size_t opening_len;
+    uint32_t reserved[4];
 } pith_chat_params;
 
 PITH_API void pith_chat_params_default(pith_chat_params *out);

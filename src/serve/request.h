@@ -17,8 +17,9 @@ enum serve_api {
     SERVE_TEXT,       /* POST /v1/completions */
     SERVE_COMPLETION, /* POST /completion, llama-server's own */
     SERVE_INFILL,     /* POST /infill */
-    SERVE_MESSAGES,   /* POST /v1/messages, and its count_tokens: Anthropic's */
+    SERVE_MESSAGES,   /* POST /v1/messages: Anthropic's */
     SERVE_RESPONSES,  /* POST /v1/responses: OpenAI's, without a memory of earlier ones */
+    SERVE_COUNT,      /* POST /v1/messages/count_tokens: a SERVE_MESSAGES that is not answered */
 };
 
 #define SERVE_STOPS_MAX 16
@@ -75,9 +76,10 @@ void serve_request_free(struct serve_request *r);
 
 /* Requests to submit, one for each prompt; each has n_answer answers. */
 int32_t serve_request_count(const struct serve_request *r);
-/* Fills prompt, params, n_answer (and slot, where the scheduler has it); callbacks and user are the
-   caller's. What it points to is the request's. */
-void serve_request_get(const struct serve_request *r, int32_t i, pith_request *out);
+/* Fills prompt, params (with the seed of prompt i; *params is the caller's, needed until the request
+   is submitted), n_answer and deadline; slot, salt, callbacks and user are the caller's to set. */
+void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_params *params,
+                       pith_request *out);
 int32_t serve_request_answers(const struct serve_request *r); /* of all prompts together */
 
 enum serve_api serve_request_api(const struct serve_request *r);
@@ -85,7 +87,7 @@ const char *serve_request_model(const struct serve_request *r); /* as given; NUL
 bool serve_request_streams(const struct serve_request *r);
 int32_t serve_request_slot(const struct serve_request *r);        /* id_slot; -1: any */
 bool serve_request_caches(const struct serve_request *r);         /* cache_prompt, default true */
-const char *serve_request_salt(const struct serve_request *r);    /* cache_salt; NULL: none */
+uint64_t serve_request_salt(const struct serve_request *r);       /* of cache_salt; 0: none */
 double serve_request_timeout(const struct serve_request *r);      /* seconds; 0: none */
 bool serve_request_wants_progress(const struct serve_request *r); /* return_progress */
 bool serve_request_wants_prompt(const struct serve_request *r);   /* logits of prompt tokens */
