@@ -321,12 +321,25 @@ static void drain(struct server *server, const sigset_t *set, int32_t limit_s)
         cli_note("ends %d requests that still run", server_busy(server));
 }
 
+/* Without -c and --kv-memory: what a few requests of the whole context take, or half of the memory
+   that there is. */
+static void size_memory(const struct session *s, struct serve_options *o)
+{
+    pith_error err;
+    int64_t bytes, most = available_memory() / 2;
+    pith_engine_params params = engine_params(&o->model, &o->memory);
+    if (o->memory.n_ctx > 0 || o->memory.kv_bytes > 0)
+        return;
+    cli_check(pith_kv_estimate(s->model, &params, s->info.n_ctx_train, &bytes, &err), &err);
+    bytes *= CONTEXTS_DEFAULT;
+    o->memory.kv_bytes = most > 0 && bytes > most ? most : bytes;
+}
+
 static void start_session(struct session *s, struct serve_options *o)
 {
-    int64_t most;
     session_load(s, &o->model, false);
-    most = (int64_t)s->info.n_ctx_train * CONTEXTS_DEFAULT;
-    session_start(s, &o->model, &o->memory, most);
+    size_memory(s, o);
+    session_start(s, &o->model, &o->memory, 0);
     pith_seq_free(s->seq); /* the scheduler has its own */
     s->seq = NULL;
 }
@@ -363,6 +376,7 @@ static int run(void *options)
         .n_key = keys.n,
         .slot_folder = o->chat.slot_folder,
         .schedule = schedule_params(&o->work),
+        .random_seed = o->sample.seed < 0,
         .n_ctx = most_tokens(&s),
         .timeout_s = l->timeout_s,
         .body_max = l->body_max,

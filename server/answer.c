@@ -91,9 +91,8 @@ static bool on_token(void *user, const pith_answer_token *token)
     struct part *part = user;
     struct answer *a = part->answer;
     struct serve_bytes bytes = {0};
-    if (exchange_is_gone(a->ex))
-        return false;
-    if (!serve_reply_finished(a->reply))
+    /* Where the client is gone the request was cancelled: it ends with this step. */
+    if (!exchange_is_gone(a->ex) && !serve_reply_finished(a->reply))
         deliver(a, &bytes, serve_reply_token(a->reply, part->i, token, &bytes));
     return true;
 }
@@ -167,6 +166,7 @@ static void refuse(struct answer *a, pith_status status, const pith_request *req
 static void submit(struct exchange *ex)
 {
     struct answer *a = ex->work;
+    pith_generate_params params;
     pith_request request;
     pith_error err;
     list(a);
@@ -174,8 +174,7 @@ static void submit(struct exchange *ex)
     for (int32_t i = 0; i < a->n_part && ok; i++) {
         struct part *part = &a->part[i];
         *part = (struct part){.answer = a, .i = i};
-        pith_request_default(&request);
-        serve_request_get(a->request, i, &request);
+        serve_request_get(a->request, i, &params, &request);
         request.on_token = on_token;
         request.on_done = on_done;
         request.user = part;
@@ -197,14 +196,28 @@ static void submit(struct exchange *ex)
 
 /* ---- the body ---- */
 
+/* Of a request that has none: another one each time (SplitMix64), below 2^53 so that it can be said
+   in JSON. */
+static uint64_t any_seed(struct server *s)
+{
+    uint64_t z = (uint64_t)strtoull(s->boot, NULL, 16);
+    z += 0x9e3779b97f4a7c15u * (uint64_t)atomic_fetch_add(&s->next_id, 1);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (z ^ z >> 31) >> 11;
+}
+
 static struct serve_request *parse(struct exchange *ex)
 {
     struct serve_request *request = NULL;
     struct serve_fault fault = {0};
+    struct serve_setup setup = ex->server->requests;
     if (exchange_is_gone(ex))
         return NULL;
-    if (serve_request_parse(&ex->server->requests, ex->route->api, ex->body.data, ex->body.len,
-                            &request, &fault) == PITH_OK)
+    if (ex->server->config.random_seed)
+        setup.params.sample.seed = any_seed(ex->server);
+    if (serve_request_parse(&setup, ex->route->api, ex->body.data != NULL ? ex->body.data : "",
+                            ex->body.len, &request, &fault) == PITH_OK)
         return request;
     exchange_refuse(ex, &fault);
     return NULL;

@@ -17,15 +17,17 @@
 #include "state.h"
 
 #define LOOK_MS 50
+#define SEND_BYTES (128 << 10) /* of the system's buffer of a connection, which else grows to 4 MiB */
 
 struct link *link_add(struct server *s, int fd)
 {
-    int on = 1;
+    int on = 1, room = SEND_BYTES;
     struct link *link = calloc(1, sizeof(*link));
     if (link == NULL)
         return NULL;
     /* A client whose machine is gone never hangs up: the system asks for it. */
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
     link->fd = fd;
     link->since = server_now();
     pthread_mutex_lock(&s->links.lock);

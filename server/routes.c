@@ -17,7 +17,7 @@ static const struct route routes[] = {
     {POST, "/completions", answer_request, ROUTE_WORKER, ROUTE_KEYED, SERVE_COMPLETION},
     {POST, "/infill", answer_request, ROUTE_WORKER, ROUTE_KEYED, SERVE_INFILL},
     {POST, "/v1/messages", answer_request, ROUTE_WORKER, ROUTE_KEYED, SERVE_MESSAGES},
-    {POST, "/v1/messages/count_tokens", answer_count, ROUTE_WORKER, ROUTE_KEYED, SERVE_MESSAGES},
+    {POST, "/v1/messages/count_tokens", answer_count, ROUTE_WORKER, ROUTE_KEYED, SERVE_COUNT},
     {POST, "/v1/responses", answer_request, ROUTE_WORKER, ROUTE_KEYED, SERVE_RESPONSES},
     {POST, "/tokenize", tokens_encode, ROUTE_WORKER, ROUTE_KEYED, SERVE_CHAT},
     {POST, "/detokenize", tokens_decode, ROUTE_WORKER, ROUTE_KEYED, SERVE_CHAT},

@@ -27,6 +27,7 @@ struct server_config {
     const char *slot_folder; /* where slots are saved; NULL: they are not */
     pith_scheduler_params schedule;
     pith_generate_params generate; /* of requests that do not say */
+    bool random_seed;              /* unless a request has a seed, each has another one */
     int32_t n_ctx;                 /* most tokens that one request may have */
     double timeout_s;              /* of a body that does not come and a reader who does not read */
     int64_t body_max;              /* bytes of a body */

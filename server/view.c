@@ -54,7 +54,7 @@ void view_now(struct exchange *ex)
 
 /* ---- events ---- */
 
-static bool send(struct viewer *v, const struct serve_bytes *text)
+static bool tell(struct viewer *v, const struct serve_bytes *text)
 {
     return exchange_send(v->ex, "data: ", 6) && exchange_send(v->ex, text->data, text->len) &&
            exchange_send(v->ex, "\n\n", 2);
@@ -102,7 +102,7 @@ void view_tick(struct server *s)
         struct viewer *v = *at;
         bool ok = true;
         if (made && (!same || v->sent == 0.0)) {
-            ok = send(v, &text);
+            ok = tell(v, &text);
             v->sent = now;
         } else if (now - v->sent > PING_S) {
             ok = exchange_send(v->ex, ":\n\n", 3);
