@@ -36,7 +36,7 @@ FLOORS = (
 # base.h has macros and small arithmetic; safetensors.c is compiled into eval/; replay.h is exported.
 ONLY = {
     "eval": ("src/base/base.h", "src/file/safetensors.h", "src/engine/replay.h"),
-    "cli": (),
+    "cli": ("src/serve/request.h", "src/serve/reply.h"),
 }
 
 # (file, what it reaches for): why.
