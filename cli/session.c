@@ -115,6 +115,8 @@ const struct option prompt_option_table[] = {
 const struct option chat_option_table[] = {
     {"--chat-template", NULL, "NAME", OPTION_TEXT, AT(template_name), .absent = "the model's own",
      .help = "how messages become a prompt: chatml, llama3, ..."},
+    {"--chat-template-file", NULL, "FILE", OPTION_TEXT, AT(template_file), .absent = "none",
+     .help = "the same, as a Jinja template of your own"},
     {"--system", "-sys", "TEXT", OPTION_TEXT, AT(system), .absent = "none",
      .help = "the system message"},
     {"--no-thinking", NULL, NULL, OPTION_FLAG, AT(no_thinking),
@@ -370,6 +372,16 @@ struct cli_ids ids_parse(const char *what, const char *text, int32_t n_vocab)
     return ids;
 }
 
+struct cli_text chat_template_read(const struct chat_options *o)
+{
+    if (o->template_file == NULL)
+        return (struct cli_text){0};
+    struct cli_text text = cli_read_file(o->template_file);
+    if (strlen(text.data) != text.len)
+        cli_fail("--chat-template-file: \"%s\" has a zero byte", o->template_file);
+    return text;
+}
+
 pith_prompt *session_prompt(const pith_model *model, const struct chat_options *o,
                             const pith_message *messages, int32_t n)
 {
@@ -377,11 +389,14 @@ pith_prompt *session_prompt(const pith_model *model, const struct chat_options *
     pith_chat_params params;
     pith_prompt *prompt = NULL;
     pith_chat_params_default(&params);
+    struct cli_text template = chat_template_read(o);
     params.template_name = o->template_name;
+    params.template_text = template.data;
     params.messages = messages;
     params.n_message = n;
     params.flags = PITH_CHAT_GENERATE | (o->no_thinking ? PITH_CHAT_NO_THINKING : 0);
     cli_check(pith_prompt_create(model, &params, &prompt, &err), &err);
+    free(template.data);
     return prompt;
 }
 
@@ -412,8 +427,10 @@ void session_check_template(const pith_model *model, const struct chat_options *
 {
     char names[512];
     list_templates(names, sizeof(names));
+    if (o->template_name != NULL && o->template_file != NULL)
+        cli_fail_usage("--chat-template and --chat-template-file are given, both");
     if (o->template_name == NULL) {
-        if (pith_chat_template(model) == NULL)
+        if (pith_chat_template(model) == NULL && o->template_file == NULL)
             cli_fail("the model has no chat template: name one with --chat-template (%s)", names);
         return;
     }

@@ -43,6 +43,7 @@ struct prompt_options {
 
 struct chat_options {
     const char *template_name;
+    const char *template_file;
     const char *system;
     bool no_thinking;
 };
@@ -112,6 +113,9 @@ uint32_t prompt_flags(const struct prompt_options *o);
 /* Ids as "1,2,3", separated by commas or white space, optionally within brackets. Fails (usage)
    naming what and the first thing that is no id of the model. */
 struct cli_ids ids_parse(const char *what, const char *text, int32_t n_vocab);
+
+/* The text of --chat-template-file; data is NULL where it is not given. The caller frees. */
+struct cli_text chat_template_read(const struct chat_options *o);
 
 /* The messages as a prompt that ends where the answer begins. */
 pith_prompt *session_prompt(const pith_model *model, const struct chat_options *o,

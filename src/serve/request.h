@@ -36,6 +36,7 @@ struct serve_setup {
     const char *system;        /* a chat without system message begins with this; NULL: none */
     bool no_thinking;          /* unless a request says otherwise */
     bool no_stream;            /* a request may not stream: `pith batch` */
+    bool no_timings;           /* replies have none: only "created" is the clock's */
     bool no_bos;               /* the tokens that the model wants around a text are left out */
     bool parse_special;        /* names of special tokens in plain prompts are those tokens */
     bool can_score_prompt;     /* on_prompt is there, so that echo with logprobs can be answered */

@@ -22,15 +22,15 @@ enum serve_choice { SERVE_CHOICE_AUTO, SERVE_CHOICE_NONE, SERVE_CHOICE_REQUIRED 
 
 struct serve_request {
     enum serve_api api;
-    void *block;    /* the memory of what is borrowed from the request */
-    json_t *json;   /* owned: the body */
-    json_t *body;   /* owned: the body, or the OpenAI chat that it was translated to */
-    json_t *chat;   /* owned: what the template sees; NULL: no messages */
+    void *block;            /* the memory of what is borrowed from the request */
+    json_t *json;           /* owned: the body */
+    json_t *body;           /* owned: the body, or the OpenAI chat that it was translated to */
+    json_t *chat;           /* owned: what the template sees; NULL: no messages */
     const char *model_name; /* what replies call the model */
     const struct serve_setup *setup;
-    const char *model;      /* as given; NULL: not */
+    const char *model; /* as given; NULL: not */
     pith_generate_params params;
-    int32_t n_answer; /* to each prompt */
+    int32_t n_answer;            /* to each prompt */
     struct serve_prompt *prompt; /* [n_prompt] */
     int32_t n_prompt;
     pith_prompt *rendered; /* owned; NULL: no messages */
@@ -87,19 +87,19 @@ const char *request_string(struct serve_reader *rd, const char *param, const cha
 /* Whether value is the string. */
 bool request_is(const json_t *value, const char *word);
 /* The place of a string among words that end with NULL; -1 with a fault. */
-int request_word(struct serve_reader *rd, const char *param, const char *where,
-                 const json_t *value, const char *const *words);
+int request_word(struct serve_reader *rd, const char *param, const char *where, const json_t *value,
+                 const char *const *words);
 /* A string of any bytes: what is not UTF-8 becomes U+FFFD. NULL: no memory. */
 json_t *serve_json_text(const char *text, size_t len);
 
 /* ---- the readers ---- */
 
-void request_read_fields(struct serve_reader *rd, const json_t *body);    /* request_fields.c */
-void request_read_format(struct serve_reader *rd, const json_t *body);    /* request_format.c */
-void request_read_chat(struct serve_reader *rd, const json_t *body);      /* request_chat.c */
-void request_read_tools(struct serve_reader *rd, const json_t *body);     /* request_tools.c */
-void request_read_prompts(struct serve_reader *rd, const json_t *body);   /* request_prompts.c */
-void request_read_infill(struct serve_reader *rd, const json_t *body);    /* request_infill.c */
+void request_read_fields(struct serve_reader *rd, const json_t *body);  /* request_fields.c */
+void request_read_format(struct serve_reader *rd, const json_t *body);  /* request_format.c */
+void request_read_chat(struct serve_reader *rd, const json_t *body);    /* request_chat.c */
+void request_read_tools(struct serve_reader *rd, const json_t *body);   /* request_tools.c */
+void request_read_prompts(struct serve_reader *rd, const json_t *body); /* request_prompts.c */
+void request_read_infill(struct serve_reader *rd, const json_t *body);  /* request_infill.c */
 /* Bodies of other APIs as OpenAI's chat; a new reference. */
 json_t *request_from_messages(struct serve_reader *rd, const json_t *body);
 json_t *request_from_responses(struct serve_reader *rd, const json_t *body);
@@ -108,5 +108,9 @@ json_t *request_from_responses(struct serve_reader *rd, const json_t *body);
 void request_tokenize(struct serve_reader *rd, struct serve_prompt *p, const char *text, size_t len,
                       uint32_t flags);
 void request_make_chat(struct serve_reader *rd); /* the prompt of messages */
+
+/* ---- reply.c ---- */
+
+json_t *serve_fault_json(const struct serve_fault *fault, enum serve_api api); /* NULL: no memory */
 
 #endif

@@ -15,7 +15,7 @@
 static json_t *join_parts(struct serve_reader *rd, size_t i, const json_t *parts)
 {
     size_t len = 0;
-    char where[64], buf[SERVE_SHOW];
+    char where[96], buf[SERVE_SHOW];
     for (size_t k = 0; k < json_array_size(parts); k++) {
         const json_t *part = json_array_get(parts, k), *type = json_object_get(part, "type");
         snprintf(where, sizeof(where), "messages[%zu].content[%zu].type", i, k);
@@ -82,7 +82,7 @@ static json_t *read_arguments(struct serve_reader *rd, const char *where, json_t
 static void read_call(struct serve_reader *rd, const char *list, size_t k, const json_t *call,
                       json_t *out)
 {
-    char where[96];
+    char where[128];
     json_t *function = request_get(call, "function"), *id = request_get(call, "id");
     snprintf(where, sizeof(where), "%s[%zu].id", list, k);
     if (id != NULL && request_string(rd, "messages", where, id) == NULL)
@@ -220,8 +220,7 @@ static void read_kwargs(struct serve_reader *rd, const json_t *kwargs)
         return;
     }
     if (thinking != NULL && !json_is_boolean(thinking)) {
-        request_wrong_type(rd, "chat_template_kwargs", thinking,
-                           "true or false (enable_thinking)");
+        request_wrong_type(rd, "chat_template_kwargs", thinking, "true or false (enable_thinking)");
         return;
     }
     if (thinking != NULL)
@@ -238,7 +237,7 @@ static void read_kwargs(struct serve_reader *rd, const json_t *kwargs)
 
 static void read_reasoning(struct serve_reader *rd, const json_t *body)
 {
-    static const char *const efforts[] = {"none",   "minimal", "low", "medium",
+    static const char *const efforts[] = {"none", "minimal", "low", "medium",
                                           "high", "xhigh",   "max", NULL};
     static const char *const formats[] = {"none", "auto", "deepseek", "deepseek-legacy", NULL};
     json_t *effort = request_get(body, "reasoning_effort");

@@ -60,8 +60,8 @@ static bool in_range(struct serve_reader *rd, const struct field *f, const json_
     double x = json_number_value(value);
     if (x >= f->min && x <= f->max)
         return true;
-    SERVE_FAULT(rd, f->key, "%s: %s is not between %.10g and %.10g", f->key,
-                serve_show(value, buf), f->min, f->max);
+    SERVE_FAULT(rd, f->key, "%s: %s is not between %.10g and %.10g", f->key, serve_show(value, buf),
+                f->min, f->max);
     return false;
 }
 
@@ -130,8 +130,7 @@ static void read_logprobs(struct serve_reader *rd, const json_t *body)
     } else if (json_is_true(logprobs)) {
         r->top_logprobs = 0;
     } else if (number != NULL && !(json_is_integer(number) && json_integer_value(number) == 0)) {
-        SERVE_FAULT(rd, "top_logprobs",
-                    "top_logprobs: without \"logprobs\": true there are none");
+        SERVE_FAULT(rd, "top_logprobs", "top_logprobs: without \"logprobs\": true there are none");
         return;
     } else {
         return;
@@ -180,8 +179,7 @@ static void read_bias(struct serve_reader *rd, long long id, const json_t *value
     else if (json_is_false(value))
         *out = (pith_logit_bias){(int32_t)id, -INFINITY};
     else if (!json_is_number(value) || fabs(json_number_value(value)) > 1e6)
-        SERVE_FAULT(rd, "logit_bias",
-                    "logit_bias: %s, for token %lld, is no number up to 1000000",
+        SERVE_FAULT(rd, "logit_bias", "logit_bias: %s, for token %lld, is no number up to 1000000",
                     serve_show(value, buf), id);
     else
         *out = (pith_logit_bias){(int32_t)id, (float)json_number_value(value)};
@@ -213,9 +211,8 @@ static void read_bias_pairs(struct serve_reader *rd, const json_t *pairs, pith_l
         const json_t *pair = json_array_get(pairs, i);
         int64_t id;
         if (json_array_size(pair) != 2 || !request_whole(json_array_get(pair, 0), &id)) {
-            SERVE_FAULT(rd, "logit_bias",
-                        "logit_bias[%zu]: %s is not a pair of token id and bias", i,
-                        serve_show(pair, buf));
+            SERVE_FAULT(rd, "logit_bias", "logit_bias[%zu]: %s is not a pair of token id and bias",
+                        i, serve_show(pair, buf));
             return;
         }
         read_bias(rd, id, json_array_get(pair, 1), &list[i]);

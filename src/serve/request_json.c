@@ -207,8 +207,8 @@ bool request_is(const json_t *value, const char *word)
     return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
 }
 
-int request_word(struct serve_reader *rd, const char *param, const char *where,
-                 const json_t *value, const char *const *words)
+int request_word(struct serve_reader *rd, const char *param, const char *where, const json_t *value,
+                 const char *const *words)
 {
     char buf[SERVE_SHOW], list[160] = "";
     size_t len = 0;

@@ -41,9 +41,8 @@ static json_t *text_of(struct serve_reader *rd, const char *where, const json_t 
     }
     char *joined = request_alloc(rd, len + 1, 1), *end = joined;
     for (size_t i = 0; joined != NULL && i < n; i++) {
-        const json_t *text = json_is_array(content)
-                                 ? json_object_get(json_array_get(content, i), "text")
-                                 : content;
+        const json_t *text =
+            json_is_array(content) ? json_object_get(json_array_get(content, i), "text") : content;
         if (i > 0)
             *end++ = '\n';
         memcpy(end, json_string_value(text), json_string_length(text) + 1);
@@ -57,7 +56,7 @@ static json_t *text_of(struct serve_reader *rd, const char *where, const json_t 
 
 /* What a message's blocks become. */
 struct gathered {
-    json_t *list; /* of messages, which results go to */
+    json_t *list;  /* of messages, which results go to */
     json_t *texts; /* blocks of text */
     json_t *calls;
     json_t *thoughts; /* a string; NULL: none */
@@ -71,9 +70,9 @@ static void add_result(struct serve_reader *rd, const char *where, const json_t 
         return;
     json_t *text = content != NULL ? text_of(rd, "messages", content) : json_string("");
     if (request_need(rd, text) != NULL)
-        request_append(rd, g->list,
-                       json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content",
-                                 text));
+        request_append(
+            rd, g->list,
+            json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content", text));
 }
 
 static void add_call(struct serve_reader *rd, const char *where, const json_t *block,
@@ -145,9 +144,8 @@ static void add_message(struct serve_reader *rd, size_t i, const json_t *m, json
         return;
     if (!json_is_array(content)) {
         if (request_string(rd, "messages", where, content) != NULL)
-            request_append(
-                rd, list,
-                json_pack("{s:s, s:O}", "role", roles[role], "content", content));
+            request_append(rd, list,
+                           json_pack("{s:s, s:O}", "role", roles[role], "content", content));
         return;
     }
     struct gathered g = {.list = list, .texts = json_array(), .calls = json_array()};
@@ -176,8 +174,7 @@ static void read_messages(struct serve_reader *rd, const json_t *body, json_t *o
         request_wrong_type(rd, "messages", messages, "an array of messages");
     json_t *text = system != NULL && !request_is_bad(rd) ? text_of(rd, "system", system) : NULL;
     if (text != NULL && json_string_length(text) > 0)
-        request_append(rd, list,
-                       json_pack("{s:s, s:O}", "role", "system", "content", text));
+        request_append(rd, list, json_pack("{s:s, s:O}", "role", "system", "content", text));
     json_decref(text);
     for (size_t i = 0; i < json_array_size(messages) && !request_is_bad(rd); i++)
         add_message(rd, i, json_array_get(messages, i), list);
@@ -232,8 +229,7 @@ static void read_choice(struct serve_reader *rd, const json_t *body, json_t *out
                                 : i == 1 ? "required"
                                          : "none"));
     if (single != NULL && !json_is_boolean(single))
-        request_wrong_type(rd, "tool_choice", single,
-                           "true or false (disable_parallel_tool_use)");
+        request_wrong_type(rd, "tool_choice", single, "true or false (disable_parallel_tool_use)");
     else if (json_is_true(single))
         request_set(rd, out, "parallel_tool_calls", json_false());
 }
@@ -247,8 +243,7 @@ static void read_thinking(struct serve_reader *rd, const json_t *body, json_t *o
     if (thinking == NULL)
         return;
     int i = request_word(rd, "thinking", "thinking.type", request_get(thinking, "type"), types);
-    request_set(rd, out, "chat_template_kwargs",
-                json_pack("{s:b}", "enable_thinking", i != 0));
+    request_set(rd, out, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", i != 0));
 }
 
 static void read_limits(struct serve_reader *rd, const json_t *body, json_t *out)
@@ -272,8 +267,8 @@ static void read_limits(struct serve_reader *rd, const json_t *body, json_t *out
 json_t *request_from_messages(struct serve_reader *rd, const json_t *body)
 {
     /* the same by the same names; those behind `stream` are ours */
-    static const char *const same[] = {"model",      "temperature", "top_p", "top_k",
-                                       "stream",     "seed",        "min_p", "id_slot",
+    static const char *const same[] = {"model",      "temperature", "top_p",       "top_k",
+                                       "stream",     "seed",        "min_p",       "id_slot",
                                        "cache_salt", "timeout",     "cache_prompt"};
     json_t *out = request_need(rd, json_object());
     if (out == NULL)

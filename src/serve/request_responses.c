@@ -13,8 +13,8 @@
 static json_t *content_of(struct serve_reader *rd, const char *where, json_t *content)
 {
     char at[96], buf[SERVE_SHOW];
-    static const char *const types[] = {"input_text", "output_text", "text", "refusal",
-                                        "summary_text", "reasoning_text"};
+    static const char *const types[] = {"input_text", "output_text",  "text",
+                                        "refusal",    "summary_text", "reasoning_text"};
     if (!json_is_array(content))
         return request_string(rd, "input", where, content) != NULL ? json_incref(content) : NULL;
     json_t *parts = request_need(rd, json_array());
@@ -57,8 +57,7 @@ static void add_message(struct serve_reader *rd, const char *where, const json_t
     snprintf(at, sizeof(at), "%s.role", where);
     int role = request_word(rd, "input", at, request_get(item, "role"), roles);
     snprintf(at, sizeof(at), "%s.content", where);
-    json_t *content =
-        role >= 0 ? content_of(rd, at, request_get(item, "content")) : NULL;
+    json_t *content = role >= 0 ? content_of(rd, at, request_get(item, "content")) : NULL;
     json_t *last = json_array_get(list, json_array_size(list) - 1);
     if (content == NULL)
         return;
@@ -66,8 +65,7 @@ static void add_message(struct serve_reader *rd, const char *where, const json_t
         json_object_get(last, "content") == NULL) /* its thoughts came before */
         request_set(rd, last, "content", content);
     else
-        request_append(rd, list,
-                       json_pack("{s:s, s:o}", "role", roles[role], "content", content));
+        request_append(rd, list, json_pack("{s:s, s:o}", "role", roles[role], "content", content));
 }
 
 static void add_call(struct serve_reader *rd, const char *where, const json_t *item, json_t *list)
@@ -100,9 +98,9 @@ static void add_output(struct serve_reader *rd, const char *where, const json_t 
     snprintf(at, sizeof(at), "%s.output", where);
     json_t *output = content_of(rd, at, request_get(item, "output"));
     if (output != NULL)
-        request_append(rd, list,
-                       json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content",
-                                 output));
+        request_append(
+            rd, list,
+            json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content", output));
 }
 
 /* Thoughts that came back in the open; encrypted ones are nobody's here. */
@@ -153,13 +151,11 @@ static void join_systems(struct serve_reader *rd, json_t *list)
         for (size_t i = 0; i < 2 && parts != NULL; i++) {
             json_t *content = json_object_get(i == 0 ? first : next, "content");
             if (i == 1)
-                request_append(rd, parts,
-                               json_pack("{s:s, s:s}", "type", "text", "text", "\n\n"));
+                request_append(rd, parts, json_pack("{s:s, s:s}", "type", "text", "text", "\n\n"));
             if (json_is_array(content))
                 json_array_extend(parts, content);
             else
-                request_append(rd, parts,
-                               json_pack("{s:s, s:O}", "type", "text", "text", content));
+                request_append(rd, parts, json_pack("{s:s, s:O}", "type", "text", "text", content));
         }
         request_set(rd, first, "content", parts);
         json_array_remove(list, 1);

@@ -32,8 +32,10 @@ static const json_t *find_tool(const json_t *tools, const char *name)
 {
     size_t i;
     json_t *tool;
-    json_array_foreach((json_t *)tools, i, tool) if (request_is(
-        json_object_get(json_object_get(tool, "function"), "name"), name)) return tool;
+    json_array_foreach(
+        (json_t *)tools, i,
+        tool) if (request_is(json_object_get(json_object_get(tool, "function"), "name"),
+                             name)) return tool;
     return NULL;
 }
 
