@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Player:
-    def __init__(self, lines, page, key=None, pause=0.02):
+    def __init__(self, lines, page, key=None, pause=0.2):
         self.lines = [json.loads(line) for line in lines]
         self.page = page
         self.key = key
-        self.pause = pause          # seconds between lines
+        self.pause = pause          # seconds between documents
         self.lock = threading.Condition()
         self.sent = [json.dumps(self.first())]  # documents so far; a watcher begins with all
         self.cancelled = []
@@ -56,7 +56,7 @@ class Player:
                 say(line["say"])
             elif line["view"]["type"] == "delta":
                 self.put(line["view"])
-            time.sleep(self.pause)
+                time.sleep(self.pause)
 
     def handler(player):
         class Handler(BaseHTTPRequestHandler):

@@ -157,7 +157,9 @@ static int record(char **argv)
     size_t len = fread(text, 1, sizeof(text), in);
     fclose(in);
     open_all(&r, argv[1], argv[2], 0);
-    must(pith_tokenize(r.model, text, len, PITH_TOKENIZE_BOS, tokens, TOKENS_MAX, &n, &err), &err);
+    must(pith_tokenize(r.model, text, len, PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL, tokens,
+                       TOKENS_MAX, &n, &err),
+         &err);
     r.item[0].n_prompt = n;
     r.item[0].n_pin = n;
     /* Others who wait and rest, for the table. */
