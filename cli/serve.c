@@ -374,6 +374,7 @@ static int run(void *options)
         .port = l->port,
         .keys = keys.key,
         .n_key = keys.n,
+        .policy = {s.keep, s.read, s.recall, s.share},
         .slot_folder = o->chat.slot_folder,
         .schedule = schedule_params(&o->work),
         .random_seed = o->sample.seed < 0,

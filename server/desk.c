@@ -60,7 +60,7 @@ void *server_model_loop(void *user)
         if (pith_scheduler_step(s->scheduler, &idle, &err) != PITH_OK)
             note_failure(&err);
         publish(s, &published, idle);
-        view_tick(s);
+        view_tick(s, idle);
     }
     view_close(s);
     answer_cancel_all(s);

@@ -41,7 +41,9 @@ struct exchange {
     const char *content_type;          /* constant; NULL: JSON or events */
     const char *challenge;             /* constant: WWW-Authenticate; NULL: none */
     int32_t slot;                      /* of the path; -1: none */
-    char action[16];                   /* of the query; "": none */
+    char action[16];                   /* these of the query; "": none */
+    int64_t query_id;                  /* -1: none */
+    int32_t query_answer;              /* 0: none */
     int32_t retry_after;               /* seconds; 0: the header is left out */
     double start;
     bool counts; /* a drain waits for it */

@@ -219,6 +219,29 @@ static void dispatch(struct exchange *ex)
                              "the server is shutting down");
 }
 
+/* A number of the query from 0 to most; what is none is as if it were absent. */
+static int64_t query_number(const struct exchange *ex, const char *name, int64_t absent,
+                            int64_t most)
+{
+    const char *text = MHD_lookup_connection_value(ex->connection, MHD_GET_ARGUMENT_KIND, name);
+    char *end;
+    if (text == NULL || text[0] < '0' || text[0] > '9')
+        return absent;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    return *end == '\0' && errno == 0 && value <= most ? value : absent;
+}
+
+/* Here, as only this thread may ask the connection. */
+static void read_query(struct exchange *ex)
+{
+    const char *action =
+        MHD_lookup_connection_value(ex->connection, MHD_GET_ARGUMENT_KIND, "action");
+    snprintf(ex->action, sizeof(ex->action), "%s", action != NULL ? action : "");
+    ex->query_id = query_number(ex, "id", -1, INT64_MAX);
+    ex->query_answer = (int32_t)query_number(ex, "answer", 0, INT32_MAX);
+}
+
 static enum MHD_Result begin(struct server *s, struct MHD_Connection *connection, const char *url,
                              const char *method, void **state)
 {
@@ -229,9 +252,7 @@ static enum MHD_Result begin(struct server *s, struct MHD_Connection *connection
         return MHD_NO;
     *state = ex;
     atomic_fetch_add(&s->count.n_request, 1);
-    const char *action =
-        MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "action");
-    snprintf(ex->action, sizeof(ex->action), "%s", action != NULL ? action : "");
+    read_query(ex);
     ex->link = info != NULL ? info->socket_context : NULL;
     link_begin(s, ex->link, ex);
     if (strcmp(method, "OPTIONS") == 0) {

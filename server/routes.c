@@ -33,6 +33,8 @@ static const struct route routes[] = {
     {POST, "/slots/{id}", slots_act, ROUTE_MODEL, ROUTE_PRIVATE, SERVE_CHAT},
     {GET, "/kv", view_now, ROUTE_MODEL, ROUTE_PRIVATE, SERVE_CHAT},
     {GET, "/kv/events", view_events, ROUTE_MODEL, ROUTE_PRIVATE, SERVE_CHAT},
+    {POST, "/kv/cancel", view_cancel, ROUTE_MODEL, ROUTE_PRIVATE, SERVE_CHAT},
+    {POST, "/kv/follow", view_follow, ROUTE_MODEL, ROUTE_PRIVATE, SERVE_CHAT},
     {GET, "/", about_page, ROUTE_HTTP, ROUTE_OPEN, SERVE_CHAT},
     {GET, "/index.html", about_page, ROUTE_HTTP, ROUTE_OPEN, SERVE_CHAT},
     {POST, "/v1/embeddings", about_absent, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},

@@ -52,5 +52,10 @@ void slots_list(struct exchange *ex);    /* slots.c */
 void slots_act(struct exchange *ex);
 void view_now(struct exchange *ex); /* view.c */
 void view_events(struct exchange *ex);
+void view_cancel(struct exchange *ex);
+void view_follow(struct exchange *ex);
+
+/* "generating" and the like, a constant string: slots.c. */
+const char *slots_state_name(pith_item_state state);
 
 #endif

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "http.h"
+#include "serve/view.h"
 #include "state.h"
 
 #define LAST_WORDS_S 1.0 /* in which those who were cut off are told so */
@@ -62,6 +63,20 @@ static void make_boot(struct server *s)
     snprintf(s->boot, sizeof(s->boot), "%016llx", seed);
 }
 
+static pith_status make_view(struct server *s, pith_error *err)
+{
+    const struct server_config *c = &s->config;
+    struct serve_view_setup setup = {
+        .model = c->model,
+        .alias = c->alias,
+        .keep = c->policy[PITH_KEEP],
+        .read = c->policy[PITH_READ],
+        .recall = c->policy[PITH_RECALL],
+        .share = c->policy[PITH_SHARE],
+    };
+    return serve_view_create(&setup, &s->view, err);
+}
+
 static bool start_threads(struct server *s)
 {
     for (int i = 0; i < SERVER_N_WORKER; i++, s->n_thread++)
@@ -85,6 +100,8 @@ pith_status server_start(const struct server_config *config, struct server **out
     make_boot(s);
     pith_status status =
         pith_scheduler_create(config->engine, &config->schedule, &s->scheduler, err);
+    if (status == PITH_OK)
+        status = make_view(s, err);
     if (status == PITH_OK && !start_threads(s)) {
         *err = (pith_error){PITH_NOMEM, "no memory for the server's threads"};
         status = PITH_NOMEM;
@@ -158,6 +175,7 @@ void server_stop(struct server *s)
     links_abort(s);
     http_stop(s);
     pith_scheduler_free(s->scheduler);
+    serve_view_free(s->view);
     queue_destroy(&s->work);
     queue_destroy(&s->desk);
     links_destroy(&s->links);

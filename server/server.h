@@ -9,6 +9,7 @@
 #ifndef SERVER_SERVER_H
 #define SERVER_SERVER_H
 
+#include "pith/policy.h"
 #include "pith/scheduler.h"
 
 struct server_config {
@@ -24,6 +25,7 @@ struct server_config {
     int32_t n_key;
     const char *tls_key; /* PEM; NULL: no TLS */
     const char *tls_cert;
+    const char *policy[PITH_N_VERB]; /* as the engine was made; NULL: none */
     const char *slot_folder; /* where slots are saved; NULL: they are not */
     pith_scheduler_params schedule;
     pith_generate_params generate; /* of requests that do not say */

@@ -17,7 +17,7 @@
 
 /* ---- the listing ---- */
 
-static const char *state_name(pith_item_state state)
+const char *slots_state_name(pith_item_state state)
 {
     static const char *const names[] = {
         [PITH_ITEM_WAITING] = "waiting", [PITH_ITEM_READING] = "reading",
@@ -38,7 +38,7 @@ static json_t *describe(const struct server *s, const pith_scheduler_item *item)
     bool runs = item->state != PITH_ITEM_PARKED && item->state != PITH_ITEM_WAITING;
     json_t *o = json_pack(
         "{s:i, s:s, s:b, s:I, s:i, s:i, s:i, s:i, s:i, s:I, s:I}", "n_ctx", s->config.n_ctx,
-        "state", state_name(item->state), "is_processing", (int)runs, "id_task",
+        "state", slots_state_name(item->state), "is_processing", (int)runs, "id_task",
         (json_int_t)item->id, "answer", item->answer, "n_prompt_tokens", item->n_prompt,
         "n_tokens", item->n_done, "n_decoded", item->n_generated, "n_cached", item->n_cached,
         "kv_bytes", (json_int_t)item->held_bytes, "kv_aside_bytes", (json_int_t)item->aside_bytes);

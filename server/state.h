@@ -34,6 +34,7 @@ struct server_counts {
     atomic_int n_answer;      /* requests to the model that run or wait */
 };
 
+struct serve_view;
 struct answer; /* answer.c */
 struct viewer; /* view.c */
 
@@ -59,8 +60,9 @@ struct server {
     struct links links;
     struct viewer *viewers; /* the model thread's, and what follows */
     struct answer *answers;
-    struct serve_bytes view; /* what viewers were told last, and when */
-    double viewed;
+    struct serve_view *view;
+    double viewed;  /* when viewers were told last */
+    bool view_idle; /* and that nothing happens */
 
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t quiet; /* n_open came to 0 */
