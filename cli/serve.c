@@ -23,6 +23,7 @@
 #define MODEL_FILE "pith-mini.gguf"
 #define CONTEXTS_DEFAULT 4 /* that the KV memory holds where nothing sizes it */
 #define KEYS_MAX 256
+#define TEMPLATE_DEFAULT "chatml" /* as llama-server has it */
 
 struct listen_options {
     const char *host;
@@ -51,6 +52,7 @@ struct template_options {
 
 struct work_options {
     int32_t n_parallel;
+    int32_t n_slot;
     int32_t n_queue;
     int32_t n_predict;
     bool no_prefix;
@@ -124,6 +126,8 @@ static const struct option chat_table[] = {
 static const struct option work_table[] = {
     {"--parallel", "-np", "N", OPTION_INT, AT(n_parallel), .min = 1, .max = 1 << 16,
      .help = "most answers that are written at the same time"},
+    {"--slot-count", NULL, "N", OPTION_INT, AT(n_slot), .max = 1 << 16,
+     .help = "conversations that requests may name (id_slot) and that stay in the KV memory"},
     {"--queue", NULL, "N", OPTION_INT, AT(n_queue), .min = 1, .max = 1 << 20,
      .help = "most requests that wait; further ones are told to come again (429)"},
     {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
@@ -158,7 +162,7 @@ static void defaults(void *options)
         .stream_max = 1 << 20,
         .n_connection = 512,
     };
-    o->work = (struct work_options){.n_parallel = 16, .n_queue = 64, .n_predict = -1};
+    o->work = (struct work_options){.n_parallel = 16, .n_slot = 64, .n_queue = 64, .n_predict = -1};
     sample_options_default(&o->sample);
     o->sample.seed = -1;
     memory_options_default(&o->memory);
@@ -185,7 +189,8 @@ static void add_key(struct keys *keys, const char *key)
 static void add_keys(struct keys *keys, char *text, const char *between)
 {
     char *rest = NULL;
-    for (char *key = strtok_r(text, between, &rest); key != NULL; key = strtok_r(NULL, between, &rest))
+    for (char *key = strtok_r(text, between, &rest); key != NULL;
+         key = strtok_r(NULL, between, &rest))
         add_key(keys, key);
 }
 
@@ -221,6 +226,10 @@ static void read_template(struct serve_options *o, const pith_model *model,
         struct chat_options chat = {.template_name = t->name};
         session_check_template(model, &chat);
         config->template_name = t->name;
+    } else if (pith_chat_template(model) == NULL) {
+        config->template_name = TEMPLATE_DEFAULT;
+        cli_note("the model has no chat template: messages are written as " TEMPLATE_DEFAULT
+                 " has them (--chat-template)");
     }
 }
 
@@ -265,6 +274,7 @@ static pith_scheduler_params schedule_params(const struct work_options *o)
     pith_scheduler_params_default(&p);
     p.n_seq = o->n_parallel;
     p.n_queue = o->n_queue;
+    p.n_slot = o->n_slot;
     p.no_prefix = o->no_prefix;
     return p;
 }

@@ -6,7 +6,7 @@
 #include <microhttpd.h>
 #include <string.h>
 
-#include "page.h"
+#include "page/page.h"
 #include "routes.h"
 #include "state.h"
 
@@ -69,8 +69,7 @@ static json_t *token_text(const struct server *s, int32_t id)
 {
     char text[128];
     size_t len = 0;
-    if (id < 0 ||
-        pith_token_bytes(s->config.model, id, true, text, sizeof(text), &len) != PITH_OK)
+    if (id < 0 || pith_token_bytes(s->config.model, id, true, text, sizeof(text), &len) != PITH_OK)
         len = 0;
     json_t *value = json_stringn(text, len);
     return value != NULL ? value : json_string("");

@@ -19,13 +19,15 @@
 struct part {
     struct answer *answer;
     int32_t i;
-    int64_t id; /* the scheduler's */
+    int64_t id;     /* the scheduler's */
+    int32_t n_read; /* as was told last */
 };
 
 struct answer {
     struct answer *prev, *next; /* on the model thread, once it is there */
     struct server *server;
-    struct exchange *ex; /* a reference */
+    struct exchange *ex;      /* a reference */
+    struct serve_setup setup; /* of the request */
     struct serve_request *request;
     struct serve_reply *reply;
     struct part *part; /* [n_part] */
@@ -44,12 +46,14 @@ static void list(struct answer *a)
         a->next->prev = a;
     s->answers = a;
     a->listed = true;
+    s->n_progress += serve_request_wants_progress(a->request);
 }
 
 static void unlist(struct answer *a)
 {
     if (!a->listed)
         return;
+    a->server->n_progress -= serve_request_wants_progress(a->request);
     *(a->prev != NULL ? &a->prev->next : &a->server->answers) = a->next;
     if (a->next != NULL)
         a->next->prev = a->prev;
@@ -97,6 +101,21 @@ static bool on_token(void *user, const pith_answer_token *token)
     return true;
 }
 
+/* Logits of the prompt, for those who want to know how likely it was. */
+static bool on_prompt(void *user, int64_t request, int32_t index, int32_t token,
+                      const float *logits)
+{
+    const struct part *part = user;
+    struct answer *a = part->answer;
+    (void)request;
+    (void)token;
+    if (exchange_is_gone(a->ex) || serve_reply_finished(a->reply))
+        return true;
+    if (!serve_reply_prompt(a->reply, part->i, index, logits))
+        exchange_abort(a->ex);
+    return true;
+}
+
 static void count_result(struct server *s, const pith_answer_result *result)
 {
     atomic_fetch_add(&s->count.evicted, (long long)result->keep.evicted);
@@ -116,6 +135,17 @@ static void on_done(void *user, const pith_answer_result *result)
 }
 
 /* ---- submitting ---- */
+
+/* Of a request that has none: another one each time (SplitMix64), below 2^53 so that it can be said
+   in JSON. */
+static uint64_t any_seed(struct server *s)
+{
+    uint64_t z = (uint64_t)strtoull(s->boot, NULL, 16);
+    z += 0x9e3779b97f4a7c15u * (uint64_t)atomic_fetch_add(&s->next_id, 1);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (z ^ z >> 31) >> 11;
+}
 
 static void cancel_all(struct answer *a)
 {
@@ -162,6 +192,20 @@ static void refuse(struct answer *a, pith_status status, const pith_request *req
     deliver(a, &bytes, serve_reply_fail(a->reply, &fault, &bytes));
 }
 
+/* What the body says of caches, and the callbacks. */
+static void fill(struct answer *a, pith_request *request)
+{
+    request->on_token = on_token;
+    request->on_done = on_done;
+    request->slot = serve_request_slot(a->request);
+    request->cache_salt = serve_request_salt(a->request);
+    /* cache_prompt false: under a salt that nobody else has there is nothing to find. */
+    if (!serve_request_caches(a->request))
+        request->cache_salt = any_seed(a->server) | 1;
+    if (serve_request_wants_prompt(a->request))
+        request->on_prompt = on_prompt;
+}
+
 /* On the model thread. */
 static void submit(struct exchange *ex)
 {
@@ -175,8 +219,7 @@ static void submit(struct exchange *ex)
         struct part *part = &a->part[i];
         *part = (struct part){.answer = a, .i = i};
         serve_request_get(a->request, i, &params, &request);
-        request.on_token = on_token;
-        request.on_done = on_done;
+        fill(a, &request);
         request.user = part;
         pith_status status = pith_scheduler_submit(a->server->scheduler, &request, &part->id, &err);
         ok = status == PITH_OK;
@@ -194,30 +237,47 @@ static void submit(struct exchange *ex)
         answer_free(a);
 }
 
-/* ---- the body ---- */
+/* ---- progress ---- */
 
-/* Of a request that has none: another one each time (SplitMix64), below 2^53 so that it can be said
-   in JSON. */
-static uint64_t any_seed(struct server *s)
+static bool tell_progress(void *user, const pith_scheduler_item *item)
 {
-    uint64_t z = (uint64_t)strtoull(s->boot, NULL, 16);
-    z += 0x9e3779b97f4a7c15u * (uint64_t)atomic_fetch_add(&s->next_id, 1);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (z ^ z >> 31) >> 11;
+    struct server *s = user;
+    if (item->state != PITH_ITEM_READING || item->answer != 0)
+        return item->state != PITH_ITEM_PARKED;
+    for (struct answer *a = s->answers; a != NULL; a = a->next)
+        for (int32_t i = 0; i < atomic_load(&a->n_submitted); i++) {
+            struct serve_bytes bytes = {0};
+            if (a->part[i].id != item->id || !serve_request_wants_progress(a->request) ||
+                serve_reply_finished(a->reply) || a->part[i].n_read == item->n_done)
+                continue;
+            a->part[i].n_read = item->n_done;
+            deliver(a, &bytes,
+                    serve_reply_progress(a->reply, i, item->n_cached, item->n_done,
+                                         server_now() - a->ex->start, &bytes));
+        }
+    return true;
 }
 
-static struct serve_request *parse(struct exchange *ex)
+void answer_tell_progress(struct server *s)
+{
+    if (s->n_progress > 0)
+        pith_scheduler_each(s->scheduler, tell_progress, s);
+}
+
+/* ---- the body ---- */
+
+/* setup is filled and must outlive the request. NULL: refused, or nobody is there any more. */
+static struct serve_request *parse(struct exchange *ex, struct serve_setup *setup)
 {
     struct serve_request *request = NULL;
     struct serve_fault fault = {0};
-    struct serve_setup setup = ex->server->requests;
+    const char *body = ex->body.data != NULL ? ex->body.data : "";
     if (exchange_is_gone(ex))
         return NULL;
+    *setup = ex->server->requests;
     if (ex->server->config.random_seed)
-        setup.params.sample.seed = any_seed(ex->server);
-    if (serve_request_parse(&setup, ex->route->api, ex->body.data != NULL ? ex->body.data : "",
-                            ex->body.len, &request, &fault) == PITH_OK)
+        setup->params.sample.seed = any_seed(ex->server);
+    if (serve_request_parse(setup, ex->route->api, body, ex->body.len, &request, &fault) == PITH_OK)
         return request;
     exchange_refuse(ex, &fault);
     return NULL;
@@ -231,34 +291,39 @@ static pith_status make_reply(struct answer *a)
     return serve_reply_create(a->request, (int64_t)time(NULL), id, &a->reply);
 }
 
+/* False: no memory, or refused. */
+static bool prepare(struct answer *a)
+{
+    a->request = parse(a->ex, &a->setup);
+    if (a->request == NULL)
+        return false;
+    a->n_part = serve_request_count(a->request);
+    a->part = calloc((size_t)a->n_part, sizeof(*a->part));
+    if (a->part != NULL && make_reply(a) == PITH_OK)
+        return true;
+    exchange_abort(a->ex);
+    return false;
+}
+
 void answer_request(struct exchange *ex)
 {
     struct server *s = ex->server;
-    struct serve_request *request = parse(ex);
-    if (request == NULL)
-        return;
     struct answer *a = calloc(1, sizeof(*a));
-    int32_t n = serve_request_count(request);
-    struct part *part = calloc((size_t)n, sizeof(*part));
-    if (a == NULL || part == NULL) {
-        free(a);
-        free(part);
-        serve_request_free(request);
+    if (a == NULL) {
         exchange_abort(ex);
         return;
     }
-    *a = (struct answer){.server = s, .ex = ex, .request = request, .part = part, .n_part = n};
+    a->server = s;
+    a->ex = ex;
     a->submitting = true;
     exchange_hold(ex);
     atomic_fetch_add(&s->count.n_answer, 1);
     ex->work = a;
     ex->task = submit;
-    bool ok = make_reply(a) == PITH_OK;
+    bool ok = prepare(a);
     if (ok && queue_push(&s->desk, ex))
         return;
-    if (!ok)
-        exchange_abort(ex);
-    else
+    if (ok)
         exchange_refuse_with(ex, MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable_error", NULL,
                              "the server is shutting down");
     answer_free(a);
@@ -268,7 +333,8 @@ void answer_request(struct exchange *ex)
 
 void answer_count(struct exchange *ex)
 {
-    struct serve_request *request = parse(ex);
+    struct serve_setup setup;
+    struct serve_request *request = parse(ex, &setup);
     struct serve_bytes doc = {0};
     if (request == NULL)
         return;
@@ -282,7 +348,8 @@ void answer_count(struct exchange *ex)
 
 void answer_template(struct exchange *ex)
 {
-    struct serve_request *request = parse(ex);
+    struct serve_setup setup;
+    struct serve_request *request = parse(ex, &setup);
     size_t len = 0;
     if (request == NULL)
         return;

@@ -356,13 +356,13 @@ static struct MHD_Daemon *listen_on(struct server *s, const struct addrinfo *at)
         {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)c->tls_cert},
         {MHD_OPTION_END, 0, NULL},
     };
-    return MHD_start_daemon(
-        daemon_flags(c, at->ai_family), 0, NULL, NULL, on_request, s, MHD_OPTION_SOCK_ADDR,
-        at->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION,
-        on_connection, s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->n_connection,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(c->timeout_s + 1.0),
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES, MHD_OPTION_LISTENING_ADDRESS_REUSE,
-        1u, MHD_OPTION_ARRAY, c->tls_key != NULL ? tls : tls + 2, MHD_OPTION_END);
+    return MHD_start_daemon(daemon_flags(c, at->ai_family), 0, NULL, NULL, on_request, s,
+                            MHD_OPTION_SOCK_ADDR, at->ai_addr, MHD_OPTION_NOTIFY_COMPLETED,
+                            on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
+                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->n_connection,
+                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(c->timeout_s + 1.0),
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES,
+                            MHD_OPTION_ARRAY, c->tls_key != NULL ? tls : tls + 2, MHD_OPTION_END);
 }
 
 pith_status http_start(struct server *s, pith_error *err)

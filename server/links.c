@@ -17,7 +17,8 @@
 #include "state.h"
 
 #define LOOK_MS 50
-#define SEND_BYTES (128 << 10) /* of the system's buffer of a connection, which else grows to 4 MiB */
+#define SEND_BYTES                                                                                 \
+    (128 << 10) /* of the system's buffer of a connection, which else grows to 4 MiB */
 
 struct link *link_add(struct server *s, int fd)
 {

@@ -47,6 +47,9 @@ VALUE(preempted, n->run.preempted_recompute + n->run.preempted_swap)
 VALUE(swapped, n->run.swapped_bytes)
 VALUE(prefix, n->run.prefix_bytes)
 VALUE(prefix_dropped, n->run.prefix_dropped)
+VALUE(parked, n->run.n_parked)
+VALUE(parked_bytes, n->run.parked_bytes)
+VALUE(parked_dropped, n->run.parked_dropped)
 VALUE(step_seconds, n->run.seconds)
 VALUE(steps, n->run.n_step)
 VALUE(evicted, atomic_load(&n->count->evicted))
@@ -57,8 +60,8 @@ VALUE(live, n->kv.live_bytes)
 VALUE(shared, n->kv.shared_bytes)
 VALUE(saved, n->kv.saved_bytes)
 VALUE(table, n->kv.table_bytes)
-VALUE(ratio, n->kv.reserved_bytes > 0 ? (double)n->kv.used_bytes / (double)n->kv.reserved_bytes
-                                      : 0.0)
+VALUE(ratio,
+      n->kv.reserved_bytes > 0 ? (double)n->kv.used_bytes / (double)n->kv.reserved_bytes : 0.0)
 VALUE(uptime, n->uptime_s)
 
 static const struct metric metrics[] = {
@@ -80,6 +83,9 @@ static const struct metric metrics[] = {
     {GAUGE, "pith_swapped_bytes", "Answers' pages in host memory.", value_swapped},
     {GAUGE, "pith_prefix_bytes", "Cached prefixes that nobody uses.", value_prefix},
     {COUNTER, "pith_prefix_dropped_total", "Cached pages that made room.", value_prefix_dropped},
+    {GAUGE, "pith_parked_slots", "Slots that hold a conversation.", value_parked},
+    {GAUGE, "pith_parked_bytes", "Pages of them.", value_parked_bytes},
+    {COUNTER, "pith_parked_dropped_total", "Slots that made room.", value_parked_dropped},
     {COUNTER, "pith_step_seconds_total", "Seconds in steps.", value_step_seconds},
     {COUNTER, "pith_steps_total", "Steps.", value_steps},
     {COUNTER, "pith_kv_evicted_entries_total", "Entries evicted, of answers that ended.",
@@ -118,9 +124,9 @@ void metrics_answer(struct exchange *ex)
     pthread_mutex_unlock(&s->lock);
     for (size_t i = 0; i < N_METRIC && ok; i++) {
         const struct metric *m = &metrics[i];
-        int len = snprintf(line, sizeof(line), "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", m->name,
-                           m->help, m->name, m->kind == COUNTER ? "counter" : "gauge", m->name,
-                           m->value(&n));
+        int len =
+            snprintf(line, sizeof(line), "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", m->name, m->help,
+                     m->name, m->kind == COUNTER ? "counter" : "gauge", m->name, m->value(&n));
         ok = serve_bytes_add(&text, line, (size_t)len);
     }
     if (ok)

@@ -46,9 +46,9 @@ void about_models(struct exchange *ex);
 void about_model(struct exchange *ex);
 void about_props(struct exchange *ex);
 void about_page(struct exchange *ex);
-void about_absent(struct exchange *ex);  /* what is not offered */
+void about_absent(struct exchange *ex);   /* what is not offered */
 void metrics_answer(struct exchange *ex); /* metrics.c */
-void slots_list(struct exchange *ex);    /* slots.c */
+void slots_list(struct exchange *ex);     /* slots.c */
 void slots_act(struct exchange *ex);
 void view_now(struct exchange *ex); /* view.c */
 void view_events(struct exchange *ex);

@@ -48,6 +48,8 @@ static void init_requests(struct server *s)
     s->requests.template_name = c->template_name;
     s->requests.template_text = c->template_text;
     s->requests.n_ctx = c->n_ctx;
+    s->requests.n_slot = c->schedule.n_slot;
+    s->requests.can_score_prompt = true;
     s->requests.params = c->generate;
 }
 

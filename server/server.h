@@ -26,7 +26,7 @@ struct server_config {
     const char *tls_key; /* PEM; NULL: no TLS */
     const char *tls_cert;
     const char *policy[PITH_N_VERB]; /* as the engine was made; NULL: none */
-    const char *slot_folder; /* where slots are saved; NULL: they are not */
+    const char *slot_folder;         /* where slots are saved; NULL: they are not */
     pith_scheduler_params schedule;
     pith_generate_params generate; /* of requests that do not say */
     bool random_seed;              /* unless a request has a seed, each has another one */

@@ -20,7 +20,7 @@
 const char *slots_state_name(pith_item_state state)
 {
     static const char *const names[] = {
-        [PITH_ITEM_WAITING] = "waiting", [PITH_ITEM_READING] = "reading",
+        [PITH_ITEM_WAITING] = "waiting",       [PITH_ITEM_READING] = "reading",
         [PITH_ITEM_GENERATING] = "generating", [PITH_ITEM_SWAPPED] = "swapped",
         [PITH_ITEM_PARKED] = "parked",
     };
@@ -29,7 +29,7 @@ const char *slots_state_name(pith_item_state state)
 
 struct listing {
     const struct server *server;
-    json_t *slots;   /* [n_slot] */
+    json_t *slots;    /* [n_slot] */
     json_t *requests; /* of no slot */
 };
 
@@ -39,9 +39,9 @@ static json_t *describe(const struct server *s, const pith_scheduler_item *item)
     json_t *o = json_pack(
         "{s:i, s:s, s:b, s:I, s:i, s:i, s:i, s:i, s:i, s:I, s:I}", "n_ctx", s->config.n_ctx,
         "state", slots_state_name(item->state), "is_processing", (int)runs, "id_task",
-        (json_int_t)item->id, "answer", item->answer, "n_prompt_tokens", item->n_prompt,
-        "n_tokens", item->n_done, "n_decoded", item->n_generated, "n_cached", item->n_cached,
-        "kv_bytes", (json_int_t)item->held_bytes, "kv_aside_bytes", (json_int_t)item->aside_bytes);
+        (json_int_t)item->id, "answer", item->answer, "n_prompt_tokens", item->n_prompt, "n_tokens",
+        item->n_done, "n_decoded", item->n_generated, "n_cached", item->n_cached, "kv_bytes",
+        (json_int_t)item->held_bytes, "kv_aside_bytes", (json_int_t)item->aside_bytes);
     return o;
 }
 
@@ -64,9 +64,9 @@ void slots_list(struct exchange *ex)
     struct server *s = ex->server;
     struct listing l = {.server = s, .slots = json_array(), .requests = json_array()};
     for (int32_t i = 0; i < s->requests.n_slot; i++)
-        json_array_append_new(l.slots, json_pack("{s:i, s:i, s:s, s:b}", "id", i, "n_ctx",
-                                                 s->config.n_ctx, "state", "empty",
-                                                 "is_processing", 0));
+        json_array_append_new(l.slots,
+                              json_pack("{s:i, s:i, s:s, s:b}", "id", i, "n_ctx", s->config.n_ctx,
+                                        "state", "empty", "is_processing", 0));
     pith_scheduler_each(s->scheduler, add_item, &l);
     json_array_extend(l.slots, l.requests);
     json_decref(l.requests);
@@ -128,8 +128,7 @@ static void save(struct exchange *ex, const json_t *body)
     double start = server_now();
     if (!read_path(ex, body, path))
         return;
-    pith_status status =
-        pith_scheduler_slot_save(ex->server->scheduler, ex->slot, path, &n, &err);
+    pith_status status = pith_scheduler_slot_save(ex->server->scheduler, ex->slot, path, &n, &err);
     if (status != PITH_OK) {
         refuse(ex, status, &err);
         return;
@@ -170,8 +169,7 @@ static void erase(struct exchange *ex)
     if (status != PITH_OK && status != PITH_NOT_FOUND)
         refuse(ex, status, &err);
     else
-        exchange_json(ex, MHD_HTTP_OK,
-                      json_pack("{s:i, s:i}", "id_slot", ex->slot, "n_erased", n));
+        exchange_json(ex, MHD_HTTP_OK, json_pack("{s:i, s:i}", "id_slot", ex->slot, "n_erased", n));
 }
 
 void slots_act(struct exchange *ex)
@@ -184,8 +182,7 @@ void slots_act(struct exchange *ex)
     else if (strcmp(ex->action, "erase") == 0)
         erase(ex);
     else
-        exchange_refuse_with(ex, WRONG, "action",
-                             "action: \"%.32s\" is not save, restore or erase",
+        exchange_refuse_with(ex, WRONG, "action", "action: \"%.32s\" is not save, restore or erase",
                              ex->action);
     json_decref(body);
 }

@@ -25,13 +25,13 @@ enum server_stage {
 
 /* What /metrics says beyond the scheduler's own numbers. */
 struct server_counts {
-    atomic_llong n_request;   /* of HTTP */
-    atomic_llong n_refused;   /* answered with 4xx or 5xx */
-    atomic_llong n_gone;      /* whose client went away before the end */
-    atomic_llong n_dropped;   /* whose reader was too slow */
-    atomic_llong evicted;     /* entries, of answers that ended */
-    atomic_llong body_bytes;  /* in memory now */
-    atomic_int n_answer;      /* requests to the model that run or wait */
+    atomic_llong n_request;  /* of HTTP */
+    atomic_llong n_refused;  /* answered with 4xx or 5xx */
+    atomic_llong n_gone;     /* whose client went away before the end */
+    atomic_llong n_dropped;  /* whose reader was too slow */
+    atomic_llong evicted;    /* entries, of answers that ended */
+    atomic_llong body_bytes; /* in memory now */
+    atomic_int n_answer;     /* requests to the model that run or wait */
 };
 
 struct serve_view;
@@ -45,9 +45,9 @@ struct server {
     pith_scheduler *scheduler; /* stepped by the model thread */
     struct MHD_Daemon *daemon;
     int32_t port;
-    int64_t started; /* seconds since 1970 */
+    int64_t started;  /* seconds since 1970 */
     double started_s; /* of server_now */
-    char boot[17];   /* makes ids of answers unique over restarts */
+    char boot[17];    /* makes ids of answers unique over restarts */
     atomic_int stage;
     atomic_llong next_id;
     struct server_counts count;
@@ -60,6 +60,7 @@ struct server {
     struct links links;
     struct viewer *viewers; /* the model thread's, and what follows */
     struct answer *answers;
+    int n_progress; /* of them, that want to know how far their prompt was read */
     struct serve_view *view;
     double viewed;  /* when viewers were told last */
     bool view_idle; /* and that nothing happens */
@@ -75,6 +76,8 @@ double server_now(void);
 
 /* Cancels every answer: on the model thread. */
 void answer_cancel_all(struct server *s);
+/* Likewise, after a step: tells those who want to know how far their prompts were read. */
+void answer_tell_progress(struct server *s);
 
 /* The loops of desk.c; user is the server. */
 void *server_model_loop(void *user);

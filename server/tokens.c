@@ -93,11 +93,10 @@ void tokens_encode(struct exchange *ex)
                                           json_string_length(content), flags, &ids, &err))
         exchange_refuse_with(ex, WRONG, "content", "content: %s", err.message);
     else
-        exchange_json(
-            ex, MHD_HTTP_OK,
-            json_pack("{s:o}", "tokens",
-                      list_ids(ex->server, &ids,
-                               json_is_true(json_object_get(body, "with_pieces")))));
+        exchange_json(ex, MHD_HTTP_OK,
+                      json_pack("{s:o}", "tokens",
+                                list_ids(ex->server, &ids,
+                                         json_is_true(json_object_get(body, "with_pieces")))));
     free(ids.data);
     json_decref(body);
 }

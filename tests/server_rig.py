@@ -137,6 +137,7 @@ class Stream:
         while True:
             line = self.response.readline()
             if not line:
+                self.close()
                 return
             line = line.decode().rstrip("\n")
             if line.startswith("event: "):
