@@ -116,9 +116,17 @@ static bool on_prompt(void *user, int64_t request, int32_t index, int32_t token,
     return true;
 }
 
-static void count_result(struct server *s, const pith_answer_result *result)
+/* What is said of a sequence counts from its beginning, which in a slot was an earlier request's. */
+static void count_result(struct answer *a, const pith_answer_result *result)
 {
-    atomic_fetch_add(&s->count.evicted, (long long)result->keep.evicted);
+    int32_t slot = serve_request_slot(a->request);
+    int64_t n = result->keep.evicted;
+    if (slot >= 0) {
+        int64_t before = a->server->evicted_of[slot];
+        a->server->evicted_of[slot] = n;
+        n -= n >= before ? before : 0;
+    }
+    atomic_fetch_add(&a->server->count.evicted, (long long)n);
 }
 
 static void on_done(void *user, const pith_answer_result *result)
@@ -126,7 +134,7 @@ static void on_done(void *user, const pith_answer_result *result)
     struct part *part = user;
     struct answer *a = part->answer;
     struct serve_bytes bytes = {0};
-    count_result(a->server, result);
+    count_result(a, result);
     a->n_pending--;
     if (!serve_reply_finished(a->reply))
         deliver(a, &bytes, serve_reply_done(a->reply, part->i, result, &bytes));

@@ -250,6 +250,15 @@ bool exchange_must_shut(struct exchange *ex, double now, double timeout_s)
 
 /* ---- on the HTTP thread ---- */
 
+void exchange_finish(struct exchange *ex, bool whole)
+{
+    pthread_mutex_lock(&ex->lock);
+    bool ended = whole && ex->ended;
+    pthread_mutex_unlock(&ex->lock);
+    if (!ended)
+        exchange_gone(ex);
+}
+
 /* Once the server stops nothing may be suspended: there is nobody left to resume it. */
 static bool may_wait(const struct exchange *ex)
 {
@@ -262,8 +271,6 @@ bool exchange_ready(struct exchange *ex, bool *lost, int64_t *size)
     bool ready = ex->ended || (ex->code != 0 && ex->events);
     *lost = ex->aborted || (!ready && !may_wait(ex));
     *size = ex->ended ? (int64_t)unread(ex) : -1;
-    if (ready && !*lost)
-        ex->answered = true;
     if (!ready && !*lost) {
         ex->suspended = true;
         MHD_suspend_connection(ex->connection);

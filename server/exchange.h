@@ -51,10 +51,8 @@ struct exchange {
     pthread_mutex_t lock; /* of what follows */
     int refs;
     bool suspended;
-    bool answered; /* the response is in libmicrohttpd's hands */
-    bool closed;   /* it is over */
-    bool gone;     /* nobody reads the answer */
-    bool aborted;  /* the connection is to be closed, half an answer or not */
+    bool gone;    /* nobody reads the answer */
+    bool aborted; /* the connection is to be closed, half an answer or not */
     bool events;
     bool ended; /* nothing more is appended */
     int code;   /* of HTTP; 0: not known yet */
@@ -93,7 +91,7 @@ void exchange_refuse_with(struct exchange *ex, int code, const char *type, const
 bool exchange_is_gone(struct exchange *ex);
 /* fn NULL takes it back; false: the client is gone already. */
 bool exchange_on_gone(struct exchange *ex, exchange_gone_fn *fn, void *user);
-/* The client went away. */
+/* The client went away before the end. */
 void exchange_gone(struct exchange *ex);
 /* Whether the socket is to be shut: the exchange is aborted, or its reader is behind for longer than
    so many seconds, which aborts it. */
@@ -101,6 +99,8 @@ bool exchange_must_shut(struct exchange *ex, double now, double timeout_s);
 
 /* ---- on the HTTP thread ---- */
 
+/* The request is over: what is left of the answer nobody reads. whole: all of it was sent. */
+void exchange_finish(struct exchange *ex, bool whole);
 /* Whether a response can be given to libmicrohttpd; if not, the connection is suspended. *lost: it
    is to be closed. *size: bytes of the answer, -1: not known yet. */
 bool exchange_ready(struct exchange *ex, bool *lost, int64_t *size);

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "access.h"
 #include "routes.h"
@@ -307,8 +308,8 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
         return;
     *state = NULL;
     link_begin(s, ex->link, NULL);
-    if (how != MHD_REQUEST_TERMINATED_COMPLETED_OK)
-        exchange_gone(ex);
+    /* Of a stream, HEAD takes the head alone. */
+    exchange_finish(ex, how == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     if (ex->code >= 400)
         atomic_fetch_add(&s->count.n_refused, 1);
     if (s->config.log)
@@ -393,9 +394,7 @@ void http_close(struct server *s)
 {
     if (s->daemon == NULL)
         return;
-    MHD_socket fd = MHD_quiesce_daemon(s->daemon);
-    if (fd != MHD_INVALID_SOCKET)
-        shutdown(fd, SHUT_RDWR);
+    s->listen_fd = MHD_quiesce_daemon(s->daemon);
 }
 
 void http_stop(struct server *s)
@@ -403,4 +402,7 @@ void http_stop(struct server *s)
     if (s->daemon != NULL)
         MHD_stop_daemon(s->daemon);
     s->daemon = NULL;
+    if (s->listen_fd >= 0)
+        close(s->listen_fd);
+    s->listen_fd = -1;
 }

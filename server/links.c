@@ -81,8 +81,9 @@ void link_whole(struct server *s, struct link *link)
 static bool look_at(struct server *s, struct link *link, double now)
 {
     double timeout = s->config.timeout_s;
-    bool late = link->ex == NULL ? now - link->since > LINK_IDLE_S
-                                 : !link->whole && now - link->since > timeout;
+    double idle = timeout < LINK_IDLE_S ? timeout : LINK_IDLE_S;
+    bool late =
+        link->ex == NULL ? now - link->since > idle : !link->whole && now - link->since > timeout;
     if (late || (link->ex != NULL && exchange_must_shut(link->ex, now, timeout)))
         shutdown(link->fd, SHUT_RDWR);
     return link->ex != NULL && link->whole && !link->hung_up;

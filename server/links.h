@@ -13,7 +13,8 @@
 struct exchange;
 struct server;
 
-/* Seconds in which a new or idle connection is to send the head of a request. */
+/* Seconds in which a new or idle connection is to send the head of a request, if the server's
+   timeout is not shorter. */
 #define LINK_IDLE_S 60.0
 
 struct link {

@@ -25,6 +25,7 @@ static void init(struct server *s, const struct server_config *config)
 {
     pthread_condattr_t attr;
     s->config = *config;
+    s->listen_fd = -1;
     s->started = (int64_t)time(NULL);
     s->started_s = server_now();
     pith_model_get_info(config->model, &s->info);
@@ -100,11 +101,12 @@ pith_status server_start(const struct server_config *config, struct server **out
     init(s, config);
     init_requests(s);
     make_boot(s);
+    s->evicted_of = calloc((size_t)config->schedule.n_slot + 1, sizeof(*s->evicted_of));
     pith_status status =
         pith_scheduler_create(config->engine, &config->schedule, &s->scheduler, err);
     if (status == PITH_OK)
         status = make_view(s, err);
-    if (status == PITH_OK && !start_threads(s)) {
+    if (status == PITH_OK && (s->evicted_of == NULL || !start_threads(s))) {
         *err = (pith_error){PITH_NOMEM, "no memory for the server's threads"};
         status = PITH_NOMEM;
     }
@@ -183,5 +185,6 @@ void server_stop(struct server *s)
     links_destroy(&s->links);
     pthread_cond_destroy(&s->quiet);
     pthread_mutex_destroy(&s->lock);
+    free(s->evicted_of);
     free(s);
 }

@@ -45,6 +45,7 @@ struct server {
     pith_scheduler *scheduler; /* stepped by the model thread */
     struct MHD_Daemon *daemon;
     int32_t port;
+    int listen_fd;    /* once nobody comes in any more; -1: none */
     int64_t started;  /* seconds since 1970 */
     double started_s; /* of server_now */
     char boot[17];    /* makes ids of answers unique over restarts */
@@ -60,7 +61,8 @@ struct server {
     struct links links;
     struct viewer *viewers; /* the model thread's, and what follows */
     struct answer *answers;
-    int n_progress; /* of them, that want to know how far their prompt was read */
+    int64_t *evicted_of; /* [n_slot] entries that were counted of a slot's sequence */
+    int n_progress;      /* of them, that want to know how far their prompt was read */
     struct serve_view *view;
     double viewed;  /* when viewers were told last */
     bool view_idle; /* and that nothing happens */

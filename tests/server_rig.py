@@ -90,7 +90,8 @@ class Server:
         c = connection or self.connect()
         if isinstance(body, (dict, list)):
             body = json.dumps(body)
-        c.request(method, path, body=body, headers=headers or {})
+        chunked = "Transfer-Encoding" in (headers or {})
+        c.request(method, path, body=body, headers=headers or {}, encode_chunked=chunked)
         answer = Answer(c.getresponse())
         if connection is None:
             c.close()

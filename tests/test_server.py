@@ -207,6 +207,12 @@ class Routes(unittest.TestCase):
             self.assertEqual(self.s.get("/nope", connection=c).code, 404)
         c.close()
 
+    def test_chunked_body(self):
+        text = json.dumps({"content": "The friend of"}).encode()
+        a = self.s.post("/tokenize", iter([text[:5], text[5:]]),
+                        headers={"Transfer-Encoding": "chunked"})
+        self.assertEqual(a.json(), self.s.post("/tokenize", text).json())
+
     def test_cors(self):
         a = self.s.ask("OPTIONS", "/v1/chat/completions", headers={"Origin": "http://a.b"})
         self.assertEqual(a.code, 200)

@@ -89,14 +89,21 @@ class HangUp(unittest.TestCase):
             c.close()
             self.assertEqual(s.get("/health").code, 200)
 
-    def test_body_that_never_ends(self):
+    def test_request_that_never_ends(self):
+        head = b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
         with rig.Server("--timeout", "1") as s:
-            c = rig.socket.create_connection(("127.0.0.1", s.port), timeout=rig.PATIENCE_S)
-            c.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-            start = time.monotonic()
-            self.assertEqual(c.recv(1), b"")
-            self.assertLess(time.monotonic() - start, 20)
-            c.close()
+            for text in (head, b"POST /comp", b""):
+                c = rig.socket.create_connection(("127.0.0.1", s.port), timeout=rig.PATIENCE_S)
+                c.sendall(text)
+                start = time.monotonic()
+                self.assertEqual(c.recv(1), b"", text)
+                self.assertLess(time.monotonic() - start, 20)
+                c.close()
+
+    def test_head_of_a_stream(self):
+        with rig.Server() as s:
+            self.assertEqual(s.ask("HEAD", "/kv/events").code, 200)
+            s.until("pith_http_gone_total", 1)
 
 
 class SlowReader(unittest.TestCase):
