@@ -256,7 +256,7 @@ def record(program):
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
         f.write(prose)
         f.flush()
-        run = subprocess.run([program, model, KEEP, f.name, "40"], capture_output=True, check=True)
+        run = subprocess.run([program, model, KEEP, f.name, "40", "640"], capture_output=True, check=True)
     return run.stdout.decode().splitlines()
 
 

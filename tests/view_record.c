@@ -3,8 +3,8 @@
  * JSON object a line: {"view": document} as the live page gets it, {"say": text} when the answer
  * grew by it. test_page.py plays them to a browser.
  *
- * usage: view_record MODEL KEEP PROMPT_FILE N_PREDICT        record
- *        view_record --time MODEL KEEP N_TOKEN               times of a snapshot and a delta
+ * usage: view_record MODEL KEEP PROMPT_FILE N_PREDICT KV_TOKENS   record
+ *        view_record --time MODEL KEEP N_TOKEN                     times of a snapshot and a delta
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -156,7 +156,7 @@ static int record(char **argv)
         return fprintf(stderr, "view_record: %s cannot be read\n", argv[3]), 1;
     size_t len = fread(text, 1, sizeof(text), in);
     fclose(in);
-    open_all(&r, argv[1], argv[2], 0);
+    open_all(&r, argv[1], argv[2], atoi(argv[5]));
     must(pith_tokenize(r.model, text, len, PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL, tokens,
                        TOKENS_MAX, &n, &err),
          &err);
@@ -244,9 +244,9 @@ int main(int argc, char **argv)
 {
     if (argc == 5 && strcmp(argv[1], "--time") == 0)
         return times(argv);
-    if (argc == 5)
+    if (argc == 6)
         return record(argv);
-    fprintf(stderr, "usage: view_record MODEL KEEP PROMPT_FILE N_PREDICT\n"
+    fprintf(stderr, "usage: view_record MODEL KEEP PROMPT_FILE N_PREDICT KV_TOKENS\n"
                     "       view_record --time MODEL KEEP N_TOKEN\n");
     return 2;
 }
