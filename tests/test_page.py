@@ -311,7 +311,7 @@ def shots(recording, index, folder):
     with open(index, "rb") as f:
         page = f.read()
     question = os.environ.get("PAGE_QUESTION", "What is the password of the archive?")
-    for name, size, dark in (("page-light", (1440, 1150), False), ("page-dark", (1440, 1150), True),
+    for name, size, dark in (("page-light", (1440, 1780), False), ("page-dark", (1440, 1780), True),
                              ("page-telephone", (390, 844), False)):
         player = Player(lines, page, pause=0.03)
         b = browser(*size, dark=dark, phone=name == "page-telephone")
