@@ -3,7 +3,7 @@ runs, a request can be cancelled, a key is asked for, a replay goes back, and al
 the keyboard, in the dark and on a telephone.
 
 usage: test_page.py VIEW_RECORD INDEX_HTML
-       test_page.py --shots RECORDING INDEX_HTML FOLDER     screenshots of the docs
+       test_page.py --shots RECORDING INDEX_HTML QUESTION FOLDER    pictures for the docs
        test_page.py --url URL                               against a server that runs
 
 Needs Debian's chromium and chromium-driver, and Selenium from PyPI; without them it is skipped.
@@ -256,7 +256,7 @@ def record(program):
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
         f.write(prose)
         f.flush()
-        run = subprocess.run([program, model, KEEP, f.name, "40"], capture_output=True, check=True)
+        run = subprocess.run([program, model, KEEP, f.name, "40", "640"], capture_output=True, check=True)
     return run.stdout.decode().splitlines()
 
 
@@ -305,37 +305,47 @@ def against(url):
         b.quit()
 
 
-def shots(recording, index, folder):
+def shots(recording, index, question, folder):
+    """Pictures of a recording's end, of few colours so that they are small; question is the file
+    that the recording was made from, as the user typed it."""
+    from PIL import Image
     with open(recording, encoding="utf-8") as f:
         lines = f.read().splitlines()
     with open(index, "rb") as f:
         page = f.read()
-    question = os.environ.get("PAGE_QUESTION", "What is the password of the archive?")
-    for name, size, dark in (("page-light", (1440, 1150), False), ("page-dark", (1440, 1150), True),
+    with open(question, encoding="utf-8") as f:
+        words = f.read()
+    for name, size, dark in (("page-light", (1440, 1660), False), ("page-dark", (1440, 1660), True),
                              ("page-telephone", (390, 844), False)):
         player = Player(lines, page, pause=0.03)
         b = browser(*size, dark=dark, phone=name == "page-telephone")
         b.get(player.url)
         until("a live page", lambda: is_live(b))
-        ask(b, question)
+        b.execute_script("document.querySelector('#words').value = arguments[0]", words)
+        find(b, "#words").send_keys(Keys.ENTER)
         last = player.lines[-1]["view"]
         until("the last state", lambda: levels(b) == expected_levels(last), 120)
-        until("the end", lambda: find(b, "#stop").get_property("disabled"), 30)
-        held, lanes = held_of(last), len(last["followed"]["lanes"])
-        p = max(range(len(held) * 3 // 4), key=lambda i: (abs(held[i] - lanes * 0.6) < 3, i))
-        b.execute_script("chooseToken(arguments[0], true); chooseLane(arguments[1], false)", p, 9)
-        b.execute_script("document.activeElement.blur(); document.querySelector('#tokens').scrollTop -= 130")
+        until("the end", lambda: not find(b, "#stop").is_enabled(), 30)
+        p = next(i for i, t in enumerate(last["followed"]["text"]) if "copper" in t)
+        b.execute_script("""chooseToken(arguments[0], true); chooseLane(43, false);
+            document.activeElement.blur();
+            document.querySelector("#tokens").scrollTop = document.querySelector("#tokens .at").offsetTop - 150;
+            document.querySelector(".say.user .what").scrollTop = 1e6""", p)
         if name == "page-telephone":
             b.execute_script("document.querySelector('#memory').scrollIntoView()")
         time.sleep(0.7)
-        b.save_screenshot(os.path.join(folder, name + ".png"))
+        path = os.path.join(folder, name + ".png")
+        b.save_screenshot(path)
+        image = Image.open(path).convert("RGB")
+        image.quantize(160, Image.Quantize.MAXCOVERAGE,
+            dither=Image.Dither.NONE).save(path, optimize=True)
         b.quit()
         player.close()
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--shots"]:
-        shots(*sys.argv[2:5])
+        shots(*sys.argv[2:6])
     elif sys.argv[1:2] == ["--url"]:
         against(sys.argv[2])
     else:

@@ -3,8 +3,8 @@
  * JSON object a line: {"view": document} as the live page gets it, {"say": text} when the answer
  * grew by it. test_page.py plays them to a browser.
  *
- * usage: view_record MODEL KEEP PROMPT_FILE N_PREDICT        record
- *        view_record --time MODEL KEEP N_TOKEN               times of a snapshot and a delta
+ * usage: view_record MODEL KEEP PROMPT_FILE N_PREDICT KV_TOKENS   record
+ *        view_record --time MODEL KEEP N_TOKEN                     times of a snapshot and a delta
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -15,6 +15,7 @@
 
 #include <jansson.h>
 
+#include "pith/inspect.h"
 #include "serve/view.h"
 
 #define TEXT_MAX (1 << 16)
@@ -28,6 +29,7 @@ struct recording {
     struct serve_view *view;
     struct serve_view_item item[3];
     struct serve_view_source source;
+    double begin_s;
 };
 
 static void must(pith_status status, const pith_error *err)
@@ -62,6 +64,7 @@ static void open_all(struct recording *r, const char *path, const char *keep, in
     r->source = (struct serve_view_source){.engine = r->engine, .items = r->item, .n_item = 1};
     r->item[0] = (struct serve_view_item){.id = 1, .slot = 0, .state = "reading", .seq = r->seq};
     r->source.stats.n_running = 1;
+    r->begin_s = now_s();
 }
 
 static void close_all(struct recording *r)
@@ -95,11 +98,26 @@ static void put_text(const char *text, size_t len)
     json_decref(line);
 }
 
+static int64_t held_bytes(const struct recording *r)
+{
+    pith_model_info info;
+    int64_t bytes = 0;
+    pith_model_get_info(r->model, &info);
+    for (int32_t l = 0; l < info.n_layer; l++)
+        for (int32_t h = 0; h < info.n_head_kv; h++) {
+            pith_lane_info lane = {0};
+            pith_seq_lane(r->seq, l, h, &lane, NULL, 0);
+            bytes += lane.bytes;
+        }
+    return bytes;
+}
+
 static void step(struct recording *r)
 {
     r->source.stats.n_step++;
-    r->source.now_s += 0.05; /* made up, so that a recording is the same each time */
+    r->source.now_s = now_s() - r->begin_s;
     r->item[0].n_done = pith_seq_length(r->seq);
+    r->item[0].held_bytes = held_bytes(r);
     serve_view_step(r->view, &r->source);
 }
 
@@ -156,7 +174,7 @@ static int record(char **argv)
         return fprintf(stderr, "view_record: %s cannot be read\n", argv[3]), 1;
     size_t len = fread(text, 1, sizeof(text), in);
     fclose(in);
-    open_all(&r, argv[1], argv[2], 0);
+    open_all(&r, argv[1], argv[2], atoi(argv[5]));
     must(pith_tokenize(r.model, text, len, PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL, tokens,
                        TOKENS_MAX, &n, &err),
          &err);
@@ -244,9 +262,9 @@ int main(int argc, char **argv)
 {
     if (argc == 5 && strcmp(argv[1], "--time") == 0)
         return times(argv);
-    if (argc == 5)
+    if (argc == 6)
         return record(argv);
-    fprintf(stderr, "usage: view_record MODEL KEEP PROMPT_FILE N_PREDICT\n"
+    fprintf(stderr, "usage: view_record MODEL KEEP PROMPT_FILE N_PREDICT KV_TOKENS\n"
                     "       view_record --time MODEL KEEP N_TOKEN\n");
     return 2;
 }
