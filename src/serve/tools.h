@@ -1,9 +1,9 @@
 /*
  * tools.h - what a model's answer means: content, reasoning and calls of tools, told apart while
  * the text comes. A family of models writes calls in a form of its own; the chat template says
- * which. tools_forms.c has the table of forms, tools_detect.c finds a template's, tools.c is the
- * parser with tools_call.c and tools_json.c below it, tools_harmony.c gpt-oss's channels, and
- * tools_grammar.c the grammar of a call.
+ * which. tools_forms.c has the table of forms and finds a template's. tools.c is the parser,
+ * with tools_call.c (calls as JSON), tools_params.c (as tags), tools_json.c below it and
+ * tools_harmony.c (gpt-oss's channels) beside it. tools_grammar.c has the grammar of a call.
  *
  *     serve_tools_style_detect(template, len, &style);
  *     params.special = serve_tools_style_special(&style, model);
@@ -70,8 +70,8 @@ const char *serve_tools_form_name(enum serve_tool_form form);
 void serve_tools_style_detect(const char *text, size_t len, struct serve_tools_style *out);
 
 /* Whether markers of the style are control tokens of the model, which are not printed unless
-   params.special is set: so for gpt-oss, Mistral and DeepSeek. The parser then drops the text of
-   the tokens that only end an answer (serve_tools_options.drop). */
+   params.special is set: so for gpt-oss, Mistral and DeepSeek. End tokens
+   are not printed either way. The parser drops markers, and no other control tokens. */
 bool serve_tools_style_special(const struct serve_tools_style *style, const pith_model *model);
 
 /* Whether a prompt ends within reasoning: behind think_open, with nothing of an answer after it. */
@@ -103,17 +103,14 @@ struct serve_tools_event {
 typedef void serve_tools_event_fn(void *user, const struct serve_tools_event *event);
 
 struct serve_tools_options {
-    const json_t *tools;     /* the request's array, {"type": "function", "function": {...}} or the
+    const json_t *tools;    /* the request's array, {"type": "function", "function": {...}} or the
                                functions themselves ({"name", "parameters" or "input_schema"});
                                borrowed until free. NULL or empty: no calls */
-    bool thinking;           /* the prompt ends within reasoning (serve_tools_prompt_thinks) */
-    bool reasoning_is_text;  /* reasoning is not told apart, its tags are content (gpt-oss: its
+    bool thinking;          /* the prompt ends within reasoning (serve_tools_prompt_thinks) */
+    bool reasoning_is_text; /* reasoning is not told apart, its tags are content (gpt-oss: its
                                reasoning is content without tags) */
-    bool one_call;           /* parallel_tool_calls false: behind the first call all is content */
-    const char *request_id;  /* ids of calls are made of it and the index; copied. NULL: "" */
-    const char *const *drop; /* [n_drop] texts of end tokens, which are not told (where
-                                params.special prints them); borrowed until free */
-    int32_t n_drop;
+    bool one_call;          /* parallel_tool_calls false: behind the first call all is content */
+    const char *request_id; /* ids of calls are made of it and the index; copied. NULL: "" */
     serve_tools_event_fn *on_event;
     void *user;
 };
