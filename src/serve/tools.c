@@ -245,8 +245,10 @@ static int content_markers(const struct serve_tools *t, const char *markers[TOOL
         return n;
     if (calls && t->form->bare)
         markers[n++] = "```json";
-    if (!t->options.reasoning_is_text)
+    if (!t->options.reasoning_is_text) {
         markers[n++] = t->style.think_open;
+        markers[n++] = t->style.think_close; /* of no reasoning: it says nothing */
+    }
     return n;
 }
 
@@ -265,13 +267,14 @@ static void content_step(struct serve_tools *t, char c)
         t->state = TOOLS_TEXT;
     if (i < 0)
         return;
-    if (markers[i] != t->style.think_open) {
+    bool opens = markers[i] == t->style.think_open;
+    if (!opens && markers[i] != t->style.think_close) {
         tools_section_begin(t, markers[i], strcmp(markers[i], "```json") == 0);
         return;
     }
     clear_held(t);
     t->trim = true;
-    t->state = TOOLS_THINK;
+    t->state = opens ? TOOLS_THINK : TOOLS_START;
 }
 
 /* ---- steps ---- */

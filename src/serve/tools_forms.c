@@ -121,7 +121,8 @@ static const struct tools_form forms[] = {
      .skip = {"</function>"},
      .head_end = ">",
      .key_open = "<param name=\"",
-     .value_close = "</param>"},
+     .value_close = "</param>",
+     .cdata = true},
     {.form = SERVE_TOOLS_FUNCTIONARY,
      .name = "functionary",
      .body = TOOLS_BODY_NAMED,
@@ -194,8 +195,8 @@ static const struct {
     {SERVE_TOOLS_QWEN_CODER, {"<function=", "<tool_call>"}},
     {SERVE_TOOLS_MINICPM, {"<function name=\"", "<param name=\""}},
     {SERVE_TOOLS_FUNCTIONARY, {"<function=", "</function>"}},
-    {SERVE_TOOLS_HERMES, {"<tool_call>", NULL}},
     {SERVE_TOOLS_LIST, {"<tool_calls>", NULL}},
+    {SERVE_TOOLS_HERMES, {"<tool_call>", NULL}},
     {SERVE_TOOLS_LLAMA3, {"<|start_header_id|>", "\"parameters\": "}},
 };
 

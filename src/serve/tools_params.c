@@ -66,12 +66,12 @@ static bool param_step(struct serve_tools *t, char c)
         t->state = TOOLS_KEY;
         return true;
     }
-    const char *closes[] = {f->close, f->skip[0]};
-    for (size_t i = 0; i < PI_LEN(closes); i++) {
-        if (closes[i] == NULL || !tools_is_prefix(&t->word, closes[i]))
+    const char *ways[] = {f->close, f->skip[0]};
+    for (size_t i = 0; i < PI_LEN(ways); i++) {
+        if (ways[i] == NULL || !tools_is_prefix(&t->word, ways[i]))
             continue;
-        if (t->word.len == strlen(closes[i]))
-            return ends(t, closes[i] == f->close);
+        if (t->word.len == strlen(ways[i]))
+            return ends(t, ways[i] == f->close);
         part = true;
     }
     return part;
@@ -158,9 +158,33 @@ static bool put_value(struct serve_tools *t)
     return put(t, "\"", 1) && put_string(t, text, len) && put(t, "\"", 1);
 }
 
+static const char cdata_open[] = "<![CDATA[";
+static const char cdata_close[] = "]]>";
+
+static bool in_cdata(const struct serve_tools *t)
+{
+    size_t n = sizeof cdata_open - 1;
+    return t->form->cdata && t->value.len >= n && memcmp(t->value.data, cdata_open, n) == 0;
+}
+
+/* Whether the value's closing tag, which ends it, is no part of character data. */
+static bool closes(const struct serve_tools *t)
+{
+    struct tools_bytes before = t->value;
+    if (!tools_ends_with(&t->value, t->form->value_close))
+        return false;
+    before.len -= strlen(t->form->value_close);
+    return !in_cdata(t) || tools_ends_with(&before, cdata_close);
+}
+
 static bool value_ends(struct serve_tools *t)
 {
+    bool data = in_cdata(t);
     t->value.len -= strlen(t->form->value_close);
+    if (data) {
+        t->value.len -= sizeof cdata_close - 1;
+        tools_drop(&t->value, sizeof cdata_open - 1);
+    }
     drop_first_line(t);
     if (t->form->lines && t->value.len > 0 && t->value.data[t->value.len - 1] == '\n')
         t->value.len--;
@@ -190,9 +214,9 @@ static bool value_step(struct serve_tools *t, char c)
     tools_append(t, &t->value, &c, 1);
     if (t->no_memory)
         return true;
-    if (tools_ends_with(&t->value, t->form->value_close))
+    if (closes(t))
         return value_ends(t);
-    if (!t->value_is_text)
+    if (!t->value_is_text || t->form->cdata)
         return true;
     drop_first_line(t);
     size_t n = t->value.len - may_close(t);

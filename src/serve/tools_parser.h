@@ -43,6 +43,7 @@ struct tools_form {
     const char *value_open;  /* PARAMS: between key and value; NULL: the key's `>` */
     const char *value_close; /* PARAMS */
     bool lines;              /* PARAMS: a value stands on lines of its own */
+    bool cdata;              /* PARAMS: a value may stand in <![CDATA[...]]> */
 };
 
 const struct tools_form *tools_form_of(enum serve_tool_form form);
