@@ -8,8 +8,9 @@
  */
 #include <jansson.h>
 
+#include "base/mem.h"
+#include "real.h"
 #include "serve/tools.h"
-#include "testing.h"
 
 #define DS(x) "<\xef\xbd\x9c" x "\xef\xbd\x9c>"
 #define SP "\xe2\x96\x81"
@@ -354,6 +355,11 @@ static void test_streams(void **state)
         assert_string_equal(told.text, says[i]);
     }
     serve_tools_free(t);
+    told = (struct told){.type = -1}; /* an answer in JSON that is no call */
+    assert_int_equal(serve_tools_create(&s.style, &s.options, &t, &err), PITH_OK);
+    assert_int_equal(serve_tools_feed(t, "{\"a\": 1, \"b", 11, &err), PITH_OK);
+    assert_string_equal(told.text, "t:{\"a\": 1, \"b");
+    serve_tools_free(t);
     json_decref(tools);
 }
 
@@ -368,11 +374,64 @@ static void test_prompt(void **state)
     assert_false(serve_tools_prompt_thinks(&style, "", 0));
 }
 
+static void ignore(void *user, const struct serve_tools_event *e)
+{
+    (void)user;
+    (void)e;
+}
+
+/* Every allocation of every row fails once: NOMEM, and all can be freed. */
+static void test_memory(void **state)
+{
+    (void)state;
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct setting s = setting_of(rows[i].form, tools);
+        s.options.on_event = ignore;
+        pith_status status = PITH_NOMEM;
+        int64_t used = pi_mem_used(PI_MEM_OTHER);
+        for (int64_t n = 1; status == PITH_NOMEM; n++) {
+            struct serve_tools *t;
+            pith_error err;
+            assert_true(n < 1000);
+            pi_mem_fail_at(n, true);
+            status = serve_tools_create(&s.style, &s.options, &t, &err);
+            if (status == PITH_OK)
+                status = serve_tools_feed(t, rows[i].text, strlen(rows[i].text), &err);
+            pith_status end = t == NULL ? PITH_NOMEM : serve_tools_finish(t, false, &err);
+            assert_true(status == PITH_OK || end == status);
+            status = end;
+            pi_mem_fail_at(0, false);
+            serve_tools_free(t);
+            assert_int_equal(pi_mem_used(PI_MEM_OTHER), used);
+        }
+        assert_int_equal(status, PITH_OK);
+    }
+    json_decref(tools);
+}
+
+/* Qwen's markers of calls are printed; control tokens are not. */
+static void test_special(void **state)
+{
+    (void)state;
+    pith_model *model;
+    pith_error err;
+    const char *path = real_model("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf");
+    assert_int_equal(pith_model_load(path, NULL, &model, &err), PITH_OK);
+    struct serve_tools_style style = {SERVE_TOOLS_HERMES, "<think>", "</think>"};
+    assert_false(serve_tools_style_special(&style, model));
+    style.think_close = "<|im_end|>";
+    assert_true(serve_tools_style_special(&style, model));
+    pith_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),   cmocka_unit_test(test_options), cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_streams), cmocka_unit_test(test_prompt),
+        cmocka_unit_test(test_forms),   cmocka_unit_test(test_options),
+        cmocka_unit_test(test_ids),     cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_prompt),  cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_special),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -295,7 +295,7 @@ static void step(struct serve_tools *t, char c)
     }
     size_t n_raw = t->raw.len;
     size_t n_word = t->word.len;
-    if (tools_call_step(t, c))
+    if (tools_call_step(t, c) || t->no_memory)
         return;
     t->raw.len = n_raw;
     t->word.len = n_word;
@@ -386,6 +386,8 @@ pith_status serve_tools_feed(struct serve_tools *t, const char *text, size_t len
 
 pith_status serve_tools_finish(struct serve_tools *t, bool cut, pith_error *err)
 {
+    if (t->no_memory)
+        return result(t, err);
     bool in_call = t->state >= TOOLS_BETWEEN && t->state < TOOLS_CHANNEL_HEAD;
     if (in_call && t->started && cut) {
         tools_call_end(t, false);

@@ -252,7 +252,9 @@ static bool key_ends(struct serve_tools *t)
         t->role = TOOLS_ROLE_NAME;
     if (key_is(t, "arguments") || key_is(t, "parameters"))
         t->role = TOOLS_ROLE_ARGS;
-    return true;
+    /* An answer in JSON that is no call is not to wait for its end. */
+    bool other = t->role == TOOLS_ROLE_NONE && !key_is(t, "type") && !key_is(t, "id");
+    return !(t->bare && t->name == NULL && other);
 }
 
 static bool value_begins(struct serve_tools *t, char c)

@@ -37,7 +37,7 @@ static bool may_be_head(const struct serve_tools *t)
         struct tools_bytes start = {.data = b.data, .len = b.len < n ? b.len : n};
         good = good || tools_is_prefix(&start, begins[i]);
     }
-    return good && b.len <= TOOLS_HEAD_MAX;
+    return good && t->raw.len <= TOOLS_HEAD_MAX;
 }
 
 static void begin_head(struct serve_tools *t)
@@ -118,6 +118,8 @@ static void call_step(struct serve_tools *t, char c)
             begin_head(t);
         return;
     }
+    if (t->no_memory)
+        return;
     t->raw.len = n_raw;
     tools_broken(t);
     tools_harmony_step(t, c); /* as text */
