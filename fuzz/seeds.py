@@ -320,7 +320,7 @@ def answers():
     with open(golden, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     forms = ("generic hermes qwen-coder llama3 mistral mistral-args gpt-oss deepseek dsml kimi glm "
-             "seed minimax minicpm functionary solar cohere list nemotron apertus").split()
+             "seed minimax minicpm functionary solar cohere list nemotron apertus granite").split()
     return {str(i): bytes([forms.index(x["form"]), 0, 1, 2, 3, 4]) +
             x["text"].replace("get_weather", "f").encode() for i, x in enumerate(lines)}
 

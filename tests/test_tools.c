@@ -262,6 +262,8 @@ static const struct row rows[] = {
      "c0:get|a0:{\"n\": 1}|e0"},
     {SERVE_TOOLS_FUNCTIONARY, "<function=get>{\"n\": 1}</function><function=f>{}</function>",
      "c0:get|a0:{\"n\": 1}|e0|c1:f|a1:{}|e1"},
+    {SERVE_TOOLS_GRANITE, "a<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]",
+     "t:a|c0:f|a0:{}|e0"},
     {SERVE_TOOLS_APERTUS, "<|tools_prefix|>[{\"get\": {\"n\": 1}}, {\"f\": {}}]<|tools_suffix|>",
      "c0:get|a0:{\"n\": 1}|e0|c1:f|a1:{}|e1"},
 };
@@ -369,6 +371,10 @@ static void test_prompt(void **state)
     struct serve_tools_style style;
     serve_tools_style_detect("", 0, &style);
     assert_int_equal(style.form, SERVE_TOOLS_GENERIC);
+    serve_tools_style_detect("<|tool_call|>[THINK]", 20, &style);
+    assert_int_equal(style.form, SERVE_TOOLS_GRANITE);
+    assert_string_equal(style.think_close, "[/THINK]");
+    serve_tools_style_detect("", 0, &style);
     assert_true(serve_tools_prompt_thinks(&style, "x<think>\n", 9));
     assert_false(serve_tools_prompt_thinks(&style, "<think></think>", 15));
     assert_false(serve_tools_prompt_thinks(&style, "", 0));

@@ -168,6 +168,8 @@ static size_t may_begin(const struct tools_bytes *b, const char *const *markers,
 static void tell_held(struct serve_tools *t, size_t n, enum serve_tools_event_type type)
 {
     size_t from = 0;
+    if (n == 0)
+        return;
     while (t->trim && from < n && pi_is_space(t->held.data[from]))
         from++;
     if (from < n) {

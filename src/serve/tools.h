@@ -53,6 +53,7 @@ enum serve_tool_form {
     SERVE_TOOLS_LIST,         /* <tool_calls>[{...}]</tool_calls>: Apriel, MiniMax M1 */
     SERVE_TOOLS_NEMOTRON,     /* <TOOLCALL>[{...}]</TOOLCALL> */
     SERVE_TOOLS_APERTUS,      /* <|tools_prefix|>[{"X": {...}}]<|tools_suffix|> */
+    SERVE_TOOLS_GRANITE,      /* <|tool_call|>[{...}]: 3.3 */
     SERVE_TOOLS_N_FORM
 };
 

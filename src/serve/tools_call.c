@@ -48,10 +48,10 @@ static const char *find(const char *text, size_t len, const char *what)
 /* NAMED: the name within what stands before the arguments. */
 static bool named_by_head(struct serve_tools *t)
 {
+    if (t->head.len == 0)
+        return false;
     const char *from = t->head.data;
     const char *end = from + t->head.len;
-    if (from == NULL)
-        return false;
     const char *after = t->form->name_after;
     const char *at = after == NULL ? NULL : find(from, (size_t)(end - from), after);
     if (at != NULL)
@@ -84,8 +84,9 @@ static bool begins_call(const struct serve_tools *t, const char *marker)
 
 void tools_section_begin(struct serve_tools *t, const char *marker, bool bare)
 {
-    size_t from = t->trim ? t->n_space : 0;
-    tools_append(t, &t->raw, t->held.data + from, t->held.len - from);
+    if (t->trim)
+        tools_drop(&t->held, t->n_space);
+    tools_append(t, &t->raw, t->held.data, t->held.len);
     t->held.len = 0;
     t->n_space = 0;
     tools_call_reset(t);

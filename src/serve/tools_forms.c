@@ -159,6 +159,10 @@ static const struct tools_form forms[] = {
      .open = {"<|tools_prefix|>"},
      .close = "<|tools_suffix|>",
      .key_is_name = true},
+    {.form = SERVE_TOOLS_GRANITE,
+     .name = "granite",
+     .body = TOOLS_BODY_JSON,
+     .open = {"<|tool_call|>"}},
 };
 
 const struct tools_form *tools_form_of(enum serve_tool_form form)
@@ -185,6 +189,7 @@ static const struct {
     {SERVE_TOOLS_KIMI, {"<|tool_calls_section_begin|>", NULL}},
     {SERVE_TOOLS_SOLAR, {"<|tool_call:begin|>", NULL}},
     {SERVE_TOOLS_APERTUS, {"<|tools_prefix|>", NULL}},
+    {SERVE_TOOLS_GRANITE, {"<|tool_call|>", NULL}},
     {SERVE_TOOLS_COHERE, {"<|START_ACTION|>", NULL}},
     {SERVE_TOOLS_MISTRAL_ARGS, {"[TOOL_CALLS]", "[ARGS]"}},
     {SERVE_TOOLS_MISTRAL, {"[TOOL_CALLS]", NULL}},

@@ -149,6 +149,14 @@ static const struct shape shapes[] = {
      .close = "}",
      .again = ", ",
      .end = "]<|tools_suffix|>"},
+    {.form = SERVE_TOOLS_GRANITE,
+     .trigger = "<|tool_call|>",
+     .first = "[",
+     .open = "{\"name\": \"",
+     .mid = "\", \"arguments\": ",
+     .close = "}",
+     .again = ", ",
+     .end = "]"},
 };
 
 static const struct shape *find_shape(enum serve_tool_form form)
