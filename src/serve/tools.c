@@ -236,17 +236,18 @@ static void think_step(struct serve_tools *t, char c)
     t->state = TOOLS_START;
 }
 
-/* Markers that may come in content: of calls, and at its beginning of reasoning or a fence. */
+/* Markers that may come in content: of calls, also a fence, which Qwen2.5-Coder prefers; and at its
+   beginning of reasoning. */
 static int content_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
 {
     int n = 0;
     bool calls = t->calls && !(t->options.one_call && t->n_complete > 0);
     for (size_t i = 0; calls && i < PI_LEN(t->form->open) && t->form->open[i] != NULL; i++)
         markers[n++] = t->form->open[i];
-    if (t->state != TOOLS_START)
-        return n;
     if (calls && t->form->bare)
         markers[n++] = "```json";
+    if (t->state != TOOLS_START)
+        return n;
     if (!t->options.reasoning_is_text) {
         markers[n++] = t->style.think_open;
         markers[n++] = t->style.think_close; /* of no reasoning: it says nothing */
