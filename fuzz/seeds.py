@@ -353,6 +353,17 @@ def jinja():
     return {name: text.encode() + b"\0" + chat.encode() for name, text in templates.items()}
 
 
+def answers():
+    """Form by its number, options, a seed of pieces, then what a template writes."""
+    golden = os.path.join(os.path.dirname(__file__), "..", "tests", "golden", "tools.jsonl")
+    with open(golden, encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    forms = ("generic hermes qwen-coder llama3 mistral mistral-args gpt-oss deepseek dsml kimi glm "
+             "seed minimax minicpm functionary solar cohere list nemotron apertus granite").split()
+    return {str(i): bytes([forms.index(x["form"]), 0, 1, 2, 3, 4]) +
+            x["text"].replace("get_weather", "f").encode() for i, x in enumerate(lines)}
+
+
 def main():
     files = models()
     seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
@@ -360,6 +371,7 @@ def main():
              "fuzz_stats": statistics(), "fuzz_keep": options(), "fuzz_read": read_options(),
              "fuzz_projection": projections(), "fuzz_recall": tiers(),
              "fuzz_batch": requests(), "fuzz_request": bodies(), "fuzz_jinja": jinja(),
+             "fuzz_tools": answers(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)
