@@ -76,8 +76,8 @@ PITH_API pith_status pith_grammar_state_create(const pith_grammar *grammar,
 PITH_API void pith_grammar_state_free(pith_grammar_state *state);
 
 /* Sets bits [(n_vocab + 63) / 64]: bit id % 64 of word id / 64 where the token may come next; end
-   tokens where the text may end. While a trigger is awaited all bits are set but those of tokens
-   that would end a trigger and go on behind it as the grammar forbids. UNSUPPORTED: the grammar is
+   tokens where the text may end. While a trigger is awaited all bits are set, though accepting a token
+   fails that would end a trigger and go on behind it as the grammar forbids. UNSUPPORTED: the grammar is
    so ambiguous that its states exceed a limit. NOMEM. */
 PITH_API pith_status pith_grammar_state_mask(pith_grammar_state *state, uint64_t *bits,
                                              pith_error *err);
