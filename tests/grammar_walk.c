@@ -6,9 +6,11 @@
  *         "ok HEX" (a whole text), "cut HEX" (one that did not end), or one "no STATUS MESSAGE"
  *     grammar_walk MODEL mask 0 0 COMPACT < lines         "HEX-OF-TEXT SCHEMA" a line; the mask
  *         behind the text as 64-bit words, or "no ..."
+ *     grammar_walk MODEL vocab 0 0 0 < /dev/null          each token: "HEX" of its bytes, "end" or "-"
  *     grammar_walk MODEL time N SEED COMPACT < schemas    microseconds a token over texts of at most
  *         N tokens
  */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,6 +154,21 @@ static void print_mask(struct job *j, const pith_grammar *g, const char *hex, si
     pith_grammar_state_free(s);
 }
 
+static void print_vocab(const struct job *j)
+{
+    char piece[1024];
+    for (int32_t id = 0; id < j->n_vocab; id++) {
+        size_t n = 0;
+        pith_status status = pith_token_bytes(j->model, id, false, piece, sizeof(piece), &n);
+        if (pith_token_is_end(j->model, id))
+            printf("end\n");
+        else if (status != PITH_OK || n == 0)
+            printf("-\n");
+        else
+            print_hex("token", piece, n);
+    }
+}
+
 static void do_line(struct job *j, char *line)
 {
     pith_grammar *g = NULL;
@@ -187,7 +204,7 @@ int main(int argc, char **argv)
     pith_error err;
     pith_model_info info;
     if (argc != 6) {
-        fprintf(stderr, "usage: grammar_walk MODEL walk|mask|time N SEED COMPACT < lines\n");
+        fprintf(stderr, "usage: grammar_walk MODEL walk|mask|time|vocab N SEED COMPACT < lines\n");
         return 2;
     }
     pith_model_params_default(&mp);
@@ -216,6 +233,8 @@ int main(int argc, char **argv)
             j.first[id] = piece[0];
         }
     }
+    if (strcmp(j.kind, "vocab") == 0)
+        print_vocab(&j);
     while (fgets(line, LINE_MAX_LEN, stdin) != NULL) {
         line[strcspn(line, "\n")] = '\0';
         do_line(&j, line);
