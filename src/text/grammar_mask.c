@@ -5,7 +5,8 @@
  * its own, kept by (entry, return). So a text's mask is the union of a few kept entries.
  *
  * Plain characters (vocab_tree.h) that all make the same set of a set, as within JSON's strings,
- * are not walked: tokens of at most as many of them as may follow are allowed together.
+ * are not walked: tokens of at most as many of them as may follow are allowed together, and of the
+ * others only what is behind such characters is walked, from the set that they make.
  */
 #include "base/mem.h"
 #include "text/grammar_machine.h"
@@ -55,13 +56,15 @@ static int step_all(struct grammar_machine *m, const uint32_t *from, int n, cons
     return n_to;
 }
 
+/* Plain characters of one byte. */
+static const uint8_t narrow[][2] = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0x7e}};
+
 /* The one set that every plain character makes of a set, or DEAD. */
 static uint32_t find_plain(struct grammar_machine *m, uint32_t set)
 {
-    static const uint8_t ascii[][2] = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0x7e}};
     uint32_t a[SAME_MAX], b[SAME_MAX], same = GRAMMAR_SET_UNKNOWN;
-    for (size_t i = 0; i < PI_LEN(ascii); i++) {
-        if (step_all(m, &set, 1, ascii[i], a) != 1 || (same != 0 && a[0] != same))
+    for (size_t i = 0; i < PI_LEN(narrow); i++) {
+        if (step_all(m, &set, 1, narrow[i], a) != 1 || (same != 0 && a[0] != same))
             return GRAMMAR_SET_DEAD;
         same = a[0];
     }
@@ -77,21 +80,34 @@ static uint32_t find_plain(struct grammar_machine *m, uint32_t set)
     return same;
 }
 
-/* How many plain characters may follow, whichever they are; at most VOCAB_TREE_MOST_CHAR. */
-static int32_t plain_run(struct grammar_machine *m, uint32_t set)
+/* Whether no plain character may follow a set. */
+static bool is_plain_end(struct grammar_machine *m, uint32_t set)
+{
+    for (size_t i = 0; i < PI_LEN(narrow); i++)
+        for (int b = narrow[i][0]; b <= narrow[i][1]; b++)
+            if (grammar_step(m, set, (uint8_t)b) != GRAMMAR_SET_DEAD)
+                return false;
+    for (int b = 0xc2; b <= 0xf4; b++)
+        if (grammar_step(m, set, (uint8_t)b) != GRAMMAR_SET_DEAD)
+            return false;
+    return true;
+}
+
+/* How many plain characters may follow, whichever they are, and the sets run [n + 1] behind 0, 1...
+   of them. -1: which ones may follow cannot be said so simply. */
+static int32_t plain_run(struct grammar_machine *m, uint32_t set, uint32_t *run)
 {
     int32_t n = 0;
-    while (n < VOCAB_TREE_MOST_CHAR) {
+    run[0] = set;
+    while (n < VOCAB_TREE_PLAIN_MAX) {
         if (m->set[set].plain == GRAMMAR_SET_UNKNOWN) {
             uint32_t plain = find_plain(m, set);
             m->set[set].plain = plain;
         }
-        if (m->set[set].plain == set)
-            return VOCAB_TREE_MOST_CHAR;
+        if (m->set[set].plain == GRAMMAR_SET_DEAD)
+            return is_plain_end(m, set) ? n : -1;
         set = m->set[set].plain;
-        if (set == GRAMMAR_SET_DEAD)
-            break;
-        n++;
+        run[++n] = set;
     }
     return n;
 }
@@ -228,18 +244,27 @@ static void start_entry(struct grammar_machine *m)
     m->n_exit = 0;
 }
 
+static void walk_part(struct grammar_machine *m, int32_t part, uint32_t set)
+{
+    if (m->status == PITH_OK)
+        walk(m, m->tree->part[part].begin, m->tree->part[part].end, set);
+}
+
 static uint32_t make_entry(struct grammar_machine *m, uint32_t set)
 {
-    int32_t run = plain_run(m, set);
+    uint32_t run[VOCAB_TREE_PLAIN_MAX + 1];
+    int32_t n = plain_run(m, set, run), n_word = m->tree->n_word;
     start_entry(m);
-    for (int32_t i = 0; i < VOCAB_TREE_PARTS && m->status == PITH_OK; i++) {
-        const struct vocab_tree_part *part = &m->tree->part[i];
-        if (part->max_char == 0 || part->max_char > run)
-            walk(m, part->begin, part->end, set);
-        else
-            for (int32_t k = 0; k < m->tree->n_word; k++)
-                m->scratch[k] |= part->bits[k];
+    for (int32_t k = 0; k <= n; k++)
+        walk_part(m, VOCAB_TREE_BEHIND + k, run[k]);
+    for (int32_t i = 0; n > 0 && i < n_word; i++)
+        m->scratch[i] |= m->tree->plain[(size_t)n * n_word + i];
+    if (n < 0) {
+        walk_part(m, VOCAB_TREE_PLAIN, set);
+        walk_part(m, VOCAB_TREE_MIXED, set);
     }
+    if (n < 0 || n == VOCAB_TREE_PLAIN_MAX)
+        walk_part(m, VOCAB_TREE_LONG, set);
     return m->status == PITH_OK ? keep_entry(m) : 0;
 }
 

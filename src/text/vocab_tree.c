@@ -1,6 +1,6 @@
 /*
  * vocab_tree.c - sorts a vocabulary's tokens by their bytes and makes a tree of them. It knows no
- * grammar: that some tokens are plain is a matter of their bytes.
+ * grammar: which characters are plain is a matter of their bytes.
  *
  * Invariant: a tree is immutable once anybody else can see it. Two threads that want the first one
  * at the same time both make it, and one of them throws its own away.
@@ -13,8 +13,6 @@
 #include "base/utf8.h"
 #include "text/vocab_internal.h"
 
-static const int32_t max_chars[VOCAB_TREE_PARTS] = {0, 2, 4, 8, 16, VOCAB_TREE_MOST_CHAR};
-
 struct entry {
     const char *bytes;
     uint32_t len;
@@ -22,21 +20,21 @@ struct entry {
     int32_t part;
 };
 
-/* The part that a token belongs to. */
-static int32_t part_of(const char *bytes, size_t len)
+/* The plain characters that a token begins with; *n_byte receives their bytes. */
+static int32_t plain_prefix(const char *bytes, size_t len, size_t *n_byte)
 {
-    int32_t n_char = 0, part = 1;
-    if (pi_utf8_span(bytes, len) != len)
-        return 0;
-    for (size_t i = 0; i < len; i++) {
+    int32_t n_char = 0;
+    size_t i = 0;
+    while (i < len) {
         uint8_t c = (uint8_t)bytes[i];
-        if (c < 0x20 || c == 0x7f || c == '"' || c == '\\')
-            return 0;
-        n_char += (c & 0xc0) != 0x80;
+        struct pi_utf8_char next = pi_utf8_next(bytes + i, len - i);
+        if (!next.valid || c < 0x20 || c == 0x7f || c == '"' || c == '\\')
+            break;
+        i += next.len;
+        n_char++;
     }
-    while (part < VOCAB_TREE_PARTS && n_char > max_chars[part])
-        part++;
-    return part < VOCAB_TREE_PARTS ? part : 0;
+    *n_byte = i;
+    return n_char;
 }
 
 static int order(const void *left, const void *right)
@@ -52,16 +50,34 @@ static int order(const void *left, const void *right)
     return a->id < b->id ? -1 : a->id > b->id;
 }
 
-static size_t list_entries(const struct pi_vocab *v, struct entry *entries)
+/* Adds one token's entries, at most two, and returns how many. */
+static size_t add_token(struct vocab_tree *t, int32_t id, const char *bytes, uint32_t len,
+                        struct entry *out)
+{
+    size_t n_byte;
+    int32_t n_char = plain_prefix(bytes, len, &n_byte);
+    out[0] = (struct entry){bytes, len, id, VOCAB_TREE_LONG};
+    if (n_char > VOCAB_TREE_PLAIN_MAX)
+        return 1;
+    out[0].part = n_byte == len ? VOCAB_TREE_PLAIN : VOCAB_TREE_MIXED;
+    if (n_byte == len) {
+        for (int32_t n = n_char; n <= VOCAB_TREE_PLAIN_MAX; n++)
+            t->plain[n * t->n_word + id / 64] |= UINT64_C(1) << (id % 64);
+        return 1;
+    }
+    out[1] = (struct entry){bytes + n_byte, len - (uint32_t)n_byte, id,
+                            VOCAB_TREE_BEHIND + n_char};
+    return 2;
+}
+
+static size_t list_entries(const struct pi_vocab *v, struct vocab_tree *t, struct entry *entries)
 {
     size_t n = 0;
     for (int32_t id = 0; id < v->n_id; id++) {
-        const struct pi_token *t = &v->token[id];
-        if (t->piece_len == 0 ||
-            (v->attr[id] & (PI_TOKEN_CONTROL | PI_TOKEN_UNKNOWN | PI_TOKEN_END)) != 0)
-            continue;
-        const char *bytes = v->text + t->piece;
-        entries[n++] = (struct entry){bytes, t->piece_len, id, part_of(bytes, t->piece_len)};
+        const struct pi_token *token = &v->token[id];
+        if (token->piece_len > 0 &&
+            (v->attr[id] & (PI_TOKEN_CONTROL | PI_TOKEN_UNKNOWN | PI_TOKEN_END)) == 0)
+            n += add_token(t, id, v->text + token->piece, token->piece_len, entries + n);
     }
     qsort(entries, n, sizeof(*entries), order);
     return n;
@@ -84,16 +100,7 @@ static bool allocate(struct vocab_tree *t, size_t n_node, size_t n_entry)
     t->end = pi_mem_alloc_n(PI_MEM_MODEL, n_node, sizeof(*t->end));
     t->first = pi_mem_alloc_n(PI_MEM_MODEL, n_node + 1, sizeof(*t->first));
     t->token = pi_mem_alloc_n(PI_MEM_MODEL, n_entry, sizeof(*t->token));
-    if (t->byte == NULL || t->end == NULL || t->first == NULL || t->token == NULL)
-        return false;
-    for (int32_t p = 0; p < VOCAB_TREE_PARTS; p++) {
-        t->part[p].max_char = max_chars[p];
-        t->part[p].bits =
-            pi_mem_alloc_n(PI_MEM_MODEL, (size_t)t->n_word, sizeof(*t->part[p].bits));
-        if (t->part[p].bits == NULL)
-            return false;
-    }
-    return true;
+    return t->byte != NULL && t->end != NULL && t->first != NULL && t->token != NULL;
 }
 
 /* Nodes of one entry behind what it shares; open [max_depth] are those that go on. */
@@ -126,7 +133,6 @@ static void fill(struct vocab_tree *t, const struct entry *e, size_t n, uint32_t
         if (!same)
             t->first[open[depth - 1]] = (uint32_t)i;
         t->token[i] = e[i].id;
-        part->bits[e[i].id / 64] |= UINT64_C(1) << (e[i].id % 64);
     }
     while (depth > 0)
         t->end[open[--depth]] = n_node;
@@ -139,7 +145,7 @@ static void fill(struct vocab_tree *t, const struct entry *e, size_t n, uint32_t
 
 static pith_status build(const struct pi_vocab *v, struct entry *entries, struct vocab_tree *t)
 {
-    size_t n = list_entries(v, entries), n_node = 0;
+    size_t n = list_entries(v, t, entries), n_node = 0;
     for (size_t i = 0; i < n; i++) {
         n_node += entries[i].len - common(entries, i);
         if (entries[i].len > t->max_depth)
@@ -161,12 +167,15 @@ pith_status vocab_tree_create(const struct pi_vocab *v, struct vocab_tree **out,
     if (v->type == PI_VOCAB_NONE)
         return pi_fail(err, PITH_UNSUPPORTED, "the model has no tokenizer");
     struct vocab_tree *t = pi_mem_alloc(PI_MEM_MODEL, sizeof(*t));
-    struct entry *entries = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)v->n_id, sizeof(*entries));
+    struct entry *entries = pi_mem_alloc_n(PI_MEM_OTHER, 2 * (size_t)v->n_id, sizeof(*entries));
     pith_status status = PITH_NOMEM;
     if (t != NULL && entries != NULL) {
         t->n_token = v->n_id;
         t->n_word = (v->n_id + 63) / 64;
-        status = build(v, entries, t);
+        t->plain = pi_mem_alloc_n(PI_MEM_MODEL, (VOCAB_TREE_PLAIN_MAX + 1) * (size_t)t->n_word,
+                                  sizeof(*t->plain));
+        if (t->plain != NULL)
+            status = build(v, entries, t);
     }
     pi_mem_free(entries);
     if (status != PITH_OK) {
@@ -181,8 +190,7 @@ void vocab_tree_free(struct vocab_tree *t)
 {
     if (t == NULL)
         return;
-    for (int32_t p = 0; p < VOCAB_TREE_PARTS; p++)
-        pi_mem_free(t->part[p].bits);
+    pi_mem_free(t->plain);
     pi_mem_free(t->byte);
     pi_mem_free(t->end);
     pi_mem_free(t->first);

@@ -2,22 +2,28 @@
  * vocab_tree.h - the tokens of a vocabulary as a tree of their bytes, so that whoever asks which
  * tokens may follow looks at each beginning that tokens share once.
  *
- * Nodes stand in preorder: what is below node i is i + 1 to end[i] - 1. The tree has one part for
- * each kind of tokens; those of parts with max_char > 0 are plain: whole characters that JSON and
- * most grammars treat alike (no control characters, no quote, no backslash).
+ * Nodes stand in preorder: what is below node i is i + 1 to end[i] - 1. Some characters are plain:
+ * most grammars treat them alike (no control characters, no quote, no backslash). So the tree has
+ * parts: tokens of plain characters only, the others, and the others once more, by how many plain
+ * characters they begin with and without these.
  */
 #ifndef PI_VOCAB_TREE_H
 #define PI_VOCAB_TREE_H
 
 #include "text/vocab.h"
 
-#define VOCAB_TREE_PARTS 6
-#define VOCAB_TREE_MOST_CHAR 32 /* of plain tokens; longer ones are in part 0 */
+#define VOCAB_TREE_PLAIN_MAX 32 /* plain characters that are counted */
+
+enum {
+    VOCAB_TREE_PLAIN, /* tokens of at most 32 characters, all plain */
+    VOCAB_TREE_MIXED, /* at most 32 plain characters and then others */
+    VOCAB_TREE_LONG,  /* more than 32 plain characters, whatever follows */
+    VOCAB_TREE_BEHIND, /* part BEHIND + n: what MIXED tokens have behind n plain characters */
+    VOCAB_TREE_PARTS = VOCAB_TREE_BEHIND + VOCAB_TREE_PLAIN_MAX + 1,
+};
 
 struct vocab_tree_part {
     uint32_t begin, end; /* nodes */
-    int32_t max_char;    /* 0: tokens that are not plain; else they have 1 to max_char characters */
-    uint64_t *bits;      /* [n_word] the part's tokens; owned by the tree */
 };
 
 struct vocab_tree {
@@ -28,7 +34,8 @@ struct vocab_tree {
     uint8_t *byte;       /* [n_node] */
     uint32_t *end;       /* [n_node] */
     uint32_t *first;     /* [n_node + 1]: token[first[i]] up to first[i + 1] end at node i */
-    int32_t *token;      /* [tokens with bytes] */
+    int32_t *token;      /* ids; those of MIXED stand there twice */
+    uint64_t *plain;     /* [PLAIN_MAX + 1][n_word] PLAIN tokens of at most so many characters */
     struct vocab_tree_part part[VOCAB_TREE_PARTS];
 };
 
