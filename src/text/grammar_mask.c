@@ -179,12 +179,16 @@ void grammar_entries_free(struct grammar_machine *m)
     forget(m);
 }
 
+/* Bits that are set: sums of neighbours, then of neighbouring sums (Warren, Hacker's Delight, 5-1). */
 static int32_t count(const uint64_t *bits, int32_t n_word)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < n_word; i++)
-        for (uint64_t w = bits[i]; w != 0; w &= w - 1)
-            n++;
+    for (int32_t i = 0; i < n_word; i++) {
+        uint64_t x = bits[i] - (bits[i] >> 1 & 0x5555555555555555u);
+        x = (x & 0x3333333333333333u) + (x >> 2 & 0x3333333333333333u);
+        x = (x + (x >> 4)) & 0x0f0f0f0f0f0f0f0fu;
+        n += (int32_t)(x * 0x0101010101010101u >> 56);
+    }
     return n;
 }
 
