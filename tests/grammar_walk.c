@@ -28,8 +28,8 @@ struct job {
     uint64_t seed;
     pith_grammar_params params;
     uint64_t *bits;
-    uint8_t *len;  /* [n_vocab] bytes of tokens, at most 255 */
-    char *first;   /* [n_vocab] first bytes */
+    uint8_t *len; /* [n_vocab] bytes of tokens, at most 255 */
+    char *first;  /* [n_vocab] first bytes */
     double seconds, worst;
     long n_token, n_first;
     double first_seconds;
@@ -120,8 +120,8 @@ static void walk(struct job *j, const pith_grammar *g, long limit)
             break;
         j->seconds += now_s() - start;
         ended = pith_token_is_end(j->model, id);
-        if (!ended && pith_token_bytes(j->model, id, false, text + len, sizeof(text) - len, &n) ==
-                          PITH_OK)
+        if (!ended &&
+            pith_token_bytes(j->model, id, false, text + len, sizeof(text) - len, &n) == PITH_OK)
             len += n;
     }
     if (err.message[0] != '\0')

@@ -69,7 +69,6 @@ struct walk {
     const struct grammar_program *p;
     const uint8_t *empty_rule; /* [n_rule] */
     uint8_t *node_state;       /* [n_node] */
-
 };
 
 /* Follows a rule's nodes without taking a byte; nodes are open while what they lead to is looked

@@ -35,13 +35,14 @@ struct grammar_expr {
     const bool *required;               /* LIST: [n] */
     const struct grammar_expr *between; /* LIST */
     const struct grammar_expr *more;    /* LIST: NULL: none */
-    int32_t min, max; /* REPEAT, LIST: of more; max -1: any number. LIST without more: min 1 asks for
+    int32_t min,
+        max; /* REPEAT, LIST: of more; max -1: any number. LIST without more: min 1 asks for
                          at least one part */
     uint32_t rule;
 };
 
 struct grammar_rule {
-    const char *name; /* terminated */
+    const char *name;                /* terminated */
     const struct grammar_expr *expr; /* NULL: not defined yet */
 };
 

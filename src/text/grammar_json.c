@@ -42,8 +42,8 @@ static grammar_expr *escaped_unit(struct schema_reader *r)
     struct grammar_tree *t = r->t;
     grammar_expr *any = hex(r, "0123456789abcdefABCDEF"), *d = hex(r, "dD");
     grammar_expr *two = grammar_repeat(t, any, 2, 2);
-    grammar_expr *plain = grammar_seq2(t, hex(r, "0123456789abcefABCEF"),
-                                       grammar_repeat(t, any, 3, 3));
+    grammar_expr *plain =
+        grammar_seq2(t, hex(r, "0123456789abcefABCEF"), grammar_repeat(t, any, 3, 3));
     grammar_expr *low = grammar_seq3(t, d, hex(r, "01234567"), two);
     grammar_expr *first = grammar_seq3(t, d, hex(r, "89abAB"), two);
     grammar_expr *second = grammar_seq3(t, d, hex(r, "cdefCDEF"), two);
@@ -54,8 +54,8 @@ static grammar_expr *escaped_unit(struct schema_reader *r)
 
 static grammar_expr *plain_char(struct schema_reader *r)
 {
-    static const struct grammar_range not[] = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}, {0x7f, 0x7f}};
-    return grammar_chars(r->t, not, PI_LEN(not), true);
+    static const struct grammar_range not [] = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}, {0x7f, 0x7f}};
+    return grammar_chars(r->t, not, PI_LEN(not ), true);
 }
 
 grammar_expr *schema_char(struct schema_reader *r)

@@ -129,8 +129,7 @@ static uint32_t push_frame(struct grammar_machine *m, uint32_t ret, uint32_t par
     if (*at == 0) {
         if (!reserve(m, (void **)&m->frame, m->n_frame, &m->cap_frame, sizeof(*m->frame)))
             return 0;
-        m->frame[m->n_frame] =
-            (struct grammar_frame){ret, parent, m->frame[parent].depth + 1};
+        m->frame[m->n_frame] = (struct grammar_frame){ret, parent, m->frame[parent].depth + 1};
         *at = m->n_frame++;
     }
     return *at;

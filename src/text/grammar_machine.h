@@ -74,7 +74,7 @@ struct grammar_machine {
     uint32_t n_frame, cap_frame;
     struct grammar_set *set; /* [n_set], owned */
     uint32_t n_set, cap_set;
-    uint32_t *next; /* [cap_set][n_class] sets, owned */
+    uint32_t *next;              /* [cap_set][n_class] sets, owned */
     struct grammar_entry *entry; /* [n_entry], owned */
     uint32_t n_entry, cap_entry;
     struct grammar_table frames, sets, joins, entries;
@@ -86,8 +86,8 @@ struct grammar_machine {
     struct grammar_table seen; /* of this closure */
     bool found_leaves;
 
-    uint32_t *path;    /* [2][max_depth + 1] sets along a token, and ends of nodes; owned */
-    uint64_t *scratch; /* [n_word] owned */
+    uint32_t *path;            /* [2][max_depth + 1] sets along a token, and ends of nodes; owned */
+    uint64_t *scratch;         /* [n_word] owned */
     struct grammar_exit *exit; /* [cap_exit], owned */
     uint32_t n_exit, cap_exit;
 };

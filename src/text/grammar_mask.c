@@ -12,7 +12,7 @@
 #include "text/grammar_machine.h"
 
 #define MASK_BYTES_MAX ((size_t)128 << 20) /* then all entries are forgotten */
-#define SAME_MAX 16 /* sets within one character */
+#define SAME_MAX 16                        /* sets within one character */
 
 static pith_status fail(struct grammar_machine *m, pith_status status)
 {

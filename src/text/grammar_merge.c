@@ -11,8 +11,7 @@
 
 /* ---- failures and places ---- */
 
-void schema_fail(struct schema_reader *r, pith_status status, const char *keyword,
-                 const char *what)
+void schema_fail(struct schema_reader *r, pith_status status, const char *keyword, const char *what)
 {
     jinja_fail(r->h, status, "schema: %s%s%s: %s", r->path, keyword[0] != '\0' ? "/" : "", keyword,
                what);
@@ -306,19 +305,17 @@ static const struct {
     const char *name;
     merge_fn *fn;
 } merges[] = {
-    {"minimum", greater},       {"maximum", less},
-    {"minLength", greater},     {"maxLength", less},
-    {"minItems", greater},      {"maxItems", less},
-    {"minProperties", greater}, {"maxProperties", less},
-    {"uniqueItems", either},    {"enum", in_both},
-    {"required", in_any},       {"anyOf", product},
+    {"minimum", greater},       {"maximum", less},       {"minLength", greater},
+    {"maxLength", less},        {"minItems", greater},   {"maxItems", less},
+    {"minProperties", greater}, {"maxProperties", less}, {"uniqueItems", either},
+    {"enum", in_both},          {"required", in_any},    {"anyOf", product},
 };
 
 /* What says nothing of a text. */
 static const char *const notes[] = {
-    "title",     "description", "default",    "examples",   "example",         "$comment",
-    "$schema",   "$id",         "id",         "deprecated", "readOnly",        "writeOnly",
-    "$defs",     "definitions", "$anchor",    "$vocabulary", "contentEncoding", "contentMediaType",
+    "title",   "description", "default", "examples",    "example",         "$comment",
+    "$schema", "$id",         "id",      "deprecated",  "readOnly",        "writeOnly",
+    "$defs",   "definitions", "$anchor", "$vocabulary", "contentEncoding", "contentMediaType",
 };
 
 static bool is_note(const struct jinja_str *name)
@@ -348,10 +345,9 @@ static void put_properties(struct schema_reader *r, struct jinja_value a, struct
     const struct jinja_value *rest = schema_get(r, b, "additionalProperties");
     for (size_t i = 0; mine != NULL && mine->kind == JINJA_DICT && i < mine->u.dict->n; i++) {
         struct jinja_pair p = mine->u.dict->pair[i];
-        const struct jinja_value *other =
-            theirs != NULL && theirs->kind == JINJA_DICT
-                ? jinja_dict_get(r->h, theirs->u.dict, p.key)
-                : NULL;
+        const struct jinja_value *other = theirs != NULL && theirs->kind == JINJA_DICT
+                                              ? jinja_dict_get(r->h, theirs->u.dict, p.key)
+                                              : NULL;
         other = other != NULL ? other : rest;
         if (jinja_dict_get(r->h, out.u.dict, p.key) == NULL)
             jinja_dict_set(r->h, out.u.dict, p.key,
@@ -402,8 +398,8 @@ bool schema_merge(struct schema_reader *r, struct jinja_value a, struct jinja_va
 {
     uint32_t types = schema_types(r, a) & schema_types(r, b);
     bool typed = schema_get(r, a, "type") != NULL || schema_get(r, b, "type") != NULL;
-    bool lists = (schema_get(r, a, "prefixItems") != NULL) !=
-                 (schema_get(r, b, "prefixItems") != NULL);
+    bool lists =
+        (schema_get(r, a, "prefixItems") != NULL) != (schema_get(r, b, "prefixItems") != NULL);
     if (lists && (schema_get(r, a, "items") != NULL || schema_get(r, b, "items") != NULL))
         schema_fail(r, PITH_UNSUPPORTED, "prefixItems", "it cannot be merged with items");
     if (!jinja_enter(r->h))
@@ -496,10 +492,12 @@ static bool objects_apart(struct schema_reader *r, struct jinja_value a, struct 
                   schema_get(r, b, "patternProperties") == NULL;
     for (size_t i = 0; list != NULL && jinja_is_list(*list) && i < list->u.list->n; i++) {
         struct jinja_value key = list->u.list->item[i], x, y;
-        const struct jinja_value *p =
-            in_a != NULL && in_a->kind == JINJA_DICT ? jinja_dict_get(r->h, in_a->u.dict, key) : NULL;
-        const struct jinja_value *q =
-            in_b != NULL && in_b->kind == JINJA_DICT ? jinja_dict_get(r->h, in_b->u.dict, key) : NULL;
+        const struct jinja_value *p = in_a != NULL && in_a->kind == JINJA_DICT
+                                          ? jinja_dict_get(r->h, in_a->u.dict, key)
+                                          : NULL;
+        const struct jinja_value *q = in_b != NULL && in_b->kind == JINJA_DICT
+                                          ? jinja_dict_get(r->h, in_b->u.dict, key)
+                                          : NULL;
         if (q == NULL && closed)
             return true;
         if (p == NULL || q == NULL || !requires(r, b, key))

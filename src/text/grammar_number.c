@@ -8,8 +8,8 @@
  */
 #include "text/grammar_schema.h"
 
-#define WHOLE_MAX 18    /* digits of integers: all of them fit in 64 bits */
-#define DIGITS_MAX 15   /* of a number with a fraction, all together */
+#define WHOLE_MAX 18  /* digits of integers: all of them fit in 64 bits */
+#define DIGITS_MAX 15 /* of a number with a fraction, all together */
 #define UNTIED_MAX 16
 
 /* A decimal without sign: digits in front of the point, without leading zeros but for "0", and

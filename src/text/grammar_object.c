@@ -64,8 +64,8 @@ static grammar_expr *other_keys(struct schema_reader *r, const struct jinja_str 
                                  other_keys(r, key + i, end - i, at + 1)));
     }
     /* Several keys can begin with wide bytes: one range for all. */
-    for (size_t k = n_seen; k > 1 && seen[k - 1].hi == GRAMMAR_CHAR_MAX &&
-                            seen[k - 2].hi == GRAMMAR_CHAR_MAX; k--)
+    for (size_t k = n_seen;
+         k > 1 && seen[k - 1].hi == GRAMMAR_CHAR_MAX && seen[k - 2].hi == GRAMMAR_CHAR_MAX; k--)
         n_seen = k - 1;
     grammar_expr *other = grammar_chars(t, seen, n_seen, true);
     grammar_add(t, &list, grammar_seq2(t, other, plain_chars(r)));
@@ -176,8 +176,8 @@ static grammar_expr *pattern_member(struct schema_reader *r, struct jinja_value 
     }
     struct jinja_pair p = patterns->u.dict->pair[0];
     size_t old = schema_enter(r, "patternProperties", p.key.u.s);
-    grammar_expr *key = schema_pattern(r, "", p.key.u.s->data, p.key.u.s->len,
-                                       (struct schema_lengths){0, -1});
+    grammar_expr *key =
+        schema_pattern(r, "", p.key.u.s->data, p.key.u.s->len, (struct schema_lengths){0, -1});
     grammar_expr *value = schema_expr(r, p.value);
     schema_leave(r, old);
     return member(r, schema_quoted(r, key), value);
@@ -196,8 +196,7 @@ static grammar_expr *other_member(struct schema_reader *r, struct jinja_value sc
     grammar_expr *key = NULL;
     if (names != NULL) {
         struct jinja_value string = jinja_dict_new(r->h), all;
-        jinja_dict_set(r->h, string.u.dict, jinja_text(r->h, "type"),
-                       jinja_int(SCHEMA_STRING));
+        jinja_dict_set(r->h, string.u.dict, jinja_text(r->h, "type"), jinja_int(SCHEMA_STRING));
         size_t old = schema_enter(r, "propertyNames", NULL);
         if (o->keys.n > 0)
             schema_fail(r, PITH_UNSUPPORTED, "", "it is not supported beside properties");
@@ -223,8 +222,8 @@ static bool count_members(struct schema_reader *r, struct jinja_value schema,
     int64_t most = schema_count(r, schema, "maxProperties", -1);
     *min = 0;
     *max = -1;
-    if (least > o->n_required && (least > o->n_required + 1 || o->n_required > 0 ||
-                                  (o->list.n > 0 && *more != NULL))) {
+    if (least > o->n_required &&
+        (least > o->n_required + 1 || o->n_required > 0 || (o->list.n > 0 && *more != NULL))) {
         if (*more == NULL && least > o->list.n)
             return false;
         schema_fail(r, PITH_UNSUPPORTED, "minProperties",
@@ -295,11 +294,9 @@ static void read_items(struct schema_reader *r, struct jinja_value schema, struc
         items = schema_get(r, schema, keyword);
     }
     size_t old = schema_enter(r, keyword, NULL);
-    bool closed = items == NULL && a->first.n > 0 && a->min <= a->first.n &&
-                  !r->params->open_objects;
-    a->rest = closed          ? grammar_never(r->t)
-              : items == NULL ? schema_any(r)
-                              : schema_expr(r, *items);
+    bool closed =
+        items == NULL && a->first.n > 0 && a->min <= a->first.n && !r->params->open_objects;
+    a->rest = closed ? grammar_never(r->t) : items == NULL ? schema_any(r) : schema_expr(r, *items);
     schema_leave(r, old);
 }
 

@@ -82,8 +82,8 @@ static grammar_expr *in_quotes(struct regex *x, const struct ranges *s, bool neg
                     grammar_add(t, &list, schema_key(x->r, &one));
                 }
             if (from < special[k].lo && plain.n < RANGES_MAX)
-                plain.r[plain.n++] = (struct grammar_range){
-                    from, hi < special[k].lo ? hi : special[k].lo - 1};
+                plain.r[plain.n++] =
+                    (struct grammar_range){from, hi < special[k].lo ? hi : special[k].lo - 1};
             if (from <= special[k].hi)
                 from = special[k].hi + 1;
             if (from > hi)
@@ -310,7 +310,8 @@ static struct schema_lengths total(const struct pieces *s)
 {
     struct schema_lengths len = {0, 0};
     for (size_t i = 0; i < s->n; i++)
-        len = (struct schema_lengths){plus(len.min, s->p[i].len.min), plus(len.max, s->p[i].len.max)};
+        len =
+            (struct schema_lengths){plus(len.min, s->p[i].len.min), plus(len.max, s->p[i].len.max)};
     return len;
 }
 
@@ -347,8 +348,9 @@ static void fit(struct regex *x, struct pieces *s)
     max = pi_min(max, GRAMMAR_REPEAT_MAX);
     if (min > GRAMMAR_REPEAT_MAX)
         refuse(x, "a string of more than 65536 characters is not supported");
-    p->e = x->want.max >= 0 && max < min ? grammar_never(x->t)
-                                         : grammar_repeat(x->t, p->unit, (int32_t)min, (int32_t)max);
+    p->e = x->want.max >= 0 && max < min
+               ? grammar_never(x->t)
+               : grammar_repeat(x->t, p->unit, (int32_t)min, (int32_t)max);
 }
 
 static struct piece any_chars(struct regex *x)

@@ -14,10 +14,22 @@
 
 /* What changes which texts are allowed, and is not understood. */
 static const char *const refused[] = {
-    "not",           "if",              "then",         "else",
-    "contains",      "minContains",     "maxContains",  "dependencies",
-    "$dynamicRef",   "$recursiveRef",   "extends",      "disallow",
-    "dependentRequired", "dependentSchemas", "unevaluatedProperties", "unevaluatedItems",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "minContains",
+    "maxContains",
+    "dependencies",
+    "$dynamicRef",
+    "$recursiveRef",
+    "extends",
+    "disallow",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedProperties",
+    "unevaluatedItems",
 };
 
 static void check_keywords(struct schema_reader *r, struct jinja_value schema)
@@ -146,21 +158,19 @@ static grammar_expr *free_number(struct schema_reader *r, bool integer)
     static const struct grammar_range es[] = {{'e', 'e'}, {'E', 'E'}},
                                       signs[] = {{'+', '+'}, {'-', '-'}};
     grammar_expr *d = grammar_chars(t, &digits, 1, false);
-    grammar_expr *whole =
-        grammar_alt2(t, grammar_text(t, "0"),
-                     grammar_seq2(t, grammar_chars(t, &leading, 1, false),
-                                  grammar_repeat(t, d, 0, integer ? 17 : 15)));
+    grammar_expr *whole = grammar_alt2(t, grammar_text(t, "0"),
+                                       grammar_seq2(t, grammar_chars(t, &leading, 1, false),
+                                                    grammar_repeat(t, d, 0, integer ? 17 : 15)));
     grammar_expr *minus = grammar_repeat(t, grammar_text(t, "-"), 0, 1);
     if (integer)
         return grammar_seq2(t, minus, whole);
     grammar_expr *part = grammar_seq2(t, grammar_text(t, "."), grammar_repeat(t, d, 1, 16));
-    grammar_expr *power =
-        grammar_seq3(t, grammar_chars(t, es, 2, false),
-                     grammar_repeat(t, grammar_chars(t, signs, 2, false), 0, 1),
-                     grammar_repeat(t, d, 1, 2));
-    return grammar_seq3(t, minus, whole,
-                        grammar_seq2(t, grammar_repeat(t, part, 0, 1),
-                                     grammar_repeat(t, power, 0, 1)));
+    grammar_expr *power = grammar_seq3(t, grammar_chars(t, es, 2, false),
+                                       grammar_repeat(t, grammar_chars(t, signs, 2, false), 0, 1),
+                                       grammar_repeat(t, d, 1, 2));
+    return grammar_seq3(
+        t, minus, whole,
+        grammar_seq2(t, grammar_repeat(t, part, 0, 1), grammar_repeat(t, power, 0, 1)));
 }
 
 static grammar_expr *make_number(struct schema_reader *r)
@@ -211,8 +221,8 @@ grammar_expr *schema_string(struct schema_reader *r, struct jinja_value schema)
     if (jinja_failed(r->h))
         return grammar_never(r->t);
     if (pattern != NULL)
-        return schema_quoted(r, schema_pattern(r, "pattern", pattern->u.s->data,
-                                               pattern->u.s->len, want));
+        return schema_quoted(
+            r, schema_pattern(r, "pattern", pattern->u.s->data, pattern->u.s->len, want));
     if (known != NULL && known[0] != '\0')
         return schema_quoted(r, schema_pattern(r, "format", known, strlen(known), want));
     if (want.min == 0 && want.max < 0)
@@ -220,8 +230,7 @@ grammar_expr *schema_string(struct schema_reader *r, struct jinja_value schema)
     if (want.min > GRAMMAR_REPEAT_MAX)
         schema_fail(r, PITH_UNSUPPORTED, "minLength", "it is above the limit of 65536");
     int64_t max = pi_min(want.max, GRAMMAR_REPEAT_MAX);
-    return schema_quoted(
-        r, grammar_repeat(r->t, schema_char(r), (int32_t)want.min, (int32_t)max));
+    return schema_quoted(r, grammar_repeat(r->t, schema_char(r), (int32_t)want.min, (int32_t)max));
 }
 
 /* ---- enum ---- */
@@ -297,7 +306,7 @@ static grammar_expr *choice_expr(struct schema_reader *r, struct jinja_value sch
             if (schema_merge(r, base, one, &all))
                 grammar_add(r->t, &parts,
                             schema_is_bare(r, base, "") ? schema_expr(r, list.u.list->item[i])
-                                                : schema_expr(r, all));
+                                                        : schema_expr(r, all));
         }
         schema_leave(r, old);
     }

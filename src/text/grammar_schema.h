@@ -32,7 +32,7 @@ struct schema_reader {
     size_t path_len;
     struct schema_ref *ref; /* [n_ref] rules of what $ref points to */
     size_t n_ref, cap_ref;
-    grammar_expr *space; /* between JSON's parts */
+    grammar_expr *space;                                  /* between JSON's parts */
     uint32_t any, object, array, string, number, integer; /* rules; UINT32_MAX: not made yet */
 };
 

@@ -65,8 +65,7 @@ static size_t add_token(struct vocab_tree *t, int32_t id, const char *bytes, uin
             t->plain[n * t->n_word + id / 64] |= UINT64_C(1) << (id % 64);
         return 1;
     }
-    out[1] = (struct entry){bytes + n_byte, len - (uint32_t)n_byte, id,
-                            VOCAB_TREE_BEHIND + n_char};
+    out[1] = (struct entry){bytes + n_byte, len - (uint32_t)n_byte, id, VOCAB_TREE_BEHIND + n_char};
     return 2;
 }
 

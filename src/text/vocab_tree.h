@@ -15,9 +15,9 @@
 #define VOCAB_TREE_PLAIN_MAX 32 /* plain characters that are counted */
 
 enum {
-    VOCAB_TREE_PLAIN, /* tokens of at most 32 characters, all plain */
-    VOCAB_TREE_MIXED, /* at most 32 plain characters and then others */
-    VOCAB_TREE_LONG,  /* more than 32 plain characters, whatever follows */
+    VOCAB_TREE_PLAIN,  /* tokens of at most 32 characters, all plain */
+    VOCAB_TREE_MIXED,  /* at most 32 plain characters and then others */
+    VOCAB_TREE_LONG,   /* more than 32 plain characters, whatever follows */
     VOCAB_TREE_BEHIND, /* part BEHIND + n: what MIXED tokens have behind n plain characters */
     VOCAB_TREE_PARTS = VOCAB_TREE_BEHIND + VOCAB_TREE_PLAIN_MAX + 1,
 };
@@ -27,15 +27,15 @@ struct vocab_tree_part {
 };
 
 struct vocab_tree {
-    int32_t n_token;     /* ids are below; bit sets have n_word words */
+    int32_t n_token; /* ids are below; bit sets have n_word words */
     int32_t n_word;
     uint32_t n_node;
-    uint32_t max_depth;  /* bytes of the longest token */
-    uint8_t *byte;       /* [n_node] */
-    uint32_t *end;       /* [n_node] */
-    uint32_t *first;     /* [n_node + 1]: token[first[i]] up to first[i + 1] end at node i */
-    int32_t *token;      /* ids; those of MIXED stand there twice */
-    uint64_t *plain;     /* [PLAIN_MAX + 1][n_word] PLAIN tokens of at most so many characters */
+    uint32_t max_depth; /* bytes of the longest token */
+    uint8_t *byte;      /* [n_node] */
+    uint32_t *end;      /* [n_node] */
+    uint32_t *first;    /* [n_node + 1]: token[first[i]] up to first[i + 1] end at node i */
+    int32_t *token;     /* ids; those of MIXED stand there twice */
+    uint64_t *plain;    /* [PLAIN_MAX + 1][n_word] PLAIN tokens of at most so many characters */
     struct vocab_tree_part part[VOCAB_TREE_PARTS];
 };
 
