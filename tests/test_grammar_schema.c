@@ -203,7 +203,7 @@ static void test_space(void **state)
     (void)state;
     ALLOWS(s, "[ 1,\n\n\t2 ]", "[\n                    1]");
     FORBIDS(s, " []", "[   ", "[1 ,", "[1,  ", "[\n\n\n\n\n");
-    memset(wide + 2, ' ', 21);
+    memset(wide + 2, ' ', 42);
     FORBIDS(s, wide);
     rig_expect(s, &compact, 0, (const char *const[]){"[ ", "[1, ", NULL});
     rig_expect(s, &compact, 2, (const char *const[]){"[1,{\"a\":2}]", NULL});

@@ -28,12 +28,17 @@ static bool node_ends(const struct grammar_program *p, uint32_t i, const uint8_t
     }
 }
 
-/* Least fixed point. Nodes come behind what follows them but for loops, so a few rounds do. */
-static void find_ends(const struct grammar_program *p, uint8_t *ends, uint8_t *rule, bool empty)
+/* Least fixed point. Nodes come behind what follows them but for loops, so a few rounds do, unless
+   rules call each other in long chains: rounds are counted as the heap's steps. */
+static pith_status find_ends(struct grammar_tree *t, const struct grammar_program *p, uint8_t *ends,
+                             uint8_t *rule, bool empty, pith_error *err)
 {
     bool changed = true;
     while (changed) {
         changed = false;
+        if (!jinja_charge(&t->heap, 1 + (p->n_node + p->n_rule) / 16))
+            return pi_fail(err, PITH_UNSUPPORTED, "the grammar's %u rules take too long to check",
+                           p->n_rule);
         for (uint32_t i = 0; i < p->n_node; i++)
             if (!ends[i] && node_ends(p, i, ends, rule, empty))
                 ends[i] = changed = true;
@@ -41,6 +46,7 @@ static void find_ends(const struct grammar_program *p, uint8_t *ends, uint8_t *r
             if (!rule[r] && ends[p->start[r]])
                 rule[r] = changed = true;
     }
+    return PITH_OK;
 }
 
 /* A node that cannot end is replaced by one without edges, and so are edges to one. */
@@ -182,16 +188,16 @@ static void find_classes(struct grammar_program *p)
 
 /* ---- all of it ---- */
 
-static pith_status check_with(const struct grammar_tree *t, struct grammar_program *p,
-                              uint8_t *node, uint8_t *rule, pith_error *err)
+static pith_status check_with(struct grammar_tree *t, struct grammar_program *p, uint8_t *node,
+                              uint8_t *rule, pith_error *err)
 {
     if (node == NULL || rule == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory to check a grammar of %u nodes", p->n_node);
-    find_ends(p, node, rule, true);
+    PI_TRY(find_ends(t, p, node, rule, true, err));
     PI_TRY(check_recursion(t, p, rule, err));
     memset(node, 0, p->n_node);
     memset(rule, 0, p->n_rule);
-    find_ends(p, node, rule, false);
+    PI_TRY(find_ends(t, p, node, rule, false, err));
     if (!rule[p->root])
         return pi_fail(err, PITH_INVALID, "rule %s: no text that it allows ever ends",
                        t->rule[p->root].name);
@@ -200,8 +206,7 @@ static pith_status check_with(const struct grammar_tree *t, struct grammar_progr
     return PITH_OK;
 }
 
-pith_status grammar_check(const struct grammar_tree *tree, struct grammar_program *p,
-                          pith_error *err)
+pith_status grammar_check(struct grammar_tree *tree, struct grammar_program *p, pith_error *err)
 {
     uint8_t *node = pi_mem_alloc_n(PI_MEM_OTHER, p->n_node, 1);
     uint8_t *rule = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p->n_rule + 1, 1);

@@ -43,7 +43,6 @@ pith_status grammar_compile(struct grammar_tree *tree, struct grammar_program *o
 void grammar_program_free(struct grammar_program *p);
 
 /* The second part of it (grammar_check.c): left recursion, dead ends, byte classes. */
-pith_status grammar_check(const struct grammar_tree *tree, struct grammar_program *p,
-                          pith_error *err);
+pith_status grammar_check(struct grammar_tree *tree, struct grammar_program *p, pith_error *err);
 
 #endif
