@@ -95,6 +95,18 @@ const struct option sample_option_table[] = {
 };
 #undef AT
 
+#define AT(member) .offset = offsetof(struct grammar_options, member)
+const struct option grammar_option_table[] = {
+    {"--grammar", NULL, "TEXT", OPTION_TEXT, AT(text), .absent = "none",
+     .help = "answers follow this grammar (GBNF)"},
+    {"--grammar-file", NULL, "FILE", OPTION_TEXT, AT(file), .absent = "none",
+     .help = "the same, read from a file"},
+    {"--json-schema", "-j", "JSON", OPTION_TEXT, AT(schema), .absent = "none",
+     .help = "answers are JSON that this schema allows; @FILE reads it from a file"},
+    {0},
+};
+#undef AT
+
 #define AT(member) .offset = offsetof(struct prompt_options, member)
 const struct option prompt_option_table[] = {
     {"--prompt", "-p", "TEXT", OPTION_TEXT, AT(text), .absent = "standard input",
@@ -168,6 +180,29 @@ pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias
     p.n_bias = o->bias.n;
     p.seed = o->seed >= 0 ? (uint64_t)o->seed : (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid();
     return p;
+}
+
+pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *model)
+{
+    pith_grammar *grammar = NULL;
+    pith_error err;
+    struct cli_text file = {0};
+    const char *text = o->schema != NULL ? o->schema : o->text;
+    if ((o->text != NULL) + (o->file != NULL) + (o->schema != NULL) > 1)
+        cli_fail_usage("--grammar, --grammar-file and --json-schema: only one of them can hold");
+    if (text == NULL && o->file == NULL)
+        return NULL;
+    if (o->file != NULL || (o->schema != NULL && text[0] == '@')) {
+        file = cli_read_file(o->file != NULL ? o->file : text + 1);
+        text = file.data;
+    }
+    size_t len = file.data != NULL ? file.len : strlen(text);
+    cli_check(o->schema != NULL
+                  ? pith_grammar_create_json_schema(model, text, len, NULL, &grammar, &err)
+                  : pith_grammar_create_gbnf(model, text, len, NULL, &grammar, &err),
+              &err);
+    free(file.data);
+    return grammar;
 }
 
 pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o)

@@ -364,6 +364,30 @@ def answers():
             x["text"].replace("get_weather", "f").encode() for i, x in enumerate(lines)}
 
 
+def grammars():
+    return {name: text.encode() for name, text in {
+        "json": "root ::= v\nv ::= o | a | s | n | \"true\"\no ::= \"{\" (s \":\" v (\",\" s \":\" v)*)? "
+                "\"}\"\na ::= \"[\" (v (\",\" v)*)? \"]\"\ns ::= \"\\\"\" [^\"\\\\\\x7F\\x00-\\x1F]* "
+                "\"\\\"\"\nn ::= \"-\"? [0-9]{1,3}\n",
+        "chars": "root ::= [\u00e0-\u07ff\\U00010000-\\U0001ffff]+ . [^a-z] # all\n | \"x\"{2,5}",
+        "deep": "root ::= ((\"a\" | ) (\"b\" root \"c\")?)*", "left": "root ::= root \"a\" | \"b\""}.items()}
+
+
+def schemas():
+    p = {"a": {"type": "string", "minLength": 1, "maxLength": 9, "pattern": "^[a-c]+$"},
+         "b": {"type": "number", "minimum": -1.5, "exclusiveMaximum": 22.25},
+         "c": {"type": ["array", "null"], "prefixItems": [{"const": 1}], "items": {"$ref": "#/$defs/x"},
+               "minItems": 1, "maxItems": 4}}
+    return {name: json.dumps(s).encode() for name, s in {
+        "object": {"type": "object", "properties": p, "required": ["a", "z"],
+                   "additionalProperties": {"type": "integer", "minimum": 3},
+                   "$defs": {"x": {"anyOf": [{"$ref": "#"}, {"enum": [1, "q", None, [{}]]}]}}},
+        "choice": {"allOf": [{"oneOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
+                             {"type": ["string", "null", "integer"]}]},
+        "map": {"patternProperties": {"^x-": {}}, "minProperties": 1, "maxProperties": 3},
+        "any": {}, "no": {"not": {}}}.items()}
+
+
 def main():
     files = models()
     seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
@@ -372,6 +396,7 @@ def main():
              "fuzz_projection": projections(), "fuzz_recall": tiers(),
              "fuzz_batch": requests(), "fuzz_request": bodies(), "fuzz_jinja": jinja(),
              "fuzz_tools": answers(),
+             "fuzz_gbnf": grammars(), "fuzz_schema": schemas(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)

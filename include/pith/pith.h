@@ -506,7 +506,9 @@ typedef struct pith_sample_params {
     uint64_t seed;               /* default 0; the same seed gives the same tokens */
     const pith_logit_bias *bias; /* [n_bias] added to logits, copied; -INFINITY bans a token */
     int32_t n_bias;
-    uint32_t reserved[8];
+    const struct pith_grammar *grammar; /* NULL (default): none; else it must outlive the sampler
+                                           (grammar.h). Tokens that it forbids are never chosen */
+    uint32_t reserved[6];
 } pith_sample_params;
 
 PITH_API void pith_sample_params_default(pith_sample_params *out);
@@ -516,10 +518,11 @@ PITH_API pith_status pith_sampler_create(const pith_sample_params *params, int32
                                          pith_sampler **out, pith_error *err);
 PITH_API void pith_sampler_free(pith_sampler *sampler);
 
-/* Chooses a token from logits [n_vocab]; ties go to the lower id. */
+/* Chooses a token from logits [n_vocab]; ties go to the lower id. -1: the grammar allows none. */
 PITH_API int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits);
 
-/* Tells the sampler of a token that was taken, prompt or generated, for the penalties. */
+/* Tells the sampler of a token that was taken, prompt or generated, for the penalties. What comes
+   behind the first call of pith_sampler_sample is the answer, which the grammar follows. */
 PITH_API void pith_sampler_accept(pith_sampler *sampler, int32_t token);
 
 /* ---- generation --------------------------------------------------------------------------- */
