@@ -21,6 +21,7 @@ void serve_request_free(struct serve_request *r)
     if (r == NULL)
         return;
     pith_prompt_free(r->rendered);
+    pith_grammar_free(r->grammar);
     json_decref(r->chat);
     json_decref(r->body);
     json_decref(r->json);

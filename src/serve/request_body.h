@@ -7,7 +7,9 @@
 
 #include <jansson.h>
 
+#include "pith/grammar.h"
 #include "serve/request.h"
+#include "serve/tools.h"
 
 #define SERVE_INVALID "invalid_request_error"
 
@@ -45,8 +47,11 @@ struct serve_request {
     bool keeps_reasoning; /* reasoning_format none: thoughts stay in the content */
     const json_t *tools;  /* of chat, OpenAI's form; NULL: none may be called */
     enum serve_choice tool_choice;
-    const char *tool_name; /* with REQUIRED: the one; NULL: any */
-    bool one_call;         /* parallel_tool_calls: false */
+    const char *tool_name;          /* with REQUIRED: the one; NULL: any */
+    bool one_call;                  /* parallel_tool_calls: false */
+    struct serve_tools_style style; /* of messages */
+    pith_grammar *grammar;          /* owned: what the answer must look like; NULL: anything */
+    const char *formed;             /* the field that said so; NULL: none */
 };
 
 struct serve_reader {
@@ -107,7 +112,12 @@ json_t *request_from_responses(struct serve_reader *rd, const json_t *body);
 /* Tokens behind those that a prompt has. */
 void request_tokenize(struct serve_reader *rd, struct serve_prompt *p, const char *text, size_t len,
                       uint32_t flags);
-void request_make_chat(struct serve_reader *rd); /* the prompt of messages */
+void request_find_style(struct serve_reader *rd); /* request_style.c: with a model */
+void request_make_chat(struct serve_reader *rd);  /* the prompt of messages */
+/* request_grammar.c. INVALID, UNSUPPORTED, NOMEM. */
+pith_status request_call_grammar(const pith_model *model, const struct serve_tools_style *style,
+                                 const struct serve_tools_grammar_options *options,
+                                 pith_grammar **out, pith_error *err);
 
 /* ---- reply.c ---- */
 

@@ -341,6 +341,9 @@ void request_make_chat(struct serve_reader *rd)
     r->n_prompt = 1;
     if (rd->setup->model == NULL || r->prompt == NULL)
         return;
+    request_find_style(rd);
+    if (request_is_bad(rd))
+        return;
     pith_status status = render(rd, &err);
     if (status == PITH_INVALID && arguments_to_text(rd))
         status = render(rd, &err);
