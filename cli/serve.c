@@ -170,10 +170,29 @@ static void defaults(void *options)
 
 /* ---- from options to a server ---- */
 
+/* What the server borrows until it ends. */
+struct owned {
+    void *at[OPTION_TEXTS_MAX + 8];
+    int n;
+};
+
+static char *own(struct owned *owned, char *text)
+{
+    if (text == NULL)
+        cli_fail("no memory for the options");
+    owned->at[owned->n++] = text;
+    return text;
+}
+
+static void owned_free(struct owned *owned)
+{
+    while (owned->n > 0)
+        free(owned->at[--owned->n]);
+}
+
 struct keys {
     const char *key[KEYS_MAX];
     int32_t n;
-    struct cli_text text; /* that they stand in */
 };
 
 static void add_key(struct keys *keys, const char *key)
@@ -194,32 +213,25 @@ static void add_keys(struct keys *keys, char *text, const char *between)
         add_key(keys, key);
 }
 
-/* The texts of --api-key are copied for good: there are few. */
-static void read_keys(struct keys *keys, const struct listen_options *o)
+static void read_keys(struct keys *keys, const struct listen_options *o, struct owned *owned)
 {
-    for (int32_t i = 0; i < o->keys.n; i++) {
-        char *copy = strdup(o->keys.text[i]);
-        if (copy == NULL)
-            cli_fail("no memory for --api-key");
-        add_keys(keys, copy, ",");
-    }
-    if (o->key_file != NULL) {
-        keys->text = cli_read_file(o->key_file);
-        add_keys(keys, keys->text.data, "\r\n");
-    }
+    for (int32_t i = 0; i < o->keys.n; i++)
+        add_keys(keys, own(owned, strdup(o->keys.text[i])), ",");
+    if (o->key_file != NULL)
+        add_keys(keys, own(owned, cli_read_file(o->key_file).data), "\r\n");
     if (keys->n == 0 && (o->keys.n > 0 || o->key_file != NULL))
         cli_fail_usage("--api-key: there is no key in it");
 }
 
 /* "chatml" is a name, "{{ ... }}" a template. */
 static void read_template(struct serve_options *o, const pith_model *model,
-                          struct server_config *config)
+                          struct server_config *config, struct owned *owned)
 {
     const struct template_options *t = &o->chat;
     if (t->name != NULL && t->file != NULL)
         cli_fail_usage("--chat-template and --chat-template-file (%s): give one", t->file);
     if (t->file != NULL)
-        config->template_text = cli_read_file(t->file).data;
+        config->template_text = own(owned, cli_read_file(t->file).data);
     else if (t->name != NULL && strchr(t->name, '{') != NULL)
         config->template_text = t->name;
     else if (t->name != NULL) {
@@ -240,14 +252,15 @@ static void check_folder(const char *folder)
         cli_fail_usage("--slot-save-path: \"%s\" is no folder", folder);
 }
 
-static void read_tls(const struct listen_options *o, struct server_config *config)
+static void read_tls(const struct listen_options *o, struct server_config *config,
+                     struct owned *owned)
 {
     if ((o->tls_key == NULL) != (o->tls_cert == NULL))
         cli_fail_usage("--ssl-key-file and --ssl-cert-file go together: give both");
     if (o->tls_key == NULL)
         return;
-    config->tls_key = cli_read_file(o->tls_key).data;
-    config->tls_cert = cli_read_file(o->tls_cert).data;
+    config->tls_key = own(owned, cli_read_file(o->tls_key).data);
+    config->tls_cert = own(owned, cli_read_file(o->tls_cert).data);
 }
 
 /* Tokens that one request may have at most: what all of the KV memory holds of one sequence. */
@@ -354,60 +367,75 @@ static void start_session(struct session *s, struct serve_options *o)
     s->seq = NULL;
 }
 
-static int run(void *options)
+/* Where SIGINT and SIGTERM are waited for: blocked before there are threads, which inherit that. */
+static void block_signals(sigset_t *set)
 {
-    struct serve_options *o = options;
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+    sigprocmask(SIG_BLOCK, set, NULL);
+}
+
+/* What the options come to; *bias is the caller's to free, when the server has ended. */
+static struct server_config make_config(struct serve_options *o, const struct session *s,
+                                        struct owned *owned, pith_logit_bias **bias)
+{
     const struct listen_options *l = &o->listen;
-    struct session s = {0};
-    struct keys keys = {0};
-    struct server *server = NULL;
-    pith_logit_bias *bias;
-    pith_error err;
-    sigset_t set;
-    (void)engine_params(&o->model, &o->memory); /* complains before the model is read */
-    check_folder(o->chat.slot_folder);
-    read_keys(&keys, l);
-    if (o->model.path == NULL)
-        o->model.path = cli_find_shipped(MODEL_FILE);
-    /* Blocked before there are threads, which inherit that: signals are waited for. */
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    start_session(&s, o);
     struct server_config config = {
-        .model = s.model,
-        .engine = s.engine,
+        .model = s->model,
+        .engine = s->engine,
         .model_path = o->model.path,
         .alias = l->alias,
         .host = l->host,
         .port = l->port,
-        .keys = keys.key,
-        .n_key = keys.n,
-        .policy = {s.keep, s.read, s.recall, s.share},
+        .policy = {s->keep, s->read, s->recall, s->share},
         .slot_folder = o->chat.slot_folder,
         .schedule = schedule_params(&o->work),
         .random_seed = o->sample.seed < 0,
-        .n_ctx = most_tokens(&s),
+        .n_ctx = most_tokens(s),
         .timeout_s = l->timeout_s,
         .body_max = l->body_max,
         .stream_max = l->stream_max,
         .n_connection = l->n_connection,
         .log = l->log,
     };
-    read_template(o, s.model, &config);
-    read_tls(l, &config);
+    read_template(o, s->model, &config, owned);
+    read_tls(l, &config, owned);
     pith_generate_params_default(&config.generate);
     config.generate.n_predict = o->work.n_predict;
-    config.generate.sample = sample_params(&o->sample, &bias);
+    config.generate.sample = sample_params(&o->sample, bias);
+    return config;
+}
+
+static int run(void *options)
+{
+    struct serve_options *o = options;
+    struct session s = {0};
+    struct keys keys = {0};
+    struct owned owned = {0};
+    struct server *server = NULL;
+    pith_logit_bias *bias;
+    pith_error err;
+    sigset_t set;
+    (void)engine_params(&o->model, &o->memory); /* complains before the model is read */
+    check_folder(o->chat.slot_folder);
+    read_keys(&keys, &o->listen, &owned);
+    if (o->model.path == NULL)
+        o->model.path = own(&owned, cli_find_shipped(MODEL_FILE));
+    block_signals(&set);
+    start_session(&s, o);
+    struct server_config config = make_config(o, &s, &owned, &bias);
+    config.keys = keys.key;
+    config.n_key = keys.n;
     cli_check(server_start(&config, &server, &err), &err);
     warn_open(&config);
     say_start(&s, &config, server_port(server));
     wait_signal(&set, -1.0);
-    drain(server, &set, l->drain_s);
+    drain(server, &set, o->listen.drain_s);
     server_stop(server);
     session_free(&s);
     free(bias);
+    owned_free(&owned);
     return EXIT_SUCCESS;
 }
 

@@ -46,7 +46,8 @@ struct exchange {
     int32_t query_answer;              /* 0: none */
     int32_t retry_after;               /* seconds; 0: the header is left out */
     double start;
-    bool counts; /* a drain waits for it */
+    bool dispatched; /* the HTTP thread's: it is another thread's now, or answered */
+    bool counts;     /* a drain waits for it */
 
     pthread_mutex_t lock; /* of what follows */
     int refs;

@@ -204,6 +204,7 @@ static void end_work(struct exchange *ex)
 static void dispatch(struct exchange *ex)
 {
     struct server *s = ex->server;
+    ex->dispatched = true;
     link_whole(s, ex->link);
     if (ex->fault.code == 0 && ex->route->answer == answer_request)
         check_room(ex); /* bodies take their time */
@@ -287,7 +288,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
     }
     if (strcmp(method, "OPTIONS") == 0)
         return respond_options(ex);
-    if (ex->task == NULL && ex->code == 0)
+    if (!ex->dispatched)
         dispatch(ex);
     return respond_or_wait(ex);
 }
