@@ -137,8 +137,8 @@ static void test_bad_requests(void **state)
          "tools[0].type: is missing"},
         {"/v1/chat/completions",
          "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"response_format\":{\"type\":"
-         "\"json_object\"}}",
-         400, "response_format.type: \"json_object\" is not \"text\""},
+         "\"xml\"}}",
+         400, "response_format.type: \"xml\" is not one of text, json_object and json_schema"},
         /* and what only a model and its memory show */
         {"/v1/completions", "{\"prompt\":[1,99999]}", 400, NULL},
         {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"99999\":1}}", 400, NULL},

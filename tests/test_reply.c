@@ -322,6 +322,95 @@ static void test_responses(void **state)
     end(&run);
 }
 
+/* ---- calls and thoughts ---- */
+
+#define CALL                                                                                       \
+    "<think>hm</think><tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>"
+#define ARGS "{\"a\": 1}"
+
+/* An answer that thinks and calls, in pieces of n bytes. */
+static const char *call(struct run *run, enum serve_api api, const char *body, size_t n)
+{
+    char piece[sizeof(CALL)];
+    start(run, api, body);
+    for (size_t at = 0; at < sizeof(CALL) - 1; at += n) {
+        snprintf(piece, sizeof(piece), "%.*s", (int)n, CALL + at);
+        say(run, 0, 0, 5, piece);
+    }
+    finish(run, 0, 0, PITH_STOP_END);
+    assert_true(serve_bytes_add(&run->out, "", 1));
+    return run->out.data;
+}
+
+static void test_calls(void **state)
+{
+    (void)state;
+    static const struct {
+        enum serve_api api;
+        const char *body; /* without the brace that ends it */
+        const char *whole[4], *events[6];
+    } cases[] = {
+        {SERVE_CHAT,
+         "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\"}}]",
+         {"\"content\":null,\"reasoning_content\":\"hm\",\"tool_calls\":[{\"id\":\"",
+          "\"function\":{\"name\":\"add\",\"arguments\":\"{\\\"a\\\": 1}\"}}]",
+          "\"finish_reason\":\"tool_calls\""},
+         {"{\"reasoning_content\":\"h", "{\"tool_calls\":[{\"index\":0,\"id\":\"",
+          "\"function\":{\"name\":\"add\",\"arguments\":\"\"}}]}",
+          "\"delta\":{},\"logprobs\":null,\"finish_reason\":\"tool_calls\""}},
+        {SERVE_MESSAGES,
+         "{\"max_tokens\":9," HI ",\"tools\":[{\"name\":\"add\",\"input_schema\":{}}]",
+         {"{\"type\":\"thinking\",\"thinking\":\"hm\",\"signature\":\"\"}",
+          "\"name\":\"add\",\"input\":{\"a\":1}}", "\"stop_reason\":\"tool_use\""},
+         {"\"content_block\":{\"type\":\"thinking\"",
+          "{\"type\":\"thinking_delta\",\"thinking\":\"h",
+          "\"index\":1,\"content_block\":{\"type\":\"tool_use\",\"id\":\"",
+          "{\"type\":\"input_json_delta\",\"partial_json\":\"", "\"stop_reason\":\"tool_use\""}},
+        {SERVE_RESPONSES,
+         "{\"input\":\"Hi\",\"tools\":[{\"type\":\"function\",\"name\":\"add\"}]",
+         {"\"type\":\"reasoning\"", "{\"type\":\"reasoning_text\",\"text\":\"hm\"}",
+          "\"name\":\"add\",\"arguments\":\"{\\\"a\\\": 1}\"}"},
+         {"event: response.reasoning_text.delta", "event: response.reasoning_text.done",
+          "event: response.function_call_arguments.delta",
+          "event: response.function_call_arguments.done", "event: response.completed"}},
+    };
+    char body[256];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (size_t n = 1; n < 8; n += 3) {
+            struct run run;
+            snprintf(body, sizeof(body), "%s}", cases[i].body);
+            const char *text = call(&run, cases[i].api, body, n);
+            for (size_t k = 0; k < 4 && cases[i].whole[k] != NULL; k++)
+                if (strstr(text, cases[i].whole[k]) == NULL)
+                    fail_msg("%s is not in %s", cases[i].whole[k], text);
+            end(&run);
+            snprintf(body, sizeof(body), "%s,\"stream\":true}", cases[i].body);
+            text = call(&run, cases[i].api, body, n);
+            for (size_t k = 0; k < 6 && cases[i].events[k] != NULL; k++)
+                if (strstr(text, cases[i].events[k]) == NULL)
+                    fail_msg("%s is not in %s", cases[i].events[k], text);
+            if (cases[i].api == SERVE_CHAT)
+                expect_text(text, "arguments", ARGS);
+            if (cases[i].api == SERVE_MESSAGES)
+                expect_text(text, "partial_json", ARGS);
+            end(&run);
+        }
+}
+
+/* Without tools the same text is no call. */
+static void test_no_calls(void **state)
+{
+    (void)state;
+    struct run run;
+    const char *text = call(&run, SERVE_CHAT, "{" HI "}", 3);
+    assert_non_null(strstr(text, "\"content\":\"<tool_call>"));
+    assert_non_null(strstr(text, "\"finish_reason\":\"stop\""));
+    end(&run);
+    text = call(&run, SERVE_CHAT, "{" HI ",\"reasoning_format\":\"none\"}", 3);
+    assert_non_null(strstr(text, "\"content\":\"<think>hm</think>"));
+    end(&run);
+}
+
 /* ---- ends ---- */
 
 /* Which stop string it was, of several. */
@@ -477,6 +566,8 @@ int main(void)
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_responses),
         cmocka_unit_test(test_stop_word),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_no_calls),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_echo),
         cmocka_unit_test(test_stream_logprobs),

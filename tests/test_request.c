@@ -14,8 +14,9 @@
 #define MESSAGES "\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]"
 #define TOOL "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"parameters\":{}}}]"
 
-/* A template that shows everything that it is given. */
+/* A template that shows everything that it is given, and whose calls are Hermes'. */
 static const char shows[] =
+    "{%- if false %}<tool_call>\n{\"name\": x, \"arguments\": y}\n</tool_call>{% endif %}"
     "{%- if tools %}T{{ tools | map(attribute='function.name') | join(',') }};{% endif %}"
     "{%- for m in messages %}[{{ m.role }}:{{ m.content if m.content is not none else '-' }}"
     "{%- if m.reasoning_content %}<{{ m.reasoning_content }}>{% endif %}"
@@ -268,6 +269,85 @@ static void test_tools(void **state)
     setup.template_text = old;
 }
 
+/* A template that knows no tools is helped. */
+static void test_untold_tools(void **state)
+{
+    (void)state;
+    const char *old = setup.template_text;
+    setup.template_text = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}";
+    struct serve_request *r = read_good(SERVE_CHAT, "{" HI "," TOOL "}");
+    const char *text = serve_request_text(r, NULL);
+    assert_int_equal(strncmp(text, "[system:", 8), 0);
+    assert_non_null(strstr(text, "\"add\""));
+    assert_non_null(strstr(text, "][user:Hi]"));
+    serve_request_free(r);
+    setup.template_text = old;
+}
+
+/* ---- what an answer must look like ---- */
+
+static void test_formats(void **state)
+{
+    (void)state;
+    static const char *const good[] = {
+        "\"response_format\":{\"type\":\"json_object\"}",
+        "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\","
+        "\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}}}",
+        "\"json_schema\":{\"enum\":[1,2]}",
+        "\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\"",
+        TOOL ",\"tool_choice\":\"required\"",
+        TOOL ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"add\"}}",
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"strict\":true,"
+        "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"}},"
+        "\"$defs\":{\"n\":{\"type\":\"integer\"}}}}},{\"type\":\"function\",\"function\":{"
+        "\"name\":\"sub\",\"parameters\":{\"type\":\"object\",\"properties\":{\"b\":{\"$ref\":"
+        "\"#/$defs/n\"}},\"$defs\":{\"n\":{\"type\":\"string\"}}}}}]",
+    };
+    static const char *const free_ones[] = {TOOL, TOOL ",\"tool_choice\":\"auto\"",
+                                            "\"response_format\":{\"type\":\"text\"}",
+                                            "\"grammar\":\"\""};
+    static const struct {
+        const char *field, *message;
+    } bad[] = {
+        {"\"response_format\":{\"type\":\"xml\"}",
+         "response_format.type: \"xml\" is not one of text, json_object and json_schema"},
+        {"\"response_format\":{\"type\":\"json_schema\"}",
+         "response_format.json_schema.schema: is missing"},
+        {"\"json_schema\":{\"type\":\"object\"},\"grammar\":\"root ::= [a]\"",
+         "grammar: is given beside json_schema"},
+        {TOOL ",\"tool_choice\":\"required\",\"json_schema\":{}",
+         "tool_choice: is given beside json_schema"},
+    };
+    char body[1024];
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        snprintf(body, sizeof(body), "{" HI ",%s}", good[i]);
+        struct serve_request *r = read_good(SERVE_CHAT, body);
+        assert_non_null(params_of(r, 0).sample.grammar);
+        serve_request_free(r);
+    }
+    for (size_t i = 0; i < sizeof(free_ones) / sizeof(free_ones[0]); i++) {
+        snprintf(body, sizeof(body), "{" HI ",%s}", free_ones[i]);
+        struct serve_request *r = read_good(SERVE_CHAT, body);
+        assert_null(params_of(r, 0).sample.grammar);
+        serve_request_free(r);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(body, sizeof(body), "{" HI ",%s}", bad[i].field);
+        expect_fault(SERVE_CHAT, body, 400, bad[i].message);
+    }
+    struct serve_request *r = NULL;
+    struct serve_fault fault; /* whose words are the grammar's own */
+    static const char *const refused[] = {"{" HI ",\"grammar\":\"root = x\"}",
+                                          "{" HI ",\"json_schema\":{\"type\":\"thing\"}}"};
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(
+            serve_request_parse(&setup, SERVE_CHAT, refused[i], strlen(refused[i]), &r, &fault),
+            PITH_INVALID);
+        assert_int_equal(fault.code, 400);
+        assert_string_equal(fault.param, i == 0 ? "grammar" : "json_schema");
+    }
+}
+
 /* ---- texts ---- */
 
 static void test_prompts(void **state)
@@ -421,7 +501,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fields),   cmocka_unit_test(test_bad_fields),
         cmocka_unit_test(test_chat),     cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_tools),    cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_tools),    cmocka_unit_test(test_untold_tools),
+        cmocka_unit_test(test_formats),  cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_context),  cmocka_unit_test(test_infill),
         cmocka_unit_test(test_messages), cmocka_unit_test(test_responses),
     };
