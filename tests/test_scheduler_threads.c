@@ -147,6 +147,10 @@ static void submit_one(struct client *c, int32_t i)
     request.on_token = on_token;
     request.on_done = on_done;
     request.user = o;
+    if (o->n_answer == 1 && rng_below(&c->rng, 2) == 0) {
+        request.slot = (int32_t)rng_below(&c->rng, 6);
+        request.cache_salt = rng_below(&c->rng, 2);
+    }
     bool cancels = rng_below(&c->rng, 5) == 0;
     if (rng_below(&c->rng, 8) == 0)
         request.deadline_s = 1e-4 * (double)(1 + rng_below(&c->rng, 500));
@@ -318,6 +322,7 @@ static void run_few(pith_engine *e, struct few *few)
         request.n_prompt = 33 + i;
         request.params = &generate;
         request.n_answer = 1 + i % 2;
+        request.slot = i % 2 == 0 ? 0 : -1;
         request.on_done = few_done;
         request.on_token = few_token;
         request.user = &user[i];
