@@ -349,6 +349,50 @@ static void test_files(void **state)
     }
 }
 
+/* What came from a file cannot be computed again: put back while its prompt is read, it goes to host
+   memory, and reads on from there. */
+static void test_swapped(void **state)
+{
+    (void)state;
+    static struct talk talk;
+    static struct ask ask, other;
+    char path[64] = "/tmp/pith-slot-XXXXXX";
+    pith_scheduler_params params;
+    pith_engine *e = engine_of(NULL, NULL, NULL, 1000);
+    pith_engine *lone = engine_of(NULL, NULL, NULL, 1000);
+    pith_error err;
+    uint64_t rng = 19;
+    memset(&talk, 0, sizeof(talk));
+    close(mkstemp(path));
+    pith_scheduler_params_default(&params);
+    params.step_tokens = 16;
+    params.no_prefix = true;
+    pith_scheduler *s = scheduler_make(e, &params);
+    say(&talk, &rng, 40);
+    run_turn(s, &ask, &talk, 0, 10);
+    check_turn(lone, &talk, &ask, "before");
+    check(pith_scheduler_slot_save(s, 0, path, NULL, &err), &err);
+    check(pith_scheduler_slot_restore(s, 0, path, 0, NULL, &err), &err);
+    say(&talk, &rng, 100);
+    ask_init(&other, 0, 8, 60, 0.0f);
+    other.request.priority = 1;
+    ask_turn(&ask, &talk, 0, 10);
+    submit(s, &other);
+    submit(s, &ask);
+    for (int32_t i = 0; i < 3; i++)
+        check(pith_scheduler_step(s, NULL, &err), &err);
+    assert_int_equal(stats_of_scheduler(s).n_reading, 1);
+    assert_true(scheduler_relieve(s, NULL, s->kv_bytes));
+    run_all(s);
+    assert_int_equal(stats_of_scheduler(s).preempted_swap, 1);
+    assert_int_equal(ask.answer[0].result.n_cached, 49);
+    check_turn(lone, &talk, &ask, "swapped");
+    unlink(path);
+    end_talk(&talk);
+    free_both(s, e);
+    pith_engine_free(lone);
+}
+
 /* Neither slots nor prefixes of another salt are found, and those of one's own are. */
 static void test_salt(void **state)
 {
@@ -663,11 +707,11 @@ static void test_storm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_turns),    cmocka_unit_test(test_wait),
-        cmocka_unit_test(test_pressure), cmocka_unit_test(test_files),
-        cmocka_unit_test(test_salt),     cmocka_unit_test(test_prompt_logits),
-        cmocka_unit_test(test_pins),     cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_storm),
+        cmocka_unit_test(test_turns),         cmocka_unit_test(test_wait),
+        cmocka_unit_test(test_pressure),      cmocka_unit_test(test_files),
+        cmocka_unit_test(test_swapped),       cmocka_unit_test(test_salt),
+        cmocka_unit_test(test_prompt_logits), cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_stop),          cmocka_unit_test(test_storm),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
