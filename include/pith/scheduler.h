@@ -87,7 +87,7 @@ typedef bool pith_prompt_logits_fn(void *user, int64_t request, int32_t index, i
 /* Why an answer reused no more than n_cached tokens. */
 typedef enum pith_reuse {
     PITH_REUSE_NONE,    /* nothing kept it: everything that its slot held was reused */
-    PITH_REUSE_NO_SLOT, /* it names no slot, or nothing was ever parked there: only what other
+    PITH_REUSE_NO_SLOT, /* it names no slot, or nothing was parked there: only what other
                            requests have in common with it was looked for */
     PITH_REUSE_DIFFERS, /* the slot's tokens are others from `differs_at` on */
     PITH_REUSE_DROPPED, /* what the slot held was dropped for others' memory */
@@ -140,12 +140,12 @@ typedef struct pith_request {
     pith_answer_token_fn *on_token; /* may be NULL */
     pith_answer_done_fn *on_done;   /* called once for each answer; may be NULL */
     void *user;
-    int32_t slot;  /* where the sequence stays when its answer ends, and which one it goes on from:
-                     all of the tokens parked there where the prompt begins with them, or, where
-                     forgetting is exact, those that both have. One request at a time runs in a slot,
-                     further ones wait for it; n_answer is 1. An answer that was cancelled is parked,
-                     too, if its sequence is what a fresh one of its tokens would be; one that failed
-                     is not. -1 (default): none */
+    /* Where the sequence stays when its answer ends, and which one it goes on from: all of the
+       tokens parked there where the prompt begins with them, or, where forgetting is exact, those
+       that both have. One request at a time runs in a slot, further ones wait for it; n_answer is
+       1. An answer that was cancelled is parked, too, if its sequence is what a fresh one of its
+       tokens would be; one that failed is not. -1 (default): none */
+    int32_t slot;
     int32_t n_pin; /* under a keep policy with pin-prompt: the first n_pin tokens are never evicted,
                       in the place of the whole prompt. In a slot they are those of the session, so
                       that its memory stays constant. 0 (default): the prompt, in a slot that of the
@@ -171,9 +171,9 @@ PITH_API void pith_scheduler_free(pith_scheduler *scheduler);
 
 /* Queues a request, whose id is above those before. BUSY (the queue is full), KV_FULL (the prompt
    and n_predict, or without it the prompt, can never fit, with the numbers), CONTEXT (the prompt is
-   longer than the model's trained context), INVALID (a parameter, named; a prompt that is to be
-   pinned, or n_pin tokens, that a keep policy's budget does not hold), CANCELLED (the scheduler is
-   being freed), NOMEM. Thread-safe. */
+   longer than the model's trained context, which that of a slot under a keep policy may be),
+   INVALID (a parameter, named; a prompt that is to be pinned, or n_pin tokens, that a keep policy's
+   budget does not hold), CANCELLED (the scheduler is being freed), NOMEM. Thread-safe. */
 PITH_API pith_status pith_scheduler_submit(pith_scheduler *scheduler, const pith_request *request,
                                            int64_t *id, pith_error *err);
 
@@ -231,9 +231,9 @@ PITH_API void pith_scheduler_each(pith_scheduler *scheduler, pith_scheduler_item
 /* What is parked in a slot to a file and back (pith_seq_save, pith_seq_load), or away. *n_token
    (may be NULL) receives its tokens. On the thread that steps, between steps. A restored sequence
    takes the place of what the slot held, and belongs to requests of cache_salt; unused cached
-   prefixes and then what is parked make room for it. INVALID (a slot that there is not), NOT_FOUND (nothing
-   is parked in it), BUSY (a request runs in it; or a step is running), and the statuses of
-   pith_seq_save and pith_seq_load. */
+   prefixes and then what is parked make room for it. INVALID (a slot that there is not), NOT_FOUND
+   (nothing is parked in it), BUSY (a request runs in it; or a step is running), and the statuses
+   of pith_seq_save and pith_seq_load. */
 PITH_API pith_status pith_scheduler_slot_save(pith_scheduler *scheduler, int32_t slot,
                                               const char *path, int32_t *n_token, pith_error *err);
 PITH_API pith_status pith_scheduler_slot_restore(pith_scheduler *scheduler, int32_t slot,
