@@ -10,7 +10,6 @@
 
 #include "base/lock.h"
 #include "base/mem.h"
-#include "model/model.h"
 #include "text/grammar_machine.h"
 
 #define STACK_MAX (1u << 20) /* nested calls of one text */
@@ -130,48 +129,6 @@ void pith_grammar_free(pith_grammar *g)
     pi_mem_free(g->trigger);
     pi_mem_free(g->end);
     pi_mem_free(g);
-}
-
-static pith_status check_given(const pith_model *model, const char *text, size_t len,
-                               pith_error *err)
-{
-    if (model == NULL || text == NULL)
-        return pi_fail(err, PITH_INVALID, "grammar: model and text must not be NULL");
-    if (len > (size_t)16 << 20)
-        return pi_fail(err, PITH_INVALID, "grammar: %zu bytes of text are above 16 MiB", len);
-    return PITH_OK;
-}
-
-pith_status pith_grammar_create_gbnf(const pith_model *model, const char *text, size_t len,
-                                     const pith_grammar_params *params, pith_grammar **out,
-                                     pith_error *err)
-{
-    pith_grammar_params p = {0};
-    struct grammar_tree tree;
-    PI_TRY(check_given(model, text, len, err));
-    if (params != NULL)
-        p = *params;
-    grammar_tree_init(&tree);
-    grammar_read_gbnf(&tree, text, len, p.root != NULL ? p.root : "root");
-    pith_status status = pi_grammar_create(model->vocab, &tree, &p, out, err);
-    grammar_tree_free(&tree);
-    return status;
-}
-
-pith_status pith_grammar_create_json_schema(const pith_model *model, const char *text, size_t len,
-                                            const pith_grammar_params *params, pith_grammar **out,
-                                            pith_error *err)
-{
-    pith_grammar_params p = {0};
-    struct grammar_tree tree;
-    PI_TRY(check_given(model, text, len, err));
-    if (params != NULL)
-        p = *params;
-    grammar_tree_init(&tree);
-    grammar_read_schema(&tree, text, len, &p);
-    pith_status status = pi_grammar_create(model->vocab, &tree, &p, out, err);
-    grammar_tree_free(&tree);
-    return status;
 }
 
 /* ---- where a text stands ---- */
