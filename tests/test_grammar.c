@@ -91,6 +91,28 @@ static void test_refusals(void **state)
     rig_refuse("", PITH_INVALID, "not there");
 }
 
+/* Limits have sentences of their own. */
+static void test_limits(void **state)
+{
+    static char deep[40000], wide[600000];
+    size_t n = 0;
+    (void)state;
+    memset(deep, '(', 15000);
+    memcpy(deep, "root ::= ", 9);
+    strcpy(deep + 15000, "\"a\"");
+    rig_refuse(deep, PITH_UNSUPPORTED, "grammar: it is nested deeper");
+    /* Many alternatives that begin alike are no ambiguity. */
+    n = (size_t)snprintf(wide, sizeof(wide), "{\"enum\":[0");
+    for (int i = 0; i < 20000; i++)
+        n += (size_t)snprintf(wide + n, sizeof(wide) - n, ",\"v%d\"", i);
+    snprintf(wide + n, sizeof(wide) - n, "]}");
+    ALLOWS(wide, "0", "\"v0\"", "\"v19999\"");
+    FORBIDS(wide, "\"v20000", "\"v19999x");
+    memset(deep, 'a', 39999);
+    deep[39999] = '\0';
+    ALLOWS("root ::= \"a\"{30000} [a-z]{0,60000}", deep);
+}
+
 static void test_masks(void **state)
 {
     static const struct {
@@ -353,10 +375,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts),     cmocka_unit_test(test_utf8),
         cmocka_unit_test(test_recursion), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_masks),     cmocka_unit_test(test_states),
-        cmocka_unit_test(test_triggers),  cmocka_unit_test(test_sampler),
-        cmocka_unit_test(test_no_token),  cmocka_unit_test(test_ambiguous),
-        cmocka_unit_test(test_threads),   cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_masks),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_states),    cmocka_unit_test(test_triggers),
+        cmocka_unit_test(test_sampler),   cmocka_unit_test(test_no_token),
+        cmocka_unit_test(test_ambiguous), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }
