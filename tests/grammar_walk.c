@@ -6,9 +6,8 @@
  *         "ok HEX" (a whole text), "cut HEX" (one that did not end), or one "no STATUS MESSAGE"
  *     grammar_walk MODEL mask 0 0 COMPACT < lines         "HEX-OF-TEXT SCHEMA" a line; the mask
  *         behind the text as 64-bit words, or "no ..."
- *     grammar_walk MODEL vocab 0 0 0 < /dev/null          each token: "HEX" of its bytes, "end" or "-"
- *     grammar_walk MODEL time N SEED COMPACT < schemas    microseconds a token over texts of at most
- *         N tokens
+ *     grammar_walk MODEL vocab 0 0 0                      each token: "token HEX" of its bytes, "end" or "-"
+ *     grammar_walk MODEL time N SEED COMPACT < schemas    microseconds a token, of texts of at most N
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -35,10 +34,11 @@ struct job {
     double first_seconds;
 };
 
+/* Of this thread: other programs do not count. */
 static double now_s(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -235,7 +235,7 @@ int main(int argc, char **argv)
     }
     if (strcmp(j.kind, "vocab") == 0)
         print_vocab(&j);
-    while (fgets(line, LINE_MAX_LEN, stdin) != NULL) {
+    while (strcmp(j.kind, "vocab") != 0 && fgets(line, LINE_MAX_LEN, stdin) != NULL) {
         line[strcspn(line, "\n")] = '\0';
         do_line(&j, line);
     }

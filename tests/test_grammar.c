@@ -3,6 +3,7 @@
  * by one, triggers, failures of memory, and the sampler that follows a grammar.
  */
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "testing.h"
@@ -88,6 +89,28 @@ static void test_refusals(void **state)
     rig_refuse("root = \"a\"", PITH_INVALID, "::=");
     rig_refuse("root ::= \"\xff\"", PITH_INVALID, "UTF-8");
     rig_refuse("", PITH_INVALID, "not there");
+}
+
+/* Limits have sentences of their own. */
+static void test_limits(void **state)
+{
+    static char deep[40000], wide[600000];
+    size_t n = 0;
+    (void)state;
+    memset(deep, '(', 15000);
+    memcpy(deep, "root ::= ", 9);
+    strcpy(deep + 15000, "\"a\"");
+    rig_refuse(deep, PITH_UNSUPPORTED, "grammar: it is nested deeper");
+    /* Many alternatives that begin alike are no ambiguity. */
+    n = (size_t)snprintf(wide, sizeof(wide), "{\"enum\":[0");
+    for (int i = 0; i < 20000; i++)
+        n += (size_t)snprintf(wide + n, sizeof(wide) - n, ",\"v%d\"", i);
+    snprintf(wide + n, sizeof(wide) - n, "]}");
+    ALLOWS(wide, "0", "\"v0\"", "\"v19999\"");
+    FORBIDS(wide, "\"v20000", "\"v19999x");
+    memset(deep, 'a', 39999);
+    deep[39999] = '\0';
+    ALLOWS("root ::= \"a\"{30000} [a-z]{0,60000}", deep);
 }
 
 static void test_masks(void **state)
@@ -249,6 +272,67 @@ static void test_ambiguous(void **state)
     pith_grammar_free(g);
 }
 
+/* A text by a seed: each of its tokens is one of the mask. */
+static uint64_t walk_hash(const pith_grammar *g, uint64_t seed)
+{
+    uint64_t bits[8], hash = seed;
+    pith_error err;
+    pith_grammar_state *s = rig_state(g);
+    for (int i = 0; i < 300 && !pith_grammar_state_must_end(s); i++) {
+        int32_t ids[400], n = 0;
+        if (pith_grammar_state_mask(s, bits, &err) != PITH_OK)
+            break;
+        for (int32_t id = 0; id < pi_vocab_size(rig_vocab); id++)
+            if ((bits[id / 64] >> (id % 64) & 1) != 0)
+                ids[n++] = id;
+        if (n == 0)
+            break;
+        int32_t id = ids[rng_below(&seed, (uint64_t)n)];
+        hash = (hash ^ (uint64_t)id) * 0x100000001b3u;
+        if (pith_grammar_state_accept(s, id, &err) != PITH_OK)
+            break;
+    }
+    pith_grammar_state_free(s);
+    return hash;
+}
+
+struct walker {
+    const pith_grammar *g;
+    uint64_t hash[20];
+};
+
+static void *walk_all(void *user)
+{
+    struct walker *w = user;
+    for (uint64_t i = 0; i < 20; i++)
+        w->hash[i] = walk_hash(w->g, i);
+    return NULL;
+}
+
+/* Threads share a grammar, and each gets what it would get alone from a fresh one. */
+static void test_threads(void **state)
+{
+    static const char schema[] =
+        "{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
+        "\"string\","
+        "\"maxLength\":9},\"b\":{\"$ref\":\"#\"}},\"additionalProperties\":{\"type\":\"number\"}}}";
+    struct walker alone = {.g = rig_grammar(schema, NULL)}, w[4];
+    pthread_t thread[4];
+    (void)state;
+    walk_all(&alone);
+    pith_grammar *g = rig_grammar(schema, NULL);
+    for (int i = 0; i < 4; i++) {
+        w[i].g = g;
+        assert_int_equal(pthread_create(&thread[i], NULL, walk_all, &w[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        assert_memory_equal(w[i].hash, alone.hash, sizeof(alone.hash));
+    }
+    pith_grammar_free(g);
+    pith_grammar_free((pith_grammar *)alone.g);
+}
+
 /* Wherever memory fails there is NOMEM, and nothing is lost. */
 static void test_memory(void **state)
 {
@@ -291,9 +375,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts),     cmocka_unit_test(test_utf8),
         cmocka_unit_test(test_recursion), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_masks),     cmocka_unit_test(test_states),
-        cmocka_unit_test(test_triggers),  cmocka_unit_test(test_sampler),
-        cmocka_unit_test(test_no_token),  cmocka_unit_test(test_ambiguous),
+        cmocka_unit_test(test_masks),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_states),    cmocka_unit_test(test_triggers),
+        cmocka_unit_test(test_sampler),   cmocka_unit_test(test_no_token),
+        cmocka_unit_test(test_ambiguous), cmocka_unit_test(test_threads),
         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);

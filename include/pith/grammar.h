@@ -33,8 +33,8 @@ typedef struct pith_grammar_params {
                                    text is free, and behind it the grammar holds. Copied. None
                                    (default): it holds from the first token */
     int32_t n_trigger;
-    bool again;   /* with triggers: where the grammar's text has ended and nothing can follow in
-                          it, the text is free again until the next trigger (default false: it ends) */
+    bool again;   /* with triggers: where nothing can follow in the grammar, the text is free
+                          again until the next trigger (default false: it ends) */
     bool compact; /* schema: no white space between JSON's parts (default false: where JSON allows
                           it a space, or one or two line ends and at most 20 blanks) */
     bool open_objects; /* schema: where additionalProperties is not given beside properties, others
@@ -76,9 +76,9 @@ PITH_API pith_status pith_grammar_state_create(const pith_grammar *grammar,
 PITH_API void pith_grammar_state_free(pith_grammar_state *state);
 
 /* Sets bits [(n_vocab + 63) / 64]: bit id % 64 of word id / 64 where the token may come next; end
-   tokens where the text may end. While a trigger is awaited all bits are set, though accepting a token
-   fails that would end a trigger and go on behind it as the grammar forbids. UNSUPPORTED: the grammar is
-   so ambiguous that its states exceed a limit. NOMEM. */
+   tokens where the text may end. While a trigger is awaited all bits are set, though accepting a
+   token fails that would end a trigger and go on behind it as the grammar forbids. UNSUPPORTED: the
+   grammar is so ambiguous that its states exceed a limit. NOMEM. */
 PITH_API pith_status pith_grammar_state_mask(pith_grammar_state *state, uint64_t *bits,
                                              pith_error *err);
 

@@ -2,7 +2,7 @@
  * pith.h - models, engines, sequences and generation: what every program needs of Pith, a
  * language-model inference engine whose KV cache is a managed memory. Beside it policy.h lists what
  * can be done with that memory, scheduler.h runs many requests, calibrate.h gathers what policies
- * learn of a model, and inspect.h looks inside.
+ * learn of a model, inspect.h looks inside, and grammar.h holds answers to a grammar or a schema.
  *
  * Three nouns:
  *   pith_model   the weights and the tokenizer of one GGUF file. Immutable after load: any number

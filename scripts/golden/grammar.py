@@ -260,6 +260,10 @@ def check_masks(tool, model, seed, n):
     masks = run(tool, model, ["mask", 0, 0, 1], lines)
     differ = n_forced = 0
     for (s, data), line in zip(places, masks):
+        if not line.startswith("mask"):
+            print("no mask behind", data, "of", json.dumps(s), line)
+            differ += 1
+            continue
         words = [int(w, 16) for w in line.split()[1:]]
         mine = {i for i in range(len(vocab.tokens)) if words[i // 64] >> (i % 64) & 1}
         mine = {i for i in mine if i not in vocab.ends or i == vocab.eos_token_id}

@@ -10,7 +10,6 @@
 
 #include "base/lock.h"
 #include "base/mem.h"
-#include "model/model.h"
 #include "text/grammar_machine.h"
 
 #define STACK_MAX (1u << 20) /* nested calls of one text */
@@ -83,6 +82,15 @@ static pith_status find_end_tokens(struct pith_grammar *g, pith_error *err)
     return PITH_OK;
 }
 
+static pith_status failure(const struct pith_grammar *g, pith_error *err)
+{
+    pith_status status = g->machine.status;
+    if (status == PITH_UNSUPPORTED)
+        return pi_fail(err, status, "grammar: it is so ambiguous that its %u states pass a limit",
+                       g->machine.n_set);
+    return pi_fail(err, status, "no memory for a grammar's %u states", g->machine.n_set);
+}
+
 static pith_status fill(struct pith_grammar *g, struct grammar_tree *tree,
                         const pith_grammar_params *p, pith_error *err)
 {
@@ -95,7 +103,8 @@ static pith_status fill(struct pith_grammar *g, struct grammar_tree *tree,
     pith_status status = grammar_machine_init(&g->machine, &g->program, g->tree);
     if (status != PITH_OK)
         return pi_fail(err, status, "no memory for a grammar of %u nodes", g->program.n_node);
-    return PITH_OK;
+    grammar_begin(&g->machine); /* where a text cannot even begin, it is said now */
+    return g->machine.status == PITH_OK ? PITH_OK : failure(g, err);
 }
 
 pith_status pi_grammar_create(const struct pi_vocab *vocab, struct grammar_tree *tree,
@@ -103,7 +112,7 @@ pith_status pi_grammar_create(const struct pi_vocab *vocab, struct grammar_tree 
                               pith_error *err)
 {
     if (jinja_failed(&tree->heap))
-        return pi_fail(err, tree->heap.err.status, "%s", tree->heap.err.message);
+        return grammar_tree_failure(tree, err);
     struct pith_grammar *g = pi_mem_alloc(PI_MEM_OTHER, sizeof(*g));
     if (g == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a grammar");
@@ -132,58 +141,7 @@ void pith_grammar_free(pith_grammar *g)
     pi_mem_free(g);
 }
 
-static pith_status check_given(const pith_model *model, const char *text, size_t len,
-                               pith_error *err)
-{
-    if (model == NULL || text == NULL)
-        return pi_fail(err, PITH_INVALID, "grammar: model and text must not be NULL");
-    if (len > (size_t)16 << 20)
-        return pi_fail(err, PITH_INVALID, "grammar: %zu bytes of text are above 16 MiB", len);
-    return PITH_OK;
-}
-
-pith_status pith_grammar_create_gbnf(const pith_model *model, const char *text, size_t len,
-                                     const pith_grammar_params *params, pith_grammar **out,
-                                     pith_error *err)
-{
-    pith_grammar_params p = {0};
-    struct grammar_tree tree;
-    PI_TRY(check_given(model, text, len, err));
-    if (params != NULL)
-        p = *params;
-    grammar_tree_init(&tree);
-    grammar_read_gbnf(&tree, text, len, p.root != NULL ? p.root : "root");
-    pith_status status = pi_grammar_create(model->vocab, &tree, &p, out, err);
-    grammar_tree_free(&tree);
-    return status;
-}
-
-pith_status pith_grammar_create_json_schema(const pith_model *model, const char *text, size_t len,
-                                            const pith_grammar_params *params, pith_grammar **out,
-                                            pith_error *err)
-{
-    pith_grammar_params p = {0};
-    struct grammar_tree tree;
-    PI_TRY(check_given(model, text, len, err));
-    if (params != NULL)
-        p = *params;
-    grammar_tree_init(&tree);
-    grammar_read_schema(&tree, text, len, &p);
-    pith_status status = pi_grammar_create(model->vocab, &tree, &p, out, err);
-    grammar_tree_free(&tree);
-    return status;
-}
-
 /* ---- where a text stands ---- */
-
-static pith_status failure(const struct pith_grammar *g, pith_error *err)
-{
-    pith_status status = g->machine.status;
-    if (status == PITH_UNSUPPORTED)
-        return pi_fail(err, status, "grammar: it is so ambiguous that its %u states pass a limit",
-                       g->machine.n_set);
-    return pi_fail(err, status, "no memory for a grammar's %u states", g->machine.n_set);
-}
 
 static pith_status grow_stack(struct pith_grammar_state *s, uint32_t n, pith_error *err)
 {

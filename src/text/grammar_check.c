@@ -8,7 +8,7 @@
 
 /* ---- ends ---- */
 
-/* Whether a node reaches its rule's end; empty: without any byte. rule [n_rule] says it of rules. */
+/* Whether a node reaches its rule's end; empty: without any byte. rule [n_rule]: of rules. */
 static bool node_ends(const struct grammar_program *p, uint32_t i, const uint8_t *ends,
                       const uint8_t *rule, bool empty)
 {

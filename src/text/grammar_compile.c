@@ -312,7 +312,7 @@ pith_status grammar_compile(struct grammar_tree *tree, struct grammar_program *o
     add_node(&c, GRAMMAR_NODE_END, 0, 0);
     add_node(&c, GRAMMAR_NODE_EDGES, 0, 0);
     if (compile_rules(&c) != PITH_OK)
-        return pi_fail(err, tree->heap.err.status, "%s", tree->heap.err.message);
+        return grammar_tree_failure(tree, err);
     return grammar_check(tree, out, err);
 }
 

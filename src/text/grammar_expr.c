@@ -26,6 +26,17 @@ void grammar_tree_free(struct grammar_tree *t)
     jinja_heap_free(&t->heap);
 }
 
+/* The heap speaks of its first user where a limit is passed: too deep, too much. */
+pith_status grammar_tree_failure(const struct grammar_tree *t, pith_error *err)
+{
+    static const char other[] = "chat template: ";
+    const pith_error *why = &t->heap.err;
+    if (strncmp(why->message, other, sizeof(other) - 1) != 0)
+        return pi_fail(err, why->status, "%s", why->message);
+    return pi_fail(err, why->status == PITH_INVALID ? PITH_UNSUPPORTED : why->status, "grammar: %s",
+                   why->message + sizeof(other) - 1);
+}
+
 static struct grammar_expr *make(struct grammar_tree *t, enum grammar_kind kind)
 {
     struct grammar_expr *e =

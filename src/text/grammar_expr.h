@@ -91,5 +91,7 @@ bool grammar_is_never(grammar_expr *e);
 
 void grammar_tree_init(struct grammar_tree *t);
 void grammar_tree_free(struct grammar_tree *t);
+/* The failure that the tree's heap keeps, in the words of a grammar. */
+pith_status grammar_tree_failure(const struct grammar_tree *t, pith_error *err);
 
 #endif

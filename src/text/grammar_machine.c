@@ -12,7 +12,7 @@
 #include "base/mem.h"
 
 #define MOVE_UNKNOWN 0xff
-#define THREAD_MAX (1u << 14) /* of one set: more is a grammar that is too ambiguous */
+#define THREAD_MAX (1u << 16) /* of one set: more is a grammar that is too ambiguous */
 #define BYTES_MAX ((size_t)512 << 20)
 
 /* ---- tables ---- */

@@ -179,7 +179,7 @@ void grammar_entries_free(struct grammar_machine *m)
     forget(m);
 }
 
-/* Bits that are set: sums of neighbours, then of neighbouring sums (Warren, Hacker's Delight, 5-1). */
+/* Bits that are set: sums of neighbours, then of sums (Warren, Hacker's Delight, section 5-1). */
 static int32_t count(const uint64_t *bits, int32_t n_word)
 {
     int32_t n = 0;

@@ -1,7 +1,7 @@
 /*
  * grammar_regex.c - regular expressions of schemas (ECMA 262, the part that JSON Schema recommends)
- * as the inside of JSON strings: a character that JSON escapes is written as its escape. Look-around,
- * back references, word boundaries and anchors within the expression are refused.
+ * as the inside of JSON strings: a character that JSON escapes is written as its escape.
+ * Look-around, back references, word boundaries and anchors within the expression are refused.
  *
  * A pattern without ^ or $ is found anywhere in a string, so any characters may stand around it.
  */

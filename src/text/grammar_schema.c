@@ -240,6 +240,27 @@ static int64_t characters(struct jinja_value v)
     return (int64_t)jinja_str_count(v.u.s);
 }
 
+/* Whether a number is on the right side (sign: 1 above, -1 below) of a bound, or on it. */
+static bool is_beyond(struct schema_reader *r, struct jinja_value schema, const char *keyword,
+                      struct jinja_value v, int sign, bool open)
+{
+    const struct jinja_value *bound = schema_get(r, schema, keyword);
+    if (bound == NULL || bound->kind == JINJA_BOOL)
+        return true;
+    int order = sign * jinja_order(r->h, v, *bound);
+    return open ? order > 0 : order >= 0;
+}
+
+static bool is_within(struct schema_reader *r, struct jinja_value schema, struct jinja_value v)
+{
+    bool above = schema_is_true(schema_get(r, schema, "exclusiveMinimum"));
+    bool below = schema_is_true(schema_get(r, schema, "exclusiveMaximum"));
+    return is_beyond(r, schema, "minimum", v, 1, above) &&
+           is_beyond(r, schema, "maximum", v, -1, below) &&
+           is_beyond(r, schema, "exclusiveMinimum", v, 1, true) &&
+           is_beyond(r, schema, "exclusiveMaximum", v, -1, true);
+}
+
 /* Whether a value of an enum satisfies what stands beside it, as far as that is about it. */
 static bool is_allowed(struct schema_reader *r, struct jinja_value schema, struct jinja_value v)
 {
@@ -251,9 +272,12 @@ static bool is_allowed(struct schema_reader *r, struct jinja_value schema, struc
         return characters(v) >= schema_count(r, schema, "minLength", 0) &&
                (max < 0 || characters(v) <= max); /* a format says nothing of what is listed */
     }
+    if ((type & (SCHEMA_INTEGER | SCHEMA_FRACTION)) != 0 && v.kind != JINJA_BIG &&
+        schema_get(r, schema, "multipleOf") == NULL)
+        return is_within(r, schema, v);
     if (speaks(r, schema, type))
         schema_fail(r, PITH_UNSUPPORTED, "enum",
-                    "it is supported beside type, minLength and maxLength only");
+                    "it is supported beside type and bounds of lengths and numbers only");
     return true;
 }
 
