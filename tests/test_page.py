@@ -317,7 +317,7 @@ def shots(recording, index, question, folder):
         words = f.read()
     for name, size, dark in (("page-light", (1440, 1660), False), ("page-dark", (1440, 1660), True),
                              ("page-telephone", (390, 844), False)):
-        player = Player(lines, page, pause=0.03)
+        player = Player(lines, page, as_recorded=True)
         b = browser(*size, dark=dark, phone=name == "page-telephone")
         b.get(player.url)
         until("a live page", lambda: is_live(b))
