@@ -13,11 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Player:
-    def __init__(self, lines, page, key=None, pause=0.2):
+    def __init__(self, lines, page, key=None, pause=0.2, as_recorded=False):
         self.lines = [json.loads(line) for line in lines]
         self.page = page
         self.key = key
         self.pause = pause          # seconds between documents
+        self.as_recorded = as_recorded  # or as long as it took
         self.lock = threading.Condition()
         self.sent = [json.dumps(self.first())]  # documents so far; a watcher begins with all
         self.cancelled = []
@@ -51,12 +52,16 @@ class Player:
         self.put(last)
 
     def play(self, say):
+        begin, first = time.monotonic(), self.first()["time"]
         for line in self.lines[1:]:
             if "say" in line:
                 say(line["say"])
-            elif line["view"]["type"] == "delta":
-                self.put(line["view"])
-                time.sleep(self.pause)
+                continue
+            document = line["view"]
+            wait = document["time"] - first - (time.monotonic() - begin) if self.as_recorded else self.pause
+            time.sleep(max(0, wait))
+            if document["type"] == "delta":
+                self.put(document)
 
     def handler(player):
         class Handler(BaseHTTPRequestHandler):

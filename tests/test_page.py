@@ -2,18 +2,22 @@
 runs, a request can be cancelled, a key is asked for, a replay goes back, and all of it works with
 the keyboard, in the dark and on a telephone.
 
-usage: test_page.py VIEW_RECORD INDEX_HTML
+usage: test_page.py VIEW_RECORD INDEX_HTML [PITH]             PITH: the command, where it has serve
        test_page.py --shots RECORDING INDEX_HTML QUESTION FOLDER    pictures for the docs
        test_page.py --url URL                               against a server that runs
 
 Needs Debian's chromium and chromium-driver, and Selenium from PyPI; without them it is skipped.
 """
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from page_server import Player  # noqa: E402
@@ -284,25 +288,76 @@ def main(program, index):
 
 # ---- against a server, and pictures ----
 
+def complete(url, said):
+    """A request that nobody would wait for, sent beside the page."""
+    body = {"prompt": "Once upon a time", "n_predict": 8000, "ignore_eos": True}
+    request = urllib.request.Request(url + "completion", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            said.append(answer.read().decode())
+    except OSError as e:
+        said.append(str(e))
+
+
+def test_server_chat(b):
+    b.execute_script("document.querySelector('#words').value = arguments[0]",
+                     "The password of Maria is copper lantern. He went to the old mill. " * 40
+                     + "What is the password of Maria?")
+    b.execute_script("document.querySelector('#most').value = 200")
+    find(b, "#words").send_keys(Keys.ENTER)
+    until("an answer", lambda: len(answer_of(b)) > 10, 60)
+    until("tokens of changed colour", lambda: sum(levels(b)[:8]) > 0, 60)
+    until("a line of the log", lambda: "Round" in text(b, "#log"))
+    until("the answer's end", lambda: not find(b, "#stop").is_enabled(), 60)
+
+
+def test_server_cancel(b, url):
+    said = []
+    thread = threading.Thread(target=complete, args=(url, said))
+    cancel = '[aria-label^="Cancel request"]:not([hidden])'
+    until("nobody else", lambda: not b.find_elements(By.CSS_SELECTOR, cancel))
+    begin = time.time()
+    thread.start()
+    # At once: the small model writes a thousand tokens a second.
+    until("a request that runs", lambda: b.execute_script(
+        "const c = document.querySelector(arguments[0]); if (c) c.click(); return c !== null", cancel))
+    thread.join(60)
+    if not said:
+        raise AssertionError(f"after {time.time() - begin:.0f} s the request still runs")
+    until("the row to go", lambda: not b.find_elements(By.CSS_SELECTOR, cancel))
+    if " cancelled" not in text(b, "#queue") or "cancelled" not in said[0]:
+        raise AssertionError(f"the page says {text(b, '#queue')!r}, the server said {said[0][:300]!r}")
+
+
 def against(url):
     b = browser()
     try:
         b.get(url)
         until("a live page", lambda: is_live(b))
-        find(b, "summary").click()
-        b.execute_script("document.querySelector('#mode').value = arguments[0]",
-                         os.environ.get("PAGE_MODE", "chat"))
-        words = "The password of Maria is copper lantern. He went to the old mill. " * 40
-        b.execute_script("document.querySelector('#words').value = arguments[0]",
-                         words + "What is the password of Maria?")
-        find(b, "#words").send_keys(Keys.ENTER)
-        until("an answer", lambda: len(answer_of(b)) > 10, 60)
-        until("tokens of changed colour", lambda: sum(levels(b)[:8]) > 0, 60)
-        until("a line of the log", lambda: "Round" in text(b, "#log"))
+        test_server_chat(b)
+        test_server_cancel(b, url)
         expect("complaints of the browser", complaints(b), [])
-        print("page: the server answers, rounds show:", levels(b))
+        print("page: the server answers, rounds show, cancel works")
     finally:
         b.quit()
+
+
+def serve(program):
+    """Starts `pith serve` with the small model and a small budget, and looks at it."""
+    words = [program, "serve", "-m", os.path.join(ROOT, "models", "pith-mini.gguf"), "-t", "1", "--port",
+             "0", "--chat-template", "chatml", "--keep", "knorm:budget=128,slack=64", "-c", "4096"]
+    server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    try:
+        line = server.stderr.readline()
+        url = re.search("http://[^ ]+", line)
+        if url is None:
+            raise AssertionError(f"the server said {line!r}")
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+        against(url.group().strip() + "/")
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def shots(recording, index, question, folder):
@@ -317,7 +372,7 @@ def shots(recording, index, question, folder):
         words = f.read()
     for name, size, dark in (("page-light", (1440, 1660), False), ("page-dark", (1440, 1660), True),
                              ("page-telephone", (390, 844), False)):
-        player = Player(lines, page, pause=0.03)
+        player = Player(lines, page, as_recorded=True)
         b = browser(*size, dark=dark, phone=name == "page-telephone")
         b.get(player.url)
         until("a live page", lambda: is_live(b))
@@ -350,3 +405,5 @@ if __name__ == "__main__":
         against(sys.argv[2])
     else:
         main(*sys.argv[1:3])
+        for program in sys.argv[3:]:
+            serve(program)

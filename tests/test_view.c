@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include "alloc_fail.h"
 #include "keep_engine.h"
 #include "serve/view.h"
 
@@ -33,6 +34,7 @@ struct stage {
 static int setup(void **state)
 {
     (void)state;
+    alloc_fail_begin();
     model_load(9);
     return 0;
 }
@@ -411,6 +413,64 @@ static void test_frames(void **state)
     close_stage(&s);
 }
 
+/* Whether GET /kv can be answered, which it is with a whole document; nothing is kept of it. */
+static bool can_answer(struct stage *s)
+{
+    char *json = NULL;
+    size_t len = 0;
+    pith_status status = serve_view_snapshot(s->view, &s->source, &json, &len);
+    assert_false(serve_view_watched(s->view));
+    if (status == PITH_OK)
+        assert_non_null(strstr(json, "\"frames\""));
+    else
+        assert_int_equal(status, PITH_NOMEM);
+    serve_view_text_free(json);
+    return status == PITH_OK;
+}
+
+/* A document is whole or not there, whichever allocation fails. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static struct stage s;
+    open_stage(&s, policies[0]);
+    eval(s.seq, 0, 200);
+    alloc_fail_at(0);
+    assert_true(can_answer(&s));
+    int64_t n = alloc_fail_at(0);
+    assert_true(n > 100);
+    for (int64_t i = 1; i <= n; i++) {
+        alloc_fail_at(i);
+        bool answered = can_answer(&s);
+        alloc_fail_at(0);
+        if (answered)
+            fail_msg("a document without allocation %lld of %lld", (long long)i, (long long)n);
+    }
+    assert_true(can_answer(&s));
+    close_stage(&s);
+}
+
+/* Names and options that are no UTF-8 do no harm. */
+static void test_odd_name(void **state)
+{
+    (void)state;
+    struct serve_view *view = NULL;
+    struct serve_view_setup setup_of = {.model = model, .alias = "na\xffno", .recall = "\xc3"};
+    struct serve_view_source source = {.now_s = 1.0};
+    char *json = NULL;
+    size_t len = 0;
+    pith_error err;
+    check(serve_view_create(&setup_of, &view, &err), &err);
+    pith_engine *e = engine_make(NULL, 64, 1, 64);
+    source.engine = e;
+    assert_int_equal(serve_view_snapshot(view, &source, &json, &len), PITH_OK);
+    assert_non_null(strstr(json, "\"name\":\"na\xef\xbf\xbdno\""));
+    assert_non_null(strstr(json, "\"followed\":null"));
+    serve_view_text_free(json);
+    serve_view_free(view);
+    pith_engine_free(e);
+}
+
 static void test_bad_keep(void **state)
 {
     (void)state;
@@ -428,7 +488,8 @@ int main(void)
         cmocka_unit_test(test_policies),       cmocka_unit_test(test_delta_twice),
         cmocka_unit_test(test_nobody_watches), cmocka_unit_test(test_follow),
         cmocka_unit_test(test_memory),         cmocka_unit_test(test_frames),
-        cmocka_unit_test(test_bad_keep),
+        cmocka_unit_test(test_bad_keep),       cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_odd_name),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

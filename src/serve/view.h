@@ -40,7 +40,7 @@ struct serve_view_item {
     int32_t n_done;
     int32_t n_generated;
     int32_t n_cached;
-    int32_t n_pin;       /* tokens that a policy with pin-prompt never evicts */
+    int32_t n_pin;       /* tokens that a policy with pin-prompt never evicts; 0: its prompt */
     int64_t held_bytes;  /* of its pages, shared ones included */
     int64_t aside_bytes; /* set aside beyond them */
     const pith_seq *seq; /* NULL: nothing of it is in the KV memory */

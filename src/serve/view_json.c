@@ -13,13 +13,37 @@
 #include "serve/view_state.h"
 
 #define VERSION 1
-#define PIECE_MAX 512 /* bytes of a token that are shown */
+#define PIECE_MAX 512 /* bytes of a token or an option that are shown */
 
 /* ---- small parts ---- */
 
-static json_t *text_or_null(const char *text)
+/* A name or an option, of which JSON wants valid characters; null for NULL. */
+static json_t *name_json(const char *name)
 {
-    return text != NULL ? json_string(text) : json_null();
+    char text[3 * (PIECE_MAX + 4)];
+    pith_utf8_stream stream = {{0}, 0};
+    if (name == NULL)
+        return json_null();
+    size_t len = strlen(name);
+    size_t n = pith_utf8_push(&stream, name, len < PIECE_MAX ? len : PIECE_MAX, text, sizeof(text));
+    return json_stringn(text, n);
+}
+
+/* Both take the value. What could not be made makes what it belongs to NULL, up to the document. */
+static void put(json_t **object, const char *key, json_t *value)
+{
+    if (json_object_set_new(*object, key, value) == 0)
+        return;
+    json_decref(*object);
+    *object = NULL;
+}
+
+static void add(json_t **array, json_t *value)
+{
+    if (json_array_append_new(*array, value) == 0)
+        return;
+    json_decref(*array);
+    *array = NULL;
 }
 
 static json_t *from_text(struct view_text *t)
@@ -40,17 +64,18 @@ static json_t *rules_json(const pith_keep_rules *r)
 
 static json_t *model_json(const struct serve_view *v)
 {
-    return json_pack(
-        "{s:s, s:s, s:i, s:i, s:i, s:i}", "name", v->alias != NULL ? v->alias : v->info.name,
-        "architecture", v->info.architecture, "n_layer", v->info.n_layer, "n_head_kv",
-        v->info.n_head_kv, "n_head", v->info.n_head, "n_ctx_train", v->info.n_ctx_train);
+    return json_pack("{s:o, s:o, s:i, s:i, s:i, s:i}", "name",
+                     name_json(v->alias != NULL ? v->alias : v->info.name), "architecture",
+                     name_json(v->info.architecture), "n_layer", v->info.n_layer, "n_head_kv",
+                     v->info.n_head_kv, "n_head", v->info.n_head, "n_ctx_train",
+                     v->info.n_ctx_train);
 }
 
 static json_t *policies_json(const struct serve_view *v)
 {
     json_t *out = json_object();
     for (int i = 0; i < PITH_N_VERB; i++)
-        json_object_set_new(out, pith_verb_name((pith_verb)i), text_or_null(v->policy[i]));
+        put(&out, pith_verb_name((pith_verb)i), name_json(v->policy[i]));
     return out;
 }
 
@@ -61,8 +86,9 @@ static int64_t pinned_bytes(const struct serve_view *v, const struct serve_view_
 {
     int64_t bytes = 0;
     int32_t first = v->rules.prefix > v->rules.sinks ? v->rules.prefix : v->rules.sinks;
-    if (v->rules.pin_prompt && item->n_pin > first)
-        first = item->n_pin;
+    int32_t pin = item->n_pin > 0 ? item->n_pin : item->n_prompt;
+    if (v->rules.pin_prompt && pin > first)
+        first = pin;
     for (int32_t l = 0; first > 0 && l < v->info.n_layer; l++)
         for (int32_t h = 0; h < v->info.n_head_kv; h++) {
             pith_lane_info lane = {0};
@@ -119,15 +145,15 @@ static json_t *item_json(const struct serve_view_item *item)
     pith_seq_keep_stats(item->seq, &keep);
     pith_seq_read_stats(item->seq, &read);
     pith_seq_recall_stats(item->seq, &recall);
-    json_object_set_new(out, "n_token", json_integer(pith_seq_length(item->seq)));
-    json_object_set_new(out, "entries", json_integer(keep.live));
-    json_object_set_new(out, "evicted", json_integer(keep.evicted));
-    json_object_set_new(out, "rounds", json_integer(keep.rounds));
-    json_object_set_new(out, "budget", json_integer(keep.budget));
-    json_object_set_new(out, "stored", json_integer(read.stored));
-    json_object_set_new(out, "read", json_integer(read.read));
-    json_object_set_new(out, "guests", json_integer(recall.guests));
-    json_object_set_new(out, "in_tier", json_integer(recall.stored));
+    put(&out, "n_token", json_integer(pith_seq_length(item->seq)));
+    put(&out, "entries", json_integer(keep.live));
+    put(&out, "evicted", json_integer(keep.evicted));
+    put(&out, "rounds", json_integer(keep.rounds));
+    put(&out, "budget", json_integer(keep.budget));
+    put(&out, "stored", json_integer(read.stored));
+    put(&out, "read", json_integer(read.read));
+    put(&out, "guests", json_integer(recall.guests));
+    put(&out, "in_tier", json_integer(recall.stored));
     return out;
 }
 
@@ -135,7 +161,7 @@ static json_t *items_json(const struct serve_view_source *s)
 {
     json_t *out = json_array();
     for (int32_t i = 0; i < s->n_item; i++)
-        json_array_append_new(out, item_json(&s->items[i]));
+        add(&out, item_json(&s->items[i]));
     return out;
 }
 
@@ -189,9 +215,9 @@ static json_t *event_json(const struct serve_view *v, const struct view_event *e
         "round", e->round, "round_last", e->round_last, "at", e->at, "rounds",
         (json_int_t)e->n_round, "n", (json_int_t)e->n, "bytes", (json_int_t)e->bytes, "why", why);
     if (out != NULL && e->from >= 0) {
-        json_object_set_new(out, "from", json_integer(e->from));
-        json_object_set_new(out, "to", json_integer(e->to));
-        json_object_set_new(out, "lanes", json_integer(e->n_lane));
+        put(&out, "from", json_integer(e->from));
+        put(&out, "to", json_integer(e->to));
+        put(&out, "lanes", json_integer(e->n_lane));
     }
     return out;
 }
@@ -202,7 +228,7 @@ static json_t *events_json(const struct serve_view *v, int64_t after)
     json_t *out = json_array();
     int64_t first = w->n_event - VIEW_EVENTS;
     for (int64_t i = after > first ? after : first < 0 ? 0 : first; i < w->n_event; i++)
-        json_array_append_new(out, event_json(v, &w->event[i % VIEW_EVENTS]));
+        add(&out, event_json(v, &w->event[i % VIEW_EVENTS]));
     return out;
 }
 
@@ -213,11 +239,10 @@ static json_t *frames_json(const struct view_watch *w, int64_t after)
     int64_t first = w->n_frame - VIEW_FRAMES;
     for (int64_t i = after > first ? after : first < 0 ? 0 : first; i < w->n_frame; i++) {
         const struct view_frame *f = &w->frame[i % VIEW_FRAMES];
-        json_array_append_new(out, json_pack("[I, I, f, I, i, i, i, I, I, I]",
-                                             (json_int_t)f->number, (json_int_t)f->step, f->time,
-                                             (json_int_t)f->epoch, f->n_token, f->round,
-                                             f->n_running, (json_int_t)f->used_bytes,
-                                             (json_int_t)f->live_bytes, (json_int_t)f->evicted));
+        add(&out, json_pack("[I, I, f, I, i, i, i, I, I, I]", (json_int_t)f->number,
+                            (json_int_t)f->step, f->time, (json_int_t)f->epoch, f->n_token,
+                            f->round, f->n_running, (json_int_t)f->used_bytes,
+                            (json_int_t)f->live_bytes, (json_int_t)f->evicted));
     }
     return out;
 }
@@ -239,7 +264,7 @@ static json_t *tokens_json(const struct serve_view *v, int32_t from)
             len = 0;
         size_t n = pith_utf8_push(&stream, bytes, len, text, sizeof(text));
         if (i >= from)
-            json_array_append_new(out, json_stringn(text, n));
+            add(&out, json_stringn(text, n));
     }
     return out;
 }
@@ -267,15 +292,15 @@ static json_t *followed_json(const struct serve_view *v)
         return json_null();
     json_t *out = head_json(w), *rows = json_array();
     if (w->too_large)
-        json_object_set_new(out, "why", json_string("the sequence is too long to be followed"));
+        put(&out, "why", json_string("the sequence is too long to be followed"));
     for (int32_t i = 0; i < w->lanes.n_layer * w->lanes.n_head; i++)
-        json_array_append_new(rows, lane_json(&w->lanes, i));
-    json_object_set_new(out, "text_from", json_integer(0));
-    json_object_set_new(out, "text", tokens_json(v, 0));
-    json_object_set_new(out, "lanes", rows);
+        add(&rows, lane_json(&w->lanes, i));
+    put(&out, "text_from", json_integer(0));
+    put(&out, "text", tokens_json(v, 0));
+    put(&out, "lanes", rows);
     if (!view_lanes_write_held(&w->lanes, &held))
         held.failed = true;
-    json_object_set_new(out, "held", from_text(&held));
+    put(&out, "held", from_text(&held));
     return out;
 }
 
@@ -292,16 +317,16 @@ static json_t *followed_delta_json(const struct serve_view *v)
         char key[16];
         snprintf(key, sizeof(key), "%d", i);
         if (lane->back)
-            json_object_set_new(whole, key, lane_json(&w->lanes, i));
+            put(&whole, key, lane_json(&w->lanes, i));
         if (lane->back || !lane->changed)
             continue;
         view_lanes_write_gone(&w->lanes, i, w->sent_round + 1, &text);
-        json_object_set_new(gone, key, from_text(&text));
+        put(&gone, key, from_text(&text));
     }
-    json_object_set_new(out, "text_from", json_integer(w->sent_token));
-    json_object_set_new(out, "text", tokens_json(v, w->sent_token));
-    json_object_set_new(out, "gone", gone);
-    json_object_set_new(out, "whole", whole);
+    put(&out, "text_from", json_integer(w->sent_token));
+    put(&out, "text", tokens_json(v, w->sent_token));
+    put(&out, "gone", gone);
+    put(&out, "whole", whole);
     return out;
 }
 
@@ -348,12 +373,12 @@ pith_status serve_view_snapshot(struct serve_view *view, const struct serve_view
     serve_view_step(view, source);
     json_t *out = common_json(view, source, "snapshot");
     if (out != NULL) {
-        json_object_set_new(out, "model", model_json(view));
-        json_object_set_new(out, "policies", policies_json(view));
-        json_object_set_new(out, "rules", rules_json(&view->rules));
-        json_object_set_new(out, "followed", followed_json(view));
-        json_object_set_new(out, "events", events_json(view, 0));
-        json_object_set_new(out, "frames", frames_json(view->watch, 0));
+        put(&out, "model", model_json(view));
+        put(&out, "policies", policies_json(view));
+        put(&out, "rules", rules_json(&view->rules));
+        put(&out, "followed", followed_json(view));
+        put(&out, "events", events_json(view, 0));
+        put(&out, "frames", frames_json(view->watch, 0));
     }
     if (!watched)
         serve_view_watch(view, false);
@@ -369,9 +394,9 @@ pith_status serve_view_delta(struct serve_view *view, const struct serve_view_so
     serve_view_step(view, source);
     json_t *out = common_json(view, source, "delta");
     if (out != NULL) {
-        json_object_set_new(out, "followed", followed_delta_json(view));
-        json_object_set_new(out, "events", events_json(view, view->watch->sent_event));
-        json_object_set_new(out, "frames", frames_json(view->watch, view->watch->sent_frame));
+        put(&out, "followed", followed_delta_json(view));
+        put(&out, "events", events_json(view, view->watch->sent_event));
+        put(&out, "frames", frames_json(view->watch, view->watch->sent_frame));
     }
     pith_status status = finish(out, json, len);
     if (status == PITH_OK)
