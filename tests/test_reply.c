@@ -541,6 +541,12 @@ static void test_progress(void **state)
 {
     (void)state;
     struct run run;
+    const char *text =
+        tell(&run, SERVE_CHAT, "{" HI ",\"stream\":true,\"timings_per_token\":true}");
+    assert_non_null(strstr(text, "\"timings\":{\"prompt_n\":"));
+    assert_non_null(strstr(text, "\"predicted_n\":1,"));
+    assert_non_null(strstr(text, "\"predicted_n\":2,"));
+    end(&run);
     start(&run, SERVE_CHAT, "{" HI ",\"stream\":true,\"return_progress\":true}");
     assert_true(serve_reply_progress(run.reply, 0, 1, 2, 0.25, &run.out));
     assert_true(serve_bytes_add(&run.out, "", 1));

@@ -170,6 +170,7 @@ pith_status serve_reply_create(const struct serve_request *r, int64_t now, const
     reply->r = r;
     reply->now = now;
     reply->form = forms[r->api];
+    reply->start_s = r->timings_per_token ? reply_clock_s() : 0.0;
     snprintf(reply->id, sizeof(reply->id), "%s", id);
     if (!make_answers(reply)) {
         serve_reply_free(reply);
@@ -252,6 +253,9 @@ static void on_event(void *user, const struct reply_event *event)
     struct reply_answer *a = user;
     struct serve_reply *reply = a->reply;
     struct reply_call *call = (size_t)event->index < a->n_call ? &a->call[event->index] : NULL;
+    a->said = event->type == REPLY_EVENT_CONTENT     ? REPLY_CONTENT
+              : event->type == REPLY_EVENT_REASONING ? REPLY_REASONING
+                                                     : REPLY_CALL;
     if (event->type == REPLY_EVENT_CONTENT)
         keep(reply, &a->content, event->text, event->len);
     else if (event->type == REPLY_EVENT_REASONING)
@@ -335,10 +339,14 @@ bool serve_reply_token(struct serve_reply *reply, int32_t i, const pith_answer_t
         return true;
     reply->out = out;
     begin(a);
+    if (reply->r->timings_per_token && a->n_seen == 0)
+        a->first_s = reply_clock_s();
+    a->n_seen += token->token >= 0;
     if (token->token >= 0)
         keep_token(a, token);
     if (token->len > 0)
         feed(a, token->text, token->len);
+    a->n_thought += token->token >= 0 && a->said == REPLY_REASONING;
     return !reply->no_memory;
 }
 

@@ -1,6 +1,7 @@
 /*
  * reply.h - tokens of the scheduler made the reply of an API: one JSON document, or a stream of
- * server-sent events. It knows no socket and no clock: bytes are appended to a buffer of the
+ * server-sent events. It knows no socket, and no clock but for
+ * timings_per_token: bytes are appended to a buffer of the
  * caller's, whole documents and whole events.
  *
  * A reply without stream appends nothing until the last answer has ended. A stream holds back

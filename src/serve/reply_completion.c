@@ -101,6 +101,8 @@ static void event(struct reply_answer *a, const struct reply_event *e)
         part(a, reply_string(a->reply, e->text, e->len), ids_json(a, (size_t)a->n_open), false);
     a->n_open = a->n_id; /* those that went out */
     set_probabilities(a, value);
+    if (a->reply->r->timings_per_token)
+        reply_set(a->reply, value, "timings", reply_timings_so_far(a));
     reply_emit(a->reply, NULL, value);
 }
 

@@ -4,6 +4,8 @@
  */
 #include "serve/reply_form.h"
 
+#include <time.h>
+
 int64_t reply_sum_generated(const struct serve_reply *reply)
 {
     int64_t n = 0;
@@ -83,5 +85,27 @@ json_t *reply_timings(struct serve_reply *reply)
                                             generate_s * 1000.0));
     set_speed(reply, t, "prompt_per_token_ms", "prompt_per_second", n_prompt, prompt_s);
     set_speed(reply, t, "predicted_per_token_ms", "predicted_per_second", generated, generate_s);
+    return t;
+}
+
+double reply_clock_s(void)
+{
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* While an answer runs: what was found of the prompt is known at its end only. */
+json_t *reply_timings_so_far(struct reply_answer *a)
+{
+    struct serve_reply *reply = a->reply;
+    int64_t n_prompt = reply->r->prompt[a->index / reply->r->n_answer].n_id;
+    double prompt_s = a->first_s - reply->start_s, generate_s = reply_clock_s() - a->first_s;
+    json_t *t =
+        reply_need(reply, json_pack("{s:I, s:f, s:i, s:f}", "prompt_n", (json_int_t)n_prompt,
+                                    "prompt_ms", prompt_s * 1000.0, "predicted_n", (int)a->n_seen,
+                                    "predicted_ms", generate_s * 1000.0));
+    set_speed(reply, t, "prompt_per_token_ms", "prompt_per_second", n_prompt, prompt_s);
+    set_speed(reply, t, "predicted_per_token_ms", "predicted_per_second", a->n_seen, generate_s);
     return t;
 }

@@ -50,6 +50,9 @@ struct reply_answer {
     int32_t *ids;               /* [n_id]; owned */
     size_t n_id, cap_id;
     bool begun, done;
+    enum reply_kind said;      /* what the last event was */
+    int32_t n_seen, n_thought; /* tokens so far, and of them, of reasoning */
+    double first_s;            /* when the first came; timings_per_token */
     pith_stop_reason reason;
     const char *stop_word; /* which ended it; NULL: none */
     int32_t n_prompt, n_cached, n_generated;
@@ -87,6 +90,7 @@ struct serve_reply {
     struct reply_tokens *scored; /* [n_prompt] tokens of prompts, for echo with logprobs */
     struct serve_bytes *echo;    /* [n_prompt] texts of prompts, where they are wanted */
     int32_t n_answer, n_pending;
+    double start_s; /* timings_per_token: when it was made */
     int code;
     bool events, finished, no_memory;
     struct serve_fault fault;
@@ -113,6 +117,8 @@ bool reply_calls(const struct reply_answer *a); /* whether it has calls */
 
 json_t *reply_usage(struct serve_reply *reply);   /* OpenAI's */
 json_t *reply_timings(struct serve_reply *reply); /* llama-server's, of all answers */
+json_t *reply_timings_so_far(struct reply_answer *a);
+double reply_clock_s(void);
 int64_t reply_sum_generated(const struct serve_reply *reply);
 int64_t reply_sum_cached(const struct serve_reply *reply);
 const char *reply_finish(const struct reply_answer *a); /* stop, length, tool_calls */

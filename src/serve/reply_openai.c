@@ -57,6 +57,8 @@ static void send(struct reply_answer *a, const char *key, json_t *what, const ch
     json_t *chunk = envelope(reply, choices);
     if (finish != NULL && reply->n_pending == 1 && !reply->r->setup->no_timings)
         reply_set(reply, chunk, "timings", reply_timings(reply));
+    else if (reply->r->timings_per_token && a->n_seen > 0)
+        reply_set(reply, chunk, "timings", reply_timings_so_far(a));
     reply_emit(reply, NULL, chunk);
 }
 

@@ -60,7 +60,7 @@ static json_t *usage_json(struct reply_answer *a)
                                                 n, "input_tokens_details", "cached_tokens",
                                                 (json_int_t)a->n_cached, "output_tokens", m,
                                                 "output_tokens_details", "reasoning_tokens",
-                                                (json_int_t)0, "total_tokens", n + m));
+                                                (json_int_t)a->n_thought, "total_tokens", n + m));
     reply_set_kept(reply, usage);
     return usage;
 }
