@@ -12,7 +12,7 @@
 #include "text/grammar.h"
 #include "text/vocab_internal.h"
 
-#define WALK_MOST 200 /* tokens of a text */
+#define WALK_MOST 60 /* tokens of a text */
 
 static void require(bool holds)
 {

@@ -191,6 +191,7 @@ static pith_status advance(struct pith_grammar_state *s, const char *bytes, size
 {
     struct grammar_machine *m = &s->g->machine;
     uint32_t set = s->set, n_stack = s->n_stack;
+    m->work = 0;
     for (size_t i = 0; i < len; i++) {
         set = grammar_step(m, set, (uint8_t)bytes[i]);
         while (m->set[set].leaves && n_stack > 0)

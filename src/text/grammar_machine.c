@@ -13,6 +13,7 @@
 
 #define MOVE_UNKNOWN 0xff
 #define THREAD_MAX (1u << 16) /* of one set: more is a grammar that is too ambiguous */
+#define WORK_MAX 2000000u     /* threads followed for one mask: 0.2 s */
 #define BYTES_MAX ((size_t)512 << 20)
 
 /* ---- tables ---- */
@@ -205,6 +206,8 @@ static void close_over(struct grammar_machine *m, uint32_t node, uint32_t frame)
 {
     add_todo(m, node, frame);
     while (m->n_todo > 0 && m->status == PITH_OK) {
+        if (++m->work > WORK_MAX)
+            fail(m, PITH_UNSUPPORTED);
         struct grammar_thread t = m->todo[--m->n_todo];
         uint32_t *seen = grammar_table_at(&m->seen, ((uint64_t)t.node << 32 | t.frame) + 1);
         if (seen == NULL)

@@ -67,6 +67,7 @@ struct grammar_machine {
     const struct grammar_program *p;
     const struct vocab_tree *tree;
     pith_status status; /* the first failure; sets are then no longer reliable */
+    uint32_t work;      /* threads followed since a mask or an advance began */
     size_t bytes;       /* of sets, frames and tables */
     size_t mask_bytes;  /* of entries */
 

@@ -298,6 +298,7 @@ static void put(const struct grammar_machine *m, const struct grammar_entry *e, 
 pith_status grammar_tokens(struct grammar_machine *m, uint32_t set, const uint32_t *stack,
                            uint32_t n_stack, uint64_t *bits)
 {
+    m->work = 0;
     if (m->mask_bytes > MASK_BYTES_MAX)
         forget(m);
     if (m->set[set].entry == 0) {
