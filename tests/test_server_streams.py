@@ -106,6 +106,100 @@ class HangUp(unittest.TestCase):
             s.until("pith_http_gone_total", 1)
 
 
+class Watching(unittest.TestCase):
+    def test_cancel_and_follow(self):
+        with rig.Server() as s:
+            stream = s.stream("/completion", LONG)
+            events = stream.events()
+            next(events)
+            mine = [i for i in s.get("/slots").json() if i["state"] == "generating"]
+            self.assertEqual(len(mine), 1)
+            task = mine[0]["id_task"]
+            self.assertGreater(mine[0]["kv_bytes"], 0)
+            self.assertEqual(s.post(f"/kv/follow?id={task}&answer=0", "").code, 200)
+            self.assertEqual(s.post(f"/kv/cancel?id={task + 1000}", "").code, 404)
+            self.assertEqual(s.post("/kv/cancel?id=x", "").code, 404)
+            self.assertEqual(s.post(f"/kv/cancel?id={task}", "", headers={"Origin": "http://a.b"})
+                             .code, 403)
+            self.assertEqual(s.post(f"/kv/cancel?id={task}", "").code, 200)
+            last = [json.loads(data) for _, data in events if data != "[DONE]"][-1]
+            self.assertIn("error", last)
+            s.until("pith_requests_cancelled_total", 1)
+
+    def test_events_are_few(self):
+        with rig.Server() as s:
+            view = rig.Stream(s, "/kv/events", None, method="GET")
+            events = view.events()
+            first = json.loads(next(events)[1])
+            start = time.monotonic()
+            s.post("/completion", dict(LONG, stream=False, n_predict=1500))
+            n = 0
+            s.terminate()  # which ends the stream
+            for _, data in events:
+                self.assertEqual(json.loads(data)["version"], first["version"])
+                n += 1
+            self.assertGreater(n, 0)
+            self.assertLess(n, 5 * (time.monotonic() - start) + 2)
+
+    def test_progress(self):
+        with rig.Server() as s:
+            body = dict(LONG, prompt=PROMPT, n_predict=2, return_progress=True)
+            told = [d["prompt_progress"] for d in s.stream("/completion", body).documents()
+                    if "prompt_progress" in d]
+            self.assertGreater(len(told), 3)
+            read = [t["processed"] for t in told]
+            self.assertEqual(read, sorted(read))
+            self.assertLessEqual(read[-1], told[-1]["total"])
+
+
+class Caches(unittest.TestCase):
+    def test_prefix_salt_and_none(self):
+        text = "The friend of Otto is Maria. " * 40
+
+        def cached(s, **more):
+            a = s.post("/completion", dict(prompt=text, n_predict=1, **more)).json()
+            return a["timings"]["cache_n"]
+
+        with rig.Server("--page", "16") as s:
+            self.assertEqual(cached(s), 0)
+            self.assertGreater(cached(s), 0)
+            self.assertEqual(cached(s, cache_prompt=False), 0)
+            self.assertEqual(cached(s, cache_salt="a"), 0)
+            self.assertGreater(cached(s, cache_salt="a"), 0)
+            self.assertEqual(cached(s, cache_salt="b"), 0)
+        with rig.Server("--no-prefix") as s:
+            self.assertEqual([cached(s), cached(s)], [0, 0])
+
+    def test_slot_goes_on_under_a_policy(self):
+        with rig.Server("--keep", "streaming:budget=128", "--page", "16") as s:
+            text, body = "The friend of Otto is Maria. " * 30, {"n_predict": 20, "id_slot": 0,
+                                                                "ignore_eos": True}
+            for turn in range(3):
+                a = s.post("/completion", dict(body, prompt=text)).json()
+                text += a["content"] + " The friend of Maria is"
+                self.assertEqual(a["timings"]["cache_n"] > 0, turn > 0)
+            self.assertGreater(s.metric("pith_kv_evicted_entries_total"), 0)
+            s.until("pith_parked_slots", 1)
+
+    def test_prompt_is_scored(self):
+        with rig.Server() as s:
+            a = s.post("/v1/completions", {"prompt": "The friend of Otto", "max_tokens": 1,
+                                           "echo": True, "logprobs": 1}).json()
+            scores = a["choices"][0]["logprobs"]["token_logprobs"]
+            n = a["usage"]["prompt_tokens"]
+            self.assertEqual(len(scores), n + 1)
+            self.assertIsNone(scores[0])
+            self.assertTrue(all(x <= 0 for x in scores[1:]))
+
+    def test_schema_is_followed(self):
+        schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}},
+                  "required": ["age"], "additionalProperties": False}
+        with rig.Server() as s:
+            a = s.post("/completion", {"prompt": "The", "n_predict": 60, "seed": 1,
+                                       "json_schema": schema}).json()
+            self.assertIsInstance(json.loads(a["content"])["age"], int)
+
+
 class SlowReader(unittest.TestCase):
     def test_is_dropped_and_holds_nobody_up(self):
         with rig.Server("--behind", "4KiB", "--timeout", "1") as s:
