@@ -62,7 +62,8 @@ static bool is_loopback(const struct exchange *ex)
     }
     if (info->client_addr->sa_family == AF_INET6) {
         const struct sockaddr_in6 *in = (const void *)info->client_addr;
-        return IN6_IS_ADDR_LOOPBACK(&in->sin6_addr);
+        bool mapped = IN6_IS_ADDR_V4MAPPED(&in->sin6_addr) && in->sin6_addr.s6_addr[12] == 127;
+        return IN6_IS_ADDR_LOOPBACK(&in->sin6_addr) || mapped;
     }
     return false;
 }

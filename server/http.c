@@ -344,10 +344,12 @@ static pith_status fail(pith_error *err, pith_status status, const char *host, i
     return status;
 }
 
+/* "::" is every address of both kinds. */
 static unsigned daemon_flags(const struct server_config *c, int family)
 {
+    unsigned six = strcmp(c->host, "::") == 0 ? MHD_USE_DUAL_STACK : MHD_USE_IPv6;
     return MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
-           (family == AF_INET6 ? MHD_USE_IPv6 : 0) | (c->tls_key != NULL ? MHD_USE_TLS : 0);
+           (family == AF_INET6 ? six : 0) | (c->tls_key != NULL ? MHD_USE_TLS : 0);
 }
 
 static struct MHD_Daemon *listen_on(struct server *s, const struct addrinfo *at)

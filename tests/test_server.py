@@ -349,6 +349,18 @@ class Start(unittest.TestCase):
         self.assertIn("--api-key", self.fails("--api-key", ","))
         self.assertIn("nope", self.fails("--keep", "nope"))
 
+    def test_addresses(self):
+        if not rig.socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):
+            self.skipTest("there is no IPv6 here")
+        for host, ask in (("::1", ("::1",)), ("::", ("::1", "127.0.0.1")),
+                          ("0.0.0.0", ("127.0.0.1",)), ("localhost", ("localhost",))):
+            with rig.Server("--host", host) as s:
+                for address in ask:
+                    c = rig.http.client.HTTPConnection(address, s.port, timeout=rig.PATIENCE_S)
+                    self.assertEqual(s.get("/kv", connection=c).code, 200, (host, address))
+                    c.close()
+            self.assertEqual("--api-key" in s.err, host in ("::", "0.0.0.0"), s.err)
+
     def test_taken_port(self):
         with rig.Server() as s:
             self.assertIn(str(s.port), self.fails("--port", str(s.port), code=1))
