@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -296,8 +297,8 @@ def complete(url, said):
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
             said.append(answer.read().decode())
-    except OSError as e:
-        said.append(str(e))
+    except urllib.error.HTTPError as e:
+        said.append(e.read().decode())
 
 
 def test_server_chat(b):
@@ -347,13 +348,13 @@ def serve(program):
     """Starts `pith serve` with the small model and a small budget, and looks at it."""
     words = [program, "serve", "-m", os.path.join(ROOT, "models", "pith-mini.gguf"), "-t", "1", "--port",
              "0", "--chat-template", "chatml", "--keep", "knorm:budget=128,slack=64", "-c", "4096"]
-    server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        line = server.stderr.readline()
+        line = server.stdout.readline()
         url = re.search("http://[^ ]+", line)
         if url is None:
             raise AssertionError(f"the server said {line!r}")
-        threading.Thread(target=server.stderr.read, daemon=True).start()
+        threading.Thread(target=server.stdout.read, daemon=True).start()
         against(url.group().strip() + "/")
     finally:
         server.terminate()
