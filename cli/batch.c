@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "batch_answer.h"
@@ -134,7 +135,8 @@ static void defaults(void *options)
 struct batch {
     const struct batch_options *o;
     struct session s;
-    struct batch_line defaults;
+    struct serve_setup setup;
+    struct cli_text template; /* of --chat-template-file */
     struct batch_input in;
     struct batch_output out;
     pith_scheduler *scheduler;
@@ -147,9 +149,8 @@ struct batch {
 /* One prompt of a request. */
 struct part {
     struct job *job;
-    int32_t first; /* the place of its answers among the request's */
-    int64_t id;    /* the scheduler's */
-    struct cli_ids ids;
+    int32_t index;
+    int64_t id; /* the scheduler's */
 };
 
 /* A request, from its submission to its line. */
@@ -157,36 +158,29 @@ struct job {
     struct batch *batch;
     struct batch_line line;
     int64_t number;
-    struct part *part; /* [n_part] */
+    struct serve_reply *reply; /* NULL: it is refused */
+    struct serve_bytes bytes;  /* the document, once the reply is finished */
+    struct part *part;         /* [n_part] */
     int32_t n_part;
     int32_t n_submitted;
-    struct batch_answer *answer; /* [n_answer] */
-    int32_t n_answer;
     int32_t n_pending; /* answers that were submitted and have not ended */
-    int64_t n_prompt_token;
-    pith_status status; /* why it failed */
-    char message[256];
 };
 
 static void job_free(struct job *job)
 {
-    for (int32_t i = 0; i < job->n_answer; i++)
-        batch_answer_free(&job->answer[i]);
-    for (int32_t i = 0; i < job->n_part; i++)
-        free(job->part[i].ids.data);
-    free(job->answer);
+    serve_reply_free(job->reply);
+    serve_bytes_free(&job->bytes);
     free(job->part);
     batch_line_free(&job->line);
     free(job);
 }
 
 /* Notes why a request fails; what else of it runs is not needed any more. */
-static void job_fail(struct job *job, pith_status status, const char *message)
+static void job_fail(struct job *job, const struct serve_fault *fault)
 {
-    if (job->status != PITH_OK || job->line.fault.code != 0)
+    if (job->line.fault.code != 0)
         return;
-    job->status = status;
-    snprintf(job->message, sizeof(job->message), "%s", message);
+    job->line.fault = *fault;
     for (int32_t i = 0; i < job->n_submitted && !job->batch->stopping; i++)
         pith_scheduler_cancel(job->batch->scheduler, job->part[i].id);
     job->n_submitted = job->n_part;
@@ -196,20 +190,12 @@ static void job_fail(struct job *job, pith_status status, const char *message)
 static void job_end(struct job *job)
 {
     struct batch *b = job->batch;
-    struct batch_reply reply = {
-        .line = &job->line,
-        .number = job->number,
-        .model = b->s.model,
-        .answer = job->answer,
-        .n_answer = job->n_answer,
-        .n_prompt_token = job->n_prompt_token,
-    };
+    const struct batch_line *l = &job->line;
     if (!b->stopping) {
-        bool ok = job->line.fault.code == 0 && job->status == PITH_OK;
-        json_t *line = ok ? batch_reply_answered(&reply)
-                       : job->line.fault.code != 0
-                           ? batch_reply_refused(&reply, &job->line.fault)
-                           : batch_reply_failed(&reply, job->status, job->message);
+        bool ok = l->fault.code == 0;
+        json_t *line =
+            ok ? batch_answer_line(l->custom_id, job->number, job->bytes.data, job->bytes.len)
+               : batch_fault_line(l->custom_id, job->number, &l->fault);
         b->stopping = !batch_output_add(&b->out, line);
         if (!b->stopping)
             *(ok ? &b->report.n_answered : &b->report.n_failed) += 1;
@@ -217,12 +203,17 @@ static void job_end(struct job *job)
     job_free(job);
 }
 
+static void need_memory(bool ok)
+{
+    if (!ok)
+        cli_fail("no memory for a line of the output");
+}
+
 static bool on_token(void *user, const pith_answer_token *token)
 {
     const struct part *part = user;
-    const struct job *job = part->job;
-    batch_answer_add(&job->answer[part->first + token->answer], &job->line, job->batch->s.model,
-                     token);
+    struct job *job = part->job;
+    need_memory(serve_reply_token(job->reply, part->index, token, &job->bytes));
     return true;
 }
 
@@ -230,88 +221,27 @@ static void on_done(void *user, const pith_answer_result *result)
 {
     const struct part *part = user;
     struct job *job = part->job;
-    struct batch_answer *answer = &job->answer[part->first + result->answer];
-    answer->reason = result->reason;
-    answer->n_generated = result->n_generated;
-    answer->n_cached = result->n_cached;
+    need_memory(serve_reply_done(job->reply, part->index, result, &job->bytes));
     batch_report_add(&job->batch->report, result);
     job->n_pending--;
-    if (result->status != PITH_OK)
-        job_fail(job, result->status, result->message);
+    if (serve_reply_fault(job->reply)->code != 0)
+        job_fail(job, serve_reply_fault(job->reply));
     if (job->n_pending == 0 && job->n_submitted == job->n_part && job != job->batch->next)
         job_end(job);
 }
 
-/* ---- prompts ---- */
-
-/* The messages as a prompt. Fails the request where the template cannot say them. */
-static pith_prompt *render(struct job *job)
-{
-    const struct batch_line *line = &job->line;
-    const struct chat_options *chat = &job->batch->o->chat;
-    pith_error err;
-    pith_prompt *prompt = NULL;
-    pith_chat_params params;
-    bool quick = chat->no_thinking || line->no_thinking;
-    pith_message *messages = cli_alloc((size_t)line->n_message + 1, sizeof(*messages));
-    int32_t n = 0;
-    if (chat->system != NULL && strcmp(line->message[0].role, "system") != 0)
-        messages[n++] = (pith_message){"system", chat->system};
-    for (int32_t i = 0; i < line->n_message; i++)
-        messages[n++] = line->message[i];
-    pith_chat_params_default(&params);
-    params.template_name = chat->template_name;
-    params.messages = messages;
-    params.n_message = n;
-    params.flags = PITH_CHAT_GENERATE | (quick ? PITH_CHAT_NO_THINKING : 0);
-    pith_status status = pith_prompt_create(job->batch->s.model, &params, &prompt, &err);
-    free(messages);
-    if (status != PITH_OK)
-        batch_line_fault(&job->line, 400, "invalid_request_error", "messages", "messages: %s",
-                         err.message);
-    return prompt;
-}
-
-/* The tokens of prompt i. */
-static struct cli_ids make_ids(struct job *job, int32_t i)
-{
-    const struct work_options *o = &job->batch->o->work;
-    const struct batch_prompt *prompt = &job->line.prompt[i];
-    if (prompt->text == NULL) {
-        struct cli_ids ids = {cli_alloc((size_t)prompt->n_id, sizeof(int32_t)), prompt->n_id};
-        memcpy(ids.data, prompt->ids, (size_t)prompt->n_id * sizeof(int32_t));
-        return ids;
-    }
-    uint32_t flags =
-        (o->no_bos ? 0 : PITH_TOKENIZE_BOS) | (o->parse_special ? PITH_TOKENIZE_SPECIAL : 0);
-    return session_tokenize(job->batch->s.model, prompt->text, prompt->len, flags);
-}
-
-static struct cli_ids chat_ids(struct job *job)
-{
-    pith_prompt *prompt = render(job);
-    struct cli_ids ids = {0};
-    if (prompt != NULL)
-        ids = session_prompt_ids(job->batch->s.model, prompt, !job->batch->o->work.no_bos);
-    pith_prompt_free(prompt);
-    return ids;
-}
+/* ---- jobs ---- */
 
 static void make_parts(struct job *job)
 {
-    bool chat = job->line.endpoint == BATCH_CHAT;
-    job->n_part = chat ? 1 : job->line.n_prompt;
-    job->n_answer = job->n_part * job->line.n_answer;
+    char id[33];
+    batch_answer_id(job->line.custom_id, job->number, id);
+    need_memory(serve_reply_create(job->line.request, (int64_t)time(NULL), id, &job->reply) ==
+                PITH_OK);
+    job->n_part = serve_request_count(job->line.request);
     job->part = cli_alloc((size_t)job->n_part, sizeof(*job->part));
-    job->answer = cli_alloc((size_t)job->n_answer, sizeof(*job->answer));
-    for (int32_t i = 0; i < job->n_part; i++) {
-        struct cli_ids ids = chat ? chat_ids(job) : make_ids(job, i);
-        job->part[i] = (struct part){.job = job, .first = i * job->line.n_answer, .ids = ids};
-        job->n_prompt_token += ids.n;
-        if (ids.n == 0)
-            batch_line_fault(&job->line, 400, "invalid_request_error", "prompt",
-                             "prompt: \"\" has no tokens, and the model none to begin a text with");
-    }
+    for (int32_t i = 0; i < job->n_part; i++)
+        job->part[i] = (struct part){.job = job, .index = i};
 }
 
 static struct job *job_make(struct batch *b, const struct batch_item *item)
@@ -320,7 +250,7 @@ static struct job *job_make(struct batch *b, const struct batch_item *item)
     struct job *job = cli_alloc(1, sizeof(*job));
     job->batch = b;
     job->number = item->number;
-    cli_check(batch_line_parse(item->at, item->len, &b->defaults, &job->line, &err), &err);
+    cli_check(batch_line_parse(item->at, item->len, &b->setup, &job->line, &err), &err);
     if (job->line.fault.code == 0)
         make_parts(job);
     return job;
@@ -332,16 +262,12 @@ static struct job *job_make(struct batch *b, const struct batch_item *item)
 static bool submit(struct batch *b, struct job *job)
 {
     pith_error err;
+    struct serve_fault fault = {0};
     while (job->n_submitted < job->n_part && job->line.fault.code == 0) {
         struct part *part = &job->part[job->n_submitted];
-        pith_generate_params params = job->line.params;
+        pith_generate_params params;
         pith_request request;
-        params.sample.seed += (uint64_t)part->first;
-        pith_request_default(&request);
-        request.prompt = part->ids.data;
-        request.n_prompt = part->ids.n;
-        request.params = &params;
-        request.n_answer = job->line.n_answer;
+        serve_request_get(job->line.request, part->index, &params, &request);
         request.on_token = on_token;
         request.on_done = on_done;
         request.user = part;
@@ -349,11 +275,13 @@ static bool submit(struct batch *b, struct job *job)
         if (status == PITH_BUSY)
             return false;
         if (status != PITH_OK) {
-            job_fail(job, status, err.message);
-            return true;
+            serve_fault_status(&fault, status, err.message, request.n_prompt,
+                               b->s.info.n_ctx_train);
+            job_fail(job, &fault);
+        } else {
+            job->n_submitted++;
+            job->n_pending += request.n_answer;
         }
-        job->n_submitted++;
-        job->n_pending += request.n_answer;
     }
     return true;
 }
@@ -442,15 +370,22 @@ static pith_scheduler_params scheduler_params(const struct schedule_options *o)
     return p;
 }
 
-/* What a request has that does not say; biases are the caller's to free. */
-static struct batch_line line_defaults(const struct batch_options *o, pith_logit_bias **bias)
+/* What requests have in common; biases are the caller's to free. */
+static struct serve_setup make_setup(const struct batch_options *o, pith_logit_bias **bias)
 {
-    struct batch_line line = {.n_answer = 1, .top_logprobs = -1};
-    pith_generate_params_default(&line.params);
-    line.params.n_predict = o->work.n_predict;
-    line.params.ignore_end = o->work.ignore_end;
-    line.params.sample = sample_params(&o->sample, bias);
-    return line;
+    struct serve_setup setup;
+    serve_setup_default(&setup);
+    setup.template_name = o->chat.template_name;
+    setup.system = o->chat.system;
+    setup.no_thinking = o->chat.no_thinking;
+    setup.no_stream = true;
+    setup.no_timings = true;
+    setup.no_bos = o->work.no_bos;
+    setup.parse_special = o->work.parse_special;
+    setup.params.n_predict = o->work.n_predict;
+    setup.params.ignore_end = o->work.ignore_end;
+    setup.params.sample = sample_params(&o->sample, bias);
+    return setup;
 }
 
 /* Opens what the options name, in the order in which mistakes are cheapest. */
@@ -460,7 +395,7 @@ static void begin(struct batch *b)
     pith_error err;
     bool chat = false;
     (void)engine_params(&b->o->model, &b->o->memory); /* complains before the files are read */
-    batch_input_read(&b->in, b->o->work.in, &b->defaults);
+    batch_input_read(&b->in, b->o->work.in, &b->setup);
     batch_output_open(&b->out, b->o->work.out, b->o->work.resume, &b->in);
     for (size_t i = 0; i < b->in.n; i++) {
         b->report.n_skipped += b->in.item[i].done;
@@ -468,6 +403,7 @@ static void begin(struct batch *b)
     }
     b->report.n_request = (int64_t)b->in.n;
     session_load(&b->s, &b->o->model, false);
+    b->setup.model = b->s.model;
     if (chat)
         session_check_template(b->s.model, &b->o->chat);
     size_memory(b, &memory);
@@ -505,7 +441,9 @@ static int run(void *options)
     pith_logit_bias *bias;
     struct batch b = {.o = o};
     batch_report_check(&o->report);
-    b.defaults = line_defaults(o, &bias);
+    b.setup = make_setup(o, &bias);
+    b.template = chat_template_read(&o->chat);
+    b.setup.template_text = b.template.data;
     begin(&b);
     cli_interrupt_catch();
     batch_report_start(&b.report, &o->report);
@@ -515,6 +453,7 @@ static int run(void *options)
     int status = finish(&b);
     batch_input_free(&b.in);
     session_free(&b.s);
+    free(b.template.data);
     free(bias);
     return status;
 }

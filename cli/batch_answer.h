@@ -1,46 +1,19 @@
 /*
- * batch_answer.h - the answers to a request of a batch, from tokens to a line of the output file
- * (docs/batch.md). Nothing here depends on the clock but the field "created".
+ * batch_answer.h - lines of the output file of a batch (docs/batch.md). What an answer says is
+ * src/serve's to know; here it gets a name.
  */
 #ifndef CLI_BATCH_ANSWER_H
 #define CLI_BATCH_ANSWER_H
 
 #include "batch_line.h"
-#include "pith/scheduler.h"
+#include "serve/reply.h"
 
-struct batch_token; /* a token with what the model thought of it and of others */
+/* 32 digits made of the request's name and the line's number, into buf [33]; returns buf. */
+const char *batch_answer_id(const char *custom_id, int64_t number, char *buf);
 
-/* One answer. Zero it before use. */
-struct batch_answer {
-    char *text; /* [len]; owned */
-    size_t len, cap;
-    struct batch_token *token; /* [n_token], of requests with logprobs; owned */
-    size_t n_token, cap_token;
-    pith_stop_reason reason;
-    int32_t n_generated;
-    int32_t n_cached; /* tokens of the prompt that nobody had to compute */
-};
-
-/* Adds a token and its text. */
-void batch_answer_add(struct batch_answer *answer, const struct batch_line *line,
-                      const pith_model *model, const pith_answer_token *token);
-void batch_answer_free(struct batch_answer *answer);
-
-/* A request with all its answers, for the line that it becomes. */
-struct batch_reply {
-    const struct batch_line *line;
-    int64_t number; /* of the line in the input, from 1 */
-    const pith_model *model;
-    const struct batch_answer *answer; /* [n_answer], those to one prompt together */
-    int32_t n_answer;
-    int64_t n_prompt_token; /* of all prompts */
-};
-
-/* The line of a request that was answered; of one that was refused (fault); of one that failed, as
-   its status says. The caller frees. */
-json_t *batch_reply_answered(const struct batch_reply *reply);
-json_t *batch_reply_refused(const struct batch_reply *reply, const struct batch_fault *fault);
-json_t *batch_reply_failed(const struct batch_reply *reply, pith_status status,
-                           const char *message);
+/* The line of a request that was answered, with the document [len]; and of one that was refused or
+   failed. The caller frees. */
+json_t *batch_answer_line(const char *custom_id, int64_t number, const char *document, size_t len);
+json_t *batch_fault_line(const char *custom_id, int64_t number, const struct serve_fault *fault);
 
 #endif

@@ -54,12 +54,12 @@ static struct lines input_lines(const struct batch_input *in)
 
 /* Judges a line and remembers its name. */
 static void add_item(struct batch_input *in, struct batch_item *item,
-                     const struct batch_line *defaults)
+                     const struct serve_setup *setup)
 {
     pith_error err;
     char name[BATCH_SHOW];
     struct batch_line line;
-    if (batch_line_parse(item->at, item->len, defaults, &line, &err) != PITH_OK)
+    if (batch_line_parse(item->at, item->len, setup, &line, &err) != PITH_OK)
         cli_fail("%s, line %lld: %s", in->path, (long long)item->number, err.message);
     const json_t *first = json_object_get(in->names, line.custom_id);
     if (first != NULL)
@@ -69,14 +69,14 @@ static void add_item(struct batch_input *in, struct batch_item *item,
                  (long long)in->item[json_integer_value(first)].number);
     if (json_object_set_new(in->names, line.custom_id, json_integer((json_int_t)in->n)) != 0)
         cli_fail("no memory for the names of %zu requests", in->n);
-    item->chat = line.endpoint == BATCH_CHAT;
+    item->chat = line.api == SERVE_CHAT;
     if (line.fault.code == 0)
-        item->n_answer = line.n_answer * (item->chat ? 1 : line.n_prompt);
+        item->n_answer = serve_request_answers(line.request);
     batch_line_free(&line);
     in->n++;
 }
 
-void batch_input_read(struct batch_input *in, const char *path, const struct batch_line *defaults)
+void batch_input_read(struct batch_input *in, const char *path, const struct serve_setup *setup)
 {
     const char *line;
     size_t len, n = 0;
@@ -92,7 +92,7 @@ void batch_input_read(struct batch_input *in, const char *path, const struct bat
     lines = input_lines(in);
     while (next_line(&lines, &line, &len)) {
         in->item[in->n] = (struct batch_item){.at = line, .len = len, .number = lines.number};
-        add_item(in, &in->item[in->n], defaults);
+        add_item(in, &in->item[in->n], setup);
     }
 }
 

@@ -28,7 +28,7 @@ struct batch_input {
 
 /* Fails where a line is no request, or has another's custom_id: with the file and the line. A line
    that is a request and is wrong is an item all the same. */
-void batch_input_read(struct batch_input *in, const char *path, const struct batch_line *defaults);
+void batch_input_read(struct batch_input *in, const char *path, const struct serve_setup *setup);
 void batch_input_free(struct batch_input *in);
 
 struct batch_output {

@@ -29,6 +29,7 @@ struct options {
     struct chat_options chat;
     struct talk_options talk;
     struct sample_options sample;
+    struct grammar_options grammar;
     struct memory_options memory;
 };
 
@@ -48,6 +49,7 @@ static const struct option_group groups[] = {
     {"Conversation", talk_option_table, offsetof(struct options, talk)},
     {"Chat template", chat_option_table, offsetof(struct options, chat)},
     {"Sampling", sample_option_table, offsetof(struct options, sample)},
+    {"Grammar", grammar_option_table, offsetof(struct options, grammar)},
     {"KV memory", memory_option_table, offsetof(struct options, memory)},
     {0},
 };
@@ -420,6 +422,8 @@ static int run(void *options)
     session_check_template(c.s.model, &o->chat);
     session_start(&c.s, &o->model, &o->memory, 0);
     c.sample = sample_params(&o->sample, &c.bias);
+    pith_grammar *grammar = load_grammar(&o->grammar, c.s.model);
+    c.sample.grammar = grammar;
     start_over(&c);
     char *history = history_path(o);
     c.reader = line_open("> ", history);
@@ -437,6 +441,7 @@ static int run(void *options)
     free(c.answer.data);
     pith_recall_free(c.recalled);
     free(c.bias);
+    pith_grammar_free(grammar);
     session_free(&c.s);
     return EXIT_SUCCESS;
 }

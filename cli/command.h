@@ -21,6 +21,7 @@ struct command {
 extern const struct command command_run;
 extern const struct command command_chat;
 extern const struct command command_batch;
+extern const struct command command_serve; /* serve.c, or without libmicrohttpd serve_none.c */
 extern const struct command command_demo;
 extern const struct command command_logits;
 extern const struct command command_bench;

@@ -15,6 +15,7 @@
 #include "command.h"
 #include "picture.h"
 #include "session.h"
+#include "shipped.h"
 
 #define MODEL_FILE "pith-nano.gguf"
 #define TEXT_FILE "demo/prompt-2k.txt"
@@ -66,51 +67,9 @@ static void defaults(void *options)
 
 /* ---- files ---- */
 
-/* Where the files lie, seen from the folder of the program: installed (bin/ and share/pith/), in a
-   build folder within the source, and at last where the source was when it was built. */
-static const char *const places[] = {
-    "../share/pith",
-    "../../models",
-    "../models",
-    "models",
-};
-#define N_PLACE (sizeof(places) / sizeof(places[0]))
-
-static bool program_folder(char *buf, size_t cap)
-{
-    ssize_t n = readlink("/proc/self/exe", buf, cap - 1);
-    if (n <= 0)
-        return false;
-    buf[n] = '\0';
-    char *slash = strrchr(buf, '/');
-    if (slash == NULL)
-        return false;
-    *slash = '\0';
-    return true;
-}
-
-/* The path of a file that comes with Pith; the caller frees. */
-static char *find_file(const char *name)
-{
-    char folder[PATH_MAX];
-    char *path = cli_alloc(3 * PATH_MAX, 1);
-    if (program_folder(folder, sizeof(folder)))
-        for (size_t i = 0; i < N_PLACE; i++) {
-            snprintf(path, 3 * PATH_MAX, "%s/%s/%s", folder, places[i], name);
-            if (access(path, R_OK) == 0)
-                return path;
-        }
-    snprintf(path, 3 * PATH_MAX, "%s/%s", PITH_MODEL_FOLDER, name);
-    if (access(path, R_OK) == 0)
-        return path;
-    cli_fail("cannot find \"%s\", which comes with Pith: it is neither installed in share/pith nor "
-             "in the models folder of the source; -m, -f and --answer name files of your own",
-             name);
-}
-
 static struct cli_text read_text(const char *given, const char *name)
 {
-    char *path = given != NULL ? strdup(given) : find_file(name);
+    char *path = given != NULL ? strdup(given) : cli_find_shipped(name);
     if (path == NULL)
         cli_fail("no memory for the name of a file");
     struct cli_text text = cli_read_file(path);
@@ -431,7 +390,7 @@ static int run(void *options)
     struct page p = {.colour = cli_is_terminal(STDOUT_FILENO) && getenv("NO_COLOR") == NULL};
     p.width = cli_columns() < WRAP_MAX ? cli_columns() - 2 : WRAP_MAX;
     (void)engine_params(&o->model, &o->memory);
-    char *found = o->model.path == NULL ? find_file(MODEL_FILE) : NULL;
+    char *found = o->model.path == NULL ? cli_find_shipped(MODEL_FILE) : NULL;
     if (found != NULL)
         o->model.path = found;
     struct story story = read_story(o);

@@ -12,9 +12,9 @@
 #include "io.h"
 
 static const struct command *const commands[] = {
-    &command_run,      &command_chat,     &command_batch, &command_demo,     &command_bench,
-    &command_eval,     &command_tokenize, &command_info,  &command_quantize, &command_calibrate,
-    &command_policies, &command_logits,   NULL,
+    &command_run,       &command_chat,     &command_serve,    &command_batch, &command_demo,
+    &command_bench,     &command_eval,     &command_tokenize, &command_info,  &command_quantize,
+    &command_calibrate, &command_policies, &command_logits,   NULL,
 };
 
 #define VERB_LEN 64 /* of "eval perplexity" and the like */

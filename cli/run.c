@@ -39,6 +39,7 @@ struct run_options {
     struct chat_options chat;
     struct output_options output;
     struct sample_options sample;
+    struct grammar_options grammar;
     struct memory_options memory;
 };
 
@@ -74,6 +75,7 @@ static const struct option_group groups[] = {
     {"Output", output_option_table, offsetof(struct run_options, output)},
     {"Chat template (with --chat)", chat_option_table, offsetof(struct run_options, chat)},
     {"Sampling", sample_option_table, offsetof(struct run_options, sample)},
+    {"Grammar", grammar_option_table, offsetof(struct run_options, grammar)},
     {"KV memory", memory_option_table, offsetof(struct run_options, memory)},
     {0},
 };
@@ -238,6 +240,8 @@ static int generate(const struct run_options *o, struct session *s, const struct
     pith_generate_params_default(&params);
     params.n_predict = o->output.n_predict;
     params.sample = sample_params(&o->sample, &bias);
+    pith_grammar *grammar = load_grammar(&o->grammar, s->model);
+    params.sample.grammar = grammar;
     params.stop = (const char *const *)stops;
     params.n_stop = o->output.stop.n;
     params.ignore_end = o->output.ignore_end;
@@ -251,6 +255,7 @@ static int generate(const struct run_options *o, struct session *s, const struct
         pith_generate(s->seq, ids->data, ids->n, &params, print_text, NULL, &result, &err);
     cli_progress_end(&progress);
     free(bias);
+    pith_grammar_free(grammar);
     for (int32_t i = 0; i < o->output.stop.n; i++)
         free(stops[i]);
     if (recorder != NULL)

@@ -95,6 +95,18 @@ const struct option sample_option_table[] = {
 };
 #undef AT
 
+#define AT(member) .offset = offsetof(struct grammar_options, member)
+const struct option grammar_option_table[] = {
+    {"--grammar", NULL, "TEXT", OPTION_TEXT, AT(text), .absent = "none",
+     .help = "answers follow this grammar (GBNF)"},
+    {"--grammar-file", NULL, "FILE", OPTION_TEXT, AT(file), .absent = "none",
+     .help = "the same, read from a file"},
+    {"--json-schema", "-j", "JSON", OPTION_TEXT, AT(schema), .absent = "none",
+     .help = "answers are JSON that this schema allows; @FILE reads it from a file"},
+    {0},
+};
+#undef AT
+
 #define AT(member) .offset = offsetof(struct prompt_options, member)
 const struct option prompt_option_table[] = {
     {"--prompt", "-p", "TEXT", OPTION_TEXT, AT(text), .absent = "standard input",
@@ -115,6 +127,8 @@ const struct option prompt_option_table[] = {
 const struct option chat_option_table[] = {
     {"--chat-template", NULL, "NAME", OPTION_TEXT, AT(template_name), .absent = "the model's own",
      .help = "how messages become a prompt: chatml, llama3, ..."},
+    {"--chat-template-file", NULL, "FILE", OPTION_TEXT, AT(template_file), .absent = "none",
+     .help = "the same, as a Jinja template of your own"},
     {"--system", "-sys", "TEXT", OPTION_TEXT, AT(system), .absent = "none",
      .help = "the system message"},
     {"--no-thinking", NULL, NULL, OPTION_FLAG, AT(no_thinking),
@@ -166,6 +180,29 @@ pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias
     p.n_bias = o->bias.n;
     p.seed = o->seed >= 0 ? (uint64_t)o->seed : (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid();
     return p;
+}
+
+pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *model)
+{
+    pith_grammar *grammar = NULL;
+    pith_error err;
+    struct cli_text file = {0};
+    const char *text = o->schema != NULL ? o->schema : o->text;
+    if ((o->text != NULL) + (o->file != NULL) + (o->schema != NULL) > 1)
+        cli_fail_usage("--grammar, --grammar-file and --json-schema: only one of them can hold");
+    if (text == NULL && o->file == NULL)
+        return NULL;
+    if (o->file != NULL || (o->schema != NULL && text[0] == '@')) {
+        file = cli_read_file(o->file != NULL ? o->file : text + 1);
+        text = file.data;
+    }
+    size_t len = file.data != NULL ? file.len : strlen(text);
+    cli_check(o->schema != NULL
+                  ? pith_grammar_create_json_schema(model, text, len, NULL, &grammar, &err)
+                  : pith_grammar_create_gbnf(model, text, len, NULL, &grammar, &err),
+              &err);
+    free(file.data);
+    return grammar;
 }
 
 pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o)
@@ -370,6 +407,16 @@ struct cli_ids ids_parse(const char *what, const char *text, int32_t n_vocab)
     return ids;
 }
 
+struct cli_text chat_template_read(const struct chat_options *o)
+{
+    if (o->template_file == NULL)
+        return (struct cli_text){0};
+    struct cli_text text = cli_read_file(o->template_file);
+    if (strlen(text.data) != text.len)
+        cli_fail("--chat-template-file: \"%s\" has a zero byte", o->template_file);
+    return text;
+}
+
 pith_prompt *session_prompt(const pith_model *model, const struct chat_options *o,
                             const pith_message *messages, int32_t n)
 {
@@ -377,11 +424,14 @@ pith_prompt *session_prompt(const pith_model *model, const struct chat_options *
     pith_chat_params params;
     pith_prompt *prompt = NULL;
     pith_chat_params_default(&params);
+    struct cli_text template = chat_template_read(o);
     params.template_name = o->template_name;
+    params.template_text = template.data;
     params.messages = messages;
     params.n_message = n;
     params.flags = PITH_CHAT_GENERATE | (o->no_thinking ? PITH_CHAT_NO_THINKING : 0);
     cli_check(pith_prompt_create(model, &params, &prompt, &err), &err);
+    free(template.data);
     return prompt;
 }
 
@@ -412,8 +462,10 @@ void session_check_template(const pith_model *model, const struct chat_options *
 {
     char names[512];
     list_templates(names, sizeof(names));
+    if (o->template_name != NULL && o->template_file != NULL)
+        cli_fail_usage("--chat-template and --chat-template-file are given, both");
     if (o->template_name == NULL) {
-        if (pith_chat_template(model) == NULL)
+        if (pith_chat_template(model) == NULL && o->template_file == NULL)
             cli_fail("the model has no chat template: name one with --chat-template (%s)", names);
         return;
     }

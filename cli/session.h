@@ -6,6 +6,7 @@
 #define CLI_SESSION_H
 
 #include "io.h"
+#include "pith/grammar.h"
 #include "options.h"
 
 struct model_options {
@@ -33,6 +34,12 @@ struct sample_options {
     struct option_texts bias;
 };
 
+struct grammar_options {
+    const char *text;
+    const char *file;
+    const char *schema; /* JSON, or @FILE */
+};
+
 struct prompt_options {
     const char *text;
     const char *file;
@@ -43,6 +50,7 @@ struct prompt_options {
 
 struct chat_options {
     const char *template_name;
+    const char *template_file;
     const char *system;
     bool no_thinking;
 };
@@ -50,6 +58,7 @@ struct chat_options {
 extern const struct option model_option_table[];
 extern const struct option memory_option_table[];
 extern const struct option sample_option_table[];
+extern const struct option grammar_option_table[];
 extern const struct option prompt_option_table[];
 extern const struct option chat_option_table[];
 
@@ -59,6 +68,10 @@ void sample_options_default(struct sample_options *o);
 /* The library's params; the biases are parsed into *bias, which the caller frees after the last
    use. Fails (usage) for a bias that is no ID+VALUE. */
 pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias **bias);
+
+/* The grammar that answers follow; NULL: none. The caller frees it after the last sampler. Fails for
+   one that cannot be made. */
+pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *model);
 
 /* The library's params; kv_tokens and kv_bytes as given, n_thread from the model's options. Fails
    (usage) for a --keep, --read, --recall or --share that cannot be read. */
@@ -112,6 +125,9 @@ uint32_t prompt_flags(const struct prompt_options *o);
 /* Ids as "1,2,3", separated by commas or white space, optionally within brackets. Fails (usage)
    naming what and the first thing that is no id of the model. */
 struct cli_ids ids_parse(const char *what, const char *text, int32_t n_vocab);
+
+/* The text of --chat-template-file; data is NULL where it is not given. The caller frees. */
+struct cli_text chat_template_read(const struct chat_options *o);
 
 /* The messages as a prompt that ends where the answer begins. */
 pith_prompt *session_prompt(const pith_model *model, const struct chat_options *o,

@@ -292,6 +292,45 @@ def requests():
     return {name: text.encode() for name, text in lines.items()}
 
 
+def bodies():
+    """A byte that says which API, and a body for it."""
+    say = [{"role": "user", "content": "hi"}]
+    tool = {"name": "f", "parameters": {"type": "object"}}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}
+    tools = [{"type": "function", "function": tool}]
+    all_of_them = {
+        "chat": (0, {"messages": say + [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "1"}], "tools": tools,
+            "tool_choice": "auto", "parallel_tool_calls": False, "stream": True,
+            "stream_options": {"include_usage": True}, "reasoning_effort": "low",
+            "reasoning_format": "none", "id_slot": 1, "cache_salt": "s", "return_progress": True}),
+        "opening": (0, {"messages": say + [{"role": "assistant", "content": "Oh"}],
+                        "continue_final_message": True, "max_tokens": 3}),
+        "text": (1, {"prompt": ["a", [1, 2]], "n": 2, "echo": True, "stream": True}),
+        "own": (2, {"prompt": [1, "a", 2], "n_predict": 2, "n_probs": 2, "return_tokens": True}),
+        "infill": (3, {"input_prefix": "a", "input_suffix": "b", "prompt": "c",
+                       "input_extra": [{"filename": "f", "text": "t"}]}),
+        "messages": (4, {"max_tokens": 2, "system": [{"type": "text", "text":
+            "x-anthropic-billing-header: cch=12345;"}], "stop_sequences": ["x"], "messages": [
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "t"},
+                {"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c",
+                                          "content": [{"type": "text", "text": "r"}]}]}],
+            "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "auto"},
+            "thinking": {"type": "enabled"}, "stream": True}),
+        "responses": (5, {"instructions": "s", "stream": True, "tools": [
+            {"type": "function", **tool}], "reasoning": {"effort": "none"}, "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "1"}]}),
+        "count": (6, {"messages": say}),
+    }
+    return {name: bytes([api]) + json.dumps(body).encode()
+            for name, (api, body) in all_of_them.items()}
+
+
 def jinja():
     """A template, a zero byte, the variables as JSON."""
     chat = json.dumps({"messages": [
@@ -314,13 +353,50 @@ def jinja():
     return {name: text.encode() + b"\0" + chat.encode() for name, text in templates.items()}
 
 
+def answers():
+    """Form by its number, options, a seed of pieces, then what a template writes."""
+    golden = os.path.join(os.path.dirname(__file__), "..", "tests", "golden", "tools.jsonl")
+    with open(golden, encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    forms = ("generic hermes qwen-coder llama3 mistral mistral-args gpt-oss deepseek dsml kimi glm "
+             "seed minimax minicpm functionary solar cohere list nemotron apertus granite").split()
+    return {str(i): bytes([forms.index(x["form"]), 0, 1, 2, 3, 4]) +
+            x["text"].replace("get_weather", "f").encode() for i, x in enumerate(lines)}
+
+
+def grammars():
+    return {name: text.encode() for name, text in {
+        "json": "root ::= v\nv ::= o | a | s | n | \"true\"\no ::= \"{\" (s \":\" v (\",\" s \":\" v)*)? "
+                "\"}\"\na ::= \"[\" (v (\",\" v)*)? \"]\"\ns ::= \"\\\"\" [^\"\\\\\\x7F\\x00-\\x1F]* "
+                "\"\\\"\"\nn ::= \"-\"? [0-9]{1,3}\n",
+        "chars": "root ::= [\u00e0-\u07ff\\U00010000-\\U0001ffff]+ . [^a-z] # all\n | \"x\"{2,5}",
+        "deep": "root ::= ((\"a\" | ) (\"b\" root \"c\")?)*", "left": "root ::= root \"a\" | \"b\""}.items()}
+
+
+def schemas():
+    p = {"a": {"type": "string", "minLength": 1, "maxLength": 9, "pattern": "^[a-c]+$"},
+         "b": {"type": "number", "minimum": -1.5, "exclusiveMaximum": 22.25},
+         "c": {"type": ["array", "null"], "prefixItems": [{"const": 1}], "items": {"$ref": "#/$defs/x"},
+               "minItems": 1, "maxItems": 4}}
+    return {name: json.dumps(s).encode() for name, s in {
+        "object": {"type": "object", "properties": p, "required": ["a", "z"],
+                   "additionalProperties": {"type": "integer", "minimum": 3},
+                   "$defs": {"x": {"anyOf": [{"$ref": "#"}, {"enum": [1, "q", None, [{}]]}]}}},
+        "choice": {"allOf": [{"oneOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
+                             {"type": ["string", "null", "integer"]}]},
+        "map": {"patternProperties": {"^x-": {}}, "minProperties": 1, "maxProperties": 3},
+        "any": {}, "no": {"not": {}}}.items()}
+
+
 def main():
     files = models()
     seeds = {"fuzz_model": files, "fuzz_snapshot": snapshots(),
              "fuzz_vocab": vocabularies(), "fuzz_safetensors": records(),
              "fuzz_stats": statistics(), "fuzz_keep": options(), "fuzz_read": read_options(),
              "fuzz_projection": projections(), "fuzz_recall": tiers(),
-             "fuzz_batch": requests(), "fuzz_jinja": jinja(),
+             "fuzz_batch": requests(), "fuzz_request": bodies(), "fuzz_jinja": jinja(),
+             "fuzz_tools": answers(),
+             "fuzz_gbnf": grammars(), "fuzz_schema": schemas(),
              "fuzz_gguf": {**files, "empty.gguf": gguf([]), "scalars.gguf": scalars()}}
     for target, contents in seeds.items():
         folder = os.path.join(sys.argv[1], target)

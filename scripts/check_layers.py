@@ -31,20 +31,23 @@ FLOORS = (
     "src/engine",
     "src/serve",
     "eval",
+    "server",
     "cli",
 )
 
 # base.h has macros and small arithmetic; safetensors.c is compiled into eval/; replay.h is exported.
 ONLY = {
     "eval": ("src/base/base.h", "src/file/safetensors.h", "src/engine/replay.h"),
-    "cli": (),
+    # The layer between requests and the scheduler, which pith_serve holds beside the library.
+    "server": ("src/serve/request.h", "src/serve/reply.h", "src/serve/view.h"),
+    "cli": ("src/serve/request.h", "src/serve/reply.h"),
 }
 
 # (file, what it reaches for): why.
 EXCEPTIONS = {}
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = sorted(path for top in ("include", "src", "eval", "cli") for path in
+SOURCES = sorted(path for top in ("include", "src", "eval", "server", "cli") for path in
                  (ROOT / top).rglob("*.[ch]"))
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"", re.S)
@@ -65,7 +68,7 @@ def floor_of(name):
 
 def resolve(path, header):
     """The file that an #include means, as a name under ROOT; None: it is nowhere."""
-    for folder in (path.parent, ROOT / "src", ROOT / "eval", ROOT / "include"):
+    for folder in (path.parent, ROOT / "src", ROOT / "eval", ROOT / "server", ROOT / "include"):
         if (folder / header).is_file():
             return (folder / header).resolve().relative_to(ROOT).as_posix()
     return None

@@ -2,7 +2,7 @@
 # Installs what Pith needs to build and test, where it is missing, on Debian and Ubuntu.
 set -eu
 packages="gcc cmake make pkg-config libpcre2-dev libsqlite3-dev libcurl4-openssl-dev libjansson-dev
-    libedit-dev libcmocka-dev python3 $*"
+    libedit-dev libcmocka-dev libmicrohttpd-dev python3 $*"
 missing=""
 for package in $packages; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"

@@ -85,14 +85,14 @@ static inline struct kv_seq *make_seq(struct kv_cache *kv, const int32_t *tokens
 static inline int32_t publish(struct rig *r, const int32_t *tokens, int32_t n)
 {
     struct kv_seq *seq = make_seq(r->kv, tokens, n);
-    int32_t n_there = prefix_publish(r->cache, tokens, n, seq);
+    int32_t n_there = prefix_publish(r->cache, 0, tokens, n, seq);
     kv_seq_free(seq);
     return n_there;
 }
 
 static inline int32_t rig_find(const struct prefix_cache *cache, const int32_t *tokens, int32_t n)
 {
-    int32_t n_unused = -1, found = prefix_find(cache, tokens, n, &n_unused);
+    int32_t n_unused = -1, found = prefix_find(cache, 0, tokens, n, &n_unused);
     assert_in_range(n_unused, 0, found);
     return found;
 }
@@ -104,10 +104,10 @@ static inline struct kv_seq *begin_seq(struct rig *r, const int32_t *tokens, int
     int32_t n_found = -1;
     assert_int_equal(rig_find(r->cache, tokens, n), expected);
     assert_int_equal(kv_seq_create(r->kv, &seq, NULL), PITH_OK);
-    assert_int_equal(prefix_append(r->cache, tokens, n, seq, &n_found, NULL), PITH_OK);
+    assert_int_equal(prefix_append(r->cache, 0, tokens, n, seq, &n_found, NULL), PITH_OK);
     assert_int_equal(n_found, expected);
     assert_int_equal(kv_lane_len(seq, 0, 0), expected);
-    assert_int_equal(prefix_find(r->cache, tokens, n, &n_found), expected);
+    assert_int_equal(prefix_find(r->cache, 0, tokens, n, &n_found), expected);
     assert_int_equal(n_found, 0); /* it uses them */
     return seq;
 }

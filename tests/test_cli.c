@@ -242,6 +242,36 @@ static void test_run_options_act(void **state)
     said_free(&s);
 }
 
+/* Answers in a grammar, or of a schema, from the command line and from a file. */
+static void test_run_grammar(void **state)
+{
+    char path[128], at_path[132];
+    (void)state;
+    struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-q", "--grammar",
+                            "root ::= \"yes\" | \"no\"", NULL);
+    expect_status(&s, 0);
+    assert_true(strcmp(s.out, "yes") == 0 || strcmp(s.out, "no") == 0);
+    said_free(&s);
+    write_file(in_folder("digits.gbnf", path), "root ::= [0-9]{3}\n");
+    s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-q", "--grammar-file", path, NULL);
+    expect_status(&s, 0);
+    assert_int_equal(s.out_len, 3);
+    assert_int_equal(strspn(s.out, "0123456789"), 3);
+    said_free(&s);
+    write_file(in_folder("schema.json", path), "{\"enum\": [true, false]}");
+    snprintf(at_path, sizeof(at_path), "@%s", path);
+    s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-q", "-j", at_path, NULL);
+    expect_status(&s, 0);
+    assert_true(strcmp(s.out, "true") == 0 || strcmp(s.out, "false") == 0);
+    said_free(&s);
+    s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-j", "{\"not\":{}}", NULL);
+    expect_failure(&s, 1, "#/not: this keyword is not supported");
+    said_free(&s);
+    s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-j", "{}", "--grammar", "x", NULL);
+    expect_failure(&s, 2, "only one of them");
+    said_free(&s);
+}
+
 static void test_run_seed_and_threads(void **state)
 {
     struct said s[4];
@@ -582,6 +612,7 @@ int main(void)
         cmocka_unit_test(test_missing_files_are_named),
         cmocka_unit_test(test_run_prints_the_text_only),
         cmocka_unit_test(test_run_options_act),
+        cmocka_unit_test(test_run_grammar),
         cmocka_unit_test(test_run_seed_and_threads),
         cmocka_unit_test(test_run_statistics),
         cmocka_unit_test(test_run_keep),

@@ -148,6 +148,32 @@ static void test_chat(void **state)
     json_decref(all);
 }
 
+/* A template of one's own, for the commands that chat. */
+static void test_template_file(void **state)
+{
+    (void)state;
+    char in[128], out[128], file_path[128];
+    write_file(in_folder("own.jinja", file_path),
+               "{% for m in messages %}{{ m.content }}{% endfor %}\nAnswer:");
+    const char *const options[] = {"--chat-template-file", file_path, "--temp", "0", NULL};
+    FILE *file = open_file("own.jsonl", in);
+    add_line(file, "own", "/v1/chat/completions",
+             chat_body(FACTS "\nQuestion: What is the password of Maria?", 12));
+    close_file(file);
+    json_t *all = batch_all(in, in_folder("own.out", out), options);
+    expect_word(text_of(choice_of(all, "own", 0)), "copper lantern");
+    json_decref(all);
+    struct said s = command(
+        NULL, "run", "-m", MODEL, "-t", "1", "-q", "--chat", "--chat-template-file", file_path,
+        "-p", FACTS "\nQuestion: What is the password of Maria?", "-n", "12", "--temp", "0", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "copper lantern");
+    said_free(&s);
+    s = batch(in, out, (const char *const[]){"--chat-template-file", "/no/such.jinja", NULL});
+    expect_failure(&s, 1, "cannot open \"/no/such.jinja\": ");
+    said_free(&s);
+}
+
 /* A request's own word on thinking is that of --no-thinking. */
 static void test_thinking(void **state)
 {
@@ -429,10 +455,10 @@ static void test_figures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alone),   cmocka_unit_test(test_company),
-        cmocka_unit_test(test_chat),    cmocka_unit_test(test_thinking),
-        cmocka_unit_test(test_prompts), cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_figures),
+        cmocka_unit_test(test_alone),         cmocka_unit_test(test_company),
+        cmocka_unit_test(test_chat),          cmocka_unit_test(test_thinking),
+        cmocka_unit_test(test_template_file), cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_logprobs),      cmocka_unit_test(test_figures),
     };
     return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

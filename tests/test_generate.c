@@ -2,12 +2,13 @@
  * The loop from prompt to text, on the model of the repository: what is handed out is the text of
  * the tokens, cut where it should be, and the sequence afterwards holds what pith.h says.
  */
+#include <math.h>
 #include <string.h>
 
 #include "testing.h"
 
 #include "base/mem.h"
-#include "pith/pith.h"
+#include "pith/grammar.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -127,6 +128,70 @@ static void test_text_is_that_of_the_tokens(void **state)
     assert_memory_equal(out.text, text, len);
     pith_seq_free(seq);
     pith_engine_free(e);
+}
+
+/* ---- with a grammar ---- */
+
+/* The text is in the grammar, and ends where nothing can follow, though the model would go on and
+   end tokens are passed over. Every answer has a state of its own. */
+static void test_grammar(void **state)
+{
+    static const char gbnf[] = "root ::= \" <\" [xyz]{3} \">\"";
+    struct output out = {.len = 0};
+    pith_grammar *g = NULL;
+    pith_error err;
+    (void)state;
+    check(pith_grammar_create_gbnf(model, gbnf, strlen(gbnf), NULL, &g, &err), &err);
+    pith_engine *e = engine_make(512);
+    pith_seq *seq = seq_make(e);
+    pith_generate_params p = greedy(40);
+    p.sample.grammar = g;
+    for (int i = 0; i < 4; i++) {
+        p.sample.temperature = i < 2 ? 0.0f : 1.5f;
+        p.ignore_end = i % 2 == 1;
+        pith_generate_result r = generate(seq, &p, &out);
+        assert_int_equal(r.reason, PITH_STOP_END);
+        assert_int_equal(out.len, 6);
+        assert_memory_equal(out.text, " <", 2);
+        assert_int_equal(strspn(out.text + 2, "xyz"), 3);
+    }
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    pith_grammar_free(g);
+}
+
+/* What bias forbids and the grammar asks for is a failure, and not a free token. */
+static void test_grammar_without_token(void **state)
+{
+    static const char gbnf[] = "root ::= \"\\x01\"";
+    pith_logit_bias ban[64];
+    struct output out = {.len = 0};
+    pith_grammar *g = NULL;
+    pith_error err;
+    pith_model_info info;
+    (void)state;
+    pith_model_get_info(model, &info);
+    check(pith_grammar_create_gbnf(model, gbnf, strlen(gbnf), NULL, &g, &err), &err);
+    pith_engine *e = engine_make(512);
+    pith_seq *seq = seq_make(e);
+    pith_generate_params p = greedy(4);
+    for (int32_t id = 0; id < info.n_vocab; id++) {
+        char piece[64];
+        size_t len;
+        if (pith_token_bytes(model, id, false, piece, sizeof(piece), &len) == PITH_OK && len == 1 &&
+            piece[0] == 1) {
+            assert_true(p.sample.n_bias < 64);
+            ban[p.sample.n_bias++] = (pith_logit_bias){id, -INFINITY};
+        }
+    }
+    p.sample.bias = ban;
+    p.sample.grammar = g;
+    assert_int_equal(pith_generate(seq, prompt, n_prompt, &p, collect, &out, NULL, &err),
+                     PITH_INVALID);
+    assert_non_null(strstr(err.message, "no token"));
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    pith_grammar_free(g);
 }
 
 static void test_ends_where_the_model_ends(void **state)
@@ -376,6 +441,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text_is_that_of_the_tokens),
+        cmocka_unit_test(test_grammar),
+        cmocka_unit_test(test_grammar_without_token),
         cmocka_unit_test(test_ends_where_the_model_ends),
         cmocka_unit_test(test_stop_strings_cross_tokens),
         cmocka_unit_test(test_caller_stops),

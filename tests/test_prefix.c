@@ -110,10 +110,10 @@ static void test_lengths(void **state)
         assert_int_equal(rig_find(r.cache, text, n), pi_min(most, 3 * LEN));
     }
     int32_t n_unused, n_found;
-    assert_int_equal(prefix_find(r.cache, text, 5 * LEN, &n_unused), 3 * LEN);
+    assert_int_equal(prefix_find(r.cache, 0, text, 5 * LEN, &n_unused), 3 * LEN);
     assert_int_equal(n_unused, 3 * LEN);
     struct kv_seq *seq = begin_seq(&r, text, 2 * LEN + 1, 2 * LEN);
-    n_found = prefix_find(r.cache, text, 5 * LEN, &n_unused);
+    n_found = prefix_find(r.cache, 0, text, 5 * LEN, &n_unused);
     assert_int_equal(n_found - n_unused, 2 * LEN);
     kv_seq_free(seq);
     for (int32_t page = 0; page < 3; page++) {
@@ -122,8 +122,8 @@ static void test_lengths(void **state)
         other[page * LEN + LEN - 1] ^= 1; /* what follows a token that differs is another text */
         assert_int_equal(rig_find(r.cache, other, 4 * LEN), page * LEN);
     }
-    assert_int_equal(prefix_publish(r.cache, text, 0, NULL), 0);
-    assert_int_equal(prefix_publish(r.cache, text, LEN - 1, NULL), 0);
+    assert_int_equal(prefix_publish(r.cache, 0, text, 0, NULL), 0);
+    assert_int_equal(prefix_publish(r.cache, 0, text, LEN - 1, NULL), 0);
     rig_free(&r);
 }
 
@@ -149,8 +149,8 @@ static void check_append(const struct kv_geometry *g)
     memcpy(other, text, sizeof(other));
     other[5 * LEN - 1] += 1;
     assert_int_equal(grow_seq(b, other, 5 * LEN - 2, 6 * LEN), PITH_OK);
-    assert_int_equal(prefix_publish(r.cache, text, 6 * LEN, a), 6 * LEN);
-    assert_int_equal(prefix_publish(r.cache, other, 6 * LEN, b), 6 * LEN);
+    assert_int_equal(prefix_publish(r.cache, 0, text, 6 * LEN, a), 6 * LEN);
+    assert_int_equal(prefix_publish(r.cache, 0, other, 6 * LEN, b), 6 * LEN);
     assert_int_equal(prefix_count(r.cache), 8);
     assert_int_equal(used(&r), 8 * kv_block_bytes(r.kv));
     kv_check_account(r.kv, pi_mem_used(PI_MEM_TABLE) - r.kv->table_bytes);
@@ -187,9 +187,9 @@ static void test_twice(void **state)
     int32_t text[3 * LEN];
     fill_text(text, 3 * LEN, 4);
     struct kv_seq *a = make_seq(r.kv, text, 2 * LEN), *b = make_seq(r.kv, text, 3 * LEN);
-    assert_int_equal(prefix_publish(r.cache, text, 2 * LEN, a), 2 * LEN);
-    assert_int_equal(prefix_publish(r.cache, text, 3 * LEN, b), 3 * LEN);
-    assert_int_equal(prefix_publish(r.cache, text, 3 * LEN, b), 3 * LEN);
+    assert_int_equal(prefix_publish(r.cache, 0, text, 2 * LEN, a), 2 * LEN);
+    assert_int_equal(prefix_publish(r.cache, 0, text, 3 * LEN, b), 3 * LEN);
+    assert_int_equal(prefix_publish(r.cache, 0, text, 3 * LEN, b), 3 * LEN);
     assert_int_equal(prefix_count(r.cache), 3);
     kv_seq_free(b); /* two pages of its own go, the third is the cache's */
     assert_int_equal(used(&r), 3 * kv_block_bytes(r.kv));
@@ -338,7 +338,7 @@ static void test_no_memory(void **state)
     struct kv_seq *seq = make_seq(kv, text, 200 * LEN);
     for (n = 1; n_there < 200 * LEN; n++) {
         pi_mem_fail_at(n, false);
-        n_there = prefix_publish(cache, text, 200 * LEN, seq);
+        n_there = prefix_publish(cache, 0, text, 200 * LEN, seq);
         pi_mem_fail_at(0, false);
         n_short += n_there < 200 * LEN;
         assert_int_equal(prefix_count(cache), n_there / LEN);
@@ -352,7 +352,7 @@ static void test_no_memory(void **state)
     for (n = 1; status == PITH_NOMEM; n++) {
         n_found = -1;
         pi_mem_fail_at(n, false);
-        status = prefix_append(cache, text, 200 * LEN + 1, seq, &n_found, &err);
+        status = prefix_append(cache, 0, text, 200 * LEN + 1, seq, &n_found, &err);
         pi_mem_fail_at(0, false);
         if (status == PITH_NOMEM) {
             assert_int_equal(kv_lane_len(seq, 1, 1), 0);

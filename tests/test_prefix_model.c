@@ -200,7 +200,7 @@ static void publish_seq(struct plain *m, struct rig *r, int32_t s)
 {
     struct plain_seq *p = &m->seq[s];
     int32_t n = (int32_t)rng_below(&m->rng, (uint64_t)p->n + 1), whole = n / LEN * LEN;
-    assert_int_equal(prefix_publish(r->cache, p->token, n, p->seq), whole);
+    assert_int_equal(prefix_publish(r->cache, 0, p->token, n, p->seq), whole);
     for (int32_t i = LEN; i <= whole; i += LEN)
         if (plain_find(m, p->token, i) == NULL) {
             struct plain_node *node = &m->node[m->n_node++];

@@ -139,6 +139,42 @@ static int32_t count_bos(const pith_model *model, const char *json, uint32_t fla
     return found;
 }
 
+/* A template of the caller's, and the beginning of an answer, which is a user's text whatever stands
+   before it: the template's alone, a user's alone, or both. */
+static void test_opening(void **state)
+{
+    (void)state;
+    static const char *const templates[] = {"[A]", "{{ messages[0].content }}",
+                                            "{{ messages[0].content }}[A]"};
+    static const char *const texts[] = {"[A]" BOS "x", "U" BOS "x", "U[A]" BOS "x"};
+    static const size_t user_from[] = {3, 0, 4};
+    pith_message message = {"user", "U"};
+    pith_model *model = load("not this one");
+    for (int i = 0; i < 3; i++) {
+        pith_chat_params params;
+        pith_prompt *prompt = NULL;
+        size_t from, len, end;
+        bool from_user = false;
+        pith_chat_params_default(&params);
+        params.template_text = templates[i];
+        params.messages = &message;
+        params.n_message = 1;
+        params.opening = BOS "x and more";
+        params.opening_len = strlen(BOS "x");
+        assert_int_equal(pith_prompt_create(model, &params, &prompt, NULL), PITH_OK);
+        assert_string_equal(pith_prompt_text(prompt, &end), texts[i]);
+        int32_t last = 0;
+        while (pith_prompt_piece(prompt, last + 1, &from, &len, &from_user))
+            last++;
+        assert_true(pith_prompt_piece(prompt, last, &from, &len, &from_user));
+        assert_true(from_user);
+        assert_int_equal(from, user_from[i]);
+        assert_int_equal(from + len, end);
+        pith_prompt_free(prompt);
+    }
+    pith_model_free(model);
+}
+
 static void test_special_tokens(void **state)
 {
     (void)state;
@@ -211,9 +247,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),   cmocka_unit_test(test_thinking),
-        cmocka_unit_test(test_pieces), cmocka_unit_test(test_special_tokens),
-        cmocka_unit_test(test_bos),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_json),     cmocka_unit_test(test_thinking),
+        cmocka_unit_test(test_pieces),   cmocka_unit_test(test_special_tokens),
+        cmocka_unit_test(test_bos),      cmocka_unit_test(test_opening),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

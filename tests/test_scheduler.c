@@ -381,7 +381,7 @@ static void test_cancel(void **state)
     check(pith_scheduler_cancel(s, asks[0].id), &err);
     step(s);
     expect_cancelled(&asks[0], "cancelled");
-    assert_int_equal(s->n_slot, 0);
+    assert_int_equal(s->n_place, 0);
     free_both(s, e);
 }
 

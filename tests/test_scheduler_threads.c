@@ -147,6 +147,10 @@ static void submit_one(struct client *c, int32_t i)
     request.on_token = on_token;
     request.on_done = on_done;
     request.user = o;
+    if (o->n_answer == 1 && rng_below(&c->rng, 2) == 0) {
+        request.slot = (int32_t)rng_below(&c->rng, 6);
+        request.cache_salt = rng_below(&c->rng, 2);
+    }
     bool cancels = rng_below(&c->rng, 5) == 0;
     if (rng_below(&c->rng, 8) == 0)
         request.deadline_s = 1e-4 * (double)(1 + rng_below(&c->rng, 500));
@@ -318,6 +322,7 @@ static void run_few(pith_engine *e, struct few *few)
         request.n_prompt = 33 + i;
         request.params = &generate;
         request.n_answer = 1 + i % 2;
+        request.slot = i % 2 == 0 ? 0 : -1;
         request.on_done = few_done;
         request.on_token = few_token;
         request.user = &user[i];
@@ -375,12 +380,54 @@ static void test_no_memory(void **state)
     fail_each(NULL, "quoka:budget=16,chunk=16,gate=1");
 }
 
+/* ---- sessions ---- */
+
+/* Under a keep policy the turns of a slot go on past the context that the model was trained for, in
+   the memory of the first. */
+static void test_long_session(void **state)
+{
+    (void)state;
+    static int32_t said[700];
+    struct order o = {.n_answer = 1};
+    pith_generate_params params;
+    pith_request request;
+    pith_error err;
+    pith_engine *e = engine_of("knorm:budget=32,slack=16,window=4", NULL, 8);
+    pith_scheduler *s = NULL;
+    check(pith_scheduler_create(e, NULL, &s, &err), &err);
+    for (int32_t i = 0; i < 700; i++)
+        said[i] = tokens[i % 256];
+    pith_generate_params_default(&params);
+    pith_request_default(&request);
+    params.n_predict = 1; /* whose token is not evaluated */
+    params.ignore_end = true;
+    request.prompt = said;
+    request.params = &params;
+    request.on_token = on_token;
+    request.on_done = on_done;
+    request.user = &o;
+    request.n_prompt = 600;
+    assert_int_equal(pith_scheduler_submit(s, &request, NULL, &err), PITH_CONTEXT);
+    request.slot = 1;
+    for (request.n_prompt = 100; request.n_prompt <= 700; request.n_prompt += 100) {
+        o.n_token[0] = 0;
+        check(pith_scheduler_submit(s, &request, NULL, &err), &err);
+        check(pith_scheduler_run(s, &err), &err);
+        assert_int_equal(o.status[0], PITH_OK);
+    }
+    pith_scheduler_stats t;
+    pith_scheduler_get_stats(s, &t);
+    assert_int_equal(o.n_done[0], 7);
+    assert_int_equal(t.prompt_tokens, 700);
+    assert_int_equal(t.cached_tokens, 100 + 200 + 300 + 400 + 500 + 600);
+    free_both(s, e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_thousand),
-        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_read),
+        cmocka_unit_test(test_thousand),  cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_read),      cmocka_unit_test(test_long_session),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -2,7 +2,7 @@
  * pith.h - models, engines, sequences and generation: what every program needs of Pith, a
  * language-model inference engine whose KV cache is a managed memory. Beside it policy.h lists what
  * can be done with that memory, scheduler.h runs many requests, calibrate.h gathers what policies
- * learn of a model, and inspect.h looks inside.
+ * learn of a model, inspect.h looks inside, and grammar.h holds answers to a grammar or a schema.
  *
  * Three nouns:
  *   pith_model   the weights and the tokenizer of one GGUF file. Immutable after load: any number
@@ -230,7 +230,8 @@ PITH_API const char *pith_chat_template_name(int32_t i);
 typedef struct pith_prompt pith_prompt;
 
 typedef struct pith_chat_params {
-    const char *template_name;    /* one that comes along; NULL (default): the model's own */
+    const char *template_name;    /* one that comes along; NULL (default): the next */
+    const char *template_text;    /* a Jinja template; NULL (default): the model's own */
     const pith_message *messages; /* [n_message] of plain text; contents are a user's */
     int32_t n_message;
     const char *json; /* instead of messages, JSON as chat clients send it: an object with the array
@@ -241,7 +242,10 @@ typedef struct pith_chat_params {
     int64_t now;    /* what a template's clock says, seconds since 1970 in the user's time zone. 0
                        (default): it has none; a template that insists is told 26 July 2024, so
                        that the same messages are the same prompt on any day */
-    uint32_t reserved[8];
+    const char *opening; /* [opening_len] what the answer begins with, a user's text behind the
+                            opening of the answer; NULL (default): nothing */
+    size_t opening_len;
+    uint32_t reserved[4];
 } pith_chat_params;
 
 PITH_API void pith_chat_params_default(pith_chat_params *out);
@@ -502,7 +506,9 @@ typedef struct pith_sample_params {
     uint64_t seed;               /* default 0; the same seed gives the same tokens */
     const pith_logit_bias *bias; /* [n_bias] added to logits, copied; -INFINITY bans a token */
     int32_t n_bias;
-    uint32_t reserved[8];
+    const struct pith_grammar *grammar; /* NULL (default): none; else it must outlive the sampler
+                                           (grammar.h). Tokens that it forbids are never chosen */
+    uint32_t reserved[6];
 } pith_sample_params;
 
 PITH_API void pith_sample_params_default(pith_sample_params *out);
@@ -512,10 +518,11 @@ PITH_API pith_status pith_sampler_create(const pith_sample_params *params, int32
                                          pith_sampler **out, pith_error *err);
 PITH_API void pith_sampler_free(pith_sampler *sampler);
 
-/* Chooses a token from logits [n_vocab]; ties go to the lower id. */
+/* Chooses a token from logits [n_vocab]; ties go to the lower id. -1: the grammar allows none. */
 PITH_API int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits);
 
-/* Tells the sampler of a token that was taken, prompt or generated, for the penalties. */
+/* Tells the sampler of a token that was taken, prompt or generated, for the penalties. What comes
+   behind the first call of pith_sampler_sample is the answer, which the grammar follows. */
 PITH_API void pith_sampler_accept(pith_sampler *sampler, int32_t token);
 
 /* ---- generation --------------------------------------------------------------------------- */

@@ -24,6 +24,12 @@ extern "C" {
  * Prefixes of prompts that requests have in common are computed once: full pages are found again by
  * a hash of all tokens before them, while somebody uses them and until the memory is needed.
  *
+ * A request may name a slot. When its answer ends, its sequence stays parked there, and the next
+ * request of that slot goes on from it: a conversation, whose turns are read once. Parked memory is
+ * a part of the one budget. Where somebody else needs it, unused cached prefixes go first, and then
+ * what was parked longest ago: a prefix can be had again from its tokens alone, while what a keep
+ * policy or recall knows of a session can not.
+ *
  * What is promised: each request gets the tokens that it would get alone, whatever the company and
  * the order, and ends in a defined state. One thread at a time runs steps and owns the engine,
  * whose other sequences must not be evaluated by others meanwhile; submit, cancel and wait may be
@@ -51,7 +57,8 @@ typedef struct pith_scheduler_params {
                             such a request ends as PITH_STOP_FULL. Default 1 GiB */
     int32_t max_preempt; /* a request that was put back so often is set aside for in full (default
                             3) */
-    uint32_t reserved[8];
+    int32_t n_slot;      /* slots that requests may name: 0 to n_slot - 1 (default 64) */
+    uint32_t reserved[7];
 } pith_scheduler_params;
 
 PITH_API void pith_scheduler_params_default(pith_scheduler_params *out);
@@ -71,6 +78,24 @@ typedef struct pith_answer_token {
    may submit and cancel, and must not step. */
 typedef bool pith_answer_token_fn(void *user, const pith_answer_token *token);
 
+/* The logits [n_vocab] that follow the prompt's token number `index`, valid during the call. Called
+   on the thread that runs the step, in order and once for each. It must not touch the scheduler or
+   its engine, but for cancelling. Return false to end the request as PITH_STOP_CALLER. */
+typedef bool pith_prompt_logits_fn(void *user, int64_t request, int32_t index, int32_t token,
+                                   const float *logits);
+
+/* Why an answer reused no more than n_cached tokens. */
+typedef enum pith_reuse {
+    PITH_REUSE_NONE,    /* nothing kept it: everything that its slot held was reused */
+    PITH_REUSE_NO_SLOT, /* it names no slot, or nothing was parked there: only what other
+                           requests have in common with it was looked for */
+    PITH_REUSE_DIFFERS, /* the slot's tokens are others from `differs_at` on */
+    PITH_REUSE_DROPPED, /* what the slot held was dropped for others' memory */
+    PITH_REUSE_SALT,    /* it was parked under another cache_salt */
+    PITH_REUSE_POLICY, /* it differs from `differs_at` on, and a policy allows no way back to there;
+                           or it cannot be pinned or shown any more as the request wants it */
+} pith_reuse;
+
 /* How an answer ended. */
 typedef struct pith_answer_result {
     int64_t request;
@@ -82,13 +107,18 @@ typedef struct pith_answer_result {
     int32_t n_prompt;        /* tokens of the prompt that were computed for it */
     int32_t n_cached;        /* and those that were there already: of a request's second answer and
                                 those behind it, all */
+    pith_reuse reuse;        /* why not more */
+    int32_t differs_at;      /* with DIFFERS and POLICY: the first token that is another, or the
+                                prompt's length; else -1 */
     int32_t n_generated;
-    int32_t n_preempted; /* times that it was put back */
-    double queue_s;      /* from submission to admission; all times are seconds */
-    double prompt_s;     /* from there to the first token */
-    double generate_s;   /* from there to the end */
-    pith_share_stats share;
+    int32_t n_preempted;    /* times that it was put back */
+    double queue_s;         /* from submission to admission; all times are seconds */
+    double prompt_s;        /* from there to the first token */
+    double generate_s;      /* from there to the end */
+    pith_share_stats share; /* these count from the sequence's beginning, in a slot from its first
+                               request's */
     pith_keep_stats keep;
+    pith_recall_stats recall;
     uint32_t reserved[8];
 } pith_answer_result;
 
@@ -110,7 +140,22 @@ typedef struct pith_request {
     pith_answer_token_fn *on_token; /* may be NULL */
     pith_answer_done_fn *on_done;   /* called once for each answer; may be NULL */
     void *user;
-    uint32_t reserved[5];
+    /* Where the sequence stays when its answer ends, and which one it goes on from: all of the
+       tokens parked there where the prompt begins with them, or, where forgetting is exact, those
+       that both have. One request at a time runs in a slot, further ones wait for it; n_answer is
+       1. An answer that was cancelled is parked, too, if its sequence is what a fresh one of its
+       tokens would be; one that failed is not. -1 (default): none */
+    int32_t slot;
+    int32_t n_pin; /* under a keep policy with pin-prompt: the first n_pin tokens are never evicted,
+                      in the place of the whole prompt. In a slot they are those of the session, so
+                      that its memory stays constant. 0 (default): the prompt, in a slot that of the
+                      first request */
+    uint64_t cache_salt; /* what is cached is found only by requests of the same salt, so that
+                            others learn nothing from times. Default 0 */
+    pith_prompt_logits_fn *on_prompt; /* shows logits of the prompt; may be NULL */
+    int32_t prompt_from;              /* the first token that it shows: those before may be cached;
+                                         default 0 */
+    uint32_t reserved[8];
 } pith_request;
 
 PITH_API void pith_request_default(pith_request *out);
@@ -126,14 +171,15 @@ PITH_API void pith_scheduler_free(pith_scheduler *scheduler);
 
 /* Queues a request, whose id is above those before. BUSY (the queue is full), KV_FULL (the prompt
    and n_predict, or without it the prompt, can never fit, with the numbers), CONTEXT (the prompt is
-   longer than the model's trained context), INVALID (a parameter, named; a prompt that is to be
-   pinned and that a keep policy's budget does not hold), CANCELLED (the scheduler is being freed),
-   NOMEM. Thread-safe. */
+   longer than the model's trained context, which that of a slot under a keep policy may be),
+   INVALID (a parameter, named; a prompt that is to be pinned, or n_pin tokens, that a keep policy's
+   budget does not hold), CANCELLED (the scheduler is being freed), NOMEM. Thread-safe. */
 PITH_API pith_status pith_scheduler_submit(pith_scheduler *scheduler, const pith_request *request,
                                            int64_t *id, pith_error *err);
 
-/* Ends a request's answers at the next step, wherever it is: NOT_FOUND when it has ended already.
-   Thread-safe. */
+/* Ends a request's answers at the next step, wherever it is: NOT_FOUND when it has ended already. A
+   step that is running looks after each pass of at most `chunk` tokens (pith_engine_params) whether
+   what it reads is still wanted. Thread-safe. */
 PITH_API pith_status pith_scheduler_cancel(pith_scheduler *scheduler, int64_t id);
 
 /* Does one step: what was cancelled or is late ends, then tokens as described above. *idle (may be
@@ -146,6 +192,55 @@ PITH_API pith_status pith_scheduler_run(pith_scheduler *scheduler, pith_error *e
 
 /* Waits until there is something to do, at most so many seconds; true: there is. Thread-safe. */
 PITH_API bool pith_scheduler_wait(pith_scheduler *scheduler, double seconds);
+
+/* ---- what is there -------------------------------------------------------------------------- */
+
+typedef enum pith_item_state {
+    PITH_ITEM_WAITING,    /* in the queue: for memory, or for its slot */
+    PITH_ITEM_READING,    /* its prompt */
+    PITH_ITEM_GENERATING, /* its answer */
+    PITH_ITEM_SWAPPED,    /* in the queue, and its pages in host memory */
+    PITH_ITEM_PARKED,     /* a slot's, of no request */
+} pith_item_state;
+
+typedef struct pith_scheduler_item {
+    int64_t
+        id; /* of the request; of what is parked, that of the one that was answered last, 0 after
+                   pith_scheduler_slot_restore */
+    int32_t answer;
+    int32_t slot; /* -1: none */
+    pith_item_state state;
+    int32_t n_prompt; /* tokens of the prompt; of what is parked, of the last one */
+    int32_t n_done;   /* tokens that its sequence holds: of n_prompt while it reads */
+    int32_t n_generated;
+    int32_t n_cached;
+    int64_t held_bytes;  /* of pages, those that others hold, too, included */
+    int64_t aside_bytes; /* set aside beyond them, for what it may still grow by */
+    const pith_seq *seq; /* valid during the call; NULL: nothing is in the KV memory of it */
+    uint32_t reserved[8];
+} pith_scheduler_item;
+
+/* Return false to see no more. It may submit and cancel, nothing else of the scheduler. */
+typedef bool pith_scheduler_item_fn(void *user, const pith_scheduler_item *item);
+
+/* Shows each answer that runs, in the order of admission, then those that wait, in that of the
+   queue, then what is parked, by slot. On the thread that steps, between steps or in a callback. */
+PITH_API void pith_scheduler_each(pith_scheduler *scheduler, pith_scheduler_item_fn *fn,
+                                  void *user);
+
+/* What is parked in a slot to a file and back (pith_seq_save, pith_seq_load), or away. *n_token
+   (may be NULL) receives its tokens. On the thread that steps, between steps. A restored sequence
+   takes the place of what the slot held, and belongs to requests of cache_salt; unused cached
+   prefixes and then what is parked make room for it. INVALID (a slot that there is not), NOT_FOUND
+   (nothing is parked in it), BUSY (a request runs in it; or a step is running), and the statuses
+   of pith_seq_save and pith_seq_load. */
+PITH_API pith_status pith_scheduler_slot_save(pith_scheduler *scheduler, int32_t slot,
+                                              const char *path, int32_t *n_token, pith_error *err);
+PITH_API pith_status pith_scheduler_slot_restore(pith_scheduler *scheduler, int32_t slot,
+                                                 const char *path, uint64_t cache_salt,
+                                                 int32_t *n_token, pith_error *err);
+PITH_API pith_status pith_scheduler_slot_erase(pith_scheduler *scheduler, int32_t slot,
+                                               int32_t *n_token, pith_error *err);
 
 typedef struct pith_scheduler_stats {
     int64_t n_step;
@@ -168,6 +263,9 @@ typedef struct pith_scheduler_stats {
     int64_t prefix_bytes;    /* of them, that nobody else uses */
     int64_t prefix_dropped;  /* pages that made room */
     int64_t swapped_bytes;   /* in host memory now */
+    int32_t n_parked;        /* slots that hold something now */
+    int64_t parked_bytes;    /* of pages that are parked, each once */
+    int64_t parked_dropped;  /* slots that made room, so far */
     int64_t pressure_rounds; /* with `pressure` */
     int64_t pressure_shared; /* pages, likewise */
     double seconds;          /* in steps */

@@ -8,6 +8,7 @@
 #include "engine/output.h"
 
 #include "base/mem.h"
+#include "engine/sampler.h"
 
 #define PIECE_CAP 256 /* bytes of one token; grows for the rare longer one */
 
@@ -104,10 +105,18 @@ pith_status pi_output_next(struct pi_output *out, const float *logits, struct pi
                            pith_error *err)
 {
     begin_part(out, part);
-    int32_t id = out->n_generated < out->n_forced ? out->forced[out->n_generated]
-                                                  : pith_sampler_sample(out->sampler, logits);
-    pith_sampler_accept(out->sampler, id);
-    if (pith_token_is_end(out->model, id) && !out->params->ignore_end) {
+    bool forced = out->n_generated < out->n_forced;
+    bool must_end = !forced && pi_sampler_must_end(out->sampler);
+    pi_sampler_answers(out->sampler);
+    int32_t id = forced     ? out->forced[out->n_generated]
+                 : must_end ? -1
+                            : pith_sampler_sample(out->sampler, logits);
+    if (id < 0 && !must_end)
+        return pi_fail(err, pi_sampler_error(out->sampler)->status, "%s",
+                       pi_sampler_error(out->sampler)->message);
+    if (!must_end)
+        pith_sampler_accept(out->sampler, id);
+    if (must_end || (pith_token_is_end(out->model, id) && !out->params->ignore_end)) {
         out->reason = PITH_STOP_END;
         part->ended = true;
         return PITH_OK;

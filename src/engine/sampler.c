@@ -1,8 +1,9 @@
 /*
- * sampler.c - from a row of logits to one token: bias, penalties, top-k, top-p, min-p, temperature,
- * draw (pith.h states the order and the penalties). It knows nothing of models and sequences.
+ * sampler.c - from a row of logits to one token: the grammar's mask, bias, penalties, top-k, top-p,
+ * min-p, temperature, draw (pith.h states the order and the penalties). It knows nothing of models
+ * and sequences, and of a grammar only its state.
  *
- * Invariant: everything is sized at create; sampling allocates nothing. The kept tokens are always
+ * Invariant: everything is sized at create; sampling allocates nothing but what a grammar learns. The kept tokens are always
  * the first of one order (higher logit, then lower id), so top-p and min-p, which both cut that
  * order short, may be applied in whichever order costs less: min-p first, by a threshold.
  */
@@ -10,6 +11,8 @@
 
 #include "base/mem.h"
 #include "engine/rng.h"
+#include "engine/sampler.h"
+#include "pith/grammar.h"
 
 #define PENALTY_LAST_N_MAX (1 << 20) /* bounds the ring; -1 looks back at all without one */
 
@@ -29,6 +32,10 @@ struct pith_sampler {
     int32_t *ring;          /* [penalty_last_n] the window; NULL when it has no end, owned */
     int32_t ring_at;        /* slot of the oldest token once the ring is full */
     int32_t ring_len;
+    pith_grammar_state *grammar; /* NULL: none; owned */
+    uint64_t *allowed;           /* [(n_vocab + 63) / 64] of the grammar, owned */
+    bool answers;                /* the prompt is over: what is accepted moves the grammar on */
+    pith_error error;            /* why the grammar gave no token; status OK: nothing failed */
 };
 
 void pith_sample_params_default(pith_sample_params *out)
@@ -88,6 +95,20 @@ static pith_status check_params(const pith_sample_params *p, int32_t n_vocab, pi
     return PITH_OK;
 }
 
+static pith_status add_grammar(pith_sampler *s, pith_error *err)
+{
+    size_t n_word = ((size_t)s->n_vocab + 63) / 64;
+    if (s->params.grammar == NULL)
+        return PITH_OK;
+    if (pi_grammar_n_vocab(s->params.grammar) != s->n_vocab)
+        return pi_fail(err, PITH_INVALID, "grammar: it is for %d tokens, not %d",
+                       pi_grammar_n_vocab(s->params.grammar), s->n_vocab);
+    s->allowed = pi_mem_alloc_n(PI_MEM_OTHER, n_word, sizeof(*s->allowed));
+    if (s->allowed == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a mask of %d tokens", s->n_vocab);
+    return pith_grammar_state_create(s->params.grammar, &s->grammar, err);
+}
+
 pith_status pith_sampler_create(const pith_sample_params *params, int32_t n_vocab,
                                 pith_sampler **out, pith_error *err)
 {
@@ -121,8 +142,12 @@ pith_status pith_sampler_create(const pith_sample_params *params, int32_t n_voca
                 goto fail;
         }
     }
-    *out = s;
-    return PITH_OK;
+    pith_status status = add_grammar(s, err);
+    if (status == PITH_OK)
+        *out = s;
+    else
+        pith_sampler_free(s);
+    return status;
 fail:
     pith_sampler_free(s);
     return pi_fail(err, PITH_NOMEM, "no memory for a sampler of %d tokens", n_vocab);
@@ -137,12 +162,16 @@ void pith_sampler_free(pith_sampler *sampler)
     pi_mem_free(sampler->bias);
     pi_mem_free(sampler->count);
     pi_mem_free(sampler->ring);
+    pi_mem_free(sampler->allowed);
+    pith_grammar_state_free(sampler->grammar);
     pi_mem_free(sampler);
 }
 
 void pith_sampler_accept(pith_sampler *sampler, int32_t token)
 {
     pith_sampler *s = sampler;
+    if (s->grammar != NULL && s->answers && s->error.status == PITH_OK)
+        pith_grammar_state_accept(s->grammar, token, &s->error);
     if (s->count == NULL || token < 0 || token >= s->n_vocab)
         return;
     s->count[token]++;
@@ -296,11 +325,10 @@ static int32_t draw(pith_sampler *s, const struct candidate *kept, int32_t n, fl
     return id;
 }
 
-int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits)
+/* Chooses from the row. */
+static int32_t choose(pith_sampler *s)
 {
-    pith_sampler *s = sampler;
     const pith_sample_params *p = &s->params;
-    fill_row(s, logits);
     int32_t best = greatest(s->row, s->n_vocab);
     float max = s->row[best];
     /* An infinite bias leaves nothing to draw from: it forces its token, or bans them all. */
@@ -316,4 +344,64 @@ int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits)
     if (p->top_p < 1.0f)
         first = keep_top_p(s->kept, n, max, total, p->top_p);
     return draw(s, s->kept + first, n - first, max);
+}
+
+/* ---- with a grammar ---- */
+
+static void forbid(pith_sampler *s)
+{
+    for (int32_t i = 0; i < s->n_vocab; i += 64) {
+        uint64_t word = s->allowed[i / 64];
+        int32_t n = s->n_vocab - i < 64 ? s->n_vocab - i : 64;
+        float *row = s->row + i;
+        for (int32_t k = 0; word != UINT64_MAX && k < n; k++)
+            row[k] = (word >> k & 1) != 0 ? row[k] : -INFINITY;
+    }
+}
+
+/* A token that would end a trigger, and go on behind it as the grammar forbids, is not taken. */
+static bool is_refused(pith_sampler *s, int32_t id)
+{
+    return pi_grammar_state_is_free(s->grammar) && !pi_grammar_state_allows(s->grammar, id);
+}
+
+static int32_t choose_allowed(pith_sampler *s)
+{
+    if (s->error.status == PITH_OK)
+        pith_grammar_state_mask(s->grammar, s->allowed, &s->error);
+    if (s->error.status != PITH_OK)
+        return -1;
+    forbid(s);
+    for (;;) {
+        int32_t id = choose(s);
+        if (s->row[id] == -INFINITY || isnan(s->row[id])) {
+            pi_fail(&s->error, PITH_INVALID, "grammar: no token of the vocabulary is allowed here");
+            return -1;
+        }
+        if (!is_refused(s, id))
+            return id;
+        s->row[id] = -INFINITY;
+    }
+}
+
+int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits)
+{
+    sampler->answers = true;
+    fill_row(sampler, logits);
+    return sampler->grammar != NULL ? choose_allowed(sampler) : choose(sampler);
+}
+
+void pi_sampler_answers(pith_sampler *sampler)
+{
+    sampler->answers = true;
+}
+
+bool pi_sampler_must_end(const pith_sampler *sampler)
+{
+    return sampler->grammar != NULL && pith_grammar_state_must_end(sampler->grammar);
+}
+
+const pith_error *pi_sampler_error(const pith_sampler *sampler)
+{
+    return &sampler->error;
 }

@@ -12,8 +12,16 @@
    the first n_prompt of them marked as the prompt; 0: pith_kv_estimate of its own params. */
 int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token, int32_t n_prompt);
 
-/* Bytes of the pages in the sequence's tables, those that others have, too, included. */
+/* Bytes of the pages in the sequence's tables, guests of recall and those that others have, too,
+   included. */
 int64_t pi_seq_held_bytes(const struct pith_seq *seq);
+
+/* The same of several sequences, each page once: kv_seq_count_bytes and kv_seq_uncount. */
+int64_t pi_seq_count_bytes(const struct pith_seq *seq);
+void pi_seq_uncount(const struct pith_seq *seq);
+
+/* Gives back pages that were reserved and hold nothing. */
+void pi_seq_trim(struct pith_seq *seq);
 
 /* The tokens from the beginning whose entries are those of a sequence without any policy, in full
    pages as its would be, and are of use to others (engine_traits.takes_prefixes): they may be

@@ -15,14 +15,39 @@ int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token, int32_t
                             (struct keep_point){n_token, n_prompt});
 }
 
+static int64_t lane_bytes(const struct kv_geometry *g, const struct kv_seq *kv)
+{
+    int64_t bytes = 0;
+    for (int32_t l = 0; kv != NULL && l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            bytes += kv_lane_pages(kv, l, h) * (int64_t)kv_layer_page_bytes(g, l);
+    return bytes;
+}
+
 int64_t pi_seq_held_bytes(const struct pith_seq *seq)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    int64_t bytes = 0;
-    for (int32_t l = 0; l < g->n_layer; l++)
-        for (int32_t h = 0; h < g->n_head; h++)
-            bytes += kv_lane_pages(seq->kv, l, h) * (int64_t)kv_layer_page_bytes(g, l);
-    return bytes;
+    return lane_bytes(g, seq->kv) + lane_bytes(g, seq->recall.guests);
+}
+
+int64_t pi_seq_count_bytes(const struct pith_seq *seq)
+{
+    int64_t bytes = kv_seq_count_bytes(seq->kv);
+    return bytes + (seq->recall.guests != NULL ? kv_seq_count_bytes(seq->recall.guests) : 0);
+}
+
+void pi_seq_uncount(const struct pith_seq *seq)
+{
+    kv_seq_uncount(seq->kv);
+    if (seq->recall.guests != NULL)
+        kv_seq_uncount(seq->recall.guests);
+}
+
+void pi_seq_trim(struct pith_seq *seq)
+{
+    kv_seq_trim(seq->kv);
+    if (seq->recall.guests != NULL)
+        kv_seq_trim(seq->recall.guests);
 }
 
 /* ---- what evaluations depend on ---- */

@@ -168,6 +168,11 @@ int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int
 int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Bytes that pages can still be taken for. */
 int64_t kv_seq_free_bytes(const struct kv_seq *seq);
+/* Bytes of the sequence's pages, but for those that were counted already: a series of calls over
+   several sequences counts each page once, until kv_seq_uncount was called for each of them. In
+   between nothing but kv_lane functions. */
+int64_t kv_seq_count_bytes(struct kv_seq *seq);
+void kv_seq_uncount(struct kv_seq *seq);
 /* The most bytes that copies of shared pages can take when compacting, appending and overwriting.
    Each holder of a page may need one, but the last: a series of calls over several sequences
    charges a page no more often, until kv_seq_clear_charges was called for each of them. In between

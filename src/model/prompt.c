@@ -25,19 +25,23 @@ const char *pith_chat_template_name(int32_t i)
 
 /* ---- rendering ---- */
 
-static pith_status render(const pith_model *m, const char *template_name,
+static pith_status render(const pith_model *m, const pith_chat_params *params,
                           const struct pi_chat *chat, struct jinja_text *out, pith_error *err)
 {
-    struct pi_chat_template named;
+    struct pi_chat_template given;
+    const char *text = params->template_text;
     PI_TRY(pi_chat_check(chat, err));
-    if (template_name == NULL && m->chat.text == NULL)
+    if (params->template_name != NULL)
+        PI_TRY(pi_chat_find(params->template_name, &given, err));
+    else if (text != NULL)
+        PI_TRY(pi_chat_template_load(text, strlen(text), &given, err));
+    else if (m->chat.text == NULL)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "the model's file has no chat template: name one of those that come along");
-    if (template_name == NULL)
+    else
         return pi_chat_prompt(&m->chat, chat, out, err);
-    PI_TRY(pi_chat_find(template_name, &named, err));
-    pith_status status = pi_chat_prompt(&named, chat, out, err);
-    pi_chat_template_free(&named);
+    pith_status status = pi_chat_prompt(&given, chat, out, err);
+    pi_chat_template_free(&given);
     return status;
 }
 
@@ -53,6 +57,8 @@ pith_status pith_prompt_create(const pith_model *m, const pith_chat_params *para
         .json_len = params->json_len,
         .flags = params->flags,
         .now = params->now,
+        .opening = params->opening,
+        .opening_len = params->opening_len,
         .bos = m->bos_text,
         .eos = m->eos_text,
         .drop_bos = pi_vocab_adds_bos(m->vocab),
@@ -60,7 +66,7 @@ pith_status pith_prompt_create(const pith_model *m, const pith_chat_params *para
     pith_prompt *prompt = pi_mem_alloc(PI_MEM_OTHER, sizeof(*prompt));
     if (prompt == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a prompt");
-    pith_status status = render(m, params->template_name, &chat, &prompt->text, err);
+    pith_status status = render(m, params, &chat, &prompt->text, err);
     if (status != PITH_OK) {
         pi_mem_free(prompt);
         return status;

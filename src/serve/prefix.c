@@ -22,6 +22,7 @@
 
 struct node {
     uint64_t hash;
+    uint64_t salt;                /* of the user */
     struct node *parent;          /* NULL: the text begins here */
     struct node *next;            /* of its bucket */
     struct node *older, *younger; /* of the cache's list */
@@ -34,7 +35,7 @@ struct node {
 struct prefix_cache {
     struct kv_cache *kv; /* borrowed */
     int32_t page_len;
-    uint64_t root;
+    uint64_t root;                /* of everybody without a salt */
     struct node **bucket;         /* [n_bucket], by the lower bits of the hash; owned */
     size_t n_bucket;              /* a power of two */
     struct node *oldest, *newest; /* the ends of the list */
@@ -69,6 +70,12 @@ uint64_t prefix_root(const char *salt)
     return hash;
 }
 
+/* What the first page of a text is hashed behind. */
+static uint64_t first_parent(const struct prefix_cache *cache, uint64_t salt)
+{
+    return salt == 0 ? cache->root : hash_add(cache->root, salt, 8);
+}
+
 /* ---- nodes by what they hold ---- */
 
 static struct node **bucket_of(const struct prefix_cache *cache, uint64_t hash)
@@ -76,15 +83,16 @@ static struct node **bucket_of(const struct prefix_cache *cache, uint64_t hash)
     return &cache->bucket[hash & (cache->n_bucket - 1)];
 }
 
-/* The node that follows parent (NULL: begins a text) with the tokens of a page. *hash receives its
-   hash, whether or not there is one. */
-static struct node *child_of(const struct prefix_cache *cache, const struct node *parent,
-                             const int32_t *tokens, uint64_t *hash)
+/* The node that follows parent (NULL: begins a text of the salt) with the tokens of a page. *hash
+   receives its hash, whether or not there is one. */
+static struct node *child_of(const struct prefix_cache *cache, uint64_t salt,
+                             const struct node *parent, const int32_t *tokens, uint64_t *hash)
 {
     size_t size = (size_t)cache->page_len * sizeof(*tokens);
-    *hash = prefix_hash(parent != NULL ? parent->hash : cache->root, tokens, cache->page_len);
+    uint64_t before = parent != NULL ? parent->hash : first_parent(cache, salt);
+    *hash = prefix_hash(before, tokens, cache->page_len);
     struct node *node = *bucket_of(cache, *hash);
-    while (node != NULL && (node->hash != *hash || node->parent != parent ||
+    while (node != NULL && (node->hash != *hash || node->salt != salt || node->parent != parent ||
                             memcmp(node->token, tokens, size) != 0))
         node = node->next;
     return node;
@@ -136,8 +144,9 @@ static void grow(struct prefix_cache *cache)
 
 /* The page of run `index` of a sequence as a node behind parent; NULL: no memory, or no page that
    can be kept. */
-static struct node *add(struct prefix_cache *cache, struct node *parent, uint64_t hash,
-                        const int32_t *tokens, const struct kv_seq *kv, int32_t index)
+static struct node *add(struct prefix_cache *cache, uint64_t salt, struct node *parent,
+                        uint64_t hash, const int32_t *tokens, const struct kv_seq *kv,
+                        int32_t index)
 {
     size_t size = (size_t)cache->page_len * sizeof(*tokens);
     struct node *node = pi_mem_alloc(PI_MEM_OTHER, sizeof(*node) + size);
@@ -146,6 +155,7 @@ static struct node *add(struct prefix_cache *cache, struct node *parent, uint64_
         return NULL;
     }
     node->hash = hash;
+    node->salt = salt;
     node->parent = parent;
     memcpy(node->token, tokens, size);
     if (parent != NULL)
@@ -211,15 +221,15 @@ static int32_t most_found(int32_t n)
 }
 
 /* The last node of those that hold the first tokens, *n_token; NULL: none does. */
-static struct node *last_of(const struct prefix_cache *cache, const int32_t *tokens, int32_t n,
-                            int32_t *n_token)
+static struct node *last_of(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
+                            int32_t n, int32_t *n_token)
 {
     struct node *last = NULL;
     int32_t len = cache->page_len;
     uint64_t hash;
     *n_token = 0;
     while (most_found(n) - *n_token >= len) {
-        struct node *node = child_of(cache, last, tokens + *n_token, &hash);
+        struct node *node = child_of(cache, salt, last, tokens + *n_token, &hash);
         if (node == NULL)
             break;
         last = node;
@@ -228,21 +238,21 @@ static struct node *last_of(const struct prefix_cache *cache, const int32_t *tok
     return last;
 }
 
-int32_t prefix_find(const struct prefix_cache *cache, const int32_t *tokens, int32_t n,
-                    int32_t *n_unused)
+int32_t prefix_find(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
+                    int32_t n, int32_t *n_unused)
 {
     int32_t n_token;
     *n_unused = 0;
-    for (const struct node *node = last_of(cache, tokens, n, &n_token); node != NULL;
+    for (const struct node *node = last_of(cache, salt, tokens, n, &n_token); node != NULL;
          node = node->parent)
         *n_unused += kv_block_is_alone(cache->kv, node->block) ? cache->page_len : 0;
     return n_token;
 }
 
-pith_status prefix_append(struct prefix_cache *cache, const int32_t *tokens, int32_t n,
-                          struct kv_seq *kv, int32_t *n_found, pith_error *err)
+pith_status prefix_append(struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
+                          int32_t n, struct kv_seq *kv, int32_t *n_found, pith_error *err)
 {
-    struct node *last = last_of(cache, tokens, n, n_found);
+    struct node *last = last_of(cache, salt, tokens, n, n_found);
     int32_t n_block = *n_found / cache->page_len, i = n_block;
     if (n_block == 0)
         return PITH_OK;
@@ -262,16 +272,16 @@ pith_status prefix_append(struct prefix_cache *cache, const int32_t *tokens, int
     return status;
 }
 
-int32_t prefix_publish(struct prefix_cache *cache, const int32_t *tokens, int32_t n,
+int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t *tokens, int32_t n,
                        const struct kv_seq *kv)
 {
     struct node *node = NULL;
     int32_t len = cache->page_len, n_token = 0;
     uint64_t hash;
     while (n - n_token >= len) {
-        struct node *next = child_of(cache, node, tokens + n_token, &hash);
+        struct node *next = child_of(cache, salt, node, tokens + n_token, &hash);
         if (next == NULL)
-            next = add(cache, node, hash, tokens + n_token, kv, n_token / len);
+            next = add(cache, salt, node, hash, tokens + n_token, kv, n_token / len);
         if (next == NULL)
             break;
         node = next;

@@ -20,21 +20,23 @@ pith_status prefix_create(struct kv_cache *kv, const char *salt, struct prefix_c
                           pith_error *err);
 void prefix_free(struct prefix_cache *cache); /* NULL is ignored */
 
+/* Texts of different users' salts have nothing in common; 0: of those who need none. */
+
 /* How many of the first tokens of tokens [n] are there: a multiple of the page length, at most
    n - 1, so that something is left to evaluate; *n_unused: of them those whose pages nobody uses
    yet. Touches nothing. */
-int32_t prefix_find(const struct prefix_cache *cache, const int32_t *tokens, int32_t n,
-                    int32_t *n_unused);
+int32_t prefix_find(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
+                    int32_t n, int32_t *n_unused);
 
 /* The same, and appends their blocks to an empty sequence; *n_found receives the tokens. They are
    used now. NOMEM leaves the sequence empty. */
-pith_status prefix_append(struct prefix_cache *cache, const int32_t *tokens, int32_t n,
-                          struct kv_seq *kv, int32_t *n_found, pith_error *err);
+pith_status prefix_append(struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
+                          int32_t n, struct kv_seq *kv, int32_t *n_found, pith_error *err);
 
 /* Puts the full pages of the sequence's first n tokens into the cache where they are not yet, which
    takes no pages. Every lane holds entries 0 .. n - 1 in order, in full pages but for the last.
    Failing to remember is no error: returns the tokens that are there now. */
-int32_t prefix_publish(struct prefix_cache *cache, const int32_t *tokens, int32_t n,
+int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t *tokens, int32_t n,
                        const struct kv_seq *kv);
 
 /* Frees blocks that no sequence uses until so many bytes of pages came free, or none is left;
@@ -49,7 +51,8 @@ int64_t prefix_count(const struct prefix_cache *cache);   /* blocks */
 int64_t prefix_dropped(const struct prefix_cache *cache); /* by prefix_reclaim, so far */
 
 /* The chained hash, FNV-1a of 64 bits over the parent's hash and the tokens, little endian
-   (spec: vectors hash_chain); the first parent is prefix_root(salt). */
+   (spec: vectors hash_chain); the first parent is prefix_root(salt), and with a user's salt the
+   hash of that and the salt's eight bytes. */
 uint64_t prefix_hash(uint64_t parent, const int32_t *tokens, int32_t n);
 uint64_t prefix_root(const char *salt);
 

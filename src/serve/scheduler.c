@@ -17,6 +17,7 @@
 
 #define MAX_SEQ 65536
 #define MAX_QUEUE (1 << 24)
+#define MAX_SLOT 65536
 #define MAX_WAIT_S 1e9 /* some thirty years: a time that the clock can tell */
 
 /* ---- params ---- */
@@ -30,12 +31,13 @@ void pith_scheduler_params_default(pith_scheduler_params *out)
         .watermark = 0.01,
         .swap_bytes = INT64_C(1) << 30,
         .max_preempt = 3,
+        .n_slot = 64,
     };
 }
 
 void pith_request_default(pith_request *out)
 {
-    *out = (pith_request){.n_answer = 1};
+    *out = (pith_request){.n_answer = 1, .slot = -1};
 }
 
 static pith_status check_count(const char *field, int64_t value, int64_t min, int64_t max,
@@ -55,6 +57,7 @@ static pith_status check_params(const pith_scheduler_params *p, pith_error *err)
     PI_TRY(check_count("step_tokens", p->step_tokens, 0, INT32_MAX, err));
     PI_TRY(check_count("swap_bytes", p->swap_bytes, 0, INT64_MAX, err));
     PI_TRY(check_count("max_preempt", p->max_preempt, 0, INT32_MAX, err));
+    PI_TRY(check_count("n_slot", p->n_slot, 0, MAX_SLOT, err));
     if (!(p->reserve <= 1.0))
         return pi_fail(err, PITH_INVALID, "reserve: %g is above 1", p->reserve);
     if (!(p->watermark >= 0.0 && p->watermark <= 1.0))
@@ -89,13 +92,20 @@ static pith_status make_lists(struct pith_scheduler *s, pith_error *err)
     s->items = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(*s->items));
     if (s->running == NULL || s->item_of == NULL || s->items == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %d running answers", s->params.n_seq);
+    if (s->params.n_slot > 0)
+        s->slot = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)s->params.n_slot, sizeof(*s->slot));
+    if (s->slot == NULL && s->params.n_slot > 0)
+        return pi_fail(err, PITH_NOMEM, "no memory for %d slots", s->params.n_slot);
     return PITH_OK;
 }
 
 /* What create made, the lock apart. */
 static void free_parts(struct pith_scheduler *s)
 {
+    for (int32_t i = 0; s->slot != NULL && i < s->params.n_slot; i++)
+        pith_seq_free(s->slot[i].seq);
     prefix_free(s->prefix);
+    pi_mem_free(s->slot);
     pi_mem_free(s->running);
     pi_mem_free(s->item_of);
     pi_mem_free(s->items);
@@ -191,19 +201,45 @@ static pith_status check_ids(const char *what, const int32_t *ids, int32_t n, in
     return PITH_OK;
 }
 
+/* Whether a policy pins what is marked. */
+static bool pins(const struct pith_scheduler *s)
+{
+    return s->engine->traits.evicts && s->engine->policies.keep.rules.pin_prompt;
+}
+
+static int32_t mark_of(const struct pith_scheduler *s, const pith_request *q)
+{
+    return q->n_pin > 0 && pins(s) ? q->n_pin : q->n_prompt;
+}
+
+/* A session under a keep policy goes on past the trained context, as pith_generate does. */
 static pith_status check_prompt(const struct pith_scheduler *s, const pith_request *q,
                                 pith_error *err)
 {
     const struct pi_hparams *hp = &s->engine->model->hp;
+    bool session = q->slot >= 0 && s->engine->traits.evicts;
     if (q->prompt == NULL || q->n_prompt < 1)
         return pi_fail(err, PITH_INVALID, "n_prompt: a prompt has at least one token, not %d",
                        q->n_prompt);
-    if (q->n_prompt > hp->n_ctx_train)
+    if (q->n_prompt > hp->n_ctx_train && !session)
         return pi_fail(err, PITH_CONTEXT,
                        "n_prompt: %d tokens are more than the model's context of %d", q->n_prompt,
                        hp->n_ctx_train);
     PI_TRY(check_ids("prompt", q->prompt, q->n_prompt, hp->n_vocab, err));
-    PI_TRY(keep_check_prompt(s->engine->keep, q->n_prompt, err));
+    PI_TRY(check_count("n_pin", q->n_pin, 0, q->n_prompt, err));
+    PI_TRY(keep_check_prompt(s->engine->keep, mark_of(s, q), err));
+    return PITH_OK;
+}
+
+static pith_status check_slot(const struct pith_scheduler *s, const pith_request *q,
+                              pith_error *err)
+{
+    PI_TRY(check_count("slot", q->slot, -1, s->params.n_slot - 1, err));
+    if (q->slot >= 0 && q->n_answer != 1)
+        return pi_fail(err, PITH_INVALID, "n_answer: %d answers cannot be parked in one slot",
+                       q->n_answer);
+    if (q->on_prompt != NULL)
+        PI_TRY(check_count("prompt_from", q->prompt_from, 0, q->n_prompt, err));
     return PITH_OK;
 }
 
@@ -213,6 +249,7 @@ static pith_status check_request(const struct pith_scheduler *s, const pith_requ
     struct pi_output out;
     PI_TRY(check_prompt(s, q, err));
     PI_TRY(check_count("n_answer", q->n_answer, 1, s->params.n_seq, err));
+    PI_TRY(check_slot(s, q, err));
     PI_TRY(check_count("n_predict", p->n_predict, -1, INT32_MAX - q->n_prompt, err));
     PI_TRY(check_count("n_forced", q->n_forced, 0, INT32_MAX - q->n_prompt, err));
     if (q->n_forced > 0 && q->forced == NULL)
@@ -237,7 +274,7 @@ static pith_status check_size(const struct pith_scheduler *s, const struct reque
                               pith_error *err)
 {
     int32_t n = r->params.n_predict < 0 ? r->n_prompt : scheduler_final(s, r);
-    int64_t bytes = scheduler_bytes(s, r, n);
+    int64_t bytes = scheduler_bytes(s, r, r->mark, n);
     if (bytes <= s->kv_bytes)
         return PITH_OK;
     return pi_fail(err, PITH_KV_FULL,
@@ -275,7 +312,8 @@ static size_t place(struct request *r, const pith_request *q, const pith_generat
     return used;
 }
 
-static struct request *copy_request(const pith_request *q, const pith_generate_params *p)
+static struct request *copy_request(const struct pith_scheduler *s, const pith_request *q,
+                                    const pith_generate_params *p)
 {
     const char **stop;
     char *text;
@@ -292,6 +330,11 @@ static struct request *copy_request(const pith_request *q, const pith_generate_p
     r->n_prompt = q->n_prompt;
     r->n_forced = q->n_forced;
     r->n_answer = r->n_left = q->n_answer;
+    r->slot = q->slot;
+    r->mark = mark_of(s, q);
+    r->n_pin = pins(s) ? q->n_pin : 0;
+    r->salt = q->cache_salt;
+    r->on_prompt = q->on_prompt;
     r->on_token = q->on_token;
     r->on_done = q->on_done;
     r->user = q->user;
@@ -301,6 +344,10 @@ static struct request *copy_request(const pith_request *q, const pith_generate_p
             .index = i,
             .state = i == 0 ? ANSWER_QUEUED : ANSWER_SIBLING,
             .n_known = r->n_prompt,
+            .mark = r->mark,
+            .n_shown = q->on_prompt != NULL ? q->prompt_from : r->n_prompt,
+            .reuse = PITH_REUSE_NO_SLOT,
+            .differs_at = -1,
         };
     r->submitted_at = pi_time_s();
     r->deadline = q->deadline_s > 0.0 ? r->submitted_at + q->deadline_s : INFINITY;
@@ -344,7 +391,7 @@ pith_status pith_scheduler_submit(pith_scheduler *s, const pith_request *request
     const pith_generate_params *p = request->params != NULL ? request->params : &defaults;
     pith_status status = check_request(s, request, p, err);
     if (status == PITH_OK) {
-        r = copy_request(request, p);
+        r = copy_request(s, request, p);
         status = r != NULL ? check_size(s, r, err)
                            : pi_fail(err, PITH_NOMEM, "no memory for a request of %d tokens",
                                      request->n_prompt);
@@ -375,6 +422,14 @@ static int32_t find_live(const struct pith_scheduler *s, int64_t id)
             high = mid;
     }
     return low;
+}
+
+bool scheduler_is_wanted(struct pith_scheduler *s, const struct request *r)
+{
+    pi_lock_take(&s->lock);
+    bool cancelled = r->cancelled;
+    pi_lock_give(&s->lock);
+    return !cancelled && (r->deadline == INFINITY || pi_time_s() < r->deadline);
 }
 
 void scheduler_left_queue(struct pith_scheduler *s, struct request *r)

@@ -1,7 +1,8 @@
 /*
  * scheduler.h - the scheduler's insides, shared by scheduler*.c: requests, their answers, and where
  * each of them is. scheduler.c has the queue and the public functions, scheduler_admit.c memory and
- * admission, scheduler_step.c a step, scheduler_result.c tokens and ends.
+ * admission, scheduler_slot.c what is parked, scheduler_step.c a step, scheduler_result.c tokens and
+ * ends, scheduler_list.c shows all of it.
  *
  * An answer is in one place: in the queue (a request's answers together, until its prompt was read;
  * one that was put back alone), or running, or ended. What the lock guards is said; everything else
@@ -47,8 +48,17 @@ struct answer {
     int64_t admission;   /* counts up: which was admitted last */
     int32_t n_computed;  /* tokens that were evaluated before it was put back */
     int32_t n_published; /* tokens whose pages were offered to the cache of prefixes */
+    int32_t mark;        /* the first positions of its sequence, marked as the prompt */
+    bool parts;          /* its sequence forgot some of what its slot held, so that what is read
+                            counts as one prompt */
+    bool untouched;      /* its sequence came from its slot, and nothing was evaluated since */
+    bool torn;           /* an evaluation was stopped: its sequence is no fresh one's */
+    int32_t n_shown;     /* tokens of the prompt whose logits are shown, or not asked for */
+    bool unwanted;       /* who was shown them wants no more */
     int32_t n_prompt;    /* as in the result */
     int32_t n_cached;
+    pith_reuse reuse;
+    int32_t differs_at;
     int32_t n_preempted;
     double admitted_at; /* for the first time; 0: never */
     double first_at;    /* the first token; 0: none yet */
@@ -67,7 +77,12 @@ struct request {
     int32_t n_answer;
     struct answer *answer; /* [n_answer] */
     int32_t n_left;        /* answers that have not ended */
-    bool any_cancelled;    /* some answer ended so */
+    int32_t slot;          /* -1: none */
+    int32_t mark;          /* tokens that are marked as the prompt in a fresh sequence */
+    int32_t n_pin;
+    uint64_t salt;
+    pith_prompt_logits_fn *on_prompt;
+    bool any_cancelled; /* some answer ended so */
     bool any_failed;
     bool in_queue; /* it counts as waiting: nothing of it was ever admitted */
     double submitted_at;
@@ -80,6 +95,19 @@ struct request {
     bool is_late;
     struct request *next_ending; /* guarded by the lock: of those that were cancelled */
     bool cancelled;              /* likewise: it was */
+};
+
+/* Where a request's sequence stays for the next one. */
+struct slot {
+    pith_seq *seq;       /* owned; NULL: nothing is parked */
+    struct answer *runs; /* was admitted in it, and has not ended; NULL: nobody */
+    uint64_t salt;       /* of what is parked */
+    int64_t parked_at;   /* counts up: which was parked last */
+    bool dropped;        /* what was parked made room */
+    int64_t request;     /* as in pith_scheduler_item */
+    int32_t n_prompt;
+    int32_t n_generated;
+    int32_t n_cached;
 };
 
 struct pith_scheduler {
@@ -105,18 +133,22 @@ struct pith_scheduler {
     struct answer *first, *last; /* the queue: by priority, then by id, then by index */
     struct answer **running; /* [n_running] by admission, with such as have ended since; owned */
     int32_t n_running;
-    int32_t n_slot;          /* answers that run, siblings included */
+    int32_t n_place;         /* answers that run, siblings included */
     struct answer **item_of; /* [params.n_seq] whose an item is; owned */
     pith_batch_item *items;  /* [params.n_seq] of the step; owned */
     int32_t n_item;
     struct request *dead; /* ended, to be freed when nobody looks at them any more */
     double next_deadline; /* none is earlier */
     int64_t n_admission;
-    int64_t set_aside;   /* the sum of the running answers' */
-    int64_t outside;     /* bytes of pages that other sequences of the engine hold */
-    int32_t tokens_left; /* of the step that is planned */
-    int64_t spare;       /* bytes that are free and that nobody in it can come to need */
-    bool put_back;       /* some answer was, in this step */
+    int64_t set_aside;    /* the sum of the running answers' */
+    int64_t outside;      /* bytes of pages that other sequences of the engine hold */
+    struct slot *slot;    /* [params.n_slot] owned */
+    int64_t n_park;       /* times that something was parked */
+    int64_t parked_bytes; /* what scheduler_parked_bytes said last */
+    bool parked_changed;  /* and that it is to be counted anew */
+    int32_t tokens_left;  /* of the step that is planned */
+    int64_t spare;        /* bytes that are free and that nobody in it can come to need */
+    bool put_back;        /* some answer was, in this step */
     bool prefixes_changed;
     int64_t swapped_bytes;
     double user_s; /* of this step: evaluating, sampling, in callbacks */
@@ -130,6 +162,8 @@ struct pith_scheduler {
 struct request *scheduler_collect(struct pith_scheduler *s);
 /* Frees requests that have ended; nobody looks at them any more. */
 void scheduler_free_dead(struct pith_scheduler *s);
+/* Whether nobody cancelled the request, and it is not late. */
+bool scheduler_is_wanted(struct pith_scheduler *s, const struct request *r);
 /* The request does not count as waiting any longer. */
 void scheduler_left_queue(struct pith_scheduler *s, struct request *r);
 /* The request has ended: nobody finds it from now on. */
@@ -142,12 +176,13 @@ void scheduler_enqueue(struct pith_scheduler *s, struct answer *a);
 void scheduler_dequeue(struct pith_scheduler *s, struct answer *a);
 
 /* Answers that leave when a does: it and, before its prompt was read, its siblings. */
-int32_t scheduler_slots(const struct answer *a);
+int32_t scheduler_places(const struct answer *a);
 
 /* The most tokens that a sequence of the request can come to hold, and the bytes of KV memory that
-   n tokens of it take. */
+   n tokens of it take with a mark. */
 int32_t scheduler_final(const struct pith_scheduler *s, const struct request *r);
-int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r, int32_t n);
+int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r, int32_t mark,
+                        int32_t n);
 
 /* The share of what answers may still grow by that is set aside. */
 double scheduler_reserve(const struct pith_scheduler *s);
@@ -165,8 +200,42 @@ void scheduler_look_at_prefixes(struct pith_scheduler *s);
    others. False: nobody has any to give. */
 bool scheduler_relieve(struct pith_scheduler *s, struct answer *needy, int64_t bytes);
 
+/* How many of the answer's known tokens others' prefixes have, and of them those in pages that
+   nobody uses; there are prefixes. */
+int32_t scheduler_find_prefix(const struct pith_scheduler *s, const struct answer *a,
+                              int32_t *n_unused);
 /* Takes an answer out of those that run; what it has set aside is free for others. */
 void scheduler_stop_running(struct pith_scheduler *s, struct answer *a);
+
+/* ---- scheduler_step.c ---- */
+
+/* Brings what pith_scheduler_get_stats shows up to date. */
+void scheduler_show(struct pith_scheduler *s);
+
+/* ---- scheduler_slot.c ---- */
+
+/* The answer's slot; NULL: its request names none. */
+struct slot *scheduler_slot_of(const struct pith_scheduler *s, const struct answer *a);
+/* Whether nobody but the answer runs in its slot. */
+bool scheduler_slot_is_free(const struct pith_scheduler *s, const struct answer *a);
+
+/* How many tokens of what its slot holds an answer without a sequence goes on from. Where that is
+   nothing, because others' prefixes have more, too, the slot is empty afterwards. Says in a->reuse
+   why not more. */
+int32_t scheduler_slot_match(struct pith_scheduler *s, struct answer *a);
+/* Gives the sequence of a slot that was matched to the answer, with so many tokens; its mark is the
+   answer's. KV_FULL, NOMEM: what was parked is gone. */
+pith_status scheduler_slot_take(struct pith_scheduler *s, struct answer *a, int32_t n,
+                                pith_error *err);
+/* Parks the answer's sequence, or gives it back untouched. */
+void scheduler_slot_park(struct pith_scheduler *s, struct answer *a);
+
+/* Bytes of pages that are parked, each once; and of those that nobody who runs has, too. */
+int64_t scheduler_parked_bytes(struct pith_scheduler *s);
+int64_t scheduler_parked_alone_bytes(const struct pith_scheduler *s);
+/* Drops what was parked longest ago. False: nothing is parked. */
+bool scheduler_slot_drop(struct pith_scheduler *s);
+void scheduler_slot_clear(struct pith_scheduler *s, struct slot *slot);
 
 /* ---- scheduler_result.c ---- */
 

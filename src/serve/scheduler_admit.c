@@ -7,7 +7,9 @@
  * rounds copy the pages that it shares: the sum of these bounds stays within the memory, and then
  * nothing is ever put back. Without one pages are only added to, so that those that several
  * sequences or the cache of prefixes have count once, as the pool itself counts them, and on top of
- * that comes what each may still grow by.
+ * that comes what each may still grow by. What is parked in slots is in the pool, and gives way: to
+ * whoever is admitted it counts as free, as prefixes do that nobody uses, and it is dropped when its
+ * pages are needed, not before.
  */
 #include "serve/scheduler.h"
 
@@ -60,7 +62,7 @@ static int32_t count_siblings(const struct answer *a)
     return n;
 }
 
-int32_t scheduler_slots(const struct answer *a)
+int32_t scheduler_places(const struct answer *a)
 {
     return 1 + count_siblings(a);
 }
@@ -73,9 +75,21 @@ int32_t scheduler_final(const struct pith_scheduler *s, const struct request *r)
     return r->n_prompt + (int32_t)pi_max(0, r->params.n_predict - 1);
 }
 
-int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r, int32_t n)
+/* Where rounds wait for a prompt's end, a prompt is held whole behind a smaller mark, too. */
+int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r, int32_t mark,
+                        int32_t n)
 {
-    return pi_engine_bytes_at(s->engine, n, r->n_prompt);
+    const struct pith_engine *e = s->engine;
+    int64_t bytes = pi_engine_bytes_at(e, n, mark);
+    if (mark < r->n_prompt && e->traits.evicts && keep_waits(e->keep, INT32_MAX))
+        bytes = pi_max(bytes, pi_engine_bytes_at(e, n, r->n_prompt));
+    return bytes;
+}
+
+/* The same of an answer's sequence. */
+static int64_t bytes_of(const struct pith_scheduler *s, const struct answer *a, int32_t n)
+{
+    return scheduler_bytes(s, a->request, a->mark, n);
 }
 
 double scheduler_reserve(const struct pith_scheduler *s)
@@ -100,20 +114,20 @@ static int32_t target_of(const struct pith_scheduler *s, const struct answer *a,
 
 /* What a sibling takes beyond the prompt's full pages, which it shares: all of it where rounds may
    copy them. */
-static int64_t sibling_bytes(const struct pith_scheduler *s, const struct request *r, int32_t n)
+static int64_t sibling_bytes(const struct pith_scheduler *s, const struct answer *a, int32_t n)
 {
     int32_t page_len = kv_cache_geometry(s->engine->kv)->page_len;
     if (s->engine->traits.bounded)
-        return scheduler_bytes(s, r, n);
-    return scheduler_bytes(s, r, n) - scheduler_bytes(s, r, r->n_prompt / page_len * page_len);
+        return bytes_of(s, a, n);
+    return bytes_of(s, a, n) - bytes_of(s, a, a->request->n_prompt / page_len * page_len);
 }
 
 /* Bytes that an answer and its siblings take with n tokens each. */
 static int64_t group_bytes(const struct pith_scheduler *s, const struct answer *a, int32_t n)
 {
-    int64_t bytes = scheduler_bytes(s, a->request, n);
+    int64_t bytes = bytes_of(s, a, n);
     int32_t n_sibling = count_siblings(a);
-    return n_sibling > 0 ? bytes + n_sibling * sibling_bytes(s, a->request, n) : bytes;
+    return n_sibling > 0 ? bytes + n_sibling * sibling_bytes(s, a, n) : bytes;
 }
 
 /* What the answers that run may still grow by, beyond what they have. */
@@ -126,10 +140,10 @@ static int64_t growth(const struct pith_scheduler *s)
             continue;
         int32_t n = pith_seq_length(a->seq) + a->n_take;
         if (n < a->target)
-            bytes += scheduler_bytes(s, a->request, a->target) - scheduler_bytes(s, a->request, n);
+            bytes += bytes_of(s, a, a->target) - bytes_of(s, a, n);
         int32_t n_sibling = a->state == ANSWER_READING ? count_siblings(a) : 0;
         if (n_sibling > 0)
-            bytes += n_sibling * sibling_bytes(s, a->request, a->target);
+            bytes += n_sibling * sibling_bytes(s, a, a->target);
     }
     return bytes;
 }
@@ -153,12 +167,21 @@ static int64_t used_bytes(struct pith_scheduler *s)
 
 /* ---- admission ---- */
 
-/* Whether `need` bytes fit beside what runs, which has more or less set aside. */
+/* Where nothing of the scheduler's runs, what it parked apart: counts what other sequences of the
+   engine hold. */
+static void look_outside(struct pith_scheduler *s)
+{
+    if (s->n_place == 0)
+        s->outside = used_bytes(s) - scheduler_parked_bytes(s);
+}
+
+/* Whether `need` bytes fit beside what runs, which has more or less set aside. Slots give way. */
 static bool fits(struct pith_scheduler *s, int64_t need)
 {
     int64_t limit = s->kv_bytes - (int64_t)(s->params.watermark * (double)s->kv_bytes);
-    int64_t others =
-        s->engine->traits.bounded ? s->outside + s->set_aside : used_bytes(s) + growth(s);
+    int64_t others = s->outside + s->set_aside;
+    if (!s->engine->traits.bounded)
+        others = used_bytes(s) - scheduler_parked_alone_bytes(s) + growth(s);
     return others + need <= limit;
 }
 
@@ -167,18 +190,33 @@ static const int32_t *known_tokens(const struct answer *a)
     return a->known != NULL ? a->known : a->request->prompt;
 }
 
-/* Begins a fresh sequence with what the cache has of tokens [n]; *n_found receives the tokens, at
-   most n - 1, where steps count n - 2. NOMEM leaves it fresh. */
-static pith_status adopt(struct pith_seq *seq, struct prefix_cache *cache, const int32_t *tokens,
-                         int32_t n, int32_t *n_found, pith_error *err)
+/* Of the answer's known tokens those of which the cache may have all but the last: where steps
+   count two are left to evaluate, and those whose logits are to be shown are left, too. */
+static int32_t most_known(const struct pith_scheduler *s, const struct answer *a)
 {
-    int32_t n_least = seq->engine->traits.counts_steps ? 2 : 1;
+    int32_t n = a->n_known - (s->engine->traits.counts_steps ? 1 : 0);
+    return a->n_shown < a->request->n_prompt ? (int32_t)pi_min(n, a->n_shown + 1) : n;
+}
+
+int32_t scheduler_find_prefix(const struct pith_scheduler *s, const struct answer *a,
+                              int32_t *n_unused)
+{
+    return prefix_find(s->prefix, a->request->salt, known_tokens(a), most_known(s, a), n_unused);
+}
+
+/* Begins the answer's fresh sequence with what the cache has; *n_found receives the tokens. NOMEM
+   leaves it fresh. */
+static pith_status adopt(struct pith_scheduler *s, struct answer *a, int32_t *n_found,
+                         pith_error *err)
+{
+    struct pith_seq *seq = a->seq;
+    const int32_t *tokens = known_tokens(a);
+    int32_t n = most_known(s, a);
     *n_found = 0;
-    if (n < n_least || !seq->engine->traits.takes_prefixes)
+    if (n < 1 || !s->engine->traits.takes_prefixes)
         return PITH_OK;
-    n -= n_least - 1; /* so many are left at least */
     PI_TRY(pi_seq_grow(seq, n, err));
-    PI_TRY(prefix_append(cache, tokens, n, seq->kv, n_found, err));
+    PI_TRY(prefix_append(s->prefix, a->request->salt, tokens, n, seq->kv, n_found, err));
     memcpy(seq->tokens, tokens, (size_t)*n_found * sizeof(*tokens));
     seq->n_token = *n_found;
     return PITH_OK;
@@ -190,30 +228,41 @@ static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t
 {
     *n_found = 0;
     PI_TRY(pith_seq_create(s->engine, &a->seq, err));
-    PI_TRY(pith_seq_mark_prompt(a->seq, a->request->n_prompt, err));
+    PI_TRY(pith_seq_mark_prompt(a->seq, a->mark, err));
     if (s->prefix == NULL)
         return PITH_OK;
     s->prefixes_changed = true;
-    return adopt(a->seq, s->prefix, known_tokens(a), a->n_known, n_found, err);
+    return adopt(s, a, n_found, err);
 }
 
 /* Room for everything that a swapped sequence holds. */
 static bool make_room(struct pith_scheduler *s, int64_t bytes)
 {
     int64_t lacks = bytes - kv_cache_free_bytes(s->engine->kv);
-    if (lacks > 0 && s->prefix != NULL) {
+    bool more = true;
+    for (; lacks > 0 && more; lacks = bytes - kv_cache_free_bytes(s->engine->kv)) {
         s->prefixes_changed = true;
-        prefix_reclaim(s->prefix, lacks);
+        more =
+            (s->prefix != NULL && prefix_reclaim(s->prefix, lacks) > 0) || scheduler_slot_drop(s);
     }
-    return kv_cache_free_bytes(s->engine->kv) >= bytes;
+    return lacks <= 0;
 }
 
-/* Makes the answer's sequence, or brings it back. *waits: there is no room for it. */
-static pith_status take_in(struct pith_scheduler *s, struct answer *a, int64_t need, bool alone,
-                           bool *waits, pith_error *err)
+/* Makes the answer's sequence, brings it back, or goes on from n_parked tokens that its slot holds.
+   *waits: there is no room for it. */
+static pith_status take_in(struct pith_scheduler *s, struct answer *a, int32_t n_parked,
+                           int64_t need, bool alone, bool *waits, pith_error *err)
 {
     int32_t n_found = 0;
     *waits = false;
+    if (n_parked > 0 && scheduler_slot_take(s, a, n_parked, NULL) == PITH_OK) {
+        a->n_cached = a->admitted_at == 0.0 ? n_parked : a->n_cached;
+        return PITH_OK;
+    }
+    if (n_parked > 0) { /* there was no memory for cutting it */
+        a->reuse = PITH_REUSE_DROPPED;
+        a->mark = a->request->mark;
+    }
     if (a->swapped != NULL) {
         *waits = !make_room(s, kv_swapped_pool_bytes(a->swapped));
         if (*waits)
@@ -227,7 +276,7 @@ static pith_status take_in(struct pith_scheduler *s, struct answer *a, int64_t n
     }
     PI_TRY(begin_seq(s, a, &n_found, err));
     if (!s->engine->traits.bounded)
-        need -= scheduler_bytes(s, a->request, n_found);
+        need -= bytes_of(s, a, n_found);
     *waits = !alone && !fits(s, need);
     if (*waits) {
         pith_seq_free(a->seq);
@@ -257,8 +306,13 @@ static pith_status start_output(struct pith_scheduler *s, struct answer *a, pith
 static void start_running(struct pith_scheduler *s, struct answer *a)
 {
     double now = pi_time_s();
+    struct slot *slot = scheduler_slot_of(s, a);
     scheduler_left_queue(s, a->request);
-    s->n_slot += scheduler_slots(a);
+    if (slot != NULL) {
+        slot->runs = a;
+        slot->dropped = false;
+    }
+    s->n_place += scheduler_places(a);
     s->running[s->n_running++] = a;
     a->admission = ++s->n_admission;
     a->new_here = true;
@@ -272,7 +326,7 @@ static void start_running(struct pith_scheduler *s, struct answer *a)
         s->stats.cached_tokens += a->n_cached;
     }
     if (s->engine->traits.bounded) {
-        a->set_aside = group_bytes(s, a, a->target);
+        a->set_aside = pi_max(group_bytes(s, a, a->target), pi_seq_held_bytes(a->seq));
         s->set_aside += a->set_aside;
     }
     s->prefixes_changed = true;
@@ -291,32 +345,34 @@ static void refuse(struct pith_scheduler *s, struct answer *a, const pith_error 
 }
 
 /* Bytes of the answer's tokens that prefixes save: those of pages that others use, as the unused
-   ones count as free until it takes them. */
-static int64_t found_bytes(const struct pith_scheduler *s, const struct answer *a)
+   ones count as free until it takes them, and what is parked counts as free altogether. */
+static int64_t found_bytes(const struct pith_scheduler *s, const struct answer *a, int32_t n_parked)
 {
     int32_t n_unused;
-    if (s->prefix == NULL || s->engine->traits.bounded || a->swapped != NULL)
+    if (s->prefix == NULL || s->engine->traits.bounded || a->swapped != NULL || n_parked > 0)
         return 0;
-    int32_t n = prefix_find(s->prefix, known_tokens(a), a->n_known, &n_unused);
-    return scheduler_bytes(s, a->request, n) - scheduler_bytes(s, a->request, n_unused);
+    int32_t n = scheduler_find_prefix(s, a, &n_unused);
+    return bytes_of(s, a, n) - bytes_of(s, a, n_unused);
 }
 
 /* Whether the memory that the answer asks for can be set aside; one that is alone takes what there
    is. KV_FULL: it is alone, and that is not enough. */
-static pith_status find_room(struct pith_scheduler *s, struct answer *a, bool alone, int64_t *need,
-                             bool *waits, pith_error *err)
+static pith_status find_room(struct pith_scheduler *s, struct answer *a, int32_t n_parked,
+                             bool alone, int64_t *need, bool *waits, pith_error *err)
 {
     int32_t least;
     int64_t most = s->kv_bytes - s->outside;
     a->target = target_of(s, a, &least);
     *need = group_bytes(s, a, a->target);
-    *waits = !fits(s, *need - found_bytes(s, a));
+    if (n_parked > 0) /* until its first round, one that was restored may hold more than that */
+        *need = pi_max(*need, pi_seq_held_bytes(scheduler_slot_of(s, a)->seq));
+    *waits = !fits(s, *need - found_bytes(s, a, n_parked));
     if (!*waits || !alone)
         return PITH_OK;
     *waits = false;
     if (*need > most)
         a->target = least;
-    *need = scheduler_bytes(s, a->request, least);
+    *need = bytes_of(s, a, least);
     if (*need > most)
         return pi_fail(err, PITH_KV_FULL,
                        "%d tokens take %lld bytes of KV memory, and %lld are not used by others",
@@ -324,21 +380,30 @@ static pith_status find_room(struct pith_scheduler *s, struct answer *a, bool al
     return PITH_OK;
 }
 
-bool scheduler_admit_first(struct pith_scheduler *s, bool *again)
+/* The first of the queue whose slot nobody runs in. */
+static struct answer *first_of_queue(const struct pith_scheduler *s)
 {
     struct answer *a = s->first;
+    while (a != NULL && !scheduler_slot_is_free(s, a))
+        a = a->next_in_queue;
+    return a;
+}
+
+bool scheduler_admit_first(struct pith_scheduler *s, bool *again)
+{
+    struct answer *a = first_of_queue(s);
     pith_error why;
     int64_t need;
     bool waits;
     *again = false;
-    if (a == NULL || s->n_slot + scheduler_slots(a) > s->params.n_seq)
+    if (a == NULL || s->n_place + scheduler_places(a) > s->params.n_seq)
         return false;
-    bool alone = s->n_slot == 0;
-    if (alone) /* and nobody else of the scheduler's holds anything */
-        s->outside = used_bytes(s);
-    pith_status status = find_room(s, a, alone, &need, &waits, &why);
+    bool alone = s->n_place == 0;
+    look_outside(s);
+    int32_t n_parked = scheduler_slot_match(s, a);
+    pith_status status = find_room(s, a, n_parked, alone, &need, &waits, &why);
     if (status == PITH_OK && !waits)
-        status = take_in(s, a, need, alone, &waits, &why);
+        status = take_in(s, a, n_parked, need, alone, &waits, &why);
     if (status == PITH_OK && waits && alone)
         status = pi_fail(&why, PITH_KV_FULL, "there is no room for %lld bytes from host memory",
                          (long long)need);
@@ -360,7 +425,7 @@ bool scheduler_admit_first(struct pith_scheduler *s, bool *again)
 
 void scheduler_stop_running(struct pith_scheduler *s, struct answer *a)
 {
-    s->n_slot -= scheduler_slots(a);
+    s->n_place -= scheduler_places(a);
     s->set_aside -= a->set_aside;
     a->set_aside = 0;
     a->n_take = 0;
@@ -403,7 +468,8 @@ static bool put_away(struct pith_scheduler *s, struct answer *a)
         return false;
     if (pi_seq_swap_out(a->seq, &a->swapped, NULL) != PITH_OK)
         return false;
-    a->n_known = a->seq->n_token;
+    if (a->state == ANSWER_GENERATING) /* else what was to be read still is */
+        a->n_known = a->seq->n_token;
     s->swapped_bytes += kv_swapped_host_bytes(a->swapped);
     s->stats.preempted_swap++;
     s->stats.n_swapped++;
@@ -414,7 +480,9 @@ static bool put_away(struct pith_scheduler *s, struct answer *a)
 static void preempt(struct pith_scheduler *s, struct answer *a)
 {
     s->put_back = true;
-    if (pi_seq_altered(a->seq)) {
+    if (a->untouched) {
+        scheduler_slot_park(s, a);
+    } else if (pi_seq_altered(a->seq)) {
         if (!put_away(s, a)) {
             scheduler_end(s, a, PITH_STOP_FULL);
             return;
@@ -424,7 +492,7 @@ static void preempt(struct pith_scheduler *s, struct answer *a)
         s->stats.preempted_recompute++;
     }
     scheduler_stop_running(s, a);
-    if (a->swapped == NULL)
+    if (a->swapped == NULL && a->seq != NULL)
         keep_tokens(a);
     a->n_preempted++;
     scheduler_enqueue(s, a);
@@ -503,6 +571,8 @@ bool scheduler_relieve(struct pith_scheduler *s, struct answer *needy, int64_t b
         return true;
     /* What the cache still has is used, and a round would copy it: it is worth less than that. */
     if (s->prefix != NULL && s->engine->traits.bounded && prefix_clear(s->prefix) > 0)
+        return true;
+    if (scheduler_slot_drop(s))
         return true;
     if (s->params.pressure && s->engine->traits.bounded && relieve_keep(s))
         return true;

@@ -95,7 +95,7 @@ static void start_sibling(struct pith_scheduler *s, const struct answer *a, stru
 void scheduler_start_answers(struct pith_scheduler *s, struct answer *a)
 {
     struct request *r = a->request;
-    int32_t n = scheduler_slots(a);
+    int32_t n = scheduler_places(a);
     int64_t part = a->set_aside / n;
     a->state = ANSWER_GENERATING;
     for (int32_t i = 1; a->index == 0 && i < r->n_answer; i++)
@@ -118,7 +118,7 @@ void scheduler_publish(struct pith_scheduler *s, struct answer *a)
     int32_t n = pi_seq_unaltered(a->seq);
     if (n / page_len <= a->n_published / page_len)
         return;
-    prefix_publish(s->prefix, pith_seq_tokens(a->seq), n, a->seq->kv);
+    prefix_publish(s->prefix, a->request->salt, pith_seq_tokens(a->seq), n, a->seq->kv);
     a->n_published = n;
     s->prefixes_changed = true;
 }
@@ -135,6 +135,8 @@ static void fill_result(const struct answer *a, const pith_error *why, pith_answ
         .reason = a->out.reason,
         .n_prompt = a->n_prompt,
         .n_cached = a->n_cached,
+        .reuse = a->reuse,
+        .differs_at = a->differs_at,
         .n_generated = a->out.n_generated,
         .n_preempted = a->n_preempted,
     };
@@ -147,18 +149,31 @@ static void fill_result(const struct answer *a, const pith_error *why, pith_answ
     if (a->seq != NULL) {
         pith_seq_keep_stats(a->seq, &out->keep);
         pith_seq_share_stats(a->seq, &out->share);
+        pith_seq_recall_stats(a->seq, &out->recall);
     }
+}
+
+/* Whether the answer's sequence stays in its slot: it is what one of its tokens would be that was
+   never stopped, and nothing failed. */
+static bool stays(const struct answer *a, const pith_error *why)
+{
+    if (a->request->slot < 0 || a->seq == NULL || a->swapped != NULL || a->seq->n_token == 0)
+        return false;
+    return !a->torn && (why == NULL || why->status == PITH_CANCELLED);
 }
 
 /* Takes the answer from where it is, and frees what it holds. */
 static void release(struct pith_scheduler *s, struct answer *a)
 {
+    struct slot *slot = scheduler_slot_of(s, a);
+    if (slot != NULL && slot->runs == a)
+        slot->runs = NULL;
     if (a->state == ANSWER_QUEUED)
         scheduler_dequeue(s, a);
     else if (a->state != ANSWER_SIBLING)
         scheduler_stop_running(s, a);
     else if (a->request->answer[0].state == ANSWER_READING)
-        s->n_slot--;
+        s->n_place--;
     a->state = ANSWER_ENDED;
     if (a->swapped != NULL) {
         s->swapped_bytes -= kv_swapped_host_bytes(a->swapped);
@@ -193,6 +208,8 @@ static void finish(struct pith_scheduler *s, struct answer *a, const pith_error 
     fill_result(a, why, &result);
     if (a->seq != NULL && a->swapped == NULL)
         scheduler_publish(s, a);
+    if (stays(a, why))
+        scheduler_slot_park(s, a);
     release(s, a);
     r->any_cancelled = r->any_cancelled || result.status == PITH_CANCELLED;
     r->any_failed = r->any_failed || (result.status != PITH_OK && result.status != PITH_CANCELLED);

@@ -66,16 +66,44 @@ static void end_unwanted(struct pith_scheduler *s)
 
 /* ---- the plan ---- */
 
-static pith_batch_item item_for(const struct answer *a, int32_t n)
+/* Shows a row of a prompt's logits, once, and keeps the last, which the first token is chosen from.
+ */
+static bool show_prompt(void *user, pith_seq *seq, int32_t pos, const float *logits)
+{
+    struct answer *a = user;
+    const struct request *r = a->request;
+    if (pos == r->n_prompt - 1)
+        memcpy(seq->logits, logits, (size_t)seq->engine->model->hp.n_vocab * sizeof(*logits));
+    if (pos < a->n_shown || a->unwanted)
+        return true;
+    a->n_shown = pos + 1;
+    a->unwanted = !r->on_prompt(r->user, r->id, pos, r->prompt[pos], logits);
+    return true; /* false would stop the others of the batch, too */
+}
+
+/* Whether n more tokens that are read have rows to be shown. */
+static bool shows(const struct answer *a, int32_t n)
+{
+    return a->state == ANSWER_READING && a->n_shown < a->request->n_prompt &&
+           pith_seq_length(a->seq) + n > a->n_shown;
+}
+
+static pith_batch_item item_for(struct answer *a, int32_t n)
 {
     pith_batch_item item = {.seq = a->seq, .n_token = n, .logits = PITH_LOGITS_LAST};
+    if (shows(a, n)) {
+        item.logits = PITH_LOGITS_ALL;
+        item.on_logits = show_prompt;
+        item.user = a;
+    }
     if (a->state == ANSWER_GENERATING) {
         item.tokens = &a->next;
         return item;
     }
     int32_t len = pith_seq_length(a->seq);
     item.tokens = (a->known != NULL ? a->known : a->request->prompt) + len;
-    if (len + n < a->n_known || a->has_next) /* the token behind them is known */
+    bool known = len + n < a->n_known || a->has_next; /* the token behind them */
+    if (known && item.logits == PITH_LOGITS_LAST)
         item.logits = PITH_LOGITS_NONE;
     return item;
 }
@@ -104,13 +132,26 @@ static bool is_roomy(struct pith_scheduler *s, int32_t n)
     return s->spare >= 0;
 }
 
+/* Room for the row that show_prompt keeps. */
+static pith_status reserve_row(struct pith_scheduler *s, struct answer *a, int32_t n,
+                               pith_error *err)
+{
+    size_t n_vocab = (size_t)s->engine->model->hp.n_vocab;
+    if (!shows(a, n) || a->seq->logits != NULL)
+        return PITH_OK;
+    a->seq->logits = pi_mem_alloc_n(PI_MEM_OTHER, n_vocab, sizeof(float));
+    return a->seq->logits != NULL
+               ? PITH_OK
+               : pi_fail(err, PITH_NOMEM, "no memory for a row of %zu logits", n_vocab);
+}
+
 /* Plans n tokens of an answer, and makes room for them where that is not sure. False: somebody
    ended or was put back for that. */
 static bool take(struct pith_scheduler *s, struct answer *a, int32_t n)
 {
     pith_error why;
-    pith_status status = PITH_OK;
-    if (!is_roomy(s, n)) {
+    pith_status status = reserve_row(s, a, n, &why);
+    if (status == PITH_OK && !is_roomy(s, n)) {
         pith_batch_item item = item_for(a, n);
         status = pi_item_reserve(s->engine, &item, &why);
     }
@@ -132,7 +173,7 @@ static int32_t part_of(const struct pith_scheduler *s, const struct answer *a, b
     const struct pith_engine *e = s->engine;
     int32_t left = a->n_known - pith_seq_length(a->seq);
     int32_t n = (int32_t)pi_min(left, s->tokens_left);
-    if (s->tokens_left < 1)
+    if (s->tokens_left < 1 || left < 1)
         return 0;
     if (!e->traits.cuts_prompts)
         return n == left || first ? left : 0;
@@ -142,6 +183,9 @@ static int32_t part_of(const struct pith_scheduler *s, const struct answer *a, b
         n = (int32_t)pi_max(n, 2);
         return left - n != 1 ? n : n > 2 ? n - 1 : left;
     }
+    int32_t hidden = a->n_shown - pith_seq_length(a->seq); /* of these no logits are made */
+    if (a->n_shown < a->request->n_prompt && hidden > 0 && !e->traits.counts_steps)
+        n = (int32_t)pi_min(n, hidden);
     if (s->prefix != NULL && e->traits.bounded && a->seq->tally.n_round == 0) {
         int32_t room = keep_room(e->keep, a->seq->kv, pi_seq_point(a->seq, 0), n);
         n = room > 0 ? room : n;
@@ -280,9 +324,16 @@ static void note_read(struct pith_scheduler *s, struct answer *a)
         scheduler_publish(s, a);
 }
 
-static void use_result(struct pith_scheduler *s, struct answer *a)
+/* Of item i. */
+static void use_result(struct pith_scheduler *s, int32_t i)
 {
+    struct answer *a = s->item_of[i];
     count_share(s, a);
+    a->untouched = false;
+    if (a->unwanted) {
+        scheduler_end(s, a, PITH_STOP_CALLER);
+        return;
+    }
     if (a->state == ANSWER_GENERATING) {
         scheduler_choose(s, a);
         return;
@@ -290,43 +341,104 @@ static void use_result(struct pith_scheduler *s, struct answer *a)
     note_read(s, a);
     if (pith_seq_length(a->seq) < a->n_known)
         return;
+    if (a->parts && a->request->n_prompt > 1)
+        pi_seq_forget_steps(a->seq);
+    a->parts = false;
+    if (s->items[i].logits == PITH_LOGITS_ALL)
+        a->seq->has_logits = true; /* the last row is there */
     if (a->has_next)
         a->state = ANSWER_GENERATING;
     else
         scheduler_start_answers(s, a);
 }
 
-static pith_status evaluate(struct pith_scheduler *s, const pith_batch_item *items, int32_t n,
-                            pith_error *err)
+/* ---- evaluating ---- */
+
+struct reading {
+    struct pith_scheduler *s;
+    const struct request *request;
+};
+
+/* Between the passes of a long prompt: whether anybody still wants it. */
+static bool goes_on(void *user, double fraction)
 {
+    const struct reading *reading = user;
+    return fraction >= 1.0 || scheduler_is_wanted(reading->s, reading->request);
+}
+
+static pith_status evaluate(struct pith_scheduler *s, int32_t begin, int32_t n, pith_error *err)
+{
+    const struct answer *a = s->item_of[begin];
+    struct reading reading = {s, a->request};
+    bool is_long = n == 1 && s->items[begin].n_token > s->engine->chunk;
     double start = pi_time_s();
-    pith_status status = pith_batch_eval(s->engine, items, n, NULL, NULL, err);
+    pith_status status =
+        pith_batch_eval(s->engine, &s->items[begin], n, is_long ? goes_on : NULL, &reading, err);
     s->user_s += pi_time_s() - start;
     return status;
 }
 
 /* Without memory for all of it each goes alone, and only whose memory is not there fails, or where
-   that is pages and others run, tries again in the next step. Anything else came from outside (the
-   tap), and nobody knows how far it got. */
-static void evaluate_items(struct pith_scheduler *s)
+   that is pages and others run, tries again in the next step. A prompt that nobody wants any more
+   was stopped on its way, and ends with the next step: where policies have seen a part of it, its
+   sequence is no other's. Anything else came from outside (the tap), and nobody knows how far it
+   got. */
+static void evaluate_group(struct pith_scheduler *s, int32_t begin, int32_t n)
 {
     pith_error why;
-    pith_status status = evaluate(s, s->items, s->n_item, &why);
+    int32_t len = pith_seq_length(s->items[begin].seq);
+    pith_status status = evaluate(s, begin, n, &why);
     bool each = status == PITH_KV_FULL || status == PITH_NOMEM;
-    for (int32_t i = 0; i < s->n_item; i++) {
+    for (int32_t i = begin; i < begin + n; i++) {
         struct answer *a = s->item_of[i];
         if (each)
-            status = evaluate(s, &s->items[i], 1, &why);
+            status = evaluate(s, i, 1, &why);
         if (status == PITH_OK)
-            use_result(s, a);
+            use_result(s, i);
+        else if (status == PITH_CANCELLED && !scheduler_is_wanted(s, a->request))
+            a->torn = n > 1 || pith_seq_length(a->seq) != len || s->engine->traits.recalls_kv;
         else if (status != PITH_KV_FULL || s->n_running == 1)
             give_up(s, a, &why);
     }
 }
 
+/* The step's items, as many at a time as a pass holds, so that nobody waits for more than that who
+   wants his stopped; one that is longer goes alone, and is asked for between its passes. Nothing
+   that is computed depends on it. */
+static void evaluate_items(struct pith_scheduler *s)
+{
+    for (int32_t begin = 0, n; begin < s->n_item; begin += n) {
+        int64_t n_token = s->items[begin].n_token;
+        bool wanted = begin == 0 || scheduler_is_wanted(s, s->item_of[begin]->request);
+        for (n = 1; wanted && begin + n < s->n_item; n++) {
+            n_token += s->items[begin + n].n_token;
+            if (n_token > s->engine->chunk ||
+                (begin > 0 && !scheduler_is_wanted(s, s->item_of[begin + n]->request)))
+                break;
+        }
+        if (wanted)
+            evaluate_group(s, begin, n);
+    }
+}
+
+/* Those whose slot held all of the prompt, with logits. */
+static void start_ready(struct pith_scheduler *s)
+{
+    for (int32_t i = 0; i < s->n_running;) {
+        struct answer *a = s->running[i];
+        bool ready = a->state == ANSWER_READING && pith_seq_length(a->seq) >= a->n_known &&
+                     pith_seq_logits(a->seq) != NULL;
+        if (ready) { /* it generates then, or has ended and is not in the list */
+            a->untouched = false;
+            scheduler_start_answers(s, a);
+        }
+        i = ready ? 0 : i + 1;
+    }
+}
+
 /* ---- the step ---- */
 
-static void show_stats(struct pith_scheduler *s)
+static void update_stats(struct pith_scheduler *s)
 {
     pith_scheduler_stats *t = &s->stats;
     t->n_running = s->n_running;
@@ -335,7 +447,17 @@ static void show_stats(struct pith_scheduler *s)
         t->n_reading += s->running[i]->state == ANSWER_READING;
     t->peak_running = (int32_t)pi_max(t->peak_running, s->n_running);
     t->swapped_bytes = s->swapped_bytes;
+    t->parked_bytes = scheduler_parked_bytes(s);
     scheduler_look_at_prefixes(s);
+}
+
+void scheduler_show(struct pith_scheduler *s)
+{
+    update_stats(s);
+    pi_lock_take(&s->lock);
+    s->shown = s->stats;
+    s->shown.n_waiting = s->n_waiting;
+    pi_lock_give(&s->lock);
 }
 
 pith_status pith_scheduler_step(pith_scheduler *s, bool *idle, pith_error *err)
@@ -354,16 +476,15 @@ pith_status pith_scheduler_step(pith_scheduler *s, bool *idle, pith_error *err)
         evaluate_items(s);
         s->stats.n_step++;
     }
+    start_ready(s);
     scheduler_free_dead(s);
     s->stats.peak_running = (int32_t)pi_max(s->stats.peak_running, n_running);
-    show_stats(s);
     double seconds = pi_time_s() - start;
     s->stats.seconds += seconds;
     s->stats.schedule_s += seconds - s->user_s;
     s->stepping = false;
+    scheduler_show(s);
     pi_lock_take(&s->lock);
-    s->shown = s->stats;
-    s->shown.n_waiting = s->n_waiting;
     if (idle != NULL)
         *idle = s->n_live == 0;
     pi_lock_give(&s->lock);

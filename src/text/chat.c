@@ -122,28 +122,40 @@ static bool ends_with(const struct jinja_text *text, size_t len, const char *end
     return len >= n && memcmp(text->data + len - n, end, n) == 0;
 }
 
-static pith_status append(struct jinja_text *text, const char *more, pith_error *err)
+/* Marks for all bytes, where one mark said the same of all; then room for len of them. */
+static bool grow_marks(struct jinja_text *text, size_t len)
 {
-    size_t len = text->len + strlen(more);
+    uint8_t *user = pi_mem_grow(PI_MEM_OTHER, text->user, len, 1);
+    if (user == NULL)
+        return false;
+    if (text->user == NULL)
+        memset(user, text->from_user, text->len);
+    text->user = user;
+    return true;
+}
+
+/* Adds bytes [n] of the template, or of a user. */
+static pith_status append(struct jinja_text *text, const char *more, size_t n, bool from_user,
+                          pith_error *err)
+{
+    size_t len = text->len + n;
+    bool marks = text->user != NULL || text->from_user != from_user;
     char *data = pi_mem_grow(PI_MEM_OTHER, text->data, len + 1, 1);
-    if (data == NULL)
+    if (data != NULL)
+        text->data = data;
+    if (data == NULL || (marks && n > 0 && !grow_marks(text, len)))
         return pi_fail(err, PITH_NOMEM, "no memory for a prompt of %zu bytes", len);
-    text->data = data;
-    if (text->user == NULL && text->from_user) {
-        text->user = pi_mem_alloc(PI_MEM_OTHER, len);
-        if (text->user != NULL)
-            memset(text->user, 1, text->len);
-    } else if (text->user != NULL) {
-        uint8_t *user = pi_mem_grow(PI_MEM_OTHER, text->user, len, 1);
-        if (user == NULL)
-            return pi_fail(err, PITH_NOMEM, "no memory for a prompt of %zu bytes", len);
-        text->user = user;
-    }
-    if (text->from_user && text->user == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for a prompt of %zu bytes", len);
-    memcpy(data + text->len, more, strlen(more) + 1);
+    if (text->user != NULL && n > 0)
+        memset(text->user + text->len, from_user, n);
+    memcpy(data + text->len, more, n);
+    data[len] = '\0';
     text->len = len;
     return PITH_OK;
+}
+
+static pith_status append_text(struct jinja_text *text, const char *more, pith_error *err)
+{
+    return append(text, more, strlen(more), false, err);
 }
 
 /* Where a template of a thinking model has no switch, an empty block of thoughts stands behind the
@@ -153,10 +165,10 @@ static pith_status close_thoughts(const struct pi_chat_template *t, struct jinja
 {
     size_t len = jinja_space_end(text->data, text->len);
     if (ends_with(text, len, "<think>"))
-        return append(text, len == text->len ? "\n\n</think>\n\n" : "\n</think>\n\n", err);
+        return append_text(text, len == text->len ? "\n\n</think>\n\n" : "\n</think>\n\n", err);
     if (strstr(t->text, "</think>") == NULL || ends_with(text, len, "</think>"))
         return PITH_OK;
-    return append(text, "<think>\n\n</think>\n\n", err);
+    return append_text(text, "<think>\n\n</think>\n\n", err);
 }
 
 /* The tokenizer puts it there. */
@@ -191,6 +203,8 @@ pith_status pi_chat_prompt(const struct pi_chat_template *t, const struct pi_cha
         status = close_thoughts(t, &text, err);
     if (chat->drop_bos)
         drop_bos(&text, chat->bos);
+    if (status == PITH_OK && chat->opening != NULL)
+        status = append(&text, chat->opening, chat->opening_len, true, err);
     if (status != PITH_OK)
         jinja_text_free(&text);
     else

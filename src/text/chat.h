@@ -40,6 +40,8 @@ struct pi_chat {
     int64_t now;           /* seconds since 1970, local; 0: as if there were no clock */
     const char *bos, *eos; /* terminated texts of the tokens, "" where there is none */
     bool drop_bos;         /* a BOS that the prompt starts with is left out */
+    const char *opening;   /* [opening_len] what the answer begins with; NULL: nothing */
+    size_t opening_len;
 };
 
 /* Messages: their number, roles and contents. INVALID. */

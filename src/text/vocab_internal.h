@@ -8,11 +8,14 @@
  *   vocab_bpe.c      byte-level symbols and ranked merges
  *   vocab_spm.c      SentencePiece symbols and scores
  *   vocab.c          the public operations
+ *   vocab_tree.c     the tokens as a tree of their bytes
  */
 #ifndef PI_VOCAB_INTERNAL_H
 #define PI_VOCAB_INTERNAL_H
 
-#include "text/vocab.h"
+#include <stdatomic.h>
+
+#include "text/vocab_tree.h"
 
 enum pi_vocab_type { PI_VOCAB_NONE, PI_VOCAB_BPE, PI_VOCAB_SPM };
 
@@ -87,6 +90,8 @@ struct pi_vocab {
     struct pi_trie_node *trie; /* [n_trie], owned */
     uint32_t n_trie;
     uint8_t starts[256]; /* the PI_STARTS_ bits of special tokens that start with a byte */
+
+    _Atomic(struct vocab_tree *) tree; /* NULL until somebody asks for it; owned */
 };
 
 /* ---- lookups ---- */

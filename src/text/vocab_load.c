@@ -479,6 +479,7 @@ void pi_vocab_free(struct pi_vocab *v)
     if (v == NULL)
         return;
     pi_pre_free(v->pre);
+    vocab_tree_free(atomic_load(&v->tree));
     pi_mem_free(v->kind);
     pi_mem_free(v->token);
     pi_mem_free(v->attr);

@@ -1,0 +1,461 @@
+/*
+ * serve.c - `pith serve`: a model behind HTTP. The command reads options, makes model and engine,
+ * starts the server, and waits for the signal that ends it.
+ *
+ * Options have llama-server's names where it has the same.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "server.h"
+#include "session.h"
+#include "shipped.h"
+
+#define MODEL_FILE "pith-mini.gguf"
+#define CONTEXTS_DEFAULT 4 /* that the KV memory holds where nothing sizes it */
+#define KEYS_MAX 256
+#define TEMPLATE_DEFAULT "chatml" /* as llama-server has it */
+
+struct listen_options {
+    const char *host;
+    int32_t port;
+    struct option_texts keys;
+    const char *key_file;
+    const char *tls_key;
+    const char *tls_cert;
+    const char *alias;
+    int32_t timeout_s;
+    int32_t drain_s;
+    int64_t body_max;
+    int64_t stream_max;
+    int32_t n_connection;
+    bool log;
+};
+
+struct template_options {
+    const char *name;
+    const char *file;
+    bool jinja;
+    bool metrics;
+    bool slots;
+    const char *slot_folder;
+};
+
+struct work_options {
+    int32_t n_parallel;
+    int32_t n_slot;
+    int32_t n_queue;
+    int32_t n_predict;
+    bool no_prefix;
+};
+
+struct serve_options {
+    struct model_options model;
+    struct listen_options listen;
+    struct template_options chat;
+    struct work_options work;
+    struct sample_options sample;
+    struct memory_options memory;
+};
+
+#define AT(member) .offset = offsetof(struct model_options, member)
+static const struct option serve_model_table[] = {
+    {"--model", "-m", "FILE", OPTION_TEXT, AT(path), .absent = "the one that comes with Pith",
+     .help = "the model, a GGUF file"},
+    {"MODEL", NULL, NULL, OPTION_TEXT, AT(path), .absent = "", .help = "the same, without -m"},
+    {"--threads", "-t", "N", OPTION_INT, AT(n_thread), .max = 1024, .absent = "all processors",
+     .help = "threads that compute"},
+    {0},
+};
+#undef AT
+
+#define AT(member) .offset = offsetof(struct listen_options, member)
+static const struct option listen_table[] = {
+    {"--host", NULL, "NAME", OPTION_TEXT, AT(host), .help = "the address to listen on"},
+    {"--port", NULL, "N", OPTION_INT, AT(port), .max = 65535, .help = "the port; 0: any, printed"},
+    {"--api-key", NULL, "KEY", OPTION_TEXTS, AT(keys), .absent = "none",
+     .help = "a key that clients must send; repeatable, or several between commas"},
+    {"--api-key-file", NULL, "FILE", OPTION_TEXT, AT(key_file), .absent = "none",
+     .help = "a file of keys, one in each line"},
+    {"--ssl-key-file", NULL, "FILE", OPTION_TEXT, AT(tls_key), .absent = "none",
+     .help = "the private key (PEM) for TLS"},
+    {"--ssl-cert-file", NULL, "FILE", OPTION_TEXT, AT(tls_cert), .absent = "none",
+     .help = "its certificate (PEM)"},
+    {"--alias", "-a", "NAME", OPTION_TEXT, AT(alias), .absent = "the model's own",
+     .help = "the model's name in answers"},
+    {"--timeout", "-to", "N", OPTION_INT, AT(timeout_s), .min = 1, .max = 86400,
+     .help = "seconds that a client may keep the server waiting"},
+    {"--drain", NULL, "N", OPTION_INT, AT(drain_s), .max = 86400,
+     .help = "seconds that running requests get when the server is to end"},
+    {"--body", NULL, "SIZE", OPTION_BYTES, AT(body_max), .min = 1024, .max = 0x1p40,
+     .absent = "64MiB", .help = "largest body of a request"},
+    {"--behind", NULL, "SIZE", OPTION_BYTES, AT(stream_max), .min = 1024, .max = 0x1p40,
+     .absent = "1MiB", .help = "how far a reader may be behind for --timeout seconds"},
+    {"--connections", NULL, "N", OPTION_INT, AT(n_connection), .min = 1, .max = 1 << 16,
+     .help = "most connections"},
+    {"--verbose", "-v", NULL, OPTION_FLAG, AT(log), .help = "a line for each request"},
+    {0},
+};
+#undef AT
+
+#define AT(member) .offset = offsetof(struct template_options, member)
+static const struct option chat_table[] = {
+    {"--chat-template", NULL, "NAME", OPTION_TEXT, AT(name), .absent = "the model's own",
+     .help = "how messages become a prompt: chatml, llama3, ..., or a template's text"},
+    {"--chat-template-file", NULL, "FILE", OPTION_TEXT, AT(file), .absent = "none",
+     .help = "a file with a Jinja template"},
+    {"--jinja", NULL, NULL, OPTION_FLAG, AT(jinja), .help = "taken: templates always are"},
+    {"--metrics", NULL, NULL, OPTION_FLAG, AT(metrics), .help = "taken: /metrics is always there"},
+    {"--slots", NULL, NULL, OPTION_FLAG, AT(slots), .help = "taken: /slots is always there"},
+    {"--slot-save-path", NULL, "FOLDER", OPTION_TEXT, AT(slot_folder), .absent = "none",
+     .help = "where /slots saves and restores"},
+    {0},
+};
+#undef AT
+
+#define AT(member) .offset = offsetof(struct work_options, member)
+static const struct option work_table[] = {
+    {"--parallel", "-np", "N", OPTION_INT, AT(n_parallel), .min = 1, .max = 1 << 16,
+     .help = "most answers that are written at the same time"},
+    {"--slot-count", NULL, "N", OPTION_INT, AT(n_slot), .max = 1 << 16,
+     .help = "conversations that requests may name (id_slot) and that stay in the KV memory"},
+    {"--queue", NULL, "N", OPTION_INT, AT(n_queue), .min = 1, .max = 1 << 20,
+     .help = "most requests that wait; further ones are told to come again (429)"},
+    {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
+     .absent = "until the model ends the text",
+     .help = "most tokens of an answer whose request does not say"},
+    {"--no-prefix", NULL, NULL, OPTION_FLAG, AT(no_prefix),
+     .help = "compute every prompt whole, also what another begins with"},
+    {0},
+};
+#undef AT
+
+static const struct option_group groups[] = {
+    {"Model", serve_model_table, offsetof(struct serve_options, model)},
+    {"Server", listen_table, offsetof(struct serve_options, listen)},
+    {"Conversations", chat_table, offsetof(struct serve_options, chat)},
+    {"Scheduling", work_table, offsetof(struct serve_options, work)},
+    {"Sampling, where a request does not say", sample_option_table,
+     offsetof(struct serve_options, sample)},
+    {"KV memory", memory_option_table, offsetof(struct serve_options, memory)},
+    {0},
+};
+
+static void defaults(void *options)
+{
+    struct serve_options *o = options;
+    o->listen = (struct listen_options){
+        .host = "127.0.0.1",
+        .port = 8080,
+        .timeout_s = 600,
+        .drain_s = 30,
+        .body_max = 64 << 20,
+        .stream_max = 1 << 20,
+        .n_connection = 512,
+    };
+    o->work = (struct work_options){.n_parallel = 16, .n_slot = 64, .n_queue = 64, .n_predict = -1};
+    sample_options_default(&o->sample);
+    o->sample.seed = -1;
+    memory_options_default(&o->memory);
+}
+
+/* ---- from options to a server ---- */
+
+/* What the server borrows until it ends. */
+struct owned {
+    void *at[OPTION_TEXTS_MAX + 8];
+    int n;
+};
+
+static char *own(struct owned *owned, char *text)
+{
+    if (text == NULL)
+        cli_fail("no memory for the options");
+    owned->at[owned->n++] = text;
+    return text;
+}
+
+static void owned_free(struct owned *owned)
+{
+    while (owned->n > 0)
+        free(owned->at[--owned->n]);
+}
+
+struct keys {
+    const char *key[KEYS_MAX];
+    int32_t n;
+};
+
+static void add_key(struct keys *keys, const char *key)
+{
+    if (key[0] == '\0')
+        return;
+    if (keys->n == KEYS_MAX)
+        cli_fail_usage("--api-key: there are more than %d keys", KEYS_MAX);
+    keys->key[keys->n++] = key;
+}
+
+/* Splits text in place. */
+static void add_keys(struct keys *keys, char *text, const char *between)
+{
+    char *rest = NULL;
+    for (char *key = strtok_r(text, between, &rest); key != NULL;
+         key = strtok_r(NULL, between, &rest))
+        add_key(keys, key);
+}
+
+static void read_keys(struct keys *keys, const struct listen_options *o, struct owned *owned)
+{
+    for (int32_t i = 0; i < o->keys.n; i++)
+        add_keys(keys, own(owned, strdup(o->keys.text[i])), ",");
+    if (o->key_file != NULL)
+        add_keys(keys, own(owned, cli_read_file(o->key_file).data), "\r\n");
+    if (keys->n == 0 && (o->keys.n > 0 || o->key_file != NULL))
+        cli_fail_usage("--api-key: there is no key in it");
+}
+
+/* "chatml" is a name, "{{ ... }}" a template. */
+static void read_template(struct serve_options *o, const pith_model *model,
+                          struct server_config *config, struct owned *owned)
+{
+    const struct template_options *t = &o->chat;
+    if (t->name != NULL && t->file != NULL)
+        cli_fail_usage("--chat-template and --chat-template-file (%s): give one", t->file);
+    if (t->file != NULL)
+        config->template_text = own(owned, cli_read_file(t->file).data);
+    else if (t->name != NULL && strchr(t->name, '{') != NULL)
+        config->template_text = t->name;
+    else if (t->name != NULL) {
+        struct chat_options chat = {.template_name = t->name};
+        session_check_template(model, &chat);
+        config->template_name = t->name;
+    } else if (pith_chat_template(model) == NULL) {
+        config->template_name = TEMPLATE_DEFAULT;
+        cli_note("the model has no chat template: messages are written as " TEMPLATE_DEFAULT
+                 " has them (--chat-template)");
+    }
+}
+
+static void check_folder(const char *folder)
+{
+    struct stat st;
+    if (folder != NULL && (stat(folder, &st) != 0 || !S_ISDIR(st.st_mode)))
+        cli_fail_usage("--slot-save-path: \"%s\" is no folder", folder);
+}
+
+static void read_tls(const struct listen_options *o, struct server_config *config,
+                     struct owned *owned)
+{
+    if ((o->tls_key == NULL) != (o->tls_cert == NULL))
+        cli_fail_usage("--ssl-key-file and --ssl-cert-file go together: give both");
+    if (o->tls_key == NULL)
+        return;
+    config->tls_key = own(owned, cli_read_file(o->tls_key).data);
+    config->tls_cert = own(owned, cli_read_file(o->tls_cert).data);
+}
+
+/* Tokens that one request may have at most: what all of the KV memory holds of one sequence. */
+static int32_t most_tokens(const struct session *s)
+{
+    pith_kv_stats kv;
+    int64_t low = 0, high = s->info.n_ctx_train, bytes;
+    pith_engine_kv_stats(s->engine, &kv);
+    while (low < high) {
+        int64_t n = (low + high + 1) / 2;
+        bool fits = pith_kv_estimate(s->model, &s->params, n, &bytes, NULL) == PITH_OK &&
+                    bytes <= kv.reserved_bytes;
+        if (fits)
+            low = n;
+        else
+            high = n - 1;
+    }
+    return (int32_t)low;
+}
+
+static pith_scheduler_params schedule_params(const struct work_options *o)
+{
+    pith_scheduler_params p;
+    pith_scheduler_params_default(&p);
+    p.n_seq = o->n_parallel;
+    p.n_queue = o->n_queue;
+    p.n_slot = o->n_slot;
+    p.no_prefix = o->no_prefix;
+    return p;
+}
+
+/* ---- the life ---- */
+
+static void say_start(const struct session *s, const struct server_config *config, int32_t port)
+{
+    pith_kv_stats kv;
+    char all[32], one[32];
+    int64_t bytes = 0;
+    pith_engine_kv_stats(s->engine, &kv);
+    pith_kv_estimate(s->model, &s->params, config->n_ctx, &bytes, NULL);
+    const char *open = strchr(config->host, ':') != NULL ? "[" : "";
+    const char *shut = open[0] != '\0' ? "]" : "";
+    printf("listening on %s://%s%s%s:%d\n", config->tls_key != NULL ? "https" : "http", open,
+           config->host, shut, port);
+    printf("KV memory %s; one request may take %d tokens, %s of it\n",
+           cli_bytes(kv.reserved_bytes, all), config->n_ctx, cli_bytes(bytes, one));
+    cli_finish_output();
+}
+
+static void warn_open(const struct server_config *config)
+{
+    bool local = strcmp(config->host, "localhost") == 0 || strncmp(config->host, "127.", 4) == 0 ||
+                 strcmp(config->host, "::1") == 0;
+    if (!local && config->n_key == 0)
+        cli_note("warning: --host %s without --api-key lets everybody use the model", config->host);
+}
+
+/* Waits for SIGINT or SIGTERM, which are blocked, at most so many seconds; below 0: without end. */
+static bool wait_signal(const sigset_t *set, double seconds)
+{
+    struct timespec t = {.tv_sec = (time_t)seconds};
+    t.tv_nsec = (long)((seconds - (double)t.tv_sec) * 1e9);
+    int got;
+    do
+        got = seconds < 0.0 ? sigwaitinfo(set, NULL) : sigtimedwait(set, NULL, &t);
+    while (got < 0 && errno == EINTR);
+    return got > 0;
+}
+
+/* What runs may end, within the limit; a second signal ends it at once. */
+static void drain(struct server *server, const sigset_t *set, int32_t limit_s)
+{
+    double until = clock_s() + limit_s;
+    server_drain(server);
+    if (server_busy(server) > 0)
+        cli_note("waits for %d running requests, %d s at most", server_busy(server), limit_s);
+    while (clock_s() < until && !server_wait(server, 0.05))
+        if (wait_signal(set, 0.0))
+            break;
+    if (server_busy(server) > 0)
+        cli_note("ends %d requests that still run", server_busy(server));
+}
+
+/* Without -c and --kv-memory: what a few requests of the whole context take, or half of the memory
+   that there is. */
+static void size_memory(const struct session *s, struct serve_options *o)
+{
+    pith_error err;
+    int64_t bytes, most = available_memory() / 2;
+    pith_engine_params params = engine_params(&o->model, &o->memory);
+    if (o->memory.n_ctx > 0 || o->memory.kv_bytes > 0)
+        return;
+    cli_check(pith_kv_estimate(s->model, &params, s->info.n_ctx_train, &bytes, &err), &err);
+    bytes *= CONTEXTS_DEFAULT;
+    o->memory.kv_bytes = most > 0 && bytes > most ? most : bytes;
+}
+
+static void start_session(struct session *s, struct serve_options *o)
+{
+    session_load(s, &o->model, false);
+    size_memory(s, o);
+    session_start(s, &o->model, &o->memory, 0);
+    pith_seq_free(s->seq); /* the scheduler has its own */
+    s->seq = NULL;
+}
+
+/* Where SIGINT and SIGTERM are waited for: blocked before there are threads, which inherit that. */
+static void block_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+    sigprocmask(SIG_BLOCK, set, NULL);
+}
+
+/* What the options come to; *bias is the caller's to free, when the server has ended. */
+static struct server_config make_config(struct serve_options *o, const struct session *s,
+                                        struct owned *owned, pith_logit_bias **bias)
+{
+    const struct listen_options *l = &o->listen;
+    struct server_config config = {
+        .model = s->model,
+        .engine = s->engine,
+        .model_path = o->model.path,
+        .alias = l->alias,
+        .host = l->host,
+        .port = l->port,
+        .policy = {s->keep, s->read, s->recall, s->share},
+        .slot_folder = o->chat.slot_folder,
+        .schedule = schedule_params(&o->work),
+        .random_seed = o->sample.seed < 0,
+        .n_ctx = most_tokens(s),
+        .timeout_s = l->timeout_s,
+        .body_max = l->body_max,
+        .stream_max = l->stream_max,
+        .n_connection = l->n_connection,
+        .log = l->log,
+    };
+    read_template(o, s->model, &config, owned);
+    read_tls(l, &config, owned);
+    pith_generate_params_default(&config.generate);
+    config.generate.n_predict = o->work.n_predict;
+    config.generate.sample = sample_params(&o->sample, bias);
+    return config;
+}
+
+static int run(void *options)
+{
+    struct serve_options *o = options;
+    struct session s = {0};
+    struct keys keys = {0};
+    struct owned owned = {0};
+    struct server *server = NULL;
+    pith_logit_bias *bias;
+    pith_error err;
+    sigset_t set;
+    (void)engine_params(&o->model, &o->memory); /* complains before the model is read */
+    check_folder(o->chat.slot_folder);
+    read_keys(&keys, &o->listen, &owned);
+    if (o->model.path == NULL)
+        o->model.path = own(&owned, cli_find_shipped(MODEL_FILE));
+    block_signals(&set);
+    start_session(&s, o);
+    struct server_config config = make_config(o, &s, &owned, &bias);
+    config.keys = keys.key;
+    config.n_key = keys.n;
+    cli_check(server_start(&config, &server, &err), &err);
+    warn_open(&config);
+    say_start(&s, &config, server_port(server));
+    wait_signal(&set, -1.0);
+    drain(server, &set, o->listen.drain_s);
+    server_stop(server);
+    session_free(&s);
+    free(bias);
+    owned_free(&owned);
+    return EXIT_SUCCESS;
+}
+
+const struct command command_serve = {
+    .name = "serve",
+    .summary = "answer requests over HTTP",
+    .synopsis = "[-m MODEL] [--port N] [--kv-memory SIZE] [--keep POLICY]",
+    .notes =
+        "The APIs of OpenAI, Anthropic and llama-server, which docs/server.md lists. All requests\n"
+        "share one KV memory, and each may take all of it. What does not fit is refused with\n"
+        "numbers, and nothing is cut without being said.\n"
+        "\n"
+        "  pith serve -m model.gguf --kv-memory 2GiB\n"
+        "  pith serve -m model.gguf --keep triattention:budget=4096 --recall kv:ram=1GiB\n"
+        "  curl http://127.0.0.1:8080/v1/chat/completions -d\n"
+        "      '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n"
+        "\n"
+        "SIGTERM and Ctrl-C let what runs end (--drain), a second one ends it at once.",
+    .groups = groups,
+    .options_size = sizeof(struct serve_options),
+    .defaults = defaults,
+    .run = run,
+};

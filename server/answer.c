@@ -1,0 +1,368 @@
+/*
+ * answer.c - a request to the model, from its body to the last byte of its answer. A worker reads
+ * the body; everything after that happens on the model thread, so an answer has one owner at a time
+ * and needs no lock.
+ *
+ * Invariant: an answer is freed when its last prompt's last answer has ended, never before.
+ */
+#include <microhttpd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "routes.h"
+#include "state.h"
+
+#define RETRY_MAX_S 60
+
+/* One prompt. */
+struct part {
+    struct answer *answer;
+    int32_t i;
+    int64_t id;     /* the scheduler's */
+    int32_t n_read; /* as was told last */
+};
+
+struct answer {
+    struct answer *prev, *next; /* on the model thread, once it is there */
+    struct server *server;
+    struct exchange *ex;      /* a reference */
+    struct serve_setup setup; /* of the request */
+    struct serve_request *request;
+    struct serve_reply *reply;
+    struct part *part; /* [n_part] */
+    int32_t n_part;
+    int32_t n_pending; /* answers that have not ended */
+    bool listed;
+    bool submitting;
+    atomic_int n_submitted; /* of part, whose ids may be read */
+};
+
+static void list(struct answer *a)
+{
+    struct server *s = a->server;
+    a->next = s->answers;
+    if (a->next != NULL)
+        a->next->prev = a;
+    s->answers = a;
+    a->listed = true;
+    s->n_progress += serve_request_wants_progress(a->request);
+}
+
+static void unlist(struct answer *a)
+{
+    if (!a->listed)
+        return;
+    a->server->n_progress -= serve_request_wants_progress(a->request);
+    *(a->prev != NULL ? &a->prev->next : &a->server->answers) = a->next;
+    if (a->next != NULL)
+        a->next->prev = a->prev;
+}
+
+static void answer_free(struct answer *a)
+{
+    unlist(a);
+    exchange_on_gone(a->ex, NULL, NULL);
+    atomic_fetch_sub(&a->server->count.n_answer, 1);
+    serve_reply_free(a->reply);
+    serve_request_free(a->request);
+    exchange_release(a->ex);
+    free(a->part);
+    free(a);
+}
+
+/* Hands what the reply wrote to the client. */
+static void deliver(struct answer *a, struct serve_bytes *bytes, bool ok)
+{
+    int code = serve_reply_code(a->reply);
+    if (!ok) {
+        exchange_abort(a->ex);
+    } else if (code != 0) {
+        if (code == MHD_HTTP_OK && serve_reply_is_events(a->reply))
+            exchange_open_events(a->ex);
+        if (bytes->len > 0)
+            exchange_send(a->ex, bytes->data, bytes->len);
+        if (serve_reply_finished(a->reply))
+            exchange_end(a->ex, code);
+    }
+    serve_bytes_free(bytes);
+}
+
+/* ---- callbacks of the scheduler ---- */
+
+static bool on_token(void *user, const pith_answer_token *token)
+{
+    struct part *part = user;
+    struct answer *a = part->answer;
+    struct serve_bytes bytes = {0};
+    /* Where the client is gone the request was cancelled: it ends with this step. */
+    if (!exchange_is_gone(a->ex) && !serve_reply_finished(a->reply))
+        deliver(a, &bytes, serve_reply_token(a->reply, part->i, token, &bytes));
+    return true;
+}
+
+/* Logits of the prompt, for those who want to know how likely it was. */
+static bool on_prompt(void *user, int64_t request, int32_t index, int32_t token,
+                      const float *logits)
+{
+    const struct part *part = user;
+    struct answer *a = part->answer;
+    (void)request;
+    (void)token;
+    if (exchange_is_gone(a->ex) || serve_reply_finished(a->reply))
+        return true;
+    if (!serve_reply_prompt(a->reply, part->i, index, logits))
+        exchange_abort(a->ex);
+    return true;
+}
+
+/* What is said of a sequence counts from its beginning, which in a slot was an earlier request's. */
+static void count_result(struct answer *a, const pith_answer_result *result)
+{
+    int32_t slot = serve_request_slot(a->request);
+    int64_t n = result->keep.evicted;
+    if (slot >= 0) {
+        int64_t before = a->server->evicted_of[slot];
+        a->server->evicted_of[slot] = n;
+        n -= n >= before ? before : 0;
+    }
+    atomic_fetch_add(&a->server->count.evicted, (long long)n);
+}
+
+static void on_done(void *user, const pith_answer_result *result)
+{
+    struct part *part = user;
+    struct answer *a = part->answer;
+    struct serve_bytes bytes = {0};
+    count_result(a, result);
+    a->n_pending--;
+    if (!serve_reply_finished(a->reply))
+        deliver(a, &bytes, serve_reply_done(a->reply, part->i, result, &bytes));
+    if (a->n_pending == 0 && !a->submitting)
+        answer_free(a);
+}
+
+/* ---- submitting ---- */
+
+/* Of a request that has none: another one each time (SplitMix64), below 2^53 so that it can be said
+   in JSON. */
+static uint64_t any_seed(struct server *s)
+{
+    uint64_t z = (uint64_t)strtoull(s->boot, NULL, 16);
+    z += 0x9e3779b97f4a7c15u * (uint64_t)atomic_fetch_add(&s->next_id, 1);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (z ^ z >> 31) >> 11;
+}
+
+static void cancel_all(struct answer *a)
+{
+    int n = atomic_load(&a->n_submitted);
+    for (int i = 0; i < n; i++)
+        pith_scheduler_cancel(a->server->scheduler, a->part[i].id);
+}
+
+void answer_cancel_all(struct server *s)
+{
+    for (struct answer *a = s->answers; a != NULL; a = a->next)
+        cancel_all(a);
+}
+
+/* The exchange is locked, so the answer is still there. */
+static void on_gone(void *user)
+{
+    cancel_all(user);
+}
+
+/* When a slot in the queue may be free: by what those that run have taken so far on the mean. */
+static int32_t retry_after(struct server *s)
+{
+    pith_scheduler_stats stats;
+    pith_scheduler_get_stats(s->scheduler, &stats);
+    double each = stats.n_done > 0 ? stats.seconds / (double)stats.n_done : 1.0;
+    double seconds = 1.0 + each * (double)(stats.n_waiting + stats.n_running) / 2.0;
+    return seconds > RETRY_MAX_S ? RETRY_MAX_S : (int32_t)seconds;
+}
+
+static void refuse(struct answer *a, pith_status status, const pith_request *request,
+                   const pith_error *err)
+{
+    struct serve_fault fault = {0};
+    struct serve_bytes bytes = {0};
+    if (status == PITH_BUSY) {
+        a->ex->retry_after = retry_after(a->server);
+        serve_fault_set(&fault, MHD_HTTP_TOO_MANY_REQUESTS, "rate_limit_error", NULL,
+                        "the queue is full: %s", err->message);
+    } else {
+        serve_fault_status(&fault, status, err->message, request->n_prompt,
+                           a->server->config.n_ctx);
+    }
+    deliver(a, &bytes, serve_reply_fail(a->reply, &fault, &bytes));
+}
+
+/* What the body says of caches, and the callbacks. */
+static void fill(struct answer *a, pith_request *request)
+{
+    request->on_token = on_token;
+    request->on_done = on_done;
+    request->slot = serve_request_slot(a->request);
+    request->cache_salt = serve_request_salt(a->request);
+    /* cache_prompt false: under a salt that nobody else has there is nothing to find. */
+    if (!serve_request_caches(a->request))
+        request->cache_salt = any_seed(a->server) | 1;
+    if (serve_request_wants_prompt(a->request))
+        request->on_prompt = on_prompt;
+}
+
+/* On the model thread. */
+static void submit(struct exchange *ex)
+{
+    struct answer *a = ex->work;
+    pith_generate_params params;
+    pith_request request;
+    pith_error err;
+    list(a);
+    bool ok = exchange_on_gone(ex, on_gone, a);
+    for (int32_t i = 0; i < a->n_part && ok; i++) {
+        struct part *part = &a->part[i];
+        *part = (struct part){.answer = a, .i = i};
+        serve_request_get(a->request, i, &params, &request);
+        fill(a, &request);
+        request.user = part;
+        pith_status status = pith_scheduler_submit(a->server->scheduler, &request, &part->id, &err);
+        ok = status == PITH_OK;
+        if (!ok) {
+            refuse(a, status, &request, &err);
+            break;
+        }
+        a->n_pending += request.n_answer;
+        atomic_store(&a->n_submitted, i + 1);
+    }
+    if (!ok || exchange_is_gone(ex)) /* in the meantime */
+        cancel_all(a);
+    a->submitting = false;
+    if (a->n_pending == 0)
+        answer_free(a);
+}
+
+/* ---- progress ---- */
+
+static bool tell_progress(void *user, const pith_scheduler_item *item)
+{
+    struct server *s = user;
+    if (item->state != PITH_ITEM_READING || item->answer != 0)
+        return item->state != PITH_ITEM_PARKED;
+    for (struct answer *a = s->answers; a != NULL; a = a->next)
+        for (int32_t i = 0; i < atomic_load(&a->n_submitted); i++) {
+            struct serve_bytes bytes = {0};
+            if (a->part[i].id != item->id || !serve_request_wants_progress(a->request) ||
+                serve_reply_finished(a->reply) || a->part[i].n_read == item->n_done)
+                continue;
+            a->part[i].n_read = item->n_done;
+            deliver(a, &bytes,
+                    serve_reply_progress(a->reply, i, item->n_cached, item->n_done,
+                                         server_now() - a->ex->start, &bytes));
+        }
+    return true;
+}
+
+void answer_tell_progress(struct server *s)
+{
+    if (s->n_progress > 0)
+        pith_scheduler_each(s->scheduler, tell_progress, s);
+}
+
+/* ---- the body ---- */
+
+/* setup is filled and must outlive the request. NULL: refused, or nobody is there any more. */
+static struct serve_request *parse(struct exchange *ex, struct serve_setup *setup)
+{
+    struct serve_request *request = NULL;
+    struct serve_fault fault = {0};
+    const char *body = ex->body.data != NULL ? ex->body.data : "";
+    if (exchange_is_gone(ex))
+        return NULL;
+    *setup = ex->server->requests;
+    if (ex->server->config.random_seed)
+        setup->params.sample.seed = any_seed(ex->server);
+    if (serve_request_parse(setup, ex->route->api, body, ex->body.len, &request, &fault) == PITH_OK)
+        return request;
+    exchange_refuse(ex, &fault);
+    return NULL;
+}
+
+static pith_status make_reply(struct answer *a)
+{
+    char id[33];
+    snprintf(id, sizeof(id), "%.16s%llx", a->server->boot,
+             (unsigned long long)atomic_fetch_add(&a->server->next_id, 1));
+    return serve_reply_create(a->request, (int64_t)time(NULL), id, &a->reply);
+}
+
+/* False: no memory, or refused. */
+static bool prepare(struct answer *a)
+{
+    a->request = parse(a->ex, &a->setup);
+    if (a->request == NULL)
+        return false;
+    a->n_part = serve_request_count(a->request);
+    a->part = calloc((size_t)a->n_part, sizeof(*a->part));
+    if (a->part != NULL && make_reply(a) == PITH_OK)
+        return true;
+    exchange_abort(a->ex);
+    return false;
+}
+
+void answer_request(struct exchange *ex)
+{
+    struct server *s = ex->server;
+    struct answer *a = calloc(1, sizeof(*a));
+    if (a == NULL) {
+        exchange_abort(ex);
+        return;
+    }
+    a->server = s;
+    a->ex = ex;
+    a->submitting = true;
+    exchange_hold(ex);
+    atomic_fetch_add(&s->count.n_answer, 1);
+    ex->work = a;
+    ex->task = submit;
+    bool ok = prepare(a);
+    if (ok && queue_push(&s->desk, ex))
+        return;
+    if (ok)
+        exchange_refuse_with(ex, MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable_error", NULL,
+                             "the server is shutting down");
+    answer_free(a);
+}
+
+/* ---- what needs no engine ---- */
+
+void answer_count(struct exchange *ex)
+{
+    struct serve_setup setup;
+    struct serve_request *request = parse(ex, &setup);
+    struct serve_bytes doc = {0};
+    if (request == NULL)
+        return;
+    if (serve_count_write(request, &doc) && exchange_send(ex, doc.data, doc.len))
+        exchange_end(ex, MHD_HTTP_OK);
+    else
+        exchange_abort(ex);
+    serve_bytes_free(&doc);
+    serve_request_free(request);
+}
+
+void answer_template(struct exchange *ex)
+{
+    struct serve_setup setup;
+    struct serve_request *request = parse(ex, &setup);
+    size_t len = 0;
+    if (request == NULL)
+        return;
+    const char *text = serve_request_text(request, &len);
+    exchange_json(ex, MHD_HTTP_OK,
+                  json_pack("{s:o}", "prompt", json_stringn(text != NULL ? text : "", len)));
+    serve_request_free(request);
+}

@@ -1,0 +1,113 @@
+/*
+ * exchange.h - one request and its answer: the body that came in, and the bytes that go out. Any
+ * thread may append to the answer; the HTTP thread alone takes from it and speaks to the connection.
+ *
+ * While there is nothing to send the connection is suspended, and appending resumes it. A suspended
+ * connection notices nothing of its client, so links.c watches its socket.
+ */
+#ifndef SERVER_EXCHANGE_H
+#define SERVER_EXCHANGE_H
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "serve/reply.h"
+
+struct MHD_Connection;
+struct link;
+struct route;
+struct server;
+struct exchange;
+
+/* Called once, with the exchange locked, when its client is gone or too slow: it must not touch the
+   exchange. */
+typedef void exchange_gone_fn(void *user);
+
+struct exchange {
+    struct server *server;
+    struct MHD_Connection *connection; /* the HTTP thread's */
+    struct link *link;                 /* likewise */
+    const struct route *route;         /* NULL: there is none */
+    struct exchange *next;             /* in a queue */
+    void (*task)(struct exchange *);   /* what the queue's thread does with it */
+    void *work;                        /* of the task's */
+    char *path;                        /* owned */
+    struct serve_bytes body;           /* whole when a task sees it */
+    struct serve_fault fault;          /* why it is refused, known before the body has come */
+    const char *allow;                 /* constant: the header of that name; NULL: none */
+    const char *content_type;          /* constant; NULL: JSON or events */
+    const char *challenge;             /* constant: WWW-Authenticate; NULL: none */
+    int32_t slot;                      /* of the path; -1: none */
+    char action[16];                   /* these of the query; "": none */
+    int64_t query_id;                  /* -1: none */
+    int32_t query_answer;              /* 0: none */
+    int32_t retry_after;               /* seconds; 0: the header is left out */
+    double start;
+    bool dispatched; /* the HTTP thread's: it is another thread's now, or answered */
+    bool counts;     /* a drain waits for it */
+
+    pthread_mutex_t lock; /* of what follows */
+    int refs;
+    bool suspended;
+    bool gone;    /* nobody reads the answer */
+    bool aborted; /* the connection is to be closed, half an answer or not */
+    bool events;
+    bool ended; /* nothing more is appended */
+    int code;   /* of HTTP; 0: not known yet */
+    struct serve_bytes out;
+    size_t sent; /* bytes of out that were taken */
+    double behind_since;
+    exchange_gone_fn *on_gone;
+    void *on_gone_user;
+};
+
+/* NULL: no memory. The reference is the caller's. */
+struct exchange *exchange_create(struct server *s, struct MHD_Connection *connection,
+                                 const char *path);
+void exchange_hold(struct exchange *ex);
+void exchange_release(struct exchange *ex); /* NULL is ignored */
+
+/* ---- the answer, from any thread ---- */
+
+/* The status of an answer whose bytes follow bit by bit as events. */
+void exchange_open_events(struct exchange *ex);
+/* Appends. False: nobody reads it, or it fell too far behind. */
+bool exchange_send(struct exchange *ex, const char *data, size_t len);
+/* The answer is whole. code counts unless it was known before. */
+void exchange_end(struct exchange *ex, int code);
+/* The answer cannot be had, for want of memory: the connection is closed. */
+void exchange_abort(struct exchange *ex);
+/* A whole answer. The value is freed. */
+void exchange_json(struct exchange *ex, int code, json_t *value);
+void exchange_text(struct exchange *ex, const char *content_type, const char *text, size_t len);
+/* A refusal in the form of the route's API. */
+void exchange_refuse(struct exchange *ex, const struct serve_fault *fault);
+void exchange_refuse_with(struct exchange *ex, int code, const char *type, const char *param,
+                          const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+
+/* Whether nobody reads the answer any more. */
+bool exchange_is_gone(struct exchange *ex);
+/* fn NULL takes it back; false: the client is gone already. */
+bool exchange_on_gone(struct exchange *ex, exchange_gone_fn *fn, void *user);
+/* The client went away before the end. */
+void exchange_gone(struct exchange *ex);
+/* Whether the socket is to be shut: the exchange is aborted, or its reader is behind for longer than
+   so many seconds, which aborts it. */
+bool exchange_must_shut(struct exchange *ex, double now, double timeout_s);
+
+/* ---- on the HTTP thread ---- */
+
+/* The request is over: what is left of the answer nobody reads. whole: all of it was sent. */
+void exchange_finish(struct exchange *ex, bool whole);
+/* Whether a response can be given to libmicrohttpd; if not, the connection is suspended. *lost: it
+   is to be closed. *size: bytes of the answer, -1: not known yet. */
+bool exchange_ready(struct exchange *ex, bool *lost, int64_t *size);
+/* Takes at most max bytes; one of the values below if there are none. */
+ssize_t exchange_take(struct exchange *ex, char *buf, size_t max);
+#define EXCHANGE_END (-1)
+#define EXCHANGE_LOST (-2)
+
+#endif

@@ -1,0 +1,16 @@
+/*
+ * http.h - the server's side of libmicrohttpd: listening, receiving, responding.
+ */
+#ifndef SERVER_HTTP_H
+#define SERVER_HTTP_H
+
+#include "server.h"
+
+/* Listens: s->daemon and s->port. */
+pith_status http_start(struct server *s, pith_error *err);
+/* Nobody comes in any more; what is connected stays. */
+void http_close(struct server *s);
+/* Ends every connection. Nothing may be suspended any more. */
+void http_stop(struct server *s);
+
+#endif

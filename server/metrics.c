@@ -1,0 +1,137 @@
+/*
+ * metrics.c - /metrics in Prometheus' text format: a table of names, and where their numbers are.
+ */
+#include <microhttpd.h>
+#include <stdio.h>
+
+#include "routes.h"
+#include "state.h"
+
+struct numbers {
+    pith_scheduler_stats run;
+    pith_kv_stats kv;
+    const struct server_counts *count;
+    double uptime_s;
+};
+
+enum kind { COUNTER, GAUGE };
+
+struct metric {
+    enum kind kind;
+    const char *name;
+    const char *help;
+    double (*value)(const struct numbers *n);
+};
+
+#define VALUE(name, expression)                                                                    \
+    static double value_##name(const struct numbers *n)                                            \
+    {                                                                                              \
+        return (double)(expression);                                                               \
+    }
+
+VALUE(requests, atomic_load(&n->count->n_request))
+VALUE(refused, atomic_load(&n->count->n_refused))
+VALUE(gone, atomic_load(&n->count->n_gone))
+VALUE(dropped, atomic_load(&n->count->n_dropped))
+VALUE(done, n->run.n_done)
+VALUE(cancelled, n->run.n_cancelled)
+VALUE(failed, n->run.n_failed)
+VALUE(queue_full, n->run.n_refused)
+VALUE(waiting, n->run.n_waiting)
+VALUE(running, n->run.n_running)
+VALUE(prompt, n->run.prompt_tokens)
+VALUE(cached, n->run.cached_tokens)
+VALUE(generated, n->run.generated_tokens)
+VALUE(recomputed, n->run.recomputed_tokens)
+VALUE(preempted, n->run.preempted_recompute + n->run.preempted_swap)
+VALUE(swapped, n->run.swapped_bytes)
+VALUE(prefix, n->run.prefix_bytes)
+VALUE(prefix_dropped, n->run.prefix_dropped)
+VALUE(parked, n->run.n_parked)
+VALUE(parked_bytes, n->run.parked_bytes)
+VALUE(parked_dropped, n->run.parked_dropped)
+VALUE(step_seconds, n->run.seconds)
+VALUE(steps, n->run.n_step)
+VALUE(evicted, atomic_load(&n->count->evicted))
+VALUE(reserved, n->kv.reserved_bytes)
+VALUE(used, n->kv.used_bytes)
+VALUE(peak, n->kv.peak_bytes)
+VALUE(live, n->kv.live_bytes)
+VALUE(shared, n->kv.shared_bytes)
+VALUE(saved, n->kv.saved_bytes)
+VALUE(table, n->kv.table_bytes)
+VALUE(ratio,
+      n->kv.reserved_bytes > 0 ? (double)n->kv.used_bytes / (double)n->kv.reserved_bytes : 0.0)
+VALUE(uptime, n->uptime_s)
+
+static const struct metric metrics[] = {
+    {COUNTER, "pith_http_requests_total", "Requests of any kind.", value_requests},
+    {COUNTER, "pith_http_refused_total", "Requests answered with 4xx or 5xx.", value_refused},
+    {COUNTER, "pith_http_gone_total", "Clients that hung up before the end.", value_gone},
+    {COUNTER, "pith_http_dropped_total", "Readers that were too slow.", value_dropped},
+    {COUNTER, "pith_requests_done_total", "Requests to the model that ended.", value_done},
+    {COUNTER, "pith_requests_cancelled_total", "Of them, cancelled or late.", value_cancelled},
+    {COUNTER, "pith_requests_failed_total", "Of them, failed.", value_failed},
+    {COUNTER, "pith_requests_refused_total", "Refused by the scheduler.", value_queue_full},
+    {GAUGE, "pith_requests_waiting", "Requests in the queue.", value_waiting},
+    {GAUGE, "pith_answers_running", "Answers that run.", value_running},
+    {COUNTER, "pith_prompt_tokens_total", "Prompt tokens computed.", value_prompt},
+    {COUNTER, "pith_cached_tokens_total", "Prompt tokens that were there.", value_cached},
+    {COUNTER, "pith_generated_tokens_total", "Tokens of answers.", value_generated},
+    {COUNTER, "pith_recomputed_tokens_total", "Tokens computed again.", value_recomputed},
+    {COUNTER, "pith_preempted_total", "Answers put back for want of memory.", value_preempted},
+    {GAUGE, "pith_swapped_bytes", "Answers' pages in host memory.", value_swapped},
+    {GAUGE, "pith_prefix_bytes", "Cached prefixes that nobody uses.", value_prefix},
+    {COUNTER, "pith_prefix_dropped_total", "Cached pages that made room.", value_prefix_dropped},
+    {GAUGE, "pith_parked_slots", "Slots that hold a conversation.", value_parked},
+    {GAUGE, "pith_parked_bytes", "Pages of them.", value_parked_bytes},
+    {COUNTER, "pith_parked_dropped_total", "Slots that made room.", value_parked_dropped},
+    {COUNTER, "pith_step_seconds_total", "Seconds in steps.", value_step_seconds},
+    {COUNTER, "pith_steps_total", "Steps.", value_steps},
+    {COUNTER, "pith_kv_evicted_entries_total", "Entries evicted, of answers that ended.",
+     value_evicted},
+    {GAUGE, "pith_kv_reserved_bytes", "The KV memory's budget.", value_reserved},
+    {GAUGE, "pith_kv_used_bytes", "Pages in use.", value_used},
+    {GAUGE, "pith_kv_peak_bytes", "Most pages ever in use.", value_peak},
+    {GAUGE, "pith_kv_live_bytes", "Of used: entries that a lane sees.", value_live},
+    {GAUGE, "pith_kv_shared_bytes", "Of used: pages in several tables.", value_shared},
+    {GAUGE, "pith_kv_saved_bytes", "What sharing saves.", value_saved},
+    {GAUGE, "pith_kv_table_bytes", "Page tables, beside the pages.", value_table},
+    {GAUGE, "pith_kv_usage_ratio", "Used over reserved.", value_ratio},
+    {GAUGE, "pith_uptime_seconds", "Seconds since the start.", value_uptime},
+    /* The names that llama-server's dashboards know. */
+    {COUNTER, "llamacpp:prompt_tokens_total", "Prompt tokens computed.", value_prompt},
+    {COUNTER, "llamacpp:tokens_predicted_total", "Tokens of answers.", value_generated},
+    {GAUGE, "llamacpp:requests_processing", "Answers that run.", value_running},
+    {GAUGE, "llamacpp:requests_deferred", "Requests in the queue.", value_waiting},
+    {GAUGE, "llamacpp:kv_cache_usage_ratio", "Used over reserved.", value_ratio},
+};
+
+#define N_METRIC (sizeof(metrics) / sizeof(metrics[0]))
+#define LINE_BYTES 320
+
+void metrics_answer(struct exchange *ex)
+{
+    struct server *s = ex->server;
+    struct numbers n = {.count = &s->count};
+    struct serve_bytes text = {0};
+    char line[LINE_BYTES];
+    bool ok = true;
+    n.uptime_s = server_now() - s->started_s;
+    pith_scheduler_get_stats(s->scheduler, &n.run);
+    pthread_mutex_lock(&s->lock);
+    n.kv = s->kv;
+    pthread_mutex_unlock(&s->lock);
+    for (size_t i = 0; i < N_METRIC && ok; i++) {
+        const struct metric *m = &metrics[i];
+        int len =
+            snprintf(line, sizeof(line), "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", m->name, m->help,
+                     m->name, m->kind == COUNTER ? "counter" : "gauge", m->name, m->value(&n));
+        ok = serve_bytes_add(&text, line, (size_t)len);
+    }
+    if (ok)
+        exchange_text(ex, "text/plain; version=0.0.4", text.data, text.len);
+    else
+        exchange_abort(ex);
+    serve_bytes_free(&text);
+}

@@ -1,0 +1,60 @@
+/*
+ * server.h - a model behind HTTP: what `pith serve` starts and stops. Routes and their formats stand
+ * in docs/server.md.
+ *
+ * Threads: one of libmicrohttpd's has the sockets; two read bodies, render and tokenize; one owns
+ * the engine and the scheduler; one looks after connections. The model thread never touches a
+ * socket, and no other one the engine.
+ */
+#ifndef SERVER_SERVER_H
+#define SERVER_SERVER_H
+
+#include "pith/policy.h"
+#include "pith/scheduler.h"
+
+struct server_config {
+    const pith_model *model; /* borrowed until server_stop, like everything here */
+    pith_engine *engine;     /* of the model thread alone */
+    const char *model_path;
+    const char *alias;         /* the model's name in answers; NULL: its own */
+    const char *template_name; /* of a chat template that comes along; NULL: the next */
+    const char *template_text; /* a chat template; NULL: the model's own */
+    const char *host;          /* a name or an address to listen on */
+    int32_t port;              /* 0: any that is free */
+    const char *const *keys;   /* [n_key] of which a client must have one; none: all may come in */
+    int32_t n_key;
+    const char *tls_key; /* PEM; NULL: no TLS */
+    const char *tls_cert;
+    const char *policy[PITH_N_VERB]; /* as the engine was made; NULL: none */
+    const char *slot_folder;         /* where slots are saved; NULL: they are not */
+    pith_scheduler_params schedule;
+    pith_generate_params generate; /* of requests that do not say */
+    bool random_seed;              /* unless a request has a seed, each has another one */
+    int32_t n_ctx;                 /* most tokens that one request may have */
+    double timeout_s;              /* of a body that does not come and a reader who does not read */
+    int64_t body_max;              /* bytes of a body */
+    int64_t stream_max; /* bytes that a reader may be behind; four times that end it at once */
+    int32_t n_connection;
+    bool log; /* a line on standard error for each request */
+};
+
+struct server;
+
+/* Starts to listen and to answer. INVALID (a host, port, key or certificate, named), IO (the address
+   is taken), and as pith_scheduler_create. */
+pith_status server_start(const struct server_config *config, struct server **out, pith_error *err);
+
+/* The port that it listens on. */
+int32_t server_port(const struct server *s);
+
+/* From now on new requests are refused with 503; those that run go on. */
+void server_drain(struct server *s);
+/* Waits until no request runs, at most so many seconds; true: none does. */
+bool server_wait(struct server *s, double seconds);
+/* Requests that run or wait. */
+int32_t server_busy(struct server *s);
+
+/* Ends what still runs and frees the server. NULL is ignored. */
+void server_stop(struct server *s);
+
+#endif

@@ -1,0 +1,88 @@
+/*
+ * state.h - what the files of server/ share: the server itself and its counters.
+ *
+ * Locks, in the order in which they are taken: links, an exchange's, a queue's or the scheduler's.
+ */
+#ifndef SERVER_STATE_H
+#define SERVER_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "exchange.h"
+#include "links.h"
+#include "queue.h"
+#include "serve/request.h"
+#include "server.h"
+
+#define SERVER_N_WORKER 2
+
+enum server_stage {
+    SERVER_RUNS,
+    SERVER_DRAINS, /* what runs may end */
+    SERVER_STOPS,  /* nothing waits any more */
+};
+
+/* What /metrics says beyond the scheduler's own numbers. */
+struct server_counts {
+    atomic_llong n_request;  /* of HTTP */
+    atomic_llong n_refused;  /* answered with 4xx or 5xx */
+    atomic_llong n_gone;     /* whose client went away before the end */
+    atomic_llong n_dropped;  /* whose reader was too slow */
+    atomic_llong evicted;    /* entries, of answers that ended */
+    atomic_llong body_bytes; /* in memory now */
+    atomic_int n_answer;     /* requests to the model that run or wait */
+};
+
+struct serve_view;
+struct answer; /* answer.c */
+struct viewer; /* view.c */
+
+struct server {
+    struct server_config config;
+    struct serve_setup requests;
+    pith_model_info info;
+    pith_scheduler *scheduler; /* stepped by the model thread */
+    struct MHD_Daemon *daemon;
+    int32_t port;
+    int listen_fd;    /* once nobody comes in any more; -1: none */
+    int64_t started;  /* seconds since 1970 */
+    double started_s; /* of server_now */
+    char boot[17];    /* makes ids of answers unique over restarts */
+    atomic_int stage;
+    atomic_llong next_id;
+    struct server_counts count;
+
+    struct queue work; /* exchanges for the workers */
+    struct queue desk; /* and for the model thread */
+    pthread_t worker[SERVER_N_WORKER];
+    pthread_t model_thread;
+    int n_thread; /* of workers and then the model's that run */
+    struct links links;
+    struct viewer *viewers; /* the model thread's, and what follows */
+    struct answer *answers;
+    int64_t *evicted_of; /* [n_slot] entries that were counted of a slot's sequence */
+    int n_progress;      /* of them, that want to know how far their prompt was read */
+    struct serve_view *view;
+    double viewed;  /* when viewers were told last */
+    bool view_idle; /* and that nothing happens */
+
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t quiet; /* n_open came to 0 */
+    int32_t n_open;       /* exchanges that a drain waits for */
+    pith_kv_stats kv;     /* as of the end of a step, at most 50 ms ago while there are steps */
+};
+
+/* Seconds of a monotonic clock. */
+double server_now(void);
+
+/* Cancels every answer: on the model thread. */
+void answer_cancel_all(struct server *s);
+/* Likewise, after a step: tells those who want to know how far their prompts were read. */
+void answer_tell_progress(struct server *s);
+
+/* The loops of desk.c; user is the server. */
+void *server_model_loop(void *user);
+void *server_worker_loop(void *user);
+
+#endif

@@ -1,0 +1,161 @@
+/*
+ * tokens.c - /tokenize and /detokenize, as llama-server has them: text to ids and back, without the
+ * engine.
+ */
+#include <jansson.h>
+#include <microhttpd.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "routes.h"
+#include "state.h"
+
+#define WRONG MHD_HTTP_BAD_REQUEST, "invalid_request_error"
+#define PIECE_BYTES 512
+
+/* The body as an object; NULL: refused. */
+static json_t *read_body(struct exchange *ex)
+{
+    json_error_t why;
+    json_t *body =
+        json_loadb(ex->body.data != NULL ? ex->body.data : "", ex->body.len, JSON_ALLOW_NUL, &why);
+    if (body == NULL)
+        exchange_refuse_with(ex, WRONG, NULL, "the body is not JSON: %s at byte %d", why.text,
+                             why.position);
+    else if (!json_is_object(body))
+        exchange_refuse_with(ex, WRONG, NULL, "the body is no JSON object");
+    if (json_is_object(body))
+        return body;
+    json_decref(body);
+    return NULL;
+}
+
+struct ids {
+    int32_t *data;
+    int32_t n;
+};
+
+static bool tokenize(const struct server *s, const char *text, size_t len, uint32_t flags,
+                     struct ids *ids, pith_error *err)
+{
+    pith_status status = pith_tokenize(s->config.model, text, len, flags, NULL, 0, &ids->n, err);
+    if (status != PITH_OK && status != PITH_RANGE)
+        return false;
+    ids->data = malloc(((size_t)ids->n + 1) * sizeof(*ids->data));
+    if (ids->data == NULL)
+        return false;
+    return pith_tokenize(s->config.model, text, len, flags, ids->data, ids->n, &ids->n, err) ==
+           PITH_OK;
+}
+
+/* The bytes of a token: a string, or where they are no whole characters their numbers. */
+static json_t *piece_of(const struct server *s, int32_t id)
+{
+    char piece[PIECE_BYTES];
+    size_t len = 0;
+    if (pith_token_bytes(s->config.model, id, true, piece, sizeof(piece), &len) != PITH_OK)
+        return json_string("");
+    json_t *text = json_stringn(piece, len);
+    if (text != NULL)
+        return text;
+    json_t *bytes = json_array();
+    for (size_t i = 0; i < len; i++)
+        json_array_append_new(bytes, json_integer((unsigned char)piece[i]));
+    return bytes;
+}
+
+static json_t *list_ids(const struct server *s, const struct ids *ids, bool pieces)
+{
+    json_t *list = json_array();
+    for (int32_t i = 0; i < ids->n; i++) {
+        json_t *id = json_integer(ids->data[i]);
+        if (pieces)
+            id = json_pack("{s:o, s:o}", "id", id, "piece", piece_of(s, ids->data[i]));
+        json_array_append_new(list, id);
+    }
+    return list;
+}
+
+void tokens_encode(struct exchange *ex)
+{
+    json_t *body = read_body(ex);
+    if (body == NULL)
+        return;
+    json_t *content = json_object_get(body, "content"), *parse;
+    parse = json_object_get(body, "parse_special");
+    uint32_t flags = json_is_true(json_object_get(body, "add_special")) ? PITH_TOKENIZE_BOS : 0;
+    flags |= json_is_false(parse) ? 0 : PITH_TOKENIZE_SPECIAL;
+    struct ids ids = {0};
+    pith_error err = {.message = "no memory"};
+    if (content != NULL && !json_is_string(content))
+        exchange_refuse_with(ex, WRONG, "content", "content: must be a string");
+    else if (content != NULL && !tokenize(ex->server, json_string_value(content),
+                                          json_string_length(content), flags, &ids, &err))
+        exchange_refuse_with(ex, WRONG, "content", "content: %s", err.message);
+    else
+        exchange_json(ex, MHD_HTTP_OK,
+                      json_pack("{s:o}", "tokens",
+                                list_ids(ex->server, &ids,
+                                         json_is_true(json_object_get(body, "with_pieces")))));
+    free(ids.data);
+    json_decref(body);
+}
+
+/* The ids of "tokens"; false: refused. */
+static bool read_ids(struct exchange *ex, const json_t *list, struct ids *ids)
+{
+    size_t n = json_array_size(list);
+    ids->data = malloc((n + 1) * sizeof(*ids->data));
+    if (!json_is_array(list) || ids->data == NULL) {
+        exchange_refuse_with(ex, WRONG, "tokens", "tokens: must be an array of token ids");
+        return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(list, i);
+        json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (value < 0 || value >= ex->server->info.n_vocab) {
+            exchange_refuse_with(ex, WRONG, "tokens",
+                                 "tokens[%zu]: must be a token id from 0 to %d", i,
+                                 ex->server->info.n_vocab - 1);
+            return false;
+        }
+        ids->data[ids->n++] = (int32_t)value;
+    }
+    return true;
+}
+
+/* Whole characters of any bytes. */
+static json_t *text_of(const char *bytes, size_t len)
+{
+    pith_utf8_stream stream = {0};
+    char *out = malloc(3 * (len + 4));
+    if (out == NULL)
+        return NULL;
+    size_t n = pith_utf8_push(&stream, bytes, len, out, 3 * (len + 4));
+    n += pith_utf8_push(&stream, NULL, 0, out + n, 3 * (len + 4) - n);
+    json_t *text = json_stringn(out, n);
+    free(out);
+    return text;
+}
+
+void tokens_decode(struct exchange *ex)
+{
+    json_t *body = read_body(ex);
+    struct ids ids = {0};
+    pith_error err = {.message = "no memory"};
+    size_t len = 0;
+    if (body == NULL)
+        return;
+    if (read_ids(ex, json_object_get(body, "tokens"), &ids)) {
+        pith_detokenize(ex->server->config.model, ids.data, ids.n, true, NULL, 0, &len, &err);
+        char *bytes = malloc(len + 1);
+        if (bytes == NULL || pith_detokenize(ex->server->config.model, ids.data, ids.n, true, bytes,
+                                             len, &len, &err) != PITH_OK)
+            exchange_refuse_with(ex, WRONG, "tokens", "tokens: %s", err.message);
+        else
+            exchange_json(ex, MHD_HTTP_OK, json_pack("{s:o}", "content", text_of(bytes, len)));
+        free(bytes);
+    }
+    free(ids.data);
+    json_decref(body);
+}

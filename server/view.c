@@ -1,0 +1,220 @@
+/*
+ * view.c - /kv and /kv/events: what the cache holds, once and as it changes. The model thread makes
+ * the documents between steps, at most five a second, and waits for no reader: one who is behind is
+ * dropped by exchange.c.
+ *
+ * Invariant: the view gathers while there are viewers, and only then.
+ */
+#include "view.h"
+
+#include <microhttpd.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "routes.h"
+#include "serve/view.h"
+#include "state.h"
+
+#define EVERY_S 0.2
+#define PING_S 15.0
+#define VIEWERS_MAX 16
+
+struct viewer {
+    struct viewer *next;
+    struct exchange *ex; /* a reference */
+    double sent;         /* when it was told something */
+};
+
+/* ---- what there is to see ---- */
+
+struct items {
+    struct serve_view_item *item; /* [n], owned */
+    int32_t n, cap;
+};
+
+static bool add_item(void *user, const pith_scheduler_item *from)
+{
+    struct items *items = user;
+    if (items->n == items->cap) {
+        int32_t cap = 2 * items->cap + 16;
+        struct serve_view_item *more = realloc(items->item, (size_t)cap * sizeof(*more));
+        if (more == NULL)
+            return false; /* the rest is not shown */
+        items->item = more;
+        items->cap = cap;
+    }
+    items->item[items->n++] = (struct serve_view_item){
+        .id = from->id,
+        .answer = from->answer,
+        .slot = from->slot,
+        .state = slots_state_name(from->state),
+        .n_prompt = from->n_prompt,
+        .n_done = from->n_done,
+        .n_generated = from->n_generated,
+        .n_cached = from->n_cached,
+        .held_bytes = from->held_bytes,
+        .aside_bytes = from->aside_bytes,
+        .seq = from->seq,
+    };
+    return true;
+}
+
+/* The caller frees items->item. */
+static struct serve_view_source look(struct server *s, struct items *items)
+{
+    struct serve_view_source source = {.engine = s->config.engine, .now_s = server_now()};
+    *items = (struct items){.n = 0};
+    pith_scheduler_get_stats(s->scheduler, &source.stats);
+    pith_scheduler_each(s->scheduler, add_item, items);
+    source.items = items->item;
+    source.n_item = items->n;
+    return source;
+}
+
+typedef pith_status document_fn(struct serve_view *view, const struct serve_view_source *source,
+                                char **json, size_t *len);
+
+/* A document, freed by serve_view_text_free; NULL: no memory. */
+static char *document(struct server *s, document_fn *make, size_t *len)
+{
+    struct items items;
+    struct serve_view_source source = look(s, &items);
+    char *json = NULL;
+    if (make(s->view, &source, &json, len) != PITH_OK)
+        json = NULL;
+    free(items.item);
+    return json;
+}
+
+void view_now(struct exchange *ex)
+{
+    size_t len = 0;
+    char *json = document(ex->server, serve_view_snapshot, &len);
+    if (json != NULL && exchange_send(ex, json, len))
+        exchange_end(ex, MHD_HTTP_OK);
+    else
+        exchange_abort(ex);
+    serve_view_text_free(json);
+}
+
+/* ---- events ---- */
+
+static bool tell(struct viewer *v, const char *json, size_t len)
+{
+    v->sent = server_now();
+    return json != NULL && exchange_send(v->ex, "data: ", 6) && exchange_send(v->ex, json, len) &&
+           exchange_send(v->ex, "\n\n", 2);
+}
+
+static struct viewer *viewer_free(struct viewer *v)
+{
+    struct viewer *next = v->next;
+    exchange_end(v->ex, MHD_HTTP_OK);
+    exchange_release(v->ex);
+    free(v);
+    return next;
+}
+
+static int count_viewers(const struct server *s)
+{
+    int n = 0;
+    for (const struct viewer *v = s->viewers; v != NULL; v = v->next)
+        n++;
+    return n;
+}
+
+void view_events(struct exchange *ex)
+{
+    struct server *s = ex->server;
+    struct viewer *v = calloc(1, sizeof(*v));
+    size_t len = 0;
+    if (v == NULL || count_viewers(s) >= VIEWERS_MAX) {
+        free(v);
+        exchange_refuse_with(ex, MHD_HTTP_TOO_MANY_REQUESTS, "rate_limit_error", NULL,
+                             "%d watch the cache already, which is the most", count_viewers(s));
+        return;
+    }
+    if (s->viewers == NULL)
+        serve_view_watch(s->view, true);
+    exchange_open_events(ex);
+    exchange_hold(ex);
+    v->ex = ex;
+    v->next = s->viewers;
+    s->viewers = v;
+    char *json = document(s, serve_view_snapshot, &len);
+    if (!tell(v, json, len))
+        exchange_abort(ex);
+    serve_view_text_free(json);
+}
+
+/* Tells all viewers, NULL: nothing but that the server is there, and lets those go who do not
+   listen any more. */
+static void tell_all(struct server *s, const char *json, size_t len)
+{
+    double now = server_now();
+    for (struct viewer **at = &s->viewers; *at != NULL;) {
+        struct viewer *v = *at;
+        bool ok = !exchange_is_gone(v->ex);
+        if (ok && json != NULL) {
+            ok = tell(v, json, len);
+        } else if (ok && now - v->sent > PING_S) {
+            ok = exchange_send(v->ex, ":\n\n", 3);
+            v->sent = now;
+        }
+        if (ok)
+            at = &v->next;
+        else
+            *at = viewer_free(v);
+    }
+    if (s->viewers == NULL)
+        serve_view_watch(s->view, false);
+}
+
+void view_tick(struct server *s, bool idle)
+{
+    double now = server_now();
+    size_t len = 0;
+    char *json = NULL;
+    if (s->viewers == NULL)
+        return;
+    struct items items;
+    struct serve_view_source source = look(s, &items);
+    serve_view_step(s->view, &source);
+    free(items.item);
+    /* What an idle server has said stays true. */
+    bool due = now - s->viewed >= EVERY_S && !(idle && s->view_idle);
+    if (due) {
+        s->viewed = now;
+        s->view_idle = idle;
+        json = document(s, serve_view_delta, &len);
+    }
+    tell_all(s, json, len);
+    serve_view_text_free(json);
+}
+
+void view_close(struct server *s)
+{
+    while (s->viewers != NULL)
+        s->viewers = viewer_free(s->viewers);
+}
+
+/* ---- what a viewer may do ---- */
+
+void view_cancel(struct exchange *ex)
+{
+    pith_status status = ex->query_id >= 0
+                             ? pith_scheduler_cancel(ex->server->scheduler, ex->query_id)
+                             : PITH_NOT_FOUND;
+    if (status == PITH_OK)
+        exchange_json(ex, MHD_HTTP_OK, json_pack("{s:I}", "id", (json_int_t)ex->query_id));
+    else
+        exchange_refuse_with(ex, MHD_HTTP_NOT_FOUND, "not_found_error", "id",
+                             "id: no request %lld runs or waits", (long long)ex->query_id);
+}
+
+void view_follow(struct exchange *ex)
+{
+    serve_view_follow(ex->server->view, ex->query_id, ex->query_answer);
+    ex->server->view_idle = false;
+    exchange_json(ex, MHD_HTTP_OK, json_pack("{s:I}", "id", (json_int_t)ex->query_id));
+}

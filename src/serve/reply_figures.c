@@ -1,0 +1,111 @@
+/*
+ * reply_figures.c - what replies say in numbers: usage, times, what eviction lost, and why an
+ * answer ended.
+ */
+#include "serve/reply_form.h"
+
+#include <time.h>
+
+int64_t reply_sum_generated(const struct serve_reply *reply)
+{
+    int64_t n = 0;
+    for (int32_t i = 0; i < reply->n_answer; i++)
+        n += reply->answer[i].n_generated;
+    return n;
+}
+
+/* Answers to one prompt have it in common. */
+int64_t reply_sum_cached(const struct serve_reply *reply)
+{
+    int64_t n = 0;
+    for (int32_t i = 0; i < reply->n_answer; i += reply->r->n_answer)
+        n += reply->answer[i].n_cached;
+    return n;
+}
+
+/* Memory that ran out is told as a length that was reached, which it is for whoever asked. */
+const char *reply_finish(const struct reply_answer *a)
+{
+    if (a->reason != PITH_STOP_END && a->reason != PITH_STOP_STRING)
+        return "length";
+    return reply_calls(a) ? "tool_calls" : "stop";
+}
+
+/* Entries of all lanes that a keep policy evicted are lost to the answer: that is said with the
+   usage, and not at all where nothing was. */
+void reply_set_kept(struct serve_reply *reply, json_t *usage)
+{
+    int64_t rounds = 0, evicted = 0, live = 0;
+    for (int32_t i = 0; i < reply->n_answer; i++) {
+        rounds += reply->answer[i].kept.rounds;
+        evicted += reply->answer[i].kept.evicted;
+        live += reply->answer[i].kept.live;
+    }
+    if (rounds > 0 || evicted > 0)
+        reply_set(reply, usage, "pith",
+                  json_pack("{s:I, s:I, s:I, s:i}", "keep_rounds", (json_int_t)rounds,
+                            "evicted_entries", (json_int_t)evicted, "kept_entries",
+                            (json_int_t)live, "budget", (int)reply->answer[0].kept.budget));
+}
+
+json_t *reply_usage(struct serve_reply *reply)
+{
+    json_int_t n_prompt = (json_int_t)serve_request_n_prompt(reply->r);
+    json_int_t generated = (json_int_t)reply_sum_generated(reply);
+    json_t *usage = reply_need(
+        reply, json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", n_prompt, "completion_tokens",
+                         generated, "total_tokens", n_prompt + generated, "prompt_tokens_details",
+                         "cached_tokens", (json_int_t)reply_sum_cached(reply)));
+    reply_set_kept(reply, usage);
+    return usage;
+}
+
+static void set_speed(struct serve_reply *reply, json_t *timings, const char *per_token,
+                      const char *per_second, int64_t n, double seconds)
+{
+    reply_set(reply, timings, per_token, json_real(n > 0 ? seconds * 1000.0 / (double)n : 0.0));
+    reply_set(reply, timings, per_second, json_real(seconds > 0.0 ? (double)n / seconds : 0.0));
+}
+
+/* Prompts and answers that ran at the same time: the longest is the time of all. */
+json_t *reply_timings(struct serve_reply *reply)
+{
+    int64_t n_prompt = 0, generated = reply_sum_generated(reply);
+    double prompt_s = 0.0, generate_s = 0.0;
+    for (int32_t i = 0; i < reply->n_answer; i++) {
+        const struct reply_answer *a = &reply->answer[i];
+        n_prompt += a->n_prompt;
+        prompt_s = a->prompt_s > prompt_s ? a->prompt_s : prompt_s;
+        generate_s = a->generate_s > generate_s ? a->generate_s : generate_s;
+    }
+    json_t *t = reply_need(reply, json_pack("{s:I, s:I, s:f, s:I, s:f}", "cache_n",
+                                            (json_int_t)reply_sum_cached(reply), "prompt_n",
+                                            (json_int_t)n_prompt, "prompt_ms", prompt_s * 1000.0,
+                                            "predicted_n", (json_int_t)generated, "predicted_ms",
+                                            generate_s * 1000.0));
+    set_speed(reply, t, "prompt_per_token_ms", "prompt_per_second", n_prompt, prompt_s);
+    set_speed(reply, t, "predicted_per_token_ms", "predicted_per_second", generated, generate_s);
+    return t;
+}
+
+double reply_clock_s(void)
+{
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* While an answer runs: what was found of the prompt is known at its end only. */
+json_t *reply_timings_so_far(struct reply_answer *a)
+{
+    struct serve_reply *reply = a->reply;
+    int64_t n_prompt = reply->r->prompt[a->index / reply->r->n_answer].n_id;
+    double prompt_s = a->first_s - reply->start_s, generate_s = reply_clock_s() - a->first_s;
+    json_t *t =
+        reply_need(reply, json_pack("{s:I, s:f, s:i, s:f}", "prompt_n", (json_int_t)n_prompt,
+                                    "prompt_ms", prompt_s * 1000.0, "predicted_n", (int)a->n_seen,
+                                    "predicted_ms", generate_s * 1000.0));
+    set_speed(reply, t, "prompt_per_token_ms", "prompt_per_second", n_prompt, prompt_s);
+    set_speed(reply, t, "predicted_per_token_ms", "predicted_per_second", a->n_seen, generate_s);
+    return t;
+}

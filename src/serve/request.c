@@ -1,0 +1,227 @@
+/*
+ * request.c - a request from its body to what the scheduler takes. It knows which reader an API
+ * has; fields, messages and prompts are theirs.
+ *
+ * Invariant: a request that comes out is complete. Either it has tokens of each prompt, or there was
+ * no model, and it was only judged.
+ */
+#include "serve/request_body.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void serve_setup_default(struct serve_setup *setup)
+{
+    *setup = (struct serve_setup){0};
+    pith_generate_params_default(&setup->params);
+}
+
+void serve_request_free(struct serve_request *r)
+{
+    if (r == NULL)
+        return;
+    pith_prompt_free(r->rendered);
+    pith_grammar_free(r->grammar);
+    json_decref(r->chat);
+    json_decref(r->body);
+    json_decref(r->json);
+    request_blocks_free(r->block);
+    free(r);
+}
+
+/* ---- reading ---- */
+
+static struct serve_request *make(const struct serve_setup *setup, enum serve_api api)
+{
+    struct serve_request *r = calloc(1, sizeof(*r));
+    pith_model_info info = {.name = ""};
+    if (r == NULL)
+        return NULL;
+    if (setup->model != NULL)
+        pith_model_get_info(setup->model, &info);
+    r->api = api;
+    r->setup = setup;
+    r->params = setup->params;
+    r->n_answer = 1;
+    r->top_logprobs = -1;
+    r->slot = -1;
+    r->caches = true;
+    r->no_thinking = setup->no_thinking;
+    r->model_name = setup->alias != NULL ? setup->alias : info.name;
+    return r;
+}
+
+static json_t *load(struct serve_reader *rd, const char *text, size_t len)
+{
+    json_error_t error;
+    char buf[SERVE_SHOW];
+    json_t *json =
+        json_loadb(text, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    if (json == NULL)
+        SERVE_FAULT(rd, NULL, "body: \"%s\" is not JSON: %s", serve_show_text(text, len, buf),
+                    error.text);
+    else if (!json_is_object(json))
+        SERVE_FAULT(rd, NULL, "body: %s is not an object", serve_show(json, buf));
+    return json;
+}
+
+/* Other APIs' chats are read as OpenAI's. */
+static json_t *translate(struct serve_reader *rd)
+{
+    switch (rd->r->api) {
+    case SERVE_MESSAGES:
+    case SERVE_COUNT:
+        return request_from_messages(rd, rd->r->json);
+    case SERVE_RESPONSES:
+        return request_from_responses(rd, rd->r->json);
+    default:
+        return json_incref(rd->r->json);
+    }
+}
+
+static void read_body(struct serve_reader *rd)
+{
+    struct serve_request *r = rd->r;
+    r->body = translate(rd);
+    if (request_is_bad(rd) || r->body == NULL)
+        return;
+    request_read_fields(rd, r->body);
+    if (r->api == SERVE_TEXT || r->api == SERVE_COMPLETION)
+        request_read_prompts(rd, r->body);
+    else if (r->api == SERVE_INFILL)
+        request_read_infill(rd, r->body);
+    else
+        request_read_chat(rd, r->body);
+    if (!request_is_bad(rd) && r->chat != NULL)
+        request_make_chat(rd);
+    if (!request_is_bad(rd))
+        request_read_format(rd, r->body);
+}
+
+/* ---- the end of it ---- */
+
+/* A prompt may be as long as leaves room for a token. */
+static void check_prompts(struct serve_reader *rd)
+{
+    const struct serve_request *r = rd->r;
+    int32_t n_ctx = rd->setup->n_ctx;
+    for (int32_t i = 0; i < r->n_prompt && rd->setup->model != NULL; i++) {
+        int32_t n = r->prompt[i].n_id;
+        if (n == 0)
+            SERVE_FAULT(rd, r->chat != NULL ? "messages" : "prompt",
+                        "prompt: \"\" has no tokens, and the model none to begin a text with");
+        if (n_ctx > 0 && n >= n_ctx && !request_is_bad(rd)) {
+            serve_fault_set(rd->fault, 400, "exceed_context_size_error", NULL,
+                            "request (%d tokens) exceeds the available context size (%d tokens)", n,
+                            n_ctx);
+            rd->fault->n_prompt_tokens = n;
+            rd->fault->n_ctx = n_ctx;
+        }
+    }
+}
+
+pith_status serve_request_parse(const struct serve_setup *setup, enum serve_api api,
+                                const char *body, size_t len, struct serve_request **out,
+                                struct serve_fault *fault)
+{
+    struct serve_reader rd = {setup, make(setup, api), fault};
+    *fault = (struct serve_fault){0};
+    if (rd.r == NULL) {
+        request_no_memory(&rd);
+        return PITH_NOMEM;
+    }
+    rd.r->json = load(&rd, body, len);
+    if (!request_is_bad(&rd))
+        read_body(&rd);
+    if (!request_is_bad(&rd))
+        check_prompts(&rd);
+    if (request_is_bad(&rd)) {
+        serve_request_free(rd.r);
+        return fault->code == 500 ? PITH_NOMEM : PITH_INVALID;
+    }
+    *out = rd.r;
+    return PITH_OK;
+}
+
+/* ---- what it says ---- */
+
+int32_t serve_request_count(const struct serve_request *r)
+{
+    return r->n_prompt;
+}
+
+int32_t serve_request_answers(const struct serve_request *r)
+{
+    return r->n_prompt * r->n_answer;
+}
+
+void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_params *params,
+                       pith_request *out)
+{
+    pith_request_default(out);
+    *params = r->params;
+    params->sample.seed += (uint64_t)(i * r->n_answer); /* each answer of a body has its own */
+    out->prompt = r->prompt[i].ids;
+    out->n_prompt = r->prompt[i].n_id;
+    out->params = params;
+    out->n_answer = r->n_answer;
+    out->deadline_s = (double)r->timeout_s;
+}
+
+enum serve_api serve_request_api(const struct serve_request *r)
+{
+    return r->api;
+}
+
+const char *serve_request_model(const struct serve_request *r)
+{
+    return r->model;
+}
+
+bool serve_request_streams(const struct serve_request *r)
+{
+    return r->stream;
+}
+
+int32_t serve_request_slot(const struct serve_request *r)
+{
+    return r->slot;
+}
+
+bool serve_request_caches(const struct serve_request *r)
+{
+    return r->caches;
+}
+
+uint64_t serve_request_salt(const struct serve_request *r)
+{
+    return r->salt;
+}
+
+double serve_request_timeout(const struct serve_request *r)
+{
+    return (double)r->timeout_s;
+}
+
+bool serve_request_wants_progress(const struct serve_request *r)
+{
+    return r->return_progress && r->stream;
+}
+
+bool serve_request_wants_prompt(const struct serve_request *r)
+{
+    return r->echo && r->top_logprobs >= 0;
+}
+
+int64_t serve_request_n_prompt(const struct serve_request *r)
+{
+    int64_t n = 0;
+    for (int32_t i = 0; i < r->n_prompt; i++)
+        n += r->prompt[i].n_id;
+    return n;
+}
+
+const char *serve_request_text(const struct serve_request *r, size_t *len)
+{
+    return r->rendered != NULL ? pith_prompt_text(r->rendered, len) : NULL;
+}

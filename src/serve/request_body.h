@@ -1,0 +1,126 @@
+/*
+ * request_body.h - what the readers of the six APIs share: the request while it is being read, its
+ * memory, and values of JSON with a sentence for each that is wrong. For request*.c and reply*.c.
+ */
+#ifndef PI_SERVE_REQUEST_BODY_H
+#define PI_SERVE_REQUEST_BODY_H
+
+#include <jansson.h>
+
+#include "pith/grammar.h"
+#include "serve/request.h"
+#include "serve/tools.h"
+
+#define SERVE_INVALID "invalid_request_error"
+
+struct serve_prompt {
+    const char *text; /* [len] as given, for echo; NULL: ids were given, or a chat */
+    size_t len;
+    int32_t *ids; /* [n_id] */
+    int32_t n_id;
+};
+
+enum serve_choice { SERVE_CHOICE_AUTO, SERVE_CHOICE_NONE, SERVE_CHOICE_REQUIRED };
+
+struct serve_request {
+    enum serve_api api;
+    void *block;            /* the memory of what is borrowed from the request */
+    json_t *json;           /* owned: the body */
+    json_t *body;           /* owned: the body, or the OpenAI chat that it was translated to */
+    json_t *chat;           /* owned: what the template sees; NULL: no messages */
+    const char *model_name; /* what replies call the model */
+    const struct serve_setup *setup;
+    const char *model; /* as given; NULL: not */
+    pith_generate_params params;
+    int32_t n_answer;            /* to each prompt */
+    struct serve_prompt *prompt; /* [n_prompt] */
+    int32_t n_prompt;
+    pith_prompt *rendered; /* owned; NULL: no messages */
+    const char *opening;   /* [opening_len] of the answer, given as the last message; NULL: none */
+    size_t opening_len;
+    int32_t top_logprobs; /* so many beside each token; -1: no logprobs */
+    int32_t slot;
+    uint64_t salt;
+    float timeout_s;
+    bool stream, include_usage, echo, caches, timings_per_token, return_progress, return_tokens;
+    bool no_thinking, no_generation_prompt, continues;
+    bool keeps_reasoning; /* reasoning_format none: thoughts stay in the content */
+    const json_t *tools;  /* of chat, OpenAI's form; NULL: none may be called */
+    enum serve_choice tool_choice;
+    const char *tool_name;          /* with REQUIRED: the one; NULL: any */
+    bool one_call;                  /* parallel_tool_calls: false */
+    struct serve_tools_style style; /* of messages */
+    pith_grammar *grammar;          /* owned: what the answer must look like; NULL: anything */
+    const char *formed;             /* the field that said so; NULL: none */
+};
+
+struct serve_reader {
+    const struct serve_setup *setup;
+    struct serve_request *r;
+    struct serve_fault *fault;
+};
+
+/* ---- request_json.c ---- */
+
+/* Zeroed memory of the request's; NULL: there is none, which is a fault then. */
+void *request_alloc(struct serve_reader *rd, size_t n, size_t size);
+void request_blocks_free(void *block);
+bool request_is_bad(const struct serve_reader *rd);
+
+#define SERVE_FAULT(rd, param, ...)                                                                \
+    serve_fault_set((rd)->fault, 400, SERVE_INVALID, param, __VA_ARGS__)
+void request_no_memory(struct serve_reader *rd);
+/* The value itself, or a fault where there was no memory for it. */
+json_t *request_need(struct serve_reader *rd, json_t *value);
+/* Takes value over. */
+void request_set(struct serve_reader *rd, json_t *object, const char *key, json_t *value);
+void request_append(struct serve_reader *rd, json_t *array, json_t *value);
+
+/* A value, or the beginning of a text, as a sentence names it, in buf [SERVE_SHOW]; returns buf. */
+#define SERVE_SHOW 64
+const char *serve_show(const json_t *value, char *buf);
+const char *serve_show_text(const char *text, size_t len, char *buf);
+
+/* The value of a key; NULL where there is none or null. */
+json_t *request_get(const json_t *object, const char *key);
+bool request_whole(const json_t *value, int64_t *out);
+void request_wrong_type(struct serve_reader *rd, const char *key, const json_t *value,
+                        const char *expected);
+/* The value of a key that is a string without zero byte. NULL: there is none, or a fault. */
+const char *request_string(struct serve_reader *rd, const char *param, const char *where,
+                           const json_t *value);
+/* Whether value is the string. */
+bool request_is(const json_t *value, const char *word);
+/* The place of a string among words that end with NULL; -1 with a fault. */
+int request_word(struct serve_reader *rd, const char *param, const char *where, const json_t *value,
+                 const char *const *words);
+/* A string of any bytes: what is not UTF-8 becomes U+FFFD. NULL: no memory. */
+json_t *serve_json_text(const char *text, size_t len);
+
+/* ---- the readers ---- */
+
+void request_read_fields(struct serve_reader *rd, const json_t *body);  /* request_fields.c */
+void request_read_format(struct serve_reader *rd, const json_t *body);  /* request_format.c */
+void request_read_chat(struct serve_reader *rd, const json_t *body);    /* request_chat.c */
+void request_read_tools(struct serve_reader *rd, const json_t *body);   /* request_tools.c */
+void request_read_prompts(struct serve_reader *rd, const json_t *body); /* request_prompts.c */
+void request_read_infill(struct serve_reader *rd, const json_t *body);  /* request_infill.c */
+/* Bodies of other APIs as OpenAI's chat; a new reference. */
+json_t *request_from_messages(struct serve_reader *rd, const json_t *body);
+json_t *request_from_responses(struct serve_reader *rd, const json_t *body);
+
+/* Tokens behind those that a prompt has. */
+void request_tokenize(struct serve_reader *rd, struct serve_prompt *p, const char *text, size_t len,
+                      uint32_t flags);
+void request_find_style(struct serve_reader *rd); /* request_style.c: with a model */
+void request_make_chat(struct serve_reader *rd);  /* the prompt of messages */
+/* request_grammar.c. INVALID, UNSUPPORTED, NOMEM. */
+pith_status request_call_grammar(const pith_model *model, const struct serve_tools_style *style,
+                                 const struct serve_tools_grammar_options *options,
+                                 pith_grammar **out, pith_error *err);
+
+/* ---- reply.c ---- */
+
+json_t *serve_fault_json(const struct serve_fault *fault, enum serve_api api); /* NULL: no memory */
+
+#endif

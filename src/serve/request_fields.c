@@ -1,0 +1,322 @@
+/*
+ * request_fields.c - the fields that APIs have in common: numbers and switches by a table, stop
+ * strings, biases, log probabilities. It knows no prompt.
+ *
+ * Invariant: a value is stored only when it is of the right type and in range.
+ */
+#include "serve/request_body.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- numbers ---- */
+
+enum field_type { FIELD_INT, FIELD_SEED, FIELD_FLOAT, FIELD_BOOL, FIELD_NOT };
+
+struct field {
+    const char *key;
+    enum field_type type; /* NOT: a boolean that is stored the other way round */
+    size_t offset;        /* in struct serve_request */
+    double min;
+    double max;
+};
+
+/* Of several keys for one field the last that is given counts. The ranges are those of the command's
+   options of the same names. */
+#define AT(member) offsetof(struct serve_request, member)
+static const struct field fields[] = {
+    {"n_predict", FIELD_INT, AT(params.n_predict), -1, INT32_MAX},
+    {"max_tokens", FIELD_INT, AT(params.n_predict), -1, INT32_MAX},
+    {"max_completion_tokens", FIELD_INT, AT(params.n_predict), -1, INT32_MAX},
+    {"temperature", FIELD_FLOAT, AT(params.sample.temperature), 0, 1e6},
+    {"top_p", FIELD_FLOAT, AT(params.sample.top_p), 0, 1},
+    {"top_k", FIELD_INT, AT(params.sample.top_k), -1, INT32_MAX},
+    {"min_p", FIELD_FLOAT, AT(params.sample.min_p), 0, 1},
+    {"repeat_penalty", FIELD_FLOAT, AT(params.sample.repeat_penalty), 1e-6, 1e6},
+    {"presence_penalty", FIELD_FLOAT, AT(params.sample.presence_penalty), -1e6, 1e6},
+    {"frequency_penalty", FIELD_FLOAT, AT(params.sample.frequency_penalty), -1e6, 1e6},
+    {"repeat_last_n", FIELD_INT, AT(params.sample.penalty_last_n), -1, 1 << 20},
+    {"seed", FIELD_SEED, AT(params.sample.seed), 0, 0},
+    {"n", FIELD_INT, AT(n_answer), 1, SERVE_ANSWERS_MAX},
+    {"ignore_eos", FIELD_BOOL, AT(params.ignore_end), 0, 0},
+    {"stream", FIELD_BOOL, AT(stream), 0, 0},
+    {"echo", FIELD_BOOL, AT(echo), 0, 0},
+    {"cache_prompt", FIELD_BOOL, AT(caches), 0, 0},
+    {"timings_per_token", FIELD_BOOL, AT(timings_per_token), 0, 0},
+    {"return_progress", FIELD_BOOL, AT(return_progress), 0, 0},
+    {"return_tokens", FIELD_BOOL, AT(return_tokens), 0, 0},
+    {"add_generation_prompt", FIELD_NOT, AT(no_generation_prompt), 0, 0},
+    {"continue_final_message", FIELD_BOOL, AT(continues), 0, 0},
+    {"timeout", FIELD_FLOAT, AT(timeout_s), 0, 1e6},
+};
+#undef AT
+
+static bool in_range(struct serve_reader *rd, const struct field *f, const json_t *value)
+{
+    char buf[SERVE_SHOW];
+    double x = json_number_value(value);
+    if (x >= f->min && x <= f->max)
+        return true;
+    SERVE_FAULT(rd, f->key, "%s: %s is not between %.10g and %.10g", f->key, serve_show(value, buf),
+                f->min, f->max);
+    return false;
+}
+
+static void read_field(struct serve_reader *rd, const struct field *f, const json_t *value)
+{
+    void *at = (char *)rd->r + f->offset;
+    int64_t whole;
+    switch (f->type) {
+    case FIELD_INT:
+        if (!request_whole(value, &whole))
+            request_wrong_type(rd, f->key, value, "a whole number");
+        else if (in_range(rd, f, value))
+            *(int32_t *)at = (int32_t)whole;
+        break;
+    case FIELD_SEED: /* any whole number: a negative one is as good as another */
+        if (!request_whole(value, &whole))
+            request_wrong_type(rd, f->key, value, "a whole number");
+        else
+            *(uint64_t *)at = (uint64_t)whole;
+        break;
+    case FIELD_FLOAT:
+        if (!json_is_number(value))
+            request_wrong_type(rd, f->key, value, "a number");
+        else if (in_range(rd, f, value))
+            *(float *)at = (float)json_number_value(value);
+        break;
+    case FIELD_BOOL:
+    case FIELD_NOT:
+        if (!json_is_boolean(value))
+            request_wrong_type(rd, f->key, value, "true or false");
+        else
+            *(bool *)at = json_is_true(value) == (f->type == FIELD_BOOL);
+        break;
+    }
+}
+
+static void read_numbers(struct serve_reader *rd, const json_t *body)
+{
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        const json_t *value = request_get(body, fields[i].key);
+        if (value != NULL)
+            read_field(rd, &fields[i], value);
+    }
+    if (rd->r->params.sample.top_k < 0) /* others' word for "all" */
+        rd->r->params.sample.top_k = 0;
+}
+
+/* A chat's logprobs are a boolean with a number beside, a text's the number, and llama-server's own
+   completion has a number of another name. */
+static void read_logprobs(struct serve_reader *rd, const json_t *body)
+{
+    struct field top = {"top_logprobs", FIELD_INT, offsetof(struct serve_request, top_logprobs), 0,
+                        SERVE_TOP_MAX};
+    const json_t *logprobs = request_get(body, "logprobs");
+    const json_t *number = request_get(body, "top_logprobs");
+    struct serve_request *r = rd->r;
+    r->top_logprobs = -1;
+    if (r->api == SERVE_COMPLETION || r->api == SERVE_INFILL) {
+        top.key = "n_probs";
+        number = request_get(body, "n_probs");
+    } else if (r->api == SERVE_TEXT) {
+        top.key = "logprobs";
+        number = logprobs;
+    } else if (logprobs != NULL && !json_is_boolean(logprobs)) {
+        request_wrong_type(rd, "logprobs", logprobs, "true or false");
+    } else if (json_is_true(logprobs)) {
+        r->top_logprobs = 0;
+    } else if (number != NULL && !(json_is_integer(number) && json_integer_value(number) == 0)) {
+        SERVE_FAULT(rd, "top_logprobs", "top_logprobs: without \"logprobs\": true there are none");
+        return;
+    } else {
+        return;
+    }
+    if (number != NULL)
+        read_field(rd, &top, number);
+    if (r->top_logprobs == 0 && (r->api == SERVE_COMPLETION || r->api == SERVE_INFILL))
+        r->top_logprobs = -1;
+}
+
+/* ---- lists ---- */
+
+static void read_stop(struct serve_reader *rd, const json_t *stop)
+{
+    size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
+    if (stop == NULL)
+        return;
+    if (!json_is_string(stop) && !json_is_array(stop)) {
+        request_wrong_type(rd, "stop", stop, "a string or an array of strings");
+        return;
+    }
+    if (n > SERVE_STOPS_MAX) {
+        SERVE_FAULT(rd, "stop", "stop: %zu strings are more than %d", n, SERVE_STOPS_MAX);
+        return;
+    }
+    const char **list = request_alloc(rd, n + 1, sizeof(*list));
+    for (size_t i = 0; list != NULL && i < n; i++) {
+        list[i] = request_string(rd, "stop", "stop",
+                                 json_is_array(stop) ? json_array_get(stop, i) : stop);
+        if (list[i] == NULL)
+            return;
+        if (list[i][0] == '\0')
+            SERVE_FAULT(rd, "stop", "stop: \"\" would end everything");
+    }
+    rd->r->params.stop = list;
+    rd->r->params.n_stop = (int32_t)n;
+}
+
+/* A bias: a number; false bans the token. */
+static void read_bias(struct serve_reader *rd, long long id, const json_t *value,
+                      pith_logit_bias *out)
+{
+    char buf[SERVE_SHOW];
+    if (id < 0 || id > INT32_MAX)
+        SERVE_FAULT(rd, "logit_bias", "logit_bias: %lld is not a token id", id);
+    else if (json_is_false(value))
+        *out = (pith_logit_bias){(int32_t)id, -INFINITY};
+    else if (!json_is_number(value) || fabs(json_number_value(value)) > 1e6)
+        SERVE_FAULT(rd, "logit_bias", "logit_bias: %s, for token %lld, is no number up to 1000000",
+                    serve_show(value, buf), id);
+    else
+        *out = (pith_logit_bias){(int32_t)id, (float)json_number_value(value)};
+}
+
+static void read_bias_map(struct serve_reader *rd, const json_t *map, pith_logit_bias *list)
+{
+    char buf[SERVE_SHOW];
+    int32_t n = 0;
+    for (void *it = json_object_iter((json_t *)map); it != NULL;
+         it = json_object_iter_next((json_t *)map, it)) {
+        const char *key = json_object_iter_key(it);
+        char *end;
+        errno = 0;
+        long long id = strtoll(key, &end, 10);
+        if (end == key || *end != '\0' || errno != 0) {
+            SERVE_FAULT(rd, "logit_bias", "logit_bias: \"%s\" is not a token id",
+                        serve_show_text(key, strlen(key), buf));
+            return;
+        }
+        read_bias(rd, id, json_object_iter_value(it), &list[n++]);
+    }
+}
+
+static void read_bias_pairs(struct serve_reader *rd, const json_t *pairs, pith_logit_bias *list)
+{
+    char buf[SERVE_SHOW];
+    for (size_t i = 0; i < json_array_size(pairs); i++) {
+        const json_t *pair = json_array_get(pairs, i);
+        int64_t id;
+        if (json_array_size(pair) != 2 || !request_whole(json_array_get(pair, 0), &id)) {
+            SERVE_FAULT(rd, "logit_bias", "logit_bias[%zu]: %s is not a pair of token id and bias",
+                        i, serve_show(pair, buf));
+            return;
+        }
+        read_bias(rd, id, json_array_get(pair, 1), &list[i]);
+    }
+}
+
+static void read_biases(struct serve_reader *rd, const json_t *bias)
+{
+    size_t n = json_is_array(bias) ? json_array_size(bias) : json_object_size(bias);
+    if (bias == NULL)
+        return;
+    if (!json_is_array(bias) && !json_is_object(bias)) {
+        request_wrong_type(rd, "logit_bias", bias, "an object or an array of pairs");
+        return;
+    }
+    pith_logit_bias *list = request_alloc(rd, n + 1, sizeof(*list));
+    if (list == NULL || n > INT32_MAX)
+        return;
+    if (json_is_object(bias))
+        read_bias_map(rd, bias, list);
+    else
+        read_bias_pairs(rd, bias, list);
+    rd->r->params.sample.bias = list;
+    rd->r->params.sample.n_bias = (int32_t)n;
+}
+
+/* ---- where it runs ---- */
+
+/* FNV-1a, and never 0, which is no salt. */
+static uint64_t hash_of(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *text != '\0'; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    return hash != 0 ? hash : 1;
+}
+
+static void read_place(struct serve_reader *rd, const json_t *body)
+{
+    char buf[SERVE_SHOW];
+    const json_t *slot = request_get(body, "id_slot"), *salt = request_get(body, "cache_salt");
+    int64_t id;
+    if (slot != NULL && !request_whole(slot, &id))
+        request_wrong_type(rd, "id_slot", slot, "a whole number");
+    else if (slot != NULL && (id < -1 || (rd->setup->n_slot > 0 && id >= rd->setup->n_slot)))
+        SERVE_FAULT(rd, "id_slot", "id_slot: %s is not between -1 and %d", serve_show(slot, buf),
+                    rd->setup->n_slot - 1);
+    else if (slot != NULL && rd->setup->n_slot > 0)
+        rd->r->slot = (int32_t)id;
+    if (rd->r->slot >= 0 && rd->r->n_answer > 1)
+        SERVE_FAULT(rd, "n", "n: %d answers do not fit in one slot, id_slot %d", rd->r->n_answer,
+                    rd->r->slot);
+    const char *text = salt != NULL ? request_string(rd, "cache_salt", "cache_salt", salt) : NULL;
+    if (text != NULL)
+        rd->r->salt = hash_of(text);
+}
+
+static void read_stream(struct serve_reader *rd, const json_t *body)
+{
+    const json_t *options = request_get(body, "stream_options");
+    const json_t *usage = request_get(options, "include_usage");
+    if (rd->r->stream && rd->setup->no_stream)
+        SERVE_FAULT(rd, "stream", "stream: true is not supported in a batch");
+    if (options != NULL && !json_is_object(options))
+        request_wrong_type(rd, "stream_options", options, "an object");
+    else if (usage != NULL && !json_is_boolean(usage))
+        request_wrong_type(rd, "stream_options.include_usage", usage, "true or false");
+    else
+        rd->r->include_usage = json_is_true(usage);
+}
+
+/* Keys that ask for another answer than the one that would come: told, not passed over. */
+static void refuse_unsupported(struct serve_reader *rd, const json_t *body)
+{
+    char buf[SERVE_SHOW];
+    const json_t *suffix = request_get(body, "suffix"), *best_of = request_get(body, "best_of");
+    const json_t *functions = request_get(body, "functions");
+    int64_t best;
+    if (functions != NULL && !json_is_array(functions))
+        request_wrong_type(rd, "functions", functions, "an array");
+    else if (json_array_size(functions) > 0)
+        SERVE_FAULT(rd, "functions", "functions: %s is not supported, tools are",
+                    serve_show(functions, buf));
+    if (suffix != NULL && !(json_is_string(suffix) && json_string_length(suffix) == 0))
+        SERVE_FAULT(rd, "suffix", "suffix: %s is not supported", serve_show(suffix, buf));
+    if (best_of != NULL && (!request_whole(best_of, &best) || best != rd->r->n_answer))
+        SERVE_FAULT(rd, "best_of", "best_of: %s is not n, which is %d", serve_show(best_of, buf),
+                    rd->r->n_answer);
+    if (rd->r->echo && rd->r->api != SERVE_TEXT)
+        SERVE_FAULT(rd, "echo", "echo: true is for /v1/completions only");
+    else if (rd->r->echo && rd->r->top_logprobs >= 0 && !rd->setup->can_score_prompt)
+        SERVE_FAULT(rd, "echo", "echo: true with logprobs is not supported here");
+}
+
+void request_read_fields(struct serve_reader *rd, const json_t *body)
+{
+    const json_t *model = request_get(body, "model");
+    if (model != NULL)
+        rd->r->model = request_string(rd, "model", "model", model);
+    read_numbers(rd, body);
+    read_logprobs(rd, body);
+    read_stream(rd, body);
+    read_place(rd, body);
+    refuse_unsupported(rd, body);
+    read_stop(rd, request_get(body, "stop"));
+    read_biases(rd, request_get(body, "logit_bias"));
+}

@@ -1,0 +1,583 @@
+/*
+ * Replies of the APIs, from tokens that the test makes up: a golden document and a golden stream of
+ * each, the same text in both, errors before and after the first event, and log probabilities.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "serve/reply.h"
+#include "testing.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]"
+
+static struct serve_setup setup;
+
+static int load(void **state)
+{
+    pith_model_params params;
+    pith_model *model = NULL;
+    pith_model_params_default(&params);
+    params.vocab_only = true;
+    assert_int_equal(pith_model_load(MODEL, &params, &model, NULL), PITH_OK);
+    serve_setup_default(&setup);
+    setup.model = model;
+    setup.alias = "nano";
+    setup.no_timings = true;
+    setup.can_score_prompt = true;
+    setup.template_text = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    *state = model;
+    return 0;
+}
+
+static int unload(void **state)
+{
+    pith_model_free(*state);
+    return 0;
+}
+
+/* ---- a run ---- */
+
+struct run {
+    struct serve_request *request;
+    struct serve_reply *reply;
+    struct serve_bytes out;
+};
+
+static void start(struct run *run, enum serve_api api, const char *body)
+{
+    struct serve_fault fault;
+    *run = (struct run){0};
+    if (serve_request_parse(&setup, api, body, strlen(body), &run->request, &fault) != PITH_OK)
+        fail_msg("%s: %s", body, fault.message);
+    assert_int_equal(serve_reply_create(run->request, 1700000000, "abc", &run->reply), PITH_OK);
+    assert_int_equal(serve_reply_code(run->reply), 0);
+}
+
+static void say(struct run *run, int32_t i, int32_t answer, int32_t token, const char *text)
+{
+    const pith_answer_token t = {
+        .answer = answer, .token = token, .text = text, .len = strlen(text)};
+    assert_true(serve_reply_token(run->reply, i, &t, &run->out));
+}
+
+static void finish(struct run *run, int32_t i, int32_t answer, pith_stop_reason reason)
+{
+    const pith_answer_result result = {.answer = answer,
+                                       .reason = reason,
+                                       .n_prompt = 1,
+                                       .n_cached = 2,
+                                       .n_generated = 3,
+                                       .keep = {.rounds = 1, .evicted = 7, .live = 5, .budget = 4}};
+    assert_true(serve_reply_done(run->reply, i, &result, &run->out));
+}
+
+/* Pieces "Once" and " upon"; returns what was written, terminated. */
+static const char *tell(struct run *run, enum serve_api api, const char *body)
+{
+    start(run, api, body);
+    say(run, 0, 0, 5, "Once");
+    say(run, 0, 0, 6, " upon");
+    finish(run, 0, 0, PITH_STOP_END);
+    assert_true(serve_reply_finished(run->reply));
+    assert_int_equal(serve_reply_code(run->reply), 200);
+    assert_int_equal(serve_reply_is_events(run->reply), serve_request_streams(run->request));
+    assert_true(serve_bytes_add(&run->out, "", 1));
+    return run->out.data;
+}
+
+static void end(struct run *run)
+{
+    serve_reply_free(run->reply);
+    serve_request_free(run->request);
+    serve_bytes_free(&run->out);
+}
+
+/* All texts of a stream's events under keys, one after the other. */
+static void join(const json_t *value, const char *key, char *text, size_t cap)
+{
+    const char *name;
+    json_t *one;
+    size_t i;
+    if (json_is_array(value))
+        json_array_foreach((json_t *)value, i, one) join(one, key, text, cap);
+    json_object_foreach((json_t *)value, name, one)
+    {
+        if (strcmp(name, key) == 0 && json_is_string(one))
+            strncat(text, json_string_value(one), cap - strlen(text) - 1);
+        else
+            join(one, key, text, cap);
+    }
+}
+
+static void expect_text(const char *stream, const char *key, const char *expected)
+{
+    char text[256] = "";
+    for (const char *at = strstr(stream, "data: {"); at != NULL; at = strstr(at + 1, "data: {")) {
+        const char *close = strstr(at, "\n\n");
+        assert_non_null(close);
+        json_t *value = json_loadb(at + 6, (size_t)(close - at) - 6, 0, NULL);
+        assert_non_null(value);
+        json_t *part = json_object_get(value, "delta");
+        if (json_is_string(part))
+            strncat(text, json_string_value(part), sizeof(text) - strlen(text) - 1);
+        else
+            join(value, key, text, sizeof(text));
+        json_decref(value);
+    }
+    assert_string_equal(text, expected);
+}
+
+static void expect_golden(enum serve_api api, const char *body, const char *golden)
+{
+    struct run run;
+    assert_string_equal(tell(&run, api, body), golden);
+    end(&run);
+}
+
+#define PITH "\"pith\":{\"keep_rounds\":1,\"evicted_entries\":7,\"kept_entries\":5,\"budget\":4}"
+
+static const char *usage(int32_t n)
+{
+    static char text[512];
+    snprintf(text, sizeof(text),
+             "\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":3,\"total_tokens\":%d,"
+             "\"prompt_tokens_details\":{\"cached_tokens\":2}," PITH "}",
+             n, n + 3);
+    return text;
+}
+
+/* ---- OpenAI ---- */
+
+#define HEAD(object)                                                                               \
+    "{\"id\":\"chatcmpl-abc\",\"object\":\"" object                                                \
+    "\",\"created\":1700000000,\"model\":\"nano\","                                                \
+    "\"system_fingerprint\":\"pith-%s\",\"choices\":["
+#define CHUNK(delta, finish)                                                                       \
+    "data: " HEAD("chat.completion.chunk") "{\"index\":0,\"delta\":" delta                         \
+                                           ",\"logprobs\":null,\"finish_reason\":" finish          \
+                                           "}]}\n\n"
+
+static void test_chat(void **state)
+{
+    (void)state;
+    char golden[4096];
+    const char *v = pith_version();
+    struct run run;
+    start(&run, SERVE_CHAT, "{" HI "}");
+    int32_t n = (int32_t)serve_request_n_prompt(run.request);
+    end(&run);
+    snprintf(golden, sizeof(golden),
+             HEAD("chat.completion") "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":"
+                                     "\"Once upon\"},\"logprobs\":null,\"finish_reason\":\"stop\"}"
+                                     "],%s}",
+             v, usage(n));
+    expect_golden(SERVE_CHAT, "{" HI "}", golden);
+    snprintf(golden, sizeof(golden),
+             CHUNK("{\"role\":\"assistant\",\"content\":null}", "null") CHUNK(
+                 "{\"content\":\"Once\"}", "null") CHUNK("{\"content\":\" upon\"}", "null")
+                 CHUNK("{}", "\"stop\"") "data: " HEAD("chat.completion.chunk") "],%s}\n\n"
+                                                                                "data: [DONE]\n\n",
+             v, v, v, v, v, usage(n));
+    expect_golden(SERVE_CHAT,
+                  "{" HI ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}", golden);
+}
+
+/* Two prompts with two answers each, in any order. */
+static void test_several(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, SERVE_TEXT, "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"echo\":true}");
+    for (int k = 3; k >= 0; k--) {
+        char word[8];
+        snprintf(word, sizeof(word), "%d", k);
+        say(&run, k / 2, k % 2, 5, word);
+    }
+    for (int k = 0; k < 4; k++) {
+        assert_int_equal(run.out.len, 0);
+        finish(&run, k / 2, k % 2, k == 1 ? PITH_STOP_LENGTH : PITH_STOP_END);
+    }
+    json_t *all = json_loadb(run.out.data, run.out.len, 0, NULL);
+    json_t *choices = json_object_get(all, "choices");
+    static const char *const texts[] = {"a0", "a1", "b2", "b3"};
+    assert_int_equal(json_array_size(choices), 4);
+    for (size_t k = 0; k < 4; k++) {
+        const json_t *c = json_array_get(choices, k);
+        assert_string_equal(json_string_value(json_object_get(c, "text")), texts[k]);
+        assert_string_equal(json_string_value(json_object_get(c, "finish_reason")),
+                            k == 1 ? "length" : "stop");
+    }
+    json_t *figures = json_object_get(all, "usage");
+    assert_int_equal(json_integer_value(json_object_get(figures, "completion_tokens")), 12);
+    assert_int_equal(json_integer_value(json_object_get(
+                         json_object_get(figures, "prompt_tokens_details"), "cached_tokens")),
+                     4);
+    json_decref(all);
+    end(&run);
+}
+
+/* ---- the others ---- */
+
+static void test_completion(void **state)
+{
+    (void)state;
+    struct run run;
+    json_t *all =
+        json_loads(tell(&run, SERVE_COMPLETION,
+                        "{\"prompt\":\"a\",\"n_predict\":3,\"return_tokens\":true,\"seed\":4}"),
+                   0, NULL);
+    assert_string_equal(json_string_value(json_object_get(all, "content")), "Once upon");
+    assert_int_equal(json_array_size(json_object_get(all, "tokens")), 2);
+    assert_true(json_is_true(json_object_get(all, "stop")));
+    assert_string_equal(json_string_value(json_object_get(all, "stop_type")), "eos");
+    assert_int_equal(json_integer_value(json_object_get(all, "tokens_predicted")), 3);
+    const json_t *settings = json_object_get(all, "generation_settings");
+    assert_int_equal(json_integer_value(json_object_get(settings, "seed")), 4);
+    assert_int_equal(json_integer_value(json_object_get(settings, "n_predict")), 3);
+    const json_t *timings = json_object_get(all, "timings");
+    assert_int_equal(json_integer_value(json_object_get(timings, "cache_n")), 2);
+    assert_int_equal(json_integer_value(json_object_get(timings, "prompt_n")), 1);
+    json_decref(all);
+    end(&run);
+    const char *stream = tell(&run, SERVE_COMPLETION, "{\"prompt\":\"a\",\"stream\":true}");
+    expect_text(stream, "content", "Once upon");
+    assert_non_null(strstr(stream, "data: {\"index\":0,\"content\":\"Once\",\"tokens\":[5],"
+                                   "\"stop\":false"));
+    assert_non_null(strstr(stream, "\"content\":\"\",\"tokens\":[],\"stop\":true"));
+    assert_null(strstr(stream, "[DONE]"));
+    end(&run);
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    char golden[4096];
+    struct run run;
+    start(&run, SERVE_MESSAGES, "{\"max_tokens\":9," HI "}");
+    int n = (int)serve_request_n_prompt(run.request);
+    end(&run);
+#define FIGURES                                                                                    \
+    "\"usage\":{\"input_tokens\":%d,\"cache_creation_input_tokens\":0,\"cache_read_input_"         \
+    "tokens\":"                                                                                    \
+    "%d,\"output_tokens\":%d"
+    snprintf(golden, sizeof(golden),
+             "{\"id\":\"msg_abc\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"nano\","
+             "\"content\":[{\"type\":\"text\",\"text\":\"Once upon\"}],\"stop_reason\":"
+             "\"end_turn\",\"stop_sequence\":null," FIGURES "," PITH "}}",
+             n - 2, 2, 3);
+    expect_golden(SERVE_MESSAGES, "{\"max_tokens\":9," HI "}", golden);
+    snprintf(
+        golden, sizeof(golden),
+        "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_abc\","
+        "\"type\":\"message\",\"role\":\"assistant\",\"model\":\"nano\",\"content\":[],"
+        "\"stop_reason\":null,\"stop_sequence\":null," FIGURES "}}}\n\n"
+        "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,"
+        "\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n"
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,"
+        "\"delta\":{\"type\":\"text_delta\",\"text\":\"Once\"}}\n\n"
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,"
+        "\"delta\":{\"type\":\"text_delta\",\"text\":\" upon\"}}\n\n"
+        "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n"
+        "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":"
+        "\"end_turn\",\"stop_sequence\":null}," FIGURES "," PITH "}}\n\n"
+        "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+        n, 0, 0, n - 2, 2, 3);
+    expect_golden(SERVE_MESSAGES, "{\"max_tokens\":9,\"stream\":true," HI "}", golden);
+}
+
+static void test_responses(void **state)
+{
+    (void)state;
+    static const char *const order[] = {"response.created",           "response.in_progress",
+                                        "response.output_item.added", "response.content_part.added",
+                                        "response.output_text.delta", "response.output_text.delta",
+                                        "response.output_text.done",  "response.content_part.done",
+                                        "response.output_item.done",  "response.completed"};
+    struct run run;
+    const char *at = tell(&run, SERVE_RESPONSES, "{\"input\":\"Hi\",\"stream\":true}");
+    json_t *last = NULL;
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        char head[96];
+        int len = snprintf(head, sizeof(head), "event: %s\ndata: ", order[i]);
+        assert_int_equal(strncmp(at, head, (size_t)len), 0);
+        at += len;
+        json_decref(last);
+        last = json_loadb(at, (size_t)(strstr(at, "\n\n") - at), 0, NULL);
+        assert_string_equal(json_string_value(json_object_get(last, "type")), order[i]);
+        assert_int_equal(json_integer_value(json_object_get(last, "sequence_number")), i);
+        at = strstr(at, "\n\n") + 2;
+    }
+    assert_string_equal(at, "");
+    expect_text(run.out.data, "", "Once upon");
+    json_t *streamed = json_incref(json_object_get(last, "response"));
+    json_decref(last);
+    end(&run);
+    json_t *whole = json_loads(tell(&run, SERVE_RESPONSES, "{\"input\":\"Hi\"}"), 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(whole, "status")), "completed");
+    assert_true(json_equal(streamed, whole));
+    json_decref(streamed);
+    json_decref(whole);
+    end(&run);
+}
+
+/* ---- calls and thoughts ---- */
+
+#define CALL                                                                                       \
+    "<think>hm</think><tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>"
+#define ARGS "{\"a\": 1}"
+
+/* An answer that thinks and calls, in pieces of n bytes. */
+static const char *call(struct run *run, enum serve_api api, const char *body, size_t n)
+{
+    char piece[sizeof(CALL)];
+    start(run, api, body);
+    for (size_t at = 0; at < sizeof(CALL) - 1; at += n) {
+        snprintf(piece, sizeof(piece), "%.*s", (int)n, CALL + at);
+        say(run, 0, 0, 5, piece);
+    }
+    finish(run, 0, 0, PITH_STOP_END);
+    assert_true(serve_bytes_add(&run->out, "", 1));
+    return run->out.data;
+}
+
+static void test_calls(void **state)
+{
+    (void)state;
+    static const struct {
+        enum serve_api api;
+        const char *body; /* without the brace that ends it */
+        const char *whole[4], *events[6];
+    } cases[] = {
+        {SERVE_CHAT,
+         "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\"}}]",
+         {"\"content\":null,\"reasoning_content\":\"hm\",\"tool_calls\":[{\"id\":\"",
+          "\"function\":{\"name\":\"add\",\"arguments\":\"{\\\"a\\\": 1}\"}}]",
+          "\"finish_reason\":\"tool_calls\""},
+         {"{\"reasoning_content\":\"h", "{\"tool_calls\":[{\"index\":0,\"id\":\"",
+          "\"function\":{\"name\":\"add\",\"arguments\":\"\"}}]}",
+          "\"delta\":{},\"logprobs\":null,\"finish_reason\":\"tool_calls\""}},
+        {SERVE_MESSAGES,
+         "{\"max_tokens\":9," HI ",\"tools\":[{\"name\":\"add\",\"input_schema\":{}}]",
+         {"{\"type\":\"thinking\",\"thinking\":\"hm\",\"signature\":\"\"}",
+          "\"name\":\"add\",\"input\":{\"a\":1}}", "\"stop_reason\":\"tool_use\""},
+         {"\"content_block\":{\"type\":\"thinking\"",
+          "{\"type\":\"thinking_delta\",\"thinking\":\"h",
+          "\"index\":1,\"content_block\":{\"type\":\"tool_use\",\"id\":\"",
+          "{\"type\":\"input_json_delta\",\"partial_json\":\"", "\"stop_reason\":\"tool_use\""}},
+        {SERVE_RESPONSES,
+         "{\"input\":\"Hi\",\"tools\":[{\"type\":\"function\",\"name\":\"add\"}]",
+         {"\"type\":\"reasoning\"", "{\"type\":\"reasoning_text\",\"text\":\"hm\"}",
+          "\"name\":\"add\",\"arguments\":\"{\\\"a\\\": 1}\"}"},
+         {"event: response.reasoning_text.delta", "event: response.reasoning_text.done",
+          "event: response.function_call_arguments.delta",
+          "event: response.function_call_arguments.done", "event: response.completed"}},
+    };
+    char body[256];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (size_t n = 1; n < 8; n += 3) {
+            struct run run;
+            snprintf(body, sizeof(body), "%s}", cases[i].body);
+            const char *text = call(&run, cases[i].api, body, n);
+            for (size_t k = 0; k < 4 && cases[i].whole[k] != NULL; k++)
+                if (strstr(text, cases[i].whole[k]) == NULL)
+                    fail_msg("%s is not in %s", cases[i].whole[k], text);
+            end(&run);
+            snprintf(body, sizeof(body), "%s,\"stream\":true}", cases[i].body);
+            text = call(&run, cases[i].api, body, n);
+            for (size_t k = 0; k < 6 && cases[i].events[k] != NULL; k++)
+                if (strstr(text, cases[i].events[k]) == NULL)
+                    fail_msg("%s is not in %s", cases[i].events[k], text);
+            if (cases[i].api == SERVE_CHAT)
+                expect_text(text, "arguments", ARGS);
+            if (cases[i].api == SERVE_MESSAGES)
+                expect_text(text, "partial_json", ARGS);
+            end(&run);
+        }
+}
+
+/* Without tools the same text is no call. */
+static void test_no_calls(void **state)
+{
+    (void)state;
+    struct run run;
+    const char *text = call(&run, SERVE_CHAT, "{" HI "}", 3);
+    assert_non_null(strstr(text, "\"content\":\"<tool_call>"));
+    assert_non_null(strstr(text, "\"finish_reason\":\"stop\""));
+    end(&run);
+    text = call(&run, SERVE_CHAT, "{" HI ",\"reasoning_format\":\"none\"}", 3);
+    assert_non_null(strstr(text, "\"content\":\"<think>hm</think>"));
+    end(&run);
+}
+
+/* ---- ends ---- */
+
+/* Which stop string it was, of several. */
+static void test_stop_word(void **state)
+{
+    (void)state;
+    char body[256], piece[64];
+    size_t len = 0;
+    struct run run;
+    assert_int_equal(pith_token_bytes(setup.model, 300, false, piece, sizeof(piece) - 1, &len),
+                     PITH_OK);
+    piece[len] = '\0';
+    snprintf(body, sizeof(body),
+             "{\"max_tokens\":9,\"stop_sequences\":[\"no such\",\"%s\"]," HI "}", piece);
+    start(&run, SERVE_MESSAGES, body);
+    say(&run, 0, 0, 300, "");
+    finish(&run, 0, 0, PITH_STOP_STRING);
+    json_t *all = json_loadb(run.out.data, run.out.len, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(all, "stop_reason")), "stop_sequence");
+    assert_string_equal(json_string_value(json_object_get(all, "stop_sequence")), piece);
+    json_decref(all);
+    end(&run);
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    struct run run;
+    struct serve_fault fault = {0};
+    serve_fault_status(&fault, PITH_CONTEXT, "too long", 9, 8);
+    start(&run, SERVE_CHAT, "{" HI ",\"stream\":true}");
+    assert_true(serve_reply_fail(run.reply, &fault, &run.out)); /* before the first event */
+    assert_int_equal(serve_reply_code(run.reply), 400);
+    assert_false(serve_reply_is_events(run.reply));
+    assert_true(serve_bytes_add(&run.out, "", 1));
+    assert_string_equal(run.out.data,
+                        "{\"error\":{\"code\":400,\"message\":\"too long\",\"type\":"
+                        "\"exceed_context_size_error\",\"param\":null,\"n_prompt_tokens\":9,"
+                        "\"n_ctx\":8}}");
+    end(&run);
+    static const struct {
+        enum serve_api api;
+        const char *body, *event;
+    } cases[] = {
+        {SERVE_CHAT, "{" HI ",\"stream\":true}", "data: {\"error\":{\"code\":500,"},
+        {SERVE_COMPLETION, "{\"prompt\":\"a\",\"stream\":true}", "data: {\"error\":{\"code\":500,"},
+        {SERVE_MESSAGES, "{\"max_tokens\":9,\"stream\":true," HI "}",
+         "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\","},
+        {SERVE_RESPONSES, "{\"input\":\"a\",\"stream\":true}", "event: response.failed\n"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) { /* and after it */
+        const pith_answer_result result = {.status = PITH_CANCELLED, .message = "late"};
+        start(&run, cases[i].api, cases[i].body);
+        say(&run, 0, 0, 5, "Once");
+        assert_true(serve_reply_done(run.reply, 0, &result, &run.out));
+        assert_true(serve_reply_finished(run.reply) && serve_reply_is_events(run.reply));
+        assert_int_equal(serve_reply_fault(run.reply)->code, 500);
+        assert_true(serve_bytes_add(&run.out, "", 1));
+        assert_non_null(strstr(run.out.data, cases[i].event));
+        end(&run);
+    }
+}
+
+/* ---- log probabilities ---- */
+
+/* A row in which token id has probability p, and all others the same. */
+static float *make_row(int32_t id, double p)
+{
+    pith_model_info info;
+    pith_model_get_info(setup.model, &info);
+    float *row = calloc((size_t)info.n_vocab, sizeof(*row));
+    row[id] = (float)log(p * (info.n_vocab - 1) / (1.0 - p));
+    return row;
+}
+
+/* What lm-eval asks for: the prompt's tokens with the answer's. */
+static void test_echo(void **state)
+{
+    (void)state;
+    struct run run;
+    float *row = make_row(6, 0.5), *next = make_row(9, 0.25);
+    start(&run, SERVE_TEXT, "{\"prompt\":[5,6],\"echo\":true,\"logprobs\":1,\"max_tokens\":1}");
+    assert_true(serve_request_wants_prompt(run.request));
+    assert_true(serve_reply_prompt(run.reply, 0, 0, row));
+    assert_true(serve_reply_prompt(run.reply, 0, 1, next));
+    const pith_answer_token t = {.token = 9, .text = "x", .len = 1, .logits = next};
+    assert_true(serve_reply_token(run.reply, 0, &t, &run.out));
+    finish(&run, 0, 0, PITH_STOP_LENGTH);
+    json_t *all = json_loadb(run.out.data, run.out.len, 0, NULL);
+    const json_t *l =
+        json_object_get(json_array_get(json_object_get(all, "choices"), 0), "logprobs");
+    const json_t *p = json_object_get(l, "token_logprobs");
+    assert_int_equal(json_array_size(p), 3);
+    assert_true(json_is_null(json_array_get(p, 0)));
+    assert_true(json_is_null(json_array_get(json_object_get(l, "top_logprobs"), 0)));
+    assert_true(fabs(json_real_value(json_array_get(p, 1)) - log(0.5)) < 1e-5);
+    assert_true(fabs(json_real_value(json_array_get(p, 2)) - log(0.25)) < 1e-5);
+    assert_int_equal(json_object_size(json_array_get(json_object_get(l, "top_logprobs"), 1)), 1);
+    assert_int_equal(json_array_size(json_object_get(l, "text_offset")), 3);
+    json_decref(all);
+    end(&run);
+    free(row);
+    free(next);
+}
+
+/* In a stream every token's is told once. */
+static void test_stream_logprobs(void **state)
+{
+    (void)state;
+    struct run run;
+    float *row = make_row(5, 0.5);
+    start(&run, SERVE_CHAT, "{" HI ",\"stream\":true,\"logprobs\":true,\"top_logprobs\":2}");
+    for (int i = 0; i < 4; i++) {
+        const pith_answer_token t = {.token = 5, .text = "a", .len = i % 2 != 0, .logits = row};
+        assert_true(serve_reply_token(run.reply, 0, &t, &run.out));
+    }
+    finish(&run, 0, 0, PITH_STOP_LENGTH);
+    assert_true(serve_bytes_add(&run.out, "", 1));
+    int n = 0;
+    for (const char *at = run.out.data; (at = strstr(at, "\"top_logprobs\"")) != NULL; at++)
+        n++;
+    assert_int_equal(n, 4);
+    end(&run);
+    free(row);
+}
+
+static void test_progress(void **state)
+{
+    (void)state;
+    struct run run;
+    const char *text =
+        tell(&run, SERVE_CHAT, "{" HI ",\"stream\":true,\"timings_per_token\":true}");
+    assert_non_null(strstr(text, "\"timings\":{\"prompt_n\":"));
+    assert_non_null(strstr(text, "\"predicted_n\":1,"));
+    assert_non_null(strstr(text, "\"predicted_n\":2,"));
+    end(&run);
+    start(&run, SERVE_CHAT, "{" HI ",\"stream\":true,\"return_progress\":true}");
+    assert_true(serve_reply_progress(run.reply, 0, 1, 2, 0.25, &run.out));
+    assert_true(serve_bytes_add(&run.out, "", 1));
+    assert_non_null(strstr(run.out.data, "\"prompt_progress\":{\"total\":"));
+    assert_non_null(strstr(run.out.data, "\"cache\":1,\"processed\":2,\"time_ms\":250}"));
+    end(&run);
+    start(&run, SERVE_COUNT, "{" HI "}");
+    assert_true(serve_count_write(run.request, &run.out));
+    assert_true(serve_bytes_add(&run.out, "", 1));
+    char golden[64];
+    snprintf(golden, sizeof(golden), "{\"input_tokens\":%d}",
+             (int)serve_request_n_prompt(run.request));
+    assert_string_equal(run.out.data, golden);
+    end(&run);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_several),
+        cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_responses),
+        cmocka_unit_test(test_stop_word),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_no_calls),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_echo),
+        cmocka_unit_test(test_stream_logprobs),
+        cmocka_unit_test(test_progress),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}

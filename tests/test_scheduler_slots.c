@@ -1,0 +1,717 @@
+/*
+ * The scheduler's slots: conversations over several turns get the tokens and the bits of one long
+ * pith_generate, under policies that evict, remember and recall, too; what is parked gives way to
+ * whoever needs the memory, goes to a file and back, and is nobody's of another salt. And what else
+ * a server asks of it: logits of a prompt, pins of a session, and prompts that are stopped on their
+ * way.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <unistd.h>
+
+#include "base/threads.h"
+#include "testing.h"
+
+#include "scheduler_rig.h"
+
+#define N_TURN 3
+
+static char stats_path[64];
+
+static int setup(void **state)
+{
+    pith_stats *stats = NULL;
+    pith_error err;
+    (void)state;
+    model_load(81);
+    pith_engine *e = engine_make(NULL, 64, 1, 2048);
+    strcpy(stats_path, "/tmp/pith-slots-XXXXXX");
+    close(mkstemp(stats_path));
+    check(pith_calibrate(e, tokens, 256, NULL, &stats, &err), &err);
+    check(pith_stats_save(stats, stats_path, &err), &err);
+    pith_stats_free(stats);
+    pith_engine_free(e);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    unlink(stats_path);
+    model_free();
+    return 0;
+}
+
+static pith_engine *engine_of(const char *keep, const char *recall, const char *read,
+                              int32_t kv_tokens)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    pith_engine_params_default(&params);
+    params.chunk = 64;
+    params.n_thread = 1;
+    params.kv_tokens = kv_tokens;
+    params.page_len = PAGE_LEN;
+    params.keep = keep;
+    params.recall = recall;
+    params.read = read;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    return e;
+}
+
+/* ---- conversations ---- */
+
+/* What has been said, and what the next turn adds to it. */
+struct talk {
+    int32_t token[1024];
+    int32_t n;
+    pith_seq *alone; /* the same conversation by pith_generate; NULL: not begun */
+};
+
+static void say(struct talk *t, uint64_t *rng, int32_t n)
+{
+    assert_true(t->n + n <= 1024);
+    for (int32_t i = 0; i < n; i++)
+        t->token[t->n++] = (int32_t)rng_below(rng, (uint64_t)info.n_vocab);
+}
+
+static void ask_turn(struct ask *ask, const struct talk *t, int32_t slot, int32_t n_predict)
+{
+    ask_init(ask, 0, 1, n_predict, 0.8f);
+    ask->params.sample.seed = (uint64_t)(t->n + slot);
+    ask->request.prompt = t->token;
+    ask->request.n_prompt = t->n;
+    ask->request.slot = slot;
+}
+
+/* The turn once more by pith_generate, in the conversation's own sequence; the same came of both.
+   The answer is a part of the conversation then. */
+static void check_turn(pith_engine *lone, struct talk *t, const struct ask *ask, const char *what)
+{
+    static struct heard alone;
+    pith_generate_result result;
+    pith_error err;
+    const struct heard *got = &ask->answer[0];
+    bool fresh = t->alone == NULL;
+    if (fresh)
+        t->alone = seq_make(lone);
+    memset(&alone, 0, sizeof(alone));
+    check(pith_generate(t->alone, t->token, t->n, &ask->params, hear_text, &alone, &result, &err),
+          &err);
+    alone.n = alone.result.n_generated = result.n_generated;
+    alone.result.reason = result.reason;
+    memcpy(alone.token, pith_seq_tokens(t->alone) + t->n,
+           (size_t)(pith_seq_length(t->alone) - t->n) * sizeof(int32_t));
+    alone.hash[0] = hash_of(t->alone);
+    expect_same(got, &alone, what);
+    memcpy(t->token + t->n, got->token, (size_t)got->n * sizeof(int32_t));
+    t->n += got->n;
+}
+
+static void end_talk(struct talk *t)
+{
+    pith_seq_free(t->alone);
+    t->alone = NULL;
+}
+
+struct setting {
+    const char *keep;
+    const char *recall;
+    const char *read;
+    bool exact; /* a turn that says something else is cut where it differs */
+};
+
+/* Two conversations at once, whose third turn says their second anew. */
+static void converse(const struct setting *c)
+{
+    static struct talk talk[2];
+    static struct ask ask[2];
+    pith_engine *e = engine_of(c->keep, c->recall, c->read, 1500);
+    pith_engine *lone = engine_of(c->keep, c->recall, c->read, 3000);
+    pith_scheduler *s = scheduler_make(e, NULL);
+    uint64_t rng = 5;
+    char what[200];
+    memset(talk, 0, sizeof(talk));
+    for (int32_t turn = 0; turn < N_TURN + 1; turn++) {
+        int32_t before[2];
+        for (int32_t i = 0; i < 2; i++) {
+            before[i] = talk[i].n;
+            if (turn == N_TURN) { /* the user takes the last words back */
+                talk[i].n -= 8;
+                before[i] -= 8;
+            }
+            say(&talk[i], &rng, turn == 0 ? 90 : 25 + 7 * i);
+            ask_turn(&ask[i], &talk[i], 3 + i, 30);
+            submit(s, &ask[i]);
+        }
+        run_all(s);
+        for (int32_t i = 0; i < 2; i++) {
+            const pith_answer_result *r = &ask[i].answer[0].result;
+            snprintf(what, sizeof(what), "%s|%s|%s, turn %d of %d", c->keep != NULL ? c->keep : "",
+                     c->recall != NULL ? c->recall : "", c->read != NULL ? c->read : "", turn, i);
+            check_turn(lone, &talk[i], &ask[i], what);
+            assert_int_equal(r->n_prompt + r->n_cached, ask[i].request.n_prompt);
+            if (turn == 0) {
+                assert_int_equal(r->reuse, PITH_REUSE_NO_SLOT);
+            } else if (turn < N_TURN) { /* all but the last token, which was not evaluated */
+                assert_int_equal(r->reuse, PITH_REUSE_NONE);
+                assert_int_equal(r->n_cached, before[i] - 1);
+            } else {
+                assert_int_equal(r->reuse, c->exact ? PITH_REUSE_DIFFERS : PITH_REUSE_POLICY);
+                assert_true(r->differs_at >= before[i] && r->differs_at < before[i] + 8);
+                assert_true(c->exact ? r->n_cached == r->differs_at : r->n_cached < r->differs_at);
+            }
+        }
+    }
+    assert_int_equal(stats_of_scheduler(s).n_parked, 2);
+    assert_true(stats_of_scheduler(s).parked_bytes > 0);
+    end_talk(&talk[0]);
+    end_talk(&talk[1]);
+    free_both(s, e);
+    pith_engine_free(lone);
+}
+
+static void test_turns(void **state)
+{
+    (void)state;
+    char tria[200], v3[200];
+    snprintf(v3, sizeof(v3), "triattention:v3,prefix=8,window=8,budget=64,slack=16,stats=%s",
+             stats_path);
+    snprintf(tria, sizeof(tria), "triattention:budget=64,slack=16,window=4,pin-prompt=off,stats=%s",
+             stats_path);
+    const struct setting settings[] = {
+        {.exact = true},
+        {.keep = "knorm:budget=64,slack=16,window=4"},
+        {.keep = tria},
+        {.keep = v3},
+        {.keep = "longflow:budget=64,slack=16,prompt-window=8"},
+        {.keep = "longflow:budget=64,slack=1,prompt-window=8,overwrite=on"},
+        {.keep = "h2o:budget=64,slack=16,window=4"},
+        {.keep = "knorm:budget=64,slack=16", .recall = "kv:take=16,last=16,ram=4MiB"},
+        {.keep = "streaming:budget=64,slack=8", .recall = "kv:take=16,last=8,every=4,ram=4MiB"},
+        {.read = "quoka:budget=24,chunk=16,gate=1"},
+    };
+    for (size_t i = 0; i < PI_LEN(settings); i++)
+        converse(&settings[i]);
+}
+
+static bool note_state(void *user, const pith_scheduler_item *item)
+{
+    pith_item_state *states = user;
+    states[item->id - 1] = item->state;
+    return true;
+}
+
+/* The second of a slot waits for the first, and nobody waits with it. */
+static void test_wait(void **state)
+{
+    (void)state;
+    static struct talk talk;
+    static struct ask ask[3];
+    static struct heard alone;
+    pith_engine *e = engine_of(NULL, NULL, NULL, 1000);
+    pith_scheduler *s = scheduler_make(e, NULL);
+    pith_item_state states[3];
+    pith_error err;
+    uint64_t rng = 3;
+    memset(&talk, 0, sizeof(talk));
+    say(&talk, &rng, 60);
+    for (int32_t i = 0; i < 3; i++) {
+        ask_turn(&ask[i], &talk, i < 2 ? 5 : -1, 20);
+        submit(s, &ask[i]);
+    }
+    ask[0].request.n_answer = 2;
+    assert_int_equal(pith_scheduler_submit(s, &ask[0].request, NULL, &err), PITH_INVALID);
+    assert_string_equal(err.message, "n_answer: 2 answers cannot be parked in one slot");
+    check(pith_scheduler_step(s, NULL, &err), &err);
+    check(pith_scheduler_step(s, NULL, &err), &err);
+    pith_scheduler_each(s, note_state, states);
+    assert_int_equal(states[0], PITH_ITEM_GENERATING);
+    assert_int_equal(states[1], PITH_ITEM_WAITING);
+    assert_int_equal(states[2], PITH_ITEM_GENERATING);
+    assert_int_equal(pith_scheduler_slot_erase(s, 5, NULL, &err), PITH_BUSY);
+    run_all(s);
+    assert_int_equal(ask[1].answer[0].result.n_cached, 59);
+    assert_int_equal(ask[1].answer[0].result.differs_at, 60);
+    for (int32_t i = 0; i < 3; i++) {
+        generate_alone(e, &ask[i], 0, &alone);
+        expect_same(&ask[i].answer[0], &alone, "waited");
+    }
+    free_both(s, e);
+}
+
+/* ---- memory ---- */
+
+static int64_t used_bytes_of(pith_engine *e)
+{
+    pith_kv_stats kv;
+    pith_engine_kv_stats(e, &kv);
+    return kv.used_bytes;
+}
+
+/* One turn in a slot, run to its end. */
+static const pith_answer_result *run_turn(pith_scheduler *s, struct ask *ask, const struct talk *t,
+                                          int32_t slot, int32_t n_predict)
+{
+    ask_turn(ask, t, slot, n_predict);
+    submit(s, ask);
+    run_all(s);
+    assert_int_equal(ask->answer[0].n_done, 1);
+    assert_int_equal(ask->answer[0].result.status, PITH_OK);
+    return &ask->answer[0].result;
+}
+
+/* What was parked longest ago goes, and no more than is needed; the account is the pool's. */
+static void test_pressure(void **state)
+{
+    (void)state;
+    static struct talk talk[4];
+    static struct ask ask;
+    pith_scheduler_params params;
+    pith_engine *e = engine_of(NULL, NULL, NULL, 400);
+    pith_engine *lone = engine_of(NULL, NULL, NULL, 1024);
+    uint64_t rng = 9;
+    pith_scheduler_params_default(&params);
+    params.no_prefix = true;
+    params.n_slot = 4;
+    pith_scheduler *s = scheduler_make(e, &params);
+    memset(talk, 0, sizeof(talk));
+    for (int32_t i = 0; i < 3; i++) {
+        say(&talk[i], &rng, 100);
+        run_turn(s, &ask, &talk[i], i, 10);
+        check_turn(lone, &talk[i], &ask, "before");
+        assert_int_equal(used_bytes_of(e), stats_of_scheduler(s).parked_bytes);
+        assert_int_equal(stats_of_scheduler(s).n_parked, i + 1);
+    }
+    say(&talk[0], &rng, 5); /* now the second was parked longest ago */
+    assert_int_equal(run_turn(s, &ask, &talk[0], 0, 10)->reuse, PITH_REUSE_NONE);
+    check_turn(lone, &talk[0], &ask, "again");
+    say(&talk[3], &rng, 150);
+    run_turn(s, &ask, &talk[3], 3, 10);
+    check_turn(lone, &talk[3], &ask, "the one that wants memory");
+    assert_int_equal(stats_of_scheduler(s).parked_dropped, 1);
+    assert_int_equal(used_bytes_of(e), stats_of_scheduler(s).parked_bytes);
+    say(&talk[1], &rng, 5);
+    const pith_answer_result *r = run_turn(s, &ask, &talk[1], 1, 10);
+    assert_int_equal(r->reuse, PITH_REUSE_DROPPED);
+    assert_int_equal(r->n_cached, 0);
+    check_turn(lone, &talk[1], &ask, "after it was dropped");
+    for (int32_t i = 0; i < 4; i++)
+        end_talk(&talk[i]);
+    free_both(s, e);
+    pith_engine_free(lone);
+}
+
+/* ---- files and salts ---- */
+
+static void test_files(void **state)
+{
+    (void)state;
+    static struct talk talk;
+    static struct ask ask;
+    static const char *const keeps[] = {NULL, "longflow:budget=64,slack=16,prompt-window=8"};
+    for (size_t k = 0; k < PI_LEN(keeps); k++) {
+        char path[64] = "/tmp/pith-slot-XXXXXX";
+        pith_engine *e = engine_of(keeps[k], NULL, NULL, 600);
+        pith_engine *lone = engine_of(keeps[k], NULL, NULL, 600);
+        pith_scheduler *s = scheduler_make(e, NULL);
+        pith_error err;
+        uint64_t rng = 11;
+        int32_t n = 0, n_held;
+        memset(&talk, 0, sizeof(talk));
+        close(mkstemp(path));
+        assert_int_equal(pith_scheduler_slot_save(s, 0, path, &n, &err), PITH_NOT_FOUND);
+        assert_int_equal(pith_scheduler_slot_save(s, 64, path, &n, &err), PITH_INVALID);
+        assert_string_equal(err.message, "slot: 64 is not in 0..63");
+        say(&talk, &rng, 100);
+        run_turn(s, &ask, &talk, 0, 20);
+        check_turn(lone, &talk, &ask, "before");
+        check(pith_scheduler_slot_save(s, 0, path, &n_held, &err), &err);
+        assert_int_equal(n_held, 119);
+        check(pith_scheduler_slot_erase(s, 0, &n, &err), &err);
+        assert_int_equal(n, n_held);
+        assert_int_equal(pith_scheduler_slot_erase(s, 0, &n, &err), PITH_NOT_FOUND);
+        check(pith_scheduler_slot_restore(s, 7, path, 0, &n, &err), &err);
+        assert_int_equal(n, n_held);
+        assert_int_equal(stats_of_scheduler(s).n_parked, 1);
+        say(&talk, &rng, 9);
+        const pith_answer_result *r = run_turn(s, &ask, &talk, 7, 20);
+        assert_int_equal(r->reuse, PITH_REUSE_NONE);
+        assert_int_equal(r->n_cached, n_held);
+        check_turn(lone, &talk, &ask, "restored");
+        assert_int_equal(pith_scheduler_slot_restore(s, 7, "/nowhere/at all", 0, &n, &err),
+                         PITH_IO);
+        assert_int_equal(stats_of_scheduler(s).n_parked, 1);
+        unlink(path);
+        end_talk(&talk);
+        free_both(s, e);
+        pith_engine_free(lone);
+    }
+}
+
+/* What came from a file cannot be computed again: put back while its prompt is read, it goes to host
+   memory, and reads on from there. */
+static void test_swapped(void **state)
+{
+    (void)state;
+    static struct talk talk;
+    static struct ask ask, other;
+    char path[64] = "/tmp/pith-slot-XXXXXX";
+    pith_scheduler_params params;
+    pith_engine *e = engine_of(NULL, NULL, NULL, 1000);
+    pith_engine *lone = engine_of(NULL, NULL, NULL, 1000);
+    pith_error err;
+    uint64_t rng = 19;
+    memset(&talk, 0, sizeof(talk));
+    close(mkstemp(path));
+    pith_scheduler_params_default(&params);
+    params.step_tokens = 16;
+    params.no_prefix = true;
+    pith_scheduler *s = scheduler_make(e, &params);
+    say(&talk, &rng, 40);
+    run_turn(s, &ask, &talk, 0, 10);
+    check_turn(lone, &talk, &ask, "before");
+    check(pith_scheduler_slot_save(s, 0, path, NULL, &err), &err);
+    check(pith_scheduler_slot_restore(s, 0, path, 0, NULL, &err), &err);
+    say(&talk, &rng, 100);
+    ask_init(&other, 0, 8, 60, 0.0f);
+    other.request.priority = 1;
+    ask_turn(&ask, &talk, 0, 10);
+    submit(s, &other);
+    submit(s, &ask);
+    for (int32_t i = 0; i < 3; i++)
+        check(pith_scheduler_step(s, NULL, &err), &err);
+    assert_int_equal(stats_of_scheduler(s).n_reading, 1);
+    assert_true(scheduler_relieve(s, NULL, s->kv_bytes));
+    run_all(s);
+    assert_int_equal(stats_of_scheduler(s).preempted_swap, 1);
+    assert_int_equal(ask.answer[0].result.n_cached, 49);
+    check_turn(lone, &talk, &ask, "swapped");
+    unlink(path);
+    end_talk(&talk);
+    free_both(s, e);
+    pith_engine_free(lone);
+}
+
+/* Neither slots nor prefixes of another salt are found, and those of one's own are. */
+static void test_salt(void **state)
+{
+    (void)state;
+    static struct ask ask;
+    pith_engine *e = engine_of(NULL, NULL, NULL, 1024);
+    pith_scheduler *s = scheduler_make(e, NULL);
+    static const struct {
+        uint64_t salt;
+        int32_t slot, n_cached;
+        pith_reuse reuse;
+    } turn[] = {
+        {1, -1, 0, PITH_REUSE_NO_SLOT},  {2, -1, 0, PITH_REUSE_NO_SLOT},
+        {0, -1, 0, PITH_REUSE_NO_SLOT},  {1, -1, 96, PITH_REUSE_NO_SLOT},
+        {2, -1, 96, PITH_REUSE_NO_SLOT}, {3, 0, 0, PITH_REUSE_NO_SLOT},
+        {3, 0, 99, PITH_REUSE_DIFFERS},  {4, 0, 0, PITH_REUSE_SALT},
+    };
+    for (size_t i = 0; i < PI_LEN(turn); i++) {
+        ask_init(&ask, 0, 100, 10, 0.0f);
+        ask.request.cache_salt = turn[i].salt;
+        ask.request.slot = turn[i].slot;
+        submit(s, &ask);
+        run_all(s);
+        assert_int_equal(ask.answer[0].result.n_cached, turn[i].n_cached);
+        assert_int_equal(ask.answer[0].result.reuse, turn[i].reuse);
+    }
+    free_both(s, e);
+}
+
+/* ---- logits of a prompt ---- */
+
+struct shown {
+    uint64_t hash[TOKENS_MAX];
+    int32_t n, first, stop_at;
+};
+
+static bool hear_prompt(void *user, int64_t request, int32_t index, int32_t token,
+                        const float *logits)
+{
+    struct ask *ask = user;
+    struct shown *shown = (struct shown *)(void *)ask->params.message; /* borrowed as a pointer */
+    (void)request;
+    assert_int_equal(token, ask->request.prompt[index]);
+    assert_int_equal(index, shown->first + shown->n);
+    shown->hash[index] = pith_logits_hash(logits, info.n_vocab);
+    shown->n++;
+    return shown->n != shown->stop_at;
+}
+
+static void show_prompt(pith_engine *e, const uint64_t *want, int32_t step_tokens, int32_t from)
+{
+    static struct ask ask, other;
+    static struct shown shown;
+    pith_scheduler_params params;
+    pith_scheduler_params_default(&params);
+    params.step_tokens = step_tokens;
+    pith_scheduler *s = scheduler_make(e, &params);
+    for (int32_t again = 0; again < 2; again++) { /* the second time it is in the cache */
+        memset(&shown, 0, sizeof(shown));
+        shown.first = from;
+        ask_init(&ask, 0, 150, 1, 0.0f);
+        ask_init(&other, 40, 70, 40, 0.8f);
+        ask.params.message = (const char *)(const void *)&shown;
+        ask.request.on_prompt = hear_prompt;
+        ask.request.prompt_from = from;
+        submit(s, &other);
+        submit(s, &ask);
+        run_all(s);
+        assert_int_equal(shown.n, 150 - from);
+        assert_memory_equal(shown.hash + from, want + from, (size_t)(150 - from) * sizeof(*want));
+        assert_int_equal(ask.answer[0].hash[0], want[149]);
+        assert_true(ask.answer[0].result.n_cached <= from);
+        if (again && e->traits.takes_prefixes)
+            assert_int_equal(ask.answer[0].result.n_cached, from / PAGE_LEN * PAGE_LEN);
+    }
+    memset(&shown, 0, sizeof(shown));
+    shown.stop_at = 20;
+    ask_init(&ask, 0, 150, 1, 0.0f);
+    ask.params.message = (const char *)(const void *)&shown;
+    ask.request.on_prompt = hear_prompt;
+    submit(s, &ask);
+    run_all(s);
+    assert_int_equal(shown.n, 20);
+    assert_int_equal(ask.answer[0].result.reason, PITH_STOP_CALLER);
+    pith_scheduler_free(s);
+    assert_int_equal(used_bytes_of(e), 0);
+}
+
+static void test_prompt_logits(void **state)
+{
+    (void)state;
+    static uint64_t want[TOKENS_MAX];
+    static const struct setting settings[] = {
+        {.keep = NULL},
+        {.keep = "longflow:budget=64,slack=16,prompt-window=8"},
+        {.read = "quoka:budget=24,chunk=16,gate=1"},
+    };
+    for (size_t i = 0; i < PI_LEN(settings); i++) {
+        pith_engine *e = engine_of(settings[i].keep, NULL, settings[i].read, 1024);
+        pith_seq_free(eval_all(e, 150, want));
+        show_prompt(e, want, 0, 0);
+        show_prompt(e, want, 13, 0);
+        show_prompt(e, want, 13, 100);
+        pith_engine_free(e);
+    }
+}
+
+/* ---- pins ---- */
+
+/* A session of 900 tokens whose first 20 stay, in the memory of its first turns. */
+static void test_pins(void **state)
+{
+    (void)state;
+    static struct talk talk;
+    static struct ask ask;
+    pith_engine *e = engine_of("knorm:budget=64,slack=16,window=4,pin-prompt=on", NULL, NULL, 200);
+    pith_scheduler *s = scheduler_make(e, NULL);
+    pith_error err;
+    uint64_t rng = 13;
+    int64_t most = 0;
+    int32_t pos[128];
+    memset(&talk, 0, sizeof(talk));
+    say(&talk, &rng, 100);
+    ask_turn(&ask, &talk, 0, 10);
+    assert_int_equal(pith_scheduler_submit(s, &ask.request, NULL, &err), PITH_INVALID);
+    ask.request.n_pin = 62;
+    assert_int_equal(pith_scheduler_submit(s, &ask.request, NULL, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "62"));
+    for (int32_t turn = 0; turn < 20; turn++) {
+        ask_turn(&ask, &talk, 0, 10);
+        ask.request.n_pin = 20;
+        submit(s, &ask);
+        run_all(s);
+        assert_int_equal(ask.answer[0].result.status, PITH_OK);
+        assert_int_equal(ask.answer[0].result.n_cached, turn == 0 ? 0 : talk.n - 31);
+        assert_true(ask.answer[0].result.keep.evicted > 0);
+        most = turn == 2 ? used_bytes_of(e) : most;
+        pith_lane_info lane;
+        assert_int_equal(pith_seq_lane(s->slot[0].seq, 0, 0, &lane, pos, 128), PITH_OK);
+        for (int32_t i = 0; i < 20; i++)
+            assert_int_equal(pos[i], i);
+        assert_true(lane.n_entry < 80);
+        memcpy(talk.token + talk.n, ask.answer[0].token, 10 * sizeof(int32_t));
+        talk.n += 10;
+        say(&talk, &rng, 30);
+    }
+    assert_true(talk.n > 800 && most > 0 && used_bytes_of(e) <= most + most / 4);
+    free_both(s, e);
+}
+
+/* ---- stopping ---- */
+
+struct stopper {
+    pith_scheduler *s;
+    int64_t id;
+    int32_t n_pass, cancel_at;
+};
+
+static bool count_passes(void *user, const pith_tap_rows *rows)
+{
+    struct stopper *stopper = user;
+    if (rows->layer == 0 && ++stopper->n_pass == stopper->cancel_at)
+        pith_scheduler_cancel(stopper->s, stopper->id);
+    return true;
+}
+
+/* A prompt that is read whole ends with the pass in which it was cancelled, and what its slot held
+   is there for the next. */
+static void test_stop(void **state)
+{
+    (void)state;
+    static struct talk talk;
+    static struct ask ask, other;
+    pith_engine *e = engine_of(NULL, NULL, "quoka:budget=24,chunk=16,gate=1", 1500);
+    pith_engine *lone = engine_of(NULL, NULL, "quoka:budget=24,chunk=16,gate=1", 1500);
+    pith_scheduler *s = scheduler_make(e, NULL);
+    pith_error err;
+    uint64_t rng = 17;
+    memset(&talk, 0, sizeof(talk));
+    say(&talk, &rng, 50);
+    run_turn(s, &ask, &talk, 0, 10);
+    check_turn(lone, &talk, &ask, "before");
+    int32_t before = talk.n;
+    say(&talk, &rng, 700);
+    struct stopper stopper = {.s = s, .cancel_at = 3};
+    check(pith_engine_set_tap(e, count_passes, &stopper, &err), &err);
+    ask_turn(&ask, &talk, 0, 10);
+    submit(s, &ask);
+    stopper.id = ask.id;
+    run_all(s);
+    assert_int_equal(ask.answer[0].result.status, PITH_CANCELLED);
+    assert_int_equal(stopper.n_pass, 3);
+    check(pith_engine_set_tap(e, NULL, NULL, &err), &err);
+    talk.n = before;
+    say(&talk, &rng, 20);
+    ask_init(&other, 0, 40, 20, 0.0f);
+    submit(s, &other);
+    assert_int_equal(run_turn(s, &ask, &talk, 0, 10)->n_cached, before - 1);
+    check_turn(lone, &talk, &ask, "after");
+    end_talk(&talk);
+    free_both(s, e);
+    pith_engine_free(lone);
+}
+
+/* ---- everything at random ---- */
+
+#define N_TALK 6
+
+static bool sum_items(void *user, const pith_scheduler_item *item)
+{
+    int64_t *held = user;
+    assert_true(item->held_bytes >= 0 && item->aside_bytes >= 0);
+    assert_true((item->seq != NULL) || item->held_bytes == 0);
+    held[item->state == PITH_ITEM_PARKED] += item->held_bytes;
+    return true;
+}
+
+struct storm {
+    struct talk talk[N_TALK];
+    struct ask ask[N_TALK];
+    bool busy[N_TALK];
+    int64_t n_turn, n_reused, n_dropped, n_cancelled;
+};
+
+static void end_turn(struct storm *w, pith_engine *lone, int32_t i, uint64_t *rng)
+{
+    struct talk *t = &w->talk[i];
+    const pith_answer_result *r = &w->ask[i].answer[0].result;
+    w->busy[i] = false;
+    w->n_turn++;
+    if (r->status == PITH_CANCELLED) { /* it begins anew, in a slot that holds something else */
+        w->n_cancelled++;
+        end_talk(t);
+        t->n = 0;
+        say(t, rng, 40);
+        return;
+    }
+    w->n_reused += r->n_cached > 0;
+    w->n_dropped += r->reuse == PITH_REUSE_DROPPED;
+    if (r->n_cached == 0) /* nothing of it was there any more */
+        end_talk(t);
+    check_turn(lone, t, &w->ask[i], "in a storm");
+    if (t->n > 170) {
+        end_talk(t);
+        t->n = 0;
+    }
+    say(t, rng, 5 + (int32_t)rng_below(rng, 30));
+}
+
+/* n_step steps in which turns come and are cancelled, slots are erased and the memory is too small
+   for all of them. */
+static void storm(const char *keep, const char *recall, int32_t kv_tokens, int32_t n_step)
+{
+    static struct storm w;
+    pith_engine *e = engine_of(keep, recall, NULL, kv_tokens);
+    pith_engine *lone = engine_of(keep, recall, NULL, 4000);
+    pith_scheduler_params params;
+    pith_error err;
+    uint64_t rng = 23;
+    memset(&w, 0, sizeof(w));
+    pith_scheduler_params_default(&params);
+    params.no_prefix = true;
+    params.n_slot = N_TALK;
+    params.step_tokens = 48;
+    pith_scheduler *s = scheduler_make(e, &params);
+    for (int32_t i = 0; i < N_TALK; i++)
+        say(&w.talk[i], &rng, 20 + 9 * i);
+    for (int32_t step = 0; step < n_step; step++) {
+        int32_t i = (int32_t)rng_below(&rng, N_TALK);
+        int64_t held[2] = {0};
+        if (!w.busy[i] && rng_below(&rng, 4) == 0) {
+            ask_turn(&w.ask[i], &w.talk[i], i, 2 + (int32_t)rng_below(&rng, 14));
+            submit(s, &w.ask[i]);
+            w.busy[i] = true;
+        } else if (w.busy[i] && rng_below(&rng, 60) == 0) {
+            pith_scheduler_cancel(s, w.ask[i].id);
+        } else if (!w.busy[i] && rng_below(&rng, 200) == 0) {
+            pith_scheduler_slot_erase(s, i, NULL, &err);
+        }
+        check(pith_scheduler_step(s, NULL, &err), &err);
+        pith_scheduler_each(s, sum_items, held);
+        pith_scheduler_stats t = stats_of_scheduler(s);
+        assert_int_equal(t.parked_bytes, held[1]); /* nobody shares anything here */
+        assert_int_equal(used_bytes_of(e), held[0] + held[1]);
+        for (i = 0; i < N_TALK; i++)
+            if (w.busy[i] && w.ask[i].answer[0].n_done > 0)
+                end_turn(&w, lone, i, &rng);
+    }
+    pith_scheduler_stats t = stats_of_scheduler(s);
+    assert_true(t.n_step > n_step / 2);
+    if (keep != NULL)
+        assert_int_equal(t.preempted_recompute + t.preempted_swap, 0);
+    assert_true(w.n_turn > n_step / 40 && w.n_reused > w.n_turn / 4 && w.n_dropped > 0 &&
+                w.n_cancelled > 0);
+    pith_scheduler_free(s);
+    assert_int_equal(used_bytes_of(e), 0);
+    for (int32_t i = 0; i < N_TALK; i++)
+        end_talk(&w.talk[i]);
+    pith_engine_free(e);
+    pith_engine_free(lone);
+}
+
+static void test_storm(void **state)
+{
+    (void)state;
+    storm(NULL, NULL, 500, 4000);
+    storm("knorm:budget=48,slack=16,window=4", NULL, 260, 2000);
+    storm("longflow:budget=48,slack=16,prompt-window=8", NULL, 260, 2000);
+    storm("knorm:budget=48,slack=16", "kv:take=16,last=16,ram=4MiB", 340, 2000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_turns),         cmocka_unit_test(test_wait),
+        cmocka_unit_test(test_pressure),      cmocka_unit_test(test_files),
+        cmocka_unit_test(test_swapped),       cmocka_unit_test(test_salt),
+        cmocka_unit_test(test_prompt_logits), cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_stop),          cmocka_unit_test(test_storm),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""`pith serve` under way: company, clients that hang up or do not read, a full queue, the end."""
+
+import json
+import os
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import server_rig as rig
+
+LONG = {"prompt": "The friend of Otto is", "n_predict": 4000, "ignore_eos": True, "stream": True}
+PROMPT = "The friend of Otto is Maria. " * 900  # some 7000 tokens
+
+
+class Company(unittest.TestCase):
+    def test_same_texts(self):
+        names = ["Otto", "Maria", "Walter", "Victor", "Martin", "Anna", "Peter", "Laura"]
+        bodies = [{"prompt": f"The friend of {name} is", "n_predict": 40, "seed": i,
+                   "temperature": 1.0, "ignore_eos": True} for i, name in enumerate(names)]
+
+        def ask(s, body):
+            return s.post("/completion", body).json()["content"]
+
+        with rig.Server("-np", "8", "--no-prefix") as s:
+            alone = [ask(s, b) for b in bodies]
+            self.assertEqual(len(set(alone)), len(alone))
+            company = rig.together([lambda b=b: ask(s, b) for b in bodies])
+            streams = rig.together([lambda b=b: "".join(
+                d.get("content", "") for d in
+                s.stream("/completion", dict(b, stream=True)).documents()) for b in bodies])
+        self.assertEqual(company, alone)
+        self.assertEqual(streams, alone)
+
+    def test_without_seed_texts_differ(self):
+        body = {"prompt": "The", "n_predict": 20, "temperature": 1.5, "ignore_eos": True}
+        with rig.Server() as s:
+            texts = {s.post("/completion", body).json()["content"] for _ in range(4)}
+        self.assertGreater(len(texts), 1)
+
+
+class HangUp(unittest.TestCase):
+    def test_stream(self):
+        with rig.Server() as s:
+            stream = s.stream("/completion", LONG)
+            next(stream.events())
+            stream.close()
+            s.until("pith_requests_cancelled_total", 1)
+            s.until("pith_answers_running", 0)
+            self.assertEqual(s.metric("pith_http_gone_total"), 1)
+            self.assertLess(s.metric("pith_generated_tokens_total"), 4000)
+
+    def test_document(self):
+        with rig.Server() as s:
+            c = rig.raw(s, "POST", "/completion", dict(LONG, stream=False))
+            s.until("pith_answers_running", 1)
+            c.close()
+            s.until("pith_requests_cancelled_total", 1)
+            self.assertLess(s.metric("pith_generated_tokens_total"), 4000)
+
+    def test_prompt(self):
+        with rig.Server() as s:
+            n = len(s.post("/tokenize", {"content": PROMPT}).json()["tokens"])
+            self.assertGreater(n, 5000)
+            rig.raw(s, "POST", "/completion", dict(LONG, prompt=PROMPT)).close()
+            s.until("pith_requests_cancelled_total", 1)
+            self.assertLess(s.metric("pith_prompt_tokens_total"), n)
+            self.assertEqual(s.metric("pith_generated_tokens_total"), 0)
+
+    def test_queue(self):
+        with rig.Server("-np", "1") as s:
+            first = s.stream("/completion", LONG)
+            next(first.events())
+            c = rig.raw(s, "POST", "/completion", LONG)
+            s.until("pith_requests_waiting", 1)
+            c.close()
+            s.until("pith_requests_waiting", 0)
+            first.close()
+            s.until("pith_requests_cancelled_total", 2)
+
+    def test_half_a_body(self):
+        with rig.Server() as s:
+            c = rig.socket.create_connection(("127.0.0.1", s.port))
+            c.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            c.close()
+            c = rig.socket.create_connection(("127.0.0.1", s.port))
+            c.sendall(b"POST /comp")
+            c.close()
+            self.assertEqual(s.get("/health").code, 200)
+
+    def test_request_that_never_ends(self):
+        head = b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+        with rig.Server("--timeout", "1") as s:
+            for text in (head, b"POST /comp", b""):
+                c = rig.socket.create_connection(("127.0.0.1", s.port), timeout=rig.PATIENCE_S)
+                c.sendall(text)
+                start = time.monotonic()
+                self.assertEqual(c.recv(1), b"", text)
+                self.assertLess(time.monotonic() - start, 20)
+                c.close()
+
+    def test_head_of_a_stream(self):
+        with rig.Server() as s:
+            self.assertEqual(s.ask("HEAD", "/kv/events").code, 200)
+            s.until("pith_http_gone_total", 1)
+
+
+class Watching(unittest.TestCase):
+    def test_cancel_and_follow(self):
+        with rig.Server() as s:
+            stream = s.stream("/completion", LONG)
+            events = stream.events()
+            next(events)
+            mine = [i for i in s.get("/slots").json() if i["state"] == "generating"]
+            self.assertEqual(len(mine), 1)
+            task = mine[0]["id_task"]
+            self.assertGreater(mine[0]["kv_bytes"], 0)
+            self.assertEqual(s.post(f"/kv/follow?id={task}&answer=0", "").code, 200)
+            self.assertEqual(s.post(f"/kv/cancel?id={task + 1000}", "").code, 404)
+            self.assertEqual(s.post("/kv/cancel?id=x", "").code, 404)
+            self.assertEqual(s.post(f"/kv/cancel?id={task}", "", headers={"Origin": "http://a.b"})
+                             .code, 403)
+            self.assertEqual(s.post(f"/kv/cancel?id={task}", "").code, 200)
+            last = [json.loads(data) for _, data in events if data != "[DONE]"][-1]
+            self.assertIn("error", last)
+            s.until("pith_requests_cancelled_total", 1)
+
+    def test_events_are_few(self):
+        with rig.Server() as s:
+            view = rig.Stream(s, "/kv/events", None, method="GET")
+            events = view.events()
+            first = json.loads(next(events)[1])
+            start = time.monotonic()
+            s.post("/completion", dict(LONG, stream=False, n_predict=1500))
+            n = 0
+            s.terminate()  # which ends the stream
+            for _, data in events:
+                self.assertEqual(json.loads(data)["version"], first["version"])
+                n += 1
+            self.assertGreater(n, 0)
+            self.assertLess(n, 5 * (time.monotonic() - start) + 2)
+
+    def test_progress(self):
+        with rig.Server() as s:
+            body = dict(LONG, prompt=PROMPT, n_predict=2, return_progress=True)
+            told = [d["prompt_progress"] for d in s.stream("/completion", body).documents()
+                    if "prompt_progress" in d]
+            self.assertGreater(len(told), 3)
+            read = [t["processed"] for t in told]
+            self.assertEqual(read, sorted(read))
+            self.assertLessEqual(read[-1], told[-1]["total"])
+
+
+class Caches(unittest.TestCase):
+    def test_prefix_salt_and_none(self):
+        text = "The friend of Otto is Maria. " * 40
+
+        def cached(s, **more):
+            a = s.post("/completion", dict(prompt=text, n_predict=1, **more)).json()
+            return a["timings"]["cache_n"]
+
+        with rig.Server("--page", "16") as s:
+            self.assertEqual(cached(s), 0)
+            self.assertGreater(cached(s), 0)
+            self.assertEqual(cached(s, cache_prompt=False), 0)
+            self.assertEqual(cached(s, cache_salt="a"), 0)
+            self.assertGreater(cached(s, cache_salt="a"), 0)
+            self.assertEqual(cached(s, cache_salt="b"), 0)
+        with rig.Server("--no-prefix") as s:
+            self.assertEqual([cached(s), cached(s)], [0, 0])
+
+    def test_slot_goes_on_under_a_policy(self):
+        with rig.Server("--keep", "streaming:budget=128", "--page", "16") as s:
+            text, body = "The friend of Otto is Maria. " * 30, {"n_predict": 20, "id_slot": 0,
+                                                                "ignore_eos": True}
+            for turn in range(3):
+                a = s.post("/completion", dict(body, prompt=text)).json()
+                text += a["content"] + " The friend of Maria is"
+                self.assertEqual(a["timings"]["cache_n"] > 0, turn > 0)
+            self.assertGreater(s.metric("pith_kv_evicted_entries_total"), 0)
+            s.until("pith_parked_slots", 1)
+
+    def test_prompt_is_scored(self):
+        with rig.Server() as s:
+            a = s.post("/v1/completions", {"prompt": "The friend of Otto", "max_tokens": 1,
+                                           "echo": True, "logprobs": 1}).json()
+            scores = a["choices"][0]["logprobs"]["token_logprobs"]
+            n = a["usage"]["prompt_tokens"]
+            self.assertEqual(len(scores), n + 1)
+            self.assertIsNone(scores[0])
+            self.assertTrue(all(x <= 0 for x in scores[1:]))
+
+    def test_schema_is_followed(self):
+        schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}},
+                  "required": ["age"], "additionalProperties": False}
+        with rig.Server() as s:
+            a = s.post("/completion", {"prompt": "The", "n_predict": 60, "seed": 1,
+                                       "json_schema": schema}).json()
+            self.assertIsInstance(json.loads(a["content"])["age"], int)
+
+
+class SlowReader(unittest.TestCase):
+    def test_is_dropped_and_holds_nobody_up(self):
+        with rig.Server("--behind", "4KiB", "--timeout", "1") as s:
+            slow = rig.raw(s, "POST", "/completion",
+                           dict(LONG, n_predict=7000, n_probs=20), small=True)
+            other = s.post("/completion", dict(LONG, stream=False, n_predict=50))
+            self.assertEqual(other.code, 200)
+            s.until("pith_http_dropped_total", 1)
+            s.until("pith_answers_running", 0)
+            self.assertLess(s.metric("pith_generated_tokens_total"), 7000)
+            slow.close()
+
+    def test_viewer(self):
+        with rig.Server("--behind", "1KiB") as s:
+            slow = rig.raw(s, "GET", "/kv/events", None, small=True)
+            a = s.post("/completion", dict(LONG, stream=False, n_predict=2000))
+            self.assertEqual(a.code, 200)
+            slow.close()
+
+
+class Full(unittest.TestCase):
+    def test_queue(self):
+        with rig.Server("-np", "1", "--queue", "1") as s:
+            streams = [s.stream("/completion", LONG)]
+            next(streams[0].events())
+            waits = rig.raw(s, "POST", "/completion", LONG)
+            s.until("pith_requests_waiting", 1)
+            a = s.post("/completion", dict(LONG, stream=False))
+            self.assertEqual(a.code, 429)
+            self.assertGreaterEqual(int(a.headers["retry-after"]), 1)
+            self.assertIn("message", a.error())
+            waits.close()
+            streams[0].close()
+            s.until("pith_answers_running", 0)
+            self.assertEqual(
+                s.post("/completion", {"prompt": "The", "n_predict": 2}).code, 200)
+
+
+class End(unittest.TestCase):
+    def test_running_request_ends(self):
+        with rig.Server() as s:
+            stream = s.stream("/completion", dict(LONG, n_predict=1500))
+            events = stream.events()
+            texts = [json.loads(next(events)[1])["content"]]
+            s.terminate()
+            time.sleep(0.2)
+            a = s.post("/completion", {"prompt": "The", "n_predict": 2})
+            self.assertEqual(a.code, 503)
+            self.assertIn("retry-after", a.headers)
+            self.assertEqual(s.get("/health").code, 503)
+            last = None
+            for _, data in events:
+                if data != "[DONE]":
+                    last = json.loads(data)
+            self.assertTrue(last["stop"])
+            s.process.wait(rig.PATIENCE_S)
+            self.assertEqual(s.process.returncode, 0)
+            self.assertTrue(texts)
+
+    def test_limit(self):
+        with rig.Server("--drain", "0") as s:
+            stream = s.stream("/completion", dict(LONG, n_predict=7000))
+            events = stream.events()
+            next(events)
+            s.terminate()
+            try:
+                rest = [json.loads(data) for _, data in events if data != "[DONE]"]
+                self.assertTrue("error" in rest[-1] or rest[-1].get("stop"), rest[-1])
+            except rig.http.client.HTTPException:
+                pass  # cut off
+            s.process.wait(rig.PATIENCE_S)
+            self.assertEqual(s.process.returncode, 0)
+
+    def test_idle(self):
+        with rig.Server() as s:
+            stream = rig.Stream(s, "/kv/events", None, method="GET")
+            next(stream.events())
+            kept = s.connect()
+            s.get("/health", connection=kept)
+            start = time.monotonic()
+            s.terminate()
+            s.process.wait(rig.PATIENCE_S)
+            self.assertLess(time.monotonic() - start, 10)
+            stream.close()
+            kept.close()
+
+
+if __name__ == "__main__":
+    rig.main()

@@ -1,0 +1,447 @@
+/*
+ * test_tools.c - answers told apart into content, reasoning and calls: of each form texts and what
+ * they say, each of them fed whole, byte by byte, and split at every place.
+ *
+ * What was told is written as one line: "t:" content, "r:" reasoning, "c0:name" a call, "a0:"
+ * arguments, "e0" its end ("e0?" where the answer was cut), "x0" where it was none; parts of a kind
+ * that follow each other are joined.
+ */
+#include <jansson.h>
+
+#include "base/mem.h"
+#include "real.h"
+#include "serve/tools.h"
+
+#define DS(x) "<\xef\xbd\x9c" x "\xef\xbd\x9c>"
+#define SP "\xe2\x96\x81"
+
+static const char tools_text[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"get\", \"parameters\": {\"type\": "
+    "\"object\", \"properties\": {\"city\": {\"type\": \"string\"}, \"n\": {\"type\": "
+    "\"integer\"}, \"l\": {\"type\": [\"array\", \"null\"]}, \"u\": {\"anyOf\": [{\"type\": "
+    "\"string\"}, {\"type\": \"null\"}]}, \"b\": {\"type\": \"boolean\"}}}}}]";
+
+struct told {
+    char text[8192];
+    size_t len;
+    int type; /* of the last event; -1: none */
+    int32_t index;
+    char ids[4][160];
+};
+
+static void put(struct told *told, const char *text, size_t len)
+{
+    assert_true(told->len + len < sizeof told->text);
+    memcpy(told->text + told->len, text, len);
+    told->len += len;
+    told->text[told->len] = 0;
+}
+
+static void on_event(void *user, const struct serve_tools_event *e)
+{
+    static const char letters[] = "trcaex";
+    struct told *told = user;
+    char head[300];
+    bool has_text = e->type == SERVE_TOOLS_CONTENT || e->type == SERVE_TOOLS_REASONING ||
+                    e->type == SERVE_TOOLS_CALL_ARGS;
+    bool of_call = e->type >= SERVE_TOOLS_CALL_START;
+    if (!has_text || told->type != (int)e->type || (of_call && told->index != e->index)) {
+        int n = snprintf(head, sizeof head, "%s%c", told->len == 0 ? "" : "|", letters[e->type]);
+        if (of_call)
+            n += snprintf(head + n, sizeof head - (size_t)n, "%d", e->index);
+        if (e->type == SERVE_TOOLS_CALL_START) {
+            n += snprintf(head + n, sizeof head - (size_t)n, ":%s", e->name);
+            if (e->index < 4)
+                snprintf(told->ids[e->index], sizeof told->ids[0], "%s", e->id);
+        }
+        if (e->type == SERVE_TOOLS_CALL_END && !e->complete)
+            n += snprintf(head + n, sizeof head - (size_t)n, "?");
+        if (has_text)
+            n += snprintf(head + n, sizeof head - (size_t)n, ":");
+        put(told, head, (size_t)n);
+    }
+    if (has_text) {
+        assert_true(e->len > 0);
+        put(told, e->text, e->len);
+    }
+    told->type = (int)e->type;
+    told->index = e->index;
+}
+
+struct setting {
+    struct serve_tools_style style;
+    struct serve_tools_options options;
+    bool cut;
+};
+
+/* Feeds text[0..len) in two parts, or byte by byte where at is past its end. */
+static void tell(const struct setting *s, const char *text, size_t len, size_t at,
+                 struct told *told)
+{
+    *told = (struct told){.type = -1};
+    struct serve_tools_options options = s->options;
+    options.on_event = on_event;
+    options.user = told;
+    struct serve_tools *t;
+    pith_error err;
+    assert_int_equal(serve_tools_create(&s->style, &options, &t, &err), PITH_OK);
+    if (at <= len) {
+        assert_int_equal(serve_tools_feed(t, text, at, &err), PITH_OK);
+        assert_int_equal(serve_tools_feed(t, text + at, len - at, &err), PITH_OK);
+    } else {
+        for (size_t i = 0; i < len; i++)
+            assert_int_equal(serve_tools_feed(t, text + i, 1, &err), PITH_OK);
+    }
+    assert_int_equal(serve_tools_finish(t, s->cut, &err), PITH_OK);
+    serve_tools_free(t);
+}
+
+static void check(const struct setting *s, const char *text, const char *expected)
+{
+    struct told told;
+    size_t len = strlen(text);
+    tell(s, text, len, 0, &told);
+    if (strcmp(told.text, expected) != 0)
+        fail_msg("%s: %s\n says   %s\n not    %s", serve_tools_form_name(s->style.form), text,
+                 told.text, expected);
+    for (size_t at = 1; at <= len + 1; at++) {
+        tell(s, text, len, at, &told);
+        if (strcmp(told.text, expected) != 0)
+            fail_msg("%s: %s\n split at %zu of %zu says %s", serve_tools_form_name(s->style.form),
+                     text, at, len, told.text);
+    }
+}
+
+struct row {
+    enum serve_tool_form form;
+    const char *text, *says;
+};
+
+static struct setting setting_of(enum serve_tool_form form, const json_t *tools)
+{
+    return (struct setting){.style = {form, "<think>", "</think>"},
+                            .options = {.tools = tools, .request_id = "r1"}};
+}
+
+#define ARGS "{\"city\": \"Paris \\\"x\\\" {[\xc3\xa9</tool_call>\", \"n\": [1, {\"m\": -2.5e3}]}"
+#define CALL "{\"name\": \"get\", \"arguments\": " ARGS "}"
+
+static const struct row rows[] = {
+    /* Text alone. */
+    {SERVE_TOOLS_HERMES, "Hello <b> world\n", "t:Hello <b> world\n"},
+    {SERVE_TOOLS_HERMES, "  x <tool_cal y", "t:  x <tool_cal y"},
+    {SERVE_TOOLS_HERMES, "a < b \xe2\x82\xac <tool", "t:a < b \xe2\x82\xac <tool"},
+    {SERVE_TOOLS_HERMES, "", ""},
+    {SERVE_TOOLS_HERMES, "<think>\n why \n</think>\n\nyes", "r:why|t:yes"},
+    {SERVE_TOOLS_HERMES, "<think>\n\n</think>\n\nyes", "t:yes"},
+    {SERVE_TOOLS_HERMES, "no <think>x</think>", "t:no <think>x</think>"},
+    {SERVE_TOOLS_HERMES, "<think>a </thin b", "r:a </thin b"},
+    /* Hermes. */
+    {SERVE_TOOLS_HERMES, "<tool_call>\n" CALL "\n</tool_call>", "c0:get|a0:" ARGS "|e0"},
+    {SERVE_TOOLS_HERMES, "<think>w</think>Hi\n<tool_call>" CALL "</tool_call>\n",
+     "r:w|t:Hi|c0:get|a0:" ARGS "|e0"},
+    {SERVE_TOOLS_HERMES, "<tool_call>" CALL "</tool_call> bye", "c0:get|a0:" ARGS "|e0|t: bye"},
+    {SERVE_TOOLS_HERMES,
+     "<tool_call>" CALL "</tool_call>\n<tool_call>{\"name\": \"f\"}</tool_call>",
+     "c0:get|a0:" ARGS "|e0|c1:f|a1:{}|e1"},
+    {SERVE_TOOLS_HERMES, "<tool_call>{\"arguments\": {\"a\":1}, \"name\": \"f\"}",
+     "c0:f|a0:{\"a\":1}|e0"},
+    {SERVE_TOOLS_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}",
+     "c0:f|a0:{\"a\": 1}|e0"},
+    {SERVE_TOOLS_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"1\n2\"}}",
+     "c0:f|a0:{\"a\": \"1\\n2\"}|e0"},
+    {SERVE_TOOLS_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": null}", "c0:f|a0:{}|e0"},
+    {SERVE_TOOLS_HERMES, "<tool_call>" CALL "<tool_call>" CALL,
+     "c0:get|a0:" ARGS "|e0|c1:get|a1:" ARGS "|e1"},
+    {SERVE_TOOLS_HERMES, CALL, "c0:get|a0:" ARGS "|e0"},
+    {SERVE_TOOLS_HERMES, "```json\n" CALL "\n```", "c0:get|a0:" ARGS "|e0"},
+    {SERVE_TOOLS_HERMES, "So:\n```json\n" CALL "\n```\n```json\n" CALL "\n``` ok",
+     "t:So:|c0:get|a0:" ARGS "|e0|c1:get|a1:" ARGS "|e1|t: ok"},
+    {SERVE_TOOLS_HERMES, "A ```json\n{\"name\": \"else\"}\n```",
+     "t:A ```json\n{\"name\": \"else\"}\n```"},
+    {SERVE_TOOLS_HERMES, "```json\n{\"a\": 1}\n```", "t:```json\n{\"a\": 1}\n```"},
+    {SERVE_TOOLS_HERMES, "{\"name\": \"else\", \"arguments\": {}}",
+     "t:{\"name\": \"else\", \"arguments\": {}}"},
+    {SERVE_TOOLS_HERMES, "{\"a\": [1]} x", "t:{\"a\": [1]} x"},
+    /* Hermes: none after all. */
+    {SERVE_TOOLS_HERMES, "a\n<tool_call>\nnot JSON\n</tool_call>",
+     "t:a\n<tool_call>\nnot JSON\n</tool_call>"},
+    {SERVE_TOOLS_HERMES, "<tool_call></tool_call>", "t:<tool_call></tool_call>"},
+    {SERVE_TOOLS_HERMES, "<tool_call>{\"nam", "t:<tool_call>{\"nam"},
+    {SERVE_TOOLS_HERMES, "<tool_call>{\"name\": 3}", "t:<tool_call>{\"name\": 3}"},
+    {SERVE_TOOLS_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": [1]}",
+     "t:<tool_call>{\"name\": \"f\", \"arguments\": [1]}"},
+    {SERVE_TOOLS_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": tru}}z",
+     "c0:f|a0:{\"a\": tru|x0|t:<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": tru}}z"},
+    {SERVE_TOOLS_HERMES, "<tool_call>x<tool_call>" CALL, "t:<tool_call>x|c0:get|a0:" ARGS "|e0"},
+    {SERVE_TOOLS_HERMES, "<tool_call><tool_call>" CALL, "t:<tool_call>|c0:get|a0:" ARGS "|e0"},
+    /* Qwen3-Coder. */
+    {SERVE_TOOLS_QWEN_CODER,
+     "Hi\n\n<tool_call>\n<function=get>\n<parameter=city>\nA \"b\"\n</c>\n</parameter>\n"
+     "<parameter=n>\n3\n</parameter>\n<parameter=l>\n[1, \"x\"]\n</parameter>\n"
+     "<parameter=b>\nTrue\n</parameter>\n</function>\n</tool_call>",
+     "t:Hi|c0:get|a0:{\"city\": \"A \\\"b\\\"\\n</c>\", \"n\": 3, \"l\": [1, \"x\"], \"b\": "
+     "true}|e0"},
+    {SERVE_TOOLS_QWEN_CODER,
+     "<function=get>\n<parameter=city>\n3\n</parameter>\n<parameter=u>\nnull\n</parameter>\n"
+     "<parameter=n>\nfew\n</parameter>\n</function>\n</tool_call>\n"
+     "<tool_call><function=f></function></tool_call>",
+     "c0:get|a0:{\"city\": \"3\", \"u\": \"null\", \"n\": \"few\"}|e0|c1:f|a1:{}|e1"},
+    {SERVE_TOOLS_QWEN_CODER, "<tool_call>\n<function=get>\nstray</function>",
+     "c0:get|a0:{|x0|t:<tool_call>\n<function=get>\nstray</function>"},
+    {SERVE_TOOLS_QWEN_CODER, "<tool_call>hi</tool_call>", "t:<tool_call>hi</tool_call>"},
+    /* Llama 3. */
+    {SERVE_TOOLS_LLAMA3, "{\"name\": \"get\", \"parameters\": {\"city\": \"X\"}}",
+     "c0:get|a0:{\"city\": \"X\"}|e0"},
+    {SERVE_TOOLS_LLAMA3,
+     "<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}",
+     "c0:f|a0:{}|e0"},
+    {SERVE_TOOLS_LLAMA3,
+     "{\"name\": \"get\", \"parameters\": {}}; {\"name\": \"get\", \"parameters\": {\"n\": 1}}",
+     "c0:get|a0:{}|e0|c1:get|a1:{\"n\": 1}|e1"},
+    {SERVE_TOOLS_LLAMA3, "{\"name\": \"get\", \"parameters\": {}}\nDone.",
+     "c0:get|a0:{}|e0|t:\nDone."},
+    {SERVE_TOOLS_LLAMA3, "<|python_tag|>print(1)", "t:<|python_tag|>print(1)"},
+    /* Mistral. */
+    {SERVE_TOOLS_MISTRAL,
+     "[TOOL_CALLS][{\"name\": \"get\", \"arguments\": {\"n\": 1}, \"id\": \"123456789\"}, "
+     "{\"name\": \"f\", \"arguments\": {}}]",
+     "c0:get|a0:{\"n\": 1}|e0|c1:f|a1:{}|e1"},
+    {SERVE_TOOLS_MISTRAL, "[TOOL_CALLS][]", "t:[TOOL_CALLS][]"},
+    {SERVE_TOOLS_MISTRAL_ARGS,
+     "Ok[TOOL_CALLS]get[CALL_ID]abcdefghi[ARGS]{\"n\": 1}[TOOL_CALLS]f[ARGS]{}",
+     "t:Ok|c0:get|a0:{\"n\": 1}|e0|c1:f|a1:{}|e1"},
+    {SERVE_TOOLS_MISTRAL_ARGS, "[TOOL_CALLS]a b[ARGS]{}", "t:[TOOL_CALLS]a b[ARGS]{}"},
+    /* gpt-oss. */
+    {SERVE_TOOLS_GPT_OSS,
+     "<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>commentary "
+     "to=functions.get <|constrain|>json<|message|>{\"n\": 1}<|call|>",
+     "r:why|c0:get|a0:{\"n\": 1}|e0"},
+    {SERVE_TOOLS_GPT_OSS, " to=functions.get<|channel|>commentary json<|message|>{}<|call|>",
+     "c0:get|a0:{}|e0"},
+    {SERVE_TOOLS_GPT_OSS,
+     "<|channel|>analysis<|message|>w<|end|><|start|>assistant<|channel|>final<|message|>yes < "
+     "no<|return|>",
+     "r:w|t:yes < no"},
+    {SERVE_TOOLS_GPT_OSS, "<|channel|>commentary<|message|>first<|end|>", "t:first"},
+    {SERVE_TOOLS_GPT_OSS, "plain text", "t:plain text"},
+    {SERVE_TOOLS_GPT_OSS, "<|channel|>commentary to=python<|message|>1+1<|call|>",
+     "t:<|channel|>commentary to=python<|message|>1+1"},
+    {SERVE_TOOLS_GPT_OSS, "<|channel|>commentary to=functions.f<|message|>{1<|call|>",
+     "c0:f|a0:{|x0|t:<|channel|>commentary to=functions.f<|message|>{1"},
+    {SERVE_TOOLS_GPT_OSS, "<|channel|>comm", "t:<|channel|>comm"},
+    /* DeepSeek. */
+    {SERVE_TOOLS_DEEPSEEK,
+     "Hm" DS("tool" SP "calls" SP "begin") DS("tool" SP "call" SP "begin") "get" DS(
+         "tool" SP "sep") "{\"n\": 1}" DS("tool" SP "call" SP "end")
+         DS("tool" SP "call" SP "begin") "f" DS("tool" SP "sep") "{}" DS("tool" SP "call" SP "end")
+             DS("tool" SP "calls" SP "end"),
+     "t:Hm|c0:get|a0:{\"n\": 1}|e0|c1:f|a1:{}|e1"},
+    {SERVE_TOOLS_DEEPSEEK,
+     DS("tool" SP "calls" SP "begin") DS("tool" SP "call" SP "begin") "function" DS(
+         "tool" SP "sep") "get\n```json\n{\"n\": 1}\n```" DS("tool" SP "call" SP "end")
+         DS("tool" SP "calls" SP "end"),
+     "c0:get|a0:{\"n\": 1}|e0"},
+    {SERVE_TOOLS_DEEPSEEK, DS("tool" SP "calls" SP "begin") "what",
+     "t:" DS("tool" SP "calls" SP "begin") "what"},
+    /* Others. */
+    {SERVE_TOOLS_GLM,
+     "x<tool_call>get\n<arg_key>city</arg_key>\n<arg_value>P&</arg_value>\n<arg_key>n</arg_key>"
+     "<arg_value>2</arg_value></tool_call>\n<tool_call>f</tool_call>",
+     "t:x|c0:get|a0:{\"city\": \"P&\", \"n\": 2}|e0|c1:f|a1:{}|e1"},
+    {SERVE_TOOLS_DSML,
+     "<\xef\xbd\x9c"
+     "DSML\xef\xbd\x9c"
+     "function_calls>\n<\xef\xbd\x9c"
+     "DSML\xef\xbd\x9cinvoke name=\"get\">\n<\xef\xbd\x9c"
+     "DSML\xef\xbd\x9cparameter name=\"z\" string=\"false\">[3]</\xef\xbd\x9c"
+     "DSML\xef\xbd\x9cparameter>\n</\xef\xbd\x9c"
+     "DSML\xef\xbd\x9cinvoke>\n</\xef\xbd\x9c"
+     "DSML\xef\xbd\x9c"
+     "function_calls>",
+     "c0:get|a0:{\"z\": [3]}|e0"},
+    {SERVE_TOOLS_KIMI,
+     "<|tool_calls_section_begin|><|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>"
+     "{\"n\": 1}<|tool_call_end|><|tool_calls_section_end|>",
+     "c0:get|a0:{\"n\": 1}|e0"},
+    {SERVE_TOOLS_FUNCTIONARY, "<function=get>{\"n\": 1}</function><function=f>{}</function>",
+     "c0:get|a0:{\"n\": 1}|e0|c1:f|a1:{}|e1"},
+    {SERVE_TOOLS_GRANITE, "a<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]",
+     "t:a|c0:f|a0:{}|e0"},
+    {SERVE_TOOLS_APERTUS, "<|tools_prefix|>[{\"get\": {\"n\": 1}}, {\"f\": {}}]<|tools_suffix|>",
+     "c0:get|a0:{\"n\": 1}|e0|c1:f|a1:{}|e1"},
+};
+
+static void test_forms(void **state)
+{
+    (void)state;
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    assert_non_null(tools);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct setting s = setting_of(rows[i].form, tools);
+        check(&s, rows[i].text, rows[i].says);
+    }
+    json_decref(tools);
+}
+
+static void test_options(void **state)
+{
+    (void)state;
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    struct setting s = setting_of(SERVE_TOOLS_HERMES, NULL); /* none given */
+    check(&s, "<think>a</think><tool_call>" CALL "</tool_call>",
+          "r:a|t:<tool_call>" CALL "</tool_call>");
+    check(&s, CALL, "t:" CALL);
+    s = setting_of(SERVE_TOOLS_GPT_OSS, NULL);
+    check(&s, "<|channel|>commentary to=functions.f<|message|>{}<|call|>",
+          "t:<|channel|>commentary to=functions.f<|message|>{}");
+    s = setting_of(SERVE_TOOLS_HERMES, tools);
+    s.options.thinking = true; /* the prompt opened it */
+    check(&s, "\nw\n</think>\n\n<tool_call>" CALL, "r:w|c0:get|a0:" ARGS "|e0");
+    check(&s, "w", "r:w");
+    s.options.reasoning_is_text = true;
+    s.options.thinking = false;
+    check(&s, "<think>w</think> x", "t:<think>w</think> x");
+    s = setting_of(SERVE_TOOLS_HERMES, tools);
+    s.options.one_call = true;
+    check(&s, "<tool_call>{\"name\": \"f\"}</tool_call><tool_call>{\"name\": \"f\"}</tool_call>",
+          "c0:f|a0:{}|e0|t:<tool_call>{\"name\": \"f\"}</tool_call>");
+    s = setting_of(SERVE_TOOLS_HERMES, tools);
+    s.cut = true; /* the limit of tokens */
+    check(&s, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": [", "c0:f|a0:{\"a\": [|e0?");
+    check(&s, "<tool_call>{\"name\": \"f", "t:<tool_call>{\"name\": \"f");
+    s = setting_of(SERVE_TOOLS_GPT_OSS, tools);
+    s.cut = true;
+    check(&s, "<|channel|>commentary to=functions.f<|message|>{\"a", "c0:f|a0:{\"a|e0?");
+    json_decref(tools);
+}
+
+/* Ids depend on the request and the index alone. */
+static void test_ids(void **state)
+{
+    (void)state;
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    struct told told;
+    struct setting s = setting_of(SERVE_TOOLS_HERMES, tools);
+    const char text[] = "<tool_call>{\"name\": \"f\"}</tool_call><tool_call>{\"name\": \"g\"}";
+    tell(&s, text, sizeof text - 1, 0, &told);
+    assert_string_equal(told.ids[0], "call_r1_0");
+    assert_string_equal(told.ids[1], "call_r1_1");
+    s = setting_of(SERVE_TOOLS_MISTRAL, tools);
+    const char mistral[] = "[TOOL_CALLS][{\"name\": \"f\"}, {\"name\": \"f\"}]";
+    struct told again;
+    tell(&s, mistral, sizeof mistral - 1, 0, &told);
+    tell(&s, mistral, sizeof mistral - 1, 3, &again);
+    assert_int_equal(strlen(told.ids[0]), 9);
+    assert_string_not_equal(told.ids[0], told.ids[1]);
+    assert_string_equal(told.ids[1], again.ids[1]);
+    s.options.request_id = "r2";
+    tell(&s, mistral, sizeof mistral - 1, 3, &again);
+    assert_string_not_equal(told.ids[0], again.ids[0]);
+    json_decref(tools);
+}
+
+/* Arguments come while they are written. */
+static void test_streams(void **state)
+{
+    (void)state;
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    struct setting s = setting_of(SERVE_TOOLS_HERMES, tools);
+    struct told told = {.type = -1};
+    s.options.on_event = on_event;
+    s.options.user = &told;
+    struct serve_tools *t;
+    pith_error err;
+    assert_int_equal(serve_tools_create(&s.style, &s.options, &t, &err), PITH_OK);
+    const char *parts[] = {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\"", ": \"b\xc3",
+                           "\xa9"};
+    const char *says[] = {"c0:f|a0:{\"a\"", "c0:f|a0:{\"a\": \"b", "c0:f|a0:{\"a\": \"b\xc3\xa9"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(serve_tools_feed(t, parts[i], strlen(parts[i]), &err), PITH_OK);
+        assert_string_equal(told.text, says[i]);
+    }
+    serve_tools_free(t);
+    told = (struct told){.type = -1}; /* an answer in JSON that is no call */
+    assert_int_equal(serve_tools_create(&s.style, &s.options, &t, &err), PITH_OK);
+    assert_int_equal(serve_tools_feed(t, "{\"a\": 1, \"b", 11, &err), PITH_OK);
+    assert_string_equal(told.text, "t:{\"a\": 1, \"b");
+    serve_tools_free(t);
+    json_decref(tools);
+}
+
+static void test_prompt(void **state)
+{
+    (void)state;
+    struct serve_tools_style style;
+    serve_tools_style_detect("", 0, &style);
+    assert_int_equal(style.form, SERVE_TOOLS_GENERIC);
+    serve_tools_style_detect("<|tool_call|>[THINK]", 20, &style);
+    assert_int_equal(style.form, SERVE_TOOLS_GRANITE);
+    assert_string_equal(style.think_close, "[/THINK]");
+    serve_tools_style_detect("", 0, &style);
+    assert_true(serve_tools_prompt_thinks(&style, "x<think>\n", 9));
+    assert_false(serve_tools_prompt_thinks(&style, "<think></think>", 15));
+    assert_false(serve_tools_prompt_thinks(&style, "", 0));
+}
+
+static void ignore(void *user, const struct serve_tools_event *e)
+{
+    (void)user;
+    (void)e;
+}
+
+/* Every allocation of every row fails once: NOMEM, and all can be freed. */
+static void test_memory(void **state)
+{
+    (void)state;
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct setting s = setting_of(rows[i].form, tools);
+        s.options.on_event = ignore;
+        pith_status status = PITH_NOMEM;
+        int64_t used = pi_mem_used(PI_MEM_OTHER);
+        for (int64_t n = 1; status == PITH_NOMEM; n++) {
+            struct serve_tools *t;
+            pith_error err;
+            assert_true(n < 1000);
+            pi_mem_fail_at(n, true);
+            status = serve_tools_create(&s.style, &s.options, &t, &err);
+            if (status == PITH_OK)
+                status = serve_tools_feed(t, rows[i].text, strlen(rows[i].text), &err);
+            pith_status end = t == NULL ? PITH_NOMEM : serve_tools_finish(t, false, &err);
+            assert_true(status == PITH_OK || end == status);
+            status = end;
+            pi_mem_fail_at(0, false);
+            serve_tools_free(t);
+            assert_int_equal(pi_mem_used(PI_MEM_OTHER), used);
+        }
+        assert_int_equal(status, PITH_OK);
+    }
+    json_decref(tools);
+}
+
+/* Qwen's markers of calls are printed; control tokens are not. */
+static void test_special(void **state)
+{
+    (void)state;
+    pith_model *model;
+    pith_error err;
+    const char *path = real_model("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf");
+    assert_int_equal(pith_model_load(path, NULL, &model, &err), PITH_OK);
+    struct serve_tools_style style = {SERVE_TOOLS_HERMES, "<think>", "</think>"};
+    assert_false(serve_tools_style_special(&style, model));
+    style.think_close = "<|im_end|>";
+    assert_true(serve_tools_style_special(&style, model));
+    pith_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forms),   cmocka_unit_test(test_options),
+        cmocka_unit_test(test_ids),     cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_prompt),  cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_special),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
