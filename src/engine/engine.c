@@ -128,7 +128,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(check_range("kv_bytes", params->kv_bytes, 0, INT64_MAX / 2, err));
     PI_TRY(check_range("kv_tokens", params->kv_tokens, 0, INT32_MAX, err));
     *out = (struct plan){
-        .geometry = {.n_layer = hp->n_layer,
+        .geometry = {.n_layer = hp->n_layer_kv,
                      .n_head = hp->n_head_kv,
                      .dim_k = hp->dim_k,
                      .dim_v = hp->dim_v,

@@ -199,7 +199,7 @@ static pith_status read_part(struct pith_engine *e, const struct pith_seq *seq, 
 {
     struct pi_repeat *r = e->repeat;
     struct kv_seq *fork = NULL;
-    const size_t n_lane = lane_of(e, e->model->hp.n_layer, 0);
+    const size_t n_lane = lane_of(e, e->model->hp.n_layer_kv, 0);
     int64_t longest = 0;
     for (size_t i = 0; i < n_lane; i++)
         longest = pi_max(longest, r->len[i]);
@@ -269,7 +269,7 @@ pith_status pi_seq_repeat(struct pith_seq *seq, int32_t n_token, pith_error *err
     }
     struct keep_view view = pi_seq_view(seq, n_token);
     r->view = &view;
-    pi_parallel_items(e->n_thread, (int64_t)lane_of(e, e->model->hp.n_layer, 0), show_lanes, e);
+    pi_parallel_items(e->n_thread, (int64_t)lane_of(e, e->model->hp.n_layer_kv, 0), show_lanes, e);
     r->view = NULL;
     return PITH_OK;
 }
