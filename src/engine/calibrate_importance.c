@@ -232,7 +232,7 @@ static pith_status score_text(struct run *r, int32_t s, pith_engine *e, pith_err
     PI_TRY(pith_seq_create(e, &seq, err));
     pith_status status = pith_seq_eval(seq, r->tokens, n, err);
     if (status == PITH_OK)
-        score_entries(r, s, seq->kv, seq->keep_state);
+        score_entries(r, s, seq->memory.kv, seq->keep_state);
     pith_seq_free(seq);
     return status == PITH_OK ? tell(r, n, err) : status;
 }

@@ -2,7 +2,7 @@
 #ifndef PI_ENGINE_H
 #define PI_ENGINE_H
 
-#include "kv/kv.h"
+#include "engine/memory.h"
 #include "model/forward.h"
 #include "model/model.h"
 #include "policy/recall/text.h"
@@ -61,16 +61,16 @@ struct pith_engine {
     struct kv_cache *kv;            /* owned */
     struct pi_pass *pass;           /* owned */
     struct policy_set policies;
-    struct engine_traits traits;    /* of them: the only place to look for which there are */
-    struct keep *keep;              /* owned; NULL: the full cache */
-    struct read *read;              /* owned; NULL: everything is read */
-    struct pi_recall *recall;       /* owned; NULL: what is evicted does not come back */
-    struct pi_repeat *repeat;       /* owned; NULL: nothing is repeated */
-    struct share *share;            /* owned; NULL: every page stands where it was written */
-    char *keep_text;                /* the policy as it was given, owned; "" for the full cache */
+    struct engine_traits traits; /* of them: the only place to look for which there are */
+    struct keep *keep;           /* owned; NULL: the full cache */
+    struct read *read;           /* owned; NULL: everything is read */
+    struct pi_recall *recall;    /* owned; NULL: what is evicted does not come back */
+    struct pi_repeat *repeat;    /* owned; NULL: nothing is repeated */
+    struct share *share;         /* owned; NULL: every page stands where it was written */
+    char *keep_text;             /* the policy as it was given, owned; "" for the full cache */
     int32_t chunk;
     int32_t n_thread;
-    bool centre; /* stored keys lack what those of a lane have in common */
+    bool centre;                    /* stored keys lack what those of a lane have in common */
     struct pi_pass_item *pass_item; /* [chunk] items of the running pass */
     int32_t *batch_of;              /* [chunk] item of the batch that a pass item comes from */
     int32_t *step_of;               /* [chunk] number of a pass item among its steps, -1: no step */
@@ -92,8 +92,8 @@ struct pith_engine {
 
 struct pith_seq {
     struct pith_engine *engine;
-    struct kv_seq *kv; /* owned */
-    int32_t *tokens;   /* [cap], owned */
+    struct pi_memory memory;
+    int32_t *tokens; /* [cap], owned */
     int32_t n_token;
     int32_t cap;
     float *logits; /* [n_vocab], owned; NULL until the first are wanted */

@@ -17,12 +17,7 @@ int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token, int32_t
 
 int64_t pi_seq_held_bytes(const struct pith_seq *seq)
 {
-    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    int64_t bytes = 0;
-    for (int32_t l = 0; l < g->n_layer; l++)
-        for (int32_t h = 0; h < g->n_head; h++)
-            bytes += kv_lane_pages(seq->kv, l, h) * (int64_t)kv_layer_page_bytes(g, l);
-    return bytes;
+    return pi_memory_bytes(&seq->memory);
 }
 
 /* ---- what evaluations depend on ---- */
@@ -50,12 +45,12 @@ pith_status pi_seq_swap_out(struct pith_seq *seq, struct kv_swapped **out, pith_
     if (seq->recall.guests != NULL)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "a sequence with guests of recall cannot be put away");
-    return kv_seq_swap_out(seq->kv, out, err);
+    return pi_memory_swap_out(&seq->memory, out, err);
 }
 
 pith_status pi_seq_swap_in(struct pith_seq *seq, struct kv_swapped *swapped, pith_error *err)
 {
-    return kv_seq_swap_in(seq->kv, swapped, err);
+    return pi_memory_swap_in(&seq->memory, swapped, err);
 }
 
 /* ---- under pressure ---- */
@@ -63,7 +58,7 @@ pith_status pi_seq_swap_in(struct pith_seq *seq, struct kv_swapped *swapped, pit
 int64_t pi_seq_relieve_keep(struct pith_seq *seq)
 {
     int64_t before = kv_cache_free_bytes(seq->engine->kv);
-    kv_seq_trim(seq->kv);
+    kv_seq_trim(seq->memory.kv);
     if (pith_seq_keep_round(seq, NULL) != PITH_OK)
         return 0;
     return pi_max(0, kv_cache_free_bytes(seq->engine->kv) - before);
@@ -71,6 +66,6 @@ int64_t pi_seq_relieve_keep(struct pith_seq *seq)
 
 int64_t pi_seq_relieve_share(struct pith_seq *seq)
 {
-    kv_seq_trim(seq->kv);
-    return seq->share != NULL ? share_seq_scan(seq->share, seq->kv) : 0;
+    kv_seq_trim(seq->memory.kv);
+    return seq->share != NULL ? share_seq_scan(seq->share, seq->memory.kv) : 0;
 }

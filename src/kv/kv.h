@@ -340,6 +340,8 @@ int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n);
 int64_t kv_cache_free_bytes(const struct kv_cache *cache);
 
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
+/* Bytes of all pages held, reserved ones included. */
+int64_t kv_seq_held_bytes(const struct kv_seq *seq);
 /* Pages held, reserved ones included. */
 int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* How many entries the last page takes before another one is needed; 0 where it takes none. */

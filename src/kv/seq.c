@@ -322,6 +322,14 @@ pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err)
     return PITH_OK;
 }
 
+int64_t kv_seq_held_bytes(const struct kv_seq *seq)
+{
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
+        bytes += kv_pages_bytes(seq->lane[l].kind, seq->lane[l].n_page);
+    return bytes;
+}
+
 int64_t kv_seq_free_bytes(const struct kv_seq *seq)
 {
     return kv_free_bytes(seq->cache);

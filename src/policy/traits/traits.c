@@ -72,6 +72,12 @@ pith_status engine_traits_compute(const struct policy_set *set, const struct kee
     return check_read(set, out->needs, err);
 }
 
+void engine_traits_set_windows(struct engine_traits *t)
+{
+    t->takes_prefixes = false;
+    t->publishes = ENGINE_PUBLISHES_NOTHING;
+}
+
 int64_t policy_set_bytes(const struct policy_set *set, const struct kv_geometry *g,
                          struct keep_point to)
 {

@@ -63,6 +63,9 @@ struct engine_traits {
 pith_status engine_traits_compute(const struct policy_set *set, const struct keep *keep,
                                   struct engine_traits *out, pith_error *err);
 
+/* Some lanes have windows: prefixes of others lack what they hold, and none is published. */
+void engine_traits_set_windows(struct engine_traits *t);
+
 /* Bytes of KV memory that one sequence takes at most while it grows to to.n_token tokens, guests
    and the ends of steps included; to.n_prompt as for keep_bytes_to. */
 int64_t policy_set_bytes(const struct policy_set *set, const struct kv_geometry *g,
