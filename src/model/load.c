@@ -161,7 +161,8 @@ pith_status pi_load_hparams(struct pith_model *model, pith_error *err)
 
 pith_status pi_model_check_alike(const struct pith_model *m, const char *field, pith_error *err)
 {
-    for (int32_t i = 0; i < m->hp.n_layer_kv; i++) {
+    /* Without layers it is a shape alone, which nothing can differ in. */
+    for (int32_t i = 0; m->layer != NULL && i < m->hp.n_layer_kv; i++) {
         const struct pi_layer *layer = pi_model_kv_layer(m, i);
         if (layer->window > 0)
             return pi_fail(err, PITH_UNSUPPORTED,

@@ -208,6 +208,7 @@ void pith_model_get_info(const pith_model *m, pith_model_info *out)
         .file_bytes = (int64_t)m->file.size,
         .weight_bytes = m->weights != NULL ? (int64_t)m->weights_size : 0,
         .n_layer = hp->n_layer,
+        .n_layer_kv = hp->n_layer_kv,
         .n_embd = hp->n_embd,
         .n_ff = hp->n_ff,
         .n_head = hp->n_head,
