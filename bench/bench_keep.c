@@ -333,7 +333,7 @@ static struct turn side_decode(struct side *s)
     int32_t depth = s->seq[0]->n_token;
     for (int32_t step = 0; step < s->n_step; step++) {
         for (int32_t i = 0; i < s->n_seq; i++) {
-            entries += kv_lane_len(s->seq[i]->kv, 0, 0) + 1;
+            entries += kv_lane_len(s->seq[i]->memory.kv, 0, 0) + 1;
             item[i] =
                 (pith_batch_item){.seq = s->seq[i], .tokens = s->b->tokens + step, .n_token = 1};
         }
@@ -474,7 +474,7 @@ static struct point measure_pass(struct side *s, int32_t depth)
     struct keep_point at;
     check(fill_to(&s->b->fill, seq, depth, &s->rounds, &err), &err);
     at = (struct keep_point){seq->n_token, 0};
-    int32_t room = keep_room(s->engine->keep, seq->kv, at, N_PASS + 1);
+    int32_t room = keep_room(s->engine->keep, seq->memory.kv, at, N_PASS + 1);
     if (room <= N_PASS)
         check(fill_to(&s->b->fill, seq, seq->n_token + room, &s->rounds, &err), &err);
     double middle = seq->n_token + 0.5 * N_PASS, start = pi_time_s();

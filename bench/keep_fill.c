@@ -65,8 +65,8 @@ static void append_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 static pith_status append(const struct fill *f, struct pith_seq *seq, int32_t n, pith_error *err)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    struct append a = {f, g, seq->kv, seq->n_token, n};
-    PI_TRY(kv_seq_reserve(seq->kv, n, err));
+    struct append a = {f, g, seq->memory.kv, seq->n_token, n};
+    PI_TRY(kv_seq_reserve(seq->memory.kv, n, err));
     pi_parallel_ranges(pi_thread_count(), (int64_t)g->n_layer * g->n_head, append_lanes, &a);
     for (int32_t i = 0; i < n; i++) /* which tokens they are changes nothing */
         seq->tokens[seq->n_token + i] = (seq->n_token + i) % seq->engine->model->hp.n_vocab;
@@ -102,12 +102,12 @@ static pith_status run_round(const struct fill *f, struct pith_seq *seq, struct 
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
     struct keep_view view = {
-        .kv = seq->kv, .tokens = seq->tokens, .n_token = seq->n_token, .n_prompt = seq->n_prompt};
+        .kv = seq->memory.kv, .tokens = seq->tokens, .n_token = seq->n_token, .n_prompt = seq->n_prompt};
     int32_t *before = f->pos, *after = f->pos + f->cap, n_same = 0;
     double start = seq->tally.seconds;
-    int32_t n = read_positions(seq->kv, before);
-    PI_TRY(keep_round(seq->engine->keep, seq->kv, &view, &seq->tally, err));
-    int32_t n_kept = read_positions(seq->kv, after);
+    int32_t n = read_positions(seq->memory.kv, before);
+    PI_TRY(keep_round(seq->engine->keep, seq->memory.kv, &view, &seq->tally, err));
+    int32_t n_kept = read_positions(seq->memory.kv, after);
     while (n_same < n_kept && before[n_same] == after[n_same])
         n_same++;
     rounds->n++;
@@ -136,13 +136,13 @@ pith_status fill_to(struct fill *f, struct pith_seq *seq, int32_t n_token,
         return pi_fail(err, PITH_INVALID, "the policy must have statistics and one set of lanes");
     PI_TRY(pi_seq_grow(seq, left, err));
     if (keep != NULL)
-        PI_TRY(keep_prepare(keep, seq->kv, point_of(seq), left, err));
+        PI_TRY(keep_prepare(keep, seq->memory.kv, point_of(seq), left, err));
     while (seq->n_token < n_token) {
         int32_t n = (int32_t)pi_min(n_token - seq->n_token, APPEND);
         if (keep != NULL)
-            n = keep_room(keep, seq->kv, point_of(seq), n);
+            n = keep_room(keep, seq->memory.kv, point_of(seq), n);
         PI_TRY(append(f, seq, n, err));
-        if (keep != NULL && keep_due(keep, seq->kv, point_of(seq), n_token - seq->n_token))
+        if (keep != NULL && keep_due(keep, seq->memory.kv, point_of(seq), n_token - seq->n_token))
             PI_TRY(run_round(f, seq, rounds, err));
     }
     return PITH_OK;
@@ -151,7 +151,7 @@ pith_status fill_to(struct fill *f, struct pith_seq *seq, int32_t n_token,
 pith_status fill_without_rounds(struct fill *f, struct pith_seq *seq, int32_t n, pith_error *err)
 {
     struct keep *keep = seq->engine->keep;
-    if (keep != NULL && keep_room(keep, seq->kv, point_of(seq), n + 1) <= n)
+    if (keep != NULL && keep_room(keep, seq->memory.kv, point_of(seq), n + 1) <= n)
         return pi_fail(err, PITH_INVALID, "a keep round is due within %d tokens", n);
     PI_TRY(pi_seq_grow(seq, n, err));
     for (int32_t left = n; left > 0; left -= (int32_t)pi_min(left, APPEND))

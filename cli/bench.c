@@ -132,7 +132,7 @@ static void count_entries(const struct bench *b, struct row *row)
 {
     pith_keep_stats keep;
     pith_seq_keep_stats(b->s.seq, &keep);
-    double n = row->n, at_depth = (double)keep.live / (b->s.info.n_layer * b->s.info.n_head_kv);
+    double n = row->n, at_depth = (double)keep.live / (b->s.info.n_layer_kv * b->s.info.n_head_kv);
     double grows = n;
     if (keep.budget >= 0) {
         at_depth = at_depth < keep.budget ? at_depth : keep.budget;
@@ -243,7 +243,7 @@ static double prompt_bound(const struct bench *b, const struct row *row)
     double peak = is_quantised(i->file_type) ? b->machine.int8_op_per_s : b->machine.f32_flop_per_s;
     double pairs = n * (row->entries + 0.5);
     double attention =
-        2.0 * (i->head_dim_k + i->head_dim_v) * (double)i->n_head * i->n_layer * pairs;
+        2.0 * (i->head_dim_k + i->head_dim_v) * (double)i->n_head * i->n_layer_kv * pairs;
     double compute =
         2.0 * (double)b->matmul_weights * n / peak + attention / b->machine.f32_flop_per_s;
     double passes = ceil(n / b->options->memory.chunk);

@@ -174,7 +174,7 @@ static void check_memory(const struct calibrate_options *o, const struct session
     int64_t kv, queries = 0, available = available_memory();
     cli_check(pith_kv_estimate(s->model, &p, o->memory.n_ctx, &kv, &err), &err);
     if (o->n_centre > 1)
-        queries = (int64_t)s->info.n_layer * s->info.n_head * s->info.head_dim_k * 4 *
+        queries = (int64_t)s->info.n_layer_kv * s->info.n_head * s->info.head_dim_k * 4 *
                   (o->n_sample < n_query ? o->n_sample : n_query);
     if (available > 0 && kv + queries > available)
         cli_fail("%s of KV memory for %d tokens (-c) and %s of queries to find centres from "

@@ -118,7 +118,7 @@ static int64_t draw_lanes(const struct pen *pen, const struct session *s,
     int32_t cap = pith_seq_length(s->seq), n_row = 0;
     int64_t bytes = 0, hidden = 0, n_hidden = 0;
     struct lane lane = {.positions = cli_alloc((size_t)cap, sizeof(int32_t))};
-    for (lane.layer = 0; lane.layer < s->info.n_layer; lane.layer++)
+    for (lane.layer = 0; lane.layer < s->info.n_layer_kv; lane.layer++)
         for (lane.head = 0; lane.head < s->info.n_head_kv; lane.head++) {
             if (pith_seq_lane(s->seq, lane.layer, lane.head, &lane.info, lane.positions, cap) !=
                 PITH_OK)

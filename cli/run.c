@@ -202,7 +202,7 @@ static void write_map(const struct run_options *o, struct session *s, int32_t n_
     struct map map = {
         .model = s->info.name,
         .keep = s->keep,
-        .n_layer = s->info.n_layer,
+        .n_layer = s->info.n_layer_kv,
         .n_head = s->info.n_head_kv,
         .n_token = pith_seq_length(s->seq),
         .n_prompt = n_prompt,

@@ -517,7 +517,7 @@ static int32_t count_gone(const struct session *s, int32_t n_token)
     pith_lane_info lane;
     bool *held = cli_alloc((size_t)n_token, sizeof(*held));
     int32_t *positions = cli_alloc((size_t)n_token, sizeof(*positions)), n_gone = 0;
-    for (int32_t l = 0; l < s->info.n_layer; l++)
+    for (int32_t l = 0; l < s->info.n_layer_kv; l++)
         for (int32_t h = 0; h < s->info.n_head_kv; h++) {
             if (pith_seq_lane(s->seq, l, h, &lane, positions, n_token) != PITH_OK)
                 continue;
@@ -540,7 +540,7 @@ static struct account make_account(const struct session *s, const pith_generate_
     pith_seq_read_stats(s->seq, &a.read);
     if (a.keep.budget < 0)
         return a;
-    a.n_full = (int64_t)a.n_token * s->info.n_layer * s->info.n_head_kv;
+    a.n_full = (int64_t)a.n_token * s->info.n_layer_kv * s->info.n_head_kv;
     a.n_gone = count_gone(s, a.n_token);
     if (a.keep.live > 0) /* entries are all of one size */
         a.full_live_bytes = a.kv.live_bytes / a.keep.live * a.n_full;
@@ -622,7 +622,7 @@ static void print_keep(const struct session *s, const struct account *a)
 {
     char freed[32], live[32], full_live[32], peak[32], full[32], lane[32] = "";
     const pith_keep_stats *k = &a->keep;
-    int64_t n_lane = (int64_t)s->info.n_layer * s->info.n_head_kv;
+    int64_t n_lane = (int64_t)s->info.n_layer_kv * s->info.n_head_kv;
     if (k->budget < 0)
         return;
     fprintf(stderr, "keep     %8.3f s   ", k->seconds);

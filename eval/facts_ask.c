@@ -18,7 +18,8 @@
 
 #define SPARE_TOKENS 128 /* the pages that a fork begins, at most two of 64 entries a lane */
 #define SIDE_BYTES                                                                                 \
-    (4ll << 30) /* KV memory that questions side by side may make it; what is not                  \
+    (4ll                                                                                           \
+     << 30) /* KV memory that questions side by side may make it; what is not                  \
                    written to is not taken from the machine */
 
 /* Tokens of one question: what is read behind the text, and the right answer. */
@@ -129,7 +130,7 @@ static void note_lanes(struct cache *c, const pith_seq *seq)
     pith_model_info info;
     pith_lane_info lane;
     pith_model_get_info(c->setup.model, &info);
-    for (int32_t l = 0; l < info.n_layer; l++)
+    for (int32_t l = 0; l < info.n_layer_kv; l++)
         for (int32_t h = 0; h < info.n_head_kv; h++) {
             if (pith_seq_lane(seq, l, h, &lane, NULL, 0) != PITH_OK)
                 continue;

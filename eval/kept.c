@@ -64,7 +64,7 @@ static pith_status add_row(struct kept_run *r, int32_t layer, int32_t head, pith
 static pith_status record(struct kept_run *r, pith_error *err)
 {
     pith_status status = PITH_OK;
-    for (int32_t l = 0; l < r->info.n_layer && status == PITH_OK; l++)
+    for (int32_t l = 0; l < r->info.n_layer_kv && status == PITH_OK; l++)
         for (int32_t h = 0; h < r->info.n_head_kv && status == PITH_OK; h++)
             status = add_row(r, l, h, err);
     return status;

@@ -52,7 +52,7 @@ static bool grow(struct eval_recorder *r, int32_t n)
     cap = cap < FIRST_CAP ? FIRST_CAP : cap;
     cap = cap < n ? n : cap;
     r->cap_wanted = cap;
-    for (int32_t i = 0; i < r->info.n_layer * EVAL_N_ROWS; i++)
+    for (int32_t i = 0; i < r->info.n_layer_kv * EVAL_N_ROWS; i++)
         if (!grow_rows(&r->rows[i], cap, r->row_len[i % EVAL_N_ROWS]))
             return false;
     r->cap = cap;
@@ -97,7 +97,7 @@ pith_status eval_recorder_create(pith_seq *seq, const char *path, struct eval_re
     r->row_len[EVAL_ROWS_K] = (size_t)info->n_head_kv * (size_t)info->head_dim_k;
     r->row_len[EVAL_ROWS_V] = (size_t)info->n_head_kv * (size_t)info->head_dim_v;
     r->path = strdup(path);
-    r->rows = calloc((size_t)info->n_layer * EVAL_N_ROWS, sizeof(*r->rows));
+    r->rows = calloc((size_t)info->n_layer_kv * EVAL_N_ROWS, sizeof(*r->rows));
     status = r->path == NULL || r->rows == NULL
                  ? eval_fail(err, PITH_NOMEM, "%s: no memory for a recorder", path)
                  : pith_engine_set_tap(engine, record_rows, r, err);
@@ -116,7 +116,7 @@ void eval_recorder_free(struct eval_recorder *r)
         return;
     if (r->seq != NULL)
         pith_engine_set_tap(pith_seq_engine(r->seq), NULL, NULL, NULL);
-    for (int32_t i = 0; r->rows != NULL && i < r->info.n_layer * EVAL_N_ROWS; i++)
+    for (int32_t i = 0; r->rows != NULL && i < r->info.n_layer_kv * EVAL_N_ROWS; i++)
         free(r->rows[i]);
     free(r->rows);
     free(r->path);
@@ -130,7 +130,7 @@ pith_status eval_recorder_status(const struct eval_recorder *r, pith_error *err)
     size_t len = r->row_len[EVAL_ROWS_Q_PRE] + r->row_len[EVAL_ROWS_Q] + r->row_len[EVAL_ROWS_K] +
                  r->row_len[EVAL_ROWS_V];
     return eval_fail(err, PITH_NOMEM, "%s: no memory to record %d tokens of %zu bytes each",
-                     r->path, r->cap_wanted, len * sizeof(float) * (size_t)r->info.n_layer);
+                     r->path, r->cap_wanted, len * sizeof(float) * (size_t)r->info.n_layer_kv);
 }
 
 /* ---- writing ---- */
@@ -178,7 +178,7 @@ static bool make_meta(const struct eval_recorder *r, const pith_attention_info *
     add_text(m, "pith", pith_version());
     add_text(m, "model", m->name);
     add_text(m, "architecture", m->architecture);
-    add_int(m, "n_layer", info->n_layer);
+    add_int(m, "n_layer", info->n_layer_kv);
     add_int(m, "n_head", info->n_head);
     add_int(m, "n_head_kv", info->n_head_kv);
     add_int(m, "head_dim_k", info->head_dim_k);
@@ -243,7 +243,7 @@ static void add_rows(struct writing *w, const struct eval_recorder *r, int32_t l
 pith_status eval_recorder_write(const struct eval_recorder *r, pith_error *err)
 {
     int32_t n = pith_seq_length(r->seq);
-    size_t n_row = (size_t)r->info.n_layer * EVAL_N_ROWS;
+    size_t n_row = (size_t)r->info.n_layer_kv * EVAL_N_ROWS;
     struct writing w = {0};
     pith_attention_info attention;
     if (n == 0 || n > r->cap)
@@ -263,7 +263,7 @@ pith_status eval_recorder_write(const struct eval_recorder *r, pith_error *err)
         add_vector(&w, "positions", SAFETENSORS_I32, w.positions, n);
         add_vector(&w, "tokens", SAFETENSORS_I32, pith_seq_tokens(r->seq), n);
         add_vector(&w, "rope.freq", SAFETENSORS_F64, attention.freq, attention.n_pair);
-        for (int32_t l = 0; l < r->info.n_layer; l++)
+        for (int32_t l = 0; l < r->info.n_layer_kv; l++)
             for (int32_t i = 0; i < EVAL_N_ROWS; i++)
                 add_rows(&w, r, l, i, n);
         status = safetensors_write(r->path, w.tensor, w.n, w.meta.pair, w.meta.n, err);

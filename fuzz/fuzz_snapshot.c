@@ -143,9 +143,9 @@ static void use(struct kv_seq *seq)
 static void read_rest(const struct kv_seq *seq, const struct kv_geometry *g, const uint8_t *extra,
                       size_t size)
 {
-    struct pi_memory m;
+    struct pi_saved m;
     pith_error err = {0};
-    pith_status status = pi_memory_read(seq, g, "file", extra, size, &m, &err);
+    pith_status status = pi_saved_read(seq, g, "file", extra, size, &m, &err);
     if (status != PITH_OK) {
         if (err.message[0] == 0 || err.status != status)
             abort();

@@ -78,8 +78,8 @@ static uint64_t digest_marks(const pith_seq *seq)
     for (int32_t l = 0; l < info.n_layer; l++)
         for (int32_t h = 0; h < info.n_head_kv; h++)
             for (int32_t m = 0; m < keep_n_mark(seq->engine->keep); m++) {
-                const float *mark = kv_lane_marks(seq->kv, l, h, m);
-                for (int32_t i = 0; i < kv_lane_len(seq->kv, l, h); i++) {
+                const float *mark = kv_lane_marks(seq->memory.kv, l, h, m);
+                for (int32_t i = 0; i < kv_lane_len(seq->memory.kv, l, h); i++) {
                     uint32_t bits;
                     memcpy(&bits, &mark[i], sizeof(bits));
                     digest ^= bits;
@@ -246,7 +246,7 @@ static void test_all_weights_are_seen(void **state)
             for (int32_t h = 0; h < info.n_head_kv; h++) {
                 double sum = 0.0;
                 for (int32_t i = 0; i < N_TOKEN; i++)
-                    sum += kv_lane_marks(seq->kv, l, h, 0)[i];
+                    sum += kv_lane_marks(seq->memory.kv, l, h, 0)[i];
                 if (fabs(sum - n_query) > 1e-4 * n_query)
                     fail_msg("layer %d, head %d: %g of %g", l, h, sum, n_query);
             }
@@ -301,7 +301,7 @@ static void read_prompt(pith_engine *e, int32_t n, uint64_t *hashes)
         int32_t most = keep_budget_at(c, n + i) + (c->rules.overwrite ? 0 : c->rules.slack - 1);
         for (int32_t l = 0; l < info.n_layer; l++)
             for (int32_t h = 0; h < info.n_head_kv; h++)
-                assert_true(kv_lane_len(seq->kv, l, h) <= most);
+                assert_true(kv_lane_len(seq->memory.kv, l, h) <= most);
     }
     pith_seq_free(seq);
 }
@@ -442,8 +442,8 @@ static void test_recent_half(void **state)
             for (int32_t l = 0; l < info.n_layer; l++)
                 for (int32_t h = 0; h < info.n_head_kv; h++) {
                     int32_t pos[N_TOKEN], n_last = 0, n_first = 0;
-                    kv_lane_positions(seq->kv, l, h, pos, kv_lane_len(seq->kv, l, h));
-                    for (int32_t i = 0; i < kv_lane_len(seq->kv, l, h); i++) {
+                    kv_lane_positions(seq->memory.kv, l, h, pos, kv_lane_len(seq->memory.kv, l, h));
+                    for (int32_t i = 0; i < kv_lane_len(seq->memory.kv, l, h); i++) {
                         n_last += pos[i] >= n_token - 24;
                         n_first += pos[i] < n_sink;
                     }

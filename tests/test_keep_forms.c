@@ -257,7 +257,7 @@ static void test_as_if_masked(void **state)
         check(keep_config_parse(text, &config, &err), &err);
         check(keep_config_fit(&config, g, &err), &err);
         check(keep_create(&config, &facts, 2, &keep, &err), &err);
-        check(kv_seq_fork(full->kv, &cut, &err), &err);
+        check(kv_seq_fork(full->memory.kv, &cut, &err), &err);
         check(keep_prepare(keep, cut, at, 1, &err), &err);
         struct keep_view view = {.kv = cut, .tokens = tokens, .n_token = N};
         if (keep_state_size(keep) > 0) /* nothing was learned: all are equal */
@@ -271,7 +271,7 @@ static void test_as_if_masked(void **state)
         assert_int_equal(tally.n_evicted, n_evicted);
         for (int32_t l = 0; l < g->n_layer; l++)
             for (int32_t h = 0; h < g->n_head; h++)
-                check_masked(full->kv, cut, l, h, row, scratch);
+                check_masked(full->memory.kv, cut, l, h, row, scratch);
         kv_seq_free(cut);
         keep_free(keep);
     }

@@ -53,7 +53,7 @@ static void expect_places(const pith_seq *seq, int32_t n)
             assert_int_equal(lane.n_page, pages);
             for (int32_t i = 0; i < n; i++) {
                 assert_int_equal(pos[i], i < SINKS ? i : n_token - n + i);
-                assert_int_equal(kv_lane_pos(seq->kv, l, h, i), n_token - n + i);
+                assert_int_equal(kv_lane_pos(seq->memory.kv, l, h, i), n_token - n + i);
             }
         }
 }
@@ -94,11 +94,11 @@ static void rotate(double *x, double positions)
 static void check_attention(const pith_seq *seq, int32_t l, int32_t h, uint8_t *scratch)
 {
     const struct pi_hparams *hp = &model->hp;
-    int32_t n = kv_lane_len(seq->kv, l, h), n_token = pith_seq_length(seq);
+    int32_t n = kv_lane_len(seq->memory.kv, l, h), n_token = pith_seq_length(seq);
     float q[256], row[256], out[256];
     double query[256], key[256], weight[N_TOKEN], want[256] = {0}, sum = 0.0;
     kv_check_row((uint64_t)(l * 64 + h + 5), q, hp->dim_k);
-    struct kv_attend_job job = {.seq = seq->kv,
+    struct kv_attend_job job = {.seq = seq->memory.kv,
                                 .layer = l,
                                 .head = h,
                                 .n_tok = 1,
@@ -116,16 +116,16 @@ static void check_attention(const pith_seq *seq, int32_t l, int32_t h, uint8_t *
     rotate(query, n - n_token); /* from its position in the text to its place */
     for (int32_t i = 0; i < n; i++) {
         double x = 0.0;
-        kv_lane_key(seq->kv, l, h, i, row);
+        kv_lane_key(seq->memory.kv, l, h, i, row);
         for (int32_t d = 0; d < hp->dim_k; d++)
             key[d] = row[d];
-        rotate(key, i - kv_lane_written_pos(seq->kv, l, h, i));
+        rotate(key, i - kv_lane_written_pos(seq->memory.kv, l, h, i));
         for (int32_t d = 0; d < hp->dim_k; d++)
             x += query[d] * key[d];
         sum += weight[i] = exp((double)job.scale * x);
     }
     for (int32_t i = 0; i < n; i++) {
-        kv_lane_value(seq->kv, l, h, i, row);
+        kv_lane_value(seq->memory.kv, l, h, i, row);
         for (int32_t d = 0; d < hp->dim_v; d++)
             want[d] += weight[i] / sum * row[d];
     }
@@ -410,11 +410,11 @@ static void test_late_prompt(void **state)
         assert_int_equal(pith_seq_length(seq), more > 0 ? 160 : 100);
         for (int32_t l = 0; more > 0 && l < n_lane; l++) {
             int32_t layer = l / info.n_head_kv, head = l % info.n_head_kv;
-            assert_int_equal(kv_lane_len(seq->kv, layer, head), BUDGET);
+            assert_int_equal(kv_lane_len(seq->memory.kv, layer, head), BUDGET);
             for (int32_t s = SINKS; s < BUDGET; s++) /* 36 .. 49, and what follows them now */
-                assert_int_equal(kv_lane_pos(seq->kv, layer, head, s), 160 - BUDGET + s);
-            assert_int_equal(kv_lane_written_pos(seq->kv, layer, head, SINKS), 36);
-            assert_int_equal(kv_lane_written_pos(seq->kv, layer, head, SINKS + 14), 114);
+                assert_int_equal(kv_lane_pos(seq->memory.kv, layer, head, s), 160 - BUDGET + s);
+            assert_int_equal(kv_lane_written_pos(seq->memory.kv, layer, head, SINKS), 36);
+            assert_int_equal(kv_lane_written_pos(seq->memory.kv, layer, head, SINKS + 14), 114);
         }
         pith_seq_free(seq);
         pith_engine_free(e);

@@ -80,11 +80,11 @@ static void read_twice(const struct importance_gram *gram, int32_t n, float *out
     pith_seq *seq = seq_make(e);
     struct pi_pass_watch watch = {target, show_weights, finish, false};
     struct pi_pass_item item = {
-        .kv = seq->kv, .tokens = all, .n_tok = n_all, .owner = seq, .watched = true};
+        .kv = seq->memory.kv, .tokens = all, .n_tok = n_all, .owner = seq, .watched = true};
     check(pi_pass_set_tap(e->pass, show_rows, target, &err), &err);
     check(pi_pass_set_watch(e->pass, &watch, &err), &err);
     check(pi_pass_reserve_watch(e->pass, n_all, &err), &err);
-    check(kv_seq_reserve(seq->kv, n_all, &err), &err);
+    check(kv_seq_reserve(seq->memory.kv, n_all, &err), &err);
     pi_pass_run(e->pass, &item, 1);
     for (int32_t i = 0; i < n_lane; i++)
         importance_target_lane(target, i / info.n_head_kv, i % info.n_head_kv, out + i * n);
@@ -113,10 +113,10 @@ static void test_marks(void **state)
         eval(seq, 0, N_TOKEN);
         for (int32_t i = 0; i < n_lane; i++) {
             int32_t l = i / info.n_head_kv, h = i % info.n_head_kv;
-            const float *mark = kv_lane_marks(seq->kv, l, h, 0);
-            assert_int_equal(kv_lane_len(seq->kv, l, h), 100);
+            const float *mark = kv_lane_marks(seq->memory.kv, l, h, 0);
+            assert_int_equal(kv_lane_len(seq->memory.kv, l, h), 100);
             for (int32_t j = 0; j < 100; j++) {
-                double x = (double)want[i * N_TOKEN + kv_lane_pos(seq->kv, l, h, j)];
+                double x = (double)want[i * N_TOKEN + kv_lane_pos(seq->memory.kv, l, h, j)];
                 if (fabs((double)mark[j] - x) > 1e-3)
                     fail_msg("%s, lane %d, entry %d: %g is not %g", texts[plus], i, j,
                              (double)mark[j], x);
@@ -208,12 +208,12 @@ static void test_forks(void **state)
         eval(a, 110, N_TOKEN);
         assert_true(hash_of(a) == hash_of(b));
         for (int32_t i = 0; i < n_lane; i++) {
-            int32_t l = i / info.n_head_kv, h = i % info.n_head_kv, n = kv_lane_len(a->kv, l, h);
-            assert_int_equal(n, kv_lane_len(b->kv, l, h));
-            assert_memory_equal(kv_lane_marks(a->kv, l, h, 0), kv_lane_marks(b->kv, l, h, 0),
+            int32_t l = i / info.n_head_kv, h = i % info.n_head_kv, n = kv_lane_len(a->memory.kv, l, h);
+            assert_int_equal(n, kv_lane_len(b->memory.kv, l, h));
+            assert_memory_equal(kv_lane_marks(a->memory.kv, l, h, 0), kv_lane_marks(b->memory.kv, l, h, 0),
                                 (size_t)n * sizeof(float));
             for (int32_t j = 0; j < n; j++)
-                assert_true(kv_lane_marks(a->kv, l, h, 0)[j] != 0.0f);
+                assert_true(kv_lane_marks(a->memory.kv, l, h, 0)[j] != 0.0f);
         }
         pith_seq_free(a);
         pith_seq_free(b);

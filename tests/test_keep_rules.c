@@ -240,8 +240,8 @@ static void test_listing(void **state)
 #define N_HEAD 2
 #define N_LANE (N_LAYER * N_HEAD)
 
-static const struct kv_geometry shape = {N_LAYER,     N_HEAD, 8, 4,   16, KV_TYPE_F32,
-                                         KV_TYPE_F16, 0,      0, {0}, {0}};
+static const struct kv_geometry shape = {
+    N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0};
 
 static const struct policy_model model = {
     .g = {N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16}, .n_group = 1, .scale = 1.0f};
@@ -265,7 +265,7 @@ static void test_budgets(void **state)
     assert_int_equal(keep_most_at(&c, 119), 119);
     assert_int_equal(keep_most_at(&c, 1000), 120);
     c = config_of(&keep_streaming, "budget=25%,slack=20");
-    assert_int_equal(keep_budget_at(&c, 5), 5); /* never more than there is */
+    assert_int_equal(keep_budget_at(&c, 5), 5);  /* never more than there is */
     assert_int_equal(keep_budget_at(&c, 20), 8); /* twice what is protected */
     assert_int_equal(keep_budget_at(&c, 403), 100);
     assert_int_equal(keep_most_at(&c, 403), 120);

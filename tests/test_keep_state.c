@@ -349,15 +349,15 @@ static void expect_same(const pith_seq *a, const pith_seq *b)
 {
     const struct keep *keep = a->engine->keep;
     assert_int_equal(a->n_prompt, b->n_prompt);
-    kv_check_same(a->kv, b->kv);
+    kv_check_same(a->memory.kv, b->memory.kv);
     if (a->keep_state != NULL)
         assert_memory_equal(a->keep_state, b->keep_state, keep_state_size(keep));
     for (int32_t l = 0; l < info.n_layer; l++)
         for (int32_t h = 0; h < info.n_head_kv; h++) {
-            size_t size = (size_t)kv_lane_len(a->kv, l, h) * sizeof(float);
-            assert_int_equal(kv_lane_aim(a->kv, l, h), kv_lane_aim(b->kv, l, h));
+            size_t size = (size_t)kv_lane_len(a->memory.kv, l, h) * sizeof(float);
+            assert_int_equal(kv_lane_aim(a->memory.kv, l, h), kv_lane_aim(b->memory.kv, l, h));
             for (int32_t i = 0; i < keep_n_mark(keep); i++)
-                assert_memory_equal(kv_lane_marks(a->kv, l, h, i), kv_lane_marks(b->kv, l, h, i),
+                assert_memory_equal(kv_lane_marks(a->memory.kv, l, h, i), kv_lane_marks(b->memory.kv, l, h, i),
                                     size);
         }
 }
@@ -372,7 +372,7 @@ static void test_files(void **state)
         pith_engine *other = engine_make(saved[p].again, 17, 1, 512);
         pith_seq *a = save_one(e), *b = load_one(other);
         expect_same(a, b);
-        n_aim += kv_lane_aim(b->kv, 0, 0) >= 0;
+        n_aim += kv_lane_aim(b->memory.kv, 0, 0) >= 0;
         n_mark += keep_n_mark(e->keep) > 0;
         n_state += b->keep_state != NULL;
         assert_int_equal(b->n_prompt, N_PROMPT);
@@ -404,11 +404,11 @@ static void test_files_elsewhere(void **state)
     pith_error err;
     pith_seq *a = save_one(e), *b = load_one(full);
     assert_null(b->keep_state);
-    kv_check_same(a->kv, b->kv);
+    kv_check_same(a->memory.kv, b->memory.kv);
     eval(b, N_SAVED, N_TOKEN);
     pith_seq_free(b);
     b = load_one(wider);
-    kv_check_same(a->kv, b->kv);
+    kv_check_same(a->memory.kv, b->memory.kv);
     assert_int_equal(b->n_prompt, 0);
     for (size_t i = 0; i < state_size; i++)
         assert_int_equal(((const uint8_t *)b->keep_state)[i], 0);

@@ -195,7 +195,7 @@ static void test_marks(void **state)
             for (int32_t h = 0; h < hp->n_head_kv; h++)
                 for (int32_t t = 0; t < 130; t++) {
                     double want = predict(&s, hidden != 0, l, h, t);
-                    double got = (double)kv_lane_marks(seq->kv, l, h, 0)[t];
+                    double got = (double)kv_lane_marks(seq->memory.kv, l, h, 0)[t];
                     if (fabs(got - want) > 2e-4 * (1.0 + fabs(want)))
                         fail_msg("%s, layer %d, head %d, token %d: %g is not %g", texts[hidden], l,
                                  h, t, got, want);
@@ -308,13 +308,13 @@ static void score_lanes(pith_seq *seq, float *out)
     struct keep_view view = pi_seq_view(seq, pith_seq_length(seq));
     view.model = &m;
     for (int32_t i = 0; i < n_lane; i++) {
-        int32_t l = i / info.n_head_kv, h = i % info.n_head_kv, n = kv_lane_len(seq->kv, l, h);
+        int32_t l = i / info.n_head_kv, h = i % info.n_head_kv, n = kv_lane_len(seq->memory.kv, l, h);
         int32_t pos[N_TOKEN];
         bool evictable[N_TOKEN];
         size_t size = p->scratch_size(&config->params, &m, NULL, n);
         void *scratch = pi_mem_alloc(PI_MEM_SCRATCH, size);
         memset(evictable, 1, sizeof(evictable));
-        kv_lane_positions(seq->kv, l, h, pos, n);
+        kv_lane_positions(seq->memory.kv, l, h, pos, n);
         struct keep_lane lane = {l, h, n, pos, evictable, n, scratch};
         p->score(&config->params, &view, &lane, out + (size_t)i * N_TOKEN);
         pi_mem_free(scratch);
@@ -338,7 +338,7 @@ static void test_snapshot(void **state)
         check(pith_seq_save(c, in_folder("a.seq"), &err), &err);
         check(pith_seq_load(e, in_folder("a.seq"), &b, &err), &err);
         score_lanes(a, want);
-        assert_true(kv_lane_marks(b->kv, 0, 0, 0)[3] == 0.0f);
+        assert_true(kv_lane_marks(b->memory.kv, 0, 0, 0)[3] == 0.0f);
         score_lanes(b, got);
         for (int32_t j = 0; i == 0 && j < n_lane * N_TOKEN; j++)
             if (fabs((double)got[j] - (double)want[j]) > 1e-3)
@@ -349,8 +349,8 @@ static void test_snapshot(void **state)
             eval(b, t, t + 1);
         }
         assert_true(hash_of(a) == hash_of(b));
-        assert_true(kv_lane_marks(b->kv, 0, 0, 0)[99] == 0.0f);
-        assert_true(kv_lane_marks(b->kv, 0, 0, 0)[120] == kv_lane_marks(a->kv, 0, 0, 0)[120]);
+        assert_true(kv_lane_marks(b->memory.kv, 0, 0, 0)[99] == 0.0f);
+        assert_true(kv_lane_marks(b->memory.kv, 0, 0, 0)[120] == kv_lane_marks(a->memory.kv, 0, 0, 0)[120]);
         free(want);
         free(got);
         pith_seq_free(a);

@@ -590,7 +590,9 @@ static void run(uint64_t seed, int32_t n_page)
                                   seed % 2 ? KV_INDEX_ROWS : 0,
                                   0,
                                   {KV_TYPE_F16, 1, 0},
-                                  {KV_TYPE_F16, 0, 1}};
+                                  {KV_TYPE_F16, 0, 1},
+                                  NULL,
+                                  0};
     w = (struct world){.rng = seed, .tables = pi_mem_used(PI_MEM_TABLE)};
     w.cache = kv_check_cache(&g, n_page);
     kv_cache_set_marks(w.cache, 1, false);

@@ -534,7 +534,7 @@ static char *run_model(const char *keep, int32_t chunk, int32_t n_thread, char *
     struct recall_text *t = open_recall(&o);
     struct recall_text_seq *s = make_state(t);
     check(pith_seq_eval(seq, tokens, n_prompt, &err), &err);
-    const struct kv_seq *kv = ((const struct pith_seq *)seq)->kv;
+    const struct kv_seq *kv = ((const struct pith_seq *)seq)->memory.kv;
     check(recall_text_find(s, kv, tokens, n_prompt, question, strlen(question), 1000, &text, &n,
                            &err),
           &err);

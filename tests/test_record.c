@@ -124,10 +124,10 @@ static void check_stored(const struct eval_record *rec, const pith_seq *seq, int
         for (int32_t s = 0; s < rec->n_token; s++) {
             const float *key = k + ((size_t)s * rec->n_head_kv + h) * rec->dim_k;
             const float *value = v + ((size_t)s * rec->n_head_kv + h) * rec->dim_v;
-            kv_lane_key(seq->kv, layer, h, s, row);
+            kv_lane_key(seq->memory.kv, layer, h, s, row);
             for (int32_t d = 0; d < rec->dim_k; d++)
                 assert_true(row[d] == pi_f32_from_f16(pi_f16_from_f32(key[d])));
-            kv_lane_value(seq->kv, layer, h, s, row);
+            kv_lane_value(seq->memory.kv, layer, h, s, row);
             for (int32_t d = 0; d < rec->dim_v; d++)
                 assert_true(row[d] == pi_f32_from_f16(pi_f16_from_f32(value[d])));
         }
@@ -201,7 +201,7 @@ static void test_recorded_attention(void **state)
             int32_t kv_head = h / n_group;
             const float *query = q + (size_t)at * q_len + (size_t)h * rec.dim_k;
             struct kv_attend_job job = {
-                .seq = seq->kv,
+                .seq = seq->memory.kv,
                 .layer = l,
                 .head = kv_head,
                 .n_tok = 1,

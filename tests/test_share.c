@@ -428,7 +428,7 @@ static void scans(void **state)
     read_to(seq, n_id);
     int64_t shared = stats_of(seq).pages_shared;
     pith_engine_kv_stats(e, &before);
-    int64_t bytes = share_seq_scan(seq->share, seq->kv);
+    int64_t bytes = share_seq_scan(seq->share, seq->memory.kv);
     pith_engine_kv_stats(e, &after);
     assert_true(bytes > 0 && stats_of(seq).pages_shared > shared);
     assert_int_equal(before.used_bytes - after.used_bytes, bytes);

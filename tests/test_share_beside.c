@@ -179,7 +179,7 @@ static void types(void **state)
             assert_true(t.pages_shared > 4);
             for (int32_t l = 0; l < model->hp.n_layer; l++)
                 for (int32_t h = 0; h < model->hp.n_head_kv; h++)
-                    assert_int_equal(kv_lane_len(seq->kv, l, h),
+                    assert_int_equal(kv_lane_len(seq->memory.kv, l, h),
                                      n_id - (literal ? t.tokens_shared : 0));
             for (int32_t v = 0; v < model->hp.n_vocab; v++)
                 assert_true(isfinite(pith_seq_logits(seq)[v]));

@@ -48,7 +48,13 @@ static char bare_name[] = "bare";
 static struct pith_model bare_model(void)
 {
     return (struct pith_model){
-        .hp = {.n_layer = 1, .n_head = 1, .n_head_kv = 1, .dim_k = 8, .dim_v = 8, .n_rot = 8},
+        .hp = {.n_layer = 1,
+               .n_layer_kv = 1,
+               .n_head = 1,
+               .n_head_kv = 1,
+               .dim_k = 8,
+               .dim_v = 8,
+               .n_rot = 8},
         .rope = {.n_pair = 4, .freq = bare_freq, .magnitude = 1.0f},
         .name = bare_name,
     };

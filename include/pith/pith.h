@@ -153,8 +153,9 @@ typedef struct pith_model_info {
     int32_t n_ctx_train; /* positions the model was trained for */
     int32_t n_rot;       /* rotated dimensions of a head */
     float rope_theta;
-    bool runnable; /* false for vocab_only loads: no engine can be made */
-    uint32_t reserved[8];
+    bool runnable;      /* false for vocab_only loads: no engine can be made */
+    int32_t n_layer_kv; /* layers with attention; layers of lanes are numbered among them */
+    uint32_t reserved[7];
 } pith_model_info;
 
 PITH_API void pith_model_get_info(const pith_model *model, pith_model_info *out);
@@ -380,7 +381,8 @@ PITH_API pith_status pith_seq_fork(const pith_seq *seq, pith_seq **out, pith_err
    evaluated to n_token; pith_seq_sync does not build on such a rest. Recall forgets what is at or
    above n_token, too, and its guests where the tokens that chose them go. INVALID when n_token is
    negative or beyond the sequence; KV_FULL when a policy overwrote entries in pages that a fork
-   shares, and none is free to copy one to. The sequence is then unchanged. */
+   shares, and none is free to copy one to; UNSUPPORTED where layers with a window no longer hold
+   what a token at n_token would see. The sequence is then unchanged. */
 PITH_API pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err);
 
 /* Says that the first n_token positions are the prompt, whose entries a keep policy with the option

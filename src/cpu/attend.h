@@ -25,7 +25,8 @@
  *   x[s]  = clamp(scale * (acc = fma(k[d][s], q[d], acc), d ascending, from 0))
  *           clamp limits to [-FLT_MAX, FLT_MAX] and turns NaN into -FLT_MAX, so that finite inputs
  *           never give NaN however large the products
- *   s is visible when s < n and pos[s] <= limit[r]; nothing below changes a row that sees no slot
+ *   s is visible when s < n, pos[s] <= limit[r] and the caller has not made x[s] -INFINITY before
+ *           the softmax, as it does with what lies before a row's window; nothing below changes a row that sees no slot
  *   m'    = max(m, x[s] of the visible s)
  *   c     = m' > m ? E(m - m') : 1
  *   p[s]  = visible ? E(x[s] - m') : 0

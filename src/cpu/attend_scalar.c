@@ -238,7 +238,8 @@ static void softmax_row(const struct pi_attend_page *page, const struct pi_atten
     float old = rows->max[r], max = old;
     bool visible[PI_ATTEND_SLOTS];
     for (int32_t s = 0; s < slots_of(page); s++) {
-        visible[s] = s < page->n && (rows->all_visible || page->pos[s] <= rows->limit[r]);
+        visible[s] = s < page->n && x[s] > -INFINITY &&
+                     (rows->all_visible || page->pos[s] <= rows->limit[r]);
         if (visible[s] && x[s] > max)
             max = x[s];
         if (logit != NULL && s < page->n)

@@ -385,7 +385,7 @@ static pith_status reconstruct(struct check *c, pith_engine *e, const int32_t *t
                                pith_error *err)
 {
     const struct pi_hparams *hp = &c->model->hp;
-    size_t n_layer = (size_t)hp->n_layer, n_lane = n_layer * (size_t)hp->n_head;
+    size_t n_layer = (size_t)hp->n_layer_kv, n_lane = n_layer * (size_t)hp->n_head;
     size_t n_key = n_layer * (size_t)hp->n_head_kv * (size_t)hp->dim_k;
     pith_seq *seq = NULL;
     c->key = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)c->n_token, n_key * sizeof(*c->key));

@@ -232,7 +232,7 @@ static pith_status score_text(struct run *r, int32_t s, pith_engine *e, pith_err
     PI_TRY(pith_seq_create(e, &seq, err));
     pith_status status = pith_seq_eval(seq, r->tokens, n, err);
     if (status == PITH_OK)
-        score_entries(r, s, seq->kv, seq->keep_state);
+        score_entries(r, s, seq->memory.kv, seq->keep_state);
     pith_seq_free(seq);
     return status == PITH_OK ? tell(r, n, err) : status;
 }
@@ -315,7 +315,7 @@ static pith_status set_names(const struct run *r, pith_error *err)
 static pith_status make_importance(struct run *r, pith_error *err)
 {
     const struct pi_hparams *hp = &r->engine->model->hp;
-    const struct stats_importance shape = {.n_layer = hp->n_layer,
+    const struct stats_importance shape = {.n_layer = hp->n_layer_kv,
                                            .n_lane = r->n_lane,
                                            .n_embd = r->params->hidden ? hp->n_embd : 0,
                                            .n_feature = hp->dim_k + IMPORTANCE_KEY_EXTRA,
@@ -422,7 +422,7 @@ static pith_status prepare(struct run *r, pith_error *err)
     pith_engine *e = r->engine;
     const struct pi_hparams *hp = &e->model->hp;
     int32_t n_around = r->prompt.n_before + r->prompt.n_middle;
-    r->n_lane = hp->n_layer * hp->n_head_kv;
+    r->n_lane = hp->n_layer_kv * hp->n_head_kv;
     r->first = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p->n_text + 1, sizeof(*r->first));
     if (r->first == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %d texts", p->n_text);

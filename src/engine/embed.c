@@ -90,14 +90,15 @@ static pith_status read_text(struct embedding *m, const int32_t *tokens, pith_er
     struct pith_engine *e = m->engine;
     struct pith_seq *seq = NULL;
     PI_TRY(pith_seq_create(e, &seq, err));
-    pith_status status = kv_seq_reserve(seq->kv, m->n_token, err);
+    pith_status status = pi_memory_reserve(&seq->memory, m->n_token, err);
     for (int32_t done = 0; status == PITH_OK && done < m->n_token;) {
         int32_t n = (int32_t)pi_min(e->chunk, m->n_token - done);
         struct pi_pass_item item = {
-            .kv = seq->kv, .tokens = tokens + done, .n_tok = n, .pos0 = done, .owner = seq};
+            .kv = seq->memory.kv, .tokens = tokens + done, .n_tok = n, .pos0 = done, .owner = seq};
         e->tap_stopped = false;
         pi_pass_run(e->pass, &item, 1);
         take_rows(m, done, n);
+        pi_memory_settle(&seq->memory, true);
         done += n;
         if (e->tap_stopped)
             status = pi_fail(err, PITH_CANCELLED, "the tap stopped the embedding");

@@ -83,11 +83,13 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(check_range("kv_bytes", params->kv_bytes, 0, INT64_MAX / 2, err));
     PI_TRY(check_range("kv_tokens", params->kv_tokens, 0, INT32_MAX, err));
     *out = (struct plan){
-        .geometry = {.n_layer = hp->n_layer,
+        .geometry = {.n_layer = hp->n_layer_kv,
                      .n_head = hp->n_head_kv,
                      .dim_k = hp->dim_k,
                      .dim_v = hp->dim_v,
-                     .page_len = params->page_len},
+                     .page_len = params->page_len,
+                     .window = model->kv_window,
+                     .step_len = params->chunk},
         .n_thread = params->n_thread > 0 ? params->n_thread : pi_thread_count(),
         .chunk = params->chunk,
     };
@@ -98,6 +100,8 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(choose_types(hp, params, out, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(policy_set_fit(policies, &out->geometry, err));
+    if (policy_set_verb(policies) != NULL)
+        PI_TRY(pi_model_check_alike(model, policy_set_verb(policies), err));
     out->kv_bytes = bytes_at(out, hp->n_ctx_train);
     if (params->kv_tokens > 0)
         out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens);
@@ -130,6 +134,8 @@ static pith_status make_policies(struct pith_engine *e, const struct plan *plan,
     PI_TRY(keep_create(&e->policies.keep, &model, plan->n_thread, &e->keep, err));
     e->traits.state_size = e->traits.evicts ? keep_state_size(e->keep) : 0;
     assert(e->traits.remembers || e->traits.state_size == 0);
+    if (plan->geometry.window != NULL)
+        engine_traits_set_windows(&e->traits);
     kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
     PI_TRY(pi_engine_start_watch(e, err));
     PI_TRY(pi_engine_start_write(e, err));
@@ -256,12 +262,12 @@ pith_status pith_seq_create(pith_engine *e, pith_seq **out, pith_error *err)
 {
     struct pith_seq *seq = NULL;
     PI_TRY(pi_seq_alloc(e, &seq, err));
-    pith_status status = kv_seq_create(e->kv, &seq->kv, err);
+    pith_status status = pi_memory_create(&seq->memory, e->kv, err);
     if (status != PITH_OK) {
         pith_seq_free(seq);
         return status;
     }
-    keep_expect(&e->policies.keep, kv_cache_geometry(e->kv), seq->kv);
+    keep_expect(&e->policies.keep, kv_cache_geometry(e->kv), seq->memory.kv);
     *out = seq;
     return PITH_OK;
 }
@@ -272,7 +278,7 @@ void pith_seq_free(pith_seq *seq)
         return;
     pi_seq_stop_recall(seq);
     share_seq_free(seq->share);
-    kv_seq_free(seq->kv);
+    pi_memory_free(&seq->memory);
     pi_mem_free(seq->tokens);
     pi_mem_free(seq->logits);
     pi_mem_free(seq->keep_state);
@@ -310,7 +316,7 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
     struct pith_seq *seq = NULL;
     size_t logits_size = (size_t)from->engine->model->hp.n_vocab * sizeof(float);
     PI_TRY(pi_seq_alloc(from->engine, &seq, err));
-    pith_status status = kv_seq_fork(from->kv, &seq->kv, err);
+    pith_status status = pi_memory_fork(&from->memory, &seq->memory, err);
     if (status == PITH_OK)
         status = pi_seq_set_tokens(seq, from->tokens, from->n_token, err);
     if (status == PITH_OK && from->has_logits) {
@@ -343,21 +349,21 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
 
 /* The lowest position that some lane has no entry of; n_token when there is none. A lane without a
    gap below p has position i in slot i up to there: positions ascend, but where one was
-   overwritten, and then it is the slot of a gap. */
+   overwritten, and then it is the slot of a gap. Lanes with a window are pi_memory_reach's. */
 static int32_t first_gap(const struct pith_seq *seq)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
     const struct keep *keep = seq->engine->keep;
     int32_t gap = seq->n_token;
     for (int32_t l = 0; l < g->n_layer; l++)
-        for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t low = 0, high = (int32_t)pi_min(gap, kv_lane_len(seq->kv, l, h));
-            bool unordered = kv_lane_unordered(seq->kv, l, h);
-            while (unordered && low < high && keep_position(keep, seq->kv, l, h, low) == low)
+        for (int32_t h = 0; kv_layer_window(g, l) == 0 && h < g->n_head; h++) {
+            int32_t low = 0, high = (int32_t)pi_min(gap, kv_lane_len(seq->memory.kv, l, h));
+            bool unordered = kv_lane_unordered(seq->memory.kv, l, h);
+            while (unordered && low < high && keep_position(keep, seq->memory.kv, l, h, low) == low)
                 low++;
             while (!unordered && low < high) {
                 int32_t mid = low + (high - low) / 2;
-                if (keep_position(keep, seq->kv, l, h, mid) == mid)
+                if (keep_position(keep, seq->memory.kv, l, h, mid) == mid)
                     low = mid + 1;
                 else
                     high = mid;
@@ -380,6 +386,7 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
     same = (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
     same = pi_seq_recall_reusable(seq, same, n);
     same = pi_seq_share_reusable(seq, same);
+    same = pi_memory_reach(&seq->memory, same);
     return traits->reads_parts ? read_reusable(seq->engine->read, &seq->read, same, n) : same;
 }
 
@@ -390,13 +397,18 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
                        n_token, seq->n_token);
     if (n_token == seq->n_token)
         return PITH_OK;
-    int64_t copies = kv_seq_truncate_copies(seq->kv, n_token);
-    if (copies > kv_seq_free_bytes(seq->kv))
+    if (pi_memory_reach(&seq->memory, n_token) < n_token)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "n_token: %d: layers with a window have forgotten what token %d sees, so "
+                       "that all must be read again (0 can be gone back to)",
+                       n_token, n_token);
+    int64_t copies = kv_seq_truncate_copies(seq->memory.kv, n_token);
+    if (copies > kv_seq_free_bytes(seq->memory.kv))
         return pi_fail(err, PITH_KV_FULL,
                        "forgetting what follows token %d copies shared pages of %lld bytes, and "
                        "%lld are free",
-                       n_token, (long long)copies, (long long)kv_seq_free_bytes(seq->kv));
-    keep_truncate(seq->engine->keep, seq->kv, n_token);
+                       n_token, (long long)copies, (long long)kv_seq_free_bytes(seq->memory.kv));
+    keep_truncate(seq->engine->keep, seq->memory.kv, n_token);
     seq->n_token = n_token;
     seq->has_logits = false;
     if (n_token < seq->n_prompt)
@@ -449,12 +461,13 @@ pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
     if (layer < 0 || layer >= g->n_layer || head < 0 || head >= g->n_head)
         return PITH_INVALID;
-    int32_t n = kv_lane_len(seq->kv, layer, head);
+    int32_t n = kv_lane_len(seq->memory.kv, layer, head);
     out->n_entry = n;
-    out->n_page = kv_lane_pages(seq->kv, layer, head);
+    out->n_page = kv_lane_pages(seq->memory.kv, layer, head);
     out->bytes = (int64_t)out->n_page * (int64_t)kv_layer_page_bytes(g, layer);
     if (cap > 0)
-        keep_positions(seq->engine->keep, seq->kv, layer, head, positions, (int32_t)pi_min(n, cap));
+        keep_positions(seq->engine->keep, seq->memory.kv, layer, head, positions,
+                       (int32_t)pi_min(n, cap));
     return PITH_OK;
 }
 
@@ -475,7 +488,7 @@ void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
     };
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t n = kv_lane_len(seq->kv, l, h);
+            int32_t n = kv_lane_len(seq->memory.kv, l, h);
             out->live += n;
             out->longest = (int32_t)pi_max(out->longest, n);
         }

@@ -2,7 +2,7 @@
 #ifndef PI_ENGINE_H
 #define PI_ENGINE_H
 
-#include "kv/kv.h"
+#include "engine/memory.h"
 #include "model/forward.h"
 #include "model/model.h"
 #include "policy/recall/text.h"
@@ -91,8 +91,8 @@ struct pith_engine {
 
 struct pith_seq {
     struct pith_engine *engine;
-    struct kv_seq *kv; /* owned */
-    int32_t *tokens;   /* [cap], owned */
+    struct pi_memory memory;
+    int32_t *tokens; /* [cap], owned */
     int32_t n_token;
     int32_t cap;
     float *logits; /* [n_vocab], owned; NULL until the first are wanted */

@@ -50,8 +50,8 @@ static int32_t until_round(const struct pith_engine *e, const pith_batch_item *i
     if (keep_waits(e->keep, item->n_token))
         return n;
     if (is_step(e, item))
-        return n_done == 0 && keep_step_due(e->keep, item->seq->kv, at) ? 0 : n;
-    return keep_room(e->keep, item->seq->kv, at, n);
+        return n_done == 0 && keep_step_due(e->keep, item->seq->memory.kv, at) ? 0 : n;
+    return keep_room(e->keep, item->seq->memory.kv, at, n);
 }
 
 pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, pith_error *err)
@@ -67,9 +67,9 @@ pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, 
                            e->model->hp.n_vocab);
     }
     if (e->traits.evicts)
-        PI_TRY(keep_prepare(e->keep, seq->kv, pi_seq_point(seq, 0), item->n_token, err));
+        PI_TRY(keep_prepare(e->keep, seq->memory.kv, pi_seq_point(seq, 0), item->n_token, err));
     PI_TRY(pi_engine_reserve_guests(e, item, err));
-    return kv_seq_reserve(seq->kv, until_round(e, item, 0, item->n_token), err);
+    return pi_memory_reserve(&seq->memory, until_round(e, item, 0, item->n_token), err);
 }
 
 int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n)
@@ -78,10 +78,10 @@ int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32
     if (!e->traits.evicts)
         return 0;
     for (int32_t i = 0; i < n; i++)
-        lacks +=
-            keep_lacks(e->keep, items[i].seq->kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
+        lacks += keep_lacks(e->keep, items[i].seq->memory.kv, pi_seq_point(items[i].seq, 0),
+                            items[i].n_token);
     for (int32_t i = 0; i < n; i++)
-        kv_seq_clear_charges(items[i].seq->kv);
+        kv_seq_clear_charges(items[i].seq->memory.kv);
     for (int32_t i = 0; i < n; i++) /* one after the other */
         repeat = pi_max(repeat, pi_item_repeat_bytes(e, &items[i]));
     return lacks + repeat;
@@ -98,7 +98,7 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
     PI_TRY(pi_engine_reserve_read(e, items, n, err));
     if (!e->traits.evicts)
         return PITH_OK;
-    int64_t lacks = pi_items_lack(e, items, n), n_free = kv_seq_free_bytes(items[0].seq->kv);
+    int64_t lacks = pi_items_lack(e, items, n), n_free = kv_seq_free_bytes(items[0].seq->memory.kv);
     if (lacks > n_free)
         return pi_fail(err, PITH_KV_FULL,
                        "keep rounds of this evaluation can take %lld more bytes of pages, and %lld "
@@ -113,10 +113,11 @@ static bool round_due(const struct pith_engine *e, const pith_batch_item *item, 
     int32_t left = item->n_token - n_done;
     struct keep_point at = pi_seq_point(item->seq, n_done);
     if (keep_waits(e->keep, item->n_token))
-        return left == 0 && keep_over_budget(e->keep, item->seq->kv, at);
+        return left == 0 && keep_over_budget(e->keep, item->seq->memory.kv, at);
     if (is_step(e, item))
-        return left > 0 && keep_step_due(e->keep, item->seq->kv, at);
-    return pi_engine_rounds_early(e, item, n_done) || keep_due(e->keep, item->seq->kv, at, left);
+        return left > 0 && keep_step_due(e->keep, item->seq->memory.kv, at);
+    return pi_engine_rounds_early(e, item, n_done) ||
+           keep_due(e->keep, item->seq->memory.kv, at, left);
 }
 
 /* The keep round of item i if one is due, and room until the next. Its pages were counted. */
@@ -134,7 +135,7 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
     PI_TRY(pi_seq_round(seq, seq->n_token + state->n_done, err));
     if (left == 0 || items[i].n_token == 1) /* else a turn's own queries ask later */
         pi_seq_ask_again(seq);
-    return kv_seq_reserve(seq->kv, until_round(e, &items[i], state->n_done, left), err);
+    return pi_memory_reserve(&seq->memory, until_round(e, &items[i], state->n_done, left), err);
 }
 
 /* Makes the logits of the n wanted rows and hands them to their items; false when a callback stops
@@ -189,7 +190,7 @@ static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int
 static void note_overwritten(const struct pith_engine *e, const pith_batch_item *item,
                              struct pi_item_state *state)
 {
-    int32_t n_lane = e->traits.overwrites ? keep_count_aims(e->keep, item->seq->kv) : 0;
+    int32_t n_lane = e->traits.overwrites ? keep_count_aims(e->keep, item->seq->memory.kv) : 0;
     state->evicted = state->evicted || n_lane > 0;
     if (n_lane > 0)
         pi_seq_remember_aims(item->seq);
@@ -215,7 +216,7 @@ static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, in
         if (take == 0 || (recalls && take < until)) /* what belongs together does not fit */
             continue;
         note_overwritten(e, item, &e->state[i]);
-        e->pass_item[n_pass] = (struct pi_pass_item){.kv = item->seq->kv,
+        e->pass_item[n_pass] = (struct pi_pass_item){.kv = item->seq->memory.kv,
                                                      .tokens = item->tokens + done,
                                                      .n_tok = take,
                                                      .pos0 = item->seq->n_token + done,
@@ -245,6 +246,8 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
         int32_t n_tok;
         int32_t n_pass = fill_pass(e, items, n, &n_tok);
         pi_pass_run(e->pass, e->pass_item, n_pass);
+        for (int32_t p = 0; p < n_pass; p++)
+            pi_memory_settle(&items[e->batch_of[p]].seq->memory, true);
         for (int32_t p = 0; p < n_pass && e->traits.reads_parts; p++)
             read_add_tally(e->read, &e->pass_item[p], &items[e->batch_of[p]].seq->read);
         for (int32_t p = 0; p < n_pass; p++)
@@ -270,21 +273,24 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
 static void finish_item(const pith_batch_item *item, const struct pi_item_state *state, bool ok)
 {
     struct pith_seq *seq = item->seq;
-    if (ok || state->evicted) {
+    bool stays = ok || state->evicted; /* or forgotten, which leads no way back either */
+    stays = stays || pi_memory_reach(&seq->memory, seq->n_token) < seq->n_token;
+    if (stays) {
         seq->n_token += state->n_done;
         seq->has_logits = ok && item->logits == PITH_LOGITS_LAST;
     } else if (state->n_done > 0) {
-        kv_seq_truncate(seq->kv, seq->n_token);
+        pi_memory_truncate(&seq->memory, seq->n_token);
         pi_engine_restore(seq->engine, seq, state);
         seq->read = state->read;
         seq->has_logits = false;
     }
-    pi_seq_finish_recall(seq, &state->recall, !ok && !state->evicted);
+    pi_seq_finish_recall(seq, &state->recall, !stays);
     if (state->evicted)
         pi_seq_update_text(seq);
-    pi_seq_finish_share(seq, item, ok || state->evicted ? state->n_done : 0);
+    pi_seq_finish_share(seq, item, stays ? state->n_done : 0);
+    pi_memory_settle(&seq->memory, false);
     if (!ok)
-        kv_seq_trim(seq->kv);
+        kv_seq_trim(seq->memory.kv);
 }
 
 /* Room for what the batch does with each of its items. */

@@ -8,7 +8,7 @@
 #include "engine/engine.h"
 #include "engine/files.h"
 
-_Static_assert(sizeof(struct pi_memory_head) == 32, "the head is part of the file format");
+_Static_assert(sizeof(struct pi_saved_head) == 32, "the head is part of the file format");
 
 /* Entries in all lanes. */
 static uint64_t count_entries(const struct kv_seq *kv, const struct kv_geometry *g)
@@ -36,7 +36,7 @@ static bool has_memory(const struct pith_seq *seq, const struct kv_geometry *g)
     bool has = e->traits.remembers || (e->policies.keep.rules.pin_prompt && seq->n_prompt > 0);
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            has = has || kv_lane_aim(seq->kv, l, h) >= 0;
+            has = has || kv_lane_aim(seq->memory.kv, l, h) >= 0;
     return has;
 }
 
@@ -52,15 +52,15 @@ static void put_lanes(uint8_t **to, const struct pith_seq *seq, const struct kv_
     int32_t n_mark = seq->engine->traits.n_mark;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t aim = kv_lane_aim(seq->kv, l, h);
+            int32_t aim = kv_lane_aim(seq->memory.kv, l, h);
             put(to, &aim, sizeof(aim));
         }
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
             for (int32_t i = 0; i < n_mark; i++) {
-                size_t n = (size_t)kv_lane_len(seq->kv, l, h);
+                size_t n = (size_t)kv_lane_len(seq->memory.kv, l, h);
                 if (n > 0)
-                    put(to, kv_lane_marks(seq->kv, l, h, i), n * sizeof(float));
+                    put(to, kv_lane_marks(seq->memory.kv, l, h, i), n * sizeof(float));
             }
 }
 
@@ -70,9 +70,9 @@ static pith_status write_memory(const struct pith_seq *seq, const struct kv_geom
 {
     const struct pith_engine *e = seq->engine;
     size_t n_text = strlen(e->keep_text), n_tokens = (size_t)seq->n_token * sizeof(int32_t);
-    const struct pi_memory_head head = {
+    const struct pi_saved_head head = {
         .no_token = -1,
-        .layout = PI_MEMORY_LAYOUT,
+        .layout = PI_SAVED_LAYOUT,
         .n_token = (uint32_t)seq->n_token,
         .n_prompt = (uint32_t)seq->n_prompt,
         .text_size = (uint32_t)n_text,
@@ -80,7 +80,7 @@ static pith_status write_memory(const struct pith_seq *seq, const struct kv_geom
         .state_size = e->traits.state_size,
     };
     *size = sizeof(head) + n_tokens + aims_bytes(g) +
-            (size_t)count_entries(seq->kv, g) * head.n_mark * sizeof(float) +
+            (size_t)count_entries(seq->memory.kv, g) * head.n_mark * sizeof(float) +
             (size_t)head.state_size + n_text;
     uint8_t *at = *out = pi_mem_alloc(PI_MEM_OTHER, *size);
     if (at == NULL)
@@ -102,33 +102,33 @@ pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err
     size_t size;
     PI_TRY(engine_traits_check(&seq->engine->traits, PITH_USE_FILE, err));
     if (!has_memory(seq, g))
-        return kv_seq_save(seq->kv, seq->tokens, (size_t)seq->n_token * sizeof(int32_t), path, err);
+        return pi_memory_save(&seq->memory, seq->tokens, (size_t)seq->n_token * sizeof(int32_t),
+                              path, err);
     PI_TRY(write_memory(seq, g, &memory, &size, err));
-    pith_status status = kv_seq_save(seq->kv, memory, size, path, err);
+    pith_status status = pi_memory_save(&seq->memory, memory, size, path, err);
     pi_mem_free(memory);
     return status;
 }
 
 /* ---- loading ---- */
 
-pith_status pi_memory_read(const struct kv_seq *kv, const struct kv_geometry *g, const char *path,
-                           const uint8_t *extra, size_t size, struct pi_memory *out,
-                           pith_error *err)
+pith_status pi_saved_read(const struct kv_seq *kv, const struct kv_geometry *g, const char *path,
+                          const uint8_t *extra, size_t size, struct pi_saved *out, pith_error *err)
 {
-    struct pi_memory_head *head = &out->head;
-    *out = (struct pi_memory){.tokens = (const int32_t *)(const void *)extra};
+    struct pi_saved_head *head = &out->head;
+    *out = (struct pi_saved){.tokens = (const int32_t *)(const void *)extra};
     if (size >= sizeof(*head))
         memcpy(head, extra, sizeof(*head));
     if (head->no_token != -1) { /* tokens and nothing else */
         if (size % sizeof(int32_t) != 0 || size > INT32_MAX)
             return pi_fail(err, PITH_FORMAT, "%s: %zu bytes are no list of tokens", path, size);
-        *head = (struct pi_memory_head){.n_token = (uint32_t)(size / sizeof(int32_t))};
+        *head = (struct pi_saved_head){.n_token = (uint32_t)(size / sizeof(int32_t))};
         return PITH_OK;
     }
-    if (head->layout != PI_MEMORY_LAYOUT)
+    if (head->layout != PI_SAVED_LAYOUT)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%s: layout %u of what a keep policy remembers; this build reads %d", path,
-                       head->layout, PI_MEMORY_LAYOUT);
+                       head->layout, PI_SAVED_LAYOUT);
     uint64_t tokens = (uint64_t)head->n_token * sizeof(int32_t), aims = aims_bytes(g);
     uint64_t n_entry = count_entries(kv, g), mark_size = n_entry * sizeof(float);
     bool fits = head->n_token <= INT32_MAX && head->n_prompt <= head->n_token &&
@@ -162,7 +162,7 @@ static pith_status check_positions(const struct kv_seq *kv, const struct kv_geom
     return PITH_OK;
 }
 
-static pith_status check_tokens(const struct pith_engine *e, const struct pi_memory *m,
+static pith_status check_tokens(const struct pith_engine *e, const struct pi_saved *m,
                                 const char *path, pith_error *err)
 {
     for (uint32_t i = 0; i < m->head.n_token; i++)
@@ -175,7 +175,7 @@ static pith_status check_tokens(const struct pith_engine *e, const struct pi_mem
 /* Gives the sequence the policy's state. Sizes must be the policy's own, and a lane may aim at what
    can be overwritten alone. */
 static pith_status check_memory(struct pith_seq *seq, const struct kv_geometry *g,
-                                const struct pi_memory *m, const char *path, pith_error *err)
+                                const struct pi_saved *m, const char *path, pith_error *err)
 {
     const struct pith_engine *e = seq->engine;
     const char *name = e->policies.keep.policy->name;
@@ -191,8 +191,8 @@ static pith_status check_memory(struct pith_seq *seq, const struct kv_geometry *
                        (unsigned long long)m->head.state_size, name);
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t aim = m->aim[l * g->n_head + h], len = kv_lane_len(seq->kv, l, h);
-            if (aim < -1 || (aim >= 0 && !kv_lane_can_aim(seq->kv, l, h, aim)))
+            int32_t aim = m->aim[l * g->n_head + h], len = kv_lane_len(seq->memory.kv, l, h);
+            if (aim < -1 || (aim >= 0 && !kv_lane_can_aim(seq->memory.kv, l, h, aim)))
                 return pi_fail(err, PITH_FORMAT,
                                "%s: layer %d, head %d: slot %d of %d cannot be overwritten", path,
                                l, h, aim, len);
@@ -201,25 +201,26 @@ static pith_status check_memory(struct pith_seq *seq, const struct kv_geometry *
 }
 
 /* Gives the sequence the rest of what its policy remembered, which was checked. */
-static void restore(struct pith_seq *seq, const struct kv_geometry *g, const struct pi_memory *m)
+static void restore(struct pith_seq *seq, const struct kv_geometry *g, const struct pi_saved *m)
 {
     const float *mark = m->mark;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            size_t n = (size_t)kv_lane_len(seq->kv, l, h);
+            size_t n = (size_t)kv_lane_len(seq->memory.kv, l, h);
             int32_t aim = m->aim[l * g->n_head + h];
             for (uint32_t i = 0; i < m->head.n_mark; i++, mark += n)
                 if (n > 0)
-                    memcpy(kv_lane_marks(seq->kv, l, h, (int32_t)i), mark, n * sizeof(*mark));
+                    memcpy(kv_lane_marks(seq->memory.kv, l, h, (int32_t)i), mark,
+                           n * sizeof(*mark));
             if (aim >= 0)
-                kv_seq_aim(seq->kv, l, h, aim);
+                kv_seq_aim(seq->memory.kv, l, h, aim);
         }
     seq->n_prompt = (int32_t)m->head.n_prompt;
 }
 
 /* Whether the options in a file are those of the engine. Ones that this build does not know are
    others. */
-static pith_status find_same(const struct pith_engine *e, const struct pi_memory *m, bool *same,
+static pith_status find_same(const struct pith_engine *e, const struct pi_saved *m, bool *same,
                              pith_error *err)
 {
     struct keep_config file, engine;
@@ -244,11 +245,15 @@ static pith_status load_rest(struct pith_seq *seq, const char *path, const void 
 {
     struct pith_engine *e = seq->engine;
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
-    struct pi_memory m;
+    struct pi_saved m;
     bool same;
-    PI_TRY(pi_memory_read(seq->kv, g, path, extra, size, &m, err));
+    PI_TRY(pi_saved_read(seq->memory.kv, g, path, extra, size, &m, err));
     PI_TRY(check_tokens(e, &m, path, err));
-    PI_TRY(check_positions(seq->kv, g, (int32_t)m.head.n_token, path, err));
+    PI_TRY(check_positions(seq->memory.kv, g, (int32_t)m.head.n_token, path, err));
+    if (pi_memory_reach(&seq->memory, (int32_t)m.head.n_token) < (int32_t)m.head.n_token)
+        return pi_fail(err, PITH_FORMAT,
+                       "%s: a layer with a window lacks entries that tokens behind the %u see",
+                       path, m.head.n_token);
     PI_TRY(find_same(e, &m, &same, err));
     if (same)
         PI_TRY(check_memory(seq, g, &m, path, err));
@@ -258,7 +263,7 @@ static pith_status load_rest(struct pith_seq *seq, const char *path, const void 
     else if (m.aim != NULL)
         pi_log(PITH_LOG_INFO, "snapshot=%s keep_memory=left_out keep=%.*s", path,
                (int)pi_min(m.head.text_size, 128), m.text);
-    seq->uneven = e->traits.evicts && !keep_lanes_agree(e->keep, seq->kv);
+    seq->uneven = e->traits.evicts && !keep_lanes_agree(e->keep, seq->memory.kv);
     seq->foreign = m.head.n_token > 0;
     pi_seq_load_share(seq);
     return PITH_OK;
@@ -271,11 +276,11 @@ pith_status pith_seq_load(pith_engine *e, const char *path, pith_seq **out, pith
     size_t size = 0;
     PI_TRY(engine_traits_check(&e->traits, PITH_USE_FILE, err));
     PI_TRY(pi_seq_alloc(e, &seq, err));
-    pith_status status = kv_seq_load(e->kv, path, &seq->kv, &extra, &size, err);
+    pith_status status = pi_memory_load(&seq->memory, e->kv, path, &extra, &size, err);
     if (status == PITH_OK)
         status = load_rest(seq, path, extra, size, err);
     if (status == PITH_OK)
-        keep_expect(&e->policies.keep, kv_cache_geometry(e->kv), seq->kv);
+        keep_expect(&e->policies.keep, kv_cache_geometry(e->kv), seq->memory.kv);
     pi_mem_free(extra);
     if (status != PITH_OK) {
         pith_seq_free(seq);

@@ -7,10 +7,10 @@
 
 #include "kv/kv.h"
 
-#define PI_MEMORY_LAYOUT 1
+#define PI_SAVED_LAYOUT 1
 
 /* What stands before the tokens where a policy remembers something. */
-struct pi_memory_head {
+struct pi_saved_head {
     int32_t no_token; /* -1: a list of tokens alone begins with a token */
     uint32_t layout;
     uint32_t n_token;
@@ -21,8 +21,8 @@ struct pi_memory_head {
 };
 
 /* The arrays lie in the bytes that were read; without memory all but the tokens are NULL. */
-struct pi_memory {
-    struct pi_memory_head head;
+struct pi_saved {
+    struct pi_saved_head head;
     const int32_t *tokens; /* [n_token] any numbers */
     const int32_t *aim;    /* [n_layer][n_head] any numbers */
     const float *mark;     /* lane by lane [n_mark][entries] any numbers */
@@ -32,8 +32,8 @@ struct pi_memory {
 
 /* Cuts bytes, at a multiple of 4, into their parts for a sequence whose entries are there. FORMAT
    where sizes do not add up, UNSUPPORTED (a layout that is not known). */
-pith_status pi_memory_read(const struct kv_seq *kv, const struct kv_geometry *g, const char *path,
-                           const uint8_t *bytes, size_t size, struct pi_memory *out,
+pith_status pi_saved_read(const struct kv_seq *kv, const struct kv_geometry *g, const char *path,
+                           const uint8_t *bytes, size_t size, struct pi_saved *out,
                            pith_error *err);
 
 #endif

@@ -13,7 +13,7 @@ pith_status pi_seq_round(struct pith_seq *seq, int32_t n_token, pith_error *err)
 {
     struct keep_view view = pi_seq_view(seq, n_token);
     pi_seq_witness(seq);
-    pith_status status = keep_round(seq->engine->keep, seq->kv, &view, &seq->tally, err);
+    pith_status status = keep_round(seq->engine->keep, seq->memory.kv, &view, &seq->tally, err);
     keep_set_witness(seq->engine->keep, NULL);
     if (status == PITH_OK)
         pi_seq_note_share_round(seq);
@@ -24,9 +24,9 @@ pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err)
 {
     struct keep *keep = seq->engine->keep;
     struct keep_point at = pi_seq_point(seq, 0);
-    if (!seq->engine->traits.evicts || !keep_over_budget(keep, seq->kv, at))
+    if (!seq->engine->traits.evicts || !keep_over_budget(keep, seq->memory.kv, at))
         return PITH_OK;
-    PI_TRY(keep_prepare_round(keep, seq->kv, at, err));
+    PI_TRY(keep_prepare_round(keep, seq->memory.kv, at, err));
     PI_TRY(pi_seq_round(seq, at.n_token, err));
     pi_seq_update_text(seq);
     return PITH_OK;
@@ -39,7 +39,7 @@ struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done)
 
 struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
 {
-    return (struct keep_view){.kv = seq->kv,
+    return (struct keep_view){.kv = seq->memory.kv,
                               .tokens = seq->tokens,
                               .n_token = n_token,
                               .n_prompt = seq->n_prompt,
@@ -95,7 +95,7 @@ static void finish_layer(void *user, const struct pi_pass_item *item, int32_t la
     struct keep_view view = pi_seq_view(seq, item->pos0 + item->n_tok);
     int32_t step = e->step_of[item - e->pass_item];
     if (step >= 0)
-        keep_choose_victims(e->keep, seq->kv, &view, layer, step, seq->uneven);
+        keep_choose_victims(e->keep, seq->memory.kv, &view, layer, step, seq->uneven);
 }
 
 pith_status pi_engine_start_watch(struct pith_engine *e, pith_error *err)
@@ -125,7 +125,7 @@ pith_status pi_engine_reserve_watch(struct pith_engine *e, const pith_batch_item
         const struct pith_seq *seq = items[i].seq;
         if (!pi_engine_watches(e, items[i].n_token))
             continue;
-        int64_t of_item = keep_longest(e->keep, seq->kv, pi_seq_point(seq, 0), items[i].n_token);
+        int64_t of_item = keep_longest(e->keep, seq->memory.kv, pi_seq_point(seq, 0), items[i].n_token);
         longest = pi_max(longest, of_item);
         if (items[i].n_token > 1 || !e->traits.overwrites)
             continue;
@@ -147,8 +147,8 @@ static void move_marks(const struct pith_engine *e, struct pith_seq *seq, float 
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
             for (int32_t i = 0; i < e->traits.n_mark; i++) {
-                size_t n = (size_t)kv_lane_len(seq->kv, l, h);
-                float *marks = n > 0 ? kv_lane_marks(seq->kv, l, h, i) : NULL;
+                size_t n = (size_t)kv_lane_len(seq->memory.kv, l, h);
+                float *marks = n > 0 ? kv_lane_marks(seq->memory.kv, l, h, i) : NULL;
                 if (n > 0)
                     memcpy(back ? marks : copy, back ? copy : marks, n * sizeof(*copy));
                 copy += n;
@@ -161,7 +161,7 @@ static size_t count_marks(const struct pith_engine *e, const struct pith_seq *se
     size_t n = 0;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            n += (size_t)kv_lane_len(seq->kv, l, h);
+            n += (size_t)kv_lane_len(seq->memory.kv, l, h);
     return n * (size_t)e->traits.n_mark;
 }
 

@@ -27,7 +27,7 @@ pith_status pi_engine_start_read(struct pith_engine *e, const struct policy_mode
 static int64_t longest_of(const struct pith_engine *e, const pith_batch_item *item)
 {
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
-    const struct kv_seq *kv = item->seq->kv;
+    const struct kv_seq *kv = item->seq->memory.kv;
     int64_t longest = 0;
     if (e->traits.evicts)
         return keep_longest(e->keep, kv, pi_seq_point(item->seq, 0), item->n_token);

@@ -62,7 +62,7 @@ static void choose_lane(struct pith_seq *seq, int32_t layer, int32_t head, int32
         .pos0 = pos0,
         .q = asked_of(seq, layer, head),
         .q_stride = group_len(e),
-        .own = seq->kv,
+        .own = seq->memory.kv,
     };
     double start = pi_time_s();
     int32_t n_most = recall_take_at(&e->policies.recall, &e->policies.keep,
@@ -302,16 +302,16 @@ void pi_seq_remember_aims(struct pith_seq *seq)
         return;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t slot = kv_lane_aim(seq->kv, l, h);
+            int32_t slot = kv_lane_aim(seq->memory.kv, l, h);
             if (slot >= 0)
-                recall_store_remember_one(seq->recall.store, seq->kv, l, h, slot);
+                recall_store_remember_one(seq->recall.store, seq->memory.kv, l, h, slot);
         }
 }
 
 void pi_seq_update_text(struct pith_seq *seq)
 {
     if (seq->engine->traits.recalls_text)
-        recall_text_update(seq->recall.text, seq->kv, seq->tokens, seq->n_token);
+        recall_text_update(seq->recall.text, seq->memory.kv, seq->tokens, seq->n_token);
 }
 
 /* ---- when ---- */
@@ -322,7 +322,7 @@ static bool holds_any(const struct pith_seq *seq)
 {
     struct recall_counts counts;
     recall_store_count(seq->recall.store, &counts);
-    return counts.n_stored > 0 || keep_count_aims(seq->engine->keep, seq->kv) > 0;
+    return counts.n_stored > 0 || keep_count_aims(seq->engine->keep, seq->memory.kv) > 0;
 }
 
 /* The first token of an item's that recalls; an item of several tokens. */
@@ -336,7 +336,7 @@ static bool round_comes(const struct pith_engine *e, const pith_batch_item *item
 {
     int32_t left = item->n_token - n_done;
     return !keep_waits(e->keep, item->n_token) &&
-           keep_room(e->keep, item->seq->kv, pi_seq_point(item->seq, n_done), left) < left;
+           keep_room(e->keep, item->seq->memory.kv, pi_seq_point(item->seq, n_done), left) < left;
 }
 
 /* Whether it is the turn of a token that is evaluated alone. */
@@ -377,7 +377,7 @@ bool pi_engine_rounds_early(const struct pith_engine *e, const pith_batch_item *
 {
     return e->traits.recalls_kv && item->n_token > 1 && n_done == first_of(e, item) &&
            round_comes(e, item, n_done) &&
-           keep_over_budget(e->keep, item->seq->kv, pi_seq_point(item->seq, n_done));
+           keep_over_budget(e->keep, item->seq->memory.kv, pi_seq_point(item->seq, n_done));
 }
 
 /* ---- room ---- */
@@ -388,7 +388,7 @@ static bool can_recall(const struct pith_engine *e, const pith_batch_item *item)
     if (item->n_token == 1 && !step_recalls(e, item->seq))
         return false;
     return holds_any(item->seq) || round_comes(e, item, 0) ||
-           keep_step_due(e->keep, item->seq->kv, pi_seq_point(item->seq, 0));
+           keep_step_due(e->keep, item->seq->memory.kv, pi_seq_point(item->seq, 0));
 }
 
 /* Whether what asked last may choose again on the way: a round may come. */
@@ -400,8 +400,8 @@ static bool can_ask_again(const struct pith_engine *e, const pith_batch_item *it
         return false;
     if (item->n_token == 1 && may_ask(e, item->seq))
         return true;
-    return keep_room(e->keep, item->seq->kv, at, (int32_t)pi_min(most, INT32_MAX)) < most ||
-           keep_step_due(e->keep, item->seq->kv, at);
+    return keep_room(e->keep, item->seq->memory.kv, at, (int32_t)pi_min(most, INT32_MAX)) < most ||
+           keep_step_due(e->keep, item->seq->memory.kv, at);
 }
 
 static pith_status reserve_guests(struct pith_seq *seq, pith_error *err)
@@ -548,7 +548,7 @@ static int32_t room_before(const struct pith_seq *seq, int32_t n_rest, int32_t *
     int32_t most = keep_pinnable(config, kv_cache_geometry(e->kv), at);
     *n_before = (int32_t)pi_min(config->rules.window, most / 4);
     int64_t pinned = (int64_t)most - *n_before - n_rest;
-    int64_t quiet = (int64_t)keep_room(e->keep, seq->kv, at, INT32_MAX / 2) - 1 - n_rest;
+    int64_t quiet = (int64_t)keep_room(e->keep, seq->memory.kv, at, INT32_MAX / 2) - 1 - n_rest;
     return (int32_t)pi_max(0, pi_max(pinned - pinned / 4, quiet));
 }
 
@@ -566,7 +566,7 @@ pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t 
     if (status != PITH_OK && status != PITH_KV_FULL)
         return status;
     int32_t room = room_before(seq, n_rest, n_before);
-    PI_TRY(recall_text_find(r->text, seq->kv, seq->tokens, seq->n_token, question, len, room, text,
+    PI_TRY(recall_text_find(r->text, seq->memory.kv, seq->tokens, seq->n_token, question, len, room, text,
                             &n, err));
     r->n_recall += *text != NULL;
     r->n_found = n;

@@ -157,11 +157,11 @@ static int32_t first_unjudged(const struct pith_engine *e, const struct pith_seq
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     int32_t first = n_token;
     for (int32_t i = 0; i < g->n_layer * g->n_head; i++) {
-        int32_t l = i / g->n_head, h = i % g->n_head, n = kv_lane_len(seq->kv, l, h);
-        const float *mark = n > 0 ? kv_lane_marks(seq->kv, l, h, 0) : NULL;
+        int32_t l = i / g->n_head, h = i % g->n_head, n = kv_lane_len(seq->memory.kv, l, h);
+        const float *mark = n > 0 ? kv_lane_marks(seq->memory.kv, l, h, 0) : NULL;
         for (int32_t j = 0; j < n; j++)
             if (mark[j] == 0.0f)
-                first = (int32_t)pi_min(first, kv_lane_pos(seq->kv, l, h, j));
+                first = (int32_t)pi_min(first, kv_lane_pos(seq->memory.kv, l, h, j));
     }
     return first;
 }
@@ -175,7 +175,7 @@ static pith_status clear_most(const struct pith_engine *e, const struct pith_seq
     size_t n_group = (size_t)(e->model->hp.n_head / e->model->hp.n_head_kv), used = 0;
     size_t n_lane = (size_t)g->n_layer * (size_t)g->n_head;
     for (size_t i = 0; i < n_lane; i++) {
-        r->len[i] = kv_lane_len(seq->kv, (int32_t)i / g->n_head, (int32_t)i % g->n_head);
+        r->len[i] = kv_lane_len(seq->memory.kv, (int32_t)i / g->n_head, (int32_t)i % g->n_head);
         r->first[i] = used;
         used += (size_t)r->len[i] * n_group;
     }
@@ -199,12 +199,12 @@ static pith_status read_part(struct pith_engine *e, const struct pith_seq *seq, 
 {
     struct pi_repeat *r = e->repeat;
     struct kv_seq *fork = NULL;
-    const size_t n_lane = lane_of(e, e->model->hp.n_layer, 0);
+    const size_t n_lane = lane_of(e, e->model->hp.n_layer_kv, 0);
     int64_t longest = 0;
     for (size_t i = 0; i < n_lane; i++)
         longest = pi_max(longest, r->len[i]);
     PI_TRY(pi_pass_reserve_watch(e->pass, longest + n, err));
-    PI_TRY(kv_seq_fork(seq->kv, &fork, err));
+    PI_TRY(kv_seq_fork(seq->memory.kv, &fork, err));
     pith_status status = kv_seq_reserve(fork, n, err);
     for (r->at = 0; status == PITH_OK && r->at < n; r->at += e->chunk) {
         const struct pi_pass_item item = {.kv = fork,
@@ -269,7 +269,7 @@ pith_status pi_seq_repeat(struct pith_seq *seq, int32_t n_token, pith_error *err
     }
     struct keep_view view = pi_seq_view(seq, n_token);
     r->view = &view;
-    pi_parallel_items(e->n_thread, (int64_t)lane_of(e, e->model->hp.n_layer, 0), show_lanes, e);
+    pi_parallel_items(e->n_thread, (int64_t)lane_of(e, e->model->hp.n_layer_kv, 0), show_lanes, e);
     r->view = NULL;
     return PITH_OK;
 }

@@ -15,37 +15,28 @@ int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token, int32_t
                             (struct keep_point){n_token, n_prompt});
 }
 
-static int64_t lane_bytes(const struct kv_geometry *g, const struct kv_seq *kv)
-{
-    int64_t bytes = 0;
-    for (int32_t l = 0; kv != NULL && l < g->n_layer; l++)
-        for (int32_t h = 0; h < g->n_head; h++)
-            bytes += kv_lane_pages(kv, l, h) * (int64_t)kv_layer_page_bytes(g, l);
-    return bytes;
-}
-
 int64_t pi_seq_held_bytes(const struct pith_seq *seq)
 {
-    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    return lane_bytes(g, seq->kv) + lane_bytes(g, seq->recall.guests);
+    return pi_memory_bytes(&seq->memory) +
+           (seq->recall.guests != NULL ? kv_seq_held_bytes(seq->recall.guests) : 0);
 }
 
 int64_t pi_seq_count_bytes(const struct pith_seq *seq)
 {
-    int64_t bytes = kv_seq_count_bytes(seq->kv);
+    int64_t bytes = kv_seq_count_bytes(seq->memory.kv);
     return bytes + (seq->recall.guests != NULL ? kv_seq_count_bytes(seq->recall.guests) : 0);
 }
 
 void pi_seq_uncount(const struct pith_seq *seq)
 {
-    kv_seq_uncount(seq->kv);
+    kv_seq_uncount(seq->memory.kv);
     if (seq->recall.guests != NULL)
         kv_seq_uncount(seq->recall.guests);
 }
 
 void pi_seq_trim(struct pith_seq *seq)
 {
-    kv_seq_trim(seq->kv);
+    kv_seq_trim(seq->memory.kv);
     if (seq->recall.guests != NULL)
         kv_seq_trim(seq->recall.guests);
 }
@@ -79,12 +70,12 @@ pith_status pi_seq_swap_out(struct pith_seq *seq, struct kv_swapped **out, pith_
 {
     if (!pi_seq_can_swap(seq))
         return pi_fail(err, PITH_UNSUPPORTED, "%s", engine_guests_stay);
-    return kv_seq_swap_out(seq->kv, out, err);
+    return pi_memory_swap_out(&seq->memory, out, err);
 }
 
 pith_status pi_seq_swap_in(struct pith_seq *seq, struct kv_swapped *swapped, pith_error *err)
 {
-    return kv_seq_swap_in(seq->kv, swapped, err);
+    return pi_memory_swap_in(&seq->memory, swapped, err);
 }
 
 /* ---- under pressure ---- */
@@ -92,7 +83,7 @@ pith_status pi_seq_swap_in(struct pith_seq *seq, struct kv_swapped *swapped, pit
 int64_t pi_seq_relieve_keep(struct pith_seq *seq)
 {
     int64_t before = kv_cache_free_bytes(seq->engine->kv);
-    kv_seq_trim(seq->kv);
+    kv_seq_trim(seq->memory.kv);
     if (pith_seq_keep_round(seq, NULL) != PITH_OK)
         return 0;
     return pi_max(0, kv_cache_free_bytes(seq->engine->kv) - before);
@@ -100,6 +91,6 @@ int64_t pi_seq_relieve_keep(struct pith_seq *seq)
 
 int64_t pi_seq_relieve_share(struct pith_seq *seq)
 {
-    kv_seq_trim(seq->kv);
-    return seq->engine->traits.shares ? share_seq_scan(seq->share, seq->kv) : 0;
+    kv_seq_trim(seq->memory.kv);
+    return seq->engine->traits.shares ? share_seq_scan(seq->share, seq->memory.kv) : 0;
 }

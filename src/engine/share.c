@@ -40,7 +40,7 @@ pith_status pi_seq_fork_share(const struct pith_seq *from, struct pith_seq *to, 
         return PITH_OK;
     share_seq_free(to->share);
     to->share = NULL;
-    return share_seq_fork(from->share, to, to->kv, &to->share, err);
+    return share_seq_fork(from->share, to, to->memory.kv, &to->share, err);
 }
 
 void pi_seq_truncate_share(struct pith_seq *seq, int32_t n_token)
@@ -80,7 +80,7 @@ pith_status pi_seq_begin_share(struct pith_seq *seq, const pith_batch_item *item
 {
     if (!seq->engine->traits.shares || item->n_token != 1)
         return PITH_OK;
-    return share_seq_begin(seq->share, seq->kv, seq->n_token, err);
+    return share_seq_begin(seq->share, seq->memory.kv, seq->n_token, err);
 }
 
 void pi_seq_finish_share(struct pith_seq *seq, const pith_batch_item *item, int32_t n_done)
@@ -88,7 +88,7 @@ void pi_seq_finish_share(struct pith_seq *seq, const pith_batch_item *item, int3
     if (!seq->engine->traits.shares)
         return;
     if (n_done > 0)
-        share_seq_note(seq->share, seq->kv, seq->tokens, seq->n_token, item->n_token == 1);
+        share_seq_note(seq->share, seq->memory.kv, seq->tokens, seq->n_token, item->n_token == 1);
     else
         share_seq_cancel(seq->share);
 }

@@ -160,6 +160,13 @@ static int32_t limit_of(const struct attend *a, int32_t r, int32_t delta)
     return (int32_t)pi_max(INT32_MIN, pi_min(INT32_MAX, limit));
 }
 
+/* Smallest stored position that row r sees in such a page of a lane with a window. */
+static int32_t first_of(const struct attend *a, int32_t r, int32_t delta)
+{
+    int64_t first = (int64_t)a->job->pos0 + r / a->job->n_group - delta - a->lane->window + 1;
+    return (int32_t)pi_max(INT32_MIN, first);
+}
+
 /* ---- pages -------------------------------------------------------------------------------- */
 
 /* n entries in page_len places from a base on. */
@@ -377,6 +384,18 @@ static void count_more(const struct attend *a, int32_t n_row, int32_t n)
             a->x[i * PI_ATTEND_SLOTS + s] += bias;
 }
 
+/* Hides from each of a block's rows what lies before its window: at the front of the page, whose
+   positions ascend. */
+static void hide_passed(const struct attend *a, const struct pi_attend_page *page, int32_t r0,
+                        int32_t n_row)
+{
+    for (int32_t i = 0; i < n_row; i++) {
+        int32_t first = first_of(a, r0 + i, a->delta);
+        for (int32_t s = 0; s < page->n && page->pos[s] < first; s++)
+            a->x[i * PI_ATTEND_SLOTS + s] = -INFINITY;
+    }
+}
+
 /* Whether the first of a block's rows, and with it all, sees all entries of a page. In a lane that
    was overwritten the largest position of all stands for that of the page: a generated token comes
    after it. */
@@ -466,6 +485,8 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         a->cpu->logits[kernel_k(a)](&page, &rows);
     if (a->more > 0)
         count_more(a, n_row, page.n);
+    if (a->lane->window > 0 && page.pos[0] < first_of(a, r0 + n_row - 1, a->delta))
+        hide_passed(a, &page, r0, n_row);
     if (a->next != NULL)
         prefetch_rest(a, a->next);
     a->next = NULL;
@@ -492,12 +513,20 @@ static void prefetch_next(struct attend *a, const uint8_t *next, int32_t i, int3
         kv_gather_ask(&a->gather, a->gather.here.at + KV_GATHER_LEN * (i + 1) / n_block);
 }
 
-/* A page whose entries begin at a slot. Where positions ascend in a page its first one says whether
-   any row sees something of it. */
+/* Whether no row sees anything of a page: where positions ascend in it its first one and its last
+   say so. */
+static bool is_hidden(const struct attend *a, const struct pi_attend_page *page, int32_t delta)
+{
+    return !a->lane->unordered &&
+           (page->pos[0] > limit_of(a, a->n_row - 1, delta) ||
+            (a->lane->window > 0 && page->pos[page->n - 1] < first_of(a, 0, delta)));
+}
+
+/* A page whose entries begin at a slot. */
 static void page_attend(struct attend *a, struct pi_attend_page page, int32_t delta, int32_t slot,
                         const uint8_t *next)
 {
-    if (!a->lane->unordered && page.pos[0] > limit_of(a, a->n_row - 1, delta)) {
+    if (is_hidden(a, &page, delta)) {
         if (a->weights)
             weights_clear(a, 0, a->n_row, slot, page.n);
         part_pass(a, 0, a->n_row);

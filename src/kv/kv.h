@@ -35,8 +35,7 @@ enum kv_index {
     KV_INDEX_PROJ = 1 << 3,      /* every key times its lane's matrix, index_dim f16 values */
     KV_INDEX_BOUNDS = 1 << 4,    /* of a full page: each dimension's least and largest value, f32 */
     KV_INDEX_VALUE_SUM = 1 << 5, /* of a full page: the sum of its values, f32 */
-    KV_INDEX_ROWS =
-        1 << 6, /* nothing but the keys entry by entry, as with any other part: a key is
+    KV_INDEX_ROWS = 1 << 6, /* nothing but the keys entry by entry, as with any other part: a key is
                    then a few lines of memory, for whoever scores and picks single ones.
                    Without index they lie side by side, which reading all is faster by */
 };
@@ -49,9 +48,9 @@ struct kv_edge {
 };
 
 struct kv_geometry {
-    int32_t n_layer;
-    int32_t n_head; /* KV heads */
-    int32_t dim_k;  /* of one head */
+    int32_t n_layer; /* those that have lanes: of a model its layers with attention */
+    int32_t n_head;  /* KV heads */
+    int32_t dim_k;   /* of one head */
     int32_t dim_v;
     int32_t page_len; /* 16, 32 or 64 entries */
     enum kv_type type_k;
@@ -60,7 +59,17 @@ struct kv_geometry {
     int32_t index_dim; /* of KV_INDEX_PROJ, at most dim_k; else 0 */
     struct kv_edge edge_k;
     struct kv_edge edge_v;
+    const int32_t *window; /* [n_layer] a query sees its own position and the window - 1 before it,
+                              0: all before it; borrowed for as long as there is a cache; NULL: no
+                              layer has a window */
+    int32_t step_len;      /* where there are windows: most entries that are appended to a lane from
+                              one kv_seq_slide to the next */
 };
+
+static inline int32_t kv_layer_window(const struct kv_geometry *g, int32_t layer)
+{
+    return g->window != NULL ? g->window[layer] : 0;
+}
 
 struct kv_cache; /* the pools and their geometry */
 struct kv_seq;   /* one sequence: n_layer * n_head lanes */
@@ -103,7 +112,8 @@ pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err);
 /* Bytes of a page of a layer's lanes, and of the largest of all. */
 size_t kv_layer_page_bytes(const struct kv_geometry *g, int32_t layer);
 size_t kv_page_bytes(const struct kv_geometry *g);
-/* Bytes of pages for n_token tokens of one sequence in every lane. */
+/* Bytes of pages for n_token tokens of one sequence in every lane: in those with a window the most
+   that they hold on the way. */
 int64_t kv_bytes_for_tokens(const struct kv_geometry *g, int64_t n_token);
 
 /* The bytes of pages in use never exceed budget_bytes; where all pages are of one size, the budget
@@ -148,6 +158,17 @@ pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_erro
    long as there are others: what lies in order is read faster. 0: nobody knows, as at first. Takes
    no memory, and a fork expects what its original does. */
 void kv_lane_expect(struct kv_seq *seq, int32_t layer, int32_t head, int64_t n);
+/* ---- windows: lanes hold what a later query can see, in whole pages (window.c) ---- */
+
+/* Takes from the front of every lane with a window the full pages of which no query behind the
+   lane's last entry sees anything. `hold`: a reservation goes on, and pages that are the lane's own
+   stay reserved for its next entries; else they are given back, and all that it had reserved. A
+   reservation counts on a call between any step_len entries of a lane. */
+void kv_seq_slide(struct kv_seq *seq, bool hold);
+/* Whether the lanes hold all that queries at positions >= pos see of what lies before pos: then a
+   sequence can be truncated to pos and go on from there. */
+bool kv_seq_reaches(const struct kv_seq *seq, int32_t pos);
+
 /* Gives back pages beyond what the lanes hold (after a reservation that was not used). */
 void kv_seq_trim(struct kv_seq *seq);
 
@@ -324,6 +345,8 @@ int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n);
 int64_t kv_cache_free_bytes(const struct kv_cache *cache);
 
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
+/* Bytes of all pages held, reserved ones included. */
+int64_t kv_seq_held_bytes(const struct kv_seq *seq);
 /* Pages held, reserved ones included. */
 int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* How many entries the last page takes before another one is needed; 0 where it takes none. */
@@ -412,7 +435,8 @@ struct kv_attend_job {
     int32_t head; /* KV head */
     int32_t n_tok;
     int32_t n_group;
-    int32_t pos0;   /* position of the first query; query t sees entries at <= pos0 + t */
+    int32_t pos0;   /* position of the first query; query t sees entries at <= pos0 + t, and in a
+                       layer with a window no more than that before itself */
     const float *q; /* query (t, g) at q + t * q_stride + g * dim_k; after rope */
     size_t q_stride;
     float scale; /* multiplies q.k */

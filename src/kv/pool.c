@@ -47,6 +47,18 @@ static pith_status check_edge(const char *field, const struct kv_edge *edge,
     return check_type(field, edge->type, dim, err);
 }
 
+static pith_status check_windows(const struct kv_geometry *g, pith_error *err)
+{
+    if (g->window == NULL)
+        return PITH_OK;
+    PI_TRY(check_count("step_len", g->step_len, INT32_MAX, err));
+    for (int32_t l = 0; l < g->n_layer; l++)
+        if (g->window[l] < 0)
+            return pi_fail(err, PITH_INVALID, "window: %d of layer %d is negative", g->window[l],
+                           l);
+    return PITH_OK;
+}
+
 pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err)
 {
     PI_TRY(check_count("n_layer", g->n_layer, MAX_LANE, err));
@@ -59,6 +71,7 @@ pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err)
     PI_TRY(check_type("type_v", g->type_v, g->dim_v, err));
     PI_TRY(check_edge("type_k", &g->edge_k, g, g->dim_k, err));
     PI_TRY(check_edge("type_v", &g->edge_v, g, g->dim_v, err));
+    PI_TRY(check_windows(g, err));
     return kv_index_check(g, err);
 }
 
@@ -131,7 +144,7 @@ size_t kv_layer_page_bytes(const struct kv_geometry *g, int32_t layer)
     return kind.layout.bytes;
 }
 
-/* Layers from this one on that have the same types: the others only begin and end at edges. */
+/* Layers from this one on that have the same types, which only change at edges, and window. */
 static int32_t count_alike(const struct kv_geometry *g, int32_t layer)
 {
     const int32_t ends[] = {g->edge_k.first, g->n_layer - g->edge_k.last, g->edge_v.first,
@@ -140,6 +153,9 @@ static int32_t count_alike(const struct kv_geometry *g, int32_t layer)
     for (size_t i = 0; i < PI_LEN(ends); i++)
         if (ends[i] > layer)
             end = (int32_t)pi_min(end, ends[i]);
+    for (int32_t l = layer + 1; g->window != NULL && l < end; l++)
+        if (kv_layer_window(g, l) != kv_layer_window(g, layer))
+            end = l;
     return end - layer;
 }
 
@@ -155,20 +171,20 @@ size_t kv_page_bytes(const struct kv_geometry *g)
 
 int64_t kv_bytes_for_tokens(const struct kv_geometry *g, int64_t n_token)
 {
-    size_t sum = 0, n_page, bytes;
+    size_t sum = 0, bytes;
     if (n_token <= 0)
         return 0;
     for (int32_t l = 0; l < g->n_layer; l += count_alike(g, l)) {
+        int64_t n_page = (n_token - 1) / g->page_len + 1;
+        if (kv_layer_window(g, l) > 0)
+            n_page = pi_min(n_page, kv_window_pages(g, kv_layer_window(g, l)));
         if (!pi_mul_size(kv_layer_page_bytes(g, l), (size_t)count_alike(g, l) * (size_t)g->n_head,
                          &bytes) ||
-            bytes > SIZE_MAX - sum)
+            !pi_mul_size(bytes, (size_t)n_page, &bytes) || bytes > INT64_MAX - sum)
             return INT64_MAX;
         sum += bytes;
     }
-    n_page = (size_t)((n_token - 1) / g->page_len + 1);
-    if (!pi_mul_size(n_page, sum, &bytes) || bytes > INT64_MAX)
-        return INT64_MAX;
-    return (int64_t)bytes;
+    return (int64_t)sum;
 }
 
 /* ---- the pools ---- */

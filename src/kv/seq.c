@@ -61,7 +61,10 @@ pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_erro
                        kv_lane_count(cache));
     }
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
-        lane[l].kind = kv_class_of(cache->kind, &cache->g, l / cache->g.n_head);
+        lane[l] = (struct kv_lane){
+            .kind = kv_class_of(cache->kind, &cache->g, l / cache->g.n_head),
+            .window = kv_layer_window(&cache->g, l / cache->g.n_head),
+        };
     seq->cache = cache;
     seq->lane = lane;
     seq->next = cache->first;
@@ -140,11 +143,14 @@ static bool tail_is_shared(const struct kv_cache *cache, const struct kv_lane *l
            lane->kind->n_ref[lane->table[lane->n_live - 1].page] > 1;
 }
 
-/* Pages that a lane takes for n more entries, beyond those that it has reserved. */
+/* Pages that a lane takes for n more entries, beyond those that it has reserved. One with a window
+   loses others meanwhile. */
 static int64_t lane_lacks(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
 {
     int64_t beyond = (int64_t)n - kv_lane_tail_room(cache, lane);
     int64_t n_page = beyond > 0 ? pi_ceil_div(beyond, cache->g.page_len) : 0;
+    if (lane->window > 0)
+        n_page = pi_min(n_page, kv_lane_window_room(cache, lane));
     return pi_max(0, n_page - (lane->n_page - lane->n_live));
 }
 
@@ -314,6 +320,14 @@ pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err)
         return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
                        (long long)cap, kv_lane_count(seq->cache));
     return PITH_OK;
+}
+
+int64_t kv_seq_held_bytes(const struct kv_seq *seq)
+{
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
+        bytes += kv_pages_bytes(seq->lane[l].kind, seq->lane[l].n_page);
+    return bytes;
 }
 
 int64_t kv_seq_free_bytes(const struct kv_seq *seq)

@@ -157,6 +157,7 @@ struct kv_lane {
     int32_t top;    /* the largest position, delta included, of an unordered lane */
     int32_t aim;    /* 1 + the slot that the next entry overwrites; 0: none */
     int32_t most;   /* pages that it is expected to hold one day; 0: nobody knows */
+    int32_t window; /* the layer's; such a lane is never unordered */
 };
 
 struct kv_cache {
@@ -308,6 +309,11 @@ static inline int32_t kv_lane_tail_room(const struct kv_cache *cache, const stru
 /* Recomputes len, n_live and ragged from the table, and of an unordered lane top and whether it
    still is one. */
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
+
+/* window.c. The most pages that a lane with a window holds, whatever is appended. */
+int32_t kv_window_pages(const struct kv_geometry *g, int32_t window);
+/* How many more pages of its own a lane with a window can come to hold at a time. */
+int32_t kv_lane_window_room(const struct kv_cache *cache, const struct kv_lane *lane);
 
 /* marks.c: an entry's marks, and the norm of its value. The bytes of a sequence's with room for cap
    table entries; false: too many. */

@@ -81,7 +81,7 @@ pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_er
     for (size_t l = 0; l < n_lane; l++) {
         at = take_lane(cache, &seq->lane[l], at);
         lane[l] = seq->lane[l];
-        seq->lane[l] = (struct kv_lane){.kind = lane[l].kind};
+        seq->lane[l] = (struct kv_lane){.kind = lane[l].kind, .window = lane[l].window};
     }
     *s = (struct kv_swapped){cache, lane, seq->table, seq->marks, seq->cap, data, size};
     seq->table = NULL;

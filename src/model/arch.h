@@ -1,7 +1,8 @@
 /*
  * arch.h - families of networks. A family is one const struct in one file and one line in arch.c's
- * table; it says how its tensors are named and shaped and how its rotary pairs lie. The pass
- * (forward.c) knows no family: it does what the loaded tensors ask for.
+ * table: which blocks its layers have, how their tensors are named and shaped, how rotary pairs lie,
+ * and a hook that reads what its layers differ in. The pass (forward.c) knows no family: it does
+ * what the loaded layers ask for.
  */
 #ifndef PI_ARCH_H
 #define PI_ARCH_H
@@ -29,21 +30,51 @@ struct pi_tensor_spec {
     bool required;
 };
 
+/* A block of a family's layers, and its tensors. */
+struct pi_arch_part {
+    const struct pi_block *block;
+    const struct pi_tensor_spec *tensor; /* [n_tensor] */
+    int32_t n_tensor;
+};
+
 struct pi_arch {
     const char *name; /* general.architecture */
     bool rope_adjacent;
-    const struct pi_tensor_spec *spec; /* [n_spec] */
-    int32_t n_spec;
+    const struct pi_arch_part *part; /* [n_part] in the order in which a layer runs them */
+    int32_t n_part;
+    /* Reads what the keys that all families have do not say. They are in model->hp, model->rope is
+       loaded, and every layer has all parts, that rope and no window: what differs is set in
+       model->layer, or taken out with pi_layer_leave_out. NULL: nothing differs. */
+    pith_status (*read)(struct pith_model *model, pith_error *err);
 };
 
 /* NULL when the family is unknown. */
 const struct pi_arch *pi_arch_find(const char *name, size_t len);
 
-/* The tensors that every family of this kind has: norms, q k v o, gated feed-forward. */
+bool pi_layer_has(const struct pi_layer *layer, const struct pi_block *block);
+/* Nothing where the layer does not have it. */
+void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
+
 #define PI_SPEC_MATRIX(field, tensor, row, col)                                                    \
-    {tensor ".weight", offsetof(struct pi_layer, field), row, col, true}
+    {                                                                                              \
+        tensor ".weight", offsetof(struct pi_layer, field), row, col, true                         \
+    }
 #define PI_SPEC_VECTOR(field, tensor, row, required)                                               \
-    {tensor, offsetof(struct pi_layer, field), row, PI_DIM_NONE, required}
+    {                                                                                              \
+        tensor, offsetof(struct pi_layer, field), row, PI_DIM_NONE, required                       \
+    }
+
+/* A part with its array of tensors, and the feed-forward that most families have. */
+#define PI_ARCH_PART(block, tensors)                                                               \
+    {                                                                                              \
+        &(block), tensors, PI_LEN(tensors)                                                         \
+    }
+#define PI_ARCH_FFN                                                                                \
+    {                                                                                              \
+        &pi_block_ffn, pi_spec_ffn, PI_SPEC_FFN_LEN                                                \
+    }
+#define PI_SPEC_FFN_LEN 4
+extern const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN];
 
 extern const struct pi_arch pi_arch_llama;
 extern const struct pi_arch pi_arch_qwen2;

@@ -3,7 +3,7 @@
  */
 #include "model/arch.h"
 
-static const struct pi_tensor_spec spec[] = {
+static const struct pi_tensor_spec attention[] = {
     PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
     PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
     PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
@@ -12,15 +12,14 @@ static const struct pi_tensor_spec spec[] = {
     PI_SPEC_VECTOR(bk, "attn_k.bias", PI_DIM_K, true),
     PI_SPEC_VECTOR(bv, "attn_v.bias", PI_DIM_V, true),
     PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
-    PI_SPEC_VECTOR(ffn_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
 };
+
+static const struct pi_arch_part parts[] = {PI_ARCH_PART(pi_block_attention, attention),
+                                            PI_ARCH_FFN};
 
 const struct pi_arch pi_arch_qwen2 = {
     .name = "qwen2",
     .rope_adjacent = false,
-    .spec = spec,
-    .n_spec = PI_LEN(spec),
+    .part = parts,
+    .n_part = PI_LEN(parts),
 };

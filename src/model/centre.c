@@ -43,24 +43,26 @@ pith_status pi_centre_create(const struct pith_model *model, float **out, pith_e
 {
     const struct pi_hparams *hp = &model->hp;
     size_t n_k = (size_t)hp->n_head_kv * (size_t)hp->dim_k;
-    for (int32_t l = 0; l < hp->n_layer; l++)
-        if (model->layer[l].bk == NULL || model->layer[l].k_norm != NULL)
+    for (int32_t i = 0; i < hp->n_layer_kv; i++) {
+        const struct pi_layer *layer = pi_model_kv_layer(model, i);
+        if (layer->bk == NULL || layer->k_norm != NULL || layer->rope != &model->rope)
             return pi_fail(err, PITH_UNSUPPORTED,
                            "type_k: centre takes the mean of the rotated key bias off keys, and "
                            "the keys of the model's layer %d have no bias behind their norm",
-                           l);
+                           model->kv_layer[i]);
+    }
     double *turn = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)model->rope.n_pair + 1, 2 * sizeof(*turn));
-    float *centre = pi_mem_alloc_n(PI_MEM_OTHER, n_k * (size_t)hp->n_layer, sizeof(*centre));
+    float *centre = pi_mem_alloc_n(PI_MEM_OTHER, n_k * (size_t)hp->n_layer_kv, sizeof(*centre));
     if (turn == NULL || centre == NULL) {
         pi_mem_free(turn);
         pi_mem_free(centre);
-        return pi_fail(err, PITH_NOMEM, "no memory for the centres of %d layers", hp->n_layer);
+        return pi_fail(err, PITH_NOMEM, "no memory for the centres of %d layers", hp->n_layer_kv);
     }
     mean_turns(&model->rope, turn);
-    for (int32_t l = 0; l < hp->n_layer; l++)
+    for (int32_t l = 0; l < hp->n_layer_kv; l++)
         for (int32_t h = 0; h < hp->n_head_kv; h++) {
             size_t at = (size_t)h * (size_t)hp->dim_k;
-            turn_head(&model->rope, model->layer[l].bk + at, turn, hp->dim_k,
+            turn_head(&model->rope, pi_model_kv_layer(model, l)->bk + at, turn, hp->dim_k,
                       centre + (size_t)l * n_k + at);
         }
     pi_mem_free(turn);

@@ -11,7 +11,7 @@
    leaves nothing. */
 #define PI_CENTRE_POSITIONS 4096
 
-/* The mean of each lane's rotated key bias over the first positions, out [n_layer][n_head_kv]
+/* The mean of each lane's rotated key bias over the first positions, out [n_layer_kv][n_head_kv]
    [dim_k]; the caller frees it with pi_mem_free. UNSUPPORTED where keys have no bias or are
    normalised behind it, NOMEM. */
 pith_status pi_centre_create(const struct pith_model *model, float **out, pith_error *err);

@@ -12,10 +12,11 @@
 #include "base/threads.h"
 #include "model/load.h"
 
-#define MAX_DIM (1 << 24)   /* of any width: keeps products of two inside int64 */
+#define MAX_DIM (1 << 24) /* of any width: keeps products of two inside int64 */
 #define MAX_LAYER 4096
-#define PACK_GROUPS 12      /* groups that one work item packs */
-#define DROP_ITEMS 32       /* items after which their source is given back: each time costs a stop
+#define PACK_GROUPS 12 /* groups that one work item packs */
+#define DROP_ITEMS                                                                                 \
+    32 /* items after which their source is given back: each time costs a stop
                                of all threads */
 
 /* ---- shape ---- */
@@ -62,7 +63,8 @@ static pith_status read_heads(const struct pi_gguf *g, const char *a, struct pi_
     return PITH_OK;
 }
 
-pith_status pi_load_hparams(struct pith_model *model, pith_error *err)
+/* Keys of the network as a whole. */
+static pith_status read_shape(struct pith_model *model, pith_error *err)
 {
     const struct pi_gguf *g = &model->gguf;
     const char *a = model->arch->name;
@@ -96,6 +98,86 @@ pith_status pi_load_hparams(struct pith_model *model, pith_error *err)
                         err);
 }
 
+/* ---- layers ---- */
+
+/* Every layer with all parts of the family, as pi_arch.read finds it. */
+static pith_status make_layers(struct pith_model *model, pith_error *err)
+{
+    const struct pi_arch *arch = model->arch;
+    size_t n = (size_t)model->hp.n_layer;
+    assert(arch->n_part <= PI_LAYER_BLOCKS);
+    model->layer = pi_mem_alloc_n(PI_MEM_MODEL, n, sizeof(*model->layer));
+    if (model->layer == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for %zu layers", n);
+    for (size_t l = 0; l < n; l++) {
+        struct pi_layer *layer = &model->layer[l];
+        layer->rope = &model->rope;
+        layer->n_block = arch->n_part;
+        for (int32_t i = 0; i < arch->n_part; i++)
+            layer->block[i].block = arch->part[i].block;
+    }
+    return PITH_OK;
+}
+
+/* Numbers the layers with attention, and lists their windows where there are some. */
+static pith_status list_kv_layers(struct pith_model *model, pith_error *err)
+{
+    struct pi_hparams *hp = &model->hp;
+    bool windows = false;
+    for (int32_t l = 0; l < hp->n_layer; l++) {
+        struct pi_layer *layer = &model->layer[l];
+        bool attends = pi_layer_has(layer, &pi_block_attention);
+        layer->kv_layer = attends ? hp->n_layer_kv++ : -1;
+        windows = windows || (attends && layer->window > 0);
+    }
+    if (hp->n_layer_kv == 0)
+        return pi_fail(err, PITH_UNSUPPORTED, "%s: no layer of %d has attention", model->arch->name,
+                       hp->n_layer);
+    size_t n = (size_t)hp->n_layer_kv;
+    model->kv_layer = pi_mem_alloc_n(PI_MEM_MODEL, n, sizeof(*model->kv_layer));
+    if (windows)
+        model->kv_window = pi_mem_alloc_n(PI_MEM_MODEL, n, sizeof(*model->kv_window));
+    if (model->kv_layer == NULL || (windows && model->kv_window == NULL))
+        return pi_fail(err, PITH_NOMEM, "no memory for a list of %zu layers", n);
+    for (int32_t l = 0; l < hp->n_layer; l++) {
+        const struct pi_layer *layer = &model->layer[l];
+        if (layer->kv_layer < 0)
+            continue;
+        model->kv_layer[layer->kv_layer] = l;
+        if (windows)
+            model->kv_window[layer->kv_layer] = layer->window;
+    }
+    return PITH_OK;
+}
+
+pith_status pi_load_hparams(struct pith_model *model, pith_error *err)
+{
+    PI_TRY(read_shape(model, err));
+    PI_TRY(make_layers(model, err));
+    if (model->arch->read != NULL)
+        PI_TRY(model->arch->read(model, err));
+    return list_kv_layers(model, err);
+}
+
+pith_status pi_model_check_alike(const struct pith_model *m, const char *field, pith_error *err)
+{
+    /* Without layers it is a shape alone, which nothing can differ in. */
+    for (int32_t i = 0; m->layer != NULL && i < m->hp.n_layer_kv; i++) {
+        const struct pi_layer *layer = pi_model_kv_layer(m, i);
+        if (layer->window > 0)
+            return pi_fail(err, PITH_UNSUPPORTED,
+                           "%s: the model's layer %d sees a window of %d tokens, which policies "
+                           "and statistics do not know yet",
+                           field, m->kv_layer[i], layer->window);
+        if (layer->rope != &m->rope)
+            return pi_fail(err, PITH_UNSUPPORTED,
+                           "%s: the model's layer %d has a rotation of its own or none, which "
+                           "policies and statistics do not know yet",
+                           field, m->kv_layer[i]);
+    }
+    return PITH_OK;
+}
+
 /* ---- tensors ---- */
 
 static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
@@ -126,15 +208,15 @@ struct plan {
     struct plan_matrix {
         const struct pi_gguf_tensor *tensor;
         struct pi_matrix *matrix;
-    } *matrix; /* [n_matrix], owned */
+    } * matrix; /* [n_matrix], owned */
     int64_t n_matrix;
     struct plan_vector {
         const struct pi_gguf_tensor *tensor;
         float **vector;
-    } *vector; /* [n_vector], owned */
+    } * vector; /* [n_vector], owned */
     int64_t n_vector;
-    size_t weights_size;  /* bytes of all packed matrices */
-    size_t vectors_len;   /* floats of all vectors, each rounded up to a cache line */
+    size_t weights_size; /* bytes of all packed matrices */
+    size_t vectors_len;  /* floats of all vectors, each rounded up to a cache line */
 };
 
 #define VECTOR_ALIGN 16 /* floats of a cache line */
@@ -162,8 +244,8 @@ static pith_status plan_matrix(struct plan *plan, const struct pi_gguf_tensor *t
                        name, t->type);
     size_t group_bytes = pi_matmul_group_bytes(traits->type, (int32_t)n_col);
     if (group_bytes == 0)
-        return pi_fail(err, PITH_FORMAT, "tensor \"%s\": rows of %lld do not fit blocks of %s", name,
-                       (long long)n_col, traits->name);
+        return pi_fail(err, PITH_FORMAT, "tensor \"%s\": rows of %lld do not fit blocks of %s",
+                       name, (long long)n_col, traits->name);
     *out = (struct pi_matrix){
         .type = traits->type,
         .n_row = (int32_t)n_row,
@@ -190,11 +272,12 @@ static pith_status plan_vector(struct plan *plan, const struct pi_gguf_tensor *t
     return PITH_OK;
 }
 
-static pith_status plan_layer(struct plan *plan, struct pith_model *model, int32_t l,
-                              pith_error *err)
+/* The tensors of one block of a layer. */
+static pith_status plan_part(struct plan *plan, struct pith_model *model, int32_t l,
+                             const struct pi_arch_part *part, pith_error *err)
 {
-    for (int32_t i = 0; i < model->arch->n_spec; i++) {
-        const struct pi_tensor_spec *spec = &model->arch->spec[i];
+    for (int32_t i = 0; i < part->n_tensor; i++) {
+        const struct pi_tensor_spec *spec = &part->tensor[i];
         char name[128];
         snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
         const struct pi_gguf_tensor *t = pi_gguf_find_tensor(&model->gguf, name);
@@ -212,6 +295,15 @@ static pith_status plan_layer(struct plan *plan, struct pith_model *model, int32
     return PITH_OK;
 }
 
+static pith_status plan_layer(struct plan *plan, struct pith_model *model, int32_t l,
+                              pith_error *err)
+{
+    for (int32_t i = 0; i < model->arch->n_part; i++)
+        if (pi_layer_has(&model->layer[l], model->arch->part[i].block))
+            PI_TRY(plan_part(plan, model, l, &model->arch->part[i], err));
+    return PITH_OK;
+}
+
 static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_error *err)
 {
     struct pi_hparams *hp = &model->hp;
@@ -225,7 +317,8 @@ static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_er
         return pi_fail(err, PITH_FORMAT, "tensor \"token_embd.weight\": %lld tokens are too many",
                        (long long)embd->ne[1]);
     hp->n_vocab = (int32_t)embd->ne[1];
-    PI_TRY(plan_matrix(plan, embd, "token_embd.weight", hp->n_vocab, hp->n_embd, &model->embd, err));
+    PI_TRY(
+        plan_matrix(plan, embd, "token_embd.weight", hp->n_vocab, hp->n_embd, &model->embd, err));
     if (output != NULL)
         PI_TRY(plan_matrix(plan, output, "output.weight", hp->n_vocab, hp->n_embd, &model->output,
                            err));
@@ -307,17 +400,35 @@ static pith_status pack_all(const struct plan *plan, struct pith_model *model,
     return PITH_OK;
 }
 
+/* Tensors that the model may have. */
+static size_t count_tensors(const struct pith_model *model)
+{
+    size_t n = 0;
+    for (int32_t i = 0; i < model->arch->n_part; i++)
+        n += (size_t)model->arch->part[i].n_tensor;
+    return n * (size_t)model->hp.n_layer + 3;
+}
+
+/* The blocks' ways in and out, now that it is known which tensors there are. */
+static void plan_blocks(struct pith_model *model)
+{
+    for (int32_t l = 0; l < model->hp.n_layer; l++)
+        for (int32_t i = 0; i < model->layer[l].n_block; i++) {
+            struct pi_layer_block *block = &model->layer[l].block[i];
+            block->block->plan(&model->layer[l], block);
+        }
+}
+
 pith_status pi_load_weights(struct pith_model *model, const pith_model_params *params,
                             pith_error *err)
 {
     struct plan plan = {0};
-    size_t n_tensor = (size_t)model->hp.n_layer * (size_t)model->arch->n_spec + 3;
+    size_t n_tensor = count_tensors(model);
     pith_status status = PITH_NOMEM;
 
-    model->layer = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)model->hp.n_layer, sizeof(*model->layer));
     plan.matrix = pi_mem_alloc_n(PI_MEM_MODEL, n_tensor, sizeof(*plan.matrix));
     plan.vector = pi_mem_alloc_n(PI_MEM_MODEL, n_tensor, sizeof(*plan.vector));
-    if (model->layer == NULL || plan.matrix == NULL || plan.vector == NULL) {
+    if (plan.matrix == NULL || plan.vector == NULL) {
         pi_fail(err, PITH_NOMEM, "no memory for the table of %zu tensors", n_tensor);
         goto done;
     }
@@ -334,6 +445,7 @@ pith_status pi_load_weights(struct pith_model *model, const pith_model_params *p
     status = pack_all(&plan, model, params, err);
     if (model->output.data == NULL)
         model->output = model->embd; /* tied */
+    plan_blocks(model);
 done:
     pi_mem_free(plan.matrix);
     pi_mem_free(plan.vector);

@@ -7,8 +7,12 @@
 #include "model/arch.h"
 #include "model/model.h"
 
-/* Reads and checks the shape of the network. model->gguf and model->arch are set. FORMAT,
-   UNSUPPORTED. */
+/* pith_model_load of a file of a family that is given; NULL: the one that the file names. */
+pith_status pi_model_load(const char *path, const pith_model_params *params,
+                          const struct pi_arch *arch, pith_model **out, pith_error *err);
+
+/* Reads and checks the shape of the network and of its layers. model->gguf and model->arch are set.
+   FORMAT, UNSUPPORTED, NOMEM. What was allocated is freed by pith_model_free. */
 pith_status pi_load_hparams(struct pith_model *model, pith_error *err);
 
 /* Reads ARCH.rope.* of the file: base, linear or YaRN scaling, and the frequency factors of the

@@ -88,6 +88,18 @@ static void sum_tensors(struct pith_model *m)
     }
 }
 
+static void free_shape(struct pith_model *m)
+{
+    pi_mem_free(m->layer);
+    pi_mem_free(m->kv_layer);
+    pi_mem_free(m->kv_window);
+    m->layer = NULL;
+    m->kv_layer = m->kv_window = NULL;
+    pi_rope_free(&m->rope);
+    pi_rope_free(&m->rope_local);
+    m->hp = (struct pi_hparams){0};
+}
+
 static pith_status load_file(struct pith_model *m, const char *path,
                              const pith_model_params *params, pith_error *err)
 {
@@ -105,7 +117,8 @@ static pith_status load_file(struct pith_model *m, const char *path,
     if (status != PITH_OK && status != PITH_NOT_FOUND)
         return status;
 
-    m->arch = pi_arch_find(m->arch_name, strlen(m->arch_name));
+    if (m->arch == NULL)
+        m->arch = pi_arch_find(m->arch_name, strlen(m->arch_name));
     if (!params->vocab_only) {
         if (m->arch == NULL)
             return pi_fail(err, PITH_UNSUPPORTED,
@@ -115,8 +128,7 @@ static pith_status load_file(struct pith_model *m, const char *path,
         PI_TRY(pi_load_hparams(m, err));
         PI_TRY(pi_load_weights(m, params, err));
     } else if (m->arch != NULL && pi_load_hparams(m, NULL) != PITH_OK) {
-        pi_rope_free(&m->rope); /* a file of vocabulary alone need not say its shape */
-        m->hp = (struct pi_hparams){0};
+        free_shape(m); /* a file of vocabulary alone need not say it */
     }
     PI_TRY(pi_vocab_load(&m->gguf, m->hp.n_vocab, &m->vocab, err));
     PI_TRY(copy_token(m->vocab, pi_vocab_bos(m->vocab), &m->bos_text, err));
@@ -125,6 +137,12 @@ static pith_status load_file(struct pith_model *m, const char *path,
 
 pith_status pith_model_load(const char *path, const pith_model_params *params, pith_model **out,
                             pith_error *err)
+{
+    return pi_model_load(path, params, NULL, out, err);
+}
+
+pith_status pi_model_load(const char *path, const pith_model_params *params,
+                          const struct pi_arch *arch, pith_model **out, pith_error *err)
 {
     pith_model_params defaults;
     pith_model_params_default(&defaults);
@@ -137,6 +155,7 @@ pith_status pith_model_load(const char *path, const pith_model_params *params, p
     struct pith_model *m = pi_mem_alloc(PI_MEM_MODEL, sizeof(*m));
     if (m == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a model");
+    m->arch = arch;
     pith_status status = load_file(m, path, params, err);
     if (status != PITH_OK) {
         pith_model_free(m);
@@ -160,8 +179,7 @@ void pith_model_free(pith_model *m)
     pi_vocab_free(m->vocab);
     pi_mem_free(m->vectors);
     pi_mem_unmap(PI_MEM_WEIGHTS, m->weights, m->weights_size);
-    pi_mem_free(m->layer);
-    pi_rope_free(&m->rope);
+    free_shape(m);
     pi_chat_template_free(&m->chat);
     pi_mem_free(m->bos_text);
     pi_mem_free(m->eos_text);
@@ -190,6 +208,7 @@ void pith_model_get_info(const pith_model *m, pith_model_info *out)
         .file_bytes = (int64_t)m->file.size,
         .weight_bytes = m->weights != NULL ? (int64_t)m->weights_size : 0,
         .n_layer = hp->n_layer,
+        .n_layer_kv = hp->n_layer_kv,
         .n_embd = hp->n_embd,
         .n_ff = hp->n_ff,
         .n_head = hp->n_head,

@@ -7,12 +7,14 @@
 
 #include "cpu/matmul.h"
 #include "file/gguf.h"
+#include "model/block.h"
 #include "tensor/rope.h"
 #include "text/chat.h"
 #include "text/vocab.h"
 
 struct pi_hparams {
     int32_t n_layer;
+    int32_t n_layer_kv; /* those with attention, which have lanes */
     int32_t n_embd;
     int32_t n_ff;
     int32_t n_head;
@@ -26,8 +28,15 @@ struct pi_hparams {
     float attn_scale; /* multiplies q.k */
 };
 
-/* Vectors are NULL, matrices have data NULL, where the architecture has none. */
+/* What runs in a layer, what it differs from others in, and the weights of all blocks. Vectors are
+   NULL, matrices have data NULL, where the layer has none. */
 struct pi_layer {
+    struct pi_layer_block block[PI_LAYER_BLOCKS]; /* [n_block] in the order in which they run */
+    int32_t n_block;
+    int32_t kv_layer; /* its number among layers with attention: the KV store's; -1: it has none */
+    int32_t window;   /* tokens that a token sees, itself included; 0: all before it */
+    const struct pi_rope *rope; /* one of the model's; NULL: queries and keys are not rotated */
+
     float *attn_norm;        /* [n_embd] */
     struct pi_matrix wq;     /* [n_head * dim_k][n_embd] */
     struct pi_matrix wk;     /* [n_head_kv * dim_k][n_embd] */
@@ -36,35 +45,50 @@ struct pi_layer {
     float *q_norm, *k_norm;  /* [dim_k], one for all heads */
     struct pi_matrix wo;     /* [n_embd][n_head * dim_v] */
     float *bo;               /* [n_embd] */
+    float *attn_post_norm;   /* [n_embd] of the block's output */
     float *ffn_norm;         /* [n_embd] */
     struct pi_matrix w_gate; /* [n_ff][n_embd] */
     struct pi_matrix w_up;   /* [n_ff][n_embd] */
     struct pi_matrix w_down; /* [n_embd][n_ff] */
+    float *ffn_post_norm;    /* [n_embd] */
 };
 
 struct pith_model {
     struct pi_file file; /* stays mapped for the metadata; tensor pages are dropped after packing */
     struct pi_gguf gguf;
-    struct pi_vocab *vocab; /* owned */
+    struct pi_vocab *vocab;     /* owned */
     const struct pi_arch *arch; /* NULL for a vocab_only load of another architecture */
     struct pi_hparams hp;
     struct pi_rope rope;
-    struct pi_layer *layer;   /* [n_layer], owned */
-    struct pi_matrix embd;    /* [n_vocab][n_embd] */
-    struct pi_matrix output;  /* [n_vocab][n_embd]; the same data as embd when tied */
-    float *output_norm;       /* [n_embd] */
-    uint8_t *weights;         /* every packed matrix, mapped; owned */
+    struct pi_rope rope_local; /* of layers that rotate otherwise; n_pair 0: there are none */
+    struct pi_layer *layer;    /* [n_layer], owned */
+    int32_t *kv_layer;         /* [n_layer_kv] the layers with attention, owned */
+    int32_t *kv_window;        /* [n_layer_kv] their windows, owned; NULL: none has one */
+    struct pi_matrix embd;     /* [n_vocab][n_embd] */
+    struct pi_matrix output;   /* [n_vocab][n_embd]; the same data as embd when tied */
+    float *output_norm;        /* [n_embd] */
+    uint8_t *weights;          /* every packed matrix, mapped; owned */
     size_t weights_size;
-    float *vectors;           /* every vector, owned */
-    char *name;               /* terminated copies for pith_model_info; owned */
+    float *vectors; /* every vector, owned */
+    char *name;     /* terminated copies for pith_model_info; owned */
     char *arch_name;
     const char *file_type;
     struct pi_chat_template chat; /* text NULL: the file has none; owned */
     char *bos_text, *eos_text;    /* of the tokens, "" where there is none; owned */
-    char **meta_key;           /* [n_kv] terminated copies; owned */
-    char **meta_type;          /* [n_kv] "u32", "string[151936]"; owned */
-    char **tensor_name;        /* [n_tensor] terminated copies; owned */
+    char **meta_key;              /* [n_kv] terminated copies; owned */
+    char **meta_type;             /* [n_kv] "u32", "string[151936]"; owned */
+    char **tensor_name;           /* [n_tensor] terminated copies; owned */
     int64_t n_param;
 };
+
+/* The layer whose lanes are those of a layer of the KV store. */
+static inline const struct pi_layer *pi_model_kv_layer(const struct pith_model *m, int32_t kv_layer)
+{
+    return &m->layer[m->kv_layer[kv_layer]];
+}
+
+/* UNSUPPORTED, naming a layer, where layers with attention have windows or rotate otherwise: what
+   `field` asks for takes all lanes to be alike. */
+pith_status pi_model_check_alike(const struct pith_model *m, const char *field, pith_error *err);
 
 #endif

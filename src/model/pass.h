@@ -1,4 +1,4 @@
-/* pass.h - the inside of a pass, for forward.c and attention.c alone. */
+/* pass.h - the inside of a pass, for forward.c and the blocks alone. */
 #ifndef PI_PASS_H
 #define PI_PASS_H
 
@@ -27,19 +27,20 @@ struct pi_pass {
     const struct pi_pass_item *items; /* of the running pass; borrowed */
     int32_t n_item;
     int32_t n_tok;
-    const struct pi_layer *layer; /* the running layer */
-    int32_t l;
+    const struct pi_layer *layer;      /* the running layer */
+    const struct pi_layer_block *from; /* of the stream: the block that ran, NULL: none did */
+    const struct pi_layer_block *to;   /* the one that runs next, NULL: none does */
 
     float *x;            /* [max_tok][n_embd] the residual stream */
     float *h;            /* [max_tok][n_embd] normed input of a block, then its output */
     float *q;            /* [max_tok][n_head][dim_k] */
     float *k;            /* [max_tok][n_head_kv][dim_k] */
     float *v;            /* [max_tok][n_head_kv][dim_v] */
-    float *centre;       /* [n_layer][n_head_kv][dim_k] of stored keys (centre.h); NULL: 0 */
+    float *centre;       /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); NULL: 0 */
     float *att;          /* [max_tok][n_head][dim_v] */
-    float *gate;         /* [max_tok][n_ff]; shares memory with q, k, v and att */
+    float *gate;         /* [max_tok][n_ff] */
     float *up;           /* [max_tok][n_ff] */
-    float *block;        /* owns q..up */
+    float *block;        /* [max_tok][the most of all blocks] owns q..up, a block's at a time */
     float *q_pre;        /* [max_tok][n_head][dim_k] queries before rope; NULL without a tap */
     float *k_pre;        /* [max_tok][n_head_kv][dim_k] keys before rope; NULL without a writer */
     pi_pass_tap_fn *tap; /* NULL: nobody listens */
@@ -49,10 +50,11 @@ struct pi_pass {
     float *act_scale;   /* [max_tok][... / 32] */
     int16_t *act_sum16; /* [max_tok][... / 16] */
 
-    float *rope_cs;    /* [max_tok][n_pair][2] */
-    int32_t *item_of;  /* [max_tok] item of a token */
-    int32_t *token_of; /* [max_tok] id of a token */
-    int32_t *row0;     /* [max_tok + 1] first row of an item */
+    float *rope_cs;       /* [max_tok][n_pair][2] */
+    float *rope_local_cs; /* the same of model->rope_local; NULL: there is none */
+    int32_t *item_of;     /* [max_tok] item of a token */
+    int32_t *token_of;    /* [max_tok] id of a token */
+    int32_t *row0;        /* [max_tok + 1] first row of an item */
 
     uint8_t *scratch; /* [n_thread][scratch_size] of kernels */
     size_t scratch_size;
@@ -94,7 +96,24 @@ int32_t pi_pass_threads_for(const struct pi_pass *pass, int64_t work);
    size overflows. */
 void *pi_pass_alloc(int32_t n_row, size_t row_len, size_t size, bool *ok);
 
-/* ---- attention.c ---- */
+/* ---- product.c ---- */
+
+/* A loop over the rows of the pass, each of about n floats; its context is the pass. */
+void pi_pass_rows(struct pi_pass *pass, pi_job_fn *fn, int64_t n);
+
+/* out[i] = w[i] times the activations x [n_tok][n_col], n <= 3, whose int8 copy is up to date where
+   a matrix reads it. */
+void pi_pass_product(struct pi_pass *pass, const float *x, int32_t n_tok,
+                     const struct pi_matrix *const *w, float *const *out, int32_t n);
+
+/* Makes the int8 copy of row t of an input of n values. */
+void pi_pass_quantize(struct pi_pass *pass, const float *row, int64_t t, int32_t n);
+bool pi_matrix_reads_int8(const struct pi_matrix *w);
+
+/* ---- attention_lanes.c ---- */
+
+/* Chooses how many tokens attend together; returns the scratch of a thread. */
+size_t pi_pass_attention_plan(struct pi_pass *pass);
 
 /* What attention of up to max_tok tokens needs beside kernels' scratch; freed by the other. */
 bool pi_pass_attention_alloc(struct pi_pass *pass);

@@ -34,6 +34,10 @@ uint64_t policy_fingerprint(const struct pith_model *m)
     pi_sum_start(&hash);
     pi_sum_add(&hash, shape, sizeof(shape));
     pi_sum_add(&hash, m->rope.freq, (size_t)m->rope.n_pair * sizeof(double));
+    if (m->kv_window != NULL)
+        pi_sum_add(&hash, m->kv_window, (size_t)hp->n_layer_kv * sizeof(*m->kv_window));
+    if (m->rope_local.n_pair > 0)
+        pi_sum_add(&hash, m->rope_local.freq, (size_t)m->rope_local.n_pair * sizeof(double));
     for (int32_t l = 0; m->layer != NULL && l < hp->n_layer; l++) {
         const struct pi_layer *layer = &m->layer[l];
         add_vector(&hash, layer->attn_norm, hp->n_embd);

@@ -216,7 +216,7 @@ static pith_status adopt(struct pith_scheduler *s, struct answer *a, int32_t *n_
     if (n < 1 || !s->engine->traits.takes_prefixes)
         return PITH_OK;
     PI_TRY(pi_seq_grow(seq, n, err));
-    PI_TRY(prefix_append(s->prefix, a->request->salt, tokens, n, seq->kv, n_found, err));
+    PI_TRY(prefix_append(s->prefix, a->request->salt, tokens, n, seq->memory.kv, n_found, err));
     memcpy(seq->tokens, tokens, (size_t)*n_found * sizeof(*tokens));
     seq->n_token = *n_found;
     return PITH_OK;
@@ -538,7 +538,7 @@ static bool relieve_keep(struct pith_scheduler *s)
         struct answer *a = s->running[i];
         struct keep_point at = pi_seq_point(a->seq, 0);
         int64_t held = pi_seq_held_bytes(a->seq);
-        if (held > most && keep_over_budget(s->engine->keep, a->seq->kv, at)) {
+        if (held > most && keep_over_budget(s->engine->keep, a->seq->memory.kv, at)) {
             largest = a;
             most = held;
         }

@@ -118,7 +118,7 @@ void scheduler_publish(struct pith_scheduler *s, struct answer *a)
     int32_t n = pi_seq_unaltered(a->seq);
     if (n / page_len <= a->n_published / page_len)
         return;
-    prefix_publish(s->prefix, a->request->salt, pith_seq_tokens(a->seq), n, a->seq->kv);
+    prefix_publish(s->prefix, a->request->salt, pith_seq_tokens(a->seq), n, a->seq->memory.kv);
     a->n_published = n;
     s->prefixes_changed = true;
 }

@@ -160,7 +160,7 @@ static bool take(struct pith_scheduler *s, struct answer *a, int32_t n)
         s->tokens_left -= n;
         return true;
     }
-    if (status != PITH_KV_FULL || !scheduler_relieve(s, a, kv_seq_takes(a->seq->kv, n)))
+    if (status != PITH_KV_FULL || !scheduler_relieve(s, a, kv_seq_takes(a->seq->memory.kv, n)))
         give_up(s, a, &why);
     return false;
 }
@@ -187,7 +187,7 @@ static int32_t part_of(const struct pith_scheduler *s, const struct answer *a, b
     if (a->n_shown < a->request->n_prompt && hidden > 0 && !e->traits.counts_steps)
         n = (int32_t)pi_min(n, hidden);
     if (s->prefix != NULL && e->traits.bounded && a->seq->tally.n_round == 0) {
-        int32_t room = keep_room(e->keep, a->seq->kv, pi_seq_point(a->seq, 0), n);
+        int32_t room = keep_room(e->keep, a->seq->memory.kv, pi_seq_point(a->seq, 0), n);
         n = room > 0 ? room : n;
     }
     return n;

@@ -36,8 +36,10 @@ pith_status calibration_create(const struct pith_model *model, int32_t n_centre,
                                int64_t n_select, struct calibration **out, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
+    PI_TRY(pi_model_check_alike(model, "calibrate", err));
     struct calibration *c = pi_mem_alloc(PI_MEM_OTHER, sizeof(*c));
-    size_t n_layer = (size_t)hp->n_layer, n_head = (size_t)hp->n_head, n_kv = (size_t)hp->n_head_kv;
+    size_t n_layer = (size_t)hp->n_layer_kv, n_head = (size_t)hp->n_head,
+           n_kv = (size_t)hp->n_head_kv;
     if (c == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a calibration");
     c->model = model;
@@ -62,8 +64,8 @@ pith_status calibration_create(const struct pith_model *model, int32_t n_centre,
     }
     calibration_free(c);
     return pi_fail(err, PITH_NOMEM,
-                   "no memory for the sums of %d layers and %d queries of every head", hp->n_layer,
-                   n_centre > 1 ? (int32_t)pi_min(n_sample, n_select) : 0);
+                   "no memory for the sums of %d layers and %d queries of every head",
+                   hp->n_layer_kv, n_centre > 1 ? (int32_t)pi_min(n_sample, n_select) : 0);
 }
 
 void calibration_free(struct calibration *c)
@@ -219,7 +221,7 @@ static pith_status fill(const struct calibration *c, const struct calibration_se
 {
     const struct pi_hparams *hp = &c->model->hp;
     size_t row = row_len(c), n_head = (size_t)hp->n_head, n_kv = (size_t)hp->n_head_kv;
-    s->n_layer = hp->n_layer;
+    s->n_layer = hp->n_layer_kv;
     s->n_head = hp->n_head;
     s->n_head_kv = hp->n_head_kv;
     s->n_pair = c->rope->n_pair;
@@ -232,7 +234,7 @@ static pith_status fill(const struct calibration *c, const struct calibration_se
     PI_TRY(stats_check_shape(s, err));
     PI_TRY(stats_alloc(s, true, true, err));
     memcpy(s->freq, c->rope->freq, (size_t)s->n_pair * sizeof(*s->freq));
-    for (size_t l = 0; l < (size_t)hp->n_layer; l++) {
+    for (size_t l = 0; l < (size_t)hp->n_layer_kv; l++) {
         s->count[l] = c->count[l];
         average(c->q + l * n_head * row, n_head, row, c->count[l], s->q + l * n_head * row);
         average(c->k + l * n_kv * row, n_kv, row, c->count[l], s->k + l * n_kv * row);

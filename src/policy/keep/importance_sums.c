@@ -76,7 +76,7 @@ static void free_scale(struct scale *s)
 static bool alloc_all(struct importance_sums *s, bool hidden, int32_t max_tok)
 {
     const struct pi_hparams *hp = &s->model->hp;
-    size_t n_kv = (size_t)hp->n_head_kv, n_layer = (size_t)hp->n_layer, n_tok = (size_t)max_tok;
+    size_t n_kv = (size_t)hp->n_head_kv, n_layer = (size_t)hp->n_layer_kv, n_tok = (size_t)max_tok;
     int32_t n = hp->dim_k + IMPORTANCE_KEY_EXTRA, n_embd = hidden ? hp->n_embd : 0;
     size_t n_z = n_kv * (size_t)n;
     n_z = n_z > (size_t)n_embd ? n_z : (size_t)n_embd;
@@ -98,6 +98,7 @@ static bool alloc_all(struct importance_sums *s, bool hidden, int32_t max_tok)
 pith_status importance_sums_create(const struct pith_model *model, bool hidden, int32_t max_tok,
                                    int32_t n_thread, struct importance_sums **out, pith_error *err)
 {
+    PI_TRY(pi_model_check_alike(model, "calibrate", err));
     struct importance_sums *s = pi_mem_alloc(PI_MEM_OTHER, sizeof(*s));
     if (s != NULL) {
         s->model = model;
@@ -106,7 +107,7 @@ pith_status importance_sums_create(const struct pith_model *model, bool hidden, 
     if (s == NULL || !alloc_all(s, hidden, max_tok)) {
         importance_sums_free(s);
         return pi_fail(err, PITH_NOMEM, "no memory for the sums of %d layers' features%s",
-                       model->hp.n_layer, hidden ? ", of their inputs, too" : "");
+                       model->hp.n_layer_kv, hidden ? ", of their inputs, too" : "");
     }
     *out = s;
     return PITH_OK;
@@ -224,7 +225,7 @@ static void bound(struct scale *s, size_t n_group, int64_t count)
 
 void importance_sums_bound(struct importance_sums *s)
 {
-    size_t n_layer = (size_t)s->model->hp.n_layer;
+    size_t n_layer = (size_t)s->model->hp.n_layer_kv;
     bound(&s->key, n_layer * (size_t)s->model->hp.n_head_kv, s->count);
     bound(&s->hidden, n_layer, s->count);
 }
@@ -319,7 +320,7 @@ void importance_sums_add(struct importance_sums *s, const struct pi_pass_tap_row
     pi_parallel_items(s->n_thread, s->model->hp.n_head_kv, add_heads, &j);
     if (s->hidden.n > 0)
         add_hidden(&j);
-    if (rows->layer == s->model->hp.n_layer - 1)
+    if (rows->layer == s->model->hp.n_layer_kv - 1)
         s->n_added[held] += j.n;
 }
 
@@ -411,7 +412,7 @@ static size_t work_len(int32_t n, int32_t n_target)
 pith_status importance_sums_fit(struct importance_sums *s, struct stats_importance *out,
                                 pith_error *err)
 {
-    size_t n_layer = (size_t)s->model->hp.n_layer, n_kv = (size_t)s->model->hp.n_head_kv;
+    size_t n_layer = (size_t)s->model->hp.n_layer_kv, n_kv = (size_t)s->model->hp.n_head_kv;
     struct fit_job j = {.s = s, .out = out};
     j.work_len = work_len(s->key.n, 1);
     if (s->hidden.n > 0 && work_len(s->hidden.n, (int32_t)n_kv) > j.work_len)

@@ -48,7 +48,7 @@ static void gram_layers(void *ctx, int64_t begin, int64_t end, int32_t thread)
     for (int64_t l = begin; l < end; l++) {
         memset(sum, 0, n * sizeof(*sum));
         for (int32_t r = 0; r < hp->n_embd; r++) {
-            pi_matmul_unpack_row(&job->gram->model->layer[l].wo, r, row);
+            pi_matmul_unpack_row(&pi_model_kv_layer(job->gram->model, (int32_t)l)->wo, r, row);
             add_row(hp, row, sum);
         }
         for (size_t i = 0; i < n; i++)
@@ -67,11 +67,11 @@ pith_status importance_gram_create(const struct pith_model *model, int32_t n_thr
     job.row = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_thread, n_col * sizeof(*job.row));
     if (gram != NULL) {
         gram->model = model;
-        gram->g = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)hp->n_layer, n * sizeof(*gram->g));
+        gram->g = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)hp->n_layer_kv, n * sizeof(*gram->g));
     }
     bool ok = gram != NULL && gram->g != NULL && job.sum != NULL && job.row != NULL;
     if (ok)
-        pi_parallel_items(n_thread, hp->n_layer, gram_layers, &job);
+        pi_parallel_items(n_thread, hp->n_layer_kv, gram_layers, &job);
     pi_mem_free(job.sum);
     pi_mem_free(job.row);
     if (!ok) {
@@ -129,7 +129,7 @@ pith_status importance_target_create(const struct pith_model *model,
                                      const struct importance_span *span,
                                      struct importance_target **out, pith_error *err)
 {
-    size_t n_head = (size_t)model->hp.n_layer * (size_t)model->hp.n_head;
+    size_t n_head = (size_t)model->hp.n_layer_kv * (size_t)model->hp.n_head;
     struct importance_target *t = pi_mem_alloc(PI_MEM_OTHER, sizeof(*t));
     assert(span->key_begin <= span->key_end && span->key_end <= span->query_begin);
     if (t == NULL)

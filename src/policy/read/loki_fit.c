@@ -31,8 +31,9 @@ pith_status loki_fit_create(const struct pith_model *model, pith_projection_keys
                             int32_t n_thread, struct loki_fit **out, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
-    size_t n_lane = (size_t)hp->n_layer * (size_t)hp->n_head_kv, dim = (size_t)hp->dim_k;
+    size_t n_lane = (size_t)hp->n_layer_kv * (size_t)hp->n_head_kv, dim = (size_t)hp->dim_k;
     size_t thread = (size_t)n_thread, n_pair = (size_t)model->rope.n_pair;
+    PI_TRY(pi_model_check_alike(model, "calibrate", err));
     struct loki_fit *f = pi_mem_alloc(PI_MEM_OTHER, sizeof(*f));
     if (f != NULL) {
         f->model = model;
@@ -49,7 +50,7 @@ pith_status loki_fit_create(const struct pith_model *model, pith_projection_keys
     }
     loki_fit_free(f);
     return pi_fail(err, PITH_NOMEM, "no memory for the covariances of %d layers of %d KV heads",
-                   hp->n_layer, hp->n_head_kv);
+                   hp->n_layer_kv, hp->n_head_kv);
 }
 
 void loki_fit_free(struct loki_fit *f)
@@ -106,7 +107,7 @@ void loki_fit_add(struct loki_fit *f, const pith_tap_rows *rows)
 {
     struct addition a = {f, rows};
     pi_parallel_items(f->n_thread, f->model->hp.n_head_kv, add_heads, &a);
-    if (rows->layer == f->model->hp.n_layer - 1)
+    if (rows->layer == f->model->hp.n_layer_kv - 1)
         f->n_token += rows->n_token;
 }
 
@@ -172,7 +173,7 @@ static pith_status check_sums(const struct loki_fit *f, pith_error *err)
 {
     const struct pi_hparams *hp = &f->model->hp;
     size_t dim = (size_t)hp->dim_k;
-    for (size_t lane = 0; lane < (size_t)hp->n_layer * (size_t)hp->n_head_kv; lane++)
+    for (size_t lane = 0; lane < (size_t)hp->n_layer_kv * (size_t)hp->n_head_kv; lane++)
         for (size_t i = 0; i < dim; i++)
             if (!isfinite(f->product[lane * dim * dim + i * dim + i]))
                 return pi_fail(err, PITH_FORMAT, "layer %d, head %d: a key is no number",
@@ -184,7 +185,7 @@ pith_status loki_fit_finish(const struct loki_fit *f, const char *text, pith_pro
                             void *user, struct pith_projection **out, pith_error *err)
 {
     const struct pi_hparams *hp = &f->model->hp;
-    struct pith_projection shape = {.n_layer = hp->n_layer,
+    struct pith_projection shape = {.n_layer = hp->n_layer_kv,
                                     .n_head = hp->n_head_kv,
                                     .dim = hp->dim_k,
                                     .keys = f->keys,

@@ -48,15 +48,20 @@ static pith_status check_read(const struct policy_set *set, pith_error *err)
     return PITH_OK;
 }
 
+const char *policy_set_verb(const struct policy_set *set)
+{
+    return set->keep.policy != NULL          ? "keep"
+           : set->read.policy != NULL        ? "read"
+           : set->recall.kind != RECALL_NONE ? "recall"
+           : set->share.kind != SHARE_NONE   ? "share"
+                                             : NULL;
+}
+
 /* Who looks at keys would see them without their centre, and who reads a page at other positions
    turns queries, whose products with the centre are then others. */
 static pith_status check_centre(const struct policy_set *set, pith_error *err)
 {
-    const char *verb = set->keep.policy != NULL          ? "keep"
-                       : set->read.policy != NULL        ? "read"
-                       : set->recall.kind != RECALL_NONE ? "recall"
-                       : set->share.kind != SHARE_NONE   ? "share"
-                                                         : NULL;
+    const char *verb = policy_set_verb(set);
     if (set->k.centre && verb != NULL)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%s: its policies need whole keys, and type_k's centre stores them less "

@@ -32,6 +32,9 @@ int32_t policy_set_page_len(const struct policy_set *set);
    beside entries. INVALID, UNSUPPORTED, in one sentence. */
 pith_status policy_set_fit(struct policy_set *set, struct kv_geometry *g, pith_error *err);
 
+/* The first verb that has a policy, as options name it; NULL: none has. */
+const char *policy_set_verb(const struct policy_set *set);
+
 /* Bytes of KV memory that one sequence takes at most while it grows to to.n_token tokens, guests
    and the ends of steps included; to.n_prompt as for keep_bytes_to. */
 int64_t policy_set_bytes(const struct policy_set *set, const struct kv_geometry *g,
@@ -93,5 +96,8 @@ void engine_traits_note(const struct engine_traits *t, pith_use use, pith_error 
 
 /* Why a sequence is not swapped while it has guests of recall. */
 extern const char engine_guests_stay[];
+
+/* Some lanes have windows: prefixes of others lack what they hold, and none is published. */
+void engine_traits_set_windows(struct engine_traits *t);
 
 #endif

@@ -1,0 +1,633 @@
+/*
+ * attention_lanes.c - the part of attention between the projections: keys and values go to the lanes, a
+ * writer sees what is new, a recaller brings entries back, a reader chooses what chunks of tokens
+ * look at, and every token attends. It knows no policy.
+ *
+ * A token's attention is a tile of its segment in each KV head's lane. Where the reader chose for a
+ * chunk in a lane, its tokens share one call over the chosen entries. Invariant: the bits depend
+ * neither on how tokens fall into tiles nor on who takes which.
+ */
+#include "model/pass.h"
+
+/* Entries per part that there is room for: those of the smallest page. */
+#define PART_LEN 16
+
+/* ---- append ---- */
+
+/* Shows the writer what was appended to a lane, the first of it at a slot. */
+static void show_written(const struct pi_pass *pass, int32_t i, int32_t head, int32_t slot)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t row = (size_t)pass->row0[i];
+    struct pi_pass_written w = {
+        .item = &pass->items[i],
+        .layer = pass->layer->kv_layer,
+        .head = head,
+        .slot = slot,
+        .len = kv_lane_len(pass->items[i].kv, pass->layer->kv_layer, head),
+        .k_stride = (size_t)hp->n_head_kv * (size_t)hp->dim_k,
+        .v_stride = (size_t)hp->n_head_kv * (size_t)hp->dim_v,
+        .h = pass->h + row * (size_t)hp->n_embd,
+    };
+    w.k = pass->k_pre + row * w.k_stride + (size_t)head * (size_t)hp->dim_k;
+    w.v = pass->v + row * w.v_stride + (size_t)head * (size_t)hp->dim_v;
+    pass->writer.written(pass->writer.user, &w);
+}
+
+/* Takes the centre off an item's keys of a head, where there is one. Nobody sees these rows again.
+ */
+static void take_centre_off(const struct pi_pass *pass, int32_t i, int32_t head)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t dim = (size_t)hp->dim_k, stride = (size_t)hp->n_head_kv * dim;
+    if (pass->centre == NULL)
+        return;
+    const float *m = pass->centre + (size_t)pass->layer->kv_layer * stride + (size_t)head * dim;
+    for (int32_t t = 0; t < pass->items[i].n_tok; t++) {
+        float *k = pass->k + (size_t)(pass->row0[i] + t) * stride + (size_t)head * dim;
+        for (size_t d = 0; d < dim; d++)
+            k[d] -= m[d];
+    }
+}
+
+static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    const struct pi_pass_item *item = &pass->items[i];
+    size_t k_stride = (size_t)hp->n_head_kv * hp->dim_k,
+           v_stride = (size_t)hp->n_head_kv * hp->dim_v;
+    size_t row = (size_t)pass->row0[i];
+    int32_t aim = kv_lane_aim(item->kv, pass->layer->kv_layer, head);
+    int32_t slot = aim >= 0 ? aim : kv_lane_len(item->kv, pass->layer->kv_layer, head);
+    if (pass->n_watched > 0)
+        pass->slot[(size_t)i * (size_t)hp->n_head_kv + (size_t)head] = slot;
+    take_centre_off(pass, i, head);
+    kv_seq_append(item->kv, pass->layer->kv_layer, head, item->pos0, item->n_tok,
+                  pass->k + row * k_stride + (size_t)head * hp->dim_k, k_stride,
+                  pass->v + row * v_stride + (size_t)head * hp->dim_v, v_stride);
+    if (pass->writer.written != NULL)
+        show_written(pass, i, head, slot);
+}
+
+/* Item index = sequence * n_head_kv + head. */
+static void append_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    int32_t n_head = pass->model->hp.n_head_kv;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        append_item(pass, (int32_t)(i / n_head), (int32_t)(i % n_head));
+}
+
+/* ---- what comes back ---- */
+
+/* Item index = item that recalls * n_head_kv + head. */
+static void recall_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t n_group = (size_t)(hp->n_head / hp->n_head_kv), dim_k = (size_t)hp->dim_k;
+    size_t q_stride = (size_t)hp->n_head * dim_k;
+    for (int64_t at = begin; at < end; at++) {
+        int32_t i = pass->recalls[at / hp->n_head_kv], head = (int32_t)(at % hp->n_head_kv);
+        const float *q =
+            pass->q + (size_t)pass->row0[i] * q_stride + (size_t)head * n_group * dim_k;
+        pass->recaller.choose(pass->recaller.user, &pass->items[i], pass->layer->kv_layer, head, q,
+                              q_stride, thread);
+    }
+}
+
+/* ---- what is read ---- */
+
+static bool has_reader(const struct pi_pass *pass)
+{
+    return pass->reader.select != NULL;
+}
+
+static size_t unit_of(const struct pi_pass *pass, int32_t chunk, int32_t head)
+{
+    return (size_t)chunk * (size_t)pass->model->hp.n_head_kv + (size_t)head;
+}
+
+static int32_t *slots_of(const struct pi_pass *pass, int32_t chunk, int32_t head)
+{
+    return pass->slots + unit_of(pass, chunk, head) * (size_t)pass->cap_slot;
+}
+
+/* Item index = chunk * n_head_kv + head. The last chunks, whose lanes are longest, come first. */
+static void select_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_head = hp->n_head_kv, n_group = hp->n_head / n_head;
+    size_t q_stride = (size_t)hp->n_head * (size_t)hp->dim_k;
+    for (int64_t at = begin; at < end; at++) {
+        int32_t index = pass->n_chunk - 1 - (int32_t)(at / n_head), head = (int32_t)(at % n_head);
+        const struct pi_pass_chunk *c = &pass->chunk[index];
+        size_t row = (size_t)(pass->row0[c->item - pass->items] + c->t0);
+        pass->n_slot[unit_of(pass, index, head)] = pass->reader.select(
+            pass->reader.user, c, head,
+            pass->q + row * q_stride + (size_t)head * (size_t)n_group * (size_t)hp->dim_k, q_stride,
+            slots_of(pass, index, head), (int32_t)pass->cap_slot, thread);
+    }
+}
+
+static void selected_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    for (int64_t at = begin; at < end; at++)
+        pass->reader.selected(pass->reader.user, &pass->chunk[at], thread);
+}
+
+static void attended_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_head = hp->n_head_kv, n_group = hp->n_head / n_head;
+    size_t stride = (size_t)hp->n_head * (size_t)hp->dim_v;
+    for (int64_t at = begin; at < end; at++) {
+        int32_t index = (int32_t)(at / n_head), head = (int32_t)(at % n_head);
+        const struct pi_pass_chunk *c = &pass->chunk[index];
+        size_t row = (size_t)(pass->row0[c->item - pass->items] + c->t0);
+        if (pass->n_slot[at] >= 0)
+            pass->reader.attended(pass->reader.user, c, head,
+                                  pass->att + row * stride +
+                                      (size_t)head * (size_t)n_group * (size_t)hp->dim_v,
+                                  stride, thread);
+    }
+}
+
+/* ---- attend ---- */
+
+/* The segment whose tiles include tile: the last with tile0 <= tile. */
+static int32_t segment_of_tile(const struct pi_pass *pass, int32_t tile)
+{
+    int32_t lo = 0, hi = pass->n_segment - 1;
+    while (lo < hi) {
+        int32_t mid = (lo + hi + 1) / 2;
+        if (pass->tile0[mid] <= tile)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+/* Attention of n_tok tokens of item i, from token t on, in one KV head's lane. */
+static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_t head, int32_t t,
+                                   int32_t n_tok)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_group = hp->n_head / hp->n_head_kv;
+    size_t q_stride = (size_t)hp->n_head * hp->dim_k, out_stride = (size_t)hp->n_head * hp->dim_v;
+    size_t row = (size_t)(pass->row0[i] + t);
+    return (struct kv_attend_job){
+        .seq = pass->items[i].kv,
+        .guests = pass->items[i].guests,
+        .layer = pass->layer->kv_layer,
+        .head = head,
+        .n_tok = n_tok,
+        .n_group = n_group,
+        .pos0 = pass->items[i].pos0 + t,
+        .q = pass->q + row * q_stride + (size_t)head * n_group * hp->dim_k,
+        .q_stride = q_stride,
+        .scale = hp->attn_scale,
+        .out = pass->att + row * out_stride + (size_t)head * n_group * hp->dim_v,
+        .out_stride = out_stride,
+        .rope = pass->layer->rope,
+    };
+}
+
+/* Floats of a thread's watched rows: weights, maxima and sums, and for each part its end and a
+   factor of each row. At most (n_row + 1) * (2 * stride + 16). */
+static size_t watch_len(size_t n_row, size_t stride)
+{
+    return pi_align(n_row * (stride + 2) + (stride / PART_LEN + 1) * (n_row + 1), 16);
+}
+
+/* Shows the tokens of a tile, from token t0 of item i on, to the watch. */
+static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
+                      const struct kv_attend_job *job, int32_t thread)
+{
+    const struct pi_pass_item *item = &pass->items[i];
+    const struct kv_attend_tap *tap = job->tap;
+    size_t n_head = (size_t)pass->model->hp.n_head_kv, n_group = (size_t)job->n_group;
+    int32_t len = kv_lane_len(item->kv, job->layer, job->head);
+    for (int32_t t = t0; t < t0 + job->n_tok; t++) {
+        size_t row = (size_t)(t - t0) * n_group;
+        struct kv_weight_parts parts = {0};
+        if (tap->parts != NULL) {
+            parts = *tap->parts;
+            parts.factor += row;
+        }
+        int32_t n = len - (item->n_tok - 1 - t);
+        struct pi_pass_attention a = {
+            .item = item,
+            .layer = job->layer,
+            .head = job->head,
+            .t = t,
+            .n = n,
+            .slot = t == 0 ? pass->slot[(size_t)i * n_head + (size_t)job->head] : n - 1,
+            .weight = tap->weight + row * tap->row_stride,
+            .stride = tap->row_stride,
+            .parts = tap->parts == NULL ? NULL : &parts,
+            .max = tap->max + row,
+            .sum = tap->sum + row,
+            .out = job->out + (size_t)(t - t0) * job->out_stride,
+        };
+        pass->watch.attended(pass->watch.user, &a, thread);
+    }
+}
+
+/* One lane of a watched item, its tokens in order. */
+static void attend_watched(const struct pi_pass *pass, int32_t i, int32_t head, int32_t thread)
+{
+    size_t n_row =
+        (size_t)pass->watch_tile * (size_t)(pass->model->hp.n_head / pass->model->hp.n_head_kv);
+    size_t stride = pass->watch_stride;
+    float *rows = pass->watch_rows + (size_t)thread * watch_len(n_row, stride);
+    struct kv_attend_tap tap = {.weight = rows,
+                                .row_stride = stride,
+                                .max = rows + n_row * stride,
+                                .sum = rows + n_row * (stride + 1)};
+    struct kv_weight_parts parts = {.room = (int32_t)(stride / PART_LEN) + 1};
+    parts.factor = rows + n_row * (stride + 2);
+    parts.end = (int32_t *)(void *)(parts.factor + (size_t)parts.room * n_row);
+    tap.parts = pass->watch.parts ? &parts : NULL;
+    assert((size_t)kv_lane_len(pass->items[i].kv, pass->layer->kv_layer, head) <=
+           pass->watch_stride);
+    for (int32_t t = 0; t < pass->items[i].n_tok; t += pass->watch_tile) {
+        int32_t n_tok = (int32_t)pi_min(pass->watch_tile, pass->items[i].n_tok - t);
+        struct kv_attend_job job = job_of(pass, i, head, t, n_tok);
+        job.tap = &tap;
+        kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
+        show_tile(pass, i, t, &job, thread);
+    }
+}
+
+/* Calls over a chunk that reads everything, per thread: so that a slow one holds the others up by
+   little. */
+#define PARTS_PER_THREAD 4
+
+/* Rows of queries of such a call: their sums of values still stay in a cache of the second level.
+ */
+#define PART_ROWS 1024
+
+/* Tokens of one call for a chunk of n_tok. Over what was chosen mostly all of them, because each
+   call gathers the entries anew; everything is decoded anew by each call, which costs less. */
+static int32_t part_of(const struct pi_pass *pass, int32_t n_tok, bool sparse)
+{
+    int64_t n_call = (int64_t)pass->n_thread * (sparse ? 1 : PARTS_PER_THREAD);
+    int64_t n_part = pi_ceil_div(n_call, (int64_t)pass->n_chunk * pass->model->hp.n_head_kv);
+    return (int32_t)pi_max(pass->tile, pi_min(pi_ceil_div(n_tok, n_part), pass->part_most));
+}
+
+/* Of the query heads of a call's group the part of that many: a query's bits depend on no other. */
+static void take_part(const struct pi_pass *pass, struct kv_attend_job *job, int32_t part)
+{
+    int32_t begin = job->n_group * part / pass->n_part;
+    int32_t end = job->n_group * (part + 1) / pass->n_part;
+    job->q += (size_t)begin * (size_t)pass->model->hp.dim_k;
+    job->out += (size_t)begin * (size_t)pass->model->hp.dim_v;
+    job->n_group = end - begin;
+}
+
+static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, int32_t part,
+                        int32_t thread)
+{
+    int32_t i = segment_of_tile(pass, tile), n_tok = pass->tile, n_slot = -1;
+    const struct pi_pass_segment *s = &pass->segment[i];
+    if (s->chunk >= 0) {
+        n_slot = pass->n_slot[unit_of(pass, s->chunk, head)];
+        n_tok = part_of(pass, s->n_tok, n_slot >= 0);
+    }
+    int64_t t = (int64_t)(tile - pass->tile0[i]) * n_tok;
+    if (t >= s->n_tok) /* fewer parts than tiles */
+        return;
+    struct kv_attend_job job =
+        job_of(pass, s->item, head, s->t0 + (int32_t)t, (int32_t)pi_min(n_tok, s->n_tok - t));
+    if (n_slot >= 0) {
+        job.slots = slots_of(pass, s->chunk, head);
+        job.n_slot = n_slot;
+    }
+    take_part(pass, &job, part);
+    kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
+}
+
+/* Watched items come first, then item index counts tiles down, so that the shortest (the first of a
+   prompt) are what threads that are done take from others. The parts of a group are neighbours. */
+static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    int32_t n_tile = pass->tile0[pass->n_segment], n_head = pass->model->hp.n_head_kv;
+    for (int64_t at = begin; at < end; at++) {
+        int64_t lane = at / pass->n_part;
+        int32_t rank = (int32_t)(lane / n_head), head = (int32_t)(lane % n_head);
+        int32_t part = (int32_t)(at % pass->n_part);
+        if (rank >= pass->n_watched)
+            attend_tile(pass, n_tile - 1 - (rank - pass->n_watched), head, part, thread);
+        else if (part == 0)
+            attend_watched(pass, pass->watched[rank], head, thread);
+    }
+}
+
+static void finish_watched(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct pi_pass *pass = ctx;
+    (void)thread;
+    for (int64_t at = begin; at < end; at++)
+        pass->watch.finished(pass->watch.user, &pass->items[pass->watched[at]],
+                             pass->layer->kv_layer);
+}
+
+/* ---- the layer's attention ---- */
+
+/* The most multiplications of the running layer's attention, by pairs of query and key, and of
+   choosing what is read, about. */
+static void count_work(const struct pi_pass *pass, int64_t *attend, int64_t *select)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    int64_t n_key = 0, n_scored = 0;
+    for (int32_t i = 0; i < pass->n_item; i++)
+        for (int32_t h = 0; h < hp->n_head_kv; h++)
+            n_key += (int64_t)pass->items[i].n_tok *
+                     kv_lane_len(pass->items[i].kv, pass->layer->kv_layer, h);
+    for (int32_t i = 0; i < pass->n_chunk; i++)
+        n_scored += kv_lane_len(pass->chunk[i].item->kv, pass->layer->kv_layer, 0);
+    int64_t n_group = hp->n_head / hp->n_head_kv;
+    *attend = (n_key + (int64_t)pass->n_tok * hp->n_head_kv) * n_group * (hp->dim_k + hp->dim_v);
+    *select = n_scored * hp->n_head * hp->dim_k;
+}
+
+/* Parts of a group that become calls of their own: more than one where some lane is so much longer
+   than others that one thread would be at it while all others wait. Each part reads the lane
+   anew. */
+static int32_t count_parts(const struct pi_pass *pass)
+{
+    int32_t n_head = pass->model->hp.n_head_kv, n_group = pass->model->hp.n_head / n_head;
+    int64_t all = 0, longest = 0;
+    bool uneven = false;
+    for (int32_t i = 0; i < pass->n_segment && pass->n_thread > 1; i++) {
+        const struct pi_pass_segment *s = &pass->segment[i];
+        int64_t most = 0, sum = 0;
+        for (int32_t h = 0; h < n_head; h++) {
+            int64_t len = kv_lane_len(pass->items[s->item].kv, pass->layer->kv_layer, h);
+            most = pi_max(most, len);
+            sum += len;
+        }
+        uneven = uneven || most * n_head > sum + sum / 4;
+        longest = pi_max(longest, most * pi_min(s->n_tok, pass->tile));
+        all += sum * s->n_tok;
+    }
+    bool waits = uneven && longest * pass->n_thread > all + all / 4;
+    bool apart = pass->n_chunk == 0 && pass->n_watched == 0;
+    return waits && apart ? (int32_t)pi_min(pass->n_thread, n_group) : 1;
+}
+
+void pi_pass_attention_run(struct pi_pass *pass)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    const int64_t work_per_float = 64; /* rounding takes several, awaiting a key's lines most */
+    int64_t append_work =
+        (int64_t)pass->n_tok * hp->n_head_kv * (hp->dim_k + hp->dim_v) * work_per_float;
+    int64_t n_unit = (int64_t)pass->n_chunk * hp->n_head_kv, attend_work, select_work;
+    pi_parallel_ranges(pi_pass_threads_for(pass, append_work),
+                       (int64_t)pass->n_item * hp->n_head_kv, append_items, pass);
+    if (pass->n_recall > 0)
+        pi_parallel_items(pass->n_thread, (int64_t)pass->n_recall * hp->n_head_kv, recall_items,
+                          pass);
+    count_work(pass, &attend_work, &select_work);
+    for (int32_t i = 0; i < pass->n_chunk; i++)
+        pass->chunk[i].layer = pass->layer->kv_layer;
+    if (n_unit > 0)
+        pi_parallel_items(pi_pass_threads_for(pass, select_work), n_unit, select_items, pass);
+    if (n_unit > 0 && pass->reader.selected != NULL)
+        pi_parallel_items(pi_pass_threads_for(pass, select_work), pass->n_chunk, selected_items,
+                          pass);
+    pass->n_part = count_parts(pass);
+    pi_parallel_items(pi_pass_threads_for(pass, attend_work),
+                      ((int64_t)pass->tile0[pass->n_segment] + pass->n_watched) * hp->n_head_kv *
+                          pass->n_part,
+                      attend_items, pass);
+    if (n_unit > 0 && pass->reader.attended != NULL)
+        pi_parallel_items(pi_pass_threads_for(pass, select_work), n_unit, attended_items, pass);
+    if (pass->n_watched > 0)
+        pi_parallel_items(pi_pass_threads_for(pass, attend_work / hp->dim_v), pass->n_watched,
+                          finish_watched, pass);
+}
+
+/* ---- the layout of a pass ---- */
+
+static void add_segment(struct pi_pass *pass, int32_t item, int32_t t0, int32_t n_tok,
+                        int32_t chunk)
+{
+    int32_t i = pass->n_segment++;
+    pass->segment[i] = (struct pi_pass_segment){item, t0, n_tok, chunk};
+    pass->tile0[i + 1] = pass->tile0[i] + (int32_t)pi_ceil_div(n_tok, pass->tile);
+}
+
+/* The reader's chunks of an item; returns the tokens in them. */
+static int32_t add_chunks(struct pi_pass *pass, int32_t i)
+{
+    const struct pi_pass_item *item = &pass->items[i];
+    int32_t n_read = has_reader(pass) ? item->n_read : 0;
+    assert(n_read <= item->n_tok);
+    for (int32_t t = 0; t < n_read; t += pass->reader.chunk) {
+        int32_t n = (int32_t)pi_min(pass->reader.chunk, n_read - t), at = pass->n_chunk++;
+        assert(at < pass->cap_chunk);
+        pass->chunk[at] = (struct pi_pass_chunk){.item = item, .index = at, .t0 = t, .n_tok = n};
+        add_segment(pass, i, t, n, at);
+    }
+    return n_read;
+}
+
+/* A watched item has no segment: its tokens attend in order. */
+void pi_pass_attention_lay_out(struct pi_pass *pass)
+{
+    pass->tile0[0] = 0;
+    pass->n_segment = 0;
+    pass->n_watched = 0;
+    pass->n_chunk = 0;
+    pass->n_recall = 0;
+    for (int32_t i = 0; i < pass->n_item; i++) {
+        const struct pi_pass_item *item = &pass->items[i];
+        if (item->recall && pass->recaller.choose != NULL)
+            pass->recalls[pass->n_recall++] = i;
+        if (item->watched && pass->watch.attended != NULL) {
+            assert(!has_reader(pass) || item->n_read == 0);
+            pass->watched[pass->n_watched++] = i;
+            continue;
+        }
+        int32_t n_read = add_chunks(pass, i);
+        if (n_read < item->n_tok)
+            add_segment(pass, i, n_read, item->n_tok - n_read, -1);
+    }
+}
+
+/* ---- scratch ---- */
+
+size_t pi_pass_attention_plan(struct pi_pass *pass)
+{
+    int32_t n_group = pass->model->hp.n_head / pass->model->hp.n_head_kv;
+    pass->tile = (int32_t)pi_min(kv_attend_tile(n_group), pass->max_tok);
+    return kv_attend_scratch_bytes(&pass->geometry, pass->tile * n_group);
+}
+
+bool pi_pass_attention_alloc(struct pi_pass *pass)
+{
+    bool ok = true;
+    pass->segment = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->segment), &ok);
+    pass->tile0 = pi_pass_alloc(pass->max_tok + 1, 1, sizeof(*pass->tile0), &ok);
+    pass->recalls = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->recalls), &ok);
+    return ok;
+}
+
+void pi_pass_attention_free(struct pi_pass *pass)
+{
+    void *const parts[] = {pass->segment,    pass->tile0, pass->watched, pass->slot,
+                           pass->watch_rows, pass->chunk, pass->slots,   pass->n_slot,
+                           pass->recalls,    pass->k_pre};
+    for (size_t i = 0; i < PI_LEN(parts); i++)
+        pi_mem_free(parts[i]);
+}
+
+/* ---- the watch ---- */
+
+/* Rows of weights of one attention call: enough that a page of many is decoded for several of them,
+   few enough that they stay in a cache beside what they are made of. */
+#define WATCH_ROWS 32
+
+pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *watch,
+                              pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    bool ok = true;
+    if (watch != NULL && pass->watched == NULL) {
+        int32_t *watched = pi_pass_alloc(pass->max_tok, 1, sizeof(int32_t), &ok);
+        int32_t *slot = pi_pass_alloc(pass->max_tok, (size_t)hp->n_head_kv, sizeof(int32_t), &ok);
+        if (!ok) {
+            pi_mem_free(watched);
+            pi_mem_free(slot);
+            return pi_fail(err, PITH_NOMEM, "no memory for what is watched of %d tokens",
+                           pass->max_tok);
+        }
+        pass->watched = watched;
+        pass->slot = slot;
+    }
+    pass->watch = watch != NULL ? *watch : (struct pi_pass_watch){0};
+    pass->watch_tile = (int32_t)pi_max(1, WATCH_ROWS / (hp->n_head / hp->n_head_kv));
+    pass->watch_tile = (int32_t)pi_min(pass->watch_tile, pass->tile);
+    return PITH_OK;
+}
+
+pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_row = pass->watch_tile * (hp->n_head / hp->n_head_kv);
+    if (longest <= (int64_t)pass->watch_stride)
+        return PITH_OK;
+    /* Whole pages, and more than asked: a lane may grow with every pass. */
+    int64_t stride = pi_ceil_div(longest + longest / 2, 64) * 64;
+    size_t len;
+    float *rows = NULL;
+    if (pi_mul_size((size_t)n_row + 1, (size_t)stride * 2 + 16, &len) &&
+        pi_mul_size(len, sizeof(*rows), &len))
+        rows = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)pass->n_thread,
+                              watch_len((size_t)n_row, (size_t)stride) * sizeof(*rows));
+    if (rows == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for attention weights over %lld entries",
+                       (long long)longest);
+    pi_mem_free(pass->watch_rows);
+    pass->watch_rows = rows;
+    pass->watch_stride = (size_t)stride;
+    return PITH_OK;
+}
+
+/* ---- the reader ---- */
+
+pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader *reader,
+                               pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    if (reader == NULL) {
+        pass->reader = (struct pi_pass_reader){0};
+        return PITH_OK;
+    }
+    int32_t n_group = hp->n_head / hp->n_head_kv;
+    int32_t most = (int32_t)pi_max(pass->tile, PART_ROWS / n_group);
+    most = (int32_t)pi_max(pass->tile, pi_min(most, reader->chunk));
+    size_t size = pi_align(kv_attend_scratch_bytes(&pass->geometry, most * n_group), 64);
+    if (size > pass->scratch_size) {
+        bool ok = true;
+        uint8_t *scratch = pi_pass_alloc(pass->n_thread, size, 1, &ok);
+        if (!ok)
+            return pi_fail(err, PITH_NOMEM, "no memory for the attention of chunks of %d tokens",
+                           reader->chunk);
+        pi_mem_free(pass->scratch);
+        pass->scratch = scratch;
+        pass->scratch_size = size;
+    }
+    pass->reader = *reader;
+    pass->part_most = most;
+    return PITH_OK;
+}
+
+pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t cap,
+                                 pith_error *err)
+{
+    int32_t n_head = pass->model->hp.n_head_kv;
+    size_t n_slot;
+    bool ok = true;
+    if (n_chunk <= pass->cap_chunk && cap <= pass->cap_slot)
+        return PITH_OK;
+    /* More than asked: of a share of the lane it grows with every pass. */
+    n_chunk = (int32_t)pi_max(n_chunk, pass->cap_chunk);
+    cap = cap <= pass->cap_slot ? pass->cap_slot : cap + cap / 2;
+    if (cap > INT32_MAX || !pi_mul_size((size_t)cap, (size_t)n_head, &n_slot))
+        return pi_fail(err, PITH_NOMEM, "no memory for reading %lld entries", (long long)cap);
+    struct pi_pass_chunk *chunk = pi_pass_alloc(n_chunk, 1, sizeof(*chunk), &ok);
+    int32_t *slots = pi_pass_alloc(n_chunk, n_slot, sizeof(*slots), &ok);
+    int32_t *n = pi_pass_alloc(n_chunk, (size_t)n_head, sizeof(*n), &ok);
+    void *const old[] = {pass->chunk, pass->slots, pass->n_slot}, *const fresh[] = {chunk, slots,
+                                                                                    n};
+    for (size_t i = 0; i < PI_LEN(old); i++)
+        pi_mem_free(ok ? old[i] : fresh[i]);
+    if (!ok)
+        return pi_fail(err, PITH_NOMEM, "no memory for %d chunks that read %lld entries each",
+                       n_chunk, (long long)cap);
+    pass->chunk = chunk;
+    pass->slots = slots;
+    pass->n_slot = n;
+    pass->cap_chunk = n_chunk;
+    pass->cap_slot = cap;
+    return PITH_OK;
+}
+
+/* ---- the writer ---- */
+
+pith_status pi_pass_set_writer(struct pi_pass *pass, const struct pi_pass_writer *writer,
+                               pith_error *err)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    bool ok = true;
+    if (writer != NULL && pass->k_pre == NULL) {
+        float *rows = pi_pass_alloc(pass->max_tok, (size_t)hp->n_head_kv * (size_t)hp->dim_k,
+                                    sizeof(float), &ok);
+        if (!ok)
+            return pi_fail(err, PITH_NOMEM, "no memory for the keys of %d tokens", pass->max_tok);
+        pass->k_pre = rows;
+    }
+    if (writer == NULL) {
+        pi_mem_free(pass->k_pre);
+        pass->k_pre = NULL;
+    }
+    pass->writer = writer != NULL ? *writer : (struct pi_pass_writer){0};
+    return PITH_OK;
+}
+
+/* ---- the recaller ---- */
+
+void pi_pass_set_recaller(struct pi_pass *pass, const struct pi_pass_recaller *recaller)
+{
+    pass->recaller = recaller != NULL ? *recaller : (struct pi_pass_recaller){0};
+}

@@ -1,0 +1,543 @@
+/*
+ * test_family.c - a made-up family in one file: a layer with a window, a rotation of its own and no
+ * feed-forward, a layer without rotation, and one without attention. The logits are those of a plain
+ * reference, however the tokens come; lanes with a window hold what a later token sees, in whole
+ * pages, and go on past many windows.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <math.h>
+
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "folder.h"
+#include "mem_used.h"
+#include "model/load.h"
+#include "model_maker.h"
+
+#define N_TOKEN 150
+#define WINDOW 20
+#define PAGE_LEN 16
+#define LOCAL_BASE 300.0
+#define N_KV_LAYER 3 /* layers with attention, the second of them with the window */
+
+/* ---- the family ---- */
+
+static const struct pi_tensor_spec attention[] = {
+    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
+    /* The maker has no post norm; any vector of that length is one. */
+    PI_SPEC_VECTOR(attn_post_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
+};
+static const struct pi_arch_part parts[] = {PI_ARCH_PART(pi_block_attention, attention),
+                                            PI_ARCH_FFN};
+
+static pith_status read_layers(struct pith_model *m, pith_error *err)
+{
+    struct pi_rope *local = &m->rope_local;
+    *local = (struct pi_rope){.n_pair = m->rope.n_pair, .magnitude = 1};
+    local->freq = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)local->n_pair, sizeof(double));
+    if (local->freq == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for frequencies");
+    for (int32_t i = 0; i < local->n_pair; i++)
+        local->freq[i] = pow(LOCAL_BASE, -(double)i / local->n_pair);
+    pi_layer_leave_out(&m->layer[1], &pi_block_ffn);
+    m->layer[1].window = WINDOW;
+    m->layer[1].rope = local;
+    m->layer[2].rope = NULL;
+    pi_layer_leave_out(&m->layer[3], &pi_block_attention);
+    return PITH_OK;
+}
+
+static const struct pi_arch made_up = {
+    .name = "made-up",
+    .rope_adjacent = false,
+    .part = parts,
+    .n_part = PI_LEN(parts),
+    .read = read_layers,
+};
+
+/* ---- the reference: one token after the other, all in double ---- */
+
+static pith_model *model;
+static int32_t tokens[N_TOKEN];
+static double *wanted; /* [N_TOKEN][n_vocab] */
+
+static void norm(const float *w, const double *x, int32_t n, double *out)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    for (int32_t i = 0; i < n; i++)
+        out[i] = x[i] / sqrt(sum / n + (double)model->hp.rms_eps) * (double)w[i];
+}
+
+static void multiply(const struct pi_matrix *w, const double *x, double *out)
+{
+    float *row = malloc((size_t)w->n_col * sizeof(*row));
+    for (int32_t r = 0; r < w->n_row; r++) {
+        pi_matmul_unpack_row(w, r, row);
+        out[r] = 0;
+        for (int32_t c = 0; c < w->n_col; c++)
+            out[r] += (double)row[c] * x[c];
+    }
+    free(row);
+}
+
+static void rotate(const struct pi_rope *rope, int32_t pos, double *head)
+{
+    for (int32_t i = 0; rope != NULL && i < rope->n_pair; i++) {
+        double a = head[i], b = head[i + rope->n_pair], turn = pos * rope->freq[i];
+        head[i] = a * cos(turn) - b * sin(turn);
+        head[i + rope->n_pair] = a * sin(turn) + b * cos(turn);
+    }
+}
+
+static double dot(const double *a, const double *b, int32_t n)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+/* What head h of token t makes of the keys and values of its window. */
+static void attend_naive(const struct pi_layer *layer, int32_t t, int32_t h, const double *q,
+                         const double *k, const double *v, double *out)
+{
+    const struct pi_hparams *hp = &model->hp;
+    int32_t dim = hp->dim_k, n_kv = hp->n_head_kv * dim, kv = h / (hp->n_head / hp->n_head_kv);
+    int32_t first = layer->window > 0 && t >= layer->window ? t - layer->window + 1 : 0;
+    double weight[N_TOKEN], sum = 0;
+    for (int32_t j = first; j <= t; j++)
+        sum += weight[j] = exp(dot(q + h * dim, k + j * n_kv + kv * dim, dim) / sqrt(dim));
+    for (int32_t d = 0; d < dim; d++)
+        out[h * dim + d] = 0;
+    for (int32_t j = first; j <= t; j++)
+        for (int32_t d = 0; d < dim; d++)
+            out[h * dim + d] += weight[j] / sum * v[j * n_kv + kv * dim + d];
+}
+
+static void add_attention(const struct pi_layer *layer, double *x)
+{
+    const struct pi_hparams *hp = &model->hp;
+    int32_t n = hp->n_embd, n_q = hp->n_head * hp->dim_k, n_kv = hp->n_head_kv * hp->dim_k;
+    double *q = calloc(N_TOKEN * (size_t)(2 * n_q + 2 * n_kv + 2 * n), sizeof(*q));
+    double *k = q + N_TOKEN * n_q, *v = k + N_TOKEN * n_kv, *o = v + N_TOKEN * n_kv;
+    double *a = o + N_TOKEN * n_q;
+    for (int32_t t = 0; t < N_TOKEN; t++) {
+        norm(layer->attn_norm, x + t * n, n, a);
+        multiply(&layer->wq, a, q + t * n_q);
+        multiply(&layer->wk, a, k + t * n_kv);
+        multiply(&layer->wv, a, v + t * n_kv);
+        for (int32_t h = 0; h < hp->n_head; h++)
+            rotate(layer->rope, t, q + t * n_q + h * hp->dim_k);
+        for (int32_t h = 0; h < hp->n_head_kv; h++)
+            rotate(layer->rope, t, k + t * n_kv + h * hp->dim_k);
+        for (int32_t h = 0; h < hp->n_head; h++)
+            attend_naive(layer, t, h, q + t * n_q, k, v, o + t * n_q);
+        multiply(&layer->wo, o + t * n_q, a);
+        norm(layer->attn_post_norm, a, n, a + n);
+        for (int32_t i = 0; i < n; i++)
+            x[t * n + i] += a[n + i];
+    }
+    free(q);
+}
+
+static void add_ffn(const struct pi_layer *layer, double *x)
+{
+    const struct pi_hparams *hp = &model->hp;
+    int32_t n = hp->n_embd;
+    double *gate = calloc((size_t)(2 * hp->n_ff + n), sizeof(*gate)), *up = gate + hp->n_ff;
+    double *a = up + hp->n_ff;
+    for (int32_t t = 0; t < N_TOKEN; t++) {
+        norm(layer->ffn_norm, x + t * n, n, a);
+        multiply(&layer->w_gate, a, gate);
+        multiply(&layer->w_up, a, up);
+        for (int32_t i = 0; i < hp->n_ff; i++)
+            gate[i] *= up[i] / (1 + exp(-gate[i]));
+        multiply(&layer->w_down, gate, a);
+        for (int32_t i = 0; i < n; i++)
+            x[t * n + i] += a[i];
+    }
+    free(gate);
+}
+
+static void compute_wanted(void)
+{
+    const struct pi_hparams *hp = &model->hp;
+    int32_t n = hp->n_embd;
+    double *x = calloc((size_t)(N_TOKEN * n + n), sizeof(*x)), *a = x + N_TOKEN * n;
+    float *row = calloc((size_t)n, sizeof(*row));
+    wanted = calloc((size_t)N_TOKEN * (size_t)hp->n_vocab, sizeof(*wanted));
+    for (int32_t t = 0; t < N_TOKEN; t++) {
+        pi_matmul_unpack_row(&model->embd, tokens[t], row);
+        for (int32_t i = 0; i < n; i++)
+            x[t * n + i] = (double)row[i];
+    }
+    for (int32_t l = 0; l < 4; l++) {
+        if (l != 3)
+            add_attention(&model->layer[l], x);
+        if (l != 1)
+            add_ffn(&model->layer[l], x);
+    }
+    for (int32_t t = 0; t < N_TOKEN; t++) {
+        norm(model->output_norm, x + t * n, n, a);
+        multiply(&model->output, a, wanted + (size_t)t * (size_t)hp->n_vocab);
+    }
+    free(x);
+    free(row);
+}
+
+/* ---- set-up ---- */
+
+static int load(void **state)
+{
+    struct model_spec spec;
+    pith_error err;
+    uint64_t seed = 29;
+    model_spec_default(&spec);
+    assert_int_equal(make_folder(state), 0);
+    check(model_spec_parse(&spec,
+                           "arch=made-up layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 "
+                           "vocab=101 ctx=4096",
+                           &err),
+          &err);
+    check(model_make(&spec, in_folder("made-up.gguf"), &err), &err);
+    check(pi_model_load(in_folder("made-up.gguf"), NULL, &made_up, &model, &err), &err);
+    for (int32_t i = 0; i < N_TOKEN; i++)
+        tokens[i] = (int32_t)rng_below(&seed, 101);
+    compute_wanted();
+    return 0;
+}
+
+static int unload(void **state)
+{
+    free(wanted);
+    pith_model_free(model);
+    mem_check(NULL);
+    return remove_folder(state);
+}
+
+static pith_engine *engine_make(int32_t chunk, const char *type, int64_t kv_bytes)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    pith_engine_params_default(&params);
+    params.chunk = chunk;
+    params.n_thread = 1;
+    params.page_len = PAGE_LEN;
+    params.type_k = params.type_v = type;
+    params.kv_bytes = kv_bytes;
+    params.kv_tokens = kv_bytes > 0 ? 0 : 3 * N_TOKEN;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    return e;
+}
+
+static pith_seq *seq_make(pith_engine *e)
+{
+    pith_seq *seq = NULL;
+    pith_error err;
+    check(pith_seq_create(e, &seq, &err), &err);
+    return seq;
+}
+
+static void eval(pith_seq *seq, int32_t n)
+{
+    pith_error err;
+    int32_t from = pith_seq_length(seq);
+    check(pith_seq_eval(seq, tokens + from, n - from, &err), &err);
+}
+
+static uint64_t hash_of(const pith_seq *seq)
+{
+    assert_non_null(pith_seq_logits(seq));
+    return pith_logits_hash(pith_seq_logits(seq), model->hp.n_vocab);
+}
+
+/* Hashes of the logits behind each token, read at once; the logits are compared with `wanted`. */
+struct seen {
+    double error; /* the largest */
+    uint64_t hash[N_TOKEN];
+};
+
+static bool look(void *user, pith_seq *seq, int32_t pos, const float *logits)
+{
+    struct seen *seen = user;
+    int32_t n = model->hp.n_vocab;
+    (void)seq;
+    seen->hash[pos] = pith_logits_hash(logits, n);
+    for (int32_t i = 0; i < n; i++)
+        seen->error = fmax(seen->error, fabs((double)logits[i] - wanted[(size_t)pos * n + i]));
+    return true;
+}
+
+static void read_all(pith_seq *seq, struct seen *seen)
+{
+    pith_error err;
+    pith_batch_item item = {.seq = seq,
+                            .tokens = tokens,
+                            .n_token = N_TOKEN,
+                            .logits = PITH_LOGITS_ALL,
+                            .on_logits = look,
+                            .user = seen};
+    check(pith_batch_eval(pith_seq_engine(seq), &item, 1, NULL, NULL, &err), &err);
+}
+
+/* ---- tests ---- */
+
+static void test_layers_are_what_the_family_says(void **state)
+{
+    (void)state;
+    pith_model *refused = NULL;
+    pith_error err;
+    assert_int_equal(model->hp.n_layer, 4);
+    assert_int_equal(model->hp.n_layer_kv, N_KV_LAYER);
+    assert_int_equal(model->layer[1].n_block, 1);
+    assert_null(model->layer[1].w_gate.data);
+    assert_int_equal(model->layer[2].kv_layer, 2);
+    assert_int_equal(model->layer[3].kv_layer, -1);
+    assert_int_equal(model->kv_window[1], WINDOW);
+    expect(pith_model_load(in_folder("made-up.gguf"), NULL, &refused, &err), &err, PITH_UNSUPPORTED,
+           "made-up");
+}
+
+static void test_logits_are_the_references(void **state)
+{
+    (void)state;
+    const char *const types[] = {"f32", "f16", "turbo3"};
+    for (size_t i = 0; i < PI_LEN(types); i++) {
+        static struct seen first, again;
+        const int32_t chunks[] = {512, 64, 16, 7, 1};
+        for (size_t c = 0; c < PI_LEN(chunks); c++) {
+            pith_engine *e = engine_make(chunks[c], types[i], 0);
+            pith_seq *seq = seq_make(e);
+            again = (struct seen){0};
+            read_all(seq, &again);
+            if (c == 0)
+                first = again;
+            assert_memory_equal(first.hash, again.hash, sizeof(first.hash));
+            pith_seq_free(seq);
+            pith_engine_free(e);
+        }
+        if (i < 2 && !(first.error < (i == 0 ? 1e-4 : 0.05)))
+            fail_msg("%s: logits differ by %g", types[i], first.error);
+    }
+}
+
+/* Pages of a lane after n tokens: those with a window begin with the page of the first entry that
+   the next token sees. */
+static int32_t pages_of(int32_t layer, int32_t n)
+{
+    int32_t first = layer == 1 && n >= WINDOW ? n - WINDOW + 1 : 0;
+    return (n - 1) / PAGE_LEN - first / PAGE_LEN + 1;
+}
+
+static void check_lanes(const pith_seq *seq, int32_t n)
+{
+    const struct kv_geometry *g = kv_cache_geometry(pith_seq_engine((pith_seq *)seq)->kv);
+    int64_t bytes = 0;
+    pith_kv_stats stats;
+    assert_int_equal(g->n_layer, N_KV_LAYER);
+    for (int32_t l = 0; l < N_KV_LAYER; l++)
+        for (int32_t h = 0; h < 2; h++) {
+            int32_t first = pages_of(0, n) - pages_of(l, n), pos[N_TOKEN];
+            pith_lane_info lane;
+            assert_int_equal(pith_seq_lane(seq, l, h, &lane, pos, N_TOKEN), PITH_OK);
+            assert_int_equal(lane.n_page, pages_of(l, n));
+            assert_int_equal(lane.n_entry, n - first * PAGE_LEN);
+            assert_int_equal(pos[0], first * PAGE_LEN);
+            bytes += lane.bytes;
+        }
+    pith_engine_kv_stats(pith_seq_engine((pith_seq *)seq), &stats);
+    assert_int_equal(stats.used_bytes, bytes);
+}
+
+/* Token by token and in one call; with exactly the memory that the estimate names. */
+static void test_lanes_hold_the_window(void **state)
+{
+    (void)state;
+    const int32_t chunks[] = {1, 16, 30, 512};
+    for (size_t c = 0; c < PI_LEN(chunks); c++) {
+        pith_engine_params params;
+        pith_error err;
+        int64_t bytes;
+        pith_engine_params_default(&params);
+        params.chunk = chunks[c];
+        params.page_len = PAGE_LEN;
+        check(pith_kv_estimate(model, &params, N_TOKEN, &bytes, &err), &err);
+        pith_engine *e = engine_make(chunks[c], "f16", bytes);
+        pith_seq *seq = seq_make(e);
+        eval(seq, N_TOKEN);
+        check_lanes(seq, N_TOKEN);
+        uint64_t hash = hash_of(seq);
+        check(pith_seq_truncate(seq, 0, &err), &err);
+        eval(seq, 70); /* what the lane has of its own is room for the rest */
+        eval(seq, N_TOKEN);
+        assert_int_equal(hash_of(seq), hash);
+        check(pith_seq_truncate(seq, 0, &err), &err);
+        for (int32_t n = 1; n <= N_TOKEN; n++) {
+            eval(seq, n);
+            check_lanes(seq, n);
+        }
+        assert_int_equal(hash_of(seq), hash);
+        pith_kv_stats stats;
+        pith_engine_kv_stats(e, &stats);
+        assert_true(stats.peak_bytes <= bytes);
+        /* 10 pages; with a window 19 + chunk entries that begin anywhere */
+        int32_t most = (int32_t)pi_min(10, 1 + (WINDOW - 1 + chunks[c] + PAGE_LEN - 2) / PAGE_LEN);
+        assert_int_equal(bytes, 2 * (10 + most + 10) * stats.page_bytes);
+        pith_seq_free(seq);
+        pith_engine_free(e);
+    }
+}
+
+/* What lies within the window can be taken back, anything else is read again. */
+static void test_going_back(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make(32, "f16", 0);
+    pith_seq *seq = seq_make(e), *fork = NULL;
+    pith_error err;
+    int32_t other[N_TOKEN];
+    eval(seq, N_TOKEN);
+    uint64_t hash = hash_of(seq);
+    check(pith_seq_truncate(seq, 148, &err), &err);
+    check(pith_seq_fork(seq, &fork, &err), &err);
+    eval(seq, N_TOKEN);
+    eval(fork, N_TOKEN);
+    assert_int_equal(hash_of(seq), hash);
+    assert_int_equal(hash_of(fork), hash);
+    pith_seq_free(fork);
+    expect(pith_seq_truncate(seq, 100, &err), &err, PITH_UNSUPPORTED, "window");
+    assert_int_equal(pith_seq_length(seq), N_TOKEN);
+    memcpy(other, tokens, sizeof(other));
+    other[100] = (other[100] + 1) % 101;
+    check(pith_seq_sync(seq, other, N_TOKEN, NULL, NULL, &err), &err);
+    assert_int_not_equal(hash_of(seq), hash);
+    check(pith_seq_sync(seq, tokens, N_TOKEN, NULL, NULL, &err), &err);
+    assert_int_equal(hash_of(seq), hash);
+    check_lanes(seq, N_TOKEN);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* A fork's first pages are another's too: they go without leaving room for new entries. */
+static void test_forks_go_on(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make(16, "q8_0", 0);
+    pith_seq *straight = seq_make(e), *seq = seq_make(e), *fork = NULL;
+    pith_error err;
+    eval(straight, N_TOKEN);
+    uint64_t hash = hash_of(straight);
+    pith_seq_free(straight);
+    eval(seq, 40);
+    check(pith_seq_fork(seq, &fork, &err), &err);
+    eval(fork, N_TOKEN);
+    eval(seq, N_TOKEN);
+    assert_int_equal(hash_of(seq), hash);
+    assert_int_equal(hash_of(fork), hash);
+    pith_seq_free(fork);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+static void test_save_and_swap(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make(32, "f16", 0);
+    pith_seq *seq = seq_make(e), *loaded = NULL;
+    struct kv_swapped *away = NULL;
+    pith_kv_stats stats;
+    pith_error err;
+    eval(seq, 110);
+    check(pith_seq_save(seq, in_folder("seq"), &err), &err);
+    check(pi_memory_swap_out(&seq->memory, &away, &err), &err);
+    pith_engine_kv_stats(e, &stats);
+    assert_int_equal(stats.used_bytes, 0);
+    check(pi_memory_swap_in(&seq->memory, away, &err), &err);
+    eval(seq, N_TOKEN);
+    uint64_t hash = hash_of(seq);
+    pith_seq_free(seq);
+    check(pith_seq_load(e, in_folder("seq"), &loaded, &err), &err);
+    check_lanes(loaded, 110);
+    eval(loaded, N_TOKEN);
+    assert_int_equal(hash_of(loaded), hash);
+    check_lanes(loaded, N_TOKEN);
+    pith_seq_free(loaded);
+    pith_engine_free(e);
+}
+
+static bool stop(void *user, double fraction)
+{
+    (void)user;
+    return fraction < 0.2;
+}
+
+/* Once the window has moved there is no way back, and a cancelled evaluation stays. */
+static void test_cancelled(void **state)
+{
+    (void)state;
+    pith_engine *e = engine_make(16, "f16", 0);
+    pith_seq *seq = seq_make(e);
+    pith_error err;
+    eval(seq, 100);
+    pith_batch_item item = {.seq = seq, .tokens = tokens + 100, .n_token = 50};
+    expect(pith_batch_eval(e, &item, 1, stop, NULL, &err), &err, PITH_CANCELLED, "cancelled");
+    assert_int_equal(pith_seq_length(seq), 116);
+    check_lanes(seq, 116);
+    eval(seq, N_TOKEN);
+    uint64_t hash = hash_of(seq);
+    check(pith_seq_truncate(seq, 0, &err), &err);
+    eval(seq, N_TOKEN);
+    assert_int_equal(hash_of(seq), hash);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+static void test_policies_are_refused(void **state)
+{
+    (void)state;
+    const struct {
+        const char *verb, *keep, *read, *share;
+    } cases[] = {{"keep", "streaming:budget=64", NULL, NULL},
+                 {"read", NULL, "quest:budget=64", NULL},
+                 {"share", NULL, NULL, "memshare"}};
+    for (size_t i = 0; i < PI_LEN(cases); i++) {
+        pith_engine_params params;
+        pith_engine *e = NULL;
+        pith_error err;
+        char wanted_text[64];
+        pith_engine_params_default(&params);
+        params.keep = cases[i].keep;
+        params.read = cases[i].read;
+        params.share = cases[i].share;
+        snprintf(wanted_text, sizeof(wanted_text), "%s: the model's layer 1 sees a window of 20",
+                 cases[i].verb);
+        expect(pith_engine_create(model, &params, &e, &err), &err, PITH_UNSUPPORTED, wanted_text);
+    }
+    pith_engine *e = engine_make(16, "f16", 0);
+    assert_false(e->traits.takes_prefixes);
+    assert_int_equal(e->traits.publishes, ENGINE_PUBLISHES_NOTHING);
+    pith_engine_free(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layers_are_what_the_family_says),
+        cmocka_unit_test(test_logits_are_the_references),
+        cmocka_unit_test(test_lanes_hold_the_window),
+        cmocka_unit_test(test_going_back),
+        cmocka_unit_test(test_forks_go_on),
+        cmocka_unit_test(test_save_and_swap),
+        cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_policies_are_refused),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}
