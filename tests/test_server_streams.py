@@ -119,7 +119,10 @@ class Watching(unittest.TestCase):
             self.assertGreater(mine[0]["kv_bytes"], 0)
             self.assertEqual(s.post(f"/kv/follow?id={task}&answer=0", "").code, 200)
             self.assertEqual(s.post(f"/kv/cancel?id={task + 1000}", "").code, 404)
-            self.assertEqual(s.post("/kv/cancel?id=x", "").code, 404)
+            for query in ("", "?id=x", "?id=-1"):
+                bad = s.post("/kv/cancel" + query, "")
+                self.assertEqual(bad.code, 400)
+                self.assertIn("the number of a request", bad.error()["message"])
             self.assertEqual(s.post(f"/kv/cancel?id={task}", "", headers={"Origin": "http://a.b"})
                              .code, 403)
             self.assertEqual(s.post(f"/kv/cancel?id={task}", "").code, 200)

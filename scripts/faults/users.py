@@ -81,7 +81,7 @@ def run(args, log):
     n_sample = N_SAMPLE if n >= 1000 else 4
     for salted in (True, False):
         a, b = (User(name, args.seed, salted) for name in "ab")
-        server = Server(args.pith, args.mini, "-c", 1024, "-np", 4, "--slot-count", 2)
+        server = Server(args.pith, args.mini, "-c", 448, "-np", 4, "--slot-count", 2)
         asyncio.run(talk(server, a, b, n))
         m = asyncio.run(server.metrics())
         server.end()

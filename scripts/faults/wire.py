@@ -2,6 +2,7 @@
 byte by byte. The standard library alone."""
 
 import asyncio
+import atexit
 import json
 import os
 import re
@@ -27,6 +28,7 @@ class Server:
             [pith, "serve", "-m", model, "--port", "0", "-t", "1", "-v", *map(str, options)],
             stdout=subprocess.PIPE, stderr=self.log, text=True,
             env=dict(os.environ, OMP_WAIT_POLICY="passive"))
+        atexit.register(self.process.kill)  # of one that was not ended
         line = self.process.stdout.readline()
         found = re.search(r"^listening on http://\S+:(\d+)$", line)
         if found is None:
@@ -107,6 +109,13 @@ class Line:
     async def send(self, data):
         self.writer.write(data)
         await self.writer.drain()
+
+    def end_sending(self):
+        """Hangs up half."""
+        try:
+            self.writer.write_eof()
+        except OSError:
+            pass  # the server was first
 
     def reset(self):
         """Hangs up with a reset instead of a farewell."""
