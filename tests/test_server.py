@@ -248,6 +248,27 @@ class Routes(unittest.TestCase):
         self.assertEqual(listed - table, set())
 
 
+class Memory(unittest.TestCase):
+    """What bodies took goes back to the system."""
+
+    def resident_kib(self, s):
+        with open(f"/proc/{s.process.pid}/status", encoding="ascii") as f:
+            return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1))
+
+    def test_bodies_go_back(self):
+        with open(rig.PITH, "rb") as f:
+            if b"__asan_init" in f.read() or not os.path.exists("/proc/self/status"):
+                self.skipTest("a sanitizer keeps what was freed, or there is no /proc")
+        body = b'{"prompt": "' + b"a" * (20 << 20)
+        with rig.Server() as s:
+            self.assertEqual(s.post("/completion", body[:1 << 20]).code, 400)
+            before = self.resident_kib(s)
+            for _ in range(3):
+                rig.together([lambda: s.post("/completion", body)] * 3)
+            s.until("pith_answers_running", 0)
+            self.assertLess(self.resident_kib(s), before + (12 << 10))
+
+
 class Keys(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

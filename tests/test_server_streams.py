@@ -245,7 +245,7 @@ class Full(unittest.TestCase):
 class End(unittest.TestCase):
     def test_running_request_ends(self):
         with rig.Server("--drain", "200") as s:
-            stream = s.stream("/completion", LONG)
+            stream = s.stream("/completion", dict(LONG, n_predict=2500))
             events = stream.events()
             next(events)
             s.terminate()
@@ -260,7 +260,7 @@ class End(unittest.TestCase):
                 if data != "[DONE]":
                     last = json.loads(data)
             self.assertTrue(last["stop"])
-            self.assertEqual(last["tokens_predicted"], N_LONG)
+            self.assertEqual(last["tokens_predicted"], 2500)
             s.process.wait(rig.PATIENCE_S)
             self.assertEqual(s.process.returncode, 0)
 
