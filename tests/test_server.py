@@ -214,11 +214,13 @@ class Routes(unittest.TestCase):
         self.assertEqual(a.json(), self.s.post("/tokenize", text).json())
 
     def test_cors(self):
+        gone = self.s.metric("pith_http_gone_total")
         a = self.s.ask("OPTIONS", "/v1/chat/completions", headers={"Origin": "http://a.b"})
         self.assertEqual(a.code, 200)
         self.assertEqual(a.headers["access-control-allow-origin"], "http://a.b")
         self.assertEqual(a.headers["access-control-allow-methods"], "GET, POST")
         self.assertEqual(a.headers["access-control-allow-headers"], "*")
+        self.assertEqual(self.s.metric("pith_http_gone_total"), gone)
         a = self.s.get("/v1/models", headers={"Origin": "http://a.b"})
         self.assertEqual(a.headers["access-control-allow-origin"], "http://a.b")
 
