@@ -56,9 +56,11 @@ void exchange_release(struct exchange *ex)
     pthread_mutex_unlock(&ex->lock);
     if (!last)
         return;
-    atomic_fetch_sub(&ex->server->count.body_bytes, (long long)ex->body.len);
+    size_t len = ex->body.len;
+    atomic_fetch_sub(&ex->server->count.body_bytes, (long long)len);
     serve_bytes_free(&ex->body);
     serve_bytes_free(&ex->out);
+    memory_note(ex->server, len);
     pthread_mutex_destroy(&ex->lock);
     free(ex->path);
     free(ex);

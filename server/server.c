@@ -9,9 +9,6 @@
 #include "server.h"
 
 #include <fcntl.h>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 #include <microhttpd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,17 +20,6 @@
 #include "state.h"
 
 #define LAST_WORDS_S 1.0 /* in which those who were cut off are told so */
-#define LARGE_BYTES (256 << 10)
-
-/* What bodies took goes back to the system when they are done. glibc else learns from the first
-   large one to keep up to 64 MiB of them, for each thread that had one. */
-static void keep_little(void)
-{
-#ifdef __GLIBC__
-    mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
-    mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
-#endif
-}
 
 static void init(struct server *s, const struct server_config *config)
 {
@@ -112,7 +98,7 @@ pith_status server_start(const struct server_config *config, struct server **out
         *err = (pith_error){PITH_NOMEM, "no memory for the server"};
         return PITH_NOMEM;
     }
-    keep_little();
+    memory_keep_little();
     init(s, config);
     init_requests(s);
     make_boot(s);

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -261,13 +262,16 @@ class Memory(unittest.TestCase):
         with open(rig.PITH, "rb") as f:
             if b"__asan_init" in f.read() or not os.path.exists("/proc/self/status"):
                 self.skipTest("a sanitizer keeps what was freed, or there is no /proc")
-        body = b'{"prompt": "' + b"a" * (20 << 20)
+        cut = b'{"prompt": "' + b"a" * (20 << 20)
+        numbers = b'{"prompt": "The", "n_predict": 1, "x": [1' + b",1" * 1000000 + b"]}"
         with rig.Server() as s:
-            self.assertEqual(s.post("/completion", body[:1 << 20]).code, 400)
+            self.assertEqual(s.post("/completion", cut[:1 << 20]).code, 400)
             before = self.resident_kib(s)
             for _ in range(3):
-                rig.together([lambda: s.post("/completion", body)] * 3)
+                rig.together([lambda: s.post("/completion", cut)] * 3)
+                self.assertEqual(s.post("/completion", numbers).code, 200)
             s.until("pith_answers_running", 0)
+            time.sleep(0.5)  # it is given back after the answer
             self.assertLess(self.resident_kib(s), before + (12 << 10))
 
 
