@@ -260,7 +260,7 @@ class Memory(unittest.TestCase):
 
     def test_bodies_go_back(self):
         with open(rig.PITH, "rb") as f:
-            if b"__asan_init" in f.read() or not os.path.exists("/proc/self/status"):
+            if re.search(b"__[at]san_init", f.read()) or not os.path.exists("/proc/self/status"):
                 self.skipTest("a sanitizer keeps what was freed, or there is no /proc")
         cut = b'{"prompt": "' + b"a" * (20 << 20)
         numbers = b'{"prompt": "The", "n_predict": 1, "x": [1' + b",1" * 1000000 + b"]}"
