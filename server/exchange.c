@@ -154,7 +154,8 @@ bool exchange_send(struct exchange *ex, const char *data, size_t len)
 void exchange_end(struct exchange *ex, int code)
 {
     pthread_mutex_lock(&ex->lock);
-    if (ex->code == 0)
+    /* To nobody no code is said, and what was cancelled with its client is no error. */
+    if (ex->code == 0 && !ex->gone && !ex->aborted)
         ex->code = code;
     ex->ended = true;
     ex->on_gone = NULL;

@@ -59,6 +59,8 @@ class HangUp(unittest.TestCase):
             c.close()
             s.until("pith_requests_cancelled_total", 1)
             self.assertLess(s.metric("pith_generated_tokens_total"), N_LONG)
+            s.until("pith_http_gone_total", 1)
+            self.assertEqual(s.metric("pith_http_refused_total"), 0)
 
     def test_prompt(self):
         with rig.Server() as s:

@@ -5,6 +5,7 @@ import collections
 import copy
 import json
 import random
+import re
 import time
 
 from .wire import Line, Wrong, ask, content_of, differ, post, read_answer, text_of
@@ -285,15 +286,20 @@ async def broken_http(storm, rng):
         b"\r\n\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ))
-    line = await Line.open(storm.port)
+    line, said = await Line.open(storm.port), b""
     await line.send(bad)
     line.end_sending()
     try:
-        await asyncio.wait_for(line.reader.read(), 60)
+        said = await asyncio.wait_for(line.reader.read(), 60)
     except OSError:
         pass
     await line.close()
-    return "refused or closed"
+    code = re.match(rb"HTTP/1\.1 (\d{3}) ", said)
+    if code is None:
+        return "closed by the server"
+    if code.group(1) not in (b"200", b"400", b"413", b"414", b"431", b"505"):
+        raise Wrong(f"broken HTTP: {said[:300]}")
+    return code.group(1).decode()
 
 
 async def lost(storm, rng):
@@ -423,10 +429,16 @@ async def run(server, seed, n, n_huge, prefixes, slack_kib, log):
         raise Wrong(f"{after} KiB resident, {before} before")
     tell(storm, m, seconds, before, after, log)
     last = await server.metrics()
-    n_line = server.end().count("path=")
+    said = server.end()
+    codes = collections.Counter(re.findall(r"^path=.* code=(\d+) ", said, re.M))
+    n_line = sum(codes.values())
     if n_line != last["pith_http_requests_total"]:
         raise Wrong(f"{n_line} ends of {last['pith_http_requests_total']:.0f} requests")
-    log(f"  each of {n_line} requests that the server saw ended once")
+    if any(code[0] == "5" and code not in ("501", "503") for code in codes):
+        lines = re.findall(r"^path=.* code=5.*$", said, re.M)
+        raise Wrong(f"errors of the server's own: {codes}, {lines[:20]}")
+    log(f"  each of {n_line} requests that the server saw ended once: "
+        + ", ".join(f"{code} {n}" for code, n in sorted(codes.items())))
 
 
 def tell(storm, m, seconds, before, after, log):
