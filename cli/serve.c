@@ -294,19 +294,19 @@ static pith_scheduler_params schedule_params(const struct work_options *o)
 
 /* ---- the life ---- */
 
-static void say_start(const struct session *s, const struct server_config *config, int32_t port)
+/* kv as of before the start: the engine is the model thread's since. */
+static void say_start(const struct session *s, const struct server_config *config,
+                      const pith_kv_stats *kv, int32_t port)
 {
-    pith_kv_stats kv;
     char all[32], one[32];
     int64_t bytes = 0;
-    pith_engine_kv_stats(s->engine, &kv);
     pith_kv_estimate(s->model, &s->params, config->n_ctx, &bytes, NULL);
     const char *open = strchr(config->host, ':') != NULL ? "[" : "";
     const char *shut = open[0] != '\0' ? "]" : "";
     printf("listening on %s://%s%s%s:%d\n", config->tls_key != NULL ? "https" : "http", open,
            config->host, shut, port);
     printf("KV memory %s; one request may take %d tokens, %s of it\n",
-           cli_bytes(kv.reserved_bytes, all), config->n_ctx, cli_bytes(bytes, one));
+           cli_bytes(kv->reserved_bytes, all), config->n_ctx, cli_bytes(bytes, one));
     cli_finish_output();
 }
 
@@ -415,6 +415,7 @@ static int run(void *options)
     struct owned owned = {0};
     struct server *server = NULL;
     pith_logit_bias *bias;
+    pith_kv_stats kv;
     pith_error err;
     sigset_t set;
     (void)engine_params(&o->model, &o->memory); /* complains before the model is read */
@@ -427,9 +428,10 @@ static int run(void *options)
     struct server_config config = make_config(o, &s, &owned, &bias);
     config.keys = keys.key;
     config.n_key = keys.n;
+    pith_engine_kv_stats(s.engine, &kv);
     cli_check(server_start(&config, &server, &err), &err);
     warn_open(&config);
-    say_start(&s, &config, server_port(server));
+    say_start(&s, &config, &kv, server_port(server));
     wait_signal(&set, -1.0);
     drain(server, &set, o->listen.drain_s);
     server_stop(server);

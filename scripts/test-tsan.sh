@@ -2,6 +2,7 @@
 # Builds the tests that use threads with ThreadSanitizer and runs them: a race fails. By clang and
 # its OpenMP, whose tool libarcher tells the sanitizer which work of a parallel region comes before
 # which; GCC's OpenMP does not, and what it does itself would be reported.
+# Without names the server runs, too, under the tests of it that are Python programs.
 #     scripts/test-tsan.sh [TEST...]
 set -eu
 cd "$(dirname "$0")/.."
@@ -22,3 +23,13 @@ for test in $tests; do
     echo "test-tsan.sh: $test"
     "$build/tests/$test"
 done
+if [ $# = 0 ]; then
+    cmake --build "$build" -j "$(nproc)" --target pith-cli
+    for test in test_server test_server_streams test_server_tls; do
+        echo "test-tsan.sh: $test"
+        python3 -B "tests/$test.py" "$build/cli/pith" models/pith-mini.gguf
+    done
+    echo "test-tsan.sh: test-faults.py"
+    python3 -B scripts/test-faults.py --requests 300 --slack 2000 --part storm --part users \
+        "$build/cli/pith" models
+fi

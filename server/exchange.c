@@ -56,9 +56,11 @@ void exchange_release(struct exchange *ex)
     pthread_mutex_unlock(&ex->lock);
     if (!last)
         return;
-    atomic_fetch_sub(&ex->server->count.body_bytes, (long long)ex->body.len);
+    size_t len = ex->body.len;
+    atomic_fetch_sub(&ex->server->count.body_bytes, (long long)len);
     serve_bytes_free(&ex->body);
     serve_bytes_free(&ex->out);
+    memory_note(ex->server, len);
     pthread_mutex_destroy(&ex->lock);
     free(ex->path);
     free(ex);
@@ -152,7 +154,8 @@ bool exchange_send(struct exchange *ex, const char *data, size_t len)
 void exchange_end(struct exchange *ex, int code)
 {
     pthread_mutex_lock(&ex->lock);
-    if (ex->code == 0)
+    /* To nobody no code is said, and what was cancelled with its client is no error. */
+    if (ex->code == 0 && !ex->gone && !ex->aborted)
         ex->code = code;
     ex->ended = true;
     ex->on_gone = NULL;

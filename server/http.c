@@ -107,6 +107,7 @@ static enum MHD_Result respond_options(struct exchange *ex)
     add(response, "Content-Type", "text/html");
     enum MHD_Result result = MHD_queue_response(ex->connection, MHD_HTTP_OK, response);
     MHD_destroy_response(response);
+    exchange_end(ex, MHD_HTTP_OK);
     return result;
 }
 

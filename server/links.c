@@ -154,6 +154,7 @@ static void *loop(void *user)
         for (int i = 0; i < w.n && n > 0; i++)
             if ((w.fd[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
                 hang_up(s, w.serial[i]);
+        memory_give_back(s);
         pthread_mutex_lock(&s->links.lock);
         stops = s->links.stops;
         pthread_mutex_unlock(&s->links.lock);

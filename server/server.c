@@ -98,6 +98,7 @@ pith_status server_start(const struct server_config *config, struct server **out
         *err = (pith_error){PITH_NOMEM, "no memory for the server"};
         return PITH_NOMEM;
     }
+    memory_keep_little();
     init(s, config);
     init_requests(s);
     make_boot(s);

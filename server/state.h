@@ -50,6 +50,7 @@ struct server {
     double started_s; /* of server_now */
     char boot[17];    /* makes ids of answers unique over restarts */
     atomic_int stage;
+    atomic_bool large_ended; /* a request with a large body: memory.c */
     atomic_llong next_id;
     struct server_counts count;
 
@@ -80,6 +81,12 @@ double server_now(void);
 void answer_cancel_all(struct server *s);
 /* Likewise, after a step: tells those who want to know how far their prompts were read. */
 void answer_tell_progress(struct server *s);
+
+/* Of memory.c: at the start; when a request ended that had so long a body; now and then, on a thread
+   that may wait. */
+void memory_keep_little(void);
+void memory_note(struct server *s, size_t body_len);
+void memory_give_back(struct server *s);
 
 /* The loops of desk.c; user is the server. */
 void *server_model_loop(void *user);

@@ -202,14 +202,14 @@ void view_close(struct server *s)
 
 void view_cancel(struct exchange *ex)
 {
-    pith_status status = ex->query_id >= 0
-                             ? pith_scheduler_cancel(ex->server->scheduler, ex->query_id)
-                             : PITH_NOT_FOUND;
-    if (status == PITH_OK)
-        exchange_json(ex, MHD_HTTP_OK, json_pack("{s:I}", "id", (json_int_t)ex->query_id));
-    else
+    if (ex->query_id < 0)
+        exchange_refuse_with(ex, MHD_HTTP_BAD_REQUEST, "invalid_request_error", "id",
+                             "id: the query must have the number of a request, as ?id=1");
+    else if (pith_scheduler_cancel(ex->server->scheduler, ex->query_id) != PITH_OK)
         exchange_refuse_with(ex, MHD_HTTP_NOT_FOUND, "not_found_error", "id",
                              "id: no request %lld runs or waits", (long long)ex->query_id);
+    else
+        exchange_json(ex, MHD_HTTP_OK, json_pack("{s:I}", "id", (json_int_t)ex->query_id));
 }
 
 void view_follow(struct exchange *ex)

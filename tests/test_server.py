@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -214,11 +215,13 @@ class Routes(unittest.TestCase):
         self.assertEqual(a.json(), self.s.post("/tokenize", text).json())
 
     def test_cors(self):
+        gone = self.s.metric("pith_http_gone_total")
         a = self.s.ask("OPTIONS", "/v1/chat/completions", headers={"Origin": "http://a.b"})
         self.assertEqual(a.code, 200)
         self.assertEqual(a.headers["access-control-allow-origin"], "http://a.b")
         self.assertEqual(a.headers["access-control-allow-methods"], "GET, POST")
         self.assertEqual(a.headers["access-control-allow-headers"], "*")
+        self.assertEqual(self.s.metric("pith_http_gone_total"), gone)
         a = self.s.get("/v1/models", headers={"Origin": "http://a.b"})
         self.assertEqual(a.headers["access-control-allow-origin"], "http://a.b")
 
@@ -246,6 +249,30 @@ class Routes(unittest.TestCase):
         self.assertTrue(table)
         self.assertEqual(table - listed, set())
         self.assertEqual(listed - table, set())
+
+
+class Memory(unittest.TestCase):
+    """What bodies took goes back to the system."""
+
+    def resident_kib(self, s):
+        with open(f"/proc/{s.process.pid}/status", encoding="ascii") as f:
+            return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1))
+
+    def test_bodies_go_back(self):
+        with open(rig.PITH, "rb") as f:
+            if re.search(b"__[at]san_init", f.read()) or not os.path.exists("/proc/self/status"):
+                self.skipTest("a sanitizer keeps what was freed, or there is no /proc")
+        cut = b'{"prompt": "' + b"a" * (20 << 20)
+        numbers = b'{"prompt": "The", "n_predict": 1, "x": [1' + b",1" * 1000000 + b"]}"
+        with rig.Server() as s:
+            self.assertEqual(s.post("/completion", cut[:1 << 20]).code, 400)
+            before = self.resident_kib(s)
+            for _ in range(3):
+                rig.together([lambda: s.post("/completion", cut)] * 3)
+                self.assertEqual(s.post("/completion", numbers).code, 200)
+            s.until("pith_answers_running", 0)
+            time.sleep(0.5)  # it is given back after the answer
+            self.assertLess(self.resident_kib(s), before + (12 << 10))
 
 
 class Keys(unittest.TestCase):

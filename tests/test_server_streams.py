@@ -59,6 +59,8 @@ class HangUp(unittest.TestCase):
             c.close()
             s.until("pith_requests_cancelled_total", 1)
             self.assertLess(s.metric("pith_generated_tokens_total"), N_LONG)
+            s.until("pith_http_gone_total", 1)
+            self.assertEqual(s.metric("pith_http_refused_total"), 0)
 
     def test_prompt(self):
         with rig.Server() as s:
@@ -119,7 +121,10 @@ class Watching(unittest.TestCase):
             self.assertGreater(mine[0]["kv_bytes"], 0)
             self.assertEqual(s.post(f"/kv/follow?id={task}&answer=0", "").code, 200)
             self.assertEqual(s.post(f"/kv/cancel?id={task + 1000}", "").code, 404)
-            self.assertEqual(s.post("/kv/cancel?id=x", "").code, 404)
+            for query in ("", "?id=x", "?id=-1"):
+                bad = s.post("/kv/cancel" + query, "")
+                self.assertEqual(bad.code, 400)
+                self.assertIn("the number of a request", bad.error()["message"])
             self.assertEqual(s.post(f"/kv/cancel?id={task}", "", headers={"Origin": "http://a.b"})
                              .code, 403)
             self.assertEqual(s.post(f"/kv/cancel?id={task}", "").code, 200)
@@ -242,7 +247,7 @@ class Full(unittest.TestCase):
 class End(unittest.TestCase):
     def test_running_request_ends(self):
         with rig.Server("--drain", "200") as s:
-            stream = s.stream("/completion", LONG)
+            stream = s.stream("/completion", dict(LONG, n_predict=2500))
             events = stream.events()
             next(events)
             s.terminate()
@@ -257,7 +262,7 @@ class End(unittest.TestCase):
                 if data != "[DONE]":
                     last = json.loads(data)
             self.assertTrue(last["stop"])
-            self.assertEqual(last["tokens_predicted"], N_LONG)
+            self.assertEqual(last["tokens_predicted"], 2500)
             s.process.wait(rig.PATIENCE_S)
             self.assertEqual(s.process.returncode, 0)
 
