@@ -1,6 +1,6 @@
 """Anthropic's own client: messages, streams, tools, formats, counting tokens and errors."""
 
-from client_rig import KEY, coder, equal, main, mini, raises, true
+from rig import KEY, coder, equal, main, mini, raises, true
 
 ASK = [{"role": "user", "content": "Name a colour."}]
 ADD = {"name": "add", "description": "Adds two numbers.",

@@ -1,7 +1,7 @@
 """langchain-openai: invoke, stream, bound tools, structured output by schema and by tool, batches
 and token counts."""
 
-from client_rig import KEY, coder, equal, main, mini, raises, true
+from rig import KEY, coder, equal, main, mini, raises, true
 
 
 class Checks:

@@ -1,7 +1,7 @@
 """litellm, the way by which aider and many agents reach a model: its openai, anthropic and text
 routes, its own error classes, and what it makes of usage."""
 
-from client_rig import KEY, coder, equal, main, mini, parsed, raises, true
+from rig import KEY, coder, equal, main, mini, parsed, raises, true
 
 ASK = [{"role": "user", "content": "Name a colour."}]
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {

@@ -1,7 +1,7 @@
 """OpenAI's own client: chats, texts, tools, formats, responses and errors, as its users use it."""
 
-import client_rig as rig
-from client_rig import KEY, coder, equal, mini, raises, true
+import rig
+from rig import KEY, coder, equal, mini, raises, true
 
 ASK = [{"role": "user", "content": "Name a colour."}]
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},

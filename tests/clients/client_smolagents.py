@@ -1,6 +1,6 @@
 """smolagents: its model class, and an agent that calls a tool and ends with an answer."""
 
-from client_rig import KEY, coder, equal, main, mini, true
+from rig import KEY, coder, equal, main, mini, true
 
 
 class Checks:
