@@ -26,7 +26,7 @@ if [ ! -x "$PITH_CLIENTS/bin/python" ]; then
     if [ "${PITH_CLIENTS_TORCH:-}" = 1 ]; then
         install guidellm
     else
-        echo "test-clients.sh: guidellm is left out, as it needs torch; PITH_CLIENTS_TORCH=1 adds it"
+        echo "test-clients.sh: guidellm needs torch and is left out; PITH_CLIENTS_TORCH=1 adds it"
     fi
 fi
 exec python3 -B tests/clients/run.py "${PITH:-build/cli/pith}" "$@"

@@ -3,6 +3,7 @@
 from rig import KEY, coder, equal, main, mini, raises, true
 
 ASK = [{"role": "user", "content": "Name a colour."}]
+COLD = {"temperature": 0}  # which this client's own fields no longer have
 ADD = {"name": "add", "description": "Adds two numbers.",
        "input_schema": {"type": "object", "required": ["a", "b"],
                         "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}}
@@ -32,8 +33,8 @@ class Checks:
         equal(a.usage.output_tokens <= 12, True)
 
     def check_streams(self):
-        whole = self.make(extra_body={"temperature": 0})
-        with self.client.messages.stream(model="mini", max_tokens=12, messages=ASK, extra_body={"temperature": 0},
+        whole = self.make(extra_body=COLD)
+        with self.client.messages.stream(model="mini", max_tokens=12, messages=ASK, extra_body=COLD,
                                          system="Be short.") as stream:
             text = "".join(stream.text_stream)
             end = stream.get_final_message()
@@ -43,9 +44,9 @@ class Checks:
               (whole.stop_reason, whole.usage.output_tokens))
 
     def check_stop_sequences(self):
-        text = self.make(extra_body={"temperature": 0}).content[0].text
+        text = self.make(extra_body=COLD).content[0].text
         word = text[len(text) // 2:][:2]
-        a = self.make(extra_body={"temperature": 0}, stop_sequences=[word])
+        a = self.make(extra_body=COLD, stop_sequences=[word])
         equal((a.stop_reason, a.stop_sequence), ("stop_sequence", word))
 
     def check_counting_tokens(self):
@@ -64,7 +65,7 @@ class Checks:
 
     def check_forced_tool_and_its_result(self):
         ask = [{"role": "user", "content": "What is 2 plus 3?"}]
-        a = self.coder().create(model="coder", messages=ask, tools=[ADD], extra_body={"temperature": 0},
+        a = self.coder().create(model="coder", messages=ask, tools=[ADD], extra_body=COLD,
                                 max_tokens=80, tool_choice={"type": "tool", "name": "add",
                                                             "disable_parallel_tool_use": True})
         use = a.content[-1]
@@ -74,14 +75,14 @@ class Checks:
                           {"type": "tool_result", "tool_use_id": use.id,
                            "content": [{"type": "text", "text": "5"}]},
                           {"type": "text", "text": "Say it in words."}]}]
-        end = self.coder().create(model="coder", messages=back, tools=[ADD], extra_body={"temperature": 0},
+        end = self.coder().create(model="coder", messages=back, tools=[ADD], extra_body=COLD,
                                   max_tokens=20, tool_choice={"type": "none"})
         true("5" in end.content[0].text or "five" in end.content[0].text.lower(), end.content)
 
     def check_streamed_tool(self):
         with self.coder().stream(
                 model="coder", messages=[{"role": "user", "content": "What is 2 plus 3?"}],
-                tools=[ADD], extra_body={"temperature": 0}, max_tokens=80,
+                tools=[ADD], extra_body=COLD, max_tokens=80,
                 tool_choice={"type": "any", "disable_parallel_tool_use": True}) as stream:
             parts = [e.partial_json for e in stream if e.type == "input_json"]
             use = stream.get_final_message().content[-1]
@@ -96,7 +97,7 @@ class Checks:
             country: str
 
         a = self.coder().parse(
-            model="coder", output_format=City, extra_body={"temperature": 0}, max_tokens=60,
+            model="coder", output_format=City, extra_body=COLD, max_tokens=60,
             messages=[{"role": "user", "content": "The capital of France, as JSON."}])
         equal(a.parsed_output, City(name="Paris", country="France"))
 

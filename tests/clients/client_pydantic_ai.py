@@ -25,7 +25,7 @@ class Checks:
         for kind in (self.chat, self.responses):
             a = self.agent(kind=kind).run_sync("Name a colour.")
             true(a.output, "no text")
-            used = a.usage() if callable(a.usage) else a.usage
+            used = a.usage
             true(0 < used.output_tokens <= 80, used)
 
     def check_streams(self):
