@@ -474,6 +474,37 @@ static void test_faults(void **state)
     }
 }
 
+/* Clients choose the class of an error by the status, and users read the type. */
+static void test_their_faults(void **state)
+{
+    (void)state;
+    static const struct {
+        int code;
+        const char *type;
+    } cases[] = {
+        {400, "invalid_request_error"},
+        {401, "authentication_error"},
+        {403, "permission_error"},
+        {404, "not_found_error"},
+        {413, "request_too_large"},
+        {429, "rate_limit_error"},
+        {500, "api_error"},
+        {501, "api_error"},
+        {503, "overloaded_error"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct serve_fault fault = {0};
+        serve_fault_set(&fault, cases[i].code, "invalid_request_error", NULL, "so it is");
+        struct serve_bytes out = {0};
+        assert_true(serve_fault_write(&fault, SERVE_MESSAGES, &out));
+        json_t *all = json_loadb(out.data, out.len, 0, NULL);
+        const json_t *error = json_object_get(all, "error");
+        assert_string_equal(json_string_value(json_object_get(error, "type")), cases[i].type);
+        json_decref(all);
+        serve_bytes_free(&out);
+    }
+}
+
 /* ---- log probabilities ---- */
 
 /* A row in which token id has probability p, and all others the same. */
@@ -566,17 +597,12 @@ static void test_progress(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chat),
-        cmocka_unit_test(test_several),
-        cmocka_unit_test(test_completion),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_responses),
-        cmocka_unit_test(test_stop_word),
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_no_calls),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_echo),
-        cmocka_unit_test(test_stream_logprobs),
+        cmocka_unit_test(test_chat),       cmocka_unit_test(test_several),
+        cmocka_unit_test(test_completion), cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_responses),  cmocka_unit_test(test_stop_word),
+        cmocka_unit_test(test_calls),      cmocka_unit_test(test_no_calls),
+        cmocka_unit_test(test_faults),     cmocka_unit_test(test_their_faults),
+        cmocka_unit_test(test_echo),       cmocka_unit_test(test_stream_logprobs),
         cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, load, unload);

@@ -348,6 +348,38 @@ static void test_formats(void **state)
     }
 }
 
+/* The other APIs have words of their own for the same promises. */
+static void test_formats_elsewhere(void **state)
+{
+    (void)state;
+#define INPUT "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}"
+    static const struct {
+        enum serve_api api;
+        const char *body;
+    } cases[] = {
+        {SERVE_MESSAGES, "{" MESSAGES ",\"output_config\":{\"effort\":\"low\",\"format\":{"
+                         "\"type\":\"json_schema\",\"schema\":{" INPUT "}}}}"},
+        {SERVE_MESSAGES, "{" MESSAGES ",\"output_format\":{\"type\":\"json_schema\",\"schema\":{"
+                         "\"enum\":[1]}}}"},
+        {SERVE_MESSAGES, "{" MESSAGES ",\"tools\":[{\"name\":\"add\",\"strict\":true,"
+                         "\"input_schema\":{" INPUT "}}]}"},
+        {SERVE_RESPONSES, "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"add\","
+                          "\"strict\":true,\"parameters\":{" INPUT "}}]}"},
+        {SERVE_RESPONSES, "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_schema\","
+                          "\"name\":\"x\",\"schema\":{" INPUT "}}}}"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct serve_request *r = read_good(cases[i].api, cases[i].body);
+        assert_non_null(params_of(r, 0).sample.grammar);
+        serve_request_free(r);
+    }
+    expect_fault(SERVE_MESSAGES, "{" MESSAGES ",\"output_config\":7}", 400,
+                 "output_config: 7 is not an object");
+    expect_fault(SERVE_MESSAGES, "{" MESSAGES ",\"output_config\":{\"format\":{\"type\":\"x\"}}}",
+                 400, "output_config.format.type: \"x\" is not one of json_schema");
+#undef INPUT
+}
+
 /* ---- texts ---- */
 
 static void test_prompts(void **state)
@@ -499,12 +531,13 @@ static void test_responses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields),   cmocka_unit_test(test_bad_fields),
-        cmocka_unit_test(test_chat),     cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_tools),    cmocka_unit_test(test_untold_tools),
-        cmocka_unit_test(test_formats),  cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_context),  cmocka_unit_test(test_infill),
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_responses),
+        cmocka_unit_test(test_fields),    cmocka_unit_test(test_bad_fields),
+        cmocka_unit_test(test_chat),      cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_tools),     cmocka_unit_test(test_untold_tools),
+        cmocka_unit_test(test_formats),   cmocka_unit_test(test_formats_elsewhere),
+        cmocka_unit_test(test_prompts),   cmocka_unit_test(test_context),
+        cmocka_unit_test(test_infill),    cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_responses),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

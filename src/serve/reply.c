@@ -511,7 +511,11 @@ bool serve_fault_write(const struct serve_fault *fault, enum serve_api api, stru
 /* Anthropic's names for HTTP statuses. */
 static const char *their_type(const struct serve_fault *fault)
 {
-    return fault->code == 404   ? "not_found_error"
+    return fault->code == 401   ? "authentication_error"
+           : fault->code == 403 ? "permission_error"
+           : fault->code == 404 ? "not_found_error"
+           : fault->code == 413 ? "request_too_large"
+           : fault->code == 429 ? "rate_limit_error"
            : fault->code == 503 ? "overloaded_error"
            : fault->code >= 500 ? "api_error"
                                 : SERVE_INVALID;

@@ -197,15 +197,16 @@ static void read_tools(struct serve_reader *rd, const json_t *body, json_t *out)
     for (size_t i = 0; list != NULL && i < json_array_size(tools) && !request_is_bad(rd); i++) {
         const json_t *tool = json_array_get(tools, i), *type = request_get(tool, "type");
         json_t *name = request_get(tool, "name"), *schema = request_get(tool, "input_schema");
-        json_t *about = request_get(tool, "description");
+        json_t *about = request_get(tool, "description"), *strict = request_get(tool, "strict");
         if (type != NULL && !request_is(type, "custom"))
             continue; /* of Anthropic's own servers */
         snprintf(where, sizeof(where), "tools[%zu].name", i);
         if (request_string(rd, "tools", where, name) == NULL)
             break;
         request_append(rd, list,
-                       json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function",
-                                 "name", name, "description", about, "parameters", schema));
+                       json_pack("{s:s, s:{s:O, s:O*, s:O*, s:O*}}", "type", "function", "function",
+                                 "name", name, "description", about, "parameters", schema, "strict",
+                                 strict));
     }
     if (list != NULL)
         request_set(rd, out, "tools", list);
@@ -246,6 +247,27 @@ static void read_thinking(struct serve_reader *rd, const json_t *body, json_t *o
     request_set(rd, out, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", i != 0));
 }
 
+/* What the answer must look like. Beta versions of the API had the format in a field of its own. */
+static void read_output(struct serve_reader *rd, const json_t *body, json_t *out)
+{
+    static const char *const types[] = {"json_schema", NULL};
+    const json_t *config = request_get(body, "output_config");
+    const json_t *format = request_get(config, "format");
+    json_t *effort = request_get(config, "effort");
+    if (config != NULL && !json_is_object(config))
+        request_wrong_type(rd, "output_config", config, "an object");
+    if (effort != NULL)
+        request_set(rd, out, "reasoning_effort", json_incref(effort));
+    if (format == NULL)
+        format = request_get(body, "output_format");
+    if (format == NULL || request_word(rd, "output_config", "output_config.format.type",
+                                       request_get(format, "type"), types) < 0)
+        return;
+    request_set(rd, out, "response_format",
+                json_pack("{s:s, s:{s:O*}}", "type", "json_schema", "json_schema", "schema",
+                          request_get(format, "schema")));
+}
+
 static void read_limits(struct serve_reader *rd, const json_t *body, json_t *out)
 {
     char buf[SERVE_SHOW];
@@ -283,5 +305,6 @@ json_t *request_from_messages(struct serve_reader *rd, const json_t *body)
     read_tools(rd, body, out);
     read_choice(rd, body, out);
     read_thinking(rd, body, out);
+    read_output(rd, body, out);
     return out;
 }

@@ -216,9 +216,10 @@ static void read_tools(struct serve_reader *rd, const json_t *body, json_t *out)
         if (request_string(rd, "tools", where, name) == NULL)
             break;
         request_append(rd, list,
-                       json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function",
+                       json_pack("{s:s, s:{s:O, s:O*, s:O*, s:O*}}", "type", "function", "function",
                                  "name", name, "description", request_get(tool, "description"),
-                                 "parameters", request_get(tool, "parameters")));
+                                 "parameters", request_get(tool, "parameters"), "strict",
+                                 request_get(tool, "strict")));
     }
     if (list != NULL)
         request_set(rd, out, "tools", list);
