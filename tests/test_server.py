@@ -139,6 +139,8 @@ class Routes(unittest.TestCase):
         self.assertEqual((names[0], names[-1]), ("message_start", "message_stop"))
         n = self.s.post("/v1/messages/count_tokens", {"model": "x", "messages": CHAT["messages"]})
         self.assertGreater(n.json()["input_tokens"], 0)
+        m = self.s.post("/v1/chat/completions/input_tokens", {"messages": CHAT["messages"]})
+        self.assertEqual(m.json()["input_tokens"], n.json()["input_tokens"])
 
     def test_responses(self):
         a = self.s.post("/v1/responses", {"model": "x", "input": "The friend of",
