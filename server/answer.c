@@ -283,6 +283,8 @@ static struct serve_request *parse(struct exchange *ex, struct serve_setup *setu
     if (exchange_is_gone(ex))
         return NULL;
     *setup = ex->server->requests;
+    if (ex->route->answer != answer_request)
+        setup->n_ctx = 0; /* counted and shown, however long */
     if (ex->server->config.random_seed)
         setup->params.sample.seed = any_seed(ex->server);
     if (serve_request_parse(setup, ex->route->api, body, ex->body.len, &request, &fault) == PITH_OK)

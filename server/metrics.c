@@ -102,6 +102,9 @@ static const struct metric metrics[] = {
     /* The names that llama-server's dashboards know. */
     {COUNTER, "llamacpp:prompt_tokens_total", "Prompt tokens computed.", value_prompt},
     {COUNTER, "llamacpp:tokens_predicted_total", "Tokens of answers.", value_generated},
+    {COUNTER, "llamacpp:prompt_tokens_cached_total", "Prompt tokens that were there.",
+     value_cached},
+    {COUNTER, "llamacpp:n_decode_total", "Steps.", value_steps},
     {GAUGE, "llamacpp:requests_processing", "Answers that run.", value_running},
     {GAUGE, "llamacpp:requests_deferred", "Requests in the queue.", value_waiting},
     {GAUGE, "llamacpp:kv_cache_usage_ratio", "Used over reserved.", value_ratio},

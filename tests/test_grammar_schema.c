@@ -187,6 +187,7 @@ static void test_refusals(void **state)
     rig_refuse("{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", PITH_INVALID,
                "ever ends");
     rig_refuse("{\"type\":\"text\"}", PITH_INVALID, "#/type: ");
+    rig_refuse("{\"type\":123}", PITH_INVALID, "#/type: ");
     rig_refuse("{\"minLength\":-1}", PITH_INVALID, "#/minLength: ");
     rig_refuse("{\"type\":\"object\",\"required\":1}", PITH_INVALID, "#/required: ");
     rig_refuse("{\"enum\":[1],\"type\":\"string\"}", PITH_INVALID, "nothing satisfies");

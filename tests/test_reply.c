@@ -220,6 +220,39 @@ static void test_several(void **state)
 
 /* ---- the others ---- */
 
+/* An answer that the memory or the context cut says so, and its first token is no step of its own:
+   a speed of one token is none. */
+static void test_cut(void **state)
+{
+    static const struct {
+        pith_stop_reason reason;
+        int32_t n_generated;
+        bool truncated;
+        double per_second;
+    } cases[] = {
+        {PITH_STOP_LENGTH, 1, false, 0.0},
+        {PITH_STOP_LENGTH, 9, false, 4.0},
+        {PITH_STOP_FULL, 9, true, 4.0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct run run;
+        start(&run, SERVE_COMPLETION, "{\"prompt\":\"a\"}");
+        say(&run, 0, 0, 5, "Once");
+        const pith_answer_result result = {
+            .reason = cases[i].reason, .n_generated = cases[i].n_generated, .generate_s = 2.0};
+        assert_true(serve_reply_done(run.reply, 0, &result, &run.out));
+        json_t *all = json_loadb(run.out.data, run.out.len, 0, NULL);
+        const json_t *timings = json_object_get(all, "timings");
+        assert_int_equal(json_is_true(json_object_get(all, "truncated")), cases[i].truncated);
+        assert_float_equal(
+            (float)json_number_value(json_object_get(timings, "predicted_per_second")),
+            (float)cases[i].per_second, 1e-6f);
+        json_decref(all);
+        end(&run);
+    }
+}
+
 static void test_completion(void **state)
 {
     (void)state;
@@ -597,12 +630,19 @@ static void test_progress(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chat),       cmocka_unit_test(test_several),
-        cmocka_unit_test(test_completion), cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_responses),  cmocka_unit_test(test_stop_word),
-        cmocka_unit_test(test_calls),      cmocka_unit_test(test_no_calls),
-        cmocka_unit_test(test_faults),     cmocka_unit_test(test_their_faults),
-        cmocka_unit_test(test_echo),       cmocka_unit_test(test_stream_logprobs),
+        cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_several),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_responses),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_no_calls),
+        cmocka_unit_test(test_stop_word),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_their_faults),
+        cmocka_unit_test(test_echo),
+        cmocka_unit_test(test_stream_logprobs),
         cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, load, unload);

@@ -164,6 +164,8 @@ static void test_bad_fields(void **state)
         {"\"add_generation_prompt\":2", "add_generation_prompt: 2 is not true or false"},
         {"\"continue_final_message\":true",
          "continue_final_message: the last of 1 messages is no text of the assistant"},
+        {"\"continue_final_message\":true,\"add_generation_prompt\":true",
+         "continue_final_message: true and add_generation_prompt: true exclude each other"},
         {"\"reasoning_effort\":\"huge\"", "reasoning_effort: \"huge\" is not one of none, minimal, "
                                           "low, medium, high, xhigh and max"},
         {"\"reasoning_format\":\"x\"",
@@ -216,6 +218,23 @@ static void test_chat(void **state)
     setup.system = "Be brief.";
     expect_prompt(SERVE_CHAT, "{" HI "}", "[system:Be brief.][user:Hi]>");
     setup.system = NULL;
+}
+
+/* A template that looks into the content of a call finds an empty text where there is none. */
+static void test_no_content(void **state)
+{
+    (void)state;
+    const char *before = setup.template_text;
+    setup.template_text = "{% for m in messages %}[{% if '</x>' in m.content %}x{% endif %}"
+                          "{{ m.content }}]{% endfor %}";
+    expect_prompt(
+        SERVE_MESSAGES,
+        "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":"
+        "\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t1\",\"name\":\"add\","
+        "\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\","
+        "\"tool_use_id\":\"t1\",\"content\":\"2\"}]}]}",
+        "[Hi][][2]");
+    setup.template_text = before;
 }
 
 /* Special tokens that a user types stay text. */
@@ -404,6 +423,12 @@ static void test_prompts(void **state)
     assert_int_equal(q.prompt[q.n_prompt - 1], 6);
     assert_in_range(q.n_prompt, 3, 8);
     serve_request_free(r);
+    r = read_good(SERVE_COMPLETION, "{\"prompt\":[[5,6],{\"prompt_string\":\"The\"}]}");
+    assert_int_equal(serve_request_count(r), 2);
+    serve_request_free(r);
+    expect_fault(SERVE_COMPLETION,
+                 "{\"prompt\":{\"prompt_string\":\"a\",\"multimodal_data\":[\"x\"]}}", 400,
+                 "prompt.multimodal_data: images and sound are not supported");
     expect_fault(SERVE_TEXT, "{\"prompt\":[1,99999]}", 400, "prompt: 99999 is not a token id");
     expect_fault(SERVE_TEXT, "{\"prompt\":\"a\",\"logprobs\":true}", 400,
                  "logprobs: true is not a whole number");
@@ -531,12 +556,19 @@ static void test_responses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields),    cmocka_unit_test(test_bad_fields),
-        cmocka_unit_test(test_chat),      cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_tools),     cmocka_unit_test(test_untold_tools),
-        cmocka_unit_test(test_formats),   cmocka_unit_test(test_formats_elsewhere),
-        cmocka_unit_test(test_prompts),   cmocka_unit_test(test_context),
-        cmocka_unit_test(test_infill),    cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_bad_fields),
+        cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_no_content),
+        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_untold_tools),
+        cmocka_unit_test(test_formats),
+        cmocka_unit_test(test_formats_elsewhere),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_context),
+        cmocka_unit_test(test_infill),
+        cmocka_unit_test(test_messages),
         cmocka_unit_test(test_responses),
     };
     return cmocka_run_group_tests(tests, load, unload);

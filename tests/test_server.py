@@ -140,6 +140,19 @@ class Routes(unittest.TestCase):
         self.assertEqual((names[0], names[-1]), ("message_start", "message_stop"))
         n = self.s.post("/v1/messages/count_tokens", {"model": "x", "messages": CHAT["messages"]})
         self.assertGreater(n.json()["input_tokens"], 0)
+        m = self.s.post("/v1/chat/completions/input_tokens", {"messages": CHAT["messages"]})
+        self.assertEqual(m.json()["input_tokens"], n.json()["input_tokens"])
+
+    def test_what_is_too_long_is_counted_and_shown(self):
+        body = {"messages": [{"role": "user", "content": "The friend of " * 9000}], "max_tokens": 5}
+        refused = self.s.post("/v1/chat/completions", body)
+        self.assertEqual(refused.code, 400)
+        error = refused.json()["error"]
+        n = self.s.post("/v1/messages/count_tokens", body)
+        self.assertEqual(n.code, 200, n.body)
+        self.assertEqual(n.json()["input_tokens"], error["n_prompt_tokens"])
+        self.assertGreater(n.json()["input_tokens"], error["n_ctx"])
+        self.assertEqual(self.s.post("/apply-template", body).code, 200)
 
     def test_responses(self):
         a = self.s.post("/v1/responses", {"model": "x", "input": "The friend of",

@@ -72,7 +72,7 @@ static void set_last(struct reply_answer *a, json_t *value)
     reply_set(reply, value, "prompt",
               reply_string(reply, p->text != NULL ? p->text : "", p->text != NULL ? p->len : 0));
     reply_set(reply, value, "has_new_line", json_boolean(line));
-    reply_set(reply, value, "truncated", json_false());
+    reply_set(reply, value, "truncated", json_boolean(a->reason == PITH_STOP_FULL));
     reply_set(reply, value, "stop_type", json_string(stop_type(a)));
     reply_set(reply, value, "stopping_word", reply_string(reply, word, strlen(word)));
     reply_set(reply, value, "tokens_cached", json_integer(a->n_cached));

@@ -67,6 +67,14 @@ static void set_speed(struct serve_reply *reply, json_t *timings, const char *pe
     reply_set(reply, timings, per_second, json_real(seconds > 0.0 ? (double)n / seconds : 0.0));
 }
 
+/* The first token of an answer comes with its prompt: n tokens of n_answer take fewer steps. */
+static void set_generation(struct serve_reply *reply, json_t *timings, int64_t n, int64_t n_answer,
+                           double seconds)
+{
+    int64_t n_step = n > n_answer ? n - n_answer : 0;
+    set_speed(reply, timings, "predicted_per_token_ms", "predicted_per_second", n_step, seconds);
+}
+
 /* Prompts and answers that ran at the same time: the longest is the time of all. */
 json_t *reply_timings(struct serve_reply *reply)
 {
@@ -84,7 +92,7 @@ json_t *reply_timings(struct serve_reply *reply)
                                             "predicted_n", (json_int_t)generated, "predicted_ms",
                                             generate_s * 1000.0));
     set_speed(reply, t, "prompt_per_token_ms", "prompt_per_second", n_prompt, prompt_s);
-    set_speed(reply, t, "predicted_per_token_ms", "predicted_per_second", generated, generate_s);
+    set_generation(reply, t, generated, reply->n_answer, generate_s);
     return t;
 }
 
@@ -106,6 +114,6 @@ json_t *reply_timings_so_far(struct reply_answer *a)
                                     "prompt_ms", prompt_s * 1000.0, "predicted_n", (int)a->n_seen,
                                     "predicted_ms", generate_s * 1000.0));
     set_speed(reply, t, "prompt_per_token_ms", "prompt_per_second", n_prompt, prompt_s);
-    set_speed(reply, t, "predicted_per_token_ms", "predicted_per_second", a->n_seen, generate_s);
+    set_generation(reply, t, a->n_seen, 1, generate_s);
     return t;
 }

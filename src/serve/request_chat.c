@@ -259,6 +259,10 @@ void request_read_chat(struct serve_reader *rd, const json_t *body)
     rd->r->chat = request_need(rd, json_object());
     if (rd->r->chat == NULL)
         return;
+    if (rd->r->continues && json_is_true(request_get(body, "add_generation_prompt")))
+        SERVE_FAULT(rd, "continue_final_message",
+                    "continue_final_message: true and add_generation_prompt: true exclude each "
+                    "other");
     read_kwargs(rd, request_get(body, "chat_template_kwargs"));
     read_reasoning(rd, body);
     read_messages(rd, request_get(body, "messages"));
@@ -312,6 +316,23 @@ static bool arguments_to_text(struct serve_reader *rd)
     return changed;
 }
 
+/* A content of null as an empty text, for templates that look into it without asking. False: there
+   is none. */
+static bool contents_to_text(struct serve_reader *rd)
+{
+    size_t i;
+    json_t *message;
+    bool changed = false;
+    json_array_foreach(json_object_get(rd->r->chat, "messages"), i, message)
+    {
+        if (!json_is_null(json_object_get(message, "content")))
+            continue;
+        request_set(rd, message, "content", json_string(""));
+        changed = true;
+    }
+    return changed;
+}
+
 /* The tokens of the rendered prompt. */
 static void take_ids(struct serve_reader *rd, struct serve_prompt *p)
 {
@@ -345,6 +366,8 @@ void request_make_chat(struct serve_reader *rd)
     if (request_is_bad(rd))
         return;
     pith_status status = render(rd, &err);
+    if (status == PITH_INVALID && contents_to_text(rd))
+        status = render(rd, &err);
     if (status == PITH_INVALID && arguments_to_text(rd))
         status = render(rd, &err);
     if (status == PITH_NOMEM)

@@ -86,9 +86,21 @@ static void read_mixed(struct serve_reader *rd, const json_t *list, struct serve
     }
 }
 
+/* llama-server's own: a text in an object, beside which images might stand. */
+static const json_t *unwrap(struct serve_reader *rd, const json_t *value)
+{
+    const json_t *text = request_get(value, "prompt_string");
+    if (rd->r->api != SERVE_COMPLETION || !json_is_object(value) || text == NULL)
+        return value;
+    if (request_get(value, "multimodal_data") != NULL)
+        SERVE_FAULT(rd, "prompt", "prompt.multimodal_data: images and sound are not supported");
+    return text;
+}
+
 static void read_prompt(struct serve_reader *rd, const json_t *value, struct serve_prompt *out)
 {
     bool text = false;
+    value = unwrap(rd, value);
     for (size_t i = 0; rd->r->api == SERVE_COMPLETION && i < json_array_size(value); i++)
         text = text || json_is_string(json_array_get(value, i));
     if (json_is_array(value) && text) {

@@ -108,8 +108,6 @@ uint32_t schema_types(struct schema_reader *r, struct jinja_value schema)
 {
     const struct jinja_value *v = schema_get(r, schema, "type");
     uint32_t types = v == NULL ? SCHEMA_ANY : 0;
-    if (v != NULL && v->kind == JINJA_INT) /* a set that merging has made */
-        return (uint32_t)v->u.i;
     if (v != NULL && jinja_is_list(*v))
         for (size_t i = 0; i < v->u.list->n; i++)
             types |= type_named(r, v->u.list->item[i]);
@@ -118,6 +116,17 @@ uint32_t schema_types(struct schema_reader *r, struct jinja_value schema)
     if (v != NULL && schema_is_true(schema_get(r, schema, "nullable")))
         types |= SCHEMA_NULL;
     return types;
+}
+
+/* The names of a set, as schemas have them: numbers are integers and fractions, so fractions alone,
+   which no schema can name, are no set that two of them have in common. */
+static struct jinja_value type_list(struct schema_reader *r, uint32_t types)
+{
+    struct jinja_value list = jinja_list_new(r->h, JINJA_LIST, PI_LEN(type_names));
+    for (size_t i = 0; i < PI_LEN(type_names); i++)
+        if ((type_names[i].types & ~types) == 0)
+            jinja_list_add(r->h, list, jinja_text(r->h, type_names[i].name));
+    return list;
 }
 
 uint32_t schema_type_of(struct jinja_value v)
@@ -410,7 +419,7 @@ bool schema_merge(struct schema_reader *r, struct jinja_value a, struct jinja_va
         merge_keyword(r, *out, b.u.dict->pair[i].key, b.u.dict->pair[i].value);
     merge_objects(r, a, b, *out);
     if (typed)
-        jinja_dict_set(r->h, out->u.dict, jinja_text(r->h, "type"), jinja_int(types));
+        jinja_dict_set(r->h, out->u.dict, jinja_text(r->h, "type"), type_list(r, types));
     jinja_leave(r->h);
     return types != 0 && !jinja_failed(r->h);
 }

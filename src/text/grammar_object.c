@@ -196,7 +196,7 @@ static grammar_expr *other_member(struct schema_reader *r, struct jinja_value sc
     grammar_expr *key = NULL;
     if (names != NULL) {
         struct jinja_value string = jinja_dict_new(r->h), all;
-        jinja_dict_set(r->h, string.u.dict, jinja_text(r->h, "type"), jinja_int(SCHEMA_STRING));
+        jinja_dict_set(r->h, string.u.dict, jinja_text(r->h, "type"), jinja_text(r->h, "string"));
         size_t old = schema_enter(r, "propertyNames", NULL);
         if (o->keys.n > 0)
             schema_fail(r, PITH_UNSUPPORTED, "", "it is not supported beside properties");
