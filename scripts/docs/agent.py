@@ -33,11 +33,7 @@ NOUNS = ["lantern", "harbor", "falcon", "anchor", "violin", "meadow", "compass",
 INTRO = ("You are an agent in an office. You read documents with tools and then write a report. "
          "Each document has one password in it, which the report must name. "
          "The handbook of the office follows.\n\n")
-TOOL = {"type": "function", "function": {
-    "name": "read_document", "description": "Returns the text of a document.",
-    "parameters": {"type": "object", "additionalProperties": False, "required": ["number"],
-                   "properties": {"number": {"type": "integer", "enum": []}}}}}
-ANSWER_TOKENS, REPORT_TOKENS = 32, 160
+CALL_TOKENS, REPORT_TOKENS = 64, 256
 EVERY_S = 0.5  # between looks at the memory
 PATIENCE_S = 6 * 3600
 
@@ -173,82 +169,93 @@ def make_texts(server, o):
 
 # ---- the session ----
 
+def tool(name, description, **properties):
+    return {"type": "function", "function": {
+        "name": name, "description": description,
+        "parameters": {"type": "object", "additionalProperties": False,
+                       "required": list(properties), "properties": properties}}}
+
+
+def tools_of(o):
+    numbers = list(range(1, o.documents + 1))
+    return [tool("read_document", "Returns the text of a document.",
+                 number={"type": "integer", "enum": numbers}),
+            tool("write_report", "Writes the whole report.", text={"type": "string"}),
+            tool("write_section", "Writes the section of the report about an archive.",
+                 archive={"type": "string"}, password={"type": "string"})]
+
+
 class Session:
-    """The conversation so far, and what each turn cost."""
+    """The conversation so far, and what each turn cost. Every turn is a call of a tool."""
 
     def __init__(self, server, o, system):
-        self.server, self.turns = server, []
-        self.tool = json.loads(json.dumps(TOOL))
-        numbers = list(range(1, o.documents + 1))
-        self.tool["function"]["parameters"]["properties"]["number"]["enum"] = numbers
+        self.server, self.turns, self.tools = server, [], tools_of(o)
         self.messages = [{"role": "system", "content": system}]
-
-    def turn(self, what, n, choice="none"):
-        """Asks for the next message, which the conversation then has."""
-        begun = self.server.now()
-        print(f"{begun:8.1f} s  {what}", end="", flush=True)
-        body = {"messages": self.messages, "tools": [self.tool], "tool_choice": choice,
-                "id_slot": 0, "cache_prompt": True, "parallel_tool_calls": False, "max_tokens": n, "temperature": 0, "seed": 1}
-        answer = self.server.post("/v1/chat/completions", body)
-        usage, message = answer["usage"], answer["choices"][0]["message"]
-        said = {"role": "assistant", "content": message.get("content") or ""}
-        if message.get("tool_calls"):
-            said["tool_calls"] = message["tool_calls"]
-        self.messages.append(said)
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        self.turns.append({"what": what, "begun_s": begun, "ended_s": self.server.now(),
-                           "prompt_tokens": usage["prompt_tokens"], "cached_tokens": cached,
-                           "completion_tokens": usage["completion_tokens"],
-                           "pith": usage.get("pith"), "message": said,
-                           "finish": answer["choices"][0]["finish_reason"]})
-        print(f": {usage['prompt_tokens']} tokens, {cached} of them cached; "
-              f"{json.dumps(said.get('tool_calls') or said['content'])[:160]}", flush=True)
-        return said
 
     def say(self, text):
         self.messages.append({"role": "user", "content": text})
 
-    def read(self, i, document):
-        """A call of the tool and its result. A call that is of another document is counted."""
-        choice = {"type": "function", "function": {"name": "read_document"}}
-        said = self.turn(f"call {i + 1}", 64, choice)
-        call = said["tool_calls"][0]
-        right = json.loads(call["function"]["arguments"]).get("number") == i + 1
-        self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": document})
-        return right
+    def call(self, what, name, n):
+        """Has the model call a tool; its arguments, as text. The conversation then has the call."""
+        begun = self.server.now()
+        print(f"{begun:8.1f} s  {what}", end="", flush=True)
+        answer = self.server.post("/v1/chat/completions", {
+            "messages": self.messages, "tools": self.tools, "parallel_tool_calls": False,
+            "tool_choice": {"type": "function", "function": {"name": name}},
+            "id_slot": 0, "cache_prompt": True, "max_tokens": n, "temperature": 0, "seed": 1})
+        usage, message = answer["usage"], answer["choices"][0]["message"]
+        self.messages.append({"role": "assistant", "content": message.get("content") or "",
+                              "tool_calls": message["tool_calls"]})
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        arguments = message["tool_calls"][0]["function"]["arguments"]
+        self.turns.append({"what": what, "begun_s": begun, "ended_s": self.server.now(),
+                           "prompt_tokens": usage["prompt_tokens"], "cached_tokens": cached,
+                           "completion_tokens": usage["completion_tokens"],
+                           "pith": usage.get("pith"), "arguments": arguments,
+                           "finish": answer["choices"][0]["finish_reason"]})
+        print(f": {usage['prompt_tokens']} tokens, {cached} of them cached; {arguments[:160]}; "
+              f"{json.dumps(usage.get('pith'))}", flush=True)
+        return arguments
+
+    def result(self, text):
+        """What the tool of the last call returned."""
+        self.messages.append({"role": "tool", "content": text,
+                              "tool_call_id": self.messages[-1]["tool_calls"][0]["id"]})
+
+
+def number_of(arguments):
+    try:
+        return json.loads(arguments).get("number")
+    except ValueError:  # cut off
+        return None
 
 
 def play(server, o, result):
     """The whole session. What is known of it is in result at any time."""
     system, documents = make_texts(server, o)
+    facts = [fact_of(i) for i in range(o.documents)]
     session = Session(server, o, system)
-    result["turns"] = session.turns
+    result.update(turns=session.turns, right_calls=0, in_report=[], in_sections=[])
     session.say(f"Read the documents 1 to {o.documents} in this order, one with each call, then "
                 "write the report.")
-    result["right_calls"] = 0
     for i, document in enumerate(documents):
-        result["right_calls"] += session.read(i, document)
-    session.turn("last document", ANSWER_TOKENS)
-    session.say("Write the report now: one line for each document, with the city and the password.")
-    report = session.turn("report", REPORT_TOKENS)["content"]
-    result["in_report"] = [fact_of(i)[1] in report for i in range(o.documents)]
-    result["in_sections"] = []
-    for i in range(o.documents):
-        city, word = fact_of(i)
-        session.say("Write the section of the report about one document: what is the password of "
+        arguments = session.call(f"read {i + 1}", "read_document", CALL_TOKENS)
+        result["right_calls"] += number_of(arguments) == i + 1
+        session.result(document)
+    session.say("Write the report: one line for each document, with its archive and the password.")
+    report = session.call("report", "write_report", REPORT_TOKENS)
+    session.result("written")
+    result["in_report"] = [word in report for _, word in facts]
+    for i, (city, word) in enumerate(facts):
+        session.say("Write the section of the report about one archive. What is the password of "
                     f"the archive in {city}?")
-        said = session.turn(f"section {i + 1}", ANSWER_TOKENS)["content"]
-        result["in_sections"].append(word in said)
+        section = session.call(f"section {i + 1}", "write_section", CALL_TOKENS)
+        session.result("written")
+        result["in_sections"].append(word in section)
     result["ended"] = True
 
 
 # ---- runs ----
-
-def bytes_per_token(o):
-    text = subprocess.run([o.pith, "info", "--json", o.model], capture_output=True, text=True,
-                          check=True).stdout
-    return json.loads(text)
-
 
 def small_tokens(o):
     """The system prompt and half of what follows it."""
