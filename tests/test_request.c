@@ -258,6 +258,42 @@ static void test_marks(void **state)
     }
 }
 
+/* Tokens that a policy pins: those that are named, or in a slot what stands before the first word. */
+static void test_pins(void **state)
+{
+    (void)state;
+#define TALK "\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},"
+#define TALK_HI TALK "{\"role\":\"user\",\"content\":\"Hi\"}]"
+    struct serve_request *alone =
+        read_good(SERVE_CHAT, "{" TALK "{\"role\":\"user\",\"content\":\"\"}]}");
+    int32_t n_alone = (int32_t)serve_request_n_prompt(alone);
+    serve_request_free(alone);
+    static const struct {
+        const char *more;
+        int32_t least, most;
+    } cases[] = {
+        {"", 0, 0},
+        {",\"id_slot\":1", 6, INT32_MAX},
+        {",\"id_slot\":1,\"n_keep\":3", 3, 3},
+        {",\"n_keep\":3", 3, 3},
+        {",\"id_slot\":1,\"n_keep\":-1", 0, 0},
+        {",\"n_keep\":9999", 0, 0}, /* the prompt */
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char body[400];
+        pith_generate_params params;
+        pith_request q;
+        snprintf(body, sizeof(body), "{" TALK_HI "%s}", cases[i].more);
+        struct serve_request *r = read_good(SERVE_CHAT, body);
+        serve_request_get(r, 0, &params, &q);
+        assert_in_range(q.n_pin, cases[i].least, cases[i].most);
+        assert_true(q.n_pin < n_alone); /* no word of the user's is in it */
+        serve_request_free(r);
+    }
+    expect_fault(SERVE_CHAT, "{" HI ",\"n_keep\":-2}", 400,
+                 "n_keep: -2 is not between -1 and 2147483647");
+}
+
 static void test_tools(void **state)
 {
     (void)state;
@@ -556,19 +592,13 @@ static void test_responses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_bad_fields),
-        cmocka_unit_test(test_chat),
-        cmocka_unit_test(test_no_content),
-        cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_tools),
-        cmocka_unit_test(test_untold_tools),
-        cmocka_unit_test(test_formats),
-        cmocka_unit_test(test_formats_elsewhere),
-        cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_context),
-        cmocka_unit_test(test_infill),
-        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_fields),    cmocka_unit_test(test_bad_fields),
+        cmocka_unit_test(test_chat),      cmocka_unit_test(test_no_content),
+        cmocka_unit_test(test_marks),     cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_tools),     cmocka_unit_test(test_untold_tools),
+        cmocka_unit_test(test_formats),   cmocka_unit_test(test_formats_elsewhere),
+        cmocka_unit_test(test_prompts),   cmocka_unit_test(test_context),
+        cmocka_unit_test(test_infill),    cmocka_unit_test(test_messages),
         cmocka_unit_test(test_responses),
     };
     return cmocka_run_group_tests(tests, load, unload);

@@ -187,6 +187,61 @@ class Caches(unittest.TestCase):
             self.assertGreater(s.metric("pith_kv_evicted_entries_total"), 0)
             s.until("pith_parked_slots", 1)
 
+    def test_slot_goes_on_from_its_own_spelling(self):
+        def ids(text, special=False):
+            return s.post("/tokenize", {"content": text, "parse_special": special}).json()["tokens"]
+
+        def cached(prompt, slot):
+            return s.post("/completion", {"prompt": prompt, "n_predict": 1, "id_slot": slot,
+                                          "ignore_eos": True}).json()["timings"]["cache_n"]
+
+        with rig.Server("--keep", "streaming:budget=128", "--page", "16", "--no-prefix") as s:
+            before, after = ids("The friend of Otto is Maria. " * 60), ids(" is Maria.")
+            word, space, end = ids(" Otto"), ids(" "), s.get("/props").json()["eos_token"]
+            self.assertEqual(len(word), 1)
+            spelled = space + ids("Otto")
+            # Other tokens, and those of an answer that ends within one: all of it is there, and
+            # what is counted are tokens of the prompt.
+            self.assertEqual(cached(before + spelled, 0), 0)
+            self.assertEqual(cached(before + word + after, 0), len(before) + 1)
+            self.assertEqual(cached(before + space + ids("O"), 1), 0)
+            self.assertEqual(cached(before + word + after, 1), len(before) + 1 - len(ids("tto")))
+            # Later turns differ at the same place, and go on all the same.
+            self.assertEqual(cached(before + word + after + after, 0),
+                             len(before) + 1 + len(after))
+            # Another word is another prompt, and so is the text of a control token.
+            self.assertLess(cached(before + ids(" Paul") + after, 0), 16)
+            control = ids(end, special=True)
+            self.assertEqual((len(control), len(ids(end)) > 1), (1, True))
+            self.assertEqual(cached(before + control, 2), 0)
+            self.assertLess(cached(before + ids(end) + after, 2), 16)
+
+    def test_slot_pins_the_system_prompt(self):
+        messages = [{"role": "system", "content": "The friend of Otto is Maria. " * 12}]
+        keep = "streaming:budget=192,slack=16,pin-prompt=on"
+        with rig.Server("--keep", keep, "--page", "16", "-c", "512") as s:
+            used = []
+            for turn in range(8):
+                messages.append({"role": "user", "content": "The friend of Maria is Otto. " * 8})
+                a = s.post("/v1/chat/completions", {"messages": messages, "id_slot": 0, "seed": 1,
+                                                    "max_tokens": 8, "ignore_eos": True})
+                self.assertEqual(a.code, 200, a.body)
+                answer = a.json()
+                messages.append(answer["choices"][0]["message"])
+                cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+                self.assertEqual(cached > 84, turn > 0)
+                s.until("pith_parked_slots", 1)
+                used.append(s.metric("pith_kv_used_bytes"))
+            self.assertGreater(answer["usage"]["pith"]["evicted_entries"], 0)
+            self.assertGreater(answer["usage"]["prompt_tokens"], 600)
+            self.assertLessEqual(max(used[2:]), 1.1 * min(used[2:]))
+            # What is to stay can be said, too, and has to fit.
+            body = {"prompt": "The friend of Otto is Maria. " * 60, "n_predict": 1, "id_slot": 1}
+            self.assertEqual(s.post("/completion", dict(body, n_keep=20)).code, 200)
+            self.assertEqual(s.post("/completion", dict(body, n_keep=400)).code, 400)
+            self.assertEqual(s.post("/completion", dict(body, n_keep=-1)).code, 400)
+            self.assertIn("n_keep", s.post("/completion", dict(body, n_keep=-2)).error()["message"])
+
     def test_prompt_is_scored(self):
         with rig.Server() as s:
             a = s.post("/v1/completions", {"prompt": "The friend of Otto", "max_tokens": 1,

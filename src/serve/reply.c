@@ -409,6 +409,7 @@ static void take_result(struct reply_answer *a, const pith_answer_result *result
     a->prompt_s = result->prompt_s;
     a->generate_s = result->generate_s;
     a->kept = result->keep;
+    a->recalled = result->recall;
     a->stop_word = find_stop(a);
 }
 

@@ -32,20 +32,26 @@ const char *reply_finish(const struct reply_answer *a)
 }
 
 /* Entries of all lanes that a keep policy evicted are lost to the answer: that is said with the
-   usage, and not at all where nothing was. */
+   usage, and not at all where nothing was. Beside it, what recall has brought back. */
 void reply_set_kept(struct serve_reply *reply, json_t *usage)
 {
-    int64_t rounds = 0, evicted = 0, live = 0;
+    int64_t rounds = 0, evicted = 0, live = 0, recalls = 0, guests = 0;
     for (int32_t i = 0; i < reply->n_answer; i++) {
         rounds += reply->answer[i].kept.rounds;
         evicted += reply->answer[i].kept.evicted;
         live += reply->answer[i].kept.live;
+        recalls += reply->answer[i].recalled.recalls;
+        guests += reply->answer[i].recalled.guests;
     }
-    if (rounds > 0 || evicted > 0)
-        reply_set(reply, usage, "pith",
-                  json_pack("{s:I, s:I, s:I, s:i}", "keep_rounds", (json_int_t)rounds,
-                            "evicted_entries", (json_int_t)evicted, "kept_entries",
-                            (json_int_t)live, "budget", (int)reply->answer[0].kept.budget));
+    if (rounds == 0 && evicted == 0)
+        return;
+    json_t *pith =
+        reply_need(reply, json_pack("{s:I, s:I, s:I, s:i}", "keep_rounds", (json_int_t)rounds,
+                                    "evicted_entries", (json_int_t)evicted, "kept_entries",
+                                    (json_int_t)live, "budget", (int)reply->answer[0].kept.budget));
+    if (recalls > 0)
+        reply_set(reply, pith, "recalled_entries", json_integer((json_int_t)guests));
+    reply_set(reply, usage, "pith", pith);
 }
 
 json_t *reply_usage(struct serve_reply *reply)

@@ -58,6 +58,7 @@ struct reply_answer {
     int32_t n_prompt, n_cached, n_generated;
     double prompt_s, generate_s;
     pith_keep_stats kept;
+    pith_recall_stats recalled;
 
     /* of forms with blocks */
     enum reply_kind open;

@@ -163,6 +163,8 @@ void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_p
     params->sample.seed += (uint64_t)(i * r->n_answer); /* each answer of a body has its own */
     out->prompt = r->prompt[i].ids;
     out->n_prompt = r->prompt[i].n_id;
+    int32_t n_pin = r->n_keep != 0 ? r->n_keep : r->n_system;
+    out->n_pin = n_pin > 0 && n_pin < out->n_prompt ? n_pin : 0; /* 0: the prompt */
     out->params = params;
     out->n_answer = r->n_answer;
     out->deadline_s = (double)r->timeout_s;

@@ -78,7 +78,7 @@ void serve_request_free(struct serve_request *r);
 /* Requests to submit, one for each prompt; each has n_answer answers. */
 int32_t serve_request_count(const struct serve_request *r);
 /* Fills prompt, params (with the seed of prompt i; *params is the caller's, needed until the request
-   is submitted), n_answer and deadline; slot, salt, callbacks and user are the caller's to set. */
+   is submitted), n_pin, n_answer and deadline; slot, salt, callbacks and user are the caller's to set. */
 void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_params *params,
                        pith_request *out);
 int32_t serve_request_answers(const struct serve_request *r); /* of all prompts together */

@@ -40,6 +40,8 @@ struct serve_request {
     size_t opening_len;
     int32_t top_logprobs; /* so many beside each token; -1: no logprobs */
     int32_t slot;
+    int32_t n_keep;   /* tokens of the prompt that a keep policy may pin; -1: all, 0: not said */
+    int32_t n_system; /* of a chat in a slot: those before its first word; 0: not counted */
     uint64_t salt;
     float timeout_s;
     bool stream, include_usage, echo, caches, timings_per_token, return_progress, return_tokens;

@@ -271,11 +271,12 @@ void request_read_chat(struct serve_reader *rd, const json_t *body)
 
 /* ---- the prompt ---- */
 
-static pith_status render(struct serve_reader *rd, pith_error *err)
+static pith_status render(struct serve_reader *rd, const json_t *chat, pith_prompt **out,
+                          pith_error *err)
 {
-    struct serve_request *r = rd->r;
+    const struct serve_request *r = rd->r;
     pith_chat_params params;
-    char *json = json_dumps(r->chat, JSON_COMPACT);
+    char *json = json_dumps(chat, JSON_COMPACT);
     if (json == NULL) {
         request_no_memory(rd);
         return PITH_NOMEM;
@@ -290,7 +291,7 @@ static pith_status render(struct serve_reader *rd, pith_error *err)
     params.opening_len = r->opening_len;
     params.flags = (r->no_generation_prompt && r->opening == NULL ? 0 : PITH_CHAT_GENERATE) |
                    (r->no_thinking ? PITH_CHAT_NO_THINKING : 0);
-    pith_status status = pith_prompt_create(rd->setup->model, &params, &r->rendered, err);
+    pith_status status = pith_prompt_create(rd->setup->model, &params, out, err);
     free(json);
     return status;
 }
@@ -333,25 +334,62 @@ static bool contents_to_text(struct serve_reader *rd)
     return changed;
 }
 
-/* The tokens of the rendered prompt. */
-static void take_ids(struct serve_reader *rd, struct serve_prompt *p)
+/* The tokens of a rendered prompt. */
+static void take_ids(struct serve_reader *rd, const pith_prompt *rendered, struct serve_prompt *p)
 {
     pith_error err;
-    const struct serve_request *r = rd->r;
     const pith_model *model = rd->setup->model;
     uint32_t flags = PITH_TOKENIZE_SPECIAL | (rd->setup->no_bos ? 0 : PITH_TOKENIZE_BOS);
     int32_t n = 0;
-    pith_status status = pith_prompt_tokenize(model, r->rendered, flags, NULL, 0, &n, &err);
+    pith_status status = pith_prompt_tokenize(model, rendered, flags, NULL, 0, &n, &err);
     if (status == PITH_RANGE) {
         p->ids = request_alloc(rd, (size_t)n + 1, sizeof(*p->ids));
         if (p->ids == NULL)
             return;
-        status = pith_prompt_tokenize(model, r->rendered, flags, p->ids, n, &n, &err);
+        status = pith_prompt_tokenize(model, rendered, flags, p->ids, n, &n, &err);
     }
     if (status != PITH_OK)
         serve_fault_status(rd->fault, status, err.message, 0, 0);
     else
         p->n_id = n;
+}
+
+/* The chat's system messages, and an empty one of the user's, which templates want. */
+static json_t *opening_of(const json_t *chat)
+{
+    size_t i;
+    json_t *message, *messages = json_array();
+    json_t *out = json_copy((json_t *)chat);
+    json_array_foreach(json_object_get(chat, "messages"), i, message)
+    {
+        const json_t *role = json_object_get(message, "role");
+        if (!request_is(role, "system") && !request_is(role, "developer"))
+            break;
+        json_array_append(messages, message);
+    }
+    json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", ""));
+    if (json_object_set_new(out, "messages", messages) != 0) {
+        json_decref(out);
+        return NULL;
+    }
+    return out;
+}
+
+/* How much of the prompt stands before the chat's first word: all that the chats of this system
+   prompt have in common. Where the template does not take it alone, nothing is said. */
+static void count_system(struct serve_reader *rd)
+{
+    struct serve_request *r = rd->r;
+    struct serve_prompt alone = {0};
+    pith_prompt *rendered = NULL;
+    json_t *chat = opening_of(r->chat);
+    if (chat != NULL && render(rd, chat, &rendered, NULL) == PITH_OK)
+        take_ids(rd, rendered, &alone);
+    while (r->n_system < alone.n_id && r->n_system < r->prompt[0].n_id &&
+           alone.ids[r->n_system] == r->prompt[0].ids[r->n_system])
+        r->n_system++;
+    pith_prompt_free(rendered);
+    json_decref(chat);
 }
 
 void request_make_chat(struct serve_reader *rd)
@@ -365,15 +403,17 @@ void request_make_chat(struct serve_reader *rd)
     request_find_style(rd);
     if (request_is_bad(rd))
         return;
-    pith_status status = render(rd, &err);
+    pith_status status = render(rd, r->chat, &r->rendered, &err);
     if (status == PITH_INVALID && contents_to_text(rd))
-        status = render(rd, &err);
+        status = render(rd, r->chat, &r->rendered, &err);
     if (status == PITH_INVALID && arguments_to_text(rd))
-        status = render(rd, &err);
+        status = render(rd, r->chat, &r->rendered, &err);
     if (status == PITH_NOMEM)
         request_no_memory(rd);
     else if (status != PITH_OK)
         SERVE_FAULT(rd, "messages", "messages: %s", err.message);
     else
-        take_ids(rd, &r->prompt[0]);
+        take_ids(rd, r->rendered, &r->prompt[0]);
+    if (r->slot >= 0 && r->n_keep == 0 && !request_is_bad(rd))
+        count_system(rd);
 }

@@ -41,6 +41,7 @@ static const struct field fields[] = {
     {"repeat_last_n", FIELD_INT, AT(params.sample.penalty_last_n), -1, 1 << 20},
     {"seed", FIELD_SEED, AT(params.sample.seed), 0, 0},
     {"n", FIELD_INT, AT(n_answer), 1, SERVE_ANSWERS_MAX},
+    {"n_keep", FIELD_INT, AT(n_keep), -1, INT32_MAX},
     {"ignore_eos", FIELD_BOOL, AT(params.ignore_end), 0, 0},
     {"stream", FIELD_BOOL, AT(stream), 0, 0},
     {"echo", FIELD_BOOL, AT(echo), 0, 0},

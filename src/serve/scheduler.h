@@ -1,7 +1,7 @@
 /*
  * scheduler.h - the scheduler's insides, shared by scheduler*.c: requests, their answers, and where
  * each of them is. scheduler.c has the queue and the public functions, scheduler_admit.c memory and
- * admission, scheduler_slot.c what is parked, scheduler_step.c a step, scheduler_result.c tokens and
+ * admission, scheduler_slot.c what is parked, scheduler_retell.c their words, scheduler_step.c a step, scheduler_result.c tokens and
  * ends, scheduler_list.c shows all of it.
  *
  * An answer is in one place: in the queue (a request's answers together, until its prompt was read;
@@ -39,6 +39,7 @@ struct answer {
     int32_t *known;  /* [n_known] owned: what was evaluated before it was put back; NULL: the
                         prompt, which is the request's */
     int32_t n_known; /* tokens that are read before generation goes on */
+    bool retold;     /* known is the prompt, in the tokens that its slot has for it */
     bool has_next;   /* next was chosen, and is not evaluated yet */
     int32_t next;
     int32_t n_take;      /* tokens of it in the step that is planned */
@@ -229,6 +230,14 @@ pith_status scheduler_slot_take(struct pith_scheduler *s, struct answer *a, int3
                                 pith_error *err);
 /* Parks the answer's sequence, or gives it back untouched. */
 void scheduler_slot_park(struct pith_scheduler *s, struct answer *a);
+
+/* ---- scheduler_retell.c ---- */
+
+/* Makes a->known the prompt as the parked sequence tells it: all of its tokens, and what the prompt
+   has behind their text. False: the prompt's text does not begin with theirs, or does not go on. */
+bool scheduler_retell(const pith_seq *seq, struct answer *a);
+/* The prompt is the request's again. */
+void scheduler_untell(struct answer *a);
 
 /* Bytes of pages that are parked, each once; and of those that nobody who runs has, too. */
 int64_t scheduler_parked_bytes(struct pith_scheduler *s);

@@ -106,6 +106,8 @@ static int32_t target_of(const struct pith_scheduler *s, const struct answer *a,
     double share = scheduler_reserve(s);
     int32_t final = scheduler_final(s, a->request);
     int32_t known = a->n_known + a->has_next;
+    if (a->retold)
+        final += a->n_known - a->request->n_prompt;
     if (a->n_preempted >= s->params.max_preempt && a->n_preempted > 0)
         share = 1.0;
     *least = known;
@@ -256,12 +258,16 @@ static pith_status take_in(struct pith_scheduler *s, struct answer *a, int32_t n
     int32_t n_found = 0;
     *waits = false;
     if (n_parked > 0 && scheduler_slot_take(s, a, n_parked, NULL) == PITH_OK) {
-        a->n_cached = a->admitted_at == 0.0 ? n_parked : a->n_cached;
+        /* Of the request's own tokens those that are not read. */
+        int32_t n_read = a->n_known - n_parked;
+        if (a->admitted_at == 0.0)
+            a->n_cached = (int32_t)pi_max(0, a->request->n_prompt - n_read);
         return PITH_OK;
     }
     if (n_parked > 0) { /* there was no memory for cutting it */
         a->reuse = PITH_REUSE_DROPPED;
         a->mark = a->request->mark;
+        scheduler_untell(a);
     }
     if (a->swapped != NULL) {
         *waits = !make_room(s, kv_swapped_pool_bytes(a->swapped));
@@ -450,6 +456,7 @@ static void keep_tokens(struct answer *a)
         if (!a->has_next)
             seq->tokens[seq->n_token] = a->next;
         a->known = seq->tokens;
+        a->retold = false;
         a->n_known = seq->n_token + !a->has_next;
         seq->tokens = NULL;
         seq->n_token = seq->cap = 0;

@@ -179,6 +179,10 @@ static int32_t compare(const struct slot *slot, struct answer *a)
         return n;
     }
     bool exact = n >= pi_min(common, r->n_prompt - 1);
+    if (!exact && !lost_pins(slot->seq, r) && scheduler_retell(slot->seq, a)) {
+        a->reuse = PITH_REUSE_NONE;
+        return slot->seq->n_token;
+    }
     a->reuse = exact ? PITH_REUSE_DIFFERS : PITH_REUSE_POLICY;
     a->differs_at = common;
     return n;
@@ -193,7 +197,10 @@ static bool others_have_more(const struct pith_scheduler *s, const struct answer
 int32_t scheduler_slot_match(struct pith_scheduler *s, struct answer *a)
 {
     struct slot *slot = scheduler_slot_of(s, a);
-    if (slot == NULL || a->seq != NULL || a->swapped != NULL || a->known != NULL)
+    if (slot == NULL || a->seq != NULL || a->swapped != NULL)
+        return 0;
+    scheduler_untell(a); /* the slot may hold something else by now */
+    if (a->known != NULL)
         return 0;
     if (slot->seq == NULL) {
         if (slot->dropped)
@@ -206,6 +213,7 @@ int32_t scheduler_slot_match(struct pith_scheduler *s, struct answer *a)
         a->mark = mark_of(slot->seq, a->request, n);
         return n;
     }
+    scheduler_untell(a);
     scheduler_slot_clear(s, slot);
     a->mark = a->request->mark;
     return 0;

@@ -313,7 +313,7 @@ static void note_read(struct pith_scheduler *s, struct answer *a)
 {
     int32_t len = pith_seq_length(a->seq), begin = len - a->n_take;
     int32_t n_again = (int32_t)pi_max(0, pi_min(len, a->n_computed) - begin);
-    int32_t end = (int32_t)pi_min(len, a->request->n_prompt);
+    int32_t end = (int32_t)pi_min(len, a->retold ? a->n_known : a->request->n_prompt);
     int32_t n_new = (int32_t)pi_max(0, end - pi_max(begin, a->n_computed));
     s->stats.prompt_tokens += n_again + n_new;
     s->stats.recomputed_tokens += n_again;
