@@ -3,7 +3,6 @@
 a report. Each document has one fact, and the report should name them all.
 
     scripts/docs/agent.py --model MODEL --stats STATS --text wiki.test.raw --out OUT RUN...
-    scripts/docs/agent.py --draw OUT/*.json --picture docs/figures/agent.svg
 
 RUN is one of
   full    the full cache, with memory for the whole session
@@ -103,7 +102,8 @@ class Server:
             self.over.wait(EVERY_S)
 
     def end(self):
-        self.samples.append((self.now(), self.samples[-1][1])) if self.samples else None
+        if self.samples:
+            self.samples.append((self.now(), self.samples[-1][1]))
         self.over.set()
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -282,7 +282,8 @@ def command_of(run, o):
 
 def perform(run, o):
     command = command_of(run, o)
-    result = {"run": run, "command": " ".join(os.path.basename(c) if c.startswith("/") else c for c in command), "ended": False,
+    words = [os.path.basename(word) if word.startswith("/") else word for word in command]
+    result = {"run": run, "command": " ".join(words), "ended": False,
               "system_tokens": o.system_tokens, "document_tokens": o.document_tokens,
               "documents": o.documents, "memory_tokens": small_tokens(o),
               "model": os.path.basename(o.model)}

@@ -1,8 +1,8 @@
 /*
  * scheduler.h - the scheduler's insides, shared by scheduler*.c: requests, their answers, and where
  * each of them is. scheduler.c has the queue and the public functions, scheduler_admit.c memory and
- * admission, scheduler_slot.c what is parked, scheduler_retell.c their words, scheduler_step.c a step, scheduler_result.c tokens and
- * ends, scheduler_list.c shows all of it.
+ * admission, scheduler_slot.c what is parked, scheduler_retell.c a prompt in the parked tokens,
+ * scheduler_step.c a step, scheduler_result.c tokens and ends, scheduler_list.c shows all of it.
  *
  * An answer is in one place: in the queue (a request's answers together, until its prompt was read;
  * one that was put back alone), or running, or ended. What the lock guards is said; everything else
