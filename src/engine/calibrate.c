@@ -301,7 +301,7 @@ pith_status pith_stats_curve(const pith_stats *s, const pith_model *model, int32
                        "%s statistics hold no keys; pith calibrate gathers them", s->format);
     struct stats_row q = stats_q(s, layer, head), k = stats_k(s, layer, head);
     /* Rotation multiplies both sides by the magnitude, and leaves other dimensions alone. */
-    const struct pi_rope *rope = model->kv_rope[layer];
+    const struct pi_rope *rope = pi_model_kv_rope(model, layer);
     const double *freq = rope->freq, scale = pow((double)rope->magnitude, 2.0);
     double flat = stats_predict(&q, &k, freq, 0, s->n_flat, 0.0);
     for (int32_t i = 0; i < n; i++)

@@ -487,7 +487,8 @@ void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
         .overwritten = t->n_overwritten,
         .first_overwrite_at = t->n_overwritten > 0 ? t->first_overwrite_at : -1,
     };
-    const struct kv_geometry *g = e->traits.full ? kv_cache_geometry(e->kv) : &e->lanes;
+    const struct kv_geometry *g = e->traits.evicts ? &e->lanes : kv_cache_geometry(e->kv);
+    out->n_lane = g->n_layer * g->n_head;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
             int32_t n = kv_lane_len(seq->memory.kv, l, h);

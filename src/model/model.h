@@ -91,6 +91,12 @@ static inline const struct pi_layer *pi_model_kv_layer(const struct pith_model *
     return &m->layer[m->kv_layer[kv_layer]];
 }
 
+/* How the keys of a layer of the KV store are rotated. A shape alone has one rotation. */
+static inline const struct pi_rope *pi_model_kv_rope(const struct pith_model *m, int32_t kv_layer)
+{
+    return m->kv_rope != NULL ? m->kv_rope[kv_layer] : &m->rope;
+}
+
 /* How the keys of layers without a window are rotated, of those that are. */
 const struct pi_rope *pi_model_rope(const struct pith_model *m);
 

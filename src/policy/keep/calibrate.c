@@ -109,7 +109,7 @@ void calibration_add(struct calibration *c, const pith_tap_rows *rows, const uin
     size_t row = row_len(c);
     if (rows->layer >= hp->n_layer_full)
         return;
-    const struct pi_rope *rope = c->model->kv_rope[rows->layer];
+    const struct pi_rope *rope = pi_model_kv_rope(c->model, rows->layer);
     double *q_sum = c->q + (size_t)rows->layer * n_head * row;
     double *k_sum = c->k + (size_t)rows->layer * n_kv * row;
     for (int32_t t = 0; t < rows->n_token; t++) {

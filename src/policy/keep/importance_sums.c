@@ -42,7 +42,7 @@ void importance_key_features(const struct pith_model *model, int32_t layer, int3
 {
     int32_t dim_k = model->hp.dim_k, dim_v = model->hp.dim_v;
     double kk = 0.0, vv = 0.0;
-    pi_rope_turn_back(model->kv_rope[layer], pos, k, dim_k, cs, out);
+    pi_rope_turn_back(pi_model_kv_rope(model, layer), pos, k, dim_k, cs, out);
     for (int32_t i = 0; i < dim_k; i++)
         kk += (double)out[i] * (double)out[i];
     for (int32_t i = 0; i < dim_v; i++)

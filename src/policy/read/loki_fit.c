@@ -86,7 +86,7 @@ static void add_key(const float *x, int32_t dim, double *sum, double *product)
 static void add_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct addition *a = ctx;
-    const struct pi_rope *rope = a->f->model->kv_rope[a->rows->layer];
+    const struct pi_rope *rope = pi_model_kv_rope(a->f->model, a->rows->layer);
     int32_t n_head = a->f->model->hp.n_head_kv, dim = a->f->model->hp.dim_k;
     float *plain = a->f->plain + (size_t)thread * (size_t)dim;
     float *turn = a->f->turn + (size_t)thread * 2 * (size_t)rope->n_pair;
