@@ -117,10 +117,7 @@ typedef struct pith_model_params {
     int32_t n_thread;           /* threads that prepare weights; 0: all processors (default) */
     pith_progress_fn *progress; /* may be NULL; called on the loading thread */
     void *progress_user;
-    int32_t n_ctx; /* tokens of the longest sequence to come; 0 (default): the trained context.
-                      Models with longrope (Phi-3) have other frequencies above their original
-                      context. It limits nothing */
-    uint32_t reserved[7];
+    uint32_t reserved[8];
 } pith_model_params;
 
 PITH_API void pith_model_params_default(pith_model_params *out);

@@ -9,8 +9,6 @@
 
 #include "model/model.h"
 
-struct pi_rope_keys; /* load.h */
-
 /* Lengths that tensors are made of. */
 enum pi_dim {
     PI_DIM_NONE, /* a vector's missing second dimension */
@@ -44,8 +42,6 @@ struct pi_arch {
     bool rope_adjacent;
     const struct pi_arch_part *part; /* [n_part] in the order in which a layer runs them */
     int32_t n_part;
-    /* Changes what the main rotation is read from; NULL: nothing. */
-    void (*rope)(const struct pith_model *model, struct pi_rope_keys *keys);
     /* Reads what the keys that all families have do not say. They are in model->hp, model->rope is
        loaded, and every layer has all parts, that rope and no window: what differs is set in
        model->layer, or taken out with pi_layer_leave_out. NULL: nothing differs. */

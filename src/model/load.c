@@ -57,7 +57,6 @@ struct pi_rope_keys pi_rope_keys_of(const struct pith_model *m)
         .adjacent = m->arch->rope_adjacent,
         .n_rot = hp->n_rot,
         .n_ctx_train = hp->n_ctx_train,
-        .n_ctx = m->n_ctx > 0 ? m->n_ctx : hp->n_ctx_train,
     };
 }
 
@@ -85,8 +84,6 @@ static pith_status read_shape(struct pith_model *m, pith_error *err)
     PI_TRY(pi_key_number(m, "attention.layer_norm_rms_epsilon", 0, 1, true, &hp->rms_eps, err));
     PI_TRY(refuse_experts(m, err));
     struct pi_rope_keys keys = pi_rope_keys_of(m);
-    if (m->arch->rope != NULL)
-        m->arch->rope(m, &keys);
     return pi_rope_load(&m->rope, &m->gguf, m->arch->name, &keys, err);
 }
 
@@ -287,31 +284,44 @@ static int64_t rows_of(const struct pi_hparams *hp, const enum pi_dim dims[2])
     return n;
 }
 
-/* The rows of a tensor that a whole one of the layer holds; false: it has none, or not as many. A
-   whole one that does not fit at all is named where its own name is asked for. */
-static bool find_rows(const struct pith_model *m, int32_t l, const struct pi_tensor_spec *spec,
-                      struct pi_gguf_tensor *out)
+/* The entry of a whole tensor that may hold this one; NULL: none. */
+static const struct fused *find_fused(const char *name)
 {
-    for (size_t i = 0; i < PI_LEN(fused_rows); i++) {
-        const struct fused *f = &fused_rows[i];
-        char name[128];
-        snprintf(name, sizeof(name), "blk.%d.%s", l, f->whole);
-        const struct pi_gguf_tensor *t =
-            strcmp(f->name, spec->name) == 0 ? pi_gguf_find_tensor(&m->gguf, name) : NULL;
-        if (t == NULL)
-            continue;
-        int64_t above = rows_of(&m->hp, f->above), own = dim_len(&m->hp, spec->row);
-        bool vector = spec->col == PI_DIM_NONE;
-        if (t->ne[vector ? 0 : 1] != above + own + rows_of(&m->hp, f->below))
-            return false;
-        const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
-        *out = *t;
-        out->ne[vector ? 0 : 1] = own;
-        if (traits != NULL) /* the type is refused later, with its name */
-            out->data += (size_t)above * pi_dtype_row_bytes(traits, vector ? 1 : t->ne[0]);
-        return true;
-    }
-    return false;
+    for (size_t i = 0; i < PI_LEN(fused_rows); i++)
+        if (strcmp(fused_rows[i].name, name) == 0)
+            return &fused_rows[i];
+    return NULL;
+}
+
+/* A tensor of layer l, or its rows in a whole one: *found says whether there are some. */
+static pith_status find_tensor(const struct pith_model *m, int32_t l,
+                               const struct pi_tensor_spec *spec, struct pi_gguf_tensor *out,
+                               bool *found, pith_error *err)
+{
+    char name[128], whole_name[128];
+    const struct fused *f = find_fused(spec->name);
+    snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
+    snprintf(whole_name, sizeof(whole_name), "blk.%d.%s", l, f != NULL ? f->whole : spec->name);
+    const struct pi_gguf_tensor *t = pi_gguf_find_tensor(&m->gguf, name);
+    const struct pi_gguf_tensor *whole = pi_gguf_find_tensor(&m->gguf, whole_name);
+    int axis = spec->col == PI_DIM_NONE ? 0 : 1; /* along which rows stand */
+    int64_t above = f != NULL ? rows_of(&m->hp, f->above) : 0, own = dim_len(&m->hp, spec->row);
+    int64_t all = above + own + (f != NULL ? rows_of(&m->hp, f->below) : 0);
+    *found = t != NULL || whole != NULL;
+    if (!*found)
+        return PITH_OK;
+    *out = t != NULL ? *t : *whole;
+    if (t != NULL && (t != whole || t->ne[axis] != all))
+        return PITH_OK; /* it stands alone */
+    if (whole->ne[axis] != all)
+        return pi_fail(err, PITH_FORMAT,
+                       "tensor \"%s\" is missing, and \"%s\" has %lld rows, not the %lld with it",
+                       name, whole_name, (long long)whole->ne[axis], (long long)all);
+    const struct pi_dtype_traits *traits = pi_dtype_find(out->type);
+    out->ne[axis] = own;
+    if (traits != NULL && above > 0) /* an unknown type is refused later, with its name */
+        out->data += (size_t)above * pi_dtype_row_bytes(traits, axis == 0 ? 1 : out->ne[0]);
+    return PITH_OK;
 }
 
 /* The tensors of one block of a layer. */
@@ -320,22 +330,21 @@ static pith_status plan_part(struct plan *plan, struct pith_model *model, int32_
 {
     for (int32_t i = 0; i < part->n_tensor; i++) {
         const struct pi_tensor_spec *spec = &part->tensor[i];
-        struct pi_gguf_tensor rows;
+        struct pi_gguf_tensor t;
+        bool found;
         char name[128];
         snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
-        const struct pi_gguf_tensor *t = pi_gguf_find_tensor(&model->gguf, name);
         char *field = (char *)&model->layer[l] + spec->offset;
-        if (find_rows(model, l, spec, &rows))
-            t = &rows;
-        if (t == NULL && spec->required)
+        PI_TRY(find_tensor(model, l, spec, &t, &found, err));
+        if (!found && spec->required)
             return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);
-        if (t == NULL)
+        if (!found)
             continue;
         int64_t n_row = dim_len(&model->hp, spec->row), n_col = dim_len(&model->hp, spec->col);
         if (spec->col == PI_DIM_NONE)
-            PI_TRY(plan_vector(plan, t, name, n_row, (float **)field, err));
+            PI_TRY(plan_vector(plan, &t, name, n_row, (float **)field, err));
         else
-            PI_TRY(plan_matrix(plan, t, name, n_row, n_col, (struct pi_matrix *)field, err));
+            PI_TRY(plan_matrix(plan, &t, name, n_row, n_col, (struct pi_matrix *)field, err));
     }
     return PITH_OK;
 }

@@ -15,30 +15,18 @@ pith_status pi_model_load(const char *path, const pith_model_params *params,
    FORMAT, UNSUPPORTED, NOMEM. What was allocated is freed by pith_model_free. */
 pith_status pi_load_hparams(struct pith_model *model, pith_error *err);
 
-/* What a logarithmic multiplier of YaRN (rope.scaling.yarn_log_multiplier), where it is not 0, does
-   to the magnitude. */
-enum pi_yarn_log {
-    PI_YARN_LOG_UNREAD,
-    PI_YARN_LOG_DIVIDES, /* the magnitude is divided by 1 + 0.1 multiplier ln(factor) */
-};
-
 /* What a rotation is made of, of a file's keys ARCH.rope.*. */
 struct pi_rope_keys {
-    const char *base;  /* the base's key, "freq_base" */
-    float preset;      /* the base where the file does not say */
-    bool plain;        /* the file's scaling and frequency factors are not for this one */
-    bool no_factors;   /* rope_freqs.weight is not looked at */
-    bool long_factors; /* rope_factors_long.weight and _short are, whatever the type of scaling */
-    bool adjacent;     /* as in pi_rope */
-    enum pi_yarn_log yarn_log;
+    const char *base;    /* the base's key, "freq_base" */
+    float preset;        /* the base where the file does not say */
+    bool plain;          /* the file's scaling and frequency factors are not for this one */
+    bool adjacent;       /* as in pi_rope */
     int32_t n_rot;       /* rotated dimensions */
     int32_t n_ctx_train; /* trained context */
-    int32_t n_ctx;       /* the longest sequence: above the original context factors are the long
-                            ones */
 };
 
-/* Base, scaling (linear, YaRN, longrope) and frequency factors. UNSUPPORTED for another scaling,
-   FORMAT for values out of range, NOMEM. */
+/* Base, scaling (linear or YaRN) and the frequency factors of the tensor rope_freqs.weight.
+   UNSUPPORTED for another scaling, FORMAT for values out of range, NOMEM. */
 pith_status pi_rope_load(struct pi_rope *rope, const struct pi_gguf *g, const char *arch,
                          const struct pi_rope_keys *keys, pith_error *err);
 

@@ -83,8 +83,7 @@ pith_status pi_load_windows(struct pith_model *m, int32_t preset, int32_t period
     bool *slides = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)m->hp.n_layer, sizeof(*slides));
     if (slides == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the windows of %d layers", m->hp.n_layer);
-    pith_status status =
-        pi_key_pattern(m, "attention.sliding_window_pattern", period, slides, err);
+    pith_status status = pi_key_pattern(m, "attention.sliding_window_pattern", period, slides, err);
     for (int32_t l = 0; l < m->hp.n_layer && status == PITH_OK; l++)
         m->layer[l].window = slides[l] ? window : 0;
     pi_mem_free(slides);

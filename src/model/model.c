@@ -158,13 +158,10 @@ pith_status pi_model_load(const char *path, const pith_model_params *params,
         return pi_fail(err, PITH_INVALID, "pith_model_load: path and out must not be NULL");
     if (params->n_thread < 0)
         return pi_fail(err, PITH_INVALID, "n_thread: %d is negative", params->n_thread);
-    if (params->n_ctx < 0)
-        return pi_fail(err, PITH_INVALID, "n_ctx: %d is negative", params->n_ctx);
     struct pith_model *m = pi_mem_alloc(PI_MEM_MODEL, sizeof(*m));
     if (m == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a model");
     m->arch = arch;
-    m->n_ctx = params->n_ctx;
     pith_status status = load_file(m, path, params, err);
     if (status != PITH_OK) {
         pith_model_free(m);

@@ -12,9 +12,6 @@
 #include "text/chat.h"
 #include "text/vocab.h"
 
-/* What the gate of a feed-forward goes through. */
-enum pi_act { PI_ACT_SILU, PI_ACT_GELU };
-
 struct pi_hparams {
     int32_t n_layer;
     int32_t n_layer_kv; /* those with attention, which have lanes */
@@ -29,13 +26,6 @@ struct pi_hparams {
     int32_t n_ctx_train;
     float rms_eps;
     float attn_scale; /* multiplies q.k */
-    float attn_softcap;  /* c: a score s becomes c tanh(s / c); 0: it stays */
-    float logit_softcap; /* the same of logits */
-    float embd_scale;    /* multiplies embeddings; 0: nothing does */
-    enum pi_act act;
-    /* Queries at p are multiplied by 1 + temperature ln(floor(p / temperature_ctx) + 1). */
-    float temperature; /* 0: they are not */
-    int32_t temperature_ctx;
 };
 
 /* What runs in a layer, what it differs from others in, and the weights of all blocks. Vectors are
@@ -67,7 +57,6 @@ struct pith_model {
     struct pi_file file; /* stays mapped for the metadata; tensor pages are dropped after packing */
     struct pi_gguf gguf;
     struct pi_vocab *vocab;     /* owned */
-    int32_t n_ctx;              /* of the parameters; 0: n_ctx_train */
     const struct pi_arch *arch; /* NULL for a vocab_only load of another architecture */
     struct pi_hparams hp;
     struct pi_rope rope;
