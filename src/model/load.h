@@ -33,6 +33,8 @@ pith_status pi_rope_load(struct pi_rope *rope, const struct pi_gguf *g, const ch
 /* The keys of the model's main rotation, before the family changes them. */
 struct pi_rope_keys pi_rope_keys_of(const struct pith_model *m);
 
+#define PI_MOST_CAP 1e6f /* of scores or logits */
+
 /* ---- keys ARCH.NAME (load_keys.c): FORMAT names the key and its value ---- */
 
 /* In min..max; *out keeps its preset where the key is absent, unless it is required. */
