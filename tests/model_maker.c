@@ -553,7 +553,8 @@ static pith_status add_metadata(struct maker *m, const struct pi_gguf *vocab)
         if (writes(m, counts[i].name))
             PI_TRY(maker_key_count(m, counts[i].name, counts[i].value));
     PI_TRY(maker_key_number(m, "attention.layer_norm_rms_epsilon", s->eps));
-    PI_TRY(maker_key_number(m, "rope.freq_base", s->theta));
+    if (writes(m, "rope.freq_base"))
+        PI_TRY(maker_key_number(m, "rope.freq_base", s->theta));
     PI_TRY(add_scaling(m));
     PI_TRY(add_embedding(m));
     if (m->family != NULL && m->family->keys != NULL)

@@ -25,6 +25,7 @@ static const char *const families[] = {
     "arch=qwen2 layers=2 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
     "arch=qwen3 layers=2 width=64 heads=4 kv_heads=2 head_dim=32 ff=96",
     "arch=smollm3 layers=5 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
+    "arch=gemma3 layers=7 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 window=20 tied=1",
 };
 
 static pith_model *model; /* of the family that is tested */
@@ -40,7 +41,8 @@ static pith_engine *engine_make(int32_t chunk, int32_t n_thread)
     params.chunk = chunk;
     params.n_thread = n_thread;
     params.page_len = PAGE_LEN;
-    params.kv_tokens = 4 * N_TOKEN;
+    check(pith_kv_estimate(model, &params, N_TOKEN, &params.kv_bytes, &err), &err);
+    params.kv_bytes *= 4; /* windows are shorter than the text: four texts are not one of four */
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
 }

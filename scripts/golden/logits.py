@@ -98,6 +98,21 @@ def first_cases():
 def dense_cases():
     cases = Cases()
     cases.add("smollm3", "arch=smollm3 layers=5 width=64 heads=4 kv_heads=2 head_dim=16 ff=96", 150)
+    gelu = 1e-6  # llama.cpp's GELU is a table of f16
+    shape = "layers=7 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 window=8"
+    cases.add("gemma3", f"arch=gemma3 {shape} tied=1", 100, bound=gelu)
+    cases.add("gemma3-period", f"arch=gemma3 {shape} pattern=3 base=50000 base_swa=500 final_cap=5",
+              100, bound=gelu)
+    cases.add("gemma3-array", f"arch=gemma3 {shape} pattern=2 pattern_array=1 scaling=linear "
+              "factor=8 tied=1", 100, bound=gelu)
+    cases.add("gemma3-full", "arch=gemma3 layers=3 width=64 heads=2 kv_heads=1 head_dim=64 ff=96 "
+              "tied=1", 60, bound=gelu)
+    cases.add("gemma3-62", "arch=gemma3 layers=62 width=32 heads=2 kv_heads=1 head_dim=32 ff=32 "
+              "window=5 tied=1", 30, bound=1e-5)
+    cases.add("gemma3-Q4_K", "arch=gemma3 layers=4 width=256 heads=4 kv_heads=1 head_dim=64 ff=512 "
+              "window=16 pattern=4 type=Q4_K tied=1", 60)
+    cases.add("gemma3-Q8_0", "arch=gemma3 layers=4 width=160 heads=4 kv_heads=1 head_dim=64 ff=224 "
+              "window=16 pattern=4 type=Q8_0 tied=1", 60)
     return cases
 
 

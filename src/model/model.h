@@ -27,6 +27,9 @@ struct pi_hparams {
     int32_t n_ctx_train;
     float rms_eps;
     float attn_scale; /* multiplies q.k */
+    float embd_scale; /* multiplies embeddings */
+    float logit_cap;  /* logits are logit_cap * tanh(logit / logit_cap); 0: as they come */
+    bool gelu;        /* the feed-forward's gate is a GELU, not a SiLU */
 };
 
 /* What runs in a layer, what it differs from others in, and the weights of all blocks. Vectors are
