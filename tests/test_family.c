@@ -516,10 +516,6 @@ static void test_policies_are_refused(void **state)
                  cases[i].verb);
         expect(pith_engine_create(model, &params, &e, &err), &err, PITH_UNSUPPORTED, wanted_text);
     }
-    pith_engine *e = engine_make(16, "f16", 0);
-    assert_false(e->traits.takes_prefixes);
-    assert_int_equal(e->traits.publishes, ENGINE_PUBLISHES_NOTHING);
-    pith_engine_free(e);
 }
 
 int main(void)
