@@ -450,7 +450,7 @@ pith_status maker_key_counts(struct maker *m, const char *name, const int32_t *v
 static pith_status add_scaling(struct maker *m)
 {
     const struct model_spec *s = m->spec;
-    if (strcmp(s->scaling, "linear") != 0 && strcmp(s->scaling, "yarn") != 0)
+    if (strcmp(s->scaling, "none") == 0 || strcmp(s->scaling, "factors") == 0)
         return PITH_OK;
     PI_TRY(maker_key_text(m, "rope.scaling.type", s->scaling));
     PI_TRY(maker_key_number(m, "rope.scaling.factor", s->factor));

@@ -89,8 +89,11 @@ void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
 extern const struct pi_tensor_spec pi_spec_attention[PI_SPEC_ATTENTION_LEN];
 extern const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN];
 
+extern const struct pi_arch pi_arch_gemma2;
 extern const struct pi_arch pi_arch_gemma3;
 extern const struct pi_arch pi_arch_llama;
+extern const struct pi_arch pi_arch_mistral3;
+extern const struct pi_arch pi_arch_phi3;
 extern const struct pi_arch pi_arch_qwen2;
 extern const struct pi_arch pi_arch_qwen3;
 extern const struct pi_arch pi_arch_smollm3;

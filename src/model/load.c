@@ -57,6 +57,7 @@ struct pi_rope_keys pi_rope_keys_of(const struct pith_model *m)
         .adjacent = m->arch->rope_adjacent,
         .n_rot = hp->n_rot,
         .n_ctx_train = hp->n_ctx_train,
+        .n_ctx = m->n_ctx > 0 ? m->n_ctx : hp->n_ctx_train,
     };
 }
 

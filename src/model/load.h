@@ -22,7 +22,10 @@ struct pi_rope_keys {
     bool plain;          /* the file's scaling and frequency factors are not for this one */
     bool adjacent;       /* as in pi_rope */
     int32_t n_rot;       /* rotated dimensions */
+    bool longrope;       /* tensors of factors for short and for long contexts are looked for */
+    bool log_multiplier; /* YaRN's log multiplier counts */
     int32_t n_ctx_train; /* trained context */
+    int32_t n_ctx;       /* positions in use, which the factors are chosen by */
 };
 
 /* Base, scaling (linear or YaRN) and the frequency factors of the tensor rope_freqs.weight.
