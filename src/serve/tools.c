@@ -236,16 +236,37 @@ static void think_step(struct serve_tools *t, char c)
     t->state = TOOLS_START;
 }
 
-/* Markers that may come in content: of calls, also a fence, which Qwen2.5-Coder prefers; and at its
-   beginning of reasoning. */
-static int content_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
+/* Whether the trigger of the form's grammar is the beginning of a bare object. */
+#define BARE_TRIGGER "{\"name\": \""
+static bool triggers_bare(const struct serve_tools *t)
+{
+    return t->options.constrained && t->form->form == SERVE_TOOLS_LLAMA3;
+}
+
+/* Markers of calls: where they are constrained the grammar's trigger alone, else also a fence, which
+   Qwen2.5-Coder prefers. */
+static int call_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
 {
     int n = 0;
-    bool calls = t->calls && !(t->options.one_call && t->n_complete > 0);
-    for (size_t i = 0; calls && i < PI_LEN(t->form->open) && t->form->open[i] != NULL; i++)
+    const char *trigger = serve_tools_trigger(t->form->form);
+    if (t->options.constrained && trigger != NULL) {
+        markers[n++] = trigger;
+        if (triggers_bare(t))
+            markers[n++] = "<|python_tag|>" BARE_TRIGGER;
+        return n;
+    }
+    for (size_t i = 0; i < PI_LEN(t->form->open) && t->form->open[i] != NULL; i++)
         markers[n++] = t->form->open[i];
-    if (calls && t->form->bare)
+    if (t->form->bare)
         markers[n++] = "```json";
+    return n;
+}
+
+/* Markers that may come in content: of calls, and at its beginning of reasoning. */
+static int content_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
+{
+    bool calls = t->calls && !(t->options.one_call && t->n_complete > 0);
+    int n = calls ? call_markers(t, markers) : 0;
     if (t->state != TOOLS_START)
         return n;
     if (!t->options.reasoning_is_text) {
@@ -255,12 +276,24 @@ static int content_markers(const struct serve_tools *t, const char *markers[TOOL
     return n;
 }
 
+static void step(struct serve_tools *t, char c);
+
+/* A bare object whose beginning was awaited as a marker: it is read as what it is. */
+static void begin_bare(struct serve_tools *t)
+{
+    t->held.len -= strlen(BARE_TRIGGER);
+    tools_section_begin(t, NULL, true);
+    for (const char *at = BARE_TRIGGER; *at != '\0'; at++)
+        step(t, *at);
+}
+
 static void content_step(struct serve_tools *t, char c)
 {
     const char *markers[TOOLS_MARKER_MAX];
     int n = content_markers(t, markers);
     bool start = t->state == TOOLS_START;
-    if (start && t->calls && t->form->bare && c == '{' && t->n_space == t->held.len) {
+    if (start && t->calls && t->form->bare && !t->options.constrained && c == '{' &&
+        t->n_space == t->held.len) {
         tools_section_begin(t, NULL, true);
         tools_call_step(t, c);
         return;
@@ -271,6 +304,10 @@ static void content_step(struct serve_tools *t, char c)
     if (i < 0)
         return;
     bool opens = markers[i] == t->style.think_open;
+    if (!opens && markers[i] != t->style.think_close && triggers_bare(t)) {
+        begin_bare(t);
+        return;
+    }
     if (!opens && markers[i] != t->style.think_close) {
         tools_section_begin(t, markers[i], strcmp(markers[i], "```json") == 0);
         return;

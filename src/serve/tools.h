@@ -110,7 +110,9 @@ struct serve_tools_options {
     bool thinking;          /* the prompt ends within reasoning (serve_tools_prompt_thinks) */
     bool reasoning_is_text; /* reasoning is not told apart, its tags are content (gpt-oss: its
                                reasoning is content without tags) */
-    bool one_call;          /* parallel_tool_calls false: behind the first call all is content */
+    bool constrained; /* AUTO with a grammar: calls are only what that has constrained, from its
+                         trigger on; what else looks like a call is content */
+    bool one_call;    /* parallel_tool_calls false: behind the first call all is content */
     const char *request_id; /* ids of calls are made of it and the index; copied. NULL: "" */
     serve_tools_event_fn *on_event;
     void *user;
@@ -169,6 +171,9 @@ struct serve_tools_grammar_options {
     bool
         thinking; /* REQUIRED: the prompt ends within reasoning, which is free text up to its tag */
 };
+
+/* Behind which text AUTO's grammar begins; NULL: the form has none. */
+const char *serve_tools_trigger(enum serve_tool_form form);
 
 /* INVALID: there is no tool, none of the name, or a tool is malformed. UNSUPPORTED: the form has no
    grammar. NOMEM. */

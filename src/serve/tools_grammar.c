@@ -167,6 +167,12 @@ static const struct shape *find_shape(enum serve_tool_form form)
     return NULL;
 }
 
+const char *serve_tools_trigger(enum serve_tool_form form)
+{
+    const struct shape *shape = find_shape(form);
+    return shape != NULL ? shape->trigger : NULL;
+}
+
 /* ---- text ---- */
 
 struct writer {
@@ -455,7 +461,9 @@ pith_status serve_tools_grammar_create(const struct serve_tools_style *style,
     *out = (struct serve_tools_grammar){0};
     if (shape == NULL)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "tool_choice: calls in the form \"%s\" cannot be required",
+                       options->choice == SERVE_TOOLS_REQUIRED
+                           ? "calls in the model's form \"%s\" cannot be required"
+                           : "calls in the model's form \"%s\" cannot be held to a strict schema",
                        serve_tools_form_name(style->form));
     struct writer w = {.out = out};
     add_root(&w, shape, style, options);
