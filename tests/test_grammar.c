@@ -195,6 +195,37 @@ static void test_triggers(void **state)
     pith_grammar_free(g);
 }
 
+/* Triggers that are a part of the text, and those that count at its beginning only. */
+static void test_triggers_in_the_text(void **state)
+{
+    const char *const go[] = {"{x", "<go>"};
+    pith_grammar_params p = {
+        .trigger = go, .n_trigger = 2, .n_trigger_first = 1, .keeps_trigger = true, .again = true};
+    static const struct {
+        const char *text;
+        int good;
+    } rows[] = {
+        {"{x}", 1},    {" \n {x}", 1},  {"{xy", 0},       {"<go>1", 1},
+        {"<go>}", 0},  {"a{xy", 1},     {"a {xy", 1},     {"a<go>1{xy", 1},
+        {"{x}{xy", 1}, {"{x}<go>2", 0}, {"{x}<go>1b", 1}, {"\n{x}\n{xy", 1},
+    };
+    (void)state;
+    pith_error err;
+    pith_grammar *g = rig_grammar("root ::= \"{x}\" | \"<go>1\"", &p);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        pith_grammar_state *s = rig_state(g);
+        pith_status status =
+            pith_grammar_state_accept_bytes(s, rows[i].text, strlen(rows[i].text), &err);
+        if ((status == PITH_OK) != (rows[i].good != 0))
+            fail_msg("%s: %s", rows[i].text, status == PITH_OK ? "is taken" : err.message);
+        pith_grammar_state_free(s);
+    }
+    pith_grammar_free(g);
+    p.n_trigger_first = 3;
+    assert_int_equal(rig_make("root ::= [a]", &p, &g, &err), PITH_INVALID);
+    assert_string_equal(err.message, "n_trigger_first: 3 is not between 0 and 2");
+}
+
 /* What the sampler takes under a grammar, from logits that want something else. */
 static void test_sampler(void **state)
 {
@@ -373,12 +404,19 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts),     cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_recursion), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_masks),     cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_states),    cmocka_unit_test(test_triggers),
-        cmocka_unit_test(test_sampler),   cmocka_unit_test(test_no_token),
-        cmocka_unit_test(test_ambiguous), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_recursion),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_triggers),
+        cmocka_unit_test(test_triggers_in_the_text),
+        cmocka_unit_test(test_sampler),
+        cmocka_unit_test(test_no_token),
+        cmocka_unit_test(test_ambiguous),
+        cmocka_unit_test(test_threads),
         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);

@@ -47,7 +47,7 @@ static bool read_bias(struct serve_reader *rd, const char *name, const json_t *v
 static void add_id(struct serve_reader *rd, struct biases *list, int64_t id, const json_t *value)
 {
     char name[32];
-    float bias;
+    float bias = 0.0f;
     snprintf(name, sizeof(name), "%lld", (long long)id);
     if (id < 0 || id > INT32_MAX)
         SERVE_FAULT(rd, "logit_bias", "logit_bias: %s is not a token id", name);
@@ -61,7 +61,7 @@ static void add_text(struct serve_reader *rd, struct biases *list, const char *t
 {
     char name[SERVE_SHOW + 2], shown[SERVE_SHOW];
     struct serve_prompt tokens = {0};
-    float bias;
+    float bias = 0.0f;
     snprintf(name, sizeof(name), "\"%s\"", serve_show_text(text, len, shown));
     if (len == 0)
         SERVE_FAULT(rd, "logit_bias", "logit_bias: \"\" has no tokens");

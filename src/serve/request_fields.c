@@ -172,12 +172,12 @@ static void read_stop(struct serve_reader *rd, const json_t *stop)
 }
 
 /* Paths of what the last object is to have; none: everything. */
-static void read_response_fields(struct serve_reader *rd, const json_t *fields)
+static void read_response_fields(struct serve_reader *rd, const json_t *paths)
 {
-    size_t n = json_array_size(fields);
+    size_t n = json_array_size(paths);
     char where[48];
-    if (fields != NULL && !json_is_array(fields))
-        request_wrong_type(rd, "response_fields", fields, "an array of strings");
+    if (paths != NULL && !json_is_array(paths))
+        request_wrong_type(rd, "response_fields", paths, "an array of strings");
     else if (n > SERVE_FIELDS_MAX)
         SERVE_FAULT(rd, "response_fields", "response_fields: %zu are more than %d", n,
                     SERVE_FIELDS_MAX);
@@ -186,9 +186,9 @@ static void read_response_fields(struct serve_reader *rd, const json_t *fields)
                     "response_fields: is for /completion and /infill only, %zu are given", n);
     for (size_t i = 0; i < n && !request_is_bad(rd); i++) {
         snprintf(where, sizeof(where), "response_fields[%zu]", i);
-        request_string(rd, "response_fields", where, json_array_get(fields, i));
+        request_string(rd, "response_fields", where, json_array_get(paths, i));
     }
-    rd->r->response_fields = n > 0 ? fields : NULL;
+    rd->r->response_fields = n > 0 ? paths : NULL;
 }
 
 /* ---- where it runs ---- */

@@ -229,6 +229,7 @@ static void clear_held(struct serve_tools *t)
 
 static void think_step(struct serve_tools *t, char c)
 {
+    t->thought = true;
     if (tools_text_step(t, c, &t->style.think_close, 1, SERVE_TOOLS_REASONING, true) < 0)
         return;
     clear_held(t);
@@ -236,23 +237,18 @@ static void think_step(struct serve_tools *t, char c)
     t->state = TOOLS_START;
 }
 
-/* Whether the trigger of the form's grammar is the beginning of a bare object. */
-#define BARE_TRIGGER "{\"name\": \""
-static bool triggers_bare(const struct serve_tools *t)
-{
-    return t->options.constrained && t->form->form == SERVE_TOOLS_LLAMA3;
-}
-
-/* Markers of calls: where they are constrained the grammar's trigger alone, else also a fence, which
+/* Markers of calls: where they are constrained the grammar's triggers alone, else also a fence, which
    Qwen2.5-Coder prefers. */
 static int call_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
 {
     int n = 0;
-    const char *trigger = serve_tools_trigger(t->form->form);
+    int32_t n_trigger, n_first;
+    const char *const *trigger =
+        serve_tools_triggers(t->form->form, t->options.thinking, &n_trigger, &n_first);
     if (t->options.constrained && trigger != NULL) {
-        markers[n++] = trigger;
-        if (triggers_bare(t))
-            markers[n++] = "<|python_tag|>" BARE_TRIGGER;
+        int32_t least = t->state == TOOLS_START && !t->thought ? 0 : n_first;
+        for (int32_t i = n_trigger; i-- > least;) /* the longer of two that end alike */
+            markers[n++] = trigger[i];
         return n;
     }
     for (size_t i = 0; i < PI_LEN(t->form->open) && t->form->open[i] != NULL; i++)
@@ -278,13 +274,22 @@ static int content_markers(const struct serve_tools *t, const char *markers[TOOL
 
 static void step(struct serve_tools *t, char c);
 
-/* A bare object whose beginning was awaited as a marker: it is read as what it is. */
-static void begin_bare(struct serve_tools *t)
+/* A marker that is the beginning of an object, or a tag with that: the object is read as it is. */
+static void begin_with_object(struct serve_tools *t, const char *object)
 {
-    t->held.len -= strlen(BARE_TRIGGER);
+    t->held.len -= strlen(object);
     tools_section_begin(t, NULL, true);
-    for (const char *at = BARE_TRIGGER; *at != '\0'; at++)
-        step(t, *at);
+    for (; *object != '\0'; object++)
+        step(t, *object);
+}
+
+static void begin_section(struct serve_tools *t, const char *marker)
+{
+    const char *object = t->options.constrained ? strchr(marker, '{') : NULL;
+    if (object != NULL)
+        begin_with_object(t, object);
+    else
+        tools_section_begin(t, marker, strcmp(marker, "```json") == 0);
 }
 
 static void content_step(struct serve_tools *t, char c)
@@ -304,14 +309,11 @@ static void content_step(struct serve_tools *t, char c)
     if (i < 0)
         return;
     bool opens = markers[i] == t->style.think_open;
-    if (!opens && markers[i] != t->style.think_close && triggers_bare(t)) {
-        begin_bare(t);
-        return;
-    }
     if (!opens && markers[i] != t->style.think_close) {
-        tools_section_begin(t, markers[i], strcmp(markers[i], "```json") == 0);
+        begin_section(t, markers[i]);
         return;
     }
+    t->thought = true;
     clear_held(t);
     t->trim = true;
     t->state = opens ? TOOLS_THINK : TOOLS_START;
