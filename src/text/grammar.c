@@ -33,7 +33,7 @@ struct pith_grammar {
 struct pith_grammar_state {
     struct pith_grammar *g; /* borrowed until the state is freed */
     uint32_t set;
-    uint32_t *stack; /* [cap] nodes to return to, owned */
+    uint32_t *stack; /* [cap] frames of what follows, owned */
     uint32_t n_stack, cap;
     bool can_end, must_end; /* of set and stack */
     bool is_free;           /* awaits a trigger */
