@@ -42,6 +42,7 @@ CHANGES = {
         NO_B,
         ('"n_predict": n_predict,\n        "prompt": prompt,',
          '"n_predict": n_predict,\n        "ignore_eos": True,\n        "prompt": prompt,'),
+        ('["prompt"] == "<s> " + prompt', '["prompt"] == prompt'),
         ('            assert "adaptive_target" in data["generation_settings"]\n', ""),
         ('            assert "adaptive_decay" in data["generation_settings"]\n', ""),
         ('"I believe the meaning of life is"*32', '"I believe the meaning of life is"*128'),
