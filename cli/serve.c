@@ -379,6 +379,11 @@ static void block_signals(sigset_t *set)
     sigprocmask(SIG_BLOCK, set, NULL);
 }
 
+static int64_t json_most(const struct listen_options *l)
+{
+    return l->json_max != 0 ? l->json_max : 4 * l->body_max;
+}
+
 /* What the options come to; *bias is the caller's to free, when the server has ended. */
 static struct server_config make_config(struct serve_options *o, const struct session *s,
                                         struct owned *owned, pith_logit_bias **bias)
@@ -394,10 +399,11 @@ static struct server_config make_config(struct serve_options *o, const struct se
         .policy = {s->keep, s->read, s->recall, s->share},
         .slot_folder = o->chat.slot_folder,
         .schedule = schedule_params(&o->work),
-        .random_seed = o->sample.seed<0, .n_ctx = most_tokens(s), .timeout_s = l->timeout_s,
-                                      .body_max = l->body_max, .json_max = l->json_max> 0
-                           ? l->json_max
-                           : 4 * l->body_max,
+        .random_seed = (o->sample.seed < 0),
+        .n_ctx = most_tokens(s),
+        .timeout_s = l->timeout_s,
+        .body_max = l->body_max,
+        .json_max = json_most(l),
         .stream_max = l->stream_max,
         .n_connection = l->n_connection,
         .log = l->log,

@@ -415,6 +415,8 @@ static void take_result(struct reply_answer *a, const pith_answer_result *result
     a->reason = result->reason;
     a->n_prompt = result->n_prompt;
     a->n_cached = result->n_cached;
+    a->reuse = result->reuse;
+    a->differs_at = result->differs_at;
     a->n_generated = result->n_generated;
     a->prompt_s = result->prompt_s;
     a->generate_s = result->generate_s;
