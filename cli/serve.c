@@ -363,6 +363,7 @@ static void size_memory(const struct session *s, struct serve_options *o)
 
 static void start_session(struct session *s, struct serve_options *o)
 {
+    s->n_ctx = o->memory.n_ctx;
     session_load(s, &o->model, false);
     size_memory(s, o);
     session_start(s, &o->model, &o->memory, 0);

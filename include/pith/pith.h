@@ -117,7 +117,10 @@ typedef struct pith_model_params {
     int32_t n_thread;           /* threads that prepare weights; 0: all processors (default) */
     pith_progress_fn *progress; /* may be NULL; called on the loading thread */
     void *progress_user;
-    uint32_t reserved[8];
+    int32_t n_ctx; /* positions that texts will have at most; 0: those of training (default). Models
+                      with rotary factors for short and for long contexts (longrope) use those of
+                      this length for every text, and nothing else looks at it */
+    uint32_t reserved[7];
 } pith_model_params;
 
 PITH_API void pith_model_params_default(pith_model_params *out);

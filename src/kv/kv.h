@@ -444,6 +444,7 @@ struct kv_attend_job {
     const float *q; /* query (t, g) at q + t * q_stride + g * dim_k; after rope */
     size_t q_stride;
     float scale; /* multiplies q.k */
+    float cap;   /* the product becomes cap * tanh(product / cap), also in a tap; 0: it does not */
     float *out;  /* output (t, g) at out + t * out_stride + g * dim_v; NULL: only the tap is wanted,
                     and no value is read */
     size_t out_stride;

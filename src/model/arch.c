@@ -10,6 +10,10 @@ static const struct pi_arch *const families[] = {
     &pi_arch_qwen2,
     &pi_arch_qwen3,
     &pi_arch_smollm3,
+    &pi_arch_gemma2,
+    &pi_arch_gemma3,
+    &pi_arch_phi3,
+    &pi_arch_mistral3,
 };
 
 const struct pi_arch *pi_arch_find(const char *name, size_t len)

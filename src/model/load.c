@@ -21,38 +21,23 @@
 
 /* ---- shape ---- */
 
-static pith_status read_count(const struct pi_gguf *g, const char *arch, const char *name,
-                              int32_t max, bool required, int32_t *out, pith_error *err)
+static pith_status read_heads(struct pith_model *m, pith_error *err)
 {
-    char key[128];
-    uint32_t value;
-    snprintf(key, sizeof(key), "%s.%s", arch, name);
-    pith_status status = pi_gguf_u32(g, key, &value, err);
-    if (status == PITH_NOT_FOUND)
-        return required ? pi_fail(err, PITH_FORMAT, "%s is missing", key) : PITH_OK;
-    PI_TRY(status);
-    if (value == 0 || value > (uint32_t)max)
-        return pi_fail(err, PITH_FORMAT, "%s: %u is not in 1..%d", key, value, max);
-    *out = (int32_t)value;
-    return PITH_OK;
-}
-
-static pith_status read_heads(const struct pi_gguf *g, const char *a, struct pi_hparams *hp,
-                              pith_error *err)
-{
-    PI_TRY(read_count(g, a, "attention.head_count", MAX_DIM, true, &hp->n_head, err));
+    struct pi_hparams *hp = &m->hp;
+    const char *a = m->arch->name;
+    PI_TRY(pi_key_count(m, "attention.head_count", 1, MAX_DIM, true, &hp->n_head, err));
     hp->n_head_kv = hp->n_head;
-    PI_TRY(read_count(g, a, "attention.head_count_kv", MAX_DIM, false, &hp->n_head_kv, err));
+    PI_TRY(pi_key_count(m, "attention.head_count_kv", 1, MAX_DIM, false, &hp->n_head_kv, err));
     if (hp->n_head % hp->n_head_kv != 0)
         return pi_fail(err, PITH_FORMAT,
                        "%s.attention.head_count_kv: %d does not divide the %d query heads", a,
                        hp->n_head_kv, hp->n_head);
     hp->dim_k = hp->n_embd / hp->n_head;
-    PI_TRY(read_count(g, a, "attention.key_length", MAX_DIM, false, &hp->dim_k, err));
+    PI_TRY(pi_key_count(m, "attention.key_length", 1, MAX_DIM, false, &hp->dim_k, err));
     hp->dim_v = hp->dim_k;
-    PI_TRY(read_count(g, a, "attention.value_length", MAX_DIM, false, &hp->dim_v, err));
+    PI_TRY(pi_key_count(m, "attention.value_length", 1, MAX_DIM, false, &hp->dim_v, err));
     hp->n_rot = hp->dim_k;
-    PI_TRY(read_count(g, a, "rope.dimension_count", MAX_DIM, false, &hp->n_rot, err));
+    PI_TRY(pi_key_count(m, "rope.dimension_count", 1, MAX_DIM, false, &hp->n_rot, err));
     if (hp->n_rot > hp->dim_k || hp->n_rot % 2 != 0)
         return pi_fail(err, PITH_FORMAT,
                        "%s.rope.dimension_count: %d is odd or above the head size %d", a, hp->n_rot,
@@ -63,39 +48,47 @@ static pith_status read_heads(const struct pi_gguf *g, const char *a, struct pi_
     return PITH_OK;
 }
 
-/* Keys of the network as a whole. */
-static pith_status read_shape(struct pith_model *model, pith_error *err)
+struct pi_rope_keys pi_rope_keys_of(const struct pith_model *m)
 {
-    const struct pi_gguf *g = &model->gguf;
-    const char *a = model->arch->name;
-    struct pi_hparams *hp = &model->hp;
-    char key[128];
-    uint32_t n_expert = 0;
+    const struct pi_hparams *hp = &m->hp;
+    return (struct pi_rope_keys){
+        .base = "freq_base",
+        .preset = 10000,
+        .adjacent = m->arch->rope_adjacent,
+        .n_rot = hp->n_rot,
+        .n_ctx_train = hp->n_ctx_train,
+        .n_ctx = m->n_ctx > 0 ? m->n_ctx : hp->n_ctx_train,
+    };
+}
 
-    PI_TRY(read_count(g, a, "block_count", MAX_LAYER, true, &hp->n_layer, err));
-    PI_TRY(read_count(g, a, "embedding_length", MAX_DIM, true, &hp->n_embd, err));
-    PI_TRY(read_count(g, a, "feed_forward_length", MAX_DIM, true, &hp->n_ff, err));
-    PI_TRY(read_count(g, a, "context_length", INT32_MAX, true, &hp->n_ctx_train, err));
-    PI_TRY(read_heads(g, a, hp, err));
-    hp->attn_scale = 1.0f / sqrtf((float)hp->dim_k);
-
-    snprintf(key, sizeof(key), "%s.attention.layer_norm_rms_epsilon", a);
-    pith_status status = pi_gguf_f32(g, key, &hp->rms_eps, err);
-    if (status == PITH_NOT_FOUND)
-        return pi_fail(err, PITH_FORMAT, "%s is missing", key);
-    PI_TRY(status);
-    if (!(hp->rms_eps >= 0) || hp->rms_eps > 1)
-        return pi_fail(err, PITH_FORMAT, "%s: %g is not in 0..1", key, (double)hp->rms_eps);
-
-    snprintf(key, sizeof(key), "%s.expert_count", a);
-    status = pi_gguf_u32(g, key, &n_expert, err);
-    if (status != PITH_NOT_FOUND)
-        PI_TRY(status);
+static pith_status refuse_experts(const struct pith_model *m, pith_error *err)
+{
+    int32_t n_expert = 0;
+    PI_TRY(pi_key_count(m, "expert_count", 0, INT32_MAX, false, &n_expert, err));
     if (n_expert > 0)
-        return pi_fail(err, PITH_UNSUPPORTED, "%s: a mixture of %u experts is not supported", key,
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "%s.expert_count: a mixture of %d experts is not supported", m->arch->name,
                        n_expert);
-    return pi_rope_load(&model->rope, g, a, hp->n_rot, hp->n_ctx_train, model->arch->rope_adjacent,
-                        err);
+    return PITH_OK;
+}
+
+/* Keys of the network as a whole. */
+static pith_status read_shape(struct pith_model *m, pith_error *err)
+{
+    struct pi_hparams *hp = &m->hp;
+    PI_TRY(pi_key_count(m, "block_count", 1, MAX_LAYER, true, &hp->n_layer, err));
+    PI_TRY(pi_key_count(m, "embedding_length", 1, MAX_DIM, true, &hp->n_embd, err));
+    PI_TRY(pi_key_count(m, "feed_forward_length", 1, MAX_DIM, true, &hp->n_ff, err));
+    PI_TRY(pi_key_count(m, "context_length", 1, INT32_MAX, true, &hp->n_ctx_train, err));
+    PI_TRY(read_heads(m, err));
+    hp->attn_scale = 1.0f / sqrtf((float)hp->dim_k);
+    hp->embd_scale = 1;
+    PI_TRY(pi_key_number(m, "attention.layer_norm_rms_epsilon", 0, 1, true, &hp->rms_eps, err));
+    PI_TRY(refuse_experts(m, err));
+    struct pi_rope_keys keys = pi_rope_keys_of(m);
+    if (m->arch->rope != NULL)
+        m->arch->rope(&keys);
+    return pi_rope_load(&m->rope, &m->gguf, m->arch->name, &keys, err);
 }
 
 /* ---- layers ---- */
@@ -237,12 +230,12 @@ static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
 /* What goes where: filled before anything is packed, so that memory is sized once. */
 struct plan {
     struct plan_matrix {
-        const struct pi_gguf_tensor *tensor;
+        const uint8_t *data; /* of the first row, in the file */
         struct pi_matrix *matrix;
     } * matrix; /* [n_matrix], owned */
     int64_t n_matrix;
     struct plan_vector {
-        const struct pi_gguf_tensor *tensor;
+        struct pi_gguf_tensor tensor;
         float **vector;
     } * vector; /* [n_vector], owned */
     int64_t n_vector;
@@ -284,7 +277,7 @@ static pith_status plan_matrix(struct plan *plan, const struct pi_gguf_tensor *t
         .n_group = (int32_t)pi_ceil_div(n_row, PI_GROUP),
         .group_bytes = group_bytes,
     };
-    plan->matrix[plan->n_matrix++] = (struct plan_matrix){t, out};
+    plan->matrix[plan->n_matrix++] = (struct plan_matrix){t->data, out};
     /* The tensor's own bytes were checked against the file, so this sum cannot overflow. */
     plan->weights_size += pi_align((size_t)out->n_group * group_bytes, 64);
     return PITH_OK;
@@ -298,8 +291,71 @@ static pith_status plan_vector(struct plan *plan, const struct pi_gguf_tensor *t
         return pi_fail(err, PITH_UNSUPPORTED,
                        "tensor \"%s\": type %u is not supported for a vector (F32, F16, BF16 are)",
                        name, t->type);
-    plan->vector[plan->n_vector++] = (struct plan_vector){t, out};
+    plan->vector[plan->n_vector++] = (struct plan_vector){*t, out};
     plan->vectors_len += pi_align((size_t)n, VECTOR_ALIGN);
+    return PITH_OK;
+}
+
+/* Tensors that may stand in a whole one, one below the other, and what stands above each there. */
+static const struct fused {
+    const char *name, *whole;
+    enum pi_dim above[2], below[2];
+} fused_rows[] = {
+    {"attn_q.weight", "attn_qkv.weight", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_K, PI_DIM_V}},
+    {"attn_k.weight", "attn_qkv.weight", {PI_DIM_Q, PI_DIM_NONE}, {PI_DIM_V, PI_DIM_NONE}},
+    {"attn_v.weight", "attn_qkv.weight", {PI_DIM_Q, PI_DIM_K}, {PI_DIM_NONE, PI_DIM_NONE}},
+    {"attn_q.bias", "attn_qkv.bias", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_K, PI_DIM_V}},
+    {"attn_k.bias", "attn_qkv.bias", {PI_DIM_Q, PI_DIM_NONE}, {PI_DIM_V, PI_DIM_NONE}},
+    {"attn_v.bias", "attn_qkv.bias", {PI_DIM_Q, PI_DIM_K}, {PI_DIM_NONE, PI_DIM_NONE}},
+    {"ffn_gate.weight", "ffn_up.weight", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_FF, PI_DIM_NONE}},
+    {"ffn_up.weight", "ffn_up.weight", {PI_DIM_FF, PI_DIM_NONE}, {PI_DIM_NONE, PI_DIM_NONE}},
+};
+
+static int64_t rows_of(const struct pi_hparams *hp, const enum pi_dim dims[2])
+{
+    int64_t n = 0;
+    for (int i = 0; i < 2; i++)
+        n += dims[i] != PI_DIM_NONE ? dim_len(hp, dims[i]) : 0;
+    return n;
+}
+
+/* The entry of a whole tensor that may hold this one; NULL: none. */
+static const struct fused *find_fused(const char *name)
+{
+    for (size_t i = 0; i < PI_LEN(fused_rows); i++)
+        if (strcmp(fused_rows[i].name, name) == 0)
+            return &fused_rows[i];
+    return NULL;
+}
+
+/* A tensor of layer l, or its rows in a whole one: *found says whether there are some. */
+static pith_status find_tensor(const struct pith_model *m, int32_t l,
+                               const struct pi_tensor_spec *spec, struct pi_gguf_tensor *out,
+                               bool *found, pith_error *err)
+{
+    char name[128], whole_name[128];
+    const struct fused *f = find_fused(spec->name);
+    snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
+    snprintf(whole_name, sizeof(whole_name), "blk.%d.%s", l, f != NULL ? f->whole : spec->name);
+    const struct pi_gguf_tensor *t = pi_gguf_find_tensor(&m->gguf, name);
+    const struct pi_gguf_tensor *whole = pi_gguf_find_tensor(&m->gguf, whole_name);
+    int axis = spec->col == PI_DIM_NONE ? 0 : 1; /* along which rows stand */
+    int64_t above = f != NULL ? rows_of(&m->hp, f->above) : 0, own = dim_len(&m->hp, spec->row);
+    int64_t all = above + own + (f != NULL ? rows_of(&m->hp, f->below) : 0);
+    *found = t != NULL || whole != NULL;
+    if (!*found)
+        return PITH_OK;
+    *out = t != NULL ? *t : *whole;
+    if (t != NULL && (t != whole || t->ne[axis] != all))
+        return PITH_OK; /* it stands alone */
+    if (whole->ne[axis] != all)
+        return pi_fail(err, PITH_FORMAT,
+                       "tensor \"%s\" is missing, and \"%s\" has %lld rows, not the %lld with it",
+                       name, whole_name, (long long)whole->ne[axis], (long long)all);
+    const struct pi_dtype_traits *traits = pi_dtype_find(out->type);
+    out->ne[axis] = own;
+    if (traits != NULL && above > 0) /* an unknown type is refused later, with its name */
+        out->data += (size_t)above * pi_dtype_row_bytes(traits, axis == 0 ? 1 : out->ne[0]);
     return PITH_OK;
 }
 
@@ -309,19 +365,21 @@ static pith_status plan_part(struct plan *plan, struct pith_model *model, int32_
 {
     for (int32_t i = 0; i < part->n_tensor; i++) {
         const struct pi_tensor_spec *spec = &part->tensor[i];
+        struct pi_gguf_tensor t;
+        bool found;
         char name[128];
         snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
-        const struct pi_gguf_tensor *t = pi_gguf_find_tensor(&model->gguf, name);
         char *field = (char *)&model->layer[l] + spec->offset;
-        if (t == NULL && spec->required)
+        PI_TRY(find_tensor(model, l, spec, &t, &found, err));
+        if (!found && spec->required)
             return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);
-        if (t == NULL)
+        if (!found)
             continue;
         int64_t n_row = dim_len(&model->hp, spec->row), n_col = dim_len(&model->hp, spec->col);
         if (spec->col == PI_DIM_NONE)
-            PI_TRY(plan_vector(plan, t, name, n_row, (float **)field, err));
+            PI_TRY(plan_vector(plan, &t, name, n_row, (float **)field, err));
         else
-            PI_TRY(plan_matrix(plan, t, name, n_row, n_col, (struct pi_matrix *)field, err));
+            PI_TRY(plan_matrix(plan, &t, name, n_row, n_col, (struct pi_matrix *)field, err));
     }
     return PITH_OK;
 }
@@ -363,7 +421,7 @@ static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_er
 
 struct pack_job {
     const struct pith_model *model;
-    const struct pi_gguf_tensor *tensor;
+    const uint8_t *data; /* of the matrix, in the file */
     struct pi_matrix *matrix;
     size_t row_bytes; /* in the file */
 };
@@ -372,7 +430,7 @@ struct pack_job {
    gets them from the file again. */
 static void drop_source(const struct pack_job *job, int64_t item, int32_t last)
 {
-    size_t base = (size_t)(job->tensor->data - job->model->file.data);
+    size_t base = (size_t)(job->data - job->model->file.data);
     size_t from = (size_t)item * PACK_GROUPS * PI_GROUP * job->row_bytes;
     size_t to = (size_t)pi_min((int64_t)last * PI_GROUP, job->matrix->n_row) * job->row_bytes;
     pi_file_drop(&job->model->file, base + from, to - from);
@@ -387,7 +445,7 @@ static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
         int32_t first = (int32_t)item * PACK_GROUPS;
         int32_t last = (int32_t)pi_min(first + PACK_GROUPS, m->n_group);
         for (int32_t g = first; g < last; g++) {
-            const uint8_t *rows = job->tensor->data + (size_t)g * PI_GROUP * job->row_bytes;
+            const uint8_t *rows = job->data + (size_t)g * PI_GROUP * job->row_bytes;
             int32_t n_row = (int32_t)pi_min(PI_GROUP, m->n_row - g * PI_GROUP);
             pi_matmul_pack_group(m->type, m->n_col, rows, n_row,
                                  m->data + (size_t)g * m->group_bytes);
@@ -411,13 +469,13 @@ static pith_status pack_all(const struct plan *plan, struct pith_model *model,
     float *vectors = model->vectors;
     for (int64_t i = 0; i < plan->n_vector; i++) {
         *plan->vector[i].vector = vectors;
-        load_vector(plan->vector[i].tensor, vectors);
-        vectors += pi_align((size_t)plan->vector[i].tensor->ne[0], VECTOR_ALIGN);
+        load_vector(&plan->vector[i].tensor, vectors);
+        vectors += pi_align((size_t)plan->vector[i].tensor.ne[0], VECTOR_ALIGN);
     }
     for (int64_t i = 0; i < plan->n_matrix; i++) {
         struct pi_matrix *m = plan->matrix[i].matrix;
         const struct pi_dtype_traits *traits = pi_dtype_find(m->type);
-        struct pack_job job = {model, plan->matrix[i].tensor, m,
+        struct pack_job job = {model, plan->matrix[i].data, m,
                                pi_dtype_row_bytes(traits, m->n_col)};
         m->data = weights;
         pi_parallel_items(n_thread, pi_ceil_div(m->n_group, PACK_GROUPS), pack_items, &job);
