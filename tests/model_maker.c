@@ -13,13 +13,24 @@
 #include "base/mem.h"
 #include "file/gguf.h"
 #include "model_blocks.h"
-#include "model_maker.h"
+#include "model_maker_family.h"
 #include "tensor/dtype.h"
 
-#define GAIN_SCORE 1.5  /* of q and k: attention scores then spread by GAIN_SCORE^2 */
 #define GAIN_LOGITS 3.0 /* of the output projection: the spread of the logits */
-#define STD_BIAS 0.3
-#define STD_NORM 0.15 /* of norm weights, about 1 */
+
+static const struct maker_group *const groups[] = {
+    &maker_dense,
+};
+
+/* NULL: made like Llama's. */
+static const struct maker_family *family_of(const struct model_spec *s)
+{
+    for (size_t g = 0; g < PI_LEN(groups); g++)
+        for (int32_t i = 0; i < groups[g]->n_family; i++)
+            if (strcmp(groups[g]->family[i].arch, s->arch) == 0)
+                return &groups[g]->family[i];
+    return NULL;
+}
 
 /* ---- the words of a spec ---- */
 
@@ -79,15 +90,46 @@ void model_spec_default(struct model_spec *spec)
     };
 }
 
+static bool is_text(const char *name, const char *text, size_t len)
+{
+    return strlen(name) == len && !memcmp(name, text, len);
+}
+
+static const struct maker_word *group_word(const char *key, size_t key_len)
+{
+    for (size_t g = 0; g < PI_LEN(groups); g++)
+        for (int32_t i = 0; i < groups[g]->n_word; i++)
+            if (is_text(groups[g]->word[i].key, key, key_len))
+                return &groups[g]->word[i];
+    return NULL;
+}
+
+/* A word that only some group's families know. */
+static pith_status set_extra(struct model_spec *spec, const char *key, size_t key_len,
+                             const char *value, pith_error *err)
+{
+    const struct maker_word *w = group_word(key, key_len);
+    char *end = NULL;
+    if (w == NULL || spec->n_extra == (int32_t)PI_LEN(spec->extra))
+        return pi_fail(err, PITH_INVALID, "%.*s is no known key, or one too many", (int)key_len,
+                       key);
+    double number = strtod(value, &end);
+    if (end == value || *end != '\0' || !(number >= w->low && number <= w->high))
+        return pi_fail(err, PITH_INVALID, "%s: \"%s\" is not in %g..%g", w->key, value, w->low,
+                       w->high);
+    spec->extra[spec->n_extra++] = (struct model_extra){w->key, number};
+    return PITH_OK;
+}
+
 static pith_status set_word(struct model_spec *spec, const char *key, size_t key_len,
                             const char *value, pith_error *err)
 {
     const struct word *w = NULL;
     for (size_t i = 0; i < PI_LEN(words_known) && w == NULL; i++)
-        if (strlen(words_known[i].key) == key_len && !memcmp(words_known[i].key, key, key_len))
+        if (is_text(words_known[i].key, key, key_len))
             w = &words_known[i];
     if (w == NULL)
-        return pi_fail(err, PITH_INVALID, "%.*s is no known key", (int)key_len, key);
+        return set_extra(spec, key, key_len, value, err);
     char *field = (char *)spec + w->offset, *end = NULL;
     if (w->kind == WORD_TEXT) {
         double len = (double)strlen(value);
@@ -128,6 +170,8 @@ pith_status model_spec_parse(struct model_spec *spec, const char *words, pith_er
 
 struct maker {
     const struct model_spec *spec;
+    const struct maker_family *family; /* NULL: like Llama's */
+    char key[96];
     int32_t n_file; /* tokens of the vocabulary file; 0: there is none */
     struct pi_gguf_writer writer;
     struct pi_new_file file;
@@ -182,8 +226,8 @@ static void full_name(char out[64], const char *name, int32_t layer)
         snprintf(out, 64, "blk.%d.%s", layer, name);
 }
 
-static void matrix(struct maker *m, const char *name, int32_t layer, int64_t n_row, int64_t n_col,
-                   double gain)
+void maker_slabs(struct maker *m, const char *name, int32_t layer, int64_t n_slab, int64_t n_row,
+                 int64_t n_col, double gain)
 {
     char weight[48], full[64];
     if (m->status != PITH_OK)
@@ -196,9 +240,10 @@ static void matrix(struct maker *m, const char *name, int32_t layer, int64_t n_r
                             (long long)n_col, type_of(m->spec, name, layer));
         return;
     }
-    size_t size = (size_t)n_row * pi_dtype_row_bytes(type, n_col);
+    size_t size = (size_t)(n_slab * n_row) * pi_dtype_row_bytes(type, n_col);
     if (!m->writing) {
-        declare(m, full, (int64_t[]){n_col, n_row, 1, 1}, 2, type->type, size);
+        declare(m, full, (int64_t[]){n_col, n_row, n_slab, 1}, n_slab > 1 ? 3 : 2, type->type,
+                size);
         return;
     }
     uint8_t *data = pi_mem_alloc(PI_MEM_OTHER, size);
@@ -208,6 +253,12 @@ static void matrix(struct maker *m, const char *name, int32_t layer, int64_t n_r
     }
     blocks_fill(type, stream_of(m, full), gain / sqrt((double)n_col), data, size);
     write_data(m, data, size);
+}
+
+void maker_matrix(struct maker *m, const char *name, int32_t layer, int64_t n_row, int64_t n_col,
+                  double gain)
+{
+    maker_slabs(m, name, layer, 1, n_row, n_col, gain);
 }
 
 static float *vector_begin(struct maker *m, const char *full, int32_t n)
@@ -224,8 +275,8 @@ static float *vector_begin(struct maker *m, const char *full, int32_t n)
     return data;
 }
 
-static void vector(struct maker *m, const char *name, int32_t layer, int32_t n, double mean,
-                   double std)
+void maker_vector(struct maker *m, const char *name, int32_t layer, int32_t n, double mean,
+                  double std)
 {
     char full[64];
     full_name(full, name, layer);
@@ -259,91 +310,174 @@ static void rope_factors(struct maker *m)
     write_data(m, data, (size_t)n * sizeof(float));
 }
 
-static void layer_tensors(struct maker *m, int32_t l)
+void maker_attention(struct maker *m, int32_t l)
 {
     const struct model_spec *s = m->spec;
     int32_t n_q = s->heads * s->head_dim, n_kv = s->kv_heads * s->head_dim;
-    vector(m, "attn_norm.weight", l, s->width, 1, STD_NORM);
-    matrix(m, "attn_q", l, n_q, s->width, GAIN_SCORE);
-    matrix(m, "attn_k", l, n_kv, s->width, GAIN_SCORE);
-    matrix(m, "attn_v", l, n_kv, s->width, 1);
+    maker_vector(m, "attn_norm.weight", l, s->width, 1, MAKER_STD_NORM);
+    maker_matrix(m, "attn_q", l, n_q, s->width, MAKER_GAIN_SCORE);
+    maker_matrix(m, "attn_k", l, n_kv, s->width, MAKER_GAIN_SCORE);
+    maker_matrix(m, "attn_v", l, n_kv, s->width, 1);
     if (s->bias || strcmp(s->arch, "qwen2") == 0) {
-        vector(m, "attn_q.bias", l, n_q, 0, STD_BIAS);
-        vector(m, "attn_k.bias", l, n_kv, 0, STD_BIAS);
-        vector(m, "attn_v.bias", l, n_kv, 0, STD_BIAS);
+        maker_vector(m, "attn_q.bias", l, n_q, 0, MAKER_STD_BIAS);
+        maker_vector(m, "attn_k.bias", l, n_kv, 0, MAKER_STD_BIAS);
+        maker_vector(m, "attn_v.bias", l, n_kv, 0, MAKER_STD_BIAS);
     }
     if (strcmp(s->arch, "qwen3") == 0) {
-        vector(m, "attn_q_norm.weight", l, s->head_dim, GAIN_SCORE, STD_NORM);
-        vector(m, "attn_k_norm.weight", l, s->head_dim, GAIN_SCORE, STD_NORM);
+        maker_vector(m, "attn_q_norm.weight", l, s->head_dim, MAKER_GAIN_SCORE, MAKER_STD_NORM);
+        maker_vector(m, "attn_k_norm.weight", l, s->head_dim, MAKER_GAIN_SCORE, MAKER_STD_NORM);
     }
-    matrix(m, "attn_output", l, s->width, n_q, 1);
-    vector(m, "ffn_norm.weight", l, s->width, 1, STD_NORM);
-    matrix(m, "ffn_gate", l, s->ff, s->width, 1);
-    matrix(m, "ffn_up", l, s->ff, s->width, 1);
-    matrix(m, "ffn_down", l, s->width, s->ff, 1);
+    maker_matrix(m, "attn_output", l, s->width, n_q, 1);
+}
+
+void maker_ffn(struct maker *m, int32_t l)
+{
+    const struct model_spec *s = m->spec;
+    maker_vector(m, "ffn_norm.weight", l, s->width, 1, MAKER_STD_NORM);
+    maker_matrix(m, "ffn_gate", l, s->ff, s->width, 1);
+    maker_matrix(m, "ffn_up", l, s->ff, s->width, 1);
+    maker_matrix(m, "ffn_down", l, s->width, s->ff, 1);
+}
+
+static void layer_tensors(struct maker *m, int32_t l)
+{
+    if (m->family != NULL) {
+        m->family->layer(m, l);
+        return;
+    }
+    maker_attention(m, l);
+    maker_ffn(m, l);
 }
 
 /* Called twice: once to declare the tensors, once to write their data in the same order. */
 static void all_tensors(struct maker *m)
 {
     const struct model_spec *s = m->spec;
+    bool tied = s->tied || (m->family != NULL && m->family->no_output);
     /* A tied embedding is the output projection as well, and takes its scale. */
-    matrix(m, "token_embd", -1, s->vocab, s->width, s->tied ? GAIN_LOGITS : sqrt(s->width));
+    maker_matrix(m, "token_embd", -1, s->vocab, s->width, tied ? GAIN_LOGITS : sqrt(s->width));
     if (strcmp(s->scaling, "factors") == 0)
         rope_factors(m);
+    if (m->family != NULL && m->family->whole != NULL)
+        m->family->whole(m);
     for (int32_t l = 0; l < s->layers; l++)
         layer_tensors(m, l);
-    vector(m, "output_norm.weight", -1, s->width, 1, STD_NORM);
-    if (!s->tied)
-        matrix(m, "output", -1, s->vocab, s->width, GAIN_LOGITS);
+    maker_vector(m, "output_norm.weight", -1, s->width, 1, MAKER_STD_NORM);
+    if (!tied)
+        maker_matrix(m, "output", -1, s->vocab, s->width, GAIN_LOGITS);
+}
+
+/* ---- what families ask ---- */
+
+const struct model_spec *maker_spec(const struct maker *m)
+{
+    return m->spec;
+}
+
+int32_t maker_rot(const struct maker *m)
+{
+    return rot_of(m->spec);
+}
+
+double maker_number(const struct maker *m, const char *word)
+{
+    const struct model_spec *s = m->spec;
+    for (int32_t i = 0; i < s->n_extra; i++)
+        if (strcmp(s->extra[i].key, word) == 0)
+            return s->extra[i].value;
+    return group_word(word, strlen(word))->preset;
+}
+
+int32_t maker_count(const struct maker *m, const char *word)
+{
+    return (int32_t)maker_number(m, word);
 }
 
 /* ---- the metadata ---- */
 
-static pith_status add_count(struct maker *m, const char *name, int32_t value)
+/* "ARCH.NAME" in a buffer of the maker's. */
+static const char *key_of(struct maker *m, const char *name)
 {
-    char key[64];
-    snprintf(key, sizeof(key), "%s.%s", m->spec->arch, name);
-    return pi_gguf_add_u32(&m->writer, key, (uint32_t)value);
+    snprintf(m->key, sizeof(m->key), "%s.%s", m->spec->arch, name);
+    return m->key;
 }
 
-static pith_status add_number(struct maker *m, const char *name, double value)
+pith_status maker_key_count(struct maker *m, const char *name, int32_t value)
 {
-    char key[64];
-    snprintf(key, sizeof(key), "%s.%s", m->spec->arch, name);
-    return pi_gguf_add_f32(&m->writer, key, (float)value);
+    return pi_gguf_add_u32(&m->writer, key_of(m, name), (uint32_t)value);
+}
+
+pith_status maker_key_number(struct maker *m, const char *name, double value)
+{
+    return pi_gguf_add_f32(&m->writer, key_of(m, name), (float)value);
+}
+
+pith_status maker_key_text(struct maker *m, const char *name, const char *value)
+{
+    return pi_gguf_add_str(&m->writer, key_of(m, name), value);
+}
+
+/* n values of one size; a scalar where item_type is the type itself. */
+static pith_status add_values(struct maker *m, const char *name, enum pi_gguf_type type,
+                              enum pi_gguf_type item_type, const void *data, int32_t n, size_t size)
+{
+    const char *key = key_of(m, name);
+    struct pi_gguf_kv kv = {.key = {key, strlen(key)},
+                            .type = type,
+                            .item_type = item_type,
+                            .n_item = (uint64_t)n,
+                            .data = data,
+                            .size = (size_t)n * size};
+    return pi_gguf_add_kv(&m->writer, &kv);
+}
+
+pith_status maker_key_bool(struct maker *m, const char *name, bool value)
+{
+    const uint8_t byte = value;
+    return add_values(m, name, PI_GGUF_BOOL, PI_GGUF_BOOL, &byte, 1, 1);
+}
+
+pith_status maker_key_bools(struct maker *m, const char *name, const bool *value, int32_t n)
+{
+    return add_values(m, name, PI_GGUF_ARRAY, PI_GGUF_BOOL, value, n, sizeof(*value));
+}
+
+pith_status maker_key_counts(struct maker *m, const char *name, const int32_t *value, int32_t n)
+{
+    return add_values(m, name, PI_GGUF_ARRAY, PI_GGUF_U32, value, n, sizeof(*value));
 }
 
 static pith_status add_scaling(struct maker *m)
 {
     const struct model_spec *s = m->spec;
-    char key[64];
     if (strcmp(s->scaling, "linear") != 0 && strcmp(s->scaling, "yarn") != 0)
         return PITH_OK;
-    snprintf(key, sizeof(key), "%s.rope.scaling.type", s->arch);
-    PI_TRY(pi_gguf_add_str(&m->writer, key, s->scaling));
-    PI_TRY(add_number(m, "rope.scaling.factor", s->factor));
+    PI_TRY(maker_key_text(m, "rope.scaling.type", s->scaling));
+    PI_TRY(maker_key_number(m, "rope.scaling.factor", s->factor));
     if (s->ctx_orig > 0)
-        PI_TRY(add_count(m, "rope.scaling.original_context_length", s->ctx_orig));
+        PI_TRY(maker_key_count(m, "rope.scaling.original_context_length", s->ctx_orig));
     return PITH_OK;
 }
 
 /* What the file of an embedding model says. */
 static pith_status add_embedding(struct maker *m)
 {
-    const uint8_t no = 0;
-    char key[64];
     if (m->spec->pooling > 0)
-        PI_TRY(add_count(m, "pooling_type", m->spec->pooling));
-    if (!m->spec->both)
-        return PITH_OK;
-    snprintf(key, sizeof(key), "%s.attention.causal", m->spec->arch);
-    struct pi_gguf_kv causal = {.key = {key, strlen(key)},
-                                .type = PI_GGUF_BOOL,
-                                .n_item = 1,
-                                .data = &no,
-                                .size = sizeof(no)};
-    return pi_gguf_add_kv(&m->writer, &causal);
+        PI_TRY(maker_key_count(m, "pooling_type", m->spec->pooling));
+    return m->spec->both ? maker_key_bool(m, "attention.causal", false) : PITH_OK;
+}
+
+/* Whether files of the family carry a key that others have. */
+static bool writes(const struct maker *m, const char *name)
+{
+    const char *without = m->family != NULL ? m->family->without : NULL;
+    for (; without != NULL && *without != '\0'; without += strspn(without, " ")) {
+        size_t len = strcspn(without, " ");
+        if (is_text(name, without, len))
+            return false;
+        without += len;
+    }
+    return true;
 }
 
 /* An array of the vocabulary with as many items as the model has tokens: those behind the file's
@@ -416,11 +550,14 @@ static pith_status add_metadata(struct maker *m, const struct pi_gguf *vocab)
     PI_TRY(pi_gguf_add_str(&m->writer, "general.architecture", s->arch));
     PI_TRY(pi_gguf_add_str(&m->writer, "general.name", name));
     for (size_t i = 0; i < PI_LEN(counts); i++)
-        PI_TRY(add_count(m, counts[i].name, counts[i].value));
-    PI_TRY(add_number(m, "attention.layer_norm_rms_epsilon", s->eps));
-    PI_TRY(add_number(m, "rope.freq_base", s->theta));
+        if (writes(m, counts[i].name))
+            PI_TRY(maker_key_count(m, counts[i].name, counts[i].value));
+    PI_TRY(maker_key_number(m, "attention.layer_norm_rms_epsilon", s->eps));
+    PI_TRY(maker_key_number(m, "rope.freq_base", s->theta));
     PI_TRY(add_scaling(m));
     PI_TRY(add_embedding(m));
+    if (m->family != NULL && m->family->keys != NULL)
+        PI_TRY(m->family->keys(m));
     return add_vocab(m, vocab);
 }
 
@@ -455,7 +592,7 @@ static pith_status read_vocab(const char *path, struct pi_file *file, struct pi_
 pith_status model_make(const struct model_spec *spec, const char *path, pith_error *err)
 {
     struct model_spec own = *spec;
-    struct maker m = {.spec = &own, .err = err};
+    struct maker m = {.spec = &own, .family = family_of(spec), .err = err};
     struct pi_file file = {0};
     struct pi_gguf vocab = {0};
     pith_status status = PITH_OK;

@@ -1,6 +1,6 @@
 /*
- * model_maker.h - GGUF models with random weights, for tests and benchmarks: any shape of the
- * families llama, qwen2 and qwen3, any weight type, the same bytes on every machine. Quantised
+ * model_maker.h - GGUF models with random weights, for tests and benchmarks: any shape of
+ * any family, any weight type, the same bytes on every machine. Quantised
  * weights are written as random blocks with chosen scales, so nothing is ever quantised and the
  * files are made as fast as they can be written.
  *
@@ -12,8 +12,14 @@
 
 #include "base/base.h"
 
+/* A word of a group of families (model_maker_family.h). */
+struct model_extra {
+    const char *key;
+    double value;
+};
+
 struct model_spec {
-    char arch[16];        /* "llama" (default), "qwen2", "qwen3" */
+    char arch[16];        /* "llama" (default), ... */
     char type[16];        /* of the matrices: "F32" (default) ... "Q6_K", or the mix "Q4_K_M" */
     char scaling[16];     /* rope: "none" (default), "linear", "yarn", "factors" (Llama 3.1's) */
     char vocab_file[512]; /* a GGUF file whose tokenizer is copied; "": no tokenizer */
@@ -37,6 +43,8 @@ struct model_spec {
     double theta;
     double eps;
     double factor; /* of the rope scaling */
+    struct model_extra extra[16];
+    int32_t n_extra;
 };
 
 void model_spec_default(struct model_spec *spec);

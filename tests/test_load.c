@@ -219,10 +219,10 @@ static const struct {
 } mistakes[] = {
     {{.key = "general.architecture", .text = "mamba"},
      PITH_UNSUPPORTED,
-     "general.architecture \"mamba\" is not supported (llama, qwen2, qwen3 are)"},
+     "general.architecture \"mamba\" is not supported (llama, qwen2, qwen3, "},
     {{.drop = "general.architecture"},
      PITH_UNSUPPORTED,
-     "general.architecture \"\" is not supported (llama, qwen2, qwen3 are)"},
+     "general.architecture \"\" is not supported (llama, qwen2, qwen3, "},
     {{.drop = "llama.block_count"}, PITH_FORMAT, "llama.block_count is missing"},
     {{.drop = "llama.attention.head_count"}, PITH_FORMAT, "llama.attention.head_count is missing"},
     {{.drop = "llama.attention.layer_norm_rms_epsilon"},

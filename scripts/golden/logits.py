@@ -2,7 +2,10 @@
 """Makes tests/golden/logits.txt: logits of llama.cpp for models of every architecture and weight
 type, which tests/test_logits.c makes again, byte for byte, and compares with Pith's.
 
-    scripts/golden/logits.py LLAMA_CPP_DIR [--label TEXT] [--build DIR] [--data DIR] [--only NAME]
+    scripts/golden/logits.py LLAMA_CPP_DIR [--group GROUP] [--label TEXT] [--build DIR] [--data DIR]
+                             [--only NAME]
+
+With --group the cases are those of a group of families, and the file is logits-GROUP.txt.
 
 LLAMA_CPP_DIR is a source tree of llama.cpp with a static build in build/ (targets llama and
 llama-quantize); --build is Pith's build folder, for tests/make_model; --data is where the cases
@@ -37,13 +40,16 @@ def keys_of(words):
 QWEN2 = {"llama": "", "qwen2": " head_dim=32", "qwen3": ""}
 
 
-def case_list():
-    """(name, words for make_model, number of ids, vocabulary file or None)"""
-    cases = []
+class Cases(list):
+    """(name, words for make_model, number of ids, vocabulary file or None, bound or None)"""
 
-    def add(name, words, n_id=24, vocab=None):
-        cases.append((name, words, n_id, vocab))
+    def add(self, name, words, n_id=24, vocab=None, bound=None):
+        self.append((name, words, n_id, vocab, bound))
 
+
+def first_cases():
+    cases = Cases()
+    add = cases.add
     for arch in ("llama", "qwen2", "qwen3"):
         for tied in (0, 1):
             add(f"{arch}-{'tied' if tied else 'untied'}", f"arch={arch} tied={tied}{QWEN2[arch]}")
@@ -89,13 +95,22 @@ def case_list():
     return cases
 
 
+def dense_cases():
+    cases = Cases()
+    cases.add("smollm3", "arch=smollm3 layers=5 width=64 heads=4 kv_heads=2 head_dim=16 ff=96", 150)
+    return cases
+
+
+GROUPS = {"": first_cases, "dense": dense_cases}
+
+
 def positions_of(n):
     """The first, the second, some between and the last."""
     return sorted({0, min(1, n - 1), n // 3, n // 2, max(n - 2, 0), n - 1})
 
 
 def make_case(peer, make_model, data, folder, case):
-    name, words, n_id, vocab = case
+    name, words, n_id, vocab, bound = case
     model, twin = os.path.join(folder, "model.gguf"), os.path.join(folder, "f32.gguf")
     command = [make_model, model, *words.split()]
     if vocab:
@@ -108,6 +123,8 @@ def make_case(peer, make_model, data, folder, case):
     lines = [f"case {name}", f"model {words}"]
     if vocab:
         lines.append(f"vocab {vocab}")
+    if bound:
+        lines.append(f"bound {bound:g}")
     lines.append("ids " + " ".join(map(str, ids)))
     rows = peer.logits(model, ids, positions)
     exact = []
@@ -126,6 +143,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llama_cpp")
+    parser.add_argument("--group", default="", choices=list(GROUPS))
     parser.add_argument("--label", default="unknown version", help="which llama.cpp it is")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--data", default=os.path.join(ROOT, "..", "shared", "data"))
@@ -135,14 +153,15 @@ def main():
     lines = ["# Made by scripts/golden/logits.py; do not edit.", f"# llama.cpp: {args.label}"]
     with tempfile.TemporaryDirectory() as folder:
         peer = Peer(args.llama_cpp, folder)
-        for case in case_list():
+        for case in GROUPS[args.group]():
             if args.only in (None, case[0]):
                 lines += make_case(peer, make_model, args.data, folder, case)
     text = "\n".join(lines) + "\n"
     if args.only:
         print(text, end="")
         return
-    with open(os.path.join(ROOT, "tests", "golden", "logits.txt"), "w") as file:
+    name = f"logits-{args.group}.txt" if args.group else "logits.txt"
+    with open(os.path.join(ROOT, "tests", "golden", name), "w") as file:
         file.write(text)
 
 

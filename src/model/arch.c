@@ -1,9 +1,16 @@
 /*
  * arch.c - the table of families, and what families share.
  */
+#include <stdio.h>
+
 #include "model/arch.h"
 
-static const struct pi_arch *const families[] = {&pi_arch_llama, &pi_arch_qwen2, &pi_arch_qwen3};
+static const struct pi_arch *const families[] = {
+    &pi_arch_llama,
+    &pi_arch_qwen2,
+    &pi_arch_qwen3,
+    &pi_arch_smollm3,
+};
 
 const struct pi_arch *pi_arch_find(const char *name, size_t len)
 {
@@ -12,6 +19,25 @@ const struct pi_arch *pi_arch_find(const char *name, size_t len)
             return families[i];
     return NULL;
 }
+
+void pi_arch_list(char *out, size_t cap)
+{
+    size_t len = 0;
+    for (size_t i = 0; i < PI_LEN(families) && len < cap; i++)
+        len += (size_t)snprintf(out + len, cap - len, "%s%s", i > 0 ? ", " : "", families[i]->name);
+}
+
+const struct pi_tensor_spec pi_spec_attention[PI_SPEC_ATTENTION_LEN] = {
+    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(bq, "attn_q.bias", PI_DIM_Q, false),
+    PI_SPEC_VECTOR(bk, "attn_k.bias", PI_DIM_K, false),
+    PI_SPEC_VECTOR(bv, "attn_v.bias", PI_DIM_V, false),
+    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
+    PI_SPEC_VECTOR(bo, "attn_output.bias", PI_DIM_EMBD, false),
+};
 
 const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN] = {
     PI_SPEC_VECTOR(ffn_norm, "ffn_norm.weight", PI_DIM_EMBD, true),

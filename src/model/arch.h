@@ -50,6 +50,8 @@ struct pi_arch {
 
 /* NULL when the family is unknown. */
 const struct pi_arch *pi_arch_find(const char *name, size_t len);
+/* The names of all families, as a list in a sentence; cut where it does not fit. */
+void pi_arch_list(char *out, size_t cap);
 
 bool pi_layer_has(const struct pi_layer *layer, const struct pi_block *block);
 /* Nothing where the layer does not have it. */
@@ -64,20 +66,28 @@ void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
         tensor, offsetof(struct pi_layer, field), row, PI_DIM_NONE, required                       \
     }
 
-/* A part with its array of tensors, and the feed-forward that most families have. */
+/* A part with its array of tensors; attention without norms of heads, whose biases are optional, and
+   the feed-forward that most families have. */
 #define PI_ARCH_PART(block, tensors)                                                               \
     {                                                                                              \
         &(block), tensors, PI_LEN(tensors)                                                         \
+    }
+#define PI_ARCH_ATTENTION                                                                          \
+    {                                                                                              \
+        &pi_block_attention, pi_spec_attention, PI_SPEC_ATTENTION_LEN                              \
     }
 #define PI_ARCH_FFN                                                                                \
     {                                                                                              \
         &pi_block_ffn, pi_spec_ffn, PI_SPEC_FFN_LEN                                                \
     }
+#define PI_SPEC_ATTENTION_LEN 9
 #define PI_SPEC_FFN_LEN 4
+extern const struct pi_tensor_spec pi_spec_attention[PI_SPEC_ATTENTION_LEN];
 extern const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN];
 
 extern const struct pi_arch pi_arch_llama;
 extern const struct pi_arch pi_arch_qwen2;
 extern const struct pi_arch pi_arch_qwen3;
+extern const struct pi_arch pi_arch_smollm3;
 
 #endif

@@ -100,6 +100,15 @@ static void free_shape(struct pith_model *m)
     m->hp = (struct pi_hparams){0};
 }
 
+static pith_status refuse_arch(const struct pith_model *m, const char *path, pith_error *err)
+{
+    char list[256];
+    pi_arch_list(list, sizeof(list));
+    return pi_fail(err, PITH_UNSUPPORTED,
+                   "%s: general.architecture \"%.40s\" is not supported (%s are)", path,
+                   m->arch_name, list);
+}
+
 static pith_status load_file(struct pith_model *m, const char *path,
                              const pith_model_params *params, pith_error *err)
 {
@@ -121,10 +130,7 @@ static pith_status load_file(struct pith_model *m, const char *path,
         m->arch = pi_arch_find(m->arch_name, strlen(m->arch_name));
     if (!params->vocab_only) {
         if (m->arch == NULL)
-            return pi_fail(err, PITH_UNSUPPORTED,
-                           "%s: general.architecture \"%.40s\" is not supported (llama, qwen2, "
-                           "qwen3 are)",
-                           path, m->arch_name);
+            return refuse_arch(m, path, err);
         PI_TRY(pi_load_hparams(m, err));
         PI_TRY(pi_load_weights(m, params, err));
     } else if (m->arch != NULL && pi_load_hparams(m, NULL) != PITH_OK) {

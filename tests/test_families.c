@@ -1,0 +1,300 @@
+/*
+ * test_families.c - what every family promises, on small random models: the logits of a text are the
+ * same bits for any chunks, threads and company, after a fork, a file, a swap and a way back, and
+ * behind a prefix that another request computed. A family is one line of the table.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "engine/engine.h"
+#include "folder.h"
+#include "mem_used.h"
+#include "model_maker.h"
+#include "pith/scheduler.h"
+
+#define N_TOKEN 90
+#define N_PREFIX 64 /* of it: what two requests have in common */
+#define N_VOCAB 101
+#define N_PREDICT 6
+#define PAGE_LEN 16
+
+/* Those of today come first. Windows are shorter than the text. */
+static const char *const families[] = {
+    "arch=llama layers=2 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
+    "arch=qwen2 layers=2 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
+    "arch=qwen3 layers=2 width=64 heads=4 kv_heads=2 head_dim=32 ff=96",
+    "arch=smollm3 layers=5 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
+};
+
+static pith_model *model; /* of the family that is tested */
+static int32_t tokens[N_TOKEN];
+static uint64_t wanted[N_TOKEN]; /* hashes of the logits, read in one piece by one thread */
+
+static pith_engine *engine_make(int32_t chunk, int32_t n_thread)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    pith_engine_params_default(&params);
+    params.chunk = chunk;
+    params.n_thread = n_thread;
+    params.page_len = PAGE_LEN;
+    params.kv_tokens = 4 * N_TOKEN;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    return e;
+}
+
+static pith_seq *seq_make(pith_engine *e)
+{
+    pith_seq *seq = NULL;
+    pith_error err;
+    check(pith_seq_create(e, &seq, &err), &err);
+    return seq;
+}
+
+static bool look(void *user, pith_seq *seq, int32_t pos, const float *logits)
+{
+    uint64_t *hash = user;
+    (void)seq;
+    for (int32_t i = 0; i < N_VOCAB; i++)
+        assert_true(logits[i] == logits[i]);
+    hash[pos] = pith_logits_hash(logits, N_VOCAB);
+    return true;
+}
+
+static pith_batch_item item_of(pith_seq *seq, const int32_t *ids, int32_t n, uint64_t *hash)
+{
+    return (pith_batch_item){.seq = seq,
+                             .tokens = ids,
+                             .n_token = n,
+                             .logits = hash != NULL ? PITH_LOGITS_ALL : PITH_LOGITS_LAST,
+                             .on_logits = hash != NULL ? look : NULL,
+                             .user = hash};
+}
+
+static void read_on(pith_seq *seq, int32_t n)
+{
+    pith_error err;
+    int32_t from = pith_seq_length(seq);
+    if (from < n)
+        check(pith_seq_eval(seq, tokens + from, n - from, &err), &err);
+}
+
+/* The sequence, wherever it is in the text, ends as the first one did. */
+static void ends_alike(pith_seq *seq, const char *what)
+{
+    read_on(seq, N_TOKEN);
+    if (pith_logits_hash(pith_seq_logits(seq), N_VOCAB) != wanted[N_TOKEN - 1])
+        fail_msg("%s: other logits", what);
+}
+
+/* ---- what is promised ---- */
+
+static void chunks_and_threads(void)
+{
+    const int32_t chunks[] = {512, 7, 3, 1};
+    for (size_t c = 0; c < PI_LEN(chunks); c++)
+        for (int32_t n_thread = 1; n_thread <= 2; n_thread++) {
+            uint64_t hash[N_TOKEN];
+            pith_error err;
+            pith_engine *e = engine_make(chunks[c], n_thread);
+            pith_seq *seq = seq_make(e);
+            pith_batch_item item = item_of(seq, tokens, N_TOKEN, hash);
+            check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);
+            if (c == 0 && n_thread == 1)
+                memcpy(wanted, hash, sizeof(hash));
+            for (int32_t t = 0; t < N_TOKEN; t++)
+                if (hash[t] != wanted[t])
+                    fail_msg("chunks of %d, %d threads: other logits at %d", chunks[c], n_thread,
+                             t);
+            pith_seq_free(seq);
+            pith_engine_free(e);
+        }
+}
+
+/* Three texts in one batch, of which one ends early. */
+static void company(void)
+{
+    pith_engine *e = engine_make(16, 2);
+    pith_seq *seq[3];
+    pith_batch_item items[3];
+    uint64_t hash[N_TOKEN];
+    pith_error err;
+    for (int i = 0; i < 3; i++)
+        seq[i] = seq_make(e);
+    items[0] = item_of(seq[0], tokens + 5, 20, NULL);
+    items[1] = item_of(seq[1], tokens, N_TOKEN, hash);
+    items[2] = item_of(seq[2], tokens + 1, N_TOKEN - 1, NULL);
+    check(pith_batch_eval(e, items, 3, NULL, NULL, &err), &err);
+    assert_memory_equal(hash, wanted, sizeof(hash));
+    for (int i = 0; i < 3; i++)
+        pith_seq_free(seq[i]);
+    pith_engine_free(e);
+}
+
+static void fork_and_swap(void)
+{
+    pith_engine *e = engine_make(16, 1);
+    pith_seq *seq = seq_make(e), *fork = NULL;
+    struct kv_swapped *away = NULL;
+    pith_kv_stats stats;
+    pith_error err;
+    read_on(seq, 40);
+    check(pith_seq_fork(seq, &fork, &err), &err);
+    check(pith_seq_eval(fork, tokens, 3, &err), &err);
+    ends_alike(seq, "a sequence that was forked");
+    pith_seq_free(fork);
+    pith_seq_free(seq);
+    seq = seq_make(e);
+    read_on(seq, 41);
+    check(pith_seq_fork(seq, &fork, &err), &err);
+    pith_seq_free(seq);
+    check(pi_memory_swap_out(&fork->memory, &away, &err), &err);
+    pith_engine_kv_stats(e, &stats);
+    assert_int_equal(stats.used_bytes, 0);
+    check(pi_memory_swap_in(&fork->memory, away, &err), &err);
+    ends_alike(fork, "a fork that was swapped");
+    pith_seq_free(fork);
+    pith_engine_free(e);
+}
+
+static void save_and_load(void)
+{
+    pith_engine *e = engine_make(32, 1);
+    pith_seq *seq = seq_make(e), *loaded = NULL;
+    pith_error err;
+    read_on(seq, 70);
+    check(pith_seq_save(seq, in_folder("seq"), &err), &err);
+    check(pith_seq_load(e, in_folder("seq"), &loaded, &err), &err);
+    ends_alike(seq, "a sequence that was saved");
+    ends_alike(loaded, "a sequence of a file");
+    pith_seq_free(seq);
+    pith_seq_free(loaded);
+    pith_engine_free(e);
+}
+
+/* Another text of the same beginning, then the first again. */
+static void there_and_back(void)
+{
+    pith_engine *e = engine_make(32, 1);
+    pith_seq *seq = seq_make(e);
+    pith_error err;
+    int32_t other[N_TOKEN];
+    memcpy(other, tokens, sizeof(other));
+    other[N_PREFIX] = (other[N_PREFIX] + 1) % N_VOCAB;
+    check(pith_seq_sync(seq, other, N_TOKEN, NULL, NULL, &err), &err);
+    assert_true(pith_logits_hash(pith_seq_logits(seq), N_VOCAB) != wanted[N_TOKEN - 1]);
+    check(pith_seq_sync(seq, tokens, N_TOKEN, NULL, NULL, &err), &err);
+    ends_alike(seq, "a sequence that went back");
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* ---- requests ---- */
+
+struct order {
+    uint64_t hash[N_PREDICT + 1]; /* of the logits behind the prompt and behind each token */
+    int32_t n, n_cached;
+};
+
+static bool on_token(void *user, const pith_answer_token *t)
+{
+    struct order *o = user;
+    if (t->token >= 0 && o->n <= N_PREDICT)
+        o->hash[o->n++] = pith_logits_hash(t->logits, N_VOCAB);
+    return true;
+}
+
+static void on_done(void *user, const pith_answer_result *result)
+{
+    struct order *o = user;
+    o->n_cached = result->n_cached;
+    if (result->status != PITH_OK)
+        fail_msg("a request ends with: %s", result->message);
+}
+
+static void ask(pith_scheduler *s, const int32_t *prompt, int32_t n, struct order *out)
+{
+    pith_generate_params params;
+    pith_request request;
+    pith_error err;
+    int64_t id;
+    pith_generate_params_default(&params);
+    params.n_predict = N_PREDICT;
+    params.ignore_end = true;
+    params.sample.temperature = 0;
+    pith_request_default(&request);
+    request.prompt = prompt;
+    request.n_prompt = n;
+    request.params = &params;
+    request.on_token = on_token;
+    request.on_done = on_done;
+    request.user = out;
+    *out = (struct order){0};
+    check(pith_scheduler_submit(s, &request, &id, &err), &err);
+}
+
+static void prefixes(void)
+{
+    pith_engine *e = engine_make(32, 1);
+    pith_scheduler *s = NULL;
+    pith_error err;
+    struct order first, second;
+    int32_t other[N_TOKEN];
+    memcpy(other, tokens, sizeof(other));
+    for (int32_t i = N_PREFIX; i < N_TOKEN; i++)
+        other[i] = (other[i] + 1) % N_VOCAB;
+    check(pith_scheduler_create(e, NULL, &s, &err), &err);
+    ask(s, other, N_TOKEN, &first);
+    check(pith_scheduler_run(s, &err), &err);
+    ask(s, tokens, N_TOKEN, &second);
+    check(pith_scheduler_run(s, &err), &err);
+    assert_true(first.hash[0] != wanted[N_TOKEN - 1]);
+    assert_true(second.n > 0 && second.hash[0] == wanted[N_TOKEN - 1]);
+    if (e->traits.takes_prefixes)
+        assert_int_equal(second.n_cached, N_PREFIX);
+    pith_scheduler_free(s);
+    pith_engine_free(e);
+}
+
+/* ---- the loop ---- */
+
+static void load(const char *words)
+{
+    struct model_spec spec;
+    pith_error err;
+    uint64_t seed = 31;
+    char more[512];
+    snprintf(more, sizeof(more), "%s vocab=%d ctx=512", words, N_VOCAB);
+    model_spec_default(&spec);
+    check(model_spec_parse(&spec, more, &err), &err);
+    check(model_make(&spec, in_folder("model.gguf"), &err), &err);
+    check(pith_model_load(in_folder("model.gguf"), NULL, &model, &err), &err);
+    for (int32_t i = 0; i < N_TOKEN; i++)
+        tokens[i] = (int32_t)rng_below(&seed, N_VOCAB);
+}
+
+static void test_families(void **state)
+{
+    (void)state;
+    const char *only = getenv("PITH_FAMILY");
+    for (size_t i = 0; i < PI_LEN(families); i++) {
+        if (only != NULL && strstr(families[i], only) == NULL)
+            continue;
+        printf("%s\n", families[i]);
+        load(families[i]);
+        chunks_and_threads();
+        company();
+        fork_and_swap();
+        save_and_load();
+        there_and_back();
+        prefixes();
+        pith_model_free(model);
+        mem_check(NULL);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families)};
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
