@@ -48,6 +48,14 @@ const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN] = {
 
 /* ---- a layer's list of blocks ---- */
 
+bool pi_arch_has(const struct pi_arch *arch, const struct pi_block *block)
+{
+    for (int32_t i = 0; i < arch->n_part; i++)
+        if (arch->part[i].block == block)
+            return true;
+    return false;
+}
+
 bool pi_layer_has(const struct pi_layer *layer, const struct pi_block *block)
 {
     for (int32_t i = 0; i < layer->n_block; i++)

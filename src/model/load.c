@@ -63,6 +63,22 @@ static pith_status read_heads(const struct pi_gguf *g, const char *a, struct pi_
     return PITH_OK;
 }
 
+/* Blocks at the end that predict further tokens from the pass's own result are no layers. */
+static pith_status skip_heads(const struct pi_gguf *g, const char *a, struct pi_hparams *hp,
+                              pith_error *err)
+{
+    char key[128];
+    uint32_t n = 0;
+    snprintf(key, sizeof(key), "%s.nextn_predict_layers", a);
+    pith_status status = pi_gguf_u32(g, key, &n, err);
+    if (status != PITH_NOT_FOUND)
+        PI_TRY(status);
+    if (n >= (uint32_t)hp->n_layer)
+        return pi_fail(err, PITH_FORMAT, "%s: %u of %d blocks leave no layer", key, n, hp->n_layer);
+    hp->n_layer -= (int32_t)n;
+    return PITH_OK;
+}
+
 /* Keys of the network as a whole. */
 static pith_status read_shape(struct pith_model *model, pith_error *err)
 {
@@ -70,11 +86,12 @@ static pith_status read_shape(struct pith_model *model, pith_error *err)
     const char *a = model->arch->name;
     struct pi_hparams *hp = &model->hp;
     char key[128];
-    uint32_t n_expert = 0;
 
     PI_TRY(read_count(g, a, "block_count", MAX_LAYER, true, &hp->n_layer, err));
     PI_TRY(read_count(g, a, "embedding_length", MAX_DIM, true, &hp->n_embd, err));
-    PI_TRY(read_count(g, a, "feed_forward_length", MAX_DIM, true, &hp->n_ff, err));
+    PI_TRY(skip_heads(g, a, hp, err));
+    PI_TRY(read_count(g, a, "feed_forward_length", MAX_DIM, pi_arch_has(model->arch, &pi_block_ffn),
+                      &hp->n_ff, err));
     PI_TRY(read_count(g, a, "context_length", INT32_MAX, true, &hp->n_ctx_train, err));
     PI_TRY(read_heads(g, a, hp, err));
     hp->attn_scale = 1.0f / sqrtf((float)hp->dim_k);
@@ -87,13 +104,6 @@ static pith_status read_shape(struct pith_model *model, pith_error *err)
     if (!(hp->rms_eps >= 0) || hp->rms_eps > 1)
         return pi_fail(err, PITH_FORMAT, "%s: %g is not in 0..1", key, (double)hp->rms_eps);
 
-    snprintf(key, sizeof(key), "%s.expert_count", a);
-    status = pi_gguf_u32(g, key, &n_expert, err);
-    if (status != PITH_NOT_FOUND)
-        PI_TRY(status);
-    if (n_expert > 0)
-        return pi_fail(err, PITH_UNSUPPORTED, "%s: a mixture of %u experts is not supported", key,
-                       n_expert);
     return pi_rope_load(&model->rope, g, a, hp->n_rot, hp->n_ctx_train, model->arch->rope_adjacent,
                         err);
 }
@@ -154,6 +164,7 @@ pith_status pi_load_hparams(struct pith_model *model, pith_error *err)
 {
     PI_TRY(read_shape(model, err));
     PI_TRY(make_layers(model, err));
+    PI_TRY(pi_load_moe(model, err));
     if (model->arch->read != NULL)
         PI_TRY(model->arch->read(model, err));
     return list_kv_layers(model, err);
@@ -199,20 +210,35 @@ static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
         return (int64_t)hp->n_head * hp->dim_v;
     case PI_DIM_HEAD_K:
         return hp->dim_k;
+    case PI_DIM_EXPERT:
+        return hp->moe.n_expert;
+    case PI_DIM_FF_EXPERT:
+        return hp->moe.n_ff;
+    case PI_DIM_FF_SHARED:
+        return hp->moe.n_ff_shared;
     }
     return 0;
 }
+
+/* A field's part of a tensor. Matrices and vectors of several slabs have them one after the other. */
+struct part {
+    int64_t n_row, n_col; /* n_col 1: a vector */
+    int64_t n_slab;
+    int64_t before, behind; /* rows of a slab that belong to others */
+};
 
 /* What goes where: filled before anything is packed, so that memory is sized once. */
 struct plan {
     struct plan_matrix {
         const struct pi_gguf_tensor *tensor;
         struct pi_matrix *matrix;
+        struct part part;
     } * matrix; /* [n_matrix], owned */
     int64_t n_matrix;
     struct plan_vector {
         const struct pi_gguf_tensor *tensor;
         float **vector;
+        struct part part;
     } * vector; /* [n_vector], owned */
     int64_t n_vector;
     size_t weights_size; /* bytes of all packed matrices */
@@ -221,55 +247,84 @@ struct plan {
 
 #define VECTOR_ALIGN 16 /* floats of a cache line */
 
-static pith_status check_shape(const struct pi_gguf_tensor *t, const char *name, int64_t n_row,
-                               int64_t n_col, pith_error *err)
+/* "[8][32][64]", slowest first. */
+static const char *shape_text(const int64_t ne[4], char out[96])
 {
-    bool vector = n_col == 1;
-    int64_t want0 = vector ? n_row : n_col, want1 = vector ? 1 : n_row;
-    if (t->ne[0] != want0 || t->ne[1] != want1 || t->ne[2] != 1 || t->ne[3] != 1)
+    size_t len = 0;
+    for (int32_t d = 3; d >= 0; d--)
+        if (d < 2 || ne[d] != 1 || len > 0)
+            len += (size_t)snprintf(out + len, 96 - len, "[%lld]", (long long)ne[d]);
+    return out;
+}
+
+static pith_status check_shape(const struct pi_gguf_tensor *t, const char *name,
+                               const struct part *part, pith_error *err)
+{
+    int64_t rows = part->before + part->n_row + part->behind;
+    const int64_t matrix[4] = {part->n_col, rows, part->n_slab, 1};
+    const int64_t vector[4] = {rows, part->n_slab, 1, 1};
+    const int64_t *want = part->n_col == 1 ? vector : matrix;
+    char has[96], asked[96];
+    if (memcmp(t->ne, want, sizeof(matrix)) != 0)
         return pi_fail(err, PITH_FORMAT,
-                       "tensor \"%s\": shape [%lld][%lld] where the metadata asks for [%lld][%lld]",
-                       name, (long long)t->ne[1], (long long)t->ne[0], (long long)want1,
-                       (long long)want0);
+                       "tensor \"%s\": shape %s where the metadata asks for %s", name,
+                       shape_text(t->ne, has), shape_text(want, asked));
     return PITH_OK;
 }
 
 static pith_status plan_matrix(struct plan *plan, const struct pi_gguf_tensor *t, const char *name,
-                               int64_t n_row, int64_t n_col, struct pi_matrix *out, pith_error *err)
+                               const struct part *part, struct pi_matrix *out, pith_error *err)
 {
-    PI_TRY(check_shape(t, name, n_row, n_col, err));
+    PI_TRY(check_shape(t, name, part, err));
     const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
     if (traits == NULL || pi_matmul_index(traits->type) < 0)
         return pi_fail(err, PITH_UNSUPPORTED, "tensor \"%s\": weight type %u is not supported",
                        name, t->type);
-    size_t group_bytes = pi_matmul_group_bytes(traits->type, (int32_t)n_col);
+    size_t group_bytes = pi_matmul_group_bytes(traits->type, (int32_t)part->n_col);
     if (group_bytes == 0)
         return pi_fail(err, PITH_FORMAT, "tensor \"%s\": rows of %lld do not fit blocks of %s",
-                       name, (long long)n_col, traits->name);
+                       name, (long long)part->n_col, traits->name);
     *out = (struct pi_matrix){
         .type = traits->type,
-        .n_row = (int32_t)n_row,
-        .n_col = (int32_t)n_col,
-        .n_group = (int32_t)pi_ceil_div(n_row, PI_GROUP),
+        .n_row = (int32_t)part->n_row,
+        .n_col = (int32_t)part->n_col,
+        .n_group = (int32_t)pi_ceil_div(part->n_row, PI_GROUP),
         .group_bytes = group_bytes,
     };
-    plan->matrix[plan->n_matrix++] = (struct plan_matrix){t, out};
+    plan->matrix[plan->n_matrix++] = (struct plan_matrix){t, out, *part};
     /* The tensor's own bytes were checked against the file, so this sum cannot overflow. */
-    plan->weights_size += pi_align((size_t)out->n_group * group_bytes, 64);
+    plan->weights_size += (size_t)part->n_slab * (size_t)out->n_group * group_bytes;
     return PITH_OK;
 }
 
 static pith_status plan_vector(struct plan *plan, const struct pi_gguf_tensor *t, const char *name,
-                               int64_t n, float **out, pith_error *err)
+                               const struct part *part, float **out, pith_error *err)
 {
-    PI_TRY(check_shape(t, name, n, 1, err));
+    PI_TRY(check_shape(t, name, part, err));
     if (t->type != PI_DTYPE_F32 && t->type != PI_DTYPE_F16 && t->type != PI_DTYPE_BF16)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "tensor \"%s\": type %u is not supported for a vector (F32, F16, BF16 are)",
                        name, t->type);
-    plan->vector[plan->n_vector++] = (struct plan_vector){t, out};
-    plan->vectors_len += pi_align((size_t)n, VECTOR_ALIGN);
+    plan->vector[plan->n_vector++] = (struct plan_vector){t, out, *part};
+    plan->vectors_len += pi_align((size_t)(part->n_slab * part->n_row), VECTOR_ALIGN);
     return PITH_OK;
+}
+
+/* The number of rows of a part that may have none. */
+static int64_t rows_of(const struct pi_hparams *hp, enum pi_dim dim)
+{
+    return dim == PI_DIM_NONE ? 0 : dim_len(hp, dim);
+}
+
+/* Whether an earlier tensor of a layer was found for its field; fields are planned in order. */
+static bool is_planned(const struct plan *plan, const char *field)
+{
+    bool found = false;
+    for (int64_t i = plan->n_matrix - 1; i >= 0 && i >= plan->n_matrix - 4 && !found; i--)
+        found = (const char *)plan->matrix[i].matrix == field;
+    for (int64_t i = plan->n_vector - 1; i >= 0 && i >= plan->n_vector - 4 && !found; i--)
+        found = (const char *)plan->vector[i].vector == field;
+    return found;
 }
 
 /* The tensors of one block of a layer. */
@@ -282,15 +337,19 @@ static pith_status plan_part(struct plan *plan, struct pith_model *model, int32_
         snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
         const struct pi_gguf_tensor *t = pi_gguf_find_tensor(&model->gguf, name);
         char *field = (char *)&model->layer[l] + spec->offset;
+        if (is_planned(plan, field))
+            continue;
         if (t == NULL && spec->required)
             return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);
         if (t == NULL)
             continue;
-        int64_t n_row = dim_len(&model->hp, spec->row), n_col = dim_len(&model->hp, spec->col);
+        const struct pi_hparams *hp = &model->hp;
+        struct part p = {dim_len(hp, spec->row), dim_len(hp, spec->col), dim_len(hp, spec->slab),
+                         rows_of(hp, spec->before), rows_of(hp, spec->behind)};
         if (spec->col == PI_DIM_NONE)
-            PI_TRY(plan_vector(plan, t, name, n_row, (float **)field, err));
+            PI_TRY(plan_vector(plan, t, name, &p, (float **)field, err));
         else
-            PI_TRY(plan_matrix(plan, t, name, n_row, n_col, (struct pi_matrix *)field, err));
+            PI_TRY(plan_matrix(plan, t, name, &p, (struct pi_matrix *)field, err));
     }
     return PITH_OK;
 }
@@ -317,12 +376,11 @@ static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_er
         return pi_fail(err, PITH_FORMAT, "tensor \"token_embd.weight\": %lld tokens are too many",
                        (long long)embd->ne[1]);
     hp->n_vocab = (int32_t)embd->ne[1];
-    PI_TRY(
-        plan_matrix(plan, embd, "token_embd.weight", hp->n_vocab, hp->n_embd, &model->embd, err));
+    const struct part ends = {hp->n_vocab, hp->n_embd, 1, 0, 0}, width = {hp->n_embd, 1, 1, 0, 0};
+    PI_TRY(plan_matrix(plan, embd, "token_embd.weight", &ends, &model->embd, err));
     if (output != NULL)
-        PI_TRY(plan_matrix(plan, output, "output.weight", hp->n_vocab, hp->n_embd, &model->output,
-                           err));
-    PI_TRY(plan_vector(plan, norm, "output_norm.weight", hp->n_embd, &model->output_norm, err));
+        PI_TRY(plan_matrix(plan, output, "output.weight", &ends, &model->output, err));
+    PI_TRY(plan_vector(plan, norm, "output_norm.weight", &width, &model->output_norm, err));
     for (int32_t l = 0; l < hp->n_layer; l++)
         PI_TRY(plan_layer(plan, model, l, err));
     return PITH_OK;
@@ -332,44 +390,82 @@ static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_er
 
 struct pack_job {
     const struct pith_model *model;
-    const struct pi_gguf_tensor *tensor;
-    struct pi_matrix *matrix;
+    const struct plan_matrix *what;
     size_t row_bytes; /* in the file */
 };
 
-/* Gives the file's pages back from an item's first group to group `last`. Whoever still reads there
-   gets them from the file again. */
+static int32_t items_of_slab(const struct pack_job *job)
+{
+    return (int32_t)pi_ceil_div(job->what->matrix->n_group, PACK_GROUPS);
+}
+
+/* The row of the file's tensor that is row `row` of a slab. */
+static size_t source_row(const struct pack_job *job, int64_t slab, int64_t row)
+{
+    const struct part *p = &job->what->part;
+    return (size_t)(slab * (p->before + p->n_row + p->behind) + p->before + row);
+}
+
+/* Gives the file's pages back from an item's first group to group `last` of its slab. Whoever still
+   reads there gets them from the file again. */
 static void drop_source(const struct pack_job *job, int64_t item, int32_t last)
 {
-    size_t base = (size_t)(job->tensor->data - job->model->file.data);
-    size_t from = (size_t)item * PACK_GROUPS * PI_GROUP * job->row_bytes;
-    size_t to = (size_t)pi_min((int64_t)last * PI_GROUP, job->matrix->n_row) * job->row_bytes;
-    pi_file_drop(&job->model->file, base + from, to - from);
+    const struct plan_matrix *what = job->what;
+    int64_t slab = item / items_of_slab(job), first = item % items_of_slab(job) * PACK_GROUPS;
+    size_t base = (size_t)(what->tensor->data - job->model->file.data);
+    size_t from = source_row(job, slab, first * PI_GROUP) * job->row_bytes;
+    int64_t end = pi_min((int64_t)last * PI_GROUP, what->matrix->n_row);
+    pi_file_drop(&job->model->file, base + from,
+                 source_row(job, slab, end) * job->row_bytes - from);
 }
 
 static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct pack_job *job = ctx;
-    struct pi_matrix *m = job->matrix;
+    const struct pi_matrix *m = job->what->matrix;
+    int32_t n_item = items_of_slab(job);
     (void)thread;
-    for (int64_t item = begin; item < end; item++) {
+    for (int64_t at = begin; at < end; at++) {
+        int64_t slab = at / n_item, item = at % n_item;
+        struct pi_matrix w = pi_matrix_slab(m, (int32_t)slab);
         int32_t first = (int32_t)item * PACK_GROUPS;
         int32_t last = (int32_t)pi_min(first + PACK_GROUPS, m->n_group);
         for (int32_t g = first; g < last; g++) {
-            const uint8_t *rows = job->tensor->data + (size_t)g * PI_GROUP * job->row_bytes;
+            const uint8_t *rows = job->what->tensor->data +
+                                  source_row(job, slab, (int64_t)g * PI_GROUP) * job->row_bytes;
             int32_t n_row = (int32_t)pi_min(PI_GROUP, m->n_row - g * PI_GROUP);
             pi_matmul_pack_group(m->type, m->n_col, rows, n_row,
-                                 m->data + (size_t)g * m->group_bytes);
+                                 w.data + (size_t)g * m->group_bytes);
         }
         if ((item + 1) % DROP_ITEMS == 0 || last == m->n_group)
-            drop_source(job, item - item % DROP_ITEMS, last);
+            drop_source(job, at - item % DROP_ITEMS, last);
     }
 }
 
-static void load_vector(const struct pi_gguf_tensor *t, float *out)
+static void load_vector(const struct plan_vector *what, float *out)
 {
-    const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
-    traits->decode(t->data, out, t->ne[0]);
+    const struct pi_dtype_traits *traits = pi_dtype_find(what->tensor->type);
+    const struct part *p = &what->part;
+    for (int64_t slab = 0; slab < p->n_slab; slab++) {
+        int64_t from = slab * (p->before + p->n_row + p->behind) + p->before;
+        traits->decode(what->tensor->data + (size_t)(from * traits->block_bytes),
+                       out + slab * p->n_row, p->n_row);
+    }
+}
+
+/* Packs every slab of a matrix at *weights, and moves that behind it. */
+static void pack_matrix(const struct plan_matrix *what, const struct pith_model *model,
+                        int32_t n_thread, uint8_t **weights)
+{
+    struct pi_matrix *m = what->matrix;
+    struct pack_job job = {model, what, pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col)};
+    int64_t n_item = items_of_slab(&job) * what->part.n_slab;
+    m->data = *weights;
+    pi_parallel_items(n_thread, n_item, pack_items, &job);
+    /* What was read again after it had been given back. */
+    for (int64_t slab = 0; slab < what->part.n_slab; slab++)
+        drop_source(&job, slab * items_of_slab(&job), m->n_group);
+    *weights += (size_t)what->part.n_slab * (size_t)m->n_group * m->group_bytes;
 }
 
 static pith_status pack_all(const struct plan *plan, struct pith_model *model,
@@ -380,18 +476,12 @@ static pith_status pack_all(const struct plan *plan, struct pith_model *model,
     float *vectors = model->vectors;
     for (int64_t i = 0; i < plan->n_vector; i++) {
         *plan->vector[i].vector = vectors;
-        load_vector(plan->vector[i].tensor, vectors);
-        vectors += pi_align((size_t)plan->vector[i].tensor->ne[0], VECTOR_ALIGN);
+        load_vector(&plan->vector[i], vectors);
+        const struct part *p = &plan->vector[i].part;
+        vectors += pi_align((size_t)(p->n_slab * p->n_row), VECTOR_ALIGN);
     }
     for (int64_t i = 0; i < plan->n_matrix; i++) {
-        struct pi_matrix *m = plan->matrix[i].matrix;
-        const struct pi_dtype_traits *traits = pi_dtype_find(m->type);
-        struct pack_job job = {model, plan->matrix[i].tensor, m,
-                               pi_dtype_row_bytes(traits, m->n_col)};
-        m->data = weights;
-        pi_parallel_items(n_thread, pi_ceil_div(m->n_group, PACK_GROUPS), pack_items, &job);
-        drop_source(&job, 0, m->n_group); /* what was read again after it had been given back */
-        weights += pi_align((size_t)m->n_group * m->group_bytes, 64);
+        pack_matrix(&plan->matrix[i], model, n_thread, &weights);
         if (params->progress != NULL &&
             !params->progress(params->progress_user,
                               (double)(weights - model->weights) / (double)plan->weights_size))

@@ -21,6 +21,10 @@ pith_status pi_load_hparams(struct pith_model *model, pith_error *err);
 pith_status pi_rope_load(struct pi_rope *rope, const struct pi_gguf *g, const char *arch,
                          int32_t n_rot, int32_t n_ctx, bool adjacent, pith_error *err);
 
+/* Reads ARCH.expert_* where the family has experts, and leaves out of each layer either these or the
+   dense feed-forward. model->layer has all parts. FORMAT, UNSUPPORTED. */
+pith_status pi_load_moe(struct pith_model *model, pith_error *err);
+
 /* Finds, checks and packs every tensor. model->hp and model->file are set. FORMAT, UNSUPPORTED,
    NOMEM, CANCELLED. What was allocated is freed by pith_model_free. */
 pith_status pi_load_weights(struct pith_model *model, const pith_model_params *params,

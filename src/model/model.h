@@ -8,6 +8,7 @@
 #include "cpu/matmul.h"
 #include "file/gguf.h"
 #include "model/block.h"
+#include "model/moe.h"
 #include "tensor/rope.h"
 #include "text/chat.h"
 #include "text/vocab.h"
@@ -26,6 +27,7 @@ struct pi_hparams {
     int32_t n_ctx_train;
     float rms_eps;
     float attn_scale; /* multiplies q.k */
+    struct pi_moe_rule moe;
 };
 
 /* What runs in a layer, what it differs from others in, and the weights of all blocks. Vectors are
@@ -51,6 +53,17 @@ struct pi_layer {
     struct pi_matrix w_up;   /* [n_ff][n_embd] */
     struct pi_matrix w_down; /* [n_embd][n_ff] */
     float *ffn_post_norm;    /* [n_embd] */
+
+    struct pi_matrix w_router;               /* [n_expert][n_embd] */
+    float *b_router;                         /* [n_expert] */
+    float *b_choice;                         /* [n_expert] counts in choosing alone */
+    struct pi_matrix w_gate_exps, w_up_exps; /* n_expert slabs [n_ff][n_embd] */
+    struct pi_matrix w_down_exps;            /* n_expert slabs [n_embd][n_ff] */
+    float *b_gate_exps, *b_up_exps;          /* [n_expert][n_ff] */
+    float *b_down_exps;                      /* [n_expert][n_embd] */
+    struct pi_matrix w_gate_shared, w_up_shared; /* [n_ff_shared][n_embd] */
+    struct pi_matrix w_down_shared;              /* [n_embd][n_ff_shared] */
+    float *shared_gate; /* [n_embd] of the shared expert's own weight; NULL: that is 1 */
 };
 
 struct pith_model {

@@ -321,7 +321,7 @@ static void leave_shared(struct pi_pass *pass)
 
 /* out = w * (y + bias), added to what is there unless it is the first. */
 static void add_weighted(const struct pi_layer *layer, int32_t expert, float w, const float *y,
-                         bool first, float *restrict out, int32_t n)
+                         bool first, float *out, int32_t n)
 {
     const float *bias = layer->b_down_exps;
     bias = bias != NULL ? bias + (size_t)expert * (size_t)n : NULL;
