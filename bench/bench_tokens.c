@@ -209,10 +209,13 @@ static void remember_queries(const struct side *s, struct pith_seq *seq)
 {
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
     size_t row = (size_t)s->b->info.n_head * (size_t)g->dim_k;
-    struct pi_pass_item item = {.kv = seq->memory.kv, .n_tok = N_QUERY, .pos0 = seq->n_token - N_QUERY};
+    struct pi_pass_item item = {
+        .kv = seq->memory.kv, .n_tok = N_QUERY, .pos0 = seq->n_token - N_QUERY};
     struct pi_pass_tap_rows rows = {.item = &item};
-    struct keep_view view = {
-        .kv = seq->memory.kv, .tokens = seq->tokens, .n_token = item.pos0, .state = seq->keep_state};
+    struct keep_view view = {.kv = seq->memory.kv,
+                             .tokens = seq->tokens,
+                             .n_token = item.pos0,
+                             .state = seq->keep_state};
     if (s->engine->keep == NULL || (keep_needs(s->engine->keep) & KEEP_NEED_ROWS) == 0 ||
         item.pos0 < 0)
         return;

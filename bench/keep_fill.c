@@ -101,8 +101,10 @@ static pith_status run_round(const struct fill *f, struct pith_seq *seq, struct 
                              pith_error *err)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    struct keep_view view = {
-        .kv = seq->memory.kv, .tokens = seq->tokens, .n_token = seq->n_token, .n_prompt = seq->n_prompt};
+    struct keep_view view = {.kv = seq->memory.kv,
+                             .tokens = seq->tokens,
+                             .n_token = seq->n_token,
+                             .n_prompt = seq->n_prompt};
     int32_t *before = f->pos, *after = f->pos + f->cap, n_same = 0;
     double start = seq->tally.seconds;
     int32_t n = read_positions(seq->memory.kv, before);

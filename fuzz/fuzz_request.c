@@ -33,6 +33,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     serve_setup_default(&setup);
     setup.model = model;
     setup.n_slot = 4;
+    setup.pins = true;
     setup.n_ctx = 4096;
     setup.template_name = "qwen3";
     return 0;

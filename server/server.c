@@ -43,6 +43,7 @@ static void init(struct server *s, const struct server_config *config)
 static void init_requests(struct server *s)
 {
     const struct server_config *c = &s->config;
+    pith_keep_rules rules;
     serve_setup_default(&s->requests);
     s->requests.model = c->model;
     s->requests.alias = c->alias;
@@ -50,6 +51,8 @@ static void init_requests(struct server *s)
     s->requests.template_text = c->template_text;
     s->requests.n_ctx = c->n_ctx;
     s->requests.n_slot = c->schedule.n_slot;
+    s->requests.pins =
+        pith_keep_get_rules(c->policy[PITH_KEEP], &rules, NULL) == PITH_OK && rules.pin_prompt;
     s->requests.can_score_prompt = true;
     s->requests.params = c->generate;
 }

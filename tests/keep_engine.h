@@ -10,6 +10,7 @@
 
 #include "mem_used.h"
 #include "engine/engine.h"
+#include "seq_make.h"
 #include "status.h"
 #include "testing.h"
 
@@ -63,14 +64,6 @@ static inline pith_engine *engine_make(const char *keep, int32_t chunk, int32_t 
                                        int32_t kv_tokens)
 {
     return engine_make_typed(keep, NULL, chunk, n_thread, kv_tokens);
-}
-
-static inline pith_seq *seq_make(pith_engine *e)
-{
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
-    return seq;
 }
 
 /* ids[begin..end), the sequence having begin tokens. */

@@ -11,6 +11,7 @@
 
 #include "mem_used.h"
 #include "pith/inspect.h"
+#include "seq_make.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -34,14 +35,6 @@ static pith_engine *engine_make(int32_t chunk, int32_t n_thread, int32_t kv_toke
     params.page_len = 16;
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
-}
-
-static pith_seq *seq_make(pith_engine *e)
-{
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
-    return seq;
 }
 
 static void eval(pith_seq *seq, const int32_t *ids, int32_t n)

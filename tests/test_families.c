@@ -10,6 +10,7 @@
 #include "mem_used.h"
 #include "model_maker.h"
 #include "pith/scheduler.h"
+#include "seq_make.h"
 
 #define N_TOKEN 90
 #define N_PREFIX 64 /* of it: what two requests have in common */
@@ -41,14 +42,6 @@ static pith_engine *engine_make(int32_t chunk, int32_t n_thread)
     params.kv_tokens = 4 * N_TOKEN;
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
-}
-
-static pith_seq *seq_make(pith_engine *e)
-{
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
-    return seq;
 }
 
 static bool look(void *user, pith_seq *seq, int32_t pos, const float *logits)

@@ -14,6 +14,7 @@
 #include "mem_used.h"
 #include "model/load.h"
 #include "model_maker.h"
+#include "seq_make.h"
 
 #define N_TOKEN 150
 #define WINDOW 20
@@ -236,14 +237,6 @@ static pith_engine *engine_make(int32_t chunk, const char *type, int64_t kv_byte
     params.kv_tokens = kv_bytes > 0 ? 0 : 3 * N_TOKEN;
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
-}
-
-static pith_seq *seq_make(pith_engine *e)
-{
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
-    return seq;
 }
 
 static void eval(pith_seq *seq, int32_t n)

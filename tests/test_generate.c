@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "pith/grammar.h"
+#include "seq_make.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -54,14 +55,6 @@ static pith_engine *engine_make_keep(int32_t kv_tokens, const char *keep)
 static pith_engine *engine_make(int32_t kv_tokens)
 {
     return engine_make_keep(kv_tokens, NULL);
-}
-
-static pith_seq *seq_make(pith_engine *e)
-{
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
-    return seq;
 }
 
 static pith_generate_params greedy(int32_t n_predict)

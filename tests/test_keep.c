@@ -113,8 +113,8 @@ static void test_same_as_by_hand(void **state)
         for (int32_t i = 0; i < BUDGET; i++)
             slots[i] = i < SINKS ? i : SLACK + i;
         for (int32_t l = 0; l < n_lane; l++)
-            check(kv_seq_compact(seq->memory.kv, l / info.n_head_kv, l % info.n_head_kv, slots, BUDGET,
-                                 &err),
+            check(kv_seq_compact(seq->memory.kv, l / info.n_head_kv, l % info.n_head_kv, slots,
+                                 BUDGET, &err),
                   &err);
     }
     pith_seq_free(seq);

@@ -12,6 +12,7 @@
 
 #include "mem_used.h"
 #include "engine/engine.h"
+#include "seq_make.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -61,14 +62,6 @@ static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_threa
     params.keep = keep;
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
-}
-
-static pith_seq *seq_make(pith_engine *e)
-{
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
-    return seq;
 }
 
 /* Of every mark of every entry, bit by bit. */

@@ -208,10 +208,11 @@ static void test_forks(void **state)
         eval(a, 110, N_TOKEN);
         assert_true(hash_of(a) == hash_of(b));
         for (int32_t i = 0; i < n_lane; i++) {
-            int32_t l = i / info.n_head_kv, h = i % info.n_head_kv, n = kv_lane_len(a->memory.kv, l, h);
+            int32_t l = i / info.n_head_kv, h = i % info.n_head_kv,
+                    n = kv_lane_len(a->memory.kv, l, h);
             assert_int_equal(n, kv_lane_len(b->memory.kv, l, h));
-            assert_memory_equal(kv_lane_marks(a->memory.kv, l, h, 0), kv_lane_marks(b->memory.kv, l, h, 0),
-                                (size_t)n * sizeof(float));
+            assert_memory_equal(kv_lane_marks(a->memory.kv, l, h, 0),
+                                kv_lane_marks(b->memory.kv, l, h, 0), (size_t)n * sizeof(float));
             for (int32_t j = 0; j < n; j++)
                 assert_true(kv_lane_marks(a->memory.kv, l, h, 0)[j] != 0.0f);
         }

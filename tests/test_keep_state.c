@@ -357,8 +357,8 @@ static void expect_same(const pith_seq *a, const pith_seq *b)
             size_t size = (size_t)kv_lane_len(a->memory.kv, l, h) * sizeof(float);
             assert_int_equal(kv_lane_aim(a->memory.kv, l, h), kv_lane_aim(b->memory.kv, l, h));
             for (int32_t i = 0; i < keep_n_mark(keep); i++)
-                assert_memory_equal(kv_lane_marks(a->memory.kv, l, h, i), kv_lane_marks(b->memory.kv, l, h, i),
-                                    size);
+                assert_memory_equal(kv_lane_marks(a->memory.kv, l, h, i),
+                                    kv_lane_marks(b->memory.kv, l, h, i), size);
         }
 }
 

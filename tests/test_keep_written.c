@@ -308,7 +308,8 @@ static void score_lanes(pith_seq *seq, float *out)
     struct keep_view view = pi_seq_view(seq, pith_seq_length(seq));
     view.model = &m;
     for (int32_t i = 0; i < n_lane; i++) {
-        int32_t l = i / info.n_head_kv, h = i % info.n_head_kv, n = kv_lane_len(seq->memory.kv, l, h);
+        int32_t l = i / info.n_head_kv, h = i % info.n_head_kv,
+                n = kv_lane_len(seq->memory.kv, l, h);
         int32_t pos[N_TOKEN];
         bool evictable[N_TOKEN];
         size_t size = p->scratch_size(&config->params, &m, NULL, n);
@@ -350,7 +351,8 @@ static void test_snapshot(void **state)
         }
         assert_true(hash_of(a) == hash_of(b));
         assert_true(kv_lane_marks(b->memory.kv, 0, 0, 0)[99] == 0.0f);
-        assert_true(kv_lane_marks(b->memory.kv, 0, 0, 0)[120] == kv_lane_marks(a->memory.kv, 0, 0, 0)[120]);
+        assert_true(kv_lane_marks(b->memory.kv, 0, 0, 0)[120] ==
+                    kv_lane_marks(a->memory.kv, 0, 0, 0)[120]);
         free(want);
         free(got);
         pith_seq_free(a);

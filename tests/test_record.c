@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "eval/record.h"
 #include "eval/recorder.h"
+#include "seq_make.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 150
@@ -41,14 +42,6 @@ static pith_engine *engine_make(int32_t chunk, const char *type)
     params.type_k = params.type_v = type;
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
-}
-
-static pith_seq *seq_make(pith_engine *e)
-{
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
-    return seq;
 }
 
 static uint64_t hash_of(const pith_seq *seq)

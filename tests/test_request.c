@@ -39,6 +39,7 @@ static int load(void **state)
     setup.model = model;
     setup.template_text = shows;
     setup.n_slot = 4;
+    setup.pins = true;
     *state = model;
     return 0;
 }
@@ -290,6 +291,14 @@ static void test_pins(void **state)
         assert_true(q.n_pin < n_alone); /* no word of the user's is in it */
         serve_request_free(r);
     }
+    setup.pins = false; /* nobody asks */
+    pith_generate_params params;
+    pith_request q;
+    struct serve_request *r = read_good(SERVE_CHAT, "{" TALK_HI ",\"id_slot\":1}");
+    serve_request_get(r, 0, &params, &q);
+    assert_int_equal(q.n_pin, 0);
+    serve_request_free(r);
+    setup.pins = true;
     expect_fault(SERVE_CHAT, "{" HI ",\"n_keep\":-2}", 400,
                  "n_keep: -2 is not between -1 and 2147483647");
 }

@@ -41,8 +41,8 @@ static void options(void **state)
     assert_int_equal(b.kind, SHARE_NONE);
     expect(pith_policy_check(PITH_SHARE, "memshare:step=2", &err), &err, PITH_INVALID, "step");
     expect(pith_policy_check(PITH_SHARE, "memshire", &err), &err, PITH_INVALID, "memshare, random");
-    expect(pith_policy_check(PITH_SHARE, "memshare:mode=literal,across=yes", &err), &err, PITH_INVALID,
-           "across");
+    expect(pith_policy_check(PITH_SHARE, "memshare:mode=literal,across=yes", &err), &err,
+           PITH_INVALID, "across");
     assert_int_equal(pith_policy_get(PITH_SHARE, 0, &info), PITH_OK);
     assert_string_equal(info.name, "memshare");
     assert_int_equal(pith_policy_get_param(PITH_SHARE, 0, info.n_param - 1, &param), PITH_OK);

@@ -12,8 +12,11 @@ RUN is one of
   text    the same with --recall text
   shift   llama-server (--peer FILE) with --context-shift and the small memory
 
+    scripts/docs/agent.py --picture docs/figures/agent.svg OUT/RUN.json ...
+
 Each run starts a server of its own and plays the same session in one slot. It writes OUT/RUN.json:
-turns, scores, and the bytes of KV memory over time. The standard library is enough."""
+turns, scores, and the bytes of KV memory over time. With --picture nothing runs: the bytes are drawn
+against the tokens of the session. The standard library is enough."""
 import argparse
 import http.client
 import json
@@ -304,10 +307,53 @@ def perform(run, o):
           f"peak {max([s[1] for s in server.samples], default=0)} bytes", flush=True)
 
 
+# ---- the picture ----
+
+COLOURS = ["#888888", "#d1495b", "#00798c", "#edae49", "#7d5ba6"]
+WIDTH, HEIGHT, LEFT, TOP = 640, 300, 60, 40  # of the plot, and its corner
+
+
+def line_of(result):
+    """[(tokens of the session, MiB in use)] at the end of each turn."""
+    points, samples = [(0, 0.0)], result["samples"]
+    for turn in result["turns"]:
+        used = [s[1] for s in samples if s[0] <= turn["ended_s"]]
+        points.append((turn["prompt_tokens"], (used[-1] if used else 0) / 2**20))
+    return points
+
+
+def draw(paths, picture):
+    runs = [json.load(open(path, encoding="utf-8")) for path in paths]
+    lines = [line_of(r) for r in runs]
+    most_x = 5000 * -(-max(p[0] for line in lines for p in line) // 5000)
+    most_y = 100 * -(-max(p[1] for line in lines for p in line) // 100)
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH + 120} {HEIGHT + 100}" '
+           'font-family="sans-serif" font-size="13">',
+           f'<rect width="{WIDTH + 120}" height="{HEIGHT + 100}" fill="white"/>',
+           f'<text x="{LEFT}" y="22">KV memory, MiB, against tokens of the session</text>']
+    for y in range(0, int(most_y) + 1, 100):
+        at = TOP + HEIGHT * (1 - y / most_y)
+        out.append(f'<path d="M{LEFT} {at:.1f}h{WIDTH}" stroke="#dddddd"/>'
+                   f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{y}</text>')
+    for x in range(0, most_x + 1, 5000):
+        out.append(f'<text x="{LEFT + WIDTH * x / most_x:.1f}" y="{TOP + HEIGHT + 20}" '
+                   f'text-anchor="middle">{x}</text>')
+    for i, (result, line) in enumerate(zip(runs, lines)):
+        path = "L".join(f"{LEFT + WIDTH * x / most_x:.1f} {TOP + HEIGHT * (1 - y / most_y):.1f}"
+                        for x, y in line)
+        end = "" if result["ended"] else " (refused)"
+        out.append(f'<path d="M{path}" fill="none" stroke="{COLOURS[i]}" stroke-width="2"/>'
+                   f'<text x="{LEFT + 10 + 130 * i}" y="{TOP + HEIGHT + 45}" fill="{COLOURS[i]}">'
+                   f'{result["run"]}{end}</text>')
+    with open(picture, "w", encoding="utf-8") as f:
+        f.write("\n".join(out) + "\n</svg>\n")
+
+
 def options():
     p = argparse.ArgumentParser(description=__doc__,
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("runs", nargs="*", metavar="RUN")
+    p.add_argument("--picture", help="draws the files of runs that ended")
     p.add_argument("--model")
     p.add_argument("--text", help="a file of plain text")
     p.add_argument("--out", default=".")
@@ -325,6 +371,9 @@ def options():
 
 def main():
     o = options()
+    if o.picture:
+        draw(o.runs, o.picture)
+        return
     if not o.model or not o.text:
         raise SystemExit("agent.py: --model and --text are needed")
     os.makedirs(o.out, exist_ok=True)

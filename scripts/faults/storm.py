@@ -423,8 +423,7 @@ async def run(server, seed, n, n_huge, prefixes, slack_kib, log):
         if content != alone:
             differ(f"{path}: another answer after the storm", content, alone)
     after = server.resident_kib()
-    if server.n_files() > files:
-        raise Wrong(f"{server.n_files()} open files, {files} before")
+    await server.all_closed(files)
     if after > before + slack_kib:
         raise Wrong(f"{after} KiB resident, {before} before")
     tell(storm, m, seconds, before, after, log)

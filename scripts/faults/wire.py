@@ -61,6 +61,14 @@ class Server:
     def n_files(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
+    async def all_closed(self, files):
+        """The server hears of a connection's end a moment after its client has ended it."""
+        for _ in range(100):
+            if self.n_files() <= files:
+                return
+            await asyncio.sleep(0.1)
+        raise Wrong(f"{self.n_files()} open files, {files} before")
+
     async def metrics(self):
         answer = await ask(self.port, "GET", "/metrics")
         lines = [line.split() for line in answer.body.decode().splitlines() if line[:1] != "#"]

@@ -3,6 +3,7 @@
  * lanes are the 16 rows of a group. It must not know the loops around tiles
  * (matmul_blocked_float.h).
  */
+#define PI_FEW_COPIES /* inlined with sanitizers, too: the models of tests have float weights */
 #include <immintrin.h>
 
 #include "cpu/kernels.h"

@@ -29,17 +29,17 @@
  * out, so that arrays of registers are registers. The two compilers disagree about the pragma's
  * meaning where the number is not the loop's own.
  */
-#if defined(__SANITIZE_ADDRESS__) && !defined(__clang__) /* unrolled.h says why */
+#if defined(__SANITIZE_ADDRESS__) && !defined(__clang__) && !defined(PI_FEW_COPIES)
+/* unrolled.h says why. A file with few copies says so before it includes this. */
 #define PI_INLINE static inline
+#define PI_UNROLL
 #else
 #define PI_INLINE static inline __attribute__((always_inline))
-#endif
-#if defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
-#define PI_UNROLL
-#elif defined(__clang__)
+#if defined(__clang__)
 #define PI_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define PI_UNROLL _Pragma("GCC unroll 32")
+#endif
 #endif
 
 #define PI_BLOCK_LEN_MAX 256 /* weights of a block */

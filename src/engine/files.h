@@ -33,7 +33,6 @@ struct pi_saved {
 /* Cuts bytes, at a multiple of 4, into their parts for a sequence whose entries are there. FORMAT
    where sizes do not add up, UNSUPPORTED (a layout that is not known). */
 pith_status pi_saved_read(const struct kv_seq *kv, const struct kv_geometry *g, const char *path,
-                           const uint8_t *bytes, size_t size, struct pi_saved *out,
-                           pith_error *err);
+                          const uint8_t *bytes, size_t size, struct pi_saved *out, pith_error *err);
 
 #endif

@@ -125,7 +125,8 @@ pith_status pi_engine_reserve_watch(struct pith_engine *e, const pith_batch_item
         const struct pith_seq *seq = items[i].seq;
         if (!pi_engine_watches(e, items[i].n_token))
             continue;
-        int64_t of_item = keep_longest(e->keep, seq->memory.kv, pi_seq_point(seq, 0), items[i].n_token);
+        int64_t of_item =
+            keep_longest(e->keep, seq->memory.kv, pi_seq_point(seq, 0), items[i].n_token);
         longest = pi_max(longest, of_item);
         if (items[i].n_token > 1 || !e->traits.overwrites)
             continue;

@@ -566,8 +566,8 @@ pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t 
     if (status != PITH_OK && status != PITH_KV_FULL)
         return status;
     int32_t room = room_before(seq, n_rest, n_before);
-    PI_TRY(recall_text_find(r->text, seq->memory.kv, seq->tokens, seq->n_token, question, len, room, text,
-                            &n, err));
+    PI_TRY(recall_text_find(r->text, seq->memory.kv, seq->tokens, seq->n_token, question, len, room,
+                            text, &n, err));
     r->n_recall += *text != NULL;
     r->n_found = n;
     return PITH_OK;

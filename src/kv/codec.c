@@ -106,20 +106,16 @@ static void q8_decode(const struct kv_stored_row *row, int32_t n, int32_t group,
 /* ---- the table ---- */
 
 const struct kv_codec kv_codecs[KV_N_TYPE] = {
-    [KV_TYPE_F32] = {"f32", "as the model made it", PI_ATTEND_F32, 32, 0, 1, false, f32_encode,
-                     f32_decode},
-    [KV_TYPE_F16] = {"f16", "half precision (the default)", PI_ATTEND_F16, 16, 0, 1, false,
-                     f16_encode, f16_decode},
-    [KV_TYPE_Q8_0] = {"q8_0", "8 bits and a scale for 32 values", PI_ATTEND_Q8_0, 8, 0, Q8_BLOCK,
-                      false, q8_encode, q8_decode},
-    [KV_TYPE_Q4_0] = {"q4_0", "4 bits and a scale for 32 values", PI_ATTEND_CODE4, 4, 0, 32, false,
-                      kv_q4_encode, kv_q4_decode},
-    [KV_TYPE_TURBO4] = {"turbo4", "rotated groups of up to 128 values, 16 centroids",
-                        PI_ATTEND_CODE4, 4, 0, 0, true, kv_turbo4_encode, kv_turbo4_decode},
-    [KV_TYPE_TURBO3] = {"turbo3", "rotated groups of up to 128 values, 8 centroids",
-                        PI_ATTEND_CODE3, 2, 1, 0, true, kv_turbo3_encode, kv_turbo3_decode},
-    [KV_TYPE_TURBO2] = {"turbo2", "rotated groups of up to 128 values, 4 centroids",
-                        PI_ATTEND_CODE2, 2, 0, 0, true, kv_turbo2_encode, kv_turbo2_decode},
+    [KV_TYPE_F32] = {"f32", PI_ATTEND_F32, 32, 0, 1, false, f32_encode, f32_decode},
+    [KV_TYPE_F16] = {"f16", PI_ATTEND_F16, 16, 0, 1, false, f16_encode, f16_decode},
+    [KV_TYPE_Q8_0] = {"q8_0", PI_ATTEND_Q8_0, 8, 0, Q8_BLOCK, false, q8_encode, q8_decode},
+    [KV_TYPE_Q4_0] = {"q4_0", PI_ATTEND_CODE4, 4, 0, 32, false, kv_q4_encode, kv_q4_decode},
+    [KV_TYPE_TURBO4] = {"turbo4", PI_ATTEND_CODE4, 4, 0, 0, true, kv_turbo4_encode,
+                        kv_turbo4_decode},
+    [KV_TYPE_TURBO3] = {"turbo3", PI_ATTEND_CODE3, 2, 1, 0, true, kv_turbo3_encode,
+                        kv_turbo3_decode},
+    [KV_TYPE_TURBO2] = {"turbo2", PI_ATTEND_CODE2, 2, 0, 0, true, kv_turbo2_encode,
+                        kv_turbo2_decode},
 };
 
 /* ---- names ---- */
@@ -135,11 +131,6 @@ enum kv_type kv_type_find(const char *name)
 const char *kv_type_name(enum kv_type type)
 {
     return kv_codecs[type].name;
-}
-
-const char *kv_type_summary(enum kv_type type)
-{
-    return kv_codecs[type].summary;
 }
 
 /* The type that n characters name, KV_N_TYPE for none. */

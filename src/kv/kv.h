@@ -77,7 +77,6 @@ struct kv_seq;   /* one sequence: n_layer * n_head lanes */
 /* KV_N_TYPE for an unknown name. */
 enum kv_type kv_type_find(const char *name);
 const char *kv_type_name(enum kv_type type);
-const char *kv_type_summary(enum kv_type type); /* one line */
 /* What a geometry's field for K or V is given as: TYPE[:EDGE=FIRST+LAST], that is another type in
    so many layers at both ends, and for K also ":force" and ":centre" behind TYPE, in this order,
    which engines look at. */

@@ -495,7 +495,6 @@ struct kv_stored_row {
    value, NaN as 0: masked slots are multiplied by 0 and must not poison others. */
 struct kv_codec {
     const char *name;
-    const char *summary;
     enum pi_attend_type kernel; /* attention's and scoring's */
     int32_t bits;               /* of a value or code, without those of the high plane */
     int32_t bits_high;          /* of a code in the high plane */

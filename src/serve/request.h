@@ -42,6 +42,7 @@ struct serve_setup {
     bool can_score_prompt;     /* on_prompt is there, so that echo with logprobs can be answered */
     int32_t n_ctx;             /* most tokens of a sequence; 0: the scheduler judges that */
     int32_t n_slot;            /* id_slot is below this; 0: the field is passed over */
+    bool pins;                 /* a keep policy pins what a chat in a slot begins with */
     int64_t now;               /* local seconds since 1970 for templates; 0: none */
     pith_generate_params params; /* of requests that do not say */
 };

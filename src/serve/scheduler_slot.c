@@ -173,13 +173,14 @@ static int32_t compare(const struct slot *slot, struct answer *a)
         return 0;
     }
     int32_t common = count_common(slot->seq, r);
-    int32_t n = lost_pins(slot->seq, r) ? 0 : reusable(slot->seq, a);
+    bool lost = lost_pins(slot->seq, r);
+    int32_t n = lost ? 0 : reusable(slot->seq, a);
     if (n == slot->seq->n_token) {
         a->reuse = PITH_REUSE_NONE;
         return n;
     }
     bool exact = n >= pi_min(common, r->n_prompt - 1);
-    if (!exact && !lost_pins(slot->seq, r) && scheduler_retell(slot->seq, a)) {
+    if (!exact && !lost && scheduler_retell(slot->seq, a)) {
         a->reuse = PITH_REUSE_NONE;
         return slot->seq->n_token;
     }

@@ -1,0 +1,266 @@
+/*
+ * session_report.c - what a session says when its text ends: times, what the KV memory holds, and
+ * what policies did beside the full cache; for people or as JSON, on standard error.
+ */
+#include "session.h"
+
+#include "recall.h"
+#include "share.h"
+#include "pith/inspect.h"
+#include "pith/policy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *stop_name(pith_stop_reason reason)
+{
+    static const char *const names[] = {
+        [PITH_STOP_END] = "end",       [PITH_STOP_LENGTH] = "length", [PITH_STOP_STRING] = "string",
+        [PITH_STOP_CALLER] = "caller", [PITH_STOP_FULL] = "full",
+    };
+    return names[reason];
+}
+
+/* Tokens per second; 0 where nothing was measured. */
+static double speed(int32_t n, double seconds)
+{
+    return seconds > 0.0 ? n / seconds : 0.0;
+}
+
+static uint64_t last_hash(const struct session *s)
+{
+    const float *logits = pith_seq_logits(s->seq);
+    return logits != NULL ? pith_logits_hash(logits, s->info.n_vocab) : 0;
+}
+
+/* What rounds did, beside the full cache of as many tokens. */
+struct account {
+    pith_kv_stats kv;
+    pith_keep_stats keep;
+    pith_read_stats read;
+    int32_t n_token;
+    int64_t n_full;          /* entries that the full cache would have */
+    int32_t n_gone;          /* tokens that no lane has an entry of */
+    int64_t full_live_bytes; /* of entries, as pith_kv_stats.live_bytes */
+    int64_t full_bytes;      /* of pages */
+    double share;            /* of the time that rounds took; below 0: not known */
+};
+
+/* Tokens that no lane holds any more. */
+static int32_t count_gone(const struct session *s, int32_t n_token)
+{
+    pith_lane_info lane;
+    bool *held = cli_alloc((size_t)n_token, sizeof(*held));
+    int32_t *positions = cli_alloc((size_t)n_token, sizeof(*positions)), n_gone = 0;
+    for (int32_t l = 0; l < s->info.n_layer_kv; l++)
+        for (int32_t h = 0; h < s->info.n_head_kv; h++) {
+            if (pith_seq_lane(s->seq, l, h, &lane, positions, n_token) != PITH_OK)
+                continue;
+            for (int32_t i = 0; i < lane.n_entry && i < n_token; i++)
+                held[positions[i]] = true;
+        }
+    for (int32_t i = 0; i < n_token; i++)
+        n_gone += !held[i];
+    free(positions);
+    free(held);
+    return n_gone;
+}
+
+static struct account make_account(const struct session *s, const pith_generate_result *r)
+{
+    struct account a = {.n_token = pith_seq_length(s->seq), .share = -1.0};
+    pith_engine_params full = s->params;
+    pith_engine_kv_stats(s->engine, &a.kv);
+    pith_seq_keep_stats(s->seq, &a.keep);
+    pith_seq_read_stats(s->seq, &a.read);
+    if (a.keep.budget < 0)
+        return a;
+    a.n_full = (int64_t)a.n_token * s->info.n_layer_kv * s->info.n_head_kv;
+    a.n_gone = count_gone(s, a.n_token);
+    if (a.keep.live > 0) /* entries are all of one size */
+        a.full_live_bytes = a.kv.live_bytes / a.keep.live * a.n_full;
+    full.keep = NULL;
+    full.recall = NULL; /* there is none without a keep policy */
+    full.share = NULL;
+    if (pith_kv_estimate(s->model, &full, a.n_token, &a.full_bytes, NULL) != PITH_OK)
+        a.full_bytes = 0;
+    /* Where nothing was cached, this call had all of the sequence's rounds. */
+    if (r->n_cached == 0 && r->prompt_s + r->generate_s > 0.0)
+        a.share = a.keep.seconds / (r->prompt_s + r->generate_s);
+    return a;
+}
+
+static double percent(double part, double whole)
+{
+    return whole > 0.0 ? 100.0 * part / whole : 0.0;
+}
+
+/* What only a keep policy makes worth knowing. */
+static json_t *keep_json(const struct account *a)
+{
+    json_t *o = json_pack("{s:I, s:I, s:i, s:I, s:I}", "keep_live", (json_int_t)a->keep.live,
+                          "keep_full", (json_int_t)a->n_full, "keep_evicted_tokens", (int)a->n_gone,
+                          "kv_full_live_bytes", (json_int_t)a->full_live_bytes, "kv_full_bytes",
+                          (json_int_t)a->full_bytes);
+    if (o != NULL && a->share >= 0.0)
+        json_object_set_new(o, "keep_share_of_time", json_real(a->share));
+    return o;
+}
+
+static json_t *read_json(const struct session *s, const pith_read_stats *r)
+{
+    if (s->read == NULL)
+        return json_pack("{s:s}", "read", "none");
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f}", "read", s->read, "read_chunks",
+                     (json_int_t)r->chunks, "read_sparse", (json_int_t)r->sparse, "read_stored",
+                     (json_int_t)r->stored, "read_entries", (json_int_t)r->read, "read_s",
+                     r->seconds);
+}
+
+static void report_json(const struct session *s, const pith_generate_result *r,
+                        const struct account *a)
+{
+    char hash[24];
+    const pith_kv_stats *kv = &a->kv;
+    const pith_keep_stats *keep = &a->keep;
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)last_hash(s));
+    json_t *o = json_pack(
+        "{s:s, s:f, s:i, s:i, s:f, s:i, s:f, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, "
+        "s:I, "
+        "s:i, s:I, s:i, s:f, s:s}",
+        "stop", stop_name(r->reason), "load_s", s->load_s, "prompt_tokens", (int)r->n_prompt,
+        "cached_tokens", (int)r->n_cached, "prompt_s", r->prompt_s, "generated_tokens",
+        (int)r->n_generated, "generate_s", r->generate_s, "length", (int)a->n_token, "weight_bytes",
+        (json_int_t)s->info.weight_bytes, "kv_reserved_bytes", (json_int_t)kv->reserved_bytes,
+        "kv_used_bytes", (json_int_t)kv->used_bytes, "kv_peak_bytes", (json_int_t)kv->peak_bytes,
+        "kv_live_bytes", (json_int_t)kv->live_bytes, "kv_table_bytes", (json_int_t)kv->table_bytes,
+        "keep", s->keep != NULL ? s->keep : "none", "keep_rounds", (json_int_t)keep->rounds,
+        "keep_evicted", (json_int_t)keep->evicted, "keep_bytes_freed",
+        (json_int_t)keep->bytes_freed, "keep_first_round_at", (int)keep->first_round_at,
+        "keep_overwritten", (json_int_t)keep->overwritten, "keep_first_overwrite_at",
+        (int)keep->first_overwrite_at, "keep_s", keep->seconds, "logits_hash", hash);
+    json_t *more = keep->budget >= 0 ? keep_json(a) : json_object();
+    json_t *read = read_json(s, &a->read), *recall = recall_json(s, r), *share = share_json(s);
+    if (o == NULL || json_object_update(o, more) != 0 || json_object_update(o, read) != 0 ||
+        json_object_update(o, recall) != 0 || json_object_update(o, share) != 0)
+        cli_fail("no memory for the statistics");
+    json_decref(more);
+    json_decref(read);
+    json_decref(recall);
+    json_decref(share);
+    json_dumpf(o, stderr, JSON_COMPACT);
+    fputc('\n', stderr);
+    json_decref(o);
+}
+
+static void print_keep(const struct session *s, const struct account *a)
+{
+    char freed[32], live[32], full_live[32], peak[32], full[32], lane[32] = "";
+    const pith_keep_stats *k = &a->keep;
+    int64_t n_lane = (int64_t)s->info.n_layer_kv * s->info.n_head_kv;
+    if (k->budget < 0)
+        return;
+    fprintf(stderr, "keep     %8.3f s   ", k->seconds);
+    if (k->evicted == 0 && k->rounds == 0) {
+        fprintf(stderr, "%s: no round yet, the fullest lane holds %d entries\n", s->keep,
+                k->longest);
+        return;
+    }
+    if (k->rounds == 0)
+        fprintf(stderr, "%s: no round", s->keep);
+    else
+        fprintf(stderr, "%s: %lld rounds, the first at %d tokens", s->keep, (long long)k->rounds,
+                k->first_round_at);
+    if (a->share >= 0.0 && k->rounds > 0)
+        fprintf(stderr, ", %.2f ms or %.2f %% of the time", 1e3 * k->seconds, 100.0 * a->share);
+    if (k->overwritten > 0)
+        fprintf(stderr, "; %lld entries overwritten from token %d on", (long long)k->overwritten,
+                k->first_overwrite_at);
+    fprintf(stderr,
+            "\nevicted  %lld of %lld entries, %d of %d tokens from every lane; pages freed %s\n",
+            (long long)k->evicted, (long long)a->n_full, a->n_gone, a->n_token,
+            cli_bytes(k->bytes_freed, freed));
+    if (k->live % n_lane == 0)
+        snprintf(lane, sizeof(lane), ", %lld per lane", (long long)(k->live / n_lane));
+    fprintf(stderr,
+            "live     %s in %lld entries%s: %.1f %% of the full cache's %s; pages at most %s, "
+            "%.1f %% of %s\n",
+            cli_bytes(a->kv.live_bytes, live), (long long)k->live, lane,
+            percent((double)k->live, (double)a->n_full), cli_bytes(a->full_live_bytes, full_live),
+            cli_bytes(a->kv.peak_bytes, peak),
+            percent((double)a->kv.peak_bytes, (double)a->full_bytes),
+            cli_bytes(a->full_bytes, full));
+}
+
+/* The name of a policy without its options. */
+static int name_len(const char *policy)
+{
+    return (int)strcspn(policy, ":");
+}
+
+/* A large number in a few digits. */
+static const char *short_count(double n, char out[16])
+{
+    static const char units[] = {'k', 'M', 'G', 'T'};
+    size_t unit = 0;
+    if (n < 1e4) {
+        snprintf(out, 16, "%.0f", n);
+        return out;
+    }
+    for (n /= 1e3; n >= 999.95 && unit + 1 < sizeof(units); unit++)
+        n /= 1e3;
+    snprintf(out, 16, "%.1f%c", n, units[unit]);
+    return out;
+}
+
+static void print_read(const struct session *s, const pith_read_stats *r)
+{
+    char stored[16];
+    if (s->read == NULL || strcmp(s->read, "none") == 0)
+        return;
+    fprintf(stderr, "read     %8.3f s   %.*s: ", r->seconds, name_len(s->read), s->read);
+    if (r->chunks == 0)
+        fprintf(stderr, "no chunk that it chooses for\n");
+    else
+        fprintf(stderr, "%.1f %% of %s entries; %lld of %lld lane chunks read a part\n",
+                percent((double)r->read, (double)r->stored), short_count((double)r->stored, stored),
+                (long long)r->sparse, (long long)r->chunks);
+}
+
+void session_report(const struct session *s, const pith_generate_result *r, bool json)
+{
+    char used[32], reserved[32], weights[32];
+    struct account a = make_account(s, r);
+    const pith_kv_stats *kv = &a.kv;
+    if (json) {
+        report_json(s, r, &a);
+        return;
+    }
+    fprintf(stderr, "load     %8.3f s   %s of weights\n", s->load_s,
+            cli_bytes(s->info.weight_bytes, weights));
+    fprintf(stderr, "prompt   %8.3f s   %d tokens, %.1f tokens/s", r->prompt_s, r->n_prompt,
+            speed(r->n_prompt + r->n_recalled, r->prompt_s));
+    if (r->n_cached > 0)
+        fprintf(stderr, ", %d more were cached", r->n_cached);
+    fprintf(stderr, "\ngenerate %8.3f s   %d tokens, %.1f tokens/s\n", r->generate_s,
+            r->n_generated, speed(r->n_generated, r->generate_s));
+    fprintf(stderr, "kv       %s of %s: %d tokens, %lld of %lld pages, %lld bytes live\n",
+            cli_bytes(kv->used_bytes, used), cli_bytes(kv->reserved_bytes, reserved), a.n_token,
+            (long long)kv->n_page_used, (long long)kv->n_page, (long long)kv->live_bytes);
+    print_keep(s, &a);
+    print_read(s, &a.read);
+    recall_report(s, r);
+    share_report(s);
+    fprintf(stderr, "logits   %016llx\n", (unsigned long long)last_hash(s));
+}
+
+void session_explain_full(const struct session *s)
+{
+    pith_kv_stats kv;
+    char reserved[32];
+    pith_engine_kv_stats(s->engine, &kv);
+    cli_note("the text ends at %d tokens because the KV memory (%s) or the context (%d) is full; "
+             "-c or --kv-memory size the memory",
+             pith_seq_length(s->seq), cli_bytes(kv.reserved_bytes, reserved), s->info.n_ctx_train);
+}
