@@ -20,6 +20,7 @@
 
 static const struct maker_group *const groups[] = {
     &maker_dense,
+    &maker_experts,
 };
 
 /* NULL: made like Llama's. */
@@ -208,6 +209,8 @@ static void write_data(struct maker *m, void *data, size_t size)
    first and last eighth of the layers and every third between, for v and down; Q4_K elsewhere. */
 static const char *type_of(const struct model_spec *s, const char *name, int32_t layer)
 {
+    if (strcmp(name, "ffn_gate_inp") == 0) /* no quantiser touches routers */
+        return "F32";
     if (strcmp(s->type, "Q4_K_M") != 0)
         return s->type;
     int32_t eighth = s->layers / 8;
@@ -323,7 +326,7 @@ void maker_attention(struct maker *m, int32_t l)
         maker_vector(m, "attn_k.bias", l, n_kv, 0, MAKER_STD_BIAS);
         maker_vector(m, "attn_v.bias", l, n_kv, 0, MAKER_STD_BIAS);
     }
-    if (strcmp(s->arch, "qwen3") == 0) {
+    if (strcmp(s->arch, "qwen3") == 0 || strcmp(s->arch, "qwen3moe") == 0) {
         maker_vector(m, "attn_q_norm.weight", l, s->head_dim, MAKER_GAIN_SCORE, MAKER_STD_NORM);
         maker_vector(m, "attn_k_norm.weight", l, s->head_dim, MAKER_GAIN_SCORE, MAKER_STD_NORM);
     }

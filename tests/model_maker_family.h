@@ -38,6 +38,7 @@ struct maker_group {
 };
 
 extern const struct maker_group maker_dense;
+extern const struct maker_group maker_experts;
 
 /* ---- what families ask ---- */
 

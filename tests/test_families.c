@@ -23,6 +23,7 @@ static const char *const families[] = {
     "arch=llama layers=2 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
     "arch=qwen2 layers=2 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
     "arch=qwen3 layers=2 width=64 heads=4 kv_heads=2 head_dim=32 ff=96",
+    "arch=qwen3moe layers=2 width=64 heads=4 kv_heads=2 head_dim=32 experts=8 used=2 expert_ff=40",
     "arch=smollm3 layers=5 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
 };
 

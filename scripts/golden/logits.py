@@ -101,7 +101,24 @@ def dense_cases():
     return cases
 
 
-GROUPS = {"": first_cases, "dense": dense_cases}
+def experts_cases():
+    cases = Cases()
+    shape = "arch=qwen3moe width=64 heads=4 kv_heads=2 head_dim=32 ff=96"
+    cases.add("qwen3moe", f"{shape} experts=8 used=2 expert_ff=32", 150)
+    cases.add("qwen3moe-odd", "arch=qwen3moe width=100 heads=5 kv_heads=1 head_dim=20 ff=77 vocab=71 "
+              "experts=7 used=3 expert_ff=45 layers=3")
+    cases.add("qwen3moe-all", f"{shape} experts=4 used=4 expert_ff=32")
+    cases.add("qwen3moe-one", f"{shape} experts=5 used=1 expert_ff=48 tied=1", 1)
+    cases.add("qwen3moe-many", f"{shape} experts=128 used=8 expert_ff=24")
+    cases.add("qwen3moe-scale", f"{shape} experts=8 used=2 expert_ff=32 expert_scale=2.5")
+    cases.add("qwen3moe-bias", f"{shape} experts=8 used=2 expert_ff=32 bias=1")
+    for dtype in ("F16", "Q8_0", "Q4_K", "Q6_K"):
+        cases.add(f"qwen3moe-{dtype}", f"arch=qwen3moe type={dtype} width=256 heads=4 kv_heads=2 "
+                  "head_dim=64 ff=768 experts=16 used=4 expert_ff=256")
+    return cases
+
+
+GROUPS = {"": first_cases, "dense": dense_cases, "experts": experts_cases}
 
 
 def positions_of(n):

@@ -31,9 +31,7 @@ struct pi_tensor_spec {
     enum pi_dim row; /* output features, or the length of a vector */
     enum pi_dim col; /* input features; PI_DIM_NONE: a vector of floats */
     bool required;
-    enum pi_dim slab;   /* so many matrices or vectors, one after the other; PI_DIM_NONE: one */
-    enum pi_dim before; /* a slab of the tensor has these rows before those of the field */
-    enum pi_dim behind; /* and these behind */
+    enum pi_dim slab; /* so many of these, one after the other; PI_DIM_NONE: one */
 };
 
 /* A block of a family's layers, and its tensors. */
@@ -49,6 +47,7 @@ struct pi_arch {
     const struct pi_arch_part *part; /* [n_part] in the order in which a layer runs them */
     int32_t n_part;
     const struct pi_moe_rule *moe; /* what holds where the file says nothing; NULL: no experts */
+    bool moe_keys;                 /* files say how the router chooses and weighs */
     /* Reads what the keys that all families have do not say. They are in model->hp, model->rope is
        loaded, and every layer has all parts, that rope and no window: what differs is set in
        model->layer, or taken out with pi_layer_leave_out. NULL: nothing differs. */
@@ -65,34 +64,19 @@ bool pi_layer_has(const struct pi_layer *layer, const struct pi_block *block);
 /* Nothing where the layer does not have it. */
 void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
 
+#define PI_SPEC_SLABS(field, tensor, row, col, required, slab)                                     \
+    {                                                                                              \
+        tensor, offsetof(struct pi_layer, field), row, col, required, slab                         \
+    }
 #define PI_SPEC_MATRIX(field, tensor, row, col)                                                    \
-    {                                                                                              \
-        tensor ".weight", offsetof(struct pi_layer, field), row, col, true                         \
-    }
+    PI_SPEC_SLABS(field, tensor ".weight", row, col, true, PI_DIM_NONE)
 #define PI_SPEC_VECTOR(field, tensor, row, required)                                               \
-    {                                                                                              \
-        tensor, offsetof(struct pi_layer, field), row, PI_DIM_NONE, required                       \
-    }
-
-/* The first of a list for one field that a file has is taken, so that a tensor of several may stand
-   in the place of each. Those of experts are PI_DIM_EXPERT slabs. */
+    PI_SPEC_SLABS(field, tensor, row, PI_DIM_NONE, required, PI_DIM_NONE)
+/* Of every expert. */
 #define PI_SPEC_EXPERTS(field, tensor, row, col)                                                   \
-    {                                                                                              \
-        tensor ".weight", offsetof(struct pi_layer, field), row, col, true, PI_DIM_EXPERT, 0, 0    \
-    }
+    PI_SPEC_SLABS(field, tensor ".weight", row, col, true, PI_DIM_EXPERT)
 #define PI_SPEC_EXPERTS_BIAS(field, tensor, row)                                                   \
-    {                                                                                              \
-        tensor ".bias", offsetof(struct pi_layer, field), row, PI_DIM_NONE, true, PI_DIM_EXPERT,   \
-            0, 0                                                                                   \
-    }
-/* A tensor with the rows of gate, then those of up. */
-#define PI_SPEC_EXPERTS_FUSED                                                                      \
-    {"ffn_gate_up_exps.weight", offsetof(struct pi_layer, w_gate_exps), PI_DIM_FF_EXPERT,          \
-     PI_DIM_EMBD, false, PI_DIM_EXPERT, 0, PI_DIM_FF_EXPERT},                                      \
-    {                                                                                              \
-        "ffn_gate_up_exps.weight", offsetof(struct pi_layer, w_up_exps), PI_DIM_FF_EXPERT,         \
-            PI_DIM_EMBD, false, PI_DIM_EXPERT, PI_DIM_FF_EXPERT, 0                                 \
-    }
+    PI_SPEC_SLABS(field, tensor ".bias", row, PI_DIM_NONE, true, PI_DIM_EXPERT)
 
 /* A part with its array of tensors; attention without norms of heads, whose biases are optional, and
    the feed-forward that most families have. */
@@ -117,5 +101,6 @@ extern const struct pi_arch pi_arch_llama;
 extern const struct pi_arch pi_arch_qwen2;
 extern const struct pi_arch pi_arch_qwen3;
 extern const struct pi_arch pi_arch_smollm3;
+extern const struct pi_arch pi_arch_qwen3moe;
 
 #endif

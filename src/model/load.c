@@ -21,38 +21,23 @@
 
 /* ---- shape ---- */
 
-static pith_status read_count(const struct pi_gguf *g, const char *arch, const char *name,
-                              int32_t max, bool required, int32_t *out, pith_error *err)
+static pith_status read_heads(struct pith_model *m, pith_error *err)
 {
-    char key[128];
-    uint32_t value;
-    snprintf(key, sizeof(key), "%s.%s", arch, name);
-    pith_status status = pi_gguf_u32(g, key, &value, err);
-    if (status == PITH_NOT_FOUND)
-        return required ? pi_fail(err, PITH_FORMAT, "%s is missing", key) : PITH_OK;
-    PI_TRY(status);
-    if (value == 0 || value > (uint32_t)max)
-        return pi_fail(err, PITH_FORMAT, "%s: %u is not in 1..%d", key, value, max);
-    *out = (int32_t)value;
-    return PITH_OK;
-}
-
-static pith_status read_heads(const struct pi_gguf *g, const char *a, struct pi_hparams *hp,
-                              pith_error *err)
-{
-    PI_TRY(read_count(g, a, "attention.head_count", MAX_DIM, true, &hp->n_head, err));
+    struct pi_hparams *hp = &m->hp;
+    const char *a = m->arch->name;
+    PI_TRY(pi_key_count(m, "attention.head_count", 1, MAX_DIM, true, &hp->n_head, err));
     hp->n_head_kv = hp->n_head;
-    PI_TRY(read_count(g, a, "attention.head_count_kv", MAX_DIM, false, &hp->n_head_kv, err));
+    PI_TRY(pi_key_count(m, "attention.head_count_kv", 1, MAX_DIM, false, &hp->n_head_kv, err));
     if (hp->n_head % hp->n_head_kv != 0)
         return pi_fail(err, PITH_FORMAT,
                        "%s.attention.head_count_kv: %d does not divide the %d query heads", a,
                        hp->n_head_kv, hp->n_head);
     hp->dim_k = hp->n_embd / hp->n_head;
-    PI_TRY(read_count(g, a, "attention.key_length", MAX_DIM, false, &hp->dim_k, err));
+    PI_TRY(pi_key_count(m, "attention.key_length", 1, MAX_DIM, false, &hp->dim_k, err));
     hp->dim_v = hp->dim_k;
-    PI_TRY(read_count(g, a, "attention.value_length", MAX_DIM, false, &hp->dim_v, err));
+    PI_TRY(pi_key_count(m, "attention.value_length", 1, MAX_DIM, false, &hp->dim_v, err));
     hp->n_rot = hp->dim_k;
-    PI_TRY(read_count(g, a, "rope.dimension_count", MAX_DIM, false, &hp->n_rot, err));
+    PI_TRY(pi_key_count(m, "rope.dimension_count", 1, MAX_DIM, false, &hp->n_rot, err));
     if (hp->n_rot > hp->dim_k || hp->n_rot % 2 != 0)
         return pi_fail(err, PITH_FORMAT,
                        "%s.rope.dimension_count: %d is odd or above the head size %d", a, hp->n_rot,
@@ -63,49 +48,43 @@ static pith_status read_heads(const struct pi_gguf *g, const char *a, struct pi_
     return PITH_OK;
 }
 
-/* Blocks at the end that predict further tokens from the pass's own result are no layers. */
-static pith_status skip_heads(const struct pi_gguf *g, const char *a, struct pi_hparams *hp,
-                              pith_error *err)
+struct pi_rope_keys pi_rope_keys_of(const struct pith_model *m)
 {
-    char key[128];
-    uint32_t n = 0;
-    snprintf(key, sizeof(key), "%s.nextn_predict_layers", a);
-    pith_status status = pi_gguf_u32(g, key, &n, err);
-    if (status != PITH_NOT_FOUND)
-        PI_TRY(status);
-    if (n >= (uint32_t)hp->n_layer)
-        return pi_fail(err, PITH_FORMAT, "%s: %u of %d blocks leave no layer", key, n, hp->n_layer);
-    hp->n_layer -= (int32_t)n;
+    const struct pi_hparams *hp = &m->hp;
+    return (struct pi_rope_keys){
+        .base = "freq_base",
+        .preset = 10000,
+        .adjacent = m->arch->rope_adjacent,
+        .n_rot = hp->n_rot,
+        .n_ctx_train = hp->n_ctx_train,
+    };
+}
+
+/* Blocks at the end that predict further tokens from the pass's own result are no layers. */
+static pith_status skip_heads(struct pith_model *m, pith_error *err)
+{
+    struct pi_hparams *hp = &m->hp;
+    int32_t n = 0;
+    PI_TRY(pi_key_count(m, "nextn_predict_layers", 0, hp->n_layer - 1, false, &n, err));
+    hp->n_layer -= n;
     return PITH_OK;
 }
 
 /* Keys of the network as a whole. */
-static pith_status read_shape(struct pith_model *model, pith_error *err)
+static pith_status read_shape(struct pith_model *m, pith_error *err)
 {
-    const struct pi_gguf *g = &model->gguf;
-    const char *a = model->arch->name;
-    struct pi_hparams *hp = &model->hp;
-    char key[128];
-
-    PI_TRY(read_count(g, a, "block_count", MAX_LAYER, true, &hp->n_layer, err));
-    PI_TRY(read_count(g, a, "embedding_length", MAX_DIM, true, &hp->n_embd, err));
-    PI_TRY(skip_heads(g, a, hp, err));
-    PI_TRY(read_count(g, a, "feed_forward_length", MAX_DIM, pi_arch_has(model->arch, &pi_block_ffn),
-                      &hp->n_ff, err));
-    PI_TRY(read_count(g, a, "context_length", INT32_MAX, true, &hp->n_ctx_train, err));
-    PI_TRY(read_heads(g, a, hp, err));
+    struct pi_hparams *hp = &m->hp;
+    PI_TRY(pi_key_count(m, "block_count", 1, MAX_LAYER, true, &hp->n_layer, err));
+    PI_TRY(pi_key_count(m, "embedding_length", 1, MAX_DIM, true, &hp->n_embd, err));
+    PI_TRY(skip_heads(m, err));
+    bool dense = pi_arch_has(m->arch, &pi_block_ffn);
+    PI_TRY(pi_key_count(m, "feed_forward_length", dense, MAX_DIM, dense, &hp->n_ff, err));
+    PI_TRY(pi_key_count(m, "context_length", 1, INT32_MAX, true, &hp->n_ctx_train, err));
+    PI_TRY(read_heads(m, err));
     hp->attn_scale = 1.0f / sqrtf((float)hp->dim_k);
-
-    snprintf(key, sizeof(key), "%s.attention.layer_norm_rms_epsilon", a);
-    pith_status status = pi_gguf_f32(g, key, &hp->rms_eps, err);
-    if (status == PITH_NOT_FOUND)
-        return pi_fail(err, PITH_FORMAT, "%s is missing", key);
-    PI_TRY(status);
-    if (!(hp->rms_eps >= 0) || hp->rms_eps > 1)
-        return pi_fail(err, PITH_FORMAT, "%s: %g is not in 0..1", key, (double)hp->rms_eps);
-
-    return pi_rope_load(&model->rope, g, a, hp->n_rot, hp->n_ctx_train, model->arch->rope_adjacent,
-                        err);
+    PI_TRY(pi_key_number(m, "attention.layer_norm_rms_epsilon", 0, 1, true, &hp->rms_eps, err));
+    struct pi_rope_keys keys = pi_rope_keys_of(m);
+    return pi_rope_load(&m->rope, &m->gguf, m->arch->name, &keys, err);
 }
 
 /* ---- layers ---- */
@@ -220,25 +199,18 @@ static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
     return 0;
 }
 
-/* A field's part of a tensor. Matrices and vectors of several slabs have them one after the other. */
-struct part {
-    int64_t n_row, n_col; /* n_col 1: a vector */
-    int64_t n_slab;
-    int64_t before, behind; /* rows of a slab that belong to others */
-};
-
 /* What goes where: filled before anything is packed, so that memory is sized once. */
 struct plan {
     struct plan_matrix {
-        const struct pi_gguf_tensor *tensor;
+        const uint8_t *data; /* of the first row, in the file */
         struct pi_matrix *matrix;
-        struct part part;
-    } * matrix; /* [n_matrix], owned */
+        int64_t n_slab;    /* matrices, one behind the other in memory */
+        int64_t slab_rows; /* of the file, from the first row of one to that of the next */
+    } * matrix;            /* [n_matrix], owned */
     int64_t n_matrix;
     struct plan_vector {
-        const struct pi_gguf_tensor *tensor;
+        struct pi_gguf_tensor tensor;
         float **vector;
-        struct part part;
     } * vector; /* [n_vector], owned */
     int64_t n_vector;
     size_t weights_size; /* bytes of all packed matrices */
@@ -247,7 +219,7 @@ struct plan {
 
 #define VECTOR_ALIGN 16 /* floats of a cache line */
 
-/* "[8][32][64]", slowest first. */
+/* "[8][32][64]", slowest first; at least two dimensions. */
 static const char *shape_text(const int64_t ne[4], char out[96])
 {
     size_t len = 0;
@@ -258,100 +230,148 @@ static const char *shape_text(const int64_t ne[4], char out[96])
 }
 
 static pith_status check_shape(const struct pi_gguf_tensor *t, const char *name,
-                               const struct part *part, pith_error *err)
+                               const int64_t want[4], pith_error *err)
 {
-    int64_t rows = part->before + part->n_row + part->behind;
-    const int64_t matrix[4] = {part->n_col, rows, part->n_slab, 1};
-    const int64_t vector[4] = {rows, part->n_slab, 1, 1};
-    const int64_t *want = part->n_col == 1 ? vector : matrix;
     char has[96], asked[96];
-    if (memcmp(t->ne, want, sizeof(matrix)) != 0)
-        return pi_fail(err, PITH_FORMAT,
-                       "tensor \"%s\": shape %s where the metadata asks for %s", name,
-                       shape_text(t->ne, has), shape_text(want, asked));
+    if (memcmp(t->ne, want, sizeof(t->ne)) != 0)
+        return pi_fail(err, PITH_FORMAT, "tensor \"%s\": shape %s where the metadata asks for %s",
+                       name, shape_text(t->ne, has), shape_text(want, asked));
     return PITH_OK;
 }
 
+/* n_slab matrices [n_row][n_col], each slab_rows rows of the file behind the one before. */
 static pith_status plan_matrix(struct plan *plan, const struct pi_gguf_tensor *t, const char *name,
-                               const struct part *part, struct pi_matrix *out, pith_error *err)
+                               const int64_t shape[4], int64_t slab_rows, struct pi_matrix *out,
+                               pith_error *err)
 {
-    PI_TRY(check_shape(t, name, part, err));
+    int64_t n_col = shape[0], n_row = shape[1], n_slab = shape[2];
+    PI_TRY(check_shape(t, name, shape, err));
     const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
     if (traits == NULL || pi_matmul_index(traits->type) < 0)
         return pi_fail(err, PITH_UNSUPPORTED, "tensor \"%s\": weight type %u is not supported",
                        name, t->type);
-    size_t group_bytes = pi_matmul_group_bytes(traits->type, (int32_t)part->n_col);
+    size_t group_bytes = pi_matmul_group_bytes(traits->type, (int32_t)n_col);
     if (group_bytes == 0)
         return pi_fail(err, PITH_FORMAT, "tensor \"%s\": rows of %lld do not fit blocks of %s",
-                       name, (long long)part->n_col, traits->name);
+                       name, (long long)n_col, traits->name);
     *out = (struct pi_matrix){
         .type = traits->type,
-        .n_row = (int32_t)part->n_row,
-        .n_col = (int32_t)part->n_col,
-        .n_group = (int32_t)pi_ceil_div(part->n_row, PI_GROUP),
+        .n_row = (int32_t)n_row,
+        .n_col = (int32_t)n_col,
+        .n_group = (int32_t)pi_ceil_div(n_row, PI_GROUP),
         .group_bytes = group_bytes,
     };
-    plan->matrix[plan->n_matrix++] = (struct plan_matrix){t, out, *part};
+    plan->matrix[plan->n_matrix++] = (struct plan_matrix){t->data, out, n_slab, slab_rows};
     /* The tensor's own bytes were checked against the file, so this sum cannot overflow. */
-    plan->weights_size += (size_t)part->n_slab * (size_t)out->n_group * group_bytes;
+    plan->weights_size += (size_t)n_slab * (size_t)out->n_group * group_bytes;
     return PITH_OK;
 }
 
 static pith_status plan_vector(struct plan *plan, const struct pi_gguf_tensor *t, const char *name,
-                               const struct part *part, float **out, pith_error *err)
+                               const int64_t shape[4], float **out, pith_error *err)
 {
-    PI_TRY(check_shape(t, name, part, err));
+    PI_TRY(check_shape(t, name, shape, err));
     if (t->type != PI_DTYPE_F32 && t->type != PI_DTYPE_F16 && t->type != PI_DTYPE_BF16)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "tensor \"%s\": type %u is not supported for a vector (F32, F16, BF16 are)",
                        name, t->type);
-    plan->vector[plan->n_vector++] = (struct plan_vector){t, out, *part};
-    plan->vectors_len += pi_align((size_t)(part->n_slab * part->n_row), VECTOR_ALIGN);
+    plan->vector[plan->n_vector++] = (struct plan_vector){*t, out};
+    plan->vectors_len += pi_align((size_t)(shape[0] * shape[1]), VECTOR_ALIGN);
     return PITH_OK;
 }
 
-/* The number of rows of a part that may have none. */
-static int64_t rows_of(const struct pi_hparams *hp, enum pi_dim dim)
+/* Tensors that may stand in a whole one, one below the other, and what stands above each there. */
+static const struct fused {
+    const char *name, *whole;
+    enum pi_dim above[2], below[2];
+} fused_rows[] = {
+    {"attn_q.weight", "attn_qkv.weight", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_K, PI_DIM_V}},
+    {"attn_k.weight", "attn_qkv.weight", {PI_DIM_Q, PI_DIM_NONE}, {PI_DIM_V, PI_DIM_NONE}},
+    {"attn_v.weight", "attn_qkv.weight", {PI_DIM_Q, PI_DIM_K}, {PI_DIM_NONE, PI_DIM_NONE}},
+    {"attn_q.bias", "attn_qkv.bias", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_K, PI_DIM_V}},
+    {"attn_k.bias", "attn_qkv.bias", {PI_DIM_Q, PI_DIM_NONE}, {PI_DIM_V, PI_DIM_NONE}},
+    {"attn_v.bias", "attn_qkv.bias", {PI_DIM_Q, PI_DIM_K}, {PI_DIM_NONE, PI_DIM_NONE}},
+    {"ffn_gate.weight", "ffn_up.weight", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_FF, PI_DIM_NONE}},
+    {"ffn_up.weight", "ffn_up.weight", {PI_DIM_FF, PI_DIM_NONE}, {PI_DIM_NONE, PI_DIM_NONE}},
+    {"ffn_gate_exps.weight",
+     "ffn_gate_up_exps.weight",
+     {PI_DIM_NONE, PI_DIM_NONE},
+     {PI_DIM_FF_EXPERT, PI_DIM_NONE}},
+    {"ffn_up_exps.weight",
+     "ffn_gate_up_exps.weight",
+     {PI_DIM_FF_EXPERT, PI_DIM_NONE},
+     {PI_DIM_NONE, PI_DIM_NONE}},
+};
+
+static int64_t rows_of(const struct pi_hparams *hp, const enum pi_dim dims[2])
 {
-    return dim == PI_DIM_NONE ? 0 : dim_len(hp, dim);
+    int64_t n = 0;
+    for (int i = 0; i < 2; i++)
+        n += dims[i] != PI_DIM_NONE ? dim_len(hp, dims[i]) : 0;
+    return n;
 }
 
-/* Whether an earlier tensor of a layer was found for its field; fields are planned in order. */
-static bool is_planned(const struct plan *plan, const char *field)
+/* The entry of a whole tensor that may hold this one; NULL: none. */
+static const struct fused *find_fused(const char *name)
 {
-    bool found = false;
-    for (int64_t i = plan->n_matrix - 1; i >= 0 && i >= plan->n_matrix - 4 && !found; i--)
-        found = (const char *)plan->matrix[i].matrix == field;
-    for (int64_t i = plan->n_vector - 1; i >= 0 && i >= plan->n_vector - 4 && !found; i--)
-        found = (const char *)plan->vector[i].vector == field;
-    return found;
+    for (size_t i = 0; i < PI_LEN(fused_rows); i++)
+        if (strcmp(fused_rows[i].name, name) == 0)
+            return &fused_rows[i];
+    return NULL;
 }
 
-/* The tensors of one block of a layer. */
-static pith_status plan_part(struct plan *plan, struct pith_model *model, int32_t l,
-                             const struct pi_arch_part *part, pith_error *err)
+/* A tensor of layer l, or its rows in a whole one: *found says whether there are some. *slab_rows is
+   how many rows of the file a slab takes. */
+static pith_status find_tensor(const struct pith_model *m, int32_t l,
+                               const struct pi_tensor_spec *spec, struct pi_gguf_tensor *out,
+                               int64_t *slab_rows, bool *found, pith_error *err)
 {
-    for (int32_t i = 0; i < part->n_tensor; i++) {
-        const struct pi_tensor_spec *spec = &part->tensor[i];
-        char name[128];
-        snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
-        const struct pi_gguf_tensor *t = pi_gguf_find_tensor(&model->gguf, name);
-        char *field = (char *)&model->layer[l] + spec->offset;
-        if (is_planned(plan, field))
-            continue;
-        if (t == NULL && spec->required)
-            return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);
-        if (t == NULL)
-            continue;
-        const struct pi_hparams *hp = &model->hp;
-        struct part p = {dim_len(hp, spec->row), dim_len(hp, spec->col), dim_len(hp, spec->slab),
-                         rows_of(hp, spec->before), rows_of(hp, spec->behind)};
-        if (spec->col == PI_DIM_NONE)
-            PI_TRY(plan_vector(plan, t, name, &p, (float **)field, err));
-        else
-            PI_TRY(plan_matrix(plan, t, name, &p, (struct pi_matrix *)field, err));
-    }
+    char name[128], whole_name[128];
+    const struct fused *f = find_fused(spec->name);
+    snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
+    snprintf(whole_name, sizeof(whole_name), "blk.%d.%s", l, f != NULL ? f->whole : spec->name);
+    const struct pi_gguf_tensor *t = pi_gguf_find_tensor(&m->gguf, name);
+    const struct pi_gguf_tensor *whole = pi_gguf_find_tensor(&m->gguf, whole_name);
+    int axis = spec->col == PI_DIM_NONE ? 0 : 1; /* along which rows stand */
+    int64_t above = f != NULL ? rows_of(&m->hp, f->above) : 0, own = dim_len(&m->hp, spec->row);
+    int64_t all = above + own + (f != NULL ? rows_of(&m->hp, f->below) : 0);
+    *found = t != NULL || whole != NULL;
+    if (!*found)
+        return PITH_OK;
+    *out = t != NULL ? *t : *whole;
+    *slab_rows = out->ne[axis];
+    if (t != NULL && (t != whole || t->ne[axis] != all))
+        return PITH_OK; /* it stands alone */
+    if (whole->ne[axis] != all)
+        return pi_fail(err, PITH_FORMAT,
+                       "tensor \"%s\" is missing, and \"%s\" has %lld rows, not the %lld with it",
+                       name, whole_name, (long long)whole->ne[axis], (long long)all);
+    const struct pi_dtype_traits *traits = pi_dtype_find(out->type);
+    out->ne[axis] = own;
+    if (traits != NULL && above > 0) /* an unknown type is refused later, with its name */
+        out->data += (size_t)above * pi_dtype_row_bytes(traits, axis == 0 ? 1 : out->ne[0]);
     return PITH_OK;
+}
+
+static pith_status plan_tensor(struct plan *plan, struct pith_model *model, int32_t l,
+                               const struct pi_tensor_spec *spec, pith_error *err)
+{
+    const struct pi_hparams *hp = &model->hp;
+    struct pi_gguf_tensor t;
+    int64_t slab_rows, n_row = dim_len(hp, spec->row), n_slab = dim_len(hp, spec->slab);
+    bool found;
+    char name[128];
+    snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
+    char *field = (char *)&model->layer[l] + spec->offset;
+    PI_TRY(find_tensor(model, l, spec, &t, &slab_rows, &found, err));
+    if (!found && spec->required)
+        return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);
+    if (!found)
+        return PITH_OK;
+    if (spec->col == PI_DIM_NONE)
+        return plan_vector(plan, &t, name, (int64_t[]){n_row, n_slab, 1, 1}, (float **)field, err);
+    return plan_matrix(plan, &t, name, (int64_t[]){dim_len(hp, spec->col), n_row, n_slab, 1},
+                       slab_rows, (struct pi_matrix *)field, err);
 }
 
 static pith_status plan_layer(struct plan *plan, struct pith_model *model, int32_t l,
@@ -359,7 +379,8 @@ static pith_status plan_layer(struct plan *plan, struct pith_model *model, int32
 {
     for (int32_t i = 0; i < model->arch->n_part; i++)
         if (pi_layer_has(&model->layer[l], model->arch->part[i].block))
-            PI_TRY(plan_part(plan, model, l, &model->arch->part[i], err));
+            for (int32_t t = 0; t < model->arch->part[i].n_tensor; t++)
+                PI_TRY(plan_tensor(plan, model, l, &model->arch->part[i].tensor[t], err));
     return PITH_OK;
 }
 
@@ -376,11 +397,11 @@ static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_er
         return pi_fail(err, PITH_FORMAT, "tensor \"token_embd.weight\": %lld tokens are too many",
                        (long long)embd->ne[1]);
     hp->n_vocab = (int32_t)embd->ne[1];
-    const struct part ends = {hp->n_vocab, hp->n_embd, 1, 0, 0}, width = {hp->n_embd, 1, 1, 0, 0};
-    PI_TRY(plan_matrix(plan, embd, "token_embd.weight", &ends, &model->embd, err));
+    const int64_t ends[4] = {hp->n_embd, hp->n_vocab, 1, 1}, width[4] = {hp->n_embd, 1, 1, 1};
+    PI_TRY(plan_matrix(plan, embd, "token_embd.weight", ends, 0, &model->embd, err));
     if (output != NULL)
-        PI_TRY(plan_matrix(plan, output, "output.weight", &ends, &model->output, err));
-    PI_TRY(plan_vector(plan, norm, "output_norm.weight", &width, &model->output_norm, err));
+        PI_TRY(plan_matrix(plan, output, "output.weight", ends, 0, &model->output, err));
+    PI_TRY(plan_vector(plan, norm, "output_norm.weight", width, &model->output_norm, err));
     for (int32_t l = 0; l < hp->n_layer; l++)
         PI_TRY(plan_layer(plan, model, l, err));
     return PITH_OK;
@@ -399,11 +420,10 @@ static int32_t items_of_slab(const struct pack_job *job)
     return (int32_t)pi_ceil_div(job->what->matrix->n_group, PACK_GROUPS);
 }
 
-/* The row of the file's tensor that is row `row` of a slab. */
-static size_t source_row(const struct pack_job *job, int64_t slab, int64_t row)
+/* Where a slab's row begins, counted from the tensor's first. */
+static size_t source_of(const struct pack_job *job, int64_t slab, int64_t row)
 {
-    const struct part *p = &job->what->part;
-    return (size_t)(slab * (p->before + p->n_row + p->behind) + p->before + row);
+    return (size_t)(slab * job->what->slab_rows + row) * job->row_bytes;
 }
 
 /* Gives the file's pages back from an item's first group to group `last` of its slab. Whoever still
@@ -412,11 +432,10 @@ static void drop_source(const struct pack_job *job, int64_t item, int32_t last)
 {
     const struct plan_matrix *what = job->what;
     int64_t slab = item / items_of_slab(job), first = item % items_of_slab(job) * PACK_GROUPS;
-    size_t base = (size_t)(what->tensor->data - job->model->file.data);
-    size_t from = source_row(job, slab, first * PI_GROUP) * job->row_bytes;
+    size_t base = (size_t)(what->data - job->model->file.data);
+    size_t from = source_of(job, slab, first * PI_GROUP);
     int64_t end = pi_min((int64_t)last * PI_GROUP, what->matrix->n_row);
-    pi_file_drop(&job->model->file, base + from,
-                 source_row(job, slab, end) * job->row_bytes - from);
+    pi_file_drop(&job->model->file, base + from, source_of(job, slab, end) - from);
 }
 
 static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
@@ -431,8 +450,7 @@ static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
         int32_t first = (int32_t)item * PACK_GROUPS;
         int32_t last = (int32_t)pi_min(first + PACK_GROUPS, m->n_group);
         for (int32_t g = first; g < last; g++) {
-            const uint8_t *rows = job->what->tensor->data +
-                                  source_row(job, slab, (int64_t)g * PI_GROUP) * job->row_bytes;
+            const uint8_t *rows = job->what->data + source_of(job, slab, (int64_t)g * PI_GROUP);
             int32_t n_row = (int32_t)pi_min(PI_GROUP, m->n_row - g * PI_GROUP);
             pi_matmul_pack_group(m->type, m->n_col, rows, n_row,
                                  w.data + (size_t)g * m->group_bytes);
@@ -442,15 +460,10 @@ static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-static void load_vector(const struct plan_vector *what, float *out)
+static void load_vector(const struct pi_gguf_tensor *t, float *out)
 {
-    const struct pi_dtype_traits *traits = pi_dtype_find(what->tensor->type);
-    const struct part *p = &what->part;
-    for (int64_t slab = 0; slab < p->n_slab; slab++) {
-        int64_t from = slab * (p->before + p->n_row + p->behind) + p->before;
-        traits->decode(what->tensor->data + (size_t)(from * traits->block_bytes),
-                       out + slab * p->n_row, p->n_row);
-    }
+    const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
+    traits->decode(t->data, out, t->ne[0] * t->ne[1]);
 }
 
 /* Packs every slab of a matrix at *weights, and moves that behind it. */
@@ -459,13 +472,12 @@ static void pack_matrix(const struct plan_matrix *what, const struct pith_model 
 {
     struct pi_matrix *m = what->matrix;
     struct pack_job job = {model, what, pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col)};
-    int64_t n_item = items_of_slab(&job) * what->part.n_slab;
     m->data = *weights;
-    pi_parallel_items(n_thread, n_item, pack_items, &job);
+    pi_parallel_items(n_thread, items_of_slab(&job) * what->n_slab, pack_items, &job);
     /* What was read again after it had been given back. */
-    for (int64_t slab = 0; slab < what->part.n_slab; slab++)
+    for (int64_t slab = 0; slab < what->n_slab; slab++)
         drop_source(&job, slab * items_of_slab(&job), m->n_group);
-    *weights += (size_t)what->part.n_slab * (size_t)m->n_group * m->group_bytes;
+    *weights += (size_t)what->n_slab * (size_t)m->n_group * m->group_bytes;
 }
 
 static pith_status pack_all(const struct plan *plan, struct pith_model *model,
@@ -476,9 +488,9 @@ static pith_status pack_all(const struct plan *plan, struct pith_model *model,
     float *vectors = model->vectors;
     for (int64_t i = 0; i < plan->n_vector; i++) {
         *plan->vector[i].vector = vectors;
-        load_vector(&plan->vector[i], vectors);
-        const struct part *p = &plan->vector[i].part;
-        vectors += pi_align((size_t)(p->n_slab * p->n_row), VECTOR_ALIGN);
+        load_vector(&plan->vector[i].tensor, vectors);
+        const int64_t *ne = plan->vector[i].tensor.ne;
+        vectors += pi_align((size_t)(ne[0] * ne[1]), VECTOR_ALIGN);
     }
     for (int64_t i = 0; i < plan->n_matrix; i++) {
         pack_matrix(&plan->matrix[i], model, n_thread, &weights);

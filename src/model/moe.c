@@ -63,8 +63,7 @@ static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
 {
     size_t part[N_PART];
     count_parts(hp, part);
-    *out = (struct pi_block_scratch){.widest =
-                                         (size_t)pi_max(hp->moe.n_ff, hp->moe.n_ff_shared)};
+    *out = (struct pi_block_scratch){.widest = (size_t)pi_max(hp->moe.n_ff, hp->moe.n_ff_shared)};
     for (int32_t i = 0; i < N_PART; i++)
         out->row += part[i];
 }
