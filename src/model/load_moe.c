@@ -26,8 +26,7 @@ static pith_status read_gating(const struct pith_model *model, struct pi_moe_rul
 static pith_status read_weights(const struct pith_model *model, struct pi_moe_rule *rule,
                                 pith_error *err)
 {
-    if (model->arch->moe_keys)
-        PI_TRY(pi_key_bool(model, "expert_weights_norm", &rule->norm, err));
+    PI_TRY(pi_key_bool(model, "expert_weights_norm", &rule->norm, err));
     PI_TRY(pi_key_number(model, "expert_weights_scale", 0, MAX_SCALE, false, &rule->scale, err));
     if (rule->scale == 0) /* as good as absent */
         rule->scale = 1;
@@ -80,9 +79,10 @@ static pith_status read_rule(struct pith_model *model, pith_error *err)
     *rule = *model->arch->moe;
     PI_TRY(pi_key_count(model, "expert_count", 1, PI_MOE_MAX_EXPERT, true, &rule->n_expert, err));
     PI_TRY(pi_key_count(model, "expert_used_count", 1, rule->n_expert, true, &rule->n_used, err));
-    if (model->arch->moe_keys)
+    if (model->arch->moe_keys) {
         PI_TRY(read_gating(model, rule, err));
-    PI_TRY(read_weights(model, rule, err));
+        PI_TRY(read_weights(model, rule, err));
+    }
     PI_TRY(read_groups(model, rule, err));
     return read_widths(model, rule, err);
 }
