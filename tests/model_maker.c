@@ -264,30 +264,45 @@ void maker_matrix(struct maker *m, const char *name, int32_t layer, int64_t n_ro
     maker_slabs(m, name, layer, 1, n_row, n_col, gain);
 }
 
-static float *vector_begin(struct maker *m, const char *full, int32_t n)
+/* n_slab 0: a vector without a second dimension. */
+static float *vectors_begin(struct maker *m, const char *full, int32_t n_slab, int32_t n)
 {
+    size_t len = (size_t)n * (size_t)pi_max(n_slab, 1);
     if (m->status != PITH_OK)
         return NULL;
     if (!m->writing) {
-        declare(m, full, (int64_t[]){n, 1, 1, 1}, 1, PI_DTYPE_F32, (size_t)n * sizeof(float));
+        declare(m, full, (int64_t[]){n, pi_max(n_slab, 1), 1, 1}, n_slab > 0 ? 2 : 1, PI_DTYPE_F32,
+                len * sizeof(float));
         return NULL;
     }
-    float *data = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n, sizeof(float));
+    float *data = pi_mem_alloc_n(PI_MEM_OTHER, len, sizeof(float));
     if (data == NULL)
         m->status = pi_fail(m->err, PITH_NOMEM, "no memory for tensor %s", full);
     return data;
 }
 
-void maker_vector(struct maker *m, const char *name, int32_t layer, int32_t n, double mean,
-                  double std)
+static float *vector_begin(struct maker *m, const char *full, int32_t n)
+{
+    return vectors_begin(m, full, 0, n);
+}
+
+void maker_vectors(struct maker *m, const char *name, int32_t layer, int32_t n_slab, int32_t n,
+                   double mean, double std)
 {
     char full[64];
     full_name(full, name, layer);
-    float *data = vector_begin(m, full, n);
+    int32_t n_all = n * (int32_t)pi_max(n_slab, 1);
+    float *data = vectors_begin(m, full, n_slab, n);
     if (data == NULL)
         return;
-    blocks_vector(stream_of(m, full), mean, std, data, n);
-    write_data(m, data, (size_t)n * sizeof(float));
+    blocks_vector(stream_of(m, full), mean, std, data, n_all);
+    write_data(m, data, (size_t)n_all * sizeof(float));
+}
+
+void maker_vector(struct maker *m, const char *name, int32_t layer, int32_t n, double mean,
+                  double std)
+{
+    maker_vectors(m, name, layer, 0, n, mean, std);
 }
 
 static int32_t rot_of(const struct model_spec *s)

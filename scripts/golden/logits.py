@@ -117,6 +117,21 @@ def experts_cases():
     for dtype, seed in (("F16", 0), ("Q8_0", 0), ("Q4_K", 0), ("Q6_K", 5)):
         cases.add(f"qwen3moe-{dtype}", f"arch=qwen3moe type={dtype} width=256 heads=4 kv_heads=2 "
                   f"head_dim=64 ff=768 experts=16 used=4 expert_ff=256 seed={seed}")
+    # Layers without experts first, shared experts, choices by a bias, half of a head rotated.
+    glm = "arch=glm4moe width=64 heads=4 kv_heads=2 head_dim=32 rot=16 ff=96 experts=8 expert_ff=32"
+    cases.add("glm4moe", f"{glm} layers=3 used=2 norm=1 expert_scale=2.5", 150)
+    cases.add("glm4moe-plain", f"{glm} layers=3 used=3 lead=2 shared=2 bias=1 qk_norm=1")
+    cases.add("glm4moe-softmax", f"{glm} layers=2 used=2 gating=1 lead=0")
+    cases.add("glm4moe-groups", f"{glm} layers=3 used=2 groups=4 groups_used=2 norm=1")
+    cases.add("glm4moe-mtp", f"{glm} layers=4 used=2 mtp=1")
+    cases.add("glm4moe-Q8_0", f"{glm} type=Q8_0 layers=3 used=2 norm=1 seed=2")
+    # Sinks, windows, biases everywhere; prompts longer than the window and the original context.
+    oss = "arch=gpt-oss layers=4 width=64 heads=4 kv_heads=2 head_dim=16 experts=4 expert_ff=64"
+    cases.add("gpt-oss", f"{oss} used=2 window=8 scaling=yarn factor=4 ctx=256 ctx_orig=64 "
+              "theta=150000", 150)
+    cases.add("gpt-oss-plain", f"{oss} used=4 window=16", 40)
+    cases.add("gpt-oss-bases", f"{oss} used=1 window=8 theta=150000 theta_swa=1000", 60)
+    cases.add("gpt-oss-Q8_0", f"{oss} type=Q8_0 used=2 window=8", 40)
     return cases
 
 

@@ -19,6 +19,7 @@ enum pi_dim {
     PI_DIM_V,      /* n_head_kv * dim_v */
     PI_DIM_O,      /* n_head * dim_v */
     PI_DIM_HEAD_K, /* dim_k */
+    PI_DIM_HEADS,  /* n_head */
     PI_DIM_EXPERT,
     PI_DIM_FF_EXPERT, /* of one expert */
     PI_DIM_FF_SHARED, /* of the expert that takes every token */
@@ -102,5 +103,7 @@ extern const struct pi_arch pi_arch_qwen2;
 extern const struct pi_arch pi_arch_qwen3;
 extern const struct pi_arch pi_arch_smollm3;
 extern const struct pi_arch pi_arch_qwen3moe;
+extern const struct pi_arch pi_arch_glm4moe;
+extern const struct pi_arch pi_arch_gpt_oss;
 
 #endif

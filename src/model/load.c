@@ -189,6 +189,8 @@ static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
         return (int64_t)hp->n_head * hp->dim_v;
     case PI_DIM_HEAD_K:
         return hp->dim_k;
+    case PI_DIM_HEADS:
+        return hp->n_head;
     case PI_DIM_EXPERT:
         return hp->moe.n_expert;
     case PI_DIM_FF_EXPERT:
@@ -363,6 +365,8 @@ static pith_status plan_tensor(struct plan *plan, struct pith_model *model, int3
     char name[128];
     snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
     char *field = (char *)&model->layer[l] + spec->offset;
+    if (n_row == 0 || dim_len(hp, spec->col) == 0) /* of an expert that the model does without */
+        return PITH_OK;
     PI_TRY(find_tensor(model, l, spec, &t, &slab_rows, &found, err));
     if (!found && spec->required)
         return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);

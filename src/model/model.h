@@ -47,6 +47,7 @@ struct pi_layer {
     float *q_norm, *k_norm;  /* [dim_k], one for all heads */
     struct pi_matrix wo;     /* [n_embd][n_head * dim_v] */
     float *bo;               /* [n_embd] */
+    float *sinks;            /* [n_head] logits beside those of entries (kv_attend_job) */
     float *attn_post_norm;   /* [n_embd] of the block's output */
     float *ffn_norm;         /* [n_embd] */
     struct pi_matrix w_gate; /* [n_ff][n_embd] */
@@ -54,13 +55,13 @@ struct pi_layer {
     struct pi_matrix w_down; /* [n_embd][n_ff] */
     float *ffn_post_norm;    /* [n_embd] */
 
-    struct pi_matrix w_router;               /* [n_expert][n_embd] */
-    float *b_router;                         /* [n_expert] */
-    float *b_choice;                         /* [n_expert] counts in choosing alone */
-    struct pi_matrix w_gate_exps, w_up_exps; /* n_expert slabs [n_ff][n_embd] */
-    struct pi_matrix w_down_exps;            /* n_expert slabs [n_embd][n_ff] */
-    float *b_gate_exps, *b_up_exps;          /* [n_expert][n_ff] */
-    float *b_down_exps;                      /* [n_expert][n_embd] */
+    struct pi_matrix w_router;                   /* [n_expert][n_embd] */
+    float *b_router;                             /* [n_expert] */
+    float *b_choice;                             /* [n_expert] counts in choosing alone */
+    struct pi_matrix w_gate_exps, w_up_exps;     /* n_expert slabs [n_ff][n_embd] */
+    struct pi_matrix w_down_exps;                /* n_expert slabs [n_embd][n_ff] */
+    float *b_gate_exps, *b_up_exps;              /* [n_expert][n_ff] */
+    float *b_down_exps;                          /* [n_expert][n_embd] */
     struct pi_matrix w_gate_shared, w_up_shared; /* [n_ff_shared][n_embd] */
     struct pi_matrix w_down_shared;              /* [n_embd][n_ff_shared] */
     float *shared_gate; /* [n_embd] of the shared expert's own weight; NULL: that is 1 */
