@@ -198,7 +198,7 @@ static void measure(struct bench *b)
 
 static bool is_quantised(const char *type)
 {
-    return type[0] == 'Q';
+    return type[0] != 'F' && type[0] != 'B'; /* F32, F16, BF16 */
 }
 
 /* The embedding is read by row and, where it is not tied, not as a matrix; the output matrix

@@ -26,6 +26,7 @@ from peer import Peer
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K",
          "Q5_K", "Q6_K"]
+TABLE_TYPES = ["IQ4_NL", "IQ4_XS", "MXFP4"]
 FLOAT_TYPES = ("F32", "F16", "BF16")
 DEFAULT_VOCAB = 333  # of make_model
 VOCABS = {"ggml-vocab-llama-spm.gguf": 32000, "ggml-vocab-llama-bpe.gguf": 128256,
@@ -125,12 +126,15 @@ def experts_cases():
     cases.add("glm4moe-groups", f"{glm} layers=3 used=2 groups=4 groups_used=2 norm=1")
     cases.add("glm4moe-mtp", f"{glm} layers=4 used=2 mtp=1")
     cases.add("glm4moe-Q8_0", f"{glm} type=Q8_0 layers=3 used=2 norm=1 seed=2")
+    for dtype in TABLE_TYPES:
+        cases.add(f"llama-{dtype}", f"arch=llama type={dtype} width=256 ff=512")
     # Sinks, windows, biases everywhere; prompts longer than the window and the original context.
     oss = "arch=gpt-oss layers=4 width=64 heads=4 kv_heads=2 head_dim=16 experts=4 expert_ff=64"
     cases.add("gpt-oss", f"{oss} used=2 window=8 scaling=yarn factor=4 ctx=256 ctx_orig=64 "
               "theta=150000", 150)
     cases.add("gpt-oss-plain", f"{oss} used=4 window=16", 40)
     cases.add("gpt-oss-bases", f"{oss} used=1 window=8 theta=150000 theta_swa=1000", 60)
+    cases.add("gpt-oss-MXFP4", f"{oss} type=MXFP4 used=2 window=8", 40)
     cases.add("gpt-oss-Q8_0", f"{oss} type=Q8_0 used=2 window=8", 40)
     return cases
 

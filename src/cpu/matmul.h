@@ -71,7 +71,7 @@ typedef void pi_matmul_fn(const struct pi_matrix *w, const struct pi_act *a, int
                           int32_t group_end, float *out, size_t out_stride, void *scratch);
 
 /* One entry per weight type: matmul[type index], see pi_matmul_index. */
-enum { PI_MATMUL_N_TYPE = 13 };
+enum { PI_MATMUL_N_TYPE = 16 };
 
 /* Runs n_step steps of the level's widest int8 dot product (or f32 fused multiply-add) on registers
    alone and returns the operations done, multiplications and additions both counted: the peak that

@@ -6,11 +6,13 @@
  * the weights is in memory at the end and little more on the way.
  */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/mem.h"
 #include "base/threads.h"
 #include "model/load.h"
+#include "tensor/dtype_table.h"
 
 #define MAX_DIM (1 << 24) /* of any width: keeps products of two inside int64 */
 #define MAX_LAYER 4096
@@ -201,6 +203,8 @@ static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
     return 0;
 }
 
+#define NAME_LEN 128
+
 /* What goes where: filled before anything is packed, so that memory is sized once. */
 struct plan {
     struct plan_matrix {
@@ -208,7 +212,8 @@ struct plan {
         struct pi_matrix *matrix;
         int64_t n_slab;    /* matrices, one behind the other in memory */
         int64_t slab_rows; /* of the file, from the first row of one to that of the next */
-    } * matrix;            /* [n_matrix], owned */
+        char name[NAME_LEN];
+    } * matrix; /* [n_matrix], owned */
     int64_t n_matrix;
     struct plan_vector {
         struct pi_gguf_tensor tensor;
@@ -263,7 +268,11 @@ static pith_status plan_matrix(struct plan *plan, const struct pi_gguf_tensor *t
         .n_group = (int32_t)pi_ceil_div(n_row, PI_GROUP),
         .group_bytes = group_bytes,
     };
-    plan->matrix[plan->n_matrix++] = (struct plan_matrix){t->data, out, n_slab, slab_rows};
+    struct plan_matrix *what = &plan->matrix[plan->n_matrix++];
+    *what = (struct plan_matrix){.data = t->data, .matrix = out};
+    what->n_slab = n_slab;
+    what->slab_rows = slab_rows;
+    snprintf(what->name, sizeof(what->name), "%s", name);
     /* The tensor's own bytes were checked against the file, so this sum cannot overflow. */
     plan->weights_size += (size_t)n_slab * (size_t)out->n_group * group_bytes;
     return PITH_OK;
@@ -416,7 +425,8 @@ static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_er
 struct pack_job {
     const struct pith_model *model;
     const struct plan_matrix *what;
-    size_t row_bytes; /* in the file */
+    size_t row_bytes;   /* in the file */
+    atomic_bool *sound; /* false once scales were found that are none */
 };
 
 static int32_t items_of_slab(const struct pack_job *job)
@@ -436,10 +446,9 @@ static void drop_source(const struct pack_job *job, int64_t item, int32_t last)
 {
     const struct plan_matrix *what = job->what;
     int64_t slab = item / items_of_slab(job), first = item % items_of_slab(job) * PACK_GROUPS;
-    size_t base = (size_t)(what->data - job->model->file.data);
     size_t from = source_of(job, slab, first * PI_GROUP);
     int64_t end = pi_min((int64_t)last * PI_GROUP, what->matrix->n_row);
-    pi_file_drop(&job->model->file, base + from, source_of(job, slab, end) - from);
+    pi_gguf_drop(&job->model->parts, what->data + from, source_of(job, slab, end) - from);
 }
 
 static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
@@ -456,6 +465,8 @@ static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
         for (int32_t g = first; g < last; g++) {
             const uint8_t *rows = job->what->data + source_of(job, slab, (int64_t)g * PI_GROUP);
             int32_t n_row = (int32_t)pi_min(PI_GROUP, m->n_row - g * PI_GROUP);
+            if (m->type == PI_DTYPE_MXFP4 && !pi_mxfp4_is_sound(rows, (int64_t)n_row * m->n_col))
+                atomic_store(job->sound, false);
             pi_matmul_pack_group(m->type, m->n_col, rows, n_row,
                                  w.data + (size_t)g * m->group_bytes);
         }
@@ -471,17 +482,24 @@ static void load_vector(const struct pi_gguf_tensor *t, float *out)
 }
 
 /* Packs every slab of a matrix at *weights, and moves that behind it. */
-static void pack_matrix(const struct plan_matrix *what, const struct pith_model *model,
-                        int32_t n_thread, uint8_t **weights)
+static pith_status pack_matrix(const struct plan_matrix *what, const struct pith_model *model,
+                               int32_t n_thread, uint8_t **weights, pith_error *err)
 {
     struct pi_matrix *m = what->matrix;
-    struct pack_job job = {model, what, pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col)};
+    atomic_bool sound = true;
+    struct pack_job job = {model, what, pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col),
+                           &sound};
     m->data = *weights;
     pi_parallel_items(n_thread, items_of_slab(&job) * what->n_slab, pack_items, &job);
     /* What was read again after it had been given back. */
     for (int64_t slab = 0; slab < what->n_slab; slab++)
         drop_source(&job, slab * items_of_slab(&job), m->n_group);
     *weights += (size_t)what->n_slab * (size_t)m->n_group * m->group_bytes;
+    if (!atomic_load(&sound))
+        return pi_fail(err, PITH_FORMAT,
+                       "tensor \"%s\": a scale of MXFP4 is above 2^%d, no weight's", what->name,
+                       PI_MXFP4_MOST - 128);
+    return PITH_OK;
 }
 
 static pith_status pack_all(const struct plan *plan, struct pith_model *model,
@@ -497,7 +515,7 @@ static pith_status pack_all(const struct plan *plan, struct pith_model *model,
         vectors += pi_align((size_t)(ne[0] * ne[1]), VECTOR_ALIGN);
     }
     for (int64_t i = 0; i < plan->n_matrix; i++) {
-        pack_matrix(&plan->matrix[i], model, n_thread, &weights);
+        PI_TRY(pack_matrix(&plan->matrix[i], model, n_thread, &weights, err));
         if (params->progress != NULL &&
             !params->progress(params->progress_user,
                               (double)(weights - model->weights) / (double)plan->weights_size))

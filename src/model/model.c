@@ -112,8 +112,7 @@ static pith_status refuse_arch(const struct pith_model *m, const char *path, pit
 static pith_status load_file(struct pith_model *m, const char *path,
                              const pith_model_params *params, pith_error *err)
 {
-    PI_TRY(pi_file_map(path, &m->file, err));
-    PI_TRY(pi_gguf_parse(&m->gguf, m->file.data, m->file.size, path, err));
+    PI_TRY(pi_gguf_open(path, &m->gguf, &m->parts, err));
     PI_TRY(copy_names(m, err));
     PI_TRY(copy_string(&m->gguf, "general.name", &m->name, err));
     PI_TRY(copy_string(&m->gguf, "general.architecture", &m->arch_name, err));
@@ -195,7 +194,7 @@ void pith_model_free(pith_model *m)
     free_names(m->meta_type, m->gguf.n_kv);
     free_names(m->tensor_name, m->gguf.n_tensor);
     pi_gguf_free(&m->gguf);
-    pi_file_unmap(&m->file);
+    pi_gguf_parts_free(&m->parts);
     pi_mem_free(m);
 }
 
@@ -237,7 +236,7 @@ void pith_model_get_info(const pith_model *m, pith_model_info *out)
         .file_type = m->file_type,
         .tokenizer = pi_vocab_kind(m->vocab),
         .n_param = m->n_param,
-        .file_bytes = (int64_t)m->file.size,
+        .file_bytes = (int64_t)m->parts.size,
         .weight_bytes = m->weights != NULL ? (int64_t)m->weights_size : 0,
         .n_layer = hp->n_layer,
         .n_layer_kv = hp->n_layer_kv,

@@ -6,7 +6,7 @@
 #define PI_MODEL_H
 
 #include "cpu/matmul.h"
-#include "file/gguf.h"
+#include "file/gguf_parts.h"
 #include "model/block.h"
 #include "model/moe.h"
 #include "tensor/rope.h"
@@ -68,7 +68,8 @@ struct pi_layer {
 };
 
 struct pith_model {
-    struct pi_file file; /* stays mapped for the metadata; tensor pages are dropped after packing */
+    struct pi_gguf_parts parts; /* stay mapped for the metadata; tensor pages are dropped after
+                                   packing */
     struct pi_gguf gguf;
     struct pi_vocab *vocab;     /* owned */
     const struct pi_arch *arch; /* NULL for a vocab_only load of another architecture */
