@@ -154,7 +154,8 @@ typedef struct pith_model_info {
     int32_t n_rot;       /* rotated dimensions of a head */
     float rope_theta;
     bool runnable;       /* false for vocab_only loads: no engine can be made */
-    int32_t n_layer_kv;  /* layers with attention; layers of lanes are numbered among them */
+    int32_t n_layer_kv;  /* layers with attention; layers of lanes are numbered among them, those
+                            with a window last */
     int32_t n_expert;    /* of a layer with experts; 0: the model has none */
     int64_t token_bytes; /* of weights that a generated token reads; 0 where the shape is unknown */
     int32_t n_expert_used; /* of them, by a token */
