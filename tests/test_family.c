@@ -14,7 +14,6 @@
 #include "mem_used.h"
 #include "model/load.h"
 #include "model_maker.h"
-#include "policy/keep/stats.h"
 #include "seq_make.h"
 
 #define N_TOKEN 150
@@ -743,24 +742,6 @@ static void test_statistics_are_of_lanes_without_a_window(void **state)
     pith_engine_free(e);
 }
 
-/* What a window's lane shows is as long as the window, and belongs to no lane of the statistics. */
-static void test_importance_is_of_lanes_without_a_window(void **state)
-{
-    (void)state;
-    const pith_importance_text texts[] = {{tokens, 60}, {tokens + 20, 60}};
-    pith_importance_params params;
-    pith_engine *e = engine_with(NULL, NULL, NULL);
-    pith_stats *stats = NULL;
-    pith_error err;
-    pith_importance_params_default(&params);
-    params.texts = texts;
-    params.n_text = 2;
-    check(pith_calibrate_importance(e, &params, &stats, &err), &err);
-    assert_int_equal(stats->importance->n_layer, N_FULL);
-    pith_stats_free(stats);
-    pith_engine_free(e);
-}
-
 static void test_sharing_is_refused(void **state)
 {
     (void)state;
@@ -793,7 +774,6 @@ int main(void)
         cmocka_unit_test(test_read_policies_leave_windows_alone),
         cmocka_unit_test(test_recall_brings_back_to_lanes_without_a_window),
         cmocka_unit_test(test_statistics_are_of_lanes_without_a_window),
-        cmocka_unit_test(test_importance_is_of_lanes_without_a_window),
         cmocka_unit_test(test_sharing_is_refused),
     };
     return cmocka_run_group_tests(tests, load, unload);
