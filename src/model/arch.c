@@ -7,6 +7,7 @@
 
 static const struct pi_arch *const families[] = {
     &pi_arch_llama,    &pi_arch_qwen2,   &pi_arch_qwen3,   &pi_arch_smollm3,
+    &pi_arch_gemma2,   &pi_arch_gemma3,  &pi_arch_phi3,    &pi_arch_mistral3,
     &pi_arch_qwen3moe, &pi_arch_glm4moe, &pi_arch_gpt_oss,
 };
 

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "kv/block.h"
 
 #define FIRST_BUCKETS 64 /* a power of two; doubled when there are as many nodes */
 
@@ -35,6 +36,7 @@ struct node {
 struct prefix_cache {
     struct kv_cache *kv; /* borrowed */
     int32_t page_len;
+    int32_t n_reach;              /* last nodes of a text that must have what windows see */
     uint64_t root;                /* of everybody without a salt */
     struct node **bucket;         /* [n_bucket], by the lower bits of the hash; owned */
     size_t n_bucket;              /* a power of two */
@@ -196,6 +198,7 @@ pith_status prefix_create(struct kv_cache *kv, const char *salt, struct prefix_c
     }
     cache->kv = kv;
     cache->page_len = kv_cache_geometry(kv)->page_len;
+    cache->n_reach = kv_block_reach(kv_cache_geometry(kv));
     cache->root = prefix_root(salt);
     cache->n_bucket = FIRST_BUCKETS;
     *out = cache;
@@ -220,20 +223,25 @@ static int32_t most_found(int32_t n)
     return n > 0 ? n - 1 : 0;
 }
 
-/* The last node of those that hold the first tokens, *n_token; NULL: none does. */
+/* The last node of those that hold the first tokens, *n_token, behind which a text can go on: the
+   last ones have what windows see. NULL: there is none. */
 static struct node *last_of(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
                             int32_t n, int32_t *n_token)
 {
-    struct node *last = NULL;
-    int32_t len = cache->page_len;
+    struct node *node = NULL, *last = NULL;
+    int32_t len = cache->page_len, at = 0, n_seen = 0;
     uint64_t hash;
     *n_token = 0;
-    while (most_found(n) - *n_token >= len) {
-        struct node *node = child_of(cache, salt, last, tokens + *n_token, &hash);
+    while (most_found(n) - at >= len) {
+        node = child_of(cache, salt, node, tokens + at, &hash);
         if (node == NULL)
             break;
+        at += len;
+        n_seen = kv_block_has_windows(cache->kv, node->block) ? n_seen + 1 : 0;
+        if (n_seen < pi_min(at / len, cache->n_reach))
+            continue;
         last = node;
-        *n_token += len;
+        *n_token = at;
     }
     return last;
 }
@@ -272,6 +280,16 @@ pith_status prefix_append(struct prefix_cache *cache, uint64_t salt, const int32
     return status;
 }
 
+/* From the last node on back, as far as windows see. */
+static void hold_windows(struct prefix_cache *cache, struct node *last, int32_t n_token,
+                         const struct kv_seq *kv)
+{
+    int32_t index = n_token / cache->page_len - 1;
+    for (int32_t i = 0; i < cache->n_reach && last != NULL; i++, last = last->parent)
+        if (!kv_block_hold_windows(kv, index - i, last->block))
+            return;
+}
+
 int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t *tokens, int32_t n,
                        const struct kv_seq *kv)
 {
@@ -287,6 +305,7 @@ int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t 
         node = next;
         n_token += len;
     }
+    hold_windows(cache, node, n_token, kv);
     use(cache, node);
     return n_token;
 }
@@ -296,10 +315,15 @@ int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t 
 int64_t prefix_reclaim(struct prefix_cache *cache, int64_t bytes)
 {
     int64_t freed = 0, block = kv_block_bytes(cache->kv);
+    int64_t window = kv_block_window_bytes(cache->kv);
     struct node *younger;
     for (struct node *node = cache->oldest; node != NULL && freed < bytes; node = younger) {
         younger = node->younger;
-        if (node->n_child > 0 || !kv_block_is_alone(cache->kv, node->block))
+        if (kv_block_windows_are_alone(cache->kv, node->block)) {
+            kv_block_drop_windows(cache->kv, node->block);
+            freed += window;
+        }
+        if (node->n_child > 0 || !kv_block_is_alone(cache->kv, node->block) || freed >= bytes)
             continue;
         drop(cache, node);
         cache->n_dropped++;
@@ -320,15 +344,16 @@ int64_t prefix_clear(struct prefix_cache *cache)
 /* A node stays where a sequence uses it, or a node behind it stays. Children come first. */
 int64_t prefix_unused_bytes(const struct prefix_cache *cache)
 {
-    int64_t n_unused = 0;
+    int64_t n_unused = 0, n_window = 0;
     for (struct node *node = cache->oldest; node != NULL; node = node->younger) {
         bool stays = node->n_kept > 0 || !kv_block_is_alone(cache->kv, node->block);
         node->n_kept = 0;
         n_unused += !stays;
+        n_window += kv_block_windows_are_alone(cache->kv, node->block);
         if (stays && node->parent != NULL)
             node->parent->n_kept++;
     }
-    return n_unused * kv_block_bytes(cache->kv);
+    return n_unused * kv_block_bytes(cache->kv) + n_window * kv_block_window_bytes(cache->kv);
 }
 
 int64_t prefix_count(const struct prefix_cache *cache)
