@@ -170,7 +170,15 @@ static void print_shape(const pith_model *model, const pith_model_info *i)
     printf("parameters    %lld\n", (long long)i->n_param);
     printf("file          %s, mostly %s\n", cli_bytes(i->file_bytes, bytes), i->file_type);
     printf("tokenizer     %s, %d tokens\n", i->tokenizer, i->n_vocab);
-    printf("layers        %d, width %d, feed-forward %d\n", i->n_layer, i->n_embd, i->n_ff);
+    printf("layers        %d, width %d", i->n_layer, i->n_embd);
+    if (i->n_ff > 0)
+        printf(", feed-forward %d", i->n_ff);
+    putchar('\n');
+    if (i->n_expert > 0)
+        printf("experts       %d of width %d, %d for a token%s\n", i->n_expert, i->n_ff_expert,
+               i->n_expert_used, i->n_ff_shared > 0 ? " and one that takes every token" : "");
+    if (i->token_bytes > 0)
+        printf("reads         %s of weights for a token\n", cli_bytes(i->token_bytes, bytes));
     printf("heads         %d, %d for KV, of %d (K) and %d (V)\n", i->n_head, i->n_head_kv,
            i->head_dim_k, i->head_dim_v);
     print_layers(model, i);
@@ -380,6 +388,11 @@ static int run(void *options)
     struct kv_plan plan = kv_plan(o, &s, memory);
     if (o->json) {
         json_t *out = json_shape(s.model, &s.info);
+        json_object_set_new(out, "n_expert", json_integer(s.info.n_expert));
+        json_object_set_new(out, "n_expert_used", json_integer(s.info.n_expert_used));
+        json_object_set_new(out, "n_ff_expert", json_integer(s.info.n_ff_expert));
+        json_object_set_new(out, "n_ff_shared", json_integer(s.info.n_ff_shared));
+        json_object_set_new(out, "token_bytes", json_integer(s.info.token_bytes));
         json_object_set_new(out, "memory_bytes", json_integer(memory));
         json_object_set_new(out, "kv", json_kv(&plan));
         json_object_set_new(out, "kv_edges", json_edges(&plan));

@@ -20,6 +20,7 @@
 
 static const struct maker_group *const groups[] = {
     &maker_dense,
+    &maker_experts,
 };
 
 /* NULL: made like Llama's. */
@@ -208,6 +209,8 @@ static void write_data(struct maker *m, void *data, size_t size)
    first and last eighth of the layers and every third between, for v and down; Q4_K elsewhere. */
 static const char *type_of(const struct model_spec *s, const char *name, int32_t layer)
 {
+    if (strcmp(name, "ffn_gate_inp") == 0) /* no quantiser touches routers */
+        return "F32";
     if (strcmp(s->type, "Q4_K_M") != 0)
         return s->type;
     int32_t eighth = s->layers / 8;
@@ -261,30 +264,45 @@ void maker_matrix(struct maker *m, const char *name, int32_t layer, int64_t n_ro
     maker_slabs(m, name, layer, 1, n_row, n_col, gain);
 }
 
-static float *vector_begin(struct maker *m, const char *full, int32_t n)
+/* n_slab 0: a vector without a second dimension. */
+static float *vectors_begin(struct maker *m, const char *full, int32_t n_slab, int32_t n)
 {
+    size_t len = (size_t)n * (size_t)pi_max(n_slab, 1);
     if (m->status != PITH_OK)
         return NULL;
     if (!m->writing) {
-        declare(m, full, (int64_t[]){n, 1, 1, 1}, 1, PI_DTYPE_F32, (size_t)n * sizeof(float));
+        declare(m, full, (int64_t[]){n, pi_max(n_slab, 1), 1, 1}, n_slab > 0 ? 2 : 1, PI_DTYPE_F32,
+                len * sizeof(float));
         return NULL;
     }
-    float *data = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n, sizeof(float));
+    float *data = pi_mem_alloc_n(PI_MEM_OTHER, len, sizeof(float));
     if (data == NULL)
         m->status = pi_fail(m->err, PITH_NOMEM, "no memory for tensor %s", full);
     return data;
 }
 
-void maker_vector(struct maker *m, const char *name, int32_t layer, int32_t n, double mean,
-                  double std)
+static float *vector_begin(struct maker *m, const char *full, int32_t n)
+{
+    return vectors_begin(m, full, 0, n);
+}
+
+void maker_vectors(struct maker *m, const char *name, int32_t layer, int32_t n_slab, int32_t n,
+                   double mean, double std)
 {
     char full[64];
     full_name(full, name, layer);
-    float *data = vector_begin(m, full, n);
+    int32_t n_all = n * (int32_t)pi_max(n_slab, 1);
+    float *data = vectors_begin(m, full, n_slab, n);
     if (data == NULL)
         return;
-    blocks_vector(stream_of(m, full), mean, std, data, n);
-    write_data(m, data, (size_t)n * sizeof(float));
+    blocks_vector(stream_of(m, full), mean, std, data, n_all);
+    write_data(m, data, (size_t)n_all * sizeof(float));
+}
+
+void maker_vector(struct maker *m, const char *name, int32_t layer, int32_t n, double mean,
+                  double std)
+{
+    maker_vectors(m, name, layer, 0, n, mean, std);
 }
 
 static int32_t rot_of(const struct model_spec *s)
@@ -323,7 +341,7 @@ void maker_attention(struct maker *m, int32_t l)
         maker_vector(m, "attn_k.bias", l, n_kv, 0, MAKER_STD_BIAS);
         maker_vector(m, "attn_v.bias", l, n_kv, 0, MAKER_STD_BIAS);
     }
-    if (strcmp(s->arch, "qwen3") == 0) {
+    if (strcmp(s->arch, "qwen3") == 0 || strcmp(s->arch, "qwen3moe") == 0) {
         maker_vector(m, "attn_q_norm.weight", l, s->head_dim, MAKER_GAIN_SCORE, MAKER_STD_NORM);
         maker_vector(m, "attn_k_norm.weight", l, s->head_dim, MAKER_GAIN_SCORE, MAKER_STD_NORM);
     }

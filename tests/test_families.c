@@ -24,6 +24,11 @@ static const char *const families[] = {
     "arch=llama layers=2 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
     "arch=qwen2 layers=2 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
     "arch=qwen3 layers=2 width=64 heads=4 kv_heads=2 head_dim=32 ff=96",
+    "arch=qwen3moe layers=2 width=64 heads=4 kv_heads=2 head_dim=32 experts=8 used=2 expert_ff=40",
+    "arch=glm4moe layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=16 ff=96 experts=8 used=3 "
+    "expert_ff=40 mtp=1 norm=1",
+    "arch=gpt-oss layers=4 width=64 heads=4 kv_heads=2 head_dim=16 experts=4 used=2 expert_ff=48 "
+    "window=24",
     "arch=smollm3 layers=5 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
     "arch=gemma3 layers=7 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 window=20 tied=1",
     "arch=gemma2 layers=3 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 window=20 attn_cap=5",

@@ -156,10 +156,15 @@ typedef struct pith_model_info {
     int32_t n_ctx_train; /* positions the model was trained for */
     int32_t n_rot;       /* rotated dimensions of a head */
     float rope_theta;
-    bool runnable;      /* false for vocab_only loads: no engine can be made */
-    int32_t n_layer_kv; /* layers with attention; layers of lanes are numbered among them, those with
-                           a window last */
-    uint32_t reserved[7];
+    bool runnable;       /* false for vocab_only loads: no engine can be made */
+    int32_t n_layer_kv;  /* layers with attention; layers of lanes are numbered among them, those
+                            with a window last */
+    int32_t n_expert;    /* of a layer with experts; 0: the model has none */
+    int64_t token_bytes; /* of weights that a generated token reads; 0 where the shape is unknown */
+    int32_t n_expert_used; /* of them, by a token */
+    int32_t n_ff_expert;   /* width of an expert */
+    int32_t n_ff_shared;   /* width of the expert that takes every token; 0: there is none */
+    uint32_t reserved[1];
 } pith_model_info;
 
 PITH_API void pith_model_get_info(const pith_model *model, pith_model_info *out);

@@ -445,7 +445,8 @@ struct kv_attend_job {
     size_t q_stride;
     float scale; /* multiplies q.k */
     float cap;   /* the product becomes cap * tanh(product / cap), also in a tap; 0: it does not */
-    float *out;  /* output (t, g) at out + t * out_stride + g * dim_v; NULL: only the tap is wanted,
+    const float *sink; /* [n_group] a logit of no entry, in a tap's max and sum, too; or NULL */
+    float *out; /* output (t, g) at out + t * out_stride + g * dim_v; NULL: only the tap is wanted,
                     and no value is read */
     size_t out_stride;
     const struct pi_rope

@@ -19,6 +19,10 @@ enum pi_dim {
     PI_DIM_V,      /* n_head_kv * dim_v */
     PI_DIM_O,      /* n_head * dim_v */
     PI_DIM_HEAD_K, /* dim_k */
+    PI_DIM_HEADS,  /* n_head */
+    PI_DIM_EXPERT,
+    PI_DIM_FF_EXPERT, /* of one expert */
+    PI_DIM_FF_SHARED, /* of the expert that takes every token */
 };
 
 /* One tensor of a layer: "blk.N.NAME" goes to the field at offset of struct pi_layer. */
@@ -28,6 +32,7 @@ struct pi_tensor_spec {
     enum pi_dim row; /* output features, or the length of a vector */
     enum pi_dim col; /* input features; PI_DIM_NONE: a vector of floats */
     bool required;
+    enum pi_dim slab; /* so many of these, one after the other; PI_DIM_NONE: one */
 };
 
 /* A block of a family's layers, and its tensors. */
@@ -44,6 +49,8 @@ struct pi_arch {
     bool rope_adjacent;
     const struct pi_arch_part *part; /* [n_part] in the order in which a layer runs them */
     int32_t n_part;
+    const struct pi_moe_rule *moe; /* what holds where the file says nothing; NULL: no experts */
+    bool moe_keys;                 /* files say how the router chooses and weighs */
     /* Changes what the main rotation is read by. NULL: nothing. */
     void (*rope)(struct pi_rope_keys *keys);
     /* Reads what the keys that all families have do not say. They are in model->hp, model->rope is
@@ -57,18 +64,24 @@ const struct pi_arch *pi_arch_find(const char *name, size_t len);
 /* The names of all families, as a list in a sentence; cut where it does not fit. */
 void pi_arch_list(char *out, size_t cap);
 
+bool pi_arch_has(const struct pi_arch *arch, const struct pi_block *block);
 bool pi_layer_has(const struct pi_layer *layer, const struct pi_block *block);
 /* Nothing where the layer does not have it. */
 void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
 
+#define PI_SPEC_SLABS(field, tensor, row, col, required, slab)                                     \
+    {                                                                                              \
+        tensor, offsetof(struct pi_layer, field), row, col, required, slab                         \
+    }
 #define PI_SPEC_MATRIX(field, tensor, row, col)                                                    \
-    {                                                                                              \
-        tensor ".weight", offsetof(struct pi_layer, field), row, col, true                         \
-    }
+    PI_SPEC_SLABS(field, tensor ".weight", row, col, true, PI_DIM_NONE)
 #define PI_SPEC_VECTOR(field, tensor, row, required)                                               \
-    {                                                                                              \
-        tensor, offsetof(struct pi_layer, field), row, PI_DIM_NONE, required                       \
-    }
+    PI_SPEC_SLABS(field, tensor, row, PI_DIM_NONE, required, PI_DIM_NONE)
+/* Of every expert. */
+#define PI_SPEC_EXPERTS(field, tensor, row, col)                                                   \
+    PI_SPEC_SLABS(field, tensor ".weight", row, col, true, PI_DIM_EXPERT)
+#define PI_SPEC_EXPERTS_BIAS(field, tensor, row)                                                   \
+    PI_SPEC_SLABS(field, tensor ".bias", row, PI_DIM_NONE, true, PI_DIM_EXPERT)
 
 /* A part with its array of tensors; attention without norms of heads, whose biases are optional, and
    the feed-forward that most families have. */
@@ -97,5 +110,8 @@ extern const struct pi_arch pi_arch_phi3;
 extern const struct pi_arch pi_arch_qwen2;
 extern const struct pi_arch pi_arch_qwen3;
 extern const struct pi_arch pi_arch_smollm3;
+extern const struct pi_arch pi_arch_qwen3moe;
+extern const struct pi_arch pi_arch_glm4moe;
+extern const struct pi_arch pi_arch_gpt_oss;
 
 #endif

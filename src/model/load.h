@@ -45,6 +45,8 @@ pith_status pi_key_count(const struct pith_model *m, const char *name, int32_t m
                          bool required, int32_t *out, pith_error *err);
 pith_status pi_key_number(const struct pith_model *m, const char *name, float min, float max,
                           bool required, float *out, pith_error *err);
+/* *out keeps its preset where the key is absent. */
+pith_status pi_key_bool(const struct pith_model *m, const char *name, bool *out, pith_error *err);
 /* out [n_layer]: an array of truth values, or a period n, of which all layers but each n-th have
    it: none for 1, all for 0. Absent: the period that is given. */
 pith_status pi_key_pattern(const struct pith_model *m, const char *name, int32_t period, bool *out,
@@ -52,7 +54,11 @@ pith_status pi_key_pattern(const struct pith_model *m, const char *name, int32_t
 /* attention.sliding_window, or the preset, for the layers of its pattern. */
 pith_status pi_load_windows(struct pith_model *m, int32_t preset, int32_t period, pith_error *err);
 
-/* Finds, checks and packs every tensor. model->hp and model->file are set. FORMAT, UNSUPPORTED,
+/* Reads ARCH.expert_* where the family has experts, and leaves out of each layer either these or the
+   dense feed-forward. model->layer has all parts. FORMAT, UNSUPPORTED. */
+pith_status pi_load_moe(struct pith_model *model, pith_error *err);
+
+/* Finds, checks and packs every tensor. model->hp and model->parts are set. FORMAT, UNSUPPORTED,
    NOMEM, CANCELLED. What was allocated is freed by pith_model_free. */
 pith_status pi_load_weights(struct pith_model *model, const pith_model_params *params,
                             pith_error *err);

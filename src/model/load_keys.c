@@ -47,6 +47,13 @@ pith_status pi_key_number(const struct pith_model *m, const char *name, float mi
     return PITH_OK;
 }
 
+pith_status pi_key_bool(const struct pith_model *m, const char *name, bool *out, pith_error *err)
+{
+    char key[KEY_LEN];
+    pith_status status = pi_gguf_bool(&m->gguf, full_key(m, name, key), out, err);
+    return status == PITH_NOT_FOUND ? PITH_OK : status;
+}
+
 /* The array under a key of one truth value per layer. */
 static pith_status read_flags(const struct pith_model *m, const struct pi_gguf_kv *kv,
                               const char *key, bool *out, pith_error *err)

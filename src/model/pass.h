@@ -16,6 +16,27 @@ struct pi_pass_segment {
     int32_t chunk; /* -1: not the reader's */
 };
 
+/* Of the experts' block (moe.c). A row is a token's place with one of its experts; rows are sorted by
+   expert. */
+struct pi_pass_moe {
+    float *x;         /* [n_row][n_embd] inputs, then outputs */
+    float *gate, *up; /* [n_row][n_ff] */
+    int8_t *q;        /* [n_row][input, padded to 32], as pi_pass's act_q */
+    float *scale;     /* [n_row][... / 32] */
+    int16_t *sum16;   /* [n_row][... / 16] */
+    float *weight;    /* [n_tok][n_used], a token's best expert first */
+    int32_t *chosen;  /* [n_tok][n_used] experts */
+    int32_t *row;     /* [n_tok][n_used] where they stand */
+    int32_t *token;   /* [n_row] */
+    int32_t *first;   /* [n_expert + 1] first row of an expert */
+    int32_t *busy;    /* [n_busy] experts with rows, ascending */
+    int32_t n_busy, n_row;
+    float *logit;                   /* [n_tok][n_expert] of the router */
+    float *rank;                    /* [n_tok][n_expert] */
+    float *shared_weight;           /* [n_tok] of the shared expert, where it has one */
+    float *shared_gate, *shared_up; /* [n_tok][n_ff_shared] */
+};
+
 struct pi_pass {
     const struct pith_model *model;
     struct kv_geometry geometry; /* of the cache */
@@ -31,16 +52,17 @@ struct pi_pass {
     const struct pi_layer_block *from; /* of the stream: the block that ran, NULL: none did */
     const struct pi_layer_block *to;   /* the one that runs next, NULL: none does */
 
-    float *x;            /* [max_tok][n_embd] the residual stream */
-    float *h;            /* [max_tok][n_embd] normed input of a block, then its output */
-    float *q;            /* [max_tok][n_head][dim_k] */
-    float *k;            /* [max_tok][n_head_kv][dim_k] */
-    float *v;            /* [max_tok][n_head_kv][dim_v] */
-    float *centre;       /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); NULL: 0 */
-    float *att;          /* [max_tok][n_head][dim_v] */
-    float *gate;         /* [max_tok][n_ff] */
-    float *up;           /* [max_tok][n_ff] */
-    float *block;        /* [max_tok][the most of all blocks] owns q..up, a block's at a time */
+    float *x;      /* [max_tok][n_embd] the residual stream */
+    float *h;      /* [max_tok][n_embd] normed input of a block, then its output */
+    float *q;      /* [max_tok][n_head][dim_k] */
+    float *k;      /* [max_tok][n_head_kv][dim_k] */
+    float *v;      /* [max_tok][n_head_kv][dim_v] */
+    float *centre; /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); NULL: 0 */
+    float *att;    /* [max_tok][n_head][dim_v] */
+    float *gate;   /* [max_tok][n_ff] */
+    float *up;     /* [max_tok][n_ff] */
+    struct pi_pass_moe moe;
+    float *block;        /* [max_tok][the most of all blocks] owns q..moe, a block's at a time */
     float *q_pre;        /* [max_tok][n_head][dim_k] queries before rope; NULL without a tap */
     float *k_pre;        /* [max_tok][n_head_kv][dim_k] keys before rope; NULL without a writer */
     pi_pass_tap_fn *tap; /* NULL: nobody listens */
