@@ -742,6 +742,35 @@ static void test_statistics_are_of_lanes_without_a_window(void **state)
     pith_engine_free(e);
 }
 
+/* Nothing is projected for a window, which has no base. */
+static void test_bases_are_of_lanes_without_a_window(void **state)
+{
+    (void)state;
+    pith_projection_params params;
+    pith_projection *bases = NULL;
+    pith_projection_info info;
+    pith_read_stats stats;
+    pith_error err;
+    char text[4352];
+    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_projection_params_default(&params);
+    check(pith_projection_fit(e, tokens, N_TOKEN, &params, &bases, &err), &err);
+    pith_projection_get_info(bases, &info);
+    assert_int_equal(info.n_layer, N_FULL);
+    check(pith_projection_save(bases, in_folder("made-up.loki"), &err), &err);
+    pith_projection_free(bases);
+    pith_engine_free(e);
+    snprintf(text, sizeof(text), "loki:phase=both,chunk=8,dense-layers=0,budget=16,projection=%s",
+             in_folder("made-up.loki"));
+    e = engine_with(NULL, text, NULL);
+    pith_seq *seq = seq_make(e);
+    read_and_go_on(seq);
+    pith_seq_read_stats(seq, &stats);
+    assert_true(stats.sparse > 0);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
 static void test_sharing_is_refused(void **state)
 {
     (void)state;
@@ -770,6 +799,7 @@ int main(void)
         cmocka_unit_test(test_read_policies_leave_windows_alone),
         cmocka_unit_test(test_recall_brings_back_to_lanes_without_a_window),
         cmocka_unit_test(test_statistics_are_of_lanes_without_a_window),
+        cmocka_unit_test(test_bases_are_of_lanes_without_a_window),
         cmocka_unit_test(test_sharing_is_refused),
     };
     return cmocka_run_group_tests(tests, load, unload);

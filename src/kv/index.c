@@ -175,7 +175,9 @@ static void write_proj(const struct kv_cache *cache, const struct kv_class *kind
 void kv_index_write(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
                     uint8_t *page, int32_t slot, int32_t n)
 {
-    uint32_t index = cache->g.index;
+    /* Nothing is chosen of a lane with a window, and no projection is there for it. */
+    bool chosen = kv_layer_window(&cache->g, lane / cache->g.n_head) == 0;
+    uint32_t index = chosen ? cache->g.index : 0;
     for (int32_t s = slot; index != 0 && s < slot + n; s++) {
         struct measure m = {0};
         if ((index & (KV_INDEX_NORM | KV_INDEX_UNIT8)) != 0)
