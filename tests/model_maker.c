@@ -20,6 +20,7 @@
 
 static const struct maker_group *const groups[] = {
     &maker_dense,
+    &maker_recurrent,
 };
 
 /* NULL: made like Llama's. */
@@ -261,30 +262,38 @@ void maker_matrix(struct maker *m, const char *name, int32_t layer, int64_t n_ro
     maker_slabs(m, name, layer, 1, n_row, n_col, gain);
 }
 
-static float *vector_begin(struct maker *m, const char *full, int32_t n)
+static float *floats_begin(struct maker *m, const char *full, int32_t n_row, int32_t n)
 {
+    size_t len = (size_t)n_row * (size_t)n;
     if (m->status != PITH_OK)
         return NULL;
     if (!m->writing) {
-        declare(m, full, (int64_t[]){n, 1, 1, 1}, 1, PI_DTYPE_F32, (size_t)n * sizeof(float));
+        declare(m, full, (int64_t[]){n, n_row, 1, 1}, n_row > 1 ? 2 : 1, PI_DTYPE_F32,
+                len * sizeof(float));
         return NULL;
     }
-    float *data = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n, sizeof(float));
+    float *data = pi_mem_alloc_n(PI_MEM_OTHER, len, sizeof(float));
     if (data == NULL)
         m->status = pi_fail(m->err, PITH_NOMEM, "no memory for tensor %s", full);
     return data;
 }
 
-void maker_vector(struct maker *m, const char *name, int32_t layer, int32_t n, double mean,
-                  double std)
+void maker_floats(struct maker *m, const char *name, int32_t layer, int32_t n_row, int32_t n,
+                  double mean, double std)
 {
     char full[64];
     full_name(full, name, layer);
-    float *data = vector_begin(m, full, n);
+    float *data = floats_begin(m, full, n_row, n);
     if (data == NULL)
         return;
-    blocks_vector(stream_of(m, full), mean, std, data, n);
-    write_data(m, data, (size_t)n * sizeof(float));
+    blocks_vector(stream_of(m, full), mean, std, data, n_row * n);
+    write_data(m, data, (size_t)n_row * (size_t)n * sizeof(float));
+}
+
+void maker_vector(struct maker *m, const char *name, int32_t layer, int32_t n, double mean,
+                  double std)
+{
+    maker_floats(m, name, layer, 1, n, mean, std);
 }
 
 static int32_t rot_of(const struct model_spec *s)
@@ -299,7 +308,7 @@ static void rope_factors(struct maker *m)
 {
     const struct model_spec *s = m->spec;
     int32_t n = rot_of(s) / 2;
-    float *data = vector_begin(m, "rope_freqs.weight", n);
+    float *data = floats_begin(m, "rope_freqs.weight", 1, n);
     if (data == NULL)
         return;
     for (int32_t i = 0; i < n; i++) {

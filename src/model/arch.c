@@ -9,6 +9,7 @@ static const struct pi_arch *const families[] = {
     &pi_arch_llama,
     &pi_arch_qwen2,
     &pi_arch_qwen3,
+    &pi_arch_qwen35,
     &pi_arch_smollm3,
 };
 

@@ -14,11 +14,16 @@ enum pi_dim {
     PI_DIM_NONE, /* a vector's missing second dimension */
     PI_DIM_EMBD,
     PI_DIM_FF,
-    PI_DIM_Q,      /* n_head * dim_k */
+    PI_DIM_Q,      /* n_head * dim_k; where attention is gated twice that */
     PI_DIM_K,      /* n_head_kv * dim_k */
     PI_DIM_V,      /* n_head_kv * dim_v */
     PI_DIM_O,      /* n_head * dim_v */
     PI_DIM_HEAD_K, /* dim_k */
+    PI_DIM_MIX,    /* of a delta net: what its convolution runs over */
+    PI_DIM_CONV,   /* its taps */
+    PI_DIM_VALUES,
+    PI_DIM_VALUE_HEADS,
+    PI_DIM_DELTA, /* of one head */
 };
 
 /* One tensor of a layer: "blk.N.NAME" goes to the field at offset of struct pi_layer. */
@@ -28,6 +33,7 @@ struct pi_tensor_spec {
     enum pi_dim row; /* output features, or the length of a vector */
     enum pi_dim col; /* input features; PI_DIM_NONE: a vector of floats */
     bool required;
+    enum pi_dim slab; /* so many of these, one after the other; PI_DIM_NONE: one */
 };
 
 /* A block of a family's layers, and its tensors. */
@@ -57,14 +63,14 @@ bool pi_layer_has(const struct pi_layer *layer, const struct pi_block *block);
 /* Nothing where the layer does not have it. */
 void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
 
+#define PI_SPEC_SLABS(field, tensor, row, col, required, slab)                                     \
+    {                                                                                              \
+        tensor, offsetof(struct pi_layer, field), row, col, required, slab                         \
+    }
 #define PI_SPEC_MATRIX(field, tensor, row, col)                                                    \
-    {                                                                                              \
-        tensor ".weight", offsetof(struct pi_layer, field), row, col, true                         \
-    }
+    PI_SPEC_SLABS(field, tensor ".weight", row, col, true, PI_DIM_NONE)
 #define PI_SPEC_VECTOR(field, tensor, row, required)                                               \
-    {                                                                                              \
-        tensor, offsetof(struct pi_layer, field), row, PI_DIM_NONE, required                       \
-    }
+    PI_SPEC_SLABS(field, tensor, row, PI_DIM_NONE, required, PI_DIM_NONE)
 
 /* A part with its array of tensors; attention without norms of heads, whose biases are optional, and
    the feed-forward that most families have. */
@@ -88,6 +94,7 @@ extern const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN];
 extern const struct pi_arch pi_arch_llama;
 extern const struct pi_arch pi_arch_qwen2;
 extern const struct pi_arch pi_arch_qwen3;
+extern const struct pi_arch pi_arch_qwen35;
 extern const struct pi_arch pi_arch_smollm3;
 
 #endif

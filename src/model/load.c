@@ -182,6 +182,7 @@ pith_status pi_model_check_alike(const struct pith_model *m, const char *field, 
 
 static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
 {
+    const struct pi_delta_shape *delta = &hp->delta;
     switch (dim) {
     case PI_DIM_NONE:
         return 1;
@@ -190,7 +191,7 @@ static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
     case PI_DIM_FF:
         return hp->n_ff;
     case PI_DIM_Q:
-        return (int64_t)hp->n_head * hp->dim_k;
+        return (int64_t)hp->n_head * hp->dim_k * (hp->attn_gated ? 2 : 1);
     case PI_DIM_K:
         return (int64_t)hp->n_head_kv * hp->dim_k;
     case PI_DIM_V:
@@ -199,6 +200,16 @@ static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
         return (int64_t)hp->n_head * hp->dim_v;
     case PI_DIM_HEAD_K:
         return hp->dim_k;
+    case PI_DIM_MIX:
+        return (int64_t)delta->dim * (2 * delta->n_key + delta->n_value);
+    case PI_DIM_CONV:
+        return delta->n_conv;
+    case PI_DIM_VALUES:
+        return (int64_t)delta->dim * delta->n_value;
+    case PI_DIM_VALUE_HEADS:
+        return delta->n_value;
+    case PI_DIM_DELTA:
+        return delta->dim;
     }
     return 0;
 }
@@ -259,16 +270,17 @@ static pith_status plan_matrix(struct plan *plan, const struct pi_gguf_tensor *t
     return PITH_OK;
 }
 
+/* n_slab vectors of n floats. */
 static pith_status plan_vector(struct plan *plan, const struct pi_gguf_tensor *t, const char *name,
-                               int64_t n, float **out, pith_error *err)
+                               int64_t n, int64_t n_slab, float **out, pith_error *err)
 {
-    PI_TRY(check_shape(t, name, n, 1, err));
+    PI_TRY(n_slab > 1 ? check_shape(t, name, n_slab, n, err) : check_shape(t, name, n, 1, err));
     if (t->type != PI_DTYPE_F32 && t->type != PI_DTYPE_F16 && t->type != PI_DTYPE_BF16)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "tensor \"%s\": type %u is not supported for a vector (F32, F16, BF16 are)",
                        name, t->type);
     plan->vector[plan->n_vector++] = (struct plan_vector){t, out};
-    plan->vectors_len += pi_align((size_t)n, VECTOR_ALIGN);
+    plan->vectors_len += pi_align((size_t)(n * n_slab), VECTOR_ALIGN);
     return PITH_OK;
 }
 
@@ -288,7 +300,8 @@ static pith_status plan_part(struct plan *plan, struct pith_model *model, int32_
             continue;
         int64_t n_row = dim_len(&model->hp, spec->row), n_col = dim_len(&model->hp, spec->col);
         if (spec->col == PI_DIM_NONE)
-            PI_TRY(plan_vector(plan, t, name, n_row, (float **)field, err));
+            PI_TRY(plan_vector(plan, t, name, n_row, dim_len(&model->hp, spec->slab),
+                               (float **)field, err));
         else
             PI_TRY(plan_matrix(plan, t, name, n_row, n_col, (struct pi_matrix *)field, err));
     }
@@ -322,7 +335,7 @@ static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_er
     if (output != NULL)
         PI_TRY(plan_matrix(plan, output, "output.weight", hp->n_vocab, hp->n_embd, &model->output,
                            err));
-    PI_TRY(plan_vector(plan, norm, "output_norm.weight", hp->n_embd, &model->output_norm, err));
+    PI_TRY(plan_vector(plan, norm, "output_norm.weight", hp->n_embd, 1, &model->output_norm, err));
     for (int32_t l = 0; l < hp->n_layer; l++)
         PI_TRY(plan_layer(plan, model, l, err));
     return PITH_OK;
@@ -369,7 +382,7 @@ static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 static void load_vector(const struct pi_gguf_tensor *t, float *out)
 {
     const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
-    traits->decode(t->data, out, t->ne[0]);
+    traits->decode(t->data, out, t->ne[0] * t->ne[1]);
 }
 
 static pith_status pack_all(const struct plan *plan, struct pith_model *model,
@@ -381,7 +394,8 @@ static pith_status pack_all(const struct plan *plan, struct pith_model *model,
     for (int64_t i = 0; i < plan->n_vector; i++) {
         *plan->vector[i].vector = vectors;
         load_vector(plan->vector[i].tensor, vectors);
-        vectors += pi_align((size_t)plan->vector[i].tensor->ne[0], VECTOR_ALIGN);
+        const struct pi_gguf_tensor *t = plan->vector[i].tensor;
+        vectors += pi_align((size_t)(t->ne[0] * t->ne[1]), VECTOR_ALIGN);
     }
     for (int64_t i = 0; i < plan->n_matrix; i++) {
         struct pi_matrix *m = plan->matrix[i].matrix;

@@ -220,31 +220,36 @@ static int32_t most_found(int32_t n)
     return n > 0 ? n - 1 : 0;
 }
 
-/* The last node of those that hold the first tokens, *n_token; NULL: none does. */
+/* The last node of those that hold the first tokens, *n_token; NULL: none does. Where there are
+   states it is the last with one, and *n_known receives how many tokens others hold. */
 static struct node *last_of(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
-                            int32_t n, int32_t *n_token)
+                            int32_t n, int32_t *n_token, int32_t *n_known)
 {
-    struct node *last = NULL;
+    struct node *last = NULL, *end = NULL;
     int32_t len = cache->page_len;
     uint64_t hash;
-    *n_token = 0;
-    while (most_found(n) - *n_token >= len) {
-        struct node *node = child_of(cache, salt, last, tokens + *n_token, &hash);
+    *n_token = *n_known = 0;
+    while (most_found(n) - *n_known >= len) {
+        struct node *node = child_of(cache, salt, last, tokens + *n_known, &hash);
         if (node == NULL)
             break;
         last = node;
-        *n_token += len;
+        *n_known += len;
+        if (kv_block_ends(cache->kv, node->block)) {
+            end = node;
+            *n_token = *n_known;
+        }
     }
-    return last;
+    return end;
 }
 
 int32_t prefix_find(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
                     int32_t n, int32_t *n_unused)
 {
-    int32_t n_token;
+    int32_t n_token, n_known;
     *n_unused = 0;
-    for (const struct node *node = last_of(cache, salt, tokens, n, &n_token); node != NULL;
-         node = node->parent)
+    for (const struct node *node = last_of(cache, salt, tokens, n, &n_token, &n_known);
+         node != NULL; node = node->parent)
         *n_unused += kv_block_is_alone(cache->kv, node->block) ? cache->page_len : 0;
     return n_token;
 }
@@ -252,8 +257,11 @@ int32_t prefix_find(const struct prefix_cache *cache, uint64_t salt, const int32
 pith_status prefix_append(struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
                           int32_t n, struct kv_seq *kv, int32_t *n_found, pith_error *err)
 {
-    struct node *last = last_of(cache, salt, tokens, n, n_found);
+    int32_t n_known;
+    struct node *last = last_of(cache, salt, tokens, n, n_found, &n_known);
     int32_t n_block = *n_found / cache->page_len, i = n_block;
+    if (n_known > *n_found) /* texts part there; the next one can begin with the state */
+        kv_seq_want_state(kv, n_known);
     if (n_block == 0)
         return PITH_OK;
     struct kv_block **block = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_block, sizeof(*block));
@@ -286,6 +294,7 @@ int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t 
             break;
         node = next;
         n_token += len;
+        kv_block_hold_state(kv, n_token, node->block);
     }
     use(cache, node);
     return n_token;
@@ -295,15 +304,15 @@ int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t 
 
 int64_t prefix_reclaim(struct prefix_cache *cache, int64_t bytes)
 {
-    int64_t freed = 0, block = kv_block_bytes(cache->kv);
+    int64_t freed = 0;
     struct node *younger;
     for (struct node *node = cache->oldest; node != NULL && freed < bytes; node = younger) {
         younger = node->younger;
         if (node->n_child > 0 || !kv_block_is_alone(cache->kv, node->block))
             continue;
+        freed += kv_block_held_bytes(cache->kv, node->block);
         drop(cache, node);
         cache->n_dropped++;
-        freed += block;
     }
     return freed;
 }
@@ -320,15 +329,15 @@ int64_t prefix_clear(struct prefix_cache *cache)
 /* A node stays where a sequence uses it, or a node behind it stays. Children come first. */
 int64_t prefix_unused_bytes(const struct prefix_cache *cache)
 {
-    int64_t n_unused = 0;
+    int64_t bytes = 0;
     for (struct node *node = cache->oldest; node != NULL; node = node->younger) {
         bool stays = node->n_kept > 0 || !kv_block_is_alone(cache->kv, node->block);
         node->n_kept = 0;
-        n_unused += !stays;
+        bytes += stays ? 0 : kv_block_held_bytes(cache->kv, node->block);
         if (stays && node->parent != NULL)
             node->parent->n_kept++;
     }
-    return n_unused * kv_block_bytes(cache->kv);
+    return bytes;
 }
 
 int64_t prefix_count(const struct prefix_cache *cache)
