@@ -324,7 +324,7 @@ static void test_forged_numbers(void **state)
         {8, 0, 4, PITH_UNSUPPORTED, "version 0"},
         {8, 1, 4, PITH_UNSUPPORTED, "version 1, whose keys"},
         {8, 2, 4, PITH_UNSUPPORTED, "version 2, whose keys"},
-        {8, 7, 4, PITH_UNSUPPORTED, "version 7"},
+        {8, 8, 4, PITH_UNSUPPORTED, "version 8"},
         {8, 6, 4, PITH_FORMAT, "header_size: 80 is not 120"},
         {8, 5, 4, PITH_FORMAT, "header_size: 80 is not 120"},
         {12, 81, 4, PITH_FORMAT, "header_size: 81"},

@@ -75,53 +75,66 @@ TILE void vec_delta_turn(const struct pi_vec_delta *p, int32_t t, int32_t column
 
 #define VEC_LANE for (int32_t l = 0; l < VEC_STATE; l++)
 
-/* All tokens over blocks `block` .. block + n_block of the state, n_block 1, 2 or 4. */
-TILE void vec_delta_tile(const struct pi_vec_delta *p, int32_t block, const int32_t n_block)
+/* A row of a block: what a token adds to it, where `turn` says so, then what the next one reads. */
+TILE void vec_delta_row(float *x, const bool turn, float decay, float by, const float *d, float k,
+                        float q, float *by_k, float *by_q)
+{
+    VEC_LANE
+    {
+        x[l] = turn ? fmaf(by, d[l], decay * x[l]) : x[l];
+        by_k[l] = fmaf(k, x[l], by_k[l]);
+        by_q[l] = fmaf(q, x[l], by_q[l]);
+    }
+}
+
+/* Sums of a token over the rows of n_block blocks, [4][VEC_STATE] each. */
+struct vec_delta_sums {
+    float k[4][VEC_STATE], q[4][VEC_STATE];
+};
+
+/* All rows: token t turns them where t >= 0, and `next` reads them. */
+TILE void vec_delta_rows(const struct pi_vec_delta *p, float *state, const int32_t n_block,
+                         const bool turn, int32_t t, int32_t next, float d[4][VEC_STATE],
+                         struct vec_delta_sums *out)
 {
     size_t len = (size_t)p->dim * VEC_STATE;
-    float *s0 = p->state + (size_t)block * len, *s1 = s0 + (n_block > 1 ? len : 0);
-    float *s2 = s1 + (n_block > 2 ? len : 0), *s3 = s2 + (n_block > 2 ? len : 0);
-    for (int32_t t = 0; t < p->n_tok; t++) {
-        const float *q = p->q + (size_t)t * p->qk_stride, *k = p->k + (size_t)t * p->qk_stride;
-        float decay = p->decay[(size_t)t * p->gate_stride];
-        float k0[VEC_STATE], k1[VEC_STATE], k2[VEC_STATE], k3[VEC_STATE];
-        float q0[VEC_STATE], q1[VEC_STATE], q2[VEC_STATE], q3[VEC_STATE];
-        float d0[VEC_STATE], d1[VEC_STATE], d2[VEC_STATE], d3[VEC_STATE];
-        VEC_LANE k0[l] = k1[l] = k2[l] = k3[l] = q0[l] = q1[l] = q2[l] = q3[l] = 0.0f;
-        for (size_t i = 0; i < (size_t)p->dim; i++) {
-            const float *x0 = s0 + i * VEC_STATE, *x1 = s1 + i * VEC_STATE;
-            const float *x2 = s2 + i * VEC_STATE, *x3 = s3 + i * VEC_STATE;
-            VEC_LANE
-            {
-                k0[l] = fmaf(k[i], x0[l], k0[l]);
-                q0[l] = fmaf(q[i], x0[l], q0[l]);
-                k1[l] = n_block > 1 ? fmaf(k[i], x1[l], k1[l]) : 0.0f;
-                q1[l] = n_block > 1 ? fmaf(q[i], x1[l], q1[l]) : 0.0f;
-                k2[l] = n_block > 2 ? fmaf(k[i], x2[l], k2[l]) : 0.0f;
-                q2[l] = n_block > 2 ? fmaf(q[i], x2[l], q2[l]) : 0.0f;
-                k3[l] = n_block > 2 ? fmaf(k[i], x3[l], k3[l]) : 0.0f;
-                q3[l] = n_block > 2 ? fmaf(q[i], x3[l], q3[l]) : 0.0f;
-            }
-        }
-        int32_t column = block * VEC_STATE;
-        vec_delta_turn(p, t, column, k0, q0, d0);
+    float *s0 = state, *s1 = s0 + len, *s2 = s1 + len, *s3 = s2 + len;
+    const float *add = p->k + (size_t)t * p->qk_stride;
+    const float *k = p->k + (size_t)next * p->qk_stride, *q = p->q + (size_t)next * p->qk_stride;
+    float decay = p->decay[(size_t)t * p->gate_stride];
+    float k0[VEC_STATE], k1[VEC_STATE], k2[VEC_STATE], k3[VEC_STATE];
+    float q0[VEC_STATE], q1[VEC_STATE], q2[VEC_STATE], q3[VEC_STATE];
+    VEC_LANE k0[l] = k1[l] = k2[l] = k3[l] = q0[l] = q1[l] = q2[l] = q3[l] = 0.0f;
+    for (size_t i = 0; i < (size_t)p->dim; i++) {
+        size_t at = i * VEC_STATE;
+        vec_delta_row(s0 + at, turn, decay, add[i], d[0], k[i], q[i], k0, q0);
         if (n_block > 1)
-            vec_delta_turn(p, t, column + VEC_STATE, k1, q1, d1);
+            vec_delta_row(s1 + at, turn, decay, add[i], d[1], k[i], q[i], k1, q1);
         if (n_block > 2)
-            vec_delta_turn(p, t, column + 2 * VEC_STATE, k2, q2, d2);
+            vec_delta_row(s2 + at, turn, decay, add[i], d[2], k[i], q[i], k2, q2);
         if (n_block > 2)
-            vec_delta_turn(p, t, column + 3 * VEC_STATE, k3, q3, d3);
-        for (size_t i = 0; i < (size_t)p->dim; i++) {
-            float *x0 = s0 + i * VEC_STATE, *x1 = s1 + i * VEC_STATE;
-            float *x2 = s2 + i * VEC_STATE, *x3 = s3 + i * VEC_STATE, by = k[i];
-            VEC_LANE x0[l] = fmaf(by, d0[l], decay * x0[l]);
-            for (int32_t l = 0; n_block > 1 && l < VEC_STATE; l++)
-                x1[l] = fmaf(by, d1[l], decay * x1[l]);
-            for (int32_t l = 0; n_block > 2 && l < VEC_STATE; l++)
-                x2[l] = fmaf(by, d2[l], decay * x2[l]);
-            for (int32_t l = 0; n_block > 2 && l < VEC_STATE; l++)
-                x3[l] = fmaf(by, d3[l], decay * x3[l]);
-        }
+            vec_delta_row(s3 + at, turn, decay, add[i], d[3], k[i], q[i], k3, q3);
+    }
+    VEC_LANE
+    {
+        out->k[0][l] = k0[l], out->k[1][l] = k1[l], out->k[2][l] = k2[l], out->k[3][l] = k3[l];
+        out->q[0][l] = q0[l], out->q[1][l] = q1[l], out->q[2][l] = q2[l], out->q[3][l] = q3[l];
+    }
+}
+
+/* All tokens over blocks `block` .. block + n_block of the state, n_block 1, 2 or 4. The last one's
+   sums are taken once more for nobody, which costs less than another loop. */
+TILE void vec_delta_tile(const struct pi_vec_delta *p, int32_t block, const int32_t n_block)
+{
+    float *state = p->state + (size_t)(block * VEC_STATE) * (size_t)p->dim;
+    float d[4][VEC_STATE] = {{0}};
+    struct vec_delta_sums sums;
+    if (p->n_tok > 0)
+        vec_delta_rows(p, state, n_block, false, 0, 0, d, &sums);
+    for (int32_t t = 0; t < p->n_tok; t++) {
+        for (int32_t b = 0; b < n_block; b++)
+            vec_delta_turn(p, t, (block + b) * VEC_STATE, sums.k[b], sums.q[b], d[b]);
+        vec_delta_rows(p, state, n_block, true, t, t + 1 < p->n_tok ? t + 1 : t, d, &sums);
     }
 }
 
