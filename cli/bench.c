@@ -112,7 +112,8 @@ static void evaluate(struct bench *b, const int32_t *tokens, int32_t n, pith_log
     session_check(pith_batch_eval(b->s.engine, &item, 1, NULL, NULL, &err), &err);
 }
 
-/* What was evicted does not come back when tokens are forgotten: then all is read again. */
+/* What was evicted does not come back when tokens are forgotten, and recurrent layers may have kept
+   no state there: then all is read again. */
 static void go_to_depth(struct bench *b, int32_t depth)
 {
     pith_error err;
@@ -120,8 +121,11 @@ static void go_to_depth(struct bench *b, int32_t depth)
     int32_t length = pith_seq_length(b->s.seq);
     pith_seq_keep_stats(b->s.seq, &keep);
     if (length > depth) {
-        length = keep.rounds > 0 ? 0 : depth;
-        cli_check(pith_seq_truncate(b->s.seq, length, &err), &err);
+        length = depth;
+        if (keep.rounds > 0 || pith_seq_truncate(b->s.seq, length, &err) != PITH_OK) {
+            length = 0;
+            cli_check(pith_seq_truncate(b->s.seq, 0, &err), &err);
+        }
     }
     evaluate(b, b->tokens + length, depth - length, PITH_LOGITS_NONE);
 }
@@ -227,7 +231,7 @@ static void count_work(struct bench *b)
     }
     b->generation_bytes = b->s.info.weight_bytes - (tied ? 0 : embedding_bytes);
     cli_check(pith_kv_estimate(b->s.model, &p, WHOLE_PAGES, &bytes, &err), &err);
-    b->kv_bytes_per_token = (double)bytes / WHOLE_PAGES;
+    b->kv_bytes_per_token = (double)(bytes - b->s.info.state_bytes) / WHOLE_PAGES;
 }
 
 static double generation_bound(const struct bench *b, const struct row *row)

@@ -90,10 +90,11 @@ static struct kv_cost kv_cost(const struct kv_plan *plan, const char *type_k, co
     if (pith_kv_estimate(plan->model, &p, p.page_len, &cost.page_bytes, NULL) != PITH_OK)
         return cost;
     cost.possible = true;
+    cost.page_bytes -= plan->info->state_bytes; /* which a sequence takes once */
     cost.per_token = (double)cost.page_bytes / p.page_len;
     cost.factor = plan->f16 / cost.per_token;
     /* A vocabulary-only load packs no weights; the tensors' bytes in the file are close. */
-    int64_t left = plan->memory - plan->info->file_bytes;
+    int64_t left = plan->memory - plan->info->file_bytes - plan->info->state_bytes;
     cost.fits = left > 0 ? left / cost.page_bytes * p.page_len : 0;
     return cost;
 }
@@ -126,6 +127,9 @@ static void print_shape(const pith_model_info *i)
     printf("file          %s, mostly %s\n", cli_bytes(i->file_bytes, bytes), i->file_type);
     printf("tokenizer     %s, %d tokens\n", i->tokenizer, i->n_vocab);
     printf("layers        %d, width %d, feed-forward %d\n", i->n_layer, i->n_embd, i->n_ff);
+    if (i->n_layer_state > 0)
+        printf("recurrent     %d of the layers, with a state of %s a sequence; %d have attention\n",
+               i->n_layer_state, cli_bytes(i->state_bytes, bytes), i->n_layer_kv);
     printf("heads         %d, %d for KV, of %d (K) and %d (V)\n", i->n_head, i->n_head_kv,
            i->head_dim_k, i->head_dim_v);
     printf("context       %d tokens, rope %d dimensions at base %g\n", i->n_ctx_train, i->n_rot,
@@ -188,8 +192,8 @@ static void print_kv(const struct kv_plan *plan)
     char bytes[32];
     if (plan->info->n_layer == 0)
         return;
-    printf("\nKV memory in bytes/token, in pages of %s tokens, by the types of K and V:\n",
-           plan->o->page_len);
+    printf("\nKV memory in bytes/token%s, in pages of %s tokens, by the types of K and V:\n",
+           plan->info->n_layer_state > 0 ? " of the layers with attention" : "", plan->o->page_len);
     print_pairs(plan, CELL_BYTES);
     printf("\nSo many times less than f16 for both:\n");
     print_pairs(plan, CELL_FACTOR);
@@ -244,7 +248,7 @@ static void print_tensors(const pith_model *model)
 static json_t *json_shape(const pith_model_info *i)
 {
     return json_pack("{s:o, s:o, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, "
-                     "s:i, s:f}",
+                     "s:i, s:f, s:i, s:i, s:I}",
                      "name", cli_json_text(i->name, strlen(i->name)), "architecture",
                      cli_json_text(i->architecture, strlen(i->architecture)), "n_param",
                      (json_int_t)i->n_param, "file_bytes", (json_int_t)i->file_bytes, "file_type",
@@ -253,7 +257,8 @@ static json_t *json_shape(const pith_model_info *i)
                      (int)i->n_head, "n_head_kv", (int)i->n_head_kv, "head_dim_k",
                      (int)i->head_dim_k, "head_dim_v", (int)i->head_dim_v, "n_ctx_train",
                      (int)i->n_ctx_train, "n_rot", (int)i->n_rot, "rope_theta",
-                     (double)i->rope_theta);
+                     (double)i->rope_theta, "n_layer_kv", (int)i->n_layer_kv, "n_layer_state",
+                     (int)i->n_layer_state, "state_bytes", (json_int_t)i->state_bytes);
 }
 
 static void json_add_pair(json_t *list, const struct kv_plan *plan, const char *type_k,

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "model/delta.h"
 #include "model/load.h"
 #include "text/chat.h"
 #include "pith/inspect.h"
@@ -215,6 +216,8 @@ void pith_model_get_info(const pith_model *m, pith_model_info *out)
         .weight_bytes = m->weights != NULL ? (int64_t)m->weights_size : 0,
         .n_layer = hp->n_layer,
         .n_layer_kv = hp->n_layer_kv,
+        .n_layer_state = hp->delta.n_layer,
+        .state_bytes = (int64_t)pi_delta_state_bytes(&hp->delta),
         .n_embd = hp->n_embd,
         .n_ff = hp->n_ff,
         .n_head = hp->n_head,
