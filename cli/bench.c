@@ -136,7 +136,7 @@ static void count_entries(const struct bench *b, struct row *row)
 {
     pith_keep_stats keep;
     pith_seq_keep_stats(b->s.seq, &keep);
-    double n = row->n, at_depth = (double)keep.live / (b->s.info.n_layer_kv * b->s.info.n_head_kv);
+    double n = row->n, at_depth = (double)keep.live / keep.n_lane;
     double grows = n;
     if (keep.budget >= 0) {
         at_depth = at_depth < keep.budget ? at_depth : keep.budget;

@@ -76,7 +76,7 @@ static struct account make_account(const struct session *s, const pith_generate_
     pith_seq_read_stats(s->seq, &a.read);
     if (a.keep.budget < 0)
         return a;
-    a.n_full = (int64_t)a.n_token * s->info.n_layer_kv * s->info.n_head_kv;
+    a.n_full = (int64_t)a.n_token * a.keep.n_lane;
     a.n_gone = count_gone(s, a.n_token);
     if (a.keep.live > 0) /* entries are all of one size */
         a.full_live_bytes = a.kv.live_bytes / a.keep.live * a.n_full;
@@ -158,7 +158,7 @@ static void print_keep(const struct session *s, const struct account *a)
 {
     char freed[32], live[32], full_live[32], peak[32], full[32], lane[32] = "";
     const pith_keep_stats *k = &a->keep;
-    int64_t n_lane = (int64_t)s->info.n_layer_kv * s->info.n_head_kv;
+    int64_t n_lane = k->n_lane;
     if (k->budget < 0)
         return;
     fprintf(stderr, "keep     %8.3f s   ", k->seconds);

@@ -1,7 +1,8 @@
 /*
  * test_families.c - what every family promises, on small random models: the logits of a text are the
  * same bits for any chunks, threads and company, after a fork, a file, a swap and a way back, and
- * behind a prefix that another request computed. A family is one line of the table.
+ * behind a prefix that another request computed. Keep policies hold their budgets. A family is one
+ * line of the table.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -264,6 +265,49 @@ static void prefixes(void)
     pith_engine_free(e);
 }
 
+/* ---- policies ---- */
+
+static const char *const keeps[] = {"streaming:sinks=2", "snapkv:window=8",       "h2o",
+                                    "keydiff",           "triattention:warmup=1", "expected"};
+
+static uint64_t read_under(const char *keep, const char *budget, int32_t *longest)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_keep_stats stats;
+    pith_error err;
+    char text[128];
+    pith_engine_params_default(&params);
+    params.n_thread = 1;
+    params.page_len = PAGE_LEN;
+    params.kv_tokens = 2 * N_TOKEN;
+    snprintf(text, sizeof(text), "%s%sbudget=%s,slack=8", keep,
+             strchr(keep, ':') != NULL ? "," : ":", budget);
+    params.keep = text;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    pith_seq *seq = seq_make(e);
+    read_on(seq, N_TOKEN);
+    pith_seq_keep_stats(seq, &stats);
+    *longest = stats.longest;
+    uint64_t hash = pith_logits_hash(pith_seq_logits(seq), N_VOCAB);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    return hash;
+}
+
+/* A budget that holds the text changes nothing, and a smaller one is held. */
+static void budgets(void)
+{
+    for (size_t i = 0; i < PI_LEN(keeps); i++) {
+        int32_t longest;
+        if (read_under(keeps[i], "200", &longest) != wanted[N_TOKEN - 1])
+            fail_msg("%s: other logits under a budget that holds all", keeps[i]);
+        read_under(keeps[i], "40", &longest);
+        if (longest > 48)
+            fail_msg("%s: %d entries under a budget of 40", keeps[i], longest);
+    }
+}
+
 /* ---- the loop ---- */
 
 static void load(const char *words)
@@ -296,6 +340,7 @@ static void test_families(void **state)
         save_and_load();
         there_and_back();
         prefixes();
+        budgets();
         pith_model_free(model);
         mem_check(NULL);
     }

@@ -2,7 +2,7 @@
  * test_family.c - a made-up family in one file: a layer with a window, a rotation of its own and no
  * feed-forward, a layer without rotation, and one without attention. The logits are those of a plain
  * reference, however the tokens come; lanes with a window hold what a later token sees, in whole
- * pages, and go on past many windows.
+ * pages, and go on past many windows. Policies work on the other lanes.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -20,7 +20,7 @@
 #define WINDOW 20
 #define PAGE_LEN 16
 #define LOCAL_BASE 300.0
-#define N_KV_LAYER 3 /* layers with attention, the second of them with the window */
+#define N_KV_LAYER 3 /* layers with attention, of which the one with the window is the last lane */
 
 /* ---- the family ---- */
 
@@ -292,9 +292,11 @@ static void test_layers_are_what_the_family_says(void **state)
     assert_int_equal(model->hp.n_layer_kv, N_KV_LAYER);
     assert_int_equal(model->layer[1].n_block, 1);
     assert_null(model->layer[1].w_gate.data);
-    assert_int_equal(model->layer[2].kv_layer, 2);
+    assert_int_equal(model->layer[1].kv_layer, 2);
+    assert_int_equal(model->layer[2].kv_layer, 1);
+    assert_int_equal(model->hp.n_layer_full, 2);
     assert_int_equal(model->layer[3].kv_layer, -1);
-    assert_int_equal(model->kv_window[1], WINDOW);
+    assert_int_equal(model->kv_window[2], WINDOW);
     expect(pith_model_load(in_folder("made-up.gguf"), NULL, &refused, &err), &err, PITH_UNSUPPORTED,
            "made-up");
 }
@@ -326,7 +328,7 @@ static void test_logits_are_the_references(void **state)
    the next token sees. */
 static int32_t pages_of(int32_t layer, int32_t n)
 {
-    int32_t first = layer == 1 && n >= WINDOW ? n - WINDOW + 1 : 0;
+    int32_t first = layer == 2 && n >= WINDOW ? n - WINDOW + 1 : 0;
     return (n - 1) / PAGE_LEN - first / PAGE_LEN + 1;
 }
 
@@ -493,28 +495,262 @@ static void test_cancelled(void **state)
     pith_engine_free(e);
 }
 
-static void test_policies_are_refused(void **state)
+/* ---- policies: those on lanes without a window, which are the store's first two ---- */
+
+#define N_FULL 2
+#define CHUNK 16
+
+static pith_engine *engine_with(const char *keep, const char *read, const char *recall)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    pith_engine_params_default(&params);
+    params.chunk = CHUNK;
+    params.n_thread = 2;
+    params.page_len = PAGE_LEN;
+    params.kv_tokens = 3 * N_TOKEN;
+    params.keep = keep;
+    params.read = read;
+    params.recall = recall;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    return e;
+}
+
+static const char *const keeps[] = {
+    "streaming:sinks=2",
+    "snapkv:window=8",
+    "pyramidkv:window=8",
+    "adakv:window=8",
+    "tova",
+    "rkv:window=8",
+    "h2o",
+    "vatp:sinks=2",
+    "scissorhands",
+    "raas",
+    "lazyeviction:window=8",
+    "knorm",
+    "keydiff",
+    "triattention:warmup=1",
+    "expected",
+    "longflow:sinks=2,window=4,prompt-window=8",
+};
+
+static const char *with_budget(const char *keep, const char *budget, char *out, size_t cap)
+{
+    bool rounds = strncmp(keep, "longflow", 8) != 0;
+    snprintf(out, cap, "%s%sbudget=%s%s", keep, strchr(keep, ':') != NULL ? "," : ":", budget,
+             rounds ? ",slack=8" : "");
+    return out;
+}
+
+/* The prompt, then token by token. */
+static void read_and_go_on(pith_seq *seq)
+{
+    eval(seq, 120);
+    for (int32_t n = 121; n <= N_TOKEN; n++)
+        eval(seq, n);
+}
+
+static void test_a_budget_of_the_length_changes_nothing(void **state)
 {
     (void)state;
-    const struct {
-        const char *verb, *keep, *read, *share;
-    } cases[] = {{"keep", "streaming:budget=64", NULL, NULL},
-                 {"read", NULL, "quest:budget=64", NULL},
-                 {"share", NULL, NULL, "memshare"}};
-    for (size_t i = 0; i < PI_LEN(cases); i++) {
-        pith_engine_params params;
-        pith_engine *e = NULL;
-        pith_error err;
-        char wanted_text[64];
-        pith_engine_params_default(&params);
-        params.keep = cases[i].keep;
-        params.read = cases[i].read;
-        params.share = cases[i].share;
-        snprintf(wanted_text, sizeof(wanted_text), "%s: the model's layer 1 sees a window of 20",
-                 cases[i].verb);
-        expect(pith_engine_create(model, &params, &e, &err), &err, PITH_UNSUPPORTED, wanted_text);
+    char text[128];
+    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_seq *seq = seq_make(e);
+    read_and_go_on(seq);
+    uint64_t hash = hash_of(seq);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    for (size_t i = 0; i < PI_LEN(keeps); i++) {
+        e = engine_with(with_budget(keeps[i], "4000", text, sizeof(text)), NULL, NULL);
+        seq = seq_make(e);
+        read_and_go_on(seq);
+        if (hash_of(seq) != hash)
+            fail_msg("%s: other logits", text);
+        pith_seq_free(seq);
+        pith_engine_free(e);
     }
-    pith_engine *e = engine_make(16, "f16", 0);
+}
+
+/* Windows hold what they hold without a policy, the others their budget, and all of it is what the
+   estimate names. */
+static void check_kept(const pith_seq *seq, const char *keep)
+{
+    pith_keep_stats kept;
+    int32_t pos[N_TOKEN], first = pages_of(0, N_TOKEN) - pages_of(2, N_TOKEN);
+    for (int32_t l = 0; l < N_KV_LAYER; l++)
+        for (int32_t h = 0; h < 2; h++) {
+            pith_lane_info lane;
+            assert_int_equal(pith_seq_lane(seq, l, h, &lane, pos, N_TOKEN), PITH_OK);
+            /* PyramidKV gives one layer more than another. */
+            int32_t most = strncmp(keep, "pyramidkv", 9) == 0 ? 80 : 48;
+            if (l < N_FULL ? lane.n_entry > most : lane.n_entry != N_TOKEN - first * PAGE_LEN)
+                fail_msg("%s: layer %d holds %d entries", keep, l, lane.n_entry);
+        }
+    pith_seq_keep_stats(seq, &kept);
+    assert_true(kept.evicted > 0 || kept.overwritten > 0);
+    assert_in_range(kept.live, N_FULL * 2, N_FULL * 2 * 80);
+}
+
+static void check_bytes(pith_engine *e, const char *keep)
+{
+    pith_engine_params params;
+    pith_kv_stats stats;
+    pith_error err;
+    int64_t bytes;
+    pith_engine_params_default(&params);
+    params.chunk = CHUNK;
+    params.page_len = PAGE_LEN;
+    params.keep = keep;
+    check(pith_kv_estimate(model, &params, N_TOKEN, &bytes, &err), &err);
+    pith_engine_kv_stats(e, &stats);
+    if (stats.peak_bytes > bytes)
+        fail_msg("%s: %lld bytes are more than %lld", keep, (long long)stats.peak_bytes,
+                 (long long)bytes);
+}
+
+static void test_policies_leave_windows_alone(void **state)
+{
+    (void)state;
+    char text[128];
+    for (size_t i = 0; i < PI_LEN(keeps); i++) {
+        pith_engine *e = engine_with(with_budget(keeps[i], "40", text, sizeof(text)), NULL, NULL);
+        pith_seq *seq = seq_make(e), *fork = NULL, *loaded = NULL;
+        pith_error err;
+        eval(seq, 120);
+        eval(seq, 121);
+        check(pith_seq_save(seq, in_folder("kept"), &err), &err);
+        check(pith_seq_load(e, in_folder("kept"), &loaded, &err), &err);
+        check(pith_seq_fork(seq, &fork, &err), &err);
+        for (int32_t n = 122; n <= N_TOKEN; n++) {
+            eval(seq, n);
+            eval(fork, n);
+            eval(loaded, n);
+        }
+        check_kept(seq, text);
+        if (hash_of(fork) != hash_of(seq) || hash_of(loaded) != hash_of(seq))
+            fail_msg("%s: a fork or a file goes on otherwise", text);
+        pith_seq_free(loaded);
+        pith_seq_free(fork);
+        pith_seq_free(seq);
+        pith_engine_free(e);
+        e = engine_with(text, NULL, NULL);
+        seq = seq_make(e);
+        read_and_go_on(seq);
+        check_bytes(e, text);
+        pith_seq_free(seq);
+        pith_engine_free(e);
+    }
+}
+
+/* A budget in bytes is the whole sequence's: with its windows. */
+static void test_a_budget_in_bytes_counts_windows(void **state)
+{
+    (void)state;
+    pith_engine_params params;
+    pith_engine *e = engine_with("streaming:budget=96KiB,slack=8", NULL, NULL), *refused = NULL;
+    pith_seq *seq = seq_make(e);
+    pith_kv_stats stats;
+    pith_error err;
+    eval(seq, N_TOKEN);
+    pith_engine_kv_stats(e, &stats);
+    assert_in_range(stats.peak_bytes, 64 << 10, 96 << 10);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    pith_engine_params_default(&params);
+    params.chunk = CHUNK;
+    params.page_len = PAGE_LEN;
+    params.keep = "streaming:budget=16KiB";
+    expect(pith_engine_create(model, &params, &refused, &err), &err, PITH_INVALID,
+           "keep: a budget of 16384 bytes is not more than");
+}
+
+/* Those that read a part read all of a window, and all of everything where the budget is large. */
+static void test_read_policies_leave_windows_alone(void **state)
+{
+    (void)state;
+    const char *const reads[] = {"quoka:queries=2,chunk=8", "keydiff:chunk=8", "snapkv:chunk=8",
+                                 "sampleattention:chunk=8", "quest:chunk=8,phase=both"};
+    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_seq *seq = seq_make(e);
+    read_and_go_on(seq);
+    uint64_t full = hash_of(seq);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    for (size_t i = 0; i < PI_LEN(reads); i++)
+        for (int32_t budget = 16; budget <= 256; budget *= 16) {
+            pith_read_stats stats;
+            char text[128];
+            snprintf(text, sizeof(text), "%s,dense-layers=0,budget=%d", reads[i], budget);
+            e = engine_with(NULL, text, NULL);
+            seq = seq_make(e);
+            read_and_go_on(seq);
+            pith_seq_read_stats(seq, &stats);
+            if (budget > N_TOKEN ? hash_of(seq) != full || stats.sparse > 0 : stats.sparse == 0)
+                fail_msg("%s: %lld chunks read a part", text, (long long)stats.sparse);
+            pith_seq_free(seq);
+            pith_engine_free(e);
+        }
+}
+
+static void test_recall_brings_back_to_lanes_without_a_window(void **state)
+{
+    (void)state;
+    pith_engine *e =
+        engine_with("streaming:budget=40,sinks=2,slack=8", NULL, "kv:ram=1MiB,take=8,last=8");
+    pith_seq *seq = seq_make(e);
+    pith_recall_stats stats;
+    read_and_go_on(seq);
+    pith_seq_recall_stats(seq, &stats);
+    assert_true(stats.guests > 0);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* Layers that do not rotate their keys are those of statistics, too; windows are not. */
+static void test_statistics_are_of_lanes_without_a_window(void **state)
+{
+    (void)state;
+    pith_calibrate_params params;
+    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_stats *stats = NULL;
+    pith_stats_info info;
+    pith_error err;
+    double at[] = {1, 100}, curve[2];
+    pith_calibrate_params_default(&params);
+    check(pith_calibrate(e, tokens, N_TOKEN, &params, &stats, &err), &err);
+    pith_stats_get_info(stats, &info);
+    assert_int_equal(info.n_layer, N_FULL);
+    check(pith_stats_curve(stats, model, 1, 0, at, 2, curve, &err), &err);
+    assert_true(curve[0] == curve[1]); /* no distance counts */
+    check(pith_stats_curve(stats, model, 0, 0, at, 2, curve, &err), &err);
+    assert_true(curve[0] != curve[1]);
+    check(pith_stats_save(stats, in_folder("made-up.stats"), &err), &err);
+    pith_stats_free(stats);
+    pith_engine_free(e);
+    char text[4352];
+    snprintf(text, sizeof(text), "triattention:budget=40,slack=8,stats=%s",
+             in_folder("made-up.stats"));
+    e = engine_with(text, NULL, NULL);
+    pith_seq *seq = seq_make(e);
+    read_and_go_on(seq);
+    check_kept(seq, "triattention with statistics");
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+static void test_sharing_is_refused(void **state)
+{
+    (void)state;
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    pith_engine_params_default(&params);
+    params.share = "memshare";
+    expect(pith_engine_create(model, &params, &e, &err), &err, PITH_UNSUPPORTED,
+           "share: 1 of the model's layers have a window");
+    e = engine_make(16, "f16", 0);
     assert_false(e->traits.takes_prefixes);
     assert_int_equal(e->traits.publishes, ENGINE_PUBLISHES_NOTHING);
     pith_engine_free(e);
@@ -530,7 +766,13 @@ int main(void)
         cmocka_unit_test(test_forks_go_on),
         cmocka_unit_test(test_save_and_swap),
         cmocka_unit_test(test_cancelled),
-        cmocka_unit_test(test_policies_are_refused),
+        cmocka_unit_test(test_a_budget_of_the_length_changes_nothing),
+        cmocka_unit_test(test_policies_leave_windows_alone),
+        cmocka_unit_test(test_a_budget_in_bytes_counts_windows),
+        cmocka_unit_test(test_read_policies_leave_windows_alone),
+        cmocka_unit_test(test_recall_brings_back_to_lanes_without_a_window),
+        cmocka_unit_test(test_statistics_are_of_lanes_without_a_window),
+        cmocka_unit_test(test_sharing_is_refused),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

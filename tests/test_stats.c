@@ -50,6 +50,7 @@ static struct pith_model bare_model(void)
     return (struct pith_model){
         .hp = {.n_layer = 1,
                .n_layer_kv = 1,
+               .n_layer_full = 1,
                .n_head = 1,
                .n_head_kv = 1,
                .dim_k = 8,

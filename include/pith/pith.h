@@ -154,7 +154,8 @@ typedef struct pith_model_info {
     int32_t n_rot;       /* rotated dimensions of a head */
     float rope_theta;
     bool runnable;         /* false for vocab_only loads: no engine can be made */
-    int32_t n_layer_kv;    /* layers with attention; layers of lanes are numbered among them */
+    int32_t n_layer_kv;    /* layers with attention; layers of lanes are numbered among them, those
+                              with a window last */
     int32_t n_layer_state; /* recurrent layers */
     int64_t state_bytes;   /* of what they remember of a sequence, however long it is */
     uint32_t reserved[4];

@@ -240,7 +240,7 @@ PITH_API pith_status pith_store_check(const char *type_k, const char *type_v, pi
 typedef struct pith_keep_stats {
     int64_t rounds;
     int64_t evicted;        /* entries, over all lanes */
-    int64_t live;           /* entries that the lanes hold now, over all lanes */
+    int64_t live;           /* entries that the lanes hold now, over n_lane */
     int64_t bytes_freed;    /* of pages that rounds gave back, less copies of shared pages */
     double seconds;         /* spent in rounds */
     int32_t first_round_at; /* tokens in the sequence when the first round ran; -1: none */
@@ -250,7 +250,8 @@ typedef struct pith_keep_stats {
     int32_t first_overwrite_at; /* tokens in the sequence when a token first took the place of an
                                    entry (the option overwrite); -1: none did */
     int64_t overwritten;        /* of evicted: entries whose place a token took */
-    uint32_t reserved[4];
+    int32_t n_lane;             /* all, or with a keep policy those of layers without a window */
+    uint32_t reserved[3];
 } pith_keep_stats;
 
 PITH_API void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out);

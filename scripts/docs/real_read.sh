@@ -32,11 +32,21 @@ facts() {
         -n "$LENGTH" --texts "$TEXTS" --chat --no-paired --seed 3 -t "$THREADS" "$@"
 }
 
+# The bases that Loki scores keys in, of another part of the text.
+bases() {
+    local file=$out/$1.loki
+    [ -s "$file" ] || "$PITH" calibrate -m "$(file_of "$1")" -f "$data/text/wiki.valid.raw" -c 2048 \
+        --loki "$file" -t "$THREADS" >&2
+    echo "$file"
+}
+
 for m in $MODELS; do
     need_model "$m"
     facts "$m.$LENGTH.full.0" "$m"
     for b in $BUDGETS; do for p in $POLICIES; do
         case $p in
+        loki) facts "$m.$LENGTH.$p.$b" "$m" --read "$p:budget=$b,projection=$(bases "$m")" ;;
+        loki:*) facts "$m.$LENGTH.$p.$b" "$m" --read "$p,budget=$b,projection=$(bases "$m")" ;;
         *:*) facts "$m.$LENGTH.$p.$b" "$m" --read "$p,budget=$b" ;;
         *) facts "$m.$LENGTH.$p.$b" "$m" --read "$p:budget=$b" ;;
         esac

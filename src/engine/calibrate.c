@@ -301,7 +301,8 @@ pith_status pith_stats_curve(const pith_stats *s, const pith_model *model, int32
                        "%s statistics hold no keys; pith calibrate gathers them", s->format);
     struct stats_row q = stats_q(s, layer, head), k = stats_k(s, layer, head);
     /* Rotation multiplies both sides by the magnitude, and leaves other dimensions alone. */
-    const double *freq = model->rope.freq, scale = pow((double)model->rope.magnitude, 2.0);
+    const struct pi_rope *rope = pi_model_kv_rope(model, layer);
+    const double *freq = rope->freq, scale = pow((double)rope->magnitude, 2.0);
     double flat = stats_predict(&q, &k, freq, 0, s->n_flat, 0.0);
     for (int32_t i = 0; i < n; i++)
         out[i] = scale * stats_predict(&q, &k, freq, s->n_pair, 0, distance[i]) + flat;
@@ -346,6 +347,8 @@ static bool compare(void *user, const pith_tap_rows *rows)
     const struct pi_hparams *hp = &c->model->hp;
     size_t dim = (size_t)hp->dim_k, n_kv = (size_t)hp->n_head_kv, n_head = (size_t)hp->n_head;
     size_t group = n_head / n_kv;
+    if (rows->layer >= hp->n_layer_full)
+        return true;
     float *key = c->key + (size_t)rows->layer * (size_t)c->n_token * n_kv * dim;
     double logit[MAX_DISTANCES];
     memcpy(key + (size_t)rows->pos0 * n_kv * dim, rows->k,
@@ -385,7 +388,7 @@ static pith_status reconstruct(struct check *c, pith_engine *e, const int32_t *t
                                pith_error *err)
 {
     const struct pi_hparams *hp = &c->model->hp;
-    size_t n_layer = (size_t)hp->n_layer_kv, n_lane = n_layer * (size_t)hp->n_head;
+    size_t n_layer = (size_t)hp->n_layer_full, n_lane = n_layer * (size_t)hp->n_head;
     size_t n_key = n_layer * (size_t)hp->n_head_kv * (size_t)hp->dim_k;
     pith_seq *seq = NULL;
     c->key = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)c->n_token, n_key * sizeof(*c->key));

@@ -115,6 +115,7 @@ static pith_status evaluate(struct run *r, struct kv_seq *kv, int32_t at, int32_
                                     .watched = watched};
         pi_pass_run(r->engine->pass, &item, 1);
         at += item.n_tok;
+        kv_seq_slide(kv, true);
         PI_TRY(tell(r, item.n_tok, err));
     }
     return PITH_OK;
@@ -315,7 +316,7 @@ static pith_status set_names(const struct run *r, pith_error *err)
 static pith_status make_importance(struct run *r, pith_error *err)
 {
     const struct pi_hparams *hp = &r->engine->model->hp;
-    const struct stats_importance shape = {.n_layer = hp->n_layer_kv,
+    const struct stats_importance shape = {.n_layer = hp->n_layer_full,
                                            .n_lane = r->n_lane,
                                            .n_embd = r->params->hidden ? hp->n_embd : 0,
                                            .n_feature = hp->dim_k + IMPORTANCE_KEY_EXTRA,
@@ -336,10 +337,11 @@ static pith_status open_scores(struct run *r, pith_error *err)
 {
     const pith_importance_params *p = r->params;
     const struct policy_model model = {
-        .g = *kv_cache_geometry(r->engine->kv),
+        .g = r->engine->lanes,
         .n_group = r->engine->model->hp.n_head / r->engine->model->hp.n_head_kv,
         .scale = r->engine->model->hp.attn_scale,
-        .rope = &r->engine->model->rope,
+        .rope = pi_model_rope(r->engine->model),
+        .lane_rope = r->engine->model->kv_rope,
         .model = r->engine->model,
     };
     if (p->path != NULL && p->n_keep > 0)
@@ -422,7 +424,7 @@ static pith_status prepare(struct run *r, pith_error *err)
     pith_engine *e = r->engine;
     const struct pi_hparams *hp = &e->model->hp;
     int32_t n_around = r->prompt.n_before + r->prompt.n_middle;
-    r->n_lane = hp->n_layer_kv * hp->n_head_kv;
+    r->n_lane = hp->n_layer_full * hp->n_head_kv;
     r->first = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p->n_text + 1, sizeof(*r->first));
     if (r->first == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %d texts", p->n_text);

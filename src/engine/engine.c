@@ -104,7 +104,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(policy_set_fit(policies, &out->geometry, err));
     if (policy_set_verb(policies) != NULL)
-        PI_TRY(pi_model_check_alike(model, policy_set_verb(policies), err));
+        PI_TRY(pi_model_check_full(model, policy_set_verb(policies), err));
     out->kv_bytes = bytes_at(out, hp->n_ctx_train);
     if (params->kv_tokens > 0)
         out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens) +
@@ -127,10 +127,11 @@ pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *
 static pith_status make_policies(struct pith_engine *e, const struct plan *plan, pith_error *err)
 {
     struct policy_model model = {
-        .g = plan->geometry,
+        .g = e->lanes,
         .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
         .scale = e->model->hp.attn_scale,
-        .rope = &e->model->rope,
+        .rope = pi_model_rope(e->model),
+        .lane_rope = e->model->kv_rope,
         .model = e->model,
     };
     e->policies = plan->policies;
@@ -164,6 +165,7 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     if (e == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for an engine");
     e->model = model;
+    e->lanes = kv_full_lanes(&plan.geometry);
     e->chunk = plan.chunk;
     e->n_thread = plan.n_thread;
     if (plan.k_replaced)
@@ -271,7 +273,7 @@ pith_status pith_seq_create(pith_engine *e, pith_seq **out, pith_error *err)
         pith_seq_free(seq);
         return status;
     }
-    keep_expect(&e->policies.keep, kv_cache_geometry(e->kv), seq->memory.kv);
+    keep_expect(&e->policies.keep, &e->lanes, seq->memory.kv);
     *out = seq;
     return PITH_OK;
 }
@@ -490,7 +492,6 @@ pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith
 
 void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
 {
-    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
     const struct pith_engine *e = seq->engine;
     const struct keep_tally *t = &seq->tally;
     *out = (pith_keep_stats){
@@ -503,6 +504,8 @@ void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
         .overwritten = t->n_overwritten,
         .first_overwrite_at = t->n_overwritten > 0 ? t->first_overwrite_at : -1,
     };
+    const struct kv_geometry *g = e->traits.evicts ? &e->lanes : kv_cache_geometry(e->kv);
+    out->n_lane = g->n_layer * g->n_head;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
             int32_t n = kv_lane_len(seq->memory.kv, l, h);

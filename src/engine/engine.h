@@ -59,6 +59,7 @@ struct pi_seq_recall {
 struct pith_engine {
     const struct pith_model *model; /* borrowed until the engine is freed */
     struct kv_cache *kv;            /* owned */
+    struct kv_geometry lanes;       /* of it those that policies work on, which have no window */
     struct pi_pass *pass;           /* owned */
     struct policy_set policies;
     struct engine_traits traits; /* of them: the only place to look for which there are */

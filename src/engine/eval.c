@@ -77,9 +77,11 @@ int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32
     int64_t lacks = 0, repeat = 0;
     if (!e->traits.evicts)
         return 0;
-    for (int32_t i = 0; i < n; i++)
-        lacks += keep_lacks(e->keep, items[i].seq->memory.kv, pi_seq_point(items[i].seq, 0),
-                            items[i].n_token);
+    for (int32_t i = 0; i < n; i++) {
+        struct kv_seq *kv = items[i].seq->memory.kv;
+        lacks += keep_lacks(e->keep, kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
+        lacks += kv_seq_window_lacks(kv, items[i].n_token);
+    }
     for (int32_t i = 0; i < n; i++)
         kv_seq_clear_charges(items[i].seq->memory.kv);
     for (int32_t i = 0; i < n; i++) /* one after the other */

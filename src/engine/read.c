@@ -26,7 +26,7 @@ pith_status pi_engine_start_read(struct pith_engine *e, const struct policy_mode
 /* The most entries that a lane comes to hold in an item's evaluation. */
 static int64_t longest_of(const struct pith_engine *e, const pith_batch_item *item)
 {
-    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    const struct kv_geometry *g = &e->lanes;
     const struct kv_seq *kv = item->seq->memory.kv;
     int64_t longest = 0;
     if (e->traits.evicts)

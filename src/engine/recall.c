@@ -28,8 +28,7 @@ static size_t lane_of(const struct pith_engine *e, int32_t layer, int32_t head)
 
 static size_t lane_count(const struct pith_engine *e)
 {
-    const struct kv_geometry *g = kv_cache_geometry(e->kv);
-    return (size_t)g->n_layer * (size_t)g->n_head;
+    return (size_t)e->lanes.n_layer * (size_t)e->lanes.n_head;
 }
 
 /* ---- an engine's ---- */
@@ -65,8 +64,8 @@ static void choose_lane(struct pith_seq *seq, int32_t layer, int32_t head, int32
         .own = seq->memory.kv,
     };
     double start = pi_time_s();
-    int32_t n_most = recall_take_at(&e->policies.recall, &e->policies.keep,
-                                    kv_cache_geometry(e->kv), layer, head, r->room);
+    int32_t n_most =
+        recall_take_at(&e->policies.recall, &e->policies.keep, &e->lanes, layer, head, r->room);
     recall_store_choose(r->store, &query, r->guests, n_most, thread);
     if (options_of(e)->ask > 0.0)
         r->found[lane_of(e, layer, head)] =
@@ -86,8 +85,8 @@ static void ask_alone(struct pith_seq *seq, struct recall_query *query, int32_t 
     if (!r->found[lane] ||
         recall_store_missed(r->store, query, r->guests, thread) < (float)options_of(e)->ask)
         return;
-    int32_t n_most = recall_take_at(&e->policies.recall, &e->policies.keep,
-                                    kv_cache_geometry(e->kv), query->layer, query->head, r->room);
+    int32_t n_most = recall_take_at(&e->policies.recall, &e->policies.keep, &e->lanes, query->layer,
+                                    query->head, r->room);
     recall_store_choose(r->store, query, r->guests, n_most, thread);
     r->seconds[lane] += pi_time_s() - start;
 }
@@ -130,7 +129,10 @@ static pith_status start_tier(struct pith_engine *e, const struct policy_model *
                        "recall: last: %d tokens choose together, which a pass of at most %d tokens "
                        "(the engine's chunk) does not hold",
                        o->last, e->chunk);
-    e->recall->take = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(int32_t));
+    /* Guests have lanes of all layers, of which those with a window stay empty. */
+    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    e->recall->take =
+        pi_mem_alloc_n(PI_MEM_OTHER, (size_t)g->n_layer * (size_t)g->n_head, sizeof(int32_t));
     if (e->recall->take == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for recall");
     pi_pass_set_recaller(e->pass, &recaller);
@@ -297,7 +299,7 @@ void pi_seq_witness(struct pith_seq *seq)
 
 void pi_seq_remember_aims(struct pith_seq *seq)
 {
-    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    const struct kv_geometry *g = &seq->engine->lanes;
     if (!seq->engine->traits.recalls_kv)
         return;
     for (int32_t l = 0; l < g->n_layer; l++)
@@ -407,7 +409,7 @@ static bool can_ask_again(const struct pith_engine *e, const pith_batch_item *it
 static pith_status reserve_guests(struct pith_seq *seq, pith_error *err)
 {
     struct pith_engine *e = seq->engine;
-    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    const struct kv_geometry *g = &e->lanes;
     struct pi_seq_recall *r = &seq->recall;
     if (r->guests == NULL) {
         PI_TRY(kv_seq_create(e->kv, &r->guests, err));
@@ -441,7 +443,7 @@ pith_status pi_engine_reserve_guests(struct pith_engine *e, const pith_batch_ite
 
 static int64_t count_guests(const struct pith_seq *seq)
 {
-    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    const struct kv_geometry *g = &seq->engine->lanes;
     int64_t n = 0;
     for (int32_t l = 0; seq->recall.guests != NULL && l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
@@ -545,7 +547,7 @@ static int32_t room_before(const struct pith_seq *seq, int32_t n_rest, int32_t *
     const struct pith_engine *e = seq->engine;
     const struct keep_config *config = &e->policies.keep;
     struct keep_point at = pi_seq_point(seq, 0);
-    int32_t most = keep_pinnable(config, kv_cache_geometry(e->kv), at);
+    int32_t most = keep_pinnable(config, &e->lanes, at);
     *n_before = (int32_t)pi_min(config->rules.window, most / 4);
     int64_t pinned = (int64_t)most - *n_before - n_rest;
     int64_t quiet = (int64_t)keep_room(e->keep, seq->memory.kv, at, INT32_MAX / 2) - 1 - n_rest;

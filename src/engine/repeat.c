@@ -154,7 +154,7 @@ int64_t pi_item_repeat_bytes(const struct pith_engine *e, const pith_batch_item 
 static int32_t first_unjudged(const struct pith_engine *e, const struct pith_seq *seq,
                               int32_t n_token)
 {
-    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    const struct kv_geometry *g = &e->lanes;
     int32_t first = n_token;
     for (int32_t i = 0; i < g->n_layer * g->n_head; i++) {
         int32_t l = i / g->n_head, h = i % g->n_head, n = kv_lane_len(seq->memory.kv, l, h);
@@ -170,7 +170,7 @@ static int32_t first_unjudged(const struct pith_engine *e, const struct pith_seq
 static pith_status clear_most(const struct pith_engine *e, const struct pith_seq *seq,
                               pith_error *err)
 {
-    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    const struct kv_geometry *g = &e->lanes;
     struct pi_repeat *r = e->repeat;
     size_t n_group = (size_t)(e->model->hp.n_head / e->model->hp.n_head_kv), used = 0;
     size_t n_lane = (size_t)g->n_layer * (size_t)g->n_head;
@@ -199,7 +199,7 @@ static pith_status read_part(struct pith_engine *e, const struct pith_seq *seq, 
 {
     struct pi_repeat *r = e->repeat;
     struct kv_seq *fork = NULL;
-    const size_t n_lane = lane_of(e, e->model->hp.n_layer_kv, 0);
+    const size_t n_lane = lane_of(e, e->lanes.n_layer, 0);
     int64_t longest = 0;
     for (size_t i = 0; i < n_lane; i++)
         longest = pi_max(longest, r->len[i]);
@@ -213,6 +213,7 @@ static pith_status read_part(struct pith_engine *e, const struct pith_seq *seq, 
                                           .pos0 = n_token + r->at,
                                           .watched = true};
         pi_pass_run(e->pass, &item, 1);
+        kv_seq_slide(fork, true);
     }
     kv_seq_free(fork);
     return status;
@@ -234,7 +235,7 @@ static pith_status repeat_part(struct pith_engine *e, const struct pith_seq *seq
 static void show_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct pith_engine *e = ctx;
-    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    const struct kv_geometry *g = &e->lanes;
     const struct pi_repeat *r = e->repeat;
     for (int64_t i = begin; i < end; i++) {
         const struct keep_repeat lane = {
@@ -269,7 +270,7 @@ pith_status pi_seq_repeat(struct pith_seq *seq, int32_t n_token, pith_error *err
     }
     struct keep_view view = pi_seq_view(seq, n_token);
     r->view = &view;
-    pi_parallel_items(e->n_thread, (int64_t)lane_of(e, e->model->hp.n_layer_kv, 0), show_lanes, e);
+    pi_parallel_items(e->n_thread, (int64_t)lane_of(e, e->lanes.n_layer, 0), show_lanes, e);
     r->view = NULL;
     return PITH_OK;
 }

@@ -23,7 +23,7 @@ static void show_rows(void *user, const struct pi_pass_tap_rows *in)
         .k = in->k,
         .v = in->v,
     };
-    if ((e->traits.needs & KEEP_NEED_ROWS) != 0) {
+    if ((e->traits.needs & KEEP_NEED_ROWS) != 0 && in->layer < e->lanes.n_layer) {
         struct keep_view view = pi_seq_view(seq, in->item->pos0);
         keep_observe(e->keep, &view, in);
     }

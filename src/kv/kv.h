@@ -60,8 +60,8 @@ struct kv_geometry {
     struct kv_edge edge_k;
     struct kv_edge edge_v;
     const int32_t *window; /* [n_layer] a query sees its own position and the window - 1 before it,
-                              0: all before it; borrowed for as long as there is a cache; NULL: no
-                              layer has a window */
+                              0: all before it, in layers before those with a window; borrowed for
+                              as long as there is a cache; NULL: no layer has a window */
     int32_t step_len;      /* where there are windows: most entries that are appended to a lane from
                               one kv_seq_slide to the next */
     size_t state_bytes; /* of a sequence's state (state.c), which layers without lanes have in the
@@ -72,6 +72,9 @@ static inline int32_t kv_layer_window(const struct kv_geometry *g, int32_t layer
 {
     return g->window != NULL ? g->window[layer] : 0;
 }
+
+/* The lanes of layers without a window, which come before the others. */
+struct kv_geometry kv_full_lanes(const struct kv_geometry *g);
 
 struct kv_cache; /* the pools and their geometry */
 struct kv_seq;   /* one sequence: n_layer * n_head lanes */
@@ -164,6 +167,8 @@ pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_erro
 void kv_lane_expect(struct kv_seq *seq, int32_t layer, int32_t head, int64_t n);
 /* ---- windows: lanes hold what a later query can see, in whole pages (window.c) ---- */
 
+/* Bytes of pages that lanes with a window lack for n more entries. */
+int64_t kv_seq_window_lacks(const struct kv_seq *seq, int32_t n);
 /* Takes from the front of every lane with a window the full pages of which no query behind the
    lane's last entry sees anything. `hold`: a reservation goes on, and pages that are the lane's own
    stay reserved for its next entries; else they are given back, and all that it had reserved. A

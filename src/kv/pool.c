@@ -35,15 +35,32 @@ static pith_status check_type(const char *field, enum kv_type type, int32_t dim,
     return PITH_OK;
 }
 
+struct kv_geometry kv_full_lanes(const struct kv_geometry *g)
+{
+    struct kv_geometry full = *g;
+    full.n_layer = 0;
+    while (full.n_layer < g->n_layer && kv_layer_window(g, full.n_layer) == 0)
+        full.n_layer++;
+    full.window = NULL;
+    return full;
+}
+
+/* Layers that edges are counted in: those without a window, or all where each has one. */
+static int32_t edged_layers(const struct kv_geometry *g)
+{
+    int32_t n = kv_full_lanes(g).n_layer;
+    return n > 0 ? n : g->n_layer;
+}
+
 static pith_status check_edge(const char *field, const struct kv_edge *edge,
                               const struct kv_geometry *g, int32_t dim, pith_error *err)
 {
     if (edge->first == 0 && edge->last == 0)
         return PITH_OK;
-    if (edge->first < 0 || edge->last < 0 || (int64_t)edge->first + edge->last > g->n_layer)
+    if (edge->first < 0 || edge->last < 0 || (int64_t)edge->first + edge->last > edged_layers(g))
         return pi_fail(err, PITH_INVALID,
                        "%s: the first %d and the last %d layers are not so many of %d", field,
-                       edge->first, edge->last, g->n_layer);
+                       edge->first, edge->last, edged_layers(g));
     return check_type(field, edge->type, dim, err);
 }
 
@@ -52,10 +69,14 @@ static pith_status check_windows(const struct kv_geometry *g, pith_error *err)
     if (g->window == NULL)
         return PITH_OK;
     PI_TRY(check_count("step_len", g->step_len, INT32_MAX, err));
-    for (int32_t l = 0; l < g->n_layer; l++)
+    for (int32_t l = 0; l < g->n_layer; l++) {
         if (g->window[l] < 0)
             return pi_fail(err, PITH_INVALID, "window: %d of layer %d is negative", g->window[l],
                            l);
+        if (l > 0 && g->window[l] == 0 && g->window[l - 1] > 0)
+            return pi_fail(err, PITH_INVALID, "window: layer %d has none, and layer %d has one", l,
+                           l - 1);
+    }
     return PITH_OK;
 }
 
@@ -75,19 +96,20 @@ pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err)
     return kv_index_check(g, err);
 }
 
-static bool on_edge(const struct kv_edge *edge, int32_t n_layer, int32_t layer)
+static bool on_edge(const struct kv_geometry *g, const struct kv_edge *edge, int32_t layer)
 {
-    return layer < edge->first || layer >= n_layer - edge->last;
+    int32_t n = edged_layers(g);
+    return layer < edge->first || (layer < n && layer >= n - edge->last);
 }
 
 enum kv_type kv_layer_type_k(const struct kv_geometry *g, int32_t layer)
 {
-    return on_edge(&g->edge_k, g->n_layer, layer) ? g->edge_k.type : g->type_k;
+    return on_edge(g, &g->edge_k, layer) ? g->edge_k.type : g->type_k;
 }
 
 enum kv_type kv_layer_type_v(const struct kv_geometry *g, int32_t layer)
 {
-    return on_edge(&g->edge_v, g->n_layer, layer) ? g->edge_v.type : g->type_v;
+    return on_edge(g, &g->edge_v, layer) ? g->edge_v.type : g->type_v;
 }
 
 /* ---- classes ---- */
@@ -147,8 +169,9 @@ size_t kv_layer_page_bytes(const struct kv_geometry *g, int32_t layer)
 /* Layers from this one on that have the same types, which only change at edges, and window. */
 static int32_t count_alike(const struct kv_geometry *g, int32_t layer)
 {
-    const int32_t ends[] = {g->edge_k.first, g->n_layer - g->edge_k.last, g->edge_v.first,
-                            g->n_layer - g->edge_v.last};
+    int32_t n = edged_layers(g);
+    const int32_t ends[] = {g->edge_k.first, n - g->edge_k.last, g->edge_v.first,
+                            n - g->edge_v.last};
     int32_t end = g->n_layer;
     for (size_t i = 0; i < PI_LEN(ends); i++)
         if (ends[i] > layer)

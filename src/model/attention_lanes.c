@@ -50,6 +50,12 @@ static void take_centre_off(const struct pi_pass *pass, int32_t i, int32_t head)
     }
 }
 
+/* Whether the running layer's entries are a policy's: what a window holds, it leaves alone. */
+static bool is_governed(const struct pi_pass *pass)
+{
+    return pass->layer->window == 0;
+}
+
 static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
 {
     const struct pi_hparams *hp = &pass->model->hp;
@@ -65,7 +71,7 @@ static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
     kv_seq_append(item->kv, pass->layer->kv_layer, head, item->pos0, item->n_tok,
                   pass->k + row * k_stride + (size_t)head * hp->dim_k, k_stride,
                   pass->v + row * v_stride + (size_t)head * hp->dim_v, v_stride);
-    if (pass->writer.written != NULL)
+    if (pass->writer.written != NULL && is_governed(pass))
         show_written(pass, i, head, slot);
 }
 
@@ -102,6 +108,12 @@ static void recall_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 static bool has_reader(const struct pi_pass *pass)
 {
     return pass->reader.select != NULL;
+}
+
+/* Chunks that choose what they read. */
+static int32_t chunks_of(const struct pi_pass *pass)
+{
+    return is_governed(pass) ? pass->n_chunk : 0;
 }
 
 static size_t unit_of(const struct pi_pass *pass, int32_t chunk, int32_t head)
@@ -239,7 +251,7 @@ static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
     }
 }
 
-/* One lane of a watched item, its tokens in order. */
+/* One lane of a watched item, its tokens in order. Nobody watches a window. */
 static void attend_watched(const struct pi_pass *pass, int32_t i, int32_t head, int32_t thread)
 {
     size_t n_row =
@@ -254,14 +266,15 @@ static void attend_watched(const struct pi_pass *pass, int32_t i, int32_t head, 
     parts.factor = rows + n_row * (stride + 2);
     parts.end = (int32_t *)(void *)(parts.factor + (size_t)parts.room * n_row);
     tap.parts = pass->watch.parts ? &parts : NULL;
-    assert((size_t)kv_lane_len(pass->items[i].kv, pass->layer->kv_layer, head) <=
-           pass->watch_stride);
+    assert(!is_governed(pass) ||
+           (size_t)kv_lane_len(pass->items[i].kv, pass->layer->kv_layer, head) <= stride);
     for (int32_t t = 0; t < pass->items[i].n_tok; t += pass->watch_tile) {
         int32_t n_tok = (int32_t)pi_min(pass->watch_tile, pass->items[i].n_tok - t);
         struct kv_attend_job job = job_of(pass, i, head, t, n_tok);
-        job.tap = &tap;
+        job.tap = is_governed(pass) ? &tap : NULL;
         kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
-        show_tile(pass, i, t, &job, thread);
+        if (is_governed(pass))
+            show_tile(pass, i, t, &job, thread);
     }
 }
 
@@ -298,7 +311,8 @@ static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, 
     int32_t i = segment_of_tile(pass, tile), n_tok = pass->tile, n_slot = -1;
     const struct pi_pass_segment *s = &pass->segment[i];
     if (s->chunk >= 0) {
-        n_slot = pass->n_slot[unit_of(pass, s->chunk, head)];
+        if (is_governed(pass))
+            n_slot = pass->n_slot[unit_of(pass, s->chunk, head)];
         n_tok = part_of(pass, s->n_tok, n_slot >= 0);
     }
     int64_t t = (int64_t)(tile - pass->tile0[i]) * n_tok;
@@ -390,10 +404,10 @@ void pi_pass_attention_run(struct pi_pass *pass)
     const int64_t work_per_float = 64; /* rounding takes several, awaiting a key's lines most */
     int64_t append_work =
         (int64_t)pass->n_tok * hp->n_head_kv * (hp->dim_k + hp->dim_v) * work_per_float;
-    int64_t n_unit = (int64_t)pass->n_chunk * hp->n_head_kv, attend_work, select_work;
+    int64_t n_unit = (int64_t)chunks_of(pass) * hp->n_head_kv, attend_work, select_work;
     pi_parallel_ranges(pi_pass_threads_for(pass, append_work),
                        (int64_t)pass->n_item * hp->n_head_kv, append_items, pass);
-    if (pass->n_recall > 0)
+    if (pass->n_recall > 0 && is_governed(pass))
         pi_parallel_items(pass->n_thread, (int64_t)pass->n_recall * hp->n_head_kv, recall_items,
                           pass);
     count_work(pass, &attend_work, &select_work);
@@ -411,7 +425,7 @@ void pi_pass_attention_run(struct pi_pass *pass)
                       attend_items, pass);
     if (n_unit > 0 && pass->reader.attended != NULL)
         pi_parallel_items(pi_pass_threads_for(pass, select_work), n_unit, attended_items, pass);
-    if (pass->n_watched > 0)
+    if (pass->n_watched > 0 && is_governed(pass))
         pi_parallel_items(pi_pass_threads_for(pass, attend_work / hp->dim_v), pass->n_watched,
                           finish_watched, pass);
 }

@@ -119,31 +119,58 @@ static pith_status make_layers(struct pith_model *model, pith_error *err)
     return PITH_OK;
 }
 
-/* Numbers the layers with attention, and lists their windows where there are some. */
-static pith_status list_kv_layers(struct pith_model *model, pith_error *err)
+/* Numbers the layers with attention, those without a window first. */
+static void number_kv_layers(struct pith_model *model)
 {
     struct pi_hparams *hp = &model->hp;
-    bool windows = false;
     for (int32_t l = 0; l < hp->n_layer; l++) {
         struct pi_layer *layer = &model->layer[l];
         bool attends = pi_layer_has(layer, &pi_block_attention);
-        layer->kv_layer = attends ? hp->n_layer_kv++ : -1;
-        windows = windows || (attends && layer->window > 0);
+        layer->kv_layer = attends && layer->window == 0 ? hp->n_layer_kv++ : -1;
     }
+    hp->n_layer_full = hp->n_layer_kv;
+    for (int32_t l = 0; l < hp->n_layer; l++) {
+        struct pi_layer *layer = &model->layer[l];
+        if (pi_layer_has(layer, &pi_block_attention) && layer->window > 0)
+            layer->kv_layer = hp->n_layer_kv++;
+    }
+}
+
+/* A rotation by nothing, in the shape of the model's. */
+static pith_status make_rope_none(struct pith_model *model, pith_error *err)
+{
+    struct pi_rope *none = &model->rope_none;
+    *none = model->rope;
+    none->magnitude = 1.0f;
+    none->freq = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)none->n_pair, sizeof(*none->freq));
+    return none->freq != NULL || none->n_pair == 0
+               ? PITH_OK
+               : pi_fail(err, PITH_NOMEM, "no memory for %d frequencies", none->n_pair);
+}
+
+/* Lists the layers with attention, their windows where there are some, and how they rotate. */
+static pith_status list_kv_layers(struct pith_model *model, pith_error *err)
+{
+    struct pi_hparams *hp = &model->hp;
+    number_kv_layers(model);
     if (hp->n_layer_kv == 0)
         return pi_fail(err, PITH_UNSUPPORTED, "%s: no layer of %d has attention", model->arch->name,
                        hp->n_layer);
     size_t n = (size_t)hp->n_layer_kv;
+    bool windows = hp->n_layer_full < hp->n_layer_kv;
     model->kv_layer = pi_mem_alloc_n(PI_MEM_MODEL, n, sizeof(*model->kv_layer));
+    model->kv_rope = pi_mem_alloc_n(PI_MEM_MODEL, n, sizeof(*model->kv_rope));
     if (windows)
         model->kv_window = pi_mem_alloc_n(PI_MEM_MODEL, n, sizeof(*model->kv_window));
-    if (model->kv_layer == NULL || (windows && model->kv_window == NULL))
+    if (model->kv_layer == NULL || model->kv_rope == NULL || (windows && model->kv_window == NULL))
         return pi_fail(err, PITH_NOMEM, "no memory for a list of %zu layers", n);
+    PI_TRY(make_rope_none(model, err));
     for (int32_t l = 0; l < hp->n_layer; l++) {
         const struct pi_layer *layer = &model->layer[l];
         if (layer->kv_layer < 0)
             continue;
         model->kv_layer[layer->kv_layer] = l;
+        model->kv_rope[layer->kv_layer] = layer->rope != NULL ? layer->rope : &model->rope_none;
         if (windows)
             model->kv_window[layer->kv_layer] = layer->window;
     }
@@ -159,22 +186,26 @@ pith_status pi_load_hparams(struct pith_model *model, pith_error *err)
     return list_kv_layers(model, err);
 }
 
-pith_status pi_model_check_alike(const struct pith_model *m, const char *field, pith_error *err)
+const struct pi_rope *pi_model_rope(const struct pith_model *m)
 {
-    /* Without layers it is a shape alone, which nothing can differ in. */
-    for (int32_t i = 0; m->layer != NULL && i < m->hp.n_layer_kv; i++) {
-        const struct pi_layer *layer = pi_model_kv_layer(m, i);
-        if (layer->window > 0)
+    for (int32_t l = 0; m->layer != NULL && l < m->hp.n_layer_full; l++)
+        if (m->kv_rope[l] != &m->rope_none)
+            return m->kv_rope[l];
+    return &m->rope;
+}
+
+pith_status pi_model_check_full(const struct pith_model *m, const char *field, pith_error *err)
+{
+    if (m->layer != NULL && m->hp.n_layer_full == 0)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "%s: all %d layers with attention see a window, which policies leave alone",
+                       field, m->hp.n_layer_kv);
+    for (int32_t l = 0; m->layer != NULL && l < m->hp.n_layer_full; l++)
+        if (m->kv_rope[l] != pi_model_rope(m) && m->kv_rope[l] != &m->rope_none)
             return pi_fail(err, PITH_UNSUPPORTED,
-                           "%s: the model's layer %d sees a window of %d tokens, which policies "
-                           "and statistics do not know yet",
-                           field, m->kv_layer[i], layer->window);
-        if (layer->rope != &m->rope)
-            return pi_fail(err, PITH_UNSUPPORTED,
-                           "%s: the model's layer %d has a rotation of its own or none, which "
-                           "policies and statistics do not know yet",
-                           field, m->kv_layer[i]);
-    }
+                           "%s: the model's layer %d has a rotation of its own, which policies and "
+                           "statistics do not know",
+                           field, m->kv_layer[l]);
     return PITH_OK;
 }
 

@@ -94,10 +94,13 @@ static void free_shape(struct pith_model *m)
     pi_mem_free(m->layer);
     pi_mem_free(m->kv_layer);
     pi_mem_free(m->kv_window);
+    pi_mem_free(m->kv_rope);
     m->layer = NULL;
     m->kv_layer = m->kv_window = NULL;
+    m->kv_rope = NULL;
     pi_rope_free(&m->rope);
     pi_rope_free(&m->rope_local);
+    pi_rope_free(&m->rope_none);
     m->hp = (struct pi_hparams){0};
 }
 

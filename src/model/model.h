@@ -24,7 +24,8 @@ struct pi_delta_shape {
 
 struct pi_hparams {
     int32_t n_layer;
-    int32_t n_layer_kv; /* those with attention, which have lanes */
+    int32_t n_layer_kv;   /* those with attention, which have lanes */
+    int32_t n_layer_full; /* of them: those without a window, which policies work on */
     int32_t n_embd;
     int32_t n_ff;
     int32_t n_head;
@@ -45,7 +46,8 @@ struct pi_hparams {
 struct pi_layer {
     struct pi_layer_block block[PI_LAYER_BLOCKS]; /* [n_block] in the order in which they run */
     int32_t n_block;
-    int32_t kv_layer; /* its number among layers with attention: the KV store's; -1: it has none */
+    int32_t kv_layer; /* its number among layers with attention: the KV store's, where those with a
+                         window come last; -1: it has none */
     int32_t window;   /* tokens that a token sees, itself included; 0: all before it */
     const struct pi_rope *rope; /* one of the model's; NULL: queries and keys are not rotated */
 
@@ -84,14 +86,16 @@ struct pith_model {
     const struct pi_arch *arch; /* NULL for a vocab_only load of another architecture */
     struct pi_hparams hp;
     struct pi_rope rope;
-    struct pi_rope rope_local; /* of layers that rotate otherwise; n_pair 0: there are none */
-    struct pi_layer *layer;    /* [n_layer], owned */
-    int32_t *kv_layer;         /* [n_layer_kv] the layers with attention, owned */
-    int32_t *kv_window;        /* [n_layer_kv] their windows, owned; NULL: none has one */
-    struct pi_matrix embd;     /* [n_vocab][n_embd] */
-    struct pi_matrix output;   /* [n_vocab][n_embd]; the same data as embd when tied */
-    float *output_norm;        /* [n_embd] */
-    uint8_t *weights;          /* every packed matrix, mapped; owned */
+    struct pi_rope rope_local;      /* of layers that rotate otherwise; n_pair 0: there are none */
+    struct pi_rope rope_none;       /* of layers that do not: as many pairs, of frequency 0 */
+    struct pi_layer *layer;         /* [n_layer], owned */
+    int32_t *kv_layer;              /* [n_layer_kv] the layers with attention, owned */
+    int32_t *kv_window;             /* [n_layer_kv] their windows, owned; NULL: none has one */
+    const struct pi_rope **kv_rope; /* [n_layer_kv] how their keys are rotated, never NULL; owned */
+    struct pi_matrix embd;          /* [n_vocab][n_embd] */
+    struct pi_matrix output;        /* [n_vocab][n_embd]; the same data as embd when tied */
+    float *output_norm;             /* [n_embd] */
+    uint8_t *weights;               /* every packed matrix, mapped; owned */
     size_t weights_size;
     float *vectors; /* every vector, owned */
     char *name;     /* terminated copies for pith_model_info; owned */
@@ -111,8 +115,17 @@ static inline const struct pi_layer *pi_model_kv_layer(const struct pith_model *
     return &m->layer[m->kv_layer[kv_layer]];
 }
 
-/* UNSUPPORTED, naming a layer, where layers with attention have windows or rotate otherwise: what
-   `field` asks for takes all lanes to be alike. */
-pith_status pi_model_check_alike(const struct pith_model *m, const char *field, pith_error *err);
+/* How the keys of a layer of the KV store are rotated. A shape alone has one rotation. */
+static inline const struct pi_rope *pi_model_kv_rope(const struct pith_model *m, int32_t kv_layer)
+{
+    return m->kv_rope != NULL ? m->kv_rope[kv_layer] : &m->rope;
+}
+
+/* How the keys of layers without a window are rotated, of those that are. */
+const struct pi_rope *pi_model_rope(const struct pith_model *m);
+
+/* UNSUPPORTED where no layer holds the whole text: what `field` asks for would have nothing to work
+   on. */
+pith_status pi_model_check_full(const struct pith_model *m, const char *field, pith_error *err);
 
 #endif

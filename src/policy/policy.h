@@ -13,16 +13,23 @@
 
 /* The shape that a policy works on. Read-only, borrowed until the engine is freed. */
 struct policy_model {
-    struct kv_geometry g; /* layers, KV heads, head sizes, page length, storage types */
+    struct kv_geometry g; /* layers without a window, KV heads, head sizes, page length, types */
     int32_t n_group;      /* query heads that share a KV head: h * n_group .. (h + 1) * n_group - 1
                              read KV head h */
     float scale;          /* multiplies q.k */
-    const struct pi_rope
-        *rope; /* frequencies with the model's scaling, pairing, 2 * n_pair rotated
+    const struct pi_rope *rope; /* frequencies with the model's scaling, pairing, 2 * n_pair rotated
                   dimensions; NULL where keys were not rotated or nobody knows how */
+    const struct pi_rope *const *lane_rope; /* [n_layer] where layers rotate otherwise, with as many
+                                               pairs in the same pairing; NULL: all as rope */
     const struct pith_model *model; /* for a fingerprint; NULL where there are only tensors */
     const struct pith_stats *stats; /* of the rule stats=FILE, of these lanes; NULL: none */
 };
+
+/* How a layer's keys are rotated; NULL: nobody knows. */
+static inline const struct pi_rope *policy_rope(const struct policy_model *m, int32_t layer)
+{
+    return m->lane_rope != NULL ? m->lane_rope[layer] : m->rope;
+}
 
 enum policy_type {
     POLICY_TYPE_COUNT,  /* int32_t: "128" */

@@ -36,14 +36,14 @@ pith_status calibration_create(const struct pith_model *model, int32_t n_centre,
                                int64_t n_select, struct calibration **out, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
-    PI_TRY(pi_model_check_alike(model, "calibrate", err));
+    PI_TRY(pi_model_check_full(model, "calibrate", err));
     struct calibration *c = pi_mem_alloc(PI_MEM_OTHER, sizeof(*c));
-    size_t n_layer = (size_t)hp->n_layer_kv, n_head = (size_t)hp->n_head,
+    size_t n_layer = (size_t)hp->n_layer_full, n_head = (size_t)hp->n_head,
            n_kv = (size_t)hp->n_head_kv;
     if (c == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a calibration");
     c->model = model;
-    c->rope = &model->rope;
+    c->rope = pi_model_rope(model);
     c->n_flat = hp->dim_k - 2 * c->rope->n_pair;
     c->n_centre = n_centre;
     c->n_sample = (int32_t)pi_min(n_sample, n_select);
@@ -65,7 +65,7 @@ pith_status calibration_create(const struct pith_model *model, int32_t n_centre,
     calibration_free(c);
     return pi_fail(err, PITH_NOMEM,
                    "no memory for the sums of %d layers and %d queries of every head",
-                   hp->n_layer_kv, n_centre > 1 ? (int32_t)pi_min(n_sample, n_select) : 0);
+                   hp->n_layer_full, n_centre > 1 ? (int32_t)pi_min(n_sample, n_select) : 0);
 }
 
 void calibration_free(struct calibration *c)
@@ -107,6 +107,9 @@ void calibration_add(struct calibration *c, const pith_tap_rows *rows, const uin
     const struct pi_hparams *hp = &c->model->hp;
     size_t dim = (size_t)hp->dim_k, n_head = (size_t)hp->n_head, n_kv = (size_t)hp->n_head_kv;
     size_t row = row_len(c);
+    if (rows->layer >= hp->n_layer_full)
+        return;
+    const struct pi_rope *rope = pi_model_kv_rope(c->model, rows->layer);
     double *q_sum = c->q + (size_t)rows->layer * n_head * row;
     double *k_sum = c->k + (size_t)rows->layer * n_kv * row;
     for (int32_t t = 0; t < rows->n_token; t++) {
@@ -117,7 +120,7 @@ void calibration_add(struct calibration *c, const pith_tap_rows *rows, const uin
         for (size_t h = 0; h < n_head; h++)
             stats_add(c->rope, c->n_flat, q + h * dim, q_sum + h * row);
         for (size_t h = 0; h < n_kv; h++) {
-            pi_rope_turn_back(c->rope, rows->pos0 + t, k + h * dim, hp->dim_k, c->turn, c->key);
+            pi_rope_turn_back(rope, rows->pos0 + t, k + h * dim, hp->dim_k, c->turn, c->key);
             stats_add(c->rope, c->n_flat, c->key, k_sum + h * row);
         }
         if (c->sample != NULL &&
@@ -221,7 +224,7 @@ static pith_status fill(const struct calibration *c, const struct calibration_se
 {
     const struct pi_hparams *hp = &c->model->hp;
     size_t row = row_len(c), n_head = (size_t)hp->n_head, n_kv = (size_t)hp->n_head_kv;
-    s->n_layer = hp->n_layer_kv;
+    s->n_layer = hp->n_layer_full;
     s->n_head = hp->n_head;
     s->n_head_kv = hp->n_head_kv;
     s->n_pair = c->rope->n_pair;
@@ -234,7 +237,7 @@ static pith_status fill(const struct calibration *c, const struct calibration_se
     PI_TRY(stats_check_shape(s, err));
     PI_TRY(stats_alloc(s, true, true, err));
     memcpy(s->freq, c->rope->freq, (size_t)s->n_pair * sizeof(*s->freq));
-    for (size_t l = 0; l < (size_t)hp->n_layer_kv; l++) {
+    for (size_t l = 0; l < (size_t)hp->n_layer_full; l++) {
         s->count[l] = c->count[l];
         average(c->q + l * n_head * row, n_head, row, c->count[l], s->q + l * n_head * row);
         average(c->k + l * n_kv * row, n_kv, row, c->count[l], s->k + l * n_kv * row);

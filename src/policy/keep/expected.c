@@ -273,14 +273,15 @@ static void expect_queries(const struct params *p, const struct keep_view *view,
                            size_t head, struct work *w)
 {
     const struct policy_model *m = view->model;
+    const struct pi_rope *rope = policy_rope(m, layer);
     size_t dim = (size_t)m->g.dim_k;
     struct sums s = sums_at(p, view, layer, head);
     take_moments(&s, *count_at(view, layer), m->g.dim_k, w->mu, w->cov);
-    turn_vector(m->rope, w->turn, w->mu, 1);
+    turn_vector(rope, w->turn, w->mu, 1);
     for (size_t i = 0; p->covariance && i < dim; i++)
-        turn_vector(m->rope, w->turn, w->cov + i, dim);
+        turn_vector(rope, w->turn, w->cov + i, dim);
     for (size_t i = 0; p->covariance && i < dim; i++)
-        turn_vector(m->rope, w->turn, w->cov + i * dim, 1);
+        turn_vector(rope, w->turn, w->cov + i * dim, 1);
 }
 
 /* w->x [n] of a query head, by runs. */
@@ -395,7 +396,7 @@ static void score(const void *params, const struct keep_view *view, const struct
     const struct policy_model *m = view->model;
     struct work w;
     place(m, lane->n, lane->scratch, &w);
-    mean_rotation(m->rope, view->n_token, p->future, w.turn);
+    mean_rotation(policy_rope(m, lane->layer), view->n_token, p->future, w.turn);
     take_counts(lane, w.counts);
     if (p->vnorm)
         take_norms(view, lane, &w);

@@ -37,12 +37,12 @@ struct importance_sums {
     double *z;               /* [max(n_head_kv * key.n, hidden.n)][max_tok] standardised */
 };
 
-void importance_key_features(const struct pith_model *model, int32_t pos, const float *k,
-                             const float *v, float *cs, float *out)
+void importance_key_features(const struct pith_model *model, int32_t layer, int32_t pos,
+                             const float *k, const float *v, float *cs, float *out)
 {
     int32_t dim_k = model->hp.dim_k, dim_v = model->hp.dim_v;
     double kk = 0.0, vv = 0.0;
-    pi_rope_turn_back(&model->rope, pos, k, dim_k, cs, out);
+    pi_rope_turn_back(pi_model_kv_rope(model, layer), pos, k, dim_k, cs, out);
     for (int32_t i = 0; i < dim_k; i++)
         kk += (double)out[i] * (double)out[i];
     for (int32_t i = 0; i < dim_v; i++)
@@ -76,7 +76,8 @@ static void free_scale(struct scale *s)
 static bool alloc_all(struct importance_sums *s, bool hidden, int32_t max_tok)
 {
     const struct pi_hparams *hp = &s->model->hp;
-    size_t n_kv = (size_t)hp->n_head_kv, n_layer = (size_t)hp->n_layer_kv, n_tok = (size_t)max_tok;
+    size_t n_kv = (size_t)hp->n_head_kv, n_layer = (size_t)hp->n_layer_full,
+           n_tok = (size_t)max_tok;
     int32_t n = hp->dim_k + IMPORTANCE_KEY_EXTRA, n_embd = hidden ? hp->n_embd : 0;
     size_t n_z = n_kv * (size_t)n;
     n_z = n_z > (size_t)n_embd ? n_z : (size_t)n_embd;
@@ -98,7 +99,7 @@ static bool alloc_all(struct importance_sums *s, bool hidden, int32_t max_tok)
 pith_status importance_sums_create(const struct pith_model *model, bool hidden, int32_t max_tok,
                                    int32_t n_thread, struct importance_sums **out, pith_error *err)
 {
-    PI_TRY(pi_model_check_alike(model, "calibrate", err));
+    PI_TRY(pi_model_check_full(model, "calibrate", err));
     struct importance_sums *s = pi_mem_alloc(PI_MEM_OTHER, sizeof(*s));
     if (s != NULL) {
         s->model = model;
@@ -107,7 +108,7 @@ pith_status importance_sums_create(const struct pith_model *model, bool hidden, 
     if (s == NULL || !alloc_all(s, hidden, max_tok)) {
         importance_sums_free(s);
         return pi_fail(err, PITH_NOMEM, "no memory for the sums of %d layers' features%s",
-                       model->hp.n_layer_kv, hidden ? ", of their inputs, too" : "");
+                       model->hp.n_layer_full, hidden ? ", of their inputs, too" : "");
     }
     *out = s;
     return PITH_OK;
@@ -161,7 +162,7 @@ static float *fill_features(const struct job *j, int32_t head)
     float *out = s->feature + (size_t)head * (size_t)j->n * n;
     for (size_t i = 0; i < (size_t)j->n; i++) {
         size_t row = ((size_t)j->t0 + i) * n_kv + (size_t)head;
-        importance_key_features(s->model, j->rows->item->pos0 + j->t0 + (int32_t)i,
+        importance_key_features(s->model, j->rows->layer, j->rows->item->pos0 + j->t0 + (int32_t)i,
                                 j->rows->k + row * (size_t)hp->dim_k,
                                 j->rows->v + row * (size_t)hp->dim_v, turn, out + i * n);
     }
@@ -200,7 +201,7 @@ void importance_sums_measure(struct importance_sums *s, const struct pi_pass_tap
                              int32_t begin, int32_t end)
 {
     struct job j;
-    if (!begin_job(s, rows, begin, end, &j))
+    if (rows->layer >= s->model->hp.n_layer_full || !begin_job(s, rows, begin, end, &j))
         return;
     pi_parallel_items(s->n_thread, s->model->hp.n_head_kv, measure_heads, &j);
     if (s->hidden.n > 0)
@@ -225,7 +226,7 @@ static void bound(struct scale *s, size_t n_group, int64_t count)
 
 void importance_sums_bound(struct importance_sums *s)
 {
-    size_t n_layer = (size_t)s->model->hp.n_layer_kv;
+    size_t n_layer = (size_t)s->model->hp.n_layer_full;
     bound(&s->key, n_layer * (size_t)s->model->hp.n_head_kv, s->count);
     bound(&s->hidden, n_layer, s->count);
 }
@@ -311,7 +312,7 @@ void importance_sums_add(struct importance_sums *s, const struct pi_pass_tap_row
                          int32_t begin, int32_t end, const float *y, size_t y_stride, bool held)
 {
     struct job j;
-    if (!begin_job(s, rows, begin, end, &j))
+    if (rows->layer >= s->model->hp.n_layer_full || !begin_job(s, rows, begin, end, &j))
         return;
     j.held = held;
     j.y_stride = y_stride;
@@ -320,7 +321,7 @@ void importance_sums_add(struct importance_sums *s, const struct pi_pass_tap_row
     pi_parallel_items(s->n_thread, s->model->hp.n_head_kv, add_heads, &j);
     if (s->hidden.n > 0)
         add_hidden(&j);
-    if (rows->layer == s->model->hp.n_layer_kv - 1)
+    if (rows->layer == s->model->hp.n_layer_full - 1)
         s->n_added[held] += j.n;
 }
 
@@ -412,7 +413,7 @@ static size_t work_len(int32_t n, int32_t n_target)
 pith_status importance_sums_fit(struct importance_sums *s, struct stats_importance *out,
                                 pith_error *err)
 {
-    size_t n_layer = (size_t)s->model->hp.n_layer_kv, n_kv = (size_t)s->model->hp.n_head_kv;
+    size_t n_layer = (size_t)s->model->hp.n_layer_full, n_kv = (size_t)s->model->hp.n_head_kv;
     struct fit_job j = {.s = s, .out = out};
     j.work_len = work_len(s->key.n, 1);
     if (s->hidden.n > 0 && work_len(s->hidden.n, (int32_t)n_kv) > j.work_len)

@@ -67,11 +67,11 @@ pith_status importance_gram_create(const struct pith_model *model, int32_t n_thr
     job.row = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_thread, n_col * sizeof(*job.row));
     if (gram != NULL) {
         gram->model = model;
-        gram->g = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)hp->n_layer_kv, n * sizeof(*gram->g));
+        gram->g = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)hp->n_layer_full, n * sizeof(*gram->g));
     }
     bool ok = gram != NULL && gram->g != NULL && job.sum != NULL && job.row != NULL;
     if (ok)
-        pi_parallel_items(n_thread, hp->n_layer_kv, gram_layers, &job);
+        pi_parallel_items(n_thread, hp->n_layer_full, gram_layers, &job);
     pi_mem_free(job.sum);
     pi_mem_free(job.row);
     if (!ok) {
@@ -129,7 +129,7 @@ pith_status importance_target_create(const struct pith_model *model,
                                      const struct importance_span *span,
                                      struct importance_target **out, pith_error *err)
 {
-    size_t n_head = (size_t)model->hp.n_layer_kv * (size_t)model->hp.n_head;
+    size_t n_head = (size_t)model->hp.n_layer_full * (size_t)model->hp.n_head;
     struct importance_target *t = pi_mem_alloc(PI_MEM_OTHER, sizeof(*t));
     assert(span->key_begin <= span->key_end && span->key_end <= span->query_begin);
     if (t == NULL)

@@ -190,6 +190,7 @@ static void score_run(const struct keep_view *view, const struct keep_lane *lane
                       const struct lane_model *m, struct work *w, float *out)
 {
     const struct kv_geometry *g = &view->model->g;
+    const struct pi_rope *rope = policy_rope(view->model, lane->layer);
     struct keep_run run = keep_run_at(view, lane, index);
     if (!any_unknown(out + run.slot, run.n))
         return;
@@ -201,7 +202,7 @@ static void score_run(const struct keep_view *view, const struct keep_lane *lane
             continue;
         for (int32_t d = 0; d < g->dim_k; d++)
             w->key[d] = w->keys[(size_t)d * (size_t)g->page_len + (size_t)j];
-        pi_rope_turn_back(view->model->rope, lane->pos[slot], w->key, g->dim_k, w->cs, w->key);
+        pi_rope_turn_back(rope, lane->pos[slot], w->key, g->dim_k, w->cs, w->key);
         out[slot] = predict_key(m, w->key, w->values + (size_t)j * (size_t)g->dim_v, g->dim_v);
     }
 }

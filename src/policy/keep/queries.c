@@ -115,7 +115,7 @@ void keep_queries_weights(const struct keep_view *view, const struct keep_lane *
                  (size_t)lane->head * (size_t)m->n_group * (size_t)m->g.dim_k,
             .q_stride = ring.row,
             .scale = m->scale,
-            .rope = m->rope,
+            .rope = policy_rope(m, lane->layer),
             .tap = &tap,
         };
         kv_attend(&job, (uint8_t *)scratch + weights_size(m, n_query, lane->n));

@@ -481,8 +481,7 @@ void keep_written(const struct keep *k, const struct keep_view *view,
     k->config.policy->written(&k->config.params, &whole, w);
 }
 
-void keep_repeated(const struct keep *k, const struct keep_view *view,
-                   const struct keep_repeat *r)
+void keep_repeated(const struct keep *k, const struct keep_view *view, const struct keep_repeat *r)
 {
     struct keep_view whole = keep_view_complete(k, view);
     k->config.policy->repeated(&k->config.params, &whole, r);

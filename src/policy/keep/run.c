@@ -33,8 +33,9 @@ void keep_run_keys(const struct keep_view *view, const struct keep_lane *lane, i
     struct kv_run run = kv_lane_run(view->kv, lane->layer, lane->head, i);
     int32_t row = view->model->g.page_len;
     kv_lane_run_keys(view->kv, lane->layer, lane->head, i, key);
-    if (run.delta != 0 && view->model->rope != NULL)
-        rotate(view->model->rope, run.delta, key, run.n, row);
+    const struct pi_rope *rope = policy_rope(view->model, lane->layer);
+    if (run.delta != 0 && rope != NULL)
+        rotate(rope, run.delta, key, run.n, row);
 }
 
 void keep_run_values(const struct keep_view *view, const struct keep_lane *lane, int32_t i,

@@ -247,7 +247,7 @@ pith_status pith_stats_check(const pith_stats *s, const pith_model *m, pith_erro
 {
     if (s == NULL || m == NULL)
         return pi_fail(err, PITH_INVALID, "pith_stats_check: stats and model must not be NULL");
-    PI_TRY(check_count("layers", s->n_layer, m->hp.n_layer_kv, m->name, err));
+    PI_TRY(check_count("layers", s->n_layer, m->hp.n_layer_full, m->name, err));
     PI_TRY(check_count("query heads", s->n_head, m->hp.n_head, m->name, err));
     PI_TRY(check_count("rotated pairs", s->n_pair, m->rope.n_pair, m->name, err));
     /* A converter that does not know the KV heads writes as many as there are query heads. */

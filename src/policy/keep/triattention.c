@@ -49,12 +49,11 @@ struct params {
 
 struct data {
     struct policy_model model;
-    struct triattention_plan plan;
+    struct triattention_plans plans;
     const struct pith_stats *stats; /* NULL: self-calibration */
     const float *q;                 /* of stats, or turned */
     const float *centre;            /* likewise; NULL: the mean alone */
     float *turned;                  /* owned; NULL: nothing is */
-    double *g;                      /* owned, of the plan */
     float *turn; /* owned; [2][n_pair][TURN_LOW] cosines and sines of positions below TURN_LOW; NULL
                     where keys have their own distances */
     int32_t n_flat; /* of the rows */
@@ -69,7 +68,7 @@ static void close_data(void *data)
         return;
     pi_mem_free(d->turned);
     pi_mem_free(d->turn);
-    pi_mem_free(d->g);
+    triattention_plans_free(&d->plans);
     pi_mem_free(d);
 }
 
@@ -170,7 +169,6 @@ static pith_status open_data(const void *params, const struct policy_model *mode
         status = check_params(d, p, err);
     if (status == PITH_OK && p->distance > 0)
         status = make_turn(d, err);
-    const struct triattention_rope rope = triattention_rope_of(model->rope, model->g.dim_k);
     const struct triattention_form form = {.offset_max = p->offset_max,
                                            .linear = p->offsets == OFFSETS_LINEAR,
                                            .max_offsets = p->over == OVER_MAX,
@@ -179,16 +177,12 @@ static pith_status open_data(const void *params, const struct policy_model *mode
                                            .no_r = !p->r,
                                            .no_z = !p->z,
                                            .flat = p->flat != FLAT_OFF && d->n_flat > 0};
-    if (status == PITH_OK) {
-        d->g = pi_mem_alloc_n(PI_MEM_TABLE, triattention_plan_len(&rope, &form), sizeof(double));
-        if (d->g == NULL)
-            status = pi_fail(err, PITH_NOMEM, "no memory for a policy");
-    }
+    if (status == PITH_OK)
+        status = triattention_plans_make(model, &form, &d->plans, err);
     if (status != PITH_OK) {
         close_data(d);
         return status;
     }
-    triattention_plan_make(&d->plan, &rope, &form, d->g);
     *out = d;
     return PITH_OK;
 }
@@ -318,7 +312,7 @@ static size_t place(const struct data *d, int32_t n, float *base, struct work *w
 {
     size_t len = (size_t)d->model.g.page_len, dim = (size_t)d->model.g.dim_k;
     size_t n_pair = (size_t)d->model.rope->n_pair;
-    size_t n_query = (size_t)triattention_plan_queries(&d->plan), at = 0;
+    size_t n_query = (size_t)triattention_plan_queries(&d->plans.turned), at = 0;
     size_t size[] = {dim * len,      n_query * len, BLOCK * n_query * dim,
                      BLOCK * n_pair, row_len(d),    BLOCK * (size_t)n,
                      2 * n_pair};
@@ -401,6 +395,11 @@ static void turn_back(const struct data *d, const int32_t *pos, int32_t n, float
     }
 }
 
+static const struct triattention_plan *plan_of(const struct data *d, int32_t layer)
+{
+    return triattention_plan_of(&d->plans, &d->model, layer);
+}
+
 /* Raw scores of all entries by some rows, page by page. */
 static void score_pages(const struct keep_view *view, const struct keep_lane *lane,
                         const struct triattention_queries *queries, struct work *w)
@@ -408,13 +407,14 @@ static void score_pages(const struct keep_view *view, const struct keep_lane *la
     const struct data *d = view->data;
     int32_t n_run = kv_lane_runs(view->kv, lane->layer, lane->head);
     struct triattention_keys keys = {w->key, (size_t)d->model.g.page_len, 0};
+    const struct triattention_plan *plan = plan_of(d, lane->layer);
     for (int32_t r = 0; r < n_run; r++) {
         struct keep_run run = keep_run_at(view, lane, r);
         keep_run_keys(view, lane, r, w->key);
-        if (d->turn != NULL)
+        if (d->turn != NULL && plan == &d->plans.turned)
             turn_back(d, lane->pos + run.slot, run.n, w->key, w->high);
         keys.n = run.n;
-        triattention_score(&d->plan, queries, &keys, w->raw + run.slot, (size_t)lane->n, w->line);
+        triattention_score(plan, queries, &keys, w->raw + run.slot, (size_t)lane->n, w->line);
     }
 }
 
@@ -427,7 +427,7 @@ static void score_block(const struct keep_view *view, const struct keep_lane *la
     score_pages(view, lane, queries, w);
     for (int32_t b = 0; b < queries->n; b++) {
         float *raw = w->raw + (size_t)b * (size_t)lane->n;
-        if (!d->plan.form.no_z)
+        if (!d->plans.turned.form.no_z)
             triattention_standardise(raw, lane->evictable, lane->n);
         if (first && b == 0)
             memcpy(out, raw, (size_t)lane->n * sizeof(*out));
@@ -462,7 +462,7 @@ static void score(const void *params, const struct keep_view *view, const struct
         const float *row = row_at(p, view, lane, i, w.mean);
         if (row != NULL) {
             struct stats_row parts = parts_of(d, row);
-            triattention_queries_add(&d->plan, &parts,
+            triattention_queries_add(plan_of(d, lane->layer), &parts,
                                      p->distance > 0 ? p->distance : view->n_token, &queries);
         }
         if (queries.n == 0 || (queries.n < BLOCK && i + 1 < d->n_row))

@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#include "base/mem.h"
 #include "cpu/kernels.h"
 #include "tensor/rope.h"
 
@@ -69,6 +70,42 @@ void triattention_plan_make(struct triattention_plan *plan, const struct triatte
                               g + 2 * (size_t)i * (size_t)rope->n_pair);
     else
         triattention_fold(rope->freq, rope->n_pair, plan->offset, plan->n_offset, g);
+}
+
+/* The first rotation that is not m->rope; that where there is none. */
+static const struct pi_rope *other_rope(const struct policy_model *m)
+{
+    for (int32_t l = 0; l < m->g.n_layer; l++)
+        if (policy_rope(m, l) != m->rope)
+            return policy_rope(m, l);
+    return m->rope;
+}
+
+pith_status triattention_plans_make(const struct policy_model *m,
+                                    const struct triattention_form *form,
+                                    struct triattention_plans *out, pith_error *err)
+{
+    const struct triattention_rope turned = triattention_rope_of(m->rope, m->g.dim_k);
+    const struct triattention_rope still = triattention_rope_of(other_rope(m), m->g.dim_k);
+    size_t len = triattention_plan_len(&turned, form);
+    out->g = pi_mem_alloc_n(PI_MEM_TABLE, 2 * len, sizeof(*out->g));
+    if (out->g == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for the scores of a policy");
+    triattention_plan_make(&out->turned, &turned, form, out->g);
+    triattention_plan_make(&out->still, &still, form, out->g + len);
+    return PITH_OK;
+}
+
+void triattention_plans_free(struct triattention_plans *plans)
+{
+    pi_mem_free(plans->g);
+    plans->g = NULL;
+}
+
+const struct triattention_plan *triattention_plan_of(const struct triattention_plans *plans,
+                                                     const struct policy_model *m, int32_t layer)
+{
+    return policy_rope(m, layer) == m->rope ? &plans->turned : &plans->still;
 }
 
 int32_t triattention_plan_queries(const struct triattention_plan *plan)

@@ -91,6 +91,20 @@ size_t triattention_plan_len(const struct triattention_rope *rope,
 /* g [triattention_plan_len] is filled and borrowed by the plan. */
 void triattention_plan_make(struct triattention_plan *plan, const struct triattention_rope *rope,
                             const struct triattention_form *form, double *g);
+/* The plans of a model's lanes: of those whose keys are rotated, and of those whose keys are not, for
+   which no distance counts. */
+struct triattention_plans {
+    struct triattention_plan turned, still;
+    double *g; /* of both; owned */
+};
+
+/* NOMEM. m->rope is there. */
+pith_status triattention_plans_make(const struct policy_model *m,
+                                    const struct triattention_form *form,
+                                    struct triattention_plans *out, pith_error *err);
+void triattention_plans_free(struct triattention_plans *plans);
+const struct triattention_plan *triattention_plan_of(const struct triattention_plans *plans,
+                                                     const struct policy_model *m, int32_t layer);
 /* Synthetic queries that a row becomes, n_w: 1, or where the greatest over distances counts their
    number. */
 int32_t triattention_plan_queries(const struct triattention_plan *plan);

@@ -85,7 +85,8 @@ static void add_units(const float *key, const struct kv_geometry *g, const float
 
 /* Adds the sum over the pages with a delta to the anchor, rotated as their keys are read, and
    begins the next. */
-static void close_part(const struct policy_model *model, int32_t delta, struct work *w)
+static void close_part(const struct policy_model *model, const struct pi_rope *rope, int32_t delta,
+                       struct work *w)
 {
     for (int32_t d = 0; d < model->g.dim_k; d++) {
         float *sum = w->sum + (size_t)d * LANES;
@@ -94,9 +95,9 @@ static void close_part(const struct policy_model *model, int32_t delta, struct w
                 sum[i] += sum[i + half];
         w->part[d] = sum[0];
     }
-    if (delta != 0 && model->rope != NULL) {
-        pi_rope_fill_delta(model->rope, delta, w->cs);
-        pi_kernels()->vec.rope(w->part, w->cs, model->rope->n_pair, model->rope->adjacent);
+    if (delta != 0 && rope != NULL) {
+        pi_rope_fill_delta(rope, delta, w->cs);
+        pi_kernels()->vec.rope(w->part, w->cs, rope->n_pair, rope->adjacent);
     }
     for (int32_t d = 0; d < model->g.dim_k; d++)
         w->anchor[d] += w->part[d];
@@ -107,6 +108,7 @@ static void close_part(const struct policy_model *model, int32_t delta, struct w
 static void make_anchor(const struct read_view *view, const struct read_chunk *c, struct work *w)
 {
     const struct kv_geometry *g = &view->model->g;
+    const struct pi_rope *rope = policy_rope(view->model, c->layer);
     int32_t delta = 0;
     memset(w->anchor, 0, (size_t)g->dim_k * sizeof(*w->anchor));
     memset(w->sum, 0, (size_t)g->dim_k * LANES * sizeof(*w->sum));
@@ -114,14 +116,14 @@ static void make_anchor(const struct read_view *view, const struct read_chunk *c
         struct kv_run run = kv_lane_run(view->kv, c->layer, c->head, i);
         int32_t n = (int32_t)pi_min(run.n, c->n - slot);
         if (run.delta != delta)
-            close_part(view->model, delta, w);
+            close_part(view->model, rope, delta, w);
         delta = run.delta;
         kv_lane_run_keys(view->kv, c->layer, c->head, i, w->key);
         take_norms(w->key, g, n, w->inverse + slot);
         add_units(w->key, g, w->inverse + slot, w->sum);
         slot += n;
     }
-    close_part(view->model, delta, w);
+    close_part(view->model, rope, delta, w);
 }
 
 static float length_of(const float *x, int32_t dim)

@@ -31,9 +31,9 @@ pith_status loki_fit_create(const struct pith_model *model, pith_projection_keys
                             int32_t n_thread, struct loki_fit **out, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
-    size_t n_lane = (size_t)hp->n_layer_kv * (size_t)hp->n_head_kv, dim = (size_t)hp->dim_k;
+    size_t n_lane = (size_t)hp->n_layer_full * (size_t)hp->n_head_kv, dim = (size_t)hp->dim_k;
     size_t thread = (size_t)n_thread, n_pair = (size_t)model->rope.n_pair;
-    PI_TRY(pi_model_check_alike(model, "calibrate", err));
+    PI_TRY(pi_model_check_full(model, "calibrate", err));
     struct loki_fit *f = pi_mem_alloc(PI_MEM_OTHER, sizeof(*f));
     if (f != NULL) {
         f->model = model;
@@ -50,7 +50,7 @@ pith_status loki_fit_create(const struct pith_model *model, pith_projection_keys
     }
     loki_fit_free(f);
     return pi_fail(err, PITH_NOMEM, "no memory for the covariances of %d layers of %d KV heads",
-                   hp->n_layer_kv, hp->n_head_kv);
+                   hp->n_layer_full, hp->n_head_kv);
 }
 
 void loki_fit_free(struct loki_fit *f)
@@ -86,7 +86,7 @@ static void add_key(const float *x, int32_t dim, double *sum, double *product)
 static void add_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct addition *a = ctx;
-    const struct pi_rope *rope = &a->f->model->rope;
+    const struct pi_rope *rope = pi_model_kv_rope(a->f->model, a->rows->layer);
     int32_t n_head = a->f->model->hp.n_head_kv, dim = a->f->model->hp.dim_k;
     float *plain = a->f->plain + (size_t)thread * (size_t)dim;
     float *turn = a->f->turn + (size_t)thread * 2 * (size_t)rope->n_pair;
@@ -106,8 +106,10 @@ static void add_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
 void loki_fit_add(struct loki_fit *f, const pith_tap_rows *rows)
 {
     struct addition a = {f, rows};
+    if (rows->layer >= f->model->hp.n_layer_full)
+        return;
     pi_parallel_items(f->n_thread, f->model->hp.n_head_kv, add_heads, &a);
-    if (rows->layer == f->model->hp.n_layer_kv - 1)
+    if (rows->layer == f->model->hp.n_layer_full - 1)
         f->n_token += rows->n_token;
 }
 
@@ -173,7 +175,7 @@ static pith_status check_sums(const struct loki_fit *f, pith_error *err)
 {
     const struct pi_hparams *hp = &f->model->hp;
     size_t dim = (size_t)hp->dim_k;
-    for (size_t lane = 0; lane < (size_t)hp->n_layer_kv * (size_t)hp->n_head_kv; lane++)
+    for (size_t lane = 0; lane < (size_t)hp->n_layer_full * (size_t)hp->n_head_kv; lane++)
         for (size_t i = 0; i < dim; i++)
             if (!isfinite(f->product[lane * dim * dim + i * dim + i]))
                 return pi_fail(err, PITH_FORMAT, "layer %d, head %d: a key is no number",
@@ -185,7 +187,7 @@ pith_status loki_fit_finish(const struct loki_fit *f, const char *text, pith_pro
                             void *user, struct pith_projection **out, pith_error *err)
 {
     const struct pi_hparams *hp = &f->model->hp;
-    struct pith_projection shape = {.n_layer = hp->n_layer_kv,
+    struct pith_projection shape = {.n_layer = hp->n_layer_full,
                                     .n_head = hp->n_head_kv,
                                     .dim = hp->dim_k,
                                     .keys = f->keys,

@@ -166,7 +166,7 @@ pith_status pith_projection_check(const pith_projection *p, const pith_model *m,
     if (p == NULL || m == NULL)
         return pi_fail(err, PITH_INVALID,
                        "pith_projection_check: projection and model must not be NULL");
-    return projection_check_fits(p, m->hp.n_layer_kv, m->hp.n_head_kv, m->hp.dim_k,
+    return projection_check_fits(p, m->hp.n_layer_full, m->hp.n_head_kv, m->hp.dim_k,
                                  policy_fingerprint(m), err);
 }
 

@@ -100,7 +100,7 @@ static void add_block(const struct read_view *view, const struct read_chunk *c, 
         .q = w->q,
         .q_stride = (size_t)count * len,
         .scale = m->scale,
-        .rope = m->rope,
+        .rope = policy_rope(m, c->layer),
         .tap = &tap,
     };
     for (int32_t j = 0; j < count; j++)

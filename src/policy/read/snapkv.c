@@ -92,7 +92,7 @@ static void take_votes(const struct params *p, const struct read_view *view,
             .q = c->q + (size_t)t * c->q_stride,
             .q_stride = c->q_stride,
             .scale = m->scale,
-            .rope = m->rope,
+            .rope = policy_rope(m, c->layer),
             .tap = &tap,
         };
         kv_attend(&job, w->attend);

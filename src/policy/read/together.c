@@ -40,7 +40,7 @@ struct kv_score_job read_score_job(const struct read_view *view, const struct re
         .reduce = KV_SCORE_MEAN,
         .q = q,
         .n_q = n_q,
-        .rope = view->model->rope,
+        .rope = policy_rope(view->model, c->layer),
         .out = out,
     };
 }

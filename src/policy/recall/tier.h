@@ -243,8 +243,7 @@ struct recall_work {
 /* What makes TriAttention scores; all zero without. */
 struct recall_stats {
     struct pith_stats *stats;
-    struct triattention_plan plan;
-    double *g;     /* of the plan */
+    struct triattention_plans plans;
     int32_t n_row; /* centres that a KV head is scored by, at most */
 };
 

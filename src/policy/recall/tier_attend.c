@@ -70,7 +70,7 @@ static void attend(const struct recall_scorer *s, const struct kv_seq *kv, int32
         .q = query->q + (size_t)t0 * query->q_stride,
         .q_stride = query->q_stride,
         .scale = m->scale,
-        .rope = m->rope,
+        .rope = policy_rope(m, query->layer),
         .tap = &tap,
     };
     kv_attend(&job, s->w->attend);

@@ -29,21 +29,16 @@ pith_status recall_score_open(struct recall_tier *tier, pith_error *err)
                        "recall: score=triattention: nobody says how the keys were rotated");
     PI_TRY(pith_stats_load(tier->o.stats, &stats->stats, err));
     PI_TRY(stats_check_lanes(stats->stats, m, "recall: ", err));
-    const struct triattention_rope rope = triattention_rope_of(m->rope, m->g.dim_k);
     const struct triattention_form form = {.offset_max = OFFSET_MAX,
                                            .flat = stats->stats->n_flat > 0};
     stats->n_row = m->n_group * stats->stats->n_centre;
-    stats->g = pi_mem_alloc_n(PI_MEM_TABLE, triattention_plan_len(&rope, &form), sizeof(double));
-    if (stats->g == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for the scores of recall");
-    triattention_plan_make(&stats->plan, &rope, &form, stats->g);
-    return PITH_OK;
+    return triattention_plans_make(m, &form, &stats->plans, err);
 }
 
 void recall_score_close(struct recall_tier *tier)
 {
     pith_stats_free(tier->stats.stats);
-    pi_mem_free(tier->stats.g);
+    triattention_plans_free(&tier->stats.plans);
 }
 
 /* ---- scratch ---- */
@@ -85,6 +80,11 @@ void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t n
 
 /* ---- a recall ---- */
 
+static const struct triattention_plan *plan_of(const struct recall_tier *tier, int32_t layer)
+{
+    return triattention_plan_of(&tier->stats.plans, &tier->model, layer);
+}
+
 /* The synthetic queries of a KV head's statistics; none where the layer has no statistics. */
 static int32_t take_rows(const struct recall_tier *tier, const struct recall_query *query,
                          struct recall_work *w)
@@ -102,7 +102,7 @@ static int32_t take_rows(const struct recall_tier *tier, const struct recall_que
             if (s->centre != NULL && !(s->weight[at] > 0.0f))
                 continue;
             struct stats_row row = stats_centre(s, query->layer, head, c);
-            triattention_queries_add(&tier->stats.plan, &row, query->pos0, &rows);
+            triattention_queries_add(plan_of(tier, query->layer), &row, query->pos0, &rows);
         }
     return rows.n;
 }
@@ -164,8 +164,8 @@ static void score_rows(struct recall_scorer *s, const struct kv_seq *kv, int32_t
         struct kv_run run = kv_lane_run(kv, 0, 0, i);
         const struct triattention_keys keys = {w->key, RECALL_PAGE_LEN, run.n};
         kv_lane_run_keys(kv, 0, 0, i, w->key);
-        triattention_score(&s->tier->stats.plan, &rows, &keys, w->raw + run.slot, (size_t)len,
-                           NULL);
+        triattention_score(plan_of(s->tier, s->query->layer), &rows, &keys, w->raw + run.slot,
+                           (size_t)len, NULL);
     }
     for (int32_t r = 0; r < n; r++) {
         const float *raw = w->raw + (size_t)r * (size_t)len;
@@ -281,7 +281,7 @@ static double largest_square(const uint16_t *least, const uint16_t *most)
 static double most_moduli(const struct recall_scorer *s, const struct recall_shelf *shelf,
                           int32_t place, int32_t row)
 {
-    const struct triattention_rope *rope = &s->tier->stats.plan.rope;
+    const struct triattention_rope *rope = &s->tier->stats.plans.turned.rope;
     const uint16_t *least = shelf->bounds + (size_t)place * 2 * (size_t)rope->dim;
     const uint16_t *most = least + rope->dim;
     const float *e = s->w->e + (size_t)row * (size_t)rope->n_pair;

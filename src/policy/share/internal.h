@@ -171,6 +171,7 @@ struct share {
     struct share_config config;
     struct kv_geometry g;
     const struct pi_rope *rope;
+    const struct pi_rope *const *lane_rope; /* as policy_model's */
     int32_t n_thread;
     uint8_t *flags;                /* [n_vocab] */
     int32_t *count;                /* [n_vocab] zero between calls */

@@ -166,6 +166,12 @@ static struct share_turn turn_by(const struct share *s, struct share_scratch *sc
     return (struct share_turn){s->rope, scratch->cs};
 }
 
+/* Keys of a layer that does not rotate them are compared as they are. */
+static bool is_turned(const struct share *s, int32_t layer)
+{
+    return s->lane_rope == NULL || s->lane_rope[layer] == s->rope;
+}
+
 bool share_compare(const struct share *s, struct share_scratch *scratch,
                    const struct share_place *a, const struct share_place *b, double limit,
                    struct share_distance *out)
@@ -180,7 +186,7 @@ bool share_compare(const struct share *s, struct share_scratch *scratch,
         turn = turn_by(s, scratch, b->pos - b->spot.delta - (a->pos - a->spot.delta));
     *out = (struct share_distance){0};
     for (int32_t l = n_layer - 1; l >= 0 && !out->early; l--) {
-        if (!compare_layer(s, scratch, a, b, l, positional ? &turn : NULL))
+        if (!compare_layer(s, scratch, a, b, l, positional && is_turned(s, l) ? &turn : NULL))
             return false;
         share_total_add(&total, &s->g, scratch->sums, a->n);
         double so_far =

@@ -59,6 +59,7 @@ pith_status share_create(const struct share_config *c, const struct policy_model
     s->config = *c;
     s->g = model->g;
     s->rope = model->rope;
+    s->lane_rope = model->lane_rope;
     s->n_thread = n_thread;
     pith_status status = share_vocab_flags(model->model, &s->flags, err);
     if (status == PITH_OK)

@@ -70,11 +70,46 @@ static pith_status check_centre(const struct policy_set *set, pith_error *err)
     return PITH_OK;
 }
 
+/* Bytes that lanes with a window hold at most. */
+static int64_t window_bytes(const struct kv_geometry *g, const struct kv_geometry *full,
+                            int64_t n_token)
+{
+    return kv_bytes_for_tokens(g, n_token) - kv_bytes_for_tokens(full, n_token);
+}
+
+/* A budget in bytes is the whole sequence's: what windows hold is taken off it. */
+static pith_status check_bytes(struct policy_set *set, const struct kv_geometry *g,
+                               const struct kv_geometry *full, pith_error *err)
+{
+    struct policy_budget *budget = &set->keep.rules.budget;
+    int64_t window = g->window != NULL ? window_bytes(g, full, INT32_MAX) : 0;
+    if (set->keep.policy == NULL || budget->unit != POLICY_UNIT_BYTES || window == 0)
+        return PITH_OK;
+    if (budget->value <= window)
+        return pi_fail(err, PITH_INVALID,
+                       "keep: a budget of %lld bytes is not more than the %lld that layers with a "
+                       "window take",
+                       (long long)budget->value, (long long)window);
+    budget->value -= window;
+    return PITH_OK;
+}
+
 pith_status policy_set_fit(struct policy_set *set, struct kv_geometry *g, pith_error *err)
 {
-    PI_TRY(read_config_fit(&set->read, g, err)); /* pages hold its index, too */
-    PI_TRY(keep_config_fit(&set->keep, g, err));
-    PI_TRY(recall_config_fit(&set->recall, g, &set->keep, err));
+    struct kv_geometry full = kv_full_lanes(g);
+    if (full.n_layer == 0) /* which pi_model_check_full refuses where there are policies */
+        return PITH_OK;
+    PI_TRY(read_config_fit(&set->read, &full, err)); /* pages hold its index, too */
+    g->index = full.index;
+    g->index_dim = full.index_dim;
+    PI_TRY(check_bytes(set, g, &full, err));
+    PI_TRY(keep_config_fit(&set->keep, &full, err));
+    PI_TRY(recall_config_fit(&set->recall, &full, &set->keep, err));
+    if (full.n_layer < g->n_layer && set->share.kind != SHARE_NONE)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "share: %d of the model's layers have a window, and lack the pages that "
+                       "a step could share",
+                       g->n_layer - full.n_layer);
     PI_TRY(share_config_fit(&set->share, &set->keep, &set->recall, err));
     PI_TRY(check_centre(set, err));
     return check_read(set, err);
@@ -83,7 +118,10 @@ pith_status policy_set_fit(struct policy_set *set, struct kv_geometry *g, pith_e
 int64_t policy_set_bytes(const struct policy_set *set, const struct kv_geometry *g,
                          struct keep_point to)
 {
-    return keep_bytes_to(&set->keep, g, to) +
-           recall_bytes_at(&set->recall, &set->keep, g, to.n_token) +
-           share_bytes_at(&set->share, g, to.n_token, keep_most_at(&set->keep, to.n_token));
+    const struct kv_geometry full = kv_full_lanes(g);
+    if (full.n_layer == 0)
+        return kv_bytes_for_tokens(g, to.n_token);
+    return window_bytes(g, &full, to.n_token) + keep_bytes_to(&set->keep, &full, to) +
+           recall_bytes_at(&set->recall, &set->keep, &full, to.n_token) +
+           share_bytes_at(&set->share, &full, to.n_token, keep_most_at(&set->keep, to.n_token));
 }
