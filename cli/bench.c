@@ -2,7 +2,8 @@
  * bench.c - `pith bench`: speed of reading a prompt and of generating at given depths, beside what
  * this machine could do at best.
  *
- * The bounds. Generating a token reads every weight and every stored key and value once:
+ * The bounds. Generating a token reads every weight and every stored key and value once, of experts
+ * those that it chooses:
  *   tokens/s <= read bandwidth / (weight bytes + KV bytes at that depth)
  * Reading n tokens at depth d multiplies every weight with every token, and every query with every
  * key and value before it:
@@ -93,7 +94,7 @@ struct bench {
     struct row *rows; /* [n_row] */
     int32_t n_row;
     int32_t *tokens;          /* [most tokens of a sequence] */
-    int64_t matmul_weights;   /* weights that every token is multiplied with */
+    int64_t matmul_weights;   /* weights that a token is multiplied with */
     int64_t generation_bytes; /* weight bytes read per generated token */
     double kv_bytes_per_token;
     int64_t peak_rss;
@@ -201,7 +202,7 @@ static void measure(struct bench *b)
 
 static bool is_quantised(const char *type)
 {
-    return type[0] == 'Q';
+    return type[0] != 'F' && type[0] != 'B'; /* F32, F16, BF16 */
 }
 
 /* The embedding is read by row and, where it is not tied, not as a matrix; the output matrix
@@ -212,8 +213,7 @@ static void count_work(struct bench *b)
 {
     pith_tensor_info t;
     pith_error err;
-    bool tied = true;
-    int64_t embedding_bytes = 0, bytes;
+    int64_t bytes, state;
     pith_engine_params p = engine_params(&b->options->model, &b->options->memory);
     p.keep = NULL; /* of what is stored, not of what stays or is read */
     p.read = NULL;
@@ -222,16 +222,15 @@ static void count_work(struct bench *b)
     for (int64_t i = 0; pith_model_tensor(b->s.model, i, &t) == PITH_OK; i++) {
         bool embedding = strcmp(t.name, "token_embd.weight") == 0;
         bool output = strcmp(t.name, "output.weight") == 0;
-        if (output)
-            tied = false;
-        if (embedding)
-            embedding_bytes = t.bytes;
         if (t.n_dim == 2 && !embedding && !output)
             b->matmul_weights += t.dim[0] * t.dim[1];
+        if (t.n_dim == 3 && t.dim[0] == b->s.info.n_expert) /* of all experts */
+            b->matmul_weights += b->s.info.n_expert_used * t.dim[1] * t.dim[2];
     }
-    b->generation_bytes = b->s.info.weight_bytes - (tied ? 0 : embedding_bytes);
+    b->generation_bytes = b->s.info.token_bytes;
     cli_check(pith_kv_estimate(b->s.model, &p, WHOLE_PAGES, &bytes, &err), &err);
-    b->kv_bytes_per_token = (double)(bytes - b->s.info.state_bytes) / WHOLE_PAGES;
+    cli_check(pith_kv_estimate(b->s.model, &p, 0, &state, &err), &err);
+    b->kv_bytes_per_token = (double)(bytes - state) / WHOLE_PAGES;
 }
 
 static double generation_bound(const struct bench *b, const struct row *row)
@@ -251,7 +250,9 @@ static double prompt_bound(const struct bench *b, const struct row *row)
     double compute =
         2.0 * (double)b->matmul_weights * n / peak + attention / b->machine.f32_flop_per_s;
     double passes = ceil(n / b->options->memory.chunk);
-    double reading = passes * (double)b->generation_bytes / b->machine.read_bytes_per_s;
+    /* A pass over a prompt reads about all experts. */
+    double read = (double)(i->n_expert > 0 ? i->weight_bytes : b->generation_bytes);
+    double reading = passes * read / b->machine.read_bytes_per_s;
     return n / (compute > reading ? compute : reading);
 }
 

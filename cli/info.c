@@ -67,7 +67,8 @@ struct kv_plan {
     int64_t memory;
     const char *types[MOST_TYPES]; /* [n_type] all that there are */
     size_t n_type;
-    double f16; /* bytes per token with f16 for both */
+    double f16;    /* bytes per token with f16 for both */
+    int64_t state; /* bytes of what recurrent layers remember of a sequence */
 };
 
 /* The KV memory of a model with one pair of storage types. */
@@ -90,11 +91,11 @@ static struct kv_cost kv_cost(const struct kv_plan *plan, const char *type_k, co
     if (pith_kv_estimate(plan->model, &p, p.page_len, &cost.page_bytes, NULL) != PITH_OK)
         return cost;
     cost.possible = true;
-    cost.page_bytes -= plan->info->state_bytes; /* which a sequence takes once */
+    cost.page_bytes -= plan->state; /* which a sequence takes once */
     cost.per_token = (double)cost.page_bytes / p.page_len;
     cost.factor = plan->f16 / cost.per_token;
     /* A vocabulary-only load packs no weights; the tensors' bytes in the file are close. */
-    int64_t left = plan->memory - plan->info->file_bytes - plan->info->state_bytes;
+    int64_t left = plan->memory - plan->info->file_bytes - plan->state;
     cost.fits = left > 0 ? left / cost.page_bytes * p.page_len : 0;
     return cost;
 }
@@ -105,6 +106,10 @@ static struct kv_plan kv_plan(const struct options *o, const struct session *s, 
     pith_store_info type;
     while (plan.n_type < MOST_TYPES && pith_store_type((int32_t)plan.n_type, &type) == PITH_OK)
         plan.types[plan.n_type++] = type.name;
+    pith_engine_params p;
+    pith_engine_params_default(&p);
+    if (s->info.n_layer > 0 && pith_kv_estimate(s->model, &p, 0, &plan.state, NULL) != PITH_OK)
+        plan.state = 0;
     if (s->info.n_layer > 0)
         plan.f16 = kv_cost(&plan, "f16", "f16").per_token;
     return plan;
@@ -118,18 +123,27 @@ static int32_t heads_per_kv(const pith_model_info *i)
 
 /* ---- text ---- */
 
-static void print_shape(const pith_model_info *i)
+static void print_shape(const struct kv_plan *plan)
 {
+    const pith_model_info *i = plan->info;
     char bytes[32];
     printf("name          %s\n", i->name[0] != '\0' ? i->name : "-");
     printf("architecture  %s\n", i->architecture);
     printf("parameters    %lld\n", (long long)i->n_param);
     printf("file          %s, mostly %s\n", cli_bytes(i->file_bytes, bytes), i->file_type);
     printf("tokenizer     %s, %d tokens\n", i->tokenizer, i->n_vocab);
-    printf("layers        %d, width %d, feed-forward %d\n", i->n_layer, i->n_embd, i->n_ff);
-    if (i->n_layer_state > 0)
+    printf("layers        %d, width %d", i->n_layer, i->n_embd);
+    if (i->n_ff > 0)
+        printf(", feed-forward %d", i->n_ff);
+    putchar('\n');
+    if (plan->state > 0)
         printf("recurrent     %d of the layers, with a state of %s a sequence; %d have attention\n",
-               i->n_layer_state, cli_bytes(i->state_bytes, bytes), i->n_layer_kv);
+               i->n_layer - i->n_layer_kv, cli_bytes(plan->state, bytes), i->n_layer_kv);
+    if (i->n_expert > 0)
+        printf("experts       %d of width %d, %d for a token%s\n", i->n_expert, i->n_ff_expert,
+               i->n_expert_used, i->n_ff_shared > 0 ? " and one that takes every token" : "");
+    if (i->token_bytes > 0)
+        printf("reads         %s of weights for a token\n", cli_bytes(i->token_bytes, bytes));
     printf("heads         %d, %d for KV, of %d (K) and %d (V)\n", i->n_head, i->n_head_kv,
            i->head_dim_k, i->head_dim_v);
     printf("context       %d tokens, rope %d dimensions at base %g\n", i->n_ctx_train, i->n_rot,
@@ -193,7 +207,7 @@ static void print_kv(const struct kv_plan *plan)
     if (plan->info->n_layer == 0)
         return;
     printf("\nKV memory in bytes/token%s, in pages of %s tokens, by the types of K and V:\n",
-           plan->info->n_layer_state > 0 ? " of the layers with attention" : "", plan->o->page_len);
+           plan->state > 0 ? " of the layers with attention" : "", plan->o->page_len);
     print_pairs(plan, CELL_BYTES);
     printf("\nSo many times less than f16 for both:\n");
     print_pairs(plan, CELL_FACTOR);
@@ -245,10 +259,11 @@ static void print_tensors(const pith_model *model)
 
 /* ---- JSON ---- */
 
-static json_t *json_shape(const pith_model_info *i)
+static json_t *json_shape(const struct kv_plan *plan)
 {
+    const pith_model_info *i = plan->info;
     return json_pack("{s:o, s:o, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, "
-                     "s:i, s:f, s:i, s:i, s:I}",
+                     "s:i, s:f, s:i, s:I}",
                      "name", cli_json_text(i->name, strlen(i->name)), "architecture",
                      cli_json_text(i->architecture, strlen(i->architecture)), "n_param",
                      (json_int_t)i->n_param, "file_bytes", (json_int_t)i->file_bytes, "file_type",
@@ -257,8 +272,8 @@ static json_t *json_shape(const pith_model_info *i)
                      (int)i->n_head, "n_head_kv", (int)i->n_head_kv, "head_dim_k",
                      (int)i->head_dim_k, "head_dim_v", (int)i->head_dim_v, "n_ctx_train",
                      (int)i->n_ctx_train, "n_rot", (int)i->n_rot, "rope_theta",
-                     (double)i->rope_theta, "n_layer_kv", (int)i->n_layer_kv, "n_layer_state",
-                     (int)i->n_layer_state, "state_bytes", (json_int_t)i->state_bytes);
+                     (double)i->rope_theta, "n_layer_kv", (int)i->n_layer_kv, "state_bytes",
+                     (json_int_t)plan->state);
 }
 
 static void json_add_pair(json_t *list, const struct kv_plan *plan, const char *type_k,
@@ -333,7 +348,12 @@ static int run(void *options)
     int64_t memory = o->memory > 0 ? o->memory : available_memory();
     struct kv_plan plan = kv_plan(o, &s, memory);
     if (o->json) {
-        json_t *out = json_shape(&s.info);
+        json_t *out = json_shape(&plan);
+        json_object_set_new(out, "n_expert", json_integer(s.info.n_expert));
+        json_object_set_new(out, "n_expert_used", json_integer(s.info.n_expert_used));
+        json_object_set_new(out, "n_ff_expert", json_integer(s.info.n_ff_expert));
+        json_object_set_new(out, "n_ff_shared", json_integer(s.info.n_ff_shared));
+        json_object_set_new(out, "token_bytes", json_integer(s.info.token_bytes));
         json_object_set_new(out, "memory_bytes", json_integer(memory));
         json_object_set_new(out, "kv", json_kv(&plan));
         json_object_set_new(out, "kv_edges", json_edges(&plan));
@@ -343,7 +363,7 @@ static int run(void *options)
             json_object_set_new(out, "tensors", json_tensors(s.model));
         cli_json_print(out, JSON_INDENT(1));
     } else {
-        print_shape(&s.info);
+        print_shape(&plan);
         print_kv(&plan);
         print_meta(s.model);
         if (o->verbose)

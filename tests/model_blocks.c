@@ -56,6 +56,12 @@ static const struct block_rule rules[] = {
     {PI_DTYPE_Q4_K, 0, 2, -1, 0, 16, 0, 64},         {PI_DTYPE_Q5_K, 0, 2, -1, 0, 32, 0, 64},
 };
 
+/* Types whose codes are numbers of a table: the standard deviation of these, and where d is. IQ4_XS
+   has scales of 6 bits about zero, too. */
+#define IQ4_DEVIATION 72.6
+#define IQ4_XS_DEVIATION (IQ4_DEVIATION * 18.5)
+#define MXFP4_DEVIATION 5.85
+
 static double mean_of(int32_t low, int32_t n)
 {
     return low + (n - 1) / 2.0;
@@ -103,6 +109,15 @@ static void fill_scales(struct scale_table *table, const struct block_rule *r, d
     }
 }
 
+/* The exponent e of 2^(e - 128), for weights of about this standard deviation. */
+static int32_t exponent_of(double std)
+{
+    int32_t e = 128;
+    for (double scale = MXFP4_DEVIATION; scale > std * 1.4; scale /= 2)
+        e--;
+    return e;
+}
+
 static void fill_words(uint64_t *state, uint8_t *dst, size_t size)
 {
     for (size_t at = 0; at < size; at += 8) {
@@ -129,6 +144,23 @@ static void fill_blocks(const struct block_rule *r, const struct pi_dtype_traits
     }
 }
 
+/* Random bytes, but for scales: f16 at the start of a block, or exponents of two values. */
+static void fill_table_blocks(const struct pi_dtype_traits *type, uint64_t state, double std,
+                              uint8_t *dst, size_t size)
+{
+    double unit = type->type == PI_DTYPE_IQ4_XS ? IQ4_XS_DEVIATION : IQ4_DEVIATION;
+    int32_t e = exponent_of(std);
+    fill_words(&state, dst, size);
+    for (uint8_t *block = dst; block < dst + size; block += type->block_bytes) {
+        uint64_t bits = next(&state);
+        double spread = 1 + SCALE_SPREAD * ((double)(bits >> 56) - 128) / 128.0;
+        if (type->type == PI_DTYPE_MXFP4)
+            block[0] = (uint8_t)(e - (int32_t)(bits >> 63));
+        else
+            put_u16(block, pi_f16_from_f32((float)(std / unit * spread)));
+    }
+}
+
 static void fill_floats(enum pi_dtype type, uint64_t state, double std, uint8_t *dst, size_t size)
 {
     size_t step = type == PI_DTYPE_F32 ? 4 : 2;
@@ -151,6 +183,8 @@ void blocks_fill(const struct pi_dtype_traits *type, uint64_t stream, double std
     const struct block_rule *rule = find_rule(type->type);
     if (rule != NULL)
         fill_blocks(rule, type, stream, std, dst, size);
+    else if (type->encode == NULL)
+        fill_table_blocks(type, stream, std, dst, size);
     else
         fill_floats(type->type, stream, std, dst, size);
 }

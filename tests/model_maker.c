@@ -20,6 +20,7 @@
 
 static const struct maker_group *const groups[] = {
     &maker_dense,
+    &maker_experts,
     &maker_recurrent,
 };
 
@@ -209,6 +210,8 @@ static void write_data(struct maker *m, void *data, size_t size)
    first and last eighth of the layers and every third between, for v and down; Q4_K elsewhere. */
 static const char *type_of(const struct model_spec *s, const char *name, int32_t layer)
 {
+    if (strcmp(name, "ffn_gate_inp") == 0) /* no quantiser touches routers */
+        return "F32";
     if (strcmp(s->type, "Q4_K_M") != 0)
         return s->type;
     int32_t eighth = s->layers / 8;
@@ -262,13 +265,14 @@ void maker_matrix(struct maker *m, const char *name, int32_t layer, int64_t n_ro
     maker_slabs(m, name, layer, 1, n_row, n_col, gain);
 }
 
-static float *floats_begin(struct maker *m, const char *full, int32_t n_row, int32_t n)
+/* n_slab 0: a vector without a second dimension. */
+static float *vectors_begin(struct maker *m, const char *full, int32_t n_slab, int32_t n)
 {
-    size_t len = (size_t)n_row * (size_t)n;
+    size_t len = (size_t)n * (size_t)pi_max(n_slab, 1);
     if (m->status != PITH_OK)
         return NULL;
     if (!m->writing) {
-        declare(m, full, (int64_t[]){n, n_row, 1, 1}, n_row > 1 ? 2 : 1, PI_DTYPE_F32,
+        declare(m, full, (int64_t[]){n, pi_max(n_slab, 1), 1, 1}, n_slab > 0 ? 2 : 1, PI_DTYPE_F32,
                 len * sizeof(float));
         return NULL;
     }
@@ -278,22 +282,28 @@ static float *floats_begin(struct maker *m, const char *full, int32_t n_row, int
     return data;
 }
 
-void maker_floats(struct maker *m, const char *name, int32_t layer, int32_t n_row, int32_t n,
-                  double mean, double std)
+static float *vector_begin(struct maker *m, const char *full, int32_t n)
+{
+    return vectors_begin(m, full, 0, n);
+}
+
+void maker_vectors(struct maker *m, const char *name, int32_t layer, int32_t n_slab, int32_t n,
+                   double mean, double std)
 {
     char full[64];
     full_name(full, name, layer);
-    float *data = floats_begin(m, full, n_row, n);
+    int32_t n_all = n * (int32_t)pi_max(n_slab, 1);
+    float *data = vectors_begin(m, full, n_slab, n);
     if (data == NULL)
         return;
-    blocks_vector(stream_of(m, full), mean, std, data, n_row * n);
-    write_data(m, data, (size_t)n_row * (size_t)n * sizeof(float));
+    blocks_vector(stream_of(m, full), mean, std, data, n_all);
+    write_data(m, data, (size_t)n_all * sizeof(float));
 }
 
 void maker_vector(struct maker *m, const char *name, int32_t layer, int32_t n, double mean,
                   double std)
 {
-    maker_floats(m, name, layer, 1, n, mean, std);
+    maker_vectors(m, name, layer, 0, n, mean, std);
 }
 
 static int32_t rot_of(const struct model_spec *s)
@@ -308,7 +318,7 @@ static void rope_factors(struct maker *m)
 {
     const struct model_spec *s = m->spec;
     int32_t n = rot_of(s) / 2;
-    float *data = floats_begin(m, "rope_freqs.weight", 1, n);
+    float *data = vector_begin(m, "rope_freqs.weight", n);
     if (data == NULL)
         return;
     for (int32_t i = 0; i < n; i++) {
@@ -332,7 +342,7 @@ void maker_attention(struct maker *m, int32_t l)
         maker_vector(m, "attn_k.bias", l, n_kv, 0, MAKER_STD_BIAS);
         maker_vector(m, "attn_v.bias", l, n_kv, 0, MAKER_STD_BIAS);
     }
-    if (strcmp(s->arch, "qwen3") == 0) {
+    if (strcmp(s->arch, "qwen3") == 0 || strcmp(s->arch, "qwen3moe") == 0) {
         maker_vector(m, "attn_q_norm.weight", l, s->head_dim, MAKER_GAIN_SCORE, MAKER_STD_NORM);
         maker_vector(m, "attn_k_norm.weight", l, s->head_dim, MAKER_GAIN_SCORE, MAKER_STD_NORM);
     }

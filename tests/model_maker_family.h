@@ -38,6 +38,7 @@ struct maker_group {
 };
 
 extern const struct maker_group maker_dense;
+extern const struct maker_group maker_experts;
 extern const struct maker_group maker_recurrent;
 
 /* ---- what families ask ---- */
@@ -68,9 +69,9 @@ void maker_slabs(struct maker *m, const char *name, int32_t layer, int64_t n_sla
 /* n values of F32, mean + std * (uniform of variance 1); the name is the whole one. */
 void maker_vector(struct maker *m, const char *name, int32_t layer, int32_t n, double mean,
                   double std);
-/* The same, of n_row rows of n. */
-void maker_floats(struct maker *m, const char *name, int32_t layer, int32_t n_row, int32_t n,
-                  double mean, double std);
+/* The same, [n_slab][n]. */
+void maker_vectors(struct maker *m, const char *name, int32_t layer, int32_t n_slab, int32_t n,
+                   double mean, double std);
 /* Those that Llama's layers have in common with most: norm, q, k, v, output; the feed-forward. */
 void maker_attention(struct maker *m, int32_t l);
 void maker_ffn(struct maker *m, int32_t l);

@@ -24,10 +24,19 @@ static const char *const families[] = {
     "arch=llama layers=2 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
     "arch=qwen2 layers=2 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
     "arch=qwen3 layers=2 width=64 heads=4 kv_heads=2 head_dim=32 ff=96",
+    "arch=qwen3moe layers=2 width=64 heads=4 kv_heads=2 head_dim=32 experts=8 used=2 expert_ff=40",
+    "arch=glm4moe layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=16 ff=96 experts=8 used=3 "
+    "expert_ff=40 mtp=1 norm=1",
+    "arch=gpt-oss layers=4 width=64 heads=4 kv_heads=2 head_dim=16 experts=4 used=2 expert_ff=48 "
+    "window=24",
     "arch=smollm3 layers=5 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
     "arch=qwen35 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96",
     "arch=qwen35 layers=3 width=72 heads=3 kv_heads=1 head_dim=20 rot=12 ff=96 delta_keys=3 "
     "delta_values=3 delta_dim=24 taps=3 interval=2 listed=1",
+    "arch=qwen35moe layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96 experts=4 used=2",
+    "arch=qwen3next layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96 experts=4 used=2",
+    "arch=qwen3next layers=2 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96 experts=4 used=2 "
+    "interval=2 legacy=1",
 };
 
 static pith_model *model; /* of the family that is tested */

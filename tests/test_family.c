@@ -38,13 +38,12 @@ static const struct pi_arch_part parts[] = {PI_ARCH_PART(pi_block_attention, att
 
 static pith_status read_layers(struct pith_model *m, pith_error *err)
 {
-    struct pi_rope *local = &m->rope_local;
-    *local = (struct pi_rope){.n_pair = m->rope.n_pair, .magnitude = 1};
-    local->freq = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)local->n_pair, sizeof(double));
-    if (local->freq == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for frequencies");
-    for (int32_t i = 0; i < local->n_pair; i++)
-        local->freq[i] = pow(LOCAL_BASE, -(double)i / local->n_pair);
+    const struct pi_rope *local = &m->rope_local;
+    struct pi_rope_keys keys = pi_rope_keys_of(m);
+    keys.base = "freq_base_local"; /* which the file does not have */
+    keys.preset = LOCAL_BASE;
+    keys.plain = true;
+    PI_TRY(pi_rope_load(&m->rope_local, &m->gguf, m->arch->name, &keys, err));
     pi_layer_leave_out(&m->layer[1], &pi_block_ffn);
     m->layer[1].window = WINDOW;
     m->layer[1].rope = local;
@@ -297,6 +296,9 @@ static void test_layers_are_what_the_family_says(void **state)
     assert_int_equal(model->hp.n_layer_full, 2);
     assert_int_equal(model->layer[3].kv_layer, -1);
     assert_int_equal(model->kv_window[2], WINDOW);
+    for (int32_t i = 0; i < model->rope_local.n_pair; i++)
+        assert_true(model->rope_local.freq[i] ==
+                    pow(LOCAL_BASE, -(double)i / model->rope_local.n_pair));
     expect(pith_model_load(in_folder("made-up.gguf"), NULL, &refused, &err), &err, PITH_UNSUPPORTED,
            "made-up");
 }

@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "keep_engine.h"
+#include "model_maker.h"
 #include "near.h"
 #include "policy/keep/importance_fit.h"
 #include "policy/keep/importance_prompt.h"
@@ -398,11 +399,49 @@ static void no_memory(void **state)
     pith_engine_free(e);
 }
 
+/* ---- windows ---- */
+
+/* What a window's lane shows is as long as the window, and belongs to no lane of the statistics. The
+   model has the repository's tokenizer. */
+static void windows(void **state)
+{
+    (void)state;
+    const char *path = "test_importance_windows.gguf";
+    struct model_spec spec;
+    pith_engine_params params;
+    pith_importance_params p;
+    pith_importance_text text[2];
+    pith_model *other = NULL;
+    pith_engine *e = NULL;
+    pith_stats *s = NULL;
+    pith_error err;
+    model_spec_default(&spec);
+    check(model_spec_parse(&spec,
+                           "arch=gpt-oss layers=4 width=32 heads=2 kv_heads=1 head_dim=16 "
+                           "experts=2 used=1 expert_ff=16 window=8 vocab_file=" MODEL,
+                           &err),
+          &err);
+    check(model_make(&spec, path, &err), &err);
+    check(pith_model_load(path, NULL, &other, &err), &err);
+    assert_int_equal(unlink(path), 0);
+    pith_engine_params_default(&params);
+    params.kv_tokens = 512;
+    params.n_thread = 1;
+    check(pith_engine_create(other, &params, &e, &err), &err);
+    p = params_of(text, 2);
+    p.hidden = true;
+    check(pith_calibrate_importance(e, &p, &s, &err), &err);
+    assert_int_equal(s->importance->n_layer, 2);
+    pith_stats_free(s);
+    pith_engine_free(e);
+    pith_model_free(other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ridge),    cmocka_unit_test(targets),   cmocka_unit_test(same_bits),
-        cmocka_unit_test(refusals), cmocka_unit_test(no_memory),
+        cmocka_unit_test(refusals), cmocka_unit_test(no_memory), cmocka_unit_test(windows),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

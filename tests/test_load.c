@@ -8,7 +8,9 @@
 
 #include "base/mem.h"
 #include "file/gguf.h"
+#include "file/sum.h"
 #include "gguf_bytes.h"
+#include "model/model.h"
 
 #define N_MUTATION 2000
 #define N_TOKEN 10
@@ -25,6 +27,7 @@ struct mistake {
     const char *tensor; /* this tensor has */
     uint64_t ne[2];     /* other dimensions, 0: as it should, */
     uint32_t dtype;     /* and another type */
+    bool fused;         /* q, k, v are one tensor, and gate and up are (no mistake) */
     bool huge;          /* there are two more, of 2^62 weights each of a type that nobody knows */
 };
 
@@ -106,20 +109,22 @@ static void put_tensors(struct bytes *b, const struct mistake *m, struct counts 
     static const struct {
         const char *name;
         uint64_t ne0, ne1;
+        int8_t fused; /* 1: only in a file with whole tensors, -1: only in one without */
     } tensors[] = {
-        {"token_embd.weight", 32, N_TOKEN},   {"output_norm.weight", 32, 0},
-        {"blk.0.attn_norm.weight", 32, 0},    {"blk.0.attn_q.weight", 32, 32},
-        {"blk.0.attn_k.weight", 32, 16},      {"blk.0.attn_v.weight", 32, 16},
-        {"blk.0.attn_output.weight", 32, 32}, {"blk.0.ffn_norm.weight", 32, 0},
-        {"blk.0.ffn_gate.weight", 32, 64},    {"blk.0.ffn_up.weight", 32, 64},
-        {"blk.0.ffn_down.weight", 64, 32},
+        {"token_embd.weight", 32, N_TOKEN, 0}, {"output_norm.weight", 32, 0, 0},
+        {"blk.0.attn_norm.weight", 32, 0, 0},  {"blk.0.attn_qkv.weight", 32, 64, 1},
+        {"blk.0.attn_q.weight", 32, 32, -1},   {"blk.0.attn_k.weight", 32, 16, -1},
+        {"blk.0.attn_v.weight", 32, 16, -1},   {"blk.0.attn_output.weight", 32, 32, 0},
+        {"blk.0.ffn_norm.weight", 32, 0, 0},   {"blk.0.ffn_gate.weight", 32, 64, -1},
+        {"blk.0.ffn_up.weight", 32, 64, -1},   {"blk.0.ffn_up.weight", 32, 128, 1},
+        {"blk.0.ffn_down.weight", 64, 32, 0},
     };
     *data = 0;
     for (size_t i = 0; i < PI_LEN(tensors); i++) {
         const bool wrong = is(m->tensor, tensors[i].name);
         uint64_t ne0 = wrong && m->ne[0] != 0 ? m->ne[0] : tensors[i].ne0;
         uint64_t ne1 = wrong && m->ne[1] != 0 ? m->ne[1] : tensors[i].ne1;
-        if (is(m->drop, tensors[i].name))
+        if (is(m->drop, tensors[i].name) || tensors[i].fused == (m->fused ? -1 : 1))
             continue;
         put_tensor(b, tensors[i].name, ne0, ne1, wrong ? m->dtype : 0, *data);
         *data += pi_align((size_t)(4 * ne0 * pi_max(1, (int64_t)ne1)), 32);
@@ -143,7 +148,12 @@ static void put_model(struct bytes *b, const struct mistake *m)
     put_header(&head, 3, n.n_tensor, n.n_key);
     memcpy(b->data, head.data, head.len);
     put_padding(b, 32);
+    size_t at = b->len;
     put_zeros(b, data);
+    for (size_t i = 0; i < data / 4; i++) { /* each weight is another one */
+        float weight = (float)(i + 1);
+        memcpy(b->data + at + 4 * i, &weight, 4);
+    }
 }
 
 /* ---- loading ---- */
@@ -156,13 +166,11 @@ static int64_t memory_used(void)
     return sum;
 }
 
-/* Loads the bytes through a file in memory and frees the model again; its description may be wanted.
- */
-static pith_status load_and_tell(const struct bytes *b, bool vocab_only, pith_model_info *info,
-                                 pith_error *err)
+/* Loads the bytes through a file in memory. */
+static pith_status open_model(const struct bytes *b, bool vocab_only, pith_model **model,
+                              pith_error *err)
 {
     char path[64];
-    pith_model *model = NULL;
     pith_model_params params;
     const int fd = memfd_create("model", MFD_CLOEXEC);
     assert_true(fd >= 0);
@@ -172,11 +180,20 @@ static pith_status load_and_tell(const struct bytes *b, bool vocab_only, pith_mo
     params.n_thread = 1;
     params.vocab_only = vocab_only;
     *err = (pith_error){0};
-    const pith_status status = pith_model_load(path, &params, &model, err);
+    const pith_status status = pith_model_load(path, &params, model, err);
+    close(fd);
+    return status;
+}
+
+/* Frees the model again; its description may be wanted. */
+static pith_status load_and_tell(const struct bytes *b, bool vocab_only, pith_model_info *info,
+                                 pith_error *err)
+{
+    pith_model *model = NULL;
+    const pith_status status = open_model(b, vocab_only, &model, err);
     if (status == PITH_OK && info != NULL)
         pith_model_get_info(model, info);
     pith_model_free(model);
-    close(fd);
     return status;
 }
 
@@ -194,6 +211,28 @@ static void whole_model_loads(void **state)
     for (int vocab_only = 0; vocab_only <= 1; vocab_only++)
         if (load(&b, vocab_only, &err) != PITH_OK)
             fail_msg("%s", err.message);
+}
+
+/* Of all matrices, as they were packed. */
+static uint64_t hash_of_weights(const struct mistake *m)
+{
+    static struct bytes b;
+    pith_error err;
+    pith_model *model = NULL;
+    put_model(&b, m);
+    if (open_model(&b, false, &model, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    uint64_t hash = pi_sum_of(model->weights, model->weights_size);
+    pith_model_free(model);
+    return hash;
+}
+
+/* The tensors' data lie in the file in the same order, so that only their names differ. */
+static void whole_tensors_are_their_rows(void **state)
+{
+    (void)state;
+    uint64_t apart = hash_of_weights(&(struct mistake){0});
+    assert_true(hash_of_weights(&(struct mistake){.fused = true}) == apart);
 }
 
 /* The size of what is stored in an unknown way is not known either, so that any number of weights
@@ -255,7 +294,9 @@ static const struct {
     {{.key = "llama.rope.dimension_count", .value = 7},
      PITH_FORMAT,
      "llama.rope.dimension_count: 7 is odd or above the head size 8"},
-    {{.key = "llama.rope.freq_base", .value = 0}, PITH_FORMAT, "base 0 and scaling factor"},
+    {{.key = "llama.rope.freq_base", .value = 0},
+     PITH_FORMAT,
+     "llama.rope.freq_base: base 0 must be positive"},
     {{.key = "llama.rope.freq_base", .value = 0x7f800000},
      PITH_FORMAT,
      "key \"llama.rope.freq_base\": the value inf is not finite"},
@@ -268,6 +309,23 @@ static const struct {
     {{.drop = "token_embd.weight"}, PITH_FORMAT, "tensor \"token_embd.weight\" is missing"},
     {{.drop = "output_norm.weight"}, PITH_FORMAT, "tensor \"output_norm.weight\" is missing"},
     {{.drop = "blk.0.ffn_up.weight"}, PITH_FORMAT, "tensor \"blk.0.ffn_up.weight\" is missing"},
+    {{.drop = "blk.0.ffn_gate.weight"},
+     PITH_FORMAT,
+     "tensor \"blk.0.ffn_gate.weight\" is missing, and \"blk.0.ffn_up.weight\" has 64 rows, not "
+     "the 128 with it"},
+    {{.fused = true, .drop = "blk.0.attn_qkv.weight"},
+     PITH_FORMAT,
+     "tensor \"blk.0.attn_q.weight\" is missing"},
+    {{.fused = true, .tensor = "blk.0.attn_qkv.weight", .ne = {32, 63}},
+     PITH_FORMAT,
+     "tensor \"blk.0.attn_q.weight\" is missing, and \"blk.0.attn_qkv.weight\" has 63 rows, not "
+     "the 64 with it"},
+    {{.fused = true, .tensor = "blk.0.attn_qkv.weight", .ne = {16, 64}},
+     PITH_FORMAT,
+     "tensor \"blk.0.attn_q.weight\": shape [32][16] where the metadata asks for [32][32]"},
+    {{.fused = true, .tensor = "blk.0.ffn_up.weight", .dtype = 99},
+     PITH_UNSUPPORTED,
+     "tensor \"blk.0.ffn_gate.weight\": weight type 99 is not supported"},
     {{.tensor = "blk.0.ffn_down.weight", .ne = {32, 64}},
      PITH_FORMAT,
      "tensor \"blk.0.ffn_down.weight\": shape [64][32] where the metadata asks for [32][64]"},
@@ -379,11 +437,9 @@ static void each_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_model_loads),
-        cmocka_unit_test(weights_beyond_counting),
-        cmocka_unit_test(each_mistake_has_its_sentence),
-        cmocka_unit_test(damaged_models_are_safe),
-        cmocka_unit_test(each_allocation_may_fail),
+        cmocka_unit_test(whole_model_loads),       cmocka_unit_test(whole_tensors_are_their_rows),
+        cmocka_unit_test(weights_beyond_counting), cmocka_unit_test(each_mistake_has_its_sentence),
+        cmocka_unit_test(damaged_models_are_safe), cmocka_unit_test(each_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

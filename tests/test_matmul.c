@@ -15,9 +15,9 @@
 
 /* In the order of pi_matmul_index. */
 static const enum pi_dtype types[PI_MATMUL_N_TYPE] = {
-    PI_DTYPE_F32,  PI_DTYPE_F16,  PI_DTYPE_BF16, PI_DTYPE_Q8_0, PI_DTYPE_Q4_0,
-    PI_DTYPE_Q4_1, PI_DTYPE_Q5_0, PI_DTYPE_Q5_1, PI_DTYPE_Q2_K, PI_DTYPE_Q3_K,
-    PI_DTYPE_Q4_K, PI_DTYPE_Q5_K, PI_DTYPE_Q6_K};
+    PI_DTYPE_F32,  PI_DTYPE_F16,    PI_DTYPE_BF16,   PI_DTYPE_Q8_0, PI_DTYPE_Q4_0, PI_DTYPE_Q4_1,
+    PI_DTYPE_Q5_0, PI_DTYPE_Q5_1,   PI_DTYPE_Q2_K,   PI_DTYPE_Q3_K, PI_DTYPE_Q4_K, PI_DTYPE_Q5_K,
+    PI_DTYPE_Q6_K, PI_DTYPE_IQ4_NL, PI_DTYPE_IQ4_XS, PI_DTYPE_MXFP4};
 
 /* ---- weights and activations -------------------------------------------------------------- */
 
@@ -68,6 +68,9 @@ static struct weights weights_new(enum pi_dtype type, int32_t n_row, int32_t n_c
                                                  : (content == CONTENT_ALL_ONES ? 0xff : 0);
         if (type == PI_DTYPE_Q8_0 && content != CONTENT_RANDOM)
             memset(block + 2, content == CONTENT_ALL_ONES ? 127 : 128, 32); /* the extremes */
+        if (type == PI_DTYPE_MXFP4) /* the smallest are no normal numbers */
+            block[0] = (uint8_t)(rng_below(&seed, 8) == 0 ? rng_below(&seed, 3)
+                                                          : 118 + rng_below(&seed, 12));
         for (int32_t i = 0; i < layout->n_half; i++) {
             uint16_t half = random_half(&seed);
             memcpy(block + layout->half_offset[i], &half, 2);

@@ -140,27 +140,13 @@ static void test_list(void **state)
     pith_model_free(m);
     uint8_t *at = find(bytes, size, "qwen35.attention.recurrent_layers") + 4;
     assert_int_equal(at[4], 4); /* items, behind their type */
-    at[0] = 0; /* bytes, not truth values */
+    at[0] = 0;                  /* bytes, not truth values */
     at[12] = 2;
     write_file(in_folder("list.gguf"), bytes, size);
     expect(pith_model_load(in_folder("list.gguf"), NULL, &m, &err), &err, PITH_FORMAT,
            "recurrent_layers: 2 is not 0 or 1");
     free(bytes);
 }
-
-static void test_info(void **state)
-{
-    (void)state;
-    pith_model_info info;
-    pith_model_get_info(model, &info);
-    assert_int_equal(info.n_layer, 4);
-    assert_int_equal(info.n_layer_kv, 1);
-    assert_int_equal(info.n_layer_state, 3);
-    /* Three inputs of 160 channels, six matrices of 16 times 16. */
-    assert_int_equal(info.state_bytes, 3 * 4 * (3 * 160 + 6 * 16 * 16));
-}
-
-/* ---- the memory ---- */
 
 static int64_t estimate(int32_t n_token)
 {
@@ -172,6 +158,19 @@ static int64_t estimate(int32_t n_token)
     check(pith_kv_estimate(model, &params, n_token, &bytes, &err), &err);
     return bytes;
 }
+
+static void test_info(void **state)
+{
+    (void)state;
+    pith_model_info info;
+    pith_model_get_info(model, &info);
+    assert_int_equal(info.n_layer, 4);
+    assert_int_equal(info.n_layer_kv, 1);
+    /* Three inputs of 160 channels, six matrices of 16 times 16. */
+    assert_int_equal(estimate(0), 3 * 4 * (3 * 160 + 6 * 16 * 16));
+}
+
+/* ---- the memory ---- */
 
 static pith_status try_engine(int64_t kv_bytes, pith_engine **out, pith_error *err)
 {
@@ -262,9 +261,6 @@ static void test_budget(void **state)
     pith_engine *e = NULL;
     pith_kv_stats stats;
     pith_error err;
-    pith_model_info info;
-    pith_model_get_info(model, &info);
-    assert_int_equal(state_bytes, info.state_bytes);
     expect(try_engine(state_bytes, &e, &err), &err, PITH_INVALID,
            "and a state of 24192 bytes for the recurrent layers");
     for (int64_t less = 0; less < 2; less++) {
@@ -375,6 +371,64 @@ static void test_file(void **state)
     pith_engine_free(e);
 }
 
+/* ---- policies ---- */
+
+static const struct {
+    const char *keep, *read;
+} policies[] = {
+    {"streaming:budget=32,slack=8", NULL},
+    {"h2o:budget=32,window=8,slack=8", NULL},
+    {"snapkv:budget=48,slack=8", NULL},
+    {"knorm:budget=32,slack=8", NULL},
+    {"streaming:budget=400", NULL},
+    {NULL, "quoka:budget=32"},
+    {NULL, "quest:budget=32"},
+};
+
+/* The hash of a text's last logits, read in two evaluations. */
+static uint64_t read_with(const char *keep, const char *read, int32_t chunk, int64_t *evicted)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_keep_stats stats;
+    pith_error err;
+    pith_engine_params_default(&params);
+    params.chunk = chunk;
+    params.n_thread = 1;
+    params.page_len = PAGE_LEN;
+    params.keep = keep;
+    params.read = read;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    pith_seq *seq = seq_make(e);
+    read_on(seq, 70);
+    read_on(seq, N_TOKEN);
+    for (int32_t i = 0; i < 20; i++)
+        check(pith_seq_eval(seq, tokens + i, 1, &err), &err);
+    uint64_t hash = hash_of(seq);
+    pith_seq_keep_stats(seq, &stats);
+    *evicted = stats.evicted;
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    return hash;
+}
+
+/* Policies act on the lanes of the layers with attention; the state is whole. */
+static void test_policies(void **state)
+{
+    int64_t evicted;
+    (void)state;
+    uint64_t whole = read_with(NULL, NULL, 32, &evicted);
+    for (size_t i = 0; i < PI_LEN(policies); i++) {
+        uint64_t hash = read_with(policies[i].keep, policies[i].read, 32, &evicted);
+        bool all = policies[i].keep != NULL && strstr(policies[i].keep, "=400") != NULL;
+        printf("%s\n", policies[i].keep != NULL ? policies[i].keep : policies[i].read);
+        assert_true((hash == whole) == all);
+        assert_true((evicted > 0) == (policies[i].keep != NULL && !all));
+        for (int32_t chunk = 5; chunk <= 64; chunk += 59)
+            assert_true(read_with(policies[i].keep, policies[i].read, chunk, &evicted) == hash);
+    }
+}
+
 /* ---- set-up ---- */
 
 static int start(void **state)
@@ -402,7 +456,7 @@ int main(void)
         cmocka_unit_test(test_info),     cmocka_unit_test(test_back),
         cmocka_unit_test(test_budget),   cmocka_unit_test(test_which_are_kept),
         cmocka_unit_test(test_room),     cmocka_unit_test(test_back_without_room),
-        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_file),     cmocka_unit_test(test_policies),
     };
     return cmocka_run_group_tests(tests, start, end);
 }

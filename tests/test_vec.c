@@ -95,6 +95,23 @@ static void check_silu_mul(const struct pi_vec_kernels *k, int32_t n, int32_t st
     }
 }
 
+static void check_oai_mul(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float gate[ROOM], up[ROOM], want[ROOM], got[ROOM];
+    fill(gate, ROOM, rng_below(rng, 8) == 0 ? 300.0f : 12.0f, rng);
+    fill(up, ROOM, 12.0f, rng);
+    memcpy(got, gate, sizeof(got));
+    memcpy(want, gate, sizeof(want));
+    scalar.oai_mul(want + start, up + start, n);
+    k->oai_mul(got + start, up + start, n);
+    assert_same(got, want, sizeof(got));
+    for (int32_t i = start; i < start + n; i++) {
+        double g = fmin(gate[i], 7.0), u = fmax(fmin(up[i], 7.0), -7.0);
+        double y = g / (1.0 + exp(-1.702 * g)) * (u + 1.0);
+        assert_close(got[i], y, (1e-6 + 2e-7 * fabs(g)) * fabs(y) + 1e-30);
+    }
+}
+
 static void check_rope(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
 {
     int32_t n_pair = (n + 1) / 2;
@@ -538,6 +555,11 @@ static void test_silu_mul(void **state)
     (void)state;
     for_each(check_silu_mul);
 }
+static void test_oai_mul(void **state)
+{
+    (void)state;
+    for_each(check_oai_mul);
+}
 static void test_rope(void **state)
 {
     (void)state;
@@ -590,6 +612,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rms_norm),    cmocka_unit_test(test_add),
         cmocka_unit_test(test_silu_mul),    cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_oai_mul),
         cmocka_unit_test(test_quantize),    cmocka_unit_test(test_halves),
         cmocka_unit_test(test_score),       cmocka_unit_test(test_scores),
         cmocka_unit_test(test_weigh),       cmocka_unit_test(test_lowest),

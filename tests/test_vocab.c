@@ -312,6 +312,37 @@ static void test_ends(void **state)
     pi_vocab_free(v);
 }
 
+/* In gpt-oss's vocabulary an end is that of a message, and the marks of messages are text. */
+static void test_messages(void **state)
+{
+    static const char *const marks[] = {"<|end|>", "<|start|>", "<|channel|>", "<|message|>",
+                                        "<|constrain|>"};
+    static struct made_vocab m;
+    (void)state;
+    made_bpe(&m, "gpt-2");
+    made_add(&m, "<|return|>", CONTROL, 0);
+    made_add(&m, "<|call|>", CONTROL, 0);
+    for (size_t i = 0; i < PI_LEN(marks); i++)
+        made_add(&m, marks[i], CONTROL, 0);
+    struct pi_vocab *v = vocab_made(&m);
+    assert_true(pi_vocab_is_end(v, made_find(&m, "<|return|>")));
+    assert_true(pi_vocab_is_end(v, made_find(&m, "<|call|>")));
+    for (size_t i = 0; i < PI_LEN(marks); i++) {
+        int32_t id = made_find(&m, marks[i]);
+        char text[32];
+        size_t len;
+        assert_false(pi_vocab_is_end(v, id));
+        assert_int_equal(pi_vocab_token_bytes(v, id, false, text, sizeof(text), &len), PITH_OK);
+        assert_int_equal(len, strlen(marks[i]));
+        assert_memory_equal(text, marks[i], len);
+    }
+    EXPECT(v, &m, "<|end|>", PITH_TOKENIZE_SPECIAL, "<|end|>");
+    int32_t ids[16], n;
+    assert_int_equal(pi_vocab_tokenize(v, "<|end|>", 7, 0, ids, 16, &n, NULL), PITH_OK);
+    assert_int_not_equal(n, 1); /* what a user writes is text */
+    pi_vocab_free(v);
+}
+
 /* Phi-3's special tokens swallow the white space behind them. */
 static void test_strip(void **state)
 {
@@ -598,19 +629,13 @@ static void test_shared(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bpe_reference),
-        cmocka_unit_test(test_spm_reference),
-        cmocka_unit_test(test_bpe_words),
-        cmocka_unit_test(test_ignore_merges),
-        cmocka_unit_test(test_special),
-        cmocka_unit_test(test_bos_eos),
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_strip),
-        cmocka_unit_test(test_spm_spaces),
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_detokenize_special),
-        cmocka_unit_test(test_caps),
-        cmocka_unit_test(test_more_rows),
+        cmocka_unit_test(test_bpe_reference), cmocka_unit_test(test_spm_reference),
+        cmocka_unit_test(test_bpe_words),     cmocka_unit_test(test_ignore_merges),
+        cmocka_unit_test(test_special),       cmocka_unit_test(test_bos_eos),
+        cmocka_unit_test(test_ends),          cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_strip),         cmocka_unit_test(test_spm_spaces),
+        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_detokenize_special),
+        cmocka_unit_test(test_caps),          cmocka_unit_test(test_more_rows),
         cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -153,12 +153,15 @@ typedef struct pith_model_info {
     int32_t n_ctx_train; /* positions the model was trained for */
     int32_t n_rot;       /* rotated dimensions of a head */
     float rope_theta;
-    bool runnable;         /* false for vocab_only loads: no engine can be made */
-    int32_t n_layer_kv;    /* layers with attention; layers of lanes are numbered among them, those
-                              with a window last */
-    int32_t n_layer_state; /* recurrent layers */
-    int64_t state_bytes;   /* of what they remember of a sequence, however long it is */
-    uint32_t reserved[4];
+    bool runnable;       /* false for vocab_only loads: no engine can be made */
+    int32_t n_layer_kv;  /* layers with attention; layers of lanes are numbered among them, those
+                            with a window last */
+    int32_t n_expert;    /* of a layer with experts; 0: the model has none */
+    int64_t token_bytes; /* of weights that a generated token reads; 0 where the shape is unknown */
+    int32_t n_expert_used; /* of them, by a token */
+    int32_t n_ff_expert;   /* width of an expert */
+    int32_t n_ff_shared;   /* width of the expert that takes every token; 0: there is none */
+    uint32_t reserved[1];
 } pith_model_info;
 
 PITH_API void pith_model_get_info(const pith_model *model, pith_model_info *out);
@@ -337,8 +340,8 @@ PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
 
 /* Bytes of KV memory that n_token tokens of one sequence take with these params (whole pages; the
    most they take on the way, where a keep policy evicts, recall's guests and stretches that a
-   share policy keeps apart there included, and the state of recurrent layers), for planning before
-   anything is allocated. INVALID, UNSUPPORTED. */
+   share policy keeps apart there included, and the state of recurrent layers, which 0 tokens
+   take, too), for planning before anything is allocated. INVALID, UNSUPPORTED. */
 PITH_API pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
                                       int64_t n_token, int64_t *bytes, pith_error *err);
 

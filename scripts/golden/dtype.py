@@ -20,6 +20,7 @@ OUT = os.path.join(ROOT, "tests", "golden", "dtype.txt")
 DECODED = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
            "Q6_K"]
 ENCODED = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]  # those that gguf-py encodes
+READ = ["IQ4_NL", "IQ4_XS", "MXFP4"]  # those that Pith does not encode
 N_BLOCK = 2
 N_PLAIN = 64  # weights of a record of a plain type or of blocks of 32
 SEED = 1
@@ -60,6 +61,7 @@ def main():
     rng = np.random.default_rng(SEED)
     records = [decode_record(np, quants, GGMLQuantizationType[name], rng) for name in DECODED]
     records += [encode_record(np, quants, GGMLQuantizationType[name], rng) for name in ENCODED]
+    records += [decode_record(np, quants, GGMLQuantizationType[name], rng) for name in READ]
     with open(OUT, "w", encoding="ascii") as file:
         file.writelines(records)
 

@@ -26,6 +26,7 @@ from peer import Peer
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K",
          "Q5_K", "Q6_K"]
+TABLE_TYPES = ["IQ4_NL", "IQ4_XS", "MXFP4"]
 FLOAT_TYPES = ("F32", "F16", "BF16")
 DEFAULT_VOCAB = 333  # of make_model
 VOCABS = {"ggml-vocab-llama-spm.gguf": 32000, "ggml-vocab-llama-bpe.gguf": 128256,
@@ -115,10 +116,59 @@ def recurrent_cases():
     for dtype in ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"):
         cases.add(f"qwen35-{dtype}", f"arch=qwen35 type={dtype} layers=4 width=256 heads=4 "
                   "kv_heads=2 head_dim=64 rot=16 ff=512 delta_keys=4 delta_values=8 delta_dim=64")
+    for arch in ("qwen35moe", "qwen3next"):
+        more = small.replace("qwen35", arch) + " experts=4 used=2 expert_ff=32"
+        cases.add(arch, more, 150)
+        cases.add(f"{arch}-listed", more + " listed=1 interval=2 tied=1", 40)
+        cases.add(f"{arch}-mtp", more + " layers=5 mtp=1", 40)
+        # Another seed has a token with two experts that are nearly equal.
+        cases.add(f"{arch}-Q8_0", f"arch={arch} type=Q8_0 layers=4 width=256 heads=4 kv_heads=2 "
+                  "head_dim=64 rot=16 ff=128 delta_keys=4 delta_values=8 delta_dim=64 experts=8 "
+                  f"used=2 expert_ff=64 seed={1 if arch == 'qwen3next' else 0}")
+    cases.add("qwen3next-legacy", small.replace("qwen35", "qwen3next") + " experts=4 used=2 "
+              "expert_ff=32 legacy=1", 70)
     return cases
 
 
-GROUPS = {"": first_cases, "dense": dense_cases, "recurrent": recurrent_cases}
+def experts_cases():
+    cases = Cases()
+    shape = "arch=qwen3moe width=64 heads=4 kv_heads=2 head_dim=32 ff=96"
+    cases.add("qwen3moe", f"{shape} experts=8 used=2 expert_ff=32", 150)
+    cases.add("qwen3moe-odd", "arch=qwen3moe width=100 heads=5 kv_heads=1 head_dim=20 ff=77 vocab=71 "
+              "experts=7 used=3 expert_ff=45 layers=3")
+    cases.add("qwen3moe-all", f"{shape} experts=4 used=4 expert_ff=32")
+    cases.add("qwen3moe-one", f"{shape} experts=5 used=1 expert_ff=48 tied=1", 1)
+    cases.add("qwen3moe-many", f"{shape} experts=128 used=8 expert_ff=24")
+    cases.add("qwen3moe-scale", f"{shape} experts=8 used=2 expert_ff=32 expert_scale=2.5")  # not read
+    cases.add("qwen3moe-bias", f"{shape} experts=8 used=2 expert_ff=32 bias=1")
+    # Activations of 8 bits may choose another of two experts that are nearly equal; these seeds
+    # have no such token.
+    for dtype, seed in (("F16", 0), ("Q8_0", 0), ("Q4_K", 0), ("Q6_K", 5)):
+        cases.add(f"qwen3moe-{dtype}", f"arch=qwen3moe type={dtype} width=256 heads=4 kv_heads=2 "
+                  f"head_dim=64 ff=768 experts=16 used=4 expert_ff=256 seed={seed}")
+    # Layers without experts first, shared experts, choices by a bias, half of a head rotated.
+    glm = "arch=glm4moe width=64 heads=4 kv_heads=2 head_dim=32 rot=16 ff=96 experts=8 expert_ff=32"
+    cases.add("glm4moe", f"{glm} layers=3 used=2 norm=1 expert_scale=2.5", 150)
+    cases.add("glm4moe-plain", f"{glm} layers=3 used=3 lead=2 shared=2 bias=1 qk_norm=1")
+    cases.add("glm4moe-softmax", f"{glm} layers=2 used=2 gating=1 lead=0")
+    cases.add("glm4moe-groups", f"{glm} layers=3 used=2 groups=4 groups_used=2 norm=1")
+    cases.add("glm4moe-mtp", f"{glm} layers=4 used=2 mtp=1")
+    cases.add("glm4moe-Q8_0", f"{glm} type=Q8_0 layers=3 used=2 norm=1 seed=2")
+    for dtype in TABLE_TYPES:
+        cases.add(f"llama-{dtype}", f"arch=llama type={dtype} width=256 ff=512")
+    # Sinks, windows, biases everywhere; prompts longer than the window and the original context.
+    oss = "arch=gpt-oss layers=4 width=64 heads=4 kv_heads=2 head_dim=16 experts=4 expert_ff=64"
+    cases.add("gpt-oss", f"{oss} used=2 window=8 scaling=yarn factor=4 ctx=256 ctx_orig=64 "
+              "theta=150000", 150)
+    cases.add("gpt-oss-plain", f"{oss} used=4 window=16", 40)
+    cases.add("gpt-oss-bases", f"{oss} used=1 window=8 theta=150000 theta_swa=1000", 60)
+    cases.add("gpt-oss-MXFP4", f"{oss} type=MXFP4 used=2 window=8", 40)
+    cases.add("gpt-oss-Q8_0", f"{oss} type=Q8_0 used=2 window=8", 40)
+    return cases
+
+
+GROUPS = {"": first_cases, "dense": dense_cases, "experts": experts_cases,
+          "recurrent": recurrent_cases}
 
 
 def positions_of(n):

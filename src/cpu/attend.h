@@ -35,7 +35,8 @@
  *   l'    = fma(l, c, sum)
  *   o[d]  = fma(v[s][d], p[s], o[d]), s ascending, from o[d] * c
  *
- * with m = -INFINITY, l = 0, o = 0 before the first page. Slots that are not visible add an exact
+ * with m = -INFINITY, l = 0, o = 0 before the first page, or m = sink, l = 1 where a row has a sink,
+ * a logit that no entry has. Slots that are not visible add an exact
  * nothing (up to the sign of a zero in o, which the caller's last step removes), so pages without a
  * visible slot may be skipped, and the bits of a row do not depend on the rows beside it or on
  * entries that it does not see. Values must stay below FLT_MAX divided by the entries of a lane.

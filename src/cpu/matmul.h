@@ -24,6 +24,14 @@ struct pi_matrix {
     uint8_t *data; /* [n_group][group_bytes], 64-byte aligned */
 };
 
+/* Number i of matrices of one shape and type that lie one after the other; *first is number 0. */
+static inline struct pi_matrix pi_matrix_slab(const struct pi_matrix *first, int32_t i)
+{
+    struct pi_matrix w = *first;
+    w.data += (size_t)i * (size_t)w.n_group * w.group_bytes;
+    return w;
+}
+
 /*
  * Activations of n_tok tokens. Matrices of float types (F32, F16, BF16) read x; quantised ones read
  * the int8 copy, made once per input by vec.h's quantise kernel:
@@ -63,7 +71,7 @@ typedef void pi_matmul_fn(const struct pi_matrix *w, const struct pi_act *a, int
                           int32_t group_end, float *out, size_t out_stride, void *scratch);
 
 /* One entry per weight type: matmul[type index], see pi_matmul_index. */
-enum { PI_MATMUL_N_TYPE = 13 };
+enum { PI_MATMUL_N_TYPE = 16 };
 
 /* Runs n_step steps of the level's widest int8 dot product (or f32 fused multiply-add) on registers
    alone and returns the operations done, multiplications and additions both counted: the peak that

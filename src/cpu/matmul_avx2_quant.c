@@ -86,6 +86,28 @@ PI_INLINE lanes lanes_sbyte(lanes x, int32_t i)
     return _mm256_srai_epi32(_mm256_sllv_epi32(x, _mm256_set1_epi32(24 - i * 8)), 24);
 }
 
+PI_INLINE lanes lanes_table(lanes x, const uint8_t *table)
+{
+    __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t), x);
+}
+
+PI_INLINE lanes lanes_u8(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
+
+PI_INLINE lanes lanes_u16(const uint16_t *p)
+{
+    return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+PI_INLINE flanes flanes_exponent(lanes x)
+{
+    lanes bits = _mm256_max_epi32(_mm256_slli_epi32(x, 23), _mm256_set1_epi32(0x00400000));
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
+}
+
 /* Four activations, to every row. */
 PI_INLINE lanes four(const int8_t *q)
 {
@@ -95,7 +117,7 @@ PI_INLINE lanes four(const int8_t *q)
 }
 
 /* Products of codes and activations, added in pairs to 16 bits. They cannot overflow: unsigned
-   codes are below 64; Q8_0's signed ones give at most 2 * 128 * 127 < 2^15. */
+   codes are below 64; those of 8 bits give at most 2 * 128 * 127 < 2^15. */
 PI_INLINE lanes pairs(lanes code, lanes q, int32_t max_code)
 {
     if (max_code < 128)
@@ -272,6 +294,8 @@ static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = {
     [7] = QUANT_KERNELS(q5_1, tile_5_min, 0),  [8] = QUANT_KERNELS(q2_k, tile_2_min, 0),
     [9] = QUANT_KERNELS(q3_k, tile_3, 4),      [10] = QUANT_KERNELS(q4_k, tile_4_min, 0),
     [11] = QUANT_KERNELS(q5_k, tile_5_min, 0), [12] = QUANT_KERNELS(q6_k, tile_6, 32),
+    [13] = QUANT_KERNELS(iq4_nl, tile_8, 0),   [14] = QUANT_KERNELS(iq4_xs, tile_8, 0),
+    [15] = QUANT_KERNELS(mxfp4, tile_5, 12),
 };
 
 static void mul_quantised(const struct pi_matrix *w, const struct pi_act *a, int32_t group_begin,

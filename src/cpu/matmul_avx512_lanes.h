@@ -73,6 +73,28 @@ PI_INLINE lanes lanes_sbyte(lanes x, int32_t i)
     return _mm512_srai_epi32(_mm512_sllv_epi32(x, _mm512_set1_epi32(24 - i * 8)), 24);
 }
 
+PI_INLINE lanes lanes_table(lanes x, const uint8_t *table)
+{
+    __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), x);
+}
+
+PI_INLINE lanes lanes_u8(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+PI_INLINE lanes lanes_u16(const uint16_t *p)
+{
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+
+PI_INLINE flanes flanes_exponent(lanes x)
+{
+    lanes bits = _mm512_max_epi32(_mm512_slli_epi32(x, 23), _mm512_set1_epi32(0x00400000));
+    return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.5f));
+}
+
 /* Four activations, to every row. */
 PI_INLINE __m512i four(const int8_t *q)
 {
@@ -117,7 +139,10 @@ PI_INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, i
         [5] = QUANT_KERNELS(q4_1, tile_32_min, 0), [6] = QUANT_KERNELS(q5_0, tile_32_zero, 16),    \
         [7] = QUANT_KERNELS(q5_1, tile_32_min, 0), [8] = QUANT_KERNELS(q2_k, tile_16_min, 0),      \
         [9] = QUANT_KERNELS(q3_k, tile_16_zero, 4), [10] = QUANT_KERNELS(q4_k, tile_32_min, 0),    \
-        [11] = QUANT_KERNELS(q5_k, tile_32_min, 0), [12] = QUANT_KERNELS(q6_k, tile_16_zero, 32)   \
+        [11] = QUANT_KERNELS(q5_k, tile_32_min, 0), [12] = QUANT_KERNELS(q6_k, tile_16_zero, 32),  \
+        [13] = QUANT_KERNELS(iq4_nl, tile_32_zero, 128),                                           \
+        [14] = QUANT_KERNELS(iq4_xs, tile_32_zero, 128),                                           \
+        [15] = QUANT_KERNELS(mxfp4, tile_32_zero, 12)                                              \
     }
 
 #endif

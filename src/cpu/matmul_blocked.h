@@ -249,7 +249,8 @@ static struct pi_ahead slab_ahead(const struct pi_blocked *m, const struct pi_sl
         const uint16_t *halves = pi_matmul_halves(layout, m->w->n_col, group);
         ahead.from[ahead.n++] =
             (const char *)group + block * (size_t)layout->payload_bytes * PI_GROUP;
-        __builtin_prefetch(halves + block * (size_t)layout->n_half * PI_GROUP);
+        __builtin_prefetch((const char *)halves +
+                           block * pi_matmul_scale_bytes(layout->n_half) * PI_GROUP);
     }
     return ahead;
 }

@@ -7,7 +7,7 @@
  *
  *   quantised types   A block of the file is its payload (codes, high bits, small scales) and one
  * or two f16. The group is  words [n_block][payload_words][16 rows] of 32 bits, followed by  halves
- * [n_block][n_half][16 rows]  of f16. float types       [n_col][16 rows] of the float type.
+ * [n_block][n_half][16 rows]  of f16, or for MXFP4 by bytes [n_block][16 rows]. float types       [n_col][16 rows] of the float type.
  *
  * A word of four one-byte codes, 16 times over, is one register of AVX-512 whose 32-bit lanes are
  * the rows: the operand of an int8 dot product. Bits inside a word keep the file's meaning; `flip`
@@ -53,8 +53,10 @@ struct pi_matmul_layout {
     /* quantised types */
     int32_t payload_offset; /* in the file's block */
     int32_t payload_bytes;  /* 0 for float types */
-    int32_t half_offset[2]; /* of d, then of the minimum's factor */
-    int32_t n_half;
+    int32_t
+        half_offset[2]; /* of d, then of the minimum's factor or, of IQ4_XS, of bits of scales */
+    int32_t
+        n_half; /* 0: a byte at half_offset[0] in their place, of the power of two that a scale is */
     uint32_t flip;
     int32_t sub_len; /* weights that share a scale: 16 or 32 */
     int32_t zero;    /* the code of weight 0 */
@@ -63,6 +65,12 @@ struct pi_matmul_layout {
 
 /* NULL for a type without kernels. */
 const struct pi_matmul_layout *pi_matmul_layout(enum pi_dtype type);
+
+/* Bytes of a block's halves, or of the one byte in their place, of one row. */
+static inline size_t pi_matmul_scale_bytes(int32_t n_half)
+{
+    return n_half > 0 ? (size_t)n_half * 2 : 1;
+}
 
 /* One row's block in plain form. */
 struct pi_row_block {
@@ -75,7 +83,7 @@ struct pi_row_block {
 void pi_matmul_row_block(const struct pi_matmul_layout *layout, int32_t n_col, const uint8_t *group,
                          int32_t row, int32_t block, struct pi_row_block *out);
 
-/* The f16 of a packed group: [n_block][n_half][PI_GROUP]. */
+/* The f16 of a packed group: [n_block][n_half][PI_GROUP], or bytes [n_block][PI_GROUP]. */
 static inline const uint16_t *pi_matmul_halves(const struct pi_matmul_layout *layout, int32_t n_col,
                                                const uint8_t *group)
 {

@@ -81,6 +81,29 @@ PI_INLINE lanes lanes_sbyte(lanes x, int32_t i)
     return vreinterpretq_u32_s32(vshrq_n_s32(up, 24));
 }
 
+PI_INLINE lanes lanes_table(lanes x, const uint8_t *table)
+{
+    return vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(table), vreinterpretq_u8_u32(x)));
+}
+
+PI_INLINE lanes lanes_u8(const uint8_t *p)
+{
+    uint32_t four;
+    memcpy(&four, p, sizeof(four));
+    return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
+}
+
+PI_INLINE lanes lanes_u16(const uint16_t *p)
+{
+    return vmovl_u16(vld1_u16(p));
+}
+
+PI_INLINE flanes flanes_exponent(lanes x)
+{
+    lanes bits = vmaxq_u32(vshlq_n_u32(x, 23), vdupq_n_u32(0x00400000));
+    return vmulq_f32(vreinterpretq_f32_u32(bits), vdupq_n_f32(0.5f));
+}
+
 /* sum + code times activations 4 n .. 4 n + 3 of q; the instruction wants n as a literal. */
 PI_INLINE lanes add_dot(lanes sum, lanes code, int8x16_t q, int32_t n)
 {
@@ -243,6 +266,8 @@ static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = {
     [7] = QUANT_KERNELS(q5_1, tile_32_min, 0),  [8] = QUANT_KERNELS(q2_k, tile_16_min, 0),
     [9] = QUANT_KERNELS(q3_k, tile_16, 4),      [10] = QUANT_KERNELS(q4_k, tile_32_min, 0),
     [11] = QUANT_KERNELS(q5_k, tile_32_min, 0), [12] = QUANT_KERNELS(q6_k, tile_16, 32),
+    [13] = QUANT_KERNELS(iq4_nl, tile_32, 0),   [14] = QUANT_KERNELS(iq4_xs, tile_32, 0),
+    [15] = QUANT_KERNELS(mxfp4, tile_32, 12),
 };
 
 static void mul_quantised(const struct pi_matrix *w, const struct pi_act *a, int32_t group_begin,

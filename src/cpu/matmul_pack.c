@@ -7,6 +7,7 @@
 
 #include "base/half.h"
 #include "cpu/matmul_layout.h"
+#include "tensor/dtype_table.h"
 
 /* In the order of pi_matmul_index. */
 static const struct pi_matmul_layout layouts[PI_MATMUL_N_TYPE] = {
@@ -104,6 +105,33 @@ static const struct pi_matmul_layout layouts[PI_MATMUL_N_TYPE] = {
      .n_half = 1,
      .sub_len = 16,
      .zero = 32},
+    {.type = PI_DTYPE_IQ4_NL,
+     .block_len = 32,
+     .block_bytes = PI_IQ4_NL_BYTES,
+     .payload_offset = 2,
+     .payload_bytes = 16,
+     .half_offset = {0},
+     .n_half = 1,
+     .sub_len = 32,
+     .zero = PI_IQ4_ZERO},
+    {.type = PI_DTYPE_IQ4_XS,
+     .block_len = 256,
+     .block_bytes = PI_IQ4_XS_BYTES,
+     .payload_offset = 4,
+     .payload_bytes = 132,
+     .half_offset = {0, 2},
+     .n_half = 2,
+     .sub_len = 32,
+     .zero = PI_IQ4_ZERO},
+    {.type = PI_DTYPE_MXFP4,
+     .block_len = 32,
+     .block_bytes = PI_MXFP4_BYTES,
+     .payload_offset = 1,
+     .payload_bytes = 16,
+     .half_offset = {0},
+     .n_half = 0,
+     .sub_len = 32,
+     .zero = PI_MXFP4_ZERO},
 };
 
 int32_t pi_matmul_index(enum pi_dtype type)
@@ -191,10 +219,22 @@ static void pack_quantised(const struct pi_matmul_layout *layout, int32_t n_col,
                 half[r] = load_u16(row[r] + block + (size_t)layout->half_offset[i]);
             memcpy(halves, half, sizeof(half));
         }
+        for (int32_t r = 0; r < PI_GROUP && layout->n_half == 0; r++)
+            *halves++ = row[r][block + (size_t)layout->half_offset[0]];
     }
 }
 
-/* Sets the values of a missing row to zero: its scales and minimums, and all of a float row. */
+/* Sets the words of a row's payload to zero. */
+static void clear_words(const struct pi_matmul_layout *layout, int32_t n_block, int32_t r,
+                        uint8_t *group)
+{
+    size_t n = (size_t)n_block * (size_t)(layout->payload_bytes / 4);
+    for (size_t i = 0; i < n; i++)
+        memset(group + (i * PI_GROUP + (size_t)r) * 4, 0, 4);
+}
+
+/* Sets the values of a missing row to zero: its scales and minimums, and all of a float row. Where a
+   scale cannot be zero, the codes are. */
 static void clear_row(const struct pi_matmul_layout *layout, int32_t n_col, int32_t r,
                       uint8_t *group)
 {
@@ -203,6 +243,8 @@ static void clear_row(const struct pi_matmul_layout *layout, int32_t n_col, int3
     size_t size = is_float ? (size_t)layout->block_bytes : 2;
     size_t n = is_float ? (size_t)n_col : (size_t)n_block * (size_t)layout->n_half;
     uint8_t *base = group + (size_t)n_block * (size_t)layout->payload_bytes * PI_GROUP;
+    if (!is_float && layout->n_half == 0)
+        clear_words(layout, n_block, r, group);
     for (size_t i = 0; i < n; i++)
         memset(base + (i * PI_GROUP + (size_t)r) * size, 0, size);
 }
@@ -249,6 +291,24 @@ static void code_q5(const uint8_t *payload, uint8_t *code)
     code_q4(payload + 4, code);
     for (int32_t j = 0; j < 32; j++)
         code[j] |= (uint8_t)(((high >> j) & 1u) << 4);
+}
+
+/* Nibbles that stand for numbers of a table, as codes above its zero. */
+static void code_table(const uint8_t *nibbles, const int8_t *table, int32_t zero, uint8_t *code)
+{
+    code_q4(nibbles, code);
+    for (int32_t i = 0; i < 32; i++)
+        code[i] = (uint8_t)(table[code[i]] + zero);
+}
+
+/* Low 4 bits of 8 scales [4], nibbles [128]; high has the scales' upper 2 bits. */
+static void block_iq4_xs(const uint8_t *payload, float d, uint16_t high, struct pi_row_block *out)
+{
+    for (int32_t i = 0; i < 8; i++) {
+        int32_t low = payload[i / 2] >> (i % 2 * 4) & 15;
+        out->scale[i] = d * (float)((low | (high >> (2 * i) & 3) << 4) - 32);
+        code_table(payload + 4 + 16 * i, pi_iq4_table, PI_IQ4_ZERO, out->code + 32 * i);
+    }
 }
 
 /* scales[16] (scale in the low, minimum in the high nibble), codes of 2 bits [64]. */
@@ -329,6 +389,12 @@ void pi_matmul_row_block(const struct pi_matmul_layout *layout, int32_t n_col, c
     for (int32_t i = 0; i < layout->payload_bytes; i += 4)
         memcpy(payload + i, words + (size_t)i * PI_GROUP + 4 * (size_t)row, 4);
     const uint16_t *halves = pi_matmul_halves(layout, n_col, group);
+    if (layout->n_half == 0) {
+        const uint8_t *exponents = (const uint8_t *)halves;
+        out->scale[0] = pi_mxfp4_scale(exponents[block * PI_GROUP + row]);
+        code_table(payload, pi_mxfp4_table, PI_MXFP4_ZERO, out->code);
+        return;
+    }
     halves += (size_t)block * (size_t)layout->n_half * PI_GROUP + (size_t)row;
     float d = pi_f32_from_f16(halves[0]);
     float m = layout->n_half == 2 ? pi_f32_from_f16(halves[PI_GROUP]) : 0.0f;
@@ -361,6 +427,12 @@ void pi_matmul_row_block(const struct pi_matmul_layout *layout, int32_t n_col, c
         break;
     case PI_DTYPE_Q6_K:
         block_q6_k(payload, d, out);
+        break;
+    case PI_DTYPE_IQ4_NL:
+        code_table(payload, pi_iq4_table, PI_IQ4_ZERO, out->code);
+        break;
+    case PI_DTYPE_IQ4_XS:
+        block_iq4_xs(payload, d, halves[PI_GROUP], out);
         break;
     default:
         assert(false);

@@ -18,6 +18,9 @@
  *   lanes_with_bits(c, x, i)      c + 16 in each byte k whose bit 4 i + k is set in the row's word
  *   lanes_byte(x, i), lanes_sbyte byte i of each row's word, as a number, unsigned and signed
  *   lanes_plus(x, n)              n added to each row
+ *   lanes_table(x, table)         each byte's number, 0..15, replaced by the table's
+ *   lanes_u8(p), lanes_u16(p)     the rows' bytes or 16 bits from p on, as numbers
+ *   flanes_exponent(x)            dtype_table.h's pi_mxfp4_scale of each row
  *   lanes_prefetch(p)             asks memory for a line
  *   dot(shape, code, begin, end, q, ask)
  *                                 codes [begin, end) of 8 times q, four columns each; code i is
@@ -29,6 +32,7 @@
 #define PI_MATMUL_QUANT_H
 
 #include "cpu/matmul_blocked.h"
+#include "tensor/dtype_table.h"
 
 #define PREFETCH_BYTES 8192 /* between words that are read and words that are asked for */
 
@@ -43,7 +47,7 @@ typedef void scales_fn(const uint8_t *words, const uint16_t *halves, float *scal
 struct shape {
     int32_t block_len;
     int32_t block_word; /* 32-bit words of a block's payload */
-    int32_t n_half;
+    int32_t n_half;     /* as of pi_matmul_layout */
     int32_t sub_len;
     bool has_min;
     int32_t max_code; /* the largest magnitude of a code */
@@ -225,6 +229,61 @@ PI_INLINE void scales_q6_k(const uint8_t *words, const uint16_t *halves, float *
     }
 }
 
+/* ---- numbers of a table ------------------------------------------------------------------- */
+
+/* pi_iq4_table and pi_mxfp4_table, above their zeros. */
+static const uint8_t iq4_codes[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                      129, 141, 153, 166, 181, 197, 217, 241};
+static const uint8_t mxfp4_codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+PI_INLINE void codes_iq4_nl(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+{
+    codes_q4(words, sub, part, code);
+    PI_UNROLL
+    for (int32_t i = 0; i < 8; i++)
+        code[i] = lanes_q8_0(lanes_table(code[i], iq4_codes));
+}
+
+PI_INLINE void codes_iq4_xs(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+{
+    codes_iq4_nl(words + (size_t)(1 + sub * 4) * PI_WORD_BYTES, sub, part, code);
+}
+
+/* The low 4 bits of 8 scales are in one word, their high 2 bits in the second halves. */
+PI_INLINE void scales_iq4_xs(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+{
+    (void)min;
+    for (int32_t p = 0; p < N_PART; p++) {
+        flanes d = half_at(halves, 0, p);
+        lanes low = word_at(words, 0, p);
+        lanes high = lanes_u16(halves + PI_GROUP + p * (PI_GROUP / N_PART));
+        PI_UNROLL
+        for (int32_t i = 0; i < 8; i++) {
+            lanes four = lanes_byte(lanes_field(low, i % 2 * 4, 15), i / 2);
+            lanes six = lanes_byte(lanes_with_high(four, high, 2 * i - 4, 48), 0);
+            store_product(part_of(scale, i, p), d, lanes_plus(six, -32));
+        }
+    }
+}
+
+PI_INLINE void codes_mxfp4(const uint8_t *words, int32_t sub, int32_t part, lanes code[8])
+{
+    codes_q4(words, sub, part, code);
+    PI_UNROLL
+    for (int32_t i = 0; i < 8; i++)
+        code[i] = lanes_table(code[i], mxfp4_codes);
+}
+
+PI_INLINE void scales_mxfp4(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
+{
+    const uint8_t *exponents = (const uint8_t *)halves;
+    (void)words;
+    (void)min;
+    for (int32_t p = 0; p < N_PART; p++)
+        flanes_store(part_of(scale, 0, p),
+                     flanes_exponent(lanes_u8(exponents + p * (PI_GROUP / N_PART))));
+}
+
 /* ---- blocks and panels -------------------------------------------------------------------- */
 
 PI_INLINE const uint8_t *block_words(const struct shape *s, const uint8_t *group, int32_t block)
@@ -236,7 +295,8 @@ PI_INLINE const uint16_t *block_halves(const struct shape *s, const uint8_t *gro
                                        int32_t block)
 {
     const uint8_t *end = block_words(s, group, n_block);
-    return (const uint16_t *)(const void *)end + (size_t)block * (size_t)(s->n_half * PI_GROUP);
+    return (const uint16_t *)(const void *)(end + (size_t)block * pi_matmul_scale_bytes(s->n_half) *
+                                                      PI_GROUP);
 }
 
 /* Codes of the columns [32 sub, 32 sub + 32) of a block, as the level's panels have them. */
@@ -300,7 +360,8 @@ PI_INLINE flanes few_term(const struct shape *s, lanes first, lanes second, cons
 /* Packed bytes of 32 columns. */
 PI_INLINE int32_t few_bytes(const struct shape *s)
 {
-    return (s->block_word * PI_WORD_BYTES + s->n_half * PI_GROUP * 2) * 32 / s->block_len;
+    int32_t scales = (int32_t)pi_matmul_scale_bytes(s->n_half) * PI_GROUP;
+    return (s->block_word * PI_WORD_BYTES + scales) * 32 / s->block_len;
 }
 
 /* Asks for as many packed bytes as 32 columns take. Processors' own prefetching does not keep up
@@ -386,6 +447,11 @@ static const struct shape shape_q3_k = {256, 27, 1, 16, false, 7, 4, codes_q3_k,
 static const struct shape shape_q4_k = {256, 35, 2, 32, true, 15, 0, codes_q4_k, scales_q45_k};
 static const struct shape shape_q5_k = {256, 43, 2, 32, true, 31, 0, codes_q5_k, scales_q45_k};
 static const struct shape shape_q6_k = {256, 52, 1, 16, false, 63, 32, codes_q6_k, scales_q6_k};
+static const struct shape shape_iq4_nl = {32,           4,           1, 32, false, 128, 128,
+                                          codes_iq4_nl, scales_plain};
+static const struct shape shape_iq4_xs = {256,          33,           2, 32, false, 128, 128,
+                                          codes_iq4_xs, scales_iq4_xs};
+static const struct shape shape_mxfp4 = {32, 4, 0, 32, false, 24, 12, codes_mxfp4, scales_mxfp4};
 
 /* Enter the version with the number of tokens as a constant. */
 PI_INLINE void few_many(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
@@ -434,7 +500,8 @@ PI_INLINE void few_enter(const struct shape s, const struct pi_matrix *w, const 
 
 #define QUANT_TYPES(function)                                                                      \
     function(q8_0) function(q4_0) function(q4_1) function(q5_0) function(q5_1) function(q2_k)      \
-        function(q3_k) function(q4_k) function(q5_k) function(q6_k)
+        function(q3_k) function(q4_k) function(q5_k) function(q6_k) function(iq4_nl)               \
+            function(iq4_xs) function(mxfp4)
 
 QUANT_TYPES(QUANT_DECODE)
 

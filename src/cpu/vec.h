@@ -79,6 +79,9 @@ struct pi_vec_kernels {
     void (*add)(float *x, const float *y, int32_t n);
     /* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]; error below 1e-6 relative */
     void (*silu_mul)(float *gate, const float *up, int32_t n);
+    /* With g = min(gate[i], 7) and u = up[i] within -7..7: gate[i] = g / (1 + exp(-1.702 g)) * (u +
+       1); error below 1e-6 + 2e-7 |g| relative. The activation of OpenAI's gpt-oss. */
+    void (*oai_mul)(float *gate, const float *up, int32_t n);
     /* Rotary positions of one head, in place: pairs (x[2i], x[2i+1]) when adjacent, else
        (x[i], x[i + n_pair]): (a, b) -> (a c - b s, a s + b c) with c = cs[2i], s = cs[2i+1]. */
     void (*rope)(float *x, const float *cs, int32_t n_pair, bool adjacent);

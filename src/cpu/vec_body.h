@@ -61,6 +61,18 @@ static void vec_silu_mul(float *restrict gate, const float *restrict up, int32_t
         gate[i] = vec_silu(gate[i]) * up[i];
 }
 
+static void vec_oai_mul(float *restrict gate, const float *restrict up, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        float g = gate[i] < 7.0f ? gate[i] : 7.0f;
+        float u = up[i] < 7.0f ? up[i] : 7.0f;
+        u = u > -7.0f ? u : -7.0f;
+        float x = -1.702f * g; /* above PI_EXP_MIN */
+        x = x > PI_EXP_MAX ? PI_EXP_MAX : x;
+        gate[i] = g / (1.0f + pi_expf(x)) * (u + 1.0f);
+    }
+}
+
 static void vec_rope_adjacent(float *x, const float *cs, int32_t n_pair)
 {
     for (int32_t i = 0; i < n_pair; i++) {
@@ -588,6 +600,7 @@ static void vec_init(struct pi_vec_kernels *k)
     k->rms_norm = vec_rms_norm;
     k->add = vec_add;
     k->silu_mul = vec_silu_mul;
+    k->oai_mul = vec_oai_mul;
     k->rope = vec_rope;
     k->quantize = vec_quantize;
     k->f16_from_f32 = vec_f16_from_f32;

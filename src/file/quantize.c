@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/threads.h"
-#include "file/gguf.h"
+#include "file/gguf_parts.h"
 #include "tensor/dtype.h"
 #include "pith/inspect.h"
 
@@ -49,7 +49,7 @@ static const char *const kept_names[] = {
 /* One run. Zeroed; freed by quantizer_free at any stage. */
 struct quantizer {
     const struct target *target;
-    struct pi_file file;
+    struct pi_gguf_parts parts;
     struct pi_gguf gguf;
     struct pi_gguf_writer writer;
     struct pi_new_file out;
@@ -73,7 +73,7 @@ static void quantizer_free(struct quantizer *q)
     pi_mem_free(q->slab);
     pi_mem_free(q->scratch);
     pi_gguf_free(&q->gguf);
-    pi_file_unmap(&q->file);
+    pi_gguf_parts_free(&q->parts);
 }
 
 /* ---- which type ---- */
@@ -221,6 +221,8 @@ static pith_status plan_metadata(struct quantizer *q)
     for (int64_t i = 0; i < q->gguf.n_kv; i++) {
         const struct pi_gguf_kv *kv = &q->gguf.kv[i];
         size_t k = 0;
+        if (kv->key.len > 6 && memcmp(kv->key.data, "split.", 6) == 0)
+            continue; /* the output is one file, whatever the input is */
         while (k < PI_LEN(own) && !name_is(kv->key, own[k].key))
             k++;
         pith_status status = k < PI_LEN(own) ? pi_gguf_add_u32(&q->writer, own[k].key, own[k].value)
@@ -298,7 +300,7 @@ static pith_status convert_tensor(struct quantizer *q, int64_t i)
             pi_parallel_items(q->n_thread, pi_ceil_div(s.len, PIECE_LEN), convert_pieces, &s);
             PI_TRY(pi_new_file_write(&q->out, s.dst, pi_dtype_row_bytes(s.to, s.len), q->err));
         }
-        pi_file_drop(&q->file, (size_t)(s.src - q->file.data), src_size);
+        pi_gguf_drop(&q->parts, s.src, src_size);
         PI_TRY(report(q, src_size));
     }
     return pi_gguf_write_padding(&q->writer, &q->out, pi_dtype_row_bytes(s.to, n), q->err);
@@ -306,8 +308,7 @@ static pith_status convert_tensor(struct quantizer *q, int64_t i)
 
 static pith_status run(struct quantizer *q, const char *in_path, const char *out_path)
 {
-    PI_TRY(pi_file_map(in_path, &q->file, q->err));
-    PI_TRY(pi_gguf_parse(&q->gguf, q->file.data, q->file.size, in_path, q->err));
+    PI_TRY(pi_gguf_open(in_path, &q->gguf, &q->parts, q->err));
     if (pi_file_same(in_path, out_path))
         return pi_fail(q->err, PITH_INVALID, "%s: the output is the input; name another file",
                        out_path);

@@ -636,8 +636,9 @@ static void rows_start(struct attend *a)
 {
     const struct kv_attend_tap *tap = a->job->tap;
     for (int32_t r = 0; r < a->n_row; r++) {
-        a->max[r] = -INFINITY;
-        a->sum[r] = 0.0f;
+        const float *sink = a->job->sink;
+        a->max[r] = sink != NULL ? sink[r % a->job->n_group] : -INFINITY;
+        a->sum[r] = sink != NULL ? 1.0f : 0.0f;
         a->stretch[r].n = 1;
         a->stretch[r].slot[0] = 0;
         a->stretch[r].rescale[0] = 0.0f;

@@ -482,7 +482,10 @@ struct kv_attend_job {
     const float *q; /* query (t, g) at q + t * q_stride + g * dim_k; after rope */
     size_t q_stride;
     float scale; /* multiplies q.k */
-    float *out;  /* output (t, g) at out + t * out_stride + g * dim_v; NULL: only the tap is wanted,
+    const float
+        *sink;  /* [n_group] a logit beside those of the entries, whose value is 0; it is in a
+                          tap's max and sum. NULL: none */
+    float *out; /* output (t, g) at out + t * out_stride + g * dim_v; NULL: only the tap is wanted,
                     and no value is read */
     size_t out_stride;
     const struct pi_rope

@@ -6,11 +6,8 @@
 #include "model/arch.h"
 
 static const struct pi_arch *const families[] = {
-    &pi_arch_llama,
-    &pi_arch_qwen2,
-    &pi_arch_qwen3,
-    &pi_arch_qwen35,
-    &pi_arch_smollm3,
+    &pi_arch_llama,   &pi_arch_qwen2,   &pi_arch_qwen3,  &pi_arch_smollm3,   &pi_arch_qwen3moe,
+    &pi_arch_glm4moe, &pi_arch_gpt_oss, &pi_arch_qwen35, &pi_arch_qwen35moe, &pi_arch_qwen3next,
 };
 
 const struct pi_arch *pi_arch_find(const char *name, size_t len)
@@ -48,6 +45,14 @@ const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN] = {
 };
 
 /* ---- a layer's list of blocks ---- */
+
+bool pi_arch_has(const struct pi_arch *arch, const struct pi_block *block)
+{
+    for (int32_t i = 0; i < arch->n_part; i++)
+        if (arch->part[i].block == block)
+            return true;
+    return false;
+}
 
 bool pi_layer_has(const struct pi_layer *layer, const struct pi_block *block)
 {

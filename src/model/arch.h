@@ -23,7 +23,13 @@ enum pi_dim {
     PI_DIM_CONV,   /* its taps */
     PI_DIM_VALUES,
     PI_DIM_VALUE_HEADS,
-    PI_DIM_DELTA, /* of one head */
+    PI_DIM_DELTA,         /* of one head */
+    PI_DIM_MIX_VALUES,    /* PI_DIM_MIX and PI_DIM_VALUES */
+    PI_DIM_2_VALUE_HEADS, /* twice PI_DIM_VALUE_HEADS */
+    PI_DIM_HEADS,         /* n_head */
+    PI_DIM_EXPERT,
+    PI_DIM_FF_EXPERT, /* of one expert */
+    PI_DIM_FF_SHARED, /* of the expert that takes every token */
 };
 
 /* One tensor of a layer: "blk.N.NAME" goes to the field at offset of struct pi_layer. */
@@ -48,6 +54,8 @@ struct pi_arch {
     bool rope_adjacent;
     const struct pi_arch_part *part; /* [n_part] in the order in which a layer runs them */
     int32_t n_part;
+    const struct pi_moe_rule *moe; /* what holds where the file says nothing; NULL: no experts */
+    bool moe_keys;                 /* files say how the router chooses and weighs */
     /* Reads what the keys that all families have do not say. They are in model->hp, model->rope is
        loaded, and every layer has all parts, that rope and no window: what differs is set in
        model->layer, or taken out with pi_layer_leave_out. NULL: nothing differs. */
@@ -59,6 +67,7 @@ const struct pi_arch *pi_arch_find(const char *name, size_t len);
 /* The names of all families, as a list in a sentence; cut where it does not fit. */
 void pi_arch_list(char *out, size_t cap);
 
+bool pi_arch_has(const struct pi_arch *arch, const struct pi_block *block);
 bool pi_layer_has(const struct pi_layer *layer, const struct pi_block *block);
 /* Nothing where the layer does not have it. */
 void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
@@ -71,6 +80,11 @@ void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
     PI_SPEC_SLABS(field, tensor ".weight", row, col, true, PI_DIM_NONE)
 #define PI_SPEC_VECTOR(field, tensor, row, required)                                               \
     PI_SPEC_SLABS(field, tensor, row, PI_DIM_NONE, required, PI_DIM_NONE)
+/* Of every expert. */
+#define PI_SPEC_EXPERTS(field, tensor, row, col)                                                   \
+    PI_SPEC_SLABS(field, tensor ".weight", row, col, true, PI_DIM_EXPERT)
+#define PI_SPEC_EXPERTS_BIAS(field, tensor, row)                                                   \
+    PI_SPEC_SLABS(field, tensor ".bias", row, PI_DIM_NONE, true, PI_DIM_EXPERT)
 
 /* A part with its array of tensors; attention without norms of heads, whose biases are optional, and
    the feed-forward that most families have. */
@@ -95,6 +109,11 @@ extern const struct pi_arch pi_arch_llama;
 extern const struct pi_arch pi_arch_qwen2;
 extern const struct pi_arch pi_arch_qwen3;
 extern const struct pi_arch pi_arch_qwen35;
+extern const struct pi_arch pi_arch_qwen35moe;
+extern const struct pi_arch pi_arch_qwen3next;
 extern const struct pi_arch pi_arch_smollm3;
+extern const struct pi_arch pi_arch_qwen3moe;
+extern const struct pi_arch pi_arch_glm4moe;
+extern const struct pi_arch pi_arch_gpt_oss;
 
 #endif

@@ -207,6 +207,8 @@ static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_
         .out = pass->att + row * out_stride + (size_t)head * n_group * hp->dim_v,
         .out_stride = out_stride,
         .rope = pass->layer->rope,
+        .sink =
+            pass->layer->sinks != NULL ? pass->layer->sinks + (size_t)head * (size_t)n_group : NULL,
     };
 }
 
@@ -302,6 +304,7 @@ static void take_part(const struct pi_pass *pass, struct kv_attend_job *job, int
     int32_t end = job->n_group * (part + 1) / pass->n_part;
     job->q += (size_t)begin * (size_t)pass->model->hp.dim_k;
     job->out += (size_t)begin * (size_t)pass->model->hp.dim_v;
+    job->sink = job->sink != NULL ? job->sink + begin : NULL;
     job->n_group = end - begin;
 }
 

@@ -45,5 +45,6 @@ struct pi_layer_block {
 extern const struct pi_block pi_block_attention;
 extern const struct pi_block pi_block_ffn;
 extern const struct pi_block pi_block_delta;
+extern const struct pi_block pi_block_moe;
 
 #endif

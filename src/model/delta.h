@@ -20,6 +20,11 @@
 #define PI_SPEC_GATED_ATTENTION_LEN 7
 extern const struct pi_tensor_spec pi_spec_gated_attention[PI_SPEC_GATED_ATTENTION_LEN];
 
+/* Experts, of which one takes every token. */
+#define PI_SPEC_DELTA_EXPERTS_LEN 9
+extern const struct pi_tensor_spec pi_spec_delta_experts[PI_SPEC_DELTA_EXPERTS_LEN];
+extern const struct pi_moe_rule pi_delta_moe;
+
 /* Reads the keys ssm.*, and leaves a delta net in the layers that attention.recurrent_layers or
    full_attention_interval names and attention, its output gated, in the others. tiled: as in
    pi_delta_shape. FORMAT. */

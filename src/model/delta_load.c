@@ -20,6 +20,25 @@ const struct pi_tensor_spec pi_spec_gated_attention[PI_SPEC_GATED_ATTENTION_LEN]
     PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
 };
 
+const struct pi_tensor_spec pi_spec_delta_experts[PI_SPEC_DELTA_EXPERTS_LEN] = {
+    PI_SPEC_VECTOR(ffn_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(w_router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_EXPERTS(w_gate_exps, "ffn_gate_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_EXPERTS(w_up_exps, "ffn_up_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_EXPERTS(w_down_exps, "ffn_down_exps", PI_DIM_EMBD, PI_DIM_FF_EXPERT),
+    PI_SPEC_VECTOR(shared_gate, "ffn_gate_inp_shexp.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(w_gate_shared, "ffn_gate_shexp", PI_DIM_FF_SHARED, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(w_up_shared, "ffn_up_shexp", PI_DIM_FF_SHARED, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(w_down_shared, "ffn_down_shexp", PI_DIM_EMBD, PI_DIM_FF_SHARED),
+};
+
+const struct pi_moe_rule pi_delta_moe = {
+    .gating = PI_MOE_SOFTMAX,
+    .act = PI_MOE_SILU,
+    .norm = true,
+    .scale = 1,
+};
+
 /* ---- the shape ---- */
 
 static pith_status read_ssm(const struct pith_model *m, const char *name, int32_t min, int32_t max,
@@ -108,6 +127,8 @@ pith_status pi_delta_read(struct pith_model *m, bool tiled, pith_error *err)
     PI_TRY(read_shape(m, err));
     m->hp.delta.tiled = tiled;
     m->hp.attn_gated = true;
+    if (m->arch->moe != NULL && m->hp.moe.n_ff_shared == 0)
+        m->hp.moe.n_ff_shared = m->hp.n_ff;
     if (m->hp.dim_k != m->hp.dim_v)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%s.attention.value_length: %d, and keys of %d: their sizes must be equal",

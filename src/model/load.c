@@ -6,11 +6,13 @@
  * the weights is in memory at the end and little more on the way.
  */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/mem.h"
 #include "base/threads.h"
 #include "model/load.h"
+#include "tensor/dtype_table.h"
 
 #define MAX_DIM (1 << 24) /* of any width: keeps products of two inside int64 */
 #define MAX_LAYER 4096
@@ -21,38 +23,23 @@
 
 /* ---- shape ---- */
 
-static pith_status read_count(const struct pi_gguf *g, const char *arch, const char *name,
-                              int32_t max, bool required, int32_t *out, pith_error *err)
+static pith_status read_heads(struct pith_model *m, pith_error *err)
 {
-    char key[128];
-    uint32_t value;
-    snprintf(key, sizeof(key), "%s.%s", arch, name);
-    pith_status status = pi_gguf_u32(g, key, &value, err);
-    if (status == PITH_NOT_FOUND)
-        return required ? pi_fail(err, PITH_FORMAT, "%s is missing", key) : PITH_OK;
-    PI_TRY(status);
-    if (value == 0 || value > (uint32_t)max)
-        return pi_fail(err, PITH_FORMAT, "%s: %u is not in 1..%d", key, value, max);
-    *out = (int32_t)value;
-    return PITH_OK;
-}
-
-static pith_status read_heads(const struct pi_gguf *g, const char *a, struct pi_hparams *hp,
-                              pith_error *err)
-{
-    PI_TRY(read_count(g, a, "attention.head_count", MAX_DIM, true, &hp->n_head, err));
+    struct pi_hparams *hp = &m->hp;
+    const char *a = m->arch->name;
+    PI_TRY(pi_key_count(m, "attention.head_count", 1, MAX_DIM, true, &hp->n_head, err));
     hp->n_head_kv = hp->n_head;
-    PI_TRY(read_count(g, a, "attention.head_count_kv", MAX_DIM, false, &hp->n_head_kv, err));
+    PI_TRY(pi_key_count(m, "attention.head_count_kv", 1, MAX_DIM, false, &hp->n_head_kv, err));
     if (hp->n_head % hp->n_head_kv != 0)
         return pi_fail(err, PITH_FORMAT,
                        "%s.attention.head_count_kv: %d does not divide the %d query heads", a,
                        hp->n_head_kv, hp->n_head);
     hp->dim_k = hp->n_embd / hp->n_head;
-    PI_TRY(read_count(g, a, "attention.key_length", MAX_DIM, false, &hp->dim_k, err));
+    PI_TRY(pi_key_count(m, "attention.key_length", 1, MAX_DIM, false, &hp->dim_k, err));
     hp->dim_v = hp->dim_k;
-    PI_TRY(read_count(g, a, "attention.value_length", MAX_DIM, false, &hp->dim_v, err));
+    PI_TRY(pi_key_count(m, "attention.value_length", 1, MAX_DIM, false, &hp->dim_v, err));
     hp->n_rot = hp->dim_k;
-    PI_TRY(read_count(g, a, "rope.dimension_count", MAX_DIM, false, &hp->n_rot, err));
+    PI_TRY(pi_key_count(m, "rope.dimension_count", 1, MAX_DIM, false, &hp->n_rot, err));
     if (hp->n_rot > hp->dim_k || hp->n_rot % 2 != 0)
         return pi_fail(err, PITH_FORMAT,
                        "%s.rope.dimension_count: %d is odd or above the head size %d", a, hp->n_rot,
@@ -63,39 +50,43 @@ static pith_status read_heads(const struct pi_gguf *g, const char *a, struct pi_
     return PITH_OK;
 }
 
-/* Keys of the network as a whole. */
-static pith_status read_shape(struct pith_model *model, pith_error *err)
+struct pi_rope_keys pi_rope_keys_of(const struct pith_model *m)
 {
-    const struct pi_gguf *g = &model->gguf;
-    const char *a = model->arch->name;
-    struct pi_hparams *hp = &model->hp;
-    char key[128];
-    uint32_t n_expert = 0;
+    const struct pi_hparams *hp = &m->hp;
+    return (struct pi_rope_keys){
+        .base = "freq_base",
+        .preset = 10000,
+        .adjacent = m->arch->rope_adjacent,
+        .n_rot = hp->n_rot,
+        .n_ctx_train = hp->n_ctx_train,
+    };
+}
 
-    PI_TRY(read_count(g, a, "block_count", MAX_LAYER, true, &hp->n_layer, err));
-    PI_TRY(read_count(g, a, "embedding_length", MAX_DIM, true, &hp->n_embd, err));
-    PI_TRY(read_count(g, a, "feed_forward_length", MAX_DIM, true, &hp->n_ff, err));
-    PI_TRY(read_count(g, a, "context_length", INT32_MAX, true, &hp->n_ctx_train, err));
-    PI_TRY(read_heads(g, a, hp, err));
+/* Blocks at the end that predict further tokens from the pass's own result are no layers. */
+static pith_status skip_heads(struct pith_model *m, pith_error *err)
+{
+    struct pi_hparams *hp = &m->hp;
+    int32_t n = 0;
+    PI_TRY(pi_key_count(m, "nextn_predict_layers", 0, hp->n_layer - 1, false, &n, err));
+    hp->n_layer -= n;
+    return PITH_OK;
+}
+
+/* Keys of the network as a whole. */
+static pith_status read_shape(struct pith_model *m, pith_error *err)
+{
+    struct pi_hparams *hp = &m->hp;
+    PI_TRY(pi_key_count(m, "block_count", 1, MAX_LAYER, true, &hp->n_layer, err));
+    PI_TRY(pi_key_count(m, "embedding_length", 1, MAX_DIM, true, &hp->n_embd, err));
+    PI_TRY(skip_heads(m, err));
+    bool dense = pi_arch_has(m->arch, &pi_block_ffn);
+    PI_TRY(pi_key_count(m, "feed_forward_length", dense, MAX_DIM, dense, &hp->n_ff, err));
+    PI_TRY(pi_key_count(m, "context_length", 1, INT32_MAX, true, &hp->n_ctx_train, err));
+    PI_TRY(read_heads(m, err));
     hp->attn_scale = 1.0f / sqrtf((float)hp->dim_k);
-
-    snprintf(key, sizeof(key), "%s.attention.layer_norm_rms_epsilon", a);
-    pith_status status = pi_gguf_f32(g, key, &hp->rms_eps, err);
-    if (status == PITH_NOT_FOUND)
-        return pi_fail(err, PITH_FORMAT, "%s is missing", key);
-    PI_TRY(status);
-    if (!(hp->rms_eps >= 0) || hp->rms_eps > 1)
-        return pi_fail(err, PITH_FORMAT, "%s: %g is not in 0..1", key, (double)hp->rms_eps);
-
-    snprintf(key, sizeof(key), "%s.expert_count", a);
-    status = pi_gguf_u32(g, key, &n_expert, err);
-    if (status != PITH_NOT_FOUND)
-        PI_TRY(status);
-    if (n_expert > 0)
-        return pi_fail(err, PITH_UNSUPPORTED, "%s: a mixture of %u experts is not supported", key,
-                       n_expert);
-    return pi_rope_load(&model->rope, g, a, hp->n_rot, hp->n_ctx_train, model->arch->rope_adjacent,
-                        err);
+    PI_TRY(pi_key_number(m, "attention.layer_norm_rms_epsilon", 0, 1, true, &hp->rms_eps, err));
+    struct pi_rope_keys keys = pi_rope_keys_of(m);
+    return pi_rope_load(&m->rope, &m->gguf, m->arch->name, &keys, err);
 }
 
 /* ---- layers ---- */
@@ -181,6 +172,7 @@ pith_status pi_load_hparams(struct pith_model *model, pith_error *err)
 {
     PI_TRY(read_shape(model, err));
     PI_TRY(make_layers(model, err));
+    PI_TRY(pi_load_moe(model, err));
     if (model->arch->read != NULL)
         PI_TRY(model->arch->read(model, err));
     return list_kv_layers(model, err);
@@ -241,19 +233,36 @@ static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
         return delta->n_value;
     case PI_DIM_DELTA:
         return delta->dim;
+    case PI_DIM_MIX_VALUES:
+        return (int64_t)delta->dim * 2 * (delta->n_key + delta->n_value);
+    case PI_DIM_2_VALUE_HEADS:
+        return 2 * (int64_t)delta->n_value;
+    case PI_DIM_HEADS:
+        return hp->n_head;
+    case PI_DIM_EXPERT:
+        return hp->moe.n_expert;
+    case PI_DIM_FF_EXPERT:
+        return hp->moe.n_ff;
+    case PI_DIM_FF_SHARED:
+        return hp->moe.n_ff_shared;
     }
     return 0;
 }
 
+#define NAME_LEN 128
+
 /* What goes where: filled before anything is packed, so that memory is sized once. */
 struct plan {
     struct plan_matrix {
-        const struct pi_gguf_tensor *tensor;
+        const uint8_t *data; /* of the first row, in the file */
         struct pi_matrix *matrix;
+        int64_t n_slab;    /* matrices, one behind the other in memory */
+        int64_t slab_rows; /* of the file, from the first row of one to that of the next */
+        char name[NAME_LEN];
     } * matrix; /* [n_matrix], owned */
     int64_t n_matrix;
     struct plan_vector {
-        const struct pi_gguf_tensor *tensor;
+        struct pi_gguf_tensor tensor;
         float **vector;
     } * vector; /* [n_vector], owned */
     int64_t n_vector;
@@ -263,23 +272,33 @@ struct plan {
 
 #define VECTOR_ALIGN 16 /* floats of a cache line */
 
-static pith_status check_shape(const struct pi_gguf_tensor *t, const char *name, int64_t n_row,
-                               int64_t n_col, pith_error *err)
+/* "[8][32][64]", slowest first; at least two dimensions. */
+static const char *shape_text(const int64_t ne[4], char out[96])
 {
-    bool vector = n_col == 1;
-    int64_t want0 = vector ? n_row : n_col, want1 = vector ? 1 : n_row;
-    if (t->ne[0] != want0 || t->ne[1] != want1 || t->ne[2] != 1 || t->ne[3] != 1)
-        return pi_fail(err, PITH_FORMAT,
-                       "tensor \"%s\": shape [%lld][%lld] where the metadata asks for [%lld][%lld]",
-                       name, (long long)t->ne[1], (long long)t->ne[0], (long long)want1,
-                       (long long)want0);
+    size_t len = 0;
+    for (int32_t d = 3; d >= 0; d--)
+        if (d < 2 || ne[d] != 1 || len > 0)
+            len += (size_t)snprintf(out + len, 96 - len, "[%lld]", (long long)ne[d]);
+    return out;
+}
+
+static pith_status check_shape(const struct pi_gguf_tensor *t, const char *name,
+                               const int64_t want[4], pith_error *err)
+{
+    char has[96], asked[96];
+    if (memcmp(t->ne, want, sizeof(t->ne)) != 0)
+        return pi_fail(err, PITH_FORMAT, "tensor \"%s\": shape %s where the metadata asks for %s",
+                       name, shape_text(t->ne, has), shape_text(want, asked));
     return PITH_OK;
 }
 
+/* n_slab matrices [n_row][n_col], each slab_rows rows of the file behind the one before. */
 static pith_status plan_matrix(struct plan *plan, const struct pi_gguf_tensor *t, const char *name,
-                               int64_t n_row, int64_t n_col, struct pi_matrix *out, pith_error *err)
+                               const int64_t shape[4], int64_t slab_rows, struct pi_matrix *out,
+                               pith_error *err)
 {
-    PI_TRY(check_shape(t, name, n_row, n_col, err));
+    int64_t n_col = shape[0], n_row = shape[1], n_slab = shape[2];
+    PI_TRY(check_shape(t, name, shape, err));
     const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
     if (traits == NULL || pi_matmul_index(traits->type) < 0)
         return pi_fail(err, PITH_UNSUPPORTED, "tensor \"%s\": weight type %u is not supported",
@@ -295,48 +314,123 @@ static pith_status plan_matrix(struct plan *plan, const struct pi_gguf_tensor *t
         .n_group = (int32_t)pi_ceil_div(n_row, PI_GROUP),
         .group_bytes = group_bytes,
     };
-    plan->matrix[plan->n_matrix++] = (struct plan_matrix){t, out};
+    struct plan_matrix *what = &plan->matrix[plan->n_matrix++];
+    *what = (struct plan_matrix){.data = t->data, .matrix = out};
+    what->n_slab = n_slab;
+    what->slab_rows = slab_rows;
+    snprintf(what->name, sizeof(what->name), "%s", name);
     /* The tensor's own bytes were checked against the file, so this sum cannot overflow. */
-    plan->weights_size += pi_align((size_t)out->n_group * group_bytes, 64);
+    plan->weights_size += (size_t)n_slab * (size_t)out->n_group * group_bytes;
     return PITH_OK;
 }
 
-/* n_slab vectors of n floats. */
 static pith_status plan_vector(struct plan *plan, const struct pi_gguf_tensor *t, const char *name,
-                               int64_t n, int64_t n_slab, float **out, pith_error *err)
+                               const int64_t shape[4], float **out, pith_error *err)
 {
-    PI_TRY(n_slab > 1 ? check_shape(t, name, n_slab, n, err) : check_shape(t, name, n, 1, err));
+    PI_TRY(check_shape(t, name, shape, err));
     if (t->type != PI_DTYPE_F32 && t->type != PI_DTYPE_F16 && t->type != PI_DTYPE_BF16)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "tensor \"%s\": type %u is not supported for a vector (F32, F16, BF16 are)",
                        name, t->type);
-    plan->vector[plan->n_vector++] = (struct plan_vector){t, out};
-    plan->vectors_len += pi_align((size_t)(n * n_slab), VECTOR_ALIGN);
+    plan->vector[plan->n_vector++] = (struct plan_vector){*t, out};
+    plan->vectors_len += pi_align((size_t)(shape[0] * shape[1]), VECTOR_ALIGN);
     return PITH_OK;
 }
 
-/* The tensors of one block of a layer. */
-static pith_status plan_part(struct plan *plan, struct pith_model *model, int32_t l,
-                             const struct pi_arch_part *part, pith_error *err)
+/* Tensors that may stand in a whole one, one below the other, and what stands above each there. */
+static const struct fused {
+    const char *name, *whole;
+    enum pi_dim above[2], below[2];
+} fused_rows[] = {
+    {"attn_q.weight", "attn_qkv.weight", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_K, PI_DIM_V}},
+    {"attn_k.weight", "attn_qkv.weight", {PI_DIM_Q, PI_DIM_NONE}, {PI_DIM_V, PI_DIM_NONE}},
+    {"attn_v.weight", "attn_qkv.weight", {PI_DIM_Q, PI_DIM_K}, {PI_DIM_NONE, PI_DIM_NONE}},
+    {"attn_q.bias", "attn_qkv.bias", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_K, PI_DIM_V}},
+    {"attn_k.bias", "attn_qkv.bias", {PI_DIM_Q, PI_DIM_NONE}, {PI_DIM_V, PI_DIM_NONE}},
+    {"attn_v.bias", "attn_qkv.bias", {PI_DIM_Q, PI_DIM_K}, {PI_DIM_NONE, PI_DIM_NONE}},
+    {"ffn_gate.weight", "ffn_up.weight", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_FF, PI_DIM_NONE}},
+    {"ffn_up.weight", "ffn_up.weight", {PI_DIM_FF, PI_DIM_NONE}, {PI_DIM_NONE, PI_DIM_NONE}},
+    {"ffn_gate_exps.weight",
+     "ffn_gate_up_exps.weight",
+     {PI_DIM_NONE, PI_DIM_NONE},
+     {PI_DIM_FF_EXPERT, PI_DIM_NONE}},
+    {"ffn_up_exps.weight",
+     "ffn_gate_up_exps.weight",
+     {PI_DIM_FF_EXPERT, PI_DIM_NONE},
+     {PI_DIM_NONE, PI_DIM_NONE}},
+};
+
+static int64_t rows_of(const struct pi_hparams *hp, const enum pi_dim dims[2])
 {
-    for (int32_t i = 0; i < part->n_tensor; i++) {
-        const struct pi_tensor_spec *spec = &part->tensor[i];
-        char name[128];
-        snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
-        const struct pi_gguf_tensor *t = pi_gguf_find_tensor(&model->gguf, name);
-        char *field = (char *)&model->layer[l] + spec->offset;
-        if (t == NULL && spec->required)
-            return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);
-        if (t == NULL)
-            continue;
-        int64_t n_row = dim_len(&model->hp, spec->row), n_col = dim_len(&model->hp, spec->col);
-        if (spec->col == PI_DIM_NONE)
-            PI_TRY(plan_vector(plan, t, name, n_row, dim_len(&model->hp, spec->slab),
-                               (float **)field, err));
-        else
-            PI_TRY(plan_matrix(plan, t, name, n_row, n_col, (struct pi_matrix *)field, err));
-    }
+    int64_t n = 0;
+    for (int i = 0; i < 2; i++)
+        n += dims[i] != PI_DIM_NONE ? dim_len(hp, dims[i]) : 0;
+    return n;
+}
+
+/* The entry of a whole tensor that may hold this one; NULL: none. */
+static const struct fused *find_fused(const char *name)
+{
+    for (size_t i = 0; i < PI_LEN(fused_rows); i++)
+        if (strcmp(fused_rows[i].name, name) == 0)
+            return &fused_rows[i];
+    return NULL;
+}
+
+/* A tensor of layer l, or its rows in a whole one: *found says whether there are some. *slab_rows is
+   how many rows of the file a slab takes. */
+static pith_status find_tensor(const struct pith_model *m, int32_t l,
+                               const struct pi_tensor_spec *spec, struct pi_gguf_tensor *out,
+                               int64_t *slab_rows, bool *found, pith_error *err)
+{
+    char name[128], whole_name[128];
+    const struct fused *f = find_fused(spec->name);
+    snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
+    snprintf(whole_name, sizeof(whole_name), "blk.%d.%s", l, f != NULL ? f->whole : spec->name);
+    const struct pi_gguf_tensor *t = pi_gguf_find_tensor(&m->gguf, name);
+    const struct pi_gguf_tensor *whole = pi_gguf_find_tensor(&m->gguf, whole_name);
+    int axis = spec->col == PI_DIM_NONE ? 0 : 1; /* along which rows stand */
+    int64_t above = f != NULL ? rows_of(&m->hp, f->above) : 0, own = dim_len(&m->hp, spec->row);
+    int64_t all = above + own + (f != NULL ? rows_of(&m->hp, f->below) : 0);
+    *found = t != NULL || whole != NULL;
+    if (!*found)
+        return PITH_OK;
+    *out = t != NULL ? *t : *whole;
+    *slab_rows = out->ne[axis];
+    if (t != NULL && (t != whole || t->ne[axis] != all))
+        return PITH_OK; /* it stands alone */
+    if (whole->ne[axis] != all)
+        return pi_fail(err, PITH_FORMAT,
+                       "tensor \"%s\" is missing, and \"%s\" has %lld rows, not the %lld with it",
+                       name, whole_name, (long long)whole->ne[axis], (long long)all);
+    const struct pi_dtype_traits *traits = pi_dtype_find(out->type);
+    out->ne[axis] = own;
+    if (traits != NULL && above > 0) /* an unknown type is refused later, with its name */
+        out->data += (size_t)above * pi_dtype_row_bytes(traits, axis == 0 ? 1 : out->ne[0]);
     return PITH_OK;
+}
+
+static pith_status plan_tensor(struct plan *plan, struct pith_model *model, int32_t l,
+                               const struct pi_tensor_spec *spec, pith_error *err)
+{
+    const struct pi_hparams *hp = &model->hp;
+    struct pi_gguf_tensor t;
+    int64_t slab_rows, n_row = dim_len(hp, spec->row), n_slab = dim_len(hp, spec->slab);
+    bool found;
+    char name[128];
+    snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
+    char *field = (char *)&model->layer[l] + spec->offset;
+    if (n_row == 0 || dim_len(hp, spec->col) == 0) /* of an expert that the model does without */
+        return PITH_OK;
+    PI_TRY(find_tensor(model, l, spec, &t, &slab_rows, &found, err));
+    if (!found && spec->required)
+        return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);
+    if (!found)
+        return PITH_OK;
+    if (spec->col == PI_DIM_NONE)
+        return plan_vector(plan, &t, name, (int64_t[]){n_row, n_slab, 1, 1}, (float **)field, err);
+    return plan_matrix(plan, &t, name, (int64_t[]){dim_len(hp, spec->col), n_row, n_slab, 1},
+                       slab_rows, (struct pi_matrix *)field, err);
 }
 
 static pith_status plan_layer(struct plan *plan, struct pith_model *model, int32_t l,
@@ -344,7 +438,8 @@ static pith_status plan_layer(struct plan *plan, struct pith_model *model, int32
 {
     for (int32_t i = 0; i < model->arch->n_part; i++)
         if (pi_layer_has(&model->layer[l], model->arch->part[i].block))
-            PI_TRY(plan_part(plan, model, l, &model->arch->part[i], err));
+            for (int32_t t = 0; t < model->arch->part[i].n_tensor; t++)
+                PI_TRY(plan_tensor(plan, model, l, &model->arch->part[i].tensor[t], err));
     return PITH_OK;
 }
 
@@ -361,12 +456,11 @@ static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_er
         return pi_fail(err, PITH_FORMAT, "tensor \"token_embd.weight\": %lld tokens are too many",
                        (long long)embd->ne[1]);
     hp->n_vocab = (int32_t)embd->ne[1];
-    PI_TRY(
-        plan_matrix(plan, embd, "token_embd.weight", hp->n_vocab, hp->n_embd, &model->embd, err));
+    const int64_t ends[4] = {hp->n_embd, hp->n_vocab, 1, 1}, width[4] = {hp->n_embd, 1, 1, 1};
+    PI_TRY(plan_matrix(plan, embd, "token_embd.weight", ends, 0, &model->embd, err));
     if (output != NULL)
-        PI_TRY(plan_matrix(plan, output, "output.weight", hp->n_vocab, hp->n_embd, &model->output,
-                           err));
-    PI_TRY(plan_vector(plan, norm, "output_norm.weight", hp->n_embd, 1, &model->output_norm, err));
+        PI_TRY(plan_matrix(plan, output, "output.weight", ends, 0, &model->output, err));
+    PI_TRY(plan_vector(plan, norm, "output_norm.weight", width, &model->output_norm, err));
     for (int32_t l = 0; l < hp->n_layer; l++)
         PI_TRY(plan_layer(plan, model, l, err));
     return PITH_OK;
@@ -376,37 +470,54 @@ static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_er
 
 struct pack_job {
     const struct pith_model *model;
-    const struct pi_gguf_tensor *tensor;
-    struct pi_matrix *matrix;
-    size_t row_bytes; /* in the file */
+    const struct plan_matrix *what;
+    size_t row_bytes;   /* in the file */
+    atomic_bool *sound; /* false once scales were found that are none */
 };
 
-/* Gives the file's pages back from an item's first group to group `last`. Whoever still reads there
-   gets them from the file again. */
+static int32_t items_of_slab(const struct pack_job *job)
+{
+    return (int32_t)pi_ceil_div(job->what->matrix->n_group, PACK_GROUPS);
+}
+
+/* Where a slab's row begins, counted from the tensor's first. */
+static size_t source_of(const struct pack_job *job, int64_t slab, int64_t row)
+{
+    return (size_t)(slab * job->what->slab_rows + row) * job->row_bytes;
+}
+
+/* Gives the file's pages back from an item's first group to group `last` of its slab. Whoever still
+   reads there gets them from the file again. */
 static void drop_source(const struct pack_job *job, int64_t item, int32_t last)
 {
-    size_t base = (size_t)(job->tensor->data - job->model->file.data);
-    size_t from = (size_t)item * PACK_GROUPS * PI_GROUP * job->row_bytes;
-    size_t to = (size_t)pi_min((int64_t)last * PI_GROUP, job->matrix->n_row) * job->row_bytes;
-    pi_file_drop(&job->model->file, base + from, to - from);
+    const struct plan_matrix *what = job->what;
+    int64_t slab = item / items_of_slab(job), first = item % items_of_slab(job) * PACK_GROUPS;
+    size_t from = source_of(job, slab, first * PI_GROUP);
+    int64_t end = pi_min((int64_t)last * PI_GROUP, what->matrix->n_row);
+    pi_gguf_drop(&job->model->parts, what->data + from, source_of(job, slab, end) - from);
 }
 
 static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct pack_job *job = ctx;
-    struct pi_matrix *m = job->matrix;
+    const struct pi_matrix *m = job->what->matrix;
+    int32_t n_item = items_of_slab(job);
     (void)thread;
-    for (int64_t item = begin; item < end; item++) {
+    for (int64_t at = begin; at < end; at++) {
+        int64_t slab = at / n_item, item = at % n_item;
+        struct pi_matrix w = pi_matrix_slab(m, (int32_t)slab);
         int32_t first = (int32_t)item * PACK_GROUPS;
         int32_t last = (int32_t)pi_min(first + PACK_GROUPS, m->n_group);
         for (int32_t g = first; g < last; g++) {
-            const uint8_t *rows = job->tensor->data + (size_t)g * PI_GROUP * job->row_bytes;
+            const uint8_t *rows = job->what->data + source_of(job, slab, (int64_t)g * PI_GROUP);
             int32_t n_row = (int32_t)pi_min(PI_GROUP, m->n_row - g * PI_GROUP);
+            if (m->type == PI_DTYPE_MXFP4 && !pi_mxfp4_is_sound(rows, (int64_t)n_row * m->n_col))
+                atomic_store(job->sound, false);
             pi_matmul_pack_group(m->type, m->n_col, rows, n_row,
-                                 m->data + (size_t)g * m->group_bytes);
+                                 w.data + (size_t)g * m->group_bytes);
         }
         if ((item + 1) % DROP_ITEMS == 0 || last == m->n_group)
-            drop_source(job, item - item % DROP_ITEMS, last);
+            drop_source(job, at - item % DROP_ITEMS, last);
     }
 }
 
@@ -414,6 +525,27 @@ static void load_vector(const struct pi_gguf_tensor *t, float *out)
 {
     const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
     traits->decode(t->data, out, t->ne[0] * t->ne[1]);
+}
+
+/* Packs every slab of a matrix at *weights, and moves that behind it. */
+static pith_status pack_matrix(const struct plan_matrix *what, const struct pith_model *model,
+                               int32_t n_thread, uint8_t **weights, pith_error *err)
+{
+    struct pi_matrix *m = what->matrix;
+    atomic_bool sound = true;
+    struct pack_job job = {model, what, pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col),
+                           &sound};
+    m->data = *weights;
+    pi_parallel_items(n_thread, items_of_slab(&job) * what->n_slab, pack_items, &job);
+    /* What was read again after it had been given back. */
+    for (int64_t slab = 0; slab < what->n_slab; slab++)
+        drop_source(&job, slab * items_of_slab(&job), m->n_group);
+    *weights += (size_t)what->n_slab * (size_t)m->n_group * m->group_bytes;
+    if (!atomic_load(&sound))
+        return pi_fail(err, PITH_FORMAT,
+                       "tensor \"%s\": a scale of MXFP4 is above 2^%d, no weight's", what->name,
+                       PI_MXFP4_MOST - 128);
+    return PITH_OK;
 }
 
 static pith_status pack_all(const struct plan *plan, struct pith_model *model,
@@ -424,19 +556,12 @@ static pith_status pack_all(const struct plan *plan, struct pith_model *model,
     float *vectors = model->vectors;
     for (int64_t i = 0; i < plan->n_vector; i++) {
         *plan->vector[i].vector = vectors;
-        load_vector(plan->vector[i].tensor, vectors);
-        const struct pi_gguf_tensor *t = plan->vector[i].tensor;
-        vectors += pi_align((size_t)(t->ne[0] * t->ne[1]), VECTOR_ALIGN);
+        load_vector(&plan->vector[i].tensor, vectors);
+        const int64_t *ne = plan->vector[i].tensor.ne;
+        vectors += pi_align((size_t)(ne[0] * ne[1]), VECTOR_ALIGN);
     }
     for (int64_t i = 0; i < plan->n_matrix; i++) {
-        struct pi_matrix *m = plan->matrix[i].matrix;
-        const struct pi_dtype_traits *traits = pi_dtype_find(m->type);
-        struct pack_job job = {model, plan->matrix[i].tensor, m,
-                               pi_dtype_row_bytes(traits, m->n_col)};
-        m->data = weights;
-        pi_parallel_items(n_thread, pi_ceil_div(m->n_group, PACK_GROUPS), pack_items, &job);
-        drop_source(&job, 0, m->n_group); /* what was read again after it had been given back */
-        weights += pi_align((size_t)m->n_group * m->group_bytes, 64);
+        PI_TRY(pack_matrix(&plan->matrix[i], model, n_thread, &weights, err));
         if (params->progress != NULL &&
             !params->progress(params->progress_user,
                               (double)(weights - model->weights) / (double)plan->weights_size))

@@ -15,13 +15,45 @@ pith_status pi_model_load(const char *path, const pith_model_params *params,
    FORMAT, UNSUPPORTED, NOMEM. What was allocated is freed by pith_model_free. */
 pith_status pi_load_hparams(struct pith_model *model, pith_error *err);
 
-/* Reads ARCH.rope.* of the file: base, linear or YaRN scaling, and the frequency factors of the
-   tensor rope_freqs.weight. n_rot is the number of rotated dimensions, n_ctx the trained context.
+/* What a rotation is made of, of a file's keys ARCH.rope.*. */
+struct pi_rope_keys {
+    const char *base;    /* the base's key, "freq_base" */
+    float preset;        /* the base where the file does not say */
+    bool plain;          /* the file's scaling and frequency factors are not for this one */
+    bool adjacent;       /* as in pi_rope */
+    int32_t n_rot;       /* rotated dimensions */
+    int32_t n_ctx_train; /* trained context */
+};
+
+/* Base, scaling (linear or YaRN) and the frequency factors of the tensor rope_freqs.weight.
    UNSUPPORTED for another scaling, FORMAT for values out of range, NOMEM. */
 pith_status pi_rope_load(struct pi_rope *rope, const struct pi_gguf *g, const char *arch,
-                         int32_t n_rot, int32_t n_ctx, bool adjacent, pith_error *err);
+                         const struct pi_rope_keys *keys, pith_error *err);
 
-/* Finds, checks and packs every tensor. model->hp and model->file are set. FORMAT, UNSUPPORTED,
+/* The keys of the model's main rotation, before the family changes them. */
+struct pi_rope_keys pi_rope_keys_of(const struct pith_model *m);
+
+/* ---- keys ARCH.NAME (load_keys.c): FORMAT names the key and its value ---- */
+
+/* In min..max; *out keeps its preset where the key is absent, unless it is required. */
+pith_status pi_key_count(const struct pith_model *m, const char *name, int32_t min, int32_t max,
+                         bool required, int32_t *out, pith_error *err);
+pith_status pi_key_number(const struct pith_model *m, const char *name, float min, float max,
+                          bool required, float *out, pith_error *err);
+/* *out keeps its preset where the key is absent. */
+pith_status pi_key_bool(const struct pith_model *m, const char *name, bool *out, pith_error *err);
+/* out [n_layer]: an array of truth values, or a period n, of which all layers but each n-th have
+   it: none for 1, all for 0. Absent: the period that is given. */
+pith_status pi_key_pattern(const struct pith_model *m, const char *name, int32_t period, bool *out,
+                           pith_error *err);
+/* attention.sliding_window, or the preset, for the layers of its pattern. */
+pith_status pi_load_windows(struct pith_model *m, int32_t preset, int32_t period, pith_error *err);
+
+/* Reads ARCH.expert_* where the family has experts, and leaves out of each layer either these or the
+   dense feed-forward. model->layer has all parts. FORMAT, UNSUPPORTED. */
+pith_status pi_load_moe(struct pith_model *model, pith_error *err);
+
+/* Finds, checks and packs every tensor. model->hp and model->parts are set. FORMAT, UNSUPPORTED,
    NOMEM, CANCELLED. What was allocated is freed by pith_model_free. */
 pith_status pi_load_weights(struct pith_model *model, const pith_model_params *params,
                             pith_error *err);

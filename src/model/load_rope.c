@@ -122,33 +122,44 @@ static pith_status apply_factors(struct pi_rope *rope, const struct pi_gguf *g, 
     return PITH_OK;
 }
 
-pith_status pi_rope_load(struct pi_rope *rope, const struct pi_gguf *g, const char *arch,
-                         int32_t n_rot, int32_t n_ctx, bool adjacent, pith_error *err)
+/* pi_rope_load's scaling, of a rotation whose frequencies are those of its base. */
+static pith_status apply_scaling(struct pi_rope *rope, const struct pi_gguf *g, const char *arch,
+                                 const struct pi_rope_keys *keys, double base, pith_error *err)
 {
-    float base = 10000, factor = 0, magnitude = 1;
+    float factor = 0;
     enum rope_scaling scaling;
-    PI_TRY(optional_f32(g, arch, "freq_base", &base, err));
     PI_TRY(optional_f32(g, arch, "scale_linear", &factor, err));
     PI_TRY(optional_f32(g, arch, "scaling.factor", &factor, err));
-    PI_TRY(optional_f32(g, arch, "scaling.attn_factor", &magnitude, err));
+    PI_TRY(optional_f32(g, arch, "scaling.attn_factor", &rope->magnitude, err));
     PI_TRY(read_scaling(g, arch, &scaling, err));
-    if (!(base > 0) || factor < 0)
-        return pi_fail(err, PITH_FORMAT, "%s.rope: base %g and scaling factor %g must be positive",
-                       arch, (double)base, (double)factor);
+    if (factor < 0)
+        return pi_fail(err, PITH_FORMAT, "%s.rope: scaling factor %g must be positive", arch,
+                       (double)factor);
     if (factor == 0) /* absent */
         factor = 1;
-    rope->n_pair = n_rot / 2;
-    rope->adjacent = adjacent;
-    rope->magnitude = magnitude;
+    PI_TRY(apply_factors(rope, g, err));
+    if (scaling == SCALING_YARN)
+        return apply_yarn(rope, g, arch, keys->n_rot, keys->n_ctx_train, base, factor, err);
+    for (int32_t i = 0; i < rope->n_pair && scaling == SCALING_LINEAR; i++)
+        rope->freq[i] /= factor;
+    return PITH_OK;
+}
+
+pith_status pi_rope_load(struct pi_rope *rope, const struct pi_gguf *g, const char *arch,
+                         const struct pi_rope_keys *keys, pith_error *err)
+{
+    float base = keys->preset;
+    PI_TRY(optional_f32(g, arch, keys->base, &base, err));
+    if (!(base > 0))
+        return pi_fail(err, PITH_FORMAT, "%s.rope.%s: base %g must be positive", arch, keys->base,
+                       (double)base);
+    rope->n_pair = keys->n_rot / 2;
+    rope->adjacent = keys->adjacent;
+    rope->magnitude = 1;
     rope->freq = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)rope->n_pair, sizeof(double));
     if (rope->freq == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %d rotary frequencies", rope->n_pair);
     for (int32_t i = 0; i < rope->n_pair; i++)
-        rope->freq[i] = pow(base, -2.0 * i / n_rot);
-    PI_TRY(apply_factors(rope, g, err));
-    if (scaling == SCALING_YARN)
-        return apply_yarn(rope, g, arch, n_rot, n_ctx, base, factor, err);
-    for (int32_t i = 0; i < rope->n_pair && scaling == SCALING_LINEAR; i++)
-        rope->freq[i] /= factor;
-    return PITH_OK;
+        rope->freq[i] = pow(base, -2.0 * i / keys->n_rot);
+    return keys->plain ? PITH_OK : apply_scaling(rope, g, arch, keys, base, err);
 }

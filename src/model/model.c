@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "base/mem.h"
-#include "model/delta.h"
 #include "model/load.h"
 #include "text/chat.h"
 #include "pith/inspect.h"
@@ -116,8 +115,7 @@ static pith_status refuse_arch(const struct pith_model *m, const char *path, pit
 static pith_status load_file(struct pith_model *m, const char *path,
                              const pith_model_params *params, pith_error *err)
 {
-    PI_TRY(pi_file_map(path, &m->file, err));
-    PI_TRY(pi_gguf_parse(&m->gguf, m->file.data, m->file.size, path, err));
+    PI_TRY(pi_gguf_open(path, &m->gguf, &m->parts, err));
     PI_TRY(copy_names(m, err));
     PI_TRY(copy_string(&m->gguf, "general.name", &m->name, err));
     PI_TRY(copy_string(&m->gguf, "general.architecture", &m->arch_name, err));
@@ -199,11 +197,37 @@ void pith_model_free(pith_model *m)
     free_names(m->meta_type, m->gguf.n_kv);
     free_names(m->tensor_name, m->gguf.n_tensor);
     pi_gguf_free(&m->gguf);
-    pi_file_unmap(&m->file);
+    pi_gguf_parts_free(&m->parts);
     pi_mem_free(m);
 }
 
 /* ---- what the file says ---- */
+
+/* The layer that a tensor is of; -1: none. */
+static int32_t layer_of(const struct pi_gguf_tensor *t)
+{
+    char name[32];
+    int layer;
+    snprintf(name, sizeof(name), "%.*s", (int)pi_min((int64_t)t->name.len, 31), t->name.data);
+    return sscanf(name, "blk.%d.", &layer) == 1 ? layer : -1;
+}
+
+/* All but the embedding, of which a row is read, and the experts that a token does not choose. */
+static int64_t count_token_bytes(const struct pith_model *m)
+{
+    const struct pi_hparams *hp = &m->hp;
+    bool tied = pi_gguf_find_tensor(&m->gguf, "output.weight") == NULL;
+    int64_t sum = 0;
+    for (int64_t i = 0; i < m->gguf.n_tensor && hp->n_layer > 0; i++) {
+        const struct pi_gguf_tensor *t = &m->gguf.tensor[i];
+        bool embedding = t->name.len == 17 && memcmp(t->name.data, "token_embd.weight", 17) == 0;
+        bool experts = t->n_dim == 3 && hp->moe.n_expert > 0 && t->ne[2] == hp->moe.n_expert;
+        if ((embedding && !tied) || layer_of(t) >= hp->n_layer)
+            continue;
+        sum += experts ? (int64_t)t->size / hp->moe.n_expert * hp->moe.n_used : (int64_t)t->size;
+    }
+    return sum;
+}
 
 /* Where a vocabulary-only load found no shape, the fields that need one are 0. */
 void pith_model_get_info(const pith_model *m, pith_model_info *out)
@@ -215,14 +239,12 @@ void pith_model_get_info(const pith_model *m, pith_model_info *out)
         .file_type = m->file_type,
         .tokenizer = pi_vocab_kind(m->vocab),
         .n_param = m->n_param,
-        .file_bytes = (int64_t)m->file.size,
+        .file_bytes = (int64_t)m->parts.size,
         .weight_bytes = m->weights != NULL ? (int64_t)m->weights_size : 0,
         .n_layer = hp->n_layer,
         .n_layer_kv = hp->n_layer_kv,
-        .n_layer_state = hp->delta.n_layer,
-        .state_bytes = (int64_t)pi_delta_state_bytes(&hp->delta),
         .n_embd = hp->n_embd,
-        .n_ff = hp->n_ff,
+        .n_ff = m->arch == NULL || pi_arch_has(m->arch, &pi_block_ffn) ? hp->n_ff : 0,
         .n_head = hp->n_head,
         .n_head_kv = hp->n_head_kv,
         .head_dim_k = hp->dim_k,
@@ -231,6 +253,11 @@ void pith_model_get_info(const pith_model *m, pith_model_info *out)
         .n_ctx_train = hp->n_ctx_train,
         .n_rot = hp->n_rot,
         .runnable = m->weights != NULL,
+        .n_expert = hp->moe.n_expert,
+        .n_expert_used = hp->moe.n_used,
+        .n_ff_expert = hp->moe.n_ff,
+        .n_ff_shared = hp->moe.n_ff_shared,
+        .token_bytes = count_token_bytes(m),
     };
     if (m->rope.freq != NULL && m->rope.n_pair > 1) {
         char key[128];

@@ -6,8 +6,9 @@
 #define PI_MODEL_H
 
 #include "cpu/matmul.h"
-#include "file/gguf.h"
+#include "file/gguf_parts.h"
 #include "model/block.h"
+#include "model/moe.h"
 #include "tensor/rope.h"
 #include "text/chat.h"
 #include "text/vocab.h"
@@ -39,6 +40,7 @@ struct pi_hparams {
     float attn_scale; /* multiplies q.k */
     bool attn_gated;  /* a head's rows of wq are followed by those of a gate of its output */
     struct pi_delta_shape delta;
+    struct pi_moe_rule moe;
 };
 
 /* What runs in a layer, what it differs from others in, and the weights of all blocks. Vectors are
@@ -59,6 +61,7 @@ struct pi_layer {
     float *q_norm, *k_norm;  /* [dim_k], one for all heads */
     struct pi_matrix wo;     /* [n_embd][n_head * dim_v] */
     float *bo;               /* [n_embd] */
+    float *sinks;            /* [n_head] logits beside those of entries (kv_attend_job) */
     float *attn_post_norm;   /* [n_embd] of the block's output */
     float *ffn_norm;         /* [n_embd] */
     struct pi_matrix w_gate; /* [n_ff][n_embd] */
@@ -77,10 +80,21 @@ struct pi_layer {
     float *delta_dt, *delta_a;     /* [n_value] */
     float *delta_norm;             /* [dim] of a head's output */
     struct pi_matrix w_delta_out;  /* [n_embd][dim * n_value] */
+    struct pi_matrix w_router;     /* [n_expert][n_embd] */
+    float *b_router;               /* [n_expert] */
+    float *b_choice;               /* [n_expert] counts in choosing alone */
+    struct pi_matrix w_gate_exps, w_up_exps;     /* n_expert slabs [n_ff][n_embd] */
+    struct pi_matrix w_down_exps;                /* n_expert slabs [n_embd][n_ff] */
+    float *b_gate_exps, *b_up_exps;              /* [n_expert][n_ff] */
+    float *b_down_exps;                          /* [n_expert][n_embd] */
+    struct pi_matrix w_gate_shared, w_up_shared; /* [n_ff_shared][n_embd] */
+    struct pi_matrix w_down_shared;              /* [n_embd][n_ff_shared] */
+    float *shared_gate; /* [n_embd] of the shared expert's own weight; NULL: that is 1 */
 };
 
 struct pith_model {
-    struct pi_file file; /* stays mapped for the metadata; tensor pages are dropped after packing */
+    struct pi_gguf_parts parts; /* stay mapped for the metadata; tensor pages are dropped after
+                                   packing */
     struct pi_gguf gguf;
     struct pi_vocab *vocab;     /* owned */
     const struct pi_arch *arch; /* NULL for a vocab_only load of another architecture */

@@ -27,6 +27,27 @@ struct pi_pass_delta {
     float *kq;           /* [max_tok][n_key] */
 };
 
+/* Of the experts' block (moe.c). A row is a token's place with one of its experts; rows are sorted by
+   expert. */
+struct pi_pass_moe {
+    float *x;         /* [n_row][n_embd] inputs, then outputs */
+    float *gate, *up; /* [n_row][n_ff] */
+    int8_t *q;        /* [n_row][input, padded to 32], as pi_pass's act_q */
+    float *scale;     /* [n_row][... / 32] */
+    int16_t *sum16;   /* [n_row][... / 16] */
+    float *weight;    /* [n_tok][n_used], a token's best expert first */
+    int32_t *chosen;  /* [n_tok][n_used] experts */
+    int32_t *row;     /* [n_tok][n_used] where they stand */
+    int32_t *token;   /* [n_row] */
+    int32_t *first;   /* [n_expert + 1] first row of an expert */
+    int32_t *busy;    /* [n_busy] experts with rows, ascending */
+    int32_t n_busy, n_row;
+    float *logit;                   /* [n_tok][n_expert] of the router */
+    float *rank;                    /* [n_tok][n_expert] */
+    float *shared_weight;           /* [n_tok] of the shared expert, where it has one */
+    float *shared_gate, *shared_up; /* [n_tok][n_ff_shared] */
+};
+
 struct pi_pass {
     const struct pith_model *model;
     struct kv_geometry geometry; /* of the cache */
@@ -52,8 +73,9 @@ struct pi_pass {
     float *q_gate; /* [max_tok][n_head][2][dim_k] of gated attention: query and gate */
     float *gate;   /* [max_tok][n_ff] */
     float *up;     /* [max_tok][n_ff] */
+    struct pi_pass_moe moe;
     struct pi_pass_delta delta;
-    float *block;        /* [max_tok][the most of all blocks] owns q..up, a block's at a time */
+    float *block;        /* [max_tok][the most of all blocks] owns q..moe, a block's at a time */
     float *q_pre;        /* [max_tok][n_head][dim_k] queries before rope; NULL without a tap */
     float *k_pre;        /* [max_tok][n_head_kv][dim_k] keys before rope; NULL without a writer */
     pi_pass_tap_fn *tap; /* NULL: nobody listens */

@@ -10,6 +10,7 @@
 #include "base/half.h"
 #include "tensor/dtype.h"
 #include "tensor/dtype_k.h"
+#include "tensor/dtype_table.h"
 
 #define BLOCK_LEN 32
 
@@ -326,6 +327,9 @@ static const struct pi_dtype_traits types[] = {
     {PI_DTYPE_Q4_K, "Q4_K", PI_K_LEN, PI_Q4_K_BYTES, pi_q4_k_decode, pi_q4_k_encode},
     {PI_DTYPE_Q5_K, "Q5_K", PI_K_LEN, PI_Q5_K_BYTES, pi_q5_k_decode, pi_q5_k_encode},
     {PI_DTYPE_Q6_K, "Q6_K", PI_K_LEN, PI_Q6_K_BYTES, pi_q6_k_decode, pi_q6_k_encode},
+    {PI_DTYPE_IQ4_NL, "IQ4_NL", BLOCK_LEN, PI_IQ4_NL_BYTES, pi_iq4_nl_decode, NULL},
+    {PI_DTYPE_IQ4_XS, "IQ4_XS", PI_K_LEN, PI_IQ4_XS_BYTES, pi_iq4_xs_decode, NULL},
+    {PI_DTYPE_MXFP4, "MXFP4", BLOCK_LEN, PI_MXFP4_BYTES, pi_mxfp4_decode, NULL},
 };
 
 const struct pi_dtype_traits *pi_dtype_find(uint32_t type)

@@ -22,7 +22,10 @@ enum pi_dtype {
     PI_DTYPE_Q4_K = 12,
     PI_DTYPE_Q5_K = 13,
     PI_DTYPE_Q6_K = 14,
+    PI_DTYPE_IQ4_NL = 20,
+    PI_DTYPE_IQ4_XS = 23,
     PI_DTYPE_BF16 = 30,
+    PI_DTYPE_MXFP4 = 39,
 };
 
 struct pi_dtype_traits {
@@ -31,7 +34,7 @@ struct pi_dtype_traits {
     int32_t block_len; /* weights of a block; a row is a whole number of blocks */
     int32_t block_bytes;
     void (*decode)(const void *src, float *dst, int64_t n); /* n a multiple of block_len */
-    void (*encode)(const float *src, void *dst, int64_t n);
+    void (*encode)(const float *src, void *dst, int64_t n); /* NULL: the type is only read */
 };
 
 /* NULL for a type that is not in the table. */

@@ -139,7 +139,8 @@ pith_status pi_vocab_tokenize_marked(const struct pi_vocab *v, const char *text,
 static struct pi_str piece_of(const struct pi_vocab *v, int32_t id, bool special)
 {
     const struct pi_token *token = &v->token[id];
-    bool hidden = (v->attr[id] & (PI_TOKEN_CONTROL | PI_TOKEN_UNKNOWN)) != 0 && !special;
+    bool control = (v->attr[id] & (PI_TOKEN_CONTROL | PI_TOKEN_UNKNOWN)) != 0;
+    bool hidden = control && (v->attr[id] & PI_TOKEN_SHOWN) == 0 && !special;
     return (struct pi_str){v->text + token->piece, hidden ? 0 : token->piece_len};
 }
 

@@ -27,6 +27,7 @@ enum pi_token_attr {
     PI_TOKEN_BYTE = 8,    /* "<0x0A>" */
     PI_TOKEN_END = 16,    /* ends a generation */
     PI_TOKEN_RSTRIP = 32, /* in text, swallows the white space behind it */
+    PI_TOKEN_SHOWN = 64,  /* a control token that has its bytes all the same */
 };
 #define PI_TOKEN_SPECIAL (PI_TOKEN_CONTROL | PI_TOKEN_UNKNOWN | PI_TOKEN_USER)
 

@@ -357,6 +357,33 @@ static pith_status read_ids(struct pi_vocab *v, const struct pi_gguf *g, pith_er
     return PITH_OK;
 }
 
+/* The special token of a text; -1: none. */
+static int32_t special_of(const struct pi_vocab *v, const char *text)
+{
+    size_t len = strlen(text);
+    for (int32_t id = 0; id < v->n_token; id++)
+        if ((v->attr[id] & PI_TOKEN_SPECIAL) != 0 && v->token[id].piece_len == len &&
+            memcmp(v->text + v->token[id].piece, text, len) == 0)
+            return id;
+    return -1;
+}
+
+/* Where "<|return|>" and "<|call|>" end an answer (gpt-oss), "<|end|>" ends a message of it, and it
+   and the other marks of messages are shown. llama.cpp makes them tokens that any text may name; here
+   a user's text does not. */
+static void show_messages(struct pi_vocab *v)
+{
+    static const char *const marks[] = {"<|end|>", "<|start|>", "<|channel|>", "<|message|>",
+                                        "<|constrain|>"};
+    if (special_of(v, "<|return|>") < 0 || special_of(v, "<|call|>") < 0)
+        return;
+    for (size_t i = 0; i < PI_LEN(marks); i++) {
+        int32_t id = special_of(v, marks[i]);
+        if (id >= 0)
+            v->attr[id] = (uint8_t)((v->attr[id] & ~PI_TOKEN_END) | PI_TOKEN_SHOWN);
+    }
+}
+
 static pith_status read_flag(const struct pi_gguf *g, const char *key, bool *out, pith_error *err)
 {
     pith_status status = pi_gguf_bool(g, key, out, err);
@@ -453,6 +480,7 @@ static pith_status load_kind(struct pi_vocab *v, const struct pi_gguf *g, int32_
     PI_TRY(read_flag(g, "tokenizer.ggml.add_bos_token", &v->add_bos, err));
     PI_TRY(read_flag(g, "tokenizer.ggml.add_eos_token", &v->add_eos, err));
     PI_TRY(read_ids(v, g, err));
+    show_messages(v);
     if (strips_right(g))
         strip_right(v);
     return pi_vocab_load_special(v, err);

@@ -211,7 +211,7 @@ void importance_target_rows(struct importance_target *t, const struct pi_pass_ta
                             int32_t n_thread)
 {
     struct rows_job job = {t, rows};
-    if (t->gram != NULL)
+    if (t->gram != NULL && rows->layer < t->model->hp.n_layer_full)
         pi_parallel_ranges(n_thread, rows->item->n_tok, note_rows, &job);
 }
 
@@ -221,7 +221,7 @@ void importance_target_attended(struct importance_target *t, const struct pi_pas
 {
     const struct pi_hparams *hp = &t->model->hp;
     int32_t pos = a->item->pos0 + a->t, n_group = hp->n_head / hp->n_head_kv;
-    if (pos < t->span.query_begin || pos >= t->span.query_end)
+    if (a->layer >= hp->n_layer_full || pos < t->span.query_begin || pos >= t->span.query_end)
         return;
     assert(a->parts == NULL && a->n >= t->span.key_end);
     float scale = t->gram != NULL ? t->inverse[pos - t->span.query_begin] : 1.0f;

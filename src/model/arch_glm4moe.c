@@ -1,0 +1,58 @@
+/*
+ * arch_glm4moe.c - GLM 4.5 and 4.6: half of a head is rotated, the first layers have a dense
+ * feed-forward, the others experts, one of which takes every token. The router's probabilities stand
+ * each for itself, and a bias counts in choosing alone.
+ */
+#include "model/arch.h"
+
+static const struct pi_tensor_spec attention[] = {
+    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(bq, "attn_q.bias", PI_DIM_Q, false),
+    PI_SPEC_VECTOR(bk, "attn_k.bias", PI_DIM_K, false),
+    PI_SPEC_VECTOR(bv, "attn_v.bias", PI_DIM_V, false),
+    PI_SPEC_VECTOR(q_norm, "attn_q_norm.weight", PI_DIM_HEAD_K, false),
+    PI_SPEC_VECTOR(k_norm, "attn_k_norm.weight", PI_DIM_HEAD_K, false),
+    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
+};
+
+/* What other families call ffn_norm has the name of a norm behind attention. */
+static const struct pi_tensor_spec ffn[] = {
+    PI_SPEC_VECTOR(ffn_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(w_gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(w_up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(w_down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
+};
+
+static const struct pi_tensor_spec experts[] = {
+    PI_SPEC_VECTOR(ffn_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(w_router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(b_choice, "exp_probs_b.bias", PI_DIM_EXPERT, true),
+    PI_SPEC_EXPERTS(w_gate_exps, "ffn_gate_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_EXPERTS(w_up_exps, "ffn_up_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_EXPERTS(w_down_exps, "ffn_down_exps", PI_DIM_EMBD, PI_DIM_FF_EXPERT),
+    PI_SPEC_MATRIX(w_gate_shared, "ffn_gate_shexp", PI_DIM_FF_SHARED, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(w_up_shared, "ffn_up_shexp", PI_DIM_FF_SHARED, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(w_down_shared, "ffn_down_shexp", PI_DIM_EMBD, PI_DIM_FF_SHARED),
+};
+
+static const struct pi_arch_part parts[] = {PI_ARCH_PART(pi_block_attention, attention),
+                                            PI_ARCH_PART(pi_block_ffn, ffn),
+                                            PI_ARCH_PART(pi_block_moe, experts)};
+
+static const struct pi_moe_rule rule = {
+    .gating = PI_MOE_SIGMOID,
+    .act = PI_MOE_SILU,
+    .scale = 1,
+};
+
+const struct pi_arch pi_arch_glm4moe = {
+    .name = "glm4moe",
+    .rope_adjacent = false,
+    .part = parts,
+    .n_part = PI_LEN(parts),
+    .moe = &rule,
+    .moe_keys = true,
+};
