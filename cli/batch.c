@@ -402,6 +402,7 @@ static void begin(struct batch *b)
         chat = chat || (!b->in.item[i].done && b->in.item[i].chat && b->in.item[i].n_answer > 0);
     }
     b->report.n_request = (int64_t)b->in.n;
+    b->s.n_ctx = b->o->memory.n_ctx;
     session_load(&b->s, &b->o->model, false);
     b->setup.model = b->s.model;
     if (chat)

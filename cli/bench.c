@@ -428,6 +428,7 @@ static int run(void *options)
     (void)engine_params(&b.options->model, &b.options->memory);
     make_rows(&b);
     int64_t n = most_tokens(&b);
+    b.s.n_ctx = b.options->memory.n_ctx;
     session_load(&b.s, &b.options->model, false);
     make_tokens(&b, n);
     session_start(&b.s, &b.options->model, &b.options->memory, n);

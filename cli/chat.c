@@ -418,6 +418,7 @@ static int run(void *options)
     struct chat c = {.options = options};
     const struct options *o = options;
     (void)engine_params(&o->model, &o->memory);
+    c.s.n_ctx = o->memory.n_ctx;
     session_load(&c.s, &o->model, false);
     session_check_template(c.s.model, &o->chat);
     session_start(&c.s, &o->model, &o->memory, 0);

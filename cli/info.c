@@ -67,14 +67,16 @@ struct kv_plan {
     int64_t memory;
     const char *types[MOST_TYPES]; /* [n_type] all that there are */
     size_t n_type;
-    double f16;    /* bytes per token with f16 for both */
-    int64_t state; /* bytes of what recurrent layers remember of a sequence */
+    double f16;     /* bytes per token with f16 for both */
+    int64_t window; /* the widest of the layers' */
+    int64_t state;  /* bytes of what recurrent layers remember of a sequence */
 };
 
 /* The KV memory of a model with one pair of storage types. */
 struct kv_cost {
     bool possible;      /* the types fit the head size */
-    int64_t page_bytes; /* of one page of every lane */
+    int64_t page_bytes; /* of one page of every lane that grows */
+    int64_t constant;   /* bytes of the lanes that do not: windows, filled */
     double per_token;   /* bytes, whole pages shared out */
     double factor;      /* so many times less than f16 for both */
     int64_t fits;       /* tokens in the memory that the weights leave */
@@ -88,15 +90,19 @@ static struct kv_cost kv_cost(const struct kv_plan *plan, const char *type_k, co
     p.page_len = atoi(plan->o->page_len);
     p.type_k = type_k;
     p.type_v = type_v;
-    if (pith_kv_estimate(plan->model, &p, p.page_len, &cost.page_bytes, NULL) != PITH_OK)
+    /* Windows are full where a text is longer, by more than what is read at once. */
+    int64_t n_page = (plan->window + p.chunk) / p.page_len + 2, more;
+    if (pith_kv_estimate(plan->model, &p, n_page * p.page_len, &cost.constant, NULL) != PITH_OK ||
+        pith_kv_estimate(plan->model, &p, (n_page + 1) * p.page_len, &more, NULL) != PITH_OK)
         return cost;
     cost.possible = true;
-    cost.page_bytes -= plan->state; /* which a sequence takes once */
+    cost.page_bytes = more - cost.constant;
+    cost.constant -= n_page * cost.page_bytes;
     cost.per_token = (double)cost.page_bytes / p.page_len;
     cost.factor = plan->f16 / cost.per_token;
     /* A vocabulary-only load packs no weights; the tensors' bytes in the file are close. */
-    int64_t left = plan->memory - plan->info->file_bytes - plan->state;
-    cost.fits = left > 0 ? left / cost.page_bytes * p.page_len : 0;
+    int64_t left = plan->memory - plan->info->file_bytes - cost.constant;
+    cost.fits = left > 0 && cost.page_bytes > 0 ? left / cost.page_bytes * p.page_len : 0;
     return cost;
 }
 
@@ -110,6 +116,9 @@ static struct kv_plan kv_plan(const struct options *o, const struct session *s, 
     pith_engine_params_default(&p);
     if (s->info.n_layer > 0 && pith_kv_estimate(s->model, &p, 0, &plan.state, NULL) != PITH_OK)
         plan.state = 0;
+    pith_layer_info layer;
+    for (int32_t l = 0; pith_model_layer(s->model, l, &layer) == PITH_OK; l++)
+        plan.window = layer.window > plan.window ? layer.window : plan.window;
     if (s->info.n_layer > 0)
         plan.f16 = kv_cost(&plan, "f16", "f16").per_token;
     return plan;
@@ -123,7 +132,42 @@ static int32_t heads_per_kv(const pith_model_info *i)
 
 /* ---- text ---- */
 
-static void print_shape(const struct kv_plan *plan)
+/* What only some layers have. */
+struct layer_counts {
+    int32_t n_window, window; /* window: the widest */
+    int32_t n_unrotated, n_other_base;
+    float base; /* of the last of those */
+};
+
+static struct layer_counts count_layers(const pith_model *model, const pith_model_info *i)
+{
+    struct layer_counts n = {0};
+    pith_layer_info layer;
+    for (int32_t l = 0; pith_model_layer(model, l, &layer) == PITH_OK; l++) {
+        bool other = layer.n_rot > 0 && layer.base != i->rope_theta;
+        n.n_window += layer.window > 0;
+        n.window = layer.window > n.window ? layer.window : n.window;
+        n.n_unrotated += layer.lanes >= 0 && layer.n_rot == 0;
+        n.n_other_base += other;
+        n.base = other ? layer.base : n.base;
+    }
+    return n;
+}
+
+static void print_layers(const pith_model *model, const pith_model_info *i)
+{
+    struct layer_counts n = count_layers(model, i);
+    if (n.n_window > 0)
+        printf("windows       %d of %d layers see %d tokens at most\n", n.n_window, i->n_layer,
+               n.window);
+    if (n.n_unrotated > 0)
+        printf("unrotated     %d of %d layers\n", n.n_unrotated, i->n_layer);
+    if (n.n_other_base > 0)
+        printf("local rope    %d of %d layers, base %g\n", n.n_other_base, i->n_layer,
+               (double)n.base);
+}
+
+static void print_shape(const pith_model *model, const struct kv_plan *plan)
 {
     const pith_model_info *i = plan->info;
     char bytes[32];
@@ -146,6 +190,7 @@ static void print_shape(const struct kv_plan *plan)
         printf("reads         %s of weights for a token\n", cli_bytes(i->token_bytes, bytes));
     printf("heads         %d, %d for KV, of %d (K) and %d (V)\n", i->n_head, i->n_head_kv,
            i->head_dim_k, i->head_dim_v);
+    print_layers(model, i);
     printf("context       %d tokens, rope %d dimensions at base %g\n", i->n_ctx_train, i->n_rot,
            (double)i->rope_theta);
 }
@@ -209,6 +254,9 @@ static void print_kv(const struct kv_plan *plan)
     printf("\nKV memory in bytes/token%s, in pages of %s tokens, by the types of K and V:\n",
            plan->state > 0 ? " of the layers with attention" : "", plan->o->page_len);
     print_pairs(plan, CELL_BYTES);
+    if (plan->window > 0)
+        printf("Beside that, full windows of f16 take %s.\n",
+               cli_bytes(kv_cost(plan, "f16", "f16").constant, bytes));
     printf("\nSo many times less than f16 for both:\n");
     print_pairs(plan, CELL_FACTOR);
     printf("\nTokens that fit beside the weights in %s:\n", cli_bytes(plan->memory, bytes));
@@ -259,11 +307,12 @@ static void print_tensors(const pith_model *model)
 
 /* ---- JSON ---- */
 
-static json_t *json_shape(const struct kv_plan *plan)
+static json_t *json_shape(const pith_model *model, const struct kv_plan *plan)
 {
     const pith_model_info *i = plan->info;
+    struct layer_counts n = count_layers(model, i);
     return json_pack("{s:o, s:o, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, "
-                     "s:i, s:f, s:i, s:I}",
+                     "s:i, s:f, s:i, s:i, s:i, s:i, s:I}",
                      "name", cli_json_text(i->name, strlen(i->name)), "architecture",
                      cli_json_text(i->architecture, strlen(i->architecture)), "n_param",
                      (json_int_t)i->n_param, "file_bytes", (json_int_t)i->file_bytes, "file_type",
@@ -272,8 +321,9 @@ static json_t *json_shape(const struct kv_plan *plan)
                      (int)i->n_head, "n_head_kv", (int)i->n_head_kv, "head_dim_k",
                      (int)i->head_dim_k, "head_dim_v", (int)i->head_dim_v, "n_ctx_train",
                      (int)i->n_ctx_train, "n_rot", (int)i->n_rot, "rope_theta",
-                     (double)i->rope_theta, "n_layer_kv", (int)i->n_layer_kv, "state_bytes",
-                     (json_int_t)plan->state);
+                     (double)i->rope_theta, "n_layer_window", (int)n.n_window, "window",
+                     (int)n.window, "n_layer_unrotated", (int)n.n_unrotated, "n_layer_kv",
+                     (int)i->n_layer_kv, "state_bytes", (json_int_t)plan->state);
 }
 
 static void json_add_pair(json_t *list, const struct kv_plan *plan, const char *type_k,
@@ -348,7 +398,7 @@ static int run(void *options)
     int64_t memory = o->memory > 0 ? o->memory : available_memory();
     struct kv_plan plan = kv_plan(o, &s, memory);
     if (o->json) {
-        json_t *out = json_shape(&plan);
+        json_t *out = json_shape(s.model, &plan);
         json_object_set_new(out, "n_expert", json_integer(s.info.n_expert));
         json_object_set_new(out, "n_expert_used", json_integer(s.info.n_expert_used));
         json_object_set_new(out, "n_ff_expert", json_integer(s.info.n_ff_expert));
@@ -363,7 +413,7 @@ static int run(void *options)
             json_object_set_new(out, "tensors", json_tensors(s.model));
         cli_json_print(out, JSON_INDENT(1));
     } else {
-        print_shape(&plan);
+        print_shape(s.model, &plan);
         print_kv(&plan);
         print_meta(s.model);
         if (o->verbose)

@@ -274,6 +274,7 @@ static int run(void *options)
     (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
     if (o->output.map != NULL && map_check(o->output.map, &err) != PITH_OK)
         cli_fail("--map: %s", err.message);
+    s.n_ctx = o->memory.n_ctx;
     session_load(&s, &o->model, false);
     struct cli_text message = read_message(o), shown = message;
     pith_prompt *prompt = make_prompt(o, s.model, &message);

@@ -36,6 +36,7 @@ struct listen_options {
     int32_t timeout_s;
     int32_t drain_s;
     int64_t body_max;
+    int64_t json_max; /* 0: four times body_max */
     int64_t stream_max;
     int32_t n_connection;
     bool log;
@@ -98,6 +99,8 @@ static const struct option listen_table[] = {
      .help = "seconds that running requests get when the server is to end"},
     {"--body", NULL, "SIZE", OPTION_BYTES, AT(body_max), .min = 1024, .max = 0x1p40,
      .absent = "64MiB", .help = "largest body of a request"},
+    {"--body-memory", NULL, "SIZE", OPTION_BYTES, AT(json_max), .min = 1024, .max = 0x1p42,
+     .absent = "4 times --body", .help = "most memory that a body takes as JSON"},
     {"--behind", NULL, "SIZE", OPTION_BYTES, AT(stream_max), .min = 1024, .max = 0x1p40,
      .absent = "1MiB", .help = "how far a reader may be behind for --timeout seconds"},
     {"--connections", NULL, "N", OPTION_INT, AT(n_connection), .min = 1, .max = 1 << 16,
@@ -360,6 +363,7 @@ static void size_memory(const struct session *s, struct serve_options *o)
 
 static void start_session(struct session *s, struct serve_options *o)
 {
+    s->n_ctx = o->memory.n_ctx;
     session_load(s, &o->model, false);
     size_memory(s, o);
     session_start(s, &o->model, &o->memory, 0);
@@ -374,6 +378,11 @@ static void block_signals(sigset_t *set)
     sigaddset(set, SIGINT);
     sigaddset(set, SIGTERM);
     sigprocmask(SIG_BLOCK, set, NULL);
+}
+
+static int64_t json_most(const struct listen_options *l)
+{
+    return l->json_max != 0 ? l->json_max : 4 * l->body_max;
 }
 
 /* What the options come to; *bias is the caller's to free, when the server has ended. */
@@ -391,10 +400,11 @@ static struct server_config make_config(struct serve_options *o, const struct se
         .policy = {s->keep, s->read, s->recall, s->share},
         .slot_folder = o->chat.slot_folder,
         .schedule = schedule_params(&o->work),
-        .random_seed = o->sample.seed < 0,
+        .random_seed = (o->sample.seed < 0),
         .n_ctx = most_tokens(s),
         .timeout_s = l->timeout_s,
         .body_max = l->body_max,
+        .json_max = json_most(l),
         .stream_max = l->stream_max,
         .n_connection = l->n_connection,
         .log = l->log,

@@ -281,6 +281,7 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
                                     .on = cli_is_terminal(STDERR_FILENO)};
     pith_model_params params;
     pith_model_params_default(&params);
+    params.n_ctx = s->n_ctx;
     params.vocab_only = vocab_only;
     params.n_thread = o->n_thread;
     params.progress = cli_progress_step;

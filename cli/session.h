@@ -84,6 +84,7 @@ struct session {
     pith_model *model;   /* owned */
     pith_engine *engine; /* owned */
     pith_seq *seq;       /* owned */
+    int32_t n_ctx;       /* the longest text, set before session_load; 0: what the model knows */
     pith_model_info info;
     double load_s;
     pith_engine_params params; /* of the engine; its strings are the options' */

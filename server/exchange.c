@@ -58,6 +58,7 @@ void exchange_release(struct exchange *ex)
         return;
     size_t len = ex->body.len;
     atomic_fetch_sub(&ex->server->count.body_bytes, (long long)len);
+    atomic_fetch_sub(&ex->server->count.json_bytes, (long long)ex->weighed);
     serve_bytes_free(&ex->body);
     serve_bytes_free(&ex->out);
     memory_note(ex->server, len);

@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 #include "serve/reply.h"
+#include "weigh.h"
 
 struct MHD_Connection;
 struct link;
@@ -36,6 +37,8 @@ struct exchange {
     void *work;                        /* of the task's */
     char *path;                        /* owned */
     struct serve_bytes body;           /* whole when a task sees it */
+    struct body_weight weight;         /* of what has come, where it is to be parsed */
+    int64_t weighed;                   /* of it, in count.json_bytes */
     struct serve_fault fault;          /* why it is refused, known before the body has come */
     const char *allow;                 /* constant: the header of that name; NULL: none */
     const char *content_type;          /* constant; NULL: JSON or events */

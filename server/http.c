@@ -25,6 +25,7 @@
 #define HEAD_BYTES (32u << 10)  /* of a connection's buffers: a head that is longer is 431 */
 #define BLOCK_BYTES (16u << 10) /* that a response takes at once */
 #define BODIES_MAX 4            /* all bodies in memory, as multiples of the largest */
+#define JSONS_MAX 4             /* likewise, of what they take when they are parsed */
 
 /* ---- responses ---- */
 
@@ -155,6 +156,30 @@ static void judge_head(struct exchange *ex, const char *method)
         check_room(ex);
 }
 
+/* Whether there is memory for the JSON of the body, with so much more of it. */
+static bool weigh(struct exchange *ex, const char *data, size_t len)
+{
+    struct server *s = ex->server;
+    long long most = s->config.json_max;
+    body_weigh(&ex->weight, data, len);
+    int64_t weight = body_weight_most(&ex->weight);
+    if (weight > most) {
+        serve_fault_set(&ex->fault, MHD_HTTP_CONTENT_TOO_LARGE, "invalid_request_error", NULL,
+                        "the body has so many values that its JSON takes more than %lld bytes of "
+                        "memory, which is the most",
+                        most);
+        return false;
+    }
+    if (atomic_load(&s->count.json_bytes) + weight - ex->weighed > JSONS_MAX * most) {
+        refuse_late(ex, MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable_error",
+                    "the bodies of other requests take all memory for them: try again later");
+        return false;
+    }
+    atomic_fetch_add(&s->count.json_bytes, (long long)(weight - ex->weighed));
+    ex->weighed = weight;
+    return true;
+}
+
 static void add_body(struct exchange *ex, const char *data, size_t len)
 {
     struct server *s = ex->server;
@@ -171,6 +196,8 @@ static void add_body(struct exchange *ex, const char *data, size_t len)
                     "the bodies of other requests take all memory for them: try again later");
         return;
     }
+    if (!weigh(ex, data, len))
+        return;
     if (!serve_bytes_add(&ex->body, data, len))
         serve_fault_set(&ex->fault, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", NULL,
                         "no memory for the body");

@@ -33,6 +33,7 @@ struct server_config {
     int32_t n_ctx;                 /* most tokens that one request may have */
     double timeout_s;              /* of a body that does not come and a reader who does not read */
     int64_t body_max;              /* bytes of a body */
+    int64_t json_max;              /* bytes that it may take when it is parsed */
     int64_t stream_max; /* bytes that a reader may be behind; four times that end it at once */
     int32_t n_connection;
     bool log; /* a line on standard error for each request */

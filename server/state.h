@@ -31,6 +31,7 @@ struct server_counts {
     atomic_llong n_dropped;  /* whose reader was too slow */
     atomic_llong evicted;    /* entries, of answers that ended */
     atomic_llong body_bytes; /* in memory now */
+    atomic_llong json_bytes; /* that bodies take when they are parsed, at most */
     atomic_int n_answer;     /* requests to the model that run or wait */
 };
 

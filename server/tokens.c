@@ -76,15 +76,46 @@ static json_t *list_ids(const struct server *s, const struct ids *ids, bool piec
     return list;
 }
 
+/* The switches of a body; false: refused. */
+static bool read_switches(struct exchange *ex, const json_t *body, uint32_t *flags, bool *pieces)
+{
+    static const struct {
+        const char *key;
+        uint32_t flag; /* 0: pieces */
+        bool otherwise;
+    } switches[] = {
+        {"add_special", PITH_TOKENIZE_BOS, false},
+        {"parse_special", PITH_TOKENIZE_SPECIAL, true},
+        {"with_pieces", 0, false},
+    };
+    *flags = 0;
+    *pieces = false;
+    for (size_t i = 0; i < sizeof(switches) / sizeof(switches[0]); i++) {
+        const char *key = switches[i].key;
+        const json_t *value = json_object_get(body, key);
+        bool given = value != NULL && !json_is_null(value);
+        bool on = given ? json_is_true(value) : switches[i].otherwise;
+        if (given && !json_is_boolean(value)) {
+            exchange_refuse_with(ex, WRONG, key, "%s: must be true or false", key);
+            return false;
+        }
+        *flags |= on ? switches[i].flag : 0;
+        if (switches[i].flag == 0)
+            *pieces = on;
+    }
+    return true;
+}
+
 void tokens_encode(struct exchange *ex)
 {
     json_t *body = read_body(ex);
-    if (body == NULL)
+    uint32_t flags;
+    bool pieces;
+    if (body == NULL || !read_switches(ex, body, &flags, &pieces)) {
+        json_decref(body);
         return;
-    json_t *content = json_object_get(body, "content"), *parse;
-    parse = json_object_get(body, "parse_special");
-    uint32_t flags = json_is_true(json_object_get(body, "add_special")) ? PITH_TOKENIZE_BOS : 0;
-    flags |= json_is_false(parse) ? 0 : PITH_TOKENIZE_SPECIAL;
+    }
+    json_t *content = json_object_get(body, "content");
     struct ids ids = {0};
     pith_error err = {.message = "no memory"};
     if (content != NULL && !json_is_string(content))
@@ -94,9 +125,7 @@ void tokens_encode(struct exchange *ex)
         exchange_refuse_with(ex, WRONG, "content", "content: %s", err.message);
     else
         exchange_json(ex, MHD_HTTP_OK,
-                      json_pack("{s:o}", "tokens",
-                                list_ids(ex->server, &ids,
-                                         json_is_true(json_object_get(body, "with_pieces")))));
+                      json_pack("{s:o}", "tokens", list_ids(ex->server, &ids, pieces)));
     free(ids.data);
     json_decref(body);
 }

@@ -8,6 +8,8 @@
  *         behind the text as 64-bit words, or "no ..."
  *     grammar_walk MODEL vocab 0 0 0                      each token: "token HEX" of its bytes, "end" or "-"
  *     grammar_walk MODEL time N SEED COMPACT < schemas    microseconds a token, of texts of at most N
+ *
+ * A line may also be GBNF, with tabs between its rules.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -180,6 +182,8 @@ static void do_line(struct job *j, char *line)
         schema = line + n_hex + 1;
     }
     bool is_gbnf = strstr(schema, "::=") != NULL && schema[0] != '{';
+    for (char *at = line; is_gbnf && *at != '\0'; at++)
+        *at = *at == '\t' ? '\n' : *at;
     pith_status status =
         is_gbnf ? pith_grammar_create_gbnf(j->model, schema, strlen(schema), &j->params, &g, &err)
                 : pith_grammar_create_json_schema(j->model, schema, strlen(schema), &j->params, &g,

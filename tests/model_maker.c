@@ -469,7 +469,7 @@ pith_status maker_key_counts(struct maker *m, const char *name, const int32_t *v
 static pith_status add_scaling(struct maker *m)
 {
     const struct model_spec *s = m->spec;
-    if (strcmp(s->scaling, "linear") != 0 && strcmp(s->scaling, "yarn") != 0)
+    if (strcmp(s->scaling, "none") == 0 || strcmp(s->scaling, "factors") == 0)
         return PITH_OK;
     PI_TRY(maker_key_text(m, "rope.scaling.type", s->scaling));
     PI_TRY(maker_key_number(m, "rope.scaling.factor", s->factor));
@@ -572,7 +572,8 @@ static pith_status add_metadata(struct maker *m, const struct pi_gguf *vocab)
         if (writes(m, counts[i].name))
             PI_TRY(maker_key_count(m, counts[i].name, counts[i].value));
     PI_TRY(maker_key_number(m, "attention.layer_norm_rms_epsilon", s->eps));
-    PI_TRY(maker_key_number(m, "rope.freq_base", s->theta));
+    if (writes(m, "rope.freq_base"))
+        PI_TRY(maker_key_number(m, "rope.freq_base", s->theta));
     PI_TRY(add_scaling(m));
     PI_TRY(add_embedding(m));
     if (m->family != NULL && m->family->keys != NULL)

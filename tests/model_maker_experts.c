@@ -21,7 +21,6 @@ static const struct maker_word words[] = {
     {"lead", 1, 0, 100}, /* layers without experts, the first ones */
     {"mtp", 0, 0, 4},    /* blocks behind the layers */
     {"qk_norm", 0, 0, 1},
-    {"window", 8, 1, 1 << 20},
     {"theta_swa", 0, 0, 1e12}, /* 0: the file does not say */
 };
 
@@ -108,7 +107,8 @@ static pith_status gpt_oss_keys(struct maker *m)
     PI_TRY(expert_keys(m));
     if (maker_number(m, "theta_swa") > 0)
         PI_TRY(maker_key_number(m, "rope.freq_base_swa", maker_number(m, "theta_swa")));
-    return maker_key_count(m, "attention.sliding_window", maker_count(m, "window"));
+    int32_t window = maker_count(m, "window"); /* a word of the dense families, too */
+    return maker_key_count(m, "attention.sliding_window", window > 0 ? window : 8);
 }
 
 /* A vector of each expert's. */

@@ -21,6 +21,8 @@ class Player:
         self.as_recorded = as_recorded  # or as long as it took
         self.lock = threading.Condition()
         self.sent = [json.dumps(self.first())]  # documents so far; a watcher begins with all
+        self.may_round = threading.Event()  # until it is set, documents with a round wait
+        self.may_round.set()
         self.cancelled = []
         self.followed = []
         self.asked = []
@@ -60,6 +62,8 @@ class Player:
             document = line["view"]
             wait = document["time"] - first - (time.monotonic() - begin) if self.as_recorded else self.pause
             time.sleep(max(0, wait))
+            if any(e["kind"] == "round" for e in document["events"]):
+                self.may_round.wait(120)
             if document["type"] == "delta":
                 self.put(document)
 

@@ -13,6 +13,7 @@
 #include "testing.h"
 
 #include "command.h"
+#include "model_maker.h"
 #include "pith/inspect.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -515,6 +516,36 @@ static void test_info(void **state)
     said_free(&s);
 }
 
+/* What only some layers have, and what windows take beside what grows. */
+static void test_info_of_layers(void **state)
+{
+    char path[128];
+    struct model_spec spec;
+    pith_error err = {0};
+    (void)state;
+    model_spec_default(&spec);
+    assert_int_equal(model_spec_parse(&spec, "arch=gemma3 layers=7 window=9 width=32 ff=32", &err),
+                     PITH_OK);
+    assert_int_equal(model_make(&spec, in_folder("gemma3.gguf", path), &err), PITH_OK);
+    struct said s = command(NULL, "info", path, NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "windows       6 of 7 layers see 9 tokens at most");
+    expect_word(s.out, "full windows of f16 take");
+    said_free(&s);
+    s = command(NULL, "info", path, "--json", NULL);
+    expect_status(&s, 0);
+    json_t *o = parse(s.out);
+    assert_int_equal(number(o, "n_layer_window"), 6);
+    assert_int_equal(number(o, "window"), 9);
+    /* One of seven layers grows. */
+    json_t *f32 = json_array_get(json_object_get(o, "kv"), 0);
+    int64_t row = 4 * number(o, "n_head_kv") * (number(o, "head_dim_k") + number(o, "head_dim_v"));
+    double bytes = json_real_value(json_object_get(f32, "bytes_per_token"));
+    assert_true(bytes >= (double)row && bytes < 1.1 * (double)row);
+    json_decref(o);
+    said_free(&s);
+}
+
 static void test_sizes(void **state)
 {
     static const struct {
@@ -620,6 +651,7 @@ int main(void)
         cmocka_unit_test(test_logits),
         cmocka_unit_test(test_tokenize),
         cmocka_unit_test(test_info),
+        cmocka_unit_test(test_info_of_layers),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_quantize),
         cmocka_unit_test(test_bench),

@@ -30,6 +30,12 @@ static const char *const families[] = {
     "arch=gpt-oss layers=4 width=64 heads=4 kv_heads=2 head_dim=16 experts=4 used=2 expert_ff=48 "
     "window=24",
     "arch=smollm3 layers=5 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
+    "arch=gemma3 layers=7 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 window=20 tied=1",
+    "arch=gemma2 layers=3 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 window=20 attn_cap=5",
+    "arch=phi3 layers=2 width=96 heads=6 kv_heads=2 head_dim=16 ff=80 fused=1 rot=12 longrope=1 "
+    "ctx_orig=64 attn_factor=1.2",
+    "arch=mistral3 layers=2 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 scaling=yarn factor=8 "
+    "ctx_orig=16 log_mul=1 temperature=0.1",
     "arch=qwen35 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96",
     "arch=qwen35 layers=3 width=72 heads=3 kv_heads=1 head_dim=20 rot=12 ff=96 delta_keys=3 "
     "delta_values=3 delta_dim=24 taps=3 interval=2 listed=1",
@@ -53,7 +59,7 @@ static pith_engine *engine_make(int32_t chunk, int32_t n_thread)
     params.n_thread = n_thread;
     params.page_len = PAGE_LEN;
     check(pith_kv_estimate(model, &params, N_TOKEN, &params.kv_bytes, &err), &err);
-    params.kv_bytes *= 4; /* sequences */
+    params.kv_bytes *= 4; /* windows are shorter than the text: four texts are not one of four */
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
 }

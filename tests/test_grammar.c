@@ -195,6 +195,37 @@ static void test_triggers(void **state)
     pith_grammar_free(g);
 }
 
+/* Triggers that are a part of the text, and those that count at its beginning only. */
+static void test_triggers_in_the_text(void **state)
+{
+    const char *const go[] = {"{x", "<go>"};
+    pith_grammar_params p = {
+        .trigger = go, .n_trigger = 2, .n_trigger_first = 1, .keeps_trigger = true, .again = true};
+    static const struct {
+        const char *text;
+        int good;
+    } rows[] = {
+        {"{x}", 1},    {" \n {x}", 1},  {"{xy", 0},       {"<go>1", 1},
+        {"<go>}", 0},  {"a{xy", 1},     {"a {xy", 1},     {"a<go>1{xy", 1},
+        {"{x}{xy", 1}, {"{x}<go>2", 0}, {"{x}<go>1b", 1}, {"\n{x}\n{xy", 1},
+    };
+    (void)state;
+    pith_error err;
+    pith_grammar *g = rig_grammar("root ::= \"{x}\" | \"<go>1\"", &p);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        pith_grammar_state *s = rig_state(g);
+        pith_status status =
+            pith_grammar_state_accept_bytes(s, rows[i].text, strlen(rows[i].text), &err);
+        if ((status == PITH_OK) != (rows[i].good != 0))
+            fail_msg("%s: %s", rows[i].text, status == PITH_OK ? "is taken" : err.message);
+        pith_grammar_state_free(s);
+    }
+    pith_grammar_free(g);
+    p.n_trigger_first = 3;
+    assert_int_equal(rig_make("root ::= [a]", &p, &g, &err), PITH_INVALID);
+    assert_string_equal(err.message, "n_trigger_first: 3 is not between 0 and 2");
+}
+
 /* What the sampler takes under a grammar, from logits that want something else. */
 static void test_sampler(void **state)
 {
@@ -256,20 +287,147 @@ static void test_no_token(void **state)
     pith_grammar_free(g);
 }
 
-/* Sets of threads that grow without end are refused, not followed. */
+/* Ways to read a text that double with each byte are followed together. */
 static void test_ambiguous(void **state)
 {
+    static const char *const grammars[] = {
+        "root ::= a\na ::= \"x\" a a \"y\" | \"x\" a a | \"x\"",
+        "root ::= a\na ::= \"x\" a? a?",
+        "root ::= e\ne ::= t (\"+\" e)? | t (\"+\" t)*\nt ::= \"x\" | \"x\" e \"y\" | \"x\" e",
+        "root ::= \"x\"* a \"x\"*\na ::= \"x\" a \"x\" | \"x\"",
+    };
     pith_error err = {.status = PITH_OK};
     (void)state;
-    pith_grammar *g = rig_grammar("root ::= a\na ::= \"x\" a a \"y\" | \"x\" a a | \"x\"", NULL);
-    pith_grammar_state *s = rig_state(g);
-    pith_status status = PITH_OK;
-    for (int i = 0; i < 200000 && status == PITH_OK; i++)
-        status = pith_grammar_state_accept_bytes(s, "x", 1, &err);
-    assert_int_equal(status, PITH_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "ambiguous"));
-    pith_grammar_state_free(s);
-    pith_grammar_free(g);
+    for (int k = 0; k < 4; k++) {
+        pith_grammar *g = rig_grammar(grammars[k], NULL);
+        pith_grammar_state *s = rig_state(g);
+        for (int i = 0; i < 201; i++)
+            if (pith_grammar_state_accept_bytes(s, "x", 1, &err) != PITH_OK)
+                fail_msg("%s: byte %d: %s", grammars[k], i, err.message);
+        assert_true(pith_grammar_state_can_end(s));
+        pith_grammar_state_free(s);
+        pith_grammar_free(g);
+    }
+}
+
+/* ---- random grammars over a and b, against the sets of their texts ---- */
+
+#define N_RULE 3
+#define LEN_MAX 7
+#define N_TEXT (1 << (LEN_MAX + 1)) /* a text is its letters as bits behind a 1 */
+
+struct random_grammar {
+    int n_alt[N_RULE], n_part[N_RULE][3];
+    int part[N_RULE][3][3]; /* 0, 1: a letter; 2 + r: rule r */
+    bool has[N_RULE][N_TEXT];
+};
+
+static void make_random(uint64_t *rng, struct random_grammar *r)
+{
+    memset(r, 0, sizeof(*r));
+    for (int i = 0; i < N_RULE; i++) {
+        r->n_alt[i] = 1 + (int)rng_below(rng, 3);
+        for (int a = 0; a < r->n_alt[i]; a++) {
+            r->n_part[i][a] = (int)rng_below(rng, 4);
+            for (int k = 0; k < r->n_part[i][a]; k++)
+                r->part[i][a][k] = (int)rng_below(rng, 2 + N_RULE);
+        }
+    }
+}
+
+static void write_random(const struct random_grammar *r, char *text)
+{
+    for (int i = 0; i < N_RULE; i++) {
+        text += sprintf(text, "%s ::= ", i == 0 ? "root" : i == 1 ? "r-b" : "r-c");
+        for (int a = 0; a < r->n_alt[i]; a++) {
+            text += sprintf(text, "%s\"\"", a > 0 ? " | " : "");
+            for (int k = 0; k < r->n_part[i][a]; k++) {
+                static const char *const names[] = {"\"a\"", "\"b\"", "root", "r-b", "r-c"};
+                text += sprintf(text, " %s", names[r->part[i][a][k]]);
+            }
+        }
+        text += sprintf(text, "\n");
+    }
+}
+
+static int text_len(int text)
+{
+    int n = 0;
+    while (text >> (n + 1) != 0)
+        n++;
+    return n;
+}
+
+/* Texts of an alternative's parts from k on, behind `text`. */
+static bool add_texts(struct random_grammar *r, int rule, int a, int k, int text)
+{
+    bool more = false;
+    if (k == r->n_part[rule][a]) {
+        more = !r->has[rule][text];
+        r->has[rule][text] = true;
+        return more;
+    }
+    int part = r->part[rule][a][k];
+    if (part < 2)
+        return text_len(text) < LEN_MAX && add_texts(r, rule, a, k + 1, 2 * text + part);
+    for (int other = 1; other < N_TEXT; other++) {
+        int n = text_len(other);
+        if (r->has[part - 2][other] && text_len(text) + n <= LEN_MAX)
+            more |= add_texts(r, rule, a, k + 1, (text << n) | (other - (1 << n)));
+    }
+    return more;
+}
+
+static void compare_random(struct random_grammar *r, const pith_grammar *g, const char *grammar)
+{
+    bool more = true;
+    while (more) {
+        more = false;
+        for (int i = 0; i < N_RULE; i++)
+            for (int a = 0; a < r->n_alt[i]; a++)
+                more |= add_texts(r, i, a, 0, 1);
+    }
+    for (int text = 1; text < N_TEXT; text++) {
+        char letters[LEN_MAX + 1] = "";
+        pith_error err;
+        pith_grammar_state *s = rig_state(g);
+        bool good = true, begins = r->has[0][text];
+        for (int i = 0, n = text_len(text); i < n; i++) {
+            letters[i] = (text >> (n - 1 - i) & 1) != 0 ? 'b' : 'a';
+            good = good && pith_grammar_state_accept_bytes(s, letters + i, 1, &err) == PITH_OK;
+        }
+        for (int longer = 2 * text; longer < N_TEXT && !begins; longer++)
+            for (int shift = 1; shift <= LEN_MAX; shift++)
+                begins |= longer >> shift == text && r->has[0][longer];
+        if ((good && pith_grammar_state_can_end(s)) != r->has[0][text])
+            fail_msg("%s\"%s\" %s", grammar, letters, good ? "may end" : "is refused");
+        if (begins && !good)
+            fail_msg("%s\"%s\" begins a text and is refused", grammar, letters);
+        pith_grammar_state_free(s);
+    }
+}
+
+static void test_random(void **state)
+{
+    static struct random_grammar r;
+    char text[1024];
+    uint64_t rng = 11;
+    int n = 0;
+    (void)state;
+    for (int i = 0; i < 400 / TEST_STRIDE; i++) {
+        pith_grammar *g = NULL;
+        pith_error err;
+        make_random(&rng, &r);
+        write_random(&r, text);
+        pith_status status = rig_make(text, NULL, &g, &err);
+        assert_true(status == PITH_OK || status == PITH_INVALID); /* begins with itself, no end */
+        if (status == PITH_OK)
+            compare_random(&r, g, text);
+        n += status == PITH_OK;
+        pith_grammar_free(g);
+    }
+    printf("%d random grammars\n", n);
+    assert_true(n > 10);
 }
 
 /* A text by a seed: each of its tokens is one of the mask. */
@@ -373,12 +531,20 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts),     cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_recursion), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_masks),     cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_states),    cmocka_unit_test(test_triggers),
-        cmocka_unit_test(test_sampler),   cmocka_unit_test(test_no_token),
-        cmocka_unit_test(test_ambiguous), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_recursion),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_triggers),
+        cmocka_unit_test(test_triggers_in_the_text),
+        cmocka_unit_test(test_sampler),
+        cmocka_unit_test(test_no_token),
+        cmocka_unit_test(test_ambiguous),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_threads),
         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);

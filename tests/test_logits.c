@@ -258,7 +258,10 @@ static void evaluate(struct golden_case *c, const char *path)
     pith_seq *seq;
     pith_model_info info;
     pith_engine_params params;
-    must(pith_model_load(path, NULL, &model, &err), &err);
+    pith_model_params loading;
+    pith_model_params_default(&loading);
+    loading.n_ctx = c->n_id; /* llama.cpp's context is as long, to the next 256 */
+    must(pith_model_load(path, &loading, &model, &err), &err);
     pith_model_get_info(model, &info);
     pith_engine_params_default(&params);
     params.type_k = params.type_v = "f32";

@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 #include "folder.h"
+#include "kv_check.h"
 #include "mem_used.h"
 #include "model_maker.h"
 #include "seq_make.h"
@@ -191,11 +192,20 @@ static pith_engine *engine_make(int64_t kv_bytes)
     return e;
 }
 
+/* Every counter against the tables. An engine has tables beside those of its cache. */
+static void check_account(const pith_engine *e)
+{
+    pith_kv_stats stats;
+    kv_cache_stats(e->kv, &stats);
+    kv_check_account(e->kv, pi_mem_used(PI_MEM_TABLE) - stats.table_bytes);
+}
+
 static void read_on(pith_seq *seq, int32_t n)
 {
     pith_error err;
     int32_t from = pith_seq_length(seq);
     check(pith_seq_eval(seq, tokens + from, n - from, &err), &err);
+    check_account(seq->engine);
 }
 
 static uint64_t hash_of(const pith_seq *seq)
@@ -219,6 +229,7 @@ static void test_back(void **state)
     assert_true(hash_of(seq) == wanted);
     for (int i = 0; i < 2; i++) { /* the state is still kept */
         check(pith_seq_truncate(seq, KEPT, &err), &err);
+        check_account(e);
         check(pith_seq_eval(seq, tokens + 3 + i, 5, &err), &err);
         check(pith_seq_truncate(seq, KEPT, &err), &err);
         read_on(seq, N_TOKEN);
@@ -303,6 +314,7 @@ static void test_room(void **state)
     assert_int_equal(pi_memory_reach(&seq->memory, N_TOKEN - 1), 0);
     pith_seq_free(other);
     check(pith_seq_fork(seq, &other, &err), &err);
+    check_account(e);
     pith_engine_kv_stats(e, &stats);
     assert_int_equal(stats.used_bytes, whole);
     assert_int_equal(stats.saved_bytes, whole);

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
+#include <threads.h>
 
 #include "serve/reply.h"
 #include "testing.h"
@@ -580,6 +581,93 @@ static void test_echo(void **state)
     free(next);
 }
 
+/* post_sampling_probs: what was drawn from. Logits 2, 1 and a bias that bans the first. */
+static void test_probabilities_after_sampling(void **state)
+{
+    (void)state;
+    struct run run;
+    pith_model_info info;
+    pith_logit_bias ban = {5, -INFINITY};
+    pith_sample_params params;
+    pith_sampler *sampler = NULL;
+    pith_model_get_info(setup.model, &info);
+    float *row = calloc((size_t)info.n_vocab, sizeof(*row));
+    row[5] = 9.0f;
+    row[6] = 8.0f;
+    row[7] = 8.0f + logf(3.0f); /* three times as likely */
+    pith_sample_params_default(&params);
+    params.temperature = 1.0f;
+    params.top_k = 2;
+    params.top_p = 1.0f;
+    params.bias = &ban;
+    params.n_bias = 1;
+    assert_int_equal(pith_sampler_create(&params, info.n_vocab, &sampler, NULL), PITH_OK);
+    int32_t id = pith_sampler_sample(sampler, row);
+    start(&run, SERVE_COMPLETION, "{\"prompt\":\"a\",\"n_probs\":5,\"post_sampling_probs\":true}");
+    const pith_answer_token t = {
+        .token = id, .text = "x", .len = 1, .logits = row, .sampler = sampler};
+    assert_true(serve_reply_token(run.reply, 0, &t, &run.out));
+    finish(&run, 0, 0, PITH_STOP_LENGTH);
+    json_t *all = json_loadb(run.out.data, run.out.len, 0, NULL);
+    const json_t *one = json_array_get(json_object_get(all, "completion_probabilities"), 0);
+    const json_t *top = json_object_get(one, "top_probs");
+    assert_int_equal(json_array_size(top), 2);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(top, 0), "id")), 7);
+    assert_true(fabs(json_real_value(json_object_get(json_array_get(top, 0), "prob")) - 0.75) <
+                1e-6);
+    assert_true(fabs(json_real_value(json_object_get(one, "prob")) - (id == 7 ? 0.75 : 0.25)) <
+                1e-6);
+    assert_null(json_object_get(one, "logprob"));
+    assert_null(json_object_get(one, "top_logprobs"));
+    json_decref(all);
+    end(&run);
+    pith_sampler_free(sampler);
+    free(row);
+}
+
+/* Of the last object only what was asked for, under the paths as names. */
+static void test_response_fields(void **state)
+{
+    (void)state;
+    for (int stream = 0; stream < 2; stream++) {
+        struct run run;
+        char body[256];
+        snprintf(body, sizeof(body),
+                 "{\"prompt\":\"a\",\"stream\":%s,\"n_predict\":4,\"response_fields\":"
+                 "[\"content\",\"generation_settings/n_predict\",\"no/such\",\"stop/x\"]}",
+                 stream != 0 ? "true" : "false");
+        const char *text = tell(&run, SERVE_COMPLETION, body);
+        const char *last = stream != 0 ? strstr(text, "\"generation_settings") - 14 : text;
+        const char *expected =
+            stream != 0 ? "{\"content\":\"\",\"generation_settings/n_predict\":4}"
+                        : "{\"content\":\"Once upon\",\"generation_settings/n_predict\":4}";
+        assert_non_null(last);
+        assert_memory_equal(last, expected, strlen(expected));
+        if (stream != 0) /* the others are whole */
+            assert_non_null(strstr(text, "\"tokens_predicted\":1"));
+        end(&run);
+    }
+}
+
+/* t_max_predict_ms counts from the first token, once there is a line. */
+static void test_late(void **state)
+{
+    (void)state;
+    struct run run;
+    const struct timespec pause = {.tv_nsec = 3 * 1000 * 1000};
+    setup.no_timings = false;
+    for (int has_line = 0; has_line < 2; has_line++) {
+        start(&run, SERVE_COMPLETION, "{\"prompt\":\"a\",\"t_max_predict_ms\":2}");
+        say(&run, 0, 0, 5, has_line != 0 ? "a\n" : "a");
+        thrd_sleep(&pause, NULL);
+        say(&run, 0, 0, 6, "b");
+        assert_int_equal(serve_reply_is_late(run.reply, 0, 0), has_line);
+        finish(&run, 0, 0, PITH_STOP_CALLER);
+        end(&run);
+    }
+    setup.no_timings = true;
+}
+
 /* In a stream every token's is told once. */
 static void test_stream_logprobs(void **state)
 {
@@ -643,6 +731,9 @@ int main(void)
         cmocka_unit_test(test_their_faults),
         cmocka_unit_test(test_echo),
         cmocka_unit_test(test_stream_logprobs),
+        cmocka_unit_test(test_probabilities_after_sampling),
+        cmocka_unit_test(test_response_fields),
+        cmocka_unit_test(test_late),
         cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, load, unload);

@@ -92,6 +92,60 @@ static pith_generate_params params_of(struct serve_request *r, int32_t i)
 
 /* ---- fields ---- */
 
+/* What asks for nothing is taken: clients send their defaults. */
+static void test_fields_that_ask_for_nothing(void **state)
+{
+    (void)state;
+    serve_request_free(read_good(
+        SERVE_CHAT,
+        "{" HI ",\"mirostat\":0,\"typical_p\":1.0,\"dry_multiplier\":0,\"xtc_probability\":0.0,"
+        "\"top_n_sigma\":-1,\"adaptive_target\":-1,\"min_keep\":0,\"lora\":[],\"n_indent\":0,"
+        "\"functions\":[],\"suffix\":\"\",\"repetition_penalty\":1.0,\"stop_token_ids\":[],"
+        "\"min_tokens\":0,\"parse_tool_calls\":true,\"modalities\":[\"text\"],"
+        "\"response_fields\":[],\"dynatemp_exponent\":1,\"guided_json\":null}"));
+}
+
+/* Tokens by their texts: all of a text's, and never the special ones that it might name. */
+static void test_bias_by_text(void **state)
+{
+    static const char *const forms[] = {"{\"The cat\":2.5,\"7\":1}", "[[\"The cat\",2.5],[7,1]]"};
+    char body[256];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        int32_t ids[16], n = 0;
+        snprintf(body, sizeof(body), "{\"prompt\":\"a\",\"logit_bias\":%s}", forms[i]);
+        struct serve_request *r = read_good(SERVE_COMPLETION, body);
+        pith_generate_params p = params_of(r, 0);
+        assert_int_equal(pith_tokenize(setup.model, "The cat", 7, 0, ids, 16, &n, NULL), PITH_OK);
+        assert_true(n > 1);
+        assert_int_equal(p.sample.n_bias, n + 1);
+        for (int32_t k = 0; k < n; k++)
+            assert_true(p.sample.bias[k].token == ids[k] && p.sample.bias[k].bias == 2.5f);
+        assert_true(p.sample.bias[n].token == 7 && p.sample.bias[n].bias == 1.0f);
+        serve_request_free(r);
+    }
+}
+
+static void test_samplers(void **state)
+{
+    (void)state;
+    struct serve_request *r = read_good(
+        SERVE_COMPLETION, "{\"prompt\":\"a\",\"top_k\":5,\"top_p\":0.5,\"min_p\":0.25,"
+                          "\"temperature\":2,\"samplers\":[\"dry\",\"top_k\",\"min_p\"]}");
+    pith_generate_params p = params_of(r, 0);
+    assert_true(p.sample.top_k == 5 && p.sample.min_p == 0.25f);
+    assert_true(p.sample.top_p == 1.0f && p.sample.temperature == 1.0f);
+    assert_int_equal(p.sample.penalty_last_n, 0);
+    serve_request_free(r);
+    r = read_good(SERVE_COMPLETION, "{\"prompt\":\"a\",\"top_k\":5,\"top_p\":0.5,\"min_p\":0.25,"
+                                    "\"temperature\":2,\"samplers\":\"edskypmxt\"}");
+    p = params_of(r, 0);
+    assert_true(p.sample.top_k == 5 && p.sample.min_p == 0.25f);
+    assert_true(p.sample.top_p == 0.5f && p.sample.temperature == 2.0f);
+    assert_true(p.sample.penalty_last_n != 0);
+    serve_request_free(r);
+}
+
 static void test_fields(void **state)
 {
     (void)state;
@@ -159,9 +213,40 @@ static void test_bad_fields(void **state)
         {"\"logprobs\":true,\"top_logprobs\":21", "top_logprobs: 21 is not between 0 and 20"},
         {"\"stop\":[\"\"]", "stop: \"\" would end everything"},
         {"\"logit_bias\":5", "logit_bias: 5 is not an object or an array of pairs"},
+        {"\"logit_bias\":[[5]]",
+         "logit_bias[0]: an array of 1 is not a pair of a token and a bias"},
+        {"\"logit_bias\":[[true,1]]",
+         "logit_bias[0]: an array of 2 is not a pair of a token and a bias"},
+        {"\"logit_bias\":[[\"The\",true]]",
+         "logit_bias: true, for token \"The\", is no number up to 1000000"},
+        {"\"logit_bias\":{\"\":1}", "logit_bias: \"\" has no tokens"},
+        {"\"logit_bias\":{\"-3\":1}", "logit_bias: -3 is not a token id"},
+        {"\"response_fields\":5", "response_fields: 5 is not an array of strings"},
+        {"\"response_fields\":[\"content\"]",
+         "response_fields: is for /completion and /infill only, 1 are given"},
+        {"\"post_sampling_probs\":1", "post_sampling_probs: 1 is not true or false"},
+        {"\"mirostat\":2", "mirostat: 2 is not supported"},
+        {"\"typical_p\":0.5", "typical_p: 0.5 is not supported"},
+        {"\"dry_multiplier\":0.75", "dry_multiplier: 0.75 is not supported, but repeat_penalty is"},
+        {"\"xtc_probability\":0.25", "xtc_probability: 0.25 is not supported"},
+        {"\"lora\":[{\"id\":0}]", "lora: an array of 1 is not supported"},
+        {"\"guided_json\":{\"type\":\"object\"}",
+         "guided_json: an object is not supported, but response_format is"},
+        {"\"stop_token_ids\":[3]", "stop_token_ids: an array of 1 is not supported, but stop is"},
+        {"\"min_tokens\":3", "min_tokens: 3 is not supported, but ignore_eos is"},
+        {"\"parse_tool_calls\":false",
+         "parse_tool_calls: false is not supported, but tool_choice is"},
+        {"\"modalities\":[\"text\",\"audio\"]",
+         "modalities: \"audio\" is not supported, \"text\" is"},
+        {"\"samplers\":5", "samplers: 5 is not an array of names or a string of letters"},
+        {"\"samplers\":[\"top_k\",\"infill\"]", "samplers: \"infill\" is not supported"},
+        {"\"samplers\":\"kq\"", "samplers: q is not supported"},
+        {"\"samplers\":[\"min_p\",\"top_p\"]",
+         "samplers: \"top_p\" comes again or too late: the order is penalties, top_k, top_p, "
+         "min_p, temperature"},
         {"\"echo\":true", "echo: true is for /v1/completions only"},
-        {"\"suffix\":\"x\"", "suffix: \"x\" is not supported"},
-        {"\"functions\":[{}]", "functions: an array of 1 is not supported, tools are"},
+        {"\"suffix\":\"x\"", "suffix: \"x\" is not supported, but /infill is"},
+        {"\"functions\":[{}]", "functions: an array of 1 is not supported, but tools is"},
         {"\"add_generation_prompt\":2", "add_generation_prompt: 2 is not true or false"},
         {"\"continue_final_message\":true",
          "continue_final_message: the last of 1 messages is no text of the assistant"},
@@ -601,13 +686,23 @@ static void test_responses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields),    cmocka_unit_test(test_bad_fields),
-        cmocka_unit_test(test_chat),      cmocka_unit_test(test_no_content),
-        cmocka_unit_test(test_marks),     cmocka_unit_test(test_pins),
-        cmocka_unit_test(test_tools),     cmocka_unit_test(test_untold_tools),
-        cmocka_unit_test(test_formats),   cmocka_unit_test(test_formats_elsewhere),
-        cmocka_unit_test(test_prompts),   cmocka_unit_test(test_context),
-        cmocka_unit_test(test_infill),    cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_fields_that_ask_for_nothing),
+        cmocka_unit_test(test_bias_by_text),
+        cmocka_unit_test(test_samplers),
+        cmocka_unit_test(test_bad_fields),
+        cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_no_content),
+        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_untold_tools),
+        cmocka_unit_test(test_formats),
+        cmocka_unit_test(test_formats_elsewhere),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_context),
+        cmocka_unit_test(test_infill),
+        cmocka_unit_test(test_messages),
         cmocka_unit_test(test_responses),
     };
     return cmocka_run_group_tests(tests, load, unload);

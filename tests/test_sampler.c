@@ -121,6 +121,26 @@ static int32_t once(const pith_sample_params *p, const float *logits, int32_t n)
     return id;
 }
 
+/* The sampler's own word for the distribution is the definition's. */
+static void compare_chances(pith_sampler *s, const struct choice *expected, int32_t n_left)
+{
+    pith_chance top[N_SMALL];
+    int32_t n = pith_sampler_chances(s, top, N_SMALL);
+    assert_in_range(n, 1, n_left);
+    for (int32_t i = 0; i < n_left; i++) {
+        assert_float_equal(pith_sampler_chance(s, expected[i].id), expected[i].weight, 1e-6);
+        if (i < n)
+            assert_float_equal(pith_sampler_chance(s, top[i].token), top[i].p, 0.0);
+        if (i < n)
+            assert_int_equal(top[i].token, expected[i].id);
+        else
+            assert_true(expected[i].weight < 1e-40); /* too small for a float */
+    }
+    assert_int_equal(pith_sampler_chances(s, top, 1), 1);
+    assert_int_equal(top[0].token, expected[0].id);
+    assert_int_equal(pith_sampler_chances(s, top, 0), 0);
+}
+
 /* Draws often and compares with the definition: nothing outside of it, and chi-square within
    five standard deviations (variance 2 per degree of freedom) of its mean. */
 static void compare(const float *logits, int32_t n, const int32_t *history, int32_t n_history,
@@ -137,6 +157,7 @@ static void compare(const float *logits, int32_t n, const int32_t *history, int3
         assert_in_range(id, 0, n - 1);
         count[id]++;
     }
+    compare_chances(s, expected, n_left);
     double chi = 0.0;
     for (int32_t i = 0; i < n_left; i++) {
         double mean = expected[i].weight * N_DRAW;
@@ -288,6 +309,32 @@ static void test_bias(void **state)
     assert_int_equal(once(&p, logits, 4), 2);
 }
 
+/* Greedy, forced by an infinite bias, or not chosen at all: one token, and no doubt. */
+static void test_chance_of_one(void **state)
+{
+    pith_logit_bias bias = {2, INFINITY};
+    pith_sample_params p = plain();
+    pith_chance top[4];
+    float logits[] = {9.0f, 1.0f, 0.0f, 2.0f};
+    (void)state;
+    for (int round = 0; round < 3; round++) {
+        p.temperature = round == 0 ? 0.0f : 1.0f;
+        p.bias = &bias;
+        p.n_bias = round == 1;
+        pith_sampler *s = make(&p, 4);
+        int32_t id = pith_sampler_sample(s, logits);
+        pith_sampler_accept(s, id);
+        if (round == 2)
+            pith_sampler_accept(s, id = 3);
+        assert_int_equal(pith_sampler_chances(s, top, 4), 1);
+        assert_int_equal(top[0].token, id);
+        assert_float_equal(top[0].p, 1.0, 0.0);
+        assert_float_equal(pith_sampler_chance(s, id), 1.0, 0.0);
+        assert_float_equal(pith_sampler_chance(s, 1), 0.0, 0.0);
+        pith_sampler_free(s);
+    }
+}
+
 static void test_seed_decides(void **state)
 {
     pith_sample_params p = plain();
@@ -432,6 +479,7 @@ int main(void)
         cmocka_unit_test(test_greedy_and_ties),
         cmocka_unit_test(test_not_numbers_and_infinities),
         cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_chance_of_one),
         cmocka_unit_test(test_seed_decides),
         cmocka_unit_test(test_invalid_params_are_named),
         cmocka_unit_test(test_allocations),

@@ -110,6 +110,47 @@ class Routes(unittest.TestCase):
         self.assertEqual("".join(d.get("content", "") for d in parts.documents()),
                          a.json()["content"])
 
+    def test_bias_by_text(self):
+        body = {"prompt": "The friend of", "n_predict": 12, "temperature": 0}
+        words = [w for w in self.s.post("/completion", body).json()["content"].split() if w]
+        ban = {" " + w: False for w in words}
+        for bias in (ban, [[text, False] for text in ban]):
+            text = self.s.post("/completion", dict(body, logit_bias=bias)).json()["content"]
+            self.assertEqual([w for w in ban if w + " " in text + " "], [])
+
+    def test_probabilities_after_sampling(self):
+        body = {"prompt": "The friend of", "n_predict": 6, "n_probs": 8, "seed": 2,
+                "post_sampling_probs": True, "top_k": 5, "temperature": 1.5}
+        whole = self.s.post("/completion", body).json()["completion_probabilities"]
+        self.assertEqual(len(whole), 6)
+        for token in whole:
+            self.assertLessEqual(len(token["top_probs"]), 5)
+            self.assertAlmostEqual(sum(t["prob"] for t in token["top_probs"]), 1, places=5)
+            self.assertIn(token["prob"], [t["prob"] for t in token["top_probs"]])
+        parts = self.s.stream("/completion", dict(body, stream=True)).documents()
+        self.assertEqual([t for d in parts for t in d.get("completion_probabilities", [])], whole)
+
+    def test_response_fields(self):
+        body = {"prompt": "The friend of", "n_predict": 6, "seed": 2,
+                "response_fields": ["content", "timings/prompt_n", "generation_settings/top_k"]}
+        a = self.s.post("/completion", body).json()
+        self.assertEqual(set(a), set(body["response_fields"]))
+        self.assertEqual(a["generation_settings/top_k"], 40)
+
+    def test_time_for_an_answer(self):
+        body = {"prompt": "The friend of", "n_predict": 300, "ignore_eos": True, "seed": 2,
+                "logit_bias": {"\n": 3}}
+        a = self.s.post("/completion", dict(body, t_max_predict_ms=1)).json()
+        self.assertLess(a["tokens_predicted"], 300)
+        self.assertEqual(a["stop_type"], "limit")
+
+    def test_switches_of_tokenize(self):
+        for key in ("add_special", "parse_special", "with_pieces"):
+            a = self.s.post("/tokenize", {"content": "a", key: 1})
+            self.assertEqual(a.code, 400)
+            self.assertEqual(a.error()["message"], f"{key}: must be true or false")
+            self.assertEqual(self.s.post("/tokenize", {"content": "a", key: None}).code, 200)
+
     def test_text(self):
         body = {"prompt": "The friend of", "max_tokens": 8, "seed": 3}
         whole = self.s.post("/v1/completions", body).json()
@@ -264,6 +305,54 @@ class Routes(unittest.TestCase):
         self.assertEqual(listed - table, set())
 
 
+class Fields(unittest.TestCase):
+    """Every field that a reader of bodies knows stands in openapi.yaml, and no other."""
+
+    # a field of a table or of a body; bodies of other APIs copy some by the names in `same`
+    KEYS = re.compile(r'body, "([a-z_]+)"|^ +\{"([a-z_]+)", (?:FIELD|NOTHING)_'
+                      r'|^ +\{"([a-z_]+)", (?:PITH_TOKENIZE|0)', re.M)
+    LISTS = re.compile(r"const char \*const (?:same|keys)\[\] = \{(.*?)\};", re.S)
+
+    def read(self, *names):
+        keys = set()
+        for name in names:
+            with open(os.path.join(ROOT, *name.split("/")), encoding="utf-8") as f:
+                text = f.read()
+            keys |= {k for found in self.KEYS.findall(text) for k in found if k}
+            if name.endswith(("messages.c", "responses.c")):
+                for names_ in self.LISTS.findall(text):
+                    keys |= set(re.findall(r'"([a-z_]+)"', names_))
+        return keys
+
+    def listed(self, *names):
+        """Properties of schemas, with those that they include."""
+        with open(os.path.join(ROOT, "docs", "openapi.yaml"), encoding="utf-8") as f:
+            text = f.read()
+        text = text[text.index("\n  schemas:\n"):]
+        keys = set()
+        for name in names:
+            part = re.search(rf"\n    {name}:\n(.*?)(?=\n    \S|\Z)", text, re.S).group(1)
+            keys |= set(re.findall(r"^        ([a-z_]+):", part, re.M))
+            keys |= self.listed(*re.findall(r"^      allOf:.*", part, re.M) and
+                                re.findall(r"schemas/(\w+)", part.split("properties:")[0]))
+        return keys
+
+    def test_what_is_read_is_listed(self):
+        serve = "src/serve/request_"
+        for files, schemas in (
+                (("fields", "bias", "refused", "samplers", "format", "chat", "tools", "prompts",
+                  "infill"), ("Chat", "Text", "Completion", "Infill")),
+                (("messages",), ("Messages",)),
+                (("responses",), ("Responses",))):
+            read = self.read(*(f"{serve}{name}.c" for name in files))
+            listed = self.listed(*schemas)
+            self.assertGreater(len(read), 10)
+            self.assertEqual(read - listed, set(), "is read and not listed")
+            self.assertEqual(listed - read, set(), "is listed and not read")
+        self.assertEqual(self.read("server/tokens.c"), self.listed("Tokenize", "Detokenize"))
+        self.assertEqual(self.read("server/slots.c"), self.listed("SlotFile"))
+
+
 class Memory(unittest.TestCase):
     """What bodies took goes back to the system."""
 
@@ -330,6 +419,20 @@ class Keys(unittest.TestCase):
 
 
 class Limits(unittest.TestCase):
+    def test_memory_of_json(self):
+        with rig.Server("--body-memory", "1MiB") as s:
+            for many in ("1", "{}", "[]", '""', '{"a":1}'):
+                body = '{"prompt": "a", "n_predict": 1, "x": [%s]}' % ",".join([many] * 50000)
+                for path in ("/completion", "/tokenize"):
+                    a = s.post(path, body)
+                    self.assertEqual(a.code, 413, many)
+                    self.assertIn("more than 1048576 bytes of memory", a.error()["message"])
+            # a text takes little more than itself
+            self.assertEqual(s.post("/tokenize", {"content": "a" * 200000}).code, 200)
+            body = {"prompt": "a", "n_predict": 1, "x": [1] * 5000}
+            for _ in range(20):  # what was counted is given back
+                self.assertEqual(s.post("/completion", body).code, 200)
+
     def test_body(self):
         with rig.Server("--body", "4KiB") as s:
             self.assertEqual(s.post("/tokenize", {"content": "a" * 3000}).code, 200)

@@ -176,6 +176,26 @@ class Caches(unittest.TestCase):
         with rig.Server("--no-prefix") as s:
             self.assertEqual([cached(s), cached(s)], [0, 0])
 
+    def test_why_no_more_was_reused(self):
+        with rig.Server() as s:
+            def ask(prompt, **more):
+                body = dict({"prompt": prompt, "n_predict": 2, "ignore_eos": True}, **more)
+                t = s.post("/completion", body).json()["timings"]
+                return t["cache_n"], t.get("cache_why"), t.get("cache_differs_at")
+
+            long = "The friend of Otto is Maria. " * 20
+            self.assertEqual(ask(long)[1:], ("no_slot", None))
+            self.assertEqual(ask(long, id_slot=1)[1:], ("no_slot", None))  # nothing was there
+            n, why, at = ask(long + "And", id_slot=1)
+            self.assertGreater(n, 20)
+            n, why, at = ask("The friend of Anna", id_slot=1)
+            self.assertEqual(why, "differs")
+            self.assertGreater(at, 0)
+            self.assertEqual(ask("The friend of", id_slot=1, cache_salt="x")[1], "salt")
+            a = s.post("/v1/messages", {"model": "x", "max_tokens": 2, "id_slot": 1,
+                                        "messages": [{"role": "user", "content": "Hello"}]}).json()
+            self.assertEqual(a["usage"]["pith"]["cache_why"], "salt")
+
     def test_slot_goes_on_under_a_policy(self):
         with rig.Server("--keep", "streaming:budget=128", "--page", "16") as s:
             text, body = "The friend of Otto is Maria. " * 30, {"n_predict": 20, "id_slot": 0,

@@ -316,6 +316,41 @@ static void test_options(void **state)
     json_decref(tools);
 }
 
+/* Where calls are constrained, what the grammar has not seen is content. */
+static void test_constrained(void **state)
+{
+    (void)state;
+#define OBJECT "{\"name\": \"get\", \"arguments\": {\"a\": 1}}"
+#define TOLD "c0:get|a0:{\"a\": 1}|e0"
+    static const struct row some[] = {
+        {SERVE_TOOLS_HERMES, "x <tool_call>\n" OBJECT "\n</tool_call>", "t:x|" TOLD},
+        {SERVE_TOOLS_HERMES, OBJECT, TOLD},
+        {SERVE_TOOLS_HERMES, " \n" OBJECT " more", TOLD "|t: more"},
+        {SERVE_TOOLS_HERMES, "x " OBJECT, "t:x " OBJECT},
+        {SERVE_TOOLS_HERMES, "{\t\"name\": \"get\"}", "t:{\t\"name\": \"get\"}"},
+        {SERVE_TOOLS_HERMES, "{\"arguments\": {}, \"name\": \"get\"}",
+         "t:{\"arguments\": {}, \"name\": \"get\"}"},
+        {SERVE_TOOLS_HERMES, "Look:\n```json\n" OBJECT "\n```\nDone.",
+         "t:Look:|" TOLD "|t:\nDone."},
+        {SERVE_TOOLS_HERMES, "```json\n{\"a\": 1}\n```", "t:```json\n{\"a\": 1}\n```"},
+        {SERVE_TOOLS_HERMES, OBJECT "\n" OBJECT, TOLD "|t:\n" OBJECT},
+        {SERVE_TOOLS_HERMES, "<think>w</think>" OBJECT, "r:w|t:" OBJECT},
+        {SERVE_TOOLS_GENERIC, "<|python_tag|>" OBJECT, "t:<|python_tag|>" OBJECT},
+        {SERVE_TOOLS_QWEN_CODER, "<function=get>\n</function>", "t:<function=get>\n</function>"},
+        {SERVE_TOOLS_LLAMA3, "{\"name\": \"get\", \"parameters\": {\"a\": 1}}", TOLD},
+        {SERVE_TOOLS_LLAMA3, "<|python_tag|>{\"name\": \"get\", \"parameters\": {\"a\": 1}}", TOLD},
+        {SERVE_TOOLS_LLAMA3, "x {\"name\": \"get\", \"parameters\": {\"a\": 1}}",
+         "t:x {\"name\": \"get\", \"parameters\": {\"a\": 1}}"},
+    };
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
+        struct setting s = setting_of(some[i].form, tools);
+        s.options.constrained = true;
+        check(&s, some[i].text, some[i].says);
+    }
+    json_decref(tools);
+}
+
 /* Ids depend on the request and the index alone. */
 static void test_ids(void **state)
 {
@@ -438,10 +473,10 @@ static void test_special(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),   cmocka_unit_test(test_options),
-        cmocka_unit_test(test_ids),     cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_prompt),  cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_special),
+        cmocka_unit_test(test_forms),       cmocka_unit_test(test_options),
+        cmocka_unit_test(test_constrained), cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_streams),     cmocka_unit_test(test_prompt),
+        cmocka_unit_test(test_memory),      cmocka_unit_test(test_special),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

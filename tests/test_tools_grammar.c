@@ -31,13 +31,22 @@ static void test_json(void **state)
     assert_int_equal(make(SERVE_TOOLS_HERMES, options, &g, &err), PITH_OK);
     assert_string_equal(
         g.gbnf,
-        "root ::= call ( \"\\n<tool_call>\" call )* \n"
+        "root ::= alone | \"```json\\n\" alone \"\\n```\" | "
+        "\"<tool_call>\" call ( \"\\n<tool_call>\" call )* \n"
+        "gap ::= (\" \" | \"\\n  \" | \"\\n    \")?\n"
         "call ::= \"\\n{\\\"name\\\": \\\"\" \"get\" \"\\\", \\\"arguments\\\": \" schema-0 "
         "\"}\\n</tool_call>\" | \"\\n{\\\"name\\\": \\\"\" \"stop\" \"\\\", "
-        "\\\"arguments\\\": \" schema-1 \"}\\n</tool_call>\" \n");
-    assert_int_equal(g.n_trigger, 1);
-    assert_string_equal(g.triggers[0], "<tool_call>");
-    assert_int_equal(g.n_schema, 2);
+        "\\\"arguments\\\": \" schema-1 \"}\\n</tool_call>\" \n"
+        "alone ::= \"{\" gap \"\\\"name\\\":\" \" \"? \"\\\"\" \"get\" \"\\\",\" gap \"\\\"\" "
+        "\"arguments\" \"\\\":\" \" \"? schema-2 [ \\n]? \"}\" | \"{\" gap "
+        "\"\\\"name\\\":\" \" \"? \"\\\"\" \"stop\" \"\\\",\" gap \"\\\"\" \"arguments\" "
+        "\"\\\":\" \" \"? schema-3 [ \\n]? \"}\" \n");
+    assert_int_equal(g.n_trigger, 11);
+    assert_int_equal(g.n_first, 5);
+    assert_string_equal(g.triggers[0], "{\"name\": \"");
+    assert_string_equal(g.triggers[5], "```json\n{\"name\": \"");
+    assert_string_equal(g.triggers[10], "<tool_call>");
+    assert_int_equal(g.n_schema, 4);
     assert_string_equal(g.schemas[0].rule, "schema-0");
     json_t *schema = json_loads(g.schemas[0].schema, 0, NULL);
     assert_true(
@@ -96,6 +105,27 @@ static void test_params(void **state)
     json_decref(tools);
 }
 
+/* Where the answer begins within reasoning, no object begins it. */
+static void test_triggers(void **state)
+{
+    (void)state;
+    static const enum serve_tool_form forms[] = {SERVE_TOOLS_GENERIC, SERVE_TOOLS_LLAMA3,
+                                                 SERVE_TOOLS_MISTRAL};
+    static const int32_t counts[3][4] = {{11, 5, 6, 0}, {10, 5, 5, 0}, {1, 0, 1, 0}};
+    for (int i = 0; i < 3; i++)
+        for (int thinks = 0; thinks < 2; thinks++) {
+            int32_t n, n_first;
+            const char *const *list = serve_tools_triggers(forms[i], thinks != 0, &n, &n_first);
+            assert_non_null(list);
+            assert_int_equal(n, counts[i][2 * thinks]);
+            assert_int_equal(n_first, counts[i][2 * thinks + 1]);
+            if (thinks != 0)
+                assert_true(list[0][0] != '{');
+        }
+    int32_t n, n_first;
+    assert_null(serve_tools_triggers(SERVE_TOOLS_SOLAR, false, &n, &n_first));
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -116,6 +146,8 @@ static void test_refused(void **state)
     assert_int_equal(
         make(SERVE_TOOLS_SOLAR, (struct serve_tools_grammar_options){.tools = tools}, &g, &err),
         PITH_UNSUPPORTED);
+    assert_string_equal(err.message,
+                        "calls in the model's form \"solar\" cannot be held to a strict schema");
     assert_null(g.gbnf);
     json_decref(tools);
     json_decref(bad);
@@ -137,9 +169,9 @@ static void test_instructions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),         cmocka_unit_test(test_required),
-        cmocka_unit_test(test_params),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_instructions),
+        cmocka_unit_test(test_json),    cmocka_unit_test(test_required),
+        cmocka_unit_test(test_params),  cmocka_unit_test(test_triggers),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_instructions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,6 +112,37 @@ static void check_oai_mul(const struct pi_vec_kernels *k, int32_t n, int32_t sta
     }
 }
 
+static void check_gelu_mul(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float gate[ROOM], up[ROOM], want[ROOM], got[ROOM];
+    fill(gate, ROOM, rng_below(rng, 8) == 0 ? 300.0f : 4.0f, rng);
+    fill(up, ROOM, 2.0f, rng);
+    memcpy(got, gate, sizeof(got));
+    memcpy(want, gate, sizeof(want));
+    scalar.gelu_mul(want + start, up + start, n);
+    k->gelu_mul(got + start, up + start, n);
+    assert_same(got, want, sizeof(got));
+    for (int32_t i = start; i < start + n; i++) {
+        double x = gate[i], u = 0.7978845608028654 * (x + 0.044715 * x * x * x);
+        double y = x / (1.0 + exp(-2.0 * u)) * up[i];
+        assert_close(got[i], y, 1e-5 * fabs(y) + 1e-30);
+    }
+}
+
+static void check_soft_cap(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float x[ROOM], want[ROOM], got[ROOM], cap = rng_below(rng, 2) == 0 ? 30.0f : 50.0f;
+    fill(x, ROOM, rng_below(rng, 4) == 0 ? 3e4f : 40.0f, rng);
+    x[start] = rng_below(rng, 4) == 0 ? 0.0f : x[start];
+    memcpy(got, x, sizeof(got));
+    memcpy(want, x, sizeof(want));
+    scalar.soft_cap(want + start, cap, n);
+    k->soft_cap(got + start, cap, n);
+    assert_same(got, want, sizeof(got));
+    for (int32_t i = start; i < start + n; i++)
+        assert_close(got[i], (double)cap * tanh((double)x[i] / (double)cap), 3e-7 * (double)cap);
+}
+
 static void check_rope(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
 {
     int32_t n_pair = (n + 1) / 2;
@@ -550,6 +581,18 @@ static void test_add(void **state)
     (void)state;
     for_each(check_add);
 }
+static void test_gelu_mul(void **state)
+{
+    (void)state;
+    for_each(check_gelu_mul);
+}
+
+static void test_soft_cap(void **state)
+{
+    (void)state;
+    for_each(check_soft_cap);
+}
+
 static void test_silu_mul(void **state)
 {
     (void)state;
@@ -610,16 +653,16 @@ static void test_exp(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm),    cmocka_unit_test(test_add),
-        cmocka_unit_test(test_silu_mul),    cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_oai_mul),
-        cmocka_unit_test(test_quantize),    cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_score),       cmocka_unit_test(test_scores),
-        cmocka_unit_test(test_weigh),       cmocka_unit_test(test_lowest),
-        cmocka_unit_test(test_long_lowest), cmocka_unit_test(test_distance),
-        cmocka_unit_test(test_every_half),  cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_wht),         cmocka_unit_test(test_rotation),
-        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_rms_norm), cmocka_unit_test(test_add),
+        cmocka_unit_test(test_gelu_mul), cmocka_unit_test(test_soft_cap),
+        cmocka_unit_test(test_silu_mul), cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_oai_mul),  cmocka_unit_test(test_quantize),
+        cmocka_unit_test(test_halves),   cmocka_unit_test(test_score),
+        cmocka_unit_test(test_scores),   cmocka_unit_test(test_weigh),
+        cmocka_unit_test(test_lowest),   cmocka_unit_test(test_long_lowest),
+        cmocka_unit_test(test_distance), cmocka_unit_test(test_every_half),
+        cmocka_unit_test(test_exp),      cmocka_unit_test(test_wht),
+        cmocka_unit_test(test_rotation), cmocka_unit_test(test_table),
     };
     struct pi_kernels k;
     pi_kernels_fill(PI_CPU_SCALAR, &k);

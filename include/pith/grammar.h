@@ -37,9 +37,13 @@ typedef struct pith_grammar_params {
                           again until the next trigger (default false: it ends) */
     bool compact; /* schema: no white space between JSON's parts (default false: where JSON allows
                           it a space, or one or two line ends and at most 20 blanks) */
-    bool open_objects; /* schema: where additionalProperties is not given beside properties, others
+    bool open_objects;  /* schema: where additionalProperties is not given beside properties, others
                           may follow those, as JSON Schema has it (default false: none) */
-    uint32_t reserved[8];
+    bool keeps_trigger; /* the grammar's texts begin with the trigger itself, so that each may go on
+                           in its own way (default false: they begin behind it) */
+    int32_t n_trigger_first; /* the first so many triggers count only where nothing but white space
+                                stands before them (default 0) */
+    uint32_t reserved[7];
 } pith_grammar_params;
 
 PITH_API void pith_grammar_params_default(pith_grammar_params *out);

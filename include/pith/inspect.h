@@ -42,6 +42,18 @@ typedef struct pith_attention_info {
 
 PITH_API void pith_model_get_attention(const pith_model *model, pith_attention_info *out);
 
+/* What a layer differs from others in. */
+typedef struct pith_layer_info {
+    int32_t lanes;  /* its number among the layers with attention, which have lanes; -1: none */
+    int32_t window; /* tokens that a token sees, itself included; 0: all before it */
+    int32_t n_rot;  /* rotated dimensions of a head; 0: none */
+    float base;     /* of its rotation, before scaling; 0: none */
+    uint32_t reserved[8];
+} pith_layer_info;
+
+/* RANGE when there is no such layer, or the file of a vocab_only load says no shape. */
+PITH_API pith_status pith_model_layer(const pith_model *model, int32_t layer, pith_layer_info *out);
+
 /* Metadata of the file, in file order. */
 PITH_API int64_t pith_model_meta_count(const pith_model *model);
 

@@ -117,7 +117,10 @@ typedef struct pith_model_params {
     int32_t n_thread;           /* threads that prepare weights; 0: all processors (default) */
     pith_progress_fn *progress; /* may be NULL; called on the loading thread */
     void *progress_user;
-    uint32_t reserved[8];
+    int32_t n_ctx; /* positions that texts will have at most; 0: those of training (default). Models
+                      with rotary factors for short and for long contexts (longrope) use those of
+                      this length for every text, and nothing else looks at it */
+    uint32_t reserved[7];
 } pith_model_params;
 
 PITH_API void pith_model_params_default(pith_model_params *out);
@@ -533,6 +536,19 @@ PITH_API int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits)
 /* Tells the sampler of a token that was taken, prompt or generated, for the penalties. What comes
    behind the first call of pith_sampler_sample is the answer, which the grammar follows. */
 PITH_API void pith_sampler_accept(pith_sampler *sampler, int32_t token);
+
+/* A token, and how likely it was to be drawn. */
+typedef struct pith_chance {
+    int32_t token;
+    float p; /* above 0, up to 1 */
+} pith_chance;
+
+/* What the last choice was drawn from, after all steps: 0 for a token that could not be drawn. A
+   greedy choice, and a token that was accepted without a choice, had the chance 1. */
+PITH_API float pith_sampler_chance(const pith_sampler *sampler, int32_t token);
+/* The likeliest of those tokens, best first, of equals the lower id. Returns how many of at most cap
+   were written. */
+PITH_API int32_t pith_sampler_chances(pith_sampler *sampler, pith_chance *out, int32_t cap);
 
 /* ---- generation --------------------------------------------------------------------------- */
 

@@ -70,8 +70,9 @@ typedef struct pith_answer_token {
     int32_t token;    /* -1: text that had been held back, at the answer's end */
     const char *text; /* [len] whole characters that are certain now; may be none */
     size_t len;
-    const float *logits; /* [n_vocab] that the token was chosen from; NULL without a token */
-    uint32_t reserved[8];
+    const float *logits;   /* [n_vocab] that the token was chosen from; NULL without a token */
+    pith_sampler *sampler; /* which chose it, for pith_sampler_chances; NULL without a token */
+    uint32_t reserved[6];
 } pith_answer_token;
 
 /* Called on the thread that runs the step. Return false to end the answer as PITH_STOP_CALLER. It

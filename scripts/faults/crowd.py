@@ -96,8 +96,8 @@ def filled(begin, fill, end):
 async def bodies(server, log):
     """Bodies within the bound, with all kinds of things in them."""
     kinds = [("a prompt", filled(b'{"prompt":"', b"The friend of Otto is Maria. ", b'"}'), {400}),
-             ("no JSON", filled(b"", b"[", b""), {400}),
-             ("numbers", filled(b'{"prompt":"x","n_predict":1,"other":[', b"1,", b"1]}"), {200}),
+             ("no JSON", filled(b"", b"[", b""), {413}),
+             ("numbers", filled(b'{"prompt":"x","n_predict":1,"other":[', b"1,", b"1]}"), {413}),
              ("spaces", filled(b'{"prompt":"x","n_predict":1', b" ", b"}"), {200})]
     alone = content_of(await post(server.port, "/completion", QUESTION))
     sizes = []

@@ -99,6 +99,46 @@ def first_cases():
 def dense_cases():
     cases = Cases()
     cases.add("smollm3", "arch=smollm3 layers=5 width=64 heads=4 kv_heads=2 head_dim=16 ff=96", 150)
+    gelu = 1e-6  # llama.cpp's GELU is a table of f16
+    shape = "layers=7 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 window=8"
+    cases.add("gemma3", f"arch=gemma3 {shape} tied=1", 100, bound=gelu)
+    cases.add("gemma3-period", f"arch=gemma3 {shape} pattern=3 base=50000 base_swa=500 final_cap=5",
+              100, bound=gelu)
+    cases.add("gemma3-array", f"arch=gemma3 {shape} pattern=2 pattern_array=1 scaling=linear "
+              "factor=8 tied=1", 100, bound=gelu)
+    cases.add("gemma3-full", "arch=gemma3 layers=3 width=64 heads=2 kv_heads=1 head_dim=64 ff=96 "
+              "tied=1", 60, bound=gelu)
+    cases.add("gemma3-62", "arch=gemma3 layers=62 width=32 heads=2 kv_heads=1 head_dim=32 ff=32 "
+              "window=5 tied=1", 30, bound=1e-5)
+    cases.add("gemma3-Q4_K", "arch=gemma3 layers=4 width=256 heads=4 kv_heads=1 head_dim=64 ff=512 "
+              "window=16 pattern=4 type=Q4_K tied=1", 60)
+    cases.add("gemma3-Q8_0", "arch=gemma3 layers=4 width=160 heads=4 kv_heads=1 head_dim=64 ff=224 "
+              "window=16 pattern=4 type=Q8_0 tied=1", 60)
+    # Two matrices are fused in some; n_rot < head_dim; the context is that of the ids.
+    phi = "arch=phi3 layers=3 width=96 heads=6 kv_heads=2 head_dim=16 ff=80 fused=1"
+    cases.add("phi3", f"{phi} rot=12", 100)
+    cases.add("phi3-long", f"{phi} rot=12 longrope=1 ctx=512 ctx_orig=64 attn_factor=1.19", 150)
+    cases.add("phi3-short", f"{phi} longrope=1 ctx=512 ctx_orig=400 attn_factor=1.19 window=20",
+              100)
+    cases.add("phi3-apart", "arch=phi3 layers=2 width=64 heads=4 kv_heads=4 head_dim=16 ff=96", 40)
+    cases.add("phi3-Q4_K", "arch=phi3 layers=2 width=256 heads=4 kv_heads=2 head_dim=64 ff=512 "
+              "fused=1 type=Q4_K longrope=1 ctx=512 ctx_orig=32", 60)
+    mistral = "arch=mistral3 layers=3 width=64 heads=4 kv_heads=2 head_dim=32 ff=96"
+    cases.add("mistral3", mistral, 60)
+    cases.add("mistral3-temperature", f"{mistral} scaling=yarn factor=8 ctx=256 ctx_orig=16 "
+              "log_mul=1 temperature=0.1", 100)
+    cases.add("mistral3-yarn", f"{mistral} scaling=yarn factor=4 ctx=256 ctx_orig=64 log_mul=0.5",
+              100)
+    cases.add("mistral3-Q5_0", f"{mistral} scaling=yarn factor=8 ctx=256 ctx_orig=16 log_mul=1 "
+              "temperature=0.3 type=Q5_0", 60)
+    shape = "layers=3 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 window=8"
+    cases.add("gemma2", f"arch=gemma2 {shape} attn_cap=5 final_cap=10 base=20000", 100, bound=gelu)
+    cases.add("gemma2-presets", "arch=gemma2 layers=4 width=64 heads=2 kv_heads=1 head_dim=32 "
+              "ff=96", 60, bound=gelu)
+    cases.add("gemma2-46", "arch=gemma2 layers=46 width=32 heads=2 kv_heads=1 head_dim=32 ff=32 "
+              "window=5", 30, bound=1e-5)
+    cases.add("gemma2-Q6_K", "arch=gemma2 layers=2 width=256 heads=4 kv_heads=2 head_dim=64 ff=512 "
+              "window=16 type=Q6_K", 60)
     return cases
 
 

@@ -82,6 +82,11 @@ struct pi_vec_kernels {
     /* With g = min(gate[i], 7) and u = up[i] within -7..7: gate[i] = g / (1 + exp(-1.702 g)) * (u +
        1); error below 1e-6 + 2e-7 |g| relative. The activation of OpenAI's gpt-oss. */
     void (*oai_mul)(float *gate, const float *up, int32_t n);
+    /* gate[i] = g(gate[i]) * up[i] with the GELU of tanh, g(x) = x / 2 * (1 + tanh(u)) =
+       x / (1 + exp(-2 u)), u = sqrt(2 / pi) * (x + 0.044715 x^3); error below 1e-5 relative */
+    void (*gelu_mul)(float *gate, const float *up, int32_t n);
+    /* x[i] = cap * tanh(x[i] / cap), cap > 0; error below 3e-7 of cap. NaN stays NaN. */
+    void (*soft_cap)(float *x, float cap, int32_t n);
     /* Rotary positions of one head, in place: pairs (x[2i], x[2i+1]) when adjacent, else
        (x[i], x[i + n_pair]): (a, b) -> (a c - b s, a s + b c) with c = cs[2i], s = cs[2i+1]. */
     void (*rope)(float *x, const float *cs, int32_t n_pair, bool adjacent);

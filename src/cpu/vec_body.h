@@ -73,6 +73,30 @@ static void vec_oai_mul(float *restrict gate, const float *restrict up, int32_t 
     }
 }
 
+/* The exponent's ends do here, too. Beyond its upper one x / 1e38 is as good as 0. */
+static void vec_gelu_mul(float *restrict gate, const float *restrict up, int32_t n)
+{
+    const float minus_two_root = -1.5957691216f, cube = 0.044715f;
+    for (int32_t i = 0; i < n; i++) {
+        float g = gate[i], x = minus_two_root * fmaf(cube * g * g, g, g);
+        x = x < PI_EXP_MIN ? PI_EXP_MIN : x;
+        x = x > PI_EXP_MAX ? PI_EXP_MAX : x;
+        gate[i] = g / (1.0f + pi_expf(x)) * up[i];
+    }
+}
+
+/* tanh(y) = (1 - e) / (1 + e), e = exp(-2 |y|), with the sign of y. */
+static void vec_soft_cap(float *x, float cap, int32_t n)
+{
+    const float scale = -2.0f / cap;
+    for (int32_t i = 0; i < n; i++) {
+        float y = fabsf(x[i]) * scale;
+        y = y < PI_EXP_MIN ? PI_EXP_MIN : y;
+        float e = pi_expf(y);
+        x[i] = copysignf(cap * ((1.0f - e) / (1.0f + e)), x[i]);
+    }
+}
+
 static void vec_rope_adjacent(float *x, const float *cs, int32_t n_pair)
 {
     for (int32_t i = 0; i < n_pair; i++) {
@@ -601,6 +625,8 @@ static void vec_init(struct pi_vec_kernels *k)
     k->add = vec_add;
     k->silu_mul = vec_silu_mul;
     k->oai_mul = vec_oai_mul;
+    k->gelu_mul = vec_gelu_mul;
+    k->soft_cap = vec_soft_cap;
     k->rope = vec_rope;
     k->quantize = vec_quantize;
     k->f16_from_f32 = vec_f16_from_f32;

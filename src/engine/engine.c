@@ -139,8 +139,6 @@ static pith_status make_policies(struct pith_engine *e, const struct plan *plan,
     PI_TRY(keep_create(&e->policies.keep, &model, plan->n_thread, &e->keep, err));
     e->traits.state_size = e->traits.evicts ? keep_state_size(e->keep) : 0;
     assert(e->traits.remembers || e->traits.state_size == 0);
-    if (plan->geometry.window != NULL)
-        engine_traits_set_windows(&e->traits);
     kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
     PI_TRY(pi_engine_start_watch(e, err));
     PI_TRY(pi_engine_start_write(e, err));

@@ -3,9 +3,10 @@
  * min-p, temperature, draw (pith.h states the order and the penalties). It knows nothing of models
  * and sequences, and of a grammar only its state.
  *
- * Invariant: everything is sized at create; sampling allocates nothing but what a grammar learns. The kept tokens are always
- * the first of one order (higher logit, then lower id), so top-p and min-p, which both cut that
- * order short, may be applied in whichever order costs less: min-p first, by a threshold.
+ * Invariant: everything is sized at create; sampling allocates nothing but what a grammar learns.
+ * The kept tokens are always the first of one order (higher logit, then lower id), so top-p and
+ * min-p, which both cut that order short, may be applied in whichever order costs less: min-p first,
+ * by a threshold.
  */
 #include <math.h>
 
@@ -32,6 +33,11 @@ struct pith_sampler {
     int32_t *ring;          /* [penalty_last_n] the window; NULL when it has no end, owned */
     int32_t ring_at;        /* slot of the oldest token once the ring is full */
     int32_t ring_len;
+    int32_t drawn_at, n_drawn;   /* of kept: what the last token was drawn from; 0: `only` was */
+    float drawn_max;             /* their greatest logit */
+    double drawn_sum;            /* of exp((logit - max) / temperature) over them */
+    int32_t only;                /* the one that there was */
+    bool sampled;                /* the last token, which has not been accepted */
     pith_grammar_state *grammar; /* NULL: none; owned */
     uint64_t *allowed;           /* [(n_vocab + 63) / 64] of the grammar, owned */
     bool answers;                /* the prompt is over: what is accepted moves the grammar on */
@@ -170,6 +176,11 @@ void pith_sampler_free(pith_sampler *sampler)
 void pith_sampler_accept(pith_sampler *sampler, int32_t token)
 {
     pith_sampler *s = sampler;
+    if (!s->sampled) { /* nothing was drawn */
+        s->n_drawn = 0;
+        s->only = token;
+    }
+    s->sampled = false;
     if (s->grammar != NULL && s->answers && s->error.status == PITH_OK)
         pith_grammar_state_accept(s->grammar, token, &s->error);
     if (s->count == NULL || token < 0 || token >= s->n_vocab)
@@ -308,10 +319,16 @@ static double sum_exp(const struct candidate *kept, int32_t n, float max, float 
 
 /* Walks the candidates until the cumulated weight passes u * total. Rounding can end the walk
    without a choice: then the last that has any weight is taken, never a banned one. */
-static int32_t draw(pith_sampler *s, const struct candidate *kept, int32_t n, float max)
+static int32_t draw(pith_sampler *s, int32_t first, int32_t n, float max)
 {
+    const struct candidate *kept = s->kept + first;
     float temperature = s->params.temperature;
-    double target = pi_rng_double(&s->rng) * sum_exp(kept, n, max, temperature);
+    double total = sum_exp(kept, n, max, temperature);
+    double target = pi_rng_double(&s->rng) * total;
+    s->drawn_at = first;
+    s->n_drawn = n;
+    s->drawn_max = max;
+    s->drawn_sum = total;
     double sum = 0.0;
     int32_t id = kept[n - 1].id;
     for (int32_t i = 0; i < n; i++) {
@@ -331,6 +348,8 @@ static int32_t choose(pith_sampler *s)
     const pith_sample_params *p = &s->params;
     int32_t best = greatest(s->row, s->n_vocab);
     float max = s->row[best];
+    s->n_drawn = 0;
+    s->only = best;
     /* An infinite bias leaves nothing to draw from: it forces its token, or bans them all. */
     if (p->temperature == 0.0f || !isfinite(max))
         return best;
@@ -343,7 +362,7 @@ static int32_t choose(pith_sampler *s)
         n = keep_min_p(s->kept, n, max, p->min_p);
     if (p->top_p < 1.0f)
         first = keep_top_p(s->kept, n, max, total, p->top_p);
-    return draw(s, s->kept + first, n - first, max);
+    return draw(s, first, n - first, max);
 }
 
 /* ---- with a grammar ---- */
@@ -387,8 +406,47 @@ static int32_t choose_allowed(pith_sampler *s)
 int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits)
 {
     sampler->answers = true;
+    sampler->sampled = true;
     fill_row(sampler, logits);
     return sampler->grammar != NULL ? choose_allowed(sampler) : choose(sampler);
+}
+
+/* ---- what it chose among ---- */
+
+static float chance_of(const pith_sampler *s, float logit)
+{
+    return (float)(exp((double)((logit - s->drawn_max) / s->params.temperature)) / s->drawn_sum);
+}
+
+float pith_sampler_chance(const pith_sampler *sampler, int32_t token)
+{
+    const struct candidate *drawn = sampler->kept + sampler->drawn_at;
+    for (int32_t i = 0; i < sampler->n_drawn; i++)
+        if (drawn[i].id == token)
+            return chance_of(sampler, drawn[i].logit);
+    return sampler->n_drawn == 0 && token == sampler->only ? 1.0f : 0.0f;
+}
+
+/* The order among those that were drawn from is nobody's any more: they become a heap. */
+int32_t pith_sampler_chances(pith_sampler *sampler, pith_chance *out, int32_t cap)
+{
+    struct candidate *drawn = sampler->kept + sampler->drawn_at;
+    int32_t n = sampler->n_drawn, n_out = 0;
+    if (n == 0 && cap > 0)
+        out[n_out++] = (pith_chance){sampler->only, 1.0f};
+    make_heap(drawn, n, false);
+    for (; n > 0 && n_out < cap; n_out++) {
+        struct candidate best = drawn[0];
+        float p = chance_of(sampler, best.logit);
+        if (p == 0.0f)
+            break;
+        out[n_out] = (pith_chance){best.id, p};
+        drawn[0] = drawn[--n];
+        drawn[n] = best;
+        if (n > 0)
+            sift_down(drawn, n, 0, false);
+    }
+    return n_out;
 }
 
 void pi_sampler_answers(pith_sampler *sampler)

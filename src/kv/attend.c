@@ -384,6 +384,12 @@ static void count_more(const struct attend *a, int32_t n_row, int32_t n)
             a->x[i * PI_ATTEND_SLOTS + s] += bias;
 }
 
+static void cap_logits(const struct attend *a, int32_t n_row, int32_t n)
+{
+    for (int32_t i = 0; i < n_row; i++)
+        pi_kernels()->vec.soft_cap(a->x + i * PI_ATTEND_SLOTS, a->job->cap, n);
+}
+
 /* Hides from each of a block's rows what lies before its window: at the front of the page, whose
    positions ascend. */
 static void hide_passed(const struct attend *a, const struct pi_attend_page *page, int32_t r0,
@@ -483,6 +489,8 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         a->cpu->logits_decoded(&page, &rows);
     else
         a->cpu->logits[kernel_k(a)](&page, &rows);
+    if (a->job->cap > 0)
+        cap_logits(a, n_row, page.n);
     if (a->more > 0)
         count_more(a, n_row, page.n);
     if (a->lane->window > 0 && page.pos[0] < first_of(a, r0 + n_row - 1, a->delta))

@@ -1,14 +1,29 @@
 /*
  * block.c - pages that are kept although no sequence may have them any more: one of every lane, the
- * same run of a sequence's lanes, which another sequence can begin with, and where there are states
- * that behind the run, without which none begins. It knows no tokens.
- * Invariant: what a block holds is full, and counts as used but for no lane.
+ * same run of a sequence's lanes, which another sequence can begin with. It knows no tokens.
+ * Lanes with windows may be held later than the others, or not: a sequence can begin with blocks
+ * whose last ones have what its windows see, and the last one the state behind them, where there
+ * are states. Invariant: what a block holds is full, and counts as used but for no lane.
  */
+#include "kv/block.h"
 #include "kv/store.h"
+
+#define NOT_HELD (-1) /* the page of a lane with a window */
 
 static size_t block_size(const struct kv_cache *cache)
 {
     return sizeof(struct kv_block) + (size_t)kv_lane_count(cache) * sizeof(int32_t);
+}
+
+static int32_t window_of(const struct kv_cache *cache, int32_t l)
+{
+    return kv_layer_window(&cache->g, l / cache->g.n_head);
+}
+
+static bool is_whole(const struct kv_seq *seq, int32_t l, const struct kv_page_ref *ref)
+{
+    return ref->n == seq->cache->g.page_len && ref->delta == 0 && ref->more == 0 &&
+           !seq->lane[l].unordered;
 }
 
 static pith_status check_run(const struct kv_seq *seq, int32_t l, int32_t index, pith_error *err)
@@ -19,8 +34,7 @@ static pith_status check_run(const struct kv_seq *seq, int32_t l, int32_t index,
         return pi_fail(err, PITH_INVALID,
                        "index: %d is not in 0..%d, the runs of layer %d, head %d", index,
                        lane->n_live - 1, layer, head);
-    const struct kv_page_ref *ref = &lane->table[index];
-    if (ref->n != seq->cache->g.page_len || ref->delta != 0 || ref->more > 0 || lane->unordered)
+    if (!is_whole(seq, l, &lane->table[index]))
         return pi_fail(err, PITH_INVALID,
                        "index: run %d of layer %d, head %d is no full page as it was written",
                        index, layer, head);
@@ -32,11 +46,15 @@ pith_status kv_block_hold(const struct kv_seq *seq, int32_t index, struct kv_blo
 {
     struct kv_cache *cache = seq->cache;
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
-        PI_TRY(check_run(seq, l, index, err));
+        if (window_of(cache, l) == 0)
+            PI_TRY(check_run(seq, l, index, err));
     struct kv_block *block = pi_mem_alloc(PI_MEM_TABLE, block_size(cache));
     if (block == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a block of %d pages", kv_lane_count(cache));
     for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+        block->page[l] = NOT_HELD;
+        if (window_of(cache, l) > 0)
+            continue;
         block->page[l] = seq->lane[l].table[index].page;
         kv_page_hold(cache, seq->lane[l].kind, block->page[l]);
     }
@@ -61,7 +79,8 @@ void kv_block_drop(struct kv_cache *cache, struct kv_block *block)
     if (block == NULL)
         return;
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
-        kv_page_release(cache, class_of(cache, l), block->page[l]);
+        if (block->page[l] != NOT_HELD)
+            kv_page_release(cache, class_of(cache, l), block->page[l]);
     if (block->state >= 0)
         kv_page_release(cache, cache->state, block->state);
     if (block->prev != NULL)
@@ -77,14 +96,24 @@ void kv_block_drop(struct kv_cache *cache, struct kv_block *block)
 bool kv_block_is_alone(const struct kv_cache *cache, const struct kv_block *block)
 {
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
-        if (class_of(cache, l)->n_ref[block->page[l]] > 1)
+        if (block->page[l] != NOT_HELD && class_of(cache, l)->n_ref[block->page[l]] > 1)
             return false;
     return true;
 }
 
+/* The bytes of a page of each lane with a window, or of each without. */
+static int64_t page_bytes(const struct kv_cache *cache, bool windows)
+{
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++)
+        if ((window_of(cache, l) > 0) == windows)
+            bytes += (int64_t)class_of(cache, l)->layout.bytes;
+    return bytes;
+}
+
 int64_t kv_block_bytes(const struct kv_cache *cache)
 {
-    return kv_bytes_for_tokens(&cache->g, cache->g.page_len);
+    return page_bytes(cache, false);
 }
 
 int64_t kv_block_held_bytes(const struct kv_cache *cache, const struct kv_block *block)
@@ -107,11 +136,102 @@ void kv_block_hold_state(const struct kv_seq *seq, int32_t n_token, struct kv_bl
     kv_page_hold(seq->cache, seq->cache->state, page);
 }
 
-/* Whether lane number l holds full pages alone, of positions before those of the blocks. */
+/* ---- lanes with windows ---- */
+
+int64_t kv_block_window_bytes(const struct kv_cache *cache)
+{
+    return page_bytes(cache, true);
+}
+
+int32_t kv_block_reach(const struct kv_geometry *g)
+{
+    int32_t most = 0;
+    for (int32_t l = 0; g->window != NULL && l < g->n_layer; l++)
+        most = (int32_t)pi_max(most, kv_window_reach(g, g->window[l]));
+    return most;
+}
+
+/* The page of a lane with a window that holds the positions of run `index`; NULL: it is gone, or
+   not full yet. */
+static const struct kv_page_ref *window_run(const struct kv_seq *seq, int32_t l, int32_t index)
+{
+    const struct kv_lane *lane = &seq->lane[l];
+    int32_t len = seq->cache->g.page_len;
+    if (lane->n_live == 0)
+        return NULL;
+    int32_t i = index - kv_page_pos(lane->kind, lane->table[0].page)[0] / len;
+    if (i < 0 || i >= lane->n_live || !is_whole(seq, l, &lane->table[i]))
+        return NULL;
+    return kv_page_pos(lane->kind, lane->table[i].page)[0] == index * len ? &lane->table[i] : NULL;
+}
+
+bool kv_block_has_windows(const struct kv_cache *cache, const struct kv_block *block)
+{
+    for (int32_t l = 0; l < kv_lane_count(cache); l++)
+        if (block->page[l] == NOT_HELD)
+            return false;
+    return true;
+}
+
+bool kv_block_hold_windows(const struct kv_seq *seq, int32_t index, struct kv_block *block)
+{
+    struct kv_cache *cache = seq->cache;
+    if (kv_block_has_windows(cache, block))
+        return true;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++)
+        if (window_of(cache, l) > 0 && window_run(seq, l, index) == NULL)
+            return false;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+        if (window_of(cache, l) == 0)
+            continue;
+        block->page[l] = window_run(seq, l, index)->page;
+        kv_page_hold(cache, seq->lane[l].kind, block->page[l]);
+    }
+    return true;
+}
+
+bool kv_block_windows_are_alone(const struct kv_cache *cache, const struct kv_block *block)
+{
+    bool some = false;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+        if (window_of(cache, l) == 0)
+            continue;
+        if (block->page[l] == NOT_HELD || class_of(cache, l)->n_ref[block->page[l]] > 1)
+            return false;
+        some = true;
+    }
+    return some;
+}
+
+void kv_block_drop_windows(struct kv_cache *cache, struct kv_block *block)
+{
+    for (int32_t l = 0; l < kv_lane_count(cache); l++)
+        if (window_of(cache, l) > 0 && block->page[l] != NOT_HELD) {
+            kv_page_release(cache, class_of(cache, l), block->page[l]);
+            block->page[l] = NOT_HELD;
+        }
+}
+
+/* ---- another sequence's beginning ---- */
+
+/* Of n blocks the first that lane number l needs: one with a window does not see those before. */
+static int32_t first_seen(const struct kv_cache *cache, int32_t l, int32_t n)
+{
+    int32_t window = window_of(cache, l);
+    return window == 0 ? 0 : (int32_t)pi_max(0, n - kv_window_reach(&cache->g, window));
+}
+
+/* Whether lane number l holds full pages alone, of positions before those of the blocks, which have
+   its pages. */
 static bool can_follow(const struct kv_seq *seq, int32_t l, struct kv_block *const *blocks,
                        int32_t n)
 {
     const struct kv_lane *lane = &seq->lane[l];
+    for (int32_t i = 0; i < n; i++)
+        if (blocks[i]->page[l] == NOT_HELD)
+            return false;
+    if (n == 0)
+        return true;
     int32_t len = seq->cache->g.page_len, pos = kv_page_pos(lane->kind, blocks[0]->page[l])[0];
     if (lane->n_page != lane->n_live || lane->unordered)
         return false;
@@ -151,7 +271,8 @@ pith_status kv_seq_append_blocks(struct kv_seq *seq, struct kv_block *const *blo
         return pi_fail(err, PITH_INVALID,
                        "block: the last one has no state, or the sequence has one");
     for (int32_t l = 0; l < n_lane; l++) {
-        if (!can_follow(seq, l, blocks, n))
+        int32_t first = first_seen(cache, l, n);
+        if (!can_follow(seq, l, blocks + first, n - first))
             return pi_fail(err, PITH_INVALID,
                            "block: layer %d, head %d does not hold full pages of earlier positions",
                            l / cache->g.n_head, l % cache->g.n_head);
@@ -161,7 +282,7 @@ pith_status kv_seq_append_blocks(struct kv_seq *seq, struct kv_block *const *blo
         return pi_fail(err, PITH_NOMEM, "no memory for page tables of %d entries in %d lanes", cap,
                        n_lane);
     for (int32_t l = 0; l < n_lane; l++)
-        append_pages(seq, l, blocks, n);
+        append_pages(seq, l, blocks + first_seen(cache, l, n), n - first_seen(cache, l, n));
     if (cache->state != NULL)
         kv_state_adopt(seq, blocks[n - 1]->state, kv_lane_last(seq, 0, 0) + 1);
     return PITH_OK;

@@ -482,9 +482,8 @@ struct kv_attend_job {
     const float *q; /* query (t, g) at q + t * q_stride + g * dim_k; after rope */
     size_t q_stride;
     float scale; /* multiplies q.k */
-    const float
-        *sink;  /* [n_group] a logit beside those of the entries, whose value is 0; it is in a
-                          tap's max and sum. NULL: none */
+    float cap;   /* the product becomes cap * tanh(product / cap), also in a tap; 0: it does not */
+    const float *sink; /* [n_group] a logit of no entry, in a tap's max and sum, too; or NULL */
     float *out; /* output (t, g) at out + t * out_stride + g * dim_v; NULL: only the tap is wanted,
                     and no value is read */
     size_t out_stride;

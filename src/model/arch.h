@@ -49,6 +49,8 @@ struct pi_arch_part {
     int32_t n_tensor;
 };
 
+struct pi_rope_keys;
+
 struct pi_arch {
     const char *name; /* general.architecture */
     bool rope_adjacent;
@@ -56,6 +58,8 @@ struct pi_arch {
     int32_t n_part;
     const struct pi_moe_rule *moe; /* what holds where the file says nothing; NULL: no experts */
     bool moe_keys;                 /* files say how the router chooses and weighs */
+    /* Changes what the main rotation is read by. NULL: nothing. */
+    void (*rope)(struct pi_rope_keys *keys);
     /* Reads what the keys that all families have do not say. They are in model->hp, model->rope is
        loaded, and every layer has all parts, that rope and no window: what differs is set in
        model->layer, or taken out with pi_layer_leave_out. NULL: nothing differs. */
@@ -105,7 +109,11 @@ void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
 extern const struct pi_tensor_spec pi_spec_attention[PI_SPEC_ATTENTION_LEN];
 extern const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN];
 
+extern const struct pi_arch pi_arch_gemma2;
+extern const struct pi_arch pi_arch_gemma3;
 extern const struct pi_arch pi_arch_llama;
+extern const struct pi_arch pi_arch_mistral3;
+extern const struct pi_arch pi_arch_phi3;
 extern const struct pi_arch pi_arch_qwen2;
 extern const struct pi_arch pi_arch_qwen3;
 extern const struct pi_arch pi_arch_qwen35;

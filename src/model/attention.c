@@ -2,6 +2,8 @@
  * attention.c - the attention block: the projections before and behind what happens in the lanes
  * (attention_lanes.c), the norms of heads, the rotation of queries and keys.
  */
+#include <math.h>
+
 #include "model/pass.h"
 
 static void plan(const struct pi_layer *layer, struct pi_layer_block *out)
@@ -91,6 +93,21 @@ static void take_queries(struct pi_pass *pass, int64_t t)
         memcpy(q + at, from + 2 * at, dim * sizeof(*q));
 }
 
+/* What the query of row t is multiplied by: texts longer than those of training are read with
+   sharper attention. */
+static float temperature_of(const struct pi_pass *pass, int64_t t)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t i = pass->item_of[t], pos = pass->items[i].pos0 + (int32_t)t - pass->row0[i];
+    return (float)(1.0 + (double)hp->temp_scale * log((double)(pos / hp->temp_len) + 1.0));
+}
+
+static void scale_row(float *x, float factor, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        x[i] *= factor;
+}
+
 static void qkv_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct pi_pass *pass = ctx;
@@ -112,6 +129,8 @@ static void qkv_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
         if (layer->bv != NULL)
             pass->cpu->vec.add(pass->v + t * n_v, layer->bv, n_v);
         turn_heads(pass, q, hp->n_head, layer->q_norm, cs, q_pre);
+        if (hp->temp_scale != 0.0f)
+            scale_row(q, temperature_of(pass, t), n_q);
         turn_heads(pass, k, hp->n_head_kv, layer->k_norm, cs, k_pre);
     }
 }

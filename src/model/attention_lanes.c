@@ -204,6 +204,7 @@ static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_
         .q = pass->q + row * q_stride + (size_t)head * n_group * hp->dim_k,
         .q_stride = q_stride,
         .scale = hp->attn_scale,
+        .cap = hp->attn_cap,
         .out = pass->att + row * out_stride + (size_t)head * n_group * hp->dim_v,
         .out_stride = out_stride,
         .rope = pass->layer->rope,

@@ -1,5 +1,5 @@
 /*
- * ffn.c - the dense feed-forward block: down(silu(gate(h)) * up(h)).
+ * ffn.c - the dense feed-forward block: down(act(gate(h)) * up(h)), act being SiLU or GELU.
  */
 #include "model/pass.h"
 
@@ -27,9 +27,12 @@ static void gate_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
     struct pi_pass *pass = ctx;
     int32_t n = pass->model->hp.n_ff;
     bool reads_int8 = pi_matrix_reads_int8(&pass->layer->w_down);
+    const struct pi_vec_kernels *vec = &pass->cpu->vec;
+    void (*act)(float *, const float *, int32_t) =
+        pass->model->hp.gelu ? vec->gelu_mul : vec->silu_mul;
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
-        pass->cpu->vec.silu_mul(pass->gate + t * n, pass->up + t * n, n);
+        act(pass->gate + t * n, pass->up + t * n, n);
         if (reads_int8)
             pi_pass_quantize(pass, pass->gate + t * n, t, n);
     }

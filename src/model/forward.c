@@ -17,7 +17,10 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
     for (int64_t t = begin; t < end; t++) {
         const struct pi_pass_item *item = &pass->items[pass->item_of[t]];
         int32_t pos = item->pos0 + (int32_t)t - pass->row0[pass->item_of[t]];
-        pi_matmul_unpack_row(&m->embd, pass->token_of[t], pass->x + (size_t)t * m->hp.n_embd);
+        float *x = pass->x + (size_t)t * m->hp.n_embd;
+        pi_matmul_unpack_row(&m->embd, pass->token_of[t], x);
+        for (int32_t i = 0; m->hp.embd_scale != 1.0f && i < m->hp.n_embd; i++)
+            x[i] *= m->hp.embd_scale;
         pi_rope_fill(&m->rope, pos, pass->rope_cs + (size_t)t * m->rope.n_pair * 2);
         if (m->rope_local.n_pair > 0)
             pi_rope_fill(&m->rope_local, pos,
@@ -107,6 +110,20 @@ void pi_pass_hidden(const struct pi_pass *pass, const int32_t *rows, int32_t n, 
                                 out + (size_t)i * m->hp.n_embd, m->hp.n_embd, m->hp.rms_eps);
 }
 
+struct cap_job {
+    const struct pi_pass *pass;
+    float *logits; /* [n][n_vocab] */
+};
+
+static void cap_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct cap_job *job = ctx;
+    const struct pi_hparams *hp = &job->pass->model->hp;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        job->pass->cpu->vec.soft_cap(job->logits + i * hp->n_vocab, hp->logit_cap, hp->n_vocab);
+}
+
 void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
 {
     const struct pith_model *m = pass->model;
@@ -118,6 +135,10 @@ void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
     }
     pi_pass_product(pass, pass->h, n, (const struct pi_matrix *const[]){&m->output},
                     (float *const[]){out}, 1);
+    int64_t work_per_row = 16 * (int64_t)m->hp.n_vocab;
+    if (m->hp.logit_cap > 0)
+        pi_parallel_ranges(pi_pass_threads_for(pass, n * work_per_row), n, cap_rows,
+                           &(struct cap_job){pass, out});
 }
 
 /* ---- scratch ---- */

@@ -59,6 +59,7 @@ struct pi_rope_keys pi_rope_keys_of(const struct pith_model *m)
         .adjacent = m->arch->rope_adjacent,
         .n_rot = hp->n_rot,
         .n_ctx_train = hp->n_ctx_train,
+        .n_ctx = m->n_ctx > 0 ? m->n_ctx : hp->n_ctx_train,
     };
 }
 
@@ -84,8 +85,11 @@ static pith_status read_shape(struct pith_model *m, pith_error *err)
     PI_TRY(pi_key_count(m, "context_length", 1, INT32_MAX, true, &hp->n_ctx_train, err));
     PI_TRY(read_heads(m, err));
     hp->attn_scale = 1.0f / sqrtf((float)hp->dim_k);
+    hp->embd_scale = 1;
     PI_TRY(pi_key_number(m, "attention.layer_norm_rms_epsilon", 0, 1, true, &hp->rms_eps, err));
     struct pi_rope_keys keys = pi_rope_keys_of(m);
+    if (m->arch->rope != NULL)
+        m->arch->rope(&keys);
     return pi_rope_load(&m->rope, &m->gguf, m->arch->name, &keys, err);
 }
 

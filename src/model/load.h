@@ -22,7 +22,10 @@ struct pi_rope_keys {
     bool plain;          /* the file's scaling and frequency factors are not for this one */
     bool adjacent;       /* as in pi_rope */
     int32_t n_rot;       /* rotated dimensions */
+    bool longrope;       /* tensors of factors for short and for long contexts are looked for */
+    bool log_multiplier; /* YaRN's log multiplier counts */
     int32_t n_ctx_train; /* trained context */
+    int32_t n_ctx;       /* positions in use, which the factors are chosen by */
 };
 
 /* Base, scaling (linear or YaRN) and the frequency factors of the tensor rope_freqs.weight.
@@ -32,6 +35,8 @@ pith_status pi_rope_load(struct pi_rope *rope, const struct pi_gguf *g, const ch
 
 /* The keys of the model's main rotation, before the family changes them. */
 struct pi_rope_keys pi_rope_keys_of(const struct pith_model *m);
+
+#define PI_MOST_CAP 1e6f /* of scores or logits */
 
 /* ---- keys ARCH.NAME (load_keys.c): FORMAT names the key and its value ---- */
 

@@ -160,10 +160,13 @@ pith_status pi_model_load(const char *path, const pith_model_params *params,
         return pi_fail(err, PITH_INVALID, "pith_model_load: path and out must not be NULL");
     if (params->n_thread < 0)
         return pi_fail(err, PITH_INVALID, "n_thread: %d is negative", params->n_thread);
+    if (params->n_ctx < 0)
+        return pi_fail(err, PITH_INVALID, "n_ctx: %d is negative", params->n_ctx);
     struct pith_model *m = pi_mem_alloc(PI_MEM_MODEL, sizeof(*m));
     if (m == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a model");
     m->arch = arch;
+    m->n_ctx = params->n_ctx;
     pith_status status = load_file(m, path, params, err);
     if (status != PITH_OK) {
         pith_model_free(m);
@@ -259,13 +262,8 @@ void pith_model_get_info(const pith_model *m, pith_model_info *out)
         .n_ff_shared = hp->moe.n_ff_shared,
         .token_bytes = count_token_bytes(m),
     };
-    if (m->rope.freq != NULL && m->rope.n_pair > 1) {
-        char key[128];
-        float base = 10000;
-        snprintf(key, sizeof(key), "%s.rope.freq_base", m->arch_name);
-        pi_gguf_f32(&m->gguf, key, &base, NULL);
-        out->rope_theta = base;
-    }
+    if (m->rope.n_pair > 1)
+        out->rope_theta = m->rope.base;
 }
 
 void pith_model_get_attention(const pith_model *m, pith_attention_info *out)
@@ -277,6 +275,19 @@ void pith_model_get_attention(const pith_model *m, pith_attention_info *out)
         .magnitude = m->rope.magnitude,
         .attn_scale = m->hp.attn_scale,
     };
+}
+
+pith_status pith_model_layer(const pith_model *m, int32_t layer, pith_layer_info *out)
+{
+    if (m->layer == NULL || layer < 0 || layer >= m->hp.n_layer)
+        return PITH_RANGE;
+    const struct pi_layer *l = &m->layer[layer];
+    bool turns = l->kv_layer >= 0 && l->rope != NULL;
+    *out = (pith_layer_info){.lanes = l->kv_layer,
+                             .window = l->window,
+                             .n_rot = turns ? 2 * l->rope->n_pair : 0,
+                             .base = turns ? l->rope->base : 0.0f};
+    return PITH_OK;
 }
 
 int64_t pith_model_meta_count(const pith_model *m)

@@ -41,6 +41,12 @@ struct pi_hparams {
     bool attn_gated;  /* a head's rows of wq are followed by those of a gate of its output */
     struct pi_delta_shape delta;
     struct pi_moe_rule moe;
+    float embd_scale; /* multiplies embeddings */
+    float attn_cap;   /* scores are attn_cap * tanh(score / attn_cap); 0: as they come */
+    float logit_cap;  /* logits are logit_cap * tanh(logit / logit_cap); 0: as they come */
+    float temp_scale; /* queries at p times 1 + temp_scale * ln(floor(p / temp_len) + 1); 0: none */
+    int32_t temp_len;
+    bool gelu; /* the feed-forward's gate is a GELU, not a SiLU */
 };
 
 /* What runs in a layer, what it differs from others in, and the weights of all blocks. Vectors are
@@ -99,6 +105,7 @@ struct pith_model {
     struct pi_vocab *vocab;     /* owned */
     const struct pi_arch *arch; /* NULL for a vocab_only load of another architecture */
     struct pi_hparams hp;
+    int32_t n_ctx; /* as pith_model_params */
     struct pi_rope rope;
     struct pi_rope rope_local;      /* of layers that rotate otherwise; n_pair 0: there are none */
     struct pi_rope rope_none;       /* of layers that do not: as many pairs, of frequency 0 */

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "kv/block.h"
 
 #define FIRST_BUCKETS 64 /* a power of two; doubled when there are as many nodes */
 
@@ -35,6 +36,7 @@ struct node {
 struct prefix_cache {
     struct kv_cache *kv; /* borrowed */
     int32_t page_len;
+    int32_t n_reach;              /* last nodes of a text that must have what windows see */
     uint64_t root;                /* of everybody without a salt */
     struct node **bucket;         /* [n_bucket], by the lower bits of the hash; owned */
     size_t n_bucket;              /* a power of two */
@@ -196,6 +198,7 @@ pith_status prefix_create(struct kv_cache *kv, const char *salt, struct prefix_c
     }
     cache->kv = kv;
     cache->page_len = kv_cache_geometry(kv)->page_len;
+    cache->n_reach = kv_block_reach(kv_cache_geometry(kv));
     cache->root = prefix_root(salt);
     cache->n_bucket = FIRST_BUCKETS;
     *out = cache;
@@ -220,27 +223,28 @@ static int32_t most_found(int32_t n)
     return n > 0 ? n - 1 : 0;
 }
 
-/* The last node of those that hold the first tokens, *n_token; NULL: none does. Where there are
-   states it is the last with one, and *n_known receives how many tokens others hold. */
+/* The last node of those that hold the first tokens, *n_token, behind which a text can go on: the
+   last ones have what windows see, and it has a state, where there are states. NULL: there is none.
+   *n_known receives how many tokens are held. */
 static struct node *last_of(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
                             int32_t n, int32_t *n_token, int32_t *n_known)
 {
-    struct node *last = NULL, *end = NULL;
-    int32_t len = cache->page_len;
+    struct node *node = NULL, *last = NULL;
+    int32_t len = cache->page_len, at = 0, n_seen = 0;
     uint64_t hash;
     *n_token = *n_known = 0;
-    while (most_found(n) - *n_known >= len) {
-        struct node *node = child_of(cache, salt, last, tokens + *n_known, &hash);
+    while (most_found(n) - at >= len) {
+        node = child_of(cache, salt, node, tokens + at, &hash);
         if (node == NULL)
             break;
+        *n_known = at += len;
+        n_seen = kv_block_has_windows(cache->kv, node->block) ? n_seen + 1 : 0;
+        if (n_seen < pi_min(at / len, cache->n_reach) || !kv_block_ends(cache->kv, node->block))
+            continue;
         last = node;
-        *n_known += len;
-        if (kv_block_ends(cache->kv, node->block)) {
-            end = node;
-            *n_token = *n_known;
-        }
+        *n_token = at;
     }
-    return end;
+    return last;
 }
 
 int32_t prefix_find(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
@@ -280,6 +284,16 @@ pith_status prefix_append(struct prefix_cache *cache, uint64_t salt, const int32
     return status;
 }
 
+/* From the last node on back, as far as windows see. */
+static void hold_windows(struct prefix_cache *cache, struct node *last, int32_t n_token,
+                         const struct kv_seq *kv)
+{
+    int32_t index = n_token / cache->page_len - 1;
+    for (int32_t i = 0; i < cache->n_reach && last != NULL; i++, last = last->parent)
+        if (!kv_block_hold_windows(kv, index - i, last->block))
+            return;
+}
+
 int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t *tokens, int32_t n,
                        const struct kv_seq *kv)
 {
@@ -296,6 +310,7 @@ int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t 
         n_token += len;
         kv_block_hold_state(kv, n_token, node->block);
     }
+    hold_windows(cache, node, n_token, kv);
     use(cache, node);
     return n_token;
 }
@@ -305,10 +320,15 @@ int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t 
 int64_t prefix_reclaim(struct prefix_cache *cache, int64_t bytes)
 {
     int64_t freed = 0;
+    int64_t window = kv_block_window_bytes(cache->kv);
     struct node *younger;
     for (struct node *node = cache->oldest; node != NULL && freed < bytes; node = younger) {
         younger = node->younger;
-        if (node->n_child > 0 || !kv_block_is_alone(cache->kv, node->block))
+        if (kv_block_windows_are_alone(cache->kv, node->block)) {
+            kv_block_drop_windows(cache->kv, node->block);
+            freed += window;
+        }
+        if (node->n_child > 0 || !kv_block_is_alone(cache->kv, node->block) || freed >= bytes)
             continue;
         freed += kv_block_held_bytes(cache->kv, node->block);
         drop(cache, node);
@@ -329,15 +349,16 @@ int64_t prefix_clear(struct prefix_cache *cache)
 /* A node stays where a sequence uses it, or a node behind it stays. Children come first. */
 int64_t prefix_unused_bytes(const struct prefix_cache *cache)
 {
-    int64_t bytes = 0;
+    int64_t bytes = 0, n_window = 0;
     for (struct node *node = cache->oldest; node != NULL; node = node->younger) {
         bool stays = node->n_kept > 0 || !kv_block_is_alone(cache->kv, node->block);
         node->n_kept = 0;
         bytes += stays ? 0 : kv_block_held_bytes(cache->kv, node->block);
+        n_window += kv_block_windows_are_alone(cache->kv, node->block);
         if (stays && node->parent != NULL)
             node->parent->n_kept++;
     }
-    return bytes;
+    return bytes + n_window * kv_block_window_bytes(cache->kv);
 }
 
 int64_t prefix_count(const struct prefix_cache *cache)

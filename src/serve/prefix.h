@@ -2,8 +2,9 @@
  * prefix.h - exact reuse of prefixes: full pages of sequences that nothing has altered, found again
  * by all tokens before them. A node is a block (kv_block) of page_len tokens in all lanes, under
  * its parent's chained hash; tokens are compared on a hit, so that a collision of hashes finds
- * nothing. Nodes that no sequence uses stay until their memory is needed: the longest unused first,
- * and of a chain its end before its beginning.
+ * nothing. Where lanes have windows a text goes on only behind a node whose block, and some before
+ * it, has what they see there (kv/block.h). Nodes that no sequence uses stay until their memory is
+ * needed: the longest unused first, and of a chain its end before its beginning.
  *
  * Owner: the thread that runs the scheduler.
  */
@@ -39,7 +40,7 @@ pith_status prefix_append(struct prefix_cache *cache, uint64_t salt, const int32
 int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t *tokens, int32_t n,
                        const struct kv_seq *kv);
 
-/* Frees blocks that no sequence uses until so many bytes of pages came free, or none is left;
+/* Frees blocks that no sequence uses, and what they have of windows before the rest, until so many bytes of pages came free, or none is left;
    returns the bytes. */
 int64_t prefix_reclaim(struct prefix_cache *cache, int64_t bytes);
 /* Forgets all blocks, those that sequences use too, whose pages are then the sequences' alone;

@@ -327,7 +327,9 @@ static void keep_token(struct reply_answer *a, const pith_answer_token *token)
         keep(a->reply, &a->raw, piece, len);
     if (own && !pith_token_is_end(r->setup->model, token->token))
         keep_id(a, token->token);
-    if (r->top_logprobs >= 0 && token->logits != NULL)
+    if (r->top_logprobs >= 0 && r->after_sampling && token->sampler != NULL)
+        reply_tokens_add_drawn(a->reply, &a->tokens, token->token, token->sampler);
+    else if (r->top_logprobs >= 0 && token->logits != NULL)
         reply_tokens_add(a->reply, &a->tokens, token->token, token->logits);
 }
 
@@ -339,7 +341,7 @@ bool serve_reply_token(struct serve_reply *reply, int32_t i, const pith_answer_t
         return true;
     reply->out = out;
     begin(a);
-    if (reply->r->timings_per_token && a->n_seen == 0)
+    if ((reply->r->timings_per_token || reply->r->predict_ms > 0) && a->n_seen == 0)
         a->first_s = reply_clock_s();
     a->n_seen += token->token >= 0;
     if (token->token >= 0)
@@ -348,6 +350,14 @@ bool serve_reply_token(struct serve_reply *reply, int32_t i, const pith_answer_t
         feed(a, token->text, token->len);
     a->n_thought += token->token >= 0 && a->said == REPLY_REASONING;
     return !reply->no_memory;
+}
+
+bool serve_reply_is_late(const struct serve_reply *reply, int32_t i, int32_t answer)
+{
+    const struct reply_answer *a = &reply->answer[i * reply->r->n_answer + answer];
+    return reply->r->predict_ms > 0 && a->content.len > 0 &&
+           memchr(a->content.data, '\n', a->content.len) != NULL &&
+           (reply_clock_s() - a->first_s) * 1000.0 > (double)reply->r->predict_ms;
 }
 
 bool serve_reply_prompt(struct serve_reply *reply, int32_t i, int32_t pos, const float *logits)
@@ -405,6 +415,8 @@ static void take_result(struct reply_answer *a, const pith_answer_result *result
     a->reason = result->reason;
     a->n_prompt = result->n_prompt;
     a->n_cached = result->n_cached;
+    a->reuse = result->reuse;
+    a->differs_at = result->differs_at;
     a->n_generated = result->n_generated;
     a->prompt_s = result->prompt_s;
     a->generate_s = result->generate_s;

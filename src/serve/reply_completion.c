@@ -33,15 +33,16 @@ static json_t *settings_json(struct serve_reply *reply)
     const pith_sample_params *s = &p->sample;
     return reply_need(
         reply,
-        json_pack("{s:I, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:o, s:b, s:b, s:i}", "seed",
-                  (json_int_t)s->seed, "temperature", (double)s->temperature, "top_k",
+        json_pack("{s:I, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:o, s:b, s:b, s:i, s:b}",
+                  "seed", (json_int_t)s->seed, "temperature", (double)s->temperature, "top_k",
                   (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p,
                   "repeat_penalty", (double)s->repeat_penalty, "presence_penalty",
                   (double)s->presence_penalty, "frequency_penalty", (double)s->frequency_penalty,
                   "repeat_last_n", (int)s->penalty_last_n, "n_predict", (int)p->n_predict, "stop",
                   strings_json(reply, p->stop, p->n_stop), "ignore_eos", (int)p->ignore_end,
                   "stream", (int)reply->r->stream, "n_probs",
-                  (int)(reply->r->top_logprobs > 0 ? reply->r->top_logprobs : 0)));
+                  (int)(reply->r->top_logprobs > 0 ? reply->r->top_logprobs : 0),
+                  "post_sampling_probs", (int)reply->r->after_sampling));
 }
 
 static const char *stop_type(const struct reply_answer *a)
@@ -90,6 +91,41 @@ static void set_probabilities(struct reply_answer *a, json_t *value)
     a->n_sent = to;
 }
 
+/* The value of a path of keys with slashes between them; NULL: there is none. */
+static json_t *find(json_t *value, const char *path)
+{
+    char key[64];
+    while (value != NULL) {
+        size_t len = strcspn(path, "/");
+        if (len >= sizeof(key)) /* no key is that long */
+            return NULL;
+        memcpy(key, path, len);
+        key[len] = '\0';
+        value = json_object_get(value, key);
+        if (path[len] == '\0')
+            break;
+        path += len + 1;
+    }
+    return value;
+}
+
+/* What response_fields asks for of the last object, under the paths as names; takes value over. */
+static json_t *pick(struct serve_reply *reply, json_t *value)
+{
+    const json_t *fields = reply->r->response_fields;
+    if (fields == NULL)
+        return value;
+    json_t *picked = reply_need(reply, json_object());
+    for (size_t i = 0; i < json_array_size(fields); i++) {
+        const char *path = json_string_value(json_array_get(fields, i));
+        json_t *one = find(value, path);
+        if (one != NULL)
+            reply_set(reply, picked, path, json_incref(one));
+    }
+    json_decref(value);
+    return picked;
+}
+
 static void begin(struct reply_answer *a)
 {
     (void)a; /* the first text is the first word */
@@ -111,7 +147,7 @@ static void end(struct reply_answer *a)
     json_t *value = part(a, reply_need(a->reply, json_string("")), ids_json(a, a->n_open), true);
     set_last(a, value);
     set_probabilities(a, value);
-    reply_emit(a->reply, NULL, value);
+    reply_emit(a->reply, NULL, pick(a->reply, value));
 }
 
 static void finish(struct serve_reply *reply)
@@ -139,7 +175,7 @@ static json_t *whole(struct reply_answer *a)
         part(a, reply_text(a->reply, &a->content), ids_json(a, ids ? 0 : a->n_id), true);
     set_last(a, value);
     set_probabilities(a, value);
-    return value;
+    return pick(a->reply, value);
 }
 
 /* One object, or of several answers an array. */

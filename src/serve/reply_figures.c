@@ -31,8 +31,25 @@ const char *reply_finish(const struct reply_answer *a)
     return reply_calls(a) ? "tool_calls" : "stop";
 }
 
+/* Why no more of the prompt was reused; nothing where all was that there is. */
+static void set_reuse(struct serve_reply *reply, json_t *object)
+{
+    static const char *const words[] = {
+        [PITH_REUSE_NO_SLOT] = "no_slot", [PITH_REUSE_DIFFERS] = "differs",
+        [PITH_REUSE_DROPPED] = "dropped", [PITH_REUSE_SALT] = "salt",
+        [PITH_REUSE_POLICY] = "policy",
+    };
+    const struct reply_answer *a = &reply->answer[0];
+    if (a->reuse == PITH_REUSE_NONE)
+        return;
+    reply_set(reply, object, "cache_why", json_string(words[a->reuse]));
+    if (a->differs_at >= 0 && (a->reuse == PITH_REUSE_DIFFERS || a->reuse == PITH_REUSE_POLICY))
+        reply_set(reply, object, "cache_differs_at", json_integer(a->differs_at));
+}
+
 /* Entries of all lanes that a keep policy evicted are lost to the answer: that is said with the
-   usage, and not at all where nothing was. Beside it, what recall has brought back. */
+   usage, and not at all where nothing was. Beside it, what recall has brought back, and why a slot's
+   tokens were not all reused. */
 void reply_set_kept(struct serve_reply *reply, json_t *usage)
 {
     int64_t rounds = 0, evicted = 0, live = 0, recalls = 0, guests = 0;
@@ -43,12 +60,19 @@ void reply_set_kept(struct serve_reply *reply, json_t *usage)
         recalls += reply->answer[i].recalled.recalls;
         guests += reply->answer[i].recalled.guests;
     }
-    if (rounds == 0 && evicted == 0)
+    json_t *pith = reply_need(reply, json_object());
+    if (rounds > 0 || evicted > 0) {
+        reply_set(reply, pith, "keep_rounds", json_integer((json_int_t)rounds));
+        reply_set(reply, pith, "evicted_entries", json_integer((json_int_t)evicted));
+        reply_set(reply, pith, "kept_entries", json_integer((json_int_t)live));
+        reply_set(reply, pith, "budget", json_integer(reply->answer[0].kept.budget));
+    }
+    if (reply->answer[0].reuse != PITH_REUSE_NO_SLOT) /* a slot is whose holder asks */
+        set_reuse(reply, pith);
+    if (json_object_size(pith) == 0) {
+        json_decref(pith);
         return;
-    json_t *pith =
-        reply_need(reply, json_pack("{s:I, s:I, s:I, s:i}", "keep_rounds", (json_int_t)rounds,
-                                    "evicted_entries", (json_int_t)evicted, "kept_entries",
-                                    (json_int_t)live, "budget", (int)reply->answer[0].kept.budget));
+    }
     if (recalls > 0)
         reply_set(reply, pith, "recalled_entries", json_integer((json_int_t)guests));
     reply_set(reply, usage, "pith", pith);
@@ -97,6 +121,7 @@ json_t *reply_timings(struct serve_reply *reply)
                                             (json_int_t)n_prompt, "prompt_ms", prompt_s * 1000.0,
                                             "predicted_n", (json_int_t)generated, "predicted_ms",
                                             generate_s * 1000.0));
+    set_reuse(reply, t);
     set_speed(reply, t, "prompt_per_token_ms", "prompt_per_second", n_prompt, prompt_s);
     set_generation(reply, t, generated, reply->n_answer, generate_s);
     return t;

@@ -11,7 +11,7 @@
 
 struct reply_choice {
     int32_t id;
-    float logprob;
+    float logprob; /* with post_sampling_probs the probability */
 };
 
 /* A token with what the model thought of it and of others. */
@@ -52,10 +52,12 @@ struct reply_answer {
     bool begun, done;
     enum reply_kind said;      /* what the last event was */
     int32_t n_seen, n_thought; /* tokens so far, and of them, of reasoning */
-    double first_s;            /* when the first came; timings_per_token */
+    double first_s;            /* when the first came; timings_per_token, t_max_predict_ms */
     pith_stop_reason reason;
     const char *stop_word; /* which ended it; NULL: none */
     int32_t n_prompt, n_cached, n_generated;
+    pith_reuse reuse;   /* why n_cached is not more */
+    int32_t differs_at; /* the first token that is another; -1: none */
     double prompt_s, generate_s;
     pith_keep_stats kept;
     pith_recall_stats recalled;
@@ -130,6 +132,9 @@ void reply_set_kept(struct serve_reply *reply, json_t *usage);
 /* logits [n_vocab] say how likely id is; NULL: nothing does. */
 void reply_tokens_add(struct serve_reply *reply, struct reply_tokens *tokens, int32_t id,
                       const float *logits);
+/* The same of what the sampler drew id from. */
+void reply_tokens_add_drawn(struct serve_reply *reply, struct reply_tokens *tokens, int32_t id,
+                            pith_sampler *sampler);
 void reply_tokens_free(struct reply_tokens *tokens);
 /* Tokens from..to in the layout of chats, of texts, and of llama-server's own. */
 json_t *reply_chat_logprobs(struct serve_reply *reply, const struct reply_tokens *tokens,

@@ -3,7 +3,7 @@
  * chats, of texts, and of llama-server's own completion.
  *
  * log p = logit - (max + ln sum exp(logit - max)), of the row as the model made it: before bias,
- * penalties and temperature.
+ * penalties and temperature. With post_sampling_probs the sampler says p, after all of its steps.
  */
 #include "serve/reply_form.h"
 
@@ -73,18 +73,31 @@ static struct reply_token *add(struct reply_tokens *tokens)
     return t;
 }
 
-void reply_tokens_add(struct serve_reply *reply, struct reply_tokens *tokens, int32_t id,
-                      const float *logits)
+/* A further token, at its place in the text. */
+static struct reply_token *append(struct serve_reply *reply, struct reply_tokens *tokens,
+                                  int32_t id)
 {
-    pith_model_info info;
     char piece[PIECE_CAP];
     struct reply_token *t = add(tokens);
     if (t == NULL) {
         reply->no_memory = true;
-        return;
+        return NULL;
     }
-    pith_model_get_info(reply->r->setup->model, &info);
     t->chosen.id = id;
+    if (tokens->n > 1)
+        t->offset =
+            t[-1].offset + token_bytes(reply, t[-1].chosen.id, reply->r->params.special, piece);
+    return t;
+}
+
+void reply_tokens_add(struct serve_reply *reply, struct reply_tokens *tokens, int32_t id,
+                      const float *logits)
+{
+    pith_model_info info;
+    struct reply_token *t = append(reply, tokens, id);
+    if (t == NULL)
+        return;
+    pith_model_get_info(reply->r->setup->model, &info);
     t->first = logits == NULL;
     if (logits != NULL) {
         double norm = log_of_sum(logits, info.n_vocab);
@@ -93,9 +106,19 @@ void reply_tokens_add(struct serve_reply *reply, struct reply_tokens *tokens, in
         for (int32_t i = 0; i < t->n_top; i++)
             t->top[i].logprob = logprob_of(t->top[i].logprob, norm);
     }
-    if (tokens->n > 1)
-        t->offset =
-            t[-1].offset + token_bytes(reply, t[-1].chosen.id, reply->r->params.special, piece);
+}
+
+void reply_tokens_add_drawn(struct serve_reply *reply, struct reply_tokens *tokens, int32_t id,
+                            pith_sampler *sampler)
+{
+    pith_chance top[SERVE_TOP_MAX];
+    struct reply_token *t = append(reply, tokens, id);
+    if (t == NULL)
+        return;
+    t->chosen.logprob = pith_sampler_chance(sampler, id);
+    t->n_top = pith_sampler_chances(sampler, top, reply->r->top_logprobs);
+    for (int32_t i = 0; i < t->n_top; i++)
+        t->top[i] = (struct reply_choice){top[i].token, top[i].p};
 }
 
 void reply_tokens_free(struct reply_tokens *tokens)
@@ -126,7 +149,8 @@ static json_t *choice_json(struct serve_reply *reply, const struct reply_choice 
     for (size_t i = 0; i < len; i++)
         reply_append(reply, bytes, json_integer((unsigned char)piece[i]));
     return reply_need(reply, json_pack("{s:o, s:f, s:o}", "token", reply_string(reply, piece, len),
-                                       "logprob", (double)c->logprob, "bytes", bytes));
+                                       reply->r->after_sampling ? "prob" : "logprob",
+                                       (double)c->logprob, "bytes", bytes));
 }
 
 static json_t *top_json(struct serve_reply *reply, const struct reply_token *t)
@@ -148,7 +172,7 @@ static json_t *list_json(struct serve_reply *reply, const struct reply_tokens *t
             reply_set(reply, json_array_get(top, (size_t)k), "id", json_integer(t->top[k].id));
         if (ids)
             reply_set(reply, one, "id", json_integer(t->chosen.id));
-        reply_set(reply, one, "top_logprobs", top);
+        reply_set(reply, one, reply->r->after_sampling ? "top_probs" : "top_logprobs", top);
         reply_append(reply, list, one);
     }
     return list;

@@ -52,6 +52,7 @@ struct reply_parse *reply_parse_create(const struct serve_request *r, const char
         .tools = r->tools,
         .thinking = thinks(r),
         .reasoning_is_text = r->keeps_reasoning,
+        .constrained = r->strict_calls,
         .one_call = r->one_call,
         .request_id = id,
         .on_event = on_event,

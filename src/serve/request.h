@@ -23,6 +23,7 @@ enum serve_api {
 };
 
 #define SERVE_STOPS_MAX 16
+#define SERVE_FIELDS_MAX 64   /* of response_fields */
 #define SERVE_TOP_MAX 20      /* of top_logprobs, logprobs and n_probs */
 #define SERVE_ANSWERS_MAX 128 /* of one request, over all its prompts */
 

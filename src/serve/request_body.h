@@ -44,13 +44,17 @@ struct serve_request {
     int32_t n_system; /* of a chat in a slot: those before its first word; 0: not counted */
     uint64_t salt;
     float timeout_s;
+    int32_t predict_ms; /* t_max_predict_ms: of an answer that has a line, once it began; 0: none */
     bool stream, include_usage, echo, caches, timings_per_token, return_progress, return_tokens;
+    bool after_sampling; /* post_sampling_probs: what was drawn from, not what the model said */
+    const json_t *response_fields; /* paths of what /completion is to answer; NULL: everything */
     bool no_thinking, no_generation_prompt, continues;
     bool keeps_reasoning; /* reasoning_format none: thoughts stay in the content */
     const json_t *tools;  /* of chat, OpenAI's form; NULL: none may be called */
     enum serve_choice tool_choice;
     const char *tool_name;          /* with REQUIRED: the one; NULL: any */
     bool one_call;                  /* parallel_tool_calls: false */
+    bool strict_calls;              /* a tool is strict, and none need be called */
     struct serve_tools_style style; /* of messages */
     pith_grammar *grammar;          /* owned: what the answer must look like; NULL: anything */
     const char *formed;             /* the field that said so; NULL: none */
@@ -101,10 +105,13 @@ json_t *serve_json_text(const char *text, size_t len);
 
 /* ---- the readers ---- */
 
-void request_read_fields(struct serve_reader *rd, const json_t *body);  /* request_fields.c */
-void request_read_format(struct serve_reader *rd, const json_t *body);  /* request_format.c */
-void request_read_chat(struct serve_reader *rd, const json_t *body);    /* request_chat.c */
-void request_read_tools(struct serve_reader *rd, const json_t *body);   /* request_tools.c */
+void request_read_fields(struct serve_reader *rd, const json_t *body);        /* request_fields.c */
+void request_read_biases(struct serve_reader *rd, const json_t *bias);        /* request_bias.c */
+void request_read_samplers(struct serve_reader *rd, const json_t *samplers);  /* .._samplers.c */
+void request_refuse_unsupported(struct serve_reader *rd, const json_t *body); /* .._refused.c */
+void request_read_format(struct serve_reader *rd, const json_t *body);        /* request_format.c */
+void request_read_chat(struct serve_reader *rd, const json_t *body);          /* request_chat.c */
+void request_read_tools(struct serve_reader *rd, const json_t *body);         /* request_tools.c */
 void request_read_prompts(struct serve_reader *rd, const json_t *body); /* request_prompts.c */
 void request_read_infill(struct serve_reader *rd, const json_t *body);  /* request_infill.c */
 /* Bodies of other APIs as OpenAI's chat; a new reference. */

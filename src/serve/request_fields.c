@@ -1,15 +1,13 @@
 /*
  * request_fields.c - the fields that APIs have in common: numbers and switches by a table, stop
- * strings, biases, log probabilities. It knows no prompt.
+ * strings, log probabilities. It knows no prompt.
  *
  * Invariant: a value is stored only when it is of the right type and in range.
  */
 #include "serve/request_body.h"
 
-#include <errno.h>
-#include <math.h>
 #include <stddef.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- numbers ---- */
@@ -41,6 +39,7 @@ static const struct field fields[] = {
     {"repeat_last_n", FIELD_INT, AT(params.sample.penalty_last_n), -1, 1 << 20},
     {"seed", FIELD_SEED, AT(params.sample.seed), 0, 0},
     {"n", FIELD_INT, AT(n_answer), 1, SERVE_ANSWERS_MAX},
+    {"n_cmpl", FIELD_INT, AT(n_answer), 1, SERVE_ANSWERS_MAX},
     {"n_keep", FIELD_INT, AT(n_keep), -1, INT32_MAX},
     {"ignore_eos", FIELD_BOOL, AT(params.ignore_end), 0, 0},
     {"stream", FIELD_BOOL, AT(stream), 0, 0},
@@ -49,8 +48,10 @@ static const struct field fields[] = {
     {"timings_per_token", FIELD_BOOL, AT(timings_per_token), 0, 0},
     {"return_progress", FIELD_BOOL, AT(return_progress), 0, 0},
     {"return_tokens", FIELD_BOOL, AT(return_tokens), 0, 0},
+    {"post_sampling_probs", FIELD_BOOL, AT(after_sampling), 0, 0},
     {"add_generation_prompt", FIELD_NOT, AT(no_generation_prompt), 0, 0},
     {"continue_final_message", FIELD_BOOL, AT(continues), 0, 0},
+    {"t_max_predict_ms", FIELD_INT, AT(predict_ms), -1, INT32_MAX},
     {"timeout", FIELD_FLOAT, AT(timeout_s), 0, 1e6},
 };
 #undef AT
@@ -170,74 +171,24 @@ static void read_stop(struct serve_reader *rd, const json_t *stop)
     rd->r->params.n_stop = (int32_t)n;
 }
 
-/* A bias: a number; false bans the token. */
-static void read_bias(struct serve_reader *rd, long long id, const json_t *value,
-                      pith_logit_bias *out)
+/* Paths of what the last object is to have; none: everything. */
+static void read_response_fields(struct serve_reader *rd, const json_t *paths)
 {
-    char buf[SERVE_SHOW];
-    if (id < 0 || id > INT32_MAX)
-        SERVE_FAULT(rd, "logit_bias", "logit_bias: %lld is not a token id", id);
-    else if (json_is_false(value))
-        *out = (pith_logit_bias){(int32_t)id, -INFINITY};
-    else if (!json_is_number(value) || fabs(json_number_value(value)) > 1e6)
-        SERVE_FAULT(rd, "logit_bias", "logit_bias: %s, for token %lld, is no number up to 1000000",
-                    serve_show(value, buf), id);
-    else
-        *out = (pith_logit_bias){(int32_t)id, (float)json_number_value(value)};
-}
-
-static void read_bias_map(struct serve_reader *rd, const json_t *map, pith_logit_bias *list)
-{
-    char buf[SERVE_SHOW];
-    int32_t n = 0;
-    for (void *it = json_object_iter((json_t *)map); it != NULL;
-         it = json_object_iter_next((json_t *)map, it)) {
-        const char *key = json_object_iter_key(it);
-        char *end;
-        errno = 0;
-        long long id = strtoll(key, &end, 10);
-        if (end == key || *end != '\0' || errno != 0) {
-            SERVE_FAULT(rd, "logit_bias", "logit_bias: \"%s\" is not a token id",
-                        serve_show_text(key, strlen(key), buf));
-            return;
-        }
-        read_bias(rd, id, json_object_iter_value(it), &list[n++]);
+    size_t n = json_array_size(paths);
+    char where[48];
+    if (paths != NULL && !json_is_array(paths))
+        request_wrong_type(rd, "response_fields", paths, "an array of strings");
+    else if (n > SERVE_FIELDS_MAX)
+        SERVE_FAULT(rd, "response_fields", "response_fields: %zu are more than %d", n,
+                    SERVE_FIELDS_MAX);
+    else if (n > 0 && rd->r->api != SERVE_COMPLETION && rd->r->api != SERVE_INFILL)
+        SERVE_FAULT(rd, "response_fields",
+                    "response_fields: is for /completion and /infill only, %zu are given", n);
+    for (size_t i = 0; i < n && !request_is_bad(rd); i++) {
+        snprintf(where, sizeof(where), "response_fields[%zu]", i);
+        request_string(rd, "response_fields", where, json_array_get(paths, i));
     }
-}
-
-static void read_bias_pairs(struct serve_reader *rd, const json_t *pairs, pith_logit_bias *list)
-{
-    char buf[SERVE_SHOW];
-    for (size_t i = 0; i < json_array_size(pairs); i++) {
-        const json_t *pair = json_array_get(pairs, i);
-        int64_t id;
-        if (json_array_size(pair) != 2 || !request_whole(json_array_get(pair, 0), &id)) {
-            SERVE_FAULT(rd, "logit_bias", "logit_bias[%zu]: %s is not a pair of token id and bias",
-                        i, serve_show(pair, buf));
-            return;
-        }
-        read_bias(rd, id, json_array_get(pair, 1), &list[i]);
-    }
-}
-
-static void read_biases(struct serve_reader *rd, const json_t *bias)
-{
-    size_t n = json_is_array(bias) ? json_array_size(bias) : json_object_size(bias);
-    if (bias == NULL)
-        return;
-    if (!json_is_array(bias) && !json_is_object(bias)) {
-        request_wrong_type(rd, "logit_bias", bias, "an object or an array of pairs");
-        return;
-    }
-    pith_logit_bias *list = request_alloc(rd, n + 1, sizeof(*list));
-    if (list == NULL || n > INT32_MAX)
-        return;
-    if (json_is_object(bias))
-        read_bias_map(rd, bias, list);
-    else
-        read_bias_pairs(rd, bias, list);
-    rd->r->params.sample.bias = list;
-    rd->r->params.sample.n_bias = (int32_t)n;
+    rd->r->response_fields = n > 0 ? paths : NULL;
 }
 
 /* ---- where it runs ---- */
@@ -285,29 +236,6 @@ static void read_stream(struct serve_reader *rd, const json_t *body)
         rd->r->include_usage = json_is_true(usage);
 }
 
-/* Keys that ask for another answer than the one that would come: told, not passed over. */
-static void refuse_unsupported(struct serve_reader *rd, const json_t *body)
-{
-    char buf[SERVE_SHOW];
-    const json_t *suffix = request_get(body, "suffix"), *best_of = request_get(body, "best_of");
-    const json_t *functions = request_get(body, "functions");
-    int64_t best;
-    if (functions != NULL && !json_is_array(functions))
-        request_wrong_type(rd, "functions", functions, "an array");
-    else if (json_array_size(functions) > 0)
-        SERVE_FAULT(rd, "functions", "functions: %s is not supported, tools are",
-                    serve_show(functions, buf));
-    if (suffix != NULL && !(json_is_string(suffix) && json_string_length(suffix) == 0))
-        SERVE_FAULT(rd, "suffix", "suffix: %s is not supported", serve_show(suffix, buf));
-    if (best_of != NULL && (!request_whole(best_of, &best) || best != rd->r->n_answer))
-        SERVE_FAULT(rd, "best_of", "best_of: %s is not n, which is %d", serve_show(best_of, buf),
-                    rd->r->n_answer);
-    if (rd->r->echo && rd->r->api != SERVE_TEXT)
-        SERVE_FAULT(rd, "echo", "echo: true is for /v1/completions only");
-    else if (rd->r->echo && rd->r->top_logprobs >= 0 && !rd->setup->can_score_prompt)
-        SERVE_FAULT(rd, "echo", "echo: true with logprobs is not supported here");
-}
-
 void request_read_fields(struct serve_reader *rd, const json_t *body)
 {
     const json_t *model = request_get(body, "model");
@@ -317,7 +245,9 @@ void request_read_fields(struct serve_reader *rd, const json_t *body)
     read_logprobs(rd, body);
     read_stream(rd, body);
     read_place(rd, body);
-    refuse_unsupported(rd, body);
+    request_read_samplers(rd, request_get(body, "samplers"));
+    request_refuse_unsupported(rd, body);
     read_stop(rd, request_get(body, "stop"));
-    read_biases(rd, request_get(body, "logit_bias"));
+    request_read_biases(rd, request_get(body, "logit_bias"));
+    read_response_fields(rd, request_get(body, "response_fields"));
 }

@@ -121,13 +121,14 @@ static bool is_strict(const json_t *tools)
 static void constrain_calls(struct serve_reader *rd)
 {
     pith_error err;
-    const struct serve_request *r = rd->r;
+    struct serve_request *r = rd->r;
     bool required = r->tool_choice == SERVE_CHOICE_REQUIRED;
     size_t len = 0;
     const char *text = serve_request_text(r, &len);
     if (r->tools == NULL || (!required && !is_strict(r->tools)))
         return;
     const char *key = required ? "tool_choice" : "tools";
+    r->strict_calls = !required;
     if (!is_first(rd, key) || rd->setup->model == NULL)
         return;
     const struct serve_tools_grammar_options options = {

@@ -36,6 +36,8 @@ pith_status request_call_grammar(const pith_model *model, const struct serve_too
     if (options->choice == SERVE_TOOLS_AUTO) {
         params.trigger = calls.triggers;
         params.n_trigger = calls.n_trigger;
+        params.n_trigger_first = calls.n_first;
+        params.keeps_trigger = true;
         params.again = options->parallel;
     }
     grammar_tree_init(&tree);

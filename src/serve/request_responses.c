@@ -242,6 +242,19 @@ static void read_format(struct serve_reader *rd, const json_t *body, json_t *out
                           "schema", schema));
 }
 
+static void refuse_logprobs(struct serve_reader *rd, const json_t *body)
+{
+    char buf[SERVE_SHOW];
+    const json_t *top = request_get(body, "top_logprobs"), *include = request_get(body, "include");
+    if (top != NULL && !(json_is_number(top) && json_number_value(top) <= 0))
+        SERVE_FAULT(rd, "top_logprobs", "top_logprobs: %s is not supported in responses",
+                    serve_show(top, buf));
+    for (size_t i = 0; i < json_array_size(include); i++)
+        if (request_is(json_array_get(include, i), "message.output_text.logprobs"))
+            SERVE_FAULT(rd, "include", "include: %s is not supported in responses",
+                        serve_show(json_array_get(include, i), buf));
+}
+
 static void refuse_memory(struct serve_reader *rd, const json_t *body)
 {
     static const char *const keys[] = {"previous_response_id", "conversation", "prompt"};
@@ -280,6 +293,7 @@ json_t *request_from_responses(struct serve_reader *rd, const json_t *body)
     if (effort != NULL)
         request_set(rd, out, "reasoning_effort", json_incref(effort));
     refuse_memory(rd, body);
+    refuse_logprobs(rd, body);
     read_input(rd, body, out);
     read_tools(rd, body, out);
     read_format(rd, body, out);

@@ -114,6 +114,16 @@ static int32_t target_of(const struct pith_scheduler *s, const struct answer *a,
     return known + (int32_t)ceil(share * (double)pi_max(0, final - known));
 }
 
+/* Bytes of the first n tokens, whole pages, that another's pages spare. Those of windows give way to
+   pages of its own, and spare none. */
+static int64_t shared_bytes(const struct pith_scheduler *s, const struct answer *a, int32_t n)
+{
+    const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
+    if (g->window == NULL)
+        return bytes_of(s, a, n);
+    return n / g->page_len * kv_block_bytes(s->engine->kv);
+}
+
 /* What a sibling takes beyond the prompt's full pages, which it shares: all of it where rounds may
    copy them. */
 static int64_t sibling_bytes(const struct pith_scheduler *s, const struct answer *a, int32_t n)
@@ -121,7 +131,7 @@ static int64_t sibling_bytes(const struct pith_scheduler *s, const struct answer
     int32_t page_len = kv_cache_geometry(s->engine->kv)->page_len;
     if (s->engine->traits.bounded)
         return bytes_of(s, a, n);
-    return bytes_of(s, a, n) - bytes_of(s, a, a->request->n_prompt / page_len * page_len);
+    return bytes_of(s, a, n) - shared_bytes(s, a, a->request->n_prompt / page_len * page_len);
 }
 
 /* Bytes that an answer and its siblings take with n tokens each. */
@@ -282,7 +292,7 @@ static pith_status take_in(struct pith_scheduler *s, struct answer *a, int32_t n
     }
     PI_TRY(begin_seq(s, a, &n_found, err));
     if (!s->engine->traits.bounded)
-        need -= bytes_of(s, a, n_found);
+        need -= shared_bytes(s, a, n_found);
     *waits = !alone && !fits(s, need);
     if (*waits) {
         pith_seq_free(a->seq);
@@ -358,7 +368,7 @@ static int64_t found_bytes(const struct pith_scheduler *s, const struct answer *
     if (s->prefix == NULL || s->engine->traits.bounded || a->swapped != NULL || n_parked > 0)
         return 0;
     int32_t n = scheduler_find_prefix(s, a, &n_unused);
-    return bytes_of(s, a, n) - bytes_of(s, a, n_unused);
+    return shared_bytes(s, a, n) - shared_bytes(s, a, n_unused);
 }
 
 /* Whether the memory that the answer asks for can be set aside; one that is alone takes what there

@@ -26,6 +26,7 @@ static bool deliver(struct pith_scheduler *s, struct answer *a, const struct pi_
         .text = part->text,
         .len = part->len,
         .logits = part->token >= 0 ? pith_seq_logits(a->seq) : NULL,
+        .sampler = part->token >= 0 ? a->out.sampler : NULL,
     };
     double start = pi_time_s();
     bool more = r->on_token(r->user, &token);

@@ -165,6 +165,15 @@ static bool take(struct pith_scheduler *s, struct answer *a, int32_t n)
     return false;
 }
 
+/* Of n tokens those up to where a page ends, if one does: what windows see there is held only then,
+   and goes with the page into the cache of prefixes. */
+static int32_t whole_pages(const struct pith_scheduler *s, const struct answer *a, int32_t n)
+{
+    const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
+    int32_t len = pith_seq_length(a->seq), whole = (len + n) / g->page_len * g->page_len - len;
+    return s->prefix != NULL && g->window != NULL && whole > 0 ? whole : n;
+}
+
 /* Of what is left to read as much as fits into the step. Where the cut of a prompt matters it is
    read whole; where steps count no part is a single token, which would be one. Under a keep policy
    the part before the first round is by itself, so that its pages can be published. */
@@ -190,7 +199,7 @@ static int32_t part_of(const struct pith_scheduler *s, const struct answer *a, b
         int32_t room = keep_room(e->keep, a->seq->memory.kv, pi_seq_point(a->seq, 0), n);
         n = room > 0 ? room : n;
     }
-    return n;
+    return whole_pages(s, a, n);
 }
 
 /* The items of what is planned: generated tokens first, then prompts, each in the order of

@@ -229,6 +229,7 @@ static void clear_held(struct serve_tools *t)
 
 static void think_step(struct serve_tools *t, char c)
 {
+    t->thought = true;
     if (tools_text_step(t, c, &t->style.think_close, 1, SERVE_TOOLS_REASONING, true) < 0)
         return;
     clear_held(t);
@@ -236,16 +237,32 @@ static void think_step(struct serve_tools *t, char c)
     t->state = TOOLS_START;
 }
 
-/* Markers that may come in content: of calls, also a fence, which Qwen2.5-Coder prefers; and at its
-   beginning of reasoning. */
-static int content_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
+/* Markers of calls: where they are constrained the grammar's triggers alone, else also a fence, which
+   Qwen2.5-Coder prefers. */
+static int call_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
 {
     int n = 0;
-    bool calls = t->calls && !(t->options.one_call && t->n_complete > 0);
-    for (size_t i = 0; calls && i < PI_LEN(t->form->open) && t->form->open[i] != NULL; i++)
+    int32_t n_trigger, n_first;
+    const char *const *trigger =
+        serve_tools_triggers(t->form->form, t->options.thinking, &n_trigger, &n_first);
+    if (t->options.constrained && trigger != NULL) {
+        int32_t least = t->state == TOOLS_START && !t->thought ? 0 : n_first;
+        for (int32_t i = n_trigger; i-- > least;) /* the longer of two that end alike */
+            markers[n++] = trigger[i];
+        return n;
+    }
+    for (size_t i = 0; i < PI_LEN(t->form->open) && t->form->open[i] != NULL; i++)
         markers[n++] = t->form->open[i];
-    if (calls && t->form->bare)
+    if (t->form->bare)
         markers[n++] = "```json";
+    return n;
+}
+
+/* Markers that may come in content: of calls, and at its beginning of reasoning. */
+static int content_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
+{
+    bool calls = t->calls && !(t->options.one_call && t->n_complete > 0);
+    int n = calls ? call_markers(t, markers) : 0;
     if (t->state != TOOLS_START)
         return n;
     if (!t->options.reasoning_is_text) {
@@ -255,12 +272,33 @@ static int content_markers(const struct serve_tools *t, const char *markers[TOOL
     return n;
 }
 
+static void step(struct serve_tools *t, char c);
+
+/* A marker that is the beginning of an object, or a tag with that: the object is read as it is. */
+static void begin_with_object(struct serve_tools *t, const char *object)
+{
+    t->held.len -= strlen(object);
+    tools_section_begin(t, NULL, true);
+    for (; *object != '\0'; object++)
+        step(t, *object);
+}
+
+static void begin_section(struct serve_tools *t, const char *marker)
+{
+    const char *object = t->options.constrained ? strchr(marker, '{') : NULL;
+    if (object != NULL)
+        begin_with_object(t, object);
+    else
+        tools_section_begin(t, marker, strcmp(marker, "```json") == 0);
+}
+
 static void content_step(struct serve_tools *t, char c)
 {
     const char *markers[TOOLS_MARKER_MAX];
     int n = content_markers(t, markers);
     bool start = t->state == TOOLS_START;
-    if (start && t->calls && t->form->bare && c == '{' && t->n_space == t->held.len) {
+    if (start && t->calls && t->form->bare && !t->options.constrained && c == '{' &&
+        t->n_space == t->held.len) {
         tools_section_begin(t, NULL, true);
         tools_call_step(t, c);
         return;
@@ -272,9 +310,10 @@ static void content_step(struct serve_tools *t, char c)
         return;
     bool opens = markers[i] == t->style.think_open;
     if (!opens && markers[i] != t->style.think_close) {
-        tools_section_begin(t, markers[i], strcmp(markers[i], "```json") == 0);
+        begin_section(t, markers[i]);
         return;
     }
+    t->thought = true;
     clear_held(t);
     t->trim = true;
     t->state = opens ? TOOLS_THINK : TOOLS_START;

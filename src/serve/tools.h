@@ -110,7 +110,9 @@ struct serve_tools_options {
     bool thinking;          /* the prompt ends within reasoning (serve_tools_prompt_thinks) */
     bool reasoning_is_text; /* reasoning is not told apart, its tags are content (gpt-oss: its
                                reasoning is content without tags) */
-    bool one_call;          /* parallel_tool_calls false: behind the first call all is content */
+    bool constrained; /* AUTO with a grammar: calls are only what that has constrained, from its
+                         trigger on; what else looks like a call is content */
+    bool one_call;    /* parallel_tool_calls false: behind the first call all is content */
     const char *request_id; /* ids of calls are made of it and the index; copied. NULL: "" */
     serve_tools_event_fn *on_event;
     void *user;
@@ -156,9 +158,10 @@ struct serve_tools_grammar {
     char *gbnf;
     struct serve_tools_schema *schemas; /* [n_schema] */
     size_t n_schema;
-    const char *const *triggers; /* [n_trigger] static: the grammar begins behind one of them, and
-                                    the text up to there is free; for AUTO */
-    int32_t n_trigger;
+    const char *const *triggers; /* [n_trigger] AUTO: where the answer is held to the grammar, whose
+                                    texts begin with one of them; the first n_first count only where
+                                    the answer begins with them. Constant */
+    int32_t n_trigger, n_first;
 };
 
 struct serve_tools_grammar_options {
@@ -169,6 +172,11 @@ struct serve_tools_grammar_options {
     bool
         thinking; /* REQUIRED: the prompt ends within reasoning, which is free text up to its tag */
 };
+
+/* The triggers of AUTO's grammar, as in serve_tools_grammar; thinks: the answer begins within
+   reasoning, so that none of them can begin it. NULL: the form has no grammar. */
+const char *const *serve_tools_triggers(enum serve_tool_form form, bool thinks, int32_t *n,
+                                        int32_t *n_first);
 
 /* INVALID: there is no tool, none of the name, or a tool is malformed. UNSUPPORTED: the form has no
    grammar. NOMEM. */

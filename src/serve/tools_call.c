@@ -149,7 +149,9 @@ static bool list_step(struct serve_tools *t, char c, bool *taken)
         t->as_json = true;
     if (!t->as_json)
         return true;
-    if (c == '{' && may_call(t)) {
+    /* Behind a call that was constrained alone the text is free again. */
+    bool free = t->options.constrained && t->bare && t->n_section > 0;
+    if (c == '{' && may_call(t) && !free) {
         *taken = true;
         return begin_object(t, c);
     }

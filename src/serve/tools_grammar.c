@@ -18,15 +18,36 @@
 /* A form's calls: begin (open NAME mid ARGUMENTS close) (again open ... close)* end. */
 struct shape {
     enum serve_tool_form form;
-    const char *trigger; /* the grammar's text begins behind it, unless calls are required */
+    const char *trigger; /* calls begin with it */
     const char *before;  /* REQUIRED: stands before the trigger; NULL: nothing */
     const char *first, *open, *mid, *close;
     const char *again; /* between calls; NULL: there is one only */
     const char *end;
     const char *mid_gbnf; /* in place of mid: an expression */
+    /* An object alone is a call, too, where the answer begins with it or behind the tag, in one of
+       these spellings; by which name its arguments go. NULL: it is none. */
+    const char *alone_args;
+    const char *const *spelling; /* [n_spelling] AUTO: the triggers, in place of trigger */
+    int32_t n_spelling;
+    const char *tag, *tag_end; /* around an object that does not begin the answer */
     /* PARAMS: key_open KEY key_end VALUE value_close for each parameter */
     const char *key_open, *key_end, *value_close;
 };
+
+/* How an object that is a call begins; what stands before is one of these, too. */
+#define ALONE_0 "{\"name\": \""
+#define ALONE_1 "{ \"name\": \""
+#define ALONE_2 "{\n  \"name\": \""
+#define ALONE_3 "{\n    \"name\": \""
+#define ALONE_4 "{\"name\":\""
+#define ALONE(tag) tag ALONE_0, tag ALONE_1, tag ALONE_2, tag ALONE_3, tag ALONE_4
+#define N_ALONE 5
+#define GAP_RULE "gap ::= (\" \" | \"\\n  \" | \"\\n    \")?\n"
+#define FENCE "```json\n"
+#define PYTHON_TAG "<|python_tag|>"
+
+static const char *const hermes_spelling[] = {ALONE(""), ALONE(FENCE), "<tool_call>"};
+static const char *const llama3_spelling[] = {ALONE(""), ALONE(PYTHON_TAG)};
 
 static const struct shape shapes[] = {
     {.form = SERVE_TOOLS_GENERIC,
@@ -34,13 +55,23 @@ static const struct shape shapes[] = {
      .open = "\n{\"name\": \"",
      .mid = "\", \"arguments\": ",
      .close = "}\n</tool_call>",
-     .again = "\n<tool_call>"},
+     .again = "\n<tool_call>",
+     .alone_args = "arguments",
+     .spelling = hermes_spelling,
+     .n_spelling = PI_LEN(hermes_spelling),
+     .tag = FENCE,
+     .tag_end = "\n```"},
     {.form = SERVE_TOOLS_HERMES,
      .trigger = "<tool_call>",
      .open = "\n{\"name\": \"",
      .mid = "\", \"arguments\": ",
      .close = "}\n</tool_call>",
-     .again = "\n<tool_call>"},
+     .again = "\n<tool_call>",
+     .alone_args = "arguments",
+     .spelling = hermes_spelling,
+     .n_spelling = PI_LEN(hermes_spelling),
+     .tag = FENCE,
+     .tag_end = "\n```"},
     {.form = SERVE_TOOLS_QWEN_CODER,
      .trigger = "<tool_call>",
      .open = "\n<function=",
@@ -53,7 +84,11 @@ static const struct shape shapes[] = {
     {.form = SERVE_TOOLS_LLAMA3,
      .trigger = "{\"name\": \"",
      .mid = "\", \"parameters\": ",
-     .close = "}"},
+     .close = "}",
+     .alone_args = "parameters",
+     .spelling = llama3_spelling,
+     .n_spelling = PI_LEN(llama3_spelling),
+     .tag = PYTHON_TAG},
     {.form = SERVE_TOOLS_MISTRAL,
      .trigger = "[TOOL_CALLS]",
      .first = "[",
@@ -165,6 +200,24 @@ static const struct shape *find_shape(enum serve_tool_form form)
         if (shapes[i].form == form)
             return &shapes[i];
     return NULL;
+}
+
+const char *const *serve_tools_triggers(enum serve_tool_form form, bool thinks, int32_t *n,
+                                        int32_t *n_first)
+{
+    const struct shape *shape = find_shape(form);
+    int32_t from = 0;
+    *n = *n_first = 0;
+    if (shape == NULL)
+        return NULL;
+    *n = 1;
+    if (shape->spelling == NULL)
+        return &shape->trigger;
+    if (thinks)
+        from = N_ALONE;
+    *n = shape->n_spelling - from;
+    *n_first = N_ALONE - from;
+    return shape->spelling + from;
 }
 
 /* ---- text ---- */
@@ -380,13 +433,32 @@ static void add_call(struct writer *w, const struct shape *shape, const struct s
     add_literal(w, shape->close);
 }
 
-/* "call": any of the functions, or the one of a name. */
-static pith_status add_calls(struct writer *w, const struct shape *shape,
+/* A call that is an object alone, with or without lines of its own. */
+static void add_alone(struct writer *w, const struct shape *shape, const json_t *function)
+{
+    add(w, "\"{\" gap ");
+    add_literal(w, "\"name\":");
+    add(w, "\" \"? ");
+    add_literal(w, "\"");
+    add_literal(w, json_string_value(json_object_get(function, "name")));
+    add_literal(w, "\",");
+    add(w, "gap ");
+    add_literal(w, "\"");
+    add_literal(w, shape->alone_args);
+    add_literal(w, "\":");
+    add(w, "\" \"? ");
+    add_schema(w, arguments_schema(function));
+    add(w, "[ \\n]? \"}\" ");
+}
+
+/* The rule of that name: any of the functions, or the one of a name. */
+static pith_status add_calls(struct writer *w, const struct shape *shape, const char *rule,
                              const struct serve_tools_grammar_options *options, pith_error *err)
 {
     size_t some = 0;
+    bool alone = strcmp(rule, "alone") == 0;
     struct serve_tools t = {.options = {.tools = options->tools}};
-    add(w, "call ::= ");
+    addf(w, "%s ::= ", rule);
     for (size_t i = 0; i < json_array_size(options->tools); i++) {
         const json_t *function = tools_function(json_array_get(options->tools, i));
         const char *name = json_string_value(json_object_get(function, "name"));
@@ -395,7 +467,10 @@ static pith_status add_calls(struct writer *w, const struct shape *shape,
         if (options->name != NULL && strcmp(options->name, name) != 0)
             continue;
         add(w, some++ > 0 ? "| " : "");
-        add_call(w, shape, &t, function);
+        if (alone)
+            add_alone(w, shape, function);
+        else
+            add_call(w, shape, &t, function);
     }
     add(w, "\n");
     if (some == 0 && options->name != NULL)
@@ -421,16 +496,11 @@ static void add_reasoning(struct writer *w, const struct serve_tools_style *styl
     add(w, open ? "" : ")? ");
 }
 
-static void add_root(struct writer *w, const struct shape *shape,
-                     const struct serve_tools_style *style,
-                     const struct serve_tools_grammar_options *options)
+/* Calls with markers, from the trigger on. */
+static void add_marked(struct writer *w, const struct shape *shape,
+                       const struct serve_tools_grammar_options *options)
 {
-    add(w, "root ::= ");
-    if (options->choice == SERVE_TOOLS_REQUIRED) {
-        add_reasoning(w, style, options->thinking);
-        add_literal(w, shape->before);
-        add_literal(w, shape->trigger);
-    }
+    add_literal(w, shape->trigger);
     add_literal(w, shape->first);
     add(w, "call ");
     if (options->parallel && shape->again != NULL) {
@@ -439,8 +509,31 @@ static void add_root(struct writer *w, const struct shape *shape,
         add(w, "call )* ");
     }
     add_literal(w, shape->end);
-    add(w, "\n");
-    if (options->choice == SERVE_TOOLS_REQUIRED)
+}
+
+static void add_root(struct writer *w, const struct shape *shape,
+                     const struct serve_tools_style *style,
+                     const struct serve_tools_grammar_options *options)
+{
+    bool required = options->choice == SERVE_TOOLS_REQUIRED;
+    bool alone = !required && shape->alone_args != NULL;
+    add(w, "root ::= ");
+    if (required) {
+        add_reasoning(w, style, options->thinking);
+        add_literal(w, shape->before);
+    }
+    if (alone) {
+        add(w, "alone | ");
+        add_literal(w, shape->tag);
+        add(w, "alone ");
+        add_literal(w, shape->tag_end);
+    }
+    if (alone && strchr(shape->trigger, '{') == NULL)
+        add(w, "| ");
+    if (!alone || strchr(shape->trigger, '{') == NULL)
+        add_marked(w, shape, options);
+    add(w, alone ? "\n" GAP_RULE : "\n");
+    if (required)
         add_text_rules(w, "think",
                        style->form == SERVE_TOOLS_GPT_OSS ? "<|end|>" : style->think_close);
     if (shape->key_open != NULL)
@@ -455,11 +548,18 @@ pith_status serve_tools_grammar_create(const struct serve_tools_style *style,
     *out = (struct serve_tools_grammar){0};
     if (shape == NULL)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "tool_choice: calls in the form \"%s\" cannot be required",
+                       options->choice == SERVE_TOOLS_REQUIRED
+                           ? "calls in the model's form \"%s\" cannot be required"
+                           : "calls in the model's form \"%s\" cannot be held to a strict schema",
                        serve_tools_form_name(style->form));
     struct writer w = {.out = out};
     add_root(&w, shape, style, options);
-    pith_status status = add_calls(&w, shape, options, err);
+    bool required = options->choice == SERVE_TOOLS_REQUIRED;
+    pith_status status = PITH_OK;
+    if (required || shape->alone_args == NULL || strchr(shape->trigger, '{') == NULL)
+        status = add_calls(&w, shape, "call", options, err);
+    if (status == PITH_OK && !required && shape->alone_args != NULL)
+        status = add_calls(&w, shape, "alone", options, err);
     out->gbnf = w.text;
     if (status == PITH_OK && w.no_memory)
         status = pi_fail(err, PITH_NOMEM, "no memory for the grammar of calls");
@@ -467,10 +567,9 @@ pith_status serve_tools_grammar_create(const struct serve_tools_style *style,
         serve_tools_grammar_free(out);
         return status;
     }
-    if (options->choice == SERVE_TOOLS_AUTO) {
-        out->triggers = &shape->trigger;
-        out->n_trigger = 1;
-    }
+    if (!required)
+        out->triggers =
+            serve_tools_triggers(style->form, options->thinking, &out->n_trigger, &out->n_first);
     return PITH_OK;
 }
 

@@ -11,7 +11,7 @@
 #include "serve/tools.h"
 #include "serve/tools_json.h"
 
-#define TOOLS_MARKER_MAX 8
+#define TOOLS_MARKER_MAX 16
 #define TOOLS_NO_MARKER (-1)
 #define TOOLS_TOLD (-2)
 #define TOOLS_HEAD_MAX 256 /* bytes of a call's head: its name and what stands about it */
@@ -98,6 +98,7 @@ struct serve_tools {
     struct tools_bytes args;   /* arguments that wait for the name */
     struct tools_bytes value;  /* of the JSON name, of coded arguments, of a parameter */
     int32_t n_section;         /* calls of this section that are complete */
+    bool thought;              /* the answer has reasoning, or a tag of it */
     bool fresh;                /* nothing of the section has come but its marker */
     bool bare;                 /* it has none: the name must be a tool's */
     bool as_json;              /* its calls are objects */

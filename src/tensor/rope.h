@@ -8,10 +8,11 @@
 #include "base/base.h"
 
 struct pi_rope {
-    int32_t n_pair;   /* rotated pairs of a head; dimensions 2 * n_pair and above are left alone */
-    bool adjacent;    /* pairs (2i, 2i+1); otherwise (i, i + n_pair) */
-    double *freq;     /* [n_pair] radians per position, scaling included; owned */
-    float magnitude;  /* factor on cos and sin (YaRN); 1 otherwise */
+    int32_t n_pair;  /* rotated pairs of a head; dimensions 2 * n_pair and above are left alone */
+    bool adjacent;   /* pairs (2i, 2i+1); otherwise (i, i + n_pair) */
+    double *freq;    /* [n_pair] radians per position, scaling included; owned */
+    float magnitude; /* factor on cos and sin (YaRN); 1 otherwise */
+    float base;      /* of the frequencies before scaling, for reports */
 };
 
 void pi_rope_free(struct pi_rope *rope);

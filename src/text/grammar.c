@@ -23,9 +23,9 @@ struct pith_grammar {
     struct grammar_machine machine; /* guarded by lock */
     struct pi_lock lock;
     bool has_lock;
-    bool again;
+    bool again, keeps_trigger;
     char **trigger; /* [n_trigger] terminated copies, owned */
-    int32_t n_trigger;
+    int32_t n_trigger, n_first;
     size_t trigger_len; /* of the longest */
     uint64_t *end;      /* [n_word] tokens that end a text, owned */
 };
@@ -33,13 +33,14 @@ struct pith_grammar {
 struct pith_grammar_state {
     struct pith_grammar *g; /* borrowed until the state is freed */
     uint32_t set;
-    uint32_t *stack; /* [cap] nodes to return to, owned */
+    uint32_t *stack; /* [cap] frames of what follows, owned */
     uint32_t n_stack, cap;
     bool can_end, must_end; /* of set and stack */
     bool is_free;           /* awaits a trigger */
     bool has_ended;         /* by an end token */
     char *tail;             /* [trigger_len] the last bytes of free text, owned */
     size_t n_tail;
+    size_t n_free, n_lead; /* bytes of free text, and white space that it began with */
 };
 
 void pith_grammar_params_default(pith_grammar_params *out)
@@ -54,6 +55,11 @@ static pith_status copy_triggers(struct pith_grammar *g, const pith_grammar_para
 {
     if (p->n_trigger < 0 || (p->n_trigger > 0 && p->trigger == NULL))
         return pi_fail(err, PITH_INVALID, "n_trigger: %d triggers without a list", p->n_trigger);
+    if (p->n_trigger_first < 0 || p->n_trigger_first > p->n_trigger)
+        return pi_fail(err, PITH_INVALID, "n_trigger_first: %d is not between 0 and %d",
+                       p->n_trigger_first, p->n_trigger);
+    g->n_first = p->n_trigger_first;
+    g->keeps_trigger = p->keeps_trigger;
     g->trigger = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p->n_trigger, sizeof(*g->trigger));
     if (g->trigger == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %d triggers", p->n_trigger);
@@ -207,19 +213,34 @@ static pith_status advance(struct pith_grammar_state *s, const char *bytes, size
 
 /* ---- triggers ---- */
 
-/* Appends a byte of free text; whether a trigger ends with it. */
-static bool push_tail(struct pith_grammar_state *s, char byte)
+/* Appends a byte of free text; the trigger that ends with it, or NULL. */
+static const char *push_tail(struct pith_grammar_state *s, char byte)
 {
     const struct pith_grammar *g = s->g;
+    s->n_lead += s->n_lead == s->n_free && strchr(" \t\r\n", byte) != NULL && byte != '\0';
+    s->n_free++;
     if (s->n_tail == g->trigger_len)
         memmove(s->tail, s->tail + 1, --s->n_tail);
     s->tail[s->n_tail++] = byte;
     for (int32_t i = 0; i < g->n_trigger; i++) {
         size_t len = strlen(g->trigger[i]);
-        if (len <= s->n_tail && memcmp(s->tail + s->n_tail - len, g->trigger[i], len) == 0)
-            return true;
+        bool ends = len <= s->n_tail && memcmp(s->tail + s->n_tail - len, g->trigger[i], len) == 0;
+        if (ends && (i >= g->n_first || s->n_free - len <= s->n_lead))
+            return g->trigger[i];
     }
-    return false;
+    return NULL;
+}
+
+/* The text is the grammar's from the trigger on, or from behind it. */
+static pith_status begin_behind(struct pith_grammar_state *s, const char *trigger, pith_error *err)
+{
+    size_t len = s->g->keeps_trigger ? strlen(trigger) : 0;
+    s->is_free = false;
+    s->n_tail = 0;
+    PI_TRY(begin(s, err));
+    for (size_t i = 0; i < len; i += CHUNK)
+        PI_TRY(advance(s, trigger + i, len - i < CHUNK ? len - i : CHUNK, err));
+    return PITH_OK;
 }
 
 static pith_status take(struct pith_grammar_state *s, const char *bytes, size_t len,
@@ -227,11 +248,9 @@ static pith_status take(struct pith_grammar_state *s, const char *bytes, size_t 
 {
     for (size_t i = 0; i < len;) {
         if (s->is_free) {
-            if (push_tail(s, bytes[i++])) {
-                s->is_free = false;
-                s->n_tail = 0;
-                PI_TRY(begin(s, err));
-            }
+            const char *trigger = push_tail(s, bytes[i++]);
+            if (trigger != NULL)
+                PI_TRY(begin_behind(s, trigger, err));
             continue;
         }
         size_t n = len - i < CHUNK ? len - i : CHUNK;

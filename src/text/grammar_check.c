@@ -1,7 +1,8 @@
 /*
  * grammar_check.c - what a compiled grammar must satisfy before anybody runs it: no rule begins
  * with itself, and from wherever a text gets to it can end. Nodes from which nothing ends are cut
- * off. Then bytes that no edge tells apart get one class.
+ * off. Rules get a rank by which of them begin with which, and bytes that no edge tells apart one
+ * class.
  */
 #include "base/mem.h"
 #include "text/grammar_program.h"
@@ -75,6 +76,8 @@ struct walk {
     const struct grammar_program *p;
     const uint8_t *empty_rule; /* [n_rule] */
     uint8_t *node_state;       /* [n_node] */
+    uint32_t *finish;          /* [n_node] when it was done: before all that lead to it */
+    uint32_t n_finish;
 };
 
 /* Follows a rule's nodes without taking a byte; nodes are open while what they lead to is looked
@@ -111,7 +114,7 @@ static bool calls_since(const struct place *stack, size_t n, uint32_t node)
     return false;
 }
 
-static bool find_cycle(const struct walk *w, uint32_t from, struct place *stack, uint32_t *where)
+static bool find_cycle(struct walk *w, uint32_t from, struct place *stack, uint32_t *where)
 {
     size_t n = 0;
     if (w->node_state[from] != NEW)
@@ -123,6 +126,7 @@ static bool find_cycle(const struct walk *w, uint32_t from, struct place *stack,
         uint32_t next = successor(w, &stack[n - 1], &called);
         if (next == UINT32_MAX) {
             w->node_state[stack[--n].node] = DONE;
+            w->finish[stack[n].node] = ++w->n_finish;
         } else if (w->node_state[next] == NEW) {
             stack[n++] = (struct place){next, 0, called};
             w->node_state[next] = OPEN;
@@ -144,14 +148,22 @@ static const char *name_at(const struct grammar_tree *t, const struct grammar_pr
     return NULL;
 }
 
-static pith_status check_recursion(const struct grammar_tree *t, const struct grammar_program *p,
+/* A node that is led to without leading back is done earlier. */
+static void set_ranks(struct grammar_program *p, const struct walk *w)
+{
+    for (uint32_t r = 0; r < p->n_rule; r++)
+        p->rank[r] = w->n_finish - w->finish[p->start[r]];
+}
+
+static pith_status check_recursion(const struct grammar_tree *t, struct grammar_program *p,
                                    const uint8_t *empty_rule, pith_error *err)
 {
     struct walk w = {.p = p, .empty_rule = empty_rule};
     struct place *stack = pi_mem_alloc_n(PI_MEM_OTHER, p->n_node + 1, sizeof(*stack));
     w.node_state = pi_mem_alloc_n(PI_MEM_OTHER, p->n_node, 1);
+    w.finish = pi_mem_alloc_n(PI_MEM_OTHER, p->n_node, sizeof(*w.finish));
     pith_status status = PITH_OK;
-    if (stack == NULL || w.node_state == NULL)
+    if (stack == NULL || w.node_state == NULL || w.finish == NULL)
         status = pi_fail(err, PITH_NOMEM, "no memory to check a grammar of %u nodes", p->n_node);
     for (uint32_t r = 0; status == PITH_OK && r < p->n_rule; r++) {
         uint32_t where;
@@ -161,7 +173,10 @@ static pith_status check_recursion(const struct grammar_tree *t, const struct gr
         status = pi_fail(err, PITH_INVALID, "rule %s: it begins with itself (left recursion)",
                          name != NULL ? name : t->rule[r].name);
     }
+    if (status == PITH_OK)
+        set_ranks(p, &w);
     pi_mem_free(stack);
+    pi_mem_free(w.finish);
     pi_mem_free(w.node_state);
     return status;
 }
@@ -191,9 +206,12 @@ static void find_classes(struct grammar_program *p)
 static pith_status check_with(struct grammar_tree *t, struct grammar_program *p, uint8_t *node,
                               uint8_t *rule, pith_error *err)
 {
-    if (node == NULL || rule == NULL)
+    p->rank = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p->n_rule + 1, sizeof(*p->rank));
+    p->empty = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p->n_rule + 1, sizeof(*p->empty));
+    if (node == NULL || rule == NULL || p->rank == NULL || p->empty == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory to check a grammar of %u nodes", p->n_node);
     PI_TRY(find_ends(t, p, node, rule, true, err));
+    memcpy(p->empty, rule, p->n_rule);
     PI_TRY(check_recursion(t, p, rule, err));
     memset(node, 0, p->n_node);
     memset(rule, 0, p->n_rule);

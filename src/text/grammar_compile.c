@@ -321,5 +321,7 @@ void grammar_program_free(struct grammar_program *p)
     pi_mem_free(p->node);
     pi_mem_free(p->edge);
     pi_mem_free(p->start);
+    pi_mem_free(p->rank);
+    pi_mem_free(p->empty);
     *p = (struct grammar_program){0};
 }

@@ -11,8 +11,8 @@
 
 #include "base/mem.h"
 
-#define MOVE_UNKNOWN 0xff
 #define THREAD_MAX (1u << 16) /* of one set: more is a grammar that is too ambiguous */
+#define WAYS_COPIED 4         /* of a frame that others go on as; of more a way leads there */
 #define WORK_MAX 2000000u     /* threads followed for one mask: 0.2 s */
 #define BYTES_MAX ((size_t)512 << 20)
 
@@ -120,39 +120,116 @@ static bool reserve(struct grammar_machine *m, void **list, uint32_t n, uint32_t
 
 /* ---- frames ---- */
 
-static uint32_t push_frame(struct grammar_machine *m, uint32_t ret, uint32_t parent)
+static int by_way(const void *left, const void *right)
 {
-    uint32_t *at = grammar_table_at(&m->frames, ((uint64_t)ret << 32 | parent) + 1);
-    if (at == NULL) {
-        fail(m, PITH_NOMEM);
-        return 0;
-    }
-    if (*at == 0) {
-        if (!reserve(m, (void **)&m->frame, m->n_frame, &m->cap_frame, sizeof(*m->frame)))
-            return 0;
-        m->frame[m->n_frame] = (struct grammar_frame){ret, parent, m->frame[parent].depth + 1};
-        *at = m->n_frame++;
-    }
-    return *at;
+    const struct grammar_way *a = left, *b = right;
+    if (a->parent != b->parent)
+        return a->parent < b->parent ? -1 : 1;
+    return (a->ret > b->ret) - (a->ret < b->ret);
 }
 
-/* A frame with another floor: its part above `from` on top of `to`. */
-static uint32_t rebase(struct grammar_machine *m, uint32_t frame, uint32_t from, uint32_t to)
+static void start_frame(struct grammar_machine *m)
 {
-    uint32_t ret[64], n = 0;
-    uint32_t depth = m->frame[frame].depth - m->frame[from].depth;
-    while (depth > 0) { /* from the bottom, 64 at a time */
-        uint32_t at = frame;
-        n = depth < 64 ? depth : 64;
-        for (uint32_t i = 0; i < depth - n; i++)
-            at = m->frame[at].parent;
-        for (uint32_t i = 0; i < n; i++, at = m->frame[at].parent)
-            ret[i] = m->frame[at].ret;
-        for (uint32_t i = n; i-- > 0;)
-            to = push_frame(m, ret[i], to);
-        depth -= n;
+    m->n_build = 0;
+    m->build_floor = false;
+}
+
+static void add_way(struct grammar_machine *m, uint32_t ret, uint32_t parent)
+{
+    if (reserve(m, (void **)&m->build, m->n_build, &m->cap_build, sizeof(*m->build)))
+        m->build[m->n_build++] = (struct grammar_way){ret, parent};
+}
+
+/* All that a frame has: its ways, or of many one that leads to them. */
+static void add_frame(struct grammar_machine *m, uint32_t frame)
+{
+    struct grammar_frame f = m->frame[frame];
+    m->build_floor = m->build_floor || f.floor;
+    if (f.n > WAYS_COPIED)
+        add_way(m, GRAMMAR_END, frame);
+    for (uint32_t i = 0; i < f.n && f.n <= WAYS_COPIED; i++)
+        add_way(m, m->way[f.first + i].ret, m->way[f.first + i].parent);
+}
+
+static void reach(struct grammar_machine *m, uint32_t frame);
+
+/* Of ways that lead to a frame, those to which another one leads as well are left out. */
+static void prune(struct grammar_machine *m)
+{
+    uint32_t n = 0;
+    m->n_reach = 0;
+    grammar_table_clear(&m->reached);
+    for (uint32_t i = m->n_build; i-- > 0;) { /* younger ones lead to older ones */
+        struct grammar_way w = m->build[i];
+        uint32_t from = m->n_reach;
+        if (w.ret != GRAMMAR_END)
+            continue;
+        reach(m, w.parent);
+        if (m->n_reach == from)
+            m->build[i].ret = GRAMMAR_DEAD;
+        for (; from < m->n_reach && m->status == PITH_OK; from++) {
+            struct grammar_frame f = m->frame[m->reach[from].frame];
+            for (uint32_t k = 0; k < f.n; k++)
+                if (m->way[f.first + k].ret == GRAMMAR_END)
+                    reach(m, m->way[f.first + k].parent);
+        }
     }
-    return to;
+    for (uint32_t i = 0; i < m->n_build; i++)
+        if (m->build[i].ret != GRAMMAR_DEAD)
+            m->build[n++] = m->build[i];
+    m->n_build = n;
+}
+
+static bool is_built(const struct grammar_machine *m, const struct grammar_frame *f)
+{
+    return f->n == m->n_build && f->floor == m->build_floor &&
+           (f->n == 0 || memcmp(m->way + f->first, m->build, f->n * sizeof(*m->way)) == 0);
+}
+
+/* Sorts what was built, without equals; returns a key of it. */
+static uint64_t settle_build(struct grammar_machine *m, bool may_prune)
+{
+    uint32_t n = 0;
+    uint64_t hash = m->build_floor ? 0x9e3779b97f4a7c15u : 1;
+    if (m->n_build > 1)
+        qsort(m->build, m->n_build, sizeof(*m->build), by_way);
+    for (uint32_t i = 0; i < m->n_build; i++)
+        if (i == 0 || by_way(&m->build[i], &m->build[n - 1]) != 0)
+            m->build[n++] = m->build[i];
+    m->n_build = n;
+    if (may_prune && n > 1)
+        prune(m);
+    n = m->n_build;
+    m->work += n;
+    for (uint32_t i = 0; i < n; i++)
+        hash = mix(hash ^ ((uint64_t)m->build[i].ret << 32 | m->build[i].parent)) + i;
+    return hash != 0 ? hash : 1;
+}
+
+/* The number of the frame that was built. */
+static uint32_t finish_frame(struct grammar_machine *m, bool may_prune)
+{
+    if (m->n_build == 0 || m->status != PITH_OK) /* nothing but the floor */
+        return 0;
+    for (uint64_t key = settle_build(m, may_prune);;
+         key++) { /* of another one with the same hash the next */
+        uint32_t *at = grammar_table_at(&m->frames, key != 0 ? key : 1);
+        if (at == NULL)
+            return fail(m, PITH_NOMEM), 0;
+        if (*at != 0 && is_built(m, &m->frame[*at]))
+            return *at;
+        if (*at != 0)
+            continue;
+        if (!reserve(m, (void **)&m->frame, m->n_frame, &m->cap_frame, sizeof(*m->frame)))
+            return 0;
+        m->frame[m->n_frame] = (struct grammar_frame){m->n_way, m->n_build, m->build_floor};
+        for (uint32_t i = 0; i < m->n_build; i++) {
+            if (!reserve(m, (void **)&m->way, m->n_way, &m->cap_way, sizeof(*m->way)))
+                return 0;
+            m->way[m->n_way++] = m->build[i];
+        }
+        return *at = m->n_frame++;
+    }
 }
 
 /* ---- sets ---- */
@@ -176,16 +253,33 @@ static void found(struct grammar_machine *m, uint32_t node, uint32_t frame)
         m->found[m->n_found++] = (struct grammar_thread){node, frame};
 }
 
-/* What a node leads to without a byte. A call whose return would be an end leaves no frame. */
+/* A call waits until all calls of its rule at this place are known. What follows a rule that may be
+   empty is followed at once, so that no call comes too late. */
+static void add_call(struct grammar_machine *m, const struct grammar_node *n, uint32_t frame)
+{
+    if (!reserve(m, (void **)&m->call, m->n_call, &m->cap_call, sizeof(*m->call)))
+        return;
+    m->call[m->n_call++] = (struct grammar_call){n->a, {n->b, frame}};
+    if (m->p->empty[n->a])
+        add_todo(m, n->b, frame);
+}
+
+static void return_by(struct grammar_machine *m, uint32_t frame)
+{
+    struct grammar_frame f = m->frame[frame];
+    m->found_leaves = m->found_leaves || f.floor;
+    m->work += f.n;
+    for (uint32_t i = 0; i < f.n; i++)
+        add_todo(m, m->way[f.first + i].ret, m->way[f.first + i].parent);
+}
+
+/* What a node leads to without a byte. */
 static void follow(struct grammar_machine *m, uint32_t node, uint32_t frame)
 {
     const struct grammar_node *n = &m->p->node[node];
     switch (n->kind) {
     case GRAMMAR_NODE_END:
-        if (frame == 0)
-            m->found_leaves = true;
-        else
-            add_todo(m, m->frame[frame].ret, m->frame[frame].parent);
+        return_by(m, frame);
         break;
     case GRAMMAR_NODE_EDGES:
         found(m, node, frame);
@@ -195,16 +289,13 @@ static void follow(struct grammar_machine *m, uint32_t node, uint32_t frame)
         add_todo(m, n->a, frame);
         break;
     case GRAMMAR_NODE_CALL:
-        if (n->b != GRAMMAR_END)
-            frame = push_frame(m, n->b, frame);
-        add_todo(m, m->p->start[n->a], frame);
+        add_call(m, n, frame);
         break;
     }
 }
 
-static void close_over(struct grammar_machine *m, uint32_t node, uint32_t frame)
+static void follow_all(struct grammar_machine *m)
 {
-    add_todo(m, node, frame);
     while (m->n_todo > 0 && m->status == PITH_OK) {
         if (++m->work > WORK_MAX)
             fail(m, PITH_UNSUPPORTED);
@@ -219,9 +310,48 @@ static void close_over(struct grammar_machine *m, uint32_t node, uint32_t frame)
     }
 }
 
+/* The rule that waits and that no other one that waits begins with. */
+static uint32_t first_rule(const struct grammar_machine *m)
+{
+    uint32_t best = m->call[0].rule;
+    for (uint32_t i = 1; i < m->n_call; i++)
+        if (m->p->rank[m->call[i].rule] < m->p->rank[best])
+            best = m->call[i].rule;
+    return best;
+}
+
+/* Begins a rule once, for all who call it here. A call whose return would be an end adds nothing of
+   its own. */
+static void begin_rule(struct grammar_machine *m, uint32_t rule)
+{
+    uint32_t left = 0;
+    start_frame(m);
+    for (uint32_t i = 0; i < m->n_call; i++) {
+        struct grammar_call c = m->call[i];
+        if (c.rule != rule)
+            m->call[left++] = c;
+        else if (c.way.ret == GRAMMAR_END)
+            add_frame(m, c.way.parent);
+        else
+            add_way(m, c.way.ret, c.way.parent);
+    }
+    m->n_call = left;
+    add_todo(m, m->p->start[rule], finish_frame(m, true));
+}
+
+/* Follows what is to be done and the calls that come of it. */
+static void close_over(struct grammar_machine *m)
+{
+    follow_all(m);
+    while (m->n_call > 0 && m->status == PITH_OK) {
+        begin_rule(m, first_rule(m));
+        follow_all(m);
+    }
+}
+
 static void start_set(struct grammar_machine *m)
 {
-    m->n_found = m->n_todo = 0;
+    m->n_found = m->n_todo = m->n_call = 0;
     m->found_leaves = false;
     grammar_table_clear(&m->seen);
 }
@@ -291,7 +421,7 @@ static uint32_t finish_set(struct grammar_machine *m)
         if (!grow_sets(m))
             return GRAMMAR_SET_DEAD;
         size_t size = m->n_found * sizeof(struct grammar_thread);
-        struct grammar_set s = {.n = m->n_found, .leaves = m->found_leaves, .n_move = MOVE_UNKNOWN};
+        struct grammar_set s = {.n = m->n_found, .leaves = m->found_leaves};
         if (s.n > 0 && (s.thread = pi_mem_alloc(PI_MEM_OTHER, size)) == NULL)
             return fail(m, PITH_NOMEM);
         if (s.n > 0)
@@ -305,7 +435,8 @@ static uint32_t finish_set(struct grammar_machine *m)
 uint32_t grammar_begin(struct grammar_machine *m)
 {
     start_set(m);
-    close_over(m, m->p->start[m->p->root], 0);
+    add_todo(m, m->p->start[m->p->root], 0);
+    close_over(m);
     return finish_set(m);
 }
 
@@ -318,79 +449,193 @@ uint32_t grammar_step_slow(struct grammar_machine *m, uint32_t set, uint32_t cla
         const struct grammar_node *n = &m->p->node[t.node];
         for (uint32_t k = n->a; k < n->a + n->b; k++)
             if (m->p->edge[k].lo <= byte && byte <= m->p->edge[k].hi)
-                close_over(m, m->p->edge[k].next, t.frame);
+                add_todo(m, m->p->edge[k].next, t.frame);
     }
+    close_over(m);
     uint32_t next = finish_set(m);
     m->next[(size_t)set * m->p->n_class + class_of] = next;
     return next;
 }
 
-uint32_t grammar_join(struct grammar_machine *m, uint32_t set, uint32_t ret)
+/* ---- other floors ---- */
+
+static uint32_t *reached_at(struct grammar_machine *m, uint32_t frame)
 {
-    uint32_t *at = grammar_table_at(&m->joins, ((uint64_t)set << 32 | ret) + 1);
+    uint32_t *at = grammar_table_at(&m->reached, (uint64_t)frame + 1);
+    if (at == NULL)
+        fail(m, PITH_NOMEM);
+    return at;
+}
+
+static void reach(struct grammar_machine *m, uint32_t frame)
+{
+    uint32_t *at = reached_at(m, frame);
+    if (at == NULL || *at != 0 ||
+        !reserve(m, (void **)&m->reach, m->n_reach, &m->cap_reach, sizeof(*m->reach)))
+        return;
+    m->reach[m->n_reach++] = (struct grammar_reach){frame, 0};
+    *at = m->n_reach;
+}
+
+static int by_frame(const void *left, const void *right)
+{
+    const struct grammar_reach *a = left, *b = right;
+    return (a->frame > b->frame) - (a->frame < b->frame);
+}
+
+/* All frames below a set. A frame's parents are older, so ascending numbers have parents first. */
+static void reach_all(struct grammar_machine *m, uint32_t set)
+{
+    m->n_reach = 0;
+    grammar_table_clear(&m->reached);
+    for (uint32_t i = 0; i < m->set[set].n; i++)
+        reach(m, m->set[set].thread[i].frame);
+    for (uint32_t i = 0; i < m->n_reach && m->status == PITH_OK; i++) {
+        struct grammar_frame f = m->frame[m->reach[i].frame];
+        m->work += f.n;
+        for (uint32_t k = 0; k < f.n; k++)
+            reach(m, m->way[f.first + k].parent);
+    }
+    if (m->status != PITH_OK)
+        return;
+    if (m->n_reach > 1)
+        qsort(m->reach, m->n_reach, sizeof(*m->reach), by_frame);
+    for (uint32_t i = 0; i < m->n_reach; i++)
+        *reached_at(m, m->reach[i].frame) = i + 1;
+}
+
+static uint32_t moved(struct grammar_machine *m, uint32_t frame)
+{
+    const uint32_t *at = reached_at(m, frame);
+    return at != NULL && *at != 0 ? m->reach[*at - 1].moved : 0;
+}
+
+/* Threads of a set, on the frames that theirs became. */
+static void move_threads(struct grammar_machine *m, uint32_t set)
+{
+    start_set(m);
+    for (uint32_t i = 0; i < m->set[set].n && m->status == PITH_OK; i++) {
+        struct grammar_thread t = m->set[set].thread[i];
+        add_todo(m, t.node, moved(m, t.frame));
+    }
+}
+
+/* Frames with another one in place of the floor. */
+static void put_on(struct grammar_machine *m, uint32_t top)
+{
+    for (uint32_t i = 0; i < m->n_reach && m->status == PITH_OK; i++) {
+        struct grammar_frame f = m->frame[m->reach[i].frame];
+        start_frame(m);
+        for (uint32_t k = 0; k < f.n; k++) {
+            struct grammar_way w = m->way[f.first + k];
+            add_way(m, w.ret, moved(m, w.parent));
+        }
+        if (f.floor)
+            add_frame(m, top);
+        m->reach[i].moved = finish_frame(m, false);
+    }
+}
+
+uint32_t grammar_join(struct grammar_machine *m, uint32_t set, uint32_t top)
+{
+    uint32_t *at = grammar_table_at(&m->joins, ((uint64_t)set << 32 | top) + 1);
     if (at == NULL)
         return fail(m, PITH_NOMEM);
     if (*at != 0)
         return *at;
-    start_set(m);
-    uint32_t floor = m->set[set].n > 0 ? push_frame(m, ret, 0) : 0;
-    for (uint32_t i = 0; i < m->set[set].n && m->status == PITH_OK; i++) {
-        struct grammar_thread t = m->set[set].thread[i];
-        close_over(m, t.node, rebase(m, t.frame, 0, floor));
-    }
-    close_over(m, ret, 0);
+    reach_all(m, set);
+    put_on(m, top);
+    move_threads(m, set);
+    return_by(m, top);
+    close_over(m);
     return *at = finish_set(m);
 }
 
 /* ---- settling ---- */
 
-static uint32_t common_frame(const struct grammar_machine *m, uint32_t a, uint32_t b)
+/* A way that leads to the floor: its node is the last of a stack. */
+static bool is_last(const struct grammar_machine *m, struct grammar_way w)
 {
-    while (m->frame[a].depth > m->frame[b].depth)
-        a = m->frame[a].parent;
-    while (m->frame[b].depth > m->frame[a].depth)
-        b = m->frame[b].parent;
-    while (a != b) {
-        a = m->frame[a].parent;
-        b = m->frame[b].parent;
+    return w.ret != GRAMMAR_END && m->frame[w.parent].floor;
+}
+
+/* Builds a frame of a frame's last ways. False: it has none. */
+static bool build_last(struct grammar_machine *m, uint32_t frame)
+{
+    struct grammar_frame f = m->frame[frame];
+    start_frame(m);
+    for (uint32_t k = 0; k < f.n; k++)
+        if (is_last(m, m->way[f.first + k]))
+            add_way(m, m->way[f.first + k].ret, 0);
+    return m->n_build > 0;
+}
+
+/* The frame that all stacks of a set end with, whatever stands before; 0: there is none. */
+static uint32_t find_last(struct grammar_machine *m, uint32_t set)
+{
+    uint32_t last = 0;
+    if (m->set[set].leaves)
+        return 0;
+    for (uint32_t i = 0; i < m->set[set].n; i++)
+        if (m->frame[m->set[set].thread[i].frame].floor)
+            return 0;
+    reach_all(m, set);
+    for (uint32_t i = 0; i < m->n_reach && m->status == PITH_OK; i++) {
+        if (!build_last(m, m->reach[i].frame))
+            continue;
+        uint32_t frame = finish_frame(m, false);
+        if (last != 0 && frame != last)
+            return 0;
+        last = frame;
     }
-    return a;
+    return last;
+}
+
+/* Frames without their last ways, behind which the floor is now. */
+static void take_last(struct grammar_machine *m)
+{
+    for (uint32_t i = 0; i < m->n_reach && m->status == PITH_OK; i++) {
+        struct grammar_frame f = m->frame[m->reach[i].frame];
+        start_frame(m);
+        for (uint32_t k = 0; k < f.n; k++) {
+            struct grammar_way w = m->way[f.first + k];
+            uint32_t parent = moved(m, w.parent);
+            m->build_floor =
+                m->build_floor || is_last(m, w) || (w.ret == GRAMMAR_END && m->frame[parent].floor);
+            if (m->frame[w.parent].n > 0 && (w.ret != GRAMMAR_END || m->frame[parent].n > 0))
+                add_way(m, w.ret, parent);
+        }
+        m->reach[i].moved = finish_frame(m, false);
+    }
 }
 
 static void find_settled(struct grammar_machine *m, uint32_t set)
 {
-    struct grammar_set *s = &m->set[set];
-    uint32_t frame = s->leaves || s->n == 0 ? 0 : s->thread[0].frame;
-    for (uint32_t i = 1; i < s->n && frame != 0; i++)
-        frame = common_frame(m, frame, s->thread[i].frame);
-    while (m->frame[frame].depth > GRAMMAR_MOVE_MAX)
-        frame = m->frame[frame].parent;
-    s->n_move = (uint8_t)m->frame[frame].depth;
-    s->move_frame = frame;
-    s->settled = set;
-    if (frame == 0)
-        return;
-    start_set(m);
-    for (uint32_t i = 0; i < m->set[set].n && m->status == PITH_OK; i++) {
-        struct grammar_thread t = m->set[set].thread[i];
-        close_over(m, t.node, rebase(m, t.frame, frame, 0));
+    uint32_t last = find_last(m, set), settled = set;
+    if (last != 0) {
+        take_last(m);
+        move_threads(m, set);
+        close_over(m);
+        settled = finish_set(m);
     }
-    uint32_t settled = finish_set(m);
+    m->set[set].is_settled = true;
+    m->set[set].move = last;
     m->set[set].settled = settled;
 }
 
 uint32_t grammar_settle(struct grammar_machine *m, uint32_t set, uint32_t *out, uint32_t cap,
                         uint32_t *n)
 {
-    if (m->set[set].n_move == MOVE_UNKNOWN)
-        find_settled(m, set);
-    const struct grammar_set *s = &m->set[set];
-    *n = s->n_move;
-    if (s->n_move > cap)
-        return fail(m, PITH_INTERNAL);
-    for (uint32_t i = s->n_move, frame = s->move_frame; i-- > 0; frame = m->frame[frame].parent)
-        out[i] = m->frame[frame].ret;
-    return s->settled;
+    for (*n = 0; *n < cap; set = m->set[set].settled) {
+        if (!m->set[set].is_settled)
+            find_settled(m, set);
+        if (m->status != PITH_OK)
+            return GRAMMAR_SET_DEAD;
+        if (m->set[set].move == 0)
+            break;
+        out[(*n)++] = m->set[set].move;
+    }
+    return set;
 }
 
 /* ---- all of it ---- */
@@ -405,8 +650,9 @@ pith_status grammar_machine_init(struct grammar_machine *m, const struct grammar
         return PITH_NOMEM;
     if (!reserve(m, (void **)&m->frame, 0, &m->cap_frame, sizeof(*m->frame)) || !grow_sets(m))
         return m->status;
-    m->n_frame = 1; /* the floor */
-    m->n_set = 1;   /* none is unknown */
+    m->frame[0] = (struct grammar_frame){.floor = true};
+    m->n_frame = 1;
+    m->n_set = 1; /* none is unknown */
     start_set(m);
     uint32_t dead = finish_set(m);
     assert(dead == GRAMMAR_SET_DEAD);
@@ -423,6 +669,10 @@ void grammar_machine_free(struct grammar_machine *m)
     pi_mem_free(m->set);
     pi_mem_free(m->next);
     pi_mem_free(m->frame);
+    pi_mem_free(m->way);
+    pi_mem_free(m->call);
+    pi_mem_free(m->build);
+    pi_mem_free(m->reach);
     pi_mem_free(m->entry);
     pi_mem_free(m->found);
     pi_mem_free(m->todo);
@@ -434,5 +684,6 @@ void grammar_machine_free(struct grammar_machine *m)
     grammar_table_free(&m->joins);
     grammar_table_free(&m->entries);
     grammar_table_free(&m->seen);
+    grammar_table_free(&m->reached);
     *m = (struct grammar_machine){0};
 }

@@ -1,14 +1,17 @@
 /*
  * grammar_machine.h - runs a program: sets of threads, made when a text first gets there and kept.
  *
- * A thread is a node and a frame, the chain of nodes to return to. A set's frames stand on a floor
- * that it does not know (frame 0): what is below is the text's own stack of nodes to return to. So
- * a set, what bytes make of it and which tokens may follow depend on nothing below the floor, and
- * the same set serves wherever its part of the grammar was called from.
+ * A thread is a node and a frame: the ways to go on where its rule ends, each a node to return to
+ * and the frame that counts there. All calls of a rule at one place of the text share a frame
+ * (a graph-structured stack: Tomita, "An efficient augmented-context-free parsing algorithm", 1987),
+ * so that ambiguous grammars take a polynomial of the text's length, not an exponential. Frames stand
+ * on a floor that a set does not know: what is below is the text's own stack. So a set, what bytes
+ * make of it and which tokens may follow depend on nothing below the floor, and the same set serves
+ * wherever its part of the grammar was called from.
  *
  * A set "leaves" when one of its threads has returned through the floor. grammar_join then puts the
- * top of the text's stack into the set. grammar_settle does the opposite: where all threads share
- * frames, these move to the text's stack, so that sets stay small and few.
+ * top of the text's stack into the set. grammar_settle does the opposite: where all threads end with
+ * the same ways, these move to the text's stack as one frame, so that sets stay small and few.
  *
  * Nothing here is thread-safe; the grammar holds a lock.
  */
@@ -24,21 +27,37 @@ struct grammar_thread {
     uint32_t node, frame;
 };
 
+struct grammar_way {
+    uint32_t ret, parent; /* the node, and the frame there, which is an older one */
+};
+
+/* Frame 0 is the floor alone. */
 struct grammar_frame {
-    uint32_t ret, parent;
-    uint32_t depth; /* frame 0 has 0 */
+    uint32_t first, n; /* of the ways, in ascending order, without equals */
+    bool floor;        /* and it may stand on the floor */
+};
+
+/* A call whose rule has not been begun yet. */
+struct grammar_call {
+    uint32_t rule;
+    struct grammar_way way; /* ret END: whatever frame parent has */
 };
 
 struct grammar_set {
     struct grammar_thread *thread; /* [n], in ascending order; owned */
     uint32_t n;
     bool leaves;
-    uint8_t n_move;      /* frames that settling moves to the stack; MOVE_UNKNOWN: not known yet */
-    uint32_t settled;    /* the set that is left then */
-    uint32_t move_frame; /* the frame that all threads share */
-    uint32_t plain;      /* the set behind any plain character; UNKNOWN, or DEAD: not one set */
-    uint32_t entry;      /* its tokens: index + 1; 0: not known yet */
+    bool is_settled;  /* what follows is known */
+    uint32_t move;    /* the frame that settling moves to the stack; 0: none */
+    uint32_t settled; /* the set that is left then */
+    uint32_t plain;   /* the set behind any plain character; UNKNOWN, or DEAD: not one set */
+    uint32_t entry;   /* its tokens: index + 1; 0: not known yet */
     uint32_t hash;
+};
+
+/* A frame below a set, and what becomes of it under another floor. */
+struct grammar_reach {
+    uint32_t frame, moved;
 };
 
 /* An open-addressed table of numbers. */
@@ -73,6 +92,8 @@ struct grammar_machine {
 
     struct grammar_frame *frame; /* [n_frame], owned */
     uint32_t n_frame, cap_frame;
+    struct grammar_way *way; /* [n_way], owned */
+    uint32_t n_way, cap_way;
     struct grammar_set *set; /* [n_set], owned */
     uint32_t n_set, cap_set;
     uint32_t *next;              /* [cap_set][n_class] sets, owned */
@@ -86,6 +107,15 @@ struct grammar_machine {
     uint32_t n_todo, cap_todo;
     struct grammar_table seen; /* of this closure */
     bool found_leaves;
+    struct grammar_call *call; /* [n_call], owned */
+    uint32_t n_call, cap_call;
+    struct grammar_way *build; /* [n_build] of the frame that is being made, owned */
+    uint32_t n_build, cap_build;
+    bool build_floor;
+
+    struct grammar_reach *reach; /* [n_reach] frames below a set, parents first; owned */
+    uint32_t n_reach, cap_reach;
+    struct grammar_table reached; /* frame + 1 to its place + 1 */
 
     uint32_t *path;            /* [2][max_depth + 1] sets along a token, and ends of nodes; owned */
     uint64_t *scratch;         /* [n_word] owned */
@@ -108,8 +138,8 @@ static inline uint32_t grammar_step(struct grammar_machine *m, uint32_t set, uin
     uint32_t next = m->next[(size_t)set * m->p->n_class + class_of];
     return next != GRAMMAR_SET_UNKNOWN ? next : grammar_step_slow(m, set, class_of);
 }
-/* A set that leaves, with what it finds where it returns to. */
-uint32_t grammar_join(struct grammar_machine *m, uint32_t set, uint32_t ret);
+/* A set that leaves, with what it finds where it returns to: by the ways of a frame of the stack. */
+uint32_t grammar_join(struct grammar_machine *m, uint32_t set, uint32_t top);
 /* Frames that move to the stack, bottom first, into out [*n]; returns the set that is left. */
 uint32_t grammar_settle(struct grammar_machine *m, uint32_t set, uint32_t *out, uint32_t cap,
                         uint32_t *n);
@@ -118,7 +148,7 @@ uint32_t grammar_settle(struct grammar_machine *m, uint32_t set, uint32_t *out, 
 
 /* ---- tokens (grammar_mask.c) ---- */
 
-/* Sets the bits of tokens that may follow a set, on a stack [n_stack] of returns. */
+/* Sets the bits of tokens that may follow a set, on a stack [n_stack] of frames. */
 pith_status grammar_tokens(struct grammar_machine *m, uint32_t set, const uint32_t *stack,
                            uint32_t n_stack, uint64_t *bits);
 void grammar_entries_free(struct grammar_machine *m);

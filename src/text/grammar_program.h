@@ -29,6 +29,8 @@ struct grammar_program {
     struct grammar_node *node; /* [n_node], owned */
     struct grammar_edge *edge; /* [n_edge], owned */
     uint32_t *start;           /* [n_rule] nodes, owned */
+    uint32_t *rank;            /* [n_rule] a rule that begins with another comes first; owned */
+    uint8_t *empty;            /* [n_rule] whether it has the empty text; owned */
     uint32_t n_node, n_edge, n_rule, root;
     uint32_t n_class;
     uint8_t class_of[256]; /* bytes that no edge tells apart have one class */

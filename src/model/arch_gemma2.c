@@ -1,0 +1,62 @@
+/*
+ * arch_gemma2.c - Gemma 2: every other layer sees a window, scores of attention and logits are
+ * capped, what a block adds is normalised, and embeddings are scaled. Window, period, caps and the
+ * scale of scores are the family's: files need not say them. There is no output matrix.
+ */
+#include <math.h>
+
+#include "model/load.h"
+
+#define WINDOW 4096
+#define WINDOW_EVERY 2 /* the last of so many layers sees everything */
+#define LAYERS_27B 46  /* this size has another scale, and no key of a file says it */
+#define SCORE_CAP 50
+#define LOGIT_CAP 30
+
+static const struct pi_tensor_spec attention[] = {
+    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
+    PI_SPEC_VECTOR(attn_post_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
+};
+
+static const struct pi_tensor_spec ffn[] = {
+    PI_SPEC_VECTOR(ffn_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(w_gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(w_up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(w_down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
+    PI_SPEC_VECTOR(ffn_post_norm, "post_ffw_norm.weight", PI_DIM_EMBD, true),
+};
+
+static const struct pi_arch_part parts[] = {PI_ARCH_PART(pi_block_attention, attention),
+                                            PI_ARCH_PART(pi_block_ffn, ffn)};
+
+static pith_status read_caps(struct pith_model *m, pith_error *err)
+{
+    struct pi_hparams *hp = &m->hp;
+    hp->attn_cap = SCORE_CAP;
+    hp->logit_cap = LOGIT_CAP;
+    PI_TRY(pi_key_number(m, "attn_logit_softcapping", 0, PI_MOST_CAP, false, &hp->attn_cap, err));
+    return pi_key_number(m, "final_logit_softcapping", 0, PI_MOST_CAP, false, &hp->logit_cap, err);
+}
+
+static pith_status read_layers(struct pith_model *m, pith_error *err)
+{
+    struct pi_hparams *hp = &m->hp;
+    hp->gelu = true;
+    hp->embd_scale = sqrtf((float)hp->n_embd);
+    if (hp->n_layer == LAYERS_27B)
+        hp->attn_scale = 1.0f / sqrtf((float)(hp->n_embd / hp->n_head));
+    PI_TRY(read_caps(m, err));
+    return pi_load_windows(m, WINDOW, WINDOW_EVERY, err);
+}
+
+const struct pi_arch pi_arch_gemma2 = {
+    .name = "gemma2",
+    .rope_adjacent = false,
+    .part = parts,
+    .n_part = PI_LEN(parts),
+    .read = read_layers,
+};

@@ -1,0 +1,120 @@
+/*
+ * test_family_keys.c - what files of single families say wrongly, each in one sentence; and what a
+ * right one's layers are like. The models are small and random, with a word that spoils one thing.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "folder.h"
+#include "mem_used.h"
+#include "model_maker.h"
+#include "status.h"
+#include "pith/inspect.h"
+
+#define SMALL "width=32 heads=2 kv_heads=1 head_dim=16 ff=32 vocab=50 ctx=64"
+
+static pith_status load(const char *words, pith_model **out, pith_error *err)
+{
+    struct model_spec spec;
+    char all[512];
+    snprintf(all, sizeof(all), SMALL " %s", words);
+    model_spec_default(&spec);
+    check(model_spec_parse(&spec, all, err), err);
+    check(model_make(&spec, in_folder("model.gguf"), err), err);
+    *out = NULL;
+    return pith_model_load(in_folder("model.gguf"), NULL, out, err);
+}
+
+static void test_mistakes(void **state)
+{
+    static const struct {
+        const char *words, *sentence;
+    } mistakes[] = {
+        {"arch=gemma3 final_cap=2000000",
+         "gemma3.final_logit_softcapping: 2e+06 is not in 0..1e+06"},
+        {"arch=gemma3 window=4 base_swa=0", "gemma3.rope.freq_base_swa: base 0 must be positive"},
+        {"arch=gemma3 lack=1", "tensor \"blk.0.post_ffw_norm.weight\" is missing"},
+        {"arch=gemma2 attn_cap=2000000", "gemma2.attn_logit_softcapping: 2e+06 is not in 0..1e+06"},
+        {"arch=gemma2 lack=1", "tensor \"blk.0.post_ffw_norm.weight\" is missing"},
+        {"arch=phi3 longrope=2",
+         "tensor \"rope_factors_short.weight\" is missing beside \"rope_factors_long.weight\""},
+        {"arch=phi3 longrope=3",
+         "tensor \"rope_factors_long.weight\" is missing beside \"rope_factors_short.weight\""},
+        {"arch=phi3 longrope=1 rot=12 factors=5",
+         "tensor \"rope_factors_short.weight\": 5 values of type 0, expected 6 of F32"},
+        {"arch=phi3 fused=1 heads=4 rot=8",
+         "tensor \"blk.0.attn_q.weight\" is missing, and "
+         "\"blk.0.attn_qkv.weight\" has 96 rows, not the 48 with it"},
+        {"arch=mistral3 temperature=2000",
+         "mistral3.attention.temperature_scale: 2000 is not in 0..1000"},
+        {"arch=qwen2 scaling=longrope", "qwen2.rope.scaling.type: \"longrope\" is not supported "
+                                        "(none, linear, yarn are)"},
+    };
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(mistakes); i++) {
+        pith_error err = {0};
+        pith_model *model;
+        if (load(mistakes[i].words, &model, &err) == PITH_OK)
+            fail_msg("%s: loads", mistakes[i].words);
+        if (strstr(err.message, mistakes[i].sentence) == NULL)
+            fail_msg("\"%s\" does not say \"%s\"", err.message, mistakes[i].sentence);
+        mem_check(NULL);
+    }
+}
+
+static void test_layers(void **state)
+{
+    pith_error err;
+    pith_model *model;
+    pith_layer_info layer;
+    (void)state;
+    check(load("arch=gemma3 layers=7 window=9 base=50000", &model, &err), &err);
+    for (int32_t l = 0; l < 7; l++) {
+        assert_int_equal(pith_model_layer(model, l, &layer), PITH_OK);
+        assert_int_equal(layer.lanes, l == 5 ? 0 : l < 5 ? l + 1 : l); /* windows come last */
+        assert_int_equal(layer.window, l == 5 ? 0 : 9);
+        assert_int_equal(layer.n_rot, 16);
+        assert_true(layer.base == (l == 5 ? 50000.0f : 10000.0f));
+    }
+    assert_int_equal(pith_model_layer(model, 7, &layer), PITH_RANGE);
+    assert_int_equal(pith_model_layer(model, -1, &layer), PITH_RANGE);
+    pith_model_free(model);
+    check(load("arch=smollm3 layers=4", &model, &err), &err);
+    assert_int_equal(pith_model_layer(model, 3, &layer), PITH_OK);
+    assert_int_equal(layer.n_rot, 0);
+    assert_int_equal(layer.window, 0);
+    pith_model_free(model);
+}
+
+/* The factors are those of the context that was asked for. */
+static void test_contexts_choose_factors(void **state)
+{
+    pith_model_params params;
+    pith_attention_info is_long, is_short;
+    pith_error err;
+    pith_model *model, *other = NULL;
+    (void)state;
+    check(load("arch=phi3 longrope=1 ctx_orig=32", &model, &err), &err);
+    pith_model_get_attention(model, &is_long);
+    pith_model_params_default(&params);
+    params.n_ctx = 32;
+    check(pith_model_load(in_folder("model.gguf"), &params, &other, &err), &err);
+    pith_model_get_attention(other, &is_short);
+    assert_int_equal(is_long.n_pair, is_short.n_pair);
+    for (int32_t i = 0; i < is_long.n_pair; i++)
+        assert_true(is_short.freq[i] > 1.5 * is_long.freq[i]);
+    pith_model_free(other);
+    pith_model_free(model);
+    params.n_ctx = -1;
+    assert_int_equal(pith_model_load(in_folder("model.gguf"), &params, &other, &err), PITH_INVALID);
+    assert_string_equal(err.message, "n_ctx: -1 is negative");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_contexts_choose_factors),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
