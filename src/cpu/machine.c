@@ -47,7 +47,7 @@ static void read_lines(void *ctx, int64_t begin, int64_t end, int32_t thread)
     const struct measure *m = ctx;
     const uint64_t *words = (const uint64_t *)(const void *)m->buffer;
     (void)thread;
-    if (pi_kernels()->matmul.far)
+    if (pi_kernels()->attend.far)
         read_ahead(words, begin, end, true);
     else
         read_ahead(words, begin, end, false);
