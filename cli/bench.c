@@ -113,7 +113,8 @@ static void evaluate(struct bench *b, const int32_t *tokens, int32_t n, pith_log
     session_check(pith_batch_eval(b->s.engine, &item, 1, NULL, NULL, &err), &err);
 }
 
-/* What was evicted does not come back when tokens are forgotten: then all is read again. */
+/* What was evicted does not come back when tokens are forgotten, and recurrent layers may have kept
+   no state there: then all is read again. */
 static void go_to_depth(struct bench *b, int32_t depth)
 {
     pith_error err;
@@ -121,8 +122,11 @@ static void go_to_depth(struct bench *b, int32_t depth)
     int32_t length = pith_seq_length(b->s.seq);
     pith_seq_keep_stats(b->s.seq, &keep);
     if (length > depth) {
-        length = keep.rounds > 0 ? 0 : depth;
-        cli_check(pith_seq_truncate(b->s.seq, length, &err), &err);
+        length = depth;
+        if (keep.rounds > 0 || pith_seq_truncate(b->s.seq, length, &err) != PITH_OK) {
+            length = 0;
+            cli_check(pith_seq_truncate(b->s.seq, 0, &err), &err);
+        }
     }
     evaluate(b, b->tokens + length, depth - length, PITH_LOGITS_NONE);
 }
@@ -209,7 +213,7 @@ static void count_work(struct bench *b)
 {
     pith_tensor_info t;
     pith_error err;
-    int64_t bytes;
+    int64_t bytes, state;
     pith_engine_params p = engine_params(&b->options->model, &b->options->memory);
     p.keep = NULL; /* of what is stored, not of what stays or is read */
     p.read = NULL;
@@ -225,7 +229,8 @@ static void count_work(struct bench *b)
     }
     b->generation_bytes = b->s.info.token_bytes;
     cli_check(pith_kv_estimate(b->s.model, &p, WHOLE_PAGES, &bytes, &err), &err);
-    b->kv_bytes_per_token = (double)bytes / WHOLE_PAGES;
+    cli_check(pith_kv_estimate(b->s.model, &p, 0, &state, &err), &err);
+    b->kv_bytes_per_token = (double)(bytes - state) / WHOLE_PAGES;
 }
 
 static double generation_bound(const struct bench *b, const struct row *row)

@@ -69,6 +69,7 @@ struct kv_plan {
     size_t n_type;
     double f16;     /* bytes per token with f16 for both */
     int64_t window; /* the widest of the layers' */
+    int64_t state;  /* bytes of what recurrent layers remember of a sequence */
 };
 
 /* The KV memory of a model with one pair of storage types. */
@@ -111,6 +112,10 @@ static struct kv_plan kv_plan(const struct options *o, const struct session *s, 
     pith_store_info type;
     while (plan.n_type < MOST_TYPES && pith_store_type((int32_t)plan.n_type, &type) == PITH_OK)
         plan.types[plan.n_type++] = type.name;
+    pith_engine_params p;
+    pith_engine_params_default(&p);
+    if (s->info.n_layer > 0 && pith_kv_estimate(s->model, &p, 0, &plan.state, NULL) != PITH_OK)
+        plan.state = 0;
     pith_layer_info layer;
     for (int32_t l = 0; pith_model_layer(s->model, l, &layer) == PITH_OK; l++)
         plan.window = layer.window > plan.window ? layer.window : plan.window;
@@ -162,8 +167,9 @@ static void print_layers(const pith_model *model, const pith_model_info *i)
                (double)n.base);
 }
 
-static void print_shape(const pith_model *model, const pith_model_info *i)
+static void print_shape(const pith_model *model, const struct kv_plan *plan)
 {
+    const pith_model_info *i = plan->info;
     char bytes[32];
     printf("name          %s\n", i->name[0] != '\0' ? i->name : "-");
     printf("architecture  %s\n", i->architecture);
@@ -174,6 +180,9 @@ static void print_shape(const pith_model *model, const pith_model_info *i)
     if (i->n_ff > 0)
         printf(", feed-forward %d", i->n_ff);
     putchar('\n');
+    if (plan->state > 0)
+        printf("recurrent     %d of the layers, with a state of %s a sequence; %d have attention\n",
+               i->n_layer - i->n_layer_kv, cli_bytes(plan->state, bytes), i->n_layer_kv);
     if (i->n_expert > 0)
         printf("experts       %d of width %d, %d for a token%s\n", i->n_expert, i->n_ff_expert,
                i->n_expert_used, i->n_ff_shared > 0 ? " and one that takes every token" : "");
@@ -242,8 +251,8 @@ static void print_kv(const struct kv_plan *plan)
     char bytes[32];
     if (plan->info->n_layer == 0)
         return;
-    printf("\nKV memory in bytes/token, in pages of %s tokens, by the types of K and V:\n",
-           plan->o->page_len);
+    printf("\nKV memory in bytes/token%s, in pages of %s tokens, by the types of K and V:\n",
+           plan->state > 0 ? " of the layers with attention" : "", plan->o->page_len);
     print_pairs(plan, CELL_BYTES);
     if (plan->window > 0)
         printf("Beside that, full windows of f16 take %s.\n",
@@ -298,11 +307,12 @@ static void print_tensors(const pith_model *model)
 
 /* ---- JSON ---- */
 
-static json_t *json_shape(const pith_model *model, const pith_model_info *i)
+static json_t *json_shape(const pith_model *model, const struct kv_plan *plan)
 {
+    const pith_model_info *i = plan->info;
     struct layer_counts n = count_layers(model, i);
     return json_pack("{s:o, s:o, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, "
-                     "s:i, s:f, s:i, s:i, s:i}",
+                     "s:i, s:f, s:i, s:i, s:i, s:i, s:I}",
                      "name", cli_json_text(i->name, strlen(i->name)), "architecture",
                      cli_json_text(i->architecture, strlen(i->architecture)), "n_param",
                      (json_int_t)i->n_param, "file_bytes", (json_int_t)i->file_bytes, "file_type",
@@ -312,7 +322,8 @@ static json_t *json_shape(const pith_model *model, const pith_model_info *i)
                      (int)i->head_dim_k, "head_dim_v", (int)i->head_dim_v, "n_ctx_train",
                      (int)i->n_ctx_train, "n_rot", (int)i->n_rot, "rope_theta",
                      (double)i->rope_theta, "n_layer_window", (int)n.n_window, "window",
-                     (int)n.window, "n_layer_unrotated", (int)n.n_unrotated);
+                     (int)n.window, "n_layer_unrotated", (int)n.n_unrotated, "n_layer_kv",
+                     (int)i->n_layer_kv, "state_bytes", (json_int_t)plan->state);
 }
 
 static void json_add_pair(json_t *list, const struct kv_plan *plan, const char *type_k,
@@ -387,7 +398,7 @@ static int run(void *options)
     int64_t memory = o->memory > 0 ? o->memory : available_memory();
     struct kv_plan plan = kv_plan(o, &s, memory);
     if (o->json) {
-        json_t *out = json_shape(s.model, &s.info);
+        json_t *out = json_shape(s.model, &plan);
         json_object_set_new(out, "n_expert", json_integer(s.info.n_expert));
         json_object_set_new(out, "n_expert_used", json_integer(s.info.n_expert_used));
         json_object_set_new(out, "n_ff_expert", json_integer(s.info.n_ff_expert));
@@ -402,7 +413,7 @@ static int run(void *options)
             json_object_set_new(out, "tensors", json_tensors(s.model));
         cli_json_print(out, JSON_INDENT(1));
     } else {
-        print_shape(s.model, &s.info);
+        print_shape(s.model, &plan);
         print_kv(&plan);
         print_meta(s.model);
         if (o->verbose)

@@ -61,6 +61,24 @@ struct counts {
     struct count *page[KV_CLASS_MAX];
 };
 
+/* The states of a sequence; its own is live. */
+static void count_states(const struct kv_seq *seq, struct counts *c)
+{
+    const struct kv_class *kind = seq->cache->state;
+    if (kind == NULL)
+        return;
+    struct count *count = c->page[kind->number];
+    if (seq->state.page >= 0) {
+        count[seq->state.page].n_ref++;
+        count[seq->state.page].n_entry = 1;
+    }
+    for (int32_t i = 0; i < seq->n_kept; i++) {
+        count[seq->kept[i].page].n_ref++;
+        assert_true(seq->kept[i].n_token <= seq->state.n_token);
+        assert_true(i == 0 || seq->kept[i].n_token > seq->kept[i - 1].n_token);
+    }
+}
+
 static int32_t count_tables(const struct kv_cache *cache, struct counts *c)
 {
     int32_t n_seq = 0;
@@ -78,10 +96,16 @@ static int32_t count_tables(const struct kv_cache *cache, struct counts *c)
                 count->n_entry = (int32_t)pi_max(count->n_entry, ref->n);
             }
         }
+    for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
+        count_states(seq, c);
+    for (const struct kv_block *b = cache->block; b != NULL; b = b->next)
+        if (b->state >= 0)
+            c->page[cache->state->number][b->state].n_held++;
     for (const struct kv_block *b = cache->block; b != NULL; b = b->next)
         for (int32_t l = 0; l < kv_lane_count(cache); l++) {
             const struct kv_class *kind = kv_class_of(cache->kind, &cache->g, l / cache->g.n_head);
-            c->page[kind->number][b->page[l]].n_held++;
+            if (b->page[l] >= 0)
+                c->page[kind->number][b->page[l]].n_held++;
         }
     return n_seq;
 }
@@ -151,13 +175,19 @@ static void check_class(const struct kv_cache *cache, const struct kv_class *kin
         n_resident += resident;
         want->shared_bytes += c.n_ref > 1 ? page : 0;
         want->saved_bytes += c.n_ref > 1 ? page * (c.n_ref - 1) : 0;
+        if (kind == cache->state) {
+            want->live_bytes += c.n_entry * page;
+            continue;
+        }
         want->live_bytes += c.n_entry * sum_of_entry_bytes(&cache->g, kind) +
                             (c.n_entry == cache->g.page_len ? sum_of_page_bytes(&cache->g) : 0);
     }
     assert_int_equal(kind->n_used, n_used);
     assert_int_equal(kind->n_resident, n_resident);
-    want->n_page_used += n_used;
     want->used_bytes += n_used * page;
+    if (kind == cache->state)
+        return;
+    want->n_page_used += n_used;
     want->page_bytes = pi_max(want->page_bytes, page);
 }
 
@@ -178,8 +208,7 @@ void kv_check_account(const struct kv_cache *cache, int64_t other_table_bytes)
     assert_int_equal(stats.reserved_bytes, cache->budget);
     assert_int_equal(stats.page_bytes, want.page_bytes);
     assert_int_equal(stats.n_page_used, want.n_page_used);
-    assert_int_equal(stats.n_page,
-                     want.n_page_used + (cache->budget - want.used_bytes) / want.page_bytes);
+    assert_int_equal(stats.n_page, want.n_page_used + kv_free_bytes(cache) / want.page_bytes);
     assert_int_equal(stats.used_bytes, want.used_bytes);
     assert_int_equal(stats.live_bytes, want.live_bytes);
     assert_int_equal(stats.shared_bytes, want.shared_bytes);

@@ -21,6 +21,7 @@
 static const struct maker_group *const groups[] = {
     &maker_dense,
     &maker_experts,
+    &maker_recurrent,
 };
 
 /* NULL: made like Llama's. */

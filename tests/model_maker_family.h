@@ -39,6 +39,7 @@ struct maker_group {
 
 extern const struct maker_group maker_dense;
 extern const struct maker_group maker_experts;
+extern const struct maker_group maker_recurrent;
 
 /* ---- what families ask ---- */
 

@@ -343,8 +343,8 @@ PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
 
 /* Bytes of KV memory that n_token tokens of one sequence take with these params (whole pages; the
    most they take on the way, where a keep policy evicts, recall's guests and stretches that a
-   share policy keeps apart there included), for planning
-   before anything is allocated. INVALID, UNSUPPORTED. */
+   share policy keeps apart there included, and the state of recurrent layers, which 0 tokens
+   take, too), for planning before anything is allocated. INVALID, UNSUPPORTED. */
 PITH_API pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
                                       int64_t n_token, int64_t *bytes, pith_error *err);
 
@@ -391,7 +391,8 @@ PITH_API pith_status pith_seq_fork(const pith_seq *seq, pith_seq **out, pith_err
    above n_token, too, and its guests where the tokens that chose them go. INVALID when n_token is
    negative or beyond the sequence; KV_FULL when a policy overwrote entries in pages that a fork
    shares, and none is free to copy one to; UNSUPPORTED where layers with a window no longer hold
-   what a token at n_token would see. The sequence is then unchanged. */
+   what a token at n_token would see, or recurrent layers keep no state of n_token tokens: the
+   sentence says how far back it can go. The sequence is then unchanged. */
 PITH_API pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err);
 
 /* Says that the first n_token positions are the prompt, whose entries a keep policy with the option
@@ -475,9 +476,9 @@ PITH_API pith_status pith_seq_eval(pith_seq *seq, const int32_t *tokens, int32_t
 /* Makes the sequence hold exactly these tokens: keeps the common prefix, truncates and evaluates
    only the rest (at least the last token, so that logits are there). The result is that of a fresh
    sequence: where truncating would leave gaps of evicted entries, only what lies before the first
-   gap is kept, of an engine with a read policy only tokens that no evaluation reads in part, and of
-   one with a share policy those before the first that it shares. As
-   pith_batch_eval. */
+   gap is kept, of an engine with a read policy only tokens that no evaluation reads in part, of one
+   with a share policy those before the first that it shares, and of a model with recurrent layers
+   those up to a state that was kept. As pith_batch_eval. */
 PITH_API pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
                                    pith_progress_fn *progress, void *user, pith_error *err);
 

@@ -142,6 +142,34 @@ def dense_cases():
     return cases
 
 
+def recurrent_cases():
+    cases = Cases()
+    small = "arch=qwen35 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96"
+    cases.add("qwen35", small, 150)
+    cases.add("qwen35-listed", small + " listed=1 interval=2 tied=1", 40)
+    cases.add("qwen35-alike", small + " delta_keys=4 delta_values=4 delta_dim=24", 70)
+    cases.add("qwen35-odd", "arch=qwen35 layers=5 width=100 heads=5 kv_heads=5 head_dim=20 rot=12 "
+              "ff=133 vocab=71 delta_keys=3 delta_values=6 delta_dim=20 taps=3 interval=3", 33)
+    cases.add("qwen35-one-id", small, 1)
+    cases.add("qwen35-real-heads", "arch=qwen35 layers=4 width=256 heads=4 kv_heads=1 head_dim=256 "
+              "rot=64 ff=256 delta_keys=2 delta_values=4 delta_dim=128", 90)
+    for dtype in ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"):
+        cases.add(f"qwen35-{dtype}", f"arch=qwen35 type={dtype} layers=4 width=256 heads=4 "
+                  "kv_heads=2 head_dim=64 rot=16 ff=512 delta_keys=4 delta_values=8 delta_dim=64")
+    for arch in ("qwen35moe", "qwen3next"):
+        more = small.replace("qwen35", arch) + " experts=4 used=2 expert_ff=32"
+        cases.add(arch, more, 150)
+        cases.add(f"{arch}-listed", more + " listed=1 interval=2 tied=1", 40)
+        cases.add(f"{arch}-mtp", more + " layers=5 mtp=1", 40)
+        # Another seed has a token with two experts that are nearly equal.
+        cases.add(f"{arch}-Q8_0", f"arch={arch} type=Q8_0 layers=4 width=256 heads=4 kv_heads=2 "
+                  "head_dim=64 rot=16 ff=128 delta_keys=4 delta_values=8 delta_dim=64 experts=8 "
+                  f"used=2 expert_ff=64 seed={1 if arch == 'qwen3next' else 0}")
+    cases.add("qwen3next-legacy", small.replace("qwen35", "qwen3next") + " experts=4 used=2 "
+              "expert_ff=32 legacy=1", 70)
+    return cases
+
+
 def experts_cases():
     cases = Cases()
     shape = "arch=qwen3moe width=64 heads=4 kv_heads=2 head_dim=32 ff=96"
@@ -179,7 +207,8 @@ def experts_cases():
     return cases
 
 
-GROUPS = {"": first_cases, "dense": dense_cases, "experts": experts_cases}
+GROUPS = {"": first_cases, "dense": dense_cases, "experts": experts_cases,
+          "recurrent": recurrent_cases}
 
 
 def positions_of(n):

@@ -41,6 +41,36 @@ struct pi_vec_weigh {
     bool add;               /* to what out has, in the place of writing */
 };
 
+enum { PI_CONV_TAPS = 16 }; /* of a convolution, at most */
+
+/* A convolution over tokens, of each channel by itself. */
+struct pi_vec_conv {
+    const float *w;    /* [n][n_tap] the last one meets the token itself */
+    const float *past; /* [n_tap - 1][past_stride] what came before the first token, oldest first */
+    const float *x;    /* [n_tok][x_stride] */
+    float *out;        /* [n_tok][out_stride]; overlaps nothing */
+    size_t past_stride, x_stride, out_stride;
+    int32_t n_tap;
+    int32_t n; /* channels */
+    int32_t n_tok;
+};
+
+/* Tokens that change a head's state, one after the other: of a matrix S of `dim` rows, one for each
+   dimension of a key, and n columns, one for each of a value. */
+struct pi_vec_delta {
+    float *state;       /* [ceil(n / 16)][dim][16] column 16 b + l of S at [b][.][l]; those from n
+                             on are 0 and stay so */
+    const float *q, *k; /* [n_tok][qk_stride] of `dim` floats */
+    const float *v;     /* [n_tok][v_stride] of n floats */
+    const float *decay; /* [n_tok][gate_stride] one float each, as the next */
+    const float *beta;
+    const float *kq; /* [n_tok][kq_stride] */
+    float *out;      /* [n_tok][out_stride] of n floats; may be v, else overlaps nothing */
+    size_t qk_stride, v_stride, gate_stride, kq_stride, out_stride;
+    float scale;
+    int32_t dim, n, n_tok;
+};
+
 struct pi_vec_kernels {
     /* out[i] = x[i] * gain[i] / sqrt(mean(x^2) + eps); out may be x. The mean is taken in double.
      */
@@ -104,6 +134,21 @@ struct pi_vec_kernels {
        distance. */
     void (*table_fit)(const float *x, int32_t n, const float *table, int32_t n_code, float length,
                       float *along, float *own);
+    /* x[i] = x[i] / (1 + exp(-gate[i])) */
+    void (*sigmoid_mul)(float *x, const float *gate, int32_t n);
+    /* x[i] *= 1 / sqrt(sum of x^2 + eps); the sum is taken in double as rms_norm's. */
+    void (*unit)(float *x, int32_t n, float eps);
+    /* Sum of x[i] * y[i]: sixteen partial sums as in sum, by fused multiply-adds. */
+    float (*product)(const float *x, const float *y, int32_t n);
+    /* out[t][c] = s / (1 + exp(-s)), s = the sum of w[c][j] * x[t - n_tap + 1 + j][c], j ascending,
+       rows before the first being those of past: the first product, then fused. */
+    void (*conv)(const struct pi_vec_conv *conv);
+    /* For each token, with a = decay and b = beta, and sums over rows i ascending, fused, from 0:
+         d[j] = b (v[j] - a sum S[i][j] k[i])
+         out[j] = scale (kq d[j] + a sum S[i][j] q[i]), the last product rounded, then fused
+         S[i][j] = a S[i][j] + k[i] d[j], likewise
+       Where kq is k.q this is: S *= a, S += k (b (v - S^T k))^T, out = scale S^T q. */
+    void (*delta)(const struct pi_vec_delta *delta);
 };
 
 #endif

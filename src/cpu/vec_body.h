@@ -43,15 +43,22 @@ static void vec_add(float *restrict x, const float *restrict y, int32_t n)
         x[i] += y[i];
 }
 
-/* Beyond the exponential's range its ends will do: the quotient is 0 or gate[i] there. */
+/* Beyond the exponential's range its ends will do: the quotient is 0 or its dividend there. */
+TILE float vec_exp_range(float x)
+{
+    x = x < PI_EXP_MIN ? PI_EXP_MIN : x;
+    return x > PI_EXP_MAX ? PI_EXP_MAX : x;
+}
+
+TILE float vec_silu(float x)
+{
+    return x / (1.0f + pi_expf(vec_exp_range(-x)));
+}
+
 static void vec_silu_mul(float *restrict gate, const float *restrict up, int32_t n)
 {
-    for (int32_t i = 0; i < n; i++) {
-        float x = -gate[i];
-        x = x < PI_EXP_MIN ? PI_EXP_MIN : x;
-        x = x > PI_EXP_MAX ? PI_EXP_MAX : x;
-        gate[i] = gate[i] / (1.0f + pi_expf(x)) * up[i];
-    }
+    for (int32_t i = 0; i < n; i++)
+        gate[i] = vec_silu(gate[i]) * up[i];
 }
 
 static void vec_oai_mul(float *restrict gate, const float *restrict up, int32_t n)
@@ -604,8 +611,15 @@ static void vec_table_fit(const float *restrict x, int32_t n, const float *table
     *own = vec_dot(c, c, n);
 }
 
+#include "cpu/vec_delta.h"
+
 static void vec_init(struct pi_vec_kernels *k)
 {
+    k->sigmoid_mul = vec_sigmoid_mul;
+    k->unit = vec_unit;
+    k->product = vec_product;
+    k->conv = vec_conv;
+    k->delta = vec_delta;
     k->wht = vec_wht;
     k->rms_norm = vec_rms_norm;
     k->add = vec_add;

@@ -248,7 +248,7 @@ static pith_status score_all(struct run *r, int32_t s, pith_error *err)
     p.n_thread = r->engine->n_thread;
     p.chunk = r->engine->chunk;
     p.page_len = g->page_len;
-    p.kv_bytes = 2 * kv_bytes_for_tokens(g, r->longest);
+    p.kv_bytes = 2 * (kv_bytes_for_tokens(g, r->longest) + kv_bytes_of_state(g));
     p.keep = importance_score_text(r->score[s]);
     PI_TRY(pith_engine_create(r->engine->model, &p, &e, err));
     for (int32_t i = 0; i < r->params->n_text && status == PITH_OK; i++) {

@@ -98,6 +98,7 @@ static pith_status read_text(struct embedding *m, const int32_t *tokens, pith_er
         e->tap_stopped = false;
         pi_pass_run(e->pass, &item, 1);
         take_rows(m, done, n);
+        pi_memory_note(&seq->memory, done + n, m->n_token);
         pi_memory_settle(&seq->memory, true);
         done += n;
         if (e->tap_stopped)

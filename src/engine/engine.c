@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
+#include "model/delta.h"
 
 #define MAX_CHUNK 8192
 #define MAX_THREAD 1024
@@ -65,7 +66,8 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
 
 static int64_t bytes_at(const struct plan *p, int32_t n_token)
 {
-    return policy_set_bytes(&p->policies, &p->geometry, (struct keep_point){n_token, 0});
+    return policy_set_bytes(&p->policies, &p->geometry, (struct keep_point){n_token, 0}) +
+           kv_bytes_of_state(&p->geometry);
 }
 
 static pith_status make_plan(const pith_model *model, const pith_engine_params *params,
@@ -89,7 +91,8 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
                      .dim_v = hp->dim_v,
                      .page_len = params->page_len,
                      .window = model->kv_window,
-                     .step_len = params->chunk},
+                     .step_len = params->chunk,
+                     .state_bytes = pi_delta_state_bytes(&hp->delta)},
         .n_thread = params->n_thread > 0 ? params->n_thread : pi_thread_count(),
         .chunk = params->chunk,
     };
@@ -104,7 +107,8 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
         PI_TRY(pi_model_check_full(model, policy_set_verb(policies), err));
     out->kv_bytes = bytes_at(out, hp->n_ctx_train);
     if (params->kv_tokens > 0)
-        out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens);
+        out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens) +
+                        kv_bytes_of_state(&out->geometry);
     if (params->kv_bytes > 0)
         out->kv_bytes = params->kv_bytes;
     return PITH_OK;
@@ -390,6 +394,23 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
     return traits->reads_parts ? read_reusable(seq->engine->read, &seq->read, same, n) : same;
 }
 
+/* Whether the sequence's memory can go back to so many tokens. */
+static pith_status check_reach(const struct pith_seq *seq, int32_t n_token, pith_error *err)
+{
+    int32_t reach = pi_memory_reach(&seq->memory, n_token);
+    if (reach == n_token)
+        return PITH_OK;
+    if (kv_cache_geometry(seq->engine->kv)->state_bytes > 0)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "n_token: %d: the recurrent layers have kept no state there, so that tokens "
+                       "from %d on must be read again (%d can be gone back to)",
+                       n_token, reach, reach);
+    return pi_fail(err, PITH_UNSUPPORTED,
+                   "n_token: %d: layers with a window have forgotten what token %d sees, so "
+                   "that all must be read again (0 can be gone back to)",
+                   n_token, n_token);
+}
+
 pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
 {
     if (n_token < 0 || n_token > seq->n_token)
@@ -397,11 +418,7 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
                        n_token, seq->n_token);
     if (n_token == seq->n_token)
         return PITH_OK;
-    if (pi_memory_reach(&seq->memory, n_token) < n_token)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "n_token: %d: layers with a window have forgotten what token %d sees, so "
-                       "that all must be read again (0 can be gone back to)",
-                       n_token, n_token);
+    PI_TRY(check_reach(seq, n_token, err));
     int64_t copies = kv_seq_truncate_copies(seq->memory.kv, n_token);
     if (copies > kv_seq_free_bytes(seq->memory.kv))
         return pi_fail(err, PITH_KV_FULL,

@@ -200,6 +200,21 @@ static void note_overwritten(const struct pith_engine *e, const pith_batch_item 
                            pi_seq_point(item->seq, state->n_done).n_token);
 }
 
+/* Tokens of an item until its state is to be kept, with n_done of its tokens in. */
+static int32_t until_state(const pith_batch_item *item, int32_t n_done)
+{
+    int32_t n = item->seq->n_token;
+    return pi_memory_until_state(&item->seq->memory, n + n_done, n + item->n_token);
+}
+
+/* After a pass with a part of the item. */
+static void settle(const pith_batch_item *item, const struct pi_pass_item *part)
+{
+    struct pi_memory *memory = &item->seq->memory;
+    pi_memory_note(memory, part->pos0 + part->n_tok, item->seq->n_token + item->n_token);
+    pi_memory_settle(memory, true);
+}
+
 /* Fills the next pass: each item in turn gives what still fits, up to its next keep round. Returns
    the number of parts. */
 static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, int32_t n,
@@ -213,8 +228,10 @@ static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, in
         if (left == 0)
             continue;
         int32_t until = pi_engine_until_recall(e, item, done, until_round(e, item, done, left));
-        int32_t take = pi_engine_take(e, item, done, room, until, &n_read);
         bool recalls = pi_engine_recalls(e, item, done);
+        if (!recalls && !e->traits.reads_parts) /* what belongs together is no place to stop */
+            until = (int32_t)pi_min(until, until_state(item, done));
+        int32_t take = pi_engine_take(e, item, done, room, until, &n_read);
         if (take == 0 || (recalls && take < until)) /* what belongs together does not fit */
             continue;
         note_overwritten(e, item, &e->state[i]);
@@ -249,7 +266,7 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
         int32_t n_pass = fill_pass(e, items, n, &n_tok);
         pi_pass_run(e->pass, e->pass_item, n_pass);
         for (int32_t p = 0; p < n_pass; p++)
-            pi_memory_settle(&items[e->batch_of[p]].seq->memory, true);
+            settle(&items[e->batch_of[p]], &e->pass_item[p]);
         for (int32_t p = 0; p < n_pass && e->traits.reads_parts; p++)
             read_add_tally(e->read, &e->pass_item[p], &items[e->batch_of[p]].seq->read);
         for (int32_t p = 0; p < n_pass; p++)

@@ -251,9 +251,11 @@ static pith_status load_rest(struct pith_seq *seq, const char *path, const void 
     PI_TRY(check_tokens(e, &m, path, err));
     PI_TRY(check_positions(seq->memory.kv, g, (int32_t)m.head.n_token, path, err));
     if (pi_memory_reach(&seq->memory, (int32_t)m.head.n_token) < (int32_t)m.head.n_token)
-        return pi_fail(err, PITH_FORMAT,
-                       "%s: a layer with a window lacks entries that tokens behind the %u see",
-                       path, m.head.n_token);
+        return pi_fail(
+            err, PITH_FORMAT,
+            "%s: a layer with a window lacks entries, or recurrent ones their state, that "
+            "tokens behind the %u see",
+            path, m.head.n_token);
     PI_TRY(find_same(e, &m, &same, err));
     if (same)
         PI_TRY(check_memory(seq, g, &m, path, err));

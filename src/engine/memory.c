@@ -1,6 +1,6 @@
 /*
- * memory.c - a sequence's memory as a whole. Today that is its lanes, and each function says what
- * of kv/ it comes to. It knows neither tokens nor policies.
+ * memory.c - a sequence's memory as a whole: its lanes, and where the model has recurrent layers its
+ * state. Each function says what of kv/ it comes to. It knows neither tokens nor policies.
  */
 #include "engine/memory.h"
 
@@ -44,9 +44,46 @@ void pi_memory_settle(struct pi_memory *m, bool more)
     kv_seq_slide(m->kv, more);
 }
 
+/* ---- states that are kept ---- */
+
+/* Of a long text every so many tokens; and the last page's beginning in what is evaluated together,
+   where so many tokens follow it: a chat's next turn often differs in the last few. */
+#define STATE_EVERY 2048
+#define STATE_BEFORE_END 8
+
+/* Whether the state after n_token tokens is kept, of an evaluation up to `to`. All are at the ends
+   of pages, where other sequences can begin with them. */
+static bool is_kept(const struct pi_memory *m, int32_t page_len, int32_t n_token, int32_t to)
+{
+    int32_t last = (to - STATE_BEFORE_END) / page_len * page_len;
+    return n_token % STATE_EVERY == 0 || n_token == last || n_token == kv_seq_wanted_state(m->kv);
+}
+
+int32_t pi_memory_until_state(const struct pi_memory *m, int32_t from, int32_t to)
+{
+    const struct kv_geometry *g = kv_seq_geometry(m->kv);
+    if (g->state_bytes == 0 || to - from == 1)
+        return to - from;
+    int32_t at = (from / g->page_len + 1) * g->page_len;
+    while (at < to && !is_kept(m, g->page_len, at, to))
+        at += g->page_len;
+    return (int32_t)pi_min(at, to) - from;
+}
+
+void pi_memory_note(struct pi_memory *m, int32_t n_token, int32_t to)
+{
+    int32_t page_len = kv_seq_geometry(m->kv)->page_len;
+    kv_seq_note_state(m->kv, n_token);
+    if (n_token % page_len == 0 && is_kept(m, page_len, n_token, to))
+        kv_seq_keep_state(m->kv);
+}
+
+/* ---- going back ---- */
+
 int32_t pi_memory_reach(const struct pi_memory *m, int32_t n_token)
 {
-    return kv_seq_reaches(m->kv, n_token) ? n_token : 0;
+    int32_t n = kv_seq_state_reach(m->kv, n_token);
+    return kv_seq_reaches(m->kv, n) ? n : 0;
 }
 
 void pi_memory_truncate(struct pi_memory *m, int32_t n_token)

@@ -12,7 +12,8 @@
 int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token, int32_t n_prompt)
 {
     return policy_set_bytes(&e->policies, kv_cache_geometry(e->kv),
-                            (struct keep_point){n_token, n_prompt});
+                            (struct keep_point){n_token, n_prompt}) +
+           kv_bytes_of_state(kv_cache_geometry(e->kv));
 }
 
 int64_t pi_seq_held_bytes(const struct pith_seq *seq)

@@ -2,8 +2,8 @@
  * block.c - pages that are kept although no sequence may have them any more: one of every lane, the
  * same run of a sequence's lanes, which another sequence can begin with. It knows no tokens.
  * Lanes with windows may be held later than the others, or not: a sequence can begin with blocks
- * whose last ones have what its windows see. Invariant: what a block holds is full, and counts as
- * used but for no lane.
+ * whose last ones have what its windows see, and the last one the state behind them, where there
+ * are states. Invariant: what a block holds is full, and counts as used but for no lane.
  */
 #include "kv/block.h"
 #include "kv/store.h"
@@ -58,6 +58,7 @@ pith_status kv_block_hold(const struct kv_seq *seq, int32_t index, struct kv_blo
         block->page[l] = seq->lane[l].table[index].page;
         kv_page_hold(cache, seq->lane[l].kind, block->page[l]);
     }
+    block->state = -1;
     block->next = cache->block;
     if (cache->block != NULL)
         cache->block->prev = block;
@@ -80,6 +81,8 @@ void kv_block_drop(struct kv_cache *cache, struct kv_block *block)
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         if (block->page[l] != NOT_HELD)
             kv_page_release(cache, class_of(cache, l), block->page[l]);
+    if (block->state >= 0)
+        kv_page_release(cache, cache->state, block->state);
     if (block->prev != NULL)
         block->prev->next = block->next;
     else
@@ -111,6 +114,26 @@ static int64_t page_bytes(const struct kv_cache *cache, bool windows)
 int64_t kv_block_bytes(const struct kv_cache *cache)
 {
     return page_bytes(cache, false);
+}
+
+int64_t kv_block_held_bytes(const struct kv_cache *cache, const struct kv_block *block)
+{
+    int64_t state = block->state >= 0 ? kv_bytes_of_state(&cache->g) : 0;
+    return kv_block_bytes(cache) + state;
+}
+
+bool kv_block_ends(const struct kv_cache *cache, const struct kv_block *block)
+{
+    return cache->state == NULL || block->state >= 0;
+}
+
+void kv_block_hold_state(const struct kv_seq *seq, int32_t n_token, struct kv_block *block)
+{
+    int32_t page = seq->cache->state != NULL ? kv_state_find(seq, n_token) : -1;
+    if (page < 0 || block->state >= 0)
+        return;
+    block->state = page;
+    kv_page_hold(seq->cache, seq->cache->state, page);
 }
 
 /* ---- lanes with windows ---- */
@@ -244,6 +267,9 @@ pith_status kv_seq_append_blocks(struct kv_seq *seq, struct kv_block *const *blo
     int32_t n_lane = kv_lane_count(cache), cap = 0;
     if (n == 0)
         return PITH_OK;
+    if (!kv_block_ends(cache, blocks[n - 1]) || (cache->state != NULL && seq->state.page >= 0))
+        return pi_fail(err, PITH_INVALID,
+                       "block: the last one has no state, or the sequence has one");
     for (int32_t l = 0; l < n_lane; l++) {
         int32_t first = first_seen(cache, l, n);
         if (!can_follow(seq, l, blocks + first, n - first))
@@ -257,5 +283,7 @@ pith_status kv_seq_append_blocks(struct kv_seq *seq, struct kv_block *const *blo
                        n_lane);
     for (int32_t l = 0; l < n_lane; l++)
         append_pages(seq, l, blocks + first_seen(cache, l, n), n - first_seen(cache, l, n));
+    if (cache->state != NULL)
+        kv_state_adopt(seq, blocks[n - 1]->state, kv_lane_last(seq, 0, 0) + 1);
     return PITH_OK;
 }

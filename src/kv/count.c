@@ -15,7 +15,7 @@ int64_t kv_seq_count_bytes(struct kv_seq *seq)
             bytes += *mark == 0 ? kv_pages_bytes(kind, 1) : 0;
             *mark = 1;
         }
-    return bytes;
+    return bytes + kv_state_count(seq);
 }
 
 void kv_seq_uncount(struct kv_seq *seq)
@@ -23,4 +23,5 @@ void kv_seq_uncount(struct kv_seq *seq)
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
         for (int32_t i = 0; i < seq->lane[l].n_page; i++)
             seq->lane[l].kind->n_entry[seq->lane[l].table[i].page] = 0;
+    kv_state_uncount(seq);
 }

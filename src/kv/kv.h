@@ -64,6 +64,8 @@ struct kv_geometry {
                               as long as there is a cache; NULL: no layer has a window */
     int32_t step_len;      /* where there are windows: most entries that are appended to a lane from
                               one kv_seq_slide to the next */
+    size_t state_bytes; /* of a sequence's state (state.c), which layers without lanes have in the
+                              place of entries; 0: none */
 };
 
 static inline int32_t kv_layer_window(const struct kv_geometry *g, int32_t layer)
@@ -117,6 +119,8 @@ size_t kv_page_bytes(const struct kv_geometry *g);
 /* Bytes of pages for n_token tokens of one sequence in every lane: in those with a window the most
    that they hold on the way. */
 int64_t kv_bytes_for_tokens(const struct kv_geometry *g, int64_t n_token);
+/* Bytes that a state takes of the budget; 0: there are none. */
+int64_t kv_bytes_of_state(const struct kv_geometry *g);
 
 /* The bytes of pages in use never exceed budget_bytes; where all pages are of one size, the budget
    is what whole pages take of it. INVALID, with the numbers, when not one token fits in every lane
@@ -125,6 +129,7 @@ pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
                             struct kv_cache **out, pith_error *err);
 void kv_cache_free(struct kv_cache *cache); /* every sequence is freed before */
 const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache);
+const struct kv_geometry *kv_seq_geometry(const struct kv_seq *seq); /* its cache's */
 void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out);
 void kv_cache_reset_peak(struct kv_cache *cache); /* to what is in use now */
 
@@ -176,6 +181,31 @@ bool kv_seq_reaches(const struct kv_seq *seq, int32_t pos);
 /* Gives back pages beyond what the lanes hold (after a reservation that was not used). */
 void kv_seq_trim(struct kv_seq *seq);
 
+/* ---- states: what layers without lanes remember, of all tokens up to one position (state.c) ----
+
+   A state is one block of floats, state_bytes of them, all 0 before the first token. Its bytes
+   count in the budget as pages do. Where a cache has states kv_seq_reserve makes room for the
+   sequence's own, which a fork shares until it is written to. Beside it a sequence may keep states
+   of earlier positions, which it can be truncated to. They take only what is free, and count as
+   free: whoever needs that gets it. */
+
+/* The most that are kept of a sequence. */
+enum { KV_STATES_KEPT = 3 };
+
+/* The sequence's state, to be read and written to; room was reserved. */
+float *kv_seq_state(const struct kv_seq *seq);
+/* It is now that after n_token tokens. Nothing where the cache has no states. */
+void kv_seq_note_state(struct kv_seq *seq, int32_t n_token);
+/* Keeps a copy of the state where there is room. The one that is missed least gives way where there
+   are as many as there may be. */
+void kv_seq_keep_state(struct kv_seq *seq);
+/* The most tokens, n_token at most, after which there is a state; n_token where the cache has
+   none. */
+int32_t kv_seq_state_reach(const struct kv_seq *seq, int32_t n_token);
+/* Remembers that the state after n_token tokens had better be kept; -1: none, as at first. */
+void kv_seq_want_state(struct kv_seq *seq, int32_t n_token);
+int32_t kv_seq_wanted_state(const struct kv_seq *seq);
+
 /* What a plan over compactions and reservations must know beforehand. Together the first and the
    second make sure that later reservations of n entries in all need no memory but pages. */
 
@@ -226,7 +256,8 @@ int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head);
 bool kv_lane_can_aim(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 
 /* Drops every entry at a position >= pos from every lane, wherever it lies, and gives back all
-   pages that hold no entry then, reserved ones too. Nothing is copied: a lane sees less of a shared
+   pages that hold no entry then, reserved ones too. Where the cache has states there is one after
+   pos tokens (kv_seq_state_reach). Nothing is copied: a lane sees less of a shared
    page, which kv_seq_reserve copies before it is written to. Only in a lane that was overwritten
    gaps within a page are closed, which copies a shared one; where no page is free for that the
    entries of the page behind the first gap go, too. */
@@ -319,12 +350,19 @@ struct kv_block;
 pith_status kv_block_hold(const struct kv_seq *seq, int32_t index, struct kv_block **out,
                           pith_error *err);
 void kv_block_drop(struct kv_cache *cache, struct kv_block *block); /* NULL is ignored */
-/* Whether no sequence, and no other block, has a page of it: dropping it frees kv_block_bytes. */
+/* Whether no sequence, and no other block, has a page of it: dropping it frees kv_block_held_bytes. A
+   state that a sequence keeps is free then. */
 bool kv_block_is_alone(const struct kv_cache *cache, const struct kv_block *block);
 int64_t kv_block_bytes(const struct kv_cache *cache); /* of the pages of any block */
+/* Of its pages and its state. */
+int64_t kv_block_held_bytes(const struct kv_cache *cache, const struct kv_block *block);
+/* Holds the state after n_token tokens, where the sequence has one and the block lies there; a block
+   has one at most. Whether a sequence can begin with blocks of which this is the last. */
+void kv_block_hold_state(const struct kv_seq *seq, int32_t n_token, struct kv_block *block);
+bool kv_block_ends(const struct kv_cache *cache, const struct kv_block *block);
 /* Appends blocks, of ascending positions, to every lane of a sequence, whose lanes hold full pages
-   of earlier positions only and reserve none: counts go up, nothing is copied. INVALID, NOMEM leave
-   it as it was. */
+   of earlier positions only and reserve none: counts go up, nothing is copied. With states the
+   sequence is empty, and its own is the last one's. INVALID, NOMEM leave it as it was. */
 pith_status kv_seq_append_blocks(struct kv_seq *seq, struct kv_block *const *blocks, int32_t n,
                                  pith_error *err);
 

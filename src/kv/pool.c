@@ -238,13 +238,26 @@ const struct kv_class *kv_class_of(const struct kv_class *kind, const struct kv_
     return kind;
 }
 
+int64_t kv_bytes_of_state(const struct kv_geometry *g)
+{
+    return (int64_t)pi_align(g->state_bytes, PART_ALIGN);
+}
+
 /* The number of pages of each class that a budget pays for. */
 static pith_status count_pages(struct kv_cache *cache, int64_t budget, pith_error *err)
 {
     const struct kv_geometry *g = &cache->g;
-    int64_t least = kv_bytes_for_tokens(g, 1), smallest = INT64_MAX;
+    int64_t state = kv_bytes_of_state(g);
+    int64_t least = kv_bytes_for_tokens(g, 1) + state, smallest = INT64_MAX;
     for (int32_t i = 0; i < cache->n_kind; i++)
         smallest = pi_min(smallest, kv_pages_bytes(&cache->kind[i], 1));
+    if (budget < least && state > 0)
+        return pi_fail(err, PITH_INVALID,
+                       "KV budget: %lld bytes are less than the %lld that one token takes (%d "
+                       "lanes with a page each, and a state of %lld bytes for the recurrent "
+                       "layers)",
+                       (long long)budget, (long long)least, g->n_layer * g->n_head,
+                       (long long)state);
     if (budget < least)
         return pi_fail(
             err, PITH_INVALID,
@@ -300,6 +313,11 @@ pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
     cache->g = *g;
     cache->table_bytes = (int64_t)sizeof(*cache);
     cache->n_kind = kv_classes_make(g, cache->kind);
+    if (g->state_bytes > 0) {
+        cache->state = &cache->kind[cache->n_kind];
+        kv_state_class_make(g, cache->state);
+        cache->state->number = cache->n_kind++;
+    }
     status = count_pages(cache, budget_bytes, err);
     for (int32_t i = 0; i < cache->n_kind && status == PITH_OK; i++) {
         if (!map_class(&cache->kind[i]))
@@ -457,7 +475,9 @@ int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *of,
                      const struct kv_page_ref *table, int32_t n, int32_t run)
 {
     struct kv_class *kind = &cache->kind[of->number];
-    if (kv_free_bytes(cache) < kv_pages_bytes(kind, 1))
+    if (cache->state != NULL)
+        kv_state_give_way(cache, kv_pages_bytes(kind, 1));
+    if (cache->budget - cache->used < kv_pages_bytes(kind, 1))
         return -1;
     while (kind->taken[kind->low_word] == UINT64_MAX)
         kind->low_word++;
@@ -563,12 +583,16 @@ int64_t kv_cache_free_bytes(const struct kv_cache *cache)
     return kv_free_bytes(cache);
 }
 
-/* Bytes of entries that some lane sees, each page counted once, with the most that any lane sees of
+/* Bytes of states, and of entries that some lane sees, each page counted once, with the most that any lane sees of
    it. Counting a page clears its mark, so that the marks are all zero between calls. */
 static int64_t count_live(const struct kv_cache *cache)
 {
     int64_t bytes = 0;
     int32_t n_lane = kv_lane_count(cache);
+    for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
+        bytes += kv_state_count(seq);
+    for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
+        kv_state_uncount(seq);
     for (int counting = 0; counting < 2; counting++)
         for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
             for (int32_t l = 0; l < n_lane; l++)
@@ -605,7 +629,7 @@ void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out)
         const struct kv_class *kind = &cache->kind[i];
         out->shared_bytes += kv_pages_bytes(kind, kind->n_shared);
         out->saved_bytes += kv_pages_bytes(kind, kind->n_ref_extra);
-        out->n_page_used += kind->n_used;
+        out->n_page_used += kind == cache->state ? 0 : kind->n_used;
     }
     out->n_page = out->n_page_used + kv_free_bytes(cache) / out->page_bytes;
 }

@@ -67,6 +67,7 @@ pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_erro
         };
     seq->cache = cache;
     seq->lane = lane;
+    kv_state_start(seq);
     seq->next = cache->first;
     if (cache->first != NULL)
         cache->first->prev = seq;
@@ -84,6 +85,7 @@ void kv_seq_free(struct kv_seq *seq)
     struct kv_cache *cache = seq->cache;
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         kv_lane_drop_from(cache, &seq->lane[l], 0);
+    kv_state_drop(seq);
     if (seq->prev != NULL)
         seq->prev->next = seq->next;
     else
@@ -125,6 +127,7 @@ pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_err
         kv_lane_recount(cache, b);
     }
     kv_marks_copy(from, seq);
+    kv_state_fork(from, seq);
     *out = seq;
     return PITH_OK;
 }
@@ -221,7 +224,7 @@ static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n
 
 int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n)
 {
-    int64_t bytes = 0;
+    int64_t bytes = n > 0 ? kv_state_lacks(seq) : 0;
     for (int32_t l = 0; n > 0 && l < kv_lane_count(seq->cache); l++) {
         const struct kv_lane *lane = &seq->lane[l];
         bytes += kv_pages_bytes(lane->kind, lane_takes(seq->cache, lane, n));
@@ -242,6 +245,10 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
         const struct kv_lane *lane = &seq->lane[l];
         cap = pi_max(cap, lane->n_page + lane_lacks(cache, lane, added(lane, n)));
     }
+    if (need > kv_free_bytes(cache)) { /* its own state may be one that it keeps, too */
+        kv_state_forget_kept(seq);
+        need = kv_seq_takes(seq, n);
+    }
     if (need > kv_free_bytes(cache))
         return pi_fail(err, PITH_KV_FULL,
                        "%d more entries in each of %d lanes take pages of %lld bytes, and %lld of "
@@ -256,6 +263,7 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
     }
     for (int32_t l = 0; l < n_lane; l++)
         reserve_lane(cache, &seq->lane[l], n);
+    kv_state_reserve(seq);
     return PITH_OK;
 }
 
@@ -299,6 +307,12 @@ void kv_seq_trim(struct kv_seq *seq)
 {
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
         kv_lane_drop_from(seq->cache, &seq->lane[l], seq->lane[l].n_live);
+    kv_state_trim(seq);
+}
+
+const struct kv_geometry *kv_seq_geometry(const struct kv_seq *seq)
+{
+    return &seq->cache->g;
 }
 
 /* ---- planning ---- */
@@ -327,7 +341,7 @@ int64_t kv_seq_held_bytes(const struct kv_seq *seq)
     int64_t bytes = 0;
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
         bytes += kv_pages_bytes(seq->lane[l].kind, seq->lane[l].n_page);
-    return bytes;
+    return bytes + kv_state_held_bytes(seq);
 }
 
 int64_t kv_seq_free_bytes(const struct kv_seq *seq)
@@ -558,4 +572,5 @@ void kv_seq_truncate(struct kv_seq *seq, int32_t pos)
         if (lane->len != before)
             lane->aim = 0;
     }
+    kv_state_truncate(seq, pos);
 }

@@ -104,6 +104,8 @@ static void note_pages(struct writer *w, const struct kv_seq *seq)
 static uint32_t version_of(const struct kv_seq *seq)
 {
     const struct kv_geometry *g = &seq->cache->g;
+    if (g->state_bytes > 0)
+        return KV_SNAPSHOT_VERSION_STATE;
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
         for (int32_t i = 0; i < seq->lane[l].n_live; i++)
             if (seq->lane[l].table[i].more > 0 || seq->lane[l].table[i].closed)
@@ -126,6 +128,15 @@ static size_t largest_stored(const struct kv_cache *cache)
     return most;
 }
 
+/* Bytes of the section of the state, with its head. */
+static uint64_t state_section_size(const struct kv_seq *seq)
+{
+    if (seq->cache->g.state_bytes == 0)
+        return 0;
+    uint64_t state = kv_state_bytes(seq) != NULL ? 4 + seq->cache->g.state_bytes : 0;
+    return KV_SNAPSHOT_SECTION_SIZE + state;
+}
+
 static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_size)
 {
     const struct kv_cache *cache = seq->cache;
@@ -134,8 +145,8 @@ static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_
     bool types = version >= KV_SNAPSHOT_VERSION_TYPES;
     uint64_t header = types ? KV_SNAPSHOT_HEADER_SIZE_TYPES : KV_SNAPSHOT_HEADER_SIZE;
     uint64_t size = header + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 * (uint64_t)kv_lane_count(cache) +
-                    kv_snapshot_ref_size(version) * w->n_ref + w->pages_size + extra_size +
-                    KV_SNAPSHOT_SUM_SIZE;
+                    kv_snapshot_ref_size(version) * w->n_ref + w->pages_size +
+                    state_section_size(seq) + extra_size + KV_SNAPSHOT_SUM_SIZE;
     put(w, KV_SNAPSHOT_MAGIC, 8);
     put_int(w, version, 4);
     put_int(w, header, 4);
@@ -229,6 +240,18 @@ static void put_pages(struct writer *w, const struct kv_seq *seq)
         }
 }
 
+static void put_state(struct writer *w, const struct kv_seq *seq)
+{
+    const uint8_t *state = kv_state_bytes(seq);
+    if (seq->cache->g.state_bytes == 0)
+        return;
+    put_section(w, "STAT", state_section_size(seq) - KV_SNAPSHOT_SECTION_SIZE);
+    if (state == NULL)
+        return;
+    put_int(w, (uint64_t)seq->state.n_token, 4);
+    put(w, state, seq->cache->g.state_bytes);
+}
+
 static pith_status write_file(struct writer *w, const struct kv_seq *seq, const void *extra,
                               size_t extra_size, const char *path)
 {
@@ -238,6 +261,7 @@ static pith_status write_file(struct writer *w, const struct kv_seq *seq, const 
     put_header(w, seq, extra_size);
     put_tables(w, seq);
     put_pages(w, seq);
+    put_state(w, seq);
     put_section(w, "EXTR", extra_size);
     put(w, extra, extra_size);
     put_int(w, pi_sum_value(&w->hash), KV_SNAPSHOT_SUM_SIZE);
@@ -310,6 +334,17 @@ static pith_status check_shape(const struct kv_geometry *file, const struct kv_g
     return PITH_OK;
 }
 
+static pith_status check_state(const struct kv_snapshot *s, const struct kv_cache *cache,
+                               const char *name, pith_error *err)
+{
+    size_t has = s->state_size > 0 ? s->state_size - 4 : 0, wants = cache->g.state_bytes;
+    if (has != wants && (has > 0 || s->n_page > 0))
+        return pi_fail(err, PITH_INVALID,
+                       "%s: the recurrent layers' state has %zu bytes, and the engine's %zu", name,
+                       has, wants);
+    return PITH_OK;
+}
+
 /* Files have no index, so that they can be read by engines with another one: it is made anew, for
    all places, since another table entry may see more of the page. */
 static void load_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
@@ -367,7 +402,7 @@ static int64_t count_bytes(const struct kv_cache *cache, const struct kv_snapsho
 {
     size_t ref = 0;
     int32_t next = 0;
-    int64_t bytes = 0;
+    int64_t bytes = s->state_size > 0 ? kv_bytes_of_state(&cache->g) : 0;
     for (int32_t l = 0; l < kv_lane_count(cache); l++) {
         const struct kv_class *kind = kv_class_of(cache->kind, &cache->g, l / cache->g.n_head);
         uint32_t n = kv_snapshot_lane_at(s, (size_t)l).n;
@@ -412,12 +447,15 @@ pith_status kv_snapshot_load(struct kv_cache *cache, const char *name, const uin
     void *block = NULL;
     PI_TRY(kv_snapshot_parse(name, bytes, size, &s, err));
     PI_TRY(check_shape(&s.g, &cache->g, name, err));
+    PI_TRY(check_state(&s, cache, name, err));
     pith_status status = load_prepare(cache, &s, name, &seq, &pages, &block, err);
     if (status != PITH_OK)
         goto fail;
     struct loader next = {.from = &s, .page = s.pages, .pages = pages};
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         load_lane(seq, &seq->lane[l], kv_snapshot_lane_at(&s, (size_t)l), &next);
+    if (s.state_size > 0)
+        kv_state_load(seq, s.state + 4, (int32_t)kv_snapshot_u32(s.state));
     if (s.extra_size > 0)
         memcpy(block, s.extra, s.extra_size);
     pi_mem_free(pages);

@@ -12,6 +12,7 @@
 #define KV_SNAPSHOT_VERSION_UNORDERED 4   /* lanes say whether they do */
 #define KV_SNAPSHOT_VERSION_TYPES 5       /* the same; types of codes, and other ones at the ends */
 #define KV_SNAPSHOT_VERSION_COUNTS 6      /* the same; table entries that count, and closed ones */
+#define KV_SNAPSHOT_VERSION_STATE 7       /* the same; a section with the recurrent layers' state */
 #define KV_SNAPSHOT_CLOSED 0x80000000u    /* of a table entry's n, from version 6 on */
 #define KV_SNAPSHOT_UNORDERED 0x80000000u /* of a lane's u32, from version 4 on: they need not */
 
@@ -44,6 +45,8 @@ struct kv_snapshot {
     const uint8_t *refs;  /* [n_ref][kv_snapshot_ref_size] */
     const uint8_t *pages; /* [n_page] one after the other, each of its layer's bytes */
     size_t pages_size;
+    const uint8_t *state; /* [state_size] i32 tokens, then floats, from version 7 on */
+    size_t state_size;    /* 0: there is none */
     const uint8_t *extra; /* [extra_size] */
     size_t extra_size;
 };

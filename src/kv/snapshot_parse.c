@@ -71,10 +71,10 @@ static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%s: snapshot version %u, whose keys stand in an order that is no longer "
                        "read; this build reads %d to %d",
-                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_COUNTS);
-    if (version < KV_SNAPSHOT_VERSION || version > KV_SNAPSHOT_VERSION_COUNTS)
+                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_STATE);
+    if (version < KV_SNAPSHOT_VERSION || version > KV_SNAPSHOT_VERSION_STATE)
         return pi_fail(err, PITH_UNSUPPORTED, "%s: snapshot version %u; this build reads %d to %d",
-                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_COUNTS);
+                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_STATE);
     if (size < header_size(version) + KV_SNAPSHOT_SUM_SIZE)
         return pi_fail(err, PITH_FORMAT, "%s: %zu bytes hold no whole header", name, size);
     uint64_t file_size = get_u64(bytes + 16);
@@ -204,6 +204,24 @@ static pith_status take_pages(struct reader *r, struct kv_snapshot *out, pith_er
     return PITH_OK;
 }
 
+static bool all_finite(const uint8_t *p, size_t size, int32_t value_bytes);
+
+/* The state is empty, or the number of its tokens and floats. */
+static pith_status take_state(struct reader *r, struct kv_snapshot *out, pith_error *err)
+{
+    uint64_t size = r->left >= KV_SNAPSHOT_SECTION_SIZE ? get_u64(r->at + 4) : 0;
+    if (out->version < KV_SNAPSHOT_VERSION_STATE)
+        return PITH_OK;
+    PI_TRY(take_section(r, "STAT", size, 1, &out->state, err));
+    out->state_size = (size_t)size;
+    if (size > 0 && (size <= 4 || size % 4 != 0 || get_i32(out->state) < 0 ||
+                     !all_finite(out->state + 4, out->state_size - 4, 4)))
+        return pi_fail(err, PITH_FORMAT,
+                       "%s: section STAT: %zu bytes are no number of tokens and finite floats",
+                       r->name, out->state_size);
+    return PITH_OK;
+}
+
 static pith_status take_sections(struct reader *r, const uint8_t *header, struct kv_snapshot *out,
                                  pith_error *err)
 {
@@ -213,6 +231,7 @@ static pith_status take_sections(struct reader *r, const uint8_t *header, struct
     size_t ref_size = kv_snapshot_ref_size(out->version);
     PI_TRY(take_section(r, "REFS", n_ref, ref_size, &out->refs, err));
     PI_TRY(take_pages(r, out, err));
+    PI_TRY(take_state(r, out, err));
     PI_TRY(take_section(r, "EXTR", extra_size, 1, &out->extra, err));
     out->n_ref = (size_t)n_ref;
     out->extra_size = (size_t)extra_size;

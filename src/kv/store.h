@@ -114,7 +114,7 @@ struct kv_class {
     int64_t n_ref_extra; /* the sum of those beyond each one's first */
 };
 
-enum { KV_CLASS_MAX = 4 }; /* two types of keys with two of values */
+enum { KV_CLASS_MAX = 5 }; /* two types of keys with two of values, and states */
 
 /* The form of pages of a geometry's layers with a pair of types; no pool. */
 void kv_class_make(const struct kv_geometry *g, enum kv_type type_k, enum kv_type type_v,
@@ -160,10 +160,17 @@ struct kv_lane {
     int32_t window; /* the layer's; such a lane is never unordered */
 };
 
+/* A state is a page of a class of its own. */
+struct kv_state {
+    int32_t page;    /* -1: none, which is a state of zeros */
+    int32_t n_token; /* whose state it is */
+};
+
 struct kv_cache {
     struct kv_geometry g;
     struct kv_class kind[KV_CLASS_MAX];
     int32_t n_kind;
+    struct kv_class *state;  /* one of kind, whose pages are states; NULL: there are none */
     int64_t budget;          /* bytes of pages */
     int64_t used;            /* of pages that are taken, at most the budget */
     int64_t peak;            /* the most they were */
@@ -185,11 +192,16 @@ struct kv_seq {
                        them bf16 [n_layer][n_head][cap * page_len], one block; NULL without any or
                        room; owned */
     int32_t cap;    /* table entries of a lane */
+    struct kv_state state;                /* the sequence's own */
+    struct kv_state kept[KV_STATES_KEPT]; /* [n_kept] ascending */
+    int32_t n_kept;
+    int32_t state_wanted; /* kv_seq_want_state */
 };
 
-/* One page of every lane. */
+/* One page of every lane, and the state behind it. */
 struct kv_block {
     struct kv_block *prev, *next; /* the cache's list */
+    int32_t state;                /* page; -1: none is held */
     int32_t page[];               /* [n_layer][n_head] */
 };
 
@@ -262,10 +274,14 @@ void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct
    What was charged is noted in n_entry, which the caller clears. */
 bool kv_page_charge(const struct kv_class *kind, int32_t page);
 
-/* Bytes that the budget has left. */
+/* state.c: bytes of the kept states that nobody else has. */
+int64_t kv_state_kept_bytes(const struct kv_cache *cache);
+
+/* Bytes that the budget has left; those of kept states, which give way, are among them. */
 static inline int64_t kv_free_bytes(const struct kv_cache *cache)
 {
-    return cache->budget - cache->used;
+    int64_t kept = cache->state != NULL ? kv_state_kept_bytes(cache) : 0;
+    return cache->budget - cache->used + kept;
 }
 
 /* Bytes beside an entry. */
@@ -309,6 +325,35 @@ static inline int32_t kv_lane_tail_room(const struct kv_cache *cache, const stru
 /* Recomputes len, n_live and ragged from the table, and of an unordered lane top and whether it
    still is one. */
 void kv_lane_recount(const struct kv_cache *cache, struct kv_lane *lane);
+
+/* state.c. The class of states; its number is set. */
+void kv_state_class_make(const struct kv_geometry *g, struct kv_class *out);
+/* Of a sequence that is made, forked (of `from`), or freed. */
+void kv_state_start(struct kv_seq *seq);
+void kv_state_fork(const struct kv_seq *from, struct kv_seq *seq);
+void kv_state_drop(struct kv_seq *seq);
+/* Bytes that its own state lacks before it can be written to; and takes them. */
+int64_t kv_state_lacks(const struct kv_seq *seq);
+void kv_state_reserve(struct kv_seq *seq);
+void kv_state_trim(struct kv_seq *seq); /* gives back that of no token */
+void kv_state_forget_kept(struct kv_seq *seq);
+/* Its bytes, where it has one: floats, to be copied. */
+const uint8_t *kv_state_bytes(const struct kv_seq *seq);
+/* Makes the state of a fresh sequence that after n_token tokens; there is room. */
+void kv_state_load(struct kv_seq *seq, const uint8_t *bytes, int32_t n_token);
+/* Forgets kept states that nobody else has until so many bytes are unused. */
+void kv_state_give_way(struct kv_cache *cache, int64_t bytes);
+/* As kv_seq_truncate. */
+void kv_state_truncate(struct kv_seq *seq, int32_t n_token);
+/* Lets a page, which counts one more then, be the state of a sequence that has none. */
+void kv_state_adopt(struct kv_seq *seq, int32_t page, int32_t n_token);
+/* The page of a state after n_token tokens; -1: there is none. */
+int32_t kv_state_find(const struct kv_seq *seq, int32_t n_token);
+/* Bytes of a sequence's own state, unless its page is marked in n_entry, which it is then; and
+   unmarks it. */
+int64_t kv_state_count(const struct kv_seq *seq);
+void kv_state_uncount(const struct kv_seq *seq);
+int64_t kv_state_held_bytes(const struct kv_seq *seq);
 
 /* window.c. The most pages that a lane with a window holds, whatever is appended. */
 int32_t kv_window_pages(const struct kv_geometry *g, int32_t window);

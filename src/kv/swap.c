@@ -12,16 +12,18 @@ struct kv_swapped {
                                   the next of data, or -1 - i, that of its lane's entry i */
     uint8_t *marks;            /* the sequence's; owned */
     int32_t cap;               /* of table and marks, which the cache's account goes on to count */
-    uint8_t *data;             /* [data_size] pages, lane by lane; owned */
+    uint8_t *data;             /* [data_size] pages, lane by lane, and the state; owned */
     int64_t data_size;
+    struct kv_state state; /* its page is 0 where there is one */
 };
 
 /* ---- out ---- */
 
-/* Bytes of the pages of all lanes, each once: a page belongs to one lane of the sequence. */
+/* Bytes of the state, and of the pages of all lanes, each once: a page belongs to one lane of the
+   sequence. */
 static int64_t count_bytes(const struct kv_seq *seq)
 {
-    int64_t bytes = 0;
+    int64_t bytes = seq->state.page >= 0 ? kv_pages_bytes(seq->cache->state, 1) : 0;
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++) {
         const struct kv_lane *lane = &seq->lane[l];
         uint8_t *met = lane->kind->n_entry;
@@ -62,6 +64,18 @@ static uint8_t *take_lane(struct kv_cache *cache, struct kv_lane *lane, uint8_t 
     return to;
 }
 
+/* Likewise the sequence's own state. Those that are kept can be had again and are not taken. */
+static struct kv_state take_state(struct kv_seq *seq, uint8_t *to)
+{
+    struct kv_state state = seq->state;
+    if (state.page >= 0) {
+        memcpy(to, kv_state_bytes(seq), seq->cache->g.state_bytes);
+        state.page = 0;
+    }
+    kv_state_drop(seq);
+    return state;
+}
+
 pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_error *err)
 {
     struct kv_cache *cache = seq->cache;
@@ -83,7 +97,8 @@ pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_er
         lane[l] = seq->lane[l];
         seq->lane[l] = (struct kv_lane){.kind = lane[l].kind, .window = lane[l].window};
     }
-    *s = (struct kv_swapped){cache, lane, seq->table, seq->marks, seq->cap, data, size};
+    struct kv_state state = take_state(seq, at);
+    *s = (struct kv_swapped){cache, lane, seq->table, seq->marks, seq->cap, data, size, state};
     seq->table = NULL;
     seq->marks = NULL;
     seq->cap = 0;
@@ -120,6 +135,12 @@ static const uint8_t *give_lane(struct kv_cache *cache, struct kv_lane *lane, co
     return from;
 }
 
+static void give_state(struct kv_seq *seq, struct kv_state state, const uint8_t *from)
+{
+    if (state.page >= 0)
+        kv_state_load(seq, from, state.n_token);
+}
+
 pith_status kv_seq_swap_in(struct kv_seq *seq, struct kv_swapped *s, pith_error *err)
 {
     struct kv_cache *cache = seq->cache;
@@ -136,6 +157,7 @@ pith_status kv_seq_swap_in(struct kv_seq *seq, struct kv_swapped *s, pith_error 
         seq->lane[l] = s->lane[l];
         at = give_lane(cache, &seq->lane[l], at);
     }
+    give_state(seq, s->state, at);
     seq->table = s->table;
     seq->marks = s->marks;
     seq->cap = s->cap;

@@ -6,9 +6,9 @@
 #include "model/arch.h"
 
 static const struct pi_arch *const families[] = {
-    &pi_arch_llama,    &pi_arch_qwen2,   &pi_arch_qwen3,   &pi_arch_smollm3,
-    &pi_arch_gemma2,   &pi_arch_gemma3,  &pi_arch_phi3,    &pi_arch_mistral3,
-    &pi_arch_qwen3moe, &pi_arch_glm4moe, &pi_arch_gpt_oss,
+    &pi_arch_llama,   &pi_arch_qwen2,  &pi_arch_qwen3,     &pi_arch_smollm3,   &pi_arch_gemma2,
+    &pi_arch_gemma3,  &pi_arch_phi3,   &pi_arch_mistral3,  &pi_arch_qwen3moe,  &pi_arch_glm4moe,
+    &pi_arch_gpt_oss, &pi_arch_qwen35, &pi_arch_qwen35moe, &pi_arch_qwen3next,
 };
 
 const struct pi_arch *pi_arch_find(const char *name, size_t len)

@@ -14,12 +14,19 @@ enum pi_dim {
     PI_DIM_NONE, /* a vector's missing second dimension */
     PI_DIM_EMBD,
     PI_DIM_FF,
-    PI_DIM_Q,      /* n_head * dim_k */
+    PI_DIM_Q,      /* n_head * dim_k; where attention is gated twice that */
     PI_DIM_K,      /* n_head_kv * dim_k */
     PI_DIM_V,      /* n_head_kv * dim_v */
     PI_DIM_O,      /* n_head * dim_v */
     PI_DIM_HEAD_K, /* dim_k */
-    PI_DIM_HEADS,  /* n_head */
+    PI_DIM_MIX,    /* of a delta net: what its convolution runs over */
+    PI_DIM_CONV,   /* its taps */
+    PI_DIM_VALUES,
+    PI_DIM_VALUE_HEADS,
+    PI_DIM_DELTA,         /* of one head */
+    PI_DIM_MIX_VALUES,    /* PI_DIM_MIX and PI_DIM_VALUES */
+    PI_DIM_2_VALUE_HEADS, /* twice PI_DIM_VALUE_HEADS */
+    PI_DIM_HEADS,         /* n_head */
     PI_DIM_EXPERT,
     PI_DIM_FF_EXPERT, /* of one expert */
     PI_DIM_FF_SHARED, /* of the expert that takes every token */
@@ -109,6 +116,9 @@ extern const struct pi_arch pi_arch_mistral3;
 extern const struct pi_arch pi_arch_phi3;
 extern const struct pi_arch pi_arch_qwen2;
 extern const struct pi_arch pi_arch_qwen3;
+extern const struct pi_arch pi_arch_qwen35;
+extern const struct pi_arch pi_arch_qwen35moe;
+extern const struct pi_arch pi_arch_qwen3next;
 extern const struct pi_arch pi_arch_smollm3;
 extern const struct pi_arch pi_arch_qwen3moe;
 extern const struct pi_arch pi_arch_glm4moe;

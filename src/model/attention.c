@@ -39,7 +39,8 @@ static size_t len_out(const struct pi_hparams *hp)
 
 static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
 {
-    *out = (struct pi_block_scratch){.row = len_q(hp) + len_k(hp) + len_v(hp) + len_out(hp),
+    size_t gated = hp->attn_gated ? 2 * len_q(hp) : 0;
+    *out = (struct pi_block_scratch){.row = len_q(hp) + len_k(hp) + len_v(hp) + len_out(hp) + gated,
                                      .widest = len_out(hp)};
 }
 
@@ -51,6 +52,7 @@ static void place(struct pi_pass *pass, float *memory)
     pass->k = pass->q + n * len_q(hp);
     pass->v = pass->k + n * len_k(hp);
     pass->att = pass->v + n * len_v(hp);
+    pass->q_gate = pass->att + n * len_out(hp);
 }
 
 /* ---- rows ---- */
@@ -81,6 +83,16 @@ static void turn_heads(struct pi_pass *pass, float *heads, int32_t n_head, const
     }
 }
 
+/* Of gated attention: a row's queries, from between the gates. */
+static void take_queries(struct pi_pass *pass, int64_t t)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t dim = (size_t)hp->dim_k, n = len_q(hp);
+    float *q = pass->q + (size_t)t * n, *from = pass->q_gate + 2 * (size_t)t * n;
+    for (size_t at = 0; at < n; at += dim)
+        memcpy(q + at, from + 2 * at, dim * sizeof(*q));
+}
+
 /* What the query of row t is multiplied by: texts longer than those of training are read with
    sharper attention. */
 static float temperature_of(const struct pi_pass *pass, int64_t t)
@@ -101,13 +113,15 @@ static void qkv_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
     struct pi_pass *pass = ctx;
     const struct pi_hparams *hp = &pass->model->hp;
     const struct pi_layer *layer = pass->layer;
-    int32_t n_q = layer->wq.n_row, n_k = layer->wk.n_row, n_v = layer->wv.n_row;
+    int32_t n_q = (int32_t)len_q(hp), n_k = layer->wk.n_row, n_v = layer->wv.n_row;
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
         const float *cs = turns_of(pass, t);
         float *q = pass->q + t * n_q, *k = pass->k + t * n_k;
         float *q_pre = pass->q_pre != NULL ? pass->q_pre + t * n_q : NULL;
         float *k_pre = pass->k_pre != NULL ? pass->k_pre + t * n_k : NULL;
+        if (hp->attn_gated)
+            take_queries(pass, t);
         if (layer->bq != NULL)
             pass->cpu->vec.add(q, layer->bq, n_q);
         if (layer->bk != NULL)
@@ -121,13 +135,28 @@ static void qkv_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
+/* A row of gated attention's output: times the sigmoid of the gate, whose heads are as long. */
+static void close_gates(struct pi_pass *pass, int64_t t)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t dim = (size_t)hp->dim_k, n = len_q(hp);
+    float *out = pass->att + (size_t)t * n, *from = pass->q_gate + 2 * (size_t)t * n;
+    for (size_t at = 0; at < n; at += dim)
+        pass->cpu->vec.sigmoid_mul(out + at, from + 2 * at + dim, hp->dim_k);
+}
+
 static void out_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct pi_pass *pass = ctx;
     int32_t n = pass->layer->wo.n_col;
+    bool reads_int8 = pi_matrix_reads_int8(&pass->layer->wo);
     (void)thread;
-    for (int64_t t = begin; t < end; t++)
-        pi_pass_quantize(pass, pass->att + t * n, t, n);
+    for (int64_t t = begin; t < end; t++) {
+        if (pass->model->hp.attn_gated)
+            close_gates(pass, t);
+        if (reads_int8)
+            pi_pass_quantize(pass, pass->att + t * n, t, n);
+    }
 }
 
 /* ---- the block ---- */
@@ -154,14 +183,14 @@ static void call_tap(struct pi_pass *pass)
 static void run(struct pi_pass *pass)
 {
     const struct pi_layer *w = pass->layer;
-    pi_pass_product(pass, pass->h, pass->n_tok,
-                    (const struct pi_matrix *const[]){&w->wq, &w->wk, &w->wv},
-                    (float *const[]){pass->q, pass->k, pass->v}, 3);
+    pi_pass_product(
+        pass, pass->h, pass->n_tok, (const struct pi_matrix *const[]){&w->wq, &w->wk, &w->wv},
+        (float *const[]){pass->model->hp.attn_gated ? pass->q_gate : pass->q, pass->k, pass->v}, 3);
     pi_pass_rows(pass, qkv_rows, w->wq.n_row + w->wk.n_row);
     if (pass->tap != NULL)
         call_tap(pass);
     pi_pass_attention_run(pass);
-    if (pi_matrix_reads_int8(&w->wo))
+    if (pi_matrix_reads_int8(&w->wo) || pass->model->hp.attn_gated)
         pi_pass_rows(pass, out_rows, w->wo.n_col);
     pi_pass_product(pass, pass->att, pass->n_tok, (const struct pi_matrix *const[]){&w->wo},
                     (float *const[]){pass->h}, 1);

@@ -1,6 +1,6 @@
 /*
  * block.h - what a layer is made of. A block takes the residual stream, normalised, and leaves what
- * is added to it; attention.c and ffn.c are two. forward.c runs a layer's list of them and does
+ * is added to it; attention.c, delta.c and ffn.c are three. forward.c runs a layer's list of them and does
  * what lies between: the norms and the sums. A block knows neither its neighbours nor its family.
  */
 #ifndef PI_BLOCK_H
@@ -44,6 +44,7 @@ struct pi_layer_block {
 
 extern const struct pi_block pi_block_attention;
 extern const struct pi_block pi_block_ffn;
+extern const struct pi_block pi_block_delta;
 extern const struct pi_block pi_block_moe;
 
 #endif

@@ -209,6 +209,7 @@ pith_status pi_model_check_full(const struct pith_model *m, const char *field, p
 
 static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
 {
+    const struct pi_delta_shape *delta = &hp->delta;
     switch (dim) {
     case PI_DIM_NONE:
         return 1;
@@ -217,7 +218,7 @@ static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
     case PI_DIM_FF:
         return hp->n_ff;
     case PI_DIM_Q:
-        return (int64_t)hp->n_head * hp->dim_k;
+        return (int64_t)hp->n_head * hp->dim_k * (hp->attn_gated ? 2 : 1);
     case PI_DIM_K:
         return (int64_t)hp->n_head_kv * hp->dim_k;
     case PI_DIM_V:
@@ -226,6 +227,20 @@ static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
         return (int64_t)hp->n_head * hp->dim_v;
     case PI_DIM_HEAD_K:
         return hp->dim_k;
+    case PI_DIM_MIX:
+        return (int64_t)delta->dim * (2 * delta->n_key + delta->n_value);
+    case PI_DIM_CONV:
+        return delta->n_conv;
+    case PI_DIM_VALUES:
+        return (int64_t)delta->dim * delta->n_value;
+    case PI_DIM_VALUE_HEADS:
+        return delta->n_value;
+    case PI_DIM_DELTA:
+        return delta->dim;
+    case PI_DIM_MIX_VALUES:
+        return (int64_t)delta->dim * 2 * (delta->n_key + delta->n_value);
+    case PI_DIM_2_VALUE_HEADS:
+        return 2 * (int64_t)delta->n_value;
     case PI_DIM_HEADS:
         return hp->n_head;
     case PI_DIM_EXPERT:

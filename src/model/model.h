@@ -13,6 +13,16 @@
 #include "text/chat.h"
 #include "text/vocab.h"
 
+/* Of the gated delta nets that some layers have in the place of attention (delta.c). */
+struct pi_delta_shape {
+    int32_t n_layer; /* that have one; 0: the rest says nothing */
+    int32_t n_key;   /* heads of queries and keys */
+    int32_t n_value; /* heads of values, a multiple of n_key */
+    int32_t dim;     /* of a key and of a value */
+    int32_t n_conv;  /* taps of the convolution */
+    bool tiled;      /* value head h has key head h mod n_key; else h / (n_value / n_key) */
+};
+
 struct pi_hparams {
     int32_t n_layer;
     int32_t n_layer_kv;   /* those with attention, which have lanes */
@@ -28,6 +38,8 @@ struct pi_hparams {
     int32_t n_ctx_train;
     float rms_eps;
     float attn_scale; /* multiplies q.k */
+    bool attn_gated;  /* a head's rows of wq are followed by those of a gate of its output */
+    struct pi_delta_shape delta;
     struct pi_moe_rule moe;
     float embd_scale; /* multiplies embeddings */
     float attn_cap;   /* scores are attn_cap * tanh(score / attn_cap); 0: as they come */
@@ -48,7 +60,7 @@ struct pi_layer {
     const struct pi_rope *rope; /* one of the model's; NULL: queries and keys are not rotated */
 
     float *attn_norm;        /* [n_embd] */
-    struct pi_matrix wq;     /* [n_head * dim_k][n_embd] */
+    struct pi_matrix wq;     /* [n_head * dim_k][n_embd]; where attention is gated twice the rows */
     struct pi_matrix wk;     /* [n_head_kv * dim_k][n_embd] */
     struct pi_matrix wv;     /* [n_head_kv * dim_v][n_embd] */
     float *bq, *bk, *bv;     /* [rows of the matrix] */
@@ -63,9 +75,20 @@ struct pi_layer {
     struct pi_matrix w_down; /* [n_embd][n_ff] */
     float *ffn_post_norm;    /* [n_embd] */
 
-    struct pi_matrix w_router;                   /* [n_expert][n_embd] */
-    float *b_router;                             /* [n_expert] */
-    float *b_choice;                             /* [n_expert] counts in choosing alone */
+    int32_t delta_layer;      /* its number among those with a delta net */
+    struct pi_matrix w_mix;   /* [mix][n_embd] queries, keys, values: dim * (2 n_key + n_value) */
+    struct pi_matrix w_z;     /* [dim * n_value][n_embd] the gate of the output */
+    struct pi_matrix w_mix_z; /* the rows of both, a key head at a time, in their place */
+    struct pi_matrix w_beta;  /* [n_value][n_embd] */
+    struct pi_matrix w_alpha; /* [n_value][n_embd] */
+    struct pi_matrix w_beta_alpha; /* the rows of both, a key head at a time, in their place */
+    float *delta_conv;             /* [mix][n_conv] */
+    float *delta_dt, *delta_a;     /* [n_value] */
+    float *delta_norm;             /* [dim] of a head's output */
+    struct pi_matrix w_delta_out;  /* [n_embd][dim * n_value] */
+    struct pi_matrix w_router;     /* [n_expert][n_embd] */
+    float *b_router;               /* [n_expert] */
+    float *b_choice;               /* [n_expert] counts in choosing alone */
     struct pi_matrix w_gate_exps, w_up_exps;     /* n_expert slabs [n_ff][n_embd] */
     struct pi_matrix w_down_exps;                /* n_expert slabs [n_embd][n_ff] */
     float *b_gate_exps, *b_up_exps;              /* [n_expert][n_ff] */

@@ -16,6 +16,17 @@ struct pi_pass_segment {
     int32_t chunk; /* -1: not the reader's */
 };
 
+/* What a delta net has of each token (delta.c). mix is the width of its convolution. */
+struct pi_pass_delta {
+    float *u;            /* [max_tok][mix] what is projected */
+    float *z;            /* [max_tok][n_value][dim] the gate, then the gated output */
+    float *c;            /* [max_tok][mix + n_value * dim] rows of both together as a file has them,
+                           then, [max_tok][mix], what the convolution gives */
+    float *beta, *decay; /* [max_tok][n_value] */
+    float *beta_alpha;   /* [max_tok][2 n_value] the rows of both together */
+    float *kq;           /* [max_tok][n_key] */
+};
+
 /* Of the experts' block (moe.c). A row is a token's place with one of its experts; rows are sorted by
    expert. */
 struct pi_pass_moe {
@@ -59,9 +70,11 @@ struct pi_pass {
     float *v;      /* [max_tok][n_head_kv][dim_v] */
     float *centre; /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); NULL: 0 */
     float *att;    /* [max_tok][n_head][dim_v] */
+    float *q_gate; /* [max_tok][n_head][2][dim_k] of gated attention: query and gate */
     float *gate;   /* [max_tok][n_ff] */
     float *up;     /* [max_tok][n_ff] */
     struct pi_pass_moe moe;
+    struct pi_pass_delta delta;
     float *block;        /* [max_tok][the most of all blocks] owns q..moe, a block's at a time */
     float *q_pre;        /* [max_tok][n_head][dim_k] queries before rope; NULL without a tap */
     float *k_pre;        /* [max_tok][n_head_kv][dim_k] keys before rope; NULL without a writer */

@@ -224,21 +224,22 @@ static int32_t most_found(int32_t n)
 }
 
 /* The last node of those that hold the first tokens, *n_token, behind which a text can go on: the
-   last ones have what windows see. NULL: there is none. */
+   last ones have what windows see, and it has a state, where there are states. NULL: there is none.
+   *n_known receives how many tokens are held. */
 static struct node *last_of(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
-                            int32_t n, int32_t *n_token)
+                            int32_t n, int32_t *n_token, int32_t *n_known)
 {
     struct node *node = NULL, *last = NULL;
     int32_t len = cache->page_len, at = 0, n_seen = 0;
     uint64_t hash;
-    *n_token = 0;
+    *n_token = *n_known = 0;
     while (most_found(n) - at >= len) {
         node = child_of(cache, salt, node, tokens + at, &hash);
         if (node == NULL)
             break;
-        at += len;
+        *n_known = at += len;
         n_seen = kv_block_has_windows(cache->kv, node->block) ? n_seen + 1 : 0;
-        if (n_seen < pi_min(at / len, cache->n_reach))
+        if (n_seen < pi_min(at / len, cache->n_reach) || !kv_block_ends(cache->kv, node->block))
             continue;
         last = node;
         *n_token = at;
@@ -249,10 +250,10 @@ static struct node *last_of(const struct prefix_cache *cache, uint64_t salt, con
 int32_t prefix_find(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
                     int32_t n, int32_t *n_unused)
 {
-    int32_t n_token;
+    int32_t n_token, n_known;
     *n_unused = 0;
-    for (const struct node *node = last_of(cache, salt, tokens, n, &n_token); node != NULL;
-         node = node->parent)
+    for (const struct node *node = last_of(cache, salt, tokens, n, &n_token, &n_known);
+         node != NULL; node = node->parent)
         *n_unused += kv_block_is_alone(cache->kv, node->block) ? cache->page_len : 0;
     return n_token;
 }
@@ -260,8 +261,11 @@ int32_t prefix_find(const struct prefix_cache *cache, uint64_t salt, const int32
 pith_status prefix_append(struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
                           int32_t n, struct kv_seq *kv, int32_t *n_found, pith_error *err)
 {
-    struct node *last = last_of(cache, salt, tokens, n, n_found);
+    int32_t n_known;
+    struct node *last = last_of(cache, salt, tokens, n, n_found, &n_known);
     int32_t n_block = *n_found / cache->page_len, i = n_block;
+    if (n_known > *n_found) /* texts part there; the next one can begin with the state */
+        kv_seq_want_state(kv, n_known);
     if (n_block == 0)
         return PITH_OK;
     struct kv_block **block = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_block, sizeof(*block));
@@ -304,6 +308,7 @@ int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t 
             break;
         node = next;
         n_token += len;
+        kv_block_hold_state(kv, n_token, node->block);
     }
     hold_windows(cache, node, n_token, kv);
     use(cache, node);
@@ -314,7 +319,7 @@ int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t 
 
 int64_t prefix_reclaim(struct prefix_cache *cache, int64_t bytes)
 {
-    int64_t freed = 0, block = kv_block_bytes(cache->kv);
+    int64_t freed = 0;
     int64_t window = kv_block_window_bytes(cache->kv);
     struct node *younger;
     for (struct node *node = cache->oldest; node != NULL && freed < bytes; node = younger) {
@@ -325,9 +330,9 @@ int64_t prefix_reclaim(struct prefix_cache *cache, int64_t bytes)
         }
         if (node->n_child > 0 || !kv_block_is_alone(cache->kv, node->block) || freed >= bytes)
             continue;
+        freed += kv_block_held_bytes(cache->kv, node->block);
         drop(cache, node);
         cache->n_dropped++;
-        freed += block;
     }
     return freed;
 }
@@ -344,16 +349,16 @@ int64_t prefix_clear(struct prefix_cache *cache)
 /* A node stays where a sequence uses it, or a node behind it stays. Children come first. */
 int64_t prefix_unused_bytes(const struct prefix_cache *cache)
 {
-    int64_t n_unused = 0, n_window = 0;
+    int64_t bytes = 0, n_window = 0;
     for (struct node *node = cache->oldest; node != NULL; node = node->younger) {
         bool stays = node->n_kept > 0 || !kv_block_is_alone(cache->kv, node->block);
         node->n_kept = 0;
-        n_unused += !stays;
+        bytes += stays ? 0 : kv_block_held_bytes(cache->kv, node->block);
         n_window += kv_block_windows_are_alone(cache->kv, node->block);
         if (stays && node->parent != NULL)
             node->parent->n_kept++;
     }
-    return n_unused * kv_block_bytes(cache->kv) + n_window * kv_block_window_bytes(cache->kv);
+    return bytes + n_window * kv_block_window_bytes(cache->kv);
 }
 
 int64_t prefix_count(const struct prefix_cache *cache)

@@ -128,7 +128,7 @@ static bool is_roomy(struct pith_scheduler *s, int32_t n)
     if (s->engine->traits.bounded) /* each can take all that it has set aside once more */
         return scheduler_reserve(s) == 1.0 && kv_cache_free_bytes(s->engine->kv) >= s->set_aside;
     /* One page that is begun, and the copy of another. */
-    s->spare -= kv_bytes_for_tokens(g, (int64_t)n + 2 * g->page_len);
+    s->spare -= kv_bytes_for_tokens(g, (int64_t)n + 2 * g->page_len) + kv_bytes_of_state(g);
     return s->spare >= 0;
 }
 

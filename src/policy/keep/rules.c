@@ -292,7 +292,7 @@ static int64_t streamed_bytes(const struct keep_config *c, const struct kv_geome
 int64_t keep_repeat_bytes(const struct kv_geometry *g, int64_t n_token)
 {
     int64_t n = pi_min(n_token, KEEP_REPEAT_PART) + KEEP_REPEAT_AROUND;
-    return kv_bytes_for_tokens(g, n + g->page_len);
+    return kv_bytes_for_tokens(g, n + g->page_len) + kv_bytes_of_state(g);
 }
 
 int64_t keep_bytes_to(const struct keep_config *c, const struct kv_geometry *g,

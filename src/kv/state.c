@@ -1,0 +1,274 @@
+/*
+ * state.c - states: what layers without lanes remember of a sequence, whole, of all tokens up to one
+ * position. A state is a page of a class of its own, so that references, the budget and memory are
+ * the pool's. It knows nothing of what the floats mean.
+ *
+ * Invariants: a state is only written to where its page's reference count is 1. Kept states ascend
+ * and lie at positions before or at the sequence's own.
+ */
+#include "kv/store.h"
+
+/* ---- pages ---- */
+
+void kv_state_class_make(const struct kv_geometry *g, struct kv_class *out)
+{
+    *out = (struct kv_class){.type_k = KV_N_TYPE, .type_v = KV_N_TYPE};
+    out->layout.bytes = pi_align(g->state_bytes, 64);
+}
+
+static float *floats_of(const struct kv_seq *seq, int32_t page)
+{
+    return kv_page_floats(kv_page_at(seq->cache->state, page), 0);
+}
+
+static int64_t bytes_of(const struct kv_seq *seq)
+{
+    return kv_pages_bytes(seq->cache->state, 1);
+}
+
+static int32_t take(const struct kv_seq *seq)
+{
+    int32_t page = kv_page_take(seq->cache, seq->cache->state, NULL, 0, 1);
+    assert(page >= 0);
+    return page;
+}
+
+static void give(const struct kv_seq *seq, int32_t page)
+{
+    if (page >= 0)
+        kv_page_drop(seq->cache, seq->cache->state, page);
+}
+
+static int32_t share(const struct kv_seq *seq, int32_t page)
+{
+    if (page >= 0)
+        kv_page_ref_add(seq->cache, seq->cache->state, page);
+    return page;
+}
+
+/* ---- a sequence's ---- */
+
+void kv_state_start(struct kv_seq *seq)
+{
+    seq->state = (struct kv_state){-1, 0};
+    seq->n_kept = 0;
+    seq->state_wanted = -1;
+}
+
+void kv_state_fork(const struct kv_seq *from, struct kv_seq *seq)
+{
+    seq->state = (struct kv_state){share(from, from->state.page), from->state.n_token};
+}
+
+void kv_state_drop(struct kv_seq *seq)
+{
+    kv_state_forget_kept(seq);
+    give(seq, seq->state.page);
+    kv_state_start(seq);
+}
+
+int64_t kv_state_lacks(const struct kv_seq *seq)
+{
+    const struct kv_class *kind = seq->cache->state;
+    if (kind == NULL || (seq->state.page >= 0 && kind->n_ref[seq->state.page] == 1))
+        return 0;
+    return bytes_of(seq);
+}
+
+void kv_state_reserve(struct kv_seq *seq)
+{
+    int32_t shared = seq->state.page;
+    if (kv_state_lacks(seq) == 0)
+        return;
+    seq->state.page = take(seq);
+    if (shared >= 0)
+        memcpy(floats_of(seq, seq->state.page), floats_of(seq, shared), seq->cache->g.state_bytes);
+    else
+        memset(floats_of(seq, seq->state.page), 0, seq->cache->g.state_bytes);
+    give(seq, shared);
+}
+
+void kv_state_adopt(struct kv_seq *seq, int32_t page, int32_t n_token)
+{
+    assert(seq->state.page < 0);
+    seq->state = (struct kv_state){share(seq, page), n_token};
+}
+
+void kv_state_trim(struct kv_seq *seq)
+{
+    if (seq->state.page < 0 || seq->state.n_token > 0)
+        return;
+    give(seq, seq->state.page);
+    seq->state.page = -1;
+}
+
+const uint8_t *kv_state_bytes(const struct kv_seq *seq)
+{
+    return seq->state.page >= 0 ? kv_page_at(seq->cache->state, seq->state.page) : NULL;
+}
+
+void kv_state_load(struct kv_seq *seq, const uint8_t *bytes, int32_t n_token)
+{
+    kv_state_reserve(seq);
+    memcpy(floats_of(seq, seq->state.page), bytes, seq->cache->g.state_bytes);
+    seq->state.n_token = n_token;
+}
+
+float *kv_seq_state(const struct kv_seq *seq)
+{
+    assert(kv_state_lacks(seq) == 0);
+    return floats_of(seq, seq->state.page);
+}
+
+void kv_seq_note_state(struct kv_seq *seq, int32_t n_token)
+{
+    if (seq->cache->state != NULL)
+        seq->state.n_token = n_token;
+}
+
+void kv_seq_want_state(struct kv_seq *seq, int32_t n_token)
+{
+    seq->state_wanted = n_token;
+}
+
+int32_t kv_seq_wanted_state(const struct kv_seq *seq)
+{
+    return seq->state_wanted;
+}
+
+/* ---- what is kept ---- */
+
+/*
+ * Which of the kept states is missed least. Without state i whoever goes back to between i and i + 1
+ * reads on from i - 1; it is rarer the longer ago that is. So the one goes for which
+ * (p[i + 1] - p[i - 1]) / (p - p[i - 1]) is lowest, p being the sequence's own position: what stays
+ * lies the denser the nearer it is to the end.
+ */
+static int32_t find_least(const struct kv_seq *seq)
+{
+    int32_t least = 0;
+    double lowest = 2.0;
+    for (int32_t i = 0; i < seq->n_kept; i++) {
+        double before = i > 0 ? seq->kept[i - 1].n_token : 0, p = seq->state.n_token;
+        double next = i + 1 < seq->n_kept ? seq->kept[i + 1].n_token : p;
+        double value = p > before ? (next - before) / (p - before) : 0.0;
+        least = value < lowest ? i : least;
+        lowest = value < lowest ? value : lowest;
+    }
+    return least;
+}
+
+static void forget(struct kv_seq *seq, int32_t i)
+{
+    give(seq, seq->kept[i].page);
+    seq->n_kept--;
+    memmove(&seq->kept[i], &seq->kept[i + 1], (size_t)(seq->n_kept - i) * sizeof(*seq->kept));
+}
+
+void kv_state_forget_kept(struct kv_seq *seq)
+{
+    while (seq->n_kept > 0)
+        forget(seq, seq->n_kept - 1);
+}
+
+void kv_seq_keep_state(struct kv_seq *seq)
+{
+    struct kv_cache *cache = seq->cache;
+    if (cache->state == NULL || seq->state.page < 0 ||
+        (seq->n_kept > 0 && seq->kept[seq->n_kept - 1].n_token >= seq->state.n_token))
+        return;
+    if (seq->n_kept == KV_STATES_KEPT)
+        forget(seq, find_least(seq));
+    if (cache->budget - cache->used < bytes_of(seq)) /* others' are worth as much */
+        return;
+    int32_t page = take(seq);
+    memcpy(floats_of(seq, page), floats_of(seq, seq->state.page), cache->g.state_bytes);
+    seq->kept[seq->n_kept++] = (struct kv_state){page, seq->state.n_token};
+}
+
+/* Whether nobody else has a kept state, so that its bytes can be had. */
+static bool is_alone(const struct kv_seq *seq, int32_t i)
+{
+    return seq->cache->state->n_ref[seq->kept[i].page] == 1;
+}
+
+int64_t kv_state_kept_bytes(const struct kv_cache *cache)
+{
+    int64_t n = 0;
+    for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
+        for (int32_t i = 0; i < seq->n_kept; i++)
+            n += is_alone(seq, i);
+    return n * kv_pages_bytes(cache->state, 1);
+}
+
+void kv_state_give_way(struct kv_cache *cache, int64_t bytes)
+{
+    for (struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
+        for (int32_t i = 0; i < seq->n_kept && cache->budget - cache->used < bytes;)
+            if (is_alone(seq, i))
+                forget(seq, i);
+            else
+                i++;
+}
+
+/* ---- going back ---- */
+
+int32_t kv_state_find(const struct kv_seq *seq, int32_t n_token)
+{
+    if (seq->state.n_token == n_token)
+        return seq->state.page;
+    for (int32_t i = 0; i < seq->n_kept; i++)
+        if (seq->kept[i].n_token == n_token)
+            return seq->kept[i].page;
+    return -1;
+}
+
+int32_t kv_seq_state_reach(const struct kv_seq *seq, int32_t n_token)
+{
+    int32_t most = 0;
+    if (seq->cache->state == NULL)
+        return n_token;
+    for (int32_t i = 0; i < seq->n_kept; i++)
+        if (seq->kept[i].n_token <= n_token)
+            most = seq->kept[i].n_token;
+    return seq->state.n_token <= n_token ? seq->state.n_token : most;
+}
+
+void kv_state_truncate(struct kv_seq *seq, int32_t n_token)
+{
+    if (seq->cache->state == NULL || n_token == seq->state.n_token)
+        return;
+    int32_t page = share(seq, kv_state_find(seq, n_token));
+    assert(page >= 0 || n_token == 0);
+    while (seq->n_kept > 0 && seq->kept[seq->n_kept - 1].n_token > n_token)
+        forget(seq, seq->n_kept - 1);
+    give(seq, seq->state.page);
+    seq->state = (struct kv_state){page, n_token};
+}
+
+/* ---- the account ---- */
+
+/* Bytes of a page that is met for the first time. */
+static int64_t count_page(const struct kv_seq *seq, int32_t page)
+{
+    uint8_t *mark = &seq->cache->state->n_entry[page];
+    int64_t bytes = *mark == 0 ? bytes_of(seq) : 0;
+    *mark = 1;
+    return bytes;
+}
+
+int64_t kv_state_count(const struct kv_seq *seq)
+{
+    return seq->state.page >= 0 ? count_page(seq, seq->state.page) : 0;
+}
+
+void kv_state_uncount(const struct kv_seq *seq)
+{
+    if (seq->state.page >= 0)
+        seq->cache->state->n_entry[seq->state.page] = 0;
+}
+
+int64_t kv_state_held_bytes(const struct kv_seq *seq)
+{
+    return seq->state.page >= 0 ? bytes_of(seq) : 0;
+}
