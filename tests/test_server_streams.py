@@ -180,11 +180,12 @@ class Caches(unittest.TestCase):
         with rig.Server() as s:
             def ask(prompt, **more):
                 body = dict({"prompt": prompt, "n_predict": 2, "ignore_eos": True}, **more)
-                t = s.post("/completion", body).json()["timings"]
-                return t["cache_n"], t.get("cache_why"), t.get("cache_differs_at")
+                a = s.post("/completion", body).json()
+                pith = a.get("pith", {})
+                return a["timings"]["cache_n"], pith.get("cache_why"), pith.get("cache_differs_at")
 
             long = "The friend of Otto is Maria. " * 20
-            self.assertEqual(ask(long)[1:], ("no_slot", None))
+            self.assertEqual(ask(long)[1:], (None, None))  # it names no slot
             self.assertEqual(ask(long, id_slot=1)[1:], ("no_slot", None))  # nothing was there
             n, why, at = ask(long + "And", id_slot=1)
             self.assertGreater(n, 20)
@@ -192,6 +193,8 @@ class Caches(unittest.TestCase):
             self.assertEqual(why, "differs")
             self.assertGreater(at, 0)
             self.assertEqual(ask("The friend of", id_slot=1, cache_salt="x")[1], "salt")
+            t = s.post("/completion", {"prompt": long, "n_predict": 2, "id_slot": 2}).json()["timings"]
+            self.assertTrue(all(isinstance(v, (int, float)) for v in t.values()))  # others rely on it
             a = s.post("/v1/messages", {"model": "x", "max_tokens": 2, "id_slot": 1,
                                         "messages": [{"role": "user", "content": "Hello"}]}).json()
             self.assertEqual(a["usage"]["pith"]["cache_why"], "salt")

@@ -67,7 +67,7 @@ void reply_set_kept(struct serve_reply *reply, json_t *usage)
         reply_set(reply, pith, "kept_entries", json_integer((json_int_t)live));
         reply_set(reply, pith, "budget", json_integer(reply->answer[0].kept.budget));
     }
-    if (reply->answer[0].reuse != PITH_REUSE_NO_SLOT) /* a slot is whose holder asks */
+    if (reply->r->slot >= 0)
         set_reuse(reply, pith);
     if (json_object_size(pith) == 0) {
         json_decref(pith);
@@ -121,7 +121,6 @@ json_t *reply_timings(struct serve_reply *reply)
                                             (json_int_t)n_prompt, "prompt_ms", prompt_s * 1000.0,
                                             "predicted_n", (json_int_t)generated, "predicted_ms",
                                             generate_s * 1000.0));
-    set_reuse(reply, t);
     set_speed(reply, t, "prompt_per_token_ms", "prompt_per_second", n_prompt, prompt_s);
     set_generation(reply, t, generated, reply->n_answer, generate_s);
     return t;
