@@ -280,6 +280,47 @@ static void prefixes(void)
     pith_engine_free(e);
 }
 
+/* What a request gets behind another one under a keep policy, with prefixes or without. */
+static void ask_under_keep(bool no_prefix, struct order *out)
+{
+    pith_engine_params params;
+    pith_scheduler_params plan;
+    pith_engine *e = NULL;
+    pith_scheduler *s = NULL;
+    pith_error err;
+    int32_t other[N_TOKEN];
+    memcpy(other, tokens, sizeof(other));
+    other[N_PREFIX] = (other[N_PREFIX] + 1) % N_VOCAB;
+    pith_engine_params_default(&params);
+    params.chunk = 32;
+    params.n_thread = 1;
+    params.page_len = PAGE_LEN;
+    params.keep = "streaming:sinks=2,budget=70,slack=8";
+    check(pith_kv_estimate(model, &params, N_TOKEN, &params.kv_bytes, &err), &err);
+    params.kv_bytes *= 4;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    pith_scheduler_params_default(&plan);
+    plan.no_prefix = no_prefix;
+    check(pith_scheduler_create(e, &plan, &s, &err), &err);
+    ask(s, other, N_TOKEN, out);
+    check(pith_scheduler_run(s, &err), &err);
+    ask(s, tokens, N_TOKEN, out);
+    check(pith_scheduler_run(s, &err), &err);
+    pith_scheduler_free(s);
+    pith_engine_free(e);
+}
+
+static void prefixes_under_keep(void)
+{
+    struct order with, without;
+    ask_under_keep(false, &with);
+    ask_under_keep(true, &without);
+    assert_int_equal(without.n_cached, 0);
+    assert_int_equal(with.n_cached, N_PREFIX);
+    assert_int_equal(with.n, without.n);
+    assert_memory_equal(with.hash, without.hash, sizeof(with.hash));
+}
+
 /* ---- policies ---- */
 
 static const char *const keeps[] = {"streaming:sinks=2", "snapkv:window=8",       "h2o",
@@ -355,6 +396,7 @@ static void test_families(void **state)
         save_and_load();
         there_and_back();
         prefixes();
+        prefixes_under_keep();
         budgets();
         pith_model_free(model);
         mem_check(NULL);
