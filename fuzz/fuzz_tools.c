@@ -102,6 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     style.form = (enum serve_tool_form)(data[0] % SERVE_TOOLS_N_FORM);
     json_t *tools = data[1] & 1 ? NULL : json_loads(tools_text, 0, NULL);
     struct serve_tools_options options = {.tools = tools,
+                                          .constrained = (data[1] & 32) != 0,
                                           .thinking = data[1] & 2,
                                           .reasoning_is_text = data[1] & 4,
                                           .one_call = data[1] & 8,

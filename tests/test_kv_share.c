@@ -581,7 +581,8 @@ static void test_vector_delta_query(void **state)
         float cs[9], k[8], q[8], logit, out[8];
         for (int32_t i = 0; i < 4; i++)
             freq[i] = pow(cases[c / 2].theta, -i / 4.0);
-        struct pi_rope rope = {4, cases[c / 2].adjacent, freq, 1.0f};
+        struct pi_rope rope = {
+            .n_pair = 4, .adjacent = cases[c / 2].adjacent, .freq = freq, .magnitude = 1.0f};
         struct fixture f;
         cache_open(&f, &g, 100);
         f.rope = &rope;

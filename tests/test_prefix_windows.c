@@ -9,7 +9,7 @@
 #define WINDOW 20
 #define REACH 2 /* pages that it sees behind a whole one */
 
-static const int32_t windows[] = {0, WINDOW, 0};
+static const int32_t windows[] = {0, 0, WINDOW};
 static const struct kv_geometry sliding = {.n_layer = 3,
                                            .n_head = 2,
                                            .dim_k = 8,
@@ -61,7 +61,7 @@ static void test_where_texts_go_on(void **state)
     assert_int_equal(rig_find(r.cache, text, 4 * LEN), 0); /* page 1 is gone, which page 3 sees */
 
     struct kv_seq *other = begin_seq(&r, text, 6 * LEN, 4 * LEN);
-    assert_int_equal(kv_lane_len(other, 1, 0), REACH * LEN);
+    assert_int_equal(kv_lane_len(other, 2, 0), REACH * LEN);
     check_alone(other, 4 * LEN);
     read_to(other, 6 * LEN);
     read_to(seq, 5 * LEN + 3);

@@ -433,7 +433,7 @@ static void refuses_unknown_types(void **state)
     const int64_t ne[] = {32, 2};
     uint8_t zeros[64] = {0};
     (void)state;
-    assert_int_equal(pi_gguf_add_tensor(&w, (struct pi_str){"new.weight", 10}, 2, ne, 20, 64),
+    assert_int_equal(pi_gguf_add_tensor(&w, (struct pi_str){"new.weight", 10}, 2, ne, 21, 64),
                      PITH_OK);
     assert_int_equal(pi_new_file_open(in_path, &file, &err), PITH_OK);
     assert_int_equal(pi_gguf_write_head(&w, &file, &err), PITH_OK);
@@ -441,7 +441,7 @@ static void refuses_unknown_types(void **state)
     assert_int_equal(pi_new_file_commit(&file, &err), PITH_OK);
     pi_gguf_writer_free(&w);
     refuse(in_path, out_path, "Q8_0", 1, PITH_UNSUPPORTED,
-           "tensor \"new.weight\": weight type 20 is not supported");
+           "tensor \"new.weight\": weight type 21 is not supported");
 }
 
 static int set_up(void **state)

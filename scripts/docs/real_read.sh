@@ -35,7 +35,8 @@ facts() {
 # The bases that Loki scores keys in, of another part of the text.
 bases() {
     local file=$out/$1.loki
-    [ -s "$file" ] || "$PITH" calibrate -m "$(file_of "$1")" -f "$data/text/wiki.valid.raw" -c 2048 \
+    head -c 100000 "$data/text/wiki.valid.raw" >"$out/loki.txt"
+    [ -s "$file" ] || "$PITH" calibrate -m "$(file_of "$1")" -f "$out/loki.txt" -c 2048 \
         --loki "$file" -t "$THREADS" >&2
     echo "$file"
 }

@@ -40,7 +40,7 @@ policy_of() {
     [ "$2" -ge 256 ] || rules=pin-prompt=off,$rules
     case $1 in
     triattention) echo "triattention:paper,slack=32,$stats,$rules" ;;
-    triattention-global) echo "triattention:paper,global,slack=32,$stats,$rules" ;;
+    triattention-global) echo "triattention:paper,granularity=global,slack=32,$stats,$rules" ;;
     lazyeviction) echo "lazyeviction:gsm8k,$rules" ;;
     kvzap) echo "kvzap:window=32,recent=0,slack=32,$stats,$rules" ;;
     longflow | tova | raas) echo "$1:$rules" ;;

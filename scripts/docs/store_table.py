@@ -25,17 +25,18 @@ def cells(out):
     return found
 
 
+def rise(summary):
+    if summary is None:
+        return "-"
+    return f"{100 * (summary['ratio'] - 1):+.2f} ± {100 * summary['ratio_se']:.2f}"
+
+
 def row(found, model, k, v):
-    text = ["-"] * 3
-    perplexity = found.get((model, "perplexity", k, v))
-    facts = found.get((model, "facts", k, v))
-    if perplexity is not None:
-        rise, error = 100 * (perplexity["ratio"] - 1), 100 * perplexity["ratio_se"]
-        text[0] = f"{rise:+.2f} ± {error:.2f}"
-        text[2] = f"{perplexity['kv_peak_bytes'] / 1024 / 1024:.2f}"
-    if facts is not None:
-        text[1] = f"{facts['pass'] if 'pass' in facts else facts['score']:g}"
-    return f"| `{k}` / `{v}` | {text[0]} | {text[2]} | {text[1]} |"
+    short, long, facts = (found.get((model, task, k, v))
+                          for task in ("perplexity", "perplexity-8192", "facts"))
+    size = f"{short['kv_peak_bytes'] / 1024 / 1024:.2f}" if short else "-"
+    of = f"{facts['score'] * facts['n']:.0f} of {facts['n']}" if facts else "-"
+    return f"| `{k}` / `{v}` | {size} | {rise(short)} | {rise(long)} | {of} |"
 
 
 def main():
@@ -47,7 +48,8 @@ def main():
         size = {p: found.get((model, "perplexity", *p), {}).get("kv_peak_bytes", 0) for p in pairs}
         if not pairs:
             continue
-        print(f"\n{model}\n\n| K / V | perplexity, % | KiB per token | facts |\n|---|---|---|---|")
+        print(f"\n{model}\n\n| K / V | KiB per token | 1,024 tokens, % | 8,192 tokens, % | facts |\n"
+              "|---|---|---|---|---|")
         for k, v in sorted(pairs, key=lambda p: (-size[p], p)):
             print(row(found, model, k, v))
 
