@@ -146,6 +146,7 @@ static const struct pre_name names[] = {
     {"smaug-bpe", patterns_llama3, PLAIN},
     {"chatglm-bpe", patterns_llama3, PLAIN},
     {"glm4", patterns_llama3, {.ignore_merges = true}},
+    {"glm5", patterns_llama3, {.ignore_merges = true}},
     {"qwen2", patterns_qwen2, PLAIN},
     {"deepseek-r1-qwen", patterns_qwen2, PLAIN},
     {"megrez", patterns_qwen2, PLAIN},
