@@ -546,6 +546,36 @@ static void test_info_of_layers(void **state)
     said_free(&s);
 }
 
+/* What recurrent layers take once, beside what the other ones take per token. */
+static void test_info_of_states(void **state)
+{
+    char path[128];
+    struct model_spec spec;
+    pith_error err = {0};
+    (void)state;
+    model_spec_default(&spec);
+    assert_int_equal(model_spec_parse(&spec, "arch=qwen35 layers=4 width=64 ff=32 rot=8", &err),
+                     PITH_OK);
+    assert_int_equal(model_make(&spec, in_folder("qwen35.gguf", path), &err), PITH_OK);
+    struct said s = command(NULL, "info", path, NULL);
+    expect_status(&s, 0);
+    expect_word(s.out,
+                "recurrent     3 of the layers, with a state of 23.6 KiB a sequence; 1 have");
+    expect_word(s.out, "bytes/token of the layers with attention");
+    said_free(&s);
+    s = command(NULL, "info", path, "--json", NULL);
+    expect_status(&s, 0);
+    json_t *o = parse(s.out);
+    assert_int_equal(number(o, "n_layer_kv"), 1);
+    assert_int_equal(number(o, "state_bytes"), 3 * 4 * (3 * 160 + 6 * 16 * 16));
+    json_t *f32 = json_array_get(json_object_get(o, "kv"), 0);
+    int64_t row = 4 * number(o, "n_head_kv") * (number(o, "head_dim_k") + number(o, "head_dim_v"));
+    double bytes = json_real_value(json_object_get(f32, "bytes_per_token"));
+    assert_true(bytes >= (double)row && bytes < 1.1 * (double)row);
+    json_decref(o);
+    said_free(&s);
+}
+
 static void test_sizes(void **state)
 {
     static const struct {
@@ -652,6 +682,7 @@ int main(void)
         cmocka_unit_test(test_tokenize),
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_info_of_layers),
+        cmocka_unit_test(test_info_of_states),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_quantize),
         cmocka_unit_test(test_bench),
