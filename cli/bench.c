@@ -112,7 +112,8 @@ static void evaluate(struct bench *b, const int32_t *tokens, int32_t n, pith_log
     session_check(pith_batch_eval(b->s.engine, &item, 1, NULL, NULL, &err), &err);
 }
 
-/* What was evicted does not come back when tokens are forgotten: then all is read again. */
+/* What was evicted, or has left a window, does not come back when tokens are forgotten: then all is
+   read again. */
 static void go_to_depth(struct bench *b, int32_t depth)
 {
     pith_error err;
@@ -121,7 +122,10 @@ static void go_to_depth(struct bench *b, int32_t depth)
     pith_seq_keep_stats(b->s.seq, &keep);
     if (length > depth) {
         length = keep.rounds > 0 ? 0 : depth;
-        cli_check(pith_seq_truncate(b->s.seq, length, &err), &err);
+        pith_status status = pith_seq_truncate(b->s.seq, length, &err);
+        if (status == PITH_UNSUPPORTED)
+            status = pith_seq_truncate(b->s.seq, length = 0, &err);
+        cli_check(status, &err);
     }
     evaluate(b, b->tokens + length, depth - length, PITH_LOGITS_NONE);
 }
