@@ -113,8 +113,8 @@ static void evaluate(struct bench *b, const int32_t *tokens, int32_t n, pith_log
     session_check(pith_batch_eval(b->s.engine, &item, 1, NULL, NULL, &err), &err);
 }
 
-/* What was evicted does not come back when tokens are forgotten, and recurrent layers may have kept
-   no state there: then all is read again. */
+/* What was evicted, or has left a window, does not come back when tokens are forgotten, and recurrent
+   layers may have kept no state there: then all is read again. */
 static void go_to_depth(struct bench *b, int32_t depth)
 {
     pith_error err;
@@ -122,11 +122,11 @@ static void go_to_depth(struct bench *b, int32_t depth)
     int32_t length = pith_seq_length(b->s.seq);
     pith_seq_keep_stats(b->s.seq, &keep);
     if (length > depth) {
-        length = depth;
-        if (keep.rounds > 0 || pith_seq_truncate(b->s.seq, length, &err) != PITH_OK) {
-            length = 0;
-            cli_check(pith_seq_truncate(b->s.seq, 0, &err), &err);
-        }
+        length = keep.rounds > 0 ? 0 : depth;
+        pith_status status = pith_seq_truncate(b->s.seq, length, &err);
+        if (status == PITH_UNSUPPORTED)
+            status = pith_seq_truncate(b->s.seq, length = 0, &err);
+        cli_check(status, &err);
     }
     evaluate(b, b->tokens + length, depth - length, PITH_LOGITS_NONE);
 }

@@ -532,6 +532,10 @@ static void test_info_of_layers(void **state)
     expect_word(s.out, "windows       6 of 7 layers see 9 tokens at most");
     expect_word(s.out, "full windows of f16 take");
     said_free(&s);
+    s = command(NULL, "bench", path, "-t", "1", "-p", "90", "-n", "4", "-d", "150", "-r", "2",
+                NULL);
+    expect_status(&s, 0); /* it cannot go back to the depth, and reads it again */
+    said_free(&s);
     s = command(NULL, "info", path, "--json", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.out);

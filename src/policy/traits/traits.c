@@ -45,9 +45,3 @@ struct engine_traits engine_traits_compute(const struct policy_set *set)
     t.hides = t.evicts ? "keep" : t.reads_parts ? "read" : NULL;
     return t;
 }
-
-void engine_traits_set_windows(struct engine_traits *t)
-{
-    t->takes_prefixes = false;
-    t->publishes = ENGINE_PUBLISHES_NOTHING;
-}

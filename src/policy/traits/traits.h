@@ -97,7 +97,4 @@ void engine_traits_note(const struct engine_traits *t, pith_use use, pith_error 
 /* Why a sequence is not swapped while it has guests of recall. */
 extern const char engine_guests_stay[];
 
-/* Some lanes have windows: prefixes of others lack what they hold, and none is published. */
-void engine_traits_set_windows(struct engine_traits *t);
-
 #endif
