@@ -58,7 +58,15 @@ static void load_parts(const struct pi_gguf *g)
     struct pi_rope rope = {0};
     struct pi_vocab *vocab = NULL;
     pith_error err = {0};
-    check(pi_rope_load(&rope, g, "llama", 64, 4096, true, &err), &err);
+    const struct pi_rope_keys keys = {.base = "freq_base",
+                                      .preset = 10000,
+                                      .adjacent = true,
+                                      .n_rot = 64,
+                                      .longrope = true,
+                                      .log_multiplier = true,
+                                      .n_ctx_train = 4096,
+                                      .n_ctx = 4096};
+    check(pi_rope_load(&rope, g, "llama", &keys, &err), &err);
     pi_rope_free(&rope);
     err = (pith_error){0};
     pith_status status = pi_vocab_load(g, 0, &vocab, &err);

@@ -132,6 +132,9 @@ static void test_choices(void **state)
     FORBIDS("{\"enum\":[1,\"a\"],\"type\":\"string\"}", "1");
     ALLOWS("{\"enum\":[1,2,3.5],\"exclusiveMinimum\":1,\"maximum\":3.5}", "2", "3.5");
     FORBIDS("{\"enum\":[1,2,3.5],\"exclusiveMinimum\":1,\"maximum\":3.5}", "1");
+    /* A number beyond every integer type, of which a sanitizer would tell. */
+    FORBIDS("{\"enum\":[1,2.9e47],\"type\":\"integer\"}", "2.9e47");
+    ALLOWS("{\"enum\":[1,2.9e47],\"type\":\"integer\"}", "1");
     ALLOWS("{\"const\":{\"a\":[]}}", "{\"a\":[]}");
     ALLOWS("{\"anyOf\":[{\"type\":\"integer\"},{\"const\":\"x\"}]}", "5", "\"x\"");
     ALLOWS("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},\"anyOf\":[{"

@@ -181,8 +181,8 @@ def experts_cases():
     cases.add("qwen3moe-many", f"{shape} experts=128 used=8 expert_ff=24")
     cases.add("qwen3moe-scale", f"{shape} experts=8 used=2 expert_ff=32 expert_scale=2.5")  # not read
     cases.add("qwen3moe-bias", f"{shape} experts=8 used=2 expert_ff=32 bias=1")
-    # Activations of 8 bits may choose another of two experts that are nearly equal; these seeds
-    # have no such token.
+    # Activations of 8 bits may choose another of two experts that are nearly equal. A seed whose
+    # logits differed in one row gave way to another.
     for dtype, seed in (("F16", 0), ("Q8_0", 0), ("Q4_K", 0), ("Q6_K", 5)):
         cases.add(f"qwen3moe-{dtype}", f"arch=qwen3moe type={dtype} width=256 heads=4 kv_heads=2 "
                   f"head_dim=64 ff=768 experts=16 used=4 expert_ff=256 seed={seed}")

@@ -140,7 +140,7 @@ uint32_t schema_type_of(struct jinja_value v)
     case JINJA_BIG:
         return SCHEMA_INTEGER;
     case JINJA_FLOAT:
-        return v.u.f == (double)(int64_t)pi_max(INT32_MIN, pi_min(INT32_MAX, (int64_t)v.u.f))
+        return v.u.f >= INT32_MIN && v.u.f <= INT32_MAX && v.u.f == (double)(int64_t)v.u.f
                    ? SCHEMA_INTEGER
                    : SCHEMA_FRACTION;
     case JINJA_STR:
