@@ -35,12 +35,19 @@ static pith_status check_type(const char *field, enum kv_type type, int32_t dim,
     return PITH_OK;
 }
 
+/* Layers without a window. */
+static int32_t full_layers(const struct kv_geometry *g)
+{
+    int32_t n = g->window != NULL ? 0 : g->n_layer;
+    while (n < g->n_layer && g->window[n] == 0)
+        n++;
+    return n;
+}
+
 struct kv_geometry kv_full_lanes(const struct kv_geometry *g)
 {
     struct kv_geometry full = *g;
-    full.n_layer = 0;
-    while (full.n_layer < g->n_layer && kv_layer_window(g, full.n_layer) == 0)
-        full.n_layer++;
+    full.n_layer = full_layers(g);
     full.window = NULL;
     return full;
 }
@@ -48,7 +55,7 @@ struct kv_geometry kv_full_lanes(const struct kv_geometry *g)
 /* Layers that edges are counted in: those without a window, or all where each has one. */
 static int32_t edged_layers(const struct kv_geometry *g)
 {
-    int32_t n = kv_full_lanes(g).n_layer;
+    int32_t n = full_layers(g);
     return n > 0 ? n : g->n_layer;
 }
 

@@ -38,6 +38,16 @@ const struct pi_tensor_spec pi_spec_attention[PI_SPEC_ATTENTION_LEN] = {
     PI_SPEC_VECTOR(bo, "attn_output.bias", PI_DIM_EMBD, false),
 };
 
+const struct pi_tensor_spec pi_spec_normed_attention[PI_SPEC_NORMED_ATTENTION_LEN] = {
+    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(q_norm, "attn_q_norm.weight", PI_DIM_HEAD_K, true),
+    PI_SPEC_VECTOR(k_norm, "attn_k_norm.weight", PI_DIM_HEAD_K, true),
+    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
+};
+
 const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN] = {
     PI_SPEC_VECTOR(ffn_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
     PI_SPEC_MATRIX(w_gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),

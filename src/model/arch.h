@@ -90,8 +90,8 @@ void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
 #define PI_SPEC_EXPERTS_BIAS(field, tensor, row)                                                   \
     PI_SPEC_SLABS(field, tensor ".bias", row, PI_DIM_NONE, true, PI_DIM_EXPERT)
 
-/* A part with its array of tensors; attention without norms of heads, whose biases are optional, and
-   the feed-forward that most families have. */
+/* A part with its array of tensors; attention without norms of heads, whose biases are optional,
+   attention with them and without biases, and the feed-forward that most families have. */
 #define PI_ARCH_PART(block, tensors)                                                               \
     {                                                                                              \
         &(block), tensors, PI_LEN(tensors)                                                         \
@@ -100,13 +100,19 @@ void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
     {                                                                                              \
         &pi_block_attention, pi_spec_attention, PI_SPEC_ATTENTION_LEN                              \
     }
+#define PI_ARCH_NORMED_ATTENTION                                                                   \
+    {                                                                                              \
+        &pi_block_attention, pi_spec_normed_attention, PI_SPEC_NORMED_ATTENTION_LEN                \
+    }
 #define PI_ARCH_FFN                                                                                \
     {                                                                                              \
         &pi_block_ffn, pi_spec_ffn, PI_SPEC_FFN_LEN                                                \
     }
 #define PI_SPEC_ATTENTION_LEN 9
+#define PI_SPEC_NORMED_ATTENTION_LEN 7
 #define PI_SPEC_FFN_LEN 4
 extern const struct pi_tensor_spec pi_spec_attention[PI_SPEC_ATTENTION_LEN];
+extern const struct pi_tensor_spec pi_spec_normed_attention[PI_SPEC_NORMED_ATTENTION_LEN];
 extern const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN];
 
 extern const struct pi_arch pi_arch_gemma2;

@@ -3,9 +3,7 @@
  * capped, what a block adds is normalised, and embeddings are scaled. Window, period, caps and the
  * scale of scores are the family's: files need not say them. There is no output matrix.
  */
-#include <math.h>
-
-#include "model/load.h"
+#include "model/gemma.h"
 
 #define WINDOW 4096
 #define WINDOW_EVERY 2 /* the last of so many layers sees everything */
@@ -22,16 +20,8 @@ static const struct pi_tensor_spec attention[] = {
     PI_SPEC_VECTOR(attn_post_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
 };
 
-static const struct pi_tensor_spec ffn[] = {
-    PI_SPEC_VECTOR(ffn_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
-    PI_SPEC_VECTOR(ffn_post_norm, "post_ffw_norm.weight", PI_DIM_EMBD, true),
-};
-
 static const struct pi_arch_part parts[] = {PI_ARCH_PART(pi_block_attention, attention),
-                                            PI_ARCH_PART(pi_block_ffn, ffn)};
+                                            PI_ARCH_GEMMA_FFN};
 
 static pith_status read_caps(struct pith_model *m, pith_error *err)
 {
@@ -45,10 +35,7 @@ static pith_status read_caps(struct pith_model *m, pith_error *err)
 static pith_status read_layers(struct pith_model *m, pith_error *err)
 {
     struct pi_hparams *hp = &m->hp;
-    hp->gelu = true;
-    hp->embd_scale = sqrtf((float)hp->n_embd);
-    if (hp->n_layer == LAYERS_27B)
-        hp->attn_scale = 1.0f / sqrtf((float)(hp->n_embd / hp->n_head));
+    pi_gemma_set(hp, LAYERS_27B);
     PI_TRY(read_caps(m, err));
     return pi_load_windows(m, WINDOW, WINDOW_EVERY, err);
 }

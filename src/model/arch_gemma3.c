@@ -3,9 +3,7 @@
  * are normalised before their rotation, what a block adds is normalised, too, and embeddings are
  * scaled. The period, that base and the scale of scores are the family's: files need not say them.
  */
-#include <math.h>
-
-#include "model/load.h"
+#include "model/gemma.h"
 
 #define LOCAL_BASE 10000
 #define WINDOW_EVERY 6 /* the last of so many layers sees everything */
@@ -22,16 +20,8 @@ static const struct pi_tensor_spec attention[] = {
     PI_SPEC_VECTOR(attn_post_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
 };
 
-static const struct pi_tensor_spec ffn[] = {
-    PI_SPEC_VECTOR(ffn_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
-    PI_SPEC_VECTOR(ffn_post_norm, "post_ffw_norm.weight", PI_DIM_EMBD, true),
-};
-
 static const struct pi_arch_part parts[] = {PI_ARCH_PART(pi_block_attention, attention),
-                                            PI_ARCH_PART(pi_block_ffn, ffn)};
+                                            PI_ARCH_GEMMA_FFN};
 
 /* Layers with a window rotate by a base of their own, which no scaling of the file touches. */
 static pith_status read_windows(struct pith_model *m, pith_error *err)
@@ -54,10 +44,7 @@ static pith_status read_windows(struct pith_model *m, pith_error *err)
 static pith_status read_layers(struct pith_model *m, pith_error *err)
 {
     struct pi_hparams *hp = &m->hp;
-    hp->gelu = true;
-    hp->embd_scale = sqrtf((float)hp->n_embd);
-    if (hp->n_layer == LAYERS_27B)
-        hp->attn_scale = 1.0f / sqrtf((float)(hp->n_embd / hp->n_head));
+    pi_gemma_set(hp, LAYERS_27B);
     PI_TRY(pi_key_number(m, "final_logit_softcapping", 0, PI_MOST_CAP, false, &hp->logit_cap, err));
     return read_windows(m, err);
 }

@@ -22,13 +22,13 @@ static const struct pi_tensor_spec ffn[] = {
 
 static const struct pi_arch_part parts[] = {
     PI_ARCH_PART(pi_block_delta, delta),
-    {&pi_block_attention, pi_spec_gated_attention, PI_SPEC_GATED_ATTENTION_LEN},
+    PI_ARCH_NORMED_ATTENTION,
     PI_ARCH_PART(pi_block_ffn, ffn),
 };
 
 static const struct pi_arch_part moe_parts[] = {
     PI_ARCH_PART(pi_block_delta, delta),
-    {&pi_block_attention, pi_spec_gated_attention, PI_SPEC_GATED_ATTENTION_LEN},
+    PI_ARCH_NORMED_ATTENTION,
     {&pi_block_moe, pi_spec_delta_experts, PI_SPEC_DELTA_EXPERTS_LEN},
 };
 

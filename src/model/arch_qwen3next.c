@@ -17,7 +17,7 @@ static const struct pi_tensor_spec delta[] = {
 
 static const struct pi_arch_part parts[] = {
     PI_ARCH_PART(pi_block_delta, delta),
-    {&pi_block_attention, pi_spec_gated_attention, PI_SPEC_GATED_ATTENTION_LEN},
+    PI_ARCH_NORMED_ATTENTION,
     {&pi_block_moe, pi_spec_delta_experts, PI_SPEC_DELTA_EXPERTS_LEN},
 };
 

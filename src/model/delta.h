@@ -7,8 +7,7 @@
 
 #include "model/arch.h"
 
-/* The tensors of the block but for the projections, which families store differently, and those of
-   attention whose output is gated. */
+/* The tensors of the block but for the projections, which families store differently. */
 #define PI_SPEC_DELTA                                                                              \
     PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),                              \
         PI_SPEC_SLABS(delta_conv, "ssm_conv1d.weight", PI_DIM_CONV, PI_DIM_NONE, true,             \
@@ -17,8 +16,6 @@
         PI_SPEC_VECTOR(delta_a, "ssm_a", PI_DIM_VALUE_HEADS, true),                                \
         PI_SPEC_VECTOR(delta_norm, "ssm_norm.weight", PI_DIM_DELTA, true),                         \
         PI_SPEC_MATRIX(w_delta_out, "ssm_out", PI_DIM_EMBD, PI_DIM_VALUES)
-#define PI_SPEC_GATED_ATTENTION_LEN 7
-extern const struct pi_tensor_spec pi_spec_gated_attention[PI_SPEC_GATED_ATTENTION_LEN];
 
 /* Experts, of which one takes every token. */
 #define PI_SPEC_DELTA_EXPERTS_LEN 9

@@ -6,19 +6,10 @@
 
 #include "cpu/vec.h"
 #include "model/delta.h"
+#include "model/load.h"
 
 #define MAX_HEADS 4096
 #define MAX_DIM 1024
-
-const struct pi_tensor_spec pi_spec_gated_attention[PI_SPEC_GATED_ATTENTION_LEN] = {
-    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
-    PI_SPEC_VECTOR(q_norm, "attn_q_norm.weight", PI_DIM_HEAD_K, true),
-    PI_SPEC_VECTOR(k_norm, "attn_k_norm.weight", PI_DIM_HEAD_K, true),
-    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
-};
 
 const struct pi_tensor_spec pi_spec_delta_experts[PI_SPEC_DELTA_EXPERTS_LEN] = {
     PI_SPEC_VECTOR(ffn_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
@@ -41,31 +32,15 @@ const struct pi_moe_rule pi_delta_moe = {
 
 /* ---- the shape ---- */
 
-static pith_status read_ssm(const struct pith_model *m, const char *name, int32_t min, int32_t max,
-                            int32_t *out, pith_error *err)
-{
-    char key[128];
-    uint32_t value;
-    snprintf(key, sizeof(key), "%s.ssm.%s", m->arch->name, name);
-    pith_status status = pi_gguf_u32(&m->gguf, key, &value, err);
-    if (status == PITH_NOT_FOUND)
-        return pi_fail(err, PITH_FORMAT, "%s is missing", key);
-    PI_TRY(status);
-    if (value < (uint32_t)min || value > (uint32_t)max)
-        return pi_fail(err, PITH_FORMAT, "%s: %u is not in %d..%d", key, value, min, max);
-    *out = (int32_t)value;
-    return PITH_OK;
-}
-
 static pith_status read_shape(struct pith_model *m, pith_error *err)
 {
     struct pi_delta_shape *s = &m->hp.delta;
     int32_t inner;
-    PI_TRY(read_ssm(m, "conv_kernel", 2, PI_CONV_TAPS, &s->n_conv, err));
-    PI_TRY(read_ssm(m, "state_size", 1, MAX_DIM, &s->dim, err));
-    PI_TRY(read_ssm(m, "group_count", 1, MAX_HEADS, &s->n_key, err));
-    PI_TRY(read_ssm(m, "time_step_rank", 1, MAX_HEADS, &s->n_value, err));
-    PI_TRY(read_ssm(m, "inner_size", 1, MAX_HEADS * MAX_DIM, &inner, err));
+    PI_TRY(pi_key_count(m, "ssm.conv_kernel", 2, PI_CONV_TAPS, true, &s->n_conv, err));
+    PI_TRY(pi_key_count(m, "ssm.state_size", 1, MAX_DIM, true, &s->dim, err));
+    PI_TRY(pi_key_count(m, "ssm.group_count", 1, MAX_HEADS, true, &s->n_key, err));
+    PI_TRY(pi_key_count(m, "ssm.time_step_rank", 1, MAX_HEADS, true, &s->n_value, err));
+    PI_TRY(pi_key_count(m, "ssm.inner_size", 1, MAX_HEADS * MAX_DIM, true, &inner, err));
     if (s->n_value % s->n_key != 0)
         return pi_fail(err, PITH_FORMAT,
                        "%s.ssm.group_count: %d key heads do not divide the %d value heads of "
