@@ -43,6 +43,11 @@ static const char *const families[] = {
     "arch=qwen3next layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96 experts=4 used=2",
     "arch=qwen3next layers=2 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96 experts=4 used=2 "
     "interval=2 legacy=1",
+    "arch=deepseek2 layers=3 width=64 heads=4 head_dim=24 rot=8 rank=32 value_dim=24 query_rank=40 "
+    "ff=96 experts=8 used=2 expert_ff=40 gating=2 norm=1 scaling=yarn factor=40 ctx_orig=64 "
+    "log_mul=0.0707",
+    "arch=deepseek2 layers=4 width=64 heads=12 head_dim=48 rot=16 rank=48 value_dim=20 ff=96 "
+    "experts=4 used=2 expert_ff=40 old=1 mtp=1",
 };
 
 static pith_model *model; /* of the family that is tested */
@@ -60,7 +65,7 @@ static pith_engine *engine_make(int32_t chunk, int32_t n_thread)
     params.page_len = PAGE_LEN;
     check(pith_kv_estimate(model, &params, N_TOKEN, &params.kv_bytes, &err), &err);
     params.kv_bytes *= 8;
-        /* kept states give way where it is short */ /* windows are shorter than the text: four texts are not one of four */
+    /* kept states give way where it is short */ /* windows are shorter than the text: four texts are not one of four */
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
 }
