@@ -10,6 +10,8 @@
 #include "changed_file.h"
 #include "engine/engine.h"
 #include "pith/inspect.h"
+#include "policy/keep/importance_target.h"
+#include "policy/keep/stats.h"
 #include "seq_make.h"
 
 #define HEADS 3
@@ -265,13 +267,102 @@ static void test_tap(void **state)
     pith_model_free(m);
 }
 
+/* ---- what policies are made of ---- */
+
+/* Sums of the queries of layer 1, in the space of the lane. */
+static void add_queries(void *user, const struct pi_pass_tap_rows *rows)
+{
+    double *sum = user; /* [HEADS][N_ROT + RANK] */
+    for (int32_t t = 0; t < rows->item->n_tok && rows->layer == 1; t++)
+        for (int32_t i = 0; i < HEADS * (RANK + N_ROT); i++)
+            sum[i] += (double)rows->q_pre[t * HEADS * (RANK + N_ROT) + i];
+}
+
+static void test_statistics(void **state)
+{
+    pith_model *m = NULL;
+    pith_stats *stats = NULL;
+    pith_calibrate_params params;
+    pith_error err;
+    double sum[HEADS][RANK + N_ROT] = {{0}};
+    int32_t tokens[N_TOKEN];
+    (void)state;
+    for (int32_t i = 0; i < N_TOKEN; i++)
+        tokens[i] = (7 * i * i + i) % N_VOCAB;
+    check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
+    pith_engine *e = engine_of(m, "f32");
+    pith_seq *seq = seq_make(e);
+    check(pi_pass_set_tap(e->pass, add_queries, sum, &err), &err);
+    read_text(seq);
+    check(pi_pass_set_tap(e->pass, NULL, NULL, &err), &err);
+    pith_seq_free(seq);
+    pith_calibrate_params_default(&params);
+    check(pith_calibrate(e, tokens, N_TOKEN, &params, &stats, &err), &err);
+    assert_int_equal(stats->n_pair, N_ROT / 2);
+    assert_int_equal(stats->n_flat, RANK);
+    for (int32_t h = 0; h < HEADS; h++) {
+        struct stats_row row = stats_q(stats, 1, h);
+        for (int32_t i = 0; i < N_ROT / 2; i++) {
+            assert_true(fabs((double)row.re[i] - sum[h][2 * i] / N_TOKEN) < 1e-5);
+            assert_true(fabs((double)row.im[i] - sum[h][2 * i + 1] / N_TOKEN) < 1e-5);
+        }
+        for (int32_t i = 0; i < RANK; i++)
+            assert_true(fabs((double)row.flat[i] - sum[h][N_ROT + i] / N_TOKEN) < 1e-5);
+    }
+    pith_stats_free(stats);
+    pith_engine_free(e);
+    pith_model_free(m);
+}
+
+/* |Wo_h E_h v| in double, matrix by matrix. */
+static double norm_of(const struct pi_layer *w, int32_t head, const float *v)
+{
+    struct pi_matrix expand = pi_matrix_slab(&w->w_expand, head);
+    float row[HEADS * VALUE > RANK ? HEADS * VALUE : RANK];
+    double own[VALUE], square = 0;
+    for (int32_t i = 0; i < VALUE; i++) {
+        pi_matmul_unpack_row(&expand, i, row);
+        own[i] = 0;
+        for (int32_t r = 0; r < RANK; r++)
+            own[i] += (double)row[r] * (double)v[r];
+    }
+    for (int32_t o = 0; o < w->wo.n_row; o++) {
+        double sum = 0;
+        pi_matmul_unpack_row(&w->wo, o, row);
+        for (int32_t i = 0; i < VALUE; i++)
+            sum += (double)row[head * VALUE + i] * own[i];
+        square += sum * sum;
+    }
+    return sqrt(square);
+}
+
+static void test_norms_of_values(void **state)
+{
+    struct importance_gram *gram = NULL;
+    pith_model *m = NULL;
+    pith_error err;
+    uint64_t rng = 5;
+    float v[RANK];
+    (void)state;
+    check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
+    check(importance_gram_create(m, 2, &gram, &err), &err);
+    for (int32_t l = 0; l < 3; l++)
+        for (int32_t h = 0; h < HEADS; h++) {
+            for (int32_t r = 0; r < RANK; r++)
+                v[r] = rng_float(&rng);
+            double want = norm_of(&m->layer[l], h, v), got = importance_norm(gram, l, h, v);
+            assert_true(want > 0 && fabs(got - want) < 1e-4 * want);
+        }
+    importance_gram_free(gram);
+    pith_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_older_files),
-        cmocka_unit_test(test_blocks_behind),
-        cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_tap),
+        cmocka_unit_test(test_older_files), cmocka_unit_test(test_blocks_behind),
+        cmocka_unit_test(test_lanes),       cmocka_unit_test(test_tap),
+        cmocka_unit_test(test_statistics),  cmocka_unit_test(test_norms_of_values),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
