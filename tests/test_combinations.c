@@ -248,14 +248,15 @@ static void evaluate(const struct cell *c, pith_engine *e)
     pith_seq_free(seq);
 }
 
-/* The second request begins as the first does. */
+/* The second request begins as the first does; with recall nothing may be evicted of the first. */
 static void share_prefix(const struct cell *c, pith_engine *e)
 {
     static struct ask first, second;
     static struct heard alone;
     bool takes = strncmp(c->says, "no ", 3) != 0;
-    ask_init(&first, 0, N_PROMPT, 4, 0.0f);
-    ask_init(&second, 0, N_PROMPT - 10, N_STEP, 0.0f);
+    int32_t n_prompt = e->traits.recalls_kv ? 56 : N_PROMPT;
+    ask_init(&first, 0, n_prompt, 4, 0.0f);
+    ask_init(&second, 0, n_prompt - 10, N_STEP, 0.0f);
     generate_alone(e, &second, 0, &alone);
     pith_scheduler *s = scheduler_make(e, NULL);
     submit(s, &first);

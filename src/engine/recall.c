@@ -503,9 +503,8 @@ struct pi_recall_point pi_seq_recall_point(const struct pith_seq *seq)
     return (struct pi_recall_point){r->n_recall, r->n_step, r->end};
 }
 
-int32_t pi_seq_recall_reusable(const struct pith_seq *seq, int32_t same, int32_t n_token)
+int32_t pi_engine_recall_reusable(const struct pith_engine *e, int32_t same, int32_t n_token)
 {
-    const struct pith_engine *e = seq->engine;
     if (!e->traits.recalls_kv)
         return same;
     int32_t last = (int32_t)pi_max(2, options_of(e)->last); /* one token would be no turn */
