@@ -52,8 +52,6 @@ struct kv_geometry {
     int32_t n_head;  /* KV heads */
     int32_t dim_k;   /* of one head */
     int32_t dim_v;
-    int32_t v_in_k; /* 0: values are stored beside keys; else they are dim_v dimensions of the keys
-                         from this one on, and take no bytes: latent lanes */
     int32_t page_len; /* 16, 32 or 64 entries */
     enum kv_type type_k;
     enum kv_type type_v;
@@ -68,6 +66,8 @@ struct kv_geometry {
                               one kv_seq_slide to the next */
     size_t state_bytes; /* of a sequence's state (state.c), which layers without lanes have in the
                               place of entries; 0: none */
+    int32_t v_in_k; /* 0: values are stored beside keys; else they are the dim_v dimensions of keys
+                       from this one on, and take no bytes: latent lanes */
 };
 
 static inline int32_t kv_layer_window(const struct kv_geometry *g, int32_t layer)
