@@ -6,7 +6,10 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "attend_check.h"
+#include "base/os.h"
+#include "file/sum.h"
 #include "folder.h"
+#include "kv/snapshot.h"
 
 /* Keys of 160 dimensions, of which the last 96 are the value: groups of the turbo types are 32 long
    in both, so that a lane which stores values codes them alike. */
@@ -224,7 +227,52 @@ static void test_save_swap_and_compact(void **state)
     }
 }
 
-/* To a lane that stores values, and to one of another type. */
+/* A file that says another place of values, with the right checksum. */
+static void test_forged_places(void **state)
+{
+    static const struct {
+        int32_t v_in_k;
+        pith_status status;
+        const char *says;
+    } cases[] = {
+        {0, PITH_FORMAT, "v_in_k: 0 is no dimension that values begin at"},
+        {-64, PITH_FORMAT, "v_in_k: -64 is no dimension that values begin at"},
+        {65, PITH_FORMAT, "v_in_k: keys of 160 have no 96 dimensions from 65 on"},
+        {32, PITH_INVALID, "values begin at dimension 32 of keys, and in the engine at 64"},
+    };
+    struct fixture f[2];
+    struct pi_file file = {0};
+    struct kv_seq *loaded = NULL;
+    void *extra = NULL;
+    size_t extra_size;
+    pith_error err;
+    (void)state;
+    open_pair(f, KV_TYPE_Q8_0, 0, false);
+    check(kv_seq_save(f[1].seq, "", 0, in_folder("seq"), &err), &err);
+    check(pi_file_map(in_folder("seq"), &file, &err), &err);
+    size_t n = file.size;
+    uint8_t *bytes = test_malloc(n);
+    for (size_t i = 0; i < PI_LEN(cases); i++) {
+        memcpy(bytes, file.data, n);
+        memcpy(bytes + KV_SNAPSHOT_HEADER_SIZE_TYPES, &cases[i].v_in_k, sizeof(int32_t));
+        uint64_t sum = pi_sum_of(bytes, n - KV_SNAPSHOT_SUM_SIZE);
+        memcpy(bytes + n - KV_SNAPSHOT_SUM_SIZE, &sum, sizeof(sum));
+        pith_status status =
+            kv_snapshot_load(f[1].cache, "file", bytes, n, &loaded, &extra, &extra_size, &err);
+        if (status != cases[i].status || strstr(err.message, cases[i].says) == NULL)
+            fail_msg("case %zu: \"%s\" does not say \"%s\"", i, err.message, cases[i].says);
+    }
+    assert_int_equal(
+        kv_snapshot_load(f[0].cache, "file", file.data, n, &loaded, &extra, &extra_size, &err),
+        PITH_INVALID);
+    assert_string_equal(err.message, "file: values begin at dimension 64 of keys, and in the "
+                                     "engine at 0 (0: they are stored beside keys)");
+    test_free(bytes);
+    pi_file_unmap(&file);
+    close_pair(f);
+}
+
+/* To a lane of the same type, and to one of another. */
 static void test_copies(void **state)
 {
     (void)state;
@@ -299,10 +347,11 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_slots),     cmocka_unit_test(test_values),
-        cmocka_unit_test(test_bytes),     cmocka_unit_test(test_save_swap_and_compact),
-        cmocka_unit_test(test_copies),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_attention),     cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_slots),         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_bytes),         cmocka_unit_test(test_save_swap_and_compact),
+        cmocka_unit_test(test_forged_places), cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
