@@ -76,9 +76,7 @@ static void note_evaluate(const struct engine_traits *t, pith_error *out)
 
 static void note_prefix(const struct engine_traits *t, pith_error *out)
 {
-    if (t->recalls_kv)
-        pi_fail(out, PITH_OK, "recall: a sequence gives its prompt if nothing was evicted of it");
-    else if (t->evicts)
+    if (t->evicts)
         pi_fail(out, PITH_OK, "keep: a sequence gives what it had before its first round");
     else if (t->shares)
         pi_fail(out, PITH_OK, "share: a sequence gives its prompt, not what it generated");
