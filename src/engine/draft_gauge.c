@@ -1,0 +1,112 @@
+/*
+ * draft_gauge.c - the numbers behind drafts (draft_gauge.h). Invariant: every estimate moves a part
+ * of the way to what was seen last, so that a single odd time or lucky draft changes little, and a
+ * text that turns from copying to writing is noticed within some tens of tokens.
+ */
+#include "engine/draft_gauge.h"
+
+#include "base/base.h"
+
+#define SLOPE_GUESS 0.2 /* Q4_K with one thread: 1.56 times for 4 rows, 2.4 times for 8 */
+#define SLOPE_MOST 1.5  /* a pass that was interrupted says nothing of rows */
+#define STEP (1.0 / 8)  /* of the way to a new time */
+#define FADE 0.97       /* what older tokens count for with each new one */
+#define GUESSED 3.0     /* tokens that a first guess counts for */
+#define PAYS 1.03       /* gain from which on drafting is taken to pay */
+#define TRY_LEN 2       /* tokens of a draft that is a try */
+#define PAUSE_FIRST 48
+#define PAUSE_MOST 1024
+
+/* First guesses. A lookup's kind: 0, 1, 2, 3, 4 to 7, 8 or more tokens matched, far from where the
+   last draft was taken from, and the same near it. */
+static const double guess[DRAFT_N_KIND] = {
+    0.0,  0.1,  0.2,  0.35, 0.6,  0.85, /* far */
+    0.35, 0.55, 0.65, 0.75, 0.85, 0.9,  /* near */
+    0.6,                                /* the model */
+};
+
+/* ---- passes ---- */
+
+void draft_cost_note(struct draft_cost *c, int32_t n_row, double seconds)
+{
+    if (seconds <= 0.0)
+        return;
+    if (n_row == 1) {
+        c->one_s += c->one_s > 0.0 ? STEP * (seconds - c->one_s) : seconds;
+        return;
+    }
+    if (c->one_s <= 0.0)
+        return;
+    double slope = (seconds / c->one_s - 1.0) / (n_row - 1);
+    slope = slope < 0.0 ? 0.0 : slope > SLOPE_MOST ? SLOPE_MOST : slope;
+    double before = c->slope > 0.0 ? c->slope : SLOPE_GUESS;
+    c->slope = before + STEP * (slope - before);
+}
+
+double draft_cost_row(const struct draft_cost *c)
+{
+    return c->slope > 0.0 ? c->slope : SLOPE_GUESS;
+}
+
+/* ---- drafts ---- */
+
+void draft_gauge_start(struct draft_gauge *g)
+{
+    *g = (struct draft_gauge){.pause = PAUSE_FIRST};
+}
+
+double draft_gauge_chance(const struct draft_gauge *g, int kind)
+{
+    return (g->came[kind] + GUESSED * guess[kind]) / (g->tried[kind] + GUESSED);
+}
+
+int32_t draft_gauge_best(double chance, const struct draft_cost *c, double each, int32_t n_row,
+                         int32_t n, double *gain)
+{
+    double slope = draft_cost_row(c), alone = 1.0 + (n_row - 1) * slope;
+    double all = n_row, next = 1.0;
+    int32_t best = 0;
+    *gain = 1.0;
+    for (int32_t k = 1; k <= n; k++) {
+        next *= chance;
+        all += next;
+        double of_k = all / n_row * alone / (alone + k * (slope + each));
+        if (of_k > *gain) {
+            *gain = of_k;
+            best = k;
+        }
+    }
+    return best;
+}
+
+int32_t draft_gauge_plan(struct draft_gauge *g, const struct draft_cost *c, int kind, double each,
+                         int32_t n_row, int32_t n, double *gain)
+{
+    int32_t best = draft_gauge_best(draft_gauge_chance(g, kind), c, each, n_row, n, gain);
+    if (*gain >= PAYS)
+        return best;
+    *gain = 1.0;
+    if (n < 1 || g->n_since < g->pause)
+        return 0;
+    g->n_since = 0;
+    g->pause = (int32_t)pi_min(2 * g->pause, PAUSE_MOST);
+    return (int32_t)pi_min(n, TRY_LEN);
+}
+
+void draft_gauge_note(struct draft_gauge *g, int kind, int32_t n, int32_t n_came)
+{
+    int32_t n_known = n_came < n ? n_came + 1 : n;
+    g->n_since += 1 + n_came;
+    for (int32_t i = 0; i < n_known; i++) {
+        g->came[kind] = FADE * g->came[kind] + (i < n_came);
+        g->tried[kind] = FADE * g->tried[kind] + 1.0;
+    }
+    if (n > TRY_LEN && n_came == n) /* it pays again */
+        g->pause = PAUSE_FIRST;
+}
+
+void draft_gauge_note_each(struct draft_gauge *g, int32_t n, double seconds)
+{
+    double each = seconds / n;
+    g->each_s += g->each_s > 0.0 ? STEP * (each - g->each_s) : each;
+}

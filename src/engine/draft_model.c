@@ -1,0 +1,51 @@
+/*
+ * draft_model.c - drafts from a smaller model: its likeliest token, again and again. Its sequence is
+ * kept in step by cutting what did not come true and reading what came instead.
+ *
+ * A token is worth drafting while it is likely enough that all before it and itself come true, which
+ * the model's own probabilities tell: where it is unsure, the draft ends.
+ */
+#include <math.h>
+
+#include "base/os.h"
+#include "engine/draft.h"
+
+/* The likeliest of the first n, and its share of the probability of all. */
+static int32_t likeliest(const float *logits, int32_t n, double *share)
+{
+    int32_t best = 0;
+    float sum = 0.0f;
+    for (int32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    for (int32_t i = 0; i < n; i++)
+        sum += expf(logits[i] - logits[best]);
+    *share = 1.0 / (double)sum;
+    return best;
+}
+
+int32_t draft_model_find(struct pith_seq *model, const int32_t *tokens, int32_t n, int32_t below,
+                         int32_t most, double least, int32_t *out, double *seconds)
+{
+    const struct pith_model *m = model->engine->model;
+    int32_t n_vocab = (int32_t)pi_min(below, m->hp.n_vocab), n_out = 0;
+    double chance = 1.0, share, start = pi_time_s();
+    int32_t behind = n - pi_seq_reusable(model, tokens, n);
+    if (pith_seq_sync(model, tokens, n, NULL, NULL, NULL) != PITH_OK)
+        return -1;
+    if (behind > DRAFT_MOST) /* a prompt, or what was written without it */
+        start = pi_time_s();
+    for (;;) {
+        int32_t id = likeliest(pith_seq_logits(model), n_vocab, &share);
+        chance *= share;
+        if (!(chance >= least) || pith_token_is_end(m, id))
+            break;
+        out[n_out++] = id;
+        if (n_out == most)
+            break;
+        if (pith_seq_eval(model, &id, 1, NULL) != PITH_OK)
+            break;
+    }
+    *seconds = pi_time_s() - start;
+    return n_out;
+}
