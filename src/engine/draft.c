@@ -77,6 +77,14 @@ void pi_draft_free(struct pi_draft *d)
     pi_mem_free(d);
 }
 
+void pi_seq_rest_draft(struct pith_seq *seq)
+{
+    if (seq->draft == NULL)
+        return;
+    pith_seq_free(seq->draft->model);
+    seq->draft->model = NULL;
+}
+
 /* ---- a draft ---- */
 
 /* Tokens that may be drafted, before a keep round: also one behind the last would be too late, since

@@ -37,6 +37,9 @@ pith_status pi_seq_start_draft(struct pith_seq *seq, const pith_draft_params *pa
                                pith_error *err);
 void pi_draft_free(struct pi_draft *draft);
 
+/* Gives back what the drafting model holds of the sequence's tokens, which nobody drafts for now. */
+void pi_seq_rest_draft(struct pith_seq *seq);
+
 /* A draft of at most `most` tokens behind the token `next`, which the sequence does not hold yet, in
    a pass with n_row rows, that one included: out [most]. It ends before a keep round is due. 0:
    nothing is drafted, for lack of memory, too. */

@@ -27,6 +27,11 @@ static const double guess[DRAFT_N_KIND] = {
 
 /* ---- passes ---- */
 
+double draft_cost_row(const struct draft_cost *c)
+{
+    return c->slope > 0.0 ? c->slope : SLOPE_GUESS;
+}
+
 void draft_cost_note(struct draft_cost *c, int32_t n_row, double seconds)
 {
     if (seconds <= 0.0)
@@ -35,17 +40,14 @@ void draft_cost_note(struct draft_cost *c, int32_t n_row, double seconds)
         c->one_s += c->one_s > 0.0 ? STEP * (seconds - c->one_s) : seconds;
         return;
     }
-    if (c->one_s <= 0.0)
+    if (c->one_s <= 0.0) { /* as good a guess as there is */
+        c->one_s = seconds / (1.0 + (n_row - 1) * draft_cost_row(c));
         return;
+    }
     double slope = (seconds / c->one_s - 1.0) / (n_row - 1);
     slope = slope < 0.0 ? 0.0 : slope > SLOPE_MOST ? SLOPE_MOST : slope;
     double before = c->slope > 0.0 ? c->slope : SLOPE_GUESS;
     c->slope = before + STEP * (slope - before);
-}
-
-double draft_cost_row(const struct draft_cost *c)
-{
-    return c->slope > 0.0 ? c->slope : SLOPE_GUESS;
 }
 
 /* ---- drafts ---- */
