@@ -21,7 +21,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "pith/pith.h"
+#include "pith/inspect.h"
 
 #define MAX_ROUND 4096
 #define MAX_TEXT (1 << 20)

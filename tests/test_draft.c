@@ -4,6 +4,8 @@
  * to the bit, and so is the memory that it leaves behind. Where there is no way back drafts are
  * refused.
  */
+#include <math.h>
+
 #include "testing.h"
 
 #include "draft_rig.h"
@@ -305,8 +307,9 @@ static void test_refused(void **state)
     static const struct {
         const char *keep, *read, *recall, *share, *word;
     } bad[] = {
-        {"h2o:budget=64", NULL, NULL, NULL, "h2o remembers"},
+        {"h2o:budget=64", NULL, NULL, NULL, "h2o overwrites"},
         {"longflow:budget=64", NULL, NULL, NULL, "longflow overwrites"},
+        {"scissorhands:budget=64", NULL, NULL, NULL, "scissorhands remembers"},
         {"snapkv:budget=64", NULL, NULL, NULL, "snapkv remembers"},
         {"knorm:budget=64,rounds=prompt-end", NULL, NULL, NULL, "prompt-end"},
         {NULL, "quest:budget=64", NULL, NULL, "read:"},
