@@ -139,8 +139,8 @@ static void begin_prompt(struct bench *b, const char *path)
     size_t len;
     pith_prompt_text(prompt, &len);
     b->prompt = calloc(len + 16, sizeof(*b->prompt));
-    need(pith_prompt_tokenize(b->model, prompt, PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL, b->prompt,
-                              (int32_t)len + 16, &b->n_prompt, &err),
+    need(pith_prompt_tokenize(b->model, prompt, PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL,
+                              b->prompt, (int32_t)len + 16, &b->n_prompt, &err),
          "tokens", &err);
     pith_prompt_free(prompt);
     free(text);
@@ -150,7 +150,8 @@ static void begin_prompt(struct bench *b, const char *path)
     need(pith_seq_create(b->engine, &b->base, &err), "sequence", &err);
     pith_generate_params_default(&p);
     p.n_predict = 0;
-    need(pith_generate(b->base, b->prompt, b->n_prompt, &p, NULL, NULL, NULL, &err), "prompt", &err);
+    need(pith_generate(b->base, b->prompt, b->n_prompt, &p, NULL, NULL, NULL, &err), "prompt",
+         &err);
     memset(b->result, 0, sizeof(b->result));
 }
 

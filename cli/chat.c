@@ -79,7 +79,7 @@ struct chat {
     int32_t cap;
     struct cli_text answer; /* the one being generated */
     size_t answer_cap;
-    char *recalled; /* for the last message; NULL: nothing */
+    char *recalled;                 /* for the last message; NULL: nothing */
     const pith_draft_params *draft; /* NULL: nothing is drafted */
 };
 

@@ -120,8 +120,8 @@ struct cell {
 
 static void set_use(struct cell *c, const char *title)
 {
-    static const char *const titles[PITH_N_USE] = {"", "prefixes", "forks", "swaps",
-                                                   "saved files", "drafts"}; /* by pith_use */
+    static const char *const titles[PITH_N_USE] = {
+        "", "prefixes", "forks", "swaps", "saved files", "drafts"}; /* by pith_use */
     for (int use = 0; use < PITH_N_USE; use++)
         if (strcmp(title, titles[use]) == 0)
             c->use = (pith_use)use;

@@ -130,7 +130,8 @@ static void test_policies(void **state)
 /* Whatever a choice depends on, row by row. */
 static void test_choices(void **state)
 {
-    static const char gbnf[] = "root ::= (\" The\" | \" password\" | \" of\" | \" Maria\" | \".\")+";
+    static const char gbnf[] =
+        "root ::= (\" The\" | \" password\" | \" of\" | \" Maria\" | \".\")+";
     static const char *const stops[] = {"lantern. The", "zzz"};
     const pith_logit_bias bias[] = {{prompt[3], 2.0f}, {prompt[5], -INFINITY}};
     pith_grammar *g = NULL;
@@ -142,7 +143,8 @@ static void test_choices(void **state)
     for (int i = 0; i < 40; i++) {
         char what[32];
         pith_draft_params draft = always(1 + i % 9);
-        pith_generate_params p = text_of(i % 7 == 6 ? i : 60, i % 3 == 0 ? 0.0f : 0.9f, (uint64_t)i);
+        pith_generate_params p =
+            text_of(i % 7 == 6 ? i : 60, i % 3 == 0 ? 0.0f : 0.9f, (uint64_t)i);
         p.sample.repeat_penalty = i % 4 == 1 ? 1.2f : 1.0f;
         p.sample.frequency_penalty = i % 4 == 1 ? 0.1f : 0.0f;
         p.sample.penalty_last_n = i % 8 == 1 ? -1 : 16;

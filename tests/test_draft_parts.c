@@ -135,12 +135,12 @@ static void test_other_text(void **state)
 
 /* ---- the gauge ---- */
 
-static double gain_of(double p, double slope, double each, int32_t m, int32_t k)
+static double gain_of(double p, const struct draft_cost *c, double each, int32_t m, int32_t k)
 {
     double sum = m;
     for (int32_t i = 1; i <= k; i++)
         sum += pow(p, i);
-    return sum / m * (1 + (m - 1) * slope) / (1 + (m - 1 + k) * slope + k * each);
+    return sum / m * draft_cost_rows(c, m) / (draft_cost_rows(c, m + k) + k * each);
 }
 
 static void test_best(void **state)
@@ -149,11 +149,13 @@ static void test_best(void **state)
     for (int s = 0; s < 40; s++) {
         double p = 0.025 * s, each = 0.1 * (s % 4), gain;
         int32_t m = 1 + s % 3;
-        struct draft_cost c = {.one_s = 1.0, .slope = 0.05 + 0.01 * s};
+        struct draft_cost c = {.one_s = 1.0};
+        for (int32_t n = 2; n < 40; n += 3)
+            draft_cost_note(&c, n, 1.0 + (0.05 + 0.01 * s) * (n - 1));
         int32_t best = draft_gauge_best(p, &c, each, m, 31, &gain);
-        assert_true(fabs(gain - gain_of(p, c.slope, each, m, best)) < 1e-12);
+        assert_true(fabs(gain - gain_of(p, &c, each, m, best)) < 1e-12);
         for (int32_t k = 0; k <= 31; k++)
-            assert_true(gain >= gain_of(p, c.slope, each, m, k) - 1e-12);
+            assert_true(gain >= gain_of(p, &c, each, m, k) - 1e-12);
     }
 }
 
@@ -166,10 +168,14 @@ static void test_cost(void **state)
         draft_cost_note(&c, 1, 0.5);
         draft_cost_note(&c, 5, 0.5 * (1 + 4 * 0.35));
     }
-    assert_true(fabs(c.one_s - 0.5) < 1e-9 && fabs(draft_cost_row(&c) - 0.35) < 1e-3);
-    draft_cost_note(&c, 2, 100.0);
-    assert_true(draft_cost_row(&c) < 0.5);
+    assert_true(fabs(c.one_s - 0.5) < 1e-9 && draft_cost_rows(&c, 1) == 1.0);
+    assert_true(fabs(draft_cost_rows(&c, 5) - (1 + 4 * 0.35)) < 1e-3);
+    assert_true(draft_cost_rows(&c, 4) < draft_cost_rows(&c, 5)); /* by the nearest */
+    double before = draft_cost_rows(&c, 5);
+    draft_cost_note(&c, 5, 100.0);
+    assert_true(draft_cost_rows(&c, 5) > before && draft_cost_rows(&c, 5) < 1.5 * before);
     draft_cost_note(&c, 1, 0.0);
+    draft_cost_note(&c, 1000, 1.0);
     assert_true(c.one_s == 0.5);
 }
 
@@ -178,11 +184,13 @@ static void test_cost(void **state)
 static void test_stops(void **state)
 {
     struct draft_gauge g;
-    struct draft_cost c = {.one_s = 1.0, .slope = 0.2};
+    struct draft_cost c = {.one_s = 1.0};
     double gain;
     int32_t n_draft = 0, n_late = 0;
     (void)state;
     draft_gauge_start(&g);
+    for (int32_t n = 2; n < 20; n++)
+        draft_cost_note(&c, n, 1.0 + 0.2 * (n - 1));
     for (int32_t i = 0; i < 4000; i++) {
         int kind = i % DRAFT_N_LOOKUP_KIND;
         draft_gauge_note(&g, 0, 0, 0);
@@ -210,9 +218,9 @@ static void test_stops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_longest),    cmocka_unit_test(test_periodic),
-        cmocka_unit_test(test_edit),       cmocka_unit_test(test_other_text),
-        cmocka_unit_test(test_best),       cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_longest), cmocka_unit_test(test_periodic),
+        cmocka_unit_test(test_edit),    cmocka_unit_test(test_other_text),
+        cmocka_unit_test(test_best),    cmocka_unit_test(test_cost),
         cmocka_unit_test(test_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

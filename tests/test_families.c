@@ -60,7 +60,7 @@ static pith_engine *engine_make(int32_t chunk, int32_t n_thread)
     params.page_len = PAGE_LEN;
     check(pith_kv_estimate(model, &params, N_TOKEN, &params.kv_bytes, &err), &err);
     params.kv_bytes *= 8;
-        /* kept states give way where it is short */ /* windows are shorter than the text: four texts are not one of four */
+    /* kept states give way where it is short */ /* windows are shorter than the text: four texts are not one of four */
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
 }
@@ -346,11 +346,13 @@ static void drafts(void)
         pith_generate_params_default(&p);
         p.n_predict = 60;
         p.ignore_end = true;
-        p.sample.temperature = i % 4 == 3 ? 1.0f : 0.0f;
+        p.sample.temperature = i % 2 == 1 ? 4.0f : 0.0f;
+        p.sample.top_p = 1.0f;
+        p.sample.min_p = 0.0f;
         p.sample.seed = (uint64_t)i;
-        draft.n_max = 1 + 4 * i % 15;
-        draft.lookup = i < 4;
-        draft.engine = i >= 3 ? other : NULL;
+        draft.n_max = 3 + 4 * i % 13;
+        draft.lookup = i < 3;
+        draft.engine = i >= 2 ? other : NULL;
         draft_twice(e, twice, N_TOKEN / 2 + 5 * i, &p, &draft, 0, &n_draft, &n_accepted, "draft");
     }
     if (!has_states(e) && (n_accepted < 100 || n_draft - n_accepted < 100))

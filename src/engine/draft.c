@@ -131,7 +131,7 @@ static int32_t find_by_model(struct pi_draft *d, const struct pith_seq *seq, int
     int32_t n = draft_model_find(d->model, seq->tokens, n_token, seq->engine->model->hp.n_vocab,
                                  most, least, out, &seconds);
     d->model_failed = n < 0;
-    if (n >= 0) /* also a token that was thought of and not drafted takes its time */
+    if (n >= 0 && seconds > 0.0) /* also a token that was thought of and not drafted takes its time */
         draft_gauge_note_each(&d->gauge, n > 0 ? n : 1, seconds);
     return n > 0 ? n : 0;
 }
@@ -159,7 +159,8 @@ int32_t pi_draft_find(struct pith_seq *seq, const struct draft_cost *cost, int32
         n_model = d->params.always ? most : n_model;
     }
     if (n_model > 0 && by_model >= gain) {
-        double least = d->params.always ? 0.0 : draft_cost_row(cost) + each;
+        double row = (draft_cost_rows(cost, n_row + 4) - draft_cost_rows(cost, n_row)) / 4;
+        double least = d->params.always ? 0.0 : row + each;
         kind = DRAFT_KIND_MODEL;
         n = find_by_model(d, seq, n_token, n_model, least, out);
     }

@@ -49,8 +49,8 @@ int32_t pi_draft_find(struct pith_seq *seq, const struct draft_cost *cost, int32
 /* ---- draft_model.c ---- */
 
 /* What the drafting model takes to follow the tokens [n], as long as the chance that all of it comes
-   true is at least `least` by its own account: out [most]. *seconds: without the time for what it
-   had to read first. below: ids that the other model has. Returns the tokens, or -1: it failed. */
+   true is at least `least` by its own account: out [most]. *seconds that it took, 0 where it had to
+   read much first. below: ids that the other model has. Returns the tokens, or -1: it failed. */
 int32_t draft_model_find(struct pith_seq *model, const int32_t *tokens, int32_t n, int32_t below,
                          int32_t most, double least, int32_t *out, double *seconds);
 

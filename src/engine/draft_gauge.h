@@ -5,11 +5,11 @@
  * nor sequences.
  *
  * With p the chance that a drafted token comes true where those before it did, a draft of k tokens
- * gives 1 + p + ... + p^k tokens in place of one. A pass of n rows takes 1 + (n - 1) * slope times
- * what a pass of one row takes, and drafting a token takes `each` of these. Where m sequences have
- * their tokens in the pass anyway:
+ * gives 1 + p + ... + p^k tokens in place of one. A pass of n rows takes c(n) times what a pass of
+ * one row takes, and drafting a token takes `each` of these. Where m sequences have their tokens in
+ * the pass anyway:
  *
- *   gain(k) = (m + p + ... + p^k) / m * (1 + (m - 1) slope) / (1 + (m - 1 + k) slope + k each)
+ *   gain(k) = (m + p + ... + p^k) / m * c(m) / (c(m + k) + k each)
  */
 #ifndef PI_DRAFT_GAUGE_H
 #define PI_DRAFT_GAUGE_H
@@ -21,15 +21,15 @@
 
 /* What passes take, of whoever runs them: a generation, or a scheduler. */
 struct draft_cost {
-    double one_s; /* of a pass of one row; 0: not known yet */
-    double slope; /* what another row adds, as a part of that; 0: not known yet */
+    double one_s;                 /* of a pass of one row; 0: not known yet */
+    double times[DRAFT_MOST + 2]; /* [rows] measured, of what was guessed; 0: not known yet */
 };
 
 /* After a pass of n rows, each of another position or sequence. */
 void draft_cost_note(struct draft_cost *c, int32_t n_row, double seconds);
 
-/* What another row adds to a pass, as a part of a pass of one row. */
-double draft_cost_row(const struct draft_cost *c);
+/* c(n). Of a number of rows that was not measured, by the nearest that was. */
+double draft_cost_rows(const struct draft_cost *c, int32_t n_row);
 
 /* Sources of drafts that are judged apart: by how much matched, and where (draft_lookup.h), and the
    model. */

@@ -92,8 +92,7 @@ static bool grow(struct draft_lookup *l, int32_t n)
 
 pith_status draft_lookup_set(struct draft_lookup *l, const int32_t *tokens, int32_t n)
 {
-    if (n < l->n ||
-        (l->n > 0 && memcmp(l->token, tokens, (size_t)l->n * sizeof(*tokens)) != 0))
+    if (n < l->n || (l->n > 0 && memcmp(l->token, tokens, (size_t)l->n * sizeof(*tokens)) != 0))
         clear(l);
     if (n > INT32_MAX / 4 || (n > l->cap && !grow(l, n))) {
         draft_lookup_free(l);

@@ -10,6 +10,10 @@
 #include "base/os.h"
 #include "engine/draft.h"
 
+/* Tokens that the model is behind when it follows: the one that was chosen in place of its own, and
+   its own last. More is a prompt, or what was written without it, and says nothing of drafts. */
+#define BEHIND_MOST 2
+
 /* The likeliest of the first n, and its share of the probability of all. */
 static int32_t likeliest(const float *logits, int32_t n, double *share)
 {
@@ -33,8 +37,6 @@ int32_t draft_model_find(struct pith_seq *model, const int32_t *tokens, int32_t 
     int32_t behind = n - pi_seq_reusable(model, tokens, n);
     if (pith_seq_sync(model, tokens, n, NULL, NULL, NULL) != PITH_OK)
         return -1;
-    if (behind > DRAFT_MOST) /* a prompt, or what was written without it */
-        start = pi_time_s();
     for (;;) {
         int32_t id = likeliest(pith_seq_logits(model), n_vocab, &share);
         chance *= share;
@@ -46,6 +48,6 @@ int32_t draft_model_find(struct pith_seq *model, const int32_t *tokens, int32_t 
         if (pith_seq_eval(model, &id, 1, NULL) != PITH_OK)
             break;
     }
-    *seconds = pi_time_s() - start;
+    *seconds = behind <= BEHIND_MOST ? pi_time_s() - start : 0.0;
     return n_out;
 }

@@ -24,11 +24,11 @@ struct generation {
     void *user;
     struct pi_output out; /* owned */
     pith_generate_result result;
-    struct draft_cost cost;        /* of this generation's passes */
-    double pass_s;                 /* the running draft's, so far */
-    float *rows;                   /* [n_max + 1][n_vocab] of the running draft; owned; NULL: nothing
+    struct draft_cost cost; /* of this generation's passes */
+    double pass_s;          /* the running draft's, so far */
+    float *rows;            /* [n_max + 1][n_vocab] of the running draft; owned; NULL: nothing
                                       is drafted */
-    int32_t first;                 /* position of the first of them */
+    int32_t first;          /* position of the first of them */
     int32_t draft[DRAFT_MOST + 1]; /* the token before the draft, and the draft */
 };
 

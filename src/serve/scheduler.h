@@ -70,9 +70,9 @@ struct answer {
     int32_t n_draft;      /* as in the result */
     int32_t n_draft_accepted;
     int32_t draft[DRAFT_MOST + 1]; /* next, and what is drafted behind it */
-    double admitted_at; /* for the first time; 0: never */
-    double first_at;    /* the first token; 0: none yet */
-    double share_s;     /* of the sequence's statistics: counted already */
+    double admitted_at;            /* for the first time; 0: never */
+    double first_at;               /* the first token; 0: none yet */
+    double share_s;                /* of the sequence's statistics: counted already */
 };
 
 /* One block of memory with all that it points to. */
@@ -162,9 +162,9 @@ struct pith_scheduler {
     bool prefixes_changed;
     int64_t swapped_bytes;
     pith_draft_params draft; /* params.draft points to it */
-    float *rows;             /* [n_max + 4][n_vocab] of a step's drafts; owned; NULL: there are none */
-    struct draft_cost cost;  /* of steps in which no prompt is read */
-    double user_s; /* of this step: evaluating, sampling, in callbacks */
+    float *rows; /* [n_max + 4][n_vocab] of a step's drafts; owned; NULL: there are none */
+    struct draft_cost cost; /* of steps in which no prompt is read */
+    double user_s;          /* of this step: evaluating, sampling, in callbacks */
     pith_scheduler_stats stats;
 };
 
