@@ -150,7 +150,7 @@ static void test_best(void **state)
         double p = 0.025 * s, each = 0.1 * (s % 4), gain;
         int32_t m = 1 + s % 3;
         struct draft_cost c = {.one_s = 1.0};
-        for (int32_t n = 2; n < 40; n += 3)
+        for (int32_t i = 0, n = 2; i < 2000; i++, n = 2 + (n + 1) % 40)
             draft_cost_note(&c, n, 1.0 + (0.05 + 0.01 * s) * (n - 1));
         int32_t best = draft_gauge_best(p, &c, each, m, 31, &gain);
         assert_true(fabs(gain - gain_of(p, &c, each, m, best)) < 1e-12);
@@ -189,8 +189,8 @@ static void test_stops(void **state)
     int32_t n_draft = 0, n_late = 0;
     (void)state;
     draft_gauge_start(&g);
-    for (int32_t n = 2; n < 20; n++)
-        draft_cost_note(&c, n, 1.0 + 0.2 * (n - 1));
+    for (int32_t i = 0; i < 2000; i++)
+        draft_cost_note(&c, 2 + i % 20, 1.0 + 0.2 * (1 + i % 20));
     for (int32_t i = 0; i < 4000; i++) {
         int kind = i % DRAFT_N_LOOKUP_KIND;
         draft_gauge_note(&g, 0, 0, 0);

@@ -120,8 +120,18 @@ static double model_each(const struct pi_draft *d, const struct pith_seq *seq,
     return own.token_bytes > 0 ? (double)other.token_bytes / (double)own.token_bytes : 1.0;
 }
 
+/* Time that is spent on a draft could be spent as before, with `gain`. The model's next token is as
+   sure as its tokens were so far. */
+static struct draft_limits limits_of(const struct pi_draft *d, const struct draft_cost *cost,
+                                     double each, int32_t n_row, double gain)
+{
+    double row = (draft_cost_rows(cost, n_row + 4) - draft_cost_rows(cost, n_row)) / 4;
+    double chance = draft_gauge_chance(&d->gauge, DRAFT_KIND_MODEL);
+    return (struct draft_limits){gain * row, gain * (row + each) / chance};
+}
+
 static int32_t find_by_model(struct pi_draft *d, const struct pith_seq *seq, int32_t n_token,
-                             int32_t most, double least, int32_t *out)
+                             int32_t most, const struct draft_limits *limits, int32_t *out)
 {
     double seconds = 0.0;
     if (d->model == NULL && pith_seq_create(d->params.engine, &d->model, NULL) != PITH_OK) {
@@ -129,9 +139,10 @@ static int32_t find_by_model(struct pi_draft *d, const struct pith_seq *seq, int
         return 0;
     }
     int32_t n = draft_model_find(d->model, seq->tokens, n_token, seq->engine->model->hp.n_vocab,
-                                 most, least, out, &seconds);
+                                 most, limits, out, &seconds);
     d->model_failed = n < 0;
-    if (n >= 0 && seconds > 0.0) /* also a token that was thought of and not drafted takes its time */
+    if (n >= 0 &&
+        seconds > 0.0) /* also a token that was thought of and not drafted takes its time */
         draft_gauge_note_each(&d->gauge, n > 0 ? n : 1, seconds);
     return n > 0 ? n : 0;
 }
@@ -159,10 +170,11 @@ int32_t pi_draft_find(struct pith_seq *seq, const struct draft_cost *cost, int32
         n_model = d->params.always ? most : n_model;
     }
     if (n_model > 0 && by_model >= gain) {
-        double row = (draft_cost_rows(cost, n_row + 4) - draft_cost_rows(cost, n_row)) / 4;
-        double least = d->params.always ? 0.0 : row + each;
+        struct draft_limits limits = {0};
+        if (!d->params.always)
+            limits = limits_of(d, cost, each, n_row, by_model);
         kind = DRAFT_KIND_MODEL;
-        n = find_by_model(d, seq, n_token, n_model, least, out);
+        n = find_by_model(d, seq, n_token, n_model, &limits, out);
     }
     d->kind = kind;
     d->n = n;

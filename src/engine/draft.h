@@ -48,11 +48,18 @@ int32_t pi_draft_find(struct pith_seq *seq, const struct draft_cost *cost, int32
 
 /* ---- draft_model.c ---- */
 
-/* What the drafting model takes to follow the tokens [n], as long as the chance that all of it comes
-   true is at least `least` by its own account: out [most]. *seconds that it took, 0 where it had to
-   read much first. below: ids that the other model has. Returns the tokens, or -1: it failed. */
+/* How likely all of a draft must be to come true, by the model's own account. */
+struct draft_limits {
+    double row;  /* with a token that was found, so that it is worth a row of the pass */
+    double next; /* so far, so that another token is worth being looked for */
+};
+
+/* What the drafting model takes to follow the tokens [n]: out [most]. *seconds that it took, 0 where
+   it had to read much first. below: ids that the other model has. Returns the tokens, or -1: it
+   failed. */
 int32_t draft_model_find(struct pith_seq *model, const int32_t *tokens, int32_t n, int32_t below,
-                         int32_t most, double least, int32_t *out, double *seconds);
+                         int32_t most, const struct draft_limits *limits, int32_t *out,
+                         double *seconds);
 
 /* ---- ahead.c ---- */
 

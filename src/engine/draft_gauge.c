@@ -12,19 +12,21 @@
 #define TIMES_MOST 4.0 /* of a guess: a pass that was interrupted says nothing of rows */
 #define ROWS_MOST (DRAFT_MOST + 1)
 #define STEP (1.0 / 8) /* of the way to a new time */
-#define FADE 0.97      /* what older tokens count for with each new one */
-#define GUESSED 3.0    /* tokens that a first guess counts for */
-#define PAYS 1.03      /* gain from which on drafting is taken to pay */
-#define TRY_LEN 2      /* tokens of a draft that is a try */
+#define STEP_DOWN 0.25
+#define FADE 0.97   /* what older tokens count for with each new one */
+#define GUESSED 3.0 /* tokens that a first guess counts for */
+#define PAYS 1.03   /* gain from which on drafting is taken to pay */
+#define TRY_LEN 2   /* tokens of a draft that is a try */
+#define LEN_FIRST 3 /* tokens of a draft of a kind of which none came true yet */
 #define PAUSE_FIRST 48
 #define PAUSE_MOST 1024
 
 /* First guesses. A lookup's kind: 0, 1, 2, 3, 4 to 7, 8 or more tokens matched, far from where the
    last draft was taken from, and the same near it. */
 static const double guess[DRAFT_N_KIND] = {
-    0.0,  0.1,  0.2,  0.35, 0.6,  0.85, /* far */
-    0.35, 0.55, 0.65, 0.75, 0.85, 0.9,  /* near */
-    0.6,                                /* the model */
+    0.0,  0.08, 0.15, 0.3, 0.5,  0.8,  /* far */
+    0.15, 0.3,  0.45, 0.6, 0.75, 0.88, /* near */
+    0.7,                               /* the model */
 };
 
 /* ---- passes ---- */
@@ -49,12 +51,18 @@ double draft_cost_rows(const struct draft_cost *c, int32_t n_row)
     return guess_rows(n_row) * (times > 0.0 ? times : 1.0);
 }
 
+/* A time is rather too long than too short. */
+static double closer(double before, double seen)
+{
+    return before + (seen < before ? STEP_DOWN : STEP) * (seen - before);
+}
+
 void draft_cost_note(struct draft_cost *c, int32_t n_row, double seconds)
 {
     if (seconds <= 0.0 || n_row > ROWS_MOST)
         return;
     if (n_row == 1) {
-        c->one_s += c->one_s > 0.0 ? STEP * (seconds - c->one_s) : seconds;
+        c->one_s = c->one_s > 0.0 ? closer(c->one_s, seconds) : seconds;
         return;
     }
     if (c->one_s <= 0.0) { /* as good a guess as there is */
@@ -63,7 +71,7 @@ void draft_cost_note(struct draft_cost *c, int32_t n_row, double seconds)
     }
     double times = seconds / c->one_s / guess_rows(n_row), before = c->times[n_row];
     times = times > TIMES_MOST ? TIMES_MOST : times;
-    c->times[n_row] = before > 0.0 ? before + STEP * (times - before) : times;
+    c->times[n_row] = closer(before > 0.0 ? before : 1.0, times);
 }
 
 /* ---- drafts ---- */
@@ -99,6 +107,8 @@ int32_t draft_gauge_best(double chance, const struct draft_cost *c, double each,
 int32_t draft_gauge_plan(struct draft_gauge *g, const struct draft_cost *c, int kind, double each,
                          int32_t n_row, int32_t n, double *gain)
 {
+    int32_t known = LEN_FIRST + (int32_t)g->came[kind]; /* a long one that fails costs much */
+    n = (int32_t)pi_min(n, known);
     int32_t best = draft_gauge_best(draft_gauge_chance(g, kind), c, each, n_row, n, gain);
     if (*gain >= PAYS)
         return best;
@@ -125,5 +135,5 @@ void draft_gauge_note(struct draft_gauge *g, int kind, int32_t n, int32_t n_came
 void draft_gauge_note_each(struct draft_gauge *g, int32_t n, double seconds)
 {
     double each = seconds / n;
-    g->each_s += g->each_s > 0.0 ? STEP * (each - g->each_s) : each;
+    g->each_s = g->each_s > 0.0 ? closer(g->each_s, each) : each;
 }
