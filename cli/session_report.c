@@ -4,6 +4,7 @@
  */
 #include "session.h"
 
+#include "draft.h"
 #include "recall.h"
 #include "share.h"
 #include "pith/inspect.h"
@@ -142,13 +143,16 @@ static void report_json(const struct session *s, const pith_generate_result *r,
         (int)keep->first_overwrite_at, "keep_s", keep->seconds, "logits_hash", hash);
     json_t *more = keep->budget >= 0 ? keep_json(a) : json_object();
     json_t *read = read_json(s, &a->read), *recall = recall_json(s, r), *share = share_json(s);
+    json_t *draft = draft_json(s, r->n_draft, r->n_draft_accepted);
     if (o == NULL || json_object_update(o, more) != 0 || json_object_update(o, read) != 0 ||
-        json_object_update(o, recall) != 0 || json_object_update(o, share) != 0)
+        json_object_update(o, recall) != 0 || json_object_update(o, share) != 0 ||
+        json_object_update(o, draft) != 0)
         cli_fail("no memory for the statistics");
     json_decref(more);
     json_decref(read);
     json_decref(recall);
     json_decref(share);
+    json_decref(draft);
     json_dumpf(o, stderr, JSON_COMPACT);
     fputc('\n', stderr);
     json_decref(o);
@@ -245,6 +249,7 @@ void session_report(const struct session *s, const pith_generate_result *r, bool
         fprintf(stderr, ", %d more were cached", r->n_cached);
     fprintf(stderr, "\ngenerate %8.3f s   %d tokens, %.1f tokens/s\n", r->generate_s,
             r->n_generated, speed(r->n_generated, r->generate_s));
+    draft_report(s, r->n_draft, r->n_draft_accepted);
     fprintf(stderr, "kv       %s of %s: %d tokens, %lld of %lld pages, %lld bytes live\n",
             cli_bytes(kv->used_bytes, used), cli_bytes(kv->reserved_bytes, reserved), a.n_token,
             (long long)kv->n_page_used, (long long)kv->n_page, (long long)kv->live_bytes);
