@@ -32,11 +32,13 @@ pith_status pi_file_map(const char *path, struct pi_file *file, pith_error *err)
         return pi_fail(err, PITH_FORMAT, "%s: the file is empty", path);
     }
     void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    int map_errno = errno;
-    close(fd);
-    if (data == MAP_FAILED)
+    if (data == MAP_FAILED) {
+        int map_errno = errno;
+        close(fd);
         return pi_fail(err, PITH_IO, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size,
                        strerror(map_errno));
+    }
+    file->fd = fd;
     file->data = data;
     file->size = (size_t)st.st_size;
     file->changed_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
@@ -45,8 +47,10 @@ pith_status pi_file_map(const char *path, struct pi_file *file, pith_error *err)
 
 void pi_file_unmap(struct pi_file *file)
 {
-    if (file->data != NULL)
+    if (file->data != NULL) {
         munmap((void *)file->data, file->size);
+        close(file->fd);
+    }
     *file = (struct pi_file){0};
 }
 
@@ -57,6 +61,29 @@ void pi_file_drop(const struct pi_file *file, size_t offset, size_t size)
     size_t end = (offset + size) / page * page;
     if (begin < end && end <= file->size)
         madvise((void *)(file->data + begin), end - begin, MADV_DONTNEED);
+}
+
+/* All of it, or the reason why not. */
+static pith_status read_at(int fd, int64_t offset, void *data, size_t size, pith_error *err)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t n = pread(fd, (uint8_t *)data + done, size - done, offset + (off_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return pi_fail(err, PITH_IO, "cannot read: %s", strerror(errno));
+        if (n == 0)
+            return pi_fail(err, PITH_IO, "the file ends at byte %lld",
+                           (long long)(offset + (int64_t)done));
+        done += (size_t)n;
+    }
+    return PITH_OK;
+}
+
+pith_status pi_file_read(const struct pi_file *file, size_t offset, void *data, size_t size,
+                         pith_error *err)
+{
+    return read_at(file->fd, (int64_t)offset, data, size, err);
 }
 
 /* Advice about the pages that hold a range, of which the first and the last may hold more. */
@@ -252,18 +279,7 @@ void pi_disk_close(struct pi_disk *disk)
 pith_status pi_disk_read(const struct pi_disk *disk, int64_t offset, void *data, size_t size,
                          pith_error *err)
 {
-    for (size_t done = 0; done < size;) {
-        ssize_t n = pread(disk->fd, (uint8_t *)data + done, size - done, offset + (off_t)done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return pi_fail(err, PITH_IO, "cannot read: %s", strerror(errno));
-        if (n == 0)
-            return pi_fail(err, PITH_IO, "the file ends at byte %lld",
-                           (long long)(offset + (int64_t)done));
-        done += (size_t)n;
-    }
-    return PITH_OK;
+    return read_at(disk->fd, offset, data, size, err);
 }
 
 pith_status pi_disk_write(const struct pi_disk *disk, int64_t offset, const void *data, size_t size,

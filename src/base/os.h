@@ -11,6 +11,7 @@ struct pi_file {
     const uint8_t *data; /* [size] */
     size_t size;
     int64_t changed_ns; /* when its bytes last changed, since 1970 */
+    int fd;             /* open as long as data is mapped */
 };
 
 /* IO (names the path and the reason), FORMAT (an empty file). */
@@ -20,6 +21,10 @@ void pi_file_unmap(struct pi_file *file);
 /* Gives the pages of a range of the mapping back to the system; reading them again reads the file.
  */
 void pi_file_drop(const struct pi_file *file, size_t offset, size_t size);
+/* Copies a range of the file into memory, past the mapping: a system call of many pages costs less
+   than their faults, and none of them is the process's afterwards. IO: the reason alone. */
+pith_status pi_file_read(const struct pi_file *file, size_t offset, void *data, size_t size,
+                         pith_error *err);
 /* Asks the system to read a range of the mapping, and does not wait for it. */
 void pi_file_want(const struct pi_file *file, size_t offset, size_t size);
 /* Asks for huge pages in a range of the mapping, where the file system has them. */

@@ -1,7 +1,7 @@
 /*
  * pack.c - packs a model's matrices by plan, all of them in one loop over all threads. It must not
- * know what a matrix is for. Reading goes over the file's mapping in order, and its pages are given
- * back behind, so that one copy of the weights is in memory at the end and little more on the way.
+ * know what a matrix is for. A thread reads the rows of some groups into a buffer and packs them
+ * from there, so that one copy of the weights is in memory at the end and little more on the way.
  *
  * Invariant: an item writes its own groups, so that neither threads nor their number show.
  */
@@ -13,9 +13,6 @@
 #include "tensor/dtype_table.h"
 
 #define PACK_GROUPS 12 /* groups that one work item packs */
-#define DROP_ITEMS                                                                                 \
-    32 /* items after which their source is given back: each time costs a stop
-                               of all threads */
 #define PROGRESS_STEP 0.01
 
 struct pack_job {
@@ -25,14 +22,15 @@ struct pack_job {
     const struct pi_pack_target *target;
     struct pi_beside *beside; /* NULL: nothing is */
     int64_t *first_item;      /* [n_matrix + 1], owned */
-    uint8_t *buffer;          /* [n_thread][buffer_size], of packed groups for a file; owned */
-    size_t buffer_size;
+    uint8_t *buffer;          /* [n_thread][buffer_size]: rows, then, for a file, packed groups;
+                                 owned */
+    size_t buffer_size, rows_size;
     double told;           /* of the progress, on the loading thread */
     atomic_size_t packed;  /* bytes */
     atomic_bool stop;      /* nothing more is packed, because of what follows: */
     atomic_llong unsound;  /* matrices before this one have scales that are some */
     atomic_bool cancelled; /* by the caller */
-    atomic_bool failed;    /* to write: */
+    atomic_bool failed;    /* to read or to write: */
     pith_error why;
 };
 
@@ -43,23 +41,11 @@ static int64_t items_of_slab(const struct pi_plan_matrix *what)
     return pi_ceil_div(what->matrix->n_group, PACK_GROUPS);
 }
 
-/* Where a slab's row begins in the file, counted from the tensor's first. */
-static size_t source_of(const struct pi_plan_matrix *what, int64_t slab, int64_t row)
+/* Bytes of a row in the file. */
+static size_t row_size(const struct pi_plan_matrix *what)
 {
     const struct pi_matrix *m = what->matrix;
-    return (size_t)(slab * what->slab_rows + row) *
-           pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col);
-}
-
-/* Gives the file's pages back from an item's first group to group `last` of its slab. Whoever still
-   reads there gets them from the file again. */
-static void drop_source(const struct pack_job *job, const struct pi_plan_matrix *what, int64_t item,
-                        int64_t last)
-{
-    int64_t n = items_of_slab(what), slab = item / n, first = item % n * PACK_GROUPS;
-    size_t from = source_of(what, slab, first * PI_GROUP);
-    int64_t end = pi_min(last * PI_GROUP, what->matrix->n_row);
-    pi_gguf_drop(&job->model->parts, what->data + from, source_of(what, slab, end) - from);
+    return pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col);
 }
 
 static void mark_unsound(struct pack_job *job, int64_t matrix)
@@ -70,19 +56,42 @@ static void mark_unsound(struct pack_job *job, int64_t matrix)
     atomic_store(&job->stop, true);
 }
 
-/* Groups [first, last) of a slab, to out. */
-static void pack_groups(struct pack_job *job, int64_t matrix, int64_t slab, int64_t first,
-                        int64_t last, uint8_t *out)
+/* The first failure is the one that is told. */
+static bool stop_unless(struct pack_job *job, pith_status status, const pith_error *why)
+{
+    if (status == PITH_OK)
+        return true;
+    if (!atomic_exchange(&job->failed, true))
+        job->why = *why;
+    atomic_store(&job->stop, true);
+    return false;
+}
+
+/* n_row rows of a matrix to groups. */
+static void pack_rows(struct pack_job *job, int64_t matrix, const uint8_t *rows, int64_t n_row,
+                      uint8_t *out)
 {
     const struct pi_plan_matrix *what = &job->plan->matrix[matrix];
     const struct pi_matrix *m = what->matrix;
-    for (int64_t g = first; g < last; g++, out += m->group_bytes) {
-        const uint8_t *rows = what->data + source_of(what, slab, g * PI_GROUP);
-        int32_t n_row = (int32_t)pi_min(PI_GROUP, m->n_row - g * PI_GROUP);
-        if (m->type == PI_DTYPE_MXFP4 && !pi_mxfp4_is_sound(rows, (int64_t)n_row * m->n_col))
-            mark_unsound(job, matrix);
-        pi_matmul_pack_group(m->type, m->n_col, rows, n_row, out);
-    }
+    size_t group_rows = PI_GROUP * row_size(what);
+    if (m->type == PI_DTYPE_MXFP4 && !pi_mxfp4_is_sound(rows, n_row * m->n_col))
+        mark_unsound(job, matrix);
+    for (int64_t r = 0; r < n_row; r += PI_GROUP, rows += group_rows, out += m->group_bytes)
+        pi_matmul_pack_group(m->type, m->n_col, rows, (int32_t)pi_min(PI_GROUP, n_row - r), out);
+}
+
+/* Rows of a slab from the file. */
+static bool read_rows(struct pack_job *job, const struct pi_plan_matrix *what, int64_t slab,
+                      int64_t row, int64_t n_row, uint8_t *rows)
+{
+    const struct pith_model *model = job->model;
+    const uint8_t *from = what->data + (size_t)(slab * what->slab_rows + row) * row_size(what);
+    pith_error reason, why;
+    pith_status status =
+        pi_gguf_read(&model->parts, from, rows, (size_t)n_row * row_size(what), &reason);
+    if (status != PITH_OK)
+        pi_file_fail(model->gguf.source, status, &reason, &why);
+    return stop_unless(job, status, &why);
 }
 
 static void write_groups(struct pack_job *job, size_t place, const uint8_t *groups, size_t size)
@@ -91,27 +100,25 @@ static void write_groups(struct pack_job *job, size_t place, const uint8_t *grou
     pith_error why;
     pith_status status =
         pi_new_file_write_at(target->file, target->offset + place, groups, size, &why);
-    if (status == PITH_OK || atomic_exchange(&job->failed, true))
-        return;
-    job->why = why;
-    atomic_store(&job->stop, true);
+    stop_unless(job, status, &why);
 }
 
 static void pack_item(struct pack_job *job, int64_t matrix, int64_t item, int32_t thread)
 {
     const struct pi_plan_matrix *what = &job->plan->matrix[matrix];
     const struct pi_matrix *m = what->matrix;
-    int64_t n = items_of_slab(what), slab = item / n, at = item % n, first = at * PACK_GROUPS;
-    int64_t last = pi_min(first + PACK_GROUPS, m->n_group);
+    int64_t n = items_of_slab(what), slab = item / n, first = item % n * PACK_GROUPS;
+    int64_t last = pi_min(first + PACK_GROUPS, m->n_group), row = first * PI_GROUP;
+    int64_t n_row = pi_min(last * PI_GROUP, m->n_row) - row;
     size_t place = what->place + (size_t)(slab * m->n_group + first) * m->group_bytes;
     size_t size = (size_t)(last - first) * m->group_bytes;
-    uint8_t *out = job->target->memory != NULL ? job->target->memory + place
-                                               : job->buffer + (size_t)thread * job->buffer_size;
-    pack_groups(job, matrix, slab, first, last, out);
-    if (job->target->memory == NULL)
+    uint8_t *memory = job->target->memory, *rows = job->buffer + (size_t)thread * job->buffer_size;
+    uint8_t *out = memory != NULL ? memory + place : rows + job->rows_size;
+    if (!read_rows(job, what, slab, row, n_row, rows))
+        return;
+    pack_rows(job, matrix, rows, n_row, out);
+    if (memory == NULL)
         write_groups(job, place, out, size);
-    if ((at + 1) % DROP_ITEMS == 0 || last == m->n_group)
-        drop_source(job, what, item - at % DROP_ITEMS, last);
     atomic_fetch_add(&job->packed, size);
 }
 
@@ -165,32 +172,25 @@ static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-/* What was read again after it had been given back. */
-static void drop_all(const struct pack_job *job)
-{
-    for (int64_t i = 0; i < job->plan->n_matrix; i++) {
-        const struct pi_plan_matrix *what = &job->plan->matrix[i];
-        for (int64_t slab = 0; slab < what->n_slab; slab++)
-            drop_source(job, what, slab * items_of_slab(what), what->matrix->n_group);
-    }
-}
-
 /* Counts the items and makes room for what threads write. */
 static pith_status prepare(struct pack_job *job, int32_t n_thread, pith_error *err)
 {
     const struct pi_plan *plan = job->plan;
+    size_t most = 0;
     job->first_item =
         pi_mem_alloc_n(PI_MEM_MODEL, (size_t)plan->n_matrix + 1, sizeof(*job->first_item));
     if (job->first_item == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %lld matrices", (long long)plan->n_matrix);
     for (int64_t i = 0; i < plan->n_matrix; i++) {
         const struct pi_plan_matrix *what = &plan->matrix[i];
-        size_t size = PACK_GROUPS * what->matrix->group_bytes;
-        job->buffer_size = size > job->buffer_size ? size : job->buffer_size;
+        size_t rows = pi_align(PACK_GROUPS * PI_GROUP * row_size(what), 64);
+        size_t groups = PACK_GROUPS * what->matrix->group_bytes;
+        job->rows_size = rows > job->rows_size ? rows : job->rows_size;
+        most = groups > most ? groups : most;
         job->first_item[i + 1] = job->first_item[i] + what->n_slab * items_of_slab(what);
     }
-    if (job->target->memory != NULL)
-        return PITH_OK;
+    job->buffer_size =
+        pi_align(job->rows_size + (job->target->memory == NULL ? most : 0), PI_APART);
     job->buffer = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)n_thread, job->buffer_size);
     return job->buffer != NULL ? PITH_OK
                                : pi_fail(err, PITH_NOMEM, "no memory to pack %zu bytes at a time",
@@ -227,7 +227,6 @@ pith_status pi_pack_all(const struct pi_plan *plan, const struct pith_model *mod
         int64_t n_item = job.first_item[plan->n_matrix] + (job.beside != NULL ? 1 : 0);
         pi_parallel_items(n_thread, n_item, pack_items, &job);
         beside->done = true;
-        drop_all(&job);
         if (!atomic_load(&job.stop))
             tell_progress(&job);
         status = result_of(&job, err);

@@ -42,21 +42,14 @@ static void add_number(struct pi_sum *sum, uint64_t value)
     pi_sum_add(sum, bytes, sizeof(bytes));
 }
 
-/* The file that a tensor's bytes lie in, and where; *at counts from the start of the first file. */
-static const struct pi_file *find_file(const struct pith_model *model, const uint8_t *data,
-                                       size_t *at)
+/* Where a tensor's bytes lie, counted from the start of the first file. */
+static uint64_t place_of(const struct pith_model *model, const uint8_t *data)
 {
-    size_t before = 0;
-    for (int32_t i = 0; i < model->parts.n; i++) {
-        const struct pi_file *file = &model->parts.file[i];
-        if (data >= file->data && data < file->data + file->size) {
-            *at = before + (size_t)(data - file->data);
-            return file;
-        }
-        before += file->size;
-    }
-    *at = 0;
-    return NULL;
+    size_t at = 0;
+    const struct pi_file *file = pi_gguf_file(&model->parts, data, &at);
+    for (const struct pi_file *f = model->parts.file; file != NULL && f < file; f++)
+        at += f->size;
+    return at;
 }
 
 static size_t sample_of(const struct pi_gguf_tensor *t)
@@ -71,12 +64,12 @@ static uint64_t sum_of_source(const struct pith_model *model)
 {
     struct pi_sum sum;
     const struct pi_gguf *g = &model->gguf;
-    size_t at;
     pi_sum_start(&sum);
     for (int64_t i = 0; i < g->n_tensor; i++) {
-        const struct pi_file *file = find_file(model, g->tensor[i].data, &at);
+        size_t at;
+        const struct pi_file *file = pi_gguf_file(&model->parts, g->tensor[i].data, &at);
         if (file != NULL)
-            pi_file_want(file, (size_t)(g->tensor[i].data - file->data), sample_of(&g->tensor[i]));
+            pi_file_want(file, at, sample_of(&g->tensor[i]));
     }
     add_number(&sum, (uint64_t)model->parts.n);
     for (int32_t i = 0; i < model->parts.n; i++) {
@@ -86,13 +79,12 @@ static uint64_t sum_of_source(const struct pith_model *model)
     pi_sum_add(&sum, model->parts.file[0].data, g->data_offset);
     for (int64_t i = 0; i < g->n_tensor; i++) {
         const struct pi_gguf_tensor *t = &g->tensor[i];
-        find_file(model, t->data, &at);
         add_number(&sum, t->name.len);
         pi_sum_add(&sum, t->name.data, t->name.len);
         add_number(&sum, t->type);
         for (int d = 0; d < 4; d++)
             add_number(&sum, (uint64_t)t->ne[d]);
-        add_number(&sum, at);
+        add_number(&sum, place_of(model, t->data));
         pi_sum_add(&sum, t->data, sample_of(t));
     }
     return pi_sum_value(&sum);
@@ -102,15 +94,13 @@ static uint64_t sum_of_source(const struct pith_model *model)
 static void put_entry(uint8_t *p, const struct pith_model *model, const struct pi_plan_matrix *what)
 {
     const struct pi_matrix *m = what->matrix;
-    size_t at;
-    find_file(model, what->data, &at);
     put(p, (uint64_t)m->type, 4);
     put(p + 4, (uint64_t)m->n_row, 4);
     put(p + 8, (uint64_t)m->n_col, 4);
     put(p + 12, (uint64_t)what->n_slab, 4);
     put(p + 16, what->place, 8);
     put(p + 24, pi_plan_size(what), 8);
-    put(p + 32, at, 8);
+    put(p + 32, place_of(model, what->data), 8);
     put(p + 40, (uint64_t)what->slab_rows, 8);
 }
 

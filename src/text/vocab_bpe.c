@@ -34,6 +34,10 @@ bool pi_bpe_decode(const char *text, size_t len, char *out, size_t *out_len)
 {
     size_t n = 0;
     for (size_t i = 0; i < len;) {
+        if (text[i] >= '!' && text[i] <= '~') { /* most are: themselves */
+            out[n++] = text[i++];
+            continue;
+        }
         struct pi_utf8_char c = pi_utf8_next(text + i, len - i);
         int32_t byte = c.valid ? byte_of_char(pi_utf8_decode(text + i, c.len)) : -1;
         if (byte < 0)
