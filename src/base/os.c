@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -97,6 +96,19 @@ static void advise(const struct pi_file *file, size_t offset, size_t size, int a
 void pi_file_want(const struct pi_file *file, size_t offset, size_t size)
 {
     advise(file, offset, size, MADV_WILLNEED);
+}
+
+void pi_file_want_missing(const struct pi_file *file, size_t offset, size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < 3 && size > 0; i++) {
+        size_t at = (offset + (size - 1) / 2 * i) / page * page;
+        unsigned char there = 1;
+        if (mincore((void *)(file->data + at), 1, &there) == 0 && (there & 1) == 0) {
+            pi_file_want(file, offset, size);
+            return;
+        }
+    }
 }
 
 void pi_file_huge(const struct pi_file *file, size_t offset, size_t size)
@@ -297,12 +309,6 @@ pith_status pi_disk_resize(const struct pi_disk *disk, int64_t size, pith_error 
         return pi_fail(err, PITH_IO, "cannot make it %lld bytes long: %s", (long long)size,
                        strerror(errno));
     return PITH_OK;
-}
-
-int64_t pi_disk_reads(void)
-{
-    struct rusage usage;
-    return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_inblock : 0;
 }
 
 double pi_time_s(void)

@@ -27,6 +27,8 @@ pith_status pi_file_read(const struct pi_file *file, size_t offset, void *data, 
                          pith_error *err);
 /* Asks the system to read a range of the mapping, and does not wait for it. */
 void pi_file_want(const struct pi_file *file, size_t offset, size_t size);
+/* The same where one of three pages of the range is not in memory: looking costs a microsecond. */
+void pi_file_want_missing(const struct pi_file *file, size_t offset, size_t size);
 /* Asks for huge pages in a range of the mapping, where the file system has them. */
 void pi_file_huge(const struct pi_file *file, size_t offset, size_t size);
 
@@ -88,9 +90,6 @@ pith_status pi_disk_write(const struct pi_disk *disk, int64_t offset, const void
                           pith_error *err);
 /* Cuts it off there, or makes it as long: what is new reads as zeros and takes no room yet. */
 pith_status pi_disk_resize(const struct pi_disk *disk, int64_t size, pith_error *err);
-
-/* A count that grows when this process has something read from a disk. */
-int64_t pi_disk_reads(void);
 
 /* Seconds of a monotonic clock. */
 double pi_time_s(void);

@@ -101,11 +101,9 @@ void pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     pass->n_item = n_item;
     pass->to = NULL;
     lay_out(pass);
-    pi_pass_fetch_begin(pass);
     pi_pass_rows(pass, embed_rows, m->hp.n_embd);
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
         pass->layer = &m->layer[l];
-        pi_pass_fetch_layer(pass, l + 1);
         for (int32_t i = 0; i < pass->layer->n_block; i++) {
             go_on(pass, &pass->layer->block[i]);
             pass->to->block->run(pass);

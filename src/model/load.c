@@ -291,7 +291,7 @@ static pith_status plan_matrix(struct pi_plan *plan, const struct pi_gguf_tensor
         .group_bytes = group_bytes,
     };
     struct pi_plan_matrix *what = &plan->matrix[plan->n_matrix++];
-    *what = (struct pi_plan_matrix){.data = t->data, .matrix = out, .layer = -1};
+    *what = (struct pi_plan_matrix){.data = t->data, .matrix = out};
     what->n_slab = n_slab;
     what->slab_rows = slab_rows;
     snprintf(what->name, sizeof(what->name), "%s", name);
@@ -413,13 +413,10 @@ static pith_status plan_tensor(struct pi_plan *plan, struct pith_model *model, i
 static pith_status plan_layer(struct pi_plan *plan, struct pith_model *model, int32_t l,
                               pith_error *err)
 {
-    int64_t first = plan->n_matrix;
     for (int32_t i = 0; i < model->arch->n_part; i++)
         if (pi_layer_has(&model->layer[l], model->arch->part[i].block))
             for (int32_t t = 0; t < model->arch->part[i].n_tensor; t++)
                 PI_TRY(plan_tensor(plan, model, l, &model->arch->part[i].tensor[t], err));
-    for (int64_t i = first; i < plan->n_matrix; i++)
-        plan->matrix[i].layer = l;
     return PITH_OK;
 }
 
@@ -482,7 +479,7 @@ static void plan_blocks(struct pith_model *model)
 }
 
 /* Places the matrices that have several slabs, or those that have one, behind what is placed. */
-static void place(struct pi_plan *plan, struct pith_model *model, bool slabs)
+static void place(struct pi_plan *plan, bool slabs)
 {
     for (int64_t i = 0; i < plan->n_matrix; i++) {
         struct pi_plan_matrix *what = &plan->matrix[i];
@@ -490,12 +487,6 @@ static void place(struct pi_plan *plan, struct pith_model *model, bool slabs)
             continue;
         what->place = plan->places_size;
         plan->places_size = pi_align(what->place + pi_plan_size(what), PLACE_ALIGN);
-        if (what->layer < 0 || slabs)
-            continue;
-        struct pi_layer *layer = &model->layer[what->layer];
-        if (layer->weights_size == 0)
-            layer->weights_at = what->place;
-        layer->weights_size = plan->places_size - layer->weights_at;
     }
 }
 
@@ -538,8 +529,9 @@ static pith_status load_planned(struct pi_plan *plan, struct pith_model *model, 
                                 pith_error *err)
 {
     PI_TRY(plan_all(plan, model, err));
-    place(plan, model, false);
-    place(plan, model, true);
+    place(plan, false);
+    model->experts_at = plan->places_size;
+    place(plan, true);
     model->weights_size = plan->weights_size;
     model->places_size = plan->places_size;
     model->vectors = pi_mem_alloc_n(PI_MEM_WEIGHTS, plan->vectors_len, sizeof(float));

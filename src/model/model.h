@@ -58,8 +58,6 @@ struct pi_layer {
                          window come last; -1: it has none */
     int32_t window;   /* tokens that a token sees, itself included; 0: all before it */
     const struct pi_rope *rope; /* one of the model's; NULL: queries and keys are not rotated */
-    size_t weights_at;          /* where its matrices lie among the packed ones, experts left out */
-    size_t weights_size;
 
     float *attn_norm;        /* [n_embd] */
     struct pi_matrix wq;     /* [n_head * dim_k][n_embd]; where attention is gated twice the rows */
@@ -123,6 +121,7 @@ struct pith_model {
     uint8_t *weights;               /* every packed matrix; owned where no file has them */
     size_t weights_size;            /* bytes of all */
     size_t places_size;             /* the same with what lies between them */
+    size_t experts_at;              /* where the first of the matrices with slabs lies */
     float *vectors;                 /* every vector, owned */
     char *name;                     /* terminated copies for pith_model_info; owned */
     char *arch_name;

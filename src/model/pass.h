@@ -122,9 +122,6 @@ struct pi_pass {
     struct pi_pass_recaller recaller; /* choose NULL: nobody recalls */
     int32_t *recalls;                 /* [max_tok] items that recall */
     int32_t n_recall;
-
-    bool fetches;       /* the running pass asks for mapped weights ahead */
-    int64_t disk_reads; /* of the process when the last pass began */
 };
 
 /* Threads for a loop of this many multiplications. */
@@ -150,11 +147,7 @@ bool pi_matrix_reads_int8(const struct pi_matrix *w);
 
 /* ---- fetch.c ---- */
 
-/* Decides whether the pass asks for weights ahead, and asks for those of the first layer. */
-void pi_pass_fetch_begin(struct pi_pass *pass);
-/* Asks for a layer's weights, its experts' left out; behind the last layer for the output's. */
-void pi_pass_fetch_layer(const struct pi_pass *pass, int32_t l);
-/* Asks for experts of the running layer, [n] of them. */
+/* Asks for experts of the running layer, [n] of them, where a file has them. */
 void pi_pass_fetch_experts(const struct pi_pass *pass, const int32_t *expert, int32_t n);
 
 /* ---- attention_lanes.c ---- */

@@ -16,7 +16,6 @@ struct pi_plan_matrix {
     struct pi_matrix *matrix;
     int64_t n_slab;    /* matrices, one behind the other in memory */
     int64_t slab_rows; /* of the file, from the first row of one to that of the next */
-    int32_t layer;     /* -1: of none */
     size_t place;      /* of the first group among the packed weights */
     char name[PI_PLAN_NAME_LEN];
 };

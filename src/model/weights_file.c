@@ -187,7 +187,7 @@ static void use(const struct pi_plan *plan, struct pith_model *model, const stru
 {
     model->weights_file = *file;
     model->weights = (uint8_t *)file->data + offset; /* nobody writes to packed weights */
-    pi_file_huge(file, offset, plan->places_size);
+    pi_file_huge(file, offset, model->experts_at);   /* of experts more than one would be read */
     for (int64_t i = 0; i < plan->n_matrix; i++)
         plan->matrix[i].matrix->data = model->weights + plan->matrix[i].place;
 }
