@@ -27,7 +27,7 @@ static const struct {
     {"streaming:budget=96", NULL, NULL, "memshare:mode=literal", "bcsp", ENGINE_PUBLISHES_PROMPTS,
      "keep"},
     {"knorm:budget=96", "quoka:budget=64", NULL, NULL, "bs", ENGINE_PUBLISHES_NOTHING, "keep"},
-    {"knorm:budget=192", NULL, "kv:ram=1MiB", NULL, "bs", ENGINE_PUBLISHES_NOTHING, "keep"},
+    {"knorm:budget=192", NULL, "kv:ram=1MiB", NULL, "bcsp", ENGINE_PUBLISHES_ALL, "keep"},
     {"knorm:budget=192", NULL, "text", NULL, "bs", ENGINE_PUBLISHES_NOTHING, "keep"},
 };
 

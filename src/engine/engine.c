@@ -388,7 +388,7 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
     if (traits->remembers || (traits->reads_parts && seq->foreign))
         return 0;
     same = (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
-    same = pi_seq_recall_reusable(seq, same, n);
+    same = pi_engine_recall_reusable(seq->engine, same, n);
     same = pi_seq_share_reusable(seq, same);
     same = pi_memory_reach(&seq->memory, same);
     return traits->reads_parts ? read_reusable(seq->engine->read, &seq->read, same, n) : same;
