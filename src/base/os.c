@@ -120,6 +120,19 @@ void pi_file_huge(const struct pi_file *file, size_t offset, size_t size)
 #endif
 }
 
+void pi_file_forget(const char *path)
+{
+#if defined(POSIX_FADV_DONTNEED)
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+#else
+    (void)path;
+#endif
+}
+
 pith_status pi_file_create_private(const char *path, pith_error *err)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);

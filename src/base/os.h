@@ -32,6 +32,10 @@ void pi_file_want_missing(const struct pi_file *file, size_t offset, size_t size
 /* Asks for huge pages in a range of the mapping, where the file system has them. */
 void pi_file_huge(const struct pi_file *file, size_t offset, size_t size);
 
+/* Lets the system forget what it holds of a file, which is on disk: it is read again as it is used, in
+   huge pages where a mapping asks for them. Pages that were written are small. */
+void pi_file_forget(const char *path);
+
 /* Makes an empty file that only its owner may read and write, where the path names nothing yet. IO
    names the path and the reason. */
 pith_status pi_file_create_private(const char *path, pith_error *err);

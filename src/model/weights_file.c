@@ -242,6 +242,7 @@ static pith_status map_or_make(const struct pi_plan *plan, struct pith_model *mo
     if (status != PITH_NOT_FOUND)
         pi_log(PITH_LOG_WARN, "weights: %s: it is made again", err->message);
     PI_TRY(make(plan, model, path, head, params, beside, err));
+    pi_file_forget(path);
     status = map(plan, model, path, head, err);
     return status == PITH_OK ? PITH_OK : pi_fail(err, PITH_IO, "%s", err->message);
 }
