@@ -129,12 +129,13 @@ typedef struct pith_model_params {
 PITH_API void pith_model_params_default(pith_model_params *out);
 
 /* Loads a GGUF file. Every size and offset in the file is checked before use. The weights are
-   repacked once for the processor's kernels; the file's mapping is given back meanwhile, so one
-   copy of the weights stays in memory. params may be NULL.
+   repacked once for the processor's kernels, so one copy of them is in memory. The rows of an
+   embedding that is not the output matrix stay in the file, which must not change while the model
+   is loaded. params may be NULL.
    With cache_weights the packed weights are a file's mapping, which processes share and which the
    system may drop and read again, so that a model may be larger than memory. A file that was not
    made from this model is made anew; where that fails, a line of the log says why and the weights
-   are packed into memory. The file must not change while the model is loaded.
+   are packed into memory.
    IO, FORMAT (damaged file), UNSUPPORTED (architecture, tensor type or tokenizer that Pith does
    not run), NOMEM, CANCELLED. */
 PITH_API pith_status pith_model_load(const char *path, const pith_model_params *params,

@@ -99,8 +99,7 @@ struct pi_layer {
 };
 
 struct pith_model {
-    struct pi_gguf_parts parts; /* stay mapped for the metadata; tensor pages are dropped after
-                                   packing */
+    struct pi_gguf_parts parts; /* stay mapped for the metadata and the rows of an embedding */
     struct pi_gguf gguf;
     struct pi_vocab *vocab;     /* owned */
     const struct pi_arch *arch; /* NULL for a vocab_only load of another architecture */
