@@ -120,6 +120,11 @@ void pi_file_huge(const struct pi_file *file, size_t offset, size_t size)
 #endif
 }
 
+void pi_file_random(const struct pi_file *file, size_t offset, size_t size)
+{
+    advise(file, offset, size, MADV_RANDOM);
+}
+
 void pi_file_forget(const char *path)
 {
 #if defined(POSIX_FADV_DONTNEED)

@@ -31,6 +31,8 @@ void pi_file_want(const struct pi_file *file, size_t offset, size_t size);
 void pi_file_want_missing(const struct pi_file *file, size_t offset, size_t size);
 /* Asks for huge pages in a range of the mapping, where the file system has them. */
 void pi_file_huge(const struct pi_file *file, size_t offset, size_t size);
+/* Says that nothing beside what is touched in a range of the mapping need be read. */
+void pi_file_random(const struct pi_file *file, size_t offset, size_t size);
 
 /* Lets the system forget what it holds of a file, which is on disk: it is read again as it is used, in
    huge pages where a mapping asks for them. Pages that were written are small. */

@@ -431,8 +431,12 @@ static pith_status plan_embedding(struct pi_plan *plan, const struct pi_gguf_ten
     if (tied || model->embd.type == PI_DTYPE_MXFP4)
         return PITH_OK;
     const struct pi_plan_matrix *last = &plan->matrix[--plan->n_matrix];
+    size_t at = 0;
+    const struct pi_file *file = pi_gguf_file(&model->parts, t->data, &at);
     plan->weights_size -= pi_plan_size(last);
     model->embd_rows = t->data;
+    if (file != NULL)
+        pi_file_random(file, at, t->size);
     return PITH_OK;
 }
 
