@@ -163,6 +163,9 @@ pith_status pi_engine_reserve_read(struct pith_engine *e, const pith_batch_item 
    `until` tokens; *n_read receives how many of them are read in chunks. May be 0. */
 int32_t pi_engine_take(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done,
                        int32_t most, int32_t until, int32_t *n_read);
+/* Of n of the tokens that are left of a prompt as many as end where a chunk does and leave no
+   single one; with a read policy and without rounds. `some`: one chunk at least. */
+int32_t pi_engine_part(const struct pith_engine *e, int32_t n, int32_t left, bool some);
 
 /* ---- recall.c ---- */
 

@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
+#include "model/load_turned.h"
 #include "model/plan.h"
 #include "tensor/dtype_table.h"
 
@@ -36,9 +37,10 @@ struct pack_job {
 
 /* ---- one matrix ---- */
 
+/* Of those that are turned the loop has none. */
 static int64_t items_of_slab(const struct pi_plan_matrix *what)
 {
-    return pi_ceil_div(what->matrix->n_group, PACK_GROUPS);
+    return what->turned ? 0 : pi_ceil_div(what->matrix->n_group, PACK_GROUPS);
 }
 
 /* Bytes of a row in the file. */
@@ -122,6 +124,61 @@ static void pack_item(struct pack_job *job, int64_t matrix, int64_t item, int32_
     atomic_fetch_add(&job->packed, size);
 }
 
+/* ---- turned ones ---- */
+
+static bool is_sound(const struct pi_plan_matrix *what)
+{
+    const struct pi_matrix *m = what->matrix;
+    size_t row = pi_dtype_row_bytes(pi_dtype_find(what->in_file), m->n_row);
+    for (int64_t i = 0; what->in_file == PI_DTYPE_MXFP4 && i < what->n_slab; i++)
+        if (!pi_mxfp4_is_sound(what->data + (size_t)(i * what->slab_rows) * row,
+                               (int64_t)m->n_col * m->n_row))
+            return false;
+    return true;
+}
+
+/* All slabs of a matrix whose rows are columns in the file, to out. */
+static void turn_matrix(struct pack_job *job, int64_t matrix, int32_t n_thread, uint8_t *out)
+{
+    const struct pi_plan_matrix *what = &job->plan->matrix[matrix];
+    struct pi_turned turned = {.data = what->data,
+                               .in_file = what->in_file,
+                               .slab_rows = what->slab_rows,
+                               .n_slab = what->n_slab,
+                               .matrix = what->matrix};
+    size_t row = pi_dtype_row_bytes(pi_dtype_find(what->in_file), what->matrix->n_row);
+    int64_t n_row = (what->n_slab - 1) * what->slab_rows + what->matrix->n_col;
+    pith_error why;
+    what->matrix->data = out;
+    if (!is_sound(what))
+        mark_unsound(job, matrix);
+    else if (stop_unless(job, pi_turned_pack(&turned, n_thread, what->name, &why), &why))
+        atomic_fetch_add(&job->packed, pi_plan_size(what));
+    what->matrix->data = NULL;
+    pi_gguf_drop(&job->model->parts, what->data, (size_t)n_row * row);
+}
+
+/* They are small. */
+static void pack_turned(struct pack_job *job, int64_t matrix, int32_t n_thread)
+{
+    const struct pi_plan_matrix *what = &job->plan->matrix[matrix];
+    size_t size = pi_plan_size(what);
+    if (job->target->memory != NULL) {
+        turn_matrix(job, matrix, n_thread, job->target->memory + what->place);
+        return;
+    }
+    pith_error why;
+    uint8_t *out = pi_mem_map(PI_MEM_OTHER, size);
+    pith_status status =
+        out != NULL ? PITH_OK
+                    : pi_fail(&why, PITH_NOMEM, "no memory to turn tensor \"%s\"", what->name);
+    if (stop_unless(job, status, &why))
+        turn_matrix(job, matrix, n_thread, out);
+    if (!atomic_load(&job->stop))
+        write_groups(job, what->place, out, size);
+    pi_mem_unmap(PI_MEM_OTHER, out, size);
+}
+
 /* ---- all of them ---- */
 
 /* On the loading thread, now and then. */
@@ -183,11 +240,13 @@ static pith_status prepare(struct pack_job *job, int32_t n_thread, pith_error *e
         return pi_fail(err, PITH_NOMEM, "no memory for %lld matrices", (long long)plan->n_matrix);
     for (int64_t i = 0; i < plan->n_matrix; i++) {
         const struct pi_plan_matrix *what = &plan->matrix[i];
+        job->first_item[i + 1] = job->first_item[i] + what->n_slab * items_of_slab(what);
+        if (what->turned)
+            continue;
         size_t rows = pi_align(PACK_GROUPS * PI_GROUP * row_size(what), 64);
         size_t groups = PACK_GROUPS * what->matrix->group_bytes;
         job->rows_size = rows > job->rows_size ? rows : job->rows_size;
         most = groups > most ? groups : most;
-        job->first_item[i + 1] = job->first_item[i] + what->n_slab * items_of_slab(what);
     }
     job->buffer_size =
         pi_align(job->rows_size + (job->target->memory == NULL ? most : 0), PI_APART);
@@ -207,7 +266,7 @@ static pith_status result_of(const struct pack_job *job, pith_error *err)
     if (atomic_load(&job->cancelled))
         return pi_fail(err, PITH_CANCELLED, "loading was cancelled");
     if (atomic_load(&job->failed))
-        return pi_fail(err, PITH_IO, "%s", job->why.message);
+        return pi_fail(err, job->why.status, "%s", job->why.message);
     return PITH_OK;
 }
 
@@ -225,6 +284,9 @@ pith_status pi_pack_all(const struct pi_plan *plan, const struct pith_model *mod
     pith_status status = prepare(&job, n_thread, err);
     if (status == PITH_OK) {
         int64_t n_item = job.first_item[plan->n_matrix] + (job.beside != NULL ? 1 : 0);
+        for (int64_t i = 0; i < plan->n_matrix && !atomic_load(&job.stop); i++)
+            if (plan->matrix[i].turned)
+                pack_turned(&job, i, n_thread);
         pi_parallel_items(n_thread, n_item, pack_items, &job);
         beside->done = true;
         if (!atomic_load(&job.stop))

@@ -14,9 +14,11 @@
 struct pi_plan_matrix {
     const uint8_t *data; /* of the first row, in the file */
     struct pi_matrix *matrix;
-    int64_t n_slab;    /* matrices, one behind the other in memory */
-    int64_t slab_rows; /* of the file, from the first row of one to that of the next */
-    size_t place;      /* of the first group among the packed weights */
+    int64_t n_slab;        /* matrices, one behind the other in memory */
+    int64_t slab_rows;     /* of the file, from the first row of one to that of the next */
+    bool turned;           /* the file has its rows as columns, */
+    enum pi_dtype in_file; /* in this type */
+    size_t place;          /* of the first group among the packed weights */
     char name[PI_PLAN_NAME_LEN];
 };
 

@@ -90,11 +90,11 @@ static uint64_t sum_of_source(const struct pith_model *model)
     return pi_sum_value(&sum);
 }
 
-/* A matrix: type, rows, columns, slabs, its place, its size, and which rows of the source it is. */
+/* A matrix: types, rows, columns, slabs, its place, its size, and which rows of the source it is. */
 static void put_entry(uint8_t *p, const struct pith_model *model, const struct pi_plan_matrix *what)
 {
     const struct pi_matrix *m = what->matrix;
-    put(p, (uint64_t)m->type, 4);
+    put(p, (uint64_t)m->type | (uint64_t)what->in_file << 8 | (uint64_t)what->turned << 16, 4);
     put(p + 4, (uint64_t)m->n_row, 4);
     put(p + 8, (uint64_t)m->n_col, 4);
     put(p + 12, (uint64_t)what->n_slab, 4);

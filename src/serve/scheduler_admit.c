@@ -240,7 +240,7 @@ static pith_status adopt(struct pith_scheduler *s, struct answer *a, int32_t *n_
 static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t *n_found,
                              pith_error *err)
 {
-    *n_found = 0;
+    *n_found = a->n_before = 0;
     PI_TRY(pith_seq_create(s->engine, &a->seq, err));
     PI_TRY(pith_seq_mark_prompt(a->seq, a->mark, err));
     if (s->prefix == NULL)

@@ -211,6 +211,8 @@ static int32_t part_of(const struct pith_scheduler *s, const struct answer *a, b
         return n == left || first ? left : 0;
     if (e->traits.recalls_kv)
         return before_recall(s, a, n, left, first);
+    if (e->traits.reads_parts)
+        return pi_engine_part(e, n, left, first);
     if (e->traits.counts_steps && left > 1) {
         if (n < 2 && !(first && s->tokens_left == s->params.step_tokens))
             return 0;
