@@ -18,6 +18,7 @@
 #include "batch_file.h"
 #include "batch_report.h"
 #include "command.h"
+#include "draft.h"
 #include "session.h"
 
 struct work_options {
@@ -49,6 +50,7 @@ struct batch_options {
     struct chat_options chat;
     struct sample_options sample;
     struct schedule_options schedule;
+    struct draft_options draft;
     struct memory_options memory;
 };
 
@@ -107,6 +109,7 @@ static const struct option_group groups[] = {
     {"Sampling, where a request does not say", sample_option_table,
      offsetof(struct batch_options, sample)},
     {"Scheduling", schedule_option_table, offsetof(struct batch_options, schedule)},
+    {"Drafts", draft_option_table, offsetof(struct batch_options, draft)},
     {"KV memory", memory_option_table, offsetof(struct batch_options, memory)},
     {0},
 };
@@ -127,6 +130,7 @@ static void defaults(void *options)
         .max_preempt = p.max_preempt,
     };
     sample_options_default(&o->sample);
+    draft_options_default(&o->draft, "none");
     memory_options_default(&o->memory);
 }
 
@@ -410,6 +414,7 @@ static void begin(struct batch *b)
     size_memory(b, &memory);
     session_start(&b->s, &b->o->model, &memory, 0);
     pith_scheduler_params params = scheduler_params(&b->o->schedule);
+    params.draft = draft_start(&b->s, &b->o->draft, &b->o->model);
     cli_check(pith_scheduler_create(b->s.engine, &params, &b->scheduler, &err), &err);
 }
 

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "draft.h"
+
 #define DRAW_EVERY_S 0.2
 #define BAR_LEN 20
 
@@ -171,10 +173,13 @@ static bool write_json(const struct batch_report *r, const struct session *s)
                   (json_int_t)r->n_skipped, "answered", (json_int_t)r->n_answered, "failed",
                   (json_int_t)r->n_failed, "seconds", r->seconds, "load_s", s->load_s);
     json_t *work = work_json(r), *memory = memory_json(r, s);
-    if (o == NULL || json_object_update(o, work) != 0 || json_object_update(o, memory) != 0)
+    json_t *draft = draft_json(s, r->work.drafted_tokens, r->work.accepted_tokens);
+    if (o == NULL || json_object_update(o, work) != 0 || json_object_update(o, memory) != 0 ||
+        json_object_update(o, draft) != 0)
         cli_fail("no memory for the figures");
     json_decref(work);
     json_decref(memory);
+    json_decref(draft);
     if (is_standard(path)) {
         cli_json_print(o, JSON_INDENT(2));
         return true;
@@ -193,6 +198,7 @@ static bool write_json(const struct batch_report *r, const struct session *s)
 static void print_memory(const struct batch_report *r, const struct session *s)
 {
     char saved[32];
+    draft_report(s, r->work.drafted_tokens, r->work.accepted_tokens);
     if (r->keep.rounds > 0 || r->keep.evicted > 0)
         fprintf(stderr, "keep     %8.3f s   %s: %lld rounds, %lld entries evicted\n",
                 r->keep.seconds, or_none(s->params.keep), (long long)r->keep.rounds,

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "draft.h"
 #include "line.h"
 #include "picture.h"
 #include "recall.h"
@@ -30,6 +31,7 @@ struct options {
     struct talk_options talk;
     struct sample_options sample;
     struct grammar_options grammar;
+    struct draft_options draft;
     struct memory_options memory;
 };
 
@@ -50,6 +52,7 @@ static const struct option_group groups[] = {
     {"Chat template", chat_option_table, offsetof(struct options, chat)},
     {"Sampling", sample_option_table, offsetof(struct options, sample)},
     {"Grammar", grammar_option_table, offsetof(struct options, grammar)},
+    {"Drafts", draft_option_table, offsetof(struct options, draft)},
     {"KV memory", memory_option_table, offsetof(struct options, memory)},
     {0},
 };
@@ -59,6 +62,7 @@ static void defaults(void *options)
     struct options *o = options;
     o->talk.n_predict = -1;
     sample_options_default(&o->sample);
+    draft_options_default(&o->draft, "auto");
     memory_options_default(&o->memory);
 }
 
@@ -75,7 +79,8 @@ struct chat {
     int32_t cap;
     struct cli_text answer; /* the one being generated */
     size_t answer_cap;
-    char *recalled; /* for the last message; NULL: nothing */
+    char *recalled;                 /* for the last message; NULL: nothing */
+    const pith_draft_params *draft; /* NULL: nothing is drafted */
 };
 
 static void add_message(struct chat *c, const char *role, const char *content, size_t len)
@@ -142,6 +147,7 @@ static bool answer(struct chat *c)
     params.progress = cli_progress_step;
     params.progress_user = &progress;
     params.recalled = c->recalled;
+    params.draft = c->draft;
 
     c->answer.len = 0;
     pith_status status =
@@ -422,6 +428,7 @@ static int run(void *options)
     session_load(&c.s, &o->model, false);
     session_check_template(c.s.model, &o->chat);
     session_start(&c.s, &o->model, &o->memory, 0);
+    c.draft = draft_start(&c.s, &o->draft, &o->model);
     c.sample = sample_params(&o->sample, &c.bias);
     pith_grammar *grammar = load_grammar(&o->grammar, c.s.model);
     c.sample.grammar = grammar;

@@ -84,7 +84,8 @@ static void add_uses(struct parts *parts)
     } uses[] = {{PITH_USE_PREFIX, "prefixes"},
                 {PITH_USE_FORK, "forks"},
                 {PITH_USE_SWAP, "swaps"},
-                {PITH_USE_FILE, "saved files"}};
+                {PITH_USE_FILE, "saved files"},
+                {PITH_USE_DRAFT, "drafts"}};
     for (size_t i = 0; i < sizeof(uses) / sizeof(uses[0]); i++)
         add(parts, KIND_USE, "", uses[i].title)->use = uses[i].use;
 }
@@ -280,7 +281,9 @@ void policies_print_matrix(void)
     printf(
         "\n## Keep, and what sequences are used for\n\n"
         "A scheduler begins a sequence with pages that others have read (prefixes), and takes the\n"
-        "memory of one for another, which goes on later (swaps).\n\n");
+        "memory of one for another, which goes on later (swaps). Drafted tokens are evaluated\n"
+        "together, and those that do not come true are taken back (drafts). Models with recurrent\n"
+        "layers have no drafts, either.\n\n");
     print_table(&m, "--keep", &keeps, &uses);
     printf("\n## All others, and what sequences are used for\n\n"
            "Recall is here with `--keep %s`.\n\n",

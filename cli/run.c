@@ -12,6 +12,7 @@
 #include <recorder.h>
 
 #include "command.h"
+#include "draft.h"
 #include "map.h"
 #include "picture.h"
 #include "recall.h"
@@ -40,6 +41,7 @@ struct run_options {
     struct output_options output;
     struct sample_options sample;
     struct grammar_options grammar;
+    struct draft_options draft;
     struct memory_options memory;
 };
 
@@ -76,6 +78,7 @@ static const struct option_group groups[] = {
     {"Chat template (with --chat)", chat_option_table, offsetof(struct run_options, chat)},
     {"Sampling", sample_option_table, offsetof(struct run_options, sample)},
     {"Grammar", grammar_option_table, offsetof(struct run_options, grammar)},
+    {"Drafts", draft_option_table, offsetof(struct run_options, draft)},
     {"KV memory", memory_option_table, offsetof(struct run_options, memory)},
     {0},
 };
@@ -85,6 +88,7 @@ static void defaults(void *options)
     struct run_options *o = options;
     o->output.n_predict = -1;
     sample_options_default(&o->sample);
+    draft_options_default(&o->draft, "auto");
     memory_options_default(&o->memory);
 }
 
@@ -250,6 +254,7 @@ static int generate(const struct run_options *o, struct session *s, const struct
     params.progress_user = &progress;
     params.message = message->data;
     params.message_len = message->len;
+    params.draft = s->drafts != NULL ? &s->draft : NULL;
 
     pith_status status =
         pith_generate(s->seq, ids->data, ids->n, &params, print_text, NULL, &result, &err);
@@ -286,6 +291,7 @@ static int run(void *options)
     if (o->output.n_predict < 0 || most > s.info.n_ctx_train)
         most = 0;
     session_start(&s, &o->model, &o->memory, most);
+    draft_start(&s, &o->draft, &o->model);
     struct eval_recorder *recorder = start_recorder(o, &s);
     cli_interrupt_catch();
     if (prompt != NULL)

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "draft.h"
 #include "server.h"
 #include "session.h"
 #include "shipped.h"
@@ -65,6 +66,7 @@ struct serve_options {
     struct template_options chat;
     struct work_options work;
     struct sample_options sample;
+    struct draft_options draft;
     struct memory_options memory;
 };
 
@@ -149,6 +151,7 @@ static const struct option_group groups[] = {
     {"Scheduling", work_table, offsetof(struct serve_options, work)},
     {"Sampling, where a request does not say", sample_option_table,
      offsetof(struct serve_options, sample)},
+    {"Drafts", draft_option_table, offsetof(struct serve_options, draft)},
     {"KV memory", memory_option_table, offsetof(struct serve_options, memory)},
     {0},
 };
@@ -168,6 +171,7 @@ static void defaults(void *options)
     o->work = (struct work_options){.n_parallel = 16, .n_slot = 64, .n_queue = 64, .n_predict = -1};
     sample_options_default(&o->sample);
     o->sample.seed = -1;
+    draft_options_default(&o->draft, "auto");
     memory_options_default(&o->memory);
 }
 
@@ -453,6 +457,7 @@ static int run(void *options)
     block_signals(&set);
     start_session(&s, o);
     struct server_config config = make_config(o, &s, &owned, &bias);
+    config.schedule.draft = draft_start(&s, &o->draft, &o->model);
     config.keys = keys.key;
     config.n_key = keys.n;
     pith_engine_kv_stats(s.engine, &kv);

@@ -343,6 +343,8 @@ void session_free(struct session *s)
 {
     pith_seq_free(s->seq);
     pith_engine_free(s->engine);
+    pith_engine_free(s->draft_engine); /* sequences of the other draft by it */
+    pith_model_free(s->draft_model);
     pith_model_free(s->model);
     *s = (struct session){0};
 }

@@ -98,6 +98,10 @@ struct session {
     const char *recall; /* the same */
     const char *share;  /* the same */
     bool kv_limited;    /* the KV memory is smaller than the trained context for want of memory */
+    const char *drafts; /* what --draft comes to, "auto" where it is lookup by itself; NULL: none */
+    pith_draft_params draft;
+    pith_model *draft_model;   /* owned; NULL: no model drafts */
+    pith_engine *draft_engine; /* owned */
 };
 
 /* Selects the kernel level and loads the model, with a progress line on a terminal. */

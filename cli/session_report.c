@@ -4,6 +4,7 @@
  */
 #include "session.h"
 
+#include "draft.h"
 #include "recall.h"
 #include "share.h"
 #include "pith/inspect.h"
@@ -178,15 +179,17 @@ static void report_json(const struct session *s, const pith_generate_result *r,
     json_t *more = keep->budget >= 0 ? keep_json(a) : json_object();
     json_t *read = read_json(s, &a->read), *recall = recall_json(s, r), *share = share_json(s);
     json_t *weights = weights_json(s, r, a->disk);
+    json_t *draft = draft_json(s, r->n_draft, r->n_draft_accepted);
     if (o == NULL || json_object_update(o, weights) != 0 || json_object_update(o, more) != 0 ||
         json_object_update(o, read) != 0 || json_object_update(o, recall) != 0 ||
-        json_object_update(o, share) != 0)
+        json_object_update(o, share) != 0 || json_object_update(o, draft) != 0)
         cli_fail("no memory for the statistics");
     json_decref(weights);
     json_decref(more);
     json_decref(read);
     json_decref(recall);
     json_decref(share);
+    json_decref(draft);
     json_dumpf(o, stderr, JSON_COMPACT);
     fputc('\n', stderr);
     json_decref(o);
@@ -283,6 +286,7 @@ void session_report(struct session *s, const pith_generate_result *r, bool json)
         fprintf(stderr, ", %d more were cached", r->n_cached);
     fprintf(stderr, "\ngenerate %8.3f s   %d tokens, %.1f tokens/s\n", r->generate_s,
             r->n_generated, speed(r->n_generated, r->generate_s));
+    draft_report(s, r->n_draft, r->n_draft_accepted);
     print_weights(s, r, a.disk);
     fprintf(stderr, "kv       %s of %s: %d tokens, %lld of %lld pages, %lld bytes live\n",
             cli_bytes(kv->used_bytes, used), cli_bytes(kv->reserved_bytes, reserved), a.n_token,

@@ -42,6 +42,8 @@ VALUE(running, n->run.n_running)
 VALUE(prompt, n->run.prompt_tokens)
 VALUE(cached, n->run.cached_tokens)
 VALUE(generated, n->run.generated_tokens)
+VALUE(drafted, n->run.drafted_tokens)
+VALUE(accepted, n->run.accepted_tokens)
 VALUE(recomputed, n->run.recomputed_tokens)
 VALUE(preempted, n->run.preempted_recompute + n->run.preempted_swap)
 VALUE(swapped, n->run.swapped_bytes)
@@ -78,6 +80,8 @@ static const struct metric metrics[] = {
     {COUNTER, "pith_prompt_tokens_total", "Prompt tokens computed.", value_prompt},
     {COUNTER, "pith_cached_tokens_total", "Prompt tokens that were there.", value_cached},
     {COUNTER, "pith_generated_tokens_total", "Tokens of answers.", value_generated},
+    {COUNTER, "pith_drafted_tokens_total", "Tokens that were drafted.", value_drafted},
+    {COUNTER, "pith_accepted_tokens_total", "Of them, those that came true.", value_accepted},
     {COUNTER, "pith_recomputed_tokens_total", "Tokens computed again.", value_recomputed},
     {COUNTER, "pith_preempted_total", "Answers put back for want of memory.", value_preempted},
     {GAUGE, "pith_swapped_bytes", "Answers' pages in host memory.", value_swapped},

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "pith/policy.h"
+#include "draft_rig.h"
 #include "scheduler_rig.h"
 
 #define PAGE PITH_SOURCE_DIR "/docs/combinations.md"
@@ -119,8 +120,8 @@ struct cell {
 
 static void set_use(struct cell *c, const char *title)
 {
-    static const char *const titles[PITH_N_USE] = {"", "prefixes", "forks", "swaps",
-                                                   "saved files"}; /* by pith_use */
+    static const char *const titles[PITH_N_USE] = {
+        "", "prefixes", "forks", "swaps", "saved files", "drafts"}; /* by pith_use */
     for (int use = 0; use < PITH_N_USE; use++)
         if (strcmp(title, titles[use]) == 0)
             c->use = (pith_use)use;
@@ -352,6 +353,30 @@ static void save_and_load(const struct cell *c, pith_engine *e)
     pith_engine_free(other);
 }
 
+/* What it says at random, with drafts of all lengths and without. */
+static void draft_tokens(const struct cell *c, pith_engine *e)
+{
+    static struct told plain, drafted;
+    int32_t *ids[2];
+    pith_generate_params params;
+    pith_draft_params draft;
+    pith_draft_params_default(&draft);
+    draft.always = true;
+    draft.n_max = 5;
+    pith_generate_params_default(&params);
+    params.n_predict = N_STEP;
+    params.ignore_end = true;
+    params.sample.temperature = 0.0f;
+    tell_all(e, tokens, N_PROMPT, &params, &plain, &ids[0]);
+    params.draft = &draft;
+    tell_all(e, tokens, N_PROMPT, &params, &drafted, &ids[1]);
+    expect_told(&plain, ids[0], &drafted, ids[1], c->title);
+    if (drafted.result.n_draft == 0)
+        fail_msg("%s: nothing was drafted", c->title);
+    free(ids[0]);
+    free(ids[1]);
+}
+
 /* ---- cells ---- */
 
 static void expect_refusal(const struct cell *c, pith_status status, const pith_error *err,
@@ -374,6 +399,8 @@ static void refuse(const struct cell *c, pith_engine *e, const pith_error *expec
         pith_seq_free(seq);
         seq = NULL;
         expect_refusal(c, pith_seq_load(e, "/tmp/pith-never", &seq, &err), &err, expected);
+    } else if (c->use == PITH_USE_DRAFT) {
+        expect_refusal(c, pith_draft_check(e, NULL, &err), &err, expected);
     } else if (e->traits.recalls_text) {
         expect_refusal(c, pith_scheduler_create(e, NULL, &s, &err), &err, expected);
     } else {
@@ -385,7 +412,7 @@ static void refuse(const struct cell *c, pith_engine *e, const pith_error *expec
 static void run_cell(const struct cell *c)
 {
     static void (*const runs[PITH_N_USE])(const struct cell *, pith_engine *) = {
-        evaluate, share_prefix, fork_in_two, preempt, save_and_load};
+        evaluate, share_prefix, fork_in_two, preempt, save_and_load, draft_tokens};
     pith_engine_params params = params_of(c);
     pith_engine *e = NULL;
     pith_error err, expected;

@@ -6,7 +6,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "engine/engine.h"
+#include "draft_rig.h"
 #include "folder.h"
 #include "mem_used.h"
 #include "model_maker.h"
@@ -332,6 +332,43 @@ static void prefixes_under_keep(void)
     assert_memory_equal(with.hash, without.hash, sizeof(with.hash));
 }
 
+/* ---- drafts ---- */
+
+/* From the text, most of which do not come true, and from the model itself, which do where it takes
+   the likeliest: windows, borders of pages and everything else as without. */
+static void drafts(void)
+{
+    int64_t n_draft = 0, n_accepted = 0;
+    pith_error err;
+    pith_draft_params draft;
+    pith_engine *e = engine_make(32, 1), *other = engine_make(16, 1);
+    int32_t twice[N_TOKEN];
+    for (int32_t i = 0; i < N_TOKEN; i++)
+        twice[i] = tokens[i % (N_TOKEN / 2)];
+    pith_draft_params_default(&draft);
+    draft.always = true;
+    if (has_states(e))
+        expect(pith_draft_check(e, &draft, &err), &err, PITH_UNSUPPORTED, "recurrent");
+    for (int i = 0; !has_states(e) && i < 8; i++) {
+        pith_generate_params p;
+        pith_generate_params_default(&p);
+        p.n_predict = 60;
+        p.ignore_end = true;
+        p.sample.temperature = i % 2 == 1 ? 4.0f : 0.0f;
+        p.sample.top_p = 1.0f;
+        p.sample.min_p = 0.0f;
+        p.sample.seed = (uint64_t)i;
+        draft.n_max = 3 + 4 * i % 13;
+        draft.lookup = i < 3;
+        draft.engine = i >= 2 ? other : NULL;
+        draft_twice(e, twice, N_TOKEN / 2 + 5 * i, &p, &draft, 0, &n_draft, &n_accepted, "draft");
+    }
+    if (!has_states(e) && (n_accepted < 100 || n_draft - n_accepted < 100))
+        fail_msg("%d of %d drafted tokens came true", (int)n_accepted, (int)n_draft);
+    pith_engine_free(e);
+    pith_engine_free(other);
+}
+
 /* ---- policies ---- */
 
 static const char *const keeps[] = {"streaming:sinks=2", "snapkv:window=8",       "h2o",
@@ -476,6 +513,7 @@ static void test_families(void **state)
         budgets();
         kept_weights();
         storage_types();
+        drafts();
         pith_model_free(model);
         mem_check(NULL);
     }

@@ -164,7 +164,7 @@ static void uses(void **state)
         assert_int_equal(out.message[0] != '\0', use == PITH_USE_SWAP);
     }
     expect(pith_policies_fit(NULL, PITH_USE_FORK, &out), &out, PITH_INVALID, "params");
-    expect(pith_policies_fit(&params, (pith_use)PITH_N_USE, &out), &out, PITH_INVALID, "use: 5");
+    expect(pith_policies_fit(&params, (pith_use)PITH_N_USE, &out), &out, PITH_INVALID, "use: 6");
     params.keep = "nothing";
     expect(pith_policies_fit(&params, PITH_USE_FORK, &out), &out, PITH_INVALID, "not a policy");
     params.keep = NULL;

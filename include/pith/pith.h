@@ -561,6 +561,38 @@ PITH_API float pith_sampler_chance(const pith_sampler *sampler, int32_t token);
    were written. */
 PITH_API int32_t pith_sampler_chances(pith_sampler *sampler, pith_chance *out, int32_t cap);
 
+/* ---- drafts ------------------------------------------------------------------------------- */
+
+/*
+ * Speculation that changes nothing. Tokens are drafted cheaply, and one pass computes the logits of
+ * all of them. Each is compared with what is chosen from the row before it, by the same sampler in
+ * the same state; from the first that differs on they are forgotten. As the bits of a row do not
+ * depend on what it is computed with, tokens, text and the bits of logits are those without drafts.
+ *
+ * What a draft is worth is measured: how many tokens came true, and what a pass of several rows
+ * takes beside one of a single row. Where that does not pay nothing is drafted, and it is tried
+ * again rarely. Figures decide whether something is drafted, never which token is chosen.
+ */
+typedef struct pith_draft_params {
+    bool lookup;         /* drafts what followed the same words in the prompt or in the text so far
+                            (default true) */
+    bool always;         /* drafts wherever it can, whether that pays or not (default false) */
+    int32_t n_max;       /* most tokens of a draft, 1 to 63 (default 15) */
+    pith_engine *engine; /* of a smaller model with the same vocabulary, which drafts, too; NULL
+                            (default): none. It is borrowed until the sequences that were generated
+                            with it are freed, and belongs to the thread that generates. Its KV
+                            memory is its own, and where that is full it drafts no more */
+    uint32_t reserved[4];
+} pith_draft_params;
+
+PITH_API void pith_draft_params_default(pith_draft_params *out);
+
+/* Whether sequences of the engine can be drafted for so; params may be NULL. UNSUPPORTED: a policy
+   allows no way back (PITH_USE_DRAFT), or the model has recurrent layers. INVALID: n_max out of
+   range, another vocabulary than the drafting model's, or the same engine. */
+PITH_API pith_status pith_draft_check(const pith_engine *engine, const pith_draft_params *params,
+                                      pith_error *err);
+
 /* ---- generation --------------------------------------------------------------------------- */
 
 typedef struct pith_generate_params {
@@ -579,12 +611,14 @@ typedef struct pith_generate_params {
     const char *recalled; /* what pith_seq_recall_text found, as it stands in the prompt's text: it
                              and what follows are kept until the answer ends, as far as the budget
                              holds them. NULL (default): nothing was put in */
-    uint32_t reserved[2];
+    const pith_draft_params *draft; /* NULL (default): nothing is drafted. While a tap listens
+                                       nothing is, either. The scheduler has its own */
 } pith_generate_params;
 
 PITH_API void pith_generate_params_default(pith_generate_params *out);
 
-/* Receives whole characters as soon as they are certain. Return false to stop. */
+/* Receives whole characters as soon as they are certain. Return false to stop. It must not change
+   the sequence, nor look into its lanes where tokens are drafted. */
 typedef bool pith_text_fn(void *user, const char *text, size_t len);
 
 typedef enum pith_stop_reason {
@@ -603,7 +637,9 @@ typedef struct pith_generate_result {
     double prompt_s; /* seconds */
     double generate_s;
     int32_t n_recalled; /* tokens that recall `text` put into the prompt, read beside n_prompt */
-    uint32_t reserved[7];
+    int32_t n_draft;    /* tokens that were drafted, and of them those that came true */
+    int32_t n_draft_accepted;
+    uint32_t reserved[5];
 } pith_generate_result;
 
 /* Makes the sequence hold the prompt (pith_seq_sync), then samples tokens and hands their text to
@@ -622,8 +658,8 @@ typedef struct pith_generate_result {
    conversation, which keeps its messages, put what is found into the message before the prompt is
    rendered, as `pith chat` does, name it in params->recalled, and leave params->message NULL.
 
-   As pith_batch_eval, also INVALID for a parameter out of range (named); running out of KV memory
-   while generating is no failure but PITH_STOP_FULL. */
+   As pith_batch_eval, also INVALID for a parameter out of range (named), and the statuses of
+   pith_draft_check; running out of KV memory while generating is no failure but PITH_STOP_FULL. */
 PITH_API pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
                                    const pith_generate_params *params, pith_text_fn *on_text,
                                    void *user, pith_generate_result *result, pith_error *err);

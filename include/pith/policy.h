@@ -80,10 +80,11 @@ typedef enum pith_use {
     PITH_USE_PREFIX,   /* a scheduler begins one with pages that others have read */
     PITH_USE_FORK,     /* pith_seq_fork */
     PITH_USE_SWAP,     /* a scheduler takes the memory of one, and goes on with it later */
-    PITH_USE_FILE      /* pith_seq_save and pith_seq_load */
+    PITH_USE_FILE,     /* pith_seq_save and pith_seq_load */
+    PITH_USE_DRAFT     /* tokens are drafted for them (pith_draft_params) */
 } pith_use;
 
-#define PITH_N_USE 5
+#define PITH_N_USE 6
 
 /* How the policies and storage types of params go together in a use, before there is a model.
    *out, which must not be NULL, gets one sentence. OK: they do; the sentence is what to know of it,

@@ -58,7 +58,11 @@ typedef struct pith_scheduler_params {
     int32_t max_preempt; /* a request that was put back so often is set aside for in full (default
                             3) */
     int32_t n_slot;      /* slots that requests may name: 0 to n_slot - 1 (default 64) */
-    uint32_t reserved[7];
+    const pith_draft_params *draft; /* copied; NULL (default): nothing is drafted. Drafts are a part
+                                       of steps in which no prompt is read, at most four answers run
+                                       and nobody waits for memory. Rows of logits are kept for
+                                       n_max + 4 tokens, in memory of the scheduler's own */
+    uint32_t reserved[5];
 } pith_scheduler_params;
 
 PITH_API void pith_scheduler_params_default(pith_scheduler_params *out);
@@ -120,7 +124,9 @@ typedef struct pith_answer_result {
                                request's */
     pith_keep_stats keep;
     pith_recall_stats recall;
-    uint32_t reserved[8];
+    int32_t n_draft; /* tokens that were drafted, and of them those that came true */
+    int32_t n_draft_accepted;
+    uint32_t reserved[6];
 } pith_answer_result;
 
 typedef void pith_answer_done_fn(void *user, const pith_answer_result *result);
@@ -161,8 +167,9 @@ typedef struct pith_request {
 
 PITH_API void pith_request_default(pith_request *out);
 
-/* params may be NULL. The engine must outlive the scheduler. INVALID (a value out of range, named),
-   UNSUPPORTED (recall of text, which changes prompts), NOMEM. */
+/* params may be NULL. The engine must outlive the scheduler, and so must that of params->draft.
+   INVALID (a value out of range, named), UNSUPPORTED (recall of text, which changes prompts), the
+   statuses of pith_draft_check, NOMEM. */
 PITH_API pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_params *params,
                                            pith_scheduler **out, pith_error *err);
 
@@ -272,7 +279,9 @@ typedef struct pith_scheduler_stats {
     double seconds;          /* in steps */
     double schedule_s;       /* of them: not evaluating, sampling or in callbacks */
     double share_s;          /* of them: comparing pages */
-    uint32_t reserved[8];
+    int64_t drafted_tokens;  /* and of them those that came true */
+    int64_t accepted_tokens;
+    uint32_t reserved[4];
 } pith_scheduler_stats;
 
 /* Thread-safe; the numbers are those of the last step's end. */

@@ -3,7 +3,7 @@
  * tokens is eval.c's, and their files are files.c's. Invariant: every lane of a sequence that no
  * policy has altered holds one entry per token of seq->tokens.
  */
-#include "engine/engine.h"
+#include "engine/draft.h"
 
 #include "base/mem.h"
 #include "base/threads.h"
@@ -291,6 +291,7 @@ void pith_seq_free(pith_seq *seq)
 {
     if (seq == NULL)
         return;
+    pi_draft_free(seq->draft);
     pi_seq_stop_recall(seq);
     share_seq_free(seq->share);
     pi_memory_free(&seq->memory);

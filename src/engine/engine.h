@@ -107,6 +107,10 @@ struct pith_seq {
     bool foreign;     /* nobody knows what its tokens read: it was loaded */
     struct pi_seq_recall recall;
     struct share_seq *share; /* its steps, owned; NULL without a share policy */
+    struct pi_draft *draft;  /* what it drafts by, owned; NULL until it does */
+    int32_t n_draft;         /* so many last tokens of the running evaluation are a draft */
+    int32_t n_ahead;         /* tokens of a draft behind n_token, whose entries are there */
+    bool is_ahead;           /* a draft was evaluated, and is not done with */
 };
 
 /* Installs the pass's tap where somebody wants to see rows (the caller's tap or the keep policy),

@@ -211,10 +211,13 @@ static int32_t until_state(const pith_batch_item *item, int32_t n_done)
     return pi_memory_until_state(&item->seq->memory, n + n_done, n + item->n_token);
 }
 
-/* After a pass with a part of the item. */
+/* After a pass with a part of the item. A draft may be taken back, and then what windows passed over
+   on its account is needed again: it stays until that is known (ahead.c). */
 static void settle(const pith_batch_item *item, const struct pi_pass_item *part)
 {
     struct pi_memory *memory = &item->seq->memory;
+    if (item->seq->n_draft > 0)
+        return;
     pi_memory_note(memory, part->pos0 + part->n_tok, item->seq->n_token + item->n_token);
     pi_memory_settle(memory, true);
 }
@@ -311,7 +314,8 @@ static void finish_item(const pith_batch_item *item, const struct pi_item_state 
     if (state->evicted)
         pi_seq_update_text(seq);
     pi_seq_finish_share(seq, item, stays ? state->n_done : 0);
-    pi_memory_settle(&seq->memory, false);
+    if (!ok || seq->n_draft == 0)
+        pi_memory_settle(&seq->memory, false);
     if (!ok)
         kv_seq_trim(seq->memory.kv);
 }
@@ -332,13 +336,14 @@ static pith_status start_items(struct pith_engine *e, int32_t n_item, pith_error
 }
 
 /* Whether somebody is asked on the way, who can stop the evaluation. Nothing else can, so that only
-   then what the policy remembers is copied: it can be megabytes, of which a step changes little. */
+   then what the policy remembers is copied: it can be megabytes, of which a step changes little. A
+   draft's rows are copied, and nobody is asked. */
 static bool can_stop(const struct pith_engine *e, const pith_batch_item *items, int32_t n_item,
                      pith_progress_fn *progress)
 {
     bool asked = progress != NULL || e->tap != NULL;
     for (int32_t i = 0; i < n_item; i++)
-        asked = asked || items[i].logits == PITH_LOGITS_ALL;
+        asked = asked || (items[i].logits == PITH_LOGITS_ALL && items[i].seq->n_draft == 0);
     return asked;
 }
 

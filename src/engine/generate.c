@@ -2,7 +2,8 @@
  * generate.c - the loop that most callers want: prompt in, text out. It stands on the public
  * functions (sync, evaluate, sample, token bytes) and knows nothing of passes or pages; only for
  * the count of cached tokens it asks what the sync will reuse. A prompt that is to be recalled in
- * has its own way here: it is read up to its question, then with what was found.
+ * has its own way here: it is read up to its question, then with what was found. Where tokens are
+ * drafted, they are evaluated before they are chosen (draft.h).
  *
  * Order of one round: choose a token from the last logits, hand out its text, evaluate it. The last
  * token is therefore never evaluated, and a caller that stops loses no work.
@@ -11,7 +12,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "engine/engine.h"
+#include "engine/draft.h"
 #include "engine/output.h"
 #include "engine/question.h"
 
@@ -23,6 +24,12 @@ struct generation {
     void *user;
     struct pi_output out; /* owned */
     pith_generate_result result;
+    struct draft_cost cost; /* of this generation's passes */
+    double pass_s;          /* the running draft's, so far */
+    float *rows;            /* [n_max + 1][n_vocab] of the running draft; owned; NULL: nothing
+                                      is drafted */
+    int32_t first;          /* position of the first of them */
+    int32_t draft[DRAFT_MOST + 1]; /* the token before the draft, and the draft */
 };
 
 void pith_generate_params_default(pith_generate_params *out)
@@ -62,6 +69,97 @@ static pith_status flush_text(struct generation *g, pith_stop_reason reason, pit
     return PITH_OK;
 }
 
+/* ---- drafts ---- */
+
+/* Room for the rows of a draft. Nothing is drafted while somebody listens to what is computed. */
+static pith_status start_drafts(struct generation *g, pith_error *err)
+{
+    const pith_draft_params *p = g->params->draft;
+    const struct pith_engine *e = g->seq->engine;
+    if (p == NULL)
+        return PITH_OK;
+    PI_TRY(pi_seq_start_draft(g->seq, p, err));
+    if (e->tap != NULL)
+        return PITH_OK;
+    size_t n = (size_t)p->n_max + 1, n_vocab = (size_t)e->model->hp.n_vocab;
+    g->rows = pi_mem_alloc_n(PI_MEM_SCRATCH, n * n_vocab, sizeof(*g->rows));
+    return g->rows != NULL ? PITH_OK
+                           : pi_fail(err, PITH_NOMEM, "no memory for %zu rows of logits", n);
+}
+
+static bool keep_row(void *user, pith_seq *seq, int32_t pos, const float *logits)
+{
+    struct generation *g = user;
+    size_t n_vocab = (size_t)seq->engine->model->hp.n_vocab;
+    memcpy(g->rows + (size_t)(pos - g->first) * n_vocab, logits, n_vocab * sizeof(*logits));
+    return true;
+}
+
+/* Gives the sequence the row of logits behind its last token, which stands in a draft's pass. */
+static void show_row(struct generation *g)
+{
+    size_t n_vocab = (size_t)g->seq->engine->model->hp.n_vocab;
+    size_t i = (size_t)(g->seq->n_token - 1 - g->first);
+    pi_seq_set_logits(g->seq, g->rows + i * n_vocab);
+}
+
+/* The draft has shown what it can: what did not come true goes. */
+static void end_draft(struct generation *g)
+{
+    double start = pi_time_s();
+    int32_t n = g->seq->is_ahead ? g->seq->draft->n : 0;
+    pi_seq_drop_ahead(g->seq);
+    if (n > 0)
+        draft_cost_note(&g->cost, n + 1, g->pass_s + pi_time_s() - start);
+}
+
+/* Evaluates a token, and a draft of n tokens behind it. */
+static pith_status evaluate_draft(struct generation *g, int32_t n, pith_error *err)
+{
+    pith_batch_item item = {.seq = g->seq,
+                            .tokens = g->draft,
+                            .n_token = n + 1,
+                            .logits = PITH_LOGITS_ALL,
+                            .on_logits = keep_row,
+                            .user = g};
+    double start = pi_time_s();
+    g->first = g->seq->n_token;
+    pi_seq_begin_ahead(g->seq, n);
+    pith_status status = pith_batch_eval(g->seq->engine, &item, 1, NULL, NULL, err);
+    pi_seq_end_ahead(g->seq, status == PITH_OK);
+    g->pass_s = pi_time_s() - start;
+    if (status == PITH_OK)
+        show_row(g);
+    return status;
+}
+
+/* Makes a token that was chosen a part of the sequence, with the logits behind it. What a draft has
+   no memory for goes without one. */
+static pith_status advance(struct generation *g, int32_t token, pith_error *err)
+{
+    pith_status status = PITH_KV_FULL;
+    int32_t left = g->params->n_predict - g->out.n_generated, n = 0;
+    if (pi_seq_take_ahead(g->seq, token)) {
+        show_row(g);
+        return PITH_OK;
+    }
+    end_draft(g);
+    g->draft[0] = token;
+    if (g->rows != NULL)
+        n = pi_draft_find(g->seq, &g->cost, token, 1, left > 0 ? left - 1 : DRAFT_MOST,
+                          g->draft + 1);
+    if (n > 0)
+        status = evaluate_draft(g, n, err);
+    if (status != PITH_KV_FULL && status != PITH_CONTEXT && status != PITH_NOMEM)
+        return status;
+    double start = pi_time_s();
+    status = pith_seq_eval(g->seq, &token, 1, err);
+    draft_cost_note(&g->cost, 1, pi_time_s() - start);
+    return status;
+}
+
+/* ---- the loop ---- */
+
 /* Chooses and hands out tokens until something ends the text. */
 static pith_status generate_tokens(struct generation *g, pith_error *err)
 {
@@ -76,7 +174,7 @@ static pith_status generate_tokens(struct generation *g, pith_error *err)
             return PITH_OK;
         if (pi_output_is_full(&g->out))
             continue;
-        pith_status status = pith_seq_eval(g->seq, &part.token, 1, err);
+        pith_status status = advance(g, part.token, err);
         if (status == PITH_KV_FULL || status == PITH_CONTEXT)
             return flush_text(g, PITH_STOP_FULL, err);
         PI_TRY(status);
@@ -242,13 +340,20 @@ static pith_status run(struct generation *g, const int32_t *prompt, int32_t n_pr
 {
     PI_TRY(pi_output_init(&g->out, g->model, g->params, 0, g->on_text != NULL, err));
     double start = pi_time_s();
+    PI_TRY(start_drafts(g, err));
     PI_TRY(read_prompt(g, prompt, n_prompt, err));
     double read = pi_time_s();
     g->result.prompt_s = read - start;
-    PI_TRY(generate_tokens(g, err));
+    pith_status status = generate_tokens(g, err);
+    end_draft(g);
+    PI_TRY(status);
     g->result.generate_s = pi_time_s() - read;
     g->result.reason = g->out.reason;
     g->result.n_generated = g->out.n_generated;
+    if (g->rows != NULL) {
+        g->result.n_draft = g->seq->draft->n_draft;
+        g->result.n_draft_accepted = g->seq->draft->n_accepted;
+    }
     return PITH_OK;
 }
 
@@ -277,5 +382,6 @@ pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt
     if (status == PITH_OK && result != NULL)
         *result = g.result;
     pi_output_free(&g.out);
+    pi_mem_free(g.rows);
     return status;
 }

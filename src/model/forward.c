@@ -143,12 +143,20 @@ void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
         if (pi_matrix_reads_int8(&m->output))
             pi_pass_quantize(pass, h, i, m->hp.n_embd);
     }
-    pi_pass_product(pass, pass->h, n, (const struct pi_matrix *const[]){&m->output},
-                    (float *const[]){out}, 1);
+    struct pi_matrix w = m->output;
+    if (pass->n_logit > 0)
+        w.n_group = (int32_t)pi_min(w.n_group, pi_ceil_div(pass->n_logit, PI_GROUP));
+    pi_pass_product(pass, pass->h, n, (const struct pi_matrix *const[]){&w}, (float *const[]){out},
+                    1);
     int64_t work_per_row = 16 * (int64_t)m->hp.n_vocab;
     if (m->hp.logit_cap > 0)
         pi_parallel_ranges(pi_pass_threads_for(pass, n * work_per_row), n, cap_rows,
                            &(struct cap_job){pass, out});
+}
+
+void pi_pass_limit_logits(struct pi_pass *pass, int32_t n)
+{
+    pass->n_logit = n;
 }
 
 /* ---- scratch ---- */

@@ -194,5 +194,8 @@ void pi_pass_hidden(const struct pi_pass *pass, const int32_t *rows, int32_t n, 
 
 /* out[i] = logits [n_vocab] of the token with index rows[i] in the last pass; n <= max_tok. */
 void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out);
+/* From now on it makes those of the first n tokens alone, and leaves about what was there in the
+   rest of each row; 0: of all. */
+void pi_pass_limit_logits(struct pi_pass *pass, int32_t n);
 
 #endif

@@ -75,6 +75,7 @@ struct pi_pass {
     float *q;      /* [max_tok][n_head][dim_k] */
     float *k;      /* [max_tok][n_head_kv][dim_k] */
     float *v;      /* [max_tok][n_head_kv][dim_v] */
+    int32_t n_logit; /* of a row that are made; 0: all */
     float *centre; /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); NULL: 0 */
     float *att;    /* [max_tok][n_head][dim_v] */
     float *q_gate; /* [max_tok][n_head][2][dim_k] of gated attention: query and gate */

@@ -418,6 +418,8 @@ static void take_result(struct reply_answer *a, const pith_answer_result *result
     a->reuse = result->reuse;
     a->differs_at = result->differs_at;
     a->n_generated = result->n_generated;
+    a->n_draft = result->n_draft;
+    a->n_draft_accepted = result->n_draft_accepted;
     a->prompt_s = result->prompt_s;
     a->generate_s = result->generate_s;
     a->kept = result->keep;

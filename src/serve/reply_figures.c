@@ -108,11 +108,13 @@ static void set_generation(struct serve_reply *reply, json_t *timings, int64_t n
 /* Prompts and answers that ran at the same time: the longest is the time of all. */
 json_t *reply_timings(struct serve_reply *reply)
 {
-    int64_t n_prompt = 0, generated = reply_sum_generated(reply);
+    int64_t n_prompt = 0, generated = reply_sum_generated(reply), draft = 0, accepted = 0;
     double prompt_s = 0.0, generate_s = 0.0;
     for (int32_t i = 0; i < reply->n_answer; i++) {
         const struct reply_answer *a = &reply->answer[i];
         n_prompt += a->n_prompt;
+        draft += a->n_draft;
+        accepted += a->n_draft_accepted;
         prompt_s = a->prompt_s > prompt_s ? a->prompt_s : prompt_s;
         generate_s = a->generate_s > generate_s ? a->generate_s : generate_s;
     }
@@ -123,6 +125,10 @@ json_t *reply_timings(struct serve_reply *reply)
                                             generate_s * 1000.0));
     set_speed(reply, t, "prompt_per_token_ms", "prompt_per_second", n_prompt, prompt_s);
     set_generation(reply, t, generated, reply->n_answer, generate_s);
+    if (draft > 0) {
+        reply_set(reply, t, "draft_n", json_integer((json_int_t)draft));
+        reply_set(reply, t, "draft_n_accepted", json_integer((json_int_t)accepted));
+    }
     return t;
 }
 

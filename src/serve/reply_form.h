@@ -56,6 +56,7 @@ struct reply_answer {
     pith_stop_reason reason;
     const char *stop_word; /* which ended it; NULL: none */
     int32_t n_prompt, n_cached, n_generated;
+    int32_t n_draft, n_draft_accepted;
     pith_reuse reuse;   /* why n_cached is not more */
     int32_t differs_at; /* the first token that is another; -1: none */
     double prompt_s, generate_s;

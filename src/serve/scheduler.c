@@ -106,6 +106,7 @@ static void free_parts(struct pith_scheduler *s)
         pith_seq_free(s->slot[i].seq);
     prefix_free(s->prefix);
     pi_mem_free(s->slot);
+    pi_mem_free(s->rows);
     pi_mem_free(s->running);
     pi_mem_free(s->item_of);
     pi_mem_free(s->items);
@@ -136,6 +137,8 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     pith_status status = make_lists(s, err);
     if (status == PITH_OK)
         status = make_prefixes(s, err);
+    if (status == PITH_OK)
+        status = scheduler_start_drafts(s, err);
     if (status == PITH_OK)
         status = pi_lock_init(&s->lock, err);
     if (status != PITH_OK) {

@@ -2,7 +2,8 @@
  * scheduler.h - the scheduler's insides, shared by scheduler*.c: requests, their answers, and where
  * each of them is. scheduler.c has the queue and the public functions, scheduler_admit.c memory and
  * admission, scheduler_slot.c what is parked, scheduler_retell.c a prompt in the parked tokens,
- * scheduler_step.c a step, scheduler_result.c tokens and ends, scheduler_list.c shows all of it.
+ * scheduler_step.c a step, scheduler_draft.c drafts in it, scheduler_result.c tokens and ends,
+ * scheduler_list.c shows all of it.
  *
  * An answer is in one place: in the queue (a request's answers together, until its prompt was read;
  * one that was put back alone), or running, or ended. What the lock guards is said; everything else
@@ -12,6 +13,7 @@
 #define PI_SCHEDULER_H
 
 #include "base/lock.h"
+#include "engine/draft.h"
 #include "engine/output.h"
 #include "engine/schedule.h"
 #include "pith/scheduler.h"
@@ -63,9 +65,16 @@ struct answer {
     pith_reuse reuse;
     int32_t differs_at;
     int32_t n_preempted;
-    double admitted_at; /* for the first time; 0: never */
-    double first_at;    /* the first token; 0: none yet */
-    double share_s;     /* of the sequence's statistics: counted already */
+    bool drafts;          /* its sequence knows what it drafts by */
+    int32_t n_draft_take; /* tokens of a draft, while the step is planned */
+    float *rows;          /* [n_take][n_vocab] of the draft: a part of the scheduler's */
+    int32_t first_row;    /* position of the first of them */
+    int32_t n_draft;      /* as in the result */
+    int32_t n_draft_accepted;
+    int32_t draft[DRAFT_MOST + 1]; /* next, and what is drafted behind it */
+    double admitted_at;            /* for the first time; 0: never */
+    double first_at;               /* the first token; 0: none yet */
+    double share_s;                /* of the sequence's statistics: counted already */
 };
 
 /* One block of memory with all that it points to. */
@@ -154,7 +163,10 @@ struct pith_scheduler {
     bool put_back;        /* some answer was, in this step */
     bool prefixes_changed;
     int64_t swapped_bytes;
-    double user_s; /* of this step: evaluating, sampling, in callbacks */
+    pith_draft_params draft; /* params.draft points to it */
+    float *rows; /* [n_max + 4][n_vocab] of a step's drafts; owned; NULL: there are none */
+    struct draft_cost cost; /* of steps in which no prompt is read */
+    double user_s;          /* of this step: evaluating, sampling, in callbacks */
     pith_scheduler_stats stats;
 };
 
@@ -212,6 +224,10 @@ void scheduler_stop_running(struct pith_scheduler *s, struct answer *a);
 
 /* ---- scheduler_step.c ---- */
 
+/* Whether so much is free that n more tokens of an answer have their memory, whatever it shares:
+   then nobody looks at its lanes for that. Where somebody waits to be admitted beside it, what it
+   takes is to be taken first. */
+bool scheduler_is_roomy(struct pith_scheduler *s, int32_t n);
 /* Brings what pith_scheduler_get_stats shows up to date. */
 void scheduler_show(struct pith_scheduler *s);
 
@@ -247,6 +263,19 @@ int64_t scheduler_parked_alone_bytes(const struct pith_scheduler *s);
 /* Drops what was parked longest ago. False: nothing is parked. */
 bool scheduler_slot_drop(struct pith_scheduler *s);
 void scheduler_slot_clear(struct pith_scheduler *s, struct slot *slot);
+
+/* ---- scheduler_draft.c ---- */
+
+/* What params.draft asks for. The statuses of pith_draft_check, NOMEM. */
+pith_status scheduler_start_drafts(struct pith_scheduler *s, pith_error *err);
+/* Adds drafts to what is planned, where that suits. */
+void scheduler_plan_drafts(struct pith_scheduler *s);
+/* An answer's next token and its draft, n together. */
+pith_batch_item scheduler_draft_item(struct answer *a, int32_t n);
+/* Chooses tokens from the rows of a draft that was evaluated, until one was not drafted. */
+void scheduler_use_draft(struct pith_scheduler *s, struct answer *a);
+/* Forgets what of a draft did not come true, where there is one. */
+void scheduler_end_draft(struct pith_scheduler *s, struct answer *a);
 
 /* ---- scheduler_result.c ---- */
 

@@ -140,6 +140,8 @@ static void fill_result(const struct answer *a, const pith_error *why, pith_answ
         .differs_at = a->differs_at,
         .n_generated = a->out.n_generated,
         .n_preempted = a->n_preempted,
+        .n_draft = a->n_draft,
+        .n_draft_accepted = a->n_draft_accepted,
     };
     double admitted = a->admitted_at > 0.0 ? a->admitted_at : now;
     double first = a->first_at > 0.0 ? a->first_at : now;
@@ -217,6 +219,7 @@ static void finish(struct pith_scheduler *s, struct answer *a, const pith_error 
 {
     struct request *r = a->request;
     pith_answer_result result;
+    scheduler_end_draft(s, a);
     fill_result(a, why, &result);
     if (a->seq != NULL && a->swapped == NULL)
         scheduler_publish(s, a);

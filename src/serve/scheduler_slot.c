@@ -58,6 +58,7 @@ void scheduler_slot_park(struct pith_scheduler *s, struct answer *a)
 {
     struct slot *slot = scheduler_slot_of(s, a);
     pi_seq_trim(a->seq);
+    pi_seq_rest_draft(a->seq);
     put(s, slot, a->seq, a->request->salt);
     slot->request = a->request->id;
     slot->n_prompt = a->request->n_prompt;

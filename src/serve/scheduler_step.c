@@ -96,6 +96,8 @@ static pith_batch_item item_for(struct answer *a, int32_t n)
         item.on_logits = show_prompt;
         item.user = a;
     }
+    if (a->state == ANSWER_GENERATING && n > 1)
+        return scheduler_draft_item(a, n);
     if (a->state == ANSWER_GENERATING) {
         item.tokens = &a->next;
         return item;
@@ -118,10 +120,7 @@ static void give_up(struct pith_scheduler *s, struct answer *a, const pith_error
         scheduler_fail(s, a, why);
 }
 
-/* Whether so much is free that n more tokens of an answer have their memory, whatever it shares:
-   then nobody looks at its lanes for that. Where somebody waits to be admitted beside it, what it
-   takes is to be taken first. */
-static bool is_roomy(struct pith_scheduler *s, int32_t n)
+bool scheduler_is_roomy(struct pith_scheduler *s, int32_t n)
 {
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
     if (s->first != NULL)
@@ -152,7 +151,7 @@ static bool take(struct pith_scheduler *s, struct answer *a, int32_t n)
 {
     pith_error why;
     pith_status status = reserve_row(s, a, n, &why);
-    if (status == PITH_OK && !is_roomy(s, n)) {
+    if (status == PITH_OK && !scheduler_is_roomy(s, n)) {
         pith_batch_item item = item_for(a, n);
         status = pi_item_reserve(s->engine, &item, &why);
     }
@@ -244,7 +243,7 @@ static void list_items(struct pith_scheduler *s)
 static bool check_rounds(struct pith_scheduler *s)
 {
     pith_error why;
-    if (!s->engine->traits.bounded || is_roomy(s, 0))
+    if (!s->engine->traits.bounded || scheduler_is_roomy(s, 0))
         return true;
     list_items(s);
     int64_t lacks = pi_items_lack(s->engine, s->items, s->n_item);
@@ -325,6 +324,7 @@ static void plan(struct pith_scheduler *s)
         while (!plan_running(s)) {
         }
     } while (plan_queue(s));
+    scheduler_plan_drafts(s);
     list_items(s);
 }
 
@@ -366,6 +366,10 @@ static void use_result(struct pith_scheduler *s, int32_t i)
         scheduler_end(s, a, PITH_STOP_CALLER);
         return;
     }
+    if (a->state == ANSWER_GENERATING && a->n_take > 1) {
+        scheduler_use_draft(s, a);
+        return;
+    }
     if (a->state == ANSWER_GENERATING) {
         scheduler_choose(s, a);
         return;
@@ -398,16 +402,47 @@ static bool goes_on(void *user, double fraction)
     return fraction >= 1.0 || scheduler_is_wanted(reading->s, reading->request);
 }
 
+/* What steps take in which no prompt is read says what drafts are worth. */
+static void note_cost(struct pith_scheduler *s, int32_t begin, int32_t n, double seconds)
+{
+    int32_t n_row = 0;
+    for (int32_t i = begin; i < begin + n; i++) {
+        if (s->item_of[i]->state != ANSWER_GENERATING)
+            return;
+        n_row += s->items[i].n_token;
+    }
+    draft_cost_note(&s->cost, n_row, seconds);
+}
+
 static pith_status evaluate(struct pith_scheduler *s, int32_t begin, int32_t n, pith_error *err)
 {
     const struct answer *a = s->item_of[begin];
     struct reading reading = {s, a->request};
     bool is_long = n == 1 && s->items[begin].n_token > s->engine->chunk;
     double start = pi_time_s();
+    for (int32_t i = begin; i < begin + n; i++)
+        if (s->item_of[i]->state == ANSWER_GENERATING && s->items[i].n_token > 1)
+            pi_seq_begin_ahead(s->items[i].seq, s->items[i].n_token - 1);
     pith_status status =
         pith_batch_eval(s->engine, &s->items[begin], n, is_long ? goes_on : NULL, &reading, err);
-    s->user_s += pi_time_s() - start;
+    for (int32_t i = begin; i < begin + n; i++)
+        if (s->items[i].seq->n_draft > 0)
+            pi_seq_end_ahead(s->items[i].seq, status == PITH_OK);
+    double seconds = pi_time_s() - start;
+    if (status == PITH_OK)
+        note_cost(s, begin, n, seconds);
+    s->user_s += seconds;
     return status;
+}
+
+/* The item without its draft. */
+static void leave_draft(struct pith_scheduler *s, int32_t i)
+{
+    struct answer *a = s->item_of[i];
+    if (a->state != ANSWER_GENERATING)
+        return;
+    a->n_take = 1;
+    s->items[i] = item_for(a, 1);
 }
 
 /* Without memory for all of it each goes alone, and only whose memory is not there fails, or where
@@ -423,8 +458,10 @@ static void evaluate_group(struct pith_scheduler *s, int32_t begin, int32_t n)
     bool each = status == PITH_KV_FULL || status == PITH_NOMEM;
     for (int32_t i = begin; i < begin + n; i++) {
         struct answer *a = s->item_of[i];
-        if (each)
+        if (each) {
+            leave_draft(s, i);
             status = evaluate(s, i, 1, &why);
+        }
         if (status == PITH_OK)
             use_result(s, i);
         else if (status == PITH_CANCELLED && !scheduler_is_wanted(s, a->request))

@@ -31,6 +31,41 @@ bool pi_vocab_is_end(const struct pi_vocab *v, int32_t id)
     return v->attr != NULL && id >= 0 && id < v->n_id && (v->attr[id] & PI_TOKEN_END) != 0;
 }
 
+/* ---- another vocabulary ---- */
+
+#define IDS_BEYOND 256 /* of one file more than of the other: padding of the embedding */
+
+static bool is_same(const struct pi_vocab *a, const struct pi_vocab *b, int32_t id)
+{
+    const struct pi_token *x = &a->token[id], *y = &b->token[id];
+    const uint8_t alike = (uint8_t)~PI_TOKEN_END; /* a base model ends texts by another */
+    return x->piece_len == y->piece_len && (a->attr[id] & alike) == (b->attr[id] & alike) &&
+           memcmp(a->text + x->piece, b->text + y->piece, x->piece_len) == 0;
+}
+
+pith_status pi_vocab_check_same(const struct pi_vocab *a, const struct pi_vocab *b, pith_error *err)
+{
+    int32_t n = (int32_t)pi_min(a->n_id, b->n_id);
+    if (strcmp(a->kind, b->kind) != 0)
+        return pi_fail(err, PITH_INVALID,
+                       "draft: the models' tokenizers differ: \"%.40s\" and \"%.40s\"", a->kind,
+                       b->kind);
+    if (pi_max(a->n_id, b->n_id) - n > IDS_BEYOND)
+        return pi_fail(err, PITH_INVALID,
+                       "draft: the models' vocabularies differ: %d tokens and %d", a->n_id,
+                       b->n_id);
+    if (a->bos != b->bos)
+        return pi_fail(err, PITH_INVALID,
+                       "draft: the models' vocabularies differ: texts begin with token %d and %d",
+                       a->bos, b->bos);
+    n = (int32_t)pi_min(n, pi_min(a->n_token, b->n_token));
+    for (int32_t i = 0; a->type != PI_VOCAB_NONE && i < n; i++)
+        if (!is_same(a, b, i))
+            return pi_fail(err, PITH_INVALID,
+                           "draft: the models' vocabularies differ: token %d is another", i);
+    return PITH_OK;
+}
+
 /* ---- text to ids ---- */
 
 /* Words and special tokens count in 32 bits; a text of this size is far beyond any context. */

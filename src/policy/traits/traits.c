@@ -20,6 +20,7 @@ static struct engine_traits list_policies(const struct policy_set *set)
         .needs = keep_config_needs(&set->keep),
         .n_mark = keep_config_marks(&set->keep),
         .overwrites = set->keep.rules.overwrite != 0,
+        .waits = set->keep.policy != NULL && set->keep.rules.rounds == KEEP_PROMPT_END,
     };
     t.full = !t.evicts && !t.reads_parts && !t.recalls_kv && !t.recalls_text && !t.shares;
     return t;
@@ -33,10 +34,9 @@ struct engine_traits engine_traits_compute(const struct policy_set *set)
 {
     struct engine_traits t = list_policies(set);
     bool rounds_cut_chunks = t.reads_parts && (t.evicts || t.recalls_kv);
-    bool waits = t.evicts && set->keep.rules.rounds == KEEP_PROMPT_END;
     t.remembers = (t.needs & KEEP_NEED_ROWS) != 0 || t.n_mark > 0;
     t.bounded = t.evicts;
-    t.cuts_prompts = !rounds_cut_chunks && !t.recalls_text && !t.overwrites && !waits;
+    t.cuts_prompts = !rounds_cut_chunks && !t.recalls_text && !t.overwrites && !t.waits;
     t.counts_steps = !t.cuts_prompts || t.shares || t.reads_parts || t.recalls_kv ||
                      (t.needs & KEEP_NEED_STEP_WEIGHTS) != 0;
     t.takes_prefixes = engine_traits_check(&t, PITH_USE_PREFIX, NULL) == PITH_OK;

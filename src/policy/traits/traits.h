@@ -66,6 +66,7 @@ struct engine_traits {
     size_t state_size; /* bytes of the block that each sequence has for it; known when it is open */
     int32_t n_mark;    /* floats that each entry carries along */
     bool overwrites;   /* full lanes are overwritten */
+    bool waits;        /* its rounds wait for a prompt's end */
 
     /* ---- what follows ---- */
     /* The policy remembers more of a sequence than the entries that are there. */

@@ -50,12 +50,46 @@ static pith_status check_file(const struct engine_traits *t, pith_error *err)
     return PITH_OK;
 }
 
+/* Drafts are evaluated together as if each came alone, and some of them are taken back. Marks that
+   are written with an entry go with it; whatever else a policy notes of a token stays. */
+static pith_status check_draft(const struct engine_traits *t, pith_error *err)
+{
+    bool marks_alone = (t->needs & ~(uint32_t)KEEP_NEED_PLACES) == KEEP_NEED_WRITTEN;
+    if (t->reads_parts)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "read: a token that is evaluated alone reads otherwise than several at "
+                       "once, so that none can be drafted");
+    if (t->recalls_kv || t->recalls_text)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "recall: what comes back depends on which tokens are evaluated together, so "
+                       "that none can be drafted");
+    if (t->shares)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "share: steps are tokens that are evaluated alone, so that none can be "
+                       "drafted");
+    if (t->overwrites)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: %s overwrites entries, so that there is no way back from a draft",
+                       t->keep);
+    if (t->remembers && !marks_alone)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: %s remembers every token that it saw, so that there is no way back "
+                       "from a draft",
+                       t->keep);
+    if (t->waits)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: rounds: prompt-end: a draft would be taken for a prompt, so that "
+                       "nothing can be drafted");
+    return PITH_OK;
+}
+
 pith_status engine_traits_check(const struct engine_traits *t, pith_use use, pith_error *err)
 {
     static pith_status (*const checks[PITH_N_USE])(const struct engine_traits *, pith_error *) = {
         [PITH_USE_PREFIX] = check_prefix,
         [PITH_USE_SWAP] = check_scheduler,
         [PITH_USE_FILE] = check_file,
+        [PITH_USE_DRAFT] = check_draft,
     };
     return checks[use] != NULL ? checks[use](t, err) : PITH_OK;
 }
@@ -109,12 +143,18 @@ static void note_file(const struct engine_traits *t, pith_error *out)
                 "keep: what the policy remembers goes on only under the same policy and options");
 }
 
+static void note_draft(const struct engine_traits *t, pith_error *out)
+{
+    if (t->evicts)
+        pi_fail(out, PITH_OK, "keep: a draft ends before the token at which a round is due");
+}
+
 void engine_traits_note(const struct engine_traits *t, pith_use use, pith_error *out)
 {
     static void (*const notes[PITH_N_USE])(const struct engine_traits *, pith_error *) = {
         [PITH_USE_EVALUATE] = note_evaluate, [PITH_USE_PREFIX] = note_prefix,
         [PITH_USE_FORK] = note_fork,         [PITH_USE_SWAP] = note_swap,
-        [PITH_USE_FILE] = note_file,
+        [PITH_USE_FILE] = note_file,         [PITH_USE_DRAFT] = note_draft,
     };
     notes[use](t, out);
 }

@@ -1,0 +1,124 @@
+/*
+ * draft.c - drafts on the command line: what --draft names, and what is said of it at the end. A
+ * drafting model has an engine and KV memory of its own, beside the budget of the model that it
+ * drafts for.
+ */
+#include "draft.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "pith/policy.h"
+
+#define AT(member) .offset = offsetof(struct draft_options, member)
+const struct option draft_option_table[] = {
+    {"--draft", NULL, "WHAT", OPTION_TEXT, AT(what),
+     .help = "what drafts tokens, which changes none: lookup (in the text so far), none, auto"
+             "\n                              (lookup where policies allow it), or the file of a "
+             "smaller model"},
+    {"--draft-max", NULL, "N", OPTION_INT, AT(n_max), .min = 1, .max = 63,
+     .help = "most tokens of a draft"},
+    {0},
+};
+#undef AT
+
+void draft_options_default(struct draft_options *o, const char *what)
+{
+    pith_draft_params p;
+    pith_draft_params_default(&p);
+    *o = (struct draft_options){.what = what, .n_max = p.n_max};
+}
+
+/* Tokens that the session's KV memory would hold without policies: so many the drafting model may
+   come to follow. */
+static int32_t tokens_of(const struct session *s, int32_t most)
+{
+    const int32_t n = 4096;
+    pith_kv_stats kv;
+    int64_t bytes = 0;
+    pith_engine_params full = s->params;
+    full.keep = full.read = full.recall = full.share = NULL;
+    pith_engine_kv_stats(s->engine, &kv);
+    if (s->keep != NULL || pith_kv_estimate(s->model, &full, n, &bytes, NULL) != PITH_OK)
+        return most;
+    int64_t tokens = kv.reserved_bytes / (bytes / n + 1) + n / 8;
+    return tokens < most ? (int32_t)tokens : most;
+}
+
+static void start_model(struct session *s, const char *path, const struct model_options *m)
+{
+    pith_error err;
+    pith_model_params load;
+    pith_engine_params p;
+    pith_model_info info;
+    int64_t bytes, most = available_memory() / 4;
+    pith_model_params_default(&load);
+    load.n_thread = m->n_thread;
+    if (pith_model_load(path, &load, &s->draft_model, &err) != PITH_OK)
+        cli_fail("--draft: %s", err.message);
+    pith_model_get_info(s->draft_model, &info);
+    pith_engine_params_default(&p);
+    p.n_thread = m->n_thread;
+    p.chunk = s->params.chunk;
+    p.kv_tokens = tokens_of(s, info.n_ctx_train);
+    cli_check(pith_kv_estimate(s->draft_model, &p, p.kv_tokens, &bytes, &err), &err);
+    if (most > 0 && bytes > most) {
+        p.kv_tokens = 0;
+        p.kv_bytes = most;
+    }
+    cli_check(pith_engine_create(s->draft_model, &p, &s->draft_engine, &err), &err);
+    s->draft.engine = s->draft_engine;
+}
+
+const pith_draft_params *draft_start(struct session *s, const struct draft_options *o,
+                                     const struct model_options *m)
+{
+    pith_error err;
+    bool lookup = strcmp(o->what, "lookup") == 0, maybe = strcmp(o->what, "auto") == 0;
+    if (strcmp(o->what, "none") == 0)
+        return NULL;
+    pith_draft_params_default(&s->draft);
+    s->draft.n_max = o->n_max;
+    pith_status status = pith_draft_check(s->engine, &s->draft, &err);
+    if (status != PITH_OK && maybe)
+        return NULL;
+    if (status == PITH_OK && !lookup && !maybe) {
+        start_model(s, o->what, m);
+        status = pith_draft_check(s->engine, &s->draft, &err);
+    }
+    if (status != PITH_OK)
+        cli_fail("--draft %s: %s", o->what, err.message);
+    s->drafts = o->what;
+    return &s->draft;
+}
+
+/* ---- reports ---- */
+
+static int64_t kv_peak(const struct session *s)
+{
+    pith_kv_stats kv = {0};
+    if (s->draft_engine != NULL)
+        pith_engine_kv_stats(s->draft_engine, &kv);
+    return kv.peak_bytes;
+}
+
+void draft_report(const struct session *s, int64_t n_draft, int64_t n_accepted)
+{
+    char bytes[32];
+    if (s->drafts == NULL || (n_draft == 0 && s->draft_engine == NULL))
+        return;
+    fprintf(stderr, "draft    %lld tokens, of which %lld came true", (long long)n_draft,
+            (long long)n_accepted);
+    if (n_draft > 0)
+        fprintf(stderr, " (%.1f %%)", 100.0 * (double)n_accepted / (double)n_draft);
+    if (s->draft_engine != NULL)
+        fprintf(stderr, "; KV of the drafting model at most %s", cli_bytes(kv_peak(s), bytes));
+    fprintf(stderr, "\n");
+}
+
+json_t *draft_json(const struct session *s, int64_t n_draft, int64_t n_accepted)
+{
+    return json_pack("{s:s, s:I, s:I, s:I}", "draft", s->drafts != NULL ? s->drafts : "none",
+                     "draft_n", (json_int_t)n_draft, "draft_n_accepted", (json_int_t)n_accepted,
+                     "draft_kv_peak_bytes", (json_int_t)kv_peak(s));
+}

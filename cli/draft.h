@@ -1,0 +1,27 @@
+/* draft.h - the options of drafts, which run, chat, batch and serve have in common. */
+#ifndef CLI_DRAFT_H
+#define CLI_DRAFT_H
+
+#include "session.h"
+
+struct draft_options {
+    const char *what; /* "auto", "lookup", "none" or a model's file */
+    int32_t n_max;
+};
+
+extern const struct option draft_option_table[];
+
+/* what: where --draft does not say. */
+void draft_options_default(struct draft_options *o, const char *what);
+
+/* What the options ask for in a session that was started, valid until it is freed; NULL: nothing is
+   drafted. "auto" is lookup where policies and model allow it. Fails where they do not and drafts
+   were asked for by name. */
+const pith_draft_params *draft_start(struct session *s, const struct draft_options *o,
+                                     const struct model_options *m);
+
+/* What came of it, of a session in which there were drafts: a line, and members of a report. */
+void draft_report(const struct session *s, int64_t n_draft, int64_t n_accepted);
+json_t *draft_json(const struct session *s, int64_t n_draft, int64_t n_accepted);
+
+#endif

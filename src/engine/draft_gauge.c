@@ -1,0 +1,139 @@
+/*
+ * draft_gauge.c - the numbers behind drafts (draft_gauge.h). Invariant: every estimate moves a part
+ * of the way to what was seen last, so that a single odd time or lucky draft changes little, and a
+ * text that turns from copying to writing is noticed within some tens of tokens.
+ */
+#include "engine/draft_gauge.h"
+
+#include "base/base.h"
+
+/* Q4_K with one thread: a second row is free, 1.35 times for 4 rows, 2.3 for 8, 4.6 for 16. */
+#define ROW_GUESS 0.22
+#define TIMES_MOST 4.0 /* of a guess: a pass that was interrupted says nothing of rows */
+#define ROWS_MOST (DRAFT_MOST + 1)
+#define STEP (1.0 / 8) /* of the way to a new time */
+#define STEP_DOWN 0.25
+#define FADE 0.97   /* what older tokens count for with each new one */
+#define GUESSED 3.0 /* tokens that a first guess counts for */
+#define PAYS 1.03   /* gain from which on drafting is taken to pay */
+#define TRY_LEN 2   /* tokens of a draft that is a try */
+#define LEN_FIRST 3 /* tokens of a draft of a kind of which none came true yet */
+#define PAUSE_FIRST 48
+#define PAUSE_MOST 1024
+
+/* First guesses. A lookup's kind: 0, 1, 2, 3, 4 to 7, 8 or more tokens matched, far from where the
+   last draft was taken from, and the same near it. */
+static const double guess[DRAFT_N_KIND] = {
+    0.0,  0.08, 0.15, 0.3, 0.5,  0.8,  /* far */
+    0.15, 0.3,  0.45, 0.6, 0.75, 0.88, /* near */
+    0.7,                               /* the model */
+};
+
+/* ---- passes ---- */
+
+static double guess_rows(int32_t n_row)
+{
+    return n_row < 2 ? 1.0 : 1.0 + ROW_GUESS * (n_row - 2);
+}
+
+double draft_cost_rows(const struct draft_cost *c, int32_t n_row)
+{
+    int32_t n = (int32_t)pi_min(n_row, ROWS_MOST);
+    double times = 1.0;
+    if (n_row < 2)
+        return 1.0;
+    for (int32_t far = 0; far < ROWS_MOST; far++) {
+        int32_t below = n - far >= 2 ? n - far : 0, above = n + far <= ROWS_MOST ? n + far : 0;
+        times = c->times[below] > 0.0 ? c->times[below] : c->times[above];
+        if (times > 0.0)
+            break;
+    }
+    return guess_rows(n_row) * (times > 0.0 ? times : 1.0);
+}
+
+/* A time is rather too long than too short. */
+static double closer(double before, double seen)
+{
+    return before + (seen < before ? STEP_DOWN : STEP) * (seen - before);
+}
+
+void draft_cost_note(struct draft_cost *c, int32_t n_row, double seconds)
+{
+    if (seconds <= 0.0 || n_row > ROWS_MOST)
+        return;
+    if (n_row == 1) {
+        c->one_s = c->one_s > 0.0 ? closer(c->one_s, seconds) : seconds;
+        return;
+    }
+    if (c->one_s <= 0.0) { /* as good a guess as there is */
+        c->one_s = seconds / draft_cost_rows(c, n_row);
+        return;
+    }
+    double times = seconds / c->one_s / guess_rows(n_row), before = c->times[n_row];
+    times = times > TIMES_MOST ? TIMES_MOST : times;
+    c->times[n_row] = closer(before > 0.0 ? before : 1.0, times);
+}
+
+/* ---- drafts ---- */
+
+void draft_gauge_start(struct draft_gauge *g)
+{
+    *g = (struct draft_gauge){.pause = PAUSE_FIRST};
+}
+
+double draft_gauge_chance(const struct draft_gauge *g, int kind)
+{
+    return (g->came[kind] + GUESSED * guess[kind]) / (g->tried[kind] + GUESSED);
+}
+
+int32_t draft_gauge_best(double chance, const struct draft_cost *c, double each, int32_t n_row,
+                         int32_t n, double *gain)
+{
+    double alone = draft_cost_rows(c, n_row), all = n_row, next = 1.0;
+    int32_t best = 0;
+    *gain = 1.0;
+    for (int32_t k = 1; k <= n; k++) {
+        next *= chance;
+        all += next;
+        double of_k = all / n_row * alone / (draft_cost_rows(c, n_row + k) + k * each);
+        if (of_k > *gain) {
+            *gain = of_k;
+            best = k;
+        }
+    }
+    return best;
+}
+
+int32_t draft_gauge_plan(struct draft_gauge *g, const struct draft_cost *c, int kind, double each,
+                         int32_t n_row, int32_t n, double *gain)
+{
+    int32_t known = LEN_FIRST + (int32_t)g->came[kind]; /* a long one that fails costs much */
+    n = (int32_t)pi_min(n, known);
+    int32_t best = draft_gauge_best(draft_gauge_chance(g, kind), c, each, n_row, n, gain);
+    if (*gain >= PAYS)
+        return best;
+    *gain = 1.0;
+    if (n < 1 || g->n_since < g->pause)
+        return 0;
+    g->n_since = 0;
+    g->pause = (int32_t)pi_min(2 * g->pause, PAUSE_MOST);
+    return (int32_t)pi_min(n, TRY_LEN);
+}
+
+void draft_gauge_note(struct draft_gauge *g, int kind, int32_t n, int32_t n_came)
+{
+    int32_t n_known = n_came < n ? n_came + 1 : n;
+    g->n_since += 1 + n_came;
+    for (int32_t i = 0; i < n_known; i++) {
+        g->came[kind] = FADE * g->came[kind] + (i < n_came);
+        g->tried[kind] = FADE * g->tried[kind] + 1.0;
+    }
+    if (n > TRY_LEN && n_came == n) /* it pays again */
+        g->pause = PAUSE_FIRST;
+}
+
+void draft_gauge_note_each(struct draft_gauge *g, int32_t n, double seconds)
+{
+    double each = seconds / n;
+    g->each_s = g->each_s > 0.0 ? closer(g->each_s, each) : each;
+}
