@@ -86,6 +86,7 @@ struct row {
     double sum_squares;
     double best;
     double bound; /* tokens/s */
+    int64_t disk; /* bytes read from disks, over the repetitions */
 };
 
 struct bench {
@@ -160,6 +161,7 @@ static void measure_row(struct bench *b, struct row *row)
     go_to_depth(b, row->depth);
     count_entries(b, row);
     const int32_t *tokens = b->tokens + row->depth;
+    int64_t disk = disk_bytes();
     double start = clock_s();
     if (strcmp(row->test, "prompt") == 0)
         evaluate(b, tokens, row->n, PITH_LOGITS_LAST);
@@ -167,6 +169,7 @@ static void measure_row(struct bench *b, struct row *row)
         for (int32_t i = 0; i < row->n; i++)
             evaluate(b, tokens + i, 1, PITH_LOGITS_LAST);
     add_sample(row, clock_s() - start);
+    row->disk += disk_bytes() - disk;
 }
 
 /* Touches the memory that the rows of a depth will use: its first use is the system's work. */
@@ -291,6 +294,28 @@ static double deviation_of(const struct bench *b, const struct row *row)
     return variance > 0.0 ? sqrt(variance) : 0.0;
 }
 
+/* Of a token of the row, on average. */
+static double disk_of(const struct bench *b, const struct row *row)
+{
+    return (double)row->disk / ((double)row->n * b->options->bench.n_repeat);
+}
+
+/* Where the weights lie, and what was read of them from disks. */
+static void print_weights(const struct bench *b)
+{
+    char bytes[32];
+    if (!b->s.info.weights_mapped)
+        return;
+    printf("weights: mapped");
+    for (int32_t i = 0; i < b->n_row; i++) {
+        const struct row *r = &b->rows[i];
+        if (r->disk > 0)
+            printf(", %s %d at %d: %s a token read from disk", r->test, r->n, r->depth,
+                   cli_bytes((int64_t)disk_of(b, r), bytes));
+    }
+    putchar('\n');
+}
+
 static void print_table(const struct bench *b)
 {
     char weights[32], rss[32], kv[32];
@@ -312,6 +337,7 @@ static void print_table(const struct bench *b)
         printf("recall: %s\n", o->recall);
     if (o->share != NULL)
         printf("share: %s\n", o->share);
+    print_weights(b);
     printf("memory: peak %s, of it KV %s\n\n", cli_bytes(b->peak_rss, rss),
            cli_bytes(b->kv_peak, kv));
     printf("%-8s %7s %8s %12s %8s %10s %10s %8s\n", "test", "tokens", "depth", "tokens/s", "+-",
@@ -331,20 +357,21 @@ static void print_csv(const struct bench *b)
     printf("type,n_param,weight_bytes,level,threads,type_k,type_v,keep,read,recall,share,chunk,"
            "test,n,depth,"
            "tokens_per_s,deviation,best,bound,read_bytes_per_s,f32_flop_per_s,int8_op_per_s,load_s,"
-           "peak_rss_bytes,kv_peak_bytes\n");
+           "peak_rss_bytes,kv_peak_bytes,weights_mapped,disk_bytes_per_token\n");
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
         printf("%s,%lld,%lld,%s,%d,%s,%s,\"%s\",\"%s\",\"%s\",\"%s\",%d,%s,%d,%d,%.3f,%.3f,%.3f,%."
                "3f,%.4g,"
                "%.4g,%.4g,"
-               "%.3f,%lld,%lld\n",
+               "%.3f,%lld,%lld,%d,%.0f\n",
                b->s.info.file_type, (long long)b->s.info.n_param, (long long)b->s.info.weight_bytes,
                pith_cpu_level(), m->n_thread, o->type_k, o->type_v,
                o->keep != NULL ? o->keep : "none", o->read != NULL ? o->read : "none",
                o->recall != NULL ? o->recall : "none", o->share != NULL ? o->share : "none",
                o->chunk, r->test, r->n, r->depth, mean_of(b, r), deviation_of(b, r), r->best,
                r->bound, m->read_bytes_per_s, m->f32_flop_per_s, m->int8_op_per_s, b->s.load_s,
-               (long long)b->peak_rss, (long long)b->kv_peak);
+               (long long)b->peak_rss, (long long)b->kv_peak, b->s.info.weights_mapped,
+               disk_of(b, r));
     }
 }
 
@@ -359,10 +386,11 @@ static void print_json(const struct bench *b)
     json_t *rows = json_array();
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
-        json_array_append_new(
-            rows, json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f}", "test", r->test, "n", (int)r->n,
-                            "depth", (int)r->depth, "tokens_per_s", mean_of(b, r), "deviation",
-                            deviation_of(b, r), "best", r->best, "bound", r->bound));
+        json_array_append_new(rows, json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f}", "test",
+                                              r->test, "n", (int)r->n, "depth", (int)r->depth,
+                                              "tokens_per_s", mean_of(b, r), "deviation",
+                                              deviation_of(b, r), "best", r->best, "bound",
+                                              r->bound, "disk_bytes_per_token", disk_of(b, r)));
     }
     json_t *machine = json_pack("{s:f, s:f, s:f, s:f}", "read_bytes_per_s", m->read_bytes_per_s,
                                 "copy_bytes_per_s", m->copy_bytes_per_s, "f32_flop_per_s",
@@ -370,14 +398,14 @@ static void print_json(const struct bench *b)
     cli_json_print(
         json_pack(
             "{s:s, s:o, s:s, s:I, s:I, s:f, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:I, s:I, "
-            "s:o, s:o}",
+            "s:b, s:o, s:o}",
             "version", pith_version(), "model", cli_json_text(path, strlen(path)), "type",
             b->s.info.file_type, "n_param", (json_int_t)b->s.info.n_param, "weight_bytes",
             (json_int_t)b->s.info.weight_bytes, "load_s", b->s.load_s, "level", pith_cpu_level(),
             "threads", (int)m->n_thread, "type_k", o->type_k, "type_v", o->type_v, "keep", keep,
             "read", read, "recall", recall, "share", share, "chunk", (int)o->chunk,
             "peak_rss_bytes", (json_int_t)b->peak_rss, "kv_peak_bytes", (json_int_t)b->kv_peak,
-            "machine", machine, "rows", rows),
+            "weights_mapped", b->s.info.weights_mapped, "machine", machine, "rows", rows),
         JSON_INDENT(1) | JSON_REAL_PRECISION(9));
 }
 

@@ -164,6 +164,7 @@ static bool store(const struct option *o, const char *used, const char *text, vo
             return fail(err, "%s: \"%.40s\" is not a size such as 512MiB or 2G", used, text);
         return check_range(o, used, text, (double)*(int64_t *)field, err);
     case OPTION_TEXT:
+    case OPTION_MAYBE:
         *(const char **)field = text;
         return true;
     case OPTION_CHOICE:
@@ -256,6 +257,8 @@ static bool parse_option(const struct option_group *groups, void *values, int ar
     }
     if (equals != NULL)
         return store(f.option, used, equals + 1, f.field, err);
+    if (f.option->type == OPTION_MAYBE)
+        return store(f.option, used, "", f.field, err);
     if (*i + 1 >= argc)
         return fail(err, "%s: its value (%s) is missing", used, f.option->value);
     return store(f.option, used, argv[++*i], f.field, err);
@@ -323,6 +326,7 @@ static void print_default(const struct option *o, const void *field)
         printf(" (default %g)", (double)*(const float *)field);
         break;
     case OPTION_TEXT:
+    case OPTION_MAYBE:
     case OPTION_CHOICE:
         text = *(const char *const *)field;
         if (text != NULL)
@@ -343,9 +347,13 @@ static void print_default(const struct option *o, const void *field)
 static void print_option(const struct option *o, const void *field)
 {
     char names[96];
-    snprintf(names, sizeof(names), "  %s%s%s%s%s", o->alias != NULL ? o->alias : "",
-             o->alias != NULL ? ", " : "", o->name, o->value != NULL ? " " : "",
-             o->value != NULL ? o->value : "");
+    bool maybe = o->type == OPTION_MAYBE;
+    snprintf(names, sizeof(names), "  %s%s%s%s%s%s", o->alias != NULL ? o->alias : "",
+             o->alias != NULL ? ", " : "", o->name,
+             o->value == NULL ? ""
+             : maybe          ? "[="
+                              : " ",
+             o->value != NULL ? o->value : "", maybe ? "]" : "");
     if (strlen(names) >= HELP_COLUMN)
         printf("%s\n%*s", names, HELP_COLUMN, "");
     else

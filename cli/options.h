@@ -23,6 +23,7 @@ enum option_type {
     OPTION_CHOICE, /* const char *, one of the row's choices */
     OPTION_TEXTS,  /* struct option_texts; each use appends one */
     OPTION_INTS,   /* struct option_ints, "0,4096" */
+    OPTION_MAYBE,  /* const char *; "--name=TEXT", or "--name" alone for "" */
 };
 
 #define OPTION_TEXTS_MAX 64

@@ -149,7 +149,7 @@ static void make_stops(const struct run_options *o, char **stops)
     }
 }
 
-static int report(const struct run_options *o, const struct session *s,
+static int report(const struct run_options *o, struct session *s,
                   const pith_generate_result *result)
 {
     if (cli_is_terminal(STDOUT_FILENO) && result->n_generated > 0)

@@ -34,6 +34,9 @@ const struct option model_option_table[] = {
      .help = "threads that compute"},
     {"--cpu-level", NULL, "LEVEL", OPTION_CHOICE, AT(cpu_level), .choices = cpu_levels,
      .absent = "the best there is", .help = "kernels to use"},
+    {"--cache-weights", NULL, "DIR", OPTION_MAYBE, AT(cache_weights), .absent = "off",
+     .help = "keep the packed weights in a file, beside the model or in DIR, and" HELP_LINE
+             "map it at later starts: a model may then be larger than memory"},
     {0},
 };
 #undef AT
@@ -234,19 +237,31 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
     return p;
 }
 
+/* The number behind a name in a file of the system; -1: there is none. */
+static int64_t system_number(const char *path, const char *name)
+{
+    FILE *file = fopen(path, "r");
+    long long value = -1;
+    char line[128];
+    size_t len = strlen(name);
+    while (file != NULL && value < 0 && fgets(line, sizeof(line), file) != NULL)
+        if (strncmp(line, name, len) == 0 && sscanf(line + len, "%lld", &value) != 1)
+            break;
+    if (file != NULL)
+        fclose(file);
+    return value;
+}
+
+int64_t disk_bytes(void)
+{
+    return system_number("/proc/self/io", "read_bytes:");
+}
+
 int64_t available_memory(void)
 {
-    FILE *file = fopen("/proc/meminfo", "r");
-    long long kib = 0;
-    char line[128];
-    if (file != NULL) {
-        while (fgets(line, sizeof(line), file) != NULL)
-            if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1)
-                break;
-        fclose(file);
-    }
+    int64_t kib = system_number("/proc/meminfo", "MemAvailable:");
     if (kib > 0)
-        return (int64_t)kib * 1024;
+        return kib * 1024;
 #ifdef _SC_AVPHYS_PAGES
     return (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
 #else
@@ -284,6 +299,7 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     params.n_ctx = s->n_ctx;
     params.vocab_only = vocab_only;
     params.n_thread = o->n_thread;
+    params.cache_weights = o->cache_weights;
     params.progress = cli_progress_step;
     params.progress_user = &progress;
     double start = clock_s();
@@ -293,6 +309,7 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
         cli_exit(EXIT_INTERRUPTED);
     cli_check(status, &err);
     s->load_s = clock_s() - start;
+    s->disk_seen = disk_bytes();
     pith_model_get_info(s->model, &s->info);
 }
 

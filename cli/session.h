@@ -13,6 +13,7 @@ struct model_options {
     const char *path;
     int32_t n_thread;
     const char *cpu_level;
+    const char *cache_weights; /* as pith_model_params */
 };
 
 struct memory_options {
@@ -79,6 +80,8 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
 
 /* Bytes of memory that the system could give now without swapping; 0 when it does not say. */
 int64_t available_memory(void);
+/* Bytes that this process has had read from disks so far; -1 when the system does not say. */
+int64_t disk_bytes(void);
 
 struct session {
     pith_model *model;   /* owned */
@@ -87,6 +90,7 @@ struct session {
     int32_t n_ctx;       /* the longest text, set before session_load; 0: what the model knows */
     pith_model_info info;
     double load_s;
+    int64_t disk_seen;         /* disk_bytes when the model was loaded, and then at each report */
     pith_engine_params params; /* of the engine; its strings are the options' */
     int32_t page_len;
     const char *keep;   /* as given; NULL: none */
@@ -148,7 +152,7 @@ void session_check_template(const pith_model *model, const struct chat_options *
 
 /* Speeds, KV bytes, what keep, read and share policies and recall did and the hash of the last
    logits on standard error: for people, or as one line of JSON. */
-void session_report(const struct session *s, const pith_generate_result *result, bool json);
+void session_report(struct session *s, const pith_generate_result *result, bool json);
 /* Says on standard error why a text ended early, where the reason is the KV memory. */
 void session_explain_full(const struct session *s);
 

@@ -46,6 +46,7 @@ struct account {
     int64_t full_live_bytes; /* of entries, as pith_kv_stats.live_bytes */
     int64_t full_bytes;      /* of pages */
     double share;            /* of the time that rounds took; below 0: not known */
+    int64_t disk;            /* bytes read from disks since the last report; -1: not known */
 };
 
 /* Tokens that no lane holds any more. */
@@ -68,10 +69,13 @@ static int32_t count_gone(const struct session *s, int32_t n_token)
     return n_gone;
 }
 
-static struct account make_account(const struct session *s, const pith_generate_result *r)
+static struct account make_account(struct session *s, const pith_generate_result *r)
 {
     struct account a = {.n_token = pith_seq_length(s->seq), .share = -1.0};
     pith_engine_params full = s->params;
+    int64_t disk = disk_bytes();
+    a.disk = disk >= 0 ? disk - s->disk_seen : -1;
+    s->disk_seen = disk;
     pith_engine_kv_stats(s->engine, &a.kv);
     pith_seq_keep_stats(s->seq, &a.keep);
     pith_seq_read_stats(s->seq, &a.read);
@@ -119,6 +123,37 @@ static json_t *read_json(const struct session *s, const pith_read_stats *r)
                      r->seconds);
 }
 
+static int32_t tokens_of(const pith_generate_result *r)
+{
+    return r->n_prompt + r->n_recalled + r->n_generated;
+}
+
+static json_t *weights_json(const struct session *s, const pith_generate_result *r, int64_t disk)
+{
+    int32_t n = tokens_of(r);
+    json_t *o = json_pack("{s:b}", "weights_mapped", s->info.weights_mapped);
+    if (o != NULL && disk >= 0) {
+        json_object_set_new(o, "disk_bytes", json_integer(disk));
+        json_object_set_new(o, "disk_bytes_per_token", json_real(n > 0 ? (double)disk / n : 0.0));
+    }
+    return o;
+}
+
+static void print_weights(const struct session *s, const pith_generate_result *r, int64_t disk)
+{
+    char all[32], each[32];
+    int32_t n = tokens_of(r);
+    if (!s->info.weights_mapped)
+        return;
+    fprintf(stderr, "weights  mapped");
+    if (disk > 0 && n > 0)
+        fprintf(stderr, ", %s read from disk in %d tokens (%s a token)", cli_bytes(disk, all), n,
+                cli_bytes(disk / n, each));
+    else if (disk == 0)
+        fprintf(stderr, ", nothing read from disk");
+    fputc('\n', stderr);
+}
+
 static void report_json(const struct session *s, const pith_generate_result *r,
                         const struct account *a)
 {
@@ -143,11 +178,13 @@ static void report_json(const struct session *s, const pith_generate_result *r,
         (int)keep->first_overwrite_at, "keep_s", keep->seconds, "logits_hash", hash);
     json_t *more = keep->budget >= 0 ? keep_json(a) : json_object();
     json_t *read = read_json(s, &a->read), *recall = recall_json(s, r), *share = share_json(s);
+    json_t *weights = weights_json(s, r, a->disk);
     json_t *draft = draft_json(s, r->n_draft, r->n_draft_accepted);
-    if (o == NULL || json_object_update(o, more) != 0 || json_object_update(o, read) != 0 ||
-        json_object_update(o, recall) != 0 || json_object_update(o, share) != 0 ||
-        json_object_update(o, draft) != 0)
+    if (o == NULL || json_object_update(o, weights) != 0 || json_object_update(o, more) != 0 ||
+        json_object_update(o, read) != 0 || json_object_update(o, recall) != 0 ||
+        json_object_update(o, share) != 0 || json_object_update(o, draft) != 0)
         cli_fail("no memory for the statistics");
+    json_decref(weights);
     json_decref(more);
     json_decref(read);
     json_decref(recall);
@@ -232,7 +269,7 @@ static void print_read(const struct session *s, const pith_read_stats *r)
                 (long long)r->sparse, (long long)r->chunks);
 }
 
-void session_report(const struct session *s, const pith_generate_result *r, bool json)
+void session_report(struct session *s, const pith_generate_result *r, bool json)
 {
     char used[32], reserved[32], weights[32];
     struct account a = make_account(s, r);
@@ -250,6 +287,7 @@ void session_report(const struct session *s, const pith_generate_result *r, bool
     fprintf(stderr, "\ngenerate %8.3f s   %d tokens, %.1f tokens/s\n", r->generate_s,
             r->n_generated, speed(r->n_generated, r->generate_s));
     draft_report(s, r->n_draft, r->n_draft_accepted);
+    print_weights(s, r, a.disk);
     fprintf(stderr, "kv       %s of %s: %d tokens, %lld of %lld pages, %lld bytes live\n",
             cli_bytes(kv->used_bytes, used), cli_bytes(kv->reserved_bytes, reserved), a.n_token,
             (long long)kv->n_page_used, (long long)kv->n_page, (long long)kv->live_bytes);

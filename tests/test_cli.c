@@ -305,6 +305,47 @@ static void test_run_statistics(void **state)
     said_free(&s);
 }
 
+/* The first makes the file, the second maps it: the same text and logits as without, and the report
+   says so. */
+static void test_run_cache_weights(void **state)
+{
+    char at[128], option[160], kept[128];
+    char *text = NULL, *hash = NULL;
+    (void)state;
+    snprintf(option, sizeof(option), "--cache-weights=%s", in_folder("", at));
+    for (int i = 0; i < 4; i++) {
+        struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "8", "-c",
+                                "64", i < 3 ? "--json" : "-e", i > 0 ? option : "-e", NULL);
+        expect_status(&s, 0);
+        if (i == 3) {
+            expect_word(s.err, "weights  mapped");
+            expect_word(s.err, hash);
+            said_free(&s);
+            continue;
+        }
+        json_t *o = parse(s.err);
+        assert_true(json_is_true(json_object_get(o, "weights_mapped")) == (i > 0));
+        assert_true(number(o, "disk_bytes") >= 0 && number(o, "disk_bytes_per_token") >= 0);
+        if (i == 0) {
+            text = strdup(s.out);
+            hash = strdup(json_string_value(json_object_get(o, "logits_hash")));
+        }
+        assert_string_equal(s.out, text);
+        assert_string_equal(json_string_value(json_object_get(o, "logits_hash")), hash);
+        json_decref(o);
+        said_free(&s);
+    }
+    assert_int_equal(access(in_folder("pith-nano.gguf.packed", kept), R_OK), 0);
+    struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-n", "1", "-q",
+                            "--cache-weights=/nowhere/at/all", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "warning: weights: /nowhere/at/all/pith-nano.gguf.packed");
+    expect_word(s.err, "they are packed into memory");
+    said_free(&s);
+    free(text);
+    free(hash);
+}
+
 /* A keep policy: what it did is said, and the KV memory is what it needs. */
 static void test_run_keep(void **state)
 {
@@ -680,6 +721,7 @@ int main(void)
         cmocka_unit_test(test_run_grammar),
         cmocka_unit_test(test_run_seed_and_threads),
         cmocka_unit_test(test_run_statistics),
+        cmocka_unit_test(test_run_cache_weights),
         cmocka_unit_test(test_run_keep),
         cmocka_unit_test(test_run_memory_is_full),
         cmocka_unit_test(test_logits),

@@ -412,6 +412,29 @@ static void budgets(void)
     }
 }
 
+/* ---- weights that a file keeps ---- */
+
+/* Made by the first, mapped by the second, the same bits as those of memory. */
+static void kept_weights(void)
+{
+    pith_model *in_memory = model;
+    pith_model_params params;
+    pith_error err;
+    pith_model_params_default(&params);
+    params.cache_weights = "";
+    unlink(in_folder("model.gguf.packed"));
+    for (int turn = 0; turn < 2; turn++) {
+        check(pith_model_load(in_folder("model.gguf"), &params, &model, &err), &err);
+        pith_engine *e = engine_make(512, 1);
+        pith_seq *seq = seq_make(e);
+        ends_alike(seq, "weights in a file");
+        pith_seq_free(seq);
+        pith_engine_free(e);
+        pith_model_free(model);
+    }
+    model = in_memory;
+}
+
 /* ---- storage types ---- */
 
 /* The last logits with keys and values of a type; false: the family's lanes cannot be stored so. */
@@ -488,6 +511,7 @@ static void test_families(void **state)
         prefixes();
         prefixes_under_keep();
         budgets();
+        kept_weights();
         storage_types();
         drafts();
         pith_model_free(model);

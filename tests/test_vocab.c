@@ -209,6 +209,23 @@ static void test_bpe_words(void **state)
     pi_vocab_free(v);
 }
 
+/* Of two tokens with one text the first is found, also by the merges, which are looked for at the token
+   behind that of the merge before. */
+static void test_bpe_twins(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_bpe(&m, "gpt-2");
+    int32_t ids[ID_MAX], second = made_find(&m, "ll");
+    assert_int_equal(second, made_find(&m, "he") + 1);
+    snprintf(m.token[255].text, sizeof(m.token[255].text), "ll"); /* byte 255 is in no text here */
+    struct pi_vocab *v = vocab_made(&m);
+    assert_int_equal(tokenize(v, "ll", 2, 0, ids), 1);
+    assert_int_equal(ids[0], 255);
+    EXPECT(v, &m, "hello", 0, "hello");
+    pi_vocab_free(v);
+}
+
 /* Words that are tokens stay whole where the pre-tokenizer says so: merging alone would make
    "12" + "3" of "123", and 1 + 23 has no merge. */
 static void test_ignore_merges(void **state)
@@ -629,13 +646,21 @@ static void test_shared(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bpe_reference), cmocka_unit_test(test_spm_reference),
-        cmocka_unit_test(test_bpe_words),     cmocka_unit_test(test_ignore_merges),
-        cmocka_unit_test(test_special),       cmocka_unit_test(test_bos_eos),
-        cmocka_unit_test(test_ends),          cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_strip),         cmocka_unit_test(test_spm_spaces),
-        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_detokenize_special),
-        cmocka_unit_test(test_caps),          cmocka_unit_test(test_more_rows),
+        cmocka_unit_test(test_bpe_reference),
+        cmocka_unit_test(test_spm_reference),
+        cmocka_unit_test(test_bpe_words),
+        cmocka_unit_test(test_bpe_twins),
+        cmocka_unit_test(test_ignore_merges),
+        cmocka_unit_test(test_special),
+        cmocka_unit_test(test_bos_eos),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_strip),
+        cmocka_unit_test(test_spm_spaces),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_detokenize_special),
+        cmocka_unit_test(test_caps),
+        cmocka_unit_test(test_more_rows),
         cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

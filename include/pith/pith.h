@@ -120,14 +120,22 @@ typedef struct pith_model_params {
     int32_t n_ctx; /* positions that texts will have at most; 0: those of training (default). Models
                       with rotary factors for short and for long contexts (longrope) use those of
                       this length for every text, and nothing else looks at it */
-    uint32_t reserved[7];
+    const char *cache_weights; /* a folder where packed weights are kept between loads, in the file
+                                  NAME.packed for a model NAME; "": the model's own folder; NULL
+                                  (default): they are packed into memory by each load */
+    uint32_t reserved[4];
 } pith_model_params;
 
 PITH_API void pith_model_params_default(pith_model_params *out);
 
 /* Loads a GGUF file. Every size and offset in the file is checked before use. The weights are
-   repacked once for the processor's kernels; the file's mapping is given back meanwhile, so one
-   copy of the weights stays in memory. params may be NULL.
+   repacked once for the processor's kernels, so one copy of them is in memory. The rows of an
+   embedding that is not the output matrix stay in the file, which must not change while the model
+   is loaded. params may be NULL.
+   With cache_weights the packed weights are a file's mapping, which processes share and which the
+   system may drop and read again, so that a model may be larger than memory. A file that was not
+   made from this model is made anew; where that fails, a line of the log says why and the weights
+   are packed into memory.
    IO, FORMAT (damaged file), UNSUPPORTED (architecture, tensor type or tokenizer that Pith does
    not run), NOMEM, CANCELLED. */
 PITH_API pith_status pith_model_load(const char *path, const pith_model_params *params,
@@ -164,7 +172,8 @@ typedef struct pith_model_info {
     int32_t n_expert_used; /* of them, by a token */
     int32_t n_ff_expert;   /* width of an expert */
     int32_t n_ff_shared;   /* width of the expert that takes every token; 0: there is none */
-    uint32_t reserved[1];
+    bool weights_mapped;   /* the weights lie in a file (pith_model_params.cache_weights) */
+    uint8_t reserved[3];
 } pith_model_info;
 
 PITH_API void pith_model_get_info(const pith_model *model, pith_model_info *out);

@@ -2,6 +2,9 @@
  * mem.c - allocation with tags, exact counters and failure on demand. Each block carries a 64-byte
  * head with its size and tag, so that freeing needs neither. Invariant: the counters equal the
  * blocks that are alive.
+ *
+ * A large block comes from calloc, which knows that fresh memory of the system is zero and does not
+ * touch it: of the buffers of a pass a short text uses little.
  */
 #define _GNU_SOURCE
 #include <stdatomic.h>
@@ -12,10 +15,12 @@
 #include "base/mem.h"
 
 #define HEAD_SIZE 64 /* keeps the payload on a cache line */
+#define LARGE ((size_t)256 << 10)
 
 struct head {
     size_t size; /* payload bytes */
     enum pi_mem_tag tag;
+    void *start; /* of the C library's block */
 };
 
 static _Atomic int64_t used[PI_MEM_N_TAG];
@@ -32,14 +37,18 @@ static bool must_fail(void)
 
 void *pi_mem_alloc(enum pi_mem_tag tag, size_t size)
 {
-    if (size > SIZE_MAX - 2 * HEAD_SIZE || must_fail())
+    if (size > SIZE_MAX - 3 * HEAD_SIZE || must_fail())
         return NULL;
     size_t whole = pi_align(HEAD_SIZE + size, HEAD_SIZE);
-    char *base = aligned_alloc(HEAD_SIZE, whole);
-    if (base == NULL)
+    bool large = whole >= LARGE;
+    char *start = large ? calloc(1, whole + HEAD_SIZE) : aligned_alloc(HEAD_SIZE, whole);
+    if (start == NULL)
         return NULL;
-    memset(base, 0, whole);
+    char *base = start + (HEAD_SIZE - (uintptr_t)start % HEAD_SIZE) % HEAD_SIZE;
+    if (!large)
+        memset(base, 0, whole);
     struct head *head = (struct head *)base;
+    head->start = start;
     head->size = size;
     head->tag = tag;
     atomic_fetch_add(&used[tag], (int64_t)size);
@@ -79,7 +88,7 @@ void pi_mem_free(void *block)
         return;
     struct head *head = (struct head *)((char *)block - HEAD_SIZE);
     atomic_fetch_sub(&used[head->tag], (int64_t)head->size);
-    free(head);
+    free(head->start);
 }
 
 void *pi_mem_map(enum pi_mem_tag tag, size_t size)

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -30,20 +31,25 @@ pith_status pi_file_map(const char *path, struct pi_file *file, pith_error *err)
         return pi_fail(err, PITH_FORMAT, "%s: the file is empty", path);
     }
     void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    int map_errno = errno;
-    close(fd);
-    if (data == MAP_FAILED)
+    if (data == MAP_FAILED) {
+        int map_errno = errno;
+        close(fd);
         return pi_fail(err, PITH_IO, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size,
                        strerror(map_errno));
+    }
+    file->fd = fd;
     file->data = data;
     file->size = (size_t)st.st_size;
+    file->changed_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     return PITH_OK;
 }
 
 void pi_file_unmap(struct pi_file *file)
 {
-    if (file->data != NULL)
+    if (file->data != NULL) {
         munmap((void *)file->data, file->size);
+        close(file->fd);
+    }
     *file = (struct pi_file){0};
 }
 
@@ -56,6 +62,82 @@ void pi_file_drop(const struct pi_file *file, size_t offset, size_t size)
         madvise((void *)(file->data + begin), end - begin, MADV_DONTNEED);
 }
 
+/* All of it, or the reason why not. */
+static pith_status read_at(int fd, int64_t offset, void *data, size_t size, pith_error *err)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t n = pread(fd, (uint8_t *)data + done, size - done, offset + (off_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return pi_fail(err, PITH_IO, "cannot read: %s", strerror(errno));
+        if (n == 0)
+            return pi_fail(err, PITH_IO, "the file ends at byte %lld",
+                           (long long)(offset + (int64_t)done));
+        done += (size_t)n;
+    }
+    return PITH_OK;
+}
+
+pith_status pi_file_read(const struct pi_file *file, size_t offset, void *data, size_t size,
+                         pith_error *err)
+{
+    return read_at(file->fd, (int64_t)offset, data, size, err);
+}
+
+/* Advice about the pages that hold a range, of which the first and the last may hold more. */
+static void advise(const struct pi_file *file, size_t offset, size_t size, int advice)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), begin = offset / page * page;
+    if (size > 0 && offset <= file->size && size <= file->size - offset)
+        madvise((void *)(file->data + begin), offset + size - begin, advice);
+}
+
+void pi_file_want(const struct pi_file *file, size_t offset, size_t size)
+{
+    advise(file, offset, size, MADV_WILLNEED);
+}
+
+void pi_file_want_missing(const struct pi_file *file, size_t offset, size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < 3 && size > 0; i++) {
+        size_t at = (offset + (size - 1) / 2 * i) / page * page;
+        unsigned char there = 1;
+        if (mincore((void *)(file->data + at), 1, &there) == 0 && (there & 1) == 0) {
+            pi_file_want(file, offset, size);
+            return;
+        }
+    }
+}
+
+void pi_file_huge(const struct pi_file *file, size_t offset, size_t size)
+{
+#if defined(MADV_HUGEPAGE)
+    advise(file, offset, size, MADV_HUGEPAGE);
+#else
+    (void)file, (void)offset, (void)size;
+#endif
+}
+
+void pi_file_random(const struct pi_file *file, size_t offset, size_t size)
+{
+    advise(file, offset, size, MADV_RANDOM);
+}
+
+void pi_file_forget(const char *path)
+{
+#if defined(POSIX_FADV_DONTNEED)
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+#else
+    (void)path;
+#endif
+}
+
 pith_status pi_file_create_private(const char *path, pith_error *err)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
@@ -66,6 +148,12 @@ pith_status pi_file_create_private(const char *path, pith_error *err)
     return PITH_OK;
 }
 
+bool pi_file_exists(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
 bool pi_file_same(const char *a, const char *b)
 {
     struct stat x, y;
@@ -74,9 +162,11 @@ bool pi_file_same(const char *a, const char *b)
 
 pith_status pi_new_file_open(const char *path, struct pi_new_file *file, pith_error *err)
 {
+    static atomic_uint n_file;
     struct stat st;
-    char suffix[32];
-    int n = snprintf(suffix, sizeof(suffix), ".tmp-%ld", (long)getpid());
+    char suffix[48];
+    int n = snprintf(suffix, sizeof(suffix), ".tmp-%ld-%u", (long)getpid(),
+                     atomic_fetch_add(&n_file, 1));
     size_t len = strlen(path);
     *file = (struct pi_new_file){0};
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
@@ -104,6 +194,37 @@ pith_status pi_new_file_write(struct pi_new_file *file, const void *data, size_t
 {
     if (size > 0 && fwrite(data, 1, size, file->stream) != size)
         return pi_fail(err, PITH_IO, "%s: cannot write: %s", file->path, strerror(errno));
+    return PITH_OK;
+}
+
+static pith_status write_at(int fd, int64_t offset, const void *data, size_t size, int *reason)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t n = pwrite(fd, (const uint8_t *)data + done, size - done, offset + (off_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        *reason = n < 0 ? errno : ENOSPC;
+        if (n <= 0)
+            return PITH_IO;
+        done += (size_t)n;
+    }
+    return PITH_OK;
+}
+
+pith_status pi_new_file_write_at(const struct pi_new_file *file, size_t offset, const void *data,
+                                 size_t size, pith_error *err)
+{
+    int reason;
+    if (write_at(fileno(file->stream), (int64_t)offset, data, size, &reason) != PITH_OK)
+        return pi_fail(err, PITH_IO, "%s: cannot write: %s", file->path, strerror(reason));
+    return PITH_OK;
+}
+
+pith_status pi_new_file_resize(const struct pi_new_file *file, size_t size, pith_error *err)
+{
+    if (ftruncate(fileno(file->stream), (off_t)size) != 0)
+        return pi_fail(err, PITH_IO, "%s: cannot make it %zu bytes long: %s", file->path, size,
+                       strerror(errno));
     return PITH_OK;
 }
 
@@ -188,32 +309,15 @@ void pi_disk_close(struct pi_disk *disk)
 pith_status pi_disk_read(const struct pi_disk *disk, int64_t offset, void *data, size_t size,
                          pith_error *err)
 {
-    for (size_t done = 0; done < size;) {
-        ssize_t n = pread(disk->fd, (uint8_t *)data + done, size - done, offset + (off_t)done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return pi_fail(err, PITH_IO, "cannot read: %s", strerror(errno));
-        if (n == 0)
-            return pi_fail(err, PITH_IO, "the file ends at byte %lld",
-                           (long long)(offset + (int64_t)done));
-        done += (size_t)n;
-    }
-    return PITH_OK;
+    return read_at(disk->fd, offset, data, size, err);
 }
 
 pith_status pi_disk_write(const struct pi_disk *disk, int64_t offset, const void *data, size_t size,
                           pith_error *err)
 {
-    for (size_t done = 0; done < size;) {
-        ssize_t n =
-            pwrite(disk->fd, (const uint8_t *)data + done, size - done, offset + (off_t)done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return pi_fail(err, PITH_IO, "cannot write: %s", strerror(n < 0 ? errno : ENOSPC));
-        done += (size_t)n;
-    }
+    int reason;
+    if (write_at(disk->fd, offset, data, size, &reason) != PITH_OK)
+        return pi_fail(err, PITH_IO, "cannot write: %s", strerror(reason));
     return PITH_OK;
 }
 

@@ -10,6 +10,8 @@
 struct pi_file {
     const uint8_t *data; /* [size] */
     size_t size;
+    int64_t changed_ns; /* when its bytes last changed, since 1970 */
+    int fd;             /* open as long as data is mapped */
 };
 
 /* IO (names the path and the reason), FORMAT (an empty file). */
@@ -19,15 +21,34 @@ void pi_file_unmap(struct pi_file *file);
 /* Gives the pages of a range of the mapping back to the system; reading them again reads the file.
  */
 void pi_file_drop(const struct pi_file *file, size_t offset, size_t size);
+/* Copies a range of the file into memory, past the mapping: a system call of many pages costs less
+   than their faults, and none of them is the process's afterwards. IO: the reason alone. */
+pith_status pi_file_read(const struct pi_file *file, size_t offset, void *data, size_t size,
+                         pith_error *err);
+/* Asks the system to read a range of the mapping, and does not wait for it. */
+void pi_file_want(const struct pi_file *file, size_t offset, size_t size);
+/* The same where one of three pages of the range is not in memory: looking costs a microsecond. */
+void pi_file_want_missing(const struct pi_file *file, size_t offset, size_t size);
+/* Asks for huge pages in a range of the mapping, where the file system has them. */
+void pi_file_huge(const struct pi_file *file, size_t offset, size_t size);
+/* Says that nothing beside what is touched in a range of the mapping need be read. */
+void pi_file_random(const struct pi_file *file, size_t offset, size_t size);
+
+/* Lets the system forget what it holds of a file, which is on disk: it is read again as it is used, in
+   huge pages where a mapping asks for them. Pages that were written are small. */
+void pi_file_forget(const char *path);
 
 /* Makes an empty file that only its owner may read and write, where the path names nothing yet. IO
    names the path and the reason. */
 pith_status pi_file_create_private(const char *path, pith_error *err);
 
+/* True where the path names something, or a link to nothing. */
+bool pi_file_exists(const char *path);
 /* True when both paths name one existing file, through links too. */
 bool pi_file_same(const char *a, const char *b);
 
-/* A file that appears under its name only when it is whole: written beside it as path.tmp-PID. */
+/* A file that appears under its name only when it is whole: written beside it as path.tmp-PID-N, N
+   another number for each file of the process. */
 struct pi_new_file {
     FILE *stream;
     char *path;     /* owned */
@@ -40,6 +61,12 @@ pith_status pi_new_file_open(const char *path, struct pi_new_file *file, pith_er
 /* IO names the reason (a full disk, a lost file system). */
 pith_status pi_new_file_write(struct pi_new_file *file, const void *data, size_t size,
                               pith_error *err);
+/* Writes at an offset, by any number of threads at the same time, in a file that
+   pi_new_file_write does not write. */
+pith_status pi_new_file_write_at(const struct pi_new_file *file, size_t offset, const void *data,
+                                 size_t size, pith_error *err);
+/* Makes it that long: what nobody wrote reads as zeros. IO. */
+pith_status pi_new_file_resize(const struct pi_new_file *file, size_t size, pith_error *err);
 /* Flushes, syncs and renames; on failure the temporary file is removed and the old one stays. */
 pith_status pi_new_file_commit(struct pi_new_file *file, pith_error *err);
 /* Removes the temporary file; harmless after a commit or a failed open. */

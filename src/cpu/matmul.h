@@ -102,6 +102,9 @@ size_t pi_matmul_group_bytes(enum pi_dtype type, int32_t n_col);
 void pi_matmul_pack_group(enum pi_dtype type, int32_t n_col, const void *rows, int32_t n_row_here,
                           void *group);
 
+/* A number that changes when the bytes of packed groups would: files of them are known by it. */
+uint64_t pi_matmul_layout_sum(void);
+
 /* The values of one row, [n_col] (embedding look-up). */
 void pi_matmul_unpack_row(const struct pi_matrix *w, int32_t row, float *out);
 

@@ -7,6 +7,7 @@
 
 #include "base/half.h"
 #include "cpu/matmul_layout.h"
+#include "file/sum.h"
 #include "tensor/dtype_table.h"
 
 /* In the order of pi_matmul_index. */
@@ -266,6 +267,25 @@ void pi_matmul_pack_group(enum pi_dtype type, int32_t n_col, const void *rows, i
         pack_quantised(layout, n_col, row, group);
     for (int32_t r = n_row_here; r < PI_GROUP; r++)
         clear_row(layout, n_col, r, group);
+}
+
+#define LAYOUT_VERSION 1 /* another one where packing changes and the table of layouts does not */
+
+uint64_t pi_matmul_layout_sum(void)
+{
+    struct pi_sum sum;
+    const int32_t whole[] = {LAYOUT_VERSION, PI_GROUP, PI_MATMUL_N_TYPE};
+    pi_sum_start(&sum);
+    pi_sum_add(&sum, whole, sizeof(whole));
+    for (int32_t i = 0; i < PI_MATMUL_N_TYPE; i++) {
+        const struct pi_matmul_layout *l = &layouts[i];
+        const int32_t one[] = {(int32_t)l->type,  l->block_len,     l->block_bytes,
+                               l->payload_offset, l->payload_bytes, l->half_offset[0],
+                               l->half_offset[1], l->n_half,        (int32_t)l->flip,
+                               l->sub_len,        l->zero};
+        pi_sum_add(&sum, one, sizeof(one));
+    }
+    return pi_sum_value(&sum);
 }
 
 /* ---- one row's block ---------------------------------------------------------------------- */

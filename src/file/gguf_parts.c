@@ -196,11 +196,33 @@ void pi_gguf_parts_free(struct pi_gguf_parts *parts)
     *parts = (struct pi_gguf_parts){0};
 }
 
-void pi_gguf_drop(const struct pi_gguf_parts *parts, const uint8_t *at, size_t size)
+const struct pi_file *pi_gguf_file(const struct pi_gguf_parts *parts, const uint8_t *at,
+                                   size_t *offset)
 {
     for (int32_t i = 0; i < parts->n; i++) {
         const struct pi_file *file = &parts->file[i];
-        if (at >= file->data && at < file->data + file->size)
-            pi_file_drop(file, (size_t)(at - file->data), size);
+        if (at < file->data || at >= file->data + file->size)
+            continue;
+        *offset = (size_t)(at - file->data);
+        return file;
     }
+    return NULL;
+}
+
+pith_status pi_gguf_read(const struct pi_gguf_parts *parts, const uint8_t *at, void *data,
+                         size_t size, pith_error *err)
+{
+    size_t offset;
+    const struct pi_file *file = pi_gguf_file(parts, at, &offset);
+    if (file == NULL)
+        return pi_fail(err, PITH_INTERNAL, "no file has these bytes");
+    return pi_file_read(file, offset, data, size, err);
+}
+
+void pi_gguf_drop(const struct pi_gguf_parts *parts, const uint8_t *at, size_t size)
+{
+    size_t offset;
+    const struct pi_file *file = pi_gguf_file(parts, at, &offset);
+    if (file != NULL)
+        pi_file_drop(file, offset, size);
 }

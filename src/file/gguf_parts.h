@@ -21,6 +21,12 @@ pith_status pi_gguf_open(const char *path, struct pi_gguf *g, struct pi_gguf_par
                          pith_error *err);
 void pi_gguf_parts_free(struct pi_gguf_parts *parts);
 
+/* The file that a tensor's byte lies in, and where; NULL: none. */
+const struct pi_file *pi_gguf_file(const struct pi_gguf_parts *parts, const uint8_t *at,
+                                   size_t *offset);
+/* Copies a tensor's bytes [at, at + size) into memory, as pi_file_read. */
+pith_status pi_gguf_read(const struct pi_gguf_parts *parts, const uint8_t *at, void *data,
+                         size_t size, pith_error *err);
 /* Gives the pages of a tensor's bytes [at, at + size) back to the system, as pi_file_drop. */
 void pi_gguf_drop(const struct pi_gguf_parts *parts, const uint8_t *at, size_t size);
 

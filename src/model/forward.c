@@ -9,6 +9,16 @@
 
 /* ---- loops over rows ---- */
 
+static void embed_row(const struct pith_model *m, int32_t token, float *out)
+{
+    const struct pi_dtype_traits *traits = pi_dtype_find(m->embd.type);
+    size_t size = pi_dtype_row_bytes(traits, m->embd.n_col);
+    if (m->embd_rows == NULL)
+        pi_matmul_unpack_row(&m->embd, token, out);
+    else
+        traits->decode(m->embd_rows + (size_t)token * size, out, m->embd.n_col);
+}
+
 static void embed_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct pi_pass *pass = ctx;
@@ -18,7 +28,7 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
         const struct pi_pass_item *item = &pass->items[pass->item_of[t]];
         int32_t pos = item->pos0 + (int32_t)t - pass->row0[pass->item_of[t]];
         float *x = pass->x + (size_t)t * m->hp.n_embd;
-        pi_matmul_unpack_row(&m->embd, pass->token_of[t], x);
+        embed_row(m, pass->token_of[t], x);
         for (int32_t i = 0; m->hp.embd_scale != 1.0f && i < m->hp.n_embd; i++)
             x[i] *= m->hp.embd_scale;
         pi_rope_fill(&m->rope, pos, pass->rope_cs + (size_t)t * m->rope.n_pair * 2);

@@ -1,26 +1,18 @@
 /*
- * load.c - reads a model's shape and packs its weights. It trusts no number of the file: each is
+ * load.c - reads a model's shape and finds its tensors. It trusts no number of the file: each is
  * checked against its range and against the tensors' own shapes before memory is sized by it.
- *
- * Packing reads the file's mapping in order and gives its pages back behind it, so that one copy of
- * the weights is in memory at the end and little more on the way.
  */
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/mem.h"
-#include "base/threads.h"
 #include "model/load.h"
 #include "model/load_turned.h"
+#include "model/weights_file.h"
 #include "tensor/dtype_table.h"
 
 #define MAX_DIM (1 << 24) /* of any width: keeps products of two inside int64 */
 #define MAX_LAYER 4096
-#define PACK_GROUPS 12 /* groups that one work item packs */
-#define DROP_ITEMS                                                                                 \
-    32 /* items after which their source is given back: each time costs a stop
-                               of all threads */
 
 /* ---- shape ---- */
 
@@ -208,30 +200,8 @@ pith_status pi_model_check_full(const struct pith_model *m, const char *field, p
 
 /* ---- tensors ---- */
 
-#define NAME_LEN 128
-
-/* What goes where: filled before anything is packed, so that memory is sized once. */
-struct plan {
-    struct plan_matrix {
-        const uint8_t *data; /* of the first row, in the file */
-        struct pi_matrix *matrix;
-        int64_t n_slab;        /* matrices, one behind the other in memory */
-        int64_t slab_rows;     /* of the file, from the first row of one to that of the next */
-        bool turned;           /* the file has its rows as columns, */
-        enum pi_dtype in_file; /* in this type */
-        char name[NAME_LEN];
-    } * matrix; /* [n_matrix], owned */
-    int64_t n_matrix;
-    struct plan_vector {
-        struct pi_gguf_tensor tensor;
-        float **vector;
-    } * vector; /* [n_vector], owned */
-    int64_t n_vector;
-    size_t weights_size; /* bytes of all packed matrices */
-    size_t vectors_len;  /* floats of all vectors, each rounded up to a cache line */
-};
-
-#define VECTOR_ALIGN 16 /* floats of a cache line */
+#define VECTOR_ALIGN 16  /* floats of a cache line */
+#define PLACE_ALIGN 4096 /* a page of the system holds bytes of one matrix alone */
 
 /* "[8][32][64]", slowest first; at least two dimensions. */
 static const char *shape_text(const int64_t ne[4], char out[96])
@@ -254,7 +224,7 @@ static pith_status check_shape(const struct pi_gguf_tensor *t, const char *name,
 }
 
 /* n_slab matrices [n_row][n_col], each slab_rows rows of the file behind the one before. */
-static pith_status plan_matrix(struct plan *plan, const struct pi_source *from, const char *name,
+static pith_status plan_matrix(struct pi_plan *plan, const struct pi_source *from, const char *name,
                                const int64_t shape[4], struct pi_matrix *out, pith_error *err)
 {
     const struct pi_gguf_tensor *t = &from->tensor;
@@ -277,8 +247,8 @@ static pith_status plan_matrix(struct plan *plan, const struct pi_source *from, 
         .n_group = (int32_t)pi_ceil_div(n_row, PI_GROUP),
         .group_bytes = group_bytes,
     };
-    struct plan_matrix *what = &plan->matrix[plan->n_matrix++];
-    *what = (struct plan_matrix){.data = t->data, .matrix = out};
+    struct pi_plan_matrix *what = &plan->matrix[plan->n_matrix++];
+    *what = (struct pi_plan_matrix){.data = t->data, .matrix = out};
     what->n_slab = n_slab;
     what->slab_rows = from->slab_rows;
     what->turned = from->turned;
@@ -289,20 +259,21 @@ static pith_status plan_matrix(struct plan *plan, const struct pi_source *from, 
     return PITH_OK;
 }
 
-static pith_status plan_vector(struct plan *plan, const struct pi_gguf_tensor *t, const char *name,
-                               const int64_t shape[4], float **out, pith_error *err)
+static pith_status plan_vector(struct pi_plan *plan, const struct pi_gguf_tensor *t,
+                               const char *name, const int64_t shape[4], float **out,
+                               pith_error *err)
 {
     PI_TRY(check_shape(t, name, shape, err));
     if (t->type != PI_DTYPE_F32 && t->type != PI_DTYPE_F16 && t->type != PI_DTYPE_BF16)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "tensor \"%s\": type %u is not supported for a vector (F32, F16, BF16 are)",
                        name, t->type);
-    plan->vector[plan->n_vector++] = (struct plan_vector){*t, out};
+    plan->vector[plan->n_vector++] = (struct pi_plan_vector){*t, out};
     plan->vectors_len += pi_align((size_t)(shape[0] * shape[1]), VECTOR_ALIGN);
     return PITH_OK;
 }
 
-static pith_status plan_tensor(struct plan *plan, struct pith_model *model, int32_t l,
+static pith_status plan_tensor(struct pi_plan *plan, struct pith_model *model, int32_t l,
                                const struct pi_tensor_spec *spec, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
@@ -325,7 +296,7 @@ static pith_status plan_tensor(struct plan *plan, struct pith_model *model, int3
                        (struct pi_matrix *)field, err);
 }
 
-static pith_status plan_layer(struct plan *plan, struct pith_model *model, int32_t l,
+static pith_status plan_layer(struct pi_plan *plan, struct pith_model *model, int32_t l,
                               pith_error *err)
 {
     for (int32_t i = 0; i < model->arch->n_part; i++)
@@ -335,7 +306,28 @@ static pith_status plan_layer(struct plan *plan, struct pith_model *model, int32
     return PITH_OK;
 }
 
-static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_error *err)
+/* Of the embedding a token reads one row. Where the output has a matrix of its own, rows are read where
+   they lie in the file, and nobody packs them. Not so MXFP4, whose scales packing looks at. */
+static pith_status plan_embedding(struct pi_plan *plan, const struct pi_gguf_tensor *t, bool tied,
+                                  struct pith_model *model, pith_error *err)
+{
+    const char *name = "token_embd.weight";
+    const int64_t shape[4] = {model->hp.n_embd, model->hp.n_vocab, 1, 1};
+    const struct pi_source from = {.tensor = *t};
+    PI_TRY(plan_matrix(plan, &from, name, shape, &model->embd, err));
+    if (tied || model->embd.type == PI_DTYPE_MXFP4)
+        return PITH_OK;
+    const struct pi_plan_matrix *last = &plan->matrix[--plan->n_matrix];
+    size_t at = 0;
+    const struct pi_file *file = pi_gguf_file(&model->parts, t->data, &at);
+    plan->weights_size -= pi_plan_size(last);
+    model->embd_rows = t->data;
+    if (file != NULL)
+        pi_file_random(file, at, t->size);
+    return PITH_OK;
+}
+
+static pith_status plan_all(struct pi_plan *plan, struct pith_model *model, pith_error *err)
 {
     struct pi_hparams *hp = &model->hp;
     const struct pi_gguf_tensor *embd = pi_gguf_find_tensor(&model->gguf, "token_embd.weight");
@@ -349,144 +341,13 @@ static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_er
                        (long long)embd->ne[1]);
     hp->n_vocab = (int32_t)embd->ne[1];
     const int64_t ends[4] = {hp->n_embd, hp->n_vocab, 1, 1}, width[4] = {hp->n_embd, 1, 1, 1};
-    const struct pi_source first = {.tensor = *embd};
-    PI_TRY(plan_matrix(plan, &first, "token_embd.weight", ends, &model->embd, err));
+    PI_TRY(plan_embedding(plan, embd, output == NULL, model, err));
     const struct pi_source last = {.tensor = output != NULL ? *output : *embd};
     if (output != NULL)
         PI_TRY(plan_matrix(plan, &last, "output.weight", ends, &model->output, err));
     PI_TRY(plan_vector(plan, norm, "output_norm.weight", width, &model->output_norm, err));
     for (int32_t l = 0; l < hp->n_layer; l++)
         PI_TRY(plan_layer(plan, model, l, err));
-    return PITH_OK;
-}
-
-/* ---- packing ---- */
-
-struct pack_job {
-    const struct pith_model *model;
-    const struct plan_matrix *what;
-    size_t row_bytes;   /* in the file */
-    atomic_bool *sound; /* false once scales were found that are none */
-};
-
-static int32_t items_of_slab(const struct pack_job *job)
-{
-    return (int32_t)pi_ceil_div(job->what->matrix->n_group, PACK_GROUPS);
-}
-
-/* Where a slab's row begins, counted from the tensor's first. */
-static size_t source_of(const struct pack_job *job, int64_t slab, int64_t row)
-{
-    return (size_t)(slab * job->what->slab_rows + row) * job->row_bytes;
-}
-
-/* Gives the file's pages back from an item's first group to group `last` of its slab. Whoever still
-   reads there gets them from the file again. */
-static void drop_source(const struct pack_job *job, int64_t item, int32_t last)
-{
-    const struct plan_matrix *what = job->what;
-    int64_t slab = item / items_of_slab(job), first = item % items_of_slab(job) * PACK_GROUPS;
-    size_t from = source_of(job, slab, first * PI_GROUP);
-    int64_t end = pi_min((int64_t)last * PI_GROUP, what->matrix->n_row);
-    pi_gguf_drop(&job->model->parts, what->data + from, source_of(job, slab, end) - from);
-}
-
-static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    const struct pack_job *job = ctx;
-    const struct pi_matrix *m = job->what->matrix;
-    int32_t n_item = items_of_slab(job);
-    (void)thread;
-    for (int64_t at = begin; at < end; at++) {
-        int64_t slab = at / n_item, item = at % n_item;
-        struct pi_matrix w = pi_matrix_slab(m, (int32_t)slab);
-        int32_t first = (int32_t)item * PACK_GROUPS;
-        int32_t last = (int32_t)pi_min(first + PACK_GROUPS, m->n_group);
-        for (int32_t g = first; g < last; g++) {
-            const uint8_t *rows = job->what->data + source_of(job, slab, (int64_t)g * PI_GROUP);
-            int32_t n_row = (int32_t)pi_min(PI_GROUP, m->n_row - g * PI_GROUP);
-            if (m->type == PI_DTYPE_MXFP4 && !pi_mxfp4_is_sound(rows, (int64_t)n_row * m->n_col))
-                atomic_store(job->sound, false);
-            pi_matmul_pack_group(m->type, m->n_col, rows, n_row,
-                                 w.data + (size_t)g * m->group_bytes);
-        }
-        if ((item + 1) % DROP_ITEMS == 0 || last == m->n_group)
-            drop_source(job, at - item % DROP_ITEMS, last);
-    }
-}
-
-static void load_vector(const struct pi_gguf_tensor *t, float *out)
-{
-    const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
-    traits->decode(t->data, out, t->ne[0] * t->ne[1]);
-}
-
-static pith_status fail_scale(const struct plan_matrix *what, pith_error *err)
-{
-    return pi_fail(err, PITH_FORMAT, "tensor \"%s\": a scale of MXFP4 is above 2^%d, no weight's",
-                   what->name, PI_MXFP4_MOST - 128);
-}
-
-/* Packs matrices whose rows are columns in the file. */
-static pith_status pack_turned(const struct plan_matrix *what, const struct pith_model *model,
-                               int32_t n_thread, pith_error *err)
-{
-    struct pi_turned turned = {.data = what->data,
-                               .in_file = what->in_file,
-                               .slab_rows = what->slab_rows,
-                               .n_slab = what->n_slab,
-                               .matrix = what->matrix};
-    size_t row = pi_dtype_row_bytes(pi_dtype_find(what->in_file), what->matrix->n_row);
-    for (int64_t i = 0; what->in_file == PI_DTYPE_MXFP4 && i < what->n_slab; i++)
-        if (!pi_mxfp4_is_sound(what->data + (size_t)(i * what->slab_rows) * row,
-                               (int64_t)what->matrix->n_col * what->matrix->n_row))
-            return fail_scale(what, err);
-    PI_TRY(pi_turned_pack(&turned, n_thread, what->name, err));
-    pi_gguf_drop(&model->parts, what->data,
-                 (size_t)((what->n_slab - 1) * what->slab_rows + what->matrix->n_col) * row);
-    return PITH_OK;
-}
-
-/* Packs every slab of a matrix at *weights, and moves that behind it. */
-static pith_status pack_matrix(const struct plan_matrix *what, const struct pith_model *model,
-                               int32_t n_thread, uint8_t **weights, pith_error *err)
-{
-    struct pi_matrix *m = what->matrix;
-    atomic_bool sound = true;
-    struct pack_job job = {model, what, pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col),
-                           &sound};
-    m->data = *weights;
-    *weights += (size_t)what->n_slab * (size_t)m->n_group * m->group_bytes;
-    if (what->turned)
-        return pack_turned(what, model, n_thread, err);
-    pi_parallel_items(n_thread, items_of_slab(&job) * what->n_slab, pack_items, &job);
-    /* What was read again after it had been given back. */
-    for (int64_t slab = 0; slab < what->n_slab; slab++)
-        drop_source(&job, slab * items_of_slab(&job), m->n_group);
-    if (!atomic_load(&sound))
-        return fail_scale(what, err);
-    return PITH_OK;
-}
-
-static pith_status pack_all(const struct plan *plan, struct pith_model *model,
-                            const pith_model_params *params, pith_error *err)
-{
-    int32_t n_thread = params->n_thread > 0 ? params->n_thread : pi_thread_count();
-    uint8_t *weights = model->weights;
-    float *vectors = model->vectors;
-    for (int64_t i = 0; i < plan->n_vector; i++) {
-        *plan->vector[i].vector = vectors;
-        load_vector(&plan->vector[i].tensor, vectors);
-        const int64_t *ne = plan->vector[i].tensor.ne;
-        vectors += pi_align((size_t)(ne[0] * ne[1]), VECTOR_ALIGN);
-    }
-    for (int64_t i = 0; i < plan->n_matrix; i++) {
-        PI_TRY(pack_matrix(&plan->matrix[i], model, n_thread, &weights, err));
-        if (params->progress != NULL &&
-            !params->progress(params->progress_user,
-                              (double)(weights - model->weights) / (double)plan->weights_size))
-            return pi_fail(err, PITH_CANCELLED, "loading was cancelled");
-    }
     return PITH_OK;
 }
 
@@ -509,34 +370,89 @@ static void plan_blocks(struct pith_model *model)
         }
 }
 
-pith_status pi_load_weights(struct pith_model *model, const pith_model_params *params,
+/* Places the matrices that have several slabs, or those that have one, behind what is placed. */
+static void place(struct pi_plan *plan, bool slabs)
+{
+    for (int64_t i = 0; i < plan->n_matrix; i++) {
+        struct pi_plan_matrix *what = &plan->matrix[i];
+        if ((what->n_slab > 1) != slabs)
+            continue;
+        what->place = plan->places_size;
+        plan->places_size = pi_align(what->place + pi_plan_size(what), PLACE_ALIGN);
+    }
+}
+
+static void load_vectors(const struct pi_plan *plan, float *at)
+{
+    for (int64_t i = 0; i < plan->n_vector; i++) {
+        const struct pi_gguf_tensor *t = &plan->vector[i].tensor;
+        *plan->vector[i].vector = at;
+        pi_dtype_find(t->type)->decode(t->data, at, t->ne[0] * t->ne[1]);
+        at += pi_align((size_t)(t->ne[0] * t->ne[1]), VECTOR_ALIGN);
+    }
+}
+
+static pith_status pack_into_memory(const struct pi_plan *plan, struct pith_model *model,
+                                    const pith_model_params *params, struct pi_beside *beside,
+                                    pith_error *err)
+{
+    model->weights = pi_mem_map(PI_MEM_WEIGHTS, plan->places_size);
+    if (model->weights == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for %zu bytes of weights", plan->weights_size);
+    struct pi_pack_target target = {.memory = model->weights};
+    return pi_pack_all(plan, model, params, &target, beside, err);
+}
+
+/* In a file where that is asked for and can be, else in memory. */
+static pith_status load_matrices(const struct pi_plan *plan, struct pith_model *model,
+                                 const char *path, const pith_model_params *params,
+                                 struct pi_beside *beside, pith_error *err)
+{
+    if (params->cache_weights != NULL) {
+        pith_status status = pi_weights_file(plan, model, path, params, beside, err);
+        if (status != PITH_IO)
+            return status;
+    }
+    return pack_into_memory(plan, model, params, beside, err);
+}
+
+static pith_status load_planned(struct pi_plan *plan, struct pith_model *model, const char *path,
+                                const pith_model_params *params, struct pi_beside *beside,
+                                pith_error *err)
+{
+    PI_TRY(plan_all(plan, model, err));
+    place(plan, false);
+    model->experts_at = plan->places_size;
+    place(plan, true);
+    model->weights_size = plan->weights_size;
+    model->places_size = plan->places_size;
+    model->vectors = pi_mem_alloc_n(PI_MEM_WEIGHTS, plan->vectors_len, sizeof(float));
+    if (model->vectors == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for %zu vectors", (size_t)plan->n_vector);
+    load_vectors(plan, model->vectors);
+    PI_TRY(load_matrices(plan, model, path, params, beside, err));
+    if (model->output.data == NULL)
+        model->output = model->embd; /* tied */
+    plan_blocks(model);
+    return PITH_OK;
+}
+
+pith_status pi_load_weights(struct pith_model *model, const char *path,
+                            const pith_model_params *params, struct pi_beside *beside,
                             pith_error *err)
 {
-    struct plan plan = {0};
+    struct pi_plan plan = {0};
     size_t n_tensor = count_tensors(model);
     pith_status status = PITH_NOMEM;
 
     plan.matrix = pi_mem_alloc_n(PI_MEM_MODEL, n_tensor, sizeof(*plan.matrix));
     plan.vector = pi_mem_alloc_n(PI_MEM_MODEL, n_tensor, sizeof(*plan.vector));
-    if (plan.matrix == NULL || plan.vector == NULL) {
+    if (plan.matrix != NULL && plan.vector != NULL)
+        status = load_planned(&plan, model, path, params, beside, err);
+    else
         pi_fail(err, PITH_NOMEM, "no memory for the table of %zu tensors", n_tensor);
-        goto done;
-    }
-    status = plan_all(&plan, model, err);
-    if (status != PITH_OK)
-        goto done;
-    model->weights_size = plan.weights_size;
-    model->weights = pi_mem_map(PI_MEM_WEIGHTS, plan.weights_size);
-    model->vectors = pi_mem_alloc_n(PI_MEM_WEIGHTS, plan.vectors_len, sizeof(float));
-    if (model->weights == NULL || model->vectors == NULL) {
-        status = pi_fail(err, PITH_NOMEM, "no memory for %zu bytes of weights", plan.weights_size);
-        goto done;
-    }
-    status = pack_all(&plan, model, params, err);
-    if (model->output.data == NULL)
-        model->output = model->embd; /* tied */
-    plan_blocks(model);
-done:
+    if (status == PITH_OK && !beside->done)
+        beside->fn(beside->ctx);
     pi_mem_free(plan.matrix);
     pi_mem_free(plan.vector);
     return status;

@@ -76,9 +76,13 @@ struct pi_source {
 pith_status pi_find_tensor(const struct pith_model *m, int32_t l, const struct pi_tensor_spec *spec,
                            struct pi_source *out, pith_error *err);
 
-/* Finds, checks and packs every tensor. model->hp and model->parts are set. FORMAT, UNSUPPORTED,
-   NOMEM, CANCELLED. What was allocated is freed by pith_model_free. */
-pith_status pi_load_weights(struct pith_model *model, const pith_model_params *params,
+struct pi_beside;
+
+/* Finds, checks and packs every tensor of the file at path, or maps what was packed before. model->hp
+   and model->parts are set. What is beside is done when it succeeds. FORMAT, UNSUPPORTED, NOMEM,
+   CANCELLED. What was allocated is freed by pith_model_free. */
+pith_status pi_load_weights(struct pith_model *model, const char *path,
+                            const pith_model_params *params, struct pi_beside *beside,
                             pith_error *err);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "model/load.h"
+#include "model/plan.h"
 #include "text/chat.h"
 #include "pith/inspect.h"
 
@@ -112,6 +113,41 @@ static pith_status refuse_arch(const struct pith_model *m, const char *path, pit
                    m->arch_name, list);
 }
 
+/* The vocabulary, while others pack weights. */
+struct vocab_job {
+    struct pith_model *model;
+    pith_status status;
+    pith_error err;
+};
+
+static void load_vocab(void *ctx)
+{
+    struct vocab_job *job = ctx;
+    struct pith_model *m = job->model;
+    job->status = pi_vocab_load(&m->gguf, m->hp.n_vocab, &m->vocab, &job->err);
+}
+
+/* What a vocab_only load knows of the shape is what the file says, and it need not say it. */
+static pith_status load_both(struct pith_model *m, const char *path,
+                             const pith_model_params *params, pith_error *err)
+{
+    struct vocab_job job = {.model = m};
+    struct pi_beside beside = {.fn = load_vocab, .ctx = &job};
+    if (params->vocab_only) {
+        if (m->arch != NULL && pi_load_hparams(m, NULL) != PITH_OK)
+            free_shape(m);
+        load_vocab(&job);
+    } else {
+        if (m->arch == NULL)
+            return refuse_arch(m, path, err);
+        PI_TRY(pi_load_hparams(m, err));
+        PI_TRY(pi_load_weights(m, path, params, &beside, err));
+    }
+    if (job.status != PITH_OK && err != NULL)
+        *err = job.err;
+    return job.status;
+}
+
 static pith_status load_file(struct pith_model *m, const char *path,
                              const pith_model_params *params, pith_error *err)
 {
@@ -130,15 +166,7 @@ static pith_status load_file(struct pith_model *m, const char *path,
 
     if (m->arch == NULL)
         m->arch = pi_arch_find(m->arch_name, strlen(m->arch_name));
-    if (!params->vocab_only) {
-        if (m->arch == NULL)
-            return refuse_arch(m, path, err);
-        PI_TRY(pi_load_hparams(m, err));
-        PI_TRY(pi_load_weights(m, params, err));
-    } else if (m->arch != NULL && pi_load_hparams(m, NULL) != PITH_OK) {
-        free_shape(m); /* a file of vocabulary alone need not say it */
-    }
-    PI_TRY(pi_vocab_load(&m->gguf, m->hp.n_vocab, &m->vocab, err));
+    PI_TRY(load_both(m, path, params, err));
     PI_TRY(copy_token(m->vocab, pi_vocab_bos(m->vocab), &m->bos_text, err));
     return copy_token(m->vocab, pi_vocab_eos(m->vocab), &m->eos_text, err);
 }
@@ -189,7 +217,10 @@ void pith_model_free(pith_model *m)
         return;
     pi_vocab_free(m->vocab);
     pi_mem_free(m->vectors);
-    pi_mem_unmap(PI_MEM_WEIGHTS, m->weights, m->weights_size);
+    if (m->weights_file.data != NULL)
+        pi_file_unmap(&m->weights_file);
+    else
+        pi_mem_unmap(PI_MEM_WEIGHTS, m->weights, m->places_size);
     free_shape(m);
     pi_chat_template_free(&m->chat);
     pi_mem_free(m->bos_text);
@@ -269,6 +300,7 @@ void pith_model_get_info(const pith_model *m, pith_model_info *out)
         .n_ff_expert = hp->moe.n_ff,
         .n_ff_shared = hp->moe.n_ff_shared,
         .token_bytes = count_token_bytes(m),
+        .weights_mapped = m->weights_file.data != NULL,
     };
     if (m->rope.n_pair > 1)
         out->rope_theta = m->rope.base;

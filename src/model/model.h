@@ -118,8 +118,7 @@ struct pi_layer {
 };
 
 struct pith_model {
-    struct pi_gguf_parts parts; /* stay mapped for the metadata; tensor pages are dropped after
-                                   packing */
+    struct pi_gguf_parts parts; /* stay mapped for the metadata and the rows of an embedding */
     struct pi_gguf gguf;
     struct pi_vocab *vocab;     /* owned */
     const struct pi_arch *arch; /* NULL for a vocab_only load of another architecture */
@@ -132,13 +131,17 @@ struct pith_model {
     int32_t *kv_layer;              /* [n_layer_kv] the layers with attention, owned */
     int32_t *kv_window;             /* [n_layer_kv] their windows, owned; NULL: none has one */
     const struct pi_rope **kv_rope; /* [n_layer_kv] how their keys are rotated, never NULL; owned */
-    struct pi_matrix embd;          /* [n_vocab][n_embd] */
+    struct pi_matrix embd;          /* [n_vocab][n_embd]; data NULL: */
+    const uint8_t *embd_rows;       /* the rows as the file has them */
     struct pi_matrix output;        /* [n_vocab][n_embd]; the same data as embd when tied */
     float *output_norm;             /* [n_embd] */
-    uint8_t *weights;               /* every packed matrix, mapped; owned */
-    size_t weights_size;
-    float *vectors; /* every vector, owned */
-    char *name;     /* terminated copies for pith_model_info; owned */
+    struct pi_file weights_file;    /* has the packed matrices; data NULL: memory has; owned */
+    uint8_t *weights;               /* every packed matrix; owned where no file has them */
+    size_t weights_size;            /* bytes of all */
+    size_t places_size;             /* the same with what lies between them */
+    size_t experts_at;              /* where the first of the matrices with slabs lies */
+    float *vectors;                 /* every vector, owned */
+    char *name;                     /* terminated copies for pith_model_info; owned */
     char *arch_name;
     const char *file_type;
     struct pi_chat_template chat; /* text NULL: the file has none; owned */

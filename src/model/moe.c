@@ -364,6 +364,7 @@ static void run(struct pi_pass *pass)
         enter_shared(pass);
     pi_pass_rows(pass, choose_rows, pass->model->hp.moe.n_expert);
     sort_rows(pass);
+    pi_pass_fetch_experts(pass, m->busy, m->n_busy);
     expert_rows(pass, gather_rows, pass->model->hp.n_embd);
     struct product in = {.pass = pass,
                          .x = m->x,

@@ -154,6 +154,11 @@ void pi_pass_product(struct pi_pass *pass, const float *x, int32_t n_tok,
 void pi_pass_quantize(struct pi_pass *pass, const float *row, int64_t t, int32_t n);
 bool pi_matrix_reads_int8(const struct pi_matrix *w);
 
+/* ---- fetch.c ---- */
+
+/* Asks for experts of the running layer, [n] of them, where a file has them. */
+void pi_pass_fetch_experts(const struct pi_pass *pass, const int32_t *expert, int32_t n);
+
 /* ---- attention.c ---- */
 
 /* Shows the running layer's rows to the tap. */

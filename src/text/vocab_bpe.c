@@ -3,7 +3,6 @@
  * ranked merges. Keys of tokens are the decoded bytes, so text is looked up as it is.
  */
 #include "base/mem.h"
-#include "base/utf8.h"
 #include "text/vocab_internal.h"
 
 /* ---- the alphabet ---- */
@@ -30,16 +29,21 @@ static int32_t byte_of_char(uint32_t c)
     return c == 0xa1 ? 0xad : -1;
 }
 
+/* No character of the alphabet has more than two bytes. */
 bool pi_bpe_decode(const char *text, size_t len, char *out, size_t *out_len)
 {
     size_t n = 0;
-    for (size_t i = 0; i < len;) {
-        struct pi_utf8_char c = pi_utf8_next(text + i, len - i);
-        int32_t byte = c.valid ? byte_of_char(pi_utf8_decode(text + i, c.len)) : -1;
+    for (size_t i = 0; i < len; i++) {
+        uint32_t c = (uint8_t)text[i];
+        if (c >= 0x80) {
+            if (c < 0xc2 || c > 0xdf || ++i == len || ((uint8_t)text[i] & 0xc0) != 0x80)
+                return false;
+            c = (c & 0x1f) << 6 | ((uint8_t)text[i] & 0x3f);
+        }
+        int32_t byte = byte_of_char(c);
         if (byte < 0)
             return false;
         out[n++] = (char)byte;
-        i += c.len;
     }
     *out_len = n;
     return true;
@@ -80,8 +84,18 @@ static void insert_merge(struct pi_vocab *v, uint64_t pair, uint32_t rank, int32
         v->merge[i] = (struct pi_merge){.pair = pair, .rank = rank, .id = id};
 }
 
+/* The token of a text, which most often is the one that was guessed. */
+static int32_t find_guessed(const struct pi_vocab *v, const char *text, size_t len, int32_t guess)
+{
+    const struct pi_token *token = guess < v->n_token && !v->twins ? &v->token[guess] : NULL;
+    if (token != NULL && token->key_len == len && memcmp(v->text + token->key, text, len) == 0)
+        return guess;
+    return pi_vocab_find(v, text, len);
+}
+
 /* Reads "left right" of a merge. Returns false when a part or the whole is no token. decoded has
-   room for the text. */
+   room for the text. *id comes as the token of the merge before: tokens mostly stand in the order of
+   their merges. */
 static bool read_merge(const struct pi_vocab *v, struct pi_str text, char *decoded, uint64_t *pair,
                        int32_t *id)
 {
@@ -96,7 +110,7 @@ static bool read_merge(const struct pi_vocab *v, struct pi_str text, char *decod
         return false;
     int32_t left = pi_vocab_find(v, decoded, left_len);
     int32_t right = pi_vocab_find(v, decoded + left_len, right_len);
-    *id = pi_vocab_find(v, decoded, left_len + right_len);
+    *id = find_guessed(v, decoded, left_len + right_len, *id + 1);
     *pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     return left >= 0 && right >= 0 && *id >= 0;
 }
@@ -112,7 +126,7 @@ static pith_status fill_merges(struct pi_vocab *v, const struct pi_gguf_kv *merg
     if (decoded == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for tokenizer.ggml.merges");
     uint64_t n_skipped = 0, pair;
-    int32_t id;
+    int32_t id = -1;
     for (uint64_t i = 0; i < merges->n_item; i++) {
         if (read_merge(v, pi_gguf_item_str(merges, i), decoded, &pair, &id))
             insert_merge(v, pair, (uint32_t)i, id);

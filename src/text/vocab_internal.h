@@ -75,6 +75,7 @@ struct pi_vocab {
     uint64_t *slot; /* [slot_mask + 1] keys -> ids: hash tag << 32 | id + 1, 0 is empty; owned */
     uint32_t slot_mask;
     uint32_t max_key_len;
+    bool twins;            /* some tokens have the key of another */
     int32_t bos, eos, unk; /* -1 where absent */
     bool add_bos, add_eos;
     int32_t byte_id[256]; /* the token of a byte that nothing else covers, -1 where absent */

@@ -222,6 +222,24 @@ int32_t pi_vocab_find(const struct pi_vocab *v, const char *text, size_t len)
 }
 
 /* Of tokens with the same key the first is found. */
+static void index_key(struct pi_vocab *v, int32_t id)
+{
+    const struct pi_token *token = &v->token[id];
+    uint64_t hash = pi_hash(v->text + token->key, token->key_len), slot;
+    uint32_t i = (uint32_t)hash & v->slot_mask;
+    for (; (slot = v->slot[i]) != 0; i = (i + 1) & v->slot_mask) {
+        const struct pi_token *other = &v->token[(uint32_t)slot - 1];
+        if (slot_tag(slot) == slot_tag(hash) && other->key_len == token->key_len &&
+            memcmp(v->text + other->key, v->text + token->key, token->key_len) == 0) {
+            v->twins = true;
+            return;
+        }
+    }
+    v->slot[i] = slot_tag(hash) | (uint32_t)(id + 1);
+    if (token->key_len > v->max_key_len)
+        v->max_key_len = token->key_len;
+}
+
 static pith_status index_keys(struct pi_vocab *v, pith_error *err)
 {
     size_t n_slot = 16; /* at most two thirds full */
@@ -231,19 +249,9 @@ static pith_status index_keys(struct pi_vocab *v, pith_error *err)
     if (v->slot == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for an index of %d tokens", v->n_token);
     v->slot_mask = (uint32_t)(n_slot - 1);
-    for (int32_t id = 0; id < v->n_token; id++) {
-        const struct pi_token *token = &v->token[id];
-        const char *key = v->text + token->key;
-        if (token->key_len == 0 || pi_vocab_find(v, key, token->key_len) >= 0)
-            continue;
-        if (token->key_len > v->max_key_len)
-            v->max_key_len = token->key_len;
-        uint64_t hash = pi_hash(key, token->key_len);
-        uint32_t i = (uint32_t)hash & v->slot_mask;
-        while (v->slot[i] != 0)
-            i = (i + 1) & v->slot_mask;
-        v->slot[i] = slot_tag(hash) | (uint32_t)(id + 1);
-    }
+    for (int32_t id = 0; id < v->n_token; id++)
+        if (v->token[id].key_len > 0)
+            index_key(v, id);
     return PITH_OK;
 }
 

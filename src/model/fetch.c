@@ -1,0 +1,27 @@
+/*
+ * fetch.c - asks the system for experts as soon as they are chosen, where the weights lie in a file
+ * and memory has not all of them. A pass then waits for a disk less, and reads those experts alone:
+ * the system by itself reads around what a pass came to, and only then. Other weights it reads ahead
+ * well enough, since a pass goes over them in their order.
+ */
+#include "model/pass.h"
+
+static void want(const struct pith_model *m, const struct pi_matrix *w, int32_t expert)
+{
+    size_t size = (size_t)w->n_group * w->group_bytes;
+    if (w->data == NULL)
+        return;
+    const uint8_t *at = pi_matrix_slab(w, expert).data;
+    pi_file_want_missing(&m->weights_file, (size_t)(at - m->weights_file.data), size);
+}
+
+void pi_pass_fetch_experts(const struct pi_pass *pass, const int32_t *expert, int32_t n)
+{
+    const struct pi_layer *layer = pass->layer;
+    const struct pith_model *m = pass->model;
+    for (int32_t i = 0; i < n && m->weights_file.data != NULL; i++) {
+        want(m, &layer->w_gate_exps, expert[i]);
+        want(m, &layer->w_up_exps, expert[i]);
+        want(m, &layer->w_down_exps, expert[i]);
+    }
+}
