@@ -224,8 +224,10 @@ static void count_work(struct bench *b)
         bool output = strcmp(t.name, "output.weight") == 0;
         if (t.n_dim == 2 && !embedding && !output)
             b->matmul_weights += t.dim[0] * t.dim[1];
-        if (t.n_dim == 3 && t.dim[0] == b->s.info.n_expert) /* of all experts */
-            b->matmul_weights += b->s.info.n_expert_used * t.dim[1] * t.dim[2];
+        bool experts = strstr(t.name, "_exps.") != NULL; /* else a matrix of each head */
+        if (t.n_dim == 3)
+            b->matmul_weights +=
+                (experts ? b->s.info.n_expert_used : t.dim[0]) * t.dim[1] * t.dim[2];
     }
     b->generation_bytes = b->s.info.token_bytes;
     cli_check(pith_kv_estimate(b->s.model, &p, WHOLE_PAGES, &bytes, &err), &err);

@@ -167,6 +167,17 @@ static void print_layers(const pith_model *model, const pith_model_info *i)
                (double)n.base);
 }
 
+/* Latent attention. */
+static void print_latent(const pith_model *model, const pith_model_info *i)
+{
+    pith_attention_info a;
+    pith_model_get_attention(model, &a);
+    if (a.v_in_k > 0)
+        printf("latent        a lane a layer, of %d rotated dimensions and %d for keys and values "
+               "alike\n",
+               a.v_in_k, i->head_dim_v);
+}
+
 static void print_shape(const pith_model *model, const struct kv_plan *plan)
 {
     const pith_model_info *i = plan->info;
@@ -190,6 +201,7 @@ static void print_shape(const pith_model *model, const struct kv_plan *plan)
         printf("reads         %s of weights for a token\n", cli_bytes(i->token_bytes, bytes));
     printf("heads         %d, %d for KV, of %d (K) and %d (V)\n", i->n_head, i->n_head_kv,
            i->head_dim_k, i->head_dim_v);
+    print_latent(model, i);
     print_layers(model, i);
     printf("context       %d tokens, rope %d dimensions at base %g\n", i->n_ctx_train, i->n_rot,
            (double)i->rope_theta);

@@ -365,10 +365,27 @@ static void size_memory(const struct session *s, struct serve_options *o)
     o->memory.kv_bytes = most > 0 && bytes > most ? most : bytes;
 }
 
+/* What a keep policy evicts can come back unless that is declined, or the policies cannot both be. */
+static void recall_by_default(const struct session *s, struct memory_options *o,
+                              const struct model_options *m)
+{
+    pith_error err;
+    int64_t bytes;
+    if (o->keep == NULL || strcmp(o->keep, "none") == 0 || o->recall != NULL)
+        return;
+    o->recall = "kv";
+    pith_engine_params params = engine_params(m, o);
+    if (pith_kv_estimate(s->model, &params, s->info.n_ctx_train, &bytes, &err) == PITH_OK)
+        return;
+    o->recall = NULL;
+    cli_note("nothing comes back of what --keep evicts: %s", err.message);
+}
+
 static void start_session(struct session *s, struct serve_options *o)
 {
     s->n_ctx = o->memory.n_ctx;
     session_load(s, &o->model, false);
+    recall_by_default(s, &o->memory, &o->model);
     size_memory(s, o);
     session_start(s, &o->model, &o->memory, 0);
     pith_seq_free(s->seq); /* the scheduler has its own */

@@ -22,11 +22,13 @@ static volatile uint64_t seen; /* so that bytes which are only looked at are rea
 /* Made anew of whatever a file holds. */
 #define INDEX (KV_INDEX_NORM | KV_INDEX_UNIT8 | KV_INDEX_COLUMNS | KV_INDEX_BOUNDS)
 
-/* The shapes of fuzz/seeds.py, one with an index, one with layers of unlike types. */
+/* The shapes of fuzz/seeds.py, one with an index, one with layers of unlike types; the last one has
+   latent lanes. */
 static const struct kv_geometry shapes[] = {
     {1, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}},
     {2, 1, 3, 5, 32, KV_TYPE_F32, KV_TYPE_F16, INDEX | KV_INDEX_VALUE_SUM, 0, {0}, {0}},
     {2, 1, 32, 64, 16, KV_TYPE_TURBO3, KV_TYPE_Q4_0, 0, 0, {KV_TYPE_F16, 1, 0}, {0}},
+    {1, 1, 64, 32, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 32},
 };
 
 static void put_le(uint8_t *p, uint64_t value)

@@ -82,6 +82,35 @@ def network(n_vocab, dtype, arch):
     return tensors
 
 
+def latent_keys(old, more=()):
+    """A dense layer and one with experts; heads of 16 with 8 rotated."""
+    counts = {"attention.kv_lora_rank": 32, "attention.q_lora_rank": 32, "expert_count": 2,
+              "expert_used_count": 1, "expert_feed_forward_length": 32, "expert_shared_count": 1,
+              "leading_dense_block_count": 1, "rope.dimension_count": 8, **dict(more)}
+    if not old:
+        counts.update({"attention.key_length_mla": 16, "attention.value_length_mla": 16})
+    keys = [k for k in shape("deepseek2") if b".block_count" not in k]
+    return keys + [key(f"deepseek2.{name}", U32, n)
+                   for name, n in [("block_count", 2), *counts.items()]]
+
+
+def latent_network(n_vocab, dtype, old):
+    tensors = [("token_embd.weight", dtype, [32, n_vocab]), ("output_norm.weight", "F32", [32])]
+    attention = {"attn_norm": [32], "attn_q_a": [32, 32], "attn_q_a_norm": [32],
+                 "attn_q_b": [32, 32], "attn_kv_a_mqa": [32, 40], "attn_kv_a_norm": [32],
+                 "attn_output": [32, 32], "ffn_norm": [32]}
+    both = {"attn_kv_b": [32, 48]} if old else {"attn_k_b": [8, 32, 2], "attn_v_b": [32, 16, 2]}
+    dense = {"ffn_gate": [32, 32], "ffn_up": [32, 32], "ffn_down": [32, 32]}
+    experts = {"ffn_gate_inp": [32, 2], "ffn_gate_exps": [32, 32, 2], "ffn_up_exps": [32, 32, 2],
+               "ffn_down_exps": [32, 32, 2], "ffn_gate_shexp": [32, 32], "ffn_up_shexp": [32, 32],
+               "ffn_down_shexp": [32, 32]}
+    for layer, feed in enumerate((dense, experts)):
+        for name, ne in {**attention, **both, **feed}.items():
+            plain = len(ne) == 1 or name == "attn_k_b"
+            tensors.append((f"blk.{layer}.{name}.weight", "F32" if plain else dtype, ne))
+    return tensors
+
+
 def spm_vocab():
     """SentencePiece: unknown, control, byte and normal tokens."""
     texts = ["<unk>", "<s>", "</s>", "<0x0A>", "<0x41>", "\u2581", "a", "b", "ab", "\u2581ab"]
@@ -114,6 +143,8 @@ def models():
         "llama.gguf": gguf(shape("llama", yarn) + spm, llama),
         "qwen2.gguf": gguf(shape("qwen2") + bpe, network(n_bpe, "Q8_0", "qwen2")),
         "qwen3.gguf": gguf(shape("qwen3") + bpe, network(n_bpe, "Q4_0", "qwen3")),
+        "latent.gguf": gguf(latent_keys(False) + bpe, latent_network(n_bpe, "F32", False)),
+        "latent-old.gguf": gguf(latent_keys(True) + bpe, latent_network(n_bpe, "Q8_0", True)),
         "vocab.gguf": gguf(shape("llama")[:1] + bpe_vocab("llama-bpe")[0]),
     }
 
@@ -128,7 +159,7 @@ def snapshot(shape, page, lanes, n_page, extra=b"", version=3, types=b""):
     refs = [ref for lane in lanes for ref in lane]
     sections = {"LANE": b"".join(struct.pack("<I", len(lane) | bits) for lane in lanes),
                 "REFS": b"".join(struct.pack("<IiI" + "I" * (len(ref) - 3), *ref) for ref in refs),
-                "PAGE": b"".join(pages), "EXTR": extra}
+                "PAGE": b"".join(pages), **({"STAT": b""} if version > 6 else {}), "EXTR": extra}
     body = b"".join(tag.encode() + struct.pack("<Q", len(data)) + data
                     for tag, data in sections.items())
     size = 80 + len(types)
@@ -139,7 +170,7 @@ def snapshot(shape, page, lanes, n_page, extra=b"", version=3, types=b""):
 
 def snapshots():
     """The shapes of fuzz_snapshot.c: f16 keys with q8_0 values, f32 keys with f16 values, turbo3 keys,
-    f16 in the first layer, with q4_0 values."""
+    f16 in the first layer, with q4_0 values; q8_0 keys of which the second half is the value."""
     a = bytes(2 * 32 * 16 + 64 * 16 + 2 * 2 * 16) + struct.pack("<16i", *range(0, 32, 2))
     b = bytes(4 * 3 * 32 + 2 * 5 * 32) + struct.pack("<32i", *range(32))
     c = b[:-128] + struct.pack("<32i", *range(20, 52, 2), *range(1, 32, 2))
@@ -147,6 +178,7 @@ def snapshots():
     values = bytes((64 // 2 + 64 // 32 * 2) * 16) + struct.pack("<16i", *range(1, 17))
     f16, turbo3 = bytes(2 * 32 * 16) + values, bytes((8 + 4) * 16) + bytes(64) + values
     edges = struct.pack("<10I", 1, 1, 0, 0, 0, 0, 32, 32, 1, 0)
+    latent = bytes((64 + 64 // 32 * 2) * 16) + struct.pack("<16i", *range(16))
     keep = b"h2o:budget=8"
     memory = (struct.pack("<i5IQ", -1, 1, 5, 2, len(keep), 2, 8) + struct.pack("<5i", *range(5)) +
               struct.pack("<2i", 3, -1) + bytes(4 * 2 * 42) + bytes(8) + keep)
@@ -158,6 +190,9 @@ def snapshots():
             "types.snapshot": snapshot((2, 1, 32, 64, 16, 5, 3), [f16, turbo3, turbo3],
                                        [[(0, 0, 16)], [(1, 0, 16), (2, 9, 5)]], 3, version=5,
                                        types=edges),
+            "latent.snapshot": snapshot((1, 1, 64, 32, 16, 2, 2), latent, [[(0, 0, 9, 1)]], 1,
+                                        version=8, types=struct.pack("<11I", *[0] * 6, 32, 32, 0, 0,
+                                                                     32)),
             "counts.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a,
                                         [[(0, 0, 16, 3), (1, 16, 1 << 31 | 9, 1), (0, 40, 7, 2)],
                                          [(2, 0, 1 << 31 | 3, 1)]], 3, version=6,

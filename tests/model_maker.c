@@ -22,6 +22,7 @@ static const struct maker_group *const groups[] = {
     &maker_dense,
     &maker_experts,
     &maker_recurrent,
+    &maker_latent,
 };
 
 /* NULL: made like Llama's. */

@@ -40,6 +40,7 @@ struct maker_group {
 extern const struct maker_group maker_dense;
 extern const struct maker_group maker_experts;
 extern const struct maker_group maker_recurrent;
+extern const struct maker_group maker_latent;
 
 /* ---- what families ask ---- */
 

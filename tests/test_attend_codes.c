@@ -146,6 +146,7 @@ static void call_make(struct call *c, enum pi_attend_type type_k, int32_t dim_k,
         .columns = columns,
         .dim_k = dim_k,
         .dim_v = dim_v,
+        .v_pitch = dim_v,
     };
     for (int32_t s = 0; s < len; s++)
         c->pos[s] = 3 * s;

@@ -83,7 +83,7 @@ static const char *const more[][3] = {
     {"read", "quest", "budget=24,dense-layers=0"},
     {"read", "sparq", "budget=24,r=8"},
     {"read", NULL, "budget=24,chunk=16,gate=1"},
-    {"recall", "kv", "take=8,last=8,ram=4MiB"},
+    {"recall", "kv", "take=6,last=8,ram=4MiB"},
     {"share", "memshare", "step=0.1,block=100,relative=2"},
     {"share", NULL, "share=0.5"},
 };

@@ -456,10 +456,10 @@ static void test_scores(void **state)
         pith_seq *seq;
         check(pith_seq_create(engine, &seq, &err), &err);
         const pith_batch_item work[] = {
-            {seq, a.item->ids, a.item->n_id, PITH_LOGITS_ALL, on_logits, &a}};
+            {seq, a.item->ids, a.item->n_id, PITH_LOGITS_ALL, on_logits, &a, 0}};
         check(pith_batch_eval(engine, work, 1, NULL, NULL, &err), &err);
         const pith_batch_item rest[] = {
-            {seq, a.item->forced, a.item->n_right, PITH_LOGITS_ALL, on_logits, &a}};
+            {seq, a.item->forced, a.item->n_right, PITH_LOGITS_ALL, on_logits, &a, 0}};
         check(pith_batch_eval(engine, rest, 1, NULL, NULL, &err), &err);
         assert_int_equal(a.n, a.item->n_right);
         pith_seq_free(seq);

@@ -1,8 +1,8 @@
 /*
  * test_families.c - what every family promises, on small random models: the logits of a text are the
  * same bits for any chunks, threads and company, after a fork, a file, a swap and a way back, and
- * behind a prefix that another request computed. Keep policies hold their budgets. A family is one
- * line of the table.
+ * behind a prefix that another request computed. Keep policies hold their budgets, and chunks change
+ * no bit of any storage type. A family is one line of the table.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -43,6 +43,14 @@ static const char *const families[] = {
     "arch=qwen3next layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96 experts=4 used=2",
     "arch=qwen3next layers=2 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96 experts=4 used=2 "
     "interval=2 legacy=1",
+    "arch=deepseek2 layers=3 width=64 heads=4 head_dim=24 rot=8 rank=32 value_dim=24 query_rank=40 "
+    "ff=96 experts=8 used=2 expert_ff=40 gating=2 norm=1 scaling=yarn factor=40 ctx_orig=64 "
+    "log_mul=0.0707",
+    "arch=deepseek2 layers=4 width=64 heads=12 head_dim=48 rot=16 rank=48 value_dim=20 ff=96 "
+    "experts=4 used=2 expert_ff=40 old=1 mtp=1",
+    "arch=deepseek2 layers=3 width=64 heads=3 head_dim=64 rot=32 rank=64 value_dim=24 "
+    "query_rank=32 "
+    "ff=96 experts=4 used=2 expert_ff=40 lead=2",
 };
 
 static pith_model *model; /* of the family that is tested */
@@ -404,6 +412,48 @@ static void budgets(void)
     }
 }
 
+/* ---- storage types ---- */
+
+/* The last logits with keys and values of a type; false: the family's lanes cannot be stored so. */
+static bool read_stored(const char *type, int32_t chunk, int32_t n_thread, uint64_t *hash)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    char forced[32];
+    pith_engine_params_default(&params);
+    snprintf(forced, sizeof(forced), "%s:force", type);
+    params.chunk = chunk;
+    params.n_thread = n_thread;
+    params.page_len = PAGE_LEN;
+    params.kv_tokens = 4 * N_TOKEN;
+    params.type_k = forced;
+    params.type_v = type;
+    pith_status status = pith_engine_create(model, &params, &e, &err);
+    if (status == PITH_UNSUPPORTED)
+        return false;
+    check(status, &err);
+    pith_seq *seq = seq_make(e);
+    read_on(seq, N_TOKEN);
+    *hash = pith_logits_hash(pith_seq_logits(seq), N_VOCAB);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    return true;
+}
+
+static void storage_types(void)
+{
+    pith_store_info type;
+    for (int32_t i = 0; pith_store_type(i, &type) == PITH_OK; i++) {
+        uint64_t whole, parts;
+        if (!read_stored(type.name, 512, 1, &whole))
+            continue;
+        assert_true(read_stored(type.name, 7, 2, &parts));
+        if (whole != parts)
+            fail_msg("%s: other logits in chunks of 7", type.name);
+    }
+}
+
 /* ---- the loop ---- */
 
 static void load(const char *words)
@@ -438,6 +488,7 @@ static void test_families(void **state)
         prefixes();
         prefixes_under_keep();
         budgets();
+        storage_types();
         drafts();
         pith_model_free(model);
         mem_check(NULL);

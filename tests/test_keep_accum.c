@@ -616,10 +616,11 @@ static void test_options(void **state)
     check(keep_config_parse("vatp:budget=39,overwrite=off", &c, &err), &err);
     /* A share is never below twice what is protected, of what there is. */
     check(keep_config_parse("vatp:budget=50%,overwrite=off", &c, &err), &err);
-    check(keep_config_fit(&c,
-                          &(struct kv_geometry){
-                              1, 1, 4, 4, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0},
-                          &err),
+    check(keep_config_fit(
+              &c,
+              &(struct kv_geometry){
+                  1, 1, 4, 4, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0, 0},
+              &err),
           &err);
     assert_int_equal(keep_budget_at(&c, 10), 10);
     assert_int_equal(keep_budget_at(&c, 60), 40);

@@ -16,8 +16,8 @@
 
 static struct kv_geometry geometry(int32_t page_len, enum kv_type type_k, enum kv_type type_v)
 {
-    return (struct kv_geometry){N_LAYER, N_HEAD, DIM_K, DIM_V, page_len, type_k, type_v,
-                                0,       0,      {0},   {0},   NULL,     0,      0};
+    return (struct kv_geometry){N_LAYER, N_HEAD, DIM_K, DIM_V, page_len, type_k, type_v, 0,
+                                0,       {0},    {0},   NULL,  0,        0,      0};
 }
 
 /* ---- the model ---- */
@@ -601,31 +601,31 @@ static void test_geometry_is_checked(void **state)
         pith_status status;
         const char *names;
     } cases[] = {
-        {{1, 1, 32, 32, 48, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 32, 32, 48, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_INVALID,
          "page_len: 48"},
-        {{0, 1, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{0, 1, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_INVALID,
          "n_layer: 0"},
-        {{1, -3, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{1, -3, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_INVALID,
          "n_head: -3"},
-        {{1, 1, 0, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 0, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_INVALID,
          "dim_k: 0"},
-        {{1, 1, 32, 1 << 30, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 32, 1 << 30, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_INVALID,
          "dim_v: 1073741824"},
-        {{1, 1, 80, 80, 64, KV_TYPE_Q8_0, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 80, 80, 64, KV_TYPE_Q8_0, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_UNSUPPORTED,
          "type_k: q8_0"},
-        {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_UNSUPPORTED,
          "type_v: q8_0"},
-        {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_N_TYPE, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_N_TYPE, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_INVALID,
          "type_v: 7"},
-        {{1, 1, 80, 96, 16, KV_TYPE_F32, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0}, PITH_OK, ""},
+        {{1, 1, 80, 96, 16, KV_TYPE_F32, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0}, PITH_OK, ""},
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         pith_error err = {0};

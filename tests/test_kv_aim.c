@@ -41,8 +41,8 @@ static void aim_all(struct kv_seq *seq, int32_t slot)
 static void test_aim(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16,   KV_TYPE_F16, KV_TYPE_F16,
-                            0, 0,      {0}, {0}, NULL, 0,           0};
+    struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
+                            {0}, NULL,   0,   0,   0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = filled(cache, 4);
     assert_int_equal(kv_lane_aim(seq, 0, 0), -1);
@@ -79,8 +79,8 @@ static void test_aim(void **state)
 static void test_aim_pages(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16,   KV_TYPE_F16, KV_TYPE_F16,
-                            0, 0,      {0}, {0}, NULL, 0,           0};
+    struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
+                            {0}, NULL,   0,   0,   0};
     struct kv_cache *cache = kv_check_cache(&g, 10);
     struct kv_seq *seq = filled(cache, 64), *fork;
     assert_int_equal(kv_check_free(cache), 2);
@@ -109,8 +109,8 @@ static void test_aim_pages(void **state)
 static void test_truncate_without_pages(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16,   KV_TYPE_F16, KV_TYPE_F16,
-                            0, 0,      {0}, {0}, NULL, 0,           0};
+    struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
+                            {0}, NULL,   0,   0,   0};
     struct kv_cache *cache = kv_check_cache(&g, 2 * N_HEAD);
     struct kv_seq *seq = filled(cache, 32), *fork;
     aim_all(seq, 3);
@@ -164,8 +164,8 @@ static void load_bytes(struct kv_cache *cache, uint8_t *bytes, size_t size, cons
 static void test_snapshot(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16,   KV_TYPE_F16, KV_TYPE_F16,
-                            0, 0,      {0}, {0}, NULL, 0,           0};
+    struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
+                            {0}, NULL,   0,   0,   0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = filled(cache, 20);
     struct pi_file file = {0};
@@ -289,8 +289,8 @@ static void test_attention(void **state)
     uint64_t rng = 5;
     for (int t = 0; t < 9; t++) {
         enum kv_type type = (enum kv_type)(t % KV_N_TYPE);
-        struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16 << t / 3, type, type,
-                                0, 0,      {0}, {0}, NULL,        0,    0};
+        struct kv_geometry g = {1, N_HEAD, DIM, DIM,  16 << t / 3, type, type, 0,
+                                0, {0},    {0}, NULL, 0,           0,    0};
         check_overwritten(&g, 40 + t * 13, &rng);
     }
 }

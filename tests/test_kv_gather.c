@@ -160,8 +160,9 @@ static void test_pages_of_64(void **state)
     int32_t slots[N_ENTRY], n;
     (void)state;
     for (int t = 0; t < 3; t++) {
-        struct kv_geometry g = {1, 1,   64,  96,   64, types[t], types[(t + 1) % 3], KV_INDEX_NORM,
-                                0, {0}, {0}, NULL, 0,  0};
+        struct kv_geometry g = {
+            1,   1,   64,   96, 64, types[t], types[(t + 1) % 3], KV_INDEX_NORM, 0,
+            {0}, {0}, NULL, 0,  0,  0};
         struct fixture f;
         struct kv_seq *alone;
         uint64_t rng = (uint64_t)t;
@@ -188,8 +189,8 @@ static void test_small_pages(void **state)
     (void)state;
     for (int32_t page_len = 16; page_len <= 32; page_len *= 2) {
         struct kv_geometry g = {
-            1,   1,   80,   33, page_len, KV_TYPE_F16, KV_TYPE_F32, KV_INDEX_ROWS, 0,
-            {0}, {0}, NULL, 0,  0};
+            1,   1,    80, 33, page_len, KV_TYPE_F16, KV_TYPE_F32, KV_INDEX_ROWS, 0, {0},
+            {0}, NULL, 0,  0,  0};
         struct fixture f, alone;
         uint64_t rng = (uint64_t)page_len;
         float k[80], v[33];
@@ -224,8 +225,8 @@ static void test_lanes(void **state)
     for (int unordered = 0; unordered < 2; unordered++)
         for (int round = 0; round < 4; round++) {
             struct kv_geometry g = {
-                1,   1,   DIM,  DIM, 64, KV_TYPE_F16, KV_TYPE_Q8_0, KV_INDEX_ROWS, 0,
-                {0}, {0}, NULL, 0,   0};
+                1,   1,    DIM, DIM, 64, KV_TYPE_F16, KV_TYPE_Q8_0, KV_INDEX_ROWS, 0, {0},
+                {0}, NULL, 0,   0,   0};
             uint64_t rng = (uint64_t)(10 + round);
             struct fixture f;
             struct kv_seq *other, *alone;
@@ -259,8 +260,8 @@ static void test_lanes(void **state)
 /* Nothing is chosen: nothing is seen. */
 static void test_none(void **state)
 {
-    struct kv_geometry g = {1,   1,   32,   32, 64, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_ROWS, 0,
-                            {0}, {0}, NULL, 0,  0};
+    struct kv_geometry g = {1,   1,    32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_ROWS, 0, {0},
+                            {0}, NULL, 0,  0,  0};
     const int32_t slots[1] = {0};
     struct fixture f;
     uint64_t rng = 4;

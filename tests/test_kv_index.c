@@ -100,10 +100,10 @@ static void check_page(const struct kv_cache *cache, const struct kv_seq *seq, c
 static void test_definitions(void **state)
 {
     const struct kv_geometry shapes[] = {
-        {1, 1, 64, 96, 16, KV_TYPE_F16, KV_TYPE_F32, all_parts, 20, {0}, {0}, NULL, 0, 0},
-        {1, 1, 130, 33, 32, KV_TYPE_F32, KV_TYPE_F16, all_parts, 130, {0}, {0}, NULL, 0, 0},
-        {1, 1, 160, 160, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, all_parts, 1, {0}, {0}, NULL, 0, 0},
-        {1, 1, 3, 1, 64, KV_TYPE_F16, KV_TYPE_F16, all_parts, 2, {0}, {0}, NULL, 0, 0},
+        {1, 1, 64, 96, 16, KV_TYPE_F16, KV_TYPE_F32, all_parts, 20, {0}, {0}, NULL, 0, 0, 0},
+        {1, 1, 130, 33, 32, KV_TYPE_F32, KV_TYPE_F16, all_parts, 130, {0}, {0}, NULL, 0, 0, 0},
+        {1, 1, 160, 160, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, all_parts, 1, {0}, {0}, NULL, 0, 0, 0},
+        {1, 1, 3, 1, 64, KV_TYPE_F16, KV_TYPE_F16, all_parts, 2, {0}, {0}, NULL, 0, 0, 0},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
@@ -319,6 +319,7 @@ static void test_operations(void **state)
                                       {0},
                                       NULL,
                                       0,
+                                      0,
                                       0};
         struct zoo z = {.cache = kv_check_cache(&g, 220), .rng = (uint64_t)t + 1};
         float matrix[N_LANE * 12 * 32];
@@ -342,8 +343,8 @@ static void test_operations(void **state)
 
 static void test_account(void **state)
 {
-    const struct kv_geometry plain = {1, 2, 64,  48,  16,   KV_TYPE_F16, KV_TYPE_F16,
-                                      0, 0, {0}, {0}, NULL, 0,           0};
+    const struct kv_geometry plain = {1,   2,    64, 48, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
+                                      {0}, NULL, 0,  0,  0};
     struct kv_geometry g = plain;
     const struct {
         uint32_t part;
@@ -382,10 +383,11 @@ static void test_account(void **state)
 /* A file is the same with an index and without, and is read into caches with any. */
 static void test_files(void **state)
 {
-    const struct kv_geometry plain = {N_LAYER, N_HEAD, 32,  32,  16,   KV_TYPE_F16, KV_TYPE_F16,
-                                      0,       0,      {0}, {0}, NULL, 0,           0};
-    const struct kv_geometry indexed = {N_LAYER,   N_HEAD, 32,  32,  16,   KV_TYPE_F16, KV_TYPE_F16,
-                                        all_parts, 7,      {0}, {0}, NULL, 0,           0};
+    const struct kv_geometry plain = {
+        N_LAYER, N_HEAD, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0};
+    const struct kv_geometry indexed = {N_LAYER,     N_HEAD,      32,        32, 16,
+                                        KV_TYPE_F16, KV_TYPE_F16, all_parts, 7,  {0},
+                                        {0},         NULL,        0,         0,  0};
     struct kv_cache *a = kv_check_cache(&plain, 60), *b = kv_check_cache(&indexed, 60);
     float matrix[N_LANE * 7 * 32];
     uint64_t rng = 9;
@@ -422,22 +424,22 @@ static void test_refused(void **state)
         pith_status status;
         const char *names;
     } cases[] = {
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 128, 0, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 128, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_INVALID,
          "index: 128"},
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 4, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 4, {0}, {0}, NULL, 0, 0, 0},
          PITH_INVALID,
          "index_dim: 4"},
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 0, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_INVALID,
          "index_dim: 0"},
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 33, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 33, {0}, {0}, NULL, 0, 0, 0},
          PITH_INVALID,
          "index_dim: 33"},
-        {{1, 1, 1025, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 8, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 1025, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 8, {0}, {0}, NULL, 0, 0, 0},
          PITH_UNSUPPORTED,
          "1025 dimensions"},
-        {{1, 1, 1025, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_NORM, 0, {0}, {0}, NULL, 0, 0},
+        {{1, 1, 1025, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_NORM, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_OK,
          ""},
     };

@@ -441,6 +441,7 @@ static void test_random_steps(void **state)
                                 {0},
                                 NULL,
                                 0,
+                                0,
                                 0};
         struct world w;
         world_start(&w, &g, t % 3 == 0 ? 24 : 60, (uint64_t)t + 1);
@@ -474,8 +475,8 @@ static struct kv_seq *filled(struct kv_cache *cache, int32_t n)
 static void test_allocations(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM, 16,   KV_TYPE_F16, KV_TYPE_Q8_0,
-                            0, 0,      {0}, {0}, NULL, 0,           0};
+    struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0},
+                            {0}, NULL,   0,   0,   0};
     int64_t before = pi_mem_used(PI_MEM_TABLE);
     for (int64_t n = 1;; n++) {
         struct kv_cache *cache = kv_check_cache(&g, 60);

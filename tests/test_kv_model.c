@@ -593,6 +593,7 @@ static void run(uint64_t seed, int32_t n_page)
                                   {KV_TYPE_F16, 0, 1},
                                   NULL,
                                   0,
+                                  0,
                                   0};
     w = (struct world){.rng = seed, .tables = pi_mem_used(PI_MEM_TABLE)};
     w.cache = kv_check_cache(&g, n_page);

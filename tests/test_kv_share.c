@@ -173,7 +173,8 @@ static void test_share_open_page(void **state)
 static void test_fold(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0};
+    struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
+                            {0}, NULL, 0, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
     kv_cache_set_marks(cache, 1, false);
     struct kv_seq *seq = open_seq(cache), *fork;
@@ -221,7 +222,8 @@ static void test_fold_most(void **state)
 {
     (void)state;
     static const int32_t count[] = {1, 2, 3, 40000, 65535};
-    struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0};
+    struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
+                            {0}, NULL, 0, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = open_seq(cache);
     pith_error err;
@@ -245,7 +247,8 @@ static void test_fold_most(void **state)
 static void test_fold_compact(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0};
+    struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
+                            {0}, NULL, 0, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = open_seq(cache), *fork;
     int32_t slots[36], n = 0;
@@ -285,7 +288,8 @@ static void test_fold_compact(void **state)
 static void test_fold_agrees(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, 2, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0};
+    struct kv_geometry g = {1,   2,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
+                            {0}, NULL, 0, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = open_seq(cache);
     assert_int_equal(kv_check_append(seq, 1, 0, 48), PITH_OK);

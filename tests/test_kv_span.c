@@ -57,7 +57,8 @@ static void test_span(void **state)
 static void test_fold_span(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0};
+    struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
+                            {0}, NULL, 0, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
     kv_cache_set_marks(cache, 1, false);
     struct kv_seq *seq = open_seq(cache);
@@ -204,7 +205,8 @@ static void must_say(pith_status got, pith_status want, const pith_error *err, c
 static void test_memory_is_checked(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0};
+    struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
+                            {0}, NULL, 0, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 4);
     struct kv_seq *seq = open_seq(cache), *fork;
     pith_error err;

@@ -4,10 +4,8 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "file/gguf.h"
-#include "folder.h"
+#include "changed_file.h"
 #include "model/model.h"
-#include "model_maker.h"
 #include "pith/inspect.h"
 
 #define SMALL                                                                                      \
@@ -15,89 +13,6 @@
 #define QWEN "arch=qwen3moe " SMALL
 #define GLM "arch=glm4moe " SMALL
 #define OSS "arch=gpt-oss " SMALL
-
-/* What a file says otherwise than the maker's. */
-struct change {
-    const char *drop; /* key or tensor */
-    const char *key;  /* u32, or f32 where number is not 0 */
-    uint32_t value;
-    float number;
-    const char *tensor; /* whose dimensions are these, */
-    int64_t ne[3];
-    uint8_t byte; /* or whose first byte is this, if it is not 0 */
-};
-
-static bool is_name(struct pi_str a, const char *b)
-{
-    return b != NULL && a.len == strlen(b) && memcmp(a.data, b, a.len) == 0;
-}
-
-static void put_keys(struct pi_gguf_writer *w, const struct pi_gguf *g, const struct change *c)
-{
-    pith_error err;
-    for (int64_t i = 0; i < g->n_kv; i++)
-        if (!is_name(g->kv[i].key, c->drop) && !is_name(g->kv[i].key, c->key))
-            check(pi_gguf_add_kv(w, &g->kv[i]), &err);
-    if (c->key != NULL && c->number != 0)
-        check(pi_gguf_add_f32(w, c->key, c->number), &err);
-    else if (c->key != NULL)
-        check(pi_gguf_add_u32(w, c->key, c->value), &err);
-}
-
-/* The tensors of the file, again; sizes follow from what is declared. */
-static void put_tensors(struct pi_gguf_writer *w, struct pi_new_file *file, const struct pi_gguf *g,
-                        const struct change *c, bool writing)
-{
-    static uint8_t data[1 << 20];
-    pith_error err;
-    for (int64_t i = 0; i < g->n_tensor; i++) {
-        const struct pi_gguf_tensor *t = &g->tensor[i];
-        bool meant = is_name(t->name, c->tensor);
-        int64_t ne[4] = {t->ne[0], t->ne[1], t->ne[2], 1};
-        size_t size = t->size;
-        if (is_name(t->name, c->drop))
-            continue;
-        if (meant && c->byte == 0) {
-            memcpy(ne, c->ne, sizeof(c->ne));
-            size =
-                size / (size_t)(t->ne[0] * t->ne[1] * t->ne[2]) * (size_t)(ne[0] * ne[1] * ne[2]);
-        }
-        assert_true(size <= sizeof(data) && t->size <= sizeof(data));
-        memcpy(data, t->data, t->size);
-        if (meant && c->byte != 0)
-            data[0] = c->byte;
-        if (writing)
-            check(pi_gguf_write_tensor(w, file, data, size, &err), &err);
-        else
-            check(pi_gguf_add_tensor(w, t->name, t->n_dim, ne, t->type, size), &err);
-    }
-}
-
-/* The maker's file of these words, with a change. */
-static const char *changed(const char *words, const struct change *c)
-{
-    struct model_spec spec;
-    struct pi_file file = {0};
-    struct pi_gguf g = {0};
-    struct pi_gguf_writer w = {0};
-    struct pi_new_file out = {0};
-    pith_error err;
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, words, &err), &err);
-    check(model_make(&spec, in_folder("made.gguf"), &err), &err);
-    check(pi_file_map(in_folder("made.gguf"), &file, &err), &err);
-    check(pi_gguf_parse(&g, file.data, file.size, "made", &err), &err);
-    put_keys(&w, &g, c);
-    put_tensors(&w, &out, &g, c, false);
-    check(pi_new_file_open(in_folder("changed.gguf"), &out, &err), &err);
-    check(pi_gguf_write_head(&w, &out, &err), &err);
-    put_tensors(&w, &out, &g, c, true);
-    check(pi_new_file_commit(&out, &err), &err);
-    pi_gguf_writer_free(&w);
-    pi_gguf_free(&g);
-    pi_file_unmap(&file);
-    return in_folder("changed.gguf");
-}
 
 /* ---- what is absent ---- */
 

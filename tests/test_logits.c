@@ -272,7 +272,7 @@ static void evaluate(struct golden_case *c, const char *path)
     must(pith_engine_create(model, &params, &engine, &err), &err);
     must(pith_seq_create(engine, &seq, &err), &err);
     struct on_row on = {c, info.n_vocab};
-    pith_batch_item item = {seq, c->ids, c->n_id, PITH_LOGITS_ALL, compare_row, &on};
+    pith_batch_item item = {seq, c->ids, c->n_id, PITH_LOGITS_ALL, compare_row, &on, 0};
     must(pith_batch_eval(engine, &item, 1, NULL, NULL, &err), &err);
     pith_seq_free(seq);
     pith_engine_free(engine);

@@ -247,6 +247,32 @@ static void test_recall(void **state)
     }
 }
 
+/* A prompt that begins in the cache of prefixes is answered as one that is read from its start, also
+   where all but the tokens that recall together are there, and where rounds come in it. */
+static void test_recall_prefix(void **state)
+{
+    (void)state;
+    static struct ask asks[3];
+    static struct heard alone[3];
+    static const int32_t n_prompt[3] = {100, 49, 150};
+    const struct setting c = {.keep = "knorm:budget=112,slack=16",
+                              .recall = "kv:take=16,last=16,ram=4MiB"};
+    pith_engine *e = engine_of(&c, 64, 1200);
+    pith_scheduler *s = scheduler_make(e, NULL);
+    for (int32_t again = 0; again < 2; again++)
+        for (int32_t i = 0; i < 3; i++) {
+            ask_init(&asks[i], 20, n_prompt[i], 60, i == 1 ? 0.8f : 0.0f);
+            generate_alone(e, &asks[i], 0, &alone[i]);
+            submit(s, &asks[i]);
+            run_all(s);
+            expect_same(&asks[i].answer[0], &alone[i], "behind a prefix");
+            int32_t n_cached = asks[i].answer[0].result.n_cached;
+            if (again)
+                assert_in_range(n_cached, PAGE_LEN, n_prompt[i] - 16);
+        }
+    free_both(s, e);
+}
+
 static void test_types(void **state)
 {
     (void)state;
@@ -292,10 +318,10 @@ static void test_constant(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_types),    cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_rules),    cmocka_unit_test(test_read),
-        cmocka_unit_test(test_recall),   cmocka_unit_test(test_share),
-        cmocka_unit_test(test_constant),
+        cmocka_unit_test(test_types),  cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_rules),  cmocka_unit_test(test_read),
+        cmocka_unit_test(test_recall), cmocka_unit_test(test_recall_prefix),
+        cmocka_unit_test(test_share),  cmocka_unit_test(test_constant),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -559,8 +559,8 @@ static bool count_passes(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-/* A prompt that is read whole ends with the pass in which it was cancelled, and what its slot held
-   is there for the next. */
+/* A prompt ends with the pass in which it was cancelled, and what its slot held is there for the
+   next, though a read policy has seen some of it. */
 static void test_stop(void **state)
 {
     (void)state;

@@ -210,6 +210,15 @@ class Caches(unittest.TestCase):
             self.assertGreater(s.metric("pith_kv_evicted_entries_total"), 0)
             s.until("pith_parked_slots", 1)
 
+    def test_recall_by_default(self):
+        body = {"prompt": "The friend of Otto is Maria. " * 60, "n_predict": 8, "id_slot": 0}
+        for options, recall in (([], "kv"), (["--recall", "none"], "none"),
+                                (["--keep", "none"], None)):
+            with rig.Server("--keep", "streaming:budget=192", "--page", "16", *options) as s:
+                a = s.post("/completion", body).json()
+                self.assertEqual(s.get("/kv").json()["policies"]["recall"], recall)
+                self.assertEqual(a["pith"].get("recalled_entries", 0) > 0, recall == "kv")
+
     def test_slot_goes_on_from_its_own_spelling(self):
         def ids(text, special=False):
             return s.post("/tokenize", {"content": text, "parse_special": special}).json()["tokens"]

@@ -19,8 +19,8 @@
 
 #define N_PAGE 120
 
-static const struct kv_geometry base_geometry = {2, 2, 32,  64,  16,   KV_TYPE_F16, KV_TYPE_Q8_0,
-                                                 0, 0, {0}, {0}, NULL, 0,           0};
+static const struct kv_geometry base_geometry = {
+    2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0};
 
 /* A path of this process, in a directory that is its own. */
 static const char *scratch_dir(void)
@@ -188,7 +188,8 @@ static void test_file_holds_no_more_than_the_sequence(void **state)
     (void)state;
     char path[128];
     scratch_path(path, sizeof(path), "sizes");
-    struct kv_geometry g = {1, 1, 32, 32, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0};
+    struct kv_geometry g = {1,   1,    32, 32, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
+                            {0}, NULL, 0,  0,  0};
     struct kv_cache *cache = kv_check_cache(&g, 8);
     struct kv_seq *seq;
     size_t size, fixed = KV_SNAPSHOT_HEADER_SIZE + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 + 8;
@@ -251,19 +252,19 @@ static void test_foreign_shape_is_named(void **state)
         struct kv_geometry g;
         const char *names;
     } cases[] = {
-        {{4, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{4, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          "n_layer is 2, and the engine's is 4"},
-        {{2, 1, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{2, 1, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          "n_head is 2, and the engine's is 1"},
-        {{2, 2, 33, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{2, 2, 33, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          "dim_k is 32, and the engine's is 33"},
-        {{2, 2, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{2, 2, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          "dim_v is 64, and the engine's is 32"},
-        {{2, 2, 32, 64, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{2, 2, 32, 64, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          "page_len is 16, and the engine's is 64"},
-        {{2, 2, 32, 64, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{2, 2, 32, 64, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          "type_k is f16, and the engine's is q8_0"},
-        {{2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0},
+        {{2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          "type_v is q8_0, and the engine's is f32"},
     };
     size_t size;
@@ -324,7 +325,8 @@ static void test_forged_numbers(void **state)
         {8, 0, 4, PITH_UNSUPPORTED, "version 0"},
         {8, 1, 4, PITH_UNSUPPORTED, "version 1, whose keys"},
         {8, 2, 4, PITH_UNSUPPORTED, "version 2, whose keys"},
-        {8, 8, 4, PITH_UNSUPPORTED, "version 8"},
+        {8, 9, 4, PITH_UNSUPPORTED, "version 9"},
+        {8, 8, 4, PITH_FORMAT, "header_size: 80 is not 124"},
         {8, 6, 4, PITH_FORMAT, "header_size: 80 is not 120"},
         {8, 5, 4, PITH_FORMAT, "header_size: 80 is not 120"},
         {12, 81, 4, PITH_FORMAT, "header_size: 81"},
@@ -503,7 +505,8 @@ static void test_every_cut(void **state)
 {
     (void)state;
     size_t size;
-    struct kv_geometry g = {1, 1, 8, 8, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0};
+    struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
+                            {0}, NULL, 0, 0, 0};
     char path[128];
     scratch_path(path, sizeof(path), "cut");
     struct kv_cache *cache = kv_check_cache(&g, 4);

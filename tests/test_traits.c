@@ -22,12 +22,12 @@ static const struct {
      "keep"},
     {"h2o:budget=96,overwrite=off", NULL, NULL, NULL, "rbc", ENGINE_PUBLISHES_NOTHING, "keep"},
     {"longflow:budget=96,overwrite=on", NULL, NULL, NULL, "rb s", ENGINE_PUBLISHES_NOTHING, "keep"},
-    {NULL, "quoka:budget=64", NULL, NULL, "s", ENGINE_PUBLISHES_NOTHING, "read"},
+    {NULL, "quoka:budget=64", NULL, NULL, "cs", ENGINE_PUBLISHES_NOTHING, "read"},
     {NULL, NULL, NULL, "memshare", "csp", ENGINE_PUBLISHES_PROMPTS, NULL},
     {"streaming:budget=96", NULL, NULL, "memshare:mode=literal", "bcsp", ENGINE_PUBLISHES_PROMPTS,
      "keep"},
     {"knorm:budget=96", "quoka:budget=64", NULL, NULL, "bs", ENGINE_PUBLISHES_NOTHING, "keep"},
-    {"knorm:budget=192", NULL, "kv:ram=1MiB", NULL, "bs", ENGINE_PUBLISHES_NOTHING, "keep"},
+    {"knorm:budget=192", NULL, "kv:ram=1MiB", NULL, "bcsp", ENGINE_PUBLISHES_ALL, "keep"},
     {"knorm:budget=192", NULL, "text", NULL, "bs", ENGINE_PUBLISHES_NOTHING, "keep"},
 };
 

@@ -37,7 +37,9 @@ typedef struct pith_attention_info {
     bool adjacent;   /* pairs are dimensions (2i, 2i + 1); otherwise (i, i + n_pair) */
     float magnitude; /* 1 but for YaRN */
     float attn_scale;
-    uint32_t reserved[8];
+    int32_t v_in_k; /* 0: values are stored beside keys; else they are the dimensions of keys from
+                       this one on (latent attention), and take no memory */
+    uint32_t reserved[7];
 } pith_attention_info;
 
 PITH_API void pith_model_get_attention(const pith_model *model, pith_attention_info *out);

@@ -453,6 +453,8 @@ typedef struct pith_batch_item {
     pith_logits_mode logits;
     pith_logits_fn *on_logits; /* for PITH_LOGITS_ALL */
     void *user;
+    int32_t n_rest; /* tokens of a prompt that is read in parts which follow in later calls; recall
+                       of entries waits for its end. 0: the item is whole, or the last part */
 } pith_batch_item;
 
 /* Appends the tokens of every item (distinct sequences of this engine) in passes of at most

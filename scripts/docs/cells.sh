@@ -25,18 +25,21 @@ is_done() {
 }
 
 # measure NAME COMMAND ..: runs the command with --json FILE behind it, unless the cell is there.
+# NAME.time gets the seconds it took: wall, user, system.
 measure() {
-    local name=$1
+    local name=$1 TIMEFORMAT="%R %U %S" status=0
     shift
     ! is_done "$name" || return 0
     echo "$me: $name" >&2
-    if "$@" --json "$out/$name.new" </dev/null >/dev/null 2>"$out/$name.log"; then
+    { time "$@" --json "$out/$name.new" </dev/null >/dev/null 2>"$out/$name.log" || status=$?; } \
+        2>"$out/$name.time"
+    if [ $status -eq 0 ]; then
         mv "$out/$name.new" "$out/$name.json"
         rm -f "$out/$name.log" "$out/$name.err"
     else
-        [ $? -ne 130 ] || exit 130
+        [ $status -ne 130 ] || exit 130
         tail -n 1 "$out/$name.log" >"$out/$name.err"
-        rm -f "$out/$name.log" "$out/$name.new"
+        rm -f "$out/$name.log" "$out/$name.new" "$out/$name.time"
         echo "$me: $name: $(cat "$out/$name.err")" >&2
     fi
 }

@@ -207,8 +207,48 @@ def experts_cases():
     return cases
 
 
+def latent_cases():
+    cases = Cases()
+    # head_dim is that of a head's key with its rotated part; rank that of the lane's vector.
+    small = "arch=deepseek2 width=64 heads=4 head_dim=24 rot=8 rank=32 value_dim=24 ff=96 experts=8"
+    moe = f"{small} layers=3 used=2 expert_ff=32"
+    cases.add("deepseek2", f"{moe} query_rank=40", 150)
+    cases.add("deepseek2-old", f"{moe} query_rank=40 old=1", 150)
+    # llama.cpp takes models of 26 and 27 layers for those that make queries at once.
+    lite = (f"arch=deepseek2 layers=26 width=32 heads=2 head_dim=24 rot=8 rank=32 value_dim=16 "
+            "ff=48 experts=4 used=2 expert_ff=16 shared=2")
+    cases.add("deepseek2-lite", lite, 40)
+    cases.add("deepseek2-lite-old", f"{lite} old=1 scaling=yarn factor=40 ctx=2560 ctx_orig=64 "
+              "log_mul=0.0707", 90)
+    cases.add("deepseek2-sigmoid", f"{moe} query_rank=40 gating=2 norm=1 expert_scale=1.8", 60)
+    cases.add("deepseek2-groups", f"{moe} query_rank=40 gating=2 groups=4 groups_used=2 lead=0", 60)
+    cases.add("deepseek2-fused", f"{moe} query_rank=40 fused_exps=1 lead=2", 40)
+    cases.add("deepseek2-mtp", f"{small} layers=4 used=2 expert_ff=32 query_rank=40 mtp=1", 40)
+    for name, more in (("", " log_mul=0.0707"), ("-whole", " log_mul=0.1"), ("-old", "")):
+        cases.add(f"deepseek2-yarn{name}", f"{moe} query_rank=40 scaling=yarn factor=40 ctx=2560 "
+                  f"ctx_orig=64{more}", 150)
+    cases.add("deepseek2-linear", f"{moe} query_rank=40 scaling=linear factor=4 ctx=1024", 60)
+    cases.add("deepseek2-temperature", f"{moe} query_rank=40 temperature=0.1 temp_len=16", 60)
+    cases.add("deepseek2-odd", "arch=deepseek2 layers=2 width=100 heads=5 head_dim=26 rot=6 rank=37 "
+              "value_dim=13 query_rank=29 ff=77 vocab=71 experts=5 used=3 expert_ff=21 lead=1", 33)
+    cases.add("deepseek2-wide-head", "arch=deepseek2 layers=2 width=64 heads=3 head_dim=80 rot=16 "
+              "rank=24 value_dim=40 query_rank=32 ff=96 experts=4 used=2 expert_ff=32", 40)
+    cases.add("deepseek2-one-id", f"{moe} query_rank=40", 1)
+    cases.add("deepseek2-real-heads", "arch=deepseek2 layers=2 width=256 heads=16 head_dim=192 "
+              "rot=64 rank=512 value_dim=128 query_rank=128 ff=256 experts=8 used=2 expert_ff=64 "
+              "shared=2", 90)
+    shape = ("layers=2 width=256 heads=4 head_dim=192 rot=64 rank=256 value_dim=64 query_rank=256 "
+             "ff=512 experts=8 used=2 expert_ff=256")
+    for dtype, seed in (("F16", 0), ("Q8_0", 0), ("Q4_0", 0)):
+        cases.add(f"deepseek2-{dtype}", f"arch=deepseek2 type={dtype} {shape} seed={seed}")
+    cases.add("deepseek2-old-Q8_0", f"arch=deepseek2 type=Q8_0 {shape} old=1")
+    cases.add("deepseek2-old-Q4_K", f"arch=deepseek2 type=Q4_K {shape} old=1".replace(
+        "value_dim=64", "value_dim=128"))
+    return cases
+
+
 GROUPS = {"": first_cases, "dense": dense_cases, "experts": experts_cases,
-          "recurrent": recurrent_cases}
+          "recurrent": recurrent_cases, "latent": latent_cases}
 
 
 def positions_of(n):

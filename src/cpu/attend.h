@@ -4,7 +4,7 @@
  * kv/attend.c walks a lane page by page with these kernels.
  *
  * A page holds page_len entries (16, 32 or 64), of which the first n are in use, in the layout that
- * kv/store.h draws: K [page_len][dim_k] or side by side, V [page_len][dim_v], q8_0 as codes with
+ * kv/store.h draws: K [page_len][dim_k] or side by side, V [page_len][v_pitch], q8_0 as codes with
  * one f16 scale per 32 dimensions of an entry. Types of 4, 3 and 2 bits hold codes and one f16
  * scale per group of dimensions; what a code stands for says a table of the page. Parts may start
  * anywhere that suits their type. Entries beyond n hold finite values, which are read and
@@ -49,7 +49,7 @@
  * E(x) is expf.h's exponential for x >= -87 and 0 below (-INFINITY included).
  * E(0) = 1 exactly, so a row that sees one entry returns its value, unless that is rounded.
  *
- * Values of codes whose entries have one group each (v_group == dim_v) may be rounded: scale and
+ * Values of codes whose entries have one group each (v_group == dim_v == v_pitch) may be rounded: scale and
  * weight become one number in bf16, and the table's numbers are taken in bf16, too. Attention of
  * several rows over codes is bound by its products, not by the bytes, and processors that multiply
  * pairs of bf16 add two entries at once. An entry changes by less than 2^-7 of it, where coding has
@@ -122,9 +122,9 @@ struct pi_attend_page {
     const uint16_t *k_scale; /* [page_len][dim_k / 32], with columns [dim_k / 32][page_len]; q8_0
                                 only, and of codes with k_group in the place of 32 */
     const float *k_table;    /* [PI_ATTEND_CODES], codes only */
-    const void *v;           /* [page_len][dim_v] values or codes */
-    const void *v_high;      /* CODE3: [page_len][dim_v / 8] */
-    const uint16_t *v_scale; /* [page_len][dim_v / 32], q8_0 only, and of codes with v_group */
+    const void *v;           /* [page_len][v_pitch] values or codes, dim_v of them in use */
+    const void *v_high;      /* CODE3: [page_len][v_pitch / 8] */
+    const uint16_t *v_scale; /* [page_len][v_pitch / 32], q8_0 only, and of codes with v_group */
     const float *v_table;    /* as k_table */
     const int32_t *pos;      /* [page_len] */
     int32_t k_group;         /* dimensions that share a scale, of codes only */
@@ -134,9 +134,11 @@ struct pi_attend_page {
     bool columns; /* keys lie side by side */
     int32_t dim_k;
     int32_t dim_v;
-    ptrdiff_t next; /* bytes from this page to one that is read later, which kernels ask the memory
+    int32_t v_pitch; /* dimensions from one entry's values to the next one's: dim_v, or where they
+                        are parts of keys dim_k */
+    ptrdiff_t next;  /* bytes from this page to one that is read later, which kernels ask the memory
                        for while they read this one, but for values of f32; 0 at the end */
-    bool far;       /* of f16 and q8_0 they ask for it into the second level of cache, not into the
+    bool far;        /* of f16 and q8_0 they ask for it into the second level of cache, not into the
                        first */
 };
 

@@ -248,8 +248,8 @@ TILE struct code_values code_values_of(const enum pi_attend_type type,
     const uint8_t *low = page->v, *high = type == PI_ATTEND_CODE3 ? page->v_high : low;
     return (struct code_values){.low = low + d0 / 8 * pi_attend_code_bits(type),
                                 .high = high + d0 / 8,
-                                .pitch = (size_t)(page->dim_v / 8 * pi_attend_code_bits(type)),
-                                .high_pitch = (size_t)(page->dim_v / 8)};
+                                .pitch = (size_t)(page->v_pitch / 8 * pi_attend_code_bits(type)),
+                                .high_pitch = (size_t)(page->v_pitch / 8)};
 }
 
 /* Asks for the lines of a later page that begin where an entry lies in this one. */
@@ -271,7 +271,7 @@ struct code_scales {
 TILE void code_scales_load(const struct pi_attend_page *page, int32_t block, int32_t n_block,
                            struct code_scales *to)
 {
-    const int32_t step = page->dim_v / page->v_group;
+    const int32_t step = page->v_pitch / page->v_group;
     for (int32_t b = 0; b < n_block; b++)
         for (int32_t s = 0; s < (page->n + 15) / 16 * 16; s += VEC)
             vec_store(to->of[b] + s, vec_load_f16_step(page->v_scale + s * step + block + b, step));
@@ -519,7 +519,7 @@ TILE void code_decode_v(const enum pi_attend_type type, const bool rounded,
                 vec_store(out + j * VEC, rounded ? number : vec_mul(number, factor));
             }
         }
-        scale += page->dim_v / page->v_group;
+        scale += page->v_pitch / page->v_group;
     }
 }
 

@@ -59,7 +59,7 @@ static float coded_key_at(enum pi_attend_type type, const struct pi_attend_page 
 static float value_number_at(enum pi_attend_type type, const struct pi_attend_page *page, size_t s,
                              size_t d)
 {
-    size_t dim = (size_t)page->dim_v;
+    size_t dim = (size_t)page->v_pitch;
     const uint8_t *low = page->v, *high = page->v_high;
     low += s * dim * (size_t)pi_attend_code_bits(type) / 8;
     if (type == PI_ATTEND_CODE3)
@@ -70,7 +70,7 @@ static float value_number_at(enum pi_attend_type type, const struct pi_attend_pa
 static float coded_value_at(enum pi_attend_type type, const struct pi_attend_page *page, size_t s,
                             size_t d)
 {
-    size_t n_group = (size_t)(page->dim_v / page->v_group), group = (size_t)page->v_group;
+    size_t n_group = (size_t)(page->v_pitch / page->v_group), group = (size_t)page->v_group;
     return pi_f32_from_f16(page->v_scale[s * n_group + d / group]) *
            value_number_at(type, page, s, d);
 }
@@ -95,14 +95,14 @@ static float key_at(enum pi_attend_type type, const struct pi_attend_page *page,
 static float value_at(enum pi_attend_type type, const struct pi_attend_page *page, int32_t s,
                       int32_t d)
 {
-    size_t at = (size_t)s * (size_t)page->dim_v + (size_t)d;
+    size_t at = (size_t)s * (size_t)page->v_pitch + (size_t)d;
     if (type >= PI_ATTEND_CODE4)
         return coded_value_at(type, page, (size_t)s, (size_t)d);
     if (type == PI_ATTEND_F32)
         return f32_at(page->v, at);
     if (type == PI_ATTEND_F16)
         return f16_at(page->v, at);
-    size_t block = (size_t)s * (size_t)(page->dim_v / 32) + (size_t)(d / 32);
+    size_t block = (size_t)s * (size_t)(page->v_pitch / 32) + (size_t)(d / 32);
     return pi_f32_from_f16(page->v_scale[block]) * (float)((const int8_t *)page->v)[at];
 }
 
@@ -178,7 +178,8 @@ static float rounded_sum(float o, float c)
 static void values_rounded(enum pi_attend_type type, const struct pi_attend_page *page,
                            const struct pi_attend_rows *rows)
 {
-    assert(page->v_group == page->dim_v && page->dim_v <= PI_ATTEND_ROUNDED_DIM);
+    assert(page->v_group == page->dim_v && page->dim_v <= PI_ATTEND_ROUNDED_DIM &&
+           page->v_pitch == page->dim_v);
     for (int32_t r = 0; r < rows->n_row; r++) {
         float w[PI_ATTEND_SLOTS];
         for (int32_t s = 0; s < page->n; s++)

@@ -366,7 +366,7 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
                       const struct pi_attend_rows *rows, int32_t r0, int32_t d0, const int32_t part)
 {
     vec acc[PI_ATTEND_ROWS][4], v[4];
-    const size_t pitch = (size_t)page->dim_v * type_size(type);
+    const size_t pitch = (size_t)page->v_pitch * type_size(type);
     const size_t before = (size_t)d0 * type_size(type),
                  size = (size_t)(n_vec * VEC) * type_size(type);
     const uint8_t *at = (const uint8_t *)page->v + before;
@@ -385,7 +385,7 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
         }
     }
     if (type == PI_ATTEND_Q8_0)
-        scales_load(page->v_scale + d0 / SCALE_LEN, page->dim_v / SCALE_LEN, page->n,
+        scales_load(page->v_scale + d0 / SCALE_LEN, page->v_pitch / SCALE_LEN, page->n,
                     (n_vec * VEC + SCALE_LEN - 1) / SCALE_LEN, 1.0f, &scales);
     for (int32_t s = 0; s < page->n; s++) {
         UNROLL
@@ -625,16 +625,25 @@ static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
 
 static void decode_v_f16(const struct pi_attend_page *page, float *out)
 {
-    decode_f16(page->v, out, page->dim_v * page->page_len);
+    const uint16_t *v = page->v;
+    if (page->v_pitch == page->dim_v)
+        decode_f16(v, out, page->dim_v * page->page_len);
+    for (int32_t s = 0; page->v_pitch != page->dim_v && s < page->page_len; s++)
+        decode_f16(v + s * page->v_pitch, out + s * page->dim_v, page->dim_v);
 }
 
 static void decode_v_q8_0(const struct pi_attend_page *page, float *out)
 {
     const int8_t *code = page->v;
-    for (int32_t b = 0; b < page->page_len * (page->dim_v / 32); b++) {
-        vec scale = vec_set1_f16(page->v_scale + b);
-        for (int32_t i = b * 32; i < b * 32 + 32; i += VEC)
-            vec_store(out + i, vec_mul(scale, vec_load_i8(code + i)));
+    const uint16_t *scales = page->v_scale;
+    for (int32_t s = 0; s < page->page_len; s++, out += page->dim_v) {
+        for (int32_t b = 0; b < page->dim_v / 32; b++) {
+            vec scale = vec_set1_f16(scales + b);
+            for (int32_t i = b * 32; i < b * 32 + 32; i += VEC)
+                vec_store(out + i, vec_mul(scale, vec_load_i8(code + i)));
+        }
+        code += page->v_pitch;
+        scales += page->v_pitch / 32;
     }
 }
 

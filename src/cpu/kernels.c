@@ -115,6 +115,8 @@ static bool has_amx(void)
 }
 #endif
 
+#define FAMILY_ZEN_4 0x19 /* which is Zen 3's, too, but that has no AVX-512 */
+
 /* Whether kernels ask memory for lines into the second level of cache, one by one beside the
    arithmetic (attend.h, matmul.h: far). Intel's first level waits for at most 10 to 16 lines,
    whoever asked for them, its second for up to 48: attention over f16 in memory was faster by 10 %
@@ -122,23 +124,17 @@ static bool has_amx(void)
    asks for that one right after the first is in its way: on a Granite Rapids attention gains 12 %
    where they are apart, and products with one token 6 % (Q8_0 in memory) to 50 % (Q6_K in the last
    level). On a Zen 4 products gain as much: of one token 46 % (Q4_K), 35 % (Q6_K), 13 % (Q8_0), of
-   four 39 to 75 %. Others keep to the first level, which was chosen on a Zen 5. */
+   four 39 to 75 %, and generation behind 8,192 entries 4 %. Others keep to the first level,
+   which was chosen on a Zen 5. */
 static bool asks_far(void)
 {
-    uint32_t max, b, c, d;
-    return __get_cpuid(0, &max, &b, &c, &d) && b == signature_INTEL_ebx &&
-           c == signature_INTEL_ecx && d == signature_INTEL_edx;
-}
-
-#define FAMILY_ZEN_4 0x19 /* which is Zen 3's, too, but that has no AVX-512 */
-
-static bool is_zen_4(void)
-{
-    uint32_t a, b, c, d;
-    if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_AMD_ebx || c != signature_AMD_ecx ||
-        d != signature_AMD_edx || !__get_cpuid(1, &a, &b, &c, &d))
+    uint32_t a, b, c, d, max;
+    if (!__get_cpuid(0, &max, &b, &c, &d))
         return false;
-    return (a >> 8 & 15) + (a >> 20 & 255) == FAMILY_ZEN_4;
+    if (b == signature_INTEL_ebx && c == signature_INTEL_ecx && d == signature_INTEL_edx)
+        return true;
+    bool amd = b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
+    return amd && __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) + (a >> 20 & 255) == FAMILY_ZEN_4;
 }
 
 #endif
@@ -204,8 +200,7 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
     }
 #endif
 #if defined(PITH_HAVE_AVX2) || defined(PITH_HAVE_AVX512)
-    k.attend.far = asks_far();
-    k.matmul.far = k.attend.far || is_zen_4();
+    k.attend.far = k.matmul.far = asks_far();
 #endif
     if (found)
         *out = k;

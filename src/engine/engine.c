@@ -37,6 +37,15 @@ static pith_status check_range(const char *field, int64_t value, int64_t min, in
     return PITH_OK;
 }
 
+/* Values that are parts of keys are stored as these are, where that is what was asked for. */
+static void follow_keys(const struct kv_geometry *given, struct kv_geometry *g)
+{
+    if (g->v_in_k > 0 && given->type_v == given->type_k)
+        g->type_v = g->type_k;
+    if (g->v_in_k > 0 && given->edge_v.type == given->edge_k.type)
+        g->edge_v.type = g->edge_k.type;
+}
+
 /* Keys of few bits cost most where many query heads share them: of Qwen2.5-7B (7 to 1) turbo3
    raises the perplexity from 6.6 to 3,556, with q8_0 for K to 6.7 (TurboQuant+, "asymmetric KV
    compression"). There K is q8_0 instead, in all layers that would be turbo, unless forced. */
@@ -61,6 +70,7 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
         g->type_k = KV_TYPE_Q8_0;
     if (kv_type_is_rotated(g->edge_k.type))
         g->edge_k.type = KV_TYPE_Q8_0;
+    follow_keys(&out->given, g);
     return PITH_OK;
 }
 
@@ -89,6 +99,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
                      .n_head = hp->n_head_kv,
                      .dim_k = hp->dim_k,
                      .dim_v = hp->dim_v,
+                     .v_in_k = hp->latent.n_rank > 0 ? hp->n_rot : 0,
                      .page_len = params->page_len,
                      .window = model->kv_window,
                      .step_len = params->chunk,
@@ -389,7 +400,7 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
     if (traits->remembers || (traits->reads_parts && seq->foreign))
         return 0;
     same = (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
-    same = pi_seq_recall_reusable(seq, same, n);
+    same = pi_engine_recall_reusable(seq->engine, same, n);
     same = pi_seq_share_reusable(seq, same);
     same = pi_memory_reach(&seq->memory, same);
     return traits->reads_parts ? read_reusable(seq->engine->read, &seq->read, same, n) : same;

@@ -167,6 +167,9 @@ pith_status pi_engine_reserve_read(struct pith_engine *e, const pith_batch_item 
    `until` tokens; *n_read receives how many of them are read in chunks. May be 0. */
 int32_t pi_engine_take(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done,
                        int32_t most, int32_t until, int32_t *n_read);
+/* Of n of the tokens that are left of a prompt as many as end where a chunk does and leave no
+   single one; with a read policy and without rounds. `some`: one chunk at least. */
+int32_t pi_engine_part(const struct pith_engine *e, int32_t n, int32_t left, bool some);
 
 /* ---- recall.c ---- */
 
@@ -220,9 +223,15 @@ void pi_seq_note_recall(struct pith_seq *seq, const struct pi_pass_item *part, b
 struct pi_recall_point pi_seq_recall_point(const struct pith_seq *seq);
 /* After an evaluation that began there; undone: the sequence is as it was. */
 void pi_seq_finish_recall(struct pith_seq *seq, const struct pi_recall_point *before, bool undone);
-/* Of the first `same` tokens of a sequence that a sync to n_token tokens would go on from those
-   that leave as many to evaluate as recall together in a fresh one. */
-int32_t pi_seq_recall_reusable(const struct pith_seq *seq, int32_t same, int32_t n_token);
+/* Tokens of an item, and those of its prompt that follow in later items. */
+static inline int32_t pi_item_tokens(const pith_batch_item *item)
+{
+    return item->n_token + item->n_rest;
+}
+
+/* Of the first `same` of n_token tokens, which are there already, those that leave as many to
+   evaluate as recall together in a fresh sequence. */
+int32_t pi_engine_recall_reusable(const struct pith_engine *e, int32_t same, int32_t n_token);
 
 /* ---- share.c ---- */
 

@@ -19,6 +19,9 @@ static pith_status check_items(const struct pith_engine *e, const pith_batch_ite
         if (item->n_token <= 0 || item->tokens == NULL)
             return pi_fail(err, PITH_INVALID, "item %d: n_token %d: there is nothing to evaluate",
                            i, item->n_token);
+        if (item->n_rest < 0 || item->n_rest > INT32_MAX - item->n_token)
+            return pi_fail(err, PITH_INVALID, "item %d: n_rest: %d is not in 0..%d", i,
+                           item->n_rest, INT32_MAX - item->n_token);
         if (item->logits == PITH_LOGITS_ALL && item->on_logits == NULL)
             return pi_fail(err, PITH_INVALID, "item %d: all logits are wanted, on_logits is NULL",
                            i);
@@ -135,7 +138,8 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
         PI_TRY(pi_seq_repeat(seq, seq->n_token + state->n_done, err));
     state->evicted = true;
     PI_TRY(pi_seq_round(seq, seq->n_token + state->n_done, err));
-    if (left == 0 || items[i].n_token == 1) /* else a turn's own queries ask later */
+    if (left + items[i].n_rest == 0 ||
+        pi_item_tokens(&items[i]) == 1) /* else a turn's queries ask */
         pi_seq_ask_again(seq);
     return pi_memory_reserve(&seq->memory, until_round(e, &items[i], state->n_done, left), err);
 }

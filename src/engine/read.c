@@ -46,7 +46,8 @@ pith_status pi_engine_reserve_read(struct pith_engine *e, const pith_batch_item 
         return PITH_OK;
     read_reader(e->read, &reader);
     for (int32_t i = 0; i < n; i++) {
-        int32_t n_read = read_tokens(e->read, items[i].n_token);
+        int32_t n_read = read_tokens(e->read, pi_item_tokens(&items[i]));
+        n_read = (int32_t)pi_min(n_read, items[i].n_token);
         if (n_read == 0)
             continue;
         /* Those of one pass: only an item's last chunk in it is shorter. */
@@ -67,10 +68,26 @@ int32_t pi_engine_take(const struct pith_engine *e, const pith_batch_item *item,
     *n_read = 0;
     if (!e->traits.reads_parts)
         return (int32_t)pi_min(pi_min(most, left), until);
-    int32_t left_read = (int32_t)pi_max(0, read_tokens(e->read, item->n_token) - n_done);
-    int32_t take = read_take(e->read, most, left, left_read, until);
+    int32_t n_chunked = read_tokens(e->read, pi_item_tokens(item)), take;
+    int32_t left_read = (int32_t)pi_max(0, n_chunked - n_done);
+    take = read_take(e->read, most, left, (int32_t)pi_min(left, left_read), until);
     *n_read = (int32_t)pi_min(take, left_read);
     return take;
+}
+
+int32_t pi_engine_part(const struct pith_engine *e, int32_t n, int32_t left, bool some)
+{
+    struct pi_pass_reader reader;
+    read_reader(e->read, &reader);
+    int32_t chunk = (int32_t)pi_max(reader.chunk, 2); /* one token would be a step */
+    if (n == left)
+        return n;
+    int32_t part = n / chunk * chunk;
+    if (left - part == 1)
+        part -= chunk;
+    if (part > 0 || !some)
+        return (int32_t)pi_max(part, 0);
+    return left <= chunk + 1 ? left : chunk;
 }
 
 void pith_seq_read_stats(const pith_seq *seq, pith_read_stats *out)

@@ -327,17 +327,18 @@ static bool holds_any(const struct pith_seq *seq)
     return counts.n_stored > 0 || keep_count_aims(seq->engine->keep, seq->memory.kv) > 0;
 }
 
-/* The first token of an item's that recalls; an item of several tokens. */
+/* The first token of an item's that recalls; an item of several tokens. Of a part of a prompt it may
+   come in a later one. */
 static int32_t first_of(const struct pith_engine *e, const pith_batch_item *item)
 {
-    return (int32_t)pi_max(0, (int64_t)item->n_token - options_of(e)->last);
+    return (int32_t)pi_max(0, (int64_t)pi_item_tokens(item) - options_of(e)->last);
 }
 
 /* Whether a round is due before the item's last token is there. */
 static bool round_comes(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
 {
-    int32_t left = item->n_token - n_done;
-    return !keep_waits(e->keep, item->n_token) &&
+    int32_t left = pi_item_tokens(item) - n_done;
+    return !keep_waits(e->keep, pi_item_tokens(item)) &&
            keep_room(e->keep, item->seq->memory.kv, pi_seq_point(item->seq, n_done), left) < left;
 }
 
@@ -358,7 +359,7 @@ bool pi_engine_recalls(const struct pith_engine *e, const pith_batch_item *item,
 {
     if (!e->traits.recalls_kv)
         return false;
-    if (item->n_token == 1)
+    if (pi_item_tokens(item) == 1)
         return (step_recalls(e, item->seq) && holds_any(item->seq)) || may_ask(e, item->seq);
     /* What is read in chunks is not cut for queries that nothing is there for. */
     return n_done >= first_of(e, item) && (!e->traits.reads_parts || holds_any(item->seq));
@@ -367,7 +368,7 @@ bool pi_engine_recalls(const struct pith_engine *e, const pith_batch_item *item,
 int32_t pi_engine_until_recall(const struct pith_engine *e, const pith_batch_item *item,
                                int32_t n_done, int32_t most)
 {
-    if (!e->traits.recalls_kv || item->n_token == 1 || n_done >= first_of(e, item))
+    if (!e->traits.recalls_kv || pi_item_tokens(item) == 1 || n_done >= first_of(e, item))
         return most;
     if (e->traits.reads_parts && !holds_any(item->seq) && !round_comes(e, item, n_done))
         return most;
@@ -377,7 +378,7 @@ int32_t pi_engine_until_recall(const struct pith_engine *e, const pith_batch_ite
 bool pi_engine_rounds_early(const struct pith_engine *e, const pith_batch_item *item,
                             int32_t n_done)
 {
-    return e->traits.recalls_kv && item->n_token > 1 && n_done == first_of(e, item) &&
+    return e->traits.recalls_kv && pi_item_tokens(item) > 1 && n_done == first_of(e, item) &&
            round_comes(e, item, n_done) &&
            keep_over_budget(e->keep, item->seq->memory.kv, pi_seq_point(item->seq, n_done));
 }
@@ -428,6 +429,10 @@ pith_status pi_engine_reserve_guests(struct pith_engine *e, const pith_batch_ite
     struct pi_seq_recall *r = &item->seq->recall;
     if (!e->traits.recalls_kv)
         return PITH_OK;
+    if (item->n_rest >= options_of(e)->last) { /* nothing of it recalls */
+        r->alone = false;
+        return PITH_OK;
+    }
     bool recalls = can_recall(e, item), again = !recalls && can_ask_again(e, item);
     r->alone = item->n_token == 1 && !step_recalls(e, item->seq);
     if (item->n_token > 1 || recalls)
@@ -503,9 +508,8 @@ struct pi_recall_point pi_seq_recall_point(const struct pith_seq *seq)
     return (struct pi_recall_point){r->n_recall, r->n_step, r->end};
 }
 
-int32_t pi_seq_recall_reusable(const struct pith_seq *seq, int32_t same, int32_t n_token)
+int32_t pi_engine_recall_reusable(const struct pith_engine *e, int32_t same, int32_t n_token)
 {
-    const struct pith_engine *e = seq->engine;
     if (!e->traits.recalls_kv)
         return same;
     int32_t last = (int32_t)pi_max(2, options_of(e)->last); /* one token would be no turn */

@@ -185,15 +185,16 @@ static enum pi_attend_type kernel_k(const struct attend *a)
 
 static enum pi_attend_type kernel_v(const struct attend *a)
 {
-    return a->lane->kind->v.codec->kernel;
+    return a->lane->kind->value.codec->kernel;
 }
 
-/* Whether values are rounded (cpu/attend.h): those of rotated types, where a head is one group.
-   q4_0 with its groups of 32 has the arithmetic of the wider types whatever the head size. */
+/* Whether values are rounded (cpu/attend.h): those of rotated types, where a head is one group and
+   stands by itself. q4_0 with its groups of 32 has the arithmetic of the wider types whatever the
+   head size. */
 static bool rounded(const struct attend *a)
 {
-    const struct kv_part *v = &a->lane->kind->v;
-    return v->codec->rotated && v->group == v->dim;
+    const struct kv_part *v = &a->lane->kind->value;
+    return v->codec->rotated && v->group == v->dim && a->lane->kind->v_pitch == v->dim;
 }
 
 /* Replaces K by its f32 copy with entries side by side, unless it is that already, and V, where it
@@ -212,6 +213,7 @@ static void page_decode(struct attend *a, struct pi_attend_page *page)
         else
             a->cpu->decode_v[type_v](page, a->v);
         page->v = a->v;
+        page->v_pitch = page->dim_v;
     }
 }
 
@@ -434,7 +436,7 @@ static void block_values(const struct attend *a, const struct pi_attend_page *pa
 static void prefetch_part(const struct attend *a, const uint8_t *page, int32_t i, int32_t n)
 {
     const struct kv_page_layout *layout = &a->lane->kind->layout;
-    size_t bytes = a->job->out != NULL ? layout->stored : layout->v;
+    size_t bytes = a->job->out != NULL ? layout->stored : layout->k_end;
     size_t step = pi_align(bytes / (size_t)n + 1, 64);
     size_t begin = (size_t)i * step;
     if (begin < bytes)
@@ -448,8 +450,8 @@ static void prefetch_rest(const struct attend *a, const uint8_t *page)
     const struct kv_page_layout *layout = &a->lane->kind->layout;
     size_t k = layout->k_scale;
     size_t v = kernel_v(a) == PI_ATTEND_F32 ? layout->v : layout->v_scale;
-    v = a->job->out != NULL ? v : layout->pos;
-    a->cpu->prefetch(page + k, layout->v - k);
+    v = a->job->out != NULL && a->lane->kind->v.dim > 0 ? v : layout->pos;
+    a->cpu->prefetch(page + k, layout->k_end - k);
     a->cpu->prefetch(page + v, layout->stored - v);
 }
 
@@ -506,7 +508,7 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
     if (a->job->out == NULL)
         return;
     rows.need = UINT64_MAX >> (64 - page.n);
-    if (a->lane->kind->v.codec->rotated)
+    if (a->lane->kind->value.codec->rotated)
         rows.need = a->cpu->drop(&page, &rows);
     block_values(a, &page, &rows);
 }
@@ -663,7 +665,7 @@ static void rows_start(struct attend *a)
 static void rows_finish(struct attend *a)
 {
     const struct kv_attend_job *job = a->job;
-    const struct kv_part *v = &a->lane->kind->v;
+    const struct kv_part *v = &a->lane->kind->value;
     size_t dim_v = (size_t)a->cache->g.dim_v;
     for (int32_t r = 0; job->out != NULL && r < a->n_row; r++) {
         const float *o = a->o + (size_t)r * dim_v;

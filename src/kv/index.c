@@ -246,9 +246,9 @@ void kv_index_value_sum(const struct kv_cache *cache, const struct kv_class *kin
 {
     (void)cache;
     float row[KV_CODEC_MAX];
-    kv_page_read_part(&kind->v, page, 0, d, n_dim, out);
+    kv_page_read_part(&kind->value, page, 0, d, n_dim, out);
     for (int32_t s = 1; s < n; s++) {
-        kv_page_read_part(&kind->v, page, s, d, n_dim, row);
+        kv_page_read_part(&kind->value, page, s, d, n_dim, row);
         for (int32_t i = 0; i < n_dim; i++)
             out[i] += row[i];
     }

@@ -66,6 +66,8 @@ struct kv_geometry {
                               one kv_seq_slide to the next */
     size_t state_bytes; /* of a sequence's state (state.c), which layers without lanes have in the
                               place of entries; 0: none */
+    int32_t v_in_k; /* 0: values are stored beside keys; else they are the dim_v dimensions of keys
+                       from this one on, and take no bytes: latent lanes */
 };
 
 static inline int32_t kv_layer_window(const struct kv_geometry *g, int32_t layer)
@@ -110,7 +112,8 @@ enum kv_type kv_layer_type_k(const struct kv_geometry *g, int32_t layer);
 enum kv_type kv_layer_type_v(const struct kv_geometry *g, int32_t layer);
 
 /* UNSUPPORTED with a sentence when the geometry cannot be stored (q8_0 and q4_0 need a head size
-   that is a multiple of 32, the turbo types one of 16), INVALID for a page length other than 16,
+   that is a multiple of 32, the turbo types one of 16; where values are parts of keys, both types
+   are one, of which no group holds dimensions of both), INVALID for a page length other than 16,
    32, 64. */
 pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err);
 /* Bytes of a page of a layer's lanes, and of the largest of all. */
@@ -239,7 +242,8 @@ void kv_seq_clear_charges(struct kv_seq *seq);
    aimed at; room was reserved, and pos0 is above the position of the lane's last entry, in a lane
    that was overwritten above all. Values beyond the range of the storage type are stored as its
    largest finite ones, NaN as 0.
-   k: [n] rows of dim_k floats, k_stride floats apart, after rope; v alike. */
+   k: [n] rows of dim_k floats, k_stride floats apart, after rope; v alike, not looked at where
+   values are parts of keys. */
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
                    const float *k, size_t k_stride, const float *v, size_t v_stride);
 

@@ -68,9 +68,9 @@ void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to)
 static float value_norm(const struct kv_class *kind, const uint8_t *page, int32_t entry)
 {
     float row[KV_CODEC_MAX], sum = 0.0f;
-    for (int32_t d = 0; d < kind->v.dim; d += KV_CODEC_MAX) {
-        int32_t n = (int32_t)pi_min(KV_CODEC_MAX, kind->v.dim - d);
-        kv_page_read_part(&kind->v, page, entry, d, n, row);
+    for (int32_t d = 0; d < kind->value.dim; d += KV_CODEC_MAX) {
+        int32_t n = (int32_t)pi_min(KV_CODEC_MAX, kind->value.dim - d);
+        kv_page_read_part(&kind->value, page, entry, d, n, row);
         for (int32_t i = 0; i < n; i++)
             sum += fabsf(row[i]);
     }

@@ -13,7 +13,7 @@
 static size_t plane_at(const struct kv_part *part, int32_t plane, int32_t slot, int32_t d)
 {
     const struct kv_plane *p = &part->plane[plane];
-    return p->at + (size_t)slot * p->row + p->row * (size_t)d / (size_t)part->dim;
+    return p->at + (size_t)slot * p->pitch + p->row * (size_t)d / (size_t)part->dim;
 }
 
 static struct kv_stored_row stored_row(const struct kv_part *part, const uint8_t *page,
@@ -86,7 +86,7 @@ void kv_page_read_value(const struct kv_cache *cache, const struct kv_class *kin
                         const uint8_t *page, int32_t slot, float *out)
 {
     (void)cache;
-    read_row(&kind->v, page, slot, out);
+    read_row(&kind->value, page, slot, out);
 }
 
 /* ---- entries as stored ---- */

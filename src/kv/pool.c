@@ -87,6 +87,42 @@ static pith_status check_windows(const struct kv_geometry *g, pith_error *err)
     return PITH_OK;
 }
 
+static bool same_edge(const struct kv_edge *a, const struct kv_edge *b)
+{
+    bool none_a = a->first == 0 && a->last == 0, none_b = b->first == 0 && b->last == 0;
+    return none_a || none_b ? none_a == none_b
+                            : a->type == b->type && a->first == b->first && a->last == b->last;
+}
+
+/* Of a type of keys that values are parts of. */
+static pith_status check_split(const struct kv_geometry *g, enum kv_type type, pith_error *err)
+{
+    int32_t group = kv_type_group(type, g->dim_k);
+    if (g->v_in_k % group != 0 || g->dim_v % group != 0)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "type_k: %s has groups of %d dimensions, and one of them would hold both "
+                       "rotated dimensions and values of a latent lane (%d and %d)",
+                       kv_codecs[type].name, group, g->v_in_k, g->dim_v);
+    return PITH_OK;
+}
+
+/* Values that are parts of keys are stored as these are. */
+static pith_status check_latent(const struct kv_geometry *g, pith_error *err)
+{
+    if (g->v_in_k == 0)
+        return PITH_OK;
+    if (g->v_in_k < 0 || g->v_in_k > g->dim_k - g->dim_v)
+        return pi_fail(err, PITH_INVALID, "v_in_k: keys of %d have no %d dimensions from %d on",
+                       g->dim_k, g->dim_v, g->v_in_k);
+    if (g->type_k != g->type_v || !same_edge(&g->edge_k, &g->edge_v))
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "type_v: values of this model are parts of its keys, so that type_v must be "
+                       "type_k (%s, and edges alike)",
+                       kv_codecs[g->type_k].name);
+    PI_TRY(check_split(g, g->type_k, err));
+    return g->edge_k.first + g->edge_k.last > 0 ? check_split(g, g->edge_k.type, err) : PITH_OK;
+}
+
 pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err)
 {
     PI_TRY(check_count("n_layer", g->n_layer, MAX_LANE, err));
@@ -99,6 +135,7 @@ pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err)
     PI_TRY(check_type("type_v", g->type_v, g->dim_v, err));
     PI_TRY(check_edge("type_k", &g->edge_k, g, g->dim_k, err));
     PI_TRY(check_edge("type_v", &g->edge_v, g, g->dim_v, err));
+    PI_TRY(check_latent(g, err));
     PI_TRY(check_windows(g, err));
     return kv_index_check(g, err);
 }
@@ -141,8 +178,21 @@ static void place_part(const struct kv_geometry *g, enum kv_type type, int32_t d
         if (i == KV_PLANE_SCALE && out->group > 1)
             row = (size_t)(dim / out->group) * sizeof(uint16_t);
         bool wide = i == KV_PLANE_LOW && codec->bits != 16;
-        out->plane[i] = (struct kv_plane){place(g, row, layout), row, wide ? 4 : 2};
+        out->plane[i] = (struct kv_plane){place(g, row, layout), row, wide ? 4 : 2, row};
     }
+}
+
+/* The dimensions of keys that are values. Groups are the keys', whatever the size of a value. */
+static struct kv_part part_of_keys(const struct kv_geometry *g, const struct kv_part *k)
+{
+    struct kv_part out = *k;
+    out.dim = g->dim_v;
+    for (int32_t i = 0; i < KV_N_PLANE; i++) {
+        struct kv_plane *p = &out.plane[i];
+        p->at += p->row * (size_t)g->v_in_k / (size_t)g->dim_k;
+        p->row = p->row * (size_t)g->dim_v / (size_t)g->dim_k;
+    }
+    return out;
 }
 
 void kv_class_make(const struct kv_geometry *g, enum kv_type type_k, enum kv_type type_v,
@@ -150,17 +200,20 @@ void kv_class_make(const struct kv_geometry *g, enum kv_type type_k, enum kv_typ
 {
     struct kv_page_layout *at = &out->layout;
     *out = (struct kv_class){.type_k = type_k, .type_v = type_v};
-    at->side_by_side = g->index == 0;
+    at->side_by_side = g->index == 0 && g->v_in_k == 0;
     place_part(g, type_k, g->dim_k, at, &out->k);
-    place_part(g, type_v, g->dim_v, at, &out->v);
+    at->k_end = at->bytes;
+    place_part(g, type_v, g->v_in_k > 0 ? 0 : g->dim_v, at, &out->v);
+    out->value = g->v_in_k > 0 ? part_of_keys(g, &out->k) : out->v;
+    out->v_pitch = g->v_in_k > 0 ? g->dim_k : g->dim_v;
     out->group_k = out->k.group;
-    out->group_v = out->v.group;
+    out->group_v = out->value.group;
     at->k = out->k.plane[KV_PLANE_LOW].at;
     at->k_high = out->k.plane[KV_PLANE_HIGH].at;
     at->k_scale = out->k.plane[KV_PLANE_SCALE].at;
-    at->v = out->v.plane[KV_PLANE_LOW].at;
-    at->v_high = out->v.plane[KV_PLANE_HIGH].at;
-    at->v_scale = out->v.plane[KV_PLANE_SCALE].at;
+    at->v = out->value.plane[KV_PLANE_LOW].at;
+    at->v_high = out->value.plane[KV_PLANE_HIGH].at;
+    at->v_scale = out->value.plane[KV_PLANE_SCALE].at;
     at->pos = place(g, sizeof(int32_t), at);
     at->stored = at->bytes;
     kv_index_place(g, at);

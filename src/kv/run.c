@@ -40,12 +40,13 @@ void kv_page_view(const struct kv_class *kind, const struct kv_page_layout *layo
         .v_scale = (const uint16_t *)(const void *)(page + layout->v_scale),
         .v_table = kv_codec_table(kind->type_v, kind->group_v),
         .v_group = kind->group_v,
+        .v_pitch = kind->v_pitch,
         .pos = (const int32_t *)(const void *)(page + layout->pos),
         .page_len = page_len,
         .n = n,
         .columns = layout->side_by_side,
         .dim_k = kind->k.dim,
-        .dim_v = kind->v.dim,
+        .dim_v = kind->value.dim,
     };
 }
 
@@ -71,7 +72,8 @@ static ptrdiff_t ask_for_next(const struct kv_seq *seq, int32_t layer, int32_t h
     if (i + 1 >= lane->n_live)
         return 0;
     const uint8_t *next = kv_page_at(kind, lane->table[i + 1].page);
-    pi_kernels()->attend.prefetch(next + kind->layout.k_high, kind->layout.v - kind->layout.k_high);
+    pi_kernels()->attend.prefetch(next + kind->layout.k_high,
+                                  kind->layout.k_end - kind->layout.k_high);
     return next - kv_page_at(kind, lane->table[i].page);
 }
 
@@ -109,12 +111,13 @@ void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, i
                         float *out)
 {
     const struct kv_geometry *g = &seq->cache->g;
-    const struct kv_part *v = &kv_lane_at(seq, layer, head)->kind->v;
+    const struct kv_part *v = &kv_lane_at(seq, layer, head)->kind->value;
     struct pi_attend_page page = page_of(seq, layer, head, i);
-    if (v->codec->kernel == PI_ATTEND_F32)
-        memcpy(out, page.v, (size_t)g->dim_v * (size_t)g->page_len * sizeof(*out));
-    else
+    const float *rows = page.v; /* of f32 */
+    if (v->codec->kernel != PI_ATTEND_F32)
         pi_kernels()->attend.decode_v[v->codec->kernel](&page, out);
+    for (int32_t s = 0; v->codec->kernel == PI_ATTEND_F32 && s < g->page_len; s++)
+        memcpy(out + s * g->dim_v, rows + s * page.v_pitch, (size_t)g->dim_v * sizeof(*out));
     if (v->codec->rotated)
         kv_wht(out, g->page_len * g->dim_v, v->group, true);
 }

@@ -198,7 +198,7 @@ static void ask_for_next(const struct score *s, int32_t i)
     if (s->job->kind == KV_SCORE_COSINE)
         prefetch(next + at->norm, factors);
     if (s->job->kind == KV_SCORE_COSINE || s->job->kind == KV_SCORE_DOT)
-        prefetch(next + at->k_high, at->v - at->k_high);
+        prefetch(next + at->k_high, at->k_end - at->k_high);
 }
 
 static void score_columns(struct score *s, int32_t i, int32_t n)

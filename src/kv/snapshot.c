@@ -41,10 +41,11 @@ static void put_edge(const struct kv_edge *edge, int32_t dim, int32_t out[3], in
 
 void kv_snapshot_edges(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_EDGE])
 {
+    int32_t dim_v = g->v_in_k > 0 ? g->dim_k : g->dim_v; /* that groups follow from */
     put_edge(&g->edge_k, g->dim_k, out, out + 8);
-    put_edge(&g->edge_v, g->dim_v, out + 3, out + 9);
+    put_edge(&g->edge_v, dim_v, out + 3, out + 9);
     out[6] = kv_type_group(g->type_k, g->dim_k);
-    out[7] = kv_type_group(g->type_v, g->dim_v);
+    out[7] = kv_type_group(g->type_v, dim_v);
 }
 
 /* ---- saving ---- */
@@ -104,6 +105,8 @@ static void note_pages(struct writer *w, const struct kv_seq *seq)
 static uint32_t version_of(const struct kv_seq *seq)
 {
     const struct kv_geometry *g = &seq->cache->g;
+    if (g->v_in_k > 0)
+        return KV_SNAPSHOT_VERSION_LATENT;
     if (g->state_bytes > 0)
         return KV_SNAPSHOT_VERSION_STATE;
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
@@ -131,7 +134,7 @@ static size_t largest_stored(const struct kv_cache *cache)
 /* Bytes of the section of the state, with its head. */
 static uint64_t state_section_size(const struct kv_seq *seq)
 {
-    if (seq->cache->g.state_bytes == 0)
+    if (version_of(seq) < KV_SNAPSHOT_VERSION_STATE)
         return 0;
     uint64_t state = kv_state_bytes(seq) != NULL ? 4 + seq->cache->g.state_bytes : 0;
     return KV_SNAPSHOT_SECTION_SIZE + state;
@@ -143,7 +146,7 @@ static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_
     int32_t field[KV_SNAPSHOT_N_FIELD], edge[KV_SNAPSHOT_N_EDGE];
     uint32_t version = version_of(seq);
     bool types = version >= KV_SNAPSHOT_VERSION_TYPES;
-    uint64_t header = types ? KV_SNAPSHOT_HEADER_SIZE_TYPES : KV_SNAPSHOT_HEADER_SIZE;
+    uint64_t header = kv_snapshot_header_size(version);
     uint64_t size = header + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 * (uint64_t)kv_lane_count(cache) +
                     kv_snapshot_ref_size(version) * w->n_ref + w->pages_size +
                     state_section_size(seq) + extra_size + KV_SNAPSHOT_SUM_SIZE;
@@ -161,6 +164,8 @@ static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_
     kv_snapshot_edges(&cache->g, edge);
     for (int i = 0; types && i < KV_SNAPSHOT_N_EDGE; i++)
         put_int(w, (uint64_t)edge[i], 4);
+    if (version >= KV_SNAPSHOT_VERSION_LATENT)
+        put_int(w, (uint64_t)cache->g.v_in_k, 4);
 }
 
 static void put_section(struct writer *w, const char *tag, uint64_t size)
@@ -243,7 +248,7 @@ static void put_pages(struct writer *w, const struct kv_seq *seq)
 static void put_state(struct writer *w, const struct kv_seq *seq)
 {
     const uint8_t *state = kv_state_bytes(seq);
-    if (seq->cache->g.state_bytes == 0)
+    if (version_of(seq) < KV_SNAPSHOT_VERSION_STATE)
         return;
     put_section(w, "STAT", state_section_size(seq) - KV_SNAPSHOT_SECTION_SIZE);
     if (state == NULL)
@@ -331,6 +336,17 @@ static pith_status check_shape(const struct kv_geometry *file, const struct kv_g
         PI_TRY(check_layer(field_name[6], l, all_v, kv_layer_type_v(file, l),
                            kv_layer_type_v(cache, l), name, err));
     }
+    return PITH_OK;
+}
+
+static pith_status check_latent(const struct kv_geometry *file, const struct kv_geometry *cache,
+                                const char *name, pith_error *err)
+{
+    if (file->v_in_k != cache->v_in_k)
+        return pi_fail(err, PITH_INVALID,
+                       "%s: values begin at dimension %d of keys, and in the engine at %d (0: they "
+                       "are stored beside keys)",
+                       name, file->v_in_k, cache->v_in_k);
     return PITH_OK;
 }
 
@@ -447,6 +463,7 @@ pith_status kv_snapshot_load(struct kv_cache *cache, const char *name, const uin
     void *block = NULL;
     PI_TRY(kv_snapshot_parse(name, bytes, size, &s, err));
     PI_TRY(check_shape(&s.g, &cache->g, name, err));
+    PI_TRY(check_latent(&s.g, &cache->g, name, err));
     PI_TRY(check_state(&s, cache, name, err));
     pith_status status = load_prepare(cache, &s, name, &seq, &pages, &block, err);
     if (status != PITH_OK)

@@ -13,13 +13,15 @@
 #define KV_SNAPSHOT_VERSION_TYPES 5       /* the same; types of codes, and other ones at the ends */
 #define KV_SNAPSHOT_VERSION_COUNTS 6      /* the same; table entries that count, and closed ones */
 #define KV_SNAPSHOT_VERSION_STATE 7       /* the same; a section with the recurrent layers' state */
+#define KV_SNAPSHOT_VERSION_LATENT 8      /* the same; values are parts of keys */
 #define KV_SNAPSHOT_CLOSED 0x80000000u    /* of a table entry's n, from version 6 on */
 #define KV_SNAPSHOT_UNORDERED 0x80000000u /* of a lane's u32, from version 4 on: they need not */
 
 enum {
     KV_SNAPSHOT_HEADER_SIZE = 80,
-    KV_SNAPSHOT_HEADER_SIZE_TYPES = 120, /* from version 5 on, which begins alike */
-    KV_SNAPSHOT_SECTION_SIZE = 12,       /* tag and payload size before each payload */
+    KV_SNAPSHOT_HEADER_SIZE_TYPES = 120,  /* from version 5 on, which begins alike */
+    KV_SNAPSHOT_HEADER_SIZE_LATENT = 124, /* of version 8 */
+    KV_SNAPSHOT_SECTION_SIZE = 12,        /* tag and payload size before each payload */
     KV_SNAPSHOT_REF_SIZE = 12,
     KV_SNAPSHOT_REF_SIZE_COUNTS = 16, /* from version 6 on */
     KV_SNAPSHOT_SUM_SIZE = 8,
@@ -27,6 +29,7 @@ enum {
     KV_SNAPSHOT_N_EDGE = 10, /* of the types, u32 each from offset 80 on, version 5 */
 };
 
+size_t kv_snapshot_header_size(uint32_t version);
 /* The shape as the file has it: n_layer, n_head, dim_k, dim_v, page_len, type_k, type_v. */
 void kv_snapshot_fields(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_FIELD]);
 /* What version 5 adds: type, first and last of K's edge and of V's, and the groups of type_k,

@@ -55,10 +55,11 @@ struct kv_snapshot_lane kv_snapshot_lane_at(const struct kv_snapshot *s, size_t 
 
 /* ---- header ---- */
 
-static size_t header_size(uint32_t version)
+size_t kv_snapshot_header_size(uint32_t version)
 {
-    return version < KV_SNAPSHOT_VERSION_TYPES ? KV_SNAPSHOT_HEADER_SIZE
-                                               : KV_SNAPSHOT_HEADER_SIZE_TYPES;
+    return version >= KV_SNAPSHOT_VERSION_LATENT  ? KV_SNAPSHOT_HEADER_SIZE_LATENT
+           : version >= KV_SNAPSHOT_VERSION_TYPES ? KV_SNAPSHOT_HEADER_SIZE_TYPES
+                                                  : KV_SNAPSHOT_HEADER_SIZE;
 }
 
 static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t size,
@@ -71,11 +72,11 @@ static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%s: snapshot version %u, whose keys stand in an order that is no longer "
                        "read; this build reads %d to %d",
-                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_STATE);
-    if (version < KV_SNAPSHOT_VERSION || version > KV_SNAPSHOT_VERSION_STATE)
+                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_LATENT);
+    if (version < KV_SNAPSHOT_VERSION || version > KV_SNAPSHOT_VERSION_LATENT)
         return pi_fail(err, PITH_UNSUPPORTED, "%s: snapshot version %u; this build reads %d to %d",
-                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_STATE);
-    if (size < header_size(version) + KV_SNAPSHOT_SUM_SIZE)
+                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_LATENT);
+    if (size < kv_snapshot_header_size(version) + KV_SNAPSHOT_SUM_SIZE)
         return pi_fail(err, PITH_FORMAT, "%s: %zu bytes hold no whole header", name, size);
     uint64_t file_size = get_u64(bytes + 16);
     if (file_size != size)
@@ -135,6 +136,12 @@ static pith_status parse_shape(const char *name, const uint8_t *bytes, uint32_t 
                               .type_v = (enum kv_type)field[6],
                               .index = KV_INDEX_ROWS};
     pith_error shape;
+    if (version >= KV_SNAPSHOT_VERSION_LATENT) {
+        g->v_in_k = get_i32(bytes + KV_SNAPSHOT_HEADER_SIZE_TYPES);
+        if (g->v_in_k <= 0)
+            return pi_fail(err, PITH_FORMAT, "%s: v_in_k: %d is no dimension that values begin at",
+                           name, g->v_in_k);
+    }
     if (kv_geometry_check(g, &shape) != PITH_OK)
         return pi_fail(err, PITH_FORMAT, "%s: %s", name, shape.message);
     return types ? parse_edges(name, bytes, g, err) : PITH_OK;
@@ -145,9 +152,9 @@ static pith_status parse_header(const char *name, const uint8_t *bytes, struct k
 {
     uint32_t size = kv_snapshot_u32(bytes + 12);
     out->version = kv_snapshot_u32(bytes + 8);
-    if (size != header_size(out->version))
+    if (size != kv_snapshot_header_size(out->version))
         return pi_fail(err, PITH_FORMAT, "%s: header_size: %u is not %zu", name, size,
-                       header_size(out->version));
+                       kv_snapshot_header_size(out->version));
     PI_TRY(parse_shape(name, bytes, out->version, &out->g, err));
     out->n_kind = kv_classes_make(&out->g, out->kind);
     uint64_t page_bytes = get_u64(bytes + 64);
@@ -396,7 +403,7 @@ pith_status kv_snapshot_parse(const char *name, const uint8_t *bytes, size_t siz
     struct kv_snapshot s = {0};
     PI_TRY(check_envelope(name, bytes, size, err));
     PI_TRY(parse_header(name, bytes, &s, err));
-    size_t header = header_size(s.version);
+    size_t header = kv_snapshot_header_size(s.version);
     struct reader r = {name, bytes + header, size - header - KV_SNAPSHOT_SUM_SIZE};
     PI_TRY(take_sections(&r, bytes, &s, err));
     PI_TRY(check_tables(name, &s, err));

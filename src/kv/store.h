@@ -29,6 +29,9 @@
  *                   positions int32 [P]
  *   then            what the geometry's index has (struct kv_page_layout)
  *
+ * Where values are parts of keys (kv_geometry.v_in_k), keys are stored entry by entry and V has no
+ * bytes: a value is that stretch of its key's row, with K's distance from one row to the next.
+ *
  * A stored value of q8_0 is scale * code, of the types of fewer bits scale * table[code], rounded
  * once, with the scale of its group of dimensions (kv_type_group). Codes are packed little end
  * first (cpu/attend.h).
@@ -42,7 +45,8 @@ struct kv_page_layout {
     size_t k;          /* offset of K, its codes or their lower bits; always 0 */
     size_t k_high;     /* of bit 2 of K's codes, turbo3 only */
     size_t k_scale;    /* offset of K's scales, types with scales only */
-    size_t v;
+    size_t k_end;      /* where the parts of V begin, if it has some */
+    size_t v;          /* of a value, which may be a part of a key */
     size_t v_high;
     size_t v_scale;
     size_t pos;
@@ -68,6 +72,7 @@ struct kv_plane {
     size_t at;      /* offset in a page */
     size_t row;     /* bytes of an entry, 0 where the type has no such plane */
     size_t element; /* bytes */
+    size_t pitch;   /* bytes from one row to the next, where they lie entry by entry */
 };
 
 enum { KV_PLANE_LOW, KV_PLANE_HIGH, KV_PLANE_SCALE, KV_N_PLANE };
@@ -89,10 +94,12 @@ struct kv_part {
 struct kv_class {
     enum kv_type type_k;
     enum kv_type type_v;
-    int32_t group_k; /* of k and v below */
+    int32_t group_k; /* of k and value below */
     int32_t group_v;
     struct kv_part k;
-    struct kv_part v;
+    struct kv_part v;     /* what is stored beside keys: of no dimension where nothing is */
+    struct kv_part value; /* where values are read: v, or a part of k */
+    int32_t v_pitch;      /* dimensions from one value to the next: dim_v, or dim_k */
     struct kv_page_layout layout;
 
     int32_t number; /* in the cache's list */

@@ -8,7 +8,7 @@
 static const struct pi_arch *const families[] = {
     &pi_arch_llama,   &pi_arch_qwen2,  &pi_arch_qwen3,     &pi_arch_smollm3,   &pi_arch_gemma2,
     &pi_arch_gemma3,  &pi_arch_phi3,   &pi_arch_mistral3,  &pi_arch_qwen3moe,  &pi_arch_glm4moe,
-    &pi_arch_gpt_oss, &pi_arch_qwen35, &pi_arch_qwen35moe, &pi_arch_qwen3next,
+    &pi_arch_gpt_oss, &pi_arch_qwen35, &pi_arch_qwen35moe, &pi_arch_qwen3next, &pi_arch_deepseek2,
 };
 
 const struct pi_arch *pi_arch_find(const char *name, size_t len)
@@ -71,6 +71,11 @@ bool pi_layer_has(const struct pi_layer *layer, const struct pi_block *block)
         if (layer->block[i].block == block)
             return true;
     return false;
+}
+
+bool pi_layer_attends(const struct pi_layer *layer)
+{
+    return pi_layer_has(layer, &pi_block_attention) || pi_layer_has(layer, &pi_block_latent);
 }
 
 void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block)

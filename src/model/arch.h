@@ -30,6 +30,14 @@ enum pi_dim {
     PI_DIM_EXPERT,
     PI_DIM_FF_EXPERT, /* of one expert */
     PI_DIM_FF_SHARED, /* of the expert that takes every token */
+    PI_DIM_LATENT,    /* of latent attention: n_rank + n_rot */
+    PI_DIM_RANK,
+    PI_DIM_LOW,          /* n_query */
+    PI_DIM_QUERIES,      /* n_head * (dim_key + n_rot) */
+    PI_DIM_QUERIES_ONCE, /* the same, where n_query is 0 */
+    PI_DIM_HEAD_KEY,     /* dim_key */
+    PI_DIM_HEAD_OUT,     /* dim_out */
+    PI_DIM_OUTS,         /* n_head * dim_out */
 };
 
 /* One tensor of a layer: "blk.N.NAME" goes to the field at offset of struct pi_layer. */
@@ -73,6 +81,7 @@ void pi_arch_list(char *out, size_t cap);
 
 bool pi_arch_has(const struct pi_arch *arch, const struct pi_block *block);
 bool pi_layer_has(const struct pi_layer *layer, const struct pi_block *block);
+bool pi_layer_attends(const struct pi_layer *layer); /* whether it has lanes */
 /* Nothing where the layer does not have it. */
 void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
 
@@ -115,6 +124,7 @@ extern const struct pi_tensor_spec pi_spec_attention[PI_SPEC_ATTENTION_LEN];
 extern const struct pi_tensor_spec pi_spec_normed_attention[PI_SPEC_NORMED_ATTENTION_LEN];
 extern const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN];
 
+extern const struct pi_arch pi_arch_deepseek2;
 extern const struct pi_arch pi_arch_gemma2;
 extern const struct pi_arch pi_arch_gemma3;
 extern const struct pi_arch pi_arch_llama;

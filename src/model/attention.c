@@ -93,9 +93,7 @@ static void take_queries(struct pi_pass *pass, int64_t t)
         memcpy(q + at, from + 2 * at, dim * sizeof(*q));
 }
 
-/* What the query of row t is multiplied by: texts longer than those of training are read with
-   sharper attention. */
-static float temperature_of(const struct pi_pass *pass, int64_t t)
+float pi_pass_temperature(const struct pi_pass *pass, int64_t t)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     int32_t i = pass->item_of[t], pos = pass->items[i].pos0 + (int32_t)t - pass->row0[i];
@@ -130,7 +128,7 @@ static void qkv_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
             pass->cpu->vec.add(pass->v + t * n_v, layer->bv, n_v);
         turn_heads(pass, q, hp->n_head, layer->q_norm, cs, q_pre);
         if (hp->temp_scale != 0.0f)
-            scale_row(q, temperature_of(pass, t), n_q);
+            scale_row(q, pi_pass_temperature(pass, t), n_q);
         turn_heads(pass, k, hp->n_head_kv, layer->k_norm, cs, k_pre);
     }
 }
@@ -161,8 +159,7 @@ static void out_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
 
 /* ---- the block ---- */
 
-/* Shows the running layer's rows to the tap. */
-static void call_tap(struct pi_pass *pass)
+void pi_pass_call_tap(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     for (int32_t i = 0; i < pass->n_item; i++) {
@@ -188,7 +185,7 @@ static void run(struct pi_pass *pass)
         (float *const[]){pass->model->hp.attn_gated ? pass->q_gate : pass->q, pass->k, pass->v}, 3);
     pi_pass_rows(pass, qkv_rows, w->wq.n_row + w->wk.n_row);
     if (pass->tap != NULL)
-        call_tap(pass);
+        pi_pass_call_tap(pass);
     pi_pass_attention_run(pass);
     if (pi_matrix_reads_int8(&w->wo) || pass->model->hp.attn_gated)
         pi_pass_rows(pass, out_rows, w->wo.n_col);

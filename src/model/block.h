@@ -43,6 +43,7 @@ struct pi_layer_block {
 #define PI_LAYER_BLOCKS 4 /* of a layer, at most */
 
 extern const struct pi_block pi_block_attention;
+extern const struct pi_block pi_block_latent;
 extern const struct pi_block pi_block_ffn;
 extern const struct pi_block pi_block_delta;
 extern const struct pi_block pi_block_moe;

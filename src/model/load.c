@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/threads.h"
 #include "model/load.h"
+#include "model/load_turned.h"
 #include "tensor/dtype_table.h"
 
 #define MAX_DIM (1 << 24) /* of any width: keeps products of two inside int64 */
@@ -120,13 +121,13 @@ static void number_kv_layers(struct pith_model *model)
     struct pi_hparams *hp = &model->hp;
     for (int32_t l = 0; l < hp->n_layer; l++) {
         struct pi_layer *layer = &model->layer[l];
-        bool attends = pi_layer_has(layer, &pi_block_attention);
+        bool attends = pi_layer_attends(layer);
         layer->kv_layer = attends && layer->window == 0 ? hp->n_layer_kv++ : -1;
     }
     hp->n_layer_full = hp->n_layer_kv;
     for (int32_t l = 0; l < hp->n_layer; l++) {
         struct pi_layer *layer = &model->layer[l];
-        if (pi_layer_has(layer, &pi_block_attention) && layer->window > 0)
+        if (pi_layer_attends(layer) && layer->window > 0)
             layer->kv_layer = hp->n_layer_kv++;
     }
 }
@@ -207,52 +208,6 @@ pith_status pi_model_check_full(const struct pith_model *m, const char *field, p
 
 /* ---- tensors ---- */
 
-static int64_t dim_len(const struct pi_hparams *hp, enum pi_dim dim)
-{
-    const struct pi_delta_shape *delta = &hp->delta;
-    switch (dim) {
-    case PI_DIM_NONE:
-        return 1;
-    case PI_DIM_EMBD:
-        return hp->n_embd;
-    case PI_DIM_FF:
-        return hp->n_ff;
-    case PI_DIM_Q:
-        return (int64_t)hp->n_head * hp->dim_k * (hp->attn_gated ? 2 : 1);
-    case PI_DIM_K:
-        return (int64_t)hp->n_head_kv * hp->dim_k;
-    case PI_DIM_V:
-        return (int64_t)hp->n_head_kv * hp->dim_v;
-    case PI_DIM_O:
-        return (int64_t)hp->n_head * hp->dim_v;
-    case PI_DIM_HEAD_K:
-        return hp->dim_k;
-    case PI_DIM_MIX:
-        return (int64_t)delta->dim * (2 * delta->n_key + delta->n_value);
-    case PI_DIM_CONV:
-        return delta->n_conv;
-    case PI_DIM_VALUES:
-        return (int64_t)delta->dim * delta->n_value;
-    case PI_DIM_VALUE_HEADS:
-        return delta->n_value;
-    case PI_DIM_DELTA:
-        return delta->dim;
-    case PI_DIM_MIX_VALUES:
-        return (int64_t)delta->dim * 2 * (delta->n_key + delta->n_value);
-    case PI_DIM_2_VALUE_HEADS:
-        return 2 * (int64_t)delta->n_value;
-    case PI_DIM_HEADS:
-        return hp->n_head;
-    case PI_DIM_EXPERT:
-        return hp->moe.n_expert;
-    case PI_DIM_FF_EXPERT:
-        return hp->moe.n_ff;
-    case PI_DIM_FF_SHARED:
-        return hp->moe.n_ff_shared;
-    }
-    return 0;
-}
-
 #define NAME_LEN 128
 
 /* What goes where: filled before anything is packed, so that memory is sized once. */
@@ -260,8 +215,10 @@ struct plan {
     struct plan_matrix {
         const uint8_t *data; /* of the first row, in the file */
         struct pi_matrix *matrix;
-        int64_t n_slab;    /* matrices, one behind the other in memory */
-        int64_t slab_rows; /* of the file, from the first row of one to that of the next */
+        int64_t n_slab;        /* matrices, one behind the other in memory */
+        int64_t slab_rows;     /* of the file, from the first row of one to that of the next */
+        bool turned;           /* the file has its rows as columns, */
+        enum pi_dtype in_file; /* in this type */
         char name[NAME_LEN];
     } * matrix; /* [n_matrix], owned */
     int64_t n_matrix;
@@ -297,22 +254,24 @@ static pith_status check_shape(const struct pi_gguf_tensor *t, const char *name,
 }
 
 /* n_slab matrices [n_row][n_col], each slab_rows rows of the file behind the one before. */
-static pith_status plan_matrix(struct plan *plan, const struct pi_gguf_tensor *t, const char *name,
-                               const int64_t shape[4], int64_t slab_rows, struct pi_matrix *out,
-                               pith_error *err)
+static pith_status plan_matrix(struct plan *plan, const struct pi_source *from, const char *name,
+                               const int64_t shape[4], struct pi_matrix *out, pith_error *err)
 {
+    const struct pi_gguf_tensor *t = &from->tensor;
     int64_t n_col = shape[0], n_row = shape[1], n_slab = shape[2];
-    PI_TRY(check_shape(t, name, shape, err));
+    const int64_t turned[4] = {n_row, n_col, n_slab, shape[3]};
+    PI_TRY(check_shape(t, name, from->turned ? turned : shape, err));
     const struct pi_dtype_traits *traits = pi_dtype_find(t->type);
     if (traits == NULL || pi_matmul_index(traits->type) < 0)
         return pi_fail(err, PITH_UNSUPPORTED, "tensor \"%s\": weight type %u is not supported",
                        name, t->type);
-    size_t group_bytes = pi_matmul_group_bytes(traits->type, (int32_t)n_col);
+    enum pi_dtype type = from->turned ? pi_turned_type(traits->type) : traits->type;
+    size_t group_bytes = pi_matmul_group_bytes(type, (int32_t)n_col);
     if (group_bytes == 0)
         return pi_fail(err, PITH_FORMAT, "tensor \"%s\": rows of %lld do not fit blocks of %s",
                        name, (long long)n_col, traits->name);
     *out = (struct pi_matrix){
-        .type = traits->type,
+        .type = type,
         .n_row = (int32_t)n_row,
         .n_col = (int32_t)n_col,
         .n_group = (int32_t)pi_ceil_div(n_row, PI_GROUP),
@@ -321,7 +280,9 @@ static pith_status plan_matrix(struct plan *plan, const struct pi_gguf_tensor *t
     struct plan_matrix *what = &plan->matrix[plan->n_matrix++];
     *what = (struct plan_matrix){.data = t->data, .matrix = out};
     what->n_slab = n_slab;
-    what->slab_rows = slab_rows;
+    what->slab_rows = from->slab_rows;
+    what->turned = from->turned;
+    what->in_file = traits->type;
     snprintf(what->name, sizeof(what->name), "%s", name);
     /* The tensor's own bytes were checked against the file, so this sum cannot overflow. */
     plan->weights_size += (size_t)n_slab * (size_t)out->n_group * group_bytes;
@@ -341,100 +302,27 @@ static pith_status plan_vector(struct plan *plan, const struct pi_gguf_tensor *t
     return PITH_OK;
 }
 
-/* Tensors that may stand in a whole one, one below the other, and what stands above each there. */
-static const struct fused {
-    const char *name, *whole;
-    enum pi_dim above[2], below[2];
-} fused_rows[] = {
-    {"attn_q.weight", "attn_qkv.weight", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_K, PI_DIM_V}},
-    {"attn_k.weight", "attn_qkv.weight", {PI_DIM_Q, PI_DIM_NONE}, {PI_DIM_V, PI_DIM_NONE}},
-    {"attn_v.weight", "attn_qkv.weight", {PI_DIM_Q, PI_DIM_K}, {PI_DIM_NONE, PI_DIM_NONE}},
-    {"attn_q.bias", "attn_qkv.bias", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_K, PI_DIM_V}},
-    {"attn_k.bias", "attn_qkv.bias", {PI_DIM_Q, PI_DIM_NONE}, {PI_DIM_V, PI_DIM_NONE}},
-    {"attn_v.bias", "attn_qkv.bias", {PI_DIM_Q, PI_DIM_K}, {PI_DIM_NONE, PI_DIM_NONE}},
-    {"ffn_gate.weight", "ffn_up.weight", {PI_DIM_NONE, PI_DIM_NONE}, {PI_DIM_FF, PI_DIM_NONE}},
-    {"ffn_up.weight", "ffn_up.weight", {PI_DIM_FF, PI_DIM_NONE}, {PI_DIM_NONE, PI_DIM_NONE}},
-    {"ffn_gate_exps.weight",
-     "ffn_gate_up_exps.weight",
-     {PI_DIM_NONE, PI_DIM_NONE},
-     {PI_DIM_FF_EXPERT, PI_DIM_NONE}},
-    {"ffn_up_exps.weight",
-     "ffn_gate_up_exps.weight",
-     {PI_DIM_FF_EXPERT, PI_DIM_NONE},
-     {PI_DIM_NONE, PI_DIM_NONE}},
-};
-
-static int64_t rows_of(const struct pi_hparams *hp, const enum pi_dim dims[2])
-{
-    int64_t n = 0;
-    for (int i = 0; i < 2; i++)
-        n += dims[i] != PI_DIM_NONE ? dim_len(hp, dims[i]) : 0;
-    return n;
-}
-
-/* The entry of a whole tensor that may hold this one; NULL: none. */
-static const struct fused *find_fused(const char *name)
-{
-    for (size_t i = 0; i < PI_LEN(fused_rows); i++)
-        if (strcmp(fused_rows[i].name, name) == 0)
-            return &fused_rows[i];
-    return NULL;
-}
-
-/* A tensor of layer l, or its rows in a whole one: *found says whether there are some. *slab_rows is
-   how many rows of the file a slab takes. */
-static pith_status find_tensor(const struct pith_model *m, int32_t l,
-                               const struct pi_tensor_spec *spec, struct pi_gguf_tensor *out,
-                               int64_t *slab_rows, bool *found, pith_error *err)
-{
-    char name[128], whole_name[128];
-    const struct fused *f = find_fused(spec->name);
-    snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
-    snprintf(whole_name, sizeof(whole_name), "blk.%d.%s", l, f != NULL ? f->whole : spec->name);
-    const struct pi_gguf_tensor *t = pi_gguf_find_tensor(&m->gguf, name);
-    const struct pi_gguf_tensor *whole = pi_gguf_find_tensor(&m->gguf, whole_name);
-    int axis = spec->col == PI_DIM_NONE ? 0 : 1; /* along which rows stand */
-    int64_t above = f != NULL ? rows_of(&m->hp, f->above) : 0, own = dim_len(&m->hp, spec->row);
-    int64_t all = above + own + (f != NULL ? rows_of(&m->hp, f->below) : 0);
-    *found = t != NULL || whole != NULL;
-    if (!*found)
-        return PITH_OK;
-    *out = t != NULL ? *t : *whole;
-    *slab_rows = out->ne[axis];
-    if (t != NULL && (t != whole || t->ne[axis] != all))
-        return PITH_OK; /* it stands alone */
-    if (whole->ne[axis] != all)
-        return pi_fail(err, PITH_FORMAT,
-                       "tensor \"%s\" is missing, and \"%s\" has %lld rows, not the %lld with it",
-                       name, whole_name, (long long)whole->ne[axis], (long long)all);
-    const struct pi_dtype_traits *traits = pi_dtype_find(out->type);
-    out->ne[axis] = own;
-    if (traits != NULL && above > 0) /* an unknown type is refused later, with its name */
-        out->data += (size_t)above * pi_dtype_row_bytes(traits, axis == 0 ? 1 : out->ne[0]);
-    return PITH_OK;
-}
-
 static pith_status plan_tensor(struct plan *plan, struct pith_model *model, int32_t l,
                                const struct pi_tensor_spec *spec, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
-    struct pi_gguf_tensor t;
-    int64_t slab_rows, n_row = dim_len(hp, spec->row), n_slab = dim_len(hp, spec->slab);
-    bool found;
+    struct pi_source from;
+    int64_t n_row = pi_dim_len(hp, spec->row), n_slab = pi_dim_len(hp, spec->slab);
     char name[128];
     snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
     char *field = (char *)&model->layer[l] + spec->offset;
-    if (n_row == 0 || dim_len(hp, spec->col) == 0) /* of an expert that the model does without */
+    if (n_row == 0 || pi_dim_len(hp, spec->col) == 0) /* of what the model does without */
         return PITH_OK;
-    PI_TRY(find_tensor(model, l, spec, &t, &slab_rows, &found, err));
-    if (!found && spec->required)
+    PI_TRY(pi_find_tensor(model, l, spec, &from, err));
+    if (!from.there && spec->required)
         return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);
-    if (!found)
+    if (!from.there)
         return PITH_OK;
     if (spec->col == PI_DIM_NONE)
-        return plan_vector(plan, &t, name, (int64_t[]){n_row, n_slab, 1, 1}, (float **)field, err);
-    return plan_matrix(plan, &t, name, (int64_t[]){dim_len(hp, spec->col), n_row, n_slab, 1},
-                       slab_rows, (struct pi_matrix *)field, err);
+        return plan_vector(plan, &from.tensor, name, (int64_t[]){n_row, n_slab, 1, 1},
+                           (float **)field, err);
+    return plan_matrix(plan, &from, name, (int64_t[]){pi_dim_len(hp, spec->col), n_row, n_slab, 1},
+                       (struct pi_matrix *)field, err);
 }
 
 static pith_status plan_layer(struct plan *plan, struct pith_model *model, int32_t l,
@@ -461,9 +349,11 @@ static pith_status plan_all(struct plan *plan, struct pith_model *model, pith_er
                        (long long)embd->ne[1]);
     hp->n_vocab = (int32_t)embd->ne[1];
     const int64_t ends[4] = {hp->n_embd, hp->n_vocab, 1, 1}, width[4] = {hp->n_embd, 1, 1, 1};
-    PI_TRY(plan_matrix(plan, embd, "token_embd.weight", ends, 0, &model->embd, err));
+    const struct pi_source first = {.tensor = *embd};
+    PI_TRY(plan_matrix(plan, &first, "token_embd.weight", ends, &model->embd, err));
+    const struct pi_source last = {.tensor = output != NULL ? *output : *embd};
     if (output != NULL)
-        PI_TRY(plan_matrix(plan, output, "output.weight", ends, 0, &model->output, err));
+        PI_TRY(plan_matrix(plan, &last, "output.weight", ends, &model->output, err));
     PI_TRY(plan_vector(plan, norm, "output_norm.weight", width, &model->output_norm, err));
     for (int32_t l = 0; l < hp->n_layer; l++)
         PI_TRY(plan_layer(plan, model, l, err));
@@ -531,6 +421,32 @@ static void load_vector(const struct pi_gguf_tensor *t, float *out)
     traits->decode(t->data, out, t->ne[0] * t->ne[1]);
 }
 
+static pith_status fail_scale(const struct plan_matrix *what, pith_error *err)
+{
+    return pi_fail(err, PITH_FORMAT, "tensor \"%s\": a scale of MXFP4 is above 2^%d, no weight's",
+                   what->name, PI_MXFP4_MOST - 128);
+}
+
+/* Packs matrices whose rows are columns in the file. */
+static pith_status pack_turned(const struct plan_matrix *what, const struct pith_model *model,
+                               int32_t n_thread, pith_error *err)
+{
+    struct pi_turned turned = {.data = what->data,
+                               .in_file = what->in_file,
+                               .slab_rows = what->slab_rows,
+                               .n_slab = what->n_slab,
+                               .matrix = what->matrix};
+    size_t row = pi_dtype_row_bytes(pi_dtype_find(what->in_file), what->matrix->n_row);
+    for (int64_t i = 0; what->in_file == PI_DTYPE_MXFP4 && i < what->n_slab; i++)
+        if (!pi_mxfp4_is_sound(what->data + (size_t)(i * what->slab_rows) * row,
+                               (int64_t)what->matrix->n_col * what->matrix->n_row))
+            return fail_scale(what, err);
+    PI_TRY(pi_turned_pack(&turned, n_thread, what->name, err));
+    pi_gguf_drop(&model->parts, what->data,
+                 (size_t)((what->n_slab - 1) * what->slab_rows + what->matrix->n_col) * row);
+    return PITH_OK;
+}
+
 /* Packs every slab of a matrix at *weights, and moves that behind it. */
 static pith_status pack_matrix(const struct plan_matrix *what, const struct pith_model *model,
                                int32_t n_thread, uint8_t **weights, pith_error *err)
@@ -540,15 +456,15 @@ static pith_status pack_matrix(const struct plan_matrix *what, const struct pith
     struct pack_job job = {model, what, pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col),
                            &sound};
     m->data = *weights;
+    *weights += (size_t)what->n_slab * (size_t)m->n_group * m->group_bytes;
+    if (what->turned)
+        return pack_turned(what, model, n_thread, err);
     pi_parallel_items(n_thread, items_of_slab(&job) * what->n_slab, pack_items, &job);
     /* What was read again after it had been given back. */
     for (int64_t slab = 0; slab < what->n_slab; slab++)
         drop_source(&job, slab * items_of_slab(&job), m->n_group);
-    *weights += (size_t)what->n_slab * (size_t)m->n_group * m->group_bytes;
     if (!atomic_load(&sound))
-        return pi_fail(err, PITH_FORMAT,
-                       "tensor \"%s\": a scale of MXFP4 is above 2^%d, no weight's", what->name,
-                       PI_MXFP4_MOST - 128);
+        return fail_scale(what, err);
     return PITH_OK;
 }
 

@@ -24,6 +24,8 @@ struct pi_rope_keys {
     int32_t n_rot;       /* rotated dimensions */
     bool longrope;       /* tensors of factors for short and for long contexts are looked for */
     bool log_multiplier; /* YaRN's log multiplier counts */
+    bool
+        log_in_scale; /* where there is one, what YaRN does to magnitudes is in the family's scale */
     int32_t n_ctx_train; /* trained context */
     int32_t n_ctx;       /* positions in use, which the factors are chosen by */
 };
@@ -57,6 +59,22 @@ pith_status pi_load_windows(struct pith_model *m, int32_t preset, int32_t period
 /* Reads ARCH.expert_* where the family has experts, and leaves out of each layer either these or the
    dense feed-forward. model->layer has all parts. FORMAT, UNSUPPORTED. */
 pith_status pi_load_moe(struct pith_model *model, pith_error *err);
+
+/* ---- tensors (load_find.c) ---- */
+
+int64_t pi_dim_len(const struct pi_hparams *hp, enum pi_dim dim);
+
+/* Where a tensor of the model stands in the file. */
+struct pi_source {
+    struct pi_gguf_tensor tensor; /* the rows that are its own */
+    int64_t slab_rows;            /* from one slab's first to the next one's */
+    bool there;
+    bool turned; /* its rows are columns there */
+};
+
+/* A tensor of layer l, or its rows in a whole one. FORMAT where a whole one has others. */
+pith_status pi_find_tensor(const struct pith_model *m, int32_t l, const struct pi_tensor_spec *spec,
+                           struct pi_source *out, pith_error *err);
 
 /* Finds, checks and packs every tensor. model->hp and model->parts are set. FORMAT, UNSUPPORTED,
    NOMEM, CANCELLED. What was allocated is freed by pith_model_free. */

@@ -8,7 +8,8 @@
  *   yarn                freq[i] = freq[i] * (r_i + (1 - r_i) / s), where r_i falls from 1 to 0
  *                       between the pairs that turn beta_fast and beta_slow times over the
  *                       original context; cos and sin times attn_factor * (1 + 0.1 ln s), and with
- *                       a log multiplier u divided by 1 + 0.1 u ln s
+ *                       a log multiplier u divided by 1 + 0.1 u ln s, or in DeepSeek's family times
+ *                       attn_factor alone
  *   longrope            as linear, with one of two tensors of frequency factors: the long ones where
  *                       the context is above the original one
  */
@@ -98,7 +99,7 @@ static pith_status apply_yarn(struct pi_rope *rope, const struct pi_gguf *g, con
     uint32_t n_original;
     PI_TRY(optional_f32(g, arch, "scaling.yarn_beta_fast", &fast, err));
     PI_TRY(optional_f32(g, arch, "scaling.yarn_beta_slow", &slow, err));
-    if (keys->log_multiplier)
+    if (keys->log_multiplier || keys->log_in_scale)
         PI_TRY(optional_f32(g, arch, "scaling.yarn_log_multiplier", &log_mul, err));
     PI_TRY(read_original(g, arch, keys, &n_original, err));
     if (n_original == 0 || fast <= 0 || slow <= 0 || base <= 1)
@@ -113,6 +114,8 @@ static pith_status apply_yarn(struct pi_rope *rope, const struct pi_gguf *g, con
         double keep = 1 - fmin(1, fmax(0, y));
         rope->freq[i] *= keep + (1 - keep) / factor;
     }
+    if (keys->log_in_scale && log_mul != 0)
+        return PITH_OK;
     rope->magnitude *= (float)(1 + 0.1 * log(factor));
     if (log_mul != 0 && factor > 1)
         rope->magnitude /= (float)(1 + 0.1 * (double)log_mul * log(factor));
@@ -178,6 +181,8 @@ static pith_status apply_scaling(struct pi_rope *rope, const struct pi_gguf *g, 
                        (double)factor);
     if (factor == 0) /* absent */
         factor = 1;
+    rope->factor = scaling == SCALING_NONE ? 1 : factor;
+    rope->linear = scaling == SCALING_LINEAR;
     PI_TRY(name_factors(g, arch, keys, &factors, err));
     PI_TRY(apply_factors(rope, g, factors, err));
     if (scaling == SCALING_YARN)
@@ -199,6 +204,7 @@ pith_status pi_rope_load(struct pi_rope *rope, const struct pi_gguf *g, const ch
     rope->adjacent = keys->adjacent;
     rope->base = base;
     rope->magnitude = 1;
+    rope->factor = 1;
     rope->freq = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)rope->n_pair, sizeof(double));
     if (rope->freq == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %d rotary frequencies", rope->n_pair);

@@ -215,6 +215,14 @@ static int32_t layer_of(const struct pi_gguf_tensor *t)
     return sscanf(name, "blk.%d.", &layer) == 1 ? layer : -1;
 }
 
+/* Whether a tensor has a matrix for each expert: "..._exps.weight". */
+static bool is_experts(const struct pi_gguf_tensor *t)
+{
+    static const char end[] = "_exps.weight";
+    size_t n = sizeof(end) - 1;
+    return t->n_dim == 3 && t->name.len > n && memcmp(t->name.data + t->name.len - n, end, n) == 0;
+}
+
 /* All but the embedding, of which a row is read, and the experts that a token does not choose. */
 static int64_t count_token_bytes(const struct pith_model *m)
 {
@@ -224,7 +232,7 @@ static int64_t count_token_bytes(const struct pith_model *m)
     for (int64_t i = 0; i < m->gguf.n_tensor && hp->n_layer > 0; i++) {
         const struct pi_gguf_tensor *t = &m->gguf.tensor[i];
         bool embedding = t->name.len == 17 && memcmp(t->name.data, "token_embd.weight", 17) == 0;
-        bool experts = t->n_dim == 3 && hp->moe.n_expert > 0 && t->ne[2] == hp->moe.n_expert;
+        bool experts = is_experts(t) && hp->moe.n_expert > 0 && t->ne[2] == hp->moe.n_expert;
         if ((embedding && !tied) || layer_of(t) >= hp->n_layer)
             continue;
         sum += experts ? (int64_t)t->size / hp->moe.n_expert * hp->moe.n_used : (int64_t)t->size;
@@ -274,6 +282,7 @@ void pith_model_get_attention(const pith_model *m, pith_attention_info *out)
         .adjacent = m->rope.adjacent,
         .magnitude = m->rope.magnitude,
         .attn_scale = m->hp.attn_scale,
+        .v_in_k = m->hp.latent.n_rank > 0 ? m->hp.n_rot : 0,
     };
 }
 

@@ -23,6 +23,16 @@ struct pi_delta_shape {
     bool tiled;      /* value head h has key head h mod n_key; else h / (n_value / n_key) */
 };
 
+/* Of multi-head latent attention (latent.c): what a lane holds is one vector for all heads, whose
+   values are a part of it. hp's dim_k, dim_v and n_head_kv are the lane's: n_rot + n_rank, n_rank,
+   1; heads as they are projected have other sizes. */
+struct pi_latent_shape {
+    int32_t n_rank;  /* dimensions of the compressed keys and values; 0: the rest says nothing */
+    int32_t n_query; /* of the compressed queries; 0: queries are projected at once */
+    int32_t dim_key; /* of a head's key without the rotated part */
+    int32_t dim_out; /* of a head's value */
+};
+
 struct pi_hparams {
     int32_t n_layer;
     int32_t n_layer_kv;   /* those with attention, which have lanes */
@@ -40,6 +50,7 @@ struct pi_hparams {
     float attn_scale; /* multiplies q.k */
     bool attn_gated;  /* a head's rows of wq are followed by those of a gate of its output */
     struct pi_delta_shape delta;
+    struct pi_latent_shape latent;
     struct pi_moe_rule moe;
     float embd_scale; /* multiplies embeddings */
     float attn_cap;   /* scores are attn_cap * tanh(score / attn_cap); 0: as they come */
@@ -74,6 +85,14 @@ struct pi_layer {
     struct pi_matrix w_up;   /* [n_ff][n_embd] */
     struct pi_matrix w_down; /* [n_embd][n_ff] */
     float *ffn_post_norm;    /* [n_embd] */
+
+    struct pi_matrix w_query_a; /* [n_query][n_embd]; no data: wq makes queries at once */
+    float *query_a_norm;        /* [n_query] */
+    struct pi_matrix w_query_b; /* [n_head * (dim_key + n_rot)][n_query]; wq is as high */
+    struct pi_matrix w_latent;  /* [n_rank + n_rot][n_embd] the compressed vector, then its key */
+    float *latent_norm;         /* [n_rank] */
+    struct pi_matrix w_absorb;  /* n_head slabs [n_rank][dim_key] */
+    struct pi_matrix w_expand;  /* n_head slabs [dim_out][n_rank] */
 
     int32_t delta_layer;      /* its number among those with a delta net */
     struct pi_matrix w_mix;   /* [mix][n_embd] queries, keys, values: dim * (2 n_key + n_value) */

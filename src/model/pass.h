@@ -48,6 +48,13 @@ struct pi_pass_moe {
     float *shared_gate, *shared_up; /* [n_tok][n_ff_shared] */
 };
 
+/* Of latent attention (latent.c), beside q, k, v and att, which are those of its lane. */
+struct pi_pass_latent {
+    float *head; /* [max_tok][n_head][dim_key + n_rot] queries, then [max_tok][n_head][dim_out] */
+    float *raw;  /* [max_tok][n_rank + n_rot] the lane's vectors as they are projected */
+    float *low;  /* [max_tok][n_query] */
+};
+
 struct pi_pass {
     const struct pith_model *model;
     struct kv_geometry geometry; /* of the cache */
@@ -76,6 +83,7 @@ struct pi_pass {
     float *up;     /* [max_tok][n_ff] */
     struct pi_pass_moe moe;
     struct pi_pass_delta delta;
+    struct pi_pass_latent latent;
     float *block;        /* [max_tok][the most of all blocks] owns q..moe, a block's at a time */
     float *q_pre;        /* [max_tok][n_head][dim_k] queries before rope; NULL without a tap */
     float *k_pre;        /* [max_tok][n_head_kv][dim_k] keys before rope; NULL without a writer */
@@ -145,6 +153,15 @@ void pi_pass_product(struct pi_pass *pass, const float *x, int32_t n_tok,
 /* Makes the int8 copy of row t of an input of n values. */
 void pi_pass_quantize(struct pi_pass *pass, const float *row, int64_t t, int32_t n);
 bool pi_matrix_reads_int8(const struct pi_matrix *w);
+
+/* ---- attention.c ---- */
+
+/* Shows the running layer's rows to the tap. */
+void pi_pass_call_tap(struct pi_pass *pass);
+
+/* What the query of row t is multiplied by: texts longer than those of training are read with
+   sharper attention. */
+float pi_pass_temperature(const struct pi_pass *pass, int64_t t);
 
 /* ---- attention_lanes.c ---- */
 

@@ -56,9 +56,11 @@ struct answer {
                             counts as one prompt */
     bool untouched;      /* its sequence came from its slot, and nothing was evaluated since */
     bool torn;           /* an evaluation was stopped: its sequence is no fresh one's */
-    int32_t n_shown;     /* tokens of the prompt whose logits are shown, or not asked for */
-    bool unwanted;       /* who was shown them wants no more */
-    int32_t n_prompt;    /* as in the result */
+    int32_t n_before;    /* tokens that its sequence had in its slot, and what was read of them */
+    struct read_tally read_before;
+    int32_t n_shown;  /* tokens of the prompt whose logits are shown, or not asked for */
+    bool unwanted;    /* who was shown them wants no more */
+    int32_t n_prompt; /* as in the result */
     int32_t n_cached;
     pith_reuse reuse;
     int32_t differs_at;

@@ -203,10 +203,12 @@ static const int32_t *known_tokens(const struct answer *a)
 }
 
 /* Of the answer's known tokens those of which the cache may have all but the last: where steps
-   count two are left to evaluate, and those whose logits are to be shown are left, too. */
+   count two are left to evaluate, with recall those that recall together, and those whose logits
+   are to be shown are left, too. */
 static int32_t most_known(const struct pith_scheduler *s, const struct answer *a)
 {
     int32_t n = a->n_known - (s->engine->traits.counts_steps ? 1 : 0);
+    n = pi_engine_recall_reusable(s->engine, n, a->n_known);
     return a->n_shown < a->request->n_prompt ? (int32_t)pi_min(n, a->n_shown + 1) : n;
 }
 
@@ -238,7 +240,7 @@ static pith_status adopt(struct pith_scheduler *s, struct answer *a, int32_t *n_
 static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t *n_found,
                              pith_error *err)
 {
-    *n_found = 0;
+    *n_found = a->n_before = 0;
     PI_TRY(pith_seq_create(s->engine, &a->seq, err));
     PI_TRY(pith_seq_mark_prompt(a->seq, a->mark, err));
     if (s->prefix == NULL)

@@ -156,6 +156,17 @@ static void fill_result(const struct answer *a, const pith_error *why, pith_answ
     }
 }
 
+/* A prompt that was stopped between its parts: with a read policy no later one goes on from there,
+   but from what the slot had. */
+static void take_back(const struct pith_scheduler *s, struct answer *a)
+{
+    if (!s->engine->traits.reads_parts || a->state != ANSWER_READING || a->seq == NULL ||
+        a->swapped != NULL || a->torn || a->n_before >= a->seq->n_token)
+        return;
+    a->torn = pith_seq_truncate(a->seq, a->n_before, NULL) != PITH_OK;
+    a->seq->read = a->read_before;
+}
+
 /* Whether the answer's sequence stays in its slot: it is what one of its tokens would be that was
    never stopped, and nothing failed. */
 static bool stays(const struct answer *a, const pith_error *why)
@@ -212,6 +223,7 @@ static void finish(struct pith_scheduler *s, struct answer *a, const pith_error 
     fill_result(a, why, &result);
     if (a->seq != NULL && a->swapped == NULL)
         scheduler_publish(s, a);
+    take_back(s, a);
     if (stays(a, why))
         scheduler_slot_park(s, a);
     release(s, a);

@@ -243,6 +243,8 @@ pith_status scheduler_slot_take(struct pith_scheduler *s, struct answer *a, int3
     changed(s);
     a->seq = seq;
     a->untouched = true;
+    a->n_before = n;
+    a->read_before = seq->read;
     return PITH_OK;
 }
 

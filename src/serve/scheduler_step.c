@@ -103,6 +103,7 @@ static pith_batch_item item_for(struct answer *a, int32_t n)
         return item;
     }
     int32_t len = pith_seq_length(a->seq);
+    item.n_rest = a->n_known - len - n;
     item.tokens = (a->known != NULL ? a->known : a->request->prompt) + len;
     bool known = len + n < a->n_known || a->has_next; /* the token behind them */
     if (known && item.logits == PITH_LOGITS_LAST)
@@ -173,6 +174,28 @@ static int32_t whole_pages(const struct pith_scheduler *s, const struct answer *
     return s->prefix != NULL && g->window != NULL && whole > 0 ? whole : n;
 }
 
+/* Of n tokens those before the first round, if one comes: so that their pages can be published. */
+static int32_t before_round(const struct pith_scheduler *s, const struct answer *a, int32_t n)
+{
+    const struct pith_engine *e = s->engine;
+    if (s->prefix == NULL || !e->traits.bounded || a->seq->tally.n_round > 0)
+        return n;
+    int32_t room = keep_room(e->keep, a->seq->memory.kv, pi_seq_point(a->seq, 0), n);
+    return room > 0 ? room : n;
+}
+
+/* Of n of the tokens that are left as many as leave those together that recall together, or all. */
+static int32_t before_recall(const struct pith_scheduler *s, const struct answer *a, int32_t n,
+                             int32_t left, bool first)
+{
+    int32_t most = pi_engine_recall_reusable(s->engine, n, left);
+    int32_t part = before_round(s, a, most), whole = whole_pages(s, a, part);
+    if (n == left && part == most)
+        return left;
+    part = whole >= 2 ? whole : part;
+    return part >= 2 ? part : n == left || first ? left : 0;
+}
+
 /* Of what is left to read as much as fits into the step. Where the cut of a prompt matters it is
    read whole; where steps count no part is a single token, which would be one. Under a keep policy
    the part before the first round is by itself, so that its pages can be published. */
@@ -185,6 +208,10 @@ static int32_t part_of(const struct pith_scheduler *s, const struct answer *a, b
         return 0;
     if (!e->traits.cuts_prompts)
         return n == left || first ? left : 0;
+    if (e->traits.recalls_kv)
+        return before_recall(s, a, n, left, first);
+    if (e->traits.reads_parts)
+        return pi_engine_part(e, n, left, first);
     if (e->traits.counts_steps && left > 1) {
         if (n < 2 && !(first && s->tokens_left == s->params.step_tokens))
             return 0;
@@ -194,11 +221,7 @@ static int32_t part_of(const struct pith_scheduler *s, const struct answer *a, b
     int32_t hidden = a->n_shown - pith_seq_length(a->seq); /* of these no logits are made */
     if (a->n_shown < a->request->n_prompt && hidden > 0 && !e->traits.counts_steps)
         n = (int32_t)pi_min(n, hidden);
-    if (s->prefix != NULL && e->traits.bounded && a->seq->tally.n_round == 0) {
-        int32_t room = keep_room(e->keep, a->seq->memory.kv, pi_seq_point(a->seq, 0), n);
-        n = room > 0 ? room : n;
-    }
-    return whole_pages(s, a, n);
+    return whole_pages(s, a, before_round(s, a, n));
 }
 
 /* The items of what is planned: generated tokens first, then prompts, each in the order of

@@ -13,6 +13,8 @@ struct pi_rope {
     double *freq;    /* [n_pair] radians per position, scaling included; owned */
     float magnitude; /* factor on cos and sin (YaRN); 1 otherwise */
     float base;      /* of the frequencies before scaling, for reports */
+    float factor;    /* of their scaling; 1: none */
+    bool linear;     /* and whether that is one of all frequencies */
 };
 
 void pi_rope_free(struct pi_rope *rope);

@@ -15,20 +15,23 @@
 
 struct importance_gram {
     const struct pith_model *model; /* borrowed */
-    float *g;                       /* [n_layer][n_head][dim_v][dim_v] symmetric */
+    int32_t dim; /* of a head's value where Wo meets it: dim_v, but with latent attention */
+    float *g;    /* [n_layer][n_head][dim][dim] symmetric */
+    float
+        *expand; /* [n_layer][n_head][dim][dim_v] of a lane's value to a head's; NULL: it is one */
 };
 
 struct gram_job {
     struct importance_gram *gram;
-    double *sum; /* [n_thread][n_head][dim_v][dim_v] */
-    float *row;  /* [n_thread][n_head * dim_v] */
+    double *sum; /* [n_thread][n_head][dim][dim] */
+    float *row;  /* [n_thread][n_head * dim] */
 };
 
 /* Adds w w' of each head's part of a row of Wo. */
-static void add_row(const struct pi_hparams *hp, const float *row, double *sum)
+static void add_row(const struct importance_gram *gram, const float *row, double *sum)
 {
-    size_t n = (size_t)hp->dim_v;
-    for (size_t h = 0; h < (size_t)hp->n_head; h++) {
+    size_t n = (size_t)gram->dim;
+    for (size_t h = 0; h < (size_t)gram->model->hp.n_head; h++) {
         const float *w = row + h * n;
         for (size_t i = 0; i < n; i++) {
             double *out = sum + (h * n + i) * n;
@@ -38,38 +41,68 @@ static void add_row(const struct pi_hparams *hp, const float *row, double *sum)
     }
 }
 
+/* Latent attention: the matrices that make heads' values of a lane's. */
+static void take_expand(const struct importance_gram *gram, int32_t l)
+{
+    const struct pi_hparams *hp = &gram->model->hp;
+    const struct pi_matrix *w = &pi_model_kv_layer(gram->model, l)->w_expand;
+    size_t n = (size_t)gram->dim * (size_t)hp->dim_v;
+    float *out = gram->expand + (size_t)l * (size_t)hp->n_head * n;
+    for (int32_t h = 0; h < hp->n_head; h++, out += n) {
+        struct pi_matrix slab = pi_matrix_slab(w, h);
+        for (int32_t r = 0; r < gram->dim; r++)
+            pi_matmul_unpack_row(&slab, r, out + (size_t)r * (size_t)hp->dim_v);
+    }
+}
+
 static void gram_layers(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct gram_job *job = ctx;
     const struct pi_hparams *hp = &job->gram->model->hp;
-    size_t n_col = (size_t)hp->n_head * (size_t)hp->dim_v, n = n_col * (size_t)hp->dim_v;
+    size_t n_col = (size_t)hp->n_head * (size_t)job->gram->dim, n = n_col * (size_t)job->gram->dim;
     double *sum = job->sum + (size_t)thread * n;
     float *row = job->row + (size_t)thread * n_col;
     for (int64_t l = begin; l < end; l++) {
         memset(sum, 0, n * sizeof(*sum));
         for (int32_t r = 0; r < hp->n_embd; r++) {
             pi_matmul_unpack_row(&pi_model_kv_layer(job->gram->model, (int32_t)l)->wo, r, row);
-            add_row(hp, row, sum);
+            add_row(job->gram, row, sum);
         }
+        if (job->gram->expand != NULL)
+            take_expand(job->gram, (int32_t)l);
         for (size_t i = 0; i < n; i++)
             job->gram->g[(size_t)l * n + i] = (float)sum[i];
     }
+}
+
+/* Of a gram whose model and dim are set; false: no memory. */
+static bool gram_alloc(struct importance_gram *gram)
+{
+    const struct pi_hparams *hp = &gram->model->hp;
+    size_t n = (size_t)hp->n_layer_full * (size_t)hp->n_head, dim = (size_t)gram->dim;
+    gram->g = pi_mem_alloc_n(PI_MEM_OTHER, n, dim * dim * sizeof(*gram->g));
+    if (hp->latent.n_rank > 0)
+        gram->expand =
+            pi_mem_alloc_n(PI_MEM_OTHER, n, dim * (size_t)hp->dim_v * sizeof(*gram->expand));
+    return gram->g != NULL && (hp->latent.n_rank == 0 || gram->expand != NULL);
 }
 
 pith_status importance_gram_create(const struct pith_model *model, int32_t n_thread,
                                    struct importance_gram **out, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
-    size_t n_col = (size_t)hp->n_head * (size_t)hp->dim_v, n = n_col * (size_t)hp->dim_v;
+    int32_t dim = hp->latent.n_rank > 0 ? hp->latent.dim_out : hp->dim_v;
+    size_t n_col = (size_t)hp->n_head * (size_t)dim, n = n_col * (size_t)dim;
     struct importance_gram *gram = pi_mem_alloc(PI_MEM_OTHER, sizeof(*gram));
     struct gram_job job = {.gram = gram};
     job.sum = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_thread, n * sizeof(*job.sum));
     job.row = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_thread, n_col * sizeof(*job.row));
+    bool ok = gram != NULL && job.sum != NULL && job.row != NULL;
     if (gram != NULL) {
         gram->model = model;
-        gram->g = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)hp->n_layer_full, n * sizeof(*gram->g));
+        gram->dim = dim;
+        ok = ok && gram_alloc(gram);
     }
-    bool ok = gram != NULL && gram->g != NULL && job.sum != NULL && job.row != NULL;
     if (ok)
         pi_parallel_items(n_thread, hp->n_layer_full, gram_layers, &job);
     pi_mem_free(job.sum);
@@ -88,18 +121,38 @@ void importance_gram_free(struct importance_gram *gram)
     if (gram == NULL)
         return;
     pi_mem_free(gram->g);
+    pi_mem_free(gram->expand);
     pi_mem_free(gram);
 }
 
-#define PANEL 32 /* of G's columns: their sums stay in registers */
+#define PANEL 32       /* of G's columns: their sums stay in registers */
+#define MOST_DIM 16384 /* of a head: what the KV store holds, and latent_load.c reads */
+
+/* A head's value of a lane's. */
+static const float *expand_value(const struct importance_gram *gram, size_t head, const float *v,
+                                 float *out)
+{
+    size_t n = (size_t)gram->model->hp.dim_v;
+    const float *w = gram->expand + head * (size_t)gram->dim * n;
+    for (int32_t i = 0; i < gram->dim; i++, w += n) {
+        float sum = 0;
+        for (size_t r = 0; r < n; r++)
+            sum += w[r] * v[r];
+        out[i] = sum;
+    }
+    return out;
+}
 
 double importance_norm(const struct importance_gram *gram, int32_t layer, int32_t head,
                        const float *v)
 {
-    const struct pi_hparams *hp = &gram->model->hp;
-    size_t n = (size_t)hp->dim_v;
-    const float *g = gram->g + ((size_t)layer * (size_t)hp->n_head + (size_t)head) * n * n;
+    size_t n = (size_t)gram->dim;
+    size_t at = (size_t)layer * (size_t)gram->model->hp.n_head + (size_t)head;
+    const float *g = gram->g + at * n * n;
+    float own[MOST_DIM];
     double sum = 0.0;
+    if (gram->expand != NULL)
+        v = expand_value(gram, at, v, own);
     for (size_t first = 0; first < n; first += PANEL) {
         size_t width = n - first < PANEL ? n - first : PANEL;
         float y[PANEL] = {0};

@@ -18,6 +18,7 @@ static struct kv_geometry lane_geometry(const struct recall_tier *tier, int32_t 
         .n_head = 1,
         .dim_k = g->dim_k,
         .dim_v = g->dim_v,
+        .v_in_k = g->v_in_k,
         .page_len = RECALL_PAGE_LEN,
         .type_k = tier->o.type > 0 ? asked : kv_layer_type_k(g, layer),
         .type_v = tier->o.type > 0 ? asked : kv_layer_type_v(g, layer),

@@ -26,17 +26,19 @@ static struct engine_traits list_policies(const struct policy_set *set)
     return t;
 }
 
-/* What is read in parts or comes back depends on what is evaluated together; so do rounds that wait
-   for a prompt's end, and what a prompt's end overwrites. Weights of steps are gathered token by
-   token, and steps are what a share policy compares. */
+/* Chunks that choose together end where a round comes, which nobody knows before. Rounds that wait
+   for a prompt's end depend on what is evaluated together, and so does what a prompt's end
+   overwrites. Weights of steps are gathered token by token, steps are what a share policy compares,
+   and read policies and recall treat a token that is evaluated alone unlike those of a prompt. */
 struct engine_traits engine_traits_compute(const struct policy_set *set)
 {
     struct engine_traits t = list_policies(set);
-    bool recalls = t.recalls_kv || t.recalls_text;
+    bool rounds_cut_chunks = t.reads_parts && (t.evicts || t.recalls_kv);
     t.remembers = (t.needs & KEEP_NEED_ROWS) != 0 || t.n_mark > 0;
     t.bounded = t.evicts;
-    t.cuts_prompts = !t.reads_parts && !recalls && !t.overwrites && !t.waits;
-    t.counts_steps = !t.cuts_prompts || t.shares || (t.needs & KEEP_NEED_STEP_WEIGHTS) != 0;
+    t.cuts_prompts = !rounds_cut_chunks && !t.recalls_text && !t.overwrites && !t.waits;
+    t.counts_steps = !t.cuts_prompts || t.shares || t.reads_parts || t.recalls_kv ||
+                     (t.needs & KEEP_NEED_STEP_WEIGHTS) != 0;
     t.takes_prefixes = engine_traits_check(&t, PITH_USE_PREFIX, NULL) == PITH_OK;
     /* What a sequence with a share policy generates stays its own, so that what it shares depends
        on nobody who holds its pages. */

@@ -19,15 +19,14 @@ static pith_status check_scheduler(const struct engine_traits *t, pith_error *er
 }
 
 /* A prefix of others fits where the sequence would hold the same entries and nothing else, and the
-   policy saw nothing of them. */
+   policy saw nothing of them. Recall chooses by a prompt's last tokens, which are read in any case. */
 static pith_status check_prefix(const struct engine_traits *t, pith_error *err)
 {
     PI_TRY(check_scheduler(t, err));
-    if (t->reads_parts || t->recalls_kv)
+    if (t->reads_parts)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "%s: what is read depends on where an evaluation begins, so that every "
-                       "prompt is read from its first token",
-                       t->reads_parts ? "read" : "recall");
+                       "read: what is read depends on where an evaluation begins, so that every "
+                       "prompt is read from its first token");
     if (t->remembers)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "keep: %s remembers more of a prompt than its entries, so that every prompt "
