@@ -21,8 +21,9 @@
 
 /* What passes take, of whoever runs them: a generation, or a scheduler. */
 struct draft_cost {
-    double one_s;                 /* of a pass of one row; 0: not known yet */
-    double times[DRAFT_MOST + 2]; /* [rows] measured, of what was guessed; 0: not known yet */
+    double one_s;                   /* of a pass of one row; 0: not known yet */
+    double times[DRAFT_MOST + 2];   /* [rows] measured, of what was guessed; 0: not known yet */
+    uint8_t n_seen[DRAFT_MOST + 2]; /* so often, up to some */
 };
 
 /* After a pass of n rows, each of another position or sequence. */
@@ -36,11 +37,12 @@ double draft_cost_rows(const struct draft_cost *c, int32_t n_row);
 enum { DRAFT_N_LOOKUP_KIND = 12, DRAFT_KIND_MODEL = DRAFT_N_LOOKUP_KIND, DRAFT_N_KIND };
 
 struct draft_gauge {
-    double came[DRAFT_N_KIND];  /* drafted tokens that came true, old ones for less */
-    double tried[DRAFT_N_KIND]; /* and all of which that is known */
-    double each_s;              /* seconds that the model takes for a token of a draft */
-    int32_t pause;              /* tokens between two tries that do not seem to pay */
-    int32_t n_since;            /* tokens since the last one */
+    double came[DRAFT_N_KIND];    /* drafted tokens that came true, old ones for less */
+    double tried[DRAFT_N_KIND];   /* and all of which that is known */
+    double all_came, all_guessed; /* of all lookups, what came true and what was guessed of it */
+    double each_s;                /* seconds that the model takes for a token of a draft */
+    int32_t pause;                /* tokens between two tries that do not seem to pay */
+    int32_t n_since;              /* tokens since the last one */
 };
 
 void draft_gauge_start(struct draft_gauge *g);
