@@ -7,8 +7,9 @@
 
 #include "base/base.h"
 
-/* Q4_K with one thread: a second row is free, 1.35 times for 4 rows, 2.3 for 8, 4.6 for 16. */
-#define ROW_GUESS 0.22
+/* Q4_K with one thread: 1.0 times for 2 rows, 1.35 for 4, 2.3 for 8, 4.6 for 16; of a small model
+   1.3 times for 2. */
+#define ROW_GUESS 0.2
 #define ODD 2.0 /* times more or less than was thought are taken for so many */
 #define ROWS_MOST (DRAFT_MOST + 1)
 #define STEP (1.0 / 8) /* of the way to a new time */
@@ -32,7 +33,7 @@ static const double guess[DRAFT_N_KIND] = {
 
 static double guess_rows(int32_t n_row)
 {
-    return n_row < 2 ? 1.0 : 1.0 + ROW_GUESS * (n_row - 2);
+    return 1.0 + ROW_GUESS * (n_row - 1);
 }
 
 double draft_cost_rows(const struct draft_cost *c, int32_t n_row)
@@ -72,7 +73,8 @@ void draft_cost_note(struct draft_cost *c, int32_t n_row, double seconds)
     double before = draft_cost_rows(c, n_row) / guess_rows(n_row);
     double step = 1.0 / (2 + c->n_seen[n_row]); /* the first guess counts as one time */
     c->n_seen[n_row] += step > STEP;
-    c->times[n_row] = closer(before, seconds / c->one_s / guess_rows(n_row), pi_max(step, STEP));
+    c->times[n_row] =
+        closer(before, seconds / c->one_s / guess_rows(n_row), step > STEP ? step : STEP);
 }
 
 /* ---- drafts ---- */
