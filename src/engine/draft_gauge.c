@@ -81,7 +81,7 @@ void draft_cost_note(struct draft_cost *c, int32_t n_row, double seconds)
 
 void draft_gauge_start(struct draft_gauge *g)
 {
-    *g = (struct draft_gauge){.pause = PAUSE_FIRST};
+    *g = (struct draft_gauge){.pause = {PAUSE_FIRST, PAUSE_FIRST}};
 }
 
 /* Where a text makes fewer drafts true than was guessed, that is said of kinds that were not tried,
@@ -114,23 +114,25 @@ int32_t draft_gauge_best(double chance, const struct draft_cost *c, double each,
 int32_t draft_gauge_plan(struct draft_gauge *g, const struct draft_cost *c, int kind, double each,
                          int32_t n_row, int32_t n, double *gain)
 {
-    int32_t known = LEN_FIRST + (int32_t)g->came[kind]; /* a long one that fails costs much */
+    int32_t who = kind == DRAFT_KIND_MODEL,
+            known = LEN_FIRST + (int32_t)g->came[kind]; /* a long one that fails costs much */
     n = (int32_t)pi_min(n, known);
     int32_t best = draft_gauge_best(draft_gauge_chance(g, kind), c, each, n_row, n, gain);
     if (*gain >= PAYS)
         return best;
     *gain = 1.0;
-    if (n < 1 || g->n_since < g->pause)
+    if (n < 1 || g->n_since[who] < g->pause[who])
         return 0;
-    g->n_since = 0;
-    g->pause = (int32_t)pi_min(2 * g->pause, PAUSE_MOST);
+    g->n_since[who] = 0;
+    g->pause[who] = (int32_t)pi_min(2 * g->pause[who], PAUSE_MOST);
     return (int32_t)pi_min(n, TRY_LEN);
 }
 
 void draft_gauge_note(struct draft_gauge *g, int kind, int32_t n, int32_t n_came)
 {
     int32_t n_known = n_came < n ? n_came + 1 : n;
-    g->n_since += 1 + n_came;
+    for (int i = 0; i < 2; i++)
+        g->n_since[i] += 1 + n_came;
     for (int32_t i = 0; i < n_known; i++) {
         g->came[kind] = FADE * g->came[kind] + (i < n_came);
         g->tried[kind] = FADE * g->tried[kind] + 1.0;
@@ -140,11 +142,11 @@ void draft_gauge_note(struct draft_gauge *g, int kind, int32_t n, int32_t n_came
         g->all_guessed = FADE * g->all_guessed + guess[kind];
     }
     if (n > TRY_LEN && n_came == n) /* it pays again */
-        g->pause = PAUSE_FIRST;
+        g->pause[kind == DRAFT_KIND_MODEL] = PAUSE_FIRST;
 }
 
-void draft_gauge_note_each(struct draft_gauge *g, int32_t n, double seconds)
+void draft_gauge_note_each(struct draft_gauge *g, int32_t n, double seconds, double guess_s)
 {
-    double each = seconds / n;
-    g->each_s = g->each_s > 0.0 ? closer(g->each_s, each, STEP) : each;
+    bool first = g->each_s <= 0.0;
+    g->each_s = closer(first ? guess_s : g->each_s, seconds / n, first ? 0.5 : STEP);
 }

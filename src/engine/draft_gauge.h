@@ -41,8 +41,9 @@ struct draft_gauge {
     double tried[DRAFT_N_KIND];   /* and all of which that is known */
     double all_came, all_guessed; /* of all lookups, what came true and what was guessed of it */
     double each_s;                /* seconds that the model takes for a token of a draft */
-    int32_t pause;                /* tokens between two tries that do not seem to pay */
-    int32_t n_since;              /* tokens since the last one */
+    /* [lookup, model] */
+    int32_t pause[2];   /* tokens between two tries that do not seem to pay */
+    int32_t n_since[2]; /* tokens since the last one */
 };
 
 void draft_gauge_start(struct draft_gauge *g);
@@ -62,7 +63,7 @@ int32_t draft_gauge_plan(struct draft_gauge *g, const struct draft_cost *c, int 
 /* A draft of n tokens was tried, of which the first n_came came true; n 0: a token came without. */
 void draft_gauge_note(struct draft_gauge *g, int kind, int32_t n, int32_t n_came);
 
-/* The model took so long for n tokens of drafts. */
-void draft_gauge_note_each(struct draft_gauge *g, int32_t n, double seconds);
+/* The model took so long for n tokens of drafts; guess_s: what one was thought to take. */
+void draft_gauge_note_each(struct draft_gauge *g, int32_t n, double seconds, double guess_s);
 
 #endif
