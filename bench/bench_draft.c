@@ -183,7 +183,12 @@ static void measure_rows(struct bench *b)
         for (int k = 0; k < 5; k++) {
             pith_seq *fork = NULL;
             need(pith_seq_fork(b->base, &fork, &err), "fork", &err);
-            pith_batch_item item = {fork, b->prompt, rows[i], PITH_LOGITS_ALL, drop_row, &sum, 0};
+            pith_batch_item item = {.seq = fork,
+                                    .tokens = b->prompt,
+                                    .n_token = rows[i],
+                                    .logits = PITH_LOGITS_ALL,
+                                    .on_logits = drop_row,
+                                    .user = &sum};
             double start = cpu_s();
             need(pith_batch_eval(b->engine, &item, 1, NULL, NULL, &err), "rows", &err);
             seconds[k] = cpu_s() - start;

@@ -4,12 +4,16 @@
  * to the bit, and so is the memory that it leaves behind. Where there is no way back drafts are
  * refused.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include <math.h>
 
 #include "testing.h"
 
 #include "draft_rig.h"
+#include "folder.h"
 #include "keep_engine.h"
+#include "model_maker.h"
 #include "pith/grammar.h"
 
 #define TEXT                                                                                       \
@@ -23,7 +27,7 @@ static int32_t n_prompt;
 static int setup(void **state)
 {
     pith_error err;
-    (void)state;
+    make_folder(state);
     model_load(91);
     check(pith_tokenize(model, TEXT, strlen(TEXT), PITH_TOKENIZE_BOS, prompt, 256, &n_prompt, &err),
           &err);
@@ -32,9 +36,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     model_free();
-    return 0;
+    return remove_folder(state);
 }
 
 static pith_generate_params text_of(int32_t n_predict, float temperature, uint64_t seed)
@@ -361,6 +364,44 @@ static void test_bad_params(void **state)
     pith_engine_free(e);
 }
 
+/* A drafting model with a few tokens more drafts, with many more it has another vocabulary. What it
+   says is random: little comes true. */
+static void test_other_model(void **state)
+{
+    static const int32_t more[] = {40, 300};
+    int64_t n_draft = 0, n_accepted = 0;
+    pith_error err;
+    (void)state;
+    pith_engine *e = engine_make(NULL, 64, 1, 512);
+    for (size_t i = 0; i < PI_LEN(more); i++) {
+        struct model_spec spec;
+        pith_model *other = NULL;
+        pith_engine *drafts = NULL;
+        char words[256];
+        snprintf(words, sizeof(words),
+                 "layers=1 width=32 heads=2 kv_heads=1 head_dim=16 ff=32 "
+                 "vocab_file=%s pad=%d",
+                 MODEL, info.n_vocab + more[i]);
+        model_spec_default(&spec);
+        check(model_spec_parse(&spec, words, &err), &err);
+        check(model_make(&spec, in_folder("other.gguf"), &err), &err);
+        check(pith_model_load(in_folder("other.gguf"), NULL, &other, &err), &err);
+        check(pith_engine_create(other, NULL, &drafts, &err), &err);
+        pith_draft_params draft = always(3);
+        draft.engine = drafts;
+        draft.lookup = false;
+        pith_generate_params p = text_of(30, 0.0f, 0);
+        if (i == 0)
+            draft_twice(e, prompt, n_prompt, &p, &draft, 0, &n_draft, &n_accepted, "other");
+        else
+            expect(pith_draft_check(e, &draft, &err), &err, PITH_INVALID, "vocabularies differ");
+        pith_engine_free(drafts);
+        pith_model_free(other);
+    }
+    assert_true(n_draft > n_accepted + 20);
+    pith_engine_free(e);
+}
+
 /* Who listens to what is computed hears each token once: nothing is drafted. */
 static void test_tap(void **state)
 {
@@ -425,7 +466,7 @@ int main(void)
         cmocka_unit_test(test_model),      cmocka_unit_test(test_model_full),
         cmocka_unit_test(test_measured),   cmocka_unit_test(test_refused),
         cmocka_unit_test(test_bad_params), cmocka_unit_test(test_tap),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_other_model),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

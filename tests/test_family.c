@@ -174,7 +174,8 @@ static void compute_wanted(void)
     float *row = calloc((size_t)n, sizeof(*row));
     wanted = calloc((size_t)N_TOKEN * (size_t)hp->n_vocab, sizeof(*wanted));
     for (int32_t t = 0; t < N_TOKEN; t++) {
-        pi_matmul_unpack_row(&model->embd, tokens[t], row);
+        memcpy(row, model->embd_rows + (size_t)(tokens[t] * n) * sizeof(*row),
+               (size_t)n * sizeof(*row)); /* F32, in the file */
         for (int32_t i = 0; i < n; i++)
             x[t * n + i] = (double)row[i];
     }

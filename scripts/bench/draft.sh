@@ -21,17 +21,15 @@ mkdir -p "$out"
 
 edit() { # NAME FILE OLD NEW
     {
-        printf 'Rename %s to %s everywhere in this file. Print the whole changed file in one code ' \
-            "$3" "$4"
-        printf 'block, and nothing else.\n\n```c\n'
         cat "$root/$2"
-        printf '```\n'
+        printf '\n\nPrint this whole C file again, with %s renamed to %s everywhere. ' "$3" "$4"
+        printf 'Answer with the code only.\n'
     } > "$out/$1.txt"
 }
 
-edit edit-1 src/text/stop.c held waiting
-edit edit-2 src/base/number.c end stop
-edit edit-3 src/base/status.c message sentence
+edit edit-1 src/text/stop.c match_ending_at longest_match
+edit edit-2 src/base/number.c is_digit is_decimal
+edit edit-3 src/base/status.c log_user log_owner
 printf 'Write a C program with a hash map from strings to integers: insert, find, remove, free, and a main that tests each of them.\n' > "$out/code-1.txt"
 printf 'Write a Python class for an LRU cache with a doubly linked list, with type hints, and unit tests for it.\n' > "$out/code-2.txt"
 printf 'Write a C function that parses a line of CSV with quoted fields, and a main with five examples.\n' > "$out/code-3.txt"
@@ -48,10 +46,10 @@ times)
     "$bench" -m "$big" -n 200 --temp 0.8 --rounds "$rounds" free-1.txt free-2.txt free-3.txt
     ;;
 same)
-    "$bench" -m "$least" --vary --rounds 100 -n 48 edit-2.txt edit-3.txt code-1.txt code-2.txt \
+    "$bench" -m "$least" --vary --rounds 100 -n 24 edit-2.txt edit-3.txt code-1.txt code-2.txt \
         code-3.txt free-1.txt free-2.txt free-3.txt
-    "$bench" -m "$small" --vary --rounds 30 -n 32 edit-3.txt code-1.txt free-1.txt
-    "$bench" -m "$big" -d "$small" --vary --rounds 19 -n 32 code-1.txt free-1.txt
+    "$bench" -m "$small" --vary --rounds 30 -n 24 edit-3.txt code-1.txt free-1.txt
+    "$bench" -m "$big" -d "$small" --vary --rounds 19 -n 24 code-1.txt free-1.txt
     ;;
 *)
     echo "draft.sh: $part: times or same" >&2

@@ -139,7 +139,8 @@ def compare_texts(args, model):
 
 def compare_perplexity(args, model):
     text = os.path.join(args.data, "text/wiki.test.raw")
-    for n_ctx, n_chunk in ((512, args.chunks), (4096, max(1, args.chunks // 4))):
+    for n_ctx in args.contexts:
+        n_chunk = max(1, args.chunks // (n_ctx // 1024)) if n_ctx > 1024 else args.chunks
         common = ["-f", text, "-c", str(n_ctx), "-b", "512", "--chunks", str(n_chunk), "-t", "1",
                   "-ctk", "f32", "-ctv", "f32"]
         told = output([os.path.join(args.llama_cpp, "build/bin/llama-perplexity"), "-m", model,
@@ -185,7 +186,9 @@ def main():
     parser.add_argument("--pith", default=os.path.join(ROOT, "build", "cli", "pith"))
     parser.add_argument("--part", choices=["tokens", "text", "perplexity", "speed"])
     parser.add_argument("--as-is", action="store_true", help="the file's own weight types")
-    parser.add_argument("--chunks", type=int, default=8)
+    parser.add_argument("--chunks", type=int, default=8, help="of 512 tokens; of longer ones fewer")
+    parser.add_argument("--contexts", type=lambda text: [int(n) for n in text.split(",")],
+                        default=[512, 4096], help="16384 takes llama.cpp 9 GB for its logits")
     parser.add_argument("--depth", type=int, default=16384)
     parser.add_argument("-n", type=int, default=48)
     args = parser.parse_args()

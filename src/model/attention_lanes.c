@@ -379,12 +379,12 @@ static void count_work(const struct pi_pass *pass, int64_t *attend, int64_t *sel
 
 /* Parts of a group that become calls of their own: more than one where some lane is so much longer
    than others that one thread would be at it while all others wait. Each part reads the lane
-   anew. */
+   anew. Latent attention has one lane a layer, so that all other threads always would. */
 static int32_t count_parts(const struct pi_pass *pass)
 {
     int32_t n_head = pass->model->hp.n_head_kv, n_group = pass->model->hp.n_head / n_head;
     int64_t all = 0, longest = 0;
-    bool uneven = false;
+    bool uneven = pass->geometry.v_in_k > 0;
     for (int32_t i = 0; i < pass->n_segment && pass->n_thread > 1; i++) {
         const struct pi_pass_segment *s = &pass->segment[i];
         int64_t most = 0, sum = 0;
