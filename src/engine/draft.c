@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 
+#define MODEL_FIRST 1.15 /* what lookup gains is known less well than what the model does */
 #define DRAFT_DEFAULT 15 /* with the token before them one batch of rows of logits */
 
 void pith_draft_params_default(pith_draft_params *out)
@@ -170,7 +171,7 @@ int32_t pi_draft_find(struct pith_seq *seq, const struct draft_cost *cost, int32
         n_model = draft_gauge_plan(&d->gauge, cost, DRAFT_KIND_MODEL, each, n_row, most, &by_model);
         n_model = d->params.always ? most : n_model;
     }
-    if (n_model > 0 && by_model >= gain) {
+    if (n_model > 0 && MODEL_FIRST * by_model >= gain) {
         struct draft_limits limits = {0};
         if (!d->params.always)
             limits = limits_of(d, cost, each, n_row, by_model);
