@@ -42,8 +42,8 @@ case $part in
 times)
     rounds=${ROUNDS:-3}
     "$bench" -m "$big" -n 900 --rounds "$rounds" edit-1.txt edit-2.txt edit-3.txt
-    "$bench" -m "$big" -d "$small" -n 256 --rounds "$rounds" code-1.txt code-2.txt code-3.txt
-    "$bench" -m "$big" -n 200 --temp 0.8 --rounds "$rounds" free-1.txt free-2.txt free-3.txt
+    "$bench" -m "$big" -d "$small" -n 160 --rounds "$rounds" code-1.txt code-2.txt code-3.txt
+    "$bench" -m "$big" -n 100 --temp 0.8 --rounds "$rounds" free-1.txt free-2.txt free-3.txt
     ;;
 same)
     "$bench" -m "$least" --vary --rounds 100 -n 24 edit-2.txt edit-3.txt code-1.txt code-2.txt \
