@@ -54,6 +54,7 @@ static void start_model(struct session *s, const char *path, const struct model_
     int64_t bytes, most = available_memory() / 4;
     pith_model_params_default(&load);
     load.n_thread = m->n_thread;
+    load.cache_weights = m->cache_weights;
     if (pith_model_load(path, &load, &s->draft_model, &err) != PITH_OK)
         cli_fail("--draft: %s", err.message);
     pith_model_get_info(s->draft_model, &info);
