@@ -123,26 +123,38 @@ static char *read_text(const char *path)
     return text;
 }
 
-static void begin_prompt(struct bench *b, const char *path)
+/* The text as a message, where the model has a template; else as it is. */
+static void tokenize(struct bench *b, char *text)
 {
     pith_error err;
     pith_chat_params chat;
     pith_prompt *prompt = NULL;
-    pith_generate_params p;
-    char *text = read_text(path);
     pith_message message = {"user", text};
+    int32_t cap = (int32_t)strlen(text) + 1024;
+    b->prompt = calloc((size_t)cap, sizeof(*b->prompt));
+    if (pith_chat_template(b->model) == NULL) {
+        need(pith_tokenize(b->model, text, strlen(text), PITH_TOKENIZE_BOS, b->prompt, cap,
+                           &b->n_prompt, &err),
+             "tokens", &err);
+        return;
+    }
     pith_chat_params_default(&chat);
     chat.messages = &message;
     chat.n_message = 1;
     chat.flags = PITH_CHAT_GENERATE;
     need(pith_prompt_create(b->model, &chat, &prompt, &err), "template", &err);
-    size_t len;
-    pith_prompt_text(prompt, &len);
-    b->prompt = calloc(len + 16, sizeof(*b->prompt));
     need(pith_prompt_tokenize(b->model, prompt, PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL,
-                              b->prompt, (int32_t)len + 16, &b->n_prompt, &err),
+                              b->prompt, cap, &b->n_prompt, &err),
          "tokens", &err);
     pith_prompt_free(prompt);
+}
+
+static void begin_prompt(struct bench *b, const char *path)
+{
+    pith_error err;
+    pith_generate_params p;
+    char *text = read_text(path);
+    tokenize(b, text);
     free(text);
     int32_t n = b->n_prompt + b->o.n_predict + 128;
     b->engine = engine_of(b->model, 2 * n);

@@ -329,9 +329,19 @@ pith_status pi_disk_resize(const struct pi_disk *disk, int64_t size, pith_error 
     return PITH_OK;
 }
 
-double pi_time_s(void)
+static double clock_s(clockid_t clock)
 {
     struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
+    clock_gettime(clock, &ts);
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+double pi_time_s(void)
+{
+    return clock_s(CLOCK_MONOTONIC);
+}
+
+double pi_thread_time_s(void)
+{
+    return clock_s(CLOCK_THREAD_CPUTIME_ID);
 }

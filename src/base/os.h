@@ -99,5 +99,7 @@ pith_status pi_disk_resize(const struct pi_disk *disk, int64_t size, pith_error 
 
 /* Seconds of a monotonic clock. */
 double pi_time_s(void);
+/* Seconds that the calling thread has computed. */
+double pi_thread_time_s(void);
 
 #endif

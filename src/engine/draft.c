@@ -131,7 +131,8 @@ static struct draft_limits limits_of(const struct pi_draft *d, const struct draf
 }
 
 static int32_t find_by_model(struct pi_draft *d, const struct pith_seq *seq, int32_t n_token,
-                             int32_t most, const struct draft_limits *limits, int32_t *out)
+                             int32_t most, double each_s, const struct draft_limits *limits,
+                             int32_t *out)
 {
     double seconds = 0.0;
     if (d->model == NULL && pith_seq_create(d->params.engine, &d->model, NULL) != PITH_OK) {
@@ -143,7 +144,7 @@ static int32_t find_by_model(struct pi_draft *d, const struct pith_seq *seq, int
     d->model_failed = n < 0;
     if (n >= 0 &&
         seconds > 0.0) /* also a token that was thought of and not drafted takes its time */
-        draft_gauge_note_each(&d->gauge, n > 0 ? n : 1, seconds);
+        draft_gauge_note_each(&d->gauge, n > 0 ? n : 1, seconds, each_s);
     return n > 0 ? n : 0;
 }
 
@@ -174,7 +175,7 @@ int32_t pi_draft_find(struct pith_seq *seq, const struct draft_cost *cost, int32
         if (!d->params.always)
             limits = limits_of(d, cost, each, n_row, by_model);
         kind = DRAFT_KIND_MODEL;
-        n = find_by_model(d, seq, n_token, n_model, &limits, out);
+        n = find_by_model(d, seq, n_token, n_model, each * cost->one_s, &limits, out);
     }
     d->kind = kind;
     d->n = n;

@@ -19,10 +19,12 @@
 
 #define DRAFT_MOST 63 /* tokens of a draft */
 
-/* What passes take, of whoever runs them: a generation, or a scheduler. */
+/* What passes take, of whoever runs them: a generation, or a scheduler. Seconds are those that the
+   thread computed, so that other programs do not count. */
 struct draft_cost {
-    double one_s;                 /* of a pass of one row; 0: not known yet */
-    double times[DRAFT_MOST + 2]; /* [rows] measured, of what was guessed; 0: not known yet */
+    double one_s;                   /* of a pass of one row; 0: not known yet */
+    double times[DRAFT_MOST + 2];   /* [rows] measured, of what was guessed; 0: not known yet */
+    uint8_t n_seen[DRAFT_MOST + 2]; /* so often, up to some */
 };
 
 /* After a pass of n rows, each of another position or sequence. */
@@ -36,11 +38,13 @@ double draft_cost_rows(const struct draft_cost *c, int32_t n_row);
 enum { DRAFT_N_LOOKUP_KIND = 12, DRAFT_KIND_MODEL = DRAFT_N_LOOKUP_KIND, DRAFT_N_KIND };
 
 struct draft_gauge {
-    double came[DRAFT_N_KIND];  /* drafted tokens that came true, old ones for less */
-    double tried[DRAFT_N_KIND]; /* and all of which that is known */
-    double each_s;              /* seconds that the model takes for a token of a draft */
-    int32_t pause;              /* tokens between two tries that do not seem to pay */
-    int32_t n_since;            /* tokens since the last one */
+    double came[DRAFT_N_KIND];    /* drafted tokens that came true, old ones for less */
+    double tried[DRAFT_N_KIND];   /* and all of which that is known */
+    double all_came, all_guessed; /* of all lookups, what came true and what was guessed of it */
+    double each_s;                /* seconds that the model takes for a token of a draft */
+    /* [lookup, model] */
+    int32_t pause[2];   /* tokens between two tries that do not seem to pay */
+    int32_t n_since[2]; /* tokens since the last one */
 };
 
 void draft_gauge_start(struct draft_gauge *g);
@@ -60,7 +64,7 @@ int32_t draft_gauge_plan(struct draft_gauge *g, const struct draft_cost *c, int 
 /* A draft of n tokens was tried, of which the first n_came came true; n 0: a token came without. */
 void draft_gauge_note(struct draft_gauge *g, int kind, int32_t n, int32_t n_came);
 
-/* The model took so long for n tokens of drafts. */
-void draft_gauge_note_each(struct draft_gauge *g, int32_t n, double seconds);
+/* The model took so long for n tokens of drafts; guess_s: what one was thought to take. */
+void draft_gauge_note_each(struct draft_gauge *g, int32_t n, double seconds, double guess_s);
 
 #endif

@@ -38,7 +38,7 @@ static int32_t find(struct pith_seq *model, const int32_t *tokens, int32_t n, in
 {
     const struct pith_model *m = model->engine->model;
     int32_t n_out = 0;
-    double chance = 1.0, share, start = pi_time_s();
+    double chance = 1.0, share, start = pi_thread_time_s();
     int32_t behind = n - pi_seq_reusable(model, tokens, n);
     if (pith_seq_sync(model, tokens, n, NULL, NULL, NULL) != PITH_OK)
         return -1;
@@ -53,7 +53,7 @@ static int32_t find(struct pith_seq *model, const int32_t *tokens, int32_t n, in
         if (pith_seq_eval(model, &id, 1, NULL) != PITH_OK)
             break;
     }
-    *seconds = behind <= BEHIND_MOST ? pi_time_s() - start : 0.0;
+    *seconds = behind <= BEHIND_MOST ? pi_thread_time_s() - start : 0.0;
     return n_out;
 }
 

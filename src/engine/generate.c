@@ -106,11 +106,11 @@ static void show_row(struct generation *g)
 /* The draft has shown what it can: what did not come true goes. */
 static void end_draft(struct generation *g)
 {
-    double start = pi_time_s();
+    double start = pi_thread_time_s();
     int32_t n = g->seq->is_ahead ? g->seq->draft->n : 0;
     pi_seq_drop_ahead(g->seq);
     if (n > 0)
-        draft_cost_note(&g->cost, n + 1, g->pass_s + pi_time_s() - start);
+        draft_cost_note(&g->cost, n + 1, g->pass_s + pi_thread_time_s() - start);
 }
 
 /* Evaluates a token, and a draft of n tokens behind it. */
@@ -122,12 +122,12 @@ static pith_status evaluate_draft(struct generation *g, int32_t n, pith_error *e
                             .logits = PITH_LOGITS_ALL,
                             .on_logits = keep_row,
                             .user = g};
-    double start = pi_time_s();
+    double start = pi_thread_time_s();
     g->first = g->seq->n_token;
     pi_seq_begin_ahead(g->seq, n);
     pith_status status = pith_batch_eval(g->seq->engine, &item, 1, NULL, NULL, err);
     pi_seq_end_ahead(g->seq, status == PITH_OK);
-    g->pass_s = pi_time_s() - start;
+    g->pass_s = pi_thread_time_s() - start;
     if (status == PITH_OK)
         show_row(g);
     return status;
@@ -152,9 +152,9 @@ static pith_status advance(struct generation *g, int32_t token, pith_error *err)
         status = evaluate_draft(g, n, err);
     if (status != PITH_KV_FULL && status != PITH_CONTEXT && status != PITH_NOMEM)
         return status;
-    double start = pi_time_s();
+    double start = pi_thread_time_s();
     status = pith_seq_eval(g->seq, &token, 1, err);
-    draft_cost_note(&g->cost, 1, pi_time_s() - start);
+    draft_cost_note(&g->cost, 1, pi_thread_time_s() - start);
     return status;
 }
 

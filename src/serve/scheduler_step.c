@@ -419,7 +419,7 @@ static pith_status evaluate(struct pith_scheduler *s, int32_t begin, int32_t n, 
     const struct answer *a = s->item_of[begin];
     struct reading reading = {s, a->request};
     bool is_long = n == 1 && s->items[begin].n_token > s->engine->chunk;
-    double start = pi_time_s();
+    double start = pi_time_s(), start_own = pi_thread_time_s();
     for (int32_t i = begin; i < begin + n; i++)
         if (s->item_of[i]->state == ANSWER_GENERATING && s->items[i].n_token > 1)
             pi_seq_begin_ahead(s->items[i].seq, s->items[i].n_token - 1);
@@ -428,10 +428,9 @@ static pith_status evaluate(struct pith_scheduler *s, int32_t begin, int32_t n, 
     for (int32_t i = begin; i < begin + n; i++)
         if (s->items[i].seq->n_draft > 0)
             pi_seq_end_ahead(s->items[i].seq, status == PITH_OK);
-    double seconds = pi_time_s() - start;
     if (status == PITH_OK)
-        note_cost(s, begin, n, seconds);
-    s->user_s += seconds;
+        note_cost(s, begin, n, pi_thread_time_s() - start_own);
+    s->user_s += pi_time_s() - start;
     return status;
 }
 
