@@ -167,15 +167,21 @@ static void print_layers(const pith_model *model, const pith_model_info *i)
                (double)n.base);
 }
 
-/* Latent attention. */
-static void print_latent(const pith_model *model, const pith_model_info *i)
+/* Where values are parts of keys: the dimension that they begin at. */
+static int32_t value_begin(const pith_model *model)
 {
     pith_attention_info a;
     pith_model_get_attention(model, &a);
-    if (a.v_in_k > 0)
+    return a.v_in_k;
+}
+
+/* Latent attention. */
+static void print_latent(const pith_model *model, const pith_model_info *i)
+{
+    if (value_begin(model) > 0)
         printf("latent        a lane a layer, of %d rotated dimensions and %d for keys and values "
                "alike\n",
-               a.v_in_k, i->head_dim_v);
+               value_begin(model), i->head_dim_v);
 }
 
 static void print_shape(const pith_model *model, const struct kv_plan *plan)
@@ -416,6 +422,7 @@ static int run(void *options)
         json_object_set_new(out, "n_ff_expert", json_integer(s.info.n_ff_expert));
         json_object_set_new(out, "n_ff_shared", json_integer(s.info.n_ff_shared));
         json_object_set_new(out, "token_bytes", json_integer(s.info.token_bytes));
+        json_object_set_new(out, "v_in_k", json_integer(value_begin(s.model)));
         json_object_set_new(out, "memory_bytes", json_integer(memory));
         json_object_set_new(out, "kv", json_kv(&plan));
         json_object_set_new(out, "kv_edges", json_edges(&plan));

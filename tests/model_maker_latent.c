@@ -12,6 +12,7 @@ static const struct maker_word words[] = {
     {"value_dim", 24, 1, 1 << 16}, /* of a head */
     {"old", 0, 0, 1},              /* 1: keys and values of heads come from one matrix */
     {"fused_exps", 0, 0, 1},       /* 1: the experts' gate and up are one tensor */
+    {"ff_list", 0, 0, 2},          /* expert_ff for each layer; 2: and the last one's is another */
     {"temp_len", 0, 0, 1 << 20},   /* of the word temperature; 0: none */
 };
 
@@ -39,11 +40,21 @@ static pith_status key_if(struct maker *m, const char *name, const char *word)
     return maker_count(m, word) > 0 ? maker_key_count(m, name, maker_count(m, word)) : PITH_OK;
 }
 
+static pith_status width_key(struct maker *m)
+{
+    int32_t list[100], n = maker_spec(m)->layers, ff = maker_count(m, "expert_ff");
+    if (maker_count(m, "ff_list") == 0 || n > (int32_t)PI_LEN(list))
+        return maker_key_count(m, "expert_feed_forward_length", ff);
+    for (int32_t l = 0; l < n; l++)
+        list[l] = ff + (maker_count(m, "ff_list") == 2 && l == n - 1);
+    return maker_key_counts(m, "expert_feed_forward_length", list, n);
+}
+
 static pith_status expert_keys(struct maker *m)
 {
     PI_TRY(maker_key_count(m, "expert_count", maker_count(m, "experts")));
     PI_TRY(maker_key_count(m, "expert_used_count", maker_count(m, "used")));
-    PI_TRY(maker_key_count(m, "expert_feed_forward_length", maker_count(m, "expert_ff")));
+    PI_TRY(width_key(m));
     PI_TRY(maker_key_count(m, "expert_shared_count", maker_count(m, "shared")));
     PI_TRY(maker_key_count(m, "leading_dense_block_count", maker_count(m, "lead")));
     PI_TRY(maker_key_bool(m, "expert_weights_norm", maker_count(m, "norm") != 0));

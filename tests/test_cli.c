@@ -621,6 +621,42 @@ static void test_info_of_states(void **state)
     said_free(&s);
 }
 
+/* Values of latent lanes take nothing, and have the type of keys. */
+static void test_info_of_latent_lanes(void **state)
+{
+    char path[128];
+    struct model_spec spec;
+    pith_error err = {0};
+    (void)state;
+    model_spec_default(&spec);
+    assert_int_equal(
+        model_spec_parse(&spec, "arch=deepseek2 layers=3 width=32 ff=32 rank=64 rot=32", &err),
+        PITH_OK);
+    assert_int_equal(model_make(&spec, in_folder("deepseek2.gguf", path), &err), PITH_OK);
+    struct said s = command(NULL, "info", path, NULL);
+    expect_status(&s, 0);
+    expect_word(s.out,
+                "latent        a lane a layer, of 32 rotated dimensions and 64 for keys and");
+    said_free(&s);
+    s = command(NULL, "info", path, "--json", NULL);
+    expect_status(&s, 0);
+    json_t *o = parse(s.out), *kv = json_object_get(o, "kv"), *pair;
+    assert_int_equal(number(o, "v_in_k"), 32);
+    /* f32 comes first: three layers of 96 values and a position. */
+    double bytes = json_real_value(json_object_get(json_array_get(kv, 0), "bytes_per_token"));
+    assert_true(bytes == 3 * (4 * 96 + 4));
+    size_t i;
+    json_array_foreach(kv, i, pair)
+        assert_string_equal(json_string_value(json_object_get(pair, "type_k")),
+                            json_string_value(json_object_get(pair, "type_v")));
+    json_decref(o);
+    said_free(&s);
+    s = command(NULL, "logits", path, "--ids", "1", "-ctk", "q8_0", NULL);
+    expect_status(&s, 1);
+    expect_word(s.err, "type_v must be type_k (q8_0, and edges alike)");
+    said_free(&s);
+}
+
 static void test_sizes(void **state)
 {
     static const struct {
@@ -729,6 +765,7 @@ int main(void)
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_info_of_layers),
         cmocka_unit_test(test_info_of_states),
+        cmocka_unit_test(test_info_of_latent_lanes),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_quantize),
         cmocka_unit_test(test_bench),

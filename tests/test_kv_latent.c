@@ -130,6 +130,39 @@ static void test_slots(void **state)
     }
 }
 
+/* Entries that are read as if they were written later: their rotated dimensions come first. */
+static void test_delta(void **state)
+{
+    double freq[V_FROM / 2];
+    const struct pi_rope rope = {
+        .n_pair = V_FROM / 2, .adjacent = true, .freq = freq, .magnitude = 1};
+    (void)state;
+    for (int32_t i = 0; i < V_FROM / 2; i++)
+        freq[i] = pow(100, -2.0 * i / V_FROM);
+    for (int type = 0; type < KV_N_TYPE; type++)
+        for (int32_t n_group = 3; n_group <= 12; n_group += 9) {
+            struct fixture f[2];
+            for (int i = 0; i < 2; i++) {
+                uint64_t rng = 11;
+                struct kv_geometry g =
+                    shape((enum kv_type)type, i == 1, i == 1 ? 0 : KV_INDEX_ROWS);
+                float *k = random_rows(&rng, 90 * DIM_K, 1.0f);
+                cache_open(&f[i], &g, LEN);
+                assert_int_equal(kv_seq_reserve(f[i].seq, 90, NULL), PITH_OK);
+                kv_seq_append(f[i].seq, 0, 0, 0, 32, k, DIM_K, k + V_FROM, DIM_K);
+                kv_seq_append(f[i].seq, 0, 0, 100, 58, k + 32 * DIM_K, DIM_K,
+                              k + 32 * DIM_K + V_FROM, DIM_K);
+                test_free(k);
+                kv_seq_shift(f[i].seq, 0, 0, 32, 41);
+                f[i].rope = &rope;
+                queries(&f[i], &rng, 2, n_group, 150);
+                attend(&f[i], 0, 2, f[i].out, NULL);
+            }
+            assert_same_bits(f[1].out, f[0].out, out_len(&f[0]), "a delta");
+            close_pair(f);
+        }
+}
+
 /* ---- what else is made of values ---- */
 
 static void test_values(void **state)
@@ -347,10 +380,15 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),     cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_slots),         cmocka_unit_test(test_values),
-        cmocka_unit_test(test_bytes),         cmocka_unit_test(test_save_swap_and_compact),
-        cmocka_unit_test(test_forged_places), cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_save_swap_and_compact),
+        cmocka_unit_test(test_forged_places),
+        cmocka_unit_test(test_copies),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

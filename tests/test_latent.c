@@ -145,13 +145,16 @@ static pith_engine *engine_of(const pith_model *m, const char *type)
     return e;
 }
 
+/* The last tokens are evaluated alone, as generated ones are. */
 static void read_text(pith_seq *seq)
 {
     int32_t tokens[N_TOKEN];
     pith_error err;
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (7 * i * i + i) % N_VOCAB;
-    check(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
+    check(pith_seq_eval(seq, tokens, N_TOKEN - 8, &err), &err);
+    for (int32_t i = N_TOKEN - 8; i < N_TOKEN; i++)
+        check(pith_seq_eval(seq, tokens + i, 1, &err), &err);
 }
 
 static uint64_t hash_of(const char *path)
@@ -357,12 +360,93 @@ static void test_norms_of_values(void **state)
     pith_model_free(m);
 }
 
+/* ---- policies ---- */
+
+static const char *const keeps[] = {"streaming",
+                                    "random",
+                                    "snapkv:window=8",
+                                    "pyramidkv:window=8",
+                                    "adakv:window=8",
+                                    "tova",
+                                    "rkv",
+                                    "h2o",
+                                    "vatp:sinks=2,window=8",
+                                    "scissorhands",
+                                    "raas",
+                                    "lazyeviction:window=8",
+                                    "knorm",
+                                    "keydiff",
+                                    "vnorm",
+                                    "triattention:warmup=1",
+                                    "expected",
+                                    "longflow:prompt-window=8"};
+
+static const char *const reads[] = {"quoka",       "sampleattention", "sparq",  "lessismore",
+                                    "tidaldecode", "quest",           "snapkv", "keydiff"};
+
+/* The last logits under a policy with so many entries. */
+static uint64_t hash_under(const pith_model *m, const char *keep, const char *read, int32_t budget)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    char text[128];
+    pith_engine_params_default(&params);
+    params.n_thread = 1;
+    params.page_len = 16;
+    params.chunk = read != NULL ? 128 : 8;
+    params.kv_tokens = 4 * N_TOKEN;
+    if (keep != NULL)
+        snprintf(text, sizeof(text), "%s%cbudget=%d,slack=2", keep,
+                 strchr(keep, ':') != NULL ? ',' : ':', budget);
+    if (read != NULL)
+        snprintf(text, sizeof(text), "%s:phase=both,dense-layers=0,gate=1,budget=%d", read, budget);
+    params.keep = keep != NULL ? text : NULL;
+    params.read = read != NULL ? text : NULL;
+    pith_status status = pith_engine_create(m, &params, &e, &err);
+    if (status != PITH_OK)
+        fail_msg("%s: %s", text, err.message);
+    pith_seq *seq = seq_make(e);
+    read_text(seq);
+    if (keep != NULL && kv_lane_len(seq->memory.kv, 2, 0) > budget + 2)
+        fail_msg("%s: %d entries", text, kv_lane_len(seq->memory.kv, 2, 0));
+    uint64_t hash = pith_logits_hash(pith_seq_logits(seq), N_VOCAB);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    return hash;
+}
+
+/* A budget that holds the text changes no bit, of which PyramidKV gives some layers a small part. A
+   smaller one is held, or changes what is read. */
+static void test_policies(void **state)
+{
+    pith_model *m = NULL;
+    pith_error err;
+    (void)state;
+    check(pith_model_load(made(SHAPE " layers=4"), NULL, &m, &err), &err);
+    uint64_t full = hash_under(m, NULL, NULL, 0);
+    for (size_t i = 0; i < PI_LEN(keeps); i++) {
+        if (hash_under(m, keeps[i], NULL, 100 * N_TOKEN) != full)
+            fail_msg("%s: other logits under a budget that holds all", keeps[i]);
+        if (hash_under(m, keeps[i], NULL, 31) == full)
+            fail_msg("%s: the same logits where entries are gone", keeps[i]);
+    }
+    for (size_t i = 0; i < PI_LEN(reads); i++) {
+        if (hash_under(m, NULL, reads[i], 64) != full)
+            fail_msg("%s: other logits where all is read", reads[i]);
+        if (hash_under(m, NULL, reads[i], 20) == full)
+            fail_msg("%s: the same logits where little is read", reads[i]);
+    }
+    pith_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_older_files), cmocka_unit_test(test_blocks_behind),
         cmocka_unit_test(test_lanes),       cmocka_unit_test(test_tap),
         cmocka_unit_test(test_statistics),  cmocka_unit_test(test_norms_of_values),
+        cmocka_unit_test(test_policies),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -62,6 +62,17 @@ static void test_gating(void **state)
     pith_model_free(m);
 }
 
+/* A count that a file has for each layer. */
+static void test_lists(void **state)
+{
+    pith_model *m = NULL;
+    pith_error err;
+    (void)state;
+    check(pith_model_load(changed(NEW " ff_list=1", &(struct change){0}), NULL, &m, &err), &err);
+    assert_int_equal(m->hp.moe.n_ff, 32);
+    pith_model_free(m);
+}
+
 /* ---- mistakes ---- */
 
 #define KEY "deepseek2."
@@ -117,6 +128,9 @@ static const struct mistake {
     {NEW,
      {.key = KEY "expert_gating_func", .value = 4},
      KEY "expert_gating_func: 4 is not supported (1 softmax, 2 sigmoid are)"},
+    {NEW " ff_list=2",
+     {0},
+     KEY "expert_feed_forward_length: 33 in layer 1 and 32 in the first are not supported"},
     {NEW, {.drop = T0 "attn_q_a.weight"}, "tensor \"blk.0.attn_q_a.weight\" is missing"},
     {NEW, {.drop = T0 "attn_q_a_norm.weight"}, "tensor \"blk.0.attn_q_a_norm.weight\" is missing"},
     {NEW, {.drop = T0 "attn_q_b.weight"}, "tensor \"blk.0.attn_q_b.weight\" is missing"},
@@ -166,6 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scales),
         cmocka_unit_test(test_gating),
+        cmocka_unit_test(test_lists),
         cmocka_unit_test(test_each_mistake_has_its_sentence),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

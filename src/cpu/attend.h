@@ -49,8 +49,8 @@
  * E(x) is expf.h's exponential for x >= -87 and 0 below (-INFINITY included).
  * E(0) = 1 exactly, so a row that sees one entry returns its value, unless that is rounded.
  *
- * Values of codes whose entries have one group each (v_group == dim_v == v_pitch) may be rounded: scale and
- * weight become one number in bf16, and the table's numbers are taken in bf16, too. Attention of
+ * Values of codes whose entries have one group each (v_group == dim_v == v_pitch) may be rounded:
+ * scale and weight become one number in bf16, and so do the table's numbers. Attention of
  * several rows over codes is bound by its products, not by the bytes, and processors that multiply
  * pairs of bf16 add two entries at once. An entry changes by less than 2^-7 of it, where coding has
  * changed it by a tenth and more (docs/store.md has what is measured). Outputs over the same

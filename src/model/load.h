@@ -42,7 +42,8 @@ struct pi_rope_keys pi_rope_keys_of(const struct pith_model *m);
 
 /* ---- keys ARCH.NAME (load_keys.c): FORMAT names the key and its value ---- */
 
-/* In min..max; *out keeps its preset where the key is absent, unless it is required. */
+/* In min..max; *out keeps its preset where the key is absent, unless it is required. An array with a
+   value for each layer will do where all are alike; UNSUPPORTED where they are not. */
 pith_status pi_key_count(const struct pith_model *m, const char *name, int32_t min, int32_t max,
                          bool required, int32_t *out, pith_error *err);
 pith_status pi_key_number(const struct pith_model *m, const char *name, float min, float max,

@@ -16,15 +16,37 @@ static const char *full_key(const struct pith_model *m, const char *name, char k
     return key;
 }
 
+/* Of an array with a value for each layer, all alike. */
+static pith_status read_alike(const struct pi_gguf_kv *kv, const char *key, uint32_t *out,
+                              pith_error *err)
+{
+    bool known = kv->item_type == PI_GGUF_U32 || kv->item_type == PI_GGUF_I32;
+    if (!known || kv->n_item == 0)
+        return pi_fail(err, PITH_FORMAT, "%s: %llu values of type %s are no integers of layers",
+                       key, (unsigned long long)kv->n_item, pi_gguf_type_name(kv->item_type));
+    int64_t first = pi_gguf_item_int(kv, 0);
+    for (uint64_t i = 1; i < kv->n_item; i++)
+        if (pi_gguf_item_int(kv, i) != first)
+            return pi_fail(err, PITH_UNSUPPORTED,
+                           "%s: %lld in layer %llu and %lld in the first are not supported", key,
+                           (long long)pi_gguf_item_int(kv, i), (unsigned long long)i,
+                           (long long)first);
+    if (first < 0)
+        return pi_fail(err, PITH_FORMAT, "%s: %lld is negative", key, (long long)first);
+    *out = (uint32_t)first;
+    return PITH_OK;
+}
+
 pith_status pi_key_count(const struct pith_model *m, const char *name, int32_t min, int32_t max,
                          bool required, int32_t *out, pith_error *err)
 {
     char key[KEY_LEN];
     uint32_t value;
-    pith_status status = pi_gguf_u32(&m->gguf, full_key(m, name, key), &value, err);
-    if (status == PITH_NOT_FOUND)
+    const struct pi_gguf_kv *kv = pi_gguf_find(&m->gguf, full_key(m, name, key));
+    if (kv == NULL)
         return required ? pi_fail(err, PITH_FORMAT, "%s is missing", key) : PITH_OK;
-    PI_TRY(status);
+    PI_TRY(kv->type == PI_GGUF_ARRAY ? read_alike(kv, key, &value, err)
+                                     : pi_gguf_u32(&m->gguf, key, &value, err));
     if (value > INT32_MAX || (int32_t)value < min || (int32_t)value > max)
         return pi_fail(err, PITH_FORMAT, "%s: %u is not in %d..%d", key, value, min, max);
     *out = (int32_t)value;
