@@ -143,8 +143,8 @@ static int32_t find_by_model(struct pi_draft *d, const struct pith_seq *seq, int
     int32_t n = draft_model_find(d->model, seq->tokens, n_token, seq->engine->model->hp.n_vocab,
                                  most, limits, out, &seconds);
     d->model_failed = n < 0;
-    if (n >= 0 &&
-        seconds > 0.0) /* also a token that was thought of and not drafted takes its time */
+    /* Also a token that was thought of and not drafted takes its time. */
+    if (n >= 0 && seconds > 0.0)
         draft_gauge_note_each(&d->gauge, n > 0 ? n : 1, seconds, each_s);
     return n > 0 ? n : 0;
 }

@@ -81,7 +81,7 @@ static pith_status read_sizes(struct pith_model *m, int32_t *key, pith_error *er
 
 /* Scores are divided by the root of a head's size, as it is before keys are compressed. With YaRN
    they are multiplied by what it does to magnitudes, twice, and by the square of 1 + 0.1 u ln s, u
-   its log multiplier and s its factor. llama.cpp b-series does that to linear scaling, too. */
+   its log multiplier and s its factor. llama.cpp does so with linear scaling, too. */
 static pith_status read_scale(struct pith_model *m, int32_t key, pith_error *err)
 {
     const struct pi_rope *rope = &m->rope;

@@ -10,8 +10,8 @@
 #include "base/mem.h"
 #include "base/os.h"
 
-#define ANSWERS_MOST                                                                               \
-    4 /* in a step with drafts: in longer ones a row is worth about what it costs */
+/* Answers of a step with drafts: in longer ones a row is worth about what it costs. */
+#define ANSWERS_MOST 4
 
 /* ---- the scheduler's ---- */
 
