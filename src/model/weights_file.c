@@ -8,6 +8,7 @@
  */
 #include <stdio.h>
 
+#include "base/cursor.h"
 #include "base/mem.h"
 #include "file/sum.h"
 #include "model/weights_file.h"
@@ -17,28 +18,14 @@
 #define SUFFIX ".packed"
 
 /* Places of the fixed part. */
-enum { AT_VERSION = 8, AT_COUNT = 12, AT_LAYOUT = 16, AT_SOURCE = 24, AT_SIZE = 32, AT_DATA = 40 };
+enum { AT_VERSION = 8, AT_LAYOUT = 16, AT_SOURCE = 24 };
 
 /* ---- the head ---- */
-
-static void put(uint8_t *p, uint64_t value, int size)
-{
-    for (int i = 0; i < size; i++)
-        p[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t get(const uint8_t *p, int size)
-{
-    uint64_t value = 0;
-    for (int i = 0; i < size; i++)
-        value |= (uint64_t)p[i] << (8 * i);
-    return value;
-}
 
 static void add_number(struct pi_sum *sum, uint64_t value)
 {
     uint8_t bytes[8];
-    put(bytes, value, 8);
+    pi_put(&(struct pi_cursor){.out = bytes}, value, sizeof(bytes));
     pi_sum_add(sum, bytes, sizeof(bytes));
 }
 
@@ -91,17 +78,18 @@ static uint64_t sum_of_source(const struct pith_model *model)
 }
 
 /* A matrix: types, rows, columns, slabs, its place, its size, and which rows of the source it is. */
-static void put_entry(uint8_t *p, const struct pith_model *model, const struct pi_plan_matrix *what)
+static void put_entry(struct pi_cursor *c, const struct pith_model *model,
+                      const struct pi_plan_matrix *what)
 {
     const struct pi_matrix *m = what->matrix;
-    put(p, (uint64_t)m->type | (uint64_t)what->in_file << 8 | (uint64_t)what->turned << 16, 4);
-    put(p + 4, (uint64_t)m->n_row, 4);
-    put(p + 8, (uint64_t)m->n_col, 4);
-    put(p + 12, (uint64_t)what->n_slab, 4);
-    put(p + 16, what->place, 8);
-    put(p + 24, pi_plan_size(what), 8);
-    put(p + 32, place_of(model, what->data), 8);
-    put(p + 40, (uint64_t)what->slab_rows, 8);
+    pi_put(c, (uint64_t)m->type | (uint64_t)what->in_file << 8 | (uint64_t)what->turned << 16, 4);
+    pi_put(c, (uint64_t)m->n_row, 4);
+    pi_put(c, (uint64_t)m->n_col, 4);
+    pi_put(c, (uint64_t)what->n_slab, 4);
+    pi_put(c, what->place, 8);
+    pi_put(c, pi_plan_size(what), 8);
+    pi_put(c, place_of(model, what->data), 8);
+    pi_put(c, (uint64_t)what->slab_rows, 8);
 }
 
 pith_status pi_weights_head_make(const struct pi_plan *plan, const struct pith_model *model,
@@ -115,17 +103,18 @@ pith_status pi_weights_head_make(const struct pi_plan *plan, const struct pith_m
     if (out->data == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a table of %lld matrices",
                        (long long)plan->n_matrix);
-    memcpy(out->data, PI_WEIGHTS_MAGIC, AT_VERSION);
-    put(out->data + AT_VERSION, PI_WEIGHTS_VERSION, 4);
-    put(out->data + AT_COUNT, (uint64_t)plan->n_matrix, 4);
-    put(out->data + AT_LAYOUT, pi_matmul_layout_sum(), 8);
-    put(out->data + AT_SOURCE, sum_of_source(model), 8);
-    put(out->data + AT_SIZE, out->file_size, 8);
-    put(out->data + AT_DATA, out->offset, 8);
+    struct pi_cursor c = {.out = out->data};
+    pi_put_bytes(&c, PI_WEIGHTS_MAGIC, AT_VERSION);
+    pi_put(&c, PI_WEIGHTS_VERSION, 4);
+    pi_put(&c, (uint64_t)plan->n_matrix, 4);
+    pi_put(&c, pi_matmul_layout_sum(), 8);
+    pi_put(&c, sum_of_source(model), 8);
+    pi_put(&c, out->file_size, 8);
+    pi_put(&c, out->offset, 8);
+    c.at = PI_WEIGHTS_FIXED; /* what is between is zero */
     for (int64_t i = 0; i < plan->n_matrix; i++)
-        put_entry(out->data + PI_WEIGHTS_FIXED + (size_t)i * PI_WEIGHTS_ENTRY, model,
-                  &plan->matrix[i]);
-    put(out->data + end, pi_sum_of(out->data, end), PI_WEIGHTS_SUM);
+        put_entry(&c, model, &plan->matrix[i]);
+    pi_put(&c, pi_sum_of(out->data, end), PI_WEIGHTS_SUM);
     return PITH_OK;
 }
 
@@ -156,7 +145,8 @@ pith_status pi_weights_check(const void *bytes, size_t size, const struct pi_wei
         return pi_fail(err, PITH_FORMAT, "it ends at byte %zu, inside its head", size);
     if (!same(data, head, AT_VERSION, 4))
         return pi_fail(err, PITH_FORMAT, "its version is %u, not %d",
-                       (unsigned)get(data + AT_VERSION, 4), PI_WEIGHTS_VERSION);
+                       (unsigned)pi_get(&(struct pi_cursor){.in = data, .at = AT_VERSION}, 4),
+                       PI_WEIGHTS_VERSION);
     if (!same(data, head, AT_LAYOUT, 8))
         return pi_fail(err, PITH_FORMAT, "its weights are packed in another way");
     if (!same(data, head, AT_SOURCE, 8))
