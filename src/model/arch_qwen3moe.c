@@ -21,9 +21,7 @@ static const struct pi_tensor_spec attention[] = {
 static const struct pi_tensor_spec experts[] = {
     PI_SPEC_VECTOR(ffn_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
     PI_SPEC_MATRIX(w_router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
-    PI_SPEC_EXPERTS(w_gate_exps, "ffn_gate_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
-    PI_SPEC_EXPERTS(w_up_exps, "ffn_up_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
-    PI_SPEC_EXPERTS(w_down_exps, "ffn_down_exps", PI_DIM_EMBD, PI_DIM_FF_EXPERT),
+    PI_SPEC_ALL_EXPERTS,
 };
 
 static const struct pi_arch_part parts[] = {PI_ARCH_PART(pi_block_attention, attention),

@@ -14,13 +14,9 @@
 const struct pi_tensor_spec pi_spec_delta_experts[PI_SPEC_DELTA_EXPERTS_LEN] = {
     PI_SPEC_VECTOR(ffn_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
     PI_SPEC_MATRIX(w_router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
-    PI_SPEC_EXPERTS(w_gate_exps, "ffn_gate_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
-    PI_SPEC_EXPERTS(w_up_exps, "ffn_up_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
-    PI_SPEC_EXPERTS(w_down_exps, "ffn_down_exps", PI_DIM_EMBD, PI_DIM_FF_EXPERT),
+    PI_SPEC_ALL_EXPERTS,
     PI_SPEC_VECTOR(shared_gate, "ffn_gate_inp_shexp.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_gate_shared, "ffn_gate_shexp", PI_DIM_FF_SHARED, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_up_shared, "ffn_up_shexp", PI_DIM_FF_SHARED, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_down_shared, "ffn_down_shexp", PI_DIM_EMBD, PI_DIM_FF_SHARED),
+    PI_SPEC_SHARED_EXPERT,
 };
 
 const struct pi_moe_rule pi_delta_moe = {
