@@ -93,4 +93,26 @@ static inline const char *changed(const char *words, const struct change *c)
     return in_folder("changed.gguf");
 }
 
+/* A change after which a file is refused, with this sentence. */
+struct mistake {
+    const char *words;
+    struct change c;
+    const char *sentence;
+};
+
+static inline void check_mistakes(const struct mistake *mistakes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        pith_model *m = NULL;
+        pith_error err;
+        pith_status status =
+            pith_model_load(changed(mistakes[i].words, &mistakes[i].c), NULL, &m, &err);
+        if (status == PITH_OK)
+            fail_msg("no mistake is found, not \"%s\"", mistakes[i].sentence);
+        assert_true(status == PITH_FORMAT || status == PITH_UNSUPPORTED);
+        if (strcmp(err.message, mistakes[i].sentence) != 0)
+            fail_msg("\"%s\" is not \"%s\"", err.message, mistakes[i].sentence);
+    }
+}
+
 #endif
