@@ -138,8 +138,8 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
         PI_TRY(pi_seq_repeat(seq, seq->n_token + state->n_done, err));
     state->evicted = true;
     PI_TRY(pi_seq_round(seq, seq->n_token + state->n_done, err));
-    if (left + items[i].n_rest == 0 ||
-        pi_item_tokens(&items[i]) == 1) /* else a turn's queries ask */
+    /* Before a turn's last tokens nobody asks: their own queries will. */
+    if (left + items[i].n_rest == 0 || pi_item_tokens(&items[i]) == 1)
         pi_seq_ask_again(seq);
     return pi_memory_reserve(&seq->memory, until_round(e, &items[i], state->n_done, left), err);
 }

@@ -184,16 +184,19 @@ static int32_t before_round(const struct pith_scheduler *s, const struct answer 
     return room > 0 ? room : n;
 }
 
-/* Of n of the tokens that are left as many as leave those together that recall together, or all. */
+/* Of n of the tokens that are left as many as leave those together that recall together, or all; at
+   least two. The first of a step gives two, however few fit. */
 static int32_t before_recall(const struct pith_scheduler *s, const struct answer *a, int32_t n,
                              int32_t left, bool first)
 {
-    int32_t most = pi_engine_recall_reusable(s->engine, n, left);
+    int32_t fit = (int32_t)pi_max(n, first ? 2 : 0);
+    int32_t most = pi_engine_recall_reusable(s->engine, fit, left);
+    if (most < 2) /* hardly more than what recalls */
+        return n == left || first ? left : 0;
     int32_t part = before_round(s, a, most), whole = whole_pages(s, a, part);
     if (n == left && part == most)
         return left;
-    part = whole >= 2 ? whole : part;
-    return part >= 2 ? part : n == left || first ? left : 0;
+    return whole >= 2 ? whole : part >= 2 ? part : most;
 }
 
 /* Of what is left to read as much as fits into the step. Where the cut of a prompt matters it is
