@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 import tokenizer
-from model import Config, Decoder
+from hybrid import decoder
+from model import Config
 from presets import Phase
 from stories import Stories
 from tasks import Tasks
@@ -36,7 +37,7 @@ ROWS = (
 def load(folder):
     """(tokenizer, model, checkpoint) of a training run's folder."""
     state = torch.load(os.path.join(folder, "checkpoint.pt"), map_location="cpu")
-    model = Decoder(Config(**state["config"]))
+    model = decoder(Config(**state["config"]))
     model.load_state_dict(state["model"])
     return tokenizer.Tokenizer.load(os.path.join(folder, "tokenizer.json")), model.eval(), state
 

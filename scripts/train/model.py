@@ -34,6 +34,12 @@ class Config:
     rope_theta: float
     norm_eps: float = 1e-5
     tied: bool = False
+    head_size: int = 0  # 0: n_embd / n_head
+    n_rot: int = 0  # dimensions of a head that rotate; 0: all
+    interval: int = 0  # every so many layers one has attention, the others delta nets; 0: all have
+    delta_keys: int = 0  # heads of keys and of values of a delta net, and their size
+    delta_values: int = 0
+    delta_dim: int = 0
 
     @classmethod
     def of(cls, preset, n_vocab):
@@ -45,11 +51,12 @@ class Config:
             preset.n_head_kv,
             preset.n_ff,
             preset.rope_theta,
+            **preset.hybrid,
         )
 
     @property
     def head_dim(self):
-        return self.n_embd // self.n_head
+        return self.head_size or self.n_embd // self.n_head
 
 
 class _RMSNormFunction(torch.autograd.Function):
@@ -98,6 +105,27 @@ def rotate(x, cos, sin):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
+def attend(q, k, v, mask):
+    """q: [n_seq][n_head][n_tok][dim], k and v: [n_seq][n_head_kv][n_tok][dim], mask: additive.
+
+    Returns [n_seq][n_tok][n_head * dim].
+    """
+    n_seq, n_head, n_tok, dim = q.shape
+    n_lane, group = n_seq * k.shape[1], n_head // k.shape[1]
+    q = q.reshape(n_lane, group, n_tok, dim)
+    k = k.reshape(n_lane, n_tok, dim)
+    v = v.reshape(n_lane, n_tok, dim)
+    blocks = []
+    for start in range(0, n_tok, QUERY_BLOCK):
+        end = min(start + QUERY_BLOCK, n_tok)
+        rows = q[:, :, start:end].reshape(n_lane, group * (end - start), dim)
+        bias = mask[start:end, :end].repeat(group, 1)[None]
+        scores = torch.baddbmm(bias, rows, k[:, :end].transpose(1, 2), alpha=dim**-0.5)
+        mixed = torch.bmm(torch.softmax(scores, -1), v[:, :end])
+        blocks.append(mixed.view(n_seq, n_head, end - start, dim))
+    return torch.cat(blocks, 2).transpose(1, 2).reshape(n_seq, n_tok, n_head * dim)
+
+
 class Layer(nn.Module):
     def __init__(self, c):
         super().__init__()
@@ -115,29 +143,14 @@ class Layer(nn.Module):
     def attention(self, x, cos, sin, mask):
         """x: [n_seq][n_tok][n_embd], mask: [n_tok][n_tok] additive.  Returns x's shape."""
         c, (n_seq, n_tok, _) = self.c, x.shape
-        group = c.n_head // c.n_head_kv
-        q = rotate(
-            self.attn_q(x).view(n_seq, n_tok, c.n_head, c.head_dim).transpose(1, 2), cos, sin
-        )
-        k = rotate(
-            self.attn_k(x).view(n_seq, n_tok, c.n_head_kv, c.head_dim).transpose(1, 2), cos, sin
-        )
-        v = self.attn_v(x).view(n_seq, n_tok, c.n_head_kv, c.head_dim).transpose(1, 2)
-        q = q.reshape(n_seq * c.n_head_kv, group, n_tok, c.head_dim)
-        k = k.reshape(n_seq * c.n_head_kv, n_tok, c.head_dim)
-        v = v.reshape(n_seq * c.n_head_kv, n_tok, c.head_dim)
-        blocks = []
-        for start in range(0, n_tok, QUERY_BLOCK):
-            end = min(start + QUERY_BLOCK, n_tok)
-            rows = q[:, :, start:end].reshape(
-                n_seq * c.n_head_kv, group * (end - start), c.head_dim
-            )
-            bias = mask[start:end, :end].repeat(group, 1)[None]
-            scores = torch.baddbmm(bias, rows, k[:, :end].transpose(1, 2), alpha=c.head_dim**-0.5)
-            mixed = torch.bmm(torch.softmax(scores, -1), v[:, :end])
-            blocks.append(mixed.view(n_seq, c.n_head, end - start, c.head_dim))
-        mixed = torch.cat(blocks, 2).transpose(1, 2).reshape(n_seq, n_tok, c.n_head * c.head_dim)
-        return self.attn_output(mixed)
+
+        def heads(y, n_head):
+            return y.view(n_seq, n_tok, n_head, c.head_dim).transpose(1, 2)
+
+        q = rotate(heads(self.attn_q(x), c.n_head), cos, sin)
+        k = rotate(heads(self.attn_k(x), c.n_head_kv), cos, sin)
+        v = heads(self.attn_v(x), c.n_head_kv)
+        return self.attn_output(attend(q, k, v, mask))
 
     def attention_compiled(self, x, cos, sin):
         """As attention, causal by comparing positions; products in autocast's type."""
@@ -198,12 +211,15 @@ class Decoder(nn.Module):
         super().__init__()
         self.c, self.compiled = c, False
         self.token_embd = nn.Embedding(c.n_vocab, c.n_embd)
-        self.blk = nn.ModuleList([Layer(c) for _ in range(c.n_layer)])
+        self.blk = nn.ModuleList([self.layer(i) for i in range(c.n_layer)])
         self.output_norm = RMSNorm(c.n_embd, c.norm_eps)
         self.output = nn.Linear(c.n_embd, c.n_vocab, bias=False)
         self._initialise()
         if c.tied:
             self.output.weight = self.token_embd.weight
+
+    def layer(self, number):
+        return Layer(self.c)
 
     def _initialise(self):
         for name, p in self.named_parameters():
@@ -211,7 +227,7 @@ class Decoder(nn.Module):
                 nn.init.zeros_(p)
             elif p.dim() == 2:
                 std = WEIGHT_GAIN * self.c.n_embd**-0.5
-                if name.endswith(("attn_output.weight", "ffn_down.weight")):
+                if name.endswith(("attn_output.weight", "ffn_down.weight", "ssm_out.weight")):
                     std /= math.sqrt(2 * self.c.n_layer)
                 nn.init.normal_(p, 0, EMBEDDING_STD if name == "token_embd.weight" else std)
         self._point_first_heads_back()
@@ -249,7 +265,7 @@ class Decoder(nn.Module):
     def hidden(self, ids):
         """ids: [n_seq][n_tok].  Returns the output matrix's input, [n_seq][n_tok][n_embd]."""
         n_tok = ids.shape[1]
-        cos, sin = rope_tables(n_tok, self.c.head_dim, self.c.rope_theta)
+        cos, sin = rope_tables(n_tok, self.c.n_rot or self.c.head_dim, self.c.rope_theta)
         cos, sin, mask = cos.to(ids.device), sin.to(ids.device), None
         if not self.compiled:
             mask = torch.full((n_tok, n_tok), -math.inf, device=ids.device).triu(1)

@@ -38,6 +38,7 @@ class Preset:
     matrix_rate: float = 0.0  # learning rate of Muon for the layers' matrices; 0: AdamW for all
     compiled: bool = False  # layers go through torch.compile, products in bfloat16
     first_shard: int = 0  # number of the first of a step's shards, in their seeds
+    hybrid: dict = field(default_factory=dict)  # further fields of a Config (hybrid.py)
     weight_decay: float = 0.05
     betas: tuple = (0.9, 0.98)
     clip: float = 1.0
@@ -80,6 +81,36 @@ NANO = Preset(
     rope_theta=1e6,
     context=4096,
     learning_rate=3e-3,
+    phases=[
+        Phase(200, **FIRST),
+        Phase(500, {64: 0.2, 128: 0.4, 256: 0.4}, 2048, invented=0.25, dense=0.7, text_weight=0.1),
+        Phase(700, {128: 0.3, 256: 0.4, 512: 0.3}, 4096),
+        Phase(400, {256: 0.3, 512: 0.3, 1024: 0.25, 2048: 0.15}, 4096),
+        Phase(400, {512: 0.2, 1024: 0.2, 2048: 0.3, 4096: 0.3}, 8192),
+    ],
+)
+
+# As nano, of gated delta nets with attention in every fourth layer, where a quarter of a head
+# rotates (qwen35).
+HYBRID = Preset(
+    n_embd=128,
+    n_layer=8,
+    n_head=2,
+    n_head_kv=2,
+    n_ff=128,
+    rope_theta=1e6,
+    context=4096,
+    learning_rate=3e-3,
+    hybrid=dict(
+        norm_eps=1e-6,
+        head_size=64,
+        n_rot=16,
+        interval=4,
+        delta_keys=1,
+        delta_values=2,
+        delta_dim=32,
+    ),
+    first_shard=1,
     phases=[
         Phase(200, **FIRST),
         Phase(500, {64: 0.2, 128: 0.4, 256: 0.4}, 2048, invented=0.25, dense=0.7, text_weight=0.1),
@@ -531,4 +562,4 @@ MINI = Preset(
     ],
 )
 
-PRESETS = {"nano": NANO, "mini": MINI}
+PRESETS = {"nano": NANO, "hybrid": HYBRID, "mini": MINI}

@@ -28,8 +28,9 @@ import attention_amx
 import language
 import tokenizer
 from corpus import Corpus, read
+from hybrid import decoder
 from mixture import Mixture
-from model import Config, Decoder
+from model import Config
 from muon import Muon
 from presets import PRESETS
 from stories import Stories
@@ -146,7 +147,7 @@ class Run:
         else:
             stories = Stories(tok, self.seed)
             self.tasks = [Tasks(tok, stories, phase) for phase in p.phases]
-        self.model = Decoder(Config.of(p, tok.size)).to(self.device)
+        self.model = decoder(Config.of(p, tok.size)).to(self.device)
         self.optimizers = make_optimizers(self.model, p)
         self.initial_rates = [g["lr"] for o in self.optimizers for g in o.param_groups]
         if p.compiled:
