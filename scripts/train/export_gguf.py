@@ -39,11 +39,13 @@ def add_tensors(out, model):
     for name, p in model.state_dict().items():
         if name == "output.weight" and model.c.tied:
             continue
-        if name.endswith("ssm_a_log"):
-            name, p = name.replace("ssm_a_log", "ssm_a"), -p.exp()
+        if name.endswith(("ssm_alpha.weight", "ssm_a_log")):
+            alpha, rate = model.blk[int(name.split(".")[1])].decays()
+            p = alpha if p.dim() == 2 else rate
+            name = name.replace("ssm_a_log", "ssm_a")
         narrow = p.dim() == 2 and not name.endswith("ssm_conv1d.weight")
         kind, dtype = (TENSOR_F16, np.float16) if narrow else (TENSOR_F32, np.float32)
-        out.add_tensor(name, kind, p.shape, p.numpy().astype(dtype).tobytes())
+        out.add_tensor(name, kind, p.shape, p.detach().numpy().astype(dtype).tobytes())
 
 
 def export(tok, model, preset_name, path):

@@ -23,6 +23,11 @@ N_CONV = 4  # taps of the convolution
 HEAD_GAIN = 1.5  # of normed queries and keys: a logit can be HEAD_GAIN^2 sqrt(head size) = 18
 MIN_STEP, MAX_STEP = 0.001, 0.1  # softplus of the bias of decays, at first
 MAX_RATE = 16.0  # decays are exp(-rate step), rates from 1 to this at first
+# Of the first layer, and of the head that starts by it.
+FIRST_RATE, FIRST_GAIN = 50.0, 0.7
+EQUAL, EQUAL_GATE = 1.5, 0.5
+ROTATED_SHARE = 0.1
+GATE_RANGE = 2.0  # where memory is bounded: how far a token moves what softplus is taken of
 
 
 def delta_steps(q, k, v, g, beta):
@@ -168,7 +173,7 @@ class DeltaLayer(Mixed):
         self.ssm_alpha = nn.Linear(c.n_embd, c.delta_values, bias=False)
         self.ssm_conv1d = Convolution(n_channel)
         self.ssm_dt = Bias(c.delta_values)
-        self.ssm_a_log = nn.Parameter(torch.empty(c.delta_values))  # the file has -exp of it
+        self.ssm_a_log = nn.Parameter(torch.empty(c.delta_values))
         self.ssm_norm = RMSNorm(c.delta_dim, c.norm_eps)
         self.ssm_out = nn.Linear(self.n_value, c.n_embd, bias=False)
 
@@ -180,6 +185,21 @@ class DeltaLayer(Mixed):
             step = torch.empty_like(self.ssm_dt.bias)
             step.uniform_(math.log(MIN_STEP), math.log(MAX_STEP)).exp_()
             self.ssm_dt.bias.copy_(step.expm1().log())  # softplus of it is step
+
+    def decays(self):
+        """What a file has as ssm_alpha.weight and ssm_a.
+
+        With bounded memory rows of alpha are cut, so that no token moves a gate by more than
+        GATE_RANGE: with the norm's gain, a row's product with a normed x is at most its length
+        times sqrt(n_embd).  Then the rate has a least value.
+        """
+        c, alpha, rate = self.c, self.ssm_alpha.weight, self.ssm_a_log.exp()
+        if c.delta_memory:
+            reach = (alpha * self.attn_norm.weight).norm(dim=1, keepdim=True) * c.n_embd**0.5
+            alpha = alpha * (GATE_RANGE / (reach + 1e-9)).clamp(max=1)
+            least = F.softplus(self.ssm_dt.bias - GATE_RANGE)
+            rate = torch.maximum(rate, 1 / (c.delta_memory * least))
+        return alpha, -rate
 
     def unit(self, x):
         """A vector per key head, of length 1: [n_seq][n_tok][n_key] to lanes of value heads."""
@@ -195,7 +215,8 @@ class DeltaLayer(Mixed):
         q, k, v = mixed.split((self.n_key, self.n_key, self.n_value), -1)
         v = v.reshape(n_seq, n_tok, c.delta_values, c.delta_dim).transpose(1, 2)
         beta = torch.sigmoid(self.ssm_beta(x))
-        g = -self.ssm_a_log.exp() * F.softplus(self.ssm_alpha(x) + self.ssm_dt.bias)
+        alpha, rate = self.decays()
+        g = rate * F.softplus(F.linear(x, alpha, self.ssm_dt.bias))
         out = delta_rule(
             self.unit(q),
             self.unit(k),
@@ -212,11 +233,40 @@ class Hybrid(Decoder):
     def layer(self, number):
         return (DeltaLayer if (number + 1) % self.c.interval else AttentionLayer)(self.c)
 
+    @torch.no_grad()
     def _point_first_heads_back(self):
-        """Needless: a convolution sees the last tokens.  Here what the matrices' rule spoilt."""
+        """Starts a head of the first attention as "find what followed these two words".
+
+        Layer 0 writes, in one code, the words one and two back: filters of one tap, a state that
+        fades within a token, q equal to k, and gates that an equal dimension of all embeddings
+        keeps open.  The head compares what it reads of this word and the last with what keys
+        say of their last two.  Only an initial value: all of it is trained.
+        """
         for layer in self.blk:
             if isinstance(layer, DeltaLayer):
                 layer.initialise()
+        first, attention, dim = self.blk[0], self.blk[self.c.interval - 1], self.c.delta_dim
+        n_key, taps = first.n_key, first.ssm_conv1d.weight.zero_()
+        taps[: 2 * n_key, -1] = 1
+        mix = first.attn_qkv.weight
+        mix[:n_key] = mix[n_key : 2 * n_key]
+        code = mix[2 * n_key : 2 * n_key + dim]
+        for head, back in enumerate((1, 2)):
+            rows = slice(2 * n_key + head * dim, 2 * n_key + (head + 1) * dim)
+            taps[rows, N_CONV - 1 - back] = 1
+            mix[rows] = code
+        first.ssm_a_log.fill_(math.log(FIRST_RATE))
+        first.ssm_dt.bias.fill_(math.log(math.expm1(MAX_STEP)))
+        self.token_embd.weight[:, 0] = EQUAL
+        first.attn_gate.weight.zero_()[:, 0] = EQUAL_GATE
+        nn.init.orthogonal_(first.ssm_out.weight, gain=FIRST_GAIN)
+        said = first.ssm_out.weight.t()
+        q, k = attention.attn_q.weight, attention.attn_k.weight
+        start, end = self.c.n_rot, self.c.head_dim
+        for matrix, now, last in ((q, code, said[:dim]), (k, said[:dim], said[dim : 2 * dim])):
+            matrix[:start] *= ROTATED_SHARE
+            matrix[start : start + dim] = F.normalize(now)
+            matrix[start + dim : end] = F.normalize(last[: end - start - dim])
 
 
 def decoder(c):

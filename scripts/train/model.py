@@ -40,6 +40,7 @@ class Config:
     delta_keys: int = 0  # heads of keys and of values of a delta net, and their size
     delta_values: int = 0
     delta_dim: int = 0
+    delta_memory: float = 0  # tokens: the longest time in which a state fades by e; 0: no bound
 
     @classmethod
     def of(cls, preset, n_vocab):

@@ -99,7 +99,7 @@ HYBRID = Preset(
     n_head_kv=2,
     n_ff=128,
     rope_theta=1e6,
-    context=4096,
+    context=8192,
     learning_rate=3e-3,
     hybrid=dict(
         norm_eps=1e-6,
@@ -109,14 +109,16 @@ HYBRID = Preset(
         delta_keys=1,
         delta_values=2,
         delta_dim=32,
+        delta_memory=16,
     ),
     first_shard=1,
     phases=[
         Phase(200, **FIRST),
-        Phase(500, {64: 0.2, 128: 0.4, 256: 0.4}, 2048, invented=0.25, dense=0.7, text_weight=0.1),
-        Phase(700, {128: 0.3, 256: 0.4, 512: 0.3}, 4096),
-        Phase(400, {256: 0.3, 512: 0.3, 1024: 0.25, 2048: 0.15}, 4096),
-        Phase(400, {512: 0.2, 1024: 0.2, 2048: 0.3, 4096: 0.3}, 8192),
+        Phase(300, {64: 0.2, 128: 0.4, 256: 0.4}, 2048, invented=0.25, dense=0.5, text_weight=0.1),
+        Phase(300, {128: 0.3, 256: 0.4, 512: 0.3}, 4096, dense=0.3, text_weight=0.1),
+        Phase(200, {512: 0.5, 1024: 0.3, 2048: 0.2}, 4096, dense=0.3),
+        Phase(250, {1024: 0.3, 2048: 0.35, 4096: 0.35}, 8192, dense=0.3),
+        Phase(40, {4096: 0.5, 8192: 0.5}, 16384, dense=0.3),
     ],
 )
 
