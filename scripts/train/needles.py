@@ -121,7 +121,7 @@ class Bench:
         if not os.path.exists(path):
             count = ["--texts", str(self.args.texts)]
             if task == "needle":
-                count = ["-d", "5,35,65,95", "--repeat", str(self.args.texts)]
+                count = ["-d", "20,40,60,80", "--repeat", str(self.args.texts)]
             words = ["eval", task, "--style", "pith", "-f", self.haystack, "-n", str(length)]
             try:
                 self.pith(*words, *count, "--no-paired", "--json", path, *options)

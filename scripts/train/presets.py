@@ -90,6 +90,8 @@ NANO = Preset(
     ],
 )
 
+ASKING = dict(invented=0.2, dense=0.25, text_weight=0.1)
+
 # As nano, of gated delta nets with attention in every fourth layer, where a quarter of a head
 # rotates (qwen35).
 HYBRID = Preset(
@@ -112,13 +114,14 @@ HYBRID = Preset(
         delta_memory=16,
     ),
     first_shard=1,
+    decay_share=0.3,
     phases=[
         Phase(200, **FIRST),
-        Phase(300, {64: 0.2, 128: 0.4, 256: 0.4}, 2048, invented=0.25, dense=0.5, text_weight=0.1),
-        Phase(300, {128: 0.3, 256: 0.4, 512: 0.3}, 4096, dense=0.3, text_weight=0.1),
-        Phase(200, {512: 0.5, 1024: 0.3, 2048: 0.2}, 4096, dense=0.3),
-        Phase(250, {1024: 0.3, 2048: 0.35, 4096: 0.35}, 8192, dense=0.3),
-        Phase(40, {4096: 0.5, 8192: 0.5}, 16384, dense=0.3),
+        Phase(100, {64: 0.2, 128: 0.4, 256: 0.4}, 2048, invented=0.25, dense=0.5, text_weight=0.1),
+        Phase(250, {128: 0.3, 256: 0.4, 512: 0.3}, 4096, PASSWORDS, **ASKING),
+        Phase(150, {512: 0.5, 1024: 0.3, 2048: 0.2}, 4096, PASSWORDS, **ASKING),
+        Phase(120, {1024: 0.3, 2048: 0.35, 4096: 0.35}, 8192, PASSWORDS, **ASKING),
+        Phase(40, {4096: 0.5, 8192: 0.5}, 16384, PASSWORDS, **ASKING),
     ],
 )
 
