@@ -2,8 +2,8 @@
 
 PITH is the program, MODEL a file of the preset nano or hybrid.  DIR gets texts, statistics, and the
 JSON of every cell; a cell that is there is not measured again.  Statistics are of documents of
-other seeds than those measured: of all their queries, and of those that write answers.  Tables of
-the shares of right answers go to standard output, one per length.
+other seeds than those measured: of all their queries, and of those that write what was asked for.
+Tables of the shares of right answers go to standard output, one per length.
 """
 
 import argparse
@@ -15,36 +15,35 @@ import numpy as np
 
 from presets import PRESETS, Phase
 from stories import Stories
-from tasks import Tasks
+from tasks import ANSWER_WEIGHT, Tasks
 from train import make_tokenizer
 
 HAYSTACK_SEED, HAYSTACK_TOKENS = 90001, 60000  # training seeds are small numbers
 CALIBRATION_SEED, CALIBRATION_TEXTS, CALIBRATION_TOKENS = 777, 24, 2048
 QUESTIONS, MOST_FACTS = 8, 24  # in a text of calibration
+CENTRES = 64
 BUDGETS = (90, 85, 50, 25, 10)
 V3 = "triattention:v3,stats={all}"
-GLOBAL = "triattention:global,stats={map}"
+MANY = "triattention:v3,stats={all-many}"
+ANSWERS = "triattention:v3,stats={answers}"
+ANSWERS_MANY = "triattention:v3,stats={answers-many}"
+STATISTICS = ("all", "all-many", "answers", "answers-many", "map")
 # Name of the row, keep policy, further options.
 ROWS = (
     ("V3", V3, ()),
-    ("V3, `flat=off`", V3 + ",flat=off", ()),
-    ("V3, `granularity=layer`", V3 + ",granularity=layer", ()),
-    ("V3, `granularity=layer-head`", V3 + ",granularity=layer-head", ()),
-    ("`global`", GLOBAL, ()),
-    ("V3, answers' queries", "triattention:v3,stats={answers}", ()),
-    ("the same, `flat=off`", "triattention:v3,stats={answers},flat=off", ()),
-    (
-        "the same, `granularity=layer`",
-        "triattention:v3,stats={answers},granularity=layer",
-        (),
-    ),
-    (
-        "the same, `granularity=layer-head`",
-        "triattention:v3,stats={answers},granularity=layer-head",
-        (),
-    ),
+    ("`flat=off`", V3 + ",flat=off", ()),
+    ("`granularity=layer`", V3 + ",granularity=layer", ()),
+    ("`granularity=layer-head`", V3 + ",granularity=layer-head", ()),
+    ("`global`", "triattention:global,stats={map}", ()),
     ("V3 without a file", "triattention:v3", ()),
     ("`v3-fork`", "triattention:v3-fork", ()),
+    ("V3, 64 centres of all queries", MANY, ()),
+    ("V3, answers' mean query", ANSWERS, ()),
+    ("`flat=off`", ANSWERS + ",flat=off", ()),
+    ("V3, 64 centres of answers' queries", ANSWERS_MANY, ()),
+    ("`flat=off`", ANSWERS_MANY + ",flat=off", ()),
+    ("`granularity=layer`", ANSWERS_MANY + ",granularity=layer", ()),
+    ("`granularity=layer-head`", ANSWERS_MANY + ",granularity=layer-head", ()),
     ("V3, `--recall kv`", V3, ("--recall", "kv")),
     ("V3, `--recall text`", V3, ("--recall", "text")),
     ("`streaming`", "streaming:sinks=4", ()),
@@ -57,7 +56,7 @@ class Bench:
         self.args = args
         os.makedirs(args.folder, exist_ok=True)
         self.haystack = self.path("haystack.txt")
-        self.files = {n: self.path(f"{n}.stats") for n in ("all", "answers", "map")}
+        self.files = {n: self.path(f"{n}.stats") for n in STATISTICS}
         if not os.path.exists(self.files["map"]):
             self.prepare()
 
@@ -83,9 +82,10 @@ class Bench:
             file.write(self.story(tok, CALIBRATION_SEED))
         self.documents(tok)
         common = ["--tokens", self.path("tokens"), "-c", str(CALIBRATION_TOKENS), "-q"]
-        self.pith("calibrate", *common, "-o", self.files["all"])
-        ranges = ["--select", self.path("ranges")]
-        self.pith("calibrate", *common, *ranges, "-o", self.files["answers"])
+        for name, select in (("all", "all"), ("answers", self.path("ranges"))):
+            for kind, count in (("", 1), ("-many", CENTRES)):
+                options = ["--select", select, "--centres", str(count)]
+                self.pith("calibrate", *common, *options, "-o", self.files[name + kind])
         self.pith(
             *("calibrate", "-q", "--importance", "-f", self.path("story.txt"), "-c", "1000"),
             *("--keep", "triattention:global", "-o", self.files["map"]),
@@ -99,21 +99,19 @@ class Bench:
                 return tok.decode(ids).encode()
 
     def documents(self, tok):
-        """Files of token ids, and of the ranges of tokens whose queries write answers."""
+        """Files of token ids, and of the ranges of tokens whose queries write what was asked."""
         rng, ids, ranges = np.random.default_rng(CALIBRATION_SEED), [], []
         tasks = Tasks(tok, Stories(tok, CALIBRATION_SEED), Phase(0, {}, 0, dense=0.0))
         for _ in range(CALIBRATION_TEXTS):
             n_facts = int(rng.integers(1, MOST_FACTS))
-            doc, answers = tasks.examination(rng, CALIBRATION_TOKENS, n_facts, QUESTIONS)
-            for _, start in answers:
-                end = doc.ids.index(tok.end, start)
-                if end < CALIBRATION_TOKENS:
-                    ranges.append((len(ids) + start - 1, len(ids) + end))
+            doc, _ = tasks.examination(rng, CALIBRATION_TOKENS, n_facts, QUESTIONS)
+            written = [i for i, w in enumerate(doc.weights) if w == ANSWER_WEIGHT]
+            ranges += [len(ids) + i - 1 for i in written if i < CALIBRATION_TOKENS]
             ids += (doc.ids + [tok.end] * CALIBRATION_TOKENS)[:CALIBRATION_TOKENS]
         with open(self.path("tokens"), "w") as file:
             file.write(" ".join(map(str, ids)))
         with open(self.path("ranges"), "w") as file:
-            file.writelines(f"{a} {b}\n" for a, b in ranges)
+            file.writelines(f"{at} {at + 1}\n" for at in ranges)
 
     def cell(self, task, length, name, options):
         """The summary of one measurement; a refusal of the options is its text."""
