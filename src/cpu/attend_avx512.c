@@ -82,6 +82,12 @@ static inline vec vec_load_f16_part(const uint16_t *p, int32_t n)
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
 }
 
+static inline vec vec_load_bf16_part(const uint16_t *p, int32_t n)
+{
+    __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+
 static inline vec vec_load_i8_part(const int8_t *p, int32_t n)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p)));

@@ -46,7 +46,7 @@ TILE int32_t element_len(enum pi_attend_type type)
 
 TILE int32_t element_size(enum pi_attend_type type)
 {
-    return type == PI_ATTEND_F16 ? 2 : 4;
+    return is_half(type) ? 2 : 4;
 }
 
 /* Dimensions of keys side by side, and which of all they are. */

@@ -88,6 +88,14 @@ static inline vec vec_load_f16_part(const uint16_t *p, int32_t n)
     return vec_load_f16(all);
 }
 
+static inline vec vec_load_bf16_part(const uint16_t *p, int32_t n)
+{
+    uint16_t all[4] = {0};
+    for (int32_t i = 0; i < n; i++)
+        all[i] = p[i];
+    return vec_load_bf16(all);
+}
+
 static inline vec vec_load_i8_part(const int8_t *p, int32_t n)
 {
     int8_t all[4] = {0};

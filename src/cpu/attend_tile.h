@@ -10,11 +10,12 @@
  *   vec_tree(v)            attend.h's tree over 16 / VEC vectors
  *   vec_pow2(y, t)         y * 2^n, n in the low bits of t
  *   vec_bf16(v)            rounded to bf16, to nearest, ties to even, of finite numbers
- *   vec_load_f16(p) vec_load_i8(p)            VEC values, exactly
+ *   vec_load_f16(p) vec_load_bf16(p) vec_load_i8(p)      VEC values, exactly
  *   vec_load_f16_step(p, step)                the same of values `step` apart
  *   vec_load_code(p, i)                       of VEC words of four codes each, code i * 2^24
  *   vec_set1_f16(p)                           one value in every lane
- *   vec_load_part(p, n) vec_load_f16_part vec_load_i8_part   the first n < VEC values, 0 beyond
+ *   vec_load_part(p, n) vec_load_f16_part vec_load_bf16_part vec_load_i8_part      the first n < VEC
+ *                          values, 0 beyond
  *   vec_store_part(p, v, n)
  *   mask_visible(pos, limit, n)  lanes i < n with pos[i] <= limit; n may be any number
  *   mask_below(a, b)       lanes with a < b
@@ -81,9 +82,14 @@ TILE int32_t page_vecs(const struct pi_attend_page *page)
     return (page->n + 15) / 16 * (16 / VEC);
 }
 
+TILE bool is_half(enum pi_attend_type type)
+{
+    return type == PI_ATTEND_F16 || type == PI_ATTEND_BF16;
+}
+
 TILE size_t type_size(enum pi_attend_type type)
 {
-    return type == PI_ATTEND_F32 ? sizeof(float) : type == PI_ATTEND_F16 ? sizeof(uint16_t) : 1;
+    return type == PI_ATTEND_F32 ? sizeof(float) : is_half(type) ? sizeof(uint16_t) : 1;
 }
 
 /* VEC values of a type; codes as they are. */
@@ -92,6 +98,8 @@ TILE vec load_values(enum pi_attend_type type, const uint8_t *at)
     const void *p = at;
     if (type == PI_ATTEND_F32)
         return vec_load(p);
+    if (type == PI_ATTEND_BF16)
+        return vec_load_bf16(p);
     return type == PI_ATTEND_F16 ? vec_load_f16(p) : vec_load_i8(p);
 }
 
@@ -100,6 +108,8 @@ TILE vec load_values_part(enum pi_attend_type type, const uint8_t *at, int32_t n
     const void *p = at;
     if (type == PI_ATTEND_F32)
         return vec_load_part(p, n);
+    if (type == PI_ATTEND_BF16)
+        return vec_load_bf16_part(p, n);
     return type == PI_ATTEND_F16 ? vec_load_f16_part(p, n) : vec_load_i8_part(p, n);
 }
 
@@ -146,7 +156,7 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
                             prefetch_beside(next, n_vec * VEC * asked, far,
                                             (i * n_row + r) * n_vec + j,
                                             element_len(type) * n_row * n_vec);
-                        if (type == PI_ATTEND_F16)
+                        if (is_half(type))
                             prefetch_soon(at, n_vec * VEC * size, far, r * n_vec + j,
                                           n_row * n_vec);
                         acc[r][j] = vec_fma(k[j], qr, acc[r][j]);
@@ -534,6 +544,11 @@ static void logits_f16(const struct pi_attend_page *page, const struct pi_attend
     logits_stored(PI_ATTEND_F16, page, rows);
 }
 
+static void logits_bf16(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    logits_stored(PI_ATTEND_BF16, page, rows);
+}
+
 static void logits_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     logits_stored(PI_ATTEND_Q8_0, page, rows);
@@ -563,13 +578,13 @@ static void values_q8_0(const struct pi_attend_page *page, const struct pi_atten
 
 /* ---- decoding ----------------------------------------------------------------------------- */
 
-static void decode_f16(const uint16_t *from, float *to, int32_t n)
+TILE void decode_half(const enum pi_attend_type type, const uint16_t *from, float *to, int32_t n)
 {
     int32_t i = 0;
     for (; i + VEC <= n; i += VEC)
-        vec_store(to + i, vec_load_f16(from + i));
+        vec_store(to + i, load_values(type, (const uint8_t *)(from + i)));
     if (i < n)
-        vec_store_part(to + i, vec_load_f16_part(from + i, n - i), n - i);
+        vec_store_part(to + i, load_values_part(type, (const uint8_t *)(from + i), n - i), n - i);
 }
 
 /* Keys side by side as f32, out [n_dim][len]. */
@@ -618,18 +633,34 @@ static void decode_k_f16(const struct pi_attend_page *page, float *out)
     decode_keys(PI_ATTEND_F16, page, out);
 }
 
+static void decode_k_bf16(const struct pi_attend_page *page, float *out)
+{
+    decode_keys(PI_ATTEND_BF16, page, out);
+}
+
 static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
 {
     decode_keys(PI_ATTEND_Q8_0, page, out);
 }
 
-static void decode_v_f16(const struct pi_attend_page *page, float *out)
+TILE void decode_halves(const enum pi_attend_type type, const struct pi_attend_page *page,
+                        float *out)
 {
     const uint16_t *v = page->v;
     if (page->v_pitch == page->dim_v)
-        decode_f16(v, out, page->dim_v * page->page_len);
+        decode_half(type, v, out, page->dim_v * page->page_len);
     for (int32_t s = 0; page->v_pitch != page->dim_v && s < page->page_len; s++)
-        decode_f16(v + s * page->v_pitch, out + s * page->dim_v, page->dim_v);
+        decode_half(type, v + s * page->v_pitch, out + s * page->dim_v, page->dim_v);
+}
+
+static void decode_v_f16(const struct pi_attend_page *page, float *out)
+{
+    decode_halves(PI_ATTEND_F16, page, out);
+}
+
+static void decode_v_bf16(const struct pi_attend_page *page, float *out)
+{
+    decode_halves(PI_ATTEND_BF16, page, out);
 }
 
 static void decode_v_q8_0(const struct pi_attend_page *page, float *out)
@@ -658,6 +689,8 @@ static void prefetch_near(const void *at, size_t size)
     prefetch_lines(at, size, false);
 }
 
+#include "cpu/attend_rounded.h"
+
 #include "cpu/attend_codes.h"
 
 /* Decoding values of f32 stays the reference's: nobody needs a copy. */
@@ -667,16 +700,22 @@ static void attend_init(struct pi_attend_kernels *k)
     k->drop = drop;
     k->logits[PI_ATTEND_F32] = logits_f32;
     k->logits[PI_ATTEND_F16] = logits_f16;
+    k->logits[PI_ATTEND_BF16] = logits_bf16;
     k->logits[PI_ATTEND_Q8_0] = logits_q8_0;
     k->logits_decoded = logits_decoded;
     k->softmax = softmax;
     k->values[PI_ATTEND_F32] = values_f32;
     k->values[PI_ATTEND_F16] = values_f16;
+    k->values[PI_ATTEND_BF16] = values_bf16;
+    k->values_rounded[PI_ATTEND_BF16] = values_bf16;
     k->values[PI_ATTEND_Q8_0] = values_q8_0;
     k->decode_k[PI_ATTEND_F32] = decode_k_f32;
     k->decode_k[PI_ATTEND_F16] = decode_k_f16;
+    k->decode_k[PI_ATTEND_BF16] = decode_k_bf16;
     k->decode_k[PI_ATTEND_Q8_0] = decode_k_q8_0;
     k->decode_v[PI_ATTEND_F16] = decode_v_f16;
+    k->decode_v[PI_ATTEND_BF16] = decode_v_bf16;
+    k->decode_rounded[PI_ATTEND_BF16] = decode_v_bf16;
     k->decode_v[PI_ATTEND_Q8_0] = decode_v_q8_0;
     k->scale = multiply;
     k->decay = decay;

@@ -125,13 +125,14 @@ void kv_rotate(const struct pi_rope *rope, const float *cs, float *x)
 
 /* Fills q for pages with a delta: a key that counts as written delta positions later, seen by a
    query, is the same product as the key where it was, seen by the query turned back by delta. Keys
-   that are stored rotated (wht.h) meet queries that are: that, too, leaves products as they are. */
+   that are stored rotated (wht.h) meet queries that are: that, too, leaves products as they are.
+   Those of bf16 meet rounded queries (cpu/attend.h). */
 static void queries_fill(struct attend *a, int32_t delta)
 {
     const struct kv_attend_job *job = a->job;
     const struct kv_part *k = &a->lane->kind->k;
     int32_t dim_k = a->cache->g.dim_k;
-    bool turn = delta != 0 && job->rope != NULL;
+    bool turn = delta != 0 && job->rope != NULL, bf16 = k->codec->kernel == PI_ATTEND_BF16;
     assert(delta == 0 || job->rope != NULL);
     if (turn)
         pi_rope_fill_delta(job->rope, -delta, a->cs);
@@ -141,12 +142,14 @@ static void queries_fill(struct attend *a, int32_t delta)
         const float *from = job->q + (size_t)(r / job->n_group) * job->q_stride +
                             (size_t)(r % job->n_group) * (size_t)dim_k;
         float *to = a->q + (size_t)first * (size_t)dim_k + (r - first);
-        if (turn || k->codec->rotated)
+        if (turn || bf16 || k->codec->rotated)
             from = memcpy(a->row, from, (size_t)dim_k * sizeof(float));
         if (turn)
             kv_rotate(job->rope, a->cs, a->row);
         if (k->codec->rotated)
             kv_wht(a->row, dim_k, k->group, false);
+        for (int32_t d = 0; bf16 && d < dim_k; d++)
+            a->row[d] = pi_f32_from_bf16(pi_attend_bf16(a->row[d], PI_ATTEND_BF16_LEAST));
         for (int32_t d = 0; d < dim_k; d++)
             to[(size_t)d * (size_t)n_row] = from[d];
     }
@@ -188,13 +191,14 @@ static enum pi_attend_type kernel_v(const struct attend *a)
     return a->lane->kind->value.codec->kernel;
 }
 
-/* Whether values are rounded (cpu/attend.h): those of rotated types, where a head is one group and
-   stands by itself. q4_0 with its groups of 32 has the arithmetic of the wider types whatever the
+/* Whether values are rounded (cpu/attend.h): bf16, and those of rotated types, where a head is one
+   group and stands by itself. q4_0 with its groups of 32 has the arithmetic of the wider types whatever the
    head size. */
 static bool rounded(const struct attend *a)
 {
     const struct kv_part *v = &a->lane->kind->value;
-    return v->codec->rotated && v->group == v->dim && a->lane->kind->v_pitch == v->dim;
+    return v->codec->kernel == PI_ATTEND_BF16 ||
+           (v->codec->rotated && v->group == v->dim && a->lane->kind->v_pitch == v->dim);
 }
 
 /* Replaces K by its f32 copy with entries side by side, unless it is that already, and V, where it

@@ -14,11 +14,11 @@
  * Keys are, too, where the geometry has an index (kv.h): one key is then read at the cost of the
  * lines it lies in, and kernels put keys side by side on their way into registers (cpu/attend.h).
  * Without, they are stored side by side, in elements of 4 bytes, or 2 where a plane's values have 2
- * bytes or less than 2 bits: a value of f32 or f16, four codes of q8_0, 8 codes of 4 bits, 16 of 2
+ * bytes or less than 2 bits: a value of f32, f16 or bf16, four codes of q8_0, 8 codes of 4 bits, 16 of 2
  * bits or 1 bit.
  *
  *                   K entry by entry, or side by side            V
- *   f32, f16        [P][dim] or [dim][P]                         [P][dim]
+ *   f32, f16, bf16  [P][dim] or [dim][P]                         [P][dim]
  *   q8_0            int8 [P][dim] or [dim / 4][P][4]             int8 [P][dim]
  *   q4_0, turbo4    [P][dim / 2] or [dim / 8][P][4]              [P][dim / 2]
  *   turbo3, turbo2  [P][dim / 4] or [dim / 16][P][4]             [P][dim / 4]   lower two bits
