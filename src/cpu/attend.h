@@ -140,7 +140,7 @@ struct pi_attend_page {
     const void *k;      /* [page_len][dim_k] values or codes; with columns [dim_k][page_len], of
                            q8_0 [dim_k / 4][page_len][4], of CODE4 [dim_k / 8][page_len][4], of
                            CODE3 and CODE2 [dim_k / 16][page_len][4]; what logits_decoded reads
-                           is f32 [dim_k][page_len] */
+                           is f32 [dim_k][page_len], and logits_paired pairs */
     const void *k_high; /* CODE3: [page_len][dim_k / 8], with columns [dim_k / 16][page_len][2] */
     const uint16_t *k_scale; /* [page_len][dim_k / 32], with columns [dim_k / 32][page_len]; q8_0
                                 only, and of codes with k_group in the place of 32 */
@@ -167,7 +167,8 @@ struct pi_attend_page {
 
 struct pi_attend_rows {
     int32_t n_row;
-    const float *q; /* [dim_k][n_row]; rounded where keys are bf16 */
+    const float *q;         /* [dim_k][n_row]; rounded where keys are bf16 */
+    const uint32_t *q_pair; /* the same in pairs, [(dim_k + 1) / 2][n_row], logits_paired only */
     float scale;
     const int32_t *limit; /* [n_row] largest position (as stored in the page) that a row sees */
     bool all_visible;     /* every row sees all n entries: limit is not looked at */
@@ -213,6 +214,19 @@ struct pi_attend_kernels {
     /* The numbers of V's codes as rounded values have them, without scales, as f32, out
        [page_len][dim_v]; of bf16 the same as decode_v. */
     void (*decode_rounded[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
+    /* Pages of bf16 in pairs, for many rows: two numbers in 32 bits, the first in the high half; NULL
+       where the processor does not multiply such. Then logits_decoded, round_weights and
+       values[PI_ATTEND_F32] on what was decoded give the same bits. */
+
+    /* All of K, out [(dim_k + 1) / 2][page_len] pairs of dimensions; a last one's second is 0. */
+    void (*pair_k)(const struct pi_attend_page *page, uint32_t *out);
+    /* All of V, out [page_len / 2][dim_v] pairs of entries. */
+    void (*pair_v)(const struct pi_attend_page *page, uint32_t *out);
+    /* x from q_pair and K as pair_k leaves it. At most PI_ATTEND_ROWS rows. */
+    void (*logits_paired)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
+    /* o from rescale, x (weights) and V as pair_v leaves it. At most PI_ATTEND_ROWS rows. */
+    void (*values_paired)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
+
     /* x[i] *= factor for i < n: weights of pages on their way to the row's last maximum. */
     void (*scale)(float *x, int32_t n, float factor);
     /* x[i] = E(x[i] - max) * factor for i < n. */

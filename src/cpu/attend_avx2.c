@@ -26,6 +26,17 @@ static inline float vec_max_all(vec v)
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
+static inline void vec_max_rows(const vec *v, float *out)
+{
+    for (int32_t i = 0; i < 16; i++)
+        out[i] = vec_max_all(v[i]);
+}
+static inline void vec_tree_rows(vec (*v)[2], float *out)
+{
+    for (int32_t i = 0; i < 16; i++)
+        out[i] = vec_tree(v[i]);
+}
+
 static inline vec vec_pow2(vec y, vec t)
 {
     __m256i n = _mm256_slli_epi32(_mm256_castps_si256(t), 23);

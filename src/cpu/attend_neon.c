@@ -31,6 +31,17 @@ static inline float vec_tree(const vec *v)
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
 
+static inline void vec_max_rows(const vec *v, float *out)
+{
+    for (int32_t i = 0; i < 16; i++)
+        out[i] = vec_max_all(v[i]);
+}
+static inline void vec_tree_rows(vec (*v)[4], float *out)
+{
+    for (int32_t i = 0; i < 16; i++)
+        out[i] = vec_tree(v[i]);
+}
+
 static inline vec vec_pow2(vec y, vec t)
 {
     uint32x4_t n = vshlq_n_u32(vreinterpretq_u32_f32(t), 23);

@@ -8,6 +8,7 @@
  *   vec_max(a, b)          for values that are not NaN
  *   vec_max_all(v)         the largest lane
  *   vec_tree(v)            attend.h's tree over 16 / VEC vectors
+ *   vec_max_rows(v, out) vec_tree_rows(v, out)      the same of 16 rows, out [16]
  *   vec_pow2(y, t)         y * 2^n, n in the low bits of t
  *   vec_bf16(v)            rounded to bf16, to nearest, ties to even, of finite numbers
  *   vec_load_f16(p) vec_load_bf16(p) vec_load_i8(p)      VEC values, exactly
@@ -32,17 +33,7 @@
 
 #include <math.h>
 
-#include "cpu/unrolled.h"
-
-TILE void prefetch_lines(const uint8_t *at, size_t size, bool far)
-{
-    if (far)
-        for (size_t i = 0; i < size; i += 64)
-            line_prefetch_far(at + i);
-    else
-        for (size_t i = 0; i < size; i += 64)
-            line_prefetch(at + i);
-}
+#include "cpu/attend_transpose.h"
 
 /* Beside step i of n: asks for those of the lines that are its part, or, not far, beside the first
    step for all. Far lines are apart so; one after the other they are slower (kernels.c). */
@@ -73,8 +64,6 @@ TILE void prefetch_soon(const uint8_t *at, const int32_t size, const bool far, c
         if (spread_to(l, n_line, i - 1, n / 2))
             line_prefetch(at + SOON_BYTES + l * 64);
 }
-
-#include "cpu/attend_transpose.h"
 
 /* Vectors of a page that are computed: the slots in use, rounded up to 16. */
 TILE int32_t page_vecs(const struct pi_attend_page *page)
@@ -243,10 +232,11 @@ TILE float row_max(const float *x, int32_t n_vec, float old)
     return vec_max_all(top);
 }
 
-/* x becomes E(x - base), stored in copy, too, where that is not NULL; returns the sum. */
-TILE float row_weights(float *x, int32_t n_vec, float base, float *copy)
+/* x becomes E(x - base), stored in copy, too, where that is not NULL; sum [16 / VEC]: its sixteen
+   sums. */
+TILE void row_weights(float *x, int32_t n_vec, float base, float *copy, vec *sum)
 {
-    vec sum[16 / VEC], shift = vec_set1(base);
+    vec shift = vec_set1(base);
     UNROLL
     for (int32_t j = 0; j < 16 / VEC; j++)
         sum[j] = vec_zero();
@@ -260,7 +250,6 @@ TILE float row_weights(float *x, int32_t n_vec, float base, float *copy)
             sum[j] = vec_add(sum[j], p);
         }
     }
-    return vec_tree(sum);
 }
 
 /* Rows whose logits are -INFINITY where they do not see. A row that has seen nothing yet takes 0
@@ -276,13 +265,32 @@ static void softmax_few(const struct pi_attend_rows *rows, int32_t n_vec, float 
 {
     for (int32_t r = 0; r < rows->n_row; r++) {
         float *x = rows->x + r * PI_ATTEND_SLOTS, old = rows->max[r], c[VEC] = {1.0f};
+        vec sum[16 / VEC];
         float max = row_max(x, n_vec, old), base = row_base(max);
         if (max > old)
             vec_store(c, exp_below_0(vec_sub(vec_set1(old), vec_set1(base))));
         rows->max[r] = max;
         rows->rescale[r] = c[0];
-        rows->sum[r] = fmaf(rows->sum[r], c[0], row_weights(x, n_vec, base, weight));
+        row_weights(x, n_vec, base, weight, sum);
+        rows->sum[r] = fmaf(rows->sum[r], c[0], vec_tree(sum));
         weight = weight == NULL ? NULL : weight + stride;
+    }
+}
+
+/* The largest logits of many rows, which are [16] and at least those so far. */
+TILE void rows_max(const struct pi_attend_rows *rows, int32_t n_vec, float *max)
+{
+    vec top[16];
+    for (int32_t r = 0; r < 16; r++) {
+        const float *x = rows->x + (r < rows->n_row ? r : 0) * PI_ATTEND_SLOTS;
+        top[r] = vec_load(x);
+        for (int32_t i = 1; i < n_vec; i++)
+            top[r] = vec_max(top[r], vec_load(x + i * VEC));
+    }
+    vec_max_rows(top, max);
+    for (int32_t r = 0; r < rows->n_row; r += VEC) {
+        int32_t n = rows->n_row - r;
+        vec_store(max + r, vec_max(load_some(rows->max + r, n), vec_load(max + r)));
     }
 }
 
@@ -292,15 +300,19 @@ static void softmax_few(const struct pi_attend_rows *rows, int32_t n_vec, float 
 static void softmax_many(const struct pi_attend_rows *rows, int32_t n_vec, float *weight,
                          size_t stride)
 {
-    float max[16], base[16] = {0}, sum[16] = {0};
-    for (int32_t r = 0; r < rows->n_row; r++) {
-        max[r] = row_max(rows->x + r * PI_ATTEND_SLOTS, n_vec, rows->max[r]);
+    float max[16], base[16] = {0}, sum[16];
+    vec part[16][16 / VEC];
+    rows_max(rows, n_vec, max);
+    for (int32_t r = 0; r < rows->n_row; r++)
         base[r] = row_base(max[r]);
-    }
-    for (int32_t r = 0; r < rows->n_row; r++) {
-        sum[r] = row_weights(rows->x + r * PI_ATTEND_SLOTS, n_vec, base[r], weight);
+    for (int32_t r = 0; r < 16; r++) {
+        if (r < rows->n_row)
+            row_weights(rows->x + r * PI_ATTEND_SLOTS, n_vec, base[r], weight, part[r]);
+        else
+            memset(part[r], 0, sizeof(part[r]));
         weight = weight == NULL ? NULL : weight + stride;
     }
+    vec_tree_rows(part, sum);
     for (int32_t r = 0; r < rows->n_row; r += VEC) {
         int32_t n = rows->n_row - r;
         vec c = exp_below_0(vec_sub(load_some(rows->max + r, n), vec_load(base + r)));
@@ -576,108 +588,6 @@ static void values_q8_0(const struct pi_attend_page *page, const struct pi_atten
     tile_all(PI_ATTEND_Q8_0, page, NULL, rows);
 }
 
-/* ---- decoding ----------------------------------------------------------------------------- */
-
-TILE void decode_half(const enum pi_attend_type type, const uint16_t *from, float *to, int32_t n)
-{
-    int32_t i = 0;
-    for (; i + VEC <= n; i += VEC)
-        vec_store(to + i, load_values(type, (const uint8_t *)(from + i)));
-    if (i < n)
-        vec_store_part(to + i, load_values_part(type, (const uint8_t *)(from + i), n - i), n - i);
-}
-
-/* Keys side by side as f32, out [n_dim][len]. */
-TILE void decode_block(const enum pi_attend_type type, const struct keys *keys, int32_t len,
-                       float *out)
-{
-    const int32_t size = element_size(type);
-    const uint8_t *next = keys->next, *at = keys->at;
-    for (int32_t d = 0; d < keys->n_dim; d += element_len(type)) {
-        prefetch_lines(next, (size_t)(len * keys->asked), false);
-        UNROLL
-        for (int32_t i = 0; i < element_len(type); i++, out += len)
-            for (int32_t s = 0; s < len; s += VEC)
-                vec_store(out + s,
-                          load_keys(type, at + s * size, i,
-                                    type == PI_ATTEND_Q8_0 ? scale_of(keys, d / SCALE_LEN, s)
-                                                           : vec_zero()));
-        next += keys->next_pitch;
-        at += keys->pitch;
-    }
-}
-
-/* The values stay as they are, but that they are side by side and f32. */
-TILE void decode_keys(const enum pi_attend_type type, const struct pi_attend_page *page, float *out)
-{
-    const int32_t len = page->page_len;
-    struct key_block block;
-    if (page->columns) {
-        const struct keys keys = keys_stored(type, page);
-        decode_block(type, &keys, len, out);
-        return;
-    }
-    for (int32_t d0 = 0; d0 < page->dim_k; d0 += key_block_len(page, d0)) {
-        const struct keys keys = keys_turn(type, page, len, d0, &block);
-        decode_block(type, &keys, len, out + (size_t)d0 * (size_t)len);
-    }
-}
-
-static void decode_k_f32(const struct pi_attend_page *page, float *out)
-{
-    decode_keys(PI_ATTEND_F32, page, out);
-}
-
-static void decode_k_f16(const struct pi_attend_page *page, float *out)
-{
-    decode_keys(PI_ATTEND_F16, page, out);
-}
-
-static void decode_k_bf16(const struct pi_attend_page *page, float *out)
-{
-    decode_keys(PI_ATTEND_BF16, page, out);
-}
-
-static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
-{
-    decode_keys(PI_ATTEND_Q8_0, page, out);
-}
-
-TILE void decode_halves(const enum pi_attend_type type, const struct pi_attend_page *page,
-                        float *out)
-{
-    const uint16_t *v = page->v;
-    if (page->v_pitch == page->dim_v)
-        decode_half(type, v, out, page->dim_v * page->page_len);
-    for (int32_t s = 0; page->v_pitch != page->dim_v && s < page->page_len; s++)
-        decode_half(type, v + s * page->v_pitch, out + s * page->dim_v, page->dim_v);
-}
-
-static void decode_v_f16(const struct pi_attend_page *page, float *out)
-{
-    decode_halves(PI_ATTEND_F16, page, out);
-}
-
-static void decode_v_bf16(const struct pi_attend_page *page, float *out)
-{
-    decode_halves(PI_ATTEND_BF16, page, out);
-}
-
-static void decode_v_q8_0(const struct pi_attend_page *page, float *out)
-{
-    const int8_t *code = page->v;
-    const uint16_t *scales = page->v_scale;
-    for (int32_t s = 0; s < page->page_len; s++, out += page->dim_v) {
-        for (int32_t b = 0; b < page->dim_v / 32; b++) {
-            vec scale = vec_set1_f16(scales + b);
-            for (int32_t i = b * 32; i < b * 32 + 32; i += VEC)
-                vec_store(out + i, vec_mul(scale, vec_load_i8(code + i)));
-        }
-        code += page->v_pitch;
-        scales += page->v_pitch / 32;
-    }
-}
-
 static void prefetch(const void *at, size_t size)
 {
     for (size_t i = 0; i < size; i += 64)
@@ -689,6 +599,7 @@ static void prefetch_near(const void *at, size_t size)
     prefetch_lines(at, size, false);
 }
 
+#include "cpu/attend_decode.h"
 #include "cpu/attend_rounded.h"
 
 #include "cpu/attend_codes.h"

@@ -522,8 +522,20 @@ void kv_gather_ask(struct kv_gather *g, int32_t end);
 void kv_page_view(const struct kv_class *kind, const struct kv_page_layout *layout,
                   const uint8_t *page, int32_t page_len, int32_t n, struct pi_attend_page *out);
 
-/* attend.c. Turns a vector by cosines and sines that pi_rope_fill_delta wrote. */
+/* attend_query.c. Turns a vector by cosines and sines that pi_rope_fill_delta wrote. */
 void kv_rotate(const struct pi_rope *rope, const float *cs, float *x);
+
+/* Where the queries of attention go. */
+struct kv_queries {
+    float *q;           /* [block][dim_k][rows of the block], or with pairs half as many of these
+                           (cpu/attend.h), in the same places */
+    int32_t block_rows; /* of all blocks but the last */
+    bool pairs;
+};
+
+/* The queries of a job as they meet keys of pages with a delta. row, cs: [dim_k], overwritten. */
+void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, int32_t delta,
+                    float *row, float *cs, const struct kv_queries *to);
 
 enum {
     KV_CODEC_MAX = 128,  /* most values that one call encodes; groups lie within so many */
