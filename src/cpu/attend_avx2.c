@@ -6,7 +6,7 @@
 #include "cpu/kernels.h"
 #include "cpu/lanes_avx2.h"
 
-enum { VEC = 8, LANES = 2, TILE_ROWS_TALL = 6 };
+enum { VEC = 8, LANES = 2, TILE_ROWS_TALL = 6, EXP_VECS = 2 };
 
 typedef __m256i bits;
 typedef __m256 vmask;

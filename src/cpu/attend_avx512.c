@@ -8,7 +8,7 @@
 
 #include "cpu/bits_avx512.h" /* whose `bits` is a name in those */
 
-enum { VEC = 16, TILE_ROWS_TALL = 12 };
+enum { VEC = 16, TILE_ROWS_TALL = 12, EXP_VECS = 4 };
 
 typedef __mmask16 vmask;
 

@@ -143,16 +143,19 @@ struct weights {
     _Alignas(64) uint32_t of[PI_ATTEND_ROWS][PAIRS];
 };
 
+/* Slots from n to the next multiple of 16 have weights of 0; those behind are not read. */
 TILE void weights_pair(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                        struct weights *to)
 {
     const __m512 least = vec_set1(PI_ATTEND_BF16_LEAST);
     for (int32_t r = 0; r < rows->n_row; r++)
-        for (int32_t s = 0; s < page->n; s += VEC) {
-            __m512 w = _mm512_load_ps(rows->x + r * PI_ATTEND_SLOTS + s);
-            __mmask16 kept = _mm512_cmp_ps_mask(w, least, _CMP_NLT_UQ);
-            __m256i b = (__m256i)_mm512_maskz_cvtneps_pbh(kept, w);
-            _mm256_store_si256((__m256i *)(void *)(to->of[r] + s / 2), _mm256_rol_epi32(b, 16));
+        for (int32_t s = 0; s < page->n; s += CHUNK) {
+            const float *x = rows->x + r * PI_ATTEND_SLOTS + s;
+            __m512 a = vec_load(x), b = s + VEC < page->n ? vec_load(x + VEC) : vec_zero();
+            __mmask32 kept = _mm512_kunpackw(_mm512_cmp_ps_mask(b, least, _CMP_NLT_UQ),
+                                             _mm512_cmp_ps_mask(a, least, _CMP_NLT_UQ));
+            __m512i w = (__m512i)_mm512_maskz_cvtne2ps_pbh(kept, b, a);
+            _mm512_store_si512(to->of[r] + s / 2, _mm512_rol_epi32(w, 16));
         }
 }
 

@@ -6,7 +6,7 @@
 #include "cpu/kernels.h"
 #include "cpu/lanes_neon.h"
 
-enum { VEC = 4, LANES = 1, TILE_ROWS_TALL = 12 };
+enum { VEC = 4, LANES = 1, TILE_ROWS_TALL = 12, EXP_VECS = 4 };
 
 typedef uint8x16_t bits;
 typedef uint32x4_t vmask;

@@ -22,6 +22,7 @@
  *   mask_below(a, b)       lanes with a < b
  *   mask_pick(m, a, b)     a where m, else b
  *   line_prefetch(p)       brings a line to the first level of cache, _far to the second
+ *   EXP_VECS               exponentials side by side, a multiple of 16 / VEC, at most 4
  *   tile_vecs(n_row)       registers across, of a tile that is n_row high
  *   TILE_ROWS_TALL         12 where a tile of 12 rows pays on f32 pages, else 6
  *   LANES, bits and the operations on them, which attend_transpose.h lists, and what attend_codes.h
@@ -186,18 +187,49 @@ TILE void logits_rows(const enum pi_attend_type type, const int32_t n_row, const
 
 /* ---- softmax ------------------------------------------------------------------------------ */
 
+/* n registers side by side: one waits for its own last step while others take theirs. */
+TILE void exp_below_0_all(const int32_t n, vec *x)
+{
+    vec t[4], r[4], y[4];
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        t[i] = vec_fma(x[i], vec_set1(PI_EXP_LOG2E), vec_set1(PI_EXP_MAGIC));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_sub(t[i], vec_set1(PI_EXP_MAGIC));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        r[i] = vec_fma(y[i], vec_set1(-PI_EXP_LN2_HIGH), x[i]);
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        r[i] = vec_fma(y[i], vec_set1(-PI_EXP_LN2_LOW), r[i]);
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(vec_set1(PI_EXP_C6), r[i], vec_set1(PI_EXP_C5));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(y[i], r[i], vec_set1(PI_EXP_C4));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(y[i], r[i], vec_set1(PI_EXP_C3));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(y[i], r[i], vec_set1(PI_EXP_C2));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(y[i], r[i], vec_set1(1.0f));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(y[i], r[i], vec_set1(1.0f));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        x[i] = mask_pick(mask_below(x[i], vec_set1(PI_EXP_MIN)), vec_zero(), vec_pow2(y[i], t[i]));
+}
+
 TILE vec exp_below_0(vec x)
 {
-    vec t = vec_fma(x, vec_set1(PI_EXP_LOG2E), vec_set1(PI_EXP_MAGIC));
-    vec n = vec_sub(t, vec_set1(PI_EXP_MAGIC));
-    vec r = vec_fma(n, vec_set1(-PI_EXP_LN2_LOW), vec_fma(n, vec_set1(-PI_EXP_LN2_HIGH), x));
-    vec y = vec_fma(vec_set1(PI_EXP_C6), r, vec_set1(PI_EXP_C5));
-    y = vec_fma(y, r, vec_set1(PI_EXP_C4));
-    y = vec_fma(y, r, vec_set1(PI_EXP_C3));
-    y = vec_fma(y, r, vec_set1(PI_EXP_C2));
-    y = vec_fma(y, r, vec_set1(1.0f));
-    y = vec_fma(y, r, vec_set1(1.0f));
-    return mask_pick(mask_below(x, vec_set1(PI_EXP_MIN)), vec_zero(), vec_pow2(y, t));
+    exp_below_0_all(1, &x);
+    return x;
 }
 
 /* Replaces the logits that are not visible by -INFINITY. */
@@ -232,24 +264,36 @@ TILE float row_max(const float *x, int32_t n_vec, float old)
     return vec_max_all(top);
 }
 
+/* n registers of row_weights, n <= 4 and a multiple of 16 / VEC. */
+TILE void some_weights(const int32_t n, float *x, vec shift, float *copy, vec *sum)
+{
+    vec p[4];
+    UNROLL
+    for (int32_t j = 0; j < n; j++)
+        p[j] = vec_sub(vec_load(x + j * VEC), shift);
+    exp_below_0_all(n, p);
+    UNROLL
+    for (int32_t j = 0; j < n; j++) {
+        vec_store(x + j * VEC, p[j]);
+        if (copy != NULL)
+            vec_store(copy + j * VEC, p[j]);
+        sum[j % (16 / VEC)] = vec_add(sum[j % (16 / VEC)], p[j]);
+    }
+}
+
 /* x becomes E(x - base), stored in copy, too, where that is not NULL; sum [16 / VEC]: its sixteen
    sums. */
 TILE void row_weights(float *x, int32_t n_vec, float base, float *copy, vec *sum)
 {
     vec shift = vec_set1(base);
+    int32_t i = 0;
     UNROLL
     for (int32_t j = 0; j < 16 / VEC; j++)
         sum[j] = vec_zero();
-    for (int32_t i = 0; i < n_vec; i += 16 / VEC) {
-        UNROLL
-        for (int32_t j = 0; j < 16 / VEC; j++) {
-            vec p = exp_below_0(vec_sub(vec_load(x + (i + j) * VEC), shift));
-            vec_store(x + (i + j) * VEC, p);
-            if (copy != NULL)
-                vec_store(copy + (i + j) * VEC, p);
-            sum[j] = vec_add(sum[j], p);
-        }
-    }
+    for (; i + EXP_VECS <= n_vec; i += EXP_VECS)
+        some_weights(EXP_VECS, x + i * VEC, shift, copy == NULL ? NULL : copy + i * VEC, sum);
+    for (; i < n_vec; i += 16 / VEC)
+        some_weights(16 / VEC, x + i * VEC, shift, copy == NULL ? NULL : copy + i * VEC, sum);
 }
 
 /* Rows whose logits are -INFINITY where they do not see. A row that has seen nothing yet takes 0
@@ -277,8 +321,9 @@ static void softmax_few(const struct pi_attend_rows *rows, int32_t n_vec, float 
     }
 }
 
-/* The largest logits of many rows, which are [16] and at least those so far. */
-TILE void rows_max(const struct pi_attend_rows *rows, int32_t n_vec, float *max)
+/* The largest logits of many rows, which are [16] and at least those so far, and what stands for
+   them in differences: logits are not below -FLT_MAX where they count. */
+TILE void rows_max(const struct pi_attend_rows *rows, int32_t n_vec, float *max, float *base)
 {
     vec top[16];
     for (int32_t r = 0; r < 16; r++) {
@@ -290,7 +335,9 @@ TILE void rows_max(const struct pi_attend_rows *rows, int32_t n_vec, float *max)
     vec_max_rows(top, max);
     for (int32_t r = 0; r < rows->n_row; r += VEC) {
         int32_t n = rows->n_row - r;
-        vec_store(max + r, vec_max(load_some(rows->max + r, n), vec_load(max + r)));
+        vec m = vec_max(load_some(rows->max + r, n), vec_load(max + r));
+        vec_store(max + r, m);
+        vec_store(base + r, vec_max(m, vec_set1(-FLT_MAX)));
     }
 }
 
@@ -300,11 +347,9 @@ TILE void rows_max(const struct pi_attend_rows *rows, int32_t n_vec, float *max)
 static void softmax_many(const struct pi_attend_rows *rows, int32_t n_vec, float *weight,
                          size_t stride)
 {
-    float max[16], base[16] = {0}, sum[16];
+    float max[16], base[16], sum[16];
     vec part[16][16 / VEC];
-    rows_max(rows, n_vec, max);
-    for (int32_t r = 0; r < rows->n_row; r++)
-        base[r] = row_base(max[r]);
+    rows_max(rows, n_vec, max, base);
     for (int32_t r = 0; r < 16; r++) {
         if (r < rows->n_row)
             row_weights(rows->x + r * PI_ATTEND_SLOTS, n_vec, base[r], weight, part[r]);
