@@ -244,14 +244,24 @@ static double generation_bound(const struct bench *b, const struct row *row)
     return b->machine.read_bytes_per_s / ((double)b->generation_bytes + kv);
 }
 
+/* Pairs of a token and an entry that it sees, over all layers. */
+static double prompt_pairs(const struct bench *b, const struct row *row)
+{
+    pith_layer_info layer;
+    double sum = 0.0, seen = row->entries + 0.5;
+    for (int32_t l = 0; pith_model_layer(b->s.model, l, &layer) == PITH_OK; l++)
+        if (layer.lanes >= 0)
+            sum += layer.window > 0 && layer.window < seen ? layer.window : seen;
+    return sum * row->n;
+}
+
 static double prompt_bound(const struct bench *b, const struct row *row)
 {
     const pith_model_info *i = &b->s.info;
     double n = row->n;
     double peak = is_quantised(i->file_type) ? b->machine.int8_op_per_s : b->machine.f32_flop_per_s;
-    double pairs = n * (row->entries + 0.5);
     double attention =
-        2.0 * (i->head_dim_k + i->head_dim_v) * (double)i->n_head * i->n_layer_kv * pairs;
+        2.0 * (i->head_dim_k + i->head_dim_v) * (double)i->n_head * prompt_pairs(b, row);
     double compute =
         2.0 * (double)b->matmul_weights * n / peak + attention / b->machine.f32_flop_per_s;
     double passes = ceil(n / b->options->memory.chunk);

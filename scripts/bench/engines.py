@@ -2,7 +2,8 @@
 
 An engine measures one place: a model, a number of threads and a depth (tokens already in the
 cache). It returns tokens per second of a prompt of N_PROMPT tokens and of generating N_GEN there,
-with f16 keys and values. Standard library only.
+with f16 keys and values. `speed` measures one thing alone: a whole prompt of n tokens ("prompt") or
+generating N_GEN behind n ("generate"). Standard library only.
 """
 import csv
 import json
@@ -56,6 +57,14 @@ class Pith:
                     "json", *options]).text
         self.answer = json.loads(text)
         return {row["test"]: row["tokens_per_s"] for row in self.answer["rows"]}
+
+    def speed(self, model, threads, test, n, options):
+        amount = ["-p", str(n), "-n", "0"] if test == "prompt" else \
+            ["-p", "0", "-n", str(N_GEN), "-d", str(n)]
+        text = run([self.program, "bench", "-m", model, "-t", str(threads), "-r", "1", "-o", "json",
+                    *amount, *options]).text
+        self.answer = json.loads(text)
+        return self.answer["rows"][0]["tokens_per_s"]
 
     def bounds(self):
         """test -> tokens per second that the machine allows at the place measured last."""
@@ -115,6 +124,11 @@ class LlamaCpp(LlamaBench):
                                           str(depth), *options])
         return {"prompt" if row["n_prompt"] else "generate": row["avg_ts"] for row in rows}
 
+    def speed(self, model, threads, test, n, options):
+        amount = ["-p", str(n), "-n", "0"] if test == "prompt" else \
+            ["-p", "0", "-n", str(N_GEN), "-d", str(n)]
+        return self.rows(model, threads, [*amount, *options])[0]["avg_ts"]
+
 
 class IkLlamaCpp(LlamaBench):
     """Its bench program knows no depth: generation after a prompt is asked for by -gp, and a prompt
@@ -139,12 +153,46 @@ class IkLlamaCpp(LlamaBench):
             result["prompt"] = N_PROMPT / (seconds[depth + N_PROMPT] - seconds[depth])
         return result
 
+    def speed(self, model, threads, test, n, options):
+        amount = ["-p", str(n), "-n", "0"] if test == "prompt" else \
+            ["-p", "0", "-n", str(N_GEN)] if n == 0 else ["-p", "0", "-n", "0", "-gp", f"{n},{N_GEN}"]
+        return self.rows(model, threads, [*amount, *options])[-1]["avg_ts"]
+
+
+class OpenVino:
+    """OpenVINO GenAI by a Python that has it; ask_openvino.py asks it. It reads
+    GGUF files of the types Q8_0, Q4_0, Q4_K and Q6_K, and attends in bf16 where the processor
+    does."""
+    name = "OpenVINO"
+    settings = [("default", [])]
+
+    def __init__(self, python):
+        self.python, self.release = python, "unknown"
+
+    def version(self):
+        return self.release
+
+    def speed(self, model, threads, test, n, options):
+        """None where it does not read the file."""
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ask_openvino.py")
+        try:
+            answer = json.loads(run([self.python, script, model, str(threads), test, str(n),
+                                     str(N_GEN)]).text.splitlines()[-1])
+        except (RuntimeError, IndexError):
+            return None
+        self.release = answer["version"]
+        return answer["tokens_per_s"]
+
 
 def open_peer(folder):
-    """The engine whose llama-bench lies in folder, folder/bin or folder/build/bin."""
+    """The engine whose llama-bench lies in folder, folder/bin or folder/build/bin, or OpenVINO where
+    folder is a virtual environment that has it."""
     for place in ("", "bin", "build/bin"):
         program = os.path.join(folder, place, "llama-bench")
         if os.access(program, os.X_OK):
             text = run([program, "--help"]).text
             return (LlamaCpp if "--n-depth" in text else IkLlamaCpp)(program)
-    raise SystemExit(f"{folder}: no llama-bench in it, its bin or its build/bin")
+    python = os.path.join(folder, "bin", "python")
+    if os.access(python, os.X_OK):
+        return OpenVino(python)
+    raise SystemExit(f"{folder}: no llama-bench in it, its bin or its build/bin, and no bin/python")

@@ -11,6 +11,7 @@ import time
 
 from engines import DEEP, N_PROMPT, Pith, figures, keep_figures, open_peer
 from read import print_read
+from real import print_real
 from share import print_share
 from store import print_store
 
@@ -30,7 +31,7 @@ WORDS = [word for word in SHAPE if not word.startswith("vocab=")] + [
     "vocab_file=" + os.path.join(ROOT, "models", "pith-mini.gguf"), "pad=151936"]
 TESTS = {"prompt": f"prompt {N_PROMPT}", "generate": "generation"}
 TYPES = ["Q8_0", "Q4_K_M"]
-PARTS = ["speed", "keep", "longflow", "longflow-tokens", "read", "store", "share"]
+PARTS = ["real", "speed", "keep", "longflow", "longflow-tokens", "read", "store", "share"]
 COLUMNS = ["time", "machine", "threads", "engine", "version", "setting", "model", "test", "depth",
            "round", "value", "unit"]
 
@@ -250,13 +251,20 @@ def parse_arguments():
     numbers = (lambda text: [int(word) for word in text.split(",")])
     parser = argparse.ArgumentParser(prog="scripts/bench.sh", description=__doc__)
     parser.add_argument("--peer", action="append", default=[], metavar="DIR",
-                        help="build folder of llama.cpp or ik_llama.cpp; may be repeated")
+                        help="build folder of llama.cpp or ik_llama.cpp, or a virtual environment "
+                        "with openvino-genai (the part real alone); may be repeated")
     parser.add_argument("--threads", "-t", type=numbers, default=[os.cpu_count()], metavar="N,...")
     parser.add_argument("--depths", "-d", type=numbers, default=[0, 4096], metavar="N,...")
     parser.add_argument("--types", type=lambda text: text.split(","), default=TYPES)
     parser.add_argument("--rounds", "-r", type=int, default=3)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--models", help="folder of the model files (default BUILD/bench-models)")
+    parser.add_argument("--real", default=os.environ.get("PITH_MODELS"), metavar="DIR",
+                        help="folder of scripts/models.sh, for the part real (default PITH_MODELS)")
+    parser.add_argument("--only", type=lambda text: text.split(","), metavar="WORD,...",
+                        help="of the real models those whose names hold one of these words")
+    parser.add_argument("--prompts", type=numbers, default=[512], metavar="N,...",
+                        help="whole prompts that real models read (512)")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS,
                         help=f"what to measure, of {','.join(PARTS)} (all)")
     parser.add_argument("--first-token", type=numbers, default=[16384], metavar="N,...",
@@ -294,8 +302,13 @@ def main():
     if {"speed", "keep"} & set(args.parts):
         for dtype in args.types:
             make_model(args, dtype)
-    print(f"Qwen3-0.6B shape, f16 KV, {log.machine}, commit {commit}, median of {args.rounds} "
-          "rounds", flush=True)
+    if args.parts == ["real"] and not args.real:
+        raise SystemExit("--parts real needs --real DIR or PITH_MODELS")
+    print(f"Qwen3-0.6B's shape and real models, f16 KV, {log.machine}, commit {commit}, median of "
+          f"{args.rounds} rounds", flush=True)
+    if "real" in args.parts and args.real:
+        print_real(args, log, engines)
+    engines = [engine for engine in engines if engine.name != "OpenVINO"]
     if "speed" in args.parts:
         measure_speed(args, log, engines)
     if "keep" in args.parts:

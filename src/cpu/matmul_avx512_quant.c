@@ -14,6 +14,7 @@ enum { FEW_PART = 8, CODES_IN_PLACE = true, SIGNED_PANELS = false, DOT_ASKS = tr
 #include "cpu/matmul_avx512_lanes.h"
 
 #define TILE_TOK 6 /* 2 groups x 6 tokens: 12 integer and 12 float accumulators of 32 registers */
+#define TILE_TOK_16 4 /* with two scales per 32 columns: 8 of each, and 8 terms */
 
 /* What the product of a token and a scale's columns starts from. */
 PI_INLINE __m512i dot_start(const int32_t *aux, bool has_min)
@@ -43,6 +44,13 @@ PI_INLINE void tile_dots(const struct pi_tile *p, int32_t block, int32_t word_be
     }
 }
 
+/* What the columns before have added up. */
+PI_INLINE __m512 tile_start(const struct pi_tile *p, int32_t t, int32_t g)
+{
+    return p->first ? _mm512_setzero_ps()
+                    : _mm512_loadu_ps(p->out + (size_t)t * p->out_stride + g * PI_GROUP);
+}
+
 /* A scale over 32 columns: the accumulators stay in registers. */
 PI_INLINE void tile_32(const struct pi_tile *p, int32_t n_tok, int32_t n_group, bool has_min)
 {
@@ -51,9 +59,7 @@ PI_INLINE void tile_32(const struct pi_tile *p, int32_t n_tok, int32_t n_group, 
     PI_UNROLL
     for (int32_t t = 0; t < n_tok; t++)
         for (int32_t g = 0; g < n_group; g++)
-            acc[g][t] = p->first
-                            ? _mm512_setzero_ps()
-                            : _mm512_loadu_ps(p->out + (size_t)t * p->out_stride + g * PI_GROUP);
+            acc[g][t] = tile_start(p, t, g);
     for (int32_t b = 0; b < p->n_block; b++) {
         PI_UNROLL
         for (int32_t t = 0; t < n_tok; t++)
@@ -79,13 +85,15 @@ PI_INLINE void tile_32(const struct pi_tile *p, int32_t n_tok, int32_t n_group, 
             _mm512_storeu_ps(p->out + (size_t)t * p->out_stride + g * PI_GROUP, acc[g][t]);
 }
 
-/* Two scales per 32 columns: the terms take the registers, the accumulators live in the output. */
+/* Two scales per 32 columns: sums, terms and accumulators share the registers. */
 PI_INLINE void tile_16(const struct pi_tile *p, int32_t n_tok, int32_t n_group, bool has_min)
 {
-    const struct pi_tile tile = *p; /* stores to the output cannot change this copy */
-    p = &tile;
-    __m512 term[PI_TILE_GROUP_MAX][TILE_TOK];
+    __m512 acc[PI_TILE_GROUP_MAX][TILE_TOK_16], term[PI_TILE_GROUP_MAX][TILE_TOK_16];
     __m512i dot[PI_TILE_GROUP_MAX][TILE_TOK];
+    PI_UNROLL
+    for (int32_t t = 0; t < n_tok; t++)
+        for (int32_t g = 0; g < n_group; g++)
+            acc[g][t] = tile_start(p, t, g);
     for (int32_t b = 0; b < p->n_block; b++) {
         PI_UNROLL
         for (int32_t half = 0; half < 2; half++) {
@@ -109,18 +117,20 @@ PI_INLINE void tile_16(const struct pi_tile *p, int32_t n_tok, int32_t n_group, 
             __m512 x_scale = _mm512_set1_ps(p->x_scale[(size_t)t * p->x_stride + (size_t)b]);
             const int32_t *aux = p->aux + (size_t)t * p->aux_stride + 2 * b;
             for (int32_t g = 0; g < n_group; g++) {
-                float *out = p->out + (size_t)t * p->out_stride + g * PI_GROUP;
                 const float *min = p->panel[g].min + 2 * b * PI_GROUP;
                 __m512 value = term[g][t];
                 if (has_min) {
                     value = _mm512_fmadd_ps(_mm512_load_ps(min), sum_of(aux), value);
                     value = _mm512_fmadd_ps(_mm512_load_ps(min + PI_GROUP), sum_of(aux + 1), value);
                 }
-                __m512 acc = p->first && b == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(out);
-                _mm512_storeu_ps(out, _mm512_fmadd_ps(value, x_scale, acc));
+                acc[g][t] = _mm512_fmadd_ps(value, x_scale, acc[g][t]);
             }
         }
     }
+    PI_UNROLL
+    for (int32_t t = 0; t < n_tok; t++)
+        for (int32_t g = 0; g < n_group; g++)
+            _mm512_storeu_ps(p->out + (size_t)t * p->out_stride + g * PI_GROUP, acc[g][t]);
 }
 
 PI_INLINE void tile_of(const struct pi_tile *p, int32_t n_tok, int32_t n_group, int32_t sub_len,
@@ -128,7 +138,7 @@ PI_INLINE void tile_of(const struct pi_tile *p, int32_t n_tok, int32_t n_group, 
 {
     if (sub_len == 32)
         tile_32(p, n_tok, n_group, has_min);
-    else
+    else if (n_tok <= TILE_TOK_16)
         tile_16(p, n_tok, n_group, has_min);
 }
 
@@ -182,6 +192,14 @@ static void tile_16_zero(const struct pi_tile *p) { tile_enter(p, 16, false); }
 static void tile_16_min(const struct pi_tile *p) { tile_enter(p, 16, true); }
 /* clang-format on */
 
+/* The most tokens of each. */
+enum {
+    tile_32_zero_tok = TILE_TOK,
+    tile_32_min_tok = TILE_TOK,
+    tile_16_zero_tok = TILE_TOK_16,
+    tile_16_min_tok = TILE_TOK_16
+};
+
 /* ---- the types ---------------------------------------------------------------------------- */
 
 QUANT_TYPES(QUANT_FEW)
@@ -190,7 +208,7 @@ QUANT_TYPES(QUANT_FEW)
     {                                                                                              \
         .decode = decode_##name, .tile = tile_fn, .few = few_##name, .zero = zero_code,            \
         .tile_zero = zero_code, .few_tok = PI_FEW_TOK_MAX, .few_part = FEW_PART,                   \
-        .tile_tok = TILE_TOK, .tile_group = PI_TILE_GROUP_MAX                                      \
+        .tile_tok = tile_fn##_tok, .tile_group = PI_TILE_GROUP_MAX                                 \
     }
 
 static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = QUANT_TABLE;
