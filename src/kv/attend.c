@@ -126,6 +126,17 @@ static int32_t limit_of(const struct attend *a, int32_t r, int32_t delta)
     return (int32_t)pi_max(INT32_MIN, pi_min(INT32_MAX, limit));
 }
 
+/* Those of a block's rows: one for all of a token, as divisions would show in the time. */
+static void limits_fill(struct attend *a, int32_t r0, int32_t n_row)
+{
+    int32_t left = 0; /* rows of the token that are still to come */
+    for (int32_t i = 0; i < n_row; i++, left--) {
+        bool first = left == 0;
+        left = first ? a->job->n_group - (r0 + i) % a->job->n_group : left;
+        a->limit[i] = first ? limit_of(a, r0 + i, a->delta) : a->limit[i - 1];
+    }
+}
+
 /* Smallest stored position that row r sees in such a page of a lane with a window. */
 static int32_t first_of(const struct attend *a, int32_t r, int32_t delta)
 {
@@ -437,8 +448,7 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
 {
     const struct kv_geometry *g = &a->cache->g;
     int32_t n_row = (int32_t)pi_min(a->block_rows, a->n_row - r0), n_all = page.n;
-    for (int32_t i = 0; i < n_row; i++)
-        a->limit[i] = limit_of(a, r0 + i, a->delta);
+    limits_fill(a, r0, n_row);
     if (!a->lane->unordered)
         page.n = count_visible(&page, a->limit[n_row - 1]);
     if (a->weights)
