@@ -154,8 +154,8 @@ static double best_round(struct bench *b, int32_t n_lane, int32_t n_thread)
 static double decode_bytes_per_s(struct bench *b, int32_t n_thread)
 {
     int32_t n_lane = b->g.n_layer * N_HEAD;
-    double bits[KV_N_TYPE] = {32, 16, 8.5};
-    double bytes = bits[b->g.type_k] / 8 * b->g.dim_k + bits[b->g.type_v] / 8 * b->g.dim_v;
+    double bytes = kv_type_bits(b->g.type_k, b->g.dim_k) / 8 * b->g.dim_k +
+                   kv_type_bits(b->g.type_v, b->g.dim_v) / 8 * b->g.dim_v;
     b->n_tile = 0;
     return bytes * b->depth * n_lane / best_round(b, n_lane, n_thread);
 }
@@ -185,7 +185,7 @@ static void print_row(const struct options *o, const struct bench *b, const pith
 static void run(const struct options *o, const pith_machine *machine, int32_t n_machine)
 {
     static const int32_t dims[] = {64, 128}, depths[] = {512, 4096, 16384};
-    static const enum kv_type types[] = {KV_TYPE_F16, KV_TYPE_Q8_0};
+    static const enum kv_type types[] = {KV_TYPE_F16, KV_TYPE_BF16, KV_TYPE_Q8_0};
     for (size_t i = 0; i < PI_LEN(types) * PI_LEN(dims) * PI_LEN(depths); i++) {
         struct bench b;
         bench_open(&b, types[i / PI_LEN(depths) / PI_LEN(dims)],

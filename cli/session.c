@@ -21,7 +21,7 @@
 /* ---- the groups ---- */
 
 static const char *const cpu_levels[] = {"scalar", "avx2", "avx512", "amx", "neon", NULL};
-#define KV_TYPES "f32, f16, q8_0, q4_0, turbo4, turbo3, turbo2"
+#define KV_TYPES "f32, f16, q8_0, q4_0, turbo4, turbo3, turbo2, bf16"
 #define HELP_LINE "\n                              " /* where texts of help begin */
 static const char *const page_lens[] = {"16", "32", "64", NULL};
 

@@ -118,6 +118,7 @@ static int64_t sum_of_part_bytes(enum kv_type type, int64_t dim)
     case KV_TYPE_F32:
         return 4 * dim;
     case KV_TYPE_F16:
+    case KV_TYPE_BF16:
         return 2 * dim;
     case KV_TYPE_Q8_0:
         return dim + dim / 32 * 2;
@@ -373,6 +374,18 @@ static void store_group(enum kv_type type, const float *row, int32_t group, floa
     kv_wht(out, group, group, true);
 }
 
+/* The nearest of 8 bits, ties to even, by way of a double; nothing below 2^-40, and finite. */
+static float bf16_of(float x)
+{
+    int exponent;
+    if (!(fabsf(x) >= 0x1p-40f)) /* NaN, too */
+        return 0.0f;
+    if (fabsf(x) >= 0x1.fep127f)
+        return copysignf(0x1.fep127f, x);
+    double part = frexp((double)x, &exponent);
+    return (float)ldexp(rint(ldexp(part, 8)), exponent - 8);
+}
+
 void kv_check_stored(enum kv_type type, const float *row, int32_t n, float *out)
 {
     int32_t group = 128;
@@ -383,6 +396,8 @@ void kv_check_stored(enum kv_type type, const float *row, int32_t n, float *out)
             out[i] = saturate(row[i], FLT_MAX);
         else if (type == KV_TYPE_F16)
             out[i] = half_of(saturate(row[i], 65504.0f));
+        else if (type == KV_TYPE_BF16)
+            out[i] = bf16_of(row[i]);
         else if (type <= KV_TYPE_Q4_0 && i % 32 == 0)
             store_block(type, row + i, out + i);
         else if (type > KV_TYPE_Q4_0 && i % group == 0)

@@ -58,7 +58,8 @@ static void reference(const struct fixture *f, double *out)
         for (int32_t s = 0; s < len; s++) {
             x[s] = 0;
             for (int32_t d = 0; d < g->dim_k; d++)
-                x[s] += (double)f->q[r * g->dim_k + d] * k[s * g->dim_k + d];
+                x[s] +=
+                    (double)met_by_query(g->type_k, f->q[r * g->dim_k + d]) * k[s * g->dim_k + d];
             x[s] = pos[s] <= f->pos0 + r / f->n_group ? x[s] * (double)f->scale : -INFINITY;
             max = fmax(max, x[s]);
         }
@@ -257,7 +258,7 @@ static void split_random(struct kv_seq *seq, uint64_t *rng)
 static void test_types_dims_groups(void **state)
 {
     (void)state;
-    static const int32_t dims[] = {64, 80, 96, 128, 40, 32, 1, 7, 16, 100, 256, 72};
+    static const int32_t dims[] = {64, 80, 96, 128, 40, 32, 1, 7, 16, 100, 256, 72, 112, 33};
     uint64_t rng = 1;
     for (int32_t i = 0; i < 6 * KV_N_TYPE * KV_N_TYPE; i += TEST_STRIDE) {
         struct kv_geometry g = {.n_layer = 1, .n_head = 1, .page_len = 16 << (i % 3)};
@@ -287,16 +288,17 @@ static void test_types_dims_groups(void **state)
 static void test_every_dim(void **state)
 {
     (void)state;
+    static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_BF16};
     uint64_t rng = 12;
     for (int32_t dim = 1; dim <= 130; dim += TEST_STRIDE)
-        for (int32_t i = 0; i < 8; i++) {
-            enum kv_type type = i % 2 ? KV_TYPE_F16 : KV_TYPE_F32;
-            uint32_t index = i / 4 ? KV_INDEX_ROWS : 0;
+        for (int32_t i = 0; i < 12; i++) {
+            enum kv_type type = types[i % 3];
+            uint32_t index = i / 6 ? KV_INDEX_ROWS : 0;
             struct kv_geometry g = geometry(dim, dim, 32, type, type, index);
             struct fixture f;
             cache_open(&f, &g, 40);
             append_random(f.seq, &rng, 0, 40);
-            queries(&f, &rng, i % 4 < 2 ? 1 : 5, 1 + dim % 5, 35);
+            queries(&f, &rng, i % 6 < 3 ? 1 : 5, 1 + dim % 5, 35);
             check(&f, &rng);
             close_all(&f);
         }
@@ -367,10 +369,10 @@ static void test_long_lane(void **state)
     (void)state;
     uint64_t rng = 3;
     static const enum kv_type pairs[][2] = {
-        {KV_TYPE_F16, KV_TYPE_F16},      {KV_TYPE_Q8_0, KV_TYPE_F16},
-        {KV_TYPE_F16, KV_TYPE_Q8_0},     {KV_TYPE_Q8_0, KV_TYPE_Q8_0},
-        {KV_TYPE_Q8_0, KV_TYPE_TURBO3},  {KV_TYPE_TURBO4, KV_TYPE_Q4_0},
-        {KV_TYPE_TURBO3, KV_TYPE_TURBO2}};
+        {KV_TYPE_F16, KV_TYPE_F16},       {KV_TYPE_Q8_0, KV_TYPE_F16},
+        {KV_TYPE_F16, KV_TYPE_Q8_0},      {KV_TYPE_Q8_0, KV_TYPE_Q8_0},
+        {KV_TYPE_Q8_0, KV_TYPE_TURBO3},   {KV_TYPE_TURBO4, KV_TYPE_Q4_0},
+        {KV_TYPE_TURBO3, KV_TYPE_TURBO2}, {KV_TYPE_BF16, KV_TYPE_BF16}};
     for (int32_t i = 0; i < (int32_t)PI_LEN(pairs); i += TEST_STRIDE) {
         struct kv_geometry g = geometry(64, 64, 64, pairs[i][0], pairs[i][1], 0);
         struct fixture f;

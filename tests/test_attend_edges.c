@@ -41,6 +41,48 @@ static void test_huge_logits(void **state)
     }
 }
 
+/* Numbers of either sign with exponents from `least` to `most`, and now and then 0. */
+static float *spread_rows(uint64_t *rng, size_t n, int32_t least, int32_t most)
+{
+    float *x = random_rows(rng, n, 1.0f);
+    for (size_t i = 0; i < n; i++)
+        x[i] = rng_below(rng, 9) == 0
+                   ? 0.0f
+                   : ldexpf(x[i], least + (int32_t)rng_below(rng, (uint64_t)(most - least)));
+    return x;
+}
+
+/* Numbers whose products and sums would be subnormal, which instructions for pairs take for zero:
+   those of bf16 never are. Keys, queries and values from far below what is stored to large ones,
+   beside each other or all small, and weights that are nearly 0. */
+static void test_bf16_small_numbers(void **state)
+{
+    (void)state;
+    static const int32_t spans[][2] = {{-150, -30}, {-150, 60}, {-62, -38}, {-45, -20}, {-3, 90}};
+    static const int32_t dims[] = {64, 33, 80, 7};
+    uint64_t rng = 21;
+    for (int32_t i = 0; i < 4 * (int32_t)PI_LEN(spans) * (int32_t)PI_LEN(dims); i += TEST_STRIDE) {
+        const int32_t *span = spans[i % 5], dim = dims[i / 5 % 4];
+        enum kv_type type_k = i / 20 % 2 ? KV_TYPE_F32 : KV_TYPE_BF16;
+        struct kv_geometry g =
+            geometry(dim, dim, 16 << (i % 3), type_k, KV_TYPE_BF16, i / 40 ? KV_INDEX_ROWS : 0);
+        struct fixture f;
+        cache_open(&f, &g, 150);
+        float *k = spread_rows(&rng, (size_t)(150 * dim), span[0], span[1]);
+        float *v = spread_rows(&rng, (size_t)(150 * dim), span[0], span[1]);
+        append(f.seq, 0, 150, k, v);
+        queries(&f, &rng, i % 2 ? 1 : 20, 3, 128);
+        test_free(f.q);
+        f.q = spread_rows(&rng, (size_t)(f.n_tok * 3 * dim), span[0], span[1]);
+        f.scale = ldexpf(1.0f, -2 * span[1] + (int32_t)rng_below(&rng, 12));
+        assert_levels_agree(&f, &rng);
+        assert_finite(f.out, out_len(&f));
+        test_free(k);
+        test_free(v);
+        close_all(&f);
+    }
+}
+
 static double value_top(const float *x, int32_t n)
 {
     double top = 0;
@@ -235,6 +277,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_huge_logits),
+        cmocka_unit_test(test_bf16_small_numbers),
         cmocka_unit_test(test_single_entry_is_exact),
         cmocka_unit_test(test_negative_zero),
         cmocka_unit_test(test_nothing_visible),

@@ -19,7 +19,8 @@
 #define TEXT "The password of Maria is copper lantern.\nQuestion: What is the password of Maria?\n"
 #define RUN "run", "-m", MODEL, "-t", "1", "-p", TEXT, "--temp", "0", "-n", "8", "--ignore-eos"
 
-static const char *const types[] = {"f32", "f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2"};
+static const char *const types[] = {"f32",    "f16",    "q8_0",   "q4_0",
+                                    "turbo4", "turbo3", "turbo2", "bf16"};
 #define N_TYPE (sizeof(types) / sizeof(types[0]))
 
 /* What else the options take. */

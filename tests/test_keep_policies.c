@@ -100,7 +100,7 @@ static void test_storage_types(void **state)
     static const double tolerance[KV_N_TYPE] = {
         [KV_TYPE_F32] = 1e-5,   [KV_TYPE_F16] = 2e-3,    [KV_TYPE_Q8_0] = 2e-2,
         [KV_TYPE_Q4_0] = 0.3,   [KV_TYPE_TURBO4] = 0.05, [KV_TYPE_TURBO3] = 0.2,
-        [KV_TYPE_TURBO2] = 0.6,
+        [KV_TYPE_TURBO2] = 0.6, [KV_TYPE_BF16] = 2e-2,
     };
     uint64_t rng = 3;
     for (int32_t i = 0; i < N * WIDE; i++)

@@ -624,7 +624,7 @@ static void test_geometry_is_checked(void **state)
          "type_v: q8_0"},
         {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_N_TYPE, 0, 0, {0}, {0}, NULL, 0, 0, 0},
          PITH_INVALID,
-         "type_v: 7"},
+         "type_v: 8"},
         {{1, 1, 80, 96, 16, KV_TYPE_F32, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0}, PITH_OK, ""},
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {

@@ -20,10 +20,10 @@ static float stored_value(const struct kv_cache *cache, const uint8_t *page, boo
     int32_t dim = is_k ? g->dim_k : g->dim_v;
     enum kv_type type = is_k ? g->type_k : g->type_v;
     int32_t group = is_k ? cache->kind[0].group_k : cache->kind[0].group_v;
-    int32_t bits = type == KV_TYPE_Q8_0     ? 8
-                   : type <= KV_TYPE_F16    ? 0
-                   : type <= KV_TYPE_TURBO4 ? 4
-                                            : 2;
+    int32_t bits = type == KV_TYPE_Q8_0                          ? 8
+                   : type <= KV_TYPE_F16 || type == KV_TYPE_BF16 ? 0
+                   : type <= KV_TYPE_TURBO4                      ? 4
+                                                                 : 2;
     size_t at = (size_t)(s * dim + d), high_at = at;
     size_t scale_at = (size_t)(s * (dim / group) + d / group);
     if (is_k && g->index == 0) { /* side by side, codes as many as 4 bytes hold */
@@ -44,6 +44,9 @@ static float stored_value(const struct kv_cache *cache, const uint8_t *page, boo
     case KV_TYPE_F16:
         memcpy(&half, part + 2 * at, 2);
         return pi_f32_from_f16(half);
+    case KV_TYPE_BF16:
+        memcpy(&half, part + 2 * at, 2);
+        return pi_f32_from_bf16(half);
     case KV_TYPE_Q8_0:
         memcpy(&half, scales + 2 * scale_at, 2);
         return pi_f32_from_f16(half) * (float)(int8_t)part[at];
@@ -73,10 +76,11 @@ static void stored_row(const struct kv_cache *cache, const uint8_t *page, bool i
 /* Rows of all magnitudes, and everything that is no ordinary number. */
 static float strange(uint64_t *rng)
 {
-    static const float special[] = {0.0f,     -0.0f,     INFINITY, -INFINITY, NAN,     65504.0f,
-                                    65519.9f, 65520.0f,  -70000.f, 1e30f,     FLT_MAX, -FLT_MAX,
-                                    1e-40f,   5.9e-8f,   2.9e-8f,  6.1e-5f,   1e-8f,   8319008.0f,
-                                    9e6f,     0.333333f, 1e-20f,   FLT_MIN};
+    static const float special[] = {
+        0.0f,     -0.0f,           INFINITY, -INFINITY, NAN,      65504.0f, 65519.9f,
+        65520.0f, -70000.f,        1e30f,    FLT_MAX,   -FLT_MAX, 1e-40f,   9e-13f,
+        9.1e-13f, 9.09494702e-13f, 5.9e-8f,  2.9e-8f,   6.1e-5f,  1e-8f,    8319008.0f,
+        9e6f,     0.333333f,       1e-20f,   FLT_MIN};
     if (rng_below(rng, 6) == 0)
         return special[rng_below(rng, PI_LEN(special))];
     return ldexpf(rng_float(rng), (int)rng_below(rng, 40) - 20);
@@ -137,6 +141,7 @@ static void test_codecs_bit_by_bit(void **state)
             int32_t other = dims[rng_below(&rng, PI_LEN(dims))];
             check_codec(KV_TYPE_F32, page_lens[p / 2], dims[i], other, index, &rng);
             check_codec(KV_TYPE_F16, page_lens[p / 2], dims[i], other, index, &rng);
+            check_codec(KV_TYPE_BF16, page_lens[p / 2], dims[i], other, index, &rng);
         }
         for (int32_t dim = 32; dim <= 256; dim += 32) {
             check_codec(KV_TYPE_Q8_0, page_lens[p / 2], dim, 288 - dim, index, &rng);

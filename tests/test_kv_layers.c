@@ -68,7 +68,7 @@ static void test_types_are_read(void **state)
 static void test_mistakes_are_named(void **state)
 {
     (void)state;
-    static const char names[] = "(f32, f16, q8_0, q4_0, turbo4, turbo3, turbo2)";
+    static const char names[] = "(f32, f16, q8_0, q4_0, turbo4, turbo3, turbo2, bf16)";
     static const char *const cases[][2] = {
         {"q5_0", "type_k: \"q5_0\" is not a storage type"},
         {"", "type_k: \"\" is not a storage type"},
@@ -106,7 +106,7 @@ static void test_mistakes_are_named(void **state)
     g = mixed;
     g.edge_v.type = KV_N_TYPE;
     assert_int_equal(kv_geometry_check(&g, &err), PITH_INVALID);
-    assert_string_equal(err.message, "type_v: 7 is no storage type");
+    assert_string_equal(err.message, "type_v: 8 is no storage type");
 }
 
 /* ---- classes ---- */

@@ -450,7 +450,7 @@ static void test_wild_bytes(void **state)
     (void)state;
     static const int32_t dims[] = {64, 80, 96, 128, 192, 256};
     uint64_t rng = 11;
-    for (int type = KV_TYPE_Q4_0; type < KV_N_TYPE; type++)
+    for (int type = KV_TYPE_Q4_0; type <= KV_TYPE_TURBO2; type++)
         for (size_t i = 0; i < 2 * PI_LEN(dims); i++) {
             int32_t dim = dims[i / 2];
             struct kv_geometry g = geometry((enum kv_type)type, dim, i % 2 ? KV_INDEX_ROWS : 0);

@@ -11,6 +11,7 @@
 #include "base/threads.h"
 #include "kv_clear.h"
 #include "recall_rig.h"
+#include "rounded.h"
 
 enum { Q_MOST = 60, ENTRIES = 400 };
 
@@ -37,7 +38,7 @@ static void naive_row(const struct kv_seq *kv, int32_t layer, int32_t head, cons
         bool seen = kv_lane_pos(kv, layer, head, s) <= last;
         kv_lane_key(kv, layer, head, s, key);
         for (int32_t d = 0; d < RIG_DIM; d++)
-            dot += (double)q[d] * (double)key[d] * 0.125;
+            dot += (double)met_by_query(kv_seq_geometry(kv)->type_k, q[d]) * (double)key[d] * 0.125;
         if (x != NULL)
             x[s] = seen ? dot : -INFINITY;
         if (!seen)

@@ -110,13 +110,14 @@ static void test_listing(void **state)
         assert_true(info.summary[0] != '\0');
         assert_int_equal(pith_store_check(info.name, info.name, &err), PITH_OK);
         assert_true(n == 0 || pith_store_bits(n, 128) < pith_store_bits(n - 1, 128) ||
-                    n == KV_TYPE_Q4_0);
+                    n == KV_TYPE_Q4_0 || n == KV_TYPE_BF16);
     }
     assert_int_equal(n, KV_N_TYPE);
     assert_int_equal(pith_store_type(-1, &info), PITH_NOT_FOUND);
     assert_true(pith_store_bits(KV_TYPE_TURBO3, 64) == 3.25);
     assert_true(pith_store_bits(KV_TYPE_TURBO4, 128) == 4.125);
     assert_true(pith_store_bits(KV_TYPE_Q8_0, 32) == 8.5);
+    assert_true(pith_store_bits(KV_TYPE_BF16, 33) == 16.0);
     assert_true(pith_store_bits(KV_TYPE_Q8_0, 80) == 0.0);
     assert_true(pith_store_bits(KV_TYPE_TURBO2, 24) == 0.0);
     assert_true(pith_store_bits(-1, 128) == 0.0 && pith_store_bits(99, 128) == 0.0);

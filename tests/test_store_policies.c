@@ -23,7 +23,7 @@ enum { N_PROMPT = 150, N_STEP = 14, N_TOKEN = N_PROMPT + N_STEP, HEADS = 4, KV_H
 static const char *const type_names[KV_N_TYPE] = {
     [KV_TYPE_F32] = "f32",       [KV_TYPE_F16] = "f16",       [KV_TYPE_Q8_0] = "q8_0",
     [KV_TYPE_Q4_0] = "q4_0",     [KV_TYPE_TURBO4] = "turbo4", [KV_TYPE_TURBO3] = "turbo3",
-    [KV_TYPE_TURBO2] = "turbo2",
+    [KV_TYPE_TURBO2] = "turbo2", [KV_TYPE_BF16] = "bf16",
 };
 static const char *const value_names[] = {"turbo3", "q4_0"};
 
@@ -407,7 +407,7 @@ static int32_t check_scores(int32_t dim, enum kv_type type_k, enum kv_type type_
                      (double)size);
         /* The comparison sees what a few bits do to a key. */
         bool directions = policy == &keep_keydiff || policy == &keep_triattention;
-        if (type_k > KV_TYPE_Q8_0 && directions)
+        if (pith_store_bits((int32_t)type_k, dim) < 8.0 && directions)
             assert_true(most_of(a, c) > 3e-3f);
         n++;
     }

@@ -17,9 +17,9 @@
  * thing: there the lanes are dimensions, as they are stored.
  *
  * The arithmetic is fixed, for every level and every path, so that all give the same bits. fma is
- * the fused multiply-add, other operators round to f32. A stored value is exact in f32: f16 widens,
- * and the product of an f16 scale and a code has at most 18 significant bits. Of the types with a
- * table it is scale * table[code], rounded once. For row r and the slots s of a page, in the order
+ * the fused multiply-add, other operators round to f32. A stored value is exact in f32: f16 and bf16
+ * widen, and the product of an f16 scale and a code has at most 18 significant bits. Of the types
+ * with a table it is scale * table[code], rounded once. For row r and the slots s of a page, in the order
  * of the lane's pages:
  *
  *   x[s]  = clamp(scale * (acc = fma(k[d][s], q[d], acc), d ascending, from 0))
@@ -67,6 +67,14 @@
  * what they are rounded to is a multiple of 2^-27, a weight one of 2^-87 and a product one of
  * 2^-114; a rescaled sum is 0 or a multiple of 2^-123. Sums of multiples of 2^-123 are such, and
  * rounding, which keeps to larger steps or none, leaves them so: 0, or above 2^-126.
+ *
+ * Where keys or values are bf16, what they meet is rounded to bf16, too, so that both products of
+ * attention come in pairs. The caller rounds queries: q = B(Z(q, PI_ATTEND_BF16_LEAST)), to the
+ * largest finite number instead of infinity (pi_attend_bf16). Values have the formulas above with a
+ * scale of 1, the stored value in the place of the table's number, and PI_ATTEND_BF16_LEAST in that
+ * of PI_ATTEND_ROUNDED_LEAST; every slot is read. Here, too, no sum is subnormal. A stored number is
+ * 0 or at least PI_ATTEND_BF16_STORED, and so a multiple of 2^-47. A query's number or a weight is
+ * one of 2^-67, and a product one of 2^-114.
  */
 #ifndef PI_ATTEND_H
 #define PI_ATTEND_H
@@ -81,7 +89,10 @@
 #define PI_ATTEND_ROUNDED_LEAST 0x1p-80f      /* a rounded weight below it is 0 */
 #define PI_ATTEND_ROUNDED_LEAST_SUM 0x1p-100f /* and so is a rescaled sum of rounded values */
 #define PI_ATTEND_ROUNDED_DIM 128             /* most dimensions of rounded values */
-#define PI_ATTEND_CODES 16 /* of a table; those of fewer bits repeat themselves in it */
+#define PI_ATTEND_BF16_LEAST                                                                       \
+    0x1p-60f /* weights and queries that meet bf16: what is below it is 0 */
+#define PI_ATTEND_BF16_STORED 0x1p-40f /* and so it is with what is stored */
+#define PI_ATTEND_CODES 16             /* of a table; those of fewer bits repeat themselves in it */
 
 /* What a call hands out beside its result. A page's slots begin at the pointers. */
 struct pi_attend_tap {
@@ -90,6 +101,17 @@ struct pi_attend_tap {
                       multiple of 16; NULL: not wanted */
     size_t stride; /* floats from one row to the next */
 };
+
+/* B(Z(x, least)), B to the largest finite number instead of infinity. Without branches, so that
+   compilers make loops of it wide. */
+static inline uint16_t pi_attend_bf16(float x, float least)
+{
+    const uint32_t most = 0x7f7f0000u;
+    uint32_t bits = pi_bits_from_f32(x), size = bits & 0x7fffffffu;
+    uint32_t kept = size < pi_bits_from_f32(least) ? 0 : bits;
+    kept = size > most ? (bits & 0x80000000u) | most : kept;
+    return (uint16_t)((kept + 0x7fffu + (kept >> 16 & 1u)) >> 16);
+}
 
 /*
  * Codes are packed little end first: those of 4 bits in nibbles, the lower one first, of 2 bits
@@ -100,6 +122,7 @@ struct pi_attend_tap {
 enum pi_attend_type {
     PI_ATTEND_F32,
     PI_ATTEND_F16,
+    PI_ATTEND_BF16,
     PI_ATTEND_Q8_0,
     PI_ATTEND_CODE4,
     PI_ATTEND_CODE3,
@@ -117,7 +140,7 @@ struct pi_attend_page {
     const void *k;      /* [page_len][dim_k] values or codes; with columns [dim_k][page_len], of
                            q8_0 [dim_k / 4][page_len][4], of CODE4 [dim_k / 8][page_len][4], of
                            CODE3 and CODE2 [dim_k / 16][page_len][4]; what logits_decoded reads
-                           is f32 [dim_k][page_len] */
+                           is f32 [dim_k][page_len], and logits_paired pairs */
     const void *k_high; /* CODE3: [page_len][dim_k / 8], with columns [dim_k / 16][page_len][2] */
     const uint16_t *k_scale; /* [page_len][dim_k / 32], with columns [dim_k / 32][page_len]; q8_0
                                 only, and of codes with k_group in the place of 32 */
@@ -138,13 +161,14 @@ struct pi_attend_page {
                         are parts of keys dim_k */
     ptrdiff_t next;  /* bytes from this page to one that is read later, which kernels ask the memory
                        for while they read this one, but for values of f32; 0 at the end */
-    bool far;        /* of f16 and q8_0 they ask for it into the second level of cache, not into the
+    bool far; /* of f16, bf16 and q8_0 they ask for it into the second level of cache, not into the
                        first */
 };
 
 struct pi_attend_rows {
     int32_t n_row;
-    const float *q; /* [dim_k][n_row] */
+    const float *q;         /* [dim_k][n_row]; rounded where keys are bf16 */
+    const uint32_t *q_pair; /* the same in pairs, [(dim_k + 1) / 2][n_row], logits_paired only */
     float scale;
     const int32_t *limit; /* [n_row] largest position (as stored in the page) that a row sees */
     bool all_visible;     /* every row sees all n entries: limit is not looked at */
@@ -176,19 +200,33 @@ struct pi_attend_kernels {
        on the other types. */
     void (*values[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
                                      const struct pi_attend_rows *rows);
-    /* The same with rounded values; codes only. */
+    /* The same with rounded values; bf16, of which these are the only ones, and codes. */
     void (*values_rounded[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
                                              const struct pi_attend_rows *rows);
     /* What is left of that for values[PI_ATTEND_F32] on what decode_rounded made of V: x becomes w,
-       o is rescaled, and rescale becomes 1. Codes only; at most PI_ATTEND_ROWS rows. */
+       o is rescaled, and rescale becomes 1. At most PI_ATTEND_ROWS rows. Pages without v_table
+       are bf16. */
     void (*round_weights)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
     /* All page_len entries of K as f32 and side by side, out [dim_k][page_len]. */
     void (*decode_k[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
     /* All page_len entries of V as f32, out [page_len][dim_v]. */
     void (*decode_v[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
     /* The numbers of V's codes as rounded values have them, without scales, as f32, out
-       [page_len][dim_v]; codes only. */
+       [page_len][dim_v]; of bf16 the same as decode_v. */
     void (*decode_rounded[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
+    /* Pages of bf16 in pairs, for many rows: two numbers in 32 bits, the first in the high half; NULL
+       where the processor does not multiply such. Then logits_decoded, round_weights and
+       values[PI_ATTEND_F32] on what was decoded give the same bits. */
+
+    /* All of K, out [(dim_k + 1) / 2][page_len] pairs of dimensions; a last one's second is 0. */
+    void (*pair_k)(const struct pi_attend_page *page, uint32_t *out);
+    /* All of V, out [page_len / 2][dim_v] pairs of entries. */
+    void (*pair_v)(const struct pi_attend_page *page, uint32_t *out);
+    /* x from q_pair and K as pair_k leaves it. At most PI_ATTEND_ROWS rows. */
+    void (*logits_paired)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
+    /* o from rescale, x (weights) and V as pair_v leaves it. At most PI_ATTEND_ROWS rows. */
+    void (*values_paired)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
+
     /* x[i] *= factor for i < n: weights of pages on their way to the row's last maximum. */
     void (*scale)(float *x, int32_t n, float factor);
     /* x[i] = E(x[i] - max) * factor for i < n. */

@@ -6,7 +6,7 @@
 #include "cpu/kernels.h"
 #include "cpu/lanes_avx2.h"
 
-enum { VEC = 8, LANES = 2, TILE_ROWS_TALL = 6 };
+enum { VEC = 8, LANES = 2, TILE_ROWS_TALL = 6, EXP_VECS = 2 };
 
 typedef __m256i bits;
 typedef __m256 vmask;
@@ -24,6 +24,17 @@ static inline float vec_max_all(vec v)
     __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+static inline void vec_max_rows(const vec *v, float *out)
+{
+    for (int32_t i = 0; i < 16; i++)
+        out[i] = vec_max_all(v[i]);
+}
+static inline void vec_tree_rows(vec (*v)[2], float *out)
+{
+    for (int32_t i = 0; i < 16; i++)
+        out[i] = vec_tree(v[i]);
 }
 
 static inline vec vec_pow2(vec y, vec t)
@@ -75,6 +86,14 @@ static inline vec vec_load_f16_part(const uint16_t *p, int32_t n)
     for (int32_t i = 0; i < n; i++)
         all[i] = p[i];
     return vec_load_f16(all);
+}
+
+static inline vec vec_load_bf16_part(const uint16_t *p, int32_t n)
+{
+    uint16_t all[8] = {0};
+    for (int32_t i = 0; i < n; i++)
+        all[i] = p[i];
+    return vec_load_bf16(all);
 }
 
 static inline vec vec_load_i8_part(const int8_t *p, int32_t n)

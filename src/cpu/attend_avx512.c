@@ -6,9 +6,10 @@
 #include "cpu/kernels.h"
 #include "cpu/lanes_avx512.h"
 
-enum { VEC = 16, LANES = 4, TILE_ROWS_TALL = 12 };
+#include "cpu/bits_avx512.h" /* whose `bits` is a name in those */
 
-typedef __m512i bits;
+enum { VEC = 16, TILE_ROWS_TALL = 12, EXP_VECS = 4 };
+
 typedef __mmask16 vmask;
 
 static inline vec vec_add(vec a, vec b)
@@ -22,6 +23,15 @@ static inline vec vec_sub(vec a, vec b)
 static inline float vec_max_all(vec v)
 {
     return _mm512_reduce_max_ps(v);
+}
+
+static inline void vec_max_rows(const vec *v, float *out)
+{
+    vec_store(out, fold_max(v));
+}
+static inline void vec_tree_rows(vec (*v)[1], float *out)
+{
+    vec_store(out, fold_tree(&v[0][0]));
 }
 
 static inline vec vec_pow2(vec y, vec t)
@@ -82,6 +92,12 @@ static inline vec vec_load_f16_part(const uint16_t *p, int32_t n)
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
 }
 
+static inline vec vec_load_bf16_part(const uint16_t *p, int32_t n)
+{
+    __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+
 static inline vec vec_load_i8_part(const int8_t *p, int32_t n)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p)));
@@ -109,40 +125,6 @@ static inline uint32_t mask_bits(vmask m)
 static inline vec mask_pick(vmask m, vec a, vec b)
 {
     return _mm512_mask_blend_ps(m, b, a);
-}
-
-static inline bits bits_load(const uint8_t *p, size_t step)
-{
-    __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(p + step));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-}
-
-TILE bits bits_zip_low(const int32_t size, bits a, bits b)
-{
-    return size == 4 ? _mm512_unpacklo_epi32(a, b) : _mm512_unpacklo_epi16(a, b);
-}
-
-TILE bits bits_zip_high(const int32_t size, bits a, bits b)
-{
-    return size == 4 ? _mm512_unpackhi_epi32(a, b) : _mm512_unpackhi_epi16(a, b);
-}
-
-static inline bits bits_even(bits a, bits b)
-{
-    return _mm512_shuffle_i64x2(a, b, 0x88);
-}
-static inline bits bits_odd(bits a, bits b)
-{
-    return _mm512_shuffle_i64x2(a, b, 0xdd);
-}
-
-TILE void bits_store(uint8_t *p, bits x, const int32_t n)
-{
-    if (n == 4)
-        _mm512_storeu_si512(p, x);
-    else
-        _mm256_storeu_si256((__m256i *)(void *)p, _mm512_castsi512_si256(x));
 }
 
 /* Up to 24 sums, 4 values, a broadcast and the scales of q8_0 share 32 registers. */

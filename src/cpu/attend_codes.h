@@ -17,8 +17,6 @@
 #ifndef PI_ATTEND_CODES_H
 #define PI_ATTEND_CODES_H
 
-#include "cpu/attend_rounded.h"
-
 enum {
     CODE_DIMS = 256,     /* dimensions of keys that are put side by side at once */
     CODE_GROUP_MIN = 16, /* the shortest group */

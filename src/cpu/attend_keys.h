@@ -6,6 +6,18 @@
 #ifndef PI_ATTEND_KEYS_H
 #define PI_ATTEND_KEYS_H
 
+static void transpose_2(const uint8_t *in, size_t in_row, uint8_t *out, size_t out_row,
+                        int32_t n_row, int32_t n_dim, const uint8_t *next, bool far)
+{
+    transpose(2, in, in_row, out, out_row, n_row, n_dim, next, far);
+}
+
+static void transpose_4(const uint8_t *in, size_t in_row, uint8_t *out, size_t out_row,
+                        int32_t n_row, int32_t n_dim, const uint8_t *next, bool far)
+{
+    transpose(4, in, in_row, out, out_row, n_row, n_dim, next, far);
+}
+
 enum {
     SCALE_LEN = 32, /* dimensions that share a scale of q8_0 */
     KEY_WHOLE = 95, /* dimensions of keys that are put side by side all at once */
@@ -46,7 +58,7 @@ TILE int32_t element_len(enum pi_attend_type type)
 
 TILE int32_t element_size(enum pi_attend_type type)
 {
-    return type == PI_ATTEND_F16 ? 2 : 4;
+    return is_half(type) ? 2 : 4;
 }
 
 /* Dimensions of keys side by side, and which of all they are. */

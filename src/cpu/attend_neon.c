@@ -6,7 +6,7 @@
 #include "cpu/kernels.h"
 #include "cpu/lanes_neon.h"
 
-enum { VEC = 4, LANES = 1, TILE_ROWS_TALL = 12 };
+enum { VEC = 4, LANES = 1, TILE_ROWS_TALL = 12, EXP_VECS = 4 };
 
 typedef uint8x16_t bits;
 typedef uint32x4_t vmask;
@@ -29,6 +29,17 @@ static inline float vec_tree(const vec *v)
     vec four = vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]));
     float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+
+static inline void vec_max_rows(const vec *v, float *out)
+{
+    for (int32_t i = 0; i < 16; i++)
+        out[i] = vec_max_all(v[i]);
+}
+static inline void vec_tree_rows(vec (*v)[4], float *out)
+{
+    for (int32_t i = 0; i < 16; i++)
+        out[i] = vec_tree(v[i]);
 }
 
 static inline vec vec_pow2(vec y, vec t)
@@ -86,6 +97,14 @@ static inline vec vec_load_f16_part(const uint16_t *p, int32_t n)
     for (int32_t i = 0; i < n; i++)
         all[i] = p[i];
     return vec_load_f16(all);
+}
+
+static inline vec vec_load_bf16_part(const uint16_t *p, int32_t n)
+{
+    uint16_t all[4] = {0};
+    for (int32_t i = 0; i < n; i++)
+        all[i] = p[i];
+    return vec_load_bf16(all);
 }
 
 static inline vec vec_load_i8_part(const int8_t *p, int32_t n)

@@ -25,6 +25,11 @@ static float f16_at(const void *values, size_t at)
     return pi_f32_from_f16(((const uint16_t *)values)[at]);
 }
 
+static float bf16_at(const void *values, size_t at)
+{
+    return pi_f32_from_bf16(((const uint16_t *)values)[at]);
+}
+
 /* Code i of those that lie from an address on, the high bit included. */
 static int32_t code_at(enum pi_attend_type type, const uint8_t *low, const uint8_t *high, size_t i)
 {
@@ -88,6 +93,8 @@ static float key_at(enum pi_attend_type type, const struct pi_attend_page *page,
         return f32_at(page->k, at);
     if (type == PI_ATTEND_F16)
         return f16_at(page->k, at);
+    if (type == PI_ATTEND_BF16)
+        return bf16_at(page->k, at);
     at = page->columns ? (i / 4 * len + slot) * 4 + i % 4 : at;
     return pi_f32_from_f16(page->k_scale[block]) * (float)((const int8_t *)page->k)[at];
 }
@@ -102,6 +109,8 @@ static float value_at(enum pi_attend_type type, const struct pi_attend_page *pag
         return f32_at(page->v, at);
     if (type == PI_ATTEND_F16)
         return f16_at(page->v, at);
+    if (type == PI_ATTEND_BF16)
+        return bf16_at(page->v, at);
     size_t block = (size_t)s * (size_t)(page->v_pitch / 32) + (size_t)(d / 32);
     return pi_f32_from_f16(page->v_scale[block]) * (float)((const int8_t *)page->v)[at];
 }
@@ -167,6 +176,8 @@ static float at_least(float x, float least)
 
 static float rounded_weight(const struct pi_attend_page *page, float p, int32_t s)
 {
+    if (page->v_table == NULL)
+        return round_bf16(at_least(p, PI_ATTEND_BF16_LEAST));
     return round_bf16(at_least(p * pi_f32_from_f16(page->v_scale[s]), PI_ATTEND_ROUNDED_LEAST));
 }
 
@@ -175,11 +186,21 @@ static float rounded_sum(float o, float c)
     return c == 1.0f ? o : at_least(o * c, PI_ATTEND_ROUNDED_LEAST_SUM);
 }
 
+/* A value as rounded ones have it. */
+static float rounded_value(enum pi_attend_type type, const struct pi_attend_page *page, int32_t s,
+                           int32_t d)
+{
+    if (type == PI_ATTEND_BF16)
+        return value_at(type, page, s, d);
+    return round_bf16(value_number_at(type, page, (size_t)s, (size_t)d));
+}
+
 static void values_rounded(enum pi_attend_type type, const struct pi_attend_page *page,
                            const struct pi_attend_rows *rows)
 {
-    assert(page->v_group == page->dim_v && page->dim_v <= PI_ATTEND_ROUNDED_DIM &&
-           page->v_pitch == page->dim_v);
+    assert(type == PI_ATTEND_BF16 ||
+           (page->v_group == page->dim_v && page->dim_v <= PI_ATTEND_ROUNDED_DIM &&
+            page->v_pitch == page->dim_v));
     for (int32_t r = 0; r < rows->n_row; r++) {
         float w[PI_ATTEND_SLOTS];
         for (int32_t s = 0; s < page->n; s++)
@@ -188,9 +209,8 @@ static void values_rounded(enum pi_attend_type type, const struct pi_attend_page
             float *o = rows->o + (size_t)r * rows->o_stride + (size_t)d;
             float acc = rounded_sum(*o, rows->rescale[r]);
             for (int32_t s = 0; s < page->n; s++)
-                if ((rows->need >> s & 1) != 0)
-                    acc = fmaf(round_bf16(value_number_at(type, page, (size_t)s, (size_t)d)), w[s],
-                               acc);
+                if (type == PI_ATTEND_BF16 || (rows->need >> s & 1) != 0)
+                    acc = fmaf(rounded_value(type, page, s, d), w[s], acc);
             *o = acc;
         }
     }
@@ -212,8 +232,7 @@ static void decode_rounded(enum pi_attend_type type, const struct pi_attend_page
 {
     for (int32_t s = 0; s < page->page_len; s++)
         for (int32_t d = 0; d < page->dim_v; d++)
-            out[s * page->dim_v + d] =
-                round_bf16(value_number_at(type, page, (size_t)s, (size_t)d));
+            out[s * page->dim_v + d] = rounded_value(type, page, s, d);
 }
 
 /* ---- softmax ------------------------------------------------------------------------------ */
@@ -324,6 +343,11 @@ static void logits_f16(const struct pi_attend_page *page, const struct pi_attend
     logits(PI_ATTEND_F16, page, rows);
 }
 
+static void logits_bf16(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    logits(PI_ATTEND_BF16, page, rows);
+}
+
 static void logits_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     logits(PI_ATTEND_Q8_0, page, rows);
@@ -374,6 +398,12 @@ static void values_code2(const struct pi_attend_page *page, const struct pi_atte
     values(PI_ATTEND_CODE2, page, rows);
 }
 
+static void values_rounded_bf16(const struct pi_attend_page *page,
+                                const struct pi_attend_rows *rows)
+{
+    values_rounded(PI_ATTEND_BF16, page, rows);
+}
+
 static void values_rounded_code4(const struct pi_attend_page *page,
                                  const struct pi_attend_rows *rows)
 {
@@ -400,6 +430,11 @@ static void decode_k_f32(const struct pi_attend_page *page, float *out)
 static void decode_k_f16(const struct pi_attend_page *page, float *out)
 {
     decode_k(PI_ATTEND_F16, page, out);
+}
+
+static void decode_k_bf16(const struct pi_attend_page *page, float *out)
+{
+    decode_k(PI_ATTEND_BF16, page, out);
 }
 
 static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
@@ -430,6 +465,11 @@ static void decode_v_f32(const struct pi_attend_page *page, float *out)
 static void decode_v_f16(const struct pi_attend_page *page, float *out)
 {
     decode_v(PI_ATTEND_F16, page, out);
+}
+
+static void decode_v_bf16(const struct pi_attend_page *page, float *out)
+{
+    decode_v(PI_ATTEND_BF16, page, out);
 }
 
 static void decode_v_q8_0(const struct pi_attend_page *page, float *out)
@@ -470,20 +510,24 @@ static void decode_rounded_code2(const struct pi_attend_page *page, float *out)
 void pi_attend_init_scalar(struct pi_attend_kernels *k)
 {
     *k = (struct pi_attend_kernels){
-        .logits = {logits_f32, logits_f16, logits_q8_0, logits_code4, logits_code3, logits_code2},
+        .logits = {logits_f32, logits_f16, logits_bf16, logits_q8_0, logits_code4, logits_code3,
+                   logits_code2},
         .logits_decoded = logits_decoded,
         .softmax = softmax,
         .drop = drop,
-        .values = {values_f32, values_f16, values_q8_0, values_code4, values_code3, values_code2},
-        .values_rounded = {[PI_ATTEND_CODE4] = values_rounded_code4,
+        .values = {values_f32, values_f16, values_rounded_bf16, values_q8_0, values_code4,
+                   values_code3, values_code2},
+        .values_rounded = {[PI_ATTEND_BF16] = values_rounded_bf16,
+                           [PI_ATTEND_CODE4] = values_rounded_code4,
                            [PI_ATTEND_CODE3] = values_rounded_code3,
                            [PI_ATTEND_CODE2] = values_rounded_code2},
         .round_weights = round_weights,
-        .decode_k = {decode_k_f32, decode_k_f16, decode_k_q8_0, decode_k_code4, decode_k_code3,
-                     decode_k_code2},
-        .decode_v = {decode_v_f32, decode_v_f16, decode_v_q8_0, decode_v_code4, decode_v_code3,
-                     decode_v_code2},
-        .decode_rounded = {[PI_ATTEND_CODE4] = decode_rounded_code4,
+        .decode_k = {decode_k_f32, decode_k_f16, decode_k_bf16, decode_k_q8_0, decode_k_code4,
+                     decode_k_code3, decode_k_code2},
+        .decode_v = {decode_v_f32, decode_v_f16, decode_v_bf16, decode_v_q8_0, decode_v_code4,
+                     decode_v_code3, decode_v_code2},
+        .decode_rounded = {[PI_ATTEND_BF16] = decode_v_bf16,
+                           [PI_ATTEND_CODE4] = decode_rounded_code4,
                            [PI_ATTEND_CODE3] = decode_rounded_code3,
                            [PI_ATTEND_CODE2] = decode_rounded_code2},
         .scale = multiply,

@@ -8,18 +8,21 @@
  *   vec_max(a, b)          for values that are not NaN
  *   vec_max_all(v)         the largest lane
  *   vec_tree(v)            attend.h's tree over 16 / VEC vectors
+ *   vec_max_rows(v, out) vec_tree_rows(v, out)      the same of 16 rows, out [16]
  *   vec_pow2(y, t)         y * 2^n, n in the low bits of t
  *   vec_bf16(v)            rounded to bf16, to nearest, ties to even, of finite numbers
- *   vec_load_f16(p) vec_load_i8(p)            VEC values, exactly
+ *   vec_load_f16(p) vec_load_bf16(p) vec_load_i8(p)      VEC values, exactly
  *   vec_load_f16_step(p, step)                the same of values `step` apart
  *   vec_load_code(p, i)                       of VEC words of four codes each, code i * 2^24
  *   vec_set1_f16(p)                           one value in every lane
- *   vec_load_part(p, n) vec_load_f16_part vec_load_i8_part   the first n < VEC values, 0 beyond
+ *   vec_load_part(p, n) vec_load_f16_part vec_load_bf16_part vec_load_i8_part      the first n < VEC
+ *                          values, 0 beyond
  *   vec_store_part(p, v, n)
  *   mask_visible(pos, limit, n)  lanes i < n with pos[i] <= limit; n may be any number
  *   mask_below(a, b)       lanes with a < b
  *   mask_pick(m, a, b)     a where m, else b
  *   line_prefetch(p)       brings a line to the first level of cache, _far to the second
+ *   EXP_VECS               exponentials side by side, a multiple of 16 / VEC, at most 4
  *   tile_vecs(n_row)       registers across, of a tile that is n_row high
  *   TILE_ROWS_TALL         12 where a tile of 12 rows pays on f32 pages, else 6
  *   LANES, bits and the operations on them, which attend_transpose.h lists, and what attend_codes.h
@@ -31,17 +34,7 @@
 
 #include <math.h>
 
-#include "cpu/unrolled.h"
-
-TILE void prefetch_lines(const uint8_t *at, size_t size, bool far)
-{
-    if (far)
-        for (size_t i = 0; i < size; i += 64)
-            line_prefetch_far(at + i);
-    else
-        for (size_t i = 0; i < size; i += 64)
-            line_prefetch(at + i);
-}
+#include "cpu/attend_transpose.h"
 
 /* Beside step i of n: asks for those of the lines that are its part, or, not far, beside the first
    step for all. Far lines are apart so; one after the other they are slower (kernels.c). */
@@ -73,17 +66,20 @@ TILE void prefetch_soon(const uint8_t *at, const int32_t size, const bool far, c
             line_prefetch(at + SOON_BYTES + l * 64);
 }
 
-#include "cpu/attend_transpose.h"
-
 /* Vectors of a page that are computed: the slots in use, rounded up to 16. */
 TILE int32_t page_vecs(const struct pi_attend_page *page)
 {
     return (page->n + 15) / 16 * (16 / VEC);
 }
 
+TILE bool is_half(enum pi_attend_type type)
+{
+    return type == PI_ATTEND_F16 || type == PI_ATTEND_BF16;
+}
+
 TILE size_t type_size(enum pi_attend_type type)
 {
-    return type == PI_ATTEND_F32 ? sizeof(float) : type == PI_ATTEND_F16 ? sizeof(uint16_t) : 1;
+    return type == PI_ATTEND_F32 ? sizeof(float) : is_half(type) ? sizeof(uint16_t) : 1;
 }
 
 /* VEC values of a type; codes as they are. */
@@ -92,6 +88,8 @@ TILE vec load_values(enum pi_attend_type type, const uint8_t *at)
     const void *p = at;
     if (type == PI_ATTEND_F32)
         return vec_load(p);
+    if (type == PI_ATTEND_BF16)
+        return vec_load_bf16(p);
     return type == PI_ATTEND_F16 ? vec_load_f16(p) : vec_load_i8(p);
 }
 
@@ -100,6 +98,8 @@ TILE vec load_values_part(enum pi_attend_type type, const uint8_t *at, int32_t n
     const void *p = at;
     if (type == PI_ATTEND_F32)
         return vec_load_part(p, n);
+    if (type == PI_ATTEND_BF16)
+        return vec_load_bf16_part(p, n);
     return type == PI_ATTEND_F16 ? vec_load_f16_part(p, n) : vec_load_i8_part(p, n);
 }
 
@@ -146,7 +146,7 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
                             prefetch_beside(next, n_vec * VEC * asked, far,
                                             (i * n_row + r) * n_vec + j,
                                             element_len(type) * n_row * n_vec);
-                        if (type == PI_ATTEND_F16)
+                        if (is_half(type))
                             prefetch_soon(at, n_vec * VEC * size, far, r * n_vec + j,
                                           n_row * n_vec);
                         acc[r][j] = vec_fma(k[j], qr, acc[r][j]);
@@ -187,18 +187,49 @@ TILE void logits_rows(const enum pi_attend_type type, const int32_t n_row, const
 
 /* ---- softmax ------------------------------------------------------------------------------ */
 
+/* n registers side by side: one waits for its own last step while others take theirs. */
+TILE void exp_below_0_all(const int32_t n, vec *x)
+{
+    vec t[4], r[4], y[4];
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        t[i] = vec_fma(x[i], vec_set1(PI_EXP_LOG2E), vec_set1(PI_EXP_MAGIC));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_sub(t[i], vec_set1(PI_EXP_MAGIC));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        r[i] = vec_fma(y[i], vec_set1(-PI_EXP_LN2_HIGH), x[i]);
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        r[i] = vec_fma(y[i], vec_set1(-PI_EXP_LN2_LOW), r[i]);
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(vec_set1(PI_EXP_C6), r[i], vec_set1(PI_EXP_C5));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(y[i], r[i], vec_set1(PI_EXP_C4));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(y[i], r[i], vec_set1(PI_EXP_C3));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(y[i], r[i], vec_set1(PI_EXP_C2));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(y[i], r[i], vec_set1(1.0f));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        y[i] = vec_fma(y[i], r[i], vec_set1(1.0f));
+    UNROLL
+    for (int32_t i = 0; i < n; i++)
+        x[i] = mask_pick(mask_below(x[i], vec_set1(PI_EXP_MIN)), vec_zero(), vec_pow2(y[i], t[i]));
+}
+
 TILE vec exp_below_0(vec x)
 {
-    vec t = vec_fma(x, vec_set1(PI_EXP_LOG2E), vec_set1(PI_EXP_MAGIC));
-    vec n = vec_sub(t, vec_set1(PI_EXP_MAGIC));
-    vec r = vec_fma(n, vec_set1(-PI_EXP_LN2_LOW), vec_fma(n, vec_set1(-PI_EXP_LN2_HIGH), x));
-    vec y = vec_fma(vec_set1(PI_EXP_C6), r, vec_set1(PI_EXP_C5));
-    y = vec_fma(y, r, vec_set1(PI_EXP_C4));
-    y = vec_fma(y, r, vec_set1(PI_EXP_C3));
-    y = vec_fma(y, r, vec_set1(PI_EXP_C2));
-    y = vec_fma(y, r, vec_set1(1.0f));
-    y = vec_fma(y, r, vec_set1(1.0f));
-    return mask_pick(mask_below(x, vec_set1(PI_EXP_MIN)), vec_zero(), vec_pow2(y, t));
+    exp_below_0_all(1, &x);
+    return x;
 }
 
 /* Replaces the logits that are not visible by -INFINITY. */
@@ -233,24 +264,36 @@ TILE float row_max(const float *x, int32_t n_vec, float old)
     return vec_max_all(top);
 }
 
-/* x becomes E(x - base), stored in copy, too, where that is not NULL; returns the sum. */
-TILE float row_weights(float *x, int32_t n_vec, float base, float *copy)
+/* n registers of row_weights, n <= 4 and a multiple of 16 / VEC. */
+TILE void some_weights(const int32_t n, float *x, vec shift, float *copy, vec *sum)
 {
-    vec sum[16 / VEC], shift = vec_set1(base);
+    vec p[4];
+    UNROLL
+    for (int32_t j = 0; j < n; j++)
+        p[j] = vec_sub(vec_load(x + j * VEC), shift);
+    exp_below_0_all(n, p);
+    UNROLL
+    for (int32_t j = 0; j < n; j++) {
+        vec_store(x + j * VEC, p[j]);
+        if (copy != NULL)
+            vec_store(copy + j * VEC, p[j]);
+        sum[j % (16 / VEC)] = vec_add(sum[j % (16 / VEC)], p[j]);
+    }
+}
+
+/* x becomes E(x - base), stored in copy, too, where that is not NULL; sum [16 / VEC]: its sixteen
+   sums. */
+TILE void row_weights(float *x, int32_t n_vec, float base, float *copy, vec *sum)
+{
+    vec shift = vec_set1(base);
+    int32_t i = 0;
     UNROLL
     for (int32_t j = 0; j < 16 / VEC; j++)
         sum[j] = vec_zero();
-    for (int32_t i = 0; i < n_vec; i += 16 / VEC) {
-        UNROLL
-        for (int32_t j = 0; j < 16 / VEC; j++) {
-            vec p = exp_below_0(vec_sub(vec_load(x + (i + j) * VEC), shift));
-            vec_store(x + (i + j) * VEC, p);
-            if (copy != NULL)
-                vec_store(copy + (i + j) * VEC, p);
-            sum[j] = vec_add(sum[j], p);
-        }
-    }
-    return vec_tree(sum);
+    for (; i + EXP_VECS <= n_vec; i += EXP_VECS)
+        some_weights(EXP_VECS, x + i * VEC, shift, copy == NULL ? NULL : copy + i * VEC, sum);
+    for (; i < n_vec; i += 16 / VEC)
+        some_weights(16 / VEC, x + i * VEC, shift, copy == NULL ? NULL : copy + i * VEC, sum);
 }
 
 /* Rows whose logits are -INFINITY where they do not see. A row that has seen nothing yet takes 0
@@ -266,13 +309,35 @@ static void softmax_few(const struct pi_attend_rows *rows, int32_t n_vec, float 
 {
     for (int32_t r = 0; r < rows->n_row; r++) {
         float *x = rows->x + r * PI_ATTEND_SLOTS, old = rows->max[r], c[VEC] = {1.0f};
+        vec sum[16 / VEC];
         float max = row_max(x, n_vec, old), base = row_base(max);
         if (max > old)
             vec_store(c, exp_below_0(vec_sub(vec_set1(old), vec_set1(base))));
         rows->max[r] = max;
         rows->rescale[r] = c[0];
-        rows->sum[r] = fmaf(rows->sum[r], c[0], row_weights(x, n_vec, base, weight));
+        row_weights(x, n_vec, base, weight, sum);
+        rows->sum[r] = fmaf(rows->sum[r], c[0], vec_tree(sum));
         weight = weight == NULL ? NULL : weight + stride;
+    }
+}
+
+/* The largest logits of many rows, which are [16] and at least those so far, and what stands for
+   them in differences: logits are not below -FLT_MAX where they count. */
+TILE void rows_max(const struct pi_attend_rows *rows, int32_t n_vec, float *max, float *base)
+{
+    vec top[16];
+    for (int32_t r = 0; r < 16; r++) {
+        const float *x = rows->x + (r < rows->n_row ? r : 0) * PI_ATTEND_SLOTS;
+        top[r] = vec_load(x);
+        for (int32_t i = 1; i < n_vec; i++)
+            top[r] = vec_max(top[r], vec_load(x + i * VEC));
+    }
+    vec_max_rows(top, max);
+    for (int32_t r = 0; r < rows->n_row; r += VEC) {
+        int32_t n = rows->n_row - r;
+        vec m = vec_max(load_some(rows->max + r, n), vec_load(max + r));
+        vec_store(max + r, m);
+        vec_store(base + r, vec_max(m, vec_set1(-FLT_MAX)));
     }
 }
 
@@ -282,15 +347,17 @@ static void softmax_few(const struct pi_attend_rows *rows, int32_t n_vec, float 
 static void softmax_many(const struct pi_attend_rows *rows, int32_t n_vec, float *weight,
                          size_t stride)
 {
-    float max[16], base[16] = {0}, sum[16] = {0};
-    for (int32_t r = 0; r < rows->n_row; r++) {
-        max[r] = row_max(rows->x + r * PI_ATTEND_SLOTS, n_vec, rows->max[r]);
-        base[r] = row_base(max[r]);
-    }
-    for (int32_t r = 0; r < rows->n_row; r++) {
-        sum[r] = row_weights(rows->x + r * PI_ATTEND_SLOTS, n_vec, base[r], weight);
+    float max[16], base[16], sum[16];
+    vec part[16][16 / VEC];
+    rows_max(rows, n_vec, max, base);
+    for (int32_t r = 0; r < 16; r++) {
+        if (r < rows->n_row)
+            row_weights(rows->x + r * PI_ATTEND_SLOTS, n_vec, base[r], weight, part[r]);
+        else
+            memset(part[r], 0, sizeof(part[r]));
         weight = weight == NULL ? NULL : weight + stride;
     }
+    vec_tree_rows(part, sum);
     for (int32_t r = 0; r < rows->n_row; r += VEC) {
         int32_t n = rows->n_row - r;
         vec c = exp_below_0(vec_sub(load_some(rows->max + r, n), vec_load(base + r)));
@@ -534,6 +601,11 @@ static void logits_f16(const struct pi_attend_page *page, const struct pi_attend
     logits_stored(PI_ATTEND_F16, page, rows);
 }
 
+static void logits_bf16(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    logits_stored(PI_ATTEND_BF16, page, rows);
+}
+
 static void logits_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     logits_stored(PI_ATTEND_Q8_0, page, rows);
@@ -561,92 +633,6 @@ static void values_q8_0(const struct pi_attend_page *page, const struct pi_atten
     tile_all(PI_ATTEND_Q8_0, page, NULL, rows);
 }
 
-/* ---- decoding ----------------------------------------------------------------------------- */
-
-static void decode_f16(const uint16_t *from, float *to, int32_t n)
-{
-    int32_t i = 0;
-    for (; i + VEC <= n; i += VEC)
-        vec_store(to + i, vec_load_f16(from + i));
-    if (i < n)
-        vec_store_part(to + i, vec_load_f16_part(from + i, n - i), n - i);
-}
-
-/* Keys side by side as f32, out [n_dim][len]. */
-TILE void decode_block(const enum pi_attend_type type, const struct keys *keys, int32_t len,
-                       float *out)
-{
-    const int32_t size = element_size(type);
-    const uint8_t *next = keys->next, *at = keys->at;
-    for (int32_t d = 0; d < keys->n_dim; d += element_len(type)) {
-        prefetch_lines(next, (size_t)(len * keys->asked), false);
-        UNROLL
-        for (int32_t i = 0; i < element_len(type); i++, out += len)
-            for (int32_t s = 0; s < len; s += VEC)
-                vec_store(out + s,
-                          load_keys(type, at + s * size, i,
-                                    type == PI_ATTEND_Q8_0 ? scale_of(keys, d / SCALE_LEN, s)
-                                                           : vec_zero()));
-        next += keys->next_pitch;
-        at += keys->pitch;
-    }
-}
-
-/* The values stay as they are, but that they are side by side and f32. */
-TILE void decode_keys(const enum pi_attend_type type, const struct pi_attend_page *page, float *out)
-{
-    const int32_t len = page->page_len;
-    struct key_block block;
-    if (page->columns) {
-        const struct keys keys = keys_stored(type, page);
-        decode_block(type, &keys, len, out);
-        return;
-    }
-    for (int32_t d0 = 0; d0 < page->dim_k; d0 += key_block_len(page, d0)) {
-        const struct keys keys = keys_turn(type, page, len, d0, &block);
-        decode_block(type, &keys, len, out + (size_t)d0 * (size_t)len);
-    }
-}
-
-static void decode_k_f32(const struct pi_attend_page *page, float *out)
-{
-    decode_keys(PI_ATTEND_F32, page, out);
-}
-
-static void decode_k_f16(const struct pi_attend_page *page, float *out)
-{
-    decode_keys(PI_ATTEND_F16, page, out);
-}
-
-static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
-{
-    decode_keys(PI_ATTEND_Q8_0, page, out);
-}
-
-static void decode_v_f16(const struct pi_attend_page *page, float *out)
-{
-    const uint16_t *v = page->v;
-    if (page->v_pitch == page->dim_v)
-        decode_f16(v, out, page->dim_v * page->page_len);
-    for (int32_t s = 0; page->v_pitch != page->dim_v && s < page->page_len; s++)
-        decode_f16(v + s * page->v_pitch, out + s * page->dim_v, page->dim_v);
-}
-
-static void decode_v_q8_0(const struct pi_attend_page *page, float *out)
-{
-    const int8_t *code = page->v;
-    const uint16_t *scales = page->v_scale;
-    for (int32_t s = 0; s < page->page_len; s++, out += page->dim_v) {
-        for (int32_t b = 0; b < page->dim_v / 32; b++) {
-            vec scale = vec_set1_f16(scales + b);
-            for (int32_t i = b * 32; i < b * 32 + 32; i += VEC)
-                vec_store(out + i, vec_mul(scale, vec_load_i8(code + i)));
-        }
-        code += page->v_pitch;
-        scales += page->v_pitch / 32;
-    }
-}
-
 static void prefetch(const void *at, size_t size)
 {
     for (size_t i = 0; i < size; i += 64)
@@ -658,6 +644,9 @@ static void prefetch_near(const void *at, size_t size)
     prefetch_lines(at, size, false);
 }
 
+#include "cpu/attend_decode.h"
+#include "cpu/attend_rounded.h"
+
 #include "cpu/attend_codes.h"
 
 /* Decoding values of f32 stays the reference's: nobody needs a copy. */
@@ -667,16 +656,22 @@ static void attend_init(struct pi_attend_kernels *k)
     k->drop = drop;
     k->logits[PI_ATTEND_F32] = logits_f32;
     k->logits[PI_ATTEND_F16] = logits_f16;
+    k->logits[PI_ATTEND_BF16] = logits_bf16;
     k->logits[PI_ATTEND_Q8_0] = logits_q8_0;
     k->logits_decoded = logits_decoded;
     k->softmax = softmax;
     k->values[PI_ATTEND_F32] = values_f32;
     k->values[PI_ATTEND_F16] = values_f16;
+    k->values[PI_ATTEND_BF16] = values_bf16;
+    k->values_rounded[PI_ATTEND_BF16] = values_bf16;
     k->values[PI_ATTEND_Q8_0] = values_q8_0;
     k->decode_k[PI_ATTEND_F32] = decode_k_f32;
     k->decode_k[PI_ATTEND_F16] = decode_k_f16;
+    k->decode_k[PI_ATTEND_BF16] = decode_k_bf16;
     k->decode_k[PI_ATTEND_Q8_0] = decode_k_q8_0;
     k->decode_v[PI_ATTEND_F16] = decode_v_f16;
+    k->decode_v[PI_ATTEND_BF16] = decode_v_bf16;
+    k->decode_rounded[PI_ATTEND_BF16] = decode_v_bf16;
     k->decode_v[PI_ATTEND_Q8_0] = decode_v_q8_0;
     k->scale = multiply;
     k->decay = decay;

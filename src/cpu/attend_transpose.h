@@ -1,7 +1,7 @@
 /*
  * attend_transpose.h - keys from the order of a page, one entry after the other, to entries side by
  * side, as the sums of a register's lanes want them. Written once for every vector level; a part of
- * attend_tile.h. A level defines
+ * attend_tile.h, and of attend_avx512_pairs.c. A level defines
  *
  *   LANES                    16-byte lanes of a register: 1, 2 or 4
  *   bits                     such a register
@@ -11,6 +11,7 @@
  *                            `size` bytes, 2 or 4, of a and b by turns, beginning with a's
  *   bits_even(a, b), bits_odd      the even (odd) lanes of a, then those of b; LANES 2 and 4
  *   bits_store(p, x, n)      the first n lanes
+ *   line_prefetch(p)         brings a line to the first level of cache, _far to the second
  *
  * A lane is a row of N = 16 / size elements. N registers, the rows of which follow each other, hold
  * an N x N matrix in each of their lanes, and log2(N) rounds, in each of which registers i and
@@ -20,6 +21,18 @@
  */
 #ifndef PI_ATTEND_TRANSPOSE_H
 #define PI_ATTEND_TRANSPOSE_H
+
+#include "cpu/unrolled.h"
+
+TILE void prefetch_lines(const uint8_t *at, size_t size, bool far)
+{
+    if (far)
+        for (size_t i = 0; i < size; i += 64)
+            line_prefetch_far(at + i);
+    else
+        for (size_t i = 0; i < size; i += 64)
+            line_prefetch(at + i);
+}
 
 /* Keeps a compiler from finding out how far apart pointers are: it would hold each of their sums in
    a register, of which there are too few. */
@@ -112,18 +125,6 @@ TILE void transpose(const int32_t size, const uint8_t *in, size_t in_row, uint8_
         for (int32_t d = 0; d < n_dim; d++)
             memcpy(out + (size_t)d * out_row + (size_t)(r * size),
                    in + (size_t)r * in_row + (size_t)(d * size), (size_t)size);
-}
-
-static void transpose_2(const uint8_t *in, size_t in_row, uint8_t *out, size_t out_row,
-                        int32_t n_row, int32_t n_dim, const uint8_t *next, bool far)
-{
-    transpose(2, in, in_row, out, out_row, n_row, n_dim, next, far);
-}
-
-static void transpose_4(const uint8_t *in, size_t in_row, uint8_t *out, size_t out_row,
-                        int32_t n_row, int32_t n_dim, const uint8_t *next, bool far)
-{
-    transpose(4, in, in_row, out, out_row, n_row, n_dim, next, far);
 }
 
 #endif

@@ -95,7 +95,7 @@ static bool has_avx512(void)
            has_all(f.leaf7_ecx, bit_AVX512VNNI | bit_AVX512VBMI);
 }
 
-/* What one file takes beyond that. */
+/* What two files take beyond that. */
 static bool has_avx512_bf16(void)
 {
     const uint32_t bf16 = 1u << 5;
@@ -176,8 +176,10 @@ bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out)
     if ((level == PI_CPU_AVX512 || level == PI_CPU_AMX) && has_avx512()) {
         pi_matmul_init_avx512(&k.matmul);
         pi_attend_init_avx512(&k.attend);
-        if (has_avx512_bf16())
+        if (has_avx512_bf16()) {
             pi_attend_init_avx512_bf16(&k.attend);
+            pi_attend_init_avx512_pairs(&k.attend);
+        }
         pi_vec_init_avx512(&k.vec);
         pi_score_init_avx512(&k.score);
         pi_move_init_avx512(&k.move);

@@ -54,6 +54,7 @@ void pi_attend_init_scalar(struct pi_attend_kernels *k);
 void pi_attend_init_avx2(struct pi_attend_kernels *k);
 void pi_attend_init_avx512(struct pi_attend_kernels *k);
 void pi_attend_init_avx512_bf16(struct pi_attend_kernels *k);
+void pi_attend_init_avx512_pairs(struct pi_attend_kernels *k);
 void pi_attend_init_neon(struct pi_attend_kernels *k);
 void pi_score_init_scalar(struct pi_score_kernels *k);
 void pi_score_init_avx2(struct pi_score_kernels *k);

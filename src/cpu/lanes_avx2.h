@@ -56,6 +56,11 @@ static inline vec vec_load_f16(const uint16_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
+static inline vec vec_load_bf16(const uint16_t *p)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+}
 static inline vec vec_load_i8(const int8_t *p)
 {
     __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)p);

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 
 #include "base/base.h"
+#include "cpu/unrolled.h"
 
 typedef __m512 vec;
 
@@ -56,6 +57,11 @@ static inline vec vec_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
+static inline vec vec_load_bf16(const uint16_t *p)
+{
+    __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
 static inline vec vec_load_i8(const int8_t *p)
 {
     __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)p);
@@ -74,6 +80,50 @@ static inline void line_prefetch(const void *p)
 static inline void line_prefetch_far(const void *p)
 {
     __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)p));
+}
+
+/* Sixteen registers are folded to their maxima four times, each time two into one: of elements two apart in a group
+   of four, then one apart, then of groups one apart, then two. Lane i of what is left stands for
+   register i. */
+TILE __m512 fold_max(const __m512 *r)
+{
+    __m512 x[4];
+#pragma GCC unroll 4
+    for (int32_t i = 0; i < 4; i++) {
+        __m512 ab = _mm512_max_ps(_mm512_unpacklo_ps(r[4 * i], r[4 * i + 1]),
+                                  _mm512_unpackhi_ps(r[4 * i], r[4 * i + 1]));
+        __m512 cd = _mm512_max_ps(_mm512_unpacklo_ps(r[4 * i + 2], r[4 * i + 3]),
+                                  _mm512_unpackhi_ps(r[4 * i + 2], r[4 * i + 3]));
+        x[i] = _mm512_max_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    }
+    __m512 y0 = _mm512_max_ps(_mm512_shuffle_f32x4(x[0], x[1], 0x88),
+                              _mm512_shuffle_f32x4(x[0], x[1], 0xdd));
+    __m512 y1 = _mm512_max_ps(_mm512_shuffle_f32x4(x[2], x[3], 0x88),
+                              _mm512_shuffle_f32x4(x[2], x[3], 0xdd));
+    return _mm512_max_ps(_mm512_shuffle_f32x4(y0, y1, 0x88), _mm512_shuffle_f32x4(y0, y1, 0xdd));
+}
+
+/* Their sums, each by attend.h's tree: a round adds what lies half as far apart as the one before: halves, quarters, pairs, ones.
+   Then element g of group i stands for key 4 * g + i. */
+TILE __m512 fold_tree(const __m512 *r)
+{
+    __m512 x[8], y[4], z[2];
+#pragma GCC unroll 8
+    for (int32_t i = 0; i < 8; i++)
+        x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0x44),
+                             _mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0xee));
+#pragma GCC unroll 4
+    for (int32_t i = 0; i < 4; i++)
+        y[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
+                             _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xdd));
+#pragma GCC unroll 2
+    for (int32_t i = 0; i < 2; i++)
+        z[i] = _mm512_add_ps(_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0x44),
+                             _mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0xee));
+    __m512 sum =
+        _mm512_add_ps(_mm512_shuffle_ps(z[0], z[1], 0x88), _mm512_shuffle_ps(z[0], z[1], 0xdd));
+    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    return _mm512_permutexvar_ps(order, sum);
 }
 
 #endif

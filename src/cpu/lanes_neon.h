@@ -49,6 +49,10 @@ static inline vec vec_load_f16(const uint16_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
+static inline vec vec_load_bf16(const uint16_t *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
 static inline vec vec_set1_f16(const uint16_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(*p)));

@@ -8,27 +8,7 @@
 
 enum { VEC = 16, GROUP = 16, FEW_KEYS = 16 };
 
-/* Sixteen registers are folded four times, each time two into one: of elements two apart in a group
-   of four, then one apart, then of groups one apart, then two. Lane i of what is left stands for
-   register i. */
-TILE __m512 fold_max(const __m512 *r)
-{
-    __m512 x[4];
-#pragma GCC unroll 4
-    for (int32_t i = 0; i < 4; i++) {
-        __m512 ab = _mm512_max_ps(_mm512_unpacklo_ps(r[4 * i], r[4 * i + 1]),
-                                  _mm512_unpackhi_ps(r[4 * i], r[4 * i + 1]));
-        __m512 cd = _mm512_max_ps(_mm512_unpacklo_ps(r[4 * i + 2], r[4 * i + 3]),
-                                  _mm512_unpackhi_ps(r[4 * i + 2], r[4 * i + 3]));
-        x[i] = _mm512_max_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
-    }
-    __m512 y0 = _mm512_max_ps(_mm512_shuffle_f32x4(x[0], x[1], 0x88),
-                              _mm512_shuffle_f32x4(x[0], x[1], 0xdd));
-    __m512 y1 = _mm512_max_ps(_mm512_shuffle_f32x4(x[2], x[3], 0x88),
-                              _mm512_shuffle_f32x4(x[2], x[3], 0xdd));
-    return _mm512_max_ps(_mm512_shuffle_f32x4(y0, y1, 0x88), _mm512_shuffle_f32x4(y0, y1, 0xdd));
-}
-
+/* As lanes_avx512.h's of maxima. */
 TILE __m512i fold_sum(const __m512i *r)
 {
     __m512i x[4];
@@ -52,27 +32,9 @@ TILE void group_max(__m512 acc[GROUP][1], float *out)
     _mm512_storeu_ps(out, fold_max(&acc[0][0]));
 }
 
-/* Each round adds what lies half as far apart as the one before: halves, quarters, pairs, ones.
-   Then element g of group i stands for key 4 * g + i. */
 TILE void group_tree(__m512 acc[FEW_KEYS][1], float *out)
 {
-    __m512 x[8], y[4], z[2];
-#pragma GCC unroll 8
-    for (int32_t i = 0; i < 8; i++)
-        x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(acc[2 * i][0], acc[2 * i + 1][0], 0x44),
-                             _mm512_shuffle_f32x4(acc[2 * i][0], acc[2 * i + 1][0], 0xee));
-#pragma GCC unroll 4
-    for (int32_t i = 0; i < 4; i++)
-        y[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
-                             _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xdd));
-#pragma GCC unroll 2
-    for (int32_t i = 0; i < 2; i++)
-        z[i] = _mm512_add_ps(_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0x44),
-                             _mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0xee));
-    __m512 sum =
-        _mm512_add_ps(_mm512_shuffle_ps(z[0], z[1], 0x88), _mm512_shuffle_ps(z[0], z[1], 0xdd));
-    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-    _mm512_storeu_ps(out, _mm512_permutexvar_ps(order, sum));
+    _mm512_storeu_ps(out, fold_tree(&acc[0][0]));
 }
 
 #include "cpu/score_tile.h"

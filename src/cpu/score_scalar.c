@@ -108,6 +108,8 @@ static float value_at(enum pi_attend_type type, const struct pi_score_keys *keys
         return ((const float *)keys->k)[at];
     if (type == PI_ATTEND_F16)
         return pi_f32_from_f16(((const uint16_t *)keys->k)[at]);
+    if (type == PI_ATTEND_BF16)
+        return pi_f32_from_bf16(((const uint16_t *)keys->k)[at]);
     return pi_f32_from_f16(keys->scale[at / 32]) * (float)((const int8_t *)keys->k)[at];
 }
 
@@ -158,6 +160,11 @@ static void dot_f32(const struct pi_score_keys *keys, const struct pi_score_vect
 static void dot_f16(const struct pi_score_keys *keys, const struct pi_score_vectors *q, float *out)
 {
     dot(PI_ATTEND_F16, keys, q, out);
+}
+
+static void dot_bf16(const struct pi_score_keys *keys, const struct pi_score_vectors *q, float *out)
+{
+    dot(PI_ATTEND_BF16, keys, q, out);
 }
 
 static void dot_q8_0(const struct pi_score_keys *keys, const struct pi_score_vectors *q, float *out)
@@ -243,6 +250,7 @@ void pi_score_init_scalar(struct pi_score_kernels *k)
 {
     k->dot[PI_ATTEND_F32] = dot_f32;
     k->dot[PI_ATTEND_F16] = dot_f16;
+    k->dot[PI_ATTEND_BF16] = dot_bf16;
     k->dot[PI_ATTEND_Q8_0] = dot_q8_0;
     k->dot[PI_ATTEND_CODE4] = dot_code4;
     k->dot[PI_ATTEND_CODE3] = dot_code3;

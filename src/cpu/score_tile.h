@@ -8,7 +8,7 @@
  *   vec_max(a, b)             for values that are not NaN
  *   vec_clamp(v)              score.h's clamp
  *   vec_tree(v)               score.h's tree over NV vectors
- *   vec_load_f16(p) vec_load_i8(p) vec_set1_f16(p)
+ *   vec_load_f16(p) vec_load_bf16(p) vec_load_i8(p) vec_set1_f16(p)
  *   GROUP                     keys whose sums with 16 vectors stay in registers
  *   FEW_KEYS                  keys whose sums along 16 dimensions do
  *   group_max(acc, out)       out[g] = the largest of the 16 floats acc[g][0..NV), g < GROUP
@@ -36,6 +36,7 @@ TILE size_t type_bits(enum pi_attend_type type)
 {
     return type == PI_ATTEND_F32     ? 32
            : type == PI_ATTEND_F16   ? 16
+           : type == PI_ATTEND_BF16  ? 16
            : type == PI_ATTEND_Q8_0  ? 8
            : type == PI_ATTEND_CODE4 ? 4
                                      : 2;
@@ -50,9 +51,10 @@ TILE size_t type_bytes(enum pi_attend_type type, size_t n)
 /* VEC values of a type; codes as they are. */
 TILE vec load_values(enum pi_attend_type type, const void *p)
 {
-    return type == PI_ATTEND_F32   ? vec_load(p)
-           : type == PI_ATTEND_F16 ? vec_load_f16(p)
-                                   : vec_load_i8(p);
+    return type == PI_ATTEND_F32    ? vec_load(p)
+           : type == PI_ATTEND_F16  ? vec_load_f16(p)
+           : type == PI_ATTEND_BF16 ? vec_load_bf16(p)
+                                    : vec_load_i8(p);
 }
 
 /* A key as it is stored. */
@@ -361,6 +363,11 @@ static void dot_f16(const struct pi_score_keys *keys, const struct pi_score_vect
     dot(PI_ATTEND_F16, keys, q, out);
 }
 
+static void dot_bf16(const struct pi_score_keys *keys, const struct pi_score_vectors *q, float *out)
+{
+    dot(PI_ATTEND_BF16, keys, q, out);
+}
+
 static void dot_q8_0(const struct pi_score_keys *keys, const struct pi_score_vectors *q, float *out)
 {
     dot(PI_ATTEND_Q8_0, keys, q, out);
@@ -457,6 +464,7 @@ static void score_init(struct pi_score_kernels *k)
 {
     k->dot[PI_ATTEND_F32] = dot_f32;
     k->dot[PI_ATTEND_F16] = dot_f16;
+    k->dot[PI_ATTEND_BF16] = dot_bf16;
     k->dot[PI_ATTEND_Q8_0] = dot_q8_0;
     k->dot[PI_ATTEND_CODE4] = dot_code4;
     k->dot[PI_ATTEND_CODE3] = dot_code3;

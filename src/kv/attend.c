@@ -41,17 +41,19 @@ struct attend {
     const struct kv_cache *cache;
     const struct kv_lane *lane;
     const struct pi_attend_kernels *cpu;
-    int32_t len;         /* entries that are read, of which slots and rows of a tap are numbers */
-    int32_t n_row;       /* n_tok * n_group; row r is query (r / n_group, r % n_group) */
-    int32_t block_rows;  /* rows of one kernel call */
-    bool decoded;        /* pages are decoded to f32 first */
+    int32_t len;        /* entries that are read, of which slots and rows of a tap are numbers */
+    int32_t n_row;      /* n_tok * n_group; row r is query (r / n_group, r % n_group) */
+    int32_t block_rows; /* rows of one kernel call */
+    bool decoded;       /* pages are decoded to f32 first, or put in pairs */
+    bool pairs_k;       /* the latter, of keys and queries */
+    bool pairs_v;
     bool guest;          /* lane is that of the job's guests, which no tap is shown */
     bool weights;        /* they are wanted of the lane */
     const uint8_t *next; /* page, whose rest is asked for beside the softmax; NULL: nothing is */
     int32_t look_ahead;  /* pages between the one that is read and the one that is asked for */
     int32_t delta;       /* the queries in q are rotated for pages with this delta */
     int32_t more;        /* the page's entries count so many times more than once */
-    float *q;            /* [block][dim_k][rows of the block] */
+    float *q;            /* [block][dim_k][rows of the block], or half as many pairs */
     float *row;          /* [dim_k] a query on its way into q */
     float *cs;           /* [dim_k] cosines and sines of a rotation */
     float *x;            /* [PI_ATTEND_ROWS][PI_ATTEND_SLOTS] */
@@ -63,8 +65,8 @@ struct attend {
     struct stretches *stretch;     /* [n_row] of rows whose weights are wanted, but in parts */
     struct kv_weight_parts *parts; /* NULL: weights are not wanted in parts, or have no room */
     float *moved;  /* [n_row] in the place of rescale; NULL: not wanted of the page */
-    float *k;      /* [dim_k][page_len or tile] decoded, side by side */
-    float *v;      /* [page_len or tile][dim_v] decoded */
+    void *k;       /* f32 [dim_k][page_len or tile] decoded, side by side, or pairs */
+    void *v;       /* f32 [page_len or tile][dim_v] decoded, or pairs */
     uint8_t *tile; /* of the entries that are gathered */
     struct kv_gather gather;
 };
@@ -109,47 +111,11 @@ int32_t kv_attend_tile(int32_t n_group)
     return n_group >= TILE_ROWS ? 1 : TILE_ROWS / n_group;
 }
 
-/* ---- queries ------------------------------------------------------------------------------ */
-
-/* Pairs as vec.h's rope has them; here because all levels must give the same bits. */
-void kv_rotate(const struct pi_rope *rope, const float *cs, float *x)
-{
-    for (int32_t i = 0; i < rope->n_pair; i++) {
-        float *first = rope->adjacent ? x + 2 * i : x + i;
-        float *second = rope->adjacent ? first + 1 : first + rope->n_pair;
-        float a = *first, b = *second;
-        *first = a * cs[2 * i] - b * cs[2 * i + 1];
-        *second = a * cs[2 * i + 1] + b * cs[2 * i];
-    }
-}
-
-/* Fills q for pages with a delta: a key that counts as written delta positions later, seen by a
-   query, is the same product as the key where it was, seen by the query turned back by delta. Keys
-   that are stored rotated (wht.h) meet queries that are: that, too, leaves products as they are. */
+/* Fills q for pages with a delta. */
 static void queries_fill(struct attend *a, int32_t delta)
 {
-    const struct kv_attend_job *job = a->job;
-    const struct kv_part *k = &a->lane->kind->k;
-    int32_t dim_k = a->cache->g.dim_k;
-    bool turn = delta != 0 && job->rope != NULL;
-    assert(delta == 0 || job->rope != NULL);
-    if (turn)
-        pi_rope_fill_delta(job->rope, -delta, a->cs);
-    for (int32_t r = 0; r < a->n_row; r++) {
-        int32_t first = r / a->block_rows * a->block_rows;
-        int32_t n_row = (int32_t)pi_min(a->block_rows, a->n_row - first);
-        const float *from = job->q + (size_t)(r / job->n_group) * job->q_stride +
-                            (size_t)(r % job->n_group) * (size_t)dim_k;
-        float *to = a->q + (size_t)first * (size_t)dim_k + (r - first);
-        if (turn || k->codec->rotated)
-            from = memcpy(a->row, from, (size_t)dim_k * sizeof(float));
-        if (turn)
-            kv_rotate(job->rope, a->cs, a->row);
-        if (k->codec->rotated)
-            kv_wht(a->row, dim_k, k->group, false);
-        for (int32_t d = 0; d < dim_k; d++)
-            to[(size_t)d * (size_t)n_row] = from[d];
-    }
+    const struct kv_queries to = {a->q, a->block_rows, a->pairs_k};
+    kv_queries_put(a->job, &a->lane->kind->k, delta, a->row, a->cs, &to);
     a->delta = delta;
 }
 
@@ -158,6 +124,17 @@ static int32_t limit_of(const struct attend *a, int32_t r, int32_t delta)
 {
     int64_t limit = (int64_t)a->job->pos0 + r / a->job->n_group - delta;
     return (int32_t)pi_max(INT32_MIN, pi_min(INT32_MAX, limit));
+}
+
+/* Those of a block's rows: one for all of a token, as divisions would show in the time. */
+static void limits_fill(struct attend *a, int32_t r0, int32_t n_row)
+{
+    int32_t left = 0; /* rows of the token that are still to come */
+    for (int32_t i = 0; i < n_row; i++, left--) {
+        bool first = left == 0;
+        left = first ? a->job->n_group - (r0 + i) % a->job->n_group : left;
+        a->limit[i] = first ? limit_of(a, r0 + i, a->delta) : a->limit[i - 1];
+    }
 }
 
 /* Smallest stored position that row r sees in such a page of a lane with a window. */
@@ -188,27 +165,33 @@ static enum pi_attend_type kernel_v(const struct attend *a)
     return a->lane->kind->value.codec->kernel;
 }
 
-/* Whether values are rounded (cpu/attend.h): those of rotated types, where a head is one group and
-   stands by itself. q4_0 with its groups of 32 has the arithmetic of the wider types whatever the
+/* Whether values are rounded (cpu/attend.h): bf16, and those of rotated types, where a head is one
+   group and stands by itself. q4_0 with its groups of 32 has the arithmetic of the wider types whatever the
    head size. */
 static bool rounded(const struct attend *a)
 {
     const struct kv_part *v = &a->lane->kind->value;
-    return v->codec->rotated && v->group == v->dim && a->lane->kind->v_pitch == v->dim;
+    return v->codec->kernel == PI_ATTEND_BF16 ||
+           (v->codec->rotated && v->group == v->dim && a->lane->kind->v_pitch == v->dim);
 }
 
 /* Replaces K by its f32 copy with entries side by side, unless it is that already, and V, where it
-   is wanted and not f32, by one in the order of the page. */
+   is wanted and not f32, by one in the order of the page; or both by pairs. */
 static void page_decode(struct attend *a, struct pi_attend_page *page)
 {
     enum pi_attend_type type_k = kernel_k(a), type_v = kernel_v(a);
     page->next = 0; /* what comes next is asked for part by part, while rows are served */
     if (!page->columns || type_k != PI_ATTEND_F32) {
-        a->cpu->decode_k[type_k](page, a->k);
+        if (a->pairs_k)
+            a->cpu->pair_k(page, a->k);
+        else
+            a->cpu->decode_k[type_k](page, a->k);
         page->k = a->k;
     }
     if (a->job->out != NULL && type_v != PI_ATTEND_F32) {
-        if (rounded(a))
+        if (a->pairs_v)
+            a->cpu->pair_v(page, a->v);
+        else if (rounded(a))
             a->cpu->decode_rounded[type_v](page, a->v);
         else
             a->cpu->decode_v[type_v](page, a->v);
@@ -418,7 +401,9 @@ static bool sees_all(const struct attend *a, const struct pi_attend_page *page, 
 static void block_values(const struct attend *a, const struct pi_attend_page *page,
                          const struct pi_attend_rows *rows)
 {
-    if (!rounded(a)) {
+    if (a->pairs_v) {
+        a->cpu->values_paired(page, rows);
+    } else if (!rounded(a)) {
         a->cpu->values[a->decoded ? PI_ATTEND_F32 : kernel_v(a)](page, rows);
     } else if (!a->decoded) {
         a->cpu->values_rounded[kernel_v(a)](page, rows);
@@ -463,8 +448,7 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
 {
     const struct kv_geometry *g = &a->cache->g;
     int32_t n_row = (int32_t)pi_min(a->block_rows, a->n_row - r0), n_all = page.n;
-    for (int32_t i = 0; i < n_row; i++)
-        a->limit[i] = limit_of(a, r0 + i, a->delta);
+    limits_fill(a, r0, n_row);
     if (!a->lane->unordered)
         page.n = count_visible(&page, a->limit[n_row - 1]);
     if (a->weights)
@@ -476,6 +460,7 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
     struct pi_attend_rows rows = {
         .n_row = n_row,
         .q = a->q + (size_t)r0 * (size_t)g->dim_k,
+        .q_pair = (const uint32_t *)(const void *)(a->q + (size_t)r0 * (size_t)g->dim_k),
         .scale = a->job->scale,
         .limit = a->limit,
         .all_visible = sees_all(a, &page, r0),
@@ -487,7 +472,9 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         .o_stride = (size_t)g->dim_v,
     };
     struct pi_attend_tap page_tap = tap_of_page(a, page.n, slot, r0);
-    if (a->decoded)
+    if (a->pairs_k)
+        a->cpu->logits_paired(&page, &rows);
+    else if (a->decoded)
         a->cpu->logits_decoded(&page, &rows);
     else
         a->cpu->logits[kernel_k(a)](&page, &rows);
@@ -697,6 +684,8 @@ void kv_attend(const struct kv_attend_job *job, void *scratch)
         .weights = job->tap != NULL && job->tap->weight != NULL,
     };
     a.decoded = a.n_row > PI_ATTEND_ROWS_STORED;
+    a.pairs_k = a.decoded && a.cpu->pair_k != NULL && kernel_k(&a) == PI_ATTEND_BF16;
+    a.pairs_v = a.decoded && a.cpu->pair_v != NULL && kernel_v(&a) == PI_ATTEND_BF16;
     a.block_rows = a.decoded ? PI_ATTEND_ROWS : PI_ATTEND_ROWS_STORED;
     a.len = job->slots != NULL ? job->n_slot : a.lane->len;
     a.look_ahead = (int32_t)pi_ceil_div(LOOK_AHEAD_BYTES, (int64_t)a.lane->kind->layout.stored);

@@ -56,6 +56,25 @@ static void f16_decode(const struct kv_stored_row *row, int32_t n, int32_t group
     pi_kernels()->vec.f32_from_f16((const uint16_t *)(const void *)row->low, out, n);
 }
 
+/* ---- bf16 ---- */
+
+/* B(Z(x, PI_ATTEND_BF16_STORED)), cpu/attend.h. */
+static void bf16_encode(const float *restrict x, int32_t n, int32_t group, const struct kv_row *out)
+{
+    uint16_t *values = (uint16_t *)(void *)out->low;
+    (void)group;
+    for (int32_t i = 0; i < n; i++)
+        values[i] = pi_attend_bf16(x[i] == x[i] ? x[i] : 0.0f, PI_ATTEND_BF16_STORED);
+}
+
+static void bf16_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out)
+{
+    const uint16_t *values = (const uint16_t *)(const void *)row->low;
+    (void)group;
+    for (int32_t i = 0; i < n; i++)
+        out[i] = pi_f32_from_bf16(values[i]);
+}
+
 /* ---- q8_0 ---- */
 
 /* max|x| of a block of finite numbers, whose magnitudes are ordered as their bits are. */
@@ -116,6 +135,7 @@ const struct kv_codec kv_codecs[KV_N_TYPE] = {
                         kv_turbo3_decode},
     [KV_TYPE_TURBO2] = {"turbo2", PI_ATTEND_CODE2, 2, 0, 0, true, kv_turbo2_encode,
                         kv_turbo2_decode},
+    [KV_TYPE_BF16] = {"bf16", PI_ATTEND_BF16, 16, 0, 1, false, bf16_encode, bf16_decode},
 };
 
 /* ---- names ---- */

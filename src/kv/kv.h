@@ -12,7 +12,8 @@
 #include "tensor/rope.h"
 
 /* How keys or values are stored (codec.c, coded.c; docs/store.md has the formats). The order is
-   that of the bits that a value takes. Those of the turbo types are rotated before they are coded
+   that of the bits that a value takes, but for the last one, which came later: files have the
+   numbers. Those of the turbo types are rotated before they are coded
    (wht.h), and stay so in the page; what functions here return is turned back. */
 enum kv_type {
     KV_TYPE_F32,
@@ -22,6 +23,7 @@ enum kv_type {
     KV_TYPE_TURBO4,
     KV_TYPE_TURBO3,
     KV_TYPE_TURBO2,
+    KV_TYPE_BF16,
     KV_N_TYPE
 };
 

@@ -21,6 +21,7 @@ static const struct {
     [KV_TYPE_TURBO4] = {"rotated groups of up to 128 values, 16 centroids", turboquant},
     [KV_TYPE_TURBO3] = {"rotated groups of up to 128 values, 8 centroids", turboquant},
     [KV_TYPE_TURBO2] = {"rotated groups of up to 128 values, 4 centroids", turboquant},
+    [KV_TYPE_BF16] = {"8 bits of every number, and prompts in pairs of products", ""},
 };
 
 pith_status pith_store_type(int32_t i, pith_store_info *out)

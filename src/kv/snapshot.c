@@ -8,7 +8,8 @@
 #include "kv/snapshot.h"
 
 _Static_assert(KV_TYPE_F32 == 0 && KV_TYPE_F16 == 1 && KV_TYPE_Q8_0 == 2 && KV_TYPE_Q4_0 == 3 &&
-                   KV_TYPE_TURBO4 == 4 && KV_TYPE_TURBO3 == 5 && KV_TYPE_TURBO2 == 6,
+                   KV_TYPE_TURBO4 == 4 && KV_TYPE_TURBO3 == 5 && KV_TYPE_TURBO2 == 6 &&
+                   KV_TYPE_BF16 == 7,
                "the numbers of storage types are part of the file format");
 
 static const char *const field_name[KV_SNAPSHOT_N_FIELD] = {"n_layer",  "n_head", "dim_k", "dim_v",

@@ -267,6 +267,20 @@ static bool all_finite(const uint8_t *p, size_t size, int32_t value_bytes)
     return (seen & ~mag) == 0;
 }
 
+/* Whether every value of bf16 is one that the type stores: finite, and 0 or not below its least. */
+static bool all_bf16(const uint8_t *p, size_t size)
+{
+    const uint16_t least = pi_attend_bf16(PI_ATTEND_BF16_STORED, 0.0f);
+    bool bad = false;
+    for (size_t i = 0; i < size; i += 2) {
+        uint16_t value;
+        memcpy(&value, p + i, 2);
+        value &= 0x7fff;
+        bad |= value >= 0x7f80 || (value != 0 && value < least);
+    }
+    return !bad;
+}
+
 /* Codes are -127..127; kernels may rely on it. */
 static bool all_codes(const uint8_t *p, size_t size)
 {
@@ -282,6 +296,8 @@ static bool part_is_sound(const struct kv_snapshot *s, const struct kv_part *par
 {
     const struct kv_plane *low = &part->plane[KV_PLANE_LOW], *scale = &part->plane[KV_PLANE_SCALE];
     size_t n = (size_t)s->g.page_len;
+    if (part->codec->kernel == PI_ATTEND_BF16)
+        return all_bf16(page + low->at, n * low->row);
     if (part->codec->bits > 8)
         return all_finite(page + low->at, n * low->row, part->codec->bits / 8);
     return (part->codec->bits < 8 || all_codes(page + low->at, n * low->row)) &&

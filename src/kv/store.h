@@ -14,11 +14,11 @@
  * Keys are, too, where the geometry has an index (kv.h): one key is then read at the cost of the
  * lines it lies in, and kernels put keys side by side on their way into registers (cpu/attend.h).
  * Without, they are stored side by side, in elements of 4 bytes, or 2 where a plane's values have 2
- * bytes or less than 2 bits: a value of f32 or f16, four codes of q8_0, 8 codes of 4 bits, 16 of 2
+ * bytes or less than 2 bits: a value of f32, f16 or bf16, four codes of q8_0, 8 codes of 4 bits, 16 of 2
  * bits or 1 bit.
  *
  *                   K entry by entry, or side by side            V
- *   f32, f16        [P][dim] or [dim][P]                         [P][dim]
+ *   f32, f16, bf16  [P][dim] or [dim][P]                         [P][dim]
  *   q8_0            int8 [P][dim] or [dim / 4][P][4]             int8 [P][dim]
  *   q4_0, turbo4    [P][dim / 2] or [dim / 8][P][4]              [P][dim / 2]
  *   turbo3, turbo2  [P][dim / 4] or [dim / 16][P][4]             [P][dim / 4]   lower two bits
@@ -522,8 +522,20 @@ void kv_gather_ask(struct kv_gather *g, int32_t end);
 void kv_page_view(const struct kv_class *kind, const struct kv_page_layout *layout,
                   const uint8_t *page, int32_t page_len, int32_t n, struct pi_attend_page *out);
 
-/* attend.c. Turns a vector by cosines and sines that pi_rope_fill_delta wrote. */
+/* attend_query.c. Turns a vector by cosines and sines that pi_rope_fill_delta wrote. */
 void kv_rotate(const struct pi_rope *rope, const float *cs, float *x);
+
+/* Where the queries of attention go. */
+struct kv_queries {
+    float *q;           /* [block][dim_k][rows of the block], or with pairs half as many of these
+                           (cpu/attend.h), in the same places */
+    int32_t block_rows; /* of all blocks but the last */
+    bool pairs;
+};
+
+/* The queries of a job as they meet keys of pages with a delta. row, cs: [dim_k], overwritten. */
+void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, int32_t delta,
+                    float *row, float *cs, const struct kv_queries *to);
 
 enum {
     KV_CODEC_MAX = 128,  /* most values that one call encodes; groups lie within so many */

@@ -26,7 +26,7 @@ static const char *const combine_words[] = {
 
 /* What is stored, or a storage type: 1 + its number. */
 static const char *const type_words[] = {
-    "stored", "f32", "f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", NULL,
+    "stored", "f32", "f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "bf16", NULL,
 };
 
 #define AT(member) .offset = offsetof(struct recall_kv_options, member)
@@ -39,7 +39,7 @@ static const struct policy_param kv_params[] = {
      NULL},
     {"type", POLICY_TYPE_CHOICE, AT(type), 0, 0, "stored",
      "how evicted entries are kept: stored (exactly as they were), f32, f16, q8_0, q4_0, turbo4, "
-     "turbo3 or turbo2",
+     "turbo3, turbo2 or bf16",
      type_words},
     {"take", POLICY_TYPE_BUDGET, AT(take), 1, COUNT_MAX, "25%",
      "what comes back at most: a share of the keep budget (25%), or entries of a lane; it is taken "

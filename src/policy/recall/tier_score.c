@@ -250,6 +250,14 @@ void recall_bounds_make(const struct recall_tier *tier, const struct recall_shel
     }
 }
 
+/* A number of a query as it meets a shelf's keys: attention over bf16 rounds it (cpu/attend.h). */
+static float met(const struct recall_scorer *s, const struct recall_shelf *shelf, float x)
+{
+    bool rounded =
+        s->tier->o.score == RECALL_ATTENTION && s->tier->kind[shelf->kind].type_k == KV_TYPE_BF16;
+    return rounded ? pi_f32_from_bf16(pi_attend_bf16(x, PI_ATTEND_BF16_LEAST)) : x;
+}
+
 /* As kv_score has it (KV_SCORE_BOUNDS). */
 void recall_score_bounds(const struct recall_scorer *s, const struct recall_shelf *shelf,
                          const float *vector, int32_t n, float *out)
@@ -261,7 +269,7 @@ void recall_score_bounds(const struct recall_scorer *s, const struct recall_shel
     const struct pi_score_vectors packed = {n, w->packed};
     for (size_t j = 0; j < (size_t)n; j++)
         for (size_t d = 0; d < dim; d++) {
-            float x = vector[j * dim + d];
+            float x = met(s, shelf, vector[j * dim + d]);
             w->vector[j * 2 * dim + d] = x < 0.0f ? x : 0.0f;
             w->vector[j * 2 * dim + dim + d] = x < 0.0f ? 0.0f : x;
         }

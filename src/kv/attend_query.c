@@ -1,0 +1,67 @@
+/*
+ * attend_query.c - the queries of attention as kernels want them: turned to where a page's keys
+ * are, rotated as those are stored, rounded or in pairs where they are bf16. It knows no page.
+ * Invariant: a row depends on its own query, on the page's delta and on the type of keys.
+ */
+#include "kv/store.h"
+#include "kv/wht.h"
+
+/* Pairs as vec.h's rope has them; here because all levels must give the same bits. */
+void kv_rotate(const struct pi_rope *rope, const float *cs, float *x)
+{
+    for (int32_t i = 0; i < rope->n_pair; i++) {
+        float *first = rope->adjacent ? x + 2 * i : x + i;
+        float *second = rope->adjacent ? first + 1 : first + rope->n_pair;
+        float a = *first, b = *second;
+        *first = a * cs[2 * i] - b * cs[2 * i + 1];
+        *second = a * cs[2 * i + 1] + b * cs[2 * i];
+    }
+}
+
+static void round_row(float *q, int32_t n)
+{
+    for (int32_t d = 0; d < n; d++)
+        q[d] = pi_f32_from_bf16(pi_attend_bf16(q[d], PI_ATTEND_BF16_LEAST));
+}
+
+/* One of n_row rows that lie side by side, from its own place on. A pair has the size of a float. */
+static void put_row(const float *from, int32_t dim, int32_t n_row, bool pairs, float *to)
+{
+    for (int32_t d = 0; !pairs && d < dim; d++)
+        to[(size_t)d * (size_t)n_row] = from[d];
+    for (int32_t d = 0; pairs && d < dim; d += 2) {
+        uint32_t second = d + 1 < dim ? pi_bits_from_f32(from[d + 1]) >> 16 : 0;
+        uint32_t pair = pi_bits_from_f32(from[d]) | second;
+        memcpy(to + (size_t)(d / 2) * (size_t)n_row, &pair, sizeof(pair));
+    }
+}
+
+/* A key that counts as written delta positions later, seen by a query, is the same product as the
+   key where it was, seen by the query turned back by delta. Keys that are stored rotated (wht.h)
+   meet queries that are: that, too, leaves products as they are. Those of bf16 meet rounded ones
+   (cpu/attend.h). */
+void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, int32_t delta,
+                    float *row, float *cs, const struct kv_queries *to)
+{
+    int32_t dim = k->dim, n_all = job->n_tok * job->n_group;
+    bool turn = delta != 0 && job->rope != NULL, bf16 = k->codec->kernel == PI_ATTEND_BF16;
+    assert(delta == 0 || job->rope != NULL);
+    if (turn)
+        pi_rope_fill_delta(job->rope, -delta, cs);
+    for (int32_t r = 0; r < n_all; r++) {
+        int32_t first = r / to->block_rows * to->block_rows;
+        int32_t n_row = (int32_t)pi_min(to->block_rows, n_all - first);
+        const float *from = job->q + (size_t)(r / job->n_group) * job->q_stride +
+                            (size_t)(r % job->n_group) * (size_t)dim;
+        if (turn || bf16 || k->codec->rotated)
+            from = memcpy(row, from, (size_t)dim * sizeof(float));
+        if (turn)
+            kv_rotate(job->rope, cs, row);
+        if (k->codec->rotated)
+            kv_wht(row, dim, k->group, false);
+        if (bf16)
+            round_row(row, dim);
+        put_row(from, dim, n_row, to->pairs,
+                to->q + (size_t)first * (size_t)dim + (size_t)(r - first));
+    }
+}
