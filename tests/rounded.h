@@ -7,8 +7,9 @@
 
 #include "kv/store.h"
 
-/* For values in [-1, 1]. Of bf16 a weight changes by 2^-9 of it at most. Of codes a coordinate of an entry changes by less than 2^-7 of it, and by less than
-   a third of that in the mean; after they are turned back each is a sum of all, with either sign.
+/* For values in [-1, 1]. Of bf16 a weight changes by 2^-9 of it at most. Of codes a coordinate of an
+   entry changes by less than 2^-7 of it, and by less than a third of that in the mean; after they
+   are turned back each is a sum of all, with either sign.
  */
 static inline double rounded_error(enum kv_type type_v, int32_t dim_v)
 {

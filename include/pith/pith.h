@@ -310,17 +310,17 @@ PITH_API pith_status pith_chat_render(const pith_model *model, const char *templ
 typedef struct pith_engine pith_engine;
 
 typedef struct pith_engine_params {
-    int32_t n_thread;  /* 0: all processors (default) */
-    int64_t kv_bytes;  /* KV memory budget in bytes; 0: from kv_tokens */
-    int32_t kv_tokens; /* KV memory budget in tokens; 0: the model's trained context (default) */
-    int32_t page_len;  /* entries of a page: 16, 32 or 64; 0 (default): 64, and 16 where `share`
+    int32_t n_thread;   /* 0: all processors (default) */
+    int64_t kv_bytes;   /* KV memory budget in bytes; 0: from kv_tokens */
+    int32_t kv_tokens;  /* KV memory budget in tokens; 0: the model's trained context (default) */
+    int32_t page_len;   /* entries of a page: 16, 32 or 64; 0 (default): 64, and 16 where `share`
                            compares pages or `read` scores them as a whole (quest) */
-    int32_t chunk;     /* most tokens of one pass (default 512) */
-    const char
-        *type_k; /* "f32", "f16" (default), "bf16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2";
-                           with other types in the first and last layers: "turbo2:q8_0=2+2".
-                           "q8_0:centre" takes off what a lane's keys have in common; with it go
-                           neither policies nor pith_seq_save. docs/store.md describes them */
+    int32_t chunk;      /* most tokens of one pass (default 512) */
+    const char *type_k; /* "f32", "f16" (default), "bf16", "q8_0", "q4_0", "turbo4", "turbo3" or
+                           "turbo2"; with other types in the first and last layers as
+                           "turbo2:q8_0=2+2". "q8_0:centre" takes off what a lane's keys have in
+                           common; with it go neither policies nor pith_seq_save. docs/store.md
+                           describes them */
     const char *type_v; /* the same, without centre */
     const char *keep;   /* which entries stay: "NAME:key=value,..."; NULL (default) or "none": all.
                            With a policy and neither kv_bytes nor kv_tokens, the KV memory is what

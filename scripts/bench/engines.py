@@ -20,6 +20,13 @@ def prompt_at(depth):
     return N_PROMPT if depth <= DEEP else 0
 
 
+def amount(test, n):
+    """Options of `pith bench` and of llama.cpp's bench program for one thing alone."""
+    if test == "prompt":
+        return ["-p", str(n), "-n", "0"]
+    return ["-p", "0", "-n", str(N_GEN), "-d", str(n)]
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished program: what it printed, its wall time and its peak resident memory."""
@@ -59,10 +66,8 @@ class Pith:
         return {row["test"]: row["tokens_per_s"] for row in self.answer["rows"]}
 
     def speed(self, model, threads, test, n, options):
-        amount = ["-p", str(n), "-n", "0"] if test == "prompt" else \
-            ["-p", "0", "-n", str(N_GEN), "-d", str(n)]
         text = run([self.program, "bench", "-m", model, "-t", str(threads), "-r", "1", "-o", "json",
-                    *amount, *options]).text
+                    *amount(test, n), *options]).text
         self.answer = json.loads(text)
         return self.answer["rows"][0]["tokens_per_s"]
 
@@ -125,9 +130,7 @@ class LlamaCpp(LlamaBench):
         return {"prompt" if row["n_prompt"] else "generate": row["avg_ts"] for row in rows}
 
     def speed(self, model, threads, test, n, options):
-        amount = ["-p", str(n), "-n", "0"] if test == "prompt" else \
-            ["-p", "0", "-n", str(N_GEN), "-d", str(n)]
-        return self.rows(model, threads, [*amount, *options])[0]["avg_ts"]
+        return self.rows(model, threads, [*amount(test, n), *options])[0]["avg_ts"]
 
 
 class IkLlamaCpp(LlamaBench):
@@ -154,9 +157,12 @@ class IkLlamaCpp(LlamaBench):
         return result
 
     def speed(self, model, threads, test, n, options):
-        amount = ["-p", str(n), "-n", "0"] if test == "prompt" else \
-            ["-p", "0", "-n", str(N_GEN)] if n == 0 else ["-p", "0", "-n", "0", "-gp", f"{n},{N_GEN}"]
-        return self.rows(model, threads, [*amount, *options])[-1]["avg_ts"]
+        if test == "generate":
+            what = ["-p", "0", "-n", str(N_GEN)] if n == 0 else \
+                ["-p", "0", "-n", "0", "-gp", f"{n},{N_GEN}"]
+        else:
+            what = amount(test, n)
+        return self.rows(model, threads, [*what, *options])[-1]["avg_ts"]
 
 
 class OpenVino:

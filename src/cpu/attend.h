@@ -17,10 +17,10 @@
  * thing: there the lanes are dimensions, as they are stored.
  *
  * The arithmetic is fixed, for every level and every path, so that all give the same bits. fma is
- * the fused multiply-add, other operators round to f32. A stored value is exact in f32: f16 and bf16
- * widen, and the product of an f16 scale and a code has at most 18 significant bits. Of the types
- * with a table it is scale * table[code], rounded once. For row r and the slots s of a page, in the order
- * of the lane's pages:
+ * the fused multiply-add, other operators round to f32. A stored value is exact in f32: f16 and
+ * bf16 widen, and the product of an f16 scale and a code has at most 18 significant bits. Of the
+ * types with a table it is scale * table[code], rounded once. For row r and the slots s of a page,
+ * in the order of the lane's pages:
  *
  *   x[s]  = clamp(scale * (acc = fma(k[d][s], q[d], acc), d ascending, from 0))
  *           clamp limits to [-FLT_MAX, FLT_MAX] and turns NaN into -FLT_MAX, so that finite inputs
@@ -89,10 +89,9 @@
 #define PI_ATTEND_ROUNDED_LEAST 0x1p-80f      /* a rounded weight below it is 0 */
 #define PI_ATTEND_ROUNDED_LEAST_SUM 0x1p-100f /* and so is a rescaled sum of rounded values */
 #define PI_ATTEND_ROUNDED_DIM 128             /* most dimensions of rounded values */
-#define PI_ATTEND_BF16_LEAST                                                                       \
-    0x1p-60f /* weights and queries that meet bf16: what is below it is 0 */
-#define PI_ATTEND_BF16_STORED 0x1p-40f /* and so it is with what is stored */
-#define PI_ATTEND_CODES 16             /* of a table; those of fewer bits repeat themselves in it */
+#define PI_ATTEND_BF16_LEAST 0x1p-60f         /* what meets bf16 is 0 below it, */
+#define PI_ATTEND_BF16_STORED 0x1p-40f        /* and what is stored below that */
+#define PI_ATTEND_CODES 16 /* of a table; those of fewer bits repeat themselves in it */
 
 /* What a call hands out beside its result. A page's slots begin at the pointers. */
 struct pi_attend_tap {

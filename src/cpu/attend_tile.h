@@ -15,8 +15,8 @@
  *   vec_load_f16_step(p, step)                the same of values `step` apart
  *   vec_load_code(p, i)                       of VEC words of four codes each, code i * 2^24
  *   vec_set1_f16(p)                           one value in every lane
- *   vec_load_part(p, n) vec_load_f16_part vec_load_bf16_part vec_load_i8_part      the first n < VEC
- *                          values, 0 beyond
+ *   vec_load_part(p, n) vec_load_f16_part vec_load_bf16_part vec_load_i8_part
+ *                          the first n < VEC values, 0 beyond
  *   vec_store_part(p, v, n)
  *   mask_visible(pos, limit, n)  lanes i < n with pos[i] <= limit; n may be any number
  *   mask_below(a, b)       lanes with a < b

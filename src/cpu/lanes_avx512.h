@@ -82,9 +82,9 @@ static inline void line_prefetch_far(const void *p)
     __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)p));
 }
 
-/* Sixteen registers are folded to their maxima four times, each time two into one: of elements two apart in a group
-   of four, then one apart, then of groups one apart, then two. Lane i of what is left stands for
-   register i. */
+/* Sixteen registers are folded to their maxima four times, each time two into one: of elements two
+   apart in a group of four, then one apart, then of groups one apart, then two. Lane i of what is
+   left stands for register i. */
 TILE __m512 fold_max(const __m512 *r)
 {
     __m512 x[4];
@@ -103,8 +103,8 @@ TILE __m512 fold_max(const __m512 *r)
     return _mm512_max_ps(_mm512_shuffle_f32x4(y0, y1, 0x88), _mm512_shuffle_f32x4(y0, y1, 0xdd));
 }
 
-/* Their sums, each by attend.h's tree: a round adds what lies half as far apart as the one before: halves, quarters, pairs, ones.
-   Then element g of group i stands for key 4 * g + i. */
+/* Their sums, each by attend.h's tree: a round adds what lies half as far apart as the one before:
+   halves, quarters, pairs, ones. Then element g of group i stands for key 4 * g + i. */
 TILE __m512 fold_tree(const __m512 *r)
 {
     __m512 x[8], y[4], z[2];

@@ -119,24 +119,6 @@ static void queries_fill(struct attend *a, int32_t delta)
     a->delta = delta;
 }
 
-/* Largest stored position that row r sees in a page with a delta. */
-static int32_t limit_of(const struct attend *a, int32_t r, int32_t delta)
-{
-    int64_t limit = (int64_t)a->job->pos0 + r / a->job->n_group - delta;
-    return (int32_t)pi_max(INT32_MIN, pi_min(INT32_MAX, limit));
-}
-
-/* Those of a block's rows: one for all of a token, as divisions would show in the time. */
-static void limits_fill(struct attend *a, int32_t r0, int32_t n_row)
-{
-    int32_t left = 0; /* rows of the token that are still to come */
-    for (int32_t i = 0; i < n_row; i++, left--) {
-        bool first = left == 0;
-        left = first ? a->job->n_group - (r0 + i) % a->job->n_group : left;
-        a->limit[i] = first ? limit_of(a, r0 + i, a->delta) : a->limit[i - 1];
-    }
-}
-
 /* Smallest stored position that row r sees in such a page of a lane with a window. */
 static int32_t first_of(const struct attend *a, int32_t r, int32_t delta)
 {
@@ -166,8 +148,8 @@ static enum pi_attend_type kernel_v(const struct attend *a)
 }
 
 /* Whether values are rounded (cpu/attend.h): bf16, and those of rotated types, where a head is one
-   group and stands by itself. q4_0 with its groups of 32 has the arithmetic of the wider types whatever the
-   head size. */
+   group and stands by itself. q4_0 with its groups of 32 has the arithmetic of the wider types
+   whatever the head size. */
 static bool rounded(const struct attend *a)
 {
     const struct kv_part *v = &a->lane->kind->value;
@@ -448,7 +430,7 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
 {
     const struct kv_geometry *g = &a->cache->g;
     int32_t n_row = (int32_t)pi_min(a->block_rows, a->n_row - r0), n_all = page.n;
-    limits_fill(a, r0, n_row);
+    kv_query_limits(a->job, a->delta, r0, n_row, a->limit);
     if (!a->lane->unordered)
         page.n = count_visible(&page, a->limit[n_row - 1]);
     if (a->weights)
@@ -515,7 +497,7 @@ static void prefetch_next(struct attend *a, const uint8_t *next, int32_t i, int3
 static bool is_hidden(const struct attend *a, const struct pi_attend_page *page, int32_t delta)
 {
     return !a->lane->unordered &&
-           (page->pos[0] > limit_of(a, a->n_row - 1, delta) ||
+           (page->pos[0] > kv_query_limit(a->job, a->n_row - 1, delta) ||
             (a->lane->window > 0 && page->pos[page->n - 1] < first_of(a, 0, delta)));
 }
 

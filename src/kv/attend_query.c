@@ -1,6 +1,7 @@
 /*
  * attend_query.c - the queries of attention as kernels want them: turned to where a page's keys
- * are, rotated as those are stored, rounded or in pairs where they are bf16. It knows no page.
+ * are, rotated as those are stored, rounded or in pairs where they are bf16; and up to which
+ * position each sees. It knows no page.
  * Invariant: a row depends on its own query, on the page's delta and on the type of keys.
  */
 #include "kv/store.h"
@@ -63,5 +64,25 @@ void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, in
             round_row(row, dim);
         put_row(from, dim, n_row, to->pairs,
                 to->q + (size_t)first * (size_t)dim + (size_t)(r - first));
+    }
+}
+
+int32_t kv_query_limit(const struct kv_attend_job *job, int32_t r, int32_t delta)
+{
+    int64_t limit = (int64_t)job->pos0 + r / job->n_group - delta;
+    return (int32_t)pi_max(INT32_MIN, pi_min(INT32_MAX, limit));
+}
+
+/* One division for all rows of a token: they would show in the time. */
+void kv_query_limits(const struct kv_attend_job *job, int32_t delta, int32_t r0, int32_t n_row,
+                     int32_t *out)
+{
+    int32_t limit = 0, end = 0; /* the row at which the next token begins */
+    for (int32_t i = 0; i < n_row; i++) {
+        if (i == end) {
+            limit = kv_query_limit(job, r0 + i, delta);
+            end = ((r0 + i) / job->n_group + 1) * job->n_group - r0;
+        }
+        out[i] = limit;
     }
 }

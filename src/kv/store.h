@@ -14,8 +14,8 @@
  * Keys are, too, where the geometry has an index (kv.h): one key is then read at the cost of the
  * lines it lies in, and kernels put keys side by side on their way into registers (cpu/attend.h).
  * Without, they are stored side by side, in elements of 4 bytes, or 2 where a plane's values have 2
- * bytes or less than 2 bits: a value of f32, f16 or bf16, four codes of q8_0, 8 codes of 4 bits, 16 of 2
- * bits or 1 bit.
+ * bytes or less than 2 bits: a value of f32, f16 or bf16, four codes of q8_0, 8 codes of 4 bits, 16
+ * of 2 bits or 1 bit.
  *
  *                   K entry by entry, or side by side            V
  *   f32, f16, bf16  [P][dim] or [dim][P]                         [P][dim]
@@ -536,6 +536,11 @@ struct kv_queries {
 /* The queries of a job as they meet keys of pages with a delta. row, cs: [dim_k], overwritten. */
 void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, int32_t delta,
                     float *row, float *cs, const struct kv_queries *to);
+
+/* Largest stored position that row r sees in pages with a delta, and those of rows r0 on. */
+int32_t kv_query_limit(const struct kv_attend_job *job, int32_t r, int32_t delta);
+void kv_query_limits(const struct kv_attend_job *job, int32_t delta, int32_t r0, int32_t n_row,
+                     int32_t *out);
 
 enum {
     KV_CODEC_MAX = 128,  /* most values that one call encodes; groups lie within so many */
