@@ -5,14 +5,20 @@
 #ifndef PI_TEST_CHANGED_FILE_H
 #define PI_TEST_CHANGED_FILE_H
 
+#include <fnmatch.h>
+#include <stdio.h>
+
 #include "file/gguf.h"
 #include "folder.h"
 #include "model_maker.h"
+#include "tensor/dtype_table.h"
 
 /* What a file says otherwise than the maker's. */
 struct change {
-    const char *drop; /* key or tensor */
-    const char *key;  /* u32, or f32 where number is not 0 */
+    const char *drop; /* key or tensor, or a pattern of names as for file names */
+    const char *drop_too;
+    const char *extra; /* a tensor of one float */
+    const char *key;   /* u32, or f32 where number is not 0 */
     uint32_t value;
     float number;
     const char *tensor; /* whose dimensions are these, */
@@ -25,12 +31,19 @@ static inline bool is_name(struct pi_str a, const char *b)
     return b != NULL && a.len == strlen(b) && memcmp(a.data, b, a.len) == 0;
 }
 
+static inline bool is_dropped(struct pi_str name, const char *drop)
+{
+    char text[128];
+    snprintf(text, sizeof(text), "%.*s", (int)name.len, name.data);
+    return drop != NULL && fnmatch(drop, text, 0) == 0;
+}
+
 static inline void put_keys(struct pi_gguf_writer *w, const struct pi_gguf *g,
                             const struct change *c)
 {
     pith_error err;
     for (int64_t i = 0; i < g->n_kv; i++)
-        if (!is_name(g->kv[i].key, c->drop) && !is_name(g->kv[i].key, c->key))
+        if (!is_dropped(g->kv[i].key, c->drop) && !is_name(g->kv[i].key, c->key))
             check(pi_gguf_add_kv(w, &g->kv[i]), &err);
     if (c->key != NULL && c->number != 0)
         check(pi_gguf_add_f32(w, c->key, c->number), &err);
@@ -49,7 +62,7 @@ static inline void put_tensors(struct pi_gguf_writer *w, struct pi_new_file *fil
         bool meant = is_name(t->name, c->tensor);
         int64_t ne[4] = {t->ne[0], t->ne[1], t->ne[2], 1};
         size_t size = t->size;
-        if (is_name(t->name, c->drop))
+        if (is_dropped(t->name, c->drop) || is_dropped(t->name, c->drop_too))
             continue;
         if (meant && c->byte == 0) {
             memcpy(ne, c->ne, sizeof(c->ne));
@@ -65,6 +78,15 @@ static inline void put_tensors(struct pi_gguf_writer *w, struct pi_new_file *fil
         else
             check(pi_gguf_add_tensor(w, t->name, t->n_dim, ne, t->type, size), &err);
     }
+    if (c->extra == NULL)
+        return;
+    memset(data, 0, sizeof(float));
+    if (writing)
+        check(pi_gguf_write_tensor(w, file, data, sizeof(float), &err), &err);
+    else
+        check(pi_gguf_add_tensor(w, (struct pi_str){c->extra, strlen(c->extra)}, 1,
+                                 (int64_t[4]){1, 1, 1, 1}, PI_DTYPE_F32, sizeof(float)),
+              &err);
 }
 
 /* The maker's file of these words, with a change. */

@@ -9,11 +9,10 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "changed_file.h"
 #include "engine/engine.h"
-#include "folder.h"
 #include "mem_used.h"
 #include "model/load.h"
-#include "model_maker.h"
 #include "seq_make.h"
 
 #define N_TOKEN 150
@@ -197,18 +196,14 @@ static void compute_wanted(void)
 
 static int load(void **state)
 {
-    struct model_spec spec;
+    const struct change lacks = {.drop = "blk.1.ffn_[!n]*", .drop_too = "blk.3.attn_*"};
     pith_error err;
     uint64_t seed = 29;
-    model_spec_default(&spec);
     assert_int_equal(make_folder(state), 0);
-    check(model_spec_parse(&spec,
-                           "arch=made-up layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 "
-                           "vocab=101 ctx=4096",
-                           &err),
-          &err);
-    check(model_make(&spec, in_folder("made-up.gguf"), &err), &err);
-    check(pi_model_load(in_folder("made-up.gguf"), NULL, &made_up, &model, &err), &err);
+    changed("arch=made-up layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 vocab=101 "
+            "ctx=4096",
+            &lacks);
+    check(pi_model_load(in_folder("changed.gguf"), NULL, &made_up, &model, &err), &err);
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&seed, 101);
     compute_wanted();
@@ -300,7 +295,7 @@ static void test_layers_are_what_the_family_says(void **state)
     for (int32_t i = 0; i < model->rope_local.n_pair; i++)
         assert_true(model->rope_local.freq[i] ==
                     pow(LOCAL_BASE, -(double)i / model->rope_local.n_pair));
-    expect(pith_model_load(in_folder("made-up.gguf"), NULL, &refused, &err), &err, PITH_UNSUPPORTED,
+    expect(pith_model_load(in_folder("changed.gguf"), NULL, &refused, &err), &err, PITH_UNSUPPORTED,
            "made-up");
 }
 

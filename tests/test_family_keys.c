@@ -4,9 +4,8 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "folder.h"
+#include "changed_file.h"
 #include "mem_used.h"
-#include "model_maker.h"
 #include "status.h"
 #include "pith/inspect.h"
 
@@ -109,10 +108,34 @@ static void test_contexts_choose_factors(void **state)
     assert_string_equal(err.message, "n_ctx: -1 is negative");
 }
 
+static void test_tensors_that_nothing_reads(void **state)
+{
+    static const struct mistake mistakes[] = {
+        {"arch=gemma3 " SMALL,
+         {.extra = "blk.0.attn_q.bias"},
+         "tensor \"blk.0.attn_q.bias\": gemma3 models with such a tensor are not supported"},
+        {"arch=mistral3 " SMALL,
+         {.extra = "blk.1.ffn_down.bias"},
+         "tensor \"blk.1.ffn_down.bias\": mistral3 models with such a tensor are not supported"},
+        {"arch=llama " SMALL,
+         {.extra = "output.bias"},
+         "tensor \"output.bias\": llama models with such a tensor are not supported"},
+    };
+    const struct change layer_behind = {.extra = "blk.2.nextn.eh_proj.weight"};
+    pith_model *m = NULL;
+    pith_error err;
+    (void)state;
+    check_mistakes(mistakes, PI_LEN(mistakes));
+    check(pith_model_load(changed("arch=qwen2 layers=2 " SMALL, &layer_behind), NULL, &m, &err),
+          &err);
+    pith_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_tensors_that_nothing_reads),
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_contexts_choose_factors),
     };

@@ -522,6 +522,17 @@ const struct pi_gguf_tensor *pi_gguf_find_tensor(const struct pi_gguf *g, const 
     return i >= 0 ? &g->tensor[i] : NULL;
 }
 
+int32_t pi_gguf_layer(struct pi_str name)
+{
+    int32_t layer = 0;
+    size_t i = 4;
+    if (name.len < 4 || memcmp(name.data, "blk.", 4) != 0)
+        return -1;
+    for (; i < name.len && name.data[i] >= '0' && name.data[i] <= '9' && layer < 1000000; i++)
+        layer = 10 * layer + (name.data[i] - '0');
+    return i > 4 && i < name.len && name.data[i] == '.' ? layer : -1;
+}
+
 struct pi_str pi_gguf_item_str(const struct pi_gguf_kv *kv, uint64_t i)
 {
     const uint8_t *p = kv->data + (kv->item_offset != NULL ? kv->item_offset[i] : 0);

@@ -84,6 +84,9 @@ void pi_gguf_free(struct pi_gguf *g);
 const struct pi_gguf_kv *pi_gguf_find(const struct pi_gguf *g, const char *key);
 const struct pi_gguf_tensor *pi_gguf_find_tensor(const struct pi_gguf *g, const char *name);
 
+/* N of a tensor's name "blk.N.rest", -1 for other names. */
+int32_t pi_gguf_layer(struct pi_str name);
+
 /* Typed reads: NOT_FOUND when the key is absent (*out unchanged: preset the default), FORMAT when
    its type or range does not fit. Integers of any width convert when the value fits. */
 pith_status pi_gguf_u32(const struct pi_gguf *g, const char *key, uint32_t *out, pith_error *err);

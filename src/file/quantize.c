@@ -98,18 +98,6 @@ static bool name_ends(struct pi_str name, const char *text)
     return name.len >= len && memcmp(name.data + name.len - len, text, len) == 0;
 }
 
-/* N of a name "blk.N.rest", -1 for other names. */
-static int32_t layer_of(struct pi_str name)
-{
-    int32_t layer = 0;
-    size_t i = 4;
-    if (name.len < 4 || memcmp(name.data, "blk.", 4) != 0)
-        return -1;
-    for (; i < name.len && name.data[i] >= '0' && name.data[i] <= '9' && layer < 1000000; i++)
-        layer = 10 * layer + (name.data[i] - '0');
-    return i > 4 && i < name.len && name.data[i] == '.' ? layer : -1;
-}
-
 static bool is_converted(const struct pi_gguf_tensor *t)
 {
     if (t->ne[1] * t->ne[2] * t->ne[3] == 1 || !name_ends(t->name, "weight"))
@@ -132,7 +120,7 @@ static bool is_more_bits(int32_t layer, int32_t n_layer)
  */
 static enum pi_dtype mix_type(const struct quantizer *q, const struct pi_gguf_tensor *t)
 {
-    const int32_t layer = layer_of(t->name);
+    const int32_t layer = pi_gguf_layer(t->name);
     const bool attn_v = name_has(t->name, "attn_v.weight");
     if (name_is(t->name, "output.weight") || (q->tied && name_is(t->name, "token_embd.weight")))
         return PI_DTYPE_Q6_K;
@@ -245,7 +233,7 @@ static pith_status plan(struct quantizer *q)
         return no_memory(q, "the plan");
     q->tied = pi_gguf_find_tensor(&q->gguf, "output.weight") == NULL;
     for (int64_t i = 0; i < q->gguf.n_tensor; i++)
-        q->n_layer = (int32_t)pi_max(q->n_layer, layer_of(q->gguf.tensor[i].name) + 1);
+        q->n_layer = (int32_t)pi_max(q->n_layer, pi_gguf_layer(q->gguf.tensor[i].name) + 1);
     PI_TRY(plan_metadata(q));
     for (int64_t i = 0; i < q->gguf.n_tensor; i++)
         PI_TRY(plan_tensor(q, i));

@@ -289,6 +289,7 @@ static pith_status plan_tensor(struct pi_plan *plan, struct pith_model *model, i
         return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);
     if (!from.there)
         return PITH_OK;
+    plan->used[from.stored - model->gguf.tensor] = true;
     if (spec->col == PI_DIM_NONE)
         return plan_vector(plan, &from.tensor, name, (int64_t[]){n_row, n_slab, 1, 1},
                            (float **)field, err);
@@ -327,6 +328,27 @@ static pith_status plan_embedding(struct pi_plan *plan, const struct pi_gguf_ten
     return PITH_OK;
 }
 
+static bool starts_with(struct pi_str name, const char *start)
+{
+    return name.len >= strlen(start) && memcmp(name.data, start, strlen(start)) == 0;
+}
+
+/* A tensor that stays unread would make the model another one. Layers behind the last, which predict
+   more tokens, are left alone, and load_rope.c reads the factors of rotations. */
+static pith_status check_unused(const struct pi_plan *plan, const struct pith_model *model,
+                                pith_error *err)
+{
+    for (int64_t i = 0; i < model->gguf.n_tensor; i++) {
+        const struct pi_str name = model->gguf.tensor[i].name;
+        if (!plan->used[i] && !starts_with(name, "rope_f") &&
+            pi_gguf_layer(name) < model->hp.n_layer)
+            return pi_fail(err, PITH_UNSUPPORTED,
+                           "tensor \"%.*s\": %s models with such a tensor are not supported",
+                           (int)pi_min((int64_t)name.len, 100), name.data, model->arch_name);
+    }
+    return PITH_OK;
+}
+
 static pith_status plan_all(struct pi_plan *plan, struct pith_model *model, pith_error *err)
 {
     struct pi_hparams *hp = &model->hp;
@@ -339,6 +361,9 @@ static pith_status plan_all(struct pi_plan *plan, struct pith_model *model, pith
     if (embd->ne[1] > MAX_DIM)
         return pi_fail(err, PITH_FORMAT, "tensor \"token_embd.weight\": %lld tokens are too many",
                        (long long)embd->ne[1]);
+    plan->used[embd - model->gguf.tensor] = plan->used[norm - model->gguf.tensor] = true;
+    if (output != NULL)
+        plan->used[output - model->gguf.tensor] = true;
     hp->n_vocab = (int32_t)embd->ne[1];
     const int64_t ends[4] = {hp->n_embd, hp->n_vocab, 1, 1}, width[4] = {hp->n_embd, 1, 1, 1};
     PI_TRY(plan_embedding(plan, embd, output == NULL, model, err));
@@ -348,7 +373,7 @@ static pith_status plan_all(struct pi_plan *plan, struct pith_model *model, pith
     PI_TRY(plan_vector(plan, norm, "output_norm.weight", width, &model->output_norm, err));
     for (int32_t l = 0; l < hp->n_layer; l++)
         PI_TRY(plan_layer(plan, model, l, err));
-    return PITH_OK;
+    return check_unused(plan, model, err);
 }
 
 /* Tensors that the model may have. */
@@ -447,7 +472,8 @@ pith_status pi_load_weights(struct pith_model *model, const char *path,
 
     plan.matrix = pi_mem_alloc_n(PI_MEM_MODEL, n_tensor, sizeof(*plan.matrix));
     plan.vector = pi_mem_alloc_n(PI_MEM_MODEL, n_tensor, sizeof(*plan.vector));
-    if (plan.matrix != NULL && plan.vector != NULL)
+    plan.used = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)model->gguf.n_tensor, sizeof(*plan.used));
+    if (plan.matrix != NULL && plan.vector != NULL && plan.used != NULL)
         status = load_planned(&plan, model, path, params, beside, err);
     else
         pi_fail(err, PITH_NOMEM, "no memory for the table of %zu tensors", n_tensor);
@@ -455,5 +481,6 @@ pith_status pi_load_weights(struct pith_model *model, const char *path,
         beside->fn(beside->ctx);
     pi_mem_free(plan.matrix);
     pi_mem_free(plan.vector);
+    pi_mem_free(plan.used);
     return status;
 }

@@ -196,7 +196,8 @@ pith_status pi_find_tensor(const struct pith_model *m, int32_t l, const struct p
     *out = (struct pi_source){.there = t != NULL || whole != NULL};
     if (!out->there)
         return PITH_OK;
-    out->tensor = t != NULL ? *t : *whole;
+    out->stored = t != NULL ? t : whole;
+    out->tensor = *out->stored;
     out->slab_rows = out->tensor.ne[axis];
     if (t != NULL && (t != whole || t->ne[axis] != all))
         return PITH_OK; /* it stands alone */

@@ -237,15 +237,6 @@ void pith_model_free(pith_model *m)
 
 /* ---- what the file says ---- */
 
-/* The layer that a tensor is of; -1: none. */
-static int32_t layer_of(const struct pi_gguf_tensor *t)
-{
-    char name[32];
-    int layer;
-    snprintf(name, sizeof(name), "%.*s", (int)pi_min((int64_t)t->name.len, 31), t->name.data);
-    return sscanf(name, "blk.%d.", &layer) == 1 ? layer : -1;
-}
-
 /* Whether a tensor has a matrix for each expert: "..._exps.weight". */
 static bool is_experts(const struct pi_gguf_tensor *t)
 {
@@ -264,7 +255,7 @@ static int64_t count_token_bytes(const struct pith_model *m)
         const struct pi_gguf_tensor *t = &m->gguf.tensor[i];
         bool embedding = t->name.len == 17 && memcmp(t->name.data, "token_embd.weight", 17) == 0;
         bool experts = is_experts(t) && hp->moe.n_expert > 0 && t->ne[2] == hp->moe.n_expert;
-        if ((embedding && !tied) || layer_of(t) >= hp->n_layer)
+        if ((embedding && !tied) || pi_gguf_layer(t->name) >= hp->n_layer)
             continue;
         sum += experts ? (int64_t)t->size / hp->moe.n_expert * hp->moe.n_used : (int64_t)t->size;
     }

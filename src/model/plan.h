@@ -32,6 +32,7 @@ struct pi_plan {
     int64_t n_matrix;
     struct pi_plan_vector *vector; /* [n_vector], owned */
     int64_t n_vector;
+    bool *used;          /* [n_tensor] of the file's, those that one of these is made of; owned */
     size_t weights_size; /* bytes of all packed matrices */
     size_t places_size;  /* the same with what lies between them */
     size_t vectors_len;  /* floats of all vectors, each rounded up to a cache line */
