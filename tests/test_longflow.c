@@ -16,6 +16,7 @@
 #include "base/half.h"
 #include "base/mem.h"
 #include "policy/keep/rounds.h"
+#include "rounded.h"
 #include "status.h"
 #include "pith/policy.h"
 
@@ -460,14 +461,16 @@ static void reference(const struct world *w, int32_t layer, int32_t head, const 
 {
     int32_t n = kv_lane_len(w->kv, layer, head);
     float key[D], value[B][D];
-    double x[GROUP][B], o[D];
+    double x[GROUP][B], o[D], met[GROUP][D];
+    for (int32_t g = 0; g < GROUP; g++)
+        query_met(kv_seq_geometry(w->kv)->type_k, q + g * D, D, met[g]);
     for (int32_t i = 0; i < n; i++) {
         kv_lane_key(w->kv, layer, head, i, key);
         kv_lane_value(w->kv, layer, head, i, value[i]);
         for (int32_t g = 0; g < GROUP; g++) {
             x[g][i] = 0.0;
             for (int32_t d = 0; d < D; d++)
-                x[g][i] += (double)q[g * D + d] * (double)key[d] * (double)w->scale;
+                x[g][i] += met[g][d] * (double)key[d] * (double)w->scale;
         }
         out[i] = 0.0;
     }
@@ -719,15 +722,20 @@ static void test_overwriting_options(void **state)
     pith_error err;
     pith_keep_rules rules;
     expect(pith_policy_check(PITH_KEEP, "knorm:overwrite=on", &err), &err, PITH_INVALID, "knorm");
-    expect(pith_policy_check(PITH_KEEP, "streaming:overwrite=on", &err), &err, PITH_INVALID, "single steps");
-    expect(pith_policy_check(PITH_KEEP, "longflow:granularity=all", &err), &err, PITH_INVALID, "all");
-    expect(pith_policy_check(PITH_KEEP, "longflow:granularity=head", &err), &err, PITH_INVALID, "head");
+    expect(pith_policy_check(PITH_KEEP, "streaming:overwrite=on", &err), &err, PITH_INVALID,
+           "single steps");
+    expect(pith_policy_check(PITH_KEEP, "longflow:granularity=all", &err), &err, PITH_INVALID,
+           "all");
+    expect(pith_policy_check(PITH_KEEP, "longflow:granularity=head", &err), &err, PITH_INVALID,
+           "head");
     expect(pith_policy_check(PITH_KEEP, "longflow:batch=64", &err), &err, PITH_INVALID, "batch");
     expect(pith_policy_check(PITH_KEEP, "tova:budget=8,window=8", &err), &err, PITH_INVALID,
            "none to overwrite");
-    expect(pith_policy_check(PITH_KEEP, "longflow:overwrite=maybe", &err), &err, PITH_INVALID, "maybe");
+    expect(pith_policy_check(PITH_KEEP, "longflow:overwrite=maybe", &err), &err, PITH_INVALID,
+           "maybe");
     check(pith_policy_check(PITH_KEEP, "tova:budget=8,window=7", &err), &err);
-    check(pith_policy_check(PITH_KEEP, "longflow:overwrite=off,granularity=all,batch=64", &err), &err);
+    check(pith_policy_check(PITH_KEEP, "longflow:overwrite=off,granularity=all,batch=64", &err),
+          &err);
     check(pith_keep_get_rules("longflow", &rules, &err), &err);
     assert_true(rules.overwrite);
     check(pith_keep_get_rules("knorm", &rules, &err), &err);

@@ -11,6 +11,7 @@
 #include "cpu/kernels.h"
 #include "near.h"
 #include "read_check.h"
+#include "rounded.h"
 #include "status.h"
 
 #define MAX_ENTRIES 512
@@ -67,11 +68,14 @@ static double dot(const float *a, const float *b, int32_t n)
 static void add_softmax(const struct read_world *w, int32_t head, const float *q, int32_t n,
                         double *weight)
 {
-    double x[MAX_ENTRIES], max = -INFINITY, sum = 0.0;
+    double x[MAX_ENTRIES], met[MAX_DIM], max = -INFINITY, sum = 0.0;
     float k[MAX_DIM];
+    query_met(kv_seq_geometry(w->kv)->type_k, q, w->problem->dim, met);
     for (int32_t s = 0; s < n; s++) {
         kv_lane_key(w->kv, 0, head, s, k);
-        x[s] = (double)w->model.scale * dot(q, k, w->problem->dim);
+        x[s] = 0.0;
+        for (int32_t d = 0; d < w->problem->dim; d++)
+            x[s] += (double)w->model.scale * met[d] * (double)k[d];
         max = fmax(max, x[s]);
     }
     for (int32_t s = 0; s < n; s++)

@@ -33,12 +33,14 @@ static void naive_row(const struct kv_seq *kv, int32_t layer, int32_t head, cons
                       int32_t last, double *max, double *sum, double *x)
 {
     float key[RIG_DIM];
+    double met[RIG_DIM];
+    query_met(kv_seq_geometry(kv)->type_k, q, RIG_DIM, met);
     for (int32_t s = 0; s < kv_lane_len(kv, layer, head); s++) {
         double dot = 0.0;
         bool seen = kv_lane_pos(kv, layer, head, s) <= last;
         kv_lane_key(kv, layer, head, s, key);
         for (int32_t d = 0; d < RIG_DIM; d++)
-            dot += (double)met_by_query(kv_seq_geometry(kv)->type_k, q[d]) * (double)key[d] * 0.125;
+            dot += met[d] * (double)key[d] * 0.125;
         if (x != NULL)
             x[s] = seen ? dot : -INFINITY;
         if (!seen)

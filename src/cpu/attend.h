@@ -41,6 +41,13 @@
  * visible slot may be skipped, and the bits of a row do not depend on the rows beside it or on
  * entries that it does not see. Values must stay below FLT_MAX divided by the entries of a lane.
  *
+ * Where keys are q8_0, queries are coded alike, and both meet in whole numbers. A block of 32
+ * dimensions of row r has codes and a scale u (vec.h's quantize), whose codes are those of q. The
+ * sum of a block's products of codes is exact, in 32 bits and in f32:
+ *
+ *   x[s]  = clamp(scale * (acc = fma(dot[b], scale_k[b][s] * u[b], acc), b ascending, from 0))
+ *   dot[b] = sum of code_k[d][s] * code_q[d] over the dimensions d of block b
+ *
  * Where the caller wants it (drop), weights that are small beside what their row has summed up
  * count as nothing for the values: p[s] < PI_ATTEND_SMALL * l' becomes 0 in x, after the sum and
  * the tap had it. That, too, is each row's own affair. Entries of coded values that no row of a
@@ -168,6 +175,10 @@ struct pi_attend_rows {
     int32_t n_row;
     const float *q;         /* [dim_k][n_row]; rounded where keys are bf16 */
     const uint32_t *q_pair; /* the same in pairs, [(dim_k + 1) / 2][n_row], logits_paired only */
+    const uint32_t *q_code; /* the same in words of four codes, [dim_k / 4][n_row], the first in the
+                               lowest byte, of q8_0 only; there q is not looked at */
+    const float *q_scale;   /* [dim_k / 32][n_row] */
+    const int32_t *q_sum;   /* [dim_k / 32][n_row] of the codes of a block */
     float scale;
     const int32_t *limit; /* [n_row] largest position (as stored in the page) that a row sees */
     bool all_visible;     /* every row sees all n entries: limit is not looked at */
@@ -184,7 +195,7 @@ struct pi_attend_rows {
 /* Each reads and writes the members of rows that its line names. Slots from n to the next multiple
    of 16 are computed but never visible; slots beyond that are left alone. */
 struct pi_attend_kernels {
-    /* x from q and K as stored. At most PI_ATTEND_ROWS_STORED rows. */
+    /* x from q and K as stored. At most PI_ATTEND_ROWS_STORED rows, on q8_0 PI_ATTEND_ROWS. */
     void (*logits[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
                                      const struct pi_attend_rows *rows);
     /* x from q and K as decode_k leaves it. At most PI_ATTEND_ROWS rows. */
@@ -208,22 +219,27 @@ struct pi_attend_kernels {
     void (*round_weights)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
     /* All page_len entries of K as f32 and side by side, out [dim_k][page_len]. */
     void (*decode_k[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
+    /* K of q8_0 that is not side by side as a page with columns has it, its scales behind it. */
+    void (*turn_k)(const struct pi_attend_page *page, uint8_t *out);
     /* All page_len entries of V as f32, out [page_len][dim_v]. */
     void (*decode_v[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
     /* The numbers of V's codes as rounded values have them, without scales, as f32, out
        [page_len][dim_v]; of bf16 the same as decode_v. */
     void (*decode_rounded[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
-    /* Pages of bf16 in pairs, for many rows: two numbers in 32 bits, the first in the high half; NULL
-       where the processor does not multiply such. Then logits_decoded, round_weights and
-       values[PI_ATTEND_F32] on what was decoded give the same bits. */
+    /* Keys of bf16 and rounded values in pairs, for many rows: two numbers in 32 bits, the first in
+       the high half; NULL where the processor does not multiply such. Then logits_decoded,
+       round_weights and values[PI_ATTEND_F32] on what was decoded give the same bits. */
 
     /* All of K, out [(dim_k + 1) / 2][page_len] pairs of dimensions; a last one's second is 0. */
     void (*pair_k)(const struct pi_attend_page *page, uint32_t *out);
-    /* All of V, out [page_len / 2][dim_v] pairs of entries. */
+    /* All of V of bf16, out [page_len / 2][dim_v] pairs of entries. */
     void (*pair_v)(const struct pi_attend_page *page, uint32_t *out);
+    /* The same of what decode_rounded made of V's codes, in its place. */
+    void (*pair_rounded)(const struct pi_attend_page *page, uint32_t *v);
     /* x from q_pair and K as pair_k leaves it. At most PI_ATTEND_ROWS rows. */
     void (*logits_paired)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
-    /* o from rescale, x (weights) and V as pair_v leaves it. At most PI_ATTEND_ROWS rows. */
+    /* o from rescale, x (weights) and V in pairs, with the page's scales. At most PI_ATTEND_ROWS
+       rows. */
     void (*values_paired)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
 
     /* x[i] *= factor for i < n: weights of pages on their way to the row's last maximum. */

@@ -10,6 +10,7 @@ enum { VEC = 8, LANES = 2, TILE_ROWS_TALL = 6, EXP_VECS = 2 };
 
 typedef __m256i bits;
 typedef __m256 vmask;
+typedef __m256i vint;
 
 static inline vec vec_add(vec a, vec b)
 {
@@ -183,6 +184,36 @@ static inline int32_t code_key_vecs(int32_t n_row)
 static inline int32_t code_value_vecs(int32_t n_row)
 {
     return n_row <= 4 ? 2 : 1;
+}
+
+static inline vint vint_load(const uint8_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+static inline vint vint_set1(const uint32_t *p)
+{
+    return _mm256_set1_epi32((int32_t)*p);
+}
+static inline vint vint_start(int32_t sum)
+{
+    (void)sum;
+    return _mm256_setzero_si256();
+}
+/* Two products of codes stay within 16 bits: 2 * 128 * 127. */
+static inline vint vint_dot(vint acc, vint k, vint q)
+{
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(k), _mm256_sign_epi8(q, k));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+static inline vec vint_floats(vint v)
+{
+    return _mm256_cvtepi32_ps(v);
+}
+
+/* Two sums each. */
+static inline int32_t coded_vecs(int32_t n_row)
+{
+    return n_row <= 2 ? 2 : 1;
 }
 
 #include "cpu/attend_tile.h"

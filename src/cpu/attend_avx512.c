@@ -11,6 +11,7 @@
 enum { VEC = 16, TILE_ROWS_TALL = 12, EXP_VECS = 4 };
 
 typedef __mmask16 vmask;
+typedef __m512i vint;
 
 static inline vec vec_add(vec a, vec b)
 {
@@ -142,6 +143,34 @@ static inline int32_t code_key_vecs(int32_t n_row)
 static inline int32_t code_value_vecs(int32_t n_row)
 {
     return n_row <= 5 ? 4 : 2;
+}
+
+/* One of the factors is unsigned: keys are, each 128 more, which the sum of the others undoes. */
+static inline vint vint_load(const uint8_t *p)
+{
+    return _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8((char)0x80));
+}
+static inline vint vint_set1(const uint32_t *p)
+{
+    return _mm512_set1_epi32((int32_t)*p);
+}
+static inline vint vint_start(int32_t sum)
+{
+    return _mm512_set1_epi32(-128 * sum);
+}
+static inline vint vint_dot(vint acc, vint k, vint q)
+{
+    return _mm512_dpbusd_epi32(acc, k, q);
+}
+static inline vec vint_floats(vint v)
+{
+    return _mm512_cvtepi32_ps(v);
+}
+
+/* Two sums each. */
+static inline int32_t coded_vecs(int32_t n_row)
+{
+    return n_row <= 3 ? 4 : 2;
 }
 
 #include "cpu/attend_tile.h"

@@ -1,7 +1,8 @@
 /*
- * attend_avx512_pairs.c - attention of many rows over pages of bf16 (attend.h) where the processor
- * multiplies pairs of bf16: one instruction adds two dimensions of keys, or two entries' values, to
- * a register of sums. It must not know anything else of attention. Invariant: the bits of attend.h.
+ * attend_avx512_pairs.c - attention of many rows over keys of bf16 and rounded values (attend.h)
+ * where the processor multiplies pairs of bf16: one instruction adds two dimensions of keys, or two
+ * entries' values, to a register of sums. It must not know anything else of attention. Invariant:
+ * the bits of attend.h.
  *
  * A pair is 32 bits with the first number in the high half: vdpbf16ps adds the product of the high
  * halves first and rounds after each. Keys lie side by side, two dimensions to a pair, and values
@@ -87,6 +88,20 @@ static void pair_v(const struct pi_attend_page *page, uint32_t *out)
         zip(v, v + page->v_pitch, page->dim_v, out);
 }
 
+/* In place: row i of pairs takes the place of row i, which none of the later ones is made of. */
+static void pair_rounded(const struct pi_attend_page *page, uint32_t *v)
+{
+    const __m512i high = _mm512_set1_epi32((int32_t)0xffff0000u);
+    const int32_t dim = page->dim_v;
+    uint32_t *out = v;
+    for (int32_t s = 0; s < page->page_len; s += 2, v += 2 * dim, out += dim)
+        for (int32_t d = 0; d < dim; d += VEC) { /* a multiple of 16 */
+            __m512i first = _mm512_and_si512(_mm512_loadu_si512(v + d), high);
+            __m512i second = _mm512_srli_epi32(_mm512_loadu_si512(v + dim + d), 16);
+            _mm512_storeu_si512(out + d, _mm512_or_si512(first, second));
+        }
+}
+
 /* ---- logits ------------------------------------------------------------------------------- */
 
 TILE __m512bh pairs_load(const uint32_t *p)
@@ -143,15 +158,24 @@ struct weights {
     _Alignas(64) uint32_t of[PI_ATTEND_ROWS][PAIRS];
 };
 
+/* Sixteen weights; those of codes have their entries' scales in them. */
+TILE __m512 weights_load(const struct pi_attend_page *page, const float *x, int32_t s,
+                         const bool coded)
+{
+    if (s >= page->n)
+        return vec_zero();
+    return coded ? vec_mul(vec_load(x + s), vec_load_f16(page->v_scale + s)) : vec_load(x + s);
+}
+
 /* Slots from n to the next multiple of 16 have weights of 0; those behind are not read. */
 TILE void weights_pair(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
-                       struct weights *to)
+                       const bool coded, struct weights *to)
 {
-    const __m512 least = vec_set1(PI_ATTEND_BF16_LEAST);
+    const __m512 least = vec_set1(coded ? PI_ATTEND_ROUNDED_LEAST : PI_ATTEND_BF16_LEAST);
     for (int32_t r = 0; r < rows->n_row; r++)
         for (int32_t s = 0; s < page->n; s += CHUNK) {
-            const float *x = rows->x + r * PI_ATTEND_SLOTS + s;
-            __m512 a = vec_load(x), b = s + VEC < page->n ? vec_load(x + VEC) : vec_zero();
+            const float *x = rows->x + r * PI_ATTEND_SLOTS;
+            __m512 a = weights_load(page, x, s, coded), b = weights_load(page, x, s + VEC, coded);
             __mmask32 kept = _mm512_kunpackw(_mm512_cmp_ps_mask(b, least, _CMP_NLT_UQ),
                                              _mm512_cmp_ps_mask(a, least, _CMP_NLT_UQ));
             __m512i w = (__m512i)_mm512_maskz_cvtne2ps_pbh(kept, b, a);
@@ -311,7 +335,10 @@ static void logits_paired(const struct pi_attend_page *page, const struct pi_att
 static void values_paired(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     struct weights weights;
-    weights_pair(page, rows, &weights);
+    if (page->v_table != NULL)
+        weights_pair(page, rows, true, &weights);
+    else
+        weights_pair(page, rows, false, &weights);
     sums_rescale(page, rows);
     tile_all(page, rows, &weights);
 }
@@ -320,6 +347,7 @@ void pi_attend_init_avx512_pairs(struct pi_attend_kernels *k)
 {
     k->pair_k = pair_k;
     k->pair_v = pair_v;
+    k->pair_rounded = pair_rounded;
     k->logits_paired = logits_paired;
     k->values_paired = values_paired;
 }

@@ -25,10 +25,11 @@ TILE void decode_block(const enum pi_attend_type type, const struct keys *keys, 
         UNROLL
         for (int32_t i = 0; i < element_len(type); i++, out += len)
             for (int32_t s = 0; s < len; s += VEC)
-                vec_store(out + s,
-                          load_keys(type, at + s * size, i,
-                                    type == PI_ATTEND_Q8_0 ? scale_of(keys, d / SCALE_LEN, s)
-                                                           : vec_zero()));
+                vec_store(out + s, load_keys(type, at + s * size, i,
+                                             type == PI_ATTEND_Q8_0
+                                                 ? vec_mul(scale_of(keys, d / SCALE_LEN, s),
+                                                           vec_set1(0x1p-24f))
+                                                 : vec_zero()));
         next += keys->next_pitch;
         at += keys->pitch;
     }
@@ -68,6 +69,18 @@ static void decode_k_bf16(const struct pi_attend_page *page, float *out)
 static void decode_k_q8_0(const struct pi_attend_page *page, float *out)
 {
     decode_keys(PI_ATTEND_Q8_0, page, out);
+}
+
+/* Keys and scales of q8_0 side by side, as pages with columns have them. */
+static void turn_k(const struct pi_attend_page *page, uint8_t *out)
+{
+    const int32_t len = page->page_len, dim = page->dim_k, n_scale = dim / SCALE_LEN;
+    const uint8_t *k = page->k;
+    uint16_t *scale = (uint16_t *)(void *)(out + (size_t)dim * (size_t)len);
+    transpose_4(k, (size_t)dim, out, (size_t)len * 4, len, dim / 4, k + page->next, page->far);
+    for (int32_t b = 0; b < n_scale; b++)
+        for (int32_t s = 0; s < len; s++)
+            scale[b * len + s] = page->k_scale[s * n_scale + b];
 }
 
 TILE void decode_halves(const enum pi_attend_type type, const struct pi_attend_page *page,

@@ -38,15 +38,13 @@ struct scales {
     float of[2][PI_ATTEND_SLOTS];
 };
 
-/* Scale b of slot s, s < n rounded up to 16, b < n_block, is from[s * step + b]; it is multiplied
-   by a power of two, exactly. */
-TILE void scales_load(const uint16_t *from, int32_t step, int32_t n, int32_t n_block, float power,
+/* Scale b of slot s, s < n rounded up to 16, b < n_block, is from[s * step + b]. */
+TILE void scales_load(const uint16_t *from, int32_t step, int32_t n, int32_t n_block,
                       struct scales *to)
 {
     for (int32_t b = 0; b < n_block; b++)
         for (int32_t s = 0; s < (n + 15) / 16 * 16; s += VEC)
-            vec_store(to->of[b] + s,
-                      vec_mul(vec_load_f16_step(from + s * step + b, step), vec_set1(power)));
+            vec_store(to->of[b] + s, vec_load_f16_step(from + s * step + b, step));
 }
 
 /* Keys are put side by side in elements: a value, or of q8_0 a word of four codes, which kernels
@@ -65,7 +63,7 @@ TILE int32_t element_size(enum pi_attend_type type)
 struct keys {
     const uint8_t *at; /* [n_dim / element_len] rows of elements, pitch bytes apart */
     size_t pitch;
-    const struct scales *scales; /* times 2^-24, of the slots and up to two blocks, q8_0 only */
+    const struct scales *scales; /* of the slots and up to two blocks, q8_0 only */
     const uint16_t *scale_at;    /* or those of columns as they are stored, [dim / 32][scale_pitch];
                                     NULL: not these */
     int32_t scale_pitch;
@@ -82,12 +80,11 @@ TILE vec scale_of(const struct keys *keys, int32_t block, int32_t s)
 {
     if (keys->scale_at == NULL)
         return vec_load(keys->scales->of[block % 2] + s);
-    return vec_mul(vec_load_f16(keys->scale_at + block * keys->scale_pitch + s),
-                   vec_set1(0x1p-24f));
+    return vec_load_f16(keys->scale_at + block * keys->scale_pitch + s);
 }
 
-/* Dimension i of VEC elements. The scales of q8_0 undo the 2^24 of its codes, so that the product
-   is that of scale and code, as exact as they are. */
+/* Dimension i of VEC elements; the scale of q8_0 is 2^-24 of the stored one, which undoes the 2^24
+   of its codes, so that the product is that of scale and code, as exact as they are. */
 TILE vec load_keys(enum pi_attend_type type, const uint8_t *at, int32_t i, vec scale)
 {
     return type == PI_ATTEND_Q8_0 ? vec_mul(scale, vec_load_code(at, i)) : load_values(type, at);
@@ -116,7 +113,7 @@ TILE struct keys keys_turn(const enum pi_attend_type type, const struct pi_atten
         transpose_2(k, row, block->values, pitch, n, n_element, next, page->far);
     if (type == PI_ATTEND_Q8_0)
         scales_load(page->k_scale + d0 / SCALE_LEN, page->dim_k / SCALE_LEN, n, n_dim / SCALE_LEN,
-                    0x1p-24f, &block->scales);
+                    &block->scales);
     return (struct keys){.at = block->values,
                          .pitch = pitch,
                          .scales = &block->scales,

@@ -10,6 +10,7 @@ enum { VEC = 4, LANES = 1, TILE_ROWS_TALL = 12, EXP_VECS = 4 };
 
 typedef uint8x16_t bits;
 typedef uint32x4_t vmask;
+typedef int32x4_t vint;
 
 static inline vec vec_add(vec a, vec b)
 {
@@ -213,6 +214,34 @@ static inline int32_t code_value_vecs(int32_t n_row)
 {
     (void)n_row;
     return 2;
+}
+
+static inline vint vint_load(const uint8_t *p)
+{
+    return vreinterpretq_s32_u8(vld1q_u8(p));
+}
+static inline vint vint_set1(const uint32_t *p)
+{
+    return vreinterpretq_s32_u32(vdupq_n_u32(*p));
+}
+static inline vint vint_start(int32_t sum)
+{
+    (void)sum;
+    return vdupq_n_s32(0);
+}
+static inline vint vint_dot(vint acc, vint k, vint q)
+{
+    return vdotq_s32(acc, vreinterpretq_s8_s32(k), vreinterpretq_s8_s32(q));
+}
+static inline vec vint_floats(vint v)
+{
+    return vcvtq_f32_s32(v);
+}
+
+/* Two sums each. */
+static inline int32_t coded_vecs(int32_t n_row)
+{
+    return n_row <= 3 ? 4 : 2;
 }
 
 #include "cpu/attend_tile.h"

@@ -80,6 +80,18 @@ static float coded_value_at(enum pi_attend_type type, const struct pi_attend_pag
            value_number_at(type, page, s, d);
 }
 
+static int32_t key_code_at(const struct pi_attend_page *page, size_t d, size_t s)
+{
+    size_t len = (size_t)page->page_len, dim = (size_t)page->dim_k;
+    return ((const int8_t *)page->k)[page->columns ? (d / 4 * len + s) * 4 + d % 4 : s * dim + d];
+}
+
+static float key_scale_at(const struct pi_attend_page *page, size_t block, size_t s)
+{
+    size_t n = (size_t)page->dim_k / 32, len = (size_t)page->page_len;
+    return pi_f32_from_f16(page->k_scale[page->columns ? block * len + s : s * n + block]);
+}
+
 static float key_at(enum pi_attend_type type, const struct pi_attend_page *page, int32_t d,
                     int32_t s)
 {
@@ -88,15 +100,13 @@ static float key_at(enum pi_attend_type type, const struct pi_attend_page *page,
     if (type >= PI_ATTEND_CODE4)
         return coded_key_at(type, page, i, slot);
     size_t at = page->columns ? i * len + slot : slot * dim + i;
-    size_t block = page->columns ? i / 32 * len + slot : slot * (dim / 32) + i / 32;
     if (type == PI_ATTEND_F32)
         return f32_at(page->k, at);
     if (type == PI_ATTEND_F16)
         return f16_at(page->k, at);
     if (type == PI_ATTEND_BF16)
         return bf16_at(page->k, at);
-    at = page->columns ? (i / 4 * len + slot) * 4 + i % 4 : at;
-    return pi_f32_from_f16(page->k_scale[block]) * (float)((const int8_t *)page->k)[at];
+    return key_scale_at(page, i / 32, slot) * (float)key_code_at(page, i, slot);
 }
 
 static float value_at(enum pi_attend_type type, const struct pi_attend_page *page, int32_t s,
@@ -132,6 +142,29 @@ static void logits(enum pi_attend_type type, const struct pi_attend_page *page,
                 acc = fmaf(key_at(type, page, d, s), rows->q[d * rows->n_row + r], acc);
             rows->x[r * PI_ATTEND_SLOTS + s] = clamp(acc * rows->scale);
         }
+}
+
+static float coded_logit(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
+                         int32_t r, int32_t s)
+{
+    float acc = 0.0f;
+    for (int32_t b = 0; b < page->dim_k / 32; b++) {
+        int32_t dot = 0;
+        for (int32_t d = 32 * b; d < 32 * b + 32; d++) {
+            uint32_t word = rows->q_code[d / 4 * rows->n_row + r];
+            dot += key_code_at(page, (size_t)d, (size_t)s) * (int8_t)(uint8_t)(word >> d % 4 * 8);
+        }
+        float unit = key_scale_at(page, (size_t)b, (size_t)s) * rows->q_scale[b * rows->n_row + r];
+        acc = fmaf((float)dot, unit, acc);
+    }
+    return acc;
+}
+
+static void logits_coded(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
+{
+    for (int32_t r = 0; r < rows->n_row; r++)
+        for (int32_t s = 0; s < slots_of(page); s++)
+            rows->x[r * PI_ATTEND_SLOTS + s] = clamp(coded_logit(page, rows, r, s) * rows->scale);
 }
 
 /* The same from keys that lie side by side. */
@@ -318,6 +351,18 @@ static void decode_k(enum pi_attend_type type, const struct pi_attend_page *page
             out[d * page->page_len + s] = key_at(type, page, d, s);
 }
 
+static void turn_k(const struct pi_attend_page *page, uint8_t *out)
+{
+    size_t len = (size_t)page->page_len, dim = (size_t)page->dim_k, n = dim / 32;
+    uint16_t *scale = (uint16_t *)(void *)(out + dim * len);
+    for (size_t s = 0; s < len; s++) {
+        for (size_t d = 0; d < dim; d++)
+            out[(d / 4 * len + s) * 4 + d % 4] = ((const uint8_t *)page->k)[s * dim + d];
+        for (size_t b = 0; b < n; b++)
+            scale[b * len + s] = page->k_scale[s * n + b];
+    }
+}
+
 static void decode_v(enum pi_attend_type type, const struct pi_attend_page *page, float *out)
 {
     for (int32_t s = 0; s < page->page_len; s++)
@@ -346,11 +391,6 @@ static void logits_f16(const struct pi_attend_page *page, const struct pi_attend
 static void logits_bf16(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     logits(PI_ATTEND_BF16, page, rows);
-}
-
-static void logits_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
-{
-    logits(PI_ATTEND_Q8_0, page, rows);
 }
 
 static void logits_code4(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
@@ -510,7 +550,7 @@ static void decode_rounded_code2(const struct pi_attend_page *page, float *out)
 void pi_attend_init_scalar(struct pi_attend_kernels *k)
 {
     *k = (struct pi_attend_kernels){
-        .logits = {logits_f32, logits_f16, logits_bf16, logits_q8_0, logits_code4, logits_code3,
+        .logits = {logits_f32, logits_f16, logits_bf16, logits_coded, logits_code4, logits_code3,
                    logits_code2},
         .logits_decoded = logits_decoded,
         .softmax = softmax,
@@ -524,6 +564,7 @@ void pi_attend_init_scalar(struct pi_attend_kernels *k)
         .round_weights = round_weights,
         .decode_k = {decode_k_f32, decode_k_f16, decode_k_bf16, decode_k_q8_0, decode_k_code4,
                      decode_k_code3, decode_k_code2},
+        .turn_k = turn_k,
         .decode_v = {decode_v_f32, decode_v_f16, decode_v_bf16, decode_v_q8_0, decode_v_code4,
                      decode_v_code3, decode_v_code2},
         .decode_rounded = {[PI_ATTEND_BF16] = decode_v_bf16,

@@ -15,6 +15,12 @@
  *   vec_load_f16_step(p, step)                the same of values `step` apart
  *   vec_load_code(p, i)                       of VEC words of four codes each, code i * 2^24
  *   vec_set1_f16(p)                           one value in every lane
+ *   the type `vint` of VEC whole numbers, and of VEC words of four signed codes:
+ *   vint_load(p) vint_set1(p)                 words, or one in every lane
+ *   vint_start(sum)        what sums of products begin with; sum: of the second's codes
+ *   vint_dot(acc, k, q)    acc plus the four products of each word; k as vint_load leaves it
+ *   vint_floats(v)
+ *   coded_vecs(n_row)      tile_vecs of those
  *   vec_load_part(p, n) vec_load_f16_part vec_load_bf16_part vec_load_i8_part
  *                          the first n < VEC values, 0 beyond
  *   vec_store_part(p, v, n)
@@ -107,6 +113,14 @@ TILE vec load_values_part(enum pi_attend_type type, const uint8_t *at, int32_t n
 
 /* ---- logits ------------------------------------------------------------------------------- */
 
+/* A sum over the dimensions so far; the last ones make logits of it. */
+TILE void logit_store(const struct pi_attend_page *page, const struct keys *keys,
+                      const struct pi_attend_rows *rows, float *x, vec sum)
+{
+    bool last = keys->d0 + keys->n_dim == page->dim_k;
+    vec_store(x, last ? vec_clamp(vec_mul(sum, vec_set1(rows->scale))) : sum);
+}
+
 /* Rows r0.. (n_row of them) times the slots from s0 on (n_vec vectors). The sums wait in x from one
    call to the one with the next dimensions. */
 TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
@@ -115,7 +129,7 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
 {
     const int32_t size = element_size(type);
     const int32_t asked = keys->asked;
-    vec acc[PI_ATTEND_ROWS][4], scale[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()}, k[4];
+    vec acc[PI_ATTEND_ROWS][4], k[4];
     const uint8_t *at = keys->at + s0 * size;
     const uint8_t *next = keys->next == NULL ? NULL : keys->next + s0 * asked;
     const float *q = rows->q + (size_t)keys->d0 * (size_t)rows->n_row + r0;
@@ -126,46 +140,31 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
         for (int32_t j = 0; j < n_vec; j++)
             acc[r][j] = keys->d0 == 0 ? vec_zero() : vec_load(x + r * PI_ATTEND_SLOTS + j * VEC);
     }
-    for (int32_t d = 0; d < keys->n_dim;) {
-        int32_t end = type == PI_ATTEND_Q8_0 ? d + SCALE_LEN : keys->n_dim;
+    for (int32_t d = 0; d < keys->n_dim; d++) {
         UNROLL
-        for (int32_t j = 0; type == PI_ATTEND_Q8_0 && j < n_vec; j++)
-            scale[j] = scale_of(keys, d / SCALE_LEN, s0 + j * VEC);
-        for (; d < end; d += element_len(type)) {
+        for (int32_t j = 0; j < n_vec; j++)
+            k[j] = load_values(type, at + j * VEC * size);
+        UNROLL
+        for (int32_t r = 0; r < n_row; r++) {
+            vec qr = vec_set1(q[r]);
             UNROLL
-            for (int32_t i = 0; i < element_len(type); i++) {
-                UNROLL
-                for (int32_t j = 0; j < n_vec; j++)
-                    k[j] = load_keys(type, at + j * VEC * size, i, scale[j]);
-                UNROLL
-                for (int32_t r = 0; r < n_row; r++) {
-                    vec qr = vec_set1(q[r]);
-                    UNROLL
-                    for (int32_t j = 0; j < n_vec; j++) {
-                        if (next != NULL)
-                            prefetch_beside(next, n_vec * VEC * asked, far,
-                                            (i * n_row + r) * n_vec + j,
-                                            element_len(type) * n_row * n_vec);
-                        if (is_half(type))
-                            prefetch_soon(at, n_vec * VEC * size, far, r * n_vec + j,
-                                          n_row * n_vec);
-                        acc[r][j] = vec_fma(k[j], qr, acc[r][j]);
-                    }
-                }
-                q += rows->n_row;
+            for (int32_t j = 0; j < n_vec; j++) {
+                if (next != NULL)
+                    prefetch_beside(next, n_vec * VEC * asked, far, r * n_vec + j, n_row * n_vec);
+                if (is_half(type))
+                    prefetch_soon(at, n_vec * VEC * size, far, r * n_vec + j, n_row * n_vec);
+                acc[r][j] = vec_fma(k[j], qr, acc[r][j]);
             }
-            at += keys->pitch;
-            next = next == NULL ? NULL : next + keys->next_pitch;
         }
+        q += rows->n_row;
+        at += keys->pitch;
+        next = next == NULL ? NULL : next + keys->next_pitch;
     }
-    bool last = keys->d0 + keys->n_dim == page->dim_k;
-    vec factor = vec_set1(rows->scale);
     UNROLL
     for (int32_t r = 0; r < n_row; r++) {
         UNROLL
         for (int32_t j = 0; j < n_vec; j++)
-            vec_store(x + r * PI_ATTEND_SLOTS + j * VEC,
-                      last ? vec_clamp(vec_mul(acc[r][j], factor)) : acc[r][j]);
+            logit_store(page, keys, rows, x + r * PI_ATTEND_SLOTS + j * VEC, acc[r][j]);
     }
 }
 
@@ -184,6 +183,8 @@ TILE void logits_rows(const enum pi_attend_type type, const int32_t n_row, const
     for (; i < n; i++)
         logits_tile(type, n_row, 1, far, page, keys, rows, r0, i * VEC);
 }
+
+#include "cpu/attend_coded.h"
 
 /* ---- softmax ------------------------------------------------------------------------------ */
 
@@ -453,7 +454,7 @@ TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const
     }
     if (type == PI_ATTEND_Q8_0)
         scales_load(page->v_scale + d0 / SCALE_LEN, page->v_pitch / SCALE_LEN, page->n,
-                    (n_vec * VEC + SCALE_LEN - 1) / SCALE_LEN, 1.0f, &scales);
+                    (n_vec * VEC + SCALE_LEN - 1) / SCALE_LEN, &scales);
     for (int32_t s = 0; s < page->n; s++) {
         UNROLL
         for (int32_t j = 0; j < n_vec; j++) {
@@ -606,11 +607,6 @@ static void logits_bf16(const struct pi_attend_page *page, const struct pi_atten
     logits_stored(PI_ATTEND_BF16, page, rows);
 }
 
-static void logits_q8_0(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
-{
-    logits_stored(PI_ATTEND_Q8_0, page, rows);
-}
-
 static void logits_decoded(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     const struct keys keys = {
@@ -657,7 +653,7 @@ static void attend_init(struct pi_attend_kernels *k)
     k->logits[PI_ATTEND_F32] = logits_f32;
     k->logits[PI_ATTEND_F16] = logits_f16;
     k->logits[PI_ATTEND_BF16] = logits_bf16;
-    k->logits[PI_ATTEND_Q8_0] = logits_q8_0;
+    k->logits[PI_ATTEND_Q8_0] = logits_coded;
     k->logits_decoded = logits_decoded;
     k->softmax = softmax;
     k->values[PI_ATTEND_F32] = values_f32;
@@ -669,6 +665,7 @@ static void attend_init(struct pi_attend_kernels *k)
     k->decode_k[PI_ATTEND_F16] = decode_k_f16;
     k->decode_k[PI_ATTEND_BF16] = decode_k_bf16;
     k->decode_k[PI_ATTEND_Q8_0] = decode_k_q8_0;
+    k->turn_k = turn_k;
     k->decode_v[PI_ATTEND_F16] = decode_v_f16;
     k->decode_v[PI_ATTEND_BF16] = decode_v_bf16;
     k->decode_rounded[PI_ATTEND_BF16] = decode_v_bf16;

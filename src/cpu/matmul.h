@@ -12,8 +12,9 @@
 #include "base/base.h"
 #include "tensor/dtype.h"
 
-#define PI_GROUP 16     /* rows of a packed group */
-#define PI_ACT_BLOCK 32 /* activations that share a scale */
+#define PI_GROUP 16            /* rows of a packed group */
+#define PI_ACT_BLOCK 32        /* activations that share a scale */
+#define PI_ACT_LEAST 0x1p-120f /* where all of them are below it, they are 0 */
 
 struct pi_matrix {
     enum pi_dtype type;

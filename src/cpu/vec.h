@@ -91,7 +91,7 @@ struct pi_vec_kernels {
        (x[i], x[i + n_pair]): (a, b) -> (a c - b s, a s + b c) with c = cs[2i], s = cs[2i+1]. */
     void (*rope)(float *x, const float *cs, int32_t n_pair, bool adjacent);
     /* Blocks of 32: scale = max|x| / 127, q = x * (127 / max|x|) rounded to nearest even (0 when
-       all are 0), sum16 = sums of q over 16. n is the row's length; q is padded with zeros to a
+       all are below PI_ACT_LEAST), sum16 = sums of q over 16. n is the row's length; q is padded with zeros to a
        multiple of 32. x is finite. */
     void (*quantize)(const float *x, int32_t n, int8_t *q, float *scale, int16_t *sum16);
     /* Rows of IEEE half floats, rounded to nearest even; beyond 65,504 infinity. */

@@ -138,7 +138,7 @@ static void vec_quantize_block(const float *restrict x, int8_t *restrict q, floa
     for (int32_t half = VEC_LANES / 2; half > 0; half /= 2)
         for (int32_t j = 0; j < half; j++)
             m[j] = m[j] > m[j + half] ? m[j] : m[j + half];
-    float inverse = m[0] > 0.0f ? 127.0f / m[0] : 0.0f;
+    float inverse = m[0] >= PI_ACT_LEAST ? 127.0f / m[0] : 0.0f;
     *scale = m[0] / 127.0f;
     for (int32_t j = 0; j < PI_ACT_BLOCK; j++)
         code[j] = (int32_t)(x[j] * inverse + round - round);

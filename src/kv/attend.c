@@ -5,9 +5,9 @@
  * last division, of outputs and of weights (see there).
  *
  * Two ways lead over a page, with the same bits. Few rows (a generated token's query group) read it
- * as it is stored, once. Many rows (a prompt) decode it to f32 first, keys side by side, and go
- * over it in blocks of rows. Invariant: a row's result depends on the entries it sees and their
- * slots, on nothing else.
+ * as it is stored, once. Many rows (a prompt) decode it first, keys side by side, to f32, pairs or
+ * codes, and go over it in blocks of rows. Invariant: a row's result depends on the entries it sees
+ * and their slots, on nothing else.
  */
 #include <math.h>
 
@@ -46,6 +46,7 @@ struct attend {
     int32_t block_rows; /* rows of one kernel call */
     bool decoded;       /* pages are decoded to f32 first, or put in pairs */
     bool pairs_k;       /* the latter, of keys and queries */
+    bool coded;         /* keys are q8_0: they stay codes, and queries are codes, too */
     bool pairs_v;
     bool guest;          /* lane is that of the job's guests, which no tap is shown */
     bool weights;        /* they are wanted of the lane */
@@ -157,13 +158,27 @@ static bool rounded(const struct attend *a)
            (v->codec->rotated && v->group == v->dim && a->lane->kind->v_pitch == v->dim);
 }
 
+/* Codes that are not side by side are put so once for all rows. */
+static void keys_turn(const struct attend *a, struct pi_attend_page *page)
+{
+    uint8_t *out = a->k;
+    if (page->columns)
+        return;
+    a->cpu->turn_k(page, out);
+    page->k = out;
+    page->k_scale = (const uint16_t *)(void *)(out + (size_t)page->dim_k * (size_t)page->page_len);
+    page->columns = true;
+}
+
 /* Replaces K by its f32 copy with entries side by side, unless it is that already, and V, where it
-   is wanted and not f32, by one in the order of the page; or both by pairs. */
+   is wanted and not f32, by one in the order of the page; or either by pairs, and K by codes. */
 static void page_decode(struct attend *a, struct pi_attend_page *page)
 {
     enum pi_attend_type type_k = kernel_k(a), type_v = kernel_v(a);
     page->next = 0; /* what comes next is asked for part by part, while rows are served */
-    if (!page->columns || type_k != PI_ATTEND_F32) {
+    if (a->coded) {
+        keys_turn(a, page);
+    } else if (!page->columns || type_k != PI_ATTEND_F32) {
         if (a->pairs_k)
             a->cpu->pair_k(page, a->k);
         else
@@ -171,12 +186,14 @@ static void page_decode(struct attend *a, struct pi_attend_page *page)
         page->k = a->k;
     }
     if (a->job->out != NULL && type_v != PI_ATTEND_F32) {
-        if (a->pairs_v)
+        if (a->pairs_v && type_v == PI_ATTEND_BF16)
             a->cpu->pair_v(page, a->v);
         else if (rounded(a))
             a->cpu->decode_rounded[type_v](page, a->v);
         else
             a->cpu->decode_v[type_v](page, a->v);
+        if (a->pairs_v && type_v != PI_ATTEND_BF16)
+            a->cpu->pair_rounded(page, a->v);
         page->v = a->v;
         page->v_pitch = page->dim_v;
     }
@@ -422,6 +439,19 @@ static void prefetch_rest(const struct attend *a, const uint8_t *page)
     a->cpu->prefetch(page + v, layout->stored - v);
 }
 
+/* The codes of a block's rows, from r0 on. */
+static void codes_find(const struct attend *a, struct pi_attend_rows *rows, int32_t r0)
+{
+    int32_t dim = a->cache->g.dim_k;
+    float *scale;
+    uint32_t *code;
+    int32_t *sum;
+    kv_query_codes(a->q + (size_t)r0 * (size_t)dim, dim, rows->n_row, &code, &scale, &sum);
+    rows->q_code = code;
+    rows->q_scale = scale;
+    rows->q_sum = sum;
+}
+
 /* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,
    values of the entries that its last row sees, or where positions do not ascend of all, those that
    a row does not see adding nothing. Small weights are dropped where values are coded so coarsely
@@ -454,9 +484,11 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         .o_stride = (size_t)g->dim_v,
     };
     struct pi_attend_tap page_tap = tap_of_page(a, page.n, slot, r0);
+    if (a->coded)
+        codes_find(a, &rows, r0);
     if (a->pairs_k)
         a->cpu->logits_paired(&page, &rows);
-    else if (a->decoded)
+    else if (a->decoded && !a->coded)
         a->cpu->logits_decoded(&page, &rows);
     else
         a->cpu->logits[kernel_k(a)](&page, &rows);
@@ -667,7 +699,8 @@ void kv_attend(const struct kv_attend_job *job, void *scratch)
     };
     a.decoded = a.n_row > PI_ATTEND_ROWS_STORED;
     a.pairs_k = a.decoded && a.cpu->pair_k != NULL && kernel_k(&a) == PI_ATTEND_BF16;
-    a.pairs_v = a.decoded && a.cpu->pair_v != NULL && kernel_v(&a) == PI_ATTEND_BF16;
+    a.pairs_v = a.decoded && a.cpu->pair_v != NULL && rounded(&a);
+    a.coded = kernel_k(&a) == PI_ATTEND_Q8_0;
     a.block_rows = a.decoded ? PI_ATTEND_ROWS : PI_ATTEND_ROWS_STORED;
     a.len = job->slots != NULL ? job->n_slot : a.lane->len;
     a.look_ahead = (int32_t)pi_ceil_div(LOOK_AHEAD_BYTES, (int64_t)a.lane->kind->layout.stored);

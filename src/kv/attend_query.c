@@ -4,6 +4,7 @@
  * position each sees. It knows no page.
  * Invariant: a row depends on its own query, on the page's delta and on the type of keys.
  */
+#include "cpu/kernels.h"
 #include "kv/store.h"
 #include "kv/wht.h"
 
@@ -37,10 +38,28 @@ static void put_row(const float *from, int32_t dim, int32_t n_row, bool pairs, f
     }
 }
 
+/* Row r of n_row in a block's place, as it meets keys of q8_0. */
+static void put_codes(const float *from, int32_t dim, int32_t n_row, int32_t r, float *block)
+{
+    enum { LEN = 32 };
+    int8_t code[LEN];
+    int16_t sum16[2];
+    uint32_t *to_code;
+    float *to_scale;
+    int32_t *to_sum;
+    kv_query_codes(block, dim, n_row, &to_code, &to_scale, &to_sum);
+    for (int32_t b = 0; b < dim / LEN; b++) {
+        pi_kernels()->vec.quantize(from + b * LEN, LEN, code, to_scale + b * n_row + r, sum16);
+        to_sum[b * n_row + r] = sum16[0] + sum16[1];
+        for (int32_t i = 0; i < LEN / 4; i++)
+            memcpy(&to_code[(b * LEN / 4 + i) * n_row + r], code + 4 * i, 4);
+    }
+}
+
 /* A key that counts as written delta positions later, seen by a query, is the same product as the
    key where it was, seen by the query turned back by delta. Keys that are stored rotated (wht.h)
-   meet queries that are: that, too, leaves products as they are. Those of bf16 meet rounded ones
-   (cpu/attend.h). */
+   meet queries that are: that, too, leaves products as they are. Those of bf16 meet rounded ones,
+   those of q8_0 codes (cpu/attend.h). */
 void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, int32_t delta,
                     float *row, float *cs, const struct kv_queries *to)
 {
@@ -62,8 +81,11 @@ void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, in
             kv_wht(row, dim, k->group, false);
         if (bf16)
             round_row(row, dim);
-        put_row(from, dim, n_row, to->pairs,
-                to->q + (size_t)first * (size_t)dim + (size_t)(r - first));
+        float *block = to->q + (size_t)first * (size_t)dim;
+        if (k->codec->kernel == PI_ATTEND_Q8_0)
+            put_codes(from, dim, n_row, r - first, block);
+        else
+            put_row(from, dim, n_row, to->pairs, block + (r - first));
     }
 }
 

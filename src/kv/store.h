@@ -528,7 +528,7 @@ void kv_rotate(const struct pi_rope *rope, const float *cs, float *x);
 /* Where the queries of attention go. */
 struct kv_queries {
     float *q;           /* [block][dim_k][rows of the block], or with pairs half as many of these
-                           (cpu/attend.h), in the same places */
+                           (cpu/attend.h), or where keys are q8_0 codes, in the same places */
     int32_t block_rows; /* of all blocks but the last */
     bool pairs;
 };
@@ -536,6 +536,15 @@ struct kv_queries {
 /* The queries of a job as they meet keys of pages with a delta. row, cs: [dim_k], overwritten. */
 void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, int32_t delta,
                     float *row, float *cs, const struct kv_queries *to);
+
+/* Where the codes, the scales and the sums of a block's rows are in its place. */
+static inline void kv_query_codes(float *block, int32_t dim, int32_t n_row, uint32_t **code,
+                                  float **scale, int32_t **sum)
+{
+    *code = (uint32_t *)(void *)block;
+    *scale = block + (size_t)(dim / 4) * (size_t)n_row;
+    *sum = (int32_t *)(void *)(*scale + (size_t)(dim / 32) * (size_t)n_row);
+}
 
 /* Largest stored position that row r sees in pages with a delta, and those of rows r0 on. */
 int32_t kv_query_limit(const struct kv_attend_job *job, int32_t r, int32_t delta);
