@@ -608,10 +608,28 @@ static void test_rope(void **state)
     (void)state;
     for_each(check_rope);
 }
+/* 127 over the largest of them would be beyond f32. */
+static void check_quantize_tiny(const struct pi_vec_kernels *k, int32_t n, int32_t start,
+                                uint64_t *rng)
+{
+    float x[32], scale;
+    int8_t q[32];
+    int16_t sum[2];
+    (void)n;
+    (void)start;
+    fill(x, 32, 0x1p-124f, rng);
+    k->quantize(x, 32, q, &scale, sum);
+    for (int32_t i = 0; i < 32; i++)
+        assert_int_equal(q[i], 0);
+    assert_int_equal(sum[0], 0);
+    assert_int_equal(sum[1], 0);
+}
+
 static void test_quantize(void **state)
 {
     (void)state;
     for_each(check_quantize);
+    for_each(check_quantize_tiny);
 }
 static void test_halves(void **state)
 {
