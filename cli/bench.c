@@ -10,7 +10,8 @@
  *   seconds >= 2 * weights * n / peak + 2 * (dim_k + dim_v) * heads * layers * pairs / f32 peak
  *   pairs = n * d + n * (n + 1) / 2, fewer where a keep policy's budget is reached
  * where the peak of the first term is that of int8 for quantised weights and of f32 for others; it
- * cannot be faster than reading the weights once per chunk either.
+ * cannot be faster than reading the weights once per chunk either. Attention over bf16 and coded
+ * types can be faster than f32's peak, where the processor has products for it.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -496,7 +497,8 @@ const struct command command_bench = {
         "Bounds: generation cannot be faster than reading the weights and the stored keys and\n"
         "values once per token; a prompt not faster than its multiplications at the measured\n"
         "peak. The KV memory is as large as the deepest row needs unless -c or --kv-memory\n"
-        "is given. A model that fits the processor's caches can pass the bound of reading.",
+        "is given. A model that fits the processor's caches can pass the bound of reading, and\n"
+        "attention over bf16, q8_0 or turbo types that of a prompt, which is f32's.",
     .groups = groups,
     .options_size = sizeof(struct options),
     .defaults = defaults,
