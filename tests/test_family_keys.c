@@ -121,14 +121,24 @@ static void test_tensors_that_nothing_reads(void **state)
          {.extra = "output.bias"},
          "tensor \"output.bias\": llama models with such a tensor are not supported"},
     };
-    const struct change layer_behind = {.extra = "blk.2.nextn.eh_proj.weight"};
-    pith_model *m = NULL;
-    pith_error err;
+    static const struct {
+        const char *words;
+        struct change c;
+    } fine[] = {
+        {"arch=qwen2 layers=2 " SMALL,
+         {.extra = "blk.2.nextn.eh_proj.weight"}}, /* a layer behind */
+        {"arch=deepseek2 layers=2 width=48 heads=3 head_dim=24 rot=8 rank=32 value_dim=20 vocab=50 "
+         "ff=32",
+         {.extra = "blk.0.attn_kv_b.weight"}}, /* beside attn_k_b and attn_v_b */
+    };
     (void)state;
     check_mistakes(mistakes, PI_LEN(mistakes));
-    check(pith_model_load(changed("arch=qwen2 layers=2 " SMALL, &layer_behind), NULL, &m, &err),
-          &err);
-    pith_model_free(m);
+    for (size_t i = 0; i < PI_LEN(fine); i++) {
+        pith_model *m = NULL;
+        pith_error err;
+        check(pith_model_load(changed(fine[i].words, &fine[i].c), NULL, &m, &err), &err);
+        pith_model_free(m);
+    }
 }
 
 int main(void)

@@ -41,9 +41,9 @@
  * visible slot may be skipped, and the bits of a row do not depend on the rows beside it or on
  * entries that it does not see. Values must stay below FLT_MAX divided by the entries of a lane.
  *
- * Where keys are q8_0, queries are coded alike, and both meet in whole numbers. A block of 32
- * dimensions of row r has codes and a scale u (vec.h's quantize), whose codes are those of q. The
- * sum of a block's products of codes is exact, in 32 bits and in f32:
+ * Where keys are q8_0, queries are codes, too. A block of 32 dimensions of a query has codes and a
+ * scale u, as vec.h's quantize makes them. The sum of a block's products of codes is exact, in 32
+ * bits and in f32:
  *
  *   x[s]  = clamp(scale * (acc = fma(dot[b], scale_k[b][s] * u[b], acc), b ascending, from 0))
  *   dot[b] = sum of code_k[d][s] * code_q[d] over the dimensions d of block b

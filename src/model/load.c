@@ -290,6 +290,8 @@ static pith_status plan_tensor(struct pi_plan *plan, struct pith_model *model, i
     if (!from.there)
         return PITH_OK;
     plan->used[from.stored - model->gguf.tensor] = true;
+    if (from.spare != NULL)
+        plan->used[from.spare - model->gguf.tensor] = true;
     if (spec->col == PI_DIM_NONE)
         return plan_vector(plan, &from.tensor, name, (int64_t[]){n_row, n_slab, 1, 1},
                            (float **)field, err);

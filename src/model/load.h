@@ -71,6 +71,7 @@ int64_t pi_dim_len(const struct pi_hparams *hp, enum pi_dim dim);
 /* Where a tensor of the model stands in the file. */
 struct pi_source {
     const struct pi_gguf_tensor *stored; /* the file's, which may have other rows, too */
+    const struct pi_gguf_tensor *spare;  /* another one that may have these rows; NULL: none */
     struct pi_gguf_tensor tensor;        /* the rows that are its own */
     int64_t slab_rows;                   /* from one slab's first to the next one's */
     bool there;

@@ -197,6 +197,7 @@ pith_status pi_find_tensor(const struct pith_model *m, int32_t l, const struct p
     if (!out->there)
         return PITH_OK;
     out->stored = t != NULL ? t : whole;
+    out->spare = t != NULL ? whole : NULL;
     out->tensor = *out->stored;
     out->slab_rows = out->tensor.ne[axis];
     if (t != NULL && (t != whole || t->ne[axis] != all))
