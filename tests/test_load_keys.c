@@ -94,7 +94,7 @@ static void test_arrays(void **state)
     put_u32(&b, PI_GGUF_U32);
     put_u64(&b, N_LAYER);
     for (uint32_t l = 0; l < N_LAYER; l++)
-        put_u32(&b, l == 1 || l == 4);
+        put_u32(&b, l == 1 || l == 4 ? l : 0);
     open_file(&b);
     windows_are(8, ".w..w.");
 }

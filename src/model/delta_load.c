@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "cpu/vec.h"
-#include "base/mem.h"
 #include "model/delta.h"
 #include "model/load.h"
 
@@ -52,6 +51,28 @@ static pith_status read_shape(struct pith_model *m, pith_error *err)
 
 /* ---- which layers ---- */
 
+/* The array of all blocks, those behind the layers included. */
+static pith_status check_list(const struct pith_model *m, const struct pi_gguf_kv *kv,
+                              pith_error *err)
+{
+    if (kv->n_item < (uint64_t)m->hp.n_layer)
+        return pi_fail(err, PITH_FORMAT, "%s.attention.recurrent_layers: %llu values for %d layers",
+                       m->arch->name, (unsigned long long)kv->n_item, m->hp.n_layer);
+    if (kv->item_type == PI_GGUF_STRING || kv->item_type == PI_GGUF_F32 ||
+        kv->item_type == PI_GGUF_F64)
+        return pi_fail(err, PITH_FORMAT,
+                       "%s.attention.recurrent_layers: its values are of type %s, not bool or an "
+                       "integer",
+                       m->arch->name, pi_gguf_type_name(kv->item_type));
+    for (int32_t l = 0; l < m->hp.n_layer; l++) {
+        int64_t value = pi_gguf_item_int(kv, (uint64_t)l);
+        if (value != 0 && value != 1)
+            return pi_fail(err, PITH_FORMAT, "%s.attention.recurrent_layers: %lld is not 0 or 1",
+                           m->arch->name, (long long)value);
+    }
+    return PITH_OK;
+}
+
 static pith_status read_interval(const struct pith_model *m, uint32_t *out, pith_error *err)
 {
     char key[128];
@@ -70,20 +91,10 @@ static void set_layer(struct pith_model *m, int32_t l, bool recurrent)
     pi_layer_leave_out(layer, recurrent ? &pi_block_attention : &pi_block_delta);
 }
 
-/* By a list of all blocks, those behind the layers included, or each but the last of an interval. */
-static pith_status set_layers(struct pith_model *m, bool *recurrent, pith_error *err)
-{
-    bool listed;
-    uint32_t interval;
-    PI_TRY(read_interval(m, &interval, err));
-    PI_TRY(pi_key_flags(m, "attention.recurrent_layers", recurrent, &listed, err));
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        set_layer(m, l, listed ? recurrent[l] : ((uint32_t)l + 1) % interval != 0);
-    return PITH_OK;
-}
-
 pith_status pi_delta_read(struct pith_model *m, bool tiled, pith_error *err)
 {
+    char key[128];
+    uint32_t interval;
     PI_TRY(read_shape(m, err));
     m->hp.delta.tiled = tiled;
     m->hp.attn_gated = true;
@@ -93,12 +104,19 @@ pith_status pi_delta_read(struct pith_model *m, bool tiled, pith_error *err)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%s.attention.value_length: %d, and keys of %d: their sizes must be equal",
                        m->arch->name, m->hp.dim_v, m->hp.dim_k);
-    bool *recurrent = pi_mem_alloc_n(PI_MEM_MODEL, (size_t)m->hp.n_layer, sizeof(*recurrent));
-    if (recurrent == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for the kinds of %d layers", m->hp.n_layer);
-    pith_status status = set_layers(m, recurrent, err);
-    pi_mem_free(recurrent);
-    return status;
+    snprintf(key, sizeof(key), "%s.attention.recurrent_layers", m->arch->name);
+    const struct pi_gguf_kv *list = pi_gguf_find(&m->gguf, key);
+    PI_TRY(read_interval(m, &interval, err));
+    if (list != NULL && list->type != PI_GGUF_ARRAY)
+        return pi_fail(err, PITH_FORMAT, "%s: it is of type %s, not an array", key,
+                       pi_gguf_type_name(list->type));
+    if (list != NULL)
+        PI_TRY(check_list(m, list, err));
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        set_layer(m, l,
+                  list != NULL ? pi_gguf_item_int(list, (uint64_t)l) != 0
+                               : ((uint32_t)l + 1) % interval != 0);
+    return PITH_OK;
 }
 
 /* ---- the rotation ---- */

@@ -50,9 +50,6 @@ pith_status pi_key_number(const struct pith_model *m, const char *name, float mi
                           bool required, float *out, pith_error *err);
 /* *out keeps its preset where the key is absent. */
 pith_status pi_key_bool(const struct pith_model *m, const char *name, bool *out, pith_error *err);
-/* out [n_layer]: an array of truth values; *there: the file has the key, else out is left alone. */
-pith_status pi_key_flags(const struct pith_model *m, const char *name, bool *out, bool *there,
-                         pith_error *err);
 /* out [n_layer]: an array of truth values, or a period n, of which all layers but each n-th have
    it: none for 1, all for 0. Absent: the period that is given. */
 pith_status pi_key_pattern(const struct pith_model *m, const char *name, int32_t period, bool *out,

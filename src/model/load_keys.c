@@ -80,34 +80,16 @@ pith_status pi_key_bool(const struct pith_model *m, const char *name, bool *out,
 static pith_status read_flags(const struct pith_model *m, const struct pi_gguf_kv *kv,
                               const char *key, bool *out, pith_error *err)
 {
-    bool other = kv->item_type == PI_GGUF_STRING || kv->item_type == PI_GGUF_F32 ||
-                 kv->item_type == PI_GGUF_F64;
-    if (other || kv->n_item < (uint64_t)m->hp.n_layer)
+    bool known = kv->item_type == PI_GGUF_BOOL || kv->item_type == PI_GGUF_U32 ||
+                 kv->item_type == PI_GGUF_I32;
+    if (!known || kv->n_item < (uint64_t)m->hp.n_layer)
         return pi_fail(err, PITH_FORMAT,
                        "%s: %llu values of type %s, where each of %d layers has a truth value", key,
                        (unsigned long long)kv->n_item, pi_gguf_type_name(kv->item_type),
                        m->hp.n_layer);
-    for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        int64_t value = pi_gguf_item_int(kv, (uint64_t)l);
-        if (value != 0 && value != 1)
-            return pi_fail(err, PITH_FORMAT, "%s: %lld is not 0 or 1", key, (long long)value);
-        out[l] = value != 0;
-    }
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        out[l] = pi_gguf_item_int(kv, (uint64_t)l) != 0;
     return PITH_OK;
-}
-
-pith_status pi_key_flags(const struct pith_model *m, const char *name, bool *out, bool *there,
-                         pith_error *err)
-{
-    char key[KEY_LEN];
-    const struct pi_gguf_kv *kv = pi_gguf_find(&m->gguf, full_key(m, name, key));
-    *there = kv != NULL;
-    if (kv == NULL)
-        return PITH_OK;
-    if (kv->type != PI_GGUF_ARRAY)
-        return pi_fail(err, PITH_FORMAT, "%s: it is of type %s, not an array", key,
-                       pi_gguf_type_name(kv->type));
-    return read_flags(m, kv, key, out, err);
 }
 
 pith_status pi_key_pattern(const struct pith_model *m, const char *name, int32_t period, bool *out,
