@@ -235,21 +235,16 @@ static void check_asking(enum kv_type type, int32_t dim, int32_t n_row)
     const struct kv_attend_job job = {
         .n_tok = n_row, .n_group = 1, .q = f.q, .q_stride = (size_t)g.dim_k};
     float *q = test_calloc((size_t)(n_row * g.dim_k), sizeof(float));
-    float *row = test_calloc((size_t)g.dim_k, sizeof(float)), *scale;
+    float *row = test_calloc((size_t)g.dim_k, sizeof(float));
     const struct kv_queries to = {.q = q, .block_rows = n_row};
-    uint32_t *code;
-    int32_t *code_sum;
     kv_queries_put(&job, &lane->kind->k, 0, row, NULL, &to);
-    kv_query_codes(q, g.dim_k, n_row, &code, &scale, &code_sum);
     const uint8_t *base = kv_page_at(lane->kind, lane->table[0].page);
     struct pi_attend_page page;
     kv_page_view(lane->kind, &lane->kind->layout, base, g.page_len, 64, &page);
     float *want = test_calloc(out_len(&f), sizeof(float));
     struct pi_attend_rows rows = {.n_row = n_row,
                                   .q = q,
-                                  .q_code = code,
-                                  .q_scale = scale,
-                                  .q_sum = code_sum,
+                                  .q_codes = kv_query_codes(q, g.dim_k, n_row),
                                   .scale = f.scale,
                                   .all_visible = true,
                                   .x = x,

@@ -200,8 +200,8 @@ static void check_pages(struct rig *r, struct recall_scorer *s, int32_t lane, bo
     test_free(buffer);
 }
 
-/* Appends a page of the tier to every lane, of keys that are nearly the same. */
-static void append_alike(struct rig *r)
+/* Appends a page of the tier to every lane, of keys that differ by so little. */
+static void append_alike(struct rig *r, float spread)
 {
     pith_error err;
     float base[RIG_DIM], k[RIG_DIM], v[RIG_DIM];
@@ -211,28 +211,30 @@ static void append_alike(struct rig *r)
     for (int32_t t = 0; t < RECALL_PAGE_LEN; t++, r->n_token++)
         for (int32_t l = 0; l < RIG_LANES; l++) {
             for (int32_t d = 0; d < RIG_DIM; d++) {
-                k[d] = base[d] + 0.001f * rng_float(&r->rng);
+                k[d] = base[d] + spread * rng_float(&r->rng);
                 v[d] = rng_float(&r->rng);
             }
             kv_seq_append(r->seq, l / RIG_HEADS, l % RIG_HEADS, r->n_token, 1, k, 0, v, 0);
         }
 }
 
-static void check_promises(enum kv_type type, int32_t combine, bool alike, bool own)
+static void check_promises(enum kv_type type, uint64_t seed, int32_t combine, float spread,
+                           bool own)
 {
     static float q[30 * RIG_GROUP * RIG_DIM];
     const struct kv_geometry g = rig_geometry(type);
     struct recall_kv_options o = rig_file_options(&g, 2, 40);
     o.score = RECALL_ATTENTION;
     o.combine = combine;
+    bool alike = spread < 1;
     struct rig r;
     float got[ENTRIES];
-    rig_queries(11, 30, q);
+    rig_queries(seed, 30, q);
     rig_make(&r, &g, 900);
     rig_open(&r, &o, 1);
     for (int32_t n = 0; n < 12; n++) {
         if (alike)
-            append_alike(&r);
+            append_alike(&r, spread);
         else
             rig_append(&r, RECALL_PAGE_LEN);
         rig_evict(&r, alike ? rig_keep_none : keep_ninth);
@@ -255,8 +257,18 @@ static void promises_are_kept(void **state)
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3};
     (void)state;
     for (size_t i = 0; i < 8 * PI_LEN(types); i += TEST_STRIDE) /* comes to all types and forms */
-        check_promises(types[i / 8], i / 4 % 2 == 0 ? RECALL_MAX : RECALL_SUM, i % 2 == 0,
-                       i / 2 % 2 == 0);
+        check_promises(types[i / 8], 11, i / 4 % 2 == 0 ? RECALL_MAX : RECALL_SUM,
+                       i % 2 == 0 ? 0.001f : 1.0f, i / 2 % 2 == 0);
+}
+
+/* Queries that attention rounds or codes meet bounds as they meet keys. Bounds of keys that are
+   the same leave no room for a difference. */
+static void promises_are_of_what_keys_meet(void **state)
+{
+    static const enum kv_type types[] = {KV_TYPE_BF16, KV_TYPE_Q8_0};
+    (void)state;
+    for (uint64_t i = 0; i < 8 * PI_LEN(types); i += TEST_STRIDE)
+        check_promises(types[i / 8], 20 + i % 8, RECALL_MAX, 0.0f, false);
 }
 
 /* ---- needles ---- */
@@ -553,6 +565,7 @@ int main(void)
         cmocka_unit_test(scores_are_weights),
         cmocka_unit_test(weights_sum_to_one),
         WITH_FILE(promises_are_kept),
+        WITH_FILE(promises_are_of_what_keys_meet),
         WITH_FILE(a_needle_is_found),
         cmocka_unit_test(what_the_lane_has_is_not_asked_for),
         cmocka_unit_test(one_query_is_enough),

@@ -171,14 +171,18 @@ struct pi_attend_page {
                        first */
 };
 
+/* Queries in codes, and where they are written. */
+struct pi_attend_codes {
+    uint32_t *code; /* words of four codes, [dim_k / 4][n_row], the first in the lowest byte */
+    float *scale;   /* [dim_k / 32][n_row] */
+    int32_t *sum;   /* [dim_k / 32][n_row] of the codes of a block */
+};
+
 struct pi_attend_rows {
     int32_t n_row;
     const float *q;         /* [dim_k][n_row]; rounded where keys are bf16 */
     const uint32_t *q_pair; /* the same in pairs, [(dim_k + 1) / 2][n_row], logits_paired only */
-    const uint32_t *q_code; /* the same in words of four codes, [dim_k / 4][n_row], the first in the
-                               lowest byte, of q8_0 only; there q is not looked at */
-    const float *q_scale;   /* [dim_k / 32][n_row] */
-    const int32_t *q_sum;   /* [dim_k / 32][n_row] of the codes of a block */
+    struct pi_attend_codes q_codes; /* the same as they meet q8_0, where q is not looked at */
     float scale;
     const int32_t *limit; /* [n_row] largest position (as stored in the page) that a row sees */
     bool all_visible;     /* every row sees all n entries: limit is not looked at */

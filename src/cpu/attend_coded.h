@@ -16,7 +16,7 @@ TILE void coded_tile(const int32_t n_row, const int32_t n_vec, const bool far,
     const int32_t asked = keys->asked, all = rows->n_row;
     const uint8_t *at = keys->at + s0 * 4;
     const uint8_t *next = keys->next == NULL ? NULL : keys->next + s0 * asked;
-    const uint32_t *q = rows->q_code + keys->d0 / 4 * all + r0;
+    const uint32_t *q = rows->q_codes.code + keys->d0 / 4 * all + r0;
     float *x = rows->x + r0 * PI_ATTEND_SLOTS + s0;
     vec acc[CODED_ROWS][4], scale[4];
     vint dot[CODED_ROWS][4], k[4];
@@ -32,7 +32,7 @@ TILE void coded_tile(const int32_t n_row, const int32_t n_vec, const bool far,
         for (int32_t r = 0; r < n_row; r++) {
             UNROLL
             for (int32_t j = 0; j < n_vec; j++)
-                dot[r][j] = vint_start(rows->q_sum[at_block + r]);
+                dot[r][j] = vint_start(rows->q_codes.sum[at_block + r]);
         }
         for (int32_t i = 0; i < SCALE_LEN / 4; i++) {
             UNROLL
@@ -58,7 +58,7 @@ TILE void coded_tile(const int32_t n_row, const int32_t n_vec, const bool far,
             scale[j] = scale_of(keys, b, s0 + j * VEC);
         UNROLL
         for (int32_t r = 0; r < n_row; r++) {
-            const vec unit = vec_set1(rows->q_scale[at_block + r]);
+            const vec unit = vec_set1(rows->q_codes.scale[at_block + r]);
             UNROLL
             for (int32_t j = 0; j < n_vec; j++)
                 acc[r][j] = vec_fma(vint_floats(dot[r][j]), vec_mul(scale[j], unit), acc[r][j]);

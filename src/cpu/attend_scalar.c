@@ -151,10 +151,11 @@ static float coded_logit(const struct pi_attend_page *page, const struct pi_atte
     for (int32_t b = 0; b < page->dim_k / 32; b++) {
         int32_t dot = 0;
         for (int32_t d = 32 * b; d < 32 * b + 32; d++) {
-            uint32_t word = rows->q_code[d / 4 * rows->n_row + r];
+            uint32_t word = rows->q_codes.code[d / 4 * rows->n_row + r];
             dot += key_code_at(page, (size_t)d, (size_t)s) * (int8_t)(uint8_t)(word >> d % 4 * 8);
         }
-        float unit = key_scale_at(page, (size_t)b, (size_t)s) * rows->q_scale[b * rows->n_row + r];
+        float unit =
+            key_scale_at(page, (size_t)b, (size_t)s) * rows->q_codes.scale[b * rows->n_row + r];
         acc = fmaf((float)dot, unit, acc);
     }
     return acc;

@@ -46,7 +46,6 @@ struct attend {
     int32_t block_rows; /* rows of one kernel call */
     bool decoded;       /* pages are decoded to f32 first, or put in pairs */
     bool pairs_k;       /* the latter, of keys and queries */
-    bool coded;         /* keys are q8_0: they stay codes, and queries are codes, too */
     bool pairs_v;
     bool guest;          /* lane is that of the job's guests, which no tap is shown */
     bool weights;        /* they are wanted of the lane */
@@ -120,13 +119,6 @@ static void queries_fill(struct attend *a, int32_t delta)
     a->delta = delta;
 }
 
-/* Smallest stored position that row r sees in such a page of a lane with a window. */
-static int32_t first_of(const struct attend *a, int32_t r, int32_t delta)
-{
-    int64_t first = (int64_t)a->job->pos0 + r / a->job->n_group - delta - a->lane->window + 1;
-    return (int32_t)pi_max(INT32_MIN, first);
-}
-
 /* ---- pages -------------------------------------------------------------------------------- */
 
 /* n entries in page_len places from a base on. */
@@ -158,8 +150,8 @@ static bool rounded(const struct attend *a)
            (v->codec->rotated && v->group == v->dim && a->lane->kind->v_pitch == v->dim);
 }
 
-/* Codes that are not side by side are put so once for all rows. */
-static void keys_turn(const struct attend *a, struct pi_attend_page *page)
+/* Keys of q8_0 stay codes. Where they are not side by side they are put so once for all rows. */
+static void codes_turn(const struct attend *a, struct pi_attend_page *page)
 {
     uint8_t *out = a->k;
     if (page->columns)
@@ -176,8 +168,8 @@ static void page_decode(struct attend *a, struct pi_attend_page *page)
 {
     enum pi_attend_type type_k = kernel_k(a), type_v = kernel_v(a);
     page->next = 0; /* what comes next is asked for part by part, while rows are served */
-    if (a->coded) {
-        keys_turn(a, page);
+    if (type_k == PI_ATTEND_Q8_0) {
+        codes_turn(a, page);
     } else if (!page->columns || type_k != PI_ATTEND_F32) {
         if (a->pairs_k)
             a->cpu->pair_k(page, a->k);
@@ -380,7 +372,7 @@ static void hide_passed(const struct attend *a, const struct pi_attend_page *pag
                         int32_t n_row)
 {
     for (int32_t i = 0; i < n_row; i++) {
-        int32_t first = first_of(a, r0 + i, a->delta);
+        int32_t first = kv_query_first(a->job, a->lane->window, r0 + i, a->delta);
         for (int32_t s = 0; s < page->n && page->pos[s] < first; s++)
             a->x[i * PI_ATTEND_SLOTS + s] = -INFINITY;
     }
@@ -439,19 +431,6 @@ static void prefetch_rest(const struct attend *a, const uint8_t *page)
     a->cpu->prefetch(page + v, layout->stored - v);
 }
 
-/* The codes of a block's rows, from r0 on. */
-static void codes_find(const struct attend *a, struct pi_attend_rows *rows, int32_t r0)
-{
-    int32_t dim = a->cache->g.dim_k;
-    float *scale;
-    uint32_t *code;
-    int32_t *sum;
-    kv_query_codes(a->q + (size_t)r0 * (size_t)dim, dim, rows->n_row, &code, &scale, &sum);
-    rows->q_code = code;
-    rows->q_scale = scale;
-    rows->q_sum = sum;
-}
-
 /* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,
    values of the entries that its last row sees, or where positions do not ascend of all, those that
    a row does not see adding nothing. Small weights are dropped where values are coded so coarsely
@@ -469,10 +448,12 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         part_pass(a, r0, n_row);
         return;
     }
+    float *q = a->q + (size_t)r0 * (size_t)g->dim_k;
     struct pi_attend_rows rows = {
         .n_row = n_row,
-        .q = a->q + (size_t)r0 * (size_t)g->dim_k,
-        .q_pair = (const uint32_t *)(const void *)(a->q + (size_t)r0 * (size_t)g->dim_k),
+        .q = q,
+        .q_pair = (const uint32_t *)(const void *)q,
+        .q_codes = kv_query_codes(q, g->dim_k, n_row),
         .scale = a->job->scale,
         .limit = a->limit,
         .all_visible = sees_all(a, &page, r0),
@@ -484,11 +465,9 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         .o_stride = (size_t)g->dim_v,
     };
     struct pi_attend_tap page_tap = tap_of_page(a, page.n, slot, r0);
-    if (a->coded)
-        codes_find(a, &rows, r0);
     if (a->pairs_k)
         a->cpu->logits_paired(&page, &rows);
-    else if (a->decoded && !a->coded)
+    else if (a->decoded && kernel_k(a) != PI_ATTEND_Q8_0)
         a->cpu->logits_decoded(&page, &rows);
     else
         a->cpu->logits[kernel_k(a)](&page, &rows);
@@ -496,7 +475,8 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         cap_logits(a, n_row, page.n);
     if (a->more > 0)
         count_more(a, n_row, page.n);
-    if (a->lane->window > 0 && page.pos[0] < first_of(a, r0 + n_row - 1, a->delta))
+    if (a->lane->window > 0 &&
+        page.pos[0] < kv_query_first(a->job, a->lane->window, r0 + n_row - 1, a->delta))
         hide_passed(a, &page, r0, n_row);
     if (a->next != NULL)
         prefetch_rest(a, a->next);
@@ -530,7 +510,8 @@ static bool is_hidden(const struct attend *a, const struct pi_attend_page *page,
 {
     return !a->lane->unordered &&
            (page->pos[0] > kv_query_limit(a->job, a->n_row - 1, delta) ||
-            (a->lane->window > 0 && page->pos[page->n - 1] < first_of(a, 0, delta)));
+            (a->lane->window > 0 &&
+             page->pos[page->n - 1] < kv_query_first(a->job, a->lane->window, 0, delta)));
 }
 
 /* A page whose entries begin at a slot. */
@@ -700,7 +681,6 @@ void kv_attend(const struct kv_attend_job *job, void *scratch)
     a.decoded = a.n_row > PI_ATTEND_ROWS_STORED;
     a.pairs_k = a.decoded && a.cpu->pair_k != NULL && kernel_k(&a) == PI_ATTEND_BF16;
     a.pairs_v = a.decoded && a.cpu->pair_v != NULL && rounded(&a);
-    a.coded = kernel_k(&a) == PI_ATTEND_Q8_0;
     a.block_rows = a.decoded ? PI_ATTEND_ROWS : PI_ATTEND_ROWS_STORED;
     a.len = job->slots != NULL ? job->n_slot : a.lane->len;
     a.look_ahead = (int32_t)pi_ceil_div(LOOK_AHEAD_BYTES, (int64_t)a.lane->kind->layout.stored);

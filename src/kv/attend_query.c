@@ -1,7 +1,7 @@
 /*
  * attend_query.c - the queries of attention as kernels want them: turned to where a page's keys
- * are, rotated as those are stored, rounded or in pairs where they are bf16; and up to which
- * position each sees. It knows no page.
+ * are, rotated as those are stored, rounded or in pairs where they are bf16, in codes where they are
+ * q8_0; and from and up to which position each sees. It knows no page.
  * Invariant: a row depends on its own query, on the page's delta and on the type of keys.
  */
 #include "cpu/kernels.h"
@@ -19,6 +19,8 @@ void kv_rotate(const struct pi_rope *rope, const float *cs, float *x)
         *second = a * cs[2 * i + 1] + b * cs[2 * i];
     }
 }
+
+enum { CODE_LEN = 32 }; /* dimensions that share a scale of q8_0 */
 
 static void round_row(float *q, int32_t n)
 {
@@ -41,18 +43,29 @@ static void put_row(const float *from, int32_t dim, int32_t n_row, bool pairs, f
 /* Row r of n_row in a block's place, as it meets keys of q8_0. */
 static void put_codes(const float *from, int32_t dim, int32_t n_row, int32_t r, float *block)
 {
-    enum { LEN = 32 };
-    int8_t code[LEN];
+    const struct pi_attend_codes to = kv_query_codes(block, dim, n_row);
+    int8_t code[CODE_LEN];
     int16_t sum16[2];
-    uint32_t *to_code;
-    float *to_scale;
-    int32_t *to_sum;
-    kv_query_codes(block, dim, n_row, &to_code, &to_scale, &to_sum);
-    for (int32_t b = 0; b < dim / LEN; b++) {
-        pi_kernels()->vec.quantize(from + b * LEN, LEN, code, to_scale + b * n_row + r, sum16);
-        to_sum[b * n_row + r] = sum16[0] + sum16[1];
-        for (int32_t i = 0; i < LEN / 4; i++)
-            memcpy(&to_code[(b * LEN / 4 + i) * n_row + r], code + 4 * i, 4);
+    for (int32_t b = 0; b < dim / CODE_LEN; b++) {
+        pi_kernels()->vec.quantize(from + b * CODE_LEN, CODE_LEN, code, to.scale + b * n_row + r,
+                                   sum16);
+        to.sum[b * n_row + r] = sum16[0] + sum16[1];
+        for (int32_t i = 0; i < CODE_LEN / 4; i++)
+            memcpy(&to.code[(b * CODE_LEN / 4 + i) * n_row + r], code + 4 * i, 4);
+    }
+}
+
+void kv_query_met(enum kv_type type, float *q, int32_t dim)
+{
+    int8_t code[CODE_LEN];
+    int16_t sum16[2];
+    float scale;
+    if (type == KV_TYPE_BF16)
+        round_row(q, dim);
+    for (int32_t d = 0; type == KV_TYPE_Q8_0 && d < dim; d += CODE_LEN) {
+        pi_kernels()->vec.quantize(q + d, CODE_LEN, code, &scale, sum16);
+        for (int32_t i = 0; i < CODE_LEN; i++)
+            q[d + i] = (float)code[i] * scale;
     }
 }
 
@@ -65,6 +78,7 @@ void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, in
 {
     int32_t dim = k->dim, n_all = job->n_tok * job->n_group;
     bool turn = delta != 0 && job->rope != NULL, bf16 = k->codec->kernel == PI_ATTEND_BF16;
+    bool coded = k->codec->kernel == PI_ATTEND_Q8_0;
     assert(delta == 0 || job->rope != NULL);
     if (turn)
         pi_rope_fill_delta(job->rope, -delta, cs);
@@ -82,7 +96,7 @@ void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, in
         if (bf16)
             round_row(row, dim);
         float *block = to->q + (size_t)first * (size_t)dim;
-        if (k->codec->kernel == PI_ATTEND_Q8_0)
+        if (coded)
             put_codes(from, dim, n_row, r - first, block);
         else
             put_row(from, dim, n_row, to->pairs, block + (r - first));
@@ -93,6 +107,12 @@ int32_t kv_query_limit(const struct kv_attend_job *job, int32_t r, int32_t delta
 {
     int64_t limit = (int64_t)job->pos0 + r / job->n_group - delta;
     return (int32_t)pi_max(INT32_MIN, pi_min(INT32_MAX, limit));
+}
+
+int32_t kv_query_first(const struct kv_attend_job *job, int32_t window, int32_t r, int32_t delta)
+{
+    int64_t first = (int64_t)job->pos0 + r / job->n_group - delta - window + 1;
+    return (int32_t)pi_max(INT32_MIN, first);
 }
 
 /* One division for all rows of a token: they would show in the time. */

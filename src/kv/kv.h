@@ -511,6 +511,10 @@ size_t kv_attend_scratch_bytes(const struct kv_geometry *g, int32_t n_row);
    gives the same output. */
 void kv_attend(const struct kv_attend_job *job, void *scratch);
 
+/* Replaces a query by what of it keys of a type meet there: rounded where they are bf16, what its
+   codes stand for where they are q8_0. */
+void kv_query_met(enum kv_type type, float *q, int32_t dim);
+
 /* Tokens of queries that one call should take at least to run at full speed, given n_group. */
 int32_t kv_attend_tile(int32_t n_group);
 

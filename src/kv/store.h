@@ -538,14 +538,18 @@ void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, in
                     float *row, float *cs, const struct kv_queries *to);
 
 /* Where the codes, the scales and the sums of a block's rows are in its place. */
-static inline void kv_query_codes(float *block, int32_t dim, int32_t n_row, uint32_t **code,
-                                  float **scale, int32_t **sum)
+static inline struct pi_attend_codes kv_query_codes(float *block, int32_t dim, int32_t n_row)
 {
-    *code = (uint32_t *)(void *)block;
-    *scale = block + (size_t)(dim / 4) * (size_t)n_row;
-    *sum = (int32_t *)(void *)(*scale + (size_t)(dim / 32) * (size_t)n_row);
+    float *scale = block + (size_t)(dim / 4) * (size_t)n_row;
+    return (struct pi_attend_codes){
+        .code = (uint32_t *)(void *)block,
+        .scale = scale,
+        .sum = (int32_t *)(void *)(scale + (size_t)(dim / 32) * (size_t)n_row),
+    };
 }
 
+/* Smallest stored position that row r sees in pages with a delta of a lane with a window. */
+int32_t kv_query_first(const struct kv_attend_job *job, int32_t window, int32_t r, int32_t delta);
 /* Largest stored position that row r sees in pages with a delta, and those of rows r0 on. */
 int32_t kv_query_limit(const struct kv_attend_job *job, int32_t r, int32_t delta);
 void kv_query_limits(const struct kv_attend_job *job, int32_t delta, int32_t r0, int32_t n_row,

@@ -250,15 +250,7 @@ void recall_bounds_make(const struct recall_tier *tier, const struct recall_shel
     }
 }
 
-/* A number of a query as it meets a shelf's keys: attention over bf16 rounds it (cpu/attend.h). */
-static float met(const struct recall_scorer *s, const struct recall_shelf *shelf, float x)
-{
-    bool rounded =
-        s->tier->o.score == RECALL_ATTENTION && s->tier->kind[shelf->kind].type_k == KV_TYPE_BF16;
-    return rounded ? pi_f32_from_bf16(pi_attend_bf16(x, PI_ATTEND_BF16_LEAST)) : x;
-}
-
-/* As kv_score has it (KV_SCORE_BOUNDS). */
+/* As kv_score has it (KV_SCORE_BOUNDS), of queries as attention has them where it is the score. */
 void recall_score_bounds(const struct recall_scorer *s, const struct recall_shelf *shelf,
                          const float *vector, int32_t n, float *out)
 {
@@ -267,12 +259,17 @@ void recall_score_bounds(const struct recall_scorer *s, const struct recall_shel
     const struct pi_score_keys keys = {
         .k = shelf->bounds, .n = shelf->n_fresh, .dim = 2 * (int32_t)dim};
     const struct pi_score_vectors packed = {n, w->packed};
-    for (size_t j = 0; j < (size_t)n; j++)
+    for (size_t j = 0; j < (size_t)n; j++) {
+        float *below = w->vector + j * 2 * dim, *above = below + dim;
+        memcpy(above, vector + j * dim, dim * sizeof(float));
+        if (s->tier->o.score == RECALL_ATTENTION)
+            kv_query_met(s->tier->kind[shelf->kind].type_k, above, (int32_t)dim);
         for (size_t d = 0; d < dim; d++) {
-            float x = met(s, shelf, vector[j * dim + d]);
-            w->vector[j * 2 * dim + d] = x < 0.0f ? x : 0.0f;
-            w->vector[j * 2 * dim + dim + d] = x < 0.0f ? 0.0f : x;
+            float x = above[d];
+            below[d] = x < 0.0f ? x : 0.0f;
+            above[d] = x < 0.0f ? 0.0f : x;
         }
+    }
     pi_score_pack(w->vector, n, 2 * (int32_t)dim, w->packed);
     pi_kernels()->score.dot[PI_ATTEND_F16](&keys, &packed, out);
 }
