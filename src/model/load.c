@@ -273,6 +273,14 @@ static pith_status plan_vector(struct pi_plan *plan, const struct pi_gguf_tensor
     return PITH_OK;
 }
 
+/* A tensor of the file is read; NULL: there is none. */
+static void mark_used(struct pi_plan *plan, const struct pith_model *model,
+                      const struct pi_gguf_tensor *t)
+{
+    if (t != NULL)
+        plan->used[t - model->gguf.tensor] = true;
+}
+
 static pith_status plan_tensor(struct pi_plan *plan, struct pith_model *model, int32_t l,
                                const struct pi_tensor_spec *spec, pith_error *err)
 {
@@ -289,9 +297,8 @@ static pith_status plan_tensor(struct pi_plan *plan, struct pith_model *model, i
         return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);
     if (!from.there)
         return PITH_OK;
-    plan->used[from.stored - model->gguf.tensor] = true;
-    if (from.spare != NULL)
-        plan->used[from.spare - model->gguf.tensor] = true;
+    mark_used(plan, model, from.stored);
+    mark_used(plan, model, from.spare);
     if (spec->col == PI_DIM_NONE)
         return plan_vector(plan, &from.tensor, name, (int64_t[]){n_row, n_slab, 1, 1},
                            (float **)field, err);
@@ -330,20 +337,18 @@ static pith_status plan_embedding(struct pi_plan *plan, const struct pi_gguf_ten
     return PITH_OK;
 }
 
-static bool starts_with(struct pi_str name, const char *start)
-{
-    return name.len >= strlen(start) && memcmp(name.data, start, strlen(start)) == 0;
-}
-
 /* A tensor that stays unread would make the model another one. Layers behind the last, which predict
    more tokens, are left alone, and load_rope.c reads the factors of rotations. */
-static pith_status check_unused(const struct pi_plan *plan, const struct pith_model *model,
+static pith_status check_unused(struct pi_plan *plan, const struct pith_model *model,
                                 pith_error *err)
 {
+    static const char *const factors[] = {"rope_freqs.weight", "rope_factors_short.weight",
+                                          "rope_factors_long.weight"};
+    for (size_t i = 0; i < PI_LEN(factors); i++)
+        mark_used(plan, model, pi_gguf_find_tensor(&model->gguf, factors[i]));
     for (int64_t i = 0; i < model->gguf.n_tensor; i++) {
         const struct pi_str name = model->gguf.tensor[i].name;
-        if (!plan->used[i] && !starts_with(name, "rope_f") &&
-            pi_gguf_layer(name) < model->hp.n_layer)
+        if (!plan->used[i] && pi_gguf_layer(name) < model->hp.n_layer)
             return pi_fail(err, PITH_UNSUPPORTED,
                            "tensor \"%.*s\": %s models with such a tensor are not supported",
                            (int)pi_min((int64_t)name.len, 100), name.data, model->arch_name);
@@ -363,9 +368,9 @@ static pith_status plan_all(struct pi_plan *plan, struct pith_model *model, pith
     if (embd->ne[1] > MAX_DIM)
         return pi_fail(err, PITH_FORMAT, "tensor \"token_embd.weight\": %lld tokens are too many",
                        (long long)embd->ne[1]);
-    plan->used[embd - model->gguf.tensor] = plan->used[norm - model->gguf.tensor] = true;
-    if (output != NULL)
-        plan->used[output - model->gguf.tensor] = true;
+    mark_used(plan, model, embd);
+    mark_used(plan, model, norm);
+    mark_used(plan, model, output);
     hp->n_vocab = (int32_t)embd->ne[1];
     const int64_t ends[4] = {hp->n_embd, hp->n_vocab, 1, 1}, width[4] = {hp->n_embd, 1, 1, 1};
     PI_TRY(plan_embedding(plan, embd, output == NULL, model, err));
