@@ -79,7 +79,7 @@ static void deliver(struct answer *a, struct serve_bytes *bytes, bool ok)
         exchange_abort(a->ex);
     } else if (code != 0) {
         if (code == MHD_HTTP_OK && serve_reply_is_events(a->reply))
-            exchange_open_events(a->ex);
+            exchange_open_events(a->ex, serve_reply_beat(a->reply));
         if (bytes->len > 0)
             exchange_send(a->ex, bytes->data, bytes->len);
         if (serve_reply_finished(a->reply))
@@ -116,25 +116,12 @@ static bool on_prompt(void *user, int64_t request, int32_t index, int32_t token,
     return true;
 }
 
-/* What is said of a sequence counts from its beginning, which in a slot was an earlier request's. */
-static void count_result(struct answer *a, const pith_answer_result *result)
-{
-    int32_t slot = serve_request_slot(a->request);
-    int64_t n = result->keep.evicted;
-    if (slot >= 0) {
-        int64_t before = a->server->evicted_of[slot];
-        a->server->evicted_of[slot] = n;
-        n -= n >= before ? before : 0;
-    }
-    atomic_fetch_add(&a->server->count.evicted, (long long)n);
-}
-
 static void on_done(void *user, const pith_answer_result *result)
 {
     struct part *part = user;
     struct answer *a = part->answer;
     struct serve_bytes bytes = {0};
-    count_result(a, result);
+    atomic_fetch_add(&a->server->count.evicted, (long long)result->n_evicted);
     a->n_pending--;
     if (!serve_reply_finished(a->reply))
         deliver(a, &bytes, serve_reply_done(a->reply, part->i, result, &bytes));
@@ -200,12 +187,17 @@ static void refuse(struct answer *a, pith_status status, const pith_request *req
     deliver(a, &bytes, serve_reply_fail(a->reply, &fault, &bytes));
 }
 
-/* What the body says of caches, and the callbacks. */
+/* What the body says of caches, and the callbacks. A conversation is kept, whoever asks, unless the
+   request wants nothing reused, or all logits of its prompt. */
 static void fill(struct answer *a, pith_request *request)
 {
+    bool one = !serve_request_wants_prompt(a->request) && serve_request_caches(a->request);
     request->on_token = on_token;
     request->on_done = on_done;
     request->slot = serve_request_slot(a->request);
+    if (request->slot < 0 && one)
+        request->slot = PITH_SLOT_ANY;
+    request->session = a->ex->session != 0 ? a->ex->session : serve_request_session(a->request);
     request->cache_salt = serve_request_salt(a->request);
     /* cache_prompt false: under a salt that nobody else has there is nothing to find. */
     if (!serve_request_caches(a->request))
@@ -221,6 +213,7 @@ static void submit(struct exchange *ex)
     pith_generate_params params;
     pith_request request;
     pith_error err;
+    struct serve_bytes bytes = {0};
     list(a);
     bool ok = exchange_on_gone(ex, on_gone, a);
     for (int32_t i = 0; i < a->n_part && ok; i++) {
@@ -240,6 +233,8 @@ static void submit(struct exchange *ex)
     }
     if (!ok || exchange_is_gone(ex)) /* in the meantime */
         cancel_all(a);
+    else if (!serve_reply_finished(a->reply)) /* nothing that can be known now is wrong */
+        deliver(a, &bytes, serve_reply_open(a->reply, &bytes));
     a->submitting = false;
     if (a->n_pending == 0)
         answer_free(a);

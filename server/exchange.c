@@ -118,6 +118,7 @@ static bool append(struct exchange *ex, const char *data, size_t len)
         give_up(ex);
         return false;
     }
+    ex->said_at = server_now();
     if (!ex->events || unread(ex) <= bound)
         return true;
     if (ex->behind_since == 0.0)
@@ -131,12 +132,14 @@ static bool append(struct exchange *ex, const char *data, size_t len)
 
 /* ---- the answer ---- */
 
-void exchange_open_events(struct exchange *ex)
+void exchange_open_events(struct exchange *ex, const char *beat)
 {
     pthread_mutex_lock(&ex->lock);
     if (ex->code == 0) {
         ex->code = MHD_HTTP_OK;
         ex->events = true;
+        ex->beat = beat;
+        ex->said_at = server_now();
         wake(ex);
     }
     pthread_mutex_unlock(&ex->lock);
@@ -237,6 +240,16 @@ void exchange_gone(struct exchange *ex)
     if (!ex->ended && !ex->gone)
         atomic_fetch_add(&ex->server->count.n_gone, 1);
     give_up(ex);
+    pthread_mutex_unlock(&ex->lock);
+}
+
+/* Who has not read what was said needs no sign of life. */
+void exchange_tell(struct exchange *ex, double now)
+{
+    pthread_mutex_lock(&ex->lock);
+    bool silent = ex->beat != NULL && unread(ex) == 0 && now - ex->said_at >= EXCHANGE_BEAT_S;
+    if (silent && append(ex, ex->beat, strlen(ex->beat)))
+        wake(ex);
     pthread_mutex_unlock(&ex->lock);
 }
 

@@ -44,6 +44,7 @@ struct exchange {
     const char *content_type;          /* constant; NULL: JSON or events */
     const char *challenge;             /* constant: WWW-Authenticate; NULL: none */
     int32_t slot;                      /* of the path; -1: none */
+    uint64_t session;                  /* of the header X-Session-ID; 0: none */
     char action[16];                   /* these of the query; "": none */
     int64_t query_id;                  /* -1: none */
     int32_t query_answer;              /* 0: none */
@@ -58,7 +59,9 @@ struct exchange {
     bool gone;    /* nobody reads the answer */
     bool aborted; /* the connection is to be closed, half an answer or not */
     bool events;
-    bool ended; /* nothing more is appended */
+    const char *beat; /* what a stream says when it has said nothing for a second; NULL: nothing */
+    double said_at;   /* when something was appended */
+    bool ended;       /* nothing more is appended */
     int code;   /* of HTTP; 0: not known yet */
     struct serve_bytes out;
     size_t sent; /* bytes of out that were taken */
@@ -75,8 +78,10 @@ void exchange_release(struct exchange *ex); /* NULL is ignored */
 
 /* ---- the answer, from any thread ---- */
 
-/* The status of an answer whose bytes follow bit by bit as events. */
-void exchange_open_events(struct exchange *ex);
+/* The status of an answer whose bytes follow bit by bit as events. beat is constant, whole events:
+   it is sent whenever nothing else was for EXCHANGE_BEAT_S. NULL: never. */
+void exchange_open_events(struct exchange *ex, const char *beat);
+#define EXCHANGE_BEAT_S 1.0
 /* Appends. False: nobody reads it, or it fell too far behind. */
 bool exchange_send(struct exchange *ex, const char *data, size_t len);
 /* The answer is whole. code counts unless it was known before. */
@@ -97,6 +102,8 @@ bool exchange_is_gone(struct exchange *ex);
 bool exchange_on_gone(struct exchange *ex, exchange_gone_fn *fn, void *user);
 /* The client went away before the end. */
 void exchange_gone(struct exchange *ex);
+/* Sends the beat of a stream that is silent. */
+void exchange_tell(struct exchange *ex, double now);
 /* Whether the socket is to be shut: the exchange is aborted, or its reader is behind for longer than
    so many seconds, which aborts it. */
 bool exchange_must_shut(struct exchange *ex, double now, double timeout_s);

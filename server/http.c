@@ -75,6 +75,7 @@ static enum MHD_Result respond(struct exchange *ex, int64_t size)
         : ex->events             ? "text/event-stream"
                                  : "application/json; charset=utf-8");
     add(response, "Cache-Control", ex->events ? "no-cache" : NULL);
+    add(response, "X-Accel-Buffering", ex->events ? "no" : NULL); /* of proxies that collect */
     add(response, "Server", "pith");
     add(response, "Allow", ex->allow);
     add(response, "WWW-Authenticate", ex->challenge);
@@ -268,6 +269,10 @@ static void read_query(struct exchange *ex)
     const char *action =
         MHD_lookup_connection_value(ex->connection, MHD_GET_ARGUMENT_KIND, "action");
     snprintf(ex->action, sizeof(ex->action), "%s", action != NULL ? action : "");
+    const char *session =
+        MHD_lookup_connection_value(ex->connection, MHD_HEADER_KIND, "X-Session-ID");
+    if (session != NULL && session[0] != '\0')
+        ex->session = serve_name_hash(session, strlen(session));
     ex->query_id = query_number(ex, "id", -1, INT64_MAX);
     ex->query_answer = (int32_t)query_number(ex, "answer", 0, INT32_MAX);
 }

@@ -1,7 +1,8 @@
 /*
  * links.c - the thread that looks after connections. It reads nothing and writes nothing: sockets
  * are libmicrohttpd's. It asks whether the other side hung up, and shuts what is to end, which
- * libmicrohttpd then notices.
+ * libmicrohttpd then notices. A step of the model can take minutes, so that it is here that a stream
+ * which has nothing to say is kept alive.
  *
  * Invariant: a link's socket is open while the link is in the list, so under the lock it is that
  * client's and nobody else's.
@@ -77,7 +78,8 @@ void link_whole(struct server *s, struct link *link)
 
 /* ---- the thread ---- */
 
-/* Under the lock: shuts what is late or given up. Whether the client is to be asked after. */
+/* Under the lock: shuts what is late or given up, and lets silent streams say that they live.
+   Whether the client is to be asked after. */
 static bool look_at(struct server *s, struct link *link, double now)
 {
     double timeout = s->config.timeout_s;
@@ -86,6 +88,8 @@ static bool look_at(struct server *s, struct link *link, double now)
         link->ex == NULL ? now - link->since > idle : !link->whole && now - link->since > timeout;
     if (late || (link->ex != NULL && exchange_must_shut(link->ex, now, timeout)))
         shutdown(link->fd, SHUT_RDWR);
+    else if (link->ex != NULL && link->whole)
+        exchange_tell(link->ex, now);
     return link->ex != NULL && link->whole && !link->hung_up;
 }
 

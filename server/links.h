@@ -1,7 +1,7 @@
 /*
  * links.h - the connections that there are, and a thread that looks after them every 50 ms: whether
  * a client whose answer is being made is still there, whether a reader keeps up, whether a request
- * comes in within its time.
+ * comes in within its time, whether a stream is silent.
  */
 #ifndef SERVER_LINKS_H
 #define SERVER_LINKS_H

@@ -52,6 +52,11 @@ VALUE(prefix_dropped, n->run.prefix_dropped)
 VALUE(parked, n->run.n_parked)
 VALUE(parked_bytes, n->run.parked_bytes)
 VALUE(parked_dropped, n->run.parked_dropped)
+VALUE(parked_found, n->run.parked_found)
+VALUE(parked_tokens, n->run.parked_tokens)
+VALUE(reuse_differs, n->run.reuse_differs)
+VALUE(reuse_policy, n->run.reuse_policy)
+VALUE(reuse_dropped, n->run.reuse_dropped)
 VALUE(step_seconds, n->run.seconds)
 VALUE(steps, n->run.n_step)
 VALUE(evicted, atomic_load(&n->count->evicted))
@@ -87,9 +92,20 @@ static const struct metric metrics[] = {
     {GAUGE, "pith_swapped_bytes", "Answers' pages in host memory.", value_swapped},
     {GAUGE, "pith_prefix_bytes", "Cached prefixes that nobody uses.", value_prefix},
     {COUNTER, "pith_prefix_dropped_total", "Cached pages that made room.", value_prefix_dropped},
-    {GAUGE, "pith_parked_slots", "Slots that hold a conversation.", value_parked},
+    {GAUGE, "pith_parked_slots", "Conversations that are parked.", value_parked},
     {GAUGE, "pith_parked_bytes", "Pages of them.", value_parked_bytes},
-    {COUNTER, "pith_parked_dropped_total", "Slots that made room.", value_parked_dropped},
+    {COUNTER, "pith_parked_dropped_total", "Conversations that made room.",
+     value_parked_dropped},
+    {COUNTER, "pith_conversations_found_total", "Requests that went on from a parked conversation.",
+     value_parked_found},
+    {COUNTER, "pith_conversation_tokens_total", "Prompt tokens of parked conversations.",
+     value_parked_tokens},
+    {COUNTER, "pith_reuse_differs_total", "Requests that say something else than what is parked.",
+     value_reuse_differs},
+    {COUNTER, "pith_reuse_policy_total", "Requests for which a policy allows no way back.",
+     value_reuse_policy},
+    {COUNTER, "pith_reuse_dropped_total", "Requests whose conversation had made room.",
+     value_reuse_dropped},
     {COUNTER, "pith_step_seconds_total", "Seconds in steps.", value_step_seconds},
     {COUNTER, "pith_steps_total", "Steps.", value_steps},
     {COUNTER, "pith_kv_evicted_entries_total", "Entries evicted, of answers that ended.",

@@ -51,6 +51,7 @@ static void init_requests(struct server *s)
     s->requests.template_text = c->template_text;
     s->requests.n_ctx = c->n_ctx;
     s->requests.n_slot = c->schedule.n_slot;
+    s->requests.finds = c->schedule.n_slot > 0 && !c->schedule.no_prefix;
     s->requests.pins =
         pith_keep_get_rules(c->policy[PITH_KEEP], &rules, NULL) == PITH_OK && rules.pin_prompt;
     s->requests.can_score_prompt = true;
@@ -105,12 +106,11 @@ pith_status server_start(const struct server_config *config, struct server **out
     init(s, config);
     init_requests(s);
     make_boot(s);
-    s->evicted_of = calloc((size_t)config->schedule.n_slot + 1, sizeof(*s->evicted_of));
     pith_status status =
         pith_scheduler_create(config->engine, &config->schedule, &s->scheduler, err);
     if (status == PITH_OK)
         status = make_view(s, err);
-    if (status == PITH_OK && (s->evicted_of == NULL || !start_threads(s))) {
+    if (status == PITH_OK && !start_threads(s)) {
         *err = (pith_error){PITH_NOMEM, "no memory for the server's threads"};
         status = PITH_NOMEM;
     }
@@ -189,6 +189,5 @@ void server_stop(struct server *s)
     links_destroy(&s->links);
     pthread_cond_destroy(&s->quiet);
     pthread_mutex_destroy(&s->lock);
-    free(s->evicted_of);
     free(s);
 }

@@ -30,7 +30,7 @@ const char *slots_state_name(pith_item_state state)
 struct listing {
     const struct server *server;
     json_t *slots;    /* [n_slot] */
-    json_t *requests; /* of no slot */
+    json_t *requests; /* of no slot that can be named, and conversations that stay in none */
 };
 
 static json_t *describe(const struct server *s, const pith_scheduler_item *item)
@@ -49,7 +49,8 @@ static bool add_item(void *user, const pith_scheduler_item *item)
 {
     struct listing *l = user;
     json_t *o = describe(l->server, item);
-    if (item->slot < 0 || item->state == PITH_ITEM_WAITING) {
+    bool named = item->slot >= 0 && item->slot < l->server->requests.n_slot;
+    if (!named || item->state == PITH_ITEM_WAITING) {
         json_object_set_new(o, "id", json_integer(item->slot));
         json_array_append_new(l->requests, o);
         return true;

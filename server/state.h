@@ -63,7 +63,6 @@ struct server {
     struct links links;
     struct viewer *viewers; /* the model thread's, and what follows */
     struct answer *answers;
-    int64_t *evicted_of; /* [n_slot] entries that were counted of a slot's sequence */
     int n_progress;      /* of them, that want to know how far their prompt was read */
     struct serve_view *view;
     double viewed;  /* when viewers were told last */

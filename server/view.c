@@ -136,7 +136,7 @@ void view_events(struct exchange *ex)
     }
     if (s->viewers == NULL)
         serve_view_watch(s->view, true);
-    exchange_open_events(ex);
+    exchange_open_events(ex, NULL);
     exchange_hold(ex);
     v->ex = ex;
     v->next = s->viewers;

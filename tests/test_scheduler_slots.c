@@ -66,6 +66,7 @@ struct talk {
     int32_t token[1024];
     int32_t n;
     pith_seq *alone; /* the same conversation by pith_generate; NULL: not begun */
+    pith_seq *back;  /* and as it was before its last answer; NULL: there was none */
 };
 
 static void say(struct talk *t, uint64_t *rng, int32_t n)
@@ -96,6 +97,11 @@ static void check_turn(pith_engine *lone, struct talk *t, const struct ask *ask,
     if (fresh)
         t->alone = seq_make(lone);
     memset(&alone, 0, sizeof(alone));
+    pith_generate_params none = ask->params;
+    none.n_predict = 0;
+    pith_seq_free(t->back);
+    check(pith_seq_fork(t->alone, &t->back, &err), &err);
+    check(pith_generate(t->back, t->token, t->n, &none, NULL, NULL, NULL, &err), &err);
     check(pith_generate(t->alone, t->token, t->n, &ask->params, hear_text, &alone, &result, &err),
           &err);
     alone.n = alone.result.n_generated = result.n_generated;
@@ -111,7 +117,16 @@ static void check_turn(pith_engine *lone, struct talk *t, const struct ask *ask,
 static void end_talk(struct talk *t)
 {
     pith_seq_free(t->alone);
-    t->alone = NULL;
+    pith_seq_free(t->back);
+    t->alone = t->back = NULL;
+}
+
+/* It goes on from before its last answer. */
+static void go_back(struct talk *t)
+{
+    pith_seq_free(t->alone);
+    t->alone = t->back;
+    t->back = NULL;
 }
 
 struct setting {
@@ -133,7 +148,7 @@ static void converse(const struct setting *c)
     char what[200];
     memset(talk, 0, sizeof(talk));
     for (int32_t turn = 0; turn < N_TURN + 1; turn++) {
-        int32_t before[2];
+        int32_t before[2], back[2] = {ask[0].request.n_prompt, ask[1].request.n_prompt};
         for (int32_t i = 0; i < 2; i++) {
             before[i] = talk[i].n;
             if (turn == N_TURN) { /* the user takes the last words back */
@@ -149,13 +164,18 @@ static void converse(const struct setting *c)
             const pith_answer_result *r = &ask[i].answer[0].result;
             snprintf(what, sizeof(what), "%s|%s|%s, turn %d of %d", c->keep != NULL ? c->keep : "",
                      c->recall != NULL ? c->recall : "", c->read != NULL ? c->read : "", turn, i);
+            if (turn == N_TURN && c->keep != NULL)
+                go_back(&talk[i]);
             check_turn(lone, &talk[i], &ask[i], what);
             assert_int_equal(r->n_prompt + r->n_cached, ask[i].request.n_prompt);
             if (turn == 0) {
-                assert_int_equal(r->reuse, PITH_REUSE_NO_SLOT);
+                assert_int_equal(r->reuse, PITH_REUSE_NEW);
             } else if (turn < N_TURN) { /* all but the last token, which was not evaluated */
                 assert_int_equal(r->reuse, PITH_REUSE_NONE);
                 assert_int_equal(r->n_cached, before[i] - 1);
+            } else if (c->keep != NULL) { /* to before the answer that was taken back */
+                assert_int_equal(r->reuse, PITH_REUSE_NONE);
+                assert_int_equal(r->n_cached, back[i]);
             } else {
                 assert_int_equal(r->reuse, c->exact ? PITH_REUSE_DIFFERS : PITH_REUSE_POLICY);
                 assert_true(r->differs_at >= before[i] && r->differs_at < before[i] + 8);
@@ -405,10 +425,11 @@ static void test_salt(void **state)
         int32_t slot, n_cached;
         pith_reuse reuse;
     } turn[] = {
-        {1, -1, 0, PITH_REUSE_NO_SLOT},  {2, -1, 0, PITH_REUSE_NO_SLOT},
-        {0, -1, 0, PITH_REUSE_NO_SLOT},  {1, -1, 96, PITH_REUSE_NO_SLOT},
-        {2, -1, 96, PITH_REUSE_NO_SLOT}, {3, 0, 0, PITH_REUSE_NO_SLOT},
+        {1, -1, 0, PITH_REUSE_OFF},      {2, -1, 0, PITH_REUSE_OFF},
+        {0, -1, 0, PITH_REUSE_OFF},      {1, -1, 96, PITH_REUSE_OFF},
+        {2, -1, 96, PITH_REUSE_OFF},     {3, 0, 0, PITH_REUSE_NEW},
         {3, 0, 99, PITH_REUSE_DIFFERS},  {4, 0, 0, PITH_REUSE_SALT},
+        {3, -2, 99, PITH_REUSE_DIFFERS}, {5, -2, 0, PITH_REUSE_NEW},
     };
     for (size_t i = 0; i < PI_LEN(turn); i++) {
         ask_init(&ask, 0, 100, 10, 0.0f);

@@ -340,10 +340,10 @@ class Fields(unittest.TestCase):
     def test_what_is_read_is_listed(self):
         serve = "src/serve/request_"
         for files, schemas in (
-                (("fields", "bias", "refused", "samplers", "format", "chat", "tools", "prompts",
-                  "infill"), ("Chat", "Text", "Completion", "Infill")),
-                (("messages",), ("Messages",)),
-                (("responses",), ("Responses",))):
+                (("fields", "session", "bias", "refused", "samplers", "format", "chat", "tools",
+                  "prompts", "infill"), ("Chat", "Text", "Completion", "Infill")),
+                (("messages", "session"), ("Messages",)),
+                (("responses", "session"), ("Responses",))):
             read = self.read(*(f"{serve}{name}.c" for name in files))
             listed = self.listed(*schemas)
             self.assertGreater(len(read), 10)

@@ -24,11 +24,11 @@ extern "C" {
  * Prefixes of prompts that requests have in common are computed once: full pages are found again by
  * a hash of all tokens before them, while somebody uses them and until the memory is needed.
  *
- * A request may name a slot. When its answer ends, its sequence stays parked there, and the next
- * request of that slot goes on from it: a conversation, whose turns are read once. Parked memory is
- * a part of the one budget. Where somebody else needs it, unused cached prefixes go first, and then
- * what was parked longest ago: a prefix can be had again from its tokens alone, while what a keep
- * policy or recall knows of a session can not.
+ * A request may have its conversation kept (PITH_SLOT_ANY), or name a slot for it. When its answer
+ * ends, its sequence stays parked, and the next request whose prompt begins with its tokens goes on
+ * from it: each turn is read once. Parked memory is a part of the one budget. Where somebody else
+ * needs it, unused cached prefixes go first, and then what was used longest ago: a prefix can be had
+ * again from its tokens alone, while what a keep policy or recall knows of a session can not.
  *
  * What is promised: each request gets the tokens that it would get alone, whatever the company and
  * the order, and ends in a defined state. One thread at a time runs steps and owns the engine,
@@ -57,7 +57,9 @@ typedef struct pith_scheduler_params {
                             such a request ends as PITH_STOP_FULL. Default 1 GiB */
     int32_t max_preempt; /* a request that was put back so often is set aside for in full (default
                             3) */
-    int32_t n_slot;      /* slots that requests may name: 0 to n_slot - 1 (default 64) */
+    int32_t n_slot;      /* slots that requests may name: 0 to n_slot - 1 (default 64). 0: nothing is
+                            parked at all. Requests that name none park in places of their own, as
+                            many as there is memory for */
     const pith_draft_params *draft; /* copied; NULL (default): nothing is drafted. Drafts are a part
                                        of steps in which no prompt is read, at most four answers run
                                        and nobody waits for memory. Rows of logits are kept for
@@ -91,15 +93,19 @@ typedef bool pith_prompt_logits_fn(void *user, int64_t request, int32_t index, i
 
 /* Why an answer reused no more than n_cached tokens. */
 typedef enum pith_reuse {
-    PITH_REUSE_NONE,    /* nothing kept it: everything that its slot held was reused */
-    PITH_REUSE_NO_SLOT, /* it names no slot, or nothing was parked there: only what other
-                           requests have in common with it was looked for */
-    PITH_REUSE_DIFFERS, /* the slot's tokens are others from `differs_at` on */
-    PITH_REUSE_DROPPED, /* what the slot held was dropped for others' memory */
-    PITH_REUSE_SALT,    /* it was parked under another cache_salt */
-    PITH_REUSE_POLICY, /* it differs from `differs_at` on, and a policy allows no way back to there;
+    PITH_REUSE_NONE,    /* nothing kept it: all of a parked conversation was reused */
+    PITH_REUSE_NEW,     /* no parked conversation goes on with it: only what prompts begin with was
+                           looked for */
+    PITH_REUSE_DIFFERS, /* the conversation's tokens are others from `differs_at` on */
+    PITH_REUSE_DROPPED, /* the conversation was dropped for others' memory */
+    PITH_REUSE_SALT,    /* what its slot holds was parked under another cache_salt */
+    PITH_REUSE_POLICY,  /* it differs from `differs_at` on, and a policy allows no way back to there;
                            or it cannot be pinned or shown any more as the request wants it */
+    PITH_REUSE_OFF,     /* its slot is -1: no parked conversation was looked for */
 } pith_reuse;
+
+/* pith_request.slot: the conversation is found by its tokens, and stays. */
+#define PITH_SLOT_ANY (-2)
 
 /* How an answer ended. */
 typedef struct pith_answer_result {
@@ -126,7 +132,10 @@ typedef struct pith_answer_result {
     pith_recall_stats recall;
     int32_t n_draft; /* tokens that were drafted, and of them those that came true */
     int32_t n_draft_accepted;
-    uint32_t reserved[6];
+    int32_t slot;        /* where its conversation stays; -1: nowhere */
+    int32_t n_from_park; /* of n_cached: tokens of a parked conversation, not of a prefix */
+    int64_t n_evicted;   /* of keep.evicted: entries that went since the request began */
+    uint32_t reserved[2];
 } pith_answer_result;
 
 typedef void pith_answer_done_fn(void *user, const pith_answer_result *result);
@@ -147,11 +156,14 @@ typedef struct pith_request {
     pith_answer_token_fn *on_token; /* may be NULL */
     pith_answer_done_fn *on_done;   /* called once for each answer; may be NULL */
     void *user;
-    /* Where the sequence stays when its answer ends, and which one it goes on from: all of the
-       tokens parked there where the prompt begins with them, or, where forgetting is exact, those
-       that both have. One request at a time runs in a slot, further ones wait for it; n_answer is
-       1. An answer that was cancelled is parked, too, if its sequence is what a fresh one of its
-       tokens would be; one that failed is not. -1 (default): none */
+    /* Where the sequence stays when its answer ends. PITH_SLOT_ANY: in a place of its own. 0 and
+       above: in this slot, in which one request at a time runs, while further ones wait for it;
+       n_answer is 1. With both, it goes on from the parked conversation that has most of the prompt:
+       all of its tokens where the prompt begins with them, or, where forgetting is exact, those that
+       both have. Among equals the slot's own counts, then `session`'s, then the one that was used
+       last. An answer that was cancelled is parked, too, if its sequence is what a fresh one of its
+       tokens would be; one that failed is not. -1 (default): it is not parked, and goes on from
+       none */
     int32_t slot;
     int32_t n_pin; /* under a keep policy with pin-prompt: the first n_pin tokens are never evicted,
                       in the place of the whole prompt. In a slot they are those of the session, so
@@ -162,7 +174,9 @@ typedef struct pith_request {
     pith_prompt_logits_fn *on_prompt; /* shows logits of the prompt; may be NULL */
     int32_t prompt_from;              /* the first token that it shows: those before may be cached;
                                          default 0 */
-    uint32_t reserved[8];
+    uint64_t session; /* stands for the name of a conversation, which is preferred among those that
+                         have as much of the prompt; default 0: none */
+    uint32_t reserved[6];
 } pith_request;
 
 PITH_API void pith_request_default(pith_request *out);
@@ -271,9 +285,9 @@ typedef struct pith_scheduler_stats {
     int64_t prefix_bytes;    /* of them, that nobody else uses */
     int64_t prefix_dropped;  /* pages that made room */
     int64_t swapped_bytes;   /* in host memory now */
-    int32_t n_parked;        /* slots that hold something now */
+    int32_t n_parked;        /* conversations that are parked now */
     int64_t parked_bytes;    /* of pages that are parked, each once */
-    int64_t parked_dropped;  /* slots that made room, so far */
+    int64_t parked_dropped;  /* conversations that made room, so far */
     int64_t pressure_rounds; /* with `pressure` */
     int64_t pressure_shared; /* pages, likewise */
     double seconds;          /* in steps */
@@ -281,6 +295,12 @@ typedef struct pith_scheduler_stats {
     double share_s;          /* of them: comparing pages */
     int64_t drafted_tokens;  /* and of them those that came true */
     int64_t accepted_tokens;
+    int64_t parked_found;  /* requests that went on from a parked conversation */
+    int64_t parked_tokens; /* of cached_tokens: those that were parked */
+    int64_t reuse_differs; /* requests whose conversation was parked, and of which not all was reused
+                              because it differs, */
+    int64_t reuse_policy;  /* because a policy allows no way back, */
+    int64_t reuse_dropped; /* or because it had made room */
     uint32_t reserved[4];
 } pith_scheduler_stats;
 

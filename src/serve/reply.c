@@ -301,6 +301,24 @@ static void begin(struct reply_answer *a)
     a->begun = true;
 }
 
+/* An echo of the prompt may come with what the model thinks of it, which is not known yet. */
+bool serve_reply_open(struct serve_reply *reply, struct serve_bytes *out)
+{
+    if (reply->finished || !reply->r->stream)
+        return true;
+    reply->out = out;
+    reply->code = 200;
+    reply->events = true;
+    for (int32_t i = 0; i < reply->n_answer && !reply->r->echo; i++)
+        begin(&reply->answer[i]);
+    return !reply->no_memory;
+}
+
+const char *serve_reply_beat(const struct serve_reply *reply)
+{
+    return reply->form->beat != NULL ? reply->form->beat : ": waiting\n\n";
+}
+
 static void keep_id(struct reply_answer *a, int32_t id)
 {
     if (a->n_id == a->cap_id) {
@@ -415,6 +433,8 @@ static void take_result(struct reply_answer *a, const pith_answer_result *result
     a->reason = result->reason;
     a->n_prompt = result->n_prompt;
     a->n_cached = result->n_cached;
+    a->n_from_park = result->n_from_park;
+    a->slot = result->slot;
     a->reuse = result->reuse;
     a->differs_at = result->differs_at;
     a->n_generated = result->n_generated;

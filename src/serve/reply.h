@@ -32,6 +32,11 @@ pith_status serve_reply_create(const struct serve_request *r, int64_t now, const
                                struct serve_reply **out);
 void serve_reply_free(struct serve_reply *reply);
 
+/* The request was taken: a stream says what it begins with, and its code is known. Nothing where
+   there is no stream. */
+bool serve_reply_open(struct serve_reply *reply, struct serve_bytes *out);
+/* What a stream of the reply's API may be sent at any time to keep it alive, whole events. */
+const char *serve_reply_beat(const struct serve_reply *reply);
 /* i is the prompt, as of serve_request_get. False: there was no memory, and the connection should
    be closed. */
 bool serve_reply_token(struct serve_reply *reply, int32_t i, const pith_answer_token *token,

@@ -56,7 +56,7 @@ static json_t *part(struct reply_answer *a, json_t *content, json_t *tokens, boo
     return reply_need(a->reply,
                       json_pack("{s:i, s:o, s:o, s:b, s:i, s:i, s:i}", "index", (int)a->index,
                                 "content", content, "tokens", tokens, "stop", (int)stop, "id_slot",
-                                (int)a->reply->r->slot, "tokens_predicted",
+                                (int)(a->done ? a->slot : a->reply->r->slot), "tokens_predicted",
                                 (int)(a->done ? a->n_generated : (int32_t)a->n_id),
                                 "tokens_evaluated", (int)prompt_of(a)->n_id));
 }

@@ -31,15 +31,25 @@ const char *reply_finish(const struct reply_answer *a)
     return reply_calls(a) ? "tool_calls" : "stop";
 }
 
-/* Why no more of the prompt was reused; nothing where all was that there is. */
+/* What was reused of the prompt, from where, and why no more; no reason where all was that there
+   is. Of several prompts the first says why. */
 static void set_reuse(struct serve_reply *reply, json_t *object)
 {
     static const char *const words[] = {
-        [PITH_REUSE_NO_SLOT] = "no_slot", [PITH_REUSE_DIFFERS] = "differs",
+        [PITH_REUSE_NEW] = "new",         [PITH_REUSE_DIFFERS] = "differs",
         [PITH_REUSE_DROPPED] = "dropped", [PITH_REUSE_SALT] = "salt",
-        [PITH_REUSE_POLICY] = "policy",
+        [PITH_REUSE_POLICY] = "policy",   [PITH_REUSE_OFF] = "off",
     };
     const struct reply_answer *a = &reply->answer[0];
+    json_int_t cached = (json_int_t)reply_sum_cached(reply), parked = 0;
+    for (int32_t i = 0; i < reply->n_answer; i += reply->r->n_answer)
+        parked += reply->answer[i].n_from_park;
+    reply_set(reply, object, "cached_tokens", json_integer(cached));
+    reply_set(reply, object, "read_tokens",
+              json_integer((json_int_t)serve_request_n_prompt(reply->r) - cached));
+    if (cached > 0)
+        reply_set(reply, object, "cache_from",
+                  json_string(parked > 0 ? "conversation" : "prefix"));
     if (a->reuse == PITH_REUSE_NONE)
         return;
     reply_set(reply, object, "cache_why", json_string(words[a->reuse]));
@@ -48,8 +58,8 @@ static void set_reuse(struct serve_reply *reply, json_t *object)
 }
 
 /* Entries of all lanes that a keep policy evicted are lost to the answer: that is said with the
-   usage, and not at all where nothing was. Beside it, what recall has brought back, and why a slot's
-   tokens were not all reused. */
+   usage, and not at all where nothing was. Beside it, what recall has brought back, and what was
+   reused: of a batch nothing goes on. */
 void reply_set_kept(struct serve_reply *reply, json_t *usage)
 {
     int64_t rounds = 0, evicted = 0, live = 0, recalls = 0, guests = 0;
@@ -67,7 +77,7 @@ void reply_set_kept(struct serve_reply *reply, json_t *usage)
         reply_set(reply, pith, "kept_entries", json_integer((json_int_t)live));
         reply_set(reply, pith, "budget", json_integer(reply->answer[0].kept.budget));
     }
-    if (reply->r->slot >= 0)
+    if (!reply->r->setup->no_timings)
         set_reuse(reply, pith);
     if (json_object_size(pith) == 0) {
         json_decref(pith);

@@ -56,6 +56,8 @@ struct reply_answer {
     pith_stop_reason reason;
     const char *stop_word; /* which ended it; NULL: none */
     int32_t n_prompt, n_cached, n_generated;
+    int32_t n_from_park; /* of n_cached: of a parked conversation */
+    int32_t slot;        /* where it stays; -1: nowhere */
     int32_t n_draft, n_draft_accepted;
     pith_reuse reuse;   /* why n_cached is not more */
     int32_t differs_at; /* the first token that is another; -1: none */
@@ -72,7 +74,8 @@ struct reply_answer {
 
 /* How an API says it. All but document are called for streams only. */
 struct reply_form {
-    bool parses; /* content, reasoning and calls are told apart */
+    bool parses;      /* content, reasoning and calls are told apart */
+    const char *beat; /* of a stream that has nothing to say; NULL: a comment */
     void (*begin)(struct reply_answer *a);
     void (*event)(struct reply_answer *a, const struct reply_event *event);
     void (*end)(struct reply_answer *a);

@@ -178,6 +178,7 @@ static json_t *document(struct serve_reply *reply)
 
 const struct reply_form reply_form_messages = {
     .parses = true,
+    .beat = "event: ping\ndata: {\"type\": \"ping\"}\n\n",
     .begin = begin,
     .event = event,
     .end = end,

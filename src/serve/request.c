@@ -86,6 +86,7 @@ static void read_body(struct serve_reader *rd)
     if (request_is_bad(rd) || r->body == NULL)
         return;
     request_read_fields(rd, r->body);
+    request_read_session(rd, r->json); /* as it came: translations leave names out */
     if (r->api == SERVE_TEXT || r->api == SERVE_COMPLETION)
         request_read_prompts(rd, r->body);
     else if (r->api == SERVE_INFILL)
@@ -198,6 +199,11 @@ bool serve_request_caches(const struct serve_request *r)
 uint64_t serve_request_salt(const struct serve_request *r)
 {
     return r->salt;
+}
+
+uint64_t serve_request_session(const struct serve_request *r)
+{
+    return r->session;
 }
 
 double serve_request_timeout(const struct serve_request *r)

@@ -43,7 +43,8 @@ struct serve_setup {
     bool can_score_prompt;     /* on_prompt is there, so that echo with logprobs can be answered */
     int32_t n_ctx;             /* most tokens of a sequence; 0: the scheduler judges that */
     int32_t n_slot;            /* id_slot is below this; 0: the field is passed over */
-    bool pins;                 /* a keep policy pins what a chat in a slot begins with */
+    bool finds;                /* conversations go on where no slot is named, too */
+    bool pins;                 /* a keep policy pins what such a chat begins with */
     int64_t now;               /* local seconds since 1970 for templates; 0: none */
     pith_generate_params params; /* of requests that do not say */
 };
@@ -68,6 +69,9 @@ void serve_fault_set(struct serve_fault *fault, int code, const char *type, cons
 void serve_fault_status(struct serve_fault *fault, pith_status status, const char *message,
                         int64_t n_prompt, int64_t n_ctx);
 
+/* What a name stands for in pith_request.session. Never 0. */
+uint64_t serve_name_hash(const char *text, size_t len);
+
 struct serve_request;
 
 /* Reads a body [len]. OK: *out is the caller's to free. INVALID: *fault says why. NOMEM: *fault says
@@ -91,6 +95,7 @@ bool serve_request_streams(const struct serve_request *r);
 int32_t serve_request_slot(const struct serve_request *r);        /* id_slot; -1: any */
 bool serve_request_caches(const struct serve_request *r);         /* cache_prompt, default true */
 uint64_t serve_request_salt(const struct serve_request *r);       /* of cache_salt; 0: none */
+uint64_t serve_request_session(const struct serve_request *r); /* of its conversation; 0: none */
 double serve_request_timeout(const struct serve_request *r);      /* seconds; 0: none */
 bool serve_request_wants_progress(const struct serve_request *r); /* return_progress */
 bool serve_request_wants_prompt(const struct serve_request *r);   /* logits of prompt tokens */

@@ -43,6 +43,7 @@ struct serve_request {
     int32_t n_keep;   /* tokens of the prompt that a keep policy may pin; -1: all, 0: not said */
     int32_t n_system; /* of a chat in a slot: those before its first word; 0: not counted */
     uint64_t salt;
+    uint64_t session; /* of the conversation's name; 0: none */
     float timeout_s;
     int32_t predict_ms; /* t_max_predict_ms: of an answer that has a line, once it began; 0: none */
     bool stream, include_usage, echo, caches, timings_per_token, return_progress, return_tokens;
@@ -109,6 +110,7 @@ void request_read_fields(struct serve_reader *rd, const json_t *body);        /*
 void request_read_biases(struct serve_reader *rd, const json_t *bias);        /* request_bias.c */
 void request_read_samplers(struct serve_reader *rd, const json_t *samplers);  /* .._samplers.c */
 void request_refuse_unsupported(struct serve_reader *rd, const json_t *body); /* .._refused.c */
+void request_read_session(struct serve_reader *rd, const json_t *body);       /* .._session.c */
 void request_read_format(struct serve_reader *rd, const json_t *body);        /* request_format.c */
 void request_read_chat(struct serve_reader *rd, const json_t *body);          /* request_chat.c */
 void request_read_tools(struct serve_reader *rd, const json_t *body);         /* request_tools.c */

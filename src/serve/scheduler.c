@@ -96,13 +96,16 @@ static pith_status make_lists(struct pith_scheduler *s, pith_error *err)
         s->slot = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)s->params.n_slot, sizeof(*s->slot));
     if (s->slot == NULL && s->params.n_slot > 0)
         return pi_fail(err, PITH_NOMEM, "no memory for %d slots", s->params.n_slot);
+    s->n_slot = s->params.n_slot;
+    for (int32_t i = 0; i < s->n_slot; i++)
+        s->slot[i].back = -1;
     return PITH_OK;
 }
 
 /* What create made, the lock apart. */
 static void free_parts(struct pith_scheduler *s)
 {
-    for (int32_t i = 0; s->slot != NULL && i < s->params.n_slot; i++)
+    for (int32_t i = 0; i < s->n_slot; i++)
         pith_seq_free(s->slot[i].seq);
     prefix_free(s->prefix);
     pi_mem_free(s->slot);
@@ -220,7 +223,7 @@ static pith_status check_prompt(const struct pith_scheduler *s, const pith_reque
                                 pith_error *err)
 {
     const struct pi_hparams *hp = &s->engine->model->hp;
-    bool session = q->slot >= 0 && s->engine->traits.evicts;
+    bool session = q->slot != -1 && s->engine->traits.evicts;
     if (q->prompt == NULL || q->n_prompt < 1)
         return pi_fail(err, PITH_INVALID, "n_prompt: a prompt has at least one token, not %d",
                        q->n_prompt);
@@ -237,7 +240,7 @@ static pith_status check_prompt(const struct pith_scheduler *s, const pith_reque
 static pith_status check_slot(const struct pith_scheduler *s, const pith_request *q,
                               pith_error *err)
 {
-    PI_TRY(check_count("slot", q->slot, -1, s->params.n_slot - 1, err));
+    PI_TRY(check_count("slot", q->slot, PITH_SLOT_ANY, s->params.n_slot - 1, err));
     if (q->slot >= 0 && q->n_answer != 1)
         return pi_fail(err, PITH_INVALID, "n_answer: %d answers cannot be parked in one slot",
                        q->n_answer);
@@ -315,6 +318,13 @@ static size_t place(struct request *r, const pith_request *q, const pith_generat
     return used;
 }
 
+/* Whose every prompt is to be computed whole, whoever asks, finds no conversation by its tokens. */
+static int32_t slot_of(const struct pith_scheduler *s, const pith_request *q)
+{
+    bool none = s->params.no_prefix || s->params.n_slot == 0;
+    return q->slot == PITH_SLOT_ANY && none ? -1 : q->slot;
+}
+
 static struct request *copy_request(const struct pith_scheduler *s, const pith_request *q,
                                     const pith_generate_params *p)
 {
@@ -333,7 +343,8 @@ static struct request *copy_request(const struct pith_scheduler *s, const pith_r
     r->n_prompt = q->n_prompt;
     r->n_forced = q->n_forced;
     r->n_answer = r->n_left = q->n_answer;
-    r->slot = q->slot;
+    r->slot = slot_of(s, q);
+    r->session = q->session;
     r->mark = mark_of(s, q);
     r->n_pin = pins(s) ? q->n_pin : 0;
     r->salt = q->cache_salt;
@@ -349,7 +360,9 @@ static struct request *copy_request(const struct pith_scheduler *s, const pith_r
             .n_known = r->n_prompt,
             .mark = r->mark,
             .n_shown = q->on_prompt != NULL ? q->prompt_from : r->n_prompt,
-            .reuse = PITH_REUSE_NO_SLOT,
+            .reuse = r->slot == -1 ? PITH_REUSE_OFF : PITH_REUSE_NEW,
+            .slot = (int32_t)pi_max(r->slot, -1),
+            .from = -1,
             .differs_at = -1,
         };
     r->submitted_at = pi_time_s();

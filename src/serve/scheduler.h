@@ -1,7 +1,8 @@
 /*
  * scheduler.h - the scheduler's insides, shared by scheduler*.c: requests, their answers, and where
  * each of them is. scheduler.c has the queue and the public functions, scheduler_admit.c memory and
- * admission, scheduler_slot.c what is parked, scheduler_retell.c a prompt in the parked tokens,
+ * admission, scheduler_slot.c what is parked, scheduler_find.c which of it a request goes on from,
+ * scheduler_retell.c a prompt in the parked tokens,
  * scheduler_step.c a step, scheduler_draft.c drafts in it, scheduler_result.c tokens and ends,
  * scheduler_list.c shows all of it.
  *
@@ -54,7 +55,10 @@ struct answer {
     int32_t mark;        /* the first positions of its sequence, marked as the prompt */
     bool parts;          /* its sequence forgot some of what its slot held, so that what is read
                             counts as one prompt */
-    bool untouched;      /* its sequence came from its slot, and nothing was evaluated since */
+    int32_t slot;        /* where it is parked when it ends; -1: nowhere, or not known yet */
+    int32_t from;        /* the slot whose conversation it goes on from; -1: none */
+    bool branches;       /* its sequence is a copy of what is parked, which stays */
+    bool untouched;      /* its sequence came from a slot, and nothing was evaluated since */
     bool torn;           /* an evaluation was stopped: its sequence is no fresh one's */
     int32_t n_before;    /* tokens that its sequence had in its slot, and what was read of them */
     struct read_tally read_before;
@@ -62,6 +66,8 @@ struct answer {
     bool unwanted;    /* who was shown them wants no more */
     int32_t n_prompt; /* as in the result */
     int32_t n_cached;
+    int32_t n_from_park; /* of n_cached */
+    int64_t n_evicted;   /* entries that its sequence had lost when it came to it */
     pith_reuse reuse;
     int32_t differs_at;
     int32_t n_preempted;
@@ -89,7 +95,8 @@ struct request {
     int32_t n_answer;
     struct answer *answer; /* [n_answer] */
     int32_t n_left;        /* answers that have not ended */
-    int32_t slot;          /* -1: none */
+    int32_t slot;          /* -1: none, PITH_SLOT_ANY: the answer's */
+    uint64_t session;
     int32_t mark;          /* tokens that are marked as the prompt in a fresh sequence */
     int32_t n_pin;
     uint64_t salt;
@@ -109,18 +116,34 @@ struct request {
     bool cancelled;              /* likewise: it was */
 };
 
-/* Where a request's sequence stays for the next one. */
+/* Where a request's sequence stays for the next one. Requests name the first of them; the others
+   are places for conversations that are found by their tokens. */
 struct slot {
     pith_seq *seq;       /* owned; NULL: nothing is parked */
     struct answer *runs; /* was admitted in it, and has not ended; NULL: nobody */
     uint64_t salt;       /* of what is parked */
-    int64_t parked_at;   /* counts up: which was parked last */
+    uint64_t session;    /* likewise */
+    int64_t stamp;       /* counts up, another for everything that is parked */
+    int64_t parked_at;   /* counts up: which was used last */
     bool dropped;        /* what was parked made room */
+    bool held;           /* what is parked may not make room now */
+    bool is_return;      /* a place to return to: a conversation as it was before its last answer */
+    int32_t back;        /* the slot that has such a place for what runs or is parked here; -1: none */
+    int64_t back_stamp;  /* of it: whether it is still there */
     int64_t request;     /* as in pith_scheduler_item */
     int32_t n_prompt;
     int32_t n_generated;
     int32_t n_cached;
 };
+
+/* A conversation that made room: whose prompt begins with its tokens is told so. */
+struct gone {
+    uint64_t salt;
+    uint64_t hash; /* of the tokens */
+    int32_t n;     /* 0: none */
+};
+
+#define N_GONE 64
 
 struct pith_scheduler {
     pith_engine *engine; /* borrowed */
@@ -154,8 +177,12 @@ struct pith_scheduler {
     int64_t n_admission;
     int64_t set_aside;    /* the sum of the running answers' */
     int64_t outside;      /* bytes of pages that other sequences of the engine hold */
-    struct slot *slot;    /* [params.n_slot] owned */
+    struct slot *slot;    /* [n_slot] owned; it moves when a place is added */
+    int32_t n_slot;       /* at least params.n_slot */
+    struct gone gone[N_GONE]; /* a ring */
+    int32_t next_gone;
     int64_t n_park;       /* times that something was parked */
+    int32_t n_return;     /* of stats.n_parked, places to return to */
     int64_t parked_bytes; /* what scheduler_parked_bytes said last */
     bool parked_changed;  /* and that it is to be counted anew */
     int32_t tokens_left;  /* of the step that is planned */
@@ -219,6 +246,8 @@ bool scheduler_relieve(struct pith_scheduler *s, struct answer *needy, int64_t b
    nobody uses; there are prefixes. */
 int32_t scheduler_find_prefix(const struct pith_scheduler *s, const struct answer *a,
                               int32_t *n_unused);
+/* Drops prefixes that nobody uses, then what is parked, until so many bytes of pages are free. */
+bool scheduler_make_room(struct pith_scheduler *s, int64_t bytes);
 /* Takes an answer out of those that run; what it has set aside is free for others. */
 void scheduler_stop_running(struct pith_scheduler *s, struct answer *a);
 
@@ -231,23 +260,37 @@ bool scheduler_is_roomy(struct pith_scheduler *s, int32_t n);
 /* Brings what pith_scheduler_get_stats shows up to date. */
 void scheduler_show(struct pith_scheduler *s);
 
+/* ---- scheduler_find.c ---- */
+
+/* How many tokens of a parked conversation an answer without a sequence goes on from, which is in
+   a->from then; 0: none, or others' prefixes have more. Says in a->reuse why not more. */
+int32_t scheduler_find(struct pith_scheduler *s, struct answer *a);
+/* Gives the sequence that was found to the answer, with so many tokens; its mark is the answer's.
+   Where others may go on from it, too, the answer gets a copy. KV_FULL, NOMEM: it got none. */
+pith_status scheduler_take(struct pith_scheduler *s, struct answer *a, int32_t n, pith_error *err);
+
 /* ---- scheduler_slot.c ---- */
 
-/* The answer's slot; NULL: its request names none. */
+/* The answer's slot; NULL: it has none, or none yet. */
 struct slot *scheduler_slot_of(const struct pith_scheduler *s, const struct answer *a);
-/* Whether nobody but the answer runs in its slot. */
+/* Whether nobody but the answer runs in the slot that its request names. */
 bool scheduler_slot_is_free(const struct pith_scheduler *s, const struct answer *a);
-
-/* How many tokens of what its slot holds an answer without a sequence goes on from. Where that is
-   nothing, because others' prefixes have more, too, the slot is empty afterwards. Says in a->reuse
-   why not more. */
-int32_t scheduler_slot_match(struct pith_scheduler *s, struct answer *a);
-/* Gives the sequence of a slot that was matched to the answer, with so many tokens; its mark is the
-   answer's. KV_FULL, NOMEM: what was parked is gone. */
-pith_status scheduler_slot_take(struct pith_scheduler *s, struct answer *a, int32_t n,
-                                pith_error *err);
+/* The answer runs in its slot from now on, or in a place that is found for it. What the slot holds
+   goes to another place, unless it is the same conversation in other words. */
+void scheduler_slot_enter(struct pith_scheduler *s, struct answer *a);
+/* Nobody runs in the answer's slot any more. A place that was found for it is no longer its. */
+void scheduler_slot_leave(struct pith_scheduler *s, struct answer *a);
 /* Parks the answer's sequence, or gives it back untouched. */
 void scheduler_slot_park(struct pith_scheduler *s, struct answer *a);
+/* Takes out what is parked. */
+pith_seq *scheduler_slot_empty(struct pith_scheduler *s, struct slot *slot);
+/* Parks a copy of the answer's sequence, whose prompt is read and which a keep policy allows no way
+   back: a request that has another answer there goes on from it. */
+void scheduler_slot_mark_return(struct pith_scheduler *s, struct answer *a);
+/* Tokens that a parked sequence and a prompt begin with, of at most n. */
+int32_t scheduler_common(const pith_seq *seq, const struct request *r);
+/* Whether a conversation of the prompt's beginning made room. */
+bool scheduler_is_gone(const struct pith_scheduler *s, const struct request *r, int32_t *n);
 
 /* ---- scheduler_retell.c ---- */
 
@@ -260,7 +303,7 @@ void scheduler_untell(struct answer *a);
 /* Bytes of pages that are parked, each once; and of those that nobody who runs has, too. */
 int64_t scheduler_parked_bytes(struct pith_scheduler *s);
 int64_t scheduler_parked_alone_bytes(const struct pith_scheduler *s);
-/* Drops what was parked longest ago. False: nothing is parked. */
+/* Drops what was used longest ago, places to return to first. False: nothing is parked. */
 bool scheduler_slot_drop(struct pith_scheduler *s);
 void scheduler_slot_clear(struct pith_scheduler *s, struct slot *slot);
 

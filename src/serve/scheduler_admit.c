@@ -241,6 +241,7 @@ static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t
                              pith_error *err)
 {
     *n_found = a->n_before = 0;
+    a->n_evicted = 0;
     PI_TRY(pith_seq_create(s->engine, &a->seq, err));
     PI_TRY(pith_seq_mark_prompt(a->seq, a->mark, err));
     if (s->prefix == NULL)
@@ -249,8 +250,7 @@ static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t
     return adopt(s, a, n_found, err);
 }
 
-/* Room for everything that a swapped sequence holds. */
-static bool make_room(struct pith_scheduler *s, int64_t bytes)
+bool scheduler_make_room(struct pith_scheduler *s, int64_t bytes)
 {
     int64_t lacks = bytes - kv_cache_free_bytes(s->engine->kv);
     bool more = true;
@@ -269,20 +269,21 @@ static pith_status take_in(struct pith_scheduler *s, struct answer *a, int32_t n
 {
     int32_t n_found = 0;
     *waits = false;
-    if (n_parked > 0 && scheduler_slot_take(s, a, n_parked, NULL) == PITH_OK) {
+    if (n_parked > 0 && scheduler_take(s, a, n_parked, NULL) == PITH_OK) {
         /* Of the request's own tokens those that are not read. */
         int32_t n_read = a->n_known - n_parked;
         if (a->admitted_at == 0.0)
-            a->n_cached = (int32_t)pi_max(0, a->request->n_prompt - n_read);
+            a->n_cached = a->n_from_park = (int32_t)pi_max(0, a->request->n_prompt - n_read);
         return PITH_OK;
     }
     if (n_parked > 0) { /* there was no memory for cutting it */
+        a->from = -1;
         a->reuse = PITH_REUSE_DROPPED;
         a->mark = a->request->mark;
         scheduler_untell(a);
     }
     if (a->swapped != NULL) {
-        *waits = !make_room(s, kv_swapped_pool_bytes(a->swapped));
+        *waits = !scheduler_make_room(s, kv_swapped_pool_bytes(a->swapped));
         if (*waits)
             return PITH_OK;
         int64_t host = kv_swapped_host_bytes(a->swapped);
@@ -324,12 +325,8 @@ static pith_status start_output(struct pith_scheduler *s, struct answer *a, pith
 static void start_running(struct pith_scheduler *s, struct answer *a)
 {
     double now = pi_time_s();
-    struct slot *slot = scheduler_slot_of(s, a);
     scheduler_left_queue(s, a->request);
-    if (slot != NULL) {
-        slot->runs = a;
-        slot->dropped = false;
-    }
+    scheduler_slot_enter(s, a);
     s->n_place += scheduler_places(a);
     s->running[s->n_running++] = a;
     a->admission = ++s->n_admission;
@@ -342,6 +339,11 @@ static void start_running(struct pith_scheduler *s, struct answer *a)
     if (a->admitted_at == 0.0) {
         a->admitted_at = now;
         s->stats.cached_tokens += a->n_cached;
+        s->stats.parked_found += a->n_from_park > 0;
+        s->stats.parked_tokens += a->n_from_park;
+        s->stats.reuse_differs += a->reuse == PITH_REUSE_DIFFERS;
+        s->stats.reuse_policy += a->reuse == PITH_REUSE_POLICY;
+        s->stats.reuse_dropped += a->reuse == PITH_REUSE_DROPPED;
     }
     if (s->engine->traits.bounded) {
         a->set_aside = pi_max(group_bytes(s, a, a->target), pi_seq_held_bytes(a->seq));
@@ -382,8 +384,10 @@ static pith_status find_room(struct pith_scheduler *s, struct answer *a, int32_t
     int64_t most = s->kv_bytes - s->outside;
     a->target = target_of(s, a, &least);
     *need = group_bytes(s, a, a->target);
-    if (n_parked > 0) /* until its first round, one that was restored may hold more than that */
-        *need = pi_max(*need, pi_seq_held_bytes(scheduler_slot_of(s, a)->seq));
+    /* Until its first round, one that was restored may hold more than that. */
+    const pith_seq *parked = n_parked > 0 ? s->slot[a->from].seq : NULL;
+    if (parked != NULL && parked->n_token == n_parked)
+        *need = pi_max(*need, pi_seq_held_bytes(parked));
     *waits = !fits(s, *need - found_bytes(s, a, n_parked));
     if (!*waits || !alone)
         return PITH_OK;
@@ -418,7 +422,7 @@ bool scheduler_admit_first(struct pith_scheduler *s, bool *again)
         return false;
     bool alone = s->n_place == 0;
     look_outside(s);
-    int32_t n_parked = scheduler_slot_match(s, a);
+    int32_t n_parked = scheduler_find(s, a);
     pith_status status = find_room(s, a, n_parked, alone, &need, &waits, &why);
     if (status == PITH_OK && !waits)
         status = take_in(s, a, n_parked, need, alone, &waits, &why);
@@ -501,6 +505,7 @@ static void preempt(struct pith_scheduler *s, struct answer *a)
     s->put_back = true;
     if (a->untouched) {
         scheduler_slot_park(s, a);
+        scheduler_slot_leave(s, a);
     } else if (pi_seq_altered(a->seq)) {
         if (!put_away(s, a)) {
             scheduler_end(s, a, PITH_STOP_FULL);

@@ -31,7 +31,7 @@ static bool show_answer(const struct pith_scheduler *s, const struct answer *a, 
     pith_scheduler_item item = {
         .id = a->request->id,
         .answer = a->index,
-        .slot = a->request->slot,
+        .slot = a->slot,
         .state = state_of(a),
         .n_prompt = a->request->n_prompt,
         .n_generated = a->out.n_generated,
@@ -51,7 +51,7 @@ static bool show_slot(const struct pith_scheduler *s, int32_t i, pith_scheduler_
                       void *user)
 {
     const struct slot *slot = &s->slot[i];
-    if (slot->seq == NULL)
+    if (slot->seq == NULL || slot->is_return)
         return true;
     const pith_scheduler_item item = {
         .id = slot->request,
@@ -74,6 +74,6 @@ void pith_scheduler_each(pith_scheduler *s, pith_scheduler_item_fn *fn, void *us
         more = show_answer(s, s->running[i], true, fn, user);
     for (const struct answer *a = s->first; a != NULL && more; a = a->next_in_queue)
         more = show_answer(s, a, false, fn, user);
-    for (int32_t i = 0; i < s->params.n_slot && more; i++)
+    for (int32_t i = 0; i < s->n_slot && more; i++)
         more = show_slot(s, i, fn, user);
 }

@@ -69,6 +69,13 @@ void scheduler_choose(struct pith_scheduler *s, struct answer *a)
 
 /* ---- one prompt, several answers ---- */
 
+static int64_t evicted_of(const struct answer *a)
+{
+    pith_keep_stats keep;
+    pith_seq_keep_stats(a->seq, &keep);
+    return keep.evicted;
+}
+
 static void start_sibling(struct pith_scheduler *s, const struct answer *a, struct answer *b,
                           int64_t set_aside)
 {
@@ -84,6 +91,7 @@ static void start_sibling(struct pith_scheduler *s, const struct answer *a, stru
     b->target = a->target;
     b->admission = ++s->n_admission;
     b->n_cached = r->n_prompt;
+    b->n_evicted = evicted_of(a);
     b->out.forced = r->forced;
     b->out.n_forced = r->n_forced;
     s->running[s->n_running++] = b; /* a's slots had one for it */
@@ -99,6 +107,7 @@ void scheduler_start_answers(struct pith_scheduler *s, struct answer *a)
     int32_t n = scheduler_places(a);
     int64_t part = a->set_aside / n;
     a->state = ANSWER_GENERATING;
+    scheduler_slot_mark_return(s, a);
     for (int32_t i = 1; a->index == 0 && i < r->n_answer; i++)
         if (r->answer[i].state == ANSWER_SIBLING) {
             a->set_aside -= part;
@@ -142,6 +151,8 @@ static void fill_result(const struct answer *a, const pith_error *why, pith_answ
         .n_preempted = a->n_preempted,
         .n_draft = a->n_draft,
         .n_draft_accepted = a->n_draft_accepted,
+        .slot = a->slot,
+        .n_from_park = a->n_from_park,
     };
     double admitted = a->admitted_at > 0.0 ? a->admitted_at : now;
     double first = a->first_at > 0.0 ? a->first_at : now;
@@ -151,6 +162,7 @@ static void fill_result(const struct answer *a, const pith_error *why, pith_answ
     out->keep.first_round_at = out->keep.first_overwrite_at = out->keep.budget = -1;
     if (a->seq != NULL) {
         pith_seq_keep_stats(a->seq, &out->keep);
+        out->n_evicted = pi_max(0, out->keep.evicted - a->n_evicted);
         pith_seq_share_stats(a->seq, &out->share);
         pith_seq_recall_stats(a->seq, &out->recall);
     }
@@ -171,7 +183,7 @@ static void take_back(const struct pith_scheduler *s, struct answer *a)
    never stopped, and nothing failed. */
 static bool stays(const struct answer *a, const pith_error *why)
 {
-    if (a->request->slot < 0 || a->seq == NULL || a->swapped != NULL || a->seq->n_token == 0)
+    if (a->slot < 0 || a->seq == NULL || a->swapped != NULL || a->seq->n_token == 0)
         return false;
     return !a->torn && (why == NULL || why->status == PITH_CANCELLED);
 }
@@ -179,9 +191,7 @@ static bool stays(const struct answer *a, const pith_error *why)
 /* Takes the answer from where it is, and frees what it holds. */
 static void release(struct pith_scheduler *s, struct answer *a)
 {
-    struct slot *slot = scheduler_slot_of(s, a);
-    if (slot != NULL && slot->runs == a)
-        slot->runs = NULL;
+    scheduler_slot_leave(s, a);
     if (a->state == ANSWER_QUEUED)
         scheduler_dequeue(s, a);
     else if (a->state != ANSWER_SIBLING)

@@ -1,11 +1,15 @@
 /*
- * scheduler_slot.c - what is parked: sequences of answers that ended, each in its slot, until the
- * next request of the slot goes on from it, somebody needs the memory, or it goes to a file. Who
- * needs memory, and when, is scheduler_admit.c's.
+ * scheduler_slot.c - what is parked: sequences of answers that ended, each in its slot or in a place
+ * of its own, until a request goes on from it, somebody needs the memory, or it goes to a file. Who
+ * needs memory, and when, is scheduler_admit.c's, and who goes on from what scheduler_find.c's.
  *
- * What was parked longest ago is dropped first, and only after the cached prefixes that nobody uses:
+ * What was used longest ago is dropped first, and only after the cached prefixes that nobody uses:
  * those can be had again from their tokens alone, and are mostly what dropped slots leave behind.
  * What a keep policy or recall knows of a session is lost with it.
+ *
+ * Under a keep policy a sequence cannot be cut where entries are gone. So a copy from before the
+ * last answer is parked beside it, which shares its pages until a round copies them. Another answer
+ * to the same prompt, or a history that leaves the answer's thoughts out, goes on from there.
  *
  * Invariant: a sequence is parked whole, between two evaluations, and with no page that holds
  * nothing.
@@ -14,17 +18,23 @@
 
 #include "base/mem.h"
 
+#define PLACES_MORE 16       /* that are added at a time */
+#define RETURNS_ROWS 8       /* places to return to that keep a row of logits */
+#define PLACES_MAX (1 << 20) /* slots included: more conversations than any memory holds */
+
 /* ---- whose it is ---- */
 
 struct slot *scheduler_slot_of(const struct pith_scheduler *s, const struct answer *a)
 {
-    return a->request->slot >= 0 ? &s->slot[a->request->slot] : NULL;
+    return a->slot >= 0 ? &s->slot[a->slot] : NULL;
 }
 
 bool scheduler_slot_is_free(const struct pith_scheduler *s, const struct answer *a)
 {
-    const struct slot *slot = scheduler_slot_of(s, a);
-    return slot == NULL || slot->runs == NULL || slot->runs == a;
+    if (a->request->slot < 0)
+        return true;
+    const struct slot *slot = &s->slot[a->request->slot];
+    return slot->runs == NULL || slot->runs == a;
 }
 
 static void changed(struct pith_scheduler *s)
@@ -33,15 +43,31 @@ static void changed(struct pith_scheduler *s)
     s->prefixes_changed = true;
 }
 
+/* The place to return to that belongs to a slot goes. */
+static void forget_return(struct pith_scheduler *s, struct slot *slot)
+{
+    int32_t back = slot->back;
+    slot->back = -1;
+    if (back >= 0 && s->slot[back].is_return && s->slot[back].stamp == slot->back_stamp)
+        scheduler_slot_clear(s, &s->slot[back]);
+}
+
+pith_seq *scheduler_slot_empty(struct pith_scheduler *s, struct slot *slot)
+{
+    pith_seq *seq = slot->seq;
+    slot->seq = NULL;
+    s->n_return -= slot->is_return;
+    slot->is_return = false;
+    s->stats.n_parked--;
+    changed(s);
+    return seq;
+}
+
 void scheduler_slot_clear(struct pith_scheduler *s, struct slot *slot)
 {
     slot->dropped = false;
-    if (slot->seq == NULL)
-        return;
-    pith_seq_free(slot->seq);
-    slot->seq = NULL;
-    s->stats.n_parked--;
-    changed(s);
+    if (slot->seq != NULL)
+        pith_seq_free(scheduler_slot_empty(s, slot));
 }
 
 static void put(struct pith_scheduler *s, struct slot *slot, pith_seq *seq, uint64_t salt)
@@ -49,23 +75,153 @@ static void put(struct pith_scheduler *s, struct slot *slot, pith_seq *seq, uint
     scheduler_slot_clear(s, slot);
     slot->seq = seq;
     slot->salt = salt;
-    slot->parked_at = ++s->n_park;
+    slot->session = 0;
+    slot->stamp = slot->parked_at = ++s->n_park;
     s->stats.n_parked++;
     changed(s);
+}
+
+static void describe(struct slot *slot, const struct answer *a)
+{
+    slot->session = a->request->session;
+    slot->request = a->request->id;
+    slot->n_prompt = a->request->n_prompt;
+    slot->n_generated = a->out.n_generated;
+    slot->n_cached = a->n_cached;
+}
+
+/* A row of logits is as large as a vocabulary, and of use only to who asks the same again. */
+static void drop_logits(pith_seq *seq)
+{
+    pi_mem_free(seq->logits);
+    seq->logits = NULL;
+    seq->has_logits = false;
 }
 
 void scheduler_slot_park(struct pith_scheduler *s, struct answer *a)
 {
     struct slot *slot = scheduler_slot_of(s, a);
-    pi_seq_trim(a->seq);
-    pi_seq_rest_draft(a->seq);
-    put(s, slot, a->seq, a->request->salt);
-    slot->request = a->request->id;
-    slot->n_prompt = a->request->n_prompt;
-    slot->n_generated = a->out.n_generated;
-    slot->n_cached = a->n_cached;
+    pith_seq *seq = a->seq;
+    bool again = a->untouched && a->branches; /* what it is a copy of is still there */
     a->seq = NULL;
     a->untouched = false;
+    if (slot == NULL || again) {
+        pith_seq_free(seq);
+        return;
+    }
+    pi_seq_trim(seq);
+    pi_seq_rest_draft(seq);
+    if (a->request->slot < 0 && a->out.n_generated > 0)
+        drop_logits(seq);
+    put(s, slot, seq, a->request->salt);
+    describe(slot, a);
+}
+
+/* ---- places ---- */
+
+/* A place that is no slot's, and empty; -1: there is no memory for one more. */
+static int32_t find_place(struct pith_scheduler *s)
+{
+    for (int32_t i = s->params.n_slot; i < s->n_slot; i++)
+        if (s->slot[i].seq == NULL && s->slot[i].runs == NULL)
+            return i;
+    int32_t n = s->n_slot + PLACES_MORE;
+    struct slot *slot = n <= PLACES_MAX
+                            ? pi_mem_grow(PI_MEM_OTHER, s->slot, (size_t)n, sizeof(*slot))
+                            : NULL;
+    if (slot == NULL)
+        return -1;
+    for (int32_t i = s->n_slot; i < n; i++)
+        slot[i] = (struct slot){.back = -1};
+    s->slot = slot;
+    s->n_slot = n;
+    return n - PLACES_MORE;
+}
+
+/* What is parked in a slot that another conversation wants goes to a place. */
+static void move_out(struct pith_scheduler *s, int32_t i)
+{
+    int32_t to = find_place(s);
+    if (to < 0) {
+        scheduler_slot_clear(s, &s->slot[i]);
+        return;
+    }
+    s->slot[to] = s->slot[i];
+    s->slot[to].runs = NULL;
+    s->slot[i] = (struct slot){.runs = s->slot[i].runs, .back = -1};
+}
+
+void scheduler_slot_enter(struct pith_scheduler *s, struct answer *a)
+{
+    const struct request *r = a->request;
+    struct slot *slot = scheduler_slot_of(s, a);
+    if (slot != NULL && slot->runs == a) /* it was put back meanwhile */
+        return;
+    if (r->slot == -1 || r->n_answer > 1)
+        return;
+    bool moved = a->from >= 0 && !a->branches;
+    a->slot = r->slot >= 0 ? r->slot : moved ? a->from : find_place(s);
+    if (a->slot < 0)
+        return;
+    slot = &s->slot[a->slot];
+    if (slot->seq != NULL) {
+        bool same = slot->salt == r->salt &&
+                    2 * (int64_t)scheduler_common(slot->seq, r) >= slot->seq->n_token;
+        if (same || s->params.no_prefix)
+            scheduler_slot_clear(s, slot);
+        else
+            move_out(s, a->slot);
+        slot = &s->slot[a->slot];
+    }
+    if (!moved || a->from != a->slot)
+        forget_return(s, slot);
+    slot->runs = a;
+    slot->dropped = false;
+}
+
+void scheduler_slot_leave(struct pith_scheduler *s, struct answer *a)
+{
+    struct slot *slot = scheduler_slot_of(s, a);
+    if (slot != NULL && slot->runs == a)
+        slot->runs = NULL;
+    if (a->request->slot < 0)
+        a->slot = -1;
+}
+
+/* Who asks the same again goes on from the row of logits: of the last few that is likely. */
+static void thin_rows(struct pith_scheduler *s)
+{
+    struct slot *oldest = NULL;
+    int32_t n = 0;
+    for (int32_t i = s->params.n_slot; i < s->n_slot; i++) {
+        struct slot *slot = &s->slot[i];
+        if (!slot->is_return || slot->seq->logits == NULL)
+            continue;
+        n++;
+        if (oldest == NULL || slot->parked_at < oldest->parked_at)
+            oldest = slot;
+    }
+    if (n >= RETURNS_ROWS)
+        drop_logits(oldest->seq);
+}
+
+void scheduler_slot_mark_return(struct pith_scheduler *s, struct answer *a)
+{
+    pith_seq *seq = NULL;
+    bool can_cut = !s->engine->traits.evicts && !s->engine->traits.remembers;
+    if (a->slot < 0 || can_cut || s->params.no_prefix || a->request->on_prompt != NULL)
+        return;
+    forget_return(s, &s->slot[a->slot]);
+    int32_t i = find_place(s);
+    if (i < 0 || pith_seq_fork(a->seq, &seq, NULL) != PITH_OK)
+        return;
+    thin_rows(s);
+    put(s, &s->slot[i], seq, a->request->salt);
+    describe(&s->slot[i], a);
+    s->slot[i].is_return = true;
+    s->n_return++;
+    s->slot[a->slot].back = i;
+    s->slot[a->slot].back_stamp = s->slot[i].stamp;
 }
 
 /* ---- memory ---- */
@@ -74,7 +230,7 @@ void scheduler_slot_park(struct pith_scheduler *s, struct answer *a)
 static int64_t count_parked(const struct pith_scheduler *s)
 {
     int64_t bytes = 0;
-    for (int32_t i = 0; i < s->params.n_slot; i++)
+    for (int32_t i = 0; i < s->n_slot; i++)
         if (s->slot[i].seq != NULL)
             bytes += pi_seq_count_bytes(s->slot[i].seq);
     return bytes;
@@ -82,7 +238,7 @@ static int64_t count_parked(const struct pith_scheduler *s)
 
 static void uncount_parked(const struct pith_scheduler *s)
 {
-    for (int32_t i = 0; i < s->params.n_slot; i++)
+    for (int32_t i = 0; i < s->n_slot; i++)
         if (s->slot[i].seq != NULL)
             pi_seq_uncount(s->slot[i].seq);
 }
@@ -110,142 +266,65 @@ int64_t scheduler_parked_alone_bytes(const struct pith_scheduler *s)
     return bytes;
 }
 
+/* ---- what made room ---- */
+
+static uint64_t hash_token(uint64_t hash, int32_t token)
+{
+    return (hash ^ (uint32_t)token) * 0x100000001b3u; /* FNV-1a's, of whole tokens */
+}
+
+#define HASH_EMPTY 0xcbf29ce484222325u
+
+static void note_gone(struct pith_scheduler *s, const struct slot *slot)
+{
+    struct gone *gone = &s->gone[s->next_gone];
+    s->next_gone = (s->next_gone + 1) % N_GONE;
+    *gone = (struct gone){.salt = slot->salt, .hash = HASH_EMPTY, .n = slot->seq->n_token};
+    for (int32_t i = 0; i < gone->n; i++)
+        gone->hash = hash_token(gone->hash, slot->seq->tokens[i]);
+}
+
+bool scheduler_is_gone(const struct pith_scheduler *s, const struct request *r, int32_t *n)
+{
+    bool any = false;
+    for (int32_t i = 0; i < N_GONE; i++)
+        any = any || (s->gone[i].n > 0 && s->gone[i].n <= r->n_prompt);
+    *n = 0;
+    uint64_t hash = HASH_EMPTY;
+    for (int32_t t = 0; t < r->n_prompt && any; t++) {
+        hash = hash_token(hash, r->prompt[t]);
+        for (int32_t i = 0; i < N_GONE; i++)
+            if (s->gone[i].n == t + 1 && s->gone[i].hash == hash && s->gone[i].salt == r->salt)
+                *n = t + 1;
+    }
+    return *n > 0;
+}
+
+/* Whether x makes room before y. */
+static bool goes_before(const struct slot *x, const struct slot *y)
+{
+    return x->is_return != y->is_return ? x->is_return : x->parked_at < y->parked_at;
+}
+
 bool scheduler_slot_drop(struct pith_scheduler *s)
 {
-    struct slot *oldest = NULL;
-    for (int32_t i = 0; i < s->params.n_slot && s->stats.n_parked > 0; i++) {
+    struct slot *first = NULL;
+    for (int32_t i = 0; i < s->n_slot && s->stats.n_parked > 0; i++) {
         struct slot *slot = &s->slot[i];
-        if (slot->seq != NULL && (oldest == NULL || slot->parked_at < oldest->parked_at))
-            oldest = slot;
+        if (slot->seq != NULL && !slot->held && (first == NULL || goes_before(slot, first)))
+            first = slot;
     }
-    if (oldest == NULL)
+    if (first == NULL)
         return false;
-    pi_log(PITH_LOG_DEBUG, "scheduler dropped slot=%d tokens=%d", (int)(oldest - s->slot),
-           pith_seq_length(oldest->seq));
-    scheduler_slot_clear(s, oldest);
-    oldest->dropped = true;
-    s->stats.parked_dropped++;
+    pi_log(PITH_LOG_DEBUG, "scheduler dropped slot=%d tokens=%d", (int)(first - s->slot),
+           pith_seq_length(first->seq));
+    bool counts = !first->is_return;
+    if (counts)
+        note_gone(s, first);
+    scheduler_slot_clear(s, first);
+    first->dropped = counts;
+    s->stats.parked_dropped += counts;
     return true;
-}
-
-/* ---- what the next request reuses ---- */
-
-static int32_t count_common(const pith_seq *seq, const struct request *r)
-{
-    int32_t n = 0, most = (int32_t)pi_min(r->n_prompt, seq->n_token);
-    while (n < most && seq->tokens[n] == r->prompt[n])
-        n++;
-    return n;
-}
-
-/* Of the parked tokens those that need not be evaluated again, and not those whose logits are to be
-   shown: a row of logits that was kept is not asked for then. */
-static int32_t reusable(pith_seq *seq, const struct answer *a)
-{
-    const struct request *r = a->request;
-    int32_t n = (int32_t)pi_min(r->n_prompt, (int64_t)a->n_shown + 1);
-    int32_t same = pi_seq_reusable(seq, r->prompt, n);
-    if (r->on_prompt == NULL || same <= a->n_shown)
-        return same;
-    seq->has_logits = false;
-    return pi_seq_reusable(seq, r->prompt, n);
-}
-
-/* The mark of a parked sequence of which n tokens are left: its own, as long as they hold that. */
-static int32_t mark_of(const pith_seq *seq, const struct request *r, int32_t n)
-{
-    bool lost = seq->n_prompt == 0 || seq->n_prompt > n;
-    return r->n_pin > 0 || lost ? r->mark : seq->n_prompt;
-}
-
-/* Whether entries may be gone that the request wants to be pinned. */
-static bool lost_pins(const pith_seq *seq, const struct request *r)
-{
-    bool evicted = seq->foreign || seq->tally.n_round > 0 || seq->tally.n_overwritten > 0;
-    return evicted && r->n_pin > 0 && r->mark > seq->n_prompt;
-}
-
-/* Tokens of what is parked that the answer can go on from, and why not more. */
-static int32_t compare(const struct slot *slot, struct answer *a)
-{
-    const struct request *r = a->request;
-    if (slot->salt != r->salt) {
-        a->reuse = PITH_REUSE_SALT;
-        return 0;
-    }
-    int32_t common = count_common(slot->seq, r);
-    bool lost = lost_pins(slot->seq, r);
-    int32_t n = lost ? 0 : reusable(slot->seq, a);
-    if (n == slot->seq->n_token) {
-        a->reuse = PITH_REUSE_NONE;
-        return n;
-    }
-    bool exact = n >= pi_min(common, r->n_prompt - 1);
-    if (!exact && !lost && scheduler_retell(slot->seq, a)) {
-        a->reuse = PITH_REUSE_NONE;
-        return slot->seq->n_token;
-    }
-    a->reuse = exact ? PITH_REUSE_DIFFERS : PITH_REUSE_POLICY;
-    a->differs_at = common;
-    return n;
-}
-
-static bool others_have_more(const struct pith_scheduler *s, const struct answer *a, int32_t n)
-{
-    int32_t n_unused;
-    return s->prefix != NULL && scheduler_find_prefix(s, a, &n_unused) > n;
-}
-
-int32_t scheduler_slot_match(struct pith_scheduler *s, struct answer *a)
-{
-    struct slot *slot = scheduler_slot_of(s, a);
-    if (slot == NULL || a->seq != NULL || a->swapped != NULL)
-        return 0;
-    scheduler_untell(a); /* the slot may hold something else by now */
-    if (a->known != NULL)
-        return 0;
-    if (slot->seq == NULL) {
-        if (slot->dropped)
-            a->reuse = PITH_REUSE_DROPPED;
-        return 0;
-    }
-    a->differs_at = -1;
-    int32_t n = compare(slot, a);
-    if (n > 0 && !others_have_more(s, a, n)) {
-        a->mark = mark_of(slot->seq, a->request, n);
-        return n;
-    }
-    scheduler_untell(a);
-    scheduler_slot_clear(s, slot);
-    a->mark = a->request->mark;
-    return 0;
-}
-
-pith_status scheduler_slot_take(struct pith_scheduler *s, struct answer *a, int32_t n,
-                                pith_error *err)
-{
-    struct slot *slot = scheduler_slot_of(s, a);
-    pith_seq *seq = slot->seq;
-    pith_status status = PITH_OK;
-    if (n < seq->n_token) { /* a fresh sequence reads all of it as a prompt */
-        status = pith_seq_truncate(seq, n, err);
-        pi_seq_forget_steps(seq);
-        a->parts = true;
-    }
-    if (status == PITH_OK)
-        status = pith_seq_mark_prompt(seq, a->mark, err);
-    if (status != PITH_OK) {
-        scheduler_slot_clear(s, slot);
-        return status;
-    }
-    slot->seq = NULL;
-    s->stats.n_parked--;
-    changed(s);
-    a->seq = seq;
-    a->untouched = true;
-    a->n_before = n;
-    a->read_before = seq->read;
-    return PITH_OK;
 }
 
 /* ---- the public part ---- */

@@ -528,6 +528,7 @@ void scheduler_show(struct pith_scheduler *s)
     pi_lock_take(&s->lock);
     s->shown = s->stats;
     s->shown.n_waiting = s->n_waiting;
+    s->shown.n_parked -= s->n_return;
     pi_lock_give(&s->lock);
 }
 
