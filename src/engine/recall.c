@@ -253,6 +253,7 @@ pith_status pi_seq_fork_recall(const struct pith_seq *from, struct pith_seq *to,
     PI_TRY(fork_asked(from, to, err));
     memcpy(b->found, a->found, lane_count(from->engine) * sizeof(*a->found));
     memcpy(b->seconds, a->seconds, lane_count(from->engine) * sizeof(*a->seconds));
+    b->room = a->room;
     b->n_recall = a->n_recall;
     b->n_step = a->n_step;
     b->end = a->end;
