@@ -62,7 +62,7 @@ struct exchange {
     const char *beat; /* what a stream says when it has said nothing for a second; NULL: nothing */
     double said_at;   /* when something was appended */
     bool ended;       /* nothing more is appended */
-    int code;   /* of HTTP; 0: not known yet */
+    int code;         /* of HTTP; 0: not known yet */
     struct serve_bytes out;
     size_t sent; /* bytes of out that were taken */
     double behind_since;

@@ -63,7 +63,7 @@ struct server {
     struct links links;
     struct viewer *viewers; /* the model thread's, and what follows */
     struct answer *answers;
-    int n_progress;      /* of them, that want to know how far their prompt was read */
+    int n_progress; /* of them, that want to know how far their prompt was read */
     struct serve_view *view;
     double viewed;  /* when viewers were told last */
     bool view_idle; /* and that nothing happens */

@@ -57,7 +57,7 @@ typedef struct pith_scheduler_params {
                             such a request ends as PITH_STOP_FULL. Default 1 GiB */
     int32_t max_preempt; /* a request that was put back so often is set aside for in full (default
                             3) */
-    int32_t n_slot;      /* slots that requests may name: 0 to n_slot - 1 (default 64). 0: nothing is
+    int32_t n_slot; /* slots that requests may name: 0 to n_slot - 1 (default 64). 0: nothing is
                             parked at all. Requests that name none park in places of their own, as
                             many as there is memory for */
     const pith_draft_params *draft; /* copied; NULL (default): nothing is drafted. Drafts are a part
@@ -99,9 +99,9 @@ typedef enum pith_reuse {
     PITH_REUSE_DIFFERS, /* the conversation's tokens are others from `differs_at` on */
     PITH_REUSE_DROPPED, /* the conversation was dropped for others' memory */
     PITH_REUSE_SALT,    /* what its slot holds was parked under another cache_salt */
-    PITH_REUSE_POLICY,  /* it differs from `differs_at` on, and a policy allows no way back to there;
+    PITH_REUSE_POLICY, /* it differs from `differs_at` on, and a policy allows no way back to there;
                            or it cannot be pinned or shown any more as the request wants it */
-    PITH_REUSE_OFF,     /* its slot is -1: no parked conversation was looked for */
+    PITH_REUSE_OFF,    /* its slot is -1: no parked conversation was looked for */
 } pith_reuse;
 
 /* pith_request.slot: the conversation is found by its tokens, and stays. */
@@ -297,9 +297,10 @@ typedef struct pith_scheduler_stats {
     int64_t accepted_tokens;
     int64_t parked_found;  /* requests that went on from a parked conversation */
     int64_t parked_tokens; /* of cached_tokens: those that were parked */
-    int64_t reuse_differs; /* requests whose conversation was parked, and of which not all was reused
+    int64_t
+        reuse_differs;    /* requests whose conversation was parked, and of which not all was reused
                               because it differs, */
-    int64_t reuse_policy;  /* because a policy allows no way back, */
+    int64_t reuse_policy; /* because a policy allows no way back, */
     int64_t reuse_dropped; /* or because it had made room */
     uint32_t reserved[4];
 } pith_scheduler_stats;

@@ -48,8 +48,7 @@ static void set_reuse(struct serve_reply *reply, json_t *object)
     reply_set(reply, object, "read_tokens",
               json_integer((json_int_t)serve_request_n_prompt(reply->r) - cached));
     if (cached > 0)
-        reply_set(reply, object, "cache_from",
-                  json_string(parked > 0 ? "conversation" : "prefix"));
+        reply_set(reply, object, "cache_from", json_string(parked > 0 ? "conversation" : "prefix"));
     if (a->reuse == PITH_REUSE_NONE)
         return;
     reply_set(reply, object, "cache_why", json_string(words[a->reuse]));

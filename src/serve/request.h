@@ -95,7 +95,7 @@ bool serve_request_streams(const struct serve_request *r);
 int32_t serve_request_slot(const struct serve_request *r);        /* id_slot; -1: any */
 bool serve_request_caches(const struct serve_request *r);         /* cache_prompt, default true */
 uint64_t serve_request_salt(const struct serve_request *r);       /* of cache_salt; 0: none */
-uint64_t serve_request_session(const struct serve_request *r); /* of its conversation; 0: none */
+uint64_t serve_request_session(const struct serve_request *r);    /* of its conversation; 0: none */
 double serve_request_timeout(const struct serve_request *r);      /* seconds; 0: none */
 bool serve_request_wants_progress(const struct serve_request *r); /* return_progress */
 bool serve_request_wants_prompt(const struct serve_request *r);   /* logits of prompt tokens */

@@ -414,6 +414,7 @@ void request_make_chat(struct serve_reader *rd)
         SERVE_FAULT(rd, "messages", "messages: %s", err.message);
     else
         take_ids(rd, r->rendered, &r->prompt[0]);
-    if (rd->setup->pins && (r->slot >= 0 || r->setup->finds) && r->n_keep == 0 && !request_is_bad(rd))
+    if (rd->setup->pins && (r->slot >= 0 || r->setup->finds) && r->n_keep == 0 &&
+        !request_is_bad(rd))
         count_system(rd);
 }

@@ -97,7 +97,7 @@ struct request {
     int32_t n_left;        /* answers that have not ended */
     int32_t slot;          /* -1: none, PITH_SLOT_ANY: the answer's */
     uint64_t session;
-    int32_t mark;          /* tokens that are marked as the prompt in a fresh sequence */
+    int32_t mark; /* tokens that are marked as the prompt in a fresh sequence */
     int32_t n_pin;
     uint64_t salt;
     pith_prompt_logits_fn *on_prompt;
@@ -128,9 +128,9 @@ struct slot {
     bool dropped;        /* what was parked made room */
     bool held;           /* what is parked may not make room now */
     bool is_return;      /* a place to return to: a conversation as it was before its last answer */
-    int32_t back;        /* the slot that has such a place for what runs or is parked here; -1: none */
-    int64_t back_stamp;  /* of it: whether it is still there */
-    int64_t request;     /* as in pith_scheduler_item */
+    int32_t back; /* the slot that has such a place for what runs or is parked here; -1: none */
+    int64_t back_stamp; /* of it: whether it is still there */
+    int64_t request;    /* as in pith_scheduler_item */
     int32_t n_prompt;
     int32_t n_generated;
     int32_t n_cached;
@@ -175,10 +175,10 @@ struct pith_scheduler {
     struct request *dead; /* ended, to be freed when nobody looks at them any more */
     double next_deadline; /* none is earlier */
     int64_t n_admission;
-    int64_t set_aside;    /* the sum of the running answers' */
-    int64_t outside;      /* bytes of pages that other sequences of the engine hold */
-    struct slot *slot;    /* [n_slot] owned; it moves when a place is added */
-    int32_t n_slot;       /* at least params.n_slot */
+    int64_t set_aside;        /* the sum of the running answers' */
+    int64_t outside;          /* bytes of pages that other sequences of the engine hold */
+    struct slot *slot;        /* [n_slot] owned; it moves when a place is added */
+    int32_t n_slot;           /* at least params.n_slot */
     struct gone gone[N_GONE]; /* a ring */
     int32_t next_gone;
     int64_t n_park;       /* times that something was parked */

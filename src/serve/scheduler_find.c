@@ -101,8 +101,7 @@ static void look(const struct pith_scheduler *s, const struct answer *a, struct 
         if (!may_look(s, a, i))
             continue;
         struct match m = look_at(s, a, i);
-        if (best->slot < 0 || m.n > best->n ||
-            (m.n == best->n && is_nearer(s, a, i, best->slot)))
+        if (best->slot < 0 || m.n > best->n || (m.n == best->n && is_nearer(s, a, i, best->slot)))
             *best = m;
         if (like->slot < 0 || m.common > like->common ||
             (m.common == like->common && is_nearer(s, a, i, like->slot)))

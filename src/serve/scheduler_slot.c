@@ -126,9 +126,8 @@ static int32_t find_place(struct pith_scheduler *s)
         if (s->slot[i].seq == NULL && s->slot[i].runs == NULL)
             return i;
     int32_t n = s->n_slot + PLACES_MORE;
-    struct slot *slot = n <= PLACES_MAX
-                            ? pi_mem_grow(PI_MEM_OTHER, s->slot, (size_t)n, sizeof(*slot))
-                            : NULL;
+    struct slot *slot =
+        n <= PLACES_MAX ? pi_mem_grow(PI_MEM_OTHER, s->slot, (size_t)n, sizeof(*slot)) : NULL;
     if (slot == NULL)
         return -1;
     for (int32_t i = s->n_slot; i < n; i++)
