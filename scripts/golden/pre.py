@@ -25,6 +25,12 @@ TEKKEN = (f"{LEAD}{UPPER}*{LOWER}+|{LEAD}{UPPER}+{LOWER}*"
           r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + TAIL)
 GPT4O = (f"{LEAD}{UPPER}*{LOWER}+{CONTRACTION}?|{LEAD}{UPPER}+{LOWER}*{CONTRACTION}?"
          r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + TAIL)
+HAN_UPPER, HAN_LOWER = (c.replace("[", r"[[") + r"--\p{Script=Han}]" for c in (UPPER, LOWER))
+KIMI = (r"[\p{Script=Han}]+" f"|{LEAD}{HAN_UPPER}*{HAN_LOWER}+{CONTRACTION}?"
+        f"|{LEAD}{HAN_UPPER}+{HAN_LOWER}*{CONTRACTION}?"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + TAIL)
+SEED_CODER = (CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+"
+              + TAIL)
 CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 DEEPSEEK_LETTERS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-"
@@ -66,6 +72,8 @@ PRE = {
     "falcon": [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, DIGITS3],
     "mpt": [GPT2],
     "tekken": [TEKKEN],
+    "kimi-k2": [KIMI],
+    "seed-coder": [SEED_CODER],
 }
 
 TEXT = (
@@ -75,11 +83,11 @@ TEXT = (
     "你好，世界。１２３ ひらがな カタカナ 한국어 \u3000\u3000全角　空白\u3000。 "
     "1,000.50€ $5+3=8 <a|b>^~`c` ½ Ⅷ ²³ 😀👍🏽 a\u200bb x\u00a0y \u2028z \u2003 w "
     "'S 'Tis don't 'd don’t path/to/file.txt#!?/\n/ \u0395\u03bb\u03bb\u03b7\u03bd\u03b9\u03ba\u03ac "
-    "Привет ЁЖ ǅ ªº ʰ   end  \t ")
+    "Привет ЁЖ ǅ ªº ʰ 中文English混合's 々〇〡a ⺀b 𠀀x   end  \t ")
 
 
 def cut(pieces, pattern):
-    out, compiled = [], regex.compile(pattern)
+    out, compiled = [], regex.compile(pattern, regex.V1)
     for piece in pieces:
         done = 0
         for match in compiled.finditer(piece):

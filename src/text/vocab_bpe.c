@@ -1,6 +1,7 @@
 /*
  * vocab_bpe.c - byte-level BPE: the printable alphabet that vocabularies write bytes in, and the
- * ranked merges. Keys of tokens are the decoded bytes, so text is looked up as it is.
+ * ranked merges. Keys of tokens are the decoded bytes, so text is looked up as it is. A file without
+ * merges is one of tiktoken's: two neighbours merge where their text is a token, the lowest id first.
  */
 #include "base/mem.h"
 #include "text/vocab_internal.h"
@@ -74,6 +75,14 @@ bool pi_bpe_pair(const struct pi_vocab *v, int32_t left, int32_t right, uint32_t
     return false;
 }
 
+bool pi_rank_pair(const struct pi_vocab *v, const char *text, size_t len, uint32_t *priority,
+                  int32_t *id)
+{
+    *id = pi_vocab_find(v, text, len);
+    *priority = (uint32_t)*id;
+    return *id >= 0;
+}
+
 /* The first of equal merges stays, as it has the better rank. */
 static void insert_merge(struct pi_vocab *v, uint64_t pair, uint32_t rank, int32_t id)
 {
@@ -141,10 +150,17 @@ static pith_status fill_merges(struct pi_vocab *v, const struct pi_gguf_kv *merg
     return PITH_OK;
 }
 
-pith_status pi_vocab_load_bpe(struct pi_vocab *v, const struct pi_gguf *g, pith_error *err)
+pith_status pi_vocab_load_bpe(struct pi_vocab *v, const struct pi_gguf *g, bool ranks,
+                              pith_error *err)
 {
     const struct pi_gguf_kv *merges;
+    for (int byte = 0; byte < 256; byte++) {
+        v->byte_id[byte] = pi_vocab_find(v, &(char){(char)byte}, 1);
+        v->lacks_bytes = v->lacks_bytes || v->byte_id[byte] < 0;
+    }
     pith_status status = pi_gguf_array(g, "tokenizer.ggml.merges", PI_GGUF_STRING, &merges, err);
+    if (status == PITH_NOT_FOUND && ranks)
+        return PITH_OK;
     if (status == PITH_NOT_FOUND)
         return pi_fail(err, PITH_FORMAT,
                        "tokenizer.ggml.merges: absent, but tokenizer.ggml.model is \"gpt2\"");
@@ -161,10 +177,7 @@ pith_status pi_vocab_load_bpe(struct pi_vocab *v, const struct pi_gguf *g, pith_
     v->merge_mask = (uint32_t)(n_slot - 1);
     for (size_t i = 0; i < n_slot; i++)
         v->merge[i].id = -1;
-    PI_TRY(fill_merges(v, merges, err));
-    for (int byte = 0; byte < 256; byte++)
-        v->byte_id[byte] = pi_vocab_find(v, &(char){(char)byte}, 1);
-    return PITH_OK;
+    return fill_merges(v, merges, err);
 }
 
 /* ---- text ---- */
@@ -182,7 +195,27 @@ size_t pi_bpe_symbols(struct pi_session *s, const char *word, size_t len)
     return len;
 }
 
+pith_status pi_bpe_known(struct pi_session *s, const char **word, size_t *len, pith_error *err)
+{
+    const int32_t *id = s->vocab->byte_id;
+    size_t n = 0;
+    while (n < *len && id[(uint8_t)(*word)[n]] >= 0)
+        n++;
+    if (n == *len)
+        return PITH_OK;
+    PI_TRY(pi_session_buffer(s, *len, err));
+    memcpy(s->buffer, *word, n);
+    for (size_t i = n; i < *len; i++)
+        if (id[(uint8_t)(*word)[i]] >= 0)
+            s->buffer[n++] = (*word)[i];
+    *word = s->buffer;
+    *len = n;
+    return PITH_OK;
+}
+
 pith_status pi_bpe_text(struct pi_session *s, const char *text, size_t len, pith_error *err)
 {
+    if (s->vocab->composes)
+        PI_TRY(pi_nfc_compose(&s->nfc, text, len, &text, &len, err));
     return pi_pre_split(s->vocab->pre, &s->pre, text, len, pi_session_word, s, err);
 }

@@ -4,6 +4,7 @@
  *   vocab_load.c     metadata -> struct pi_vocab
  *   vocab_special.c  finds the text of special tokens in front of everything else
  *   vocab_pre.c      splits text into words by the pre-tokenizer's patterns
+ *   nfc.c            composes text where the tokenizer wants that
  *   vocab_merge.c    joins the symbols of one word, best pair first
  *   vocab_bpe.c      byte-level symbols and ranked merges
  *   vocab_spm.c      SentencePiece symbols and scores
@@ -15,6 +16,7 @@
 
 #include <stdatomic.h>
 
+#include "text/nfc.h"
 #include "text/vocab_tree.h"
 
 enum pi_vocab_type { PI_VOCAB_NONE, PI_VOCAB_BPE, PI_VOCAB_SPM };
@@ -79,11 +81,13 @@ struct pi_vocab {
     int32_t bos, eos, unk; /* -1 where absent */
     bool add_bos, add_eos;
     int32_t byte_id[256]; /* the token of a byte that nothing else covers, -1 where absent */
+    bool lacks_bytes;     /* BPE only: some bytes have no token, and are left out of words */
 
-    struct pi_merge *merge; /* [merge_mask + 1] BPE only, owned */
+    struct pi_merge *merge; /* [merge_mask + 1] BPE only, owned; NULL: ids are ranks */
     uint32_t merge_mask;
     struct pi_pre *pre; /* BPE only, owned */
     bool ignore_merges; /* a word that is a token whole is not merged */
+    bool composes;      /* text is brought into form NFC first, special tokens are not */
 
     uint32_t *priority;    /* [n_token] SentencePiece only: smaller for a higher score; owned */
     bool add_space_prefix; /* SentencePiece only */
@@ -125,7 +129,9 @@ static inline uint64_t pi_hash(const char *bytes, size_t len)
 
 /* ---- loading ---- */
 
-pith_status pi_vocab_load_bpe(struct pi_vocab *v, const struct pi_gguf *g, pith_error *err);
+/* ranks: a file without merges is whole. */
+pith_status pi_vocab_load_bpe(struct pi_vocab *v, const struct pi_gguf *g, bool ranks,
+                              pith_error *err);
 pith_status pi_vocab_load_spm(struct pi_vocab *v, const struct pi_gguf *g, pith_error *err);
 /* Builds the trie from attr and the pieces of special tokens. */
 pith_status pi_vocab_load_special(struct pi_vocab *v, pith_error *err);
@@ -139,7 +145,9 @@ bool pi_bpe_decode(const char *text, size_t len, char *out, size_t *out_len);
 /* What a "tokenizer.ggml.pre" stands for. */
 struct pi_pre_traits {
     bool ignore_merges;
-    bool add_bos; /* unless the file says otherwise */
+    bool add_bos;  /* unless the file says otherwise */
+    bool composes; /* the published tokenizer has the normalizer NFC */
+    bool ranks;    /* a file without merges is whole: ids of tokens are their ranks */
 };
 
 /* Per thread: what matching needs to write to. Zero it before pi_pre_begin. */
@@ -195,10 +203,15 @@ struct pi_session {
     struct pi_bigram *heap;   /* [2 * symbol_cap], owned */
     size_t symbol_cap;
     struct pi_cached_word *cache; /* NULL for short texts; owned */
-    char *buffer;                 /* SentencePiece: a fragment with its spaces in place; owned */
+    char *buffer; /* SentencePiece: a fragment with its spaces in place; BPE: a word without the
+                     bytes that have no token; owned */
     size_t buffer_cap;
+    struct pi_nfc nfc;
     struct pi_pre_scratch pre;
 };
+
+/* Makes room for len bytes in s->buffer; what stood there is gone. NOMEM. */
+pith_status pi_session_buffer(struct pi_session *s, size_t len, pith_error *err);
 
 /* Zero the session and set out and cap before. NOMEM; end it in any case. */
 pith_status pi_session_begin(struct pi_session *s, const struct pi_vocab *v, size_t text_len,
@@ -221,6 +234,9 @@ pith_status pi_bpe_text(struct pi_session *s, const char *text, size_t len, pith
 pith_status pi_spm_text(struct pi_session *s, const char *text, size_t len, bool prefix,
                         pith_error *err);
 
+/* Takes bytes that have no token out of a word, which then stands in s->buffer. NOMEM. */
+pith_status pi_bpe_known(struct pi_session *s, const char **word, size_t *len, pith_error *err);
+
 /* Symbols of a word: fills s->symbol and returns their count, at most len. */
 size_t pi_bpe_symbols(struct pi_session *s, const char *word, size_t len);
 size_t pi_spm_symbols(struct pi_session *s, const char *word, size_t len);
@@ -229,6 +245,8 @@ bool pi_bpe_pair(const struct pi_vocab *v, int32_t left, int32_t right, uint32_t
                  int32_t *id);
 bool pi_spm_pair(const struct pi_vocab *v, const char *text, size_t len, uint32_t *priority,
                  int32_t *id);
+bool pi_rank_pair(const struct pi_vocab *v, const char *text, size_t len, uint32_t *priority,
+                  int32_t *id);
 
 /* ---- special tokens ---- */
 

@@ -454,8 +454,9 @@ static pith_status load_bpe(struct pi_vocab *v, const struct pi_gguf *g, pith_er
     PI_TRY(pi_pre_create(pre.data, pre.len, &v->pre, &traits, err));
     v->ignore_merges = traits.ignore_merges;
     v->add_bos = traits.add_bos;
+    v->composes = traits.composes;
     PI_TRY(make_kind(v, "bpe/", pre, err));
-    return pi_vocab_load_bpe(v, g, err);
+    return pi_vocab_load_bpe(v, g, traits.ranks, err);
 }
 
 static pith_status load_kind(struct pi_vocab *v, const struct pi_gguf *g, int32_t n_token_min,

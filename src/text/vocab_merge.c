@@ -43,14 +43,16 @@ static bool join(const struct pi_session *s, const char *word, int32_t left, int
     const struct pi_symbol *l = &s->symbol[left], *r = &s->symbol[right];
     const struct pi_vocab *v = s->vocab;
     uint32_t priority;
-    bool joins = v->type == PI_VOCAB_BPE
-                     ? pi_bpe_pair(v, l->id, r->id, &priority, &out->id)
-                     : pi_spm_pair(v, word + l->start, l->len + r->len, &priority, &out->id);
+    const char *text = word + l->start;
+    uint32_t len = l->len + r->len;
+    bool joins = v->type == PI_VOCAB_SPM ? pi_spm_pair(v, text, len, &priority, &out->id)
+                 : v->merge != NULL      ? pi_bpe_pair(v, l->id, r->id, &priority, &out->id)
+                                         : pi_rank_pair(v, text, len, &priority, &out->id);
     if (!joins)
         return false;
     out->order = (uint64_t)priority << 32 | (uint32_t)left;
     out->right = (uint32_t)right;
-    out->len = l->len + r->len;
+    out->len = len;
     return true;
 }
 
@@ -103,21 +105,31 @@ static pith_status reserve(struct pi_session *s, size_t n_symbol, pith_error *er
     return PITH_OK;
 }
 
-/* A symbol that is no token is given out byte by byte. */
+/* Gives out the tokens of n bytes; false: one of them has none. */
+static bool emit_bytes(struct pi_session *s, const char *bytes, uint32_t n)
+{
+    const int32_t *id = s->vocab->byte_id;
+    for (uint32_t k = 0; k < n; k++)
+        if (id[(uint8_t)bytes[k]] < 0)
+            return false;
+    for (uint32_t k = 0; k < n; k++)
+        pi_session_emit(s, id[(uint8_t)bytes[k]]);
+    return true;
+}
+
+/* A symbol that is no token is given out byte by byte. Where bytes have no tokens it is unknown, and
+   a run of such is one unknown token, as SentencePiece has it. */
 static void emit_symbols(struct pi_session *s, const char *word)
 {
-    const struct pi_vocab *v = s->vocab;
+    bool unknown = false;
     for (int32_t i = 0; i >= 0; i = s->symbol[i].next) {
         const struct pi_symbol *symbol = &s->symbol[i];
-        if (symbol->id >= 0) {
+        if (symbol->id >= 0)
             pi_session_emit(s, symbol->id);
-            continue;
-        }
-        for (uint32_t k = 0; k < symbol->len; k++) {
-            int32_t id = v->byte_id[(uint8_t)word[symbol->start + k]];
-            if (id >= 0 || v->unk >= 0)
-                pi_session_emit(s, id >= 0 ? id : v->unk);
-        }
+        bool known = symbol->id >= 0 || emit_bytes(s, word + symbol->start, symbol->len);
+        if (!known && !unknown && s->vocab->unk >= 0)
+            pi_session_emit(s, s->vocab->unk);
+        unknown = !known;
     }
 }
 
@@ -145,10 +157,28 @@ void pi_session_end(struct pi_session *s)
     pi_mem_free(s->heap);
     pi_mem_free(s->cache);
     pi_mem_free(s->buffer);
+    pi_nfc_free(&s->nfc);
+}
+
+pith_status pi_session_buffer(struct pi_session *s, size_t len, pith_error *err)
+{
+    if (len <= s->buffer_cap)
+        return PITH_OK;
+    pi_mem_free(s->buffer);
+    s->buffer_cap = 0;
+    s->buffer = pi_mem_alloc(PI_MEM_OTHER, len);
+    if (s->buffer == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory to tokenize %zu bytes", len);
+    s->buffer_cap = len;
+    return PITH_OK;
 }
 
 static pith_status merge_word(struct pi_session *s, const char *word, size_t len, pith_error *err)
 {
+    if (s->vocab->lacks_bytes)
+        PI_TRY(pi_bpe_known(s, &word, &len, err));
+    if (len == 0)
+        return PITH_OK;
     PI_TRY(reserve(s, len, err));
     size_t n_symbol = s->vocab->type == PI_VOCAB_BPE ? pi_bpe_symbols(s, word, len)
                                                      : pi_spm_symbols(s, word, len);

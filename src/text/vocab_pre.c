@@ -51,6 +51,22 @@ struct pi_pre {
     LEAD UPPER "*" LOWER "+" CONTRACTION "?|" LEAD UPPER "+" LOWER "*" CONTRACTION                 \
                "?|\\p{N}{1,3}|" SYMBOLS "[\\r\\n/]*" TAIL
 
+/* The script Han, spelled out: versions of PCRE2 differ on what else \p{Han} has. */
+#define HAN                                                                                        \
+    "\\x{2e80}-\\x{2e99}\\x{2e9b}-\\x{2ef3}\\x{2f00}-\\x{2fd5}\\x{3005}\\x{3007}"                  \
+    "\\x{3021}-\\x{3029}\\x{3038}-\\x{303b}\\x{3400}-\\x{4dbf}\\x{4e00}-\\x{9fff}"                 \
+    "\\x{f900}-\\x{fa6d}\\x{fa70}-\\x{fad9}\\x{16fe2}-\\x{16fe3}\\x{16ff0}-\\x{16ff1}"             \
+    "\\x{20000}-\\x{2a6df}\\x{2a700}-\\x{2b739}\\x{2b740}-\\x{2b81d}\\x{2b820}-\\x{2cea1}"         \
+    "\\x{2ceb0}-\\x{2ebe0}\\x{2ebf0}-\\x{2ee5d}\\x{2f800}-\\x{2fa1d}\\x{30000}-\\x{3134a}"         \
+    "\\x{31350}-\\x{323af}"
+/* As gpt-4o has it, but for Chinese characters, which are words apart from other letters. */
+#define KIMI_UPPER "(?:(?![" HAN "])" UPPER ")"
+#define KIMI_LOWER "(?:(?![" HAN "])" LOWER ")"
+#define KIMI_K2                                                                                    \
+    "[" HAN "]+|" LEAD KIMI_UPPER "*" KIMI_LOWER "+" CONTRACTION "?|" LEAD KIMI_UPPER              \
+    "+" KIMI_LOWER "*" CONTRACTION "?|\\p{N}{1,3}|" SYMBOLS "[\\r\\n]*" TAIL
+#define SEED_CODER CONTRACTION "|" LETTERS "|\\p{N}| ?[^" S "\\p{L}\\p{N}]+" TAIL
+
 /* The lookbehind changes no match: it keeps the search from trying every place of a long run. */
 #define TRAILING_SPACE "(?<![" S "])[" S "]+$"
 /* Chinese, Japanese and Korean as the two older DeepSeek tokenizers see them. */
@@ -89,6 +105,8 @@ static const char *const patterns_qwen2[] = {QWEN2, NULL};
 static const char *const patterns_qwen35[] = {QWEN35, NULL};
 static const char *const patterns_tekken[] = {TEKKEN, NULL};
 static const char *const patterns_gpt4o[] = {GPT4O, NULL};
+static const char *const patterns_kimi_k2[] = {KIMI_K2, NULL};
+static const char *const patterns_seed_coder[] = {SEED_CODER, NULL};
 static const char *const patterns_starcoder[] = {"\\p{N}", GPT2, NULL};
 static const char *const patterns_falcon[] = {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]", NULL};
 static const char *const patterns_deepseek_llm[] = {"[\\r\\n]",
@@ -113,11 +131,15 @@ struct pre_name {
 
 #define PLAIN                                                                                      \
     {                                                                                              \
-        false, false                                                                               \
+        .add_bos = false                                                                           \
     }
+#define COMPOSED                                                                                   \
+    {                                                                                              \
+        .composes = true                                                                           \
+    } /* the normalizer NFC stands in the published tokenizer.json */
 #define WHOLE_BOS                                                                                  \
     {                                                                                              \
-        true, true                                                                                 \
+        .ignore_merges = true, .add_bos = true                                                     \
     } /* words that are tokens stay whole; BOS unless the file says no */
 
 /* Every value of tokenizer.ggml.pre that stands for one of the patterns above. */
@@ -125,8 +147,8 @@ static const struct pre_name names[] = {
     {"default", patterns_default, PLAIN},
     {"gpt-2", patterns_gpt2, PLAIN},
     {"phi-2", patterns_gpt2, PLAIN},
-    {"mpt", patterns_gpt2, PLAIN},
-    {"olmo", patterns_gpt2, PLAIN},
+    {"mpt", patterns_gpt2, COMPOSED},
+    {"olmo", patterns_gpt2, COMPOSED},
     {"jais", patterns_gpt2, PLAIN},
     {"trillion", patterns_gpt2, PLAIN},
     {"granite-docling", patterns_gpt2, PLAIN},
@@ -147,22 +169,24 @@ static const struct pre_name names[] = {
     {"chatglm-bpe", patterns_llama3, PLAIN},
     {"glm4", patterns_llama3, {.ignore_merges = true}},
     {"glm5", patterns_llama3, {.ignore_merges = true}},
-    {"qwen2", patterns_qwen2, PLAIN},
-    {"deepseek-r1-qwen", patterns_qwen2, PLAIN},
+    {"qwen2", patterns_qwen2, COMPOSED},
+    {"deepseek-r1-qwen", patterns_qwen2, COMPOSED},
     {"megrez", patterns_qwen2, PLAIN},
-    {"stablelm2", patterns_qwen2, PLAIN},
-    {"hunyuan", patterns_qwen2, PLAIN},
+    {"stablelm2", patterns_qwen2, COMPOSED},
+    {"hunyuan", patterns_qwen2, COMPOSED},
     {"solar-open", patterns_qwen2, PLAIN},
     {"grok-2", patterns_qwen2, PLAIN},
     {"kormo", patterns_qwen2, PLAIN},
-    {"qwen35", patterns_qwen35, PLAIN},
+    {"qwen35", patterns_qwen35, COMPOSED},
     {"tekken", patterns_tekken, WHOLE_BOS},
     {"gpt-4o", patterns_gpt4o, PLAIN},
     {"llama4", patterns_gpt4o, PLAIN},
     {"kanana2", patterns_gpt4o, PLAIN},
+    {"kimi-k2", patterns_kimi_k2, {.ranks = true}},
+    {"seed-coder", patterns_seed_coder, PLAIN},
     {"starcoder", patterns_starcoder, PLAIN},
     {"refact", patterns_starcoder, PLAIN},
-    {"command-r", patterns_starcoder, PLAIN},
+    {"command-r", patterns_starcoder, COMPOSED},
     {"smollm", patterns_starcoder, PLAIN},
     {"codeshell", patterns_starcoder, PLAIN},
     {"exaone", patterns_starcoder, PLAIN},
@@ -172,6 +196,7 @@ static const struct pre_name names[] = {
     {"deepseek-coder", patterns_deepseek_coder, PLAIN},
     {"deepseek-v3", patterns_deepseek3, PLAIN},
     {"hunyuan-dense", patterns_deepseek3, PLAIN},
+    {"joyai-llm", patterns_deepseek3, PLAIN},
 };
 
 static const struct pre_name *find_name(const char *name, size_t len)

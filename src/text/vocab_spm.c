@@ -123,14 +123,7 @@ static size_t fill_buffer(char *out, const char *text, size_t len, bool prefix)
 pith_status pi_spm_text(struct pi_session *s, const char *text, size_t len, bool prefix,
                         pith_error *err)
 {
-    if (len + 1 > s->buffer_cap) {
-        pi_mem_free(s->buffer);
-        s->buffer_cap = 0;
-        s->buffer = pi_mem_alloc(PI_MEM_OTHER, len + 1);
-        if (s->buffer == NULL)
-            return pi_fail(err, PITH_NOMEM, "no memory to tokenize %zu bytes", len);
-        s->buffer_cap = len + 1;
-    }
+    PI_TRY(pi_session_buffer(s, len + 1, err));
     const char *at = s->buffer;
     len = fill_buffer(s->buffer, text, len, prefix && s->vocab->add_space_prefix);
     if (!s->vocab->space_leads)
