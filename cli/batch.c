@@ -64,7 +64,8 @@ static const struct option work_option_table[] = {
      .help = "go on with an output that is there: leave out what it has"},
     {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
      .absent = "until the model ends the text",
-     .help = "most tokens of an answer whose request does not say"},
+     .help = "most tokens of an answer whose request does not say", .also = "--n-predict",
+     .env = "LLAMA_ARG_N_PREDICT"},
     {"--ignore-eos", NULL, NULL, OPTION_FLAG, AT(ignore_end),
      .help = "go on where the model ends a text"},
     {"--parse-special", NULL, NULL, OPTION_FLAG, AT(parse_special),
@@ -78,7 +79,8 @@ static const struct option work_option_table[] = {
 #define AT(member) .offset = offsetof(struct schedule_options, member)
 static const struct option schedule_option_table[] = {
     {"--seqs", NULL, "N", OPTION_INT, AT(n_seq), .min = 1, .max = 1 << 20,
-     .help = "most answers that are written at the same time"},
+     .help = "most answers that are written at the same time", .unset = "-1 auto",
+     .also = "-np --parallel", .env = "LLAMA_ARG_N_PARALLEL"},
     {"--queue", NULL, "N", OPTION_INT, AT(n_queue), .min = 1, .max = 1 << 20,
      .help = "most requests that wait with their prompts in memory"},
     {"--step", NULL, "N", OPTION_INT, AT(step_tokens), .max = 1 << 20,
@@ -94,7 +96,8 @@ static const struct option schedule_option_table[] = {
     {"--swap", NULL, "SIZE", OPTION_BYTES, AT(swap_bytes), .max = 0x1p62, .absent = "1GiB",
      .help = "host memory for requests that are put back and cannot be computed again"},
     {"--no-prefix", NULL, NULL, OPTION_FLAG, AT(no_prefix),
-     .help = "compute every prompt whole, also what another begins with"},
+     .help = "compute every prompt whole, also what another begins with",
+     .also = "--no-cache-prompt", .negative = "--cache-prompt", .env = "!LLAMA_ARG_CACHE_PROMPT"},
     {"--pressure", NULL, NULL, OPTION_FLAG, AT(pressure),
      .help = "evict or share more before a request is put back; answers then depend on company"},
     {0},
@@ -111,6 +114,7 @@ static const struct option_group groups[] = {
     {"Scheduling", schedule_option_table, offsetof(struct batch_options, schedule)},
     {"Drafts", draft_option_table, offsetof(struct batch_options, draft)},
     {"KV memory", memory_option_table, offsetof(struct batch_options, memory)},
+    LLAMA_GROUP,
     {0},
 };
 
@@ -443,8 +447,9 @@ static int finish(struct batch *b)
 
 static int run(void *options)
 {
-    const struct batch_options *o = options;
+    struct batch_options *o = options;
     pith_logit_bias *bias;
+    chat_system_read(&o->chat);
     struct batch b = {.o = o};
     batch_report_check(&o->report);
     b.setup = make_setup(o, &bias);

@@ -55,7 +55,8 @@ static const struct option bench_option_table[] = {
     {"--repetitions", "-r", "N", OPTION_INT, AT(n_repeat), .min = 1, .max = 1000,
      .help = "measurements of each"},
     {"--no-warm-up", NULL, NULL, OPTION_FLAG, AT(no_warm_up),
-     .help = "do not evaluate everything once before, for prompts of minutes"},
+     .help = "do not evaluate everything once before, for prompts of minutes",
+     .also = "--no-warmup", .negative = "--warmup"},
     {"--output", "-o", "FORMAT", OPTION_CHOICE, AT(format), .choices = formats,
      .help = "what to print"},
     {0},
@@ -66,6 +67,7 @@ static const struct option_group groups[] = {
     {"Model", model_option_table, offsetof(struct options, model)},
     {"Measurement", bench_option_table, offsetof(struct options, bench)},
     {"KV memory", memory_option_table, offsetof(struct options, memory)},
+    LLAMA_GROUP,
     {0},
 };
 

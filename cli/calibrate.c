@@ -23,8 +23,6 @@
 
 #define AT(member) .offset = offsetof(struct calibrate_options, member)
 static const struct option table[] = {
-    {"--model", "-m", "FILE", OPTION_TEXT, AT(model.path), .absent = "none",
-     .help = "the model, a GGUF file"},
     {"--file", "-f", "FILE", OPTION_TEXTS, AT(files), .absent = "none",
      .help = "the text to read; - is standard input; --importance takes several"},
     {"--tokens", NULL, "FILE", OPTION_TEXT, AT(tokens), .absent = "none",
@@ -37,19 +35,22 @@ static const struct option table[] = {
      .help = "instead of statistics: show how far apart the pages of like steps are, and pages "
              "taken by chance, for the thresholds of memshare, whose options count. The tokens of "
              "the text are the steps; with --select generated those that the model writes after "
-             "it"},
+             "it",
+     .env = ""},
     {"--importance", NULL, NULL, OPTION_FLAG, AT(importance),
      .help = "into the statistics: how important entries are, learnt from pieces of the texts that "
              "the model is made to repeat"},
     {"--pieces", NULL, "N", OPTION_INT, AT(pieces), .min = 1, .max = 4096,
      .help = "pieces of each text that --importance takes, of -c tokens (1000), evenly spaced"},
     {"--hidden", NULL, NULL, OPTION_FLAG, AT(hidden),
-     .help = "with --importance: learn to predict it from the layers' inputs, too"},
+     .help = "with --importance: learn to predict it from the layers' inputs, too",
+     .with = "--importance"},
     {"--keep", NULL, "POLICY", OPTION_TEXTS, AT(keep), .absent = "none",
      .help =
          "with --importance: map the scores of this keep policy to importance; may be repeated. "
          "Scores are not standardised within a lane (z=off), and statistics are those that "
-         "this run gathers"},
+         "this run gathers",
+     .with = "--importance"},
     {"--keys", NULL, "WHICH", OPTION_TEXT, AT(keys),
      .help =
          "of which keys --loki finds bases: rotated, as they are stored, or plain, as they were "
@@ -77,10 +78,8 @@ static const struct option table[] = {
      .help = "layer of the curve that --inspect draws"},
     {"--head", NULL, "H", OPTION_INT, AT(head), .min = -1, .max = 1 << 20,
      .absent = "that of the curve that tells most", .help = "its query head"},
-    {"--threads", "-t", "N", OPTION_INT, AT(model.n_thread), .max = 1024,
-     .absent = "all processors", .help = "threads that compute"},
     {"--chunk", NULL, "N", OPTION_INT, AT(memory.chunk), .min = 1, .max = 8192,
-     .help = "most tokens of one pass"},
+     .help = "most tokens of one pass", .also = "-ub --ubatch-size", .env = "LLAMA_ARG_UBATCH"},
     {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
      .help = "show how much is done"},
     {"--quiet", "-q", NULL, OPTION_FLAG, AT(quiet), .help = "say nothing"},
@@ -88,7 +87,12 @@ static const struct option table[] = {
 };
 #undef AT
 
-static const struct option_group groups[] = {{NULL, table, 0}, {0}};
+static const struct option_group groups[] = {
+    {"Model", model_option_table, offsetof(struct calibrate_options, model), .without = "none"},
+    {"Calibration", table, 0},
+    LLAMA_GROUP,
+    {0},
+};
 
 static void defaults(void *options)
 {
@@ -346,8 +350,6 @@ static int run(void *options)
     if (o->files.n > 1 && !o->importance)
         cli_fail_usage("several -f go with --importance alone");
     o->text = o->files.n > 0 ? o->files.text[0] : NULL;
-    if (!o->importance && (o->hidden || o->keep.n > 0))
-        cli_fail_usage("--hidden and --keep go with --importance");
     if (o->text != NULL && o->tokens != NULL)
         cli_fail_usage("-f reads a text, --tokens the tokens themselves: give one of them");
     if (o->inspect != NULL) {

@@ -38,7 +38,8 @@ struct options {
 #define AT(member) .offset = offsetof(struct talk_options, member)
 static const struct option talk_option_table[] = {
     {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
-     .absent = "until the model ends it", .help = "most tokens of an answer"},
+     .absent = "until the model ends it", .help = "most tokens of an answer", .also = "--n-predict",
+     .env = "LLAMA_ARG_N_PREDICT"},
     {"--history", NULL, "FILE", OPTION_TEXT, AT(history), .absent = "~/.pith_history",
      .help = "where the lines that you type are kept; empty: nowhere"},
     {"--stats", NULL, NULL, OPTION_FLAG, AT(stats), .help = "print speeds after every answer"},
@@ -54,6 +55,7 @@ static const struct option_group groups[] = {
     {"Grammar", grammar_option_table, offsetof(struct options, grammar)},
     {"Drafts", draft_option_table, offsetof(struct options, draft)},
     {"KV memory", memory_option_table, offsetof(struct options, memory)},
+    LLAMA_GROUP,
     {0},
 };
 
@@ -347,7 +349,7 @@ static bool run_slash(struct chat *c, const char *line)
     }
     char word[32];
     snprintf(word, sizeof(word), "%.*s", (int)len, line);
-    const char *near = options_nearest(word, names, N_SLASH);
+    const char *near = pith_nearest(word, names, N_SLASH);
     cli_note("%s: there is no such command; %s %s", word, near != NULL ? "did you mean" : "see",
              near != NULL ? near : "/help");
     return true;
@@ -422,7 +424,8 @@ static char *history_path(const struct options *o)
 static int run(void *options)
 {
     struct chat c = {.options = options};
-    const struct options *o = options;
+    struct options *o = options;
+    chat_system_read(&o->chat);
     (void)engine_params(&o->model, &o->memory);
     c.s.n_ctx = o->memory.n_ctx;
     session_load(&c.s, &o->model, false);

@@ -31,5 +31,12 @@ extern const struct command command_eval;
 extern const struct command command_quantize;
 extern const struct command command_calibrate;
 extern const struct command command_policies;
+extern const struct command command_completion;
+
+/* All of them, ended by NULL (main.c). */
+extern const struct command *const *const cli_commands;
+
+/* A command's options with their defaults; the caller frees. */
+void *command_options(const struct command *c);
 
 #endif

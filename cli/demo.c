@@ -36,14 +36,6 @@ struct options {
     struct memory_options memory;
 };
 
-static const struct option model_table[] = {
-    {"--model", "-m", "FILE", OPTION_TEXT, offsetof(struct model_options, path),
-     .absent = "the one that comes with Pith", .help = "the model, a GGUF file"},
-    {"--threads", "-t", "N", OPTION_INT, offsetof(struct model_options, n_thread), .max = 1024,
-     .absent = "all processors", .help = "threads that compute"},
-    {0},
-};
-
 static const struct option demo_table[] = {
     {"--file", "-f", "FILE", OPTION_TEXT, offsetof(struct demo_options, text),
      .absent = "the one that comes with Pith", .help = "a text that ends with a question"},
@@ -53,9 +45,11 @@ static const struct option demo_table[] = {
 };
 
 static const struct option_group groups[] = {
-    {"Model", model_table, offsetof(struct options, model)},
+    {"Model", model_option_table, offsetof(struct options, model),
+     .without = "the one that comes with Pith"},
     {"Text", demo_table, offsetof(struct options, demo)},
     {"KV memory", memory_option_table, offsetof(struct options, memory)},
+    LLAMA_GROUP,
     {0},
 };
 

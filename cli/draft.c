@@ -15,9 +15,11 @@ const struct option draft_option_table[] = {
     {"--draft", NULL, "WHAT", OPTION_TEXT, AT(what),
      .help = "what drafts tokens, which changes none: lookup (in the text so far), none, auto"
              "\n                              (lookup where policies allow it), or the file of a "
-             "smaller model"},
+             "smaller model",
+     .also = "-md --model-draft --spec-draft-model", .env = "LLAMA_ARG_SPEC_DRAFT_MODEL"},
     {"--draft-max", NULL, "N", OPTION_INT, AT(n_max), .min = 1, .max = 63,
-     .help = "most tokens of a draft"},
+     .help = "most tokens of a draft", .also = "--draft-n --spec-draft-n-max",
+     .env = "LLAMA_ARG_SPEC_DRAFT_N_MAX"},
     {0},
 };
 #undef AT

@@ -15,14 +15,13 @@
 
 struct sweep_options {
     const char *path;
-    const char *model;
     const char *out;
     bool fresh;
     int32_t *n_failed; /* no option: where measure_sweep tells run_sweep */
 };
 
 struct sweep_command {
-    struct eval_options shared; /* of which only outputs and progress are options here */
+    struct eval_options shared; /* of which the model, outputs and progress are options here */
     struct sweep_options sweep;
 };
 
@@ -33,8 +32,6 @@ static const struct option sweep_option_table[] = {
     {"--output", "-o", "FILE", OPTION_TEXT, AT(out),
      .absent = "what FILE says, or FILE with .jsonl",
      .help = "the results, one line each; those that are there are not measured again"},
-    {"--model", "-m", "FILE", OPTION_TEXT, AT(model), .absent = "what FILE says",
-     .help = "the model, a GGUF file"},
     {"--fresh", NULL, NULL, OPTION_FLAG, AT(fresh), .help = "forget the results that are there"},
     {0},
 };
@@ -54,7 +51,10 @@ static const struct option output_option_table[] = {
 
 static const struct option_group sweep_groups[] = {
     {"Task", sweep_option_table, offsetof(struct sweep_command, sweep)},
+    {"Model", model_option_table, offsetof(struct eval_options, model),
+     .without = "what FILE says"},
     {"Output", output_option_table, offsetof(struct eval_options, measure)},
+    LLAMA_GROUP,
     {0},
 };
 
@@ -76,9 +76,12 @@ static pith_status measure_sweep(const struct eval_setup *setup, const void *opt
                                  json_t **result, pith_error *err)
 {
     const struct sweep_options *o = &((const struct sweep_command *)options)->sweep;
+    const struct model_options *model = &((const struct sweep_command *)options)->shared.model;
     const struct eval_sweep_params params = {
         .path = o->path,
-        .model = o->model,
+        .model = model->path,
+        .n_thread = model->n_thread,
+        .cache_weights = model->cache_weights,
         .out = o->out,
         .fresh = o->fresh,
         .note = print_note,
@@ -98,6 +101,7 @@ static int run_sweep(void *options)
 {
     int32_t n_failed = 0;
     ((struct sweep_command *)options)->sweep.n_failed = &n_failed;
+    session_set_level(&((struct sweep_command *)options)->shared.model);
     int status = eval_command_run_alone(options, measure_sweep);
     return n_failed > 0 ? EXIT_FAILURE : status;
 }

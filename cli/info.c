@@ -11,7 +11,7 @@
 #include "pith/policy.h"
 
 struct options {
-    const char *path;
+    struct model_options model;
     bool verbose;
     bool json;
     int64_t memory;
@@ -36,9 +36,6 @@ static const struct edge_pair {
 
 #define AT(member) .offset = offsetof(struct options, member)
 static const struct option table[] = {
-    {"MODEL", NULL, NULL, OPTION_TEXT, AT(path), .required = true,
-     .help = "the model, a GGUF file"},
-    {"--model", "-m", "FILE", OPTION_TEXT, AT(path), .help = "the same"},
     {"--verbose", "-v", NULL, OPTION_FLAG, AT(verbose), .help = "list the tensors too"},
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print JSON"},
     {"--memory", NULL, "SIZE", OPTION_BYTES, AT(memory), .min = 1, .max = 0x1p62,
@@ -49,7 +46,12 @@ static const struct option table[] = {
 };
 #undef AT
 
-static const struct option_group groups[] = {{NULL, table, 0}, {0}};
+static const struct option_group groups[] = {
+    {"Model", model_option_table, offsetof(struct options, model)},
+    {"What to tell", table, 0},
+    LLAMA_GROUP,
+    {0},
+};
 
 static void defaults(void *options)
 {
@@ -411,8 +413,7 @@ static int run(void *options)
 {
     const struct options *o = options;
     struct session s = {0};
-    struct model_options model = {.path = o->path};
-    session_load(&s, &model, true);
+    session_load(&s, &o->model, true);
     int64_t memory = o->memory > 0 ? o->memory : available_memory();
     struct kv_plan plan = kv_plan(o, &s, memory);
     if (o->json) {

@@ -43,6 +43,7 @@ static const struct option_group groups[] = {
     {"Model", model_option_table, offsetof(struct options, model)},
     {"Logits", logits_option_table, offsetof(struct options, logits)},
     {"KV memory", memory_option_table, offsetof(struct options, memory)},
+    LLAMA_GROUP,
     {0},
 };
 

@@ -10,12 +10,18 @@
 
 #include "command.h"
 #include "io.h"
+#include "manual.h"
+#include "pith/policy.h"
 
 static const struct command *const commands[] = {
-    &command_run,       &command_chat,     &command_serve,    &command_batch, &command_demo,
-    &command_bench,     &command_eval,     &command_tokenize, &command_info,  &command_quantize,
-    &command_calibrate, &command_policies, &command_logits,   NULL,
+    &command_run,      &command_chat,       &command_serve,
+    &command_batch,    &command_demo,       &command_bench,
+    &command_eval,     &command_tokenize,   &command_info,
+    &command_quantize, &command_calibrate,  &command_policies,
+    &command_logits,   &command_completion, NULL,
 };
+
+const struct command *const *const cli_commands = commands;
 
 #define VERB_LEN 64 /* of "eval perplexity" and the like */
 
@@ -42,7 +48,7 @@ static struct verb need_command(const struct command *const *list, const char *a
     snprintf(verb.name, sizeof(verb.name), "%s%s%s", above, space, name);
     if (verb.command != NULL)
         return verb;
-    const char *near = options_nearest(name, names, n);
+    const char *near = pith_nearest(name, names, n);
     if (near != NULL)
         cli_fail_usage("%s: there is no such command; did you mean \"pith %s%s%s\"?", name, above,
                        space, near);
@@ -63,8 +69,9 @@ static void print_commands(FILE *out)
             "usage: pith COMMAND [options]\n\n",
             pith_version());
     print_list(out, commands);
-    fprintf(out, "\n\"pith help COMMAND\" tells the options of a command, \"pith --version\" the "
-                 "version.\nBegin with \"pith demo\".\n");
+    fprintf(out,
+            "\n\"pith help COMMAND\" tells the options of a command, \"pith help environment\" "
+            "their\nvariables, \"pith --version\" the version. Begin with \"pith demo\".\n");
 }
 
 static void print_subcommands(FILE *out, const struct verb *verb)
@@ -76,8 +83,7 @@ static void print_subcommands(FILE *out, const struct verb *verb)
         fprintf(out, "\n%s\n", verb->command->notes);
 }
 
-/* The options' struct with the defaults; the caller frees. */
-static void *make_options(const struct command *c)
+void *command_options(const struct command *c)
 {
     void *options = cli_alloc(1, c->options_size);
     if (c->defaults != NULL)
@@ -92,7 +98,7 @@ static void print_help(const struct verb *verb)
         print_subcommands(stdout, verb);
         return;
     }
-    void *options = make_options(c);
+    void *options = command_options(c);
     printf("usage: pith %s %s\n\nTo %s.\n", verb->name, c->synopsis, c->summary);
     options_print(c->groups, options);
     if (c->notes != NULL)
@@ -113,6 +119,16 @@ static int run_help(int argc, char **argv)
         print_commands(stdout);
         return EXIT_SUCCESS;
     }
+    if (strcmp(argv[0], "environment") == 0 && argc == 1) {
+        help_environment();
+        return EXIT_SUCCESS;
+    }
+    if (strcmp(argv[0], "--man") == 0) { /* for the build: pages into a folder */
+        if (argc != 2)
+            cli_fail_usage("help: --man wants the folder to write to");
+        manual_write(argv[1]);
+        return EXIT_SUCCESS;
+    }
     for (int i = 0; i < argc; i++) {
         if (list == NULL)
             cli_fail_usage("help: \"%s\": one argument too many", argv[i]);
@@ -125,20 +141,36 @@ static int run_help(int argc, char **argv)
     return EXIT_SUCCESS;
 }
 
+/* What of llama.cpp's was given for nothing, in one line; where output is for programs, none. */
+static void note_taken(const struct command *c, const void *options,
+                       const struct option_taken *taken)
+{
+    if (taken->n == 0 || options_flag(c->groups, options, "--quiet") ||
+        options_flag(c->groups, options, "--json"))
+        return;
+    fprintf(stderr, "without effect in Pith:");
+    for (int32_t i = 0; i < taken->n; i++)
+        fprintf(stderr, "%s %s", i > 0 ? "," : "", taken->name[i]);
+    fputc('\n', stderr);
+}
+
 static int run_leaf(const struct verb *verb, int argc, char **argv)
 {
     const struct command *c = verb->command;
     struct option_error err;
+    struct option_taken taken;
     bool help;
-    void *options = make_options(c);
+    void *options = command_options(c);
     cli_set_verb(verb->name);
-    if (!options_parse(c->groups, options, argc, argv, &help, &err))
+    if (!options_parse(c->groups, options, argc, argv, &help, &taken, &err))
         cli_fail_usage("%s", err.message);
     int status = EXIT_SUCCESS;
-    if (help)
+    if (help) {
         print_help(verb);
-    else
+    } else {
+        note_taken(c, options, &taken);
         status = c->run(options);
+    }
     free(options);
     return status;
 }

@@ -1,11 +1,15 @@
 /*
- * options.c - the reader of option tables and the printer of their help. It knows no command; it
- * writes to the command's struct only, through the offsets of the rows.
+ * options.c - the reader of option tables, for command lines and for the environment, and the
+ * printer of their help. It knows no command; it writes to the command's struct only, through the
+ * offsets of the rows.
  *
  * Invariant: a value is stored only after it was checked, so a command sees valid values only.
  */
 #include "options.h"
 
+#include "pith/policy.h"
+
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -14,7 +18,9 @@
 #include <string.h>
 
 #define HELP_COLUMN 30
-#define NAME_LEN_MAX 40 /* longer words are not compared for likeness */
+#define WORD_LEN 64   /* of an option as it was typed */
+#define NAMES_MAX 512 /* spellings that a misspelt one is compared with */
+#define GIVEN_MAX 256 /* options of a command line and of the environment */
 
 static bool fail(struct option_error *err, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
@@ -26,6 +32,37 @@ static bool fail(struct option_error *err, const char *fmt, ...)
     vsnprintf(err->message, sizeof(err->message), fmt, args);
     va_end(args);
     return false;
+}
+
+/* ---- words ---- */
+
+size_t options_next_word(const char **rest, const char **word)
+{
+    *word = *rest != NULL ? *rest + strspn(*rest, " ") : "";
+    size_t len = strcspn(*word, " ");
+    *rest = *word + len;
+    return len;
+}
+
+static bool has_word(const char *words, const char *word, size_t len)
+{
+    const char *one;
+    for (size_t n; (n = options_next_word(&words, &one)) > 0;)
+        if (n == len && memcmp(one, word, n) == 0)
+            return true;
+    return false;
+}
+
+/* As llama.cpp reads them. */
+static const char words_on[] = "on enabled true 1";
+static const char words_off[] = "off disabled false 0";
+static const char words_auto[] = "auto -1";
+
+static bool is_switch(const char *text)
+{
+    size_t len = strlen(text);
+    return has_word(words_on, text, len) || has_word(words_off, text, len) ||
+           has_word(words_auto, text, len);
 }
 
 /* ---- values ---- */
@@ -124,18 +161,38 @@ static bool store_ints(const struct option *o, const char *used, const char *tex
     return true;
 }
 
+static bool store_bytes(const struct option *o, const char *used, const char *text, int64_t *field,
+                        struct option_error *err)
+{
+    int64_t bytes;
+    if (!options_parse_bytes(text, &bytes))
+        return fail(err, "%s: \"%.40s\" is not a size such as 512MiB or 2G", used, text);
+    if (bytes > 0 && isdigit((unsigned char)text[strlen(text) - 1]))
+        return fail(err, "%s: %.40s has no unit: is it %.40sMiB, %.40sGiB or %.40sB?", used, text,
+                    text, text, text);
+    if (!check_range(o, used, text, (double)bytes, err))
+        return false;
+    *field = bytes;
+    return true;
+}
+
 static bool store_choice(const struct option *o, const char *used, const char *text,
                          const char **field, struct option_error *err)
 {
     char list[160] = "";
-    for (int i = 0; o->choices[i] != NULL; i++) {
-        if (strcmp(o->choices[i], text) == 0) {
-            *field = o->choices[i];
+    int n = 0;
+    for (; o->choices[n] != NULL; n++) {
+        if (strcmp(o->choices[n], text) == 0) {
+            *field = o->choices[n];
             return true;
         }
         size_t len = strlen(list);
-        snprintf(list + len, sizeof(list) - len, "%s%s", i > 0 ? ", " : "", o->choices[i]);
+        snprintf(list + len, sizeof(list) - len, "%s%s", n > 0 ? ", " : "", o->choices[n]);
     }
+    const char *near = pith_nearest(text, o->choices, (size_t)n);
+    if (near != NULL)
+        return fail(err, "%s: \"%.40s\" is not one of %s; did you mean %s?", used, text, list,
+                    near);
     return fail(err, "%s: \"%.40s\" is not one of %s", used, text, list);
 }
 
@@ -160,9 +217,7 @@ static bool store(const struct option *o, const char *used, const char *text, vo
         *(float *)field = (float)number;
         return true;
     case OPTION_BYTES:
-        if (!options_parse_bytes(text, field))
-            return fail(err, "%s: \"%.40s\" is not a size such as 512MiB or 2G", used, text);
-        return check_range(o, used, text, (double)*(int64_t *)field, err);
+        return store_bytes(o, used, text, field, err);
     case OPTION_TEXT:
     case OPTION_MAYBE:
         *(const char **)field = text;
@@ -176,15 +231,30 @@ static bool store(const struct option *o, const char *used, const char *text, vo
         return true;
     case OPTION_INTS:
         return store_ints(o, used, text, field, err);
+    case OPTION_TAKEN:
+    case OPTION_TAKEN_VALUE:
+    case OPTION_TAKEN_SWITCH:
+    case OPTION_LACKING:
+        break;
     }
-    return fail(err, "%s: its table row has no type", used);
+    return fail(err, "%s: its table row has no field", used);
 }
 
-/* ---- the command line ---- */
+/* ---- what was given ---- */
 
-struct found {
-    const struct option *option; /* NULL: none */
-    void *field;
+/* A field that has got its value, and from which option. */
+struct given {
+    const struct option *option;
+    const void *field;
+};
+
+struct parse {
+    const struct option_group *groups;
+    void *values;
+    struct given given[GIVEN_MAX];
+    int n_given;
+    struct option_taken *taken;
+    struct option_error *err;
 };
 
 static void *field_of(const struct option_group *g, const struct option *o, void *values)
@@ -192,10 +262,58 @@ static void *field_of(const struct option_group *g, const struct option *o, void
     return (char *)values + g->offset + o->offset;
 }
 
-static bool is_operand(const struct option *o)
+bool options_is_operand(const struct option *o)
 {
     return o->name[0] != '-';
 }
+
+bool options_has_field(const struct option *o)
+{
+    return o->type < OPTION_TAKEN;
+}
+
+static bool note_given(struct parse *p, const struct option *o, const void *field)
+{
+    if (p->n_given == GIVEN_MAX)
+        return fail(p->err, "%s: more than %d options are given", o->name, GIVEN_MAX);
+    p->given[p->n_given++] = (struct given){o, field};
+    return true;
+}
+
+static void note_taken(struct parse *p, const char *name)
+{
+    if (p->taken->n < OPTION_TEXTS_MAX)
+        p->taken->name[p->taken->n++] = name;
+}
+
+/* Whether one of the first n that were given has this field, or decides the same. */
+static bool is_decided(const struct parse *p, int n, const struct option *o, const void *field)
+{
+    for (int i = 0; i < n; i++) {
+        const struct option *other = p->given[i].option;
+        if (p->given[i].field == field)
+            return true;
+        if (o->one_of != NULL && other->one_of != NULL && strcmp(o->one_of, other->one_of) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool store_given(struct parse *p, const struct option *o, const char *used, const char *text,
+                        void *field)
+{
+    if (text != NULL && has_word(o->unset, text, strlen(text)))
+        return note_given(p, o, field);
+    return store(o, used, text, field, p->err) && note_given(p, o, field);
+}
+
+/* ---- the command line ---- */
+
+struct found {
+    const struct option *option; /* NULL: none */
+    void *field;
+    bool negative; /* by a spelling that makes the flag false */
+};
 
 /* The option with a name of len bytes. */
 static struct found find_option(const struct option_group *groups, void *values, const char *name,
@@ -203,11 +321,11 @@ static struct found find_option(const struct option_group *groups, void *values,
 {
     for (const struct option_group *g = groups; g->options != NULL; g++)
         for (const struct option *o = g->options; o->name != NULL; o++) {
-            bool same = strncmp(o->name, name, len) == 0 && o->name[len] == '\0';
-            if (!same && o->alias != NULL)
-                same = strncmp(o->alias, name, len) == 0 && o->alias[len] == '\0';
-            if (same && !is_operand(o))
-                return (struct found){o, field_of(g, o, values)};
+            bool negative = has_word(o->negative, name, len);
+            bool same = negative || has_word(o->name, name, len) || has_word(o->alias, name, len) ||
+                        has_word(o->also, name, len);
+            if (same && !options_is_operand(o))
+                return (struct found){o, field_of(g, o, values), negative};
         }
     return (struct found){0};
 }
@@ -216,76 +334,133 @@ static struct found find_operand(const struct option_group *groups, void *values
 {
     for (const struct option_group *g = groups; g->options != NULL; g++)
         for (const struct option *o = g->options; o->name != NULL; o++)
-            if (is_operand(o) && (o->type == OPTION_TEXTS || index-- == 0))
-                return (struct found){o, field_of(g, o, values)};
+            if (options_is_operand(o) && (o->type == OPTION_TEXTS || index-- == 0))
+                return (struct found){o, field_of(g, o, values), false};
     return (struct found){0};
+}
+
+/* Spellings, copied one behind the other. */
+struct spellings {
+    const char *name[NAMES_MAX];
+    size_t n;
+    char text[NAMES_MAX * 24];
+    size_t text_len;
+};
+
+static void add_spellings(struct spellings *s, const char *words)
+{
+    const char *word;
+    for (size_t len; (len = options_next_word(&words, &word)) > 0;) {
+        if (s->n == NAMES_MAX || s->text_len + len + 1 > sizeof(s->text))
+            return;
+        char *copy = s->text + s->text_len;
+        memcpy(copy, word, len);
+        copy[len] = '\0';
+        s->text_len += len + 1;
+        s->name[s->n++] = copy;
+    }
 }
 
 static bool unknown(const struct option_group *groups, const char *word, struct option_error *err)
 {
-    const char *names[256];
-    size_t n = 0;
+    struct spellings all = {.n = 0};
     for (const struct option_group *g = groups; g->options != NULL; g++)
-        for (const struct option *o = g->options; o->name != NULL && n + 2 <= 256; o++)
-            if (!is_operand(o)) {
-                names[n++] = o->name;
-                names[n++] = o->alias;
-            }
-    const char *near = options_nearest(word, names, n);
+        for (const struct option *o = g->options; o->name != NULL; o++) {
+            if (options_is_operand(o) || !options_has_field(o))
+                continue;
+            add_spellings(&all, o->name);
+            add_spellings(&all, o->alias);
+            add_spellings(&all, o->also);
+            add_spellings(&all, o->negative);
+        }
+    const char *near = pith_nearest(word, all.name, all.n);
     if (near != NULL)
         return fail(err, "%.60s: there is no such option; did you mean %s?", word, near);
     return fail(err, "%.60s: there is no such option", word);
 }
 
+/* Whether text is one of the row's choices, as a word or as the same number. */
+static bool is_harmless(const struct option *o, const char *text)
+{
+    double value, other;
+    bool number = options_parse_double(text, &value);
+    for (int i = 0; o->choices != NULL && o->choices[i] != NULL; i++) {
+        if (strcmp(o->choices[i], text) == 0)
+            return true;
+        if (number && options_parse_double(o->choices[i], &other) && value == other)
+            return true;
+    }
+    return false;
+}
+
+/* An option of llama.cpp's that has no field; text: behind "=", or NULL. */
+static bool take(struct parse *p, const struct option *o, const char *used, const char *text,
+                 int argc, char **argv, int *i)
+{
+    bool has_value =
+        o->type == OPTION_TAKEN_VALUE || (o->type == OPTION_LACKING && o->value != NULL);
+    if (has_value && text == NULL) {
+        if (*i + 1 >= argc)
+            return fail(p->err, "%s: its value (%s) is missing", used, o->value);
+        text = argv[++*i];
+    } else if (o->type == OPTION_TAKEN_SWITCH && text == NULL && *i + 1 < argc &&
+               is_switch(argv[*i + 1])) {
+        ++*i;
+    }
+    if (o->type == OPTION_LACKING && (text == NULL || !is_harmless(o, text)))
+        return fail(p->err, "%s%s%.40s: llama.cpp has this option, Pith does not%s%s", used,
+                    text != NULL ? " " : "", text != NULL ? text : "", o->help != NULL ? "; " : "",
+                    o->help != NULL ? o->help : "");
+    return note_given(p, o, o);
+}
+
 /* One option at argv[*i]; *i moves to the last word it took. */
-static bool parse_option(const struct option_group *groups, void *values, int argc, char **argv,
-                         int *i, struct option_error *err)
+static bool parse_option(struct parse *p, int argc, char **argv, int *i)
 {
     const char *word = argv[*i];
-    const char *equals = strncmp(word, "--", 2) == 0 ? strchr(word, '=') : NULL;
+    bool is_long = strncmp(word, "--", 2) == 0;
+    const char *equals = is_long ? strchr(word, '=') : NULL;
     size_t len = equals != NULL ? (size_t)(equals - word) : strlen(word);
-    struct found f = find_option(groups, values, word, len);
-    if (f.option == NULL)
-        return unknown(groups, word, err);
-
-    char used[64];
-    snprintf(used, sizeof(used), "%.*s", (int)len, word);
-    if (f.option->type == OPTION_FLAG) {
-        if (equals != NULL)
-            return fail(err, "%s: takes no value, \"%.40s\" was given", used, equals + 1);
-        return store(f.option, used, NULL, f.field, err);
+    char used[WORD_LEN];
+    snprintf(used, sizeof(used), "%.*s", (int)(len < WORD_LEN ? len : WORD_LEN - 1), word);
+    struct found f = find_option(p->groups, p->values, used, strlen(used));
+    if (f.option == NULL && is_long) { /* "--n_predict", as llama.cpp reads it */
+        char name[WORD_LEN];
+        snprintf(name, sizeof(name), "%s", used);
+        for (char *c = name; *c != '\0'; c++)
+            *c = *c == '_' ? '-' : *c;
+        f = find_option(p->groups, p->values, name, strlen(name));
     }
-    if (equals != NULL)
-        return store(f.option, used, equals + 1, f.field, err);
-    if (f.option->type == OPTION_MAYBE)
-        return store(f.option, used, "", f.field, err);
-    if (*i + 1 >= argc)
-        return fail(err, "%s: its value (%s) is missing", used, f.option->value);
-    return store(f.option, used, argv[++*i], f.field, err);
+    if (f.option == NULL)
+        return unknown(p->groups, word, p->err);
+
+    const char *text = equals != NULL ? equals + 1 : NULL;
+    if (!options_has_field(f.option)) {
+        if (!take(p, f.option, used, text, argc, argv, i))
+            return false;
+        note_taken(p, word);
+        return true;
+    }
+    if (f.option->type == OPTION_FLAG) {
+        if (text != NULL)
+            return fail(p->err, "%s: takes no value, \"%.40s\" was given", used, text);
+        *(bool *)f.field = !f.negative;
+        return note_given(p, f.option, f.field);
+    }
+    if (text == NULL && f.option->type == OPTION_MAYBE)
+        text = "";
+    if (text == NULL) {
+        if (*i + 1 >= argc)
+            return fail(p->err, "%s: its value (%s) is missing", used, f.option->value);
+        text = argv[++*i];
+    }
+    return store_given(p, f.option, used, text, f.field);
 }
 
-static bool check_required(const struct option_group *groups, void *values,
-                           struct option_error *err)
-{
-    for (const struct option_group *g = groups; g->options != NULL; g++)
-        for (const struct option *o = g->options; o->name != NULL; o++) {
-            const char *const *text = field_of(g, o, values);
-            if (!o->required || *text != NULL)
-                continue;
-            if (is_operand(o))
-                return fail(err, "%s is missing: %s", o->name, o->help);
-            return fail(err, "%s %s is missing: %s", o->alias != NULL ? o->alias : o->name,
-                        o->value, o->help);
-        }
-    return true;
-}
-
-bool options_parse(const struct option_group *groups, void *values, int argc, char **argv,
-                   bool *help, struct option_error *err)
+static bool parse_line(struct parse *p, int argc, char **argv, bool *help)
 {
     int n_operand = 0;
     bool only_operands = false;
-    *help = false;
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i];
         if (!only_operands && strcmp(word, "--") == 0) {
@@ -295,58 +470,205 @@ bool options_parse(const struct option_group *groups, void *values, int argc, ch
                 *help = true;
                 return true;
             }
-            if (!parse_option(groups, values, argc, argv, &i, err))
+            if (!parse_option(p, argc, argv, &i))
                 return false;
         } else {
-            struct found f = find_operand(groups, values, n_operand++);
+            struct found f = find_operand(p->groups, p->values, n_operand++);
             if (f.option == NULL)
-                return fail(err, "\"%.60s\": one argument too many", word);
-            if (!store(f.option, f.option->name, word, f.field, err))
+                return fail(p->err, "\"%.60s\": one argument too many", word);
+            if (!store_given(p, f.option, f.option->name, word, f.field))
                 return false;
         }
     }
-    return check_required(groups, values, err);
+    return true;
+}
+
+/* ---- the environment ---- */
+
+const char *options_variable(const struct option *o, char *buf)
+{
+    snprintf(buf, OPTION_ENV_LEN, "PITH_%s", o->name + strspn(o->name, "-"));
+    for (char *c = buf; *c != '\0'; c++)
+        *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+    return buf;
+}
+
+static bool store_variable(struct parse *p, const struct option *o, const char *name,
+                           const char *text, bool inverted, void *field)
+{
+    bool on = has_word(words_on, text, strlen(text));
+    bool off = has_word(words_off, text, strlen(text));
+    if (o->type == OPTION_FLAG) {
+        if (!on && !off)
+            return fail(p->err, "%s: \"%.40s\" is none of on, enabled, true, 1, off, disabled, false, 0", name, text);
+        *(bool *)field = on != inverted;
+        return note_given(p, o, field);
+    }
+    if (o->type == OPTION_MAYBE && off)
+        return note_given(p, o, field);
+    return store_given(p, o, name, o->type == OPTION_MAYBE && on ? "" : text, field);
+}
+
+/* The value of PITH_NAME, or of llama.cpp's variable, whose name is then in buf; NULL: not set. */
+static const char *variable(const struct option *o, bool llama, char *buf, bool *inverted)
+{
+    static const char prefix[] = "LLAMA_ARG_";
+    *inverted = false;
+    if (o->env != NULL && o->env[0] == '\0')
+        return NULL;
+    if (!llama)
+        return getenv(options_variable(o, buf));
+    if (o->env == NULL)
+        return NULL;
+    *inverted = o->env[0] == '!';
+    const char *name = o->env + *inverted;
+    bool plain = strncmp(name, prefix, sizeof(prefix) - 1) == 0;
+    if (o->type == OPTION_FLAG && plain) { /* LLAMA_ARG_NO_X, whatever its value, is X=off */
+        snprintf(buf, OPTION_ENV_LEN, "%sNO_%s", prefix, name + sizeof(prefix) - 1);
+        if (getenv(buf) != NULL)
+            return "off";
+    }
+    snprintf(buf, OPTION_ENV_LEN, "%s", name);
+    return getenv(buf);
+}
+
+/* Whether the flag that an option goes with is missing, where the command has it. */
+static bool wants_flag(const struct parse *p, const struct option *o)
+{
+    if (o->with == NULL)
+        return false;
+    struct found f = find_option(p->groups, p->values, o->with, strlen(o->with));
+    return f.option != NULL && !*(const bool *)f.field;
+}
+
+/* One pass over all options; what was given before it stays. */
+static bool parse_environment(struct parse *p, bool llama)
+{
+    int n_before = p->n_given;
+    char name[OPTION_ENV_LEN];
+    bool inverted;
+    for (const struct option_group *g = p->groups; g->options != NULL; g++)
+        for (const struct option *o = g->options; o->name != NULL; o++) {
+            if (options_is_operand(o) || (!options_has_field(o) && !llama))
+                continue;
+            void *field = options_has_field(o) ? field_of(g, o, p->values) : (void *)(uintptr_t)o;
+            const char *text = variable(o, llama, name, &inverted);
+            if (text == NULL || text[0] == '\0' || is_decided(p, n_before, o, field) ||
+                wants_flag(p, o))
+                continue;
+            if (!options_has_field(o))
+                note_taken(p, o->env);
+            else if (!store_variable(p, o, name, text, inverted, field))
+                return false;
+        }
+    return true;
+}
+
+/* ---- what goes together ---- */
+
+static bool check_required(struct parse *p)
+{
+    for (const struct option_group *g = p->groups; g->options != NULL; g++)
+        for (const struct option *o = g->options; o->name != NULL; o++) {
+            const char *const *text = field_of(g, o, p->values);
+            if (!o->required || g->without != NULL || *text != NULL ||
+                is_decided(p, p->n_given, o, text))
+                continue;
+            if (options_is_operand(o))
+                return fail(p->err, "%s is missing: %s", o->name, o->help);
+            return fail(p->err, "%s %s is missing: %s", o->alias != NULL ? o->alias : o->name,
+                        o->value, o->help);
+        }
+    return true;
+}
+
+/* Of the n options of the command line. */
+static bool check_with(struct parse *p, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (wants_flag(p, p->given[i].option))
+            return fail(p->err, "%s goes with %s, which is not given", p->given[i].option->name,
+                        p->given[i].option->with);
+    return true;
+}
+
+bool options_parse(const struct option_group *groups, void *values, int argc, char **argv,
+                   bool *help, struct option_taken *taken, struct option_error *err)
+{
+    struct parse p = {.groups = groups, .values = values, .taken = taken, .err = err};
+    *help = false;
+    *taken = (struct option_taken){.n = 0};
+    if (!parse_line(&p, argc, argv, help))
+        return false;
+    if (*help)
+        return true;
+    int n_line = p.n_given;
+    return parse_environment(&p, false) && parse_environment(&p, true) && check_required(&p) &&
+           check_with(&p, n_line);
+}
+
+bool options_flag(const struct option_group *groups, const void *values, const char *name)
+{
+    struct found f = find_option(groups, (void *)(uintptr_t)values, name, strlen(name));
+    return f.option != NULL && f.option->type == OPTION_FLAG && *(const bool *)f.field;
 }
 
 /* ---- help ---- */
 
-static void print_default(const struct option *o, const void *field)
+/* The value of a field as text; "" where it has none. */
+static void value_text(const struct option *o, const void *field, char *buf, size_t cap)
 {
-    const char *text;
     const struct option_ints *ints = field;
+    const char *text;
+    buf[0] = '\0';
     switch (o->type) {
     case OPTION_INT:
-        printf(" (default %d)", *(const int32_t *)field);
+        snprintf(buf, cap, "%d", *(const int32_t *)field);
         break;
     case OPTION_LONG:
     case OPTION_BYTES:
-        printf(" (default %lld)", (long long)*(const int64_t *)field);
+        snprintf(buf, cap, "%lld", (long long)*(const int64_t *)field);
         break;
     case OPTION_FLOAT:
-        printf(" (default %g)", (double)*(const float *)field);
+        snprintf(buf, cap, "%g", (double)*(const float *)field);
         break;
     case OPTION_TEXT:
     case OPTION_MAYBE:
     case OPTION_CHOICE:
         text = *(const char *const *)field;
-        if (text != NULL)
-            printf(" (default %s)", text);
+        snprintf(buf, cap, "%s", text != NULL ? text : "");
         break;
     case OPTION_INTS:
-        for (int32_t i = 0; i < ints->n; i++)
-            printf("%s%d", i == 0 ? " (default " : ",", ints->value[i]);
-        if (ints->n > 0)
-            putchar(')');
+        for (int32_t i = 0; i < ints->n; i++) {
+            size_t len = strlen(buf);
+            snprintf(buf + len, cap - len, "%s%d", i > 0 ? "," : "", ints->value[i]);
+        }
         break;
-    case OPTION_FLAG:
-    case OPTION_TEXTS:
+    default:
         break;
     }
 }
 
-static void print_option(const struct option *o, const void *field)
+const char *options_default(const struct option_group *g, const struct option *o,
+                            const void *values, char *buf, size_t cap)
 {
-    char names[96];
+    char text[160];
+    const char *absent = o->required && g->without != NULL ? g->without : o->absent;
+    buf[0] = '\0';
+    if (absent != NULL) {
+        if (absent[0] != '\0')
+            snprintf(buf, cap, "(default: %s)", absent);
+        return buf;
+    }
+    value_text(o, (const char *)values + g->offset + o->offset, text, sizeof(text));
+    if (text[0] != '\0')
+        snprintf(buf, cap, "(default %s)", text);
+    return buf;
+}
+
+static void print_option(const struct option_group *g, const struct option *o, const void *values)
+{
+    char names[96], otherwise[192];
     bool maybe = o->type == OPTION_MAYBE;
     snprintf(names, sizeof(names), "  %s%s%s%s%s%s", o->alias != NULL ? o->alias : "",
              o->alias != NULL ? ", " : "", o->name,
@@ -362,11 +684,8 @@ static void print_option(const struct option *o, const void *field)
     if (o->type == OPTION_CHOICE)
         for (int i = 0; o->choices[i] != NULL; i++)
             printf("%s%s", i == 0 ? ": " : ", ", o->choices[i]);
-    if (o->absent == NULL)
-        print_default(o, field);
-    else if (o->absent[0] != '\0')
-        printf(" (default: %s)", o->absent);
-    putchar('\n');
+    options_default(g, o, values, otherwise, sizeof(otherwise));
+    printf("%s%s\n", otherwise[0] != '\0' ? " " : "", otherwise);
 }
 
 void options_print(const struct option_group *groups, const void *values)
@@ -375,54 +694,9 @@ void options_print(const struct option_group *groups, const void *values)
         putchar('\n');
         if (g->title != NULL)
             printf("%s:\n", g->title);
-        for (const struct option *o = g->options; o->name != NULL; o++)
-            print_option(o, (const char *)values + g->offset + o->offset);
+        if (g->note != NULL)
+            printf("%s\n", g->note);
+        for (const struct option *o = g->options; g->note == NULL && o->name != NULL; o++)
+            print_option(g, o, values);
     }
-}
-
-/* ---- likeness ---- */
-
-/* Edit distance with swaps of neighbours (optimal string alignment: Boytsov, "Indexing methods for
-   approximate dictionary searching", 2011, section 2.1). */
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[3][NAME_LEN_MAX + 1];
-    size_t n = strlen(a), m = strlen(b);
-    if (n > NAME_LEN_MAX || m > NAME_LEN_MAX)
-        return NAME_LEN_MAX;
-    for (size_t j = 0; j <= m; j++)
-        row[0][j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t *now = row[i % 3], *last = row[(i - 1) % 3], *before = row[(i + 1) % 3];
-        now[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t best = last[j - 1] + (a[i - 1] != b[j - 1]);
-            if (last[j] + 1 < best)
-                best = last[j] + 1;
-            if (now[j - 1] + 1 < best)
-                best = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                before[j - 2] + 1 < best)
-                best = before[j - 2] + 1;
-            now[j] = best;
-        }
-    }
-    return row[n % 3][m];
-}
-
-/* Near is a third of the word at most: a word of two letters has no neighbours but itself. */
-const char *options_nearest(const char *word, const char *const *names, size_t n)
-{
-    const char *best = NULL;
-    size_t best_distance = strlen(word) / 3 + 1;
-    for (size_t i = 0; i < n; i++) {
-        if (names[i] == NULL)
-            continue;
-        size_t d = distance(word, names[i]);
-        if (d < best_distance) {
-            best_distance = d;
-            best = names[i];
-        }
-    }
-    return best;
 }

@@ -18,12 +18,19 @@ enum option_type {
     OPTION_INT,    /* int32_t, "12" */
     OPTION_LONG,   /* int64_t, "12" */
     OPTION_FLOAT,  /* float, "0.8" */
-    OPTION_BYTES,  /* int64_t, "512MiB", "2G" */
+    OPTION_BYTES,  /* int64_t, "512MiB", "2G"; a number without a unit is refused */
     OPTION_TEXT,   /* const char *, borrowed from the command line */
     OPTION_CHOICE, /* const char *, one of the row's choices */
     OPTION_TEXTS,  /* struct option_texts; each use appends one */
     OPTION_INTS,   /* struct option_ints, "0,4096" */
     OPTION_MAYBE,  /* const char *; "--name=TEXT", or "--name" alone for "" */
+
+    /* Spellings of llama.cpp's that have no field here. */
+    OPTION_TAKEN,        /* without effect; takes no value */
+    OPTION_TAKEN_VALUE,  /* without effect; takes a value */
+    OPTION_TAKEN_SWITCH, /* without effect; "on", "off" or "auto" may follow */
+    OPTION_LACKING,      /* refused, but for a value among choices, which is what happens anyway;
+                            value NULL: takes none */
 };
 
 #define OPTION_TEXTS_MAX 64
@@ -52,12 +59,23 @@ struct option {
     bool required;              /* the field may not stay NULL (texts only) */
     const char *absent; /* help's words for the default; NULL: the field's value, "": none */
     const char *help;
+
+    /* What follows is NULL where there is none; words stand behind each other, with spaces. */
+    const char *also;     /* further spellings, llama.cpp's above all */
+    const char *negative; /* OPTION_FLAG: spellings that make it false */
+    const char *unset;    /* values that leave the default */
+    const char *env;      /* llama.cpp's variable; of a flag "!NAME" where true there is false here;
+                             "": it has no variable, PITH_NAME means other commands' option */
+    const char *one_of;   /* what it decides: a stronger source silences all options of that word */
+    const char *with;     /* the flag of the command that it goes with */
 };
 
 struct option_group {
     const char *title;            /* NULL: no heading */
     const struct option *options; /* NULL ends the list of groups */
     size_t offset;                /* of the group's struct in the command's */
+    const char *without; /* required options may be left out, and what then; NULL: they may not */
+    const char *note;    /* what help says in place of the rows; NULL: the rows */
 };
 
 /* What went wrong with a command line, one sentence. */
@@ -65,17 +83,44 @@ struct option_error {
     char message[256];
 };
 
-/* Reads argv[0, argc) (without the command's name) into values, which holds the defaults. *help is
-   set when --help or -h is met; nothing after it is read, and nothing need be complete. Returns
-   false with a sentence that names the option and the value. */
+/* What was taken without effect, as it was written: options, and variables of the environment. */
+struct option_taken {
+    const char *name[OPTION_TEXTS_MAX];
+    int32_t n;
+};
+
+/* Reads argv[0, argc) (without the command's name) into values, which holds the defaults; then for
+   options that are not among them the environment: PITH_NAME for --name, and where that is not set
+   the row's own variable. An empty variable is none. *help is set when --help or -h is met; nothing
+   after it is read, and nothing need be complete. Returns false with a sentence that names the
+   option, or the variable, and the value. */
 bool options_parse(const struct option_group *groups, void *values, int argc, char **argv,
-                   bool *help, struct option_error *err);
+                   bool *help, struct option_taken *taken, struct option_error *err);
+
+#define OPTION_ENV_LEN 64
+
+/* The variable PITH_NAME of an option into buf [OPTION_ENV_LEN]; returns buf. */
+const char *options_variable(const struct option *o, char *buf);
+
+/* Whether it has no dash, and so stands on the command line by itself. */
+bool options_is_operand(const struct option *o);
+
+/* Whether it has a field: not llama.cpp's alone. */
+bool options_has_field(const struct option *o);
+
+/* Whether the command has a flag of this name and it is set. */
+bool options_flag(const struct option_group *groups, const void *values, const char *name);
+
+/* Takes the next word off *rest, a text of words with spaces between; its length, 0 at the end.
+   *word is not terminated. */
+size_t options_next_word(const char **rest, const char **word);
+
+/* The default in help's words, "(default 512)", into buf; "" where there is none to say. */
+const char *options_default(const struct option_group *g, const struct option *o,
+                            const void *values, char *buf, size_t cap);
 
 /* Prints one line per option under its group's title; values holds the defaults. */
 void options_print(const struct option_group *groups, const void *values);
-
-/* Returns the name nearest to word, NULL when none is near; names [n] may hold NULL. */
-const char *options_nearest(const char *word, const char *const *names, size_t n);
 
 /* Parses "512MiB", "1.5G", "4096": KiB, MiB, GiB, TiB are powers of 1024; k, M, G, T, also with B,
    powers of 1000. False when text is no size or beyond 2^62. */

@@ -312,7 +312,7 @@ static void check_name(const char *name)
         if (n < sizeof(names) / sizeof(names[0]))
             names[n++] = type.name;
     }
-    const char *near = options_nearest(name, names, n);
+    const char *near = pith_nearest(name, names, n);
     if (near != NULL)
         cli_fail_usage("%s: there is no such policy; did you mean \"%s\"?", name, near);
     cli_fail_usage("%s: there is no such policy; \"pith policies\" lists them", name);

@@ -30,6 +30,7 @@ struct output_options {
     bool json;
     bool show_kv;
     bool chat;
+    bool no_chat;
     const char *record;
     const char *map;
 };
@@ -48,18 +49,25 @@ struct run_options {
 #define AT(member) .offset = offsetof(struct output_options, member)
 static const struct option output_option_table[] = {
     {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
-     .absent = "until the model ends the text", .help = "most tokens to generate"},
+     .absent = "until the model ends the text", .help = "most tokens to generate",
+     .also = "--n-predict", .env = "LLAMA_ARG_N_PREDICT"},
     {"--stop", "-r", "TEXT", OPTION_TEXTS, AT(stop),
-     .help = "end before this text; repeatable; -e applies to it"},
+     .help = "end before this text; repeatable; -e applies to it", .also = "--reverse-prompt"},
     {"--ignore-eos", NULL, NULL, OPTION_FLAG, AT(ignore_end),
      .help = "go on where the model ends the text"},
-    {"--special", NULL, NULL, OPTION_FLAG, AT(special), .help = "print special tokens"},
-    {"--echo", NULL, NULL, OPTION_FLAG, AT(echo), .help = "print the prompt first"},
+    {"--special", NULL, NULL, OPTION_FLAG, AT(special), .help = "print special tokens",
+     .also = "-sp"},
+    {"--echo", NULL, NULL, OPTION_FLAG, AT(echo), .help = "print the prompt first",
+     .also = "--display-prompt", .negative = "--no-display-prompt"},
     {"--chat", NULL, NULL, OPTION_FLAG, AT(chat),
-     .help = "the text is a user's message: apply the chat template"},
+     .help = "the text is a user's message: apply the chat template",
+     .also = "-cnv --conversation"},
+    {"--no-chat", "-no-cnv", NULL, OPTION_FLAG, AT(no_chat),
+     .help = "the text is none: do not mention --chat", .also = "--no-conversation"},
     {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
      .help = "show how much of a long prompt is read"},
-    {"--quiet", "-q", NULL, OPTION_FLAG, AT(quiet), .help = "print no statistics at the end"},
+    {"--quiet", "-q", NULL, OPTION_FLAG, AT(quiet), .help = "print no statistics at the end",
+     .also = "--log-disable"},
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print the statistics as a line of JSON"},
     {"--show-kv", NULL, NULL, OPTION_FLAG, AT(show_kv),
      .help = "draw the KV memory at the end, on standard error"},
@@ -80,6 +88,7 @@ static const struct option_group groups[] = {
     {"Grammar", grammar_option_table, offsetof(struct run_options, grammar)},
     {"Drafts", draft_option_table, offsetof(struct run_options, draft)},
     {"KV memory", memory_option_table, offsetof(struct run_options, memory)},
+    LLAMA_GROUP,
     {0},
 };
 
@@ -105,6 +114,17 @@ static struct cli_text read_message(const struct run_options *o)
     if (o->prompt.text == NULL)
         cli_chomp(&text);
     return text;
+}
+
+/* A model that was trained on messages answers worse to a text as it is, which nobody notices. */
+static void hint_at_chat(const struct run_options *o, const pith_model *model)
+{
+    const struct output_options *out = &o->output;
+    bool asked = out->chat || out->no_chat || o->prompt.parse_special;
+    if (!asked && !out->quiet && !out->json && pith_chat_template(model) != NULL)
+        cli_note(
+            "the model has a chat template, and the text is read without it; --chat applies it "
+            "(--no-chat: no such line)");
 }
 
 /* The message within the chat template, where asked; else NULL. */
@@ -273,15 +293,19 @@ static int generate(const struct run_options *o, struct session *s, const struct
 
 static int run(void *options)
 {
-    const struct run_options *o = options;
+    struct run_options *o = options;
     struct session s = {0};
     pith_error err;
     (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
+    if (o->output.chat && o->output.no_chat)
+        cli_fail_usage("--chat and --no-chat are given, both");
+    chat_system_read(&o->chat);
     if (o->output.map != NULL && map_check(o->output.map, &err) != PITH_OK)
         cli_fail("--map: %s", err.message);
     s.n_ctx = o->memory.n_ctx;
     session_load(&s, &o->model, false);
     struct cli_text message = read_message(o), shown = message;
+    hint_at_chat(o, s.model);
     pith_prompt *prompt = make_prompt(o, s.model, &message);
     struct cli_ids ids = make_ids(o, s.model, prompt, &message);
     if (ids.n == 0)

@@ -70,33 +70,25 @@ struct serve_options {
     struct memory_options memory;
 };
 
-#define AT(member) .offset = offsetof(struct model_options, member)
-static const struct option serve_model_table[] = {
-    {"--model", "-m", "FILE", OPTION_TEXT, AT(path), .absent = "the one that comes with Pith",
-     .help = "the model, a GGUF file"},
-    {"MODEL", NULL, NULL, OPTION_TEXT, AT(path), .absent = "", .help = "the same, without -m"},
-    {"--threads", "-t", "N", OPTION_INT, AT(n_thread), .max = 1024, .absent = "all processors",
-     .help = "threads that compute"},
-    {0},
-};
-#undef AT
-
 #define AT(member) .offset = offsetof(struct listen_options, member)
 static const struct option listen_table[] = {
-    {"--host", NULL, "NAME", OPTION_TEXT, AT(host), .help = "the address to listen on"},
-    {"--port", NULL, "N", OPTION_INT, AT(port), .max = 65535, .help = "the port; 0: any, printed"},
+    {"--host", NULL, "NAME", OPTION_TEXT, AT(host), .help = "the address to listen on",
+     .env = "LLAMA_ARG_HOST"},
+    {"--port", NULL, "N", OPTION_INT, AT(port), .max = 65535, .help = "the port; 0: any, printed",
+     .env = "LLAMA_ARG_PORT"},
     {"--api-key", NULL, "KEY", OPTION_TEXTS, AT(keys), .absent = "none",
-     .help = "a key that clients must send; repeatable, or several between commas"},
+     .help = "a key that clients must send; repeatable, or several between commas",
+     .env = "LLAMA_API_KEY"},
     {"--api-key-file", NULL, "FILE", OPTION_TEXT, AT(key_file), .absent = "none",
-     .help = "a file of keys, one in each line"},
+     .help = "a file of keys, one in each line", .env = "LLAMA_ARG_API_KEY_FILE"},
     {"--ssl-key-file", NULL, "FILE", OPTION_TEXT, AT(tls_key), .absent = "none",
-     .help = "the private key (PEM) for TLS"},
+     .help = "the private key (PEM) for TLS", .env = "LLAMA_ARG_SSL_KEY_FILE"},
     {"--ssl-cert-file", NULL, "FILE", OPTION_TEXT, AT(tls_cert), .absent = "none",
-     .help = "its certificate (PEM)"},
+     .help = "its certificate (PEM)", .env = "LLAMA_ARG_SSL_CERT_FILE"},
     {"--alias", "-a", "NAME", OPTION_TEXT, AT(alias), .absent = "the model's own",
-     .help = "the model's name in answers"},
+     .help = "the model's name in answers", .env = "LLAMA_ARG_ALIAS"},
     {"--timeout", "-to", "N", OPTION_INT, AT(timeout_s), .min = 1, .max = 86400,
-     .help = "seconds that a client may keep the server waiting"},
+     .help = "seconds that a client may keep the server waiting", .env = "LLAMA_ARG_TIMEOUT"},
     {"--drain", NULL, "N", OPTION_INT, AT(drain_s), .max = 86400,
      .help = "seconds that running requests get when the server is to end"},
     {"--body", NULL, "SIZE", OPTION_BYTES, AT(body_max), .min = 1024, .max = 0x1p40,
@@ -115,14 +107,19 @@ static const struct option listen_table[] = {
 #define AT(member) .offset = offsetof(struct template_options, member)
 static const struct option chat_table[] = {
     {"--chat-template", NULL, "NAME", OPTION_TEXT, AT(name), .absent = "the model's own",
-     .help = "how messages become a prompt: chatml, llama3, ..., or a template's text"},
+     .help = "how messages become a prompt: chatml, llama3, ..., or a template's text",
+     .env = "LLAMA_ARG_CHAT_TEMPLATE", .one_of = "the template"},
     {"--chat-template-file", NULL, "FILE", OPTION_TEXT, AT(file), .absent = "none",
-     .help = "a file with a Jinja template"},
-    {"--jinja", NULL, NULL, OPTION_FLAG, AT(jinja), .help = "taken: templates always are"},
-    {"--metrics", NULL, NULL, OPTION_FLAG, AT(metrics), .help = "taken: /metrics is always there"},
-    {"--slots", NULL, NULL, OPTION_FLAG, AT(slots), .help = "taken: /slots is always there"},
+     .help = "a file with a Jinja template", .env = "LLAMA_ARG_CHAT_TEMPLATE_FILE",
+     .one_of = "the template"},
+    {"--jinja", NULL, NULL, OPTION_FLAG, AT(jinja), .help = "taken: templates always are",
+     .env = "LLAMA_ARG_JINJA"},
+    {"--metrics", NULL, NULL, OPTION_FLAG, AT(metrics), .help = "taken: /metrics is always there",
+     .env = "LLAMA_ARG_ENDPOINT_METRICS"},
+    {"--slots", NULL, NULL, OPTION_FLAG, AT(slots), .help = "taken: /slots is always there",
+     .env = "LLAMA_ARG_ENDPOINT_SLOTS"},
     {"--slot-save-path", NULL, "FOLDER", OPTION_TEXT, AT(slot_folder), .absent = "none",
-     .help = "where /slots saves and restores"},
+     .help = "where /slots saves and restores", .env = "LLAMA_ARG_SLOT_SAVE_PATH"},
     {0},
 };
 #undef AT
@@ -130,22 +127,26 @@ static const struct option chat_table[] = {
 #define AT(member) .offset = offsetof(struct work_options, member)
 static const struct option work_table[] = {
     {"--parallel", "-np", "N", OPTION_INT, AT(n_parallel), .min = 1, .max = 1 << 16,
-     .help = "most answers that are written at the same time"},
+     .help = "most answers that are written at the same time", .unset = "-1 auto",
+     .env = "LLAMA_ARG_N_PARALLEL"},
     {"--slot-count", NULL, "N", OPTION_INT, AT(n_slot), .max = 1 << 16,
      .help = "conversations that requests may name (id_slot) and that stay in the KV memory"},
     {"--queue", NULL, "N", OPTION_INT, AT(n_queue), .min = 1, .max = 1 << 20,
      .help = "most requests that wait; further ones are told to come again (429)"},
     {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
      .absent = "until the model ends the text",
-     .help = "most tokens of an answer whose request does not say"},
+     .help = "most tokens of an answer whose request does not say", .also = "--n-predict",
+     .env = "LLAMA_ARG_N_PREDICT"},
     {"--no-prefix", NULL, NULL, OPTION_FLAG, AT(no_prefix),
-     .help = "compute every prompt whole, also what another begins with"},
+     .help = "compute every prompt whole, also what another begins with",
+     .also = "--no-cache-prompt", .negative = "--cache-prompt", .env = "!LLAMA_ARG_CACHE_PROMPT"},
     {0},
 };
 #undef AT
 
 static const struct option_group groups[] = {
-    {"Model", serve_model_table, offsetof(struct serve_options, model)},
+    {"Model", model_option_table, offsetof(struct serve_options, model),
+     .without = "the one that comes with Pith"},
     {"Server", listen_table, offsetof(struct serve_options, listen)},
     {"Conversations", chat_table, offsetof(struct serve_options, chat)},
     {"Scheduling", work_table, offsetof(struct serve_options, work)},
@@ -153,6 +154,7 @@ static const struct option_group groups[] = {
      offsetof(struct serve_options, sample)},
     {"Drafts", draft_option_table, offsetof(struct serve_options, draft)},
     {"KV memory", memory_option_table, offsetof(struct serve_options, memory)},
+    LLAMA_GROUP,
     {0},
 };
 

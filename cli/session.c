@@ -28,10 +28,10 @@ static const char *const page_lens[] = {"16", "32", "64", NULL};
 #define AT(member) .offset = offsetof(struct model_options, member)
 const struct option model_option_table[] = {
     {"--model", "-m", "FILE", OPTION_TEXT, AT(path), .required = true,
-     .help = "the model, a GGUF file"},
+     .help = "the model, a GGUF file", .env = "LLAMA_ARG_MODEL", .one_of = "the model"},
     {"MODEL", NULL, NULL, OPTION_TEXT, AT(path), .help = "the same, without -m"},
     {"--threads", "-t", "N", OPTION_INT, AT(n_thread), .max = 1024, .absent = "all processors",
-     .help = "threads that compute"},
+     .help = "threads that compute", .unset = "-1", .env = "LLAMA_ARG_THREADS"},
     {"--cpu-level", NULL, "LEVEL", OPTION_CHOICE, AT(cpu_level), .choices = cpu_levels,
      .absent = "the best there is", .help = "kernels to use"},
     {"--cache-weights", NULL, "DIR", OPTION_MAYBE, AT(cache_weights), .absent = "off",
@@ -45,16 +45,19 @@ const struct option model_option_table[] = {
 const struct option memory_option_table[] = {
     {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .max = INT32_MAX,
      .absent = "the model's context, or what half of the free memory holds",
-     .help = "KV memory in tokens"},
+     .help = "KV memory in tokens", .env = "LLAMA_ARG_CTX_SIZE", .one_of = "KV memory"},
     {"--kv-memory", NULL, "SIZE", OPTION_BYTES, AT(kv_bytes), .max = 0x1p62,
-     .absent = "what the tokens take", .help = "KV memory in bytes, as 512MiB or 2G"},
+     .absent = "what the tokens take", .help = "KV memory in bytes, as 512MiB or 2G",
+     .one_of = "KV memory"},
     {"--cache-type-k", "-ctk", "TYPE", OPTION_TEXT, AT(type_k),
      .help = "storage type of keys: " KV_TYPES "," HELP_LINE
-             "as TYPE[:force][:centre][:EDGE=FIRST+LAST], EDGE for so many layers at both ends"},
+             "as TYPE[:force][:centre][:EDGE=FIRST+LAST], EDGE for so many layers at both ends",
+     .env = "LLAMA_ARG_CACHE_TYPE_K"},
     {"--cache-type-v", "-ctv", "TYPE", OPTION_TEXT, AT(type_v),
-     .help = "storage type of values, as TYPE[:EDGE=FIRST+LAST]"},
+     .help = "storage type of values, as TYPE[:EDGE=FIRST+LAST]", .env = "LLAMA_ARG_CACHE_TYPE_V"},
     {"--chunk", NULL, "N", OPTION_INT, AT(chunk), .min = 1, .max = 8192,
-     .help = "most tokens of one pass over a prompt"},
+     .help = "most tokens of one pass over a prompt", .also = "-ub --ubatch-size",
+     .env = "LLAMA_ARG_UBATCH"},
     {"--page", NULL, "N", OPTION_CHOICE, AT(page_len), .choices = page_lens,
      .absent = "64; with --share and --read quest 16", .help = "tokens of a page of KV memory"},
     {"--keep", NULL, "POLICY", OPTION_TEXT, AT(keep), .absent = "none",
@@ -74,19 +77,25 @@ const struct option sample_option_table[] = {
     {"--seed", "-s", "N", OPTION_LONG, AT(seed), .min = -1, .max = 0x1p62,
      .help = "seed of the random numbers; -1: from the clock"},
     {"--temp", NULL, "X", OPTION_FLOAT, AT(params.temperature), .max = 1e6,
-     .help = "temperature; 0 takes the likeliest token"},
+     .help = "temperature; 0 takes the likeliest token", .also = "--temperature",
+     .env = "LLAMA_ARG_TEMPERATURE"},
     {"--top-k", NULL, "N", OPTION_INT, AT(params.top_k), .max = INT32_MAX,
-     .help = "choose among the N likeliest; 0: all"},
+     .help = "choose among the N likeliest; 0: all", .env = "LLAMA_ARG_TOP_K"},
     {"--top-p", NULL, "X", OPTION_FLOAT, AT(params.top_p), .max = 1,
-     .help = "choose among the likeliest that reach probability X; 1: all"},
+     .help = "choose among the likeliest that reach probability X; 1: all",
+     .env = "LLAMA_ARG_TOP_P"},
     {"--min-p", NULL, "X", OPTION_FLOAT, AT(params.min_p), .max = 1,
-     .help = "choose among those at least X times as likely as the likeliest; 0: all"},
+     .help = "choose among those at least X times as likely as the likeliest; 0: all",
+     .env = "LLAMA_ARG_MIN_P"},
     {"--repeat-penalty", NULL, "X", OPTION_FLOAT, AT(params.repeat_penalty), .min = 1e-6,
-     .max = 1e6, .help = "divides the logits of recent tokens; 1: off"},
+     .max = 1e6, .help = "divides the logits of recent tokens; 1: off",
+     .env = "LLAMA_ARG_REPEAT_PENALTY"},
     {"--presence-penalty", NULL, "X", OPTION_FLOAT, AT(params.presence_penalty), .min = -1e6,
-     .max = 1e6, .help = "taken from the logits of recent tokens"},
+     .max = 1e6, .help = "taken from the logits of recent tokens",
+     .env = "LLAMA_ARG_PRESENCE_PENALTY"},
     {"--frequency-penalty", NULL, "X", OPTION_FLOAT, AT(params.frequency_penalty), .min = -1e6,
-     .max = 1e6, .help = "the same, once for each time a token occurred"},
+     .max = 1e6, .help = "the same, once for each time a token occurred",
+     .env = "LLAMA_ARG_FREQUENCY_PENALTY"},
     {"--repeat-last-n", NULL, "N", OPTION_INT, AT(params.penalty_last_n), .min = -1, .max = 1 << 20,
      .help = "tokens that count as recent; 0: none, -1: all"},
     {"--logit-bias", "-l", "ID+X", OPTION_TEXTS, AT(bias),
@@ -98,11 +107,14 @@ const struct option sample_option_table[] = {
 #define AT(member) .offset = offsetof(struct grammar_options, member)
 const struct option grammar_option_table[] = {
     {"--grammar", NULL, "TEXT", OPTION_TEXT, AT(text), .absent = "none",
-     .help = "answers follow this grammar (GBNF)"},
+     .help = "answers follow this grammar (GBNF)", .one_of = "the grammar"},
     {"--grammar-file", NULL, "FILE", OPTION_TEXT, AT(file), .absent = "none",
-     .help = "the same, read from a file"},
+     .help = "the same, read from a file", .one_of = "the grammar"},
     {"--json-schema", "-j", "JSON", OPTION_TEXT, AT(schema), .absent = "none",
-     .help = "answers are JSON that this schema allows; @FILE reads it from a file"},
+     .help = "answers are JSON that this schema allows; @FILE reads it from a file",
+     .one_of = "the grammar"},
+    {"--json-schema-file", "-jf", "FILE", OPTION_TEXT, AT(schema_file), .absent = "none",
+     .help = "the same, read from a file", .one_of = "the grammar"},
     {0},
 };
 #undef AT
@@ -110,11 +122,12 @@ const struct option grammar_option_table[] = {
 #define AT(member) .offset = offsetof(struct prompt_options, member)
 const struct option prompt_option_table[] = {
     {"--prompt", "-p", "TEXT", OPTION_TEXT, AT(text), .absent = "standard input",
-     .help = "the text"},
+     .help = "the text", .one_of = "the text"},
     {"--file", "-f", "FILE", OPTION_TEXT, AT(file), .absent = "",
-     .help = "read the text from a file; - is standard input"},
+     .help = "read the text from a file; - is standard input", .one_of = "the text"},
     {"--escape", "-e", NULL, OPTION_FLAG, AT(escape),
-     .help = "read \\n, \\t, \\\\, \\xHH in the text as what they stand for"},
+     .help = "read \\n, \\t, \\\\, \\xHH in the text as what they stand for",
+     .negative = "--no-escape"},
     {"--parse-special", NULL, NULL, OPTION_FLAG, AT(parse_special),
      .help = "read the names of special tokens in the text as those tokens"},
     {"--no-bos", NULL, NULL, OPTION_FLAG, AT(no_bos),
@@ -126,13 +139,19 @@ const struct option prompt_option_table[] = {
 #define AT(member) .offset = offsetof(struct chat_options, member)
 const struct option chat_option_table[] = {
     {"--chat-template", NULL, "NAME", OPTION_TEXT, AT(template_name), .absent = "the model's own",
-     .help = "how messages become a prompt: chatml, llama3, ..."},
+     .help = "how messages become a prompt: chatml, llama3, ...", .env = "LLAMA_ARG_CHAT_TEMPLATE",
+     .one_of = "the template", .with = "--chat"},
     {"--chat-template-file", NULL, "FILE", OPTION_TEXT, AT(template_file), .absent = "none",
-     .help = "the same, as a Jinja template of your own"},
+     .help = "the same, as a Jinja template of your own", .env = "LLAMA_ARG_CHAT_TEMPLATE_FILE",
+     .one_of = "the template", .with = "--chat"},
     {"--system", "-sys", "TEXT", OPTION_TEXT, AT(system), .absent = "none",
-     .help = "the system message"},
+     .help = "the system message", .also = "--system-prompt", .one_of = "the system message",
+     .with = "--chat"},
+    {"--system-file", "-sysf", "FILE", OPTION_TEXT, AT(system_file), .absent = "none",
+     .help = "the same, read from a file", .also = "--system-prompt-file",
+     .one_of = "the system message", .with = "--chat"},
     {"--no-thinking", NULL, NULL, OPTION_FLAG, AT(no_thinking),
-     .help = "ask a reasoning model to answer at once"},
+     .help = "ask a reasoning model to answer at once", .with = "--chat"},
     {0},
 };
 #undef AT
@@ -187,19 +206,23 @@ pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *mo
     pith_grammar *grammar = NULL;
     pith_error err;
     struct cli_text file = {0};
+    bool is_schema = o->schema != NULL || o->schema_file != NULL;
     const char *text = o->schema != NULL ? o->schema : o->text;
-    if ((o->text != NULL) + (o->file != NULL) + (o->schema != NULL) > 1)
-        cli_fail_usage("--grammar, --grammar-file and --json-schema: only one of them can hold");
-    if (text == NULL && o->file == NULL)
+    const char *path = o->schema_file != NULL ? o->schema_file : o->file;
+    if ((o->text != NULL) + (o->file != NULL) + (o->schema != NULL) + (o->schema_file != NULL) > 1)
+        cli_fail_usage("--grammar, --grammar-file, --json-schema and --json-schema-file: only one "
+                       "of them can hold");
+    if (o->schema != NULL && text[0] == '@')
+        path = text + 1;
+    if (text == NULL && path == NULL)
         return NULL;
-    if (o->file != NULL || (o->schema != NULL && text[0] == '@')) {
-        file = cli_read_file(o->file != NULL ? o->file : text + 1);
+    if (path != NULL) {
+        file = cli_read_file(path);
         text = file.data;
     }
     size_t len = file.data != NULL ? file.len : strlen(text);
-    cli_check(o->schema != NULL
-                  ? pith_grammar_create_json_schema(model, text, len, NULL, &grammar, &err)
-                  : pith_grammar_create_gbnf(model, text, len, NULL, &grammar, &err),
+    cli_check(is_schema ? pith_grammar_create_json_schema(model, text, len, NULL, &grammar, &err)
+                        : pith_grammar_create_gbnf(model, text, len, NULL, &grammar, &err),
               &err);
     free(file.data);
     return grammar;
@@ -209,6 +232,12 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
 {
     pith_engine_params p;
     pith_error err;
+    int64_t number;
+    if (o->keep != NULL && options_parse_long(o->keep, &number))
+        cli_fail_usage(
+            "--keep: %s is no policy: llama.cpp keeps so many tokens of the prompt, which "
+            "here is --keep streaming:sinks=%s",
+            o->keep, o->keep);
     if (pith_store_check(o->type_k, o->type_v, &err) != PITH_OK) /* "type_k: ..." */
         cli_fail_usage("--cache-type-%s", err.message + strlen("type_"));
     if (pith_policy_check(PITH_KEEP, o->keep, &err) != PITH_OK)
@@ -285,13 +314,18 @@ static void print_warning(void *user, pith_log_level level, const char *line)
         cli_note("warning: %s", line);
 }
 
+void session_set_level(const struct model_options *o)
+{
+    pith_error err;
+    if (o->cpu_level != NULL)
+        cli_check(pith_cpu_level_set(o->cpu_level, &err), &err);
+}
+
 void session_load(struct session *s, const struct model_options *o, bool vocab_only)
 {
     pith_error err;
     pith_log_set(print_warning, NULL);
-    if (o->cpu_level != NULL)
-        cli_check(pith_cpu_level_set(o->cpu_level, &err), &err);
-
+    session_set_level(o);
     struct cli_progress progress = {.what = "loading the model",
                                     .on = cli_is_terminal(STDERR_FILENO)};
     pith_model_params params;
@@ -422,6 +456,23 @@ struct cli_ids ids_parse(const char *what, const char *text, int32_t n_vocab)
         at = end;
     }
     return ids;
+}
+
+void chat_system_read(struct chat_options *o)
+{
+    static char *text; /* to the end of the program, as words of the command line are */
+    if (o->system_file == NULL)
+        return;
+    if (o->system != NULL)
+        cli_fail_usage("--system and --system-file (%s) both give the system message: give one",
+                       o->system_file);
+    struct cli_text file = cli_read_file(o->system_file);
+    cli_chomp(&file);
+    if (strlen(file.data) != file.len)
+        cli_fail("--system-file: \"%s\" has a zero byte", o->system_file);
+    free(text);
+    text = file.data;
+    o->system = text;
 }
 
 struct cli_text chat_template_read(const struct chat_options *o)

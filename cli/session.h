@@ -39,6 +39,7 @@ struct grammar_options {
     const char *text;
     const char *file;
     const char *schema; /* JSON, or @FILE */
+    const char *schema_file;
 };
 
 struct prompt_options {
@@ -53,6 +54,7 @@ struct chat_options {
     const char *template_name;
     const char *template_file;
     const char *system;
+    const char *system_file;
     bool no_thinking;
 };
 
@@ -62,6 +64,17 @@ extern const struct option sample_option_table[];
 extern const struct option grammar_option_table[];
 extern const struct option prompt_option_table[];
 extern const struct option chat_option_table[];
+
+/* llama.cpp's options that have no field here (llama.c): the last group of every command that loads
+   a model, with no struct of its own. */
+extern const struct option llama_option_table[];
+#define LLAMA_GROUP                                                                                \
+    {                                                                                              \
+        "Options of llama.cpp", llama_option_table, .note = LLAMA_NOTE                             \
+    }
+#define LLAMA_NOTE                                                                                 \
+    "  -ngl, -fa, --mlock, --no-mmap and others that change no answer are taken without effect,\n" \
+    "  which one line says. docs/from-llama.cpp.md lists them."
 
 void memory_options_default(struct memory_options *o);
 void sample_options_default(struct sample_options *o);
@@ -104,6 +117,9 @@ struct session {
     pith_engine *draft_engine; /* owned */
 };
 
+/* Selects the kernel level that --cpu-level names. */
+void session_set_level(const struct model_options *o);
+
 /* Selects the kernel level and loads the model, with a progress line on a terminal. */
 void session_load(struct session *s, const struct model_options *o, bool vocab_only);
 /* Makes the engine and an empty sequence. Without -c and --kv-memory the KV memory is that of
@@ -134,6 +150,9 @@ uint32_t prompt_flags(const struct prompt_options *o);
 /* Ids as "1,2,3", separated by commas or white space, optionally within brackets. Fails (usage)
    naming what and the first thing that is no id of the model. */
 struct cli_ids ids_parse(const char *what, const char *text, int32_t n_vocab);
+
+/* Makes the text of --system-file the system message, where it is given. */
+void chat_system_read(struct chat_options *o);
 
 /* The text of --chat-template-file; data is NULL where it is not given. The caller frees. */
 struct cli_text chat_template_read(const struct chat_options *o);

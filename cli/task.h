@@ -37,9 +37,7 @@ extern const struct option measure_option_table[];
     }
 #define EVAL_GROUPS                                                                                \
     {"Measuring", measure_option_table, offsetof(struct eval_options, measure)},                   \
-    {                                                                                              \
-        "KV memory", memory_option_table + 1, offsetof(struct eval_options, memory)                \
-    }
+        {"KV memory", memory_option_table + 1, offsetof(struct eval_options, memory)}, LLAMA_GROUP
 
 void eval_options_default(struct eval_options *o);
 

@@ -38,6 +38,7 @@ static const struct option_group groups[] = {
     {"Model", model_option_table, offsetof(struct options, model)},
     {"Text", prompt_option_table, offsetof(struct options, prompt)},
     {"Tokens", tokenize_option_table, offsetof(struct options, tokenize)},
+    LLAMA_GROUP,
     {0},
 };
 

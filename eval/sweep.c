@@ -161,7 +161,14 @@ static pith_status prepare(struct sweep *s, pith_error *err)
     match_results(s);
     if (s->n_done == s->plan.n_cell)
         return PITH_OK;
-    return pith_model_load(s->plan.model, NULL, &s->model, err);
+    for (int32_t i = 0; i < s->plan.n_policy; i++)
+        if (s->plan.policies[i].engine.n_thread == 0)
+            s->plan.policies[i].engine.n_thread = s->params->n_thread;
+    pith_model_params load;
+    pith_model_params_default(&load);
+    load.n_thread = s->params->n_thread;
+    load.cache_weights = s->params->cache_weights;
+    return pith_model_load(s->plan.model, &load, &s->model, err);
 }
 
 /* ---- one cell ---- */

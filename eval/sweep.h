@@ -15,6 +15,8 @@ struct eval_sweep_params {
     const char *path;           /* the sweep file */
     const char *model;          /* instead of the file's; NULL: the file's */
     const char *out;            /* the results; NULL: what the file says, or its name with .jsonl */
+    int32_t n_thread;           /* where the file does not say; 0: all processors */
+    const char *cache_weights;  /* as pith_model_params */
     bool fresh;                 /* forget the results that are there */
     eval_note_fn *note;         /* may be NULL */
     eval_progress_fn *progress; /* may be NULL; the fraction is of this run, in time */

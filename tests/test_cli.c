@@ -104,7 +104,7 @@ static void test_help_tells_defaults(void **state)
 static void test_wrong_command_lines(void **state)
 {
     static const struct {
-        const char *words[8];
+        const char *words[10];
         const char *expected; /* in the sentence */
     } cases[] = {
         {{"rnu"}, "did you mean \"pith run\"?"},
@@ -140,15 +140,28 @@ static void test_wrong_command_lines(void **state)
         {{"logits", "-m", MODEL, "--ids", "5,99999"}, "--ids: token id 99999 is not between"},
         {{"logits", "-m", MODEL, "--ids", ""}, "--ids: \"\" holds no token id"},
         {{"bench", "-m", MODEL, "-d", "1,,2"}, "-d: \"1,,2\" is not a list of whole numbers"},
-        {{"run", "-m", MODEL, "-p", "a", "--keep", "stream"},
-         "--keep: \"stream\" is not a policy (none, streaming, random"},
+        {{"run", "-m", MODEL, "-p", "a", "--keep", "frozen"},
+         "--keep: \"frozen\" is not a policy (none, streaming, random"},
+        {{"run", "-m", MODEL, "-p", "a", "--keep", "strem"}, "did you mean streaming?"},
+        {{"run", "-m", MODEL, "-p", "a", "--keep", "knorm:buget=5"}, "did you mean budget?"},
+        {{"run", "-m", MODEL, "-p", "a", "--read", "quokka"}, "did you mean quoka?"},
+        {{"run", "-m", MODEL, "-p", "a", "--share", "memsahre"}, "did you mean memshare?"},
+        {{"run", "-m", MODEL, "-p", "a", "--recall", "txet"}, "did you mean text?"},
+        {{"run", "-m", MODEL, "-p", "a", "-ctk", "q80"}, "did you mean q8_0?"},
+        {{"run", "-m", MODEL, "-p", "a", "-ctv", "q8_0:f61=1+1"}, "did you mean f16?"},
+        {{"run", "-m", MODEL, "-p", "a", "--keep", "48"}, "--keep: 48 is no policy: llama.cpp"},
+        {{"run", "--kv-memory", "12"}, "--kv-memory: 12 has no unit: is it 12MiB, 12GiB or 12B?"},
+        {{"serve", "--body", "65536"}, "--body: 65536 has no unit"},
+        {{"run", ON_MODEL, "-p", "a", "--system", "b"}, "--system goes with --chat"},
+        {{"run", ON_MODEL, "-p", "a", "--no-thinking"}, "--no-thinking goes with --chat"},
+        {{"calibrate", "-m", MODEL, "-f", "a", "--hidden"}, "--hidden goes with --importance"},
         {{"bench", "-m", MODEL, "--keep", "streaming:slack=0"}, "--keep: slack: 0 is not in"},
         {{"bench", "-m", MODEL, "-o", "xml"}, "-o: \"xml\" is not one of table, csv, json"},
         {{"bench", "-m", MODEL, "-p", "0", "-n", "0"}, "nothing to measure"},
         {{"quantize", "a", "b"}, "TYPE is missing"},
         {{"quantize", "a", "b", "Q7"}, "TYPE: \"Q7\" is not one of"},
         {{"tokenize", "-m", MODEL, "--ids", "1"}, "--ids: ids are not tokenized"},
-        {{"info"}, "MODEL is missing"},
+        {{"info"}, "-m FILE is missing"},
         {{"info", MODEL, "--memory", "0"}, "--memory: 0 is not 1 or more"},
     };
     (void)state;
@@ -663,7 +676,7 @@ static void test_sizes(void **state)
         const char *text;
         int64_t bytes;
     } sizes[] = {
-        {"1", 1},           {"4096B", 4096},
+        {"1B", 1},          {"4096B", 4096},
         {"3k", 3000},       {"3KiB", 3072},
         {"3K", 3000},       {"1.5MiB", 1572864},
         {"2MB", 2000000},   {"1Gi", (int64_t)1 << 30},

@@ -82,7 +82,7 @@ static void importance(void **state)
     expect_failure(&s, 2, "several -f");
     said_free(&s);
     s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", other, "--hidden", NULL);
-    expect_failure(&s, 2, "go with --importance");
+    expect_failure(&s, 2, "goes with --importance");
     said_free(&s);
     s = command(NULL, "calibrate", "--importance", "-m", MODEL, "-f", TEXT, "-o", TEXT, NULL);
     expect_failure(&s, 1, "would replace a file");

@@ -72,6 +72,11 @@ PITH_API pith_status pith_policy_get_preset(pith_verb verb, int32_t i, int32_t j
    is a model. That a budget in bytes is enough shows only with one. INVALID. */
 PITH_API pith_status pith_policy_check(pith_verb verb, const char *text, pith_error *err);
 
+/* The name nearest to a misspelt word, for "did you mean": at most a third of the word is wrong, or
+   the word is the beginning of one name alone. NULL where none is near. names [n], which may hold
+   NULL, are borrowed for the call; what comes back is one of them. */
+PITH_API const char *pith_nearest(const char *word, const char *const *names, size_t n);
+
 /* ---- what goes together ------------------------------------------------------------------- */
 
 /* What sequences are used for, in an engine and its scheduler. */

@@ -119,7 +119,7 @@ async def bodies(server, log):
 
 
 def run_bodies(args, log):
-    server = Server(args.pith, args.nano, "--body", "100000000")
+    server = Server(args.pith, args.nano, "--body", "100MB")
     grown = asyncio.run(bodies(server, log))
     server.end()
     if grown > args.slack * 1024:

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/half.h"
+#include "base/near.h"
 #include "cpu/kernels.h"
 #include "kv/store.h"
 
@@ -165,16 +166,22 @@ static enum kv_type find_part(const char *text, size_t n)
 static pith_status fail_type(const char *field, const char *text, const char *part, size_t n,
                              pith_error *err)
 {
-    char names[128];
+    char list[128], near[64] = "";
+    const char *names[KV_N_TYPE];
     int used = 0;
-    for (int i = 0; i < KV_N_TYPE; i++)
-        used += snprintf(names + used, sizeof(names) - (size_t)used, "%s%s", i > 0 ? ", " : "",
-                         kv_codecs[i].name);
+    for (int i = 0; i < KV_N_TYPE; i++) {
+        names[i] = kv_codecs[i].name;
+        used +=
+            snprintf(list + used, sizeof(list) - (size_t)used, "%s%s", i > 0 ? ", " : "", names[i]);
+    }
+    const char *meant = pi_nearest(part, n, names, KV_N_TYPE);
+    if (meant != NULL)
+        snprintf(near, sizeof(near), "; did you mean %s?", meant);
     if (n == strlen(text))
-        return pi_fail(err, PITH_INVALID, "%s: \"%.32s\" is not a storage type (%s)", field, text,
-                       names);
-    return pi_fail(err, PITH_INVALID, "%s: \"%.64s\": \"%.*s\" is not a storage type (%s)", field,
-                   text, (int)pi_min(n, 32), part, names);
+        return pi_fail(err, PITH_INVALID, "%s: \"%.32s\" is not a storage type (%s)%s", field, text,
+                       list, near);
+    return pi_fail(err, PITH_INVALID, "%s: \"%.64s\": \"%.*s\" is not a storage type (%s)%s", field,
+                   text, (int)pi_min(n, 32), part, list, near);
 }
 
 /* Digits up to `end`; false where there are none, others, or too many. */

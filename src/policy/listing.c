@@ -2,6 +2,7 @@
  * listing.c - the policies of every verb and their options as the public header shows them, and
  * whether two structs that a table filled say the same. It reads no text.
  */
+#include "base/near.h"
 #include "policy/policy.h"
 #include "pith/policy.h"
 
@@ -134,4 +135,9 @@ bool policy_fields_same(const struct policy_param *params, const void *a, const 
         if (!is_same(params, a, b))
             return false;
     return true;
+}
+
+const char *pith_nearest(const char *word, const char *const *names, size_t n)
+{
+    return pi_nearest(word, strlen(word), names, n);
 }

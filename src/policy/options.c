@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 
+#include "base/near.h"
 #include "base/number.h"
 #include "policy/policy.h"
 
@@ -28,7 +29,19 @@ static struct piece next_piece(const char **rest, char end)
     return p;
 }
 
-/* ---- values ---- */
+/* ---- names ---- */
+
+/* What a sentence lists, and among which the word that was meant is looked for. */
+struct names {
+    const char *name[64];
+    size_t n;
+};
+
+static void names_add(struct names *names, const char *name)
+{
+    if (names->n < PI_LEN(names->name))
+        names->name[names->n++] = name;
+}
 
 /* Appends ", word" (the first without comma) to a terminated list, as far as it fits. */
 static void list_add(char *list, size_t cap, const char *word)
@@ -36,6 +49,33 @@ static void list_add(char *list, size_t cap, const char *word)
     size_t len = strlen(list);
     snprintf(list + len, cap - len, "%s%s", len > 0 ? ", " : "", word);
 }
+
+/* "; did you mean NAME?" where a name is near the word, else the empty text. */
+static const char *meant(const struct names *names, struct piece word, char *buf, size_t cap)
+{
+    const char *near = pi_nearest(word.at, (size_t)word.len, names->name, names->n);
+    buf[0] = '\0';
+    if (near != NULL)
+        snprintf(buf, cap, "; did you mean %s?", near);
+    return buf;
+}
+
+/* The same, or all names in brackets. */
+static const char *meant_or_all(const struct names *names, struct piece word, char *buf, size_t cap)
+{
+    if (meant(names, word, buf, cap)[0] != '\0' || cap < 3)
+        return buf;
+    snprintf(buf, cap, " (");
+    for (size_t i = 0; i < names->n; i++) {
+        size_t len = strlen(buf);
+        snprintf(buf + len, cap - len, "%s%s", i > 0 ? ", " : "", names->name[i]);
+    }
+    size_t len = strlen(buf);
+    snprintf(buf + len, cap - len, ")");
+    return buf;
+}
+
+/* ---- values ---- */
 
 /* Reads digits with at most `places` decimals as a number of units of 10^-places, and takes them
    off *p. False: no digit, too many decimals, or beyond 2^62. */
@@ -181,16 +221,19 @@ static pith_status set_real(const char *verb, const struct policy_param *param, 
 static pith_status set_choice(const char *verb, const struct policy_param *param, struct piece text,
                               void *field, pith_error *err)
 {
-    char words[160] = "";
+    char words[160] = "", near[64];
+    struct names names = {.n = 0};
     for (int32_t i = 0; param->words[i] != NULL; i++) {
         if (piece_is(text, param->words[i])) {
             *(int32_t *)field = i;
             return PITH_OK;
         }
         list_add(words, sizeof(words), param->words[i]);
+        names_add(&names, param->words[i]);
     }
-    return pi_fail(err, PITH_INVALID, "%s: %s: \"%.*s\" is none of %s", verb, param->key,
-                   (int)pi_min(text.len, 32), text.at, words);
+    return pi_fail(err, PITH_INVALID, "%s: %s: \"%.*s\" is none of %s%s", verb, param->key,
+                   (int)pi_min(text.len, 32), text.at, words,
+                   meant(&names, text, near, sizeof(near)));
 }
 
 static pith_status set_text(const char *verb, const struct policy_param *param, struct piece text,
@@ -219,10 +262,10 @@ static pith_status set_value(const char *verb, const struct policy_param *param,
 
 /* ---- keys ---- */
 
-static void list_keys(char *list, size_t cap, const struct policy_param *params)
+static void add_keys(struct names *names, const struct policy_param *params)
 {
     for (; params != NULL && params->key != NULL; params++)
-        list_add(list, cap, params->key);
+        names_add(names, params->key);
 }
 
 static const struct policy_param *find_in(const struct policy_param *params, struct piece key)
@@ -248,11 +291,12 @@ static pith_status set_option(const struct policy_options *o, struct piece optio
     param = find_in(o->own, key);
     if (param != NULL)
         return set_value(o->verb, param, value, o->own_fields, err);
-    char keys[480] = "";
-    list_keys(keys, sizeof(keys), o->rules);
-    list_keys(keys, sizeof(keys), o->own);
-    return pi_fail(err, PITH_INVALID, "%s: %s has no option \"%.*s\" (%s)", o->verb, o->name,
-                   (int)pi_min(key.len, 32), key.at, keys);
+    char text[480];
+    struct names keys = {.n = 0};
+    add_keys(&keys, o->rules);
+    add_keys(&keys, o->own);
+    return pi_fail(err, PITH_INVALID, "%s: %s has no option \"%.*s\"%s", o->verb, o->name,
+                   (int)pi_min(key.len, 32), key.at, meant_or_all(&keys, key, text, sizeof(text)));
 }
 
 /* Whether the key of `option` also stands in what follows. */
@@ -293,7 +337,8 @@ static pith_status set_preset(const struct policy_options *o, const char **optio
     struct piece first = next_piece(&rest, ',');
     if (first.len == 0 || memchr(first.at, '=', (size_t)first.len) != NULL)
         return PITH_OK;
-    char names[160] = "";
+    char list[160] = "", near[64];
+    struct names names = {.n = 0};
     for (; preset->name != NULL; preset++) {
         if (piece_is(first, preset->name)) {
             if (*rest == '\0' && rest[-1] == ',')
@@ -302,10 +347,12 @@ static pith_status set_preset(const struct policy_options *o, const char **optio
             *options = rest;
             return set_options(o, preset->options, err);
         }
-        list_add(names, sizeof(names), preset->name);
+        list_add(list, sizeof(list), preset->name);
+        names_add(&names, preset->name);
     }
-    return pi_fail(err, PITH_INVALID, "%s: %s: \"%.*s\" is neither key=value nor one of %s",
-                   o->verb, o->name, (int)pi_min(first.len, 32), first.at, names);
+    return pi_fail(err, PITH_INVALID, "%s: %s: \"%.*s\" is neither key=value nor one of %s%s",
+                   o->verb, o->name, (int)pi_min(first.len, 32), first.at, list,
+                   meant(&names, first, near, sizeof(near)));
 }
 
 static pith_status set_fallbacks(const char *verb, const struct policy_param *params, void *fields,
@@ -341,7 +388,7 @@ void policy_param_fallback(const char *defaults, const struct policy_param *para
     }
 }
 
-/* ---- names ---- */
+/* ---- policies ---- */
 
 /* Whether a text goes on with a comma behind a policy's name, where a colon belongs. */
 static bool has_comma_for_colon(const char *text, const char *name)
@@ -362,9 +409,10 @@ pith_status policy_find(const char *verb, const char *text, const char *(*name_a
     struct piece name = next_piece(&rest, ':');
     if (piece_is(name, "none") && !has_options)
         return PITH_OK;
-    char names[240] = "none";
+    char list[240];
+    struct names names = {.name = {"none"}, .n = 1};
     for (int32_t i = 0; name_at(i) != NULL; i++) {
-        list_add(names, sizeof(names), name_at(i));
+        names_add(&names, name_at(i));
         if (has_comma_for_colon(text, name_at(i)))
             return pi_fail(err, PITH_INVALID,
                            "%s: \"%.64s\": options follow a colon; did you mean %s:%.64s?", verb,
@@ -380,6 +428,7 @@ pith_status policy_find(const char *verb, const char *text, const char *(*name_a
     }
     if (piece_is(name, "none"))
         return pi_fail(err, PITH_INVALID, "%s: none has no options, as in \"%.64s\"", verb, text);
-    return pi_fail(err, PITH_INVALID, "%s: \"%.*s\" is not a policy (%s)", verb,
-                   (int)pi_min(name.len, 32), name.at, names);
+    return pi_fail(err, PITH_INVALID, "%s: \"%.*s\" is not a policy%s", verb,
+                   (int)pi_min(name.len, 32), name.at,
+                   meant_or_all(&names, name, list, sizeof(list)));
 }
