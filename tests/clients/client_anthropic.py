@@ -1,6 +1,6 @@
 """Anthropic's own client: messages, streams, tools, formats, counting tokens and errors."""
 
-from rig import KEY, coder, equal, main, mini, raises, true
+from rig import KEY, beside_another, coder, equal, main, mini, one, raises, true
 
 ASK = [{"role": "user", "content": "Name a colour."}]
 COLD = {"temperature": 0}  # which this client's own fields no longer have
@@ -42,6 +42,16 @@ class Checks:
         equal(end.content[0].text, text)
         equal((end.stop_reason, end.usage.output_tokens),
               (whole.stop_reason, whole.usage.output_tokens))
+
+    def check_streams_that_wait(self):
+        client = self.anthropic.Anthropic(base_url=one.url, api_key=KEY, max_retries=0)
+
+        def call():
+            with client.messages.stream(model="one", max_tokens=12, messages=ASK,
+                                        extra_body=COLD) as stream:
+                return "".join(stream.text_stream)
+
+        equal(beside_another(call), call())
 
     def check_stop_sequences(self):
         text = self.make(extra_body=COLD).content[0].text

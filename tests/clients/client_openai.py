@@ -1,7 +1,7 @@
 """OpenAI's own client: chats, texts, tools, formats, responses and errors, as its users use it."""
 
 import rig
-from rig import KEY, coder, equal, mini, raises, true
+from rig import KEY, beside_another, coder, equal, mini, one, raises, true
 
 ASK = [{"role": "user", "content": "Name a colour."}]
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
@@ -43,6 +43,25 @@ class Checks:
         equal(chunks[-1].choices, [])
         equal(chunks[-1].usage.completion_tokens, whole.usage.completion_tokens)
         equal(chunks[-2].choices[0].finish_reason, whole.choices[0].finish_reason)
+
+    def check_streams_that_wait(self):
+        client = self.openai.OpenAI(base_url=one.v1, api_key=KEY, max_retries=0)
+
+        def chat():
+            return "".join(c.choices[0].delta.content or "" for c in client.chat.completions.create(
+                model="one", messages=ASK, seed=7, max_tokens=12, stream=True))
+
+        def text():
+            return "".join(c.choices[0].text for c in client.completions.create(
+                model="one", prompt="The friend of", max_tokens=8, temperature=0, stream=True))
+
+        def response():
+            with client.responses.stream(model="one", input="Name a colour.", temperature=0,
+                                         max_output_tokens=16) as stream:
+                return "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+
+        for call in (chat, text, response):
+            equal(beside_another(call), call())
 
     def check_cached_tokens(self):
         long = [{"role": "user", "content": "The password is plain book. " * 30}]

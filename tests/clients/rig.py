@@ -6,7 +6,9 @@ A check is a method `check_what_it_is` of one class; it may raise Skip with a re
 import importlib.metadata
 import json
 import os
+import socket
 import sys
+import threading
 import time
 import traceback
 
@@ -64,8 +66,24 @@ class Model:
 
 
 mini = Model(MINI, "--alias", "mini", "-np", "4")
+one = Model(MINI, "--alias", "one", "-np", "1")  # whose second request waits
 coder = Model(os.path.join(os.environ["PITH_MODELS"], CODER) if "PITH_MODELS" in os.environ
               else None, "--alias", "coder", "-np", "4", "-c", "8192")
+
+
+def beside_another(call):
+    """What a call comes to whose answer waits for more than a second for another's."""
+    body = {"prompt": "The", "n_predict": 7500, "ignore_eos": True, "stream": True}
+    busy = one.start().stream("/completion", body, headers={"Authorization": "Bearer " + KEY})
+    next(busy.events())
+    timer = threading.Timer(2.5, busy.connection.sock.shutdown, [socket.SHUT_RDWR])
+    timer.start()
+    start = time.monotonic()
+    result = call()
+    timer.join()
+    busy.close()
+    true(time.monotonic() - start > 2, "the request waited")
+    return result
 
 
 def equal(a, b, what=""):
