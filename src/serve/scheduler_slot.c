@@ -174,6 +174,7 @@ void scheduler_slot_enter(struct pith_scheduler *s, struct answer *a)
     }
     if (!moved || a->from != a->slot)
         forget_return(s, slot);
+    a->from = -1;
     slot->runs = a;
     slot->dropped = false;
 }
