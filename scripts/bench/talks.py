@@ -4,15 +4,17 @@
     talks.py --pith PITH --model MODEL --text FILE [--keep POLICY] [--recall POLICY]
              [--clients N] [--turns N] [--tokens N] [--answer N] [--slots] [-- OPTION...]
 
-Starts `pith serve` and runs N clients at the same time. Each sends its whole conversation every turn,
-as OpenAI's clients do, and knows nothing of the server: a piece of the text and a question. For each
-turn it prints the tokens of the prompt, those that were parked, and seconds until the first token and
-until the end. The last line has the share of the earlier turns' tokens that came from parked
-conversations. --slots runs them once more, each in a slot of its own, and compares the answers."""
+Starts `pith serve` and runs N clients at the same time. Each sends its whole conversation every
+turn, as OpenAI's clients do, and knows nothing of the server: a piece of the text and a question.
+For each turn it prints the tokens of the prompt, those that were parked, seconds until the first
+token and until the end, and the server's processor seconds, which are those of all clients. The
+last line has the share of the earlier turns' tokens that came from parked conversations. --slots
+runs them once more, each in a slot of its own, and compares the answers."""
 
 import argparse
 import http.client
 import json
+import os
 import re
 import subprocess
 import sys
@@ -58,10 +60,17 @@ def ask(port, body):
     return first or end, end, text, usage
 
 
+def processor_s(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Client(threading.Thread):
-    def __init__(self, a, port, number, text, slot):
+    def __init__(self, a, server, number, text, slot):
         super().__init__()
-        self.a, self.port, self.number, self.text, self.slot = a, port, number, text, slot
+        self.process, self.port = server
+        self.a, self.number, self.text, self.slot = a, number, text, slot
         self.answers, self.rows = [], []
 
     def run(self):
@@ -75,11 +84,13 @@ class Client(threading.Thread):
                     "stream_options": {"include_usage": True}}
             if self.slot:
                 body["id_slot"] = self.number
+            before = processor_s(self.process.pid)
             first, end, text, usage = ask(self.port, body)
             pith = usage["pith"]
             parked = pith["cached_tokens"] if pith.get("cache_from") == "conversation" else 0
             self.rows.append((self.number, turn, usage["prompt_tokens"], earlier, parked,
-                              pith.get("cache_why", ""), first, end))
+                              pith.get("cache_why", ""), first, end,
+                              processor_s(self.process.pid) - before))
             earlier = usage["prompt_tokens"] + usage["completion_tokens"]
             self.answers.append(text)
             messages.append({"role": "assistant", "content": text})
@@ -88,7 +99,7 @@ class Client(threading.Thread):
 def run(a, text, slot):
     process, port = start(a)
     try:
-        clients = [Client(a, port, i, text, slot) for i in range(a.clients)]
+        clients = [Client(a, (process, port), i, text, slot) for i in range(a.clients)]
         for c in clients:
             c.start()
         for c in clients:
@@ -116,9 +127,9 @@ def main():
     with open(a.text, encoding="utf-8") as f:
         text = re.sub(r"\s+", " ", f.read())
     clients = run(a, text, False)
-    print("client turn prompt earlier parked why first_s end_s")
+    print("client turn prompt earlier parked why first_s end_s cpu_s")
     for row in sorted(r for c in clients for r in c.rows):
-        print("{:6} {:4} {:6} {:7} {:6} {:8} {:7.2f} {:6.2f}".format(*row))
+        print("{:6} {:4} {:6} {:7} {:6} {:8} {:7.2f} {:6.2f} {:6.2f}".format(*row))
     earlier = sum(r[3] for c in clients for r in c.rows)
     parked = sum(r[4] for c in clients for r in c.rows)
     print(f"of {earlier} tokens of earlier turns {parked} were parked"
