@@ -67,7 +67,7 @@ INSTEAD = {
 
 
 def commands_of(page):
-    """(line number, command line) of every call of pith in the page's code blocks."""
+    """(line number, command line) of each call of pith in the page's code blocks."""
     found, fenced, number = [], False, 0
     lines = page.read_text().split("\n")
     while number < len(lines):
@@ -249,6 +249,14 @@ def run(folder, text):
     return f"status {status}: {said.strip()[-600:]}\n  ran: pith {shlex.join(words)}"
 
 
+def unlisted(source):
+    """Spellings of cli/llama.c that docs/from-llama.cpp.md does not have."""
+    page = set((source / "docs/from-llama.cpp.md").read_text().split())
+    table = (source / "cli/llama.c").read_text().split("llama_option_table[] = {")[1]
+    quoted = re.findall(r'"(--?[a-z][^"]*)"', re.sub(r'\.help = *(\s*"(\\.|[^"\\])*")+', "", table))
+    return sorted({name for text in quoted for name in text.split()} - page)
+
+
 def main():
     pith, source = str(Path(sys.argv[1]).resolve()), Path(sys.argv[2]).resolve()
     only = sys.argv[3] if len(sys.argv) > 3 else ""
@@ -274,12 +282,15 @@ def main():
                 if wrong is not None:
                     bad += 1
                     print(f"{page.relative_to(source)}:{number}: pith {text}\n  {wrong}")
+    missing = unlisted(source)
+    for name in missing:
+        print(f"docs/from-llama.cpp.md: {name} of cli/llama.c is not there")
     for begin, reason in INSTEAD.items():
         print(f"not run as it stands: pith {begin}*: {reason}")
     for seconds, text in sorted(slow)[-3:]:
         print(f"{seconds:.1f} s: pith {text[:80]}")
     print(f"{n_run - bad} passed, {bad} failed")
-    return 1 if bad or (n_run < 100 and not only) else 0
+    return 1 if bad or missing or (n_run < 100 and not only) else 0
 
 
 if __name__ == "__main__":
