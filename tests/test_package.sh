@@ -9,7 +9,7 @@ skip() {
     echo "skipped: $1"
     exit 77
 }
-for tool in dpkg dpkg-deb dpkg-shlibdeps cpack; do
+for tool in dpkg dpkg-deb dpkg-shlibdeps file cpack; do
     command -v "$tool" >/dev/null || skip "there is no $tool"
 done
 [ "$(id -u)" = 0 ] || skip "only root installs packages"
