@@ -16,6 +16,21 @@ export LD_LIBRARY_PATH
 echo "the command"
 "$prefix/bin/pith" --version | grep -q '^pith [0-9]*\.[0-9]*\.[0-9]* ('
 
+echo "pages, completions and the unit"
+for file in share/man/man1/pith.1 share/man/man1/pith-run.1 share/man/man1/pith-eval-needle.1 \
+    share/bash-completion/completions/pith share/zsh/site-functions/_pith \
+    share/fish/vendor_completions.d/pith.fish; do
+    [ -s "$prefix/$file" ] || { echo "$file is not installed"; exit 1; }
+done
+if [ -f "$prefix/lib/systemd/system/pith.service" ]; then
+    grep -q "^ExecStart=$work/first/bin/pith serve$" "$prefix/lib/systemd/system/pith.service"
+    grep -q "^EnvironmentFile=-$work/first/etc/default/pith$" "$prefix/lib/systemd/system/pith.service"
+    # Another installation leaves settings alone that somebody has changed.
+    echo "PITH_PORT=8081" >"$prefix/etc/default/pith"
+    cmake --install "$build" --prefix "$prefix" --component command >/dev/null
+    [ "$(cat "$prefix/etc/default/pith")" = "PITH_PORT=8081" ]
+fi
+
 echo "pkg-config"
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name pith.pc)")
 export PKG_CONFIG_PATH
