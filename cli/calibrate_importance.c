@@ -103,13 +103,31 @@ static double mean_of(const float *x, int32_t n)
     return sum / n;
 }
 
+/* Where no text was held out the file has zeros, which no measurement gives for all lanes. */
+static bool is_measured(const pith_importance_info *i)
+{
+    for (int32_t lane = 0; lane < i->n_lane; lane++)
+        if (i->key_r2[lane] != 0.0f)
+            return true;
+    return false;
+}
+
+static void print_r2(const pith_importance_info *i, const float *r2, int32_t n)
+{
+    if (is_measured(i))
+        printf("  %6.3f", mean_of(r2, n));
+    else
+        printf("  %6s", "-");
+}
+
 static void print_layer(const pith_importance_info *i, const double *share, int32_t layer)
 {
     int32_t n = i->n_head_kv, at = layer * n;
-    printf("  layer %3d  %7.2f  %5.2f  %6.3f", layer, mean_of(i->mean + at, n),
-           mean_of(i->deviation + at, n), mean_of(i->key_r2 + at, n));
+    printf("  layer %3d  %7.2f  %5.2f", layer, mean_of(i->mean + at, n),
+           mean_of(i->deviation + at, n));
+    print_r2(i, i->key_r2 + at, n);
     if (i->hidden_r2 != NULL)
-        printf("  %6.3f", mean_of(i->hidden_r2 + at, n));
+        print_r2(i, i->hidden_r2 + at, n);
     printf("  ");
     for (int32_t h = 0; h < n; h++)
         printf(" %4.0f %%", 100.0 * share[at + h]);
@@ -153,8 +171,11 @@ void importance_print(const pith_stats *stats)
            i.hidden_r2 != NULL ? "   input" : "");
     for (int32_t l = 0; l < i.n_layer; l++)
         print_layer(&i, share, l);
-    printf("mean R^2 %.3f", mean_of(i.key_r2, i.n_lane));
-    if (i.hidden_r2 != NULL)
+    if (!is_measured(&i))
+        printf("R^2 not measured: no text was held out, which every fifth piece is");
+    else
+        printf("mean R^2 %.3f", mean_of(i.key_r2, i.n_lane));
+    if (i.hidden_r2 != NULL && is_measured(&i))
         printf(" of keys, %.3f of layers' inputs", mean_of(i.hidden_r2, i.n_lane));
     printf("; %.0f %% of the variance is which lane an entry lies in\n", 100.0 * between_lanes(&i));
     print_maps(stats, &i);

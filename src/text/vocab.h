@@ -21,6 +21,7 @@ const char *pi_vocab_kind(const struct pi_vocab *vocab); /* "bpe/qwen2", "spm", 
 int32_t pi_vocab_bos(const struct pi_vocab *vocab);      /* -1 when absent */
 int32_t pi_vocab_eos(const struct pi_vocab *vocab);
 bool pi_vocab_is_end(const struct pi_vocab *vocab, int32_t id);
+bool pi_vocab_gap_tokens(const struct pi_vocab *vocab, pith_gap_tokens *out);
 
 /* Whether ids are the same tokens in both; one may have a few more, which no text uses. INVALID, with
    the first that differs. */
