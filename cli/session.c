@@ -392,10 +392,11 @@ void session_note_context(struct session *s, int64_t n_token)
     if (s->told_context || n_token <= s->info.n_ctx_train || s->info.n_ctx_train <= 0)
         return;
     s->told_context = true;
-    cli_note("a context of %lld tokens is longer than the %d of the model's training (rope base %g, "
-             "scaling %s): what it makes of later positions is unknown",
-             (long long)n_token, s->info.n_ctx_train, (double)s->info.rope_theta,
-             rope_scaling(s, scaling, sizeof(scaling)));
+    cli_note(
+        "a context of %lld tokens is longer than the %d of the model's training (rope base %g, "
+        "scaling %s): what it makes of later positions is unknown",
+        (long long)n_token, s->info.n_ctx_train, (double)s->info.rope_theta,
+        rope_scaling(s, scaling, sizeof(scaling)));
 }
 
 void session_free(struct session *s)

@@ -9,7 +9,9 @@
  * sums are taken in double, and equal logits give exactly 0.
  */
 #include "chunks.h"
+#include "pith/inspect.h"
 #include "pith/policy.h"
+#include "reader.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -14,6 +14,8 @@
 #include "voices.h"
 #include "pith/policy.h"
 
+#include "pith/inspect.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@
  * Invariant: a group leaves no page in use, so that the peak of each is its own.
  */
 #include "reader.h"
+#include "pith/inspect.h"
 #include "pith/policy.h"
 
 #include <math.h>
@@ -16,7 +17,7 @@ struct reader_scorer {
     double *nll;        /* [n_scored] */
     const pith_model *model;
     pith_error *bad; /* of the reader */
-    int32_t first;      /* position of the first that is scored */
+    int32_t first;   /* position of the first that is scored */
     int32_t n_ctx;
     int32_t n_vocab;
 };

@@ -23,7 +23,7 @@ struct eval_reader {
     int32_t first;                    /* .. the first by the logits of this position */
     int32_t n_vocab;
     const pith_model *model; /* borrowed */
-    pith_error bad;          /* why the logits of the span that is read are none; status 0: they are */
+    pith_error bad; /* why the logits of the span that is read are none; status 0: they are */
 
     /* Of the group that was read last. */
     double *nll;             /* [n_seq][n_scored] owned */

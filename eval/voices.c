@@ -7,6 +7,8 @@
  */
 #include "voices.h"
 
+#include "pith/inspect.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

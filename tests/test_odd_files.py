@@ -259,7 +259,7 @@ class Said(Folder):
         """What a token takes the place of is gone, as what a round drops."""
         text = self.path("e.txt", b"the dog ran over the hill and saw a cat. " * 60)
         r = pith("eval", "perplexity", "-m", server_rig.MODEL, "-f", text, "-c", 128, "--chunks", 2,
-                 "-b", 1, "--keep", "longflow:budget=24", "--json",
+                 "-b", 1, "--keep", "longflow:budget=48", "--json",
                  self.path("e.json"))
         self.assertEqual(r.returncode, 0, r.stderr)
         with open(self.path("e.json"), encoding="utf-8") as file:

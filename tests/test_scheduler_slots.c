@@ -531,7 +531,6 @@ static void test_pins(void **state)
     static struct ask ask;
     pith_engine *e = engine_of("knorm:budget=64,slack=16,window=4,pin-prompt=on", NULL, NULL, 200);
     pith_scheduler *s = scheduler_make(e, NULL);
-    pith_error err;
     uint64_t rng = 13;
     int64_t most = 0;
     int32_t pos[128];

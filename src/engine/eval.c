@@ -270,10 +270,11 @@ static void tell_clipped(struct pith_engine *e)
     e->told_clipped = true;
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     enum kv_type type = value ? kv_layer_type_v(g, layer) : kv_layer_type_k(g, layer);
-    pi_log(PITH_LOG_WARN,
-           "kv: layer %d: a %s is no number or more than %s holds, and the nearest number is stored "
-           "in its place; bf16 and f32 hold more",
-           layer, value ? "value" : "key", kv_type_name(type));
+    pi_log(
+        PITH_LOG_WARN,
+        "kv: layer %d: a %s is no number or more than %s holds, and the nearest number is stored "
+        "in its place; bf16 and f32 hold more",
+        layer, value ? "value" : "key", kv_type_name(type));
 }
 
 static pith_status run_passes(struct pith_engine *e, const pith_batch_item *items, int32_t n,

@@ -250,8 +250,8 @@ struct slab {
     const struct pi_dtype_traits *from, *to;
     const uint8_t *src;
     uint8_t *dst;
-    int64_t len;    /* weights */
-    float *scratch; /* [n_thread][PIECE_LEN] */
+    int64_t len;              /* weights */
+    float *scratch;           /* [n_thread][PIECE_LEN] */
     _Atomic int64_t bad;      /* the first weight that is not finite; len: all are */
     _Atomic int64_t overflow; /* the first that the new type makes infinite; len: none */
 };
@@ -304,7 +304,8 @@ static pith_status check_slab(const struct quantizer *q, const struct pi_gguf_te
     const int64_t bad = atomic_load(&s->bad), overflow = atomic_load(&s->overflow);
     if (bad < s->len)
         return pi_fail(q->err, PITH_FORMAT,
-                       "tensor \"%.*s\": weight %" PRId64 " is NaN or infinite; the file is damaged, "
+                       "tensor \"%.*s\": weight %" PRId64
+                       " is NaN or infinite; the file is damaged, "
                        "and nothing was written",
                        (int)t->name.len, t->name.data, first + bad);
     if (overflow < s->len)

@@ -188,7 +188,8 @@ struct kv_cache {
     bool value_norm;         /* beside them the L1 norm of the value, in bf16 */
     const float *projection; /* [n_layer][n_head][index_dim][dim_k] of KV_INDEX_PROJ; borrowed */
     int32_t n_seq;
-    _Atomic int32_t clipped; /* twice the first layer of which a key was NaN or more than its type holds
+    _Atomic int32_t
+        clipped; /* twice the first layer of which a key was NaN or more than its type holds
                                 (one more: a value); INT32_MAX: none was */
     struct kv_seq *first;   /* all sequences, for the account of live entries */
     struct kv_block *block; /* all blocks */

@@ -423,7 +423,8 @@ static pith_status read_gap(struct pi_vocab *v, const struct pi_gguf *g, pith_er
         int32_t middle = suffix >= 0 ? token_of(v, n->middle) : -1;
         if (middle < 0)
             continue;
-        *gap = (pith_gap_tokens){prefix, suffix, middle, token_of(v, n->repo), token_of(v, n->file)};
+        *gap =
+            (pith_gap_tokens){prefix, suffix, middle, token_of(v, n->repo), token_of(v, n->file)};
         break;
     }
     PI_TRY(read_id(v, g, "prefix", &gap->prefix, err)); /* as files of 2024 name them */

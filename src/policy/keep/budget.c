@@ -498,9 +498,10 @@ static void tell_unpinned(struct keep *k, int32_t n_prompt)
     if (k->told || !r->pin_prompt || n_prompt <= r->pin_most)
         return;
     k->told = true;
-    pi_log(PITH_LOG_WARN,
-           "keep: the prompt of %d tokens is not pinned: with a budget of %d entries at most %d are",
-           n_prompt, k->config.n_budget, r->pin_most);
+    pi_log(
+        PITH_LOG_WARN,
+        "keep: the prompt of %d tokens is not pinned: with a budget of %d entries at most %d are",
+        n_prompt, k->config.n_budget, r->pin_most);
 }
 
 pith_status keep_prepare(struct keep *k, struct kv_seq *kv, struct keep_point at, int32_t n,

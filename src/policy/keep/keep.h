@@ -155,7 +155,7 @@ struct keep_policy {
     const struct policy_param *params; /* keys of its own; NULL: none */
     size_t params_size;                /* of the struct that they fill; at most KEEP_PARAMS_SIZE */
     const struct policy_preset *presets; /* NULL: none */
-    const char *file; /* the option that it cannot do without; NULL: none */
+    const char *file;                    /* the option that it cannot do without; NULL: none */
     /* What the policy's own options mean beside the rules, once all of them were read. NULL: that
        depends on no rule. */
     void (*settle)(void *params, const struct keep_rules *rules);
@@ -293,10 +293,10 @@ struct keep_rules {
     int32_t prefix;
     int32_t sinks;
     int32_t window;
-    double recent;       /* a window of this part of the lane's budget, where that is more */
-    int32_t pin_prompt;  /* 1: the positions marked as the prompt are a prefix, too, where .. */
-    int32_t pin_most;    /* .. they are at most so many; the configuration's budget says (derived) */
-    int32_t segments;    /* 0: none */
+    double recent;      /* a window of this part of the lane's budget, where that is more */
+    int32_t pin_prompt; /* 1: the positions marked as the prompt are a prefix, too, where .. */
+    int32_t pin_most;   /* .. they are at most so many; the configuration's budget says (derived) */
+    int32_t segments;   /* 0: none */
     int32_t granularity; /* enum keep_granularity */
     int32_t combine;     /* enum keep_combine */
     int32_t batch;       /* 0: rounds as soon as they are due */
