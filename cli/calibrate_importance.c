@@ -250,8 +250,6 @@ void importance_write(struct session *s, const struct model_options *m,
     if (o.n_ctx > s->info.n_ctx_train && !quiet)
         cli_note("a piece of %d tokens with its repetition goes beyond the model's context of %d",
                  from->piece_len, s->info.n_ctx_train);
-    if (!quiet)
-        note_few(&pieces);
     session_start(s, m, &o, 0);
     double start = clock_s();
     pith_stats *stats = learn(s, from, &pieces, progress, part);
@@ -259,6 +257,8 @@ void importance_write(struct session *s, const struct model_options *m,
     if (!quiet)
         fprintf(stderr, "%s: importance of entries from %d pieces of at most %d tokens in %.1f s\n",
                 path, pieces.n, from->piece_len, clock_s() - start);
+    if (!quiet)
+        note_few(&pieces);
     if (!quiet)
         importance_print(stats);
     pith_stats_free(stats);

@@ -174,13 +174,6 @@ static void note_bos(const struct run_options *o, const pith_model *model,
                  bos);
 }
 
-/* The most tokens that a text can come to. Where nothing bounds the answer it is the prompt. */
-static int64_t longest_text(const struct run_options *o, int32_t n_prompt)
-{
-    int64_t n = (int64_t)n_prompt + (o->output.n_predict > 0 ? o->output.n_predict : 0);
-    return o->memory.n_ctx > n ? o->memory.n_ctx : n;
-}
-
 /* Stop strings, unescaped with -e; the caller frees each. */
 static void make_stops(const struct run_options *o, char **stops)
 {
@@ -343,7 +336,7 @@ static int run(void *options)
     if (o->output.n_predict < 0 || most > s.info.n_ctx_train)
         most = 0;
     session_start(&s, &o->model, &o->memory, most);
-    session_note_context(&s, longest_text(o, ids.n));
+    session_note_context(&s, o->memory.n_ctx > ids.n ? o->memory.n_ctx : ids.n);
     draft_start(&s, &o->draft, &o->model);
     struct eval_recorder *recorder = start_recorder(o, &s);
     cli_interrupt_catch();
@@ -352,6 +345,7 @@ static int run(void *options)
     if (o->output.echo)
         cli_write(shown.data, shown.len);
     int status = generate(o, &s, &ids, &message, recorder);
+    session_note_context(&s, pith_seq_length(s.seq)); /* what a keep policy let it come to */
     finish_recorder(recorder, &s);
     write_map(o, &s, ids.n);
     free(ids.data);
