@@ -17,6 +17,10 @@
 #define RETENTION 0.25 /* of all entries, whose shares over lanes are shown */
 #define SHORTEST 64    /* tokens of a piece from which a file has something to teach */
 #define NAME_CAP 1024
+/* The smallest that docs/stats.md measures: 12 pieces of 400 tokens. After 4 of them kvzap answered
+   with wrong digits. */
+#define ENOUGH_TOKENS 4800
+#define ENOUGH_PIECES 5 /* the fifth is the first that is held out */
 
 /* ---- pieces ---- */
 
@@ -103,13 +107,31 @@ static double mean_of(const float *x, int32_t n)
     return sum / n;
 }
 
+/* Where no text was held out the file has zeros, which no measurement gives for all lanes. */
+static bool is_measured(const pith_importance_info *i)
+{
+    for (int32_t lane = 0; lane < i->n_lane; lane++)
+        if (i->key_r2[lane] != 0.0f)
+            return true;
+    return false;
+}
+
+static void print_r2(const pith_importance_info *i, const float *r2, int32_t n)
+{
+    if (is_measured(i))
+        printf("  %6.3f", mean_of(r2, n));
+    else
+        printf("  %6s", "-");
+}
+
 static void print_layer(const pith_importance_info *i, const double *share, int32_t layer)
 {
     int32_t n = i->n_head_kv, at = layer * n;
-    printf("  layer %3d  %7.2f  %5.2f  %6.3f", layer, mean_of(i->mean + at, n),
-           mean_of(i->deviation + at, n), mean_of(i->key_r2 + at, n));
+    printf("  layer %3d  %7.2f  %5.2f", layer, mean_of(i->mean + at, n),
+           mean_of(i->deviation + at, n));
+    print_r2(i, i->key_r2 + at, n);
     if (i->hidden_r2 != NULL)
-        printf("  %6.3f", mean_of(i->hidden_r2 + at, n));
+        print_r2(i, i->hidden_r2 + at, n);
     printf("  ");
     for (int32_t h = 0; h < n; h++)
         printf(" %4.0f %%", 100.0 * share[at + h]);
@@ -153,8 +175,11 @@ void importance_print(const pith_stats *stats)
            i.hidden_r2 != NULL ? "   input" : "");
     for (int32_t l = 0; l < i.n_layer; l++)
         print_layer(&i, share, l);
-    printf("mean R^2 %.3f", mean_of(i.key_r2, i.n_lane));
-    if (i.hidden_r2 != NULL)
+    if (!is_measured(&i))
+        printf("R^2 not measured: no text was held out, which every fifth piece is");
+    else
+        printf("mean R^2 %.3f", mean_of(i.key_r2, i.n_lane));
+    if (i.hidden_r2 != NULL && is_measured(&i))
         printf(" of keys, %.3f of layers' inputs", mean_of(i.hidden_r2, i.n_lane));
     printf("; %.0f %% of the variance is which lane an entry lies in\n", 100.0 * between_lanes(&i));
     print_maps(stats, &i);
@@ -162,6 +187,17 @@ void importance_print(const pith_stats *stats)
 }
 
 /* ---- learning ---- */
+
+static void note_few(const struct pieces *p)
+{
+    int64_t n_token = 0;
+    for (int32_t i = 0; i < p->n; i++)
+        n_token += p->texts[i].n_token;
+    if (p->n < ENOUGH_PIECES || n_token < ENOUGH_TOKENS)
+        cli_note("%d pieces of %lld tokens together are too few to rely on: give %d pieces or more "
+                 "and %d tokens (more texts, --pieces, -c)",
+                 p->n, (long long)n_token, ENOUGH_PIECES, ENOUGH_TOKENS);
+}
 
 /* Where statistics stand until they are whole: beside the file. */
 static char *name_beside(const char *path)
@@ -221,6 +257,8 @@ void importance_write(struct session *s, const struct model_options *m,
     if (!quiet)
         fprintf(stderr, "%s: importance of entries from %d pieces of at most %d tokens in %.1f s\n",
                 path, pieces.n, from->piece_len, clock_s() - start);
+    if (!quiet)
+        note_few(&pieces);
     if (!quiet)
         importance_print(stats);
     pith_stats_free(stats);

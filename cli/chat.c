@@ -155,6 +155,8 @@ static bool answer(struct chat *c)
     pith_status status =
         pith_generate(c->s.seq, ids.data, ids.n, &params, collect, c, &result, &err);
     cli_progress_end(&progress);
+    if (status == PITH_OK)
+        session_note_context(&c->s, pith_seq_length(c->s.seq));
     free(ids.data);
     pith_prompt_free(prompt);
     if (status == PITH_CANCELLED)
@@ -252,10 +254,24 @@ static void load_snapshot(struct chat *c, const char *path)
     free(kv_path);
 }
 
+/* A byte order mark in front is no JSON. */
+static json_t *read_json(const char *path, json_error_t *json_err)
+{
+    char mark[3];
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return NULL;
+    if (fread(mark, 1, 3, file) != 3 || memcmp(mark, "\xef\xbb\xbf", 3) != 0)
+        rewind(file);
+    json_t *value = json_loadf(file, 0, json_err);
+    fclose(file);
+    return value;
+}
+
 static void load(struct chat *c, const char *path)
 {
-    json_error_t json_err;
-    json_t *list = json_load_file(path, 0, &json_err), *item;
+    json_error_t json_err = {.text = "it cannot be read"};
+    json_t *list = read_json(path, &json_err), *item;
     size_t i;
     if (!json_is_array(list)) {
         cli_note("cannot load \"%s\": %s", path,
@@ -431,6 +447,7 @@ static int run(void *options)
     session_load(&c.s, &o->model, false);
     session_check_template(c.s.model, &o->chat);
     session_start(&c.s, &o->model, &o->memory, 0);
+    session_note_context(&c.s, o->memory.n_ctx);
     c.draft = draft_start(&c.s, &o->draft, &o->model);
     c.sample = sample_params(&o->sample, &c.bias);
     pith_grammar *grammar = load_grammar(&o->grammar, c.s.model);

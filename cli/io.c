@@ -132,6 +132,7 @@ bool cli_is_utf8(void)
 
 struct cli_text cli_read_file(const char *path)
 {
+    static const char mark[] = "\xef\xbb\xbf"; /* which some editors begin a file with */
     struct cli_text text = {0};
     bool standard = strcmp(path, "-") == 0;
     FILE *file = standard ? stdin : fopen(path, "rb");
@@ -153,6 +154,10 @@ struct cli_text cli_read_file(const char *path)
         cli_fail("cannot read \"%s\": %s", path, strerror(errno));
     if (!standard)
         fclose(file);
+    if (text.len >= sizeof(mark) - 1 && memcmp(text.data, mark, sizeof(mark) - 1) == 0) {
+        text.len -= sizeof(mark) - 1;
+        memmove(text.data, text.data + sizeof(mark) - 1, text.len);
+    }
     text.data[text.len] = '\0';
     return text;
 }

@@ -61,6 +61,9 @@ struct collector {
     json_t *positions; /* NULL: print text */
     FILE *out;         /* NULL: none */
     bool out_failed;
+    const pith_model *model;
+    int32_t bad_pos; /* the first whose logits are not finite; -1: none */
+    pith_error bad;  /* what is wrong with them */
 };
 
 /* Insertion into the short list of the best; ties go to the lower id, which comes first. */
@@ -116,6 +119,8 @@ static bool collect(void *user, pith_seq *seq, int32_t pos, const float *logits)
     if (c->out != NULL &&
         fwrite(logits, sizeof(*logits), (size_t)c->n_vocab, c->out) != (size_t)c->n_vocab)
         c->out_failed = true;
+    if (c->bad_pos < 0 && pith_logits_check(c->model, logits, &c->bad) != PITH_OK)
+        c->bad_pos = pos;
     return !c->out_failed && !cli_interrupted();
 }
 
@@ -175,6 +180,8 @@ static int run(void *options)
     struct cli_ids ids = read_ids(o->logits.ids, s.info.n_vocab);
     session_start(&s, &o->model, &o->memory, ids.n);
     c.n_vocab = s.info.n_vocab;
+    c.model = s.model;
+    c.bad_pos = -1;
     c.n_top = o->logits.top < c.n_vocab ? o->logits.top : c.n_vocab;
     c.top = cli_alloc((size_t)c.n_top, sizeof(*c.top));
     c.positions = o->logits.json ? json_array() : NULL;
@@ -184,6 +191,10 @@ static int run(void *options)
     close_out(&c, o->logits.out);
     if (c.positions != NULL)
         cli_json_print(json_pack("{s:o}", "positions", c.positions), JSON_REAL_PRECISION(9));
+    if (c.bad_pos >= 0) {
+        cli_finish_output();
+        cli_fail("position %d: %s", c.bad_pos, c.bad.message);
+    }
     free(c.top);
     free(ids.data);
     session_free(&s);

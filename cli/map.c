@@ -329,7 +329,7 @@ static void find_always(struct drawing *d)
     const pith_keep_rules *r = &m->rules;
     d->first = r->prefix > r->sinks ? r->prefix : r->sinks;
     d->first_name = r->prefix >= r->sinks ? "prefix" : "sinks";
-    if (r->pin_prompt && d->n_prompt > d->first) {
+    if (r->pin_prompt && d->n_prompt <= r->pin_most && d->n_prompt > d->first) {
         d->first = d->n_prompt;
         d->first_name = "pinned prompt";
     }

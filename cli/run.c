@@ -154,6 +154,26 @@ static struct cli_ids make_ids(const struct run_options *o, const pith_model *mo
     return session_tokenize(model, text.data, text.len, prompt_flags(&o->prompt));
 }
 
+/* A prompt that begins with BOS is told of: it gets no other one, or is none as it is read. */
+static void note_bos(const struct run_options *o, const pith_model *model,
+                     const struct cli_text *text)
+{
+    char bos[64];
+    size_t n = 0;
+    int32_t id = pith_token_bos(model);
+    if (o->output.chat || id < 0 ||
+        pith_token_bytes(model, id, true, bos, sizeof(bos) - 1, &n) != PITH_OK || n == 0 ||
+        text->len < n || memcmp(text->data, bos, n) != 0)
+        return;
+    bos[n] = '\0';
+    if (o->prompt.parse_special)
+        cli_note("the prompt begins with %s: no other is put in front", bos);
+    else
+        cli_note("the prompt begins with %s, which is read as letters: leave it out, or give "
+                 "--parse-special",
+                 bos);
+}
+
 /* Stop strings, unescaped with -e; the caller frees each. */
 static void make_stops(const struct run_options *o, char **stops)
 {
@@ -308,6 +328,7 @@ static int run(void *options)
     hint_at_chat(o, s.model);
     pith_prompt *prompt = make_prompt(o, s.model, &message);
     struct cli_ids ids = make_ids(o, s.model, prompt, &message);
+    note_bos(o, s.model, &message);
     if (ids.n == 0)
         cli_fail_usage("the prompt is empty, and the model has no token to begin a text with");
 
@@ -315,6 +336,7 @@ static int run(void *options)
     if (o->output.n_predict < 0 || most > s.info.n_ctx_train)
         most = 0;
     session_start(&s, &o->model, &o->memory, most);
+    session_note_context(&s, o->memory.n_ctx > ids.n ? o->memory.n_ctx : ids.n);
     draft_start(&s, &o->draft, &o->model);
     struct eval_recorder *recorder = start_recorder(o, &s);
     cli_interrupt_catch();
@@ -323,6 +345,7 @@ static int run(void *options)
     if (o->output.echo)
         cli_write(shown.data, shown.len);
     int status = generate(o, &s, &ids, &message, recorder);
+    session_note_context(&s, pith_seq_length(s.seq)); /* what a keep policy let it come to */
     finish_recorder(recorder, &s);
     write_map(o, &s, ids.n);
     free(ids.data);

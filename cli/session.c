@@ -8,6 +8,7 @@
 
 #include "session.h"
 
+#include "pith/inspect.h"
 #include "pith/policy.h"
 
 #include <errno.h>
@@ -371,6 +372,31 @@ void session_start(struct session *s, const struct model_options *m, const struc
     pith_engine_kv_stats(s->engine, &kv);
     s->page_len = kv.page_len;
     cli_check(pith_seq_create(s->engine, &s->seq, &err), &err);
+}
+
+/* The value of the file's ARCHITECTURE.rope.scaling.type; "none". */
+static const char *rope_scaling(const struct session *s, char *buf, size_t cap)
+{
+    char wanted[128];
+    const char *key;
+    snprintf(wanted, sizeof(wanted), "%s.rope.scaling.type", s->info.architecture);
+    for (int64_t i = 0; pith_model_meta(s->model, i, &key, NULL, buf, cap) == PITH_OK; i++)
+        if (strcmp(key, wanted) == 0)
+            return buf;
+    return "none";
+}
+
+void session_note_context(struct session *s, int64_t n_token)
+{
+    char scaling[64];
+    if (s->told_context || n_token <= s->info.n_ctx_train || s->info.n_ctx_train <= 0)
+        return;
+    s->told_context = true;
+    cli_note(
+        "a context of %lld tokens is longer than the %d of the model's training (rope base %g, "
+        "scaling %s): what it makes of later positions is unknown",
+        (long long)n_token, s->info.n_ctx_train, (double)s->info.rope_theta,
+        rope_scaling(s, scaling, sizeof(scaling)));
 }
 
 void session_free(struct session *s)

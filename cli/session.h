@@ -110,6 +110,7 @@ struct session {
     const char *read;   /* the same */
     const char *recall; /* the same */
     const char *share;  /* the same */
+    bool told_context;  /* that texts are longer than those of training */
     bool kv_limited;    /* the KV memory is smaller than the trained context for want of memory */
     const char *drafts; /* what --draft comes to, "auto" where it is lookup by itself; NULL: none */
     pith_draft_params draft;
@@ -127,6 +128,8 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
    available. */
 void session_start(struct session *s, const struct model_options *m, const struct memory_options *o,
                    int64_t most_tokens);
+/* Says in one line, once, where texts of n_token tokens are longer than those of training. */
+void session_note_context(struct session *s, int64_t n_token);
 void session_free(struct session *s);
 /* Fails unless an evaluation succeeded; where it wants more KV memory, says how to give it. */
 void session_check(pith_status status, const pith_error *err);

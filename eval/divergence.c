@@ -9,7 +9,9 @@
  * sums are taken in double, and equal logits give exactly 0.
  */
 #include "chunks.h"
+#include "pith/inspect.h"
 #include "pith/policy.h"
+#include "reader.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -44,6 +46,7 @@ struct task {
     json_t *rows;
     int64_t evicted;
     struct found *at; /* of the running chunk */
+    pith_error bad;   /* why logits are none; status 0: they are */
 };
 
 static void task_free(struct task *t)
@@ -114,7 +117,7 @@ static bool hold(void *user, pith_seq *seq, int32_t pos, const float *logits)
     (void)seq;
     memcpy(t->logits + (size_t)(pos - t->from) * (size_t)t->n_vocab, logits,
            (size_t)t->n_vocab * sizeof(*logits));
-    return true;
+    return pith_logits_check(t->setup->model, logits, &t->bad) == PITH_OK;
 }
 
 static bool judge(void *user, pith_seq *seq, int32_t pos, const float *logits)
@@ -123,7 +126,7 @@ static bool judge(void *user, pith_seq *seq, int32_t pos, const float *logits)
     (void)seq;
     t->at[pos] =
         compare(t->logits + (size_t)(pos - t->from) * (size_t)t->n_vocab, logits, t->n_vocab);
-    return true;
+    return pith_logits_check(t->setup->model, logits, &t->bad) == PITH_OK;
 }
 
 static pith_status read_step(struct task *t, pith_seq *full, pith_seq *measured, double *seconds,
@@ -146,7 +149,7 @@ static pith_status read_step(struct task *t, pith_seq *full, pith_seq *measured,
     }
     *seconds += eval_clock_s() - start;
     t->from += item.n_token;
-    return status;
+    return t->bad.status != PITH_OK ? eval_fail(err, t->bad.status, "%s", t->bad.message) : status;
 }
 
 static pith_status read_chunk(struct task *t, int32_t chunk, pith_error *err)
@@ -171,7 +174,7 @@ static pith_status read_chunk(struct task *t, int32_t chunk, pith_error *err)
     if (status == PITH_OK) {
         pith_seq_keep_stats(measured, &keep);
         pith_engine_kv_stats(eval_run_engine(t->run), &kv);
-        t->first[chunk] = keep.first_round_at;
+        t->first[chunk] = eval_first_eviction(&keep);
         t->evicted += keep.evicted;
         eval_account(measured, &cost);
         cost.kv_peak_bytes = kv.peak_bytes;

@@ -14,6 +14,8 @@
 #include "voices.h"
 #include "pith/policy.h"
 
+#include "pith/inspect.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -320,6 +322,9 @@ static pith_status ask(struct facts_run *r, const pith_seq *context, const struc
     start = eval_clock_s();
     *right = status == PITH_OK;
     while (*right && n < q->answer.n_id && status == PITH_OK) {
+        status = pith_logits_check(r->setup->model, pith_seq_logits(seq), err);
+        if (status != PITH_OK)
+            break;
         r->said[n] = eval_likeliest(pith_seq_logits(seq), info.n_vocab);
         *right = r->said[n] == q->answer.ids[n];
         n++;

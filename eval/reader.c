@@ -5,6 +5,7 @@
  * Invariant: a group leaves no page in use, so that the peak of each is its own.
  */
 #include "reader.h"
+#include "pith/inspect.h"
 #include "pith/policy.h"
 
 #include <math.h>
@@ -14,7 +15,9 @@
 struct reader_scorer {
     const int32_t *ids; /* [n_ctx] as in the text */
     double *nll;        /* [n_scored] */
-    int32_t first;      /* position of the first that is scored */
+    const pith_model *model;
+    pith_error *bad; /* of the reader */
+    int32_t first;   /* position of the first that is scored */
     int32_t n_ctx;
     int32_t n_vocab;
 };
@@ -59,6 +62,7 @@ pith_status eval_reader_make(const struct eval_chunks *chunks, const pith_model 
         .first = chunks->n_ctx / 2,
         .n_scored = chunks->n_ctx - chunks->n_ctx / 2 - 1,
         .n_vocab = info.n_vocab,
+        .model = model,
     };
     if (n_batch < 1)
         return eval_fail(err, PITH_INVALID, "n_batch: %d is not positive", (int)n_batch);
@@ -92,7 +96,7 @@ static bool score(void *user, pith_seq *seq, int32_t pos, const float *logits)
     float max;
     double log_sum = eval_log_sum(logits, s->n_vocab, &max);
     s->nll[pos - s->first] = -((double)(logits[s->ids[pos + 1]] - max) - log_sum);
-    return true;
+    return pith_logits_check(s->model, logits, s->bad) == PITH_OK;
 }
 
 /* Reads positions [from, to) of the group's chunks, which lie all before or all behind the first
@@ -109,7 +113,9 @@ static pith_status read_span(struct eval_reader *r, int32_t n, int32_t from, int
             .on_logits = score,
             .user = &r->scorers[i],
         };
-    return pith_batch_eval(r->engine, r->items, n, eval_progress_step, r->run, err);
+    r->bad = (pith_error){0};
+    pith_status status = pith_batch_eval(r->engine, r->items, n, eval_progress_step, r->run, err);
+    return r->bad.status != PITH_OK ? eval_fail(err, r->bad.status, "%s", r->bad.message) : status;
 }
 
 static pith_status read_batches(struct eval_reader *r, int32_t n, double fraction, double share,
@@ -138,7 +144,7 @@ static void account(struct eval_reader *r, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         eval_account(r->seqs[i], &r->cost);
         pith_seq_keep_stats(r->seqs[i], &keep);
-        r->first_round[i] = keep.first_round_at;
+        r->first_round[i] = eval_first_eviction(&keep);
         r->evicted[i] = keep.evicted;
         r->rounds[i] = keep.rounds;
     }
@@ -163,6 +169,8 @@ pith_status eval_reader_read(struct eval_reader *r, int32_t chunk, int32_t n, do
             .first = r->first,
             .n_ctx = r->chunks->n_ctx,
             .n_vocab = r->n_vocab,
+            .model = r->model,
+            .bad = &r->bad,
         };
         eval_chunks_read(r->chunks, chunk + i, r->tokens + (size_t)i * n_ctx);
         status = pith_seq_create(r->engine, &r->seqs[i], err);
@@ -177,6 +185,12 @@ pith_status eval_reader_read(struct eval_reader *r, int32_t chunk, int32_t n, do
         r->seqs[i] = NULL;
     }
     return status;
+}
+
+int32_t eval_first_eviction(const pith_keep_stats *keep)
+{
+    int32_t round = keep->first_round_at, over = keep->first_overwrite_at;
+    return round >= 0 && (over < 0 || round <= over) ? round : over;
 }
 
 int32_t eval_reader_after(const struct eval_reader *r, int32_t i)

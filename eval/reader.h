@@ -22,10 +22,12 @@ struct eval_reader {
     int32_t n_scored;                 /* tokens of a chunk that are scored, .. */
     int32_t first;                    /* .. the first by the logits of this position */
     int32_t n_vocab;
+    const pith_model *model; /* borrowed */
+    pith_error bad; /* why the logits of the span that is read are none; status 0: they are */
 
     /* Of the group that was read last. */
     double *nll;             /* [n_seq][n_scored] owned */
-    int32_t *first_round;    /* [n_seq] tokens at the first round, -1: none; owned */
+    int32_t *first_round;    /* [n_seq] tokens at the first eviction, -1: none; owned */
     int64_t *evicted;        /* [n_seq] owned */
     int64_t *rounds;         /* [n_seq] owned */
     struct eval_answer cost; /* of the group: seconds, what the policies did, and of one chunk .. */
@@ -36,6 +38,10 @@ struct eval_reader {
     pith_seq **seqs;               /* [n_seq] */
     int32_t *tokens;               /* [n_seq][n_ctx] as they are read */
 };
+
+/* Tokens in the sequence when the first entry went, by a round or because a token took its place; -1:
+   none did. */
+int32_t eval_first_eviction(const pith_keep_stats *keep);
 
 /* The chunks that n_batch tokens hold whole, at least one and at most all: as many are read side by
    side. */

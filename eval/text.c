@@ -188,6 +188,9 @@ static pith_status read_all(FILE *file, const char *path, struct eval_text *t, p
     }
     if (ferror(file))
         return eval_fail(err, PITH_IO, "cannot read \"%s\": %s", path, strerror(errno));
+    size_t mark = t->len >= 3 && memcmp(t->data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    t->len -= mark; /* a byte order mark is no text */
+    memmove(t->data, t->data + mark, t->len);
     t->data[t->len] = '\0';
     return PITH_OK;
 }

@@ -7,6 +7,8 @@
  */
 #include "voices.h"
 
+#include "pith/inspect.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +70,9 @@ static pith_status take(struct eval_voice *v, const pith_model *model, int32_t n
                         pith_error *err)
 {
     const float *logits = pith_seq_logits(v->seq);
+    pith_status finite = pith_logits_check(model, logits, err);
+    if (finite != PITH_OK)
+        return finite;
     if (v->given != NULL) {
         float max;
         *id = v->given[v->n_said];

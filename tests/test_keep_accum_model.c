@@ -398,7 +398,7 @@ static void test_cancelled(void **state)
 static void test_raas_pages(void **state)
 {
     (void)state;
-    enum { PROMPT = 37, BUDGET = 70 };
+    enum { PROMPT = 35, BUDGET = 70 };
     pith_engine *e = engine_make("raas:budget=70,threshold=1", 64, 2, 0);
     pith_seq *seq = seq_make(e);
     pith_error err;

@@ -398,21 +398,22 @@ static void test_round_by_hand(void **state)
 static void test_late_prompt(void **state)
 {
     (void)state;
+    enum { WIDE = 128 }; /* a budget, of which the prompt is less than half */
     for (int32_t more = 0; more < 2; more++) {
-        pith_engine *e =
-            exact_engine(POLICY ",pin-prompt=on", 64, 2, BUDGET + SLACK + (1 + more) * PAGE_LEN);
+        pith_engine *e = exact_engine("streaming:budget=128,slack=32,positions=cache,pin-prompt=on",
+                                      64, 2, WIDE + SLACK + (1 + more) * PAGE_LEN);
         pith_seq *seq = seq_make(e);
         pith_error err;
-        eval(seq, 0, 100); /* sinks, and 36 .. 99 */
+        eval(seq, 0, 164); /* sinks, and 36 .. 163 */
         check(pith_seq_mark_prompt(seq, 50, &err), &err);
-        pith_status status = pith_seq_eval(seq, tokens + 100, 60, &err);
+        pith_status status = pith_seq_eval(seq, tokens + 164, 60, &err);
         assert_int_equal(status, more > 0 ? PITH_OK : PITH_KV_FULL);
-        assert_int_equal(pith_seq_length(seq), more > 0 ? 160 : 100);
+        assert_int_equal(pith_seq_length(seq), more > 0 ? 224 : 164);
         for (int32_t l = 0; more > 0 && l < n_lane; l++) {
             int32_t layer = l / info.n_head_kv, head = l % info.n_head_kv;
-            assert_int_equal(kv_lane_len(seq->memory.kv, layer, head), BUDGET);
-            for (int32_t s = SINKS; s < BUDGET; s++) /* 36 .. 49, and what follows them now */
-                assert_int_equal(kv_lane_pos(seq->memory.kv, layer, head, s), 160 - BUDGET + s);
+            assert_int_equal(kv_lane_len(seq->memory.kv, layer, head), WIDE);
+            for (int32_t s = SINKS; s < WIDE; s++) /* 36 .. 49, and what follows them now */
+                assert_int_equal(kv_lane_pos(seq->memory.kv, layer, head, s), 224 - WIDE + s);
             assert_int_equal(kv_lane_written_pos(seq->memory.kv, layer, head, SINKS), 36);
             assert_int_equal(kv_lane_written_pos(seq->memory.kv, layer, head, SINKS + 14), 114);
         }

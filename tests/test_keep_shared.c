@@ -368,15 +368,19 @@ static void test_slack_rounds(void **state)
         assert_int_equal(at[i], 20 + 4 * i);
         assert_int_equal(dropped[i], 4);
     }
-    /* Where the authors' code cuts the prompt's end off, it is refused. */
+    /* Where the authors' code cuts the prompt's end off, it is not pinned: above half of the budget,
+       and where the window leaves no room. */
     struct keep_config config;
     pith_error err;
     struct keep *keep =
         make(&keep_streaming, "budget=16,slack=4,pin-prompt=on,window=2", &model, &config);
-    assert_int_equal(keep_check_prompt(keep, 14, &err), PITH_OK);
-    assert_int_equal(keep_check_prompt(keep, 15, &err), PITH_INVALID);
-    assert_string_equal(err.message, "keep: a budget of 16 entries is smaller than the 17 that are "
-                                     "protected: the first 15 and the last 2");
+    assert_int_equal(keep_pinned_prompt(&config.rules, 8), 8);
+    assert_int_equal(keep_pinned_prompt(&config.rules, 9), 0);
+    assert_int_equal(keep_check_prompt(keep, 1000, &err), PITH_OK);
+    keep_free(keep);
+    keep = make(&keep_streaming, "budget=16,slack=4,pin-prompt=on,window=12", &model, &config);
+    assert_int_equal(keep_pinned_prompt(&config.rules, 4), 4);
+    assert_int_equal(keep_pinned_prompt(&config.rules, 5), 0);
     keep_free(keep);
 }
 
@@ -467,7 +471,7 @@ static void expect_set(struct history *h, int32_t set, int32_t budget)
             lo = p + 1;
             n_sink--;
         }
-    lo = (int32_t)pi_max(lo, pi_max(r->prefix, r->pin_prompt ? h->n_prompt : 0));
+    lo = (int32_t)pi_max(lo, pi_max(r->prefix, keep_pinned_prompt(r, h->n_prompt)));
     int32_t n_evict = count(in) - budget;
     for (int32_t p = lo; p < hi; p++)
         n_all += in[p];

@@ -220,7 +220,6 @@ static void test_refused(void **state)
     expect_refused(s, &ask, PITH_INVALID, "id 5000");
     BEGIN, ask.request.prompt = many, ask.request.n_prompt = 5000;
     expect_refused(s, &ask, PITH_CONTEXT, "5000");
-    BEGIN, ask.request.n_prompt = 90, expect_refused(s, &ask, PITH_INVALID, "protected");
     BEGIN, ask.request.n_answer = 0, expect_refused(s, &ask, PITH_INVALID, "n_answer: 0");
     BEGIN, ask.request.n_answer = 9, expect_refused(s, &ask, PITH_INVALID, "n_answer: 9");
     BEGIN, ask.request.deadline_s = nan, expect_refused(s, &ask, PITH_INVALID, "deadline_s");
@@ -231,7 +230,7 @@ static void test_refused(void **state)
     BEGIN, ask.params.sample.bias = &bias, ask.params.sample.n_bias = 1;
     expect_refused(s, &ask, PITH_INVALID, "bias");
 #undef BEGIN
-    assert_int_equal(stats_of_scheduler(s).n_refused, 12);
+    assert_int_equal(stats_of_scheduler(s).n_refused, 11);
     ask_init(&ask, 0, 20, 10, 0.0f);
     submit(s, &good);
     submit(s, &ask);

@@ -245,6 +245,147 @@ static void test_ignore_merges(void **state)
     pi_vocab_free(v);
 }
 
+/* Bytes that have no token are left out before merging, as Hugging Face's tokenizers do: their
+   neighbours may merge, and no unknown token stands there, even where the file names one. */
+static void test_missing_bytes(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_bpe(&m, "gpt-2");
+    char lost[8];
+    made_byte_char(0x13, lost);
+    snprintf(m.token[made_find(&m, lost)].text, sizeof(m.token[0].text), "not a byte");
+    m.id[0].name = "unknown";
+    m.id[0].value = (uint32_t)m.eos;
+    struct pi_vocab *v = vocab_made(&m);
+    EXPECT(v, &m, "h\x13o", 0, "h", "o");
+    EXPECT(v, &m, "a\x13", 0, "a");
+    EXPECT(v, &m, "\x13", 0, NULL);
+    EXPECT(v, &m, "\x13\x13hello\x13", 0, "hello");
+    pi_vocab_free(v);
+    char part[8];
+    made_byte_char(0x85, part); /* the second byte of U+00C5, A with a ring */
+    snprintf(m.token[made_find(&m, part)].text, sizeof(m.token[0].text), "no byte either");
+    v = vocab_made(&m);
+    EXPECT(v, &m, "aa\xc3\x85", 0, "aa", "\xc3\x83");
+    pi_vocab_free(v);
+}
+
+/* What SentencePiece has no token for is unknown, once for a run of it. */
+static void test_unknown(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_spm(&m);
+    struct pi_vocab *v = vocab_made(&m);
+    EXPECT(v, &m, "a?", 0, SPACE "a", "<0x3F>");
+    pi_vocab_free(v);
+    for (int byte = 0; byte < 256; byte++)
+        m.token[3 + byte].type = CONTROL;
+    v = vocab_made(&m);
+    EXPECT(v, &m, "a?!b\xe2\x82\xac", 0, SPACE "a", "<unk>", "b", "<unk>");
+    pi_vocab_free(v);
+    m.id[0].name = "unknown";
+    m.id[0].value = UINT32_MAX; /* none */
+    v = vocab_made(&m);
+    EXPECT(v, &m, "a?b", 0, SPACE "a", "b");
+    pi_vocab_free(v);
+}
+
+/* Texts are composed where the published tokenizer does so, and names of tokens are not. */
+static void test_composed(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    static const char *const composes[] = {
+        "qwen2", "qwen35", "deepseek-r1-qwen", "stablelm2", "command-r", "olmo", "mpt", "hunyuan"};
+    static const char *const not [] = {"gpt-2", "llama-bpe", "smollm", "tekken", "kimi-k2"};
+    static const char plain[] = "a\xcc\x8a"; /* a and a ring */
+    for (size_t i = 0; i < PI_LEN(composes) + PI_LEN(not ); i++) {
+        bool nfc = i < PI_LEN(composes);
+        made_bpe(&m, nfc ? composes[i] : not [i - PI_LEN(composes)]);
+        if (strcmp(m.pre, "llama-bpe") == 0 || strcmp(m.pre, "tekken") == 0)
+            m.add_bos = 0;
+        made_add(&m, "<e\xcc\x81>", CONTROL, 0);
+        struct pi_vocab *v = vocab_made(&m);
+        int32_t ids[8];
+        assert_int_equal(tokenize(v, plain, 3, 0, ids), nfc ? 2 : 3);
+        if (nfc)
+            EXPECT(v, &m, plain, 0, "\xc3\x83", "\xc2\xa5"); /* the bytes of U+00E5 */
+        assert_int_equal(tokenize(v, "<e\xcc\x81>", 5, PITH_TOKENIZE_SPECIAL, ids), 1);
+        assert_int_equal(tokenize(v, "<e\xcc\x81>", 5, 0, ids), nfc ? 4 : 5);
+        /* What a user wrote is composed, too, and is no control token. */
+        int32_t n = 0;
+        static const uint8_t user[5] = {1, 1, 1, 1, 1};
+        assert_int_equal(pi_vocab_tokenize_marked(v, "<e\xcc\x81>", 5, user, PITH_TOKENIZE_SPECIAL,
+                                                  ids, 8, &n, NULL),
+                         PITH_OK);
+        assert_int_equal(n, nfc ? 4 : 5);
+        pi_vocab_free(v);
+    }
+}
+
+/* A file of Kimi K2 may have no merges: any two neighbours merge whose text is a token, the lowest
+   id first. No other file may. */
+static void test_ranks(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    made_bpe(&m, "kimi-k2");
+    m.merge = NULL;
+    made_add(&m, "rd", NORMAL, 0);
+    made_add(&m, "ow", NORMAL, 0);
+    struct pi_vocab *v = vocab_made(&m);
+    EXPECT(v, &m, "hello", 0, "hello");
+    EXPECT(v, &m, "ord", 0, "or", "d"); /* "or" comes before "rd" */
+    EXPECT(v, &m, "erd", 0, "e", "rd");
+    EXPECT(v, &m, "hellow", 0, "hello", "w");
+    EXPECT(v, &m,
+           "12\xe4\xbd\xa1"
+           "3",
+           0, "12", "\xc3\xa4", "\xc2\xbd", "\xc2\xa1", "3");
+    pi_vocab_free(v);
+}
+
+/* ---- the gap of a text ---- */
+
+static void test_gap(void **state)
+{
+    (void)state;
+    static struct made_vocab m;
+    pith_gap_tokens gap;
+    made_bpe(&m, "gpt-2");
+    struct pi_vocab *v = vocab_made(&m);
+    assert_false(pi_vocab_gap_tokens(v, &gap)); /* "<|fim_prefix|>" alone is no set */
+    assert_int_equal(gap.prefix, -1);
+    pi_vocab_free(v);
+    int32_t suffix = made_add(&m, "<|fim_suffix|>", CONTROL, 0);
+    int32_t middle = made_add(&m, "<|fim_middle|>", CONTROL, 0);
+    int32_t file = made_add(&m, "<|file_sep|>", CONTROL, 0);
+    v = vocab_made(&m);
+    assert_true(pi_vocab_gap_tokens(v, &gap));
+    assert_int_equal(gap.prefix, made_find(&m, "<|fim_prefix|>"));
+    assert_int_equal(gap.suffix, suffix);
+    assert_int_equal(gap.middle, middle);
+    assert_int_equal(gap.repo, -1);
+    assert_int_equal(gap.file, file);
+    pi_vocab_free(v);
+    /* The file's own word comes first, and may name any token; the older keys are read, too. */
+    static const char *const names[] = {"fim_pre", "suffix", "fim_mid", "fim_rep"};
+    for (int i = 0; i < 4; i++) {
+        m.id[i].name = names[i];
+        m.id[i].value = (uint32_t)i + 40;
+    }
+    v = vocab_made(&m);
+    assert_true(pi_vocab_gap_tokens(v, &gap));
+    assert_int_equal(gap.prefix, 40);
+    assert_int_equal(gap.suffix, 41);
+    assert_int_equal(gap.middle, 42);
+    assert_int_equal(gap.repo, 43);
+    assert_int_equal(gap.file, file);
+    pi_vocab_free(v);
+}
+
 /* ---- special tokens and flags ---- */
 
 static void test_special(void **state)
@@ -655,21 +796,16 @@ static void test_shared(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bpe_reference),
-        cmocka_unit_test(test_spm_reference),
-        cmocka_unit_test(test_bpe_words),
-        cmocka_unit_test(test_bpe_twins),
-        cmocka_unit_test(test_ignore_merges),
-        cmocka_unit_test(test_special),
-        cmocka_unit_test(test_bos_eos),
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_strip),
-        cmocka_unit_test(test_spm_spaces),
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_detokenize_special),
-        cmocka_unit_test(test_caps),
-        cmocka_unit_test(test_more_rows),
+        cmocka_unit_test(test_bpe_reference), cmocka_unit_test(test_spm_reference),
+        cmocka_unit_test(test_bpe_words),     cmocka_unit_test(test_bpe_twins),
+        cmocka_unit_test(test_ignore_merges), cmocka_unit_test(test_missing_bytes),
+        cmocka_unit_test(test_unknown),       cmocka_unit_test(test_composed),
+        cmocka_unit_test(test_ranks),         cmocka_unit_test(test_gap),
+        cmocka_unit_test(test_special),       cmocka_unit_test(test_bos_eos),
+        cmocka_unit_test(test_ends),          cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_strip),         cmocka_unit_test(test_spm_spaces),
+        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_detokenize_special),
+        cmocka_unit_test(test_caps),          cmocka_unit_test(test_more_rows),
         cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,6 +30,10 @@ struct made_vocab {
     int32_t bos, eos;                           /* -1: absent */
     int32_t add_bos, add_eos, add_space_prefix; /* -1: absent */
     const char *name;                           /* general.name; NULL: absent */
+    struct {
+        const char *name; /* "unknown", "fim_pre"...; NULL: none */
+        uint32_t value;
+    } id[4]; /* other tokens that the file names */
 };
 
 static inline int32_t made_find(const struct made_vocab *m, const char *text)
@@ -250,6 +254,11 @@ static inline void vocab_write(const struct made_vocab *m, struct bytes *b)
         made_u32(b, "tokenizer.ggml.bos_token_id", (uint32_t)m->bos);
     if (m->eos >= 0)
         made_u32(b, "tokenizer.ggml.eos_token_id", (uint32_t)m->eos);
+    for (int i = 0; i < 4 && m->id[i].name != NULL; i++) {
+        char key[64];
+        snprintf(key, sizeof(key), "tokenizer.ggml.%s_token_id", m->id[i].name);
+        made_u32(b, key, m->id[i].value);
+    }
     made_flag(b, "tokenizer.ggml.add_bos_token", m->add_bos);
     made_flag(b, "tokenizer.ggml.add_eos_token", m->add_eos);
     made_flag(b, "tokenizer.ggml.add_space_prefix", m->add_space_prefix);

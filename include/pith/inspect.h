@@ -56,6 +56,11 @@ typedef struct pith_layer_info {
 /* RANGE when there is no such layer, or the file of a vocab_only load says no shape. */
 PITH_API pith_status pith_model_layer(const pith_model *model, int32_t layer, pith_layer_info *out);
 
+/* INTERNAL, with the reason, when one of a row's logits [n_vocab] is NaN or infinite: the first
+   weight of the model's file that is, which takes as long as reading the file, or that none is. */
+PITH_API pith_status pith_logits_check(const pith_model *model, const float *logits,
+                                       pith_error *err);
+
 /* Metadata of the file, in file order. */
 PITH_API int64_t pith_model_meta_count(const pith_model *model);
 

@@ -186,8 +186,10 @@ typedef enum pith_tokenize_flag {
 } pith_tokenize_flag;
 
 /* Tokenizes text of text_len bytes (any bytes; invalid UTF-8 is tokenized bytewise) into at most
-   cap ids; *n_id receives the count. RANGE when cap is too small, *n_id is then the count needed
-   (out may be NULL when cap is 0). UNSUPPORTED when the model has no tokenizer. Thread-safe. */
+   cap ids; *n_id receives the count. Where the model's tokenizer composes texts (Unicode's form NFC),
+   so does this; bytes that have no token are left out. RANGE when cap is too small, *n_id is then
+   the count needed (out may be NULL when cap is 0). UNSUPPORTED when the model has no tokenizer.
+   Thread-safe. */
 PITH_API pith_status pith_tokenize(const pith_model *model, const char *text, size_t text_len,
                                    uint32_t flags, int32_t *out, int32_t cap, int32_t *n_id,
                                    pith_error *err);
@@ -223,6 +225,17 @@ PITH_API bool pith_token_is_end(const pith_model *model, int32_t id);
 /* The ids of BOS and EOS, -1 where the model has none. */
 PITH_API int32_t pith_token_bos(const pith_model *model);
 PITH_API int32_t pith_token_eos(const pith_model *model);
+
+/* The tokens that stand around a gap in a text (fill in the middle): before what precedes it, before
+   what follows it, and where the gap's text begins; before the name of a repository, and before that
+   of another file. */
+typedef struct pith_gap_tokens {
+    int32_t prefix, suffix, middle, repo, file; /* -1: the model has none */
+} pith_gap_tokens;
+
+/* Those that the model's file names (tokenizer.ggml.fim_pre_token_id and its like), else those of
+   the names that published models use. False where prefix, suffix or middle is missing. */
+PITH_API bool pith_model_gap_tokens(const pith_model *model, pith_gap_tokens *out);
 
 /* ---- chat --------------------------------------------------------------------------------- */
 

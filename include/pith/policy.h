@@ -130,9 +130,11 @@ typedef struct pith_keep_rules {
     int32_t window; /* the last so many positions always stay; of a budget that is a share or a
                        size, without its recent part */
     int32_t segments;
-    bool pin_prompt; /* positions that are marked as the prompt always stay */
-    bool overwrite;  /* a token that is evaluated alone takes an entry's place in a full lane */
-    uint32_t reserved[8];
+    bool pin_prompt;  /* positions that are marked as the prompt always stay, where .. */
+    bool overwrite;   /* a token that is evaluated alone takes an entry's place in a full lane */
+    int32_t pin_most; /* .. they are at most so many: half of the budget. INT32_MAX where that is a
+                         share or a size */
+    uint32_t reserved[7];
 } pith_keep_rules;
 
 /* The rules of a text as for pith_engine_params.keep, which may be NULL. INVALID as

@@ -162,6 +162,9 @@ static pith_status generate(struct run *r, pith_seq *seq, pith_error *err)
         pith_sampler_accept(sampler, r->tokens[i]);
     pith_status status = PITH_OK;
     for (int32_t i = 0; status == PITH_OK && i < p->n_generate; i++) {
+        status = pith_logits_check(r->engine->model, pith_seq_logits(seq), err);
+        if (status != PITH_OK)
+            break;
         int32_t token = pith_sampler_sample(sampler, pith_seq_logits(seq));
         pith_sampler_accept(sampler, token);
         status = pith_seq_eval(seq, &token, 1, err);

@@ -108,6 +108,14 @@ static pith_status read_text(struct embedding *m, const int32_t *tokens, pith_er
     return status;
 }
 
+static bool is_finite(const double *sum, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(sum[i]))
+            return false;
+    return true;
+}
+
 /* The direction of the sum; a sum of zeros stays that. */
 static void normalise(const double *sum, int32_t n, float *out)
 {
@@ -134,6 +142,8 @@ pith_status pith_embed(pith_engine *e, const int32_t *tokens, int32_t n_token, f
         m.sum == NULL || m.row == NULL
             ? pi_fail(err, PITH_NOMEM, "no memory for a vector of %d floats", e->model->hp.n_embd)
             : read_text(&m, tokens, err);
+    if (status == PITH_OK && !is_finite(m.sum, n_embd))
+        status = pi_model_not_finite(e->model, err);
     if (status == PITH_OK)
         normalise(m.sum, e->model->hp.n_embd, out);
     pi_mem_free(m.sum);

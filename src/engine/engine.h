@@ -80,6 +80,7 @@ struct pith_engine {
     int32_t n_keep_state;
     float *marks; /* of the batch's entries, for the way back; owned */
     size_t cap_marks;
+    bool told_clipped;                /* that entries were more than their storage type holds */
     bool has_marks;                   /* the running batch's are in it */
     float *logits;                    /* [PI_LOGITS_ROWS][n_vocab] */
     int32_t rows[PI_LOGITS_ROWS];     /* row of the pass, per row of logits */

@@ -260,6 +260,23 @@ static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, in
     return n_pass;
 }
 
+/* Once: that a storage type is too small for the model. */
+static void tell_clipped(struct pith_engine *e)
+{
+    int32_t layer;
+    bool value;
+    if (e->told_clipped || !kv_cache_clipped(e->kv, &layer, &value))
+        return;
+    e->told_clipped = true;
+    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    enum kv_type type = value ? kv_layer_type_v(g, layer) : kv_layer_type_k(g, layer);
+    pi_log(
+        PITH_LOG_WARN,
+        "kv: layer %d: a %s is no number or more than %s holds, and the nearest number is stored "
+        "in its place; bf16 and f32 hold more",
+        layer, value ? "value" : "key", kv_type_name(type));
+}
+
 static pith_status run_passes(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                               pith_progress_fn *progress, void *user, pith_error *err)
 {
@@ -272,6 +289,7 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
         int32_t n_tok;
         int32_t n_pass = fill_pass(e, items, n, &n_tok);
         pi_pass_run(e->pass, e->pass_item, n_pass);
+        tell_clipped(e);
         for (int32_t p = 0; p < n_pass; p++)
             settle(&items[e->batch_of[p]], &e->pass_item[p]);
         for (int32_t p = 0; p < n_pass && e->traits.reads_parts; p++)

@@ -224,7 +224,7 @@ static pith_status join(struct generation *g, const char *found, const int32_t *
 {
     size_t len = strlen(found) + 1;
     char *text = pi_mem_alloc(PI_MEM_OTHER, len + 1);
-    int32_t cap = len < INT32_MAX / 2 ? (int32_t)len + 8 : 0; /* few tokens are below a byte */
+    int32_t cap = len < INT32_MAX / 4 ? 3 * (int32_t)len + 8 : 0; /* composed, it may be longer */
     int32_t *ids = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)cap + (size_t)n_rest, sizeof(*ids));
     pith_status status = PITH_OK;
     if (text == NULL || ids == NULL || cap == 0)

@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "engine/sampler.h"
+#include "pith/inspect.h"
 
 #define PIECE_CAP 256 /* bytes of one token; grows for the rare longer one */
 
@@ -107,6 +108,10 @@ pith_status pi_output_next(struct pi_output *out, const float *logits, struct pi
     begin_part(out, part);
     bool forced = out->n_generated < out->n_forced;
     bool must_end = !forced && pi_sampler_must_end(out->sampler);
+    pith_error why;
+    if (!forced && !must_end && pith_logits_check(out->model, logits, &why) != PITH_OK)
+        return pi_fail(err, why.status, "token %d of the answer: %s", out->n_generated,
+                       why.message);
     pi_sampler_answers(out->sampler);
     int32_t id = forced     ? out->forced[out->n_generated]
                  : must_end ? -1

@@ -7,6 +7,7 @@
  */
 #include <inttypes.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <strings.h>
 
@@ -14,8 +15,9 @@
 #include "base/os.h"
 #include "base/threads.h"
 #include "file/gguf_parts.h"
-#include "tensor/dtype.h"
 #include "pith/inspect.h"
+#include "tensor/dtype.h"
+#include "tensor/finite.h"
 
 /* Weights that one work item converts: whole blocks of every type. */
 #define PIECE_LEN 16384
@@ -248,18 +250,41 @@ struct slab {
     const struct pi_dtype_traits *from, *to;
     const uint8_t *src;
     uint8_t *dst;
-    int64_t len;    /* weights */
-    float *scratch; /* [n_thread][PIECE_LEN] */
+    int64_t len;              /* weights */
+    float *scratch;           /* [n_thread][PIECE_LEN] */
+    _Atomic int64_t bad;      /* the first weight that is not finite; len: all are */
+    _Atomic int64_t overflow; /* the first that the new type makes infinite; len: none */
 };
+
+static void note_first(_Atomic int64_t *first, int64_t at)
+{
+    int64_t was = atomic_load(first);
+    while (at < was && !atomic_compare_exchange_weak(first, &was, at)) {
+    }
+}
+
+#define F16_MAX_BITS 0x477fe000u /* of 65504, the largest number of f16, which scales have, too */
 
 static void convert_pieces(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
-    const struct slab *s = ctx;
+    struct slab *s = ctx;
     float *x = s->scratch + (size_t)thread * PIECE_LEN;
     for (int64_t p = begin; p < end; p++) {
         const int64_t first = p * PIECE_LEN, n = pi_min(PIECE_LEN, s->len - first);
+        uint8_t *dst = s->dst + pi_dtype_row_bytes(s->to, first);
         s->from->decode(s->src + pi_dtype_row_bytes(s->from, first), x, n);
-        s->to->encode(x, s->dst + pi_dtype_row_bytes(s->to, first), n);
+        const uint32_t most = pi_max_magnitude(x, n);
+        if (most >= PI_FINITE_END)
+            note_first(&s->bad, first + pi_find_not_finite(x, n));
+        if (s->from == s->to)
+            continue; /* the bytes are copied */
+        s->to->encode(x, dst, n);
+        if (most <= F16_MAX_BITS || most >= PI_FINITE_END)
+            continue;
+        s->to->decode(dst, x, n);
+        const int64_t at = pi_find_not_finite(x, n);
+        if (at >= 0)
+            note_first(&s->overflow, first + at);
     }
 }
 
@@ -272,6 +297,25 @@ static pith_status report(struct quantizer *q, size_t size)
     return PITH_OK;
 }
 
+/* What is no number is named, not copied: whoever runs the model would get nothing of it. */
+static pith_status check_slab(const struct quantizer *q, const struct pi_gguf_tensor *t,
+                              const struct slab *s, int64_t first)
+{
+    const int64_t bad = atomic_load(&s->bad), overflow = atomic_load(&s->overflow);
+    if (bad < s->len)
+        return pi_fail(q->err, PITH_FORMAT,
+                       "tensor \"%.*s\": weight %" PRId64
+                       " is NaN or infinite; the file is damaged, "
+                       "and nothing was written",
+                       (int)t->name.len, t->name.data, first + bad);
+    if (overflow < s->len)
+        return pi_fail(q->err, PITH_INVALID,
+                       "tensor \"%.*s\": weight %" PRId64 " is too large for %s, and nothing was "
+                       "written; BF16 and F32 hold it",
+                       (int)t->name.len, t->name.data, first + overflow, s->to->name);
+    return PITH_OK;
+}
+
 static pith_status convert_tensor(struct quantizer *q, int64_t i)
 {
     const struct pi_gguf_tensor *t = &q->gguf.tensor[i];
@@ -281,13 +325,13 @@ static pith_status convert_tensor(struct quantizer *q, int64_t i)
         s.src = t->data + pi_dtype_row_bytes(s.from, first);
         s.len = pi_min((int64_t)SLAB_PIECES * PIECE_LEN, n - first);
         const size_t src_size = pi_dtype_row_bytes(s.from, s.len);
-        if (s.from == s.to) {
-            PI_TRY(pi_new_file_write(&q->out, s.src, src_size, q->err));
-        } else {
-            s.dst = q->slab;
-            pi_parallel_items(q->n_thread, pi_ceil_div(s.len, PIECE_LEN), convert_pieces, &s);
-            PI_TRY(pi_new_file_write(&q->out, s.dst, pi_dtype_row_bytes(s.to, s.len), q->err));
-        }
+        s.dst = q->slab;
+        atomic_store(&s.bad, s.len);
+        atomic_store(&s.overflow, s.len);
+        pi_parallel_items(q->n_thread, pi_ceil_div(s.len, PIECE_LEN), convert_pieces, &s);
+        PI_TRY(check_slab(q, t, &s, first));
+        PI_TRY(pi_new_file_write(&q->out, s.from == s.to ? s.src : s.dst,
+                                 pi_dtype_row_bytes(s.to, s.len), q->err));
         pi_gguf_drop(&q->parts, s.src, src_size);
         PI_TRY(report(q, src_size));
     }

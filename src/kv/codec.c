@@ -125,6 +125,21 @@ static void q8_decode(const struct kv_stored_row *row, int32_t n, int32_t group,
 
 /* ---- the table ---- */
 
+float kv_codec_limit(const struct kv_codec *codec)
+{
+    switch (codec->kernel) {
+    case PI_ATTEND_F32:
+    case PI_ATTEND_BF16:
+        return FLT_MAX;
+    case PI_ATTEND_Q8_0:
+        return F16_MAX * Q8_MAX_CODE;
+    case PI_ATTEND_CODE4:
+        return codec->rotated ? F16_MAX : F16_MAX * 8;
+    default:
+        return F16_MAX;
+    }
+}
+
 const struct kv_codec kv_codecs[KV_N_TYPE] = {
     [KV_TYPE_F32] = {"f32", PI_ATTEND_F32, 32, 0, 1, false, f32_encode, f32_decode},
     [KV_TYPE_F16] = {"f16", PI_ATTEND_F16, 16, 0, 1, false, f16_encode, f16_decode},

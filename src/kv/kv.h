@@ -387,6 +387,9 @@ void kv_swapped_free(struct kv_swapped *swapped); /* before the cache is; NULL i
 int64_t kv_swapped_host_bytes(const struct kv_swapped *swapped);
 int64_t kv_swapped_pool_bytes(const struct kv_swapped *swapped); /* that coming back takes */
 
+/* Whether something was appended that is NaN or more than its storage type holds: the nearest number
+   is stored. *layer and *value tell the first. */
+bool kv_cache_clipped(const struct kv_cache *cache, int32_t *layer, bool *value);
 /* Bytes of pages that reserving room for n more entries takes (kv_seq_reserve), copies included; 0
    where n is not positive. */
 int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n);

@@ -372,6 +372,7 @@ pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
         return pi_fail(err, PITH_NOMEM, "no memory for a KV cache");
     cache->g = *g;
     cache->table_bytes = (int64_t)sizeof(*cache);
+    cache->clipped = INT32_MAX;
     cache->n_kind = kv_classes_make(g, cache->kind);
     if (g->state_bytes > 0) {
         cache->state = &cache->kind[cache->n_kind];

@@ -3,7 +3,10 @@
  * in and out. A sequence reserves pages before a pass, so that appending inside the pass cannot
  * fail. Invariant: an entry is only ever written to a page whose reference count is 1.
  */
+#include <stdatomic.h>
+
 #include "kv/store.h"
+#include "tensor/finite.h"
 
 /* ---- making and freeing ---- */
 
@@ -421,6 +424,32 @@ int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head)
     return kv_lane_at(seq, layer, head)->aim - 1;
 }
 
+/* Whether one of n rows has a NaN or more than its type can hold. */
+static bool is_clipped(const struct kv_part *part, int32_t n, const float *rows, size_t stride)
+{
+    uint32_t limit = pi_bits_from_f32(kv_codec_limit(part->codec));
+    for (int32_t i = 0; i < n; i++)
+        if (pi_max_magnitude(rows + (size_t)i * stride, part->dim) > limit)
+            return true;
+    return false;
+}
+
+/* Layers are written at the same time: the first of all is noted, whoever comes first. */
+static void note_clipped(struct kv_cache *cache, int32_t which)
+{
+    int32_t was = atomic_load(&cache->clipped);
+    while (which < was && !atomic_compare_exchange_weak(&cache->clipped, &was, which)) {
+    }
+}
+
+bool kv_cache_clipped(const struct kv_cache *cache, int32_t *layer, bool *value)
+{
+    int32_t which = atomic_load(&cache->clipped);
+    *layer = which / 2;
+    *value = which % 2 != 0;
+    return which != INT32_MAX;
+}
+
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
                    const float *k, size_t k_stride, const float *v, size_t v_stride)
 {
@@ -428,6 +457,10 @@ void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
     const struct kv_class *kind = lane->kind;
     assert(!lane->unordered || n == 0 || lane->top < pos0);
+    if (is_clipped(&kind->k, n, k, k_stride))
+        note_clipped(cache, 2 * layer);
+    else if (is_clipped(&kind->v, n, v, v_stride))
+        note_clipped(cache, 2 * layer + 1);
     for (int32_t done = n > 0 ? overwrite(seq, lane, pos0, k, v) : 0; done < n;) {
         struct kv_page_ref *ref = &lane->table[kv_lane_open_page(cache, lane)];
         int32_t part = (int32_t)pi_min(n - done, cache->g.page_len - ref->n);

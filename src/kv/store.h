@@ -5,6 +5,8 @@
 #ifndef PI_KV_STORE_H
 #define PI_KV_STORE_H
 
+#include <stdatomic.h>
+
 #include "base/mem.h"
 #include "cpu/attend.h"
 #include "kv/kv.h"
@@ -186,6 +188,9 @@ struct kv_cache {
     bool value_norm;         /* beside them the L1 norm of the value, in bf16 */
     const float *projection; /* [n_layer][n_head][index_dim][dim_k] of KV_INDEX_PROJ; borrowed */
     int32_t n_seq;
+    _Atomic int32_t
+        clipped; /* twice the first layer of which a key was NaN or more than its type holds
+                                (one more: a value); INT32_MAX: none was */
     struct kv_seq *first;   /* all sequences, for the account of live entries */
     struct kv_block *block; /* all blocks */
 };
@@ -590,6 +595,8 @@ struct kv_codec {
 };
 
 extern const struct kv_codec kv_codecs[KV_N_TYPE];
+/* The largest magnitude that a type can hold as it is, or close to it. */
+float kv_codec_limit(const struct kv_codec *codec);
 
 /* coded.c. What the codes of a type stand for in groups of a length, [KV_CODE_MAX], fewer codes
    over and over; constant. NULL for types without. */

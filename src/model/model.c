@@ -434,6 +434,12 @@ bool pith_token_is_end(const pith_model *m, int32_t id)
 {
     return pi_vocab_is_end(m->vocab, id);
 }
+
+bool pith_model_gap_tokens(const pith_model *m, pith_gap_tokens *out)
+{
+    return pi_vocab_gap_tokens(m->vocab, out);
+}
+
 int32_t pith_token_bos(const pith_model *m)
 {
     return pi_vocab_bos(m->vocab);

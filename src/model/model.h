@@ -171,4 +171,7 @@ const struct pi_rope *pi_model_rope(const struct pith_model *m);
    on. */
 pith_status pi_model_check_full(const struct pith_model *m, const char *field, pith_error *err);
 
+/* INTERNAL, with the reason: what makes a model's numbers no numbers (finite.c). */
+pith_status pi_model_not_finite(const struct pith_model *m, pith_error *err);
+
 #endif

@@ -8,57 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Names of the tokens, of families of models. repo and file may be NULL. */
-static const struct fim {
-    const char *prefix, *suffix, *middle, *repo, *file;
-} families[] = {
-    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"},
-    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<reponame>", "<file_sep>"},
-    {"<fim-prefix>", "<fim-suffix>", "<fim-middle>", NULL, NULL},
-    {"<\xef\xbd\x9c"
-     "fim\xe2\x96\x81"
-     "begin\xef\xbd\x9c>",
-     "<\xef\xbd\x9c"
-     "fim\xe2\x96\x81"
-     "hole\xef\xbd\x9c>",
-     "<\xef\xbd\x9c"
-     "fim\xe2\x96\x81"
-     "end\xef\xbd\x9c>",
-     NULL, NULL},
-    {"\xe2\x96\x81<PRE>", "\xe2\x96\x81<SUF>", "\xe2\x96\x81<MID>", NULL, NULL},
-    {"<PRE>", "<SUF>", "<MID>", NULL, NULL},
-    {"<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>", NULL, NULL},
-};
-
-struct fim_ids {
-    int32_t prefix, suffix, middle, repo, file; /* -1: none */
-};
-
-/* The token of a name; -1: the vocabulary has none. */
-static int32_t find_token(const pith_model *model, const char *name)
-{
-    int32_t id = -1, n = 0;
-    if (name == NULL ||
-        pith_tokenize(model, name, strlen(name), PITH_TOKENIZE_SPECIAL, &id, 1, &n, NULL) !=
-            PITH_OK ||
-        n != 1)
-        return -1;
-    return id;
-}
-
-static bool find_family(const pith_model *model, struct fim_ids *out)
-{
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-        const struct fim *f = &families[i];
-        *out = (struct fim_ids){find_token(model, f->prefix), find_token(model, f->suffix),
-                                find_token(model, f->middle), find_token(model, f->repo),
-                                find_token(model, f->file)};
-        if (out->prefix >= 0 && out->suffix >= 0 && out->middle >= 0)
-            return true;
-    }
-    return false;
-}
-
 static void add_token(struct serve_reader *rd, struct serve_prompt *p, int32_t id)
 {
     int32_t *ids = request_alloc(rd, (size_t)p->n_id + 1, sizeof(*ids));
@@ -85,7 +34,7 @@ static const char *text_of(struct serve_reader *rd, const json_t *object, const 
 }
 
 /* Other files, each behind a token where there is one. */
-static void add_extra(struct serve_reader *rd, struct serve_prompt *p, const struct fim_ids *ids,
+static void add_extra(struct serve_reader *rd, struct serve_prompt *p, const pith_gap_tokens *ids,
                       const json_t *extra)
 {
     size_t i, n = json_array_size(extra);
@@ -133,7 +82,7 @@ static const json_t *read_extra(struct serve_reader *rd, const json_t *body)
 void request_read_infill(struct serve_reader *rd, const json_t *body)
 {
     struct serve_request *r = rd->r;
-    struct fim_ids ids;
+    pith_gap_tokens ids;
     const char *before = text_of(rd, body, "input_prefix", "input_prefix");
     const char *after = text_of(rd, body, "input_suffix", "input_suffix");
     const char *prompt = text_of(rd, body, "prompt", "prompt");
@@ -144,7 +93,7 @@ void request_read_infill(struct serve_reader *rd, const json_t *body)
     r->n_prompt = 1;
     if (request_is_bad(rd) || rd->setup->model == NULL)
         return;
-    if (!find_family(rd->setup->model, &ids)) {
+    if (!pith_model_gap_tokens(rd->setup->model, &ids)) {
         serve_fault_set(rd->fault, 501, "not_supported_error", NULL,
                         "infill: the model's vocabulary has no tokens for a gap in a text");
         return;

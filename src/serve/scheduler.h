@@ -63,6 +63,7 @@ struct answer {
     int32_t n_before;    /* tokens that its sequence had in its slot, and what was read of them */
     struct read_tally read_before;
     int32_t n_shown;  /* tokens of the prompt whose logits are shown, or not asked for */
+    bool not_finite;  /* one of these rows is not */
     bool unwanted;    /* who was shown them wants no more */
     int32_t n_prompt; /* as in the result */
     int32_t n_cached;

@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
+#include "tensor/finite.h"
 
 #define BUSY_STEP_TOKENS 128 /* of a step in which something is generated, where nobody says */
 
@@ -74,8 +75,12 @@ static bool show_prompt(void *user, pith_seq *seq, int32_t pos, const float *log
     const struct request *r = a->request;
     if (pos == r->n_prompt - 1)
         memcpy(seq->logits, logits, (size_t)seq->engine->model->hp.n_vocab * sizeof(*logits));
-    if (pos < a->n_shown || a->unwanted)
+    if (pos < a->n_shown || a->unwanted || a->not_finite)
         return true;
+    if (pi_max_magnitude(logits, seq->engine->model->hp.n_vocab) >= PI_FINITE_END) {
+        a->not_finite = true;
+        return true;
+    }
     a->n_shown = pos + 1;
     a->unwanted = !r->on_prompt(r->user, r->id, pos, r->prompt[pos], logits);
     return true; /* false would stop the others of the batch, too */
@@ -365,6 +370,12 @@ static void use_result(struct pith_scheduler *s, int32_t i)
     struct answer *a = s->item_of[i];
     count_share(s, a);
     a->untouched = false;
+    if (a->not_finite) {
+        pith_error why;
+        pi_model_not_finite(s->engine->model, &why);
+        scheduler_fail(s, a, &why);
+        return;
+    }
     if (a->unwanted) {
         scheduler_end(s, a, PITH_STOP_CALLER);
         return;

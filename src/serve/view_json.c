@@ -87,7 +87,7 @@ static int64_t pinned_bytes(const struct serve_view *v, const struct serve_view_
     int64_t bytes = 0;
     int32_t first = v->rules.prefix > v->rules.sinks ? v->rules.prefix : v->rules.sinks;
     int32_t pin = item->n_pin > 0 ? item->n_pin : item->n_prompt;
-    if (v->rules.pin_prompt && pin > first)
+    if (v->rules.pin_prompt && pin <= v->rules.pin_most && pin > first)
         first = pin;
     for (int32_t l = 0; first > 0 && l < v->info.n_layer; l++)
         for (int32_t h = 0; h < v->info.n_head_kv; h++) {

@@ -31,6 +31,12 @@ bool pi_vocab_is_end(const struct pi_vocab *v, int32_t id)
     return v->attr != NULL && id >= 0 && id < v->n_id && (v->attr[id] & PI_TOKEN_END) != 0;
 }
 
+bool pi_vocab_gap_tokens(const struct pi_vocab *v, pith_gap_tokens *out)
+{
+    *out = v->gap;
+    return out->prefix >= 0 && out->suffix >= 0 && out->middle >= 0;
+}
+
 /* ---- another vocabulary ---- */
 
 #define IDS_BEYOND 256 /* of one file more than of the other: padding of the embedding */
@@ -128,6 +134,14 @@ static pith_status whole_text(struct pi_session *s, const char *text, size_t len
     return plain_text(s, text + done, len - done, after_special, err);
 }
 
+/* One is enough. */
+static bool begins_with_bos(const struct pi_vocab *v, const char *text, size_t len,
+                            const uint8_t *marks, bool all)
+{
+    size_t plain = 0;
+    return all && len > 0 && special_here(v, text, len, 0, marks, all, &plain) == v->bos;
+}
+
 bool pi_vocab_adds_bos(const struct pi_vocab *v)
 {
     return v->type != PI_VOCAB_NONE && v->add_bos && v->bos >= 0;
@@ -153,10 +167,12 @@ pith_status pi_vocab_tokenize_marked(const struct pi_vocab *v, const char *text,
                        TEXT_MAX);
     struct pi_session s = {.out = out, .cap = cap};
     pith_status status = pi_session_begin(&s, v, text_len, err);
-    if ((flags & PITH_TOKENIZE_BOS) != 0 && v->add_bos && v->bos >= 0)
+    bool all = (flags & PITH_TOKENIZE_SPECIAL) != 0;
+    if ((flags & PITH_TOKENIZE_BOS) != 0 && v->add_bos && v->bos >= 0 &&
+        !begins_with_bos(v, text, text_len, marks, all))
         pi_session_emit(&s, v->bos);
     if (status == PITH_OK)
-        status = whole_text(&s, text, text_len, marks, (flags & PITH_TOKENIZE_SPECIAL) != 0, err);
+        status = whole_text(&s, text, text_len, marks, all, err);
     if ((flags & PITH_TOKENIZE_BOS) != 0 && v->add_eos && v->eos >= 0)
         pi_session_emit(&s, v->eos);
     pi_session_end(&s);

@@ -21,10 +21,12 @@ const char *pi_vocab_kind(const struct pi_vocab *vocab); /* "bpe/qwen2", "spm", 
 int32_t pi_vocab_bos(const struct pi_vocab *vocab);      /* -1 when absent */
 int32_t pi_vocab_eos(const struct pi_vocab *vocab);
 bool pi_vocab_is_end(const struct pi_vocab *vocab, int32_t id);
+bool pi_vocab_gap_tokens(const struct pi_vocab *vocab, pith_gap_tokens *out);
 
 /* Whether ids are the same tokens in both; one may have a few more, which no text uses. INVALID, with
    the first that differs. */
-pith_status pi_vocab_check_same(const struct pi_vocab *a, const struct pi_vocab *b, pith_error *err);
+pith_status pi_vocab_check_same(const struct pi_vocab *a, const struct pi_vocab *b,
+                                pith_error *err);
 
 /* As pith_tokenize. Bytes that are no well-formed UTF-8 keep apart from the text around them and
    become the tokens of their bytes, so they come back as they were. Of special tokens that overlap

@@ -79,6 +79,7 @@ struct pi_vocab {
     uint32_t max_key_len;
     bool twins;            /* some tokens have the key of another */
     int32_t bos, eos, unk; /* -1 where absent */
+    pith_gap_tokens gap;
     bool add_bos, add_eos;
     int32_t byte_id[256]; /* the token of a byte that nothing else covers, -1 where absent */
     bool lacks_bytes;     /* BPE only: some bytes have no token, and are left out of words */

@@ -376,6 +376,67 @@ static int32_t special_of(const struct pi_vocab *v, const char *text)
     return -1;
 }
 
+/* Names of the tokens around a gap, of families of models. repo and file may be NULL. */
+static const struct gap_names {
+    const char *prefix, *suffix, *middle, *repo, *file;
+} gap_names[] = {
+    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"},
+    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<reponame>", "<file_sep>"},
+    {"<fim-prefix>", "<fim-suffix>", "<fim-middle>", NULL, NULL},
+    {"<\xef\xbd\x9c"
+     "fim\xe2\x96\x81"
+     "begin\xef\xbd\x9c>",
+     "<\xef\xbd\x9c"
+     "fim\xe2\x96\x81"
+     "hole\xef\xbd\x9c>",
+     "<\xef\xbd\x9c"
+     "fim\xe2\x96\x81"
+     "end\xef\xbd\x9c>",
+     NULL, NULL},                                                                /* DeepSeek */
+    {"\xe2\x96\x81<PRE>", "\xe2\x96\x81<SUF>", "\xe2\x96\x81<MID>", NULL, NULL}, /* Code Llama */
+    {"<PRE>", "<SUF>", "<MID>", NULL, NULL},
+    {"<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>", NULL, NULL}, /* GLM */
+    {"<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>", NULL, NULL},    /* Seed-Coder */
+    {"<|prefix|>", "<|suffix|>", "<|middle|>", NULL, NULL},                /* Falcon-H1 */
+};
+
+/* The token that is found by a text alone, special or not; -1: none. */
+static int32_t token_of(const struct pi_vocab *v, const char *text)
+{
+    int32_t id = text != NULL ? special_of(v, text) : -1;
+    if (id >= 0 || text == NULL)
+        return id;
+    char key[64];
+    size_t len = unescape((struct pi_str){text, strlen(text)}, key);
+    return v->type == PI_VOCAB_SPM ? pi_vocab_find(v, key, len)
+                                   : pi_vocab_find(v, text, strlen(text));
+}
+
+/* The first family of which the vocabulary has all three, then what the file names. */
+static pith_status read_gap(struct pi_vocab *v, const struct pi_gguf *g, pith_error *err)
+{
+    pith_gap_tokens *gap = &v->gap;
+    for (size_t i = 0; i < PI_LEN(gap_names); i++) {
+        const struct gap_names *n = &gap_names[i];
+        int32_t prefix = token_of(v, n->prefix);
+        int32_t suffix = prefix >= 0 ? token_of(v, n->suffix) : -1;
+        int32_t middle = suffix >= 0 ? token_of(v, n->middle) : -1;
+        if (middle < 0)
+            continue;
+        *gap =
+            (pith_gap_tokens){prefix, suffix, middle, token_of(v, n->repo), token_of(v, n->file)};
+        break;
+    }
+    PI_TRY(read_id(v, g, "prefix", &gap->prefix, err)); /* as files of 2024 name them */
+    PI_TRY(read_id(v, g, "suffix", &gap->suffix, err));
+    PI_TRY(read_id(v, g, "middle", &gap->middle, err));
+    PI_TRY(read_id(v, g, "fim_pre", &gap->prefix, err));
+    PI_TRY(read_id(v, g, "fim_suf", &gap->suffix, err));
+    PI_TRY(read_id(v, g, "fim_mid", &gap->middle, err));
+    PI_TRY(read_id(v, g, "fim_rep", &gap->repo, err));
+    return read_id(v, g, "fim_sep", &gap->file, err);
+}
+
 /* Where "<|return|>" and "<|call|>" end an answer (gpt-oss), "<|end|>" ends a message of it, and it
    and the other marks of messages are shown. llama.cpp makes them tokens that any text may name; here
    a user's text does not. */
@@ -489,6 +550,7 @@ static pith_status load_kind(struct pi_vocab *v, const struct pi_gguf *g, int32_
     PI_TRY(read_flag(g, "tokenizer.ggml.add_bos_token", &v->add_bos, err));
     PI_TRY(read_flag(g, "tokenizer.ggml.add_eos_token", &v->add_eos, err));
     PI_TRY(read_ids(v, g, err));
+    PI_TRY(read_gap(v, g, err));
     show_messages(v);
     if (strips_right(g))
         strip_right(v);
@@ -502,6 +564,7 @@ pith_status pi_vocab_load(const struct pi_gguf *g, int32_t n_token_min, struct p
     if (v == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a vocabulary");
     v->bos = v->eos = v->unk = -1;
+    v->gap = (pith_gap_tokens){-1, -1, -1, -1, -1};
     pith_status status = load_kind(v, g, n_token_min, err);
     if (status != PITH_OK) {
         pi_vocab_free(v);

@@ -466,7 +466,7 @@ static int32_t to_split(const struct keep *k, const struct kv_seq *kv, int32_t l
                         struct keep_point at)
 {
     const struct keep_rules *r = &k->config.rules;
-    int64_t lo = pi_max(r->prefix, r->pin_prompt ? at.n_prompt : 0);
+    int64_t lo = pi_max(r->prefix, keep_pinned_prompt(r, at.n_prompt));
     int32_t n_shifted = keep_count_shifted(kv, layer, head), len = kv_lane_len(kv, layer, head);
     if (!keep_config_places(&k->config))
         return 0;
@@ -491,11 +491,25 @@ static pith_status reserve_table(const struct keep *k, struct kv_seq *kv, int64_
     return kv_seq_reserve_table(kv, (int32_t)pi_min(n, INT32_MAX), err);
 }
 
+/* Once: that a prompt is too long to be pinned. */
+static void tell_unpinned(struct keep *k, int32_t n_prompt)
+{
+    const struct keep_rules *r = &k->config.rules;
+    if (k->told || !r->pin_prompt || n_prompt <= r->pin_most)
+        return;
+    k->told = true;
+    pi_log(
+        PITH_LOG_WARN,
+        "keep: the prompt of %d tokens is not pinned: with a budget of %d entries at most %d are",
+        n_prompt, k->config.n_budget, r->pin_most);
+}
+
 pith_status keep_prepare(struct keep *k, struct kv_seq *kv, struct keep_point at, int32_t n,
                          pith_error *err)
 {
     int64_t grows;
     PI_TRY(keep_check_prompt(k, at.n_prompt, err));
+    tell_unpinned(k, at.n_prompt);
     if (!round_within(k, kv, at, n))
         return PITH_OK;
     int64_t most = most_of_lanes(k, kv, at, n, &grows);

@@ -33,6 +33,7 @@ pith_status pith_keep_get_rules(const char *keep, pith_keep_rules *out, pith_err
         .window = keep_window_at(r, config.n_budget),
         .segments = r->segments,
         .pin_prompt = r->pin_prompt != 0,
+        .pin_most = r->pin_most,
         .overwrite = r->overwrite != 0,
     };
     return PITH_OK;

@@ -155,7 +155,7 @@ struct keep_policy {
     const struct policy_param *params; /* keys of its own; NULL: none */
     size_t params_size;                /* of the struct that they fill; at most KEEP_PARAMS_SIZE */
     const struct policy_preset *presets; /* NULL: none */
-    const char *file; /* the option that it cannot do without; NULL: none */
+    const char *file;                    /* the option that it cannot do without; NULL: none */
     /* What the policy's own options mean beside the rules, once all of them were read. NULL: that
        depends on no rule. */
     void (*settle)(void *params, const struct keep_rules *rules);
@@ -293,9 +293,10 @@ struct keep_rules {
     int32_t prefix;
     int32_t sinks;
     int32_t window;
-    double recent;       /* a window of this part of the lane's budget, where that is more */
-    int32_t pin_prompt;  /* 1: the positions marked as the prompt are a prefix, too */
-    int32_t segments;    /* 0: none */
+    double recent;      /* a window of this part of the lane's budget, where that is more */
+    int32_t pin_prompt; /* 1: the positions marked as the prompt are a prefix, too, where .. */
+    int32_t pin_most;   /* .. they are at most so many; the configuration's budget says (derived) */
+    int32_t segments;   /* 0: none */
     int32_t granularity; /* enum keep_granularity */
     int32_t combine;     /* enum keep_combine */
     int32_t batch;       /* 0: rounds as soon as they are due */
@@ -343,6 +344,9 @@ pith_status keep_config_set(const struct keep_policy *policy, const char *option
  */
 bool keep_config_same(const struct keep_config *a, const struct keep_config *b);
 
+/* Sets rules.pin_most by the budget, which fitting does, too; g NULL: before that. */
+void keep_config_limit_pins(struct keep_config *c, const struct kv_geometry *g);
+
 /* What the options mean for lanes of this shape: a budget in bytes, its split over layers and heads
    (reads the file that it is in). INVALID, with the numbers: bytes that hold no more than the
    slack, a lane's budget that is less than what is protected, a split for another shape. IO. */
@@ -356,6 +360,12 @@ int32_t keep_window_at(const struct keep_rules *rules, int32_t n_budget);
    all from the pinned position on for as long as the budget holds them beside the first entries. */
 int32_t keep_protected_at(const struct keep_rules *rules, int32_t n_budget,
                           const struct keep_view *view);
+
+/* The first positions that are pinned as the prompt: n_prompt, or 0 where they are not. */
+static inline int32_t keep_pinned_prompt(const struct keep_rules *rules, int32_t n_prompt)
+{
+    return rules->pin_prompt != 0 && n_prompt <= rules->pin_most ? n_prompt : 0;
+}
 
 /* Whether a budget of n_budget entries holds what is protected; INVALID, with the numbers. */
 pith_status keep_rules_check(const struct keep_rules *rules, int32_t n_budget, int32_t n_prompt,

@@ -60,8 +60,10 @@ pith_status keep_config_set(const struct keep_policy *policy, const char *option
                        "keep: %s: segments: %d: positions of the cache are for one gap behind the "
                        "first entries, and segments leave several",
                        policy->name, c.rules.segments);
-    if (c.rules.budget.unit == POLICY_UNIT_TOKENS) {
+    if (c.rules.budget.unit == POLICY_UNIT_TOKENS)
         c.n_budget = (int32_t)c.rules.budget.value;
+    keep_config_limit_pins(&c, NULL);
+    if (c.rules.budget.unit == POLICY_UNIT_TOKENS) {
         PI_TRY(keep_config_check(&c, c.n_budget, err));
     }
     *out = c;

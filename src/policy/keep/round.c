@@ -119,7 +119,7 @@ static struct keep_span span_of(const struct keep_rules *rules, const struct kee
                                 const struct keep_view *view, int32_t budget)
 {
     int32_t n_sink = (int32_t)pi_min(rules->sinks, set->n);
-    int64_t lo = pi_max(rules->prefix, rules->pin_prompt ? view->n_prompt : 0);
+    int64_t lo = pi_max(rules->prefix, keep_pinned_prompt(rules, view->n_prompt));
     if (n_sink > 0)
         lo = pi_max(lo, (int64_t)set->pos[n_sink - 1] + 1);
     int64_t hi = pi_max((int64_t)view->n_token - keep_protected_at(rules, budget, view), lo + 1);

@@ -64,6 +64,7 @@ struct keep_steps {
 struct keep {
     struct keep_config config;
     struct policy_model model;
+    bool told;          /* that a prompt is too long to be pinned */
     uint32_t own_needs; /* of the policy; keep_needs adds what overwriting does */
     int32_t n_thread;
     int32_t n_scorer; /* threads that score: at most one for each KV head */

@@ -36,7 +36,8 @@ const struct policy_param keep_rule_params[] = {
     {"recent", POLICY_TYPE_REAL, AT(recent), 0, 900, "0",
      "part of a lane's budget that is such a window, where that is more (0.5: half of it)", NULL},
     {"pin-prompt", POLICY_TYPE_CHOICE, AT(pin_prompt), 0, 0, "off",
-     "the entries of the prompt always stay: off or on", switch_words},
+     "the entries of the prompt always stay, where they are at most half of the budget: off or on",
+     switch_words},
     {"segments", POLICY_TYPE_COUNT, AT(segments), 0, 4096, "0",
      "parts of equal length of what may go; each loses its share of what goes (0: no parts)", NULL},
     {"granularity", POLICY_TYPE_CHOICE, AT(granularity), 0, 0, "layer-head",
@@ -83,7 +84,7 @@ const struct policy_param keep_rule_params[] = {
 static int64_t count_first(const struct keep_rules *r, int32_t n_prompt)
 {
     int64_t first = pi_max(r->prefix, r->sinks);
-    return r->pin_prompt ? pi_max(first, n_prompt) : first;
+    return pi_max(first, keep_pinned_prompt(r, n_prompt));
 }
 
 int32_t keep_window_at(const struct keep_rules *r, int32_t n_budget)
@@ -486,6 +487,16 @@ static pith_status read_split(struct keep_config *c, const struct kv_geometry *g
     return PITH_OK;
 }
 
+void keep_config_limit_pins(struct keep_config *c, const struct kv_geometry *g)
+{
+    int64_t least = c->n_budget > 0 ? c->n_budget : INT32_MAX;
+    for (int32_t l = 0; g != NULL && c->n_budget > 0 && c->split && l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            least = pi_min(least, keep_lane_budget_at(c, l, h, (struct keep_point){0, 0}));
+    int64_t beside = least - keep_window_at(&c->rules, (int32_t)least) - c->rules.overwrite;
+    c->rules.pin_most = c->n_budget > 0 ? (int32_t)pi_max(0, pi_min(least / 2, beside)) : INT32_MAX;
+}
+
 /* Every lane must hold what is protected, and something. A share is never less. */
 static pith_status check_lanes(const struct keep_config *c, const struct kv_geometry *g,
                                pith_error *err)
@@ -517,5 +528,6 @@ pith_status keep_config_fit(struct keep_config *c, const struct kv_geometry *g, 
         PI_TRY(keep_split_calibrated(c, g, err));
     if (c->rules.budget.unit == POLICY_UNIT_BYTES)
         PI_TRY(fit_bytes(c, g, err));
+    keep_config_limit_pins(c, g);
     return check_lanes(c, g, err);
 }

@@ -210,7 +210,7 @@ static struct keep_span span_of(const struct keep *k, const struct keep_view *vi
                                 const int32_t *pos, int32_t n, int32_t budget)
 {
     const struct keep_rules *rules = &k->config.rules;
-    int64_t lo = pi_max(rules->prefix, rules->pin_prompt ? view->n_prompt : 0);
+    int64_t lo = pi_max(rules->prefix, keep_pinned_prompt(rules, view->n_prompt));
     if (rules->sinks > 0)
         lo = pi_max(lo, behind_sinks(pos, n, rules->sinks));
     int64_t hi = pi_max((int64_t)view->n_token - keep_protected_at(rules, budget, view), 0);
