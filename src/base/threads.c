@@ -40,13 +40,14 @@
 #define OFF_NS (100 * MICROSECOND)
 #define CALM_NS (10 * MILLISECOND) /* no looking for so long after that */
 
-/* A helper's credit is the time that it has saved less the time that others have waited for it.
-   Below zero it rests. */
+/* A helper's credit is the time that it has saved, less the time that its callers have waited for it
+   or done alone because it did not come. Below zero it rests. */
 #define CREDIT_MAX (4 * MILLISECOND)
 #define CREDIT_BACK (MILLISECOND / 2) /* after a rest */
 #define REST_MIN (10 * MILLISECOND)
-#define REST_MAX (1000 * MILLISECOND)
-#define REST_PER_WAIT 16 /* a rest is at least so many times the wait that led to it */
+#define REST_MAX (2000 * MILLISECOND)
+#define REST_PER_WAIT 32 /* a rest is at least so many times the wait that led to it */
+#define RETRY_NS (1000 * MILLISECOND) /* where the system gave no thread */
 /* Work that takes less is taken to be done in one go; reading a thread's time costs most of a
    microsecond. */
 #define LONG_NS (250 * MICROSECOND)
@@ -299,7 +300,7 @@ static void make_helpers(int32_t n, int64_t now)
         atomic_store(&pool.n_helper, i + 1);
     }
     if (i < n)
-        atomic_store(&pool.retry_ns, now + REST_MAX);
+        atomic_store(&pool.retry_ns, now + RETRY_NS);
     pthread_mutex_unlock(&pool.lock);
 }
 
@@ -381,7 +382,8 @@ static void collect(struct helper *helpers, struct loop *loop)
     int64_t now = pi_time_ns();
     for (struct helper *h = helpers; h != NULL; h = h->next) {
         uintptr_t asked = (uintptr_t)loop;
-        atomic_compare_exchange_strong(&h->task, &asked, TAKEN);
+        if (atomic_compare_exchange_strong(&h->task, &asked, TAKEN))
+            settle(h, 0, now - loop->start_ns, now);
     }
     for (struct helper *h = helpers, *next; h != NULL; h = next) {
         int64_t waited = 0;
