@@ -42,8 +42,8 @@
 
 /* A helper's credit is the time that it has saved, less the time that its callers have waited for it
    or done alone because it did not come. Below zero it rests. */
-#define CREDIT_MAX (4 * MILLISECOND)
-#define CREDIT_BACK (MILLISECOND / 2) /* after a rest */
+#define CREDIT_MAX (16 * MILLISECOND)
+#define CREDIT_BACK (1 * MILLISECOND) /* at first and after a rest */
 #define REST_MIN (10 * MILLISECOND)
 #define REST_MAX (2000 * MILLISECOND)
 #define REST_PER_WAIT 32 /* a rest is at least so many times the wait that led to it */
@@ -295,6 +295,7 @@ static void make_helpers(int32_t n, int64_t now)
         pool.hooked = atexit(stop) == 0 && pthread_atfork(before_fork, after_fork, in_child) == 0;
     int32_t i = atomic_load(&pool.n_helper);
     for (; pool.hooked && !atomic_load(&pool.stops) && i < pi_min(n, MAX_HELPER); i++) {
+        pool.helpers[i].credit = CREDIT_BACK;
         if (start(&pool.helpers[i]) != 0)
             break;
         atomic_store(&pool.n_helper, i + 1);
