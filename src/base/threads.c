@@ -46,7 +46,7 @@
 #define CREDIT_BACK (1 * MILLISECOND) /* at first and after a rest */
 #define REST_MIN (10 * MILLISECOND)
 #define REST_MAX (2000 * MILLISECOND)
-#define REST_PER_WAIT 32 /* a rest is at least so many times the wait that led to it */
+#define REST_PER_WAIT 32              /* a rest is at least so many times the wait that led to it */
 #define RETRY_NS (1000 * MILLISECOND) /* where the system gave no thread */
 /* Work that takes less is taken to be done in one go; reading a thread's time costs most of a
    microsecond. */
@@ -113,11 +113,11 @@ struct helper {
     _Atomic uint32_t awaited; /* 1: the caller sleeps until it has ended */
     int32_t thread;           /* in the loop */
     /* The helper's. */
-    int64_t saved_ns; /* the time that it worked in the last loop */
-    int64_t ended_ns; /* when that was over */
-    int64_t gap_ns;   /* mean time from there to the next loop's start */
-    int64_t calm_ns;  /* until then it goes to sleep at once */
-    int64_t slept_ns; /* since seen_ns */
+    int64_t saved_ns;             /* the time that it worked in the last loop */
+    int64_t ended_ns;             /* when that was over */
+    int64_t gap_ns;               /* mean time from there to the next loop's start */
+    int64_t calm_ns;              /* until then it goes to sleep at once */
+    int64_t slept_ns;             /* since seen_ns */
     int64_t seen_ns, seen_run_ns; /* when it last read its thread's time, and that */
     /* The caller's. */
     _Alignas(PI_APART) struct helper *next; /* of the same loop */
@@ -132,8 +132,8 @@ static struct {
     _Atomic int32_t limit;    /* threads that may run at once; 0: not known yet */
     _Atomic int64_t retry_ns; /* no helper is made until then */
     _Atomic bool stops;
-    bool hooked;          /* what happens at fork and exit is arranged */
-    pthread_mutex_t lock; /* of making and ending helpers */
+    bool hooked;                                 /* what happens at fork and exit is arranged */
+    pthread_mutex_t lock;                        /* of making and ending helpers */
     _Alignas(PI_APART) _Atomic int32_t n_caller; /* inside of loops */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -311,7 +311,7 @@ static int32_t limit(void)
 {
     int32_t n = atomic_load_explicit(&pool.limit, memory_order_relaxed);
     if (n == 0) {
-        n = pi_thread_count();
+        n = pi_processors();
         atomic_store(&pool.limit, n);
     }
     return n;
@@ -320,7 +320,9 @@ static int32_t limit(void)
 /* Takes up to n helpers that are free and do not rest; they are numbered from 1. Returns how many. */
 static int32_t take_helpers(int32_t n, int64_t now, struct helper **list)
 {
-    int32_t n_helper = atomic_load_explicit(&pool.n_helper, memory_order_acquire);
+    int32_t most = limit() - 1;
+    int32_t n_helper =
+        (int32_t)pi_min(atomic_load_explicit(&pool.n_helper, memory_order_acquire), most);
     int32_t n_taken = 0, n_rest = 0;
     for (int32_t i = 0; i < n_helper && n_taken < n; i++) {
         struct helper *h = &pool.helpers[i];
@@ -336,8 +338,8 @@ static int32_t take_helpers(int32_t n, int64_t now, struct helper **list)
         list = &h->next;
     }
     *list = NULL;
-    if (n_taken + n_rest < n && n_helper < limit() - 1)
-        make_helpers((int32_t)pi_min(n_helper + n - n_taken - n_rest, limit() - 1), now);
+    if (n_taken + n_rest < n && n_helper < most)
+        make_helpers((int32_t)pi_min(n_helper + n - n_taken - n_rest, most), now);
     return n_taken;
 }
 
@@ -450,7 +452,7 @@ void pi_parallel_items(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx)
 
 int32_t pi_thread_count(void)
 {
-    return pi_processors();
+    return limit();
 }
 
 void pi_thread_assume(int32_t n_processor)

@@ -23,8 +23,8 @@ void pi_parallel_ranges(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx);
    others have left, from the end: items of unequal cost. */
 void pi_parallel_items(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx);
 
-/* Processors this process may run on, at least 1. No loop has more threads than that, however many
-   it asks for: they would wait for each other. */
+/* Processors this process may use, at least 1, as they were when somebody first asked. No loop has
+   more threads than that, however many it asks for: they would wait for each other. */
 int32_t pi_thread_count(void);
 
 /* For tests: as if this were the number of processors; 0: what there are. No loop runs meanwhile. */

@@ -43,9 +43,7 @@ void pi_wait_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-void pi_wait_forked(void)
-{
-}
+void pi_wait_forked(void) {}
 
 #else
 
