@@ -46,7 +46,8 @@
 #define CREDIT_BACK (1 * MILLISECOND) /* at first and after a rest */
 #define REST_MIN (10 * MILLISECOND)
 #define REST_MAX (2000 * MILLISECOND)
-#define REST_PER_WAIT 32              /* a rest is at least so many times the wait that led to it */
+#define REST_PER_WAIT 32 /* a rest is at least so many times the wait that led to it */
+#define GAIN_PER_WAIT 8  /* but not where so many times of it were saved since the last rest */
 #define RETRY_NS (1000 * MILLISECOND) /* where the system gave no thread */
 /* Work that takes less is taken to be done in one go; reading a thread's time costs most of a
    microsecond. */
@@ -350,9 +351,9 @@ static void settle(struct helper *h, int64_t saved, int64_t waited, int64_t now)
     h->gain += saved - waited;
     if (h->credit >= 0)
         return;
-    int64_t rest = h->gain > h->rest_ns ? h->rest_ns / 2 : h->rest_ns * 2;
-    rest = pi_max(pi_max(rest, REST_MIN), REST_PER_WAIT * waited);
-    h->rest_ns = pi_min(rest, REST_MAX);
+    bool mishap = h->gain > GAIN_PER_WAIT * waited;
+    int64_t rest = mishap ? h->rest_ns / 2 : pi_max(h->rest_ns * 2, REST_PER_WAIT * waited);
+    h->rest_ns = pi_min(pi_max(rest, REST_MIN), REST_MAX);
     h->credit = CREDIT_BACK;
     h->gain = 0;
     atomic_store_explicit(&h->rests_until, now + h->rest_ns, memory_order_relaxed);
