@@ -46,7 +46,7 @@
 #define CREDIT_BACK (1 * MILLISECOND) /* at first and after a rest */
 #define REST_MIN (10 * MILLISECOND)
 #define REST_MAX (2000 * MILLISECOND)
-#define REST_PER_WAIT 32 /* a rest is at least so many times the wait that led to it */
+#define REST_PER_WAIT 48 /* a rest is at least so many times the wait that led to it */
 #define GAIN_PER_WAIT 8  /* but not where so many times of it were saved since the last rest */
 #define RETRY_NS (1000 * MILLISECOND) /* where the system gave no thread */
 /* Work that takes less is taken to be done in one go; reading a thread's time costs most of a
