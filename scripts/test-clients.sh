@@ -7,7 +7,6 @@ set -eu
 cd "$(dirname "$0")/.."
 PITH_CLIENTS=${PITH_CLIENTS:-$PWD/build-clients}
 export PITH_CLIENTS
-export OMP_WAIT_POLICY=passive
 pip="$PITH_CLIENTS/bin/pip"
 
 # A package that cannot be had is told, and its test says "not installed".

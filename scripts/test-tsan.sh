@@ -1,23 +1,19 @@
 #!/bin/sh
-# Builds the tests that use threads with ThreadSanitizer and runs them: a race fails. By clang and
-# its OpenMP, whose tool libarcher tells the sanitizer which work of a parallel region comes before
-# which; GCC's OpenMP does not, and what it does itself would be reported.
+# Builds the tests that use threads with ThreadSanitizer and runs them: a race fails. By clang.
 # Without names the server runs, too, under the tests of it that are Python programs.
 #     scripts/test-tsan.sh [TEST...]
 set -eu
 cd "$(dirname "$0")/.."
-scripts/deps.sh clang libclang-rt-dev libomp-dev
+scripts/deps.sh clang libclang-rt-dev
 build=${PITH_TSAN_BUILD:-build-tsan}
-tests=${*:-test_kv_threads test_scheduler_threads}
+tests=${*:-test_threads test_kv_threads test_scheduler_threads}
 cmake -S . -B "$build" -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DPITH_SANITIZE=thread -DPITH_TESTS=ON -DPITH_BENCH=OFF >/dev/null
 for test in $tests; do
     cmake --build "$build" -j "$(nproc)" --target "$test"
 done
 
-# Two threads at least, also where there is one core. Libraries that were built without the sanitizer
-# (OpenMP's own, cmocka) are left out of what is watched.
-export OMP_NUM_THREADS=4 OMP_TOOL=enabled
+# Libraries that were built without the sanitizer (cmocka) are left out of what is watched.
 export TSAN_OPTIONS="halt_on_error=1 ignore_noninstrumented_modules=1 ${TSAN_OPTIONS:-}"
 for test in $tests; do
     echo "test-tsan.sh: $test"

@@ -4,7 +4,6 @@
 
 #include "base/half.h"
 #include "base/mem.h"
-#include "base/threads.h"
 #include "testing.h"
 
 static void test_mem_counts_and_zeroes(void **state)
@@ -66,34 +65,12 @@ static void test_f16_exact(void **state)
     assert_int_equal(pi_f16_from_f32(-INFINITY), 0xfc00);
 }
 
-static void count_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    int *seen = ctx;
-    (void)thread;
-    for (int64_t i = begin; i < end; i++)
-        seen[i]++;
-}
-
-static void test_parallel_visits_each_once(void **state)
-{
-    (void)state;
-    for (int n_thread = 1; n_thread <= 5; n_thread++)
-        for (int n = 0; n < 20; n++) {
-            int seen[20] = {0};
-            pi_parallel_ranges(n_thread, n, count_items, seen);
-            pi_parallel_items(n_thread, n, count_items, seen);
-            for (int i = 0; i < 20; i++)
-                assert_int_equal(seen[i], i < n ? 2 : 0);
-        }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mem_counts_and_zeroes),
         cmocka_unit_test(test_mem_fails_on_demand),
         cmocka_unit_test(test_f16_exact),
-        cmocka_unit_test(test_parallel_visits_each_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,6 @@ bench=${BENCH:-$root/build/bench/bench_draft}
 big=$models/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
 small=$models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
 least=$models/smollm2-135m-instruct-q4_1.gguf
-export OMP_WAIT_POLICY=passive
 mkdir -p "$out"
 
 edit() { # NAME FILE OLD NEW

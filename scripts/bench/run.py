@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+from beside import print_beside
 from engines import DEEP, N_PROMPT, Pith, figures, keep_figures, open_peer
 from read import print_read
 from real import print_real
@@ -31,7 +32,7 @@ WORDS = [word for word in SHAPE if not word.startswith("vocab=")] + [
     "vocab_file=" + os.path.join(ROOT, "models", "pith-mini.gguf"), "pad=151936"]
 TESTS = {"prompt": f"prompt {N_PROMPT}", "generate": "generation"}
 TYPES = ["Q8_0", "Q4_K_M"]
-PARTS = ["real", "speed", "keep", "longflow", "longflow-tokens", "read", "store", "share"]
+PARTS = ["real", "speed", "beside", "keep", "longflow", "longflow-tokens", "read", "store", "share"]
 COLUMNS = ["time", "machine", "threads", "engine", "version", "setting", "model", "test", "depth",
            "round", "value", "unit"]
 
@@ -311,6 +312,8 @@ def main():
     engines = [engine for engine in engines if engine.name != "OpenVINO"]
     if "speed" in args.parts:
         measure_speed(args, log, engines)
+    if "beside" in args.parts:
+        print_beside(args, log, engines[0], lambda: make_model(args, args.types[0]))
     if "keep" in args.parts:
         print_keep(args, log, commit)
     if "longflow" in args.parts:

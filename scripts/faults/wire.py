@@ -26,8 +26,7 @@ class Server:
         self.log = tempfile.NamedTemporaryFile("w+", prefix="pith-faults-", suffix=".log")
         self.process = subprocess.Popen(
             [pith, "serve", "-m", model, "--port", "0", "-t", "1", "-v", *map(str, options)],
-            stdout=subprocess.PIPE, stderr=self.log, text=True,
-            env=dict(os.environ, OMP_WAIT_POLICY="passive"))
+            stdout=subprocess.PIPE, stderr=self.log, text=True)
         atexit.register(self.process.kill)  # of one that was not ended
         line = self.process.stdout.readline()
         found = re.search(r"^listening on http://\S+:(\d+)$", line)

@@ -1,6 +1,8 @@
 /*
- * threads.h - one parallel loop, over OpenMP. Bodies write disjoint ranges, so results never
- * depend on the number of threads or on who took which item.
+ * threads.h - parallel loops. Bodies write disjoint ranges, so results never depend on the number
+ * of threads or on who took which item. The calling thread does what nobody else has begun, so a
+ * loop never waits for a thread that the system does not run. Loops may stand inside of loops, and
+ * any number of threads may run loops at the same time.
  */
 #ifndef PI_THREADS_H
 #define PI_THREADS_H
@@ -13,14 +15,19 @@
 /* Does items [begin, end) of a loop; thread is in [0, n_thread) and may index per-thread scratch. */
 typedef void pi_job_fn(void *ctx, int64_t begin, int64_t end, int32_t thread);
 
-/* Splits [0, n) into one contiguous range per thread: items of equal cost, streaming memory. */
+/* Splits [0, n) into contiguous ranges, neighbours to one thread: items of equal cost, streaming
+   memory. A thread may get several ranges. */
 void pi_parallel_ranges(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx);
 
 /* Hands out items one by one, neighbours to one thread until that has done its share, and then what
    others have left, from the end: items of unequal cost. */
 void pi_parallel_items(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx);
 
-/* Processors this process may run on, at least 1. */
+/* Processors this process may use, at least 1, as they were when somebody first asked. No loop has
+   more threads than that, however many it asks for: they would wait for each other. */
 int32_t pi_thread_count(void);
+
+/* For tests: as if this were the number of processors; 0: what there are. No loop runs meanwhile. */
+void pi_thread_assume(int32_t n_processor);
 
 #endif

@@ -21,7 +21,7 @@
 struct measure {
     uint8_t *buffer; /* [PI_MACHINE_BYTES] is read, its first half copied to the second */
     pi_probe_fn *probe;
-    int64_t *result; /* [n_thread] operations of probes */
+    int64_t *result; /* [n_thread] operations of each probe */
 };
 
 /* Lines are asked for ahead, as the kernels do: the processor's own prefetching stops at the
@@ -80,9 +80,9 @@ static void copy_lines(void *ctx, int64_t begin, int64_t end, int32_t thread)
 static void probe(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct measure *m = ctx;
-    (void)begin;
-    (void)end;
-    m->result[thread] = m->probe(PROBE_STEPS);
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        m->result[i] = m->probe(PROBE_STEPS);
 }
 
 /* Units per second in the best round, where work(n items) does `units` or, if 0, sums the results.
@@ -96,8 +96,8 @@ static double best_rate(struct measure *m, pi_job_fn *work, int64_t n, double un
         pi_parallel_ranges(n_thread, n, work, m);
         double seconds = pi_time_s() - start;
         double done = units;
-        for (int32_t t = 0; units == 0.0 && t < n_thread; t++)
-            done += (double)m->result[t];
+        for (int64_t i = 0; units == 0.0 && i < n; i++)
+            done += (double)m->result[i];
         if (done > best * seconds)
             best = done / seconds;
     }

@@ -12,7 +12,7 @@
 
 int32_t pi_pass_threads_for(const struct pi_pass *pass, int64_t work)
 {
-    return work < MIN_WORK ? 1 : pass->n_thread;
+    return work < MIN_WORK ? 1 : (int32_t)pi_min(pass->n_thread, pi_thread_count());
 }
 
 void pi_pass_rows(struct pi_pass *pass, pi_job_fn *fn, int64_t n)
@@ -40,20 +40,17 @@ static void product_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct product *p = ctx;
     void *scratch = p->pass->scratch + (size_t)thread * p->pass->scratch_size;
-    for (int64_t item = begin; item < end; item++) {
+    for (int64_t item = begin, n; item < end; item += n) {
         int64_t rest = item;
-        for (int32_t i = 0; i < p->n; i++) {
-            const struct pi_matrix *w = p->w[i];
-            int64_t n_chunk = pi_ceil_div(w->n_group, p->chunk);
-            if (rest < n_chunk) {
-                int32_t first = (int32_t)rest * p->chunk;
-                int32_t last = (int32_t)pi_min(first + p->chunk, w->n_group);
-                p->pass->cpu->matmul.mul[pi_matmul_index(w->type)](
-                    w, &p->act, first, last, p->out[i], (size_t)w->n_row, scratch);
-                break;
-            }
-            rest -= n_chunk;
-        }
+        int32_t i = 0;
+        for (; rest >= pi_ceil_div(p->w[i]->n_group, p->chunk); i++)
+            rest -= pi_ceil_div(p->w[i]->n_group, p->chunk);
+        const struct pi_matrix *w = p->w[i];
+        n = pi_min(end - item, pi_ceil_div(w->n_group, p->chunk) - rest); /* of this matrix */
+        int32_t first = (int32_t)rest * p->chunk;
+        int32_t last = (int32_t)pi_min((rest + n) * p->chunk, w->n_group);
+        p->pass->cpu->matmul.mul[pi_matmul_index(w->type)](w, &p->act, first, last, p->out[i],
+                                                           (size_t)w->n_row, scratch);
     }
 }
 

@@ -1,0 +1,15 @@
+/* processors.h - how much of the machine this process may use. */
+#ifndef PI_PROCESSORS_H
+#define PI_PROCESSORS_H
+
+#include "base/base.h"
+
+/* Processors that the process may use at the same time, at least 1: those it may run on, or fewer
+   where its control groups give it less time (a container with a limit, CPUQuota= of systemd). */
+int32_t pi_processors(void);
+
+/* What control groups give, rounded to whole processors; INT32_MAX: no limit. root is where their
+   file system is mounted, self the list of the groups of a process. */
+int32_t pi_processors_of_groups(const char *root, const char *self);
+
+#endif

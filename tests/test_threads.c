@@ -1,0 +1,345 @@
+/*
+ * test_threads.c - parallel loops do each item once, whoever takes part: any counts, loops inside
+ * of loops, many callers, helpers that the system does not run, a child of fork. What control
+ * groups give is read from made-up folders. For scripts/test-tsan.sh, too.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/processors.h"
+#include "base/threads.h"
+#include "base/wait.h"
+#include "folder.h"
+#include "testing.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define WITH_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WITH_TSAN 1
+#endif
+#endif
+#ifndef WITH_TSAN
+#define WITH_TSAN 0
+#endif
+
+enum { N_PROCESSOR = 8, MAX_ITEM = 300 };
+
+static void nap(int64_t ns)
+{
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+}
+
+/* What happened to each item. Items are written by one thread each, or a sanitizer says so. */
+struct seen {
+    int n_thread;
+    int64_t nap_ns; /* of each item */
+    int count[MAX_ITEM];
+    _Atomic int by_other;          /* items that the caller did not do */
+    _Atomic int used[N_PROCESSOR]; /* threads that are in an item */
+    _Atomic int wrong;             /* two threads had the same number */
+};
+
+static void see(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct seen *s = ctx;
+    if (thread < 0 || thread >= s->n_thread || begin >= end ||
+        atomic_fetch_add(&s->used[thread], 1) != 0)
+        atomic_fetch_add(&s->wrong, 1);
+    for (int64_t i = begin; i < end; i++) {
+        s->count[i]++;
+        if (thread != 0)
+            atomic_fetch_add(&s->by_other, 1);
+        if (s->nap_ns > 0)
+            nap(s->nap_ns);
+    }
+    atomic_fetch_sub(&s->used[thread], 1);
+}
+
+/* Returns whether every item was done once, by threads with numbers of their own. */
+static bool loop_is_right(struct seen *s, bool ranges, int n_thread, int n)
+{
+    memset(s->count, 0, sizeof(s->count));
+    s->n_thread = n_thread;
+    if (ranges)
+        pi_parallel_ranges(n_thread, n, see, s);
+    else
+        pi_parallel_items(n_thread, n, see, s);
+    bool ok = atomic_load(&s->wrong) == 0;
+    for (int i = 0; i < MAX_ITEM; i++)
+        ok = ok && s->count[i] == (i < n);
+    return ok;
+}
+
+static void test_each_item_once(void **state)
+{
+    (void)state;
+    static struct seen s;
+    for (int n_thread = 1; n_thread <= N_PROCESSOR; n_thread++)
+        for (int n = 0; n < MAX_ITEM; n += n < 40 ? 1 : 37) {
+            if (!loop_is_right(&s, true, n_thread, n) || !loop_is_right(&s, false, n_thread, n))
+                fail_msg("%d threads, %d items: one was not done once", n_thread, n);
+        }
+}
+
+/* Helpers do take part: items that take long are shared. */
+static void test_helpers_take_part(void **state)
+{
+    (void)state;
+    static struct seen s = {.nap_ns = 1000000};
+    int64_t until = pi_time_ns() + 60 * (int64_t)1000000000;
+    while (atomic_load(&s.by_other) < 100 && pi_time_ns() < until)
+        assert_true(loop_is_right(&s, true, 4, 40));
+    assert_true(atomic_load(&s.by_other) >= 100);
+}
+
+/* ---- loops inside of loops, and many callers ---- */
+
+static void nest(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    _Atomic int *wrong = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        struct seen inner = {0};
+        if (!loop_is_right(&inner, i % 2 == 0, 4, 1 + (int)i * 7 % MAX_ITEM))
+            atomic_fetch_add(wrong, 1);
+    }
+}
+
+static void test_nested(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 50 / TEST_STRIDE; round++) {
+        _Atomic int wrong = 0;
+        pi_parallel_items(4, 40, nest, &wrong);
+        assert_int_equal(atomic_load(&wrong), 0);
+    }
+}
+
+static void *call_loops(void *arg)
+{
+    struct seen s = {0};
+    uint64_t rng = (uint64_t)(uintptr_t)arg;
+    for (int i = 0; i < 2000 / TEST_STRIDE; i++)
+        if (!loop_is_right(&s, i % 2 == 0, 1 + (int)rng_below(&rng, N_PROCESSOR),
+                           (int)rng_below(&rng, MAX_ITEM)))
+            return (void *)1;
+    return NULL;
+}
+
+static void test_many_callers(void **state)
+{
+    enum { N_CALLER = 6 };
+    pthread_t callers[N_CALLER];
+    (void)state;
+    for (uintptr_t i = 0; i < N_CALLER; i++)
+        assert_int_equal(pthread_create(&callers[i], NULL, call_loops, (void *)(i + 1)), 0);
+    for (int i = 0; i < N_CALLER; i++) {
+        void *wrong;
+        pthread_join(callers[i], &wrong);
+        assert_null(wrong);
+    }
+}
+
+/* ---- helpers that cost more than they save ---- */
+
+struct costly {
+    _Atomic int n_by_other;
+};
+
+/* A helper loses its processor in the middle of its item. */
+static void lose(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct costly *c = ctx;
+    if (thread == 0) {
+        int64_t until = pi_time_ns() + (end - begin) * 50000;
+        while (pi_time_ns() < until)
+            ;
+    } else {
+        atomic_fetch_add(&c->n_by_other, 1);
+        nap(5000000);
+    }
+}
+
+static void test_costly_helpers_rest(void **state)
+{
+    struct costly c = {0};
+    (void)state;
+    pi_thread_assume(2);
+    int64_t start = pi_time_ns();
+    for (int i = 0; i < 1000; i++)
+        pi_parallel_items(2, 4, lose, &c);
+    pi_thread_assume(N_PROCESSOR);
+    int64_t asked = (pi_time_ns() - start) / 1000000; /* milliseconds */
+    /* At most one of 5 ms in each rest of 160 ms, and a few before the first rests. */
+    if (atomic_load(&c.n_by_other) > 12 + asked / 100)
+        fail_msg("a helper that loses its processor was asked %d times in %d ms",
+                 atomic_load(&c.n_by_other), (int)asked);
+}
+
+/* ---- helpers that the system does not run ---- */
+
+static _Atomic int n_frozen;
+static _Atomic bool frozen;
+
+static void freeze(int signal)
+{
+    (void)signal;
+    atomic_fetch_add(&n_frozen, 1);
+    while (atomic_load(&frozen))
+        nap(1000000);
+    atomic_fetch_sub(&n_frozen, 1);
+}
+
+/* Sends the signal to every thread but this one; returns to how many. */
+static int signal_others(int signal)
+{
+    int n = 0;
+    DIR *list = opendir("/proc/self/task");
+    if (list == NULL)
+        return 0;
+    for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
+        long id = strtol(entry->d_name, NULL, 10);
+        if (id > 0 && id != syscall(SYS_gettid))
+            n += syscall(SYS_tgkill, getpid(), id, signal) == 0;
+    }
+    closedir(list);
+    return n;
+}
+
+static void test_frozen_helpers_hold_up_nobody(void **state)
+{
+    (void)state;
+    static struct seen s;
+    if (WITH_TSAN) {
+        print_message("ThreadSanitizer delivers signals late: skipped\n");
+        return;
+    }
+    struct sigaction action = {.sa_handler = freeze}, old;
+    sigaction(SIGPROF, &action, &old);
+    atomic_store(&frozen, true);
+    int n = signal_others(SIGPROF);
+    assert_true(n > 0);
+    while (atomic_load(&n_frozen) < n)
+        nap(1000000);
+    for (int i = 0; i < 2000; i++)
+        assert_true(loop_is_right(&s, i % 2 == 0, 4, 1 + i % MAX_ITEM));
+    assert_int_equal(atomic_load(&s.by_other), 0);
+    atomic_store(&frozen, false);
+    while (atomic_load(&n_frozen) > 0)
+        nap(1000000);
+    sigaction(SIGPROF, &old, NULL);
+    test_helpers_take_part(state);
+}
+
+/* ---- fork ---- */
+
+static void test_fork_after_use(void **state)
+{
+    static struct seen s;
+    if (WITH_TSAN) {
+        print_message("ThreadSanitizer makes no threads in a child of fork: skipped\n");
+        return;
+    }
+    assert_true(loop_is_right(&s, false, 4, 100));
+    pid_t child = fork();
+    if (child == 0) {
+        static struct seen in_child = {.nap_ns = 1000000};
+        bool ok = true;
+        for (int i = 0; i < 1000 && ok && atomic_load(&in_child.by_other) < 20; i++)
+            ok = loop_is_right(&in_child, i % 2 == 0, 4, 40);
+        int wrong = !ok || atomic_load(&in_child.by_other) < 20;
+#ifdef __SANITIZE_ADDRESS__
+        _exit(wrong); /* its search for leaks would look for the parent's threads */
+#else
+        exit(wrong); /* ends its helpers */
+#endif
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    test_helpers_take_part(state);
+}
+
+/* ---- processors ---- */
+
+static void write_file(const char *root, const char *path, const char *text)
+{
+    char full[512];
+    int n = snprintf(full, sizeof(full), "%s", root);
+    for (const char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        snprintf(full + n, sizeof(full) - (size_t)n, "%.*s", (int)(slash - path), path);
+        mkdir(full, 0700);
+    }
+    snprintf(full + n, sizeof(full) - (size_t)n, "%s", path);
+    FILE *f = fopen(full, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void test_control_groups(void **state)
+{
+    static const struct {
+        const char *self, *path, *text, *path2, *text2;
+        int32_t expected;
+    } cases[] = {
+        {"0::/a/b\n", "/a/b/cpu.max", "200000 100000\n", "/a/cpu.max", "max 100000\n", 2},
+        {"0::/a/b\n", "/a/b/cpu.max", "max 100000\n", "/a/cpu.max", "350000 100000\n", 4},
+        {"0::/a/b\n", "/a/b/cpu.max", "10000 100000\n", "/a/cpu.max", "max 100000\n", 1},
+        {"0::/a/b\n", "/a/b/cpu.max", "max 100000\n", "/a/cpu.max", "max 100000\n", INT32_MAX},
+        /* A container whose list has the paths of the host: its own limit stands at the root. */
+        {"0::/docker/0123\n", "/cpu.max", "150000 50000\n", "/x", "", 3},
+        {"3:memory:/m\n2:cpu,cpuacct:/g\n0::/\n", "/cpu/g/cpu.cfs_quota_us", "600000\n",
+         "/cpu/g/cpu.cfs_period_us", "100000\n", 6},
+        {"2:cpuset:/g\n1:cpuacct,cpu:/g\n", "/cpu/g/cpu.cfs_quota_us", "-1\n",
+         "/cpu/g/cpu.cfs_period_us", "100000\n", INT32_MAX},
+        {"nonsense\n", "/cpu.max", "100000 100000\n", "/x", "", INT32_MAX},
+        {"0::/\n", "/cpu.max", "nonsense\n", "/x", "", INT32_MAX},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char root[600], self[640];
+        snprintf(root, sizeof(root), "%s/groups%zu", folder, i);
+        snprintf(self, sizeof(self), "%s/self", root);
+        assert_int_equal(mkdir(root, 0700), 0);
+        write_file(root, "/self", cases[i].self);
+        write_file(root, cases[i].path, cases[i].text);
+        write_file(root, cases[i].path2, cases[i].text2);
+        int32_t n = pi_processors_of_groups(root, self);
+        if (n != cases[i].expected)
+            fail_msg("case %zu: %d processors, not %d", i, (int)n, (int)cases[i].expected);
+    }
+    assert_int_equal(pi_processors_of_groups(folder, "/nowhere"), INT32_MAX);
+    assert_true(pi_processors() >= 1);
+}
+
+static int open_all(void **state)
+{
+    pi_thread_assume(N_PROCESSOR);
+    return make_folder(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_item_once),
+        cmocka_unit_test(test_helpers_take_part),
+        cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_many_callers),
+        cmocka_unit_test(test_frozen_helpers_hold_up_nobody),
+        cmocka_unit_test(test_fork_after_use),
+        cmocka_unit_test(test_costly_helpers_rest),
+        cmocka_unit_test(test_control_groups),
+    };
+    return cmocka_run_group_tests(tests, open_all, remove_folder);
+}
