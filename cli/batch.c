@@ -199,6 +199,7 @@ static void job_end(struct job *job)
 {
     struct batch *b = job->batch;
     const struct batch_line *l = &job->line;
+    b->stopping = b->stopping || cli_interrupted(); /* what was cancelled has no answer */
     if (!b->stopping) {
         bool ok = l->fault.code == 0;
         json_t *line =

@@ -247,8 +247,8 @@ static int gather(struct calibrate_options *o)
     struct session s = {0};
     pith_stats *stats = NULL;
     pith_error err;
-    struct cli_progress progress = {
-        .what = "calibrating", .on = !o->quiet && (o->progress || cli_is_terminal(STDERR_FILENO))};
+    struct cli_progress progress = {.what = "calibrating",
+                                    .on = !o->quiet && (o->progress || cli_progress_wanted())};
     pith_range *ranges = NULL;
     pith_calibrate_params p = calibrate_params(o, &progress);
     check_output(o);
@@ -260,6 +260,7 @@ static int gather(struct calibrate_options *o)
     p.n_ctx = start_engine(o, &s, ids.n);
     cli_interrupt_catch();
     double start = clock_s();
+    cli_progress_step(&progress, 0.0);
     pith_status status = pith_calibrate(s.engine, ids.data, ids.n, &p, &stats, &err);
     cli_progress_end(&progress);
     if (status == PITH_CANCELLED)
@@ -297,8 +298,7 @@ static int gather_importance(struct calibrate_options *o)
     }
     session_load(&s, &o->model, false);
     importance_write(&s, &o->model, &o->memory, &from,
-                     !o->quiet && (o->progress || cli_is_terminal(STDERR_FILENO)), o->quiet,
-                     o->out);
+                     !o->quiet && (o->progress || cli_progress_wanted()), o->quiet, o->out);
     session_free(&s);
     return EXIT_SUCCESS;
 }
@@ -337,8 +337,7 @@ static int gather_bases(struct calibrate_options *o)
     struct cli_ids ids = calibrate_read_tokens(o, &s);
     struct loki_source from = {&ids, base_name(calibrate_source(o)), o->keys,
                                start_engine(o, &s, ids.n)};
-    loki_write(&s, &from, !o->quiet && (o->progress || cli_is_terminal(STDERR_FILENO)), o->quiet,
-               o->out);
+    loki_write(&s, &from, !o->quiet && (o->progress || cli_progress_wanted()), o->quiet, o->out);
     free(ids.data);
     session_free(&s);
     return EXIT_SUCCESS;

@@ -345,8 +345,6 @@ static int answer(const struct page *p, const struct session *s, const struct st
     pith_generate_params_default(&params);
     params.n_predict = MOST_ANSWER;
     params.sample.temperature = 0.0f;
-    params.progress = cli_progress_step;
-    params.progress_user = &(struct cli_progress){.on = false};
     params.message = story->text.data;
     params.message_len = story->text.len;
     pith_status status =

@@ -386,6 +386,7 @@ static void recall_by_default(const struct session *s, struct memory_options *o,
 static void start_session(struct session *s, struct serve_options *o)
 {
     s->n_ctx = o->memory.n_ctx;
+    s->no_bar = true;
     session_load(s, &o->model, false);
     recall_by_default(s, &o->memory, &o->model);
     size_memory(s, o);

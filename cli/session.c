@@ -326,8 +326,11 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     pith_error err;
     pith_log_set(print_warning, NULL);
     session_set_level(o);
-    struct cli_progress progress = {.what = "loading the model",
-                                    .on = cli_is_terminal(STDERR_FILENO)};
+    const char *slash = strrchr(o->path, '/');
+    char what[128];
+    snprintf(what, sizeof(what), "loading %.80s, packing its weights",
+             slash != NULL ? slash + 1 : o->path);
+    struct cli_progress progress = {.what = what, .on = cli_progress_wanted()};
     pith_model_params params;
     pith_model_params_default(&params);
     params.n_ctx = s->n_ctx;
@@ -357,6 +360,8 @@ void session_start(struct session *s, const struct model_options *m, const struc
     s->read = p.read;
     s->recall = p.recall;
     s->share = p.share;
+    if (!s->no_bar)
+        p.on_advance = cli_progress_read;
     if (p.kv_tokens == 0 && p.kv_bytes == 0) {
         int64_t bytes, n = most_tokens > 0 ? most_tokens : s->info.n_ctx_train;
         if (n > INT32_MAX)

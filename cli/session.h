@@ -100,6 +100,7 @@ struct session {
     pith_model *model;   /* owned */
     pith_engine *engine; /* owned */
     pith_seq *seq;       /* owned */
+    bool no_bar;         /* set before session_start: prompts are read without a word */
     int32_t n_ctx;       /* the longest text, set before session_load; 0: what the model knows */
     pith_model_info info;
     double load_s;
