@@ -319,6 +319,7 @@ static void run_all(struct batch *b)
 {
     pith_error err;
     bool idle = false;
+    batch_report_progress(&b->report, b->scheduler, b->s.engine);
     while (!b->stopping && !cli_interrupted()) {
         feed(b);
         if (idle && b->next == NULL && b->n_item == b->in.n)

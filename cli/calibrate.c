@@ -20,6 +20,7 @@
 #include "calibrate_loki.h"
 #include "calibrate_ranges.h"
 #include "calibrate_share.h"
+#include "models.h"
 
 #define AT(member) .offset = offsetof(struct calibrate_options, member)
 static const struct option table[] = {
@@ -349,6 +350,10 @@ static int run(void *options)
     if (o->files.n > 1 && !o->importance)
         cli_fail_usage("several -f go with --importance alone");
     o->text = o->files.n > 0 ? o->files.text[0] : NULL;
+    if (o->model.hf != NULL) {
+        o->model.path = models_resolve(&o->model); /* for as long as the command runs */
+        o->model.hf = o->model.hf_file = NULL;
+    }
     if (o->text != NULL && o->tokens != NULL)
         cli_fail_usage("-f reads a text, --tokens the tokens themselves: give one of them");
     if (o->inspect != NULL) {

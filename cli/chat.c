@@ -448,7 +448,7 @@ static int run(void *options)
     c.reader = line_open("> ", history);
     if (line_is_interactive(c.reader))
         cli_note("%s, template %s; /help lists the commands",
-                 c.s.info.name[0] != '\0' ? c.s.info.name : o->model.path,
+                 c.s.info.name[0] != '\0' ? c.s.info.name : c.s.path,
                  o->chat.template_name != NULL ? o->chat.template_name : "of the model");
     cli_interrupt_catch();
     converse(&c);

@@ -22,6 +22,7 @@
 #define START_S 0.25
 #define EVERY_S 0.1
 #define LONG_TEXT 1024 /* tokens */
+#define SHORT_TEXT 64  /* of which nothing is said, but within an operation */
 #define BAR_LEN 20
 #define RECENT_S 2.0 /* speed that foretells the time left is at least so long's */
 
@@ -235,7 +236,8 @@ bool cli_progress_read(void *user, int64_t n_read, int64_t n_token)
         return !cli_interrupted();
     }
     bool long_text = n_token >= LONG_TEXT || forced;
-    if (on && (long_text || now - reading.start_s >= START_S) && now - drawn_s >= EVERY_S)
+    if (on && (task != NULL || n_token > SHORT_TEXT) &&
+        (long_text || now - reading.start_s >= START_S) && now - drawn_s >= EVERY_S)
         draw(now);
     return !cli_interrupted();
 }
