@@ -25,7 +25,7 @@ void pi_advance_begin(struct pith_engine *e, int64_t n_token, bool asked)
     a->n_done = a->n_pass = a->n_told = 0;
     a->n_token = n_token;
     a->can_stop = a->stopped = false;
-    if (asked)
+    if (asked && a->fn != NULL)
         pi_pass_set_ask(e->pass, ask, e);
     else
         a->n_token = 0;
