@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 
-.PHONY: all deps demo demo-real test bench fuzz install format clean
+.PHONY: all command deps demo demo-real test bench fuzz install format clean
 
 all: $(BUILD)/CMakeCache.txt
 	cmake --build $(BUILD) -j $(JOBS)
@@ -16,13 +16,15 @@ $(BUILD)/CMakeCache.txt:
 deps:
 	scripts/deps.sh
 
-demo: all
+# The command alone: neither tests nor benchmarks are compiled.
+command: $(BUILD)/CMakeCache.txt
+	cmake --build $(BUILD) --target pith-cli -j $(JOBS)
+
+demo: command
 	$(BUILD)/cli/pith demo
-	@printf '\nThe same model under a shrinking KV memory, every cell of the table a measurement:\n\n'
-	$(BUILD)/cli/pith eval sweep examples/sweep-nano.json --fresh -o $(BUILD)/sweep-nano.jsonl
 
 # Fetches a real model (400 MB) where its packages can be had.
-demo-real: all
+demo-real: command
 	PITH=$(BUILD)/cli/pith scripts/demo-real.sh build-models
 
 test:

@@ -199,6 +199,7 @@ static void job_end(struct job *job)
 {
     struct batch *b = job->batch;
     const struct batch_line *l = &job->line;
+    b->stopping = b->stopping || cli_interrupted(); /* what was cancelled has no answer */
     if (!b->stopping) {
         bool ok = l->fault.code == 0;
         json_t *line =
@@ -318,6 +319,7 @@ static void run_all(struct batch *b)
 {
     pith_error err;
     bool idle = false;
+    batch_report_progress(&b->report, b->scheduler, b->s.engine);
     while (!b->stopping && !cli_interrupted()) {
         feed(b);
         if (idle && b->next == NULL && b->n_item == b->in.n)

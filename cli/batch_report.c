@@ -12,9 +12,6 @@
 
 #include "draft.h"
 
-#define DRAW_EVERY_S 0.2
-#define BAR_LEN 20
-
 #define AT(member) .offset = offsetof(struct batch_report_options, member)
 const struct option batch_report_option_table[] = {
     {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
@@ -48,6 +45,7 @@ void batch_report_start(struct batch_report *r, const struct batch_report_option
 {
     r->options = o;
     r->start_s = clock_s();
+    r->bar = (struct cli_progress){.what = r->what, .on = o->progress || cli_progress_wanted()};
 }
 
 void batch_report_add(struct batch_report *r, const pith_answer_result *result)
@@ -85,33 +83,21 @@ void batch_report_progress(struct batch_report *r, pith_scheduler *scheduler,
                            const pith_engine *engine)
 {
     double now = clock_s();
-    if ((!r->options->progress && !cli_is_terminal(STDERR_FILENO)) ||
-        now - r->drawn_s < DRAW_EVERY_S)
-        return;
     pith_scheduler_stats work;
     pith_kv_stats kv;
-    char line[256], bar[BAR_LEN + 1];
     int64_t n_done = r->n_skipped + r->n_answered + r->n_failed;
     pith_scheduler_get_stats(scheduler, &work);
     pith_engine_kv_stats(engine, &kv);
-    for (int64_t i = 0; i < BAR_LEN; i++)
-        bar[i] = (i + 1) * r->n_request <= n_done * BAR_LEN ? '#' : '.';
-    bar[BAR_LEN] = '\0';
-    int width = snprintf(
-        line, sizeof(line), "[%s] %lld of %lld requests, %d running, %.1f tokens/s, KV %.0f %%",
-        bar, (long long)n_done, (long long)r->n_request, work.n_running,
+    snprintf(
+        r->what, sizeof(r->what), "%lld of %lld requests, %d running, %.1f tokens/s, KV %.0f %%",
+        (long long)n_done, (long long)r->n_request, work.n_running,
         per_s(work.generated_tokens, now - r->start_s), percent(kv.used_bytes, kv.reserved_bytes));
-    fprintf(stderr, "\r%s%*s", line, r->width > width ? r->width - width : 0, "");
-    fflush(stderr);
-    r->width = width;
-    r->drawn_s = now;
+    cli_progress_step(&r->bar, r->n_request > 0 ? (double)n_done / (double)r->n_request : 1.0);
 }
 
 void batch_report_progress_end(struct batch_report *r)
 {
-    if (r->width > 0)
-        fprintf(stderr, "\r%*s\r", r->width, "");
-    r->width = 0;
+    cli_progress_end(&r->bar);
 }
 
 /* ---- the figures ---- */

@@ -26,8 +26,8 @@ struct batch_report {
     pith_share_stats share; /* sums over all answers */
     pith_keep_stats keep;
     double start_s;
-    double drawn_s; /* when the bar was drawn last */
-    int width;      /* characters of it */
+    struct cli_progress bar;
+    char what[160]; /* its words */
 
     /* batch_report_finish */
     double seconds;

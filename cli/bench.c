@@ -335,7 +335,7 @@ static void print_table(const struct bench *b)
     const pith_machine *m = &b->machine;
     const struct memory_options *o = &b->options->memory;
     printf("%s, %s, %s of weights, loaded in %.2f s\n",
-           b->s.info.name[0] != '\0' ? b->s.info.name : b->options->model.path, b->s.info.file_type,
+           b->s.info.name[0] != '\0' ? b->s.info.name : b->s.path, b->s.info.file_type,
            cli_bytes(b->s.info.weight_bytes, weights), b->s.load_s);
     printf("kernels %s, %d threads, KV %s/%s, chunk %d; Pith %s\n", pith_cpu_level(), m->n_thread,
            o->type_k, o->type_v, o->chunk, pith_version());
@@ -392,7 +392,7 @@ static void print_json(const struct bench *b)
 {
     const pith_machine *m = &b->machine;
     const struct memory_options *o = &b->options->memory;
-    const char *path = b->options->model.path, *keep = o->keep != NULL ? o->keep : "none";
+    const char *path = b->s.path, *keep = o->keep != NULL ? o->keep : "none";
     const char *read = o->read != NULL ? o->read : "none";
     const char *recall = o->recall != NULL ? o->recall : "none";
     const char *share = o->share != NULL ? o->share : "none";

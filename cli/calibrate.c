@@ -20,6 +20,7 @@
 #include "calibrate_loki.h"
 #include "calibrate_ranges.h"
 #include "calibrate_share.h"
+#include "models.h"
 
 #define AT(member) .offset = offsetof(struct calibrate_options, member)
 static const struct option table[] = {
@@ -247,8 +248,8 @@ static int gather(struct calibrate_options *o)
     struct session s = {0};
     pith_stats *stats = NULL;
     pith_error err;
-    struct cli_progress progress = {
-        .what = "calibrating", .on = !o->quiet && (o->progress || cli_is_terminal(STDERR_FILENO))};
+    struct cli_progress progress = {.what = "calibrating",
+                                    .on = !o->quiet && (o->progress || cli_progress_wanted())};
     pith_range *ranges = NULL;
     pith_calibrate_params p = calibrate_params(o, &progress);
     check_output(o);
@@ -260,6 +261,7 @@ static int gather(struct calibrate_options *o)
     p.n_ctx = start_engine(o, &s, ids.n);
     cli_interrupt_catch();
     double start = clock_s();
+    cli_progress_step(&progress, 0.0);
     pith_status status = pith_calibrate(s.engine, ids.data, ids.n, &p, &stats, &err);
     cli_progress_end(&progress);
     if (status == PITH_CANCELLED)
@@ -297,8 +299,7 @@ static int gather_importance(struct calibrate_options *o)
     }
     session_load(&s, &o->model, false);
     importance_write(&s, &o->model, &o->memory, &from,
-                     !o->quiet && (o->progress || cli_is_terminal(STDERR_FILENO)), o->quiet,
-                     o->out);
+                     !o->quiet && (o->progress || cli_progress_wanted()), o->quiet, o->out);
     session_free(&s);
     return EXIT_SUCCESS;
 }
@@ -337,8 +338,7 @@ static int gather_bases(struct calibrate_options *o)
     struct cli_ids ids = calibrate_read_tokens(o, &s);
     struct loki_source from = {&ids, base_name(calibrate_source(o)), o->keys,
                                start_engine(o, &s, ids.n)};
-    loki_write(&s, &from, !o->quiet && (o->progress || cli_is_terminal(STDERR_FILENO)), o->quiet,
-               o->out);
+    loki_write(&s, &from, !o->quiet && (o->progress || cli_progress_wanted()), o->quiet, o->out);
     free(ids.data);
     session_free(&s);
     return EXIT_SUCCESS;
@@ -350,6 +350,10 @@ static int run(void *options)
     if (o->files.n > 1 && !o->importance)
         cli_fail_usage("several -f go with --importance alone");
     o->text = o->files.n > 0 ? o->files.text[0] : NULL;
+    if (o->model.hf != NULL) {
+        o->model.path = models_resolve(&o->model); /* for as long as the command runs */
+        o->model.hf = o->model.hf_file = NULL;
+    }
     if (o->text != NULL && o->tokens != NULL)
         cli_fail_usage("-f reads a text, --tokens the tokens themselves: give one of them");
     if (o->inspect != NULL) {

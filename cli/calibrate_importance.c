@@ -227,6 +227,7 @@ static pith_stats *learn(struct session *s, const struct importance_source *from
     p.text = names;
     p.progress = cli_progress_step;
     p.progress_user = &shown;
+    cli_progress_step(&shown, 0.0);
     cli_interrupt_catch();
     pith_status status = pith_calibrate_importance(s->engine, &p, &stats, &err);
     cli_progress_end(&shown);

@@ -36,6 +36,7 @@ void loki_write(const struct session *s, const struct loki_source *from, bool pr
     p.text = from->text;
     p.progress = cli_progress_step;
     p.progress_user = &shown;
+    cli_progress_step(&shown, 0.0);
     cli_interrupt_catch();
     double start = clock_s();
     pith_status status =

@@ -230,7 +230,7 @@ void share_calibrate(struct session *s, const struct model_options *m,
                      const struct memory_options *memory, const struct share_source *from)
 {
     struct gathering g = {.step = option_of(memory->share, "step")};
-    struct cli_progress progress = {.what = "comparing", .on = cli_is_terminal(STDERR_FILENO)};
+    struct cli_progress progress = {.what = "comparing", .on = cli_progress_wanted()};
     struct session chance = {.model = s->model, .info = s->info};
     pith_share_stats stats;
     pith_error err;

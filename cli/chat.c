@@ -131,6 +131,17 @@ static bool collect(void *user, const char *text, size_t len)
     return cli_write(text, len) && !cli_interrupted();
 }
 
+/* Ctrl-C came while the prompt was read: what of it is there. */
+static void note_kept(const struct chat *c, const struct cli_ids *ids)
+{
+    const int32_t *there = pith_seq_tokens(c->s.seq);
+    int32_t n = 0, most = pith_seq_length(c->s.seq) < ids->n ? pith_seq_length(c->s.seq) : ids->n;
+    while (n < most && there[n] == ids->data[n])
+        n++;
+    cli_note("stopped: %d of %d tokens are read, and the same message goes on from there", n,
+             ids->n);
+}
+
 /* Generates the answer to the messages; false leaves the conversation without it. */
 static bool answer(struct chat *c)
 {
@@ -139,24 +150,21 @@ static bool answer(struct chat *c)
     pith_generate_result result;
     pith_prompt *prompt = session_prompt(c->s.model, &c->options->chat, c->messages, c->n_message);
     struct cli_ids ids = session_prompt_ids(c->s.model, prompt, true);
-    struct cli_progress progress = {
-        .what = "reading",
-        .on = cli_is_terminal(STDERR_FILENO) && ids.n > c->options->memory.chunk,
-    };
     pith_generate_params_default(&params);
     params.n_predict = c->options->talk.n_predict;
     params.sample = c->sample;
-    params.progress = cli_progress_step;
-    params.progress_user = &progress;
+    params.keep_read = true;
     params.recalled = c->recalled;
     params.draft = c->draft;
 
     c->answer.len = 0;
     pith_status status =
         pith_generate(c->s.seq, ids.data, ids.n, &params, collect, c, &result, &err);
-    cli_progress_end(&progress);
+    cli_progress_hide();
     if (status == PITH_OK)
         session_note_context(&c->s, pith_seq_length(c->s.seq));
+    if (status == PITH_CANCELLED)
+        note_kept(c, &ids);
     free(ids.data);
     pith_prompt_free(prompt);
     if (status == PITH_CANCELLED)
@@ -457,7 +465,7 @@ static int run(void *options)
     c.reader = line_open("> ", history);
     if (line_is_interactive(c.reader))
         cli_note("%s, template %s; /help lists the commands",
-                 c.s.info.name[0] != '\0' ? c.s.info.name : o->model.path,
+                 c.s.info.name[0] != '\0' ? c.s.info.name : c.s.path,
                  o->chat.template_name != NULL ? o->chat.template_name : "of the model");
     cli_interrupt_catch();
     converse(&c);

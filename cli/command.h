@@ -14,7 +14,7 @@ struct command {
     void (*defaults)(void *options);   /* fills a zeroed struct; NULL: zeros are the defaults */
     int (*run)(void *options);         /* returns the exit status */
     /* The verbs below this one, ended by NULL; of what stands above, only name, summary and notes
-       then count. */
+       then count, and run, which may do without one (its options are NULL). */
     const struct command *const *subcommands;
 };
 
@@ -32,6 +32,8 @@ extern const struct command command_quantize;
 extern const struct command command_calibrate;
 extern const struct command command_policies;
 extern const struct command command_completion;
+extern const struct command command_pull;
+extern const struct command command_models;
 
 /* All of them, ended by NULL (main.c). */
 extern const struct command *const *const cli_commands;

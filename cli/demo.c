@@ -1,7 +1,8 @@
 /*
  * demo.c - `pith demo`: what Pith is for, shown with the model that comes with it. A long text
  * with a fact in it, a question about the fact, the model's answer, whether it is right, how fast
- * it came, and the KV memory that it was found in.
+ * it came, and the KV memory that it was found in. Then the same question with a quarter of that
+ * memory, and with recall.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -280,7 +281,7 @@ static void show_story(struct page *p, const pith_model *model, const struct sto
 /* ---- the answer ---- */
 
 struct answer {
-    const struct page *page;
+    const struct page *page; /* NULL: it is not shown */
     char text[4096];
     size_t len;
 };
@@ -291,6 +292,8 @@ static bool collect(void *user, const char *text, size_t len)
     size_t room = sizeof(a->text) - 1 - a->len;
     memcpy(a->text + a->len, text, least(len, room));
     a->len += least(len, room);
+    if (a->page == NULL)
+        return !cli_interrupted();
     style(a->page, "1;36");
     bool ok = cli_write(text, len);
     style(a->page, "0");
@@ -334,30 +337,119 @@ static void show_result(const struct page *p, const struct session *s, const str
     picture_print(stdout, s, marks);
 }
 
-static int answer(const struct page *p, const struct session *s, const struct story *story)
+/* Asks; false after Ctrl-C. */
+static bool ask(const struct session *s, const struct story *story, struct answer *a,
+                pith_generate_result *result)
 {
     pith_error err;
     pith_generate_params params;
-    pith_generate_result result;
-    struct answer a = {.page = p};
     struct cli_ids ids =
         session_tokenize(s->model, story->text.data, story->text.len, PITH_TOKENIZE_BOS);
     pith_generate_params_default(&params);
     params.n_predict = MOST_ANSWER;
     params.sample.temperature = 0.0f;
-    params.progress = cli_progress_step;
-    params.progress_user = &(struct cli_progress){.on = false};
     params.message = story->text.data;
     params.message_len = story->text.len;
-    pith_status status =
-        pith_generate(s->seq, ids.data, ids.n, &params, collect, &a, &result, &err);
+    pith_status status = pith_generate(s->seq, ids.data, ids.n, &params, collect, a, result, &err);
     free(ids.data);
     if (status == PITH_CANCELLED || cli_interrupted())
-        return EXIT_INTERRUPTED;
+        return false;
     session_check(status, &err);
+    return true;
+}
+
+static int answer(const struct page *p, const struct session *s, const struct story *story)
+{
+    pith_generate_result result;
+    struct answer a = {.page = p};
+    if (!ask(s, story, &a, &result))
+        return EXIT_INTERRUPTED;
     bool right = is_right(&a, story);
     show_result(p, s, story, &result, right);
     return right ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/* ---- the same question in less memory ---- */
+
+#define LEAST_TOKENS 1024 /* of a text that a quarter is worth showing for */
+#define BAR_LEN 32
+#define SLACK 16 /* entries that a lane may hold above its budget */
+
+/* Most bytes of KV memory that were in use. */
+static int64_t peak_bytes(const struct session *s)
+{
+    pith_kv_stats kv;
+    pith_engine_kv_stats(s->engine, &kv);
+    return kv.peak_bytes;
+}
+
+static void show_row(const struct page *p, const char *name, int64_t bytes, int64_t of,
+                     const struct answer *a, bool right)
+{
+    char size[32];
+    struct cli_text text = {.data = cli_alloc(a->len + 1, 1), .len = a->len};
+    memcpy(text.data, a->text, a->len);
+    trim(&text);
+    int n = of > 0 ? (int)((double)bytes / (double)of * BAR_LEN + 0.5) : 0;
+    printf("  %-16s ", name);
+    for (int i = 0; i < BAR_LEN; i++)
+        fputs(i >= n ? " " : cli_is_utf8() ? "\u2588" : "#", stdout);
+    printf(" %10s  ", cli_bytes(bytes, size));
+    style(p, right ? "1;32" : "1;31");
+    printf("%s", right ? "Right:" : "Wrong:");
+    style(p, "0");
+    printf(" %.*s\n", (int)strcspn(text.data, "\n"), text.data);
+    fflush(stdout);
+    free(text.data);
+}
+
+/* The question under a keep policy, on the model of another session. */
+static bool show_kept(const struct page *p, const struct session *full, const struct options *o,
+                      const struct story *story, const char *name, const char *keep,
+                      const char *recall, bool *right)
+{
+    struct session s = {.model = full->model, .info = full->info};
+    struct memory_options memory = o->memory;
+    struct answer a = {0};
+    pith_generate_result result;
+    memory.keep = keep;
+    memory.recall = recall;
+    session_start(&s, &o->model, &memory, 0);
+    bool done = ask(&s, story, &a, &result);
+    *right = done && is_right(&a, story);
+    if (done)
+        show_row(p, name, peak_bytes(&s), peak_bytes(full), &a, *right);
+    s.model = NULL; /* the other's */
+    session_free(&s);
+    return done;
+}
+
+/* A quarter of the pages that the text takes: evicted is evicted, unless recall brings it back. */
+static int compare(const struct page *p, const struct session *full, const struct options *o,
+                   const struct story *story)
+{
+    const int32_t page_len = full->page_len, n = pith_seq_length(full->seq);
+    struct answer said = {.len = least(story->answer.len, sizeof(said.text))};
+    char keep[64];
+    bool forgets, recalls;
+    int32_t budget = (n + page_len - 1) / page_len / 4 * page_len - 2 * SLACK;
+    memcpy(said.text, story->answer.data, said.len);
+    snprintf(keep, sizeof(keep), "streaming:budget=%d,slack=%d", budget, SLACK);
+    printf(
+        "\n  The same question in less memory. The policy evicts before it sees the question:\n\n");
+    show_row(p, "full cache", peak_bytes(full), peak_bytes(full), &said, true);
+    if (!show_kept(p, full, o, story, "a quarter", keep, NULL, &forgets) ||
+        !show_kept(p, full, o, story, "with recall", keep, "text", &recalls))
+        return EXIT_INTERRUPTED;
+    printf("\n  a quarter:   --keep %s\n  with recall: the same and --recall text\n", keep);
+    return recalls ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/* Whether the user wants a policy of their own, and not ours. */
+static bool is_chosen(const struct memory_options *o)
+{
+    return o->keep != NULL || o->read != NULL || o->recall != NULL || o->share != NULL ||
+           o->n_ctx > 0 || o->kv_bytes > 0;
 }
 
 static void show_title(const struct page *p, const struct session *s, const struct options *o,
@@ -395,6 +487,8 @@ static int run(void *options)
     show_title(&p, &s, o, &story);
     show_story(&p, s.model, &story);
     int status = answer(&p, &s, &story);
+    if (status == EXIT_SUCCESS && !is_chosen(&o->memory) && pith_seq_length(s.seq) >= LEAST_TOKENS)
+        status = compare(&p, &s, o, &story);
     free(story.text.data);
     free(story.answer.data);
     session_free(&s);
@@ -406,7 +500,9 @@ const struct command command_demo = {
     .name = "demo",
     .summary = "see a small model find a fact in a long text",
     .synopsis = "[-m MODEL -f TEXT --answer FILE]",
-    .notes = "The exit status is 0 when the answer is right.\n"
+    .notes = "The exit status is 0 when the answer is right, with recall, too. Where options "
+             "choose the\n"
+             "KV memory or a policy, nothing is compared.\n"
              "\n"
              "  pith demo -ctk q8_0 -ctv q8_0 --page 32",
     .groups = groups,

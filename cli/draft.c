@@ -6,7 +6,10 @@
 #include "draft.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "models.h"
 
 #include "pith/policy.h"
 
@@ -57,7 +60,10 @@ static void start_model(struct session *s, const char *path, const struct model_
     pith_model_params_default(&load);
     load.n_thread = m->n_thread;
     load.cache_weights = m->cache_weights;
-    if (pith_model_load(path, &load, &s->draft_model, &err) != PITH_OK)
+    char *found = models_find(path);
+    pith_status status = pith_model_load(found, &load, &s->draft_model, &err);
+    free(found);
+    if (status != PITH_OK)
         cli_fail("--draft: %s", err.message);
     pith_model_get_info(s->draft_model, &info);
     pith_engine_params_default(&p);

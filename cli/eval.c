@@ -15,8 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DRAW_EVERY_S 0.1
-
 #define AT(member) .offset = offsetof(struct measure_options, member)
 const struct option measure_option_table[] = {
     {"--seed", "-s", "N", OPTION_LONG, AT(seed), .min = 0, .max = 0x1p53,
@@ -43,47 +41,17 @@ void eval_options_default(struct eval_options *o)
 
 /* ---- progress ---- */
 
+/* The bar, whose words change from item to item. */
 struct ticker {
-    bool on;
-    double start_s;
-    double drawn_s; /* when it was drawn last */
-    int width;      /* characters on the line */
+    struct cli_progress bar;
+    char what[160];
 };
-
-static void format_left(double seconds, char *buf, size_t cap)
-{
-    long s = (long)(seconds + 0.5);
-    if (s >= 3600)
-        snprintf(buf, cap, "%ld h %02ld min left", s / 3600, s / 60 % 60);
-    else if (s >= 60)
-        snprintf(buf, cap, "%ld min %02ld s left", s / 60, s % 60);
-    else
-        snprintf(buf, cap, "%ld s left", s);
-}
 
 static bool show_progress(void *user, double fraction, const char *what)
 {
     struct ticker *t = user;
-    double now = clock_s();
-    char line[256], left[48] = "";
-    if (t->on && now - t->drawn_s >= DRAW_EVERY_S) {
-        if (fraction > 0.0)
-            format_left((now - t->start_s) * (1.0 - fraction) / fraction, left, sizeof(left));
-        int width = snprintf(line, sizeof(line), "%3.0f %%  %s  %s", 100.0 * fraction, left, what);
-        int blank = t->width > width ? t->width - width : 0;
-        fprintf(stderr, "\r%s%*s", line, blank, "");
-        fflush(stderr);
-        t->width = width;
-        t->drawn_s = now;
-    }
-    return !cli_interrupted();
-}
-
-static void clear_progress(struct ticker *t)
-{
-    if (t->width > 0)
-        fprintf(stderr, "\r%*s\r", t->width, "");
-    t->width = 0;
+    snprintf(t->what, sizeof(t->what), "%s", what);
+    return cli_progress_step(&t->bar, fraction);
 }
 
 /* ---- output ---- */
@@ -171,9 +139,8 @@ static int run_task(const struct eval_options *o, const pith_model *model, measu
 {
     pith_error err;
     json_t *result = NULL;
-    struct ticker ticker = {.on = o->measure.progress || cli_is_terminal(STDERR_FILENO),
-                            .start_s = clock_s()};
-    const struct eval_setup setup = {
+    struct ticker ticker = {.bar = {.on = o->measure.progress || cli_progress_wanted()}};
+    struct eval_setup setup = {
         .model = model,
         .engine = engine_params(&o->model, &o->memory),
         .seed = (uint64_t)o->measure.seed,
@@ -182,9 +149,11 @@ static int run_task(const struct eval_options *o, const pith_model *model, measu
         .progress = show_progress,
         .progress_user = &ticker,
     };
+    setup.engine.on_advance = cli_progress_read;
+    ticker.bar.what = ticker.what;
     cli_interrupt_catch();
     pith_status status = measure(&setup, o, &result, &err);
-    clear_progress(&ticker);
+    cli_progress_end(&ticker.bar);
     if (status == PITH_CANCELLED && cli_interrupted())
         cli_exit(EXIT_INTERRUPTED);
     cli_check(status, &err);

@@ -67,8 +67,6 @@ static void sweep_defaults(void *options)
 static void print_note(void *user, const char *sentence)
 {
     (void)user;
-    if (cli_is_terminal(STDERR_FILENO))
-        fprintf(stderr, "\r\033[K"); /* the line of progress, which is drawn again */
     cli_note("%s", sentence);
 }
 

@@ -34,6 +34,7 @@ void cli_set_verb(const char *verb)
 static void say(const char *fmt, va_list args)
 {
     fflush(stdout);
+    cli_progress_hide();
     fprintf(stderr, "pith%s%s: ", verb_name != NULL ? " " : "", verb_name != NULL ? verb_name : "");
     vfprintf(stderr, fmt, args);
     fputc('\n', stderr);
@@ -66,6 +67,10 @@ void cli_fail_usage(const char *fmt, ...)
 
 void cli_check(pith_status status, const pith_error *err)
 {
+    if (status == PITH_CANCELLED && cli_interrupted()) {
+        cli_progress_hide();
+        cli_exit(EXIT_INTERRUPTED);
+    }
     if (status != PITH_OK)
         cli_fail("%s", err->message);
 }
@@ -260,24 +265,4 @@ bool cli_interrupted(void)
 void cli_interrupt_clear(void)
 {
     interrupted = 0;
-}
-
-/* ---- progress ---- */
-
-bool cli_progress_step(void *user, double fraction)
-{
-    struct cli_progress *p = user;
-    if (p->on) {
-        fprintf(stderr, "\r%s: %3.0f %%", p->what, 100.0 * fraction);
-        fflush(stderr);
-        p->drawn = true;
-    }
-    return !cli_interrupted();
-}
-
-void cli_progress_end(struct cli_progress *progress)
-{
-    if (progress->drawn)
-        fprintf(stderr, "\r%*s\r", (int)strlen(progress->what) + 8, "");
-    progress->drawn = false;
 }

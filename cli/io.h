@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "progress.h"
 #include "pith/pith.h"
 
 #define EXIT_USAGE 2
@@ -25,7 +26,7 @@ void cli_set_verb(const char *verb);
 _Noreturn void cli_exit(int status);
 _Noreturn void cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void cli_fail_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Fails with the error's sentence unless status is PITH_OK. */
+/* Fails with the error's sentence unless status is PITH_OK; without one after Ctrl-C. */
 void cli_check(pith_status status, const pith_error *err);
 /* One line on standard error. */
 void cli_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -77,19 +78,5 @@ void cli_json_print(json_t *value, size_t flags);
 void cli_interrupt_catch(void);
 bool cli_interrupted(void);
 void cli_interrupt_clear(void);
-
-/* ---- progress ---- */
-
-/* A line on standard error that is drawn over itself. */
-struct cli_progress {
-    const char *what; /* "reading the prompt" */
-    bool on;
-    bool drawn;
-};
-
-/* A pith_progress_fn; user is a struct cli_progress. Returns false after Ctrl-C. */
-bool cli_progress_step(void *user, double fraction);
-/* Takes the line away. */
-void cli_progress_end(struct cli_progress *progress);
 
 #endif

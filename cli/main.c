@@ -14,11 +14,23 @@
 #include "pith/policy.h"
 
 static const struct command *const commands[] = {
-    &command_run,      &command_chat,       &command_serve,
-    &command_batch,    &command_demo,       &command_bench,
-    &command_eval,     &command_tokenize,   &command_info,
-    &command_quantize, &command_calibrate,  &command_policies,
-    &command_logits,   &command_completion, NULL,
+    &command_run,
+    &command_chat,
+    &command_serve,
+    &command_batch,
+    &command_demo,
+    &command_bench,
+    &command_eval,
+    &command_tokenize,
+    &command_info,
+    &command_quantize,
+    &command_calibrate,
+    &command_policies,
+    &command_logits,
+    &command_pull,
+    &command_models,
+    &command_completion,
+    NULL,
 };
 
 const struct command *const *const cli_commands = commands;
@@ -180,6 +192,10 @@ static int run_verb(const struct verb *verb, int argc, char **argv)
     const struct command *c = verb->command;
     if (c->subcommands == NULL)
         return run_leaf(verb, argc, argv);
+    if (argc == 0 && c->run != NULL) {
+        cli_set_verb(verb->name);
+        return c->run(NULL);
+    }
     if (argc == 0) {
         print_subcommands(stderr, verb);
         return EXIT_USAGE;

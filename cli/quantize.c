@@ -44,8 +44,10 @@ static const struct option_group groups[] = {{NULL, table, 0}, {0}};
 static void print_line(void *user, pith_log_level level, const char *line)
 {
     const struct options *o = user;
-    if (level >= PITH_LOG_INFO && !o->quiet)
-        fprintf(stderr, "\r%s\n", line);
+    if (level >= PITH_LOG_INFO && !o->quiet) {
+        cli_progress_hide();
+        fprintf(stderr, "%s\n", line);
+    }
 }
 
 static int64_t file_size(const char *path)
@@ -60,7 +62,8 @@ static int run(void *options)
     pith_error err;
     char in_size[32], out_size[32];
     struct cli_progress progress = {.what = "quantizing",
-                                    .on = o->progress || cli_is_terminal(STDERR_FILENO)};
+                                    .bytes = file_size(o->in),
+                                    .on = o->progress || cli_progress_wanted()};
     pith_log_set(print_line, o);
     cli_interrupt_catch();
     double start = clock_s();

@@ -276,10 +276,6 @@ static int generate(const struct run_options *o, struct session *s, const struct
     char *stops[OPTION_TEXTS_MAX];
     pith_generate_result result;
     pith_generate_params params;
-    struct cli_progress progress = {
-        .what = "reading the prompt",
-        .on = (o->output.progress || cli_is_terminal(STDERR_FILENO)) && ids->n > o->memory.chunk,
-    };
     make_stops(o, stops);
     pith_generate_params_default(&params);
     params.n_predict = o->output.n_predict;
@@ -290,15 +286,13 @@ static int generate(const struct run_options *o, struct session *s, const struct
     params.n_stop = o->output.stop.n;
     params.ignore_end = o->output.ignore_end;
     params.special = o->output.special;
-    params.progress = cli_progress_step;
-    params.progress_user = &progress;
     params.message = message->data;
     params.message_len = message->len;
     params.draft = s->drafts != NULL ? &s->draft : NULL;
 
     pith_status status =
         pith_generate(s->seq, ids->data, ids->n, &params, print_text, NULL, &result, &err);
-    cli_progress_end(&progress);
+    cli_progress_hide();
     free(bias);
     pith_grammar_free(grammar);
     for (int32_t i = 0; i < o->output.stop.n; i++)
@@ -339,6 +333,8 @@ static int run(void *options)
     session_note_context(&s, o->memory.n_ctx > ids.n ? o->memory.n_ctx : ids.n);
     draft_start(&s, &o->draft, &o->model);
     struct eval_recorder *recorder = start_recorder(o, &s);
+    if (o->output.progress)
+        cli_progress_force_reading();
     cli_interrupt_catch();
     if (prompt != NULL)
         shown.data = (char *)pith_prompt_text(prompt, &shown.len);

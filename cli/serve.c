@@ -386,6 +386,7 @@ static void recall_by_default(const struct session *s, struct memory_options *o,
 static void start_session(struct session *s, struct serve_options *o)
 {
     s->n_ctx = o->memory.n_ctx;
+    s->no_bar = true;
     session_load(s, &o->model, false);
     recall_by_default(s, &o->memory, &o->model);
     size_memory(s, o);
@@ -416,7 +417,7 @@ static struct server_config make_config(struct serve_options *o, const struct se
     struct server_config config = {
         .model = s->model,
         .engine = s->engine,
-        .model_path = o->model.path,
+        .model_path = s->path,
         .alias = l->alias,
         .host = l->host,
         .port = l->port,
@@ -454,7 +455,7 @@ static int run(void *options)
     (void)engine_params(&o->model, &o->memory); /* complains before the model is read */
     check_folder(o->chat.slot_folder);
     read_keys(&keys, &o->listen, &owned);
-    if (o->model.path == NULL)
+    if (o->model.path == NULL && o->model.hf == NULL)
         o->model.path = own(&owned, cli_find_shipped(MODEL_FILE));
     block_signals(&set);
     start_session(&s, o);

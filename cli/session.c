@@ -6,7 +6,7 @@
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
 
-#include "session.h"
+#include "models.h"
 
 #include "pith/inspect.h"
 #include "pith/policy.h"
@@ -29,8 +29,14 @@ static const char *const page_lens[] = {"16", "32", "64", NULL};
 #define AT(member) .offset = offsetof(struct model_options, member)
 const struct option model_option_table[] = {
     {"--model", "-m", "FILE", OPTION_TEXT, AT(path), .required = true,
-     .help = "the model, a GGUF file", .env = "LLAMA_ARG_MODEL", .one_of = "the model"},
+     .help = "the model: a GGUF file, or the name of one of `pith models`",
+     .env = "LLAMA_ARG_MODEL", .one_of = "the model"},
     {"MODEL", NULL, NULL, OPTION_TEXT, AT(path), .help = "the same, without -m"},
+    {"--hf-repo", "-hf", "REPO", OPTION_TEXT, AT(hf), .absent = "",
+     .help = "a model of a hub, USER/REPO[:QUANT], pulled where it is not here", .also = "-hfr",
+     .env = "LLAMA_ARG_HF_REPO", .one_of = "the model"},
+    {"--hf-file", "-hff", "FILE", OPTION_TEXT, AT(hf_file), .absent = "by QUANT",
+     .help = "its file of that repository", .env = "LLAMA_ARG_HF_FILE"},
     {"--threads", "-t", "N", OPTION_INT, AT(n_thread), .max = 1024, .absent = "all processors",
      .help = "threads that compute", .unset = "-1", .env = "LLAMA_ARG_THREADS"},
     {"--cpu-level", NULL, "LEVEL", OPTION_CHOICE, AT(cpu_level), .choices = cpu_levels,
@@ -327,8 +333,14 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     pith_error err;
     pith_log_set(print_warning, NULL);
     session_set_level(o);
-    struct cli_progress progress = {.what = "loading the model",
-                                    .on = cli_is_terminal(STDERR_FILENO)};
+    s->path = models_resolve(o);
+    if (s->path == NULL)
+        cli_fail_usage("-m FILE is missing: the model, a GGUF file; -hf names one of a hub");
+    const char *slash = strrchr(s->path, '/');
+    char what[128];
+    snprintf(what, sizeof(what), "loading %.80s, packing its weights",
+             slash != NULL ? slash + 1 : s->path);
+    struct cli_progress progress = {.what = what, .on = cli_progress_wanted()};
     pith_model_params params;
     pith_model_params_default(&params);
     params.n_ctx = s->n_ctx;
@@ -338,7 +350,7 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     params.progress = cli_progress_step;
     params.progress_user = &progress;
     double start = clock_s();
-    pith_status status = pith_model_load(o->path, &params, &s->model, &err);
+    pith_status status = pith_model_load(s->path, &params, &s->model, &err);
     cli_progress_end(&progress);
     if (status == PITH_CANCELLED)
         cli_exit(EXIT_INTERRUPTED);
@@ -358,6 +370,8 @@ void session_start(struct session *s, const struct model_options *m, const struc
     s->read = p.read;
     s->recall = p.recall;
     s->share = p.share;
+    if (!s->no_bar)
+        p.on_advance = cli_progress_read;
     if (p.kv_tokens == 0 && p.kv_bytes == 0) {
         int64_t bytes, n = most_tokens > 0 ? most_tokens : s->info.n_ctx_train;
         if (n > INT32_MAX)
@@ -406,6 +420,7 @@ void session_free(struct session *s)
     pith_engine_free(s->draft_engine); /* sequences of the other draft by it */
     pith_model_free(s->draft_model);
     pith_model_free(s->model);
+    free(s->path);
     *s = (struct session){0};
 }
 

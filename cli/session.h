@@ -10,7 +10,9 @@
 #include "options.h"
 
 struct model_options {
-    const char *path;
+    const char *path;    /* a file, or the name of a model that was pulled */
+    const char *hf;      /* "USER/REPO[:QUANT]" of a hub; NULL: not given */
+    const char *hf_file; /* of it */
     int32_t n_thread;
     const char *cpu_level;
     const char *cache_weights; /* as pith_model_params */
@@ -97,9 +99,11 @@ int64_t available_memory(void);
 int64_t disk_bytes(void);
 
 struct session {
+    char *path;          /* of the model's file; owned */
     pith_model *model;   /* owned */
     pith_engine *engine; /* owned */
     pith_seq *seq;       /* owned */
+    bool no_bar;         /* set before session_start: prompts are read without a word */
     int32_t n_ctx;       /* the longest text, set before session_load; 0: what the model knows */
     pith_model_info info;
     double load_s;

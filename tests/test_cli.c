@@ -702,7 +702,7 @@ static void test_quantize(void **state)
                             "--progress", NULL);
     expect_status(&s, 0);
     assert_int_equal(s.out_len, 0);
-    expect_word(s.err, "quantizing: 100 %");
+    expect_word(s.err, "100 %  quantizing");
     said_free(&s);
     s = command(NULL, "run", "-m", path, "-t", "1", "-p", PROMPT, "--temp", "0", "-q", NULL);
     assert_string_equal(s.out, ANSWER);

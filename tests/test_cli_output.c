@@ -29,6 +29,10 @@ static void test_demo(void **state)
     expect_word(s.out, "Right.");
     expect_word(s.out, "layer 2 head 0");
     expect_word(s.out, " = the pool's ");
+    /* A quarter of the pages, where the fact is gone, until recall brings it back. */
+    expect_word(s.out, "1.55 MiB  Right: plain book.");
+    expect_word(s.out, "396.0 KiB  Wrong: ");
+    expect_word(s.out, "396.0 KiB  Right: plain book.");
     assert_null(strchr(s.out, '\033')); /* no colours where there is no terminal */
     said_free(&s);
     write_file(in_folder("wrong.txt", path), "The password of nobody.\n");

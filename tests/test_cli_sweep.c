@@ -137,7 +137,7 @@ static void test_failures(void **state)
     said_free(&said);
 }
 
-/* The sweep that the demo ends with is one that can be run. */
+/* The sweep among the examples is one that can be run. */
 static void test_example(void **state)
 {
     (void)state;

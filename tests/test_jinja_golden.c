@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "sha256.h"
+#include "cli/sha256.h"
 #include "testing.h"
 #include "text/jinja.h"
 #include "text/jinja_json.h"

@@ -328,6 +328,12 @@ PITH_API pith_status pith_chat_render(const pith_model *model, const char *templ
 
 typedef struct pith_engine pith_engine;
 
+/* Tells how far an evaluation is, several times in each of its passes: n_read of its n_token tokens.
+   Of the running pass as many tokens count as layers of it are done, in proportion. Return false to
+   end the evaluation at once, within the pass where there is a way back to before it: CANCELLED, as
+   pith_batch_eval says. It must not change the engine or its sequences. */
+typedef bool pith_advance_fn(void *user, int64_t n_read, int64_t n_token);
+
 typedef struct pith_engine_params {
     int32_t n_thread;   /* 0: all processors (default) */
     int64_t kv_bytes;   /* KV memory budget in bytes; 0: from kv_tokens */
@@ -350,7 +356,10 @@ typedef struct pith_engine_params {
                            (default) or "none": they do not. docs/recall.md describes both */
     const char *share;  /* which pages of what was generated may stand for others:
                            "NAME:key=value,..."; NULL (default) or "none": none */
-    uint32_t reserved[8];
+    pith_advance_fn *on_advance; /* called on the evaluating thread for each evaluation that has
+                                    more tokens than sequences; NULL (default): nobody asks */
+    void *advance_user;
+    uint32_t reserved[4];
 } pith_engine_params;
 
 PITH_API void pith_engine_params_default(pith_engine_params *out);
@@ -494,8 +503,8 @@ typedef struct pith_batch_item {
    nothing was evicted, it has none.
    With a keep policy the memory for at most budget + slack entries per lane must be free, however
    many tokens follow; rounds over pages that are shared with a fork may copy them.
-   INVALID (token id out of range, a sequence twice), KV_FULL, CONTEXT, CANCELLED (progress or
-   on_logits returned false), NOMEM. */
+   INVALID (token id out of range, a sequence twice), KV_FULL, CONTEXT, CANCELLED (progress,
+   on_logits or the engine's on_advance returned false), NOMEM. */
 PITH_API pith_status pith_batch_eval(pith_engine *engine, const pith_batch_item *items,
                                      int32_t n_item, pith_progress_fn *progress, void *user,
                                      pith_error *err);
@@ -633,6 +642,9 @@ typedef struct pith_generate_params {
                              holds them. NULL (default): nothing was put in */
     const pith_draft_params *draft; /* NULL (default): nothing is drafted. While a tap listens
                                        nothing is, either. The scheduler has its own */
+    bool keep_read; /* a prompt that is cancelled leaves the tokens that were read in the sequence,
+                       without logits, so that the same prompt goes on from there. false (default):
+                       the sequence is as it was, where nothing was evicted */
 } pith_generate_params;
 
 PITH_API void pith_generate_params_default(pith_generate_params *out);

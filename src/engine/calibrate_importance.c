@@ -102,23 +102,32 @@ static pith_status tell(struct run *r, int32_t n, pith_error *err)
     return PITH_OK;
 }
 
-/* Appends tokens [at, end) of the text to a sequence in passes of at most a chunk. */
+/* Appends tokens [at, end) of the text to a sequence in passes of at most a chunk. Where that is
+   cancelled the sequence is thrown away. */
 static pith_status evaluate(struct run *r, struct kv_seq *kv, int32_t at, int32_t end, bool watched,
                             pith_error *err)
 {
-    while (at < end) {
+    pith_status status = PITH_OK;
+    pi_advance_begin(r->engine, end - at, true);
+    while (at < end && status == PITH_OK) {
         struct pi_pass_item item = {.kv = kv,
                                     .tokens = r->tokens + at,
                                     .n_tok = (int32_t)pi_min(r->engine->chunk, end - at),
                                     .pos0 = at,
                                     .owner = r,
                                     .watched = watched};
-        pi_pass_run(r->engine->pass, &item, 1);
+        pi_advance_pass(r->engine, item.n_tok, true);
+        if (!pi_pass_run(r->engine->pass, &item, 1))
+            status = pi_fail(err, PITH_CANCELLED, "the calibration was cancelled");
         at += item.n_tok;
         kv_seq_slide(kv, true);
-        PI_TRY(tell(r, item.n_tok, err));
+        if (status == PITH_OK)
+            status = pi_advance_passed(r->engine, err);
+        if (status == PITH_OK)
+            status = tell(r, item.n_tok, err);
     }
-    return PITH_OK;
+    pi_advance_end(r->engine);
+    return status;
 }
 
 /* ---- the first reading ---- */

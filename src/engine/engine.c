@@ -177,6 +177,10 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     e->lanes = kv_full_lanes(&plan.geometry);
     e->chunk = plan.chunk;
     e->n_thread = plan.n_thread;
+    if (params != NULL) {
+        e->advance.fn = params->on_advance;
+        e->advance.user = params->advance_user;
+    }
     if (plan.k_replaced)
         pi_log(PITH_LOG_INFO, "type_k=%s given=%s query_heads=%d kv_heads=%d",
                kv_type_name(plan.geometry.type_k), kv_type_name(plan.given.type_k),
@@ -219,6 +223,7 @@ void pith_engine_free(pith_engine *e)
     pi_mem_free(e->state);
     pi_mem_free(e->keep_states);
     pi_mem_free(e->marks);
+    pi_mem_free(e->advance.state);
     pi_mem_free(e->step_of);
     pi_mem_free(e->batch_of);
     pi_mem_free(e->pass_item);

@@ -22,6 +22,7 @@ struct pi_recall_point {
 struct pi_item_state {
     int32_t n_done;      /* tokens evaluated */
     bool evicted;        /* a keep round ran: there is no way back */
+    bool undone;         /* a pass was stopped: lanes may hold entries behind those of n_done */
     uint8_t *keep_state; /* [keep_state_size] the policy's block as it was before, a part of
                             pith_engine.keep_states; NULL where it was not copied */
     size_t marks; /* where the entries' marks as they were before begin in pith_engine.marks */
@@ -54,6 +55,20 @@ struct pi_seq_recall {
     int32_t n_step;
     int32_t end;
     int32_t n_found; /* spans of the text that was found last */
+};
+
+/* Who is told how far the running evaluation is. */
+struct pi_advance {
+    pith_advance_fn *fn; /* NULL: nobody */
+    void *user;
+    int64_t n_done; /* tokens of the passes that are done */
+    int64_t n_pass; /* of the running pass */
+    int64_t n_told; /* of n_token, last */
+    int64_t n_token;
+    bool can_stop; /* there is a way back to before the running pass */
+    bool stopped;  /* fn returned false in the running evaluation */
+    float *state;  /* [cap] the sequence's recurrent state before the pass; owned */
+    size_t cap;
 };
 
 struct pith_engine {
@@ -89,6 +104,8 @@ struct pith_engine {
     pith_tap_fn *tap;                 /* NULL: nobody listens */
     void *tap_user;
     bool tap_stopped; /* the tap returned false in the running batch */
+    struct pi_advance advance;
+    bool keeps_read; /* what a cancelled evaluation has read stays in the sequence */
 };
 
 struct pith_seq {
@@ -154,6 +171,21 @@ pith_status pi_engine_save(struct pith_engine *e, const pith_batch_item *items, 
 /* Gives a sequence the copy back, where one was made. Its entries are those of before again. */
 void pi_engine_restore(struct pith_engine *e, struct pith_seq *seq,
                        const struct pi_item_state *state);
+
+/* ---- advance.c ---- */
+
+/* Before an evaluation of n_token tokens in all; asked: somebody wants to know how far it is. */
+void pi_advance_begin(struct pith_engine *e, int64_t n_token, bool asked);
+/* Before a pass with n_tok tokens. can_stop: what the pass writes can be taken back. */
+void pi_advance_pass(struct pith_engine *e, int64_t n_tok, bool can_stop);
+/* After it. CANCELLED: the evaluation is to end. */
+pith_status pi_advance_passed(struct pith_engine *e, pith_error *err);
+/* After the evaluation. */
+void pi_advance_end(struct pith_engine *e);
+/* Copies the recurrent state of a sequence before a pass, and puts it back. Nothing where the model
+   has none. False: no memory. */
+bool pi_advance_save_state(struct pith_engine *e, const struct pith_seq *seq);
+void pi_advance_restore_state(struct pith_engine *e, const struct pith_seq *seq);
 
 /* Opens the read policy and lets the pass ask it, where the options have one. INVALID: an engine
    chunk that is shorter than the policy's. Its statuses. */

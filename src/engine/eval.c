@@ -4,7 +4,8 @@
  * ends where a keep round is due, and before the tokens that recall together, so that both come at
  * the same tokens whatever the chunk and the company. Invariant: after pith_batch_eval each
  * sequence has all of its item's tokens, or none; or, where a cancelled evaluation had evicted
- * entries already, those of the passes that were done.
+ * entries already or shall keep what it read, those of the passes that were done. A pass that was
+ * stopped on its way is taken back.
  */
 #include "base/mem.h"
 #include "engine/schedule.h"
@@ -134,8 +135,11 @@ static pith_status keep_item(struct pith_engine *e, const pith_batch_item *items
     int32_t left = items[i].n_token - state->n_done;
     if (!e->traits.evicts || !round_due(e, &items[i], state->n_done))
         return PITH_OK;
-    if (left == 0 && keep_waits(e->keep, items[i].n_token))
-        PI_TRY(pi_seq_repeat(seq, seq->n_token + state->n_done, err));
+    if (left == 0 && keep_waits(e->keep, items[i].n_token)) {
+        pith_status status = pi_seq_repeat(seq, seq->n_token + state->n_done, err);
+        e->keeps_read = e->keeps_read && status == PITH_OK; /* what nobody judged is read again */
+        PI_TRY(status);
+    }
     state->evicted = true;
     PI_TRY(pi_seq_round(seq, seq->n_token + state->n_done, err));
     /* Before a turn's last tokens nobody asks: their own queries will. */
@@ -192,8 +196,8 @@ static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int
     return flush_logits(e, items, n);
 }
 
-/* The first token of a part takes the place of entries that are gone then. */
-static void note_overwritten(const struct pith_engine *e, const pith_batch_item *item,
+/* The first token of a part takes the place of entries that are gone then. Whether there are any. */
+static bool note_overwritten(const struct pith_engine *e, const pith_batch_item *item,
                              struct pi_item_state *state)
 {
     int32_t n_lane = e->traits.overwrites ? keep_count_aims(e->keep, item->seq->memory.kv) : 0;
@@ -202,6 +206,7 @@ static void note_overwritten(const struct pith_engine *e, const pith_batch_item 
         pi_seq_remember_aims(item->seq);
     keep_tally_overwritten(&item->seq->tally, n_lane,
                            pi_seq_point(item->seq, state->n_done).n_token);
+    return n_lane > 0;
 }
 
 /* Tokens of an item until its state is to be kept, with n_done of its tokens in. */
@@ -223,11 +228,12 @@ static void settle(const pith_batch_item *item, const struct pi_pass_item *part)
 }
 
 /* Fills the next pass: each item in turn gives what still fits, up to its next keep round. Returns
-   the number of parts. */
+   the number of parts. *stays: it overwrites entries or chooses guests, and cannot be taken back. */
 static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, int32_t n,
-                         int32_t *n_tok)
+                         int32_t *n_tok, bool *stays)
 {
     int32_t n_pass = 0, n_step = 0, room = e->chunk;
+    *stays = false;
     for (int32_t i = 0; i < n && room > 0; i++) {
         const pith_batch_item *item = &items[i];
         int32_t done = e->state[i].n_done;
@@ -241,7 +247,7 @@ static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, in
         int32_t take = pi_engine_take(e, item, done, room, until, &n_read);
         if (take == 0 || (recalls && take < until)) /* what belongs together does not fit */
             continue;
-        note_overwritten(e, item, &e->state[i]);
+        *stays = note_overwritten(e, item, &e->state[i]) || recalls || *stays;
         e->pass_item[n_pass] = (struct pi_pass_item){.kv = item->seq->memory.kv,
                                                      .tokens = item->tokens + done,
                                                      .n_tok = take,
@@ -277,18 +283,69 @@ static void tell_clipped(struct pith_engine *e)
         layer, value ? "value" : "key", kv_type_name(type));
 }
 
+/* Whether somebody is told how far the evaluation is: not of steps and drafts, which are short. */
+static bool is_told(const struct pith_engine *e, const pith_batch_item *items, int32_t n)
+{
+    bool reads = false;
+    for (int32_t i = 0; i < n && e->advance.fn != NULL; i++)
+        reads = reads || (items[i].n_token > 1 && items[i].seq->n_draft == 0);
+    return reads;
+}
+
+/* Whether an evaluation that is cancelled now leaves the sequence with what it has read. */
+static bool keeps_passes(const struct pith_engine *e, const pith_batch_item *item,
+                         const struct pi_item_state *state)
+{
+    struct pith_seq *seq = item->seq;
+    return state->evicted || (e->keeps_read && state->n_done > 0) ||
+           pi_memory_reach(&seq->memory, seq->n_token) < seq->n_token; /* no way back either */
+}
+
+/* Whether the pass that comes next can be taken back. Where that leads to the beginning of the
+   evaluation, its copies serve; else those of this moment, which there is room for of one item. */
+static bool can_take_back(struct pith_engine *e, const pith_batch_item *items, int32_t n)
+{
+    bool has_state = kv_cache_geometry(e->kv)->state_bytes > 0;
+    if (n == 1)
+        return pi_advance_save_state(e, items[0].seq) &&
+               (!keeps_passes(e, &items[0], &e->state[0]) ||
+                pi_engine_save(e, items, 1, NULL) == PITH_OK);
+    for (int32_t i = 0; i < n; i++)
+        if (has_state || items[i].seq->n_draft > 0 || keeps_passes(e, &items[i], &e->state[i]))
+            return false;
+    return true;
+}
+
+/* The pass with n_pass parts was stopped: the items go back to before it when they are finished. */
+static void take_back(struct pith_engine *e, const pith_batch_item *items, int32_t n_pass)
+{
+    for (int32_t p = 0; p < n_pass; p++) {
+        int32_t i = e->batch_of[p];
+        e->state[i].n_done -= e->pass_item[p].n_tok;
+        e->state[i].undone = true;
+        pi_advance_restore_state(e, items[i].seq);
+    }
+}
+
 static pith_status run_passes(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                               pith_progress_fn *progress, void *user, pith_error *err)
 {
     int64_t total = 0, so_far = 0;
+    bool told = is_told(e, items, n);
     for (int32_t i = 0; i < n; i++) {
         total += items[i].n_token;
         PI_TRY(keep_item(e, items, i, err)); /* a loaded sequence may hold more than the budget */
     }
+    pi_advance_begin(e, total, told);
     while (so_far < total) {
         int32_t n_tok;
-        int32_t n_pass = fill_pass(e, items, n, &n_tok);
-        pi_pass_run(e->pass, e->pass_item, n_pass);
+        bool stays, back = told && can_take_back(e, items, n);
+        int32_t n_pass = fill_pass(e, items, n, &n_tok, &stays);
+        pi_advance_pass(e, n_tok, back && !stays);
+        if (!pi_pass_run(e->pass, e->pass_item, n_pass)) {
+            take_back(e, items, n_pass);
+            return pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");
+        }
         tell_clipped(e);
         for (int32_t p = 0; p < n_pass; p++)
             settle(&items[e->batch_of[p]], &e->pass_item[p]);
@@ -306,6 +363,7 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
             return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
         for (int32_t p = 0; p < n_pass && e->repeat != NULL; p++) /* a repetition is a pass, too */
             PI_TRY(keep_item(e, items, e->batch_of[p], err));
+        PI_TRY(pi_advance_passed(e, err));
         if (progress != NULL && !progress(user, (double)so_far / (double)total))
             return pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");
     }
@@ -317,12 +375,15 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
 static void finish_item(const pith_batch_item *item, const struct pi_item_state *state, bool ok)
 {
     struct pith_seq *seq = item->seq;
-    bool stays = ok || state->evicted; /* or forgotten, which leads no way back either */
-    stays = stays || pi_memory_reach(&seq->memory, seq->n_token) < seq->n_token;
+    bool stays = ok || keeps_passes(seq->engine, item, state);
     if (stays) {
         seq->n_token += state->n_done;
         seq->has_logits = ok && item->logits == PITH_LOGITS_LAST;
-    } else if (state->n_done > 0) {
+        if (state->undone) {
+            pi_memory_truncate(&seq->memory, seq->n_token);
+            pi_engine_restore(seq->engine, seq, state);
+        }
+    } else if (state->n_done > 0 || state->undone) {
         pi_memory_truncate(&seq->memory, seq->n_token);
         pi_engine_restore(seq->engine, seq, state);
         seq->read = state->read;
@@ -359,7 +420,7 @@ static pith_status start_items(struct pith_engine *e, int32_t n_item, pith_error
 static bool can_stop(const struct pith_engine *e, const pith_batch_item *items, int32_t n_item,
                      pith_progress_fn *progress)
 {
-    bool asked = progress != NULL || e->tap != NULL;
+    bool asked = progress != NULL || e->tap != NULL || is_told(e, items, n_item);
     for (int32_t i = 0; i < n_item; i++)
         asked = asked || (items[i].logits == PITH_LOGITS_ALL && items[i].seq->n_draft == 0);
     return asked;
@@ -385,6 +446,7 @@ pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_
     pith_status status = reserve(e, items, n_item, err);
     if (status == PITH_OK)
         status = run_passes(e, items, n_item, progress, user, err);
+    pi_advance_end(e);
     for (int32_t i = 0; i < n_item; i++)
         finish_item(&items[i], &e->state[i], status == PITH_OK);
     return status;

@@ -326,7 +326,9 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
         marked = g->seq->n_prompt; /* 0 where a part of the old prompt went */
         g->seq->n_prompt = n_prompt;
     }
+    g->seq->engine->keeps_read = g->params->keep_read;
     pith_status status = sync_prompt(g, prompt, n_prompt, err);
+    g->seq->engine->keeps_read = false;
     if (status != PITH_OK) {
         g->seq->n_prompt = marked;
         return status;

@@ -212,7 +212,9 @@ static pith_status read_part(struct pith_engine *e, const struct pith_seq *seq, 
                                           .n_tok = (int32_t)pi_min(e->chunk, n - r->at),
                                           .pos0 = n_token + r->at,
                                           .watched = true};
-        pi_pass_run(e->pass, &item, 1);
+        e->advance.can_stop = true; /* the fork is thrown away */
+        if (!pi_pass_run(e->pass, &item, 1))
+            status = pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");
         kv_seq_slide(fork, true);
     }
     kv_seq_free(fork);

@@ -94,9 +94,24 @@ static void lay_out(struct pi_pass *pass)
     pi_pass_attention_lay_out(pass);
 }
 
-void pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t n_item)
+void pi_pass_set_ask(struct pi_pass *pass, pi_pass_ask_fn *fn, void *user)
+{
+    pass->ask = fn;
+    pass->ask_user = user;
+}
+
+static int32_t count_blocks(const struct pith_model *m)
+{
+    int32_t n = 0;
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        n += m->layer[l].n_block;
+    return n;
+}
+
+bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t n_item)
 {
     const struct pith_model *m = pass->model;
+    int32_t n_done = 0, n_block = count_blocks(m);
     pass->items = items;
     pass->n_item = n_item;
     pass->to = NULL;
@@ -104,12 +119,15 @@ void pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     pi_pass_rows(pass, embed_rows, m->hp.n_embd);
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
         pass->layer = &m->layer[l];
-        for (int32_t i = 0; i < pass->layer->n_block; i++) {
+        for (int32_t i = 0; i < pass->layer->n_block; i++, n_done++) {
+            if (pass->ask != NULL && !pass->ask(pass->ask_user, n_done, n_block))
+                return false;
             go_on(pass, &pass->layer->block[i]);
             pass->to->block->run(pass);
         }
     }
     go_on(pass, NULL);
+    return true;
 }
 
 void pi_pass_hidden(const struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)

@@ -185,8 +185,14 @@ pith_status pi_pass_set_writer(struct pi_pass *pass, const struct pi_pass_writer
                                pith_error *err);
 
 /* Appends the items' keys and values to their lanes and leaves the hidden states of all tokens, in
-   item order, for pi_pass_logits. Token ids are in range, the sum of n_tok is at most max_tok. */
-void pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t n_item);
+   item order, for pi_pass_logits. Token ids are in range, the sum of n_tok is at most max_tok.
+   False: it was asked to stop, and some lanes have the entries, others do not. */
+bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t n_item);
+
+/* Asked before each block of a pass, of which n_done of n blocks are done; false stops it. */
+typedef bool pi_pass_ask_fn(void *user, int32_t n_done, int32_t n);
+/* From now on fn is asked in each pass; NULL ends it. */
+void pi_pass_set_ask(struct pi_pass *pass, pi_pass_ask_fn *fn, void *user);
 
 /* out[i] = hidden state [n_embd], after the last norm, of the token with index rows[i] in the last
    pass; n <= max_tok. */

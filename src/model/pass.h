@@ -70,17 +70,17 @@ struct pi_pass {
     const struct pi_layer_block *from; /* of the stream: the block that ran, NULL: none did */
     const struct pi_layer_block *to;   /* the one that runs next, NULL: none does */
 
-    float *x;      /* [max_tok][n_embd] the residual stream */
-    float *h;      /* [max_tok][n_embd] normed input of a block, then its output */
-    float *q;      /* [max_tok][n_head][dim_k] */
-    float *k;      /* [max_tok][n_head_kv][dim_k] */
-    float *v;      /* [max_tok][n_head_kv][dim_v] */
+    float *x;        /* [max_tok][n_embd] the residual stream */
+    float *h;        /* [max_tok][n_embd] normed input of a block, then its output */
+    float *q;        /* [max_tok][n_head][dim_k] */
+    float *k;        /* [max_tok][n_head_kv][dim_k] */
+    float *v;        /* [max_tok][n_head_kv][dim_v] */
     int32_t n_logit; /* of a row that are made; 0: all */
-    float *centre; /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); NULL: 0 */
-    float *att;    /* [max_tok][n_head][dim_v] */
-    float *q_gate; /* [max_tok][n_head][2][dim_k] of gated attention: query and gate */
-    float *gate;   /* [max_tok][n_ff] */
-    float *up;     /* [max_tok][n_ff] */
+    float *centre;   /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); NULL: 0 */
+    float *att;      /* [max_tok][n_head][dim_v] */
+    float *q_gate;   /* [max_tok][n_head][2][dim_k] of gated attention: query and gate */
+    float *gate;     /* [max_tok][n_ff] */
+    float *up;       /* [max_tok][n_ff] */
     struct pi_pass_moe moe;
     struct pi_pass_delta delta;
     struct pi_pass_latent latent;
@@ -89,6 +89,8 @@ struct pi_pass {
     float *k_pre;        /* [max_tok][n_head_kv][dim_k] keys before rope; NULL without a writer */
     pi_pass_tap_fn *tap; /* NULL: nobody listens */
     void *tap_user;
+    pi_pass_ask_fn *ask; /* NULL: nobody is asked */
+    void *ask_user;
 
     int8_t *act_q;      /* [max_tok][widest input, padded to 32] */
     float *act_scale;   /* [max_tok][... / 32] */
