@@ -242,13 +242,21 @@ static void test_refused(void **state)
 
     e = engine_make(NULL, 32, 1, 128);
     s = scheduler_make(e, NULL);
-    ask_init(&ask, 0, 100, 30, 0.0f);
-    expect_refused(s, &ask, PITH_KV_FULL, "100 tokens with n_predict 30");
-    ask_init(&ask, 0, 100, 29, 0.0f); /* 128 tokens are evaluated */
-    submit(s, &ask);
-    run_all(s);
-    assert_int_equal(ask.answer[0].n, 29);
-    assert_int_equal(ask.answer[0].result.status, PITH_OK);
+    ask_init(&ask, 0, 129, 1, 0.0f);
+    expect_refused(s, &ask, PITH_KV_FULL, "a prompt of 129 tokens takes ");
+    assert_int_equal(pith_scheduler_room(s, &ask.request), 128);
+    /* n_predict is a ceiling: 128 tokens are evaluated, and the last one need not be. */
+    static const int32_t most[] = {29, 30, 5000, INT32_MAX};
+    for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++) {
+        ask_init(&ask, 0, 100, 29, 0.0f);
+        ask.params.n_predict = most[i];
+        submit(s, &ask);
+        run_all(s);
+        assert_int_equal(ask.answer[0].n, 29);
+        assert_int_equal(ask.answer[0].result.status, PITH_OK);
+        assert_int_equal(ask.answer[0].result.reason, PITH_STOP_LENGTH);
+        assert_int_equal(ask.answer[0].result.n_predict, 29);
+    }
     free_both(s, e);
 }
 

@@ -68,7 +68,7 @@ static void stream(const char *text, size_t len, const char *const *strings, int
     struct output out = {.len = 0};
     pith_error err;
     size_t expected = define(text, len, strings, n);
-    assert_int_equal(pi_stop_init(&stop, strings, n, &err), PITH_OK);
+    assert_int_equal(pi_stop_init(&stop, strings, NULL, n, &err), PITH_OK);
     for (size_t at = 0; at < len && !out.found;) {
         size_t piece = 1 + (size_t)rng_below(rng, max_piece);
         if (piece > len - at)
@@ -135,7 +135,7 @@ static void test_holds_back_and_gives_back(void **state)
     struct pi_stop stop;
     struct output out = {.len = 0};
     (void)state;
-    assert_int_equal(pi_stop_init(&stop, strings, 1, NULL), PITH_OK);
+    assert_int_equal(pi_stop_init(&stop, strings, NULL, 1, NULL), PITH_OK);
     push(&stop, "Hello\nUs", 8, &out);
     assert_int_equal(out.len, 5);
     push(&stop, "eful\n", 5, &out);
@@ -159,7 +159,7 @@ static void test_long_pieces(void **state)
     bool found;
     (void)state;
     memset(text, '<', 100000);
-    assert_int_equal(pi_stop_init(&stop, strings, 1, &err), PITH_OK);
+    assert_int_equal(pi_stop_init(&stop, strings, NULL, 1, &err), PITH_OK);
     assert_int_equal(pi_stop_push(&stop, text, 100000, &n, &found, &err), PITH_OK);
     assert_int_equal(n, 99999);
     assert_false(found);
@@ -181,19 +181,19 @@ static void test_failures(void **state)
     bool found;
     int64_t before = pi_mem_used(PI_MEM_OTHER);
     (void)state;
-    assert_int_equal(pi_stop_init(&stop, empty, 2, &err), PITH_INVALID);
+    assert_int_equal(pi_stop_init(&stop, empty, NULL, 2, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "string 1"));
     pi_stop_free(&stop);
-    assert_int_equal(pi_stop_init(&stop, NULL, 1, &err), PITH_INVALID);
+    assert_int_equal(pi_stop_init(&stop, NULL, NULL, 1, &err), PITH_INVALID);
     pi_stop_free(&stop);
     pi_mem_fail_at(1, false);
-    assert_int_equal(pi_stop_init(&stop, fine, 1, &err), PITH_NOMEM);
+    assert_int_equal(pi_stop_init(&stop, fine, NULL, 1, &err), PITH_NOMEM);
     pi_mem_fail_at(0, false);
     pi_stop_free(&stop);
 
     char text[4096];
     memset(text, 'x', sizeof(text));
-    assert_int_equal(pi_stop_init(&stop, fine, 1, &err), PITH_OK);
+    assert_int_equal(pi_stop_init(&stop, fine, NULL, 1, &err), PITH_OK);
     pi_mem_fail_at(1, false);
     assert_int_equal(pi_stop_push(&stop, text, sizeof(text), &n, &found, &err), PITH_NOMEM);
     pi_mem_fail_at(0, false);

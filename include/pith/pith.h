@@ -627,8 +627,10 @@ PITH_API pith_status pith_draft_check(const pith_engine *engine, const pith_draf
 typedef struct pith_generate_params {
     int32_t n_predict; /* most tokens; -1: until the end token or the budget. Default -1 */
     pith_sample_params sample;
-    const char *const *stop; /* [n_stop] strings that end the text and are not part of it */
+    const char *const *stop; /* [n_stop] strings that end the text and are not part of it; the name
+                                of a special token that is not printed ends it at that token */
     int32_t n_stop;
+    const size_t *stop_len;     /* [n_stop] their bytes; NULL (default): each ends with its zero */
     bool ignore_end;            /* go on past end tokens */
     bool special;               /* print control tokens */
     pith_progress_fn *progress; /* of the prompt; may be NULL */

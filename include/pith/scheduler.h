@@ -135,7 +135,9 @@ typedef struct pith_answer_result {
     int32_t slot;        /* where its conversation stays; -1: nowhere */
     int32_t n_from_park; /* of n_cached: tokens of a parked conversation, not of a prefix */
     int64_t n_evicted;   /* of keep.evicted: entries that went since the request began */
-    uint32_t reserved[2];
+    int32_t n_predict; /* the most tokens that it could get: those of its parameters, or fewer where
+                          no more had room; -1: no number was given */
+    uint32_t reserved[1];
 } pith_answer_result;
 
 typedef void pith_answer_done_fn(void *user, const pith_answer_result *result);
@@ -192,12 +194,17 @@ PITH_API pith_status pith_scheduler_create(pith_engine *engine, const pith_sched
 PITH_API void pith_scheduler_free(pith_scheduler *scheduler);
 
 /* Queues a request, whose id is above those before. BUSY (the queue is full), KV_FULL (the prompt
-   and n_predict, or without it the prompt, can never fit, with the numbers), CONTEXT (the prompt is
+   can never fit, with the numbers), CONTEXT (the prompt is
    longer than the model's trained context, which that of a slot under a keep policy may be),
    INVALID (a parameter, named; a prompt that is to be pinned, or n_pin tokens, that a keep policy's
    budget does not hold), CANCELLED (the scheduler is being freed), NOMEM. Thread-safe. */
 PITH_API pith_status pith_scheduler_submit(pith_scheduler *scheduler, const pith_request *request,
                                            int64_t *id, pith_error *err);
+
+/* The most tokens, prompt and answer together, that a request can come to have: what the memory
+   holds alone and, where no policy evicts, the model's trained context. n_predict is a ceiling: an
+   answer that would go beyond ends there, as one of its length. Thread-safe. */
+PITH_API int32_t pith_scheduler_room(const pith_scheduler *scheduler, const pith_request *request);
 
 /* Ends a request's answers at the next step, wherever it is: NOT_FOUND when it has ended already. A
    step that is running looks after each pass of at most `chunk` tokens (pith_engine_params) whether

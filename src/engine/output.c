@@ -27,6 +27,41 @@ static pith_status grow_piece(struct pi_output *out, size_t cap, pith_error *err
     return PITH_OK;
 }
 
+/* The control token whose name a stop string is: it is not printed, and so no text would show it.
+   -1: none. */
+static int32_t hidden_token(const pith_model *model, const char *name, size_t name_len)
+{
+    int32_t id, n;
+    char byte[1];
+    size_t len = 0;
+    if (pith_tokenize(model, name, name_len, PITH_TOKENIZE_SPECIAL, &id, 1, &n, NULL) != PITH_OK ||
+        n != 1 || pith_token_bytes(model, id, false, byte, 0, &len) != PITH_OK || len > 0)
+        return -1;
+    return id;
+}
+
+static pith_status find_stop_tokens(struct pi_output *out, pith_error *err)
+{
+    int32_t n = out->stop.n_string;
+    if (n == 0)
+        return PITH_OK;
+    out->stop_id = pi_mem_alloc(PI_MEM_OTHER, (size_t)n * sizeof(*out->stop_id));
+    if (out->stop_id == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for %d stop strings", n);
+    for (int32_t i = 0; i < n; i++)
+        out->stop_id[i] =
+            hidden_token(out->model, out->stop.strings[i], pi_stop_len(&out->stop, i));
+    return PITH_OK;
+}
+
+static bool is_stop_token(const struct pi_output *out, int32_t id)
+{
+    for (int32_t i = 0; out->stop_id != NULL && i < out->stop.n_string; i++)
+        if (out->stop_id[i] == id)
+            return true;
+    return false;
+}
+
 pith_status pi_output_init(struct pi_output *out, const pith_model *model,
                            const pith_generate_params *params, uint64_t seed, bool wants_text,
                            pith_error *err)
@@ -37,7 +72,8 @@ pith_status pi_output_init(struct pi_output *out, const pith_model *model,
     pith_sample_params sample = params->sample;
     sample.seed += seed;
     PI_TRY(pith_sampler_create(&sample, info.n_vocab, &out->sampler, err));
-    PI_TRY(pi_stop_init(&out->stop, params->stop, params->n_stop, err));
+    PI_TRY(pi_stop_init(&out->stop, params->stop, params->stop_len, params->n_stop, err));
+    PI_TRY(find_stop_tokens(out, err));
     return grow_piece(out, PIECE_CAP, err);
 }
 
@@ -46,6 +82,7 @@ void pi_output_free(struct pi_output *out)
     pi_mem_free(out->piece);
     pi_mem_free(out->chars);
     pi_stop_free(&out->stop);
+    pi_mem_free(out->stop_id);
     pith_sampler_free(out->sampler);
     *out = (struct pi_output){0};
 }
@@ -102,6 +139,19 @@ static pith_status push_token(struct pi_output *out, int32_t id, struct pi_outpu
     return push_text(out, out->chars, len, part, err);
 }
 
+/* Behind a token that ends the text what was held back is text. */
+static pith_status end_at_token(struct pi_output *out, struct pi_output_part *part, pith_error *err)
+{
+    size_t len = pith_utf8_push(&out->utf8, NULL, 0, out->chars, 3 * (out->piece_cap + 4));
+    PI_TRY(push_text(out, out->chars, len, part, err));
+    if (!part->ended)
+        out->n_given = out->stop.len;
+    part->len = out->n_given;
+    part->ended = true;
+    out->reason = PITH_STOP_STRING;
+    return PITH_OK;
+}
+
 pith_status pi_output_next(struct pi_output *out, const float *logits, struct pi_output_part *part,
                            pith_error *err)
 {
@@ -121,6 +171,11 @@ pith_status pi_output_next(struct pi_output *out, const float *logits, struct pi
                        pi_sampler_error(out->sampler)->message);
     if (!must_end)
         pith_sampler_accept(out->sampler, id);
+    if (!must_end && is_stop_token(out, id)) {
+        out->n_generated++;
+        part->token = id;
+        return end_at_token(out, part, err);
+    }
     if (must_end || (pith_token_is_end(out->model, id) && !out->params->ignore_end)) {
         out->reason = PITH_STOP_END;
         part->ended = true;

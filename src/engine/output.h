@@ -22,6 +22,8 @@ struct pi_output {
     int32_t n_forced;
     pith_sampler *sampler; /* owned */
     struct pi_stop stop;   /* owned */
+    int32_t *stop_id;      /* [stop.n_string] owned: the control token of this name; -1: there is
+                              none. NULL: there are no strings */
     pith_utf8_stream utf8;
     char *piece; /* [piece_cap] bytes of one token, owned */
     size_t piece_cap;

@@ -256,7 +256,7 @@ static pith_status check_request(const struct pith_scheduler *s, const pith_requ
     PI_TRY(check_prompt(s, q, err));
     PI_TRY(check_count("n_answer", q->n_answer, 1, s->params.n_seq, err));
     PI_TRY(check_slot(s, q, err));
-    PI_TRY(check_count("n_predict", p->n_predict, -1, INT32_MAX - q->n_prompt, err));
+    PI_TRY(check_count("n_predict", p->n_predict, -1, INT32_MAX, err));
     PI_TRY(check_count("n_forced", q->n_forced, 0, INT32_MAX - q->n_prompt, err));
     if (q->n_forced > 0 && q->forced == NULL)
         return pi_fail(err, PITH_INVALID, "n_forced: %d tokens without a list", q->n_forced);
@@ -275,18 +275,49 @@ static pith_status check_request(const struct pith_scheduler *s, const pith_requ
     return status;
 }
 
-/* Whether the request fits in an empty pool; without n_predict its prompt has to. */
-static pith_status check_size(const struct pith_scheduler *s, const struct request *r,
-                              pith_error *err)
+/* Most tokens of a sequence of the request that an empty pool holds, up to `most`. */
+static int32_t room_for(const struct pith_scheduler *s, const struct request *r, int32_t most)
 {
-    int32_t n = r->params.n_predict < 0 ? r->n_prompt : scheduler_final(s, r);
-    int64_t bytes = scheduler_bytes(s, r, r->mark, n);
-    if (bytes <= s->kv_bytes)
+    int32_t low = 0;
+    while (low < most) {
+        int32_t mid = most - (most - low) / 2;
+        if (scheduler_bytes(s, r, r->mark, mid) <= s->kv_bytes)
+            low = mid;
+        else
+            most = mid - 1;
+    }
+    return low;
+}
+
+/* As far as a sequence may go whatever memory there is. */
+static int32_t context_of(const struct pith_scheduler *s, int32_t n_prompt)
+{
+    bool ends = !s->engine->traits.evicts;
+    return ends ? (int32_t)pi_max(n_prompt, s->engine->model->hp.n_ctx_train) : INT32_MAX;
+}
+
+/* The prompt has to fit in an empty pool. n_predict is a ceiling: it becomes what has room behind
+   the prompt, where that is less. The last token is never evaluated. */
+static pith_status fit(const struct pith_scheduler *s, struct request *r, pith_error *err)
+{
+    int64_t bytes = scheduler_bytes(s, r, r->mark, r->n_prompt);
+    if (bytes > s->kv_bytes)
+        return pi_fail(err, PITH_KV_FULL,
+                       "a prompt of %d tokens takes %lld bytes of KV memory, and there are %lld, "
+                       "which hold %d tokens",
+                       r->n_prompt, (long long)bytes, (long long)s->kv_bytes,
+                       room_for(s, r, r->n_prompt));
+    if (r->params.n_predict <= 0)
         return PITH_OK;
-    return pi_fail(err, PITH_KV_FULL,
-                   "a prompt of %d tokens with n_predict %d takes %lld bytes of KV memory, and "
-                   "there are %lld",
-                   r->n_prompt, r->params.n_predict, (long long)bytes, (long long)s->kv_bytes);
+    int64_t final = (int64_t)r->n_prompt + r->params.n_predict - 1;
+    int32_t most = (int32_t)pi_min(final, context_of(s, r->n_prompt));
+    r->params.n_predict = room_for(s, r, most) - r->n_prompt + 1;
+    return PITH_OK;
+}
+
+static size_t stop_len(const pith_generate_params *p, int32_t i)
+{
+    return p->stop_len != NULL ? p->stop_len[i] : strlen(p->stop[i]);
 }
 
 /* The request's parts in one block; with base NULL they are only counted. Returns their bytes. */
@@ -295,12 +326,13 @@ static size_t place(struct request *r, const pith_request *q, const pith_generat
 {
     size_t used = pi_align(sizeof(*r), 64), n_text = 0;
     for (int32_t i = 0; i < p->n_stop; i++)
-        n_text += strlen(p->stop[i]) + 1;
+        n_text += stop_len(p, i) + 1;
     int32_t *prompt = pi_mem_part(base, &used, (size_t)q->n_prompt, sizeof(*prompt));
     int32_t *forced = pi_mem_part(base, &used, (size_t)q->n_forced, sizeof(*forced));
     struct answer *answer = pi_mem_part(base, &used, (size_t)q->n_answer, sizeof(*answer));
     pith_logit_bias *bias = pi_mem_part(base, &used, (size_t)p->sample.n_bias, sizeof(*bias));
     *stop = pi_mem_part(base, &used, (size_t)p->n_stop, sizeof(**stop));
+    size_t *lens = pi_mem_part(base, &used, (size_t)p->n_stop, sizeof(*lens));
     *text = pi_mem_part(base, &used, n_text, 1);
     if (base == NULL)
         return used;
@@ -310,6 +342,9 @@ static size_t place(struct request *r, const pith_request *q, const pith_generat
     r->params = *p;
     r->params.sample.bias = bias;
     r->params.stop = *stop;
+    r->params.stop_len = lens;
+    for (int32_t i = 0; i < p->n_stop; i++)
+        lens[i] = stop_len(p, i);
     memcpy(prompt, q->prompt, (size_t)q->n_prompt * sizeof(*prompt));
     if (q->n_forced > 0)
         memcpy(forced, q->forced, (size_t)q->n_forced * sizeof(*forced));
@@ -335,9 +370,9 @@ static struct request *copy_request(const struct pith_scheduler *s, const pith_r
         return NULL;
     place(r, q, p, &stop, &text, (uint8_t *)r);
     for (int32_t i = 0; i < p->n_stop; i++) {
-        size_t size = strlen(p->stop[i]) + 1;
-        stop[i] = memcpy(text, p->stop[i], size);
-        text += size;
+        size_t len = stop_len(p, i);
+        stop[i] = memcpy(text, p->stop[i], len);
+        text += len + 1;
     }
     r->priority = q->priority;
     r->n_prompt = q->n_prompt;
@@ -408,7 +443,7 @@ pith_status pith_scheduler_submit(pith_scheduler *s, const pith_request *request
     pith_status status = check_request(s, request, p, err);
     if (status == PITH_OK) {
         r = copy_request(s, request, p);
-        status = r != NULL ? check_size(s, r, err)
+        status = r != NULL ? fit(s, r, err)
                            : pi_fail(err, PITH_NOMEM, "no memory for a request of %d tokens",
                                      request->n_prompt);
     }
@@ -422,6 +457,15 @@ pith_status pith_scheduler_submit(pith_scheduler *s, const pith_request *request
     if (status != PITH_OK)
         pi_mem_free(r);
     return status;
+}
+
+int32_t pith_scheduler_room(const pith_scheduler *s, const pith_request *request)
+{
+    struct request r;
+    if (s == NULL || request == NULL)
+        return 0;
+    r = (struct request){.n_prompt = request->n_prompt, .mark = mark_of(s, request)};
+    return room_for(s, &r, (int32_t)pi_min(context_of(s, 0), INT32_MAX - 1));
 }
 
 /* ---- the list of all ---- */

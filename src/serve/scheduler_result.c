@@ -153,6 +153,7 @@ static void fill_result(const struct answer *a, const pith_error *why, pith_answ
         .n_draft_accepted = a->n_draft_accepted,
         .slot = a->slot,
         .n_from_park = a->n_from_park,
+        .n_predict = r->params.n_predict,
     };
     double admitted = a->admitted_at > 0.0 ? a->admitted_at : now;
     double first = a->first_at > 0.0 ? a->first_at : now;

@@ -39,13 +39,6 @@ static const struct {
             "(\\?(" PATH_CHAR "|[/?])*)?(#(" PATH_CHAR "|[/?])*)?$"},
     {"uri-reference", "^(/" PATH_CHAR "*)+(\\?(" PATH_CHAR "|[/?])*)?(#(" PATH_CHAR "|[/?])*)?$"},
     {"json-pointer", "^(/([^\\x00-\\x1f~/]|~[01])*)*$"},
-    /* What OpenAPI says of numbers and of how a text is to be used, which any text does. */
-    {"int32", ""},
-    {"int64", ""},
-    {"float", ""},
-    {"double", ""},
-    {"password", ""},
-    {"binary", ""},
 };
 
 const char *schema_format(const struct jinja_str *name)

@@ -71,6 +71,9 @@ int64_t schema_count(struct schema_reader *r, struct jinja_value schema, const c
         return (int64_t)v->u.f;
     if (v->kind == JINJA_INT && v->u.i >= 0)
         return v->u.i;
+    if ((v->kind == JINJA_FLOAT && v->u.f >= 1e15) ||
+        (v->kind == JINJA_BIG && v->u.s->data[0] != '-'))
+        return INT64_C(1) << 53; /* more than anything has */
     schema_fail(r, PITH_INVALID, keyword, "it is not a whole number of 0 or more");
     return fallback;
 }

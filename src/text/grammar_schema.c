@@ -95,9 +95,16 @@ static bool decimal(struct schema_reader *r, const char *keyword, struct jinja_v
 {
     char text[64], digits[64];
     int n = 0, point = -1, power = 0;
+    if (v.kind == JINJA_BIG) {
+        if (v.u.s->len < size)
+            snprintf(out, size, "%.*s", (int)v.u.s->len, v.u.s->data);
+        else
+            schema_fail(r, PITH_UNSUPPORTED, keyword,
+                        "a number of so many digits is not supported");
+        return v.u.s->len < size;
+    }
     if (!jinja_is_number(v) || v.kind == JINJA_BOOL) {
-        schema_fail(r, v.kind == JINJA_BIG ? PITH_UNSUPPORTED : PITH_INVALID, keyword,
-                    "it is no number of at most 64 bits");
+        schema_fail(r, PITH_INVALID, keyword, "it is no number");
         return false;
     }
     if (v.kind == JINJA_INT) {
@@ -129,6 +136,11 @@ static bool decimal(struct schema_reader *r, const char *keyword, struct jinja_v
     return true;
 }
 
+static bool is_number(struct jinja_value v)
+{
+    return jinja_is_number(v) || v.kind == JINJA_BIG;
+}
+
 /* Draft 4's exclusiveMinimum is a mark at minimum. */
 static void read_bound(struct schema_reader *r, struct jinja_value schema, const char *keyword,
                        const char *exclusive, bool *has, bool *open, char *out)
@@ -142,7 +154,7 @@ static void read_bound(struct schema_reader *r, struct jinja_value schema, const
     if (e == NULL || mark)
         return;
     bool upper = exclusive[10] == 'a'; /* exclusiveMaximum */
-    if (v != NULL && jinja_is_number(*v) && jinja_is_number(*e)) {
+    if (v != NULL && is_number(*v) && is_number(*e)) {
         int order = jinja_order(r->h, *e, *v);
         if (upper ? order > 0 : order < 0)
             return; /* the other bound is nearer */
@@ -203,6 +215,22 @@ grammar_expr *schema_number(struct schema_reader *r, struct jinja_value schema, 
 
 /* ---- strings ---- */
 
+/* A pattern. Where it cannot be read, a format beside it that is known stands for it: who writes both
+   means the same by them, and a pattern with look-ahead is how some say it. */
+static grammar_expr *pattern_expr(struct schema_reader *r, const struct jinja_str *pattern,
+                                  const char *format, struct schema_lengths want)
+{
+    grammar_expr *e = schema_pattern(r, "pattern", pattern->data, pattern->len, want);
+    if (format == NULL || r->h->err.status != PITH_UNSUPPORTED)
+        return e;
+    pith_error why = r->h->err;
+    r->h->err = (pith_error){0};
+    e = schema_pattern(r, "format", format, strlen(format), want);
+    if (jinja_failed(r->h))
+        r->h->err = why;
+    return e;
+}
+
 grammar_expr *schema_string(struct schema_reader *r, struct jinja_value schema)
 {
     const struct jinja_value *pattern = schema_get(r, schema, "pattern");
@@ -214,16 +242,13 @@ grammar_expr *schema_string(struct schema_reader *r, struct jinja_value schema)
         return grammar_never(r->t);
     if (pattern != NULL && pattern->kind != JINJA_STR)
         schema_fail(r, PITH_INVALID, "pattern", "it is not a string");
-    if (format != NULL && format->kind == JINJA_STR && (known = schema_format(format->u.s)) == NULL)
-        schema_fail(r, PITH_UNSUPPORTED, "format", "this format is not known");
-    if (known != NULL && known[0] != '\0' && pattern != NULL)
-        schema_fail(r, PITH_UNSUPPORTED, "format", "it is not supported beside a pattern");
+    if (format != NULL && format->kind == JINJA_STR)
+        known = schema_format(format->u.s); /* NULL: a remark, as JSON Schema has it */
     if (jinja_failed(r->h))
         return grammar_never(r->t);
     if (pattern != NULL)
-        return schema_quoted(
-            r, schema_pattern(r, "pattern", pattern->u.s->data, pattern->u.s->len, want));
-    if (known != NULL && known[0] != '\0')
+        return schema_quoted(r, pattern_expr(r, pattern->u.s, known, want));
+    if (known != NULL)
         return schema_quoted(r, schema_pattern(r, "format", known, strlen(known), want));
     if (want.min == 0 && want.max < 0)
         return schema_any_string(r);
@@ -272,7 +297,7 @@ static bool is_allowed(struct schema_reader *r, struct jinja_value schema, struc
         return characters(v) >= schema_count(r, schema, "minLength", 0) &&
                (max < 0 || characters(v) <= max); /* a format says nothing of what is listed */
     }
-    if ((type & (SCHEMA_INTEGER | SCHEMA_FRACTION)) != 0 && v.kind != JINJA_BIG &&
+    if ((type & (SCHEMA_INTEGER | SCHEMA_FRACTION)) != 0 &&
         schema_get(r, schema, "multipleOf") == NULL)
         return is_within(r, schema, v);
     if (speaks(r, schema, type))

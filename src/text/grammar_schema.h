@@ -103,7 +103,7 @@ struct schema_lengths {
    is not understood, at keyword. */
 grammar_expr *schema_pattern(struct schema_reader *r, const char *keyword, const char *text,
                              size_t len, struct schema_lengths want);
-/* The pattern of a format (grammar_format.c); NULL: not known. "": it says nothing of the text. */
+/* The pattern of a format (grammar_format.c); NULL: none is known, the format is a remark. */
 const char *schema_format(const struct jinja_str *name);
 
 /* Numbers in a range (grammar_number.c). */

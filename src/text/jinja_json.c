@@ -178,6 +178,31 @@ static struct jinja_value real_number(struct reader *r, const char *text, size_t
     return jinja_float(strtod(plain, NULL));
 }
 
+/* A float that would print otherwise keeps its text, so that the digits of a history stay. */
+static void keep_text(struct reader *r, struct jinja_value *v, const char *text, size_t len)
+{
+    char printed[64];
+    struct jinja_heap *h = r->h;
+    jinja_print_float(v->u.f, printed);
+    if ((strlen(printed) == len && memcmp(printed, text, len) == 0) || jinja_failed(h))
+        return;
+    if (h->n_written == h->cap_written) {
+        uint32_t cap = h->cap_written > 0 ? 2 * h->cap_written : 16;
+        const struct jinja_str **list = jinja_alloc(h, cap, sizeof(*list));
+        if (list == NULL)
+            return;
+        if (h->n_written > 0)
+            memcpy(list, h->written, h->n_written * sizeof(*list));
+        h->written = list;
+        h->cap_written = cap;
+    }
+    const struct jinja_str *s = jinja_str_new(h, text, len, false);
+    if (s == NULL)
+        return;
+    h->written[h->n_written++] = s;
+    v->as = h->n_written;
+}
+
 static struct jinja_value read_number(struct reader *r)
 {
     size_t begin = r->at;
@@ -199,8 +224,13 @@ static struct jinja_value read_number(struct reader *r)
         if (digits(r) == 0)
             return bad(r, "a number lacks digits");
     }
-    return whole ? whole_number(r, r->text + begin, r->at - begin)
-                 : real_number(r, r->text + begin, r->at - begin);
+    const char *text = r->text + begin;
+    size_t len = r->at - begin;
+    if (whole)
+        return whole_number(r, text, len);
+    struct jinja_value v = real_number(r, text, len);
+    keep_text(r, &v, text, len);
+    return v;
 }
 
 /* ---- lists and objects ---- */

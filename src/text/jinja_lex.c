@@ -161,6 +161,7 @@ static void lex_number(struct lexer *x)
     struct jinja_value value = jinja_json_read(x->h, plain, n);
     if (value.kind == JINJA_BIG)
         syntax(x, "a number is too large");
+    value.as = 0; /* a template's own prints as Python prints it */
     emit(x, JINJA_T_CONST, 0, value);
     x->at = end;
 }

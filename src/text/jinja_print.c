@@ -182,7 +182,10 @@ static void put_plain(struct jinja_buf *b, struct jinja_value v)
         return;
     case JINJA_FLOAT:
         jinja_print_float(v.u.f, text);
-        jinja_put_text(b, text);
+        if (v.as > 0)
+            jinja_put(b, b->h->written[v.as - 1]);
+        else
+            jinja_put_text(b, text);
         return;
     case JINJA_NONE:
         jinja_put_text(b, "None");

@@ -150,7 +150,7 @@ static void write_value(struct writer *w, struct jinja_value v, int32_t level)
         jinja_put_text(w->b, "null");
     else if (v.kind == JINJA_BOOL)
         jinja_put_text(w->b, v.u.b ? "true" : "false");
-    else if (v.kind == JINJA_INT || v.kind == JINJA_BIG)
+    else if (v.kind == JINJA_INT || v.kind == JINJA_BIG || (v.kind == JINJA_FLOAT && v.as > 0))
         jinja_put_value(w->b, v);
     else if (v.kind == JINJA_FLOAT)
         write_float(w, v.u.f);

@@ -391,8 +391,42 @@ static int order_lists(struct jinja_heap *h, const struct jinja_list *a, const s
     return a->n < b->n ? -1 : a->n > b->n;
 }
 
+/* The nearest double of an integer's digits; infinite beyond them all. */
+static double big_number(const struct jinja_str *s)
+{
+    double x = 0.0;
+    bool minus = s->data[0] == '-';
+    for (size_t i = minus; i < s->len; i++)
+        x = x * 10.0 + (s->data[i] - '0');
+    return minus ? -x : x;
+}
+
+/* Of two numbers, of which one is beyond 64 bits. */
+static int order_big(struct jinja_value a, struct jinja_value b)
+{
+    if (a.kind != JINJA_BIG)
+        return -order_big(b, a);
+    int sign = a.u.s->data[0] == '-' ? -1 : 1;
+    if (b.kind == JINJA_FLOAT) {
+        double x = big_number(a.u.s);
+        return x < b.u.f ? -1 : x > b.u.f;
+    }
+    if (b.kind != JINJA_BIG || sign != (b.u.s->data[0] == '-' ? -1 : 1))
+        return sign;
+    if (a.u.s->len != b.u.s->len)
+        return a.u.s->len < b.u.s->len ? -sign : sign;
+    int order = memcmp(a.u.s->data, b.u.s->data, a.u.s->len);
+    return order < 0 ? -sign : order > 0 ? sign : 0;
+}
+
 int jinja_order(struct jinja_heap *h, struct jinja_value a, struct jinja_value b)
 {
+    bool big = a.kind == JINJA_BIG || b.kind == JINJA_BIG;
+    if (big && (jinja_is_number(a) || a.kind == JINJA_BIG) &&
+        (jinja_is_number(b) || b.kind == JINJA_BIG)) {
+        size_t n = (a.kind == JINJA_BIG ? a.u.s->len : 0) + (b.kind == JINJA_BIG ? b.u.s->len : 0);
+        return jinja_charge(h, n / 64) ? order_big(a, b) : 0;
+    }
     if (jinja_is_number(a) && jinja_is_number(b)) {
         if (a.kind != JINJA_FLOAT && b.kind != JINJA_FLOAT)
             return jinja_whole(a) < jinja_whole(b) ? -1 : jinja_whole(a) > jinja_whole(b);

@@ -23,13 +23,16 @@ struct jinja_limits {
 void jinja_limits_default(struct jinja_limits *out);
 
 struct jinja_chunk;
+struct jinja_str;
 struct jinja_heap {
     struct jinja_chunk *chunk; /* the newest, owned */
     size_t used;               /* bytes of all chunks */
     struct jinja_limits limits;
     int64_t steps;
     int32_t depth;
-    pith_error err; /* the first failure; status OK: none */
+    pith_error err;                   /* the first failure; status OK: none */
+    const struct jinja_str **written; /* [n_written] how floats of the input were written */
+    uint32_t n_written, cap_written;
 };
 
 void jinja_heap_init(struct jinja_heap *h, const struct jinja_limits *limits);
@@ -97,6 +100,7 @@ struct jinja_value {
     uint8_t kind;    /* enum jinja_kind */
     uint8_t missing; /* UNDEFINED: enum jinja_missing */
     uint8_t owner;   /* UNDEFINED: enum jinja_kind of what lacks it */
+    uint32_t as;     /* FLOAT: 1 + the index of how it was written, where it prints as that; 0 */
     union {
         bool b;
         int64_t i;

@@ -9,16 +9,21 @@
 
 #define FIRST_CAP 1024 /* holds any usual piece, so that the loop over tokens allocates nothing */
 
-pith_status pi_stop_init(struct pi_stop *stop, const char *const *strings, int32_t n_string,
-                         pith_error *err)
+size_t pi_stop_len(const struct pi_stop *stop, int32_t i)
 {
-    *stop = (struct pi_stop){.strings = strings, .n_string = n_string};
+    return stop->lens != NULL ? stop->lens[i] : strlen(stop->strings[i]);
+}
+
+pith_status pi_stop_init(struct pi_stop *stop, const char *const *strings, const size_t *lens,
+                         int32_t n_string, pith_error *err)
+{
+    *stop = (struct pi_stop){.strings = strings, .lens = lens, .n_string = n_string};
     if (n_string < 0 || (n_string > 0 && strings == NULL))
         return pi_fail(err, PITH_INVALID, "n_stop: %d stop strings without a list", n_string);
     for (int32_t i = 0; i < n_string; i++) {
-        if (strings[i] == NULL || strings[i][0] == '\0')
+        if (strings[i] == NULL || pi_stop_len(stop, i) == 0)
             return pi_fail(err, PITH_INVALID, "stop: string %d is empty", i);
-        stop->longest = (size_t)pi_max((int64_t)stop->longest, (int64_t)strlen(strings[i]));
+        stop->longest = (size_t)pi_max((int64_t)stop->longest, (int64_t)pi_stop_len(stop, i));
     }
     stop->cap = stop->longest + FIRST_CAP;
     stop->held = pi_mem_alloc(PI_MEM_OTHER, stop->cap);
@@ -54,7 +59,7 @@ static size_t match_ending_at(const struct pi_stop *stop, size_t end)
 {
     size_t longest = 0;
     for (int32_t i = 0; i < stop->n_string; i++) {
-        size_t len = strlen(stop->strings[i]);
+        size_t len = pi_stop_len(stop, i);
         if (len <= end && len > longest &&
             memcmp(stop->held + end - len, stop->strings[i], len) == 0)
             longest = len;
@@ -67,8 +72,7 @@ static bool may_begin_at(const struct pi_stop *stop, size_t begin)
 {
     size_t rest = stop->len - begin;
     for (int32_t i = 0; i < stop->n_string; i++)
-        if (strlen(stop->strings[i]) > rest &&
-            memcmp(stop->held + begin, stop->strings[i], rest) == 0)
+        if (pi_stop_len(stop, i) > rest && memcmp(stop->held + begin, stop->strings[i], rest) == 0)
             return true;
     return false;
 }

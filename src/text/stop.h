@@ -12,6 +12,7 @@
 
 struct pi_stop {
     const char *const *strings; /* [n_string], borrowed until pi_stop_free */
+    const size_t *lens;         /* likewise; NULL: each ends with its zero */
     int32_t n_string;
     size_t longest; /* bytes */
     char *held;     /* [len] text not handed out yet, owned */
@@ -20,8 +21,10 @@ struct pi_stop {
 };
 
 /* INVALID for an empty string. stop is zeroed first, so that it may be freed after a failure. */
-pith_status pi_stop_init(struct pi_stop *stop, const char *const *strings, int32_t n_string,
-                         pith_error *err);
+pith_status pi_stop_init(struct pi_stop *stop, const char *const *strings, const size_t *lens,
+                         int32_t n_string, pith_error *err);
+/* Bytes of string i. */
+size_t pi_stop_len(const struct pi_stop *stop, int32_t i);
 void pi_stop_free(struct pi_stop *stop);
 
 /* Appends text. *n_certain: leading bytes of held that may be handed out now; *found: they end the
