@@ -132,7 +132,9 @@ typedef struct pith_keep_rules {
     int32_t segments;
     bool pin_prompt; /* positions that are marked as the prompt always stay */
     bool overwrite;  /* a token that is evaluated alone takes an entry's place in a full lane */
-    uint32_t reserved[8];
+    const char *budget_unit; /* "entries", "share" or "bytes"; "" for the full cache */
+    double budget;           /* entries of a lane, a share of the tokens (0.25), or bytes */
+    uint32_t reserved[4];
 } pith_keep_rules;
 
 /* The rules of a text as for pith_engine_params.keep, which may be NULL. INVALID as

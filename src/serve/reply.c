@@ -444,6 +444,8 @@ static void take_result(struct reply_answer *a, const pith_answer_result *result
     a->generate_s = result->generate_s;
     a->kept = result->keep;
     a->recalled = result->recall;
+    a->held_bytes = result->held_bytes;
+    a->full_bytes = result->full_bytes;
     a->stop_word = find_stop(a);
 }
 

@@ -20,6 +20,7 @@ struct keep_view {
     int32_t n_token;       /* the next token gets this position */
     int32_t n_prompt;      /* the first positions, marked as the prompt; 0: nothing is */
     int32_t pinned;        /* the first position of what is pinned (keep_pinnable); 0: nothing is */
+    double scale;          /* as in keep_point */
     void *state;           /* [state_size] the sequence's block; NULL where the policy has none */
     const struct policy_model *model;
     const void *data; /* what the policy's open made; NULL without */
@@ -155,7 +156,7 @@ struct keep_policy {
     const struct policy_param *params; /* keys of its own; NULL: none */
     size_t params_size;                /* of the struct that they fill; at most KEEP_PARAMS_SIZE */
     const struct policy_preset *presets; /* NULL: none */
-    const char *file; /* the option that it cannot do without; NULL: none */
+    const char *file;                    /* the option that it cannot do without; NULL: none */
     /* What the policy's own options mean beside the rules, once all of them were read. NULL: that
        depends on no rule. */
     void (*settle)(void *params, const struct keep_rules *rules);
@@ -404,11 +405,21 @@ pith_status keep_split_read(const char *key, const char *text, int32_t n, double
 struct keep_point {
     int32_t n_token;
     int32_t n_prompt; /* as in keep_view */
+    double scale; /* of the sequence's budget beside the options'; 0: the same; INFINITY: nothing is
+                     ever evicted */
 };
 
 /* Entries per lane that a round leaves in a sequence of n_token tokens; the mean of the lanes where
-   the budget is split. */
+   the budget is split. Of one with a budget of its own: keep_own_budget. */
 int32_t keep_budget_at(const struct keep_config *config, int32_t n_token);
+int32_t keep_own_budget(const struct keep_config *config, struct keep_point at);
+
+/* Reads a sequence's own budget, in the unit of `whole`, the budget of the options with what recall
+   takes of it: *scale is that of keep_point. "none" has no budget. INVALID: the text, another unit,
+   or a budget that the policy or its rules cannot work with. */
+pith_status keep_read_scale(const struct keep_config *config, const struct policy_budget *whole,
+                            const struct kv_geometry *g, const char *text, double *scale,
+                            pith_error *err);
 
 /* The same of one lane; config was fitted. */
 int32_t keep_lane_budget_at(const struct keep_config *config, int32_t layer, int32_t head,
@@ -436,7 +447,8 @@ int64_t keep_bytes_to(const struct keep_config *config, const struct kv_geometry
 /* Tells the lanes of a sequence how many entries they will come to hold (kv_lane_expect), where the
    budget is a number; config was fitted. What allotment takes from one lane and gives to another is
    not foreseen. */
-void keep_expect(const struct keep_config *config, const struct kv_geometry *g, struct kv_seq *kv);
+void keep_expect(const struct keep_config *config, const struct kv_geometry *g, double scale,
+                 struct kv_seq *kv);
 
 /* Positions that may go: lo <= position < hi. */
 struct keep_span {
@@ -495,7 +507,7 @@ bool keep_waits(const struct keep *keep, int32_t n_token);
 
 /* INVALID, with the numbers, when the prompt is pinned and some lane's budget does not hold it.
    keep NULL: the full cache, which holds every prompt. */
-pith_status keep_check_prompt(const struct keep *keep, int32_t n_prompt, pith_error *err);
+pith_status keep_check_prompt(const struct keep *keep, struct keep_point at, pith_error *err);
 
 /* With overwrite=on an evaluation of a single token is a step, one of more is part of a prompt. A
    prompt has rounds as ever, and another behind its last token where a lane holds its budget then;
