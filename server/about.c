@@ -94,9 +94,27 @@ void about_props(struct exchange *ex)
     exchange_json(ex, MHD_HTTP_OK, o);
 }
 
+static const char *content_type(const char *name)
+{
+    const char *end = strrchr(name, '.');
+    return strcmp(end, ".css") == 0  ? "text/css; charset=utf-8"
+           : strcmp(end, ".js") == 0 ? "text/javascript; charset=utf-8"
+                                     : "text/html; charset=utf-8";
+}
+
 void about_page(struct exchange *ex)
 {
-    exchange_text(ex, "text/html; charset=utf-8", server_page, server_page_size);
+    const char *below = "/page/";
+    bool named = strncmp(ex->path, below, strlen(below)) == 0;
+    const char *name = named ? ex->path + strlen(below) : page_files[0].name;
+    for (size_t i = 0; i < page_n_file; i++)
+        if (strcmp(page_files[i].name, name) == 0) {
+            const struct page_file *file = &page_files[i];
+            exchange_text(ex, content_type(file->name), file->data, file->size);
+            return;
+        }
+    exchange_refuse_with(ex, MHD_HTTP_NOT_FOUND, "not_found_error", NULL,
+                         "%.64s: the page has no such file", ex->path);
 }
 
 void about_absent(struct exchange *ex)

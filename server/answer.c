@@ -12,6 +12,7 @@
 
 #include "routes.h"
 #include "state.h"
+#include "view.h"
 
 #define RETRY_MAX_S 60
 
@@ -230,6 +231,7 @@ static void submit(struct exchange *ex)
         }
         a->n_pending += request.n_answer;
         atomic_store(&a->n_submitted, i + 1);
+        view_note(a->server, request.session, part->id);
     }
     if (!ok || exchange_is_gone(ex)) /* in the meantime */
         cancel_all(a);

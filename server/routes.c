@@ -41,6 +41,7 @@ static const struct route routes[] = {
     {POST, "/kv/follow", view_follow, ROUTE_MODEL, ROUTE_PRIVATE, SERVE_CHAT},
     {GET, "/", about_page, ROUTE_HTTP, ROUTE_OPEN, SERVE_CHAT},
     {GET, "/index.html", about_page, ROUTE_HTTP, ROUTE_OPEN, SERVE_CHAT},
+    {GET, "/page/*", about_page, ROUTE_HTTP, ROUTE_OPEN, SERVE_CHAT},
     {POST, "/v1/embeddings", about_absent, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
     {POST, "/embeddings", about_absent, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
     {POST, "/embedding", about_absent, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},

@@ -70,7 +70,7 @@ static void make_boot(struct server *s)
     snprintf(s->boot, sizeof(s->boot), "%016llx", seed);
 }
 
-static pith_status make_view(struct server *s, pith_error *err)
+pith_status server_make_view(struct server *s, struct serve_view **out, pith_error *err)
 {
     const struct server_config *c = &s->config;
     struct serve_view_setup setup = {
@@ -81,7 +81,7 @@ static pith_status make_view(struct server *s, pith_error *err)
         .recall = c->policy[PITH_RECALL],
         .share = c->policy[PITH_SHARE],
     };
-    return serve_view_create(&setup, &s->view, err);
+    return serve_view_create(&setup, out, err);
 }
 
 static bool start_threads(struct server *s)
@@ -109,7 +109,7 @@ pith_status server_start(const struct server_config *config, struct server **out
     pith_status status =
         pith_scheduler_create(config->engine, &config->schedule, &s->scheduler, err);
     if (status == PITH_OK)
-        status = make_view(s, err);
+        status = server_make_view(s, &s->view, err);
     if (status == PITH_OK && !start_threads(s)) {
         *err = (pith_error){PITH_NOMEM, "no memory for the server's threads"};
         status = PITH_NOMEM;

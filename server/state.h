@@ -37,7 +37,15 @@ struct server_counts {
 
 struct serve_view;
 struct answer; /* answer.c */
-struct viewer; /* view.c */
+struct watch;  /* view.c */
+
+#define SESSION_NOTES 64
+
+/* The request that a conversation sent last. */
+struct session_note {
+    uint64_t session; /* 0: none */
+    int64_t id;
+};
 
 struct server {
     struct server_config config;
@@ -61,10 +69,12 @@ struct server {
     pthread_t model_thread;
     int n_thread; /* of workers and then the model's that run */
     struct links links;
-    struct viewer *viewers; /* the model thread's, and what follows */
+    struct watch *watches; /* the model thread's, and what follows */
     struct answer *answers;
-    int n_progress; /* of them, that want to know how far their prompt was read */
-    struct serve_view *view;
+    int n_progress;          /* of them, that want to know how far their prompt was read */
+    struct serve_view *view; /* of GET /kv */
+    struct session_note note[SESSION_NOTES]; /* [n_note % SESSION_NOTES] is the oldest */
+    int64_t n_note;
     double viewed;  /* when viewers were told last */
     bool view_idle; /* and that nothing happens */
 
@@ -76,6 +86,9 @@ struct server {
 
 /* Seconds of a monotonic clock. */
 double server_now(void);
+
+/* A view of what the server's engine holds. INVALID, NOMEM. */
+pith_status server_make_view(struct server *s, struct serve_view **out, pith_error *err);
 
 /* Cancels every answer: on the model thread. */
 void answer_cancel_all(struct server *s);

@@ -3,7 +3,9 @@
  * the documents between steps, at most five a second, and waits for no reader: one who is behind is
  * dropped by exchange.c.
  *
- * Invariant: the view gathers while there are viewers, and only then.
+ * Those who name a conversation (X-Session-ID) share a view that follows its last request.
+ *
+ * Invariant: a view gathers while there are viewers of it, and only then.
  */
 #include "view.h"
 
@@ -23,6 +25,14 @@ struct viewer {
     struct viewer *next;
     struct exchange *ex; /* a reference */
     double sent;         /* when it was told something */
+};
+
+/* What is told to those who watch one conversation. */
+struct watch {
+    struct watch *next;
+    uint64_t session;        /* 0: none, so whatever is followed */
+    struct serve_view *view; /* owned */
+    struct viewer *viewers;  /* owned; at least one between ticks */
 };
 
 /* ---- what there is to see ---- */
@@ -54,6 +64,7 @@ static bool add_item(void *user, const pith_scheduler_item *from)
         .n_cached = from->n_cached,
         .held_bytes = from->held_bytes,
         .aside_bytes = from->aside_bytes,
+        .full_bytes = from->full_bytes,
         .seq = from->seq,
     };
     return true;
@@ -75,12 +86,12 @@ typedef pith_status document_fn(struct serve_view *view, const struct serve_view
                                 char **json, size_t *len);
 
 /* A document, freed by serve_view_text_free; NULL: no memory. */
-static char *document(struct server *s, document_fn *make, size_t *len)
+static char *document(struct server *s, struct serve_view *view, document_fn *make, size_t *len)
 {
     struct items items;
     struct serve_view_source source = look(s, &items);
     char *json = NULL;
-    if (make(s->view, &source, &json, len) != PITH_OK)
+    if (make(view, &source, &json, len) != PITH_OK)
         json = NULL;
     free(items.item);
     return json;
@@ -89,7 +100,7 @@ static char *document(struct server *s, document_fn *make, size_t *len)
 void view_now(struct exchange *ex)
 {
     size_t len = 0;
-    char *json = document(ex->server, serve_view_snapshot, &len);
+    char *json = document(ex->server, ex->server->view, serve_view_snapshot, &len);
     if (json != NULL && exchange_send(ex, json, len))
         exchange_end(ex, MHD_HTTP_OK);
     else
@@ -115,44 +126,95 @@ static struct viewer *viewer_free(struct viewer *v)
     return next;
 }
 
+static struct watch *watch_free(struct watch *w)
+{
+    struct watch *next = w->next;
+    while (w->viewers != NULL)
+        w->viewers = viewer_free(w->viewers);
+    serve_view_free(w->view);
+    free(w);
+    return next;
+}
+
 static int count_viewers(const struct server *s)
 {
     int n = 0;
-    for (const struct viewer *v = s->viewers; v != NULL; v = v->next)
-        n++;
+    for (const struct watch *w = s->watches; w != NULL; w = w->next)
+        for (const struct viewer *v = w->viewers; v != NULL; v = v->next)
+            n++;
     return n;
+}
+
+static struct watch *find_watch(const struct server *s, uint64_t session)
+{
+    struct watch *w = s->watches;
+    while (w != NULL && w->session != session)
+        w = w->next;
+    return w;
+}
+
+static struct session_note *find_note(struct server *s, uint64_t session)
+{
+    for (int i = 0; i < SESSION_NOTES && session != 0; i++)
+        if (s->note[i].session == session)
+            return &s->note[i];
+    return NULL;
+}
+
+/* That of a conversation, which may be new; NULL: no memory. */
+static struct watch *open_watch(struct server *s, uint64_t session)
+{
+    struct watch *w = find_watch(s, session);
+    if (w != NULL)
+        return w;
+    w = calloc(1, sizeof(*w));
+    if (w == NULL || server_make_view(s, &w->view, NULL) != PITH_OK) {
+        free(w);
+        return NULL;
+    }
+    w->session = session;
+    const struct session_note *note = find_note(s, session);
+    if (note != NULL)
+        serve_view_follow_only(w->view, note->id);
+    serve_view_watch(w->view, true);
+    w->next = s->watches;
+    s->watches = w;
+    return w;
 }
 
 void view_events(struct exchange *ex)
 {
     struct server *s = ex->server;
-    struct viewer *v = calloc(1, sizeof(*v));
-    size_t len = 0;
-    if (v == NULL || count_viewers(s) >= VIEWERS_MAX) {
-        free(v);
+    if (count_viewers(s) >= VIEWERS_MAX) {
         exchange_refuse_with(ex, MHD_HTTP_TOO_MANY_REQUESTS, "rate_limit_error", NULL,
                              "%d watch the cache already, which is the most", count_viewers(s));
         return;
     }
-    if (s->viewers == NULL)
-        serve_view_watch(s->view, true);
+    struct viewer *v = calloc(1, sizeof(*v));
+    struct watch *w = v != NULL ? open_watch(s, ex->session) : NULL;
+    size_t len = 0;
+    if (w == NULL) {
+        free(v);
+        exchange_abort(ex);
+        return;
+    }
     exchange_open_events(ex, NULL);
     exchange_hold(ex);
     v->ex = ex;
-    v->next = s->viewers;
-    s->viewers = v;
-    char *json = document(s, serve_view_snapshot, &len);
+    v->next = w->viewers;
+    w->viewers = v;
+    char *json = document(s, w->view, serve_view_snapshot, &len);
     if (!tell(v, json, len))
         exchange_abort(ex);
     serve_view_text_free(json);
 }
 
-/* Tells all viewers, NULL: nothing but that the server is there, and lets those go who do not
-   listen any more. */
-static void tell_all(struct server *s, const char *json, size_t len)
+/* Tells all viewers of a watch, NULL: nothing but that the server is there, and lets those go who
+   do not listen any more. */
+static void tell_all(struct watch *w, const char *json, size_t len)
 {
     double now = server_now();
-    for (struct viewer **at = &s->viewers; *at != NULL;) {
+    for (struct viewer **at = &w->viewers; *at != NULL;) {
         struct viewer *v = *at;
         bool ok = !exchange_is_gone(v->ex);
         if (ok && json != NULL) {
@@ -166,36 +228,56 @@ static void tell_all(struct server *s, const char *json, size_t len)
         else
             *at = viewer_free(v);
     }
-    if (s->viewers == NULL)
-        serve_view_watch(s->view, false);
 }
 
 void view_tick(struct server *s, bool idle)
 {
     double now = server_now();
-    size_t len = 0;
-    char *json = NULL;
-    if (s->viewers == NULL)
+    if (s->watches == NULL)
         return;
     struct items items;
     struct serve_view_source source = look(s, &items);
-    serve_view_step(s->view, &source);
+    for (struct watch *w = s->watches; w != NULL; w = w->next)
+        serve_view_step(w->view, &source);
     free(items.item);
     /* What an idle server has said stays true. */
     bool due = now - s->viewed >= EVERY_S && !(idle && s->view_idle);
     if (due) {
         s->viewed = now;
         s->view_idle = idle;
-        json = document(s, serve_view_delta, &len);
     }
-    tell_all(s, json, len);
-    serve_view_text_free(json);
+    for (struct watch **at = &s->watches; *at != NULL;) {
+        struct watch *w = *at;
+        size_t len = 0;
+        char *json = due ? document(s, w->view, serve_view_delta, &len) : NULL;
+        tell_all(w, json, len);
+        serve_view_text_free(json);
+        if (w->viewers != NULL)
+            at = &w->next;
+        else
+            *at = watch_free(w);
+    }
 }
 
 void view_close(struct server *s)
 {
-    while (s->viewers != NULL)
-        s->viewers = viewer_free(s->viewers);
+    while (s->watches != NULL)
+        s->watches = watch_free(s->watches);
+}
+
+void view_note(struct server *s, uint64_t session, int64_t id)
+{
+    struct session_note *note = find_note(s, session);
+    struct watch *w = find_watch(s, session);
+    if (session == 0)
+        return;
+    if (note == NULL) {
+        note = &s->note[s->n_note++ % SESSION_NOTES];
+        note->session = session;
+    }
+    note->id = id;
+    if (w != NULL)
+        serve_view_follow_only(w->view, id);
 }
 
 /* ---- what a viewer may do ---- */
@@ -214,7 +296,11 @@ void view_cancel(struct exchange *ex)
 
 void view_follow(struct exchange *ex)
 {
-    serve_view_follow(ex->server->view, ex->query_id, ex->query_answer);
+    struct watch *w = find_watch(ex->server, ex->session);
+    if (w != NULL)
+        serve_view_follow(w->view, ex->query_id, ex->query_answer);
+    if (ex->session == 0)
+        serve_view_follow(ex->server->view, ex->query_id, ex->query_answer);
     ex->server->view_idle = false;
     exchange_json(ex, MHD_HTTP_OK, json_pack("{s:I}", "id", (json_int_t)ex->query_id));
 }

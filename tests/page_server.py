@@ -6,6 +6,7 @@ each watcher. POST /v1/chat/completions plays what follows: documents to those w
 the one who asked.
 """
 import json
+import os
 import threading
 import time
 import urllib.parse
@@ -13,9 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Player:
-    def __init__(self, lines, page, key=None, pause=0.2, as_recorded=False):
+    def __init__(self, lines, folder, key=None, pause=0.2, as_recorded=False):
         self.lines = [json.loads(line) for line in lines]
-        self.page = page
+        self.folder = folder        # of the page's files
         self.key = key
         self.pause = pause          # seconds between documents
         self.as_recorded = as_recorded  # or as long as it took
@@ -26,6 +27,10 @@ class Player:
         self.cancelled = []
         self.followed = []
         self.asked = []
+        self.sessions = []          # the names that requests came with
+        self.replies = []           # lists of texts and events, in place of the recording
+        self.may_reply = threading.Event()
+        self.may_reply.set()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_port}/"
@@ -81,6 +86,11 @@ class Player:
                 self.end_headers()
                 self.wfile.write(data)
 
+            def file(self, name):
+                kind = {"html": "html", "css": "css", "js": "javascript"}[name.split(".")[-1]]
+                with open(os.path.join(player.folder, name), "rb") as f:
+                    self.answer(f.read(), f"text/{kind}; charset=utf-8")
+
             def refuse(self, status, message):
                 self.answer(json.dumps({"error": {"message": message}}).encode(), status=status)
 
@@ -103,13 +113,16 @@ class Player:
 
             def do_GET(self):
                 path = self.path.split("?")[0]
-                if path == "/":
-                    self.answer(player.page, "text/html; charset=utf-8")
+                if path == "/" or path.startswith("/page/"):
+                    self.file("index.html" if path == "/" else os.path.basename(path))
                 elif self.locked():
                     pass
                 elif path == "/kv/events":
+                    player.sessions.append(self.headers.get("X-Session-ID"))
                     self.stream()
                     self.watch()
+                elif path == "/props":
+                    self.answer(b"{}")
                 else:
                     self.refuse(404, "no such page")
 
@@ -142,15 +155,29 @@ class Player:
                     self.answer(b"{}")
                 elif url.path == "/v1/chat/completions":
                     player.asked.append(json.loads(body))
+                    player.sessions.append(self.headers.get("X-Session-ID"))
                     self.stream()
                     try:
-                        player.play(self.say)
+                        self.reply()
                         self.event(json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}]}))
                         self.event("[DONE]")
                     except OSError:
                         pass
                 else:
                     self.refuse(404, "no such page")
+
+            def reply(self):
+                if not player.replies:
+                    player.play(self.say)
+                    return
+                reply = player.replies.pop(0)
+                for event in reply:
+                    player.may_reply.wait(120)
+                    if isinstance(event, str):
+                        self.say(event)
+                    else:
+                        self.event(json.dumps({"choices": [], **event}))
+                    time.sleep(0.02)
 
             def say(self, text):
                 self.event(json.dumps({"choices": [{"delta": {"content": text}}]}))

@@ -246,7 +246,7 @@ static void test_as_if_masked(void **state)
         struct keep *keep = NULL;
         struct kv_seq *cut = NULL;
         struct keep_tally tally = {0};
-        struct keep_point at = {N, 0};
+        struct keep_point at = {N, 0, 0.0};
         const char *form = forms[p % PI_LEN(forms)];
         if (has_places(form)) /* reads keys elsewhere: test_keep_places.c */
             continue;

@@ -183,7 +183,7 @@ static void test_rounds_by_threads(void **state)
         snprintf(options, sizeof(options), "budget=%d,granularity=%s", BUDGET, granularities[g]);
         for (int32_t c = 0; c < 2; c++) {
             struct keep *keep = make(&keep_keydiff, options, &wide, c == 0 ? 1 : 5);
-            struct keep_point at = {N, 0};
+            struct keep_point at = {N, 0, 0.0};
             pith_error err;
             cache[c] = kv_check_cache(&wide.g, 24 * 13);
             kv[c] = seq_make(cache[c]);
@@ -214,7 +214,7 @@ static void test_positions_twice(void **state)
         struct keep *keep = make(&keep_streaming, options, &model, 1);
         struct kv_cache *cache = kv_check_cache(&model.g, 4 * N_LANE);
         struct kv_seq *kv = seq_make(cache);
-        struct keep_point at = {32, 0};
+        struct keep_point at = {32, 0, 0.0};
         pith_error err;
         append(kv, 0, 32);
         for (int32_t l = 0; l < N_LANE; l++)
@@ -338,7 +338,7 @@ static void test_breaks_are_counted(void **state)
         struct keep *keep = make(&keep_streaming, "budget=40,slack=8,sinks=0", &model, 1);
         struct kv_cache *cache = kv_check_cache(&model.g, (3 + extra) * N_LANE);
         struct kv_seq *kv = seq_make(cache);
-        struct keep_point at = {132, 0};
+        struct keep_point at = {132, 0, 0.0};
         pith_error err;
         append(kv, 0, PAGE_LEN);
         append(kv, 100, 32);
@@ -385,7 +385,7 @@ static void test_infinite_scores(void **state)
         struct keep *keep = make(&infinite, options[i], &model, 1);
         struct kv_cache *cache = kv_check_cache(&model.g, 4 * N_LANE);
         struct kv_seq *kv = seq_make(cache);
-        struct keep_point at = {0, 0};
+        struct keep_point at = {0, 0, 0.0};
         pith_error err;
         must(keep_prepare(keep, kv, at, 32, &err), &err);
         append(kv, 0, 32);

@@ -334,7 +334,7 @@ static void test_policy_calls(void **state)
     assert_int_equal(keep_state_size(keep), sizeof(block));
     struct kv_cache *cache = kv_check_cache(&m.g, 16);
     check(kv_seq_create(cache, &kv, &err), &err);
-    check(keep_prepare(keep, kv, (struct keep_point){0, 0}, 24, &err), &err);
+    check(keep_prepare(keep, kv, (struct keep_point){0, 0, 0.0}, 24, &err), &err);
     check(kv_check_append(kv, 1, 0, 24), &err);
     struct keep_view view = {.kv = kv, .n_token = 24, .state = &block};
     struct pi_pass_item item = {.n_tok = 24};

@@ -426,7 +426,7 @@ static void must(pith_status status, const pith_error *err)
 
 static struct keep_point point_of(const struct history *h)
 {
-    return (struct keep_point){h->n_token, 0};
+    return (struct keep_point){h->n_token, 0, 0.0};
 }
 
 /* A part of a batch: at most `most` of the n tokens that are left. Returns how many. */

@@ -271,7 +271,7 @@ static void test_selection_modes(void **state)
         snprintf(options, sizeof(options), "%s,budget=5,slack=4,pin-prompt=on", cases[c].options);
         struct keep *keep = make(&matrix, options, &model, &config);
         struct kv_cache *cache = kv_check_cache(&model.g, 16);
-        struct keep_point at = {0, 2};
+        struct keep_point at = {0, 2, 0.0};
         must(kv_seq_create(cache, &kv, &err), &err);
         must(keep_prepare(keep, kv, at, 9, &err), &err);
         append(kv, &model, 0, 9);
@@ -304,7 +304,7 @@ static int32_t run_lane(const char *options, int32_t n_prompt, int32_t n_token, 
     pith_error err;
     struct keep *keep = make(&keep_streaming, options, &one, &config);
     struct kv_cache *cache = kv_check_cache(&one.g, (n_token + 63) / 64 + 2);
-    struct keep_point at = {0, n_prompt};
+    struct keep_point at = {0, n_prompt, 0.0};
     int32_t n_round = 0;
     must(kv_seq_create(cache, &kv, &err), &err);
     while (at.n_token < n_token) {
@@ -374,13 +374,16 @@ static void test_slack_rounds(void **state)
     pith_error err;
     struct keep *keep =
         make(&keep_streaming, "budget=16,slack=4,pin-prompt=on,window=2", &model, &config);
-    assert_int_equal(keep_pinned_prompt(&config.rules, 8), 8);
-    assert_int_equal(keep_pinned_prompt(&config.rules, 9), 0);
-    assert_int_equal(keep_check_prompt(keep, 1000, &err), PITH_OK);
+    assert_int_equal(keep_pinned_prompt(&config.rules, 8, 0.0), 8);
+    assert_int_equal(keep_pinned_prompt(&config.rules, 9, 0.0), 0);
+    assert_int_equal(keep_pinned_prompt(&config.rules, 4, 0.5), 4); /* of a budget of its own */
+    assert_int_equal(keep_pinned_prompt(&config.rules, 5, 0.5), 0);
+    assert_int_equal(keep_pinned_prompt(&config.rules, 1000, INFINITY), 1000);
+    assert_int_equal(keep_check_prompt(keep, (struct keep_point){0, 1000, 0.0}, &err), PITH_OK);
     keep_free(keep);
     keep = make(&keep_streaming, "budget=16,slack=4,pin-prompt=on,window=12", &model, &config);
-    assert_int_equal(keep_pinned_prompt(&config.rules, 4), 4);
-    assert_int_equal(keep_pinned_prompt(&config.rules, 5), 0);
+    assert_int_equal(keep_pinned_prompt(&config.rules, 4, 0.0), 4);
+    assert_int_equal(keep_pinned_prompt(&config.rules, 5, 0.0), 0);
     keep_free(keep);
 }
 
@@ -419,7 +422,7 @@ static int32_t set_of(int32_t lane)
 
 static int32_t budget_of(const struct history *h, int32_t lane)
 {
-    struct keep_point at = {h->n_token, h->n_prompt};
+    struct keep_point at = {h->n_token, h->n_prompt, 0.0};
     return keep_lane_budget_at(&world.config, lane / N_HEAD, lane % N_HEAD, at);
 }
 
@@ -471,7 +474,7 @@ static void expect_set(struct history *h, int32_t set, int32_t budget)
             lo = p + 1;
             n_sink--;
         }
-    lo = (int32_t)pi_max(lo, pi_max(r->prefix, keep_pinned_prompt(r, h->n_prompt)));
+    lo = (int32_t)pi_max(lo, pi_max(r->prefix, keep_pinned_prompt(r, h->n_prompt, 0.0)));
     int32_t n_evict = count(in) - budget;
     for (int32_t p = lo; p < hi; p++)
         n_all += in[p];
@@ -521,7 +524,7 @@ static void check_history(const struct history *h)
 static void grow(struct history *h, int32_t n)
 {
     pith_error err;
-    struct keep_point at = {h->n_token, h->n_prompt};
+    struct keep_point at = {h->n_token, h->n_prompt, 0.0};
     must(keep_prepare(world.keep, h->kv, at, n, &err), &err);
     for (int32_t left = n;;) {
         if (keep_due(world.keep, h->kv, at, left)) {

@@ -110,7 +110,7 @@ static void world_round(struct world *w)
     pith_error err;
     struct keep_tally tally = {0};
     struct keep_view view = world_view(w, w->n);
-    must(keep_prepare_round(w->keep, w->kv, (struct keep_point){w->n, 0}, &err), &err);
+    must(keep_prepare_round(w->keep, w->kv, (struct keep_point){w->n, 0, 0.0}, &err), &err);
     must(keep_round(w->keep, w->kv, &view, &tally, &err), &err);
 }
 

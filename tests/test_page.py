@@ -1,12 +1,14 @@
 """The live page in headless Chromium: the chat answers, tokens change their colour when a round
-runs, a request can be cancelled, a key is asked for, a replay goes back, and all of it works with
-the keyboard, in the dark and on a telephone.
+runs, a request can be cancelled, a key is asked for, a replay goes back, two budgets are compared,
+and all of it works with the keyboard, in the dark and on a telephone. axe-core looks at it, too.
 
-usage: test_page.py VIEW_RECORD INDEX_HTML [PITH]             PITH: the command, where it has serve
-       test_page.py --shots RECORDING INDEX_HTML QUESTION FOLDER    pictures for the docs
-       test_page.py --url URL                               against a server that runs
+usage: test_page.py VIEW_RECORD FOLDER [PITH]                FOLDER: the page's files; PITH: the
+                                                             command, where it has serve
+       test_page.py --shots URL QUESTION OUT                 pictures for the docs
+       test_page.py --url URL                                against a server that runs
 
 Needs Debian's chromium and chromium-driver, and Selenium from PyPI; without them it is skipped.
+Without axe-selenium-python from PyPI its part is left out, which is said.
 """
 import json
 import os
@@ -40,6 +42,10 @@ try:
     from selenium.webdriver.common.keys import Keys
 except ImportError:
     skip("Selenium is not there: pip install selenium")
+try:
+    from axe_selenium_python import Axe
+except ImportError:
+    Axe = None
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if CHROMIUM is None or DRIVER is None:
     skip("chromium is not there: apt install chromium chromium-driver")
@@ -99,8 +105,23 @@ def ask(b, words):
 
 
 def answer_of(b):
+    """The last answer, as the model wrote it."""
+    return b.execute_script("""const m = chat.messages[chat.messages.length - 1];
+        return m && m.role === "assistant" ? m.content : "" """)
+
+
+def drawn(b):
+    """The last answer, as HTML."""
     return b.execute_script("""const s = document.querySelectorAll(".say.assistant .what");
-        return s.length ? s[s.length - 1].textContent : "" """)
+        return s.length ? s[s.length - 1].innerHTML : "" """)
+
+
+def quiet(b):
+    until("the answer's end", lambda: not find(b, "#stop").is_enabled())
+
+
+def click(b, selector):
+    b.execute_script("document.querySelector(arguments[0]).click()", selector)
 
 
 def expect(what, got, wanted):
@@ -146,9 +167,15 @@ def test_chat_and_colours(b, player):
     until("the whole answer", lambda: answer_of(b) == said)
     expect("the question", player.asked[0]["messages"], [{"role": "user", "content": "What is the number?"}])
     expect("stream", player.asked[0]["stream"], True)
+    expect("a slot", player.asked[0].get("id_slot"), None)
+    expect("the conversation's name", player.sessions[-1], b.execute_script("return session()"))
     last = player.lines[-1]["view"]
     expect("the recording's last document", last["type"], "snapshot")
     until("the last state", lambda: levels(b) == expected_levels(last), 5)
+    own = next(r for r in last["requests"] if r["id"] == last["followed"]["id"])
+    ratio = f"{own['full'] / (own['held'] + own['tier']):.1f} times less"
+    until("the headline", lambda: ratio in text(b, "#headline"))
+    expect("recall's part of the bar", len(b.find_elements(By.CSS_SELECTOR, "#own .c-guest, #own .c-tier")), 2)
     used = f"{last['memory']['used']:,} of {last['memory']['reserved']:,} bytes used"
     expect("the budget bar", find(b, "#bar").get_attribute("aria-label"), used)
     expect("rounds in the log", len(b.find_elements(By.CSS_SELECTOR, "#log li")), len(last["events"]))
@@ -212,6 +239,195 @@ def test_again(b, player, last):
     expect("after the last delta once more", levels(b), expected_levels(last))
 
 
+# What a model may write, and what must never come of it.
+MARKDOWN = """# Heading
+
+Some **bold**, *slanted*, ~~gone~~ and `code <b>`, 2 * 3 * 4, snake_case_name.
+
+- one
+- two
+  1. inner
+
+| a | b |
+|---|---|
+| 1 | **2** |
+
+> quoted
+
+```python
+print("<img src=x>")
+```
+
+<script>window.bad = 1</script><img src=x onerror="window.bad = 1">
+[good](https://example.org/a) [bad](javascript:window.bad=1) [worse](data:text/html,x) ![picture](https://example.org/p.png)
+"""
+
+
+def test_markdown(b, player):
+    """A text that comes in pieces is drawn as elements, and nothing in it is obeyed."""
+    player.replies.append([MARKDOWN[i:i + 7] for i in range(0, len(MARKDOWN), 7)])
+    ask(b, "Write it nicely.")
+    until("the whole answer", lambda: answer_of(b) == MARKDOWN)
+    quiet(b)
+    html = drawn(b)
+    for part in ("<h3>Heading</h3>", "<strong>bold</strong>", "<em>slanted</em>", "<s>gone</s>",
+                 "<code>code &lt;b&gt;</code>", "2 * 3 * 4", "snake_case_name", "<ol><li>inner</li></ol>",
+                 "<td><strong>2</strong></td>", "<blockquote><p>quoted</p></blockquote>",
+                 "print(\"&lt;img src=x&gt;\")", "&lt;script&gt;window.bad = 1&lt;/script&gt;"):
+        if part not in html:
+            raise AssertionError(f"the answer lacks {part}: {html}")
+    expect("scripts, pictures and frames", b.execute_script(
+        "return document.querySelectorAll('#talk script, #talk img, #talk iframe').length"), 0)
+    links = b.execute_script("return [...document.querySelectorAll('#talk .md a')].map(a => [a.href, a.rel])")
+    expect("links", [l[0] for l in links], ["https://example.org/a", "https://example.org/p.png"])
+    expect("what links may do", {l[1] for l in links}, {"noopener noreferrer nofollow"})
+    expect("what was obeyed", b.execute_script("return window.bad"), None)
+
+
+def test_reading(b, player):
+    """While a prompt is read the message says how far that is, and when it will be done."""
+    player.may_reply.clear()
+    player.replies.append([{"prompt_progress": {"total": 6400, "cache": 400, "processed": 2400, "time_ms": 5000}},
+                           "Done."])
+    ask(b, "A long one.")
+    player.may_reply.set()
+    until("the whole answer", lambda: answer_of(b) == "Done.")
+    quiet(b)
+    expect("what is left of reading", len(b.find_elements(By.CSS_SELECTOR, ".reading")), 0)
+    says = b.execute_script("""const box = document.createElement("div");
+        drawReading(box, {total: 6400, cache: 400, processed: 2400, time_ms: 5000}); return box.textContent""")
+    expect("how far it is", says, "Reading 2,400 of 6,400 tokens, 400 tokens/s, 10 s left; 400 were there")
+
+
+def said(b):
+    return b.execute_script("return chat.messages.map(m => [m.role, m.content])")
+
+
+def test_messages(b, player):
+    """Again, edit, and a system prompt, each in what is asked."""
+    before = said(b)
+    player.replies.append(["Another."])
+    b.find_elements(By.XPATH, "//button[text()='Again']")[-1].click()
+    until("another answer", lambda: answer_of(b) == "Another.")
+    quiet(b)
+    expect("what was said before it", said(b)[:-1], before[:-1])
+    expect("what was asked", player.asked[-1]["messages"][-1]["content"], "A long one.")
+    player.replies.append(["Edited."])
+    b.find_elements(By.XPATH, "//button[text()='Edit']")[-1].click()
+    box = find(b, ".edit textarea")
+    expect("the text to edit", box.get_attribute("value"), "A long one.")
+    box.clear()
+    box.send_keys("A short one.")
+    find(b, ".edit button.main").click()
+    until("the answer to it", lambda: answer_of(b) == "Edited.")
+    quiet(b)
+    expect("the conversation", said(b), before[:-2] + [["user", "A short one."], ["assistant", "Edited."]])
+    click(b, "#more summary")
+    find(b, "#system").send_keys("Be short.")
+    player.replies.append(["Yes."])
+    ask(b, "Are you?")
+    until("an answer", lambda: answer_of(b) == "Yes.")
+    quiet(b)
+    expect("the system prompt", player.asked[-1]["messages"][0], {"role": "system", "content": "Be short."})
+    click(b, "#more summary")
+
+
+def test_chats(b, player):
+    """A reload keeps the chat, another tab has a name of its own, and chats can be left and deleted."""
+    before, name = said(b), b.execute_script("return session()")
+    expect("the name that requests came with", player.sessions[-1], name)
+    b.refresh()
+    until("a live page", lambda: is_live(b))
+    expect("the chat after a reload", said(b), before)
+    expect("its name after a reload", b.execute_script("return session()"), name)
+    expect("its system prompt", find(b, "#system").get_attribute("value"), "Be short.")
+    first = b.current_window_handle
+    b.switch_to.new_window("tab")
+    b.get(player.url)
+    until("a live page", lambda: is_live(b))
+    other = b.execute_script("return [tab, session()]")
+    expect("names that two tabs share", name.split("-")[1] == other[0] or name == other[1], False)
+    expect("the chat of a new tab", said(b), [])
+    click(b, "#chats")
+    find(b, "#history .open").click()
+    until("the chat that was chosen", lambda: said(b) == before)
+    expect("its name in another tab", b.execute_script("return session()") == name, False)
+    text_file, json_file = b.execute_script("return [chatAsText(chat), JSON.parse(chatAsJson(chat))]")
+    expect("the answer in the file", "## Model\n\nYes.\n" in text_file, True)
+    expect("the messages in the file", [[m["role"], m["content"]] for m in json_file["messages"][1:]], before)
+    b.close()
+    b.switch_to.window(first)
+    click(b, "#chats")
+    find(b, '#history [aria-label^="Delete"]').click()
+    expect("the chat that is deleted", said(b), [])
+    expect("chats that are left", b.execute_script("return readChats().length"), 0)
+    b.execute_script("for (let i = 0; i < 60; i++) writeChats([{...freshChat(), messages: "
+                     "[{role: 'user', content: 'x'.repeat(1e5)}]}, ...readChats()])")
+    n = b.execute_script("return [readChats().length, localStorage.getItem('pith-chats').length]")
+    expect("bounds of what is stored", n[0] <= 40 and n[1] <= 3000000 and n[0] > 20, True)
+    b.execute_script("writeChats([])")
+    click(b, "#chats")
+
+
+def test_words(b):
+    """A word of Pith's own explains itself on focus and hover; Escape closes it."""
+    lane = find(b, '#lanes [data-word="lane"]')
+    b.execute_script("arguments[0].focus()", lane)
+    until("the explanation", lambda: "one KV head" in text(b, "#tip") and find(b, "#tip").is_displayed())
+    expect("what describes it", lane.get_attribute("aria-describedby"), "tip")
+    lane.send_keys(Keys.ESCAPE)
+    expect("the explanation after Escape", find(b, "#tip").is_displayed(), False)
+    b.execute_script("document.activeElement.blur()")
+    webdriver.ActionChains(b).move_to_element(lane).perform()
+    until("the explanation under the mouse", lambda: find(b, "#tip").is_displayed())
+    webdriver.ActionChains(b).move_to_element(find(b, "h1")).perform()
+    until("no explanation", lambda: not find(b, "#tip").is_displayed())
+    missing = b.execute_script("return [...document.querySelectorAll('.word')].map(w => w.dataset.word).filter(w => !WORDS[w])")
+    expect("words without an explanation", missing, [])
+
+
+def test_compare(b, player):
+    """One question to the slider's budget and to the full cache: memory, times, and what differs."""
+    for answer, kv in (("The password is copper lantern now.", 2 << 20), ("The password is **copper** lantern today.", 8 << 20)):
+        player.replies.append([answer[:9], answer[9:], {
+            "usage": {"completion_tokens": 6, "pith": {"kv_bytes": kv, "tier_bytes": 0}},
+            "timings": {"predicted_per_second": 12.5}}])
+    n = len(player.asked)
+    b.execute_script("const s = document.querySelector('#budget'); s.value = 0; s.dispatchEvent(new Event('input'))")
+    expect("the slider", text(b, "#budget-says"), "64 entries")
+    b.execute_script("document.querySelector('#words').value = 'What is it?'")
+    click(b, "#both")
+    until("the verdict", lambda: "differ" in text(b, "#verdict"))
+    expect("the verdict", text(b, "#verdict"), "1 of 6 words differs, in 4.0 times less memory.")
+    expect("words that differ", b.execute_script("return [...document.querySelectorAll('#compare mark')].map(m => m.textContent)"),
+           ["now.", "today."])
+    expect("budgets that were asked", [a.get("pith") for a in player.asked[n:]], [{"budget": "64"}, {"budget": "none"}])
+    few, full = player.asked[n:]
+    expect("the rest of both", {**few, "pith": 0}, {**full, "pith": 0})
+    expect("what they may find", few["cache_prompt"], False)
+    expect("what is said of memory", [text(b, f".one:nth-child({i}) .facts b") for i in (1, 2)], ["2.00 MiB", "8.00 MiB"])
+    expect("the chat", said(b), [])
+
+
+def test_axe(b, name):
+    """axe-core finds nothing serious."""
+    if Axe is None:
+        print("skipped: axe-core is not there: pip install axe-selenium-python")
+        return
+    b.set_script_timeout(120)
+    Axe(b).inject()
+    # Tokens are alike: some of them stand for all.
+    found = b.execute_async_script("""const done = arguments[arguments.length - 1];
+        axe.run({exclude: [["#tokens b:nth-child(n+60)"], ["#grid button:nth-child(n+20)"]]},
+            {resultTypes: ["violations"]}).then(r => done(r.violations), e => done(String(e)))""")
+    if isinstance(found, str):
+        raise AssertionError(f"axe-core, {name}: {found}")
+    wrong = [v for v in found if v["impact"] in ("serious", "critical")]
+    if wrong:
+        raise AssertionError(f"axe-core, {name}: " + "; ".join(
+            f"{v['id']}: {v['help']}: {v['nodes'][0]['html'][:200]} {v['nodes'][0].get('failureSummary', '')[:300]}" for v in wrong))
+
+
 def test_key(lines, page):
     player = Player(lines, page, key="copper")
     b = browser()
@@ -242,8 +458,14 @@ def test_looks(b, url):
         phone.get(url)
         until("a live page", lambda: is_live(phone))
         until("tokens", lambda: sum(levels(phone)) > 0)
+        phone.execute_script("chooseToken(5, true)")
         expect("the page's width on a telephone",
                phone.execute_script("return document.documentElement.scrollWidth"), 390)
+        click(phone, "#more summary")
+        part = phone.execute_script("return document.querySelector('#talk').clientHeight / innerHeight")
+        if part < 0.5:
+            raise AssertionError(f"with Options open the conversation has {part:.2f} of a telephone")
+        test_axe(phone, "on a telephone")
     finally:
         phone.quit()
     dark = browser(dark=True)
@@ -252,6 +474,8 @@ def test_looks(b, url):
         until("a live page", lambda: is_live(dark))
         shade = dark.execute_script("return getComputedStyle(document.body).backgroundColor")
         expect("the background in the dark", shade, "rgb(15, 18, 21)")
+        dark.execute_script("document.querySelector('#bytes').open = true; chooseToken(5, true)")
+        test_axe(dark, "in the dark")
     finally:
         dark.quit()
 
@@ -267,9 +491,7 @@ def record(program):
     return run.stdout.decode().splitlines()
 
 
-def main(program, index):
-    with open(index, "rb") as f:
-        page = f.read()
+def main(program, page):
     lines = record(program)
     player = Player(lines, page)
     b = browser()
@@ -281,6 +503,14 @@ def main(program, index):
         test_replay(b, last)
         test_looks(b, player.url)
         test_again(b, player, last)
+        test_markdown(b, player)
+        test_reading(b, player)
+        test_messages(b, player)
+        test_axe(b, "wide")
+        test_words(b)
+        test_chats(b, player)
+        test_compare(b, player)
+        test_axe(b, "two answers")
         expect("complaints of the browser", complaints(b), [])
     finally:
         b.quit()
@@ -333,6 +563,54 @@ def test_server_cancel(b, url):
         raise AssertionError(f"the page says {text(b, '#queue')!r}, the server said {said[0][:300]!r}")
 
 
+def test_server_compare(b):
+    """The server answers one request with its budget and one with the full cache."""
+    b.execute_script("""document.querySelector("#words").value = arguments[0];
+        document.querySelector("#most").value = 40; document.querySelector("#both").click()""",
+                     "The password of Maria is copper lantern. He went to the old mill. " * 40 + "What is it?")
+    until("the verdict", lambda: "memory." in text(b, "#verdict"), 60)
+    few, full = b.execute_script("return [...document.querySelectorAll('.one')].map(o => o.querySelector('.facts b').textContent)")
+    if "MiB" not in full and "KiB" not in full or few == full:
+        raise AssertionError(f"the budget takes {few}, the full cache {full}")
+    until("the chat's own text again", lambda: "full cache takes" in text(b, "#headline"))
+    click(b, "#compare-close")
+
+
+def last_of(b):
+    """Tokens that this tab's last request found, once its answer is there."""
+    until("the answer's end", lambda: not find(b, "#stop").is_enabled(), 60)
+    until("the request in the panels", lambda: b.execute_script("return ownRequest() !== undefined"))
+    return b.execute_script("return [ownRequest().id, ownRequest().n_cached]")
+
+
+def test_server_tabs(b, url):
+    """Two tabs talk in turn: each goes on from its own conversation, and its panels follow that."""
+    story = "The password of Maria is copper lantern. He went to the old mill. " * 10
+    tabs = [b.current_window_handle]
+    click(b, "#anew")
+    b.switch_to.new_window("tab")
+    tabs.append(b.current_window_handle)
+    b.get(url)
+    until("a live page", lambda: is_live(b))
+    for turn in range(2):
+        for tab in tabs:
+            b.switch_to.window(tab)
+            b.execute_script("document.querySelector('#most').value = 12; document.querySelector('#words').value = arguments[0]",
+                             (story if turn == 0 else "And then?") + str(tabs.index(tab)))
+            find(b, "#words").send_keys(Keys.ENTER)
+            until("what was sent", lambda: b.execute_script("return document.querySelector('#words').value") == "")
+            n_cached = last_of(b)[1]
+            if turn == 1 and n_cached < 100:
+                raise AssertionError(f"the second turn of a tab found {n_cached} tokens of the first")
+    ids = []
+    for tab in tabs:
+        b.switch_to.window(tab)
+        ids.append(last_of(b)[0])
+    expect("requests that both tabs follow", ids[0] == ids[1], False)
+    b.close()
+    b.switch_to.window(tabs[0])
+
+
 def against(url):
     b = browser()
     try:
@@ -340,6 +618,8 @@ def against(url):
         until("a live page", lambda: is_live(b))
         test_server_chat(b)
         test_server_cancel(b, url)
+        test_server_compare(b)
+        test_server_tabs(b, url)
         expect("complaints of the browser", complaints(b), [])
         print("page: the server answers, rounds show, cancel works")
     finally:
@@ -363,47 +643,63 @@ def serve(program):
         server.wait()
 
 
-def shots(recording, index, question, folder):
-    """Pictures of a recording's end, of few colours so that they are small; question is the file
-    that the recording was made from, as the user typed it."""
+def picture(b, path):
+    """Of few colours, so that the file is small."""
     from PIL import Image
-    with open(recording, encoding="utf-8") as f:
-        lines = f.read().splitlines()
-    with open(index, "rb") as f:
-        page = f.read()
+    b.save_screenshot(path)
+    image = Image.open(path).convert("RGB")
+    image.quantize(160, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def shots(url, question, folder):
+    """Pictures of a server that answers what is in a file, whose word `copper` is looked at."""
     with open(question, encoding="utf-8") as f:
         words = f.read()
-    for name, size, dark in (("page-light", (1440, 1660), False), ("page-dark", (1440, 1660), True),
+    for name, size, dark in (("page-light", (1440, 1500), False), ("page-dark", (1440, 1500), True),
                              ("page-telephone", (390, 844), False)):
-        player = Player(lines, page, as_recorded=True)
         b = browser(*size, dark=dark, phone=name == "page-telephone")
-        b.get(player.url)
+        b.get(url)
         until("a live page", lambda: is_live(b))
-        b.execute_script("document.querySelector('#words').value = arguments[0]", words)
+        b.execute_script("""document.querySelector("#words").value = arguments[0];
+            document.querySelector("#heat").value = 0; document.querySelector("#most").value = 150""", words)
         find(b, "#words").send_keys(Keys.ENTER)
-        last = player.lines[-1]["view"]
-        until("the last state", lambda: levels(b) == expected_levels(last), 120)
-        until("the end", lambda: not find(b, "#stop").is_enabled(), 30)
-        p = next(i for i, t in enumerate(last["followed"]["text"]) if "copper" in t)
-        b.execute_script("""chooseToken(arguments[0], true); chooseLane(43, false);
+        until("an answer", lambda: answer_of(b) != "", 300)
+        until("its end", lambda: not find(b, "#stop").is_enabled(), 300)
+        b.execute_script("""chooseToken(S.f.text.findIndex(t => t.includes("copper")), true);
+            chooseLane(Math.min(43, S.f.went.length - 1), false);
             document.activeElement.blur();
             document.querySelector("#tokens").scrollTop = document.querySelector("#tokens .at").offsetTop - 150;
-            document.querySelector(".say.user .what").scrollTop = 1e6""", p)
+            document.querySelector(".say.user .what").scrollTop = 1e6""")
         if name == "page-telephone":
             b.execute_script("document.querySelector('#memory').scrollIntoView()")
-        time.sleep(0.7)
-        path = os.path.join(folder, name + ".png")
-        b.save_screenshot(path)
-        image = Image.open(path).convert("RGB")
-        image.quantize(160, Image.Quantize.MAXCOVERAGE,
-            dither=Image.Dither.NONE).save(path, optimize=True)
+        time.sleep(1)
+        picture(b, os.path.join(folder, name + ".png"))
         b.quit()
-        player.close()
+    shot_of_two(url, question, folder)
+
+
+def shot_of_two(url, question, folder):
+    """A picture of the same question to the server's budget and to the full cache."""
+    with open(question, encoding="utf-8") as f:
+        words = f.read()
+    b = browser(1440, 660)
+    try:
+        b.get(url)
+        until("a live page", lambda: is_live(b))
+        b.execute_script("""document.querySelector("#words").value = arguments[0];
+            document.querySelector("#heat").value = 0; document.querySelector("#most").value = 150;
+            document.querySelector("#both").click()""", words)
+        until("the verdict", lambda: " word" in text(b, "#verdict"), 300)
+        b.execute_script("document.querySelector('#compare-asked').scrollTop = 1e6; scrollTo(0, 0)")
+        time.sleep(0.7)
+        picture(b, os.path.join(folder, "page-compare.png"))
+    finally:
+        b.quit()
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--shots"]:
-        shots(*sys.argv[2:6])
+        shots(*sys.argv[2:5])
     elif sys.argv[1:2] == ["--url"]:
         against(sys.argv[2])
     else:

@@ -13,30 +13,55 @@ static void test_same_bytes(void **state)
 {
     (void)state;
     static char file[1 << 20];
-    FILE *in = fopen(PITH_SOURCE_DIR "/server/page/index.html", "rb");
-    assert_non_null(in);
-    size_t n = fread(file, 1, sizeof(file), in);
-    fclose(in);
-    assert_true(n > 1000 && n < sizeof(file));
-    assert_int_equal(server_page_size, n);
-    assert_memory_equal(server_page, file, n);
-    assert_int_equal(server_page[n], 0);
+    assert_true(page_n_file > 3);
+    for (size_t i = 0; i < page_n_file; i++) {
+        char path[512];
+        snprintf(path, sizeof(path), PITH_SOURCE_DIR "/server/page/%s", page_files[i].name);
+        FILE *in = fopen(path, "rb");
+        assert_non_null(in);
+        size_t n = fread(file, 1, sizeof(file), in);
+        fclose(in);
+        assert_true(n > 500 && n < sizeof(file));
+        assert_int_equal(page_files[i].size, n);
+        assert_memory_equal(page_files[i].data, file, n);
+        assert_int_equal(page_files[i].data[n], 0);
+    }
+}
+
+/* What the page names, it has; and its policy allows files of the server alone, nothing inline. */
+static void test_whole(void **state)
+{
+    (void)state;
+    const char *html = page_files[0].data;
+    assert_string_equal(page_files[0].name, "index.html");
+    for (size_t i = 1; i < page_n_file; i++) {
+        char name[64];
+        snprintf(name, sizeof(name), "\"page/%s\"", page_files[i].name);
+        if (strstr(html, name) == NULL)
+            fail_msg("the page does not load %s", name);
+    }
+    assert_non_null(strstr(html, "default-src 'none'; style-src 'self'; script-src 'self'"));
+    assert_null(strstr(html, "unsafe-"));
+    assert_null(strstr(html, "style=\""));
+    assert_null(strstr(html, "<script>"));
 }
 
 static void test_no_other_origin(void **state)
 {
     (void)state;
-    static const char *const never[] = {"http://", "https://", "src=\"//", "@import", "url("};
-    for (size_t i = 0; i < sizeof(never) / sizeof(never[0]); i++)
-        if (strstr(server_page, never[i]) != NULL)
-            fail_msg("the page has \"%s\" in it", never[i]);
-    assert_non_null(strstr(server_page, "default-src 'none'"));
+    static const char *const never[] = {"http://", "https://",  "src=\"//",          "@import",
+                                        "url(",    "innerHTML", "insertAdjacentHTML"};
+    for (size_t f = 0; f < page_n_file; f++)
+        for (size_t i = 0; i < sizeof(never) / sizeof(never[0]); i++)
+            if (strstr(page_files[f].data, never[i]) != NULL)
+                fail_msg("%s has \"%s\" in it", page_files[f].name, never[i]);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bytes),
+        cmocka_unit_test(test_whole),
         cmocka_unit_test(test_no_other_origin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

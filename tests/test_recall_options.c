@@ -176,7 +176,7 @@ static void test_shares(void **state)
             }
             bool bytes = whole.rules.budget.unit == POLICY_UNIT_BYTES;
             for (int32_t n = 1; n < 3000; n += n < 40 ? 1 : 97) {
-                struct keep_point at = {n, 0};
+                struct keep_point at = {n, 0, 0.0};
                 for (int32_t l = 0; l < shape.n_layer; l++)
                     for (int32_t h = 0; h < shape.n_head; h++) {
                         int32_t a = keep_lane_budget_at(&whole, l, h, at);
@@ -185,8 +185,8 @@ static void test_shares(void **state)
                         assert_true(take >= 0 && b >= 1);
                         assert_true(bytes ? b + take <= a && take % 16 == 0 : b + take == a);
                     }
-                int64_t all =
-                    keep_bytes_at(&keep, &shape, n) + recall_bytes_at(&c, &keep, &shape, n);
+                int64_t all = keep_bytes_at(&keep, &shape, n) +
+                              recall_bytes_at(&c, &keep, &shape, (struct keep_point){n, 0, 0.0});
                 if (bytes && all > whole.rules.budget.value)
                     fail_msg("%s, %s: %lld bytes at %d tokens", keeps[i], recalls[j],
                              (long long)all, n);
@@ -225,9 +225,9 @@ static void test_does_not_go_together(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),   cmocka_unit_test(test_types),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_listing),
-        cmocka_unit_test(test_shares),   cmocka_unit_test(test_does_not_go_together),
+        cmocka_unit_test(test_values),  cmocka_unit_test(test_types),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_listing),
+        cmocka_unit_test(test_shares),  cmocka_unit_test(test_does_not_go_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

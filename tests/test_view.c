@@ -371,6 +371,45 @@ static void test_follow(void **state)
     close_stage(&s);
 }
 
+/* Of one conversation: its request, and when that is gone nobody else's. */
+static void test_follow_only(void **state)
+{
+    (void)state;
+    static struct stage s;
+    open_stage(&s, policies[2]);
+    pith_seq *other = seq_make(s.engine);
+    eval(s.seq, 0, 60);
+    eval(other, 0, 90);
+    int64_t id = s.item[0].id;
+    s.item[0].full_bytes = 4321;
+    s.item[1] = (struct serve_view_item){.id = 8, .slot = 2, .state = "generating", .seq = other};
+    s.source.n_item = 2;
+    serve_view_watch(s.view, true);
+    serve_view_follow_only(s.view, id);
+    json_t *own = document(&s, true);
+    assert_int_equal(integer_of(json_object_get(own, "followed"), "n_token"), 60);
+    const json_t *r = json_array_get(json_object_get(own, "requests"), 0);
+    assert_int_equal(integer_of(r, "full"), 4321);
+    assert_int_equal(integer_of(r, "tier"), 0);
+    const json_t *rules = json_object_get(own, "rules");
+    assert_string_equal(json_string_value(json_object_get(rules, "budget_unit")), "entries");
+    assert_true(json_number_value(json_object_get(rules, "budget")) == 64.0);
+    json_decref(own);
+    s.item[0] = s.item[1];
+    s.source.n_item = 1;
+    json_t *gone = document(&s, false);
+    const json_t *f = json_object_get(gone, "followed");
+    assert_true(json_is_false(json_object_get(f, "there")));
+    assert_int_equal(integer_of(f, "n_token"), 60);
+    json_decref(gone);
+    serve_view_follow(s.view, -1, 0); /* and then whatever runs */
+    json_t *any = document(&s, false);
+    assert_int_equal(integer_of(json_object_get(any, "followed"), "n_token"), 90);
+    json_decref(any);
+    pith_seq_free(other);
+    close_stage(&s);
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -487,9 +526,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_policies),       cmocka_unit_test(test_delta_twice),
         cmocka_unit_test(test_nobody_watches), cmocka_unit_test(test_follow),
-        cmocka_unit_test(test_memory),         cmocka_unit_test(test_frames),
-        cmocka_unit_test(test_bad_keep),       cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_odd_name),
+        cmocka_unit_test(test_follow_only),    cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_frames),         cmocka_unit_test(test_bad_keep),
+        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_odd_name),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

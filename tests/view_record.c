@@ -112,12 +112,20 @@ static int64_t held_bytes(const struct recording *r)
     return bytes;
 }
 
+static int64_t full_bytes(const struct recording *r)
+{
+    int64_t bytes = 0;
+    pith_kv_estimate(r->model, NULL, pith_seq_length(r->seq), &bytes, NULL);
+    return bytes;
+}
+
 static void step(struct recording *r)
 {
     r->source.stats.n_step++;
     r->source.now_s = now_s() - r->begin_s;
     r->item[0].n_done = pith_seq_length(r->seq);
     r->item[0].held_bytes = held_bytes(r);
+    r->item[0].full_bytes = full_bytes(r);
     serve_view_step(r->view, &r->source);
 }
 

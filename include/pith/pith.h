@@ -441,6 +441,14 @@ PITH_API pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_erro
    the policy's budget does not hold so many pinned entries, with the numbers. */
 PITH_API pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err);
 
+/* Gives a sequence without tokens a budget of its own, in the unit of the engine's keep policy: "256"
+   entries of a lane or "25%" of the tokens. "none": nothing is evicted, and the sequence computes
+   what that of an engine without the policy does. NULL: the engine's. A fork has it, too; a file does
+   not. More memory than the engine has is refused when the tokens come, as always. INVALID: the text,
+   the unit (a size such as 64MiB is never a sequence's own), a budget that the policy cannot work
+   with, or a sequence that has tokens; UNSUPPORTED: with a share policy. */
+PITH_API pith_status pith_seq_set_budget(pith_seq *seq, const char *budget, pith_error *err);
+
 /* The engine that the sequence belongs to. */
 PITH_API pith_engine *pith_seq_engine(const pith_seq *seq);
 

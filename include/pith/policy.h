@@ -134,7 +134,9 @@ typedef struct pith_keep_rules {
     bool overwrite;   /* a token that is evaluated alone takes an entry's place in a full lane */
     int32_t pin_most; /* .. they are at most so many: half of the budget. INT32_MAX where that is a
                          share or a size */
-    uint32_t reserved[7];
+    const char *budget_unit; /* "entries", "share" or "bytes"; "" for the full cache */
+    double budget;           /* entries of a lane, a share of the tokens (0.25), or bytes */
+    uint32_t reserved[4];
 } pith_keep_rules;
 
 /* The rules of a text as for pith_engine_params.keep, which may be NULL. INVALID as

@@ -137,6 +137,8 @@ typedef struct pith_answer_result {
     int64_t n_evicted;   /* of keep.evicted: entries that went since the request began */
     int32_t n_predict; /* the most tokens that it could get: those of its parameters, or fewer where
                           no more had room; -1: no number was given */
+    int64_t held_bytes; /* of pages at its end, those that others hold, too, included */
+    int64_t full_bytes; /* that its tokens would take without any policy */
     uint32_t reserved[1];
 } pith_answer_result;
 
@@ -178,7 +180,9 @@ typedef struct pith_request {
                                          default 0 */
     uint64_t session; /* stands for the name of a conversation, which is preferred among those that
                          have as much of the prompt; default 0: none */
-    uint32_t reserved[6];
+    const char *budget; /* of its sequence, as pith_seq_set_budget. What was kept under another
+                           budget is not reused. NULL (default): the engine's */
+    uint32_t reserved[4];
 } pith_request;
 
 PITH_API void pith_request_default(pith_request *out);
@@ -246,7 +250,8 @@ typedef struct pith_scheduler_item {
     int64_t held_bytes;  /* of pages, those that others hold, too, included */
     int64_t aside_bytes; /* set aside beyond them, for what it may still grow by */
     const pith_seq *seq; /* valid during the call; NULL: nothing is in the KV memory of it */
-    uint32_t reserved[8];
+    int64_t full_bytes;  /* of pages that its tokens would take without any policy */
+    uint32_t reserved[6];
 } pith_scheduler_item;
 
 /* Return false to see no more. It may submit and cancel, nothing else of the scheduler. */

@@ -1,9 +1,16 @@
-# Writes a file's bytes as C: cmake -DIN=FILE -DOUT=FILE.c -P embed.cmake
-file(READ ${IN} hex HEX)
-string(LENGTH "${hex}" digits)
-math(EXPR size "${digits} / 2")
-string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
-string(REGEX REPLACE "(0x[0-9a-f][0-9a-f],0x[0-9a-f][0-9a-f],0x[0-9a-f][0-9a-f],0x[0-9a-f][0-9a-f],)"
-  "\\1\n" bytes "${bytes}")
-file(WRITE ${OUT} "#include \"page.h\"\nconst char server_page[] = {\n${bytes}0};
-const size_t server_page_size = ${size};\n")
+# Writes files' bytes as C: cmake "-DFILES=NAME;NAME" -DFROM=FOLDER -DOUT=FILE.c -P embed.cmake
+set(source "#include \"page.h\"\n")
+set(table "")
+set(n 0)
+foreach(name IN LISTS FILES)
+  file(READ ${FROM}/${name} hex HEX)
+  string(LENGTH "${hex}" digits)
+  math(EXPR size "${digits} / 2")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+  string(REGEX REPLACE "(0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,)" "\\1\n" bytes "${bytes}")
+  string(APPEND source "static const char file_${n}[] = {\n${bytes}0};\n")
+  string(APPEND table "    {\"${name}\", file_${n}, ${size}},\n")
+  math(EXPR n "${n} + 1")
+endforeach()
+file(WRITE ${OUT} "${source}const struct page_file page_files[] = {\n${table}};
+const size_t page_n_file = ${n};\n")

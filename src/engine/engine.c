@@ -76,7 +76,7 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
 
 static int64_t bytes_at(const struct plan *p, int32_t n_token)
 {
-    return policy_set_bytes(&p->policies, &p->geometry, (struct keep_point){n_token, 0}) +
+    return policy_set_bytes(&p->policies, &p->geometry, (struct keep_point){.n_token = n_token}) +
            kv_bytes_of_state(&p->geometry);
 }
 
@@ -287,7 +287,7 @@ pith_status pith_seq_create(pith_engine *e, pith_seq **out, pith_error *err)
         pith_seq_free(seq);
         return status;
     }
-    keep_expect(&e->policies.keep, &e->lanes, seq->memory.kv);
+    keep_expect(&e->policies.keep, &e->lanes, 0.0, seq->memory.kv);
     *out = seq;
     return PITH_OK;
 }
@@ -361,6 +361,7 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
     seq->foreign = from->foreign;
     seq->n_prompt = from->n_prompt;
     seq->pinned = from->pinned;
+    seq->budget_scale = from->budget_scale;
     seq->uneven = from->uneven;
     if (seq->keep_state != NULL)
         memcpy(seq->keep_state, from->keep_state, from->engine->traits.state_size);
@@ -467,7 +468,9 @@ pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err
 {
     if (n_token < 0)
         return pi_fail(err, PITH_INVALID, "n_token: %d tokens cannot be a prompt", n_token);
-    PI_TRY(keep_check_prompt(seq->engine->keep, n_token, err));
+    PI_TRY(keep_check_prompt(seq->engine->keep,
+                             (struct keep_point){.n_prompt = n_token, .scale = seq->budget_scale},
+                             err));
     seq->n_prompt = n_token;
     return PITH_OK;
 }
@@ -515,7 +518,7 @@ void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
         .bytes_freed = t->bytes_freed,
         .seconds = t->seconds,
         .first_round_at = t->n_round > 0 ? t->first_at : -1,
-        .budget = e->traits.evicts ? keep_budget_at(&e->policies.keep, seq->n_token) : -1,
+        .budget = e->traits.evicts ? keep_own_budget(&e->policies.keep, pi_seq_point(seq, 0)) : -1,
         .overwritten = t->n_overwritten,
         .first_overwrite_at = t->n_overwritten > 0 ? t->first_overwrite_at : -1,
     };

@@ -116,8 +116,9 @@ struct pith_seq {
     int32_t cap;
     float *logits; /* [n_vocab], owned; NULL until the first are wanted */
     bool has_logits;
-    int32_t n_prompt; /* the first positions, marked as the prompt; 0: nothing is */
-    int32_t pinned;   /* the first position of what recall put in; 0: nothing is */
+    int32_t n_prompt;    /* the first positions, marked as the prompt; 0: nothing is */
+    int32_t pinned;      /* the first position of what recall put in; 0: nothing is */
+    double budget_scale; /* as in keep_point */
     struct keep_tally tally;
     struct read_tally read;
     void *keep_state; /* [keep_state_size] the policy's block, owned; NULL where it has none */
@@ -292,6 +293,13 @@ void pi_seq_finish_share(struct pith_seq *seq, const pith_batch_item *item, int3
 
 /* One keep round of a sequence of n_token tokens, whose memory is there. */
 pith_status pi_seq_round(struct pith_seq *seq, int32_t n_token, pith_error *err);
+
+/* What a text means as a sequence's own budget (pith_seq_set_budget): keep_point's scale. Its
+   statuses. */
+pith_status pi_engine_read_budget(const struct pith_engine *e, const char *budget, double *scale,
+                                  pith_error *err);
+/* Of a sequence without tokens. */
+void pi_seq_set_scale(struct pith_seq *seq, double scale);
 
 /* Where a sequence stands after the first n_done tokens of its item. */
 struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done);

@@ -282,7 +282,7 @@ pith_status pith_seq_load(pith_engine *e, const char *path, pith_seq **out, pith
     if (status == PITH_OK)
         status = load_rest(seq, path, extra, size, err);
     if (status == PITH_OK)
-        keep_expect(&e->policies.keep, &e->lanes, seq->memory.kv);
+        keep_expect(&e->policies.keep, &e->lanes, 0.0, seq->memory.kv);
     pi_mem_free(extra);
     if (status != PITH_OK) {
         pith_seq_free(seq);

@@ -246,9 +246,10 @@ static pith_status join(struct generation *g, const char *found, const int32_t *
 /* The mark of a prompt that n_text tokens are put into; false where so many cannot be pinned. */
 static bool widen_mark(struct generation *g, int32_t n_prompt, int32_t n_text)
 {
+    struct keep_point at = {.n_prompt = n_prompt + n_text, .scale = g->seq->budget_scale};
     if (g->seq->n_prompt != n_prompt) /* that of an earlier prompt */
         return true;
-    if (keep_check_prompt(g->seq->engine->keep, n_prompt + n_text, NULL) != PITH_OK)
+    if (keep_check_prompt(g->seq->engine->keep, at, NULL) != PITH_OK)
         return false;
     g->seq->n_prompt = n_prompt + n_text;
     return true;
@@ -321,7 +322,8 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
     g->seq->pinned = pinned; /* what was is of a question that is answered */
     if (marked == 0 || marked > g->result.n_cached) {
         /* The first prompt, or one in place of it. */
-        PI_TRY(keep_check_prompt(g->seq->engine->keep, n_prompt, err));
+        struct keep_point at = {.n_prompt = n_prompt, .scale = g->seq->budget_scale};
+        PI_TRY(keep_check_prompt(g->seq->engine->keep, at, err));
         PI_TRY(pith_seq_truncate(g->seq, g->result.n_cached, err));
         marked = g->seq->n_prompt; /* 0 where a part of the old prompt went */
         g->seq->n_prompt = n_prompt;

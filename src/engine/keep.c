@@ -32,9 +32,36 @@ pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err)
     return PITH_OK;
 }
 
+pith_status pi_engine_read_budget(const struct pith_engine *e, const char *budget, double *scale,
+                                  pith_error *err)
+{
+    *scale = 0.0;
+    return budget != NULL ? policy_set_read_scale(&e->policies, &e->lanes, budget, scale, err)
+                          : PITH_OK;
+}
+
+pith_status pith_seq_set_budget(pith_seq *seq, const char *budget, pith_error *err)
+{
+    double scale;
+    if (seq->n_token > 0)
+        return pi_fail(err, PITH_INVALID, "budget: %.32s: the sequence has %d tokens already",
+                       budget != NULL ? budget : "", seq->n_token);
+    PI_TRY(pi_engine_read_budget(seq->engine, budget, &scale, err));
+    pi_seq_set_scale(seq, scale);
+    return PITH_OK;
+}
+
+void pi_seq_set_scale(struct pith_seq *seq, double scale)
+{
+    const struct pith_engine *e = seq->engine;
+    seq->budget_scale = scale;
+    if (e->traits.evicts)
+        keep_expect(&e->policies.keep, &e->lanes, scale, seq->memory.kv);
+}
+
 struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done)
 {
-    return (struct keep_point){seq->n_token + n_done, seq->n_prompt};
+    return (struct keep_point){seq->n_token + n_done, seq->n_prompt, seq->budget_scale};
 }
 
 struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
@@ -44,6 +71,7 @@ struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
                               .n_token = n_token,
                               .n_prompt = seq->n_prompt,
                               .pinned = seq->pinned,
+                              .scale = seq->budget_scale,
                               .state = seq->keep_state};
 }
 

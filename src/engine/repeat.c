@@ -143,7 +143,7 @@ int64_t pi_item_repeat_bytes(const struct pith_engine *e, const pith_batch_item 
 {
     int64_t n = (int64_t)item->seq->n_token + item->n_token;
     if (e->repeat == NULL || !keep_waits(e->keep, item->n_token) ||
-        n <= keep_budget_at(&e->policies.keep, (int32_t)n))
+        n <= keep_own_budget(&e->policies.keep, pi_seq_point(item->seq, item->n_token)))
         return 0;
     return keep_repeat_bytes(kv_cache_geometry(e->kv), n);
 }

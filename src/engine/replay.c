@@ -189,7 +189,7 @@ static void append(const struct pi_replay *r, struct kv_seq *kv, int32_t n, cons
 
 static struct keep_point point_of(const struct pi_replay *r)
 {
-    return (struct keep_point){r->n_token, 0};
+    return (struct keep_point){.n_token = r->n_token};
 }
 
 /* Whether a round is due, n_left of n_read tokens before the end. */

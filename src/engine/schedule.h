@@ -8,9 +8,12 @@
 
 #include "engine/engine.h"
 
-/* Bytes of KV memory that n_token tokens of one sequence take in this engine, at most on the way,
-   the first n_prompt of them marked as the prompt; 0: pith_kv_estimate of its own params. */
-int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token, int32_t n_prompt);
+/* Bytes of KV memory that to.n_token tokens of one sequence take in this engine, at most on the way,
+   the first to.n_prompt of them marked as the prompt; 0: pith_kv_estimate of its own params. */
+int64_t pi_engine_bytes_at(const struct pith_engine *e, struct keep_point to);
+
+/* Bytes of pages that the sequence's tokens would take without any policy. */
+int64_t pi_seq_full_bytes(const struct pith_seq *seq);
 
 /* Bytes of the pages in the sequence's tables, guests of recall and those that others have, too,
    included. */

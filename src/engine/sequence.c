@@ -9,11 +9,16 @@
 
 /* ---- memory ---- */
 
-int64_t pi_engine_bytes_at(const struct pith_engine *e, int32_t n_token, int32_t n_prompt)
+int64_t pi_engine_bytes_at(const struct pith_engine *e, struct keep_point to)
 {
-    return policy_set_bytes(&e->policies, kv_cache_geometry(e->kv),
-                            (struct keep_point){n_token, n_prompt}) +
+    return policy_set_bytes(&e->policies, kv_cache_geometry(e->kv), to) +
            kv_bytes_of_state(kv_cache_geometry(e->kv));
+}
+
+int64_t pi_seq_full_bytes(const struct pith_seq *seq)
+{
+    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    return kv_bytes_for_tokens(g, seq->n_token) + kv_bytes_of_state(g);
 }
 
 int64_t pi_seq_held_bytes(const struct pith_seq *seq)

@@ -465,6 +465,8 @@ static void take_result(struct reply_answer *a, const pith_answer_result *result
     a->kept = result->keep;
     a->recalled = result->recall;
     a->n_predict = result->n_predict;
+    a->held_bytes = result->held_bytes;
+    a->full_bytes = result->full_bytes;
     a->stop_word = find_stop(a);
 }
 

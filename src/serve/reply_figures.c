@@ -68,6 +68,23 @@ static void set_ceiling(struct serve_reply *reply, json_t *object)
         reply_set(reply, object, "max_tokens", json_integer(least));
 }
 
+/* Bytes of KV memory at the end, beside those of the full cache: where a policy makes them differ,
+   or the request has a budget of its own. */
+static void set_bytes(struct serve_reply *reply, json_t *object)
+{
+    int64_t held = 0, full = 0, tier = 0;
+    for (int32_t i = 0; i < reply->n_answer; i++) {
+        held += reply->answer[i].held_bytes;
+        full += reply->answer[i].full_bytes;
+        tier += reply->answer[i].recalled.ram_bytes;
+    }
+    if (full == 0 || (reply->answer[0].kept.budget < 0 && reply->r->budget == NULL))
+        return;
+    reply_set(reply, object, "kv_bytes", json_integer((json_int_t)held));
+    reply_set(reply, object, "tier_bytes", json_integer((json_int_t)tier));
+    reply_set(reply, object, "full_bytes", json_integer((json_int_t)full));
+}
+
 /* Entries of all lanes that a keep policy evicted are lost to the answer: that is said with the
    usage, and not at all where nothing was. Beside it, what recall has brought back, and what was
    reused: of a batch nothing goes on. */
@@ -82,6 +99,7 @@ void reply_set_kept(struct serve_reply *reply, json_t *usage)
         guests += reply->answer[i].recalled.guests;
     }
     json_t *pith = reply_need(reply, json_object());
+    set_bytes(reply, pith);
     if (rounds > 0 || evicted > 0) {
         reply_set(reply, pith, "keep_rounds", json_integer((json_int_t)rounds));
         reply_set(reply, pith, "evicted_entries", json_integer((json_int_t)evicted));

@@ -65,6 +65,7 @@ struct reply_answer {
     double prompt_s, generate_s;
     pith_keep_stats kept;
     pith_recall_stats recalled;
+    int64_t held_bytes, full_bytes;
 
     /* of forms with blocks */
     enum reply_kind open;

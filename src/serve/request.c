@@ -171,6 +171,7 @@ void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_p
     out->params = params;
     out->n_answer = r->n_answer;
     out->deadline_s = (double)r->timeout_s;
+    out->budget = r->budget;
 }
 
 enum serve_api serve_request_api(const struct serve_request *r)

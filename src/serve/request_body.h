@@ -46,7 +46,8 @@ struct serve_request {
     int32_t n_keep;   /* tokens of the prompt that a keep policy may pin; -1: all, 0: not said */
     int32_t n_system; /* of a chat in a slot: those before its first word; 0: not counted */
     uint64_t salt;
-    uint64_t session; /* of the conversation's name; 0: none */
+    uint64_t session;   /* of the conversation's name; 0: none */
+    const char *budget; /* of its sequences alone; NULL: the engine's */
     float timeout_s;
     int32_t predict_ms; /* t_max_predict_ms: of an answer that has a line, once it began; 0: none */
     bool stream, include_usage, echo, caches, timings_per_token, return_progress, return_tokens;

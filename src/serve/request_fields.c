@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define BUDGET_TEXT 24 /* of a whole number */
+
 /* ---- numbers ---- */
 
 enum field_type { FIELD_INT, FIELD_MOST, FIELD_SEED, FIELD_FLOAT, FIELD_BOOL, FIELD_NOT };
@@ -242,6 +244,37 @@ static void read_place(struct serve_reader *rd, const json_t *body)
         rd->r->salt = hash_of(json_string_value(salt), json_string_length(salt));
 }
 
+/* A budget of its own: a number of entries, or a text that the engine reads. */
+static void read_budget(struct serve_reader *rd, const json_t *value)
+{
+    char *text;
+    int64_t n;
+    if (json_is_string(value)) {
+        rd->r->budget = request_string(rd, "pith.budget", "pith.budget", value);
+    } else if (!request_whole(value, &n)) {
+        request_wrong_type(rd, "pith.budget", value, "a number of entries or a text");
+    } else if ((text = request_alloc(rd, BUDGET_TEXT, 1)) != NULL) {
+        snprintf(text, BUDGET_TEXT, "%lld", (long long)n);
+        rd->r->budget = text;
+    }
+}
+
+/* What only Pith has. */
+static void read_pith(struct serve_reader *rd, const json_t *own)
+{
+    const char *key;
+    const json_t *value;
+    if (own != NULL && !json_is_object(own))
+        request_wrong_type(rd, "pith", own, "an object");
+    json_object_foreach((json_t *)own, key, value)
+    {
+        if (strcmp(key, "budget") != 0)
+            SERVE_FAULT(rd, "pith", "pith: \"%.32s\" is none of its fields (budget)", key);
+        else if (!json_is_null(value))
+            read_budget(rd, value);
+    }
+}
+
 static void read_stream(struct serve_reader *rd, const json_t *body)
 {
     const json_t *options = request_get(body, "stream_options");
@@ -265,6 +298,7 @@ void request_read_fields(struct serve_reader *rd, const json_t *body)
     read_logprobs(rd, body);
     read_stream(rd, body);
     read_place(rd, body);
+    read_pith(rd, request_get(body, "pith"));
     request_read_samplers(rd, request_get(body, "samplers"));
     request_refuse_unsupported(rd, body);
     read_stop(rd, request_get(body, "stop"));

@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "base/os.h"
@@ -223,7 +224,9 @@ static pith_status check_prompt(const struct pith_scheduler *s, const pith_reque
                                 pith_error *err)
 {
     const struct pi_hparams *hp = &s->engine->model->hp;
-    bool session = q->slot != -1 && s->engine->traits.evicts;
+    struct keep_point at = {.n_prompt = mark_of(s, q)};
+    PI_TRY(pi_engine_read_budget(s->engine, q->budget, &at.scale, err));
+    bool session = q->slot != -1 && s->engine->traits.evicts && !isinf(at.scale);
     if (q->prompt == NULL || q->n_prompt < 1)
         return pi_fail(err, PITH_INVALID, "n_prompt: a prompt has at least one token, not %d",
                        q->n_prompt);
@@ -233,8 +236,7 @@ static pith_status check_prompt(const struct pith_scheduler *s, const pith_reque
                        hp->n_ctx_train);
     PI_TRY(check_ids("prompt", q->prompt, q->n_prompt, hp->n_vocab, err));
     PI_TRY(check_count("n_pin", q->n_pin, 0, q->n_prompt, err));
-    PI_TRY(keep_check_prompt(s->engine->keep, mark_of(s, q), err));
-    return PITH_OK;
+    return keep_check_prompt(s->engine->keep, at, err);
 }
 
 static pith_status check_slot(const struct pith_scheduler *s, const pith_request *q,
@@ -360,6 +362,17 @@ static int32_t slot_of(const struct pith_scheduler *s, const pith_request *q)
     return q->slot == PITH_SLOT_ANY && none ? -1 : q->slot;
 }
 
+/* A sequence's own budget, which was checked. What is parked and cached under one is never found
+   under another: its salt is another, by the bits of the number. */
+static void add_budget(const struct pith_scheduler *s, const pith_request *q, struct request *r)
+{
+    uint64_t bits = 0;
+    if (pi_engine_read_budget(s->engine, q->budget, &r->budget_scale, NULL) != PITH_OK)
+        return;
+    memcpy(&bits, &r->budget_scale, sizeof(bits));
+    r->salt ^= bits * 0x9e3779b97f4a7c15u;
+}
+
 static struct request *copy_request(const struct pith_scheduler *s, const pith_request *q,
                                     const pith_generate_params *p)
 {
@@ -383,6 +396,7 @@ static struct request *copy_request(const struct pith_scheduler *s, const pith_r
     r->mark = mark_of(s, q);
     r->n_pin = pins(s) ? q->n_pin : 0;
     r->salt = q->cache_salt;
+    add_budget(s, q, r);
     r->on_prompt = q->on_prompt;
     r->on_token = q->on_token;
     r->on_done = q->on_done;

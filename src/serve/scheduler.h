@@ -100,7 +100,8 @@ struct request {
     uint64_t session;
     int32_t mark; /* tokens that are marked as the prompt in a fresh sequence */
     int32_t n_pin;
-    uint64_t salt;
+    double budget_scale; /* its sequence's own budget, as in keep_point */
+    uint64_t salt;       /* and of it, so that what was kept under another is never found */
     pith_prompt_logits_fn *on_prompt;
     bool any_cancelled; /* some answer ended so */
     bool any_failed;

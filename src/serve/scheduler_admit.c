@@ -80,9 +80,12 @@ int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r,
                         int32_t n)
 {
     const struct pith_engine *e = s->engine;
-    int64_t bytes = pi_engine_bytes_at(e, n, mark);
-    if (mark < r->n_prompt && e->traits.evicts && keep_waits(e->keep, INT32_MAX))
-        bytes = pi_max(bytes, pi_engine_bytes_at(e, n, r->n_prompt));
+    struct keep_point to = {n, mark, r->budget_scale};
+    int64_t bytes = pi_engine_bytes_at(e, to);
+    if (mark < r->n_prompt && e->traits.evicts && keep_waits(e->keep, INT32_MAX)) {
+        to.n_prompt = r->n_prompt;
+        bytes = pi_max(bytes, pi_engine_bytes_at(e, to));
+    }
     return bytes;
 }
 
@@ -243,6 +246,7 @@ static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t
     *n_found = a->n_before = 0;
     a->n_evicted = 0;
     PI_TRY(pith_seq_create(s->engine, &a->seq, err));
+    pi_seq_set_scale(a->seq, a->request->budget_scale);
     PI_TRY(pith_seq_mark_prompt(a->seq, a->mark, err));
     if (s->prefix == NULL)
         return PITH_OK;

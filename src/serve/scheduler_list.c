@@ -40,6 +40,8 @@ static bool show_answer(const struct pith_scheduler *s, const struct answer *a, 
     };
     if (a->seq != NULL)
         item.n_done = a->seq->n_token;
+    if (a->seq != NULL)
+        item.full_bytes = pi_seq_full_bytes(a->seq);
     if (item.seq != NULL)
         item.held_bytes = pi_seq_held_bytes(a->seq);
     if (runs)
@@ -62,6 +64,7 @@ static bool show_slot(const struct pith_scheduler *s, int32_t i, pith_scheduler_
         .n_generated = slot->n_generated,
         .n_cached = slot->n_cached,
         .held_bytes = pi_seq_held_bytes(slot->seq),
+        .full_bytes = pi_seq_full_bytes(slot->seq),
         .seq = slot->seq,
     };
     return fn(user, &item);

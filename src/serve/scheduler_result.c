@@ -166,7 +166,10 @@ static void fill_result(const struct answer *a, const pith_error *why, pith_answ
         out->n_evicted = pi_max(0, out->keep.evicted - a->n_evicted);
         pith_seq_share_stats(a->seq, &out->share);
         pith_seq_recall_stats(a->seq, &out->recall);
+        out->full_bytes = pi_seq_full_bytes(a->seq);
     }
+    if (a->seq != NULL && a->swapped == NULL)
+        out->held_bytes = pi_seq_held_bytes(a->seq);
 }
 
 /* A prompt that was stopped between its parts: with a read policy no later one goes on from there,

@@ -89,6 +89,13 @@ void serve_view_follow(struct serve_view *view, int64_t id, int32_t answer)
 {
     view->want_id = id;
     view->want_answer = answer;
+    view->only = false;
+}
+
+void serve_view_follow_only(struct serve_view *view, int64_t id)
+{
+    serve_view_follow(view, id, 0);
+    view->only = true;
 }
 
 /* ---- which sequence ---- */
@@ -115,6 +122,8 @@ static const struct serve_view_item *choose(const struct serve_view *view,
             continue;
         if (view->want_id >= 0 && item->id == view->want_id && item->answer == view->want_answer)
             return item;
+        if (view->only)
+            continue;
         if (best == NULL || interest(view->watch, item) > interest(view->watch, best))
             best = item;
     }

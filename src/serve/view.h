@@ -43,6 +43,7 @@ struct serve_view_item {
     int32_t n_pin;       /* tokens that a policy with pin-prompt never evicts; 0: its prompt */
     int64_t held_bytes;  /* of its pages, shared ones included */
     int64_t aside_bytes; /* set aside beyond them */
+    int64_t full_bytes;  /* that its tokens would take without any policy */
     const pith_seq *seq; /* NULL: nothing of it is in the KV memory */
 };
 
@@ -67,6 +68,8 @@ bool serve_view_watched(const struct serve_view *view);
 /* Follows one answer while it is there; id below 0: a request that generates, else one that reads,
    else what is parked, and it stays with that while it lasts. */
 void serve_view_follow(struct serve_view *view, int64_t id, int32_t answer);
+/* Follows a request's first answer, and nothing where that is not there: what was seen stays. */
+void serve_view_follow_only(struct serve_view *view, int64_t id);
 
 /* Notes what a step changed. Without a keep round that is a comparison of lengths. Where memory for
    the notes is short the sequence is no longer followed, and the documents say so. */

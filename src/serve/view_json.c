@@ -57,7 +57,8 @@ static json_t *rules_json(const pith_keep_rules *r)
 {
     if (r->policy == NULL)
         return json_null();
-    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:b}", "policy", r->policy, "granularity",
+    return json_pack("{s:s, s:s, s:f, s:s, s:i, s:i, s:i, s:i, s:b, s:b}", "policy", r->policy,
+                     "budget_unit", r->budget_unit, "budget", r->budget, "granularity",
                      r->granularity, "slack", r->slack, "prefix", r->prefix, "sinks", r->sinks,
                      "window", r->window, "pin_prompt", r->pin_prompt, "overwrite", r->overwrite);
 }
@@ -117,14 +118,15 @@ static json_t *memory_json(const struct serve_view *v, const struct serve_view_s
         file += recall.file_bytes;
     }
     pinned = pinned < kv.live_bytes ? pinned : kv.live_bytes; /* shared pages count once */
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:I, s:I}",
                      "reserved", (json_int_t)kv.reserved_bytes, "used", (json_int_t)kv.used_bytes,
                      "live", (json_int_t)kv.live_bytes, "pinned", (json_int_t)pinned, "shared",
                      (json_int_t)kv.shared_bytes, "saved", (json_int_t)kv.saved_bytes, "free",
                      (json_int_t)(kv.reserved_bytes - kv.used_bytes), "peak",
                      (json_int_t)kv.peak_bytes, "tables", (json_int_t)kv.table_bytes, "page",
-                     (json_int_t)kv.page_bytes, "prefixes", (json_int_t)s->stats.prefix_bytes,
-                     "swapped", (json_int_t)s->stats.swapped_bytes, "tier_memory", (json_int_t)ram,
+                     (json_int_t)kv.page_bytes, "page_len", (int)kv.page_len, "prefixes",
+                     (json_int_t)s->stats.prefix_bytes, "swapped",
+                     (json_int_t)s->stats.swapped_bytes, "tier_memory", (json_int_t)ram,
                      "tier_file", (json_int_t)file);
 }
 
@@ -146,6 +148,8 @@ static json_t *item_json(const struct serve_view_item *item)
     pith_seq_read_stats(item->seq, &read);
     pith_seq_recall_stats(item->seq, &recall);
     put(&out, "n_token", json_integer(pith_seq_length(item->seq)));
+    put(&out, "full", json_integer(item->full_bytes));
+    put(&out, "tier", json_integer(recall.ram_bytes));
     put(&out, "entries", json_integer(keep.live));
     put(&out, "evicted", json_integer(keep.evicted));
     put(&out, "rounds", json_integer(keep.rounds));

@@ -99,6 +99,7 @@ struct serve_view {
     char *policy[4]; /* [PITH_N_VERB] owned; NULL: none */
     int64_t want_id; /* below 0: whatever runs */
     int32_t want_answer;
+    bool only;                /* nothing else is followed in its place */
     struct view_watch *watch; /* owned; NULL: nobody watches */
 };
 

@@ -203,12 +203,19 @@ static bool grow_scratch(struct keep *k, int32_t cap, int32_t cap_set, int64_t c
 
 /* ---- when ---- */
 
-/* Entries at which a lane is due. */
-static int64_t due_at(const struct keep *k, int32_t layer, int32_t head, int64_t n_token,
-                      int32_t n_prompt)
+/* The point n tokens behind another. */
+static struct keep_point later(struct keep_point at, int64_t n)
 {
-    struct keep_point at = {(int32_t)pi_min(n_token, INT32_MAX), n_prompt};
+    at.n_token = (int32_t)pi_min(at.n_token + n, INT32_MAX);
+    return at;
+}
+
+/* Entries at which a lane is due n tokens later. */
+static int64_t due_at(const struct keep *k, int32_t layer, int32_t head, struct keep_point at,
+                      int64_t n)
+{
     const struct keep_rules *r = &k->config.rules;
+    at = later(at, n);
     return (int64_t)keep_lane_budget_at(&k->config, layer, head, at) + r->slack + (r->batch > 0);
 }
 
@@ -221,7 +228,7 @@ static int64_t lane_room(const struct keep *k, int32_t layer, int32_t head, int6
     int64_t low = 0, high = most;
     while (low < high) {
         int64_t n = low + (high - low) / 2;
-        if (len + n >= due_at(k, layer, head, at.n_token + n, at.n_prompt))
+        if (len + n >= due_at(k, layer, head, at, n))
             high = n;
         else
             low = n + 1;
@@ -265,8 +272,7 @@ static int64_t room(const struct keep *k, const struct kv_seq *kv, struct keep_p
         for (int32_t l = 0; l < k->model.g.n_layer; l++)
             for (int32_t h = 0; h < k->model.g.n_head; h++) {
                 int64_t len = staying(k, kv, l, h);
-                if (left > 0 &&
-                    len + left - 1 >= due_at(k, l, h, at.n_token + left - 1, at.n_prompt))
+                if (left > 0 && len + left - 1 >= due_at(k, l, h, at, left - 1))
                     left = lane_room(k, l, h, len, at, left);
             }
     }
@@ -279,7 +285,7 @@ static int64_t room(const struct keep *k, const struct kv_seq *kv, struct keep_p
    then that token has no place in it. */
 static bool is_full(const struct keep *k, const struct kv_seq *kv, struct keep_point at, int32_t n)
 {
-    struct keep_point end = {(int32_t)pi_min((int64_t)at.n_token + n + 1, INT32_MAX), at.n_prompt};
+    struct keep_point end = later(at, (int64_t)n + 1);
     for (int32_t l = 0; l < k->model.g.n_layer; l++)
         for (int32_t h = 0; h < k->model.g.n_head; h++)
             if ((int64_t)keep_staying(kv, l, h) + n >= keep_lane_budget_at(&k->config, l, h, end))
@@ -314,7 +320,7 @@ bool keep_step_due(const struct keep *k, const struct kv_seq *kv, struct keep_po
 static bool ends_over(const struct keep *k, const struct kv_seq *kv, struct keep_point at,
                       int32_t n)
 {
-    struct keep_point end = {(int32_t)pi_min((int64_t)at.n_token + n, INT32_MAX), at.n_prompt};
+    struct keep_point end = later(at, n);
     for (int32_t l = 0; l < keep_asked_layers(k); l++)
         for (int32_t h = 0; h < keep_asked_heads(k); h++)
             if (staying(k, kv, l, h) + n > keep_lane_budget_at(&k->config, l, h, end))
@@ -340,7 +346,7 @@ static bool round_within(const struct keep *k, const struct kv_seq *kv, struct k
 static int64_t most_at(const struct keep *k, int32_t layer, int32_t head, struct keep_point at,
                        int32_t n, int64_t len)
 {
-    int64_t most = due_at(k, layer, head, (int64_t)at.n_token + n, at.n_prompt);
+    int64_t most = due_at(k, layer, head, at, n);
     int64_t batch = k->config.rules.batch;
     if (keep_waits(k, n))
         return len + n;
@@ -359,8 +365,7 @@ static int64_t most_of_lane(const struct keep *k, const struct kv_seq *kv, int32
     int64_t len = kv_lane_len(kv, layer, head), stays = keep_staying(kv, layer, head);
     bool allots = keep_config_allots(&k->config);
     if (keep_overwrites(k) && n == 1)
-        return pi_max(
-            len, pi_min(stays + 1, due_at(k, layer, head, (int64_t)at.n_token + 1, at.n_prompt)));
+        return pi_max(len, pi_min(stays + 1, due_at(k, layer, head, at, 1)));
     int64_t most = most_at(k, layer, head, at, n, allots ? mean : len);
     /* Of lanes that share a budget one may come to have it all. */
     if (allots)
@@ -415,15 +420,17 @@ bool keep_lanes_agree(const struct keep *k, const struct kv_seq *kv)
     return true;
 }
 
-pith_status keep_check_prompt(const struct keep *k, int32_t n_prompt, pith_error *err)
+pith_status keep_check_prompt(const struct keep *k, struct keep_point at, pith_error *err)
 {
     if (k == NULL || k->config.n_budget == 0 || !k->config.rules.pin_prompt)
         return PITH_OK;
     const struct kv_geometry *g = &k->model.g;
+    int32_t n_pinned = keep_pinned_prompt(&k->config.rules, at.n_prompt, at.scale);
+    at.n_token = 0;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t n = keep_lane_budget_at(&k->config, l, h, (struct keep_point){0, n_prompt});
-            PI_TRY(keep_rules_check(&k->config.rules, n, n_prompt, err));
+            int32_t n = keep_lane_budget_at(&k->config, l, h, at);
+            PI_TRY(keep_rules_check(&k->config.rules, n, n_pinned, err));
             if (!k->config.split)
                 return PITH_OK;
         }
@@ -466,7 +473,7 @@ static int32_t to_split(const struct keep *k, const struct kv_seq *kv, int32_t l
                         struct keep_point at)
 {
     const struct keep_rules *r = &k->config.rules;
-    int64_t lo = pi_max(r->prefix, keep_pinned_prompt(r, at.n_prompt));
+    int64_t lo = pi_max(r->prefix, keep_pinned_prompt(r, at.n_prompt, at.scale));
     int32_t n_shifted = keep_count_shifted(kv, layer, head), len = kv_lane_len(kv, layer, head);
     if (!keep_config_places(&k->config))
         return 0;
@@ -492,24 +499,25 @@ static pith_status reserve_table(const struct keep *k, struct kv_seq *kv, int64_
 }
 
 /* Once: that a prompt is too long to be pinned. */
-static void tell_unpinned(struct keep *k, int32_t n_prompt)
+static void tell_unpinned(struct keep *k, struct keep_point at)
 {
     const struct keep_rules *r = &k->config.rules;
-    if (k->told || !r->pin_prompt || n_prompt <= r->pin_most)
+    int32_t most = keep_pin_most(r, at.scale);
+    if (k->told || !r->pin_prompt || at.n_prompt <= most)
         return;
     k->told = true;
     pi_log(
         PITH_LOG_WARN,
         "keep: the prompt of %d tokens is not pinned: with a budget of %d entries at most %d are",
-        n_prompt, k->config.n_budget, r->pin_most);
+        at.n_prompt, keep_own_budget(&k->config, at), most);
 }
 
 pith_status keep_prepare(struct keep *k, struct kv_seq *kv, struct keep_point at, int32_t n,
                          pith_error *err)
 {
     int64_t grows;
-    PI_TRY(keep_check_prompt(k, at.n_prompt, err));
-    tell_unpinned(k, at.n_prompt);
+    PI_TRY(keep_check_prompt(k, at, err));
+    tell_unpinned(k, at);
     if (!round_within(k, kv, at, n))
         return PITH_OK;
     int64_t most = most_of_lanes(k, kv, at, n, &grows);
@@ -534,7 +542,7 @@ bool keep_over_budget(const struct keep *k, const struct kv_seq *kv, struct keep
 pith_status keep_prepare_round(struct keep *k, struct kv_seq *kv, struct keep_point at,
                                pith_error *err)
 {
-    PI_TRY(keep_check_prompt(k, at.n_prompt, err));
+    PI_TRY(keep_check_prompt(k, at, err));
     PI_TRY(prepare_scratch(k, kv, at, 0, longest_lane(k, kv), err));
     PI_TRY(reserve_table(k, kv, 0, err));
     kv_seq_trim(kv);

@@ -20,6 +20,7 @@ struct keep_view {
     int32_t n_token;       /* the next token gets this position */
     int32_t n_prompt;      /* the first positions, marked as the prompt; 0: nothing is */
     int32_t pinned;        /* the first position of what is pinned (keep_pinnable); 0: nothing is */
+    double scale;          /* as in keep_point */
     void *state;           /* [state_size] the sequence's block; NULL where the policy has none */
     const struct policy_model *model;
     const void *data; /* what the policy's open made; NULL without */
@@ -294,8 +295,9 @@ struct keep_rules {
     int32_t sinks;
     int32_t window;
     double recent;      /* a window of this part of the lane's budget, where that is more */
-    int32_t pin_prompt; /* 1: the positions marked as the prompt are a prefix, too, where .. */
-    int32_t pin_most;   /* .. they are at most so many; the configuration's budget says (derived) */
+    int32_t pin_prompt; /* 1: the positions marked as the prompt are a prefix, too, where they are
+                           at most keep_pin_most */
+    int32_t pin_least;  /* the smallest budget of a lane, for keep_pin_most; 0: a share (derived) */
     int32_t segments;   /* 0: none */
     int32_t granularity; /* enum keep_granularity */
     int32_t combine;     /* enum keep_combine */
@@ -344,7 +346,7 @@ pith_status keep_config_set(const struct keep_policy *policy, const char *option
  */
 bool keep_config_same(const struct keep_config *a, const struct keep_config *b);
 
-/* Sets rules.pin_most by the budget, which fitting does, too; g NULL: before that. */
+/* Sets rules.pin_least by the budget, which fitting does, too; g NULL: before that. */
 void keep_config_limit_pins(struct keep_config *c, const struct kv_geometry *g);
 
 /* What the options mean for lanes of this shape: a budget in bytes, its split over layers and heads
@@ -361,14 +363,15 @@ int32_t keep_window_at(const struct keep_rules *rules, int32_t n_budget);
 int32_t keep_protected_at(const struct keep_rules *rules, int32_t n_budget,
                           const struct keep_view *view);
 
+/* The longest prompt that is pinned: half of the smallest budget of a lane, or what its window leaves
+   where that is less; scale as in keep_point. INT32_MAX where the budget is a share. */
+int32_t keep_pin_most(const struct keep_rules *rules, double scale);
+
 /* The first positions that are pinned as the prompt: n_prompt, or 0 where they are not. */
-static inline int32_t keep_pinned_prompt(const struct keep_rules *rules, int32_t n_prompt)
-{
-    return rules->pin_prompt != 0 && n_prompt <= rules->pin_most ? n_prompt : 0;
-}
+int32_t keep_pinned_prompt(const struct keep_rules *rules, int32_t n_prompt, double scale);
 
 /* Whether a budget of n_budget entries holds what is protected; INVALID, with the numbers. */
-pith_status keep_rules_check(const struct keep_rules *rules, int32_t n_budget, int32_t n_prompt,
+pith_status keep_rules_check(const struct keep_rules *rules, int32_t n_budget, int32_t n_pinned,
                              pith_error *err);
 
 /* The same, and that the policy can work with it. */
@@ -414,11 +417,21 @@ pith_status keep_split_read(const char *key, const char *text, int32_t n, double
 struct keep_point {
     int32_t n_token;
     int32_t n_prompt; /* as in keep_view */
+    double scale; /* of the sequence's budget beside the options'; 0: the same; INFINITY: nothing is
+                     ever evicted */
 };
 
 /* Entries per lane that a round leaves in a sequence of n_token tokens; the mean of the lanes where
-   the budget is split. */
+   the budget is split. Of one with a budget of its own: keep_own_budget. */
 int32_t keep_budget_at(const struct keep_config *config, int32_t n_token);
+int32_t keep_own_budget(const struct keep_config *config, struct keep_point at);
+
+/* Reads a sequence's own budget, in the unit of `whole`, the budget of the options with what recall
+   takes of it: *scale is that of keep_point. "none" has no budget. INVALID: the text, another unit,
+   or a budget that the policy or its rules cannot work with. */
+pith_status keep_read_scale(const struct keep_config *config, const struct policy_budget *whole,
+                            const struct kv_geometry *g, const char *text, double *scale,
+                            pith_error *err);
 
 /* The same of one lane; config was fitted. */
 int32_t keep_lane_budget_at(const struct keep_config *config, int32_t layer, int32_t head,
@@ -446,7 +459,8 @@ int64_t keep_bytes_to(const struct keep_config *config, const struct kv_geometry
 /* Tells the lanes of a sequence how many entries they will come to hold (kv_lane_expect), where the
    budget is a number; config was fitted. What allotment takes from one lane and gives to another is
    not foreseen. */
-void keep_expect(const struct keep_config *config, const struct kv_geometry *g, struct kv_seq *kv);
+void keep_expect(const struct keep_config *config, const struct kv_geometry *g, double scale,
+                 struct kv_seq *kv);
 
 /* Positions that may go: lo <= position < hi. */
 struct keep_span {
@@ -505,7 +519,7 @@ bool keep_waits(const struct keep *keep, int32_t n_token);
 
 /* INVALID, with the numbers, when the prompt is pinned and some lane's budget does not hold it.
    keep NULL: the full cache, which holds every prompt. */
-pith_status keep_check_prompt(const struct keep *keep, int32_t n_prompt, pith_error *err);
+pith_status keep_check_prompt(const struct keep *keep, struct keep_point at, pith_error *err);
 
 /* With overwrite=on an evaluation of a single token is a step, one of more is part of a prompt. A
    prompt has rounds as ever, and another behind its last token where a lane holds its budget then;

@@ -119,7 +119,7 @@ static struct keep_span span_of(const struct keep_rules *rules, const struct kee
                                 const struct keep_view *view, int32_t budget)
 {
     int32_t n_sink = (int32_t)pi_min(rules->sinks, set->n);
-    int64_t lo = pi_max(rules->prefix, keep_pinned_prompt(rules, view->n_prompt));
+    int64_t lo = pi_max(rules->prefix, keep_pinned_prompt(rules, view->n_prompt, view->scale));
     if (n_sink > 0)
         lo = pi_max(lo, (int64_t)set->pos[n_sink - 1] + 1);
     int64_t hi = pi_max((int64_t)view->n_token - keep_protected_at(rules, budget, view), lo + 1);
@@ -129,7 +129,7 @@ static struct keep_span span_of(const struct keep_rules *rules, const struct kee
 /* Entries that a round leaves in the lanes of a stage, which share a budget. */
 static int64_t total_budget(const struct round *r, int32_t layer)
 {
-    struct keep_point at = {r->view->n_token, r->view->n_prompt};
+    struct keep_point at = {r->view->n_token, r->view->n_prompt, r->view->scale};
     return (int64_t)keep_n_set(r->k) * keep_lane_budget_at(&r->k->config, layer, 0, at);
 }
 
@@ -171,7 +171,7 @@ static void bound_set(const struct round *r, int32_t begin, int32_t s)
 {
     const struct keep *k = r->k;
     struct keep_set *set = &k->set[s];
-    struct keep_point at = {r->view->n_token, r->view->n_prompt};
+    struct keep_point at = {r->view->n_token, r->view->n_prompt, r->view->scale};
     int32_t head = keep_config_is_global(&k->config) ? 0 : s;
     int32_t budget = keep_lane_budget_at(&k->config, begin, head, at);
     set->span = span_of(&k->config.rules, set, r->view, budget);

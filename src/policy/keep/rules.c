@@ -4,6 +4,8 @@
  * options; when a round runs is budget.c's, which entries go is choose.c's and round.c's.
  */
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "policy/keep/keep.h"
 
@@ -81,10 +83,23 @@ const struct policy_param keep_rule_params[] = {
 
 /* Entries that stay whatever they score. The prefix, the prompt and the sinks are all the oldest
    entries, so that the largest includes the others. */
-static int64_t count_first(const struct keep_rules *r, int32_t n_prompt)
+static int64_t count_first(const struct keep_rules *r, int32_t n_pinned)
 {
-    int64_t first = pi_max(r->prefix, r->sinks);
-    return pi_max(first, keep_pinned_prompt(r, n_prompt));
+    return pi_max(pi_max(r->prefix, r->sinks), n_pinned);
+}
+
+int32_t keep_pin_most(const struct keep_rules *r, double scale)
+{
+    if (r->pin_least == 0 || isinf(scale))
+        return INT32_MAX;
+    int32_t least = (int32_t)(r->pin_least * (scale > 0.0 ? scale : 1.0));
+    int64_t beside = (int64_t)least - keep_window_at(r, least) - r->overwrite;
+    return (int32_t)pi_max(0, pi_min(least / 2, beside));
+}
+
+int32_t keep_pinned_prompt(const struct keep_rules *r, int32_t n_prompt, double scale)
+{
+    return r->pin_prompt != 0 && n_prompt <= keep_pin_most(r, scale) ? n_prompt : 0;
 }
 
 int32_t keep_window_at(const struct keep_rules *r, int32_t n_budget)
@@ -94,24 +109,25 @@ int32_t keep_window_at(const struct keep_rules *r, int32_t n_budget)
 }
 
 /* Entries of a budget beside the first that are protected, and one that a round or a step takes. */
-static int64_t pinnable(const struct keep_rules *r, int32_t n_budget, int32_t n_prompt)
+static int64_t pinnable(const struct keep_rules *r, int32_t n_budget, int32_t n_pinned)
 {
-    return pi_max(0, n_budget - count_first(r, n_prompt) - r->overwrite - 1);
+    return pi_max(0, n_budget - count_first(r, n_pinned) - r->overwrite - 1);
 }
 
 int32_t keep_protected_at(const struct keep_rules *r, int32_t n_budget,
                           const struct keep_view *view)
 {
     int32_t window = keep_window_at(r, n_budget), last = view->n_token - view->pinned;
-    bool holds = view->pinned > 0 && last <= pinnable(r, n_budget, view->n_prompt);
+    int32_t n_pinned = keep_pinned_prompt(r, view->n_prompt, view->scale);
+    bool holds = view->pinned > 0 && last <= pinnable(r, n_budget, n_pinned);
     return holds ? (int32_t)pi_max(window, last) : window;
 }
 
 /* The smallest budget that holds what is protected of it, and with overwriting the entry that is
    overwritten. */
-static int64_t least_budget(const struct keep_rules *r, int32_t n_prompt)
+static int64_t least_budget(const struct keep_rules *r, int32_t n_pinned)
 {
-    int64_t first = count_first(r, n_prompt) + r->overwrite;
+    int64_t first = count_first(r, n_pinned) + r->overwrite;
     int64_t least = (int64_t)ceil((double)first / (1.0 - r->recent));
     if (first + r->window > least)
         return first + r->window;
@@ -121,10 +137,10 @@ static int64_t least_budget(const struct keep_rules *r, int32_t n_prompt)
     return least;
 }
 
-pith_status keep_rules_check(const struct keep_rules *r, int32_t n_budget, int32_t n_prompt,
+pith_status keep_rules_check(const struct keep_rules *r, int32_t n_budget, int32_t n_pinned,
                              pith_error *err)
 {
-    int64_t first = count_first(r, n_prompt);
+    int64_t first = count_first(r, n_pinned);
     int32_t window = keep_window_at(r, n_budget);
     if (n_budget < first + window)
         return pi_fail(err, PITH_INVALID,
@@ -142,9 +158,9 @@ pith_status keep_rules_check(const struct keep_rules *r, int32_t n_budget, int32
 /* A share of the tokens leaves what may go at least as much room as what is protected: with less it
    would drop all of a short text that is not protected. A part of the budget (recent) grows with
    it. */
-static int64_t least_share(const struct keep_rules *r, int32_t n_prompt)
+static int64_t least_share(const struct keep_rules *r, int32_t n_pinned)
 {
-    return pi_max(2 * (count_first(r, n_prompt) + r->window), least_budget(r, n_prompt));
+    return pi_max(2 * (count_first(r, n_pinned) + r->window), least_budget(r, n_pinned));
 }
 
 /* ---- how many ---- */
@@ -173,29 +189,43 @@ static double weight_of(const struct keep_config *c, int32_t layer, int32_t head
     return c->split ? c->layer_weight[layer] * c->head_weight[head] : 1.0;
 }
 
+/* A budget in entries as a sequence's own. */
+static int32_t scaled(int32_t n_budget, double scale)
+{
+    if (n_budget == 0 || scale == 0.0 || isinf(scale))
+        return n_budget;
+    return (int32_t)pi_max(1, pi_min(llround(n_budget * scale), KEEP_COUNT_MAX));
+}
+
 static int32_t weighed_budget(const struct keep_config *c, double weight, struct keep_point at)
 {
-    if (c->n_budget > 0) {
-        int32_t n_unsplit = (int32_t)pi_min(c->n_unsplit, c->n_budget);
-        return n_unsplit + weigh(c->n_budget - n_unsplit, weight);
+    int32_t n_budget = scaled(c->n_budget, at.scale);
+    if (isinf(at.scale))
+        return KEEP_COUNT_MAX;
+    if (n_budget > 0) {
+        int32_t n_unsplit = (int32_t)pi_min(c->n_unsplit, n_budget);
+        return n_unsplit + weigh(n_budget - n_unsplit, weight);
     }
     /* A share means that of the entries which the full cache would have. Of those that are live it
        would compound from round to round, down to slack * share / (1 - share) whatever the length.
        More than all tokens are not needed; so limited, it grows by at most one per token. */
     double slope = (double)c->rules.budget.value * 1000.0 * weight + 1e-3;
+    slope *= at.scale > 0.0 ? at.scale : 1.0;
     int64_t billionths = slope < 1e9 ? (int64_t)slope : 1000000000;
     int64_t share = at.n_token * billionths / 1000000000;
     share += (int64_t)floor(c->n_unsplit * (1.0 - weight) + 1e-6);
-    share = pi_max(share, least_share(&c->rules, at.n_prompt));
+    int32_t n_pinned = keep_pinned_prompt(&c->rules, at.n_prompt, at.scale);
+    share = pi_max(share, least_share(&c->rules, n_pinned));
     return (int32_t)pi_max(pi_min(share, at.n_token), 1);
 }
 
 int32_t keep_lane_budget_at(const struct keep_config *c, int32_t layer, int32_t head,
                             struct keep_point at)
 {
-    if (c->split && c->n_head > 0 && c->n_budget > 0) {
-        int32_t n_unsplit = (int32_t)pi_min(c->n_unsplit, c->n_budget);
-        return n_unsplit + lane_part(c, layer, head, c->n_budget - n_unsplit);
+    if (c->split && c->n_head > 0 && c->n_budget > 0 && !isinf(at.scale)) {
+        int32_t n_budget = scaled(c->n_budget, at.scale);
+        int32_t n_unsplit = (int32_t)pi_min(c->n_unsplit, n_budget);
+        return n_unsplit + lane_part(c, layer, head, n_budget - n_unsplit);
     }
     return weighed_budget(c, weight_of(c, layer, head), at);
 }
@@ -204,16 +234,22 @@ int32_t keep_pinnable(const struct keep_config *c, const struct kv_geometry *g,
                       struct keep_point at)
 {
     int64_t least = INT32_MAX;
+    int32_t n_pinned = keep_pinned_prompt(&c->rules, at.n_prompt, at.scale);
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            least =
-                pi_min(least, pinnable(&c->rules, keep_lane_budget_at(c, l, h, at), at.n_prompt));
+            least = pi_min(least, pinnable(&c->rules, keep_lane_budget_at(c, l, h, at), n_pinned));
     return (int32_t)least;
+}
+
+int32_t keep_own_budget(const struct keep_config *c, struct keep_point at)
+{
+    at.n_prompt = 0;
+    return weighed_budget(c, 1.0, at);
 }
 
 int32_t keep_budget_at(const struct keep_config *c, int32_t n_token)
 {
-    return weighed_budget(c, 1.0, (struct keep_point){n_token, 0});
+    return keep_own_budget(c, (struct keep_point){.n_token = n_token});
 }
 
 /* What a lane of a budget ever holds. Where rounds wait for a multiple of `batch` tokens, as many
@@ -314,17 +350,19 @@ int64_t keep_bytes_to(const struct keep_config *c, const struct kv_geometry *g,
 
 int64_t keep_bytes_at(const struct keep_config *c, const struct kv_geometry *g, int32_t n_token)
 {
-    return keep_bytes_to(c, g, (struct keep_point){n_token, 0});
+    return keep_bytes_to(c, g, (struct keep_point){.n_token = n_token});
 }
 
 /* A lane that is overwritten is longer for as long as its prompt is read. */
-void keep_expect(const struct keep_config *c, const struct kv_geometry *g, struct kv_seq *kv)
+void keep_expect(const struct keep_config *c, const struct kv_geometry *g, double scale,
+                 struct kv_seq *kv)
 {
     bool known = c->n_budget > 0 && !keep_config_is_global(c);
     for (int32_t l = 0; known && l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t n = keep_lane_budget_at(c, l, h, (struct keep_point){0, 0});
-            kv_lane_expect(kv, l, h, c->rules.overwrite ? n : filled_by(c, g, n, INT32_MAX));
+            int32_t n = keep_lane_budget_at(c, l, h, (struct keep_point){.scale = scale});
+            int64_t most = c->rules.overwrite ? n : filled_by(c, g, n, INT32_MAX);
+            kv_lane_expect(kv, l, h, isinf(scale) ? 0 : most); /* 0: nobody knows */
         }
 }
 
@@ -457,7 +495,7 @@ static pith_status fit_bytes(struct keep_config *c, const struct kv_geometry *g,
         high = pi_max(high, most_of_cheap(g, bytes));
     while ((c->split || keep_config_allots(c)) && low < high) {
         c->n_budget = (int32_t)(low + (high - low + 1) / 2);
-        if (streamed_bytes(c, g, (struct keep_point){INT32_MAX, 0}) <= bytes)
+        if (streamed_bytes(c, g, (struct keep_point){.n_token = INT32_MAX}) <= bytes)
             low = c->n_budget;
         else
             high = c->n_budget - 1;
@@ -492,23 +530,22 @@ void keep_config_limit_pins(struct keep_config *c, const struct kv_geometry *g)
     int64_t least = c->n_budget > 0 ? c->n_budget : INT32_MAX;
     for (int32_t l = 0; g != NULL && c->n_budget > 0 && c->split && l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            least = pi_min(least, keep_lane_budget_at(c, l, h, (struct keep_point){0, 0}));
-    int64_t beside = least - keep_window_at(&c->rules, (int32_t)least) - c->rules.overwrite;
-    c->rules.pin_most = c->n_budget > 0 ? (int32_t)pi_max(0, pi_min(least / 2, beside)) : INT32_MAX;
+            least = pi_min(least, keep_lane_budget_at(c, l, h, (struct keep_point){0}));
+    c->rules.pin_least = c->n_budget > 0 ? (int32_t)least : 0;
 }
 
 /* Every lane must hold what is protected, and something. A share is never less. */
 static pith_status check_lanes(const struct keep_config *c, const struct kv_geometry *g,
-                               pith_error *err)
+                               double scale, pith_error *err)
 {
     for (int32_t l = 0; c->n_budget > 0 && l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t n = keep_lane_budget_at(c, l, h, (struct keep_point){0, 0});
+            int32_t n = keep_lane_budget_at(c, l, h, (struct keep_point){.scale = scale});
             if (n < 1)
                 return pi_fail(err, PITH_INVALID,
                                "keep: layer %d, KV head %d: its part of a budget of %d entries is "
                                "less than one",
-                               l, h, c->n_budget);
+                               l, h, scaled(c->n_budget, scale));
             PI_TRY(keep_config_check(c, n, err));
             if (!c->split)
                 return PITH_OK;
@@ -529,5 +566,39 @@ pith_status keep_config_fit(struct keep_config *c, const struct kv_geometry *g, 
     if (c->rules.budget.unit == POLICY_UNIT_BYTES)
         PI_TRY(fit_bytes(c, g, err));
     keep_config_limit_pins(c, g);
-    return check_lanes(c, g, err);
+    return check_lanes(c, g, 0.0, err);
+}
+
+/* ---- a sequence's own budget ---- */
+
+pith_status keep_read_scale(const struct keep_config *c, const struct policy_budget *whole,
+                            const struct kv_geometry *g, const char *text, double *scale,
+                            pith_error *err)
+{
+    static const char *const units[] = {"entries (512)", "a share of the tokens (25%)", "bytes"};
+    static const struct policy_param params[] = {
+        {"budget", POLICY_TYPE_BUDGET, 0, 1, KEEP_COUNT_MAX, "1024", "", NULL},
+        {.key = NULL},
+    };
+    struct policy_budget own;
+    struct policy_options options = {"pith", "keep", params, &own, .defaults = NULL};
+    char words[64];
+    *scale = INFINITY;
+    if (strcmp(text, "none") == 0)
+        return PITH_OK;
+    if (c->policy == NULL)
+        return pi_fail(err, PITH_INVALID,
+                       "budget: %.32s: the engine has no keep policy, which evicts (none)", text);
+    snprintf(words, sizeof(words), "budget=%.48s", text);
+    PI_TRY(policy_options_read(&options, words, err));
+    if (whole->unit == POLICY_UNIT_BYTES)
+        return pi_fail(err, PITH_INVALID,
+                       "budget: %.32s: the engine's budget is a size, which is that of all "
+                       "sequences (none)",
+                       text);
+    if (own.unit != whole->unit)
+        return pi_fail(err, PITH_INVALID, "budget: %.32s: the engine's is %s, or none", text,
+                       units[whole->unit]);
+    *scale = (double)own.value / (double)whole->value;
+    return check_lanes(c, g, *scale, err);
 }

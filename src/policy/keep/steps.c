@@ -210,7 +210,7 @@ static struct keep_span span_of(const struct keep *k, const struct keep_view *vi
                                 const int32_t *pos, int32_t n, int32_t budget)
 {
     const struct keep_rules *rules = &k->config.rules;
-    int64_t lo = pi_max(rules->prefix, keep_pinned_prompt(rules, view->n_prompt));
+    int64_t lo = pi_max(rules->prefix, keep_pinned_prompt(rules, view->n_prompt, view->scale));
     if (rules->sinks > 0)
         lo = pi_max(lo, behind_sinks(pos, n, rules->sinks));
     int64_t hi = pi_max((int64_t)view->n_token - keep_protected_at(rules, budget, view), 0);
@@ -222,7 +222,7 @@ static int32_t next_budget(const struct keep *k, const struct keep_view *view, i
                            int32_t head)
 {
     struct keep_point next = {(int32_t)pi_min((int64_t)view->n_token + 1, INT32_MAX),
-                              view->n_prompt};
+                              view->n_prompt, view->scale};
     return keep_lane_budget_at(&k->config, layer, head, next);
 }
 

@@ -6,6 +6,8 @@
  */
 #include "policy/recall/recall.h"
 
+#include <math.h>
+
 /* The keep budget without what guests take of it, in its own unit; 0: nothing is left. */
 static int64_t left_of(const struct policy_budget *budget, const struct policy_budget *take,
                        const struct kv_geometry *g)
@@ -38,7 +40,8 @@ static int32_t most_guests(const struct recall_config *c, const struct keep_conf
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
             most = (int32_t)pi_max(
-                most, recall_take_at(c, keep, g, l, h, (struct keep_point){KEEP_COUNT_MAX, 0}));
+                most,
+                recall_take_at(c, keep, g, l, h, (struct keep_point){.n_token = KEEP_COUNT_MAX}));
     return most;
 }
 
@@ -95,25 +98,29 @@ int32_t recall_take_at(const struct recall_config *c, const struct keep_config *
                        struct keep_point at)
 {
     const struct policy_budget *whole = &c->whole.rules.budget;
+    if (isinf(at.scale)) /* nothing is evicted that could come back */
+        return 0;
     int32_t kept = keep_lane_budget_at(keep, layer, head, at);
     int32_t n = (int32_t)pi_max(keep_lane_budget_at(&c->whole, layer, head, at) - kept, 0);
     if (whole->unit == POLICY_UNIT_SHARE)
-        n = (int32_t)pi_max(n, share_at(whole, &keep->rules.budget, kept, at.n_token));
+        n = (int32_t)pi_max(
+            n, share_at(whole, &keep->rules.budget, kept,
+                        at.scale > 0.0 ? (int32_t)(at.n_token * at.scale) : at.n_token));
     /* A size is kept to in pages: ceil(a / P) + floor(b / P) <= ceil((a + b) / P). */
     return whole->unit == POLICY_UNIT_BYTES ? n / g->page_len * g->page_len : n;
 }
 
 int64_t recall_bytes_at(const struct recall_config *c, const struct keep_config *keep,
-                        const struct kv_geometry *g, int32_t n_token)
+                        const struct kv_geometry *g, struct keep_point to)
 {
     int64_t bytes = 0;
+    to.n_prompt = 0;
     if (c->kind != RECALL_KV)
         return 0;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            struct keep_point at = {n_token, 0};
-            int32_t n = recall_take_at(c, keep, g, l, h, at);
-            if (n_token > keep_lane_budget_at(keep, l, h, at)) /* else nothing is evicted */
+            int32_t n = recall_take_at(c, keep, g, l, h, to);
+            if (to.n_token > keep_lane_budget_at(keep, l, h, to)) /* else nothing is evicted */
                 bytes += pi_ceil_div(n, g->page_len) * (int64_t)kv_layer_page_bytes(g, l);
         }
     return bytes;

@@ -99,10 +99,10 @@ int32_t recall_take_at(const struct recall_config *c, const struct keep_config *
                        const struct kv_geometry *g, int32_t layer, int32_t head,
                        struct keep_point at);
 
-/* Bytes of pages that the guests of a sequence of n_token tokens take at most, beside
-   keep_bytes_at; 0 without `kv`. */
+/* Bytes of pages that the guests of a sequence of to.n_token tokens take at most, beside
+   keep_bytes_to; 0 without `kv`. */
 int64_t recall_bytes_at(const struct recall_config *c, const struct keep_config *keep,
-                        const struct kv_geometry *g, int32_t n_token);
+                        const struct kv_geometry *g, struct keep_point to);
 
 /* ---- kv: the tier ---- */
 

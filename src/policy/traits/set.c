@@ -115,6 +115,21 @@ pith_status policy_set_fit(struct policy_set *set, struct kv_geometry *g, pith_e
     return check_read(set, err);
 }
 
+pith_status policy_set_read_scale(const struct policy_set *set, const struct kv_geometry *lanes,
+                                  const char *text, double *scale, pith_error *err)
+{
+    /* Recall takes a part of the budget, which is the whole's. */
+    const struct keep_config *whole =
+        set->recall.kind == RECALL_KV ? &set->recall.whole : &set->keep;
+    *scale = 0.0;
+    if (set->keep.policy == NULL && strcmp(text, "none") == 0)
+        return PITH_OK;
+    if (set->share.kind != SHARE_NONE)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "budget: %.32s: with a share policy every sequence has the engine's", text);
+    return keep_read_scale(&set->keep, &whole->rules.budget, lanes, text, scale, err);
+}
+
 int64_t policy_set_bytes(const struct policy_set *set, const struct kv_geometry *g,
                          struct keep_point to)
 {
@@ -122,6 +137,6 @@ int64_t policy_set_bytes(const struct policy_set *set, const struct kv_geometry 
     if (full.n_layer == 0)
         return kv_bytes_for_tokens(g, to.n_token);
     return window_bytes(g, &full, to.n_token) + keep_bytes_to(&set->keep, &full, to) +
-           recall_bytes_at(&set->recall, &set->keep, &full, to.n_token) +
+           recall_bytes_at(&set->recall, &set->keep, &full, to) +
            share_bytes_at(&set->share, &full, to.n_token, keep_most_at(&set->keep, to.n_token));
 }

@@ -35,6 +35,11 @@ pith_status policy_set_fit(struct policy_set *set, struct kv_geometry *g, pith_e
 /* The first verb that has a policy, as options name it; NULL: none has. */
 const char *policy_set_verb(const struct policy_set *set);
 
+/* What a text means as a sequence's own budget: keep_point's scale. Statuses of keep_read_scale;
+   UNSUPPORTED: with a share policy. */
+pith_status policy_set_read_scale(const struct policy_set *set, const struct kv_geometry *lanes,
+                                  const char *text, double *scale, pith_error *err);
+
 /* Bytes of KV memory that one sequence takes at most while it grows to to.n_token tokens, guests
    and the ends of steps included; to.n_prompt as for keep_bytes_to. */
 int64_t policy_set_bytes(const struct policy_set *set, const struct kv_geometry *g,
