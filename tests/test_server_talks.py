@@ -341,8 +341,7 @@ class Silence(unittest.TestCase):
             self.assertGreaterEqual(len(beats), int(first / 3) - 1)
             if first > 5:
                 self.assertGreater(len(beats), 0)
-            for a, b in zip(beats, beats[1:]):
-                self.assertGreater(b - a, 0.9)
+            self.assertLess(len(beats), first + 2)  # no more than one a second
 
     def test_hanging_up_while_it_waits(self):
         with rig.Server("-np", "1") as s:
