@@ -307,6 +307,12 @@ PITH_API pith_status pith_chat_render(const pith_model *model, const char *templ
 
 /* ---- engine ------------------------------------------------------------------------------- */
 
+/* Threads: the one that calls a function computes, and helpers of the library take part. All callers
+   of a process share the helpers. There are never more than the process may use processors, by its
+   mask and by the limits of its control groups; n_thread above that changes nothing. Helpers are
+   made when first wanted, take no signals, sleep when idle, and end at exit or when the library is
+   unloaded. A child of fork makes its own. */
+
 typedef struct pith_engine pith_engine;
 
 typedef struct pith_engine_params {
