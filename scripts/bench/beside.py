@@ -10,6 +10,7 @@ from real import MODELS
 
 THREADS = [1, 2, 4]
 BUSY = [0, 1, 2]
+N_TOKEN = 96  # a second or so: helpers are tried and rest several times
 LOOP = "while True:\n    pass"
 
 
@@ -41,7 +42,7 @@ def print_beside(args, log, pith, make_model):
             for n in BUSY:
                 for threads in THREADS:
                     with busy_processes(n):
-                        value = pith.speed(path, threads, "generate", 0, [])
+                        value = pith.speed(path, threads, "generate", 0, ["-n", str(N_TOKEN)])
                     found.setdefault((name, n, threads), []).append(value)
                     log.add(pith.name, pith.version(), setting=f"beside {n}", model=name,
                             threads=threads, test="generate", depth=0, round=number, value=value)
