@@ -476,7 +476,8 @@ static int run(void *options)
     struct page p = {.colour = cli_is_terminal(STDOUT_FILENO) && getenv("NO_COLOR") == NULL};
     p.width = cli_columns() < WRAP_MAX ? cli_columns() - 2 : WRAP_MAX;
     (void)engine_params(&o->model, &o->memory);
-    char *found = o->model.path == NULL ? cli_find_shipped(MODEL_FILE) : NULL;
+    char *found =
+        o->model.path == NULL && o->model.hf == NULL ? cli_find_shipped(MODEL_FILE) : NULL;
     if (found != NULL)
         o->model.path = found;
     struct story story = read_story(o);

@@ -25,6 +25,7 @@
 
 #include "command.h"
 #include "hub.h"
+#include "pith/policy.h"
 
 #define USUAL_QUANT "Q4_K_M"
 #define SUFFIX ".gguf"
@@ -104,7 +105,7 @@ struct model_name models_parse(const char *option, const char *text, const char 
     if (!read_name(text, &name)) {
         for (size_t i = 0; i < N_NICK; i++)
             names[i] = nicks[i].nick;
-        near = options_nearest(text, names, N_NICK);
+        near = pith_nearest(text, names, N_NICK);
         cli_fail_usage("%s: \"%.100s\" is neither USER/REPO[:QUANT] nor a short name%s%s%s", option,
                        text, near != NULL ? "; did you mean " : "", near != NULL ? near : "",
                        near != NULL ? "?" : ", which \"pith pull --list\" lists");
