@@ -28,6 +28,7 @@ struct work_options {
     int32_t n_predict;
     bool ignore_end;
     bool parse_special;
+    bool plain;
     bool no_bos;
 };
 
@@ -69,7 +70,9 @@ static const struct option work_option_table[] = {
     {"--ignore-eos", NULL, NULL, OPTION_FLAG, AT(ignore_end),
      .help = "go on where the model ends a text"},
     {"--parse-special", NULL, NULL, OPTION_FLAG, AT(parse_special),
-     .help = "read the names of special tokens in prompts as those tokens"},
+     .help = "read the names of special tokens in prompts as those tokens, as is done anyway"},
+    {"--no-parse-special", NULL, NULL, OPTION_FLAG, AT(plain),
+     .help = "read the names of special tokens in prompts as text"},
     {"--no-bos", NULL, NULL, OPTION_FLAG, AT(no_bos),
      .help = "do not add the tokens that the model wants around a text"},
     {0},
@@ -166,6 +169,7 @@ struct job {
     struct batch *batch;
     struct batch_line line;
     int64_t number;
+    bool nameless;             /* the line is no request, or has another's name */
     struct serve_reply *reply; /* NULL: it is refused */
     struct serve_bytes bytes;  /* the document, once the reply is finished */
     struct part *part;         /* [n_part] */
@@ -203,7 +207,8 @@ static void job_end(struct job *job)
         bool ok = l->fault.code == 0;
         json_t *line =
             ok ? batch_answer_line(l->custom_id, job->number, job->bytes.data, job->bytes.len)
-               : batch_fault_line(l->custom_id, job->number, &l->fault);
+            : job->nameless ? batch_wrong_line(l->custom_id, job->number, &l->fault)
+                            : batch_fault_line(l->custom_id, job->number, &l->fault);
         b->stopping = !batch_output_add(&b->out, line);
         if (!b->stopping)
             *(ok ? &b->report.n_answered : &b->report.n_failed) += 1;
@@ -252,13 +257,40 @@ static void make_parts(struct job *job)
         job->part[i] = (struct part){.job = job, .index = i};
 }
 
+/* Another number each time, for requests that ask for any (SplitMix64), below 2^53. */
+static uint64_t any_seed(int64_t number)
+{
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    uint64_t z = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    z += 0x9e3779b97f4a7c15u * (uint64_t)number;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (z ^ z >> 31) >> 11;
+}
+
 static struct job *job_make(struct batch *b, const struct batch_item *item)
 {
     pith_error err;
+    char name[BATCH_SHOW];
     struct job *job = cli_alloc(1, sizeof(*job));
+    struct serve_fault *fault = &job->line.fault;
     job->batch = b;
     job->number = item->number;
-    cli_check(batch_line_parse(item->at, item->len, &b->setup, &job->line, &err), &err);
+    job->nameless = item->wrong || item->twin > 0;
+    b->setup.any_seed = any_seed(item->number);
+    pith_status status = batch_line_parse(item->at, item->len, &b->setup, &job->line, &err);
+    if (status == PITH_FORMAT && item->wrong)
+        serve_fault_set(fault, 400, "invalid_request_error", NULL, "%s", err.message);
+    else
+        cli_check(status, &err);
+    if (item->twin > 0) {
+        const char *id = job->line.custom_id;
+        *fault = (struct serve_fault){0};
+        serve_fault_set(fault, 400, "invalid_request_error", "custom_id",
+                        "custom_id \"%s\" is that of line %lld, too",
+                        batch_show_text(id, strlen(id), name), (long long)item->twin);
+    }
     if (job->line.fault.code == 0)
         make_parts(job);
     return job;
@@ -284,7 +316,7 @@ static bool submit(struct batch *b, struct job *job)
             return false;
         if (status != PITH_OK) {
             serve_fault_status(&fault, status, err.message, request.n_prompt,
-                               b->s.info.n_ctx_train);
+                               pith_scheduler_room(b->scheduler, &request));
             job_fail(job, &fault);
         } else {
             job->n_submitted++;
@@ -389,7 +421,7 @@ static struct serve_setup make_setup(const struct batch_options *o, pith_logit_b
     setup.no_stream = true;
     setup.no_timings = true;
     setup.no_bos = o->work.no_bos;
-    setup.parse_special = o->work.parse_special;
+    setup.plain_prompts = o->work.plain;
     setup.params.n_predict = o->work.n_predict;
     setup.params.ignore_end = o->work.ignore_end;
     setup.params.sample = sample_params(&o->sample, bias);

@@ -25,7 +25,7 @@ const char *batch_answer_id(const char *custom_id, int64_t number, char *buf)
     for (uint64_t part = 0; part < 2; part++) {
         uint64_t hash = 0xcbf29ce484222325u;
         hash = (hash ^ part) * 0x100000001b3u;
-        for (const char *c = custom_id; *c != '\0'; c++)
+        for (const char *c = custom_id; c != NULL && *c != '\0'; c++)
             hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
         for (int i = 0; i < 8; i++)
             hash = (hash ^ ((uint64_t)number >> (8 * i) & 0xff)) * 0x100000001b3u;
@@ -42,9 +42,10 @@ static json_t *prefixed(const char *prefix, const char *id)
 /* Takes response and error over. */
 static json_t *line_json(const char *custom_id, const char *id, json_t *response, json_t *error)
 {
+    json_t *name =
+        custom_id != NULL ? need(cli_json_text(custom_id, strlen(custom_id))) : json_null();
     return need(json_pack("{s:o, s:o, s:o, s:o}", "id", prefixed("batch_req_", id), "custom_id",
-                          need(cli_json_text(custom_id, strlen(custom_id))), "response", response,
-                          "error", error));
+                          name, "response", response, "error", error));
 }
 
 static json_t *response_json(const char *id, int code, json_t *body)
@@ -81,4 +82,12 @@ json_t *batch_fault_line(const char *custom_id, int64_t number, const struct ser
     return line_json(custom_id, id, response,
                      need(json_pack("{s:s, s:o}", "code", told.type, "message",
                                     need(cli_json_text(told.message, strlen(told.message))))));
+}
+
+json_t *batch_wrong_line(const char *custom_id, int64_t number, const struct serve_fault *fault)
+{
+    json_t *line = batch_fault_line(custom_id, number, fault);
+    if (json_object_set_new(line, "line", json_integer((json_int_t)number)) != 0)
+        need(NULL);
+    return line;
 }

@@ -15,5 +15,8 @@ const char *batch_answer_id(const char *custom_id, int64_t number, char *buf);
    failed. The caller frees. */
 json_t *batch_answer_line(const char *custom_id, int64_t number, const char *document, size_t len);
 json_t *batch_fault_line(const char *custom_id, int64_t number, const struct serve_fault *fault);
+/* The same of a line without a name of its own (custom_id is NULL, or another line's): it is known by
+   its number. */
+json_t *batch_wrong_line(const char *custom_id, int64_t number, const struct serve_fault *fault);
 
 #endif

@@ -52,34 +52,44 @@ static struct lines input_lines(const struct batch_input *in)
     return (struct lines){in->text.data + skip, in->text.data + in->text.len, 0};
 }
 
-/* Judges a line and remembers its name. */
-static void add_item(struct batch_input *in, struct batch_item *item,
+static void fail_as_a_whole(const struct batch_input *in, const struct serve_setup *setup)
+{
+    pith_error err;
+    struct batch_line line;
+    const struct batch_item *item = &in->item[0];
+    if (batch_line_parse(item->at, item->len, setup, &line, &err) != PITH_OK)
+        cli_fail("%s, line %lld: %s", in->path, (long long)item->number, err.message);
+}
+
+/* Judges a line and remembers its name; false: it is no request. */
+static bool add_item(struct batch_input *in, struct batch_item *item,
                      const struct serve_setup *setup)
 {
     pith_error err;
-    char name[BATCH_SHOW];
     struct batch_line line;
-    if (batch_line_parse(item->at, item->len, setup, &line, &err) != PITH_OK)
-        cli_fail("%s, line %lld: %s", in->path, (long long)item->number, err.message);
+    pith_status status = batch_line_parse(item->at, item->len, setup, &line, &err);
+    in->n++;
+    item->wrong = status == PITH_FORMAT;
+    if (item->wrong)
+        return false;
+    cli_check(status, &err);
     const json_t *first = json_object_get(in->names, line.custom_id);
-    if (first != NULL)
-        cli_fail("%s, line %lld: custom_id \"%s\" is that of line %lld, too", in->path,
-                 (long long)item->number,
-                 batch_show_text(line.custom_id, strlen(line.custom_id), name),
-                 (long long)in->item[json_integer_value(first)].number);
-    if (json_object_set_new(in->names, line.custom_id, json_integer((json_int_t)in->n)) != 0)
+    item->twin = first != NULL ? in->item[json_integer_value(first)].number : 0;
+    if (first == NULL &&
+        json_object_set_new(in->names, line.custom_id, json_integer((json_int_t)in->n - 1)) != 0)
         cli_fail("no memory for the names of %zu requests", in->n);
     item->chat = line.api == SERVE_CHAT;
-    if (line.fault.code == 0)
+    if (line.fault.code == 0 && first == NULL)
         item->n_answer = serve_request_answers(line.request);
     batch_line_free(&line);
-    in->n++;
+    return true;
 }
 
 void batch_input_read(struct batch_input *in, const char *path, const struct serve_setup *setup)
 {
     const char *line;
     size_t len, n = 0;
+    bool any = false;
     *in = (struct batch_input){.path = path, .text = cli_read_file(path), .names = json_object()};
     struct lines lines = input_lines(in);
     while (next_line(&lines, &line, &len))
@@ -92,8 +102,10 @@ void batch_input_read(struct batch_input *in, const char *path, const struct ser
     lines = input_lines(in);
     while (next_line(&lines, &line, &len)) {
         in->item[in->n] = (struct batch_item){.at = line, .len = len, .number = lines.number};
-        add_item(in, &in->item[in->n], setup);
+        any = add_item(in, &in->item[in->n], setup) || any;
     }
+    if (!any)
+        fail_as_a_whole(in, setup);
 }
 
 void batch_input_free(struct batch_input *in)
@@ -105,6 +117,25 @@ void batch_input_free(struct batch_input *in)
 }
 
 /* ---- the output ---- */
+
+static int compare_numbers(const void *key, const void *item)
+{
+    int64_t a = *(const int64_t *)key, b = ((const struct batch_item *)item)->number;
+    return a < b ? -1 : a > b;
+}
+
+/* Marks what the output has of a line of its input. */
+static void mark_done(struct batch_input *in, const char *name, const json_t *line)
+{
+    int64_t number = json_integer_value(line);
+    struct batch_item *item =
+        line != NULL ? bsearch(&number, in->item, in->n, sizeof(*in->item), compare_numbers) : NULL;
+    const json_t *index = line == NULL ? json_object_get(in->names, name) : NULL;
+    if (index != NULL)
+        item = &in->item[json_integer_value(index)];
+    if (item != NULL)
+        item->done = true;
+}
 
 /* Marks what a file has, and returns the bytes of its whole lines. */
 static int64_t read_done(const char *path, struct batch_input *in)
@@ -118,12 +149,11 @@ static int64_t read_done(const char *path, struct batch_input *in)
     while (next_line(&lines, &line, &len)) {
         json_t *json = json_loadb(line, len, JSON_ALLOW_NUL, NULL);
         const char *name = json_string_value(json_object_get(json, "custom_id"));
-        if (name == NULL || json_object_get(json, "response") == NULL)
+        const json_t *number = json_object_get(json, "line"); /* of what has no name of its own */
+        if ((name == NULL && !json_is_integer(number)) || json_object_get(json, "response") == NULL)
             cli_fail("--resume: line %lld of \"%s\" is no line of a batch's output",
                      (long long)lines.number, path);
-        const json_t *index = json_object_get(in->names, name);
-        if (index != NULL)
-            in->item[json_integer_value(index)].done = true;
+        mark_done(in, name, number);
         json_decref(json);
     }
     free(text.data);

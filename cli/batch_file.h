@@ -16,6 +16,8 @@ struct batch_item {
     bool done;      /* the output has it */
     bool chat;
     int32_t n_answer; /* of all its prompts; 0: it is refused */
+    bool wrong;       /* it is no request, or has no name */
+    int64_t twin;     /* the line that has its custom_id before it; 0: none */
 };
 
 struct batch_input {
@@ -26,8 +28,8 @@ struct batch_input {
     json_t *names; /* custom_id -> index of item */
 };
 
-/* Fails where a line is no request, or has another's custom_id: with the file and the line. A line
-   that is a request and is wrong is an item all the same. */
+/* A line that is wrong, that is no request or has another's custom_id is an item all the same. Fails
+   where no line is a request: then it is another file that was meant. */
 void batch_input_read(struct batch_input *in, const char *path, const struct serve_setup *setup);
 void batch_input_free(struct batch_input *in);
 

@@ -18,6 +18,7 @@ void batch_line_free(struct batch_line *line)
 {
     serve_request_free(line->request);
     json_decref(line->json);
+    serve_numbers_free(&line->numbers);
     *line = (struct batch_line){0};
 }
 
@@ -125,7 +126,7 @@ static pith_status read_body(struct batch_line *line, const struct serve_setup *
         serve_fault_set(&line->fault, 400, TYPE_INVALID, "body", "body: is missing");
     if (line->fault.code != 0)
         return PITH_OK;
-    char *text = json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *text = serve_json_dump(&line->numbers, body, JSON_COMPACT);
     pith_status status = PITH_NOMEM;
     if (text != NULL)
         status =
@@ -142,12 +143,13 @@ pith_status batch_line_parse(const char *text, size_t len, const struct serve_se
     json_error_t error;
     char buf[BATCH_SHOW];
     struct batch_line line = {0};
-    line.json = json_loadb(text, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
-    if (line.json == NULL)
-        return fail(err, PITH_FORMAT, "\"%s\" is not JSON: %s", batch_show_text(text, len, buf),
-                    error.text);
     pith_status status = PITH_OK;
-    if (!json_is_object(line.json))
+    line.json =
+        serve_json_load(&line.numbers, text, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
+    if (line.json == NULL)
+        status = fail(err, PITH_FORMAT, "\"%s\" is not JSON: %s", batch_show_text(text, len, buf),
+                      error.text);
+    else if (!json_is_object(line.json))
         status = fail(err, PITH_FORMAT, "%s is not an object", show(line.json, buf));
     if (status == PITH_OK)
         status = read_name(&line, err);

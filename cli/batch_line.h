@@ -9,12 +9,14 @@
 
 #include <jansson.h>
 
+#include "serve/json.h"
 #include "serve/request.h"
 
 /* Zero it before use. Everything it points to is its own, freed by batch_line_free. */
 struct batch_line {
     json_t *json;
-    const char *custom_id;
+    struct serve_numbers numbers; /* of json */
+    const char *custom_id;        /* NULL: the line has none, and fault says so */
     enum serve_api api;
     struct serve_request *request; /* NULL: it is refused */
     struct serve_fault fault;      /* why */

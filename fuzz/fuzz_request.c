@@ -46,7 +46,7 @@ static void check_params(const pith_request *q)
     expect(p->n_predict >= -1 && p->n_stop <= SERVE_STOPS_MAX);
     expect(s->temperature >= 0 && s->top_p >= 0 && s->top_p <= 1 && s->top_k >= 0);
     for (int32_t i = 0; i < p->n_stop; i++)
-        expect(p->stop[i][0] != '\0');
+        expect(p->stop_len[i] > 0);
     for (int32_t i = 0; i < s->n_bias; i++)
         expect(s->bias[i].token >= 0 && !isnan(s->bias[i].bias));
     expect(q->n_prompt > 0 && q->n_prompt < setup.n_ctx);

@@ -18,7 +18,7 @@ struct told {
     size_t n_args;
     int32_t n_call;
     int last;
-    bool open;
+    bool open, cut, sure;
     size_t n_text; /* bytes of content and reasoning */
 };
 
@@ -65,7 +65,8 @@ static void on_event(void *user, const struct serve_tools_event *e)
     } else {
         require(told->open && e->index == told->n_call - 1);
         told->open = false;
-        if (e->type == SERVE_TOOLS_CALL_END && e->complete)
+        require(e->complete || told->cut || told->sure); /* nobody holds half a call */
+        if (e->complete)
             require(tools_json_is_object(told->args, told->n_args));
     }
 }
@@ -74,7 +75,7 @@ static void tell(const struct serve_tools_style *style, struct serve_tools_optio
                  bool cut, const char *text, size_t len, uint32_t seed, struct told *told)
 {
     struct serve_tools *t;
-    *told = (struct told){.last = -1};
+    *told = (struct told){.last = -1, .cut = cut, .sure = options.sure};
     bool whole = seed == 0;
     options.on_event = on_event;
     options.user = told;
@@ -106,6 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                           .thinking = data[1] & 2,
                                           .reasoning_is_text = data[1] & 4,
                                           .one_call = data[1] & 8,
+                                          .sure = (data[1] & 64) != 0,
                                           .request_id = "r"};
     uint32_t seed;
     memcpy(&seed, data + 2, 4);

@@ -39,8 +39,8 @@ FLOORS = (
 ONLY = {
     "eval": ("src/base/base.h", "src/file/safetensors.h", "src/engine/replay.h"),
     # The layer between requests and the scheduler, which pith_serve holds beside the library.
-    "server": ("src/serve/request.h", "src/serve/reply.h", "src/serve/view.h"),
-    "cli": ("src/serve/request.h", "src/serve/reply.h"),
+    "server": ("src/serve/json.h", "src/serve/request.h", "src/serve/reply.h", "src/serve/view.h"),
+    "cli": ("src/serve/json.h", "src/serve/request.h", "src/serve/reply.h"),
 }
 
 # (file, what it reaches for): why.

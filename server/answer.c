@@ -182,7 +182,7 @@ static void refuse(struct answer *a, pith_status status, const pith_request *req
                         "the queue is full: %s", err->message);
     } else {
         serve_fault_status(&fault, status, err->message, request->n_prompt,
-                           a->server->config.n_ctx);
+                           pith_scheduler_room(a->server->scheduler, request));
     }
     deliver(a, &bytes, serve_reply_fail(a->reply, &fault, &bytes));
 }
@@ -280,8 +280,9 @@ static struct serve_request *parse(struct exchange *ex, struct serve_setup *setu
     *setup = ex->server->requests;
     if (ex->route->answer != answer_request)
         setup->n_ctx = 0; /* counted and shown, however long */
+    setup->any_seed = any_seed(ex->server);
     if (ex->server->config.random_seed)
-        setup->params.sample.seed = any_seed(ex->server);
+        setup->params.sample.seed = setup->any_seed;
     if (serve_request_parse(setup, ex->route->api, body, ex->body.len, &request, &fault) == PITH_OK)
         return request;
     exchange_refuse(ex, &fault);

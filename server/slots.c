@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "routes.h"
+#include "serve/json.h"
 #include "state.h"
 
 #define WRONG MHD_HTTP_BAD_REQUEST, "invalid_request_error"
@@ -175,7 +176,10 @@ static void erase(struct exchange *ex)
 
 void slots_act(struct exchange *ex)
 {
-    json_t *body = ex->body.len > 0 ? json_loadb(ex->body.data, ex->body.len, 0, NULL) : NULL;
+    struct serve_numbers numbers = {0};
+    json_t *body =
+        ex->body.len > 0 ? serve_json_load(&numbers, ex->body.data, ex->body.len, 0, NULL) : NULL;
+    serve_numbers_free(&numbers);
     if (strcmp(ex->action, "save") == 0)
         save(ex, body);
     else if (strcmp(ex->action, "restore") == 0)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "routes.h"
+#include "serve/json.h"
 #include "state.h"
 
 #define WRONG MHD_HTTP_BAD_REQUEST, "invalid_request_error"
@@ -17,8 +18,10 @@
 static json_t *read_body(struct exchange *ex)
 {
     json_error_t why;
-    json_t *body =
-        json_loadb(ex->body.data != NULL ? ex->body.data : "", ex->body.len, JSON_ALLOW_NUL, &why);
+    struct serve_numbers numbers = {0}; /* nobody asks for their digits */
+    json_t *body = serve_json_load(&numbers, ex->body.data != NULL ? ex->body.data : "",
+                                   ex->body.len, JSON_ALLOW_NUL, &why);
+    serve_numbers_free(&numbers);
     if (body == NULL)
         exchange_refuse_with(ex, WRONG, NULL, "the body is not JSON: %s at byte %d", why.text,
                              why.position);

@@ -1,17 +1,23 @@
 /*
  * weigh.c - a walk over bytes that knows of JSON only what strings are and where values begin.
  *
- * Invariant: bytes is at least what Jansson 2.14 allocates for the values on a 64-bit glibc, and for
- * each kind at most about twice that (tests/test_weigh.c). What is no JSON weighs something, too.
+ * Invariant: bytes is at least what serve/json.h and Jansson 2.14 allocate for the values on a
+ * 64-bit glibc, and for each kind at most about twice that (tests/test_weigh.c). What is no JSON
+ * weighs something, too.
  */
 #include "weigh.h"
 
 enum {
-    WEIGHT_SLOT = 24,   /* a place in an array, which grows by doubling and copies */
-    WEIGHT_WORD = 32,   /* a number; true and its like take less */
-    WEIGHT_TEXT = 112,  /* a string, or a key with its place in a table; and its bytes */
-    WEIGHT_ARRAY = 160, /* with eight places */
+    WEIGHT_SLOT = 24,    /* a place in an array, which grows by doubling and copies */
+    WEIGHT_WORD = 32,    /* a number; true and its like take less */
+    WEIGHT_DIGITS = 208, /* its text, its place in a table, and a copy of the body's, where the text
+                            is kept: of fractions, and of more digits than 64 bits hold */
+    WEIGHT_TABLE = 512,  /* of their texts */
+    WEIGHT_TEXT = 112,   /* a string, or a key with its place in a table; and its bytes */
+    WEIGHT_ARRAY = 160,  /* with eight places */
     WEIGHT_OBJECT = 288,
+    DIGITS_MAX = 19,
+    LONG_COPIES = 4, /* of each digit behind them */
     TEXT_COPIES = 2, /* more of the longest string, which grows by doubling while it is read */
 };
 
@@ -30,11 +36,23 @@ static void weigh_byte(struct body_weight *w, char c)
                 : c == '"'            ? WEIGHT_TEXT
                 : word && !w->in_word ? WEIGHT_WORD
                                       : 0;
+    w->word = word ? w->word + 1 : 0;
+    if (w->word == 1) {
+        w->number = c == '-' || (c >= '0' && c <= '9');
+        w->kept = false;
+    }
+    if (w->word > 0 && w->number) {
+        bool kept = w->kept || c == '.' || c == 'e' || c == 'E' || w->word == DIGITS_MAX;
+        w->bytes += kept && !w->kept ? WEIGHT_DIGITS : w->word > DIGITS_MAX ? LONG_COPIES : 0;
+        w->kept = kept;
+        w->any_kept = w->any_kept || kept;
+    }
     w->in_word = word;
 }
 
 void body_weigh(struct body_weight *w, const char *data, size_t len)
 {
+    w->len += (int64_t)len;
     for (size_t i = 0; i < len; i++) {
         if (!w->in_text) {
             weigh_byte(w, data[i]);
@@ -53,5 +71,6 @@ void body_weigh(struct body_weight *w, const char *data, size_t len)
 int64_t body_weight_most(const struct body_weight *w)
 {
     int64_t open = w->in_text ? w->text : 0;
-    return w->bytes + open + TEXT_COPIES * (open > w->letter ? open : w->letter);
+    int64_t copy = w->any_kept ? w->len + WEIGHT_TABLE : 0; /* in which such numbers are marked */
+    return w->bytes + open + copy + TEXT_COPIES * (open > w->letter ? open : w->letter);
 }

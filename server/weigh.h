@@ -15,7 +15,10 @@ struct body_weight {
     int64_t bytes;  /* of the values so far; never less than they take */
     int64_t text;   /* length of the string that is open */
     int64_t letter; /* the longest so far: while it is read it is there several times */
+    int64_t len;    /* of the body so far */
+    int64_t word;   /* of the number or word that is open */
     bool in_text, escaped, in_word;
+    bool number, kept, any_kept; /* the word is a number; whose text is kept; any was */
 };
 
 void body_weigh(struct body_weight *w, const char *data, size_t len);

@@ -119,7 +119,7 @@ static void test_chat(void **state)
     json_object_set_new(body, "n", json_integer(3));
     json_object_set_new(body, "model", json_string("some \"model\""));
     add_line(file, "several", "/v1/chat/completions", body);
-    /* Its own system message stands in the place of the option's, and parts are put together. */
+    /* Its own system message stands in the place of the option's, and parts are lines. */
     add_line(file, "parts", "/v1/chat/completions",
              json_pack("{s:[{s:s, s:s}, {s:s, s:[{s:s, s:s}, {s:s, s:s}]}], s:i, s:i}", "messages",
                        "role", "developer", "content", "Be brief.", "role", "user", "content",
@@ -141,8 +141,9 @@ static void test_chat(void **state)
         assert_string_equal(text_of(choice_of(all, "several", (size_t)i)), s.out);
         said_free(&s);
     }
-    struct said s = command(NULL, "run", "-m", MODEL, "-t", "1", "-q", CHAT, "-p", text, "-n", "30",
-                            "-s", "40", "-sys", "Be brief.", NULL);
+    struct said s = command(NULL, "run", "-m", MODEL, "-t", "1", "-q", CHAT, "-p",
+                            "What is the \npassword of Maria?", "-n", "30", "-s", "40", "-sys",
+                            "Be brief.", NULL);
     assert_string_equal(text_of(choice_of(all, "parts", 0)), s.out);
     said_free(&s);
     json_decref(all);

@@ -481,7 +481,9 @@ static void test_faults(void **state)
     assert_false(serve_reply_is_events(run.reply));
     assert_true(serve_bytes_add(&run.out, "", 1));
     assert_string_equal(run.out.data,
-                        "{\"error\":{\"code\":400,\"message\":\"too long\",\"type\":"
+                        "{\"error\":{\"code\":\"context_length_exceeded\",\"message\":\"This "
+                        "model's maximum context length is 8 tokens. However, your messages "
+                        "resulted in 9 tokens, which leave no room for an answer.\",\"type\":"
                         "\"exceed_context_size_error\",\"param\":null,\"n_prompt_tokens\":9,"
                         "\"n_ctx\":8}}");
     end(&run);
@@ -505,6 +507,42 @@ static void test_faults(void **state)
         assert_true(serve_bytes_add(&run.out, "", 1));
         assert_non_null(strstr(run.out.data, cases[i].event));
         end(&run);
+    }
+}
+
+/* A prompt that is too long, in the words of each API. */
+static void test_too_long(void **state)
+{
+    (void)state;
+    static const struct {
+        enum serve_api api;
+        const char *code, *message;
+    } cases[] = {
+        {SERVE_CHAT, "context_length_exceeded", "maximum context length is 8 tokens"},
+        {SERVE_TEXT, "context_length_exceeded", "maximum context length is 8 tokens"},
+        {SERVE_RESPONSES, "context_length_exceeded", "maximum context length is 8 tokens"},
+        {SERVE_MESSAGES, NULL, "prompt is too long: 9 tokens > 7 maximum"},
+        {SERVE_COMPLETION, "400",
+         "request (9 tokens) exceeds the available context size (8 tokens), try increasing it"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (int full = 0; full < 2; full++) { /* of the memory, and of the model */
+            struct serve_fault fault = {0};
+            struct serve_bytes out = {0};
+            serve_fault_status(&fault, full ? PITH_KV_FULL : PITH_CONTEXT, "too long", 9, 8);
+            assert_true(serve_fault_write(&fault, cases[i].api, &out));
+            json_t *all = json_loadb(out.data, out.len, 0, NULL);
+            const json_t *error = json_object_get(all, "error");
+            const json_t *code = json_object_get(error, "code");
+            assert_non_null(
+                strstr(json_string_value(json_object_get(error, "message")), cases[i].message));
+            if (json_is_string(code))
+                assert_string_equal(json_string_value(code), cases[i].code);
+            else if (cases[i].code != NULL)
+                assert_int_equal(json_integer_value(code), 400);
+            json_decref(all);
+            serve_bytes_free(&out);
+        }
     }
 }
 
@@ -536,6 +574,187 @@ static void test_their_faults(void **state)
         assert_string_equal(json_string_value(json_object_get(error, "type")), cases[i].type);
         json_decref(all);
         serve_bytes_free(&out);
+    }
+}
+
+/* ---- streams and documents ---- */
+
+#define TOOLS                                                                                      \
+    "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"input_schema\":{\"type\":\"object\"},"     \
+    "\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}}]"
+
+#define TOOLS_OF_MESSAGES "\"tools\":[{\"name\":\"f\",\"input_schema\":{\"type\":\"object\"}}]"
+
+/* What a client of chats holds: content, then the calls. */
+static void add_chat(const json_t *part, char *content, char *calls)
+{
+    size_t i;
+    json_t *call;
+    const char *text = json_string_value(json_object_get(part, "content"));
+    strcat(content, text != NULL ? text : "");
+    json_array_foreach(json_object_get(part, "tool_calls"), i, call)
+    {
+        const json_t *function = json_object_get(call, "function");
+        const char *name = json_string_value(json_object_get(function, "name"));
+        const char *arguments = json_string_value(json_object_get(function, "arguments"));
+        if (name != NULL)
+            strcat(strcat(calls, "|"), name);
+        strcat(calls, arguments != NULL ? arguments : "");
+    }
+}
+
+/* Blocks of a message of Anthropic's, without the events' frame. */
+static void add_blocks(const json_t *event, char *all)
+{
+    const json_t *block = json_object_get(event, "content_block"),
+                 *delta = json_object_get(event, "delta");
+    if (block != NULL)
+        strcat(strcat(all, "|"), json_string_value(json_object_get(block, "type")));
+    const char *text = json_string_value(json_object_get(delta, "text"));
+    const char *json = json_string_value(json_object_get(delta, "partial_json"));
+    const char *thought = json_string_value(json_object_get(delta, "thinking"));
+    strcat(all, text != NULL ? text : json != NULL ? json : thought != NULL ? thought : "");
+}
+
+static void whole_blocks(const json_t *message, char *all)
+{
+    size_t i;
+    json_t *block;
+    json_array_foreach(json_object_get(message, "content"), i, block)
+    {
+        const char *text = json_string_value(json_object_get(block, "text"));
+        const char *thought = json_string_value(json_object_get(block, "thinking"));
+        char *input = json_dumps(json_object_get(block, "input"), 0);
+        strcat(strcat(all, "|"), json_string_value(json_object_get(block, "type")));
+        strcat(all, text != NULL ? text : thought != NULL ? thought : "");
+        strcat(all, input != NULL ? input : "");
+        free(input);
+    }
+}
+
+/* Answers text in pieces; what came is in run->out. */
+static void answer(struct run *run, enum serve_api api, const char *body, const char *text,
+                   size_t piece, pith_stop_reason reason)
+{
+    char part[64];
+    start(run, api, body);
+    for (size_t at = 0, len = strlen(text); at < len; at += piece) {
+        snprintf(part, sizeof(part), "%.*s", (int)piece, text + at);
+        say(run, 0, 0, 5, part);
+    }
+    finish(run, 0, 0, reason);
+    assert_true(serve_bytes_add(&run->out, "", 1));
+}
+
+/* The value of the next "data:" line; NULL: there is none. */
+static json_t *next_event(const char **at)
+{
+    const char *from = strstr(*at, "data: {");
+    if (from == NULL)
+        return NULL;
+    *at = strchr(from, '\n');
+    return json_loadb(from + 6, (size_t)(*at - from - 6), JSON_ALLOW_NUL, NULL);
+}
+
+/* What is put together of a stream is what the document says, for calls that are whole, broken, cut
+   and followed by text. */
+static void test_agreement(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "Hello",
+        "<think>why</think>yes",
+        "Hm <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>",
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1,}}\n</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 18446744073709551616}}</tool_call> "
+        "and so",
+        "a<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>b<tool_call>{\"name\": \"f\", "
+        "\"arguments\": {\"x\": [",
+    };
+    setup.template_text = "<tool_call>{% for m in messages %}{{ m.content }}{% endfor %}";
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        for (size_t k = 0; k < 6; k++) {
+            struct run run;
+            const char *at;
+            json_t *event;
+            char content[2][2048] = {""}, calls[2][2048] = {""}, blocks[2][2048] = {""};
+            size_t piece = k < 3 ? 1 + 3 * k : 60;
+            pith_stop_reason reason = k % 2 == 0 ? PITH_STOP_END : PITH_STOP_LENGTH;
+            answer(&run, SERVE_CHAT, "{" HI "," TOOLS ",\"stream\":true}", texts[i], piece, reason);
+            for (at = run.out.data; (event = next_event(&at)) != NULL; json_decref(event))
+                add_chat(
+                    json_object_get(json_array_get(json_object_get(event, "choices"), 0), "delta"),
+                    content[0], calls[0]);
+            end(&run);
+            answer(&run, SERVE_CHAT, "{" HI "," TOOLS "}", texts[i], 50, reason);
+            json_t *all = json_loads(run.out.data, JSON_ALLOW_NUL, NULL);
+            add_chat(json_object_get(json_array_get(json_object_get(all, "choices"), 0), "message"),
+                     content[1], calls[1]);
+            json_decref(all);
+            end(&run);
+            assert_string_equal(content[0], content[1]);
+            assert_string_equal(calls[0], calls[1]);
+            assert_true(strstr(content[0], "<tool_call>") == NULL || calls[0][0] == '\0' ||
+                        reason == PITH_STOP_END);
+            answer(&run, SERVE_MESSAGES,
+                   "{\"max_tokens\":9," HI "," TOOLS_OF_MESSAGES ",\"stream\":true}", texts[i],
+                   piece, PITH_STOP_END);
+            for (at = run.out.data; (event = next_event(&at)) != NULL; json_decref(event))
+                add_blocks(event, blocks[0]);
+            end(&run);
+            answer(&run, SERVE_MESSAGES, "{\"max_tokens\":9," HI "," TOOLS_OF_MESSAGES "}",
+                   texts[i], 50, PITH_STOP_END);
+            if (i == 4) /* digit for digit */
+                assert_non_null(strstr(run.out.data, "\"input\":{\"a\":18446744073709551616}"));
+            all = json_loads(run.out.data, i == 4 ? JSON_DECODE_INT_AS_REAL : 0, NULL);
+            whole_blocks(all, blocks[1]);
+            json_decref(all);
+            end(&run);
+            if (i != 4)
+                assert_string_equal(blocks[0], blocks[1]);
+            /* And of responses: the same items, in the same order. */
+            json_t *items[2];
+            for (int s = 0; s < 2; s++) {
+                answer(&run, SERVE_RESPONSES,
+                       s == 0 ? "{\"input\":\"a\"," TOOLS ",\"stream\":true}"
+                              : "{\"input\":\"a\"," TOOLS "}",
+                       texts[i], s == 0 ? piece : 50, reason);
+                json_t *last = s == 1 ? json_loads(run.out.data, 0, NULL) : NULL;
+                for (at = run.out.data; s == 0 && (event = next_event(&at)) != NULL;) {
+                    json_decref(last);
+                    last = event;
+                }
+                const json_t *response = s == 0 ? json_object_get(last, "response") : last;
+                items[s] = json_incref(json_object_get(response, "output"));
+                json_decref(last);
+                end(&run);
+            }
+            assert_non_null(items[0]);
+            assert_true(json_equal(items[0], items[1]));
+            json_decref(items[0]);
+            json_decref(items[1]);
+        }
+    setup.template_text = "{% for m in messages %}{{ m.content }}{% endfor %}";
+}
+
+/* An answer that had room for fewer tokens than were asked for says so. */
+static void test_ceiling(void **state)
+{
+    (void)state;
+    struct run run;
+    for (int32_t most = 40; most <= 50; most += 10) {
+        pith_answer_result result = {.reason = PITH_STOP_LENGTH, .n_predict = most};
+        start(&run, SERVE_CHAT, "{" HI ",\"max_tokens\":50}");
+        say(&run, 0, 0, 5, "Once");
+        assert_true(serve_reply_done(run.reply, 0, &result, &run.out));
+        assert_true(serve_bytes_add(&run.out, "", 1));
+        json_t *all = json_loads(run.out.data, 0, NULL);
+        const json_t *said =
+            json_object_get(json_object_get(json_object_get(all, "usage"), "pith"), "max_tokens");
+        assert_int_equal(json_integer_value(said), most < 50 ? most : 0);
+        assert_true((said == NULL) == (most == 50));
+        json_decref(all);
+        end(&run);
     }
 }
 
@@ -728,6 +947,9 @@ int main(void)
         cmocka_unit_test(test_no_calls),
         cmocka_unit_test(test_stop_word),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_agreement),
+        cmocka_unit_test(test_ceiling),
         cmocka_unit_test(test_their_faults),
         cmocka_unit_test(test_echo),
         cmocka_unit_test(test_stream_logprobs),

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "serve/json.h"
 #include "serve/request.h"
 #include "testing.h"
 
@@ -152,7 +153,8 @@ static void test_fields(void **state)
     struct serve_request *r = read_good(
         SERVE_CHAT,
         "{" HI ",\"max_tokens\":5,\"max_completion_tokens\":7,\"temperature\":0.5,\"top_p\":0.75,"
-        "\"top_k\":-1,\"min_p\":0.25,\"seed\":-1,\"frequency_penalty\":1.5,\"presence_penalty\":2,"
+        "\"top_k\":-1,\"min_p\":0.25,\"seed\":18446744073709551615,\"frequency_penalty\":1.5,"
+        "\"presence_penalty\":2,"
         "\"repeat_penalty\":1.25,\"repeat_last_n\":9,\"n\":3.0,\"stop\":[\"a\",\"b\"],"
         "\"logit_bias\":[[5,false],[6,2.5]],\"stream\":true,\"user\":{\"x\":[]},"
         "\"model\":\"m\",\"ignore_eos\":true,\"timeout\":2.5,\"return_progress\":true,"
@@ -193,11 +195,13 @@ static void test_bad_fields(void **state)
         {"\"stream_options\":[]", "stream_options: an array of 0 is not an object"},
         {"\"stream_options\":{\"include_usage\":2}",
          "stream_options.include_usage: 2 is not true or false"},
-        {"\"max_tokens\":2147483648", "max_tokens: 2147483648 is not between -1 and 2147483647"},
+        {"\"max_tokens\":0.5", "max_tokens: 0.5 is not a whole number"},
         {"\"n_predict\":-2", "n_predict: -2 is not between -1 and 2147483647"},
         {"\"n\":129", "n: 129 is not between 1 and 128"},
         {"\"top_p\":2", "top_p: 2 is not between 0 and 1"},
-        {"\"seed\":1.5", "seed: 1.5 is not a whole number"},
+        {"\"seed\":1.5", "seed: 1.5 is not a whole number of 64 bits"},
+        {"\"seed\":18446744073709551616",
+         "seed: 18446744073709551616 is not a whole number of 64 bits"},
         {"\"presence_penalty\":\"x\"", "presence_penalty: \"x\" is not a number"},
         {"\"frequency_penalty\":1e7",
          "frequency_penalty: 10000000 is not between -1000000 and 1000000"},
@@ -290,7 +294,7 @@ static void test_chat(void **state)
                   "{\"messages\":[{\"role\":\"developer\",\"content\":\"S\"},{\"role\":\"user\","
                   "\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":"
                   "\"b\"}]}]}",
-                  "[system:S][user:ab]>");
+                  "[system:S][user:a\nb]>");
     expect_prompt(SERVE_CHAT, "{" HI ",\"add_generation_prompt\":false}", "[user:Hi]");
     expect_prompt(SERVE_CHAT,
                   "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\","
@@ -589,6 +593,126 @@ static void test_context(void **state)
     setup.n_ctx = 0;
 }
 
+/* What clients of other engines send, each with what comes of it. */
+static void test_what_clients_send(void **state)
+{
+    (void)state;
+    size_t len;
+    static const struct {
+        const char *body, *text;
+    } chats[] = {
+        {"{" HI ",\"metadata\":{\"trace\":12345678901234567890,\"x\":1e400}}", "[user:Hi]>"},
+        {"\xef\xbb\xbf{" HI "}", "[user:Hi]>"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":"
+         "null,"
+         "\"reasoning\":\"hmm\"},{\"role\":\"user\",\"content\":\"go\"}]}",
+         "[user:q][assistant:<hmm>][user:go]>"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":"
+         "null,"
+         "\"refusal\":\"No.\"},{\"role\":\"assistant\"},{\"role\":\"assistant\",\"content\":[{"
+         "\"type\":"
+         "\"refusal\",\"refusal\":\"Never.\"}]}]}",
+         "[user:q][assistant:No.][assistant:][assistant:Never.]>"},
+    };
+    for (size_t i = 0; i < sizeof(chats) / sizeof(chats[0]); i++)
+        expect_prompt(SERVE_CHAT, chats[i].body, chats[i].text);
+    /* U+0000 is a character as others are. */
+    static const char zero[] = "[user:a\0b]>";
+    struct serve_request *r =
+        read_good(SERVE_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}],"
+                              "\"stop\":[\"x\\u0000y\"],\"cache_salt\":\"\\u0000\"}");
+    const char *text = serve_request_text(r, &len);
+    assert_int_equal(len, sizeof(zero) - 1);
+    assert_memory_equal(text, zero, len);
+    pith_generate_params p = params_of(r, 0);
+    assert_int_equal(p.stop_len[0], 3);
+    assert_memory_equal(p.stop[0], "x\0y", 3);
+    serve_request_free(r);
+    static const char *const zeros[][2] = {
+        {"messages",
+         "{\"max_tokens\":2,\"system\":\"\\u0000\",\"messages\":[{\"role\":\"user\",\"content\":"
+         "[{\"type\":\"text\",\"text\":\"a\\u0000\"}]},{\"role\":\"assistant\",\"content\":null}]"
+         "}"},
+        {"responses",
+         "{\"instructions\":\"\\u0000\",\"input\":[{\"role\":\"user\",\"content\":\"\\u0000\"},"
+         "{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":"
+         "\"{\\\"n\\\": \\\"\\u0000\\\"}\"},{\"type\":\"function_call_output\",\"call_id\":\"c\","
+         "\"output\":null}]}"},
+    };
+    serve_request_free(read_good(SERVE_MESSAGES, zeros[0][1]));
+    serve_request_free(read_good(SERVE_RESPONSES, zeros[1][1]));
+    /* The most tokens, in every spelling and size. */
+    static const char *const most[] = {"max_tokens", "max_completion_tokens", "n_predict",
+                                       "max_output_tokens"};
+    for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++) {
+        char body[256];
+        snprintf(body, sizeof(body), "{" HI ",\"%s\":18446744073709551615}", most[i]);
+        r = read_good(SERVE_CHAT, body);
+        assert_int_equal(params_of(r, 0).n_predict, INT32_MAX);
+        serve_request_free(r);
+    }
+    setup.any_seed = 77;
+    r = read_good(SERVE_CHAT, "{" HI ",\"seed\":-1}");
+    assert_true(params_of(r, 0).sample.seed == 77);
+    serve_request_free(r);
+}
+
+/* Numbers of a history and of schemas keep their digits. */
+static void test_digits(void **state)
+{
+    (void)state;
+    setup.template_text =
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ "
+        "c.function.arguments|tojson }}{% endfor %}{% endfor %}{{ tools|tojson }}";
+    expect_prompt(
+        SERVE_CHAT,
+        "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"type\":"
+        "\"function\","
+        "\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 18446744073709551616, \\\"b\\\": "
+        "1.10, "
+        "\\\"c\\\": 0.1000000000000000055, \\\"d\\\": 1e400, \\\"e\\\": -0, \\\"f\\\": 5, "
+        "\\\"g\\\": "
+        "\\\"\\\\u0000n1.5\\\"}\"}}]}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
+        "\"f\","
+        "\"parameters\":{\"maximum\":18446744073709551615}}}]}",
+        "{\"a\": 18446744073709551616, \"b\": 1.10, \"c\": 0.1000000000000000055, \"d\": 1e400, "
+        "\"e\": 0, \"f\": 5, \"g\": \"\\u0000n1.5\"}[{\"type\": \"function\", \"function\": "
+        "{\"name\": "
+        "\"f\", \"parameters\": {\"maximum\": 18446744073709551615}}}]");
+    setup.template_text = shows;
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    static const char *const same[] = {
+        "[1,18446744073709551615,-9223372036854775809,1.50,1E5,\"a\",{\"k\":[2.5e-7]}]",
+        "[\"\\u0000n5\",\"\\u0000s\",\"\\u0000\",3.0]",
+        "{\"a\":{\"b\":9223372036854775808},\"c\":\"\\u0000\\u0000n1\"}",
+        "123456789012345678901234567890",
+    };
+    static const char *const bad[] = {"[1.5,",   "{1.5:2}",    "[01.5]",
+                                      "[1.]",    "[1e]",       "[1.5 2]",
+                                      "[--1.5]", "\"\\u0000n", "[18446744073709551615"};
+    struct serve_numbers numbers = {0};
+    for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
+        json_t *value = serve_json_load(&numbers, same[i], strlen(same[i]),
+                                        JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        assert_non_null(value);
+        char *text = serve_json_dump(&numbers, value, JSON_COMPACT);
+        assert_string_equal(text, same[i]);
+        free(text);
+        json_decref(value);
+        assert_true(serve_json_is_value(same[i], strlen(same[i])));
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        json_error_t error = {.text = ""};
+        assert_null(serve_json_load(&numbers, bad[i], strlen(bad[i]), JSON_DECODE_ANY, &error));
+        assert_true(error.text[0] != '\0');
+    }
+    serve_numbers_free(&numbers);
+}
+
 static void test_infill(void **state)
 {
     (void)state;
@@ -701,6 +825,9 @@ int main(void)
         cmocka_unit_test(test_formats_elsewhere),
         cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_context),
+        cmocka_unit_test(test_what_clients_send),
+        cmocka_unit_test(test_digits),
+        cmocka_unit_test(test_json),
         cmocka_unit_test(test_infill),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_responses),

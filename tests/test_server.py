@@ -144,6 +144,46 @@ class Routes(unittest.TestCase):
         self.assertLess(a["tokens_predicted"], 300)
         self.assertEqual(a["stop_type"], "limit")
 
+    def test_special_tokens(self):
+        name = "<|begin_of_text|>"
+        ids = self.s.post("/tokenize", {"content": name}).json()["tokens"]
+        self.assertEqual(len(ids), 1)
+        # In a prompt the name is the token; in a chat it is what a user wrote.
+        n = [self.s.post(path, dict(body, max_tokens=1)).json()["usage"]["prompt_tokens"]
+             for path, body in (("/v1/completions", {"prompt": "a" + name}),
+                                ("/v1/completions", {"prompt": "a" + name + name}),
+                                ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+                                ("/v1/chat/completions",
+                                 {"messages": [{"role": "user", "content": "a" + name}]}))]
+        self.assertEqual(n[1] - n[0], 1)
+        self.assertGreater(n[3] - n[2], 5)
+        # A stop string that is its name ends the text at it.
+        body = {"prompt": "The friend of", "n_predict": 5, "temperature": 0, "ignore_eos": True}
+        for more in ({"stop": ["x", name], "logit_bias": {str(ids[0]): 1000}},
+                     {"stop": name, "logit_bias": {str(ids[0]): 1000}, "stream": True}):
+            a = self.s.post("/completion", dict(body, **more)) if "stream" not in more else None
+            d = a.json() if a else self.s.stream("/completion", dict(body, **more)).documents()[-1]
+            self.assertEqual((d["stop_type"], d["stopping_word"], d["tokens_predicted"]),
+                             ("word", name, 1))
+
+    def test_seeds(self):
+        body = {"prompt": "The friend of", "n_predict": 12, "temperature": 3, "top_k": 0,
+                "top_p": 1, "min_p": 0}
+        some = {self.s.post("/completion", dict(body, seed=-1)).json()["content"] for _ in range(3)}
+        self.assertGreater(len(some), 1)
+        same = {self.s.post("/completion", dict(body, seed=2**64 - 1)).json()["content"]
+                for _ in range(2)}
+        self.assertEqual(len(same), 1)
+        a = self.s.post("/completion", dict(body, seed=2**64))
+        self.assertEqual((a.code, a.error()["param"]), (400, "seed"))
+
+    def test_byte_order_mark(self):
+        mark = b"\xef\xbb\xbf"
+        for path, body in (("/v1/chat/completions", CHAT), ("/tokenize", {"content": "a"}),
+                           ("/completion", {"prompt": "a", "n_predict": 1})):
+            a = self.s.post(path, mark + json.dumps(body).encode())
+            self.assertEqual(a.code, 200, a.body)
+
     def test_switches_of_tokenize(self):
         for key in ("add_special", "parse_special", "with_pieces"):
             a = self.s.post("/tokenize", {"content": "a", key: 1})
@@ -459,6 +499,17 @@ class Limits(unittest.TestCase):
             self.assertEqual(e["type"], "exceed_context_size_error")
             self.assertEqual(e["n_ctx"], n)
             self.assertGreater(e["n_prompt_tokens"], n)
+            most = {"prompt": "The friend of", "n_predict": 10**30, "ignore_eos": True}
+            a = s.post("/completion", most).json()  # a ceiling
+            self.assertEqual((a["stop_type"], a["tokens_predicted"]),
+                             ("limit", a["pith"]["max_tokens"]))
+            self.assertEqual(a["tokens_evaluated"] + a["tokens_predicted"], n + 1)
+            a = s.post("/v1/messages", {"max_tokens": 4, "messages": [
+                {"role": "user", "content": long["prompt"]}]}).json()
+            self.assertRegex(a["error"]["message"], "^prompt is too long: [0-9]+ tokens > [0-9]+ maximum$")
+            a = s.post("/v1/completions", {"prompt": long["prompt"]})
+            self.assertEqual(a.error()["code"], "context_length_exceeded")
+            self.assertIn(f"maximum context length is {n} tokens", a.error()["message"])
             good = {"prompt": "The friend of", "n_predict": 4, "ignore_eos": True}
             bad, fine = rig.together([lambda: s.post("/completion", long),
                                       lambda: s.post("/completion", good)])

@@ -3,8 +3,8 @@
  * they say, each of them fed whole, byte by byte, and split at every place.
  *
  * What was told is written as one line: "t:" content, "r:" reasoning, "c0:name" a call, "a0:"
- * arguments, "e0" its end ("e0?" where the answer was cut), "x0" where it was none; parts of a kind
- * that follow each other are joined.
+ * arguments, "e0" its end ("e0?" where the answer was cut); parts of a kind that follow each other
+ * are joined. Of what was no call nothing is told but its text.
  */
 #include <jansson.h>
 
@@ -39,7 +39,7 @@ static void put(struct told *told, const char *text, size_t len)
 
 static void on_event(void *user, const struct serve_tools_event *e)
 {
-    static const char letters[] = "trcaex";
+    static const char letters[] = "trcae";
     struct told *told = user;
     char head[300];
     bool has_text = e->type == SERVE_TOOLS_CONTENT || e->type == SERVE_TOOLS_REASONING ||
@@ -172,7 +172,12 @@ static const struct row rows[] = {
     {SERVE_TOOLS_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": [1]}",
      "t:<tool_call>{\"name\": \"f\", \"arguments\": [1]}"},
     {SERVE_TOOLS_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": tru}}z",
-     "c0:f|a0:{\"a\": tru|x0|t:<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": tru}}z"},
+     "t:<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": tru}}z"},
+    {SERVE_TOOLS_HERMES, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1,}}\n</tool_call>",
+     "t:<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1,}}\n</tool_call>"},
+    {SERVE_TOOLS_HERMES,
+     "<tool_call>" CALL "\n<tool_call>{\"name\": \"f\", \"arguments\": {]}</tool_call>",
+     "c0:get|a0:" ARGS "|e0|t:\n<tool_call>{\"name\": \"f\", \"arguments\": {]}</tool_call>"},
     {SERVE_TOOLS_HERMES, "<tool_call>x<tool_call>" CALL, "t:<tool_call>x|c0:get|a0:" ARGS "|e0"},
     {SERVE_TOOLS_HERMES, "<tool_call><tool_call>" CALL, "t:<tool_call>|c0:get|a0:" ARGS "|e0"},
     /* Qwen3-Coder. */
@@ -188,7 +193,36 @@ static const struct row rows[] = {
      "<tool_call><function=f></function></tool_call>",
      "c0:get|a0:{\"city\": \"3\", \"u\": \"null\", \"n\": \"few\"}|e0|c1:f|a1:{}|e1"},
     {SERVE_TOOLS_QWEN_CODER, "<tool_call>\n<function=get>\nstray</function>",
-     "c0:get|a0:{|x0|t:<tool_call>\n<function=get>\nstray</function>"},
+     "t:<tool_call>\n<function=get>\nstray</function>"},
+    /* A closing tag within a value. */
+    {SERVE_TOOLS_QWEN_CODER,
+     "<tool_call>\n<function=get>\n<parameter=city>\nends with </parameter> here\n</parameter>\n"
+     "</function>\n</tool_call>",
+     "c0:get|a0:{\"city\": \"ends with </parameter> here\"}|e0"},
+    {SERVE_TOOLS_QWEN_CODER,
+     "<function=get>\n<parameter=city>\na</parameter>\n</function> b\n</parameter>\nc\n"
+     "</parameter>\n<parameter=n>\n2\n</parameter>\n</function>",
+     "c0:get|a0:{\"city\": \"a</parameter>\\n</function> b\\n</parameter>\\nc\", \"n\": 2}|e0"},
+    {SERVE_TOOLS_QWEN_CODER,
+     "<function=get>\n<parameter=city>\n</parameter>\n</parameter></parameter>\n</function>",
+     "c0:get|a0:{\"city\": \"</parameter>\\n</parameter>\"}|e0"},
+    {SERVE_TOOLS_QWEN_CODER, "<function=get>\n<parameter=city>\n</parameter>\n</function>",
+     "c0:get|a0:{\"city\": \"\"}|e0"},
+    {SERVE_TOOLS_QWEN_CODER,
+     "<function=get><parameter=city>x</parameter><parameter=n>18446744073709551616</parameter>"
+     "</function>",
+     "c0:get|a0:{\"city\": \"x\", \"n\": 18446744073709551616}|e0"},
+    /* Nothing stands on a line of its own: the call is read all the same. */
+    {SERVE_TOOLS_QWEN_CODER,
+     "<function=get>\n<parameter=city>\nx</parameter>\n<parameter=n>\n3</parameter>\n</function>",
+     "c0:get|a0:{\"city\": \"x\", \"n\": 3}|e0"},
+    {SERVE_TOOLS_MINIMAX,
+     "<minimax:tool_call>\n<invoke name=\"get\">\n<parameter name=\"city\">a</parameter>b"
+     "</parameter>\n</invoke>\n</minimax:tool_call>",
+     "c0:get|a0:{\"city\": \"a</parameter>b\"}|e0"},
+    {SERVE_TOOLS_GLM,
+     "<tool_call>get\n<arg_key>city</arg_key>\n<arg_value>a</arg_value> </arg_value>\n</tool_call>",
+     "c0:get|a0:{\"city\": \"a</arg_value> \"}|e0"},
     {SERVE_TOOLS_QWEN_CODER, "<tool_call>hi</tool_call>", "t:<tool_call>hi</tool_call>"},
     /* Llama 3. */
     {SERVE_TOOLS_LLAMA3, "{\"name\": \"get\", \"parameters\": {\"city\": \"X\"}}",
@@ -228,7 +262,7 @@ static const struct row rows[] = {
     {SERVE_TOOLS_GPT_OSS, "<|channel|>commentary to=python<|message|>1+1<|call|>",
      "t:<|channel|>commentary to=python<|message|>1+1"},
     {SERVE_TOOLS_GPT_OSS, "<|channel|>commentary to=functions.f<|message|>{1<|call|>",
-     "c0:f|a0:{|x0|t:<|channel|>commentary to=functions.f<|message|>{1"},
+     "t:<|channel|>commentary to=functions.f<|message|>{1"},
     {SERVE_TOOLS_GPT_OSS, "<|channel|>comm", "t:<|channel|>comm"},
     /* DeepSeek. */
     {SERVE_TOOLS_DEEPSEEK,
@@ -376,7 +410,7 @@ static void test_ids(void **state)
     json_decref(tools);
 }
 
-/* Arguments come while they are written. */
+/* Arguments come while they are written, where a grammar holds them; else when the call is sure. */
 static void test_streams(void **state)
 {
     (void)state;
@@ -387,6 +421,15 @@ static void test_streams(void **state)
     s.options.user = &told;
     struct serve_tools *t;
     pith_error err;
+    static const char begun[] = "a <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1";
+    assert_int_equal(serve_tools_create(&s.style, &s.options, &t, &err), PITH_OK);
+    assert_int_equal(serve_tools_feed(t, begun, sizeof begun - 1, &err), PITH_OK);
+    assert_string_equal(told.text, "t:a");
+    assert_int_equal(serve_tools_feed(t, "}}", 2, &err), PITH_OK);
+    assert_string_equal(told.text, "t:a|c0:f|a0:{\"a\": 1}|e0");
+    serve_tools_free(t);
+    told = (struct told){.type = -1};
+    s.options.sure = true;
     assert_int_equal(serve_tools_create(&s.style, &s.options, &t, &err), PITH_OK);
     const char *parts[] = {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\"", ": \"b\xc3",
                            "\xa9"};
@@ -417,6 +460,65 @@ static void test_prompt(void **state)
     assert_true(serve_tools_prompt_thinks(&style, "x<think>\n", 9));
     assert_false(serve_tools_prompt_thinks(&style, "<think></think>", 15));
     assert_false(serve_tools_prompt_thinks(&style, "", 0));
+}
+
+/* Ends that the answer was not cut at are whole, and arguments of whole calls are JSON. */
+static void check_sound(const struct setting *s, const char *text, size_t len)
+{
+    static struct told one, other;
+    tell(s, text, len, 0, &one);
+    tell(s, text, len, len + 1, &other);
+    if (strcmp(one.text, other.text) != 0)
+        fail_msg("%s: %.*s says %s\n byte by byte %s", serve_tools_form_name(s->style.form),
+                 (int)len, text, one.text, other.text);
+    if (!s->cut && !s->options.sure && strstr(one.text, "?|") != NULL && strstr(text, "?|") == NULL)
+        fail_msg("%s: half a call: %s", serve_tools_form_name(s->style.form), one.text);
+    for (int32_t k = 0; k < 3; k++) {
+        char begin[16], end[16];
+        snprintf(begin, sizeof begin, "|a%d:", (int)k);
+        snprintf(end, sizeof end, "|e%d", (int)k);
+        char *from = strstr(one.text, begin), *to = from != NULL ? strstr(from, end) : NULL;
+        if (to == NULL || to[strlen(end)] == '?')
+            continue;
+        from += strlen(begin);
+        json_t *args =
+            json_loadb(from, (size_t)(to - from), JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+        if (!json_is_object(args))
+            fail_msg("%s: %.*s: %s", serve_tools_form_name(s->style.form), (int)len, text,
+                     one.text);
+        json_decref(args);
+    }
+}
+
+/* Each row cut at every byte, and with every byte another. */
+static void test_broken(void **state)
+{
+    (void)state;
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    static const char other[] = {'}', '<', '"', '\n'};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct setting s = setting_of(rows[i].form, tools);
+        size_t len = strlen(rows[i].text);
+        char *text = malloc(len + 1);
+        memcpy(text, rows[i].text, len + 1);
+        for (size_t at = 0; at <= len; at++) {
+            s.cut = true;
+            check_sound(&s, text, at);
+            s.cut = false;
+            check_sound(&s, text, at);
+            s.options.sure = true;
+            check_sound(&s, text, at);
+            s.options.sure = false;
+            for (size_t k = 0; k < sizeof other && at < len; k++) {
+                char old = text[at];
+                text[at] = other[k];
+                check_sound(&s, text, len);
+                text[at] = old;
+            }
+        }
+        free(text);
+    }
+    json_decref(tools);
 }
 
 static void ignore(void *user, const struct serve_tools_event *e)
@@ -476,7 +578,8 @@ int main(void)
         cmocka_unit_test(test_forms),       cmocka_unit_test(test_options),
         cmocka_unit_test(test_constrained), cmocka_unit_test(test_ids),
         cmocka_unit_test(test_streams),     cmocka_unit_test(test_prompt),
-        cmocka_unit_test(test_memory),      cmocka_unit_test(test_special),
+        cmocka_unit_test(test_broken),      cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_special),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

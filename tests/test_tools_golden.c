@@ -55,7 +55,7 @@ static void on_event(void *user, const struct serve_tools_event *e)
         a->n_end++;
         break;
     default:
-        fail_msg("call %d was broken", e->index);
+        fail_msg("event %d", (int)e->type);
     }
 }
 

@@ -159,7 +159,7 @@ static void test_instructions(void **state)
     json_t *tools = json_loads(tools_text, 0, NULL);
     char *text;
     pith_error err;
-    assert_int_equal(serve_tools_instructions(tools, &text, &err), PITH_OK);
+    assert_int_equal(serve_tools_instructions(tools, NULL, &text, &err), PITH_OK);
     assert_non_null(strstr(text, "\n{\"name\": \"get\", \"parameters\": {"));
     assert_non_null(strstr(text, "\n{\"name\": \"stop\"}\n"));
     pi_mem_free(text);

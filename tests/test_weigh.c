@@ -1,11 +1,12 @@
 /*
- * The weight of bodies against what Jansson allocates for them, counted: never less, and not many
+ * The weight of bodies against what is allocated for their values, counted: never less, and not many
  * times more.
  */
 #include <jansson.h>
 #include <malloc.h>
 #include <string.h>
 
+#include "serve/json.h"
 #include "testing.h"
 #include "weigh.h"
 
@@ -42,7 +43,8 @@ static void compare(const char *begin, const char *each, size_t n, const char *e
         body_weigh(&pieces, text + at, room - at < step ? room - at : step);
     in_use = peak = 0;
     json_error_t error;
-    json_t *json = json_loadb(text, room, JSON_DECODE_ANY, &error);
+    struct serve_numbers numbers = {0};
+    json_t *json = serve_json_load(&numbers, text, room, JSON_DECODE_ANY, &error);
     if (json == NULL)
         fail_msg("%s%s...: %s", begin, each, error.text);
     int64_t weight = body_weight_most(&whole);
@@ -52,6 +54,7 @@ static void compare(const char *begin, const char *each, size_t n, const char *e
     assert_true(weight >= (int64_t)peak);
     assert_true((double)weight <= most * (double)peak + 4096);
     json_decref(json);
+    serve_numbers_free(&numbers);
     assert_int_equal(in_use, 0);
     free(text);
 }
@@ -64,6 +67,9 @@ static void test_weights(void **state)
         size_t n = counts[i];
         compare("[1", ",1", n, "]", 3);
         compare("[1", ",-1.5e+10", n, "]", 3);
+        compare("[1", ",18446744073709551615", n, "]", 3);
+        compare("[1", ",0.12345678901234567890123456789012345678901234567890", n, "]", 3);
+        compare("[1.", "7", n, "]", 6);
         compare("[true", ",true", n, "]", 8);
         compare("[[]", ",[]", n, "]", 3);
         compare("[{}", ",{}", n, "]", 3);

@@ -65,6 +65,15 @@ json_t *reply_text(struct serve_reply *reply, const struct serve_bytes *b)
     return reply_string(reply, b->data, b->len);
 }
 
+json_t *reply_stop(const struct reply_answer *a, json_t *none)
+{
+    const pith_generate_params *p = &a->reply->r->params;
+    if (a->stop_word < 0)
+        return none;
+    json_decref(none);
+    return reply_string(a->reply, p->stop[a->stop_word], p->stop_len[a->stop_word]);
+}
+
 json_t *reply_id(struct serve_reply *reply, const char *prefix)
 {
     return reply_need(reply, json_sprintf("%s%s", prefix, reply->id));
@@ -75,22 +84,26 @@ static int dump(const char *data, size_t len, void *user)
     return serve_bytes_add(user, data, len) ? 0 : -1;
 }
 
-static bool write_json(const json_t *value, struct serve_bytes *out)
+static bool write_json(const struct serve_numbers *numbers, const json_t *value,
+                       struct serve_bytes *out)
 {
-    return value != NULL &&
-           json_dump_callback(value, dump, out, JSON_COMPACT | JSON_ENCODE_ANY) == 0;
+    return serve_json_write(numbers, value, JSON_COMPACT, dump, out);
 }
 
 void reply_emit(struct serve_reply *reply, const char *name, json_t *value)
 {
     size_t len = reply->out->len;
     bool ok = !reply->no_memory && value != NULL;
+    if (!reply->r->stream) {
+        json_decref(value);
+        return;
+    }
     if (ok && name != NULL)
         ok = serve_bytes_add(reply->out, "event: ", 7) &&
              serve_bytes_add(reply->out, name, strlen(name)) &&
              serve_bytes_add(reply->out, "\n", 1);
-    ok = ok && serve_bytes_add(reply->out, "data: ", 6) && write_json(value, reply->out) &&
-         serve_bytes_add(reply->out, "\n\n", 2);
+    ok = ok && serve_bytes_add(reply->out, "data: ", 6) &&
+         write_json(&reply->numbers, value, reply->out) && serve_bytes_add(reply->out, "\n\n", 2);
     json_decref(value);
     if (!ok) { /* no half of an event */
         reply->no_memory = true;
@@ -151,6 +164,7 @@ static bool make_answers(struct serve_reply *reply)
         struct reply_answer *a = &reply->answer[i];
         a->reply = reply;
         a->index = i;
+        a->last = a->stop_word = -1;
         snprintf(id, sizeof(id), "%s%d", reply->id, i);
         if (!reply->form->parses)
             continue;
@@ -170,6 +184,7 @@ pith_status serve_reply_create(const struct serve_request *r, int64_t now, const
     reply->r = r;
     reply->now = now;
     reply->form = forms[r->api];
+    reply->numbers.more = &r->numbers;
     reply->start_s = r->timings_per_token ? reply_clock_s() : 0.0;
     snprintf(reply->id, sizeof(reply->id), "%s", id);
     if (!make_answers(reply)) {
@@ -210,6 +225,7 @@ void serve_reply_free(struct serve_reply *reply)
     free(reply->answer);
     free(reply->scored);
     free(reply->echo);
+    serve_numbers_free(&reply->numbers);
     free(reply);
 }
 
@@ -264,18 +280,13 @@ static void on_event(void *user, const struct reply_event *event)
         keep_call(a, event);
     else if (event->type == REPLY_EVENT_CALL_ARGS && call != NULL)
         keep(reply, &call->args, event->text, event->len);
-    else if (event->type == REPLY_EVENT_CALL_BROKEN && call != NULL)
-        call->broken = true;
-    if (reply->r->stream && !reply->no_memory)
+    if ((reply->r->stream || reply->form->blocks) && !reply->no_memory)
         reply->form->event(a, event);
 }
 
 bool reply_calls(const struct reply_answer *a)
 {
-    for (size_t i = 0; i < a->n_call; i++)
-        if (!a->call[i].broken)
-            return true;
-    return false;
+    return a->n_call > 0;
 }
 
 static void feed(struct reply_answer *a, const char *text, size_t len)
@@ -362,11 +373,13 @@ bool serve_reply_token(struct serve_reply *reply, int32_t i, const pith_answer_t
     if ((reply->r->timings_per_token || reply->r->predict_ms > 0) && a->n_seen == 0)
         a->first_s = reply_clock_s();
     a->n_seen += token->token >= 0;
+    a->last = token->token >= 0 ? token->token : a->last;
     if (token->token >= 0)
         keep_token(a, token);
     if (token->len > 0)
         feed(a, token->text, token->len);
-    a->n_thought += token->token >= 0 && a->said == REPLY_REASONING;
+    a->n_thought += token->token >= 0 && a->said == REPLY_REASONING &&
+                    !(a->parse != NULL && reply_parse_in_call(a->parse));
     return !reply->no_memory;
 }
 
@@ -407,24 +420,31 @@ bool serve_reply_progress(struct serve_reply *reply, int32_t i, int32_t n_cached
 
 /* ---- ends ---- */
 
-/* The stop string that ended the text: what the tokens say where the text stops. */
-static const char *find_stop(const struct reply_answer *a)
+/* The stop string that ended the text: what the tokens say where the text stops, or the name of the
+   last token. -1: none did. */
+static int32_t find_stop(const struct reply_answer *a)
 {
-    const pith_generate_params *p = &a->reply->r->params;
+    char name[512];
+    size_t n_name = 0;
+    const struct serve_request *r = a->reply->r;
+    const pith_generate_params *p = &r->params;
     if (a->reason != PITH_STOP_STRING)
-        return NULL;
-    for (int32_t i = 0; i < p->n_stop; i++) {
-        size_t len = strlen(p->stop[i]);
-        if (a->n_text + len <= a->raw.len && memcmp(a->raw.data + a->n_text, p->stop[i], len) == 0)
-            return p->stop[i];
-    }
-    for (int32_t i = 0; i < p->n_stop; i++) { /* where bytes before were no characters */
-        size_t len = strlen(p->stop[i]);
-        for (size_t at = 0; at + len <= a->raw.len; at++)
-            if (memcmp(a->raw.data + at, p->stop[i], len) == 0)
-                return p->stop[i];
-    }
-    return NULL;
+        return -1;
+    for (int32_t i = 0; i < p->n_stop; i++)
+        if (a->n_text + p->stop_len[i] <= a->raw.len &&
+            memcmp(a->raw.data + a->n_text, p->stop[i], p->stop_len[i]) == 0)
+            return i;
+    for (int32_t i = 0; i < p->n_stop; i++) /* where bytes before were no characters */
+        for (size_t at = 0; at + p->stop_len[i] <= a->raw.len; at++)
+            if (memcmp(a->raw.data + at, p->stop[i], p->stop_len[i]) == 0)
+                return i;
+    if (a->last < 0 ||
+        pith_token_bytes(r->setup->model, a->last, true, name, sizeof(name), &n_name) != PITH_OK)
+        return -1;
+    for (int32_t i = 0; i < p->n_stop; i++)
+        if (n_name == p->stop_len[i] && memcmp(name, p->stop[i], n_name) == 0)
+            return i;
+    return -1;
 }
 
 static void take_result(struct reply_answer *a, const pith_answer_result *result)
@@ -444,6 +464,7 @@ static void take_result(struct reply_answer *a, const pith_answer_result *result
     a->generate_s = result->generate_s;
     a->kept = result->keep;
     a->recalled = result->recall;
+    a->n_predict = result->n_predict;
     a->stop_word = find_stop(a);
 }
 
@@ -451,7 +472,7 @@ static bool write_document(struct serve_reply *reply)
 {
     json_t *document = reply_need(reply, reply->form->document(reply));
     size_t len = reply->out->len;
-    bool ok = !reply->no_memory && write_json(document, reply->out);
+    bool ok = !reply->no_memory && write_json(&reply->numbers, document, reply->out);
     json_decref(document);
     if (!ok) {
         reply->no_memory = true;
@@ -531,7 +552,7 @@ const struct serve_fault *serve_reply_fault(const struct serve_reply *reply)
 static bool write_own(json_t *value, struct serve_bytes *out)
 {
     size_t len = out->len;
-    bool ok = write_json(value, out);
+    bool ok = write_json(NULL, value, out);
     json_decref(value);
     if (!ok)
         out->len = len;
@@ -556,14 +577,45 @@ static const char *their_type(const struct serve_fault *fault)
                                 : SERVE_INVALID;
 }
 
+bool serve_fault_is_context(const struct serve_fault *fault)
+{
+    return fault->n_ctx > 0 && fault->n_prompt_tokens > 0;
+}
+
+/* A prompt that is too long, in the words of the API by which clients know that they have to
+   shorten it: OpenAI's and vLLM's, Anthropic's, and for its own paths llama-server's. */
+static json_t *too_long(const struct serve_fault *fault, enum serve_api api)
+{
+    long long n = (long long)fault->n_prompt_tokens, most = (long long)fault->n_ctx;
+    if (api == SERVE_MESSAGES || api == SERVE_COUNT)
+        return json_sprintf("prompt is too long: %lld tokens > %lld maximum", n, most - 1);
+    if (api == SERVE_COMPLETION || api == SERVE_INFILL)
+        return json_sprintf("request (%lld tokens) exceeds the available context size (%lld "
+                            "tokens), try increasing it",
+                            n, most);
+    return json_sprintf("This model's maximum context length is %lld tokens. However, your %s "
+                        "resulted in %lld tokens, which leave no room for an answer.",
+                        most, api == SERVE_TEXT ? "prompt" : "messages", n);
+}
+
+/* llama-server's code is the status; OpenAI's is a word. */
+static json_t *code_json(const struct serve_fault *fault, enum serve_api api)
+{
+    bool own = api == SERVE_COMPLETION || api == SERVE_INFILL;
+    return serve_fault_is_context(fault) && !own ? json_string(SERVE_TOO_LONG)
+                                                 : json_integer(fault->code);
+}
+
 json_t *serve_fault_json(const struct serve_fault *fault, enum serve_api api)
 {
-    json_t *text = serve_json_text(fault->message, strlen(fault->message));
+    json_t *text = serve_fault_is_context(fault)
+                       ? too_long(fault, api)
+                       : serve_json_text(fault->message, strlen(fault->message));
     if (api == SERVE_MESSAGES || api == SERVE_COUNT)
         return json_pack("{s:s, s:{s:s, s:o}}", "type", "error", "error", "type", their_type(fault),
                          "message", text);
-    json_t *error = json_pack("{s:i, s:o, s:s, s:s?}", "code", fault->code, "message", text, "type",
-                              fault->type, "param", fault->param);
+    json_t *error = json_pack("{s:o, s:o, s:s, s:s?}", "code", code_json(fault, api), "message",
+                              text, "type", fault->type, "param", fault->param);
     if (fault->n_ctx > 0 || fault->n_prompt_tokens > 0) {
         json_object_set_new(error, "n_prompt_tokens", json_integer(fault->n_prompt_tokens));
         json_object_set_new(error, "n_ctx", json_integer(fault->n_ctx));

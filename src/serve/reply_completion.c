@@ -4,6 +4,7 @@
  */
 #include "serve/reply_form.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct serve_prompt *prompt_of(const struct reply_answer *a)
@@ -19,12 +20,22 @@ static json_t *ids_json(struct reply_answer *a, size_t from)
     return list;
 }
 
-static json_t *strings_json(struct serve_reply *reply, const char *const *list, int32_t n)
+static json_t *stops_json(struct serve_reply *reply, const pith_generate_params *p)
 {
     json_t *all = reply_need(reply, json_array());
-    for (int32_t i = 0; i < n; i++)
-        reply_append(reply, all, reply_string(reply, list[i], strlen(list[i])));
+    for (int32_t i = 0; i < p->n_stop; i++)
+        reply_append(reply, all, reply_string(reply, p->stop[i], p->stop_len[i]));
     return all;
+}
+
+/* All 64 bits, of which JSON's numbers have room where Jansson's have 63. */
+static json_t *seed_json(struct serve_reply *reply, uint64_t seed)
+{
+    char digits[24];
+    int n = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)seed);
+    if (seed <= INT64_MAX)
+        return json_integer((json_int_t)seed);
+    return serve_json_number(&reply->numbers, digits, (size_t)n);
 }
 
 static json_t *settings_json(struct serve_reply *reply)
@@ -33,14 +44,14 @@ static json_t *settings_json(struct serve_reply *reply)
     const pith_sample_params *s = &p->sample;
     return reply_need(
         reply,
-        json_pack("{s:I, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:o, s:b, s:b, s:i, s:b}",
-                  "seed", (json_int_t)s->seed, "temperature", (double)s->temperature, "top_k",
+        json_pack("{s:o, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:o, s:b, s:b, s:i, s:b}",
+                  "seed", seed_json(reply, s->seed), "temperature", (double)s->temperature, "top_k",
                   (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p,
                   "repeat_penalty", (double)s->repeat_penalty, "presence_penalty",
                   (double)s->presence_penalty, "frequency_penalty", (double)s->frequency_penalty,
                   "repeat_last_n", (int)s->penalty_last_n, "n_predict", (int)p->n_predict, "stop",
-                  strings_json(reply, p->stop, p->n_stop), "ignore_eos", (int)p->ignore_end,
-                  "stream", (int)reply->r->stream, "n_probs",
+                  stops_json(reply, p), "ignore_eos", (int)p->ignore_end, "stream",
+                  (int)reply->r->stream, "n_probs",
                   (int)(reply->r->top_logprobs > 0 ? reply->r->top_logprobs : 0),
                   "post_sampling_probs", (int)reply->r->after_sampling));
 }
@@ -65,7 +76,7 @@ static void set_last(struct reply_answer *a, json_t *value)
 {
     struct serve_reply *reply = a->reply;
     const struct serve_prompt *p = prompt_of(a);
-    const char *model = reply_model(reply), *word = a->stop_word != NULL ? a->stop_word : "";
+    const char *model = reply_model(reply);
     size_t len = a->content.len;
     bool line = len > 0 && memchr(a->content.data, '\n', len) != NULL;
     reply_set(reply, value, "model", reply_string(reply, model, strlen(model)));
@@ -75,7 +86,7 @@ static void set_last(struct reply_answer *a, json_t *value)
     reply_set(reply, value, "has_new_line", json_boolean(line));
     reply_set(reply, value, "truncated", json_boolean(a->reason == PITH_STOP_FULL));
     reply_set(reply, value, "stop_type", json_string(stop_type(a)));
-    reply_set(reply, value, "stopping_word", reply_string(reply, word, strlen(word)));
+    reply_set(reply, value, "stopping_word", reply_stop(a, json_string("")));
     reply_set(reply, value, "tokens_cached", json_integer(a->n_cached));
     reply_set(reply, value, "timings", reply_timings(reply));
     reply_set_kept(reply, value);

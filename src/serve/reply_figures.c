@@ -56,6 +56,18 @@ static void set_reuse(struct serve_reply *reply, json_t *object)
         reply_set(reply, object, "cache_differs_at", json_integer(a->differs_at));
 }
 
+/* The most tokens that answers could get, where that is less than was asked for. */
+static void set_ceiling(struct serve_reply *reply, json_t *object)
+{
+    int32_t least = reply->r->params.n_predict;
+    for (int32_t i = 0; i < reply->n_answer; i++) {
+        const struct reply_answer *a = &reply->answer[i];
+        least = a->done && a->n_predict > 0 && a->n_predict < least ? a->n_predict : least;
+    }
+    if (least < reply->r->params.n_predict)
+        reply_set(reply, object, "max_tokens", json_integer(least));
+}
+
 /* Entries of all lanes that a keep policy evicted are lost to the answer: that is said with the
    usage, and not at all where nothing was. Beside it, what recall has brought back, and what was
    reused: of a batch nothing goes on. */
@@ -78,6 +90,7 @@ void reply_set_kept(struct serve_reply *reply, json_t *usage)
     }
     if (!reply->r->setup->no_timings)
         set_reuse(reply, pith);
+    set_ceiling(reply, pith);
     if (json_object_size(pith) == 0) {
         json_decref(pith);
         return;

@@ -31,7 +31,6 @@ struct reply_tokens {
 struct reply_call {
     char *id, *name; /* owned */
     struct serve_bytes args;
-    bool broken; /* it was none */
 };
 
 enum reply_kind { REPLY_NOTHING, REPLY_CONTENT, REPLY_REASONING, REPLY_CALL };
@@ -54,7 +53,9 @@ struct reply_answer {
     int32_t n_seen, n_thought; /* tokens so far, and of them, of reasoning */
     double first_s;            /* when the first came; timings_per_token, t_max_predict_ms */
     pith_stop_reason reason;
-    const char *stop_word; /* which ended it; NULL: none */
+    int32_t last;      /* the token that came last; -1: none */
+    int32_t stop_word; /* which of the request's ended it; -1: none */
+    int32_t n_predict; /* the most tokens that it could get; -1: no number was given */
     int32_t n_prompt, n_cached, n_generated;
     int32_t n_from_park; /* of n_cached: of a parked conversation */
     int32_t slot;        /* where it stays; -1: nowhere */
@@ -72,9 +73,10 @@ struct reply_answer {
     json_t *items;   /* owned: blocks that ended */
 };
 
-/* How an API says it. All but document are called for streams only. */
+/* How an API says it. All but document, and event with blocks, are called for streams only. */
 struct reply_form {
     bool parses;      /* content, reasoning and calls are told apart */
+    bool blocks;      /* event makes the items of the document, too */
     const char *beat; /* of a stream that has nothing to say; NULL: a comment */
     void (*begin)(struct reply_answer *a);
     void (*event)(struct reply_answer *a, const struct reply_event *event);
@@ -101,8 +103,9 @@ struct serve_reply {
     int code;
     bool events, finished, no_memory;
     struct serve_fault fault;
-    struct serve_bytes *out; /* during a call */
-    int64_t n_event;         /* for forms that count them */
+    struct serve_bytes *out;      /* during a call */
+    struct serve_numbers numbers; /* texts of numbers that are in no body: of answers */
+    int64_t n_event;              /* for forms that count them */
 };
 
 /* ---- reply.c ---- */
@@ -113,6 +116,7 @@ void reply_set(struct serve_reply *reply, json_t *object, const char *key, json_
 void reply_append(struct serve_reply *reply, json_t *array, json_t *value);
 json_t *reply_text(struct serve_reply *reply, const struct serve_bytes *b);
 json_t *reply_string(struct serve_reply *reply, const char *text, size_t len);
+json_t *reply_stop(const struct reply_answer *a, json_t *none); /* the stop string, or none */
 /* A string of a prefix and the reply's id. */
 json_t *reply_id(struct serve_reply *reply, const char *prefix);
 /* Sends a value as an event and frees it; name may be NULL. */

@@ -33,8 +33,7 @@ static const char *stop_reason(const struct reply_answer *a)
 
 static json_t *stop_json(const struct reply_answer *a)
 {
-    const char *word = a->stop_word;
-    return word != NULL ? reply_string(a->reply, word, strlen(word)) : json_null();
+    return reply_stop(a, json_null());
 }
 
 /* Takes content over; the reason is null before the answer has ended. */
@@ -60,10 +59,47 @@ static void begin(struct reply_answer *a)
                json_pack("{s:s, s:o}", "type", "message_start", "message", message));
 }
 
+/* Arguments as the object that they are; what was cut off is none, and goes as text under a key. */
+static json_t *input_json(struct serve_reply *reply, const struct serve_bytes *args)
+{
+    json_t *input = args->len > 0 ? serve_json_load(&reply->numbers, args->data, args->len,
+                                                    JSON_ALLOW_NUL, NULL)
+                                  : json_object();
+    if (json_is_object(input))
+        return input;
+    json_decref(input);
+    return reply_need(reply, json_pack("{s:o}", "incomplete", reply_text(reply, args)));
+}
+
+/* What was said in the open block. */
+static json_t *said(struct reply_answer *a, const struct serve_bytes *b)
+{
+    return reply_string(a->reply, b->data != NULL ? b->data + a->n_open : "", b->len - a->n_open);
+}
+
+/* The open block, as the message has it. */
+static json_t *block_json(struct reply_answer *a)
+{
+    struct serve_reply *reply = a->reply;
+    if (a->open == REPLY_CONTENT)
+        return json_pack("{s:s, s:o}", "type", "text", "text", said(a, &a->content));
+    if (a->open == REPLY_REASONING)
+        return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", said(a, &a->reasoning),
+                         "signature", "");
+    const struct reply_call *call = &a->call[a->n_call - 1];
+    return json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", call->id, "name", call->name,
+                     "input", input_json(reply, &call->args));
+}
+
 static void close_block(struct reply_answer *a)
 {
     if (a->open == REPLY_NOTHING)
         return;
+    if (!a->reply->r->stream) {
+        if (a->items == NULL)
+            a->items = reply_need(a->reply, json_array());
+        reply_append(a->reply, a->items, reply_need(a->reply, block_json(a)));
+    }
     if (a->open == REPLY_REASONING) /* nobody signs thoughts here */
         reply_emit(a->reply, "content_block_delta",
                    json_pack("{s:s, s:i, s:{s:s, s:s}}", "type", "content_block_delta", "index",
@@ -75,10 +111,14 @@ static void close_block(struct reply_answer *a)
 }
 
 /* Takes block over. */
-static void open_block(struct reply_answer *a, enum reply_kind kind, json_t *block)
+static void open_block(struct reply_answer *a, enum reply_kind kind, json_t *block,
+                       const struct reply_event *e)
 {
     close_block(a);
     a->open = kind;
+    a->n_open = kind == REPLY_CONTENT     ? a->content.len - e->len
+                : kind == REPLY_REASONING ? a->reasoning.len - e->len
+                                          : 0;
     reply_emit(a->reply, "content_block_start",
                json_pack("{s:s, s:i, s:o}", "type", "content_block_start", "index",
                          (int)a->n_block++, "content_block", reply_need(a->reply, block)));
@@ -87,6 +127,8 @@ static void open_block(struct reply_answer *a, enum reply_kind kind, json_t *blo
 static void fill_block(struct reply_answer *a, const char *type, const char *key,
                        const struct reply_event *e)
 {
+    if (!a->reply->r->stream)
+        return;
     reply_emit(a->reply, "content_block_delta",
                json_pack("{s:s, s:i, s:{s:s, s:o}}", "type", "content_block_delta", "index",
                          (int)a->n_block - 1, "delta", "type", type, key,
@@ -98,26 +140,27 @@ static void event(struct reply_answer *a, const struct reply_event *e)
     switch (e->type) {
     case REPLY_EVENT_CONTENT:
         if (a->open != REPLY_CONTENT)
-            open_block(a, REPLY_CONTENT, json_pack("{s:s, s:s}", "type", "text", "text", ""));
+            open_block(a, REPLY_CONTENT, json_pack("{s:s, s:s}", "type", "text", "text", ""), e);
         fill_block(a, "text_delta", "text", e);
         break;
     case REPLY_EVENT_REASONING:
         if (a->open != REPLY_REASONING)
             open_block(
                 a, REPLY_REASONING,
-                json_pack("{s:s, s:s, s:s}", "type", "thinking", "thinking", "", "signature", ""));
+                json_pack("{s:s, s:s, s:s}", "type", "thinking", "thinking", "", "signature", ""),
+                e);
         fill_block(a, "thinking_delta", "thinking", e);
         break;
     case REPLY_EVENT_CALL_START:
         open_block(a, REPLY_CALL,
                    json_pack("{s:s, s:s, s:s, s:{}}", "type", "tool_use", "id", e->id, "name",
-                             e->name, "input"));
+                             e->name, "input"),
+                   e);
         break;
     case REPLY_EVENT_CALL_ARGS:
         fill_block(a, "input_json_delta", "partial_json", e);
         break;
     case REPLY_EVENT_CALL_END:
-    case REPLY_EVENT_CALL_BROKEN:
         close_block(a);
         break;
     }
@@ -144,40 +187,17 @@ static void fault(struct serve_reply *reply)
 
 /* ---- the message ---- */
 
-/* Arguments as the object that they are; what was cut off is none, and goes as text under a key. */
-static json_t *input_json(struct serve_reply *reply, const struct serve_bytes *args)
-{
-    json_t *input =
-        args->len > 0 ? json_loadb(args->data, args->len, JSON_ALLOW_NUL, NULL) : json_object();
-    if (json_is_object(input))
-        return input;
-    json_decref(input);
-    return reply_need(reply, json_pack("{s:o}", "incomplete", reply_text(reply, args)));
-}
-
 static json_t *document(struct serve_reply *reply)
 {
     struct reply_answer *a = &reply->answer[0];
-    json_t *blocks = reply_need(reply, json_array());
-    if (a->reasoning.len > 0)
-        reply_append(reply, blocks,
-                     json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking",
-                               reply_text(reply, &a->reasoning), "signature", ""));
-    if (a->content.len > 0)
-        reply_append(
-            reply, blocks,
-            json_pack("{s:s, s:o}", "type", "text", "text", reply_text(reply, &a->content)));
-    for (size_t i = 0; i < a->n_call; i++)
-        if (!a->call[i].broken)
-            reply_append(reply, blocks,
-                         json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", a->call[i].id,
-                                   "name", a->call[i].name, "input",
-                                   input_json(reply, &a->call[i].args)));
-    return message_json(a, blocks);
+    close_block(a);
+    return message_json(a,
+                        a->items != NULL ? json_incref(a->items) : reply_need(reply, json_array()));
 }
 
 const struct reply_form reply_form_messages = {
     .parses = true,
+    .blocks = true,
     .beat = "event: ping\ndata: {\"type\": \"ping\"}\n\n",
     .begin = begin,
     .event = event,

@@ -127,7 +127,7 @@ static void chat_event(struct reply_answer *a, const struct reply_event *event)
         delta = json_pack("{s:[{s:i, s:{s:o}}]}", "tool_calls", "index", (int)event->index,
                           "function", "arguments", reply_string(reply, event->text, event->len));
     else
-        return; /* the ends of calls need no words, and a broken one's text follows */
+        return; /* the ends of calls need no words */
     send(a, "delta", reply_need(reply, delta), NULL);
 }
 
@@ -142,11 +142,10 @@ static json_t *calls_json(struct reply_answer *a)
     json_t *list = reply_need(reply, json_array());
     for (size_t i = 0; i < a->n_call; i++) {
         const struct reply_call *call = &a->call[i];
-        if (!call->broken)
-            reply_append(reply, list,
-                         json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", call->id, "type", "function",
-                                   "function", "name", call->name, "arguments",
-                                   reply_text(reply, &call->args)));
+        reply_append(reply, list,
+                     json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", call->id, "type", "function",
+                               "function", "name", call->name, "arguments",
+                               reply_text(reply, &call->args)));
     }
     return list;
 }

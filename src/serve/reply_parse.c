@@ -5,6 +5,7 @@
 #include "serve/reply_parse.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct reply_parse {
     struct serve_tools *tools;
@@ -20,7 +21,6 @@ static void on_event(void *user, const struct serve_tools_event *e)
         [SERVE_TOOLS_CALL_START] = REPLY_EVENT_CALL_START,
         [SERVE_TOOLS_CALL_ARGS] = REPLY_EVENT_CALL_ARGS,
         [SERVE_TOOLS_CALL_END] = REPLY_EVENT_CALL_END,
-        [SERVE_TOOLS_CALL_BROKEN] = REPLY_EVENT_CALL_BROKEN,
     };
     const struct reply_parse *p = user;
     const struct reply_event event = {.type = types[e->type],
@@ -40,6 +40,13 @@ static bool thinks(const struct serve_request *r)
     return text != NULL && serve_tools_prompt_thinks(&r->style, text, len);
 }
 
+/* Whether a grammar makes the calls, from their first byte to the last. */
+static bool holds_calls(const struct serve_request *r)
+{
+    return r->grammar != NULL && (r->strict_calls || (r->tool_choice == SERVE_CHOICE_REQUIRED &&
+                                                      strcmp(r->formed, "tool_choice") == 0));
+}
+
 struct reply_parse *reply_parse_create(const struct serve_request *r, const char *id,
                                        reply_event_fn *fn, void *user)
 {
@@ -53,6 +60,7 @@ struct reply_parse *reply_parse_create(const struct serve_request *r, const char
         .thinking = thinks(r),
         .reasoning_is_text = r->keeps_reasoning,
         .constrained = r->strict_calls,
+        .sure = holds_calls(r),
         .one_call = r->one_call,
         .request_id = id,
         .on_event = on_event,
@@ -77,6 +85,11 @@ bool reply_parse_feed(struct reply_parse *p, const char *text, size_t len)
 {
     pith_error err;
     return serve_tools_feed(p->tools, text, len, &err) == PITH_OK;
+}
+
+bool reply_parse_in_call(const struct reply_parse *p)
+{
+    return serve_tools_in_call(p->tools);
 }
 
 bool reply_parse_finish(struct reply_parse *p, bool cut)

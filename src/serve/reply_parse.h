@@ -8,12 +8,11 @@
 #include "serve/request_body.h"
 
 enum reply_event_type {
-    REPLY_EVENT_CONTENT,     /* text */
-    REPLY_EVENT_REASONING,   /* text */
-    REPLY_EVENT_CALL_START,  /* index, id, name */
-    REPLY_EVENT_CALL_ARGS,   /* index, text */
-    REPLY_EVENT_CALL_END,    /* index */
-    REPLY_EVENT_CALL_BROKEN, /* index: it was none; its text follows as content */
+    REPLY_EVENT_CONTENT,    /* text */
+    REPLY_EVENT_REASONING,  /* text */
+    REPLY_EVENT_CALL_START, /* index, id, name */
+    REPLY_EVENT_CALL_ARGS,  /* index, text */
+    REPLY_EVENT_CALL_END,   /* index */
 };
 
 struct reply_event {
@@ -33,6 +32,7 @@ struct reply_parse *reply_parse_create(const struct serve_request *r, const char
                                        reply_event_fn *fn, void *user);
 void reply_parse_free(struct reply_parse *p);
 bool reply_parse_feed(struct reply_parse *p, const char *text, size_t len); /* false: no memory */
+bool reply_parse_in_call(const struct reply_parse *p);
 bool reply_parse_finish(struct reply_parse *p, bool cut);
 
 #endif

@@ -110,6 +110,10 @@ static void emit(struct serve_reply *reply, const char *type, json_t *value)
 {
     if (reply_need(reply, value) == NULL)
         return;
+    if (!reply->r->stream) {
+        json_decref(value);
+        return;
+    }
     reply_set(reply, value, "type", json_string(type));
     reply_set(reply, value, "sequence_number", json_integer(reply->n_event++));
     reply_emit(reply, type, value);
@@ -191,6 +195,8 @@ static void close_item(struct reply_answer *a)
     json_t *item = a->open == REPLY_CONTENT     ? close_content(a)
                    : a->open == REPLY_REASONING ? close_reasoning(a)
                                                 : close_call(a);
+    if (a->items == NULL)
+        a->items = reply_need(a->reply, json_array());
     reply_append(a->reply, a->items, json_incref(item));
     emit(a->reply, "response.output_item.done",
          json_pack("{s:i, s:o}", "output_index", (int)a->n_block - 1, "item", item));
@@ -221,6 +227,8 @@ static void open_item(struct reply_answer *a, enum reply_kind kind, const struct
 
 static void fill(struct reply_answer *a, const char *type, const struct reply_event *e)
 {
+    if (!a->reply->r->stream)
+        return;
     json_t *value = place(a, prefix_of(a));
     reply_set(a->reply, value, "delta", reply_string(a->reply, e->text, e->len));
     if (a->open == REPLY_CONTENT)
@@ -248,7 +256,6 @@ static void event(struct reply_answer *a, const struct reply_event *e)
         fill(a, "response.function_call_arguments.delta", e);
         break;
     case REPLY_EVENT_CALL_END:
-    case REPLY_EVENT_CALL_BROKEN:
         close_item(a);
         break;
     }
@@ -274,49 +281,25 @@ static void fault(struct serve_reply *reply)
     json_t *output = a->items != NULL ? json_incref(a->items) : json_array();
     json_t *response = response_json(a, "failed", output);
     reply_set(reply, response, "error",
-              json_pack("{s:s, s:o}", "code", f->type, "message",
-                        reply_string(reply, f->message, strlen(f->message))));
+              json_pack("{s:s, s:o}", "code", serve_fault_is_context(f) ? SERVE_TOO_LONG : f->type,
+                        "message", reply_string(reply, f->message, strlen(f->message))));
     emit(reply, "response.failed", json_pack("{s:o}", "response", response));
 }
 
 /* ---- the document ---- */
 
-static void add_calls(struct reply_answer *a, json_t *output)
-{
-    struct serve_reply *reply = a->reply;
-    for (size_t i = 0; i < a->n_call; i++) {
-        const struct reply_call *call = &a->call[i];
-        if (call->broken)
-            continue;
-        a->n_block++;
-        reply_append(
-            reply, output,
-            call_item(a, status_of(a), call->id, call->name, reply_text(reply, &call->args)));
-    }
-}
-
 static json_t *document(struct serve_reply *reply)
 {
     struct reply_answer *a = &reply->answer[0];
-    json_t *output = reply_need(reply, json_array());
-    if (a->reasoning.len > 0) {
-        a->n_block++;
-        reply_append(reply, output,
-                     reasoning_item(a, status_of(a),
-                                    reasoning_content(reply, reply_text(reply, &a->reasoning))));
-    }
-    if (a->content.len > 0) {
-        a->n_block++;
-        json_t *part = text_part(reply, reply_text(reply, &a->content));
-        reply_append(reply, output,
-                     message_item(a, status_of(a), reply_need(reply, json_pack("[o]", part))));
-    }
-    add_calls(a, output);
-    return response_json(a, status_of(a), output);
+    close_item(a);
+    return response_json(a, status_of(a),
+                         a->items != NULL ? json_incref(a->items)
+                                          : reply_need(reply, json_array()));
 }
 
 const struct reply_form reply_form_responses = {
     .parses = true,
+    .blocks = true,
     .begin = begin,
     .event = event,
     .end = end,

@@ -25,6 +25,7 @@ void serve_request_free(struct serve_request *r)
     json_decref(r->chat);
     json_decref(r->body);
     json_decref(r->json);
+    serve_numbers_free(&r->numbers);
     request_blocks_free(r->block);
     free(r);
 }
@@ -56,7 +57,8 @@ static json_t *load(struct serve_reader *rd, const char *text, size_t len)
     json_error_t error;
     char buf[SERVE_SHOW];
     json_t *json =
-        json_loadb(text, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+        serve_json_load(&rd->r->numbers, text, len,
+                        JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     if (json == NULL)
         SERVE_FAULT(rd, NULL, "body: \"%s\" is not JSON: %s", serve_show_text(text, len, buf),
                     error.text);
@@ -112,7 +114,7 @@ static void check_prompts(struct serve_reader *rd)
             SERVE_FAULT(rd, r->chat != NULL ? "messages" : "prompt",
                         "prompt: \"\" has no tokens, and the model none to begin a text with");
         if (n_ctx > 0 && n >= n_ctx && !request_is_bad(rd)) {
-            serve_fault_set(rd->fault, 400, "exceed_context_size_error", NULL,
+            serve_fault_set(rd->fault, 400, SERVE_CONTEXT, r->chat != NULL ? "messages" : "prompt",
                             "request (%d tokens) exceeds the available context size (%d tokens)", n,
                             n_ctx);
             rd->fault->n_prompt_tokens = n;

@@ -39,7 +39,7 @@ struct serve_setup {
     bool no_stream;            /* a request may not stream: `pith batch` */
     bool no_timings;           /* replies have none: only "created" is the clock's */
     bool no_bos;               /* the tokens that the model wants around a text are left out */
-    bool parse_special;        /* names of special tokens in plain prompts are those tokens */
+    bool plain_prompts;        /* names of special tokens in prompts are text, not those tokens */
     bool can_score_prompt;     /* on_prompt is there, so that echo with logprobs can be answered */
     int32_t n_ctx;             /* most tokens of a sequence; 0: the scheduler judges that */
     int32_t n_slot;            /* id_slot is below this; 0: the field is passed over */
@@ -47,6 +47,7 @@ struct serve_setup {
     bool pins;                 /* a keep policy pins what such a chat begins with */
     int64_t now;               /* local seconds since 1970 for templates; 0: none */
     pith_generate_params params; /* of requests that do not say */
+    uint64_t any_seed;           /* what "seed": -1 means this time */
 };
 
 void serve_setup_default(struct serve_setup *setup);

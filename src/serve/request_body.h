@@ -8,10 +8,12 @@
 #include <jansson.h>
 
 #include "pith/grammar.h"
+#include "serve/json.h"
 #include "serve/request.h"
 #include "serve/tools.h"
 
 #define SERVE_INVALID "invalid_request_error"
+#define SERVE_CONTEXT "exceed_context_size_error" /* llama-server's type */
 
 struct serve_prompt {
     const char *text; /* [len] as given, for echo; NULL: ids were given, or a chat */
@@ -24,8 +26,9 @@ enum serve_choice { SERVE_CHOICE_AUTO, SERVE_CHOICE_NONE, SERVE_CHOICE_REQUIRED 
 
 struct serve_request {
     enum serve_api api;
-    void *block;            /* the memory of what is borrowed from the request */
-    json_t *json;           /* owned: the body */
+    void *block;                  /* the memory of what is borrowed from the request */
+    json_t *json;                 /* owned: the body */
+    struct serve_numbers numbers; /* texts of its numbers */
     json_t *body;           /* owned: the body, or the OpenAI chat that it was translated to */
     json_t *chat;           /* owned: what the template sees; NULL: no messages */
     const char *model_name; /* what replies call the model */
@@ -91,11 +94,19 @@ const char *serve_show_text(const char *text, size_t len, char *buf);
 /* The value of a key; NULL where there is none or null. */
 json_t *request_get(const json_t *object, const char *key);
 bool request_whole(const json_t *value, int64_t *out);
+/* A whole number that is the most of something; one that is above all limits is the highest. */
+bool request_ceiling(const json_t *value, int32_t *out);
+/* A whole number of 64 bits, with or without sign. */
+bool request_seed(const struct serve_reader *rd, const json_t *value, uint64_t *out);
 void request_wrong_type(struct serve_reader *rd, const char *key, const json_t *value,
                         const char *expected);
-/* The value of a key that is a string without zero byte. NULL: there is none, or a fault. */
+/* The value of a key that is a string without U+0000: a name or a word. NULL: there is none, or a
+   fault. */
 const char *request_string(struct serve_reader *rd, const char *param, const char *where,
                            const json_t *value);
+/* Whether value is a string, which may have any characters; else a fault. */
+bool request_text(struct serve_reader *rd, const char *param, const char *where,
+                  const json_t *value);
 /* Whether value is the string. */
 bool request_is(const json_t *value, const char *word);
 /* The place of a string among words that end with NULL; -1 with a fault. */
@@ -132,6 +143,9 @@ pith_status request_call_grammar(const pith_model *model, const struct serve_too
 
 /* ---- reply.c ---- */
 
+#define SERVE_TOO_LONG "context_length_exceeded"
+/* Whether the prompt leaves no room for an answer. */
+bool serve_fault_is_context(const struct serve_fault *fault);
 json_t *serve_fault_json(const struct serve_fault *fault, enum serve_api api); /* NULL: no memory */
 
 #endif

@@ -11,7 +11,16 @@
 
 /* ---- contents ---- */
 
-/* The texts of a content that is an array of parts, one after the other. */
+/* The text of a part, by the name that its type gives it. */
+static const json_t *text_of(const json_t *part)
+{
+    const json_t *refusal = json_object_get(part, "refusal");
+    return refusal != NULL && request_is(json_object_get(part, "type"), "refusal")
+               ? refusal
+               : json_object_get(part, "text");
+}
+
+/* The texts of a content that is an array of parts, each on a line of its own. */
 static json_t *join_parts(struct serve_reader *rd, size_t i, const json_t *parts)
 {
     size_t len = 0;
@@ -21,33 +30,48 @@ static json_t *join_parts(struct serve_reader *rd, size_t i, const json_t *parts
         snprintf(where, sizeof(where), "messages[%zu].content[%zu].type", i, k);
         if (type == NULL)
             SERVE_FAULT(rd, "messages", "%s: is missing", where);
-        else if (!request_is(type, "text"))
+        else if (!request_is(type, "text") && !request_is(type, "refusal"))
             SERVE_FAULT(rd, "messages", "%s: %s is not \"text\"", where, serve_show(type, buf));
-        const json_t *text = json_object_get(part, "text");
         snprintf(where, sizeof(where), "messages[%zu].content[%zu].text", i, k);
-        if (request_is_bad(rd) || request_string(rd, "messages", where, text) == NULL)
+        if (request_is_bad(rd) || !request_text(rd, "messages", where, text_of(part)))
             return NULL;
-        len += json_string_length(text);
+        len += json_string_length(text_of(part)) + 1;
     }
     char *joined = request_alloc(rd, len + 1, 1), *at = joined;
     for (size_t k = 0; joined != NULL && k < json_array_size(parts); k++) {
-        const json_t *text = json_object_get(json_array_get(parts, k), "text");
+        const json_t *text = text_of(json_array_get(parts, k));
+        if (k > 0)
+            *at++ = '\n';
         memcpy(at, json_string_value(text), json_string_length(text));
         at += json_string_length(text);
     }
-    return joined != NULL ? request_need(rd, json_stringn(joined, len)) : NULL;
+    return joined != NULL ? request_need(rd, json_stringn(joined, (size_t)(at - joined))) : NULL;
+}
+
+/* What stands for a content that is null: an answer may have been thoughts, calls, a refusal or
+   nothing at all, and a tool may have said nothing. NULL: the role needs one. */
+static json_t *without_content(struct serve_reader *rd, const json_t *m, const json_t *out)
+{
+    json_t *refusal = request_get(m, "refusal");
+    if (json_array_size(json_object_get(out, "tool_calls")) > 0)
+        return json_null(); /* templates ask whether there is any */
+    if (!request_is(json_object_get(out, "role"), "assistant"))
+        return request_is(json_object_get(out, "role"), "tool") ? request_need(rd, json_string(""))
+                                                                : NULL;
+    return json_is_string(refusal) ? json_incref(refusal) : request_need(rd, json_string(""));
 }
 
 static void read_content(struct serve_reader *rd, size_t i, const json_t *m, json_t *out)
 {
     char where[64];
     json_t *content = request_get(m, "content");
+    json_t *other = content == NULL ? without_content(rd, m, out) : NULL;
     snprintf(where, sizeof(where), "messages[%zu].content", i);
-    if (content == NULL && json_array_size(json_object_get(out, "tool_calls")) > 0)
-        content = json_null(); /* templates ask whether there is any */
+    if (other != NULL)
+        content = other;
     else if (json_is_array(content))
         content = join_parts(rd, i, content);
-    else if (request_string(rd, "messages", where, content) != NULL)
+    else if (request_text(rd, "messages", where, content))
         json_incref(content);
     else
         content = NULL;
@@ -70,8 +94,8 @@ static json_t *read_arguments(struct serve_reader *rd, const char *where, json_t
         SERVE_FAULT(rd, "messages", "%s: %s is not a string", where, serve_show(arguments, buf));
         return NULL;
     }
-    json_t *object = json_loadb(json_string_value(arguments), json_string_length(arguments),
-                                JSON_ALLOW_NUL, NULL);
+    json_t *object = serve_json_load(&rd->r->numbers, json_string_value(arguments),
+                                     json_string_length(arguments), JSON_ALLOW_NUL, NULL);
     if (json_is_object(object))
         return object;
     json_decref(object);
@@ -85,7 +109,7 @@ static void read_call(struct serve_reader *rd, const char *list, size_t k, const
     char where[128];
     json_t *function = request_get(call, "function"), *id = request_get(call, "id");
     snprintf(where, sizeof(where), "%s[%zu].id", list, k);
-    if (id != NULL && request_string(rd, "messages", where, id) == NULL)
+    if (id != NULL && !request_text(rd, "messages", where, id))
         return;
     snprintf(where, sizeof(where), "%s[%zu].function.name", list, k);
     json_t *name = request_get(function, "name");
@@ -138,11 +162,14 @@ static const char *read_role(struct serve_reader *rd, size_t i, const json_t *ro
 static void copy_strings(struct serve_reader *rd, size_t i, const json_t *m, json_t *out)
 {
     static const char *const keys[] = {"name", "tool_call_id", "reasoning_content"};
+    json_t *thoughts = request_get(m, "reasoning"); /* as others call them */
     char where[64];
+    if (json_is_string(thoughts))
+        request_set(rd, out, "reasoning_content", json_incref(thoughts));
     for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++) {
         json_t *value = request_get(m, keys[k]);
         snprintf(where, sizeof(where), "messages[%zu].%s", i, keys[k]);
-        if (value != NULL && request_string(rd, "messages", where, value) != NULL)
+        if (value != NULL && request_text(rd, "messages", where, value))
             request_set(rd, out, keys[k], json_incref(value));
     }
 }
@@ -276,7 +303,7 @@ static pith_status render(struct serve_reader *rd, const json_t *chat, pith_prom
 {
     const struct serve_request *r = rd->r;
     pith_chat_params params;
-    char *json = json_dumps(chat, JSON_COMPACT);
+    char *json = serve_json_dump(&r->numbers, chat, JSON_COMPACT);
     if (json == NULL) {
         request_no_memory(rd);
         return PITH_NOMEM;
@@ -308,7 +335,8 @@ static bool arguments_to_text(struct serve_reader *rd)
     {
         json_t *function = json_object_get(call, "function");
         const json_t *arguments = json_object_get(function, "arguments");
-        char *text = json_is_object(arguments) ? json_dumps(arguments, 0) : NULL;
+        char *text =
+            json_is_object(arguments) ? serve_json_dump(&rd->r->numbers, arguments, 0) : NULL;
         if (text != NULL)
             request_set(rd, function, "arguments", json_string(text));
         changed = changed || text != NULL;

@@ -12,11 +12,12 @@
 
 /* ---- numbers ---- */
 
-enum field_type { FIELD_INT, FIELD_SEED, FIELD_FLOAT, FIELD_BOOL, FIELD_NOT };
+enum field_type { FIELD_INT, FIELD_MOST, FIELD_SEED, FIELD_FLOAT, FIELD_BOOL, FIELD_NOT };
 
 struct field {
     const char *key;
-    enum field_type type; /* NOT: a boolean that is stored the other way round */
+    enum field_type type; /* MOST: an int of which more is no fault; NOT: a boolean that is stored
+                             the other way round */
     size_t offset;        /* in struct serve_request */
     double min;
     double max;
@@ -26,9 +27,10 @@ struct field {
    options of the same names. */
 #define AT(member) offsetof(struct serve_request, member)
 static const struct field fields[] = {
-    {"n_predict", FIELD_INT, AT(params.n_predict), -1, INT32_MAX},
-    {"max_tokens", FIELD_INT, AT(params.n_predict), -1, INT32_MAX},
-    {"max_completion_tokens", FIELD_INT, AT(params.n_predict), -1, INT32_MAX},
+    {"n_predict", FIELD_MOST, AT(params.n_predict), -1, INT32_MAX},
+    {"max_tokens", FIELD_MOST, AT(params.n_predict), -1, INT32_MAX},
+    {"max_completion_tokens", FIELD_MOST, AT(params.n_predict), -1, INT32_MAX},
+    {"max_output_tokens", FIELD_MOST, AT(params.n_predict), -1, INT32_MAX},
     {"temperature", FIELD_FLOAT, AT(params.sample.temperature), 0, 1e6},
     {"top_p", FIELD_FLOAT, AT(params.sample.top_p), 0, 1},
     {"top_k", FIELD_INT, AT(params.sample.top_k), -1, INT32_MAX},
@@ -67,22 +69,38 @@ static bool in_range(struct serve_reader *rd, const struct field *f, const json_
     return false;
 }
 
+/* A number as it was written. */
+static const char *digits_of(const struct serve_reader *rd, const json_t *value, char *buf)
+{
+    const char *digits = serve_json_digits(&rd->r->numbers, value);
+    return digits != NULL ? serve_show_text(digits, strlen(digits), buf) : serve_show(value, buf);
+}
+
 static void read_field(struct serve_reader *rd, const struct field *f, const json_t *value)
 {
     void *at = (char *)rd->r + f->offset;
+    char buf[SERVE_SHOW];
     int64_t whole;
+    int32_t most;
     switch (f->type) {
+    case FIELD_MOST:
+        if (!request_ceiling(value, &most))
+            request_wrong_type(rd, f->key, value, "a whole number");
+        else if (most == INT32_MAX || in_range(rd, f, value))
+            *(int32_t *)at = most;
+        break;
     case FIELD_INT:
         if (!request_whole(value, &whole))
             request_wrong_type(rd, f->key, value, "a whole number");
         else if (in_range(rd, f, value))
             *(int32_t *)at = (int32_t)whole;
         break;
-    case FIELD_SEED: /* any whole number: a negative one is as good as another */
-        if (!request_whole(value, &whole))
-            request_wrong_type(rd, f->key, value, "a whole number");
-        else
-            *(uint64_t *)at = (uint64_t)whole;
+    case FIELD_SEED: /* any whole number of 64 bits; -1 is none */
+        if (json_is_integer(value) && json_integer_value(value) == -1)
+            *(uint64_t *)at = rd->setup->any_seed;
+        else if (!request_seed(rd, value, at))
+            SERVE_FAULT(rd, f->key, "%s: %s is not a whole number of 64 bits", f->key,
+                        digits_of(rd, value, buf));
         break;
     case FIELD_FLOAT:
         if (!json_is_number(value))
@@ -159,15 +177,18 @@ static void read_stop(struct serve_reader *rd, const json_t *stop)
         return;
     }
     const char **list = request_alloc(rd, n + 1, sizeof(*list));
-    for (size_t i = 0; list != NULL && i < n; i++) {
-        list[i] = request_string(rd, "stop", "stop",
-                                 json_is_array(stop) ? json_array_get(stop, i) : stop);
-        if (list[i] == NULL)
+    size_t *len = request_alloc(rd, n + 1, sizeof(*len));
+    for (size_t i = 0; list != NULL && len != NULL && i < n; i++) {
+        const json_t *one = json_is_array(stop) ? json_array_get(stop, i) : stop;
+        if (!request_text(rd, "stop", "stop", one))
             return;
-        if (list[i][0] == '\0')
+        list[i] = json_string_value(one);
+        len[i] = json_string_length(one);
+        if (len[i] == 0)
             SERVE_FAULT(rd, "stop", "stop: \"\" would end everything");
     }
     rd->r->params.stop = list;
+    rd->r->params.stop_len = len;
     rd->r->params.n_stop = (int32_t)n;
 }
 
@@ -193,15 +214,6 @@ static void read_response_fields(struct serve_reader *rd, const json_t *paths)
 
 /* ---- where it runs ---- */
 
-/* FNV-1a, and never 0, which is no salt. */
-static uint64_t hash_of(const char *text)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *text != '\0'; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
-    return hash != 0 ? hash : 1;
-}
-
 static void read_place(struct serve_reader *rd, const json_t *body)
 {
     char buf[SERVE_SHOW];
@@ -217,9 +229,8 @@ static void read_place(struct serve_reader *rd, const json_t *body)
     if (rd->r->slot >= 0 && rd->r->n_answer > 1)
         SERVE_FAULT(rd, "n", "n: %d answers do not fit in one slot, id_slot %d", rd->r->n_answer,
                     rd->r->slot);
-    const char *text = salt != NULL ? request_string(rd, "cache_salt", "cache_salt", salt) : NULL;
-    if (text != NULL)
-        rd->r->salt = hash_of(text);
+    if (salt != NULL && request_text(rd, "cache_salt", "cache_salt", salt))
+        rd->r->salt = serve_name_hash(json_string_value(salt), json_string_length(salt));
 }
 
 static void read_stream(struct serve_reader *rd, const json_t *body)

@@ -49,7 +49,7 @@ static void use_schema(struct serve_reader *rd, const char *key, const json_t *s
     const char *trigger;
     if (!is_first(rd, key))
         return;
-    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *text = serve_json_dump(&rd->r->numbers, schema, JSON_COMPACT);
     if (text == NULL) {
         request_no_memory(rd);
         return;
@@ -67,14 +67,14 @@ static void use_gbnf(struct serve_reader *rd, const json_t *grammar)
 {
     pith_error err;
     const char *trigger;
-    const char *text = request_string(rd, "grammar", "grammar", grammar);
-    if (text == NULL || text[0] == '\0' || !is_first(rd, "grammar"))
+    if (!request_text(rd, "grammar", "grammar", grammar) || json_string_length(grammar) == 0 ||
+        !is_first(rd, "grammar"))
         return;
     pith_grammar_params params = params_of(rd->r, &trigger);
     if (rd->setup->model != NULL)
         take(rd, "grammar",
-             pith_grammar_create_gbnf(rd->setup->model, text, strlen(text), &params,
-                                      &rd->r->grammar, &err),
+             pith_grammar_create_gbnf(rd->setup->model, json_string_value(grammar),
+                                      json_string_length(grammar), &params, &rd->r->grammar, &err),
              &err);
 }
 
@@ -133,6 +133,7 @@ static void constrain_calls(struct serve_reader *rd)
         return;
     const struct serve_tools_grammar_options options = {
         .tools = r->tools,
+        .numbers = &r->numbers,
         .name = r->tool_name,
         .choice = required ? SERVE_TOOLS_REQUIRED : SERVE_TOOLS_AUTO,
         .parallel = !r->one_call,

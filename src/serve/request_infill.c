@@ -70,18 +70,23 @@ static void add_token(struct serve_reader *rd, struct serve_prompt *p, int32_t i
     p->ids = ids;
 }
 
-static void add_text(struct serve_reader *rd, struct serve_prompt *p, const char *text)
+static void add_words(struct serve_reader *rd, struct serve_prompt *p, const char *words)
 {
-    if (text != NULL && text[0] != '\0')
-        request_tokenize(rd, p, text, strlen(text), 0);
+    request_tokenize(rd, p, words, strlen(words), 0);
 }
 
-/* A string field; "" where it is not given. */
-static const char *text_of(struct serve_reader *rd, const json_t *object, const char *key,
-                           const char *where)
+/* NULL: nothing. */
+static void add_text(struct serve_reader *rd, struct serve_prompt *p, const json_t *text)
+{
+    if (json_string_length(text) > 0)
+        request_tokenize(rd, p, json_string_value(text), json_string_length(text), 0);
+}
+
+/* A string field; NULL where it is not given. */
+static const json_t *text_of(struct serve_reader *rd, const json_t *object, const char *key)
 {
     const json_t *value = request_get(object, key);
-    return value != NULL ? request_string(rd, where, where, value) : "";
+    return value != NULL && request_text(rd, key, key, value) ? value : NULL;
 }
 
 /* Other files, each behind a token where there is one. */
@@ -92,23 +97,22 @@ static void add_extra(struct serve_reader *rd, struct serve_prompt *p, const str
     json_t *file;
     if (n > 0 && ids->repo >= 0) {
         add_token(rd, p, ids->repo);
-        add_text(rd, p, "myproject\n");
+        add_words(rd, p, "myproject\n");
     }
     json_array_foreach((json_t *)extra, i, file)
     {
-        const char *name = json_string_value(json_object_get(file, "filename"));
         if (ids->file >= 0) {
             add_token(rd, p, ids->file);
-            add_text(rd, p, name);
-            add_text(rd, p, "\n");
+            add_text(rd, p, json_object_get(file, "filename"));
+            add_words(rd, p, "\n");
         } else {
-            add_text(rd, p, "\n\n--- snippet ---\n\n");
+            add_words(rd, p, "\n\n--- snippet ---\n\n");
         }
-        add_text(rd, p, json_string_value(json_object_get(file, "text")));
+        add_text(rd, p, json_object_get(file, "text"));
     }
     if (n > 0 && ids->file >= 0) {
         add_token(rd, p, ids->file);
-        add_text(rd, p, "filename\n");
+        add_words(rd, p, "filename\n");
     }
 }
 
@@ -121,11 +125,11 @@ static const json_t *read_extra(struct serve_reader *rd, const json_t *body)
     for (size_t i = 0; i < json_array_size(extra) && !request_is_bad(rd); i++) {
         const json_t *file = json_array_get(extra, i);
         snprintf(where, sizeof(where), "input_extra[%zu].text", i);
-        request_string(rd, "input_extra", where, request_get(file, "text"));
+        request_text(rd, "input_extra", where, request_get(file, "text"));
         const json_t *name = request_get(file, "filename");
         snprintf(where, sizeof(where), "input_extra[%zu].filename", i);
         if (name != NULL)
-            request_string(rd, "input_extra", where, name);
+            request_text(rd, "input_extra", where, name);
     }
     return extra;
 }
@@ -134,9 +138,9 @@ void request_read_infill(struct serve_reader *rd, const json_t *body)
 {
     struct serve_request *r = rd->r;
     struct fim_ids ids;
-    const char *before = text_of(rd, body, "input_prefix", "input_prefix");
-    const char *after = text_of(rd, body, "input_suffix", "input_suffix");
-    const char *prompt = text_of(rd, body, "prompt", "prompt");
+    const json_t *before = text_of(rd, body, "input_prefix");
+    const json_t *after = text_of(rd, body, "input_suffix");
+    const json_t *prompt = text_of(rd, body, "prompt");
     const json_t *extra = read_extra(rd, body);
     if (request_get(body, "input_prefix") == NULL && request_get(body, "input_suffix") == NULL)
         SERVE_FAULT(rd, "input_prefix", "input_prefix: is missing, and input_suffix is, too");

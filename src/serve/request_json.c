@@ -6,6 +6,7 @@
  */
 #include "serve/request_body.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -70,17 +71,17 @@ void serve_fault_status(struct serve_fault *fault, pith_status status, const cha
         int code;
         const char *type;
     } map[] = {
-        {PITH_INVALID, 400, SERVE_INVALID},
-        {PITH_UNSUPPORTED, 400, SERVE_INVALID},
-        {PITH_NOT_FOUND, 400, SERVE_INVALID},
-        {PITH_KV_FULL, 400, "kv_budget_exceeded"},
-        {PITH_CONTEXT, 400, "exceed_context_size_error"},
-        {PITH_BUSY, 503, "unavailable_error"},
+        {PITH_INVALID, 400, SERVE_INVALID},   {PITH_UNSUPPORTED, 400, SERVE_INVALID},
+        {PITH_NOT_FOUND, 400, SERVE_INVALID}, {PITH_KV_FULL, 400, "kv_budget_exceeded"},
+        {PITH_CONTEXT, 400, SERVE_CONTEXT},   {PITH_BUSY, 503, "unavailable_error"},
     };
     for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++)
         if (map[i].status == status) {
-            serve_fault_set(fault, map[i].code, map[i].type, NULL, "%s", message);
-            if (status == PITH_CONTEXT) {
+            bool full = fault->code == 0 && n_ctx > 0 && n_prompt >= n_ctx &&
+                        (status == PITH_CONTEXT || status == PITH_KV_FULL);
+            serve_fault_set(fault, map[i].code, full ? SERVE_CONTEXT : map[i].type, NULL, "%s",
+                            message);
+            if (full) {
                 fault->n_prompt_tokens = n_prompt;
                 fault->n_ctx = n_ctx;
             }
@@ -162,6 +163,36 @@ const char *serve_show(const json_t *value, char *buf)
     return buf;
 }
 
+/* Digits of 64 bits without sign, or with one those of 64 bits with it. */
+static bool read_seed(const char *digits, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    *out = digits[0] == '-' ? (uint64_t)strtoll(digits, &end, 10) : strtoull(digits, &end, 10);
+    return errno == 0 && *end == '\0';
+}
+
+bool request_seed(const struct serve_reader *rd, const json_t *value, uint64_t *out)
+{
+    int64_t whole;
+    const char *digits = serve_json_digits(&rd->r->numbers, value);
+    if (digits != NULL && read_seed(digits, out))
+        return true;
+    if (!request_whole(value, &whole))
+        return false;
+    *out = (uint64_t)whole;
+    return true;
+}
+
+bool request_ceiling(const json_t *value, int32_t *out)
+{
+    double x = json_number_value(value);
+    if (!json_is_number(value) || floor(x) != x || x < INT32_MIN)
+        return false;
+    *out = x < INT32_MAX ? (int32_t)x : INT32_MAX;
+    return true;
+}
+
 void request_wrong_type(struct serve_reader *rd, const char *key, const json_t *value,
                         const char *expected)
 {
@@ -187,18 +218,26 @@ bool request_whole(const json_t *value, int64_t *out)
     return true;
 }
 
-const char *request_string(struct serve_reader *rd, const char *param, const char *where,
-                           const json_t *value)
+bool request_text(struct serve_reader *rd, const char *param, const char *where,
+                  const json_t *value)
 {
     char buf[SERVE_SHOW];
     if (value == NULL || json_is_null(value))
         SERVE_FAULT(rd, param, "%s: is missing", where);
     else if (!json_is_string(value))
         SERVE_FAULT(rd, param, "%s: %s is not a string", where, serve_show(value, buf));
-    else if (strlen(json_string_value(value)) != json_string_length(value))
-        SERVE_FAULT(rd, param, "%s: %s has a zero byte", where, serve_show(value, buf));
-    else
+    return json_is_string(value);
+}
+
+const char *request_string(struct serve_reader *rd, const char *param, const char *where,
+                           const json_t *value)
+{
+    char buf[SERVE_SHOW];
+    if (!request_text(rd, param, where, value))
+        return NULL;
+    if (strlen(json_string_value(value)) == json_string_length(value))
         return json_string_value(value);
+    SERVE_FAULT(rd, param, "%s: %s has a zero byte", where, serve_show(value, buf));
     return NULL;
 }
 

@@ -35,7 +35,7 @@ static json_t *text_of(struct serve_reader *rd, const char *where, const json_t 
             return NULL;
         }
         const json_t *text = block != NULL ? request_get(block, "text") : content;
-        if (request_string(rd, where, block != NULL ? at : where, text) == NULL)
+        if (!request_text(rd, where, block != NULL ? at : where, text))
             return NULL;
         len += json_string_length(text) + 1;
     }
@@ -66,7 +66,7 @@ static void add_result(struct serve_reader *rd, const char *where, const json_t 
                        struct gathered *g)
 {
     json_t *id = request_get(block, "tool_use_id"), *content = request_get(block, "content");
-    if (request_string(rd, "messages", where, id) == NULL)
+    if (!request_text(rd, "messages", where, id))
         return;
     json_t *text = content != NULL ? text_of(rd, "messages", content) : json_string("");
     if (request_need(rd, text) != NULL)
@@ -80,7 +80,7 @@ static void add_call(struct serve_reader *rd, const char *where, const json_t *b
 {
     json_t *id = request_get(block, "id"), *name = request_get(block, "name");
     json_t *input = request_get(block, "input");
-    if (request_string(rd, "messages", where, id) == NULL ||
+    if (!request_text(rd, "messages", where, id) ||
         request_string(rd, "messages", where, name) == NULL)
         return;
     if (input != NULL && !json_is_object(input)) {
@@ -99,7 +99,7 @@ static void add_block(struct serve_reader *rd, const char *where, json_t *block,
     const json_t *type = request_get(block, "type");
     char buf[SERVE_SHOW];
     if (request_is(type, "text")) {
-        if (request_string(rd, "messages", where, request_get(block, "text")) != NULL)
+        if (request_text(rd, "messages", where, request_get(block, "text")))
             request_append(rd, g->texts, json_incref(block));
     } else if (user && request_is(type, "tool_result")) {
         add_result(rd, where, block, g);
@@ -143,7 +143,9 @@ static void add_message(struct serve_reader *rd, size_t i, const json_t *m, json
     if (role < 0)
         return;
     if (!json_is_array(content)) {
-        if (request_string(rd, "messages", where, content) != NULL)
+        if (content == NULL && role == 1) /* an answer of nothing */
+            request_append(rd, list, json_pack("{s:s, s:s}", "role", roles[role], "content", ""));
+        else if (request_text(rd, "messages", where, content))
             request_append(rd, list,
                            json_pack("{s:s, s:O}", "role", roles[role], "content", content));
         return;
@@ -272,10 +274,10 @@ static void read_limits(struct serve_reader *rd, const json_t *body, json_t *out
 {
     char buf[SERVE_SHOW];
     json_t *most = request_get(body, "max_tokens"), *stop = request_get(body, "stop_sequences");
-    int64_t n;
+    int32_t n;
     if (most == NULL && rd->r->api == SERVE_MESSAGES)
         SERVE_FAULT(rd, "max_tokens", "max_tokens: is missing");
-    else if (most != NULL && (!request_whole(most, &n) || n < 1))
+    else if (most != NULL && (!request_ceiling(most, &n) || n < 1))
         SERVE_FAULT(rd, "max_tokens", "max_tokens: %s is not a whole number of 1 or more",
                     serve_show(most, buf));
     if (most != NULL)

@@ -29,10 +29,12 @@ void request_tokenize(struct serve_reader *rd, struct serve_prompt *p, const cha
         p->n_id += n;
 }
 
+/* A prompt is the model's whole input, so that names of special tokens in it are those tokens: with
+   them a client renders a chat or names a gap. */
 static uint32_t text_flags(const struct serve_reader *rd)
 {
-    bool special = rd->setup->parse_special || rd->r->api == SERVE_COMPLETION;
-    return (rd->setup->no_bos ? 0 : PITH_TOKENIZE_BOS) | (special ? PITH_TOKENIZE_SPECIAL : 0);
+    return (rd->setup->no_bos ? 0 : PITH_TOKENIZE_BOS) |
+           (rd->setup->plain_prompts ? 0 : PITH_TOKENIZE_SPECIAL);
 }
 
 static bool read_id(struct serve_reader *rd, const json_t *id, int32_t *out)

@@ -16,7 +16,7 @@ static json_t *content_of(struct serve_reader *rd, const char *where, json_t *co
     static const char *const types[] = {"input_text", "output_text",  "text",
                                         "refusal",    "summary_text", "reasoning_text"};
     if (!json_is_array(content))
-        return request_string(rd, "input", where, content) != NULL ? json_incref(content) : NULL;
+        return request_text(rd, "input", where, content) ? json_incref(content) : NULL;
     json_t *parts = request_need(rd, json_array());
     for (size_t i = 0; parts != NULL && i < json_array_size(content); i++) {
         const json_t *part = json_array_get(content, i), *type = request_get(part, "type");
@@ -28,7 +28,7 @@ static json_t *content_of(struct serve_reader *rd, const char *where, json_t *co
             SERVE_FAULT(rd, "input", "%s: %s is no text", at, serve_show(type, buf));
         json_t *text = request_get(part, request_is(type, "refusal") ? "refusal" : "text");
         snprintf(at, sizeof(at), "%s[%zu].text", where, i);
-        if (request_is_bad(rd) || request_string(rd, "input", at, text) == NULL)
+        if (request_is_bad(rd) || !request_text(rd, "input", at, text))
             break;
         request_append(rd, parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
     }
@@ -57,7 +57,10 @@ static void add_message(struct serve_reader *rd, const char *where, const json_t
     snprintf(at, sizeof(at), "%s.role", where);
     int role = request_word(rd, "input", at, request_get(item, "role"), roles);
     snprintf(at, sizeof(at), "%s.content", where);
-    json_t *content = role >= 0 ? content_of(rd, at, request_get(item, "content")) : NULL;
+    json_t *given = request_get(item, "content");
+    json_t *content = role < 0                     ? NULL
+                      : role == 1 && given == NULL ? request_need(rd, json_string(""))
+                                                   : content_of(rd, at, given);
     json_t *last = json_array_get(list, json_array_size(list) - 1);
     if (content == NULL)
         return;
@@ -74,7 +77,7 @@ static void add_call(struct serve_reader *rd, const char *where, const json_t *i
     json_t *id = request_get(item, "call_id"), *name = request_get(item, "name");
     json_t *arguments = request_get(item, "arguments");
     snprintf(at, sizeof(at), "%s.call_id", where);
-    if (request_string(rd, "input", at, id) == NULL)
+    if (!request_text(rd, "input", at, id))
         return;
     snprintf(at, sizeof(at), "%s.name", where);
     if (request_string(rd, "input", at, name) == NULL)
@@ -93,14 +96,32 @@ static void add_output(struct serve_reader *rd, const char *where, const json_t 
     char at[80];
     json_t *id = request_get(item, "call_id");
     snprintf(at, sizeof(at), "%s.call_id", where);
-    if (request_string(rd, "input", at, id) == NULL)
+    if (!request_text(rd, "input", at, id))
         return;
     snprintf(at, sizeof(at), "%s.output", where);
-    json_t *output = content_of(rd, at, request_get(item, "output"));
+    json_t *given = request_get(item, "output");
+    json_t *output = given != NULL ? content_of(rd, at, given) : request_need(rd, json_string(""));
     if (output != NULL)
         request_append(
             rd, list,
             json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content", output));
+}
+
+/* Puts text behind the thoughts of a message, on a line of its own. */
+static void add_thought(struct serve_reader *rd, json_t *m, json_t *text)
+{
+    const json_t *old = json_object_get(m, "reasoning_content");
+    size_t n = json_string_length(old), len = json_string_length(text);
+    char *both = m != NULL && old != NULL ? request_alloc(rd, n + len + 1, 1) : NULL;
+    if (both == NULL) {
+        if (m != NULL && old == NULL)
+            request_set(rd, m, "reasoning_content", json_incref(text));
+        return;
+    }
+    memcpy(both, json_string_value(old), n);
+    both[n] = '\n';
+    memcpy(both + n + 1, json_string_value(text), len);
+    request_set(rd, m, "reasoning_content", json_stringn(both, n + len + 1));
 }
 
 /* Thoughts that came back in the open; encrypted ones are nobody's here. */
@@ -108,12 +129,14 @@ static void add_reasoning(struct serve_reader *rd, const char *where, const json
                           json_t *list)
 {
     const json_t *content = request_get(item, "content");
-    const json_t *text = request_get(json_array_get(content, 0), "text");
-    if (text == NULL || request_string(rd, "input", where, text) == NULL)
-        return;
-    json_t *m = last_assistant(rd, list, false);
-    if (m != NULL)
-        request_set(rd, m, "reasoning_content", json_incref((json_t *)text));
+    json_t *m = NULL;
+    for (size_t i = 0; i < json_array_size(content) && !request_is_bad(rd); i++) {
+        json_t *text = request_get(json_array_get(content, i), "text");
+        if (text == NULL || !request_text(rd, "input", where, text))
+            continue;
+        m = m == NULL ? last_assistant(rd, list, false) : m;
+        add_thought(rd, m, text);
+    }
 }
 
 static void add_item(struct serve_reader *rd, size_t i, const json_t *item, json_t *list)
@@ -150,8 +173,8 @@ static void join_systems(struct serve_reader *rd, json_t *list)
         }
         for (size_t i = 0; i < 2 && parts != NULL; i++) {
             json_t *content = json_object_get(i == 0 ? first : next, "content");
-            if (i == 1)
-                request_append(rd, parts, json_pack("{s:s, s:s}", "type", "text", "text", "\n\n"));
+            if (i == 1) /* an empty line: parts are lines of their own */
+                request_append(rd, parts, json_pack("{s:s, s:s}", "type", "text", "text", ""));
             if (json_is_array(content))
                 json_array_extend(parts, content);
             else
@@ -179,13 +202,12 @@ static void read_input(struct serve_reader *rd, const json_t *body, json_t *out)
     if (list == NULL)
         return;
     request_set(rd, out, "messages", list);
-    if (instructions != NULL &&
-        request_string(rd, "instructions", "instructions", instructions) != NULL)
+    if (instructions != NULL && request_text(rd, "instructions", "instructions", instructions))
         request_append(rd, list,
                        json_pack("{s:s, s:O}", "role", "system", "content", instructions));
     if (input == NULL)
         SERVE_FAULT(rd, "input", "input: is missing");
-    else if (json_is_string(input) && request_string(rd, "input", "input", input) != NULL)
+    else if (json_is_string(input))
         request_append(rd, list, json_pack("{s:s, s:O}", "role", "user", "content", input));
     else if (!json_is_array(input) || json_array_size(input) == 0)
         request_wrong_type(rd, "input", input, "a string or an array of items");
@@ -278,7 +300,7 @@ json_t *request_from_responses(struct serve_reader *rd, const json_t *body)
     json_t *out = request_need(rd, json_object());
     json_t *most = request_get(body, "max_output_tokens");
     json_t *effort = request_get(request_get(body, "reasoning"), "effort");
-    int64_t n;
+    int32_t n;
     if (out == NULL)
         return NULL;
     for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
@@ -286,7 +308,7 @@ json_t *request_from_responses(struct serve_reader *rd, const json_t *body)
         if (value != NULL)
             request_set(rd, out, same[i], json_incref(value));
     }
-    if (most != NULL && (!request_whole(most, &n) || n < 1))
+    if (most != NULL && (!request_ceiling(most, &n) || n < 1))
         request_wrong_type(rd, "max_output_tokens", most, "a whole number of 1 or more");
     else if (most != NULL)
         request_set(rd, out, "max_tokens", json_incref(most));

@@ -24,7 +24,14 @@ static void add_to_system(struct serve_reader *rd, const char *text)
     const json_t *content = json_object_get(first, "content");
     json_t *whole;
     if (request_is(json_object_get(first, "role"), "system") && json_is_string(content)) {
-        whole = json_sprintf("%s\n\n%s", json_string_value(content), text);
+        size_t len = json_string_length(content), n = strlen(text);
+        char *both = request_alloc(rd, len + n + 2, 1);
+        if (both == NULL)
+            return;
+        memcpy(both, json_string_value(content), len);
+        memcpy(both + len, "\n\n", 2);
+        memcpy(both + len + 2, text, n);
+        whole = json_stringn(both, len + n + 2);
         request_set(rd, first, "content", request_need(rd, whole));
         return;
     }
@@ -37,7 +44,7 @@ static void explain_tools(struct serve_reader *rd)
 {
     pith_error err;
     char *text = NULL;
-    pith_status status = serve_tools_instructions(rd->r->tools, &text, &err);
+    pith_status status = serve_tools_instructions(rd->r->tools, &rd->r->numbers, &text, &err);
     if (status == PITH_OK)
         add_to_system(rd, text);
     else

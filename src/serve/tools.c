@@ -126,21 +126,31 @@ bool tools_call_start(struct serve_tools *t)
 {
     if (t->bare && !tools_knows(t, t->name))
         return false;
-    send_text(t, t->out.len);
+    if (t->options.sure)
+        send_text(t, t->out.len);
     t->n_call++;
     t->started = true;
+    t->call.len = 0;
     make_id(t);
-    send_call(t, SERVE_TOOLS_CALL_START, false);
+    if (t->options.sure)
+        send_call(t, SERVE_TOOLS_CALL_START, false);
     return true;
 }
 
 void tools_call_args(struct serve_tools *t, const char *text, size_t len)
 {
-    tools_tell(t, SERVE_TOOLS_CALL_ARGS, text, len);
+    if (t->options.sure)
+        tools_tell(t, SERVE_TOOLS_CALL_ARGS, text, len);
+    else
+        tools_append(t, &t->call, text, len);
 }
 
 void tools_call_end(struct serve_tools *t, bool complete)
 {
+    if (!t->options.sure) {
+        send_call(t, SERVE_TOOLS_CALL_START, false);
+        tools_tell(t, SERVE_TOOLS_CALL_ARGS, t->call.data, t->call.len);
+    }
     send_call(t, SERVE_TOOLS_CALL_END, complete);
     t->n_complete += complete;
     t->n_section++;
@@ -351,8 +361,12 @@ void tools_broken(struct serve_tools *t)
     size_t n = t->word.len < sizeof word ? t->word.len : sizeof word;
     if (n > 0)
         memcpy(word, t->word.data + t->word.len - n, n);
-    if (t->started)
-        send_call(t, SERVE_TOOLS_CALL_BROKEN, false);
+    if (t->started && t->options.sure) { /* no grammar lets that happen; what was told stays so */
+        send_call(t, SERVE_TOOLS_CALL_END, false);
+        t->raw.len = n;
+    } else if (t->started) {
+        t->n_call--;
+    }
     bool told = t->raw.len > n;
     tools_tell(t, SERVE_TOOLS_CONTENT, t->raw.data, t->raw.len - n);
     t->after_call = t->n_section > 0 && !told;
@@ -402,8 +416,8 @@ void serve_tools_free(struct serve_tools *t)
 {
     if (t == NULL)
         return;
-    struct tools_bytes *bytes[] = {&t->out,  &t->held, &t->raw,  &t->word,
-                                   &t->head, &t->args, &t->value};
+    struct tools_bytes *bytes[] = {&t->out,  &t->held, &t->raw,   &t->word,
+                                   &t->head, &t->args, &t->value, &t->call};
     for (size_t i = 0; i < PI_LEN(bytes); i++)
         pi_mem_free(bytes[i]->data);
     pi_mem_free(t->name);
@@ -426,8 +440,33 @@ pith_status serve_tools_feed(struct serve_tools *t, const char *text, size_t len
     return result(t, err);
 }
 
+bool serve_tools_in_call(const struct serve_tools *t)
+{
+    return (t->state >= TOOLS_BETWEEN && t->state < TOOLS_CHANNEL_HEAD) ||
+           (t->state == TOOLS_CHANNEL_TEXT && t->channel_call);
+}
+
+/* A value whose end never came, though its closing tag did, but not on a line of its own: the call
+   is read once more, and less strictly. */
+static void read_again(struct serve_tools *t)
+{
+    struct tools_bytes text = t->raw;
+    if (t->state != TOOLS_VALUE || !t->loose || t->lenient || t->options.sure)
+        return;
+    t->raw = (struct tools_bytes){0};
+    t->n_call -= t->started;
+    t->lenient = true;
+    t->state = t->n_section > 0 ? TOOLS_BETWEEN : TOOLS_TEXT;
+    tools_call_reset(t);
+    for (size_t i = 0; i < text.len && !t->no_memory; i++)
+        step(t, text.data[i]);
+    pi_mem_free(text.data);
+}
+
 pith_status serve_tools_finish(struct serve_tools *t, bool cut, pith_error *err)
 {
+    if (!t->no_memory)
+        read_again(t);
     if (t->no_memory)
         return result(t, err);
     bool in_call = t->state >= TOOLS_BETWEEN && t->state < TOOLS_CHANNEL_HEAD;

@@ -13,13 +13,13 @@
  *
  * Promises:
  * - Held back is only what may begin a marker, white space before one, a character that is not all
- *   there, and the beginning of a call up to its name and the `{` of its arguments.
+ *   there, and a call until it has ended: a model may break it with any byte. Calls that a grammar
+ *   holds (options.sure) cannot break, and are told while they come.
  * - However a text is split into pieces, the events say the same when neighbours are joined.
  * - Arguments of a call that ended are one JSON object. Control characters that a model left bare
  *   in strings are escaped.
- * - What is no call after all is content, byte for byte. Where its beginning had already been told
- *   (SERVE_TOOLS_CALL_START), SERVE_TOOLS_CALL_BROKEN takes that back, and content follows with
- *   all of the call's text. A reply that is not streamed yet drops the call.
+ * - What is no call after all is content, byte for byte. Nobody was told of it as a call, so that
+ *   nothing is ever taken back.
  * - Without tools in the request nothing is read as a call; reasoning is.
  */
 #ifndef PI_SERVE_TOOLS_H
@@ -28,6 +28,7 @@
 #include <jansson.h>
 
 #include "base/base.h"
+#include "serve/json.h"
 
 /* ---- forms ---- */
 
@@ -82,18 +83,17 @@ bool serve_tools_prompt_thinks(const struct serve_tools_style *style, const char
 /* ---- the parser ---- */
 
 enum serve_tools_event_type {
-    SERVE_TOOLS_CONTENT,     /* text */
-    SERVE_TOOLS_REASONING,   /* text */
-    SERVE_TOOLS_CALL_START,  /* index, id, name */
-    SERVE_TOOLS_CALL_ARGS,   /* index, text: the next part of the arguments, as JSON */
-    SERVE_TOOLS_CALL_END,    /* index; complete: false where the answer stopped in it */
-    SERVE_TOOLS_CALL_BROKEN, /* index: it was none */
+    SERVE_TOOLS_CONTENT,    /* text */
+    SERVE_TOOLS_REASONING,  /* text */
+    SERVE_TOOLS_CALL_START, /* index, id, name */
+    SERVE_TOOLS_CALL_ARGS,  /* index, text: the next part of the arguments, as JSON */
+    SERVE_TOOLS_CALL_END,   /* index; complete: false where the answer stopped in it */
 };
 
 /* Strings are borrowed until the callback returns. */
 struct serve_tools_event {
     enum serve_tools_event_type type;
-    int32_t index;    /* of the call, from 0; never used again */
+    int32_t index;    /* of the call, from 0 */
     const char *id;   /* terminated */
     const char *name; /* terminated */
     const char *text; /* [len], not terminated, ends at a character */
@@ -112,6 +112,7 @@ struct serve_tools_options {
                                reasoning is content without tags) */
     bool constrained; /* AUTO with a grammar: calls are only what that has constrained, from its
                          trigger on; what else looks like a call is content */
+    bool sure;        /* a grammar holds calls, so that they are told while they come */
     bool one_call;    /* parallel_tool_calls false: behind the first call all is content */
     const char *request_id; /* ids of calls are made of it and the index; copied. NULL: "" */
     serve_tools_event_fn *on_event;
@@ -130,9 +131,12 @@ void serve_tools_free(struct serve_tools *t); /* NULL is ignored */
 pith_status serve_tools_feed(struct serve_tools *t, const char *text, size_t len, pith_error *err);
 
 /* The answer has ended, or was cut off (cut: the limit of tokens, a client that went away). Tells
-   what was held back. A call that was told and not finished ends with complete false where the
-   answer was cut, and is broken where the model ended it. */
+   what was held back. A call whose arguments have begun ends with complete false where the answer
+   was cut, and is content where the model ended it. */
 pith_status serve_tools_finish(struct serve_tools *t, bool cut, pith_error *err);
+
+/* Whether what came last is in a call, or in the markers about it. */
+bool serve_tools_in_call(const struct serve_tools *t);
 
 /* Calls that ended complete, so far: where there are any, finish_reason is "tool_calls". */
 int32_t serve_tools_count(const struct serve_tools *t);
@@ -141,7 +145,8 @@ int32_t serve_tools_count(const struct serve_tools *t);
 
 /* For a GENERIC style: the text for the system message that explains the tools and their form. The
    caller frees with pi_mem_free. */
-pith_status serve_tools_instructions(const json_t *tools, char **out, pith_error *err);
+pith_status serve_tools_instructions(const json_t *tools, const struct serve_numbers *numbers,
+                                     char **out, pith_error *err);
 
 enum serve_tools_choice {
     SERVE_TOOLS_AUTO,     /* free text until a call begins, which then follows the grammar */
@@ -166,6 +171,7 @@ struct serve_tools_grammar {
 
 struct serve_tools_grammar_options {
     const json_t *tools;
+    const struct serve_numbers *numbers; /* of tools; NULL: none */
     const char *name; /* tool_choice names a function: this one alone; NULL: any */
     enum serve_tools_choice choice;
     bool parallel; /* several calls may follow each other */

@@ -15,6 +15,7 @@ void tools_call_reset(struct serve_tools *t)
     t->written = (struct tools_json){0};
     t->role = TOOLS_ROLE_NONE;
     t->in_key = t->in_value = t->coded = t->has_args = t->started = t->fresh = false;
+    t->ending = t->loose = false;
     t->n_param = 0;
     pi_mem_free(t->name);
     t->name = NULL;

@@ -227,6 +227,7 @@ struct writer {
     size_t len, cap;
     bool no_memory;
     struct serve_tools_grammar *out;
+    const struct serve_numbers *numbers;
     size_t n_rule; /* names of rules that were given out */
 };
 
@@ -322,7 +323,7 @@ static void add_schema(struct writer *w, json_t *schema)
         pi_mem_grow(PI_MEM_OTHER, g->schemas, g->n_schema + 1, sizeof *list);
     char name[32];
     int n = snprintf(name, sizeof name, "schema-%zu", w->n_rule++);
-    char *text = json_dumps(schema, JSON_COMPACT);
+    char *text = serve_json_dump(w->numbers, schema, JSON_COMPACT);
     if (list != NULL) {
         g->schemas = list;
         struct serve_tools_schema *s = &list[g->n_schema++];
@@ -552,7 +553,7 @@ pith_status serve_tools_grammar_create(const struct serve_tools_style *style,
                            ? "calls in the model's form \"%s\" cannot be required"
                            : "calls in the model's form \"%s\" cannot be held to a strict schema",
                        serve_tools_form_name(style->form));
-    struct writer w = {.out = out};
+    struct writer w = {.out = out, .numbers = options->numbers};
     add_root(&w, shape, style, options);
     bool required = options->choice == SERVE_TOOLS_REQUIRED;
     pith_status status = PITH_OK;
@@ -586,12 +587,13 @@ void serve_tools_grammar_free(struct serve_tools_grammar *g)
 
 /* ---- words ---- */
 
-pith_status serve_tools_instructions(const json_t *tools, char **out, pith_error *err)
+pith_status serve_tools_instructions(const json_t *tools, const struct serve_numbers *numbers,
+                                     char **out, pith_error *err)
 {
     struct writer w = {0};
     add(&w, "You may call functions to help with the user's request. These are the functions:\n");
     for (size_t i = 0; i < json_array_size(tools); i++) {
-        char *text = json_dumps(tools_function(json_array_get(tools, i)), 0);
+        char *text = serve_json_dump(numbers, tools_function(json_array_get(tools, i)), 0);
         add(&w, text == NULL ? "" : text);
         add(&w, "\n");
         w.no_memory = w.no_memory || text == NULL;

@@ -2,6 +2,9 @@
  * tools_params.c - calls whose arguments are keys and values between tags, made into JSON: a string
  * stays a string, and is passed on while it comes; what the tool's schema calls a number, a list
  * and so on is read when its end has come, and stays a string where it is none.
+ *
+ * A closing tag ends a value only where the next parameter or the end of the call follows it. Where
+ * the form has values on lines of their own, so does the tag. All others are a part of the value.
  */
 #include "serve/tools_parser.h"
 
@@ -98,7 +101,7 @@ static bool key_ends(struct serve_tools *t)
     if (!put(t, "\"", 1) || !put_string(t, t->head.data, len) || !put(t, "\": ", 3))
         return false;
     t->value.len = 0;
-    t->value_begun = false;
+    t->value_begun = t->value_inline = t->value_flushed = t->ending = false;
     t->state = t->form->value_open == NULL ? TOOLS_VALUE : TOOLS_VALUE_OPEN;
     return !t->value_is_text || put(t, "\"", 1);
 }
@@ -150,10 +153,7 @@ static bool put_value(struct serve_tools *t)
     for (size_t i = 0; i < PI_LEN(python); i++)
         if (len == strlen(python[i][0]) && memcmp(text, python[i][0], len) == 0)
             return put(t, python[i][1], strlen(python[i][1]));
-    json_t *value = json_loadb(text, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-    bool good = value != NULL && len > 0;
-    json_decref(value);
-    if (good)
+    if (len > 0 && serve_json_is_value(text, len))
         return put(t, text, len);
     return put(t, "\"", 1) && put_string(t, text, len) && put(t, "\"", 1);
 }
@@ -189,6 +189,7 @@ static bool value_ends(struct serve_tools *t)
     if (t->form->lines && t->value.len > 0 && t->value.data[t->value.len - 1] == '\n')
         t->value.len--;
     t->state = TOOLS_PARAM;
+    t->ending = false;
     t->word.len = 0;
     if (!t->value_is_text)
         return put_value(t);
@@ -208,21 +209,78 @@ static size_t may_close(const struct serve_tools *t)
     return k;
 }
 
-static bool value_step(struct serve_tools *t, char c)
+/* Passes on what is certain of a value that is text. */
+static bool flush(struct serve_tools *t)
 {
-    tools_append(t, &t->raw, &c, 1);
-    tools_append(t, &t->value, &c, 1);
-    if (t->no_memory)
-        return true;
-    if (closes(t))
-        return value_ends(t);
     if (!t->value_is_text || t->form->cdata)
         return true;
     drop_first_line(t);
     size_t n = t->value.len - may_close(t);
     bool good = put_string(t, t->value.data, n);
+    t->value_flushed = t->value_flushed || n > 0;
     tools_drop(&t->value, n);
     return good;
+}
+
+/* Whether the closing tag stands where one may end the value, as far as lines matter. */
+static bool on_own_line(struct serve_tools *t, size_t at)
+{
+    if (!t->form->lines || t->value_inline || t->lenient ||
+        (at > 0 ? t->value.data[at - 1] == '\n' : !t->value_flushed))
+        return true;
+    t->loose = true;
+    return false;
+}
+
+/* Behind a closing tag: it ends the value, or is a part of it. */
+static bool ending_step(struct serve_tools *t, char c)
+{
+    const struct tools_form *f = t->form;
+    const char *ways[] = {f->key_open, f->close, f->skip[0]};
+    bool part = false;
+    if (t->word.len == 0 && pi_is_space(c))
+        return true;
+    tools_append(t, &t->word, &c, 1);
+    for (size_t i = 0; i < PI_LEN(ways) && !t->no_memory; i++) {
+        if (ways[i] == NULL || !tools_is_prefix(&t->word, ways[i]))
+            continue;
+        part = true;
+        if (t->word.len < strlen(ways[i]))
+            continue;
+        t->value.len = t->ending_at + strlen(f->value_close);
+        if (!value_ends(t))
+            return false;
+        if (i > 0)
+            return ends(t, i == 1);
+        t->head.len = 0;
+        t->state = TOOLS_KEY;
+        return true;
+    }
+    if (part)
+        return true;
+    t->ending = false;
+    t->word.len = 0;
+    return flush(t);
+}
+
+static bool value_step(struct serve_tools *t, char c)
+{
+    if (t->value.len == 0 && !t->value_begun)
+        t->value_inline = c != '\n';
+    tools_append(t, &t->raw, &c, 1);
+    tools_append(t, &t->value, &c, 1);
+    if (t->no_memory)
+        return true;
+    if (t->ending)
+        return ending_step(t, c);
+    size_t n_close = strlen(t->form->value_close);
+    if (closes(t) && on_own_line(t, t->value.len - n_close)) {
+        t->ending = true;
+        t->ending_at = t->value.len - n_close;
+        t->word.len = 0;
+        return true;
+    }
+    return flush(t);
 }
 
 bool tools_params_step(struct serve_tools *t, char c)

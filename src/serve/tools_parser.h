@@ -97,6 +97,7 @@ struct serve_tools {
     struct tools_bytes head;   /* the name; a channel's head; a key */
     struct tools_bytes args;   /* arguments that wait for the name */
     struct tools_bytes value;  /* of the JSON name, of coded arguments, of a parameter */
+    struct tools_bytes call;   /* arguments of the call, until it has ended and is told */
     int32_t n_section;         /* calls of this section that are complete */
     bool thought;              /* the answer has reasoning, or a tag of it */
     bool fresh;                /* nothing of the section has come but its marker */
@@ -116,6 +117,12 @@ struct serve_tools {
     int32_t n_param;
     bool value_is_text; /* of a parameter: a string */
     bool value_begun;
+    bool value_inline;  /* it begins in the line of its tag */
+    bool value_flushed; /* some of it was passed on */
+    bool ending;        /* its closing tag has come, at ending_at; word: what stands behind that */
+    size_t ending_at;
+    bool loose;   /* some closing tag did not stand on a line of its own */
+    bool lenient; /* which it need not, as no call came of it otherwise */
 };
 
 /* ---- bytes (tools.c) ---- */
