@@ -216,15 +216,6 @@ static void read_response_fields(struct serve_reader *rd, const json_t *paths)
 
 /* ---- where it runs ---- */
 
-/* FNV-1a, and never 0, which is no salt. */
-static uint64_t hash_of(const char *text, size_t len)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < len; i++)
-        hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u;
-    return hash != 0 ? hash : 1;
-}
-
 static void read_place(struct serve_reader *rd, const json_t *body)
 {
     char buf[SERVE_SHOW];
@@ -241,7 +232,7 @@ static void read_place(struct serve_reader *rd, const json_t *body)
         SERVE_FAULT(rd, "n", "n: %d answers do not fit in one slot, id_slot %d", rd->r->n_answer,
                     rd->r->slot);
     if (salt != NULL && request_text(rd, "cache_salt", "cache_salt", salt))
-        rd->r->salt = hash_of(json_string_value(salt), json_string_length(salt));
+        rd->r->salt = serve_name_hash(json_string_value(salt), json_string_length(salt));
 }
 
 /* A budget of its own: a number of entries, or a text that the engine reads. */
