@@ -302,8 +302,7 @@ static void print_keep(const struct session *s, const struct account *a)
             "%.1f %% of %s\n",
             cli_bytes(a->kv.live_bytes, live), (long long)k->live, lane, guests,
             percent((double)a->kv.live_bytes, (double)a->full_live_bytes),
-            cli_bytes(a->full_live_bytes, full_live),
-            cli_bytes(a->kv.peak_bytes, peak),
+            cli_bytes(a->full_live_bytes, full_live), cli_bytes(a->kv.peak_bytes, peak),
             percent((double)a->kv.peak_bytes, (double)a->full_bytes),
             cli_bytes(a->full_bytes, full));
 }

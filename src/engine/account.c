@@ -22,12 +22,17 @@ int64_t pi_account_pages(const struct pi_account *a, int32_t n_token)
            kv_bytes_of_state(a->g);
 }
 
+static bool recalls_kv(const struct pi_account *a)
+{
+    return engine_traits_compute(a->policies).recalls_kv;
+}
+
 /* The tier of one sequence. */
 static int64_t tier_at(const struct pi_account *a, int32_t n_token)
 {
     const struct kv_geometry full = kv_full_lanes(a->g);
     const struct recall_config *recall = &a->policies->recall;
-    if (recall->kind != RECALL_KV || full.n_layer == 0)
+    if (!recalls_kv(a) || full.n_layer == 0)
         return 0;
     return a->ram != RECALL_RAM_AUTO ? a->ram : recall_tier_bytes_at(recall, &full, n_token);
 }
@@ -77,7 +82,7 @@ static int64_t in_proportion(int64_t part, int64_t whole, int64_t of)
 
 int64_t pi_account_tier(const struct pi_account *a, int64_t pages)
 {
-    if (a->policies->recall.kind != RECALL_KV || a->ram != RECALL_RAM_AUTO)
+    if (!recalls_kv(a) || a->ram != RECALL_RAM_AUTO)
         return a->ram;
     int32_t n = most_tokens(a, pages, pi_account_pages);
     int64_t one = tier_at(a, n);
@@ -87,14 +92,15 @@ int64_t pi_account_tier(const struct pi_account *a, int64_t pages)
 pith_status pi_account_split(const struct pi_account *a, int64_t budget, int64_t *pages,
                              int64_t *tier, pith_error *err)
 {
-    bool recalls = a->policies->recall.kind == RECALL_KV;
+    bool recalls = recalls_kv(a);
     bool asked = recalls && a->ram != RECALL_RAM_AUTO;
     int64_t ram = asked ? a->ram : 0, least = pi_account_whole(a, 1);
     if (asked && ram >= budget)
-        return pi_fail(err, PITH_INVALID,
-                       "recall: ram: %lld bytes leave nothing to lanes of a KV memory of %lld bytes "
-                       "in all",
-                       (long long)ram, (long long)budget);
+        return pi_fail(
+            err, PITH_INVALID,
+            "recall: ram: %lld bytes leave nothing to lanes of a KV memory of %lld bytes "
+            "in all",
+            (long long)ram, (long long)budget);
     if (budget < least)
         return pi_fail(err, PITH_INVALID,
                        "memory_bytes: %lld bytes are less than the %lld that one token takes: %lld "
@@ -104,8 +110,8 @@ pith_status pi_account_split(const struct pi_account *a, int64_t budget, int64_t
     int32_t n = (int32_t)pi_max(1, most_tokens(a, budget, pi_account_whole));
     /* The tier that was asked for does not grow with the budget; all else does. */
     int64_t whole = pi_account_whole(a, n) - ram;
-    *pages = pi_max(pi_account_pages(a, n),
-                    in_proportion(pi_account_pages(a, n), budget - ram, whole));
+    *pages =
+        pi_max(pi_account_pages(a, n), in_proportion(pi_account_pages(a, n), budget - ram, whole));
     if (recalls && !asked)
         *tier = pi_max(tier_at(a, n), in_proportion(tier_at(a, n), budget, whole));
     return PITH_OK;

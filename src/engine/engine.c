@@ -77,8 +77,7 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
 }
 
 /* What pages may take, and what recall's tier may. */
-static pith_status size_memory(const pith_engine_params *params, struct plan *out,
-                               pith_error *err)
+static pith_status size_memory(const pith_engine_params *params, struct plan *out, pith_error *err)
 {
     const struct pi_account *a = &out->account;
     int64_t *ram = &out->policies.recall.kv.ram;

@@ -109,10 +109,10 @@ static json_t *parts_json(const pith_memory_stats *m)
         const char *name;
         int64_t bytes;
     } part[] = {
-        {"lanes", m->lane_bytes},   {"guests", m->guest_bytes},    {"states", m->state_bytes},
-        {"idle", m->idle_bytes},    {"tier", m->tier_bytes},       {"text", m->text_bytes},
-        {"aside", m->aside_bytes},  {"tables", m->table_bytes},    {"marks", m->mark_bytes},
-        {"policy", m->policy_bytes}, {"drafts", m->draft_bytes},   {"work", m->work_bytes},
+        {"lanes", m->lane_bytes},    {"guests", m->guest_bytes}, {"states", m->state_bytes},
+        {"idle", m->idle_bytes},     {"tier", m->tier_bytes},    {"text", m->text_bytes},
+        {"aside", m->aside_bytes},   {"tables", m->table_bytes}, {"marks", m->mark_bytes},
+        {"policy", m->policy_bytes}, {"drafts", m->draft_bytes}, {"work", m->work_bytes},
     };
     json_t *out = json_object();
     for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)

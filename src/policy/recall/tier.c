@@ -61,8 +61,8 @@ static pith_status map_shelves(struct recall_tier *tier, size_t *lists, pith_err
     *lists = 0;
     for (int32_t i = 0; i < tier->n_shelf; i++) {
         const struct recall_shelf *shelf = &tier->shelf[i];
-        PI_TRY(kv_cache_sizes(&tier->kind[shelf->kind], shelf_bytes(tier, shelf), &list, &pool,
-                              err));
+        PI_TRY(
+            kv_cache_sizes(&tier->kind[shelf->kind], shelf_bytes(tier, shelf), &list, &pool, err));
         *lists += list;
         pools += pool;
     }
@@ -378,9 +378,9 @@ void recall_tier_parts(const struct recall_tier *tier, struct recall_parts *out)
         out->pages += parts.held + parts.idle;
         out->tables += parts.tables;
         out->file += (shelf->n_fresh - shelf->n_free) * shelf->place_bytes;
-        out->tables += shelf->n_fresh * (int64_t)(sizeof(*shelf->place) + sizeof(*shelf->free) +
-                                                  2 * sizeof(*shelf->bounds) *
-                                                      (size_t)tier->model.g.dim_k);
+        out->tables +=
+            shelf->n_fresh * (int64_t)(sizeof(*shelf->place) + sizeof(*shelf->free) +
+                                       2 * sizeof(*shelf->bounds) * (size_t)tier->model.g.dim_k);
     }
     for (const struct recall_store *store = tier->first; store != NULL; store = store->next)
         for (int32_t i = 0; i < tier->n_shelf; i++) {

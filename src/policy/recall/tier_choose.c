@@ -96,9 +96,9 @@ int64_t recall_work_bytes(const struct recall_tier *tier)
             longest = (int32_t)pi_max(longest, kv_lane_len(store->row[i].kv, 0, 0));
     if (tier->n_tok == 0)
         return 0;
-    return tier->n_thread *
-           (int64_t)place_work(tier, tier->n_tok, (int32_t)pi_max(longest, RECALL_PAGE_LEN), NULL,
-                               &counted);
+    return tier->n_thread * (int64_t)place_work(tier, tier->n_tok,
+                                                (int32_t)pi_max(longest, RECALL_PAGE_LEN), NULL,
+                                                &counted);
 }
 
 /* ---- entries in order of position ---- */
