@@ -9,8 +9,8 @@
 #include <malloc.h>
 #endif
 
-#define N_WARM 1024  /* tokens of a first sequence, so that what is taken once is there */
-#define N_SEQ 12     /* sequences, so that pages of the system weigh little .. */
+#define N_WARM 2048  /* tokens of a first sequence, so that what is taken once is there */
+#define N_SEQ 8      /* sequences, so that pages of the system weigh little .. */
 #define N_TOKEN 2048 /* .. of so many tokens */
 #define PART 512     /* that are evaluated together */
 #define MOST_OFF 0.05
