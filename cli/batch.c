@@ -390,7 +390,7 @@ static void size_memory(struct batch *b, struct memory_options *memory)
         n += b->in.item[i].done ? 0 : b->in.item[i].n_answer;
     if (n > b->o->schedule.n_seq)
         n = b->o->schedule.n_seq;
-    cli_check(pith_kv_estimate(b->s.model, &params, b->s.info.n_ctx_train, &bytes, &err), &err);
+    cli_check(pith_memory_estimate(b->s.model, &params, b->s.info.n_ctx_train, &bytes, &err), &err);
     if (n < 1 || most <= 0)
         n = 1;
     memory->kv_bytes = most > 0 && (double)bytes * (double)n > (double)most ? most : bytes * n;

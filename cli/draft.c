@@ -50,6 +50,18 @@ static int32_t tokens_of(const struct session *s, int32_t most)
     return tokens < most ? (int32_t)tokens : most;
 }
 
+/* Of --kv-memory the drafting model gets what it takes of as many tokens as the other. */
+static void share_memory(struct session *s, int32_t n, pith_engine_params *p)
+{
+    pith_error err;
+    int64_t mine, other, all = s->kv_memory;
+    p->kv_tokens = 0;
+    cli_check(pith_memory_estimate(s->draft_model, p, n, &mine, &err), &err);
+    cli_check(pith_memory_estimate(s->model, &s->params, n, &other, &err), &err);
+    p->memory_bytes = (int64_t)((double)all * ((double)mine / (double)(mine + other)));
+    session_resize(s, all - p->memory_bytes);
+}
+
 static void start_model(struct session *s, const char *path, const struct model_options *m)
 {
     pith_error err;
@@ -71,7 +83,9 @@ static void start_model(struct session *s, const char *path, const struct model_
     p.chunk = s->params.chunk;
     p.kv_tokens = tokens_of(s, info.n_ctx_train);
     cli_check(pith_kv_estimate(s->draft_model, &p, p.kv_tokens, &bytes, &err), &err);
-    if (most > 0 && bytes > most) {
+    if (s->kv_memory > 0) {
+        share_memory(s, p.kv_tokens, &p);
+    } else if (most > 0 && bytes > most) {
         p.kv_tokens = 0;
         p.kv_bytes = most;
     }
@@ -109,6 +123,14 @@ static int64_t kv_peak(const struct session *s)
     if (s->draft_engine != NULL)
         pith_engine_kv_stats(s->draft_engine, &kv);
     return kv.peak_bytes;
+}
+
+int64_t draft_memory(const struct session *s)
+{
+    pith_memory_stats m = {0};
+    if (s->draft_engine != NULL)
+        pith_engine_memory_stats(s->draft_engine, &m);
+    return m.total_bytes;
 }
 
 void draft_report(const struct session *s, int64_t n_draft, int64_t n_accepted)

@@ -20,6 +20,9 @@ void draft_options_default(struct draft_options *o, const char *what);
 const pith_draft_params *draft_start(struct session *s, const struct draft_options *o,
                                      const struct model_options *m);
 
+/* Bytes that the drafting model's conversations take; 0 without one. */
+int64_t draft_memory(const struct session *s);
+
 /* What came of it, of a session in which there were drafts: a line, and members of a report. */
 void draft_report(const struct session *s, int64_t n_draft, int64_t n_accepted);
 json_t *draft_json(const struct session *s, int64_t n_draft, int64_t n_accepted);

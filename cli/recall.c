@@ -49,6 +49,14 @@ static void print_held(const struct session *s, const pith_recall_stats *r, int3
             (long long)r->recalls, r->recalls == 1 ? "" : "s", (long long)r->guests);
 }
 
+int64_t recall_guests(const struct session *s)
+{
+    pith_recall_stats r = {0};
+    if (recall_is_on(s) && !is_text(s))
+        pith_seq_recall_stats(s->seq, &r);
+    return r.guests;
+}
+
 void recall_report(const struct session *s, const pith_generate_result *result)
 {
     pith_recall_stats r;

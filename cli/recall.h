@@ -13,6 +13,9 @@ bool recall_is_on(const struct session *s);
 /* Tokens that a form of recall, which may be NULL, can add to a prompt. */
 int64_t recall_most_tokens(const char *recall);
 
+/* Entries that are back beside the lanes now. */
+int64_t recall_guests(const struct session *s);
+
 /* The line of a report on standard error; nothing without --recall. */
 void recall_report(const struct session *s, const pith_generate_result *r);
 

@@ -362,7 +362,7 @@ static void size_memory(const struct session *s, struct serve_options *o)
     pith_engine_params params = engine_params(&o->model, &o->memory);
     if (o->memory.n_ctx > 0 || o->memory.kv_bytes > 0)
         return;
-    cli_check(pith_kv_estimate(s->model, &params, s->info.n_ctx_train, &bytes, &err), &err);
+    cli_check(pith_memory_estimate(s->model, &params, s->info.n_ctx_train, &bytes, &err), &err);
     bytes *= CONTEXTS_DEFAULT;
     o->memory.kv_bytes = most > 0 && bytes > most ? most : bytes;
 }

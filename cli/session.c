@@ -54,7 +54,9 @@ const struct option memory_option_table[] = {
      .absent = "the model's context, or what half of the free memory holds",
      .help = "KV memory in tokens", .env = "LLAMA_ARG_CTX_SIZE", .one_of = "KV memory"},
     {"--kv-memory", NULL, "SIZE", OPTION_BYTES, AT(kv_bytes), .max = 0x1p62,
-     .absent = "what the tokens take", .help = "KV memory in bytes, as 512MiB or 2G",
+     .absent = "what the tokens take",
+     .help = "most bytes of all that grows with conversations, as 512MiB or 2G:" HELP_LINE
+             "pages, recall's tier, tables and what policies remember",
      .one_of = "KV memory"},
     {"--cache-type-k", "-ctk", "TYPE", OPTION_TEXT, AT(type_k),
      .help = "storage type of keys: " KV_TYPES "," HELP_LINE
@@ -260,7 +262,7 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
                        (long long)o->kv_bytes);
     pith_engine_params_default(&p);
     p.n_thread = m->n_thread;
-    p.kv_bytes = o->kv_bytes;
+    p.memory_bytes = o->kv_bytes;
     p.kv_tokens = o->n_ctx;
     p.page_len = o->page_len != NULL ? atoi(o->page_len) : 0;
     p.chunk = o->chunk;
@@ -372,15 +374,21 @@ void session_start(struct session *s, const struct model_options *m, const struc
     s->share = p.share;
     if (!s->no_bar)
         p.on_advance = cli_progress_read;
-    if (p.kv_tokens == 0 && p.kv_bytes == 0) {
-        int64_t bytes, n = most_tokens > 0 ? most_tokens : s->info.n_ctx_train;
+    if (p.kv_tokens == 0 && p.memory_bytes == 0) {
+        int64_t pages, whole, n = most_tokens > 0 ? most_tokens : s->info.n_ctx_train;
         if (n > INT32_MAX)
             n = INT32_MAX;
-        cli_check(pith_kv_estimate(s->model, &p, n, &bytes, &err), &err);
+        cli_check(pith_kv_estimate(s->model, &p, n, &pages, &err), &err);
+        cli_check(pith_memory_estimate(s->model, &p, n, &whole, &err), &err);
         int64_t most = available_memory() / 2;
-        s->kv_limited = most > 0 && bytes > most;
-        p.kv_bytes = s->kv_limited ? most : bytes;
+        s->kv_limited = most > 0 && whole > most;
+        if (s->kv_limited)
+            p.memory_bytes = most;
+        else
+            p.kv_bytes = pages;
     }
+    s->kv_memory = o->kv_bytes;
+    s->params = p;
     cli_check(pith_engine_create(s->model, &p, &s->engine, &err), &err);
     pith_kv_stats kv;
     pith_engine_kv_stats(s->engine, &kv);
@@ -411,6 +419,20 @@ void session_note_context(struct session *s, int64_t n_token)
         "scaling %s): what it makes of later positions is unknown",
         (long long)n_token, s->info.n_ctx_train, (double)s->info.rope_theta,
         rope_scaling(s, scaling, sizeof(scaling)));
+}
+
+void session_resize(struct session *s, int64_t memory_bytes)
+{
+    pith_error err;
+    bool had_seq = s->seq != NULL;
+    pith_seq_free(s->seq);
+    pith_engine_free(s->engine);
+    s->seq = NULL;
+    s->engine = NULL;
+    s->params.memory_bytes = memory_bytes;
+    cli_check(pith_engine_create(s->model, &s->params, &s->engine, &err), &err);
+    if (had_seq)
+        cli_check(pith_seq_create(s->engine, &s->seq, &err), &err);
 }
 
 void session_free(struct session *s)

@@ -89,7 +89,7 @@ pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias
    one that cannot be made. */
 pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *model);
 
-/* The library's params; kv_tokens and kv_bytes as given, n_thread from the model's options. Fails
+/* The library's params; kv_tokens and memory_bytes as given, n_thread from the model's options. Fails
    (usage) for a --keep, --read, --recall or --share that cannot be read. */
 pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o);
 
@@ -116,6 +116,7 @@ struct session {
     const char *share;  /* the same */
     bool told_context;  /* that texts are longer than those of training */
     bool kv_limited;    /* the KV memory is smaller than the trained context for want of memory */
+    int64_t kv_memory;  /* --kv-memory, the drafting model's part included; 0: not given */
     const char *drafts; /* what --draft comes to, "auto" where it is lookup by itself; NULL: none */
     pith_draft_params draft;
     pith_model *draft_model;   /* owned; NULL: no model drafts */
@@ -134,6 +135,9 @@ void session_start(struct session *s, const struct model_options *m, const struc
                    int64_t most_tokens);
 /* Says in one line, once, where texts of n_token tokens are longer than those of training. */
 void session_note_context(struct session *s, int64_t n_token);
+/* Makes the engine anew, with so much memory for all that grows with its sequences. None but the
+   session's own are there. */
+void session_resize(struct session *s, int64_t memory_bytes);
 void session_free(struct session *s);
 /* Fails unless an evaluation succeeded; where it wants more KV memory, says how to give it. */
 void session_check(pith_status status, const pith_error *err);

@@ -10,6 +10,7 @@
 #include "pith/inspect.h"
 #include "pith/policy.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +39,10 @@ static uint64_t last_hash(const struct session *s)
 /* What rounds did, beside the full cache of as many tokens. */
 struct account {
     pith_kv_stats kv;
+    pith_memory_stats memory;
     pith_keep_stats keep;
     pith_read_stats read;
+    int64_t n_guest; /* entries that recall has brought back, which are in kv and not in keep */
     int32_t n_token;
     int64_t n_full;          /* entries that the full cache would have */
     int32_t n_gone;          /* tokens that no lane has an entry of */
@@ -77,17 +80,21 @@ static struct account make_account(struct session *s, const pith_generate_result
     a.disk = disk >= 0 ? disk - s->disk_seen : -1;
     s->disk_seen = disk;
     pith_engine_kv_stats(s->engine, &a.kv);
+    pith_engine_memory_stats(s->engine, &a.memory);
     pith_seq_keep_stats(s->seq, &a.keep);
     pith_seq_read_stats(s->seq, &a.read);
+    a.n_guest = recall_guests(s);
     if (a.keep.budget < 0)
         return a;
     a.n_full = (int64_t)a.n_token * a.keep.n_lane;
     a.n_gone = count_gone(s, a.n_token);
-    if (a.keep.live > 0) /* entries are all of one size */
-        a.full_live_bytes = a.kv.live_bytes / a.keep.live * a.n_full;
+    if (a.keep.live > 0) /* entries are all of one size, guests, too */
+        a.full_live_bytes = a.kv.live_bytes / (a.keep.live + a.n_guest) * a.n_full;
     full.keep = NULL;
     full.recall = NULL; /* there is none without a keep policy */
     full.share = NULL;
+    full.kv_bytes = full.memory_bytes = 0;
+    full.kv_tokens = 0;
     if (pith_kv_estimate(s->model, &full, a.n_token, &a.full_bytes, NULL) != PITH_OK)
         a.full_bytes = 0;
     /* Where nothing was cached, this call had all of the sequence's rounds. */
@@ -121,6 +128,68 @@ static json_t *read_json(const struct session *s, const pith_read_stats *r)
                      (json_int_t)r->chunks, "read_sparse", (json_int_t)r->sparse, "read_stored",
                      (json_int_t)r->stored, "read_entries", (json_int_t)r->read, "read_s",
                      r->seconds);
+}
+
+/* The parts that sum to pith_memory_stats.total_bytes. */
+static const struct part {
+    const char *name; /* as JSON has it */
+    const char *text;
+    size_t at;
+} parts[] = {
+    {"lanes", "lanes", offsetof(pith_memory_stats, lane_bytes)},
+    {"guests", "guests", offsetof(pith_memory_stats, guest_bytes)},
+    {"states", "states", offsetof(pith_memory_stats, state_bytes)},
+    {"idle", "free pages that were used", offsetof(pith_memory_stats, idle_bytes)},
+    {"tier", "recall's tier", offsetof(pith_memory_stats, tier_bytes)},
+    {"text", "recall's text", offsetof(pith_memory_stats, text_bytes)},
+    {"aside", "swapped", offsetof(pith_memory_stats, aside_bytes)},
+    {"tables", "tables", offsetof(pith_memory_stats, table_bytes)},
+    {"marks", "marks", offsetof(pith_memory_stats, mark_bytes)},
+    {"policy", "what policies remember", offsetof(pith_memory_stats, policy_bytes)},
+    {"drafts", "drafts", offsetof(pith_memory_stats, draft_bytes)},
+    {"work", "buffers of rounds and recalls", offsetof(pith_memory_stats, work_bytes)},
+};
+
+static int64_t part_of(const pith_memory_stats *m, const struct part *part)
+{
+    int64_t bytes;
+    memcpy(&bytes, (const char *)m + part->at, sizeof(bytes));
+    return bytes;
+}
+
+static json_t *memory_json(const struct account *a)
+{
+    const pith_memory_stats *m = &a->memory;
+    json_t *list = json_object();
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        json_object_set_new(list, parts[i].name, json_integer(part_of(m, &parts[i])));
+    return json_pack("{s:I, s:I, s:I, s:o}", "memory_total_bytes", (json_int_t)m->total_bytes,
+                     "memory_budget_bytes", (json_int_t)m->budget_bytes, "memory_file_bytes",
+                     (json_int_t)m->file_bytes, "memory_parts", list);
+}
+
+static void print_memory(const struct session *s, const struct account *a)
+{
+    char text[32];
+    const pith_memory_stats *m = &a->memory;
+    const char *before = ": ";
+    int64_t draft = draft_memory(s);
+    fprintf(stderr, "memory   %s", cli_bytes(m->total_bytes + draft, text));
+    if (s->kv_memory > 0)
+        fprintf(stderr, " of %s", cli_bytes(s->kv_memory, text));
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        int64_t bytes = part_of(m, &parts[i]);
+        if (bytes == 0)
+            continue;
+        fprintf(stderr, "%s%s %s", before, parts[i].text, cli_bytes(bytes, text));
+        before = ", ";
+    }
+    if (draft > 0)
+        fprintf(stderr, "%sdrafting model %s", before, cli_bytes(draft, text));
+    if (a->full_bytes > 0)
+        fprintf(stderr, "; %.1f %% of the full cache's pages",
+                percent((double)(m->total_bytes + draft), (double)a->full_bytes));
+    fputc('\n', stderr);
 }
 
 static int32_t tokens_of(const pith_generate_result *r)
@@ -179,10 +248,11 @@ static void report_json(const struct session *s, const pith_generate_result *r,
     json_t *more = keep->budget >= 0 ? keep_json(a) : json_object();
     json_t *read = read_json(s, &a->read), *recall = recall_json(s, r), *share = share_json(s);
     json_t *weights = weights_json(s, r, a->disk);
-    json_t *draft = draft_json(s, r->n_draft, r->n_draft_accepted);
+    json_t *draft = draft_json(s, r->n_draft, r->n_draft_accepted), *memory = memory_json(a);
     if (o == NULL || json_object_update(o, weights) != 0 || json_object_update(o, more) != 0 ||
         json_object_update(o, read) != 0 || json_object_update(o, recall) != 0 ||
-        json_object_update(o, share) != 0 || json_object_update(o, draft) != 0)
+        json_object_update(o, share) != 0 || json_object_update(o, draft) != 0 ||
+        json_object_update(o, memory) != 0)
         cli_fail("no memory for the statistics");
     json_decref(weights);
     json_decref(more);
@@ -190,6 +260,7 @@ static void report_json(const struct session *s, const pith_generate_result *r,
     json_decref(recall);
     json_decref(share);
     json_decref(draft);
+    json_decref(memory);
     json_dumpf(o, stderr, JSON_COMPACT);
     fputc('\n', stderr);
     json_decref(o);
@@ -197,7 +268,7 @@ static void report_json(const struct session *s, const pith_generate_result *r,
 
 static void print_keep(const struct session *s, const struct account *a)
 {
-    char freed[32], live[32], full_live[32], peak[32], full[32], lane[32] = "";
+    char freed[32], live[32], full_live[32], peak[32], full[32], lane[32] = "", guests[48] = "";
     const pith_keep_stats *k = &a->keep;
     int64_t n_lane = k->n_lane;
     if (k->budget < 0)
@@ -224,12 +295,14 @@ static void print_keep(const struct session *s, const struct account *a)
             cli_bytes(k->bytes_freed, freed));
     if (k->live % n_lane == 0)
         snprintf(lane, sizeof(lane), ", %lld per lane", (long long)(k->live / n_lane));
+    if (a->n_guest > 0)
+        snprintf(guests, sizeof(guests), " and %lld that came back", (long long)a->n_guest);
     fprintf(stderr,
-            "live     %s in %lld entries%s: %.1f %% of the full cache's %s; pages at most %s, "
+            "live     %s in %lld entries%s%s: %.1f %% of the full cache's %s; pages at most %s, "
             "%.1f %% of %s\n",
-            cli_bytes(a->kv.live_bytes, live), (long long)k->live, lane,
-            percent((double)k->live, (double)a->n_full), cli_bytes(a->full_live_bytes, full_live),
-            cli_bytes(a->kv.peak_bytes, peak),
+            cli_bytes(a->kv.live_bytes, live), (long long)k->live, lane, guests,
+            percent((double)a->kv.live_bytes, (double)a->full_live_bytes),
+            cli_bytes(a->full_live_bytes, full_live), cli_bytes(a->kv.peak_bytes, peak),
             percent((double)a->kv.peak_bytes, (double)a->full_bytes),
             cli_bytes(a->full_bytes, full));
 }
@@ -291,6 +364,7 @@ void session_report(struct session *s, const pith_generate_result *r, bool json)
     fprintf(stderr, "kv       %s of %s: %d tokens, %lld of %lld pages, %lld bytes live\n",
             cli_bytes(kv->used_bytes, used), cli_bytes(kv->reserved_bytes, reserved), a.n_token,
             (long long)kv->n_page_used, (long long)kv->n_page, (long long)kv->live_bytes);
+    print_memory(s, &a);
     print_keep(s, &a);
     print_read(s, &a.read);
     recall_report(s, r);

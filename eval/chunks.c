@@ -105,6 +105,7 @@ pith_engine_params eval_full_params(const pith_engine_params *measured, const ch
     p.share = NULL;
     p.kv_bytes = 0;
     p.kv_tokens = 0;
+    p.memory_bytes = 0;
     if (reference_type != NULL) {
         p.type_k = reference_type;
         p.type_v = reference_type;

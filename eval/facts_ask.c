@@ -401,7 +401,7 @@ static pith_status open_cache(struct cache *c, int32_t n_token, int32_t n_ask, p
 {
     pith_engine_params *p = &c->setup.engine;
     int64_t one = 0, fork = 0;
-    bool sized = p->kv_bytes > 0 || p->kv_tokens > 0;
+    bool sized = p->kv_bytes > 0 || p->kv_tokens > 0 || p->memory_bytes > 0;
     pith_status status = pith_kv_estimate(c->setup.model, p, n_token, &one, err);
     if (status == PITH_OK)
         status = pith_kv_estimate(c->setup.model, p, eval_is_full(p) ? n_ask : n_token, &fork, err);

@@ -33,7 +33,7 @@ pith_status eval_size_memory(const pith_model *model, int32_t n_token, int32_t n
                              pith_engine_params *params, pith_error *err)
 {
     int64_t bytes;
-    if (params->kv_bytes > 0 || params->kv_tokens > 0)
+    if (params->kv_bytes > 0 || params->kv_tokens > 0 || params->memory_bytes > 0)
         return PITH_OK;
     pith_status status = pith_kv_estimate(model, params, n_token, &bytes, err);
     if (status != PITH_OK)

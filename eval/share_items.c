@@ -213,6 +213,7 @@ pith_status share_items_memory(const struct share_items *items, const struct eva
     double sum = 0.0;
     params.keep = params.share = NULL;
     params.kv_bytes = params.kv_tokens = 0;
+    params.memory_bytes = 0;
     params.page_len = page_len;
     if (!(fit > 0.0 && fit <= 1.0))
         return eval_fail(err, PITH_INVALID, "share: fit = %g is not above 0 and at most 1", fit);

@@ -88,6 +88,7 @@ static pith_status open_engine(struct runner *r, const struct eval_setup *setup,
     engine.keep = row->keep;
     engine.kv_tokens = 0;
     engine.kv_bytes = kv_bytes;
+    engine.memory_bytes = 0;
     engine.page_len = row->page_len > 0 ? row->page_len : page_len;
     params.n_seq = params.n_queue = r->items->n;
     params.no_prefix = !row->prefix;

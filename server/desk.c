@@ -23,13 +23,16 @@ double server_now(void)
 static void publish(struct server *s, double *last, bool idle)
 {
     pith_kv_stats kv;
+    pith_memory_stats memory;
     double now = server_now();
     if (!idle && now - *last < STATS_EVERY_S)
         return;
     *last = now;
     pith_engine_kv_stats(s->config.engine, &kv);
+    pith_engine_memory_stats(s->config.engine, &memory);
     pthread_mutex_lock(&s->lock);
     s->kv = kv;
+    s->memory = memory;
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -10,6 +10,7 @@
 struct numbers {
     pith_scheduler_stats run;
     pith_kv_stats kv;
+    pith_memory_stats all;
     const struct server_counts *count;
     double uptime_s;
 };
@@ -67,6 +68,21 @@ VALUE(live, n->kv.live_bytes)
 VALUE(shared, n->kv.shared_bytes)
 VALUE(saved, n->kv.saved_bytes)
 VALUE(table, n->kv.table_bytes)
+VALUE(part_lanes, n->all.lane_bytes)
+VALUE(part_guests, n->all.guest_bytes)
+VALUE(part_states, n->all.state_bytes)
+VALUE(part_idle, n->all.idle_bytes)
+VALUE(part_tier, n->all.tier_bytes)
+VALUE(part_text, n->all.text_bytes)
+VALUE(part_aside, n->all.aside_bytes)
+VALUE(part_tables, n->all.table_bytes)
+VALUE(part_marks, n->all.mark_bytes)
+VALUE(part_policy, n->all.policy_bytes)
+VALUE(part_drafts, n->all.draft_bytes)
+VALUE(part_work, n->all.work_bytes)
+VALUE(total, n->all.total_bytes)
+VALUE(budget, n->all.budget_bytes)
+VALUE(tier_file, n->all.file_bytes)
 VALUE(ratio,
       n->kv.reserved_bytes > 0 ? (double)n->kv.used_bytes / (double)n->kv.reserved_bytes : 0.0)
 VALUE(uptime, n->uptime_s)
@@ -117,6 +133,24 @@ static const struct metric metrics[] = {
     {GAUGE, "pith_kv_saved_bytes", "What sharing saves.", value_saved},
     {GAUGE, "pith_kv_table_bytes", "Page tables, beside the pages.", value_table},
     {GAUGE, "pith_kv_usage_ratio", "Used over reserved.", value_ratio},
+    /* All that grows with conversations: the parts sum to the total. */
+    {GAUGE, "pith_memory_budget_bytes", "--kv-memory; 0: nothing was said.", value_budget},
+    {GAUGE, "pith_memory_total_bytes", "All parts together.", value_total},
+    {GAUGE, "pith_memory_lanes_bytes", "Pages of sequences.", value_part_lanes},
+    {GAUGE, "pith_memory_guests_bytes", "Pages of entries that recall brought back.",
+     value_part_guests},
+    {GAUGE, "pith_memory_states_bytes", "States of recurrent layers.", value_part_states},
+    {GAUGE, "pith_memory_idle_bytes", "Free pages that the next tokens take.", value_part_idle},
+    {GAUGE, "pith_memory_tier_bytes", "Evicted entries that recall keeps.", value_part_tier},
+    {GAUGE, "pith_memory_text_bytes", "Text that recall keeps.", value_part_text},
+    {GAUGE, "pith_memory_aside_bytes", "Sequences in host memory.", value_part_aside},
+    {GAUGE, "pith_memory_tables_bytes", "Tables of pages, tokens and evicted entries.",
+     value_part_tables},
+    {GAUGE, "pith_memory_marks_bytes", "Floats beside entries.", value_part_marks},
+    {GAUGE, "pith_memory_policy_bytes", "What policies remember.", value_part_policy},
+    {GAUGE, "pith_memory_drafts_bytes", "What drafts are looked up in.", value_part_drafts},
+    {GAUGE, "pith_memory_work_bytes", "Buffers of rounds and recalls.", value_part_work},
+    {GAUGE, "pith_tier_file_bytes", "Recall's file on disk.", value_tier_file},
     {GAUGE, "pith_uptime_seconds", "Seconds since the start.", value_uptime},
     /* The names that llama-server's dashboards know. */
     {COUNTER, "llamacpp:prompt_tokens_total", "Prompt tokens computed.", value_prompt},
@@ -143,6 +177,7 @@ void metrics_answer(struct exchange *ex)
     pith_scheduler_get_stats(s->scheduler, &n.run);
     pthread_mutex_lock(&s->lock);
     n.kv = s->kv;
+    n.all = s->memory;
     pthread_mutex_unlock(&s->lock);
     for (size_t i = 0; i < N_METRIC && ok; i++) {
         const struct metric *m = &metrics[i];

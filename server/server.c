@@ -30,6 +30,7 @@ static void init(struct server *s, const struct server_config *config)
     s->started_s = server_now();
     pith_model_get_info(config->model, &s->info);
     pith_engine_kv_stats(config->engine, &s->kv);
+    pith_engine_memory_stats(config->engine, &s->memory);
     queue_init(&s->work);
     queue_init(&s->desk);
     pthread_mutex_init(&s->links.lock, NULL);

@@ -78,10 +78,11 @@ struct server {
     double viewed;  /* when viewers were told last */
     bool view_idle; /* and that nothing happens */
 
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t quiet; /* n_open came to 0 */
-    int32_t n_open;       /* exchanges that a drain waits for */
-    pith_kv_stats kv;     /* as of the end of a step, at most 50 ms ago while there are steps */
+    pthread_mutex_t lock;     /* of what follows */
+    pthread_cond_t quiet;     /* n_open came to 0 */
+    int32_t n_open;           /* exchanges that a drain waits for */
+    pith_kv_stats kv;         /* as of the end of a step, at most 50 ms ago while there are steps */
+    pith_memory_stats memory; /* likewise */
 };
 
 /* Seconds of a monotonic clock. */

@@ -359,7 +359,12 @@ typedef struct pith_engine_params {
     pith_advance_fn *on_advance; /* called on the evaluating thread for each evaluation that has
                                     more tokens than sequences; NULL (default): nobody asks */
     void *advance_user;
-    uint32_t reserved[4];
+    int64_t memory_bytes; /* budget in bytes of all that grows with conversations: pages, recall's
+                             tier, tables, marks and what policies remember. Pages and the tier get
+                             their parts of it as one long conversation would fill them. 0
+                             (default): kv_bytes or kv_tokens size the pages, the rest comes on top.
+                             With one of these it is INVALID */
+    uint32_t reserved[2];
 } pith_engine_params;
 
 PITH_API void pith_engine_params_default(pith_engine_params *out);
@@ -386,6 +391,11 @@ PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
 PITH_API pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
                                       int64_t n_token, int64_t *bytes, pith_error *err);
 
+/* The same with all that comes beside pages: bytes that memory_bytes must be at least, so that
+   nothing of n_token tokens of one sequence is lost. INVALID, UNSUPPORTED. */
+PITH_API pith_status pith_memory_estimate(const pith_model *model, const pith_engine_params *params,
+                                          int64_t n_token, int64_t *bytes, pith_error *err);
+
 /* Exact account of the KV memory, in bytes of pages. used <= reserved after every call. */
 typedef struct pith_kv_stats {
     int64_t reserved_bytes; /* the budget: bytes of the whole pool */
@@ -406,6 +416,30 @@ typedef struct pith_kv_stats {
 } pith_kv_stats;
 
 PITH_API void pith_engine_kv_stats(const pith_engine *engine, pith_kv_stats *out);
+
+/* Where the memory goes that grows with conversations: parts in bytes, which sum to total_bytes.
+   What an engine takes once (weights, buffers of a pass) is in none of them. */
+typedef struct pith_memory_stats {
+    int64_t budget_bytes; /* pith_engine_params.memory_bytes; 0: only pages and the tier have one */
+    int64_t total_bytes;
+    int64_t lane_bytes;   /* pages of sequences, each counted once, and those that prefixes hold */
+    int64_t guest_bytes;  /* pages of entries that recall has brought back */
+    int64_t state_bytes;  /* of recurrent layers */
+    int64_t idle_bytes;   /* free pages that were used: the next ones are taken of them */
+    int64_t tier_bytes;   /* what recall `kv` keeps of evicted entries in memory */
+    int64_t text_bytes;   /* what recall `text` keeps in memory */
+    int64_t aside_bytes;  /* sequences that a scheduler has put into host memory */
+    int64_t table_bytes;  /* page tables, lists of pages and of tokens, what finds evicted entries */
+    int64_t mark_bytes;   /* floats beside entries that a keep policy asked for */
+    int64_t policy_bytes; /* what policies and recall remember of each sequence */
+    int64_t draft_bytes;  /* what drafts are looked up in; a drafting model's engine has its own */
+    int64_t work_bytes;   /* buffers of rounds and recalls, as long as lanes are */
+    int64_t file_bytes;   /* of recall's file: on disk, not in total_bytes */
+    uint32_t reserved[8];
+} pith_memory_stats;
+
+/* Takes O(pages) time. */
+PITH_API void pith_engine_memory_stats(const pith_engine *engine, pith_memory_stats *out);
 
 /* From now on peak_bytes counts from what is in use at this moment. */
 PITH_API void pith_engine_kv_reset_peak(pith_engine *engine);

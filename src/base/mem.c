@@ -16,6 +16,8 @@
 
 #define HEAD_SIZE 64 /* keeps the payload on a cache line */
 #define LARGE ((size_t)256 << 10)
+/* From here on what huge pages of 2 MiB round a block up by is less than a sixteenth of it. */
+#define HUGE_FROM ((size_t)32 << 20)
 
 struct head {
     size_t size; /* payload bytes */
@@ -91,6 +93,11 @@ void pi_mem_free(void *block)
     free(head->start);
 }
 
+size_t pi_mem_size(const void *block)
+{
+    return block == NULL ? 0 : ((const struct head *)((const char *)block - HEAD_SIZE))->size;
+}
+
 void *pi_mem_map(enum pi_mem_tag tag, size_t size)
 {
     if (size == 0 || must_fail())
@@ -99,10 +106,17 @@ void *pi_mem_map(enum pi_mem_tag tag, size_t size)
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (block == MAP_FAILED)
         return NULL;
-#if defined(MADV_HUGEPAGE)
-    madvise(block, size, MADV_HUGEPAGE); /* a hint: weights and pages are read in long streams */
-#endif
     atomic_fetch_add(&used[tag], (int64_t)size);
+    return block;
+}
+
+void *pi_mem_map_whole(enum pi_mem_tag tag, size_t size)
+{
+    void *block = pi_mem_map(tag, size);
+#if defined(MADV_HUGEPAGE)
+    if (block != NULL && size >= HUGE_FROM)
+        madvise(block, size, MADV_HUGEPAGE); /* a hint */
+#endif
     return block;
 }
 

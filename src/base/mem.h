@@ -32,6 +32,9 @@ char *pi_mem_strndup(enum pi_mem_tag tag, const char *text, size_t len);
 
 void pi_mem_free(void *block);
 
+/* The size that a block was asked for; 0 for NULL. */
+size_t pi_mem_size(const void *block);
+
 /* The next n elements of a block that holds several arrays, each on cache lines of its own; *used
    counts its bytes. With base NULL they are only counted. */
 static inline void *pi_mem_part(uint8_t *base, size_t *used, size_t n, size_t size)
@@ -41,9 +44,13 @@ static inline void *pi_mem_part(uint8_t *base, size_t *used, size_t n, size_t si
     return part;
 }
 
-/* size zeroed bytes straight from the system, in huge pages where it has them, touched only when
-   used: weights and the page pool. Not a pi_mem_alloc block: free with pi_mem_unmap. */
+/* size zeroed bytes straight from the system, which gives memory for what is touched alone, in its
+   small pages: whoever maps much and uses little pays for little. Not a pi_mem_alloc block: free
+   with pi_mem_unmap. */
 void *pi_mem_map(enum pi_mem_tag tag, size_t size);
+/* The same of a block that will be touched whole, as weights are: in huge pages where the system
+   has them and rounding is small. */
+void *pi_mem_map_whole(enum pi_mem_tag tag, size_t size);
 void pi_mem_unmap(enum pi_mem_tag tag, void *block, size_t size);
 /* Gives the memory of the system's pages that lie within [at, at + size) of a mapped block back:
    what they held stays or becomes zero. Touching them takes memory again. */

@@ -111,7 +111,7 @@ pith_status pith_machine_measure(int32_t n_thread, pith_machine *out, pith_error
     if (n_thread == 0)
         n_thread = pi_thread_count();
     struct measure m = {0};
-    m.buffer = pi_mem_map(PI_MEM_OTHER, PI_MACHINE_BYTES);
+    m.buffer = pi_mem_map_whole(PI_MEM_OTHER, PI_MACHINE_BYTES);
     m.result = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_thread, sizeof(*m.result));
     pith_status status = PITH_OK;
     if (m.buffer == NULL || m.result == NULL) {

@@ -69,6 +69,11 @@ pith_status pi_seq_start_draft(struct pith_seq *seq, const pith_draft_params *pa
     return PITH_OK;
 }
 
+int64_t pi_draft_bytes(const struct pi_draft *d)
+{
+    return d == NULL ? 0 : (int64_t)(sizeof(*d) + draft_lookup_bytes(&d->lookup));
+}
+
 void pi_draft_free(struct pi_draft *d)
 {
     if (d == NULL)

@@ -36,6 +36,8 @@ struct pi_draft {
 pith_status pi_seq_start_draft(struct pith_seq *seq, const pith_draft_params *params,
                                pith_error *err);
 void pi_draft_free(struct pi_draft *draft);
+/* Bytes of what it looks tokens up in; NULL: 0. */
+int64_t pi_draft_bytes(const struct pi_draft *draft);
 
 /* Gives back what the drafting model holds of the sequence's tokens, which nobody drafts for now. */
 void pi_seq_rest_draft(struct pith_seq *seq);

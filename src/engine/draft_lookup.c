@@ -61,6 +61,14 @@ static void clear(struct draft_lookup *l)
             l->head[g][i] = -1;
 }
 
+size_t draft_lookup_bytes(const struct draft_lookup *l)
+{
+    size_t bytes = pi_mem_size(l->token);
+    for (int g = 0; g < DRAFT_GRAM_MOST; g++)
+        bytes += pi_mem_size(l->link[g]) + pi_mem_size(l->head[g]);
+    return bytes;
+}
+
 /* Room for n tokens; the index is made anew. */
 static bool grow(struct draft_lookup *l, int32_t n)
 {

@@ -24,6 +24,9 @@ struct draft_lookup {
 /* Frees what a zeroed or used one owns. */
 void draft_lookup_free(struct draft_lookup *l);
 
+/* Bytes of its arrays. */
+size_t draft_lookup_bytes(const struct draft_lookup *l);
+
 /* Makes the tokens [n] those of the index: what is new is added, and where others stood there it
    begins anew. NOMEM leaves it empty. */
 pith_status draft_lookup_set(struct draft_lookup *l, const int32_t *tokens, int32_t n);

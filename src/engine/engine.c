@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
+#include "engine/account.h"
 #include "model/delta.h"
 
 #define MAX_CHUNK 8192
@@ -26,6 +27,7 @@ struct plan {
     int32_t n_thread;
     int32_t chunk;
     struct policy_set policies;
+    struct pi_account account;
 };
 
 static pith_status check_range(const char *field, int64_t value, int64_t min, int64_t max,
@@ -74,10 +76,28 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
     return PITH_OK;
 }
 
-static int64_t bytes_at(const struct plan *p, int32_t n_token)
+/* What pages may take, and what recall's tier may. */
+static pith_status size_memory(const pith_engine_params *params, struct plan *out, pith_error *err)
 {
-    return policy_set_bytes(&p->policies, &p->geometry, (struct keep_point){.n_token = n_token}) +
-           kv_bytes_of_state(&p->geometry);
+    const struct pi_account *a = &out->account;
+    int64_t *ram = &out->policies.recall.kv.ram;
+    if (params->memory_bytes > 0 && (params->kv_bytes > 0 || params->kv_tokens > 0))
+        return pi_fail(err, PITH_INVALID,
+                       "memory_bytes: %lld is for everything, and %s: %lld for pages alone: give "
+                       "one",
+                       (long long)params->memory_bytes,
+                       params->kv_bytes > 0 ? "kv_bytes" : "kv_tokens",
+                       (long long)(params->kv_bytes > 0 ? params->kv_bytes : params->kv_tokens));
+    if (params->memory_bytes > 0)
+        return pi_account_split(a, params->memory_bytes, &out->kv_bytes, ram, err);
+    out->kv_bytes = pi_account_pages(a, a->n_ctx);
+    if (params->kv_tokens > 0)
+        out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens) +
+                        kv_bytes_of_state(&out->geometry);
+    if (params->kv_bytes > 0)
+        out->kv_bytes = params->kv_bytes;
+    *ram = pi_account_tier(a, out->kv_bytes);
+    return PITH_OK;
 }
 
 static pith_status make_plan(const pith_model *model, const pith_engine_params *params,
@@ -94,6 +114,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(check_range("chunk", params->chunk, 1, MAX_CHUNK, err));
     PI_TRY(check_range("kv_bytes", params->kv_bytes, 0, INT64_MAX / 2, err));
     PI_TRY(check_range("kv_tokens", params->kv_tokens, 0, INT32_MAX, err));
+    PI_TRY(check_range("memory_bytes", params->memory_bytes, 0, INT64_MAX / 2, err));
     *out = (struct plan){
         .geometry = {.n_layer = hp->n_layer_kv,
                      .n_head = hp->n_head_kv,
@@ -116,13 +137,9 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(policy_set_fit(policies, &out->geometry, err));
     if (policy_set_verb(policies) != NULL)
         PI_TRY(pi_model_check_full(model, policy_set_verb(policies), err));
-    out->kv_bytes = bytes_at(out, hp->n_ctx_train);
-    if (params->kv_tokens > 0)
-        out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens) +
-                        kv_bytes_of_state(&out->geometry);
-    if (params->kv_bytes > 0)
-        out->kv_bytes = params->kv_bytes;
-    return PITH_OK;
+    out->account = (struct pi_account){&out->geometry, policies, hp->n_head / hp->n_head_kv,
+                                       hp->n_ctx_train, policies->recall.kv.ram};
+    return size_memory(params, out, err);
 }
 
 pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
@@ -131,7 +148,17 @@ pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *
     struct plan plan;
     PI_TRY(make_plan(model, params, &plan, err));
     PI_TRY(check_range("n_token", n_token, 0, INT32_MAX, err));
-    *bytes = bytes_at(&plan, (int32_t)n_token);
+    *bytes = pi_account_pages(&plan.account, (int32_t)n_token);
+    return PITH_OK;
+}
+
+pith_status pith_memory_estimate(const pith_model *model, const pith_engine_params *params,
+                                 int64_t n_token, int64_t *bytes, pith_error *err)
+{
+    struct plan plan;
+    PI_TRY(make_plan(model, params, &plan, err));
+    PI_TRY(check_range("n_token", n_token, 0, INT32_MAX, err));
+    *bytes = pi_account_whole(&plan.account, (int32_t)n_token);
     return PITH_OK;
 }
 
@@ -177,6 +204,7 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     e->lanes = kv_full_lanes(&plan.geometry);
     e->chunk = plan.chunk;
     e->n_thread = plan.n_thread;
+    e->memory_bytes = params != NULL ? params->memory_bytes : 0;
     if (params != NULL) {
         e->advance.fn = params->on_advance;
         e->advance.user = params->advance_user;
@@ -262,6 +290,10 @@ pith_status pi_seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_erro
     if (seq == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a sequence");
     seq->engine = e;
+    seq->next = e->first;
+    if (e->first != NULL)
+        e->first->prev = seq;
+    e->first = seq;
     pith_status status = pi_seq_start_recall(seq, err);
     if (status == PITH_OK)
         status = pi_seq_start_share(seq, err);
@@ -296,6 +328,12 @@ void pith_seq_free(pith_seq *seq)
 {
     if (seq == NULL)
         return;
+    if (seq->prev != NULL)
+        seq->prev->next = seq->next;
+    else
+        seq->engine->first = seq->next;
+    if (seq->next != NULL)
+        seq->next->prev = seq->prev;
     pi_draft_free(seq->draft);
     pi_seq_stop_recall(seq);
     share_seq_free(seq->share);

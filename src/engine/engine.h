@@ -83,6 +83,8 @@ struct pith_engine {
     struct pi_recall *recall;    /* owned; NULL: what is evicted does not come back */
     struct pi_repeat *repeat;    /* owned; NULL: nothing is repeated */
     struct share *share;         /* owned; NULL: every page stands where it was written */
+    struct pith_seq *first;      /* all sequences, for the account of memory */
+    int64_t memory_bytes;        /* of all that grows with them; 0: nothing was said */
     char *keep_text;             /* the policy as it was given, owned; "" for the full cache */
     int32_t chunk;
     int32_t n_thread;
@@ -110,6 +112,7 @@ struct pith_engine {
 
 struct pith_seq {
     struct pith_engine *engine;
+    struct pith_seq *prev, *next; /* the engine's list */
     struct pi_memory memory;
     int32_t *tokens; /* [cap], owned */
     int32_t n_token;

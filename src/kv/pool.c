@@ -336,36 +336,44 @@ static pith_status count_pages(struct kv_cache *cache, int64_t budget, pith_erro
     return PITH_OK;
 }
 
-/* The lists lie in one mapping, so that a large pool costs memory only for pages in use. */
-static bool map_lists(struct kv_class *kind)
+/* The lists lie in one block, so that a large pool costs memory only for pages in use. */
+static size_t size_of_lists(const struct kv_class *kind)
+{
+    size_t n = (size_t)kind->n_page;
+    return 3 * ((n + 63) / 64 * sizeof(uint64_t)) + 2 * n * sizeof(int32_t) + n;
+}
+
+static void place_lists(struct kv_class *kind, void *lists)
 {
     size_t n = (size_t)kind->n_page;
     size_t bits = (n + 63) / 64 * sizeof(uint64_t), ref_size = n * sizeof(int32_t);
-    kind->lists_size = 3 * bits + 2 * ref_size + n;
-    kind->lists = pi_mem_map(PI_MEM_TABLE, kind->lists_size);
-    if (kind->lists == NULL)
-        return false;
-    uint8_t *at = kind->lists;
-    kind->taken = kind->lists;
+    uint8_t *at = lists;
+    kind->lists = lists;
+    kind->lists_size = size_of_lists(kind);
+    kind->taken = lists;
     kind->left = (uint64_t *)(void *)(at + bits);
     kind->resident = (uint64_t *)(void *)(at + 2 * bits);
     kind->n_ref = (int32_t *)(void *)(at + 3 * bits);
     kind->n_held = (int32_t *)(void *)(at + 3 * bits + ref_size);
     kind->n_entry = at + 3 * bits + 2 * ref_size;
-    return true;
 }
 
+/* Pages stand where lanes have their runs, and a run is filled long after it is begun: in small
+   pages of the system only what was filled takes memory. */
 static bool map_class(struct kv_class *kind)
 {
     kind->pool_size = (size_t)kind->n_page * kind->layout.bytes;
     kind->pool = pi_mem_map(PI_MEM_KV, kind->pool_size);
-    return kind->pool != NULL && map_lists(kind);
+    void *lists = pi_mem_map(PI_MEM_TABLE, size_of_lists(kind));
+    if (lists != NULL)
+        place_lists(kind, lists);
+    return kind->pool != NULL && lists != NULL;
 }
 
-pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
-                            struct kv_cache **out, pith_error *err)
+/* A cache without memory for its pages. */
+static pith_status make_cache(const struct kv_geometry *g, int64_t budget_bytes,
+                              struct kv_cache **out, pith_error *err)
 {
-    pith_status status;
     PI_TRY(kv_geometry_check(g, err));
     struct kv_cache *cache = pi_mem_alloc(PI_MEM_TABLE, sizeof(*cache));
     if (cache == NULL)
@@ -379,17 +387,57 @@ pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
         kv_state_class_make(g, cache->state);
         cache->state->number = cache->n_kind++;
     }
-    status = count_pages(cache, budget_bytes, err);
-    for (int32_t i = 0; i < cache->n_kind && status == PITH_OK; i++) {
-        if (!map_class(&cache->kind[i]))
-            status = pi_fail(err, PITH_NOMEM, "no memory for a KV pool of %lld bytes",
-                             (long long)cache->budget);
-        cache->table_bytes += (int64_t)cache->kind[i].lists_size;
-    }
+    pith_status status = count_pages(cache, budget_bytes, err);
     if (status != PITH_OK) {
         kv_cache_free(cache);
         return status;
     }
+    *out = cache;
+    return PITH_OK;
+}
+
+pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
+                            struct kv_cache **out, pith_error *err)
+{
+    struct kv_cache *cache;
+    PI_TRY(make_cache(g, budget_bytes, &cache, err));
+    for (int32_t i = 0; i < cache->n_kind; i++) {
+        if (!map_class(&cache->kind[i])) {
+            pith_status status = pi_fail(err, PITH_NOMEM, "no memory for a KV pool of %lld bytes",
+                                         (long long)cache->budget);
+            kv_cache_free(cache);
+            return status;
+        }
+        cache->table_bytes += (int64_t)cache->kind[i].lists_size;
+    }
+    *out = cache;
+    return PITH_OK;
+}
+
+pith_status kv_cache_sizes(const struct kv_geometry *g, int64_t budget_bytes, size_t *lists,
+                           size_t *pool, pith_error *err)
+{
+    struct kv_cache *cache;
+    PI_TRY(make_cache(g, budget_bytes, &cache, err));
+    assert(cache->n_kind == 1);
+    *lists = pi_align(size_of_lists(&cache->kind[0]), PART_ALIGN);
+    *pool = (size_t)cache->kind[0].n_page * cache->kind[0].layout.bytes;
+    kv_cache_free(cache);
+    return PITH_OK;
+}
+
+pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes, uint8_t *lists,
+                               uint8_t *pool, struct kv_cache **out, pith_error *err)
+{
+    struct kv_cache *cache;
+    PI_TRY(make_cache(g, budget_bytes, &cache, err));
+    struct kv_class *kind = &cache->kind[0];
+    assert(cache->n_kind == 1);
+    cache->borrowed = true;
+    kind->pool = pool;
+    kind->pool_size = (size_t)kind->n_page * kind->layout.bytes;
+    place_lists(kind, lists);
+    cache->table_bytes += (int64_t)kind->lists_size;
     *out = cache;
     return PITH_OK;
 }
@@ -399,7 +447,7 @@ void kv_cache_free(struct kv_cache *cache)
     if (cache == NULL)
         return;
     assert(cache->first == NULL && cache->block == NULL);
-    for (int32_t i = 0; i < cache->n_kind; i++) {
+    for (int32_t i = 0; i < cache->n_kind && !cache->borrowed; i++) {
         pi_mem_unmap(PI_MEM_TABLE, cache->kind[i].lists, cache->kind[i].lists_size);
         pi_mem_unmap(PI_MEM_KV, cache->kind[i].pool, cache->kind[i].pool_size);
     }
@@ -454,11 +502,17 @@ static void give_back(struct kv_class *kind)
     }
 }
 
+void kv_cache_give_back(struct kv_cache *cache)
+{
+    for (int32_t i = 0; i < cache->n_kind; i++)
+        give_back(&cache->kind[i]);
+}
+
 /* Before a page is touched that was not: free ones give their memory up for it where all would hold
    more than the budget, first those of other classes. With a single class they never do. */
 static void make_resident(struct kv_cache *cache, struct kv_class *kind, int32_t page)
 {
-    if (cache->n_kind == 1 || bit_of(kind->resident, page))
+    if (bit_of(kind->resident, page))
         return;
     int64_t most = cache->budget - kv_pages_bytes(kind, 1);
     for (int32_t i = 0; i < cache->n_kind && resident_bytes(cache) > most; i++)
@@ -667,6 +721,24 @@ static int64_t count_live(const struct kv_cache *cache)
                     *mark = counting ? 0 : (uint8_t)pi_max(*mark, ref->n);
                 }
     return bytes;
+}
+
+void kv_cache_parts(const struct kv_cache *cache, struct kv_parts *out)
+{
+    *out = (struct kv_parts){.tables = cache->table_bytes, .aside = cache->aside_bytes};
+    for (int32_t i = 0; i < cache->n_kind; i++) {
+        const struct kv_class *kind = &cache->kind[i];
+        int64_t used = kv_pages_bytes(kind, kind->n_used);
+        out->held += kind == cache->state ? 0 : used;
+        out->states += kind == cache->state ? used : 0;
+        out->idle += kv_pages_bytes(kind, kind->n_resident) - used;
+    }
+    for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next) {
+        size_t size = 0;
+        if (seq->marks != NULL && kv_marks_size(cache, seq->cap, &size))
+            out->marks += (int64_t)size;
+    }
+    out->tables -= out->marks;
 }
 
 void kv_cache_reset_peak(struct kv_cache *cache)

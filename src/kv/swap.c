@@ -102,6 +102,7 @@ pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_er
     seq->table = NULL;
     seq->marks = NULL;
     seq->cap = 0;
+    cache->aside_bytes += kv_swapped_host_bytes(s);
     *out = s;
     return PITH_OK;
 }
@@ -110,6 +111,7 @@ pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_er
 
 static void free_rest(struct kv_swapped *s)
 {
+    s->cache->aside_bytes -= kv_swapped_host_bytes(s);
     pi_mem_free(s->lane);
     pi_mem_free(s->data);
     pi_mem_free(s);

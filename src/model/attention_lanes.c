@@ -561,6 +561,12 @@ pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_er
     return PITH_OK;
 }
 
+size_t pi_pass_grown_bytes(const struct pi_pass *pass)
+{
+    return pi_mem_size(pass->watch_rows) + pi_mem_size(pass->chunk) + pi_mem_size(pass->slots) +
+           pi_mem_size(pass->n_slot);
+}
+
 /* ---- the reader ---- */
 
 pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader *reader,

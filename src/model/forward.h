@@ -163,6 +163,8 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
 /* Room for the weights of lanes of at most `longest` entries, which a pass with watched items needs
    to be there. NOMEM leaves what was. */
 pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err);
+/* Bytes of what was reserved for the lengths of lanes so far, beside what a chunk takes. */
+size_t pi_pass_grown_bytes(const struct pi_pass *pass);
 
 /* From now on the reader, which is copied, selects what items with n_read > 0 attend to; NULL ends
    it. No pass may be running. NOMEM: nothing has changed. An item is read or watched, not both. */

@@ -428,7 +428,7 @@ static pith_status pack_into_memory(const struct pi_plan *plan, struct pith_mode
                                     const pith_model_params *params, struct pi_beside *beside,
                                     pith_error *err)
 {
-    model->weights = pi_mem_map(PI_MEM_WEIGHTS, plan->places_size);
+    model->weights = pi_mem_map_whole(PI_MEM_WEIGHTS, plan->places_size);
     if (model->weights == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %zu bytes of weights", plan->weights_size);
     struct pi_pack_target target = {.memory = model->weights};

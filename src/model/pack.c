@@ -168,7 +168,7 @@ static void pack_turned(struct pack_job *job, int64_t matrix, int32_t n_thread)
         return;
     }
     pith_error why;
-    uint8_t *out = pi_mem_map(PI_MEM_OTHER, size);
+    uint8_t *out = pi_mem_map_whole(PI_MEM_OTHER, size);
     pith_status status =
         out != NULL ? PITH_OK
                     : pi_fail(&why, PITH_NOMEM, "no memory to turn tensor \"%s\"", what->name);

@@ -192,6 +192,10 @@ static pith_status set_size(const char *verb, const struct policy_param *param, 
 {
     const int64_t mebi = 1 << 20;
     int64_t value;
+    if (param->words != NULL && piece_is(text, param->words[0])) {
+        *(int64_t *)field = -1;
+        return PITH_OK;
+    }
     if (!read_bytes(text, &value))
         return pi_fail(err, PITH_INVALID,
                        "%s: %s: \"%.*s\" is no size (64MiB; B, kB, MB, GB, KiB, MiB, GiB)", verb,

@@ -37,7 +37,8 @@ enum policy_type {
     POLICY_TYPE_REAL,   /* double: "0.5"; min and max are in thousandths */
     POLICY_TYPE_CHOICE, /* int32_t: the index of one of `words` */
     POLICY_TYPE_TEXT,   /* char[POLICY_TEXT_SIZE], terminated: a file's name; no comma */
-    POLICY_TYPE_SIZE,   /* int64_t, bytes: "64MiB"; min and max are in mebibytes */
+    POLICY_TYPE_SIZE,   /* int64_t, bytes: "64MiB"; min and max are in mebibytes; -1: the only one of
+                           `words`, where there are some */
 };
 
 #define POLICY_TEXT_SIZE 256
@@ -51,7 +52,7 @@ struct policy_param {
     int32_t max;
     const char *fallback; /* the value when the option is not given, as text */
     const char *help;
-    const char *const *words; /* CHOICE: NULL-terminated */
+    const char *const *words; /* CHOICE, SIZE: NULL-terminated */
 };
 
 /* Options under a name, read after the defaults and before what the user says: NAME:PRESET,... */

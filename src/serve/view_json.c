@@ -103,22 +103,37 @@ static int64_t pinned_bytes(const struct serve_view *v, const struct serve_view_
     return bytes;
 }
 
+/* What sums to the total. */
+static json_t *parts_json(const pith_memory_stats *m)
+{
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } part[] = {
+        {"lanes", m->lane_bytes},    {"guests", m->guest_bytes}, {"states", m->state_bytes},
+        {"idle", m->idle_bytes},     {"tier", m->tier_bytes},    {"text", m->text_bytes},
+        {"aside", m->aside_bytes},   {"tables", m->table_bytes}, {"marks", m->mark_bytes},
+        {"policy", m->policy_bytes}, {"drafts", m->draft_bytes}, {"work", m->work_bytes},
+    };
+    json_t *out = json_object();
+    for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
+        put(&out, part[i].name, json_integer(part[i].bytes));
+    return out;
+}
+
 static json_t *memory_json(const struct serve_view *v, const struct serve_view_source *s)
 {
     pith_kv_stats kv;
     pith_engine_kv_stats(s->engine, &kv);
-    int64_t pinned = 0, ram = 0, file = 0;
-    for (int32_t i = 0; i < s->n_item; i++) {
-        pith_recall_stats recall = {0};
-        if (s->items[i].seq == NULL)
-            continue;
-        pinned += pinned_bytes(v, &s->items[i]);
-        pith_seq_recall_stats(s->items[i].seq, &recall);
-        ram += recall.ram_bytes;
-        file += recall.file_bytes;
-    }
+    pith_memory_stats all;
+    int64_t pinned = 0;
+    for (int32_t i = 0; i < s->n_item; i++)
+        if (s->items[i].seq != NULL)
+            pinned += pinned_bytes(v, &s->items[i]);
     pinned = pinned < kv.live_bytes ? pinned : kv.live_bytes; /* shared pages count once */
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:I, s:I}",
+    pith_engine_memory_stats(s->engine, &all);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:I, s:I, "
+                     "s:I, s:I, s:o}",
                      "reserved", (json_int_t)kv.reserved_bytes, "used", (json_int_t)kv.used_bytes,
                      "live", (json_int_t)kv.live_bytes, "pinned", (json_int_t)pinned, "shared",
                      (json_int_t)kv.shared_bytes, "saved", (json_int_t)kv.saved_bytes, "free",
@@ -126,8 +141,10 @@ static json_t *memory_json(const struct serve_view *v, const struct serve_view_s
                      (json_int_t)kv.peak_bytes, "tables", (json_int_t)kv.table_bytes, "page",
                      (json_int_t)kv.page_bytes, "page_len", (int)kv.page_len, "prefixes",
                      (json_int_t)s->stats.prefix_bytes, "swapped",
-                     (json_int_t)s->stats.swapped_bytes, "tier_memory", (json_int_t)ram,
-                     "tier_file", (json_int_t)file);
+                     (json_int_t)s->stats.swapped_bytes, "tier_memory", (json_int_t)all.tier_bytes,
+                     "tier_file", (json_int_t)all.file_bytes, "budget",
+                     (json_int_t)all.budget_bytes, "total", (json_int_t)all.total_bytes, "parts",
+                     parts_json(&all));
 }
 
 /* ---- requests ---- */

@@ -102,6 +102,11 @@ size_t keep_state_size(const struct keep *k)
     return k->state_size;
 }
 
+size_t keep_scratch_bytes(const struct keep *k)
+{
+    return pi_mem_size(k->block) + pi_mem_size(k->steps.block);
+}
+
 uint32_t keep_config_needs(const struct keep_config *c)
 {
     const struct keep_policy *p = c->policy;

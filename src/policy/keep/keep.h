@@ -504,6 +504,8 @@ uint32_t keep_config_needs(const struct keep_config *c);
 int32_t keep_config_marks(const struct keep_config *c);
 /* Bytes of the block that each sequence has for the policy; 0: none. */
 size_t keep_state_size(const struct keep *keep);
+/* Bytes of scratch that grew with the lanes so far. */
+size_t keep_scratch_bytes(const struct keep *keep);
 /* Whether such a block from a file can be a state. */
 bool keep_state_sound(const struct keep *keep, const void *state);
 /* keep_config_needs and keep_config_marks of its options. */

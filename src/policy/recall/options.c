@@ -125,3 +125,67 @@ int64_t recall_bytes_at(const struct recall_config *c, const struct keep_config 
         }
     return bytes;
 }
+
+/* ---- the tier ---- */
+
+/* The types of `packed`. Of the models that were measured (docs/recall.md) keys of 4 bits find what
+   exact ones find, and values may have half of that: an answer is read from several of them. */
+#define PACKED_KEYS KV_TYPE_TURBO4
+#define PACKED_VALUES KV_TYPE_TURBO2
+
+/* The packed type, or what is stored where that has no more bits or the head does not fit. */
+static enum kv_type pack(enum kv_type packed, enum kv_type stored, int32_t dim)
+{
+    bool fits = kv_type_group(packed, dim) != 0;
+    return fits && kv_type_bits(packed, dim) < kv_type_bits(stored, dim) ? packed : stored;
+}
+
+static enum kv_type choose_type(int32_t asked, enum kv_type packed, enum kv_type stored,
+                                int32_t dim)
+{
+    return asked == 0               ? stored
+           : asked == RECALL_PACKED ? pack(packed, stored, dim)
+                                    : (enum kv_type)(asked - 1);
+}
+
+/* The length of keys is wanted where cosines are: without it a page takes 4 bytes an entry less. */
+static uint32_t index_of(const struct recall_kv_options *o)
+{
+    return o->score == RECALL_ATTENTION ? 0
+           : o->score == RECALL_BOUNDS  ? KV_INDEX_NORM | KV_INDEX_BOUNDS
+                                        : KV_INDEX_NORM;
+}
+
+struct kv_geometry recall_lane_geometry(const struct recall_kv_options *o,
+                                        const struct kv_geometry *g, int32_t layer)
+{
+    enum kv_type k = kv_layer_type_k(g, layer), v = kv_layer_type_v(g, layer);
+    struct kv_geometry lane = {
+        .n_layer = 1,
+        .n_head = 1,
+        .dim_k = g->dim_k,
+        .dim_v = g->dim_v,
+        .v_in_k = g->v_in_k,
+        .page_len = RECALL_PAGE_LEN,
+        .type_k = choose_type(o->type, PACKED_KEYS, k, g->dim_k),
+        .type_v = choose_type(o->values > 0 ? o->values : o->type, PACKED_VALUES, v, g->dim_v),
+        .index = index_of(o),
+    };
+    if (g->v_in_k > 0 && o->values == 0) /* values are parts of keys */
+        lane.type_v = lane.type_k;
+    return lane;
+}
+
+int64_t recall_tier_bytes_at(const struct recall_config *c, const struct kv_geometry *g,
+                             int32_t n_token)
+{
+    int64_t all = 0;
+    if (c->kind != RECALL_KV)
+        return 0;
+    for (int32_t l = 0; l < g->n_layer; l++) {
+        struct kv_geometry lane = recall_lane_geometry(&c->kv, g, l);
+        all += g->n_head * (int64_t)kv_page_bytes(&lane);
+    }
+    /* A lane's entries may begin and end within a page. */
+    return (pi_ceil_div(n_token, RECALL_PAGE_LEN) + 1) * all;
+}

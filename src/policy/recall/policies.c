@@ -24,23 +24,30 @@ static const char *const combine_words[] = {
     NULL,
 };
 
-/* What is stored, or a storage type: 1 + its number. */
+/* As it was stored, or a storage type: 1 + its number; and what is chosen by the model's lanes. */
 static const char *const type_words[] = {
-    "stored", "f32", "f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "bf16", NULL,
+    "stored", "f32", "f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "bf16", "packed", NULL,
 };
+static const char *const value_words[] = {
+    "same", "f32", "f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "bf16", NULL,
+};
+static const char *const ram_words[] = {"auto", NULL};
 
 #define AT(member) .offset = offsetof(struct recall_kv_options, member)
 static const struct policy_param kv_params[] = {
-    {"ram", POLICY_TYPE_SIZE, AT(ram), 0, SIZE_MAX_MEBIBYTES, "256MiB",
-     "host memory for what was evicted of all sequences", NULL},
+    {"ram", POLICY_TYPE_SIZE, AT(ram), 0, SIZE_MAX_MEBIBYTES, "auto",
+     "host memory for what was evicted of all sequences (auto: what the KV memory's tokens take)",
+     ram_words},
     {"file", POLICY_TYPE_TEXT, AT(file), 0, 0, "",
      "a file for what does not fit there (none: it is lost)", NULL},
     {"size", POLICY_TYPE_SIZE, AT(size), 0, SIZE_MAX_MEBIBYTES, "4GiB", "most bytes of that file",
      NULL},
-    {"type", POLICY_TYPE_CHOICE, AT(type), 0, 0, "stored",
-     "how evicted entries are kept: stored (exactly as they were), f32, f16, q8_0, q4_0, turbo4, "
-     "turbo3, turbo2 or bf16",
+    {"type", POLICY_TYPE_CHOICE, AT(type), 0, 0, "packed",
+     "how evicted entries are kept: packed (in few bits), stored (exactly as they were), f32, f16, "
+     "q8_0, q4_0, turbo4, turbo3, turbo2 or bf16",
      type_words},
+    {"values", POLICY_TYPE_CHOICE, AT(values), 0, 0, "same",
+     "how their values are kept: same (as type says), or another storage type", value_words},
     {"take", POLICY_TYPE_BUDGET, AT(take), 1, COUNT_MAX, "25%",
      "what comes back at most: a share of the keep budget (25%), or entries of a lane; it is taken "
      "out of that budget",

@@ -39,12 +39,20 @@ enum recall_combine {
     RECALL_SUM,
 };
 
+enum {
+    RECALL_PAGE_LEN = 64,          /* entries of a page of the tier */
+    RECALL_PACKED = 1 + KV_N_TYPE, /* keys and values in few bits, never more than they had */
+    RECALL_RAM_AUTO = -1,          /* what the tokens that the KV memory is for take */
+};
+
 /* The options of `kv`. Sizes are bytes. */
 struct recall_kv_options {
-    int64_t ram;                  /* budget of the tier in host memory */
+    int64_t ram;                  /* budget of the tier in host memory; RECALL_RAM_AUTO */
     char file[POLICY_TEXT_SIZE];  /* the tier behind it; "": none */
     int64_t size;                 /* budget of the file */
-    int32_t type;                 /* 0: as stored (exact), else 1 + enum kv_type for K and V */
+    int32_t type;                 /* 0: as stored (exact), else 1 + enum kv_type for K and V, or
+                                     RECALL_PACKED */
+    int32_t values;               /* 0: V as type says, else 1 + enum kv_type */
     struct policy_budget take;    /* of the keep budget: what guests may hold, a share of it or
                                      entries of a lane */
     int32_t score;                /* enum recall_score */
@@ -103,6 +111,15 @@ int32_t recall_take_at(const struct recall_config *c, const struct keep_config *
    keep_bytes_to; 0 without `kv`. */
 int64_t recall_bytes_at(const struct recall_config *c, const struct keep_config *keep,
                         const struct kv_geometry *g, struct keep_point to);
+
+/* A lane of a layer as the tier stores it: a cache of one lane, whose pages hold RECALL_PAGE_LEN
+   entries. */
+struct kv_geometry recall_lane_geometry(const struct recall_kv_options *o,
+                                        const struct kv_geometry *g, int32_t layer);
+/* Bytes that the tier takes in memory so that nothing of n_token tokens is lost, whatever of them is
+   evicted; 0 without `kv`. */
+int64_t recall_tier_bytes_at(const struct recall_config *c, const struct kv_geometry *g,
+                             int32_t n_token);
 
 /* ---- kv: the tier ---- */
 
@@ -168,9 +185,18 @@ float recall_store_missed(const struct recall_store *store, const struct recall_
 struct recall_counts {
     int64_t n_stored;  /* entries of all lanes that are in the tier */
     int64_t n_lost;    /* of those that were evicted: no longer there */
-    int64_t ram_bytes; /* of the store, pages counted once however many share them */
+    int64_t ram_bytes; /* of the store's pages */
     int64_t file_bytes;
 };
 void recall_store_count(const struct recall_store *store, struct recall_counts *out);
+
+/* Where the tier's memory goes, of all stores, in bytes. */
+struct recall_parts {
+    int64_t pages;  /* that hold entries, each counted once, and those that held some */
+    int64_t tables; /* what finds entries, in memory and in the file */
+    int64_t work;   /* what choosing among them takes, as far as it was used */
+    int64_t file;   /* of the file, which is no memory */
+};
+void recall_tier_parts(const struct recall_tier *tier, struct recall_parts *out);
 
 #endif

@@ -43,6 +43,11 @@ struct recall_text_seq {
     struct recall_text_counts counts;
 };
 
+int64_t recall_text_bytes(const struct recall_text *t)
+{
+    return t->store != NULL ? text_store_bytes(t->store) : 0;
+}
+
 /* ---- the store ---- */
 
 /* A store that failed is not asked again. */

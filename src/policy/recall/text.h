@@ -67,6 +67,9 @@ pith_status recall_text_find(struct recall_text_seq *s, const struct kv_seq *kv,
                              size_t len, int32_t room, char **text, int32_t *n_span,
                              pith_error *err);
 
+/* Bytes of memory that the store takes; 0 with an outside one. */
+int64_t recall_text_bytes(const struct recall_text *t);
+
 struct recall_text_counts {
     int64_t n_span;   /* spans that the sequence's evicted tokens make, as of the last update */
     int64_t n_stored; /* spans that were written, those counted that were replaced later */

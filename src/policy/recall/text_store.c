@@ -209,6 +209,18 @@ pith_status text_store_open(const char *path, int64_t ttl, int32_t wait_ms, int6
     return PITH_OK;
 }
 
+int64_t text_store_bytes(const struct text_store *s)
+{
+    static const int kinds[] = {SQLITE_DBSTATUS_CACHE_USED, SQLITE_DBSTATUS_SCHEMA_USED,
+                                SQLITE_DBSTATUS_STMT_USED};
+    int64_t bytes = 0;
+    int now, most;
+    for (size_t i = 0; i < PI_LEN(kinds); i++)
+        if (sqlite3_db_status(s->db, kinds[i], &now, &most, 0) == SQLITE_OK)
+            bytes += now;
+    return bytes;
+}
+
 void text_store_close(struct text_store *s)
 {
     if (s == NULL)

@@ -8,24 +8,6 @@
 
 /* ---- making a tier ---- */
 
-/* A lane of a layer, as the tier stores it. */
-static struct kv_geometry lane_geometry(const struct recall_tier *tier, int32_t layer)
-{
-    const struct kv_geometry *g = &tier->model.g;
-    enum kv_type asked = (enum kv_type)(tier->o.type - 1);
-    return (struct kv_geometry){
-        .n_layer = 1,
-        .n_head = 1,
-        .dim_k = g->dim_k,
-        .dim_v = g->dim_v,
-        .v_in_k = g->v_in_k,
-        .page_len = RECALL_PAGE_LEN,
-        .type_k = tier->o.type > 0 ? asked : kv_layer_type_k(g, layer),
-        .type_v = tier->o.type > 0 ? asked : kv_layer_type_v(g, layer),
-        .index = KV_INDEX_NORM | (tier->o.score == RECALL_BOUNDS ? KV_INDEX_BOUNDS : 0),
-    };
-}
-
 static int32_t find_kind(struct recall_tier *tier, const struct kv_geometry *g)
 {
     int32_t i = 0;
@@ -46,7 +28,7 @@ static pith_status count_pages(struct recall_tier *tier, pith_error *err)
     int64_t all = 0;
     for (int32_t i = 0; i < tier->n_shelf; i++) {
         struct recall_shelf *shelf = &tier->shelf[i];
-        struct kv_geometry g = lane_geometry(tier, i / m->g.n_head);
+        struct kv_geometry g = recall_lane_geometry(&tier->o, &m->g, i / m->g.n_head);
         pith_error why;
         pith_status status = kv_geometry_check(&g, &why);
         if (status != PITH_OK)
@@ -66,17 +48,46 @@ static pith_status count_pages(struct recall_tier *tier, pith_error *err)
     return PITH_OK;
 }
 
+static int64_t shelf_bytes(const struct recall_tier *tier, const struct recall_shelf *shelf)
+{
+    return tier->n_page * (int64_t)shelf->page_bytes;
+}
+
+/* All shelves lie in one mapping, their lists in front of their pages: of small shelves each would
+   else be rounded up to the system's pages by itself. */
+static pith_status map_shelves(struct recall_tier *tier, size_t *lists, pith_error *err)
+{
+    size_t list, pool, pools = 0;
+    *lists = 0;
+    for (int32_t i = 0; i < tier->n_shelf; i++) {
+        const struct recall_shelf *shelf = &tier->shelf[i];
+        PI_TRY(
+            kv_cache_sizes(&tier->kind[shelf->kind], shelf_bytes(tier, shelf), &list, &pool, err));
+        *lists += list;
+        pools += pool;
+    }
+    tier->memory_size = *lists + pools;
+    tier->memory = pi_mem_map(PI_MEM_KV, tier->memory_size);
+    return tier->memory != NULL ? PITH_OK
+                                : pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
+}
+
 static pith_status make_shelves(struct recall_tier *tier, pith_error *err)
 {
-    size_t dim = (size_t)tier->model.g.dim_k;
+    size_t dim = (size_t)tier->model.g.dim_k, list, pool, at_pool, at_list = 0;
+    PI_TRY(map_shelves(tier, &at_pool, err));
     for (int32_t i = 0; i < tier->n_shelf; i++) {
         struct recall_shelf *shelf = &tier->shelf[i];
+        const struct kv_geometry *g = &tier->kind[shelf->kind];
         shelf->n_page = tier->n_page;
         shelf->key = pi_mem_alloc_n(PI_MEM_TABLE, 3 * dim, sizeof(float));
         if (shelf->key == NULL)
             return pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
-        PI_TRY(kv_cache_create(&tier->kind[shelf->kind], tier->n_page * (int64_t)shelf->page_bytes,
-                               &shelf->cache, err));
+        PI_TRY(kv_cache_sizes(g, shelf_bytes(tier, shelf), &list, &pool, err));
+        PI_TRY(kv_cache_create_in(g, shelf_bytes(tier, shelf), tier->memory + at_list,
+                                  tier->memory + at_pool, &shelf->cache, err));
+        at_list += list;
+        at_pool += pool;
     }
     return PITH_OK;
 }
@@ -174,6 +185,7 @@ void recall_tier_free(struct recall_tier *tier)
     }
     recall_score_close(tier);
     recall_file_close(tier);
+    pi_mem_unmap(PI_MEM_KV, tier->memory, tier->memory_size);
     pi_mem_unmap(PI_MEM_TABLE, tier->places, tier->places_size);
     pi_mem_free(tier->work);
     pi_mem_free(tier->shelf);
@@ -245,8 +257,10 @@ void recall_store_free(struct recall_store *store)
     if (store == NULL)
         return;
     struct recall_tier *tier = store->tier;
-    for (int32_t i = 0; i < tier->n_shelf; i++)
+    for (int32_t i = 0; i < tier->n_shelf; i++) {
         recall_row_free(&tier->shelf[i], &store->row[i]);
+        kv_cache_give_back(tier->shelf[i].cache);
+    }
     if (store->prev != NULL)
         store->prev->next = store->next;
     else
@@ -297,8 +311,10 @@ pith_status recall_store_fork(const struct recall_store *from, struct recall_sto
 
 void recall_store_truncate(struct recall_store *store, int32_t n_token)
 {
-    for (int32_t i = 0; i < store->tier->n_shelf; i++)
+    for (int32_t i = 0; i < store->tier->n_shelf; i++) {
         recall_row_truncate(store, i, n_token);
+        kv_cache_give_back(store->tier->shelf[i].cache);
+    }
 }
 
 /* ---- remembering ---- */
@@ -350,4 +366,27 @@ void recall_store_count(const struct recall_store *store, struct recall_counts *
         out->ram_bytes += kv_lane_pages(row->kv, 0, 0) * (int64_t)shelf->page_bytes;
         out->file_bytes += row->n_ref * shelf->place_bytes;
     }
+}
+
+void recall_tier_parts(const struct recall_tier *tier, struct recall_parts *out)
+{
+    struct kv_parts parts;
+    *out = (struct recall_parts){.tables = (int64_t)sizeof(*tier)};
+    for (int32_t i = 0; i < tier->n_shelf; i++) {
+        const struct recall_shelf *shelf = &tier->shelf[i];
+        kv_cache_parts(shelf->cache, &parts);
+        out->pages += parts.held + parts.idle;
+        out->tables += parts.tables;
+        out->file += (shelf->n_fresh - shelf->n_free) * shelf->place_bytes;
+        out->tables +=
+            shelf->n_fresh * (int64_t)(sizeof(*shelf->place) + sizeof(*shelf->free) +
+                                       2 * sizeof(*shelf->bounds) * (size_t)tier->model.g.dim_k);
+    }
+    for (const struct recall_store *store = tier->first; store != NULL; store = store->next)
+        for (int32_t i = 0; i < tier->n_shelf; i++) {
+            const struct recall_row *row = &store->row[i];
+            out->tables += kv_lane_runs(row->kv, 0, 0) * (int64_t)sizeof(*row->stamp) +
+                           row->n_ref * (int64_t)sizeof(*row->ref) + (int64_t)sizeof(*row);
+        }
+    out->work = recall_work_bytes(tier);
 }

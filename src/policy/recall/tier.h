@@ -24,7 +24,6 @@
 #include "policy/recall/recall.h"
 
 enum {
-    RECALL_PAGE_LEN = 64,        /* entries of a page of the tier */
     RECALL_DESK_LEN = 8,         /* pages of the file that are scored together */
     RECALL_FILE_MOST = 1 << 10,  /* pages of the file that a recall of one lane reads, at most */
     RECALL_FILE_LEAST = 32,      /* that it may read, however few guests there are, in each round:
@@ -287,6 +286,10 @@ void recall_attend_run(const struct recall_scorer *s, const struct kv_seq *kv, b
                        float *out);
 void recall_attend_promise(struct recall_scorer *s, const struct recall_shelf *shelf);
 
+/* Bytes that the threads' working memory takes for the longest row that there is; a row's scores
+   lie side by side, however many there is room for. */
+int64_t recall_work_bytes(const struct recall_tier *tier);
+
 /* ---- the tier (tier.c) ---- */
 
 struct recall_tier {
@@ -299,6 +302,8 @@ struct recall_tier {
     int32_t n_kind;  /* different lanes: storage types differ from layer to layer */
     struct kv_geometry kind[RECALL_KINDS]; /* of one lane */
     struct recall_shelf *shelf;            /* [n_shelf] */
+    uint8_t *memory; /* of the shelves: lists, then pages; one mapping, owned */
+    size_t memory_size;
     struct recall_file file;
     void *places; /* the shelves' arrays about the file; mapped, owned */
     size_t places_size;

@@ -42,10 +42,10 @@ static int32_t most_entries(const struct recall_tier *tier)
     return (int32_t)pi_max(n_page, RECALL_DESK_LEN) * RECALL_PAGE_LEN;
 }
 
-static size_t place_work(const struct recall_tier *tier, int32_t n_tok, uint8_t *base,
-                         struct recall_work *w)
+static size_t place_work(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
+                         uint8_t *base, struct recall_work *w)
 {
-    size_t used = 0, n = (size_t)most_entries(tier), page = 0;
+    size_t used = 0, n = (size_t)n_entry, page = 0;
     recall_score_place(tier, n_tok, (int32_t)n, base, &used, w);
     w->value = pi_mem_part(base, &used, n, sizeof(*w->value));
     w->pos = pi_mem_part(base, &used, n, sizeof(*w->pos));
@@ -70,7 +70,7 @@ pith_status recall_tier_reserve(struct recall_tier *tier, int32_t n_tok, pith_er
     struct recall_work counted;
     if (n_tok <= tier->n_tok)
         return PITH_OK;
-    size_t size = place_work(tier, n_tok, NULL, &counted);
+    size_t size = place_work(tier, n_tok, most_entries(tier), NULL, &counted);
     for (int32_t t = 0; t < tier->n_thread; t++) {
         struct recall_work *w = &tier->work[t];
         if (w->block_size >= size) /* by a reserve that failed later */
@@ -81,10 +81,24 @@ pith_status recall_tier_reserve(struct recall_tier *tier, int32_t n_tok, pith_er
         pi_mem_unmap(PI_MEM_SCRATCH, w->block, w->block_size);
         w->block = block;
         w->block_size = size;
-        place_work(tier, n_tok, block, w);
+        place_work(tier, n_tok, most_entries(tier), block, w);
     }
     tier->n_tok = n_tok;
     return PITH_OK;
+}
+
+int64_t recall_work_bytes(const struct recall_tier *tier)
+{
+    struct recall_work counted;
+    int32_t longest = 0;
+    for (const struct recall_store *store = tier->first; store != NULL; store = store->next)
+        for (int32_t i = 0; i < tier->n_shelf; i++)
+            longest = (int32_t)pi_max(longest, kv_lane_len(store->row[i].kv, 0, 0));
+    if (tier->n_tok == 0)
+        return 0;
+    return tier->n_thread * (int64_t)place_work(tier, tier->n_tok,
+                                                (int32_t)pi_max(longest, RECALL_PAGE_LEN), NULL,
+                                                &counted);
 }
 
 /* ---- entries in order of position ---- */

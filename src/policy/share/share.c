@@ -117,6 +117,12 @@ pith_status share_seq_create(struct share *s, const pith_seq *owner, struct shar
     return PITH_OK;
 }
 
+size_t share_seq_bytes(const struct share_seq *seq)
+{
+    return sizeof(*seq) + pi_mem_size(seq->step) + pi_mem_size(seq->ids) +
+           pi_mem_size(seq->bag_id) + pi_mem_size(seq->bag_count);
+}
+
 void share_seq_free(struct share_seq *seq)
 {
     if (seq == NULL)

@@ -79,6 +79,8 @@ void share_free(struct share *share); /* every share_seq is freed before; NULL i
 pith_status share_seq_create(struct share *share, const pith_seq *owner, struct share_seq **out,
                              pith_error *err);
 void share_seq_free(struct share_seq *seq);
+/* Bytes of the steps that it remembers. */
+size_t share_seq_bytes(const struct share_seq *seq);
 /* kv: the fork of the other's. */
 pith_status share_seq_fork(const struct share_seq *from, const pith_seq *owner, struct kv_seq *kv,
                            struct share_seq **out, pith_error *err);

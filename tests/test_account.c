@@ -1,0 +1,249 @@
+/*
+ * test_account.c - the account of the memory that grows with conversations: its parts sum to what
+ * the process grew by, as the system counts it, a budget for everything holds everything, and what
+ * cannot be held is refused.
+ */
+#include "keep_engine.h"
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#define N_WARM 2048  /* tokens of a first sequence, so that what is taken once is there */
+#define N_SEQ 8      /* sequences, so that pages of the system weigh little .. */
+#define N_TOKEN 2048 /* .. of so many tokens */
+#define PART 512     /* that are evaluated together */
+#define MOST_OFF 0.05
+
+static int64_t resident(void)
+{
+    long long size = 0, pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file == NULL)
+        return -1;
+    int n = fscanf(file, "%lld %lld", &size, &pages);
+    fclose(file);
+    return n == 2 ? pages * (int64_t)sysconf(_SC_PAGESIZE) : -1;
+}
+
+static pith_engine_params params_of(const char *keep, const char *recall)
+{
+    pith_engine_params p;
+    pith_engine_params_default(&p);
+    p.n_thread = 1;
+    p.type_k = p.type_v = "f32";
+    p.keep = keep;
+    p.recall = recall;
+    return p;
+}
+
+static pith_engine *make(const pith_engine_params *p)
+{
+    pith_engine *e = NULL;
+    pith_error err;
+    check(pith_engine_create(model, p, &e, &err), &err);
+    return e;
+}
+
+static pith_memory_stats account_of(const pith_engine *e)
+{
+    pith_memory_stats m;
+    pith_engine_memory_stats(e, &m);
+    assert_int_equal(m.total_bytes, m.lane_bytes + m.guest_bytes + m.state_bytes + m.idle_bytes +
+                                        m.tier_bytes + m.text_bytes + m.aside_bytes +
+                                        m.table_bytes + m.mark_bytes + m.policy_bytes +
+                                        m.draft_bytes + m.work_bytes);
+    assert_true(m.lane_bytes >= 0 && m.idle_bytes >= 0);
+    return m;
+}
+
+static pith_seq *fill(pith_engine *e, int32_t n, uint64_t seed)
+{
+    static int32_t part[PART];
+    pith_seq *seq = seq_make(e);
+    pith_error err;
+    for (int32_t i = 0; i < n; i += PART) {
+        for (int32_t j = 0; j < PART; j++)
+            part[j] = (int32_t)rng_below(&seed, (uint64_t)info.n_vocab);
+        check(pith_seq_eval(seq, part, PART, &err), &err);
+    }
+    return seq;
+}
+
+/* Fills an engine, and compares what it says with what the system says. */
+static pith_memory_stats check_growth(const char *keep, const char *recall)
+{
+    pith_engine_params p = params_of(keep, recall);
+    p.kv_tokens = (N_SEQ + 1) * (N_TOKEN + PART);
+    pith_engine *e = make(&p);
+    pith_seq *warm = fill(e, N_WARM, 1), *seq[N_SEQ];
+#ifdef __GLIBC__
+    malloc_trim(0); /* what earlier tests left is no room for this one */
+#endif
+    int64_t before = resident(), said = account_of(e).total_bytes;
+    for (int32_t i = 0; i < N_SEQ; i++)
+        seq[i] = fill(e, N_TOKEN, (uint64_t)i + 2);
+    pith_memory_stats m = account_of(e);
+    double grown = (double)(resident() - before), sum = (double)(m.total_bytes - said);
+    printf("%s, recall %s: resident %.0f KiB more, the account %.0f KiB\n",
+           keep != NULL ? keep : "full", recall != NULL ? recall : "none", grown / 1024,
+           sum / 1024);
+#ifdef __SANITIZE_ADDRESS__
+    printf("not compared: the sanitizer's own memory counts, too\n");
+#else
+    if (before < 0)
+        printf("not compared: there is no /proc/self/statm\n");
+    else
+        assert_true(sum > (1.0 - MOST_OFF) * grown && sum < (1.0 + MOST_OFF) * grown);
+#endif
+    for (int32_t i = 0; i < N_SEQ; i++)
+        pith_seq_free(seq[i]);
+    pith_seq_free(warm);
+    pith_memory_stats left = account_of(e);
+    assert_int_equal(left.lane_bytes + left.guest_bytes + left.tier_bytes + left.policy_bytes, 0);
+    pith_engine_free(e);
+    return m;
+}
+
+static void grows_as_it_says_when_full(void **state)
+{
+    (void)state;
+    pith_memory_stats m = check_growth(NULL, NULL);
+    assert_true(m.lane_bytes > 9 * m.total_bytes / 10);
+    assert_int_equal(m.tier_bytes + m.guest_bytes + m.text_bytes, 0);
+}
+
+static void grows_as_it_says_under_a_policy(void **state)
+{
+    (void)state;
+    (void)check_growth("streaming:budget=25%", NULL);
+}
+
+static void grows_as_it_says_with_marks(void **state)
+{
+    (void)state;
+    assert_true(check_growth("h2o:budget=50%", NULL).mark_bytes > 0);
+}
+
+static void grows_as_it_says_with_a_tier(void **state)
+{
+    (void)state;
+    pith_memory_stats m = check_growth("streaming:budget=25%", "kv");
+    assert_true(m.tier_bytes > 0 && m.guest_bytes > 0 && m.work_bytes > 0);
+    m = check_growth("streaming:budget=25%", "kv:type=stored");
+    assert_true(m.tier_bytes > m.lane_bytes);
+}
+
+static void grows_as_it_says_with_text(void **state)
+{
+    (void)state;
+    assert_true(check_growth("streaming:budget=25%", "text").text_bytes > 0);
+}
+
+/* What evicted entries and lanes hold together of the full cache's bytes. */
+static void holds_less_than_half(void **state)
+{
+    (void)state;
+    pith_engine_params p = params_of("streaming:budget=25%", "kv"), full = params_of(NULL, NULL);
+    pith_error err;
+    int64_t bytes;
+    p.type_k = p.type_v = full.type_k = full.type_v = "f16";
+    p.kv_tokens = 2 * N_TOKEN;
+    pith_engine *e = make(&p);
+    pith_seq *seq = fill(e, N_TOKEN, 5);
+    pith_memory_stats m = account_of(e);
+    check(pith_kv_estimate(model, &full, N_TOKEN, &bytes, &err), &err);
+    printf("lanes %lld, guests %lld, tier %lld of %lld\n", (long long)m.lane_bytes,
+           (long long)m.guest_bytes, (long long)m.tier_bytes, (long long)bytes);
+    assert_true(m.lane_bytes + m.guest_bytes + m.tier_bytes < bytes / 2);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* ---- a budget for everything ---- */
+
+static void budget_holds_everything(void **state)
+{
+    static const struct {
+        const char *keep, *recall;
+    } forms[] = {
+        {NULL, NULL},
+        {"streaming:budget=25%", NULL},
+        {"h2o:budget=50%", NULL},
+        {"streaming:budget=25%", "kv"},
+        {"streaming:budget=256", "kv:type=stored"},
+        {"streaming:budget=25%", "kv:ram=512KiB"},
+    };
+    (void)state;
+    for (size_t i = 0; i < PI_LEN(forms); i++) {
+        pith_engine_params p = params_of(forms[i].keep, forms[i].recall);
+        pith_error err;
+        check(pith_memory_estimate(model, &p, N_TOKEN, &p.memory_bytes, &err), &err);
+        pith_engine *e = make(&p);
+        pith_seq *seq = fill(e, N_TOKEN, 9);
+        pith_memory_stats m = account_of(e);
+        pith_recall_stats r;
+        pith_seq_recall_stats(seq, &r);
+        assert_int_equal(m.budget_bytes, p.memory_bytes);
+        /* Buffers of rounds are of the longest lane, not of all. */
+        assert_true(m.total_bytes - m.work_bytes <= m.budget_bytes);
+        if (i != 5)
+            assert_int_equal(r.lost, 0);
+        pith_seq_free(seq);
+        pith_engine_free(e);
+    }
+}
+
+static void expect_refusal(const pith_engine_params *p, const char *part)
+{
+    pith_engine *e = NULL;
+    pith_error err;
+    assert_int_equal(pith_engine_create(model, p, &e, &err), PITH_INVALID);
+    if (strstr(err.message, part) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", err.message, part);
+}
+
+static void refuses_what_it_cannot_hold(void **state)
+{
+    (void)state;
+    pith_engine_params p = params_of("streaming:budget=25%", "kv:ram=4MiB");
+    p.memory_bytes = 4 << 20;
+    expect_refusal(&p, "recall: ram: 4194304 bytes leave nothing");
+    p = params_of("streaming:budget=25%", "kv");
+    p.memory_bytes = 4096;
+    expect_refusal(&p, "memory_bytes: 4096 bytes are less than");
+    p.memory_bytes = 4 << 20;
+    p.kv_tokens = 100;
+    expect_refusal(&p, "kv_tokens: 100");
+    p.memory_bytes = -1;
+    expect_refusal(&p, "memory_bytes: -1");
+}
+
+static int load(void **state)
+{
+    (void)state;
+    model_load(3);
+    return 0;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    model_free();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grows_as_it_says_when_full),
+        cmocka_unit_test(grows_as_it_says_under_a_policy),
+        cmocka_unit_test(grows_as_it_says_with_marks),
+        cmocka_unit_test(grows_as_it_says_with_a_tier),
+        cmocka_unit_test(grows_as_it_says_with_text),
+        cmocka_unit_test(holds_less_than_half),
+        cmocka_unit_test(budget_holds_everything),
+        cmocka_unit_test(refuses_what_it_cannot_hold),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}
