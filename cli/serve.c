@@ -459,8 +459,9 @@ static int run(void *options)
         o->model.path = own(&owned, cli_find_shipped(MODEL_FILE));
     block_signals(&set);
     start_session(&s, o);
+    const pith_draft_params *draft = draft_start(&s, &o->draft, &o->model); /* may make the engine anew */
     struct server_config config = make_config(o, &s, &owned, &bias);
-    config.schedule.draft = draft_start(&s, &o->draft, &o->model);
+    config.schedule.draft = draft;
     config.keys = keys.key;
     config.n_key = keys.n;
     pith_engine_kv_stats(s.engine, &kv);

@@ -316,7 +316,7 @@ static void test_recall(void **state)
         setup.engine.keep = "streaming:budget=100,slack=100,sinks=4";
         float *cut = logits_of(&setup, &n_cut);
         setup.engine.keep = "streaming:budget=200,slack=100,sinks=4";
-        setup.engine.recall = "kv:take=50%,last=64";
+        setup.engine.recall = "kv:take=50%,last=64,type=stored";
         float *back = logits_of(&setup, &n_back);
         assert_true(n_full == 0 && n_cut == 0);
         assert_int_equal(n_back, 2 * 2 * 100);

@@ -219,7 +219,7 @@ async def post(port, path, body):
 # What differs between two answers to the same request: names, times, and what was found in a cache.
 PASSING = {"id", "created", "created_at", "completed_at", "timings", "tokens_cached", "id_slot",
            "cached_tokens", "cache_read_input_tokens", "cache_creation_input_tokens",
-           "cache_why", "cache_differs_at", "input_tokens", "item_id"}
+           "cache_why", "cache_differs_at", "cache_from", "read_tokens", "input_tokens", "item_id"}
 
 
 def lasting(value):
