@@ -39,7 +39,7 @@ static void test_values(void **state)
     assert_int_equal(c.kv.ram, -1); /* what the budget leaves */
     assert_int_equal(c.kv.size, (int64_t)4 << 30);
     assert_string_equal(c.kv.file, "");
-    assert_int_equal(c.kv.type, 0);
+    assert_int_equal(c.kv.type, RECALL_PACKED);
     assert_int_equal(c.kv.take.unit, POLICY_UNIT_SHARE);
     assert_int_equal(c.kv.take.value, 250000);
     assert_int_equal(c.kv.score, RECALL_ATTENTION);

@@ -265,7 +265,9 @@ PITH_API void pith_scheduler_each(pith_scheduler *scheduler, pith_scheduler_item
 /* What is parked in a slot to a file and back (pith_seq_save, pith_seq_load), or away. *n_token
    (may be NULL) receives its tokens. On the thread that steps, between steps. A restored sequence
    takes the place of what the slot held, and belongs to requests of cache_salt; unused cached
-   prefixes and then what is parked make room for it. INVALID (a slot that there is not), NOT_FOUND
+   prefixes and then what is parked make room for it. Of a conversation that has a place of its own,
+   `slot` is the place that pith_scheduler_each shows; restoring wants a slot that requests may name.
+   INVALID (a slot that there is not), NOT_FOUND
    (nothing is parked in it), BUSY (a request runs in it; or a step is running), and the statuses
    of pith_seq_save and pith_seq_load. */
 PITH_API pith_status pith_scheduler_slot_save(pith_scheduler *scheduler, int32_t slot,

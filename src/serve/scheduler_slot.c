@@ -329,13 +329,12 @@ bool scheduler_slot_drop(struct pith_scheduler *s)
 
 /* ---- the public part ---- */
 
-/* A slot that nobody runs in, between steps. */
-static pith_status find_slot(struct pith_scheduler *s, const char *what, int32_t i, pith_error *err)
+/* Slot i of n that nobody runs in, between steps. */
+static pith_status check_slot(const struct pith_scheduler *s, const char *what, int32_t i,
+                              int32_t n, pith_error *err)
 {
-    if (s == NULL)
-        return pi_fail(err, PITH_INVALID, "%s: scheduler must not be NULL", what);
-    if (i < 0 || i >= s->params.n_slot)
-        return pi_fail(err, PITH_INVALID, "slot: %d is not in 0..%d", i, s->params.n_slot - 1);
+    if (i < 0 || i >= n)
+        return pi_fail(err, PITH_INVALID, "slot: %d is not in 0..%d", i, n - 1);
     if (s->stepping)
         return pi_fail(err, PITH_BUSY, "%s: a step is running", what);
     if (s->slot[i].runs != NULL)
@@ -344,10 +343,13 @@ static pith_status find_slot(struct pith_scheduler *s, const char *what, int32_t
     return PITH_OK;
 }
 
+/* What is parked in a slot, or in a place of its own. */
 static pith_status find_parked(struct pith_scheduler *s, const char *what, int32_t i,
                                struct slot **out, pith_error *err)
 {
-    PI_TRY(find_slot(s, what, i, err));
+    if (s == NULL)
+        return pi_fail(err, PITH_INVALID, "%s: scheduler must not be NULL", what);
+    PI_TRY(check_slot(s, what, i, s->n_slot, err));
     if (s->slot[i].seq == NULL)
         return pi_fail(err, PITH_NOT_FOUND, "slot: nothing is parked in slot %d", i);
     *out = &s->slot[i];
@@ -384,7 +386,10 @@ pith_status pith_scheduler_slot_restore(pith_scheduler *s, int32_t i, const char
                                         uint64_t cache_salt, int32_t *n_token, pith_error *err)
 {
     pith_seq *seq = NULL;
-    PI_TRY(find_slot(s, "pith_scheduler_slot_restore", i, err));
+    if (s == NULL)
+        return pi_fail(err, PITH_INVALID,
+                       "pith_scheduler_slot_restore: scheduler must not be NULL");
+    PI_TRY(check_slot(s, "pith_scheduler_slot_restore", i, s->params.n_slot, err));
     if (path == NULL)
         return pi_fail(err, PITH_INVALID, "pith_scheduler_slot_restore: path must not be NULL");
     struct slot *slot = &s->slot[i];
