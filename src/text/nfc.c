@@ -258,7 +258,8 @@ pith_status pi_nfc_compose(struct pi_nfc *nfc, const char *text, size_t len, con
     while (done < len && (at = find_change(text, len, done)) < len) {
         size_t end = part_end(text, len, at);
         PI_TRY(reserve_out(nfc, n + at - done, len, err));
-        memcpy(nfc->out + n, text + done, at - done);
+        if (at > done) /* before the first part there may be no buffer */
+            memcpy(nfc->out + n, text + done, at - done);
         n += at - done;
         PI_TRY(add_part(nfc, text, len, at, end, &n, err));
         done = end;
