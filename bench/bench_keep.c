@@ -473,7 +473,7 @@ static struct point measure_pass(struct side *s, int32_t depth)
     pith_seq *seq = s->seq[0];
     struct keep_point at;
     check(fill_to(&s->b->fill, seq, depth, &s->rounds, &err), &err);
-    at = (struct keep_point){seq->n_token, 0};
+    at = (struct keep_point){seq->n_token, 0, 0.0};
     int32_t room = keep_room(s->engine->keep, seq->memory.kv, at, N_PASS + 1);
     if (room <= N_PASS)
         check(fill_to(&s->b->fill, seq, seq->n_token + room, &s->rounds, &err), &err);

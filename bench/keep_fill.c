@@ -121,7 +121,7 @@ static pith_status run_round(const struct fill *f, struct pith_seq *seq, struct 
 
 static struct keep_point point_of(const struct pith_seq *seq)
 {
-    return (struct keep_point){seq->n_token, seq->n_prompt};
+    return (struct keep_point){seq->n_token, seq->n_prompt, 0.0};
 }
 
 pith_status fill_to(struct fill *f, struct pith_seq *seq, int32_t n_token,

@@ -500,7 +500,9 @@ static bool store_variable(struct parse *p, const struct option *o, const char *
     bool off = has_word(words_off, text, strlen(text));
     if (o->type == OPTION_FLAG) {
         if (!on && !off)
-            return fail(p->err, "%s: \"%.40s\" is none of on, enabled, true, 1, off, disabled, false, 0", name, text);
+            return fail(p->err,
+                        "%s: \"%.40s\" is none of on, enabled, true, 1, off, disabled, false, 0",
+                        name, text);
         *(bool *)field = on != inverted;
         return note_given(p, o, field);
     }

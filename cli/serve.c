@@ -459,7 +459,8 @@ static int run(void *options)
         o->model.path = own(&owned, cli_find_shipped(MODEL_FILE));
     block_signals(&set);
     start_session(&s, o);
-    const pith_draft_params *draft = draft_start(&s, &o->draft, &o->model); /* may make the engine anew */
+    /* Before the configuration, which names the engine: it may make that anew. */
+    const pith_draft_params *draft = draft_start(&s, &o->draft, &o->model);
     struct server_config config = make_config(o, &s, &owned, &bias);
     config.schedule.draft = draft;
     config.keys = keys.key;

@@ -24,6 +24,7 @@ static void test_parts(void **state)
     ALLOWS("root ::= \"a\"{2} [0-9]{1,3} \"b\"{2,}", "aa1bb", "aa123bbbb");
     FORBIDS("root ::= \"a\"{2} [0-9]{1,3} \"b\"{2,}", "aab", "aa1234", "b");
     ALLOWS("root ::= \"\\x41\\u00e9\\U0001F600\\n\\\"\\\\\"", "Aé😀\n\"\\");
+    ALLOWS("\xef\xbb\xbfroot ::= \"a\"", "a"); /* a byte order mark */
     ALLOWS("root ::= .", "a", "\n", "é", "😀");
     ALLOWS("root ::= [a\\]-]+", "a]-");
     ALLOWS("ws ::= | \" \" ws\nroot ::=\n  \"a\" ws \"b\"", "ab", "a   b");

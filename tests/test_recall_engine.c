@@ -171,8 +171,8 @@ static void test_everything_back_is_full(void **state)
     (void)state;
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
         pith_error err;
-        pith_engine *e =
-            engine_of(keeps[i], NULL, "kv:type=stored,take=400,last=30,block=1", "f32", 64, 2, 1000);
+        pith_engine *e = engine_of(keeps[i], NULL, "kv:type=stored,take=400,last=30,block=1", "f32",
+                                   64, 2, 1000);
         pith_engine *alone = engine_of(keeps[i], NULL, NULL, "f32", 64, 2, 1000);
         pith_engine *f = engine_of(NULL, NULL, NULL, "f32", 64, 2, 1000);
         pith_seq *seq = seq_make(e), *full = seq_make(f), *lost = seq_make(alone);
@@ -215,8 +215,8 @@ static void test_everything_back_is_full(void **state)
 static void test_rounds_after_a_recall(void **state)
 {
     (void)state;
-    pith_engine *e = engine_of("random:budget=420,slack=136", NULL, "kv:type=stored,take=400,last=30,ask=0",
-                               "f32", 64, 2, 1000);
+    pith_engine *e = engine_of("random:budget=420,slack=136", NULL,
+                               "kv:type=stored,take=400,last=30,ask=0", "f32", 64, 2, 1000);
     pith_engine *f = engine_of(NULL, NULL, NULL, "f32", 64, 2, 1000);
     pith_seq *seq = seq_make(e), *full = seq_make(f), *fork;
     pith_error err;

@@ -40,7 +40,8 @@ static void options(void **state)
     check(share_config_parse("", &b, &err), &err);
     assert_int_equal(b.kind, SHARE_NONE);
     expect(pith_policy_check(PITH_SHARE, "memshare:step=2", &err), &err, PITH_INVALID, "step");
-    expect(pith_policy_check(PITH_SHARE, "memshire", &err), &err, PITH_INVALID, "did you mean memshare?");
+    expect(pith_policy_check(PITH_SHARE, "memshire", &err), &err, PITH_INVALID,
+           "did you mean memshare?");
     expect(pith_policy_check(PITH_SHARE, "memshare:mode=literal,across=yes", &err), &err,
            PITH_INVALID, "across");
     assert_int_equal(pith_policy_get(PITH_SHARE, 0, &info), PITH_OK);

@@ -422,15 +422,15 @@ PITH_API void pith_engine_kv_stats(const pith_engine *engine, pith_kv_stats *out
 typedef struct pith_memory_stats {
     int64_t budget_bytes; /* pith_engine_params.memory_bytes; 0: only pages and the tier have one */
     int64_t total_bytes;
-    int64_t lane_bytes;   /* pages of sequences, each counted once, and those that prefixes hold */
-    int64_t guest_bytes;  /* pages of entries that recall has brought back */
-    int64_t state_bytes;  /* of recurrent layers */
-    int64_t idle_bytes;   /* free pages that were used: the next ones are taken of them */
-    int64_t tier_bytes;   /* what recall `kv` keeps of evicted entries in memory */
-    int64_t text_bytes;   /* what recall `text` keeps in memory */
-    int64_t aside_bytes;  /* sequences that a scheduler has put into host memory */
-    int64_t table_bytes;  /* page tables, lists of pages and of tokens, what finds evicted entries */
-    int64_t mark_bytes;   /* floats beside entries that a keep policy asked for */
+    int64_t lane_bytes;  /* pages of sequences, each counted once, and those that prefixes hold */
+    int64_t guest_bytes; /* pages of entries that recall has brought back */
+    int64_t state_bytes; /* of recurrent layers */
+    int64_t idle_bytes;  /* free pages that were used: the next ones are taken of them */
+    int64_t tier_bytes;  /* what recall `kv` keeps of evicted entries in memory */
+    int64_t text_bytes;  /* what recall `text` keeps in memory */
+    int64_t aside_bytes; /* sequences that a scheduler has put into host memory */
+    int64_t table_bytes; /* page tables, lists of pages and of tokens, what finds evicted entries */
+    int64_t mark_bytes;  /* floats beside entries that a keep policy asked for */
     int64_t policy_bytes; /* what policies and recall remember of each sequence */
     int64_t draft_bytes;  /* what drafts are looked up in; a drafting model's engine has its own */
     int64_t work_bytes;   /* buffers of rounds and recalls, as long as lanes are */

@@ -64,6 +64,11 @@ size_t pi_utf8_span(const char *bytes, size_t n)
     return i;
 }
 
+size_t pi_utf8_mark(const char *bytes, size_t n)
+{
+    return n >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 size_t pi_utf8_encode(uint32_t c, char *out)
 {
     if (c < 0x80) {

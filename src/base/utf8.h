@@ -27,6 +27,9 @@ struct pi_utf8_char pi_utf8_next(const char *bytes, size_t n);
 /* Returns the bytes at the start of bytes[0..n) that are well-formed. */
 size_t pi_utf8_span(const char *bytes, size_t n);
 
+/* Returns the bytes of a byte order mark at the start of bytes[0..n), 3 or 0: it is no text. */
+size_t pi_utf8_mark(const char *bytes, size_t n);
+
 /* Writes code point c, at most 0x10ffff, and returns the bytes written, 1 to 4. */
 size_t pi_utf8_encode(uint32_t c, char *out);
 

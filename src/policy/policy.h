@@ -37,8 +37,7 @@ enum policy_type {
     POLICY_TYPE_REAL,   /* double: "0.5"; min and max are in thousandths */
     POLICY_TYPE_CHOICE, /* int32_t: the index of one of `words` */
     POLICY_TYPE_TEXT,   /* char[POLICY_TEXT_SIZE], terminated: a file's name; no comma */
-    POLICY_TYPE_SIZE,   /* int64_t, bytes: "64MiB"; min and max are in mebibytes; -1: the only one of
-                           `words`, where there are some */
+    POLICY_TYPE_SIZE,   /* int64_t, bytes: "64MiB", min and max in mebibytes; -1: the only word */
 };
 
 #define POLICY_TEXT_SIZE 256

@@ -132,19 +132,18 @@ static json_t *memory_json(const struct serve_view *v, const struct serve_view_s
             pinned += pinned_bytes(v, &s->items[i]);
     pinned = pinned < kv.live_bytes ? pinned : kv.live_bytes; /* shared pages count once */
     pith_engine_memory_stats(s->engine, &all);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:I, s:I, "
-                     "s:I, s:I, s:o}",
-                     "reserved", (json_int_t)kv.reserved_bytes, "used", (json_int_t)kv.used_bytes,
-                     "live", (json_int_t)kv.live_bytes, "pinned", (json_int_t)pinned, "shared",
-                     (json_int_t)kv.shared_bytes, "saved", (json_int_t)kv.saved_bytes, "free",
-                     (json_int_t)(kv.reserved_bytes - kv.used_bytes), "peak",
-                     (json_int_t)kv.peak_bytes, "tables", (json_int_t)kv.table_bytes, "page",
-                     (json_int_t)kv.page_bytes, "page_len", (int)kv.page_len, "prefixes",
-                     (json_int_t)s->stats.prefix_bytes, "swapped",
-                     (json_int_t)s->stats.swapped_bytes, "tier_memory", (json_int_t)all.tier_bytes,
-                     "tier_file", (json_int_t)all.file_bytes, "budget",
-                     (json_int_t)all.budget_bytes, "total", (json_int_t)all.total_bytes, "parts",
-                     parts_json(&all));
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:I, s:I, "
+        "s:I, s:I, s:o}",
+        "reserved", (json_int_t)kv.reserved_bytes, "used", (json_int_t)kv.used_bytes, "live",
+        (json_int_t)kv.live_bytes, "pinned", (json_int_t)pinned, "shared",
+        (json_int_t)kv.shared_bytes, "saved", (json_int_t)kv.saved_bytes, "free",
+        (json_int_t)(kv.reserved_bytes - kv.used_bytes), "peak", (json_int_t)kv.peak_bytes,
+        "tables", (json_int_t)kv.table_bytes, "page", (json_int_t)kv.page_bytes, "page_len",
+        (int)kv.page_len, "prefixes", (json_int_t)s->stats.prefix_bytes, "swapped",
+        (json_int_t)s->stats.swapped_bytes, "tier_memory", (json_int_t)all.tier_bytes, "tier_file",
+        (json_int_t)all.file_bytes, "budget", (json_int_t)all.budget_bytes, "total",
+        (json_int_t)all.total_bytes, "parts", parts_json(&all));
 }
 
 /* ---- requests ---- */

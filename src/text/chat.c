@@ -6,6 +6,7 @@
 #include "text/chat.h"
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "text/jinja_json.h"
 
 /* ---- templates ---- */
@@ -13,10 +14,9 @@
 pith_status pi_chat_template_load(const char *text, size_t len, struct pi_chat_template *out,
                                   pith_error *err)
 {
-    if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte order mark */
-        text += 3;
-        len -= 3;
-    }
+    size_t mark = pi_utf8_mark(text, len);
+    text += mark;
+    len -= mark;
     *out = (struct pi_chat_template){.len = len};
     out->text = pi_mem_strndup(PI_MEM_MODEL, text, len);
     if (out->text == NULL)

@@ -336,6 +336,7 @@ void grammar_read_gbnf(struct grammar_tree *t, const char *text, size_t len, con
         bad(&r, PITH_INVALID, "the text is not UTF-8");
         return;
     }
+    r.at = pi_utf8_mark(text, len);
     skip_space(&r, true);
     while (r.at < len && !failed(&r)) {
         if (!jinja_charge(&t->heap, 1))

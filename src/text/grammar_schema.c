@@ -7,6 +7,7 @@
  */
 #include <stdio.h>
 
+#include "base/utf8.h"
 #include "text/grammar_schema.h"
 #include "text/jinja_json.h"
 
@@ -483,7 +484,8 @@ void grammar_read_schema(struct grammar_tree *t, const char *text, size_t len,
 {
     struct schema_reader r = {.t = t, .h = &t->heap, .params = params, .path = "#", .path_len = 1};
     r.any = r.object = r.array = r.string = r.number = r.integer = UINT32_MAX;
-    r.doc = jinja_json_read(&t->heap, text, len);
+    size_t mark = pi_utf8_mark(text, len);
+    r.doc = jinja_json_read(&t->heap, text + mark, len - mark);
     t->root = grammar_rule_new(t, "#", 1);
     if (jinja_failed(&t->heap))
         return;

@@ -80,7 +80,7 @@ static pith_status read_file(const char *key, const char *path, int32_t n, doubl
     struct pi_file file = {0};
     PI_TRY(pi_file_map(path, &file, err));
     const char *text = (const char *)file.data;
-    size_t mark = file.size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* byte order */
+    size_t mark = pi_utf8_mark(text, file.size);
     pith_status status = read_numbers(key, text + mark, file.size - mark, '\n', n, weight, err);
     pi_file_unmap(&file);
     return status;
