@@ -7,8 +7,8 @@ usage: test_page.py VIEW_RECORD FOLDER [PITH]                FOLDER: the page's 
        test_page.py --shots URL QUESTION OUT                 pictures for the docs
        test_page.py --url URL                                against a server that runs
 
-Needs Debian's chromium and chromium-driver, and Selenium from PyPI; without them it is skipped.
-Without axe-selenium-python from PyPI its part is left out, which is said.
+Needs Debian's chromium and chromium-driver, and Selenium from PyPI; without them it is skipped, and
+says which command brings them. Without axe-selenium-python its part is left out, which is said.
 """
 import json
 import os
@@ -36,19 +36,24 @@ def skip(reason):
     sys.exit(SKIP)
 
 
+# Packages that `pip install --target BUILD/page-packages` has brought, BUILD being VIEW_RECORD's.
+BUILD = os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[1]))) if len(sys.argv) > 2 else os.path.join(ROOT, "build")
+PACKAGES = os.path.join(BUILD, "page-packages")
+sys.path.append(PACKAGES)
+PIP = f"{sys.executable} -m pip install --target {PACKAGES} selenium axe-selenium-python"
 try:
     from selenium import webdriver
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 except ImportError:
-    skip("Selenium is not there: pip install selenium")
+    skip(f"Selenium is not there. This command brings it: {PIP}")
 try:
     from axe_selenium_python import Axe
 except ImportError:
     Axe = None
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if CHROMIUM is None or DRIVER is None:
-    skip("chromium is not there: apt install chromium chromium-driver")
+    skip("Chromium is not there. This command brings it: apt-get install chromium chromium-driver")
 
 
 def browser(width=1440, height=1000, dark=False, phone=False):
@@ -176,10 +181,20 @@ def test_chat_and_colours(b, player):
     ratio = f"{own['full'] / (own['held'] + own['tier']):.1f} times less"
     until("the headline", lambda: ratio in text(b, "#headline"))
     expect("recall's part of the bar", len(b.find_elements(By.CSS_SELECTOR, "#own .c-guest, #own .c-tier")), 2)
-    used = f"{last['memory']['used']:,} of {last['memory']['reserved']:,} bytes used"
-    expect("the budget bar", find(b, "#bar").get_attribute("aria-label"), used)
+    test_account(b, last["memory"])
     expect("rounds in the log", len(b.find_elements(By.CSS_SELECTOR, "#log li")), len(last["events"]))
     return last
+
+
+def test_account(b, m):
+    """The fold has every part that the server names, and their sum."""
+    parts = m["parts"]
+    whole = max(m["total"], m["budget"] or m["total"] + m["reserved"] - m["used"] - parts["idle"])
+    expect("the budget bar", find(b, "#bar").get_attribute("aria-label"), f"{m['total']:,} of {whole:,} bytes taken")
+    shown = b.execute_script("""return [...document.querySelectorAll("#keys li")].slice(0, PARTS.length)
+        .map(li => li.hidden ? 0 : +li.lastChild.textContent.replace(/\\D/g, ""))""")
+    expect("the parts of the account", sorted(shown), sorted(parts.values()))
+    expect("their sum", sum(shown), m["total"])
 
 
 def test_token(b, last):
@@ -234,8 +249,9 @@ def test_again(b, player, last):
     """A watcher who comes late gets the same picture, and a document twice changes nothing."""
     b.refresh()
     until("the same picture", lambda: levels(b) == expected_levels(last))
+    n = b.execute_script("return S.samples.length")
     player.put({**player.lines[-2]["view"]})
-    time.sleep(0.5)
+    until("that it is drawn", lambda: b.execute_script("return S.samples.length > arguments[0] && dirty.size === 0", n))
     expect("after the last delta once more", levels(b), expected_levels(last))
 
 
@@ -386,6 +402,36 @@ def test_words(b):
     expect("words without an explanation", missing, [])
 
 
+def test_details(b, player):
+    """A message says in words what the server reused, what it took, and what was evicted."""
+    def says(pith):
+        usage = {"prompt_tokens": 1260, "completion_tokens": 30, "pith": pith}
+        player.replies.append(["So.", {"usage": usage, "timings": {"predicted_per_second": 12.5}}])
+        ask(b, "How?")
+        quiet(b)
+        lines = until("details", lambda: b.execute_script("return [...document.querySelectorAll('.say:last-child .acts li')].map(l => l.textContent)"))
+        return [re.sub("took [0-9.]+ s", "took a while", line) for line in lines]
+    took = "The answer has 30 tokens and took a while, 12.5 tokens/s."
+    expect("a first turn", says({"cached_tokens": 0, "read_tokens": 1260, "cache_why": "new"}),
+           ["All 1,260 tokens of the prompt were read. Nothing in memory began like it.", took])
+    expect("a later one", says({
+        "cached_tokens": 1241, "read_tokens": 19, "cache_from": "conversation", "kv_bytes": 3 << 20, "tier_bytes": 1 << 20,
+        "full_bytes": 8 << 20, "keep_rounds": 2, "evicted_entries": 5000, "kept_entries": 2000, "recalled_entries": 300}),
+        ["1,241 of the prompt's 1,260 tokens were in memory from this conversation; 19 were read.", took,
+         "It ended with 4.00 MiB of memory, where the full cache takes 8.00.",
+         "5,000 entries were evicted so far and 2,000 are held; recall has 300 back."])
+    expect("one that differs", says({"cached_tokens": 60, "read_tokens": 1200, "cache_from": "prefix",
+                                     "cache_why": "differs", "cache_differs_at": 64, "max_tokens": 40})[::2],
+           ["60 of the prompt's 1,260 tokens were in memory, since an earlier prompt begins alike; 1,200 were read. "
+            "From token 64 on it differs from what is in memory.",
+            "It could have 40 tokens at most: there was no room for more."])
+    b.refresh()
+    until("the details after a reload", lambda: len(b.find_elements(By.CSS_SELECTOR, ".acts details")) == 3)
+    b.execute_script("for (const d of document.querySelectorAll('.acts details')) d.open = true")
+    test_axe(b, "details")
+    click(b, "#anew")
+
+
 def test_compare(b, player):
     """One question to the slider's budget and to the full cache: memory, times, and what differs."""
     for answer, kv in (("The password is copper lantern now.", 2 << 20), ("The password is **copper** lantern today.", 8 << 20)):
@@ -412,7 +458,7 @@ def test_compare(b, player):
 def test_axe(b, name):
     """axe-core finds nothing serious."""
     if Axe is None:
-        print("skipped: axe-core is not there: pip install axe-selenium-python")
+        print(f"skipped: axe-core is not there. This command brings it: {PIP}")
         return
     b.set_script_timeout(120)
     Axe(b).inject()
@@ -509,6 +555,7 @@ def main(program, page):
         test_axe(b, "wide")
         test_words(b)
         test_chats(b, player)
+        test_details(b, player)
         test_compare(b, player)
         test_axe(b, "two answers")
         expect("complaints of the browser", complaints(b), [])
@@ -543,6 +590,21 @@ def test_server_chat(b):
     until("tokens of changed colour", lambda: sum(levels(b)[:8]) > 0, 60)
     until("a line of the log", lambda: "Round" in text(b, "#log"))
     until("the answer's end", lambda: not find(b, "#stop").is_enabled(), 60)
+    test_server_saving(b)
+
+
+def test_server_saving(b):
+    """The headline is a saving with recall's tier in it, and the bar divides the full cache exactly."""
+    line = until("the headline", lambda: re.search(r"takes .*: ([0-9.]+) times less", text(b, "#headline")))
+    own, parts = b.execute_script("return [ownRequest(), ownParts(ownRequest()).map(p => p[3])]")
+    expect("the ratio that it says", line.group(1), f"{own['full'] / (own['held'] + own['tier']):.1f}")
+    expect("the sum of the bar", round(sum(parts)), own["full"])
+    expect("what recall has in it", [own["guest_bytes"], own["tier"]], parts[2:4])
+    if own["tier"] == 0 or own["held"] + own["tier"] >= own["full"]:
+        raise AssertionError(f"recall has a tier of {own['tier']} bytes, and the pages take {own['held']} of {own['full']}")
+    details = until("the message's details", lambda: text(b, ".say:last-child .acts details"))
+    if "tokens of the prompt were read" not in details or "full cache takes" not in details:
+        raise AssertionError(f"the details say {details!r}")
 
 
 def test_server_cancel(b, url):
@@ -643,6 +705,11 @@ def serve(program):
         server.wait()
 
 
+def still(b):
+    until("a page that stands still", lambda: b.execute_script(
+        "return dirty.size === 0 && document.getAnimations().every(a => a.playState !== 'running')"))
+
+
 def picture(b, path):
     """Of few colours, so that the file is small."""
     from PIL import Image
@@ -672,7 +739,7 @@ def shots(url, question, folder):
             document.querySelector(".say.user .what").scrollTop = 1e6""")
         if name == "page-telephone":
             b.execute_script("document.querySelector('#memory').scrollIntoView()")
-        time.sleep(1)
+        still(b)
         picture(b, os.path.join(folder, name + ".png"))
         b.quit()
     shot_of_two(url, question, folder)
@@ -691,7 +758,7 @@ def shot_of_two(url, question, folder):
             document.querySelector("#both").click()""", words)
         until("the verdict", lambda: " word" in text(b, "#verdict"), 300)
         b.execute_script("document.querySelector('#compare-asked').scrollTop = 1e6; scrollTo(0, 0)")
-        time.sleep(0.7)
+        still(b)
         picture(b, os.path.join(folder, "page-compare.png"))
     finally:
         b.quit()

@@ -290,7 +290,8 @@ typedef struct pith_recall_stats {
     int64_t file_bytes;
     double seconds; /* spent remembering and choosing, over all threads; or writing and
                        searching */
-    uint32_t reserved[8];
+    int64_t guest_bytes; /* of the pages that entries which are back lie in */
+    uint32_t reserved[6];
 } pith_recall_stats;
 
 PITH_API void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out);

@@ -75,6 +75,46 @@ function drawSay(m, say) {
     if (!thought) what.before(thought = element("div", "", "thought"));
     thought.textContent = m.thought;
   }
+  drawDetails(m, say);
+}
+
+/* ---- what an answer cost ---- */
+
+const WHY = {
+  new: () => "Nothing in memory began like it.",
+  differs: at => `From token ${at} on it differs from what is in memory.`,
+  policy: at => `It differs from token ${at} on, and the policy allows no way back to there.`,
+  dropped: () => "This conversation had been dropped, since others needed its memory.",
+  salt: () => "What is in memory belongs to another cache_salt.",
+  off: () => "The request asked for nothing that was in memory.",
+};
+
+/* What the server says of an answer in `usage`, as sentences. docs/server.md names the fields. */
+function sentencesOf({usage, timings, seconds: s}) {
+  const p = usage.pith || {}, cached = p.cached_tokens || 0, read = p.read_tokens ?? usage.prompt_tokens - cached, list = [];
+  const from = p.cache_from === "conversation" ? "were in memory from this conversation" : "were in memory, since an earlier prompt begins alike";
+  list.push(cached > 0 ? `${number(cached)} of the prompt's ${number(cached + read)} tokens ${from}; ${number(read)} were read.`
+    : `All ${number(read)} tokens of the prompt were read.`);
+  if (WHY[p.cache_why]) list[0] += " " + WHY[p.cache_why](number(p.cache_differs_at || 0));
+  const rate = timings && timings.predicted_per_second > 0 ? `, ${timings.predicted_per_second.toFixed(1)} tokens/s` : "";
+  list.push(`The answer has ${number(usage.completion_tokens)} tokens and took ${seconds(s)}${rate}.`);
+  if (p.max_tokens) list.push(`It could have ${number(p.max_tokens)} tokens at most: there was no room for more.`);
+  if (p.kv_bytes) {
+    const own = p.kv_bytes + p.tier_bytes;
+    list.push(`It ended with ${bytes(own)} of memory, where the full cache takes ${inUnit(p.full_bytes, own)}.`);
+  }
+  if (p.evicted_entries) list.push(`${number(p.evicted_entries)} entries were evicted so far and ${number(p.kept_entries)} are held` +
+    (p.recalled_entries ? `; recall has ${number(p.recalled_entries)} back.` : "."));
+  return list;
+}
+
+function drawDetails(m, say) {
+  const acts = say.querySelector(".acts");
+  if (!m.cost || !m.cost.usage || acts.querySelector("details")) return;
+  const details = element("details"), list = element("ul");
+  list.append(...sentencesOf(m.cost).map(text => element("li", text)));
+  details.append(element("summary", "Details"), list);
+  acts.append(details);
 }
 
 function atEnd(change) {
@@ -238,6 +278,7 @@ async function answer() {
     else say.append(element("span", " (stopped)", "quiet"));
   }
   reading.remove();
+  if (last.usage) m.cost = {...last, seconds: (performance.now() - begin) / 1000};
   show();
   say.querySelector(".acts").hidden = false;
   $("speed").textContent = speedOf(last.usage, last.timings, n, (performance.now() - begin) / 1000);

@@ -37,7 +37,7 @@ const ownRequest = () => S.f === null || !S.f.there ? undefined
 /* What the conversation takes, by what it is for. */
 function ownParts(r) {
   const entry = S.memory.page / S.memory.page_len, lanes = S.f.went.length || 1;
-  const guests = Math.min(r.held, r.guests * entry), held = r.held - guests, rules = S.rules || {};
+  const guests = r.guest_bytes, held = r.held - guests, rules = S.rules || {};
   const first = Math.max(rules.prefix || 0, rules.sinks || 0, rules.pin_prompt ? S.f.nPrompt : 0);
   const pinned = Math.min(held, first * lanes * entry, r.entries * entry);
   const live = Math.max(0, Math.min(held - pinned, r.entries * entry - pinned));
@@ -96,28 +96,46 @@ function drawOwn() {
   });
 }
 
+/* The parts of the account, as docs/memory.md names them: look, word, name, bytes. */
+const PARTS = [
+  ["c-live", "lanes", "lanes"], ["c-guest", "guests", "brought back by recall"], ["c-tier", "tier", "set aside by recall"],
+  ["c-tier", "stored", "recall's text", "text"], ["c-other", "states", "recurrent states"], ["c-other", "tables", "tables"],
+  ["c-other", "marks", "marks"], ["c-other", "remembered", "remembered queries", "policy"], ["c-other", "drafts", "drafts"],
+  ["c-other", "work", "work buffers"], ["c-other", "swapped", "put aside", "aside"], ["c-rest", "idle", "pages to use again", "idle"],
+].map(([look, key, name, part]) => [look, key, name, m => m.parts[part || key]]);
 const KEYS = [
-  ["c-pinned", "pinned", "pinned", m => m.pinned], ["c-live", "live", "live, not pinned", m => m.live - m.pinned],
-  ["c-rest", "rest", "rest of pages", m => m.used - m.live], ["c-tier", "tier", "recall, memory", m => m.tier_memory],
-  ["c-free", "page", "free pages", m => m.free], ["c-shared line", "shared", "shared, of used", m => m.shared],
-  ["tick", "peak", "high-water mark", m => m.peak], ["", "prefixes", "cached prefixes", m => m.prefixes],
-  ["", "tier", "recall, file", m => m.tier_file], ["", "swapped", "swapped out", m => m.swapped],
+  ...PARTS, ["c-free", "page", "free", m => m.whole - m.total],
+  ["", "pinned", "pinned, of lanes", m => m.pinned], ["", "prefixes", "cached prefixes, of lanes", m => m.prefixes],
+  ["c-shared line", "shared", "shared, of pages", m => m.shared], ["tick", "peak", "most pages", m => m.peak],
+  ["", "tier", "recall's file, on disk", m => m.tier_file],
 ];
 
+/* The account of the step that is shown: of a past one only its pages are known. */
+function shownMemory() {
+  const m = {...S.memory, parts: {...S.memory.parts}}, past = S.at;
+  if (past !== null) {
+    const change = past[7] - m.used;
+    m.used = past[7];
+    m.parts.lanes = Math.max(0, m.parts.lanes + change);
+    m.parts.idle = Math.max(0, m.parts.idle - change);
+    m.pinned = Math.min(m.pinned, m.parts.lanes);
+    m.total = PARTS.reduce((sum, part) => sum + part[3](m), 0);
+  }
+  m.whole = Math.max(m.total, m.budget || m.total + m.reserved - m.used - m.parts.idle);
+  return m;
+}
+
 function drawMemory() {
-  const m = {...S.memory}, shown = S.at;
-  if (shown !== null) { m.used = shown[7]; m.live = shown[8]; m.free = m.reserved - m.used;
-    m.pinned = Math.min(m.pinned, m.live); }
+  const m = shownMemory(), share = n => (m.whole > 0 ? 100 * n / m.whole : 0) + "%";
   drawHeadline();
   drawOwn();
-  const whole = m.reserved + m.tier_memory, share = n => (whole > 0 ? 100 * n / whole : 0) + "%";
-  $("used").textContent = `The whole server: ${bytes(m.used + m.tier_memory)} of ${bytes(m.reserved)}, ${percent(m.used + m.tier_memory, m.reserved)}`;
-  $("pages").textContent = `${number(m.used / m.page)} of ${number(m.reserved / m.page)} pages of ${number(m.page)} B`;
-  drawBar($("bar"), KEYS.slice(0, 5).map(([look, key, name, value]) => [look, key, name, value(m)]), whole);
+  $("used").textContent = `The whole server: ${bytes(m.total)} of ${bytes(m.whole)}, ${percent(m.total, m.whole)}`;
+  $("pages").textContent = `${number(m.used / m.page)} of ${number(m.reserved / m.page)} pages of ${number(m.page)} B are in use.`;
+  drawBar($("bar"), PARTS.map(([look, key, name, value]) => [look, key, name, value(m)]), m.whole);
   $("b-shared").style.width = share(m.shared);
-  $("thin").style.width = (m.reserved > 0 ? 100 * m.used / m.reserved : 0) + "%";
-  $("peak").style.left = `calc(${share(m.peak)} - ${m.peak === m.reserved ? 2 : 1}px)`;
-  $("bar").setAttribute("aria-label", `${number(m.used)} of ${number(m.reserved)} bytes used`);
+  $("thin").style.width = share(m.total);
+  $("peak").style.left = `calc(${share(m.peak)} - 1px)`;
+  $("bar").setAttribute("aria-label", `${number(m.total)} of ${number(m.whole)} bytes taken`);
   const list = $("keys");
   KEYS.forEach(([look, key, name, value], i) => {
     let item = list.children[i];
@@ -129,7 +147,7 @@ function drawMemory() {
       list.append(item);
     }
     const n = value(m);
-    item.hidden = n === 0 && (look === "" || look === "c-tier");
+    item.hidden = n === 0 && key !== "lanes";
     item.lastChild.textContent = number(n) + " B";
     item.lastChild.title = bytes(n);
   });

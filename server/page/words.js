@@ -30,10 +30,20 @@ const WORDS = {
   page: "A block of entries of one layer. Lanes take memory page by page.",
   full: "The cache of a model without a policy: every token in every lane, for as long as the text is.",
   saved: "What the full cache of the same tokens would take more.",
+  lanes: "Pages of the entries that all conversations hold, cached and parked ones included.",
+  guests: "Pages of evicted entries that recall brought back.",
+  stored: "What recall keeps of evicted text in memory.",
+  states: "What recurrent layers remember of each text.",
+  tables: "Lists of pages and tokens, and what finds evicted entries again.",
+  marks: "Numbers beside entries, which some keep policies choose by.",
+  remembered: "What policies remember of each text: last queries, counts, and the next token's odds.",
+  drafts: "Where tokens that may come next are looked up.",
+  work: "Buffers of rounds and recalls, as long as the longest lane.",
+  idle: "Pages that were in use before. The next tokens take them first.",
   prefixes: "Pages of earlier prompts. Requests that begin alike use them again.",
   swapped: "Pages of requests that wait in host memory for their turn.",
   shared: "Of the pages in use, those that several requests have together.",
-  peak: "The most that was ever in use since the server started.",
+  peak: "The most pages that were ever in use since the server started.",
 };
 
 let tipOf = null;

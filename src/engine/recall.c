@@ -538,6 +538,7 @@ void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out)
         out->ram_bytes = counts.ram_bytes;
         out->file_bytes = counts.file_bytes;
         out->guests = count_guests(seq);
+        out->guest_bytes = r->guests != NULL ? kv_seq_held_bytes(r->guests) : 0;
         for (size_t i = 0; i < lane_count(seq->engine); i++)
             out->seconds += r->seconds[i];
     }

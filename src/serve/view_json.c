@@ -173,6 +173,7 @@ static json_t *item_json(const struct serve_view_item *item)
     put(&out, "stored", json_integer(read.stored));
     put(&out, "read", json_integer(read.read));
     put(&out, "guests", json_integer(recall.guests));
+    put(&out, "guest_bytes", json_integer(recall.guest_bytes));
     put(&out, "in_tier", json_integer(recall.stored));
     return out;
 }
