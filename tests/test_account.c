@@ -183,7 +183,12 @@ static void budget_holds_everything(void **state)
         pith_seq *seq = fill(e, N_TOKEN, 9);
         pith_memory_stats m = account_of(e);
         pith_recall_stats r;
+        pith_keep_stats k;
         pith_seq_recall_stats(seq, &r);
+        pith_seq_keep_stats(seq, &k);
+        /* There is one sequence: its figures are the account's. */
+        assert_int_equal(r.guest_bytes, m.guest_bytes);
+        assert_int_equal(k.remembered_bytes, m.policy_bytes);
         assert_int_equal(m.budget_bytes, p.memory_bytes);
         /* Buffers of rounds are of the longest lane, not of all. */
         assert_true(m.total_bytes - m.work_bytes <= m.budget_bytes);

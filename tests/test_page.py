@@ -599,6 +599,7 @@ def test_server_saving(b):
     own, parts = b.execute_script("return [ownRequest(), ownParts(ownRequest()).map(p => p[3])]")
     expect("the ratio that it says", line.group(1), f"{own['full'] / (own['held'] + own['tier']):.1f}")
     expect("the sum of the bar", round(sum(parts)), own["full"])
+    expect("what is beside it", bool(own["remembered"]) and "Beside it, policies remember" in text(b, "#lead"), True)
     expect("what recall has in it", [own["guest_bytes"], own["tier"]], parts[2:4])
     if own["tier"] == 0 or own["held"] + own["tier"] >= own["full"]:
         raise AssertionError(f"recall has a tier of {own['tier']} bytes, and the pages take {own['held']} of {own['full']}")

@@ -261,7 +261,9 @@ typedef struct pith_keep_stats {
                                    entry (the option overwrite); -1: none did */
     int64_t overwritten;        /* of evicted: entries whose place a token took */
     int32_t n_lane;             /* all, or with a keep policy those of layers without a window */
-    uint32_t reserved[3];
+    uint32_t reserved;
+    int64_t remembered_bytes; /* what policies and recall remember of the sequence beside entries:
+                                 its share of policy_bytes of pith_memory_stats */
 } pith_keep_stats;
 
 PITH_API void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out);
@@ -288,7 +290,7 @@ typedef struct pith_recall_stats {
     int64_t guests;    /* entries that are back now; spans that were retrieved last */
     int64_t ram_bytes; /* of the tier */
     int64_t file_bytes;
-    double seconds; /* spent remembering and choosing, over all threads; or writing and
+    double seconds;      /* spent remembering and choosing, over all threads; or writing and
                        searching */
     int64_t guest_bytes; /* of the pages that entries which are back lie in */
     uint32_t reserved[6];

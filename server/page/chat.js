@@ -63,6 +63,7 @@ function addSay(m) {
   else acts.append(button("Again", () => again(m)));
   $("talk").append(say);
   drawSay(m, say);
+  if (m.role === "user") say.children[1].scrollTop = 1e6; // questions end long texts
   return say;
 }
 
@@ -93,7 +94,7 @@ const WHY = {
 function sentencesOf({usage, timings, seconds: s}) {
   const p = usage.pith || {}, cached = p.cached_tokens || 0, read = p.read_tokens ?? usage.prompt_tokens - cached, list = [];
   const from = p.cache_from === "conversation" ? "were in memory from this conversation" : "were in memory, since an earlier prompt begins alike";
-  list.push(cached > 0 ? `${number(cached)} of the prompt's ${number(cached + read)} tokens ${from}; ${number(read)} were read.`
+  list.push(cached > 0 && read === 0 ? `All ${number(cached)} tokens of the prompt ${from}.` : cached > 0 ? `${number(cached)} of the prompt's ${number(cached + read)} tokens ${from}; ${number(read)} were read.`
     : `All ${number(read)} tokens of the prompt were read.`);
   if (WHY[p.cache_why]) list[0] += " " + WHY[p.cache_why](number(p.cache_differs_at || 0));
   const rate = timings && timings.predicted_per_second > 0 ? `, ${timings.predicted_per_second.toFixed(1)} tokens/s` : "";

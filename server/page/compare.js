@@ -113,6 +113,7 @@ async function compare(text) {
   const chosen = chosenBudget(), few = chosen.text === "none" ? stops.find(s => s.text === null) : chosen;
   $("compare").hidden = false;
   $("compare-asked").textContent = text;
+  $("compare-asked").scrollTop = 1e6; // questions end long texts
   $("verdict").textContent = "First the budget, then the full cache.";
   $("sides").replaceChildren();
   const sides = [makeSide("Budget", few.says, false), makeSide("Full cache", "all of the text", true)];

@@ -69,6 +69,7 @@ function drawHeadline() {
   else line.append(" of KV memory, and everything is held");
   if (r.evicted === 0) lead.replaceChildren(`${number(r.n_token)} tokens, which all `, word("lane", "lanes"), " hold. " +
     (evicts ? "The first round comes when they outgrow their budget." : "This server keeps the full cache: start it with --keep to spend less."));
+  else if (r.remembered > 0) lead.append(" Beside it, policies ", word("remembered", "remember"), ` ${bytes(r.remembered)}.`);
 }
 
 function drawBar(box, parts, whole) {
@@ -98,10 +99,10 @@ function drawOwn() {
 
 /* The parts of the account, as docs/memory.md names them: look, word, name, bytes. */
 const PARTS = [
-  ["c-live", "lanes", "lanes"], ["c-guest", "guests", "brought back by recall"], ["c-tier", "tier", "set aside by recall"],
-  ["c-tier", "stored", "recall's text", "text"], ["c-other", "states", "recurrent states"], ["c-other", "tables", "tables"],
+  ["c-live", "lanes", "lanes"], ["c-guest", "guests", "brought back by recall"], ["c-rest", "idle", "pages to use again"],
+  ["c-tier", "tier", "set aside by recall"],  ["c-tier", "stored", "recall's text", "text"], ["c-other", "states", "recurrent states"], ["c-other", "tables", "tables"],
   ["c-other", "marks", "marks"], ["c-other", "remembered", "remembered queries", "policy"], ["c-other", "drafts", "drafts"],
-  ["c-other", "work", "work buffers"], ["c-other", "swapped", "put aside", "aside"], ["c-rest", "idle", "pages to use again", "idle"],
+  ["c-other", "work", "work buffers"], ["c-other", "swapped", "put aside", "aside"],
 ].map(([look, key, name, part]) => [look, key, name, m => m.parts[part || key]]);
 const KEYS = [
   ...PARTS, ["c-free", "page", "free", m => m.whole - m.total],

@@ -119,17 +119,22 @@ pith_status pi_account_split(const struct pi_account *a, int64_t budget, int64_t
 
 /* ---- of an engine ---- */
 
-static void add_seq(const struct pith_seq *seq, pith_memory_stats *out)
+int64_t pi_account_remembered(const struct pith_seq *seq)
 {
     const struct pith_engine *e = seq->engine;
     const struct pi_seq_recall *r = &seq->recall;
+    size_t bytes = pi_mem_size(seq->keep_state) + pi_mem_size(seq->logits) + pi_mem_size(r->asked) +
+                   pi_mem_size(r->found) + pi_mem_size(r->seconds);
+    bool shares = e->share != NULL && seq->share != NULL;
+    return (int64_t)bytes + (shares ? (int64_t)share_seq_bytes(seq->share) : 0);
+}
+
+static void add_seq(const struct pith_seq *seq, pith_memory_stats *out)
+{
+    const struct pi_seq_recall *r = &seq->recall;
     out->table_bytes += (int64_t)(sizeof(*seq) + pi_mem_size(seq->tokens));
-    out->policy_bytes += (int64_t)(pi_mem_size(seq->keep_state) + pi_mem_size(r->asked) +
-                                   pi_mem_size(r->found) + pi_mem_size(r->seconds));
-    out->policy_bytes += (int64_t)pi_mem_size(seq->logits);
+    out->policy_bytes += pi_account_remembered(seq);
     out->draft_bytes += pi_draft_bytes(seq->draft);
-    if (e->share != NULL && seq->share != NULL)
-        out->policy_bytes += (int64_t)share_seq_bytes(seq->share);
     if (r->guests != NULL)
         out->guest_bytes += kv_seq_count_bytes(r->guests);
 }

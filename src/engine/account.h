@@ -16,6 +16,9 @@ struct pi_account {
     int64_t ram;     /* of the tier, as it was asked for */
 };
 
+/* What policies and recall remember of a sequence, and its row of logits. */
+int64_t pi_account_remembered(const struct pith_seq *seq);
+
 /* Bytes that one sequence of n_token tokens takes: of pages, and of everything. */
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token);
 int64_t pi_account_whole(const struct pi_account *a, int32_t n_token);

@@ -559,6 +559,7 @@ void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
         .budget = e->traits.evicts ? keep_own_budget(&e->policies.keep, pi_seq_point(seq, 0)) : -1,
         .overwritten = t->n_overwritten,
         .first_overwrite_at = t->n_overwritten > 0 ? t->first_overwrite_at : -1,
+        .remembered_bytes = pi_account_remembered(seq),
     };
     const struct kv_geometry *g = e->traits.evicts ? &e->lanes : kv_cache_geometry(e->kv);
     out->n_lane = g->n_layer * g->n_head;

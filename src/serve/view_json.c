@@ -170,6 +170,7 @@ static json_t *item_json(const struct serve_view_item *item)
     put(&out, "evicted", json_integer(keep.evicted));
     put(&out, "rounds", json_integer(keep.rounds));
     put(&out, "budget", json_integer(keep.budget));
+    put(&out, "remembered", json_integer(keep.remembered_bytes));
     put(&out, "stored", json_integer(read.stored));
     put(&out, "read", json_integer(read.read));
     put(&out, "guests", json_integer(recall.guests));
