@@ -6,6 +6,7 @@ usage: test_page.py VIEW_RECORD FOLDER [PITH]                FOLDER: the page's 
                                                              command, where it has serve
        test_page.py --shots URL QUESTION OUT                 pictures for the docs
        test_page.py --url URL                                against a server that runs
+       test_page.py --lacks BUILD                            which command brings what is missing
 
 Needs Debian's chromium and chromium-driver, and Selenium from PyPI; without them it is skipped, and
 says which command brings them. Without axe-selenium-python its part is left out, which is said.
@@ -36,8 +37,16 @@ def skip(reason):
     sys.exit(SKIP)
 
 
-# Packages that `pip install --target BUILD/page-packages` has brought, BUILD being VIEW_RECORD's.
-BUILD = os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[1]))) if len(sys.argv) > 2 else os.path.join(ROOT, "build")
+def build_folder():
+    if sys.argv[1:2] == ["--lacks"]:
+        return os.path.abspath(sys.argv[2])
+    if len(sys.argv) > 2 and not sys.argv[1].startswith("--"):
+        return os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[1])))  # of VIEW_RECORD
+    return os.path.join(ROOT, "build")
+
+
+# Packages that the command PIP has brought.
+BUILD = build_folder()
 PACKAGES = os.path.join(BUILD, "page-packages")
 sys.path.append(PACKAGES)
 PIP = f"{sys.executable} -m pip install --target {PACKAGES} selenium axe-selenium-python"
@@ -766,7 +775,9 @@ def shot_of_two(url, question, folder):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--shots"]:
+    if sys.argv[1:2] == ["--lacks"]:
+        pass  # nothing, or it would not have come here
+    elif sys.argv[1:2] == ["--shots"]:
         shots(*sys.argv[2:5])
     elif sys.argv[1:2] == ["--url"]:
         against(sys.argv[2])

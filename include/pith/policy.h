@@ -291,7 +291,7 @@ typedef struct pith_recall_stats {
     int64_t ram_bytes; /* of the tier */
     int64_t file_bytes;
     double seconds;      /* spent remembering and choosing, over all threads; or writing and
-                       searching */
+                            searching */
     int64_t guest_bytes; /* of the pages that entries which are back lie in */
     uint32_t reserved[6];
 } pith_recall_stats;
