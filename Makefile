@@ -6,12 +6,21 @@ FUZZ_SECONDS ?= 60
 
 .PHONY: all command deps demo demo-real test bench fuzz install format clean
 
-all: $(BUILD)/CMakeCache.txt
+# Whether a build folder was made for the command alone, by `make demo`.
+COMMAND_ONLY = $(BUILD)/command-only
+
+all:
+	if [ ! -e $(BUILD)/CMakeCache.txt ] || [ -e $(COMMAND_ONLY) ]; then \
+	    scripts/deps.sh && \
+	    cmake -S . -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX) -DPITH_TESTS=ON -DPITH_BENCH=ON && \
+	    rm -f $(COMMAND_ONLY); \
+	fi
 	cmake --build $(BUILD) -j $(JOBS)
 
 $(BUILD)/CMakeCache.txt:
-	scripts/deps.sh
-	cmake -S . -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+	scripts/deps.sh --command
+	cmake -S . -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX) -DPITH_TESTS=OFF -DPITH_BENCH=OFF
+	touch $(COMMAND_ONLY)
 
 deps:
 	scripts/deps.sh

@@ -375,12 +375,13 @@ static int answer(const struct page *p, const struct session *s, const struct st
 #define BAR_LEN 32
 #define SLACK 16 /* entries that a lane may hold above its budget */
 
-/* Most bytes of KV memory that were in use. */
-static int64_t peak_bytes(const struct session *s)
+/* All that grows with the conversation, and not pages alone: what recall keeps counts, too. Pages
+   that were given back stay in the sum, so that it is the most that was taken. */
+static int64_t memory_bytes(const struct session *s)
 {
-    pith_kv_stats kv;
-    pith_engine_kv_stats(s->engine, &kv);
-    return kv.peak_bytes;
+    pith_memory_stats memory;
+    pith_engine_memory_stats(s->engine, &memory);
+    return memory.total_bytes;
 }
 
 static void show_row(const struct page *p, const char *name, int64_t bytes, int64_t of,
@@ -418,7 +419,7 @@ static bool show_kept(const struct page *p, const struct session *full, const st
     bool done = ask(&s, story, &a, &result);
     *right = done && is_right(&a, story);
     if (done)
-        show_row(p, name, peak_bytes(&s), peak_bytes(full), &a, *right);
+        show_row(p, name, memory_bytes(&s), memory_bytes(full), &a, *right);
     s.model = NULL; /* the other's */
     session_free(&s);
     return done;
@@ -437,7 +438,7 @@ static int compare(const struct page *p, const struct session *full, const struc
     snprintf(keep, sizeof(keep), "streaming:budget=%d,slack=%d", budget, SLACK);
     printf(
         "\n  The same question in less memory. The policy evicts before it sees the question:\n\n");
-    show_row(p, "full cache", peak_bytes(full), peak_bytes(full), &said, true);
+    show_row(p, "full cache", memory_bytes(full), memory_bytes(full), &said, true);
     if (!show_kept(p, full, o, story, "a quarter", keep, NULL, &forgets) ||
         !show_kept(p, full, o, story, "with recall", keep, "text", &recalls))
         return EXIT_INTERRUPTED;

@@ -1,8 +1,15 @@
 #!/bin/sh
-# Installs what Pith needs to build and test, where it is missing, on Debian and Ubuntu.
+# Installs what Pith needs to build and test, where it is missing, on Debian and Ubuntu: with
+# --command what the command alone needs. Further words are packages.
 set -eu
 packages="gcc cmake make pkg-config libpcre2-dev libsqlite3-dev libcurl4-openssl-dev libjansson-dev
-    libedit-dev libcmocka-dev libmicrohttpd-dev python3 $*"
+    libedit-dev libmicrohttpd-dev"
+if [ "${1-}" = --command ]; then
+    shift
+else
+    packages="$packages libcmocka-dev python3"
+fi
+packages="$packages $*"
 missing=""
 for package in $packages; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"

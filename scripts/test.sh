@@ -5,7 +5,8 @@ set -eu
 cd "$(dirname "$0")/.."
 scripts/deps.sh
 jobs=$(nproc)
-cmake -S . -B build -DPITH_TESTS=ON >/dev/null
+cmake -S . -B build -DPITH_TESTS=ON -DPITH_BENCH=ON >/dev/null
+rm -f build/command-only
 cmake --build build -j "$jobs"
 cmake -S . -B build-asan -DPITH_TESTS=ON -DPITH_BENCH=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DPITH_SANITIZE=address,undefined >/dev/null

@@ -163,6 +163,37 @@ class Chat(unittest.TestCase):
                 t.type(b"/quit\n")
                 self.assertEqual(t.end(), 0)
 
+    def test_second_interrupt(self):
+        """One Ctrl-C ends reading; another, before the first is answered, ends the program. Where
+        the first was faster, the chat goes on, and both are typed again."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "talk.json")
+            with open(TEXT) as f, open(path, "w") as to:
+                json.dump([{"role": "user", "content": f.read()},
+                           {"role": "assistant", "content": "Yes."}], to)
+            with Terminal("chat", *SLOW, "--chat-template", "chatml", "--history", "", "-n", "3",
+                          "--chunk", "4096") as t:
+                t.until(b"> ")
+                for _ in range(10):
+                    at = len(t.text)
+                    t.type(b"/reset\n")
+                    t.until(b"starts over", at)
+                    t.type(f"/load {path}\n".encode())
+                    t.until(b"loaded 2 messages", at)
+                    at = len(t.text)
+                    t.type(b"Where is Maria?\n")
+                    t.until(rb"reading \d+ of [12],\d{3} tokens", at)
+                    t.type(b"\x03")
+                    time.sleep(0.002)
+                    t.type(b"\x03")
+                    start = time.monotonic()
+                    try:
+                        t.until(rb"stopped: (\d+) of (\d+) tokens are read.*\n> ", at)
+                    except AssertionError:
+                        break
+                self.assertEqual(t.end(), 130)
+                self.assertLess(time.monotonic() - start, 20)
+
     def test_full_cache(self):
         self.talk()
 

@@ -266,7 +266,7 @@ struct code_scales {
     float of[4][PI_ATTEND_SLOTS];
 };
 
-TILE void code_scales_load(const struct pi_attend_page *page, int32_t block, int32_t n_block,
+ONCE void code_scales_load(const struct pi_attend_page *page, int32_t block, int32_t n_block,
                            struct code_scales *to)
 {
     const int32_t step = page->v_pitch / page->v_group;
@@ -418,14 +418,12 @@ TILE void code_logits(const enum pi_attend_type type, const struct pi_attend_pag
                       const struct pi_attend_rows *rows)
 {
     struct code_block block;
-    if (page->columns) {
-        const struct code_keys keys = code_keys_stored(type, page);
+    for (int32_t d = 0, end; d < page->dim_k; d = end) {
+        const struct code_keys keys =
+            page->columns ? code_keys_stored(type, page)
+                          : code_keys_turn(type, page, page_vecs(page) * VEC, d, &block);
         code_all(type, false, page, &keys, rows);
-        return;
-    }
-    for (int32_t d = 0; d < page->dim_k; d += CODE_DIMS) {
-        const struct code_keys keys = code_keys_turn(type, page, page_vecs(page) * VEC, d, &block);
-        code_all(type, false, page, &keys, rows);
+        end = keys.d0 + keys.n_dim;
     }
 }
 

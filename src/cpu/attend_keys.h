@@ -39,7 +39,7 @@ struct scales {
 };
 
 /* Scale b of slot s, s < n rounded up to 16, b < n_block, is from[s * step + b]. */
-TILE void scales_load(const uint16_t *from, int32_t step, int32_t n, int32_t n_block,
+ONCE void scales_load(const uint16_t *from, int32_t step, int32_t n, int32_t n_block,
                       struct scales *to)
 {
     for (int32_t b = 0; b < n_block; b++)

@@ -129,9 +129,10 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
 {
     const int32_t size = element_size(type);
     const int32_t asked = keys->asked;
+    const bool asks = is_half(type) || keys->next != NULL; /* known when this is compiled */
     vec acc[PI_ATTEND_ROWS][4], k[4];
     const uint8_t *at = keys->at + s0 * size;
-    const uint8_t *next = keys->next == NULL ? NULL : keys->next + s0 * asked;
+    const uint8_t *next = asks ? keys->next + s0 * asked : NULL;
     const float *q = rows->q + (size_t)keys->d0 * (size_t)rows->n_row + r0;
     float *x = rows->x + r0 * PI_ATTEND_SLOTS + s0;
     UNROLL
@@ -149,7 +150,7 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
             vec qr = vec_set1(q[r]);
             UNROLL
             for (int32_t j = 0; j < n_vec; j++) {
-                if (next != NULL)
+                if (asks)
                     prefetch_beside(next, n_vec * VEC * asked, far, r * n_vec + j, n_row * n_vec);
                 if (is_half(type))
                     prefetch_soon(at, n_vec * VEC * size, far, r * n_vec + j, n_row * n_vec);
@@ -158,7 +159,7 @@ TILE void logits_tile(const enum pi_attend_type type, const int32_t n_row, const
         }
         q += rows->n_row;
         at += keys->pitch;
-        next = next == NULL ? NULL : next + keys->next_pitch;
+        next = asks ? next + keys->next_pitch : NULL;
     }
     UNROLL
     for (int32_t r = 0; r < n_row; r++) {

@@ -16,6 +16,9 @@
 #define TILE static inline __attribute__((always_inline))
 #endif
 
+/* What many tiles call before their loops: inlined, its code would be compiled for each of them. */
+#define ONCE static __attribute__((noinline))
+
 /* Before loops over the rows and registers of a tile, which have constant ends and must disappear,
    so that the sums live in registers. */
 #if defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
