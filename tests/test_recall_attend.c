@@ -284,6 +284,133 @@ static void recall(struct rig *r, const float *q, int32_t n_tok, bool own, int32
     }
 }
 
+/* Appends keys that have large numbers in common, as models with biases make them. */
+static void append_biased(struct rig *r, int32_t n)
+{
+    pith_error err;
+    float k[RIG_DIM], v[RIG_DIM];
+    assert_int_equal(kv_seq_reserve(r->seq, n, &err), PITH_OK);
+    for (int32_t t = 0; t < n; t++, r->n_token++)
+        for (int32_t l = 0; l < RIG_LANES; l++) {
+            for (int32_t d = 0; d < RIG_DIM; d++) {
+                k[d] = rng_float(&r->rng) + (d == 5 ? 90.0f : d == 40 ? -60.0f : 0.0f);
+                v[d] = rng_float(&r->rng);
+            }
+            kv_seq_append(r->seq, l / RIG_HEADS, l % RIG_HEADS, r->n_token, 1, k, 0, v, 0);
+        }
+}
+
+/* The mean square of what guests' keys differ by from what was evicted. */
+static double key_error(const struct rig *r, int32_t lane)
+{
+    int32_t layer = lane / RIG_HEADS, head = lane % RIG_HEADS;
+    int32_t n = kv_lane_len(r->guests, layer, head);
+    double sum = 0.0;
+    for (int32_t s = 0; s < n; s++) {
+        float key[RIG_DIM];
+        int32_t pos = kv_lane_pos(r->guests, layer, head, s);
+        const float *was =
+            r->key + ((size_t)lane * (size_t)r->capacity + (size_t)pos) * (size_t)RIG_DIM;
+        kv_lane_key(r->guests, layer, head, s, key);
+        for (int32_t d = 0; d < RIG_DIM; d++)
+            sum += pow((double)key[d] - (double)was[d], 2.0);
+    }
+    return sum / (n * RIG_DIM);
+}
+
+/* Scores by position, of guests as they came back: they are all that was evicted, or what memory
+   has of it. Returns the largest difference to what the scorer says of the row in memory, as a
+   share of the largest weight. */
+static double score_error(struct rig *r, const struct recall_scorer *s, const float *got,
+                          double *want)
+{
+    const struct recall_query *query = s->query;
+    const struct kv_seq *row = r->store->row[0].kv;
+    static double x[1000];
+    double error = 0.0, best = 0.0;
+    memset(want, 0, (size_t)r->capacity * sizeof(*want));
+    for (int32_t t = 0; t < query->n_tok; t++)
+        for (int32_t g = 0; g < query->n_group; g++) {
+            const float *q = query->q + (size_t)t * query->q_stride + (size_t)g * RIG_DIM;
+            double max = -INFINITY, sum = 0.0, most = -INFINITY, none = 0.0;
+            naive_row(r->seq, 0, 0, q, query->pos0 + t, &max, &sum, NULL);
+            naive_row(r->guests, 0, 0, q, query->pos0 + t, &most, &none, x);
+            for (int32_t i = 0; i < kv_lane_len(row, 0, 0); i++) {
+                int32_t e = 0;
+                while (kv_lane_pos(r->guests, 0, 0, e) != kv_lane_pos(row, 0, 0, i))
+                    e++;
+                double both = fmax(max, x[e]);
+                sum = sum * exp(max - both) + exp(x[e] - both);
+                max = both;
+            }
+            for (int32_t e = 0; e < kv_lane_len(r->guests, 0, 0); e++) {
+                double *at = &want[kv_lane_pos(r->guests, 0, 0, e)];
+                *at = fmax(*at, exp(x[e] - max) / sum);
+            }
+        }
+    for (int32_t i = 0; i < kv_lane_len(row, 0, 0); i++) {
+        best = fmax(best, want[kv_lane_pos(row, 0, 0, i)]);
+        error = fmax(error, fabs((double)got[i] - want[kv_lane_pos(row, 0, 0, i)]));
+    }
+    return error / best;
+}
+
+/* Keys of 4 bits keep what they differ by, however large what they have in common is, in memory and
+   in the file, in a fork too; scores and promises are of whole keys. */
+static void check_centre(bool in_file)
+{
+    const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
+    struct recall_kv_options o = in_file ? rig_file_options(&g, 1, 40) : rig_options(&g, 20);
+    static float q[5 * RIG_GROUP * RIG_DIM], got[1000];
+    static double want[1000];
+    pith_error err;
+    struct rig r;
+    o.score = RECALL_ATTENTION;
+    o.type = 1 + KV_TYPE_TURBO4;
+    rig_queries(31, 5, q);
+    rig_make(&r, &g, 1000);
+    rig_open(&r, &o, 1);
+    append_biased(&r, 300);
+    rig_evict(&r, keep_third);
+    append_biased(&r, 300);
+    rig_evict(&r, keep_ninth);
+    recall(&r, q, 5, true, 600);
+    assert_int_equal(kv_lane_len(r.guests, 0, 0), 600 - kv_lane_len(r.seq, 0, 0));
+    for (int32_t l = 0; l < RIG_LANES; l++)
+        assert_true(key_error(&r, l) < 0.02);
+    const struct recall_query query = query_of(&r, 0, q, 5, true);
+    struct recall_scorer s;
+    recall_scorer_start(r.tier, &query, r.tier->work, &s);
+    s.centre = recall_row_centre(&r.store->row[0]);
+    assert_non_null(s.centre);
+    recall_scorer_run(&s, r.store->row[0].kv, true, got);
+    assert_true(score_error(&r, &s, got, want) < 1e-3);
+    recall_scorer_promise(&s, &r.tier->shelf[0]);
+    assert_true((r.tier->shelf[0].n_fresh > 0) == in_file);
+    for (int32_t p = 0; p < r.tier->shelf[0].n_fresh; p++) {
+        uint8_t bytes[RECALL_HEAD_SIZE];
+        struct recall_head head;
+        assert_true(recall_file_read(r.tier, &r.tier->shelf[0], p, false, &head, bytes));
+        for (int32_t e = 0; e < head.n; e++)
+            assert_true(want[head.pos[e]] <= (double)r.tier->work->promise[p] * 1.001);
+    }
+    struct recall_store *first = r.store;
+    assert_int_equal(recall_store_fork(first, &r.store, &err), PITH_OK);
+    recall_store_free(first);
+    recall(&r, q, 5, true, 600);
+    assert_true(key_error(&r, 3) < 0.02);
+    recall_store_truncate(r.store, 0); /* what comes next has a centre of its own */
+    assert_null(recall_row_centre(&r.store->row[0]));
+    rig_free(&r);
+}
+
+static void what_keys_have_in_common_takes_no_bits(void **state)
+{
+    (void)state;
+    check_centre(false);
+    check_centre(true);
+}
+
 /* A planted key that a token of the question looks for brings itself and what follows. In the file
    there are more pages than a recall reads. */
 static void check_needle(int32_t depth, bool in_file)
@@ -567,6 +694,7 @@ int main(void)
         WITH_FILE(promises_are_kept),
         WITH_FILE(promises_are_of_what_keys_meet),
         WITH_FILE(a_needle_is_found),
+        WITH_FILE(what_keys_have_in_common_takes_no_bits),
         cmocka_unit_test(what_the_lane_has_is_not_asked_for),
         cmocka_unit_test(one_query_is_enough),
         cmocka_unit_test(claims_fade),

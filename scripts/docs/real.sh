@@ -22,7 +22,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 models=$1 data=$2 out=$3
 MODELS=${MODELS:-smollm2 coder-0.5b coder-1.5b}
 TASKS=${TASKS:-facts needle ruler perplexity}
-POLICIES=${POLICIES:-kvzip kvzap kvzap-recent kvzap+kv kvzap+text kvzap-w32 kvzap-hidden expected triattention v3 v3+kv v3+text longflow snapkv h2o tova keydiff knorm pyramidkv adakv streaming random}
+POLICIES=${POLICIES:-kvzip kvzap kvzap-recent kvzap+kv:type=stored kvzap+text kvzap-w32 kvzap-hidden expected triattention v3 v3+kv:type=stored v3+text longflow snapkv h2o tova keydiff knorm pyramidkv adakv streaming random}
 BUDGETS=${BUDGETS:-75 50 25 10}
 PROTOCOLS=${PROTOCOLS:-stream prompt-end}
 GRANULARITIES=${GRANULARITIES:-own global}

@@ -19,7 +19,8 @@ FACTS = ["full.100.stream.own", "kvzap.10.stream.global", "kvzap.25.stream.globa
          "triattention.50.stream.global", "triattention.25.stream.own",
          "triattention.50.stream.own", "v3.10.stream.own", "v3.25.stream.own", "v3.50.stream.own",
          "h2o.25.stream.own", "h2o.50.stream.own", "snapkv.25.stream.own",
-         "snapkv.50.stream.own", "kvzap+kv.10.stream.global", "v3+kv.10.stream.own"]
+         "snapkv.50.stream.own", "kvzap+kv:type=stored.10.stream.global",
+         "v3+kv:type=stored.10.stream.own"]
 NEEDLES = ["full.100.stream.own", "kvzap-recent.25.stream.global", "kvzap-recent.50.stream.global",
            "triattention.25.stream.global", "v3.25.stream.own", "h2o.25.stream.own"]
 

@@ -15,6 +15,7 @@
    as many as it has. */
 #define PAGE_TABLE_BYTES 40
 #define TOKEN_BYTES 8 /* of a list of tokens, likewise */
+#define CENTRE_ROWS 2 /* of head size, that recall's tier takes off a lane's keys */
 
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token)
 {
@@ -34,7 +35,8 @@ static int64_t tier_at(const struct pi_account *a, int32_t n_token)
     const struct recall_config *recall = &a->policies->recall;
     if (!recalls_kv(a) || full.n_layer == 0)
         return 0;
-    return a->ram != RECALL_RAM_AUTO ? a->ram : recall_tier_bytes_at(recall, &full, n_token);
+    return a->ram != RECALL_RAM_AUTO ? a->ram
+                                     : recall_tier_bytes_at(recall, &full, a->n_group, n_token);
 }
 
 /* Tables, marks, tokens, and the queries that recall remembers. */
@@ -49,8 +51,8 @@ static int64_t beside_at(const struct pi_account *a, int32_t n_token)
     bytes += n_page * (PAGE_TABLE_BYTES + 2 * mark * g->page_len);
     if (t.recalls_kv)
         bytes += n_lane * (PAGE_TABLE_BYTES * (n_token / RECALL_PAGE_LEN + 1) +
-                           a->policies->recall.kv.last * (int64_t)a->n_group * g->dim_k *
-                               (int64_t)sizeof(float));
+                           (a->policies->recall.kv.last * (int64_t)a->n_group + CENTRE_ROWS) *
+                               g->dim_k * (int64_t)sizeof(float));
     return bytes;
 }
 

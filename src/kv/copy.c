@@ -82,15 +82,17 @@ static void copy_plane(const struct place *from, const struct kv_plane *a, const
                       a->element);
 }
 
-static void copy_key(const struct place *from, const struct place *to)
+static void copy_key(const struct place *from, const struct place *to, const float *shift)
 {
     float row[MOST_DIM];
-    if (from->kind->type_k == to->kind->type_k) {
+    if (shift == NULL && from->kind->type_k == to->kind->type_k) {
         for (int32_t i = 0; i < KV_N_PLANE; i++)
             copy_plane(from, &from->kind->k.plane[i], to, &to->kind->k.plane[i]);
         return;
     }
     kv_page_read_key(from->cache, from->kind, from->page, from->slot, row);
+    for (int32_t d = 0; shift != NULL && d < from->cache->g.dim_k; d++)
+        row[d] += shift[d];
     kv_page_write_keys(to->cache, to->kind, to->page, to->slot, 1, row, 0);
 }
 
@@ -109,10 +111,11 @@ static void copy_value(const struct place *from, const struct place *to)
     kv_page_write_values(to->cache, to->kind, to->page, to->slot, 1, row, 0);
 }
 
-static void copy_entry(const struct place *from, const struct place *to, int32_t lane)
+static void copy_entry(const struct place *from, const struct place *to, int32_t lane,
+                       const float *shift)
 {
     assert(from->delta == 0 && to->delta == 0);
-    copy_key(from, to);
+    copy_key(from, to, shift);
     copy_value(from, to);
     *to->pos = *from->pos;
     kv_index_write(to->cache, to->kind, lane, to->page, to->slot, 1);
@@ -140,7 +143,7 @@ void kv_lane_fill(const struct kv_copy *c, int32_t from_slot, int32_t to_slot)
     const struct kv_lane *from = kv_lane_at(c->from, c->from_layer, c->from_head);
     const struct kv_lane *to = kv_lane_at(c->to, c->to_layer, c->to_head);
     const struct place a = place_of(c->from, from, from_slot), b = place_of(c->to, to, to_slot);
-    copy_entry(&a, &b, (int32_t)(to - c->to->lane));
+    copy_entry(&a, &b, (int32_t)(to - c->to->lane), c->shift);
 }
 
 /* Whether positions fall in a page, or from the page before. */
@@ -238,7 +241,7 @@ void kv_seq_copy(const struct kv_copy *c, const int32_t *slots, int32_t n)
     const struct kv_class *a = from->kind, *b = to->kind;
     int32_t begin = to->len;
     bool turns = a->layout.side_by_side && !b->layout.side_by_side && a->type_k == b->type_k &&
-                 a->layout.v <= TURN_BYTES;
+                 a->layout.v <= TURN_BYTES && c->shift == NULL;
     kv_lane_extend(c->to, c->to_layer, c->to_head, n);
     for (int32_t i = 0, n_here; i < n; i += n_here) {
         n_here = count_in_page(c->from, from, slots + i, n - i);

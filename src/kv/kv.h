@@ -600,6 +600,8 @@ struct kv_copy {
     struct kv_seq *to;
     int32_t to_layer;
     int32_t to_head;
+    const float *shift; /* [dim_k] added to every key; NULL: nothing. For lanes that store keys
+                           differently: else bytes would be codes of other keys */
 };
 
 /* Appends copies of entries, in the order of slots [n], to a lane that has room for them: at their

@@ -8,6 +8,8 @@
 
 #include <math.h>
 
+#include "pith/policy.h"
+
 /* The keep budget without what guests take of it, in its own unit; 0: nothing is left. */
 static int64_t left_of(const struct policy_budget *budget, const struct policy_budget *take,
                        const struct kv_geometry *g)
@@ -131,6 +133,7 @@ int64_t recall_bytes_at(const struct recall_config *c, const struct keep_config 
 /* The types of `packed`. Of the models that were measured (docs/recall.md) keys of 4 bits find what
    exact ones find, and values may have half of that: an answer is read from several of them. */
 #define PACKED_KEYS KV_TYPE_TURBO4
+#define PACKED_SHARED KV_TYPE_Q4_0 /* of keys that PITH_SHARED_KEYS heads share */
 #define PACKED_VALUES KV_TYPE_TURBO2
 
 /* The packed type, or what is stored where that has no more bits or the head does not fit. */
@@ -157,7 +160,7 @@ static uint32_t index_of(const struct recall_kv_options *o)
 }
 
 struct kv_geometry recall_lane_geometry(const struct recall_kv_options *o,
-                                        const struct kv_geometry *g, int32_t layer)
+                                        const struct kv_geometry *g, int32_t layer, int32_t n_group)
 {
     enum kv_type k = kv_layer_type_k(g, layer), v = kv_layer_type_v(g, layer);
     struct kv_geometry lane = {
@@ -167,7 +170,8 @@ struct kv_geometry recall_lane_geometry(const struct recall_kv_options *o,
         .dim_v = g->dim_v,
         .v_in_k = g->v_in_k,
         .page_len = RECALL_PAGE_LEN,
-        .type_k = choose_type(o->type, PACKED_KEYS, k, g->dim_k),
+        .type_k = choose_type(o->type, n_group < PITH_SHARED_KEYS ? PACKED_KEYS : PACKED_SHARED, k,
+                              g->dim_k),
         .type_v = choose_type(o->values > 0 ? o->values : o->type, PACKED_VALUES, v, g->dim_v),
         .index = index_of(o),
     };
@@ -177,13 +181,13 @@ struct kv_geometry recall_lane_geometry(const struct recall_kv_options *o,
 }
 
 int64_t recall_tier_bytes_at(const struct recall_config *c, const struct kv_geometry *g,
-                             int32_t n_token)
+                             int32_t n_group, int32_t n_token)
 {
     int64_t all = 0;
     if (c->kind != RECALL_KV)
         return 0;
     for (int32_t l = 0; l < g->n_layer; l++) {
-        struct kv_geometry lane = recall_lane_geometry(&c->kv, g, l);
+        struct kv_geometry lane = recall_lane_geometry(&c->kv, g, l, n_group);
         all += g->n_head * (int64_t)kv_page_bytes(&lane);
     }
     /* A lane's entries may begin and end within a page. */

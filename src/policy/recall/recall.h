@@ -113,13 +113,14 @@ int64_t recall_bytes_at(const struct recall_config *c, const struct keep_config 
                         const struct kv_geometry *g, struct keep_point to);
 
 /* A lane of a layer as the tier stores it: a cache of one lane, whose pages hold RECALL_PAGE_LEN
-   entries. */
+   entries. n_group: query heads that share a KV head. */
 struct kv_geometry recall_lane_geometry(const struct recall_kv_options *o,
-                                        const struct kv_geometry *g, int32_t layer);
+                                        const struct kv_geometry *g, int32_t layer,
+                                        int32_t n_group);
 /* Bytes that the tier takes in memory so that nothing of n_token tokens is lost, whatever of them is
    evicted; 0 without `kv`. */
 int64_t recall_tier_bytes_at(const struct recall_config *c, const struct kv_geometry *g,
-                             int32_t n_token);
+                             int32_t n_group, int32_t n_token);
 
 /* ---- kv: the tier ---- */
 

@@ -21,6 +21,14 @@ static int32_t find_kind(struct recall_tier *tier, const struct kv_geometry *g)
     return i;
 }
 
+/* Other scores are of whole keys, and values that are parts of keys have no such constant. */
+static bool centres(const struct recall_tier *tier, const struct kv_geometry *g, int32_t layer)
+{
+    return tier->o.score == RECALL_ATTENTION && g->v_in_k == 0 &&
+           g->type_k != kv_layer_type_k(&tier->model.g, layer) &&
+           kv_type_bits(g->type_k, g->dim_k) < 16;
+}
+
 /* How many pages of every lane the memory has room for. */
 static pith_status count_pages(struct recall_tier *tier, pith_error *err)
 {
@@ -28,7 +36,7 @@ static pith_status count_pages(struct recall_tier *tier, pith_error *err)
     int64_t all = 0;
     for (int32_t i = 0; i < tier->n_shelf; i++) {
         struct recall_shelf *shelf = &tier->shelf[i];
-        struct kv_geometry g = recall_lane_geometry(&tier->o, &m->g, i / m->g.n_head);
+        struct kv_geometry g = recall_lane_geometry(&tier->o, &m->g, i / m->g.n_head, m->n_group);
         pith_error why;
         pith_status status = kv_geometry_check(&g, &why);
         if (status != PITH_OK)
@@ -36,6 +44,7 @@ static pith_status count_pages(struct recall_tier *tier, pith_error *err)
         shelf->number = i;
         shelf->layer = i / m->g.n_head;
         shelf->kind = find_kind(tier, &g);
+        shelf->centres = centres(tier, &g, shelf->layer);
         shelf->page_bytes = kv_page_bytes(&g);
         all += (int64_t)shelf->page_bytes;
     }
@@ -199,6 +208,8 @@ static size_t place_rows(const struct recall_tier *tier, struct recall_row *row,
 {
     size_t used = 0;
     for (int32_t i = 0; i < tier->n_shelf; i++) {
+        size_t n_centre = tier->shelf[i].centres ? 2 * (size_t)tier->model.g.dim_k : 0;
+        row[i].centre = pi_mem_part(base, &used, n_centre, sizeof(*row[i].centre));
         row[i].stamp = pi_mem_part(base, &used, (size_t)tier->n_page, sizeof(*row[i].stamp));
         row[i].ref = pi_mem_part(base, &used, (size_t)tier->n_place, sizeof(*row[i].ref));
     }
@@ -274,8 +285,8 @@ void recall_store_free(struct recall_store *store)
 
 /* The list stands with the newest first, and a row without a sequence is no row: so it is filled
    before anything else happens to the tier. */
-static pith_status fork_row(struct recall_shelf *shelf, const struct recall_row *from,
-                            struct recall_row *to, pith_error *err)
+static pith_status fork_row(const struct recall_tier *tier, struct recall_shelf *shelf,
+                            const struct recall_row *from, struct recall_row *to, pith_error *err)
 {
     PI_TRY(kv_seq_fork(from->kv, &to->kv, err));
     PI_TRY(kv_seq_reserve_table(to->kv, shelf->n_page * RECALL_PAGE_LEN - kv_lane_len(to->kv, 0, 0),
@@ -287,6 +298,9 @@ static pith_status fork_row(struct recall_shelf *shelf, const struct recall_row 
         shelf->place[to->ref[i].place].n_ref++;
         to->n_ref++;
     }
+    to->centred = from->centred;
+    if (shelf->centres)
+        memcpy(to->centre, from->centre, 2 * (size_t)tier->model.g.dim_k * sizeof(*to->centre));
     to->n_file = from->n_file;
     to->n_lost = from->n_lost;
     return PITH_OK;
@@ -299,7 +313,7 @@ pith_status recall_store_fork(const struct recall_store *from, struct recall_sto
     struct recall_store *store;
     PI_TRY(make_store(tier, &store, err));
     for (int32_t i = 0; i < tier->n_shelf; i++) {
-        pith_status status = fork_row(&tier->shelf[i], &from->row[i], &store->row[i], err);
+        pith_status status = fork_row(tier, &tier->shelf[i], &from->row[i], &store->row[i], err);
         if (status != PITH_OK) {
             recall_store_free(store);
             return status;
@@ -386,7 +400,8 @@ void recall_tier_parts(const struct recall_tier *tier, struct recall_parts *out)
         for (int32_t i = 0; i < tier->n_shelf; i++) {
             const struct recall_row *row = &store->row[i];
             out->tables += kv_lane_runs(row->kv, 0, 0) * (int64_t)sizeof(*row->stamp) +
-                           row->n_ref * (int64_t)sizeof(*row->ref) + (int64_t)sizeof(*row);
+                           row->n_ref * (int64_t)sizeof(*row->ref) + (int64_t)sizeof(*row) +
+                           (row->centred ? 2 * tier->model.g.dim_k * (int64_t)sizeof(float) : 0);
         }
     out->work = recall_work_bytes(tier);
 }

@@ -134,6 +134,8 @@ struct recall_ref {
 /* A lane of a store. */
 struct recall_row {
     struct kv_seq *kv;      /* owned; in the shelf's cache */
+    float *centre;          /* [2][dim_k] what is taken off keys, and its opposite; zero at first */
+    bool centred;           /* it is set */
     uint64_t *stamp;        /* [n_page] of the pages of kv: when they were opened, ascending */
     struct recall_ref *ref; /* [n_place] in the file, a ring */
     int32_t first_ref;
@@ -147,6 +149,7 @@ struct recall_shelf {
     int32_t number; /* layer * n_head + head */
     int32_t layer;
     int32_t kind;           /* which desk pages of the file are read to */
+    bool centres;           /* keys are stored less a constant of their row (recall_row_add) */
     struct kv_cache *cache; /* one lane; owned */
     int32_t n_page;         /* of the cache */
     size_t page_bytes;
@@ -173,7 +176,10 @@ struct recall_store {
     size_t block_size;
 };
 
-/* Takes copies of entries of a lane, slots [n] ascending, none of them read at a delta. */
+/* Takes copies of entries of a lane, slots [n] ascending, none of them read at a delta. Where the
+   shelf centres, keys are stored less the mean of the lane's keys at the row's first entry. What
+   keys have in common takes no part of the few bits then. Each logit of the row is lower by the
+   same number, which scores add again. */
 void recall_row_add(struct recall_store *store, int32_t shelf, const struct kv_seq *from,
                     int32_t layer, int32_t head, const int32_t *slots, int32_t n);
 /* Forgets what stands at positions >= n_token. */
@@ -183,6 +189,8 @@ struct recall_ref *recall_row_ref(const struct recall_shelf *shelf, struct recal
                                   int32_t i);
 /* Takes pages out of the row whose n became 0, and what they held out of its count. */
 void recall_row_sweep(struct recall_shelf *shelf, struct recall_row *row);
+/* What is taken off the row's keys [dim_k]; NULL: nothing. */
+const float *recall_row_centre(const struct recall_row *row);
 void recall_row_free(struct recall_shelf *shelf, struct recall_row *row);
 
 /* ---- scores (tier_score.c) ---- */
@@ -263,7 +271,8 @@ struct recall_scorer {
     const struct recall_query *query;
     struct recall_work *w;
     struct quoka_queries q;
-    int32_t n_row; /* of statistics; 0: the queries score */
+    int32_t n_row;       /* of statistics; 0: the queries score */
+    const float *centre; /* [dim_k] taken off stored keys; NULL: nothing */
 };
 
 void recall_scorer_start(const struct recall_tier *tier, const struct recall_query *query,

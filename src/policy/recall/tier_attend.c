@@ -76,6 +76,27 @@ static void attend(const struct recall_scorer *s, const struct kv_seq *kv, int32
     kv_attend(&job, s->w->attend);
 }
 
+/* q.m of the row's centre m, which the logits of stored keys lack; token t of the query, head g. */
+static double centre_logit(const struct recall_scorer *s, int32_t t, int32_t g)
+{
+    int32_t dim = s->tier->model.g.dim_k;
+    const float *q = s->query->q + (size_t)t * s->query->q_stride + (size_t)g * (size_t)dim;
+    double sum = 0.0;
+    for (int32_t d = 0; s->centre != NULL && d < dim; d++)
+        sum += (double)q[d] * (double)s->centre[d];
+    return sum * (double)s->tier->model.scale;
+}
+
+/* Attention over stored entries. */
+static void attend_stored(const struct recall_scorer *s, const struct kv_seq *kv, int32_t t0,
+                          int32_t n_tok, size_t stride)
+{
+    int32_t n_group = s->query->n_group;
+    attend(s, kv, 0, 0, t0, n_tok, stride);
+    for (int32_t r = 0; s->centre != NULL && r < n_tok * n_group; r++)
+        s->w->tile_max[r] += (float)centre_logit(s, t0 + r / n_group, r % n_group);
+}
+
 /* Makes the lane's own entries a part of M and L, or begins with them. */
 static void take_own(const struct recall_scorer *s, int32_t t0, int32_t n_tok)
 {
@@ -131,7 +152,7 @@ void recall_attend_run(const struct recall_scorer *s, const struct kv_seq *kv, b
             take_own(s, t, n_tok);
         if (len == 0)
             continue;
-        attend(s, kv, 0, 0, t, n_tok, stride);
+        attend_stored(s, kv, t, n_tok, stride);
         for (size_t r = 0; r < (size_t)(n_tok * query->n_group); r++) {
             if (first)
                 take_stored(s, begin, r);
@@ -158,8 +179,9 @@ void recall_attend_promise(struct recall_scorer *s, const struct recall_shelf *s
             size_t r = (size_t)t * (size_t)query->n_group + (size_t)g;
             recall_score_bounds(s, shelf, query->q + (size_t)t * query->q_stride + (size_t)g * dim,
                                 1, w->line);
+            double centre = centre_logit(s, t, g);
             for (int32_t i = 0; i < shelf->n_fresh; i++) {
-                double x = (double)w->line[i] * (double)s->tier->model.scale;
+                double x = (double)w->line[i] * (double)s->tier->model.scale + centre;
                 double more = exp(x - w->row_max[r]) / w->row_sum[r];
                 double both =
                     sums ? (double)w->promise[i] + more : fmax((double)w->promise[i], more);
@@ -183,8 +205,11 @@ float recall_store_missed(const struct recall_store *store, const struct recall_
 {
     struct recall_tier *tier = store->tier;
     struct recall_work *w = &tier->work[thread];
-    const struct recall_scorer s = {.tier = tier, .query = query, .w = w};
-    const struct kv_seq *row = store->row[query->layer * tier->model.g.n_head + query->head].kv;
+    const struct recall_row *stored =
+        &store->row[query->layer * tier->model.g.n_head + query->head];
+    const struct recall_scorer s = {
+        .tier = tier, .query = query, .w = w, .centre = recall_row_centre(stored)};
+    const struct kv_seq *row = stored->kv;
     int32_t step = tile_of(tier, query->n_tok);
     double most = 0.0;
     if (tier->o.score != RECALL_ATTENTION || kv_lane_len(row, 0, 0) == 0)
@@ -193,7 +218,7 @@ float recall_store_missed(const struct recall_store *store, const struct recall_
         int32_t n_tok = (int32_t)pi_min(step, query->n_tok - t);
         size_t begin = (size_t)t * (size_t)query->n_group, n = (size_t)(n_tok * query->n_group);
         take_own(&s, t, n_tok);
-        attend(&s, row, 0, 0, t, n_tok, 0);
+        attend_stored(&s, row, t, n_tok, 0);
         for (size_t r = 0; r < n; r++) {
             take_stored(&s, begin, r);
             w->missed[r] = weight_of(w, r, w->row_max[begin + r]);

@@ -370,8 +370,11 @@ static bool fill_from_file(struct choice *c, const struct recall_query *query,
         return true;
     if (!fetch(c, recall_row_ref(c->shelf, c->row, w->page[j]), &head))
         return false;
-    struct kv_copy copy = {
-        .from = desk, .to = guests, .to_layer = query->layer, .to_head = query->head};
+    struct kv_copy copy = {.from = desk,
+                           .to = guests,
+                           .to_layer = query->layer,
+                           .to_head = query->head,
+                           .shift = recall_row_centre(c->row)};
     for (int32_t e = 0; e < RECALL_PAGE_LEN; e++)
         if (to[e] >= 0)
             kv_lane_fill(&copy, e, to[e]);
@@ -384,8 +387,11 @@ static bool fill_guests(struct choice *c, const struct recall_query *query, stru
                         int32_t n)
 {
     struct recall_work *w = c->w;
-    const struct kv_copy copy = {
-        .from = c->row->kv, .to = guests, .to_layer = query->layer, .to_head = query->head};
+    const struct kv_copy copy = {.from = c->row->kv,
+                                 .to = guests,
+                                 .to_layer = query->layer,
+                                 .to_head = query->head,
+                                 .shift = recall_row_centre(c->row)};
     for (int32_t i = c->n_memory; i < numbers(c); i++)
         w->wait[i] = -1;
     kv_lane_extend(guests, query->layer, query->head, n);
@@ -431,6 +437,7 @@ int32_t recall_store_choose(struct recall_store *store, const struct recall_quer
     if (n_most <= 0 || (c.n_memory == 0 && c.row->n_ref == 0))
         return 0;
     recall_scorer_start(tier, query, c.w, &c.scorer);
+    c.scorer.centre = recall_row_centre(c.row);
     recall_scorer_run(&c.scorer, c.row->kv, true, c.w->value);
     kv_lane_positions(c.row->kv, 0, 0, c.w->pos, c.n_memory);
     for (int32_t i = 0; i < c.n_memory; i++)

@@ -4,6 +4,8 @@
  * entries are worth. Invariant: a row's pages ascend by their stamps, first those in the file, then
  * those in memory, and pages that several rows share stand first in all of them at the same time.
  */
+#include <math.h>
+
 #include "policy/recall/tier.h"
 
 /* ---- pages in the file ---- */
@@ -156,6 +158,30 @@ static bool push_out(struct recall_tier *tier, struct recall_shelf *shelf)
 
 /* ---- in ---- */
 
+const float *recall_row_centre(const struct recall_row *row)
+{
+    return row->centred ? row->centre : NULL;
+}
+
+/* The mean of the keys of a lane. Any constant is right: this one leaves little to be coded. */
+static void set_centre(const struct recall_shelf *shelf, struct recall_row *row,
+                       const struct kv_seq *from, int32_t layer, int32_t head)
+{
+    int32_t n = kv_lane_len(from, layer, head), dim = kv_seq_geometry(from)->dim_k;
+    float *mean = row->centre, *opposite = row->centre + dim;
+    memset(mean, 0, (size_t)dim * sizeof(*mean));
+    for (int32_t s = 0; s < n; s++) {
+        kv_lane_key(from, layer, head, s, shelf->key);
+        for (int32_t d = 0; d < dim; d++)
+            mean[d] += shelf->key[d] / (float)n;
+    }
+    for (int32_t d = 0; d < dim; d++) {
+        mean[d] = isfinite(mean[d]) ? mean[d] : 0.0f;
+        opposite[d] = -mean[d];
+    }
+    row->centred = true;
+}
+
 /* Entries that the last page of a row has room for. */
 static int32_t tail_room(const struct recall_row *row)
 {
@@ -168,7 +194,11 @@ void recall_row_add(struct recall_store *store, int32_t number, const struct kv_
 {
     struct recall_shelf *shelf = &store->tier->shelf[number];
     struct recall_row *row = &store->row[number];
-    const struct kv_copy copy = {from, layer, head, row->kv, 0, 0};
+    struct kv_copy copy = {from, layer, head, row->kv, 0, 0, NULL};
+    if (shelf->centres && !row->centred)
+        set_centre(shelf, row, from, layer, head);
+    if (row->centred)
+        copy.shift = row->centre + store->tier->model.g.dim_k;
     while (n > 0) {
         bool open = tail_room(row) == 0;
         int32_t part = (int32_t)pi_min(n, open ? RECALL_PAGE_LEN : tail_room(row));
@@ -241,6 +271,7 @@ void recall_row_truncate(struct recall_store *store, int32_t number, int32_t n_t
     recall_row_sweep(shelf, row);
     truncate_stamps(row, n_token);
     kv_seq_truncate(row->kv, n_token);
+    row->centred = row->centred && (row->n_ref > 0 || kv_lane_len(row->kv, 0, 0) > 0);
 }
 
 void recall_row_free(struct recall_shelf *shelf, struct recall_row *row)
