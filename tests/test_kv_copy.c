@@ -74,7 +74,7 @@ static void check_copies(const struct kv_geometry *a, const struct kv_geometry *
 {
     struct kv_cache *from = kv_check_cache(a, 64), *to = kv_check_cache(b, 64);
     struct kv_seq *source = new_seq(from), *target = new_seq(to);
-    const struct kv_copy c = {source, 1, 0, target, 0, 1};
+    const struct kv_copy c = {source, 1, 0, target, 0, 1, NULL};
     const int32_t some[] = {3, 4, 5, 17, 40, 41, 63, 64, 65, 99}, more[] = {99, 2, 50, 1};
     assert_int_equal(kv_check_append(source, 5, 10, 100), PITH_OK);
     assert_int_equal(kv_seq_reserve(target, 14, NULL), PITH_OK);
@@ -117,7 +117,7 @@ static void copies_of_another_type(void **state)
     struct kv_geometry b = geometry(KV_TYPE_TURBO4, KV_TYPE_Q8_0, 64, KV_INDEX_NORM);
     struct kv_cache *from = kv_check_cache(&a, 64), *to = kv_check_cache(&b, 64);
     struct kv_seq *source = new_seq(from), *target = new_seq(to), *other = new_seq(to);
-    const struct kv_copy c = {source, 0, 0, target, 1, 1};
+    const struct kv_copy c = {source, 0, 0, target, 1, 1, NULL};
     float x[96], y[96];
     (void)state;
     assert_int_equal(kv_check_append(source, 9, 0, 40), PITH_OK);
@@ -151,7 +151,7 @@ static void copies_within_a_cache(void **state)
     (void)state;
     kv_cache_set_marks(cache, 1, true);
     struct kv_seq *a = new_seq(cache), *b = new_seq(cache);
-    const struct kv_copy there = {a, 0, 1, b, 0, 1}, back = {b, 0, 1, a, 0, 1};
+    const struct kv_copy there = {a, 0, 1, b, 0, 1, NULL}, back = {b, 0, 1, a, 0, 1, NULL};
     int32_t slots[50];
     assert_int_equal(kv_check_append(a, 3, 0, 50), PITH_OK);
     assert_int_equal(kv_seq_reserve_table(a, 32, NULL), PITH_OK);
@@ -182,7 +182,8 @@ static void lanes_are_filled_from_several_places(void **state)
     struct kv_geometry g = geometry(KV_TYPE_Q8_0, KV_TYPE_F16, 16, KV_INDEX_BOUNDS);
     struct kv_cache *cache = kv_check_cache(&g, 100);
     struct kv_seq *even = new_seq(cache), *odd = new_seq(cache), *all = new_seq(cache);
-    const struct kv_copy from_even = {even, 1, 1, all, 1, 1}, from_odd = {odd, 1, 1, all, 1, 1};
+    const struct kv_copy from_even = {even, 1, 1, all, 1, 1, NULL},
+                         from_odd = {odd, 1, 1, all, 1, 1, NULL};
     (void)state;
     assert_int_equal(kv_check_append(even, 3, 0, 40), PITH_OK);
     assert_int_equal(kv_check_append(odd, 4, 0, 40), PITH_OK);
@@ -237,7 +238,7 @@ static void pages_go_in_and_out(void **state)
     struct kv_geometry g = geometry(KV_TYPE_TURBO3, KV_TYPE_F16, 16, KV_INDEX_NORM);
     struct kv_cache *cache = kv_check_cache(&g, 60), *other = kv_check_cache(&g, 60);
     struct kv_seq *a = new_seq(cache), *b = new_seq(other);
-    const struct kv_copy c = {a, 0, 0, b, 0, 0};
+    const struct kv_copy c = {a, 0, 0, b, 0, 0, NULL};
     (void)state;
     assert_int_equal(kv_check_append(a, 3, 0, 40), PITH_OK);
     assert_int_equal(kv_seq_reserve(b, 48, NULL), PITH_OK);
