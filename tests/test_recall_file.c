@@ -548,7 +548,9 @@ static void a_killed_process_leaves_a_file_that_opens(void **state)
         for (int32_t l = 0; l < RIG_LANES; l++)
             rig_check_guests(&r, l);
         rig_free(&r);
-        assert_int_equal(rig_log(&line), 0);
+        /* The page that was being written may be torn, which is told; nothing else is. */
+        if (rig_log(&line) > 0 && strstr(line, "is dropped: the checksum") == NULL)
+            fail_msg("%s", line);
     }
 }
 

@@ -174,7 +174,7 @@ class Chat(unittest.TestCase):
             with Terminal("chat", *SLOW, "--chat-template", "chatml", "--history", "", "-n", "3",
                           "--chunk", "4096") as t:
                 t.until(b"> ")
-                for _ in range(10):
+                for attempt in range(10):
                     at = len(t.text)
                     t.type(b"/reset\n")
                     t.until(b"starts over", at)
@@ -184,13 +184,15 @@ class Chat(unittest.TestCase):
                     t.type(b"Where is Maria?\n")
                     t.until(rb"reading \d+ of [12],\d{3} tokens", at)
                     t.type(b"\x03")
-                    time.sleep(0.002)
+                    time.sleep(0.0004 * attempt)
                     t.type(b"\x03")
                     start = time.monotonic()
                     try:
-                        t.until(rb"stopped: (\d+) of (\d+) tokens are read.*\n> ", at)
+                        t.until(rb"stopped: \d+ of \d+ tokens are read[^>]*> ", at)
                     except AssertionError:
                         break
+                else:
+                    self.skipTest("each first Ctrl-C was answered before the second came")
                 self.assertEqual(t.end(), 130)
                 self.assertLess(time.monotonic() - start, 20)
 
