@@ -229,23 +229,14 @@ static void add_value(struct found *f, const struct option *o, int before_len)
 
 /* ---- options ---- */
 
-static bool is_spelling(const char *words, const char *word, size_t len)
-{
-    const char *one;
-    for (size_t n; (n = options_next_word(&words, &one)) > 0;)
-        if (n == len && memcmp(one, word, n) == 0)
-            return true;
-    return false;
-}
-
 /* The option with a name of len bytes; NULL: none. */
 static const struct option *option_named(const struct command *c, const char *word, size_t len)
 {
     for (const struct option_group *g = c->groups; g->options != NULL; g++)
         for (const struct option *o = g->options; o->name != NULL; o++)
             if (!options_is_operand(o) &&
-                (is_spelling(o->name, word, len) || is_spelling(o->alias, word, len) ||
-                 is_spelling(o->also, word, len)))
+                (options_has_word(o->name, word, len) || options_has_word(o->alias, word, len) ||
+                 options_has_word(o->also, word, len)))
                 return o;
     return NULL;
 }

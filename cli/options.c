@@ -44,7 +44,7 @@ size_t options_next_word(const char **rest, const char **word)
     return len;
 }
 
-static bool has_word(const char *words, const char *word, size_t len)
+bool options_has_word(const char *words, const char *word, size_t len)
 {
     const char *one;
     for (size_t n; (n = options_next_word(&words, &one)) > 0;)
@@ -61,8 +61,8 @@ static const char words_auto[] = "auto -1";
 static bool is_switch(const char *text)
 {
     size_t len = strlen(text);
-    return has_word(words_on, text, len) || has_word(words_off, text, len) ||
-           has_word(words_auto, text, len);
+    return options_has_word(words_on, text, len) || options_has_word(words_off, text, len) ||
+           options_has_word(words_auto, text, len);
 }
 
 /* ---- values ---- */
@@ -302,7 +302,7 @@ static bool is_decided(const struct parse *p, int n, const struct option *o, con
 static bool store_given(struct parse *p, const struct option *o, const char *used, const char *text,
                         void *field)
 {
-    if (text != NULL && has_word(o->unset, text, strlen(text)))
+    if (text != NULL && options_has_word(o->unset, text, strlen(text)))
         return note_given(p, o, field);
     return store(o, used, text, field, p->err) && note_given(p, o, field);
 }
@@ -321,9 +321,10 @@ static struct found find_option(const struct option_group *groups, void *values,
 {
     for (const struct option_group *g = groups; g->options != NULL; g++)
         for (const struct option *o = g->options; o->name != NULL; o++) {
-            bool negative = has_word(o->negative, name, len);
-            bool same = negative || has_word(o->name, name, len) || has_word(o->alias, name, len) ||
-                        has_word(o->also, name, len);
+            bool negative = options_has_word(o->negative, name, len);
+            bool same = negative || options_has_word(o->name, name, len) ||
+                        options_has_word(o->alias, name, len) ||
+                        options_has_word(o->also, name, len);
             if (same && !options_is_operand(o))
                 return (struct found){o, field_of(g, o, values), negative};
         }
@@ -496,8 +497,8 @@ const char *options_variable(const struct option *o, char *buf)
 static bool store_variable(struct parse *p, const struct option *o, const char *name,
                            const char *text, bool inverted, void *field)
 {
-    bool on = has_word(words_on, text, strlen(text));
-    bool off = has_word(words_off, text, strlen(text));
+    bool on = options_has_word(words_on, text, strlen(text));
+    bool off = options_has_word(words_off, text, strlen(text));
     if (o->type == OPTION_FLAG) {
         if (!on && !off)
             return fail(p->err,

@@ -115,6 +115,9 @@ bool options_flag(const struct option_group *groups, const void *values, const c
    *word is not terminated. */
 size_t options_next_word(const char **rest, const char **word);
 
+/* Whether a text of words with spaces between has the word of len bytes; words may be NULL. */
+bool options_has_word(const char *words, const char *word, size_t len);
+
 /* The default in help's words, "(default 512)", into buf; "" where there is none to say. */
 const char *options_default(const struct option_group *g, const struct option *o,
                             const void *values, char *buf, size_t cap);

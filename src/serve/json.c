@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 /* ---- memory ---- */
 
 /* Jansson's, so that it counts where Jansson's is counted. */
@@ -287,12 +289,10 @@ static bool unmark(struct serve_numbers *numbers, json_t *value)
 json_t *serve_json_load(struct serve_numbers *numbers, const char *text, size_t len, size_t flags,
                         json_error_t *error)
 {
-    static const char order[] = "\xef\xbb\xbf";
     struct text marked = {0};
-    if (len >= 3 && memcmp(text, order, 3) == 0) {
-        text += 3;
-        len -= 3;
-    }
+    size_t order = pi_utf8_mark(text, len); /* a byte order mark */
+    text += order;
+    len -= order;
     marked.cap = marked_len(text, len);
     if (marked.cap == 0)
         return json_loadb(text, len, flags, error);
