@@ -131,16 +131,14 @@ TILE void coded_all(const struct pi_attend_page *page, const struct keys *keys,
 static void logits_coded(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     struct key_block block;
-    if (page->columns) {
-        struct keys keys = keys_stored(PI_ATTEND_Q8_0, page);
-        if (page->next == 0)
+    for (int32_t d = 0, end; d < page->dim_k; d = end) {
+        struct keys keys = page->columns
+                               ? keys_stored(PI_ATTEND_Q8_0, page)
+                               : keys_turn(PI_ATTEND_Q8_0, page, page_vecs(page) * VEC, d, &block);
+        if (page->columns && page->next == 0)
             keys.next = NULL;
         coded_all(page, &keys, rows);
-        return;
-    }
-    for (int32_t d = 0; d < page->dim_k; d += key_block_len(page, d)) {
-        const struct keys keys = keys_turn(PI_ATTEND_Q8_0, page, page_vecs(page) * VEC, d, &block);
-        coded_all(page, &keys, rows);
+        end = keys.d0 + keys.n_dim;
     }
 }
 

@@ -582,14 +582,12 @@ TILE void logits_stored(const enum pi_attend_type type, const struct pi_attend_p
                         const struct pi_attend_rows *rows)
 {
     struct key_block block;
-    if (page->columns) {
-        const struct keys keys = keys_stored(type, page);
+    for (int32_t d = 0, end; d < page->dim_k; d = end) {
+        const struct keys keys = page->columns
+                                     ? keys_stored(type, page)
+                                     : keys_turn(type, page, page_vecs(page) * VEC, d, &block);
         tile_all(type, page, &keys, rows);
-        return;
-    }
-    for (int32_t d = 0; d < page->dim_k; d += key_block_len(page, d)) {
-        const struct keys keys = keys_turn(type, page, page_vecs(page) * VEC, d, &block);
-        tile_all(type, page, &keys, rows);
+        end = keys.d0 + keys.n_dim;
     }
 }
 
