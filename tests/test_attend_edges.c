@@ -14,7 +14,7 @@ static void assert_finite(const float *x, size_t n)
 }
 
 /* Products far beyond the range of a float, of either sign and mixed. */
-TEST(huge_logits)
+TEST(logits_beyond_a_float_give_finite_outputs)
 {
     uint64_t rng = 7;
     static const float sizes[] = {1e4f, 1e20f, 3e38f};
@@ -54,7 +54,7 @@ static float *spread_rows(uint64_t *rng, size_t n, int32_t least, int32_t most)
 /* Numbers whose products and sums would be subnormal, which instructions for pairs take for zero:
    those of bf16 never are. Keys, queries and values from far below what is stored to large ones,
    beside each other or all small, and weights that are nearly 0. */
-TEST(bf16_small_numbers)
+TEST(bf16_keeps_small_numbers)
 {
     static const int32_t spans[][2] = {{-150, -30}, {-150, 60}, {-62, -38}, {-45, -20}, {-3, 90}};
     static const int32_t dims[] = {64, 33, 80, 7};
@@ -116,7 +116,7 @@ TEST(single_entry_is_exact)
 
 /* A product that rounds to a negative zero keeps its sign until something is added, even nothing:
    whether later slots are skipped or added as nothing must not show. */
-TEST(negative_zero)
+TEST(negative_zero_keeps_its_sign)
 {
     const float zero = 0.0f, k[6] = {0, -1, 0, 0, 0, 0}, v[6] = {0, -1e-45f, 1, 1, 1, 1};
     struct kv_geometry g = geometry(1, 1, 16, KV_TYPE_F32, KV_TYPE_F32, 0);
@@ -138,7 +138,7 @@ TEST(negative_zero)
 }
 
 /* Queries before the first entry, and an empty lane: zeros, and a tap that says so. */
-TEST(nothing_visible)
+TEST(a_query_that_sees_nothing_gets_zeros)
 {
     uint64_t rng = 9;
     for (int32_t n_tok = 1; n_tok <= 21; n_tok += 20)
@@ -166,7 +166,7 @@ TEST(nothing_visible)
 }
 
 /* Values 0 and 1 under logits 0 and x make the output E(x) / (1 + E(x)). */
-TEST(exponential)
+TEST(exponential_is_near_over_all_of_its_range)
 {
     struct kv_geometry g = geometry(1, 1, 16, KV_TYPE_F32, KV_TYPE_F32, 0);
     struct fixture f;
@@ -187,7 +187,7 @@ TEST(exponential)
     close_all(&f);
 }
 
-TEST(tile)
+TEST(a_tile_holds_a_useful_number_of_rows)
 {
     for (int32_t n_group = 1; n_group <= 200; n_group++) {
         int32_t tile = kv_attend_tile(n_group);

@@ -87,7 +87,7 @@ static void check_call(struct fixture *f, uint64_t *rng, int32_t n_tok, int32_t 
     test_free(f->out);
 }
 
-TEST(sinks)
+TEST(a_sink_takes_its_share_and_adds_nothing)
 {
     static const int32_t calls[][2] = {{1, 1}, {1, 8}, {2, 3}, {30, 3}, {9, 10}};
     const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};

@@ -40,7 +40,7 @@ TEST(mem_fails_on_demand)
 }
 
 /* Every finite half survives the round trip; every float rounds to its nearest half, ties to even. */
-TEST(f16_exact)
+TEST(every_half_survives_the_round_trip)
 {
     for (uint32_t h = 0; h < 0x10000; h++) {
         float f = pi_f32_from_f16((uint16_t)h);

@@ -90,7 +90,7 @@ static float *logits_of(const pith_model *model, const char *type_k)
     return logits;
 }
 
-TEST(expectations_stay)
+TEST(a_centre_changes_logits_little)
 {
     pith_model *model = nano_load();
     float *whole = logits_of(model, "f32"), *less = logits_of(model, "f32:centre");
@@ -113,7 +113,7 @@ static void refused(const pith_model *model, const pith_engine_params *params, c
     assert_null(e);
 }
 
-TEST(what_does_not_go_with_it)
+TEST(refuses_what_does_not_go_with_it)
 {
     pith_model *model = nano_load(), *plain = NULL;
     pith_engine_params p = params_of("q8_0:centre");

@@ -54,7 +54,7 @@ static void check_case(const struct test_case *c, const char *want)
     assert_int_equal(needed, len);
 }
 
-TEST(golden)
+TEST(prompts_are_those_of_published_templates)
 {
     FILE *file = fopen(GOLDEN, "rb");
     assert_non_null(file);
@@ -81,7 +81,7 @@ TEST(golden)
 }
 
 /* What the golden templates have no switch for. */
-TEST(no_thinking)
+TEST(no_thinking_closes_the_thought_in_the_prompt)
 {
     const pith_message ask = {"user", "Hi"};
     struct test_case c = {.flags = PITH_CHAT_GENERATE | PITH_CHAT_NO_THINKING, .n = 1};
@@ -105,7 +105,7 @@ TEST(no_thinking)
     }
 }
 
-TEST(names)
+TEST(every_name_is_listed_once)
 {
     int32_t n = 0;
     for (; pi_chat_name(n) != NULL; n++) {
@@ -129,7 +129,7 @@ static void refuse(const char *name, const pith_message *messages, int32_t n, co
     assert_int_equal(len, 77);
 }
 
-TEST(refusals)
+TEST(refuses_messages_that_a_template_cannot_take)
 {
     const pith_message odd = {"tool", "x"}, null = {"user", NULL}, nobody = {NULL, "x"};
     const pith_message late[] = {{"user", "x"}, {"system", "y"}};
@@ -144,7 +144,7 @@ TEST(refusals)
 }
 
 /* Nothing is written beyond cap. */
-TEST(cap)
+TEST(writes_nothing_beyond_cap)
 {
     const pith_message ask = {"user", "Hello"};
     char whole[256], part[256];

@@ -49,7 +49,7 @@ static int64_t number(const json_t *object, const char *key)
 
 /* ---- help and refusals ---- */
 
-TEST(help)
+TEST(help_is_the_same_by_verb_and_by_option)
 {
     struct said s = command(NULL, "help", NULL), t;
     expect_status(&s, 0);
@@ -81,7 +81,7 @@ TEST(help)
 }
 
 /* The help of `run` names each option with its default, which comes from the library. */
-TEST(help_tells_defaults)
+TEST(help_tells_the_defaults)
 {
     static const char *const lines[] = {
         "--temp X",
@@ -101,7 +101,7 @@ TEST(help_tells_defaults)
     said_free(&s);
 }
 
-TEST(wrong_command_lines)
+TEST(refuses_wrong_command_lines)
 {
     static const struct {
         const char *words[10];
@@ -234,7 +234,7 @@ TEST(run_prints_the_text_only)
     said_free(&s);
 }
 
-TEST(run_options_act)
+TEST(options_of_run_act)
 {
     struct said s =
         command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-r", "is cop", "-q", NULL);
@@ -253,7 +253,7 @@ TEST(run_options_act)
 }
 
 /* Answers in a grammar, or of a schema, from the command line and from a file. */
-TEST(run_grammar)
+TEST(run_answers_in_a_grammar)
 {
     char path[128], at_path[132];
     struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-q", "--grammar",
@@ -281,7 +281,7 @@ TEST(run_grammar)
     said_free(&s);
 }
 
-TEST(run_seed_and_threads)
+TEST(the_seed_decides_and_threads_do_not)
 {
     struct said s[4];
     for (int i = 0; i < 4; i++) {
@@ -297,7 +297,7 @@ TEST(run_seed_and_threads)
         said_free(&s[i]);
 }
 
-TEST(run_statistics)
+TEST(run_tells_what_it_did_as_json)
 {
     struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "4", "--json",
                             "-c", "64", NULL);
@@ -313,7 +313,7 @@ TEST(run_statistics)
 
 /* The first makes the file, the second maps it: the same text and logits as without, and the report
    says so. */
-TEST(run_cache_weights)
+TEST(run_keeps_packed_weights)
 {
     char at[128], option[160], kept[128];
     char *text = NULL, *hash = NULL;
@@ -352,7 +352,7 @@ TEST(run_cache_weights)
 }
 
 /* A keep policy: what it did is said, and the KV memory is what it needs. */
-TEST(run_keep)
+TEST(run_tells_what_a_keep_policy_did)
 {
     struct said s =
         command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "120", "--ignore-eos",
@@ -383,7 +383,7 @@ TEST(run_keep)
     said_free(&s);
 }
 
-TEST(run_memory_is_full)
+TEST(run_ends_when_memory_is_full)
 {
     struct said s = command(NULL, "run", ON_MODEL, "-p", "The", "-c", "16", "--page", "16",
                             "--ignore-eos", "-q", NULL);
@@ -452,7 +452,7 @@ static void check_position(json_t *position, int32_t pos, const float *row, int3
     }
 }
 
-TEST(logits)
+TEST(logits_are_those_of_the_library)
 {
     static const int32_t ids[] = {980, 4, 300, 77, 512, 0, 981};
     char path[128], raw[128];
@@ -488,7 +488,7 @@ TEST(logits)
 
 /* ---- tokenize, info, quantize, bench ---- */
 
-TEST(tokenize)
+TEST(tokenize_gives_the_ids_of_the_library)
 {
     static const char text[] = "The password of Maria: \xe2\x82\xac!\n";
     int32_t ids[128], n;
@@ -523,7 +523,7 @@ TEST(tokenize)
     said_free(&s);
 }
 
-TEST(info)
+TEST(info_counts_parameters_and_memory)
 {
     int64_t n_param = 0;
     size_t i, k;
@@ -558,7 +558,7 @@ TEST(info)
 }
 
 /* What only some layers have, and what windows take beside what grows. */
-TEST(info_of_layers)
+TEST(info_tells_layers_apart)
 {
     char path[128];
     struct model_spec spec;
@@ -591,7 +591,7 @@ TEST(info_of_layers)
 }
 
 /* What recurrent layers take once, beside what the other ones take per token. */
-TEST(info_of_states)
+TEST(info_tells_the_bytes_of_states)
 {
     char path[128];
     struct model_spec spec;
@@ -620,7 +620,7 @@ TEST(info_of_states)
 }
 
 /* Values of latent lanes take nothing, and have the type of keys. */
-TEST(info_of_latent_lanes)
+TEST(info_tells_the_bytes_of_latent_lanes)
 {
     char path[128];
     struct model_spec spec;
@@ -654,7 +654,7 @@ TEST(info_of_latent_lanes)
     said_free(&s);
 }
 
-TEST(sizes)
+TEST(sizes_are_read_with_their_units)
 {
     static const struct {
         const char *text;
@@ -676,7 +676,7 @@ TEST(sizes)
     }
 }
 
-TEST(quantize)
+TEST(quantize_writes_a_model_that_answers_alike)
 {
     char path[128], odd[128];
     struct stat st;
@@ -705,7 +705,7 @@ TEST(quantize)
     said_free(&s);
 }
 
-TEST(bench)
+TEST(bench_prints_a_row_for_each_measurement)
 {
     size_t i;
     json_t *row;

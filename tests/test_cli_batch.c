@@ -54,7 +54,7 @@ static void check_alone(const char *in, const char *const *memory, const char *c
     json_decref(all);
 }
 
-TEST(alone)
+TEST(each_request_gets_what_it_gets_alone)
 {
     char in[128];
     static const char *const none[] = {NULL};
@@ -81,7 +81,7 @@ TEST(alone)
     check_alone(in, recall, few);
 }
 
-TEST(company)
+TEST(answers_do_not_depend_on_company)
 {
     char in[128], out[128];
     static const char *const sets[][8] = {
@@ -107,7 +107,7 @@ TEST(company)
 
 #define CHAT "--chat", "--chat-template", "chatml"
 
-TEST(chat)
+TEST(chat_requests_get_what_run_answers)
 {
     char in[128], out[128];
     static const char text[] = "What is the password of Maria?";
@@ -149,7 +149,7 @@ TEST(chat)
 }
 
 /* A template of one's own, for the commands that chat. */
-TEST(template_file)
+TEST(a_template_file_makes_the_prompts)
 {
     char in[128], out[128], file_path[128];
     write_file(in_folder("own.jinja", file_path),
@@ -174,7 +174,7 @@ TEST(template_file)
 }
 
 /* A request's own word on thinking is that of --no-thinking. */
-TEST(thinking)
+TEST(a_request_may_switch_thinking)
 {
     char in[128], out[128];
     static const char *const options[] = {"--chat-template", "qwen3", "--temp", "0", NULL};
@@ -199,7 +199,7 @@ TEST(thinking)
 }
 
 /* Prompts as texts and as ids, one and several, and an end by a string. */
-TEST(prompts)
+TEST(prompts_may_be_texts_ids_and_lists)
 {
     char in[128], out[128];
     int32_t ids[64], n_id = 0;
@@ -356,7 +356,7 @@ static void check_text_logprobs(const json_t *choice, const struct row *rows, in
     assert_int_equal(n_char, strlen(text_of(choice)));
 }
 
-TEST(logprobs)
+TEST(logprobs_are_those_of_the_logits)
 {
     char in[128], out[128];
     struct row rows[10];
@@ -386,7 +386,7 @@ TEST(logprobs)
 
 /* ---- figures ---- */
 
-TEST(figures)
+TEST(figures_at_the_end_add_up)
 {
     char in[128], out[128], path[128];
     FILE *file = open_file("figures.jsonl", in);

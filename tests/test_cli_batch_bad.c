@@ -18,7 +18,7 @@ TEST_GROUP(folder_make, folder_remove);
     "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":" body "}"
 
 /* A file without any request is refused as a whole, before the model is read. */
-TEST(bad_files)
+TEST(a_file_without_requests_is_refused)
 {
     char in[128], out[128], word[256];
     static const struct {
@@ -51,7 +51,7 @@ TEST(bad_files)
 }
 
 /* A request that is wrong is answered with what is wrong, and the others go on. */
-TEST(bad_requests)
+TEST(a_bad_request_is_answered_and_the_others_go_on)
 {
     char in[128], out[128], id[16];
     static const struct {
@@ -191,7 +191,7 @@ static const json_t *line_at(const json_t *lines, size_t i)
 
 /* Lines that are no requests, or have another's name, get a line of their own in the output, by
    which --resume knows them. */
-TEST(bad_lines)
+TEST(a_bad_line_gets_a_line_of_its_own)
 {
     char in[128], out[128], text[8192];
     static const char *const options[] = {"--temp", "0", NULL};
@@ -244,7 +244,7 @@ TEST(bad_lines)
     }
 }
 
-TEST(bad_options)
+TEST(refuses_bad_options)
 {
     char in[128], out[128];
     write_plain("plain.jsonl", in, 1);

@@ -73,7 +73,7 @@ static void expect_rest(const char *in, const char *out, const json_t *whole)
     assert_int_equal(count_lines(out), N_LONG);
 }
 
-TEST(resume)
+TEST(resume_goes_on_behind_what_is_written)
 {
     char in[128], out[128];
     write_long(in);
@@ -110,7 +110,7 @@ TEST(resume)
 }
 
 /* A rest of a line is dropped, and said to be. */
-TEST(torn)
+TEST(resume_drops_a_torn_line)
 {
     char in[128], out[128];
     write_plain("plain.jsonl", in, 3);
@@ -128,7 +128,7 @@ TEST(torn)
     }
 }
 
-TEST(full_disk)
+TEST(a_full_disk_leaves_whole_lines)
 {
     char in[128], out[128];
     struct rlimit limit, before;

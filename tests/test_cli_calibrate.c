@@ -19,7 +19,7 @@ TEST_GROUP(folder_make, folder_remove);
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
 
-TEST(gather_and_use)
+TEST(gathers_statistics_that_run_uses)
 {
     char path[128], keep[256];
     in_folder("a.stats", path);
@@ -54,7 +54,7 @@ TEST(gather_and_use)
     said_free(&s);
 }
 
-TEST(importance)
+TEST(gathers_importance_of_entries)
 {
     char path[128], other[128];
     in_folder("i.stats", path);
@@ -90,7 +90,7 @@ TEST(importance)
     said_free(&s);
 }
 
-TEST(bases_of_keys)
+TEST(finds_bases_of_keys)
 {
     char path[128], read[256];
     in_folder("a.loki", path);
@@ -125,7 +125,7 @@ TEST(bases_of_keys)
     said_free(&s);
 }
 
-TEST(bases_refused)
+TEST(refuses_bases_that_cannot_be)
 {
     char path[128];
     in_folder("b.loki", path);
@@ -149,7 +149,7 @@ TEST(bases_refused)
     said_free(&s);
 }
 
-TEST(selections)
+TEST(selects_tokens_by_ranges)
 {
     char path[128], ranges[128];
     in_folder("b.stats", path);
@@ -181,7 +181,7 @@ TEST(selections)
 }
 
 /* Token ids are read as they are: those of the text give its statistics, and ranges count them. */
-TEST(tokens)
+TEST(reads_token_ids_as_they_are)
 {
     char text[128], ids[128], path[128], other[128];
     in_folder("text", text);
@@ -225,7 +225,7 @@ TEST(tokens)
 }
 
 /* A model without a tokenizer is calibrated from tokens, and from nothing else. */
-TEST(no_tokenizer)
+TEST(calibrates_a_model_without_tokenizer_from_tokens)
 {
     char model[128], ids[128], ranges[128], path[128];
     struct model_spec spec;
@@ -249,7 +249,7 @@ TEST(no_tokenizer)
 }
 
 /* Ctrl-C ends it, and leaves the file that was there. */
-TEST(interrupt)
+TEST(an_interrupt_leaves_the_old_file)
 {
     char path[128], byte;
     struct stat st;
@@ -275,7 +275,7 @@ TEST(interrupt)
 }
 
 /* Texts that are none, and places where no file can be: said before anything is computed. */
-TEST(places)
+TEST(refuses_empty_texts_and_places_without_files)
 {
     char path[128], text[128], own[128];
     in_folder("h.stats", path);
@@ -299,7 +299,7 @@ TEST(places)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
-TEST(refusals)
+TEST(refuses_what_is_no_statistics)
 {
     char path[128];
     in_folder("c.stats", path);

@@ -50,7 +50,7 @@ TEST(turns_equal_whole_prompts)
     said_free(&second);
 }
 
-TEST(slashes)
+TEST(slash_commands_act_and_typos_get_a_hint)
 {
     struct said s =
         command("/help\n/kv\n/rest\n/save\n/reset now\n\nHello \\\nthere\n/reset\n/quit\n"
@@ -69,7 +69,7 @@ TEST(slashes)
     said_free(&s);
 }
 
-TEST(save_and_load)
+TEST(a_saved_talk_goes_on)
 {
     char path[128], kv[128], input[512];
     struct stat st;
@@ -111,7 +111,7 @@ TEST(save_and_load)
     said_free(&a);
 }
 
-TEST(memory_is_full)
+TEST(a_full_memory_ends_the_answer)
 {
     struct said s = command("Hello\n", "chat", ON_MODEL, "-c", "16", "--page", "16", NULL);
     assert_int_equal(s.status, 0);

@@ -38,7 +38,7 @@ static json_int_t count_of(const json_t *o, const char *key)
 }
 
 /* Without drafts, and with those of the text and of a model, which is the same. */
-TEST(same)
+TEST(drafts_change_no_text)
 {
     static const char *const temperatures[] = {"0", "0.8"};
     for (int t = 0; t < 2; t++) {
@@ -69,7 +69,7 @@ TEST(same)
 }
 
 /* By itself where policies allow it, and without a word where not. */
-TEST(auto)
+TEST(auto_drafts_where_policies_allow_it)
 {
     struct said s = command(NULL, RUN, "--json", NULL);
     json_t *o = report_of(&s);
@@ -83,7 +83,7 @@ TEST(auto)
     said_free(&s);
 }
 
-TEST(refused)
+TEST(refuses_drafts_that_policies_forbid)
 {
     struct said s = command(NULL, RUN, "--draft", "lookup", "--keep", "h2o:budget=64", NULL);
     expect_failure(&s, 1, "h2o overwrites");
@@ -103,7 +103,7 @@ TEST(refused)
 }
 
 /* A file of requests, whose answers are the same lines. */
-TEST(batch)
+TEST(drafts_change_no_answer_of_a_batch)
 {
     char in[128], out[2][128];
     write_file(

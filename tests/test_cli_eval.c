@@ -35,7 +35,7 @@ static double figure(const json_t *result, const char *key)
 
 /* ---- help ---- */
 
-TEST(help)
+TEST(help_lists_the_tasks)
 {
     static const char *const ways[][4] = {{"eval", "--help"}, {"eval", "help"}, {"help", "eval"}};
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
@@ -62,7 +62,7 @@ TEST(help)
 }
 
 /* Every task of the list has a help of its own. */
-TEST(help_of_tasks)
+TEST(every_task_has_its_help)
 {
     struct said list = command(NULL, "eval", "--help", NULL);
     char *save = NULL;
@@ -87,7 +87,7 @@ TEST(help_of_tasks)
 
 /* ---- results ---- */
 
-TEST(table)
+TEST(prints_a_table_without_progress)
 {
     struct said s = command(NULL, EVAL, "-f", TEXT, NULL);
     expect_status(&s, 0);
@@ -98,7 +98,7 @@ TEST(table)
     said_free(&s);
 }
 
-TEST(json)
+TEST(prints_json_and_pairs_by_itself)
 {
     struct said s =
         command(NULL, EVAL, "-f", TEXT, "--keep", "streaming:budget=16,slack=8,window=8", "--json",
@@ -123,7 +123,7 @@ TEST(json)
 }
 
 /* Files beside the table, a text from standard input, the same figures everywhere. */
-TEST(files)
+TEST(writes_files_beside_the_table)
 {
     char json[128], csv[128], line[64];
     in_folder("out.json", json);
@@ -152,7 +152,7 @@ TEST(files)
     said_free(&s);
 }
 
-TEST(divergence)
+TEST(measures_divergence_of_a_storage_type)
 {
     struct said s =
         command(NULL, "eval", "divergence", MODEL, "-t", "1", "-c", "64", "--chunks", "2", "-f",
@@ -167,7 +167,7 @@ TEST(divergence)
 
 /* ---- failures ---- */
 
-TEST(usage)
+TEST(refuses_bad_command_lines)
 {
     static const struct {
         const char *words[24];
@@ -197,7 +197,7 @@ TEST(usage)
     said_free(&s);
 }
 
-TEST(failures)
+TEST(fails_with_one_sentence)
 {
     char path[128];
     write_file(in_folder("short.txt", path), "Too short.\n");
@@ -213,7 +213,7 @@ TEST(failures)
 }
 
 /* A failure leaves a file of an earlier result as it was, and no empty one. */
-TEST(failure_keeps_files)
+TEST(a_failure_keeps_the_old_files)
 {
     char old[128], fresh[128], text[16] = "";
     write_file(in_folder("old.json", old), "kept");
@@ -231,7 +231,7 @@ TEST(failure_keeps_files)
 }
 
 /* A result whose file is full in the end goes to standard output, and the command fails. */
-TEST(full_disk)
+TEST(a_full_file_sends_the_result_to_standard_output)
 {
     SKIP_WITHOUT("/dev/full");
     struct said s =
@@ -247,7 +247,7 @@ TEST(full_disk)
 }
 
 /* One cut per context; what is wrong with a file or a policy is one sentence. */
-TEST(facts)
+TEST(cuts_once_per_context_and_refuses_bad_facts)
 {
     static const char line[] =
         "{\"id\": \"a\", \"context\": \"The friend of Maria is Anton. The rain fell. The password "

@@ -115,7 +115,7 @@ TEST(variables_are_checked)
 }
 
 /* Of the weights' file: on is beside the model, off is none, anything else its folder. */
-TEST(variable_with_or_without_a_value)
+TEST(a_variable_may_have_no_value)
 {
     static const struct variables on = {{"PITH_CACHE_WEIGHTS=/no/folder"}};
     static const struct variables off = {{"PITH_CACHE_WEIGHTS=off"}};
@@ -171,7 +171,7 @@ TEST(help_tells_of_the_environment)
 
 /* Lines for llama.cpp give the text of the same line without what has no effect, and one line on
    standard error names that. */
-TEST(pasted_lines)
+TEST(lines_for_llama_cpp_run_as_they_are)
 {
     static const struct {
         const char *words[24];
@@ -247,7 +247,7 @@ TEST(what_is_lacking_is_refused)
 /* ---- one table of loading options ---- */
 
 /* Every command that loads a model takes what is said of loading: the value is looked at. */
-TEST(loading_options_everywhere)
+TEST(every_command_takes_the_loading_options)
 {
     static const char *const commands[][4] = {
         {"run"},
@@ -339,7 +339,7 @@ TEST(chat_is_mentioned)
 }
 
 /* The system message from a file is the one from the line. */
-TEST(system_file)
+TEST(the_system_message_may_come_from_a_file)
 {
     static const char template[] =
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}";

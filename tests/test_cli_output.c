@@ -40,7 +40,7 @@ static double demo_size(const char *out, const char *row, const char *unit, cons
     return strtod(size, NULL);
 }
 
-TEST(demo)
+TEST(the_demo_loses_the_fact_and_recalls_it)
 {
     char path[128];
     struct said s = command(NULL, "demo", "-t", "1", NULL);
@@ -65,7 +65,7 @@ TEST(demo)
 
 /* ---- output that does not arrive ---- */
 
-TEST(full_disk)
+TEST(a_full_disk_fails_every_command)
 {
     static const char *const cases[][12] = {
         {"run", ON_MODEL, "-p", "The", "-n", "8", "-q"},
@@ -87,7 +87,7 @@ TEST(full_disk)
 }
 
 /* The reader takes the first piece and leaves. The command ends by itself, without a word. */
-TEST(reader_leaves)
+TEST(ends_quietly_when_the_reader_leaves)
 {
     static const char *const words[] = {"run",    ON_MODEL, "-p",           "The", "-n",
                                         "100000", "-q",     "--ignore-eos", NULL};
@@ -108,7 +108,7 @@ TEST(reader_leaves)
 }
 
 /* Ctrl-C ends the text; what was said stays, and the statistics follow. */
-TEST(interrupt)
+TEST(an_interrupt_ends_the_text_and_statistics_follow)
 {
     static const char *const words[] = {"run",    ON_MODEL,       "-p",     "The", "-n",
                                         "100000", "--ignore-eos", "--json", NULL};

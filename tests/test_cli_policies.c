@@ -11,7 +11,7 @@
 #include "command.h"
 #include "pith/policy.h"
 
-TEST(lists_all)
+TEST(lists_every_policy_and_preset)
 {
     pith_policy_info policy;
     pith_preset_info preset;
@@ -32,7 +32,7 @@ TEST(lists_all)
     said_free(&s);
 }
 
-TEST(tells_one)
+TEST(tells_everything_of_one_policy)
 {
     struct said s = command(NULL, "policies", "triattention", NULL);
     expect_status(&s, 0);
@@ -93,7 +93,7 @@ TEST(json_is_what_keep_takes)
     said_free(&s);
 }
 
-TEST(refuses)
+TEST(refuses_unknown_names_with_a_hint)
 {
     pith_preset_info preset;
     struct said s = command(NULL, "policies", "triatention", NULL);

@@ -109,7 +109,7 @@ static void expect_hash(const json_t *o, uint64_t expected)
 
 /* ---- run ---- */
 
-TEST(json)
+TEST(json_tells_what_recall_did)
 {
     for (size_t i = 0; i < N_FORM; i++) {
         struct said s = command(NULL, RUN, "--json", "--keep", KEEP, "--recall", forms[i], NULL);
@@ -139,7 +139,7 @@ TEST(json)
 }
 
 /* Neither threads nor the chunk change a bit. */
-TEST(threads)
+TEST(threads_and_chunks_change_no_bit)
 {
     for (size_t i = 0; i < N_FORM; i++) {
         struct said s = command(NULL, RUN, "--json", "--keep", KEEP, "--recall", forms[i], "-t",
@@ -170,7 +170,7 @@ TEST(finds_the_fact)
     said_free(&s);
 }
 
-TEST(lines)
+TEST(lines_tell_what_recall_did)
 {
     char line[128];
     struct said s = command(NULL, RUN, "--keep", KEEP, "--recall", "kv", NULL);
@@ -197,7 +197,7 @@ TEST(lines)
 }
 
 /* Where entries were evicted and nothing brings them back, a line says what would. */
-TEST(hint)
+TEST(hints_at_recall_where_entries_were_evicted)
 {
     char line[128];
     struct said s = command(NULL, RUN, "--keep", KEEP, NULL);
@@ -218,7 +218,7 @@ TEST(hint)
 }
 
 /* A budget that is never reached changes no bit. */
-TEST(unused)
+TEST(changes_no_bit_below_the_budget)
 {
     struct made full = make(NULL, NULL, false);
     for (size_t i = 0; i < N_FORM; i++) {
@@ -230,7 +230,7 @@ TEST(unused)
 }
 
 /* Text recall changes a prompt only where the caller names the message in it. */
-TEST(without_message)
+TEST(text_recall_waits_for_a_message)
 {
     struct made plain = make(KEEP, NULL, false), text = make(KEEP, "text", false);
     assert_int_equal(plain.hash, text.hash);
@@ -240,7 +240,7 @@ TEST(without_message)
 }
 
 /* A named session in a file serves the next process. */
-TEST(next_process)
+TEST(a_named_session_serves_the_next_process)
 {
     char db[128], recall[256];
     in_folder("spans.db", db);
@@ -303,7 +303,7 @@ static void expect_message(const json_t *list, size_t i, const char *role, const
 }
 
 /* Whatever the template, what is found stands in the user's message, in front of its question. */
-TEST(chat)
+TEST(finds_stand_in_front_of_the_users_question)
 {
     static const char *const templates[] = {"chatml", "mistral-v3"};
     for (size_t i = 0; i < 2; i++) {
@@ -318,7 +318,7 @@ TEST(chat)
 
 /* ---- other commands, refusals ---- */
 
-TEST(bench)
+TEST(bench_takes_recall)
 {
     struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "64", "-n", "2", "-r", "1",
                             "-d", "600", "--keep", KEEP, "--recall", "kv", "-o", "csv", NULL);
@@ -328,7 +328,7 @@ TEST(bench)
     said_free(&s);
 }
 
-TEST(policies)
+TEST(policies_lists_both_forms)
 {
     pith_policy_info form;
     pith_param_info param;
@@ -356,7 +356,7 @@ TEST(policies)
     said_free(&t);
 }
 
-TEST(refused)
+TEST(refuses_bad_recall_options)
 {
     struct said s = command(NULL, RUN, "--keep", KEEP, "--recall", "kw", NULL);
     expect_failure(&s, 2, "--recall: \"kw\" is not a policy");

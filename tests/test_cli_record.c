@@ -35,7 +35,7 @@ static json_int_t whole(const json_t *object, const char *key)
 }
 
 /* A run says the same with and without the option; the file holds the tokens it evaluated. */
-TEST(record_and_replay)
+TEST(a_recording_is_replayed)
 {
     char path[128];
     in_folder("run.safetensors", path);
@@ -82,7 +82,7 @@ TEST(record_and_replay)
     said_free(&s);
 }
 
-TEST(failures)
+TEST(fails_with_one_sentence)
 {
     char path[128];
     struct said s = command(NULL, RUN, "--record", "/dev/full", NULL);

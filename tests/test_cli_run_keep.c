@@ -153,7 +153,7 @@ static int32_t count_gone(const struct made *m)
     return n_gone;
 }
 
-TEST(json)
+TEST(json_tells_what_a_policy_did)
 {
     struct made full = make(NULL, N_PREDICT);
     pith_kv_stats full_kv, kv;
@@ -191,7 +191,7 @@ TEST(json)
     made_free(&full);
 }
 
-TEST(lines)
+TEST(lines_tell_what_a_policy_did)
 {
     char line[200];
     pith_keep_stats keep;
@@ -221,7 +221,7 @@ TEST(lines)
 }
 
 /* The full cache has nothing to tell, and a policy without a round only that. */
-TEST(no_policy)
+TEST(the_full_cache_tells_nothing_of_eviction)
 {
     struct said s = command(NULL, RUN, NULL);
     expect_status(&s, 0);
@@ -244,7 +244,7 @@ TEST(no_policy)
 
 /* ---- the map ---- */
 
-TEST(map)
+TEST(the_map_shows_what_lanes_kept)
 {
     char path[128];
     for (size_t i = 0; i <= N_POLICY; i++) {
@@ -261,7 +261,7 @@ TEST(map)
 }
 
 /* Nothing is generated: the map is that of the prompt. */
-TEST(map_of_a_prompt)
+TEST(maps_a_prompt_without_an_answer)
 {
     char path[128];
     struct said s = command(NULL, "run", "-m", MODEL, "-t", "1", "-p", TEXT, "-n", "0", "-q",
@@ -276,7 +276,7 @@ TEST(map_of_a_prompt)
 }
 
 /* Ctrl-C ends the text; the map is of what there is. */
-TEST(map_of_an_interrupted_run)
+TEST(maps_an_interrupted_run)
 {
     char path[128], buf[4096];
     int ends[2], in = open("/dev/null", O_RDONLY);
@@ -336,7 +336,7 @@ static int count_files(const char *path)
 }
 
 /* Said before the model is read: a model that there is not comes second. */
-TEST(bad_path)
+TEST(a_bad_path_is_refused_before_the_model_is_read)
 {
     char path[128];
     struct said s = command(NULL, "run", "-m", "/no/model", "-p", "a", "--map",
@@ -357,7 +357,7 @@ TEST(bad_path)
 }
 
 /* A run without tokens, or that fails, leaves the file that was there and nothing beside it. */
-TEST(run_fails)
+TEST(a_run_that_fails_leaves_the_old_map)
 {
     char path[128];
     write_file(in_folder("old.svg", path), "old");
@@ -377,7 +377,7 @@ TEST(run_fails)
 }
 
 /* The text is whole, the failure is one sentence. */
-TEST(full_disk)
+TEST(a_full_disk_loses_the_map_and_no_text)
 {
     SKIP_WITHOUT("/dev/full");
     struct said s = command(NULL, RUN, "-q", "--map", "/dev/full", NULL);
@@ -387,7 +387,7 @@ TEST(full_disk)
 }
 
 /* The same with a file, which the system does not let grow. */
-TEST(file_too_large)
+TEST(a_file_that_is_too_large_keeps_the_text)
 {
     char path[128];
     struct rlimit limit, before;

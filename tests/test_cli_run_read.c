@@ -100,7 +100,7 @@ static void expect_json(const char *read, const char *keep)
     said_free(&s);
 }
 
-TEST(json)
+TEST(json_tells_what_was_read)
 {
     for (size_t i = 0; i < N_POLICY; i++)
         expect_json(policies[i], NULL);
@@ -111,7 +111,7 @@ TEST(json)
     said_free(&s);
 }
 
-TEST(lines)
+TEST(lines_tell_what_was_read)
 {
     for (size_t i = 0; i < N_POLICY; i++) {
         char part[80], chunks[80];
@@ -137,7 +137,7 @@ TEST(lines)
     said_free(&s);
 }
 
-TEST(bench)
+TEST(bench_takes_read)
 {
     struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "64", "-n", "2", "-r", "1",
                             "-d", "300", "--read", "quoka:budget=64", "-o", "csv", NULL);
@@ -147,7 +147,7 @@ TEST(bench)
     said_free(&s);
 }
 
-TEST(refused)
+TEST(refuses_bad_read_options)
 {
     struct said s = command(NULL, RUN, "--read", "quokka", NULL);
     expect_failure(&s, 2, "--read: \"quokka\" is not a policy");

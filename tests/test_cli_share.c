@@ -77,7 +77,7 @@ static struct made make(const char *share)
 
 #define RUN "run", "-m", MODEL, "-t", "1", "-p", prompt, "--temp", "0", "-n", "700", "-c", "1200"
 
-TEST(run_tells)
+TEST(run_tells_what_was_shared)
 {
     struct made m = make(SHARE);
     char hash[32];
@@ -107,7 +107,7 @@ TEST(run_tells)
 }
 
 /* Nothing is lost by what the default thresholds share. */
-TEST(answer_stays)
+TEST(default_thresholds_keep_the_answer)
 {
     struct said plain = command(NULL, RUN, NULL),
                 shared = command(NULL, RUN, "--share", SHARE, NULL);
@@ -118,7 +118,7 @@ TEST(answer_stays)
     said_free(&shared);
 }
 
-TEST(eval_tells)
+TEST(eval_tells_what_was_shared)
 {
     struct said s = command(NULL, "eval", "derivation", "-m", MODEL, "-t", "1", "--parts", "8",
                             "--samples", "2", "--share", SHARE, "--json", "-", NULL);
@@ -132,7 +132,7 @@ TEST(eval_tells)
     said_free(&s);
 }
 
-TEST(calibrates)
+TEST(calibrate_finds_thresholds)
 {
     char path[128];
     write_file(in_folder("prompt.txt", path), prompt);
@@ -154,7 +154,7 @@ TEST(calibrates)
     said_free(&s);
 }
 
-TEST(other_commands)
+TEST(bench_and_policies_take_share)
 {
     struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "32", "-n", "2", "-r", "1",
                             "-d", "64", "--share", SHARE, "-o", "csv", NULL);
@@ -170,7 +170,7 @@ TEST(other_commands)
     said_free(&s);
 }
 
-TEST(refused)
+TEST(refuses_bad_share_options)
 {
     static const char *const bad[][2] = {{"memshare:block=-1", "block"},
                                          {"memshare:form=cosine", "form"},

@@ -74,7 +74,7 @@ static void expect_pair(const pith_model *model, const char *type_k, const char 
     said_free(&s);
 }
 
-TEST(run)
+TEST(every_pair_of_types_gives_the_librarys_bits)
 {
     pith_error err;
     pith_model *model;
@@ -91,7 +91,7 @@ TEST(run)
     pith_model_free(model);
 }
 
-TEST(refused)
+TEST(refuses_what_is_no_type)
 {
     static const char *const cases[][2] = {
         {"q9", "q9"},
@@ -113,7 +113,7 @@ TEST(refused)
     }
 }
 
-TEST(help)
+TEST(help_lists_every_type)
 {
     struct said s = command(NULL, "run", "--help", NULL);
     struct said p = command(NULL, "policies", NULL);
@@ -161,7 +161,7 @@ static void expect_costs(const pith_model *model, const json_t *list)
     }
 }
 
-TEST(info)
+TEST(info_tells_what_each_type_costs)
 {
     char cell[64];
     pith_error err;
@@ -191,7 +191,7 @@ TEST(info)
     pith_model_free(model);
 }
 
-TEST(bench)
+TEST(bench_takes_storage_types)
 {
     struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "32", "-n", "2", "-r", "1",
                             "-ctk", "turbo4", "-ctv", "turbo2:q8_0=1+1", "-o", "csv", NULL);

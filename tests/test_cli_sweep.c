@@ -29,7 +29,7 @@ static char *slurp(const char *path)
     return text;
 }
 
-TEST(sweep_and_report)
+TEST(a_sweep_runs_and_is_reported)
 {
     char sweep[128], out[128], page[128];
     in_folder("sweep.json", sweep);
@@ -78,7 +78,7 @@ TEST(sweep_and_report)
     said_free(&said);
 }
 
-TEST(failed_cell_fails_the_command)
+TEST(a_failed_cell_fails_the_command)
 {
     char sweep[128], out[128];
     in_folder("failing.json", sweep);
@@ -91,7 +91,7 @@ TEST(failed_cell_fails_the_command)
     said_free(&said);
 }
 
-TEST(kept)
+TEST(kept_writes_json_that_report_draws)
 {
     char text[128], json[128], page[128];
     in_folder("text.txt", text);
@@ -112,7 +112,7 @@ TEST(kept)
     free(html);
 }
 
-TEST(failures)
+TEST(fails_with_one_sentence)
 {
     char page[128], sweep[128];
     in_folder("p.html", page);
@@ -136,7 +136,7 @@ TEST(failures)
 }
 
 /* The sweep among the examples is one that can be run. */
-TEST(example)
+TEST(the_example_sweep_runs)
 {
     json_error_t reason;
     json_t *sweep = json_load_file(PITH_SOURCE_DIR "/examples/sweep-nano.json", 0, &reason);

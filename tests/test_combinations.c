@@ -463,27 +463,27 @@ static void run_table(const char *heading, const char *row_kind, const char *col
     assert_true(n_run >= 4 * 21);
 }
 
-TEST(keep_and_read)
+TEST(keep_and_read_combine_as_the_page_says)
 {
     run_table("## Keep and read", "keep", "read");
 }
 
-TEST(keep_and_others)
+TEST(keep_combines_with_share_and_recall_as_the_page_says)
 {
     run_table("## Keep, recall and share", "keep", "");
 }
 
-TEST(keep_and_types)
+TEST(keep_and_types_combine_as_the_page_says)
 {
     run_table("## Keep and storage types", "keep", "type");
 }
 
-TEST(keep_and_uses)
+TEST(keep_allows_the_uses_that_the_page_says)
 {
     run_table("## Keep, and what sequences are used for", "keep", "use");
 }
 
-TEST(others_and_uses)
+TEST(other_verbs_allow_the_uses_that_the_page_says)
 {
     run_table("## All others, and what sequences are used for", "", "use");
 }
@@ -491,7 +491,7 @@ TEST(others_and_uses)
 /* ---- before and after ---- */
 
 /* What the page says of pairs: they can be used for what both parts can. */
-TEST(pairs_and_uses)
+TEST(pairs_allow_the_uses_that_the_page_says)
 {
     pith_policy_info keep, other;
     for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &keep) == PITH_OK; i++)
@@ -515,7 +515,7 @@ TEST(pairs_and_uses)
 }
 
 /* A policy that names a file does not work without it. */
-TEST(files_are_needed)
+TEST(policies_that_need_files_say_so)
 {
     pith_policy_info policy;
     int32_t n = 0;

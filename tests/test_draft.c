@@ -63,7 +63,7 @@ static pith_draft_params always(int32_t n_max)
 
 /* ---- what is the same ---- */
 
-TEST(seeds)
+TEST(drafts_change_no_text_at_any_temperature)
 {
     static const float temperatures[] = {0.0f, 0.3f, 0.8f, 1.5f};
     static const int32_t lengths[] = {1, 3, 15, 63};
@@ -83,7 +83,7 @@ TEST(seeds)
 }
 
 /* Every storage type, and policies that allow it, with rounds at many places of a draft. */
-TEST(policies)
+TEST(drafts_change_no_text_under_types_and_policies)
 {
     static const char *const types[] = {"f32",    "f16",    "q8_0",   "q4_0",
                                         "turbo4", "turbo3", "turbo2", NULL};
@@ -130,7 +130,7 @@ TEST(policies)
 }
 
 /* Whatever a choice depends on, row by row. */
-TEST(choices)
+TEST(drafts_change_no_text_under_grammars_stops_and_biases)
 {
     static const char gbnf[] =
         "root ::= (\" The\" | \" password\" | \" of\" | \" Maria\" | \".\")+";
@@ -165,7 +165,7 @@ TEST(choices)
 }
 
 /* Drafts that begin and end at every place of a page, and texts of every length. */
-TEST(borders)
+TEST(drafts_may_begin_and_end_anywhere_in_a_page)
 {
     int64_t n_draft = 0, n_accepted = 0;
     pith_engine *e = engine_make(NULL, 8, 1, 512);
@@ -181,7 +181,7 @@ TEST(borders)
 }
 
 /* The memory ends in the middle of a text: at the same token, whatever was drafted there. */
-TEST(full)
+TEST(memory_ends_at_the_same_token_with_drafts)
 {
     int64_t n_draft = 0, n_accepted = 0;
     for (int32_t more = 1; more < 40; more += 3) {
@@ -195,7 +195,7 @@ TEST(full)
 }
 
 /* A conversation in one sequence, forked on the way: the index follows what the sequence holds. */
-TEST(turns)
+TEST(drafts_follow_turns_and_forks)
 {
     int32_t turn[512];
     pith_error err;
@@ -230,7 +230,7 @@ TEST(turns)
 /* ---- a model that drafts ---- */
 
 /* The model itself drafts what it would say, when it takes the likeliest: all of it comes true. */
-TEST(model)
+TEST(the_model_itself_drafts_what_comes_true)
 {
     int64_t n_draft = 0, n_accepted = 0;
     pith_kv_stats kv;
@@ -257,7 +257,7 @@ TEST(model)
 }
 
 /* Its memory ends first: the text goes on without it. */
-TEST(model_full)
+TEST(the_text_goes_on_when_the_drafting_models_memory_ends)
 {
     int64_t n_draft = 0, n_accepted = 0;
     pith_engine *e = engine_make(NULL, 64, 1, 1024);
@@ -276,7 +276,7 @@ TEST(model_full)
 
 /* As it is by default, measuring: whatever it decides, the text is the same; and on a text that
    repeats itself it drafts. */
-TEST(measured)
+TEST(measuring_by_default_changes_no_text)
 {
     int64_t n_draft = 0, n_accepted = 0;
     pith_draft_params draft;
@@ -299,7 +299,7 @@ static bool hear_rows(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-TEST(refused)
+TEST(refuses_policies_that_remember_or_overwrite)
 {
     static const struct {
         const char *keep, *read, *recall, *share, *word;
@@ -339,7 +339,7 @@ TEST(refused)
     }
 }
 
-TEST(bad_params)
+TEST(refuses_bad_parameters)
 {
     pith_error err;
     pith_engine *e = engine_make(NULL, 64, 1, 512);
@@ -356,7 +356,7 @@ TEST(bad_params)
 
 /* A drafting model with a few tokens more drafts, with many more it has another vocabulary. What it
    says is random: little comes true. */
-TEST(other_model)
+TEST(another_model_drafts_and_another_vocabulary_is_refused)
 {
     static const int32_t more[] = {40, 300};
     int64_t n_draft = 0, n_accepted = 0;
@@ -392,7 +392,7 @@ TEST(other_model)
 }
 
 /* Who listens to what is computed hears each token once: nothing is drafted. */
-TEST(tap)
+TEST(a_tap_hears_each_token_once)
 {
     int n = 0;
     pith_error err;
@@ -411,7 +411,7 @@ TEST(tap)
 }
 
 /* Wherever memory ends, the text is what it would be, or there is none. */
-TEST(no_memory)
+TEST(failing_allocations_change_no_text)
 {
     static struct told plain, told;
     int32_t *ids, *none;

@@ -35,7 +35,7 @@ static int32_t longest_match(const int32_t *tokens, int32_t n)
 
 /* Where an n-gram occurs so rarely that all its places are looked at, the longest match is found,
    and the draft is what stands behind it. */
-TEST(longest)
+TEST(finds_the_longest_match_of_rare_ngrams)
 {
     static int32_t tokens[N];
     struct draft_lookup l = {.source = -1};
@@ -65,7 +65,7 @@ TEST(longest)
 }
 
 /* A text that repeats goes on repeating. */
-TEST(periodic)
+TEST(continues_a_periodic_text)
 {
     struct draft_lookup l = {.source = -1};
     int32_t tokens[30], out[20];
@@ -81,7 +81,7 @@ TEST(periodic)
 
 /* A copy in which a word was replaced by one of another length: behind it the source goes on, though
    what is there occurs at other places, too. */
-TEST(edit)
+TEST(follows_a_copy_behind_an_edit)
 {
     static int32_t tokens[N];
     struct draft_lookup l = {.source = -1};
@@ -113,7 +113,7 @@ TEST(edit)
 }
 
 /* A text that is cut, or another one, begins the index anew. */
-TEST(other_text)
+TEST(another_text_begins_the_index_anew)
 {
     struct draft_lookup l = {.source = -1};
     int32_t a[] = {1, 2, 3, 4, 1, 2}, b[] = {7, 8, 9, 7}, out[2];
@@ -139,7 +139,7 @@ static double gain_of(double p, const struct draft_cost *c, double each, int32_t
     return sum / m * draft_cost_rows(c, m) / (draft_cost_rows(c, m + k) + k * each);
 }
 
-TEST(best)
+TEST(the_gauge_chooses_the_best_length)
 {
     for (int s = 0; s < 40; s++) {
         double p = 0.025 * s, each = 0.1 * (s % 4), gain;
@@ -155,7 +155,7 @@ TEST(best)
 }
 
 /* Times of rows are found, and a single odd one changes little. */
-TEST(cost)
+TEST(a_single_odd_time_changes_the_cost_little)
 {
     struct draft_cost c = {0};
     for (int i = 0; i < 60; i++) {
@@ -175,7 +175,7 @@ TEST(cost)
 
 /* Of a text that never repeats few tokens are drafted, more rarely as it goes on; where drafts come
    true they become long. */
-TEST(stops)
+TEST(the_gauge_stops_where_nothing_repeats)
 {
     struct draft_gauge g;
     struct draft_cost c = {.one_s = 1.0};

@@ -92,7 +92,7 @@ static void check_encode(const struct pi_dtype_traits *t, const struct record *r
                      r->bytes[i]);
 }
 
-TEST(golden_blocks)
+TEST(decodes_and_encodes_golden_blocks_of_llama_cpp)
 {
     static struct record r;
     FILE *file = fopen(GOLDEN, "r");
@@ -118,7 +118,7 @@ TEST(golden_blocks)
 
 /* ---- the table ---- */
 
-TEST(table)
+TEST(finds_types_by_name_and_number)
 {
     for (size_t i = 0; i < PI_LEN(names); i++) {
         const struct pi_dtype_traits *t = pi_dtype_find_name(names[i]);
@@ -161,7 +161,7 @@ static double relative_error(const struct pi_dtype_traits *t, const float *x)
 
 /* The bounds are the errors of llama.cpp's own encoders (ggml_quantize_chunk without importance
    matrix) on weights of the same distributions, plus 2 %. */
-TEST(encoding_errors)
+TEST(encodes_with_no_more_error_than_llama_cpp)
 {
     static const struct {
         const char *name;
@@ -216,7 +216,7 @@ TEST(more_bits_are_better)
 /* ---- edges ---- */
 
 /* Any number of blocks, not one byte or float beyond; each block on its own. */
-TEST(row_edges)
+TEST(writes_no_byte_beyond_a_row)
 {
     enum { N_BLOCK = 5, CANARY = 0xa5 };
     float x[N_BLOCK * 256], y[N_BLOCK * 256 + 1];
@@ -244,7 +244,7 @@ TEST(row_edges)
 }
 
 /* Zeros stay zeros; one large weight among zeros stays the largest. */
-TEST(zeros_and_spikes)
+TEST(zeros_and_spikes_survive)
 {
     float x[256] = {0}, y[256];
     uint8_t bytes[4 * 256];
@@ -268,7 +268,7 @@ TEST(zeros_and_spikes)
 
 /* Numbers that are none, and those beyond the scales' range, do no harm; K types keep what is
    finite finite. */
-TEST(odd_numbers)
+TEST(numbers_that_are_none_do_no_harm)
 {
     static const float odd[] = {NAN,    -NAN,   INFINITY, -INFINITY, 3e38f,
                                 -3e38f, 1e-45f, -1e-40f,  1e9f};

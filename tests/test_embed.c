@@ -163,7 +163,7 @@ static void check_pooling(const char *words, bool first, bool last)
     pith_model_free(model);
 }
 
-TEST(last)
+TEST(takes_the_last_token)
 {
     check_pooling("pooling=3", false, true);
 }
@@ -173,19 +173,19 @@ TEST(unsaid_is_last)
     check_pooling("pooling=0", false, true);
 }
 
-TEST(mean)
+TEST(takes_the_mean_of_tokens)
 {
     check_pooling("pooling=1", false, false);
 }
 
-TEST(first)
+TEST(takes_the_first_token)
 {
     check_pooling("pooling=2", true, false);
 }
 
 /* ---- the same bits ---- */
 
-TEST(same_bits)
+TEST(chunks_and_threads_change_no_bit)
 {
     static const int32_t chunks[] = {1, 7, 64, 149, 512};
     for (int32_t pooling = 1; pooling <= 3; pooling++) {
@@ -228,7 +228,7 @@ static bool stop(void *user, const pith_tap_rows *rows)
     return false;
 }
 
-TEST(refused)
+TEST(refuses_bad_tokens_and_engines)
 {
     pith_model *model = load(make("refused.gguf", "pooling=3"));
     pith_engine *e = start(model, 64, 1), *small = NULL, *keeping = NULL;
@@ -273,13 +273,13 @@ static void refuse_model(const char *words, const char *sentence)
     pith_model_free(model);
 }
 
-TEST(models_refused)
+TEST(refuses_models_that_it_cannot_pool)
 {
     refuse_model("pooling=4", "qwen3.pooling_type: 4");
     refuse_model("pooling=3 both=1", "qwen3.attention.causal: false");
 }
 
-TEST(memory_runs_out)
+TEST(failing_memory_is_told)
 {
     pith_model *model = load(make("memory.gguf", "pooling=1"));
     pith_engine *e = start(model, 64, 1);
@@ -384,7 +384,7 @@ static void check_fused(struct text_store *s, struct text_embed *e)
     text_hits_free(&hits);
 }
 
-TEST(embedded)
+TEST(recall_ranks_texts_by_words_and_vectors)
 {
     const char *path = in_folder("vectors.db");
     struct text_embed *e = NULL, *other = NULL;
@@ -417,7 +417,7 @@ TEST(embedded)
 }
 
 /* More tokens than it reads, none, or bytes that are no text: a vector all the same. */
-TEST(embedded_lengths)
+TEST(every_text_has_a_vector)
 {
     static char text[40000];
     struct text_embed *e = NULL;

@@ -98,7 +98,7 @@ static void free_model(void)
 
 TEST_GROUP(load_model, free_model);
 
-TEST(chunks_and_threads)
+TEST(chunks_and_threads_change_no_bit)
 {
     static const struct {
         int32_t chunk, n_thread;
@@ -115,7 +115,7 @@ TEST(chunks_and_threads)
     }
 }
 
-TEST(levels)
+TEST(every_processor_level_gives_the_same_bits)
 {
     static const char *const levels[] = {"scalar", "avx2", "avx512", "amx", "neon"};
     int32_t n = 0;
@@ -137,7 +137,7 @@ TEST(levels)
 }
 
 /* Sequences of several lengths, fed together in uneven portions, give what each gives alone. */
-TEST(company)
+TEST(company_in_a_batch_changes_no_bit)
 {
     static const int32_t portion[MAX_SEQ] = {1, 5, 33, 90};
     pith_engine *e = engine_make(64, 2, 4096);
@@ -159,7 +159,7 @@ TEST(company)
     pith_engine_free(e);
 }
 
-TEST(fork)
+TEST(a_fork_shares_pages_and_goes_its_own_way)
 {
     pith_engine *e = engine_make(64, 2, 2048);
     pith_error err;
@@ -188,7 +188,7 @@ TEST(fork)
     pith_engine_free(e);
 }
 
-TEST(truncate_and_sync)
+TEST(truncating_and_syncing_go_on_alike)
 {
     pith_engine *e = engine_make(50, 2, 1024);
     pith_error err;
@@ -216,7 +216,7 @@ TEST(truncate_and_sync)
     pith_engine_free(e);
 }
 
-TEST(save_and_load)
+TEST(a_saved_sequence_goes_on_alike)
 {
     char path[] = "/tmp/pith-test-engine-XXXXXX";
     close(mkstemp(path));
@@ -238,7 +238,7 @@ TEST(save_and_load)
 }
 
 /* A budget too small for the batch: the status, and every sequence as it was. */
-TEST(full)
+TEST(a_full_budget_leaves_every_sequence_as_it_was)
 {
     pith_engine *e = engine_make(64, 2, 160);
     pith_error err;
@@ -281,7 +281,7 @@ static bool stop_at_50(void *user, pith_seq *seq, int32_t pos, const float *logi
     return pos < 50;
 }
 
-TEST(cancel)
+TEST(a_cancelled_evaluation_changes_nothing)
 {
     pith_engine *e = engine_make(16, 2, 1024);
     pith_error err;
@@ -310,7 +310,7 @@ static void expect_params(pith_engine_params params, pith_status want, const cha
         fail_msg("\"%s\" does not name %s", err.message, part);
 }
 
-TEST(bad_arguments)
+TEST(refuses_bad_arguments)
 {
     pith_engine_params p;
     pith_engine_params_default(&p);
@@ -389,7 +389,7 @@ static pith_status live(const char *path, pith_error *err)
     return status;
 }
 
-TEST(every_allocation_fails)
+TEST(survives_every_failing_allocation)
 {
     char path[] = "/tmp/pith-test-alloc-XXXXXX";
     int64_t before[PI_MEM_N_TAG];

@@ -53,7 +53,7 @@ static void expect_near(double value, double expected, double most)
 
 /* ---- random numbers ---- */
 
-TEST(rng_streams)
+TEST(streams_are_told_apart_by_every_number)
 {
     struct eval_rng a = eval_rng_make(1, 2, 3), b = eval_rng_make(1, 2, 3);
     for (int i = 0; i < 100; i++)
@@ -69,7 +69,7 @@ TEST(rng_streams)
     }
 }
 
-TEST(rng_uniform)
+TEST(numbers_are_uniform)
 {
     enum { N = 70000, SIDES = 7 };
     int32_t count[SIDES] = {0};
@@ -90,7 +90,7 @@ TEST(rng_uniform)
     assert_int_equal(eval_rng_below(&rng, 1), 0);
 }
 
-TEST(rng_shuffle)
+TEST(every_order_is_as_likely)
 {
     enum { N = 5, ROUNDS = 20000 };
     int32_t at_place[N][N] = {{0}};
@@ -117,7 +117,7 @@ TEST(rng_shuffle)
 
 /* ---- texts and figures ---- */
 
-TEST(text)
+TEST(a_text_grows_and_is_cleared)
 {
     struct eval_text t = {0};
     char expected[6001] = "";
@@ -138,7 +138,7 @@ TEST(text)
     assert_null(t.data);
 }
 
-TEST(read_file)
+TEST(reads_a_file_or_names_it)
 {
     char *text = NULL;
     size_t len = 0;
@@ -154,7 +154,7 @@ TEST(read_file)
 
 /* Wilson's interval is where the score test just does not reject: |p - s| = z sqrt(p (1 - p) / n).
  */
-TEST(wilson)
+TEST(wilsons_interval_ends_where_the_score_test_does)
 {
     static const double cases[][2] = {{0, 1}, {1, 1}, {5, 10}, {98, 100}, {0, 50}, {250, 500}};
     const double z = 1.959963984540054;
@@ -171,7 +171,7 @@ TEST(wilson)
     assert_true(none.low == 0.0 && none.high == 1.0 && none.mean == 0.0);
 }
 
-TEST(number)
+TEST(a_number_that_is_none_becomes_null)
 {
     json_t *one = eval_number(1.5), *nan = eval_number((double)NAN);
     expect_near(json_real_value(one), 1.5, 0.0);
@@ -187,7 +187,7 @@ TEST(number)
 
 /* ---- prompts and answers ---- */
 
-TEST(encode)
+TEST(encodes_a_prompt_and_its_answers_beginning)
 {
     struct eval_setup setup = make_setup();
     pith_error err;
@@ -216,7 +216,7 @@ static struct eval_answer ask(struct eval_run *run, const struct eval_setup *set
     return answer;
 }
 
-TEST(ask)
+TEST(items_do_not_see_each_other)
 {
     struct eval_setup setup = make_setup();
     struct eval_run *run;
@@ -258,7 +258,7 @@ TEST(ask)
 }
 
 /* Without sample params every token is the likeliest: a text that could go on in many ways. */
-TEST(ask_greedy)
+TEST(every_token_is_the_likeliest_by_default)
 {
     enum { N = 40 };
     struct eval_setup setup = make_setup();
@@ -295,7 +295,7 @@ TEST(ask_greedy)
 }
 
 /* A policy's evictions are counted, and memory is sized for what it leaves. */
-TEST(ask_policy)
+TEST(counts_evictions_and_sizes_memory_for_them)
 {
     struct eval_setup setup = make_setup();
     struct eval_run *run;
@@ -338,7 +338,7 @@ static bool count_down(void *user, double fraction, const char *what)
     return s->left-- > 0;
 }
 
-TEST(cancel)
+TEST(a_cancelled_run_tells_how_far_it_was)
 {
     struct stopper stopper = {.left = 1};
     struct eval_setup setup = make_setup();
@@ -364,7 +364,7 @@ TEST(cancel)
     free(ids);
 }
 
-TEST(bad_setup)
+TEST(refuses_a_bad_policy)
 {
     struct eval_setup setup = make_setup();
     struct eval_run *run = NULL;
@@ -388,7 +388,7 @@ static json_t *make_result(void)
         "name", "say \"a, b\"", "x", 7, "y", 0.1, "name", "\xc3\xa4", "x", -12, "y");
 }
 
-TEST(table)
+TEST(prints_a_table)
 {
     struct eval_text t = {0};
     json_t *result = make_result();
@@ -412,7 +412,7 @@ TEST(table)
 }
 
 /* Long texts are cut between characters, lines become one. */
-TEST(table_cell)
+TEST(cuts_long_texts_between_characters)
 {
     struct eval_text t = {0};
     char text[121] = "one\ntwo ";
@@ -429,7 +429,7 @@ TEST(table_cell)
     json_decref(result);
 }
 
-TEST(csv)
+TEST(prints_csv)
 {
     struct eval_text t = {0};
     json_t *result = make_result();
@@ -448,7 +448,7 @@ TEST(csv)
     json_decref(result);
 }
 
-TEST(json)
+TEST(prints_json)
 {
     struct eval_text t = {0};
     json_t *result = make_result();

@@ -50,7 +50,7 @@ static const char *check(const char *answer)
     return eval_verdict_name(eval_needle_check(answer, &paper));
 }
 
-TEST(needle_verdicts)
+TEST(tells_passes_from_parts_and_failures)
 {
     assert_string_equal(check(" PURPLE ELEPHANT 7742"), "PASS");
     assert_string_equal(check("The code word is \"PURPLE ELEPHANT 7742\"."), "PASS");
@@ -65,7 +65,7 @@ TEST(needle_verdicts)
     assert_string_equal(check(""), "FAIL");
 }
 
-TEST(needle_numbers_are_whole)
+TEST(counts_whole_numbers_only)
 {
     assert_string_equal(check("PURPLE ELEPHANT 774"), "PARTIAL_WORD");
     assert_string_equal(check("PURPLE ELEPHANT 77420"), "PARTIAL_WORD");
@@ -79,7 +79,7 @@ TEST(needle_numbers_are_whole)
     assert_string_equal(check("7742,"), "PARTIAL_NUMBER");
 }
 
-TEST(needle_case_and_spacing)
+TEST(case_and_spacing_do_not_matter)
 {
     assert_string_equal(check("Purple Elephant 7742"), "PARTIAL_WORD");
     assert_string_equal(check("purple elephant"), "PARTIAL_WORD");
@@ -88,7 +88,7 @@ TEST(needle_case_and_spacing)
     assert_string_equal(check("PURPLE ELEPHANT, number 7742"), "PARTIAL_WORD");
 }
 
-TEST(needle_thinking)
+TEST(what_is_thought_is_no_answer)
 {
     assert_string_equal(check("<think>PURPLE ELEPHANT 7742?</think>PURPLE ELEPHANT 7742"), "PASS");
     assert_string_equal(check("<think>PURPLE ELEPHANT 7742</think>I cannot say."), "FAIL");
@@ -96,7 +96,7 @@ TEST(needle_thinking)
     assert_string_equal(check("PURPLE ELEPHANT 7742</think>GREEN 1"), "FAIL");
 }
 
-TEST(needle_echoed_prompt)
+TEST(an_echoed_prompt_is_no_needle)
 {
     /* The prompt comes back, whole or in part: the needle in it is not an answer. */
     assert_string_equal(check("band played on all night. " PAPER_NEEDLE " Reception was positive ,"
@@ -123,7 +123,7 @@ TEST(needle_echoed_prompt)
 
 /* ---- RULER ---- */
 
-TEST(share_found)
+TEST(counts_the_share_that_was_found)
 {
     struct eval_strings refs = {0};
     assert_true(eval_share_found("x", &refs) == 0.0);
@@ -161,7 +161,7 @@ static void check_extractions(const struct extraction *cases, size_t n, const ch
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-TEST(extract_boxed)
+TEST(takes_the_last_box_that_closes)
 {
     static const struct extraction cases[] = {
         {"so \\boxed{42}.", "42"},
@@ -181,7 +181,7 @@ TEST(extract_boxed)
     check_extractions(cases, COUNT(cases), NULL, false);
 }
 
-TEST(extract_marks_and_numbers)
+TEST(takes_the_answer_behind_marks_or_the_last_number)
 {
     static const struct extraction cases[] = {
         {"2 + 2 = 4\n#### 18", "18"},
@@ -206,7 +206,7 @@ TEST(extract_marks_and_numbers)
     check_extractions(cases, COUNT(cases), NULL, false);
 }
 
-TEST(extract_after_echo_and_cut)
+TEST(takes_answers_behind_echoes_and_cuts)
 {
     static const char question[] = "Solve #### 99 + 1. Put it into \\boxed{}";
     static const struct extraction echoed[] = {
@@ -235,7 +235,7 @@ static bool equal(const char *a, const char *b)
     return forth;
 }
 
-TEST(equal_answers)
+TEST(answers_are_equal_however_they_are_written)
 {
     static const char *const pairs[][2] = {
         {"18", "18.0"},
@@ -280,7 +280,7 @@ TEST(equal_answers)
     }
 }
 
-TEST(different_answers)
+TEST(answers_that_differ_are_not_equal)
 {
     static const char *const pairs[][2] = {
         {"18", "81"},
@@ -319,7 +319,7 @@ static void check_normal(const char *text, const char *want)
     free(out);
 }
 
-TEST(normalise)
+TEST(writes_answers_in_one_form)
 {
     check_normal("$\\dfrac12$", "\\frac{1}{2}");
     check_normal("\\frac\\pi2", "\\frac{\\pi}{2}");
@@ -336,7 +336,7 @@ TEST(normalise)
 
 /* Any bytes: nothing is read or written out of bounds (the sanitizers say so), and a text equals
    itself unless nothing is left of it. */
-TEST(any_bytes)
+TEST(any_bytes_are_safe)
 {
     static const char alphabet[] = "\\{}[]()$%^_,./-=# 0123456789abfrctxsqdeo\n<>|&~!;:";
     uint64_t rng = 7;

@@ -35,7 +35,7 @@ static double summary(const json_t *result, const char *key)
 
 /* The model answers its own kind of question wherever the fact stands, and the prompt has the
    tokens that were asked for. */
-TEST(needle_with_model)
+TEST(needle_runs_on_the_model)
 {
     pith_model *model = load_model();
     struct eval_setup setup = setup_of(model);
@@ -74,7 +74,7 @@ TEST(needle_with_model)
     pith_model_free(model);
 }
 
-TEST(ruler_with_model)
+TEST(ruler_runs_on_the_model)
 {
     pith_model *model = load_model();
     struct eval_setup setup = setup_of(model);
@@ -95,7 +95,7 @@ TEST(ruler_with_model)
     pith_model_free(model);
 }
 
-TEST(recursion_with_model)
+TEST(recursion_runs_on_the_model)
 {
     pith_model *model = load_model();
     struct eval_setup setup = setup_of(model);
@@ -129,7 +129,7 @@ TEST(recursion_with_model)
 }
 
 /* What is asked for may be no UTF-8, and may be beyond the model and beyond all numbers. */
-TEST(needle_settings)
+TEST(needle_refuses_settings_beyond_the_model)
 {
     pith_model *model = load_model();
     struct eval_setup setup = setup_of(model);
@@ -173,7 +173,7 @@ TEST(needle_settings)
 
 /* A template that opens the thinking block itself: the answer has no "<think>" of its own, and one
    that never comes to "</think>" is no answer all the same. An opening of the answer closes it. */
-TEST(thinking_template)
+TEST(an_answer_closes_the_thought_that_a_template_opens)
 {
     char path[] = "/tmp/pith-thinking-XXXXXX";
     int fd = mkstemp(path);
@@ -225,7 +225,7 @@ TEST(thinking_template)
     unlink(path);
 }
 
-TEST(questions_with_model)
+TEST(questions_run_on_the_model)
 {
     pith_model *model = load_model();
     struct eval_setup setup = setup_of(model);

@@ -135,7 +135,7 @@ static bool see_rows(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-TEST(positions)
+TEST(positions_turn_a_part_of_each_head)
 {
     for (int k = 0; k < N_KIND; k++) {
         const struct eval_setup setup = setup_of(models[k], "f16", NULL);
@@ -162,7 +162,7 @@ TEST(positions)
 }
 
 /* rot = 0 and rot = head size are the same model; other values are refused where they cannot be. */
-TEST(maker)
+TEST(the_maker_rotates_what_it_is_told)
 {
     struct model_spec spec;
     pith_error err = {0};
@@ -202,7 +202,7 @@ static json_t *stack(const struct eval_setup *setup, const char *budget)
 
 /* Every policy that needs no file: a budget that is never reached changes no bit of any token's
    nll, a small one evicts and leaves numbers. */
-TEST(keep)
+TEST(every_keep_policy_runs_on_them)
 {
     pith_policy_info info;
     int n = 0;
@@ -229,7 +229,7 @@ TEST(keep)
 }
 
 /* Statistics of the rotated pairs and of what is not rotated; V3 with them, over every type. */
-TEST(calibrate)
+TEST(statistics_are_of_rotated_pairs)
 {
     char keep[256];
     for (int k = 0; k < N_KIND; k++) {
@@ -302,7 +302,7 @@ static double most_apart(const pith_model *model, const float *a, const float *b
 
 /* A text is cut to half when it has been read; the turn behind it reads all that was evicted again,
    at its own positions, and finds the full cache but for the order of sums. */
-TEST(recall)
+TEST(recall_brings_all_entries_back)
 {
     for (int k = 0; k < N_KIND; k++) {
         int64_t n_full, n_cut, n_back;
@@ -325,7 +325,7 @@ TEST(recall)
 }
 
 /* Keep, recall and every pair of types together: chosen, evicted, brought back, and smaller. */
-TEST(stack)
+TEST(keep_recall_and_types_work_together)
 {
     static const char *const types[] = {"q8_0", "q4_0", "turbo4", "turbo3", "turbo2"};
     double before = 1.0;

@@ -49,7 +49,7 @@ static struct results read_out(void)
 }
 
 /* Budgets go to whichever of keep and read names none. */
-TEST(budgets)
+TEST(budgets_go_to_the_policy_that_names_none)
 {
     static const struct {
         const char *policy, *budget, *keep, *read;
@@ -107,7 +107,7 @@ TEST(budgets)
     json_decref(table);
 }
 
-TEST(sentences)
+TEST(says_what_is_wrong_in_a_sentence)
 {
     static const struct {
         const char *policies, *budgets, *word;
@@ -134,7 +134,7 @@ TEST(sentences)
 
 /* Every task runs under a read policy and says how much it read; perplexity compares with the full
    cache by itself. */
-TEST(every_task)
+TEST(every_task_runs_under_a_read_policy)
 {
     char notes[NOTES_SIZE] = "", prose[8192] = "";
     pith_error err = {0};
@@ -186,7 +186,7 @@ TEST(every_task)
 
 /* ---- reports ---- */
 
-TEST(names)
+TEST(reports_name_policies_and_budgets)
 {
     static const struct {
         const char *keep, *read, *recall, *store, *name, *budget;
@@ -238,7 +238,7 @@ static int count(const char *text, const char *word)
     return n;
 }
 
-TEST(page)
+TEST(the_page_shows_shares_that_were_read)
 {
     pith_error err = {0};
     struct eval_text page = {0};
@@ -357,7 +357,7 @@ static void score_by_hand(const struct eval_record *rec, int32_t layer, int32_t 
     }
 }
 
-TEST(replay_chooses)
+TEST(replay_chooses_by_quokas_formula)
 {
     enum { BUDGET = 9 };
     pith_error err;
@@ -396,7 +396,7 @@ TEST(replay_chooses)
 }
 
 /* What is read is of what is kept, and a budget that is never reached is the keep policy alone. */
-TEST(replay_stacks)
+TEST(replay_reads_of_what_is_kept)
 {
     const char *keep = "streaming:budget=24,slack=2,sinks=2";
     json_t *both = replay(keep, "quoka:budget=6", AT, QUERIES);
@@ -425,7 +425,7 @@ TEST(replay_stacks)
 }
 
 /* Every policy that needs no file, one after the other, as alone. */
-TEST(replay_of_every_policy)
+TEST(replays_every_read_policy)
 {
     const char *options[16];
     char text[16][96];
@@ -475,7 +475,7 @@ TEST(replay_of_every_policy)
     json_decref(all);
 }
 
-TEST(replay_refusals)
+TEST(replay_refuses_bad_chunks)
 {
     pith_error err;
     json_t *result = NULL;

@@ -15,7 +15,7 @@
 
 /* ---- recursion ---- */
 
-TEST(records_as_shipped)
+TEST(reads_the_published_records)
 {
     static const struct {
         const char *name;
@@ -58,7 +58,7 @@ static void score(const char *answer, const struct recursion_record *r, int pars
                  s.stack, s.visited);
 }
 
-TEST(record_answers)
+TEST(scores_parts_of_an_answer)
 {
     struct recursion_file f;
     pith_error err;
@@ -98,7 +98,7 @@ TEST(record_answers)
     eval_record_file_free(&f);
 }
 
-TEST(bad_records)
+TEST(refuses_bad_records)
 {
     static const char *const texts[] = {
         "",
@@ -123,7 +123,7 @@ TEST(bad_records)
     }
 }
 
-TEST(drawn_records)
+TEST(drawn_records_are_right)
 {
     for (int32_t steps = 1; steps <= RECURSION_MAX_STEP; steps++) {
         for (int32_t sample = 0; sample < 6; sample++) {
@@ -231,7 +231,7 @@ static void retell(const struct told *g, int n, const char *start, int steps, st
     eval_text_add(out, ".");
 }
 
-TEST(traces)
+TEST(traces_lead_to_the_states_that_they_tell)
 {
     for (int32_t steps = 6; steps <= TRACE_MAX_STEP; steps += 2) {
         for (int32_t sample = 0; sample < 4; sample++) {
@@ -264,7 +264,7 @@ TEST(traces)
     }
 }
 
-TEST(trace_scores)
+TEST(scores_the_last_state_of_a_trace)
 {
     static const char want[] = "1 Maria.\n"
                                "Step 1 of 2: Maria: Anton new.\n"
@@ -294,7 +294,7 @@ TEST(trace_scores)
 
 /* ---- derivation ---- */
 
-TEST(derivations)
+TEST(derivations_are_right_and_parts_recur)
 {
     bool recurs = false;
     for (int32_t n_part = DERIVATION_MIN_PART; n_part <= DERIVATION_MAX_PART; n_part += 8) {
@@ -336,7 +336,7 @@ TEST(derivations)
     eval_prompt_free(&p);
 }
 
-TEST(derivation_scores)
+TEST(scores_parts_and_answers_of_derivations)
 {
     static const char want[] = "Part #1 7&5: 7+5=12, 12+5=17, 17+7=4. Total 0+4=4.\n\n"
                                "Part #2 3&8: 3+8=11, 11+8=19, 19+3=2. Total 4+2=6.\n\n"
@@ -356,7 +356,7 @@ TEST(derivation_scores)
 
 /* ---- questions ---- */
 
-TEST(question_lines)
+TEST(reads_lines_of_questions)
 {
     static const char text[] =
         "{\"problem\": \"p\", \"answer\": \"\\\\frac{1}{2}\", \"unique_id\": \"t/1\"}\n"
@@ -392,7 +392,7 @@ TEST(question_lines)
 
 /* Every reference that is shipped is found again in a solution, boxed, and equals itself and no
    neighbour that reads otherwise. */
-TEST(questions_as_shipped)
+TEST(reads_the_published_questions)
 {
     static const struct {
         const char *name;
@@ -434,7 +434,7 @@ TEST(questions_as_shipped)
 
 /* ---- words ---- */
 
-TEST(words)
+TEST(words_are_distinct)
 {
     static const struct eval_word_list *const lists[] = {&eval_names, &eval_adjectives,
                                                          &eval_things, &eval_places, &eval_roles};

@@ -75,7 +75,7 @@ static const json_t *summary_of(const json_t *line)
     "\"}, {\"name\": \"small\", \"keep\": \"" KEEP "\", \"recall\": \"" KV                         \
     "\", \"type_k\": \"q8_0\", \"type_v\": \"q8_0\"}"
 
-TEST(dimension)
+TEST(a_sweep_has_recall_as_a_dimension)
 {
     static const struct {
         const char *policy, *keep, *recall, *store;
@@ -122,7 +122,7 @@ TEST(dimension)
 }
 
 /* A result is known by all options of recall, and what is there does not run again. */
-TEST(resumes)
+TEST(a_result_is_known_by_all_options_of_recall)
 {
     char notes[NOTES_SIZE];
     pith_error err;
@@ -147,7 +147,7 @@ TEST(resumes)
     results_free(&r);
 }
 
-TEST(sentences)
+TEST(says_what_is_wrong_in_a_sentence)
 {
     static const struct {
         const char *policies, *word;
@@ -218,7 +218,7 @@ static void expect_recalled(size_t n_line, const char *recall)
     results_free(&r);
 }
 
-TEST(every_task)
+TEST(every_task_runs_with_recall_of_entries)
 {
     put_texts();
     json_decref(sweep_ok(SWEEP("{\"name\": \"x\", \"keep\": \"streaming:budget=32,slack=4\", "
@@ -231,7 +231,7 @@ TEST(every_task)
 #define LONGER "{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": [384], \"needles\": 3}"
 
 /* Those that ask put text into their prompts. */
-TEST(text)
+TEST(tasks_that_ask_run_with_recall_of_text)
 {
     static const char recall[] = "text:floor=0,bleed=4";
     put_texts();
@@ -249,7 +249,7 @@ TEST(text)
     results_free(&r);
 }
 
-TEST(no_text)
+TEST(tasks_that_ask_nothing_refuse_recall_of_text)
 {
     static const char *const names[] = {"perplexity", "divergence", "kept", "facts"};
     char notes[NOTES_SIZE];
@@ -279,7 +279,7 @@ TEST(no_text)
 }
 
 /* A budget that is never reached: the answers of the full cache, and nothing to recall. */
-TEST(never_reached)
+TEST(a_budget_that_is_never_reached_recalls_nothing)
 {
     json_t *table =
         sweep_ok("{\"model\": \"" MODEL "\", \"keep_text\": true, \"engine\": {\"threads\": 1}, "
@@ -302,7 +302,7 @@ TEST(never_reached)
 
 /* ---- the stack and reports ---- */
 
-TEST(stack)
+TEST(the_stack_has_rows_with_recall)
 {
     static const char *const names[] = {"f16", "store", "keep", "keep + recall",
                                         "store + keep + recall"};
@@ -349,7 +349,7 @@ TEST(stack)
     free(text);
 }
 
-TEST(page)
+TEST(the_page_shows_recall_and_its_seconds)
 {
     pith_error err;
     struct eval_text page = {0};

@@ -232,7 +232,7 @@ TEST(page_is_complete)
     eval_text_free(&page);
 }
 
-TEST(intervals)
+TEST(shows_intervals_of_scores)
 {
     write_lines(in_folder("usual.jsonl"), usual, N_USUAL, "");
     struct eval_text page = page_of(in_folder("usual.jsonl"), NULL);
@@ -316,7 +316,7 @@ TEST(seeds_are_one_point)
 }
 
 /* What differs in its settings is another chart, what differs in its seed is not. */
-TEST(groups)
+TEST(settings_make_groups_and_seeds_do_not)
 {
     struct line lines[] = {usual[0], usual[1], usual[0], usual[4]};
     struct report r;
@@ -336,7 +336,7 @@ TEST(groups)
     report_free(&r);
 }
 
-TEST(depth_and_length)
+TEST(draws_scores_by_depth_and_length)
 {
     write_lines(in_folder("usual.jsonl"), usual, N_USUAL, "");
     struct eval_text page = page_of(in_folder("usual.jsonl"), NULL);
@@ -347,7 +347,7 @@ TEST(depth_and_length)
     eval_text_free(&page);
 }
 
-TEST(every_policy_at_every_budget)
+TEST(shows_every_policy_at_every_budget)
 {
     static const struct line lines[] = {
         {"recursion", "m", "full", "score", 0.75, 0, 4, 0, 0, 1,
@@ -396,7 +396,7 @@ TEST(every_policy_at_every_budget)
 }
 
 /* Two lanes of 16 tokens, looked at twice. Panels of few heads are 260 pixels wide. */
-TEST(kept_map)
+TEST(draws_kept_positions)
 {
     static const struct line lines[] = {
         {"kept", "nano", "streaming:budget=8", "score", NAN, 0, 16, 100, 0, 1,
@@ -423,7 +423,7 @@ TEST(kept_map)
 
 /* ---- hostile and damaged files ---- */
 
-TEST(texts_are_escaped)
+TEST(escapes_texts)
 {
     static const char evil[] = "</title><script>alert('x')</script> & \"q\" \x01\x7f \xef\xbf\xbf";
     struct line lines[] = {usual[0], usual[1], usual[2]};
@@ -448,7 +448,7 @@ TEST(texts_are_escaped)
 }
 
 /* Names of files are any bytes, and a long policy is cut where its bytes end. */
-TEST(texts_that_are_no_utf8)
+TEST(shows_texts_that_are_no_utf8)
 {
     char policy[602] = "x";
     struct line line = usual[0];
@@ -464,7 +464,7 @@ TEST(texts_that_are_no_utf8)
     eval_text_free(&page);
 }
 
-TEST(wrong_types)
+TEST(wrong_types_leave_no_figure)
 {
     static const char text[] =
         "{\"task\":\"needle\",\"summary\":{\"score\":\"high\",\"n\":-3,\"kv_peak_bytes\":-1},"
@@ -513,7 +513,7 @@ TEST(damaged_lines_are_told)
     eval_text_free(&page);
 }
 
-TEST(one_result_over_many_lines)
+TEST(reads_a_result_over_many_lines)
 {
     struct eval_report_notes notes;
     json_t *line = make_line(&usual[0]);
@@ -526,7 +526,7 @@ TEST(one_result_over_many_lines)
     eval_text_free(&page);
 }
 
-TEST(sentences)
+TEST(says_what_is_wrong_in_a_sentence)
 {
     struct eval_text page = {0};
     pith_error err;
@@ -546,7 +546,7 @@ TEST(sentences)
 
 /* ---- pieces ---- */
 
-TEST(budgets)
+TEST(reads_budgets_out_of_policies)
 {
     static const struct {
         const char *text, *policy;
@@ -579,7 +579,7 @@ TEST(budgets)
     }
 }
 
-TEST(scales)
+TEST(scales_hold_their_range)
 {
     static const double spans[][2] = {{1, 1},       {0.5, 0.500001}, {64, 128},   {128, 8192},
                                       {1e-9, 1e12}, {3, 11.9},       {999, 1001}, {2e5, 9e5}};
@@ -599,7 +599,7 @@ TEST(scales)
     assert_float_equal(svg_at(&zero, 1), 10, 1e-9);
 }
 
-TEST(figures)
+TEST(writes_figures_with_units)
 {
     char buf[32];
     assert_string_equal(figure_bytes(512, buf), "512 B");
@@ -616,7 +616,7 @@ TEST(figures)
 }
 
 /* Labels leave marks and each other alone; one without room is left out. */
-TEST(labels)
+TEST(labels_do_not_overlap)
 {
     struct eval_text t = {0};
     struct svg_boxes b = {.left = 0, .top = 0, .right = 100, .bottom = 60};

@@ -91,7 +91,7 @@ static void near(double value, double expected, double part)
 
 /* ---- rows ---- */
 
-TEST(rows)
+TEST(reads_rows_from_texts)
 {
     static const char *const texts[] = {"none", "prefix + page=32",
                                         "memshare:step=0.9 + streaming:budget=64 + reserve=0.25",
@@ -127,7 +127,7 @@ static void expect_row(const char *text, const char *word)
     share_rows_free(&rows);
 }
 
-TEST(bad_rows)
+TEST(refuses_bad_rows)
 {
     expect_row("none + nonsense", "nonsense");
     expect_row("memshare:step=1.5", "step");
@@ -151,7 +151,7 @@ static void expect_bad(const struct eval_setup *setup, const struct eval_share_p
     assert_null(result);
 }
 
-TEST(bad_options)
+TEST(refuses_bad_options)
 {
     static const char *const rows[] = {"none"};
     struct eval_setup setup = setup_of(1);
@@ -189,7 +189,7 @@ TEST(bad_options)
 
 /* ---- requests ---- */
 
-TEST(requests)
+TEST(requests_begin_alike_and_ask_different_things)
 {
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
@@ -215,7 +215,7 @@ TEST(requests)
 }
 
 /* Answers that are given are, token by token, the text that they are made of. */
-TEST(given_answers)
+TEST(given_answers_are_the_texts_tokens)
 {
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
@@ -240,7 +240,7 @@ TEST(given_answers)
 }
 
 /* Of 20 steps drawn from 10 kinds at least 10 are repetitions, letter by letter. */
-TEST(verbatim)
+TEST(verbatim_answers_repeat_whole_steps)
 {
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
@@ -270,7 +270,7 @@ TEST(verbatim)
     share_items_free(&items);
 }
 
-TEST(memory)
+TEST(memory_is_counted_from_pages)
 {
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
@@ -350,7 +350,7 @@ static void expect_same(const json_t *a, const json_t *b)
                 fail_msg("row %zu: \"%s\" differs", i, exact[k]);
 }
 
-TEST(table)
+TEST(the_columns_of_the_table_agree)
 {
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(all_rows, N_ROW);
@@ -379,7 +379,7 @@ TEST(table)
 }
 
 /* The control takes the share of pages that its model took. */
-TEST(control)
+TEST(the_control_shares_as_many_pages)
 {
     static const char *const rows[] = {"none", LOOSE, "random"};
     struct eval_setup setup = setup_of(1);
@@ -429,7 +429,7 @@ static bool on_logits(void *user, pith_seq *seq, int32_t pos, const float *logit
 
 /* In company and a small memory a request is what it is alone: the logits of its given tokens are
    the same bits. */
-TEST(scores)
+TEST(company_changes_no_score)
 {
     static const char *const rows[] = {"none", "prefix"};
     struct eval_setup setup = setup_of(1);
@@ -473,7 +473,7 @@ TEST(scores)
 
 /* ---- the usual rows, and what is printed ---- */
 
-TEST(usual)
+TEST(defaults_make_the_usual_rows)
 {
     static const char *const names[] = {"none",
                                         "prefix",

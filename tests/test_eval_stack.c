@@ -96,7 +96,7 @@ static void expect_rows(const json_t *result, const char *const expected[][2])
 
 /* ---- configurations ---- */
 
-TEST(configurations)
+TEST(lists_every_configuration)
 {
     static const char *const budgets[] = {"64", "25%"};
     static const char *const store[][2] = {{"f16", NULL}, {"store", NULL}, {NULL}};
@@ -139,7 +139,7 @@ TEST(configurations)
     json_decref(result);
 }
 
-TEST(refusals)
+TEST(refuses_what_it_cannot_compare)
 {
     static const char *const budgets[] = {"64"};
     static const struct {
@@ -197,7 +197,7 @@ static void expect_same(const json_t *row, const char *key, const json_t *summar
                  json_number_value(b));
 }
 
-TEST(as_perplexity)
+TEST(each_row_is_what_perplexity_measures)
 {
     static const char *const budgets[] = {"48"};
     static const struct {
@@ -236,7 +236,7 @@ TEST(as_perplexity)
 }
 
 /* Whole pages of the full cache, and of what a budget leaves. */
-TEST(bytes)
+TEST(counts_bytes_in_whole_pages)
 {
     static const char *const budgets[] = {"48"};
     struct eval_setup setup = setup_of("q8_0", "q8_0", KEEP);
@@ -267,7 +267,7 @@ TEST(bytes)
 }
 
 /* Everything but the clock is as in one reading. */
-TEST(repeats)
+TEST(repeats_change_the_clock_alone)
 {
     static const char *const clocks[] = {"seconds", "time_ratio", "cpu_seconds", "cpu_ratio"};
     static const char *const budgets[] = {"48"};
@@ -290,7 +290,7 @@ TEST(repeats)
 }
 
 /* A budget that no chunk reaches is the full cache bit for bit, and the note says so. */
-TEST(never_reached)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
     static const char *const budgets[] = {"1000"};
     const struct eval_setup setup = setup_of("f16", "f16", KEEP);
@@ -307,7 +307,7 @@ TEST(never_reached)
 /* ---- output ---- */
 
 /* The table shows what fits, CSV and JSON have all; a report takes the result without a chart. */
-TEST(output)
+TEST(prints_tables_csv_and_pages)
 {
     static const char *const budgets[] = {"48"};
     const struct eval_setup setup = setup_of("q8_0", "q8_0", KEEP);
@@ -334,7 +334,7 @@ TEST(output)
     json_decref(result);
 }
 
-TEST(words)
+TEST(writes_types_and_budgets_as_options)
 {
     static const struct {
         const char *k, *v, *store;

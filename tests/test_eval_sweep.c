@@ -132,7 +132,7 @@ static json_t *lasting(void)
 
 /* ---- cells ---- */
 
-TEST(every_combination_once)
+TEST(runs_every_combination_once)
 {
     struct watch w = {0};
     json_t *table =
@@ -172,7 +172,7 @@ TEST(every_combination_once)
     json_decref(table);
 }
 
-TEST(seeds_and_names)
+TEST(seeds_and_names_tell_results_apart)
 {
     json_t *table = sweep_ok("{\"model\": \"" MODEL "\", \"seeds\": [1, 7], \"policies\": "
                              "[\"full\"], \"tasks\": [" NEEDLE ", " NEEDLE "]}",
@@ -222,7 +222,7 @@ TEST(goes_on_where_it_stopped)
 }
 
 /* Every length that a killed write can leave of the last line. */
-TEST(half_written_line)
+TEST(drops_a_half_written_line)
 {
     char *text = NULL;
     size_t len = 0;
@@ -249,7 +249,7 @@ TEST(half_written_line)
     free(text);
 }
 
-TEST(strange_lines_stay)
+TEST(leaves_strange_lines)
 {
     static const char strange[] = "not JSON\n\n{\"task\": 3}\n[]\n";
     struct watch w = {0};
@@ -268,7 +268,7 @@ TEST(strange_lines_stay)
 }
 
 /* What a cell's result depends on runs it anew, what it does not leaves it. */
-TEST(changed_settings)
+TEST(runs_a_cell_anew_when_its_settings_change)
 {
     static const char *const same[] = {
         SWEEP("[\"full\", \"streaming\"]", "[\"50%\", 64]", NEEDLE),
@@ -306,7 +306,7 @@ TEST(changed_settings)
     }
 }
 
-TEST(changed_text_file)
+TEST(runs_a_cell_anew_when_its_text_changes)
 {
     static const char text[] = SWEEP("[\"full\"]", "[]",
                                      "{\"task\": \"kept\", \"file\": \"t.txt\", \"n_ctx\": 24, "
@@ -324,7 +324,7 @@ TEST(changed_text_file)
 }
 
 /* The name of a file, and the place that it lies in, are not what is measured. */
-TEST(renamed_text_file)
+TEST(knows_a_text_under_another_name)
 {
     static const char text[] = "Anton came to the village and sang behind the green wall.";
     static const char *const names[] = {"t.txt", "u.txt"};
@@ -341,7 +341,7 @@ TEST(renamed_text_file)
 }
 
 /* Seeds of a task that draws nothing would be copies, which a report took for more evidence. */
-TEST(seeds_where_nothing_is_drawn)
+TEST(ignores_seeds_where_nothing_is_drawn)
 {
     static const struct {
         const char *task;
@@ -407,7 +407,7 @@ TEST(other_files_are_left_alone)
 }
 
 /* A long name in any script names the task, whole. */
-TEST(long_names)
+TEST(a_long_name_is_shown_whole)
 {
     char name[302] = "x", sweep[1024];
     for (size_t i = 1; i + 2 < sizeof(name); i += 2)
@@ -424,7 +424,7 @@ TEST(long_names)
     json_decref(table);
 }
 
-TEST(file_names_of_any_bytes)
+TEST(takes_file_names_of_any_bytes)
 {
     struct eval_sweep_params p = {.path = in_folder("\xff.json"), .out = in_folder("\xfe.jsonl")};
     pith_error err = {0};
@@ -436,7 +436,7 @@ TEST(file_names_of_any_bytes)
     json_decref(table);
 }
 
-TEST(one_sweep_at_a_time)
+TEST(allows_one_sweep_at_a_time)
 {
     struct watch w = {.second_sweep = true};
     json_decref(sweep_ok(USUAL, &w, true));
@@ -463,7 +463,7 @@ TEST(failed_cell_is_tried_again)
 }
 
 /* As a full disk does: what could not be written whole is not there. */
-TEST(full_disk)
+TEST(a_full_disk_leaves_whole_lines)
 {
     struct rlimit old, small;
     struct stat st;
@@ -487,7 +487,7 @@ TEST(full_disk)
     assert_int_equal(st.st_size, size);
 }
 
-TEST(sentences)
+TEST(says_what_is_wrong_in_a_sentence)
 {
     static const struct {
         const char *text;
@@ -545,7 +545,7 @@ TEST(sentences)
 }
 
 /* A wrong value that only the task can judge is a failed cell, not a failed sweep. */
-TEST(bad_choice_names_the_others)
+TEST(a_bad_choice_names_the_others)
 {
     struct watch w = {0};
     json_t *table = sweep_ok(
@@ -558,7 +558,7 @@ TEST(bad_choice_names_the_others)
 
 /* ---- kept ---- */
 
-TEST(kept_ranges)
+TEST(writes_positions_as_ranges)
 {
     static const struct {
         int32_t positions[8];
@@ -580,7 +580,7 @@ TEST(kept_ranges)
 }
 
 /* Streaming keeps the sinks and the end, in every lane, at every time. */
-TEST(kept_positions)
+TEST(streaming_keeps_sinks_and_the_end)
 {
     json_t *table = sweep_ok(SWEEP("[\"full\", \"streaming:sinks=4,slack=8\"]", "[32]",
                                    "{\"task\": \"kept\", \"file\": \"" PITH_SOURCE_DIR
@@ -618,7 +618,7 @@ TEST(kept_positions)
 /* A policy that overwrites holds its budget at every token that is read alone, and one less behind
    a turn of a prompt; what is left over, a token, belongs to the last. Its slots are in no order.
  */
-TEST(kept_overwritten)
+TEST(overwriting_holds_the_budget_at_every_token)
 {
     json_t *row;
     size_t i;

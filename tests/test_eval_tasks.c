@@ -110,7 +110,7 @@ TEST(fit_is_exact)
     }
 }
 
-TEST(fit_bounds)
+TEST(fit_says_how_many_tokens_it_needs)
 {
     struct bent b = {0};
     struct eval_prompt p = {0};
@@ -192,7 +192,7 @@ static struct needle_text make_needle(const struct eval_needle_params *p, int32_
     return t;
 }
 
-TEST(needle_paper_prompt)
+TEST(the_papers_prompt_holds_its_needle)
 {
     char *hay = make_prose(100);
     struct eval_needle_params p = needle_params(EVAL_NEEDLE_PAPER, hay);
@@ -249,7 +249,7 @@ TEST(needle_prompt_is_no_answer)
     free(hay);
 }
 
-TEST(needle_decoys)
+TEST(decoys_look_like_the_fact_and_are_not)
 {
     char *hay = make_prose(300);
     for (int style = EVAL_NEEDLE_PAPER; style <= EVAL_NEEDLE_PITH; style++) {
@@ -285,7 +285,7 @@ static pith_status count_with_edge(void *user, const char *text, const char *pre
 
 /* The depth in tokens puts the needle behind the last sentence; that makes the text too long, and
    the words that are taken off take the end of that sentence with them. */
-TEST(needle_place_goes_away)
+TEST(a_needle_moves_back_when_its_place_goes_away)
 {
     struct eval_counter edge = {count_with_edge, NULL};
     struct eval_text hay = {0};
@@ -316,7 +316,7 @@ TEST(needle_place_goes_away)
     eval_text_free(&hay);
 }
 
-TEST(needle_items_differ_and_repeat)
+TEST(items_differ_and_a_seed_repeats_them)
 {
     char *hay = make_prose(300);
     struct eval_needle_params p = needle_params(EVAL_NEEDLE_PITH, hay);
@@ -332,7 +332,7 @@ TEST(needle_items_differ_and_repeat)
     free(hay);
 }
 
-TEST(needle_refuses)
+TEST(needle_refuses_lengths_and_words_that_do_not_fit)
 {
     struct needle_item item = {.length = 10, .depth = 0.5};
     struct needle_text t = {0};
@@ -416,7 +416,7 @@ struct niah_case {
     const char *first;
 };
 
-TEST(ruler_niah)
+TEST(ruler_niah_has_its_keys_and_values)
 {
     static const struct niah_case cases[] = {
         {"niah_single_1", EVAL_HAYSTACK_TASK, 1, 1, "A special magic number is hidden"},
@@ -466,7 +466,7 @@ TEST(ruler_niah)
     free(text);
 }
 
-TEST(ruler_haystacks)
+TEST(ruler_haystacks_fit_their_tasks)
 {
     char *text = make_prose(500);
     struct ruler_item item = {.length = 1500, .text = text, .text_len = strlen(text)};
@@ -497,7 +497,7 @@ TEST(ruler_haystacks)
 }
 
 /* The frame of a prompt is that of the benchmark's own, as far as it was shipped. */
-TEST(ruler_frame_as_shipped)
+TEST(ruler_prompts_have_the_published_frame)
 {
     FILE *f = fopen(test_data("questions/ruler4096_niah_multikey_3.jsonl"), "rb");
     static char line[1 << 16];
@@ -550,7 +550,7 @@ static int follow(const char *text, const char *value, char names[][8], int cap)
     return n;
 }
 
-TEST(ruler_vt)
+TEST(ruler_vt_assigns_along_a_chain)
 {
     for (int32_t sample = 0; sample < 10; sample++) {
         struct ruler_item item = {
@@ -635,7 +635,7 @@ static void check_top(const struct tally *words, int n, int first, int n_ref,
         assert_true(eval_strings_has(refs, words[i].word));
 }
 
-TEST(ruler_cwe)
+TEST(ruler_cwe_has_ten_most_common_words)
 {
     static struct tally words[4000];
     static const int32_t lengths[] = {1200, 4096, 12000};
@@ -670,7 +670,7 @@ TEST(ruler_cwe)
     }
 }
 
-TEST(ruler_fwe)
+TEST(ruler_fwe_has_three_most_frequent_words)
 {
     static struct tally words[1000];
     static const int32_t lengths[] = {160, 250, 1000, 4096};
@@ -686,7 +686,7 @@ TEST(ruler_fwe)
     }
 }
 
-TEST(ruler_too_short)
+TEST(ruler_refuses_lengths_that_are_too_short)
 {
     struct eval_prompt p = {0};
     pith_error err;

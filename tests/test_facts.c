@@ -30,7 +30,7 @@ TEST_GROUP(set_up, tear_down);
 
 /* ---- files ---- */
 
-TEST(parse)
+TEST(reads_contexts_and_questions)
 {
     static const char text[] =
         "{\"context\": \"A text.\", \"questions\": [{\"ask\": \"Who?\", \"answer\": [7, 8]}]}\r\n"
@@ -60,7 +60,7 @@ TEST(parse)
 
 #define LINE(context, questions) "{\"context\": " context ", \"questions\": " questions "}"
 
-TEST(bad_files)
+TEST(refuses_bad_files_with_line_and_reason)
 {
     static const char *const bad[][2] = {
         {"", "no line"},
@@ -152,7 +152,7 @@ static double figure(const json_t *result, const char *key)
     return json_number_value(value);
 }
 
-TEST(full)
+TEST(the_full_cache_finds_everything)
 {
     json_t *result = measure(NULL, 0);
     assert_string_equal(json_string_value(json_object_get(result, "policy")), "full");
@@ -172,7 +172,7 @@ TEST(full)
 
 /* The end of a text is known and its start is not: one round per context, none in between, and the
    questions see the same cut. */
-TEST(streaming)
+TEST(streaming_finds_the_end_alone)
 {
     json_t *result = measure("streaming:sinks=1,budget=40", 0);
     assert_string_equal(json_string_value(json_object_get(result, "policy")),
@@ -193,7 +193,7 @@ TEST(streaming)
 }
 
 /* A budget that holds everything gives what the full cache gives, whichever the storage. */
-TEST(nothing_cut)
+TEST(a_budget_that_holds_all_is_the_full_cache)
 {
     static const char *const keep[] = {"knorm:budget=1000", "random:budget=100%",
                                        "triattention:v3,budget=1000"};
@@ -206,7 +206,7 @@ TEST(nothing_cut)
     }
 }
 
-TEST(refused)
+TEST(refuses_policies_and_missing_files)
 {
     static const char *const keep[][2] = {
         {"streaming:slack=64", "slack"},
@@ -234,7 +234,7 @@ TEST(refused)
 }
 
 /* Ids that the model has not are refused with the value. */
-TEST(foreign_ids)
+TEST(refuses_ids_that_the_model_lacks)
 {
     const char *path = in_folder("foreign.jsonl");
     FILE *file = fopen(path, "wb");

@@ -40,7 +40,7 @@ static void must(pith_status status, const pith_error *err)
 /* ---- the pool ---- */
 
 /* Four texts of a seed have all 40 facts, and no sentence answers the question of another. */
-TEST(pool)
+TEST(four_texts_of_a_seed_have_all_facts)
 {
     struct facts_drawn all[4];
     pith_error err;
@@ -101,7 +101,7 @@ static int32_t count_of(const char *text, const char *part)
 }
 
 /* Each sentence stands once, in the order of depths, near its depth and behind a full stop. */
-TEST(depths)
+TEST(facts_stand_in_the_order_of_their_depths)
 {
     for (int32_t style = 0; style < 2; style++)
         for (int32_t length = 600; length <= 3000; length += 1200) {
@@ -123,7 +123,7 @@ TEST(depths)
         }
 }
 
-TEST(seeds)
+TEST(a_seed_repeats_its_texts)
 {
     struct facts_text a = make(EVAL_FACTS_POOL, 5, 2, 800), b = make(EVAL_FACTS_POOL, 5, 2, 800);
     struct facts_text c = make(EVAL_FACTS_POOL, 6, 2, 800), d = make(EVAL_FACTS_POOL, 5, 3, 800);
@@ -180,7 +180,7 @@ static double figure(const json_t *result, const char *key)
 }
 
 /* The model of the repository finds most of what its own form says. */
-TEST(full)
+TEST(the_full_cache_finds_most_facts)
 {
     struct eval_setup setup = setup_of(NULL);
     json_t *result = measure(&setup, false);
@@ -224,7 +224,7 @@ static double hear(const int32_t *prompt, int32_t n_prompt, int32_t *answer, int
 
 /* The tokens of a row are what was asked: evaluated anew they say the same of the answer, and those
    of the reading are one text's, whatever was asked. */
-TEST(ids)
+TEST(the_tokens_of_a_row_say_the_same_again)
 {
     struct eval_setup setup = setup_of(NULL);
     json_t *result = measure(&setup, false);
@@ -250,7 +250,7 @@ TEST(ids)
 }
 
 /* Under a budget that holds all: the figures of the full cache, to the last bit. */
-TEST(nothing_evicted)
+TEST(a_budget_that_holds_all_is_the_full_cache)
 {
     struct eval_setup setup = setup_of("triattention:v3,budget=1000");
     json_t *result = measure(&setup, true);
@@ -271,7 +271,7 @@ TEST(nothing_evicted)
 /* What a question comes to depends on no other, nor on chunk and threads: given memory has the
    questions asked one by one, no memory given side by side. */
 /* The second tier is large enough: what it has no room for is lost by age, whoever wrote it. */
-TEST(company)
+TEST(company_changes_no_figure)
 {
     static const char *const policies[][3] = {
         /* keep, read, recall */
@@ -302,7 +302,7 @@ TEST(company)
 }
 
 /* What stays is what the policy's own rounds leave, and facts that went are not found. */
-TEST(streaming)
+TEST(streaming_loses_the_facts_that_it_evicts)
 {
     struct eval_setup setup = setup_of("streaming:sinks=4,budget=100,slack=16");
     json_t *result = measure(&setup, true);
@@ -317,7 +317,7 @@ TEST(streaming)
     json_decref(result);
 }
 
-TEST(refused)
+TEST(refuses_bad_lengths_and_counts)
 {
     struct eval_setup setup = setup_of(NULL);
     static const int32_t few[] = {40};
@@ -340,7 +340,7 @@ TEST(refused)
 }
 
 /* As a task of a sweep: seeds are drawn where texts are made. */
-TEST(sweep)
+TEST(a_sweep_draws_seeds_of_texts)
 {
     const char *path = in_folder("sweep.json"), *out = in_folder("sweep.jsonl");
     FILE *file = fopen(path, "wb");

@@ -496,7 +496,7 @@ static void load(const char *words)
         tokens[i] = (int32_t)rng_below(&seed, N_VOCAB);
 }
 
-TEST(families)
+TEST(every_family_keeps_its_promises)
 {
     const char *only = getenv("PITH_FAMILY");
     for (size_t i = 0; i < PI_LEN(families); i++) {

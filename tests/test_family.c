@@ -388,7 +388,7 @@ TEST(lanes_hold_the_window)
 }
 
 /* What lies within the window can be taken back, anything else is read again. */
-TEST(going_back)
+TEST(goes_back_within_the_window)
 {
     pith_engine *e = engine_make(32, "f16", 0);
     pith_seq *seq = seq_make(e), *fork = NULL;
@@ -417,7 +417,7 @@ TEST(going_back)
 }
 
 /* A fork's first pages are another's too: they go without leaving room for new entries. */
-TEST(forks_go_on)
+TEST(forks_go_on_alike)
 {
     pith_engine *e = engine_make(16, "q8_0", 0);
     pith_seq *straight = seq_make(e), *seq = seq_make(e), *fork = NULL;
@@ -436,7 +436,7 @@ TEST(forks_go_on)
     pith_engine_free(e);
 }
 
-TEST(save_and_swap)
+TEST(saving_and_swapping_change_no_bit)
 {
     pith_engine *e = engine_make(32, "f16", 0);
     pith_seq *seq = seq_make(e), *loaded = NULL;
@@ -468,7 +468,7 @@ static bool stop(void *user, double fraction)
 }
 
 /* Once the window has moved there is no way back, and a cancelled evaluation stays. */
-TEST(cancelled)
+TEST(a_cancelled_evaluation_stays_once_the_window_moved)
 {
     pith_engine *e = engine_make(16, "f16", 0);
     pith_seq *seq = seq_make(e);

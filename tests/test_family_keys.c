@@ -25,7 +25,7 @@ static pith_status load(const char *words, pith_model **out, pith_error *err)
     return pith_model_load(in_folder("model.gguf"), NULL, out, err);
 }
 
-TEST(mistakes)
+TEST(each_mistake_has_its_sentence)
 {
     static const struct {
         const char *words, *sentence;
@@ -61,7 +61,7 @@ TEST(mistakes)
     }
 }
 
-TEST(layers)
+TEST(layers_are_told_as_they_are)
 {
     pith_error err;
     pith_model *model;
@@ -85,7 +85,7 @@ TEST(layers)
 }
 
 /* The factors are those of the context that was asked for. */
-TEST(contexts_choose_factors)
+TEST(the_context_chooses_rope_factors)
 {
     pith_model_params params;
     pith_attention_info is_long, is_short;
@@ -107,7 +107,7 @@ TEST(contexts_choose_factors)
     assert_string_equal(err.message, "n_ctx: -1 is negative");
 }
 
-TEST(tensors_that_nothing_reads)
+TEST(refuses_tensors_that_nothing_reads)
 {
     static const struct mistake mistakes[] = {
         {"arch=gemma3 " SMALL,

@@ -94,7 +94,7 @@ TEST_GROUP(set_up, tear_down);
 
 /* ---- tests ---- */
 
-TEST(text_is_that_of_the_tokens)
+TEST(hands_out_the_text_of_the_tokens)
 {
     struct output out = {.len = 0};
     char text[4096];
@@ -124,7 +124,7 @@ TEST(text_is_that_of_the_tokens)
 
 /* The text is in the grammar, and ends where nothing can follow, though the model would go on and
    end tokens are passed over. Every answer has a state of its own. */
-TEST(grammar)
+TEST(the_text_stays_in_the_grammar)
 {
     static const char gbnf[] = "root ::= \" <\" [xyz]{3} \">\"";
     struct output out = {.len = 0};
@@ -150,7 +150,7 @@ TEST(grammar)
 }
 
 /* What bias forbids and the grammar asks for is a failure, and not a free token. */
-TEST(grammar_without_token)
+TEST(a_grammar_without_a_token_is_a_failure)
 {
     static const char gbnf[] = "root ::= \"\\x01\"";
     pith_logit_bias ban[64];
@@ -227,7 +227,7 @@ TEST(stop_strings_cross_tokens)
     pith_engine_free(e);
 }
 
-TEST(caller_stops)
+TEST(the_caller_may_stop)
 {
     struct output out = {.stop_at = 3};
     pith_engine *e = engine_make(512);
@@ -274,7 +274,7 @@ static bool cancel(void *user, double fraction)
     return false;
 }
 
-TEST(refusals)
+TEST(refuses_bad_parameters)
 {
     pith_error err;
     pith_engine *e = engine_make(512);
@@ -347,7 +347,7 @@ TEST(half_characters_wait)
     pith_engine_free(e);
 }
 
-TEST(every_allocation_failing)
+TEST(survives_every_failing_allocation)
 {
     pith_error err;
     pith_engine *e = engine_make(512);
@@ -408,7 +408,7 @@ static bool remembers(const char *keep, bool fact_first)
 }
 
 /* What a keep policy holds is answered, and what it has evicted is not. */
-TEST(facts_that_stay_or_go)
+TEST(facts_stay_or_go_with_the_policy)
 {
     assert_true(remembers(NULL, true));
     assert_true(remembers(NULL, false));

@@ -290,7 +290,7 @@ static void temp_path(char *path, size_t cap, const char *name)
 
 /* A file whose tensors lie in order and are padded comes back byte for byte, also with another
    alignment than the default. */
-TEST(writer_round_trip)
+TEST(the_writer_writes_what_is_read)
 {
     static struct bytes b;
     char path[256];
@@ -323,7 +323,7 @@ TEST(writer_round_trip)
     unlink(path);
 }
 
-TEST(writer_makes_metadata)
+TEST(the_writer_makes_metadata)
 {
     char path[256];
     struct pi_gguf_writer w = {0};
@@ -355,7 +355,7 @@ TEST(writer_makes_metadata)
     unlink(path);
 }
 
-TEST(writer_refuses)
+TEST(the_writer_refuses_bad_names_and_shapes)
 {
     struct pi_gguf_writer w = {0};
     const int64_t ne[] = {8, 0, 1, 1, 1};

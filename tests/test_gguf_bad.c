@@ -557,7 +557,7 @@ TEST(each_file_has_its_sentence)
     }
 }
 
-TEST(sentences_differ)
+TEST(every_sentence_is_its_own)
 {
     assert_true(PI_LEN(files) >= 40);
     for (size_t i = 0; i < PI_LEN(files); i++)

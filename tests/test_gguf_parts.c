@@ -114,7 +114,7 @@ static uint64_t hash_of(const char *path)
     return hash;
 }
 
-TEST(the_same_model)
+TEST(parts_are_the_same_model)
 {
     struct pi_gguf g = {0};
     struct pi_gguf_parts parts = {0};
@@ -140,7 +140,7 @@ TEST(the_same_model)
 }
 
 /* Of several files the quantiser makes the one that it makes of the whole. */
-TEST(quantised)
+TEST(quantises_parts_as_it_does_the_whole)
 {
     struct pi_file a = {0}, b = {0};
     pith_error err;
@@ -170,7 +170,7 @@ static void refuses(const char *path, const char *sentence)
     assert_int_equal(g.n_tensor, 0);
 }
 
-TEST(mistakes)
+TEST(each_mistake_has_its_sentence)
 {
     int64_t cut = whole.n_tensor / 2, n = whole.n_tensor;
     write_parts();
@@ -194,7 +194,7 @@ TEST(mistakes)
 }
 
 /* Every allocation of opening may fail, and nothing stays behind. */
-TEST(no_memory)
+TEST(every_allocation_may_fail)
 {
     struct pi_gguf g = {0};
     struct pi_gguf_parts parts = {0};

@@ -15,7 +15,7 @@
 
 TEST_GROUP(rig_setup, rig_teardown);
 
-TEST(parts)
+TEST(reads_every_part_of_gbnf)
 {
     ALLOWS("root ::= \"a\" \"b\"", "ab");
     ALLOWS("root ::= \"a\" | \"b\" | ", "a", "b", "");
@@ -33,7 +33,7 @@ TEST(parts)
 }
 
 /* Bytes that are no character come out of no set of characters. */
-TEST(utf8)
+TEST(sets_hold_characters_and_no_other_bytes)
 {
     FORBIDS("root ::= .*", "\xff", "\x80", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
             "\xe0\x80");
@@ -54,7 +54,7 @@ TEST(utf8)
     pith_grammar_free(g);
 }
 
-TEST(recursion)
+TEST(follows_recursion)
 {
     ALLOWS("root ::= \"(\" root \")\" root | ", "", "()", "(()())()", "((()))");
     FORBIDS("root ::= \"(\" root \")\" root | ", ")", "())");
@@ -68,7 +68,7 @@ TEST(recursion)
     ALLOWS("root ::= \"(\" root \")\" | ", deep);
 }
 
-TEST(refusals)
+TEST(refuses_bad_rules)
 {
     rig_refuse("root ::= root \"a\" | \"b\"", PITH_INVALID, "rule root: it begins with itself");
     rig_refuse("root ::= a? root \"b\" | \"c\"\na ::= \"a\"", PITH_INVALID, "begins with itself");
@@ -91,7 +91,7 @@ TEST(refusals)
 }
 
 /* Limits have sentences of their own. */
-TEST(limits)
+TEST(limits_have_their_sentences)
 {
     static char deep[40000], wide[600000];
     size_t n = 0;
@@ -111,7 +111,7 @@ TEST(limits)
     ALLOWS("root ::= \"a\"{30000} [a-z]{0,60000}", deep);
 }
 
-TEST(masks)
+TEST(masks_are_what_trying_each_token_gives)
 {
     static const struct {
         const char *grammar;
@@ -137,7 +137,7 @@ TEST(masks)
 }
 
 /* Two states of one grammar do not see each other, and a refused token changes nothing. */
-TEST(states)
+TEST(states_do_not_see_each_other)
 {
     pith_error err;
     pith_grammar *g = rig_grammar("root ::= \"ab\" | \"true\"", NULL);
@@ -158,7 +158,7 @@ TEST(states)
     pith_grammar_free(g);
 }
 
-TEST(triggers)
+TEST(a_trigger_switches_the_grammar_on)
 {
     const char *const go[] = {"<go>", "##"};
     pith_grammar_params p = {.trigger = go, .n_trigger = 2};
@@ -191,7 +191,7 @@ TEST(triggers)
 }
 
 /* Triggers that are a part of the text, and those that count at its beginning only. */
-TEST(triggers_in_the_text)
+TEST(triggers_may_stand_anywhere_in_the_text)
 {
     const char *const go[] = {"{x", "<go>"};
     pith_grammar_params p = {
@@ -221,7 +221,7 @@ TEST(triggers_in_the_text)
 }
 
 /* What the sampler takes under a grammar, from logits that want something else. */
-TEST(sampler)
+TEST(the_sampler_stays_in_the_grammar)
 {
     float logits[400];
     pith_error err;
@@ -258,7 +258,7 @@ TEST(sampler)
 }
 
 /* No token at all is a failure with a sentence, and never a free token. */
-TEST(no_token)
+TEST(no_token_at_all_is_a_failure)
 {
     float logits[400] = {0};
     pith_error err;
@@ -280,7 +280,7 @@ TEST(no_token)
 }
 
 /* Ways to read a text that double with each byte are followed together. */
-TEST(ambiguous)
+TEST(follows_ambiguous_readings_together)
 {
     static const char *const grammars[] = {
         "root ::= a\na ::= \"x\" a a \"y\" | \"x\" a a | \"x\"",
@@ -398,7 +398,7 @@ static void compare_random(struct random_grammar *r, const pith_grammar *g, cons
     }
 }
 
-TEST(random)
+TEST(random_grammars_judge_as_a_plain_reader_does)
 {
     static struct random_grammar r;
     char text[1024];
@@ -458,7 +458,7 @@ static void *walk_all(void *user)
 }
 
 /* Threads share a grammar, and each gets what it would get alone from a fresh one. */
-TEST(threads)
+TEST(threads_share_a_grammar)
 {
     static const char schema[] =
         "{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
@@ -481,7 +481,7 @@ TEST(threads)
 }
 
 /* Wherever memory fails there is NOMEM, and nothing is lost. */
-TEST(memory)
+TEST(failing_memory_loses_nothing)
 {
     static const char *const grammars[] = {
         "root ::= \"{\" a* \"}\"\na ::= \"\\\"\" [^\"]{2,40} \"\\\"\" | root",

@@ -11,7 +11,7 @@
 
 TEST_GROUP(rig_setup, rig_teardown);
 
-TEST(types)
+TEST(allows_each_type)
 {
     ALLOWS("{}", "1", "\"a\"", "null", "[1, {\"a\":[]}]", "{\"a\": {\"b\":\n  true}}", "-0.5e+10");
     ALLOWS("true", "[]");
@@ -25,7 +25,7 @@ TEST(types)
     ALLOWS("{\"type\":\"boolean\"}", "true", "false");
 }
 
-TEST(objects)
+TEST(allows_objects_by_their_properties)
 {
     const char *s = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{},"
                     "\"c\":{\"type\":\"null\"}},\"required\":[\"b\"]}";
@@ -49,7 +49,7 @@ TEST(objects)
     FORBIDS("{\"properties\":{\"a\":false,\"b\":true}}", "{\"a\"");
 }
 
-TEST(arrays)
+TEST(allows_arrays_by_their_items)
 {
     const char *s =
         "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":1,\"maxItems\":3}";
@@ -66,7 +66,7 @@ TEST(arrays)
     ALLOWS("{\"type\":\"array\",\"maxItems\":1,\"uniqueItems\":true}", "[[]]");
 }
 
-TEST(numbers)
+TEST(allows_numbers_within_their_bounds)
 {
     const char *s = "{\"type\":\"integer\",\"minimum\":-12,\"maximum\":130}";
     char text[32];
@@ -107,7 +107,7 @@ TEST(numbers)
     FORBIDS("{\"type\":\"integer\",\"maximum\":9223372036854775807}", "9223372036854775808");
 }
 
-TEST(strings)
+TEST(allows_strings_by_length_pattern_and_format)
 {
     const char *s;
     ALLOWS("{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"ab\"", "\"éé\\n\"");
@@ -140,7 +140,7 @@ TEST(strings)
                "#/pattern: look-around");
 }
 
-TEST(choices)
+TEST(allows_enums_and_combinations)
 {
     ALLOWS("{\"enum\":[1,\"a\\n\",null,[1,{\"b\":2}]]}", "1", "\"a\\n\"", "null",
            "[1, {\"b\": 2}]");
@@ -172,7 +172,7 @@ TEST(choices)
             "{\"b\"");
 }
 
-TEST(references)
+TEST(follows_references)
 {
     const char *list = "{\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":"
                        "\"integer\"},\"next\":{\"anyOf\":[{\"$ref\":\"#/$defs/n\"},{\"type\":"
@@ -187,7 +187,7 @@ TEST(references)
            "2", "3");
 }
 
-TEST(refusals)
+TEST(refuses_keywords_that_it_cannot_follow)
 {
     rig_refuse("{\"properties\":{\"a\":{\"not\":{}}}}", PITH_UNSUPPORTED, "#/properties/a/not: ");
     rig_refuse("{\"items\":{\"if\":{}}}", PITH_UNSUPPORTED, "#/items/if: ");
@@ -215,7 +215,7 @@ TEST(refusals)
 }
 
 /* White space is what the parameters say. */
-TEST(space)
+TEST(white_space_is_what_the_parameters_say)
 {
     const pith_grammar_params compact = {.compact = true};
     const char *s = "{\"type\":\"array\"}";
@@ -231,7 +231,7 @@ TEST(space)
 }
 
 /* Masks of schemas are what trying each token gives. */
-TEST(masks)
+TEST(masks_are_what_trying_each_token_gives)
 {
     const char *s =
         "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":3},"

@@ -30,7 +30,7 @@ TEST_GROUP(setup, model_free);
 /* ---- the ridge ---- */
 
 /* y = 2 a - b + 3 without a penalty, and what a penalty makes of one feature. */
-TEST(ridge)
+TEST(ridge_solves_what_can_be_written_down)
 {
     enum { N = 50 };
     double z[2 * N], block[32] = {0}, other[32] = {0}, work[16], w[3], one[2];
@@ -175,7 +175,7 @@ static double target_of(const struct rows *r, int32_t head, int32_t i, int32_t q
 
 /* One text read and repeated by hand: mean, deviation and extremes of the targets of each lane of a
    layer, and the line from knorm's scores, which are the negative norms of keys. */
-TEST(targets)
+TEST(targets_are_those_of_a_text_read_twice)
 {
     static struct rows rows;
     const struct pi_hparams *hp = &((const struct pith_model *)model)->hp;
@@ -244,7 +244,7 @@ static uint8_t *bytes_of(const pith_stats *s, size_t *n)
 }
 
 /* Policies of every kind: entries alone, statistics, rows, weights and marks. */
-TEST(same_bits)
+TEST(chunks_and_threads_change_no_bit)
 {
     const char *keep[] = {"triattention", "keydiff", "snapkv", "h2o", "longflow"};
     char path[] = "/tmp/pith-importance-XXXXXX";
@@ -308,7 +308,7 @@ static bool stop(void *user, double fraction)
     return --*left > 0;
 }
 
-TEST(refusals)
+TEST(refuses_what_it_cannot_learn)
 {
     pith_importance_text text[N_TEXTS];
     const char *keep[1];
@@ -354,7 +354,7 @@ TEST(refusals)
     }
 }
 
-TEST(no_memory)
+TEST(failing_memory_loses_nothing)
 {
     pith_importance_text text[1];
     pith_importance_params p = params_of(text, 1);
@@ -386,7 +386,7 @@ TEST(no_memory)
 
 /* What a window's lane shows is as long as the window, and belongs to no lane of the statistics. The
    model has the repository's tokenizer. */
-TEST(windows)
+TEST(windows_belong_to_no_lane_of_the_statistics)
 {
     const char *path = "test_importance_windows.gguf";
     struct model_spec spec;

@@ -66,7 +66,7 @@ static void expect_rows(const struct row *rows, size_t n)
         expect_rows(rows, PI_LEN(rows));                                                           \
     } while (0)
 
-TEST(numbers)
+TEST(computes_as_python_does)
 {
     EXPECT_ROWS(
         {"{{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % -3 }} {{ -7 % 3 }}", "3 -4 -2 2"},
@@ -84,7 +84,7 @@ TEST(numbers)
         {"{{ 42.55|round(1, 'floor') }} {{ 1.1|round(0, 'ceil') }}", "42.5 2.0"});
 }
 
-TEST(strings)
+TEST(handles_strings_as_python_does)
 {
     EXPECT_ROWS(
         {"{{ 'a\\n\\t\\\\\\'\\x41\\u00e9\\101\\q' }}", "a\n\t\\'A\xc3\xa9\x41\\q"},
@@ -123,7 +123,7 @@ TEST(strings)
          "  abc  |a  |007|cba"});
 }
 
-TEST(truth)
+TEST(judges_truth_as_python_does)
 {
     EXPECT_ROWS(
         {"{{ '' or 'x' }} {{ 0 or [] or {} or 'y' }} {{ 1 and 2 }} {{ not none }}", "x y 2 True"},
@@ -144,7 +144,7 @@ TEST(truth)
         {"{{ 1 is integer }} {{ 1.0 is float }} {{ range is callable }}", "True True True"});
 }
 
-TEST(lists)
+TEST(handles_lists_and_dicts_as_python_does)
 {
     EXPECT_ROWS(
         {"{{ [1, 2, 3][1:] }} {{ [1, 2, 3][-2] }} {{ (1, 2) + (3,) }} {{ [1] * 2 }}",
@@ -178,7 +178,7 @@ TEST(lists)
         {"{{ [1, 2].index(2) }} {{ [1, 1].count(1) }} {{ 'abc'|list }}", "1 2 ['a', 'b', 'c']"});
 }
 
-TEST(statements)
+TEST(runs_every_statement)
 {
     EXPECT_ROWS(
         {"{% for i in [1, 2, 3] %}{{ loop.index }}{{ loop.first }}{{ loop.last }} {% endfor %}",
@@ -229,7 +229,7 @@ TEST(statements)
          "09 Mar 2025, Sunday 14:05:06 068 3 PM"});
 }
 
-TEST(white_space)
+TEST(trims_white_space_around_tags)
 {
     EXPECT_ROWS(
         {"a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc"},
@@ -243,7 +243,7 @@ TEST(white_space)
         {"  {% set x = 1 %}\n  {{ x }}", "  1"}, {"", ""});
 }
 
-TEST(json)
+TEST(writes_and_reads_json)
 {
     EXPECT_ROWS(
         {"{{ {'a': [1, 2.0, none, true], 'b': '<\xc3\xa9\"\\n>'}|tojson }}",
@@ -273,7 +273,7 @@ static void refuse(const char *source, const char *json, pith_status want, const
         fail_msg("%s\nstatus %d, \"%s\"; should say \"%s\"", source, status, err.message, says);
 }
 
-TEST(failures)
+TEST(fails_with_the_sentences_of_jinja2)
 {
     static const struct row rows[] = {
         {"{{ raise_exception('no ' ~ 1) }}", "no 1"},
@@ -313,7 +313,7 @@ TEST(failures)
         refuse(rows[i].source, NULL, PITH_INVALID, rows[i].want);
 }
 
-TEST(syntax)
+TEST(refuses_bad_syntax_with_its_line)
 {
     static const struct row rows[] = {
         {"{{ 1 +", "line 1"},
@@ -341,7 +341,7 @@ TEST(syntax)
     expect("{% if false %}{{ 1|nothing }}{% endif %}ok", NULL, "ok");
 }
 
-TEST(bad_json)
+TEST(refuses_bad_json_with_its_byte)
 {
     static const char *const texts[] = {
         "{\"a\": 01}",
@@ -375,7 +375,7 @@ static void limited(const char *source, struct jinja_limits limits, const char *
         fail_msg("%s: \"%s\" does not say \"%s\"", source, err.message, says);
 }
 
-TEST(limits)
+TEST(limits_end_what_would_not_end)
 {
     struct jinja_limits l;
     jinja_limits_default(&l);
@@ -407,7 +407,7 @@ TEST(limits)
 }
 
 /* Brackets, signs and blocks as deep as a text is long. */
-TEST(deep_text)
+TEST(refuses_deep_nesting)
 {
     static const char *const parts[] = {"(", "[", "-", "not ", "{%if 1%}", "f(", "{'a':", "x if "};
     for (size_t i = 0; i < PI_LEN(parts); i++) {
@@ -447,7 +447,7 @@ static void expect_marks(const char *source, const char *json, const char *want)
     jinja_text_free(&out);
 }
 
-TEST(marks)
+TEST(marks_what_a_user_wrote)
 {
     static const char json[] = "{\"u\": \"<|x|>\", \"v\": \" ab\\n\", \"d\": {\"k\": [\"w\", 1]}}";
     static const struct row rows[] = {
@@ -480,7 +480,7 @@ TEST(marks)
 /* ---- memory ---- */
 
 /* Wherever an allocation fails, the failure is told and nothing leaks. */
-TEST(memory)
+TEST(failing_memory_leaks_nothing)
 {
     static const char source[] =
         "{% macro m(a) %}{{ a|tojson(indent=2) }}{% endmacro %}{% for x in list if x %}{% set t %}"

@@ -144,7 +144,7 @@ static int check_template(const struct chats *chats, char *line, int *n_checked)
     return n_bad;
 }
 
-TEST(golden)
+TEST(renders_real_templates_as_jinja2_does)
 {
     static struct chats chats;
     size_t len;

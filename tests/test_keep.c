@@ -57,7 +57,7 @@ TEST_GROUP(load_model, model_free);
 
 /* ---- what stays ---- */
 
-TEST(positions)
+TEST(keeps_sinks_and_the_end_at_every_token)
 {
     pith_engine *e = engine_make(POLICY, 64, 2, 0);
     pith_seq *seq = seq_make(e);
@@ -90,7 +90,7 @@ TEST(positions)
 }
 
 /* The full cache with the same entries taken out by hand gives the same bits. */
-TEST(same_as_by_hand)
+TEST(rounds_are_those_done_by_hand)
 {
     pith_engine *e = engine_make(NULL, 64, 2, 512);
     pith_seq *seq = seq_make(e);
@@ -112,7 +112,7 @@ TEST(same_as_by_hand)
     pith_engine_free(e);
 }
 
-TEST(large_budget_is_full)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
     static const char *const policies[] = {"none", "streaming:budget=400", "streaming:budget=100%",
                                            "streaming:budget=1GiB",
@@ -135,7 +135,7 @@ TEST(large_budget_is_full)
 
 /* ---- the same bits ---- */
 
-TEST(chunks_and_threads)
+TEST(chunks_and_threads_change_no_bit)
 {
     static const char *const policies[] = {POLICY, "streaming:budget=30%,slack=16,window=8",
                                            "streaming:budget=48,slack=1,sinks=0",
@@ -165,7 +165,7 @@ TEST(chunks_and_threads)
     }
 }
 
-TEST(company)
+TEST(company_in_a_batch_changes_no_bit)
 {
     static const int32_t portion[4] = {1, 40, 110, 133};
     pith_engine *e = engine_make(POLICY, 50, 2, 4 * (BUDGET + SLACK));
@@ -189,7 +189,7 @@ TEST(company)
     pith_engine_free(e);
 }
 
-TEST(fork)
+TEST(a_fork_goes_its_own_way)
 {
     pith_engine *e = engine_make(POLICY, 64, 2, 2 * (BUDGET + SLACK));
     pith_error err;
@@ -227,7 +227,7 @@ static bool watch_memory(void *user, pith_seq *seq, int32_t pos, const float *lo
 
 /* Four times what the pool holds go through it; with a page less they are refused, and nothing has
    changed. */
-TEST(small_pool)
+TEST(a_pool_of_the_budget_holds_any_text)
 {
     pith_engine *e = engine_make(POLICY, 512, 2, BUDGET + SLACK);
     pith_error err;
@@ -267,7 +267,7 @@ TEST(small_pool)
 }
 
 /* The pool of an engine that is told no size, and the estimate. */
-TEST(sizes)
+TEST(sizes_the_pool_by_the_budget)
 {
     static const struct {
         const char *keep;
@@ -308,7 +308,7 @@ TEST(sizes)
 }
 
 /* A budget in bytes is never exceeded, and used as far as whole pages go. */
-TEST(bytes)
+TEST(holds_a_budget_in_bytes)
 {
     pith_engine *e = engine_make("streaming:budget=100kB,slack=8", 64, 2, 512);
     pith_seq *seq = seq_make(e);
@@ -338,7 +338,7 @@ static bool stop_tap(void *user, const pith_tap_rows *rows)
 
 /* Before a round a cancelled evaluation leaves nothing, after one the passes that were done; either
    way the sequence goes on to the same bits. */
-TEST(cancel)
+TEST(a_cancelled_evaluation_goes_on_to_the_same_bits)
 {
     pith_engine *e = engine_make(POLICY, 16, 2, 512);
     pith_error err;
@@ -410,7 +410,7 @@ static pith_status live(pith_error *err)
     return status;
 }
 
-TEST(every_allocation_fails)
+TEST(survives_every_failing_allocation)
 {
     int64_t before[PI_MEM_N_TAG];
     pith_error err;
@@ -436,7 +436,7 @@ TEST(every_allocation_fails)
 
 /* Where entries were overwritten, what is forgotten lies in any slot, so that pages which a fork
    shares must be copied: with none free nothing is forgotten. */
-TEST(truncate_needs_pages)
+TEST(truncating_may_need_pages)
 {
     pith_engine *e = engine_make("tova:budget=40,slack=8", 64, 2, 48); /* 3 pages of every lane */
     pith_seq *a = seq_make(e), *b = NULL;
@@ -471,7 +471,7 @@ TEST(truncate_needs_pages)
     pith_engine_free(e);
 }
 
-TEST(truncate_and_sync)
+TEST(truncating_and_syncing_go_on_alike)
 {
     pith_engine *e = engine_make(POLICY, 50, 2, 512);
     pith_error err;
@@ -523,7 +523,7 @@ TEST(truncate_and_sync)
     pith_engine_free(e);
 }
 
-TEST(save_and_load)
+TEST(a_saved_sequence_goes_on_alike)
 {
     char path[] = "/tmp/pith-test-keep-XXXXXX";
     close(mkstemp(path));

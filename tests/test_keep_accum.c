@@ -209,7 +209,7 @@ static void replay(const struct keep_policy *policy, const char *options, int32_
 }
 
 /* tests/vectors/longflow.json, "h2o" and "vatp" (FMInference/H2O utils_real_drop, guozhiyu/vatp). */
-TEST(vectors)
+TEST(h2o_and_vatp_score_as_their_authors_do)
 {
     static const struct vector h2o = {
         {3.4120322096, 0.2590050672, 0.2475392073, 0.081423516},
@@ -231,7 +231,7 @@ TEST(vectors)
 
 /* Three query heads share a KV head, over several blocks of entries, prompts in chunks whose later
    tokens are not visible yet, and an entry that goes. */
-TEST(h2o_group)
+TEST(h2o_adds_the_rows_of_a_group)
 {
     enum { N = 300, G = 3, STRIDE = 304 };
     static const char *const options[] = {"group=mean", "group=max", "group=sum",
@@ -275,7 +275,7 @@ TEST(h2o_group)
 
 /* A sum of a million small weights is that of the same in double to 3 %, as h2o.c says, and the
    order of two entries that differ by 1 % is theirs. */
-TEST(h2o_precision)
+TEST(h2o_adds_a_million_small_weights)
 {
     enum { N_QUERY = 1000000 };
     float weight[16] = {0}, got[3];
@@ -304,7 +304,7 @@ TEST(h2o_precision)
 /* ---- vatp ---- */
 
 /* The norm is that of the value as it is stored, whatever is large: never NaN. */
-TEST(vatp_norms)
+TEST(vatp_takes_norms_of_stored_values)
 {
     static const float v[3][DIM] = {
         {3e38f, -3e38f, 3e38f, 3e38f}, {0.0f, 0.0f, 0.0f, 0.0f}, {1.0f, -2.0f, 0.5f, -0.25f}};
@@ -369,7 +369,7 @@ static void check_counts(int32_t w, const char *group, int32_t n_group)
     drop(&t);
 }
 
-TEST(scissorhands_counts)
+TEST(scissorhands_counts_weights_below_the_mean)
 {
     check_counts(37, "mean", 2);
     check_counts(32, "max", 3);
@@ -379,7 +379,7 @@ TEST(scissorhands_counts)
 }
 
 /* VATP's form: nothing of the prompt but its last rows, and all that follows. */
-TEST(scissorhands_sum)
+TEST(scissorhands_adds_the_rows_behind_the_prompt)
 {
     enum { N = 40, PROMPT = 25, W = 6, STRIDE = 48 };
     static float weight[STRIDE], got[MAX_LEN];
@@ -473,7 +473,7 @@ static void check_stamps(const char *options, bool top, int32_t page_len, double
     drop(&t);
 }
 
-TEST(raas)
+TEST(raas_stamps_what_queries_look_at)
 {
     check_stamps("threshold=0.02", false, 16, 0.02, 0);
     check_stamps("threshold=0.05,page=5", false, 5, 0.05, 13);
@@ -486,7 +486,7 @@ TEST(raas)
 /* ---- lazyeviction ---- */
 
 /* tests/vectors/longflow.json, "lazyeviction": rows of t, TS, MRI and both scores. */
-TEST(lazyeviction_vectors)
+TEST(lazyeviction_scores_as_its_authors_do)
 {
     static const struct {
         double ts, mri, code, notes;
@@ -564,7 +564,7 @@ static void check_gaps(const char *options, int32_t n_group, bool max)
     drop(&t);
 }
 
-TEST(lazyeviction_gaps)
+TEST(lazyeviction_remembers_the_longest_gap)
 {
     check_gaps("threshold=0.02", 1, true);
     check_gaps("threshold=0.02", 3, true);
@@ -572,7 +572,7 @@ TEST(lazyeviction_gaps)
 }
 
 /* What was shown to no query yet is worth as much as what its own token has just made use of. */
-TEST(lazyeviction_unseen)
+TEST(lazyeviction_spares_what_no_query_saw)
 {
     float got[2], weight[16] = {1.0f};
     struct hand t;
@@ -590,7 +590,7 @@ TEST(lazyeviction_unseen)
 
 /* ---- options ---- */
 
-TEST(options)
+TEST(reads_their_options)
 {
     struct keep_config c;
     pith_error err;

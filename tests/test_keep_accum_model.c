@@ -169,7 +169,7 @@ TEST_GROUP(load_model, free_model);
 
 /* ---- the same bits ---- */
 
-TEST(chunks_threads_company)
+TEST(chunks_threads_and_company_change_no_bit)
 {
     static const struct {
         int32_t chunk, n_thread;
@@ -191,7 +191,7 @@ TEST(chunks_threads_company)
         }
 }
 
-TEST(large_budget_is_full)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
     static const char *const large[] = {
         "h2o:budget=140",
@@ -246,7 +246,7 @@ TEST(all_weights_are_seen)
 /* ---- forks ---- */
 
 /* Behind the prompt and in the middle of steps. */
-TEST(forks)
+TEST(a_fork_goes_on_to_the_same_bits)
 {
     static const int32_t at[] = {60, 83};
     for (size_t f = 0; f < N_FORM; f++)
@@ -293,7 +293,7 @@ static void read_prompt(pith_engine *e, int32_t n, uint64_t *hashes)
     pith_seq_free(seq);
 }
 
-TEST(prompts_of_any_length)
+TEST(takes_prompts_of_any_length)
 {
     static const int32_t lengths[] = {1, 16, 47, 48, 49, 63, 64, 71, 72, 134};
     for (size_t f = 0; f < N_FORM; f++) {
@@ -340,7 +340,7 @@ static void expect_unchanged(const pith_seq *seq, const char *form, uint64_t mar
 
 /* A cancelled evaluation changed the marks of entries that were there before; where nothing was
    evicted they are as they were, and the sequence goes on to the same bits. */
-TEST(cancelled)
+TEST(a_cancelled_evaluation_restores_the_marks)
 {
     for (size_t f = 0; f < N_FORM; f++) {
         uint64_t hashes[N_TOKEN];
@@ -387,7 +387,7 @@ TEST(cancelled)
 /* ---- what stays ---- */
 
 /* Where nobody looks at anything, raas drops whole pages behind the prompt, the oldest first. */
-TEST(raas_pages)
+TEST(raas_drops_the_oldest_pages_behind_the_prompt)
 {
     enum { PROMPT = 35, BUDGET = 70 };
     pith_engine *e = engine_make("raas:budget=70,threshold=1", 64, 2, 0);
@@ -410,7 +410,7 @@ TEST(raas_pages)
 }
 
 /* Half of the budget is recent under h2o, rounds or not, and sinks stay under vatp. */
-TEST(recent_half)
+TEST(h2o_keeps_half_recent_and_vatp_the_sinks)
 {
     static const char *const texts[] = {"h2o:budget=48", "h2o:budget=48,overwrite=off,slack=9",
                                         "vatp:budget=48"};

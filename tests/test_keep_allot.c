@@ -97,7 +97,7 @@ static void expect_shares(struct layer *l, const char *options, int32_t n_set, i
 }
 
 /* FFY0/AdaKV: keep_h = round(c_h (1 - 0.2) + int(0.2 base)), c_h of the base x H best being its. */
-TEST(shares)
+TEST(shares_a_budget_as_adakv_does)
 {
     static struct layer l;
     layer_make(&l, (const int32_t[]){20, 20, 20, 20}, 0);
@@ -149,7 +149,7 @@ static float border_of(const struct layer *l, const int32_t *n, int32_t n_sink, 
 
 /* For any scores and lengths: the sum is exact, no lane keeps more than it has or less than the
    floor, and without a floor the best stay. */
-TEST(shares_hold)
+TEST(shares_are_exact_for_any_scores)
 {
     static struct layer l;
     uint64_t rng = 3;
@@ -187,7 +187,7 @@ TEST(shares_hold)
     }
 }
 
-TEST(refused)
+TEST(refuses_other_granularities)
 {
     static const char *const cases[][2] = {
         {"granularity=layer", "keep: granularity: sharing shares a layer's budget among its KV "
@@ -208,7 +208,7 @@ TEST(refused)
 
 /* ---- PyramidKV's budgets ---- */
 
-TEST(pyramid)
+TEST(shares_a_budget_as_pyramidkv_does)
 {
     static const struct kv_geometry g = {4,   2,    8, 8, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                                          {0}, NULL, 0, 0, 0};
@@ -409,7 +409,7 @@ static void run_histories(const char *options, int32_t n_page, int32_t n_step)
     assert_int_equal(pi_mem_used(PI_MEM_SCRATCH), 0);
 }
 
-TEST(histories)
+TEST(budgets_hold_through_random_histories)
 {
     run_histories("budget=40,slack=8", 66, 2000);
     assert_true(world.n_most > 100);
@@ -419,7 +419,7 @@ TEST(histories)
 }
 
 /* A size in bytes holds, and is used. */
-TEST(bytes)
+TEST(holds_a_budget_in_bytes)
 {
     struct keep_config c;
     pith_error err;
@@ -495,7 +495,7 @@ static uint64_t hash_of(const pith_seq *seq)
 
 /* The pool of one sequence holds a text that is many times as long; the same bits for any chunk,
    any threads, token by token, and with another sequence beside it. */
-TEST_WITH(load_model, free_model, model)
+TEST_WITH(load_model, free_model, the_pool_of_one_sequence_holds_a_long_text)
 {
     for (size_t f = 0; f < PI_LEN(forms); f++) {
         uint64_t hash[2];
@@ -526,7 +526,7 @@ TEST_WITH(load_model, free_model, model)
 
 /* The same pool takes a prompt that is cut at its end: no lane holds more pages then than before,
    however the lanes of a layer share. */
-TEST_WITH(load_model, free_model, prompt_end)
+TEST_WITH(load_model, free_model, a_prompt_that_is_cut_at_its_end_fits_the_pool)
 {
     static const char *const keeps[] = {
         "adakv:budget=25%,rounds=prompt-end",
@@ -548,7 +548,7 @@ TEST_WITH(load_model, free_model, prompt_end)
 }
 
 /* Lanes of other lengths, and pages that follow them. */
-TEST_WITH(load_model, free_model, ragged_memory)
+TEST_WITH(load_model, free_model, lanes_have_lengths_of_their_own)
 {
     pith_engine *e = engine_make("adakv:budget=96,slack=16", 64, 2, 2);
     pith_engine *even = engine_make("snapkv:budget=96,slack=16,pool=max,kernel=7", 64, 2, 2);

@@ -14,7 +14,7 @@ static pith_keep_rules rules_of(const char *keep)
     return rules;
 }
 
-TEST(full_cache)
+TEST(the_full_cache_has_no_rules)
 {
     static const char *const texts[] = {NULL, "none"};
     for (size_t i = 0; i < 2; i++) {
@@ -31,7 +31,7 @@ TEST(full_cache)
 }
 
 /* A policy's defaults, a preset, and what is given after it. */
-TEST(rules)
+TEST(tells_defaults_presets_and_what_is_given)
 {
     pith_keep_rules r = rules_of("streaming");
     assert_string_equal(r.policy, "streaming");
@@ -65,7 +65,7 @@ TEST(rules)
     assert_int_equal(r.window, 160);
 }
 
-TEST(refusals)
+TEST(refuses_bad_options_and_leaves_the_rules)
 {
     pith_error err, other;
     pith_keep_rules r = {.slack = 5};

@@ -165,7 +165,7 @@ static void expect_scores(const struct golden *g, const char *score, int32_t cut
     world_close(&w);
 }
 
-TEST(golden)
+TEST(scores_are_those_of_whole_matrices)
 {
     static struct golden g;
     static const char *const scores[] = {"share", "log", "logit"};
@@ -185,7 +185,7 @@ TEST(golden)
 }
 
 /* The same state for any cut of the text. */
-TEST(cuts)
+TEST(any_cut_of_the_text_gives_the_same_state)
 {
     static struct golden g;
     char line[256];
@@ -209,7 +209,7 @@ TEST(cuts)
 }
 
 /* Queries a thousand times as long as they spread: what is left of the covariance. */
-TEST(far_mean)
+TEST(long_queries_keep_their_covariance)
 {
     static struct golden g;
     char line[256];

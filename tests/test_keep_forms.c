@@ -94,7 +94,7 @@ static bool goes_with(const char *form, size_t granularity)
                                 strcmp(form, "longflow:prompt-window=20,") != 0);
 }
 
-TEST(same_bits)
+TEST(chunks_and_threads_change_no_bit_of_any_form)
 {
     for (size_t p = 0; p < PI_LEN(forms); p++)
         for (size_t g = 0; g < PI_LEN(granularities); g++) {
@@ -112,7 +112,7 @@ TEST(same_bits)
         }
 }
 
-TEST(large_budget_is_full)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
     uint64_t full[N_TOKEN], got[N_TOKEN];
     hashes_of(NULL, 64, 2, full);
@@ -159,7 +159,7 @@ static uint64_t go_on(pith_engine *e, pith_seq *seq, int32_t begin, bool cancel)
 
 /* What a policy saw of a cancelled evaluation, of one token or more, is as if it had never been;
    and where nobody can cancel, nothing is copied for the way back. */
-TEST(cancelled)
+TEST(a_cancelled_evaluation_leaves_no_trace)
 {
     enum { BEGIN = 40 }; /* the first round of the smallest lane of a pyramid is at 57 */
     for (size_t p = 0; p < PI_LEN(forms); p++) {
@@ -229,7 +229,7 @@ static void check_masked(const struct kv_seq *full, const struct kv_seq *cut, in
     }
 }
 
-TEST(as_if_masked)
+TEST(evicting_is_as_if_entries_were_masked)
 {
     enum { N = 150 };
     pith_error err;

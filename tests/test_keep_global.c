@@ -259,14 +259,14 @@ static void run_histories(const char *options, int64_t bytes, int32_t n_page, in
     assert_int_equal(pi_mem_used(PI_MEM_SCRATCH), 0);
 }
 
-TEST(histories)
+TEST(budgets_hold_through_random_histories)
 {
     run_histories("budget=40,slack=8", 0, 56, 2500);
     run_histories("budget=30,slack=5,window=6,sinks=3", 0, 46, 2500);
     run_histories("budget=30%,slack=6,window=4,prefix=5", 0, 70, 2500);
 }
 
-TEST(histories_in_bytes)
+TEST(budgets_in_bytes_hold_through_random_histories)
 {
     char text[80];
     int64_t bytes = 20 * (int64_t)kv_page_bytes(&shape.g) + 100;
@@ -285,7 +285,7 @@ static struct keep_config config_of(const struct keep_policy *policy, const char
     return c;
 }
 
-TEST(sizes)
+TEST(counts_bytes_of_all_lanes)
 {
     int64_t page = (int64_t)kv_page_bytes(&shape.g);
     struct keep_config c = config_of(&comparing, "granularity=global,budget=40,slack=8");
@@ -309,7 +309,7 @@ TEST(sizes)
 
 /* The first round of a share left nothing between the prefix and the window: at 384 tokens half of
    them is less than what is protected. */
-TEST(share_near_what_is_protected)
+TEST(a_share_is_at_least_twice_what_is_protected)
 {
     struct keep_config c = config_of(&keep_random, "budget=50%,prefix=128,window=128");
     assert_int_equal(keep_budget_at(&c, 384), 384);
@@ -324,7 +324,7 @@ TEST(share_near_what_is_protected)
     }
 }
 
-TEST(refused)
+TEST(refuses_scores_that_lanes_do_not_share)
 {
     static const char *const cases[][2] = {
         {"knorm:granularity=global",

@@ -142,7 +142,7 @@ static pith_seq *read_all(pith_engine *e, bool company)
     return seq;
 }
 
-TEST(bits)
+TEST(chunks_threads_and_company_change_no_bit)
 {
     static const int32_t chunk[] = {512, 7, 1, 64};
     for (size_t f = 0; f < PI_LEN(forms); f++) {
@@ -164,7 +164,7 @@ TEST(bits)
     }
 }
 
-TEST(budget_holds_everything)
+TEST(a_budget_holds_everything)
 {
     static const char *const wide[] = {
         "random:granularity=global,budget=512",
@@ -188,7 +188,7 @@ TEST(budget_holds_everything)
 }
 
 /* The map decides which lanes hold how much, and what is protected stays everywhere. */
-TEST(map)
+TEST(a_map_decides_which_lanes_hold_more)
 {
     pith_error err;
     pith_engine *e = engine_make(
@@ -214,7 +214,7 @@ TEST(map)
 }
 
 /* Every lane has its share of a number, and all shares are all of it. */
-TEST(split)
+TEST(calibrated_shares_make_up_the_budget)
 {
     struct kv_geometry g = {.n_layer = info.n_layer,
                             .n_head = info.n_head_kv,
@@ -264,7 +264,7 @@ TEST(split)
 
 /* No round until the last token is in, and then one; the memory of the whole prompt is asked for
    first. */
-TEST(prompt_end)
+TEST(a_round_waits_for_the_prompts_end)
 {
     pith_error err;
     for (int32_t global = 0; global < 2; global++) {
@@ -298,7 +298,7 @@ TEST(prompt_end)
 
 /* The estimate is that of the whole prompt, and what is left at its end is what one round over the
    same entries leaves. */
-TEST(prompt_end_is_one_round)
+TEST(the_prompts_end_is_one_round)
 {
     pith_error err;
     pith_engine *e = engine_make("keydiff:rounds=prompt-end,budget=25%", 64, 2, 0);
@@ -322,7 +322,7 @@ TEST(prompt_end_is_one_round)
     pith_engine_free(e);
 }
 
-TEST(forks_and_files)
+TEST(forks_and_files_go_on_alike)
 {
     char path[64];
     snprintf(path, sizeof(path), "/tmp/pith-global-%d", (int)getpid());
@@ -363,7 +363,7 @@ TEST(forks_and_files)
 
 /* Several requests in a memory that holds few: nothing is put back, the pool is never too small,
    and each answer is that of its request alone. */
-TEST(scheduler)
+TEST(several_requests_get_what_each_gets_alone)
 {
     static const char *const served[] = {
         "random:granularity=global,budget=48,slack=16",

@@ -79,7 +79,7 @@ static int32_t some_slots(uint64_t *rng, int32_t len, int32_t *slots)
 }
 
 /* The same history in two caches: lanes packed one by one, and at once by three threads. */
-TEST(lanes_at_once)
+TEST(lanes_are_packed_at_the_same_time)
 {
     struct kv_cache *cache[2];
     struct kv_seq *seq[2], *fork[2] = {NULL, NULL};
@@ -134,7 +134,7 @@ TEST(lanes_at_once)
 }
 
 /* One lane that cannot be packed leaves all of them as they are. */
-TEST(all_or_none)
+TEST(a_round_packs_all_lanes_or_none)
 {
     static const int32_t some[] = {1, 2, 5, 30}, wrong[] = {3, 3};
     struct kv_cache *cache = kv_check_cache(&model.g, 2 * N_LANE + N_LANE * 2 - 1);
@@ -167,7 +167,7 @@ TEST(all_or_none)
 }
 
 /* Lanes that are long enough for several threads come out the same. */
-TEST(rounds_by_threads)
+TEST(threads_change_no_round)
 {
     enum { N = 700, BUDGET = 410 };
     struct policy_model wide = model;
@@ -201,7 +201,7 @@ TEST(rounds_by_threads)
 /* ---- positions that stand twice ---- */
 
 /* A lane of 32 entries at 16 positions is over a budget of 20, and is brought below it. */
-TEST(positions_twice)
+TEST(positions_that_stand_twice_count_as_entries)
 {
     for (size_t g = 0; g < PI_LEN(granularities); g++) {
         char options[64];
@@ -232,7 +232,7 @@ TEST(positions_twice)
 }
 
 /* Whether two lanes hold the same positions does not depend on their pages. */
-TEST(lanes_agree)
+TEST(lanes_agree_by_positions_and_not_by_pages)
 {
     struct kv_cache *cache = kv_check_cache(&model.g, 8 * N_LANE);
     struct kv_seq *kv = seq_make(cache);
@@ -271,7 +271,7 @@ TEST(lanes_agree)
 }
 
 /* Splitting changes nothing but where pages begin: not in the sequence, not in its fork. */
-TEST(split)
+TEST(splitting_changes_nothing_but_where_pages_begin)
 {
     static const int32_t at[] = {0, 1, 15, 16, 17, 39, 40};
     for (size_t i = 0; i < 2 * PI_LEN(at); i++) {
@@ -369,7 +369,7 @@ static void infinite_score(const void *params, const struct keep_view *view,
 static const struct keep_policy infinite = {
     .name = "infinite", .summary = "cannot agree", .citation = "", .score = infinite_score};
 
-TEST(infinite_scores)
+TEST(infinite_scores_let_the_older_go_first)
 {
     static const char *const options[] = {"budget=20,slack=12,granularity=all",
                                           "budget=20,slack=12,granularity=layer,combine=max"};

@@ -100,7 +100,7 @@ static void compare(const struct setting *c)
     free_both(s, e);
 }
 
-TEST(same)
+TEST(a_budget_of_its_own_gives_the_bits_of_such_an_engine)
 {
     static const struct setting settings[] = {
         {"streaming:budget=*,slack=16", NULL, "96", "64"},
@@ -122,7 +122,7 @@ TEST(same)
 /* ---- memory ---- */
 
 /* The sequence's own budget is what is set aside and refused, in the one memory. */
-TEST(memory)
+TEST(the_own_budget_is_what_memory_is_set_aside_for)
 {
     struct ask ask;
     pith_error err;
@@ -151,7 +151,7 @@ static void submit_in(pith_scheduler *s, struct ask *ask, const char *budget)
 }
 
 /* A slot that was kept under one budget is no beginning under another, and none for none. */
-TEST(slot)
+TEST(a_slot_kept_under_another_budget_is_no_beginning)
 {
     static const char *const budgets[] = {NULL, "none", "none", "64", NULL};
     static struct ask asks[PI_LEN(budgets)];
@@ -191,7 +191,7 @@ static void refuse(const char *keep, const char *share, const char *budget, pith
     pith_engine_free(e);
 }
 
-TEST(refused)
+TEST(refuses_budgets_that_do_not_fit)
 {
     const char *tokens_keep = "streaming:budget=96,sinks=4,window=16";
     refuse(tokens_keep, NULL, "25%", PITH_INVALID, "25%: the engine's is entries (512), or none");
@@ -208,7 +208,7 @@ TEST(refused)
 }
 
 /* A fork has it, too; a sequence with tokens keeps what it has. */
-TEST(fork)
+TEST(a_fork_has_the_budget_too)
 {
     pith_error err;
     pith_keep_stats keep;

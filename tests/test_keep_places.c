@@ -127,7 +127,7 @@ static void check_attention(const pith_seq *seq, int32_t l, int32_t h, uint8_t *
             fail_msg("layer %d, head %d, dimension %d: %g is not %g", l, h, d, out[d], want[d]);
 }
 
-TEST(attention)
+TEST(attention_rotates_by_places_in_the_cache)
 {
     pith_engine *e = exact_engine(POLICY, 64, 2, 0);
     uint8_t *scratch =
@@ -143,7 +143,7 @@ TEST(attention)
     pith_engine_free(e);
 }
 
-TEST(places)
+TEST(first_entries_are_read_at_places_of_the_cache)
 {
     uint64_t text[N_TOKEN];
     pith_engine *e = exact_engine("streaming:budget=64,slack=32,positions=true", 64, 2, 0);
@@ -173,7 +173,7 @@ TEST(places)
 
 /* ---- the same bits ---- */
 
-TEST(chunks_and_threads)
+TEST(chunks_and_threads_change_no_bit)
 {
     static const char *const same[] = {POLICY, POLICY ",granularity=all",
                                        POLICY ",prefix=4,granularity=head"};
@@ -189,7 +189,7 @@ TEST(chunks_and_threads)
 }
 
 /* Forks at a moment when the page of the sinks is still shared with the window, and after. */
-TEST(fork)
+TEST(forks_beside_a_shared_page_of_sinks)
 {
     static const int32_t at[] = {90, 150};
     for (size_t i = 0; i < PI_LEN(at); i++) {
@@ -218,7 +218,7 @@ static bool stop_late(void *user, double fraction)
 }
 
 /* Back into the window, into the gap, among the sinks, and on from there. */
-TEST(going_back)
+TEST(goes_back_into_window_gap_and_sinks)
 {
     static const int32_t lengths[] = {279, 250, 96, 95, 130, 4, 3, 299, 1, 200};
     pith_engine *e = exact_engine(POLICY, 50, 2, 512);
@@ -260,7 +260,7 @@ TEST(going_back)
     pith_engine_free(e);
 }
 
-TEST(files)
+TEST(goes_on_from_a_file)
 {
     char path[] = "/tmp/pith-test-places-XXXXXX";
     close(mkstemp(path));
@@ -310,7 +310,7 @@ static bool watch_bytes(void *user, pith_seq *seq, int32_t pos, const float *log
 
 /* The pool that the policy asks for is enough for any text, with a page less it is refused; sizes
    in bytes hold at all times. */
-TEST(memory)
+TEST(the_pool_that_it_asks_for_is_enough)
 {
     pith_engine *e = exact_engine(POLICY, 64, 2, 0);
     pith_kv_stats kv;
@@ -358,7 +358,7 @@ TEST(memory)
 }
 
 /* A round that is asked for needs a page of each lane for the sinks, or changes nothing. */
-TEST(round_by_hand)
+TEST(a_round_is_the_one_done_by_hand)
 {
     for (int32_t more = 0; more < 2; more++) {
         pith_engine *e = exact_engine("streaming:budget=64,slack=1000,positions=cache", 64, 2,
@@ -380,7 +380,7 @@ TEST(round_by_hand)
 
 /* A prompt that is marked after a round makes other entries the first: the page that splitting them
    off takes is there, or nothing happens. */
-TEST(late_prompt)
+TEST(a_late_prompt_splits_the_sinks_off_or_changes_nothing)
 {
     enum { WIDE = 128 }; /* a budget, of which the prompt is less than half */
     for (int32_t more = 0; more < 2; more++) {
@@ -408,7 +408,7 @@ TEST(late_prompt)
 
 /* Recorded keys and values, without a model: no more tokens than fit, rounds with a page to spare
    for the sinks, and the positions of the text. */
-TEST(replay)
+TEST(replays_without_a_model)
 {
     static float rows[BUDGET + SLACK][8];
     static int32_t ids[BUDGET + SLACK];

@@ -69,7 +69,7 @@ static void expect_scores(const struct keep_policy *policy, const float (*keys)[
             fail_msg("%s: entry %d: %.9f is not %.9f", policy->name, i, got[i], want[i]);
 }
 
-TEST(vectors)
+TEST(scores_as_their_authors_do)
 {
     static const double knorm[6] = {-1.9605483927, -1.7589059099, -2.1139418157,
                                     -0.9762812095, -2.110242877,  -1.8874586088};
@@ -90,7 +90,7 @@ TEST(vectors)
 
 /* The same from every storage type, over several pages, to what the type keeps of a key. What is
    stored of a rotated type is longer than the key by the cosine: 6 % in turbo2. */
-TEST(storage_types)
+TEST(scores_follow_every_storage_type)
 {
     enum { N = 100, WIDE = 64 };
     static float keys[N * WIDE];
@@ -130,7 +130,7 @@ TEST(storage_types)
 }
 
 /* Lots are spread evenly, differ between seeds and lanes, and stay with the position. */
-TEST(lots)
+TEST(random_lots_are_even_and_stay)
 {
     enum { N = 4096 };
     static int32_t pos[N];
@@ -274,7 +274,7 @@ static const struct keep_policy seen = {
     .score = seen_score,
 };
 
-TEST(policy_options)
+TEST(a_policy_reads_its_own_options)
 {
     struct keep_config c;
     struct seen_params p;
@@ -308,7 +308,7 @@ TEST(policy_options)
     assert_string_equal(err.message, "keep: file: a text of 256 bytes is longer than 255");
 }
 
-TEST(policy_calls)
+TEST(a_policy_is_opened_asked_and_closed)
 {
     struct policy_model m = {.g = {2, 2, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16}, .n_group = 3};
     struct keep_config c;
@@ -378,7 +378,7 @@ static bool stop_at_once(void *user, double fraction)
     return fraction < 0.0;
 }
 
-TEST_WITH(load_model, free_model, pinned_prompt)
+TEST_WITH(load_model, free_model, a_pinned_prompt_stays)
 {
     pith_engine *e =
         engine_make("random:budget=100,slack=10,pin-prompt=on,window=5", 64, 2, 2 * N_TOKEN);

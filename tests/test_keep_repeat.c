@@ -87,7 +87,7 @@ static void read_twice(const struct importance_gram *gram, int32_t n, float *out
     importance_prompt_free(&prompt);
 }
 
-TEST(marks)
+TEST(marks_are_those_of_a_text_read_twice)
 {
     static const char *const texts[] = {
         "kvzip:budget=100,window=8,granularity=layer-head",
@@ -139,7 +139,7 @@ static void read_turns(pith_seq *seq, uint64_t *hashes)
     }
 }
 
-TEST(chunks_threads)
+TEST(chunks_and_threads_change_no_bit)
 {
     static const int32_t cases[][2] = {{512, 1}, {7, 2}, {64, 2}};
     for (size_t f = 0; f < N_FORM; f++) {
@@ -156,7 +156,7 @@ TEST(chunks_threads)
     }
 }
 
-TEST(company)
+TEST(company_changes_no_bit)
 {
     for (size_t f = 0; f < N_FORM; f++) {
         static uint64_t want[TOKENS_MAX], got[TOKENS_MAX], other[TOKENS_MAX];
@@ -185,7 +185,7 @@ TEST(company)
 }
 
 /* A fork of what was judged goes on alike, also over another prompt. */
-TEST(forks)
+TEST(a_fork_goes_on_alike)
 {
     for (size_t f = 0; f < N_FORM; f++) {
         pith_error err;
@@ -212,7 +212,7 @@ TEST(forks)
 }
 
 /* More than one part. */
-TEST(parts)
+TEST(judges_a_text_of_several_parts)
 {
     uint64_t want = 0;
     for (int32_t chunk = 512; chunk >= 100; chunk -= 411) {
@@ -228,7 +228,7 @@ TEST(parts)
     }
 }
 
-TEST(full_where_never_reached)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
     static uint64_t want[TOKENS_MAX], got[TOKENS_MAX];
     pith_engine *full = engine_make(NULL, 64, 1, 512), *e = engine_make("kvzip", 64, 2, N_TOKEN);
@@ -243,7 +243,7 @@ TEST(full_where_never_reached)
 
 /* ---- memory, and who sees what ---- */
 
-TEST(memory)
+TEST(the_memory_that_it_asks_for_is_enough)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
@@ -285,7 +285,7 @@ static bool count_rows(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-TEST(tap)
+TEST(a_tap_does_not_see_the_repetition)
 {
     int32_t n = 0;
     pith_error err;
@@ -299,7 +299,7 @@ TEST(tap)
     pith_engine_free(e);
 }
 
-TEST(refusals)
+TEST(refuses_rounds_while_it_reads)
 {
     pith_error err;
     assert_int_equal(pith_policy_check(PITH_KEEP, "kvzip:rounds=stream", &err), PITH_INVALID);

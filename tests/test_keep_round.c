@@ -94,7 +94,7 @@ static int32_t compare_lanes(const pith_seq *a, const pith_seq *b)
 
 /* A round that is asked for keeps what the same round of the rule `batch` keeps, and what follows
    has the same bits. */
-TEST(as_the_rules)
+TEST(a_round_is_that_of_the_rules)
 {
     static const char *const policies[] = {"streaming:sinks=2", "random:seed=3",
                                            "knorm:granularity=all", "keydiff:segments=4,window=8",
@@ -129,7 +129,7 @@ TEST(as_the_rules)
 }
 
 /* Memory goes back to the pool, and a second round finds nothing to do. */
-TEST(once)
+TEST(a_second_round_finds_nothing_to_do)
 {
     pith_engine *e = engine_of("streaming:budget=40,slack=1000", 400);
     pith_seq *seq = read_ids(e, N_TOKEN);
@@ -158,7 +158,7 @@ TEST(once)
 
 /* A fork is cut and its origin keeps everything; where no page is free for the copies, the fork
    stays as it was. */
-TEST(shared_pages)
+TEST(a_round_copies_shared_pages_or_changes_nothing)
 {
     static const char keep[] = "random:budget=50%,slack=1000";
     int32_t n_page = (N_TOKEN + 15) / 16;
@@ -188,7 +188,7 @@ TEST(shared_pages)
     }
 }
 
-TEST(prompt_beyond_budget)
+TEST(a_prompt_beyond_the_budget_is_not_pinned)
 {
     pith_engine *e = engine_of("streaming:budget=64,slack=1000,pin-prompt=on", 400);
     pith_seq *seq = read_ids(e, N_TOKEN);
@@ -250,7 +250,7 @@ static void check_lane(const struct norms *n, const pith_seq *seq, int32_t layer
         fail_msg("layer %d, head %d: kept %g, lost %g", layer, head, least, most);
 }
 
-TEST(vnorm)
+TEST(vnorm_keeps_what_the_values_say)
 {
     static const char *const policies[] = {"vnorm:budget=25%,slack=1000",
                                            "vnorm:norm=l1,budget=25%,slack=1000"};

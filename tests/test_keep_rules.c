@@ -77,7 +77,7 @@ static const struct keep_policy coarse = {
     "budget, slack, prefix, sinks, window, recent, pin-prompt, segments, granularity, combine, "   \
     "batch, rounds, overwrite, layers, heads, split, stats"
 
-TEST(options)
+TEST(reads_options_with_their_units)
 {
     static const struct {
         const char *text;
@@ -119,7 +119,7 @@ TEST(options)
     assert_null(none.policy);
 }
 
-TEST(wrong_options)
+TEST(refuses_wrong_options_with_a_sentence)
 {
     static const struct {
         const char *text, *says;
@@ -182,7 +182,7 @@ TEST(wrong_options)
     }
 }
 
-TEST(own_options)
+TEST(a_policy_reads_its_own_options)
 {
     struct keep_config c;
     pith_error err;
@@ -200,7 +200,7 @@ TEST(own_options)
                                      ", levels, twist, places)");
 }
 
-TEST(listing)
+TEST(lists_policies_with_their_parameters)
 {
     pith_policy_info policy;
     pith_param_info param;
@@ -256,7 +256,7 @@ static struct keep_config config_of(const struct keep_policy *policy, const char
     return c;
 }
 
-TEST(budgets)
+TEST(budgets_follow_the_number_of_tokens)
 {
     struct keep_config c = config_of(&keep_streaming, "budget=100,slack=20");
     assert_int_equal(keep_budget_at(&c, 0), 100);
@@ -573,7 +573,7 @@ static void run_histories(const char *options, int32_t n_page, int32_t n_step)
 
 /* Pools in which everything fits, and tight ones, where a batch is refused or goes through whole.
  */
-TEST(histories)
+TEST(the_rules_hold_through_random_histories)
 {
     run_histories("budget=40,slack=10", 4000, 1500);
     assert_int_equal(world.n_full, 0);
@@ -594,7 +594,7 @@ TEST(histories)
 }
 
 /* Exactly enough pages for forks that all share and all change every page; not with one less. */
-TEST(fork_needs_exactly)
+TEST(a_fork_reserves_exactly_what_it_needs)
 {
     const int32_t per_seq = 4 * N_LANE; /* pages of budget + slack = 64 entries */
     for (int32_t less = 0; less < 2; less++) {

@@ -61,7 +61,7 @@ static const struct {
     {2, 2, false, {0, 1, 2, 3, 4, 6, 7}},
 };
 
-TEST(segments)
+TEST(segments_evict_evenly)
 {
     for (size_t c = 0; c < PI_LEN(chosen); c++) {
         int32_t set = chosen[c].set, n = set == 2 ? 12 : N_CELL, n_evict = set == 2 ? 7 : 10;
@@ -89,7 +89,7 @@ TEST(segments)
 
 /* ---- shares ---- */
 
-TEST(splits)
+TEST(splits_are_read_and_sum_up)
 {
     double w[4];
     pith_error err;
@@ -172,7 +172,7 @@ static struct keep *make(const struct keep_policy *p, const char *options,
     return keep;
 }
 
-TEST(contradictions)
+TEST(refuses_contradictions)
 {
     static const struct {
         const char *options, *says;
@@ -241,7 +241,7 @@ static void append(struct kv_seq *kv, const struct policy_model *m, int32_t pos0
             }
 }
 
-TEST(selection_modes)
+TEST(selects_as_the_authors_do_in_each_mode)
 {
     static const struct keep_policy matrix = {
         .name = "matrix", .summary = "a table", .citation = "", .score = matrix_score};
@@ -329,7 +329,7 @@ static int32_t run_lane(const char *options, int32_t n_prompt, int32_t n_token, 
 }
 
 /* The rounds of the V3 paper's perplexity tables, three chunks each: 18, 27 and 36. */
-TEST(batch_rounds)
+TEST(rounds_of_a_batch_are_those_of_the_paper)
 {
     static const struct {
         int32_t ctx, batch, budget, rounds, first, dropped;
@@ -353,7 +353,7 @@ TEST(batch_rounds)
 }
 
 /* The TriAttention paper's runs: budget 16, slack 4, a prompt of 6 pinned. */
-TEST(slack_rounds)
+TEST(rounds_with_slack_are_those_of_the_paper)
 {
     int32_t at[16], dropped[16];
     int32_t n = run_lane("budget=16,slack=4,sinks=0,pin-prompt=on", 6, 36, 6, at, dropped);
@@ -616,7 +616,7 @@ static void run_histories(const char *options, int32_t n_step)
         fail_msg("%s: %lld bytes leaked", options, (long long)pi_mem_used(PI_MEM_SCRATCH));
 }
 
-TEST(histories)
+TEST(the_rules_hold_through_random_histories)
 {
     run_histories("budget=40,slack=8,granularity=all", 10000);
     run_histories("budget=40,slack=8,granularity=head,combine=max,sinks=3,window=5", 10000);
@@ -632,7 +632,7 @@ TEST(histories)
 
 /* ---- sequences that another granularity made ---- */
 
-TEST(lanes_that_differ)
+TEST(lanes_that_differed_come_to_hold_the_same_positions)
 {
     static const char *const then[] = {"budget=24,slack=6,granularity=all",
                                        "budget=24,slack=6,granularity=head,combine=max",

@@ -69,7 +69,7 @@ TEST_GROUP(load_model, free_model);
 
 /* ---- the same bits ---- */
 
-TEST(chunks_and_threads)
+TEST(chunks_and_threads_change_no_bit)
 {
     static const struct {
         int32_t chunk, n_thread;
@@ -90,7 +90,7 @@ TEST(chunks_and_threads)
 }
 
 /* Sequences that are at different places, in one batch, and each alone in calls of any size. */
-TEST(company)
+TEST(company_changes_no_bit_and_no_state)
 {
     enum { N = 3 };
     static const int32_t portion[N] = {1, 50, 86};
@@ -119,7 +119,7 @@ TEST(company)
 }
 
 /* Both sides of a fork go on from what was learned, each for itself. */
-TEST(fork)
+TEST(both_sides_of_a_fork_remember)
 {
     int32_t other[N_TOKEN];
     memcpy(other, tokens, sizeof(other));
@@ -164,7 +164,7 @@ static bool stop_late(void *user, double fraction)
 
 /* What a cancelled pass showed the policy is forgotten with it; after a round it stays with the
    tokens. Either way the sequence goes on to the same bits. */
-TEST(cancel)
+TEST(a_cancelled_pass_is_forgotten)
 {
     for (size_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 8, 2, 512);
@@ -199,7 +199,7 @@ TEST(cancel)
 }
 
 /* A batch that is refused for its memory has taught nobody anything. */
-TEST(refused)
+TEST(a_refused_batch_teaches_nothing)
 {
     pith_engine *e = engine_make(FROZEN, 64, 2, FIRST_ROUND + 2 * PAGE_LEN);
     pith_error err;
@@ -223,7 +223,7 @@ TEST(refused)
 /* ---- going back ---- */
 
 /* A sync gives what a fresh sequence gives, and leaves what one would have learned. */
-TEST(sync)
+TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
     static const int32_t lengths[] = {229, 60, 61, 88, 1, 200};
     for (size_t p = 0; p < N_POLICY; p++) {
@@ -256,7 +256,7 @@ TEST(sync)
 }
 
 /* Generation reads a shorter prompt anew, and says so. */
-TEST(generate)
+TEST(generation_reads_a_shorter_prompt_anew)
 {
     pith_engine *e = engine_make(FROZEN ",pin-prompt=off", 64, 2, 512);
     pith_seq *seq = seq_make(e), *fresh = seq_make(e);
@@ -354,7 +354,7 @@ static void expect_same(const pith_seq *a, const pith_seq *b)
 }
 
 /* A loaded sequence goes on as the one that was saved: by steps, and by another prompt. */
-TEST(files)
+TEST(a_loaded_sequence_goes_on_alike)
 {
     int32_t n_aim = 0, n_mark = 0, n_state = 0;
     for (size_t p = 0; p < PI_LEN(saved); p++) {
@@ -386,7 +386,7 @@ TEST(files)
 }
 
 /* Another policy, other options or none: entries and tokens alone, and what is learned anew. */
-TEST(files_elsewhere)
+TEST(another_policy_learns_anew_from_a_file)
 {
     pith_engine *e = engine_make(FROZEN, 64, 2, 512), *full = engine_make(NULL, 64, 2, 512);
     pith_engine *wider = engine_make("triattention:budget=64,slack=24,warmup=171", 64, 2, 512);
@@ -436,7 +436,7 @@ static pith_status load_changed(pith_engine *e, const struct kv_seq *kv, const v
 }
 
 /* No bytes do harm: each is refused, or they are what some sequence has. */
-TEST(damaged_files)
+TEST(damaged_files_do_no_harm)
 {
     static const char *const keeps[] = {FROZEN, "longflow:budget=64"};
     for (size_t p = 0; p < PI_LEN(keeps); p++) {
@@ -481,7 +481,7 @@ TEST(damaged_files)
     remove(file_path());
 }
 
-TEST(account)
+TEST(the_state_is_counted)
 {
     pith_engine *e = engine_make(FROZEN, 64, 2, 512);
     pith_kv_stats one, two;
@@ -537,7 +537,7 @@ static pith_status live(pith_error *err)
     return status;
 }
 
-TEST(every_allocation_fails)
+TEST(survives_every_failing_allocation)
 {
     int64_t before[PI_MEM_N_TAG];
     pith_error err;

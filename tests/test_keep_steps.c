@@ -78,7 +78,7 @@ TEST_GROUP(setup, model_free);
 
 /* ---- never reached ---- */
 
-TEST(budget_not_reached)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
     static const char *const roomy[] = {
         "longflow:budget=201",  "longflow:budget=201,score=exact,granularity=layer-head",
@@ -112,7 +112,7 @@ TEST(budget_not_reached)
 /* ---- the life of a lane ---- */
 
 /* Prompts around the budget: what they leave, and what each step finds. */
-TEST(prompts)
+TEST(prompts_around_the_budget_leave_room_for_a_step)
 {
     static const int32_t n_prompt[] = {1, 2, BUDGET - 1, BUDGET, BUDGET + 1, 48, 49, 120};
     for (int32_t p = 0; p < N_POLICY; p++)
@@ -139,7 +139,7 @@ TEST(prompts)
 }
 
 /* The smallest budget: a token that is evaluated alone sees itself only. */
-TEST(budget_of_one)
+TEST(a_budget_of_one_holds_one_entry)
 {
     static const char *const tiny[] = {"tova:budget=1,slack=3",
                                        "tova:budget=1,granularity=layer-head"};
@@ -163,7 +163,7 @@ TEST(budget_of_one)
 }
 
 /* A pool of what is said beforehand holds any number of steps, and nothing moves in it. */
-TEST(memory)
+TEST(the_pool_holds_any_number_of_steps)
 {
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine_params params;
@@ -198,7 +198,7 @@ TEST(memory)
 }
 
 /* What the rules protect is never overwritten. */
-TEST(protected)
+TEST(what_is_protected_is_never_overwritten)
 {
     pith_engine *e = engine_make(
         "longflow:budget=44,slack=8,prefix=3,sinks=5,window=7,granularity=layer-head", 64, 2, 0);
@@ -230,7 +230,7 @@ TEST(protected)
 }
 
 /* A pinned prompt stays whole. */
-TEST(pinned_prompt)
+TEST(a_pinned_prompt_stays_whole)
 {
     pith_engine *e = engine_make("longflow:budget=100,slack=8,pin-prompt=on", 64, 2, 0);
     pith_seq *seq = seq_make(e);
@@ -249,7 +249,7 @@ TEST(pinned_prompt)
 }
 
 /* A share of the tokens grows: a lane is overwritten only where it is above it. */
-TEST(share)
+TEST(a_share_of_the_tokens_grows)
 {
     pith_engine *e = engine_make("tova:budget=50%,slack=4", 64, 2, 0);
     pith_seq *seq = seq_make(e);
@@ -266,7 +266,7 @@ TEST(share)
 
 /* ---- the same tokens ---- */
 
-TEST(chunks_and_threads)
+TEST(chunks_and_threads_change_no_bit)
 {
     static const struct {
         int32_t chunk, n_thread;
@@ -290,7 +290,7 @@ TEST(chunks_and_threads)
 
 /* A step among prompts and other steps; a chunk of one cuts prompts into single tokens, which are
    no steps. */
-TEST(company)
+TEST(company_changes_no_bit)
 {
     for (int32_t p = 0; p < N_POLICY; p++)
         for (int32_t chunk = 1; chunk < 100; chunk += 40) {
@@ -321,7 +321,7 @@ TEST(company)
 }
 
 /* Both sides of a fork go on as the original would have. */
-TEST(fork)
+TEST(both_sides_of_a_fork_go_on_alike)
 {
     static const int32_t at[] = {20, N_PROMPT, N_PROMPT + 1, 100};
     for (int32_t p = 0; p < N_POLICY; p++)
@@ -363,7 +363,7 @@ static bool stop(void *user, double fraction)
 }
 
 /* What was not begun, and what overwrote nothing, is as it was; a token that took a place stays. */
-TEST(cancel)
+TEST(a_cancelled_step_leaves_what_was)
 {
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 8, 2, 1024);
@@ -420,7 +420,7 @@ TEST(cancel)
 }
 
 /* The N-th allocation fails, of a step of each kind and of a fork: nothing has changed then. */
-TEST(failing_allocations)
+TEST(failing_allocations_change_nothing)
 {
     for (int32_t p = 0; p < N_POLICY; p++) {
         int32_t n_failed = 0;
@@ -458,7 +458,7 @@ TEST(failing_allocations)
 
 /* A fork's step copies the pages that it writes to: where none is free it is refused, and both
    sides know still what they would have overwritten. */
-TEST(full_pool)
+TEST(a_full_pool_refuses_a_step_and_keeps_its_aim)
 {
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 64, 2, 48 + PAGE_LEN);
@@ -488,7 +488,7 @@ TEST(full_pool)
 /* ---- going back and on ---- */
 
 /* A sync gives what a fresh sequence gives; a chat goes on from its end. */
-TEST(sync)
+TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 64, 2, 512);
@@ -520,7 +520,7 @@ TEST(sync)
 }
 
 /* A prompt behind steps has its rounds at the same tokens for any chunk. */
-TEST(turns_in_chunks)
+TEST(turns_may_come_in_chunks)
 {
     for (int32_t p = 0; p < N_POLICY; p++) {
         uint64_t last = 0;
@@ -540,7 +540,7 @@ TEST(turns_in_chunks)
 }
 
 /* Forgetting tokens leaves lanes of different lengths; they fill up again and no further. */
-TEST(truncate)
+TEST(truncated_lanes_fill_up_again)
 {
     for (int32_t p = 0; p < N_POLICY; p++)
         for (int32_t to = 0; to < 100; to += 33) {
@@ -564,7 +564,7 @@ TEST(truncate)
         }
 }
 
-TEST(asked_round)
+TEST(a_round_that_is_asked_for_changes_nothing)
 {
     pith_engine *e = engine_make("tova:budget=40,slack=8", 64, 2, 512);
     pith_seq *seq = seq_make(e);
@@ -607,7 +607,7 @@ static void expect_one_set(const pith_seq *seq, int32_t layer, bool same)
 /* A sequence that was saved without a policy, or with lanes that hold other positions than their
    neighbours, is brought to the budget before the next step, and its layers to one set. One that
    overwrites goes on from its file as if it had never been saved. */
-TEST(files)
+TEST(goes_on_from_files_of_other_policies)
 {
     static const char *const savers[] = {NULL, "knorm:budget=30,slack=8", "knorm:budget=70"};
     static const char *const loaders[] = {"tova:budget=40,slack=8", "longflow:budget=40,slack=8",

@@ -182,7 +182,7 @@ static const float snap_queries[4][2][DIM] = {
 
 /* What FasterDecoding/SnapKV keeps per head, the mean over a group as AdaKV and KVCache-Factory
    take it, and the form in yisunlp/LongFLow. */
-TEST(snapkv)
+TEST(snapkv_scores_as_its_authors_do)
 {
     static const double avg[2][8] = {{0.1819246224, 0.221352539, 0.1902970618, 0.3881815464,
                                       0.4902495596, 0.4073151888, 0.2714364318, 0.1299405019},
@@ -263,7 +263,7 @@ static const float rkv_queries[2][2][DIM] = {
 };
 
 /* Zefan-Cai/R-KV, rkv/compression/r1_kv.py and rkv/utils.py. */
-TEST(rkv)
+TEST(rkv_scores_as_its_authors_do)
 {
     static const double importance[7] = {0.1249086008, 0.1249086008, 0.1361041249, 0.1558162207,
                                          0.1558162207, 0.330174497,  0.330174497};
@@ -296,7 +296,7 @@ static const float small_keys[6][DIM] = {
 
 /* schwartz-lab-NLP/TOVA, src/tova_cache.py; the same from the weights of a step. And what the norms
    and the directions of these keys (whose scores test_keep_policies.c checks) keep. */
-TEST(tova)
+TEST(tova_scores_as_its_authors_do)
 {
     static const float query[2][DIM] = {{1.25f, 1.0f, 0.25f, -0.25f},
                                         {-0.625f, 1.875f, -1.25f, 1.125f}};
@@ -330,7 +330,7 @@ TEST(tova)
 
 /* ---- pooling ---- */
 
-TEST(pool)
+TEST(pooling_is_the_mean_or_maximum_around_an_entry)
 {
     enum { N = 40 };
     uint64_t rng = 4;
@@ -435,7 +435,7 @@ static void check_weights(const struct world *w, int32_t n_query, int32_t count)
         }
 }
 
-TEST(queries)
+TEST(the_ring_of_queries_does_not_depend_on_cuts)
 {
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};
     fill_ring_world();
@@ -478,7 +478,7 @@ TEST(queries)
 
 /* A lane whose entries were cut and of which some were overwritten: queries see by position, and
    scores are pooled in the order of the text. */
-TEST(any_order)
+TEST(entries_out_of_order_score_by_position)
 {
     static const int32_t slots[] = {0, 3, 4, 8, 15, 16, 17, 30, 31, 47, 60, 61, 62, 63};
     struct kv_geometry g = {1,   HEADS, WIDE, WIDE, 16, KV_TYPE_F32, KV_TYPE_F16, 0, 0, {0},
@@ -568,7 +568,7 @@ static int32_t define_redundancy(const float (*keys)[WIDE], int32_t n, bool last
     return n_alone;
 }
 
-TEST(rkv_matrix)
+TEST(rkv_compares_keys_as_a_whole_matrix_does)
 {
     enum { N = 300 };
     static float keys[N][WIDE];

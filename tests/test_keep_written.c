@@ -174,7 +174,7 @@ static double predict(const struct seen *s, bool hidden, int32_t layer, int32_t 
 }
 
 /* Marks before any round, chunks and steps, are what the statistics predict. */
-TEST(marks)
+TEST(marks_are_what_the_statistics_predict)
 {
     static const char *const texts[] = {"kvzap:budget=1024", "kvzap:budget=1024,features=hidden"};
     const struct pi_hparams *hp = &model->hp;
@@ -220,7 +220,7 @@ static uint64_t run_alone(const char *keep, int32_t chunk, int32_t n_thread, uin
     return hash;
 }
 
-TEST(chunks_threads_company)
+TEST(chunks_threads_and_company_change_no_bit)
 {
     for (size_t f = 0; f < N_FORM; f++) {
         static uint64_t want[TOKENS_MAX], got[TOKENS_MAX], other[TOKENS_MAX];
@@ -252,7 +252,7 @@ TEST(chunks_threads_company)
     }
 }
 
-TEST(full_where_never_reached)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
     static const char *const texts[] = {"kvzap:budget=1024", "kvzap:budget=1024,features=hidden",
                                         "expected:budget=1024"};
@@ -265,7 +265,7 @@ TEST(full_where_never_reached)
 }
 
 /* A fork goes on as its original does, and so does what forgot and read again. */
-TEST(forks)
+TEST(a_fork_goes_on_alike)
 {
     for (size_t f = 0; f < N_FORM; f++) {
         static uint64_t want[TOKENS_MAX];
@@ -319,7 +319,7 @@ static void score_lanes(pith_seq *seq, float *out)
 }
 
 /* A file of the full cache has no marks: entries are judged by what is stored. */
-TEST(snapshot)
+TEST(a_file_without_marks_is_judged_by_what_is_stored)
 {
     static const char *const texts[] = {"kvzap:budget=1024", "kvzap:budget=1024,features=hidden"};
     for (size_t i = 0; i < PI_LEN(texts); i++) {
@@ -359,7 +359,7 @@ TEST(snapshot)
 }
 
 /* Marks and sums go along to an engine with the same options. */
-TEST(loaded_rounds)
+TEST(marks_and_sums_go_along_with_a_file)
 {
     for (size_t f = 0; f < N_FORM; f++) {
         pith_error err;
@@ -392,7 +392,7 @@ static void expect_refused(const char *keep, const char *word)
         fail_msg("\"%s\" does not say %s", err.message, word);
 }
 
-TEST(refusals)
+TEST(refuses_statistics_that_lack_something)
 {
     char text[320];
     expect_refused("kvzap", "no file is given");

@@ -336,7 +336,7 @@ static void random_op(struct world *w)
     }
 }
 
-TEST(random_operations)
+TEST(random_operations_agree_with_plain_arrays)
 {
     static const int32_t page_lens[] = {16, 32, 64};
     int n_full = 0;
@@ -400,7 +400,7 @@ TEST(fork_counts_pages)
 
 /* Pages that continue no lane are taken lowest first, so that a pool that is mostly empty stays so
    in memory. */
-TEST(lowest_page_first)
+TEST(takes_the_lowest_page_first)
 {
     struct kv_geometry g = geometry(16, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 200);
@@ -438,7 +438,7 @@ static int32_t highest_page(const struct kv_seq *seq)
 
 /* Lanes that grow in turn have their pages side by side all the same, in runs that are as long as
    the lane was, and so not much more of the pool is touched than is in use. */
-TEST(pages_side_by_side)
+TEST(pages_of_a_lane_lie_side_by_side)
 {
     enum { N_SEQ = 3, N_PAGE = 64, P = 16, N_LANE = N_LAYER * N_HEAD };
     enum { ALL = 4 * N_SEQ * N_PAGE * N_LANE };
@@ -473,7 +473,7 @@ TEST(pages_side_by_side)
 
 /* Where it is known how long lanes get, the pages of each lie in one run, also in a pool that they
    fill to the last page; a lane that is longer all the same takes what there is. */
-TEST(expected_pages_side_by_side)
+TEST(expected_pages_lie_side_by_side)
 {
     enum { N_SEQ = 3, N_PAGE = 21, P = 16, N_LANE = N_LAYER * N_HEAD };
     struct kv_geometry g = geometry(P, KV_TYPE_F32, KV_TYPE_F32);
@@ -677,7 +677,7 @@ static void story_end(struct story *s)
 }
 
 /* The story in a pool of every size, until it fits: each failure is KV_FULL and changes nothing. */
-TEST(full_at_every_point)
+TEST(may_be_full_at_every_point)
 {
     struct kv_geometry g = geometry(16, KV_TYPE_Q8_0, KV_TYPE_F16);
     int64_t before = pi_mem_used(PI_MEM_TABLE);
@@ -705,7 +705,7 @@ TEST(full_at_every_point)
 }
 
 /* Keeping entries of shared pages in a full pool. */
-TEST(compact_when_full)
+TEST(compacts_when_full)
 {
     struct kv_geometry g = geometry(16, KV_TYPE_F32, KV_TYPE_F16);
     struct kv_cache *cache = kv_check_cache(&g, 8);
@@ -733,7 +733,7 @@ TEST(compact_when_full)
 }
 
 /* Every allocation of the story fails once; the step that met it is repeated and succeeds. */
-TEST(nth_allocation_fails)
+TEST(any_allocation_may_fail)
 {
     struct kv_geometry g = geometry(16, KV_TYPE_F16, KV_TYPE_F32);
     int64_t tables = pi_mem_used(PI_MEM_TABLE), pool = pi_mem_used(PI_MEM_KV);

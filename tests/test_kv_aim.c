@@ -38,7 +38,7 @@ static void aim_all(struct kv_seq *seq, int32_t slot)
         kv_seq_aim(seq, 0, h, slot);
 }
 
-TEST(aim)
+TEST(the_next_token_takes_the_aimed_slot)
 {
     struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                             {0}, NULL,   0,   0,   0};
@@ -75,7 +75,7 @@ TEST(aim)
 
 /* An aimed lane whose pages are full takes no page for the next token; one that is shared takes a
    copy of the page it is aimed at, and its other holder sees what it saw. */
-TEST(aim_pages)
+TEST(an_aimed_lane_takes_no_page_and_copies_a_shared_one)
 {
     struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                             {0}, NULL,   0,   0,   0};
@@ -104,7 +104,7 @@ TEST(aim_pages)
 }
 
 /* Where no page is free for a copy, what follows the first gap goes, too, and nothing else. */
-TEST(truncate_without_pages)
+TEST(truncates_without_taking_pages)
 {
     struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                             {0}, NULL,   0,   0,   0};
@@ -158,7 +158,7 @@ static void load_bytes(struct kv_cache *cache, uint8_t *bytes, size_t size, cons
 }
 
 /* Only a lane that says so may have positions that fall, and only version 4 can say it. */
-TEST(snapshot)
+TEST(a_file_says_where_positions_fall)
 {
     struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                             {0}, NULL,   0,   0,   0};
@@ -279,7 +279,7 @@ static void check_overwritten(const struct kv_geometry *g, int32_t budget, uint6
     kv_cache_free(cache);
 }
 
-TEST(attention)
+TEST(attends_over_overwritten_lanes)
 {
     uint64_t rng = 5;
     for (int t = 0; t < 9; t++) {

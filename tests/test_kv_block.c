@@ -68,7 +68,7 @@ static void check_story(struct story *s, const char *const table[4], int32_t ent
     kv_check_account(s->cache, 0);
 }
 
-TEST(vector_trace)
+TEST(follows_the_published_story_of_references)
 {
     struct story s = {.cache = kv_check_cache(&one_lane, 11)};
     struct kv_block *block[4];
@@ -181,7 +181,7 @@ TEST(block_is_checked)
 }
 
 /* A block is not written to: who overwrites, packs or empties a lane gets pages of its own. */
-TEST(block_stays)
+TEST(a_block_is_never_written_to)
 {
     struct kv_cache *cache = kv_check_cache(&one_lane, 6);
     struct kv_seq *seq = open_seq(cache), *again = open_seq(cache);
@@ -264,7 +264,7 @@ static void assert_same_seq(const struct kv_seq *a, const struct kv_seq *b)
     }
 }
 
-TEST(swap)
+TEST(a_swapped_sequence_comes_back_bit_for_bit)
 {
     struct kv_geometry g = two_layers;
     g.index = KV_INDEX_NORM | KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM;
@@ -308,7 +308,7 @@ TEST(swap)
 }
 
 /* What a fork, a block and another sequence have of it stays; each allocation fails once. */
-TEST(swap_shared)
+TEST(what_others_share_stays_in_the_pool)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 60);
     kv_cache_set_marks(cache, 1, true);

@@ -129,7 +129,7 @@ static void check_codec(enum kv_type type, int32_t page_len, int32_t dim_k, int3
     kv_cache_free(cache);
 }
 
-TEST(codecs_bit_by_bit)
+TEST(codes_are_right_bit_by_bit)
 {
     static const int32_t dims[] = {1, 2, 3, 7, 16, 31, 33, 64, 80, 96, 127, 128, 129, 256};
     static const int32_t page_lens[] = {16, 32, 64};
@@ -184,7 +184,7 @@ TEST(codec_errors_are_bounded)
 }
 
 /* Moves keep the bytes; slots around them stay. */
-TEST(moves)
+TEST(moves_keep_the_bytes)
 {
     uint64_t rng = 8;
     for (int type = 0; type < KV_N_TYPE; type++) {

@@ -110,7 +110,7 @@ TEST(copies_are_as_stored)
 }
 
 /* Types that differ: what is stored alike stays, the rest is what appending it would have made. */
-TEST(copies_of_another_type)
+TEST(copies_may_be_of_another_type)
 {
     struct kv_geometry a = geometry(KV_TYPE_F16, KV_TYPE_Q8_0, 16, 0);
     struct kv_geometry b = geometry(KV_TYPE_TURBO4, KV_TYPE_Q8_0, 64, KV_INDEX_NORM);
@@ -142,7 +142,7 @@ TEST(copies_of_another_type)
 }
 
 /* Sequences of one cache, from a lane with short pages, and back where they came from. */
-TEST(copies_within_a_cache)
+TEST(copies_between_sequences_of_a_cache)
 {
     struct kv_geometry g = geometry(KV_TYPE_F16, KV_TYPE_F16, 16, 0);
     struct kv_cache *cache = kv_check_cache(&g, 100);

@@ -89,7 +89,7 @@ TEST(shared_keys_are_not_turbo)
     pith_model_free(apart);
 }
 
-TEST(what_q8_0_cannot_take)
+TEST(turbo_keys_of_shared_heads_need_force)
 {
     pith_model *model = model_of("layers=2 width=64 heads=6 kv_heads=1 head_dim=80 ff=64 vocab=64");
     pith_engine_params p = params_of("turbo3", "turbo3");
@@ -168,7 +168,7 @@ static void check_pair(const pith_model *model, const char *type_k, const char *
     }
 }
 
-TEST(every_pair)
+TEST(every_pair_of_types_keeps_its_promises)
 {
     static const char *const names[] = {"f32", "f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2"};
     static const char *const edges[][2] = {

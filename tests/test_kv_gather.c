@@ -154,7 +154,7 @@ static void check_calls(struct fixture *f, const int32_t *slots, int32_t n,
 }
 
 /* Pages of 64: all entries are the lane itself, some what is left when it is packed. */
-TEST(pages_of_64)
+TEST(chosen_entries_give_the_bits_of_a_lane_of_them)
 {
     const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};
     int32_t slots[N_ENTRY], n;
@@ -182,7 +182,7 @@ TEST(pages_of_64)
 }
 
 /* Smaller pages: the entries appended to a lane with pages of 64. */
-TEST(small_pages)
+TEST(small_pages_give_the_same_bits)
 {
     int32_t slots[N_ENTRY];
     for (int32_t page_len = 16; page_len <= 32; page_len *= 2) {
@@ -211,7 +211,7 @@ TEST(small_pages)
 
 /* Pages with deltas, of which positions fall from one to the next: packing breaks at the same
    places as tiles do. And a lane that was overwritten. */
-TEST(lanes)
+TEST(shifted_and_overwritten_lanes_give_the_same_bits)
 {
     enum { DIM = 32 };
     double freq[DIM / 2];
@@ -255,7 +255,7 @@ TEST(lanes)
 }
 
 /* Nothing is chosen: nothing is seen. */
-TEST(none)
+TEST(no_chosen_entry_gives_zeros)
 {
     struct kv_geometry g = {1,   1,    32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_ROWS, 0, {0},
                             {0}, NULL, 0,  0,  0};

@@ -99,7 +99,7 @@ static void check_page(const struct kv_cache *cache, const struct kv_seq *seq, c
 }
 
 /* Every part of a page and of its entries, for all types and odd head sizes. */
-TEST(definitions)
+TEST(each_part_is_what_it_is_defined_to_be)
 {
     const struct kv_geometry shapes[] = {
         {1, 1, 64, 96, 16, KV_TYPE_F16, KV_TYPE_F32, all_parts, 20, {0}, {0}, NULL, 0, 0, 0},
@@ -303,7 +303,7 @@ static void do_something(struct zoo *z)
     }
 }
 
-TEST(operations)
+TEST(the_index_follows_its_entries)
 {
     for (int t = 0; t < KV_N_TYPE; t += TEST_STRIDE) {
         const struct kv_geometry g = {N_LAYER,
@@ -341,7 +341,7 @@ TEST(operations)
 
 /* ---- the account, files, what is refused ---- */
 
-TEST(account)
+TEST(the_index_is_counted)
 {
     const struct kv_geometry plain = {1,   2,    64, 48, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                                       {0}, NULL, 0,  0,  0};
@@ -380,7 +380,7 @@ TEST(account)
 }
 
 /* A file is the same with an index and without, and is read into caches with any. */
-TEST(files)
+TEST(files_are_the_same_with_and_without_an_index)
 {
     const struct kv_geometry plain = {
         N_LAYER, N_HEAD, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0};
@@ -415,7 +415,7 @@ TEST(files)
     test_free(z.fresh);
 }
 
-TEST(refused)
+TEST(refuses_bad_parts)
 {
     const struct {
         struct kv_geometry g;

@@ -69,7 +69,7 @@ static void same_attention(enum kv_type type, int32_t n_tok, int32_t n_group, co
     close_pair(f);
 }
 
-TEST(attention)
+TEST(attention_has_the_bits_of_values_stored_apart)
 {
     static const int32_t rows[][2] = {{1, 1}, {1, 4}, {1, 7}, {1, 16}, {5, 3}, {40, 2}};
     for (int level = 0; level < PI_CPU_N_LEVEL; level++) {
@@ -82,7 +82,7 @@ TEST(attention)
     }
 }
 
-TEST(levels)
+TEST(every_level_gives_the_same_bits)
 {
     for (int type = 0; type < KV_N_TYPE; type++)
         for (int32_t n_group = 1; n_group <= 16; n_group *= 4) {
@@ -98,7 +98,7 @@ TEST(levels)
 }
 
 /* Some entries, as a read policy lists them. */
-TEST(slots)
+TEST(chosen_entries_give_the_same_bits)
 {
     int32_t slots[40];
     for (int32_t i = 0; i < 40; i++)
@@ -130,7 +130,7 @@ TEST(slots)
 }
 
 /* Entries that are read as if they were written later: their rotated dimensions come first. */
-TEST(delta)
+TEST(shifted_entries_give_the_same_bits)
 {
     double freq[V_FROM / 2];
     const struct pi_rope rope = {
@@ -163,7 +163,7 @@ TEST(delta)
 
 /* ---- what else is made of values ---- */
 
-TEST(values)
+TEST(values_are_read_out_of_keys)
 {
     static float a[DIM_V * 32], b[DIM_V * 32];
     for (int type = 0; type < KV_N_TYPE; type++) {
@@ -195,7 +195,7 @@ TEST(values)
 /* ---- bytes ---- */
 
 /* A page has keys and positions, each from a multiple of 64 bytes on, and nothing else. */
-TEST(bytes)
+TEST(a_page_holds_keys_and_positions_alone)
 {
     for (int type = 0; type < KV_N_TYPE; type++) {
         struct kv_geometry g = shape((enum kv_type)type, true, 0);
@@ -223,7 +223,7 @@ static void assert_same_lane(const struct kv_seq *a, const struct kv_seq *b)
     }
 }
 
-TEST(save_swap_and_compact)
+TEST(saving_swapping_and_compacting_change_no_bit)
 {
     for (int type = 0; type < KV_N_TYPE; type++) {
         struct fixture f[2];
@@ -256,7 +256,7 @@ TEST(save_swap_and_compact)
 }
 
 /* A file that says another place of values, with the right checksum. */
-TEST(forged_places)
+TEST(refuses_files_with_other_places_of_values)
 {
     static const struct {
         int32_t v_in_k;
@@ -300,7 +300,7 @@ TEST(forged_places)
 }
 
 /* To a lane of the same type, and to one of another. */
-TEST(copies)
+TEST(copies_hold_the_values)
 {
     for (int type = 0; type < KV_N_TYPE; type++)
         for (int to = 0; to < KV_N_TYPE; to++) {
@@ -342,7 +342,7 @@ static void refused(struct kv_geometry g, const char *sentence)
         fail_msg("\"%s\" is not \"%s\"", err.message, sentence);
 }
 
-TEST(refusals)
+TEST(refuses_types_that_differ)
 {
     struct kv_geometry g = shape(KV_TYPE_F16, true, 0);
     g.type_v = KV_TYPE_Q8_0;

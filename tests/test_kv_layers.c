@@ -205,7 +205,7 @@ TEST(memory_is_given_back)
 
 /* Lanes of unlike lengths, forks and cuts: the account is exact after every step, a step that does
    not fit says so and changes nothing, one that fits succeeds. */
-TEST(account_of_random_steps)
+TEST(the_account_holds_through_random_steps)
 {
     struct kv_cache *cache = kv_check_cache(&mixed, 90);
     struct kv_seq *seq[3] = {0};
@@ -292,7 +292,7 @@ TEST(charges_are_enough)
 
 /* ---- failures ---- */
 
-TEST(nth_allocation_fails)
+TEST(any_allocation_may_fail)
 {
     int64_t tables = pi_mem_used(PI_MEM_TABLE), pool = pi_mem_used(PI_MEM_KV);
     pith_status status = PITH_NOMEM;
@@ -319,7 +319,7 @@ TEST(nth_allocation_fails)
 
 /* ---- snapshots ---- */
 
-TEST(snapshot_of_layers)
+TEST(a_file_holds_layers_of_their_own_types)
 {
     char path[64];
     struct kv_cache *cache = kv_check_cache(&mixed, 200);

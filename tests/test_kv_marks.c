@@ -423,7 +423,7 @@ static void random_step(struct world *w)
     }
 }
 
-TEST(random_steps)
+TEST(marks_agree_with_plain_arrays)
 {
     int n_full = 0, n_overwrite = 0, n_reordered = 0;
     for (int t = 0; t < 9; t++) {
@@ -471,7 +471,7 @@ static struct kv_seq *filled(struct kv_cache *cache, int32_t n)
 }
 
 /* A sequence with marks that runs out of memory is as it was; its bytes are what it was given. */
-TEST(allocations)
+TEST(any_allocation_may_fail)
 {
     struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0},
                             {0}, NULL,   0,   0,   0};

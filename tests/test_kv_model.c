@@ -627,7 +627,7 @@ static void run(uint64_t seed, int32_t n_page)
     assert_int_equal(pi_mem_used(PI_MEM_TABLE), w.tables);
 }
 
-TEST(model)
+TEST(random_operations_agree_with_a_store_that_shares_nothing)
 {
     for (uint64_t seed = 1; seed <= (TEST_STRIDE > 1 ? 2 : 4); seed++) {
         printf("seed %llu\n", (unsigned long long)seed);

@@ -293,20 +293,20 @@ static void check_all(enum kv_type type, int32_t dim, uint32_t index)
 static const uint32_t all_parts = KV_INDEX_NORM | KV_INDEX_UNIT8 | KV_INDEX_COLUMNS |
                                   KV_INDEX_PROJ | KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM;
 
-TEST(f16)
+TEST(scores_of_f16_agree_with_doubles)
 {
     check_all(KV_TYPE_F16, 128, all_parts);
     check_all(KV_TYPE_F16, 80, all_parts);
     check_all(KV_TYPE_F16, 64, 0);
 }
 
-TEST(f32)
+TEST(scores_of_f32_agree_with_doubles)
 {
     check_all(KV_TYPE_F32, 64, all_parts);
     check_all(KV_TYPE_F32, 78, all_parts);
 }
 
-TEST(q8_0)
+TEST(scores_of_q8_0_agree_with_doubles)
 {
     check_all(KV_TYPE_Q8_0, 128, all_parts);
     check_all(KV_TYPE_Q8_0, 64, 0);
@@ -314,7 +314,7 @@ TEST(q8_0)
 
 /* Codes of 4, 3 and 2 bits, most of them rotated: products with what is stored are those with the
    keys. */
-TEST(codes)
+TEST(scores_of_codes_agree_with_doubles)
 {
     for (enum kv_type type = KV_TYPE_Q4_0; type < KV_N_TYPE; type++) {
         check_all(type, type == KV_TYPE_TURBO3 ? 128 : 96, all_parts);
@@ -357,7 +357,7 @@ static void check_dim(int32_t dim)
     close_all(&w.f);
 }
 
-TEST(dims)
+TEST(scores_agree_for_every_head_size)
 {
     const int32_t large[] = {192, 255, 256, 257, 300, 520};
     for (int32_t dim = 1; dim <= 130; dim += TEST_STRIDE)
@@ -367,7 +367,7 @@ TEST(dims)
 }
 
 /* Products beyond the range of floats give no NaN. */
-TEST(overflow)
+TEST(products_beyond_floats_give_no_nan)
 {
     struct world w;
     world_open(&w, KV_TYPE_F32, 64, KV_INDEX_NORM | KV_INDEX_BOUNDS);
@@ -391,7 +391,7 @@ TEST(overflow)
 }
 
 /* Sums of values: with the index and without, to the bit; against a sum in double. */
-TEST(value_sum)
+TEST(sums_of_values_agree_with_doubles)
 {
     const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};
     for (int t = 0; t < 3; t++)

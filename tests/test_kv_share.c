@@ -13,7 +13,7 @@
 
 /* Whatever makes room, appends and tells of it agrees that a closed page takes nothing. Here one is
    closed by a fork's that stands for it. */
-TEST(close)
+TEST(a_closed_page_takes_nothing)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 40);
     struct kv_seq *seq = open_seq(cache), *fork;
@@ -47,7 +47,7 @@ TEST(close)
 }
 
 /* A reservation for an open page is none for a closed one. */
-TEST(close_reserved)
+TEST(a_reservation_for_an_open_page_is_none_for_a_closed_one)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 40);
     struct kv_seq *seq = open_seq(cache);
@@ -63,7 +63,7 @@ TEST(close_reserved)
 }
 
 /* What opens a page again: losing an entry, packing, a new entry in an old one's place. */
-TEST(close_is_undone)
+TEST(truncating_and_compacting_open_a_closed_page)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 60);
     struct kv_seq *seq = open_seq(cache);
@@ -102,7 +102,7 @@ TEST(close_is_undone)
 /* ---- sharing ---- */
 
 /* Steps of 20 and of 7 entries, each in pages of its own, shared page by page. */
-TEST(share_partial)
+TEST(shares_pages_that_are_not_full)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache);
@@ -138,7 +138,7 @@ TEST(share_partial)
 }
 
 /* A page shared from a sequence that goes on to fill it: that one copies it. */
-TEST(share_open_page)
+TEST(both_go_on_behind_a_shared_open_page)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *a = open_seq(cache), *b = open_seq(cache);
@@ -166,7 +166,7 @@ TEST(share_open_page)
 /* ---- folding ---- */
 
 /* Four steps of 6, marks beside the entries. */
-TEST(fold)
+TEST(folding_counts_a_page_twice)
 {
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};
@@ -213,7 +213,7 @@ TEST(fold)
 }
 
 /* The count is told in 16 bits. */
-TEST(fold_most)
+TEST(refuses_counts_beyond_16_bits)
 {
     static const int32_t count[] = {1, 2, 3, 40000, 65535};
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
@@ -238,7 +238,7 @@ TEST(fold_most)
 
 /* Packing: a page that stays whole goes on counting, in a page of its own; what is left of another
    counts once and joins its neighbours. */
-TEST(fold_compact)
+TEST(compacting_keeps_whole_pages_and_their_counts)
 {
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};
@@ -278,7 +278,7 @@ TEST(fold_compact)
 }
 
 /* Lanes at the same positions that count differently do not agree. */
-TEST(fold_agrees)
+TEST(lanes_that_count_differently_do_not_agree)
 {
     struct kv_geometry g = {1,   2,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};
@@ -417,7 +417,7 @@ static void check_twins(struct twins *t, uint64_t *rng, double tolerance)
 }
 
 /* Every storage type, one row, a group, and so many that pages are decoded. */
-TEST(fold_is_duplicates)
+TEST(folding_attends_as_duplicates_do)
 {
     static const int32_t calls[][3] = {{1, 1, 73}, {1, 5, 73}, {3, 4, 60}, {40, 3, 40}};
     for (int type = 0; type < KV_N_TYPE; type++)
@@ -435,7 +435,7 @@ TEST(fold_is_duplicates)
 }
 
 /* Entries that are listed, gathered over pages that count differently. */
-TEST(fold_gathered)
+TEST(gathers_entries_of_folded_pages)
 {
     uint64_t rng = 3;
     const struct kv_geometry g = geometry(32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0, KV_INDEX_NORM);
@@ -498,7 +498,7 @@ static void attend_one(const struct kv_seq *seq, const float *q, float scale, fl
 }
 
 /* memshare.json, multiplicity. */
-TEST(vector_multiplicity)
+TEST(multiplicity_is_that_of_the_vector)
 {
     const struct kv_geometry g = geometry(1, 2, 16, KV_TYPE_F32, KV_TYPE_F32, 0);
     static const float k[] = {0.2f, -0.5f, 0.2f, -0.5f, 1.3f};
@@ -524,7 +524,7 @@ TEST(vector_multiplicity)
 }
 
 /* memshare.json, theorem1: what replacing a key and a value by near ones costs at most. */
-TEST(vector_theorem1)
+TEST(the_error_stays_below_the_published_bound)
 {
     const struct kv_geometry g = geometry(2, 2, 16, KV_TYPE_F32, KV_TYPE_F32, 0);
     static const float k[] = {0.2f, 0.1f, 1.0f, -1.0f, 0.4f, 0.9f}, q[] = {1.0f, -0.5f};
@@ -553,7 +553,7 @@ TEST(vector_theorem1)
 
 /* memshare.json, rope_delta_query: a key that was written at 37 and is read at 117, by a query at
    200; and where it is read where it was written. */
-TEST(vector_delta_query)
+TEST(a_shifted_query_is_that_of_the_vector)
 {
     static const struct {
         bool adjacent;
@@ -602,7 +602,7 @@ TEST(vector_delta_query)
 /* ---- files ---- */
 
 /* Counts and closed pages survive a snapshot, and only they need its last version. */
-TEST(snapshot)
+TEST(counts_and_closed_pages_survive_a_file)
 {
     static const int32_t want[] = {3, 6, 6, 5};
     const char *path = "test_kv_share.snapshot";

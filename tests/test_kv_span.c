@@ -9,7 +9,7 @@
 /* ---- stretches ---- */
 
 /* 20 entries of a prompt, then twice the same 37, the second of which ends in the open page. */
-TEST(span)
+TEST(a_stretch_stands_for_another_wherever_it_begins)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *fork;
@@ -53,7 +53,7 @@ TEST(span)
 }
 
 /* The same where entries go, and marks with them. */
-TEST(fold_span)
+TEST(a_folded_stretch_takes_its_marks_along)
 {
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};
@@ -80,7 +80,7 @@ TEST(fold_span)
 
 /* ---- what cannot be done ---- */
 
-TEST(stretch_is_checked)
+TEST(refuses_bad_stretches)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *other = open_seq(cache);
@@ -114,7 +114,7 @@ TEST(stretch_is_checked)
 }
 
 /* The entries that would stand there. */
-TEST(from_is_checked)
+TEST(refuses_bad_origins)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 80),
                     *apart = kv_check_cache(&two_layers, 80);
@@ -163,7 +163,7 @@ TEST(from_is_checked)
 }
 
 /* What counts more than once neither goes nor stands elsewhere. */
-TEST(counted_is_checked)
+TEST(refuses_what_is_counted_already)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *other = open_seq(cache);
@@ -197,7 +197,7 @@ static void must_say(pith_status got, pith_status want, const pith_error *err, c
 }
 
 /* Without room in the table, memory for it, or a page for what moves. */
-TEST(memory_is_checked)
+TEST(refuses_when_memory_is_short)
 {
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};

@@ -106,7 +106,7 @@ static void work_do(struct work *w, int32_t n_thread)
     }
 }
 
-TEST(threads)
+TEST(threads_give_what_one_gives)
 {
     for (uint64_t seed = 1; seed <= N_ROUND; seed++) {
         static struct work one, many;

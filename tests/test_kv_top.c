@@ -90,7 +90,7 @@ static float draw(int kind, int32_t i, int32_t n, uint64_t *rng)
     }
 }
 
-TEST(top)
+TEST(finds_the_highest_as_a_sort_does)
 {
     const int32_t sizes[] = {1, 2, 15, 16, 17, 63, 1000, 4095, 4096, 5003, MOST};
     uint64_t rng = 1;
@@ -107,7 +107,7 @@ TEST(top)
 
 /* A sample that sees nothing but the highest scores leaves fewer than are wanted, and one that sees
    nothing but the lowest nearly all. */
-TEST(deceived)
+TEST(scores_that_deceive_a_sample_are_sorted_too)
 {
     float *score = test_malloc(MOST * sizeof(*score));
     uint64_t rng = 2;

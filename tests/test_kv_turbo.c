@@ -85,7 +85,7 @@ TEST(rotation_is_the_transform)
     }
 }
 
-TEST(rotation_keeps)
+TEST(rotation_keeps_products)
 {
     uint64_t rng = 2;
     for (int t = 0; t < 400; t++) {
@@ -219,7 +219,7 @@ static void check_vector(const json_t *want, const float *x, const float *table,
     assert_float_equal(error, json_number_value(json_object_get(want, "rel_sq_err")), 1e-5);
 }
 
-TEST(vectors)
+TEST(codes_are_those_of_the_vectors)
 {
     static const char *const names[] = {"turbo4", "turbo3", "turbo2"};
     static const char *const keys[] = {"centroids4_fork", "centroids3", "centroids2"};
@@ -292,7 +292,7 @@ static void decoded(const float *table, uint16_t scale, const uint8_t *code, int
 }
 
 /* The spec's figures for 2,000 vectors of 128 dimensions (v3.json, mse_reference), within 5 %. */
-TEST(distortions_of_spec)
+TEST(distortions_are_those_of_the_specification)
 {
     static const double reference[] = {0.0091936, 0.033533, 0.118076};
     for (size_t t = 0; t < PI_LEN(turbo); t++) {
@@ -316,7 +316,7 @@ TEST(distortions_of_spec)
 /* What searching leaves of the error, within 3 % of figures of numpy in double (4,000 vectors, the
    same five stretches); q8_0's is the spec's. Other head sizes lie near what their groups' tables
    cost. */
-TEST(distortions)
+TEST(distortions_are_those_of_doubles)
 {
     static const struct {
         enum kv_type type;
@@ -374,7 +374,7 @@ TEST(encoding_is_fitted)
 
 /* What one dimension holds alone costs no more than a Gaussian row: that is what the rotation is
    for. Its length is kept. */
-TEST(one_dimension)
+TEST(one_dimension_alone_costs_no_more)
 {
     for (size_t t = 0; t < PI_LEN(turbo); t++)
         for (int32_t d = 0; d < 64; d++) {
@@ -391,7 +391,7 @@ TEST(one_dimension)
 }
 
 /* An entry as a row of bytes is the same from either layout, and goes into either. */
-TEST(entries_as_rows)
+TEST(rows_and_columns_hold_the_same_entries)
 {
     static const int32_t dims[] = {32, 64, 96, 128, 160, 192, 256};
     uint64_t rng = 9;
@@ -435,7 +435,7 @@ TEST(entries_as_rows)
 }
 
 /* Whatever bytes a page has, reading stays within it, and where scales are finite so are values. */
-TEST(wild_bytes)
+TEST(any_bytes_are_read_within_the_page)
 {
     static const int32_t dims[] = {64, 80, 96, 128, 192, 256};
     uint64_t rng = 11;
@@ -474,7 +474,7 @@ TEST(wild_bytes)
 }
 
 /* A lane read page by page gives the bits of single entries, for every type and either layout. */
-TEST(runs)
+TEST(runs_give_the_bits_of_entries)
 {
     static const int32_t dims[] = {32, 96, 128};
     for (int type = 0; type < KV_N_TYPE; type++)
@@ -502,7 +502,7 @@ TEST(runs)
         }
 }
 
-TEST(head_sizes)
+TEST(groups_follow_the_head_size)
 {
     static const struct {
         int32_t dim, group;

@@ -179,14 +179,14 @@ static const char *made(const char *words)
     return changed(words, &(struct change){0});
 }
 
-TEST(older_files)
+TEST(older_files_give_the_bits_of_newer_ones)
 {
     uint64_t older = hash_of(made(SHAPE " old=1"));
     make_newer(in_folder("changed.gguf"), in_folder("newer.gguf"));
     assert_true(hash_of(in_folder("newer.gguf")) == older);
 }
 
-TEST(blocks_behind)
+TEST(blocks_behind_the_layers_change_nothing)
 {
     uint64_t with = hash_of(made(SHAPE " layers=4 mtp=1"));
     assert_true(hash_of(made(SHAPE)) == with);
@@ -194,7 +194,7 @@ TEST(blocks_behind)
 
 /* ---- lanes ---- */
 
-TEST(lanes)
+TEST(a_layer_has_one_lane_of_one_vector)
 {
     pith_model *m = NULL;
     pith_model_info info;
@@ -252,7 +252,7 @@ static void look_at(void *user, const struct pi_pass_tap_rows *rows)
     }
 }
 
-TEST(tap)
+TEST(a_tap_sees_the_vector_of_the_lane)
 {
     pith_model *m = NULL;
     pith_error err;
@@ -279,7 +279,7 @@ static void add_queries(void *user, const struct pi_pass_tap_rows *rows)
             sum[i] += (double)rows->q_pre[t * HEADS * (RANK + N_ROT) + i];
 }
 
-TEST(statistics)
+TEST(statistics_are_of_the_heads_queries)
 {
     pith_model *m = NULL;
     pith_stats *stats = NULL;
@@ -336,7 +336,7 @@ static double norm_of(const struct pi_layer *w, int32_t head, const float *v)
     return sqrt(square);
 }
 
-TEST(norms_of_values)
+TEST(takes_norms_of_values)
 {
     struct importance_gram *gram = NULL;
     pith_model *m = NULL;
@@ -414,7 +414,7 @@ static uint64_t hash_under(const pith_model *m, const char *keep, const char *re
 
 /* A budget that holds the text changes no bit, of which PyramidKV gives some layers a small part. A
    smaller one is held, or changes what is read. */
-TEST(policies)
+TEST(budgets_that_hold_the_text_change_no_bit)
 {
     pith_model *m = NULL;
     pith_error err;

@@ -235,7 +235,7 @@ TEST(whole_tensors_are_their_rows)
 
 /* The size of what is stored in an unknown way is not known either, so that any number of weights
    fits into a file. */
-TEST(weights_beyond_counting)
+TEST(refuses_weights_beyond_counting)
 {
     static struct bytes b;
     pith_error err;

@@ -51,7 +51,7 @@ static void windows_are(int32_t window, const char *wanted)
     pi_gguf_free(&model.gguf);
 }
 
-TEST(periods)
+TEST(a_period_says_which_layers_have_windows)
 {
     static const struct {
         uint32_t period;
@@ -84,7 +84,7 @@ TEST(absent_keys_keep_their_presets)
             "llama.other is missing");
 }
 
-TEST(arrays)
+TEST(an_array_says_which_layers_have_windows)
 {
     static struct bytes b;
     begin(&b, PATTERN, PI_GGUF_ARRAY);
@@ -96,7 +96,7 @@ TEST(arrays)
     windows_are(8, ".w..w.");
 }
 
-TEST(mistakes)
+TEST(each_mistake_names_its_key)
 {
     static struct bytes b;
     pith_error err;

@@ -20,7 +20,7 @@ TEST_GROUP(make_folder, remove_folder);
 
 /* ---- what keys make ---- */
 
-TEST(scales)
+TEST(the_keys_make_the_scale_of_scores)
 {
     const double s = log(40.0);
     const struct {
@@ -48,7 +48,7 @@ TEST(scales)
 }
 
 /* The router's rule where a file does not say one. */
-TEST(gating)
+TEST(the_rule_of_the_router_has_a_preset)
 {
     pith_model *m = NULL;
     pith_error err;
@@ -63,7 +63,7 @@ TEST(gating)
 }
 
 /* A count that a file has for each layer. */
-TEST(lists)
+TEST(takes_a_count_for_each_layer)
 {
     pith_model *m = NULL;
     pith_error err;

@@ -18,7 +18,7 @@ TEST_GROUP(make_folder, remove_folder);
 
 /* ---- what is absent ---- */
 
-TEST(presets)
+TEST(absent_keys_have_presets)
 {
     static const struct {
         const char *words;
@@ -66,7 +66,7 @@ TEST(presets)
 }
 
 /* A token reads the chosen experts, the shared one, and one row of the embedding. */
-TEST(bytes_of_a_token)
+TEST(counts_the_bytes_that_a_token_reads)
 {
     pith_model_info info;
     pith_model *m = NULL;

@@ -301,7 +301,7 @@ static void run_steps(const char *options, enum kv_type type_v, const int32_t vi
     world_free(&w);
 }
 
-TEST(vectors)
+TEST(evicts_what_the_authors_do)
 {
     static const int32_t normalised[N_STEP] = {4, 0, 4, 2, 4, 4};
     static const int32_t plain[N_STEP] = {4, 0, 4, 2, 4, 0};
@@ -328,7 +328,7 @@ TEST(vectors)
 }
 
 /* The losses of one state, whatever would be chosen: the lane is filled as the file has it. */
-TEST(exact_losses)
+TEST(exact_losses_are_those_of_the_vectors)
 {
     struct world w = {
         .g = {1, 1, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32}, .n_group = 2, .scale = 0.5f};
@@ -387,7 +387,7 @@ static void run_logits(const char *options, const float *logits, int32_t n, cons
     world_free(&w);
 }
 
-TEST(logits_of_any_size)
+TEST(takes_logits_of_any_size)
 {
     static const char *const options[] = {"budget=3,prompt-window=1",
                                           "budget=3,prompt-window=1,normalise=off",
@@ -412,7 +412,7 @@ TEST(logits_of_any_size)
 
 /* Two KV heads whose logits are 2000 apart: un-normalised the large one decides alone; normalised
    both do. */
-TEST(scales_of_heads)
+TEST(normalising_lets_heads_of_any_scale_decide)
 {
     for (int32_t off = 0; off < 2; off++) {
         struct world w = {
@@ -584,7 +584,7 @@ static void random_step(struct world *w, uint64_t *rng, bool exact, int32_t lo, 
     w->n_token++;
 }
 
-TEST(many_steps)
+TEST(agrees_with_doubles_over_many_steps)
 {
     static const struct {
         const char *options;
@@ -642,7 +642,7 @@ static int32_t step_in_order(struct world *w, const int32_t *order, int32_t slot
 
 /* Whoever is first, the same sum comes out, to the bit; and a pass that was given up leaves
    nothing. */
-TEST(heads_in_any_order)
+TEST(heads_in_any_order_give_the_same_bits)
 {
     static const char *const options[] = {
         "budget=24,prompt-window=8", "budget=24,prompt-window=8,combine=max",
@@ -689,7 +689,7 @@ TEST(heads_in_any_order)
 
 /* ---- options ---- */
 
-TEST(options)
+TEST(reads_its_options)
 {
     struct keep_config c;
     pith_error err;
@@ -709,7 +709,7 @@ TEST(options)
 }
 
 /* What overwriting goes together with, of any policy. */
-TEST(overwriting_options)
+TEST(says_what_overwriting_goes_with)
 {
     pith_error err;
     pith_keep_rules rules;

@@ -118,7 +118,7 @@ static void check_rows(const struct lanes *l, const char *svg)
 
 /* ---- shapes ---- */
 
-TEST(exact)
+TEST(rows_are_what_lanes_hold)
 {
     static const enum pattern patterns[] = {NOTHING, EVERYTHING, ENDS, RANDOM, STRIPES};
     static const int32_t lengths[] = {1, 2, 7, 101, 500, 1100};
@@ -135,7 +135,7 @@ TEST(exact)
 }
 
 /* Columns of several positions, the last one narrower. */
-TEST(columns)
+TEST(columns_hold_several_positions)
 {
     static const int32_t lengths[] = {1101, 2203, 5000, 100003};
     for (size_t j = 0; j < sizeof(lengths) / sizeof(lengths[0]); j++)
@@ -151,7 +151,7 @@ TEST(columns)
 }
 
 /* A file of any policy stays small; one that keeps long stretches is far from the limit. */
-TEST(size)
+TEST(a_file_stays_small)
 {
     for (int pattern = ENDS; pattern <= STRIPES; pattern++) {
         struct lanes l = {.map = {.n_layer = 28, .n_head = 8, .n_token = 32768, .n_prompt = 30000},
@@ -171,7 +171,7 @@ TEST(size)
 }
 
 /* More lanes than rows: heads next to each other share one. */
-TEST(many_heads)
+TEST(heads_share_a_row_where_there_are_many)
 {
     struct lanes l = {
         .map = {.n_layer = 100, .n_head = 33, .n_token = 300}, .pattern = RANDOM, .share = 0.5};
@@ -186,7 +186,7 @@ TEST(many_heads)
     eval_text_free(&svg);
 }
 
-TEST(nothing_to_draw)
+TEST(refuses_to_draw_nothing)
 {
     pith_error err;
     struct eval_text svg = {0};
@@ -205,7 +205,7 @@ static void expect_words(const struct eval_text *svg, const char *const *words)
             fail_msg("the map does not have \"%s\"", *words);
 }
 
-TEST(legend)
+TEST(the_legend_tells_policy_and_figures)
 {
     static const char *const words[] = {
         "<title id=\"map-title\">Entries of the KV cache that stayed, by layer and head: made up<",
@@ -241,7 +241,7 @@ TEST(legend)
     eval_text_free(&svg);
 }
 
-TEST(full_cache)
+TEST(the_full_cache_is_drawn_whole)
 {
     static const char *const words[] = {"--keep none<", "the full cache: nothing is evicted",
                                         "100.0 % of the entries kept (60 of 60)", NULL};
@@ -255,7 +255,7 @@ TEST(full_cache)
 }
 
 /* Names that are no XML, and a policy longer than the page is wide. */
-TEST(hostile_names)
+TEST(escapes_hostile_names)
 {
     char keep[600] = "triattention:stats=", file[580];
     memset(file, 'x', sizeof(file) - 1);
@@ -275,7 +275,7 @@ TEST(hostile_names)
 
 /* ---- memory ---- */
 
-TEST(no_memory)
+TEST(failing_memory_is_told)
 {
     pith_error err;
     struct lanes l = {.map = {.model = "made up", .n_layer = 2, .n_head = 2, .n_token = 400},
@@ -333,7 +333,7 @@ static void expect_file(const char *path, const char *text)
     free(found);
 }
 
-TEST(file)
+TEST(a_file_is_written_whole)
 {
     char path[128], wrong[160];
     pith_error err;
@@ -365,7 +365,7 @@ TEST(file)
     eval_text_free(&other);
 }
 
-TEST(full_disk)
+TEST(a_full_disk_is_told)
 {
     pith_error err;
     struct eval_text text = {0};

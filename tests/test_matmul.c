@@ -151,7 +151,7 @@ static void *scratch_new(int32_t n_col)
 
 /* ---- packing ------------------------------------------------------------------------------ */
 
-TEST(group_bytes)
+TEST(counts_the_bytes_of_a_group)
 {
     for (int32_t i = 0; i < PI_MATMUL_N_TYPE; i++) {
         const struct pi_dtype_traits *traits = pi_dtype_find((uint32_t)types[i]);
@@ -167,7 +167,7 @@ TEST(group_bytes)
     assert_int_equal(pi_matmul_group_bytes((enum pi_dtype)77, 256), 0);
 }
 
-TEST(pack_is_lossless)
+TEST(packing_is_lossless)
 {
     for (int32_t i = 0; i < PI_MATMUL_N_TYPE; i++) {
         const struct pi_dtype_traits *traits = pi_dtype_find((uint32_t)types[i]);
@@ -237,7 +237,7 @@ static void check_scalar(enum pi_dtype type, int32_t n_col, bool extreme)
     free(w.rows);
 }
 
-TEST(scalar_against_double)
+TEST(scalar_products_agree_with_doubles)
 {
     for (int32_t i = 0; i < PI_MATMUL_N_TYPE; i++) {
         int32_t block = pi_matmul_layout(types[i])->block_len;
@@ -421,22 +421,22 @@ static void check_levels(check_fn *check)
         test_skip("there is no level but scalar here");
 }
 
-TEST(tails)
+TEST(every_level_agrees_over_all_tails)
 {
     check_levels(check_tails);
 }
 
-TEST(columns)
+TEST(every_level_agrees_over_columns)
 {
     check_levels(check_columns);
 }
 
-TEST(ranges)
+TEST(every_level_agrees_over_ranges)
 {
     check_levels(check_ranges);
 }
 
-TEST(slabs)
+TEST(every_level_agrees_over_slabs)
 {
     check_levels(check_slabs);
 }
@@ -458,7 +458,7 @@ TEST(scalar_tokens_are_independent)
 }
 
 /* The probes count what they did. */
-TEST(probes)
+TEST(probes_count_what_they_did)
 {
     for (int32_t level = 0; level < PI_CPU_N_LEVEL; level++) {
         struct pi_kernels k;

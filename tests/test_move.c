@@ -79,7 +79,7 @@ static void move_slowly(const struct case_ *before, struct case_ *c)
     }
 }
 
-TEST(columns)
+TEST(every_level_moves_columns_as_bytes)
 {
     static struct case_ c, want, got;
     for (int32_t level = 0; level < PI_CPU_N_LEVEL; level++) {

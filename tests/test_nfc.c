@@ -62,7 +62,7 @@ static uint64_t sum_of_all(struct pi_nfc *nfc, const char *before, const char *b
     return sum;
 }
 
-TEST(golden)
+TEST(composes_as_unicodedata_does)
 {
     static char line[8192], in[4096], want[4096];
     struct pi_nfc nfc = {0};
@@ -86,7 +86,7 @@ TEST(golden)
 }
 
 /* A composed text is not copied. */
-TEST(composed)
+TEST(a_composed_text_is_not_copied)
 {
     static const char *const texts[] = {"",
                                         "plain text",
@@ -108,7 +108,7 @@ TEST(composed)
 }
 
 /* Bytes that are no character stay, and no mark joins what stands before them. */
-TEST(ill_formed)
+TEST(bytes_that_are_no_character_stay)
 {
     static const struct {
         const char *in, *out;
@@ -134,7 +134,7 @@ TEST(ill_formed)
 }
 
 /* A megabyte of marks of two classes in turn: the time is linear. */
-TEST(marks)
+TEST(a_megabyte_of_marks_takes_linear_time)
 {
     const size_t n_pair = 1 << 18, size = 1 + 4 * n_pair;
     char *text = malloc(size);
@@ -154,7 +154,7 @@ TEST(marks)
     free(text);
 }
 
-TEST(every_allocation_fails)
+TEST(survives_every_failing_allocation)
 {
     static const char text[] = "e\xcc\x81 and \xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab";
     for (int64_t i = 1;; i++) {

@@ -21,7 +21,7 @@ static void expect(const char *text, double want)
         fail_msg("\"%s\" is read as %.17g, not %.17g", text, got, want);
 }
 
-TEST(values)
+TEST(reads_numbers_in_every_form)
 {
     expect("0", 0.0);
     expect("-0", -0.0);
@@ -42,7 +42,7 @@ TEST(values)
     expect("9007199254740992000000000000000000000", 9007199254740992e21);
 }
 
-TEST(refused)
+TEST(refuses_what_is_no_number)
 {
     static const char *const texts[] = {"",      "+",   "-",     ".",    "e5",  "1e",
                                         "1e+",   "1e-", " 1",    "1 ",   "1,5", "1.2.3",
@@ -61,7 +61,7 @@ TEST(refused)
 }
 
 /* Within what is promised to be exact, and beyond it. */
-TEST(as_strtod)
+TEST(reads_numbers_as_strtod_does)
 {
     uint64_t rng = 4;
     for (int32_t i = 0; i < 200000; i++) {
@@ -83,7 +83,7 @@ TEST(as_strtod)
 }
 
 /* The options of policies in a process whose decimal point is a comma. */
-TEST(locale)
+TEST(a_locale_with_a_comma_changes_nothing)
 {
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8",  "fr_FR.UTF-8", "fr_FR.utf8",
                                         "nl_NL.UTF-8", "pt_BR.UTF-8", "de_DE",       "fr_FR"};

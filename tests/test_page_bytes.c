@@ -9,7 +9,7 @@
 
 #include "page.h"
 
-TEST(same_bytes)
+TEST(the_binary_holds_the_page_byte_for_byte)
 {
     static char file[1 << 20];
     assert_true(page_n_file > 3);
@@ -28,7 +28,7 @@ TEST(same_bytes)
 }
 
 /* What the page names, it has; and its policy allows files of the server alone, nothing inline. */
-TEST(whole)
+TEST(the_page_names_files_of_its_own_alone)
 {
     const char *html = page_files[0].data;
     assert_string_equal(page_files[0].name, "index.html");
@@ -44,7 +44,7 @@ TEST(whole)
     assert_null(strstr(html, "<script>"));
 }
 
-TEST(no_other_origin)
+TEST(the_page_names_no_other_origin)
 {
     static const char *const never[] = {"http://", "https://",  "src=\"//",          "@import",
                                         "url(",    "innerHTML", "insertAdjacentHTML"};

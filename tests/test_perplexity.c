@@ -142,7 +142,7 @@ static bool open_case(const char *model, const char *file, int size, pith_model 
 }
 
 /* Four decimals, and a few parts in ten million for sums in another order. */
-TEST(golden)
+TEST(agrees_with_llama_perplexity)
 {
     char line[256], name[64], file[64];
     int size, n_ctx, n_batch, n_chunk, n_compared = 0;
@@ -229,7 +229,7 @@ static void read_plainly(const char *keep, int32_t n_ctx, int32_t n_chunk, struc
     free(tokens);
 }
 
-TEST(plain)
+TEST(agrees_with_reading_token_by_token)
 {
     static struct plain plain;
     struct eval_setup setup = setup_of(nano, "f32", NULL);
@@ -254,7 +254,7 @@ TEST(plain)
 }
 
 /* Whatever is read at once and side by side: the same bits. */
-TEST(batches)
+TEST(batches_change_no_bit)
 {
     static const int32_t batches[] = {1, 7, 64, 96, 192, 200, 10000};
     static const char *const policies[] = {NULL, POLICY};
@@ -277,7 +277,7 @@ TEST(batches)
 /* ---- policies ---- */
 
 /* A policy that never comes to a round costs exactly nothing, and the result says why. */
-TEST(nothing_evicted)
+TEST(says_that_nothing_was_evicted)
 {
     struct eval_setup setup = setup_of(nano, "f16", "streaming:budget=128");
     json_t *result = measure(&setup, 128, 128, 4, true);
@@ -292,7 +292,7 @@ TEST(nothing_evicted)
     json_decref(result);
 }
 
-TEST(paired)
+TEST(differences_are_paired_by_token)
 {
     static struct plain full, policy;
     struct eval_setup setup = setup_of(nano, "f32", NULL);
@@ -334,7 +334,7 @@ TEST(paired)
 }
 
 /* The last round comes at the last token: nothing was scored behind it. */
-TEST(evicted_at_the_end)
+TEST(counts_an_eviction_at_the_end)
 {
     struct eval_setup setup = setup_of(nano, "f16", "streaming:budget=56,slack=8,sinks=4");
     json_t *result = measure(&setup, 64, 64, 3, true);
@@ -362,7 +362,7 @@ static json_t *diverge(const struct eval_setup *setup, int32_t n_ctx, int32_t n_
     return result;
 }
 
-TEST(divergence_none)
+TEST(the_full_cache_does_not_diverge_from_itself)
 {
     static const char *const policies[] = {NULL, "streaming:budget=100"};
     for (int i = 0; i < 2; i++) {
@@ -483,18 +483,18 @@ static void check_divergence(const char *keep, const char *type, const char *ref
     eval_chunks_free(&chunks);
 }
 
-TEST(divergence_policy)
+TEST(divergence_of_a_policy_agrees_with_plain_reading)
 {
     check_divergence(POLICY, "f32", "f32");
 }
 
-TEST(divergence_storage)
+TEST(divergence_of_a_storage_type_agrees_with_plain_reading)
 {
     check_divergence(NULL, "q8_0", "f32");
 }
 
 /* Before the first round nothing differs; the figures behind it hold all of the divergence. */
-TEST(divergence_after)
+TEST(divergence_begins_at_the_first_round)
 {
     struct eval_setup setup = setup_of(nano, "f16", POLICY);
     json_t *result = diverge(&setup, 160, 4, NULL);
@@ -530,7 +530,7 @@ static bool never(void *user, double fraction, const char *what)
     return false;
 }
 
-TEST(refusals)
+TEST(refuses_texts_and_chunks_that_are_too_short)
 {
     struct eval_setup setup = setup_of(nano, "f16", NULL);
     struct eval_divergence_params params = {.text = text, .text_len = text_len, .n_ctx = 64};

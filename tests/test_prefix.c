@@ -8,7 +8,7 @@
 
 /* tests/vectors/memshare.json, hash_chain: blocks of four tokens; its root is the hash of a number
    and the block size, that is of one "token" behind a "parent". */
-TEST(hash_vectors)
+TEST(hashes_are_those_of_the_vectors)
 {
     static const struct {
         int32_t token[8];
@@ -44,7 +44,7 @@ static void make_collision(int32_t *a, int32_t *b, int32_t n)
                      prefix_hash(prefix_root(SALT), b, LEN));
 }
 
-TEST(collision)
+TEST(a_collision_of_hashes_finds_no_other_text)
 {
     struct rig r = rig_make(&geometry, N_PAGE);
     int32_t a[3 * LEN], b[3 * LEN];
@@ -74,7 +74,7 @@ TEST(collision)
 }
 
 /* Other policies, types or models are another salt: nothing of one is in the other. */
-TEST(salt)
+TEST(another_salt_finds_nothing)
 {
     struct rig r = rig_make(&geometry, N_PAGE);
     struct prefix_cache *other = NULL;
@@ -93,7 +93,7 @@ TEST(salt)
 /* ---- what is found ---- */
 
 /* Something is left to evaluate, and only whole pages are found. */
-TEST(lengths)
+TEST(finds_whole_pages_and_leaves_something_to_evaluate)
 {
     struct rig r = rig_make(&geometry, N_PAGE);
     int32_t text[5 * LEN];
@@ -158,7 +158,7 @@ static void check_append(const struct kv_geometry *g)
     rig_free(&r);
 }
 
-TEST(append)
+TEST(a_found_prefix_goes_on_alike)
 {
     struct kv_geometry g = geometry;
     check_append(&g);
@@ -175,7 +175,7 @@ TEST(append)
 
 /* A page that is there already is not taken twice, and the older one stays the one that is found.
  */
-TEST(twice)
+TEST(a_page_is_taken_once)
 {
     struct rig r = rig_make(&geometry, N_PAGE);
     int32_t text[3 * LEN];
@@ -197,7 +197,7 @@ TEST(twice)
 
 /* Many texts that begin alike, published in some order: the table grows several times, and all of
    them are found. */
-TEST(many)
+TEST(finds_each_of_many_texts)
 {
     enum { N = 700 };
     struct rig r = rig_make(&geometry, 8 * N);
@@ -221,7 +221,7 @@ TEST(many)
 
 /* ---- what goes ---- */
 
-TEST(order)
+TEST(drops_the_least_recently_used_leaf_first)
 {
     struct rig r = rig_make(&geometry, N_PAGE);
     int64_t block = kv_block_bytes(r.kv);
@@ -265,7 +265,7 @@ TEST(find_touches_nothing)
     rig_free(&r);
 }
 
-TEST(in_use)
+TEST(keeps_what_a_sequence_uses)
 {
     struct rig r = rig_make(&geometry, N_PAGE);
     int64_t block = kv_block_bytes(r.kv);
@@ -302,7 +302,7 @@ TEST(in_use)
 
 /* ---- no memory ---- */
 
-TEST(no_memory)
+TEST(failing_memory_publishes_less)
 {
     struct kv_cache *kv = kv_check_cache(&geometry, N_PAGE);
     struct prefix_cache *cache = NULL;

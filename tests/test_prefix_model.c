@@ -266,7 +266,7 @@ static void one_op(struct plain *m, struct rig *r)
     }
 }
 
-TEST(model)
+TEST(agrees_with_a_list_of_texts)
 {
     static struct plain m;
     struct kv_geometry g = geometry;

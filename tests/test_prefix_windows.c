@@ -48,7 +48,7 @@ static void check_alone(const struct kv_seq *seq, int32_t n)
     kv_cache_free(kv);
 }
 
-TEST(where_texts_go_on)
+TEST(goes_on_where_windows_are_held)
 {
     struct rig r = rig_make(&sliding, N_PAGE);
     fill_text(text, PI_LEN(text), 4);
@@ -73,7 +73,7 @@ TEST(where_texts_go_on)
 }
 
 /* Short texts, whose windows see all: every page is one to go on behind. */
-TEST(short_texts)
+TEST(every_page_of_a_short_text_can_go_on)
 {
     struct rig r = rig_make(&sliding, N_PAGE);
     fill_text(text, PI_LEN(text), 4);
@@ -86,7 +86,7 @@ TEST(short_texts)
     rig_free(&r);
 }
 
-TEST(reclaim)
+TEST(gives_up_windows_first)
 {
     struct rig r = rig_make(&sliding, N_PAGE);
     fill_text(text, PI_LEN(text), 4);

@@ -46,7 +46,7 @@ static void check_eigen(const double *a, int32_t n)
     }
 }
 
-TEST(eigenvectors)
+TEST(finds_eigenvectors_of_symmetric_matrices)
 {
     uint64_t rng = 5;
     double a[MAX_DIM * MAX_DIM];
@@ -119,7 +119,7 @@ static void refused(const uint8_t *data, size_t size, pith_status status, const 
     assert_null(p);
 }
 
-TEST(file_round_trip)
+TEST(a_file_comes_back_as_it_was)
 {
     struct pith_projection *p = small(), *again = NULL;
     pith_projection_info i;
@@ -149,7 +149,7 @@ TEST(file_round_trip)
 }
 
 /* What is wrong with a field is said with its name and its value. */
-TEST(damaged_fields)
+TEST(a_damaged_field_is_named)
 {
     static const struct {
         int32_t at, n_byte;
@@ -208,7 +208,7 @@ TEST(damaged_fields)
     pith_projection_free(p);
 }
 
-TEST(saved_and_loaded)
+TEST(saves_and_loads)
 {
     char path[] = "/tmp/pith-test-XXXXXX";
     struct pith_projection *p = small(), *again = NULL;
@@ -310,7 +310,7 @@ static void fit_bytes(pith_engine *e, pith_projection_keys keys, int32_t n_ctx, 
     pith_projection_free(p);
 }
 
-TEST(fitted_to_keys)
+TEST(fits_the_covariance_of_keys)
 {
     static struct sums sums;
     pith_error err;
@@ -339,7 +339,7 @@ TEST(fitted_to_keys)
 }
 
 /* The same bytes for any chunk and number of threads; other ones for other keys and pieces. */
-TEST(fit_is_determined)
+TEST(chunks_and_threads_change_no_bit)
 {
     static const struct {
         int32_t chunk, n_thread;
@@ -379,7 +379,7 @@ static bool stop_at_bases(void *user, double fraction)
     return fraction <= 0.9;
 }
 
-TEST(fit_refuses)
+TEST(refuses_texts_and_policies_that_do_not_fit)
 {
     struct pith_projection *p = NULL;
     pith_projection_params params;
@@ -418,7 +418,7 @@ TEST(fit_refuses)
 }
 
 /* Whichever allocation fails, it is said, and nothing is left. */
-TEST(fit_without_memory)
+TEST(failing_memory_loses_nothing)
 {
     struct pith_projection *p = NULL;
     pith_error err;

@@ -56,7 +56,7 @@ static void expect(const char *template, const char *json, uint32_t flags, const
 
 #define TURNS "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
-TEST(json)
+TEST(templates_see_every_key_of_the_json)
 {
     static const char two[] = "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"},"
                               "{\"role\": \"user\", \"content\": \"U\"}], \"x\": [1, 2.5]}";
@@ -71,7 +71,7 @@ TEST(json)
            "False 2024-07-26");
 }
 
-TEST(thinking)
+TEST(templates_switch_thinking)
 {
     static const char ask[] = "{\"messages\": []}";
     uint32_t quick = PITH_CHAT_GENERATE | PITH_CHAT_NO_THINKING;
@@ -84,7 +84,7 @@ TEST(thinking)
     expect("{{ 'A:' -}}", ask, quick, "A:");
 }
 
-TEST(pieces)
+TEST(pieces_say_what_a_user_wrote)
 {
     pith_model *model = load(TURNS "{{ '!' -}}");
     pith_prompt *prompt = make(model,
@@ -138,7 +138,7 @@ static int32_t count_bos(const pith_model *model, const char *json, uint32_t fla
 
 /* A template of the caller's, and the beginning of an answer, which is a user's text whatever stands
    before it: the template's alone, a user's alone, or both. */
-TEST(opening)
+TEST(a_beginning_of_the_answer_is_the_users)
 {
     static const char *const templates[] = {"[A]", "{{ messages[0].content }}",
                                             "{{ messages[0].content }}[A]"};
@@ -171,7 +171,7 @@ TEST(opening)
     pith_model_free(model);
 }
 
-TEST(special_tokens)
+TEST(a_user_types_no_special_token)
 {
     static const char typed[] =
         "{\"messages\": [{\"role\": \"user\", \"content\": \"" BOS "a" BOS "\"}]}";
@@ -190,7 +190,7 @@ TEST(special_tokens)
 }
 
 /* The template's own BOS is left out where the tokenizer puts one, a user's never. */
-TEST(bos)
+TEST(the_templates_own_bos_is_left_out)
 {
     static const char typed[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"" BOS "\"}]}";
     pith_model *model = load("{{ bos_token ~ 'x' -}}");
@@ -221,7 +221,7 @@ static void refuse(const char *template, const char *json, pith_status want, con
     pith_model_free(model);
 }
 
-TEST(refusals)
+TEST(refuses_bad_conversations)
 {
     refuse(TURNS, "{", PITH_INVALID, "JSON: at byte 1");
     refuse(TURNS, "[]", PITH_INVALID, "no object");

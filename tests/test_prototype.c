@@ -262,7 +262,7 @@ static void expect_within(const char *what, double value, double low, double hig
 /* Bounds: the figures of the other implementation (full 1.000, streaming .440, random .372, knorm
    .339, vnorm .997, triattention .000 and .982 at half the entries), with more than the 1.96
    standard errors that 16 contexts leave. */
-TEST(half)
+TEST(half_the_entries_score_as_another_implementation_says)
 {
     pith_model *model;
     pith_error err;

@@ -196,7 +196,7 @@ static const struct {
     {"Q6_K", "Q8_0", "F16", 18},
 };
 
-TEST(every_type)
+TEST(writes_every_type)
 {
     struct result r;
     uint32_t v;
@@ -245,7 +245,7 @@ TEST(metadata_is_kept)
 
 /* Of 8 layers the mix gives more bits to the first, the last, and those two after a multiple of
    three behind the first: 3 and 6. */
-TEST(mix)
+TEST(the_mix_gives_some_layers_more_bits)
 {
     static const bool more[N_LAYER] = {true, false, false, true, false, false, true, true};
     struct result r;
@@ -307,7 +307,7 @@ static bool stop_at_half(void *user, double fraction)
     return fraction < 0.5;
 }
 
-TEST(progress_and_cancel)
+TEST(tells_progress_and_may_be_cancelled)
 {
     double last = 0;
     int n_call = 0;
@@ -354,7 +354,7 @@ TEST(each_allocation_may_fail)
 }
 
 /* The limit on the size of files stands in for a full disk: writes fail in the same way. */
-TEST(full_disk)
+TEST(a_full_disk_leaves_the_old_file)
 {
     struct rlimit old, low;
     struct stat st;
@@ -394,7 +394,7 @@ static void refuse(const char *in, const char *out, const char *type, int32_t n_
     assert_int_equal(count_files(), n_file);
 }
 
-TEST(refusals)
+TEST(refuses_bad_paths)
 {
     char link_path[256], missing[256];
     write_input(false);

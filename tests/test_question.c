@@ -34,7 +34,7 @@ static void expect_behind(const char *behind, const char *expected)
     expect_question(text, expected);
 }
 
-TEST(label)
+TEST(finds_what_follows_a_label)
 {
     static char text[2000];
     const char *q;
@@ -50,7 +50,7 @@ TEST(label)
     assert_true(q > text + 9);
 }
 
-TEST(short)
+TEST(takes_a_short_message_whole)
 {
     expect_question("", "");
     expect_question(" \n ", "");
@@ -60,7 +60,7 @@ TEST(short)
 }
 
 /* What asks at the end of a long message: filler before it has no part in it. */
-TEST(tail)
+TEST(finds_what_asks_at_the_end)
 {
     expect_behind("What is the code word?", "What is the code word?");
     expect_behind("What is the code word? Answer with the word, nothing else:",
@@ -94,7 +94,7 @@ TEST(tail)
     expect_behind("Nenne das Passwort von Walter.", "Nenne das Passwort von Walter.");
 }
 
-TEST(scripts)
+TEST(knows_sentences_of_other_scripts)
 {
     /* Chinese, without blanks between sentences; Arabic; Greek; Hindi. */
     expect_behind("\xe8\xbf\x99\xe6\x98\xaf\xe4\xb9\xa6\xe3\x80\x82\xe5\xaf\x86\xe7\xa0\x81\xe6\x98"
@@ -108,7 +108,7 @@ TEST(scripts)
 }
 
 /* A question that opens the message. */
-TEST(head)
+TEST(finds_a_question_that_opens_the_message)
 {
     char text[4096];
     snprintf(text, sizeof(text), "When does the train leave? %s", PROSE);
@@ -118,7 +118,7 @@ TEST(head)
 }
 
 /* Bytes that are no text, and sentences without end. */
-TEST(any_bytes)
+TEST(any_bytes_are_safe)
 {
     static char text[3000];
     const char *q;
@@ -155,7 +155,7 @@ static void expect_place(const char *text, const char *message, const char *rest
     assert_memory_equal(q.text, question, q.len);
 }
 
-TEST(place)
+TEST(finds_the_place_in_front_of_the_question)
 {
     static const char lines[] = "One. Two.\nQuestion: Who is\nAnton?\n";
     static const char two[] = "QUESTION: no?\nA.\nmy question: yes?\n";
@@ -178,7 +178,7 @@ TEST(place)
 }
 
 /* Templates around the same message: the place is in front of its question, in the message. */
-TEST(templates)
+TEST(finds_the_place_within_any_template)
 {
     static const char *const around[][2] = {
         {"<|im_start|>system\nWhat?<|im_end|>\n<|im_start|>user\n",
@@ -205,7 +205,7 @@ TEST(templates)
 }
 
 /* A text without a template that does not end with a question is to be continued. */
-TEST(bare)
+TEST(a_text_that_asks_nothing_has_no_place)
 {
     char text[4096];
     expect_place(PROSE, PROSE, NULL, NULL);
@@ -219,7 +219,7 @@ TEST(bare)
 }
 
 /* The token that begins the question, for a prompt with tokens before and behind its message. */
-TEST(tokens)
+TEST(finds_the_token_that_begins_the_question)
 {
     static const char message[] = "The friend of Maria is Anton.\nQuestion: Who is the friend?";
     static const char behind[] = "<|im_end|>\n<|im_start|>assistant\n";

@@ -1,7 +1,7 @@
 /*
- * SampleAttention, SnapKV and KeyDiff as read policies: the vectors of their specification, where
- * they are there; their formulas in double; lanes whose entries were moved in position or
- * overwritten; the same scores at every level of the processor.
+ * SampleAttention, SnapKV and KeyDiff as read policies: the vectors of their specification; their
+ * formulas in double; lanes whose entries were moved in position or overwritten; the same scores at
+ * every level of the processor.
  */
 #include <math.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static void check_vector(const struct read_policy *policy, const char *options, 
     read_problem_free(&p);
 }
 
-TEST(vectors)
+TEST(scores_are_those_of_the_vectors)
 {
     check_vector(&read_sampleattention, "budget=4,queries=2", "sampleattention_topk",
                  "scores_mean_softmax", "keep4_ascending", 4);
@@ -188,7 +188,7 @@ static enum kv_type type_for(const struct read_problem *p, size_t i)
     return read_type((int32_t)(i + i / 7), p->dim);
 }
 
-TEST(formulas)
+TEST(scores_agree_with_doubles)
 {
     uint64_t rng = 21;
     for (size_t i = 0; i < PI_LEN(shapes) * PI_LEN(forms); i++) {
@@ -210,7 +210,7 @@ TEST(formulas)
     }
 }
 
-TEST(no_index)
+TEST(needs_no_index)
 {
     for (size_t i = 0; i < PI_LEN(forms); i++) {
         struct kv_geometry g = {
@@ -265,7 +265,7 @@ static void refill(struct read_world *w, bool shifted)
 }
 
 /* Keys that are read elsewhere than they were written score as if they had been written there. */
-TEST(shifted)
+TEST(shifted_keys_score_as_if_written_there)
 {
     uint64_t rng = 22;
     double freq[16];
@@ -294,7 +294,7 @@ TEST(shifted)
 }
 
 /* An entry that took the place of another is a neighbour of those beside it in the text. */
-TEST(overwritten)
+TEST(overwritten_entries_are_neighbours_by_position)
 {
     enum { PLACE = 37 };
     uint64_t rng = 23;
@@ -330,7 +330,7 @@ TEST(overwritten)
 }
 
 /* What comes behind the chunk in the same pass is not seen. */
-TEST(later_entries)
+TEST(does_not_see_behind_the_chunk)
 {
     uint64_t rng = 24;
     for (size_t i = 0; i < PI_LEN(forms); i++) {
@@ -356,7 +356,7 @@ TEST(later_entries)
 
 /* ---- levels and extremes ---- */
 
-TEST(levels_agree)
+TEST(every_level_gives_the_same_scores)
 {
     uint64_t rng = 25;
     for (size_t i = 0; i < PI_LEN(shapes) * PI_LEN(forms); i++) {
@@ -385,7 +385,7 @@ TEST(levels_agree)
 }
 
 /* Keys of zeros, and such as have no square in a float, give numbers all the same. */
-TEST(extremes)
+TEST(extreme_keys_give_numbers)
 {
     static const float sizes[] = {0.0f, 1e-30f, 1e25f, 2e38f};
     uint64_t rng = 26;

@@ -55,7 +55,7 @@ static void load_vector(struct read_problem *p, int32_t n_kv, int32_t n)
     }
 }
 
-TEST(sparq_vector)
+TEST(sparq_chooses_as_the_vector_says)
 {
     static const double logit[2][11] = {
         {-0.425375149, 0.812972754, -0.333953492, -0.675714343, 0.57925568, 0.165465644,
@@ -121,7 +121,7 @@ static void temporary(char *path)
 }
 
 /* Here each query head has a KV head of its own, with the same keys, as the authors choose. */
-TEST(loki_vector)
+TEST(loki_chooses_as_the_vector_says)
 {
     static const float basis[4][4] = {{0.5f, 0.5f, 0.5f, 0.5f},
                                       {0.5f, -0.5f, 0.5f, -0.5f},
@@ -256,7 +256,7 @@ static double tolerance_of(const char *options)
     return strstr(options, "columns=off") != NULL ? 2e-5 : 4e-3;
 }
 
-TEST(sparq_formula)
+TEST(sparq_agrees_with_doubles)
 {
     static const char *const forms[] = {
         "r=9,columns=off",   "r=9,columns=off,rank=softmax", "r=20,columns=on",
@@ -364,7 +364,7 @@ static void check_loki(const struct read_world *w, const struct read_chunk *c, c
         near(out[s], sum[s], softmax ? 1e-2 * sum[s] : 4e-3);
 }
 
-TEST(loki_formula)
+TEST(loki_agrees_with_doubles)
 {
     uint64_t rng = 31;
     char path[32], options[96];
@@ -409,7 +409,7 @@ static struct kv_geometry geometry(int32_t n_layer, int32_t n_head, int32_t dim)
 }
 
 /* A share of the variance asks for as many dimensions as the lane that needs most. */
-TEST(loki_options)
+TEST(loki_takes_shares_of_the_variance)
 {
     static const struct {
         const char *r;
@@ -462,7 +462,7 @@ TEST(loki_options)
 
 /* No query's product with a key passes the score of the key's page; a page has one score; the last
    page is read while it has room. */
-TEST(quest_bounds)
+TEST(quest_bounds_every_product)
 {
     uint64_t rng = 8;
     for (size_t i = 0; i < PI_LEN(shapes) * KV_N_TYPE * 2; i++) {

@@ -119,7 +119,7 @@ static const struct form forms[] = {
     {QUOKA ",phase=prompt", "tova:budget=100,overwrite=on,granularity=layer-head", "f16"},
 };
 
-TEST(same_bits)
+TEST(passes_threads_and_company_change_no_bit)
 {
     static const struct {
         int32_t chunk, n_thread;
@@ -159,7 +159,7 @@ TEST(same_bits)
 }
 
 /* A budget that holds everything, alone and beside what evicts; also where it is chosen from. */
-TEST(whole_is_full)
+TEST(reading_everything_is_the_full_cache)
 {
     static const char *const keeps[] = {NULL, "streaming:budget=90,slack=38,positions=cache",
                                         "snapkv:budget=100,slack=30,queries=8"};
@@ -189,7 +189,7 @@ TEST(whole_is_full)
 /* ---- who reads a part ---- */
 
 /* Tokens that read everything get the bits of steps of an engine whose steps do. */
-TEST(tail)
+TEST(a_tail_reads_everything)
 {
     uint64_t expected[N_TOKEN] = {0}, got[N_TOKEN] = {0};
     pith_engine *e = engine_of(QUOKA ",tail=30", NULL, NULL, 64, 2);
@@ -210,7 +210,7 @@ TEST(tail)
     pith_engine_free(e);
 }
 
-TEST(phases)
+TEST(phases_say_when_to_read_a_part)
 {
     uint64_t full[N_TOKEN] = {0}, got[N_TOKEN] = {0};
     pith_engine *dense = engine_of(NULL, NULL, NULL, 128, 1);
@@ -233,7 +233,7 @@ TEST(phases)
 }
 
 /* What is counted, to the entry. */
-TEST(counts)
+TEST(counts_what_was_read_to_the_entry)
 {
     enum { CHUNK = 32, N = 250, TAIL = 9 };
     uint64_t unused[N_TOKEN];
@@ -270,7 +270,7 @@ TEST(counts)
 
 /* ---- what is refused, and memory ---- */
 
-TEST(refused)
+TEST(refuses_what_does_not_go_with_it)
 {
     static const struct {
         const char *read, *keep;
@@ -302,7 +302,7 @@ TEST(refused)
 }
 
 /* Pages are as large as the index makes them, in the estimate and in the engine. */
-TEST(memory)
+TEST(pages_are_as_large_as_the_index_makes_them)
 {
     static const char *const reads[] = {"quoka", "quoka:index=int8", "quest", "sparq"};
     pith_engine_params params;
@@ -329,7 +329,7 @@ TEST(memory)
 }
 
 /* Every allocation of an engine with a read policy, and of a long evaluation in it, fails once. */
-TEST(no_memory)
+TEST(failing_memory_loses_nothing)
 {
     pith_error err;
     int64_t n_fail = 0;
@@ -365,7 +365,7 @@ static bool stop_at_half(void *user, double fraction)
     return fraction < 0.5;
 }
 
-TEST(cancel)
+TEST(a_cancelled_evaluation_leaves_no_trace)
 {
     uint64_t unused[N_TOKEN];
     pith_error err;
@@ -387,7 +387,7 @@ TEST(cancel)
     pith_engine_free(e);
 }
 
-TEST(fork)
+TEST(a_fork_goes_on_alike)
 {
     uint64_t expected[N_ALL], got[N_ALL];
     pith_error err;
@@ -408,7 +408,7 @@ TEST(fork)
 }
 
 /* Syncing to other tokens gives what a fresh sequence would, and keeps what it can. */
-TEST(sync)
+TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
     static const struct {
         const char *read, *keep;
@@ -444,7 +444,7 @@ TEST(sync)
 }
 
 /* What steps read in part is forgotten, what they read whole before is not. */
-TEST(forget_steps)
+TEST(forgets_steps_that_read_a_part)
 {
     pith_error err;
     int32_t ids[N_TOKEN];
@@ -466,7 +466,7 @@ TEST(forget_steps)
 }
 
 /* A file goes on bit for bit where the policy is the same, and loads where it is another. */
-TEST(files)
+TEST(goes_on_from_a_file)
 {
     char path[] = "/tmp/pith_test_read_XXXXXX";
     int fd = mkstemp(path);
@@ -509,7 +509,7 @@ static bool count_rows(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-TEST(tap)
+TEST(a_tap_changes_no_bit)
 {
     uint64_t expected[N_TOKEN], got[N_TOKEN];
     int32_t n[64] = {0};

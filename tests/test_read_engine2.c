@@ -69,7 +69,7 @@ static void run(pith_engine *e, uint64_t *hashes, pith_read_stats *stats)
     pith_seq_free(seq);
 }
 
-TEST(never_reached)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
     uint64_t full[N_STEP + 1], hashes[N_STEP + 1];
     pith_engine *e = read_engine(NULL, "", NULL, 128, 2);
@@ -85,7 +85,7 @@ TEST(never_reached)
     }
 }
 
-TEST(reads_less)
+TEST(a_small_budget_reads_less)
 {
     uint64_t full[N_STEP + 1], hashes[N_STEP + 1];
     pith_engine *e = read_engine(NULL, "", NULL, 128, 2);
@@ -102,7 +102,7 @@ TEST(reads_less)
 }
 
 /* Passes of another size, other threads, and a second sequence beside. */
-TEST(is_determined)
+TEST(passes_threads_and_company_change_no_bit)
 {
     static const struct {
         int32_t chunk, n_thread;
@@ -140,7 +140,7 @@ TEST(is_determined)
 }
 
 /* Over lanes that a keep policy thins, it is the same for any threads. */
-TEST(over_thinned_lanes)
+TEST(reads_lanes_that_a_keep_policy_thinned)
 {
     uint64_t one[N_STEP + 1], three[N_STEP + 1];
     for (size_t i = 0; i < PI_LEN(policies); i++) {
@@ -158,7 +158,7 @@ TEST(over_thinned_lanes)
 }
 
 /* Whichever allocation fails while a policy opens, it is said, and nothing is left. */
-TEST(opens_without_memory)
+TEST(failing_memory_opens_nothing)
 {
     char text[160];
     pith_engine_params params;
@@ -194,7 +194,7 @@ TEST(opens_without_memory)
 }
 
 /* Pages are as long as what looks at whole pages wants them, unless the params say. */
-TEST(pages_are_short)
+TEST(pages_are_short_where_whole_pages_are_looked_at)
 {
     static const struct {
         const char *read, *share;

@@ -74,7 +74,7 @@ static int64_t hashes_of(pith_engine *e, bool company, uint64_t *hashes)
     return stats.sparse;
 }
 
-TEST(same_bits)
+TEST(passes_threads_and_company_change_no_bit)
 {
     for (size_t f = 0; f < PI_LEN(forms); f++) {
         static const char *const types[] = {"f32", "f16", "q8_0"};
@@ -91,7 +91,7 @@ TEST(same_bits)
     }
 }
 
-TEST(large_budget_is_full)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
     uint64_t full[N_TOKEN], got[N_TOKEN];
     hashes_of(engine_of(NULL, "f16", 64, 1), false, full);

@@ -1,5 +1,5 @@
 /*
- * QuoKA: every vector of its specification, where they are there; its forms against their formulas
+ * QuoKA: every vector of its specification; its forms against their formulas
  * in double; what must not change a choice; the same scores at every level of the processor; and
  * the theorem that the method is argued from. The policy in an engine is in test_read_model.c.
  */
@@ -145,7 +145,7 @@ static void check_case(const char *name)
     read_problem_free(&p);
 }
 
-TEST(vectors)
+TEST(chooses_as_the_vectors_say)
 {
     static const char *const names[] = {
         "chunk6",
@@ -165,7 +165,7 @@ TEST(vectors)
 }
 
 /* With nothing before the chunk nothing is chosen, and attention is causal within it. */
-TEST(vector_first_chunk)
+TEST(the_first_chunk_is_dense)
 {
     struct read_problem p;
     struct read_world w;
@@ -179,7 +179,7 @@ TEST(vector_first_chunk)
     read_problem_free(&p);
 }
 
-TEST(vector_ratio)
+TEST(budgets_in_percent_are_those_of_the_vectors)
 {
     json_t *rows = read_vector_at(read_vector_case("ratio_budget"), "rows");
     for (size_t i = 0; i < json_array_size(rows); i++) {
@@ -198,7 +198,7 @@ TEST(vector_ratio)
 }
 
 /* What the vectors say that mistakes would choose is what the paper's ablations choose. */
-TEST(vector_ablations)
+TEST(ablations_choose_as_the_vectors_say)
 {
     static const struct {
         const char *options, *key;
@@ -356,7 +356,7 @@ static void check_formula(const struct read_problem *p, const char *form_text, e
     read_world_close(&w);
 }
 
-TEST(formulas)
+TEST(scores_agree_with_doubles)
 {
     uint64_t rng = 11;
     for (size_t i = 0; i < PI_LEN(shapes); i++) {
@@ -371,7 +371,7 @@ TEST(formulas)
 }
 
 /* int8 keeps no lengths, a dot product needs them. */
-TEST(refused)
+TEST(int8_goes_with_no_dot_product)
 {
     struct kv_geometry g = {.n_layer = 1, .n_head = 1, .dim_k = 32, .dim_v = 32, .page_len = 16};
     struct read_config config;
@@ -410,7 +410,7 @@ static void scale_by(float *x, int32_t n, float factor)
         x[i] *= factor;
 }
 
-TEST(scaling)
+TEST(scaling_changes_no_choice)
 {
     static const char *const options[] = {"budget=20", "budget=20,pair=token",
                                           "budget=20,pair=none"};
@@ -434,7 +434,7 @@ TEST(scaling)
 }
 
 /* A key's score is its own, wherever it lies. */
-TEST(permutation)
+TEST(a_keys_score_does_not_depend_on_its_place)
 {
     uint64_t rng = 13;
     for (int32_t round = 0; round < 6; round++) {
@@ -467,7 +467,7 @@ TEST(permutation)
 }
 
 /* Of equally similar queries the first tokens are kept, and in a chunk of zeros all are. */
-TEST(equal_queries)
+TEST(of_equal_queries_the_first_are_kept)
 {
     uint64_t rng = 14;
     struct read_problem p = shapes[0];
@@ -502,7 +502,7 @@ TEST(equal_queries)
 
 /* A budget that all entries are within chooses nothing, so that everything is read as ever (whole
    engines with such a budget: test_read_model.c); and everything chosen is everything read. */
-TEST(all_is_dense)
+TEST(a_budget_of_all_is_dense)
 {
     uint64_t rng = 15;
     for (size_t i = 0; i < PI_LEN(shapes); i++) {
@@ -534,7 +534,7 @@ TEST(all_is_dense)
 
 /* Numbers beyond the range of the formulas give scores all the same: zeros, and keys and queries
    whose squares, or products, are more than a float can hold. */
-TEST(extremes)
+TEST(extreme_keys_and_queries_give_numbers)
 {
     static const float sizes[] = {0.0f, 1e-30f, 1e25f, 3e38f};
     uint64_t rng = 16;
@@ -560,7 +560,7 @@ TEST(extremes)
 
 /* ---- levels ---- */
 
-TEST(levels_agree)
+TEST(every_level_gives_the_same_choice)
 {
     uint64_t rng = 17;
     for (size_t i = 0; i < 3 * PI_LEN(shapes) * PI_LEN(forms); i++) {
@@ -611,7 +611,7 @@ TEST(levels_agree)
  * and beta are the store's cosines. In a plane, where k lies between M and q, the middle is
  * reached.
  */
-TEST(theorem)
+TEST(the_theorem_of_the_paper_holds)
 {
     uint64_t rng = 18;
     double least_gap = INFINITY;

@@ -143,7 +143,7 @@ static struct kv_geometry geometry(int32_t n_layer, int32_t n_head, int32_t dim)
 }
 
 /* All eleven keys are of earlier tokens here; the token's own, the twelfth, comes on top. */
-TEST(lessismore_vector)
+TEST(lessismore_chooses_as_the_vector_says)
 {
     static const int32_t wanted[] = {0, 1, 4, 7, 9, 10, 11};
     struct kv_geometry g = geometry(3, 1, 4);
@@ -159,7 +159,7 @@ TEST(lessismore_vector)
 }
 
 /* The same by a reference: sinks, recent ones, and of the others the heads' best in turn. */
-TEST(lessismore_sets)
+TEST(lessismore_takes_the_heads_best_in_turn)
 {
     static const struct {
         const char *options;
@@ -224,7 +224,7 @@ TEST(lessismore_sets)
 
 /* ---- TidalDecode ---- */
 
-TEST(relay_layers)
+TEST(layers_choose_and_reuse_as_the_paper_says)
 {
     static const struct {
         int32_t n_layer, source, reselect, wanted;
@@ -248,7 +248,7 @@ TEST(relay_layers)
     }
 }
 
-TEST(relay_refuses)
+TEST(refuses_layers_that_cannot_relay)
 {
     static const struct {
         int32_t n_layer;
@@ -321,7 +321,7 @@ static void best_of(const struct layers *w, int32_t layer, int32_t head, const f
         out[n_out++] = n + t;
 }
 
-TEST(tidal_reuse)
+TEST(tidaldecode_reuses_a_layers_choice)
 {
     enum { N = 300, DIM = 16, HEADS = 2, GROUP = 2, BUDGET = 50, TOKENS = 9 };
     static const struct {
@@ -362,7 +362,7 @@ TEST(tidal_reuse)
 }
 
 /* A lane that has lost some of what was chosen reads what it still has. */
-TEST(tidal_after_eviction)
+TEST(tidaldecode_reads_lanes_that_lost_entries)
 {
     enum { N = 200, DIM = 8, BUDGET = 30 };
     struct kv_geometry g = geometry(4, 1, DIM);

@@ -321,14 +321,14 @@ static void check_following(const struct read_policy *policy, const char *option
     world_close(w);
 }
 
-TEST(following)
+TEST(layers_follow_the_one_that_chose)
 {
     check_following(&following, "budget=24,chunk=16,gate=1.5");
     check_following(&following, "budget=24,chunk=16,gate=1.5,sinks=3,recent=4");
     check_following(&following, "budget=50%,chunk=16,gate=1,sinks=10,recent=22,dense-layers=2");
 }
 
-TEST(united)
+TEST(all_heads_read_one_choice)
 {
     check_following(&united, "budget=24,chunk=16,gate=1.5");
     check_following(&united, "budget=24,chunk=16,gate=1.5,sinks=3,recent=4");
@@ -343,7 +343,7 @@ static void copy_logits(struct world *w, int32_t row, float *out)
 
 /* chosen and adjust see the same lane of the same layer, and nobody else's, on any number of
    threads. */
-TEST(adjusting)
+TEST(chosen_and_adjust_see_the_same_lane)
 {
     pith_model_info info;
     pith_model_get_info(model, &info);
@@ -363,7 +363,7 @@ TEST(adjusting)
 }
 
 /* Calls over a choice are split where threads have nothing to do, with the same bits. */
-TEST(many_threads)
+TEST(many_threads_give_the_same_bits)
 {
     pith_model_info info;
     pith_model_get_info(model, &info);
@@ -382,7 +382,7 @@ TEST(many_threads)
 }
 
 /* Of a lane that was overwritten, only the chunk of the token that did it is read whole. */
-TEST(overwritten)
+TEST(only_the_chunk_that_overwrote_is_read_whole)
 {
     struct world *w = world_open(&own, "budget=24,chunk=16,gate=1", 1);
     run(w, 0, 60, 0);

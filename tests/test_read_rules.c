@@ -80,7 +80,7 @@ static struct read_rules rules_of(const char *options)
 
 /* ---- options ---- */
 
-TEST(options)
+TEST(reads_options_with_their_units)
 {
     struct read_rules r = rules_of(NULL);
     assert_int_equal(r.budget.unit, POLICY_UNIT_TOKENS);
@@ -109,7 +109,7 @@ TEST(options)
     assert_int_equal(((const struct params *)(const void *)&c.params)->width, 2);
 }
 
-TEST(refused_options)
+TEST(refuses_wrong_options_with_a_sentence)
 {
     static const struct {
         const char *options, *part; /* of the sentence */
@@ -139,7 +139,7 @@ TEST(refused_options)
 }
 
 /* Names are those of the table, and the public functions list them. */
-TEST(names)
+TEST(names_are_those_of_the_table)
 {
     struct read_config c = {.policy = &policy};
     pith_policy_info info;
@@ -175,7 +175,7 @@ TEST(names)
 }
 
 /* The geometry gets the index where everything goes together, and else is left alone. */
-TEST(fit)
+TEST(a_geometry_gets_the_index_or_stays)
 {
     const struct kv_geometry g = {.n_layer = 2,
                                   .n_head = 2,
@@ -202,7 +202,7 @@ TEST(fit)
 
 /* ---- how many ---- */
 
-TEST(budget)
+TEST(budgets_follow_the_length_of_a_lane)
 {
     static const struct {
         const char *options;
@@ -238,7 +238,7 @@ TEST(budget)
 }
 
 /* A single token has a gate of its own where the option says nothing. */
-TEST(gate_of_a_token)
+TEST(a_single_token_has_a_gate_of_its_own)
 {
     static const struct {
         const char *options;
@@ -257,7 +257,7 @@ TEST(gate_of_a_token)
 }
 
 /* No lane up to there is read in part. */
-TEST(whole)
+TEST(short_lanes_are_read_whole)
 {
     static const char *const options[] = {"budget=50",           "budget=50,gate=1",
                                           "budget=30%",          "budget=30%,recent=40",
@@ -273,7 +273,7 @@ TEST(whole)
     }
 }
 
-TEST(phases)
+TEST(phases_say_which_tokens_read_a_part)
 {
     struct read_rules both = rules_of("tail=10"), prompt = rules_of("tail=10,phase=prompt"),
                       decode = rules_of("tail=10,phase=decode");
@@ -318,7 +318,7 @@ static int32_t cut(const struct read_rules *r, int32_t n, int32_t n_read, const 
     return n_pass;
 }
 
-TEST(takes)
+TEST(passes_end_where_chunks_do)
 {
     struct read_rules r = rules_of("chunk=32");
     assert_int_equal(read_take_of(&r, 100, 1000, 1000, 1000), 96);
@@ -376,7 +376,7 @@ static void choose_slowly(const struct read_rules *r, const float *score, int32_
     }
 }
 
-TEST(choose)
+TEST(chooses_the_highest_sinks_and_recent_ones)
 {
     enum { N = 200 };
     static const char *const options[] = {"sinks=0", "sinks=2,recent=5", "sinks=20,recent=20"};
@@ -401,7 +401,7 @@ TEST(choose)
     free(scratch);
 }
 
-TEST(unite)
+TEST(takes_the_best_of_several_heads_in_turn)
 {
     static const int32_t a[] = {7, 3, 9, 11}, b[] = {3, 7, 5, 1}, c[] = {2};
     static const int32_t *const best[] = {a, b, c};
@@ -416,7 +416,7 @@ TEST(unite)
 }
 
 /* As many different positions as there are, which collide wherever they can. */
-TEST(unite_many)
+TEST(takes_as_many_different_positions_as_there_are)
 {
     enum { N = 500, HEADS = 6 };
     static int32_t lists[HEADS][N];

@@ -31,7 +31,7 @@ static pith_model *load(void)
     return model;
 }
 
-TEST(loads)
+TEST(loads_a_real_model)
 {
     pith_model *model = load();
     pith_model_info info;
@@ -82,7 +82,7 @@ static void tell(const pith_model *model, const int32_t *prompt, int32_t n_promp
     pith_engine_free(engine);
 }
 
-TEST(golden)
+TEST(writes_what_llama_cpp_writes)
 {
     static char line[4096], opening[512];
     int32_t prompt[MAX_IDS], ids[MAX_IDS], said[MAX_IDS], n_prompt = 0, n_text = 0, n = 0;
@@ -133,7 +133,7 @@ static double figure(const json_t *result, const char *key)
 }
 
 /* The model finds most facts, and a cache that loses a tenth loses few of them. */
-TEST(facts)
+TEST(a_cache_that_loses_a_tenth_loses_few_facts)
 {
     if (TEST_STRIDE > 1)
         test_skip("with sanitizers a text takes minutes");

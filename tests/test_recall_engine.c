@@ -102,7 +102,7 @@ static const struct {
      "f16"},
 };
 
-TEST(same_bits)
+TEST(chunks_threads_and_company_change_no_bit)
 {
     for (size_t f = 0; f < PI_LEN(forms); f++) {
         uint64_t a[N_TOKEN], b[N_TOKEN], c[N_TOKEN];
@@ -209,7 +209,7 @@ TEST(everything_back_is_full)
 
 /* What asked last asks again after a round that comes later: nothing is evicted when the prompt
    ends, and a step's round takes most of it. */
-TEST(rounds_after_a_recall)
+TEST(what_asked_last_asks_again_after_a_round)
 {
     pith_engine *e = engine_of("random:budget=420,slack=136", NULL,
                                "kv:type=stored,take=400,last=30,ask=0", "f32", 64, 2, 1000);
@@ -237,7 +237,7 @@ TEST(rounds_after_a_recall)
 }
 
 /* A token that misses something in a lane chooses there; one that misses nothing changes none. */
-TEST(steps_ask)
+TEST(steps_ask_where_they_miss_something)
 {
     static const char *const recalls[] = {"kv:last=16,take=30,ask=0", "kv:last=16,take=30,ask=1",
                                           "kv:last=16,take=30,ask=0.01"};
@@ -304,7 +304,7 @@ TEST(budget_is_kept)
     }
 }
 
-TEST(estimate_suffices)
+TEST(the_estimate_is_enough)
 {
     static const char *const keeps[] = {"streaming:sinks=4,slack=8,budget=100",
                                         "knorm:slack=8,budget=50%",
@@ -337,7 +337,7 @@ TEST(estimate_suffices)
 #define KEEP "knorm:budget=60,slack=24"
 #define RECALL "kv:last=16"
 
-TEST(fork)
+TEST(a_fork_has_guests_and_goes_its_own_way)
 {
     pith_error err;
     pith_engine *e = engine_of(KEEP, NULL, RECALL, "f16", 64, 2, 1000);
@@ -366,7 +366,7 @@ TEST(fork)
     pith_engine_free(e);
 }
 
-TEST(truncate)
+TEST(truncating_forgets_guests_and_brings_entries_back)
 {
     const int32_t end = N_PROMPT + N_TURN;
     pith_error err;
@@ -403,7 +403,7 @@ TEST(truncate)
 }
 
 /* A sync gives what a fresh sequence has, whatever the sequence held. */
-TEST(sync_is_fresh)
+TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
     static const int32_t ends[] = {20, 50, 59, 60, 75, 90, 100, 149, 150, 151};
     pith_error err;
@@ -437,7 +437,7 @@ static bool stop_at_end(void *user, double fraction)
 }
 
 /* A stopped turn leaves the sequence as it was, without guests where it had chosen some. */
-TEST(stopped)
+TEST(a_stopped_turn_leaves_no_guests)
 {
     double end = 1.0, before = 0.1;
     pith_error err;
@@ -473,7 +473,7 @@ TEST(stopped)
 }
 
 /* No room for guests: nothing has changed. */
-TEST(no_room)
+TEST(no_room_for_guests_changes_nothing)
 {
     pith_error err;
     pith_engine *e = engine_of("knorm:budget=112,slack=1000", NULL, "kv:take=80,last=16", "f16", 64,
@@ -493,7 +493,7 @@ TEST(no_room)
     pith_engine_free(e);
 }
 
-TEST(every)
+TEST(recalls_every_so_many_tokens)
 {
     for (int32_t every = 0; every < 4; every++) {
         char recall[64];
@@ -516,7 +516,7 @@ TEST(every)
 }
 
 /* The first entries go right before a token that recalls. */
-TEST(every_from_the_first)
+TEST(recalls_right_behind_the_first_round)
 {
     static const char *const keeps[] = {"knorm:budget=60,slack=8,batch=16",
                                         "longflow:budget=60,slack=8,overwrite=on",
@@ -536,7 +536,7 @@ TEST(every_from_the_first)
 }
 
 /* A file has entries and no store. */
-TEST(file_has_no_store)
+TEST(a_file_holds_no_second_tier)
 {
     const char *path = "test_recall_engine.snap";
     pith_error err;
@@ -554,7 +554,7 @@ TEST(file_has_no_store)
     remove(path);
 }
 
-TEST(refused)
+TEST(refuses_what_does_not_go_with_it)
 {
     pith_engine_params params;
     pith_engine *e = NULL;

@@ -352,7 +352,7 @@ TEST_WITH(rig_make_path, rig_remove_path, a_corrupt_page_is_lost)
     check_corrupt(RECALL_HEAD_SIZE + 16000); /* values */
 }
 
-TEST_WITH(rig_make_path, rig_remove_path, a_file_that_is_cut_off)
+TEST_WITH(rig_make_path, rig_remove_path, a_file_that_is_cut_off_loses_its_pages)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     const struct recall_kv_options o = rig_file_options(&g, 2, 40);
@@ -569,7 +569,7 @@ TEST_WITH(rig_make_path, rig_remove_path, a_killed_process_leaves_a_file_that_op
 }
 
 /* A page of an earlier run that is torn is told of, by file and page. */
-TEST_WITH(rig_make_path, rig_remove_path, a_torn_page_of_an_earlier_run)
+TEST_WITH(rig_make_path, rig_remove_path, a_torn_page_of_an_earlier_run_is_told)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     const struct recall_kv_options o = rig_file_options(&g, 1, 20);

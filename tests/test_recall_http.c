@@ -92,7 +92,7 @@ static struct text_hit spans[] = {
 
 static const struct text_ranking ranking = {.alpha = 0.5, .floor = 0.25, .top = 8};
 
-TEST_WITH(NULL, stop, bodies)
+TEST_WITH(NULL, stop, sends_the_documented_bodies)
 {
     struct text_hits hits = {0};
     pith_error err;
@@ -126,7 +126,7 @@ TEST_WITH(NULL, stop, bodies)
     text_http_close(http);
 }
 
-TEST_WITH(NULL, stop, sessions)
+TEST_WITH(NULL, stop, keeps_sessions_apart)
 {
     struct text_hits hits = {0};
     struct text_ranking one = {.top = 1};
@@ -150,7 +150,7 @@ TEST_WITH(NULL, stop, sessions)
 }
 
 /* More spans than one request takes. */
-TEST_WITH(NULL, stop, many)
+TEST_WITH(NULL, stop, sends_many_spans_in_several_requests)
 {
     static struct text_hit many[3 * TEXT_HTTP_CHUNKS + 1];
     struct text_hits hits = {0};
@@ -192,7 +192,7 @@ static void check_wrong(const char *mode, pith_status status, const char *word)
     stop();
 }
 
-TEST_WITH(NULL, stop, wrong)
+TEST_WITH(NULL, stop, each_wrong_answer_has_its_sentence)
 {
     check_wrong("fail", PITH_IO, "status 500");
     check_wrong("garbage", PITH_FORMAT, "is no JSON object");
@@ -202,7 +202,7 @@ TEST_WITH(NULL, stop, wrong)
     check_wrong("big", PITH_IO, "more than 16777216 bytes");
 }
 
-TEST_WITH(NULL, stop, redirect)
+TEST_WITH(NULL, stop, follows_no_redirect)
 {
     char line[160];
     check_wrong("redirect", PITH_IO, "status 307: redirects are not followed");
@@ -210,7 +210,7 @@ TEST_WITH(NULL, stop, redirect)
     assert_int_not_equal(system(line), 0);
 }
 
-TEST_WITH(NULL, stop, few_accepted)
+TEST_WITH(NULL, stop, tells_how_many_spans_were_accepted)
 {
     pith_error err;
     start("few");
@@ -226,7 +226,7 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-TEST_WITH(NULL, stop, hangs)
+TEST_WITH(NULL, stop, gives_up_when_the_server_hangs)
 {
     pith_error err;
     start("hang");
@@ -238,7 +238,7 @@ TEST_WITH(NULL, stop, hangs)
     text_http_close(http);
 }
 
-TEST_WITH(NULL, stop, nobody)
+TEST_WITH(NULL, stop, tells_that_no_server_is_there)
 {
     start("");
     stop(); /* nobody listens at its port now */
@@ -247,7 +247,7 @@ TEST_WITH(NULL, stop, nobody)
     text_http_close(http);
 }
 
-TEST_WITH(NULL, stop, proxies_of_the_environment)
+TEST_WITH(NULL, stop, uses_no_proxy_of_the_environment)
 {
     pith_error err;
     start("");
@@ -260,7 +260,7 @@ TEST_WITH(NULL, stop, proxies_of_the_environment)
     unsetenv("ALL_PROXY");
 }
 
-TEST(urls)
+TEST(refuses_bad_urls)
 {
     static const char *const bad[] = {
         "",
@@ -282,7 +282,7 @@ TEST(urls)
     text_http_close(open_http("http://[::1]:5054", 100));
 }
 
-TEST_WITH(NULL, stop, memory_runs_out)
+TEST_WITH(NULL, stop, failing_memory_is_told)
 {
     start("");
     struct text_http *http = open_http(url, 5000);

@@ -129,7 +129,7 @@ static int32_t found(const char *keep, const char *recall, bool one_turn)
 #define KEEP "streaming:sinks=4,budget=200,slack=32"
 #define N_NEAR 4
 
-TEST(needles)
+TEST(brings_back_facts_in_a_second_turn)
 {
     int32_t full = found("none", NULL, false), alone = found(KEEP, NULL, false);
     int32_t back = found(KEEP, "kv:last=16", false), plain = found(KEEP, "kv", false);
@@ -142,7 +142,7 @@ TEST(needles)
 }
 
 /* A text longer than the budget that ends with its question. */
-TEST(one_turn)
+TEST(brings_back_facts_in_one_turn)
 {
     int32_t alone = found(KEEP, NULL, true), back = found(KEEP, "kv:last=16", true);
     int32_t plain = found(KEEP, "kv", true);
@@ -153,7 +153,7 @@ TEST(one_turn)
 }
 
 /* The form `text`: what went is found by the question, and by no other sequence. */
-TEST(text)
+TEST(finds_text_of_its_own_sequence)
 {
     pith_engine *e = engine_of(KEEP, "text");
     pith_seq *seq, *fork, *other;
@@ -256,7 +256,7 @@ static const char *put_in(const char *keep, const char *question)
 }
 
 /* What is protected leaves room for more or less: what is put in has that room, whatever it is. */
-TEST(protected_room)
+TEST(leaves_room_for_what_is_put_in)
 {
     static const char *const keeps[] = {
         "random:sinks=4,window=32,budget=10%,slack=40",
@@ -279,7 +279,7 @@ TEST(protected_room)
 }
 
 /* Where nothing matches, or nothing asks, the prompt is read as it is. */
-TEST(nothing_put_in)
+TEST(puts_nothing_in_where_nothing_matches)
 {
     assert_string_equal(put_in(KEEP40, "Who invented the steam engine?"), "");
     assert_string_equal(put_in(KEEP40, "The password of Walter"), "");

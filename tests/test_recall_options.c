@@ -28,7 +28,7 @@ static struct recall_config parse(const char *text)
     return c;
 }
 
-TEST(values)
+TEST(reads_options_with_their_units)
 {
     assert_int_equal(parse(NULL).kind, RECALL_NONE);
     assert_int_equal(parse("").kind, RECALL_NONE);
@@ -72,7 +72,7 @@ TEST(values)
 }
 
 /* Every storage type has its number. */
-TEST(types)
+TEST(reads_every_storage_type)
 {
     for (int32_t i = 0; i < KV_N_TYPE; i++) {
         char text[64];
@@ -81,7 +81,7 @@ TEST(types)
     }
 }
 
-TEST(refused)
+TEST(refuses_wrong_options_with_a_sentence)
 {
     static const char *const cases[][2] = {
         {"vk", "recall: \"vk\" is not a policy (none, kv, text)"},
@@ -108,7 +108,7 @@ TEST(refused)
     assert_int_equal(pith_policy_check(PITH_RECALL, NULL, NULL), PITH_OK);
 }
 
-TEST(listing)
+TEST(lists_both_forms_and_their_parameters)
 {
     pith_policy_info info;
     for (int32_t i = 0; pith_policy_get(PITH_RECALL, i, &info) == PITH_OK; i++) {
@@ -143,7 +143,7 @@ static struct keep_config fit_keep(const char *text)
 }
 
 /* Lanes and guests together are the lanes of the whole budget, and in bytes no more. */
-TEST(shares)
+TEST(guests_and_lanes_share_the_budget)
 {
     static const char *const keeps[] = {
         "streaming:budget=400,slack=16",
@@ -189,7 +189,7 @@ TEST(shares)
         }
 }
 
-TEST(does_not_go_together)
+TEST(refuses_what_does_not_go_together)
 {
     static const char *const cases[][3] = {
         {"none", "kv", "recall: there is no keep policy that evicts anything"},

@@ -127,7 +127,7 @@ static void expect_gone(const struct kv_seq *kv, int32_t n, double lost, const c
     assert_string_equal(text, wanted);
 }
 
-TEST(evicted)
+TEST(tells_which_tokens_count_as_evicted)
 {
     struct kv_cache *cache = make_cache(64);
     struct kv_seq *kv = make_kv(cache, 20);
@@ -194,7 +194,7 @@ static void rare_word(int32_t first, int32_t last, int32_t n, char *out, size_t 
     fail_msg("tokens %d..%d have no word of their own", first, last);
 }
 
-TEST(update)
+TEST(the_store_follows_what_is_evicted)
 {
     struct recall_text_options o = defaults();
     struct recall_text *t = open_recall(&o);
@@ -237,7 +237,7 @@ TEST(update)
     kv_cache_free(cache);
 }
 
-TEST(blank_spans)
+TEST(stores_no_blank_spans)
 {
     struct recall_text_options o = defaults();
     static int32_t blank[200];
@@ -261,7 +261,7 @@ TEST(blank_spans)
     kv_cache_free(cache);
 }
 
-TEST(fork_and_truncate)
+TEST(forks_and_truncations_keep_timelines_apart)
 {
     struct recall_text_options o = defaults();
     struct recall_text *t = open_recall(&o);
@@ -316,7 +316,7 @@ static int32_t count_rows(const char *path, const char *sql)
     return n;
 }
 
-TEST(sessions)
+TEST(a_named_session_survives_and_others_do_not)
 {
     struct recall_text_options o = defaults();
     const char *path = in_folder("sessions.db");
@@ -401,7 +401,7 @@ static void expect_off(struct recall_text *t, struct recall_text_seq *s, struct 
     assert_non_null(strstr(recall_text_problem(t), word));
 }
 
-TEST(store_fails)
+TEST(a_store_that_fails_is_left_alone)
 {
     struct recall_text_options o = defaults();
     struct kv_cache *cache = make_cache(600);
@@ -438,7 +438,7 @@ TEST(store_fails)
     kv_cache_free(cache);
 }
 
-TEST(options_refused)
+TEST(refuses_bad_embedders_and_urls)
 {
     struct recall_text_options o = defaults();
     struct recall_text *t = NULL;
@@ -468,7 +468,7 @@ TEST(options_refused)
            "");
 }
 
-TEST(memory_runs_out)
+TEST(failing_memory_changes_no_run)
 {
     struct recall_text_options o = defaults();
     struct kv_cache *cache = make_cache(600);
@@ -538,7 +538,7 @@ static char *run_model(const char *keep, int32_t chunk, int32_t n_thread, char *
     return text;
 }
 
-TEST(model)
+TEST(the_model_is_given_the_fact_that_it_lost)
 {
     static const char *const keeps[] = {"streaming:budget=256", "knorm:budget=25%"};
     char ranges[1024], again[1024];

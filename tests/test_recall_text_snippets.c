@@ -50,7 +50,7 @@ static const char *snippet(const char *span, const char *question, int32_t chars
 }
 
 /* The fact stands at the end, in the middle and at the beginning of a span that does not fit. */
-TEST(kept_whole)
+TEST(keeps_the_sentence_with_the_fact_whole)
 {
     static const char *const spans[] = {PROSE PROSE FACT, PROSE FACT " " PROSE,
                                         FACT " " PROSE PROSE, "went out. " PROSE FACT " It is"};
@@ -70,7 +70,7 @@ TEST(kept_whole)
 }
 
 /* A sentence that is longer than the room is cut around the words, which stay. */
-TEST(cut_around_words)
+TEST(cuts_around_the_words_of_the_question)
 {
     static const char code[] =
         "static const int alpha = 1, beta = 2, gamma = 3, delta = 4, epsilon = 5, zeta = 6, "
@@ -89,7 +89,7 @@ TEST(cut_around_words)
 }
 
 /* Several places come each with its own sentence, in the order of the text. */
-TEST(several)
+TEST(several_places_come_in_the_order_of_the_text)
 {
     static const char *const spans[] = {
         PROSE "The key of Maria is a red pencil. " PROSE,
@@ -106,7 +106,7 @@ TEST(several)
 }
 
 /* Spans overlap: a sentence of two is inserted once, and whole where one of them has it whole. */
-TEST(once)
+TEST(inserts_a_sentence_once)
 {
     static const char *const spans[] = {PROSE FACT, FACT " " PROSE, "leaves at 16:47. " PROSE};
     static const char *const cut[] = {PROSE "The train to Brackwater leaves", FACT " " PROSE};
@@ -119,7 +119,7 @@ TEST(once)
 }
 
 /* Nothing where no word, or only such as most sentences have, is the question's. */
-TEST(nothing)
+TEST(inserts_nothing_without_a_rare_word)
 {
     static const char other[] =
         "There was a ship here. There was a dog here. There was a cat here. "
@@ -138,7 +138,7 @@ TEST(nothing)
 }
 
 /* A fact of two sentences, of which the second has the answer and not the name. */
-TEST(neighbours)
+TEST(takes_a_neighbour_of_the_sentence)
 {
     static const char span[] = PROSE "Maria Lindqvist came to Turku in spring. Her favourite fruit "
                                      "is the dragonfruit. " PROSE;
@@ -148,7 +148,7 @@ TEST(neighbours)
 }
 
 /* Any bytes: never more characters than allowed, and the memory is given back. */
-TEST(any)
+TEST(any_bytes_stay_within_the_limit)
 {
     static const char alphabet[] = "ab .?\n:\xc3\xa9";
     char span[700], ask[40];
@@ -165,7 +165,7 @@ TEST(any)
     }
 }
 
-TEST(memory_runs_out)
+TEST(failing_memory_is_told)
 {
     static const char span[] = PROSE FACT " " PROSE;
     struct text_hit hit = {.first = 0, .last = 90, .layer = -1, .text = (char *)span};

@@ -34,7 +34,7 @@ static void expect_cut(const char *gone, int32_t bleed, const char *wanted)
     assert_string_equal(text, wanted);
 }
 
-TEST(cut)
+TEST(cuts_spans_around_what_is_gone)
 {
     expect_cut("", 2, "");
     expect_cut(".......", 2, "");
@@ -77,7 +77,7 @@ static void check_spans(const uint8_t *gone, int32_t n, int32_t bleed, const str
     }
 }
 
-TEST(cut_random)
+TEST(random_cuts_keep_every_promise)
 {
     static uint8_t gone[2000];
     uint64_t seed = 21;
@@ -138,7 +138,7 @@ static void expect_clean(const char *bytes, const char *wanted)
     assert_string_equal(text, wanted);
 }
 
-TEST(clean)
+TEST(cleans_texts_of_odd_bytes)
 {
     expect_clean("  two words \n", "two words");
     expect_clean("\x82\xac begins and ends \xe2\x82", "begins and ends"); /* parts of a character */
@@ -164,7 +164,7 @@ static void expect_words(const char *text, const char *wanted)
     pi_mem_free(words);
 }
 
-TEST(words)
+TEST(splits_texts_into_words)
 {
     expect_words("", "");
     expect_words(" ,.;\"'", "");
@@ -181,7 +181,7 @@ TEST(words)
     pi_mem_free(query);
 }
 
-TEST(rank)
+TEST(ranks_by_words_and_meaning)
 {
     struct text_score spans[] = {
         {.id = 1, .first = 40, .matched = true, .words = 2, .cosine = 0.1},

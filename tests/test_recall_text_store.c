@@ -196,7 +196,7 @@ TEST(query_is_bounded)
     pi_mem_free(query);
 }
 
-TEST(bm25)
+TEST(ranks_by_bm25)
 {
     struct text_store *s = open_store("", NOW);
     put_texts(s, "a");
@@ -230,7 +230,7 @@ TEST(sessions_are_separate)
     text_store_close(s);
 }
 
-TEST(any_bytes_ask)
+TEST(any_bytes_may_ask)
 {
     struct text_store *s = open_store("", NOW);
     uint64_t seed = 4;
@@ -252,7 +252,7 @@ TEST(any_bytes_ask)
 
 /* ---- spans that grow ---- */
 
-TEST(replaced)
+TEST(a_span_that_grows_replaces_the_old_one)
 {
     struct text_store *s = open_store("", NOW);
     struct text_hit grown = {.first = 90, .last = 130, .layer = -1, .text = (char *)"big red code"};
@@ -277,7 +277,7 @@ TEST(replaced)
     text_store_close(s);
 }
 
-TEST(earlier_timelines)
+TEST(knows_what_earlier_timelines_stored)
 {
     struct text_store *s = open_store("", NOW);
     assert_int_equal(put_as(s, "a", "1", 100, 200, "one two three four", NOW), 1);
@@ -296,7 +296,7 @@ TEST(earlier_timelines)
 
 /* ---- time ---- */
 
-TEST(time_to_live)
+TEST(drops_what_is_too_old)
 {
     const char *path = in_folder("ttl.db");
     struct text_store *s = open_store(path, NOW);
@@ -337,7 +337,7 @@ TEST(time_to_live)
 
 /* ---- files ---- */
 
-TEST(restart)
+TEST(survives_a_restart)
 {
     const char *path = in_folder("restart.db");
     struct text_store *s = open_store(path, NOW);
@@ -357,7 +357,7 @@ TEST(restart)
 }
 
 /* A process that writes spans and says how many are done is killed again and again. */
-TEST(killed)
+TEST(survives_killed_writers)
 {
     const char *path = in_folder("killed.db");
     int32_t total = 0;
@@ -435,7 +435,7 @@ static void raw(sqlite3 *db, const char *sql)
         fail_msg("%s: %s", sql, why);
 }
 
-TEST(locked)
+TEST(a_locked_file_is_said_to_be)
 {
     const char *path = in_folder("locked.db");
     struct text_store *s = open_store(path, NOW);
@@ -462,7 +462,7 @@ static void write_file(const char *path, const void *data, size_t size)
     fclose(file);
 }
 
-TEST(no_such_place)
+TEST(a_missing_folder_is_named)
 {
     expect_open(in_folder("missing/store.db"), PITH_IO, "No such file");
     expect_open(folder, PITH_IO, "");
@@ -479,7 +479,7 @@ TEST(refuses_a_folder_that_it_may_not_write)
     expect_open(in_folder("sealed/store.db"), PITH_IO, "Permission denied");
 }
 
-TEST(other_files)
+TEST(refuses_files_of_others)
 {
     static char noise[20000];
     uint64_t seed = 9;
@@ -499,7 +499,7 @@ TEST(other_files)
 
 /* Any page of the file overwritten: it opens or not, and whatever is asked then says what is wrong
    or answers; what it answers is what was written. */
-TEST(damaged)
+TEST(damaged_files_answer_right_or_not_at_all)
 {
     const char *path = in_folder("damaged.db"), *copy = in_folder("copy.db");
     static char bytes[1 << 20];
@@ -563,7 +563,7 @@ TEST(damaged)
 }
 
 /* No byte more than a limit can be written: the call fails, and what was there stays. */
-TEST(full_disk)
+TEST(a_full_disk_keeps_what_was_there)
 {
     const char *path = in_folder("full.db");
     pid_t child = fork();
@@ -598,7 +598,7 @@ TEST(full_disk)
     text_store_close(s);
 }
 
-TEST(memory_runs_out)
+TEST(failing_memory_is_told)
 {
     int64_t used = pi_mem_used(PI_MEM_OTHER);
     for (int32_t n = 1;; n++) {
@@ -629,7 +629,7 @@ TEST(memory_runs_out)
     }
 }
 
-TEST(names)
+TEST(fresh_names_differ)
 {
     char a[TEXT_NAME_SIZE], b[TEXT_NAME_SIZE];
     text_name_fresh(a);

@@ -91,7 +91,7 @@ TEST(layers_have_types_of_their_own)
 }
 
 /* As asked instead of as stored: what comes back is what the type makes of it. */
-TEST(a_type_of_its_own)
+TEST(a_tier_may_have_a_type_of_its_own)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
     struct recall_kv_options o = rig_options(&g, 4);
@@ -385,7 +385,7 @@ TEST(shared_pages_go_together)
     rig_free(&r);
 }
 
-TEST(truncation_forgets)
+TEST(truncating_forgets)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_Q8_0);
     const struct recall_kv_options o = rig_options(&g, 16);
@@ -432,7 +432,7 @@ TEST(truncation_forgets)
 }
 
 /* Truncating shared pages takes room: where there is none, the oldest entries make it. */
-TEST(truncation_in_a_full_tier)
+TEST(truncating_makes_room_in_a_full_tier)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     const struct recall_kv_options o = rig_options(&g, 5);

@@ -173,7 +173,7 @@ static double dot(const float *a, const float *b, int32_t n)
 
 /* The engine's attention over its lanes, given the recorded queries, is softmax attention over the
    recorded keys and values, computed one by one. */
-TEST(recorded_attention)
+TEST(recorded_rows_give_the_engines_attention)
 {
     pith_error err;
     struct eval_record rec;
@@ -258,7 +258,7 @@ TEST(recording_changes_nothing)
 }
 
 /* A token that is forgotten and evaluated again is recorded once, as it was the last time. */
-TEST(recording_after_truncation)
+TEST(records_after_a_truncation)
 {
     pith_error err;
     struct eval_recorder *r = NULL;
@@ -309,7 +309,7 @@ static bool listen(void *user, const pith_tap_rows *rows)
     return ++l->n_call != l->stop_after;
 }
 
-TEST(tap)
+TEST(a_tap_hears_every_layer_of_every_token)
 {
     pith_error err;
     pith_engine *e = engine_make(16, "f16");
@@ -350,7 +350,7 @@ TEST(tap)
 
 /* ---- what fails ---- */
 
-TEST(recorder_refuses)
+TEST(refuses_bad_files_and_used_sequences)
 {
     pith_error err;
     struct eval_recorder *r = NULL;
@@ -371,7 +371,7 @@ TEST(recorder_refuses)
 }
 
 /* A disk that fills up: here a limit on the size of files. The old file stays. */
-TEST(full_disk)
+TEST(a_full_disk_leaves_the_old_file)
 {
     pith_error err;
     struct eval_recorder *r = NULL;
@@ -424,7 +424,7 @@ static pith_status try_recording(pith_engine *e, const char *path, pith_error *e
     return status;
 }
 
-TEST(every_allocation_fails)
+TEST(survives_every_failing_allocation)
 {
     pith_error err;
     pith_engine *e = engine_make(64, "f16");
@@ -504,7 +504,7 @@ static pith_status open_with(int i, const struct safetensor *tensor, int j, cons
     return status;
 }
 
-TEST(bad_records)
+TEST(refuses_bad_records)
 {
     static const int32_t falling[2] = {1, 1}, negative[2] = {-1, 0};
     static const int64_t big[2] = {0, INT64_C(1) << 40};

@@ -98,7 +98,7 @@ static const struct mistake {
      "tensor \"blk.0.ssm_conv1d.weight\": shape [160][4] where the metadata asks for [160][3]"},
 };
 
-TEST(mistakes)
+TEST(each_mistake_has_its_sentence)
 {
     size_t size;
     uint8_t *right = read_file(make(SMALL, "right.gguf"), &size), *wrong = malloc(size);
@@ -123,7 +123,7 @@ TEST(mistakes)
 }
 
 /* Which layers are recurrent, of an array that says it; and lists that do not. */
-TEST(list)
+TEST(an_array_says_which_layers_are_recurrent)
 {
     size_t size;
     pith_model *m = NULL;
@@ -158,7 +158,7 @@ static int64_t estimate(int32_t n_token)
     return bytes;
 }
 
-TEST(info)
+TEST(tells_layers_and_bytes_of_states)
 {
     pith_model_info info;
     pith_model_get_info(model, &info);
@@ -210,7 +210,7 @@ static uint64_t hash_of(const pith_seq *seq)
     return pith_logits_hash(pith_seq_logits(seq), N_VOCAB);
 }
 
-TEST(back)
+TEST(goes_back_to_kept_states)
 {
     pith_engine *e = engine_make(4 * estimate(N_TOKEN));
     pith_seq *seq = seq_make(e);
@@ -241,7 +241,7 @@ TEST(back)
 }
 
 /* What was kept of a long text lies the denser the nearer it is to its end. */
-TEST(which_are_kept)
+TEST(keeps_states_denser_towards_the_end)
 {
     pith_engine *e = engine_make(8 * estimate(N_TOKEN));
     pith_seq *seq = seq_make(e);
@@ -260,7 +260,7 @@ TEST(which_are_kept)
     pith_engine_free(e);
 }
 
-TEST(budget)
+TEST(holds_the_budget_to_a_byte)
 {
     int64_t whole = estimate(N_TOKEN), state_bytes = estimate(0);
     pith_engine *e = NULL;
@@ -288,7 +288,7 @@ TEST(budget)
 }
 
 /* Kept states are had by whoever needs their bytes, and forks have states of their own. */
-TEST(room)
+TEST(kept_states_give_way)
 {
     int64_t whole = estimate(N_TOKEN);
     pith_engine *e = engine_make(2 * whole);
@@ -322,7 +322,7 @@ TEST(room)
 }
 
 /* Going back to the only state there is room for: what is kept becomes the sequence's own. */
-TEST(back_without_room)
+TEST(goes_back_to_the_only_state_that_fits)
 {
     pith_engine *e = engine_make(estimate(N_TOKEN) + estimate(1));
     pith_seq *seq = seq_make(e), *other = seq_make(e);
@@ -340,7 +340,7 @@ TEST(back_without_room)
 }
 
 /* A file has the state; one of another shape, or none, is refused. */
-TEST(file)
+TEST(a_file_holds_the_state)
 {
     pith_model *narrow = NULL;
     pith_engine *e = engine_make(4 * estimate(N_TOKEN)), *f = NULL;
@@ -416,7 +416,7 @@ static uint64_t read_with(const char *keep, const char *read, int32_t chunk, int
 }
 
 /* Policies act on the lanes of the layers with attention; the state is whole. */
-TEST(policies)
+TEST(policies_leave_states_alone)
 {
     int64_t evicted;
     uint64_t whole = read_with(NULL, NULL, 32, &evicted);

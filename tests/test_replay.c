@@ -40,7 +40,7 @@ static double number(const json_t *object, const char *key)
 
 /* One query head of size 1 and two of value size: keys with logits ln 1, ln 2, ln 4, ln 1, so the
    weights are 1/8, 2/8, 4/8, 1/8. Key 2 is gone: what is left is 1/4, 2/4, 1/4. */
-TEST(loss_by_hand)
+TEST(loss_is_that_computed_by_hand)
 {
     const float q[] = {2.0f};
     const float k[] = {0.0f, (float)log(2.0), (float)log(4.0), 0.0f};
@@ -79,7 +79,7 @@ TEST(loss_by_hand)
 
 /* All that was read is gone, two queries of two heads: the first query has only its own key left,
    and the second its own and the first's. Logits far apart must not vanish in the sum. */
-TEST(loss_of_everything)
+TEST(losing_everything_costs_everything)
 {
     static const float q[] = {1000, 0, -1000, 0}; /* [2][2][1] */
     static const float k[] = {1, -1, 0, 0};
@@ -113,7 +113,7 @@ TEST(loss_of_everything)
     expect_near("most error", lost.error_max, 3.0, 1e-12);
 }
 
-TEST(loss_of_nothing)
+TEST(losing_nothing_costs_nothing)
 {
     static const float q[] = {1}, k[] = {1, 2, 3}, v[] = {0, 0, 0}, w[] = {1, 0, 0};
     static const bool all[] = {true, true}, one[] = {false, true};
@@ -209,7 +209,7 @@ static void compare_rows(const json_t *row, const json_t *wanted)
 }
 
 /* Against numpy: tests/golden/replay.json. */
-TEST(golden)
+TEST(agrees_with_numpy)
 {
     size_t i, j;
     json_t *one, *row;
@@ -233,7 +233,7 @@ TEST(golden)
 }
 
 /* The full cache, and a budget that is never reached. */
-TEST(nothing_evicted)
+TEST(without_an_eviction_nothing_is_lost)
 {
     static const char *const keeps[] = {NULL, "none", "streaming:budget=1000"};
     for (size_t i = 0; i < 3; i++) {
@@ -255,7 +255,7 @@ TEST(nothing_evicted)
 }
 
 /* The summary is the mean of its rows, and the counters are those of the rounds. */
-TEST(summary)
+TEST(the_summary_is_the_mean_of_its_rows)
 {
     static const int32_t at[] = {20, 53};
     size_t i;
@@ -285,7 +285,7 @@ TEST(summary)
 }
 
 /* Several policies at once: the rows of each as alone, and its figures in the summary. */
-TEST(several_policies)
+TEST(several_policies_give_what_each_gives_alone)
 {
     static const char *const keeps[] = {"streaming:budget=16,slack=4", "none",
                                         "streaming:budget=30,slack=1"};
@@ -429,7 +429,7 @@ static pith_status try_replay(const char *path, const char *keep, const int32_t 
     return try_both(path, keep, NULL, at, n_at, n_query, n_missing, err);
 }
 
-TEST(refusals)
+TEST(refuses_bad_arguments)
 {
     static const int32_t zero[] = {0}, end[] = {60}, falling[] = {20, 20}, last[] = {59};
     pith_error err;
@@ -470,7 +470,7 @@ static void write_record(const int32_t *positions, const float *q, const float *
     check(safetensors_write(in_folder("tiny"), t, 5, m, 8, &err), &err);
 }
 
-TEST(bad_numbers)
+TEST(refuses_numbers_that_are_none)
 {
     static const int32_t straight[] = {0, 1, 2}, gap[] = {0, 2, 3}, late[] = {1, 2, 3};
     static const float good[] = {1, 2, 3}, bad[] = {1, NAN, 3}, worse[] = {1, 2, INFINITY};
@@ -499,7 +499,7 @@ static bool cancel(void *user, double fraction, const char *what)
     return ++*n < 2;
 }
 
-TEST(cancel)
+TEST(a_replay_may_be_cancelled)
 {
     pith_error err;
     json_t *result = NULL;
@@ -537,7 +537,7 @@ static void fail_allocations(const char *read)
     }
 }
 
-TEST(every_allocation_fails)
+TEST(survives_every_failing_allocation)
 {
     fail_allocations(NULL);
     fail_allocations("quoka:budget=4");

@@ -159,7 +159,7 @@ static const char *usage(int32_t n)
                                            ",\"logprobs\":null,\"finish_reason\":" finish          \
                                            "}]}\n\n"
 
-TEST(chat)
+TEST(a_chat_is_the_golden_one)
 {
     char golden[4096];
     const char *v = pith_version();
@@ -184,7 +184,7 @@ TEST(chat)
 }
 
 /* Two prompts with two answers each, in any order. */
-TEST(several)
+TEST(several_prompts_and_answers_keep_their_order)
 {
     struct run run;
     start(&run, SERVE_TEXT, "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"echo\":true}");
@@ -220,7 +220,7 @@ TEST(several)
 
 /* An answer that the memory or the context cut says so, and its first token is no step of its own:
    a speed of one token is none. */
-TEST(cut)
+TEST(a_cut_answer_says_so)
 {
     static const struct {
         pith_stop_reason reason;
@@ -250,7 +250,7 @@ TEST(cut)
     }
 }
 
-TEST(completion)
+TEST(a_completion_has_llama_servers_fields)
 {
     struct run run;
     json_t *all =
@@ -279,7 +279,7 @@ TEST(completion)
     end(&run);
 }
 
-TEST(messages)
+TEST(messages_are_the_golden_ones)
 {
     char golden[4096];
     struct run run;
@@ -315,7 +315,7 @@ TEST(messages)
     expect_golden(SERVE_MESSAGES, "{\"max_tokens\":9,\"stream\":true," HI "}", golden);
 }
 
-TEST(responses)
+TEST(a_response_streams_its_events_in_order)
 {
     static const char *const order[] = {"response.created",           "response.in_progress",
                                         "response.output_item.added", "response.content_part.added",
@@ -369,7 +369,7 @@ static const char *call(struct run *run, enum serve_api api, const char *body, s
     return run->out.data;
 }
 
-TEST(calls)
+TEST(calls_are_told_in_the_form_of_each_api)
 {
     static const struct {
         enum serve_api api;
@@ -424,7 +424,7 @@ TEST(calls)
 }
 
 /* Without tools the same text is no call. */
-TEST(no_calls)
+TEST(without_tools_a_call_is_text)
 {
     struct run run;
     const char *text = call(&run, SERVE_CHAT, "{" HI "}", 3);
@@ -439,7 +439,7 @@ TEST(no_calls)
 /* ---- ends ---- */
 
 /* Which stop string it was, of several. */
-TEST(stop_word)
+TEST(tells_which_stop_string_it_was)
 {
     char body[256], piece[64];
     size_t len = 0;
@@ -459,7 +459,7 @@ TEST(stop_word)
     end(&run);
 }
 
-TEST(faults)
+TEST(faults_before_and_within_a_stream_are_told)
 {
     struct run run;
     struct serve_fault fault = {0};
@@ -500,7 +500,7 @@ TEST(faults)
 }
 
 /* A prompt that is too long, in the words of each API. */
-TEST(too_long)
+TEST(a_long_prompt_is_refused_in_the_words_of_each_api)
 {
     static const struct {
         enum serve_api api;
@@ -535,7 +535,7 @@ TEST(too_long)
 }
 
 /* Clients choose the class of an error by the status, and users read the type. */
-TEST(their_faults)
+TEST(anthropics_errors_have_their_types)
 {
     static const struct {
         int code;
@@ -645,7 +645,7 @@ static json_t *next_event(const char **at)
 
 /* What is put together of a stream is what the document says, for calls that are whole, broken, cut
    and followed by text. */
-TEST(agreement)
+TEST(a_stream_adds_up_to_the_document)
 {
     static const char *const texts[] = {
         "Hello",
@@ -724,7 +724,7 @@ TEST(agreement)
 }
 
 /* An answer that had room for fewer tokens than were asked for says so. */
-TEST(ceiling)
+TEST(tells_when_there_was_room_for_fewer_tokens)
 {
     struct run run;
     for (int32_t most = 40; most <= 50; most += 10) {
@@ -756,7 +756,7 @@ static float *make_row(int32_t id, double p)
 }
 
 /* What lm-eval asks for: the prompt's tokens with the answer's. */
-TEST(echo)
+TEST(echoes_the_prompts_tokens_with_log_probabilities)
 {
     struct run run;
     float *row = make_row(6, 0.5), *next = make_row(9, 0.25);
@@ -785,7 +785,7 @@ TEST(echo)
 }
 
 /* post_sampling_probs: what was drawn from. Logits 2, 1 and a bias that bans the first. */
-TEST(probabilities_after_sampling)
+TEST(tells_probabilities_after_sampling)
 {
     struct run run;
     pith_model_info info;
@@ -828,7 +828,7 @@ TEST(probabilities_after_sampling)
 }
 
 /* Of the last object only what was asked for, under the paths as names. */
-TEST(response_fields)
+TEST(gives_only_the_fields_that_were_asked_for)
 {
     for (int stream = 0; stream < 2; stream++) {
         struct run run;
@@ -851,7 +851,7 @@ TEST(response_fields)
 }
 
 /* t_max_predict_ms counts from the first token, once there is a line. */
-TEST(late)
+TEST(a_time_limit_counts_from_the_first_token)
 {
     struct run run;
     const struct timespec pause = {.tv_nsec = 3 * 1000 * 1000};
@@ -869,7 +869,7 @@ TEST(late)
 }
 
 /* In a stream every token's is told once. */
-TEST(stream_logprobs)
+TEST(a_stream_tells_each_tokens_log_probability_once)
 {
     struct run run;
     float *row = make_row(5, 0.5);
@@ -888,7 +888,7 @@ TEST(stream_logprobs)
     free(row);
 }
 
-TEST(progress)
+TEST(tells_timings_and_progress_when_asked)
 {
     struct run run;
     const char *text =

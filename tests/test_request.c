@@ -93,7 +93,7 @@ static pith_generate_params params_of(struct serve_request *r, int32_t i)
 /* ---- fields ---- */
 
 /* What asks for nothing is taken: clients send their defaults. */
-TEST(fields_that_ask_for_nothing)
+TEST(accepts_fields_that_ask_for_nothing)
 {
     serve_request_free(read_good(
         SERVE_CHAT,
@@ -105,7 +105,7 @@ TEST(fields_that_ask_for_nothing)
 }
 
 /* Tokens by their texts: all of a text's, and never the special ones that it might name. */
-TEST(bias_by_text)
+TEST(biases_tokens_by_their_text)
 {
     static const char *const forms[] = {"{\"The cat\":2.5,\"7\":1}", "[[\"The cat\",2.5],[7,1]]"};
     char body[256];
@@ -124,7 +124,7 @@ TEST(bias_by_text)
     }
 }
 
-TEST(samplers)
+TEST(takes_a_list_of_samplers)
 {
     struct serve_request *r = read_good(
         SERVE_COMPLETION, "{\"prompt\":\"a\",\"top_k\":5,\"top_p\":0.5,\"min_p\":0.25,"
@@ -143,7 +143,7 @@ TEST(samplers)
     serve_request_free(r);
 }
 
-TEST(fields)
+TEST(reads_every_field)
 {
     struct serve_request *r = read_good(
         SERVE_CHAT,
@@ -180,7 +180,7 @@ TEST(fields)
     serve_request_free(r);
 }
 
-TEST(bad_fields)
+TEST(refuses_bad_fields_by_name)
 {
     static const struct {
         const char *field, *message;
@@ -281,7 +281,7 @@ TEST(bad_fields)
 
 /* ---- chats ---- */
 
-TEST(chat)
+TEST(makes_the_prompt_of_a_chat)
 {
     expect_prompt(SERVE_CHAT,
                   "{\"messages\":[{\"role\":\"developer\",\"content\":\"S\"},{\"role\":\"user\","
@@ -304,7 +304,7 @@ TEST(chat)
 }
 
 /* A template that looks into the content of a call finds an empty text where there is none. */
-TEST(no_content)
+TEST(a_call_without_content_is_an_empty_text)
 {
     const char *before = setup.template_text;
     setup.template_text = "{% for m in messages %}[{% if '</x>' in m.content %}x{% endif %}"
@@ -320,7 +320,7 @@ TEST(no_content)
 }
 
 /* Special tokens that a user types stay text. */
-TEST(marks)
+TEST(special_tokens_that_a_user_types_stay_text)
 {
     struct serve_request *plain = read_good(SERVE_CHAT, "{" HI "}");
     struct serve_request *typed =
@@ -340,7 +340,7 @@ TEST(marks)
 }
 
 /* Tokens that a policy pins: those that are named, or in a slot what stands before the first word. */
-TEST(pins)
+TEST(pins_what_is_named_or_stands_first)
 {
 #define TALK "\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},"
 #define TALK_HI TALK "{\"role\":\"user\",\"content\":\"Hi\"}]"
@@ -382,7 +382,7 @@ TEST(pins)
                  "n_keep: -2 is not between -1 and 2147483647");
 }
 
-TEST(tools)
+TEST(tells_the_template_of_tools)
 {
     expect_prompt(
         SERVE_CHAT,
@@ -412,7 +412,7 @@ TEST(tools)
 }
 
 /* A template that knows no tools is helped. */
-TEST(untold_tools)
+TEST(tells_of_tools_where_the_template_does_not)
 {
     const char *old = setup.template_text;
     setup.template_text = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}";
@@ -427,7 +427,7 @@ TEST(untold_tools)
 
 /* ---- what an answer must look like ---- */
 
-TEST(formats)
+TEST(makes_grammars_of_formats)
 {
     static const char *const good[] = {
         "\"response_format\":{\"type\":\"json_object\"}",
@@ -489,7 +489,7 @@ TEST(formats)
 }
 
 /* The other APIs have words of their own for the same promises. */
-TEST(formats_elsewhere)
+TEST(the_other_apis_promise_formats_in_their_words)
 {
 #define INPUT "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}"
     static const struct {
@@ -521,7 +521,7 @@ TEST(formats_elsewhere)
 
 /* ---- texts ---- */
 
-TEST(prompts)
+TEST(prompts_may_be_texts_and_ids)
 {
     pith_generate_params params;
     pith_request q;
@@ -560,7 +560,7 @@ TEST(prompts)
     setup.can_score_prompt = false;
 }
 
-TEST(context)
+TEST(refuses_a_prompt_beyond_the_context)
 {
     struct serve_request *r = NULL;
     struct serve_fault fault;
@@ -578,7 +578,7 @@ TEST(context)
 }
 
 /* What clients of other engines send, each with what comes of it. */
-TEST(what_clients_send)
+TEST(accepts_what_clients_send)
 {
     size_t len;
     static const struct {
@@ -641,7 +641,7 @@ TEST(what_clients_send)
 }
 
 /* Numbers of a history and of schemas keep their digits. */
-TEST(digits)
+TEST(numbers_keep_their_digits)
 {
     setup.template_text =
         "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ "
@@ -664,7 +664,7 @@ TEST(digits)
     setup.template_text = shows;
 }
 
-TEST(json)
+TEST(reads_json_with_all_digits)
 {
     static const char *const same[] = {
         "[1,18446744073709551615,-9223372036854775809,1.50,1E5,\"a\",{\"k\":[2.5e-7]}]",
@@ -694,7 +694,7 @@ TEST(json)
     serve_numbers_free(&numbers);
 }
 
-TEST(infill)
+TEST(refuses_infill_where_the_vocabulary_has_none)
 {
     expect_fault(SERVE_INFILL, "{}", 400, "input_prefix: is missing, and input_suffix is, too");
     expect_fault(SERVE_INFILL, "{\"input_prefix\":5}", 400, "input_prefix: 5 is not a string");
@@ -706,7 +706,7 @@ TEST(infill)
 
 /* ---- Anthropic ---- */
 
-TEST(messages)
+TEST(makes_the_prompt_of_messages)
 {
     expect_prompt(
         SERVE_MESSAGES,
@@ -752,7 +752,7 @@ TEST(messages)
 
 /* ---- Responses ---- */
 
-TEST(responses)
+TEST(makes_the_prompt_of_responses)
 {
     expect_prompt(SERVE_RESPONSES, "{\"input\":\"Hi\",\"store\":true}", "[user:Hi]>");
     expect_prompt(

@@ -34,7 +34,7 @@ static pith_status parse(const char *header, size_t n_data, struct safetensors *
 #define ENTRY(dtype, shape, offsets)                                                               \
     "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-TEST(bad_headers)
+TEST(refuses_bad_headers)
 {
     static const struct {
         const char *header;
@@ -89,7 +89,7 @@ TEST(bad_headers)
     }
 }
 
-TEST(bad_lengths)
+TEST(refuses_lengths_that_do_not_fit)
 {
     static const uint8_t seven[7], huge[10] = {3, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
     static const uint8_t most[9] = {255, 255, 255, 255, 255, 255, 255, 255, '{'};
@@ -103,7 +103,7 @@ TEST(bad_lengths)
 }
 
 /* A long name is cut within the sentence, never within a character. */
-TEST(long_names)
+TEST(cuts_long_names_between_characters)
 {
     char header[512] = "{\"";
     struct safetensors st;
@@ -114,7 +114,7 @@ TEST(long_names)
     expect(parse(header, 0, &st, &err), &err, PITH_FORMAT, "\xc3\xa9\" is no object");
 }
 
-TEST(good_headers)
+TEST(reads_good_headers)
 {
     struct safetensors st;
     pith_error err;
@@ -151,7 +151,7 @@ TEST(good_headers)
 }
 
 /* Every dtype, written and read back. */
-TEST(round_trip)
+TEST(writes_and_reads_every_type)
 {
     static const float f32[] = {1.5f, -0.0f, 3e38f, 1e-45f};
     static const double f64[] = {0.1, -1e300};
@@ -219,7 +219,7 @@ TEST(round_trip)
     safetensors_free(&st);
 }
 
-TEST(refused_writes)
+TEST(refuses_writes_that_cannot_be_read)
 {
     static const uint8_t data[8];
     const struct safetensor twice[] = {{"a", SAFETENSORS_U8, 1, {1}, data, 1},

@@ -177,7 +177,7 @@ static void compare(const float *logits, int32_t n, const int32_t *history, int3
 
 /* ---- tests ---- */
 
-TEST(distributions)
+TEST(draws_what_the_definition_says)
 {
     float logits[N_SMALL];
     uint64_t rng = 1;
@@ -197,7 +197,7 @@ TEST(distributions)
     }
 }
 
-TEST(penalties)
+TEST(penalties_follow_the_definition)
 {
     static const int32_t history[] = {3, 3, 5, 1, 9, 3, 5, 5, 0, 2, 3};
     static const int32_t windows[] = {-1, 1, 3, 64, 0};
@@ -215,7 +215,7 @@ TEST(penalties)
 }
 
 /* The formulas by hand: positive logits are divided, negative multiplied, counts subtracted. */
-TEST(penalty_arithmetic)
+TEST(penalties_are_computed_as_written)
 {
     pith_sample_params p = plain();
     p.temperature = 0.0f;
@@ -241,7 +241,7 @@ TEST(penalty_arithmetic)
     pith_sampler_free(s);
 }
 
-TEST(greedy_and_ties)
+TEST(takes_the_likeliest_and_the_first_of_ties)
 {
     pith_sample_params p = plain();
     p.temperature = 0.0f;
@@ -264,7 +264,7 @@ TEST(greedy_and_ties)
     compare((float[]){1, 3, 3, 2, 3}, 5, NULL, 0, &p);
 }
 
-TEST(not_numbers_and_infinities)
+TEST(survives_nan_and_infinities)
 {
     pith_sample_params p = plain();
     float logits[N_SMALL];
@@ -286,7 +286,7 @@ TEST(not_numbers_and_infinities)
     assert_int_equal(once(&p, (float[]){1, INFINITY, 2}, 3), 1);
 }
 
-TEST(bias)
+TEST(biases_add_to_logits)
 {
     pith_logit_bias bias[] = {{2, 5.0f}, {0, -INFINITY}, {1, -0.5f}};
     pith_sample_params p = plain();
@@ -304,7 +304,7 @@ TEST(bias)
 }
 
 /* Greedy, forced by an infinite bias, or not chosen at all: one token, and no doubt. */
-TEST(chance_of_one)
+TEST(a_chance_of_one_is_certain)
 {
     pith_logit_bias bias = {2, INFINITY};
     pith_sample_params p = plain();
@@ -328,7 +328,7 @@ TEST(chance_of_one)
     }
 }
 
-TEST(seed_decides)
+TEST(the_seed_decides)
 {
     pith_sample_params p = plain();
     float logits[N_SMALL] = {0};
@@ -392,7 +392,7 @@ TEST(invalid_params_are_named)
     assert_int_equal(pith_sampler_create(NULL, 0, &s, NULL), PITH_INVALID);
 }
 
-TEST(allocations)
+TEST(allocates_at_the_start_alone)
 {
     pith_logit_bias bias = {0, 1.0f};
     pith_sample_params p = plain();
@@ -426,7 +426,7 @@ TEST(allocations)
 }
 
 /* A real vocabulary: the same candidates, and the time, which the eye may judge. */
-TEST(large_vocabulary)
+TEST(agrees_on_a_large_vocabulary)
 {
     float *logits = calloc(N_LARGE, sizeof(*logits));
     struct choice *expected = calloc(N_LARGE, sizeof(*expected));

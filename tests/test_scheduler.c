@@ -18,7 +18,7 @@ static void setup(void)
 TEST_GROUP(setup, model_free);
 
 /* Requests of many lengths together are what each is alone, whatever the step and the cache. */
-TEST(alone)
+TEST(requests_together_get_what_each_gets_alone)
 {
     static const int32_t step_tokens[] = {0, 7, 64};
     static struct ask asks[N_ASK];
@@ -65,7 +65,7 @@ TEST(alone)
 
 /* Every way that a text ends, with text that is held back, as alone; several answers to a prompt.
  */
-TEST(ends)
+TEST(every_end_is_as_alone)
 {
     static const char question[] = "The friend of Maria is Anton.\nQuestion: Who is the friend of "
                                    "Maria?\n";
@@ -122,7 +122,7 @@ TEST(ends)
     free_both(s, e);
 }
 
-TEST(caller_stops)
+TEST(a_caller_may_stop_an_answer)
 {
     static struct ask ask;
     pith_engine *e = engine_make(NULL, 32, 1, 512);
@@ -150,7 +150,7 @@ static void expect_params(pith_engine *e, const pith_scheduler_params *params, c
     assert_null(s);
 }
 
-TEST(params)
+TEST(refuses_bad_parameters)
 {
     pith_engine *e = engine_make(NULL, 32, 1, 512);
     pith_scheduler_params good, p;
@@ -186,7 +186,7 @@ static void expect_refused(pith_scheduler *s, const struct ask *ask, pith_status
     assert_int_equal(id, -5);
 }
 
-TEST(refused)
+TEST(refuses_bad_requests)
 {
     static struct ask good, ask;
     static int32_t bad[3] = {1, 2, 5000};
@@ -261,7 +261,7 @@ static void note_order(void *user, const pith_answer_result *result)
 
 /* One at a time: by priority, then by arrival. And a request that waits for memory is not passed by
    smaller ones. */
-TEST(order)
+TEST(runs_by_priority_and_arrival)
 {
     static struct ask asks[6];
     static const int32_t priority[6] = {0, 0, 2, -1, 2, 0};
@@ -316,7 +316,7 @@ static void expect_cancelled(const struct ask *ask, const char *word)
 }
 
 /* In the queue, reading, generating, and in host memory. */
-TEST(cancel)
+TEST(cancels_in_every_state)
 {
     static struct ask asks[4];
     static struct heard alone;
@@ -378,7 +378,7 @@ TEST(cancel)
     free_both(s, e);
 }
 
-TEST(deadline)
+TEST(a_deadline_ends_a_request)
 {
     static struct ask asks[3];
     static struct heard alone;
@@ -448,7 +448,7 @@ static void chain_done(void *user, const pith_answer_result *result)
     submit(c->s, &next);
 }
 
-TEST(callbacks)
+TEST(callbacks_may_submit_and_cancel)
 {
     static struct ask victim, first;
     pith_engine *e = engine_make(NULL, 32, 1, 512);
@@ -481,7 +481,7 @@ static void refuse_done(void *user, const pith_answer_result *result)
     c->n_done++;
 }
 
-TEST(freed)
+TEST(freeing_ends_every_request)
 {
     static struct ask asks[6];
     pith_scheduler_params params;
@@ -504,7 +504,7 @@ TEST(freed)
     pith_scheduler_free(NULL);
 }
 
-TEST(wait)
+TEST(waits_for_work_and_no_longer)
 {
     static struct ask ask;
     bool idle = false;
@@ -527,7 +527,7 @@ TEST(wait)
 /* ---- memory of the process ---- */
 
 /* A step in which nobody comes or goes allocates nothing. */
-TEST(steady)
+TEST(a_steady_step_allocates_nothing)
 {
     static struct ask asks[8];
     pith_engine *e = engine_make(NULL, 64, 1, 2048);

@@ -77,7 +77,7 @@ static void run_asks(pith_engine *e, const pith_draft_params *draft, int32_t n_s
     free_both(s, e);
 }
 
-TEST(company)
+TEST(drafts_change_nothing_in_company)
 {
     static const int32_t n_seq[] = {1, 2, 4, 256};
     for (size_t i = 0; i < PI_LEN(n_seq); i++) {
@@ -89,7 +89,7 @@ TEST(company)
 }
 
 /* As the command has it: measured. */
-TEST(measured)
+TEST(measuring_by_default_changes_nothing)
 {
     pith_scheduler_stats t;
     pith_draft_params draft;
@@ -98,7 +98,7 @@ TEST(measured)
 }
 
 /* Memory for two of them, so that some are put back, with and without rounds. */
-TEST(memory)
+TEST(drafts_change_nothing_in_little_memory)
 {
     static const char *const keeps[] = {NULL, "knorm:budget=64,slack=8"};
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
@@ -109,7 +109,7 @@ TEST(memory)
     }
 }
 
-TEST(model)
+TEST(a_drafting_model_changes_nothing)
 {
     pith_scheduler_stats t;
     pith_kv_stats kv;
@@ -126,7 +126,7 @@ TEST(model)
 
 /* Answers that end in a draft: at a stop string, a length, the callback's wish. Several answers to
    one prompt. */
-TEST(ends)
+TEST(answers_may_end_in_a_draft)
 {
     static const char *const stops[] = {"lantern", "xyz"};
     static struct ask asks[4];
@@ -163,7 +163,7 @@ TEST(ends)
 }
 
 /* A conversation in a slot: what is parked is what it would be without drafts. */
-TEST(slot)
+TEST(drafts_change_nothing_in_a_slot)
 {
     static struct ask asks[2];
     int32_t turn[512];
@@ -204,7 +204,7 @@ TEST(slot)
     free_both(s[1], e[1]);
 }
 
-TEST(refused)
+TEST(refuses_policies_that_overwrite)
 {
     pith_scheduler *s = NULL;
     pith_scheduler_params params;

@@ -205,7 +205,7 @@ static void follow(const struct trace_step *steps, size_t n, int32_t n_block)
 
 /* Pages have 16 entries at least, and the traces' blocks 4: the model follows the traces, and the
    scheduler the model (test_model). */
-TEST(traces)
+TEST(follows_the_traces_of_the_vectors)
 {
     follow(trace, PI_LEN(trace), 6);
     follow(trace_roomy, PI_LEN(trace_roomy), 20);
@@ -311,7 +311,7 @@ static int64_t compare_steps(uint64_t seed)
     return n_preempted;
 }
 
-TEST(model)
+TEST(agrees_with_a_plain_model_step_by_step)
 {
     int64_t n_preempted = 0;
     for (uint64_t seed = 1; seed <= 30; seed += TEST_STRIDE)
@@ -348,7 +348,7 @@ static void make_asks(struct ask *asks, struct heard *alone, pith_engine *e)
 }
 
 /* With nothing set aside for what is generated, most are put back, and come to the same. */
-TEST(put_back)
+TEST(requests_that_are_put_back_come_to_the_same)
 {
     static const char *const reads[] = {NULL, "quoka:budget=16,chunk=16,gate=1"};
     static struct ask asks[N_ASK];
@@ -381,7 +381,7 @@ TEST(put_back)
 }
 
 /* Without host memory who cannot be computed again ends with what it has said. */
-TEST(no_swap)
+TEST(without_host_memory_an_answer_ends_early)
 {
     static struct ask asks[N_ASK];
     static struct heard alone[N_ASK];
@@ -410,7 +410,7 @@ TEST(no_swap)
 }
 
 /* Nobody gives way to the last: it ends where it would end alone. */
-TEST(full)
+TEST(the_last_request_ends_where_it_would_alone)
 {
     static struct ask asks[3];
     static struct heard alone[3];
@@ -430,7 +430,7 @@ TEST(full)
 
 /* A budget that is a share of the tokens is no constant: early rounds and looser scans are tried
    first. Who comes when decides then what is kept, and every end is defined. */
-TEST(pressure)
+TEST(early_rounds_come_before_putting_back)
 {
     static struct ask asks[N_ASK];
     static struct heard alone[N_ASK];
@@ -453,7 +453,7 @@ TEST(pressure)
     free_both(s, e);
 }
 
-TEST(pressure_share)
+TEST(looser_sharing_comes_before_putting_back)
 {
     static struct ask asks[N_ASK];
     pith_engine_params engine;
@@ -494,7 +494,7 @@ TEST(pressure_share)
 
 /* With all of its growth set aside nobody is put back: full caches, and budgets whose prompts begin
    alike, so that rounds copy what the cache of prefixes has. Forks included. */
-TEST(set_aside)
+TEST(with_all_growth_set_aside_none_is_put_back)
 {
     static const char *const keeps[] = {NULL, "knorm:budget=48,slack=16,window=4",
                                         "streaming:budget=48,slack=8"};
@@ -535,7 +535,7 @@ TEST(set_aside)
 
 /* ---- prefixes ---- */
 
-TEST(prefixes)
+TEST(prefixes_are_found_and_dropped_for_room)
 {
     static struct ask asks[3];
     static struct heard alone[3];
@@ -589,7 +589,7 @@ TEST(prefixes)
 
 /* Memory that other sequences of the engine hold is not the scheduler's: who does not fit beside it
    even alone fails when it is its turn. */
-TEST(outside)
+TEST(memory_of_others_is_not_the_schedulers)
 {
     static struct ask asks[2];
     static struct heard alone;

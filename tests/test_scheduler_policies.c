@@ -178,7 +178,7 @@ static const char *const keep_more[][2] = {
     {"raas", "window=4,pin-prompt=off"}, {"triattention", "window=4,pin-prompt=off"},
 };
 
-TEST(keep)
+TEST(every_keep_policy_answers_as_alone)
 {
     pith_policy_info p;
     for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &p) == PITH_OK; i++) {
@@ -198,7 +198,7 @@ TEST(keep)
     }
 }
 
-TEST(rules)
+TEST(rules_of_keep_answer_as_alone)
 {
     static const struct setting settings[] = {
         {.keep = "streaming:budget=50%,slack=8,window=8,pin-prompt=on"},
@@ -216,7 +216,7 @@ TEST(rules)
         compare_all(&steps[i], true);
 }
 
-TEST(read)
+TEST(read_policies_answer_as_alone)
 {
     static const struct setting settings[] = {
         {.read = "quoka:budget=24,chunk=16,gate=1"},
@@ -228,7 +228,7 @@ TEST(read)
         compare_all(&settings[i], true);
 }
 
-TEST(recall)
+TEST(recall_answers_as_alone)
 {
     static const struct setting settings[] = {
         {.keep = "knorm:budget=64,slack=16", .recall = "kv:take=16,last=16,ram=4MiB"},
@@ -243,7 +243,7 @@ TEST(recall)
 
 /* A prompt that begins in the cache of prefixes is answered as one that is read from its start, also
    where all but the tokens that recall together are there, and where rounds come in it. */
-TEST(recall_prefix)
+TEST(recall_behind_a_found_prefix_answers_as_alone)
 {
     static struct ask asks[3];
     static struct heard alone[3];
@@ -266,14 +266,14 @@ TEST(recall_prefix)
     free_both(s, e);
 }
 
-TEST(types)
+TEST(storage_types_answer_as_alone)
 {
     static const char *const types[] = {"f32", "q8_0", "q4_0", "turbo4", "turbo2", NULL};
     for (size_t i = 0; i < PI_LEN(types); i++)
         compare_all(&(struct setting){.type = types[i]}, false);
 }
 
-TEST(share)
+TEST(share_policies_answer_as_alone)
 {
     static const struct setting settings[] = {
         {.share = "memshare:step=0.1,block=100,relative=2"},
@@ -296,7 +296,7 @@ TEST(share)
 
 /* Under a keep policy what each takes is set aside in full: with room for two nobody waits who was
    admitted, however long the others become. */
-TEST(constant)
+TEST(a_constant_budget_lets_no_request_wait)
 {
     static const struct setting c = {.keep = "knorm:budget=48,slack=16,window=4"};
     pith_scheduler_stats t = compare(&c, 64 * 3 + 20, 0, false);

@@ -189,7 +189,7 @@ static void converse(const struct setting *c)
     pith_engine_free(lone);
 }
 
-TEST(turns)
+TEST(turns_get_what_one_long_generation_gets)
 {
     char tria[200], v3[200];
     snprintf(v3, sizeof(v3), "triattention:v3,prefix=8,window=8,budget=64,slack=16,stats=%s",
@@ -220,7 +220,7 @@ static bool note_state(void *user, const pith_scheduler_item *item)
 }
 
 /* The second of a slot waits for the first, and nobody waits with it. */
-TEST(wait)
+TEST(the_second_of_a_slot_waits_for_the_first)
 {
     static struct talk talk;
     static struct ask ask[3];
@@ -278,7 +278,7 @@ static const pith_answer_result *run_turn(pith_scheduler *s, struct ask *ask, co
 }
 
 /* What was parked longest ago goes, and no more than is needed; the account is the pool's. */
-TEST(pressure)
+TEST(what_was_parked_longest_ago_goes_first)
 {
     static struct talk talk[4];
     static struct ask ask;
@@ -319,7 +319,7 @@ TEST(pressure)
 
 /* ---- files and salts ---- */
 
-TEST(files)
+TEST(a_slot_goes_to_a_file_and_back)
 {
     static struct talk talk;
     static struct ask ask;
@@ -365,7 +365,7 @@ TEST(files)
 
 /* What came from a file cannot be computed again: put back while its prompt is read, it goes to host
    memory, and reads on from there. */
-TEST(swapped)
+TEST(what_came_from_a_file_is_swapped_and_reads_on)
 {
     static struct talk talk;
     static struct ask ask, other;
@@ -407,7 +407,7 @@ TEST(swapped)
 }
 
 /* Neither slots nor prefixes of another salt are found, and those of one's own are. */
-TEST(salt)
+TEST(slots_of_another_salt_are_not_found)
 {
     static struct ask ask;
     pith_engine *e = engine_of(NULL, NULL, NULL, 1024);
@@ -494,7 +494,7 @@ static void show_prompt(pith_engine *e, const uint64_t *want, int32_t step_token
     assert_int_equal(used_bytes_of(e), 0);
 }
 
-TEST(prompt_logits)
+TEST(tells_the_logits_of_a_whole_prompt)
 {
     static uint64_t want[TOKENS_MAX];
     static const struct setting settings[] = {
@@ -515,7 +515,7 @@ TEST(prompt_logits)
 /* ---- pins ---- */
 
 /* A session of 900 tokens whose first 20 stay, in the memory of its first turns. */
-TEST(pins)
+TEST(pinned_tokens_stay_through_a_long_session)
 {
     static struct talk talk;
     static struct ask ask;
@@ -567,7 +567,7 @@ static bool count_passes(void *user, const pith_tap_rows *rows)
 
 /* A prompt ends with the pass in which it was cancelled, and what its slot held is there for the
    next, though a read policy has seen some of it. */
-TEST(stop)
+TEST(a_cancelled_prompt_leaves_the_slot_usable)
 {
     static struct talk talk;
     static struct ask ask, other;
@@ -706,7 +706,7 @@ static void storm(const char *keep, const char *recall, int32_t kv_tokens, int32
     pith_engine_free(lone);
 }
 
-TEST(storm)
+TEST(a_storm_of_turns_keeps_every_account)
 {
     for (int32_t any = 0; any < 2; any++) {
         int32_t n = any ? 800 : 2000;

@@ -240,17 +240,17 @@ static void serve(const char *keep, const char *read, double reserve, int32_t n_
     free_both(s, e);
 }
 
-TEST(thousand)
+TEST(a_thousand_requests_end_once)
 {
     serve(NULL, NULL, 0.0, N_EACH);
 }
 
-TEST(kept)
+TEST(many_requests_under_a_keep_policy_end_once)
 {
     serve("knorm:budget=32,slack=16,window=4", NULL, -1.0, N_EACH / 4);
 }
 
-TEST(read)
+TEST(many_requests_under_a_read_policy_end_once)
 {
     serve(NULL, "quoka:budget=16,chunk=16,gate=1", 0.0, N_EACH / 4);
 }
@@ -367,7 +367,7 @@ static void fail_each(const char *keep, const char *read)
     pith_engine_free(e);
 }
 
-TEST(no_memory)
+TEST(failing_memory_ends_requests_once)
 {
     fail_each(NULL, NULL);
     fail_each("streaming:budget=32,slack=8,window=8", NULL);
@@ -378,7 +378,7 @@ TEST(no_memory)
 
 /* Under a keep policy the turns of a slot go on past the context that the model was trained for, in
    the memory of the first. */
-TEST(long_session)
+TEST(a_session_goes_on_past_the_trained_context)
 {
     static int32_t said[700];
     struct order o = {.n_answer = 1};

@@ -19,7 +19,7 @@ static void refuse(const char *share, const char *keep, const char *recall, cons
     expect(pith_engine_create(model, &p, &e, &err), &err, PITH_INVALID, word);
 }
 
-TEST(options)
+TEST(reads_options_and_refuses_bad_ones)
 {
     struct share_config a, b;
     pith_policy_info info;
@@ -56,7 +56,7 @@ TEST(options)
 }
 
 /* Pages of 16 where nobody says, and of what was asked for where somebody does. */
-TEST(page_lengths)
+TEST(pages_hold_16_unless_told)
 {
     pith_engine_params p = params_of("memshare");
     for (int32_t i = 0; i < 3; i++) {
@@ -71,7 +71,7 @@ TEST(page_lengths)
 /* ---- nothing shared ---- */
 
 /* Thresholds of 0 and a control that shares nothing are the cache without a policy, bit for bit. */
-TEST(nothing_shared)
+TEST(sharing_nothing_changes_no_bit)
 {
     pith_engine_params p[3] = {params_of("memshare:block=0"), params_of("random:share=0"),
                                params_of(NULL)};
@@ -127,7 +127,7 @@ static const char *const sharing[] = {LAX, LAX ",mode=literal", "random:share=0.
                                       "random:share=0.7,mode=literal", LAX ",form=paper"};
 
 /* However much is shared, a sequence never takes more pages than without a policy. */
-TEST(never_more_pages)
+TEST(takes_never_more_pages)
 {
     for (size_t k = 0; k < PI_LEN(sharing) + 2; k++) {
         pith_engine_params p = params_of(k < PI_LEN(sharing)    ? sharing[k]
@@ -155,7 +155,7 @@ TEST(never_more_pages)
 }
 
 /* The same tokens and bits for any number of threads, alone and in company. */
-TEST(same_anywhere)
+TEST(threads_and_company_change_no_bit)
 {
     for (size_t k = 0; k < PI_LEN(sharing); k += EACH) {
         pith_engine_params p = params_of(sharing[k]);
@@ -195,7 +195,7 @@ TEST(same_anywhere)
 }
 
 /* A fork goes on as its origin, whichever goes first; freeing one leaves the other. */
-TEST(forks)
+TEST(a_fork_goes_on_alike)
 {
     for (size_t k = 0; k < PI_LEN(sharing); k += EACH) {
         pith_engine_params p = params_of(sharing[k]);
@@ -222,7 +222,7 @@ TEST(forks)
 }
 
 /* Syncing to another text is a fresh sequence, wherever the two part. */
-TEST(syncs)
+TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
     for (size_t k = 0; k < PI_LEN(sharing); k += EACH) {
         pith_engine_params p = params_of(sharing[k]);
@@ -253,7 +253,7 @@ TEST(syncs)
 
 /* Forgetting a part and reading it again: anywhere where nothing is shared, and at the ends of
    steps where something is. */
-TEST(forgets)
+TEST(forgets_a_part_and_reads_it_again)
 {
     for (int32_t k = 0; k < 3; k++) {
         pith_engine_params p = params_of(k == 0 ? "memshare:block=0" : sharing[k - 1]);
@@ -281,7 +281,7 @@ TEST(forgets)
 }
 
 /* A prompt that is forgotten back to where a step began goes on as if there had been none. */
-TEST(forgets_a_step)
+TEST(forgets_a_step_at_its_end)
 {
     pith_engine_params p = params_of(LAX);
     pith_engine *e = engine_of(&p);
@@ -309,7 +309,7 @@ static bool stop(void *user, pith_seq *seq, int32_t pos, const float *logits)
 }
 
 /* Evaluations that are stopped leave everything as it was. */
-TEST(stopped)
+TEST(a_stopped_evaluation_leaves_what_was)
 {
     pith_engine_params p = params_of(LAX);
     pith_engine *e = engine_of(&p);
@@ -346,7 +346,7 @@ TEST(stopped)
 
 /* ---- other sequences ---- */
 
-TEST(across)
+TEST(shares_across_sequences)
 {
     pith_engine_params p = params_of(LAX ",across=yes");
     pith_engine *e = engine_of(&p);
@@ -382,7 +382,7 @@ static void hear(void *user, const pith_share_pair *p)
     assert_true(p->rms >= 0.0 && p->paper >= 0.0 && p->relative >= 0.0 && p->relative < 2.0);
 }
 
-TEST(listens)
+TEST(a_listener_hears_every_comparison)
 {
     pith_engine_params p = params_of(LAX), none = params_of(NULL);
     pith_engine *e = engine_of(&p), *plain = engine_of(&none);
@@ -409,7 +409,7 @@ TEST(listens)
 /* ---- memory ---- */
 
 /* Under pressure pages are shared that were too far apart before. */
-TEST(scans)
+TEST(shares_more_under_pressure)
 {
     pith_engine_params p = params_of("memshare:step=0.5,block=0.01,relative=2,loose=100");
     pith_engine *e = engine_of(&p);
@@ -430,7 +430,7 @@ TEST(scans)
 }
 
 /* Every allocation fails once: what could not be done leaves all as it was, and is done then. */
-TEST(allocations_fail)
+TEST(failing_allocations_change_nothing)
 {
     pith_engine_params p = params_of(LAX);
     pith_engine *whole = engine_of(&p);

@@ -115,7 +115,7 @@ static int32_t find_feed(const struct share *s)
     return -1;
 }
 
-TEST(equal_pages)
+TEST(an_equal_page_changes_attention_by_rounding_alone)
 {
     struct share_config config[2];
     struct policy_model m = small_model(KV_TYPE_F32);
@@ -160,7 +160,7 @@ TEST(equal_pages)
 
 /* ---- storage types ---- */
 
-TEST(types)
+TEST(shares_pages_of_every_storage_type)
 {
     static const char *const names[][2] = {
         {"f32", "f32"},       {"f16", "q8_0"},      {"q8_0", "f16"},     {"q4_0", "q4_0"},
@@ -189,7 +189,7 @@ TEST(types)
 
 /* ---- files ---- */
 
-TEST(files)
+TEST(a_file_holds_shared_pages)
 {
     for (int32_t literal = 0; literal < 2; literal++) {
         pith_engine_params p = params_of(literal ? LAX ",mode=literal" : LAX);
@@ -224,7 +224,7 @@ TEST(files)
 
 /* ---- reading a part ---- */
 
-TEST(reads)
+TEST(read_policies_read_shared_pages)
 {
     static const char *const policies[] = {"quoka:budget=64,chunk=16,gate=1",
                                            "quest:budget=64,chunk=16,gate=1",
@@ -278,7 +278,7 @@ static uint64_t read_twice(pith_seq *seq)
 }
 
 /* Within the memory that was planned, which nothing else has, and shared in between rounds. */
-TEST(evicts)
+TEST(keep_policies_evict_within_the_planned_memory)
 {
     static const char *const policies[] = {"triattention:budget=128,slack=160,stats=%s",
                                            "knorm:budget=128,slack=160",
@@ -324,7 +324,7 @@ TEST(evicts)
 
 /* With a budget that is never reached, and memory for as many stretches as there are, a keep policy
    changes nothing. */
-TEST(never_evicts)
+TEST(a_budget_that_is_never_reached_changes_nothing)
 {
     pith_engine_params p = params_of(LAX ",runs=100"), whole = params_of(LAX);
     p.keep = "knorm:budget=4096";
@@ -336,7 +336,7 @@ TEST(never_evicts)
 }
 
 /* What recall brings back are guests, which nothing is shared with. */
-TEST(recalls)
+TEST(guests_are_not_shared)
 {
     pith_engine_params p = params_of(LAX);
     pith_recall_stats r;

@@ -88,7 +88,7 @@ static const struct {
     {{{0.10, 0.90}, {0.90, 0.70}, {0.20, 0.90}}, {0, 1}}, /* each page for itself */
 };
 
-TEST(the_nearest_stands)
+TEST(the_nearest_page_stands_for_another)
 {
     for (size_t c = 0; c < PI_LEN(choices); c++) {
         struct few f;

@@ -25,7 +25,7 @@ static const struct {
     {{"a\n", "", "\nb", "c\n", "d"}, {3}},
 };
 
-TEST(steps_end)
+TEST(steps_end_at_blank_lines)
 {
     for (size_t i = 0; i < PI_LEN(splits); i++) {
         uint8_t flags[9];
@@ -97,7 +97,7 @@ TEST(steps_are_alike)
 }
 
 /* Steps as long as a context of a million tokens: products beyond 64 bits. */
-TEST(long_steps)
+TEST(compares_steps_of_a_million_tokens)
 {
     const int64_t n = 1000000;
     assert_true(share_alike(n * n, n * n, n * n, 0.999));
@@ -156,7 +156,7 @@ static void near_to(double x, double y)
         fail_msg("%.9g instead of %.9g", x, y);
 }
 
-TEST(distances)
+TEST(distances_are_those_of_the_vectors)
 {
     static const double paper[3][3] = {
         {0, 0.13125, 2.337197274777741}, {0, 0, 2.3192886216152155}, {0}};
@@ -177,7 +177,7 @@ TEST(distances)
 
 /* Fewer entries than a page has, and dimensions that are not rotated, or rotated in either pairing:
    what was rotated to two places is as far apart as before. */
-TEST(rotated_distances)
+TEST(rotation_changes_no_distance)
 {
     enum { DIM = 10, P = 16, N = 11 };
     double freq[4] = {1.0, 0.3, 0.05, 0.001};
@@ -221,7 +221,7 @@ TEST(rotated_distances)
 /* ---- pages ---- */
 
 /* Pages that lie in a step whole, where pages end every 16 tokens. */
-TEST(pages_inside)
+TEST(finds_pages_that_lie_in_a_step)
 {
     static const int32_t steps[][4] = {
         {0, 32, 0, 2},   {5, 37, 1, 2},  {5, 20, 1, 1},  {16, 31, 1, 1},

@@ -139,7 +139,7 @@ static void round_trip(const struct kv_seq *seq, struct kv_cache *target, const 
     free(bytes_again);
 }
 
-TEST(round_trips)
+TEST(loads_what_was_saved)
 {
     static const int32_t page_lens[] = {16, 32, 64};
     char path[128], again[128];
@@ -276,7 +276,7 @@ TEST(foreign_shape_is_named)
     free(bytes);
 }
 
-TEST(full_pool_and_no_memory)
+TEST(a_full_pool_or_no_memory_changes_nothing)
 {
     size_t size;
     uint8_t *bytes = sample_bytes(&base_geometry, &size);
@@ -301,7 +301,7 @@ TEST(full_pool_and_no_memory)
 }
 
 /* Each forgery of a valid file has its own sentence. at is an offset from the named part. */
-TEST(forged_numbers)
+TEST(each_forged_number_has_its_sentence)
 {
     size_t size;
     uint8_t *good = sample_bytes(&base_geometry, &size);
@@ -381,7 +381,7 @@ TEST(forged_numbers)
 }
 
 /* The same of what version 6 adds. */
-TEST(forged_counts)
+TEST(each_forged_count_has_its_sentence)
 {
     size_t size;
     uint8_t *good = sample_of(&base_geometry, true, &size);
@@ -488,13 +488,13 @@ static void check_mutations(bool counts)
     free(good);
 }
 
-TEST(mutations)
+TEST(random_mutations_are_refused)
 {
     check_mutations(false);
     check_mutations(true);
 }
 
-TEST(every_cut)
+TEST(every_cut_is_refused)
 {
     size_t size;
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
@@ -545,7 +545,7 @@ static int count_files(const char *path)
 
 /* A limit on the size of files stands in for a full disk: at every size the old file stays, whole,
    and nothing else is left in the directory. */
-TEST(full_disk)
+TEST(a_full_disk_leaves_the_old_file)
 {
     char path[128];
     size_t size, size_after;
@@ -584,7 +584,7 @@ TEST(full_disk)
     unlink(path);
 }
 
-TEST(save_without_memory)
+TEST(saving_without_memory_leaves_the_old_file)
 {
     char path[128];
     scratch_path(path, sizeof(path), "memory");
@@ -612,7 +612,7 @@ TEST(save_without_memory)
 /* ---- the checksum ---- */
 
 /* Known values of XXH64 with seed 0; pieces of any size give the value of the whole. */
-TEST(hash)
+TEST(hashes_are_those_of_xxh64)
 {
     assert_true(pi_sum_of("", 0) == 0xef46db3751d8e999u);
     assert_true(pi_sum_of("a", 1) == 0xd24ec4f1a98c6e5bu);

@@ -1,5 +1,5 @@
 /*
- * Calibration: the vectors of its specification, where they are there; statistics of the model in
+ * Calibration: the vectors of its specification; statistics of the model in
  * the repository, computed by hand, the same however the text is cut, and of the tokens that are
  * selected; what cannot be; centres. Files are test_stats_files.c's.
  */
@@ -99,7 +99,7 @@ static struct pith_stats *stats_of(const struct pith_model *m, const json_t *q, 
 
 /* A magnitude of rotation (YaRN) is on the keys that are given, not in the statistics, and on both
    sides of the logit. */
-TEST(magnitude)
+TEST(a_magnitude_is_on_keys_and_not_in_statistics)
 {
     struct pith_model m = bare_model();
     pith_error err;
@@ -138,7 +138,7 @@ TEST(magnitude)
     pith_stats_free(s);
 }
 
-TEST(vector_1_means)
+TEST(means_are_those_of_vector_1)
 {
     struct pith_model m = bare_model();
     json_t *q = part(1, "inputs", "q_pre");
@@ -163,7 +163,7 @@ TEST(vector_1_means)
     pith_stats_free(s);
 }
 
-TEST(vector_10_curve)
+TEST(curves_are_those_of_vector_10)
 {
     struct pith_model m = bare_model();
     json_t *q = part(10, "inputs", "q_pre"), *k = part(10, "inputs", "k_pre");
@@ -296,7 +296,7 @@ static bool add_by_hand(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-TEST(calibration)
+TEST(statistics_are_those_computed_by_hand)
 {
     pith_calibrate_params p;
     pith_calibrate_params_default(&p);
@@ -364,7 +364,7 @@ static bool keep_rows(void *user, const pith_tap_rows *in)
 }
 
 /* Equations 4, 24 and 25 written out: curve and correlation of head 3 of layer 2. */
-TEST(reconstruction)
+TEST(reconstructs_the_published_equations)
 {
     static const int32_t distance[] = {1, 2, 3, 5, 8, 12, 18, 27, 41, 62, 93, 140};
     enum { N = PI_LEN(distance) };
@@ -414,7 +414,7 @@ TEST(reconstruction)
     pith_stats_free(s);
 }
 
-TEST(selection)
+TEST(counts_the_selected_tokens)
 {
     pith_calibrate_params p;
     pith_stats *s = NULL, *all;
@@ -449,7 +449,7 @@ TEST(selection)
 }
 
 /* What cannot be calibrated, in a sentence that names it. */
-TEST(refusals)
+TEST(refuses_what_cannot_be_calibrated)
 {
     pith_calibrate_params p;
     pith_stats *s = NULL;
@@ -500,7 +500,7 @@ TEST(refusals)
 }
 
 /* What is generated is what a text of prompt and answer shows at the answer's tokens. */
-TEST(generated)
+TEST(generated_tokens_count_as_those_of_a_text)
 {
     enum { N_PROMPT = 60, N_ANSWER = 20 };
     pith_calibrate_params p;
@@ -554,7 +554,7 @@ static bool look(void *user, double fraction)
     return ++w->n != w->stop_at;
 }
 
-TEST(progress)
+TEST(tells_progress_and_may_be_cancelled)
 {
     pith_engine *e = engine_make(64, 1, NULL);
     for (int way = 0; way < 3; way++) { /* all, generated, centres */
@@ -588,7 +588,7 @@ TEST(progress)
 }
 
 /* Every allocation that fails is said, and leaves nothing behind. */
-TEST(no_memory)
+TEST(failing_memory_leaves_nothing)
 {
     pith_calibrate_params p;
     pith_error err;
@@ -625,7 +625,7 @@ TEST(no_memory)
 
 /* ---- centres ---- */
 
-TEST(centres)
+TEST(finds_centres_of_separate_groups)
 {
     enum { N = 600, DIM = 5, K = 3 };
     static float x[N][DIM];

@@ -48,7 +48,7 @@ static size_t from_hex(const char *hex, uint8_t *out)
     return n;
 }
 
-TEST(vector_12_tria)
+TEST(reads_the_tria_file_of_vector_12)
 {
     uint8_t data[256], bad[256];
     struct pith_stats *s = NULL;
@@ -92,7 +92,7 @@ TEST(vector_12_tria)
 
 /* ---- published files ---- */
 
-TEST(published)
+TEST(reads_published_files)
 {
     static const struct {
         const char *name;
@@ -129,7 +129,7 @@ TEST(published)
 }
 
 /* A PyTorch archive is refused with the way to convert it. */
-TEST(archive)
+TEST(refuses_an_archive_with_the_way_to_convert_it)
 {
     struct pith_stats *s = NULL;
     pith_error err;
@@ -219,7 +219,7 @@ enum {
     AT_SUM = AT_CENTRES + 2 * 4 * 3 * 11 * 4,
 };
 
-TEST(own_file)
+TEST(a_file_comes_back_as_it_was)
 {
     struct pith_stats *first = make_stats(), *s = NULL;
     pith_error err;
@@ -241,7 +241,7 @@ TEST(own_file)
     pi_mem_free(again);
 }
 
-TEST(own_file_damage)
+TEST(refuses_damaged_files)
 {
     struct pith_stats *first = make_stats(), *s = NULL;
     pith_error err;
@@ -309,7 +309,7 @@ static void folder_path(const char *folder, const char *name, char *path, size_t
 }
 
 /* What cannot be written whole leaves the file that was there, and nothing else. */
-TEST(full_disk)
+TEST(a_full_disk_leaves_the_old_file)
 {
     char folder[] = "/tmp/pith-stats-XXXXXX", path[64], text[64];
     struct rlimit old, small;
@@ -368,7 +368,7 @@ static void fail_each(const uint8_t *bytes, size_t n)
 }
 
 /* Every allocation that fails is said, and leaves nothing behind. */
-TEST(no_memory)
+TEST(failing_memory_leaves_nothing)
 {
     struct pith_stats *s = make_stats();
     pith_error err;

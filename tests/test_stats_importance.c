@@ -110,7 +110,7 @@ static void seal(uint8_t *bytes, size_t n)
 
 /* ---- the file ---- */
 
-TEST(round_trip)
+TEST(importance_comes_back_as_it_was)
 {
     for (int32_t n_embd = 0; n_embd <= EMBD; n_embd += EMBD) {
         struct pith_stats *s = make_stats(make_importance(n_embd, 3)), *back = NULL;
@@ -144,7 +144,7 @@ TEST(round_trip)
 
 /* Without importance: version 1, and the bytes of version 2 up to the section but the header's
    version and size. */
-TEST(version_1)
+TEST(without_importance_a_file_has_version_1)
 {
     struct pith_stats *with = make_stats(make_importance(EMBD, 3)), *without = make_stats(NULL);
     struct pith_stats *back = NULL;
@@ -173,7 +173,7 @@ static void refuse(uint8_t *bytes, size_t n, const char *word)
     assert_null(s);
 }
 
-TEST(damaged)
+TEST(refuses_damaged_importance)
 {
     struct pith_stats *with = make_stats(make_importance(EMBD, 3)), *without = make_stats(NULL);
     struct pith_stats *s = NULL;
@@ -247,7 +247,7 @@ static void refuse_map(const struct stats_map *map, const char *word)
     pith_stats_free(s);
 }
 
-TEST(maps)
+TEST(refuses_bad_maps)
 {
     float one = 1.0f, less = -0.5f, more = 1.5f, none = NAN;
     refuse_map(&(struct stats_map){"triattention", &one, &one, &one}, "two maps of triattention");
@@ -257,7 +257,7 @@ TEST(maps)
     refuse_map(&(struct stats_map){"h2o", &none, &one, &one}, "slope 2 is no number");
 }
 
-TEST(no_memory)
+TEST(failing_memory_leaves_nothing)
 {
     struct pith_stats *s = make_stats(make_importance(EMBD, 3)), *back = NULL;
     pith_error err;
@@ -292,7 +292,7 @@ static double mean_of(const double *x)
 }
 
 /* Lanes of random quantiles, and lanes that are all ties: the mean is exact, nothing falls. */
-TEST(shares)
+TEST(shares_have_an_exact_mean)
 {
     for (uint64_t seed = 0; seed < 6; seed++) {
         struct stats_importance *m = make_importance(0, seed);
@@ -314,7 +314,7 @@ TEST(shares)
 }
 
 /* Two lanes whose targets lie apart: half of all entries is all of one and none of the other. */
-TEST(shares_apart)
+TEST(lanes_that_lie_apart_get_all_or_nothing)
 {
     struct stats_importance *m = make_importance(0, 1);
     double share[LANES];
@@ -332,7 +332,7 @@ TEST(shares_apart)
     stats_importance_free(m);
 }
 
-TEST(predictions)
+TEST(predictions_clip_their_features)
 {
     const float weight[] = {2.0f, -3.0f, 0.5f}, low[] = {-1.0f, -1.0f}, high[] = {1.0f, 4.0f};
     near(stats_importance_predict(weight, low, high, (float[]){0.5f, 2.0f}, 2), -4.5, 0);

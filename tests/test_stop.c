@@ -89,7 +89,7 @@ static void stream(const char *text, size_t len, const char *const *strings, int
     pi_stop_free(&stop);
 }
 
-TEST(any_split_gives_the_same)
+TEST(any_split_gives_the_same_text)
 {
     static const char *const sets[][3] = {
         {"aba", NULL, NULL},      {"aabab", "bb", NULL},
@@ -116,7 +116,7 @@ TEST(without_strings_nothing_is_held)
     stream("any text at all", 15, NULL, 0, &rng, 4);
 }
 
-TEST(characters)
+TEST(holds_back_parts_of_characters)
 {
     static const char *const strings[] = {"\xc3\xa9t\xc3\xa9", "\xe2\x82\xac"};
     uint64_t rng = 3;
@@ -145,7 +145,7 @@ TEST(holds_back_and_gives_back)
     pi_stop_free(&stop);
 }
 
-TEST(long_pieces)
+TEST(takes_long_pieces)
 {
     static const char *const strings[] = {"<end>"};
     struct pi_stop stop;
@@ -166,7 +166,7 @@ TEST(long_pieces)
     free(text);
 }
 
-TEST(failures)
+TEST(refuses_empty_strings_and_failing_memory)
 {
     static const char *const empty[] = {"a", ""};
     static const char *const fine[] = {"a"};

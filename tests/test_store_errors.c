@@ -60,7 +60,7 @@ static void measure(enum kv_type type, int32_t dim, double *error, double *cosin
     free(x);
 }
 
-TEST(documented)
+TEST(errors_are_those_of_the_page)
 {
     static const struct {
         enum kv_type type;
@@ -82,7 +82,7 @@ TEST(documented)
 }
 
 /* Fewer bits, larger errors; smaller groups, whose scales are worth more, smaller ones. */
-TEST(order)
+TEST(fewer_bits_cost_larger_errors)
 {
     static const int32_t dims[] = {128, 64, 96, 80};
     double last[KV_N_TYPE], error, cosine;
@@ -97,7 +97,7 @@ TEST(order)
     }
 }
 
-TEST(listing)
+TEST(lists_every_type)
 {
     pith_store_info info;
     pith_error err;

@@ -210,7 +210,7 @@ static void check_keep(size_t m, const char *name, int32_t type, const char *typ
     assert_true(a[N_TOKEN - 1] != full[N_TOKEN - 1]);
 }
 
-TEST_WITH(make_models, free_models, every_keep_policy)
+TEST_WITH(make_models, free_models, every_keep_policy_works_over_every_type)
 {
     pith_policy_info info;
     for (size_t m = 0; m < PI_LEN(shapes); m++)
@@ -248,7 +248,7 @@ static void check_read(size_t m, const char *name, int32_t type, const char *typ
     assert_true(memcmp(a, full, sizeof(full)) != 0);
 }
 
-TEST_WITH(make_models, free_models, every_read_policy)
+TEST_WITH(make_models, free_models, every_read_policy_works_over_every_type)
 {
     pith_policy_info info;
     for (size_t m = 0; m < PI_LEN(shapes); m++)

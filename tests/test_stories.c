@@ -106,7 +106,7 @@ static void tell(const pith_model *model, const char *type, int32_t n_thread)
     pith_engine_free(engine);
 }
 
-TEST(story)
+TEST(tells_the_story_that_llama_cpp_tells)
 {
     pith_error err = {0};
     pith_model *model = stories_load();
@@ -122,7 +122,7 @@ TEST(story)
     pith_model_free(model);
 }
 
-TEST(detokenize)
+TEST(tokens_of_the_story_give_its_text)
 {
     pith_error err = {0};
     pith_model *model = stories_load();

@@ -79,7 +79,7 @@ static bool loop_is_right(struct seen *s, bool ranges, int n_thread, int n)
     return ok;
 }
 
-TEST(each_item_once)
+TEST(does_each_item_once)
 {
     static struct seen s;
     for (int n_thread = 1; n_thread <= N_PROCESSOR; n_thread++)
@@ -112,7 +112,7 @@ static void nest(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-TEST(nested)
+TEST(loops_may_stand_in_loops)
 {
     for (int round = 0; round < 50 / TEST_STRIDE; round++) {
         _Atomic int wrong = 0;
@@ -132,7 +132,7 @@ static void *call_loops(void *arg)
     return NULL;
 }
 
-TEST(many_callers)
+TEST(many_callers_get_their_own_results)
 {
     enum { N_CALLER = 6 };
     pthread_t callers[N_CALLER];
@@ -234,7 +234,7 @@ TEST(frozen_helpers_hold_up_nobody)
 
 /* ---- fork ---- */
 
-TEST(fork_after_use)
+TEST(a_child_of_fork_has_loops_of_its_own)
 {
     static struct seen s;
     if (WITH_TSAN)
@@ -277,7 +277,7 @@ static void write_file(const char *root, const char *path, const char *text)
     fclose(f);
 }
 
-TEST(control_groups)
+TEST(counts_processors_of_control_groups)
 {
     static const struct {
         const char *self, *path, *text, *path2, *text2;

@@ -306,7 +306,7 @@ static const struct row rows[] = {
      "c0:get|a0:{\"n\": 1}|e0|c1:f|a1:{}|e1"},
 };
 
-TEST(forms)
+TEST(tells_calls_apart_in_every_form)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     assert_non_null(tools);
@@ -317,7 +317,7 @@ TEST(forms)
     json_decref(tools);
 }
 
-TEST(options)
+TEST(calls_need_tools)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct setting s = setting_of(SERVE_TOOLS_HERMES, NULL); /* none given */
@@ -349,7 +349,7 @@ TEST(options)
 }
 
 /* Where calls are constrained, what the grammar has not seen is content. */
-TEST(constrained)
+TEST(constrained_calls_leave_the_rest_as_content)
 {
 #define OBJECT "{\"name\": \"get\", \"arguments\": {\"a\": 1}}"
 #define TOLD "c0:get|a0:{\"a\": 1}|e0"
@@ -383,7 +383,7 @@ TEST(constrained)
 }
 
 /* Ids depend on the request and the index alone. */
-TEST(ids)
+TEST(ids_depend_on_request_and_index)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct told told;
@@ -407,7 +407,7 @@ TEST(ids)
 }
 
 /* Arguments come while they are written, where a grammar holds them; else when the call is sure. */
-TEST(streams)
+TEST(arguments_stream_while_they_are_written)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct setting s = setting_of(SERVE_TOOLS_HERMES, tools);
@@ -442,7 +442,7 @@ TEST(streams)
     json_decref(tools);
 }
 
-TEST(prompt)
+TEST(the_prompt_says_whether_the_answer_thinks)
 {
     struct serve_tools_style style;
     serve_tools_style_detect("", 0, &style);
@@ -485,7 +485,7 @@ static void check_sound(const struct setting *s, const char *text, size_t len)
 }
 
 /* Each row cut at every byte, and with every byte another. */
-TEST(broken)
+TEST(broken_calls_do_no_harm)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     static const char other[] = {'}', '<', '"', '\n'};
@@ -521,7 +521,7 @@ static void ignore(void *user, const struct serve_tools_event *e)
 }
 
 /* Every allocation of every row fails once: NOMEM, and all can be freed. */
-TEST(memory)
+TEST(failing_memory_is_told)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -550,7 +550,7 @@ TEST(memory)
 }
 
 /* Qwen's markers of calls are printed; control tokens are not. */
-TEST(special)
+TEST(markers_of_calls_are_printed)
 {
     pith_model *model;
     pith_error err;

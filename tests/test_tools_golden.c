@@ -187,7 +187,7 @@ static void check_line(const json_t *line, const json_t *tools)
     }
 }
 
-TEST(round_trip)
+TEST(reads_back_what_templates_write)
 {
     for_each_line(check_line);
 }
@@ -201,7 +201,7 @@ static void check_form(const json_t *line, const json_t *tools)
     assert_int_equal(check_template(name, &style), 1);
 }
 
-TEST(detect)
+TEST(detects_the_form_of_each_template)
 {
     test_data("templates/Qwen-Qwen3-0.6B.jinja");
     for_each_line(check_form);

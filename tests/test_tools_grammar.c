@@ -21,7 +21,7 @@ static pith_status make(enum serve_tool_form form, struct serve_tools_grammar_op
     return serve_tools_grammar_create(&style, &options, g, err);
 }
 
-TEST(json)
+TEST(makes_the_grammar_of_calls_as_json)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct serve_tools_grammar g;
@@ -57,7 +57,7 @@ TEST(json)
     json_decref(tools);
 }
 
-TEST(required)
+TEST(required_calls_begin_the_answer)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct serve_tools_grammar g;
@@ -83,7 +83,7 @@ TEST(required)
 }
 
 /* Parameters between tags: strings are text, an enum its words, all else JSON of its schema. */
-TEST(params)
+TEST(parameters_between_tags_follow_their_schemas)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct serve_tools_grammar g;
@@ -103,7 +103,7 @@ TEST(params)
 }
 
 /* Where the answer begins within reasoning, no object begins it. */
-TEST(triggers)
+TEST(within_reasoning_no_object_triggers)
 {
     static const enum serve_tool_form forms[] = {SERVE_TOOLS_GENERIC, SERVE_TOOLS_LLAMA3,
                                                  SERVE_TOOLS_MISTRAL};
@@ -122,7 +122,7 @@ TEST(triggers)
     assert_null(serve_tools_triggers(SERVE_TOOLS_SOLAR, false, &n, &n_first));
 }
 
-TEST(refused)
+TEST(refuses_unknown_tools_and_forms)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     json_t *bad = json_loads("[{\"type\": \"function\", \"function\": {}}]", 0, NULL);
@@ -148,7 +148,7 @@ TEST(refused)
     json_decref(bad);
 }
 
-TEST(instructions)
+TEST(instructs_a_template_that_knows_no_tools)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     char *text;

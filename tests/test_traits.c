@@ -64,7 +64,7 @@ static void check_flag(size_t line, const char *name, char letter, bool value)
         fail_msg("line %zu: %s is %d", line, name, value);
 }
 
-TEST(implications)
+TEST(each_policy_implies_its_traits)
 {
     for (size_t i = 0; i < PI_LEN(lines); i++) {
         pith_engine_params params = params_of(i);
@@ -89,7 +89,7 @@ TEST(implications)
 }
 
 /* An estimate before there is an engine, and what its scheduler sets aside, are one number. */
-TEST(bytes)
+TEST(estimates_and_reservations_are_one_number)
 {
     for (size_t i = 0; i < PI_LEN(lines); i++) {
         pith_engine_params params = params_of(i);
@@ -105,7 +105,7 @@ TEST(bytes)
     }
 }
 
-TEST(refused)
+TEST(refuses_pairs_that_exclude_each_other)
 {
     static const struct {
         const char *keep, *read, *word;
@@ -149,7 +149,7 @@ TEST(state_is_foreseen)
 }
 
 /* Every use with something to say of it, and arguments that say nothing. */
-TEST(uses)
+TEST(each_use_is_allowed_or_refused)
 {
     pith_engine_params params = params_of(0);
     pith_error out;

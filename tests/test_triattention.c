@@ -1,5 +1,5 @@
 /*
- * The TriAttention score against the vectors of its specification, where they are there, and
+ * The TriAttention score against the vectors of its specification, and
  * against its own formula summed term by term in double. The policy in an engine is in
  * test_triattention_rounds.c, with vector 11; vectors 1, 10 and 12, of statistics, in the tests of
  * those. Longer than most files: all vectors share its helpers.
@@ -158,7 +158,7 @@ static void expect_scores(const struct problem *p, struct triattention_form form
         near((double)out[i], at(wanted, (size_t)i), TOLERANCE);
 }
 
-TEST(vector_3_offsets)
+TEST(offsets_are_those_of_vector_3)
 {
     for (size_t i = 0; i < json_array_size(in(3, "max")); i++) {
         int32_t out[TRIATTENTION_MAX_OFFSETS];
@@ -171,7 +171,7 @@ TEST(vector_3_offsets)
     }
 }
 
-TEST(vector_2_rotation)
+TEST(rotation_is_that_of_vector_2)
 {
     static const char *const names[] = {"half_rotated_s1", "interleaved_rotated_s1",
                                         "half_rotated_scaled"};
@@ -201,7 +201,7 @@ TEST(vector_2_rotation)
         near((double)w[d], at(want(2, "half_rotated_scaled"), d), 1e-6);
 }
 
-TEST(vector_4_score)
+TEST(scores_are_those_of_vector_4)
 {
     struct problem p;
     double g[2 * MAX_PAIR];
@@ -246,7 +246,7 @@ TEST(vector_4_score)
         }
 }
 
-TEST(vector_5_ablations)
+TEST(ablations_are_those_of_vector_5)
 {
     struct problem p;
     load_problem(&p, 4);
@@ -270,7 +270,7 @@ TEST(vector_5_ablations)
     expect_scores(&p, paper, want(5, "norm_only_unweighted_knorm"));
 }
 
-TEST(vector_6_magnitude)
+TEST(magnitudes_are_those_of_vector_6)
 {
     struct problem p;
     float out[MAX_KEYS];
@@ -291,7 +291,7 @@ TEST(vector_6_magnitude)
         near((double)out[j], at(want(6, "z_population"), (size_t)j), TOLERANCE);
 }
 
-TEST(vector_7_z)
+TEST(z_scores_are_those_of_vector_7)
 {
     static const char *const inputs[] = {"a", "constant"};
     static const char *const outputs[] = {"hf_a", "hf_constant"};
@@ -314,7 +314,7 @@ TEST(vector_7_z)
     }
 }
 
-TEST(vector_8_group)
+TEST(groups_are_those_of_vector_8)
 {
     struct problem p;
     float final[MAX_KEYS], raw[MAX_KEYS];
@@ -351,7 +351,7 @@ TEST(vector_8_group)
 }
 
 /* Rows are query heads, layer by layer: their maximum per KV head, and over layers the mean. */
-TEST(vector_9_selection)
+TEST(selections_are_those_of_vector_9)
 {
     enum { LAYERS = 2, HEADS = 4, GROUP = 2, N = 7, PREFIX = 2, KEEP = 3 };
     float z[LAYERS][HEADS / GROUP][N], row[N];
@@ -458,7 +458,7 @@ static void expect_collapse(const json_t *v)
 }
 
 /* The fork's collapsed form is the same number. */
-TEST(v3_collapse)
+TEST(the_collapsed_form_is_the_same_number)
 {
     for (size_t c = 0; c < json_array_size(v3("collapse")); c++)
         expect_collapse(json_array_get(v3("collapse"), c));
@@ -494,7 +494,7 @@ static void expect_selection(const json_t *v, const char *name, const json_t *re
             assert_int_equal(pos[i], (int)at(gone, (size_t)lost++));
 }
 
-TEST(v3_selection)
+TEST(v3_selects_as_the_fork_does)
 {
     int32_t n = 0;
     for (size_t c = 0; c < json_array_size(v3("selection")); c++) {
@@ -515,7 +515,7 @@ TEST(v3_selection)
 }
 
 /* The storage type that V3 stacks with, bit by bit. */
-TEST(v3_q8_0)
+TEST(q8_0_codes_are_those_of_the_fork)
 {
     const struct kv_codec *codec = &kv_codecs[KV_TYPE_Q8_0];
     float x[32], back[32];
@@ -564,7 +564,7 @@ static double naive(const struct problem *p, const double *k, double pos, double
     return (max ? best : sum / n) + extra;
 }
 
-TEST(formula)
+TEST(scores_agree_with_the_formula_in_double)
 {
     uint64_t rng = 7;
     for (int trial = 0; trial < 200; trial++) {
@@ -607,7 +607,7 @@ TEST(formula)
     }
 }
 
-TEST(linear_offsets)
+TEST(linear_offsets_are_evenly_spread)
 {
     int32_t out[TRIATTENTION_MAX_OFFSETS];
     assert_int_equal(triattention_offsets(65536, true, out), 17);
@@ -620,7 +620,7 @@ TEST(linear_offsets)
 }
 
 /* Sums that overflowed say nothing; what is protected has no part in that. */
-TEST(infinite_scores)
+TEST(infinite_scores_say_nothing)
 {
     const bool may[4] = {true, true, true, false};
     float x[4] = {1, INFINITY, 3, 4}, y[4] = {1, 2, 3, INFINITY}, z[4] = {1, 2, NAN, 4};
@@ -680,7 +680,7 @@ static double correlate(const float *scores, const double *logits, int32_t n)
 /* High scores are keys that will be attended, the more so the more one way queries point; the fork
    evicts these first. The queries are others than the vector's, its correlations nearly the same.
  */
-TEST(sign)
+TEST(high_scores_are_keys_that_will_be_attended)
 {
     static const struct {
         double spread, r, full; /* the last two as v3.json's "sign_check" has them */
@@ -704,7 +704,7 @@ TEST(sign)
     }
 }
 
-TEST(random_phase)
+TEST(random_phases_keep_lengths)
 {
     struct pith_stats s = {.n_pair = 3, .n_flat = 1};
     float rows[2][10] = {{3, 0, -1, 4, 2, 0, 6, 3, 1, 7}, {1, 1, 1, 0, 0, 0, 1, 1, 1, 2}};

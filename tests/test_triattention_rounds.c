@@ -136,7 +136,7 @@ TEST_GROUP(setup, teardown);
 
 #define SIZES "budget=96,slack=32"
 
-TEST(engine_options)
+TEST(chunks_and_threads_change_no_round)
 {
     static const char *const words[] = {
         "triattention:" SIZES,
@@ -171,7 +171,7 @@ TEST(engine_options)
 }
 
 /* Whatever keys are stored as, every level of the processor keeps the same entries. */
-TEST(engine_levels)
+TEST(every_level_keeps_the_same_entries)
 {
     static const char *const types[] = {"f32", "f16", "q8_0"};
     static const char *const levels[] = {"scalar", "avx2", "avx512", "amx", "neon"};
@@ -198,7 +198,7 @@ TEST(engine_levels)
 
 /* What is gathered while the model runs is what a calibration of the same tokens gives: of the
    warm-up where that is over, and of all so far where a round comes before. */
-TEST(engine_self_calibration)
+TEST(self_calibration_gathers_what_a_calibration_does)
 {
     static struct outcome self, file, longer;
     char text[256];
@@ -218,7 +218,7 @@ TEST(engine_self_calibration)
 }
 
 /* A fork goes on with what was gathered; a sequence that is cleared begins anew. */
-TEST(engine_fork)
+TEST(a_fork_goes_on_with_what_was_gathered)
 {
     static struct outcome alone, out;
     const char *keep = "triattention:warmup=100," SIZES;
@@ -243,7 +243,7 @@ TEST(engine_fork)
 }
 
 /* The fork's sign turns the order around: what one keeps of what may go, the other drops. */
-TEST(engine_sign)
+TEST(the_forks_sign_turns_the_order_around)
 {
     static struct outcome keep, evict;
     static bool kept[N_TOKEN];
@@ -297,7 +297,7 @@ static void expect_events(const char *options, const json_t *events, int32_t n_p
     pith_engine_free(e);
 }
 
-TEST(vector_11_triggers)
+TEST(rounds_come_as_vector_11_says)
 {
     json_t *root = json_load_file(VECTORS, 0, NULL), *v = json_object_get(root, "vectors");
     v = json_object_get(json_array_get(v, 10), "expected");
@@ -324,7 +324,7 @@ TEST(vector_11_triggers)
     json_decref(root);
 }
 
-TEST(engine_refuses)
+TEST(refuses_bad_options)
 {
     static const struct {
         const char *keep;
@@ -354,7 +354,7 @@ TEST(engine_refuses)
     }
 }
 
-TEST(engine_refuses_statistics_of_another_model)
+TEST(refuses_statistics_of_another_model)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
@@ -484,7 +484,7 @@ static const float query_b[DIM] = {-1, 1, 0.25f, -2, 0.5f, 1, 3, -0.2f};
 #define RAW "z=off,norm=off,warmup=4" /* scores that are linear in the centre */
 
 /* Adaptive centres stay where fewer than 128 queries are new, and then move by a tenth. */
-TEST(adaptive_moves)
+TEST(adaptive_centres_move_by_a_tenth)
 {
     float a[N_KEY], c[N_KEY], now[N_KEY], frozen[N_KEY];
     struct bare b, f, only_b;
@@ -523,7 +523,7 @@ TEST(adaptive_moves)
 }
 
 /* Queries are counted in each layer; one without has no say, and then others decide. */
-TEST(layers_that_say_nothing)
+TEST(layers_without_queries_say_nothing)
 {
     struct bare b;
     pith_error err;
@@ -559,7 +559,7 @@ static void kept_of(const char *options, int32_t *pos)
 
 /* Half of the z-scores of the layer that has a say are negative: with a 0 of the other in their
    place the maximum would not tell them apart. */
-TEST(silent_layers)
+TEST(silent_layers_have_no_say)
 {
     int32_t mean[20], max[20], both[20];
     kept_of("granularity=all,budget=20,slack=20,score-layers=1,combine=mean", mean);
@@ -601,7 +601,7 @@ static void write_stats(int32_t n_pair, int32_t n_flat)
 }
 
 /* Dimensions that are not rotated add their product with the mean, 1, 2 of the last two. */
-TEST(partial_rotary)
+TEST(unrotated_dimensions_add_their_mean)
 {
     char options[2][160];
     float with[N_KEY], without[N_KEY], key[DIM];
@@ -637,7 +637,7 @@ TEST(partial_rotary)
 }
 
 /* Keys of f32 so long that sums are infinite: no score is NaN. */
-TEST(huge_keys)
+TEST(huge_keys_give_no_nan)
 {
     static const char *const options[] = {"z=on", "z=off", "over=max", "sign=evict,z=off"};
     for (size_t o = 0; o < PI_LEN(options); o++) {

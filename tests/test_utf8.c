@@ -45,7 +45,7 @@ static size_t push_cut(const char *in, size_t len, size_t cut, char *out, size_t
     return n;
 }
 
-TEST(vectors_at_every_cut)
+TEST(replaces_as_the_standard_shows_at_every_cut)
 {
     for (size_t i = 0; i < PI_LEN(vectors); i++) {
         size_t len = strlen(vectors[i].in), want = strlen(vectors[i].out);
@@ -58,7 +58,7 @@ TEST(vectors_at_every_cut)
 }
 
 /* Whatever has been written so far is whole characters, after every single byte. */
-TEST(never_half_a_character)
+TEST(never_gives_half_a_character)
 {
     uint64_t rng = 1;
     for (int round = 0; round < 2000; round++) {
@@ -82,7 +82,7 @@ TEST(never_half_a_character)
     }
 }
 
-TEST(every_code_point)
+TEST(passes_every_code_point)
 {
     for (uint32_t c = 0; c <= 0x10ffff; c++) {
         char bytes[8];
@@ -102,7 +102,7 @@ TEST(every_code_point)
 }
 
 /* No sequence of two bytes is well-formed but those that the encoder writes. */
-TEST(two_bytes_exhaustively)
+TEST(passes_or_replaces_any_two_bytes)
 {
     for (int a = 0x80; a < 256; a++) {
         for (int b = 0; b < 256; b++) {
@@ -117,7 +117,7 @@ TEST(two_bytes_exhaustively)
     }
 }
 
-TEST(small_cap_writes_nothing)
+TEST(a_small_cap_writes_nothing)
 {
     pith_utf8_stream stream = {0};
     char out[64];

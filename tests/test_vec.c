@@ -505,7 +505,7 @@ static void check_table(const struct pi_vec_kernels *k, int32_t n, int32_t start
 
 /* The rotation of a unit vector of tests/vectors/v3.json ("turbo", e0 and the LCG vector):
    its signs are the ones that others have. Then back again, for every group. */
-TEST(rotation)
+TEST(rotation_has_the_published_signs)
 {
     static const float want[6] = {-0.0520140640f, -0.1171502396f, 0.1662762612f,
                                   0.0186958052f,  0.0005325676f,  0.0154598790f};
@@ -539,65 +539,65 @@ TEST(rotation)
     }
 }
 
-TEST(wht)
+TEST(wht_agrees_at_every_level)
 {
     for_each(check_wht);
 }
-TEST(table)
+TEST(table_agrees_at_every_level)
 {
     for_each(check_table);
 }
-TEST(weigh)
+TEST(weigh_agrees_at_every_level)
 {
     for_each(check_weigh);
 }
-TEST(lowest)
+TEST(lowest_agrees_at_every_level)
 {
     for_each(check_lowest);
 }
-TEST(long_lowest)
+TEST(lowest_of_long_rows_agrees_at_every_level)
 {
     for_each(check_long_lowest);
 }
-TEST(distance)
+TEST(distance_agrees_at_every_level)
 {
     for_each(check_distance);
 }
-TEST(scores)
+TEST(scores_agree_at_every_level)
 {
     for_each(check_scores);
 }
-TEST(score)
+TEST(score_agrees_at_every_level)
 {
     for_each(check_score);
 }
-TEST(rms_norm)
+TEST(rms_norm_agrees_at_every_level)
 {
     for_each(check_rms_norm);
 }
-TEST(add)
+TEST(add_agrees_at_every_level)
 {
     for_each(check_add);
 }
-TEST(gelu_mul)
+TEST(gelu_mul_agrees_at_every_level)
 {
     for_each(check_gelu_mul);
 }
 
-TEST(soft_cap)
+TEST(soft_cap_agrees_at_every_level)
 {
     for_each(check_soft_cap);
 }
 
-TEST(silu_mul)
+TEST(silu_mul_agrees_at_every_level)
 {
     for_each(check_silu_mul);
 }
-TEST(oai_mul)
+TEST(oai_mul_agrees_at_every_level)
 {
     for_each(check_oai_mul);
 }
-TEST(rope)
+TEST(rope_agrees_at_every_level)
 {
     for_each(check_rope);
 }
@@ -618,18 +618,18 @@ static void check_quantize_tiny(const struct pi_vec_kernels *k, int32_t n, int32
     assert_int_equal(sum[1], 0);
 }
 
-TEST(quantize)
+TEST(quantize_agrees_at_every_level)
 {
     for_each(check_quantize);
     for_each(check_quantize_tiny);
 }
-TEST(halves)
+TEST(halves_agree_at_every_level)
 {
     for_each(check_halves);
 }
 
 /* Every half float, both ways: the level's instructions against the portable conversion. */
-TEST(every_half)
+TEST(every_half_converts_as_the_portable_code)
 {
     static uint16_t all[65536], back[65536];
     static float value[65536];
@@ -648,7 +648,7 @@ TEST(every_half)
     }
 }
 
-TEST(exp)
+TEST(exp_is_near_over_its_range)
 {
     for (double x = -86.9; x < 87.9; x += 0.00137) {
         double want = exp((float)x);

@@ -220,17 +220,17 @@ static void check_rows(const struct pi_vec_kernels *k)
     }
 }
 
-TEST(conv)
+TEST(conv_agrees_at_every_level)
 {
     for_levels(check_conv);
 }
 
-TEST(delta)
+TEST(delta_agrees_at_every_level)
 {
     for_levels(check_delta);
 }
 
-TEST(rows)
+TEST(rows_agree_at_every_level)
 {
     for_levels(check_rows);
 }

@@ -270,14 +270,14 @@ static void run_policy(const char *keep)
     close_stage(&s);
 }
 
-TEST(policies)
+TEST(watchers_see_what_lanes_hold_under_each_policy)
 {
     for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++)
         run_policy(policies[i]);
 }
 
 /* A watcher whose snapshot is newer than the next delta loses and doubles nothing. */
-TEST(delta_twice)
+TEST(a_late_watcher_loses_and_doubles_nothing)
 {
     static struct stage s;
     static struct watcher late, again;
@@ -303,7 +303,7 @@ TEST(delta_twice)
     close_stage(&s);
 }
 
-TEST(nobody_watches)
+TEST(gathers_nothing_while_none_watches)
 {
     static struct stage s;
     open_stage(&s, policies[0]);
@@ -327,7 +327,7 @@ TEST(nobody_watches)
 }
 
 /* Another sequence, a shorter one, and one that went away: the picture is always that of one. */
-TEST(follow)
+TEST(follows_one_sequence_at_a_time)
 {
     static struct stage s;
     pith_error err;
@@ -361,7 +361,7 @@ TEST(follow)
 }
 
 /* Of one conversation: its request, and when that is gone nobody else's. */
-TEST(follow_only)
+TEST(follows_only_the_conversation_that_was_asked_for)
 {
     static struct stage s;
     open_stage(&s, policies[2]);
@@ -398,7 +398,7 @@ TEST(follow_only)
     close_stage(&s);
 }
 
-TEST(memory)
+TEST(tells_the_memory_as_the_pool_counts_it)
 {
     static struct stage s;
     pith_kv_stats kv;
@@ -417,7 +417,7 @@ TEST(memory)
 }
 
 /* The ring holds the last 200 steps, numbered without a gap. */
-TEST(frames)
+TEST(holds_the_last_200_steps)
 {
     static struct stage s;
     open_stage(&s, policies[0]);
@@ -454,7 +454,7 @@ static bool can_answer(struct stage *s)
 }
 
 /* A document is whole or not there, whichever allocation fails. */
-TEST(no_memory)
+TEST(a_document_is_whole_or_not_there)
 {
     static struct stage s;
     open_stage(&s, policies[0]);
@@ -475,7 +475,7 @@ TEST(no_memory)
 }
 
 /* Names and options that are no UTF-8 do no harm. */
-TEST(odd_name)
+TEST(odd_names_do_no_harm)
 {
     struct serve_view *view = NULL;
     struct serve_view_setup setup_of = {.model = model, .alias = "na\xffno", .recall = "\xc3"};
@@ -494,7 +494,7 @@ TEST(odd_name)
     pith_engine_free(e);
 }
 
-TEST(bad_keep)
+TEST(refuses_a_bad_policy)
 {
     struct serve_view *view = NULL;
     struct serve_view_setup setup_of = {.model = model, .keep = "knorm:budget=many"};

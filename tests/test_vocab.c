@@ -131,7 +131,7 @@ static void compare_symbols(const struct symbols *s, const struct made_vocab *m,
     }
 }
 
-TEST(bpe_reference)
+TEST(bpe_agrees_with_a_slow_reference)
 {
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
@@ -181,7 +181,7 @@ static void compare_spm(const struct made_vocab *m)
 }
 
 /* Tokens with a space inside let merges cross the border of words. */
-TEST(spm_reference)
+TEST(spm_agrees_with_a_slow_reference)
 {
     static struct made_vocab m;
     made_spm(&m);
@@ -192,7 +192,7 @@ TEST(spm_reference)
     compare_spm(&m);
 }
 
-TEST(bpe_words)
+TEST(splits_words_and_merges)
 {
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
@@ -209,7 +209,7 @@ TEST(bpe_words)
 
 /* Of two tokens with one text the first is found, also by the merges, which are looked for at the token
    behind that of the merge before. */
-TEST(bpe_twins)
+TEST(of_twin_tokens_the_first_is_found)
 {
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
@@ -225,7 +225,7 @@ TEST(bpe_twins)
 
 /* Words that are tokens stay whole where the pre-tokenizer says so: merging alone would make
    "12" + "3" of "123", and 1 + 23 has no merge. */
-TEST(ignore_merges)
+TEST(words_that_are_tokens_stay_whole)
 {
     static struct made_vocab m;
     made_bpe(&m, "llama-bpe");
@@ -242,7 +242,7 @@ TEST(ignore_merges)
 
 /* Bytes that have no token are left out before merging, as Hugging Face's tokenizers do: their
    neighbours may merge, and no unknown token stands there, even where the file names one. */
-TEST(missing_bytes)
+TEST(leaves_out_bytes_without_a_token)
 {
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
@@ -266,7 +266,7 @@ TEST(missing_bytes)
 }
 
 /* What SentencePiece has no token for is unknown, once for a run of it. */
-TEST(unknown)
+TEST(a_run_without_tokens_is_unknown_once)
 {
     static struct made_vocab m;
     made_spm(&m);
@@ -286,7 +286,7 @@ TEST(unknown)
 }
 
 /* Texts are composed where the published tokenizer does so, and names of tokens are not. */
-TEST(composed)
+TEST(composes_texts_where_the_tokenizer_does)
 {
     static struct made_vocab m;
     static const char *const composes[] = {
@@ -319,7 +319,7 @@ TEST(composed)
 
 /* A file of Kimi K2 may have no merges: any two neighbours merge whose text is a token, the lowest
    id first. No other file may. */
-TEST(ranks)
+TEST(merges_by_rank_where_a_file_has_no_merges)
 {
     static struct made_vocab m;
     made_bpe(&m, "kimi-k2");
@@ -340,7 +340,7 @@ TEST(ranks)
 
 /* ---- the gap of a text ---- */
 
-TEST(gap)
+TEST(finds_the_tokens_of_a_gap)
 {
     static struct made_vocab m;
     pith_gap_tokens gap;
@@ -378,7 +378,7 @@ TEST(gap)
 
 /* ---- special tokens and flags ---- */
 
-TEST(special)
+TEST(special_tokens_are_found_when_asked_for)
 {
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
@@ -397,7 +397,7 @@ TEST(special)
     pi_vocab_free(v);
 }
 
-TEST(bos_eos)
+TEST(adds_bos_and_eos_as_the_file_says)
 {
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
@@ -430,7 +430,7 @@ TEST(bos_eos)
     pi_vocab_free(v);
 }
 
-TEST(ends)
+TEST(knows_tokens_that_end_an_answer)
 {
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
@@ -459,7 +459,7 @@ TEST(ends)
 }
 
 /* In gpt-oss's vocabulary an end is that of a message, and the marks of messages are text. */
-TEST(messages)
+TEST(ends_of_messages_are_no_text)
 {
     static const char *const marks[] = {"<|end|>", "<|start|>", "<|channel|>", "<|message|>",
                                         "<|constrain|>"};
@@ -489,7 +489,7 @@ TEST(messages)
 }
 
 /* Phi-3's special tokens swallow the white space behind them. */
-TEST(strip)
+TEST(phi_3_strips_space_behind_special_tokens)
 {
     static struct made_vocab m;
     made_spm(&m);
@@ -513,7 +513,7 @@ TEST(strip)
 
 /* ---- back to text ---- */
 
-TEST(spm_spaces)
+TEST(spm_marks_spaces)
 {
     static struct made_vocab m;
     made_spm(&m);
@@ -596,7 +596,7 @@ static void round_trip(const struct pi_vocab *v, uint64_t *rng)
     assert_memory_equal(streamed + prefix, whole, n_whole);
 }
 
-TEST(round_trip)
+TEST(any_text_comes_back)
 {
     static struct made_vocab m;
     uint64_t rng = 5;
@@ -613,7 +613,7 @@ TEST(round_trip)
     }
 }
 
-TEST(detokenize_special)
+TEST(special_tokens_are_printed_when_asked_for)
 {
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
@@ -626,7 +626,7 @@ TEST(detokenize_special)
 
 /* ---- sizes ---- */
 
-TEST(caps)
+TEST(writes_nothing_beyond_the_cap)
 {
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
@@ -666,7 +666,7 @@ TEST(caps)
 }
 
 /* Where the embedding has more rows than the file has tokens, the ids behind are valid, empty. */
-TEST(more_rows)
+TEST(ids_behind_the_tokens_are_empty)
 {
     static struct made_vocab m;
     static struct bytes b;
@@ -748,7 +748,7 @@ static int check_pairs(const struct pi_vocab *v, const char *path)
     return n;
 }
 
-TEST(shared)
+TEST(real_vocabularies_agree_with_llama_cpp)
 {
     static const char *const names[] = {"gpt-2",     "llama-bpe",    "qwen2",          "starcoder",
                                         "llama-spm", "deepseek-llm", "deepseek-coder", "phi-3"};

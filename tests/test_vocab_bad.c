@@ -54,7 +54,7 @@ static void put_ints(struct bytes *b, uint32_t n, uint32_t value)
         put_u32(b, value);
 }
 
-TEST(bad_tokens)
+TEST(refuses_bad_lists_of_tokens)
 {
     static struct bytes b;
     begin(&b, "bert");
@@ -76,7 +76,7 @@ TEST(bad_tokens)
     expect_bad(&b, PITH_FORMAT, "tokenizer.ggml.model");
 }
 
-TEST(bad_arrays)
+TEST(refuses_arrays_of_other_lengths)
 {
     static struct bytes b;
     static const char types[] = "tokenizer.ggml.token_type", scores[] = "tokenizer.ggml.scores";
@@ -124,7 +124,7 @@ TEST(bad_arrays)
     expect_bad(&b, PITH_FORMAT, "tokenizer.ggml.pre");
 }
 
-TEST(bad_ids)
+TEST(refuses_ids_beyond_the_tokens)
 {
     static struct bytes b;
     static const char *const names[] = {"bos", "eos", "eot", "eom", "unknown", "fim_pad"};
@@ -152,7 +152,7 @@ TEST(bad_ids)
 }
 
 /* Odd, but no damage: ids that say "none", merges of no tokens, equal and empty tokens. */
-TEST(odd_files)
+TEST(accepts_odd_files)
 {
     static struct bytes b;
     int32_t ids[16], n;
@@ -182,7 +182,7 @@ TEST(odd_files)
     pi_vocab_free(v);
 }
 
-TEST(none)
+TEST(a_file_without_a_vocabulary_has_none)
 {
     static struct bytes b;
     static const char *const models[] = {NULL, "none", "no_vocab"};
@@ -234,7 +234,7 @@ static void long_word(const struct pi_vocab *v, const char *unit, int32_t want)
     test_free(ids);
 }
 
-TEST(long_words)
+TEST(long_words_take_bounded_time)
 {
     static struct made_vocab m;
     const int32_t len = (int32_t)LONG_LEN;
@@ -309,7 +309,7 @@ static void fail_each(const struct made_vocab *m)
     pi_gguf_free(&g);
 }
 
-TEST(every_allocation_fails)
+TEST(survives_every_failing_allocation)
 {
     static struct made_vocab m;
     static const char *const pres[] = {"gpt-2", "deepseek-llm", "gpt-4o"};
@@ -351,7 +351,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-TEST(threads)
+TEST(two_threads_share_a_vocabulary)
 {
     static struct made_vocab m;
     static char text[20000];

@@ -100,7 +100,7 @@ static void check_golden(const char *name, const char *text, size_t len, FILE *f
     pi_pre_free(pre);
 }
 
-TEST(golden)
+TEST(splits_words_as_published_patterns_do)
 {
     static char line[LINE_MAX_LEN], text[LINE_MAX_LEN], name[64];
     FILE *file = fopen(GOLDEN, "rb");
@@ -118,7 +118,7 @@ TEST(golden)
 
 /* ---- names ---- */
 
-TEST(names)
+TEST(refuses_unknown_names)
 {
     struct pi_pre *pre = NULL;
     struct pi_pre_traits traits;
@@ -148,7 +148,7 @@ static const char *const pres[] = {
     "gpt-4o",  "starcoder", "command-r", "deepseek-v3", "falcon", "tekken"};
 
 /* Bytes that are not well-formed are words of their own, whatever stands around them. */
-TEST(ill_formed)
+TEST(ill_formed_bytes_are_words_of_their_own)
 {
     static const char text[] = "ab\xff\xfe"
                                "cd \xe4\xbd"
@@ -164,7 +164,7 @@ TEST(ill_formed)
     }
 }
 
-TEST(random)
+TEST(random_texts_are_split_without_loss)
 {
     static const char *const parts[] = {" ",
                                         "  ",
@@ -211,7 +211,7 @@ TEST(random)
 
 /* One kind of text over and over, then something that makes greedy patterns go back. A pattern that
    tries every start or every end of such a run would take hours. */
-TEST(linear_time)
+TEST(long_runs_take_linear_time)
 {
     static const char *const units[] = {
         " ",   "\n",           "a",        "A",  "1",  ".",    "\r",      "\xe3\x80\x80",

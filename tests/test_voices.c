@@ -120,7 +120,7 @@ static struct eval_needle_params needle(bool paired)
 }
 
 /* Each row's figures, with evictions and with recall, against the same tokens evaluated here. */
-TEST(needle_probability)
+TEST(probabilities_are_those_evaluated_here)
 {
     static const char *const policies[][2] = {
         {"streaming:sinks=4,budget=64,slack=8", NULL},
@@ -160,7 +160,7 @@ TEST(needle_probability)
 }
 
 /* The answer, its cost and the verdict are those of a run without a probability. */
-TEST(reading_stays)
+TEST(a_probability_changes_no_answer)
 {
     static const char *const policies[][2] = {
         {NULL, NULL},
@@ -205,7 +205,7 @@ TEST(reading_stays)
 }
 
 /* A budget that holds everything: both caches say the same, to the last bit. */
-TEST(same_cache)
+TEST(both_caches_say_the_same_where_all_is_held)
 {
     struct eval_setup setup = setup_of("knorm:budget=4000", NULL);
     struct eval_needle_params p = needle(true);
@@ -226,7 +226,7 @@ TEST(same_cache)
 }
 
 /* Memory for the item alone: the answer is there, its probability is not, and nothing fails. */
-TEST(no_room)
+TEST(without_room_there_is_no_probability)
 {
     struct eval_setup setup = setup_of(NULL, NULL);
     struct eval_needle_params p = needle(false);
@@ -241,7 +241,7 @@ TEST(no_room)
 
 /* ---- figures ---- */
 
-TEST(figures)
+TEST(figures_of_pairs_are_those_computed_by_hand)
 {
     static const struct eval_pair pairs[] = {
         {0, true, -0.5, true, -0.25},         {0, false, -2.0, true, -0.5},
@@ -267,7 +267,7 @@ TEST(figures)
     eval_pairs_free(&p);
 }
 
-TEST(contains)
+TEST(finds_a_word_in_any_case)
 {
     assert_true(eval_contains("The ORANGE one", "orange"));
     assert_true(eval_contains("aab", "ab"));

@@ -66,7 +66,7 @@ static void compare(const char *begin, const char *each, size_t n, const char *e
     free(text);
 }
 
-TEST(weights)
+TEST(weighs_at_least_what_values_take)
 {
     static const size_t counts[] = {1, 7, 1000, 70000};
     for (size_t i = 0; i < 4; i++) {
@@ -90,7 +90,7 @@ TEST(weights)
 }
 
 /* Keys that differ: a table of them grows. */
-TEST(keys)
+TEST(weighs_keys_that_differ)
 {
     size_t len = 1, n = 50000;
     char *text = malloc(n * 20);
@@ -112,7 +112,7 @@ TEST(keys)
 }
 
 /* What is no JSON weighs what it would take up to there. */
-TEST(no_json)
+TEST(weighs_what_is_no_json)
 {
     struct body_weight w = {0};
     body_weigh(&w, "\"abc", 4);

@@ -129,7 +129,7 @@ static void write_file(const char *name, const void *data, size_t size)
 
 /* ---- the same bits ---- */
 
-TEST(same_bits_for_all_types)
+TEST(gives_the_same_bits_for_all_types)
 {
     static const char *const models[] = {
         "type=F32",          "type=F16",           "type=BF16",         "type=Q8_0",
@@ -152,7 +152,7 @@ TEST(same_bits_for_all_types)
     mem_check(NULL);
 }
 
-TEST(one_file_for_any_threads)
+TEST(writes_one_file_for_any_threads)
 {
     size_t size[2];
     uint8_t *data[2];
@@ -168,7 +168,7 @@ TEST(one_file_for_any_threads)
     free(data[1]);
 }
 
-TEST(a_folder_of_its_own)
+TEST(writes_into_a_folder_of_its_own)
 {
     bool mapped;
     make("type=Q8_0");
@@ -198,7 +198,7 @@ static void expect_refusal(const void *data, size_t size, const char *word, bool
     assert_int_equal(n_line, again ? 0 : 1); /* what was made again is used */
 }
 
-TEST(files_that_do_not_fit)
+TEST(refuses_files_that_do_not_fit)
 {
     static const struct {
         size_t at; /* of the byte that differs */
@@ -238,7 +238,7 @@ TEST(files_that_do_not_fit)
 }
 
 /* It may be dear to somebody. */
-TEST(a_foreign_file_stays)
+TEST(leaves_a_foreign_file)
 {
     static const char text[] = "a letter to nobody";
     size_t size;
@@ -253,7 +253,7 @@ TEST(a_foreign_file_stays)
     unlink(in_folder("model.gguf.packed"));
 }
 
-TEST(a_model_that_changed)
+TEST(packs_anew_when_the_model_changed)
 {
     bool mapped;
     size_t size;
@@ -284,7 +284,7 @@ TEST(a_model_that_changed)
 
 /* ---- no file at all ---- */
 
-TEST(no_place_for_it)
+TEST(loads_where_no_file_can_be)
 {
     bool mapped;
     make("type=Q4_0");
@@ -300,7 +300,7 @@ TEST(no_place_for_it)
     mem_check(NULL);
 }
 
-TEST(memory_runs_out)
+TEST(failing_memory_is_told)
 {
     pith_model_params params;
     make(EXPERTS "type=Q4_0");
@@ -330,7 +330,7 @@ static bool stop_at_half(void *user, double fraction)
     return fraction < 0.5;
 }
 
-TEST(cancelled)
+TEST(a_cancelled_load_leaves_no_file)
 {
     pith_model_params params;
     pith_model *model = NULL;
@@ -364,7 +364,7 @@ static size_t resident(const struct pi_file *file)
 }
 
 /* As where memory is short: the system takes the weights' pages, and a pass reads them again. */
-TEST(pages_come_back)
+TEST(pages_that_the_system_took_come_back)
 {
 #if !defined(MADV_PAGEOUT)
     test_skip("this system cannot be told to take pages");

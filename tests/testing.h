@@ -42,7 +42,7 @@ void testing_add(struct test *test);
     __attribute__((constructor)) static void add_test_##name(void)                                 \
     {                                                                                              \
         static struct test test = {#name, __LINE__, test_##name, set_up, tear_down, NULL};         \
-        testing_add(&test);                                                                           \
+        testing_add(&test);                                                                        \
     }                                                                                              \
     static void test_##name(void)
 
